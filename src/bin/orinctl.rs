@@ -1,0 +1,2 @@
+//! `orinctl`: the client.
+fn main() {}

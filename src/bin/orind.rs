@@ -1,0 +1,2 @@
+//! `orind`: the daemon.
+fn main() {}
