@@ -4,4 +4,5 @@
 //! The rooms of the house and the direction of the arrows between them are described in
 //! `ARCHITECTURE.md`. Both binaries, `orind` and `orinctl`, are thin doors to this library.
 
+pub mod gguf;
 pub mod plan;
