@@ -4,5 +4,8 @@
 //! The rooms of the house and the direction of the arrows between them are described in
 //! `ARCHITECTURE.md`. Both binaries, `orind` and `orinctl`, are thin doors to this library.
 
+pub mod device;
 pub mod gguf;
+pub mod graph;
 pub mod plan;
+pub mod telemetry;

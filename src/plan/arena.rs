@@ -1,0 +1,79 @@
+//! Where scratch buffers lie: offsets into one arena, buffers whose lives do not overlap sharing
+//! bytes.
+
+use super::{BufferId, Class, Plan};
+
+/// Alignment of every scratch buffer, in bytes: a cache line, and the widest vector.
+pub const SCRATCH_ALIGN: u64 = 64;
+
+/// The layout of a plan's scratch buffers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arena {
+    /// Bytes of the whole arena.
+    pub bytes: u64,
+    offsets: Vec<Option<u64>>,
+}
+
+impl Arena {
+    /// Lays out the scratch buffers of `plan`: largest first, each at the lowest offset that no
+    /// buffer alive at the same time occupies. `pad` extends each buffer's size for devices whose
+    /// kernels write whole tiles.
+    #[must_use]
+    pub fn new(plan: &Plan, pad: impl Fn(BufferId, u64) -> u64) -> Self {
+        struct Life {
+            buffer: usize,
+            bytes: u64,
+            first: usize,
+            last: usize,
+        }
+        let mut lives: Vec<Option<Life>> = plan.buffers.iter().map(|_| None).collect();
+        for (at, step) in plan.steps.iter().enumerate() {
+            for view in step.reads.iter().chain(&step.writes) {
+                let index = view.buffer.index();
+                let buffer = &plan.buffers[index];
+                if buffer.class != Class::Scratch {
+                    continue;
+                }
+                match &mut lives[index] {
+                    Some(life) => life.last = at,
+                    none => {
+                        let bytes =
+                            pad(view.buffer, buffer.bytes()).next_multiple_of(SCRATCH_ALIGN);
+                        *none = Some(Life { buffer: index, bytes, first: at, last: at });
+                    }
+                }
+            }
+        }
+        let mut lives: Vec<Life> = lives.into_iter().flatten().collect();
+        lives.sort_by_key(|life| (std::cmp::Reverse(life.bytes), life.first));
+
+        let mut offsets = vec![None; plan.buffers.len()];
+        let mut placed: Vec<(u64, Life)> = Vec::with_capacity(lives.len());
+        let mut total = 0;
+        for life in lives {
+            let mut taken: Vec<(u64, u64)> = placed
+                .iter()
+                .filter(|(_, other)| other.first <= life.last && life.first <= other.last)
+                .map(|(offset, other)| (*offset, offset + other.bytes))
+                .collect();
+            taken.sort_unstable();
+            let mut offset = 0;
+            for (start, end) in taken {
+                if offset + life.bytes <= start {
+                    break;
+                }
+                offset = offset.max(end);
+            }
+            offsets[life.buffer] = Some(offset);
+            total = total.max(offset + life.bytes);
+            placed.push((offset, life));
+        }
+        Self { bytes: total, offsets }
+    }
+
+    /// Byte offset of a scratch buffer; `None` for other classes and for unused buffers.
+    #[must_use]
+    pub fn offset(&self, buffer: BufferId) -> Option<u64> {
+        self.offsets.get(buffer.index()).copied().flatten()
+    }
+}

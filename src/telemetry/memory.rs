@@ -1,0 +1,87 @@
+//! Memory of the machine and of this process, in bytes.
+
+use std::fs;
+
+/// Bytes that can still be allocated without swapping or hitting the cgroup's limit: the smaller of
+/// `MemAvailable` and what the cgroup leaves. `None` where neither can be read.
+#[must_use]
+pub fn available() -> Option<u64> {
+    let system =
+        fs::read_to_string("/proc/meminfo").ok().and_then(|text| field_kib(&text, "MemAvailable:"));
+    [system, cgroup_left()].into_iter().flatten().min()
+}
+
+/// Largest resident set of this process so far (`VmHWM`).
+#[must_use]
+pub fn peak_resident() -> Option<u64> {
+    status_field("VmHWM:")
+}
+
+/// Resident set of this process now (`VmRSS`).
+#[must_use]
+pub fn resident() -> Option<u64> {
+    status_field("VmRSS:")
+}
+
+fn status_field(name: &str) -> Option<u64> {
+    field_kib(&fs::read_to_string("/proc/self/status").ok()?, name)
+}
+
+/// A `Name:   123 kB` line of a proc file, in bytes.
+fn field_kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// What the memory cgroup leaves (v2, then v1). Reclaimable page cache counts as free.
+fn cgroup_left() -> Option<u64> {
+    let read = |path: &str| fs::read_to_string(path).ok();
+    let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
+    let own = read("/proc/self/cgroup")?;
+    let path = |controller: &str| {
+        own.lines()
+            .find_map(|line| line.split_once(controller).map(|(_, path)| path.trim().to_owned()))
+    };
+    let cache = |stat: String, key: &str| -> Option<u64> {
+        stat.lines().find_map(|l| l.strip_prefix(key)?.trim().parse::<u64>().ok())
+    };
+    if let Some(group) = own.lines().find_map(|line| line.strip_prefix("0::")) {
+        let base = format!("/sys/fs/cgroup{}", group.trim().trim_end_matches('/'));
+        if let (Some(limit), Some(used)) =
+            (number(&format!("{base}/memory.max")), number(&format!("{base}/memory.current")))
+        {
+            let file = read(&format!("{base}/memory.stat"))
+                .and_then(|s| cache(s, "inactive_file "))
+                .unwrap_or(0);
+            return Some(limit.saturating_sub(used.saturating_sub(file)));
+        }
+    }
+    let base = format!("/sys/fs/cgroup/memory{}", path(":memory:")?.trim_end_matches('/'));
+    let limit = number(&format!("{base}/memory.limit_in_bytes"))?;
+    let used = number(&format!("{base}/memory.usage_in_bytes"))?;
+    let file = read(&format!("{base}/memory.stat"))
+        .and_then(|s| cache(s, "total_inactive_file "))
+        .unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(file)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_proc_lines() {
+        assert_eq!(
+            field_kib("MemTotal:  10 kB\nMemAvailable:   20 kB\n", "MemAvailable:"),
+            Some(20_480)
+        );
+        assert_eq!(field_kib("MemTotal: x kB", "MemTotal:"), None);
+    }
+
+    #[test]
+    fn this_process_has_memory() {
+        let (now, peak) = (resident().unwrap(), peak_resident().unwrap());
+        assert!(now > 0 && peak >= now / 2, "{now} {peak}");
+        assert!(available().unwrap() > 0);
+    }
+}

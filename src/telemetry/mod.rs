@@ -1,0 +1,3 @@
+//! What the machine says about itself: memory. Reads `/proc` and cgroup files, changes nothing.
+
+pub mod memory;
