@@ -5,6 +5,7 @@
 //! `ARCHITECTURE.md`. Both binaries, `orind` and `orinctl`, are thin doors to this library.
 
 pub mod device;
+pub mod engine;
 pub mod gguf;
 pub mod graph;
 pub mod plan;

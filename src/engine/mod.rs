@@ -1,0 +1,12 @@
+//! Sequences, slots, batching, sampling policy: what joins a model and a device.
+//!
+//! One engine thread owns the device. The rest of the program talks to it through a [`Handle`]:
+//! commands go in over a channel, each request gets its own stream of [`Event`]s back. This module
+//! knows nothing of HTTP, and devices know nothing of it.
+
+mod request;
+
+pub use request::{
+    Event, FinishReason, Finished, GenerateError, LoadError, LoadEvent, LoadSpec, Logprob,
+    MemoryUse, ModelInfo, Request, Snapshot, State, TokenEvent, TokenLogprobs,
+};

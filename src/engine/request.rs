@@ -1,0 +1,312 @@
+//! What goes into the engine and what comes out: plain types, no behaviour.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::device::Footprint;
+use crate::plan::sample::Sampling;
+
+/// One generation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// The prompt's token ids; at least one.
+    pub prompt: Vec<u32>,
+    /// Tokens to generate at most; 0 only evaluates the prompt.
+    pub max_tokens: u32,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Texts that end the generation; they are not part of the answer.
+    pub stop: Vec<String>,
+    /// Generate on past end-of-generation tokens (benchmarks).
+    pub ignore_end: bool,
+    /// Report the log-probability of each generated token, with this many alternatives.
+    pub logprobs: Option<u8>,
+    /// Report log-probabilities of the prompt's tokens too, before the first token.
+    pub prompt_logprobs: bool,
+}
+
+impl Request {
+    /// Most alternatives reported per token.
+    pub const MAX_LOGPROBS: u8 = 20;
+}
+
+/// One alternative at one place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Logprob {
+    /// Token id.
+    pub id: u32,
+    /// The token's bytes, which need not be UTF-8 on their own.
+    pub bytes: Vec<u8>,
+    /// Natural logarithm of its probability (temperature 1, before any cut).
+    pub logprob: f32,
+}
+
+/// Log-probabilities at one place of a sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    /// The token that stands there. Its `logprob` is NaN for a prompt's first token, which nothing
+    /// predicts; then `top` is empty.
+    pub token: Logprob,
+    /// The most likely ones, most likely first.
+    pub top: Vec<Logprob>,
+}
+
+/// One generated token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenEvent {
+    /// Its id.
+    pub id: u32,
+    /// Text that became final with it: whole UTF-8 sequences, nothing that may yet turn out to be
+    /// part of a stop text. May be empty.
+    pub text: String,
+    /// When asked for.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end-of-generation token.
+    End {
+        /// The token.
+        id: u32,
+    },
+    /// A stop text.
+    Stop {
+        /// The text.
+        text: String,
+    },
+    /// `max_tokens`, or the end of the slot's context.
+    Length,
+    /// The client went away or the daemon is stopping.
+    Cancelled,
+}
+
+/// The end of a generation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finished {
+    /// Why.
+    pub reason: FinishReason,
+    /// Text held back until now.
+    pub text: String,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens generated.
+    pub completion_tokens: u32,
+    /// From arrival to the start of the prompt's evaluation.
+    pub queued: Duration,
+    /// From arrival to the first token (or to the end of the prompt when none was asked for).
+    pub first_token: Duration,
+    /// From arrival to the end.
+    pub total: Duration,
+}
+
+/// What the engine reports about a request. After [`Event::Finished`] or [`Event::Failed`] nothing
+/// follows.
+#[derive(Debug)]
+pub enum Event {
+    /// The prompt's log-probabilities, one entry per prompt token.
+    Prompt(Vec<TokenLogprobs>),
+    /// A token.
+    Token(TokenEvent),
+    /// The end.
+    Finished(Finished),
+    /// The request cannot be finished.
+    Failed(GenerateError),
+}
+
+/// Why a request is refused or fails.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GenerateError {
+    /// Nothing is loaded.
+    #[error("no model is loaded; load one with `orinctl load MODEL`")]
+    NoModel,
+    /// All slots are busy and the queue is full.
+    #[error("{queued} requests are waiting already, the limit is {limit}; try again in {} s", retry_after.as_secs())]
+    QueueFull {
+        /// Requests waiting.
+        queued: usize,
+        /// The limit.
+        limit: usize,
+        /// A guess from recent requests.
+        retry_after: Duration,
+    },
+    /// The prompt leaves no room.
+    #[error(
+        "the prompt has {prompt} tokens and {max_tokens} more were asked for, but a slot holds {context}; shorten the prompt, lower max_tokens or load the model with a larger context"
+    )]
+    TooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens asked for.
+        max_tokens: u32,
+        /// Tokens a slot holds.
+        context: usize,
+    },
+    /// A field is out of range.
+    #[error("{field}: {reason}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it, and what is allowed.
+        reason: String,
+    },
+    /// The daemon is stopping, or the model is being replaced.
+    #[error("the engine is stopping or the model is being replaced; try again")]
+    Stopping,
+    /// The device failed.
+    #[error("the device failed: {0}")]
+    Device(String),
+}
+
+/// Which model to load, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadSpec {
+    /// A GGUF file, or `synthetic:NAME`.
+    pub model: String,
+    /// `auto`, `cpu`, `reference`.
+    pub backend: String,
+    /// Sequences served at once.
+    pub slots: usize,
+    /// Tokens a slot holds; 0 takes the model's own, at most 4096.
+    pub context: usize,
+    /// Rows of one prefill chunk.
+    pub prefill_chunk: usize,
+    /// Worker threads; 0 takes the cores allowed.
+    pub threads: usize,
+}
+
+/// Progress of a load. After [`LoadEvent::Loaded`] or [`LoadEvent::Failed`] nothing follows.
+#[derive(Clone, Debug)]
+pub enum LoadEvent {
+    /// Work done of one phase, in bytes.
+    Progress {
+        /// `synthesise` or `load`.
+        phase: &'static str,
+        /// Bytes done.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// The model is ready.
+    Loaded(Box<ModelInfo>),
+    /// It is not; what was loaded before is still there when the error was found before replacing
+    /// it.
+    Failed(LoadError),
+}
+
+/// Why a model cannot be loaded, as a whole chain of messages.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// It does not fit; the arithmetic is in the message.
+    #[error("{0}")]
+    OutOfMemory(String),
+    /// There is no such file or name.
+    #[error("{0}")]
+    NotFound(String),
+    /// The file or a setting is wrong or not supported.
+    #[error("{0}")]
+    Invalid(String),
+    /// The engine is stopping.
+    #[error("the engine is stopping")]
+    Stopping,
+    /// The device failed.
+    #[error("{0}")]
+    Device(String),
+}
+
+/// Memory of a loaded model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Weights, KV cache and activations as reserved on the device.
+    pub device: Footprint,
+    /// Peak resident set of the process.
+    pub peak_resident: u64,
+}
+
+/// A loaded model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelInfo {
+    /// The id clients use: the file's stem, or `synthetic:NAME`.
+    pub id: String,
+    /// `general.name`, or the id.
+    pub name: String,
+    /// `llama`, `qwen3`.
+    pub architecture: String,
+    /// The dominant weight type, as llama.cpp names files: `Q6_K`, `Q4_K_M`.
+    pub file_type: String,
+    /// Where it was read from.
+    pub path: PathBuf,
+    /// True for seeded random weights.
+    pub synthetic: bool,
+    /// Bytes of tensor data.
+    pub bytes: u64,
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Entries of the vocabulary.
+    pub vocabulary: usize,
+    /// Tokens a slot holds.
+    pub context: usize,
+    /// Tokens the model was trained for.
+    pub trained_context: usize,
+    /// Sequences served at once.
+    pub slots: usize,
+    /// Name of the device it is on.
+    pub device: String,
+    /// The device in one line.
+    pub device_description: String,
+    /// Why this device.
+    pub device_reason: String,
+    /// Worker threads.
+    pub threads: usize,
+    /// Memory reserved.
+    pub memory: MemoryUse,
+    /// How long loading took.
+    pub load_time: Duration,
+}
+
+/// What the engine is doing.
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    /// Nothing is loaded.
+    Empty,
+    /// A model is being loaded.
+    Loading {
+        /// The model.
+        model: String,
+        /// Fraction done, 0 to 1.
+        progress: f64,
+    },
+    /// Ready to serve.
+    Ready(Box<ModelInfo>),
+    /// A bench or another exclusive task runs.
+    Exclusive {
+        /// What.
+        what: String,
+        /// The model.
+        model: Box<ModelInfo>,
+    },
+    /// Finishing what is under way.
+    Stopping,
+}
+
+/// Counters and state at one moment; cheap to take from any thread.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// What the engine is doing.
+    pub state: State,
+    /// Requests being served.
+    pub active: usize,
+    /// Requests waiting for a slot.
+    pub queued: usize,
+    /// Requests finished since start, whatever the reason.
+    pub requests: u64,
+    /// Requests refused or failed since start.
+    pub failures: u64,
+    /// Prompt tokens evaluated since start.
+    pub prompt_tokens: u64,
+    /// Tokens generated since start.
+    pub completion_tokens: u64,
+    /// Steps submitted to the device since start.
+    pub steps: u64,
+}
