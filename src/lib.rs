@@ -10,3 +10,4 @@ pub mod gguf;
 pub mod graph;
 pub mod plan;
 pub mod telemetry;
+pub mod quant;

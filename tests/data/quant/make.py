@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Makes the vectors of `orind::quant` with the numpy reference of the `gguf` package (0.19.0).
+
+For each format, blocks.TYPE.bin holds random and extreme blocks and values.TYPE.bin what the
+reference makes of them (little-endian f32). For the formats that the reference also quantises,
+input.TYPE.bin holds numbers and stored.TYPE.bin the reference's blocks.
+Needs: pip install gguf numpy. Run from the repository root.
+"""
+
+import pathlib
+import warnings
+
+import numpy as np
+from gguf import GGMLQuantizationType as T
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.quants import dequantize, quantize
+
+warnings.filterwarnings("ignore", category=RuntimeWarning)
+OUT = pathlib.Path("tests/data/quant")
+RANDOM = 10
+
+# Where the f16 scales of a block are.
+SCALES = {T.Q8_0: [0], T.Q4_0: [0], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208]}
+# Zero, negative zero, the least and the largest subnormal, the largest number, a negative one,
+# infinity.
+HALVES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x7BFF, 0xB555, 0x7C00]
+
+rng = np.random.default_rng(20)
+
+
+def blocks_of(kind):
+    size = GGML_QUANT_SIZES[kind][1]
+    blocks = rng.integers(0, 256, (RANDOM + len(HALVES) + 2, size), dtype=np.uint8)
+    for at in SCALES[kind]:
+        # Ordinary scales for the random blocks.
+        scale = rng.normal(0, 0.02, RANDOM).astype(np.float16)
+        blocks[:RANDOM, at : at + 2] = scale.view(np.uint8).reshape(RANDOM, 2)
+        for i, half in enumerate(HALVES):
+            blocks[RANDOM + i, at : at + 2] = [half & 255, half >> 8]
+    blocks[-2] = 255
+    blocks[-1] = 0
+    return blocks
+
+
+def save(name, array):
+    (OUT / f"{name}.bin").write_bytes(array.tobytes())
+
+
+for kind in SCALES:
+    blocks = blocks_of(kind)
+    save(f"blocks.{kind.name}", blocks)
+    save(f"values.{kind.name}", dequantize(blocks, kind).astype("<f4"))
+
+every_half = np.arange(0, 65536, 61, dtype=np.uint16)
+save("blocks.F16", every_half)
+save("values.F16", dequantize(every_half, T.F16).astype("<f4"))
+save("blocks.BF16", every_half)
+save("values.BF16", dequantize(every_half.view(np.uint8), T.BF16).astype("<f4"))
+
+for kind in [T.Q8_0, T.Q4_0, T.F16, T.BF16]:
+    rows = rng.normal(0, 1, (8, 32)).astype(np.float32)
+    rows[1] *= 1e-6
+    rows[2] *= 1e4
+    rows[3] = 0
+    # Ties: multiples of a half when the scale is one.
+    rows[4] = np.arange(32) * 0.5 - 8
+    rows[4][0] = 127 if kind == T.Q8_0 else -8
+    rows[5][::2] = 0
+    rows[6] = -1.25
+    save(f"input.{kind.name}", rows.astype("<f4"))
+    save(f"stored.{kind.name}", quantize(rows, kind))
