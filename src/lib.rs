@@ -11,3 +11,4 @@ pub mod graph;
 pub mod plan;
 pub mod telemetry;
 pub mod quant;
+pub mod tokenizer;

@@ -1,0 +1,24 @@
+//! Text to token ids and back, and chat messages to text.
+//!
+//! This room owns the byte-level BPE tokeniser built from a GGUF vocabulary ([`Tokenizer`]), the
+//! streaming side of text ([`Detokeniser`], [`StopMatcher`]) and chat templates
+//! ([`ChatTemplate`]). It knows nothing of models, devices or sampling, and it does not read
+//! files: a [`Vocabulary`] is its only input.
+//!
+//! Meaning follows llama.cpp, whose ids a GGUF's users expect: the same pre-tokeniser patterns,
+//! special tokens by token type, end-of-generation tokens by metadata key and by name.
+
+mod alphabet;
+mod bpe;
+mod chat;
+mod error;
+mod special;
+mod split;
+mod stream;
+mod vocabulary;
+
+pub use bpe::{Specials, Tokenizer};
+pub use chat::{ChatTemplate, Message};
+pub use error::Error;
+pub use stream::{Detokeniser, Emitted, StopMatcher};
+pub use vocabulary::Vocabulary;

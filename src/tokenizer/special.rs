@@ -1,0 +1,133 @@
+//! Tokens that are more than text: their kinds, finding them in a prompt, and which of them end a
+//! generation.
+
+use std::collections::BTreeSet;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+use super::{Error, Vocabulary};
+
+/// What a token is, as `tokenizer.ggml.token_type` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A piece of text in the byte-level alphabet.
+    Normal,
+    /// Stands for text that has no token.
+    Unknown,
+    /// Steers the model (`<|eot_id|>`); literal text, found in a prompt only on request.
+    Control,
+    /// Literal text that is always one token (`<think>`).
+    UserDefined,
+    /// A place holder; never meant to be seen.
+    Unused,
+    /// A byte of a SentencePiece vocabulary.
+    Byte,
+}
+
+impl Kind {
+    /// The kind with GGUF's number `value`.
+    fn numbered(value: i32) -> Option<Self> {
+        Some(match value {
+            1 => Self::Normal,
+            2 => Self::Unknown,
+            3 => Self::Control,
+            4 => Self::UserDefined,
+            5 => Self::Unused,
+            6 => Self::Byte,
+            _ => return None,
+        })
+    }
+}
+
+/// Names of tokens that end a generation wherever they occur (llama.cpp keeps the same list,
+/// because metadata often names only one of several).
+const END_NAMES: [&str; 15] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "</s>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<｜end▁of▁sentence｜>",
+];
+
+/// Names of fill-in-the-middle tokens that llama.cpp also takes as the end: text before them is a
+/// whole file.
+const FILE_END_NAMES: [&str; 4] = ["<|fim_pad|>", "<|fim_repo|>", "<|repo_name|>", "<|file_sep|>"];
+
+/// The kind of every token, and the ids that end a generation.
+pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<Kind>, BTreeSet<u32>), Error> {
+    let size = vocabulary.tokens.len();
+    if size == 0 || u32::try_from(size).is_err() {
+        return Err(Error::TokenCount { count: size });
+    }
+    let types = &vocabulary.token_types;
+    if !types.is_empty() && types.len() != size {
+        return Err(Error::TokenTypeCount { tokens: size, types: types.len() });
+    }
+    let mut kinds = Vec::with_capacity(size);
+    let mut ends = BTreeSet::new();
+    for (id, text) in (0u32..).zip(&vocabulary.tokens) {
+        let value = types.get(id as usize).copied().unwrap_or(1);
+        let mut kind = Kind::numbered(value).ok_or(Error::TokenType { id, value })?;
+        if END_NAMES.contains(&text.as_str()) || FILE_END_NAMES.contains(&text.as_str()) {
+            // Files exist in which such a token is typed as text.
+            kind = Kind::Control;
+            ends.insert(id);
+        }
+        kinds.push(kind);
+    }
+    for (key, id) in vocabulary.named_ids() {
+        let Some(id) = id else { continue };
+        if id as usize >= size {
+            return Err(Error::TokenId { key, id, size });
+        }
+    }
+    ends.extend([vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten());
+    Ok((kinds, ends))
+}
+
+/// Finds literal tokens in a text: leftmost, then longest, never overlapping.
+#[derive(Debug)]
+pub(super) struct Matcher {
+    automaton: AhoCorasick,
+    ids: Vec<u32>,
+}
+
+impl Matcher {
+    /// A matcher for the tokens whose kind passes `wanted`.
+    pub(super) fn new(
+        tokens: &[String],
+        kinds: &[Kind],
+        wanted: impl Fn(Kind) -> bool,
+    ) -> Result<Self, Error> {
+        let (ids, texts): (Vec<u32>, Vec<&str>) = (0u32..)
+            .zip(tokens.iter().zip(kinds))
+            .filter(|(_, (text, kind))| wanted(**kind) && !text.is_empty())
+            .map(|(id, (text, _))| (id, text.as_str()))
+            .unzip();
+        let automaton = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(texts)
+            .map_err(Error::Specials)?;
+        Ok(Self { automaton, ids })
+    }
+
+    /// The matches in `text`: start, end, id.
+    pub(super) fn find<'t>(
+        &'t self,
+        text: &'t str,
+    ) -> impl Iterator<Item = (usize, usize, u32)> + 't {
+        self.automaton
+            .find_iter(text)
+            .filter_map(|m| Some((m.start(), m.end(), *self.ids.get(m.pattern().as_usize())?)))
+    }
+}

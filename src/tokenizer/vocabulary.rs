@@ -1,0 +1,78 @@
+//! The tokeniser's part of a model file, as plain data.
+
+use crate::gguf::{self, Metadata};
+
+const BOS: &str = "tokenizer.ggml.bos_token_id";
+const EOS: &str = "tokenizer.ggml.eos_token_id";
+const EOT: &str = "tokenizer.ggml.eot_token_id";
+const EOM: &str = "tokenizer.ggml.eom_token_id";
+const PAD: &str = "tokenizer.ggml.padding_token_id";
+
+/// What a GGUF says about its tokeniser, under the keys `tokenizer.ggml.*` and
+/// `tokenizer.chat_template`. Nothing is checked here; [`super::Tokenizer::new`] does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vocabulary {
+    /// The algorithm (`model`): `gpt2` for byte-level BPE.
+    pub model: String,
+    /// The pre-tokeniser (`pre`).
+    pub pre: Option<String>,
+    /// The text of every token, by id (`tokens`), in the byte-level alphabet.
+    pub tokens: Vec<String>,
+    /// The type of every token, by id (`token_type`); empty when all are normal.
+    pub token_types: Vec<i32>,
+    /// Merges in order of priority (`merges`), each two tokens separated by a space.
+    pub merges: Vec<String>,
+    /// Begin of text (`bos_token_id`).
+    pub bos: Option<u32>,
+    /// End of text (`eos_token_id`).
+    pub eos: Option<u32>,
+    /// End of turn (`eot_token_id`).
+    pub eot: Option<u32>,
+    /// End of message (`eom_token_id`).
+    pub eom: Option<u32>,
+    /// Padding (`padding_token_id`).
+    pub pad: Option<u32>,
+    /// Whether a prompt starts with [`bos`](Self::bos) (`add_bos_token`).
+    pub add_bos: Option<bool>,
+    /// Whether a prompt ends with [`eos`](Self::eos) (`add_eos_token`).
+    pub add_eos: Option<bool>,
+    /// The Jinja source of the chat template.
+    pub chat_template: Option<String>,
+}
+
+impl Vocabulary {
+    /// What `metadata` says about the tokeniser.
+    ///
+    /// # Errors
+    /// When the model or the tokens are missing, or a key has another type than GGUF gives it.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Self, gguf::Error> {
+        let merges = metadata.str_array_opt("tokenizer.ggml.merges")?;
+        let token_types = metadata.i32_array_opt("tokenizer.ggml.token_type")?;
+        Ok(Self {
+            model: metadata.str("tokenizer.ggml.model")?.to_owned(),
+            pre: metadata.str_opt("tokenizer.ggml.pre")?.map(str::to_owned),
+            tokens: metadata.str_array("tokenizer.ggml.tokens")?.to_vec(),
+            token_types: token_types.map(<[_]>::to_vec).unwrap_or_default(),
+            // Other algorithms have none.
+            merges: merges.map(<[_]>::to_vec).unwrap_or_default(),
+            bos: metadata.u32_opt(BOS)?,
+            eos: metadata.u32_opt(EOS)?,
+            eot: metadata.u32_opt(EOT)?,
+            eom: metadata.u32_opt(EOM)?,
+            pad: metadata.u32_opt(PAD)?,
+            add_bos: metadata.bool_opt("tokenizer.ggml.add_bos_token")?,
+            add_eos: metadata.bool_opt("tokenizer.ggml.add_eos_token")?,
+            chat_template: metadata.str_opt("tokenizer.chat_template")?.map(str::to_owned),
+        })
+    }
+
+    /// The ids with a key of their own.
+    pub(super) fn named_ids(&self) -> [(&'static str, Option<u32>); 5] {
+        [(BOS, self.bos), (EOS, self.eos), (EOT, self.eot), (EOM, self.eom), (PAD, self.pad)]
+    }
+
+    /// The text of a token, or `None` when there is no such id.
+    pub(super) fn text(&self, id: Option<u32>) -> Option<&str> {
+        self.tokens.get(id? as usize).map(String::as_str)
+    }
+}
