@@ -1,0 +1,341 @@
+//! A client of the daemon: typed calls over its unix socket.
+//!
+//! One connection per call. Dropping a call's future or stream closes its connection, which cancels
+//! the work in the daemon. Needs a tokio runtime with I/O and time enabled.
+
+mod sse;
+
+use std::io;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::api::{self, route};
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody listens: there is no socket, or a stale one.
+    #[error("no daemon is listening on {}; start one with `orind`", socket.display())]
+    NotRunning {
+        /// Where one was expected.
+        socket: PathBuf,
+        /// What connecting said.
+        source: io::Error,
+    },
+    /// Somebody may listen, but connecting failed.
+    #[error("connecting to {} failed; is this user allowed to use it?", socket.display())]
+    Connect {
+        /// The socket.
+        socket: PathBuf,
+        /// What connecting said.
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("the connection to the daemon broke")]
+    Transport(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The daemon refused or failed; its words.
+    #[error("{}", detail.message)]
+    Api {
+        /// HTTP status; 200 when the answer had begun before the failure.
+        status: u16,
+        /// Code, message, hint.
+        detail: Box<api::ErrorDetail>,
+    },
+    /// The answer is not what this version expects.
+    #[error("unexpected answer from the daemon: {0}")]
+    Protocol(String),
+}
+
+impl Error {
+    /// The daemon's error code, when the error is the daemon's.
+    #[must_use]
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Api { detail, .. } => Some(&detail.code),
+            _ => None,
+        }
+    }
+
+    /// What to do about it, when the daemon said.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Api { detail, .. } => detail.hint.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+/// A daemon's address.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// A client of the daemon on `socket`. Does not connect.
+    #[must_use]
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Waits for a daemon that is being started, then returns its status.
+    ///
+    /// # Errors
+    /// [`Error::NotRunning`] when nobody listens after `limit`; any other error at once.
+    pub async fn wait_until_up(&self, limit: Duration) -> Result<api::Status, Error> {
+        let start = Instant::now();
+        loop {
+            match self.status().await {
+                Err(Error::NotRunning { .. }) if start.elapsed() < limit => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// What the daemon is doing.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn status(&self) -> Result<api::Status, Error> {
+        self.call(Method::GET, route::STATUS).await
+    }
+
+    /// The loaded model and what can be loaded.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn models(&self) -> Result<api::Models, Error> {
+        self.call(Method::GET, route::MODELS).await
+    }
+
+    /// Loads a model in place of the loaded one. Dropping the future stops listening; the load goes
+    /// on.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn load(
+        &self,
+        request: &api::LoadRequest,
+        on_progress: impl FnMut(api::LoadProgress),
+    ) -> Result<api::Model, Error> {
+        self.work(route::MODELS, request, on_progress).await
+    }
+
+    /// Unloads the model. False when none was loaded.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn unload(&self) -> Result<bool, Error> {
+        let answer: api::Unloaded = self.call(Method::DELETE, route::MODELS).await?;
+        Ok(answer.unloaded)
+    }
+
+    /// Runs a bench: `spec` is a `bench::Spec`, progress a `bench::Progress`, the result a
+    /// `bench::Report`. Dropping the future cancels the bench.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn bench<P: DeserializeOwned, R: DeserializeOwned>(
+        &self,
+        spec: &impl Serialize,
+        on_progress: impl FnMut(P),
+    ) -> Result<R, Error> {
+        self.work(route::BENCH, spec, on_progress).await
+    }
+
+    /// Completes a prompt, as a stream whatever `request.stream` says.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn completions(
+        &self,
+        request: &api::CompletionRequest,
+    ) -> Result<Stream<api::Completion>, Error> {
+        let request = api::CompletionRequest { stream: Some(true), ..request.clone() };
+        Ok(Stream::new(self.post(route::COMPLETIONS, &request).await?))
+    }
+
+    /// Answers a conversation, as a stream whatever `request.stream` says.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn chat(&self, request: &api::ChatRequest) -> Result<Stream<api::ChatChunk>, Error> {
+        let request = api::ChatRequest { stream: Some(true), ..request.clone() };
+        Ok(Stream::new(self.post(route::CHAT, &request).await?))
+    }
+
+    /// A request without a body and an answer in one piece.
+    async fn call<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, Error> {
+        let body = self.send(method, path, None).await?.collect().await?;
+        serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("{path}: {e}")))
+    }
+
+    /// A request with progress events and one result event.
+    async fn work<P: DeserializeOwned, R: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &impl Serialize,
+        mut on_progress: impl FnMut(P),
+    ) -> Result<R, Error> {
+        let mut events = self.post(path, request).await?;
+        while let Some(event) = events.next().await? {
+            match event.name.as_str() {
+                api::event::PROGRESS => on_progress(parse(&event.data)?),
+                api::event::RESULT => return parse(&event.data),
+                _ => {}
+            }
+        }
+        Err(Error::Protocol(format!("{path}: the events ended without a result")))
+    }
+
+    async fn post(&self, path: &str, request: &impl Serialize) -> Result<Events, Error> {
+        let body = serde_json::to_vec(request).map_err(|e| Error::Protocol(e.to_string()))?;
+        let response = self.send(Method::POST, path, Some(body)).await?;
+        Ok(Events { response, parser: sse::Parser::default() })
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<Response, Error> {
+        let socket = || self.socket.clone();
+        let stream =
+            UnixStream::connect(&self.socket).await.map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    Error::NotRunning { socket: socket(), source }
+                }
+                _ => Error::Connect { socket: socket(), source },
+            })?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(transport)?;
+        let connection = AbortOnDropHandle::new(tokio::spawn(async move {
+            // Its errors reach the caller through the request and the body.
+            let _ = connection.await;
+        }));
+        let mut request = Request::builder().method(method).uri(path).header(HOST, "localhost");
+        if body.is_some() {
+            request = request
+                .header(CONTENT_TYPE, "application/json")
+                .header(ACCEPT, "text/event-stream, application/json");
+        }
+        let request = request
+            .body(Full::new(Bytes::from(body.unwrap_or_default())))
+            .map_err(|e| Error::Protocol(e.to_string()))?;
+        let (head, body) = sender.send_request(request).await.map_err(transport)?.into_parts();
+        let response = Response { body, _connection: connection };
+        if head.status.is_success() {
+            return Ok(response);
+        }
+        Err(refused(head.status, &response.collect().await?))
+    }
+}
+
+fn transport(error: hyper::Error) -> Error {
+    Error::Transport(Box::new(error))
+}
+
+fn parse<T: DeserializeOwned>(data: &str) -> Result<T, Error> {
+    serde_json::from_str(data).map_err(|e| Error::Protocol(format!("{e} in {data}")))
+}
+
+fn refused(status: StatusCode, body: &[u8]) -> Error {
+    match serde_json::from_slice::<api::ErrorBody>(body) {
+        Ok(body) => Error::Api { status: status.as_u16(), detail: Box::new(body.error) },
+        Err(_) => Error::Protocol(format!("{status}: {}", String::from_utf8_lossy(body))),
+    }
+}
+
+/// An answer whose connection lives as long as it does.
+#[derive(Debug)]
+struct Response {
+    body: Incoming,
+    _connection: AbortOnDropHandle<()>,
+}
+
+impl Response {
+    async fn collect(self) -> Result<Bytes, Error> {
+        Ok(self.body.collect().await.map_err(transport)?.to_bytes())
+    }
+}
+
+/// Server-sent events of an answer.
+#[derive(Debug)]
+struct Events {
+    response: Response,
+    parser: sse::Parser,
+}
+
+impl Events {
+    /// The next event; an `error` event or an OpenAI error becomes an error.
+    async fn next(&mut self) -> Result<Option<sse::Event>, Error> {
+        loop {
+            if let Some(event) = self.parser.next() {
+                let failed = event.name == api::event::ERROR;
+                return if failed {
+                    Err(refused(StatusCode::OK, event.data.as_bytes()))
+                } else {
+                    Ok(Some(event))
+                };
+            }
+            let Some(frame) = self.response.body.frame().await else { return Ok(None) };
+            let Ok(data) = frame.map_err(transport)?.into_data() else { continue };
+            if !self.parser.push(&data) {
+                return Err(Error::Protocol("an event without end".into()));
+            }
+        }
+    }
+}
+
+/// A generation as it is made. Dropping it cancels the generation.
+#[derive(Debug)]
+pub struct Stream<T> {
+    events: Events,
+    done: bool,
+    item: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> Stream<T> {
+    fn new(events: Events) -> Self {
+        Self { events, done: false, item: PhantomData }
+    }
+
+    /// The next part; `None` after the last one.
+    ///
+    /// # Errors
+    /// See [`Error`]; nothing follows one.
+    pub async fn next(&mut self) -> Result<Option<T>, Error> {
+        if self.done {
+            return Ok(None);
+        }
+        let event = self.events.next().await;
+        self.done = !matches!(&event, Ok(Some(event)) if event.data != "[DONE]");
+        match event? {
+            Some(event) if event.data != "[DONE]" => parse(&event.data).map(Some),
+            Some(_) => Ok(None),
+            None => Err(Error::Protocol("the stream ended without `[DONE]`".into())),
+        }
+    }
+}
