@@ -9,6 +9,7 @@ pub mod device;
 pub mod engine;
 pub mod gguf;
 pub mod graph;
+pub mod model;
 pub mod plan;
 pub mod telemetry;
 pub mod quant;

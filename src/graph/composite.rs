@@ -148,8 +148,7 @@ impl Graph {
         self.composite(composite, &inputs, |g| {
             let mut band = |cache: Tensor| {
                 let rows = g.gather(cache, &[rows.slots])?;
-                let rows = g.slice(rows, 1, 0, context)?;
-                g.cast(rows, DType::F32)
+                g.slice(rows, 1, 0, context)
             };
             let (keys, values) = (band(caches.keys)?, band(caches.values)?);
             let q = g.reshape(q, &[m, kv_heads, group, dim])?;

@@ -5,6 +5,9 @@ mod composite;
 mod lower;
 mod primitive;
 
+pub use composite::{Caches, Rows};
+pub use primitive::SampleInputs;
+
 use crate::plan::{self, Bucket, Class, Composite, DType, Plan, Scalar};
 
 /// A tensor of a graph: a cheap handle, valid for the graph that made it.

@@ -215,8 +215,8 @@ impl Graph {
         Ok(self.push(Kind::Compute(Op::MatMul), vec![a, b], shape, DType::F32))
     }
 
-    /// Rows of `table [A.., rest..]` chosen by one `I32 [M]` index per leading axis: `[M, rest..]`.
-    /// A negative index gives zeroes; a quantised table gives `F32`.
+    /// Rows of `table [A.., rest..]` chosen by one `I32 [M]` index per leading axis: `[M, rest..]`,
+    /// as `F32` unless the table holds integers. A negative index gives zeroes.
     ///
     /// # Errors
     /// [`Error::Shape`] or [`Error::DType`] when they do not fit.
@@ -224,7 +224,7 @@ impl Graph {
         let rows = self.index_rows("gather", table, indices)?;
         let mut shape = vec![rows];
         shape.extend(&self.shape(table)[indices.len()..]);
-        let dtype = if self.dtype(table).is_quantised() { DType::F32 } else { self.dtype(table) };
+        let dtype = if self.dtype(table) == DType::I32 { DType::I32 } else { DType::F32 };
         let inputs = [&[table], indices].concat();
         Ok(self.push(Kind::Compute(Op::Gather), inputs, shape, dtype))
     }

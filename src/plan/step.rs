@@ -132,7 +132,7 @@ pub enum Op {
     /// whole matrix).
     MatMul,
     /// Reads the table `[A.., rest..]` and one index tensor `[M]` per leading axis; writes
-    /// `[M, rest..]`. A negative index gives zeroes. A quantised table gives `F32`.
+    /// `[M, rest..]`, as `F32` unless the table holds integers. A negative index gives zeroes.
     Gather,
     /// Reads one index tensor `[M]` per leading axis, then values `[M, rest..]`; writes them into
     /// the table. A row with a negative index is skipped.

@@ -1,0 +1,116 @@
+//! Sizes and constants of a model, from GGUF metadata.
+
+use super::{Architecture, Error};
+use crate::gguf::Gguf;
+
+/// The numbers that shape a decoder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hyperparameters {
+    /// Transformer blocks.
+    pub layers: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Width inside the feed-forward network.
+    pub feed_forward: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Elements of one head.
+    pub head_size: usize,
+    /// Entries of the vocabulary.
+    pub vocabulary: usize,
+    /// Tokens the model was trained for.
+    pub context: usize,
+    /// Added to the mean square in every RMSNorm.
+    pub norm_eps: f32,
+}
+
+/// Bounds against absurd files; every model in the field is far below.
+const MAX_LAYERS: usize = 1024;
+const MAX_EXTENT: usize = 1 << 24;
+
+impl Hyperparameters {
+    pub(super) fn read(gguf: &Gguf, architecture: Architecture) -> Result<Self, Error> {
+        let meta = gguf.metadata();
+        let key = |name: &str| format!("{}.{name}", architecture.name());
+        let number = |name: &str, value: u32, limit: usize| {
+            let value = value as usize;
+            if (1..=limit).contains(&value) {
+                return Ok(value);
+            }
+            Err(Error::Hyperparameter {
+                key: key(name),
+                value: value.to_string(),
+                expected: format!("1 to {limit} expected"),
+            })
+        };
+        let required = |name: &str, limit: usize| number(name, meta.u32(&key(name))?, limit);
+        let optional = |name: &str, default: usize, limit: usize| match meta.u32_opt(&key(name))? {
+            Some(value) => number(name, value, limit),
+            None => Ok(default),
+        };
+
+        let width = required("embedding_length", MAX_EXTENT)?;
+        let heads = required("attention.head_count", MAX_EXTENT)?;
+        let kv_heads = optional("attention.head_count_kv", heads, heads)?;
+        let head_size = optional("attention.key_length", width / heads, 256)?;
+        let value_size = optional("attention.value_length", head_size, 256)?;
+        let rotated = optional("rope.dimension_count", head_size, MAX_EXTENT)?;
+        let vocabulary = match gguf.tensor("token_embd.weight").map(|t| &t.shape[..]) {
+            Some([rows, _]) => *rows,
+            _ => {
+                return Err(Error::MissingTensor {
+                    name: "token_embd.weight".into(),
+                    path: gguf.path().display().to_string(),
+                });
+            }
+        };
+        let refuse = |name: &str, value: usize, expected: String| {
+            Err(Error::Hyperparameter { key: key(name), value: value.to_string(), expected })
+        };
+        if !heads.is_multiple_of(kv_heads) {
+            return refuse(
+                "attention.head_count_kv",
+                kv_heads,
+                format!("a divisor of {heads} heads expected"),
+            );
+        }
+        if !head_size.is_multiple_of(16) {
+            return refuse("attention.key_length", head_size, "a multiple of 16 expected".into());
+        }
+        if value_size != head_size {
+            return refuse(
+                "attention.value_length",
+                value_size,
+                format!("{head_size} (the key length) expected"),
+            );
+        }
+        if rotated != head_size {
+            return refuse(
+                "rope.dimension_count",
+                rotated,
+                format!("{head_size} (the key length) expected"),
+            );
+        }
+        let norm_eps = meta.f32(&key("attention.layer_norm_rms_epsilon"))?;
+        if !(norm_eps > 0.0 && norm_eps < 1.0) {
+            return Err(Error::Hyperparameter {
+                key: key("attention.layer_norm_rms_epsilon"),
+                value: norm_eps.to_string(),
+                expected: "a number between 0 and 1 expected".into(),
+            });
+        }
+        Ok(Self {
+            layers: required("block_count", MAX_LAYERS)?,
+            width,
+            feed_forward: required("feed_forward_length", MAX_EXTENT)?,
+            heads,
+            kv_heads,
+            head_size,
+            vocabulary,
+            context: required("context_length", u32::MAX as usize)?,
+            norm_eps,
+        })
+    }
+}

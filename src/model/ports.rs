@@ -1,0 +1,37 @@
+//! Names of the buffers through which the outside talks to a model's plans.
+
+/// Mailbox `I32 [M]`: the token of each row.
+pub const TOKENS: &str = "tokens";
+/// Mailbox `I32 [M]`: its position in the sequence.
+pub const POSITIONS: &str = "positions";
+/// Mailbox `I32 [M]`: its KV slot; negative marks padding rows, which come last.
+pub const SLOTS: &str = "slots";
+/// Mailbox `I32 [N]`: the row each row of logits belongs to; only in plans with fewer rows of
+/// logits than rows of tokens.
+pub const LOGIT_ROWS: &str = "logit_rows";
+/// Mailbox `F32 [N]`: sampling temperature of each row of logits.
+pub const TEMPERATURE: &str = "temperature";
+/// Mailbox `I32 [N]`: top-k of each row of logits.
+pub const TOP_K: &str = "top_k";
+/// Mailbox `F32 [N]`: top-p of each row of logits.
+pub const TOP_P: &str = "top_p";
+/// Mailbox `I32 [N, 2]`: low and high half of each row's seed.
+pub const SEED: &str = "seed";
+/// Output `F32 [N, V]`.
+pub const LOGITS: &str = "logits";
+/// Output `I32 [N]`: the sampled tokens.
+pub const SAMPLED: &str = "sampled";
+/// Weight `F32 [D/2]`, derived from metadata: radians per position of each rotary pair.
+pub const ROPE_FREQUENCIES: &str = "rope_frequencies";
+
+/// State: the key cache of a layer.
+#[must_use]
+pub fn key_cache(layer: usize) -> String {
+    format!("blk.{layer}.k_cache")
+}
+
+/// State: the value cache of a layer.
+#[must_use]
+pub fn value_cache(layer: usize) -> String {
+    format!("blk.{layer}.v_cache")
+}
