@@ -11,6 +11,6 @@ pub mod gguf;
 pub mod graph;
 pub mod model;
 pub mod plan;
-pub mod telemetry;
 pub mod quant;
+pub mod telemetry;
 pub mod tokenizer;
