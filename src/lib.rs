@@ -4,6 +4,7 @@
 //! The rooms of the house and the direction of the arrows between them are described in
 //! `ARCHITECTURE.md`. Both binaries, `orind` and `orinctl`, are thin doors to this library.
 
+pub mod bench;
 pub mod control;
 pub mod device;
 pub mod engine;

@@ -1,0 +1,189 @@
+//! What a benchmark found: plain data, in SI units.
+
+use serde::{Deserialize, Serialize};
+
+use super::statistics::Summary;
+use super::{Spec, Test};
+
+/// A finished benchmark.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Under which conditions.
+    pub manifest: Manifest,
+    /// Memory bandwidth measured in the same run.
+    pub roof: Roof,
+    /// One per test.
+    pub rows: Vec<Row>,
+    /// Memory of the process that ran the tests.
+    pub memory: Memory,
+    /// Seconds from the start of loading to a model that is ready.
+    pub load_seconds: f64,
+    /// Time to first token as a client sees it; measured by the client.
+    pub first_token: Option<FirstToken>,
+    /// Only for a daemon started for this benchmark; measured by the client.
+    pub cold_start: Option<ColdStart>,
+}
+
+/// The conditions of a benchmark.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of orind.
+    pub version: String,
+    /// Commit it was built from, when the build knew.
+    pub commit: Option<String>,
+    /// True for a build with debug assertions, whose speeds mean little.
+    pub debug_build: bool,
+    /// When the benchmark began, RFC 3339, UTC.
+    pub date: String,
+    /// The model.
+    pub model: Model,
+    /// Short name of the device.
+    pub device: String,
+    /// The device in one line.
+    pub device_description: String,
+    /// Worker threads.
+    pub threads: usize,
+    /// Tokens a sequence has room for.
+    pub context: usize,
+    /// The machine before the first and after the last test.
+    pub machine: Machine,
+    /// What was asked for.
+    pub spec: Spec,
+    /// Timed repetitions of each test.
+    pub repetitions: u32,
+    /// Seconds the tests took, warm-up included.
+    pub seconds: f64,
+}
+
+/// The model measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// The id clients use.
+    pub id: String,
+    /// `llama`, `qwen3`.
+    pub architecture: String,
+    /// As llama.cpp names files: `Q6_K`, `Q4_K_M`.
+    pub file_type: String,
+    /// True for seeded random weights.
+    pub synthetic: bool,
+    /// Bytes of tensor data.
+    pub bytes: u64,
+    /// Number of parameters.
+    pub parameters: u64,
+}
+
+/// What the machine said about itself. Fields that it does not tell are `None`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processor.
+    pub processor: Option<String>,
+    /// Kernel release.
+    pub kernel: Option<String>,
+    /// Cores this process may use.
+    pub cores: usize,
+    /// Frequency governor of the first core.
+    pub governor: Option<String>,
+    /// Clock of the first core before and after, in MHz.
+    pub mhz: Option<[f64; 2]>,
+    /// Fraction of the machine's processor time, 0 to 1, that others took during the tests: other
+    /// processes and, on a virtual machine, its host (steal).
+    pub taken_by_others: Option<f64>,
+}
+
+/// Memory bandwidth for reading: what bounds decode.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Roof {
+    /// Name of the stream that was fastest.
+    pub stream: String,
+    /// Its best measurement, in bytes per second: the roof that rows are held against.
+    pub bytes_per_second: f64,
+    /// Its slowest measurement.
+    pub lowest: f64,
+    /// Bytes read per pass.
+    pub bytes: u64,
+    /// Threads that read.
+    pub threads: usize,
+    /// Times it was measured: before, between and after the tests.
+    pub measurements: u32,
+    /// Every stream tried.
+    pub streams: Vec<Stream>,
+}
+
+/// One way of reading memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stream {
+    /// Its name.
+    pub name: String,
+    /// Its best measurement.
+    pub bytes_per_second: f64,
+}
+
+/// One test's result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Its name, as llama-bench writes it.
+    pub name: String,
+    /// The test.
+    #[serde(flatten)]
+    pub test: Test,
+    /// Tokens per second, all sequences together.
+    pub tokens_per_second: Summary,
+    /// The same for each sequence.
+    pub tokens_per_second_per_sequence: f64,
+    /// Bytes of weights read for each token.
+    pub weight_bytes_per_token: f64,
+    /// Bytes of KV cache read or written for each token.
+    pub kv_bytes_per_token: f64,
+    /// Floating-point operations for each token.
+    pub flops_per_token: f64,
+    /// Weights and KV cache moved per second, at the median speed.
+    pub bytes_per_second: f64,
+    /// The same as a fraction of the roof, 0 to 1.
+    pub fraction_of_roof: f64,
+    /// Floating-point operations per second, at the median speed.
+    pub flops_per_second: f64,
+}
+
+/// Memory of the process that ran the tests, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Largest resident set, without the buffer that the roof is measured on.
+    pub peak: u64,
+    /// Weights as the device holds them.
+    pub weights: u64,
+    /// KV cache reserved.
+    pub kv: u64,
+    /// Activations reserved.
+    pub activations: u64,
+}
+
+impl Memory {
+    /// What is neither weights, KV cache nor activations; reserved memory that was never touched
+    /// is not resident and makes this smaller.
+    #[must_use]
+    pub const fn rest(&self) -> u64 {
+        self.peak.saturating_sub(self.weights + self.kv + self.activations)
+    }
+}
+
+/// Time from sending a request over the socket to its first token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FirstToken {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Seconds.
+    pub seconds: Summary,
+}
+
+/// Time from starting a daemon to its first token.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ColdStart {
+    /// From starting the process to a socket that answers, in seconds.
+    pub socket_seconds: f64,
+    /// From starting the process to a loaded model.
+    pub loaded_seconds: f64,
+    /// From starting the process to the first token.
+    pub first_token_seconds: f64,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+}

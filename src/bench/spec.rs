@@ -1,0 +1,334 @@
+//! What to measure, what is said on the way, and why it may be refused.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A whole benchmark. Every combination of `depths` and `batches` is measured for every prompt
+/// length and every length of generation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Spec {
+    /// Prompt lengths, in tokens; `None` chooses some that fit the budget.
+    pub prompts: Option<Vec<u32>>,
+    /// Lengths of generation, in tokens; `None` chooses one that fits the budget.
+    pub generate: Option<Vec<u32>>,
+    /// Tokens already in each sequence when the clock starts.
+    pub depths: Vec<u32>,
+    /// Sequences generated at once. Prompts are evaluated one sequence after the other.
+    pub batches: Vec<u32>,
+    /// Timed repetitions of each test; `None` takes as many as fit the budget, 3 to 10.
+    pub repetitions: Option<u32>,
+    /// Untimed rounds before the first timed one.
+    pub warmup: u32,
+    /// Seconds that what is chosen automatically may take together.
+    pub budget_seconds: f64,
+    /// Seed of the random token ids.
+    pub seed: u64,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Self {
+            prompts: None,
+            generate: None,
+            depths: vec![0],
+            batches: vec![1],
+            repetitions: None,
+            warmup: 1,
+            budget_seconds: 90.0,
+            seed: 1,
+        }
+    }
+}
+
+impl Spec {
+    /// Prompt lengths that automatic choice draws from.
+    pub const PROMPTS: [u32; 4] = [32, 128, 256, 512];
+    /// Lengths of generation that automatic choice draws from.
+    pub const GENERATE: [u32; 3] = [128, 64, 32];
+    /// Fewest and most repetitions chosen automatically.
+    pub const REPETITIONS: [u32; 2] = [3, 10];
+    /// Most repetitions that can be asked for.
+    pub const MAX_REPETITIONS: u32 = 1000;
+    /// Most tests one benchmark may have.
+    pub const MAX_TESTS: usize = 256;
+
+    /// Sequences the engine must have room for.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.batches.iter().copied().max().unwrap_or(1).max(1)
+    }
+
+    /// Tokens each sequence must have room for.
+    #[must_use]
+    pub fn context(&self) -> u32 {
+        let longest = |list: Option<&Vec<u32>>, all: &[u32]| {
+            list.map_or(all, Vec::as_slice).iter().copied().max().unwrap_or(0)
+        };
+        let prompt = longest(self.prompts.as_ref(), &Self::PROMPTS);
+        // The first token of a generation comes out of a prompt of one.
+        let generate = longest(self.generate.as_ref(), &Self::GENERATE).saturating_add(1);
+        let depth = self.depths.iter().copied().max().unwrap_or(0);
+        depth.saturating_add(prompt.max(generate))
+    }
+
+    /// Refuses what makes no sense on any engine.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with the field and what is allowed.
+    pub fn check(&self) -> Result<(), Error> {
+        let invalid = |field, reason: String| Err(Error::Invalid { field, reason });
+        let zero = |list: &[u32]| list.contains(&0);
+        if self.depths.is_empty() || self.batches.is_empty() {
+            return invalid("depths, batches", "each needs at least one value".into());
+        }
+        if zero(&self.batches) {
+            return invalid("batches", "a batch has at least 1 sequence".into());
+        }
+        if self.repetitions.is_some_and(|r| r == 0 || r > Self::MAX_REPETITIONS) {
+            return invalid("repetitions", format!("1 to {} are allowed", Self::MAX_REPETITIONS));
+        }
+        if self.warmup > Self::MAX_REPETITIONS {
+            return invalid("warmup", format!("0 to {} are allowed", Self::MAX_REPETITIONS));
+        }
+        if !self.budget_seconds.is_finite() || self.budget_seconds < 0.0 {
+            return invalid("budget_seconds", "a number of seconds from 0 is allowed".into());
+        }
+        if let (Some(prompts), Some(generate)) = (&self.prompts, &self.generate) {
+            let tests = Test::all(prompts, generate, &self.depths, &self.batches).len();
+            if tests == 0 {
+                return invalid(
+                    "prompts, generate",
+                    "nothing to measure: give one length above 0".into(),
+                );
+            }
+        }
+        let count = |list: Option<&Vec<u32>>, all: usize| list.map_or(all, Vec::len);
+        let tests = (count(self.prompts.as_ref(), Self::PROMPTS.len())
+            + count(self.generate.as_ref(), 1))
+        .saturating_mul(self.depths.len())
+        .saturating_mul(self.batches.len());
+        if tests > Self::MAX_TESTS {
+            return invalid(
+                "prompts, generate, depths, batches",
+                format!("{tests} tests, at most {} are allowed", Self::MAX_TESTS),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// What one test times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Evaluation of a prompt (`pp`).
+    Prefill,
+    /// Greedy generation (`tg`).
+    Decode,
+}
+
+/// One row to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Test {
+    /// What is timed.
+    pub kind: Kind,
+    /// Tokens of each sequence under the clock.
+    pub tokens: u32,
+    /// Tokens already in each sequence.
+    pub depth: u32,
+    /// Sequences at once; 1 for [`Kind::Prefill`].
+    pub batch: u32,
+}
+
+impl Test {
+    /// Every combination, prompts first; lengths of 0 are left out.
+    #[must_use]
+    pub fn all(prompts: &[u32], generate: &[u32], depths: &[u32], batches: &[u32]) -> Vec<Self> {
+        let mut tests = Vec::new();
+        let mut add = |test: Self| {
+            if test.tokens > 0 && !tests.contains(&test) {
+                tests.push(test);
+            }
+        };
+        for &depth in depths {
+            for &tokens in prompts {
+                add(Self { kind: Kind::Prefill, tokens, depth, batch: 1 });
+            }
+            for &batch in batches {
+                for &tokens in generate {
+                    add(Self { kind: Kind::Decode, tokens, depth, batch });
+                }
+            }
+        }
+        tests
+    }
+
+    /// Tokens under the clock, of all sequences.
+    #[must_use]
+    pub const fn total_tokens(&self) -> u64 {
+        self.tokens as u64 * self.batch as u64
+    }
+
+    /// Tokens each sequence must have room for.
+    #[must_use]
+    pub const fn context(&self) -> u64 {
+        let first = matches!(self.kind, Kind::Decode) as u64;
+        self.depth as u64 + self.tokens as u64 + first
+    }
+}
+
+/// As llama-bench writes it: `pp512`, `tg128 @ d1024`; several sequences as `tg128 x4`.
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Prefill => "pp",
+            Kind::Decode => "tg",
+        };
+        let mut name = format!("{kind}{}", self.tokens);
+        if self.batch > 1 {
+            name.push_str(&format!(" x{}", self.batch));
+        }
+        if self.depth > 0 {
+            name.push_str(&format!(" @ d{}", self.depth));
+        }
+        f.pad(&name)
+    }
+}
+
+/// What is said while a benchmark runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "phase", rename_all = "snake_case")]
+pub enum Progress {
+    /// An untimed run to see how fast the machine is.
+    Probe,
+    /// What will be run.
+    Chosen {
+        /// The tests, by name.
+        tests: Vec<String>,
+        /// Timed repetitions of each.
+        repetitions: u32,
+        /// How long it will take, by the probe.
+        estimated_seconds: f64,
+    },
+    /// The memory roof is being measured.
+    Roof,
+    /// A test begins.
+    Test {
+        /// Its name.
+        test: String,
+        /// From 1; 0 in a warm-up round.
+        repetition: u32,
+        /// Timed repetitions of each test.
+        repetitions: u32,
+        /// Tests finished in all rounds, warm-up included.
+        done: u32,
+        /// Tests to run in all rounds.
+        total: u32,
+        /// Median of this test so far, in tokens per second.
+        tokens_per_second: Option<f64>,
+    },
+}
+
+/// Why a benchmark is refused or fails.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A field of the [`Spec`] is out of range.
+    #[error("{field}: {reason}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it, and what is allowed.
+        reason: String,
+    },
+    /// A sequence does not fit.
+    #[error(
+        "{test} needs {need} tokens of context, a slot holds {context}; load the model with a larger context"
+    )]
+    TooLong {
+        /// The test.
+        test: String,
+        /// Tokens needed.
+        need: u64,
+        /// Tokens a slot holds.
+        context: usize,
+    },
+    /// Too many sequences at once.
+    #[error("{test} needs {need} slots, {slots} are loaded; load the model with more slots")]
+    TooManySequences {
+        /// The test.
+        test: String,
+        /// Slots needed.
+        need: u32,
+        /// Slots there are.
+        slots: usize,
+    },
+    /// Whoever asked went away.
+    #[error("cancelled")]
+    Cancelled,
+    /// The roof cannot be measured.
+    #[error("measuring the memory bandwidth: {0}")]
+    Roof(String),
+    /// The engine failed, as a whole chain of messages.
+    #[error("{0}")]
+    Engine(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_named_as_llama_bench_names_them() {
+        let tests = Test::all(&[512, 0], &[128], &[0, 1024], &[1, 4]);
+        let names: Vec<String> = tests.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            names,
+            ["pp512", "tg128", "tg128 x4", "pp512 @ d1024", "tg128 @ d1024", "tg128 x4 @ d1024"]
+        );
+    }
+
+    #[test]
+    fn room_for_the_longest_test() {
+        let spec = Spec {
+            prompts: Some(vec![16]),
+            generate: Some(vec![128]),
+            depths: vec![0, 100],
+            batches: vec![2, 8],
+            ..Spec::default()
+        };
+        assert_eq!((spec.slots(), spec.context()), (8, 229));
+        let longest =
+            Test::all(&[16], &[128], &spec.depths, &spec.batches).iter().map(Test::context).max();
+        assert_eq!(longest, Some(229));
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        let field = |spec: Spec| match spec.check() {
+            Err(Error::Invalid { field, .. }) => field,
+            other => panic!("{other:?}"),
+        };
+        let ok = Spec::default();
+        assert_eq!(ok.check(), Ok(()));
+        assert_eq!(field(Spec { batches: vec![0], ..ok.clone() }), "batches");
+        assert_eq!(field(Spec { repetitions: Some(0), ..ok.clone() }), "repetitions");
+        assert_eq!(field(Spec { budget_seconds: f64::NAN, ..ok.clone() }), "budget_seconds");
+        assert_eq!(
+            field(Spec { prompts: Some(vec![0]), generate: Some(vec![]), ..ok.clone() }),
+            "prompts, generate"
+        );
+        assert_eq!(
+            field(Spec { depths: vec![1; 300], ..ok }),
+            "prompts, generate, depths, batches"
+        );
+    }
+
+    #[test]
+    fn a_spec_is_json_with_defaults_and_without_strangers() {
+        let spec: Spec = serde_json::from_str(r#"{"prompts":[8],"repetitions":2}"#).unwrap();
+        assert_eq!(spec, Spec { prompts: Some(vec![8]), repetitions: Some(2), ..Spec::default() });
+        assert!(serde_json::from_str::<Spec>(r#"{"prompt":[8]}"#).is_err());
+    }
+}
