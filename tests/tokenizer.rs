@@ -432,6 +432,39 @@ no tools
 }
 
 #[test]
+fn expressions_print_as_in_python() {
+    // The right-hand sides are Jinja2 3.1.6's.
+    let expressions = [
+        ("True", "True"),
+        ("none", "None"),
+        ("1.0", "1.0"),
+        ("7 / 2", "3.5"),
+        ("-7 // 2", "-4"),
+        ("-7 % 3", "2"),
+        ("2 ** 10", "1024"),
+        ("[1, 'a', None]", "[1, 'a', None]"),
+        ("{'k': ('v', 1.5)}", "{'k': ('v', 1.5)}"),
+        ("'a,b'.split(',') | join('|')", "a|b"),
+        ("messages | map(attribute='role') | join('/')", "system/user/assistant/user"),
+        ("messages | selectattr('role', 'equalto', 'user') | list | length", "2"),
+        ("messages[-1].content[:2]", "By"),
+        ("messages[0].get('name', '-')", "-"),
+        ("'%s-%d' | format('a', 3)", "a-3"),
+        ("'role' in messages[0]", "True"),
+        ("messages[9] is defined", "False"),
+        ("messages[0].name is defined", "False"),
+        ("missing ~ '.'", "."),
+        ("'ab' * 2", "abab"),
+        ("'aXbX'.replace('X', '', 1)", "abX"),
+        ("'x' if messages else 'y'", "x"),
+    ];
+    for (expression, expected) in expressions {
+        let source = format!("{{{{ {expression} }}}}");
+        assert_eq!(render(&source).unwrap(), expected, "{expression}");
+    }
+}
+
+#[test]
 fn template_errors_name_the_line() {
     let error = render("line one\n{% if %}\n").unwrap_err();
     assert!(matches!(error, Error::TemplateSyntax { line: 2, .. }), "{error}");
