@@ -1,7 +1,7 @@
 //! Every device against logits computed elsewhere: small models quantised by llama.cpp, their exact
 //! logits in `f64`, and llama.cpp's own answers. `tests/data/README.md` says what the files hold.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and report")]
 
 use std::path::PathBuf;
 
@@ -81,7 +81,7 @@ impl Runner {
             (position..).take(tokens.len()).chain(std::iter::repeat(0)).take(rows).collect();
         let slots: Vec<i32> = (0..rows).map(|i| if i < tokens.len() { 1 } else { -1 }).collect();
         let mut write = |name, data| {
-            self.instance.write(*prepared, Self::mailbox(plan, name), 0, data).unwrap()
+            self.instance.write(*prepared, Self::mailbox(plan, name), 0, data).unwrap();
         };
         write(ports::TOKENS, Data::I32(&padded));
         write(ports::POSITIONS, Data::I32(&positions));

@@ -4,8 +4,17 @@
 //! commands go in over a channel, each request gets its own stream of [`Event`]s back. This module
 //! knows nothing of HTTP, and devices know nothing of it.
 
+mod core;
+mod handle;
+mod load;
+mod logprobs;
 mod request;
+mod scheduler;
+mod sequence;
 
+pub use self::core::Core;
+pub use handle::{Handle, Settings};
+pub use load::Text;
 pub use request::{
     Event, FinishReason, Finished, GenerateError, LoadError, LoadEvent, LoadSpec, Logprob,
     MemoryUse, ModelInfo, Request, Snapshot, State, TokenEvent, TokenLogprobs,

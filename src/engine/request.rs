@@ -72,10 +72,7 @@ pub enum FinishReason {
         id: u32,
     },
     /// A stop text.
-    Stop {
-        /// The text.
-        text: String,
-    },
+    Stop,
     /// `max_tokens`, or the end of the slot's context.
     Length,
     /// The client went away or the daemon is stopping.

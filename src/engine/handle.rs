@@ -1,0 +1,260 @@
+//! The door to the engine thread: cheap to clone, usable from any thread.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Sender, unbounded};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::oneshot;
+
+use super::core::Core;
+use super::scheduler::{Command, Scheduler};
+use super::sequence::Waiting;
+use super::{Event, GenerateError, LoadEvent, LoadSpec, Request, Snapshot, State, Text};
+use crate::plan::sample::Sampling;
+
+/// How the engine behaves, whatever model is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Requests that may wait for a slot.
+    pub queue_limit: usize,
+}
+
+/// What the thread tells and everybody may read.
+pub(super) struct Shared {
+    state: Mutex<State>,
+    text: Mutex<Option<Arc<Text>>>,
+    /// Requests accepted and not yet over.
+    in_flight: AtomicUsize,
+    pub(super) active: AtomicUsize,
+    requests: AtomicU64,
+    failures: AtomicU64,
+    pub(super) prompt_tokens: AtomicU64,
+    completion_tokens: AtomicU64,
+    pub(super) steps: AtomicU64,
+    /// Moving average of the time a request holds its slot, in milliseconds.
+    service_ms: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn set_state(&self, state: State) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    fn state(&self) -> State {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_text(&self, text: Option<Arc<Text>>) {
+        *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+
+    pub(super) fn count_tokens(&self, tokens: u32) {
+        self.completion_tokens.fetch_add(u64::from(tokens), Ordering::Relaxed);
+    }
+
+    /// A request is over; `served` is how long it held a slot.
+    pub(super) fn finished(&self, served: Option<Duration>) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        if let Some(served) = served {
+            let (old, new) = (self.service_ms.load(Ordering::Relaxed), served.as_millis() as u64);
+            self.service_ms
+                .store(if old == 0 { new } else { (3 * old + new) / 4 }, Ordering::Relaxed);
+        }
+    }
+
+    /// A request is over without an answer.
+    pub(super) fn failed(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.finished(None);
+    }
+}
+
+/// The door to the engine.
+#[derive(Clone)]
+pub struct Handle {
+    commands: Sender<Command>,
+    shared: Arc<Shared>,
+    settings: Settings,
+    thread: Arc<Mutex<Option<JoinHandle<()>>>>,
+}
+
+impl Handle {
+    /// Starts the engine thread, with nothing loaded.
+    ///
+    /// # Errors
+    /// When the system refuses a thread.
+    pub fn start(settings: Settings) -> std::io::Result<Self> {
+        let (commands, receiver) = unbounded();
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State::Empty),
+            text: Mutex::new(None),
+            in_flight: AtomicUsize::new(0),
+            active: AtomicUsize::new(0),
+            requests: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            prompt_tokens: AtomicU64::new(0),
+            completion_tokens: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
+            service_ms: AtomicU64::new(0),
+        });
+        let scheduler = Scheduler::new(receiver, Arc::clone(&shared));
+        let thread = std::thread::Builder::new().name("engine".into()).spawn(|| scheduler.run())?;
+        Ok(Self { commands, shared, settings, thread: Arc::new(Mutex::new(Some(thread))) })
+    }
+
+    /// Queues a generation. Its events come through the receiver; dropping that cancels it.
+    ///
+    /// # Errors
+    /// [`GenerateError`] when it cannot be admitted.
+    pub fn generate(&self, request: Request) -> Result<UnboundedReceiver<Event>, GenerateError> {
+        let model = match self.shared.state() {
+            State::Ready(model) | State::Exclusive { model, .. } => model,
+            State::Empty => return Err(GenerateError::NoModel),
+            State::Loading { .. } | State::Stopping => return Err(GenerateError::Stopping),
+        };
+        check(&request, model.vocabulary)?;
+        let prompt = request.prompt.len();
+        if prompt.saturating_add(request.max_tokens as usize) > model.context {
+            return Err(GenerateError::TooLong {
+                prompt,
+                max_tokens: request.max_tokens,
+                context: model.context,
+            });
+        }
+        let limit = model.slots + self.settings.queue_limit;
+        let admit = |in_flight| (in_flight < limit).then_some(in_flight + 1);
+        let admitted =
+            self.shared.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit);
+        if let Err(in_flight) = admitted {
+            self.shared.failures.fetch_add(1, Ordering::Relaxed);
+            return Err(GenerateError::QueueFull {
+                queued: in_flight.saturating_sub(model.slots),
+                limit: self.settings.queue_limit,
+                retry_after: self.retry_after(in_flight, model.slots),
+            });
+        }
+        let (events, receiver) = unbounded_channel();
+        let waiting = Waiting { request, events, arrived: Instant::now() };
+        if self.commands.send(Command::Generate(waiting)).is_err() {
+            self.shared.failed();
+            return Err(GenerateError::Stopping);
+        }
+        Ok(receiver)
+    }
+
+    /// When a place should be free: the time the requests ahead hold their slots.
+    fn retry_after(&self, in_flight: usize, slots: usize) -> Duration {
+        let service = self.shared.service_ms.load(Ordering::Relaxed).max(1000);
+        let rounds = (in_flight / slots.max(1)).max(1) as u64;
+        Duration::from_secs((service * rounds).div_ceil(1000).clamp(1, 60))
+    }
+
+    /// Loads a model in place of the loaded one, once the requests in flight are done.
+    #[must_use]
+    pub fn load(&self, spec: LoadSpec) -> UnboundedReceiver<LoadEvent> {
+        let (events, receiver) = unbounded_channel();
+        if let Err(refused) = self.commands.send(Command::Load(spec, events))
+            && let Command::Load(_, events) = refused.into_inner()
+        {
+            let _ = events.send(LoadEvent::Failed(super::LoadError::Stopping));
+        }
+        receiver
+    }
+
+    /// Unloads the model, once the requests in flight are done. True when there was one.
+    pub async fn unload(&self) -> bool {
+        let (done, receiver) = oneshot::channel();
+        self.commands.send(Command::Unload(done)).is_ok() && receiver.await.unwrap_or(false)
+    }
+
+    /// Runs a task with the loaded model to itself, on the engine thread, once the requests in
+    /// flight are done. Requests that come meanwhile wait.
+    pub fn exclusive<T: Send + 'static>(
+        &self,
+        what: &str,
+        task: impl FnOnce(&mut Core) -> T + Send + 'static,
+    ) -> oneshot::Receiver<Result<T, GenerateError>> {
+        let (done, receiver) = oneshot::channel();
+        let task = Box::new(move |core: Option<&mut Core>| {
+            // The asker may have gone.
+            let _ = done.send(core.map(task).ok_or(GenerateError::NoModel));
+        });
+        // When the thread is gone, dropping the task closes the receiver.
+        let _ = self.commands.send(Command::Exclusive(what.to_owned(), task));
+        receiver
+    }
+
+    /// State and counters now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let shared = &self.shared;
+        let active = shared.active.load(Ordering::Relaxed);
+        Snapshot {
+            state: shared.state(),
+            active,
+            queued: shared.in_flight.load(Ordering::Relaxed).saturating_sub(active),
+            requests: shared.requests.load(Ordering::Relaxed),
+            failures: shared.failures.load(Ordering::Relaxed),
+            prompt_tokens: shared.prompt_tokens.load(Ordering::Relaxed),
+            completion_tokens: shared.completion_tokens.load(Ordering::Relaxed),
+            steps: shared.steps.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Tokeniser and chat template of the loaded model.
+    #[must_use]
+    pub fn text(&self) -> Option<Arc<Text>> {
+        self.shared.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Stops admitting, lets what is in flight finish until the deadline, cancels the rest, and
+    /// waits for the thread. A load that is under way is waited for no longer than the deadline.
+    pub fn stop(&self, deadline: Duration) {
+        let until = Instant::now() + deadline;
+        self.shared.set_state(State::Stopping);
+        if self.commands.send(Command::Stop(until)).is_err() {
+            return;
+        }
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // One step may be under way at the deadline: give it a moment.
+            while !thread.is_finished() && Instant::now() < until + Duration::from_secs(2) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            if thread.is_finished() && thread.join().is_err() {
+                tracing::error!("the engine thread panicked");
+            }
+        }
+    }
+}
+
+fn check(request: &Request, vocabulary: usize) -> Result<(), GenerateError> {
+    let invalid = |field, reason: String| Err(GenerateError::Invalid { field, reason });
+    if request.prompt.is_empty() {
+        return invalid("prompt", "has no tokens; at least one is needed".into());
+    }
+    if let Some(id) = request.prompt.iter().find(|id| **id as usize >= vocabulary) {
+        return invalid(
+            "prompt",
+            format!("token id {id} is outside the vocabulary of {vocabulary}"),
+        );
+    }
+    let Sampling { temperature, top_p, .. } = request.sampling;
+    if !(0.0..=100.0).contains(&temperature) {
+        return invalid("temperature", format!("is {temperature}, 0 to 100 are possible"));
+    }
+    if !(0.0..=1.0).contains(&top_p) {
+        return invalid("top_p", format!("is {top_p}, 0 to 1 are possible"));
+    }
+    if request.logprobs.is_some_and(|n| n > Request::MAX_LOGPROBS) {
+        return invalid(
+            "logprobs",
+            format!("at most {} alternatives are reported", Request::MAX_LOGPROBS),
+        );
+    }
+    Ok(())
+}

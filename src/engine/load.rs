@@ -1,0 +1,276 @@
+//! From a [`LoadSpec`] to a [`Core`]: find the model, choose the device, do the arithmetic, move
+//! the weights.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::core::{self, Core, Parts};
+use super::{LoadError, LoadSpec, MemoryUse, ModelInfo};
+use crate::device::{self, Device, Footprint, Request, WeightSource, reference::Reference};
+use crate::gguf::Gguf;
+use crate::model::{self, KvLayout, Model};
+use crate::plan::{Buffer, Plan, fuse};
+use crate::telemetry::memory;
+use crate::tokenizer::{ChatTemplate, Tokenizer, Vocabulary};
+
+/// Context of a slot when none is configured and the model allows it.
+const DEFAULT_CONTEXT: usize = 4096;
+/// Most sequences served at once.
+const MAX_SLOTS: usize = 256;
+
+/// Text in and out of the loaded model.
+#[derive(Debug)]
+pub struct Text {
+    /// Ids and text.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Messages to text.
+    pub chat: ChatTemplate,
+}
+
+/// Names and prefix of synthetic models.
+const SYNTHETIC: &str = "synthetic:";
+
+/// A model that has been opened and checked, but takes no device memory yet.
+pub(super) struct Opened {
+    spec: LoadSpec,
+    started: Instant,
+    model: Model,
+    text: Arc<Text>,
+    device: Arc<dyn Device>,
+    reason: String,
+    layout: KvLayout,
+    plans: Vec<Plan>,
+}
+
+type Progress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Sync);
+
+/// Opens and checks everything that can be checked before memory is reserved.
+pub(super) fn open(spec: &LoadSpec, progress: Progress<'_>) -> Result<Opened, LoadError> {
+    let started = Instant::now();
+    check(spec)?;
+    let (device, reason) = choose_device(spec)?;
+    let path = locate(&spec.model, progress)?;
+    let model = Model::open(&path).map_err(|e| match e {
+        model::Error::Gguf(crate::gguf::Error::Open { .. }) => LoadError::NotFound(chain(&e)),
+        e => LoadError::Invalid(format!("{}: {}", path.display(), chain(&e))),
+    })?;
+    let text = Arc::new(
+        read_text(model.gguf())
+            .map_err(|e| LoadError::Invalid(format!("{}: {e}", path.display())))?,
+    );
+    let trained = model.hyperparameters().context;
+    let context = match spec.context {
+        0 => trained.min(DEFAULT_CONTEXT),
+        given => given,
+    };
+    let layout = KvLayout { slots: spec.slots, context };
+    check_cache(&model, layout)?;
+    let chunk = spec.prefill_chunk.min(context);
+    let plan = |bucket| Ok(fuse(&model.plan(layout, bucket)?, device.fusions()));
+    let plans = core::buckets(layout, chunk)
+        .into_iter()
+        .map(plan)
+        .collect::<Result<Vec<Plan>, crate::graph::Error>>()
+        .map_err(|e| LoadError::Invalid(chain(&e)))?;
+    Ok(Opened { spec: spec.clone(), started, model, text, device, reason, layout, plans })
+}
+
+/// Reserves memory and uploads the weights.
+pub(super) fn upload(opened: Opened, progress: Progress<'_>) -> Result<Core, LoadError> {
+    let Opened { spec, started, model, text, device, reason, layout, plans } = opened;
+    let weights: Vec<Buffer> = model.weights().cloned().collect();
+    let states = model.states(layout);
+    let request = Request { weights: &weights, states: &states, plans: &plans };
+    let mut instance = device.open(&request).map_err(device_error)?;
+    let total = model.weight_bytes();
+    let done = AtomicU64::new(0);
+    for weight in &weights {
+        let source = FileWeight { model: &model, name: &weight.name };
+        let report = |bytes: u64| {
+            progress("load", done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
+        };
+        instance.upload(&weight.name, &source, &report).map_err(device_error)?;
+    }
+    let footprint = instance.footprint();
+    let info = describe(&spec, &model, &*device, reason, layout, footprint);
+    let parts = Parts { info, text, model, device, instance, layout, plans };
+    let mut core = Core::new(parts).map_err(device_error)?;
+    core.finish_load(started.elapsed(), memory::peak_resident().unwrap_or(0));
+    Ok(core)
+}
+
+fn check(spec: &LoadSpec) -> Result<(), LoadError> {
+    let range = |name: &str, value: usize, low: usize, high: usize| {
+        if (low..=high).contains(&value) {
+            return Ok(());
+        }
+        Err(LoadError::Invalid(format!("{name} is {value}, {low} to {high} are possible")))
+    };
+    range("slots", spec.slots, 1, MAX_SLOTS)?;
+    range("prefill_chunk", spec.prefill_chunk, 2, 4096)?;
+    range("threads", spec.threads, 0, 1024)?;
+    if spec.context != 0 {
+        range("context", spec.context, 16, 1 << 24)?;
+    }
+    Ok(())
+}
+
+/// The KV cache alone must fit, before anything is built for it.
+fn check_cache(model: &Model, layout: KvLayout) -> Result<(), LoadError> {
+    let hyper = model.hyperparameters();
+    let have = memory::available().unwrap_or(u64::MAX);
+    let arithmetic = format!(
+        "KV cache: {} slots x {} tokens x {} layers x 2 x {} heads x {} x 2 bytes",
+        layout.slots, layout.context, hyper.layers, hyper.kv_heads, hyper.head_size
+    );
+    match model.state_bytes(layout) {
+        Some(need) if need <= have => Ok(()),
+        Some(need) => Err(LoadError::OutOfMemory(format!(
+            "{arithmetic} = {} are needed, {} are available; lower `context` or `slots`",
+            mib(need),
+            mib(have)
+        ))),
+        None => Err(LoadError::OutOfMemory(format!(
+            "{arithmetic} is more than any memory; lower `context` or `slots`"
+        ))),
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+fn choose_device(spec: &LoadSpec) -> Result<(Arc<dyn Device>, String), LoadError> {
+    match spec.backend.as_str() {
+        "auto" => Ok((Arc::new(Reference), "auto: the only device so far".into())),
+        "reference" => Ok((Arc::new(Reference), "asked for".into())),
+        other => Err(LoadError::Invalid(format!(
+            "backend `{other}` is not known; known: auto, reference"
+        ))),
+    }
+}
+
+/// The file behind a model's name; synthetic ones are made when they are not cached.
+fn locate(name: &str, progress: Progress<'_>) -> Result<PathBuf, LoadError> {
+    if !name.starts_with(SYNTHETIC) {
+        return Ok(PathBuf::from(name));
+    }
+    let _ = progress;
+    Err(LoadError::NotFound(format!("`{name}`: no synthetic models yet")))
+}
+
+fn read_text(gguf: &Gguf) -> Result<Text, String> {
+    let vocabulary = Vocabulary::from_metadata(gguf.metadata()).map_err(|e| chain(&e))?;
+    let chat = ChatTemplate::new(&vocabulary).map_err(|e| chain(&e))?;
+    let tokenizer = Tokenizer::new(vocabulary).map_err(|e| chain(&e))?;
+    Ok(Text { tokenizer: Arc::new(tokenizer), chat })
+}
+
+fn describe(
+    spec: &LoadSpec,
+    model: &Model,
+    device: &dyn Device,
+    reason: String,
+    layout: KvLayout,
+    footprint: Footprint,
+) -> ModelInfo {
+    let gguf = model.gguf();
+    let synthetic = spec.model.starts_with(SYNTHETIC);
+    let stem = Path::new(&spec.model).file_stem().map(|s| s.to_string_lossy().into_owned());
+    let id =
+        if synthetic { spec.model.clone() } else { stem.unwrap_or_else(|| spec.model.clone()) };
+    let info = device.info();
+    ModelInfo {
+        name: gguf.metadata().str("general.name").map_or_else(|_| id.clone(), str::to_owned),
+        id,
+        architecture: model.architecture().name().to_owned(),
+        file_type: file_type(gguf),
+        path: gguf.path().to_owned(),
+        synthetic,
+        bytes: gguf.tensors().iter().map(|t| t.bytes).sum(),
+        parameters: model.parameters(),
+        vocabulary: model.hyperparameters().vocabulary,
+        context: layout.context,
+        trained_context: model.hyperparameters().context,
+        slots: layout.slots,
+        device: info.name.to_owned(),
+        device_description: info.description,
+        device_reason: reason,
+        threads: info.threads,
+        memory: MemoryUse { device: footprint, peak_resident: 0 },
+        load_time: std::time::Duration::ZERO,
+    }
+}
+
+/// llama.cpp's name of `general.file_type` (`llama_ftype` in llama.h), or the type that most
+/// elements have.
+fn file_type(gguf: &Gguf) -> String {
+    let named = match gguf.metadata().u32("general.file_type") {
+        Ok(0) => Some("F32"),
+        Ok(1) => Some("F16"),
+        Ok(2) => Some("Q4_0"),
+        Ok(7) => Some("Q8_0"),
+        Ok(14) => Some("Q4_K_S"),
+        Ok(15) => Some("Q4_K_M"),
+        Ok(16) => Some("Q5_K_S"),
+        Ok(17) => Some("Q5_K_M"),
+        Ok(18) => Some("Q6_K"),
+        Ok(32) => Some("BF16"),
+        _ => None,
+    };
+    if let Some(name) = named {
+        return name.to_owned();
+    }
+    let mut elements = std::collections::BTreeMap::new();
+    for tensor in gguf.tensors() {
+        *elements.entry(tensor.dtype).or_insert(0) += tensor.elements();
+    }
+    elements
+        .into_iter()
+        .max_by_key(|(_, n)| *n)
+        .map_or_else(|| "F32".into(), |(dtype, _)| dtype.name().into())
+}
+
+struct FileWeight<'a> {
+    model: &'a Model,
+    name: &'a str,
+}
+
+impl WeightSource for FileWeight<'_> {
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.model.read_weight(self.name, offset, buf)?)
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` hands it over")]
+fn device_error(error: device::Error) -> LoadError {
+    match &error {
+        device::Error::OutOfMemory { what, need, have } => LoadError::OutOfMemory(format!(
+            "{what}: {} are needed, {} are available; lower `context` or `slots`, or take a smaller model",
+            mib(*need),
+            mib(*have)
+        )),
+        _ => LoadError::Device(chain(&error)),
+    }
+}
+
+/// An error and its causes on one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.ends_with(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        cause = inner.source();
+    }
+    text
+}

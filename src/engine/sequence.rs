@@ -1,0 +1,168 @@
+//! One request while it is being served: where it stands, its text, its stream of events.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::core::Row;
+use super::logprobs;
+use super::{
+    Event, FinishReason, Finished, GenerateError, Request, Text, TokenEvent, TokenLogprobs,
+};
+use crate::tokenizer::{Detokeniser, StopMatcher};
+
+/// A request that waits for a slot.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) request: Request,
+    pub(super) events: UnboundedSender<Event>,
+    pub(super) arrived: Instant,
+}
+
+impl Waiting {
+    pub(super) fn fail(self, error: GenerateError) {
+        // A client that has gone does not care.
+        let _ = self.events.send(Event::Failed(error));
+    }
+}
+
+/// A request in a slot.
+pub(super) struct Sequence {
+    pub(super) request: Request,
+    events: UnboundedSender<Event>,
+    text: Arc<Text>,
+    pub(super) slot: u32,
+    /// Tokens whose keys and values are in the cache.
+    pub(super) position: usize,
+    /// The next token to feed, once the prompt is done.
+    pub(super) pending: u32,
+    pub(super) generated: u32,
+    detokeniser: Detokeniser,
+    stops: StopMatcher,
+    prompt_logprobs: Vec<TokenLogprobs>,
+    arrived: Instant,
+    started: Instant,
+    first_token: Option<Instant>,
+}
+
+impl Sequence {
+    pub(super) fn start(waiting: Waiting, text: &Arc<Text>, slot: u32) -> Self {
+        let Waiting { request, events, arrived } = waiting;
+        let stops = StopMatcher::new(request.stop.iter().cloned());
+        Self {
+            detokeniser: Detokeniser::new(Arc::clone(&text.tokenizer)),
+            stops,
+            prompt_logprobs: Vec::new(),
+            request,
+            events,
+            text: Arc::clone(text),
+            slot,
+            position: 0,
+            pending: 0,
+            generated: 0,
+            arrived,
+            started: Instant::now(),
+            first_token: None,
+        }
+    }
+
+    pub(super) fn in_prompt(&self) -> bool {
+        self.position < self.request.prompt.len()
+    }
+
+    pub(super) fn cancelled(&self) -> bool {
+        self.events.is_closed()
+    }
+
+    pub(super) fn row(&self) -> Row {
+        Row {
+            slot: self.slot,
+            token: self.pending,
+            position: self.position as u32,
+            sampling: self.request.sampling,
+        }
+    }
+
+    /// Records the log-probabilities of prompt token `at`, predicted by the logits before it.
+    pub(super) fn prompt_logits(&mut self, at: usize, logits: Option<&[f32]>) {
+        let id = self.request.prompt[at];
+        let top = self.request.logprobs.unwrap_or(0);
+        let entry = match logits {
+            Some(logits) => logprobs::of(logits, id, top, &self.text.tokenizer),
+            None => logprobs::unpredicted(id, &self.text.tokenizer),
+        };
+        self.prompt_logprobs.push(entry);
+    }
+
+    /// Sends what was collected about the prompt, when it is complete.
+    pub(super) fn prompt_done(&mut self) {
+        if self.request.prompt_logprobs {
+            let all = std::mem::take(&mut self.prompt_logprobs);
+            let _ = self.events.send(Event::Prompt(all));
+        }
+    }
+
+    /// True when the next sampled token's logits must be looked at.
+    pub(super) fn wants_logprobs(&self) -> bool {
+        self.request.logprobs.is_some()
+    }
+
+    /// Takes a sampled token. Gives the reason when it is the last.
+    pub(super) fn sampled(
+        &mut self,
+        id: u32,
+        context: usize,
+        logits: Option<&[f32]>,
+    ) -> Option<FinishReason> {
+        if self.request.max_tokens == 0 {
+            return Some(FinishReason::Length);
+        }
+        self.first_token.get_or_insert_with(Instant::now);
+        if !self.request.ignore_end && self.text.tokenizer.is_end(id) {
+            return Some(FinishReason::End { id });
+        }
+        self.pending = id;
+        self.generated += 1;
+        let logprobs = logits
+            .zip(self.request.logprobs)
+            .map(|(logits, top)| logprobs::of(logits, id, top, &self.text.tokenizer));
+        let emitted = self.stops.push(self.detokeniser.push(id));
+        let (text, stopped) = (emitted.text.to_owned(), emitted.stopped);
+        if self.events.send(Event::Token(TokenEvent { id, text, logprobs })).is_err() {
+            return Some(FinishReason::Cancelled);
+        }
+        if stopped {
+            return Some(FinishReason::Stop);
+        }
+        let full = self.position >= context;
+        (self.generated >= self.request.max_tokens || full).then_some(FinishReason::Length)
+    }
+
+    pub(super) fn finish(mut self, reason: FinishReason) -> Finished {
+        let mut text = String::new();
+        if reason != FinishReason::Stop {
+            let emitted = self.stops.push(self.detokeniser.finish());
+            text.push_str(emitted.text);
+            if !emitted.stopped {
+                text.push_str(&self.stops.finish());
+            }
+        }
+        let now = Instant::now();
+        let finished = Finished {
+            reason,
+            text,
+            prompt_tokens: self.request.prompt.len() as u32,
+            completion_tokens: self.generated,
+            queued: self.started - self.arrived,
+            first_token: self.first_token.unwrap_or(now) - self.arrived,
+            total: now - self.arrived,
+        };
+        let _ = self.events.send(Event::Finished(finished.clone()));
+        finished
+    }
+
+    pub(super) fn fail(self, error: GenerateError) {
+        let _ = self.events.send(Event::Failed(error));
+    }
+}
