@@ -6,6 +6,7 @@
 //! token lives in the plan's mailboxes, in device memory; sampled tokens come back through a ring.
 //! The device owns KV storage; who sits in which slot is the engine's business.
 
+pub mod cpu;
 pub mod reference;
 
 use crate::plan::{Buffer, BufferId, Fusions, Plan};

@@ -1,0 +1,143 @@
+//! Activation rows as the matrix kernels read them: 8-bit blocks for quantised weights, `f32`
+//! blocks for plain ones.
+//!
+//! Both kinds are stored *block-major*: block `b` of row `m` of `rows` lies at `b * rows + m`, so
+//! that a weight block held in registers meets all its rows in one contiguous run.
+//!
+//! Quantisation, per row and per 32 columns: `scale = max|x| / 127`, `q = round(x * (127 / max|x|))`
+//! to nearest even. It depends on nothing but those 32 values. A block whose `max|x|` is below
+//! 1e-30 becomes zero; a block with a NaN or an infinity gets a NaN scale, so that every output of
+//! its row is NaN.
+
+use super::isa::dispatch;
+use super::simd::{LANES, Simd, load_first};
+
+/// Columns of a block.
+pub const BLOCK: usize = 32;
+
+/// Columns are padded with zeros to a multiple of this, the widest step of a weight format that may
+/// not divide its row.
+const STEP: usize = 64;
+
+/// 32 quantised activations with what the weight formats need to correct their offsets: one cache
+/// line.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C, align(64))]
+pub struct Q8Block {
+    /// The quantised values, -127 to 127.
+    pub q: [i8; BLOCK],
+    /// What one step is worth.
+    pub scale: f32,
+    /// Sum of `q`.
+    pub sum: f32,
+    /// Sum of `q`, times -128.
+    pub neg128: i32,
+    /// Sums of the two halves of `q`, times -32.
+    pub neg32: [i32; 2],
+    reserved: [u32; 3],
+}
+
+/// 32 activations as they are.
+pub type F32Block = [f32; BLOCK];
+
+/// Blocks of one row of `k` columns, padding included.
+#[must_use]
+pub const fn blocks(k: usize) -> usize {
+    k.div_ceil(STEP) * (STEP / BLOCK)
+}
+
+dispatch! {
+    /// Quantises the `k` values at `x` as row `row` of `rows` into `dst`.
+    ///
+    /// # Safety
+    ///
+    /// `x` is valid for `k` values; `dst` for `blocks(k) * rows` blocks, of which those of this row
+    /// are accessed by nobody else meanwhile; `row < rows`.
+    pub unsafe fn quantise(x: *const f32, k: usize, dst: *mut Q8Block, row: usize, rows: usize) = quantise_in;
+
+    /// Copies the `k` values at `x` as row `row` of `rows` into `dst`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`quantise`].
+    pub unsafe fn arrange(x: *const f32, k: usize, dst: *mut F32Block, row: usize, rows: usize) = arrange_in;
+}
+
+#[inline(always)]
+unsafe fn quantise_in<S: Simd>(
+    x: *const f32,
+    k: usize,
+    dst: *mut Q8Block,
+    row: usize,
+    rows: usize,
+) {
+    // SAFETY: the caller's contract; partial loads stop at `k`.
+    unsafe {
+        for b in 0..blocks(k) {
+            let dst = dst.add(b * rows + row);
+            let start = (b * BLOCK).min(k);
+            let mid = (start + LANES).min(k);
+            let x0 = load_first::<S>(x.add(start), mid - start);
+            let x1 = load_first::<S>(x.add(mid), k - mid);
+            *dst = quantise_block::<S>(x0, x1);
+        }
+    }
+}
+
+/// The 32 values `x0`, `x1` as a block.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+pub(super) unsafe fn quantise_block<S: Simd>(x0: S::F, x1: S::F) -> Q8Block {
+    // SAFETY: the caller's contract; stores are into the block's own arrays.
+    unsafe {
+        let max = S::max_lanes(S::max(S::abs(x0), S::abs(x1)));
+        // Zero, unless something is NaN or infinite.
+        let zero = S::splat(0.0);
+        let taint = S::sum(S::fma(x0, zero, S::mul(x1, zero)));
+        let mut block = Q8Block::default();
+        let inverse = if max > 1e-30 { 127.0 / max } else { 0.0 };
+        let (i0, i1) =
+            (S::round_i(S::mul(x0, S::splat(inverse))), S::round_i(S::mul(x1, S::splat(inverse))));
+        S::store_i8(block.q.as_mut_ptr(), i0);
+        S::store_i8(block.q.as_mut_ptr().add(LANES), i1);
+        #[expect(clippy::cast_possible_truncation, reason = "integers below 2^11, or a NaN block")]
+        let (s0, s1) = (S::sum(S::to_f(i0)) as i32, S::sum(S::to_f(i1)) as i32);
+        let tainted = taint.is_nan();
+        if max > 1e-30 || tainted {
+            block.scale = if tainted { f32::NAN } else { max / 127.0 };
+        }
+        if !tainted {
+            let sum = s0 + s1;
+            #[expect(clippy::cast_precision_loss, reason = "below 2^12")]
+            {
+                block.sum = sum as f32;
+            }
+            block.neg128 = -128 * sum;
+            block.neg32 = [-32 * s0, -32 * s1];
+        }
+        block
+    }
+}
+
+#[inline(always)]
+unsafe fn arrange_in<S: Simd>(
+    x: *const f32,
+    k: usize,
+    dst: *mut F32Block,
+    row: usize,
+    rows: usize,
+) {
+    // SAFETY: the caller's contract; partial loads stop at `k`.
+    unsafe {
+        for b in 0..blocks(k) {
+            let dst = dst.add(b * rows + row).cast::<f32>();
+            let start = (b * BLOCK).min(k);
+            let mid = (start + LANES).min(k);
+            S::store(dst, load_first::<S>(x.add(start), mid - start));
+            S::store(dst.add(LANES), load_first::<S>(x.add(mid), k - mid));
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Which instruction set the kernels run on: found once at start, or chosen by name.
+//!
+//! An [`Isa`] can only be had for a set that this machine supports, so holding one is the proof
+//! that the kernels' `unsafe` entry points ask for.
+
+use std::fmt;
+
+/// An instruction set that this machine supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Isa(pub(super) Kind);
+
+/// The sets that kernels are compiled for. Only [`Isa`] says that one may be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    Scalar,
+}
+
+impl Kind {
+    /// Best first.
+    const ALL: &[Self] = &[
+        #[cfg(target_arch = "x86_64")]
+        Self::Avx512,
+        #[cfg(target_arch = "x86_64")]
+        Self::Avx2,
+        #[cfg(target_arch = "aarch64")]
+        Self::Neon,
+        Self::Scalar,
+    ];
+
+    fn supported(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vnni")
+                    && Self::Avx2.supported()
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => {
+                std::arch::is_aarch64_feature_detected!("neon")
+                    && std::arch::is_aarch64_feature_detected!("dotprod")
+            }
+            Self::Scalar => true,
+        }
+    }
+}
+
+/// A name that is no instruction set, or one that this machine lacks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("instruction set `{name}` is not available here; this machine has: {available}")]
+pub struct UnknownIsa {
+    /// The name as given.
+    pub name: String,
+    /// The names that would do, best first.
+    pub available: String,
+}
+
+impl Isa {
+    /// The best one.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self::available().next().unwrap_or(Self(Kind::Scalar))
+    }
+
+    /// Every one that this machine supports, best first; the scalar one is always last.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Kind::ALL.iter().copied().filter(|k| k.supported()).map(Self)
+    }
+
+    /// The one of that name: `avx512`, `avx2`, `neon` or `scalar`, in any case.
+    ///
+    /// # Errors
+    ///
+    /// The name is unknown, or the machine does not support that set.
+    pub fn named(name: &str) -> Result<Self, UnknownIsa> {
+        Self::available().find(|i| i.name().eq_ignore_ascii_case(name)).ok_or_else(|| UnknownIsa {
+            name: name.to_owned(),
+            available: Self::available().map(Self::name).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// The name that [`Isa::named`] takes.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "avx2",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => "neon",
+            Kind::Scalar => "scalar",
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Defines a function whose first argument is an [`Isa`] and whose body is a generic function over
+/// [`Simd`](super::simd::Simd) (and then over the types in angle brackets, if any), compiled once
+/// per instruction set.
+macro_rules! dispatch {
+    ($(
+        $(#[$meta:meta])*
+        $vis:vis unsafe fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident $(<$($extra:ty),+>)?;
+    )*) => {$(
+        $(#[$meta])*
+        $vis unsafe fn $name(isa: $crate::device::cpu::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+            unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: compiled for the set that the type names; the rest is the caller's contract.
+                unsafe { $body::<$crate::device::cpu::simd::Avx512 $($(, $extra)+)?>($($arg),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            unsafe fn avx2($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: as above.
+                unsafe { $body::<$crate::device::cpu::simd::Avx2 $($(, $extra)+)?>($($arg),*) }
+            }
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "neon,dotprod")]
+            unsafe fn neon($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: as above.
+                unsafe { $body::<$crate::device::cpu::simd::Neon $($(, $extra)+)?>($($arg),*) }
+            }
+            unsafe fn scalar($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: as above.
+                unsafe { $body::<$crate::device::cpu::simd::Scalar $($(, $extra)+)?>($($arg),*) }
+            }
+            // SAFETY: an `Isa` exists only for a set that this machine supports; the rest is the
+            // caller's contract.
+            unsafe {
+                match isa.0 {
+                    #[cfg(target_arch = "x86_64")]
+                    $crate::device::cpu::isa::Kind::Avx512 => avx512($($arg),*),
+                    #[cfg(target_arch = "x86_64")]
+                    $crate::device::cpu::isa::Kind::Avx2 => avx2($($arg),*),
+                    #[cfg(target_arch = "aarch64")]
+                    $crate::device::cpu::isa::Kind::Neon => neon($($arg),*),
+                    $crate::device::cpu::isa::Kind::Scalar => scalar($($arg),*),
+                }
+            }
+        }
+    )*};
+}
+
+pub(super) use dispatch;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_available_set_is_found_by_its_name_and_others_are_refused() {
+        for isa in Isa::available() {
+            assert_eq!(Isa::named(&isa.name().to_uppercase()), Ok(isa));
+        }
+        let e = Isa::named("sve9").unwrap_err();
+        assert!(e.to_string().contains("sve9") && e.to_string().contains("scalar"), "{e}");
+    }
+}

@@ -1,0 +1,317 @@
+//! Packed weights times activation rows.
+//!
+//! One weight block (16 rows by 32 columns) is unpacked into registers and meets every activation
+//! row of the call, up to [`TILE`] at a time. With one row (decode) the accumulator stays in a
+//! register and the kernel is a stream over the packed bytes; with many (prefill) the accumulators
+//! lie in the first-level cache and the integer dot products are the limit.
+//!
+//! An output is the sum over blocks of 32 columns, in order, of an exact integer dot product
+//! times its scales, added by fused multiply-add. Neither the number of rows in the call nor the
+//! range of row groups enters into it.
+
+use std::ops::Range;
+
+use super::activations::{F32Block, Q8Block};
+use super::format::{self, Block, Form, Plain, Quant};
+use super::isa::{Isa, dispatch};
+use super::packed::PackedLayout;
+use super::simd::{LANES, Simd, load_first, store_first};
+use crate::plan::DType;
+
+/// Activation rows that meet a weight block before the next one is unpacked.
+pub const TILE: usize = 64;
+
+/// How far ahead of the reader a single-row product asks for weights, in bytes.
+const AHEAD: usize = 4096;
+
+/// Activation rows as a product reads them, see [`super::activations`].
+#[derive(Clone, Copy, Debug)]
+pub enum Rows {
+    /// For quantised weights.
+    Q8(*const Q8Block),
+    /// For plain weights.
+    F32(*const F32Block),
+}
+
+/// Everything about a product but the instruction set.
+#[derive(Clone, Debug)]
+pub struct Product<'a> {
+    /// Layout of the weights.
+    pub layout: &'a PackedLayout,
+    /// The whole packed matrix.
+    pub weights: &'a [u8],
+    /// Row groups to compute: output columns `16 * start..16 * end`, cut at the matrix's rows.
+    pub groups: Range<usize>,
+    /// The activations.
+    pub x: Rows,
+    /// Rows of activations.
+    pub rows: usize,
+    /// Where output column 0 of row 0 goes.
+    pub out: *mut f32,
+    /// Distance between output rows.
+    pub stride: usize,
+    /// Add to what is there rather than overwrite it.
+    pub add: bool,
+}
+
+/// Computes a range of output columns.
+///
+/// # Safety
+///
+/// `x` holds [`blocks`](super::activations::blocks)`(k) * rows` blocks; `out` is valid for column
+/// range and rows as described, and nobody else accesses those elements meanwhile.
+///
+/// # Panics
+///
+/// The weights are not the layout's size, the groups are outside the matrix, or the kind of
+/// activations is not the one that the weights' type needs.
+pub unsafe fn matmul(isa: Isa, p: &Product<'_>) {
+    assert_eq!(p.weights.len(), p.layout.bytes(), "packed size of the weights");
+    assert!(p.groups.end <= p.layout.groups(), "row groups of the weights");
+    let quantised = matches!(p.x, Rows::Q8(_));
+    assert_eq!(quantised, p.layout.quantised(), "activations for {}", p.layout.dtype());
+    if p.rows == 0 {
+        return;
+    }
+    // SAFETY: the caller's contract, and the checks above.
+    unsafe {
+        match p.layout.dtype() {
+            DType::Q8_0 => q8_0(isa, p),
+            DType::Q4_0 => q4_0(isa, p),
+            DType::Q4_K => q4_k(isa, p),
+            DType::Q5_K => q5_k(isa, p),
+            DType::Q6_K => q6_k(isa, p),
+            DType::F32 => f32(isa, p),
+            DType::F16 => f16(isa, p),
+            DType::BF16 => bf16(isa, p),
+            DType::I32 => unreachable!("no layout exists for I32"),
+        }
+    }
+}
+
+dispatch! {
+    unsafe fn q8_0(p: &Product<'_>) = quantised<format::Q8_0>;
+    unsafe fn q4_0(p: &Product<'_>) = quantised<format::Q4_0>;
+    unsafe fn q4_k(p: &Product<'_>) = quantised<format::Q4K>;
+    unsafe fn q5_k(p: &Product<'_>) = quantised<format::Q5K>;
+    unsafe fn q6_k(p: &Product<'_>) = quantised<format::Q6K>;
+    unsafe fn f32(p: &Product<'_>) = plain<format::F32>;
+    unsafe fn f16(p: &Product<'_>) = plain<format::F16>;
+    unsafe fn bf16(p: &Product<'_>) = plain<format::BF16>;
+}
+
+/// Writes (or adds) 16 output columns of one row.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `group` is one of the product's, `row` one of its rows.
+#[inline(always)]
+unsafe fn finish<S: Simd>(p: &Product<'_>, group: usize, row: usize, sum: S::F) {
+    // SAFETY: the columns that the matrix has are within the caller's output.
+    unsafe {
+        let column = group * LANES;
+        let n = (p.layout.rows() - column).min(LANES);
+        let out = p.out.add(row * p.stride + column);
+        let sum = if p.add { S::add(load_first::<S>(out, n), sum) } else { sum };
+        store_first::<S>(out, sum, n);
+    }
+}
+
+/// Adds what one weight block contributes to `R` neighbouring rows.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `x` is valid for `R` blocks.
+#[inline(always)]
+unsafe fn fold<S: Simd, Q: Quant, const R: usize>(
+    w: &Block<S>,
+    x: *const Q8Block,
+    sums: &mut [S::F; R],
+) {
+    // SAFETY: the caller's contract; reads are within the blocks.
+    unsafe {
+        let mut low = [S::splat_i(0); R];
+        let mut high = [S::splat_i(0); R];
+        for r in 0..R {
+            match Q::FORM {
+                Form::Signed => low[r] = S::init_8((*x.add(r)).neg128),
+                Form::Offset8 => low[r] = S::splat_i((*x.add(r)).neg128 >> 4),
+                Form::Offset32 => {
+                    low[r] = S::splat_i((*x.add(r)).neg32[0]);
+                    high[r] = S::splat_i((*x.add(r)).neg32[1]);
+                }
+                Form::Minimum => {}
+            }
+        }
+        for g in 0..8 {
+            for r in 0..R {
+                let q = (&raw const (*x.add(r)).q).cast::<i8>().add(4 * g);
+                match Q::FORM {
+                    Form::Signed => low[r] = S::dot_8(low[r], w.w[g], q),
+                    Form::Offset32 if g >= 4 => high[r] = S::dot_u(high[r], w.w[g], q),
+                    _ => low[r] = S::dot_u(low[r], w.w[g], q),
+                }
+            }
+        }
+        for r in 0..R {
+            let x = x.add(r);
+            let dot = match Q::FORM {
+                Form::Signed | Form::Offset8 => S::mul(S::to_f(low[r]), w.scale),
+                Form::Offset32 => {
+                    S::fma(S::to_f(high[r]), w.second, S::mul(S::to_f(low[r]), w.scale))
+                }
+                Form::Minimum => {
+                    let minimum = S::mul(w.second, S::splat((*x).sum));
+                    S::fma(S::to_f(low[r]), w.scale, minimum)
+                }
+            };
+            sums[r] = S::fma(dot, S::splat((*x).scale), sums[r]);
+        }
+    }
+}
+
+/// Calls `$step!(b)` for every block `b` of a superblock, `b` a literal.
+macro_rules! each_block {
+    ($columns:expr, $step:ident) => {
+        $step!(0);
+        $step!(1);
+        if $columns == 256 {
+            $step!(2);
+            $step!(3);
+            $step!(4);
+            $step!(5);
+            $step!(6);
+            $step!(7);
+        }
+    };
+}
+
+#[inline(always)]
+unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let Rows::Q8(x) = p.x else { return };
+        if p.rows == 1 {
+            return single::<S, Q>(p, x);
+        }
+        let mut first = 0;
+        while first < p.rows {
+            let rows = (p.rows - first).min(TILE);
+            for group in p.groups.clone() {
+                tile::<S, Q>(p, x, group, first, rows);
+            }
+            first += rows;
+        }
+    }
+}
+
+/// One row: a stream over the weights.
+#[inline(always)]
+unsafe fn single<S: Simd, Q: Quant>(p: &Product<'_>, x: *const Q8Block) {
+    // SAFETY: the weights are the layout's size, and the activations cover its columns.
+    unsafe {
+        let superblocks = p.layout.superblocks();
+        let mut w = p.weights.as_ptr().add(p.groups.start * superblocks * Q::BYTES);
+        for group in p.groups.clone() {
+            let mut x = x;
+            let mut sums = [S::splat(0.0)];
+            for _ in 0..superblocks {
+                for line in 0..Q::BYTES / 64 {
+                    S::prefetch(w.wrapping_add(AHEAD + 64 * line));
+                }
+                macro_rules! step {
+                    ($b:literal) => {
+                        fold::<S, Q, 1>(&Q::block::<S>(w, $b), x.add($b), &mut sums);
+                    };
+                }
+                each_block!(Q::COLUMNS, step);
+                w = w.add(Q::BYTES);
+                x = x.add(Q::COLUMNS / 32);
+            }
+            finish::<S>(p, group, 0, sums[0]);
+        }
+    }
+}
+
+/// Up to [`TILE`] rows of one row group.
+#[inline(always)]
+unsafe fn tile<S: Simd, Q: Quant>(
+    p: &Product<'_>,
+    x: *const Q8Block,
+    group: usize,
+    first: usize,
+    rows: usize,
+) {
+    // SAFETY: as in `single`; `first + rows` is within the product's rows.
+    unsafe {
+        let superblocks = p.layout.superblocks();
+        let mut w = p.weights.as_ptr().add(group * superblocks * Q::BYTES);
+        let mut x = x.add(first);
+        let mut sums = [S::splat(0.0); TILE];
+        for _ in 0..superblocks {
+            macro_rules! step {
+                ($b:literal) => {
+                    let block = Q::block::<S>(w, $b);
+                    let (four, rest) = sums[..rows].as_chunks_mut::<4>();
+                    let mut x = x.add($b * p.rows);
+                    for sums in four {
+                        fold::<S, Q, 4>(&block, x, sums);
+                        x = x.add(4);
+                    }
+                    for sum in rest {
+                        fold::<S, Q, 1>(&block, x, std::array::from_mut(sum));
+                        x = x.add(1);
+                    }
+                };
+            }
+            each_block!(Q::COLUMNS, step);
+            w = w.add(Q::BYTES);
+            x = x.add(Q::COLUMNS / 32 * p.rows);
+        }
+        for (r, &sum) in sums[..rows].iter().enumerate() {
+            finish::<S>(p, group, first + r, sum);
+        }
+    }
+}
+
+/// Columns of a superblock of plain weights.
+const PLAIN: usize = 16;
+
+#[inline(always)]
+unsafe fn plain<S: Simd, P: Plain>(p: &Product<'_>) {
+    // SAFETY: the caller's contract: weights of the layout's size, activations that cover its
+    // columns in blocks of 32, `first + rows` within the rows.
+    unsafe {
+        let Rows::F32(x) = p.x else { return };
+        let x = x.cast::<f32>();
+        let superblocks = p.layout.superblocks();
+        let bytes = PLAIN * LANES * P::WIDTH;
+        let mut first = 0;
+        while first < p.rows {
+            let rows = (p.rows - first).min(TILE);
+            for group in p.groups.clone() {
+                let mut w = p.weights.as_ptr().add(group * superblocks * bytes);
+                // Two chains per row: even and odd columns.
+                let mut sums = [[S::splat(0.0); 2]; TILE];
+                for s in 0..superblocks {
+                    let mut columns = [S::splat(0.0); PLAIN];
+                    for (k, column) in columns.iter_mut().enumerate() {
+                        *column = P::load::<S>(w.add(k * LANES * P::WIDTH));
+                    }
+                    let mut x = x.add((s / 2 * p.rows + first) * 32 + s % 2 * PLAIN);
+                    for sums in &mut sums[..rows] {
+                        for k in 0..PLAIN {
+                            sums[k % 2] = S::fma(columns[k], S::splat(*x.add(k)), sums[k % 2]);
+                        }
+                        x = x.add(32);
+                    }
+                    w = w.add(bytes);
+                }
+                for (r, sums) in sums[..rows].iter().enumerate() {
+                    finish::<S>(p, group, first + r, S::add(sums[0], sums[1]));
+                }
+            }
+            first += rows;
+        }
+    }
+}

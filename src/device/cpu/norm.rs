@@ -1,0 +1,110 @@
+//! Root-mean-square normalisation and the elementwise pieces around projections.
+//!
+//! These touch a few kilobytes per token; their limit is latency, not bytes.
+
+use super::isa::dispatch;
+use super::simd::{LANES, Simd, exp, load_first, store_first};
+
+dispatch! {
+    /// Writes `x / sqrt(mean(x^2) + eps) * weight` to `y` (which may be `x`), all of `n` values.
+    ///
+    /// The squares are summed in 4 x 16 lanes over the columns, then over lanes: a fixed order.
+    ///
+    /// # Safety
+    ///
+    /// `x`, `weight`, `y` are valid for `n` values; `y` is `x` or overlaps nothing.
+    pub unsafe fn rms_norm(x: *const f32, weight: *const f32, y: *mut f32, n: usize, eps: f32) = rms_norm_in;
+
+    /// Writes `gate * sigmoid(gate) * up` to `y` (which may be `gate` or `up`).
+    ///
+    /// # Safety
+    ///
+    /// `gate`, `up`, `y` are valid for `n` values; `y` is one of them or overlaps nothing.
+    pub unsafe fn swiglu(gate: *const f32, up: *const f32, y: *mut f32, n: usize) = swiglu_in;
+
+    /// Writes `a + b` to `y` (which may be `a` or `b`).
+    ///
+    /// # Safety
+    ///
+    /// As for [`swiglu`].
+    pub unsafe fn add(a: *const f32, b: *const f32, y: *mut f32, n: usize) = add_in;
+
+    /// Index of the largest value, the lowest among equals; NaN never wins, and 0 stands for
+    /// nothing above minus infinity.
+    ///
+    /// # Safety
+    ///
+    /// `x` is valid for `n` values.
+    pub unsafe fn argmax(x: *const f32, n: usize) -> usize = argmax_in;
+}
+
+#[inline(always)]
+unsafe fn rms_norm_in<S: Simd>(x: *const f32, weight: *const f32, y: *mut f32, n: usize, eps: f32) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        let mut squares = [S::splat(0.0); 4];
+        let mut i = 0;
+        while i < n {
+            for (j, sum) in squares.iter_mut().enumerate() {
+                let at = (i + j * LANES).min(n);
+                let v = load_first::<S>(x.add(at), n - at);
+                *sum = S::fma(v, v, *sum);
+            }
+            i += 4 * LANES;
+        }
+        let sum = S::sum(S::add(S::add(squares[0], squares[1]), S::add(squares[2], squares[3])));
+        #[expect(clippy::cast_precision_loss, reason = "a row is far below 2^24 values")]
+        let scale = S::splat(1.0 / (sum / n as f32 + eps).sqrt());
+        let mut i = 0;
+        while i < n {
+            let v = S::mul(load_first::<S>(x.add(i), n - i), scale);
+            store_first::<S>(y.add(i), S::mul(v, load_first::<S>(weight.add(i), n - i)), n - i);
+            i += LANES;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn swiglu_in<S: Simd>(gate: *const f32, up: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        let (zero, one) = (S::splat(0.0), S::splat(1.0));
+        let mut i = 0;
+        while i < n {
+            let g = load_first::<S>(gate.add(i), n - i);
+            let u = load_first::<S>(up.add(i), n - i);
+            let silu = S::div(g, S::add(one, exp::<S>(S::sub(zero, g))));
+            store_first::<S>(y.add(i), S::mul(silu, u), n - i);
+            i += LANES;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn add_in<S: Simd>(a: *const f32, b: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        let mut i = 0;
+        while i < n {
+            let sum = S::add(load_first::<S>(a.add(i), n - i), load_first::<S>(b.add(i), n - i));
+            store_first::<S>(y.add(i), sum, n - i);
+            i += LANES;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn argmax_in<S: Simd>(x: *const f32, n: usize) -> usize {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        let mut max = S::splat(f32::NEG_INFINITY);
+        let mut i = 0;
+        while i < n {
+            let v = S::first(load_first::<S>(x.add(i), n - i), n - i, max);
+            max = S::max(v, max);
+            i += LANES;
+        }
+        let max = S::max_lanes(max);
+        (0..n).find(|&i| *x.add(i) == max).unwrap_or(0)
+    }
+}

@@ -1,0 +1,402 @@
+//! Weight matrices repacked for the kernels, at their own bit width.
+//!
+//! Sixteen rows form a *row group*; a row group is a run of *superblocks* along the columns; all of
+//! it lies in the order in which a matrix-vector product reads it, so a thread that owns a range of
+//! row groups reads one contiguous stream. Quants stay as they are packed in the GGUF block: four
+//! bytes of a row become one 32-bit lane, sixteen rows one 64-byte line. Only the places change,
+//! never the bits (except: `Q8_0` quants are stored plus 128, and `Q6_K`'s block scale as `f32`).
+//!
+//! | type | columns | bytes | content (16 rows each) |
+//! |---|---|---|---|
+//! | `Q8_0` | 64 | 1088 | 2 x 8 lines of quants; 2 x f16 scales |
+//! | `Q4_0` | 64 | 576 | 2 x 4 lines, low nibbles columns 0-15; 2 x f16 scales |
+//! | `Q4_K` | 256 | 2304 | 4 x 8 lines, low nibbles first 32 of 64; f16 d, dmin; 6-bit scales |
+//! | `Q5_K` | 256 | 2816 | as `Q4_K`, with 8 lines of fifth bits (bit `b`: block `b` of 32) |
+//! | `Q6_K` | 256 | 3392 | 2 x 16 lines low nibbles, 2 x 8 lines upper pairs, i8 scales, f32 d |
+//! | `F16`, `BF16` | 16 | 512 | 16 columns of 16 rows |
+//! | `F32` | 16 | 1024 | 16 columns of 16 rows |
+//!
+//! Against GGUF: `Q6_K` +1 %, the others +0 %, before padding of rows to 16 and of columns to the
+//! superblock. Padding is zero bytes, which decode to weights that are multiplied by a zero scale.
+
+use half::{bf16, f16};
+
+use super::simd::LANES;
+use crate::plan::DType;
+
+/// Bytes of one line: 16 rows by 4 bytes.
+pub(super) const LINE: usize = 64;
+
+/// Offsets within a superblock, in bytes.
+pub(super) mod at {
+    /// `Q8_0`: the scales of block `b` are at `+ 32 * b`.
+    pub(in super::super) const Q8_0_SCALE: usize = 16 * super::LINE;
+    /// `Q4_0`: the scales of block `b` are at `+ 32 * b`.
+    pub(in super::super) const Q4_0_SCALE: usize = 8 * super::LINE;
+    /// `Q5_K`: the fifth bits.
+    pub(in super::super) const Q5_K_HIGH: usize = 32 * super::LINE;
+    /// `Q4_K`: `d`, then `dmin`, then the 6-bit scales and minima.
+    pub(in super::super) const Q4_K_SCALE: usize = 32 * super::LINE;
+    /// `Q5_K`: the same.
+    pub(in super::super) const Q5_K_SCALE: usize = 40 * super::LINE;
+    /// From the start of `d`: low nibbles of scale (low) and minimum (high) of each block of 32.
+    pub(in super::super) const K_LOW: usize = 64;
+    /// From the start of `d`: the upper pairs, two blocks a byte: scale, minimum, scale, minimum.
+    pub(in super::super) const K_HIGH: usize = 64 + 8 * 16;
+    /// `Q6_K`: the upper pairs of bits.
+    pub(in super::super) const Q6_K_HIGH: usize = 32 * super::LINE;
+    /// `Q6_K`: the 8-bit scales, 16 rows for each of 16 sub-blocks.
+    pub(in super::super) const Q6_K_SCALE: usize = 48 * super::LINE;
+    /// `Q6_K`: `d` as `f32`.
+    pub(in super::super) const Q6_K_D: usize = 52 * super::LINE;
+}
+
+/// A matrix that the kernels have no layout for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// Not a type of weights.
+    #[error("weights of type {0} have no packed layout")]
+    Type(DType),
+    /// Rows must be whole blocks.
+    #[error("a row of {k} columns of {dtype} does not fill whole blocks of {block}")]
+    Columns {
+        /// The type.
+        dtype: DType,
+        /// Columns given.
+        k: usize,
+        /// Columns of one block.
+        block: usize,
+    },
+    /// The size does not fit the address space.
+    #[error("a {rows} x {k} matrix of {dtype} is too large for this machine's addresses")]
+    TooLarge {
+        /// The type.
+        dtype: DType,
+        /// Rows given.
+        rows: usize,
+        /// Columns given.
+        k: usize,
+    },
+}
+
+/// Where everything lies in the packed form of a `rows` x `k` matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedLayout {
+    dtype: DType,
+    rows: usize,
+    k: usize,
+    superblocks: usize,
+    superblock_bytes: usize,
+}
+
+/// Columns and bytes (for 16 rows) of a superblock.
+const fn superblock(dtype: DType) -> Option<(usize, usize)> {
+    Some(match dtype {
+        DType::F32 => (16, 1024),
+        DType::F16 | DType::BF16 => (16, 512),
+        DType::Q8_0 => (64, 17 * LINE),
+        DType::Q4_0 => (64, 9 * LINE),
+        DType::Q4_K => (256, 36 * LINE),
+        DType::Q5_K => (256, 44 * LINE),
+        DType::Q6_K => (256, 53 * LINE),
+        DType::I32 => return None,
+    })
+}
+
+impl PackedLayout {
+    /// The layout of a `rows` x `k` matrix (each row of `k` columns a run of blocks).
+    ///
+    /// # Errors
+    ///
+    /// The type is not one of weights, the columns do not fill blocks, or the size overflows.
+    pub fn new(dtype: DType, rows: usize, k: usize) -> Result<Self, LayoutError> {
+        let (columns, superblock_bytes) = superblock(dtype).ok_or(LayoutError::Type(dtype))?;
+        let block = dtype.block_len();
+        if k == 0 || !k.is_multiple_of(block) {
+            return Err(LayoutError::Columns { dtype, k, block });
+        }
+        let superblocks = k.div_ceil(columns);
+        let layout = Self { dtype, rows, k, superblocks, superblock_bytes };
+        superblocks
+            .checked_mul(superblock_bytes)
+            .and_then(|g| g.checked_mul(rows.div_ceil(LANES)))
+            .filter(|&b| isize::try_from(b).is_ok())
+            .map(|_| layout)
+            .ok_or(LayoutError::TooLarge { dtype, rows, k })
+    }
+
+    /// The weights' type.
+    #[must_use]
+    pub const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Rows, without padding.
+    #[must_use]
+    pub const fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns, without padding.
+    #[must_use]
+    pub const fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Superblocks along a row group.
+    #[must_use]
+    pub const fn superblocks(&self) -> usize {
+        self.superblocks
+    }
+
+    /// Row groups of 16, the last one padded.
+    #[must_use]
+    pub const fn groups(&self) -> usize {
+        self.rows.div_ceil(LANES)
+    }
+
+    /// Bytes of one row group.
+    #[must_use]
+    pub const fn group_bytes(&self) -> usize {
+        self.superblocks * self.superblock_bytes
+    }
+
+    /// Bytes of the packed matrix.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.groups() * self.group_bytes()
+    }
+
+    /// Bytes of one row in the GGUF file.
+    #[must_use]
+    pub const fn raw_row_bytes(&self) -> usize {
+        self.k / self.dtype.block_len() * self.dtype.block_bytes()
+    }
+
+    /// True when activations are quantised for this type, false when they stay `f32`.
+    #[must_use]
+    pub const fn quantised(&self) -> bool {
+        self.dtype.is_quantised()
+    }
+
+    /// Packs whole rows, `first_row` onwards, from their GGUF bytes into the whole packed matrix,
+    /// which must be zero where nothing has been packed yet.
+    ///
+    /// # Panics
+    ///
+    /// `raw` is not whole rows, the rows are not in the matrix, or `packed` is too short.
+    pub fn pack_rows(&self, first_row: usize, raw: &[u8], packed: &mut [u8]) {
+        let row_bytes = self.raw_row_bytes();
+        assert!(raw.len().is_multiple_of(row_bytes), "{} bytes are not whole rows", raw.len());
+        assert!(first_row + raw.len() / row_bytes <= self.rows, "rows beyond the matrix");
+        let group_bytes = self.group_bytes();
+        for (i, row) in raw.chunks_exact(row_bytes).enumerate() {
+            let r = first_row + i;
+            let group = &mut packed[r / LANES * group_bytes..][..group_bytes];
+            self.pack_row(r % LANES, row, group);
+        }
+    }
+
+    /// Packs the rows of one row group from their GGUF bytes; what lies in parallel reach of others
+    /// is not touched.
+    ///
+    /// # Panics
+    ///
+    /// `raw` is not 1 to 16 whole rows, or `group` is not [`PackedLayout::group_bytes`] long.
+    pub fn pack_group(&self, raw: &[u8], group: &mut [u8]) {
+        let row_bytes = self.raw_row_bytes();
+        assert!(raw.len().is_multiple_of(row_bytes) && raw.len() <= LANES * row_bytes);
+        assert_eq!(group.len(), self.group_bytes());
+        for (r, row) in raw.chunks_exact(row_bytes).enumerate() {
+            self.pack_row(r, row, group);
+        }
+    }
+
+    fn pack_row(&self, r: usize, row: &[u8], group: &mut [u8]) {
+        let size = self.superblock_bytes;
+        match self.dtype {
+            DType::Q8_0 => {
+                for (b, block) in row.chunks_exact(34).enumerate() {
+                    let (sb, h) = (&mut group[b / 2 * size..][..size], b % 2);
+                    put(sb, at::Q8_0_SCALE + 32 * h + 2 * r, &block[..2]);
+                    lines(&mut sb[8 * h * LINE..], r, &block[2..], 0x8080_8080);
+                }
+            }
+            DType::Q4_0 => {
+                for (b, block) in row.chunks_exact(18).enumerate() {
+                    let (sb, h) = (&mut group[b / 2 * size..][..size], b % 2);
+                    put(sb, at::Q4_0_SCALE + 32 * h + 2 * r, &block[..2]);
+                    lines(&mut sb[4 * h * LINE..], r, &block[2..], 0);
+                }
+            }
+            DType::Q4_K => {
+                for (block, sb) in row.chunks_exact(144).zip(group.chunks_exact_mut(size)) {
+                    pack_k_scales(&block[..16], r, &mut sb[at::Q4_K_SCALE..]);
+                    lines(sb, r, &block[16..], 0);
+                }
+            }
+            DType::Q5_K => {
+                for (block, sb) in row.chunks_exact(176).zip(group.chunks_exact_mut(size)) {
+                    pack_k_scales(&block[..16], r, &mut sb[at::Q5_K_SCALE..]);
+                    lines(&mut sb[at::Q5_K_HIGH..], r, &block[16..48], 0);
+                    lines(sb, r, &block[48..], 0);
+                }
+            }
+            DType::Q6_K => {
+                for (block, sb) in row.chunks_exact(210).zip(group.chunks_exact_mut(size)) {
+                    lines(sb, r, &block[..128], 0);
+                    lines(&mut sb[at::Q6_K_HIGH..], r, &block[128..192], 0);
+                    for (j, &s) in block[192..208].iter().enumerate() {
+                        sb[at::Q6_K_SCALE + LANES * j + r] = s;
+                    }
+                    put(sb, at::Q6_K_D + 4 * r, &half_at(block, 208).to_le_bytes());
+                }
+            }
+            DType::F32 | DType::F16 | DType::BF16 | DType::I32 => {
+                let width = self.dtype.block_bytes();
+                for (i, value) in row.chunks_exact(width).enumerate() {
+                    put(group, (i * LANES + r) * width, value);
+                }
+            }
+        }
+    }
+
+    /// Decodes one row out of the packed matrix: the numbers that the GGUF blocks stand for, bit
+    /// for bit as `quant` decodes them.
+    ///
+    /// # Panics
+    ///
+    /// The row is not in the matrix, `packed` is not that matrix, or `out` is not `k` long.
+    pub fn dequantise_row(&self, packed: &[u8], row: usize, out: &mut [f32]) {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        assert_eq!(out.len(), self.k, "a row is {} values", self.k);
+        let group = &packed[row / LANES * self.group_bytes()..][..self.group_bytes()];
+        let r = row % LANES;
+        let size = self.superblock_bytes;
+        match self.dtype {
+            DType::F32 => {
+                for (i, y) in out.iter_mut().enumerate() {
+                    *y = f32::from_le_bytes(get(group, (i * LANES + r) * 4));
+                }
+            }
+            DType::F16 => {
+                for (i, y) in out.iter_mut().enumerate() {
+                    *y = half_at(group, (i * LANES + r) * 2);
+                }
+            }
+            DType::BF16 => {
+                for (i, y) in out.iter_mut().enumerate() {
+                    *y = bf16::from_le_bytes(get(group, (i * LANES + r) * 2)).to_f32();
+                }
+            }
+            DType::Q8_0 => {
+                for (b, y) in out.chunks_exact_mut(32).enumerate() {
+                    let (sb, h) = (&group[b / 2 * size..][..size], b % 2);
+                    let d = half_at(sb, at::Q8_0_SCALE + 32 * h + 2 * r);
+                    for (i, y) in y.iter_mut().enumerate() {
+                        *y = d * (f32::from(byte(sb, 8 * h, r, i)) - 128.0);
+                    }
+                }
+            }
+            DType::Q4_0 => {
+                for (b, y) in out.chunks_exact_mut(32).enumerate() {
+                    let (sb, h) = (&group[b / 2 * size..][..size], b % 2);
+                    let d = half_at(sb, at::Q4_0_SCALE + 32 * h + 2 * r);
+                    for (i, y) in y.iter_mut().enumerate() {
+                        let q = nibble(byte(sb, 4 * h, r, i % 16), i / 16);
+                        *y = d * (f32::from(q) - 8.0);
+                    }
+                }
+            }
+            DType::Q4_K | DType::Q5_K => {
+                for (y, sb) in out.chunks_exact_mut(256).zip(group.chunks_exact(size)) {
+                    for (b, y) in y.chunks_exact_mut(32).enumerate() {
+                        let five = self.dtype == DType::Q5_K;
+                        let head = if five { at::Q5_K_SCALE } else { at::Q4_K_SCALE };
+                        let (scale, minimum) = k_scale(&sb[head..], r, b);
+                        for (i, y) in y.iter_mut().enumerate() {
+                            let mut q = nibble(byte(sb, b / 2 * 8, r, i), b % 2);
+                            if five {
+                                q |= (byte(&sb[at::Q5_K_HIGH..], 0, r, i) >> b & 1) << 4;
+                            }
+                            *y = scale * f32::from(q) - minimum;
+                        }
+                    }
+                }
+            }
+            DType::Q6_K => {
+                for (y, sb) in out.chunks_exact_mut(256).zip(group.chunks_exact(size)) {
+                    let d = f32::from_le_bytes(get(sb, at::Q6_K_D + 4 * r));
+                    for (i, y) in y.iter_mut().enumerate() {
+                        let (half, b) = (i / 128, i / 32 % 4);
+                        let low = nibble(byte(sb, 16 * half, r, i % 64), b / 2);
+                        let high = byte(&sb[at::Q6_K_HIGH..], 8 * half, r, i % 32) >> (2 * b) & 3;
+                        let s = sb[at::Q6_K_SCALE + LANES * (i / 16) + r].cast_signed();
+                        *y = d * f32::from(s) * (f32::from(low | high << 4) - 32.0);
+                    }
+                }
+            }
+            DType::I32 => {}
+        }
+    }
+}
+
+/// Copies a few bytes to an offset.
+fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
+    to[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// Four bytes of row `r` to each of consecutive lines, with `flip` applied.
+fn lines(to: &mut [u8], r: usize, bytes: &[u8], flip: u32) {
+    for (line, four) in to.chunks_exact_mut(LINE).zip(bytes.chunks_exact(4)) {
+        let word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]) ^ flip;
+        line[4 * r..4 * r + 4].copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// Byte `i` of row `r`, counted from line `first`.
+fn byte(sb: &[u8], first: usize, r: usize, i: usize) -> u8 {
+    sb[(first + i / 4) * LINE + 4 * r + i % 4]
+}
+
+/// The low (0) or high (1) nibble.
+fn nibble(byte: u8, which: usize) -> u8 {
+    byte >> (4 * which) & 15
+}
+
+fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}
+
+fn half_at(bytes: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes(get(bytes, at)).to_f32()
+}
+
+/// `d`, `dmin` and the 12 bytes of 6-bit scales and minima, as ggml packs them
+/// (`get_scale_min_k4` in ggml-quants), to the layout of [`at::K_LOW`] and [`at::K_HIGH`].
+fn pack_k_scales(head: &[u8], r: usize, to: &mut [u8]) {
+    put(to, 2 * r, &head[..2]);
+    put(to, 32 + 2 * r, &head[2..4]);
+    let s = &head[4..16];
+    for b in 0..8 {
+        let (scale, minimum) = if b < 4 {
+            (s[b] & 63, s[b + 4] & 63)
+        } else {
+            (s[b + 4] & 15 | s[b - 4] >> 6 << 4, s[b + 4] >> 4 | s[b] >> 6 << 4)
+        };
+        to[at::K_LOW + LANES * b + r] = scale & 15 | minimum << 4;
+        let high = (scale >> 4 | minimum >> 4 << 2) << (4 * (b % 2));
+        let place = &mut to[at::K_HIGH + LANES * (b / 2) + r];
+        *place = if b % 2 == 0 { high } else { *place | high };
+    }
+}
+
+/// Scale and minimum of block `b` of row `r`, multiplied out; both products are exact.
+fn k_scale(head: &[u8], r: usize, b: usize) -> (f32, f32) {
+    let low = head[at::K_LOW + LANES * b + r];
+    let high = head[at::K_HIGH + LANES * (b / 2) + r] >> (4 * (b % 2));
+    let (scale, minimum) = (low & 15 | (high & 3) << 4, low >> 4 | (high >> 2 & 3) << 4);
+    (half_at(head, 2 * r) * f32::from(scale), half_at(head, 32 + 2 * r) * f32::from(minimum))
+}

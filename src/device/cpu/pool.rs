@@ -1,0 +1,408 @@
+//! A thread pool for work that is handed out thousands of times a second.
+//!
+//! One call of [`Pool::run`] is a *region*: every thread, the caller included, executes the same
+//! function once. A region is opened by one store that spinning workers see; a worker that has
+//! waited in vain for some 50 microseconds goes to sleep and must be woken. Inside a region
+//! [`Worker::barrier`] separates stages, so that a whole decode step costs one wake-up. Nothing
+//! is allocated per region.
+//!
+//! At start the workers are spread over the processors that the process may use, away from the
+//! caller's, and then left to the scheduler.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::io;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crossbeam::utils::CachePadded;
+use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// Pauses before a waiting thread gives up its time slice or goes to sleep: roughly 50 us on
+/// current x86-64.
+const SPINS: u32 = 1500;
+
+/// The same where there are more threads than processors, and spinning keeps somebody from working.
+const SPINS_CROWDED: u32 = 16;
+
+/// What every thread executes.
+type Job = *const (dyn Fn(&Worker<'_>) + Sync);
+
+/// Thrown in threads that wait for one that has panicked; never leaves [`Pool::run`].
+struct Aborted;
+
+struct Shared {
+    /// Number of regions opened so far.
+    epoch: CachePadded<AtomicU32>,
+    /// Workers that have not finished the region.
+    active: CachePadded<AtomicUsize>,
+    /// Threads that have arrived at the barrier.
+    arrived: CachePadded<AtomicUsize>,
+    /// Barriers passed so far.
+    generation: CachePadded<AtomicU32>,
+    /// Next item of the stage to be claimed.
+    cursor: CachePadded<AtomicUsize>,
+    /// A thread of this region has panicked.
+    failed: AtomicBool,
+    payload: Mutex<Option<Box<dyn Any + Send>>>,
+    stop: AtomicBool,
+    asleep: Box<[CachePadded<AtomicBool>]>,
+    job: UnsafeCell<Option<Job>>,
+    threads: usize,
+    spins: u32,
+}
+
+// SAFETY: `job` is written only by the caller of `run`, before the epoch's release store and after
+// all workers have left the previous region; workers read it after the acquire load. The function
+// behind it is `Sync`.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// One turn of a waiting loop: pauses, and in the long run gives way.
+    fn relax(&self, turns: &mut u32) {
+        *turns += 1;
+        if *turns < self.spins {
+            std::hint::spin_loop();
+        } else {
+            thread::yield_now();
+        }
+    }
+
+    /// Executes the job as thread `index`, keeping a panic for the caller.
+    fn execute(&self, job: &(dyn Fn(&Worker<'_>) + Sync), index: usize) {
+        let worker = Worker { shared: self, index };
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| job(&worker))) {
+            if !payload.is::<Aborted>() {
+                let mut first = self.payload.lock().unwrap_or_else(PoisonError::into_inner);
+                first.get_or_insert(payload);
+            }
+            self.failed.store(true, Ordering::Release);
+        }
+    }
+
+    fn work(&self, index: usize) {
+        let mut seen = 0;
+        loop {
+            let mut turns = 0;
+            while self.epoch.load(Ordering::Acquire) == seen {
+                turns += 1;
+                if turns < self.spins {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                // The flag goes up before the epoch is looked at again; `run` stores the epoch
+                // before it looks at the flag. One of the two sees the other.
+                self.asleep[index].store(true, Ordering::SeqCst);
+                if self.epoch.load(Ordering::SeqCst) == seen {
+                    thread::park();
+                }
+                self.asleep[index].store(false, Ordering::SeqCst);
+                turns = 0;
+            }
+            seen = self.epoch.load(Ordering::Acquire);
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+            // SAFETY: written before the epoch that we have just acquired; not written again until
+            // `active` is zero.
+            if let Some(job) = unsafe { *self.job.get() } {
+                // SAFETY: `run` does not return while a worker is active.
+                self.execute(unsafe { &*job }, index);
+            }
+            self.active.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+/// Threads that execute regions together. See the module.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// One thread inside a region.
+pub struct Worker<'a> {
+    shared: &'a Shared,
+    index: usize,
+}
+
+impl Worker<'_> {
+    /// This thread's number, 0 being the caller of [`Pool::run`].
+    #[must_use]
+    pub const fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Threads in the region.
+    #[must_use]
+    pub const fn threads(&self) -> usize {
+        self.shared.threads
+    }
+
+    /// This thread's contiguous part of `0..total`; the parts differ by at most one.
+    #[must_use]
+    pub const fn part(&self, total: usize) -> Range<usize> {
+        let (n, i) = (self.shared.threads, self.index);
+        let (each, rest) = (total / n, total % n);
+        let start = i * each + if i < rest { i } else { rest };
+        start..start + each + (i < rest) as usize
+    }
+
+    /// Claims the next `chunk` items of `0..total`; `None` when all are taken. One such loop, with
+    /// the same arguments on every thread, may stand between two barriers.
+    #[must_use]
+    pub fn claim(&self, total: usize, chunk: usize) -> Option<Range<usize>> {
+        let start = self.shared.cursor.fetch_add(chunk, Ordering::Relaxed);
+        (start < total).then(|| start..total.min(start + chunk))
+    }
+
+    /// Waits until every thread of the region has come here; what they wrote before is then seen.
+    pub fn barrier(&self) {
+        let s = self.shared;
+        if s.threads == 1 {
+            s.cursor.store(0, Ordering::Relaxed);
+            return;
+        }
+        let generation = s.generation.load(Ordering::Relaxed);
+        if s.arrived.fetch_add(1, Ordering::AcqRel) + 1 == s.threads {
+            s.arrived.store(0, Ordering::Relaxed);
+            s.cursor.store(0, Ordering::Relaxed);
+            s.generation.store(generation.wrapping_add(1), Ordering::Release);
+            return;
+        }
+        let mut turns = 0;
+        while s.generation.load(Ordering::Acquire) == generation {
+            if s.failed.load(Ordering::Acquire) {
+                resume_unwind(Box::new(Aborted));
+            }
+            s.relax(&mut turns);
+        }
+    }
+}
+
+impl Pool {
+    /// Starts a pool of `threads`, the calling thread (which should be the one that calls
+    /// [`Pool::run`]) counted in.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses a thread.
+    pub fn new(threads: NonZeroUsize) -> io::Result<Self> {
+        let threads = threads.get();
+        let shared = Arc::new(Shared {
+            epoch: CachePadded::default(),
+            active: CachePadded::default(),
+            arrived: CachePadded::default(),
+            generation: CachePadded::default(),
+            cursor: CachePadded::default(),
+            failed: AtomicBool::new(false),
+            payload: Mutex::new(None),
+            stop: AtomicBool::new(false),
+            asleep: (0..threads).map(|_| CachePadded::default()).collect(),
+            job: UnsafeCell::new(None),
+            threads,
+            spins: if threads > default_threads().get() { SPINS_CROWDED } else { SPINS },
+        });
+        let mut pool = Self { shared, workers: Vec::with_capacity(threads - 1) };
+        let processors = other_processors();
+        for index in 1..threads {
+            let shared = Arc::clone(&pool.shared);
+            let processor = processors.get((index - 1) % processors.len().max(1)).copied();
+            let body = move || {
+                processor.map_or_else(|| (), start_on);
+                shared.work(index);
+            };
+            pool.workers.push(thread::Builder::new().name(format!("cpu-{index}")).spawn(body)?);
+        }
+        Ok(pool)
+    }
+
+    /// Threads, the caller counted in.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.shared.threads
+    }
+
+    /// Executes `job` once on every thread and returns when all have finished.
+    ///
+    /// # Panics
+    ///
+    /// With the first panic of a thread, after all have left the region.
+    pub fn run(&mut self, job: &(dyn Fn(&Worker<'_>) + Sync)) {
+        let s = &*self.shared;
+        s.failed.store(false, Ordering::Relaxed);
+        s.arrived.store(0, Ordering::Relaxed);
+        s.cursor.store(0, Ordering::Relaxed);
+        if s.threads > 1 {
+            // SAFETY: only the lifetime changes. The pointer is used by workers that are active,
+            // and this function waits for them below.
+            let erased: Job = unsafe {
+                std::mem::transmute::<
+                    &(dyn Fn(&Worker<'_>) + Sync),
+                    &'static (dyn Fn(&Worker<'_>) + Sync),
+                >(job)
+            };
+            // SAFETY: no worker is active (`&mut self`, and the last call waited).
+            unsafe { *s.job.get() = Some(erased) };
+            s.active.store(s.threads - 1, Ordering::Relaxed);
+            s.epoch.fetch_add(1, Ordering::SeqCst);
+            for (worker, asleep) in self.workers.iter().zip(&s.asleep[1..]) {
+                if asleep.load(Ordering::SeqCst) {
+                    worker.thread().unpark();
+                }
+            }
+        }
+        s.execute(job, 0);
+        let mut turns = 0;
+        while s.active.load(Ordering::Acquire) > 0 {
+            s.relax(&mut turns);
+        }
+        if s.failed.load(Ordering::Acquire) {
+            let payload = s.payload.lock().unwrap_or_else(PoisonError::into_inner).take();
+            resume_unwind(payload.unwrap_or_else(|| Box::new("a thread of the pool panicked")));
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        for worker in self.workers.drain(..) {
+            worker.thread().unpark();
+            // A worker's panics have been handed to the caller of `run`.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
+    }
+}
+
+/// One thread per processor that affinity and control groups let this process use.
+#[must_use]
+pub fn default_threads() -> NonZeroUsize {
+    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+/// Processors that this thread may use, those after its own first, its own last. Empty when the
+/// system does not say.
+fn other_processors() -> Vec<usize> {
+    let Ok(allowed) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
+    let mut all: Vec<usize> =
+        (0..CpuSet::count()).filter(|&c| allowed.is_set(c).unwrap_or(false)).collect();
+    let here = sched_getcpu().ok();
+    if let Some(own) = all.iter().position(|&c| Some(c) == here) {
+        all.rotate_left(own + 1);
+    }
+    all
+}
+
+/// Moves this thread to a processor, and lets the scheduler move it on from there. Some systems
+/// (a cpuset without load balancing) would leave it forever where its parent was. A refusal is
+/// ignored.
+fn start_on(processor: usize) {
+    let this = Pid::from_raw(0);
+    if let (Ok(allowed), mut one) = (sched_getaffinity(this), CpuSet::new())
+        && one.set(processor).is_ok()
+        && sched_setaffinity(this, &one).is_ok()
+    {
+        let _ = sched_setaffinity(this, &allowed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(threads: usize) -> Pool {
+        Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn stages_see_what_the_stage_before_wrote_at_any_thread_count() {
+        for threads in [1, 2, 3, 8] {
+            let mut pool = pool(threads);
+            let cells: Vec<AtomicUsize> = (0..101).map(|_| AtomicUsize::new(0)).collect();
+            for round in 1..200 {
+                pool.run(&|w| {
+                    // Even stages write statically what odd stages check dynamically.
+                    for stage in 0..4 {
+                        let mark = round * 10 + stage;
+                        for i in w.part(cells.len()) {
+                            cells[i].store(mark, Ordering::Relaxed);
+                        }
+                        w.barrier();
+                        while let Some(range) = w.claim(cells.len(), 7) {
+                            for cell in &cells[range] {
+                                assert_eq!(cell.fetch_add(1_000_000, Ordering::Relaxed), mark);
+                            }
+                        }
+                        w.barrier();
+                    }
+                });
+                assert!(cells.iter().all(|c| c.load(Ordering::Relaxed) == 1_000_003 + round * 10));
+            }
+        }
+    }
+
+    #[test]
+    fn parts_cover_everything_once() {
+        for (threads, total) in [(1, 5), (3, 10), (4, 3), (5, 0)] {
+            let shared = pool(threads).shared.clone();
+            let mut next = 0;
+            for index in 0..threads {
+                let part = Worker { shared: &shared, index }.part(total);
+                assert_eq!(part.start, next);
+                next = part.end;
+            }
+            assert_eq!(next, total);
+        }
+    }
+
+    #[test]
+    fn sleeping_workers_are_woken() {
+        let mut pool = pool(3);
+        let count = AtomicUsize::new(0);
+        for pause in [0, 1, 2, 5] {
+            thread::sleep(std::time::Duration::from_millis(pause));
+            pool.run(&|_| {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        assert_eq!(count.into_inner(), 12);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let mut pool = pool(4);
+        for culprit in 0..4 {
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(&|w| {
+                    if w.index() == culprit {
+                        resume_unwind(Box::new(culprit));
+                    }
+                    w.barrier();
+                });
+            }));
+            assert_eq!(*caught.unwrap_err().downcast::<usize>().unwrap(), culprit);
+            let count = AtomicUsize::new(0);
+            pool.run(&|w| {
+                w.barrier();
+                count.fetch_add(1, Ordering::Relaxed);
+                w.barrier();
+            });
+            assert_eq!(count.into_inner(), 4);
+        }
+    }
+}

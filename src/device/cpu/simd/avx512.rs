@@ -1,0 +1,196 @@
+//! [`Simd`] on AVX-512 (F, BW, VL, DQ, VNNI): one register per vector.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+
+/// AVX-512 with VNNI.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+// SAFETY (all blocks): the caller of a `Simd` function proves the instruction set and the pointers.
+#[expect(clippy::undocumented_unsafe_blocks, reason = "one argument for all, above")]
+impl Simd for Avx512 {
+    type F = __m512;
+    type I = __m512i;
+    type B = __m512i;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, x: __m512) {
+        unsafe { _mm512_storeu_ps(p, x) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut u16, x: __m512) {
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x)) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> __m512 {
+        unsafe {
+            let w = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(w))
+        }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn div(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), a) }
+    }
+    #[inline(always)]
+    unsafe fn min(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), a) }
+    }
+    #[inline(always)]
+    unsafe fn abs(a: __m512) -> __m512 {
+        unsafe { _mm512_abs_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn select_lt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 {
+        unsafe { _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), x) }
+    }
+    #[inline(always)]
+    unsafe fn first(x: __m512, n: usize, other: __m512) -> __m512 {
+        unsafe {
+            let mask = if n >= 16 { 0xFFFF } else { (1u16 << n) - 1 };
+            _mm512_mask_mov_ps(other, mask, x)
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum(x: __m512) -> f32 {
+        unsafe {
+            let y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
+            let z = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps::<1>(y));
+            let w = _mm_add_ps(z, _mm_movehl_ps(z, z));
+            _mm_cvtss_f32(_mm_add_ss(w, _mm_movehdup_ps(w)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn max_lanes(x: __m512) -> f32 {
+        unsafe {
+            let y = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
+            let z = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps::<1>(y));
+            let w = _mm_max_ps(z, _mm_movehl_ps(z, z));
+            _mm_cvtss_f32(_mm_max_ss(w, _mm_movehdup_ps(w)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn round_i(x: __m512) -> __m512i {
+        unsafe { _mm512_cvt_roundps_epi32::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x) }
+    }
+    #[inline(always)]
+    unsafe fn splat_i(x: i32) -> __m512i {
+        unsafe { _mm512_set1_epi32(x) }
+    }
+    #[inline(always)]
+    unsafe fn to_f(x: __m512i) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn bits_f(x: __m512i) -> __m512 {
+        unsafe { _mm512_castsi512_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn add_i(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn and_i(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn or_i(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_or_si512(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn shl_i<const N: i32>(x: __m512i) -> __m512i {
+        unsafe { _mm512_sll_epi32(x, _mm_cvtsi32_si128(N)) }
+    }
+    #[inline(always)]
+    unsafe fn shr_i<const N: i32>(x: __m512i) -> __m512i {
+        unsafe { _mm512_srl_epi32(x, _mm_cvtsi32_si128(N)) }
+    }
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> __m512i {
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m512i {
+        unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_i8(p: *mut i8, x: __m512i) {
+        unsafe { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(x)) }
+    }
+    #[inline(always)]
+    unsafe fn load_b(p: *const u8) -> __m512i {
+        unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn and_b(x: __m512i, mask: u8) -> __m512i {
+        unsafe { _mm512_and_si512(x, _mm512_set1_epi8(mask.cast_signed())) }
+    }
+    #[inline(always)]
+    unsafe fn or_b(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_or_si512(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn shr_and_b(x: __m512i, n: u32, mask: u8) -> __m512i {
+        // The count is a constant once inlined, and the shift by register becomes one by immediate.
+        unsafe { Self::and_b(_mm512_srl_epi16(x, _mm_cvtsi32_si128(n.cast_signed())), mask) }
+    }
+    #[inline(always)]
+    unsafe fn shl_and_b(x: __m512i, n: u32, mask: u8) -> __m512i {
+        unsafe { Self::and_b(_mm512_sll_epi16(x, _mm_cvtsi32_si128(n.cast_signed())), mask) }
+    }
+    #[inline(always)]
+    unsafe fn dot_u(acc: __m512i, w: __m512i, a: *const i8) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(a.cast::<i32>().read_unaligned())) }
+    }
+    #[inline(always)]
+    unsafe fn init_8(neg128: i32) -> __m512i {
+        unsafe { _mm512_set1_epi32(neg128) }
+    }
+    #[inline(always)]
+    unsafe fn operand_8(stored: __m512i) -> __m512i {
+        stored
+    }
+    #[inline(always)]
+    unsafe fn dot_8(acc: __m512i, w: __m512i, a: *const i8) -> __m512i {
+        // Unsigned (signed + 128) by signed; the sum's excess is what `init_8` took away.
+        unsafe { Self::dot_u(acc, w, a) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}

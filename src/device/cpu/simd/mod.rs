@@ -1,0 +1,197 @@
+//! Sixteen lanes of `f32` or `i32` and groups of 64 bytes: the vocabulary that every kernel is
+//! written in, once.
+//!
+//! Each operation is defined exactly (IEEE 754 with fused multiply-add, round to nearest even, exact
+//! integers, one fixed tree for sums over lanes), so the implementations (AVX-512, AVX2, NEON,
+//! scalar) give the same bits. The only exception is the payload of a NaN.
+//!
+//! A *group* is 64 bytes: 16 rows of a weight matrix by 4 consecutive columns, the shape that one
+//! `vpdpbusd`, two `vpmaddubsw` or four `sdot` take.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
+pub(crate) use scalar::Scalar;
+
+/// Lanes of a vector, and rows of a weight group.
+pub(crate) const LANES: usize = 16;
+
+/// The operations. `F` is 16 `f32`, `I` 16 `i32`, `B` 64 bytes.
+///
+/// # Safety
+///
+/// Every function requires that the machine has the instruction set that the type names (an
+/// [`Isa`](super::Isa) value proves it) and that it is inlined into a function compiled for
+/// that instruction set. Pointers must be valid for the bytes that the operation names; no
+/// alignment is required.
+pub(crate) trait Simd: Copy {
+    /// 16 single-precision lanes.
+    type F: Copy;
+    /// 16 signed 32-bit lanes.
+    type I: Copy;
+    /// 64 bytes.
+    type B: Copy;
+
+    /// Every lane `x`.
+    unsafe fn splat(x: f32) -> Self::F;
+    /// Loads 16 `f32`.
+    unsafe fn load(p: *const f32) -> Self::F;
+    /// Stores 16 `f32`.
+    unsafe fn store(p: *mut f32, x: Self::F);
+    /// Loads 16 `f16` (as their bits) and widens, exactly.
+    unsafe fn load_f16(p: *const u16) -> Self::F;
+    /// Rounds to `f16`, nearest even, and stores 16 of them.
+    unsafe fn store_f16(p: *mut u16, x: Self::F);
+    /// Loads 16 `bf16` and widens, exactly.
+    unsafe fn load_bf16(p: *const u16) -> Self::F;
+    /// `a + b`.
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
+    /// `a - b`.
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b`.
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    /// `a / b`.
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`, rounded once.
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `if a > b { a } else { b }`: a NaN in either gives `b`.
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
+    /// `if a < b { a } else { b }`: a NaN in either gives `b`.
+    unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
+    /// The magnitude.
+    unsafe fn abs(a: Self::F) -> Self::F;
+    /// `if a < b { x } else { y }`.
+    unsafe fn select_lt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
+    /// The first `n` lanes of `x`, `other` in the rest.
+    unsafe fn first(x: Self::F, n: usize, other: Self::F) -> Self::F;
+    /// Sum over lanes: `i + (i+8)`, then `+4`, `+2`, `+1`.
+    unsafe fn sum(x: Self::F) -> f32;
+    /// Maximum over lanes, in the same tree, of values that are not NaN.
+    unsafe fn max_lanes(x: Self::F) -> f32;
+    /// Nearest integer, ties to even. The input must fit; a NaN gives any integer.
+    unsafe fn round_i(x: Self::F) -> Self::I;
+
+    /// Every lane `x`.
+    unsafe fn splat_i(x: i32) -> Self::I;
+    /// To `f32`, nearest even.
+    unsafe fn to_f(x: Self::I) -> Self::F;
+    /// The bits, taken as `f32`.
+    unsafe fn bits_f(x: Self::I) -> Self::F;
+    /// `a + b`, wrapping.
+    unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I;
+    /// `a & b`.
+    unsafe fn and_i(a: Self::I, b: Self::I) -> Self::I;
+    /// `a | b`.
+    unsafe fn or_i(a: Self::I, b: Self::I) -> Self::I;
+    /// `x << N`.
+    unsafe fn shl_i<const N: i32>(x: Self::I) -> Self::I;
+    /// `x >> N`, zeros shifted in.
+    unsafe fn shr_i<const N: i32>(x: Self::I) -> Self::I;
+    /// Loads 16 bytes, zero extended.
+    unsafe fn load_u8(p: *const u8) -> Self::I;
+    /// Loads 16 bytes, sign extended.
+    unsafe fn load_i8(p: *const i8) -> Self::I;
+    /// Stores the low byte of each lane.
+    unsafe fn store_i8(p: *mut i8, x: Self::I);
+
+    /// Loads 64 bytes.
+    unsafe fn load_b(p: *const u8) -> Self::B;
+    /// `x & mask` in every byte.
+    unsafe fn and_b(x: Self::B, mask: u8) -> Self::B;
+    /// `a | b`.
+    unsafe fn or_b(a: Self::B, b: Self::B) -> Self::B;
+    /// `(x >> n) & mask` in every byte; `n` is 0 to 6 and even or 1 to 7, known when inlined, and
+    /// `mask` has no bit above those that remain.
+    unsafe fn shr_and_b(x: Self::B, n: u32, mask: u8) -> Self::B;
+    /// `(x << n) & mask` in every byte; `mask` has no bit below `n`.
+    unsafe fn shl_and_b(x: Self::B, n: u32, mask: u8) -> Self::B;
+    /// Adds to each lane the dot product of its four bytes of `w`, unsigned and at most 127, with
+    /// the four signed bytes at `a`, which are not -128. Exact.
+    unsafe fn dot_u(acc: Self::I, w: Self::B, a: *const i8) -> Self::I;
+    /// What [`Simd::dot_8`] starts from, given `-128` times the sum of all the activations that
+    /// will be dotted.
+    unsafe fn init_8(neg128: i32) -> Self::I;
+    /// Turns stored bytes (signed, plus 128) into the operand of [`Simd::dot_8`].
+    unsafe fn operand_8(stored: Self::B) -> Self::B;
+    /// Adds the dot products of full-range signed bytes; exact once all the activations counted
+    /// in [`Simd::init_8`] have been dotted.
+    unsafe fn dot_8(acc: Self::I, w: Self::B, a: *const i8) -> Self::I;
+
+    /// Asks for the line at `p` to be brought near. Never faults.
+    unsafe fn prefetch(p: *const u8);
+}
+
+/// `e^x` within 2 units in the last place; 0 below -87.33, infinity above 88, NaN for NaN.
+///
+/// Range reduction by `ln 2` in two parts and a polynomial of degree 6 (Taylor coefficients serve:
+/// the remainder over `[-ln2/2, ln2/2]` is below 2^-26).
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn exp<S: Simd>(x: S::F) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe {
+        // The constant comes first so that a NaN, which yields the second operand, stays one.
+        let c = S::min(S::splat(88.0), S::max(S::splat(-87.5), x));
+        let n = S::round_i(S::mul(c, S::splat(std::f32::consts::LOG2_E)));
+        let nf = S::to_f(n);
+        let r = S::fma(nf, S::splat(-355.0 / 512.0), c);
+        let r = S::fma(nf, S::splat(2.121_944_4e-4), r);
+        let mut p = S::splat(1.0 / 720.0);
+        for k in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+            p = S::fma(p, r, S::splat(k));
+        }
+        let scale = S::bits_f(S::shl_i::<23>(S::add_i(n, S::splat_i(127))));
+        let y = S::select_lt(x, S::splat(-87.33), S::splat(0.0), S::mul(p, scale));
+        S::select_lt(S::splat(88.0), x, S::splat(f32::INFINITY), y)
+    }
+}
+
+/// Loads `n` (at most 16) values, zeros in the other lanes.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `p` valid for `n` values.
+#[inline(always)]
+pub(crate) unsafe fn load_first<S: Simd>(p: *const f32, n: usize) -> S::F {
+    // SAFETY: the caller's contract; the buffer holds 16 values.
+    unsafe {
+        if n >= LANES {
+            return S::load(p);
+        }
+        let mut t = [0.0f32; LANES];
+        std::ptr::copy_nonoverlapping(p, t.as_mut_ptr(), n);
+        S::load(t.as_ptr())
+    }
+}
+
+/// Stores the first `n` (at most 16) lanes.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `p` valid for `n` values.
+#[inline(always)]
+pub(crate) unsafe fn store_first<S: Simd>(p: *mut f32, x: S::F, n: usize) {
+    // SAFETY: the caller's contract; the buffer holds 16 values.
+    unsafe {
+        if n >= LANES {
+            return S::store(p, x);
+        }
+        let mut t = [0.0f32; LANES];
+        S::store(t.as_mut_ptr(), x);
+        std::ptr::copy_nonoverlapping(t.as_ptr(), p, n);
+    }
+}
