@@ -7,6 +7,7 @@ mod decoder;
 mod hyper;
 pub mod ports;
 mod rope;
+pub mod synthetic;
 
 use std::path::Path;
 
