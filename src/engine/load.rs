@@ -10,7 +10,7 @@ use super::core::{self, Core, Parts};
 use super::{LoadError, LoadSpec, MemoryUse, ModelInfo};
 use crate::device::{self, Device, Footprint, Request, WeightSource, reference::Reference};
 use crate::gguf::Gguf;
-use crate::model::{self, KvLayout, Model};
+use crate::model::{self, KvLayout, Model, synthetic};
 use crate::plan::{Buffer, Plan, fuse};
 use crate::telemetry::memory;
 use crate::tokenizer::{ChatTemplate, Tokenizer, Vocabulary};
@@ -28,9 +28,6 @@ pub struct Text {
     /// Messages to text.
     pub chat: ChatTemplate,
 }
-
-/// Names and prefix of synthetic models.
-const SYNTHETIC: &str = "synthetic:";
 
 /// A model that has been opened and checked, but takes no device memory yet.
 pub(super) struct Opened {
@@ -154,11 +151,12 @@ fn choose_device(spec: &LoadSpec) -> Result<(Arc<dyn Device>, String), LoadError
 
 /// The file behind a model's name; synthetic ones are made when they are not cached.
 fn locate(name: &str, progress: Progress<'_>) -> Result<PathBuf, LoadError> {
-    if !name.starts_with(SYNTHETIC) {
-        return Ok(PathBuf::from(name));
-    }
-    let _ = progress;
-    Err(LoadError::NotFound(format!("`{name}`: no synthetic models yet")))
+    synthetic::locate(name, &mut |done, total| progress("synthesise", done, total)).map_err(|e| {
+        match e {
+            synthetic::Error::Unknown { .. } => LoadError::NotFound(e.to_string()),
+            e => LoadError::Invalid(chain(&e)),
+        }
+    })
 }
 
 fn read_text(gguf: &Gguf) -> Result<Text, String> {
@@ -177,7 +175,7 @@ fn describe(
     footprint: Footprint,
 ) -> ModelInfo {
     let gguf = model.gguf();
-    let synthetic = spec.model.starts_with(SYNTHETIC);
+    let synthetic = synthetic::is_synthetic(&spec.model);
     let stem = Path::new(&spec.model).file_stem().map(|s| s.to_string_lossy().into_owned());
     let id =
         if synthetic { spec.model.clone() } else { stem.unwrap_or_else(|| spec.model.clone()) };

@@ -105,6 +105,19 @@ pub fn default_cache_dir() -> PathBuf {
         .join("orind/synthetic")
 }
 
+/// The file behind a model's name: the name itself, or the synthetic model's cached file, made
+/// first where it is missing.
+///
+/// # Errors
+/// [`Error`] when a synthetic model is not known or cannot be written.
+pub fn locate(name: &str, progress: &mut dyn FnMut(u64, u64)) -> Result<PathBuf, Error> {
+    if is_synthetic(name) {
+        Spec::parse(name)?.generate(&default_cache_dir(), progress)
+    } else {
+        Ok(PathBuf::from(name))
+    }
+}
+
 impl Spec {
     /// The model of this name, `synthetic:NAME:TYPE` in any case.
     ///
