@@ -6,8 +6,11 @@
 //! repetitions, so that a slow minute of the machine touches all rows and shows in their spread.
 
 mod format;
+mod machine;
 mod report;
 pub mod roof;
+mod run;
+mod schedule;
 mod spec;
 pub mod statistics;
 
@@ -15,4 +18,5 @@ pub use format::{csv, markdown, table};
 pub use report::{
     ColdStart, FirstToken, Machine, Manifest, Memory, Model, Report, Roof, Row, Stream,
 };
+pub use run::run;
 pub use spec::{Error, Kind, Progress, Spec, Test};

@@ -67,10 +67,10 @@ impl Spec {
             list.map_or(all, Vec::as_slice).iter().copied().max().unwrap_or(0)
         };
         let prompt = longest(self.prompts.as_ref(), &Self::PROMPTS);
-        // The first token of a generation comes out of a prompt of one.
-        let generate = longest(self.generate.as_ref(), &Self::GENERATE).saturating_add(1);
+        let generate = longest(self.generate.as_ref(), &Self::GENERATE);
         let depth = self.depths.iter().copied().max().unwrap_or(0);
-        depth.saturating_add(prompt.max(generate))
+        // A generation needs something to begin with.
+        depth.saturating_add(prompt).max(depth.max(1).saturating_add(generate))
     }
 
     /// Refuses what makes no sense on any engine.
@@ -174,8 +174,16 @@ impl Test {
     /// Tokens each sequence must have room for.
     #[must_use]
     pub const fn context(&self) -> u64 {
-        let first = matches!(self.kind, Kind::Decode) as u64;
-        self.depth as u64 + self.tokens as u64 + first
+        self.start() as u64 + self.tokens as u64
+    }
+
+    /// Tokens in each sequence when the clock starts: a generation needs at least one.
+    #[must_use]
+    pub const fn start(&self) -> u32 {
+        match self.kind {
+            Kind::Decode if self.depth == 0 => 1,
+            Kind::Prefill | Kind::Decode => self.depth,
+        }
     }
 }
 
@@ -298,10 +306,10 @@ mod tests {
             batches: vec![2, 8],
             ..Spec::default()
         };
-        assert_eq!((spec.slots(), spec.context()), (8, 229));
+        assert_eq!((spec.slots(), spec.context()), (8, 228));
         let longest =
             Test::all(&[16], &[128], &spec.depths, &spec.batches).iter().map(Test::context).max();
-        assert_eq!(longest, Some(229));
+        assert_eq!(longest, Some(228));
     }
 
     #[test]

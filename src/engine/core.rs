@@ -296,7 +296,8 @@ impl Core {
     }
 
     /// Rows of the largest prefill chunk.
-    pub(super) fn chunk(&self) -> usize {
+    #[must_use]
+    pub fn chunk(&self) -> usize {
         self.bucket_rows(Outputs::None)
     }
 

@@ -1,0 +1,334 @@
+//! The measuring itself: rounds of tests on an engine that does nothing else.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::machine::Watch;
+use super::report::{Manifest, Memory, Model, Report, Row};
+use super::roof::Bandwidth;
+use super::schedule::{self, Schedule, Speed};
+use super::spec::{Error, Kind, Progress, Spec, Test};
+use super::statistics::Summary;
+use crate::engine::Core;
+use crate::plan::sample::philox;
+use crate::plan::{Bucket, Cost, Outputs};
+use crate::telemetry::memory;
+
+/// Tokens of the probe that estimates how long tests will take.
+const PROBE: (u32, u32) = (64, 8);
+/// Decode steps between two looks at whether anybody still wants the result.
+const STEPS: u32 = 16;
+/// Least time between two reports of progress within a test.
+const QUIET: Duration = Duration::from_millis(250);
+
+/// Runs a benchmark. `progress` is told what is being done and can break it off.
+///
+/// # Errors
+/// [`Error`]: the spec makes no sense or does not fit the loaded model, the engine failed, or
+/// `progress` broke it off.
+pub fn run(
+    core: &mut Core,
+    spec: &Spec,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Report, Error> {
+    spec.check()?;
+    let date = rfc3339(SystemTime::now());
+    let mut runner = Runner { core, progress, seed: spec.seed };
+    let result = runner.all(spec, date);
+    runner.core.reset();
+    result
+}
+
+struct Runner<'a> {
+    core: &'a mut Core,
+    progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
+    seed: u64,
+}
+
+impl Runner<'_> {
+    fn all(&mut self, spec: &Spec, date: String) -> Result<Report, Error> {
+        self.tell(Progress::Probe)?;
+        let mut peak = memory::peak_resident().unwrap_or(0);
+        let watch = Watch::start();
+        let begin = Instant::now();
+        let schedule = self.schedule(spec)?;
+        self.tell(Progress::Chosen {
+            tests: schedule.tests.iter().map(ToString::to_string).collect(),
+            repetitions: schedule.repetitions,
+            estimated_seconds: schedule.estimate,
+        })?;
+
+        self.tell(Progress::Roof)?;
+        let mut bandwidth = Bandwidth::new(self.core.threads())?;
+        bandwidth.measure();
+        let tests = schedule.tests.len();
+        let total = count(tests) * (spec.warmup + schedule.repetitions);
+        let mut samples: Vec<Vec<f64>> = vec![Vec::new(); tests];
+        let mut done = 0;
+        let mut longest_round = Duration::ZERO;
+        let mut repetitions = 0;
+        for round in 0..spec.warmup + schedule.repetitions {
+            let round_begin = Instant::now();
+            let timed = round >= spec.warmup;
+            for (test, samples) in schedule.tests.iter().zip(&mut samples) {
+                let at = Progress::Test {
+                    test: test.to_string(),
+                    repetition: if timed { round - spec.warmup + 1 } else { 0 },
+                    repetitions: schedule.repetitions,
+                    done,
+                    total,
+                    tokens_per_second: Summary::of(samples.clone()).map(|s| s.median),
+                };
+                self.tell(at.clone())?;
+                let length = if timed { *test } else { schedule::shortened(*test) };
+                let speed = self.time(length, &at)?;
+                if timed {
+                    samples.push(speed);
+                }
+                done += 1;
+                let resident = memory::resident().unwrap_or(0);
+                peak = peak.max(resident.saturating_sub(bandwidth.bytes()));
+            }
+            bandwidth.measure();
+            if timed {
+                repetitions += 1;
+                longest_round = longest_round.max(round_begin.elapsed());
+                let late = (begin.elapsed() + longest_round).as_secs_f64() > spec.budget_seconds;
+                let enough = repetitions >= Spec::REPETITIONS[0];
+                if spec.repetitions.is_none() && enough && late {
+                    break;
+                }
+            }
+        }
+
+        let roof = bandwidth.roof();
+        let rows = schedule
+            .tests
+            .iter()
+            .zip(samples)
+            .map(|(test, samples)| self.row(*test, samples, roof.bytes_per_second))
+            .collect::<Result<_, _>>()?;
+        let info = self.core.model();
+        let device = info.memory.device;
+        Ok(Report {
+            manifest: Manifest {
+                version: env!("CARGO_PKG_VERSION").into(),
+                commit: option_env!("ORIND_COMMIT").map(Into::into),
+                debug_build: cfg!(debug_assertions),
+                date,
+                model: Model {
+                    id: info.id.clone(),
+                    architecture: info.architecture.clone(),
+                    file_type: info.file_type.clone(),
+                    synthetic: info.synthetic,
+                    bytes: info.bytes,
+                    parameters: info.parameters,
+                },
+                device: info.device.clone(),
+                device_description: info.device_description.clone(),
+                threads: self.core.threads(),
+                context: self.core.context(),
+                machine: watch.finish(),
+                spec: spec.clone(),
+                repetitions,
+                seconds: begin.elapsed().as_secs_f64(),
+            },
+            roof,
+            rows,
+            memory: Memory {
+                peak,
+                weights: device.weights,
+                kv: device.state,
+                activations: device.activations,
+            },
+            load_seconds: info.load_time.as_secs_f64(),
+            first_token: None,
+            cold_start: None,
+        })
+    }
+
+    /// Probes the machine, then chooses tests that fit time and model.
+    fn schedule(&mut self, spec: &Spec) -> Result<Schedule, Error> {
+        let (prompt, generate) = PROBE;
+        let room = u32::try_from(self.core.context()).unwrap_or(u32::MAX).saturating_sub(1);
+        let prefill = Test { kind: Kind::Prefill, tokens: prompt.min(room), depth: 0, batch: 1 };
+        let decode = Test { kind: Kind::Decode, tokens: generate.min(room), ..prefill };
+        let mut speed = Speed { prefill: 0.0, decode: 0.0 };
+        // The first pass touches memory for the first time and is not representative.
+        for _ in 0..2 {
+            speed.prefill = self.time(prefill, &Progress::Probe)?;
+            speed.decode = self.time(decode, &Progress::Probe)?;
+        }
+        let schedule = schedule::choose(spec, speed);
+        for test in &schedule.tests {
+            let (context, slots) = (self.core.context(), self.core.slots());
+            if test.context() > context as u64 {
+                let (test, need) = (test.to_string(), test.context());
+                return Err(Error::TooLong { test, need, context });
+            }
+            if test.batch as usize > slots {
+                let (test, need) = (test.to_string(), test.batch);
+                return Err(Error::TooManySequences { test, need, slots });
+            }
+        }
+        Ok(schedule)
+    }
+
+    /// One run of a test, in tokens per second of all sequences together.
+    fn time(&mut self, test: Test, at: &Progress) -> Result<f64, Error> {
+        self.core.reset();
+        let batch = test.batch as usize;
+        for slot in 0..batch {
+            let before = self.prompt(slot, 0, test.start());
+            if !before.is_empty() {
+                self.core.prefill(slot, &before).map_err(engine)?;
+            }
+        }
+        let prompt = match test.kind {
+            Kind::Prefill => self.prompt(0, test.start(), test.tokens),
+            Kind::Decode => Vec::new(),
+        };
+        let begin = Instant::now();
+        match test.kind {
+            Kind::Prefill => self.core.prefill(0, &prompt).map_err(engine)?,
+            Kind::Decode => {
+                let mut told = begin;
+                let mut left = test.tokens;
+                while left > 0 {
+                    let steps = left.min(STEPS);
+                    self.core.decode(batch, steps).map_err(engine)?;
+                    left -= steps;
+                    if told.elapsed() > QUIET {
+                        self.tell(at.clone())?;
+                        told = Instant::now();
+                    }
+                }
+            }
+        }
+        // A clock that does not move would give an infinite speed.
+        let seconds = begin.elapsed().as_secs_f64().max(1e-9);
+        Ok(test.total_tokens() as f64 / seconds)
+    }
+
+    /// Random token ids, the same ones at the same place in every run.
+    fn prompt(&self, slot: usize, from: u32, len: u32) -> Vec<u32> {
+        let vocabulary = self.core.vocabulary().max(1) as u64;
+        let id = |at: u32| {
+            let word = philox([at, count(slot), 0x62_656e, 0], self.seed)[0];
+            ((u64::from(word) * vocabulary) >> 32) as u32
+        };
+        (from..from + len).map(id).collect()
+    }
+
+    fn row(&self, test: Test, samples: Vec<f64>, roof: f64) -> Result<Row, Error> {
+        let cost = self.cost(test)?;
+        let tokens = test.total_tokens() as f64;
+        let speed = Summary::of(samples)
+            .ok_or_else(|| Error::Engine(format!("{test} gave no usable measurement")))?;
+        let per_token = |amount: u64| amount as f64 / tokens;
+        let weight_bytes_per_token = per_token(cost.weight_bytes);
+        let kv_bytes_per_token = per_token(cost.state_bytes);
+        let bytes_per_second = speed.median * (weight_bytes_per_token + kv_bytes_per_token);
+        Ok(Row {
+            name: test.to_string(),
+            test,
+            tokens_per_second_per_sequence: speed.median / f64::from(test.batch),
+            weight_bytes_per_token,
+            kv_bytes_per_token,
+            flops_per_token: per_token(cost.flops),
+            bytes_per_second,
+            fraction_of_roof: if roof > 0.0 { bytes_per_second / roof } else { 0.0 },
+            flops_per_second: speed.median * per_token(cost.flops),
+            tokens_per_second: speed,
+        })
+    }
+
+    /// What one run of a test moves and computes under the clock.
+    fn cost(&self, test: Test) -> Result<Cost, Error> {
+        let start = test.start() as usize;
+        let tokens = test.tokens as usize;
+        match test.kind {
+            // Step i attends to start + i + 1 tokens: the mean over all steps.
+            Kind::Decode => {
+                let context = start + tokens.div_ceil(2);
+                let step =
+                    self.core.cost(Bucket::decode(test.batch as usize, context)).map_err(engine)?;
+                let times = u64::from(test.tokens);
+                Ok(Cost {
+                    weight_bytes: step.weight_bytes * times,
+                    state_bytes: step.state_bytes * times,
+                    other_bytes: step.other_bytes * times,
+                    flops: step.flops * times,
+                })
+            }
+            Kind::Prefill => {
+                let chunk = self.core.chunk().max(1);
+                (0..tokens)
+                    .step_by(chunk)
+                    .map(|at| {
+                        let rows = chunk.min(tokens - at);
+                        let last = at + rows == tokens;
+                        let outputs = if last { Outputs::Last } else { Outputs::None };
+                        let bucket = Bucket::prefill(rows, start + at + rows, outputs);
+                        self.core.cost(bucket).map_err(engine)
+                    })
+                    .sum()
+            }
+        }
+    }
+
+    fn tell(&mut self, progress: Progress) -> Result<(), Error> {
+        match (self.progress)(progress) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Cancelled),
+        }
+    }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+fn engine(error: impl std::error::Error) -> Error {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    Error::Engine(text)
+}
+
+/// `2026-01-02T03:04:05Z`. Days to civil date after Howard Hinnant's public-domain algorithm.
+fn rfc3339(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * day + 2) / 153;
+    let day = day - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `date -u -d @SECONDS +%FT%TZ` prints them.
+    #[test]
+    fn dates_across_leap_years_and_centuries() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_164_800, "2024-02-29T00:00:00Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Which tests, how often: what was asked for, or what fits the time.
+
+use super::spec::{Kind, Spec, Test};
+
+/// Lengths tried in this order when nothing was asked for, until one fits.
+const LADDER: [(&[u32], u32); 6] = [
+    (&Spec::PROMPTS, 128),
+    (&[32, 128, 512], 128),
+    (&[32, 128, 512], 64),
+    (&[32, 128], 64),
+    (&[32, 128], 32),
+    (&[32], 32),
+];
+
+/// Repetitions that a rung should leave room for; fewer only on the last one.
+const COMFORTABLE: u32 = 5;
+
+/// What a further sequence adds to a decode step, as a fraction; only for estimates.
+const FURTHER_SEQUENCE: f64 = 0.3;
+
+/// How fast the machine was when probed, in tokens per second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Speed {
+    pub(super) prefill: f64,
+    pub(super) decode: f64,
+}
+
+impl Speed {
+    /// Seconds one run of a test takes, its preparation included.
+    pub(super) fn seconds(&self, test: &Test) -> f64 {
+        let before = f64::from(test.start() * test.batch) / self.prefill;
+        let tokens = f64::from(test.tokens);
+        before
+            + match test.kind {
+                Kind::Prefill => tokens / self.prefill,
+                Kind::Decode => {
+                    tokens / self.decode * (1.0 + FURTHER_SEQUENCE * f64::from(test.batch - 1))
+                }
+            }
+    }
+}
+
+/// What will be run.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Schedule {
+    pub(super) tests: Vec<Test>,
+    pub(super) repetitions: u32,
+    /// All of it, in seconds.
+    pub(super) estimate: f64,
+}
+
+/// Chooses what the [`Spec`] leaves open.
+pub(super) fn choose(spec: &Spec, speed: Speed) -> Schedule {
+    let round = |tests: &[Test]| tests.iter().map(|test| speed.seconds(test)).sum::<f64>();
+    let warmup = |tests: &[Test]| {
+        let short: Vec<Test> = tests.iter().copied().map(shortened).collect();
+        f64::from(spec.warmup) * round(&short)
+    };
+    let mut options = LADDER.iter().map(|&(prompts, generate)| {
+        Test::all(
+            spec.prompts.as_deref().unwrap_or(prompts),
+            spec.generate.as_deref().unwrap_or(&[generate]),
+            &spec.depths,
+            &spec.batches,
+        )
+    });
+    let wanted = spec.repetitions.unwrap_or(COMFORTABLE);
+    let fits =
+        |tests: &Vec<Test>| warmup(tests) + f64::from(wanted) * round(tests) <= spec.budget_seconds;
+    let poorest = options.clone().next_back().unwrap_or_default();
+    let tests = options.find(fits).unwrap_or(poorest);
+    let [fewest, most] = Spec::REPETITIONS;
+    let repetitions = spec.repetitions.unwrap_or_else(|| {
+        let room = (spec.budget_seconds - warmup(&tests)) / round(&tests);
+        (room as u32).clamp(fewest, most)
+    });
+    let estimate = warmup(&tests) + f64::from(repetitions) * round(&tests);
+    Schedule { tests, repetitions, estimate }
+}
+
+/// The test as a warm-up round runs it: the same steps, fewer of them.
+pub(super) fn shortened(test: Test) -> Test {
+    let most = match test.kind {
+        Kind::Prefill => 128,
+        Kind::Decode => 16,
+    };
+    Test { tokens: test.tokens.min(most), depth: test.depth.min(128), ..test }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(schedule: &Schedule) -> Vec<String> {
+        schedule.tests.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_fast_machine_runs_everything_ten_times() {
+        let schedule = choose(&Spec::default(), Speed { prefill: 10_000.0, decode: 150.0 });
+        assert_eq!(names(&schedule), ["pp32", "pp128", "pp256", "pp512", "tg128"]);
+        assert_eq!(schedule.repetitions, 10);
+    }
+
+    #[test]
+    fn slower_machines_run_less_but_never_nothing() {
+        let mut last = f64::INFINITY;
+        for slower in [1.0, 2.0, 4.0, 8.0, 1000.0] {
+            let speed = Speed { prefill: 150.0 / slower, decode: 16.0 / slower };
+            let schedule = choose(&Spec::default(), speed);
+            let tokens: u64 = schedule.tests.iter().map(Test::total_tokens).sum();
+            assert!(tokens as f64 <= last && !schedule.tests.is_empty());
+            assert!((3..=10).contains(&schedule.repetitions));
+            if slower <= 8.0 {
+                assert!(schedule.estimate <= Spec::default().budget_seconds, "{schedule:?}");
+            }
+            last = tokens as f64;
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_is_done_whatever_the_budget() {
+        let spec = Spec {
+            prompts: Some(vec![4096]),
+            generate: Some(vec![0]),
+            repetitions: Some(20),
+            budget_seconds: 1.0,
+            ..Spec::default()
+        };
+        let schedule = choose(&spec, Speed { prefill: 10.0, decode: 1.0 });
+        assert_eq!((names(&schedule), schedule.repetitions), (vec!["pp4096".to_owned()], 20));
+    }
+
+    #[test]
+    fn depth_and_batch_multiply_what_was_chosen() {
+        let spec = Spec { prompts: Some(vec![]), batches: vec![1, 2], ..Spec::default() };
+        let schedule = choose(&spec, Speed { prefill: 150.0, decode: 16.0 });
+        assert_eq!(names(&schedule), ["tg128", "tg128 x2"]);
+    }
+}
