@@ -1,7 +1,7 @@
 //! The tokeniser through its public doors: against a naive BPE, against known answers, against
 //! hostile vocabularies and templates.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and report")]
 
 use std::collections::HashMap;
 use std::sync::Arc;
