@@ -1,0 +1,90 @@
+//! Scratch buffers that live at the same time never share a byte, whatever the plan.
+
+use orind::plan::{
+    Arena, Bucket, Buffer, BufferId, Class, Cost, DType, Op, Plan, SCRATCH_ALIGN, Step, View,
+};
+use proptest::prelude::*;
+
+/// Steps that touch buffers at random; what they compute does not matter here.
+fn plan(sizes: &[usize], steps: &[Vec<usize>]) -> Plan {
+    let class = |i: usize| match i % 7 {
+        5 => Class::Mailbox,
+        6 => Class::Output,
+        _ => Class::Scratch,
+    };
+    let buffer = |(i, n): (usize, &usize)| Buffer {
+        name: format!("b{i}"),
+        class: class(i),
+        dtype: DType::F32,
+        shape: vec![*n],
+    };
+    let buffers: Vec<Buffer> = sizes.iter().enumerate().map(buffer).collect();
+    let view = |i: &usize| {
+        let i = i % sizes.len();
+        View::whole(BufferId(i as u32), &[sizes[i]])
+    };
+    let step = |touched: &Vec<usize>| Step {
+        op: Op::Copy,
+        label: String::new(),
+        reads: touched[1..].iter().map(view).collect(),
+        writes: vec![view(&touched[0])],
+        scope: None,
+        cost: Cost::default(),
+    };
+    Plan {
+        bucket: Bucket::decode(1, 1),
+        steps: steps.iter().map(step).collect(),
+        buffers,
+        scopes: vec![],
+    }
+}
+
+/// Checks an arena against the plan, step by step.
+pub(super) fn check(plan: &Plan, pad: impl Fn(BufferId, u64) -> u64) {
+    let arena = Arena::new(plan, &pad);
+    let ids = || (0..plan.buffers.len() as u32).map(BufferId);
+    let touched = |id: BufferId, steps: &[Step]| steps.iter().any(|step| step.touches(id));
+    let mut alive_most = 0;
+    for at in 0..plan.steps.len() {
+        // Alive at a step: touched by then, and touched from then on.
+        let alive = ids().filter(|id| {
+            plan.buffer(*id).class == Class::Scratch
+                && touched(*id, &plan.steps[..=at])
+                && touched(*id, &plan.steps[at..])
+        });
+        let mut ranges: Vec<(u64, u64)> = alive
+            .map(|id| {
+                let start = arena.offset(id).expect("a used scratch buffer has a place");
+                assert!(start.is_multiple_of(SCRATCH_ALIGN));
+                (start, start + pad(id, plan.buffer(id).bytes()))
+            })
+            .collect();
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|w| w[0].1 <= w[1].0), "step {at}: {ranges:?}");
+        assert!(ranges.iter().all(|(_, end)| *end <= arena.bytes), "step {at}");
+        alive_most = alive_most.max(ranges.iter().map(|(start, end)| end - start).sum());
+    }
+    let all: u64 = ids()
+        .filter(|id| arena.offset(*id).is_some())
+        .map(|id| pad(id, plan.buffer(id).bytes()).next_multiple_of(SCRATCH_ALIGN))
+        .sum();
+    assert!((alive_most..=all).contains(&arena.bytes), "{} of {alive_most}..{all}", arena.bytes);
+    for id in ids() {
+        let placed = plan.buffer(id).class == Class::Scratch && touched(id, &plan.steps);
+        assert_eq!(arena.offset(id).is_some(), placed, "`{}`", plan.buffer(id).name);
+    }
+    assert_eq!(arena.offset(BufferId(plan.buffers.len() as u32)), None);
+}
+
+proptest! {
+    #[test]
+    fn live_buffers_never_overlap(
+        sizes in prop::collection::vec(1usize..200, 1..24),
+        steps in prop::collection::vec(prop::collection::vec(0usize..24, 1..5), 1..24),
+        tile in 1u64..300,
+    ) {
+        let plan = plan(&sizes, &steps);
+        check(&plan, |_, bytes| bytes);
+        check(&plan, |_, bytes| bytes.next_multiple_of(tile));
+    }
+}

@@ -1,0 +1,160 @@
+//! The definitions of the composites against their formulas in `f64`.
+
+use half::f16;
+use orind::graph::{Caches, Rows, Tensor};
+use orind::plan::{DType, RopeStyle};
+
+use super::{Case, assert_close, noise};
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&v| f64::from(v)).collect()
+}
+
+#[test]
+fn rms_norm() {
+    let (rows, width, eps) = (3, 40, 1e-5f32);
+    let (x, w) = (noise(1, rows * width), noise(2, width));
+    let mut case = Case::new();
+    let (tx, tw) = (case.float(&[rows, width], &x), case.float(&[width], &w));
+    let normed = case.g.rms_norm(tx, tw, eps).unwrap();
+    let want: Vec<f64> = wide(&x)
+        .chunks(width)
+        .flat_map(|row| {
+            let mean = row.iter().map(|v| v * v).sum::<f64>() / width as f64;
+            let root = (mean + f64::from(eps)).sqrt();
+            row.iter().zip(&w).map(move |(v, w)| v / root * f64::from(*w)).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_close(&case.run(&[normed])[0], &want, 1e-6);
+}
+
+#[test]
+fn swiglu() {
+    let (gate, up) = (noise(3, 50), noise(4, 50));
+    let gate: Vec<f32> = gate.iter().map(|v| v * 200.0).collect();
+    let mut case = Case::new();
+    let (tg, tu) = (case.float(&[50], &gate), case.float(&[50], &up));
+    let out = case.g.swiglu(tg, tu).unwrap();
+    let want: Vec<f64> =
+        wide(&gate).iter().zip(wide(&up)).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+    assert_close(&case.run(&[out])[0], &want, 1e-6);
+}
+
+/// Each pair turns by `position * frequency`; both styles turn the same pairs, stored differently.
+#[test]
+fn rope_in_both_styles() {
+    let (rows, heads, dim, magnitude) = (4, 3, 8, 1.25f32);
+    let positions = [0, 1, 17, 900];
+    let frequencies = [1.0f32, 0.3, 0.05, 0.001];
+    let x = noise(5, rows * heads * dim);
+    for style in [RopeStyle::Interleaved, RopeStyle::HalfSplit] {
+        let mut case = Case::new();
+        let (tp, tf) = (case.int(&positions), case.float(&[dim / 2], &frequencies));
+        let tx = case.float(&[rows, heads, dim], &x);
+        let table = case.g.rope_table(tp, tf, magnitude).unwrap();
+        let rotated = case.g.rope(tx, table, style).unwrap();
+        let mut want = vec![0.0; x.len()];
+        for (row, position) in positions.iter().enumerate() {
+            for head in 0..heads {
+                for (pair, frequency) in frequencies.iter().enumerate() {
+                    let (a, b) = match style {
+                        RopeStyle::Interleaved => (2 * pair, 2 * pair + 1),
+                        RopeStyle::HalfSplit => (pair, pair + dim / 2),
+                    };
+                    let base = (row * heads + head) * dim;
+                    let angle = f64::from(*position) * f64::from(*frequency);
+                    let (sin, cos) = angle.sin_cos();
+                    let (u, v) = (f64::from(x[base + a]), f64::from(x[base + b]));
+                    let m = f64::from(magnitude);
+                    want[base + a] = m * (u * cos - v * sin);
+                    want[base + b] = m * (u * sin + v * cos);
+                }
+            }
+        }
+        // The angle is rounded to f32: half an ulp of 900.
+        assert_close(&case.run(&[rotated])[0], &want, 1e-4);
+    }
+}
+
+/// Two slots and a padding row in one batch, grouped heads, a band shorter than the cache: every row
+/// sees its own slot up to its own position, through the cache's half precision.
+#[test]
+fn attention_over_written_caches() {
+    const SLOTS: usize = 3;
+    const LENGTH: usize = 8;
+    const BAND: usize = 5;
+    const HEADS: usize = 4;
+    const KV_HEADS: usize = 2;
+    const DIM: usize = 6;
+    let slots = [1, 1, 2, 1, -1, 2];
+    let positions = [0, 1, 0, 2, 0, 1];
+    let rows = slots.len();
+    let q = noise(6, rows * HEADS * DIM);
+    let (k, v) = (noise(7, rows * KV_HEADS * DIM), noise(8, rows * KV_HEADS * DIM));
+
+    let mut case = Case::new();
+    let at = Rows { slots: case.int(&slots), positions: case.int(&positions) };
+    let cache = |case: &mut Case, name: &str, values: &[f32]| -> Tensor {
+        let state = case.state(name, DType::F16, &[SLOTS, LENGTH, KV_HEADS, DIM]);
+        let values = case.float(&[rows, KV_HEADS, DIM], values);
+        case.g.kv_write(state, at, values).unwrap()
+    };
+    let caches = Caches { keys: cache(&mut case, "k", &k), values: cache(&mut case, "v", &v) };
+    let tq = case.float(&[rows, HEADS, DIM], &q);
+    let out = case.g.attention(tq, caches, at, BAND).unwrap();
+    let have = &case.run(&[out])[0];
+
+    let stored = |values: &[f32], row: usize, head: usize, d: usize| {
+        f64::from(f16::from_f32(values[(row * KV_HEADS + head) * DIM + d]))
+    };
+    for row in (0..rows).filter(|&row| slots[row] >= 0) {
+        let seen: Vec<usize> = (0..rows)
+            .filter(|&other| slots[other] == slots[row] && positions[other] <= positions[row])
+            .collect();
+        for head in 0..HEADS {
+            let kv_head = head / (HEADS / KV_HEADS);
+            let at = (row * HEADS + head) * DIM;
+            let weights: Vec<f64> = seen
+                .iter()
+                .map(|&other| {
+                    let dot: f64 = (0..DIM)
+                        .map(|d| f64::from(q[at + d]) * stored(&k, other, kv_head, d))
+                        .sum();
+                    (dot / (DIM as f64).sqrt()).exp()
+                })
+                .collect();
+            let total: f64 = weights.iter().sum();
+            let want: Vec<f64> = (0..DIM)
+                .map(|d| {
+                    let mixed: f64 = seen
+                        .iter()
+                        .zip(&weights)
+                        .map(|(&other, w)| w * stored(&v, other, kv_head, d))
+                        .sum();
+                    mixed / total
+                })
+                .collect();
+            assert_close(&have[at..at + DIM], &want, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn attention_refuses_what_does_not_fit() {
+    let mut case = Case::new();
+    let rows = Rows { slots: case.int(&[0]), positions: case.int(&[0]) };
+    let keys = case.state("k", DType::F16, &[1, 8, 2, 4]);
+    let values = case.state("v", DType::F16, &[1, 8, 2, 4]);
+    let caches = Caches { keys, values };
+    let flat = case.float(&[1, 16], &[0.0; 16]);
+    let odd = case.float(&[1, 3, 4], &[0.0; 12]);
+    let q = case.float(&[1, 4, 4], &[0.0; 16]);
+    let mut refused = |q, caches, context, message: &str| {
+        let error = case.g.attention(q, caches, rows, context).expect_err(message).to_string();
+        assert!(error.contains(message), "`{error}` does not say `{message}`");
+    };
+    refused(flat, caches, 8, "q must be [M, H, D]");
+    refused(odd, caches, 8, "H must be a multiple of KVH");
+    refused(q, Caches { keys: flat, values }, 8, "caches must be [slots, C, KVH, D]");
+    refused(q, caches, 9, "slice");
+}
