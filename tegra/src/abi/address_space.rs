@@ -1,0 +1,142 @@
+//! An address-space fd, from [`super::ctrl::ALLOC_AS`]. Header: `nvgpu-as.h`, magic `A`.
+//!
+//! Pages are 4 KiB only. The driver's allocator is a buddy allocator that hands out the top of the
+//! range first and rounds sizes up to a power of two of pages.
+
+/// The only page size that an Orin has.
+pub const PAGE_SIZE: u32 = 4096;
+/// "No compressed kind" in [`MapBufferEx::compr_kind`].
+pub const KIND_INVALID: i16 = -1;
+/// Pitch-linear memory in [`MapBufferEx::incompr_kind`].
+pub const KIND_PITCH: i16 = 0;
+
+/// [`AllocSpace::flags`]: the offset is chosen by the caller.
+pub const SPACE_FIXED_OFFSET: u32 = 1 << 0;
+/// [`AllocSpace::flags`]: unmapped pages of the area read as zero instead of faulting.
+pub const SPACE_SPARSE: u32 = 1 << 1;
+
+/// [`MapBufferEx::flags`]: the GPU address is chosen by the caller, inside an allocated area.
+pub const MAP_FIXED_OFFSET: u32 = 1 << 0;
+/// [`MapBufferEx::flags`]: lines may stay in the GPU's L2; without it every access is volatile
+/// there.
+pub const MAP_CACHEABLE: u32 = 1 << 2;
+/// [`MapBufferEx::flags`]: bits 11:10, the GPU may only read.
+pub const MAP_ACCESS_READ_ONLY: u32 = 1 << 10;
+/// [`MapBufferEx::flags`]: bits 11:10, the GPU may read and write. Both bits 0: the default of the
+/// buffer.
+pub const MAP_ACCESS_READ_WRITE: u32 = 2 << 10;
+
+layout! {
+    /// Arguments of [`BIND_CHANNEL`].
+    pub struct BindChannel = "nvgpu_as_bind_channel_args", size 4 {
+        /// In: the channel's fd.
+        0 => channel_fd: u32,
+    }
+}
+
+layout! {
+    /// Arguments of [`ALLOC_SPACE`].
+    pub struct AllocSpace = "nvgpu_as_alloc_space_args", size 32 {
+        /// In: pages wanted.
+        0 => pages: u64,
+        /// In: [`PAGE_SIZE`].
+        8 => page_size: u32,
+        /// In: [`SPACE_FIXED_OFFSET`], [`SPACE_SPARSE`].
+        12 => flags: u32,
+        /// In: address when fixed, else alignment. Out: address.
+        16 => o_a: u64,
+        /// Reserved.
+        24 => padding: [u32; 2],
+    }
+}
+
+layout! {
+    /// Arguments of [`FREE_SPACE`].
+    pub struct FreeSpace = "nvgpu_as_free_space_args", size 32 {
+        /// In: address of the area.
+        0 => offset: u64,
+        /// In: its pages.
+        8 => pages: u64,
+        /// In: [`PAGE_SIZE`].
+        16 => page_size: u32,
+        /// Reserved.
+        20 => padding: [u32; 3],
+    }
+}
+
+layout! {
+    /// Arguments of [`MAP_BUFFER_EX`].
+    pub struct MapBufferEx = "nvgpu_as_map_buffer_ex_args", size 40 {
+        /// In: the `MAP_` flags.
+        0 => flags: u32,
+        /// In: [`KIND_INVALID`].
+        4 => compr_kind: i16,
+        /// In: [`KIND_PITCH`].
+        6 => incompr_kind: i16,
+        /// In: any dma-buf; it may be closed after the call.
+        8 => dmabuf_fd: u32,
+        /// In: [`PAGE_SIZE`]; not looked at in r36.
+        12 => page_size: u32,
+        /// In: start within the buffer; 0 unless fixed.
+        16 => buffer_offset: u64,
+        /// In: bytes; 0 for the whole buffer, and unless fixed.
+        24 => mapping_size: u64,
+        /// In when fixed, else 0. Out: GPU address.
+        32 => offset: u64,
+    }
+}
+
+layout! {
+    /// Arguments of [`UNMAP_BUFFER`].
+    pub struct UnmapBuffer = "nvgpu_as_unmap_buffer_args", size 8 {
+        /// In: the GPU address that the map returned.
+        0 => offset: u64,
+    }
+}
+
+layout! {
+    /// Arguments of [`GET_VA_REGIONS`].
+    pub struct GetVaRegions = "nvgpu_as_get_va_regions_args", size 16 {
+        /// In: CPU address of [`VaRegion`] items.
+        0 => buf_addr: u64,
+        /// In: bytes of the buffer. Out: bytes that the driver has.
+        8 => buf_size: u32,
+        /// Reserved.
+        12 => reserved: u32,
+    }
+}
+
+layout! {
+    /// One range of an address space as GET_VA_REGIONS lists it.
+    pub struct VaRegion = "nvgpu_as_va_region", size 24 {
+        /// First address.
+        0 => offset: u64,
+        /// Page size.
+        8 => page_size: u32,
+        /// Reserved.
+        12 => reserved: u32,
+        /// Pages.
+        16 => pages: u64,
+    }
+}
+
+requests! {
+    magic b'A';
+    /// Makes a channel use this address space; before the TSG binds it. `EINVAL`: bad fd, already
+    /// bound.
+    BIND_CHANNEL = readwrite 1 BindChannel, "NVGPU_AS_IOCTL_BIND_CHANNEL";
+    /// Frees an area and drops what is mapped inside. An unknown address succeeds.
+    FREE_SPACE = readwrite 3 FreeSpace, "NVGPU_AS_IOCTL_FREE_SPACE";
+    /// Drops one reference to a mapping. An unknown address succeeds.
+    UNMAP_BUFFER = readwrite 5 UnmapBuffer, "NVGPU_AS_IOCTL_UNMAP_BUFFER";
+    /// Takes an area out of the allocator. `EINVAL`: page size. `ENOMEM`: a fixed address that is
+    /// unaligned, outside or used; no room.
+    ALLOC_SPACE = readwrite 6 AllocSpace, "NVGPU_AS_IOCTL_ALLOC_SPACE";
+    /// Maps a dma-buf. The same buffer, flags and kind give the same address and one more
+    /// reference. `EINVAL`: unknown flags, access 3, offsets without a fixed address, a fixed range
+    /// unaligned, overlapping or outside an area, beyond the buffer, writable map of a read-only
+    /// buffer. `EBADF`: bad fd. `ENOMEM`: buffer without pages, no room, no kind.
+    MAP_BUFFER_EX = readwrite 7 MapBufferEx, "NVGPU_AS_IOCTL_MAP_BUFFER_EX";
+    /// Lists the ranges of the address space through a nested buffer.
+    GET_VA_REGIONS = readwrite 8 GetVaRegions, "NVGPU_AS_IOCTL_GET_VA_REGIONS";
+}

@@ -1,0 +1,215 @@
+//! A channel fd, from [`super::ctrl::OPEN_CHANNEL`]: one hardware queue. Header: `nvgpu.h`,
+//! magic `H`.
+//!
+//! Calls on one channel are serialised by the driver. While a channel is being closed every call
+//! answers `ETIMEDOUT`.
+
+/// [`SetupBind::flags`]: no driver work at submit; holds the GPU powered while the channel is open.
+/// Needs the watchdog off.
+pub const BIND_DETERMINISTIC: u32 = 1 << 1;
+/// [`SetupBind::flags`]: the process writes ring, GP_PUT and doorbell itself. Needs
+/// [`BIND_DETERMINISTIC`].
+pub const BIND_USERMODE: u32 = 1 << 3;
+
+/// [`Wdt::wdt_status`]: watchdog off.
+pub const WDT_DISABLE: u32 = 1;
+
+/// [`PreemptionMode::compute_preempt_mode`]: a kernel runs to its end. The default.
+pub const COMPUTE_PREEMPTION_WFI: u32 = 1 << 0;
+/// [`PreemptionMode::compute_preempt_mode`]: between blocks.
+pub const COMPUTE_PREEMPTION_CTA: u32 = 1 << 1;
+/// [`PreemptionMode::compute_preempt_mode`]: in the middle of a kernel.
+pub const COMPUTE_PREEMPTION_CILP: u32 = 1 << 2;
+/// [`PreemptionMode::graphics_preempt_mode`]: between draws. The default.
+pub const GRAPHICS_PREEMPTION_WFI: u32 = 1 << 0;
+
+/// [`Notification::status`] once an error is recorded; written last.
+pub const NOTIFICATION_SET: u16 = 0xffff;
+
+layout! {
+    /// Arguments of [`SET_TIMEOUT`].
+    pub struct SetTimeout = "nvgpu_set_timeout_args", size 4 {
+        /// In: milliseconds that a context switch may take; 3000 at first.
+        0 => timeout: u32,
+    }
+}
+
+layout! {
+    /// Arguments of [`GET_TIMEDOUT`].
+    pub struct GetTimedout = "nvgpu_get_param_args", size 4 {
+        /// Out: 1 when the channel is unserviceable, for ever.
+        0 => value: u32,
+    }
+}
+
+layout! {
+    /// Arguments of [`ALLOC_OBJ_CTX`].
+    pub struct AllocObjCtx = "nvgpu_alloc_obj_ctx_args", size 16 {
+        /// In: [`crate::class::ClassId`].
+        0 => class_num: u32,
+        /// In: preemption flags, 0.
+        4 => flags: u32,
+        /// Out: 0.
+        8 => obj_id: u64,
+    }
+}
+
+layout! {
+    /// Arguments of [`SET_ERROR_NOTIFIER`].
+    pub struct SetErrorNotifier = "nvgpu_set_error_notifier", size 24 {
+        /// In: where in the dma-buf the [`Notification`] lies.
+        0 => offset: u64,
+        /// In: its bytes.
+        8 => size: u64,
+        /// In: fd of the dma-buf.
+        16 => mem: u32,
+        /// Reserved.
+        20 => padding: u32,
+    }
+}
+
+layout! {
+    /// The record that a fault writes.
+    pub struct Notification = "nvgpu_notification", size 16 {
+        /// Wall-clock nanoseconds, low word first.
+        0 => time_stamp: [u32; 2],
+        /// Error code; see [`ErrorCode`].
+        8 => info32: u32,
+        /// More about it.
+        12 => info16: u16,
+        /// [`NOTIFICATION_SET`] once the rest is valid.
+        14 => status: u16,
+    }
+}
+
+/// What [`Notification::info32`] says went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorCode {
+    /// 8: a context switch or preemption took too long, or the watchdog expired.
+    IdleTimeout,
+    /// 12: a software method failed.
+    SoftwareMethod,
+    /// 13: an exception of the graphics engine: SM, scheduler, bad method data.
+    GrException,
+    /// 24: a semaphore acquire timed out; with the watchdog only.
+    SemaphoreTimeout,
+    /// 25: an unknown method.
+    IllegalNotify,
+    /// 31: an address fault.
+    MmuFault,
+    /// 32: a malformed push buffer, or any copy-engine error.
+    Pbdma,
+    /// 37: an unimplemented firmware method.
+    FecsUnimplemented,
+    /// 43: the channel was reset on request.
+    Reset,
+    /// 80: a push-buffer checksum differs.
+    PbdmaCrc,
+    /// Any other code.
+    Other(u32),
+}
+
+impl ErrorCode {
+    /// Reads [`Notification::info32`].
+    #[must_use]
+    pub const fn from_info32(info32: u32) -> Self {
+        match info32 {
+            8 => Self::IdleTimeout,
+            12 => Self::SoftwareMethod,
+            13 => Self::GrException,
+            24 => Self::SemaphoreTimeout,
+            25 => Self::IllegalNotify,
+            31 => Self::MmuFault,
+            32 => Self::Pbdma,
+            37 => Self::FecsUnimplemented,
+            43 => Self::Reset,
+            80 => Self::PbdmaCrc,
+            other => Self::Other(other),
+        }
+    }
+}
+
+layout! {
+    /// Arguments of [`WDT`].
+    pub struct Wdt = "nvgpu_channel_wdt_args", size 8 {
+        /// In: [`WDT_DISABLE`].
+        0 => wdt_status: u32,
+        /// In: milliseconds when a timeout is set.
+        4 => timeout_ms: u32,
+    }
+}
+
+layout! {
+    /// Arguments of [`SET_PREEMPTION_MODE`].
+    pub struct PreemptionMode = "nvgpu_preemption_mode_args", size 8 {
+        /// In: [`GRAPHICS_PREEMPTION_WFI`].
+        0 => graphics_preempt_mode: u32,
+        /// In: one of the `COMPUTE_PREEMPTION_` modes.
+        4 => compute_preempt_mode: u32,
+    }
+}
+
+layout! {
+    /// Arguments of [`GET_USER_SYNCPOINT`].
+    pub struct GetUserSyncpoint = "nvgpu_get_user_syncpoint_args", size 16 {
+        /// Out: GPU address; a semaphore release to it increments the syncpoint.
+        0 => gpu_va: u64,
+        /// Out: its id.
+        8 => syncpoint_id: u32,
+        /// Out: its present maximum.
+        12 => syncpoint_max: u32,
+    }
+}
+
+layout! {
+    /// Arguments of [`SETUP_BIND`]. 80 bytes in r35.6, with fewer reserved words.
+    pub struct SetupBind = "nvgpu_channel_setup_bind_args", size 104 {
+        /// In: ring entries, a power of two, at least 2.
+        0 => num_gpfifo_entries: u32,
+        /// In: 0.
+        4 => num_inflight_jobs: u32,
+        /// In: [`BIND_DETERMINISTIC`] and [`BIND_USERMODE`].
+        8 => flags: u32,
+        /// In: dma-buf of the USERD page, see [`crate::class::host::userd`].
+        12 => userd_dmabuf_fd: i32,
+        /// In: dma-buf of the ring, at least a page and 8 bytes an entry.
+        16 => gpfifo_dmabuf_fd: i32,
+        /// Out: what to store to the doorbell.
+        20 => work_submit_token: u32,
+        /// In: 0.
+        24 => userd_dmabuf_offset: u64,
+        /// In: 0.
+        32 => gpfifo_dmabuf_offset: u64,
+        /// Out: 0 on an Orin.
+        40 => gpfifo_gpu_va: u64,
+        /// Out: 0 on an Orin.
+        48 => userd_gpu_va: u64,
+        /// Out: 0 on an Orin.
+        56 => usermode_mmio_gpu_va: u64,
+        /// Reserved.
+        64 => reserved: [u32; 9],
+    }
+}
+
+requests! {
+    magic b'H';
+    /// Sets the context-switch limit.
+    SET_TIMEOUT = write 11 SetTimeout, "NVGPU_IOCTL_CHANNEL_SET_TIMEOUT";
+    /// Tells whether a fault has made the channel unserviceable.
+    GET_TIMEDOUT = read 12 GetTimedout, "NVGPU_IOCTL_CHANNEL_GET_TIMEDOUT";
+    /// Makes an engine object for the channel; the first compute object of a process takes about a
+    /// second. `EINVAL`: no address space, no TSG, unknown class.
+    ALLOC_OBJ_CTX = readwrite 108 AllocObjCtx, "NVGPU_IOCTL_CHANNEL_ALLOC_OBJ_CTX";
+    /// Says where faults are recorded; zeroes the record. `EINVAL`: bad fd (the previous notifier
+    /// is dropped all the same), fd 0, beyond the buffer. `ENOMEM`.
+    SET_ERROR_NOTIFIER = readwrite 111 SetErrorNotifier, "NVGPU_IOCTL_CHANNEL_SET_ERROR_NOTIFIER";
+    /// Sets the watchdog. `EINVAL`: status 0 or 3, on for a deterministic channel.
+    WDT = write 119 Wdt, "NVGPU_IOCTL_CHANNEL_WDT";
+    /// Sets where the GPU may preempt. `EINVAL`: no engine object yet, unknown mode.
+    SET_PREEMPTION_MODE = write 122 PreemptionMode, "NVGPU_IOCTL_CHANNEL_SET_PREEMPTION_MODE";
+    /// Gives the channel a syncpoint.
+    GET_USER_SYNCPOINT = read 126 GetUserSyncpoint, "NVGPU_IOCTL_CHANNEL_GET_USER_SYNCPOINT";
+    /// Gives the channel its ring and makes it runnable; once. Needs the address space, the TSG and
+    /// the watchdog off. `EEXIST`: done already. `EINVAL`: entries, order, flags, buffers.
+    SETUP_BIND = readwrite 128 SetupBind, "NVGPU_IOCTL_CHANNEL_SETUP_BIND";
+}

@@ -1,0 +1,281 @@
+//! What the hardware reads: method addresses, fields of data words, values, memory layouts.
+//!
+//! The only place with a bare method number, bit position or encoded value; everything else in the
+//! crate goes through these names, which are NVIDIA's own. Knows how a word is laid out, not when
+//! to write it.
+//!
+//! Sources: NVIDIA's published class headers `clc76f.h` (host), `clc7b5.h` (copy), `clc7c0.h`
+//! (compute) and `clc7c0qmd.h` (QMD 3.0), with which `tests/class.rs` compares every item; for
+//! [`usermode`] the TU104 manual. The Orin's GPU, GA10B, has no public manual of its own.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+/// Declares an enumeration of encoded values.
+macro_rules! enumeration {
+    (
+        $(#[$doc:meta])* $Value:ident {
+            $( $(#[$edoc:meta])* $Variant:ident = $number:literal; )*
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u32)]
+        pub enum $Value { $( $(#[$edoc])* $Variant = $number, )* }
+
+        impl $Value {
+            /// Every value, in the order of the header.
+            pub const ALL: &[Self] = &[ $( Self::$Variant, )* ];
+
+            /// The encoded number.
+            #[must_use]
+            pub const fn number(self) -> u32 {
+                self as u32
+            }
+
+            /// The value that a number encodes, if it encodes one.
+            #[must_use]
+            pub const fn from_number(number: u32) -> Option<Self> {
+                match number {
+                    $( $number => Some(Self::$Variant), )*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+/// Declares a class: methods, the fields of data words, and enumerated values, each under the
+/// header's name, plus the table of them all.
+macro_rules! class {
+    (
+        for $Class:ident;
+        methods { $( $(#[$mdoc:meta])* $METHOD:ident = $address:literal; )* }
+        words { $( $(#[$wdoc:meta])* $word:ident of $wname:literal {
+            $( $(#[$fdoc:meta])* $FIELD:ident = $high:literal : $low:literal; )*
+        } )* }
+        values { $( $(#[$vdoc:meta])* $Value:ident of $vname:literal {
+            $( $(#[$edoc:meta])* $Variant:ident = $number:literal, $ename:literal; )*
+        } )* }
+    ) => {
+        $(
+            $(#[$mdoc])*
+            pub const $METHOD: $crate::class::Method<$crate::class::$Class> =
+                $crate::class::Method::new($address, stringify!($METHOD));
+        )*
+        $(
+            $(#[$wdoc])*
+            pub mod $word {
+                use $crate::class::Field;
+                $( $(#[$fdoc])* pub const $FIELD: Field = Field::new($high, $low); )*
+            }
+        )*
+        $( enumeration! { $(#[$vdoc])* $Value { $( $(#[$edoc])* $Variant = $number; )* } } )*
+
+        /// Every method.
+        pub const METHODS: &[$crate::class::Method<$crate::class::$Class>] = &[ $( $METHOD, )* ];
+
+        /// Everything that this module defines, under the header's names.
+        pub const DEFINITIONS: &[$crate::class::Definition] = &[
+            $( $crate::class::Definition::number(stringify!($METHOD), $address), )*
+            $( $( $crate::class::Definition::field(
+                concat!($wname, "_", stringify!($FIELD)), $high, $low), )* )*
+            $( $( $crate::class::Definition::number(
+                concat!($vname, "_", $ename), $number), )* )*
+        ];
+    };
+}
+
+pub mod compute;
+pub mod copy;
+pub mod host;
+pub mod qmd;
+pub mod usermode;
+
+/// Class numbers, as `ALLOC_OBJ_CTX` and `SET_OBJECT` take them. Header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ClassId {
+    /// `AMPERE_CHANNEL_GPFIFO_B`.
+    Host = 0xc76f,
+    /// `AMPERE_COMPUTE_B`.
+    Compute = 0xc7c0,
+    /// `AMPERE_DMA_COPY_B`.
+    Copy = 0xc7b5,
+}
+
+/// Marks methods that the host unit executes itself, whatever the subchannel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {}
+
+/// Marks methods of the compute engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compute {}
+
+/// Marks methods of the copy engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copy {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Host {}
+    impl Sealed for super::Compute {}
+    impl Sealed for super::Copy {}
+}
+
+/// A class that methods belong to.
+pub trait Class: sealed::Sealed + Sized + 'static {
+    /// The subchannel that its methods are written with. Fixed on the graphics runlist: 1 compute,
+    /// 4 copy; ignored for host methods. Manual, seen on hardware.
+    const SUBCHANNEL: u32;
+    /// Its number.
+    const ID: ClassId;
+    /// The methods of it that this crate names.
+    const METHODS: &'static [Method<Self>];
+}
+
+impl Class for Host {
+    const SUBCHANNEL: u32 = 0;
+    const ID: ClassId = ClassId::Host;
+    const METHODS: &'static [Method<Self>] = host::METHODS;
+}
+
+impl Class for Compute {
+    const SUBCHANNEL: u32 = 1;
+    const ID: ClassId = ClassId::Compute;
+    const METHODS: &'static [Method<Self>] = compute::METHODS;
+}
+
+impl Class for Copy {
+    const SUBCHANNEL: u32 = 4;
+    const ID: ClassId = ClassId::Copy;
+    const METHODS: &'static [Method<Self>] = copy::METHODS;
+}
+
+/// A method of class `C`: a register address that a push buffer writes.
+#[derive(Debug)]
+pub struct Method<C> {
+    address: u32,
+    name: &'static str,
+    class: PhantomData<C>,
+}
+
+impl<C> Clone for Method<C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> std::marker::Copy for Method<C> {}
+
+impl<C> Method<C> {
+    const fn new(address: u32, name: &'static str) -> Self {
+        assert!(address.is_multiple_of(4) && address < 1 << 14, "method addresses have 14 bits");
+        Self { address, name, class: PhantomData }
+    }
+
+    /// Byte address, a multiple of 4.
+    #[must_use]
+    pub const fn address(self) -> u32 {
+        self.address
+    }
+
+    /// NVIDIA's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+}
+
+impl<C> fmt::Display for Method<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// A range of bits in a 32-bit word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    high: u32,
+    low: u32,
+}
+
+impl Field {
+    pub(crate) const fn new(high: u32, low: u32) -> Self {
+        assert!(low <= high && high < 32, "a field lies within a word");
+        Self { high, low }
+    }
+
+    /// The largest value that fits.
+    #[must_use]
+    pub const fn max(self) -> u32 {
+        u32::MAX >> (31 - (self.high - self.low))
+    }
+
+    /// `value` at the field's place in an otherwise zero word.
+    ///
+    /// # Panics
+    /// When `value` does not fit: callers check against [`Field::max`] or have a type that fits.
+    #[must_use]
+    pub const fn put(self, value: u32) -> u32 {
+        assert!(value <= self.max(), "a value does not fit its field");
+        value << self.low
+    }
+
+    /// One or zero at the field's place.
+    #[must_use]
+    pub const fn flag(self, set: bool) -> u32 {
+        self.put(set as u32)
+    }
+
+    /// The field's value in `word`.
+    #[must_use]
+    pub const fn get(self, word: u32) -> u32 {
+        word >> self.low & self.max()
+    }
+
+    /// Whether any bit of the field is set in `word`.
+    #[must_use]
+    pub const fn is_set(self, word: u32) -> bool {
+        self.get(word) != 0
+    }
+
+    /// The field's bits in place.
+    #[must_use]
+    pub const fn mask(self) -> u32 {
+        self.max() << self.low
+    }
+}
+
+/// One defined name with its number or bits, for comparison with a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Definition {
+    /// The name in the header, without the class prefix.
+    pub name: &'static str,
+    /// What it stands for.
+    pub meaning: Meaning,
+}
+
+/// What a [`Definition`] stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// A method address or an encoded value.
+    Number(u32),
+    /// Bits `high:low`, of a word or of a multi-word structure.
+    Bits {
+        /// Highest bit.
+        high: u32,
+        /// Lowest bit.
+        low: u32,
+    },
+}
+
+impl Definition {
+    const fn number(name: &'static str, number: u32) -> Self {
+        Self { name, meaning: Meaning::Number(number) }
+    }
+
+    const fn field(name: &'static str, high: u32, low: u32) -> Self {
+        Self { name, meaning: Meaning::Bits { high, low } }
+    }
+}

@@ -1,0 +1,146 @@
+//! The kernel interface against tables that a C compiler extracted from the L4T headers.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use common::rows;
+use tegra::abi::{Layout, address_space, channel, ctrl, nvmap, tsg};
+
+const RELEASE: &str = "r36.4.3";
+
+/// Name, offset and size of each field of a C structure, and its own size.
+#[derive(Default)]
+struct CStruct {
+    size: usize,
+    fields: BTreeMap<String, (usize, usize)>,
+}
+
+fn structs(release: &str) -> BTreeMap<String, CStruct> {
+    let mut structs = BTreeMap::<String, CStruct>::new();
+    for [rel, _header, name, field, offset, size] in rows(include_str!("data/structs.csv")) {
+        if rel != release {
+            continue;
+        }
+        let entry = structs.entry(name.to_owned()).or_default();
+        let (offset, size) = (offset.parse().expect("offset"), size.parse().expect("size"));
+        if field.is_empty() {
+            entry.size = size;
+        } else {
+            entry.fields.insert(field.to_owned(), (offset, size));
+        }
+    }
+    structs
+}
+
+fn nodes() -> [&'static [(&'static str, u32, Layout)]; 5] {
+    [nvmap::REQUESTS, ctrl::REQUESTS, address_space::REQUESTS, tsg::REQUESTS, channel::REQUESTS]
+}
+
+fn assert_same(ours: &Layout, theirs: &BTreeMap<String, CStruct>) {
+    let c = theirs.get(ours.name).unwrap_or_else(|| panic!("no struct {}", ours.name));
+    assert_eq!(ours.size, c.size, "size of {}", ours.name);
+    for (name, offset, size) in ours.fields {
+        let name = name.trim_start_matches("r#");
+        assert_eq!(Some(&(*offset, *size)), c.fields.get(name), "{}.{name}", ours.name);
+    }
+    // Nothing that the header names may lie outside our fields.
+    for (name, (offset, size)) in &c.fields {
+        let covered = (*offset..offset + size)
+            .all(|byte| ours.fields.iter().any(|(_, at, len)| (*at..at + len).contains(&byte)));
+        assert!(covered, "{}.{name} is not covered", ours.name);
+    }
+}
+
+#[test]
+fn requests_and_arguments_equal_the_headers() {
+    let theirs: BTreeMap<_, _> = rows::<6>(include_str!("data/ioctls.csv"))
+        .into_iter()
+        .filter(|[rel, ..]| *rel == RELEASE)
+        .map(|[_, _, name, code, size, args]| (name, (code, size, args)))
+        .collect();
+    let structs = structs(RELEASE);
+    let mut seen = 0;
+    for (name, code, layout) in nodes().into_iter().flatten() {
+        let (their_code, their_size, their_struct) = theirs[name];
+        assert_eq!(format!("{code:#010x}"), their_code, "{name}");
+        assert_eq!(layout.size.to_string(), their_size, "{name}");
+        assert_eq!(layout.name, their_struct, "{name}");
+        assert_same(layout, &structs);
+        seen += 1;
+    }
+    assert_eq!(seen, 39);
+    assert_eq!(format!("{:#010x}", nvmap::FREE), theirs["NVMAP_IOC_FREE"].0);
+}
+
+#[test]
+fn nested_records_equal_the_headers() {
+    let structs = structs(RELEASE);
+    for layout in [
+        ctrl::Characteristics::LAYOUT,
+        ctrl::TimeSample::LAYOUT,
+        ctrl::EngineInfo::LAYOUT,
+        address_space::VaRegion::LAYOUT,
+        tsg::SmErrorState::LAYOUT,
+        channel::Notification::LAYOUT,
+    ] {
+        assert_same(&layout, &structs);
+    }
+}
+
+/// The differences that the module documentation names, and no others among our requests.
+#[test]
+fn r35_differs_where_the_documentation_says() {
+    let old: BTreeMap<_, _> = rows::<6>(include_str!("data/ioctls.csv"))
+        .into_iter()
+        .filter(|[rel, ..]| *rel == "r35.6")
+        .map(|[_, _, name, _, size, _]| (name, size))
+        .collect();
+    let ours: Vec<_> = nodes()
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, ..)| old.get_key_value(name))
+        .map(|(name, size)| (*name, *size))
+        .collect();
+    assert_eq!(ours, [("NVGPU_GPU_IOCTL_OPEN_TSG", "8"), ("NVGPU_IOCTL_CHANNEL_SETUP_BIND", "80")]);
+    assert_eq!(structs("r35.6")["nvgpu_gpu_characteristics"].size, 312);
+}
+
+#[test]
+fn the_kernel_writes_handles_over_the_size() {
+    let args = nvmap::Create64 { size64: 0x1_8000_0d3f };
+    assert_eq!(args.handle(), 0x8000_0d3f);
+    let args = nvmap::FromVa { size64: 0x8000_0d40, ..Default::default() };
+    assert_eq!(args.handle(), 0x8000_0d40);
+}
+
+#[test]
+fn cache_field_and_tag_of_the_allocation_flags() {
+    use nvmap::Caching;
+    assert_eq!(nvmap::alloc_flags(Caching::WriteCombined, 0x0900), 0x0900_0001);
+    assert_eq!(nvmap::alloc_flags(Caching::InnerCacheable, 0xffff), 0xffff_0002);
+}
+
+#[test]
+fn notifier_codes() {
+    use channel::ErrorCode;
+    assert_eq!(ErrorCode::from_info32(31), ErrorCode::MmuFault);
+    assert_eq!(ErrorCode::from_info32(13), ErrorCode::GrException);
+    assert_eq!(ErrorCode::from_info32(99), ErrorCode::Other(99));
+}
+
+/// A device that does not know a request answers as a Tegra node answers an unknown one.
+#[test]
+fn an_unknown_request_is_enotty() {
+    let null = File::open("/dev/null").unwrap();
+    let mut args = ctrl::GetGpuTime { gpu_timestamp: 7, reserved: 0 };
+    // SAFETY: /dev/null has no requests and reads nothing.
+    let result = unsafe { ctrl::GET_GPU_TIME.call(null.as_fd(), &mut args) };
+    assert_eq!(result, Err(nix::errno::Errno::ENOTTY));
+    assert_eq!(args.gpu_timestamp, 7);
+    // SAFETY: as above.
+    let result = unsafe { nvmap::free(null.as_fd(), 0x8000_0001) };
+    assert_eq!(result, Err(nix::errno::Errno::ENOTTY));
+}
