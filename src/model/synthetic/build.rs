@@ -72,20 +72,23 @@ enum Weights<'a> {
 
 impl Weights<'_> {
     /// Of a tensor of a large model. A matrix keeps the size of what goes through it; what a layer
-    /// adds to the residual is smaller, so that the residual grows to about 1 over all layers;
-    /// logits get a deviation of 2.
+    /// adds to the residual is smaller, so that the residual grows to about 1 over all layers,
+    /// well above the embedding in it (else the tied output would repeat the last token); logits
+    /// get a deviation of 2. Attention adds less than the feed-forward part: it averages,
+    /// so what the positions have in common would grow from layer to layer until every position
+    /// says the same.
     fn of(shape: &Shape, tensor: &Tensor) -> Self {
         let row = tensor.shape.last().copied().unwrap_or(1) as f32;
         let (mean, deviation) = match tensor.role {
             Role::RopeFactors => return Self::Owned(shape.rope_factors()),
+            Role::Norm if tensor.name == "output_norm.weight" => (2.0, 0.1),
             Role::Norm => (1.0, 0.1),
-            Role::Embedding => (0.0, 2.0 / row.sqrt()),
+            Role::Embedding => (0.0, 1.0 / row.sqrt()),
             Role::Query | Role::Key | Role::Value | Role::Gate | Role::Up => {
                 (0.0, 1.0 / row.sqrt())
             }
-            Role::AttentionOutput | Role::Down => {
-                (0.0, 1.0 / (row * 2.0 * shape.layers as f32).sqrt())
-            }
+            Role::Down => (0.0, 1.0 / (row * shape.layers as f32).sqrt()),
+            Role::AttentionOutput => (0.0, 0.25 / (row * shape.layers as f32).sqrt()),
         };
         Self::Noise { key: key(&format!("{} {}", shape.name, tensor.name)), mean, deviation }
     }
