@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod config;
 pub mod control;
+pub mod daemon;
 pub mod device;
 pub mod engine;
 pub mod gguf;

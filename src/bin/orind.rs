@@ -1,2 +1,7 @@
 //! `orind`: the daemon.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    orind::daemon::main(std::env::args_os())
+}

@@ -637,7 +637,7 @@ pub struct ChatChunk {
 }
 
 /// What is new in a chat's stream.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChatChunkChoice {
     /// 0.
     pub index: usize,

@@ -1,0 +1,121 @@
+//! Errors as HTTP answers: one JSON shape, a status, a code for programs, a hint for people.
+
+use axum::Json;
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use crate::control::api::{ErrorBody, ErrorDetail};
+use crate::engine::{GenerateError, LoadError};
+
+/// An answer that is not a success.
+#[derive(Clone, Debug)]
+pub(super) struct Error {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    hint: Option<String>,
+    param: Option<String>,
+    retry_after: Option<u64>,
+}
+
+impl Error {
+    pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into(), hint: None, param: None, retry_after: None }
+    }
+
+    /// A value that is not allowed, in the field `param`.
+    pub(super) fn value(param: impl Into<String>, message: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::BAD_REQUEST, "invalid_value", message);
+        Self { param: Some(param.into()), ..error }
+    }
+
+    /// A fault of the daemon.
+    pub(super) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
+            .hint("this is a bug in orind; its log says more")
+    }
+
+    pub(super) fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    pub(super) fn param(self, param: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), ..self }
+    }
+
+    /// The body of the answer.
+    pub(super) fn body(&self) -> ErrorBody {
+        let kind = match self.status.as_u16() {
+            429 => "rate_limit_error",
+            400..500 => "invalid_request_error",
+            _ => "server_error",
+        };
+        ErrorBody {
+            error: ErrorDetail {
+                code: self.code.to_owned(),
+                message: self.message.clone(),
+                hint: self.hint.clone(),
+                kind: kind.to_owned(),
+                param: self.param.clone(),
+            },
+        }
+    }
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+impl From<GenerateError> for Error {
+    fn from(error: GenerateError) -> Self {
+        let message = error.to_string();
+        match error {
+            GenerateError::NoModel => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_model", "no model is loaded")
+                    .hint("load one with `orinctl load MODEL` or POST /orin/v1/models")
+            }
+            GenerateError::QueueFull { retry_after, .. } => Self {
+                retry_after: Some(retry_after.as_secs().max(1)),
+                ..Self::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message)
+            }
+            .hint("wait as long as Retry-After says, or raise queue_limit in the configuration"),
+            GenerateError::TooLong { .. } => {
+                Self::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message)
+            }
+            GenerateError::Invalid { field, .. } => Self::value(field, message),
+            GenerateError::Stopping => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message)
+            }
+            GenerateError::Device(_) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)
+                    .hint("the daemon's log says more; `orinctl status` shows what it is doing")
+            }
+        }
+    }
+}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        let message = error.to_string();
+        match error {
+            LoadError::OutOfMemory(_) => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "out_of_memory", message)
+                    .hint("lower slots, context or prefill_chunk, or take a smaller model")
+            }
+            LoadError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, "model_not_found", message)
+                .hint("`orinctl models` lists what can be loaded by name"),
+            LoadError::Invalid(_) => Self::new(StatusCode::BAD_REQUEST, "invalid_model", message),
+            LoadError::Stopping => Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message),
+            LoadError::Device(_) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)
+            }
+        }
+    }
+}

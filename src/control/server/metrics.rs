@@ -1,0 +1,127 @@
+//! What Prometheus sees: counted here as it happens, or read from the engine when asked.
+
+use std::fmt;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use super::status;
+use crate::engine::{Handle, State};
+use crate::telemetry::memory;
+
+/// One answered request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answer {
+    method: &'static str,
+    route: String,
+    status: u16,
+}
+
+/// All metrics.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    registry: Registry,
+    answers: Family<Answer, Counter>,
+    first_token: Histogram,
+    inter_token: Histogram,
+}
+
+/// The content type of [`Metrics::text`].
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+impl Metrics {
+    pub(super) fn new(engine: Handle) -> Self {
+        let mut registry = Registry::with_prefix("orind");
+        let build = Info::new(vec![("version", super::VERSION)]);
+        registry.register("build", "The build that runs", build);
+        let answers = Family::default();
+        let help = "HTTP requests answered, by route and status";
+        registry.register("http_requests", help, answers.clone());
+        let first_token = Histogram::new(exponential_buckets(0.005, 2.0, 14));
+        let help = "Time from a request's arrival to its first token";
+        registry.register("time_to_first_token_seconds", help, first_token.clone());
+        let inter_token = Histogram::new(exponential_buckets(0.001, 2.0, 12));
+        let help = "Time between two tokens of one generation";
+        registry.register("inter_token_seconds", help, inter_token.clone());
+        registry.register_collector(Box::new(EngineMetrics(engine)));
+        Self { registry, answers, first_token, inter_token }
+    }
+
+    pub(super) fn answered(&self, method: &'static str, route: &str, status: u16) {
+        let answer = Answer { method, route: route.to_owned(), status };
+        self.answers.get_or_create(&answer).inc();
+    }
+
+    pub(super) fn first_token(&self, time: Duration) {
+        self.first_token.observe(time.as_secs_f64());
+    }
+
+    pub(super) fn inter_token(&self, time: Duration) {
+        self.inter_token.observe(time.as_secs_f64());
+    }
+
+    /// All of it in the OpenMetrics text format.
+    pub(super) fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+/// Reads the engine and the process when scraped.
+struct EngineMetrics(Handle);
+
+impl fmt::Debug for EngineMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EngineMetrics")
+    }
+}
+
+impl Collector for EngineMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let now = self.0.snapshot();
+        for (name, help, value) in [
+            ("prompt_tokens", "Prompt tokens evaluated", now.prompt_tokens),
+            ("completion_tokens", "Tokens generated", now.completion_tokens),
+            ("generations", "Generations finished, whatever the reason", now.requests),
+            ("generation_failures", "Generations refused or failed", now.failures),
+            ("device_steps", "Steps submitted to the device", now.steps),
+        ] {
+            let counter = ConstCounter::new(value);
+            counter.encode(encoder.encode_descriptor(
+                name,
+                help,
+                None,
+                counter.metric_type(),
+            )?)?;
+        }
+        let model = status::loaded(&now.state);
+        let device = model.map(|m| m.memory.device).unwrap_or_default();
+        let ready = matches!(now.state, State::Ready(_));
+        for (name, help, value) in [
+            ("ready", "1 when generations are served", u64::from(ready)),
+            ("active_requests", "Generations being served", now.active as u64),
+            ("queued_requests", "Generations waiting for a slot", now.queued as u64),
+            (
+                "slots",
+                "Generations that can be served at once",
+                model.map_or(0, |m| m.slots as u64),
+            ),
+            ("weights_bytes", "Memory of the weights", device.weights),
+            ("kv_bytes", "Memory of the KV cache", device.state),
+            ("activations_bytes", "Memory of the activations", device.activations),
+            ("resident_bytes", "Resident set of the process", memory::resident().unwrap_or(0)),
+        ] {
+            let gauge = ConstGauge::<u64>::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        Ok(())
+    }
+}

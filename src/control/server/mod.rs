@@ -1,0 +1,265 @@
+//! The server: routes, limits, and the life of connections.
+//!
+//! What a request means is in the modules below; they reach the engine only through [`App`]. When a
+//! client goes away its connection ends, and with it everything that was done for it.
+
+mod body;
+mod error;
+mod events;
+mod generation;
+mod metrics;
+mod openai;
+mod own;
+pub mod socket;
+mod status;
+
+use std::hash::{BuildHasher, RandomState};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::Router;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use futures_util::FutureExt;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use self::error::Error;
+use self::metrics::Metrics;
+use super::api::route;
+use crate::config::Config;
+use crate::engine::{Handle, LoadError, LoadEvent, LoadSpec};
+
+/// Version of the daemon.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Bytes of a request's head at most; hyper answers 431 beyond.
+const MAX_HEAD: usize = 64 << 10;
+
+/// How long the writing of a refusal may take.
+const REFUSAL: Duration = Duration::from_secs(1);
+
+/// What every request needs.
+pub struct App {
+    engine: Handle,
+    config: Config,
+    metrics: Metrics,
+    started: Instant,
+    last_load: Mutex<Option<Result<SystemTime, LoadError>>>,
+}
+
+impl App {
+    /// An application that serves `engine`. `config` has been checked.
+    #[must_use]
+    pub fn new(engine: Handle, config: Config) -> Arc<Self> {
+        let metrics = Metrics::new(engine.clone());
+        let started = Instant::now();
+        Arc::new(Self { engine, config, metrics, started, last_load: Mutex::new(None) })
+    }
+
+    /// Loads a model; the load goes on when nobody listens to its events. Needs a tokio runtime.
+    pub fn load(self: &Arc<Self>, spec: LoadSpec) -> UnboundedReceiver<LoadEvent> {
+        tracing::info!(model = spec.model, "loading");
+        let mut events = self.engine.load(spec);
+        let (forward, receiver) = unbounded_channel();
+        let app = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut over = false;
+            while let Some(event) = events.recv().await {
+                match &event {
+                    LoadEvent::Progress { .. } => {}
+                    LoadEvent::Loaded(_) => {
+                        app.loaded(Ok(SystemTime::now()));
+                        over = true;
+                    }
+                    LoadEvent::Failed(error) => {
+                        app.loaded(Err(error.clone()));
+                        over = true;
+                    }
+                }
+                let _ = forward.send(event);
+            }
+            if !over {
+                let _ = forward.send(LoadEvent::Failed(LoadError::Stopping));
+            }
+        });
+        receiver
+    }
+
+    fn loaded(&self, result: Result<SystemTime, LoadError>) {
+        *self.last_load.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    }
+
+    fn last_load(&self) -> Option<Result<SystemTime, LoadError>> {
+        self.last_load.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Why the last load failed, if it did.
+    fn last_error(&self) -> Option<Error> {
+        Some(self.last_load()?.err()?.into())
+    }
+
+    /// When the last load succeeded, if it did.
+    fn loaded_at(&self) -> Option<SystemTime> {
+        self.last_load()?.ok()
+    }
+}
+
+/// Random enough for ids and for seeds that nobody chose: two requests do not share one.
+fn unique() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    RandomState::new().hash_one(NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route(route::HEALTH, get(own::health))
+        .route(route::METRICS, get(own::metrics))
+        .route(route::STATUS, get(own::status))
+        .route(route::MODELS, get(own::models).post(own::load).delete(own::unload))
+        .route(route::BENCH, post(own::bench))
+        .route(route::OPENAI_MODELS, get(openai::models))
+        .route(route::COMPLETIONS, post(openai::completions))
+        .route(route::CHAT, post(openai::chat))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), observe))
+        .with_state(app)
+}
+
+async fn not_found(uri: Uri) -> Error {
+    let message = format!("there is no route {}", uri.path());
+    Error::new(StatusCode::NOT_FOUND, "route_not_found", message)
+        .hint("docs/api.md lists the routes; GET /orin/v1/status is a good start")
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> Error {
+    let message = format!("{} does not take {method}", uri.path());
+    Error::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+        .hint("the header Allow says which methods it takes")
+}
+
+/// Counts and logs every answer, and turns a panic into one.
+async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let method = match *request.method() {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    };
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let path = path.as_ref().map_or("other", MatchedPath::as_str);
+    let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let response = answer.unwrap_or_else(|_| Error::internal("the request failed").into_response());
+    let status = response.status();
+    app.metrics.answered(method, path, status.as_u16());
+    let ms = started.elapsed().as_millis() as u64;
+    if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
+        tracing::warn!(method, path, status = status.as_u16(), ms, "request failed");
+    } else {
+        tracing::debug!(method, path, status = status.as_u16(), ms, "request");
+    }
+    response
+}
+
+/// Connections that are still open.
+#[derive(Debug)]
+pub struct Connections(JoinSet<()>);
+
+impl Connections {
+    /// Lets every connection finish what it is answering, for `limit` at most; then cuts them.
+    pub async fn drain(mut self, limit: Duration) {
+        let all = async { while self.0.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(limit, all).await;
+    }
+}
+
+/// Serves until `stop` is cancelled. Then the socket no longer accepts, idle connections are closed
+/// and busy ones close after their answer.
+pub async fn serve(listener: UnixListener, app: Arc<App>, stop: CancellationToken) -> Connections {
+    let router = router(Arc::clone(&app));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stop.cancelled() => return Connections(connections),
+            Some(ended) = connections.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a connection panicked");
+                }
+                continue;
+            }
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) if connections.len() < app.config.max_connections => {
+                let timeout = app.config.request_timeout();
+                connections.spawn(connection(stream, router.clone(), timeout, stop.clone()));
+            }
+            Ok((stream, _)) => {
+                connections.spawn(refuse(stream, app.config.max_connections));
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: give connections time to end.
+                tracing::warn!(%error, "accepting a connection failed");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn connection(
+    stream: UnixStream,
+    router: Router,
+    timeout: Duration,
+    stop: CancellationToken,
+) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(timeout)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// Answers one connection too many without reading from it.
+async fn refuse(mut stream: UnixStream, limit: usize) {
+    let message = format!("{limit} connections are open, which is the limit");
+    let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message)
+        .hint("close idle connections, or raise max_connections in the configuration");
+    // Strings only: always valid JSON.
+    let body = serde_json::to_string(&error.body()).unwrap_or_default();
+    let head = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\nretry-after: 1\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    let write = async {
+        stream.write_all((head + &body).as_bytes()).await?;
+        stream.shutdown().await
+    };
+    let _ = tokio::time::timeout(REFUSAL, write).await;
+}

@@ -1,0 +1,260 @@
+//! `/v1/completions`: one or several prompts, as text or as token ids.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::sse;
+use axum::response::{IntoResponse, Response};
+use futures_util::future::ready;
+use futures_util::stream::{self, StreamExt};
+
+use super::logprobs::{self, Offset};
+use super::params;
+use super::{add_usage, fingerprint, finish_reason, seconds, timings};
+use crate::control::api;
+use crate::control::server::body::JsonBody;
+use crate::control::server::error::Error;
+use crate::control::server::{App, events, generation, unique};
+use crate::engine::{Event, Finished, Request, Text, TokenLogprobs};
+use crate::tokenizer::{self, Specials};
+
+/// Prompts of one request at most.
+const PROMPTS: usize = 64;
+
+pub(in crate::control::server) async fn completions(
+    State(app): State<Arc<App>>,
+    JsonBody(request): JsonBody<api::CompletionRequest>,
+) -> Result<Response, Error> {
+    params::refuse(&request.other)?;
+    let target = params::target(&app, request.model.as_deref())?;
+    let echo = request.echo.unwrap_or(false);
+    let alternatives = request.logprobs.map(|n| params::alternatives("logprobs", n)).transpose()?;
+    let template = Request {
+        prompt: Vec::new(),
+        max_tokens: 0,
+        sampling: params::sampling(
+            request.temperature,
+            request.top_p,
+            request.top_k,
+            request.seed,
+        )?,
+        stop: params::stops(request.stop)?,
+        ignore_end: request.ignore_eos.unwrap_or(false),
+        logprobs: alternatives,
+        prompt_logprobs: alternatives.is_some() && echo,
+    };
+    let prompts = tokenise(Arc::clone(&target.text), request.prompt).await?;
+
+    let mut choices = Vec::with_capacity(prompts.len());
+    let mut requests = Vec::with_capacity(prompts.len());
+    for (index, prompt) in prompts.into_iter().enumerate() {
+        let wants_logprobs = alternatives.is_some();
+        let text = (echo || wants_logprobs).then(|| prompt.text(&target.text));
+        let before = if echo { 0 } else { text.as_deref().map_or(0, |text| text.chars().count()) };
+        choices.push(Choice {
+            index,
+            echo: text.filter(|_| echo),
+            offset: Offset(before),
+            wants_logprobs,
+            text: Arc::clone(&target.text),
+        });
+        let room = target.info.context;
+        let max_tokens = params::max_tokens(request.max_tokens, prompt.ids.len(), room);
+        requests.push(Request { prompt: prompt.ids, max_tokens, ..template.clone() });
+    }
+    let mut generations = generation::start(&app, requests)?;
+    let head = api::Completion {
+        id: format!("cmpl-{:016x}", unique()),
+        object: "text_completion".into(),
+        created: seconds(SystemTime::now()),
+        model: target.info.id,
+        system_fingerprint: fingerprint(),
+        choices: Vec::new(),
+        usage: None,
+        timings: None,
+    };
+
+    if request.stream.unwrap_or(false) {
+        let stream = Streaming {
+            head,
+            left: choices.len(),
+            choices,
+            include_usage: request.stream_options.is_some_and(|o| o.include_usage),
+            usage: api::Usage::default(),
+            over: false,
+        };
+        let parts =
+            generations.scan(stream, |stream, (index, event)| ready(stream.step(index, event)));
+        return Ok(events::answer(parts.flat_map(stream::iter)));
+    }
+
+    let mut answer = head;
+    let mut usage = api::Usage::default();
+    answer.choices = choices.iter().map(Choice::empty).collect();
+    while let Some((index, event)) = generations.next().await {
+        let pair = choices.get_mut(index).zip(answer.choices.get_mut(index));
+        let Some((choice, whole)) = pair else { continue };
+        let (part, finished) = choice.take(event)?;
+        whole.text.push_str(&part.text);
+        logprobs::append(&mut whole.logprobs, part.logprobs);
+        whole.finish_reason = part.finish_reason;
+        if let Some(finished) = finished {
+            add_usage(&mut usage, &finished);
+            answer.timings = (choices.len() == 1).then(|| timings(&finished));
+        }
+    }
+    answer.usage = Some(usage);
+    Ok(Json(answer).into_response())
+}
+
+/// A prompt ready for the engine.
+struct Prompt {
+    ids: Vec<u32>,
+    /// As given; `None` when ids were given.
+    given: Option<String>,
+}
+
+impl Prompt {
+    fn text(&self, text: &Text) -> String {
+        self.given.clone().unwrap_or_else(|| text.tokenizer.decode(&self.ids))
+    }
+}
+
+/// Token ids of all prompts. Ids are taken as they are; text gets BOS where the model wants it.
+async fn tokenise(text: Arc<Text>, prompt: api::Prompt) -> Result<Vec<Prompt>, Error> {
+    let count = match &prompt {
+        api::Prompt::Text(_) | api::Prompt::Ids(_) => 1,
+        api::Prompt::Texts(many) => many.len(),
+        api::Prompt::IdLists(many) => many.len(),
+    };
+    if count > PROMPTS {
+        let message = format!("prompt: has {count} prompts, at most {PROMPTS} are allowed");
+        return Err(Error::value("prompt", message));
+    }
+    let ids = |ids| Prompt { ids, given: None };
+    let prompts = match prompt {
+        api::Prompt::Text(one) => encode(text, vec![one]).await?,
+        api::Prompt::Texts(many) => encode(text, many).await?,
+        api::Prompt::Ids(one) => vec![ids(one)],
+        api::Prompt::IdLists(many) => many.into_iter().map(ids).collect(),
+    };
+    if prompts.is_empty() || prompts.iter().any(|prompt| prompt.ids.is_empty()) {
+        return Err(Error::value("prompt", "prompt: has no tokens; at least one is needed"));
+    }
+    Ok(prompts)
+}
+
+async fn encode(text: Arc<Text>, texts: Vec<String>) -> Result<Vec<Prompt>, Error> {
+    // A long prompt takes a while: not on a thread that serves others.
+    let encoded = tokio::task::spawn_blocking(move || {
+        let encode = |given: String| {
+            let ids = text.tokenizer.encode(&given, Specials::Parse, true)?;
+            Ok(Prompt { ids, given: Some(given) })
+        };
+        texts.into_iter().map(encode).collect::<Result<Vec<_>, tokenizer::Error>>()
+    });
+    encoded
+        .await
+        .map_err(|e| Error::internal(format!("the tokeniser failed: {e}")))?
+        .map_err(|e| Error::value("prompt", format!("prompt: {e}")))
+}
+
+/// The answer to one prompt, as it is made.
+struct Choice {
+    index: usize,
+    /// The prompt, until it has been sent.
+    echo: Option<String>,
+    offset: Offset,
+    wants_logprobs: bool,
+    text: Arc<Text>,
+}
+
+impl Choice {
+    fn empty(&self) -> api::CompletionChoice {
+        api::CompletionChoice {
+            index: self.index,
+            text: String::new(),
+            logprobs: None,
+            finish_reason: None,
+        }
+    }
+
+    /// What an event adds to the answer, and the end if this is it.
+    fn take(&mut self, event: Event) -> Result<(api::CompletionChoice, Option<Finished>), Error> {
+        let mut part = self.empty();
+        part.text = self.echo.take().unwrap_or_default();
+        match event {
+            Event::Prompt(tokens) => part.logprobs = self.logprobs(&tokens),
+            Event::Token(token) => {
+                part.text.push_str(&token.text);
+                part.logprobs = self.logprobs(token.logprobs.as_slice());
+            }
+            Event::Finished(finished) => {
+                part.text.push_str(&finished.text);
+                part.finish_reason = Some(finish_reason(&finished)?.into());
+                return Ok((part, Some(finished)));
+            }
+            Event::Failed(error) => return Err(error.into()),
+        }
+        Ok((part, None))
+    }
+
+    fn logprobs(&mut self, tokens: &[TokenLogprobs]) -> Option<api::CompletionLogprobs> {
+        self.wants_logprobs.then(|| {
+            let mut lists = api::CompletionLogprobs::default();
+            for at in tokens {
+                let shown = !self.text.tokenizer.is_control(at.token.id);
+                self.offset.add(&mut lists, at, shown);
+            }
+            lists
+        })
+    }
+}
+
+/// An answer in parts.
+struct Streaming {
+    head: api::Completion,
+    choices: Vec<Choice>,
+    /// Choices not yet finished.
+    left: usize,
+    include_usage: bool,
+    usage: api::Usage,
+    over: bool,
+}
+
+impl Streaming {
+    /// The events to send for one event of the engine; `None` ends the stream.
+    fn step(&mut self, index: usize, event: Event) -> Option<Vec<sse::Event>> {
+        if self.over {
+            return None;
+        }
+        let (part, finished) = match self.choices.get_mut(index)?.take(event) {
+            Ok(taken) => taken,
+            Err(error) => {
+                self.over = true;
+                return Some(vec![events::error(&error)]);
+            }
+        };
+        if part.text.is_empty() && part.logprobs.is_none() && finished.is_none() {
+            return Some(Vec::new());
+        }
+        let mut chunk = api::Completion { choices: vec![part], ..self.head.clone() };
+        let Some(finished) = finished else { return Some(vec![events::data(&chunk)]) };
+
+        add_usage(&mut self.usage, &finished);
+        chunk.timings = (self.choices.len() == 1).then(|| timings(&finished));
+        let mut out = vec![events::data(&chunk)];
+        self.left -= 1;
+        if self.left == 0 {
+            if self.include_usage {
+                let usage = api::Completion { usage: Some(self.usage), ..self.head.clone() };
+                out.push(events::data(&usage));
+            }
+            out.push(events::done());
+            self.over = true;
+        }
+        Some(out)
+    }
+}

@@ -1,0 +1,228 @@
+//! What the two generating routes have in common: which model, how tokens are chosen, when to stop,
+//! and what is refused because it cannot be honoured.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use serde_json::{Map, Value};
+
+use crate::control::api;
+use crate::control::server::error::Error;
+use crate::control::server::{App, unique};
+use crate::engine::{GenerateError, ModelInfo, Request, State, Text};
+use crate::plan::sample::Sampling;
+
+/// How tokens are chosen when the request does not say: llama.cpp's defaults, which users of local
+/// models are used to.
+const DEFAULT: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 0 };
+
+/// Stop texts of one request at most.
+const STOPS: usize = 16;
+/// Bytes of one stop text at most.
+const STOP_BYTES: usize = 1024;
+
+/// The model that answers.
+pub(super) struct Target {
+    pub(super) text: Arc<Text>,
+    pub(super) info: Box<ModelInfo>,
+}
+
+/// The loaded model, if it is the one that was asked for.
+pub(super) fn target(app: &App, wanted: Option<&str>) -> Result<Target, Error> {
+    let info = match app.engine.snapshot().state {
+        State::Ready(info) | State::Exclusive { model: info, .. } => info,
+        State::Loading { model, progress } => {
+            let message = format!("{model} is being loaded, {:.0} % done", progress * 100.0);
+            return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message)
+                .hint("try again when GET /health answers 200"));
+        }
+        State::Empty => return Err(GenerateError::NoModel.into()),
+        State::Stopping => return Err(GenerateError::Stopping.into()),
+    };
+    if let Some(wanted) = wanted.filter(|name| !name.is_empty() && *name != info.id) {
+        let message = format!("the model `{wanted}` is not loaded; `{}` is", info.id);
+        return Err(Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
+            .param("model")
+            .hint("name the loaded model or leave `model` out; `orinctl load` loads another"));
+    }
+    let text = app.engine.text().ok_or(GenerateError::Stopping)?;
+    Ok(Target { text, info })
+}
+
+/// Tokens to generate: as asked, or what the slot has room for.
+pub(super) fn max_tokens(asked: Option<u32>, prompt: usize, context: usize) -> u32 {
+    asked.unwrap_or_else(|| {
+        // With no room at all the engine refuses, and says why.
+        u32::try_from(context.saturating_sub(prompt).max(1)).unwrap_or(u32::MAX)
+    })
+}
+
+pub(super) fn sampling(
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<u32>,
+    seed: Option<i64>,
+) -> Result<Sampling, Error> {
+    let range = |name: &str, value: f32, low: f32, high: f32| {
+        if (low..=high).contains(&value) {
+            return Ok(value);
+        }
+        Err(Error::value(name, format!("{name}: is {value}, {low} to {high} are allowed")))
+    };
+    Ok(Sampling {
+        temperature: range("temperature", temperature.unwrap_or(DEFAULT.temperature), 0.0, 2.0)?,
+        top_p: range("top_p", top_p.unwrap_or(DEFAULT.top_p), 0.0, 1.0)?,
+        top_k: top_k.unwrap_or(DEFAULT.top_k),
+        seed: seed.map_or_else(unique, i64::cast_unsigned),
+    })
+}
+
+pub(super) fn stops(stop: Option<api::Stop>) -> Result<Vec<String>, Error> {
+    let stops = match stop {
+        None => Vec::new(),
+        Some(api::Stop::One(one)) => vec![one],
+        Some(api::Stop::Many(many)) => many,
+    };
+    if stops.len() > STOPS {
+        let message = format!("stop: has {} texts, at most {STOPS} are allowed", stops.len());
+        return Err(Error::value("stop", message));
+    }
+    match stops.iter().map(String::len).find(|len| !(1..=STOP_BYTES).contains(len)) {
+        Some(len) => {
+            let message = format!("stop: a text has {len} bytes, 1 to {STOP_BYTES} are allowed");
+            Err(Error::value("stop", message))
+        }
+        None => Ok(stops),
+    }
+}
+
+/// A number of alternatives per token.
+pub(super) fn alternatives(name: &'static str, asked: u32) -> Result<u8, Error> {
+    let most = Request::MAX_LOGPROBS;
+    let number = u8::try_from(asked).ok().filter(|n| *n <= most);
+    number.ok_or_else(|| Error::value(name, format!("{name}: is {asked}, 0 to {most} are allowed")))
+}
+
+/// A field that would change the answer and cannot be honoured, the values that change nothing, and
+/// what to do instead.
+type Refused = (&'static str, fn(&Value) -> bool, &'static str);
+
+fn nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(on) => !on,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+fn one(value: &Value) -> bool {
+    value.is_null() || value.as_f64() == Some(1.0)
+}
+
+fn text_format(value: &Value) -> bool {
+    value.is_null() || value.get("type").is_some_and(|kind| kind == "text")
+}
+
+fn text_only(value: &Value) -> bool {
+    nothing(value) || value.as_array().is_some_and(|list| list.iter().all(|m| m == "text"))
+}
+
+const REFUSED: [Refused; 22] = [
+    ("n", one, "send several requests; they are served side by side"),
+    ("best_of", one, "send several requests with `logprobs` and choose"),
+    ("use_beam_search", nothing, "leave it out"),
+    ("suffix", nothing, "put the model's fill-in-the-middle tokens into the prompt"),
+    ("tools", nothing, "describe the tools in the system message and parse the answer"),
+    ("functions", nothing, "describe the functions in the system message and parse the answer"),
+    ("response_format", text_format, "ask for the format in the prompt and check the answer"),
+    ("grammar", nothing, "ask for the format in the prompt and check the answer"),
+    ("json_schema", nothing, "ask for the format in the prompt and check the answer"),
+    ("logit_bias", nothing, "leave it out"),
+    ("presence_penalty", nothing, "leave it out or send 0"),
+    ("frequency_penalty", nothing, "leave it out or send 0"),
+    ("repeat_penalty", one, "leave it out or send 1"),
+    ("repetition_penalty", one, "leave it out or send 1"),
+    ("min_p", nothing, "use top_p or top_k"),
+    ("typical_p", one, "use top_p or top_k"),
+    ("mirostat", nothing, "use top_p or top_k"),
+    ("min_tokens", nothing, "leave it out"),
+    ("stop_token_ids", nothing, "use `stop` with the token's text"),
+    ("n_predict", nothing, "use max_tokens"),
+    ("modalities", text_only, "only text is possible"),
+    ("audio", nothing, "only text is possible"),
+];
+
+/// Longest value that an error repeats.
+const SHOWN: usize = 40;
+
+/// Refuses known fields that cannot be honoured. Fields that nobody knows are ignored, as OpenAI's
+/// clients expect.
+pub(super) fn refuse(other: &Map<String, Value>) -> Result<(), Error> {
+    let asked = |(name, neutral, _): &Refused| other.get(*name).is_some_and(|v| !neutral(v));
+    let Some((name, _, hint)) = REFUSED.into_iter().find(asked) else { return Ok(()) };
+    let value = other.get(name).map(Value::to_string).filter(|value| value.len() <= SHOWN);
+    let message = match value {
+        Some(value) => format!("{name}: is {value}, which is not supported"),
+        None => format!("{name}: is not supported"),
+    };
+    Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
+        .param(name)
+        .hint(hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn refused(other: &Value) -> Option<String> {
+        refuse(other.as_object().unwrap()).err().and_then(|e| e.body().error.param)
+    }
+
+    #[test]
+    fn neutral_values_pass_and_others_are_refused_by_name() {
+        let neutral = json!({
+            "n": 1, "tools": [], "logit_bias": null, "presence_penalty": 0.0,
+            "response_format": {"type": "text"}, "repeat_penalty": 1.0, "min_p": 0,
+            "modalities": ["text"], "suffix": "", "user": "me", "whatever": {"a": 1},
+        });
+        assert_eq!(refused(&neutral), None);
+        for (name, value) in [
+            ("n", json!(2)),
+            ("tools", json!([{"type": "function"}])),
+            ("response_format", json!({"type": "json_object"})),
+            ("logit_bias", json!({"5": -100})),
+            ("frequency_penalty", json!(0.5)),
+            ("repeat_penalty", json!(1.1)),
+            ("modalities", json!(["text", "audio"])),
+        ] {
+            assert_eq!(refused(&json!({name: value})).as_deref(), Some(name));
+        }
+    }
+
+    #[test]
+    fn ranges_are_named() {
+        let message = |e: Error| e.body().error.message;
+        assert_eq!(
+            message(sampling(Some(3.0), None, None, None).unwrap_err()),
+            "temperature: is 3, 0 to 2 are allowed"
+        );
+        assert!(sampling(None, Some(f32::NAN), None, None).is_err());
+        assert_eq!(sampling(Some(0.0), None, None, Some(-1)).unwrap().seed, u64::MAX);
+        let chosen = || sampling(None, None, None, None).unwrap().seed;
+        assert_ne!(chosen(), chosen());
+        assert!(alternatives("logprobs", 20).is_ok() && alternatives("logprobs", 21).is_err());
+        assert!(stops(Some(api::Stop::One(String::new()))).is_err());
+        assert!(stops(Some(api::Stop::Many(vec!["x".into(); 17]))).is_err());
+    }
+
+    #[test]
+    fn what_is_not_said_is_the_rest_of_the_slot() {
+        assert_eq!(max_tokens(None, 10, 64), 54);
+        assert_eq!(max_tokens(Some(0), 10, 64), 0);
+        assert_eq!(max_tokens(None, 64, 64), 1);
+    }
+}

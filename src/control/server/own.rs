@@ -1,0 +1,232 @@
+//! The daemon's own routes: health, metrics, status, models, bench.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, StreamExt};
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::body::JsonBody;
+use super::error::Error;
+use super::{App, events, metrics, status};
+use crate::bench;
+use crate::control::api;
+use crate::engine::{self, LoadEvent, LoadSpec};
+use crate::model::synthetic;
+
+/// How long an answer waits for a first event that may turn out to be an error, which then gets a
+/// status of its own instead of 200 and an `error` event.
+const SOON: Duration = Duration::from_secs(1);
+
+pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Health>, Error> {
+    let unavailable =
+        |code, message: String| Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, code, message));
+    match app.engine.snapshot().state {
+        engine::State::Ready(_) | engine::State::Exclusive { .. } => {
+            Ok(Json(api::Health { status: "ok".into() }))
+        }
+        engine::State::Loading { model, progress } => unavailable(
+            "loading",
+            format!("{model} is being loaded, {:.0} % done", progress * 100.0),
+        ),
+        engine::State::Empty => match app.last_error() {
+            Some(error) => unavailable(
+                "load_failed",
+                format!("the model could not be loaded: {}", error.body().error.message),
+            ),
+            None => Err(engine::GenerateError::NoModel.into()),
+        },
+        engine::State::Stopping => Err(engine::GenerateError::Stopping.into()),
+    }
+}
+
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Error> {
+    let text = app.metrics.text().map_err(|e| Error::internal(e.to_string()))?;
+    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+}
+
+pub(super) async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
+    Json(status::status(&app))
+}
+
+pub(super) async fn models(State(app): State<Arc<App>>) -> Json<api::Models> {
+    let loaded = status::loaded(&app.engine.snapshot().state).map(status::model);
+    let models_dir = app.config.models_dir.clone();
+    let dir = models_dir.clone();
+    // A directory may be slow to read; an unreadable one is an empty list.
+    let mut available = tokio::task::spawn_blocking(move || scan(&dir)).await.unwrap_or_default();
+    available.extend(synthetic::names().into_iter().map(|name| api::Available {
+        model: name,
+        bytes: None,
+        synthetic: true,
+    }));
+    Json(api::Models { loaded, models_dir, available })
+}
+
+/// The GGUF files of a directory; a split model counts once, by its first part.
+fn scan(dir: &Path) -> Vec<api::Available> {
+    let mut found: BTreeMap<String, (bool, u64)> = BTreeMap::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(stem) = name.strip_suffix(".gguf") else { continue };
+        // Follows links: models are often linked into place.
+        let Ok(meta) = fs::metadata(entry.path()) else { continue };
+        if !meta.is_file() {
+            continue;
+        }
+        let (first, is_first) = match split_part(stem) {
+            Some((base, part, of)) => (format!("{base}-00001-of-{of}"), part == "00001"),
+            None => (stem.to_owned(), true),
+        };
+        let model = found.entry(first).or_default();
+        model.0 |= is_first;
+        model.1 += meta.len();
+    }
+    found
+        .into_iter()
+        .filter(|(_, (loadable, _))| *loadable)
+        .map(|(model, (_, bytes))| api::Available { model, bytes: Some(bytes), synthetic: false })
+        .collect()
+}
+
+/// Takes `NAME-00002-of-00003` apart.
+fn split_part(stem: &str) -> Option<(&str, &str, &str)> {
+    let digits = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
+    let (rest, of) = stem.rsplit_once("-of-")?;
+    let (base, part) = rest.rsplit_once('-')?;
+    (digits(of) && digits(part)).then_some((base, part, of))
+}
+
+pub(super) async fn load(
+    State(app): State<Arc<App>>,
+    JsonBody(request): JsonBody<api::LoadRequest>,
+) -> Result<Response, Error> {
+    if request.model.is_empty() {
+        return Err(Error::value("model", "model: is empty; a file or `synthetic:NAME` is needed"));
+    }
+    let config = &app.config;
+    let mut events = app.load(LoadSpec {
+        model: config.resolve_model(&request.model),
+        backend: request.backend.unwrap_or_else(|| config.backend.clone()),
+        slots: request.slots.unwrap_or(config.slots),
+        context: request.context.unwrap_or(config.context),
+        prefill_chunk: request.prefill_chunk.unwrap_or(config.prefill_chunk),
+        threads: request.threads.unwrap_or(config.threads),
+    });
+    let first = tokio::time::timeout(SOON, events.recv()).await.ok().flatten();
+    if let Some(LoadEvent::Failed(error)) = first {
+        return Err(error.into());
+    }
+    let rest = stream::poll_fn(move |context| events.poll_recv(context));
+    Ok(events::answer(stream::iter(first).chain(rest).map(|event| match event {
+        LoadEvent::Progress { phase, done, total } => {
+            let progress = api::LoadProgress { phase: phase.into(), done, total };
+            events::named(api::event::PROGRESS, &progress)
+        }
+        LoadEvent::Loaded(info) => events::named(api::event::RESULT, &status::model(&info)),
+        LoadEvent::Failed(error) => events::error(&error.into()),
+    })))
+}
+
+pub(super) async fn unload(State(app): State<Arc<App>>) -> Json<api::Unloaded> {
+    Json(api::Unloaded { unloaded: app.engine.unload().await })
+}
+
+/// What a bench sends on its way.
+enum BenchEvent {
+    Progress(bench::Progress),
+    Done(Result<Box<bench::Report>, Error>),
+}
+
+pub(super) async fn bench(
+    State(app): State<Arc<App>>,
+    JsonBody(spec): JsonBody<bench::Spec>,
+) -> Result<Response, Error> {
+    spec.check()?;
+    let (sender, mut events) = unbounded_channel();
+    let progress = sender.clone();
+    let result = app.engine.exclusive("bench", move |core| {
+        // Nobody listens any more: break it off.
+        bench::run(core, &spec, &mut |step| match progress.send(BenchEvent::Progress(step)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        })
+    });
+    tokio::spawn(async move {
+        let result = match result.await {
+            Ok(Ok(Ok(report))) => Ok(Box::new(report)),
+            Ok(Ok(Err(error))) => Err(error.into()),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(engine::GenerateError::Stopping.into()),
+        };
+        // The client may have gone.
+        let _ = sender.send(BenchEvent::Done(result));
+    });
+    let first = tokio::time::timeout(SOON, events.recv()).await.ok().flatten();
+    if let Some(BenchEvent::Done(Err(error))) = first {
+        return Err(error);
+    }
+    let rest = stream::poll_fn(move |context| events.poll_recv(context));
+    Ok(events::answer(stream::iter(first).chain(rest).map(|event| match event {
+        BenchEvent::Progress(step) => events::named(api::event::PROGRESS, &step),
+        BenchEvent::Done(Ok(report)) => events::named(api::event::RESULT, &report),
+        BenchEvent::Done(Err(error)) => events::error(&error),
+    })))
+}
+
+impl From<bench::Error> for Error {
+    fn from(error: bench::Error) -> Self {
+        let message = error.to_string();
+        match error {
+            bench::Error::Invalid { field, .. } => Self::value(field, message),
+            bench::Error::TooLong { .. } => {
+                Self::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message)
+            }
+            bench::Error::TooManySequences { .. } => {
+                Self::new(StatusCode::BAD_REQUEST, "too_many_sequences", message)
+            }
+            bench::Error::Cancelled => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "cancelled", message)
+            }
+            bench::Error::Roof(_) | bench::Error::Engine(_) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "bench_failed", message)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_of_models() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, bytes) in [
+            ("b.gguf", 3),
+            ("a-00001-of-00002.gguf", 10),
+            ("a-00002-of-00002.gguf", 5),
+            ("lost-00002-of-00002.gguf", 5),
+            ("notes.txt", 1),
+        ] {
+            fs::write(dir.path().join(name), vec![0; bytes]).unwrap();
+        }
+        fs::create_dir(dir.path().join("d.gguf")).unwrap();
+        let entry = |model: &str, bytes| api::Available {
+            model: model.into(),
+            bytes: Some(bytes),
+            synthetic: false,
+        };
+        assert_eq!(scan(dir.path()), [entry("a-00001-of-00002", 15), entry("b", 3)]);
+        assert_eq!(scan(&dir.path().join("missing")), []);
+    }
+}

@@ -1,0 +1,86 @@
+//! The engine's state in the words of the API.
+
+use crate::control::api;
+use crate::engine::{ModelInfo, Snapshot, State};
+use crate::telemetry::memory;
+
+use super::App;
+
+/// The loaded model.
+pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
+    match state {
+        State::Ready(model) | State::Exclusive { model, .. } => Some(model),
+        State::Empty | State::Loading { .. } | State::Stopping => None,
+    }
+}
+
+/// Everything `GET /orin/v1/status` says.
+pub(super) fn status(app: &App) -> api::Status {
+    let now = app.engine.snapshot();
+    api::Status {
+        version: super::VERSION.into(),
+        pid: std::process::id(),
+        uptime_s: app.started.elapsed().as_secs_f64(),
+        model: loaded(&now.state).map(model),
+        requests: requests(&now, app.config.queue_limit),
+        memory: api::ProcessMemory {
+            resident: memory::resident(),
+            peak_resident: memory::peak_resident(),
+            available: memory::available(),
+        },
+        state: state(now.state, app),
+    }
+}
+
+fn state(state: State, app: &App) -> api::State {
+    match state {
+        State::Empty => api::State::Empty { last_error: app.last_error().map(|e| e.body().error) },
+        State::Loading { model, progress } => api::State::Loading { model, progress },
+        State::Ready(_) => api::State::Ready,
+        State::Exclusive { what, .. } => api::State::Exclusive { what },
+        State::Stopping => api::State::Stopping,
+    }
+}
+
+fn requests(now: &Snapshot, queue_limit: usize) -> api::Requests {
+    api::Requests {
+        active: now.active,
+        queued: now.queued,
+        queue_limit,
+        finished: now.requests,
+        failed: now.failures,
+        prompt_tokens: now.prompt_tokens,
+        completion_tokens: now.completion_tokens,
+        steps: now.steps,
+    }
+}
+
+/// A loaded model as the API shows it.
+pub(super) fn model(info: &ModelInfo) -> api::Model {
+    api::Model {
+        id: info.id.clone(),
+        name: info.name.clone(),
+        architecture: info.architecture.clone(),
+        file_type: info.file_type.clone(),
+        path: info.path.clone(),
+        synthetic: info.synthetic,
+        bytes: info.bytes,
+        parameters: info.parameters,
+        vocabulary: info.vocabulary,
+        context: info.context,
+        trained_context: info.trained_context,
+        slots: info.slots,
+        device: api::Device {
+            name: info.device.clone(),
+            description: info.device_description.clone(),
+            reason: info.device_reason.clone(),
+            threads: info.threads,
+        },
+        memory: api::DeviceMemory {
+            weights: info.memory.device.weights,
+            kv: info.memory.device.state,
+            activations: info.memory.device.activations,
+        },
+        load_s: info.load_time.as_secs_f64(),
+    }
+}
