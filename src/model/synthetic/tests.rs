@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use super::planted::Rule;
 use super::shape::Family;
 use super::*;
+use crate::tokenizer::{ChatTemplate, Message, Specials, Tokenizer, Vocabulary};
 
 fn generate(name: &str, dir: &Path) -> PathBuf {
     Spec::parse(name).unwrap().generate(dir, &mut |_, _| {}).unwrap()
@@ -297,6 +298,41 @@ fn vocabularies_are_whole() {
             assert!(vocabulary.tokens[id as usize].starts_with("<|"));
             assert_eq!(vocabulary.types[id as usize], 3);
         }
+    }
+}
+
+#[test]
+fn any_text_is_tokenised_and_comes_back() {
+    let dir = TempDir::new().unwrap();
+    for (model, template) in [
+        (
+            "tiny-llama",
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHello!<|eot_id|>\
+             <|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+        ("tiny-qwen3", "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"),
+    ] {
+        let path = generate(&format!("synthetic:{model}:q8_0"), dir.path());
+        let file = Gguf::open(path).unwrap();
+        let vocabulary = Vocabulary::from_metadata(file.metadata()).unwrap();
+        let chat = ChatTemplate::new(&vocabulary).unwrap();
+        let tokenizer = Tokenizer::new(vocabulary).unwrap();
+
+        let every_byte: String =
+            (0..0x500).chain(0x10_000..0x10_100).flat_map(char::from_u32).collect();
+        let english = "The house is on the hill, and 1234 people have seen it.\n\n    return 0;";
+        for text in [&every_byte, english] {
+            let ids = tokenizer.encode(text, Specials::Plain, false).unwrap();
+            assert_eq!(tokenizer.decode(&ids), text);
+        }
+        let count = tokenizer.encode(english, Specials::Plain, false).unwrap().len();
+        assert!(count < english.len() * 2 / 3, "{count} tokens for {} bytes", english.len());
+
+        let prompt = chat.render(&[Message::new("user", "Hello!")], true).unwrap();
+        assert_eq!(prompt, template);
+        let ids = tokenizer.encode(&prompt, Specials::Parse, true).unwrap();
+        let special = ids.iter().filter(|id| tokenizer.is_control(**id)).count();
+        assert_eq!(special, prompt.matches("<|").count(), "each once, BOS included");
     }
 }
 
