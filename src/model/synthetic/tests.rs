@@ -319,7 +319,7 @@ fn any_text_is_tokenised_and_comes_back() {
         let tokenizer = Tokenizer::new(vocabulary).unwrap();
 
         let every_byte: String =
-            (0..0x500).chain(0x10_000..0x10_100).flat_map(char::from_u32).collect();
+            (0..0x500).chain(0x10_000..0x10_100).filter_map(char::from_u32).collect();
         let english = "The house is on the hill, and 1234 people have seen it.\n\n    return 0;";
         for text in [&every_byte, english] {
             let ids = tokenizer.encode(text, Specials::Plain, false).unwrap();
