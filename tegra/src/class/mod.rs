@@ -124,7 +124,7 @@ mod sealed {
 }
 
 /// A class that methods belong to.
-pub trait Class: sealed::Sealed + Sized + 'static {
+pub trait Class: sealed::Sealed + std::marker::Copy + 'static {
     /// The subchannel that its methods are written with. Fixed on the graphics runlist: 1 compute,
     /// 4 copy; ignored for host methods. Manual, seen on hardware.
     const SUBCHANNEL: u32;
@@ -153,22 +153,22 @@ impl Class for Copy {
 }
 
 /// A method of class `C`: a register address that a push buffer writes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Method<C> {
     address: u32,
     name: &'static str,
     class: PhantomData<C>,
 }
 
-impl<C> Clone for Method<C> {
-    fn clone(&self) -> Self {
-        *self
+impl Method<Host> {
+    /// The same method, written on the subchannel of class `C`: what binds a class to it.
+    #[must_use]
+    pub const fn on<C: Class>(self) -> Method<C> {
+        Method::new(self.address, self.name)
     }
 }
 
-impl<C> std::marker::Copy for Method<C> {}
-
-impl<C> Method<C> {
+impl<C: Class> Method<C> {
     const fn new(address: u32, name: &'static str) -> Self {
         assert!(address.is_multiple_of(4) && address < 1 << 14, "method addresses have 14 bits");
         Self { address, name, class: PhantomData }
@@ -187,7 +187,7 @@ impl<C> Method<C> {
     }
 }
 
-impl<C> fmt::Display for Method<C> {
+impl<C: Class> fmt::Display for Method<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }

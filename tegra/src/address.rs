@@ -1,0 +1,166 @@
+//! GPU virtual addresses.
+//!
+//! Owns the 40-bit limit and alignment; knows nothing of what lies at an address.
+
+use std::fmt;
+
+use crate::class::qmd;
+
+/// Why a number is no usable GPU address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// The host unit, semaphores and QMD pointers have 40 address bits.
+    #[error("GPU address {address:#x} is not below {:#x}", GpuAddress::END)]
+    TooHigh {
+        /// The address.
+        address: u64,
+    },
+    /// The range leaves the 40-bit space.
+    #[error("{bytes} bytes at GPU address {address:#x} do not end below {:#x}", GpuAddress::END)]
+    TooLong {
+        /// Its first address.
+        address: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The hardware wants a coarser address.
+    #[error("GPU address {address:#x} is no multiple of {alignment:#x}")]
+    Misaligned {
+        /// The address.
+        address: u64,
+        /// What it must be a multiple of.
+        alignment: u64,
+    },
+}
+
+/// A virtual address that every unit of the GPU can hold: below 2^40.
+///
+/// Page tables reach further, but ring entries, semaphores and QMD pointers have 40 bits (manual).
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GpuAddress(u64);
+
+impl GpuAddress {
+    /// The first address beyond the space.
+    pub const END: u64 = 1 << 40;
+
+    /// Accepts an address below [`GpuAddress::END`].
+    ///
+    /// # Errors
+    /// [`AddressError::TooHigh`].
+    pub const fn new(address: u64) -> Result<Self, AddressError> {
+        if address < Self::END { Ok(Self(address)) } else { Err(AddressError::TooHigh { address }) }
+    }
+
+    /// Joins the two words in which a method takes an address.
+    ///
+    /// # Errors
+    /// [`AddressError::TooHigh`].
+    pub const fn from_words(upper: u32, lower: u32) -> Result<Self, AddressError> {
+        Self::new((upper as u64) << 32 | lower as u64)
+    }
+
+    /// The address as a number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Bits 39:32.
+    #[must_use]
+    pub const fn upper(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Bits 31:0.
+    #[must_use]
+    pub const fn lower(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The same address, if it is a multiple of `alignment`.
+    ///
+    /// # Errors
+    /// [`AddressError::Misaligned`].
+    pub const fn aligned(self, alignment: u64) -> Result<Self, AddressError> {
+        if self.0.is_multiple_of(alignment) {
+            Ok(self)
+        } else {
+            Err(AddressError::Misaligned { address: self.0, alignment })
+        }
+    }
+
+    /// The same address, if `bytes` from it on lie within the space.
+    ///
+    /// # Errors
+    /// [`AddressError::TooLong`].
+    pub const fn spanning(self, bytes: u64) -> Result<Self, AddressError> {
+        match self.0.checked_add(bytes) {
+            Some(end) if end <= Self::END => Ok(self),
+            _ => Err(AddressError::TooLong { address: self.0, bytes }),
+        }
+    }
+
+    /// The address `bytes` further on.
+    ///
+    /// # Errors
+    /// [`AddressError::TooLong`].
+    pub const fn offset(self, bytes: u64) -> Result<Self, AddressError> {
+        match self.0.checked_add(bytes) {
+            Some(address) if address < Self::END => Ok(Self(address)),
+            _ => Err(AddressError::TooLong { address: self.0, bytes }),
+        }
+    }
+}
+
+impl fmt::Display for GpuAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Debug for GpuAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Where a QMD lies: a multiple of 256, so that 32 bits hold it shifted right by 8 (header).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QmdAddress(GpuAddress);
+
+impl QmdAddress {
+    /// Accepts a multiple of [`qmd::ALIGNMENT`].
+    ///
+    /// # Errors
+    /// [`AddressError::Misaligned`].
+    pub const fn new(address: GpuAddress) -> Result<Self, AddressError> {
+        match address.aligned(qmd::ALIGNMENT) {
+            Ok(address) => Ok(Self(address)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Undoes [`QmdAddress::shifted`].
+    #[must_use]
+    pub const fn from_shifted(shifted: u32) -> Self {
+        Self(GpuAddress(shifted as u64 * qmd::ALIGNMENT))
+    }
+
+    /// The address.
+    #[must_use]
+    pub const fn get(self) -> GpuAddress {
+        self.0
+    }
+
+    /// The address in units of 256 bytes, as `SEND_PCAS_A` and dependent pointers hold it.
+    #[must_use]
+    pub const fn shifted(self) -> u32 {
+        (self.0.0 / qmd::ALIGNMENT) as u32
+    }
+}
+
+impl fmt::Display for QmdAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,174 @@
+//! Push-buffer headers: which methods the data words that follow are for.
+
+use crate::class::host::{SecOp, dma};
+use crate::class::{Class, Method};
+
+/// How data words map to methods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Each word to the next method.
+    Incrementing,
+    /// Every word to the same method.
+    NonIncrementing,
+    /// The first word to one method, all others to the next.
+    IncrementOnce,
+}
+
+impl Form {
+    const fn sec_op(self) -> SecOp {
+        match self {
+            Self::Incrementing => SecOp::Incrementing,
+            Self::NonIncrementing => SecOp::NonIncrementing,
+            Self::IncrementOnce => SecOp::IncrementOnce,
+        }
+    }
+
+    /// The method address that data word number `index` goes to.
+    #[must_use]
+    pub const fn address(self, first: u32, index: u32) -> u32 {
+        match self {
+            Self::Incrementing => first + 4 * index,
+            Self::NonIncrementing => first,
+            Self::IncrementOnce => first + if index == 0 { 0 } else { 4 },
+        }
+    }
+}
+
+/// Why a word is no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// An opcode that the host unit rejects, or subdevice masks, which this crate never uses.
+    #[error("push-buffer header {word:#010x} has an opcode that is not used here")]
+    Opcode {
+        /// The word.
+        word: u32,
+    },
+    /// A reserved bit is set.
+    #[error("push-buffer header {word:#010x} sets a reserved bit")]
+    Reserved {
+        /// The word.
+        word: u32,
+    },
+    /// Incrementing would run beyond the last method address.
+    #[error("push-buffer header {word:#010x} runs beyond the last method")]
+    Overflow {
+        /// The word.
+        word: u32,
+    },
+}
+
+/// One header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// The all-zero word: does nothing.
+    Nop,
+    /// Data words follow.
+    Methods {
+        /// How they map to methods.
+        form: Form,
+        /// Subchannel.
+        subchannel: u32,
+        /// Byte address of the first method.
+        address: u32,
+        /// Words that follow; with 0 the header does nothing.
+        count: u32,
+    },
+    /// One method, with its data in the header.
+    Immediate {
+        /// Subchannel.
+        subchannel: u32,
+        /// Byte address of the method.
+        address: u32,
+        /// The data, 13 bits.
+        data: u32,
+    },
+    /// The rest of the stream is not looked at.
+    EndSegment,
+}
+
+impl Header {
+    /// Most data words behind one header.
+    pub const MAX_COUNT: u32 = dma::METHOD_COUNT.max();
+
+    /// The word.
+    ///
+    /// # Panics
+    /// When a field does not fit. Headers that the crate makes fit by construction, decoded ones
+    /// because they came from a word.
+    #[must_use]
+    pub const fn encode(self) -> u32 {
+        match self {
+            Self::Nop => 0,
+            Self::Methods { form, subchannel, address, count } => {
+                dma::SEC_OP.put(form.sec_op().number())
+                    | dma::METHOD_COUNT.put(count)
+                    | dma::METHOD_SUBCHANNEL.put(subchannel)
+                    | dma::METHOD_ADDRESS.put(address / 4)
+            }
+            Self::Immediate { subchannel, address, data } => {
+                dma::SEC_OP.put(SecOp::Immediate.number())
+                    | dma::IMMD_DATA.put(data)
+                    | dma::METHOD_SUBCHANNEL.put(subchannel)
+                    | dma::METHOD_ADDRESS.put(address / 4)
+            }
+            Self::EndSegment => dma::SEC_OP.put(SecOp::EndSegment.number()),
+        }
+    }
+
+    /// Reads a word as a header.
+    ///
+    /// # Errors
+    /// [`HeaderError`] for a word that [`Header::encode`] cannot have made, or that runs beyond
+    /// the last method.
+    pub fn decode(word: u32) -> Result<Self, HeaderError> {
+        let subchannel = dma::METHOD_SUBCHANNEL.get(word);
+        let address = dma::METHOD_ADDRESS.get(word) * 4;
+        let count = dma::METHOD_COUNT.get(word);
+        let methods = |form| Self::Methods { form, subchannel, address, count };
+        let header = match SecOp::from_number(dma::SEC_OP.get(word)) {
+            Some(SecOp::Incrementing) => methods(Form::Incrementing),
+            Some(SecOp::NonIncrementing) => methods(Form::NonIncrementing),
+            Some(SecOp::IncrementOnce) => methods(Form::IncrementOnce),
+            Some(SecOp::Immediate) => {
+                Self::Immediate { subchannel, address, data: dma::IMMD_DATA.get(word) }
+            }
+            Some(SecOp::EndSegment) => Self::EndSegment,
+            Some(SecOp::UseTertiary) if dma::TERT_OP.get(word) == 0 && count == 0 => Self::Nop,
+            Some(SecOp::UseTertiary) | None => return Err(HeaderError::Opcode { word }),
+        };
+        if let Self::Methods { form, count: 1.., .. } = header {
+            let last = form.address(address, count - 1);
+            if last / 4 > dma::METHOD_ADDRESS.max() {
+                return Err(HeaderError::Overflow { word });
+            }
+        }
+        if header.encode() == word { Ok(header) } else { Err(HeaderError::Reserved { word }) }
+    }
+}
+
+/// Appends `data` for consecutive methods from `first` on.
+pub(super) fn incrementing<C: Class>(out: &mut Vec<u32>, first: Method<C>, data: &[u32]) {
+    methods(out, Form::Incrementing, first, data);
+}
+
+/// Appends `data` for one method, over and over.
+pub(super) fn non_incrementing<C: Class>(out: &mut Vec<u32>, method: Method<C>, data: &[u32]) {
+    methods(out, Form::NonIncrementing, method, data);
+}
+
+/// Appends one method with 13 bits of data.
+pub(super) fn immediate<C: Class>(out: &mut Vec<u32>, method: Method<C>, data: u32) {
+    let (subchannel, address) = (C::SUBCHANNEL, method.address());
+    out.push(Header::Immediate { subchannel, address, data }.encode());
+}
+
+fn methods<C: Class>(out: &mut Vec<u32>, form: Form, first: Method<C>, data: &[u32]) {
+    let header = Header::Methods {
+        form,
+        subchannel: C::SUBCHANNEL,
+        address: first.address(),
+        count: data.len() as u32,
+    };
+    out.push(header.encode());
+    out.extend_from_slice(data);
+}

@@ -1,0 +1,544 @@
+//! Building the 256-byte description of a kernel launch.
+//!
+//! A [`Launch`] says what is wanted in the kernel's terms; [`Launch::encode`] checks it against
+//! what the hardware's scheduler refuses and gives the [`Qmd`]. Values that a launch does not
+//! choose are those of the code that was seen to work on hardware.
+//!
+//! The GPU reads a QMD, and writes to it, until the launch has completed, and through dependents
+//! even earlier than its own launch: the CPU must not touch it in between. Signal completion with
+//! a semaphore of the push buffer rather than with a QMD's release when QMDs are used again.
+
+use std::fmt;
+
+use crate::address::{AddressError, GpuAddress, QmdAddress};
+use crate::class::qmd::{
+    self as fields, BANKS, CallLimit, DependentAction, Membar, PrefetchType, QmdField, RELEASES,
+    ReleaseMembar, SamplerIndex, StructureSize, WORDS,
+};
+use crate::local_memory::THREAD_ADDRESS_BITS;
+use crate::pushbuffer::Payload;
+
+/// Machine-code version of compute capability 8.7.
+const SASS_VERSION: u32 = 0x87;
+/// The group id of the proven code.
+const GROUP_ID: u32 = 0x3f;
+/// Blocks of a grid in x, y, z.
+const GRID_LIMIT: [u32; 3] = [i32::MAX as u32, 0xffff, 0xffff];
+/// Threads of a block in x, y, z.
+const BLOCK_LIMIT: [u32; 3] = [1024, 1024, 64];
+/// Threads of a block in all: scheduler check 18.
+const THREADS_LIMIT: u32 = 1024;
+/// Registers of a thread that the machine code can name.
+const REGISTERS_LIMIT: u32 = 255;
+/// Registers of an SM, and the granule in which warps take them.
+const REGISTER_FILE: u32 = 0x1_0000;
+const REGISTER_GRANULE: u32 = 256;
+/// Warps take registers on four partitions alike.
+const PARTITIONS: u32 = 4;
+const THREADS_PER_WARP: u32 = 32;
+/// Barriers of a block.
+const BARRIERS_LIMIT: u32 = 16;
+/// Granule of a thread's local memory.
+const LOCAL_GRANULE: u32 = 32;
+/// Bytes of shared memory that the system keeps of every block.
+const SHARED_RESERVED: u32 = 0x400;
+const SHARED_GRANULE: u32 = 128;
+/// Sizes that the L1 is split at, in bytes. The SM has 164 KiB; more than 100 was not tried.
+const CARVE_OUTS: [u32; 3] = [32 << 10, 64 << 10, 100 << 10];
+const CARVE_OUT_GRANULE: u32 = 4096;
+/// Alignment of code: what the compiler's sections have.
+const CODE_ALIGNMENT: u64 = 128;
+/// Alignment of a constant bank: later layouts store addresses without these bits (inferred).
+const BANK_ALIGNMENT: u64 = 64;
+const BANK_LIMIT: u32 = 64 << 10;
+const BANK_GRANULE: u32 = 16;
+/// Unit in which code is prefetched.
+const PREFETCH_GRANULE: u32 = 256;
+
+/// Why a launch cannot be described.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QmdError {
+    /// An address that the launch cannot use.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// A number outside what the hardware takes.
+    #[error("{what} is {value}, outside {least} to {limit}")]
+    Range {
+        /// What the number is.
+        what: &'static str,
+        /// The number.
+        value: u64,
+        /// The smallest allowed.
+        least: u64,
+        /// The largest allowed.
+        limit: u64,
+    },
+    /// More threads than the registers of an SM allow.
+    #[error("{threads} threads of {registers} registers do not fit an SM: at most {limit}")]
+    RegisterFile {
+        /// Threads of a block.
+        threads: u32,
+        /// Registers of a thread.
+        registers: u32,
+        /// Threads that would fit.
+        limit: u32,
+    },
+    /// A size that is no multiple of its granule.
+    #[error("{what} of {value} bytes is no multiple of {granule}")]
+    Granule {
+        /// What the size is of.
+        what: &'static str,
+        /// The size.
+        value: u32,
+        /// What it must be a multiple of.
+        granule: u32,
+    },
+    /// A QMD that [`Launch::encode`] cannot have made.
+    #[error("not a QMD of ours: word {word} is {found:#010x}, not {expected:#010x}")]
+    NotOurs {
+        /// The first word that differs.
+        word: usize,
+        /// What it is.
+        found: u32,
+        /// What encoding the decoded launch gives.
+        expected: u32,
+    },
+    /// A field with a value that no launch has.
+    #[error("not a QMD of ours: {field} is {value}")]
+    Value {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u32,
+    },
+}
+
+/// Code to run, and what the compiler says that it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Address of the first instruction, a multiple of 128. At least 4 KiB behind the code must be
+    /// mapped too: instructions are prefetched.
+    pub address: GpuAddress,
+    /// Bytes of code, for prefetching it.
+    pub code_bytes: u32,
+    /// Registers of a thread, 1 to 255.
+    pub registers: u32,
+    /// Barriers of a block: the highest index used and one, 0 to 16.
+    pub barriers: u32,
+    /// Bytes of local memory of a thread, a multiple of 32; see
+    /// [`crate::local_memory::LocalMemorySize`].
+    pub local_bytes: u32,
+}
+
+/// A constant bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConstantBank {
+    /// Where it lies, a multiple of 64.
+    pub address: GpuAddress,
+    /// Its size, rounded up to 16; at most 64 KiB. The hardware checks accesses against it.
+    pub bytes: u32,
+    /// Drop cached constants of the bank first.
+    pub invalidate: bool,
+}
+
+/// Caches dropped when the launch starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invalidate {
+    /// Texture headers, samplers and texture data.
+    pub texture: bool,
+    /// Global memory in L1: needed to see what earlier launches wrote.
+    pub data: bool,
+    /// Code; needed after code was written.
+    pub instruction: bool,
+    /// Constants of all banks.
+    pub constant: bool,
+}
+
+impl Default for Invalidate {
+    /// What the proven code does at every launch.
+    fn default() -> Self {
+        Self { texture: true, data: true, instruction: false, constant: false }
+    }
+}
+
+/// A semaphore release at completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QmdRelease {
+    /// Where; a multiple of the payload's size, of 16 with a timestamp.
+    pub at: GpuAddress,
+    /// What is written.
+    pub payload: Payload,
+    /// Also write the nanosecond timer, 8 bytes behind.
+    pub timestamp: bool,
+    /// Make all writes visible to the system first.
+    pub system_barrier: bool,
+}
+
+/// The launch that completion of this one acts on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dependent {
+    /// Its QMD, which the GPU may read as soon as this launch is sent.
+    pub qmd: QmdAddress,
+    /// What is done.
+    pub action: DependentAction,
+    /// Fetch it beforehand.
+    pub prefetch: bool,
+}
+
+/// A kernel launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// What runs.
+    pub program: Program,
+    /// Blocks in x, y, z: up to 2^31 - 1, 65535, 65535.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z: up to 1024, 1024, 64, and 1024 in all.
+    pub block: [u32; 3],
+    /// Shared memory of a block, static and dynamic, without the system's own.
+    pub shared_bytes: u32,
+    /// Constant banks 0 to 7.
+    pub constants: [Option<ConstantBank>; BANKS],
+    /// Caches dropped at the start.
+    pub invalidate: Invalidate,
+    /// Barrier at the end of every block.
+    pub membar: Membar,
+    /// Releases at completion.
+    pub releases: [Option<QmdRelease>; 3],
+    /// What completion starts.
+    pub dependent: Option<Dependent>,
+    /// [`DependentAction::DecrementDependence`]s that the launch waits for.
+    pub dependence_count: u16,
+}
+
+impl Launch {
+    /// A launch with no shared memory, banks, releases or dependents; everything else as in the
+    /// proven code.
+    #[must_use]
+    pub fn new(program: Program, grid: [u32; 3], block: [u32; 3]) -> Self {
+        Self {
+            program,
+            grid,
+            block,
+            shared_bytes: 0,
+            constants: [None; BANKS],
+            invalidate: Invalidate::default(),
+            membar: Membar::System,
+            releases: [None; 3],
+            dependent: None,
+            dependence_count: 0,
+        }
+    }
+
+    /// The QMD.
+    ///
+    /// # Errors
+    /// [`QmdError`] for what the hardware would refuse.
+    pub fn encode(&self) -> Result<Qmd, QmdError> {
+        let shared = self.check()?;
+        let mut qmd = Qmd([0; WORDS]);
+        let mut set = |field: QmdField, value: u32| field.set(&mut qmd.0, value);
+
+        set(fields::QMD_MAJOR_VERSION, fields::MAJOR);
+        set(fields::QMD_VERSION, fields::MINOR);
+        set(fields::SASS_VERSION, SASS_VERSION);
+        set(fields::QMD_GROUP_ID, GROUP_ID);
+        set(fields::SM_GLOBAL_CACHING_ENABLE, 1);
+        set(fields::API_VISIBLE_CALL_LIMIT, CallLimit::NoCheck.number());
+        set(fields::SAMPLER_INDEX, SamplerIndex::ViaHeaderIndex.number());
+
+        let Program { address, code_bytes, registers, barriers, local_bytes } = self.program;
+        set(fields::PROGRAM_ADDRESS_LOWER, address.lower());
+        set(fields::PROGRAM_ADDRESS_UPPER, address.upper());
+        let prefetch = address.get() / u64::from(PREFETCH_GRANULE);
+        set(fields::PROGRAM_PREFETCH_ADDR_LOWER_SHIFTED, prefetch as u32);
+        set(fields::PROGRAM_PREFETCH_ADDR_UPPER_SHIFTED, (prefetch >> 32) as u32);
+        let blocks = (code_bytes / PREFETCH_GRANULE).min(fields::PROGRAM_PREFETCH_SIZE.max());
+        set(fields::PROGRAM_PREFETCH_SIZE, blocks);
+        set(fields::PROGRAM_PREFETCH_TYPE, PrefetchType::Launch.number());
+        set(fields::REGISTER_COUNT_V, registers);
+        set(fields::BARRIER_COUNT, barriers);
+        set(fields::SHADER_LOCAL_MEMORY_LOW_SIZE, 0);
+        set(fields::SHADER_LOCAL_MEMORY_HIGH_SIZE, local_bytes);
+
+        let [x, y, z] = self.grid;
+        set(fields::CTA_RASTER_WIDTH, x);
+        set(fields::CTA_RASTER_HEIGHT, y);
+        set(fields::CTA_RASTER_DEPTH, z);
+        let [x, y, z] = self.block;
+        set(fields::CTA_THREAD_DIMENSION0, x);
+        set(fields::CTA_THREAD_DIMENSION1, y);
+        set(fields::CTA_THREAD_DIMENSION2, z);
+
+        set(fields::SHARED_MEMORY_SIZE, shared.bytes);
+        set(fields::MIN_SM_CONFIG_SHARED_MEM_SIZE, shared.carve_out);
+        set(fields::TARGET_SM_CONFIG_SHARED_MEM_SIZE, shared.carve_out);
+        set(fields::MAX_SM_CONFIG_SHARED_MEM_SIZE, Shared::LARGEST);
+
+        let Invalidate { texture, data, instruction, constant } = self.invalidate;
+        set(fields::INVALIDATE_TEXTURE_HEADER_CACHE, texture.into());
+        set(fields::INVALIDATE_TEXTURE_SAMPLER_CACHE, texture.into());
+        set(fields::INVALIDATE_TEXTURE_DATA_CACHE, texture.into());
+        set(fields::INVALIDATE_SHADER_DATA_CACHE, data.into());
+        set(fields::INVALIDATE_INSTRUCTION_CACHE, instruction.into());
+        set(fields::INVALIDATE_SHADER_CONSTANT_CACHE, constant.into());
+        set(fields::CWD_MEMBAR_TYPE, self.membar.number());
+
+        for (bank, constant) in self.constants.iter().enumerate() {
+            let Some(ConstantBank { address, bytes, invalidate }) = *constant else { continue };
+            set(fields::CONSTANT_BUFFER_VALID[bank], 1);
+            set(fields::CONSTANT_BUFFER_ADDR_LOWER[bank], address.lower());
+            set(fields::CONSTANT_BUFFER_ADDR_UPPER[bank], address.upper());
+            set(fields::CONSTANT_BUFFER_SIZE_SHIFTED4[bank], bytes.div_ceil(BANK_GRANULE));
+            set(fields::CONSTANT_BUFFER_INVALIDATE[bank], invalidate.into());
+        }
+        for (slot, release) in RELEASES.iter().zip(&self.releases) {
+            let Some(QmdRelease { at, payload, timestamp, system_barrier }) = *release else {
+                continue;
+            };
+            let (long, size) = match (payload, timestamp) {
+                (Payload::Word(_), true) => (false, StructureSize::FourWords),
+                (Payload::Word(_), false) => (false, StructureSize::OneWord),
+                (Payload::Long(_), true) => (true, StructureSize::FourWords),
+                (Payload::Long(_), false) => (true, StructureSize::TwoWords),
+            };
+            let membar = if system_barrier { ReleaseMembar::System } else { ReleaseMembar::None };
+            let [low, high] = payload.words();
+            set(slot.enable, 1);
+            set(slot.address_lower, at.lower());
+            set(slot.address_upper, at.upper());
+            set(slot.membar_type, membar.number());
+            set(slot.payload64b, long.into());
+            set(slot.structure_size, size.number());
+            set(slot.payload_lower, low);
+            set(slot.payload_upper, high);
+        }
+        set(fields::DEPENDENCE_COUNTER, self.dependence_count.into());
+        if let Some(Dependent { qmd, action, prefetch }) = self.dependent {
+            set(fields::DEPENDENT_QMD0_ENABLE, 1);
+            set(fields::DEPENDENT_QMD0_POINTER, qmd.shifted());
+            set(fields::DEPENDENT_QMD0_ACTION, action.number());
+            set(fields::DEPENDENT_QMD0_PREFETCH, prefetch.into());
+        }
+        Ok(qmd)
+    }
+
+    fn check(&self) -> Result<Shared, QmdError> {
+        let Program { address, code_bytes, registers, barriers, local_bytes } = self.program;
+        address.aligned(CODE_ALIGNMENT)?.spanning(code_bytes.into())?;
+        in_range("registers of a thread", registers, 1, REGISTERS_LIMIT)?;
+        in_range("barriers of a block", barriers, 0, BARRIERS_LIMIT)?;
+        in_range("local bytes of a thread", local_bytes, 0, (1 << THREAD_ADDRESS_BITS) - 1)?;
+        if !local_bytes.is_multiple_of(LOCAL_GRANULE) {
+            let what = "local memory of a thread";
+            return Err(QmdError::Granule { what, value: local_bytes, granule: LOCAL_GRANULE });
+        }
+        let axes = ["blocks in x", "blocks in y", "blocks in z"];
+        for ((what, value), limit) in axes.into_iter().zip(self.grid).zip(GRID_LIMIT) {
+            in_range(what, value, 1, limit)?;
+        }
+        let axes = ["threads in x", "threads in y", "threads in z"];
+        for ((what, value), limit) in axes.into_iter().zip(self.block).zip(BLOCK_LIMIT) {
+            in_range(what, value, 1, limit)?;
+        }
+        // At most 1024 * 1024 * 64 after the checks above.
+        let threads = self.block.into_iter().product();
+        in_range("threads of a block", threads, 1, THREADS_LIMIT)?;
+        let limit = threads_by_registers(registers);
+        if threads > limit {
+            return Err(QmdError::RegisterFile { threads, registers, limit });
+        }
+        for bank in self.constants.iter().flatten() {
+            in_range("bytes of a constant bank", bank.bytes, 1, BANK_LIMIT)?;
+            bank.address.aligned(BANK_ALIGNMENT)?.spanning(bank.bytes.into())?;
+        }
+        for release in self.releases.iter().flatten() {
+            release.payload.place(release.at, release.timestamp)?;
+        }
+        Shared::new(self.shared_bytes)
+    }
+
+    /// Reads a QMD that [`Launch::encode`] made. Sizes come back rounded to their granules.
+    ///
+    /// # Errors
+    /// [`QmdError`] when encoding the result would not give the same QMD.
+    pub fn decode(qmd: &Qmd) -> Result<Self, QmdError> {
+        let get = |field: QmdField| qmd.get(field);
+        let is_set = |field: QmdField| qmd.get(field) != 0;
+        let address = |upper, lower| GpuAddress::from_words(get(upper), get(lower));
+        let mut constants = [None; BANKS];
+        for (bank, constant) in constants.iter_mut().enumerate() {
+            if is_set(fields::CONSTANT_BUFFER_VALID[bank]) {
+                *constant = Some(ConstantBank {
+                    address: address(
+                        fields::CONSTANT_BUFFER_ADDR_UPPER[bank],
+                        fields::CONSTANT_BUFFER_ADDR_LOWER[bank],
+                    )?,
+                    bytes: get(fields::CONSTANT_BUFFER_SIZE_SHIFTED4[bank]) * BANK_GRANULE,
+                    invalidate: is_set(fields::CONSTANT_BUFFER_INVALIDATE[bank]),
+                });
+            }
+        }
+        let mut releases = [None; 3];
+        for (release, slot) in releases.iter_mut().zip(RELEASES) {
+            if is_set(slot.enable) {
+                *release = Some(QmdRelease {
+                    at: address(slot.address_upper, slot.address_lower)?,
+                    payload: Payload::from_words(
+                        is_set(slot.payload64b),
+                        get(slot.payload_lower),
+                        get(slot.payload_upper),
+                    ),
+                    timestamp: get(slot.structure_size) == StructureSize::FourWords.number(),
+                    system_barrier: is_set(slot.membar_type),
+                });
+            }
+        }
+        let dependent = if is_set(fields::DEPENDENT_QMD0_ENABLE) {
+            Some(Dependent {
+                qmd: QmdAddress::from_shifted(get(fields::DEPENDENT_QMD0_POINTER)),
+                action: qmd.value(
+                    "DEPENDENT_QMD0_ACTION",
+                    fields::DEPENDENT_QMD0_ACTION,
+                    DependentAction::from_number,
+                )?,
+                prefetch: is_set(fields::DEPENDENT_QMD0_PREFETCH),
+            })
+        } else {
+            None
+        };
+        let launch = Self {
+            program: Program {
+                address: address(fields::PROGRAM_ADDRESS_UPPER, fields::PROGRAM_ADDRESS_LOWER)?,
+                code_bytes: get(fields::PROGRAM_PREFETCH_SIZE) * PREFETCH_GRANULE,
+                registers: get(fields::REGISTER_COUNT_V),
+                barriers: get(fields::BARRIER_COUNT),
+                local_bytes: get(fields::SHADER_LOCAL_MEMORY_HIGH_SIZE),
+            },
+            grid: [
+                get(fields::CTA_RASTER_WIDTH),
+                get(fields::CTA_RASTER_HEIGHT),
+                get(fields::CTA_RASTER_DEPTH),
+            ],
+            block: [
+                get(fields::CTA_THREAD_DIMENSION0),
+                get(fields::CTA_THREAD_DIMENSION1),
+                get(fields::CTA_THREAD_DIMENSION2),
+            ],
+            shared_bytes: get(fields::SHARED_MEMORY_SIZE).saturating_sub(SHARED_RESERVED),
+            constants,
+            invalidate: Invalidate {
+                texture: is_set(fields::INVALIDATE_TEXTURE_HEADER_CACHE),
+                data: is_set(fields::INVALIDATE_SHADER_DATA_CACHE),
+                instruction: is_set(fields::INVALIDATE_INSTRUCTION_CACHE),
+                constant: is_set(fields::INVALIDATE_SHADER_CONSTANT_CACHE),
+            },
+            membar: qmd.value("CWD_MEMBAR_TYPE", fields::CWD_MEMBAR_TYPE, Membar::from_number)?,
+            releases,
+            dependent,
+            dependence_count: get(fields::DEPENDENCE_COUNTER) as u16,
+        };
+        let again = launch.encode()?;
+        match (0..WORDS).find(|&word| again.0[word] != qmd.0[word]) {
+            None => Ok(launch),
+            Some(word) => {
+                Err(QmdError::NotOurs { word, found: qmd.0[word], expected: again.0[word] })
+            }
+        }
+    }
+}
+
+/// Shared memory of a block as the hardware is told of it.
+struct Shared {
+    bytes: u32,
+    carve_out: u32,
+}
+
+impl Shared {
+    /// The code of the largest carve-out.
+    const LARGEST: u32 = Self::code(CARVE_OUTS[CARVE_OUTS.len() - 1]);
+
+    const fn code(bytes: u32) -> u32 {
+        bytes / CARVE_OUT_GRANULE + 1
+    }
+
+    fn new(wanted: u32) -> Result<Self, QmdError> {
+        let limit = CARVE_OUTS[CARVE_OUTS.len() - 1] - SHARED_RESERVED;
+        in_range("shared bytes of a block", wanted, 0, limit)?;
+        let bytes = (SHARED_RESERVED + wanted).next_multiple_of(SHARED_GRANULE);
+        let carve_out = CARVE_OUTS.into_iter().find(|size| *size >= bytes);
+        // The limit is the largest carve-out, so one is found.
+        Ok(Self { bytes, carve_out: carve_out.map_or(Self::LARGEST, Self::code) })
+    }
+}
+
+/// Threads whose registers fit an SM.
+fn threads_by_registers(registers: u32) -> u32 {
+    let warp = (registers * THREADS_PER_WARP).next_multiple_of(REGISTER_GRANULE);
+    let warps = REGISTER_FILE / warp;
+    warps / PARTITIONS * PARTITIONS * THREADS_PER_WARP
+}
+
+fn in_range(what: &'static str, value: u32, least: u32, limit: u32) -> Result<(), QmdError> {
+    if (least..=limit).contains(&value) {
+        Ok(())
+    } else {
+        let (value, least, limit) = (value.into(), least.into(), limit.into());
+        Err(QmdError::Range { what, value, least, limit })
+    }
+}
+
+/// An encoded launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Qmd([u32; WORDS]);
+
+impl Qmd {
+    /// Takes words as they lie in memory.
+    #[must_use]
+    pub const fn from_words(words: [u32; WORDS]) -> Self {
+        Self(words)
+    }
+
+    /// The words to store, at a multiple of 256.
+    #[must_use]
+    pub const fn words(&self) -> &[u32; WORDS] {
+        &self.0
+    }
+
+    /// The value of one field.
+    #[must_use]
+    pub const fn get(&self, field: QmdField) -> u32 {
+        field.get(&self.0)
+    }
+
+    fn value<T>(
+        &self,
+        name: &'static str,
+        field: QmdField,
+        from_number: impl Fn(u32) -> Option<T>,
+    ) -> Result<T, QmdError> {
+        let value = self.get(field);
+        from_number(value).ok_or(QmdError::Value { field: name, value })
+    }
+}
+
+impl fmt::Display for Qmd {
+    /// Every field that is not zero, one a line, then the bound constant banks.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, field) in fields::FIELDS {
+            match self.get(*field) {
+                0 => {}
+                value => writeln!(f, "{name} = {value:#x}")?,
+            }
+        }
+        for bank in (0..BANKS).filter(|bank| self.get(fields::CONSTANT_BUFFER_VALID[*bank]) != 0) {
+            writeln!(
+                f,
+                "bank {bank} = {:#x}{:08x}, {:#x} bytes",
+                self.get(fields::CONSTANT_BUFFER_ADDR_UPPER[bank]),
+                self.get(fields::CONSTANT_BUFFER_ADDR_LOWER[bank]),
+                self.get(fields::CONSTANT_BUFFER_SIZE_SHIFTED4[bank]) * BANK_GRANULE,
+            )?;
+        }
+        Ok(())
+    }
+}
