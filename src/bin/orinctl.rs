@@ -1,2 +1,5 @@
 //! `orinctl`: the client.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    orind::cli::main()
+}

@@ -1,0 +1,280 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Talk to orind, the daemon that runs GGUF language models; measure with it.
+#[derive(Debug, Parser)]
+#[command(name = "orinctl", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  orinctl bench                                  measure; needs no daemon and no model file
+  orinctl bench -m model.gguf -p 512 -n 128      the tests that llama-bench runs
+  orinctl generate -m model.gguf 'The capital of France is'
+  orinctl status                                 what the daemon is doing
+  orinctl plan synthetic:llama-3.2-1b:q6_k       what one token costs, step by step
+
+A MODEL is a GGUF file, a name that `orinctl models` lists, or synthetic:NAME: seeded random
+weights in the shape of a real model.")]
+pub(super) struct Args {
+    #[command(flatten)]
+    pub(super) connection: Connection,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// Where the daemon is.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Connection {
+    /// Socket of the daemon [default: the daemon's own default]
+    #[arg(long, global = true, value_name = "PATH")]
+    pub(super) socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Measure prefill and decode, and hold them against the machine's memory bandwidth
+    Bench(Bench),
+    /// Continue a text, or answer a message
+    Generate(Generate),
+    /// Show what the daemon is doing
+    Status(Status),
+    /// List the models that can be loaded
+    Models(Models),
+    /// Load a model in place of the loaded one
+    Load(Load),
+    /// Unload the model
+    Unload,
+    /// Show the plan of one step before and after fusion, and what it costs; needs no daemon
+    Plan(Plan),
+    /// Be the daemon
+    #[command(hide = true)]
+    Daemon(Daemon),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl bench                               choose tests that fit into two minutes
+  orinctl bench -p 512 -n 128 -r 5            llama-bench's defaults
+  orinctl bench -n 64 -d 0,1024,4096 -p 0     decode against depth, no prefill
+  orinctl bench -n 64 -b 1,2,4,8 -p 0         several sequences at once
+  orinctl bench --json > before.json
+
+With a daemon on the socket its loaded model is measured; requests wait meanwhile. Without one a
+private daemon is started, and stopped at the end.")]
+pub(super) struct Bench {
+    #[command(flatten)]
+    pub(super) model: ModelChoice,
+    /// Prompt lengths [default: some of 32,128,256,512 that fit the budget; 0: none]
+    #[arg(short, long = "prompt-tokens", value_name = "N,..", value_delimiter = ',')]
+    pub(super) prompts: Option<Vec<u32>>,
+    /// Tokens to generate [default: one of 128,64,32 that fits the budget; 0: none]
+    #[arg(short = 'n', long = "gen-tokens", value_name = "N,..", value_delimiter = ',')]
+    pub(super) generate: Option<Vec<u32>>,
+    /// Tokens that are there before the clock starts
+    #[arg(short, long = "depth", value_name = "N,..", value_delimiter = ',', default_value = "0")]
+    pub(super) depths: Vec<u32>,
+    /// Sequences generated at once
+    #[arg(short, long = "batch", value_name = "N,..", value_delimiter = ',', default_value = "1")]
+    pub(super) batches: Vec<u32>,
+    /// Repetitions of each test [default: as many as fit the budget, 3 to 10]
+    #[arg(short, long, value_name = "N")]
+    pub(super) repetitions: Option<u32>,
+    /// Untimed rounds before the first timed one
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) warmup: u32,
+    /// Seconds that the whole run may take where tests are chosen automatically
+    #[arg(long, value_name = "SECONDS", default_value_t = 110.0)]
+    pub(super) budget: f64,
+    /// Seed of the random prompts
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) seed: u64,
+    #[command(flatten)]
+    pub(super) format: Format,
+}
+
+/// How the report is printed; a table for people when none is given.
+#[derive(Debug, clap::Args)]
+#[group(multiple = false)]
+pub(super) struct Format {
+    /// Print the whole report as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Print one line per test as CSV
+    #[arg(long)]
+    pub(super) csv: bool,
+    /// Print Markdown
+    #[arg(long)]
+    pub(super) markdown: bool,
+}
+
+/// Which model, and how a private daemon loads it.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct ModelChoice {
+    /// The model [default: the loaded one; synthetic:qwen3-0.6b:q8_0 in a private daemon]
+    #[arg(short, long)]
+    pub(super) model: Option<String>,
+    /// Start a private daemon even when one listens on the socket
+    #[arg(long)]
+    pub(super) private: bool,
+    /// Device of a private daemon: auto, cpu, reference
+    #[arg(long, value_name = "NAME")]
+    pub(super) backend: Option<String>,
+    /// Worker threads of a private daemon [default: the cores allowed]
+    #[arg(short, long, value_name = "N")]
+    pub(super) threads: Option<usize>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl generate 'The capital of France is' -n 16
+  orinctl generate --chat 'Name three primes.' --temp 0.7 --seed 1
+  git diff | orinctl generate --chat -
+
+With --temp 0, the default, the most likely token is taken each time.")]
+pub(super) struct Generate {
+    #[command(flatten)]
+    pub(super) model: ModelChoice,
+    /// The text; - reads it from standard input
+    #[arg(value_name = "TEXT", required_unless_present = "prompt")]
+    pub(super) text: Option<String>,
+    /// The text, as an option
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "text")]
+    pub(super) prompt: Option<String>,
+    /// Tokens to generate at most
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128)]
+    pub(super) max_tokens: u32,
+    /// Temperature; 0 is greedy
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    pub(super) temp: f32,
+    /// Choose among the K most likely tokens; 0 is all
+    #[arg(long, value_name = "K")]
+    pub(super) top_k: Option<u32>,
+    /// Choose among the most likely tokens that together have probability P
+    #[arg(long, value_name = "P")]
+    pub(super) top_p: Option<f32>,
+    /// Same seed, same answer
+    #[arg(long, value_name = "N")]
+    pub(super) seed: Option<u32>,
+    /// Stop before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub(super) stop: Vec<String>,
+    /// Go on after the model ends its text
+    #[arg(long)]
+    pub(super) ignore_eos: bool,
+    /// Wrap the text as a user's message in the model's chat template
+    #[arg(long, conflicts_with = "raw")]
+    pub(super) chat: bool,
+    /// Continue the text as it is (default)
+    #[arg(long)]
+    pub(super) raw: bool,
+    /// Print nothing but the text
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Status {
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Models {
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl load /models/llama-3.2-1b-q6_k.gguf
+  orinctl load synthetic:qwen3-0.6b:q8_0 --slots 4 --context 8192
+
+What is not given comes from the daemon's configuration.")]
+pub(super) struct Load {
+    /// GGUF file, name from `orinctl models`, or synthetic:NAME
+    pub(super) model: String,
+    /// Device: auto, cpu, reference
+    #[arg(long, value_name = "NAME")]
+    pub(super) backend: Option<String>,
+    /// Sequences served at once
+    #[arg(long, value_name = "N")]
+    pub(super) slots: Option<usize>,
+    /// Tokens a sequence has room for; 0 takes the model's own, at most 4096
+    #[arg(long, value_name = "N")]
+    pub(super) context: Option<usize>,
+    /// Rows of one prefill chunk
+    #[arg(long, value_name = "N")]
+    pub(super) prefill_chunk: Option<usize>,
+    /// Worker threads; 0 takes the cores allowed
+    #[arg(short, long, value_name = "N")]
+    pub(super) threads: Option<usize>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl plan synthetic:tiny-llama:q8_0
+  orinctl plan model.gguf --depth 4096            one token with 4096 before it
+  orinctl plan model.gguf --batch 8               one token for each of 8 sequences
+  orinctl plan model.gguf --prefill 512 --full    every step of a prefill chunk")]
+pub(super) struct Plan {
+    /// GGUF file or synthetic:NAME
+    pub(super) model: String,
+    /// Plan a prefill chunk of N tokens
+    #[arg(long, value_name = "N", conflicts_with = "batch")]
+    pub(super) prefill: Option<usize>,
+    /// Plan decode of N sequences
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) batch: usize,
+    /// Tokens that are there before
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) depth: usize,
+    /// Print every step of every layer
+    #[arg(long)]
+    pub(super) full: bool,
+    /// Print JSON: every step
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Daemon {
+    /// Arguments of `orind`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(super) arguments: Vec<OsString>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn lists_and_globals() {
+        let args = Args::try_parse_from([
+            "orinctl", "bench", "-p", "32,128", "-n", "0", "-d", "0,64", "--socket", "/x",
+        ])
+        .unwrap();
+        let Command::Bench(bench) = args.command else { panic!("{:?}", args.command) };
+        assert_eq!(bench.prompts, Some(vec![32, 128]));
+        assert_eq!((bench.generate, bench.depths), (Some(vec![0]), vec![0, 64]));
+        assert_eq!(args.connection.socket, Some("/x".into()));
+        let both = ["orinctl", "bench", "--json", "--csv"];
+        assert!(Args::try_parse_from(both).is_err());
+        assert!(Args::try_parse_from(["orinctl", "generate"]).is_err());
+        assert!(Args::try_parse_from(["orinctl", "generate", "x", "-p", "y"]).is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! `orinctl bench`.
+
+use std::time::{Duration, Instant};
+
+use super::args::{self, Connection, ModelChoice};
+use super::error::Error;
+use super::session::{Room, Session};
+use super::terminal::Terminal;
+use super::text;
+use crate::bench::statistics::Summary;
+use crate::bench::{self, ColdStart, FirstToken, Progress, Report, Spec};
+use crate::control::api::{CompletionRequest, Prompt};
+use crate::control::client::Client;
+
+/// Prompt of the cold start: its evaluation should not be what is measured.
+const COLD_PROMPT: u32 = 8;
+/// Prompt of the time to first token, a short question's length, and how often it is sent.
+const FIRST_PROMPT: u32 = 128;
+const FIRST_REPETITIONS: usize = 5;
+/// Share of the budget that is not the tests': time to first token, stopping.
+const RESERVE: f64 = 12.0;
+
+pub(super) async fn run(
+    connection: &Connection,
+    args: &args::Bench,
+    terminal: &Terminal,
+) -> Result<(), Error> {
+    let begin = Instant::now();
+    let mut spec = spec(args);
+    spec.check().map_err(|error| Error::Usage(error.to_string()))?;
+    let first_prompt = FIRST_PROMPT.min(spec.context().saturating_sub(1)).max(1);
+    let room = Room {
+        slots: spec.slots() as usize,
+        context: Some((spec.context() as usize).next_multiple_of(64)),
+    };
+
+    let mut session = Session::open(connection, &args.model, room, terminal).await?;
+    if session.synthesised() {
+        // A start that made the model's file says nothing about later ones: start once more.
+        let file = ModelChoice { private: true, ..args.model.clone() };
+        drop(session);
+        session = Session::private(&file, room, terminal).await?;
+    }
+    let cold_start = match session.private_daemon() {
+        Some(private) => {
+            first_token(session.client(), COLD_PROMPT, 0).await?;
+            Some(ColdStart {
+                socket_seconds: private.socket_after().as_secs_f64(),
+                loaded_seconds: session.loaded_after().unwrap_or_default().as_secs_f64(),
+                first_token_seconds: private.started().elapsed().as_secs_f64(),
+                prompt_tokens: COLD_PROMPT,
+            })
+        }
+        None => None,
+    };
+
+    let left = args.budget - RESERVE - begin.elapsed().as_secs_f64();
+    spec.budget_seconds = left.max(0.0);
+    let mut report = measure(session.client(), &spec, args, terminal).await?;
+    let mut seconds = Vec::new();
+    {
+        let live = terminal.spinner();
+        live.message("time to first token");
+        for repetition in 0..FIRST_REPETITIONS {
+            // Always a prompt that has not been seen.
+            let seed = 1 + repetition as u32;
+            seconds.push(first_token(session.client(), first_prompt, seed).await?.as_secs_f64());
+            let late = begin.elapsed().as_secs_f64() > args.budget;
+            if late && seconds.len() >= 2 {
+                break;
+            }
+        }
+    }
+    report.first_token =
+        Summary::of(seconds).map(|seconds| FirstToken { prompt_tokens: first_prompt, seconds });
+    report.cold_start = cold_start;
+    drop(session);
+    print(&report, &args.format)
+}
+
+fn spec(args: &args::Bench) -> Spec {
+    Spec {
+        prompts: args.prompts.clone(),
+        generate: args.generate.clone(),
+        depths: args.depths.clone(),
+        batches: args.batches.clone(),
+        repetitions: args.repetitions,
+        warmup: args.warmup,
+        budget_seconds: args.budget,
+        seed: args.seed,
+    }
+}
+
+/// Runs the tests and shows how far they are.
+async fn measure(
+    client: &Client,
+    spec: &Spec,
+    args: &args::Bench,
+    terminal: &Terminal,
+) -> Result<Report, Error> {
+    let live = terminal.steps();
+    let quiet = args.format.json || args.format.csv;
+    let on_progress = |progress: Progress| match progress {
+        Progress::Probe => live.set(0, 1, "probing"),
+        Progress::Roof => live.set(0, 1, "measuring memory bandwidth"),
+        Progress::Chosen { tests, repetitions, estimated_seconds } => {
+            if !quiet {
+                let tests = tests.join(", ");
+                let line = format!(
+                    "running {tests}: {repetitions} repetitions, about {estimated_seconds:.0} s"
+                );
+                live.say(terminal, &line);
+            }
+        }
+        Progress::Test { test, repetition, repetitions, done, total, tokens_per_second } => {
+            let which = match repetition {
+                0 => "warm-up".to_owned(),
+                n => format!("{n}/{repetitions}"),
+            };
+            let speed = tokens_per_second.map_or_else(String::new, |s| format!(", {s:.2} tok/s"));
+            live.set(done.into(), total.into(), format!("{test} {which}{speed}"));
+        }
+    };
+    Ok(client.bench(spec, on_progress).await?)
+}
+
+/// Sends a prompt of random ids and waits for its first token.
+async fn first_token(client: &Client, tokens: u32, seed: u32) -> Result<Duration, Error> {
+    // Any model has more entries than that; distinct prompts, no special tokens to speak of.
+    let id = |i: u32| (i.wrapping_mul(2_654_435_761) ^ seed.wrapping_mul(40_503)) % 200 + 3;
+    let request = CompletionRequest {
+        prompt: Prompt::Ids((0..tokens).map(id).collect()),
+        max_tokens: Some(1),
+        temperature: Some(0.0),
+        ignore_eos: Some(true),
+        ..CompletionRequest::default()
+    };
+    let sent = Instant::now();
+    let mut stream = client.completions(&request).await?;
+    let mut first = None;
+    while stream.next().await?.is_some() {
+        first.get_or_insert_with(|| sent.elapsed());
+    }
+    Ok(first.unwrap_or_else(|| sent.elapsed()))
+}
+
+fn print(report: &Report, format: &args::Format) -> Result<(), Error> {
+    if format.json {
+        text::print_json(report)?;
+    } else if format.csv {
+        text::print(&bench::csv(report))?;
+    } else if format.markdown {
+        text::print(&bench::markdown(report))?;
+    } else {
+        text::print(&bench::table(report))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! How a command fails, and what the user can do about it.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::control::client;
+use crate::model;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// The daemon, or the way to it.
+    #[error(transparent)]
+    Client(#[from] client::Error),
+    /// The arguments do not go together.
+    #[error("{0}")]
+    Usage(String),
+    /// Another model is loaded than the one asked for.
+    #[error("{loaded} is loaded in the daemon on {}, not {wanted}", socket.display())]
+    OtherModel {
+        /// What is loaded.
+        loaded: String,
+        /// What was asked for.
+        wanted: String,
+        /// The daemon's socket.
+        socket: PathBuf,
+    },
+    /// The daemon has no model.
+    #[error("no model is loaded in the daemon on {}", socket.display())]
+    NoModel {
+        /// The daemon's socket.
+        socket: PathBuf,
+    },
+    /// The private daemon ended or never came up.
+    #[error("the private daemon {what}{}", said(log))]
+    Private {
+        /// What happened to it.
+        what: String,
+        /// The last lines of its log.
+        log: String,
+    },
+    /// Something this process needs.
+    #[error("{what}: {source}")]
+    Setup {
+        /// What.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A model file, for `plan`.
+    #[error("{model}: {source}")]
+    Model {
+        /// The model.
+        model: String,
+        /// Why not.
+        source: Box<model::Error>,
+    },
+    /// A synthetic model cannot be made.
+    #[error(transparent)]
+    Synthetic(#[from] model::synthetic::Error),
+    /// The plan cannot be made.
+    #[error("{0}")]
+    Graph(#[from] crate::graph::Error),
+    /// Standard input or output.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+fn said(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!("; it said:\n{log}") }
+}
+
+impl Error {
+    /// What to do about it.
+    pub(super) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Client(error) => error.hint().map(str::to_owned),
+            Self::OtherModel { wanted, .. } => Some(format!(
+                "`orinctl load {wanted}` replaces it; `--private` starts a daemon of its own"
+            )),
+            Self::NoModel { .. } => {
+                Some("`orinctl load MODEL` loads one; `orinctl models` lists them".into())
+            }
+            Self::Model { .. } => Some(
+                "a GGUF file is needed, or synthetic:NAME; `orinctl plan --help` has examples"
+                    .into(),
+            ),
+            _ => None,
+        }
+    }
+
+    /// True when the reader of our output went away: nothing to say, nobody to say it to.
+    pub(super) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// 0 for a broken pipe, 2 for usage, 130 for Ctrl-C, else 1.
+    pub(super) fn exit_code(&self) -> ExitCode {
+        match self {
+            _ if self.is_broken_pipe() => ExitCode::SUCCESS,
+            Self::Usage(_) => ExitCode::from(2),
+            Self::Interrupted => ExitCode::from(130),
+            _ => ExitCode::FAILURE,
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `orinctl generate`.
+
+use std::io::Read;
+use std::time::Instant;
+
+use super::args::{self, Connection};
+use super::error::Error;
+use super::session::{Room, Session};
+use super::terminal::Terminal;
+use super::text;
+use crate::control::api::{
+    ChatMessage, ChatRequest, CompletionRequest, Content, Prompt, Stop, StreamOptions, Timings,
+    Usage,
+};
+
+/// What the stream said besides text.
+#[derive(Default)]
+struct End {
+    usage: Option<Usage>,
+    timings: Option<Timings>,
+    ends_with_line_feed: bool,
+}
+
+pub(super) async fn run(
+    connection: &Connection,
+    args: &args::Generate,
+    terminal: &Terminal,
+) -> Result<(), Error> {
+    let prompt = prompt(args)?;
+    let room = Room { slots: 1, context: None };
+    let session = Session::open(connection, &args.model, room, terminal).await?;
+    if session.model().synthetic && !args.quiet {
+        terminal.say(&format!("{} has random weights: the text means nothing", session.model().id));
+    }
+    let begin = Instant::now();
+    let end = if args.chat {
+        chat(&session, args, prompt).await?
+    } else {
+        complete(&session, args, prompt).await?
+    };
+    if !end.ends_with_line_feed {
+        text::print("\n")?;
+    }
+    if !args.quiet {
+        terminal.say(&summary(&end, begin));
+    }
+    Ok(())
+}
+
+fn prompt(args: &args::Generate) -> Result<String, Error> {
+    // The definition of the arguments wants one of the two.
+    let given = args.text.as_ref().or(args.prompt.as_ref()).cloned().unwrap_or_default();
+    if given != "-" {
+        return Ok(given);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn stop(args: &args::Generate) -> Option<Stop> {
+    (!args.stop.is_empty()).then(|| Stop::Many(args.stop.clone()))
+}
+
+async fn complete(session: &Session, args: &args::Generate, prompt: String) -> Result<End, Error> {
+    let request = CompletionRequest {
+        prompt: Prompt::Text(prompt),
+        max_tokens: Some(args.max_tokens),
+        temperature: Some(args.temp),
+        top_k: args.top_k,
+        top_p: args.top_p,
+        seed: args.seed.map(i64::from),
+        stop: stop(args),
+        ignore_eos: args.ignore_eos.then_some(true),
+        stream_options: Some(StreamOptions { include_usage: true }),
+        ..CompletionRequest::default()
+    };
+    let mut stream = session.client().completions(&request).await?;
+    let mut end = End::default();
+    while let Some(part) = stream.next().await? {
+        for choice in &part.choices {
+            end.print(&choice.text)?;
+        }
+        end.usage = part.usage.or(end.usage);
+        end.timings = part.timings.or(end.timings);
+    }
+    Ok(end)
+}
+
+async fn chat(session: &Session, args: &args::Generate, prompt: String) -> Result<End, Error> {
+    let request = ChatRequest {
+        messages: vec![ChatMessage { role: "user".into(), content: Content::Text(prompt) }],
+        max_completion_tokens: Some(args.max_tokens),
+        temperature: Some(args.temp),
+        top_k: args.top_k,
+        top_p: args.top_p,
+        seed: args.seed.map(i64::from),
+        stop: stop(args),
+        ignore_eos: args.ignore_eos.then_some(true),
+        stream_options: Some(StreamOptions { include_usage: true }),
+        ..ChatRequest::default()
+    };
+    let mut stream = session.client().chat(&request).await?;
+    let mut end = End::default();
+    while let Some(part) = stream.next().await? {
+        for choice in &part.choices {
+            end.print(choice.delta.content.as_deref().unwrap_or_default())?;
+        }
+        end.usage = part.usage.or(end.usage);
+        end.timings = part.timings.or(end.timings);
+    }
+    Ok(end)
+}
+
+impl End {
+    fn print(&mut self, text: &str) -> Result<(), Error> {
+        if !text.is_empty() {
+            text::print(text)?;
+            self.ends_with_line_feed = text.ends_with('\n');
+        }
+        Ok(())
+    }
+}
+
+/// `12 tokens in, 64 out, first after 210 ms, 15.2 tok/s`
+fn summary(end: &End, begin: Instant) -> String {
+    let usage = end.usage.unwrap_or_default();
+    let mut line = format!("{} tokens in, {} out", usage.prompt_tokens, usage.completion_tokens);
+    match end.timings {
+        Some(times) => {
+            line.push_str(&format!(", first after {:.0} ms", times.first_token_ms));
+            let rest = (times.total_ms - times.first_token_ms) / 1e3;
+            if usage.completion_tokens > 1 && rest > 0.0 {
+                let speed = (usage.completion_tokens - 1) as f64 / rest;
+                line.push_str(&format!(", then {speed:.2} tok/s"));
+            }
+        }
+        None => line.push_str(&format!(" in {:.1} s", begin.elapsed().as_secs_f64())),
+    }
+    line
+}

@@ -1,0 +1,71 @@
+//! `orinctl`: the client program. One file per subcommand.
+//!
+//! Talks to the daemon through [`crate::control::client`], never to the engine. Results go to
+//! standard output, everything else to standard error. Where no daemon listens, `bench` and
+//! `generate` start a private one ([`private`]) and stop it at the end.
+
+mod args;
+mod bench;
+mod error;
+mod generate;
+mod models;
+mod plan;
+mod private;
+mod session;
+mod status;
+mod terminal;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+use error::Error;
+use terminal::Terminal;
+
+/// Runs the program with the arguments of the process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    let terminal = Terminal::new();
+    let result = match args.command {
+        Command::Daemon(arguments) => return private::become_daemon(arguments),
+        Command::Plan(plan) => plan::run(&plan, &terminal),
+        Command::Bench(bench) => interruptible(bench::run(&args.connection, &bench, &terminal)),
+        Command::Generate(generate) => {
+            interruptible(generate::run(&args.connection, &generate, &terminal))
+        }
+        Command::Status(status) => interruptible(status::run(&args.connection, &status)),
+        Command::Models(models) => interruptible(models::list(&args.connection, &models)),
+        Command::Load(load) => interruptible(models::load(&args.connection, &load, &terminal)),
+        Command::Unload => interruptible(models::unload(&args.connection)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            terminal.error(&error);
+            error.exit_code()
+        }
+    }
+}
+
+/// Runs a command to its end or until Ctrl-C, SIGTERM or SIGHUP; then everything it holds is
+/// dropped in the usual way: a private daemon stops, a request in flight is cancelled.
+fn interruptible(work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    let interrupted = std::sync::Arc::new(tokio::sync::Notify::new());
+    let notify = interrupted.clone();
+    ctrlc::set_handler(move || notify.notify_one())
+        .map_err(|e| Error::Setup { what: "handling Ctrl-C", source: std::io::Error::other(e) })?;
+    // One thread: a private daemon is told when the thread that started it ends.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::Setup { what: "starting the I/O runtime", source })?;
+    runtime.block_on(async {
+        tokio::select! {
+            result = work => result,
+            () = interrupted.notified() => Err(Error::Interrupted),
+        }
+    })
+}

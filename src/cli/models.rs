@@ -1,0 +1,75 @@
+//! `orinctl models`, `load`, `unload`.
+
+use super::args::{self, Connection};
+use super::error::Error;
+use super::session;
+use super::status::describe;
+use super::terminal::Terminal;
+use super::text;
+use crate::config;
+use crate::control::api::LoadRequest;
+use crate::control::client::Client;
+
+fn client(connection: &Connection) -> Client {
+    Client::new(connection.socket.clone().unwrap_or_else(config::client_socket))
+}
+
+pub(super) async fn list(connection: &Connection, args: &args::Models) -> Result<(), Error> {
+    let models = client(connection).models().await?;
+    if args.json {
+        text::print_json(&models)?;
+        return Ok(());
+    }
+    let loaded = match &models.loaded {
+        Some(model) => format!("loaded: {}\n", describe(model)),
+        None => "loaded: nothing\n".into(),
+    };
+    let rows: Vec<Vec<String>> = models
+        .available
+        .iter()
+        .map(|model| {
+            let size = match model.bytes {
+                Some(bytes) => text::bytes(bytes),
+                None => "made when loaded".into(),
+            };
+            vec![format!("  {}", model.model), size]
+        })
+        .collect();
+    text::print(&format!(
+        "{loaded}available in {} and by name:\n{}",
+        models.models_dir.display(),
+        text::columns(&rows, &[1])
+    ))?;
+    Ok(())
+}
+
+pub(super) async fn load(
+    connection: &Connection,
+    args: &args::Load,
+    terminal: &Terminal,
+) -> Result<(), Error> {
+    let request = LoadRequest {
+        model: session::absolute(&args.model),
+        backend: args.backend.clone(),
+        slots: args.slots,
+        context: args.context,
+        prefill_chunk: args.prefill_chunk,
+        threads: args.threads,
+    };
+    let (model, _) = session::load(&client(connection), &request, terminal).await?;
+    text::print(&format!(
+        "{}\nloaded in {:.2} s on {}, {} slots of {} tokens\n",
+        describe(&model),
+        model.load_s,
+        model.device.name,
+        model.slots,
+        model.context
+    ))?;
+    Ok(())
+}
+
+pub(super) async fn unload(connection: &Connection) -> Result<(), Error> {
+    let unloaded = client(connection).unload().await?;
+    text::print(if unloaded { "unloaded\n" } else { "nothing was loaded\n" })?;
+    Ok(())
+}

@@ -1,0 +1,326 @@
+//! `orinctl plan`: what one step of a model is made of and what it costs. Works on the file alone.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::args;
+use super::error::Error;
+use super::terminal::Terminal;
+use super::text;
+use crate::model::{KvLayout, Model, synthetic};
+use crate::plan::{Bucket, Cost, Fusions, Outputs, Plan, Step, fuse};
+
+pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
+    let bucket = bucket(args)?;
+    let path = if synthetic::is_synthetic(&args.model) {
+        let live = terminal.bytes();
+        synthetic::Spec::parse(&args.model)?.generate(
+            &synthetic::default_cache_dir(),
+            &mut |done, total| {
+                live.set(done, total, "making model");
+            },
+        )?
+    } else {
+        args.model.clone().into()
+    };
+    let model = Model::open(&path)
+        .map_err(|source| Error::Model { model: args.model.clone(), source: Box::new(source) })?;
+    let layout = KvLayout { slots: bucket.batch, context: bucket.context };
+    let before = model.plan(layout, bucket)?;
+    let after = fuse(&before, Fusions::ALL);
+    if args.json {
+        text::print_json(&Document {
+            model: &args.model,
+            batch: bucket.batch,
+            chunk: bucket.chunk,
+            context: bucket.context,
+            before: (&before).into(),
+            after: (&after).into(),
+        })?;
+        return Ok(());
+    }
+    let mut out = heading(&args.model, &model, &bucket);
+    for (title, plan) in [("Before fusion", &before), ("After fusion", &after)] {
+        let cost = plan.cost();
+        let _ = writeln!(out, "\n{title}: {} steps, {}\n", plan.steps.len(), amounts(&cost));
+        out.push_str(&table(plan, args.full));
+    }
+    let _ = writeln!(
+        out,
+        "\nWith one kernel per step a GPU launches {} for this plan, {} without fusion.",
+        after.steps.len(),
+        before.steps.len()
+    );
+    text::print(&out)?;
+    Ok(())
+}
+
+/// The shape that was asked for.
+fn bucket(args: &args::Plan) -> Result<Bucket, Error> {
+    const LIMIT: usize = 1 << 24;
+    let positive = |name: &str, value: usize| {
+        if (1..=LIMIT).contains(&value) {
+            return Ok(value);
+        }
+        Err(Error::Usage(format!("{name} is {value}, 1 to {LIMIT} are allowed")))
+    };
+    let (batch, chunk) = match args.prefill {
+        Some(tokens) => (1, positive("--prefill", tokens)?),
+        None => (positive("--batch", args.batch)?, 1),
+    };
+    let context =
+        positive("--depth plus the tokens of the step", args.depth.saturating_add(chunk))?;
+    Ok(Bucket { batch, chunk, context, outputs: Outputs::Last })
+}
+
+fn heading(name: &str, model: &Model, bucket: &Bucket) -> String {
+    let hyper = model.hyperparameters();
+    let step = match bucket.chunk {
+        1 if bucket.batch == 1 => "decode of one token".to_owned(),
+        1 => format!("decode of one token for each of {} sequences", bucket.batch),
+        chunk => format!("prefill of {chunk} tokens"),
+    };
+    format!(
+        "{name}: {}, {} layers, {} parameters, weights {}\n{step}, attending to {} tokens\n",
+        model.architecture().name(),
+        hyper.layers,
+        text::count(model.parameters()),
+        text::bytes(model.weight_bytes()),
+        bucket.context
+    )
+}
+
+fn amounts(cost: &Cost) -> String {
+    format!(
+        "{} of weights, {} of KV cache, {} of activations moved, {} flop",
+        text::bytes(cost.weight_bytes),
+        text::bytes(cost.state_bytes),
+        text::bytes(cost.other_bytes),
+        text::count(cost.flops)
+    )
+}
+
+/// One line of the table: a step, or the primitive steps of one composite together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Line {
+    op: String,
+    label: String,
+    steps: usize,
+    cost: Cost,
+}
+
+/// Layers (or what is outside them) whose lines are all the same.
+#[derive(Debug, PartialEq, Eq)]
+struct Group {
+    layers: Vec<usize>,
+    lines: Vec<Line>,
+}
+
+fn table(plan: &Plan, full: bool) -> String {
+    let groups = if full { every_step(plan) } else { alike(by_layer(plan)) };
+    let mut rows = vec![
+        ["", "step", "op", "weights", "KV", "activations", "flop"].map(str::to_owned).to_vec(),
+    ];
+    for group in &groups {
+        let mut name = title(&group.layers);
+        for line in &group.lines {
+            let op = if line.steps > 1 {
+                format!("{} ({} steps)", line.op, line.steps)
+            } else {
+                line.op.clone()
+            };
+            let amount = |bytes| if bytes == 0 { String::new() } else { text::bytes(bytes) };
+            let flops = line.cost.flops;
+            rows.push(vec![
+                std::mem::take(&mut name),
+                line.label.clone(),
+                op,
+                amount(line.cost.weight_bytes),
+                amount(line.cost.state_bytes),
+                amount(line.cost.other_bytes),
+                if flops == 0 { String::new() } else { text::count(flops) },
+            ]);
+        }
+    }
+    text::columns(&rows, &[3, 4, 5, 6])
+}
+
+/// `layers 0-3, 7 (5 alike)`.
+fn title(layers: &[usize]) -> String {
+    let Some(first) = layers.first() else { return String::new() };
+    if layers.len() == 1 {
+        return format!("layer {first}");
+    }
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &layer in layers {
+        match runs.last_mut() {
+            Some((_, end)) if *end + 1 == layer => *end = layer,
+            _ => runs.push((layer, layer)),
+        }
+    }
+    let runs: Vec<String> =
+        runs.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") }).collect();
+    format!("layers {} ({} alike)", runs.join(", "), layers.len())
+}
+
+fn every_step(plan: &Plan) -> Vec<Group> {
+    let line = |step: &Step| Line {
+        op: step.op.name(),
+        label: step.label.clone(),
+        steps: 1,
+        cost: step.cost,
+    };
+    vec![Group { layers: Vec::new(), lines: plan.steps.iter().map(line).collect() }]
+}
+
+/// Consecutive steps of one layer as a group, steps of one composite as one line.
+fn by_layer(plan: &Plan) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut scope = None;
+    for step in &plan.steps {
+        let (layer, label) = place(&step.label);
+        let layers: Vec<usize> = layer.into_iter().collect();
+        if groups.last().is_none_or(|group| group.layers != layers) {
+            groups.push(Group { layers, lines: Vec::new() });
+            scope = None;
+        }
+        let Some(group) = groups.last_mut() else { continue };
+        match group.lines.last_mut() {
+            Some(line) if step.scope.is_some() && step.scope == scope => {
+                line.steps += 1;
+                line.cost = line.cost + step.cost;
+            }
+            _ => {
+                let composite = step.scope.and_then(|id| plan.scopes.get(id.0 as usize));
+                let op = composite.map_or_else(|| step.op.name(), |s| s.composite.name().into());
+                group.lines.push(Line { op, label: label.into(), steps: 1, cost: step.cost });
+            }
+        }
+        scope = step.scope;
+    }
+    groups
+}
+
+/// Layers with the same lines become one group, where the first of them stood.
+fn alike(groups: Vec<Group>) -> Vec<Group> {
+    let mut merged: Vec<Group> = Vec::new();
+    for group in groups {
+        let same = |other: &&mut Group| {
+            !group.layers.is_empty() && !other.layers.is_empty() && other.lines == group.lines
+        };
+        match merged.iter_mut().find(same) {
+            Some(other) => other.layers.extend(group.layers),
+            None => merged.push(group),
+        }
+    }
+    merged
+}
+
+/// `blk.3.attn_q` is `attn_q` of layer 3.
+fn place(label: &str) -> (Option<usize>, &str) {
+    let of_layer = || {
+        let (layer, rest) = label.strip_prefix("blk.")?.split_once('.')?;
+        Some((layer.parse().ok()?, rest))
+    };
+    of_layer().map_or((None, label), |(layer, rest)| (Some(layer), rest))
+}
+
+/// `--json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    model: &'a str,
+    batch: usize,
+    chunk: usize,
+    context: usize,
+    before: PlanDocument,
+    after: PlanDocument,
+}
+
+#[derive(Serialize)]
+struct PlanDocument {
+    total: Amounts,
+    steps: Vec<StepDocument>,
+}
+
+#[derive(Serialize)]
+struct StepDocument {
+    op: String,
+    label: String,
+    composite: Option<&'static str>,
+    reads: Vec<String>,
+    writes: Vec<String>,
+    #[serde(flatten)]
+    cost: Amounts,
+}
+
+#[derive(Serialize)]
+struct Amounts {
+    weight_bytes: u64,
+    kv_bytes: u64,
+    other_bytes: u64,
+    flops: u64,
+}
+
+impl From<Cost> for Amounts {
+    fn from(cost: Cost) -> Self {
+        Self {
+            weight_bytes: cost.weight_bytes,
+            kv_bytes: cost.state_bytes,
+            other_bytes: cost.other_bytes,
+            flops: cost.flops,
+        }
+    }
+}
+
+impl From<&Plan> for PlanDocument {
+    fn from(plan: &Plan) -> Self {
+        let names = |views: &[crate::plan::View]| {
+            views.iter().map(|view| plan.buffer(view.buffer).name.clone()).collect()
+        };
+        let step = |step: &Step| StepDocument {
+            op: step.op.name(),
+            label: step.label.clone(),
+            composite: step
+                .scope
+                .and_then(|id| plan.scopes.get(id.0 as usize))
+                .map(|scope| scope.composite.name()),
+            reads: names(&step.reads),
+            writes: names(&step.writes),
+            cost: step.cost.into(),
+        };
+        Self { total: plan.cost().into(), steps: plan.steps.iter().map(step).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(layers: &[usize], flops: u64) -> Group {
+        let cost = Cost { flops, ..Cost::default() };
+        let line = Line { op: "x".into(), label: "y".into(), steps: 1, cost };
+        Group { layers: layers.to_vec(), lines: vec![line] }
+    }
+
+    #[test]
+    fn layers_alike_stand_together_though_they_do_not_follow_each_other() {
+        let merged = alike(vec![
+            group(&[], 1),
+            group(&[0], 5),
+            group(&[1], 7),
+            group(&[2], 5),
+            group(&[3], 5),
+            group(&[], 1),
+        ]);
+        let titles: Vec<String> = merged.iter().map(|g| title(&g.layers)).collect();
+        assert_eq!(titles, ["", "layers 0, 2-3 (3 alike)", "layer 1", ""]);
+    }
+
+    #[test]
+    fn labels_tell_the_layer() {
+        assert_eq!(place("blk.12.attn_q,k,v"), (Some(12), "attn_q,k,v"));
+        assert_eq!(place("output"), (None, "output"));
+        assert_eq!(place("blk.x.y"), (None, "blk.x.y"));
+    }
+}

@@ -1,0 +1,152 @@
+//! A daemon of our own: the same executable on a temporary socket, gone when we are.
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::args;
+use super::error::Error;
+use crate::control::client::Client;
+
+/// How long the process may take until its socket answers.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long it may take to end after SIGTERM.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// Lines of its log that an error shows.
+const LOG_LINES: usize = 12;
+
+/// A running private daemon. Dropping it stops it and removes what it left.
+pub(super) struct Private {
+    child: Child,
+    directory: PathBuf,
+    started: Instant,
+    socket_after: Duration,
+    client: Client,
+}
+
+impl Private {
+    /// Starts one and waits until it answers.
+    pub(super) async fn start() -> Result<Self, Error> {
+        let setup = |what| move |source| Error::Setup { what, source };
+        let directory = directory().map_err(setup("making a directory for the private daemon"))?;
+        let socket = directory.join("orind.sock");
+        let log = std::fs::File::create(directory.join("log"))
+            .map_err(setup("making the private daemon's log"))?;
+        let config = directory.join("orind.toml");
+        std::fs::write(&config, "shutdown_deadline_s = 1\nlog = \"warn\"\n")
+            .map_err(setup("writing the private daemon's configuration"))?;
+        let started = Instant::now();
+        let child = Command::new("/proc/self/exe")
+            .arg0("orinctl")
+            .args(["daemon", "--exit-with-parent", &std::process::id().to_string()])
+            .arg("--config")
+            .arg(&config)
+            .arg("--socket")
+            .arg(&socket)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            // Ctrl-C is ours; we stop it in our own time.
+            .process_group(0)
+            .spawn()
+            .map_err(setup("starting the private daemon"))?;
+        let client = Client::new(&socket);
+        let mut private = Self { child, directory, started, socket_after: Duration::ZERO, client };
+        private.wait_until_up().await?;
+        private.socket_after = started.elapsed();
+        Ok(private)
+    }
+
+    async fn wait_until_up(&mut self) -> Result<(), Error> {
+        loop {
+            match self.client.wait_until_up(Duration::from_millis(50)).await {
+                Ok(_) => return Ok(()),
+                Err(crate::control::client::Error::NotRunning { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if let Some(error) = self.ended() {
+                return Err(error);
+            }
+            if self.started.elapsed() > START_LIMIT {
+                let what = format!("did not answer within {} s", START_LIMIT.as_secs());
+                return Err(Error::Private { what, log: self.log() });
+            }
+        }
+    }
+
+    /// Says how the process ended, when it has.
+    pub(super) fn ended(&mut self) -> Option<Error> {
+        let status = self.child.try_wait().ok()??;
+        Some(Error::Private { what: how_it_ended(status), log: self.log() })
+    }
+
+    fn log(&self) -> String {
+        let text = std::fs::read(self.directory.join("log")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+    }
+
+    pub(super) const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// When the process was started.
+    pub(super) const fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// How long it took until the socket answered.
+    pub(super) const fn socket_after(&self) -> Duration {
+        self.socket_after
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        let pid = i32::try_from(self.child.id()).map(Pid::from_raw);
+        if let Ok(pid) = pid
+            && matches!(self.child.try_wait(), Ok(None))
+            && kill(pid, Signal::SIGTERM).is_ok()
+        {
+            let asked = Instant::now();
+            while matches!(self.child.try_wait(), Ok(None)) && asked.elapsed() < STOP_LIMIT {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        // Does nothing when it has ended and been waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn how_it_ended(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with status {code}"),
+        (None, Some(9)) => "was killed (SIGKILL; is memory short?)".into(),
+        (None, signal) => format!("was killed by signal {}", signal.unwrap_or(0)),
+    }
+}
+
+/// A fresh directory that only this user can enter, with a path short enough for a socket.
+fn directory() -> std::io::Result<PathBuf> {
+    // `sun_path` holds 108 bytes.
+    let fits = |base: &PathBuf| base.is_dir() && base.as_os_str().len() < 70;
+    let base = [std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), Some(std::env::temp_dir())]
+        .into_iter()
+        .flatten()
+        .find(fits)
+        .unwrap_or_else(|| "/tmp".into());
+    Ok(nix::unistd::mkdtemp(&base.join("orinctl-XXXXXX"))?)
+}
+
+/// The other side: this process becomes the daemon.
+pub(super) fn become_daemon(arguments: args::Daemon) -> ExitCode {
+    let name = std::ffi::OsString::from("orind");
+    crate::daemon::main(std::iter::once(name).chain(arguments.arguments))
+}

@@ -1,0 +1,166 @@
+//! The daemon that a command works with: the one on the socket, or a private one.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::args::{Connection, ModelChoice};
+use super::error::Error;
+use super::private::Private;
+use super::terminal::Terminal;
+use crate::config;
+use crate::control::api::{LoadRequest, Model, State};
+use crate::control::client::{self, Client};
+
+/// Measured and run where nobody names a model: small enough for any machine.
+pub(super) const DEFAULT_MODEL: &str = "synthetic:qwen3-0.6b:q8_0";
+
+/// Room that a private daemon reserves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) slots: usize,
+    /// Tokens per slot; `None` leaves it to the daemon.
+    pub(super) context: Option<usize>,
+}
+
+/// A daemon with a model.
+pub(super) struct Session {
+    client: Client,
+    private: Option<Private>,
+    model: Model,
+    /// From the start of a private daemon to its model being ready.
+    loaded_after: Option<Duration>,
+    /// The synthetic model's file had to be made first.
+    synthesised: bool,
+}
+
+impl Session {
+    /// Connects to the daemon on the socket; where none listens, or a private one was asked for,
+    /// starts one and loads the model.
+    pub(super) async fn open(
+        connection: &Connection,
+        choice: &ModelChoice,
+        room: Room,
+        terminal: &Terminal,
+    ) -> Result<Self, Error> {
+        let socket = connection.socket.clone().unwrap_or_else(config::client_socket);
+        if choice.private {
+            return Self::private(choice, room, terminal).await;
+        }
+        let client = Client::new(&socket);
+        let status = match client.status().await {
+            Ok(status) => status,
+            Err(client::Error::NotRunning { .. }) => {
+                let model = choice.model.as_deref().unwrap_or(DEFAULT_MODEL);
+                terminal.say(&format!(
+                    "no daemon on {}: starting a private one with {model}",
+                    socket.display()
+                ));
+                return Self::private(choice, room, terminal).await;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if choice.backend.is_some() || choice.threads.is_some() {
+            return Err(Error::Usage(format!(
+                "--backend and --threads choose for a private daemon, but one runs on {}; add --private, or load the model anew with `orinctl load`",
+                socket.display()
+            )));
+        }
+        match (status.model, status.state) {
+            (Some(model), State::Ready | State::Exclusive { .. }) => {
+                let wanted = choice.model.as_deref().map(absolute);
+                if let Some(wanted) = wanted.filter(|wanted| !is(&model, wanted)) {
+                    return Err(Error::OtherModel { loaded: model.id, wanted, socket });
+                }
+                Ok(Self { client, private: None, model, loaded_after: None, synthesised: false })
+            }
+            _ => Err(Error::NoModel { socket }),
+        }
+    }
+
+    /// Starts a private daemon and loads the model there.
+    pub(super) async fn private(
+        choice: &ModelChoice,
+        room: Room,
+        terminal: &Terminal,
+    ) -> Result<Self, Error> {
+        let mut private = Private::start().await?;
+        let request = LoadRequest {
+            model: absolute(choice.model.as_deref().unwrap_or(DEFAULT_MODEL)),
+            backend: choice.backend.clone(),
+            slots: Some(room.slots),
+            context: room.context,
+            prefill_chunk: None,
+            threads: choice.threads,
+        };
+        let (model, synthesised) = match load(private.client(), &request, terminal).await {
+            Ok(loaded) => loaded,
+            // The daemon's end explains more than the connection's.
+            Err(error @ Error::Client(client::Error::Transport(_))) => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                return Err(private.ended().unwrap_or(error));
+            }
+            Err(error) => return Err(error),
+        };
+        let loaded_after = Some(private.started().elapsed());
+        let client = private.client().clone();
+        Ok(Self { client, private: Some(private), model, loaded_after, synthesised })
+    }
+
+    pub(super) const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) const fn model(&self) -> &Model {
+        &self.model
+    }
+
+    pub(super) const fn private_daemon(&self) -> Option<&Private> {
+        self.private.as_ref()
+    }
+
+    pub(super) const fn loaded_after(&self) -> Option<Duration> {
+        self.loaded_after
+    }
+
+    pub(super) const fn synthesised(&self) -> bool {
+        self.synthesised
+    }
+}
+
+/// Loads a model and shows how far it is. True when a synthetic model's file had to be made.
+pub(super) async fn load(
+    client: &Client,
+    request: &LoadRequest,
+    terminal: &Terminal,
+) -> Result<(Model, bool), Error> {
+    let live = terminal.bytes();
+    let mut synthesised = false;
+    let on_progress = |progress: crate::control::api::LoadProgress| {
+        synthesised |= progress.phase == "synthesise";
+        let message = match progress.phase.as_str() {
+            "synthesise" => "making model",
+            "load" => "loading",
+            other => other,
+        };
+        live.set(progress.done, progress.total, message);
+    };
+    let model = client.load(request, on_progress).await?;
+    Ok((model, synthesised))
+}
+
+/// A path as a daemon with another working directory understands it; names stay as they are.
+pub(super) fn absolute(model: &str) -> String {
+    let path = Path::new(model);
+    if model.starts_with("synthetic:") || !(model.contains('/') || path.is_file()) {
+        return model.to_owned();
+    }
+    std::path::absolute(path).map_or_else(|_| model.to_owned(), |path| path.display().to_string())
+}
+
+/// True when the loaded model is the one meant: by id, file or file name.
+fn is(model: &Model, wanted: &str) -> bool {
+    let path = Path::new(wanted);
+    let same_file =
+        || matches!((path.canonicalize(), model.path.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    wanted.eq_ignore_ascii_case(&model.id) || path == model.path || same_file()
+}

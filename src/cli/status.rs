@@ -1,0 +1,124 @@
+//! `orinctl status`.
+
+use std::time::Duration;
+
+use super::args::{self, Connection};
+use super::error::Error;
+use super::text;
+use crate::config;
+use crate::control::api::{Model, State, Status};
+use crate::control::client::Client;
+
+pub(super) async fn run(connection: &Connection, args: &args::Status) -> Result<(), Error> {
+    let socket = connection.socket.clone().unwrap_or_else(config::client_socket);
+    let client = Client::new(&socket);
+    let status = client.status().await?;
+    if args.json {
+        text::print_json(&status)?;
+    } else {
+        let socket = socket.display().to_string();
+        text::print(&text::columns(&lines(&status, &socket), &[]))?;
+    }
+    Ok(())
+}
+
+fn lines(status: &Status, socket: &str) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    let mut row = |name: &str, value: String| rows.push(vec![name.to_owned(), value]);
+    let uptime = Duration::from_secs_f64(status.uptime_s.clamp(0.0, 1e12));
+    row(
+        "daemon",
+        format!(
+            "orind {}, process {}, up {}, on {socket}",
+            status.version,
+            status.pid,
+            text::duration(uptime)
+        ),
+    );
+    row("state", state(&status.state));
+    if let Some(model) = &status.model {
+        row("model", describe(model));
+        row(
+            "device",
+            format!(
+                "{}: {}, {} threads ({})",
+                model.device.name,
+                model.device.description,
+                model.device.threads,
+                model.device.reason
+            ),
+        );
+        row("slots", format!("{} of {} tokens each", model.slots, model.context));
+        let memory = &model.memory;
+        row(
+            "reserved",
+            format!(
+                "weights {}, KV cache {}, activations {}",
+                text::bytes(memory.weights),
+                text::bytes(memory.kv),
+                text::bytes(memory.activations)
+            ),
+        );
+    }
+    let memory = &status.memory;
+    let optional = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), text::bytes);
+    row(
+        "memory",
+        format!(
+            "{} resident, {} at most, {} available",
+            optional(memory.resident),
+            optional(memory.peak_resident),
+            optional(memory.available)
+        ),
+    );
+    let requests = &status.requests;
+    row(
+        "requests",
+        format!(
+            "{} running, {} of {} waiting, {} finished, {} failed",
+            requests.active,
+            requests.queued,
+            requests.queue_limit,
+            requests.finished,
+            requests.failed
+        ),
+    );
+    row(
+        "tokens",
+        format!(
+            "{} of prompts, {} generated, in {} steps",
+            requests.prompt_tokens, requests.completion_tokens, requests.steps
+        ),
+    );
+    rows
+}
+
+fn state(state: &State) -> String {
+    match state {
+        State::Empty { last_error: None } => {
+            "no model is loaded; `orinctl load MODEL` loads one".into()
+        }
+        State::Empty { last_error: Some(error) } => {
+            format!("no model is loaded; the last load failed: {}", error.message)
+        }
+        State::Loading { model, progress } => {
+            format!("loading {model}, {:.0} %", progress * 100.0)
+        }
+        State::Ready => "ready".into(),
+        State::Exclusive { what } => format!("{what} has the device; requests wait"),
+        State::Stopping => "stopping".into(),
+    }
+}
+
+/// A loaded model in one line.
+pub(super) fn describe(model: &Model) -> String {
+    format!(
+        "{}: {} {}, {} parameters, {}{}",
+        model.id,
+        model.architecture,
+        model.file_type,
+        text::count(model.parameters),
+        text::bytes(model.bytes),
+        if model.synthetic { ", synthetic: random weights" } else { "" }
+    )
+}

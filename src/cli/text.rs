@@ -1,0 +1,105 @@
+//! Small pieces of text that several commands print.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// 1024-based: `604.2 MiB`.
+pub(super) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// 1000-based: `1.24 G`; for counts of parameters and operations.
+pub(super) fn count(count: u64) -> String {
+    const UNITS: [&str; 5] = ["", " k", " M", " G", " T"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { count.to_string() } else { format!("{value:.2}{}", UNITS[unit]) }
+}
+
+/// `3 d 4 h`, `5 min 6 s`, `7.8 s`.
+pub(super) fn duration(time: Duration) -> String {
+    let s = time.as_secs();
+    match s {
+        0..60 => format!("{:.1} s", time.as_secs_f64()),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        3600..86400 => format!("{} h {} min", s / 3600, s % 3600 / 60),
+        _ => format!("{} d {} h", s / 86400, s % 86400 / 3600),
+    }
+}
+
+/// Columns aligned, two spaces between; the columns named in `right` stand to the right.
+pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
+    let mut widths: Vec<usize> = Vec::new();
+    for row in rows {
+        widths.resize(widths.len().max(row.len()), 0);
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+            let gap = if column == 0 { "" } else { "  " };
+            line.push_str(&if right.contains(&column) {
+                format!("{gap}{cell:>width$}")
+            } else {
+                format!("{gap}{cell:<width$}")
+            });
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Writes to standard output.
+pub(super) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Writes a value as indented JSON.
+pub(super) fn print_json(value: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    print(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(633_495_552), "604.1 MiB");
+        assert_eq!(count(596_049_920), "596.05 M");
+        assert_eq!(count(999), "999");
+        assert_eq!(duration(Duration::from_millis(7800)), "7.8 s");
+        assert_eq!(duration(Duration::from_secs(3 * 86400 + 4 * 3600)), "3 d 4 h");
+    }
+
+    #[test]
+    fn columns_align_and_lines_end_clean() {
+        let rows = [
+            vec!["a".into(), "1".into(), String::new()],
+            vec!["long".into(), "100".into(), "x".into()],
+        ];
+        assert_eq!(columns(&rows, &[1]), "a       1\nlong  100  x\n");
+    }
+}

@@ -1,0 +1,236 @@
+//! `orinctl` as a program: no daemon, no model file, its own cache directory.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use orind::bench::Report;
+use tempfile::TempDir;
+
+const MODEL: &str = "synthetic:tiny-llama:q8_0";
+
+/// Where one test's run-time files go.
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn socket(&self) -> String {
+        self.path().join("none.sock").display().to_string()
+    }
+
+    /// `orinctl` with nothing of the user's environment that it looks at.
+    fn orinctl(&self, args: &[&str]) -> Command {
+        // Models are made once for all tests of this file.
+        static CACHE: OnceLock<TempDir> = OnceLock::new();
+        let cache = CACHE.get_or_init(|| tempfile::tempdir().unwrap());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+        command
+            .args(args)
+            .env("XDG_CACHE_HOME", cache.path())
+            .env("XDG_RUNTIME_DIR", self.path())
+            .env("ORIND_SOCKET", self.socket())
+            .env_remove("NO_COLOR")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.orinctl(args).output().unwrap()
+    }
+
+    /// What private daemons left behind.
+    fn leftovers(&self) -> Vec<String> {
+        std::fs::read_dir(self.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
+    }
+
+    /// Waits for the socket of a private daemon and returns the daemon's process id.
+    fn private_daemon(&self) -> Pid {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            for process in std::fs::read_dir("/proc").unwrap().flatten() {
+                let Ok(pid) = process.file_name().to_string_lossy().parse::<i32>() else {
+                    continue;
+                };
+                let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+                let line = String::from_utf8_lossy(&line).into_owned();
+                let ours =
+                    line.contains("--socket") && line.contains(&self.path().display().to_string());
+                if ours && line.contains("exit-with-parent") && !self.leftovers().is_empty() {
+                    return Pid::from_raw(pid);
+                }
+            }
+            assert!(Instant::now() < deadline, "no private daemon appeared");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn wait_until_gone(pid: Pid) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while kill(pid, None).is_ok() {
+        assert!(Instant::now() < deadline, "process {pid} is still there");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn bench_needs_no_daemon_and_leaves_nothing_behind() {
+    let home = Home::new();
+    let args = ["bench", "-m", MODEL, "-p", "8", "-n", "4", "-b", "1,2", "-r", "2", "--json"];
+    let output = home.run(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: Report = serde_json::from_str(&stdout(&output)).unwrap();
+    let names: Vec<&str> = report.rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["pp8", "tg4", "tg4 x2"]);
+    assert!(report.manifest.model.synthetic && report.manifest.model.id == MODEL);
+    for row in &report.rows {
+        assert_eq!(row.tokens_per_second.samples.len(), 2);
+        assert!(row.tokens_per_second.min > 0.0 && row.bytes_per_second > 0.0);
+    }
+    let cold = report.cold_start.unwrap();
+    assert!(0.0 < cold.socket_seconds && cold.socket_seconds < cold.loaded_seconds);
+    assert!(cold.loaded_seconds < cold.first_token_seconds);
+    assert!(report.first_token.unwrap().seconds.min > 0.0);
+    assert!(stderr(&output).contains("starting a private one"), "{}", stderr(&output));
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+#[test]
+fn the_table_and_the_csv_hold_the_same_tests() {
+    let home = Home::new();
+    let args = |format: &'static str| {
+        let mut args = vec!["bench", "-m", MODEL, "-p", "4", "-n", "2", "-r", "1", "--warmup", "0"];
+        args.extend((!format.is_empty()).then_some(format));
+        args
+    };
+    let table = home.run(&args(""));
+    assert!(table.status.success(), "{}", stderr(&table));
+    let rows: Vec<String> =
+        stdout(&table).lines().filter(|l| l.starts_with('|')).map(str::to_owned).collect();
+    assert_eq!(rows.len(), 4);
+    assert!(rows[0].contains("tok/s") && rows[2].contains("pp4") && rows[3].contains("tg2"));
+    assert!(rows.iter().all(|row| row.chars().count() == rows[0].chars().count()), "{rows:#?}");
+    assert!(stdout(&table).contains("synthetic: seeded random weights"));
+    let csv = home.run(&args("--csv"));
+    assert!(stdout(&csv).starts_with("version,") && stdout(&csv).lines().count() == 3);
+}
+
+#[test]
+fn generate_streams_the_same_text_again() {
+    let home = Home::new();
+    let args = ["generate", "-m", MODEL, "-n", "6", "-q", "Once upon a time"];
+    let (first, second) = (home.run(&args), home.run(&args));
+    assert!(first.status.success(), "{}", stderr(&first));
+    assert!(first.stdout.len() > 1 && first.stdout.ends_with(b"\n"));
+    assert_eq!(first.stdout, second.stdout);
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+#[test]
+fn plan_works_without_a_daemon() {
+    let home = Home::new();
+    let output = home.run(&["plan", MODEL, "--depth", "100"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    for part in
+        ["Before fusion", "After fusion", "layers 0-1 (2 alike)", "attention", "GPU launches"]
+    {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    let json = home.run(&["plan", MODEL, "--depth", "100", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
+    let total = |plan: &str, what: &str| json[plan]["total"][what].as_u64().unwrap();
+    let steps = |plan: &str| json[plan]["steps"].as_array().unwrap().len();
+    assert!(steps("after") * 5 < steps("before"));
+    assert_eq!(total("before", "weight_bytes"), total("after", "weight_bytes"));
+    assert!(total("after", "other_bytes") < total("before", "other_bytes"));
+    assert_eq!(json["context"], 101);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let home = Home::new();
+    let mut child = home.orinctl(&["plan", MODEL, "--full"]).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && stderr(&output).is_empty(), "{}", stderr(&output));
+}
+
+#[test]
+fn mistakes_get_one_error_and_the_right_code() {
+    let home = Home::new();
+    for (args, code, words) in [
+        (&["bench", "--nope"][..], 2, "--nope"),
+        (&["bench", "-b", "0"], 2, "batches"),
+        (&["bench", "-p", "0", "-n", "0"], 2, "nothing to measure"),
+        (&["plan", MODEL, "--batch", "0"], 2, "--batch"),
+        (&["plan", "synthetic:tiny-lama:q8_0"], 1, "synthetic:tiny-llama:q8_0"),
+        (&["plan", "/nowhere/x.gguf"], 1, "/nowhere/x.gguf"),
+        (&["status"], 1, "no daemon is listening"),
+        (&["unload"], 1, "no daemon is listening"),
+        (&["generate", "-m", "/nowhere/x.gguf", "hello"], 1, "/nowhere/x.gguf"),
+    ] {
+        let output = home.run(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
+        let text = stderr(&output);
+        assert!(text.contains(words) && text.contains("error:"), "{args:?}: {text}");
+        assert!(!text.contains('\x1b') && output.stdout.is_empty(), "{args:?}: {text}");
+    }
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+/// A bench that would run for hours, once its private daemon is there.
+fn endless(home: &Home) -> (Child, Pid) {
+    let child = home.orinctl(&["bench", "-m", MODEL, "-p", "64", "-r", "1000"]).spawn().unwrap();
+    let daemon = home.private_daemon();
+    (child, daemon)
+}
+
+#[test]
+fn ctrl_c_stops_the_private_daemon_too() {
+    let home = Home::new();
+    let (mut child, daemon) = endless(&home);
+    // Well into the tests.
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("running ")));
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(130));
+    assert!(lines.any(|line| line.unwrap() == "error: interrupted"));
+    wait_until_gone(daemon);
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+#[test]
+fn a_killed_client_takes_its_private_daemon_along() {
+    let home = Home::new();
+    let (mut child, daemon) = endless(&home);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until_gone(daemon);
+}
