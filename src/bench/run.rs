@@ -159,9 +159,13 @@ impl Runner<'_> {
             speed.prefill = self.time(prefill, &Progress::Probe)?;
             speed.decode = self.time(decode, &Progress::Probe)?;
         }
-        let schedule = schedule::choose(spec, speed);
+        let (context, slots) = (self.core.context(), self.core.slots());
+        let schedule = schedule::choose(spec, speed, context);
+        if schedule.tests.is_empty() {
+            let (test, need) = ("the smallest test".into(), Spec::PROMPTS[0].into());
+            return Err(Error::TooLong { test, need, context });
+        }
         for test in &schedule.tests {
-            let (context, slots) = (self.core.context(), self.core.slots());
             if test.context() > context as u64 {
                 let (test, need) = (test.to_string(), test.context());
                 return Err(Error::TooLong { test, need, context });

@@ -49,20 +49,26 @@ pub(super) struct Schedule {
     pub(super) estimate: f64,
 }
 
-/// Chooses what the [`Spec`] leaves open.
-pub(super) fn choose(spec: &Spec, speed: Speed) -> Schedule {
+/// Chooses what the [`Spec`] leaves open, for sequences of at most `context` tokens.
+pub(super) fn choose(spec: &Spec, speed: Speed, context: usize) -> Schedule {
     let round = |tests: &[Test]| tests.iter().map(|test| speed.seconds(test)).sum::<f64>();
     let warmup = |tests: &[Test]| {
         let short: Vec<Test> = tests.iter().copied().map(shortened).collect();
         f64::from(spec.warmup) * round(&short)
     };
     let mut options = LADDER.iter().map(|&(prompts, generate)| {
-        Test::all(
+        let mut tests = Test::all(
             spec.prompts.as_deref().unwrap_or(prompts),
             spec.generate.as_deref().unwrap_or(&[generate]),
             &spec.depths,
             &spec.batches,
-        )
+        );
+        let asked_for = |test: &Test| match test.kind {
+            Kind::Prefill => spec.prompts.is_some(),
+            Kind::Decode => spec.generate.is_some(),
+        };
+        tests.retain(|test| asked_for(test) || test.context() <= context as u64);
+        tests
     });
     let wanted = spec.repetitions.unwrap_or(COMFORTABLE);
     let fits =
@@ -97,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_fast_machine_runs_everything_ten_times() {
-        let schedule = choose(&Spec::default(), Speed { prefill: 10_000.0, decode: 150.0 });
+        let schedule = choose(&Spec::default(), Speed { prefill: 10_000.0, decode: 150.0 }, 4096);
         assert_eq!(names(&schedule), ["pp32", "pp128", "pp256", "pp512", "tg128"]);
         assert_eq!(schedule.repetitions, 10);
     }
@@ -107,7 +113,7 @@ mod tests {
         let mut last = f64::INFINITY;
         for slower in [1.0, 2.0, 4.0, 8.0, 1000.0] {
             let speed = Speed { prefill: 150.0 / slower, decode: 16.0 / slower };
-            let schedule = choose(&Spec::default(), speed);
+            let schedule = choose(&Spec::default(), speed, 4096);
             let tokens: u64 = schedule.tests.iter().map(Test::total_tokens).sum();
             assert!(tokens as f64 <= last && !schedule.tests.is_empty());
             assert!((3..=10).contains(&schedule.repetitions));
@@ -127,14 +133,23 @@ mod tests {
             budget_seconds: 1.0,
             ..Spec::default()
         };
-        let schedule = choose(&spec, Speed { prefill: 10.0, decode: 1.0 });
+        let schedule = choose(&spec, Speed { prefill: 10.0, decode: 1.0 }, 4096);
         assert_eq!((names(&schedule), schedule.repetitions), (vec!["pp4096".to_owned()], 20));
+    }
+
+    #[test]
+    fn only_what_was_asked_for_may_exceed_the_context() {
+        let fast = Speed { prefill: 10_000.0, decode: 150.0 };
+        let schedule = choose(&Spec::default(), fast, 256);
+        assert_eq!(names(&schedule), ["pp32", "pp128", "pp256", "tg128"]);
+        let spec = Spec { generate: Some(vec![300]), ..Spec::default() };
+        assert_eq!(names(&choose(&spec, fast, 64)), ["pp32", "tg300"]);
     }
 
     #[test]
     fn depth_and_batch_multiply_what_was_chosen() {
         let spec = Spec { prompts: Some(vec![]), batches: vec![1, 2], ..Spec::default() };
-        let schedule = choose(&spec, Speed { prefill: 150.0, decode: 16.0 });
+        let schedule = choose(&spec, Speed { prefill: 150.0, decode: 20.0 }, 4096);
         assert_eq!(names(&schedule), ["tg128", "tg128 x2"]);
     }
 }
