@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use orind::device::{
-    Data, Device, Instance, Prepared, Request, WeightSource, reference::Reference,
+    Data, Device, Instance, Prepared, Request, WeightSource, cpu::Cpu, reference::Reference,
 };
 use orind::model::{KvLayout, Model, ports};
 use orind::plan::{Bucket, BufferId, Class, Outputs, Plan, fuse};
@@ -226,5 +226,20 @@ fn reference_is_nearly_exact() {
 fn reference_follows_llama_cpp() {
     for name in QUANTISED {
         free_running(&Reference, name, as_llama_cpp);
+    }
+}
+
+#[test]
+fn cpu_is_as_exact_as_llama_cpp() {
+    for name in QUANTISED {
+        teacher_forced(&Cpu::detect(), name, as_llama_cpp);
+    }
+    teacher_forced(&Cpu::detect(), "tiny-llama-f16", nearly_exact);
+}
+
+#[test]
+fn cpu_follows_llama_cpp() {
+    for name in QUANTISED {
+        free_running(&Cpu::detect(), name, as_llama_cpp);
     }
 }

@@ -1,6 +1,7 @@
 //! From a [`LoadSpec`] to a [`Core`]: find the model, choose the device, do the arithmetic, move
 //! the weights.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,6 +9,7 @@ use std::time::Instant;
 
 use super::core::{self, Core, Parts};
 use super::{LoadError, LoadSpec, MemoryUse, ModelInfo};
+use crate::device::cpu::{Cpu, Isa};
 use crate::device::{self, Device, Footprint, Request, WeightSource, reference::Reference};
 use crate::gguf::Gguf;
 use crate::model::{self, KvLayout, Model, synthetic};
@@ -141,12 +143,20 @@ fn mib(bytes: u64) -> String {
 
 fn choose_device(spec: &LoadSpec) -> Result<(Arc<dyn Device>, String), LoadError> {
     match spec.backend.as_str() {
-        "auto" => Ok((Arc::new(Reference), "auto: the only device so far".into())),
+        "auto" => Ok((cpu(spec), "auto: the only device of this machine".into())),
+        "cpu" => Ok((cpu(spec), "asked for".into())),
         "reference" => Ok((Arc::new(Reference), "asked for".into())),
         other => Err(LoadError::Invalid(format!(
-            "backend `{other}` is not known; known: auto, reference"
+            "backend `{other}` is not known; known: auto, cpu, reference"
         ))),
     }
+}
+
+fn cpu(spec: &LoadSpec) -> Arc<dyn Device> {
+    Arc::new(match NonZeroUsize::new(spec.threads) {
+        Some(threads) => Cpu::new(Isa::detect(), threads),
+        None => Cpu::detect(),
+    })
 }
 
 /// The file behind a model's name; synthetic ones are made when they are not cached.

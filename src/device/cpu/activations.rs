@@ -4,6 +4,10 @@
 //! Both kinds are stored *block-major*: block `b` of row `m` of `rows` lies at `b * rows + m`, so
 //! that a weight block held in registers meets all its rows in one contiguous run.
 //!
+//! Where 8 bits are too coarse (what goes into a softmax) a second *plane* of 8-bit blocks holds
+//! what the first one left over: block `b` of plane `p` of `planes`
+//! lies at `(b * planes + p) * rows + m`, and a product adds both.
+//!
 //! Quantisation, per row and per 32 columns: `scale = max|x| / 127`, `q = round(x * (127 / max|x|))`
 //! to nearest even. It depends on nothing but those 32 values. A block whose `max|x|` is below
 //! 1e-30 becomes zero; a block with a NaN or an infinity gets a NaN scale, so that every output of
@@ -47,19 +51,26 @@ pub const fn blocks(k: usize) -> usize {
 }
 
 dispatch! {
-    /// Quantises the `k` values at `x` as row `row` of `rows` into `dst`.
+    /// Quantises the `k` values at `x` as row `row` of `rows` into `dst`, in 1 or 2 planes.
     ///
     /// # Safety
     ///
-    /// `x` is valid for `k` values; `dst` for `blocks(k) * rows` blocks, of which those of this row
-    /// are accessed by nobody else meanwhile; `row < rows`.
-    pub unsafe fn quantise(x: *const f32, k: usize, dst: *mut Q8Block, row: usize, rows: usize) = quantise_in;
+    /// `x` is valid for `k` values; `dst` for `blocks(k) * planes * rows` blocks, of which those of
+    /// this row are accessed by nobody else meanwhile; `row < rows`.
+    pub unsafe fn quantise(
+        x: *const f32,
+        k: usize,
+        dst: *mut Q8Block,
+        row: usize,
+        rows: usize,
+        planes: usize,
+    ) = quantise_in;
 
     /// Copies the `k` values at `x` as row `row` of `rows` into `dst`.
     ///
     /// # Safety
     ///
-    /// As for [`quantise`].
+    /// As for [`quantise`] with one plane.
     pub unsafe fn arrange(x: *const f32, k: usize, dst: *mut F32Block, row: usize, rows: usize) = arrange_in;
 }
 
@@ -70,16 +81,25 @@ unsafe fn quantise_in<S: Simd>(
     dst: *mut Q8Block,
     row: usize,
     rows: usize,
+    planes: usize,
 ) {
     // SAFETY: the caller's contract; partial loads stop at `k`.
     unsafe {
         for b in 0..blocks(k) {
-            let dst = dst.add(b * rows + row);
+            let dst = dst.add(b * planes * rows + row);
             let start = (b * BLOCK).min(k);
             let mid = (start + LANES).min(k);
             let x0 = load_first::<S>(x.add(start), mid - start);
             let x1 = load_first::<S>(x.add(mid), k - mid);
-            *dst = quantise_block::<S>(x0, x1);
+            let block = quantise_block::<S>(x0, x1);
+            *dst = block;
+            if planes == 2 {
+                let step = S::splat(0.0 - block.scale);
+                let q = block.q.as_ptr();
+                let left0 = S::fma(S::to_f(S::load_i8(q)), step, x0);
+                let left1 = S::fma(S::to_f(S::load_i8(q.add(LANES))), step, x1);
+                *dst.add(rows) = quantise_block::<S>(left0, left1);
+            }
         }
     }
 }
@@ -90,7 +110,7 @@ unsafe fn quantise_in<S: Simd>(
 ///
 /// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn quantise_block<S: Simd>(x0: S::F, x1: S::F) -> Q8Block {
+unsafe fn quantise_block<S: Simd>(x0: S::F, x1: S::F) -> Q8Block {
     // SAFETY: the caller's contract; stores are into the block's own arrays.
     unsafe {
         let max = S::max_lanes(S::max(S::abs(x0), S::abs(x1)));

@@ -5,8 +5,8 @@
 //! register and the kernel is a stream over the packed bytes; with many (prefill) the accumulators
 //! lie in the first-level cache and the integer dot products are the limit.
 //!
-//! An output is the sum over blocks of 32 columns, in order, of an exact integer dot product
-//! times its scales, added by fused multiply-add. Neither the number of rows in the call nor the
+//! An output is the sum over blocks of 32 columns (and planes), in order, of an exact integer dot
+//! product times its scales, added by fused multiply-add. Neither the number of rows in the call nor the
 //! range of row groups enters into it.
 
 use std::ops::Range;
@@ -28,7 +28,12 @@ const AHEAD: usize = 4096;
 #[derive(Clone, Copy, Debug)]
 pub enum Rows {
     /// For quantised weights.
-    Q8(*const Q8Block),
+    Q8 {
+        /// The first block.
+        blocks: *const Q8Block,
+        /// Planes, 1 or 2.
+        planes: usize,
+    },
     /// For plain weights.
     F32(*const F32Block),
 }
@@ -50,16 +55,16 @@ pub struct Product<'a> {
     pub out: *mut f32,
     /// Distance between output rows.
     pub stride: usize,
-    /// Add to what is there rather than overwrite it.
-    pub add: bool,
+    /// What to add, laid out as the output; it may be the output itself.
+    pub residual: Option<*const f32>,
 }
 
 /// Computes a range of output columns.
 ///
 /// # Safety
 ///
-/// `x` holds [`blocks`](super::activations::blocks)`(k) * rows` blocks; `out` is valid for column
-/// range and rows as described, and nobody else accesses those elements meanwhile.
+/// `x` holds [`blocks`](super::activations::blocks)`(k) * rows` blocks in each plane; `out` (and `residual`) are
+/// valid for column range and rows as described, and nobody else accesses those elements meanwhile.
 ///
 /// # Panics
 ///
@@ -68,7 +73,7 @@ pub struct Product<'a> {
 pub unsafe fn matmul(isa: Isa, p: &Product<'_>) {
     assert_eq!(p.weights.len(), p.layout.bytes(), "packed size of the weights");
     assert!(p.groups.end <= p.layout.groups(), "row groups of the weights");
-    let quantised = matches!(p.x, Rows::Q8(_));
+    let quantised = matches!(p.x, Rows::Q8 { .. });
     assert_eq!(quantised, p.layout.quantised(), "activations for {}", p.layout.dtype());
     if p.rows == 0 {
         return;
@@ -111,9 +116,12 @@ unsafe fn finish<S: Simd>(p: &Product<'_>, group: usize, row: usize, sum: S::F) 
     unsafe {
         let column = group * LANES;
         let n = (p.layout.rows() - column).min(LANES);
-        let out = p.out.add(row * p.stride + column);
-        let sum = if p.add { S::add(load_first::<S>(out, n), sum) } else { sum };
-        store_first::<S>(out, sum, n);
+        let at = row * p.stride + column;
+        let sum = match p.residual {
+            Some(r) => S::add(load_first::<S>(r.add(at), n), sum),
+            None => sum,
+        };
+        store_first::<S>(p.out.add(at), sum, n);
     }
 }
 
@@ -190,9 +198,13 @@ macro_rules! each_block {
 unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>) {
     // SAFETY: the caller's contract.
     unsafe {
-        let Rows::Q8(x) = p.x else { return };
+        let Rows::Q8 { blocks, planes } = p.x else { return };
+        let x = Planes { blocks, planes };
         if p.rows == 1 {
-            return single::<S, Q>(p, x);
+            return match planes {
+                1 => single::<S, Q, 1>(p, blocks),
+                _ => single::<S, Q, 2>(p, blocks),
+            };
         }
         let mut first = 0;
         while first < p.rows {
@@ -205,15 +217,22 @@ unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>) {
     }
 }
 
-/// One row: a stream over the weights.
+/// [`Rows::Q8`], unwrapped.
+#[derive(Clone, Copy)]
+struct Planes {
+    blocks: *const Q8Block,
+    planes: usize,
+}
+
+/// One row: a stream over the weights. `P` is the number of planes.
 #[inline(always)]
-unsafe fn single<S: Simd, Q: Quant>(p: &Product<'_>, x: *const Q8Block) {
+unsafe fn single<S: Simd, Q: Quant, const P: usize>(p: &Product<'_>, x: *const Q8Block) {
     // SAFETY: the weights are the layout's size, and the activations cover its columns.
     unsafe {
         let superblocks = p.layout.superblocks();
         let mut w = p.weights.as_ptr().add(p.groups.start * superblocks * Q::BYTES);
         for group in p.groups.clone() {
-            let mut x = x;
+            let mut blocks = x;
             let mut sums = [S::splat(0.0)];
             for _ in 0..superblocks {
                 for line in 0..Q::BYTES / 64 {
@@ -221,12 +240,15 @@ unsafe fn single<S: Simd, Q: Quant>(p: &Product<'_>, x: *const Q8Block) {
                 }
                 macro_rules! step {
                     ($b:literal) => {
-                        fold::<S, Q, 1>(&Q::block::<S>(w, $b), x.add($b), &mut sums);
+                        let block = Q::block::<S>(w, $b);
+                        for plane in 0..P {
+                            fold::<S, Q, 1>(&block, blocks.add($b * P + plane), &mut sums);
+                        }
                     };
                 }
                 each_block!(Q::COLUMNS, step);
                 w = w.add(Q::BYTES);
-                x = x.add(Q::COLUMNS / 32);
+                blocks = blocks.add(Q::COLUMNS / 32 * P);
             }
             finish::<S>(p, group, 0, sums[0]);
         }
@@ -237,7 +259,7 @@ unsafe fn single<S: Simd, Q: Quant>(p: &Product<'_>, x: *const Q8Block) {
 #[inline(always)]
 unsafe fn tile<S: Simd, Q: Quant>(
     p: &Product<'_>,
-    x: *const Q8Block,
+    x: Planes,
     group: usize,
     first: usize,
     rows: usize,
@@ -246,27 +268,29 @@ unsafe fn tile<S: Simd, Q: Quant>(
     unsafe {
         let superblocks = p.layout.superblocks();
         let mut w = p.weights.as_ptr().add(group * superblocks * Q::BYTES);
-        let mut x = x.add(first);
+        let mut blocks = x.blocks.add(first);
         let mut sums = [S::splat(0.0); TILE];
         for _ in 0..superblocks {
             macro_rules! step {
                 ($b:literal) => {
                     let block = Q::block::<S>(w, $b);
-                    let (four, rest) = sums[..rows].as_chunks_mut::<4>();
-                    let mut x = x.add($b * p.rows);
-                    for sums in four {
-                        fold::<S, Q, 4>(&block, x, sums);
-                        x = x.add(4);
-                    }
-                    for sum in rest {
-                        fold::<S, Q, 1>(&block, x, std::array::from_mut(sum));
-                        x = x.add(1);
+                    for plane in 0..x.planes {
+                        let (four, rest) = sums[..rows].as_chunks_mut::<4>();
+                        let mut x = blocks.add(($b * x.planes + plane) * p.rows);
+                        for sums in four {
+                            fold::<S, Q, 4>(&block, x, sums);
+                            x = x.add(4);
+                        }
+                        for sum in rest {
+                            fold::<S, Q, 1>(&block, x, std::array::from_mut(sum));
+                            x = x.add(1);
+                        }
                     }
                 };
             }
             each_block!(Q::COLUMNS, step);
             w = w.add(Q::BYTES);
-            x = x.add(Q::COLUMNS / 32 * p.rows);
+            blocks = blocks.add(Q::COLUMNS / 32 * x.planes * p.rows);
         }
         for (r, &sum) in sums[..rows].iter().enumerate() {
             finish::<S>(p, group, first + r, sum);

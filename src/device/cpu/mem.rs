@@ -85,7 +85,8 @@ impl AlignedBuf {
         self.len == 0
     }
 
-    fn start(&self) -> NonNull<u8> {
+    /// The first byte, for access that several threads divide among themselves.
+    pub(super) fn start(&self) -> NonNull<u8> {
         // SAFETY: `offset + len` is within the mapping.
         unsafe { self.base.cast::<u8>().add(self.offset) }
     }

@@ -1,0 +1,385 @@
+//! Running a program's stages on the threads of a pool.
+//!
+//! Every thread calls [`stage`] for every stage, with a barrier in between; inside, the work is
+//! divided so that no two threads write the same element. How it is divided never shows in the
+//! result.
+
+use std::cell::UnsafeCell;
+
+use super::activations;
+use super::attention::{self, Attend};
+use super::matmul::{Product, Rows, matmul};
+use super::memory::Memory;
+use super::pool::Worker;
+use super::program::{GROUPS_PER_CLAIM, Matrix, Norm, Program, Stage};
+use super::simd::LANES;
+use super::{Isa, norm, rope};
+use crate::plan::sample::{self, Candidate, Sampling};
+
+/// Columns of a row that are arranged at a time where rows alone do not keep the threads busy.
+const ARRANGE: usize = 1024;
+
+/// Neighbouring rows that one thread rotates or attends for, where there are enough.
+const ROWS_PER_CLAIM: usize = 16;
+
+/// What stages need beside their operands.
+pub(super) struct Context<'a> {
+    pub(super) isa: Isa,
+    pub(super) memory: &'a Memory,
+    pub(super) work: &'a Work,
+    /// Rows of tokens in the bucket, and how many of them are not padding.
+    pub(super) rows: usize,
+    pub(super) active: usize,
+}
+
+/// Sampling scratch, one per thread.
+pub(super) struct Work(Vec<UnsafeCell<Vec<Candidate>>>);
+
+// SAFETY: entry `i` is only touched by thread `i` of a region.
+unsafe impl Sync for Work {}
+
+impl Work {
+    pub(super) fn new(threads: usize, vocabulary: usize) -> Self {
+        Self((0..threads).map(|_| UnsafeCell::new(Vec::with_capacity(vocabulary))).collect())
+    }
+}
+
+impl Program {
+    /// Rows before the trailing padding.
+    ///
+    /// # Safety
+    ///
+    /// Nobody writes the slots mailbox meanwhile.
+    pub(super) unsafe fn active(&self) -> usize {
+        let Some(slots) = self.slots else { return self.rows };
+        // SAFETY: the mailbox has one element per row.
+        let slots = unsafe { std::slice::from_raw_parts(slots, self.rows) };
+        slots.iter().rposition(|&slot| slot >= 0).map_or(0, |last| last + 1)
+    }
+}
+
+impl Context<'_> {
+    /// Rows of a stage that count.
+    fn rows(&self, rows: usize) -> usize {
+        if rows == self.rows { self.active } else { rows }
+    }
+}
+
+/// This thread's share of a stage.
+///
+/// # Safety
+///
+/// The stage was resolved for the context's memory, and all threads of the region, and nobody else,
+/// are in the same stage.
+pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
+    // SAFETY: the operands were resolved from a valid plan, so rows and widths stay inside their
+    // buffers; each arm divides what it writes among the threads.
+    unsafe {
+        match *stage {
+            Stage::Embed { matrix, ids, rows, out } => {
+                let k = matrix.layout.k();
+                let packed = std::slice::from_raw_parts(matrix.packed, matrix.layout.bytes());
+                for row in w.part(c.rows(rows)) {
+                    let out = std::slice::from_raw_parts_mut(out.add(row * k), k);
+                    match index(*ids.add(row), matrix.layout.rows()) {
+                        Some(id) => matrix.layout.dequantise_row(packed, id, out),
+                        None => out.fill(0.0),
+                    }
+                }
+            }
+            Stage::Gather { table, extent, width, ids, rows, out } => {
+                for row in w.part(c.rows(rows)) {
+                    let out = out.add(row * width);
+                    match index(*ids.add(row), extent) {
+                        Some(id) => out.copy_from_nonoverlapping(table.add(id * width), width),
+                        None => out.write_bytes(0, width),
+                    }
+                }
+            }
+            Stage::RopeTable { positions, frequencies, half, magnitude, rows, out } => {
+                for row in w.part(c.rows(rows)) {
+                    #[expect(clippy::cast_precision_loss, reason = "positions are below 2^24")]
+                    let position = *positions.add(row) as f32;
+                    for i in 0..half {
+                        let angle = f64::from(position * *frequencies.add(i));
+                        let at = out.add(2 * row * half + i);
+                        *at = angle.cos() as f32 * magnitude;
+                        *at.add(half) = angle.sin() as f32 * magnitude;
+                    }
+                }
+            }
+            Stage::RmsNorm { x, norm, n, rows, out } => {
+                for row in w.part(c.rows(rows)) {
+                    normalise(c.isa, norm, x.add(row * n), out.add(row * n), n);
+                }
+            }
+            Stage::Add { a, b, n, rows, out } => {
+                let part = w.part(n * c.rows(rows));
+                let at = part.start;
+                norm::add(c.isa, a.add(at), b.add(at), out.add(at), part.len());
+            }
+            Stage::SwiGlu { gate, up, n, rows, out } => {
+                let part = w.part(n * c.rows(rows));
+                let at = part.start;
+                norm::swiglu(c.isa, gate.add(at), up.add(at), out.add(at), part.len());
+            }
+            Stage::Arrange { x, norm, k, rows, planes, f32 } => {
+                arrange(c, w, (x, norm, k), c.rows(rows), (planes, f32));
+            }
+            Stage::Project { ref weights, rows, planes, residual, claim } => {
+                let total = weights.iter().flatten().map(|(m, _)| m.layout.groups()).sum();
+                while let Some(range) = w.claim(total, claim) {
+                    let mut base = 0;
+                    for &(matrix, out) in weights.iter().flatten() {
+                        let n = matrix.layout.groups();
+                        let groups = range.start.max(base)..range.end.min(base + n);
+                        if groups.start < groups.end {
+                            let groups = groups.start - base..groups.end - base;
+                            let x = (c.rows(rows), planes);
+                            product(c, &matrix, groups, x, (out, matrix.layout.rows()), residual);
+                        }
+                        base += n;
+                    }
+                }
+            }
+            Stage::Gate { gate, up, rows, out, claim } => {
+                let (rows, n) = (c.rows(rows), gate.layout.rows());
+                let x = (rows, 1);
+                let side = c.memory.thread(w.index());
+                while let Some(groups) = w.claim(gate.layout.groups(), claim) {
+                    let (first, end) = (groups.start * LANES, n.min(groups.end * LANES));
+                    product(c, &gate, groups.clone(), x, (out, n), None);
+                    // The strip beside it starts at its first column.
+                    let (strip, stride) = (side.wrapping_sub(first), GROUPS_PER_CLAIM * LANES);
+                    product(c, &up, groups, x, (strip, stride), None);
+                    for row in 0..rows {
+                        let (g, u) = (out.add(row * n + first), side.add(row * stride));
+                        norm::swiglu(c.isa, g, u, g, end - first);
+                    }
+                }
+            }
+            Stage::RopeKv { cache, rows, .. } | Stage::Attend { cache, rows, .. } => {
+                // Head by head, so that neighbouring rows of one head stay with one thread.
+                let rows = c.rows(rows);
+                let chunk = rows.clamp(1, ROWS_PER_CLAIM);
+                let per_head = rows.div_ceil(chunk);
+                while let Some(items) = w.claim(cache.heads * per_head, 1) {
+                    let (head, first) = (items.start / per_head, items.start % per_head * chunk);
+                    for row in first..rows.min(first + chunk) {
+                        if matches!(stage, Stage::RopeKv { .. }) {
+                            rope_kv(stage, c, w, row, head);
+                        } else {
+                            attend(stage, c, w, row, head);
+                        }
+                    }
+                }
+            }
+            Stage::Sample { rows, .. } => {
+                for row in w.part(c.rows(rows)) {
+                    choose(stage, c, w, row);
+                }
+            }
+        }
+    }
+}
+
+/// A token id, slot or position from a mailbox, if it is one.
+fn index(value: i32, extent: usize) -> Option<usize> {
+    usize::try_from(value).ok().filter(|&i| i < extent)
+}
+
+/// # Safety
+///
+/// As for [`norm::rms_norm`].
+unsafe fn normalise(isa: Isa, norm: Norm, x: *const f32, out: *mut f32, n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { norm::rms_norm(isa, x, norm.weight, out, n, norm.eps) }
+}
+
+/// Rows into the blocks that products read: whole rows where they are normalised, pieces of rows
+/// otherwise.
+///
+/// # Safety
+///
+/// As for [`stage`].
+unsafe fn arrange(
+    c: &Context<'_>,
+    w: &Worker<'_>,
+    (x, norm, k): (*const f32, Option<Norm>, usize),
+    rows: usize,
+    (planes, f32): (usize, bool),
+) {
+    // SAFETY: blocks of different rows or pieces are different; the thread's scratch holds a row.
+    unsafe {
+        let piece = if norm.is_some() { k } else { ARRANGE.min(k) };
+        let pieces = k.div_ceil(piece.max(1));
+        for item in w.part(rows * pieces) {
+            let (row, start) = (item / pieces, item % pieces * piece);
+            let n = piece.min(k - start);
+            let mut x = x.add(row * k + start);
+            if let Some(norm) = norm {
+                let normed = c.memory.thread(w.index());
+                normalise(c.isa, norm, x, normed, n);
+                x = normed;
+            }
+            let first = start / activations::BLOCK * rows;
+            if planes > 0 {
+                let dst = c.memory.q8().add(first * planes);
+                activations::quantise(c.isa, x, n, dst, row, rows, planes);
+            }
+            if f32 {
+                activations::arrange(c.isa, x, n, c.memory.f32().add(first), row, rows);
+            }
+        }
+    }
+}
+
+/// One matrix times the arranged rows (how many, in how many planes), for some row groups.
+///
+/// # Safety
+///
+/// As for [`matmul`].
+unsafe fn product(
+    c: &Context<'_>,
+    matrix: &Matrix,
+    groups: std::ops::Range<usize>,
+    (rows, planes): (usize, usize),
+    (out, stride): (*mut f32, usize),
+    residual: Option<*const f32>,
+) {
+    let layout = &matrix.layout;
+    // SAFETY: the caller's contract; the weights stay as they are while a program runs.
+    unsafe {
+        let weights = std::slice::from_raw_parts(matrix.packed, layout.bytes());
+        let x = if layout.quantised() {
+            Rows::Q8 { blocks: c.memory.q8(), planes }
+        } else {
+            Rows::F32(c.memory.f32())
+        };
+        matmul(c.isa, &Product { layout, weights, groups, x, rows, out, stride, residual });
+    }
+}
+
+/// One row and KV head: its queries rotated, its key and value into the cache.
+///
+/// # Safety
+///
+/// As for [`stage`].
+unsafe fn rope_kv(stage: &Stage, c: &Context<'_>, w: &Worker<'_>, row: usize, head: usize) {
+    let Stage::RopeKv { q, k, v, table, at, norms, style, heads, cache, out, keys, values, .. } =
+        *stage
+    else {
+        return;
+    };
+    // SAFETY: the caller's contract: rows and heads are within the operands; slot and position are
+    // checked against the cache.
+    unsafe {
+        let (dim, group) = (cache.dim, heads / cache.heads);
+        let cos = table.add(row * dim);
+        let sin = cos.add(dim / 2);
+        let rotate = |x: *const f32, norm: Option<Norm>, to: *mut f32| {
+            match norm {
+                Some(norm) => normalise(c.isa, norm, x, to, dim),
+                None => to.copy_from_nonoverlapping(x, dim),
+            }
+            rope::rope(c.isa, to, dim, cos, sin, style);
+        };
+        for query in head * group..(head + 1) * group {
+            let offset = (row * heads + query) * dim;
+            rotate(q.add(offset), norms.map(|n| n.0), out.add(offset));
+        }
+        let slot = index(*at.slots.add(row), cache.slots);
+        let position = index(*at.positions.add(row), cache.capacity);
+        if let (Some(slot), Some(position)) = (slot, position) {
+            let offset = (row * cache.heads + head) * dim;
+            let rotated = c.memory.thread(w.index());
+            rotate(k.add(offset), norms.map(|n| n.1), rotated);
+            let base = (slot * cache.heads + head) * cache.head_len();
+            let (keys, values) = (keys.add(base), values.add(base));
+            rope::kv_write(c.isa, rotated, v.add(offset), dim, position, keys, values);
+        }
+    }
+}
+
+/// One row and KV head: attention of its queries. Zeroes for a row without slot.
+///
+/// # Safety
+///
+/// As for [`stage`].
+unsafe fn attend(stage: &Stage, c: &Context<'_>, w: &Worker<'_>, row: usize, head: usize) {
+    let Stage::Attend { q, at, heads, cache, scale, out, keys, values, .. } = *stage else {
+        return;
+    };
+    // SAFETY: as in `rope_kv`.
+    unsafe {
+        let (dim, group) = (cache.dim, heads / cache.heads);
+        let offset = (row * heads + head * group) * dim;
+        let slot = index(*at.slots.add(row), cache.slots);
+        let position = index(*at.positions.add(row), cache.capacity);
+        let (Some(slot), Some(position)) = (slot, position) else {
+            out.add(offset).write_bytes(0, group * dim);
+            return;
+        };
+        let base = (slot * cache.heads + head) * cache.head_len();
+        let job = Attend {
+            q: q.add(offset),
+            heads: group,
+            dim,
+            keys: keys.add(base),
+            values: values.add(base),
+            positions: position + 1,
+            scale,
+            scratch: c.memory.thread(w.index()),
+            out: out.add(offset),
+        };
+        attention::attend(c.isa, &job);
+    }
+}
+
+/// One row of logits: its token, and the next step's inputs.
+///
+/// # Safety
+///
+/// As for [`stage`].
+unsafe fn choose(stage: &Stage, c: &Context<'_>, w: &Worker<'_>, row: usize) {
+    let Stage::Sample {
+        logits,
+        vocabulary,
+        temperature,
+        top_k,
+        top_p,
+        seed,
+        positions,
+        ids,
+        advance,
+        ..
+    } = *stage
+    else {
+        return;
+    };
+    // SAFETY: the caller's contract: `row` is within every operand; the scratch is this thread's.
+    unsafe {
+        let logits = logits.add(row * vocabulary);
+        let temperature = *temperature.add(row);
+        let position = (*positions.add(row)).cast_unsigned();
+        let token = if temperature > 0.0 {
+            let half = |i: usize| u64::from((*seed.add(2 * row + i)).cast_unsigned());
+            let sampling = Sampling {
+                temperature,
+                top_k: (*top_k.add(row)).cast_unsigned(),
+                top_p: *top_p.add(row),
+                seed: half(0) | half(1) << 32,
+            };
+            let logits = std::slice::from_raw_parts(logits, vocabulary);
+            sample::choose(logits, sampling, position, &mut *c.work.0[w.index()].get())
+        } else {
+            // Greedy, as `sample` defines it.
+            u32::try_from(norm::argmax(c.isa, logits, vocabulary)).unwrap_or(0)
+        };
+        *ids.add(row) = token.cast_signed();
+        if let Some((tokens, next)) = advance {
+            *tokens.add(row) = token.cast_signed();
+            *next.add(row) = position.cast_signed().wrapping_add(1);
+        }
+    }
+}
