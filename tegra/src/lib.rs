@@ -2,7 +2,8 @@
 //!
 //! The arrows inside run one way. [`abi`] names what the kernel takes and [`class`] what the
 //! hardware reads; [`address`] is the 40-bit address; [`pushbuffer`] and [`qmd`] build command
-//! streams and launch descriptions from them, with [`local_memory`] for the threads' stacks.
+//! streams and launch descriptions from them, with [`local_memory`] for the threads' stacks; and
+//! [`queue`] hands streams to the GPU and tells what has completed.
 //!
 //! The crate knows nothing of models or kernels. Facts are sourced where they stand: "header" is an
 //! L4T uapi header or one of NVIDIA's class headers, "manual" a public register manual of the same
@@ -15,3 +16,4 @@ pub mod class;
 pub mod local_memory;
 pub mod pushbuffer;
 pub mod qmd;
+pub mod queue;

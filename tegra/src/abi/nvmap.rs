@@ -194,8 +194,9 @@ pub const FREE: u32 = nix::request_code_none!(b'N', 4) as u32;
 /// # Safety
 /// `fd` refers to `/dev/nvmap`.
 pub unsafe fn free(fd: BorrowedFd<'_>, handle: u32) -> Result<(), Errno> {
+    let request = FREE as nix::sys::ioctl::ioctl_num_type;
+    let handle = nix::libc::c_ulong::from(handle);
     // SAFETY: the argument is a number, no memory is passed; the caller answers for the fd.
-    let result =
-        unsafe { nix::libc::ioctl(fd.as_raw_fd(), FREE.into(), nix::libc::c_ulong::from(handle)) };
+    let result = unsafe { nix::libc::ioctl(fd.as_raw_fd(), request, handle) };
     Errno::result(result).map(drop)
 }

@@ -1,0 +1,267 @@
+//! Every order in which a submit's stores may become visible, at every pace of the GPU.
+//!
+//! A store waits in a buffer until the model lets it become visible, in any order that barriers
+//! and stores to the same place allow. Between any two steps the GPU may look at GP_PUT by itself,
+//! notice a doorbell, fetch an entry or finish one. The queue under test is the real one.
+
+use std::collections::HashSet;
+
+use tegra::address::GpuAddress;
+use tegra::pushbuffer::{Entry, Operation, Payload, Release, decode};
+use tegra::queue::{
+    Port, Queue, QueueConfig, QueueError, SubmitError, TAIL_BYTES, TAIL_WORDS, Wake,
+};
+
+const ENTRIES: u32 = 8;
+const SUBMISSIONS: u64 = 6;
+const TAILS: u64 = 0x4000;
+const TIMELINE: u64 = 0x8000;
+const BODIES: u64 = 0x10_0000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Entry(u32),
+    Tail(u32, usize),
+    Put,
+    Doorbell,
+}
+
+/// Which barriers of a submit are there.
+#[derive(Clone, Copy, Debug)]
+struct Barriers {
+    work_before_put: bool,
+    put_before_doorbell: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Machine {
+    barriers: Barriers,
+    /// Stores that are not visible yet, each with the number of barriers before it.
+    buffered: Vec<(u32, Place, u64)>,
+    epoch: u32,
+    // What the GPU can see.
+    ring: [u64; ENTRIES as usize],
+    tails: [[u32; TAIL_WORDS]; ENTRIES as usize],
+    put: u32,
+    doorbell: bool,
+    timeline: u64,
+    // What the GPU is doing.
+    known_put: u32,
+    get: u32,
+    /// A stream that was fetched and is not finished: the value that it releases, if it is a tail.
+    running: Option<Option<u64>>,
+    /// Entries run so far, body and tail by turns.
+    ran: u64,
+}
+
+impl Machine {
+    fn new(barriers: Barriers) -> Self {
+        Self {
+            barriers,
+            buffered: Vec::new(),
+            epoch: 0,
+            ring: [0; ENTRIES as usize],
+            tails: [[0; TAIL_WORDS]; ENTRIES as usize],
+            put: 0,
+            doorbell: false,
+            timeline: 0,
+            known_put: 0,
+            get: 0,
+            running: None,
+            ran: 0,
+        }
+    }
+
+    fn store(&mut self, place: Place, value: u64) {
+        self.buffered.push((self.epoch, place, value));
+    }
+
+    /// Makes buffered store `n` visible, unless an earlier one must come first.
+    fn show(&mut self, n: usize) -> bool {
+        let (epoch, place, value) = self.buffered[n];
+        if self.buffered[..n].iter().any(|(before, other, _)| *before < epoch || *other == place) {
+            return false;
+        }
+        self.buffered.remove(n);
+        match place {
+            Place::Entry(index) => self.ring[index as usize] = value,
+            Place::Tail(index, word) => self.tails[index as usize][word] = value as u32,
+            Place::Put => self.put = value as u32,
+            Place::Doorbell => self.doorbell = true,
+        }
+        true
+    }
+
+    /// The GPU reads the entry at GET and its stream, as early as GP_PUT lets it.
+    fn fetch(&mut self) -> Result<(), String> {
+        let entry = Entry::decode(self.ring[self.get as usize]).map_err(|e| e.to_string())?;
+        let (submission, is_tail) = (self.ran / 2, self.ran % 2 == 1);
+        let address = entry.address().get();
+        if !is_tail {
+            self.running = Some(None);
+            let wanted = BODIES + submission * 4;
+            return if address == wanted {
+                Ok(())
+            } else {
+                Err(format!("stale body {address:#x}"))
+            };
+        }
+        let slot = ((address - TAILS) / TAIL_BYTES) as usize;
+        let value = submission + 1;
+        let wanted = Release::new(at(TIMELINE), Payload::Long(value))
+            .and_then(Release::with_timestamp)
+            .map_err(|e| e.to_string())?;
+        let found = decode(&self.tails[slot][..entry.words() as usize]);
+        self.running = Some(Some(value));
+        if found == Ok(vec![Operation::Release(wanted)]) {
+            Ok(())
+        } else {
+            Err(format!("stale tail {found:?}"))
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(value) = self.running.take() {
+            self.timeline = value.unwrap_or(self.timeline);
+            self.get = (self.get + 1) % ENTRIES;
+            self.ran += 1;
+        }
+    }
+}
+
+impl Port for Machine {
+    fn store_entry(&mut self, index: u32, entry: u64) {
+        self.store(Place::Entry(index), entry);
+    }
+    fn store_tail(&mut self, index: u32, word: usize, value: u32) {
+        self.store(Place::Tail(index, word), value.into());
+    }
+    fn order_work_before_put(&mut self) {
+        self.epoch += u32::from(self.barriers.work_before_put);
+    }
+    fn store_put(&mut self, index: u32) {
+        self.store(Place::Put, index.into());
+    }
+    fn order_put_before_doorbell(&mut self) {
+        self.epoch += u32::from(self.barriers.put_before_doorbell);
+    }
+    fn ring_doorbell(&mut self) {
+        self.store(Place::Doorbell, 1);
+    }
+    fn load_timeline(&self) -> u64 {
+        self.timeline
+    }
+}
+
+fn at(address: u64) -> GpuAddress {
+    GpuAddress::new(address).expect("address below 2^40")
+}
+
+/// All states reachable in one step, the CPU's first.
+fn steps(queue: &Queue<Machine>) -> Result<Vec<Queue<Machine>>, String> {
+    let mut next = Vec::new();
+    let submitted = queue.last().value();
+    if submitted < SUBMISSIONS {
+        let mut after = queue.clone();
+        let body = Entry::new(at(BODIES + submitted * 4), 1).map_err(|e| e.to_string())?;
+        match after.submit(&[body], Wake::Quiet) {
+            Ok(_) => next.push(after),
+            Err(SubmitError::Full { .. }) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    let machine = queue.port();
+    for n in 0..machine.buffered.len() {
+        let mut after = queue.clone();
+        if after.port_mut().show(n) {
+            next.push(after);
+        }
+    }
+    let mut gpu = |change: &dyn Fn(&mut Machine) -> Result<(), String>| {
+        let mut after = queue.clone();
+        change(after.port_mut())?;
+        next.push(after);
+        Ok::<(), String>(())
+    };
+    // The GPU may still be answering an older doorbell: it may look at GP_PUT at any time.
+    if machine.known_put != machine.put {
+        gpu(&|m| {
+            m.known_put = m.put;
+            Ok(())
+        })?;
+    }
+    if machine.doorbell {
+        gpu(&|m| {
+            m.doorbell = false;
+            m.known_put = m.put;
+            Ok(())
+        })?;
+    }
+    if machine.running.is_some() {
+        gpu(&|m| {
+            m.finish();
+            Ok(())
+        })?;
+    } else if machine.get != machine.known_put {
+        gpu(&Machine::fetch)?;
+    }
+    Ok(next)
+}
+
+/// Whether the work is stuck when the GPU looks at GP_PUT only for a doorbell.
+fn is_stuck(queue: &Queue<Machine>) -> bool {
+    let machine = queue.port();
+    let idle = machine.buffered.is_empty()
+        && !machine.doorbell
+        && machine.running.is_none()
+        && machine.get == machine.known_put;
+    idle && machine.timeline != queue.last().value()
+}
+
+/// Visits every state; the number of them, or what went wrong.
+fn explore(barriers: Barriers) -> Result<usize, String> {
+    let config =
+        QueueConfig { entries: ENTRIES, tails: at(TAILS), timeline: at(TIMELINE), start: 0 };
+    let mut queue =
+        Queue::new(Machine::new(barriers), config).map_err(|e: QueueError| e.to_string())?;
+    // Set-up is long past when the first work comes.
+    while !queue.port().buffered.is_empty() {
+        queue.port_mut().show(0);
+    }
+    let mut seen = HashSet::new();
+    let mut open = vec![queue];
+    let mut finished = 0;
+    while let Some(queue) = open.pop() {
+        if !seen.insert(format!("{queue:?}")) {
+            continue;
+        }
+        if is_stuck(&queue) {
+            return Err(format!("lost work: {queue:?}"));
+        }
+        finished += usize::from(queue.port().timeline == SUBMISSIONS);
+        open.extend(steps(&queue)?);
+    }
+    assert!(finished > 0, "no run completes");
+    Ok(seen.len())
+}
+
+const BOTH: Barriers = Barriers { work_before_put: true, put_before_doorbell: true };
+
+#[test]
+fn no_order_of_stores_loses_or_corrupts_work() {
+    let states = explore(BOTH).unwrap();
+    println!("{states} states");
+    assert!(states > 1_000, "{states}");
+}
+
+#[test]
+fn without_the_first_barrier_the_gpu_reads_stale_work() {
+    let error = explore(Barriers { work_before_put: false, ..BOTH }).unwrap_err();
+    assert!(!error.starts_with("lost work"), "{error}");
+}
+
+#[test]
+fn without_the_second_barrier_work_is_lost() {
+    let error = explore(Barriers { put_before_doorbell: false, ..BOTH }).unwrap_err();
+    assert!(error.starts_with("lost work"), "{error}");
+}
