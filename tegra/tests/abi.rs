@@ -123,11 +123,68 @@ fn cache_field_and_tag_of_the_allocation_flags() {
     assert_eq!(nvmap::alloc_flags(Caching::InnerCacheable, 0xffff), 0xffff_0002);
 }
 
+/// Flags and codes that are plain numbers.
 #[test]
-fn notifier_codes() {
+fn constants_equal_the_headers() {
     use channel::ErrorCode;
-    assert_eq!(ErrorCode::from_info32(31), ErrorCode::MmuFault);
-    assert_eq!(ErrorCode::from_info32(13), ErrorCode::GrException);
+    use nvmap::Caching;
+    let theirs: BTreeMap<_, _> = rows::<4>(include_str!("data/constants.csv"))
+        .into_iter()
+        .map(|[_, _, name, value]| (name, value.parse::<u64>().unwrap()))
+        .collect();
+    let access = |how: &str| {
+        theirs[&*format!("NVGPU_AS_MAP_BUFFER_ACCESS_{how}")]
+            << theirs["NVGPU_AS_MAP_BUFFER_FLAGS_ACCESS_BITMASK_OFFSET"]
+    };
+    assert_eq!(u64::from(address_space::MAP_ACCESS_READ_ONLY), access("READ_ONLY"));
+    assert_eq!(u64::from(address_space::MAP_ACCESS_READ_WRITE), access("READ_WRITE"));
+    let plain: &[(&str, u64)] = &[
+        ("NVGPU_GPU_FLAGS_SUPPORT_IO_COHERENCE", ctrl::FLAG_IO_COHERENCE),
+        ("NVGPU_GPU_FLAGS_SUPPORT_TSG_SUBCONTEXTS", ctrl::FLAG_TSG_SUBCONTEXTS),
+        ("NVGPU_GPU_FLAGS_SUPPORT_USERMODE_SUBMIT", ctrl::FLAG_USERMODE_SUBMIT),
+        ("NVGPU_GPU_IOCTL_ALLOC_AS_FLAGS_UNIFIED_VA", ctrl::AS_UNIFIED_VA.into()),
+        ("NVGPU_AS_ALLOC_SPACE_FLAGS_FIXED_OFFSET", address_space::SPACE_FIXED_OFFSET.into()),
+        ("NVGPU_AS_ALLOC_SPACE_FLAGS_SPARSE", address_space::SPACE_SPARSE.into()),
+        ("NVGPU_AS_MAP_BUFFER_FLAGS_FIXED_OFFSET", address_space::MAP_FIXED_OFFSET.into()),
+        ("NVGPU_AS_MAP_BUFFER_FLAGS_CACHEABLE", address_space::MAP_CACHEABLE.into()),
+        ("NVGPU_TSG_SUBCONTEXT_TYPE_SYNC", tsg::SUBCONTEXT_SYNC.into()),
+        ("NVGPU_TSG_SUBCONTEXT_TYPE_ASYNC", tsg::SUBCONTEXT_ASYNC.into()),
+        ("NVGPU_IOCTL_CHANNEL_EVENT_ID_BLOCKING_SYNC", tsg::EVENT_BLOCKING_SYNC.into()),
+        ("NVGPU_IOCTL_CHANNEL_EVENT_ID_CMD_ENABLE", tsg::EVENT_ENABLE.into()),
+        ("NVGPU_CHANNEL_SETUP_BIND_FLAGS_DETERMINISTIC", channel::BIND_DETERMINISTIC.into()),
+        ("NVGPU_CHANNEL_SETUP_BIND_FLAGS_USERMODE_SUPPORT", channel::BIND_USERMODE.into()),
+        ("NVGPU_IOCTL_CHANNEL_DISABLE_WDT", channel::WDT_DISABLE.into()),
+        ("NVGPU_GRAPHICS_PREEMPTION_MODE_WFI", channel::GRAPHICS_PREEMPTION_WFI.into()),
+        ("NVGPU_COMPUTE_PREEMPTION_MODE_WFI", channel::COMPUTE_PREEMPTION_WFI.into()),
+        ("NVGPU_COMPUTE_PREEMPTION_MODE_CTA", channel::COMPUTE_PREEMPTION_CTA.into()),
+        ("NVGPU_COMPUTE_PREEMPTION_MODE_CILP", channel::COMPUTE_PREEMPTION_CILP.into()),
+        ("NVMAP_HEAP_IOVMM", nvmap::HEAP_IOVMM.into()),
+        ("NVMAP_HANDLE_UNCACHEABLE", Caching::Uncached as u64),
+        ("NVMAP_HANDLE_WRITE_COMBINE", Caching::WriteCombined as u64),
+        ("NVMAP_HANDLE_INNER_CACHEABLE", Caching::InnerCacheable as u64),
+        ("NVMAP_HANDLE_CACHEABLE", Caching::Cacheable as u64),
+        ("NVMAP_HANDLE_ZEROED_PAGES", nvmap::FLAG_ZEROED.into()),
+        ("NVMAP_HANDLE_RO", nvmap::FLAG_READ_ONLY.into()),
+    ];
+    for (name, ours) in plain {
+        assert_eq!(*ours, theirs[name], "{name}");
+    }
+    let codes = [
+        ("FIFO_ERROR_IDLE_TIMEOUT", ErrorCode::IdleTimeout),
+        ("GR_ERROR_SW_METHOD", ErrorCode::SoftwareMethod),
+        ("GR_EXCEPTION", ErrorCode::GrException),
+        ("GR_SEMAPHORE_TIMEOUT", ErrorCode::SemaphoreTimeout),
+        ("GR_ILLEGAL_NOTIFY", ErrorCode::IllegalNotify),
+        ("FIFO_ERROR_MMU_ERR_FLT", ErrorCode::MmuFault),
+        ("PBDMA_ERROR", ErrorCode::Pbdma),
+        ("FECS_ERR_UNIMP_FIRMWARE_METHOD", ErrorCode::FecsUnimplemented),
+        ("RESETCHANNEL_VERIF_ERROR", ErrorCode::Reset),
+        ("PBDMA_PUSHBUFFER_CRC_MISMATCH", ErrorCode::PbdmaCrc),
+    ];
+    for (name, ours) in codes {
+        let code = theirs[&*format!("NVGPU_CHANNEL_{name}")] as u32;
+        assert_eq!(ErrorCode::from_info32(code), ours, "{name}");
+    }
     assert_eq!(ErrorCode::from_info32(99), ErrorCode::Other(99));
 }
 

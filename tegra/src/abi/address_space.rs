@@ -12,7 +12,7 @@ pub const KIND_PITCH: i16 = 0;
 
 /// [`AllocSpace::flags`]: the offset is chosen by the caller.
 pub const SPACE_FIXED_OFFSET: u32 = 1 << 0;
-/// [`AllocSpace::flags`]: unmapped pages of the area read as zero instead of faulting.
+/// [`AllocSpace::flags`]: the area is sparse, to be filled page by page.
 pub const SPACE_SPARSE: u32 = 1 << 1;
 
 /// [`MapBufferEx::flags`]: the GPU address is chosen by the caller, inside an allocated area.

@@ -162,7 +162,7 @@ layout! {
 }
 
 layout! {
-    /// Arguments of [`SETUP_BIND`]. 80 bytes in r35.6, with fewer reserved words.
+    /// Arguments of [`SETUP_BIND`]. 80 bytes in r35.6, without the three GPU addresses.
     pub struct SetupBind = "nvgpu_channel_setup_bind_args", size 104 {
         /// In: ring entries, a power of two, at least 2.
         0 => num_gpfifo_entries: u32,

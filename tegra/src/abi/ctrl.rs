@@ -342,7 +342,7 @@ requests! {
     FLUSH_L2 = readwrite 12 FlushL2, "NVGPU_GPU_IOCTL_FLUSH_L2";
     /// Counts the SMs: the right source for their number.
     NUM_VSMS = readwrite 18 NumVsms, "NVGPU_GPU_IOCTL_NUM_VSMS";
-    /// Reads pairs of CPU and GPU time. `EINVAL`: count above 16, unknown source.
+    /// Reads pairs of CPU and GPU time. `EINVAL`: count above 16, unknown source. `ENOMEM`.
     GET_CPU_TIME_CORRELATION_INFO = readwrite 24 GetCpuTimeCorrelationInfo,
         "NVGPU_GPU_IOCTL_GET_CPU_TIME_CORRELATION_INFO";
     /// Reads the GPU timer. `EBUSY`: its high word changed in three tries.

@@ -38,8 +38,8 @@
 //! own release and acquire fences reach the inner domain only and are not enough in 1 and 2. The
 //! GPU's side of 3 is the wait for idle and the system barrier of a [`Release`].
 //!
-//! `tests/queue_model.rs` explores every order in which stores may become visible and every pace
-//! of the GPU, and finds a failure as soon as either barrier of a submit is left out.
+//! `tests/queue_model.rs` explores every order that these rules leave open, at every pace of the
+//! GPU, and finds a failure as soon as any one of the three is left out.
 
 mod ring;
 
