@@ -103,6 +103,17 @@ fn userd_offsets_equal_the_control_structure() {
     assert_eq!(host::userd::SIZE, 4 * (0x24 + 0x5c));
 }
 
+/// Tokens seen on hardware: the first two channels, on the graphics runlist.
+#[test]
+fn doorbell_tokens_of_the_hardware() {
+    use tegra::class::usermode::{self, token};
+    for channel in [511, 510] {
+        assert_eq!((token::CHANNEL.get(channel), token::RUNLIST.get(channel)), (channel, 0));
+    }
+    assert_eq!(token::CHANNEL.put(510) | token::RUNLIST.put(2), 0x0002_01fe);
+    assert_eq!(usermode::NOTIFY_CHANNEL_PENDING, 0x90);
+}
+
 #[test]
 fn values_survive_their_numbers() {
     for value in host::SemOperation::ALL {
