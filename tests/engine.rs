@@ -139,6 +139,11 @@ fn greedy_answers_are_llama_cpps_on_the_reference() {
     greedy_answers_are_llama_cpps("reference");
 }
 
+#[test]
+fn greedy_answers_are_llama_cpps_on_the_cpu() {
+    greedy_answers_are_llama_cpps("cpu");
+}
+
 fn sampled(seed: u64) -> Sampling {
     Sampling { temperature: 1.5, top_k: 50, top_p: 0.95, seed }
 }
@@ -171,6 +176,11 @@ fn company_changes_nothing(backend: &str) {
 #[test]
 fn company_changes_nothing_on_the_reference() {
     company_changes_nothing("reference");
+}
+
+#[test]
+fn company_changes_nothing_on_the_cpu() {
+    company_changes_nothing("cpu");
 }
 
 #[test]

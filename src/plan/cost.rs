@@ -33,7 +33,9 @@ pub(crate) fn cost_of(
             Op::Scatter | Op::Composite(Composite::KvWrite) => {
                 reads.last().map_or(0, View::elements)
             }
-            Op::RopeKv { .. } if buffer.class == Class::State => reads[1].elements(),
+            Op::RopeKv { queries, .. } if buffer.class == Class::State => {
+                reads[usize::from(*queries)].elements()
+            }
             _ => view.elements(),
         };
         charge(&mut cost, buffer, elements);
@@ -89,9 +91,9 @@ fn flops_of(op: &Op, reads: &[View], writes: &[View], bucket: &Bucket) -> u64 {
                     Epilogue::Residual => elements(writes, 0),
                 }
         }
-        Op::RopeKv { norm, .. } => {
+        Op::RopeKv { norm, queries, .. } => {
             let per = if norm.is_some() { 7 } else { 3 };
-            per * (elements(reads, 0) + elements(reads, 1))
+            per * (0..=usize::from(*queries)).map(|i| elements(reads, i)).sum::<u64>()
         }
     }
 }

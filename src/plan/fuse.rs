@@ -80,6 +80,22 @@ struct Rewriter {
     plan: Plan,
 }
 
+/// Queries or keys on their way through norm and rotation.
+struct Rotated<'a> {
+    /// The step that rotates.
+    rope: usize,
+    /// The step that normalises, and its epsilon.
+    norm: Option<(usize, super::Attribute)>,
+    /// What goes in.
+    x: &'a View,
+}
+
+impl Rotated<'_> {
+    fn eps(&self) -> Option<super::Attribute> {
+        self.norm.map(|(_, eps)| eps)
+    }
+}
+
 impl Rewriter {
     fn step(&self, op: Op, label: String, reads: Vec<View>, writes: Vec<View>) -> Step {
         let cost = cost_of(&op, &reads, &writes, &self.plan.buffers, &self.plan.bucket);
@@ -297,74 +313,67 @@ impl Rewriter {
     }
 
     fn find_rope_kv(&self) -> Option<(Vec<usize>, usize, Step)> {
+        (0..self.plan.steps.len()).find_map(|k_write| self.rope_kv_at(k_write))
+    }
+
+    /// The fusion around the KV write of rotated keys at `k_write`, if there is one. A prefill chunk
+    /// without logits writes the last layer's keys and values but has no queries there.
+    fn rope_kv_at(&self, k_write: usize) -> Option<(Vec<usize>, usize, Step)> {
         let steps = &self.plan.steps;
-        steps.iter().enumerate().find_map(|(attention_at, attention)| {
-            let Op::Composite(Composite::Attention { .. }) = attention.op else { return None };
-            let [q_rotated, k_cache, v_cache, ..] = &attention.reads[..] else { return None };
-            let write_of = |cache: &View| {
-                let is_write = |at: &usize| {
-                    steps[*at].op == Op::Composite(Composite::KvWrite)
-                        && steps[*at].writes[0].buffer == cache.buffer
-                };
-                (0..attention_at).rev().find(is_write)
-            };
-            let rope_of = |rotated: &View| {
-                let at = self.writer(rotated.buffer)?;
-                let Op::Composite(Composite::Rope { style }) = steps[at].op else { return None };
-                Some((at, style))
-            };
-            let norm_of = |x: &View, reader: usize| {
-                let at = self.writer(x.buffer)?;
-                match steps[at].op {
-                    Op::Composite(Composite::RmsNorm { eps }) if self.only_read_by(x, reader) => {
-                        Some((at, eps))
-                    }
-                    _ => None,
-                }
-            };
-            let (k_write, v_write) = (write_of(k_cache)?, write_of(v_cache)?);
-            let (slots, positions) = (&steps[k_write].reads[0], &steps[k_write].reads[1]);
-            let (q_rope, style) = rope_of(q_rotated)?;
-            let k_rotated = &steps[k_write].reads[2];
-            let (k_rope, k_style) = rope_of(k_rotated)?;
-            let (mut q, mut k) = (&steps[q_rope].reads[0], &steps[k_rope].reads[0]);
-            let table = &steps[q_rope].reads[1];
-            let agrees = style == k_style
-                && *table == steps[k_rope].reads[1]
-                && steps[v_write].reads[..2] == steps[k_write].reads[..2]
-                && self.only_read_by(q_rotated, attention_at)
-                && self.only_read_by(k_rotated, k_write);
-            if !agrees {
-                return None;
+        let is_write = |at: usize| steps[at].op == Op::Composite(Composite::KvWrite);
+        let keys = steps.get(k_write).filter(|_| is_write(k_write))?;
+        let [slots, positions, k_rotated] = &keys.reads[..] else { return None };
+        let (k, style) = self.rotated(k_rotated, k_write)?;
+        let v_write = (k_write + 1..steps.len()).find(|&at| is_write(at))?;
+        let values = &steps[v_write];
+        let table = &steps[k.rope].reads[1];
+        if values.reads[..2] != keys.reads[..2] {
+            return None;
+        }
+        let attention = steps.iter().position(|step| {
+            matches!(step.op, Op::Composite(Composite::Attention { .. }))
+                && step.reads[1].buffer == keys.writes[0].buffer
+        });
+        let q = match attention {
+            Some(at) => {
+                let (q, q_style) = self.rotated(&steps[at].reads[0], at)?;
+                let agrees = q_style == style && steps[q.rope].reads[1] == *table;
+                Some(if agrees && q.eps() == k.eps() { q } else { return None })
             }
-            let mut old = vec![q_rope, k_rope, k_write, v_write];
-            let mut norm = None;
-            let mut norm_weights = Vec::new();
-            if let (Some((q_norm, eps)), Some((k_norm, k_eps))) =
-                (norm_of(q, q_rope), norm_of(k, k_rope))
-                && eps == k_eps
-            {
-                old.extend([q_norm, k_norm]);
-                norm = Some(eps);
-                norm_weights = vec![steps[q_norm].reads[1].clone(), steps[k_norm].reads[1].clone()];
-                (q, k) = (&steps[q_norm].reads[0], &steps[k_norm].reads[0]);
+            None => None,
+        };
+        let parts: Vec<&Rotated<'_>> = q.iter().chain([&k]).collect();
+        let mut reads: Vec<View> = parts.iter().map(|part| part.x.clone()).collect();
+        reads.push(values.reads[2].clone());
+        if reads.iter().any(|view| !view.is_contiguous()) {
+            return None;
+        }
+        reads.extend([table, slots, positions].map(View::clone));
+        reads.extend(parts.iter().filter_map(|part| Some(steps[part.norm?.0].reads[1].clone())));
+        let mut writes: Vec<View> = q.iter().map(|q| steps[q.rope].writes[0].clone()).collect();
+        writes.extend([keys.writes[0].clone(), values.writes[0].clone()]);
+        let mut old = vec![k_write, v_write];
+        old.extend(parts.iter().flat_map(|p| [Some(p.rope), p.norm.map(|n| n.0)]).flatten());
+        let op = Op::RopeKv { style, norm: k.eps(), queries: q.is_some() };
+        let label = steps[k.rope].label.clone();
+        let at = *old.iter().max()?;
+        Some((old, at, self.step(op, label, reads, writes)))
+    }
+
+    /// The rotation that makes `view` for the step at `reader` alone, and the norm before it.
+    fn rotated(&self, view: &View, reader: usize) -> Option<(Rotated<'_>, super::RopeStyle)> {
+        let steps = &self.plan.steps;
+        let rope = self.writer(view.buffer).filter(|_| self.only_read_by(view, reader))?;
+        let Op::Composite(Composite::Rope { style }) = steps[rope].op else { return None };
+        let x = &steps[rope].reads[0];
+        let norm = self.writer(x.buffer).and_then(|at| match steps[at].op {
+            Op::Composite(Composite::RmsNorm { eps }) if self.only_read_by(x, rope) => {
+                Some((at, eps))
             }
-            let v = &steps[v_write].reads[2];
-            let mut reads: Vec<View> =
-                [q, k, v, table, slots, positions].into_iter().cloned().collect();
-            if reads[..3].iter().any(|view| !view.is_contiguous()) {
-                return None;
-            }
-            reads.extend(norm_weights);
-            let writes = vec![
-                q_rotated.clone(),
-                steps[k_write].writes[0].clone(),
-                steps[v_write].writes[0].clone(),
-            ];
-            let label = steps[q_rope].label.clone();
-            let at = *old.iter().max()?;
-            Some((old, at, self.step(Op::RopeKv { style, norm }, label, reads, writes)))
-        })
+            _ => None,
+        });
+        let x = norm.map_or(x, |(at, _)| &steps[at].reads[0]);
+        Some((Rotated { rope, norm, x }, style))
     }
 
     /// Sampling and the assignments that prepare the next step, at the place of the last.

@@ -155,13 +155,15 @@ pub enum Op {
         epilogue: Epilogue,
     },
     /// Fused: optional QK-norm, RoPE on queries and keys, keys and values into their caches.
-    /// Reads `q`, `k`, `v` `[M, heads, D]`, the RoPE table, `slots`, `positions`, (q norm, k norm
-    /// weights); writes rotated `q`, key cache, value cache.
+    /// Reads (`q`), `k`, `v` `[M, heads, D]`, the RoPE table, `slots`, `positions`, (q norm), (k norm
+    /// weight); writes (rotated `q`), key cache, value cache.
     RopeKv {
         /// Which elements form a pair.
         style: RopeStyle,
         /// Epsilon of the QK-norm, when there is one.
         norm: Option<Attribute>,
+        /// Whether there are queries: a step that only fills the caches has none.
+        queries: bool,
     },
     /// Fused: [`Op::Sample`], and the next step's inputs: the sampled tokens into the token
     /// mailbox, every position plus one. Reads as `Sample`; writes ids, tokens, positions.

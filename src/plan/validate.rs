@@ -108,6 +108,9 @@ fn arity(op: &Op) -> (std::ops::RangeInclusive<usize>, usize) {
                 + usize::from(*epilogue == Epilogue::Residual);
             (exactly(reads), if *epilogue == Epilogue::None { *weights } else { 1 })
         }
-        Op::RopeKv { norm, .. } => (exactly(if norm.is_some() { 8 } else { 6 }), 3),
+        Op::RopeKv { norm, queries, .. } => {
+            let rotated = 1 + usize::from(*queries);
+            (exactly(4 + rotated * (1 + usize::from(norm.is_some()))), 1 + rotated)
+        }
     }
 }

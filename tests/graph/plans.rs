@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use orind::gguf::Writer;
 use orind::model::{KvLayout, Model, ports};
-use orind::plan::{Bucket, Class, DType, Fusions, Op, Outputs, Plan, fuse};
+use orind::plan::{Bucket, Class, Composite, DType, Fusions, Op, Outputs, Plan, fuse};
 
 const LAYOUT: KvLayout = KvLayout { slots: 4, context: 64 };
 
@@ -99,7 +99,15 @@ fn a_fully_fused_plan_holds_nothing_but_the_fused_steps() {
             assert_eq!(kv, 2 * layers, "{place}: every layer's keys and values are written");
             // Without logits the last layer only fills its cache: nothing asks for its queries.
             let silent = usize::from(bucket.outputs == Outputs::None);
-            assert_eq!(rope, layers - silent, "{place}");
+            assert_eq!(rope, layers, "{place}");
+            let asked = count(&plan, |op| matches!(op, Op::RopeKv { queries: true, .. }));
+            assert_eq!(asked, layers - silent, "{place}");
+            let left_over = |op: &Op| {
+                let parts = [Composite::KvWrite, Composite::SwiGlu];
+                matches!(op, Op::Composite(Composite::Rope { .. }))
+                    || parts.iter().any(|part| *op == Op::Composite(*part))
+            };
+            assert_eq!(count(&plan, left_over), 0, "{place}");
             super::arena::check(&plan, |_, bytes| bytes);
             super::arena::check(&plan, |_, bytes| bytes.next_multiple_of(4096));
         }

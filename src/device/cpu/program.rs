@@ -81,7 +81,7 @@ pub(super) enum Stage {
     },
     /// `silu(x W0^T) * (x W1^T)` of the arranged rows.
     Gate { gate: Matrix, up: Matrix, rows: usize, out: *mut f32, claim: usize },
-    /// Queries rotated, keys rotated and values into their caches.
+    /// Queries (none when `heads` is 0) rotated, keys rotated and values into their caches.
     RopeKv {
         q: *const f32,
         k: *const f32,
@@ -278,8 +278,8 @@ impl Resolver<'_> {
                 out: self.f32(&writes[0])?,
             },
             Op::Project { .. } => return self.project(step, stages),
-            Op::RopeKv { style, norm } => {
-                self.rope_kv(step, *style, norm.map(crate::plan::Scalar::get))?
+            Op::RopeKv { style, norm, queries } => {
+                self.rope_kv(step, *style, norm.map(crate::plan::Scalar::get), *queries)?
             }
             Op::Sample => self.sample(step, None)?,
             Op::SampleAdvance => {
@@ -413,30 +413,43 @@ impl Resolver<'_> {
         Ok(())
     }
 
-    fn rope_kv(&self, step: &Step, style: RopeStyle, eps: Option<f32>) -> Result<Stage, Error> {
-        let reads = &step.reads;
-        let (keys, cache) = self.cache(&step.writes[1])?;
-        let (values, _) = self.cache(&step.writes[2])?;
+    fn rope_kv(
+        &self,
+        step: &Step,
+        style: RopeStyle,
+        eps: Option<f32>,
+        queries: bool,
+    ) -> Result<Stage, Error> {
+        // Without queries every operand stands one place further in front.
+        let at = usize::from(queries);
+        let (reads, writes) = (&step.reads, &step.writes);
+        let (keys, cache) = self.cache(&writes[at])?;
+        let (values, _) = self.cache(&writes[at + 1])?;
         let [rows, heads, _] = self.heads(&reads[0], &cache)?;
         let norms = match eps {
             Some(eps) => Some((
-                Norm { weight: self.f32(&reads[6])?, eps },
-                Norm { weight: self.f32(&reads[7])?, eps },
+                Norm { weight: self.f32(&reads[at + 5])?, eps },
+                Norm { weight: self.f32(&reads[2 * at + 5])?, eps },
             )),
             None => None,
         };
+        let (q, out) = if queries {
+            (self.f32(&reads[0])?, self.f32(&writes[0])?)
+        } else {
+            (std::ptr::null_mut(), std::ptr::null_mut())
+        };
         Ok(Stage::RopeKv {
-            q: self.f32(&reads[0])?,
-            k: self.f32(&reads[1])?,
-            v: self.f32(&reads[2])?,
-            table: self.f32(&reads[3])?,
-            at: self.slots(&reads[4], &reads[5])?,
+            q,
+            k: self.f32(&reads[at])?,
+            v: self.f32(&reads[at + 1])?,
+            table: self.f32(&reads[at + 2])?,
+            at: self.slots(&reads[at + 3], &reads[at + 4])?,
             norms,
             style,
-            heads,
+            heads: if queries { heads } else { 0 },
             cache,
             rows,
-            out: self.f32(&step.writes[0])?,
+            out,
             keys,
             values,
         })

@@ -1,0 +1,90 @@
+//! On the CPU an answer does not depend on the prefill chunk, the thread count or the company it
+//! is computed in: log-probabilities are compared bit for bit.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings, TokenLogprobs};
+use orind::plan::sample::Sampling;
+
+fn start(model: &str, threads: usize, prefill_chunk: usize, slots: usize) -> Handle {
+    let path =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/models/{model}.gguf"));
+    let handle = Handle::start(Settings { queue_limit: 64 }).unwrap();
+    let mut events = handle.load(LoadSpec {
+        model: path.to_string_lossy().into_owned(),
+        backend: "cpu".into(),
+        slots,
+        context: 1024,
+        prefill_chunk,
+        threads,
+    });
+    loop {
+        match events.blocking_recv().unwrap() {
+            LoadEvent::Progress { .. } => {}
+            LoadEvent::Loaded(_) => return handle,
+            LoadEvent::Failed(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A prompt of `len` tokens and 12 sampled ones, with log-probabilities of the generated tokens.
+fn request(seed: u32, len: usize) -> Request {
+    Request {
+        prompt: (0..len as u32).map(|i| (i * 37 + seed * 101) % 1000).collect(),
+        max_tokens: 12,
+        sampling: Sampling { temperature: 0.8, top_k: 0, top_p: 0.9, seed: u64::from(seed) },
+        stop: vec![],
+        ignore_end: true,
+        logprobs: Some(20),
+        prompt_logprobs: false,
+    }
+}
+
+fn collect(mut events: tokio::sync::mpsc::UnboundedReceiver<Event>) -> Vec<TokenLogprobs> {
+    let mut all = Vec::new();
+    while let Some(event) = events.blocking_recv() {
+        match event {
+            Event::Token(token) => all.extend(token.logprobs),
+            Event::Failed(error) => panic!("{error}"),
+            Event::Prompt(_) | Event::Finished(_) => {}
+        }
+    }
+    assert_eq!(all.len(), 12);
+    all
+}
+
+/// Answers to prompts of 1, 2, 15, 100 and 700 tokens, one after the other or all at once.
+fn answers(handle: &Handle, together: bool) -> Vec<Vec<TokenLogprobs>> {
+    let requests: Vec<Request> =
+        [1, 2, 15, 100, 700].iter().zip(1..).map(|(len, i)| request(i, *len)).collect();
+    if together {
+        let running: Vec<_> =
+            requests.iter().map(|r| handle.generate(r.clone()).unwrap()).collect();
+        running.into_iter().map(collect).collect()
+    } else {
+        requests.iter().map(|r| collect(handle.generate(r.clone()).unwrap())).collect()
+    }
+}
+
+#[test]
+fn chunk_threads_and_company_do_not_change_a_bit() {
+    for model in ["tiny-llama-Q4_K_M", "tiny-llama-f16", "tiny-qwen3-Q8_0"] {
+        let handle = start(model, 1, 128, 1);
+        let expected = answers(&handle, false);
+        handle.stop(Duration::from_secs(5));
+        for (threads, chunk, slots) in [(2, 128, 5), (3, 33, 2), (2, 2, 5), (5, 512, 3)] {
+            let handle = start(model, threads, chunk, slots);
+            for together in [false, true] {
+                let got = answers(&handle, together);
+                assert!(
+                    got == expected,
+                    "{model}: {threads} threads, chunks of {chunk}, {slots} slots, together: {together}"
+                );
+            }
+            handle.stop(Duration::from_secs(5));
+        }
+    }
+}
