@@ -464,6 +464,16 @@ mod tests {
         assert_eq!(config, Config::default());
     }
 
+    proptest::proptest! {
+        /// Whatever a file holds, it is a configuration or an error with a line.
+        #[test]
+        fn any_text_is_answered(text in "[a-z_=\\[\\]'\"0-9#\\n .-]{0,80}") {
+            if let Err(error) = Config::parse(&text, "f") {
+                proptest::prop_assert!(error.to_string().starts_with("f:"), "{error}");
+            }
+        }
+    }
+
     #[test]
     fn a_bare_model_name_is_looked_up_in_the_models_directory() {
         let dir = tempfile::tempdir().unwrap();

@@ -230,7 +230,8 @@ async fn connection(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(timeout)
-        .max_buf_size(MAX_HEAD)
+        .max_header_size(MAX_HEAD)
+        .max_buf_size(2 * MAX_HEAD)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {

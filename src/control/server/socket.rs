@@ -144,8 +144,8 @@ fn identity(meta: &fs::Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }
 
-/// Makes the directory, open to its owner only, and refuses one in which a stranger could swap the
-/// socket.
+/// Makes the directory, writable by its owner only, and refuses a stranger's, in which the socket
+/// could be swapped.
 fn make_directory(path: &Path) -> Result<(), Error> {
     let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) else { return Ok(()) };
     if !dir.exists() {

@@ -1,0 +1,260 @@
+//! A daemon of its own for each test, and the plainest HTTP client there is: what goes over the
+//! socket is in the tests, byte for byte.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Small enough for any machine; its greedy answers have clear margins.
+pub(crate) const MODEL: &str = "synthetic:tiny-llama:q8_0";
+
+/// Long enough for a loaded machine; reached only by a test that fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running `orind`, killed when dropped.
+pub(crate) struct Daemon {
+    child: Child,
+    dir: TempDir,
+}
+
+/// A command for `orind` whose synthetic models are cached beside the build.
+pub(crate) fn orind() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orind"));
+    command.env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"));
+    command
+}
+
+impl Daemon {
+    /// Starts one with [`MODEL`] and waits until it serves. `settings` are lines of configuration.
+    pub(crate) fn start(settings: &str) -> Self {
+        let daemon = Self::launch(&format!("model = '{MODEL}'\nthreads = 2\n{settings}"));
+        let status = daemon.until("the model is loaded", |status| {
+            status["state"]["name"] == "ready" || status["state"]["last_error"].is_object()
+        });
+        assert_eq!(status["state"]["name"], "ready", "{status}");
+        daemon
+    }
+
+    /// Starts one with nothing but `settings` and waits for its socket.
+    pub(crate) fn launch(settings: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("orind.toml"), settings).unwrap();
+        let child = Self::spawn(dir.path());
+        let mut daemon = Self { child, dir };
+        daemon.wait_for_socket();
+        daemon
+    }
+
+    fn spawn(dir: &Path) -> Child {
+        orind()
+            .arg("--config")
+            .arg(dir.join("orind.toml"))
+            .arg("--socket")
+            .arg(dir.join("s"))
+            .stdin(Stdio::null())
+            .stderr(File::create(dir.join("log")).unwrap())
+            .spawn()
+            .unwrap()
+    }
+
+    fn wait_for_socket(&mut self) {
+        let start = Instant::now();
+        while UnixStream::connect(self.socket()).is_err() {
+            assert!(self.child.try_wait().unwrap().is_none(), "it ended: {}", self.log());
+            assert!(start.elapsed() < PATIENCE, "no socket: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Starts the same daemon again after its end.
+    pub(crate) fn restart(&mut self) {
+        self.wait();
+        self.child = Self::spawn(self.dir.path());
+        self.wait_for_socket();
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().try_into().unwrap()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).unwrap();
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the daemon ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// Waits until its status is as wanted, and returns it.
+    pub(crate) fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut status = Value::Null;
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            status = self.get("/orin/v1/status").json();
+            if wanted(&status) {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("waited for: {what}; status {status}; log {}", self.log());
+    }
+
+    pub(crate) fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.socket()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        self.raw(&head("GET", path, "connection: close\r\n"))
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
+        self.raw(&post(path, &body.to_string()))
+    }
+
+    /// Sends bytes, reads until the daemon closes.
+    pub(crate) fn raw(&self, request: &str) -> Answer {
+        let mut stream = self.connect();
+        // The daemon may answer and close before all is written.
+        let _ = stream.write_all(request.as_bytes());
+        let mut bytes = Vec::new();
+        if let Err(error) = stream.read_to_end(&mut bytes) {
+            assert!(!bytes.is_empty(), "no answer: {error}");
+        }
+        Answer::parse(&bytes)
+    }
+
+    /// Posts, and reads the answer's events as they come.
+    pub(crate) fn stream(&self, path: &str, body: &Value) -> Events {
+        let mut stream = self.connect();
+        stream.write_all(post(path, &body.to_string()).as_bytes()).unwrap();
+        let mut lines = BufReader::new(stream);
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        assert!(line.starts_with("HTTP/1.1 200 "), "{line}");
+        Events { lines }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits for something that happens soon.
+pub(crate) fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happened() {
+        assert!(start.elapsed() < PATIENCE, "waited for: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A request's head.
+pub(crate) fn head(method: &str, path: &str, headers: &str) -> String {
+    format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n")
+}
+
+/// A whole request with a body of JSON.
+pub(crate) fn post(path: &str, body: &str) -> String {
+    let mut headers = "connection: close\r\ncontent-type: application/json\r\n".to_owned();
+    write!(headers, "content-length: {}\r\n", body.len()).unwrap();
+    head("POST", path, &headers) + body
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    fn parse(bytes: &[u8]) -> Self {
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        let (headers, mut body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let headers = headers.to_lowercase();
+        let status =
+            headers.get(9..12).and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("{text}"));
+        let mut whole = String::new();
+        if headers.contains("transfer-encoding: chunked") {
+            while let Some((size, rest)) = body.split_once("\r\n") {
+                let size = usize::from_str_radix(size, 16).unwrap();
+                whole.push_str(&rest[..size]);
+                body = rest[size..].trim_start_matches("\r\n");
+            }
+        } else {
+            whole.push_str(body);
+        }
+        Self { status, headers, body: whole }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
+    }
+
+    /// The error's code, with its status.
+    pub(crate) fn error(&self) -> (u16, String) {
+        (self.status, self.json()["error"]["code"].as_str().unwrap().to_owned())
+    }
+
+    /// The error's message.
+    pub(crate) fn message(&self) -> String {
+        self.json()["error"]["message"].as_str().unwrap().to_owned()
+    }
+}
+
+/// Events of an answer under way. Dropping it closes the connection.
+pub(crate) struct Events {
+    lines: BufReader<UnixStream>,
+}
+
+impl Iterator for Events {
+    /// Name (empty when it has none) and data.
+    type Item = (String, String);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut name = String::new();
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if self.lines.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            // Lines that are not fields of events are headers and chunk sizes.
+            if let Some(value) = line.strip_prefix("event: ") {
+                name = value.trim_end().to_owned();
+            }
+            if let Some(data) = line.strip_prefix("data: ") {
+                return Some((name, data.trim_end().to_owned()));
+            }
+        }
+    }
+}
