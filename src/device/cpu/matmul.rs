@@ -14,15 +14,16 @@ use std::ops::Range;
 use super::activations::{F32Block, Q8Block};
 use super::format::{self, Block, Form, Plain, Quant};
 use super::isa::{Isa, dispatch};
-use super::packed::PackedLayout;
+use super::packed::{LINE, PackedLayout};
 use super::simd::{LANES, Simd, load_first, store_first};
 use crate::plan::DType;
 
 /// Activation rows that meet a weight block before the next one is unpacked.
 pub const TILE: usize = 64;
 
-/// How far ahead of the reader a single-row product asks for weights, in bytes.
-const AHEAD: usize = 4096;
+/// How far ahead of the reader a product asks for weights, in bytes. Without asking, a core of the
+/// machine measured reads 10 to 13 GB/s of the 17 that it can; 4 to 16 KiB do about equally well.
+const AHEAD: usize = 8192;
 
 /// Activation rows as a product reads them, see [`super::activations`].
 #[derive(Clone, Copy, Debug)]
@@ -217,6 +218,21 @@ unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>) {
     }
 }
 
+/// Asks for the lines that lie [`AHEAD`] of a superblock of `bytes` at `w`: part `i` of `parts` of
+/// them, so that the requests are spread over the work.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn ahead<S: Simd>(w: *const u8, i: usize, bytes: usize, parts: usize) {
+    let lines = bytes / LINE;
+    for line in i * lines / parts..(i + 1) * lines / parts {
+        // SAFETY: the caller's contract.
+        unsafe { S::prefetch(w.wrapping_add(AHEAD + line * LINE)) };
+    }
+}
+
 /// [`Rows::Q8`], unwrapped.
 #[derive(Clone, Copy)]
 struct Planes {
@@ -235,11 +251,9 @@ unsafe fn single<S: Simd, Q: Quant, const P: usize>(p: &Product<'_>, x: *const Q
             let mut blocks = x;
             let mut sums = [S::splat(0.0)];
             for _ in 0..superblocks {
-                for line in 0..Q::BYTES / 64 {
-                    S::prefetch(w.wrapping_add(AHEAD + 64 * line));
-                }
                 macro_rules! step {
                     ($b:literal) => {
+                        ahead::<S>(w, $b, Q::BYTES, Q::COLUMNS / 32);
                         let block = Q::block::<S>(w, $b);
                         for plane in 0..P {
                             fold::<S, Q, 1>(&block, blocks.add($b * P + plane), &mut sums);
@@ -273,6 +287,7 @@ unsafe fn tile<S: Simd, Q: Quant>(
         for _ in 0..superblocks {
             macro_rules! step {
                 ($b:literal) => {
+                    ahead::<S>(w, $b, Q::BYTES, Q::COLUMNS / 32);
                     let block = Q::block::<S>(w, $b);
                     for plane in 0..x.planes {
                         let (four, rest) = sums[..rows].as_chunks_mut::<4>();
@@ -318,6 +333,7 @@ unsafe fn plain<S: Simd, P: Plain>(p: &Product<'_>) {
                 // Two chains per row: even and odd columns.
                 let mut sums = [[S::splat(0.0); 2]; TILE];
                 for s in 0..superblocks {
+                    ahead::<S>(w, 0, bytes, 1);
                     let mut columns = [S::splat(0.0); PLAIN];
                     for (k, column) in columns.iter_mut().enumerate() {
                         *column = P::load::<S>(w.add(k * LANES * P::WIDTH));

@@ -128,7 +128,7 @@ pub(crate) trait Simd: Copy {
     /// in [`Simd::init_8`] have been dotted.
     unsafe fn dot_8(acc: Self::I, w: Self::B, a: *const i8) -> Self::I;
 
-    /// Asks for the line at `p` to be brought near. Never faults.
+    /// Asks for the line at `p` to be brought into the second-level cache. Never faults.
     unsafe fn prefetch(p: *const u8);
 }
 

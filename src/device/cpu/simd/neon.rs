@@ -286,6 +286,6 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         // SAFETY: a prefetch never faults.
-        unsafe { asm!("prfm pldl1keep, [{p}]", p = in(reg) p, options(nostack, preserves_flags)) }
+        unsafe { asm!("prfm pldl2keep, [{p}]", p = in(reg) p, options(nostack, preserves_flags)) }
     }
 }

@@ -1,0 +1,277 @@
+//! The CPU device through the seam: the same bits on every instruction set, steps in a row, and what
+//! it refuses. (`invariance` holds it to chunks, threads and company, `accuracy` to llama.cpp.)
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use orind::device::cpu::{Cpu, Isa};
+use orind::device::{Data, Device, Error, Instance, Prepared, Request, Ticket, WeightSource};
+use orind::model::{KvLayout, Model, ports};
+use orind::plan::{Bucket, BufferId, Class, Outputs, Plan, fuse};
+
+const LAYOUT: KvLayout = KvLayout { slots: 3, context: 160 };
+
+struct Source<'a>(&'a Model, &'a str);
+
+impl WeightSource for Source<'_> {
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.0.read_weight(self.1, offset, buf)?)
+    }
+}
+
+fn model(name: &str) -> Model {
+    let path = format!("tests/data/models/{name}.gguf");
+    Model::open(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+fn cpu(isa: Isa, threads: usize) -> Cpu {
+    Cpu::new(isa, NonZeroUsize::new(threads).unwrap())
+}
+
+struct Session {
+    instance: Box<dyn Instance>,
+    vocabulary: usize,
+    plans: Vec<(Plan, Prepared)>,
+}
+
+impl Session {
+    fn new(device: &dyn Device, model: &Model, buckets: &[Bucket]) -> Self {
+        let plan = |bucket: &Bucket| fuse(&model.plan(LAYOUT, *bucket).unwrap(), device.fusions());
+        let plans: Vec<Plan> = buckets.iter().map(plan).collect();
+        let weights: Vec<_> = model.weights().cloned().collect();
+        let states = model.states(LAYOUT);
+        let request = Request { weights: &weights, states: &states, plans: &plans };
+        let mut instance = device.open(&request).unwrap();
+        for weight in &weights {
+            instance.upload(&weight.name, &Source(model, &weight.name), &|_| {}).unwrap();
+        }
+        let plans = plans.into_iter().map(|p| (p.clone(), instance.prepare(&p).unwrap())).collect();
+        Self { instance, vocabulary: model.hyperparameters().vocabulary, plans }
+    }
+
+    fn write(&mut self, plan: usize, name: &str, data: Data<'_>) {
+        let (plan, prepared) = &self.plans[plan];
+        let mailbox = plan.find(Class::Mailbox, name).unwrap();
+        self.instance.write(*prepared, mailbox, 0, data).unwrap();
+    }
+
+    /// Rows of (token, position, slot), then padding; greedy.
+    fn load(&mut self, plan: usize, rows: &[(i32, i32, i32)]) {
+        let m = self.plans[plan].0.bucket.rows();
+        let column = |f: fn(&(i32, i32, i32)) -> i32, pad: i32| {
+            let mut column: Vec<i32> = rows.iter().map(f).collect();
+            column.resize(m, pad);
+            column
+        };
+        self.write(plan, ports::TOKENS, Data::I32(&column(|r| r.0, 0)));
+        self.write(plan, ports::POSITIONS, Data::I32(&column(|r| r.1, 0)));
+        self.write(plan, ports::SLOTS, Data::I32(&column(|r| r.2, -1)));
+    }
+
+    fn run(&mut self, plan: usize, steps: u32) -> Ticket {
+        let ticket = self.instance.submit(self.plans[plan].1, steps).unwrap();
+        self.instance.wait(ticket).unwrap();
+        assert_eq!(self.instance.completed(ticket), steps);
+        ticket
+    }
+
+    /// Bits of one row of logits.
+    fn logits(&self, plan: usize, row: usize) -> Vec<u32> {
+        let (plan, prepared) = &self.plans[plan];
+        let output = plan.find(Class::Output, ports::LOGITS).unwrap();
+        let mut out = vec![0.0; self.vocabulary];
+        self.instance.read(*prepared, output, row * self.vocabulary, &mut out).unwrap();
+        assert!(out.iter().all(|x| x.is_finite()));
+        out.into_iter().map(f32::to_bits).collect()
+    }
+
+    /// Evaluates a prompt in chunks of the prefill plan 0, then returns the last row's logits.
+    fn prompt(&mut self, tokens: &[i32], slot: i32) -> Vec<u32> {
+        let chunk = self.plans[0].0.bucket.rows();
+        let mut at = 0;
+        for part in tokens.chunks(chunk) {
+            let rows: Vec<_> = part.iter().zip(at..).map(|(&t, p)| (t, p, slot)).collect();
+            self.load(0, &rows);
+            if chunk > 1 {
+                self.write(0, ports::LOGIT_ROWS, Data::I32(&[rows.len() as i32 - 1]));
+            }
+            self.run(0, 1);
+            at += rows.len() as i32;
+        }
+        self.logits(0, 0)
+    }
+}
+
+fn prefill(chunk: usize) -> Bucket {
+    match chunk {
+        1 => Bucket::decode(1, LAYOUT.context),
+        n => Bucket::prefill(n, LAYOUT.context, Outputs::Last),
+    }
+}
+
+fn tokens(seed: i32, n: i32) -> Vec<i32> {
+    (0..n).map(|i| (i * 37 + seed * 101) % 1000).collect()
+}
+
+#[test]
+fn instruction_sets_do_not_show() {
+    for name in ["tiny-llama-Q6_K", "tiny-qwen3-Q4_K_M", "tiny-llama-f16"] {
+        let model = model(name);
+        let mut want = None;
+        for isa in Isa::available() {
+            let mut session = Session::new(&cpu(isa, 2), &model, &[prefill(19)]);
+            let got = session.prompt(&tokens(1, 40), 1);
+            assert!(*want.get_or_insert_with(|| got.clone()) == got, "{name}: {isa}");
+        }
+    }
+}
+
+#[test]
+fn steps_in_a_row_feed_themselves() {
+    let model = model("tiny-llama-Q4_K_M");
+    let buckets = [prefill(16), Bucket::decode(2, LAYOUT.context)];
+    let mut session = Session::new(&cpu(Isa::detect(), 2), &model, &buckets);
+    let sampling = |session: &mut Session| {
+        session.write(1, ports::TEMPERATURE, Data::F32(&[0.0, 1.5]));
+        session.write(1, ports::TOP_K, Data::I32(&[0, 40]));
+        session.write(1, ports::TOP_P, Data::F32(&[1.0, 0.9]));
+        session.write(1, ports::SEED, Data::I32(&[0, 0, 5, 6]));
+    };
+    session.prompt(&tokens(3, 20), 0);
+    session.prompt(&tokens(3, 20), 1);
+    sampling(&mut session);
+    session.load(1, &[(5, 20, 0), (5, 20, 1)]);
+    let ticket = session.run(1, 12);
+    let mut together = [[0; 2]; 12];
+    for (step, out) in together.iter_mut().enumerate() {
+        session.instance.tokens(ticket, step as u32, out).unwrap();
+    }
+    let mut last = [5, 5];
+    for (step, want) in together.iter().enumerate() {
+        session.load(1, &[(last[0], 20 + step as i32, 0), (last[1], 20 + step as i32, 1)]);
+        let ticket = session.run(1, 1);
+        session.instance.tokens(ticket, 0, &mut last).unwrap();
+        assert_eq!(last, *want, "step {step}");
+    }
+    assert!(together.iter().any(|t| t[0] != t[1]), "the second row is sampled");
+}
+
+#[test]
+fn what_the_mailboxes_say_cannot_reach_outside() {
+    let model = model("tiny-llama-Q8_0");
+    let mut session = Session::new(&cpu(Isa::detect(), 2), &model, &[prefill(1), prefill(8)]);
+    let clean = session.prompt(&[1, 2, 3], 1);
+    let bad = [i32::MIN, -1, 1 << 20, i32::MAX];
+    for bad in bad {
+        session.load(0, &[(bad, 1, 0)]);
+        session.run(0, 1);
+        session.load(0, &[(1, bad, 0)]);
+        session.run(0, 1);
+        session.load(0, &[(1, 1, bad)]);
+        session.run(0, 1);
+        session.load(1, &[(1, 0, 0), (2, 1, 0)]);
+        session.write(1, ports::LOGIT_ROWS, Data::I32(&[bad]));
+        session.run(1, 1);
+    }
+    assert!(session.prompt(&[1, 2, 3], 1) == clean);
+}
+
+#[test]
+fn rules_of_the_seam_are_kept() {
+    let model = model("tiny-llama-Q8_0");
+    let mut session = Session::new(&cpu(Isa::detect(), 2), &model, &[prefill(1)]);
+    let (plan, prepared) = session.plans[0].clone();
+    let mailbox = |name| plan.find(Class::Mailbox, name).unwrap();
+    let logits = plan.find(Class::Output, ports::LOGITS).unwrap();
+    let i = &mut session.instance;
+    let invalid = |result: Result<(), Error>| {
+        assert!(matches!(result, Err(Error::Invalid(_))), "{result:?}");
+    };
+    invalid(i.write(prepared, mailbox(ports::TOKENS), 1, Data::I32(&[1])));
+    invalid(i.write(prepared, mailbox(ports::TOKENS), usize::MAX, Data::I32(&[1])));
+    invalid(i.write(prepared, mailbox(ports::TOKENS), 0, Data::F32(&[1.0])));
+    invalid(i.write(prepared, logits, 0, Data::F32(&[1.0])));
+    invalid(i.write(prepared, BufferId(9999), 0, Data::I32(&[1])));
+    invalid(i.write(Prepared(7), mailbox(ports::TOKENS), 0, Data::I32(&[1])));
+    invalid(i.read(prepared, logits, 1, &mut vec![0.0; session.vocabulary]));
+    invalid(i.submit(prepared, 0).map(|_| ()));
+    invalid(i.submit(prepared, 65).map(|_| ()));
+    invalid(i.upload("no such weight", &Source(&model, ""), &|_| {}));
+    let wider = fuse(
+        &model.plan(LAYOUT, Bucket::prefill(64, LAYOUT.context, Outputs::Last)).unwrap(),
+        Cpu::detect().fusions(),
+    );
+    invalid(i.prepare(&wider).map(|_| ()));
+    let unfused = model.plan(LAYOUT, prefill(1)).unwrap();
+    assert!(matches!(i.prepare(&unfused), Err(Error::Unsupported { .. })));
+
+    // A plan under way is not to be touched.
+    session.load(0, &[(1, 0, 0)]);
+    let i = &mut session.instance;
+    let mut tickets = vec![i.submit(prepared, 64).unwrap()];
+    invalid(i.write(prepared, mailbox(ports::TOKENS), 0, Data::I32(&[1])));
+    invalid(i.read(prepared, logits, 0, &mut [0.0]));
+    while let Ok(ticket) = i.submit(prepared, 64) {
+        tickets.push(ticket);
+    }
+    for pair in tickets.windows(2) {
+        i.wait(pair[0]).unwrap();
+        invalid(i.tokens(pair[0], 0, &mut [0]));
+    }
+    i.wait(*tickets.last().unwrap()).unwrap();
+    invalid(i.tokens(*tickets.last().unwrap(), 64, &mut [0]));
+    invalid(i.tokens(*tickets.last().unwrap(), 0, &mut [0, 0]));
+    i.tokens(*tickets.last().unwrap(), 63, &mut [0]).unwrap();
+}
+
+/// A source that fails in the middle of a weight.
+struct Broken;
+
+impl WeightSource for Broken {
+    fn read_at(
+        &self,
+        offset: u64,
+        _: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Err(format!("no byte {offset}").into())
+    }
+}
+
+#[test]
+fn a_source_that_fails_is_reported_with_its_weight() {
+    let model = model("tiny-llama-Q8_0");
+    let mut session = Session::new(&cpu(Isa::detect(), 2), &model, &[prefill(1)]);
+    for name in ["token_embd.weight", "output_norm.weight"] {
+        match session.instance.upload(name, &Broken, &|_| {}) {
+            Err(Error::Weight { weight, source }) => {
+                assert_eq!(weight, name);
+                assert!(source.to_string().contains("no byte"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_arithmetic() {
+    let model = model("tiny-llama-Q8_0");
+    let huge = KvLayout { slots: 1 << 20, context: 1 << 20 };
+    let states = model.states(huge);
+    let weights: Vec<_> = model.weights().cloned().collect();
+    let request = Request { weights: &weights, states: &states, plans: &[] };
+    let need = Cpu::detect().footprint(&request).unwrap();
+    match Cpu::detect().open(&request) {
+        Err(Error::OutOfMemory { what, need: said, have }) => {
+            assert!(said == need.total() && said > have);
+            assert!(what.contains(&need.state.to_string()), "{what}");
+        }
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("opened"),
+    }
+}
