@@ -1,7 +1,5 @@
 //! The decode loop allocates nothing, on any thread: every allocation is counted while it runs.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
