@@ -2,7 +2,7 @@
 //!
 //! Talks to the daemon through [`crate::control::client`], never to the engine. Results go to
 //! standard output, everything else to standard error. Where no daemon listens, `bench` and
-//! `generate` start a private one ([`private`]) and stop it at the end.
+//! `generate` start a private one (`private`) and stop it at the end.
 
 mod args;
 mod bench;
