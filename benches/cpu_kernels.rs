@@ -1,0 +1,171 @@
+//! The CPU kernels against their limits: matrix-vector products (decode) against a plain read of as
+//! many bytes, products with many rows (prefill) in integer operations, attention against its cache.
+//!
+//! One thread, so that the numbers are of the kernels and not of the pool. The weights walk through
+//! a buffer larger than the caches.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark may panic")]
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use orind::device::cpu::Isa;
+use orind::device::cpu::activations::{self, F32Block, Q8Block};
+use orind::device::cpu::attention::{self, Attend};
+use orind::device::cpu::matmul::{Product, Rows, matmul};
+use orind::device::cpu::mem::AlignedBuf;
+use orind::device::cpu::packed::PackedLayout;
+use orind::plan::DType;
+
+const TYPES: [DType; 6] =
+    [DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F16];
+const K: usize = 2048;
+const BUFFER: usize = 512 << 20;
+const PIECE: usize = 16 << 20;
+
+/// Activation rows in both forms.
+struct Acts {
+    q8: Vec<Q8Block>,
+    f32: Vec<F32Block>,
+}
+
+impl Acts {
+    fn new(isa: Isa, rows: usize) -> Self {
+        let n = activations::blocks(K) * rows;
+        let mut acts = Self { q8: vec![Q8Block::default(); n], f32: vec![[0.0; 32]; n] };
+        for row in 0..rows {
+            let x: Vec<f32> =
+                (0..K).map(|i| ((i * 7919 + row) % 1000) as f32 / 500.0 - 1.0).collect();
+            let (q8, f32) = (acts.q8.as_mut_ptr(), acts.f32.as_mut_ptr());
+            // SAFETY: both hold the blocks of all rows.
+            unsafe {
+                activations::quantise(isa, x.as_ptr(), K, q8, row, rows, 1);
+                activations::arrange(isa, x.as_ptr(), K, f32, row, rows);
+            }
+        }
+        acts
+    }
+
+    /// `out` is large enough for the layout's rows times `rows`.
+    fn multiply(
+        &self,
+        isa: Isa,
+        layout: &PackedLayout,
+        weights: &[u8],
+        rows: usize,
+        out: &mut [f32],
+    ) {
+        assert!(out.len() >= rows * layout.rows());
+        let x = if layout.quantised() {
+            Rows::Q8 { blocks: self.q8.as_ptr(), planes: 1 }
+        } else {
+            Rows::F32(self.f32.as_ptr())
+        };
+        let product = Product {
+            layout,
+            weights,
+            groups: 0..layout.groups(),
+            x,
+            rows,
+            out: out.as_mut_ptr(),
+            stride: layout.rows(),
+            residual: None,
+        };
+        // SAFETY: the activations hold `rows` rows of the layout's columns, the output their products.
+        unsafe { matmul(isa, &product) };
+    }
+}
+
+/// Wrapping sum of all words, in enough chains to be limited by memory.
+fn read(words: &[u32]) -> u32 {
+    let mut sums = [0u32; 128];
+    for chunk in words.as_chunks::<128>().0 {
+        for (sum, word) in sums.iter_mut().zip(chunk) {
+            *sum = sum.wrapping_add(*word);
+        }
+    }
+    sums.iter().fold(0u32, |a, b| a.wrapping_add(*b))
+}
+
+fn decode(c: &mut Criterion) {
+    let isa = Isa::detect();
+    let mut buf = AlignedBuf::new(BUFFER).unwrap();
+    buf.as_mut_slice::<u8>().fill(1);
+    let (bytes, words) = (buf.as_slice::<u8>(), buf.as_slice::<u32>());
+    let mut group = c.benchmark_group(format!("decode/{isa}"));
+    group.throughput(Throughput::Bytes(PIECE as u64));
+    let mut at = 0;
+    group.bench_function("read", |b| {
+        b.iter(|| {
+            at = (at + PIECE) % BUFFER;
+            black_box(read(&words[at / 4..][..PIECE / 4]))
+        });
+    });
+    for dtype in TYPES {
+        let per_group = PackedLayout::new(dtype, 16, K).unwrap().bytes();
+        let layout = PackedLayout::new(dtype, PIECE / per_group * 16, K).unwrap();
+        group.throughput(Throughput::Bytes(layout.bytes() as u64));
+        for rows in [1, 2, 4, 8] {
+            let acts = Acts::new(isa, rows);
+            let mut out = vec![0.0; rows * layout.rows()];
+            group.bench_function(BenchmarkId::new(dtype.name(), rows), |b| {
+                b.iter(|| {
+                    at = (at + PIECE) % BUFFER;
+                    acts.multiply(isa, &layout, &bytes[at..][..layout.bytes()], rows, &mut out);
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+fn prefill(c: &mut Criterion) {
+    let isa = Isa::detect();
+    let mut group = c.benchmark_group(format!("prefill/{isa}"));
+    group.sample_size(20);
+    for dtype in TYPES {
+        let layout = PackedLayout::new(dtype, 256, K).unwrap();
+        let weights = vec![1u8; layout.bytes()];
+        let (rows, mut out) = (512, vec![0.0; 512 * 256]);
+        let acts = Acts::new(isa, rows);
+        // Multiply-adds count two, so "elements per second" reads as operations per second.
+        group.throughput(Throughput::Elements((2 * rows * layout.rows() * K) as u64));
+        group.bench_function(dtype.name(), |b| {
+            b.iter(|| acts.multiply(isa, &layout, &weights, rows, &mut out));
+        });
+    }
+    group.finish();
+}
+
+fn attend(c: &mut Criterion) {
+    let isa = Isa::detect();
+    let (heads, dim) = (4, 64);
+    let mut group = c.benchmark_group(format!("attention/{isa}"));
+    for positions in [512, 4096] {
+        let cache = vec![0x3800u16; positions * dim];
+        let (q, mut out) = (vec![0.1f32; heads * dim], vec![0.0f32; heads * dim]);
+        let mut scratch = vec![0.0f32; attention::scratch_len(dim)];
+        group.throughput(Throughput::Bytes((2 * 2 * positions * dim) as u64));
+        group.bench_function(BenchmarkId::from_parameter(positions), |b| {
+            b.iter(|| {
+                let job = Attend {
+                    q: q.as_ptr(),
+                    heads,
+                    dim,
+                    keys: cache.as_ptr(),
+                    values: cache.as_ptr(),
+                    positions,
+                    scale: 0.1,
+                    scratch: scratch.as_mut_ptr(),
+                    out: out.as_mut_ptr(),
+                };
+                // SAFETY: all buffers have the sizes that `Attend` documents.
+                unsafe { attention::attend(isa, &job) };
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, decode, prefill, attend);
+criterion_main!(benches);
