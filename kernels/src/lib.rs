@@ -1,0 +1,1 @@
+//! `orind-kernels`: the CUDA kernels, their prebuilt machine code and its loader.

@@ -1,0 +1,1 @@
+//! `sass`: sm_8x machine code, decoded and executed. Pure: no I/O, no threads of its own.

@@ -1,0 +1,1 @@
+//! `tegra-sim-preload`: the only owner of the interposed libc symbols.

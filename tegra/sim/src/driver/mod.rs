@@ -1,0 +1,1 @@
+//! The kernel side: nvmap and nvgpu as a program sees them.

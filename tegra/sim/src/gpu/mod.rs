@@ -1,0 +1,1 @@
+//! The GPU: host, copy engine and the front of the compute engine.

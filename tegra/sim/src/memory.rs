@@ -1,0 +1,1 @@
+//! Memory that CPU and GPU share: dma-bufs.
