@@ -211,15 +211,20 @@ fn rules_of_the_seam_are_kept() {
     let unfused = model.plan(LAYOUT, prefill(1)).unwrap();
     assert!(matches!(i.prepare(&unfused), Err(Error::Unsupported { .. })));
 
-    // A plan under way is not to be touched.
+    // A plan under way is not to be touched, even when it happens to have finished.
     session.load(0, &[(1, 0, 0)]);
     let i = &mut session.instance;
     let mut tickets = vec![i.submit(prepared, 64).unwrap()];
+    while i.completed(tickets[0]) < 64 {
+        std::thread::yield_now();
+    }
     invalid(i.write(prepared, mailbox(ports::TOKENS), 0, Data::I32(&[1])));
     invalid(i.read(prepared, logits, 0, &mut [0.0]));
+    invalid(i.upload("output_norm.weight", &Source(&model, "output_norm.weight"), &|_| {}));
     while let Ok(ticket) = i.submit(prepared, 64) {
         tickets.push(ticket);
     }
+    assert_eq!(tickets.len(), 8);
     for pair in tickets.windows(2) {
         i.wait(pair[0]).unwrap();
         invalid(i.tokens(pair[0], 0, &mut [0]));

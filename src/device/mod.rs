@@ -5,6 +5,9 @@
 //! submitted again and again; a [`Ticket`] stands for steps under way. What changes from token to
 //! token lives in the plan's mailboxes, in device memory; sampled tokens come back through a ring.
 //! The device owns KV storage; who sits in which slot is the engine's business.
+//!
+//! A plan is under way from its submission until its latest ticket has been waited for, finished or
+//! not: what these rules refuse must not depend on how fast a device is.
 
 pub mod cpu;
 pub mod reference;

@@ -13,7 +13,9 @@ use tokio::sync::oneshot;
 use super::core::{Core, LogitsOf, Row};
 use super::handle::Shared;
 use super::sequence::{Sequence, Waiting};
-use super::{FinishReason, GenerateError, LoadError, LoadEvent, LoadSpec, ModelInfo, State, load};
+use super::{
+    Event, FinishReason, GenerateError, LoadError, LoadEvent, LoadSpec, ModelInfo, State, load,
+};
 use crate::plan::Outputs;
 use crate::plan::sample::Sampling;
 
@@ -354,8 +356,11 @@ impl Scheduler {
     fn finish(&mut self, at: usize, reason: FinishReason) {
         let sequence = self.active.remove(at);
         self.release(sequence.slot);
-        let finished = sequence.finish(reason);
+        let (finished, events) = sequence.finish(reason);
+        // Counted first: who has heard of the end finds the slot free.
         self.shared.finished(Some(finished.total - finished.queued));
+        // The receiver may have gone.
+        let _ = events.send(Event::Finished(finished));
     }
 
     fn finish_all(&mut self, reason: &FinishReason) {

@@ -139,7 +139,8 @@ impl Sequence {
         (self.generated >= self.request.max_tokens || full).then_some(FinishReason::Length)
     }
 
-    pub(super) fn finish(mut self, reason: FinishReason) -> Finished {
+    /// What there is to say at the end, and who waits to hear it.
+    pub(super) fn finish(mut self, reason: FinishReason) -> (Finished, UnboundedSender<Event>) {
         let mut text = String::new();
         if reason != FinishReason::Stop {
             let emitted = self.stops.push(self.detokeniser.finish());
@@ -158,8 +159,7 @@ impl Sequence {
             first_token: self.first_token.unwrap_or(now) - self.arrived,
             total: now - self.arrived,
         };
-        let _ = self.events.send(Event::Finished(finished.clone()));
-        finished
+        (finished, self.events)
     }
 
     pub(super) fn fail(self, error: GenerateError) {

@@ -1,8 +1,8 @@
 //! One loaded model on the CPU, behind the asynchronous seam.
 //!
 //! A thread of its own executes submissions in order, together with the pool. Mailboxes and outputs
-//! belong to the caller while no submission of their plan is under way, and to that thread
-//! otherwise; the queue's lock hands them over.
+//! belong to that thread from a submission of their plan until the caller has waited for it; the
+//! queue's lock hands them over.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +22,7 @@ use crate::device::{
 use crate::plan::{BufferId, Class, DType, Plan};
 
 /// Submissions that can be under way at once.
-const QUEUE: usize = 8;
+const QUEUE: u64 = 8;
 
 /// Raw bytes of a weight that a thread reads and packs at a time.
 const UPLOAD: usize = 1 << 20;
@@ -133,7 +133,10 @@ pub(super) struct CpuInstance {
     shared: Arc<Shared>,
     runner: Option<JoinHandle<()>>,
     entries: Vec<Entry>,
+    /// The latest submission.
     sequence: u64,
+    /// The latest submission that the caller has waited for.
+    waited: u64,
 }
 
 impl CpuInstance {
@@ -143,7 +146,7 @@ impl CpuInstance {
         let (memory, pool) = (Arc::new(memory), Arc::new(Mutex::new(pool)));
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue {
-                tasks: VecDeque::with_capacity(QUEUE),
+                tasks: VecDeque::with_capacity(QUEUE as usize),
                 finished: 0,
                 steps: 0,
                 lost: None,
@@ -156,8 +159,8 @@ impl CpuInstance {
             let (memory, pool, shared) = (memory.clone(), pool.clone(), shared.clone());
             move || run(isa, &memory, &pool, &shared, &work)
         })?;
-        let (entries, sequence) = (Vec::new(), 0);
-        Ok(Self { footprint, memory, pool, shared, runner: Some(runner), entries, sequence })
+        let (runner, entries) = (Some(runner), Vec::new());
+        Ok(Self { footprint, memory, pool, shared, runner, entries, sequence: 0, waited: 0 })
     }
 
     fn entry(&self, prepared: Prepared) -> Result<&Entry, Error> {
@@ -169,7 +172,7 @@ impl CpuInstance {
     /// The plan, when the caller may touch its buffers.
     fn idle(&self, prepared: Prepared) -> Result<&Program, Error> {
         let entry = self.entry(prepared)?;
-        if entry.latest > self.shared.lock().finished {
+        if entry.latest > self.waited {
             return Err(Error::Invalid(format!("plan {} is under way", prepared.0)));
         }
         Ok(&entry.program)
@@ -199,7 +202,7 @@ impl Instance for CpuInstance {
         let Some((address, form)) = self.memory.weight(weight) else {
             return Err(Error::Invalid(format!("weight `{weight}` is not part of the request")));
         };
-        if self.sequence > self.shared.lock().finished {
+        if self.sequence > self.waited {
             return Err(Error::Invalid("weights cannot change while plans are under way".into()));
         }
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
@@ -271,8 +274,10 @@ impl Instance for CpuInstance {
         if let Some(reason) = &queue.lost {
             return Err(lost(reason));
         }
-        if queue.tasks.len() == QUEUE {
-            return Err(Error::Invalid(format!("{QUEUE} submissions are under way already")));
+        if self.sequence - self.waited == QUEUE {
+            return Err(Error::Invalid(format!(
+                "{QUEUE} submissions are under way already: wait for the first"
+            )));
         }
         self.sequence += 1;
         let sequence = self.sequence;
@@ -302,6 +307,7 @@ impl Instance for CpuInstance {
             }
             queue = self.shared.done.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+        self.waited = self.waited.max(ticket.sequence);
         Ok(())
     }
 

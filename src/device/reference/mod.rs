@@ -60,7 +60,13 @@ impl Device for Reference {
         }
         let shared = request.weights.iter().chain(request.states);
         let shared = shared.map(|b| ((b.class, b.name.clone()), Storage::zeroed(b))).collect();
-        Ok(Box::new(ReferenceInstance { footprint, shared, prepared: Vec::new(), sequence: 0 }))
+        Ok(Box::new(ReferenceInstance {
+            footprint,
+            shared,
+            prepared: Vec::new(),
+            sequence: 0,
+            waited: 0,
+        }))
     }
 }
 
@@ -69,7 +75,10 @@ struct ReferenceInstance {
     /// Weights and state, by class and name.
     shared: HashMap<(Class, String), Storage>,
     prepared: Vec<PreparedPlan>,
+    /// The latest submission.
     sequence: u64,
+    /// The latest submission that the caller has waited for.
+    waited: u64,
 }
 
 struct PreparedPlan {
@@ -78,6 +87,8 @@ struct PreparedPlan {
     storage: Vec<Storage>,
     sampled: Option<BufferId>,
     ring: Vec<Vec<i32>>,
+    /// Its latest submission, 0 for none.
+    latest: u64,
 }
 
 impl ReferenceInstance {
@@ -85,6 +96,14 @@ impl ReferenceInstance {
         self.prepared
             .get(prepared.0 as usize)
             .ok_or_else(|| Error::Invalid(format!("no plan {}", prepared.0)))
+    }
+
+    /// Refuses what the caller may not touch yet: nothing is ever under way here, but elsewhere it is.
+    fn idle(&self, prepared: Prepared) -> Result<(), Error> {
+        if self.plan(prepared)?.latest > self.waited {
+            return Err(Error::Invalid(format!("plan {} is under way", prepared.0)));
+        }
+        Ok(())
     }
 
     fn plan_mut(&mut self, prepared: Prepared) -> Result<&mut PreparedPlan, Error> {
@@ -120,6 +139,9 @@ impl Instance for ReferenceInstance {
         let Some(storage) = self.shared.get_mut(&(Class::Weight, weight.to_owned())) else {
             return Err(Error::Invalid(format!("weight `{weight}` is not part of the request")));
         };
+        if self.sequence > self.waited {
+            return Err(Error::Invalid("weights cannot change while plans are under way".into()));
+        }
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
         let (dtype, values) = (storage.dtype, &mut storage.values);
         let row = dtype.block_len().max(4096);
@@ -159,6 +181,7 @@ impl Instance for ReferenceInstance {
             storage: plan.buffers.iter().map(storage).collect(),
             sampled: sampled.map(|i| BufferId(i as u32)),
             ring: Vec::new(),
+            latest: 0,
         });
         Ok(Prepared(self.prepared.len() as u32 - 1))
     }
@@ -170,6 +193,7 @@ impl Instance for ReferenceInstance {
         at: usize,
         data: Data<'_>,
     ) -> Result<(), Error> {
+        self.idle(prepared)?;
         let plan = self.plan_mut(prepared)?;
         let storage = plan.storage.get_mut(mailbox.index());
         let len = match data {
@@ -210,6 +234,7 @@ impl Instance for ReferenceInstance {
         }
         self.lend(index);
         self.sequence += 1;
+        self.prepared[index].latest = self.sequence;
         Ok(Ticket { prepared, sequence: self.sequence, steps })
     }
 
@@ -217,7 +242,8 @@ impl Instance for ReferenceInstance {
         ticket.steps
     }
 
-    fn wait(&mut self, _: Ticket) -> Result<(), Error> {
+    fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
+        self.waited = self.waited.max(ticket.sequence);
         Ok(())
     }
 
@@ -237,6 +263,7 @@ impl Instance for ReferenceInstance {
         at: usize,
         out: &mut [f32],
     ) -> Result<(), Error> {
+        self.idle(prepared)?;
         let storage = self.plan(prepared)?.storage.get(output.index());
         let Some(values) = storage.and_then(|s| s.values.get(at..at.checked_add(out.len())?))
         else {
