@@ -71,7 +71,13 @@ fn requests_and_arguments_equal_the_headers() {
         assert_same(layout, &structs);
         seen += 1;
     }
-    assert_eq!(seen, 39);
+    assert_eq!(seen, 51);
+    let commands = [channel::COMMANDS, tsg::COMMANDS].concat();
+    assert_eq!(commands.len(), 7);
+    for command in commands {
+        let (code, size, _) = theirs[command.name()];
+        assert_eq!((format!("{:#010x}", command.code()).as_str(), "0"), (code, size));
+    }
     assert_eq!(format!("{:#010x}", nvmap::FREE), theirs["NVMAP_IOC_FREE"].0);
 }
 
@@ -82,6 +88,10 @@ fn nested_records_equal_the_headers() {
         ctrl::Characteristics::LAYOUT,
         ctrl::TimeSample::LAYOUT,
         ctrl::EngineInfo::LAYOUT,
+        ctrl::VsmEntry::LAYOUT,
+        ctrl::ClkRange::LAYOUT,
+        ctrl::ClkVfPoint::LAYOUT,
+        ctrl::ClkInfo::LAYOUT,
         address_space::VaRegion::LAYOUT,
         tsg::SmErrorState::LAYOUT,
         channel::Notification::LAYOUT,
@@ -153,6 +163,13 @@ fn constants_equal_the_headers() {
         ("NVGPU_IOCTL_CHANNEL_EVENT_ID_CMD_ENABLE", tsg::EVENT_ENABLE.into()),
         ("NVGPU_CHANNEL_SETUP_BIND_FLAGS_DETERMINISTIC", channel::BIND_DETERMINISTIC.into()),
         ("NVGPU_CHANNEL_SETUP_BIND_FLAGS_USERMODE_SUPPORT", channel::BIND_USERMODE.into()),
+        ("NVGPU_GPU_CLK_DOMAIN_MCLK", ctrl::CLOCK_MEMORY.into()),
+        ("NVGPU_GPU_CLK_DOMAIN_GPCCLK", ctrl::CLOCK_GPC.into()),
+        ("NVGPU_GPU_CLK_TYPE_TARGET", ctrl::CLOCK_TARGET.into()),
+        ("NVGPU_GPU_CLK_TYPE_ACTUAL", ctrl::CLOCK_ACTUAL.into()),
+        ("NVGPU_GPU_CLK_TYPE_EFFECTIVE", ctrl::CLOCK_EFFECTIVE.into()),
+        ("NVGPU_WAIT_TYPE_NOTIFIER", channel::WAIT_NOTIFIER.into()),
+        ("NVGPU_WAIT_TYPE_SEMAPHORE", channel::WAIT_SEMAPHORE.into()),
         ("NVGPU_IOCTL_CHANNEL_DISABLE_WDT", channel::WDT_DISABLE.into()),
         ("NVGPU_GRAPHICS_PREEMPTION_MODE_WFI", channel::GRAPHICS_PREEMPTION_WFI.into()),
         ("NVGPU_COMPUTE_PREEMPTION_MODE_WFI", channel::COMPUTE_PREEMPTION_WFI.into()),

@@ -120,6 +120,18 @@ layout! {
     }
 }
 
+layout! {
+    /// Arguments of [`GET_SYNC_RO_MAP`].
+    pub struct GetSyncRoMap = "nvgpu_as_get_sync_ro_map_args", size 16 {
+        /// Out: GPU address of all syncpoints, for reading.
+        0 => base_gpuva: u64,
+        /// Out: bytes of each, `0x1_0000`.
+        8 => sync_size: u32,
+        /// Out: how many.
+        12 => num_syncpoints: u32,
+    }
+}
+
 requests! {
     magic b'A';
     /// Makes a channel use this address space; before the TSG binds it. `EINVAL`: bad fd, already
@@ -139,4 +151,6 @@ requests! {
     MAP_BUFFER_EX = readwrite 7 MapBufferEx, "NVGPU_AS_IOCTL_MAP_BUFFER_EX";
     /// Lists the ranges of the address space through a nested buffer.
     GET_VA_REGIONS = readwrite 8 GetVaRegions, "NVGPU_AS_IOCTL_GET_VA_REGIONS";
+    /// Maps all syncpoints for reading.
+    GET_SYNC_RO_MAP = read 12 GetSyncRoMap, "NVGPU_AS_IOCTL_GET_SYNC_RO_MAP";
 }

@@ -42,6 +42,23 @@ layout! {
     }
 }
 
+/// [`Wait::type`]: wait for a notifier record.
+pub const WAIT_NOTIFIER: u32 = 0;
+/// [`Wait::type`]: wait until a word of memory equals a value.
+pub const WAIT_SEMAPHORE: u32 = 1;
+
+layout! {
+    /// Arguments of [`WAIT`].
+    pub struct Wait = "nvgpu_wait_args", size 24 {
+        /// In: [`WAIT_NOTIFIER`] or [`WAIT_SEMAPHORE`].
+        0 => r#type: u32,
+        /// In: milliseconds, 0 for ever.
+        4 => timeout: u32,
+        /// In: for a semaphore the dma-buf's fd, the offset of the word, its value, 0.
+        8 => condition: [u32; 4],
+    }
+}
+
 layout! {
     /// Arguments of [`ALLOC_OBJ_CTX`].
     pub struct AllocObjCtx = "nvgpu_alloc_obj_ctx_args", size 16 {
@@ -197,6 +214,11 @@ requests! {
     SET_TIMEOUT = write 11 SetTimeout, "NVGPU_IOCTL_CHANNEL_SET_TIMEOUT";
     /// Tells whether a fault has made the channel unserviceable.
     GET_TIMEDOUT = read 12 GetTimedout, "NVGPU_IOCTL_CHANNEL_GET_TIMEDOUT";
+    /// Sleeps until memory equals a value: equality only, so unfit for a timeline that runs on.
+    /// `EINVAL`: type, fd, an offset that is unaligned or beyond the buffer. `ETIMEDOUT`: time is
+    /// up, or the channel was unserviceable already. A fault during the wait ends it with success:
+    /// ask [`GET_TIMEDOUT`]. `EINTR`.
+    WAIT = readwrite 102 Wait, "NVGPU_IOCTL_CHANNEL_WAIT";
     /// Makes an engine object for the channel; the first compute object of a process takes about a
     /// second. `EINVAL`: no address space, no TSG, unknown class.
     ALLOC_OBJ_CTX = readwrite 108 AllocObjCtx, "NVGPU_IOCTL_CHANNEL_ALLOC_OBJ_CTX";
@@ -212,4 +234,16 @@ requests! {
     /// Gives the channel its ring and makes it runnable; once. Needs the address space, the TSG and
     /// the watchdog off. `EEXIST`: done already. `EINVAL`: entries, order, flags, buffers.
     SETUP_BIND = readwrite 128 SetupBind, "NVGPU_IOCTL_CHANNEL_SETUP_BIND";
+}
+
+commands! {
+    magic b'H';
+    /// Lets the channel be scheduled; it is after SETUP_BIND.
+    ENABLE = 113, "NVGPU_IOCTL_CHANNEL_ENABLE";
+    /// Takes the channel off the hardware's schedule.
+    DISABLE = 114, "NVGPU_IOCTL_CHANNEL_DISABLE";
+    /// Switches the channel's TSG out. `EINVAL`: no TSG.
+    PREEMPT = 115, "NVGPU_IOCTL_CHANNEL_PREEMPT";
+    /// Tears the channel's TSG down as a fault would, with [`ErrorCode::Reset`].
+    FORCE_RESET = 116, "NVGPU_IOCTL_CHANNEL_FORCE_RESET";
 }

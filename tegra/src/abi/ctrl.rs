@@ -325,6 +325,173 @@ layout! {
     }
 }
 
+layout! {
+    /// Arguments of [`GET_TPC_MASKS`].
+    pub struct GetTpcMasks = "nvgpu_gpu_get_tpc_masks_args", size 16 {
+        /// In: bytes of the buffer. Out: bytes that the driver has.
+        0 => mask_buf_size: u32,
+        /// Reserved.
+        4 => reserved: u32,
+        /// In: CPU address of one 32-bit mask for each GPC.
+        8 => mask_buf_addr: u64,
+    }
+}
+
+layout! {
+    /// Arguments of [`GET_FBP_L2_MASKS`].
+    pub struct GetFbpL2Masks = "nvgpu_gpu_get_fbp_l2_masks_args", size 16 {
+        /// In: bytes of the buffer. Out: bytes that the driver has.
+        0 => mask_buf_size: u32,
+        /// Reserved.
+        4 => reserved: u32,
+        /// In: CPU address of one 32-bit mask for each frame-buffer partition.
+        8 => mask_buf_addr: u64,
+    }
+}
+
+layout! {
+    /// Arguments of [`VSMS_MAPPING`].
+    pub struct VsmsMapping = "nvgpu_gpu_vsms_mapping", size 8 {
+        /// In: CPU address of as many [`VsmEntry`] items as [`NUM_VSMS`] counts.
+        0 => vsms_map_buf_addr: u64,
+    }
+}
+
+layout! {
+    /// Where one SM lies. 2 bytes in r35.6.
+    pub struct VsmEntry = "nvgpu_gpu_vsms_mapping_entry", size 6 {
+        /// Logical GPC.
+        0 => gpc_logical_index: u8,
+        /// Virtual GPC.
+        1 => gpc_virtual_index: u8,
+        /// TPC within its GPC.
+        2 => tpc_local_logical_index: u8,
+        /// TPC within the GPU.
+        3 => tpc_global_logical_index: u8,
+        /// SM within its TPC.
+        4 => sm_local_id: u8,
+        /// Migratable TPC.
+        5 => tpc_migratable_index: u8,
+    }
+}
+
+layout! {
+    /// Arguments of [`GET_GPC_LOCAL_TO_PHYSICAL_MAP`].
+    pub struct GetGpcPhysicalMap = "nvgpu_gpu_get_gpc_physical_map_args", size 16 {
+        /// In: 4 bytes for each powered GPC, exactly.
+        0 => map_buf_size: u32,
+        /// Reserved.
+        4 => reserved: u32,
+        /// In: CPU address of one 32-bit index for each powered GPC.
+        8 => physical_gpc_buf_addr: u64,
+    }
+}
+
+layout! {
+    /// Arguments of [`GET_GPC_LOCAL_TO_LOGICAL_MAP`].
+    pub struct GetGpcLogicalMap = "nvgpu_gpu_get_gpc_logical_map_args", size 16 {
+        /// In: 4 bytes for each powered GPC, exactly.
+        0 => map_buf_size: u32,
+        /// Reserved.
+        4 => reserved: u32,
+        /// In: CPU address of one 32-bit index for each powered GPC.
+        8 => logical_gpc_buf_addr: u64,
+    }
+}
+
+/// A clock domain: memory.
+pub const CLOCK_MEMORY: u32 = 0;
+/// A clock domain: the GPU's core.
+pub const CLOCK_GPC: u32 = 1;
+/// [`ClkGetInfo::clk_type`]: what was asked for.
+pub const CLOCK_TARGET: u16 = 1;
+/// [`ClkGetInfo::clk_type`]: what the PLL is set to.
+pub const CLOCK_ACTUAL: u16 = 2;
+/// [`ClkGetInfo::clk_type`]: what the hardware counts.
+pub const CLOCK_EFFECTIVE: u16 = 3;
+
+layout! {
+    /// Arguments of [`CLK_GET_RANGE`].
+    pub struct ClkGetRange = "nvgpu_gpu_clk_range_args", size 16 {
+        /// In: 0 for all domains.
+        0 => flags: u32,
+        /// Padding.
+        4 => pad0: u16,
+        /// In: items of the buffer, 0 to ask for their number. Out: items.
+        6 => num_entries: u16,
+        /// In: CPU address of [`ClkRange`] items.
+        8 => clk_range_entries: u64,
+    }
+}
+
+layout! {
+    /// The range of one clock domain.
+    pub struct ClkRange = "nvgpu_gpu_clk_range", size 24 {
+        /// Not used.
+        0 => flags: u32,
+        /// [`CLOCK_MEMORY`] or [`CLOCK_GPC`].
+        4 => clk_domain: u32,
+        /// Lowest, Hz.
+        8 => min_hz: u64,
+        /// Highest, Hz.
+        16 => max_hz: u64,
+    }
+}
+
+layout! {
+    /// Arguments of [`CLK_GET_VF_POINTS`].
+    pub struct ClkGetVfPoints = "nvgpu_gpu_clk_vf_points_args", size 24 {
+        /// In: 0.
+        0 => flags: u32,
+        /// In: [`CLOCK_MEMORY`] or [`CLOCK_GPC`].
+        4 => clk_domain: u32,
+        /// In: items of the buffer, 0 to ask for the most there can be. Out then: that number.
+        8 => max_entries: u16,
+        /// Out: items written.
+        10 => num_entries: u16,
+        /// Reserved.
+        12 => reserved: u32,
+        /// In: CPU address of [`ClkVfPoint`] items.
+        16 => clk_vf_point_entries: u64,
+    }
+}
+
+layout! {
+    /// One frequency that a domain can have.
+    pub struct ClkVfPoint = "nvgpu_gpu_clk_vf_point", size 8 {
+        /// Hz.
+        0 => freq_hz: u64,
+    }
+}
+
+layout! {
+    /// Arguments of [`CLK_GET_INFO`].
+    pub struct ClkGetInfo = "nvgpu_gpu_clk_get_info_args", size 16 {
+        /// In: 0 for all domains.
+        0 => flags: u32,
+        /// In: one of the `CLOCK_` types.
+        4 => clk_type: u16,
+        /// In: items of the buffer, 0 to ask for their number. Out: items.
+        6 => num_entries: u16,
+        /// In: CPU address of [`ClkInfo`] items.
+        8 => clk_info_entries: u64,
+    }
+}
+
+layout! {
+    /// The frequency of one clock domain.
+    pub struct ClkInfo = "nvgpu_gpu_clk_info", size 16 {
+        /// Not used.
+        0 => flags: u16,
+        /// The type asked for.
+        2 => clk_type: u16,
+        /// [`CLOCK_MEMORY`] or [`CLOCK_GPC`].
+        4 => clk_domain: u32,
+        /// Hz.
+        8 => freq_hz: u64,
+    }
+}
+
 requests! {
     magic b'G';
     /// Reports the GPU's characteristics through a nested buffer. `EINVAL`: the GPU cannot be
@@ -335,6 +502,8 @@ requests! {
     ALLOC_AS = readwrite 8 AllocAs, "NVGPU_GPU_IOCTL_ALLOC_AS";
     /// Makes a TSG. `EINVAL`: share fields without the share flag. `ENOMEM`: none is free.
     OPEN_TSG = readwrite 9 OpenTsg, "NVGPU_GPU_IOCTL_OPEN_TSG";
+    /// Tells which TPCs of each GPC are powered, through a nested buffer.
+    GET_TPC_MASKS = readwrite 10 GetTpcMasks, "NVGPU_GPU_IOCTL_GET_TPC_MASKS";
     /// Makes a channel. `EINVAL`: no such runlist; below -1 is a kernel assertion and must never be
     /// sent. `ENOMEM`: all 512 channels are in use. `EMFILE`.
     OPEN_CHANNEL = readwrite 11 OpenChannel, "NVGPU_GPU_IOCTL_OPEN_CHANNEL";
@@ -342,6 +511,8 @@ requests! {
     FLUSH_L2 = readwrite 12 FlushL2, "NVGPU_GPU_IOCTL_FLUSH_L2";
     /// Counts the SMs: the right source for their number.
     NUM_VSMS = readwrite 18 NumVsms, "NVGPU_GPU_IOCTL_NUM_VSMS";
+    /// Tells where each SM lies, through a nested buffer.
+    VSMS_MAPPING = readwrite 19 VsmsMapping, "NVGPU_GPU_IOCTL_VSMS_MAPPING";
     /// Reads pairs of CPU and GPU time. `EINVAL`: count above 16, unknown source. `ENOMEM`.
     GET_CPU_TIME_CORRELATION_INFO = readwrite 24 GetCpuTimeCorrelationInfo,
         "NVGPU_GPU_IOCTL_GET_CPU_TIME_CORRELATION_INFO";
@@ -349,4 +520,19 @@ requests! {
     GET_GPU_TIME = readwrite 25 GetGpuTime, "NVGPU_GPU_IOCTL_GET_GPU_TIME";
     /// Lists engines and their runlists through a nested buffer.
     GET_ENGINE_INFO = readwrite 26 GetEngineInfo, "NVGPU_GPU_IOCTL_GET_ENGINE_INFO";
+    /// Lists the range of each clock domain. `EINVAL`: flags, fewer items than domains, no clock
+    /// control.
+    CLK_GET_RANGE = readwrite 28 ClkGetRange, "NVGPU_GPU_IOCTL_CLK_GET_RANGE";
+    /// Lists the frequencies of a clock domain. `EINVAL`: flags, domain, too few items.
+    CLK_GET_VF_POINTS = readwrite 29 ClkGetVfPoints, "NVGPU_GPU_IOCTL_CLK_GET_VF_POINTS";
+    /// Reads the frequency of each clock domain. `EINVAL`: flags, type, too few items.
+    CLK_GET_INFO = readwrite 30 ClkGetInfo, "NVGPU_GPU_IOCTL_CLK_GET_INFO";
+    /// Tells which L2 slices of each frame-buffer partition are on, through a nested buffer.
+    GET_FBP_L2_MASKS = readwrite 38 GetFbpL2Masks, "NVGPU_GPU_IOCTL_GET_FBP_L2_MASKS";
+    /// Gives the physical index of each powered GPC. `EINVAL`: size of the buffer.
+    GET_GPC_LOCAL_TO_PHYSICAL_MAP = readwrite 43 GetGpcPhysicalMap,
+        "NVGPU_GPU_IOCTL_GET_GPC_LOCAL_TO_PHYSICAL_MAP";
+    /// Gives the logical index of each powered GPC. `EINVAL`: size of the buffer.
+    GET_GPC_LOCAL_TO_LOGICAL_MAP = readwrite 44 GetGpcLogicalMap,
+        "NVGPU_GPU_IOCTL_GET_GPC_LOCAL_TO_LOGICAL_MAP";
 }

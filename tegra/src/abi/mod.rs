@@ -76,6 +76,20 @@ macro_rules! requests {
     };
 }
 
+/// Declares the requests of one node that take no argument, and the table of all of them.
+macro_rules! commands {
+    (magic $magic:literal; $( $(#[$meta:meta])* $NAME:ident = $nr:literal, $cname:literal; )+) => {
+        $(
+            $(#[$meta])*
+            pub const $NAME: $crate::abi::Command =
+                $crate::abi::Command::new($cname, nix::request_code_none!($magic, $nr));
+        )+
+
+        /// Every request of this module that takes no argument.
+        pub const COMMANDS: &[$crate::abi::Command] = &[ $( $NAME, )+ ];
+    };
+}
+
 pub mod address_space;
 pub mod channel;
 pub mod ctrl;
@@ -144,5 +158,43 @@ impl<Args> Request<Args> {
             0 => Ok(()),
             _ => Err(Errno::EFAULT),
         }
+    }
+}
+
+/// One ioctl request without an argument.
+#[derive(Clone, Copy, Debug)]
+pub struct Command {
+    name: &'static str,
+    code: nix::sys::ioctl::ioctl_num_type,
+}
+
+impl Command {
+    const fn new(name: &'static str, code: nix::sys::ioctl::ioctl_num_type) -> Self {
+        Self { name, code }
+    }
+
+    /// The request's name in the header.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The 32-bit request number.
+    #[must_use]
+    pub const fn code(&self) -> u32 {
+        self.code as u32
+    }
+
+    /// Enters the kernel.
+    ///
+    /// # Errors
+    /// The driver's errno.
+    ///
+    /// # Safety
+    /// `fd` refers to the node that this request belongs to.
+    pub unsafe fn call(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        // SAFETY: no memory is passed; the caller answers for the fd.
+        let result = unsafe { nix::libc::ioctl(fd.as_raw_fd(), self.code, 0) };
+        Errno::result(result).map(drop)
     }
 }

@@ -103,6 +103,37 @@ impl FromVa {
     }
 }
 
+/// [`Cache64::op`]: write dirty lines back.
+pub const CACHE_WRITE_BACK: i32 = 0;
+/// [`Cache64::op`]: drop lines; the driver makes it [`CACHE_WRITE_BACK_INVALIDATE`].
+pub const CACHE_INVALIDATE: i32 = 1;
+/// [`Cache64::op`]: write dirty lines back, then drop them.
+pub const CACHE_WRITE_BACK_INVALIDATE: i32 = 2;
+
+layout! {
+    /// Arguments of [`CACHE_64`].
+    pub struct Cache64 = "nvmap_cache_op_64", size 32 {
+        /// In: CPU address inside a mapping of the handle.
+        0 => addr: u64,
+        /// In: the handle.
+        8 => handle: u32,
+        /// In: bytes.
+        16 => len: u64,
+        /// In: one of the `CACHE_` operations.
+        24 => op: i32,
+    }
+}
+
+layout! {
+    /// Arguments of [`GET_HEAP_SIZE`].
+    pub struct HeapSize = "nvmap_heap_size", size 16 {
+        /// In: one heap bit.
+        0 => heap: u32,
+        /// Out: bytes.
+        8 => size: u64,
+    }
+}
+
 layout! {
     /// Arguments of [`GET_AVAILABLE_HEAPS`].
     pub struct AvailableHeaps = "nvmap_available_heaps", size 8 {
@@ -171,12 +202,18 @@ requests! {
     GET_FD = readwrite 15 HandleFd, "NVMAP_IOC_GET_FD";
     /// Gives the handle of an nvmap dma-buf. `EBADF` or `EINVAL`: not one.
     FROM_FD = readwrite 16 HandleFd, "NVMAP_IOC_FROM_FD";
+    /// Maintains the CPU's caches. Not needed where the GPU snoops them, see
+    /// [`super::ctrl::FLAG_IO_COHERENCE`]. `EINVAL`: address 0, unknown operation.
+    /// `EADDRNOTAVAIL`: no nvmap mapping there. `EFAULT`: a mapping of another handle.
+    CACHE_64 = write 12 Cache64, "NVMAP_IOC_CACHE_64";
     /// Makes an allocated handle over existing pages of this process, which stay pinned while the
     /// handle or a mapping of it lives: the device may read and write them. `EINVAL`: address not
     /// page-aligned, no mapping there, I/O memory, or a writable handle over read-only pages.
     FROM_VA = readwrite 22 FromVa, "NVMAP_IOC_FROM_VA";
     /// Reports the carveout heaps.
     GET_AVAILABLE_HEAPS = read 25 AvailableHeaps, "NVMAP_IOC_GET_AVAILABLE_HEAPS";
+    /// Reports the size of a carveout. `ENODEV`: no such carveout; [`HEAP_IOVMM`] is none.
+    GET_HEAP_SIZE = read 26 HeapSize, "NVMAP_IOC_GET_HEAP_SIZE";
     /// Reports what the kernel knows of a handle. `EINVAL`: unknown handle.
     PARAMETERS = read 27 Parameters, "NVMAP_IOC_PARAMETERS";
     /// Reports size and free space of one heap. `ENODEV`: no such carveout.

@@ -134,3 +134,13 @@ requests! {
     /// Deletes a subcontext. `EINVAL`: id 64 or above, channels still bound.
     DELETE_SUBCONTEXT = write 19 DeleteSubcontext, "NVGPU_TSG_IOCTL_DELETE_SUBCONTEXT";
 }
+
+commands! {
+    magic b'T';
+    /// Lets the TSG's channels be scheduled; they are after SETUP_BIND.
+    ENABLE = 3, "NVGPU_IOCTL_TSG_ENABLE";
+    /// Takes the TSG's channels off the hardware's schedule.
+    DISABLE = 4, "NVGPU_IOCTL_TSG_DISABLE";
+    /// Switches the TSG out.
+    PREEMPT = 5, "NVGPU_IOCTL_TSG_PREEMPT";
+}
