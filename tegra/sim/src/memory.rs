@@ -1,1 +1,536 @@
-//! Memory that CPU and GPU share: dma-bufs.
+//! Memory that CPU and GPU share: dma-bufs, and the RAM that they take their pages from.
+//!
+//! A [`DmaBuf`] is a memfd: the program maps it with the real `mmap`, the simulated GPU reads and
+//! writes the same pages through a mapping of its own. Handles, file descriptors and GPU addresses
+//! belong to [`crate::driver`] and [`crate::gpu`]; here is only what they refer to.
+//!
+//! Other mappings of the same pages may change at any time, so every access here is an atomic one
+//! (relaxed for bulk copies) and no reference into the pages is ever made.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::driver::user;
+
+/// Bytes of a page, the granule of every buffer.
+pub const PAGE: u64 = 4096;
+
+/// How the CPU maps a buffer: the two low bits of the flags of nvmap's ALLOC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caching {
+    /// 0: device-like.
+    Uncached,
+    /// 1: stores gather in a write buffer until a barrier.
+    WriteCombined,
+    /// 2: ordinary cached memory, snooped by the GPU.
+    InnerCacheable,
+    /// 3: the same as inner cacheable on arm64.
+    Cacheable,
+}
+
+/// What ALLOC or FROM_VA decided about a buffer's pages, for good.
+#[derive(Debug)]
+pub struct Pages {
+    /// How the CPU sees them.
+    pub caching: Caching,
+    /// Whether devices may only read them.
+    pub read_only: bool,
+    /// The part of [`Ram`] that they take; none for pages that were the program's own.
+    pub charge: Option<Charge>,
+}
+
+/// An access that a buffer cannot serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// The range does not lie within the buffer.
+    #[error("{len} bytes at offset {offset:#x} lie beyond a buffer of {bytes:#x} bytes")]
+    OutOfRange {
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes of the buffer.
+        bytes: u64,
+    },
+    /// An atomic access must be aligned to its size.
+    #[error("offset {offset:#x} is not a multiple of {align}")]
+    Misaligned {
+        /// The offset asked for.
+        offset: u64,
+        /// Bytes of the access.
+        align: u64,
+    },
+    /// The program has unmapped or protected the pages that it had lent with FROM_VA. The real
+    /// driver pins them; the simulator cannot.
+    #[error("the program's own page at {va:#x}, lent with FROM_VA, is no longer accessible")]
+    LentPageGone {
+        /// CPU address of the access.
+        va: u64,
+    },
+}
+
+/// Where the bytes are.
+#[derive(Debug)]
+enum Backing {
+    /// A mapping of the memfd.
+    Memfd { base: NonNull<u8>, present: Box<[AtomicU64]> },
+    /// Pages of the program itself, from this CPU address on.
+    Lent { va: u64 },
+}
+
+/// One dma-buf: page-rounded memory with an identity of its own.
+#[derive(Debug)]
+pub struct DmaBuf {
+    fd: OwnedFd,
+    inode: u64,
+    bytes: u64,
+    backing: Backing,
+    pages: OnceLock<Pages>,
+}
+
+// SAFETY: `base` is a mapping that lives as long as the value and is accessed by atomics only.
+unsafe impl Send for DmaBuf {}
+// SAFETY: as above.
+unsafe impl Sync for DmaBuf {}
+
+impl DmaBuf {
+    /// Makes a zeroed buffer of `bytes`, rounded up to whole pages. Pages that nobody touches cost
+    /// nothing.
+    ///
+    /// # Errors
+    /// Those of `memfd_create`, `ftruncate` and `mmap`; `InvalidInput` for a size of 0 or one that
+    /// does not fit the address space.
+    pub fn new(bytes: u64) -> io::Result<Arc<Self>> {
+        let (bytes, len) = whole_pages(bytes)?;
+        let (fd, inode) = memfd(bytes)?;
+        let base = map_shared(fd.as_fd(), len)?;
+        let present = (0..(bytes / PAGE).div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let backing = Backing::Memfd { base, present };
+        Ok(Arc::new(Self { fd, inode, bytes, backing, pages: OnceLock::new() }))
+    }
+
+    /// Makes a buffer over pages that the program already has at the CPU address `va`. Accesses
+    /// are checked: the program may take the pages away.
+    ///
+    /// # Errors
+    /// Those of `memfd_create`; `InvalidInput` for a size of 0.
+    pub fn over_user_pages(va: u64, bytes: u64) -> io::Result<Arc<Self>> {
+        let (bytes, _) = whole_pages(bytes)?;
+        // An empty file: its fd has an identity, and a CPU mapping of it faults as nvmap's does.
+        let (fd, inode) = memfd(0)?;
+        Ok(Arc::new(Self {
+            fd,
+            inode,
+            bytes,
+            backing: Backing::Lent { va },
+            pages: OnceLock::new(),
+        }))
+    }
+
+    /// Size, a multiple of [`PAGE`].
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The number that every fd of this buffer has in common: `st_ino` of an `fstat`.
+    #[must_use]
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// The simulator's own fd; duplicate it to give one to the program.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// What was decided about the pages; none before ALLOC.
+    #[must_use]
+    pub fn pages(&self) -> Option<&Pages> {
+        self.pages.get()
+    }
+
+    /// How the CPU maps the pages; none before ALLOC.
+    #[must_use]
+    pub fn caching(&self) -> Option<Caching> {
+        self.pages.get().map(|pages| pages.caching)
+    }
+
+    /// Gives the buffer its pages, once.
+    ///
+    /// # Errors
+    /// Gives `pages` back when the buffer has some already.
+    pub fn allocate(&self, pages: Pages) -> Result<(), Pages> {
+        self.pages.set(pages)
+    }
+
+    /// Whether any page of the range has ever been written by CPU or GPU. Page granular, and a CPU
+    /// read through a mapping counts as a write: the kernel gives such a page storage too.
+    #[must_use]
+    pub fn ever_written(&self, offset: u64, len: u64) -> bool {
+        if len == 0 || self.check(offset, len).is_err() {
+            return false;
+        }
+        (offset / PAGE..=(offset + len - 1) / PAGE).any(|page| self.has_page(page))
+    }
+
+    /// Reads bytes; a page never written reads as zeros and stays unwritten.
+    ///
+    /// # Errors
+    /// The range is not within the buffer, or lent pages are gone.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        self.check(offset, out.len() as u64)?;
+        let base = match &self.backing {
+            Backing::Memfd { base, .. } => base,
+            Backing::Lent { va } => {
+                let va = va + offset;
+                return user::read(va, out).map_err(|_| MemoryError::LentPageGone { va });
+            }
+        };
+        let mut at = offset;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let in_page = (PAGE - at % PAGE).min(rest.len() as u64) as usize;
+            let (piece, tail) = rest.split_at_mut(in_page);
+            if self.has_page(at / PAGE) {
+                // SAFETY: `check` has put the range within the mapping.
+                unsafe { copy_out(base.as_ptr().add(at as usize), piece) };
+            } else {
+                piece.fill(0);
+            }
+            at += in_page as u64;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes.
+    ///
+    /// # Errors
+    /// The range is not within the buffer, or lent pages are gone.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.check(offset, data.len() as u64)?;
+        match &self.backing {
+            Backing::Memfd { base, .. } => {
+                // SAFETY: `check` has put the range within the mapping.
+                unsafe { copy_in(data, base.as_ptr().add(offset as usize)) };
+                Ok(())
+            }
+            Backing::Lent { va } => {
+                let va = va + offset;
+                user::write(va, data).map_err(|_| MemoryError::LentPageGone { va })
+            }
+        }
+    }
+
+    /// Loads an aligned word, with acquire order.
+    ///
+    /// # Errors
+    /// Range, alignment, or lent pages that are gone.
+    pub fn load_u32(&self, offset: u64) -> Result<u32, MemoryError> {
+        let Some(word) = self.word_u32(offset)? else {
+            let mut bytes = [0; 4];
+            return self.read(offset, &mut bytes).map(|()| u32::from_le_bytes(bytes));
+        };
+        Ok(if self.has_page(offset / PAGE) { word.load(Ordering::Acquire) } else { 0 })
+    }
+
+    /// Loads an aligned double word, with acquire order.
+    ///
+    /// # Errors
+    /// Range, alignment, or lent pages that are gone.
+    pub fn load_u64(&self, offset: u64) -> Result<u64, MemoryError> {
+        let Some(word) = self.word_u64(offset)? else {
+            let mut bytes = [0; 8];
+            return self.read(offset, &mut bytes).map(|()| u64::from_le_bytes(bytes));
+        };
+        Ok(if self.has_page(offset / PAGE) { word.load(Ordering::Acquire) } else { 0 })
+    }
+
+    /// Stores an aligned word, with release order.
+    ///
+    /// # Errors
+    /// Range, alignment, or lent pages that are gone.
+    pub fn store_u32(&self, offset: u64, value: u32) -> Result<(), MemoryError> {
+        match self.word_u32(offset)? {
+            Some(word) => word.store(value, Ordering::Release),
+            None => self.write(offset, &value.to_le_bytes())?,
+        }
+        Ok(())
+    }
+
+    /// Stores an aligned double word, with release order.
+    ///
+    /// # Errors
+    /// Range, alignment, or lent pages that are gone.
+    pub fn store_u64(&self, offset: u64, value: u64) -> Result<(), MemoryError> {
+        match self.word_u64(offset)? {
+            Some(word) => word.store(value, Ordering::Release),
+            None => self.write(offset, &value.to_le_bytes())?,
+        }
+        Ok(())
+    }
+
+    /// Replaces an aligned word by a function of it, in one step for every observer (in two over
+    /// lent pages), and gives the word before.
+    ///
+    /// # Errors
+    /// Range, alignment, or lent pages that are gone.
+    pub fn update_u32(
+        &self,
+        offset: u64,
+        mut new: impl FnMut(u32) -> u32,
+    ) -> Result<u32, MemoryError> {
+        let Some(word) = self.word_u32(offset)? else {
+            let before = self.load_u32(offset)?;
+            return self.store_u32(offset, new(before)).map(|()| before);
+        };
+        let mut seen = word.load(Ordering::Acquire);
+        loop {
+            match word.compare_exchange(seen, new(seen), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(before) => return Ok(before),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// As [`DmaBuf::update_u32`], for a double word.
+    ///
+    /// # Errors
+    /// Range, alignment, or lent pages that are gone.
+    pub fn update_u64(
+        &self,
+        offset: u64,
+        mut new: impl FnMut(u64) -> u64,
+    ) -> Result<u64, MemoryError> {
+        let Some(word) = self.word_u64(offset)? else {
+            let before = self.load_u64(offset)?;
+            return self.store_u64(offset, new(before)).map(|()| before);
+        };
+        let mut seen = word.load(Ordering::Acquire);
+        loop {
+            match word.compare_exchange(seen, new(seen), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(before) => return Ok(before),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<(), MemoryError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.bytes => Ok(()),
+            _ => Err(MemoryError::OutOfRange { offset, len, bytes: self.bytes }),
+        }
+    }
+
+    /// The word at `offset` of the mapping; none over lent pages.
+    fn word_u32(&self, offset: u64) -> Result<Option<&AtomicU32>, MemoryError> {
+        self.check(offset, 4)?;
+        if !offset.is_multiple_of(4) {
+            return Err(MemoryError::Misaligned { offset, align: 4 });
+        }
+        Ok(match &self.backing {
+            // SAFETY: in range and aligned, as just checked; the mapping outlives the borrow.
+            Backing::Memfd { base, .. } => Some(unsafe {
+                AtomicU32::from_ptr(base.as_ptr().add(offset as usize).cast::<u32>())
+            }),
+            Backing::Lent { .. } => None,
+        })
+    }
+
+    /// The double word at `offset` of the mapping; none over lent pages.
+    fn word_u64(&self, offset: u64) -> Result<Option<&AtomicU64>, MemoryError> {
+        self.check(offset, 8)?;
+        if !offset.is_multiple_of(8) {
+            return Err(MemoryError::Misaligned { offset, align: 8 });
+        }
+        Ok(match &self.backing {
+            // SAFETY: in range and aligned, as just checked; the mapping outlives the borrow.
+            Backing::Memfd { base, .. } => Some(unsafe {
+                AtomicU64::from_ptr(base.as_ptr().add(offset as usize).cast::<u64>())
+            }),
+            Backing::Lent { .. } => None,
+        })
+    }
+
+    /// Whether the memfd has storage for a page. Looked up before every read, since reading a hole
+    /// through a mapping would fill it; remembered, since pages never go away again.
+    fn has_page(&self, page: u64) -> bool {
+        let Backing::Memfd { present, .. } = &self.backing else { return true };
+        let Some(bits) = present.get((page / 64) as usize) else { return false };
+        let bit = 1 << (page % 64);
+        if bits.load(Ordering::Relaxed) & bit != 0 {
+            return true;
+        }
+        // SAFETY: `lseek` takes no memory.
+        let data = unsafe {
+            libc::syscall(libc::SYS_lseek, self.fd.as_raw_fd(), page * PAGE, libc::SEEK_DATA)
+        };
+        let written = data >= 0 && (data as u64) < (page + 1) * PAGE;
+        if written {
+            bits.fetch_or(bit, Ordering::Relaxed);
+        }
+        written
+    }
+}
+
+impl Drop for DmaBuf {
+    fn drop(&mut self) {
+        if let Backing::Memfd { base, .. } = &self.backing {
+            // SAFETY: the mapping was made by `map_shared` with this length, and no access can
+            // follow the drop.
+            unsafe { libc::syscall(libc::SYS_munmap, base.as_ptr(), self.bytes as usize) };
+        }
+    }
+}
+
+fn whole_pages(bytes: u64) -> io::Result<(u64, usize)> {
+    let rounded = bytes.checked_next_multiple_of(PAGE).filter(|rounded| {
+        // Beyond this no file and no mapping can be made.
+        *rounded != 0 && *rounded <= i64::MAX as u64
+    });
+    rounded
+        .and_then(|rounded| Some((rounded, usize::try_from(rounded).ok()?)))
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+/// A sealed memfd of `bytes` and its inode. The seals keep the program from shrinking memory that
+/// the simulator has mapped.
+fn memfd(bytes: u64) -> io::Result<(OwnedFd, u64)> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a C string.
+    let fd = ok(unsafe { libc::syscall(libc::SYS_memfd_create, c"nvmap".as_ptr(), flags) })?;
+    // SAFETY: the call above has just given this fd to nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    // SAFETY: no memory is passed.
+    ok(unsafe { libc::syscall(libc::SYS_ftruncate, fd.as_raw_fd(), bytes) })?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: no memory is passed.
+    ok(unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    // SAFETY: all zero is a valid `stat`.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is the structure that this system call fills.
+    ok(unsafe { libc::syscall(libc::SYS_fstat, fd.as_raw_fd(), &raw mut stat) })?;
+    Ok((fd, stat.st_ino))
+}
+
+fn map_shared(fd: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping where the kernel has room; nothing existing is touched.
+    let base = ok(unsafe {
+        libc::syscall(libc::SYS_mmap, 0usize, len, prot, flags, fd.as_raw_fd(), 0usize)
+    })?;
+    NonNull::new(base as *mut u8).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+fn ok(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Copies out of shared pages: double words where the pages are aligned, bytes at both ends.
+///
+/// # Safety
+/// `from` is mapped readable for as many bytes as `to` has.
+unsafe fn copy_out(from: *mut u8, to: &mut [u8]) {
+    let head = from.align_offset(8).min(to.len());
+    let (head_bytes, rest) = to.split_at_mut(head);
+    let (words, tail_bytes) = rest.as_chunks_mut::<8>();
+    // SAFETY: every pointer stays within the range that the caller vouches for, and words are
+    // aligned because `head` bytes were skipped.
+    unsafe {
+        for (i, byte) in head_bytes.iter_mut().enumerate() {
+            *byte = AtomicU8::from_ptr(from.add(i)).load(Ordering::Relaxed);
+        }
+        let from = from.add(head);
+        for (i, word) in words.iter_mut().enumerate() {
+            let value = AtomicU64::from_ptr(from.add(i * 8).cast::<u64>()).load(Ordering::Relaxed);
+            *word = value.to_ne_bytes();
+        }
+        let from = from.add(words.len() * 8);
+        for (i, byte) in tail_bytes.iter_mut().enumerate() {
+            *byte = AtomicU8::from_ptr(from.add(i)).load(Ordering::Relaxed);
+        }
+    }
+}
+
+/// Copies into shared pages, as [`copy_out`].
+///
+/// # Safety
+/// `to` is mapped writable for as many bytes as `from` has.
+unsafe fn copy_in(from: &[u8], to: *mut u8) {
+    let head = to.align_offset(8).min(from.len());
+    let (head_bytes, rest) = from.split_at(head);
+    let (words, tail_bytes) = rest.as_chunks::<8>();
+    // SAFETY: every pointer stays within the range that the caller vouches for, and words are
+    // aligned because `head` bytes were skipped.
+    unsafe {
+        for (i, byte) in head_bytes.iter().enumerate() {
+            AtomicU8::from_ptr(to.add(i)).store(*byte, Ordering::Relaxed);
+        }
+        let to = to.add(head);
+        for (i, word) in words.iter().enumerate() {
+            let value = u64::from_ne_bytes(*word);
+            AtomicU64::from_ptr(to.add(i * 8).cast::<u64>()).store(value, Ordering::Relaxed);
+        }
+        let to = to.add(words.len() * 8);
+        for (i, byte) in tail_bytes.iter().enumerate() {
+            AtomicU8::from_ptr(to.add(i)).store(*byte, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The system's memory, of which ALLOC takes pages. Only a count: memfds are sparse.
+#[derive(Debug)]
+pub struct Ram {
+    total: u64,
+    used: AtomicU64,
+}
+
+impl Ram {
+    /// Memory of `total` bytes, all free.
+    #[must_use]
+    pub fn new(total: u64) -> Arc<Self> {
+        Arc::new(Self { total, used: AtomicU64::new(0) })
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Bytes that nobody has taken.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.total - self.used.load(Ordering::Relaxed)
+    }
+
+    /// Takes `bytes`, until the charge is dropped; none when there are not as many.
+    #[must_use]
+    pub fn charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|used| *used <= self.total)
+            })
+            .ok()?;
+        Some(Charge { ram: Arc::clone(self), bytes })
+    }
+}
+
+/// Bytes taken from [`Ram`]; given back on drop.
+#[derive(Debug)]
+pub struct Charge {
+    ram: Arc<Ram>,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.ram.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
