@@ -126,6 +126,24 @@ pub enum ErrorCode {
     Other(u32),
 }
 
+impl std::fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::IdleTimeout => "context switch timed out (8)",
+            Self::SoftwareMethod => "software method failed (12)",
+            Self::GrException => "exception of the graphics engine (13)",
+            Self::SemaphoreTimeout => "semaphore acquire timed out (24)",
+            Self::IllegalNotify => "unknown method (25)",
+            Self::MmuFault => "address fault (31)",
+            Self::Pbdma => "malformed stream, or an error of the copy engine (32)",
+            Self::FecsUnimplemented => "unimplemented firmware method (37)",
+            Self::Reset => "reset on request (43)",
+            Self::PbdmaCrc => "stream checksum differs (80)",
+            Self::Other(code) => return write!(f, "unknown error ({code})"),
+        })
+    }
+}
+
 impl ErrorCode {
     /// Reads [`Notification::info32`].
     #[must_use]

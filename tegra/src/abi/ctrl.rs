@@ -287,6 +287,11 @@ layout! {
     }
 }
 
+/// [`GetCpuTimeCorrelationInfo::source_id`]: the CPU's counter.
+pub const TIME_SOURCE_COUNTER: u32 = 1;
+/// [`GetCpuTimeCorrelationInfo::source_id`]: the system's time, nanoseconds.
+pub const TIME_SOURCE_SYSTEM: u32 = 2;
+
 layout! {
     /// Arguments of [`GET_CPU_TIME_CORRELATION_INFO`].
     pub struct GetCpuTimeCorrelationInfo = "nvgpu_gpu_get_cpu_time_correlation_info_args", size 264 {
@@ -294,7 +299,7 @@ layout! {
         0 => samples: [TimeSample; 16],
         /// In: how many pairs.
         256 => count: u32,
-        /// In: 1 the CPU's counter, 2 the system's time.
+        /// In: [`TIME_SOURCE_COUNTER`] or [`TIME_SOURCE_SYSTEM`].
         260 => source_id: u32,
     }
 }

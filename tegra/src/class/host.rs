@@ -208,6 +208,10 @@ pub mod userd {
     pub const GP_GET: usize = 0x88;
     /// Index behind the last valid entry, written by the CPU.
     pub const GP_PUT: usize = 0x8c;
+    /// The stream word that the GPU will process next, bits 31:0, written back late.
+    pub const GET: usize = 0x44;
+    /// Bits 39:32 of [`GET`].
+    pub const GET_HI: usize = 0x60;
     /// Last value of SET_REFERENCE.
     pub const REFERENCE: usize = 0x48;
     /// Bytes that the host unit uses.

@@ -218,7 +218,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    pub(super) const fn class(self) -> ClassId {
+    pub(crate) const fn class(self) -> ClassId {
         match self {
             Self::Compute => class::Compute::ID,
             Self::Copy => class::Copy::ID,

@@ -14,8 +14,8 @@
 //! Space comes back by the timeline alone. GP_GET would free an entry when its stream begins, too
 //! early to patch a tail, and it is written back late.
 //!
-//! Owns the bookkeeping, over a [`Port`] that touches memory. Mapping memory, waiting and
-//! recovering from faults belong to the layers above, as does keeping bodies alive and unchanged
+//! Owns the bookkeeping, over a [`Port`] that touches memory: [`MappedPort`] does with real
+//! barriers. Mapping memory, waiting and recovering from faults belong to [`crate::context`], as does keeping bodies alive and unchanged
 //! until their submission has completed.
 //!
 //! # Ordering
@@ -41,7 +41,10 @@
 //! `tests/queue_model.rs` explores every order that these rules leave open, at every pace of the
 //! GPU, and finds a failure as soon as any one of the three is left out.
 
+mod port;
 mod ring;
+
+pub use port::{MappedPort, PortMemory};
 
 use crate::address::{AddressError, GpuAddress};
 use crate::class::host;
@@ -174,6 +177,11 @@ pub enum Wake {
     Interrupt,
 }
 
+/// Whether rings have so many entries.
+pub(crate) const fn is_ring_size(entries: u32) -> bool {
+    Ring::fits(entries)
+}
+
 /// A channel's queue.
 #[derive(Clone, Debug)]
 pub struct Queue<P> {
@@ -297,6 +305,12 @@ impl<P: Port> Queue<P> {
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.ring.capacity()
+    }
+
+    /// The last value seen on the timeline.
+    #[must_use]
+    pub const fn completed(&self) -> Point {
+        Point(self.ring.completed())
     }
 
     /// The memory below.

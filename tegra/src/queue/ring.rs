@@ -27,8 +27,7 @@ impl Ring {
     /// An empty ring whose timeline stands at `start`; `None` for a number of entries that rings
     /// do not have.
     pub(super) fn new(entries: u32, start: u64) -> Option<Self> {
-        let fits = entries.is_power_of_two() && (2..=Self::MAX_ENTRIES).contains(&entries);
-        fits.then(|| Self {
+        Self::fits(entries).then(|| Self {
             entries,
             written: 0,
             freed: 0,
@@ -36,6 +35,10 @@ impl Ring {
             completed: start,
             ends: vec![0; entries as usize].into_boxed_slice(),
         })
+    }
+
+    pub(super) const fn fits(entries: u32) -> bool {
+        entries.is_power_of_two() && 2 <= entries && entries <= Self::MAX_ENTRIES
     }
 
     /// Most entries in flight: one stays free, or a full ring would look empty (manual).

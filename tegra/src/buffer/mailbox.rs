@@ -1,0 +1,219 @@
+//! Memory through which CPU and GPU talk.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use super::within;
+use crate::abi::nvmap::Caching;
+use crate::address::GpuAddress;
+use crate::barrier;
+use crate::error::Error;
+use crate::memory::{CpuMap, Handle};
+use crate::pushbuffer::Entry;
+use crate::space::{Access, AddressSpace, GpuMap, L2};
+
+const WHAT: &str = "a mailbox";
+
+/// Command streams, QMDs, arguments, results, semaphores. Zero at first.
+///
+/// The CPU's view is one of atomic words, never a slice, since the GPU may write at any time. The
+/// rule is the timeline's: what the CPU wrote before a submit the GPU may use until the submission's
+/// point is reached, and the CPU leaves it alone; what the GPU wrote the CPU reads after it has seen
+/// the point.
+#[derive(Debug)]
+pub struct Mailbox {
+    gpu: GpuMap,
+    cpu: CpuMap,
+    handle: Handle,
+}
+
+impl Mailbox {
+    /// Zeroed memory of at least `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Empty`], [`Error::Map`], [`Error::Request`],
+    /// [`Error::Window`].
+    pub fn new(space: &AddressSpace, bytes: u64) -> Result<Self, Error> {
+        let handle = Handle::allocate(space.orin(), WHAT, bytes, Caching::InnerCacheable)?;
+        let cpu = handle.map(WHAT)?;
+        // L2 would keep lines that the CPU changes later.
+        let gpu = space.map(&handle, Access::ReadWrite, L2::Volatile)?;
+        Ok(Self { gpu, cpu, handle })
+    }
+
+    /// Where the GPU sees the first byte.
+    #[must_use]
+    pub const fn address(&self) -> GpuAddress {
+        self.gpu.address()
+    }
+
+    /// Size in bytes, a multiple of the page size.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.handle.bytes()
+    }
+
+    /// Where the GPU sees the byte at `offset`.
+    ///
+    /// # Errors
+    /// [`Error::Range`].
+    pub fn at(&self, offset: u64) -> Result<GpuAddress, Error> {
+        within(offset, 1, self.bytes())?;
+        Ok(self.address().offset(offset)?)
+    }
+
+    /// The word at `offset`; what the GPU wrote before it can be read afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Range`]; [`Error::Misaligned`] unless a multiple of 4.
+    pub fn load_u32(&self, offset: u64) -> Result<u32, Error> {
+        let value = self.word(offset)?.load(Ordering::Relaxed);
+        barrier::loads();
+        Ok(value)
+    }
+
+    /// The double word at `offset`; what the GPU wrote before it can be read afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Range`]; [`Error::Misaligned`] unless a multiple of 8.
+    pub fn load_u64(&self, offset: u64) -> Result<u64, Error> {
+        let value = self.long(offset)?.load(Ordering::Relaxed);
+        barrier::loads();
+        Ok(value)
+    }
+
+    /// Stores a word, after everything that the CPU stored before.
+    ///
+    /// # Errors
+    /// As [`Mailbox::load_u32`].
+    pub fn store_u32(&self, offset: u64, value: u32) -> Result<(), Error> {
+        let word = self.word(offset)?;
+        barrier::stores();
+        word.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Stores a double word, after everything that the CPU stored before: releases a semaphore.
+    ///
+    /// # Errors
+    /// As [`Mailbox::load_u64`].
+    pub fn store_u64(&self, offset: u64, value: u64) -> Result<(), Error> {
+        let long = self.long(offset)?;
+        barrier::stores();
+        long.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Copies bytes out. Orders nothing: the GPU must have been seen to be done with them.
+    ///
+    /// # Errors
+    /// [`Error::Range`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        within(offset, into.len() as u64, self.bytes())?;
+        let base = self.cpu.base().wrapping_add(offset as usize);
+        let head = base.align_offset(size_of::<u64>()).min(into.len());
+        let (first, rest) = into.split_at_mut(head);
+        let (longs, last) = rest.as_chunks_mut::<8>();
+        let tail = base.wrapping_add(head + size_of_val(longs));
+        // SAFETY: `within` has checked the range, which the mapping covers, and `longs` begin at an
+        // aligned address. All access of the CPU is atomic.
+        unsafe {
+            load_bytes(base, first);
+            for (index, long) in longs.iter_mut().enumerate() {
+                let place = base.add(head + index * 8).cast();
+                *long = AtomicU64::from_ptr(place).load(Ordering::Relaxed).to_ne_bytes();
+            }
+            load_bytes(tail, last);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in. The GPU sees them with the next submit, and must not be using their place.
+    ///
+    /// # Errors
+    /// [`Error::Range`].
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
+        within(offset, from.len() as u64, self.bytes())?;
+        let base = self.cpu.base().wrapping_add(offset as usize);
+        let head = base.align_offset(size_of::<u64>()).min(from.len());
+        let (first, rest) = from.split_at(head);
+        let (longs, last) = rest.as_chunks::<8>();
+        let tail = base.wrapping_add(head + size_of_val(longs));
+        // SAFETY: as in `read`.
+        unsafe {
+            store_bytes(base, first);
+            for (index, long) in longs.iter().enumerate() {
+                let place = base.add(head + index * 8).cast();
+                AtomicU64::from_ptr(place).store(u64::from_ne_bytes(*long), Ordering::Relaxed);
+            }
+            store_bytes(tail, last);
+        }
+        Ok(())
+    }
+
+    /// Copies words in; see [`Mailbox::write`].
+    ///
+    /// # Errors
+    /// [`Error::Range`]; [`Error::Misaligned`] unless `offset` is a multiple of 4.
+    pub fn write_words(&self, offset: u64, words: &[u32]) -> Result<(), Error> {
+        self.place(offset, size_of_val(words) as u64, 4)?;
+        let base = self.cpu.base().wrapping_add(offset as usize).cast::<u32>();
+        for (index, word) in words.iter().enumerate() {
+            // SAFETY: `place` has checked the range and the alignment.
+            unsafe { AtomicU32::from_ptr(base.add(index)) }.store(*word, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Copies a command stream in and gives the ring entry that fetches it.
+    ///
+    /// # Errors
+    /// As [`Mailbox::write_words`]; [`Error::Entry`] for a length that entries do not have.
+    pub fn write_stream(&self, offset: u64, words: &[u32]) -> Result<Entry, Error> {
+        let entry = Entry::new(self.at(offset)?, words.len())?;
+        self.write_words(offset, words)?;
+        Ok(entry)
+    }
+
+    /// The first byte for the CPU: for a port that outlives no field of this buffer.
+    pub(crate) const fn base(&self) -> *mut u8 {
+        self.cpu.base()
+    }
+
+    fn place(&self, offset: u64, bytes: u64, alignment: u64) -> Result<usize, Error> {
+        if !offset.is_multiple_of(alignment) {
+            return Err(Error::Misaligned { offset, alignment });
+        }
+        within(offset, bytes, self.bytes())?;
+        Ok(offset as usize)
+    }
+
+    fn word(&self, offset: u64) -> Result<&AtomicU32, Error> {
+        let place = self.cpu.base().wrapping_add(self.place(offset, 4, 4)?);
+        // SAFETY: inside the mapping, aligned, alive as long as `self`; the CPU uses only atomics.
+        Ok(unsafe { AtomicU32::from_ptr(place.cast()) })
+    }
+
+    fn long(&self, offset: u64) -> Result<&AtomicU64, Error> {
+        let place = self.cpu.base().wrapping_add(self.place(offset, 8, 8)?);
+        // SAFETY: as in `word`.
+        Ok(unsafe { AtomicU64::from_ptr(place.cast()) })
+    }
+}
+
+/// # Safety
+/// `from` is valid for the length of `into`, for atomic access.
+unsafe fn load_bytes(from: *mut u8, into: &mut [u8]) {
+    for (index, byte) in into.iter_mut().enumerate() {
+        // SAFETY: the caller's.
+        *byte = unsafe { AtomicU8::from_ptr(from.add(index)) }.load(Ordering::Relaxed);
+    }
+}
+
+/// # Safety
+/// `into` is valid for the length of `from`, for atomic access.
+unsafe fn store_bytes(into: *mut u8, from: &[u8]) {
+    for (index, byte) in from.iter().enumerate() {
+        // SAFETY: the caller's.
+        unsafe { AtomicU8::from_ptr(into.add(index)) }.store(*byte, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,59 @@
+//! Memory that only the GPU touches.
+
+use crate::abi::nvmap::Caching;
+use crate::address::GpuAddress;
+use crate::error::Error;
+use crate::memory::Handle;
+use crate::space::{Access, AddressSpace, GpuMap};
+
+const WHAT: &str = "scratch";
+
+/// Activations, key-value storage, the threads' local memory. Zero at first.
+#[derive(Debug)]
+pub struct Scratch {
+    gpu: GpuMap,
+    handle: Handle,
+}
+
+impl Scratch {
+    /// Zeroed memory of at least `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Empty`], [`Error::Request`], [`Error::Window`].
+    pub fn new(space: &AddressSpace, bytes: u64) -> Result<Self, Error> {
+        let handle = Handle::allocate(space.orin(), WHAT, bytes, Caching::InnerCacheable)?;
+        let gpu = space.map(&handle, Access::ReadWrite, space.l2())?;
+        Ok(Self { gpu, handle })
+    }
+
+    /// Where the GPU sees the first byte.
+    #[must_use]
+    pub const fn address(&self) -> GpuAddress {
+        self.gpu.address()
+    }
+
+    /// Size in bytes, a multiple of the page size.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.handle.bytes()
+    }
+
+    /// A copy of the memory as the CPU sees it, for a report after a fault.
+    ///
+    /// Of a working GPU with lines in its L2 it may show older content.
+    ///
+    /// # Errors
+    /// [`Error::Map`], [`Error::Request`].
+    pub fn snapshot(&self) -> Result<Vec<u8>, Error> {
+        let cpu = self.handle.map(WHAT)?;
+        let words = cpu.bytes() / size_of::<u64>();
+        let base = cpu.base().cast::<u64>();
+        let mut copy = Vec::with_capacity(cpu.bytes());
+        for word in 0..words {
+            // SAFETY: inside the mapping, aligned since pages are; volatile since the GPU may write.
+            let value = unsafe { base.add(word).read_volatile() };
+            copy.extend_from_slice(&value.to_ne_bytes());
+        }
+        Ok(copy)
+    }
+}

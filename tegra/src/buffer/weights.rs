@@ -1,0 +1,91 @@
+//! Memory that the CPU fills once and the GPU then only reads.
+
+use crate::abi::nvmap::Caching;
+use crate::address::GpuAddress;
+use crate::error::Error;
+use crate::memory::{CpuMap, Handle};
+use crate::space::{Access, AddressSpace, GpuMap};
+
+const WHAT: &str = "weights";
+
+/// Weights that the CPU is writing. The GPU cannot see them: they have no address yet.
+#[derive(Debug)]
+pub struct Filling {
+    cpu: CpuMap,
+    handle: Handle,
+    space: AddressSpace,
+}
+
+impl Filling {
+    /// Zeroed memory of at least `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Empty`], [`Error::Map`], [`Error::Request`].
+    pub fn new(space: &AddressSpace, bytes: u64) -> Result<Self, Error> {
+        let handle = Handle::allocate(space.orin(), WHAT, bytes, Caching::InnerCacheable)?;
+        let cpu = handle.map(WHAT)?;
+        Ok(Self { cpu, handle, space: space.clone() })
+    }
+
+    /// Its size in bytes, a multiple of the page size.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.handle.bytes()
+    }
+
+    /// The memory, to read a file into.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is valid for its length and initialised (the driver zeroes pages).
+        // Nobody else can reach the pages: the GPU has no mapping of them, the dma-buf's fd is not
+        // given out, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.cpu.base(), self.cpu.bytes()) }
+    }
+
+    /// Hands the memory to the GPU.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] without a free range of addresses, [`Error::Request`],
+    /// [`Error::Window`].
+    pub fn seal(self) -> Result<Weights, Error> {
+        let gpu = self.space.map(&self.handle, Access::Read, self.space.l2())?;
+        Ok(Weights { gpu, filled: self })
+    }
+}
+
+/// Weights that the GPU reads. A write by the GPU is a fault.
+#[derive(Debug)]
+pub struct Weights {
+    gpu: GpuMap,
+    filled: Filling,
+}
+
+impl Weights {
+    /// Where the GPU sees the first byte.
+    #[must_use]
+    pub const fn address(&self) -> GpuAddress {
+        self.gpu.address()
+    }
+
+    /// Size in bytes, a multiple of the page size.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.filled.bytes()
+    }
+
+    /// The same memory for the CPU, which may read it too.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        let cpu = &self.filled.cpu;
+        // SAFETY: as in `Filling::as_mut_slice`, but shared: the GPU's mapping is read-only and the
+        // CPU cannot write while it is sealed.
+        unsafe { std::slice::from_raw_parts(cpu.base(), cpu.bytes()) }
+    }
+
+    /// Takes the memory back from the GPU to write it again. It loses its address: work that still
+    /// uses it faults.
+    #[must_use]
+    pub fn reopen(self) -> Filling {
+        self.filled
+    }
+}

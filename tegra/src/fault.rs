@@ -1,0 +1,98 @@
+//! What is known of a fault.
+//!
+//! Data only: [`crate::context`] finds it out.
+
+use std::fmt;
+
+use crate::abi::channel::ErrorCode;
+use crate::address::GpuAddress;
+use crate::pushbuffer::{Engine, Entry};
+
+/// A fault of the GPU, which killed every channel of a context.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Fault {
+    /// What the driver recorded; `None` when the channels are dead without a record.
+    pub code: Option<ErrorCode>,
+    /// When, in nanoseconds of the system's time.
+    pub time: Option<u64>,
+    /// How far each queue was.
+    pub queues: Vec<Progress>,
+    /// What SMs recorded.
+    pub sms: Vec<SmError>,
+}
+
+/// What an SM recorded when it raised an exception.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SmError {
+    /// Which SM.
+    pub sm: u32,
+    /// The warp's error: `0xe` out-of-range address, `0xf` misaligned address, `0x10` invalid
+    /// address space, and others.
+    pub warp: u16,
+    /// SM-wide status.
+    pub global: u32,
+    /// Address of the instruction.
+    pub pc: u64,
+}
+
+/// How far a queue was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Its number within the context.
+    pub queue: usize,
+    /// Its channel among those of the GPU.
+    pub channel: u32,
+    /// Its engine.
+    pub engine: Engine,
+    /// The last point reached.
+    pub completed: u64,
+    /// The last point submitted.
+    pub submitted: u64,
+    /// The last stream that the host unit had begun to fetch, as far as it has told.
+    pub stream: Option<Entry>,
+    /// The word that it would have processed next, as far as it has told.
+    pub at: Option<GpuAddress>,
+}
+
+impl Progress {
+    /// Whether it had work in flight.
+    #[must_use]
+    pub const fn is_busy(&self) -> bool {
+        self.completed != self.submitted
+    }
+
+    /// How many words of [`Progress::stream`] had been processed: the last method is behind them.
+    /// `None` unless the host unit has told of a place within it.
+    #[must_use]
+    pub fn words(&self) -> Option<u32> {
+        let stream = self.stream?;
+        let bytes = self.at?.get().checked_sub(stream.address().get())?;
+        u32::try_from(bytes / 4).ok().filter(|words| *words <= stream.words())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.code {
+            Some(code) => write!(f, "the GPU faulted: {code}")?,
+            None => f.write_str("the GPU's channels died without a record of why")?,
+        }
+        for progress in self.queues.iter().filter(|progress| progress.is_busy()) {
+            let Progress { queue, channel, engine, completed, submitted, stream, at } = progress;
+            write!(
+                f,
+                "; queue {queue} (channel {channel}, {engine:?}) was at {completed} of {submitted}"
+            )?;
+            if let Some(stream) = stream {
+                write!(f, ", in the stream of {} words at {}", stream.words(), stream.address())?;
+            }
+            if let Some(at) = at {
+                write!(f, ", at {at}")?;
+            }
+        }
+        for SmError { sm, warp, global, pc } in &self.sms {
+            write!(f, "; SM {sm}: warp error {warp:#x}, SM status {global:#x}, at {pc:#x}")?;
+        }
+        f.write_str(": rebuild the context and submit the work again")
+    }
+}

@@ -1,0 +1,146 @@
+//! Memory of nvmap: handles with pages, and their mappings for the CPU.
+//!
+//! Knows nothing of GPU addresses or of what memory is used for.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use nix::errno::Errno;
+use nix::libc;
+
+use crate::abi::address_space::PAGE_SIZE;
+use crate::abi::nvmap::{self, Caching};
+use crate::error::Error;
+use crate::node::adopt;
+use crate::orin::Orin;
+
+/// Any tag but 0, which the kernel warns of; this one was used on hardware.
+const TAG: u16 = 0x0900;
+
+/// An nvmap handle with zeroed pages. Freed when dropped; mappings keep the pages.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    orin: Orin,
+    id: u32,
+    bytes: u64,
+}
+
+impl Handle {
+    /// Allocates `bytes`, rounded up to pages.
+    pub(crate) fn allocate(
+        orin: &Orin,
+        what: &'static str,
+        bytes: u64,
+        caching: Caching,
+    ) -> Result<Self, Error> {
+        let rounded = bytes
+            .checked_next_multiple_of(PAGE_SIZE.into())
+            .ok_or_else(|| out_of_memory(orin, bytes))?;
+        if rounded == 0 {
+            return Err(Error::Empty { what });
+        }
+        let mut create = nvmap::Create64 { size64: rounded };
+        orin.nvmap()
+            .call(nvmap::CREATE_64, &mut create)
+            .map_err(|error| memory_error(orin, rounded, error))?;
+        // From here on a failure frees the handle.
+        let handle = Self { orin: orin.clone(), id: create.handle(), bytes: rounded };
+        let mut alloc = nvmap::Alloc {
+            handle: handle.id,
+            heap_mask: nvmap::HEAP_IOVMM,
+            flags: nvmap::alloc_flags(caching, TAG),
+            align: PAGE_SIZE,
+            numa_nid: 0,
+        };
+        orin.nvmap()
+            .call(nvmap::ALLOC, &mut alloc)
+            .map_err(|error| memory_error(orin, rounded, error))?;
+        Ok(handle)
+    }
+
+    /// Bytes, a multiple of the page size.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A new fd of the handle's dma-buf.
+    pub(crate) fn export(&self) -> Result<OwnedFd, Error> {
+        let mut args = nvmap::HandleFd { fd: 0, handle: self.id };
+        self.orin.nvmap().call(nvmap::GET_FD, &mut args)?;
+        Ok(adopt(args.fd))
+    }
+
+    /// The pages in this process.
+    pub(crate) fn map(&self, what: &'static str) -> Result<CpuMap, Error> {
+        CpuMap::new(self.export()?.as_fd(), what, self.bytes)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the fd is that of /dev/nvmap. No failure is known, and none could be handled.
+        let _ = unsafe { nvmap::free(self.orin.nvmap().as_fd(), self.id) };
+    }
+}
+
+/// The errors of memory requests: `ENOMEM` says how much there was.
+pub(crate) fn memory_error(orin: &Orin, need: u64, error: Error) -> Error {
+    match error.errno() {
+        Some(Errno::ENOMEM) => out_of_memory(orin, need),
+        _ => error,
+    }
+}
+
+fn out_of_memory(orin: &Orin, need: u64) -> Error {
+    Error::OutOfMemory { need, have: orin.memory().map_or(0, |memory| memory.free) }
+}
+
+/// Memory of a driver mapped into this process, shared with the GPU.
+///
+/// Not a slice: others may change it at any time. Unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct CpuMap {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to no thread; what is done through the pointer is for the owner to
+// synchronise.
+unsafe impl Send for CpuMap {}
+// SAFETY: as above; the type itself offers only the pointer.
+unsafe impl Sync for CpuMap {}
+
+impl CpuMap {
+    /// Maps the first `bytes` behind `fd`, for reading and writing.
+    pub(crate) fn new(fd: BorrowedFd<'_>, what: &'static str, bytes: u64) -> Result<Self, Error> {
+        let refuse = |errno| Error::Map { what, bytes, errno };
+        let length = usize::try_from(bytes).map_err(|_| refuse(Errno::ENOMEM))?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe {
+            libc::mmap(ptr::null_mut(), length, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(refuse(Errno::last()));
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| refuse(Errno::EFAULT))?;
+        Ok(Self { base, bytes: length })
+    }
+
+    /// The first byte; valid for [`CpuMap::bytes`] bytes while `self` lives.
+    pub(crate) const fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for CpuMap {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `new` mapped, and no reference into it outlives `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast::<c_void>(), self.bytes) };
+    }
+}

@@ -1,0 +1,253 @@
+//! A GPU address space: what the GPU's addresses mean.
+//!
+//! Owns the range that buffers get their addresses from, keeps the two windows free in which
+//! shaders see their local and shared memory, and looks at every address that the driver gives.
+//! What a buffer is for belongs to [`crate::buffer`].
+//!
+//! # Range
+//!
+//! The range ends 4 GiB below 2^40: the driver keeps the 4 GiB above the end for rings and engine
+//! contexts, and the host unit, semaphores and QMDs have 40 address bits. (With the proven end of
+//! `0xff_ffe0_0000` a ring of 3 MB came to lie above 2^40 and was never fetched; that this end
+//! cures it is inferred.)
+//!
+//! # Reuse
+//!
+//! The driver chooses addresses with a buddy allocator and takes them back when a buffer is
+//! unmapped. It rounds each buffer to a power of two of pages and merges what is freed, so a freed
+//! range fits any later buffer of its class: with a terabyte of addresses, sixteen times the memory
+//! of the largest Orin, months of mapping and unmapping do not run out of them.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::abi::address_space::{self as abi, PAGE_SIZE};
+use crate::abi::ctrl::{self, AS_UNIFIED_VA};
+use crate::address::GpuAddress;
+use crate::error::{Error, Node};
+use crate::memory::{Handle, memory_error};
+use crate::node::NodeFd;
+use crate::orin::Orin;
+use crate::pushbuffer::Windows;
+
+/// First address for buffers: a null pointer with a small offset faults.
+const START: u64 = 0x20_0000;
+/// End of the range for buffers.
+const END: u64 = 0xff_0000_0000;
+/// Where shaders see their local memory.
+const LOCAL: u64 = 0xfd_0000_0000;
+/// Where shaders see their shared memory.
+const SHARED: u64 = 0xfe_0000_0000;
+/// Bytes kept free for each window: far more than is decoded, and proven.
+const WINDOW: u64 = 1 << 30;
+
+/// What the driver keeps above the range.
+const DRIVER: u64 = 4 << 30;
+/// The granule of the range's bounds.
+const GRANULE: u64 = 2 << 20;
+const _: () = {
+    assert!(START < LOCAL && LOCAL + WINDOW <= SHARED && SHARED + WINDOW <= END);
+    assert!(END + DRIVER <= GpuAddress::END);
+    assert!(START.is_multiple_of(GRANULE) && END.is_multiple_of(GRANULE));
+};
+
+/// Whether the GPU's L2 may keep lines of memory that the CPU does not write while it is mapped:
+/// weights and scratch.
+///
+/// The driver writes back and invalidates L2 when a buffer is unmapped, so lines of earlier owners
+/// of a page do not survive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum L2 {
+    /// Every access goes past L2, as in all proven code.
+    #[default]
+    Volatile,
+    /// Lines stay (inferred to be faster; not yet measured on hardware).
+    Cached,
+}
+
+/// What the GPU may do with a mapped buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// How much of an address space is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Mapped buffers.
+    pub buffers: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// An address space. Clones are the same space.
+#[derive(Clone, Debug)]
+pub struct AddressSpace(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    fd: NodeFd,
+    orin: Orin,
+    l2: L2,
+    windows: Windows,
+    buffers: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl AddressSpace {
+    /// A new address space with its windows kept free.
+    ///
+    /// # Errors
+    /// [`Error::Request`].
+    pub fn new(orin: &Orin, l2: L2) -> Result<Self, Error> {
+        let mut args = ctrl::AllocAs {
+            flags: AS_UNIFIED_VA,
+            va_range_start: START,
+            va_range_end: END,
+            ..Default::default()
+        };
+        orin.ctrl().call(ctrl::ALLOC_AS, &mut args)?;
+        let fd = NodeFd::adopt(Node::AddressSpace, args.as_fd);
+        for window in [LOCAL, SHARED] {
+            let mut space = abi::AllocSpace {
+                pages: WINDOW / u64::from(PAGE_SIZE),
+                page_size: PAGE_SIZE,
+                flags: abi::SPACE_FIXED_OFFSET,
+                o_a: window,
+                ..Default::default()
+            };
+            fd.call(abi::ALLOC_SPACE, &mut space)?;
+        }
+        let windows = Windows::new(GpuAddress::new(LOCAL)?, GpuAddress::new(SHARED)?)?;
+        let orin = orin.clone();
+        let (buffers, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self(Arc::new(Inner { fd, orin, l2, windows, buffers, bytes })))
+    }
+
+    /// The GPU that the space belongs to.
+    #[must_use]
+    pub fn orin(&self) -> &Orin {
+        &self.0.orin
+    }
+
+    /// Where shaders see their local and shared memory.
+    #[must_use]
+    pub fn windows(&self) -> Windows {
+        self.0.windows
+    }
+
+    /// Whether L2 may keep lines of weights and scratch.
+    #[must_use]
+    pub fn l2(&self) -> L2 {
+        self.0.l2
+    }
+
+    /// What is mapped now.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Usage { buffers: load(&self.0.buffers), bytes: load(&self.0.bytes) }
+    }
+
+    /// Gives a handle's pages an address. The mapping keeps the pages.
+    pub(crate) fn map(&self, handle: &Handle, access: Access, l2: L2) -> Result<GpuMap, Error> {
+        let dma_buf = handle.export()?;
+        let access = match access {
+            Access::Read => abi::MAP_ACCESS_READ_ONLY,
+            // The default of a buffer of one's own, as in the proven code.
+            Access::ReadWrite => 0,
+        };
+        let l2 = match l2 {
+            L2::Volatile => 0,
+            L2::Cached => abi::MAP_CACHEABLE,
+        };
+        let mut args = abi::MapBufferEx {
+            flags: access | l2,
+            compr_kind: abi::KIND_INVALID,
+            incompr_kind: abi::KIND_PITCH,
+            dmabuf_fd: dma_buf.as_raw_fd() as u32,
+            page_size: PAGE_SIZE,
+            ..Default::default()
+        };
+        let bytes = handle.bytes();
+        self.0
+            .fd
+            .call(abi::MAP_BUFFER_EX, &mut args)
+            .map_err(|error| memory_error(&self.0.orin, bytes, error))?;
+        let address = match GpuAddress::new(args.offset) {
+            Ok(address) => address,
+            Err(error) => {
+                self.unmap(args.offset);
+                return Err(error.into());
+            }
+        };
+        self.0.buffers.fetch_add(1, Ordering::Relaxed);
+        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+        // From here on a failure undoes the mapping.
+        let map = GpuMap { space: self.clone(), address, bytes };
+        address.spanning(bytes)?;
+        if [LOCAL, SHARED].into_iter().any(|window| meets_window(address.get(), bytes, window)) {
+            return Err(Error::Window { address, bytes });
+        }
+        Ok(map)
+    }
+
+    fn unmap(&self, offset: u64) {
+        // An unknown address succeeds too; another failure leaves the range to the end of the
+        // space.
+        let _ = self.0.fd.call(abi::UNMAP_BUFFER, &mut abi::UnmapBuffer { offset });
+    }
+
+    /// Makes a channel use this space.
+    pub(crate) fn bind(&self, channel: &NodeFd) -> Result<(), Error> {
+        let channel_fd = channel.as_fd().as_raw_fd() as u32;
+        self.0.fd.call(abi::BIND_CHANNEL, &mut abi::BindChannel { channel_fd })
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+}
+
+const fn meets_window(address: u64, bytes: u64, window: u64) -> bool {
+    address < window + WINDOW && window < address + bytes
+}
+
+/// A buffer's place in an address space. Unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct GpuMap {
+    space: AddressSpace,
+    address: GpuAddress,
+    bytes: u64,
+}
+
+impl GpuMap {
+    pub(crate) const fn address(&self) -> GpuAddress {
+        self.address
+    }
+}
+
+impl Drop for GpuMap {
+    fn drop(&mut self) {
+        self.space.unmap(self.address.get());
+        self.space.0.buffers.fetch_sub(1, Ordering::Relaxed);
+        self.space.0.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_met_by_its_first_and_last_byte_only() {
+        let page = u64::from(PAGE_SIZE);
+        assert!(!meets_window(LOCAL - page, page, LOCAL));
+        assert!(meets_window(LOCAL - page, page + 1, LOCAL));
+        assert!(meets_window(LOCAL + WINDOW - page, page, LOCAL));
+        assert!(!meets_window(LOCAL + WINDOW, page, LOCAL));
+        assert!(meets_window(START, END - START, SHARED));
+    }
+}
