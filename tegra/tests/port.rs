@@ -1,0 +1,72 @@
+//! The mapped port over plain memory: stores land where the hardware would look.
+
+use std::ptr::addr_of_mut;
+
+use tegra::address::GpuAddress;
+use tegra::class::host::userd;
+use tegra::pushbuffer::{Entry, Operation, Payload, Release};
+use tegra::queue::{MappedPort, PortMemory, Queue, QueueConfig, TAIL_WORDS, Wake};
+
+const ENTRIES: u32 = 8;
+const TAILS: u64 = 0x10_0000;
+const TIMELINE: u64 = 0x20_0000;
+
+#[repr(C, align(4096))]
+struct Memory {
+    ring: [u64; ENTRIES as usize],
+    userd: [u32; userd::SIZE / 4],
+    tails: [[u32; TAIL_WORDS]; ENTRIES as usize],
+    timeline: u64,
+    doorbell: u32,
+}
+
+#[test]
+fn a_submission_in_memory() {
+    let memory = Box::into_raw(Box::new(Memory {
+        ring: [0; _],
+        userd: [0; _],
+        tails: [[0; _]; _],
+        timeline: 0,
+        doorbell: 0,
+    }));
+    // SAFETY: the box is not touched but through these pointers while the port lives.
+    let port = unsafe {
+        MappedPort::new(PortMemory {
+            ring: addr_of_mut!((*memory).ring).cast(),
+            entries: ENTRIES,
+            userd: addr_of_mut!((*memory).userd).cast(),
+            tails: addr_of_mut!((*memory).tails).cast(),
+            timeline: addr_of_mut!((*memory).timeline),
+            doorbell: addr_of_mut!((*memory).doorbell),
+            token: 511,
+        })
+    };
+    let at = |address| GpuAddress::new(address).expect("low");
+    let config =
+        QueueConfig { entries: ENTRIES, tails: at(TAILS), timeline: at(TIMELINE), start: 0 };
+    let mut queue = Queue::new(port, config).expect("valid");
+    let body = Entry::new(at(0x30_0000), 4).expect("valid");
+    let first = queue.submit(&[body], Wake::Quiet).expect("room");
+    let second = queue.submit(&[body, body], Wake::Interrupt).expect("room");
+
+    let tail = |slot: u64, words| Entry::new(at(TAILS + slot * 32), words).expect("valid");
+    let ring = [body, tail(1, 6), body, body, tail(4, 8)].map(Entry::encode);
+    let mut words = Vec::new();
+    let release = Release::new(at(TIMELINE), Payload::Long(2)).and_then(Release::with_timestamp);
+    Operation::Release(release.expect("aligned")).encode(&mut words);
+    Operation::NonStallInterrupt.encode(&mut words);
+    // SAFETY: as above; the queue is idle.
+    let seen = unsafe { memory.read_volatile() };
+    assert_eq!(seen.ring[..5], ring);
+    assert_eq!(seen.tails[4], *words);
+    assert_eq!(seen.userd[userd::GP_PUT / 4], 5);
+    assert_eq!(seen.doorbell, 511);
+    // SAFETY: as above; this is what the GPU would do.
+    unsafe { addr_of_mut!((*memory).timeline).write_volatile(1) };
+    assert_eq!(queue.is_reached(first), Ok(true));
+    assert_eq!(queue.is_reached(second), Ok(false));
+    assert_eq!(queue.room(), 4);
+    drop(queue);
+    // SAFETY: made by `into_raw` above, and the port is gone.
+    drop(unsafe { Box::from_raw(memory) });
+}
