@@ -1,0 +1,130 @@
+//! Whether a file can be simulated: the dynamic linker must load it, or it passes the simulator by.
+//!
+//! Source: ELF-64 object file format, version 1.5 draft 2: file and program headers.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// What kind of program a file is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Loaded by the dynamic linker, for this machine.
+    Dynamic,
+    /// Has no program interpreter.
+    Static,
+    /// For another processor.
+    Foreign {
+        /// `e_machine`.
+        machine: u16,
+    },
+    /// A script that the named program runs.
+    Script(PathBuf),
+    /// Nothing that is known here; whether it runs is for the kernel to say.
+    Unknown,
+}
+
+/// `e_machine` of this build.
+#[cfg(target_arch = "x86_64")]
+const MACHINE: u16 = 62;
+#[cfg(target_arch = "aarch64")]
+const MACHINE: u16 = 183;
+/// `PT_INTERP`.
+const INTERPRETER: u32 = 3;
+/// Bytes of a file header, and of a program header.
+const FILE_HEADER: usize = 64;
+const PROGRAM_HEADER: usize = 56;
+/// Program headers that are looked at; no linker makes as many.
+const MOST_HEADERS: u16 = 128;
+
+/// Looks at a file.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn kind(path: &Path) -> io::Result<Kind> {
+    kind_of(&mut File::open(path)?)
+}
+
+fn kind_of(file: &mut (impl Read + Seek)) -> io::Result<Kind> {
+    let mut start = Vec::new();
+    file.take(256).read_to_end(&mut start)?;
+    if let Some(line) = start.strip_prefix(b"#!") {
+        let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let text = String::from_utf8_lossy(line);
+        let program = text.split_whitespace().next().unwrap_or_default();
+        return Ok(Kind::Script(PathBuf::from(program)));
+    }
+    let is_elf64 = start.starts_with(b"\x7fELF\x02\x01");
+    if !is_elf64 || start.len() < FILE_HEADER {
+        return Ok(Kind::Unknown);
+    }
+    let half = |at: usize| u16::from_le_bytes([start[at], start[at + 1]]);
+    let machine = half(18);
+    if machine != MACHINE {
+        return Ok(Kind::Foreign { machine });
+    }
+    let mut offset = [0; 8];
+    offset.copy_from_slice(&start[32..40]);
+    let (size, count) = (half(54), half(56));
+    if usize::from(size) != PROGRAM_HEADER {
+        return Ok(Kind::Unknown);
+    }
+    file.seek(SeekFrom::Start(u64::from_le_bytes(offset)))?;
+    let mut headers = Vec::new();
+    let bytes = u64::from(count.min(MOST_HEADERS)) * PROGRAM_HEADER as u64;
+    file.take(bytes).read_to_end(&mut headers)?;
+    let interpreted =
+        headers.chunks_exact(PROGRAM_HEADER).any(|header| header[..4] == INTERPRETER.to_le_bytes());
+    Ok(if interpreted { Kind::Dynamic } else { Kind::Static })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// An ELF file with one program header of a type.
+    fn elf(machine: u16, header: u32) -> Vec<u8> {
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+        file.resize(FILE_HEADER + PROGRAM_HEADER, 0);
+        file[18..20].copy_from_slice(&machine.to_le_bytes());
+        file[32..40].copy_from_slice(&(FILE_HEADER as u64).to_le_bytes());
+        file[54..56].copy_from_slice(&(PROGRAM_HEADER as u16).to_le_bytes());
+        file[56..58].copy_from_slice(&1_u16.to_le_bytes());
+        file[FILE_HEADER..FILE_HEADER + 4].copy_from_slice(&header.to_le_bytes());
+        file
+    }
+
+    fn kind_of_bytes(bytes: &[u8]) -> Kind {
+        kind_of(&mut Cursor::new(bytes)).unwrap()
+    }
+
+    #[test]
+    fn the_program_interpreter_decides() {
+        assert_eq!(kind_of_bytes(&elf(MACHINE, INTERPRETER)), Kind::Dynamic);
+        assert_eq!(kind_of_bytes(&elf(MACHINE, 1)), Kind::Static);
+        assert_eq!(kind_of_bytes(&elf(8, INTERPRETER)), Kind::Foreign { machine: 8 });
+        let script = Kind::Script(PathBuf::from("/usr/bin/env"));
+        assert_eq!(kind_of_bytes(b"#! /usr/bin/env python3\nprint()\n"), script);
+        assert_eq!(kind_of_bytes(b"hello"), Kind::Unknown);
+    }
+
+    #[test]
+    fn this_very_program_is_dynamic() {
+        assert_eq!(kind(&std::env::current_exe().unwrap()).unwrap(), Kind::Dynamic);
+    }
+
+    proptest! {
+        #[test]
+        fn any_file_has_some_kind(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            kind_of_bytes(&bytes);
+            let mut file = elf(MACHINE, INTERPRETER);
+            let at = bytes.len().min(file.len());
+            file.truncate(FILE_HEADER + PROGRAM_HEADER - at / 4);
+            kind_of_bytes(&file);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The command line: one module per command.
+
+mod elf;
+mod errnos;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  tegra-sim run -- ./my-jetson-program --its-option
+  tegra-sim run --seed 7 --trace run.jsonl -- python3 script.py
+  tegra-sim run --lint warn -- ls -l /dev/nvmap
+  tegra-sim errnos --json
+
+The program must be dynamically linked: the simulator stands in front of libc's functions. Raw
+system calls pass it by. Each process that opens a node has an Orin of its own.";
+
+/// A simulated Jetson Orin for programs that drive its GPU through nvmap and nvgpu.
+#[derive(Debug, Parser)]
+#[command(name = "tegra-sim", version, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a program as if on an Orin
+    Run(run::Run),
+    /// Every condition under which the simulated drivers refuse a call
+    Errnos(errnos::Errnos),
+}
+
+/// Parses the command line and carries it out. 125 is a failure of the simulator's own, as with
+/// `env` and `timeout`.
+pub(crate) fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Run(run) => run.start(),
+        Command::Errnos(errnos) => errnos.print(),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            tell(&format!("tegra-sim: {error}\n"), &mut std::io::stderr());
+            ExitCode::from(125)
+        }
+    }
+}
+
+/// Writes text; a reader that has gone away is no error of ours.
+fn tell(text: &str, to: &mut impl std::io::Write) {
+    let _ = to.write_all(text.as_bytes()).and_then(|()| to.flush());
+}

@@ -1,0 +1,210 @@
+//! `tegra-sim run`: starts a program with the interposed symbols in front of libc's.
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::ValueEnum;
+
+use super::elf::{self, Kind};
+
+/// Names the preload library, if it does not lie beside this program.
+const PRELOAD: &str = "TEGRA_SIM_PRELOAD";
+const LIBRARY: &str = "libtegra_sim_preload.so";
+
+/// Arguments of `run`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Run {
+    /// Seed of the order in which the simulated GPU does what nothing orders
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Faults to inject, by seed or by count
+    #[arg(long, value_name = "SPEC")]
+    faults: Option<String>,
+    /// Write what happens to FILE, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// What to do about a program that silicon would let pass today: abort by default
+    #[arg(long, value_enum)]
+    lint: Option<Lint>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Lint {
+    /// Report on stderr and end the program
+    Abort,
+    /// Report on stderr and go on
+    Warn,
+}
+
+/// Why a program was not started.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RunError {
+    /// It is in no directory of `PATH`.
+    #[error("{0:?} is not found as a program; give its path or put it into PATH")]
+    NotFound(OsString),
+    /// It cannot be looked at.
+    #[error("{path:?} cannot be read: {error}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Nothing can stand in front of its libc.
+    #[error(
+        "{0:?} is statically linked: it calls the kernel without a libc that the simulator could \
+         stand in front of; link it dynamically"
+    )]
+    Static(PathBuf),
+    /// It is for another processor.
+    #[error(
+        "{path:?} is for another processor (ELF machine {machine}); run it with a tegra-sim that is \
+         built for it, under user-mode emulation"
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// `e_machine`.
+        machine: u16,
+    },
+    /// The library is not where it should be.
+    #[error(
+        "{LIBRARY} is in none of {searched:?}; build it with `cargo build -p tegra-sim-preload`, \
+         or name it in {PRELOAD}"
+    )]
+    NoLibrary {
+        /// Where it was looked for.
+        searched: Vec<PathBuf>,
+    },
+    /// The dynamic linker separates names by spaces and colons.
+    #[error("{0:?}: the dynamic linker cannot preload a path with a space or a colon; move it")]
+    UnfitPath(PathBuf),
+    /// `exec` failed.
+    #[error("{path:?} cannot be started: {error}")]
+    Exec {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A path has no absolute form.
+    #[error("the trace file {path:?}: {error}")]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+impl Run {
+    /// Becomes the program. Comes back only if that fails: the exit status is the program's own.
+    pub(super) fn start(&self) -> Result<ExitCode, Box<dyn std::error::Error>> {
+        Err(self.replace_process().into())
+    }
+
+    fn replace_process(&self) -> RunError {
+        let mut command = match self.prepare() {
+            Ok(command) => command,
+            Err(error) => return error,
+        };
+        let path = PathBuf::from(command.get_program());
+        RunError::Exec { path, error: command.exec() }
+    }
+
+    fn prepare(&self) -> Result<Command, RunError> {
+        let (name, arguments) =
+            self.command.split_first().ok_or_else(|| RunError::NotFound(OsString::new()))?;
+        let path = find_program(name).ok_or_else(|| RunError::NotFound(name.clone()))?;
+        check(&path)?;
+        let library = find_library()?;
+        let mut command = Command::new(&path);
+        command.arg0(name).args(arguments).env("LD_PRELOAD", preload_list(&library)?);
+        if let Some(seed) = self.seed {
+            command.env("TEGRA_SIM_SEED", seed.to_string());
+        }
+        if let Some(faults) = &self.faults {
+            command.env("TEGRA_SIM_FAULTS", faults);
+        }
+        if let Some(trace) = &self.trace {
+            // The program may change its directory before it opens a node.
+            let path = std::path::absolute(trace)
+                .map_err(|error| RunError::Trace { path: trace.clone(), error })?;
+            command.env("TEGRA_SIM_TRACE", path);
+        }
+        if let Some(lint) = self.lint {
+            let lint = match lint {
+                Lint::Abort => "abort",
+                Lint::Warn => "warn",
+            };
+            command.env("TEGRA_SIM_LINT", lint);
+        }
+        Ok(command)
+    }
+}
+
+/// The file that a shell would start.
+fn find_program(name: &OsString) -> Option<PathBuf> {
+    let given = Path::new(name);
+    if given.components().count() > 1 || given.is_absolute() {
+        return given.exists().then(|| given.to_owned());
+    }
+    let is_program = |path: &PathBuf| {
+        path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    };
+    env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(name)).find(is_program)
+}
+
+/// Whether the dynamic linker will load the program.
+fn check(path: &Path) -> Result<(), RunError> {
+    let look = |path: &Path| {
+        elf::kind(path).map_err(|error| RunError::Unreadable { path: path.to_owned(), error })
+    };
+    let mut path = path.to_owned();
+    let mut kind = look(&path)?;
+    if let Kind::Script(interpreter) = kind {
+        kind = look(&interpreter)?;
+        path = interpreter;
+    }
+    match kind {
+        Kind::Static => Err(RunError::Static(path)),
+        Kind::Foreign { machine } => Err(RunError::Foreign { path, machine }),
+        Kind::Dynamic | Kind::Script(_) | Kind::Unknown => Ok(()),
+    }
+}
+
+/// Beside this program, or where cargo puts what tests need.
+fn find_library() -> Result<PathBuf, RunError> {
+    let mut searched = Vec::new();
+    if let Some(named) = env::var_os(PRELOAD) {
+        searched.push(PathBuf::from(named));
+    } else if let Some(dir) = env::current_exe().ok().as_deref().and_then(Path::parent) {
+        searched.extend([dir.join(LIBRARY), dir.join("deps").join(LIBRARY)]);
+    }
+    match searched.iter().find(|path| path.is_file()).map(std::path::absolute) {
+        Some(Ok(path)) => Ok(path),
+        _ => Err(RunError::NoLibrary { searched }),
+    }
+}
+
+/// The library in front of what is preloaded already.
+fn preload_list(library: &Path) -> Result<OsString, RunError> {
+    let text = library.to_string_lossy();
+    if text.contains([' ', ':']) {
+        return Err(RunError::UnfitPath(library.to_owned()));
+    }
+    let mut list = library.as_os_str().to_owned();
+    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    Ok(list)
+}
