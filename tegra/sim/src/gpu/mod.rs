@@ -1,1 +1,207 @@
-//! The GPU: host, copy engine and the front of the compute engine.
+//! The GPU: host unit, copy engine and the front of the compute engine.
+//!
+//! A [`Gpu`] executes what channels are given, on a thread of its own, so that CPU and GPU run side
+//! by side. It reads and writes memory through [`Mmu`]s only. What hardware leaves open (which
+//! channel goes first, how long a doorbell takes, when unordered work runs) a seed decides, and a
+//! virtual clock tells the time: a program whose submissions come from one thread runs the same
+//! every time.
+//!
+//! Shader code is run by a [`ComputeEngine`]; without one, launches are checked, ordered and
+//! completed, and nothing else. What the driver does on faults and interrupts is behind
+//! [`Events`].
+
+mod access;
+mod channel;
+mod clock;
+mod compute;
+mod copy;
+mod device;
+mod doorbell;
+mod gpfifo;
+mod host;
+mod mmu;
+mod order;
+mod pbdma;
+mod qmd;
+mod schedule;
+mod semaphore;
+mod shadow;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use clock::{Random, TICK};
+pub use device::Gpu;
+pub use mmu::{Access, MapAccess, MapError, MapFlags, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
+pub use qmd::{BANKS, Bank, Launch, LocalMemory, WINDOW};
+
+use crate::config::{Config, Injection, Lint};
+use crate::finding::{Fault, Reporter, Stderr};
+use crate::memory::DmaBuf;
+use crate::trace::Trace;
+
+/// How a GPU behaves.
+#[derive(Clone)]
+pub struct GpuConfig {
+    /// Decides everything that hardware leaves open.
+    pub seed: u64,
+    /// How long a doorbell may be held back for others to overtake it, when there are several
+    /// channels. Runs are exact repetitions when doorbells that belong together come within it.
+    pub hold: Duration,
+    /// How long everything may wait on semaphores before that is called a deadlock.
+    pub patience: Duration,
+    /// Where records go.
+    pub trace: Trace,
+    /// Where findings go.
+    pub reporter: Arc<dyn Reporter>,
+    /// Failures to produce.
+    pub injection: Arc<Injection>,
+}
+
+impl GpuConfig {
+    /// A GPU as the environment asks for it; failures and records are shared with the driver.
+    #[must_use]
+    pub fn new(config: &Config, trace: Trace, injection: Arc<Injection>) -> Self {
+        Self {
+            seed: config.seed,
+            hold: Duration::from_millis(1),
+            patience: Duration::from_secs(20),
+            trace,
+            reporter: Arc::new(Stderr { warn_only: config.lint == Lint::Warn }),
+            injection,
+        }
+    }
+}
+
+/// A TSG.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TsgId(u32);
+
+/// A channel as it is when its ring is set up.
+#[derive(Clone, Debug)]
+pub struct ChannelSetup {
+    /// Channel id.
+    pub id: u16,
+    /// What its doorbell is rung with.
+    pub token: u32,
+    /// Its TSG.
+    pub tsg: TsgId,
+    /// Its subcontext.
+    pub veid: u32,
+    /// The ring.
+    pub ring: Arc<DmaBuf>,
+    /// Entries of the ring, a power of two.
+    pub entries: u32,
+    /// The USERD page.
+    pub userd: Arc<DmaBuf>,
+    /// Its address space.
+    pub mmu: Arc<Mmu>,
+}
+
+/// Why a channel cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChannelError {
+    /// There is one of this id or token.
+    #[error("channel {id} or token {token:#x} is in use")]
+    InUse {
+        /// The id.
+        id: u16,
+        /// The token.
+        token: u32,
+    },
+    /// The TSG does not exist or has been stopped.
+    #[error("{tsg:?} does not exist or has been stopped")]
+    NoTsg {
+        /// The TSG.
+        tsg: TsgId,
+    },
+    /// The ring does not hold a power of two of entries, or USERD is too small.
+    #[error("a ring of {entries} entries in {ring} bytes, with USERD in {userd} bytes")]
+    Sizes {
+        /// Entries.
+        entries: u32,
+        /// Bytes of the ring's buffer.
+        ring: u64,
+        /// Bytes of the USERD buffer.
+        userd: u64,
+    },
+}
+
+/// A channel that waits for a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// The channel.
+    pub channel: u16,
+    /// The semaphore.
+    pub address: u64,
+    /// What it is compared with.
+    pub payload: u64,
+}
+
+/// What the driver does when the GPU interrupts. Called from the GPU's thread without locks held,
+/// so it may call the [`Gpu`] again.
+pub trait Events: Send + Sync {
+    /// A channel failed: its TSG has been stopped for good. The driver writes the notifiers and
+    /// wakes waiters.
+    fn channel_error(&self, tsg: TsgId, code: u32, detail: &Fault);
+
+    /// Something asked for waiters to be woken.
+    fn non_stall_interrupt(&self);
+}
+
+/// Memory as shaders see it, through the channel's page tables and caches.
+pub trait GpuMemory: Sync {
+    /// Reads bytes.
+    ///
+    /// # Errors
+    /// [`MmuFault`] at the first address that cannot be read.
+    fn read(&self, va: u64, out: &mut [u8]) -> Result<(), MmuFault>;
+
+    /// Writes bytes.
+    ///
+    /// # Errors
+    /// [`MmuFault`] at the first address that cannot be written.
+    fn write(&self, va: u64, data: &[u8]) -> Result<(), MmuFault>;
+
+    /// The buffers behind a range, for engines that go to them directly; such an engine says what
+    /// it touched with [`GpuMemory::touched`]. Valid until the launch ends.
+    ///
+    /// # Errors
+    /// [`MmuFault`] at the first address that cannot be accessed so.
+    fn resolve(&self, va: u64, bytes: u64, access: Access) -> Result<Vec<Piece>, MmuFault>;
+
+    /// Says that a range was accessed in the buffers themselves: the checks of [`GpuMemory::read`]
+    /// and [`GpuMemory::write`] are made up for. Before the access for reads, after it for writes.
+    fn touched(&self, va: u64, bytes: u64, access: Access);
+}
+
+/// What stops a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SmFault {
+    /// An access that the page tables refuse.
+    Mmu(MmuFault),
+    /// An exception of the SM.
+    Exception {
+        /// The broken rule's name, as the engine calls it.
+        name: &'static str,
+        /// The SM.
+        sm: u32,
+        /// `global_esr`.
+        global_esr: u32,
+        /// `warp_esr`, low 16 bits.
+        warp_esr: u32,
+        /// Address of the instruction.
+        warp_pc: u64,
+        /// Kernel, instruction, lane.
+        message: String,
+    },
+}
+
+/// What runs shader code.
+pub trait ComputeEngine: Send {
+    /// Runs one kernel to its end.
+    ///
+    /// # Errors
+    /// [`SmFault`] when it is stopped.
+    fn launch(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<(), SmFault>;
+}

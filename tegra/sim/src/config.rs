@@ -1,0 +1,312 @@
+//! What the environment asks of the simulator, and which failures it is to produce.
+//!
+//! | variable | value | default |
+//! |---|---|---|
+//! | `TEGRA_SIM_SEED` | a number; decides everything that hardware leaves open | 0 |
+//! | `TEGRA_SIM_FAULTS` | failures to produce, see below | none |
+//! | `TEGRA_SIM_TRACE` | file that gets a record of everything | none |
+//! | `TEGRA_SIM_LINT` | `abort` or `warn`: what follows a finding | `abort` |
+//!
+//! `TEGRA_SIM_FAULTS` is a list of failures with commas between them. `WHEN` is `@N` for the N-th
+//! occasion, counted from 1, or `@1/N` for each with a chance of one in N, drawn from the seed.
+//!
+//! | failure | what happens |
+//! |---|---|
+//! | `ioctl:REQUEST:ERRNO WHEN` | the request, as `MAP_BUFFER_EX`, fails with the errno, as `ENOMEM`; `*` is any request |
+//! | `mmu-fault WHEN` | an engine's work faults instead of running |
+//! | `lost-event WHEN` | an interrupt that wakes waiters does not |
+//! | `channel-timeout WHEN` | a ring entry runs into the channel's time limit |
+//! | `stuck-semaphore WHEN` | a semaphore release of the host unit is not done |
+//! | `memory-full=SIZE` | RAM for buffers ends after SIZE bytes; `K`, `M` and `G` are allowed |
+//!
+//! For example `ioctl:MAP_BUFFER_EX:ENOMEM@3,mmu-fault@1/100,memory-full=1G`.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use crate::gpu::Random;
+
+/// What follows a finding that hardware would not have delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lint {
+    /// The process is aborted.
+    #[default]
+    Abort,
+    /// It is printed, and that is all.
+    Warn,
+}
+
+/// The whole configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// What decides everything that hardware leaves open.
+    pub seed: u64,
+    /// Failures to produce.
+    pub faults: Vec<FaultRequest>,
+    /// Bytes of RAM for buffers, where it is limited.
+    pub memory: Option<u64>,
+    /// File that gets a record of everything.
+    pub trace: Option<PathBuf>,
+    /// What follows a finding.
+    pub lint: Lint,
+}
+
+/// A failure to produce.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultRequest {
+    /// What fails.
+    pub what: Occasion,
+    /// When.
+    pub when: When,
+}
+
+/// Something that can be made to fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// A driver call.
+    Ioctl {
+        /// The request's name; none for any.
+        request: Option<String>,
+        /// The errno that it fails with.
+        errno: i32,
+    },
+    /// A piece of an engine's work.
+    MmuFault,
+    /// An interrupt that wakes waiters.
+    LostEvent,
+    /// A ring entry.
+    ChannelTimeout,
+    /// A semaphore release of the host unit.
+    StuckSemaphore,
+}
+
+/// Which of many occasions fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// This one, counted from 1.
+    Count(u64),
+    /// Each with a chance of one in this many.
+    OneIn(u64),
+}
+
+/// Why the environment is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A variable has a value that is none.
+    #[error("{variable}={value}: expected {expected}")]
+    Value {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// A failure that there is not.
+    #[error(
+        "TEGRA_SIM_FAULTS: no failure {word:?}; there are ioctl:REQUEST:ERRNO@WHEN, \
+         mmu-fault@WHEN, lost-event@WHEN, channel-timeout@WHEN, stuck-semaphore@WHEN and \
+         memory-full=SIZE"
+    )]
+    Fault {
+        /// The word.
+        word: String,
+    },
+    /// A time that is none.
+    #[error("TEGRA_SIM_FAULTS: {word:?} does not say when: add @N for the N-th, or @1/N")]
+    When {
+        /// The word.
+        word: String,
+    },
+    /// A size that is none.
+    #[error("TEGRA_SIM_FAULTS: {word:?} is no size: a number, with K, M or G behind it")]
+    Size {
+        /// The word.
+        word: String,
+    },
+    /// An errno that is none.
+    #[error("TEGRA_SIM_FAULTS: no errno {word:?}; there are {}", names())]
+    Errno {
+        /// The word.
+        word: String,
+    },
+}
+
+/// Errnos that a driver call can be made to fail with.
+const ERRNOS: [(&str, i32); 13] = [
+    ("EPERM", libc::EPERM),
+    ("EINTR", libc::EINTR),
+    ("EIO", libc::EIO),
+    ("EBADF", libc::EBADF),
+    ("EAGAIN", libc::EAGAIN),
+    ("ENOMEM", libc::ENOMEM),
+    ("EACCES", libc::EACCES),
+    ("EFAULT", libc::EFAULT),
+    ("EBUSY", libc::EBUSY),
+    ("ENODEV", libc::ENODEV),
+    ("EINVAL", libc::EINVAL),
+    ("EMFILE", libc::EMFILE),
+    ("ETIMEDOUT", libc::ETIMEDOUT),
+];
+
+fn names() -> String {
+    ERRNOS.map(|(name, _)| name).join(", ")
+}
+
+impl Config {
+    /// Reads the environment.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for anything that is not understood.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Self::from_variables(|name| {
+            std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+        })
+    }
+
+    /// Reads variables from `get`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for anything that is not understood.
+    pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let set = |name| get(name).filter(|value| !value.is_empty());
+        let mut config = Self { trace: set("TEGRA_SIM_TRACE").map(Into::into), ..Self::default() };
+        if let Some(value) = set("TEGRA_SIM_SEED") {
+            config.seed = value.parse().map_err(|_| ConfigError::Value {
+                variable: "TEGRA_SIM_SEED",
+                value,
+                expected: "a number from 0 to 18446744073709551615",
+            })?;
+        }
+        config.lint = match set("TEGRA_SIM_LINT").as_deref() {
+            None | Some("abort") => Lint::Abort,
+            Some("warn") => Lint::Warn,
+            Some(value) => {
+                let (variable, value) = ("TEGRA_SIM_LINT", value.to_owned());
+                return Err(ConfigError::Value { variable, value, expected: "abort or warn" });
+            }
+        };
+        if let Some(list) = set("TEGRA_SIM_FAULTS") {
+            for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+                match word.strip_prefix("memory-full=") {
+                    Some(size) => config.memory = Some(parse_size(size)?),
+                    None => config.faults.push(parse_fault(word)?),
+                }
+            }
+        }
+        Ok(config)
+    }
+}
+
+fn parse_size(word: &str) -> Result<u64, ConfigError> {
+    let error = || ConfigError::Size { word: word.to_owned() };
+    let (digits, unit) = match word.char_indices().next_back() {
+        Some((at, 'K' | 'k')) => (&word[..at], 1 << 10),
+        Some((at, 'M' | 'm')) => (&word[..at], 1 << 20),
+        Some((at, 'G' | 'g')) => (&word[..at], 1 << 30),
+        _ => (word, 1),
+    };
+    digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).ok_or_else(error)
+}
+
+fn parse_fault(word: &str) -> Result<FaultRequest, ConfigError> {
+    let (what, when) = match word.split_once('@') {
+        Some((what, when)) => (what, Some(when)),
+        None => (word, None),
+    };
+    let what = match what {
+        "mmu-fault" => Occasion::MmuFault,
+        "lost-event" => Occasion::LostEvent,
+        "channel-timeout" => Occasion::ChannelTimeout,
+        "stuck-semaphore" => Occasion::StuckSemaphore,
+        _ => {
+            let error = || ConfigError::Fault { word: word.to_owned() };
+            let rest = what.strip_prefix("ioctl:").ok_or_else(error)?;
+            let (request, errno) = rest.split_once(':').ok_or_else(error)?;
+            if request.is_empty() {
+                return Err(error());
+            }
+            let request = (request != "*").then(|| request.to_owned());
+            let found = ERRNOS.into_iter().find(|(name, _)| *name == errno);
+            let error = || ConfigError::Errno { word: errno.to_owned() };
+            let (_, errno) = found.ok_or_else(error)?;
+            Occasion::Ioctl { request, errno }
+        }
+    };
+    let error = || ConfigError::When { word: word.to_owned() };
+    let when = when.ok_or_else(error)?;
+    let (number, make): (_, fn(u64) -> When) = match when.strip_prefix("1/") {
+        Some(chance) => (chance, When::OneIn),
+        None => (when, When::Count),
+    };
+    let number = number.parse().ok().filter(|number| *number > 0).ok_or_else(error)?;
+    Ok(FaultRequest { what, when: make(number) })
+}
+
+/// Decides, occasion by occasion, whether it fails.
+#[derive(Debug, Default)]
+pub struct Injection {
+    requests: Vec<FaultRequest>,
+    state: Mutex<InjectionState>,
+}
+
+#[derive(Debug, Default)]
+struct InjectionState {
+    seen: Vec<u64>,
+    random: Random,
+}
+
+impl Injection {
+    /// Failures as a configuration asks for them.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        Self {
+            requests: config.faults.clone(),
+            state: Mutex::new(InjectionState {
+                seen: vec![0; config.faults.len()],
+                random: Random::new(config.seed ^ 0x696e_6a65_6374),
+            }),
+        }
+    }
+
+    /// Whether this occasion, of a kind without arguments, fails.
+    #[must_use]
+    pub fn fires(&self, occasion: &Occasion) -> bool {
+        self.draw(|what| what == occasion).is_some()
+    }
+
+    /// The errno with which this driver call fails, if it is to.
+    #[must_use]
+    pub fn ioctl(&self, name: &str) -> Option<i32> {
+        let matches = |what: &Occasion| match what {
+            Occasion::Ioctl { request, .. } => request.as_deref().is_none_or(|want| want == name),
+            _ => false,
+        };
+        match self.draw(matches) {
+            Some(Occasion::Ioctl { errno, .. }) => Some(*errno),
+            _ => None,
+        }
+    }
+
+    fn draw(&self, matches: impl Fn(&Occasion) -> bool) -> Option<&Occasion> {
+        if self.requests.is_empty() {
+            return None;
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let InjectionState { seen, random } = &mut *state;
+        let mut fired = None;
+        for (request, seen) in self.requests.iter().zip(seen) {
+            if matches(&request.what) {
+                *seen += 1;
+                let fires = match request.when {
+                    When::Count(number) => *seen == number,
+                    When::OneIn(chance) => random.below(chance) == 0,
+                };
+                if fires && fired.is_none() {
+                    fired = Some(&request.what);
+                }
+            }
+        }
+        fired
+    }
+}

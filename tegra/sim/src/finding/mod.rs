@@ -1,0 +1,247 @@
+//! What the simulator has to say about a program: faults that hardware raises, and findings that
+//! silicon would let pass today.
+//!
+//! Every finding follows a [`Rule`] with a stable name. Owns the catalogue and how a finding is
+//! reported; who breaks a rule is found out in [`crate::gpu`].
+
+use std::fmt;
+use std::io::Write as _;
+use std::sync::{Mutex, PoisonError};
+
+use crate::gpu::SmFault;
+
+/// How much a broken rule matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Hardware raises it and the driver tears the TSG down.
+    Fault,
+    /// Hardware raises an interrupt that the driver only logs; nothing tells the program.
+    Silent,
+    /// Hardware does not notice: the program is lucky.
+    Lint,
+}
+
+/// Declares the rules: `Variant "name" Severity: why;`.
+macro_rules! rules {
+    ($($Variant:ident $name:literal $severity:ident $why:literal;)*) => {
+        /// A rule that a program can break.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Rule { $(#[doc = $why] $Variant,)* }
+
+        /// Every rule.
+        pub const ALL: &[Rule] = &[$(Rule::$Variant,)*];
+
+        impl Rule {
+            /// The stable name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$Variant => $name,)* }
+            }
+
+            /// Why it is a rule, in one line.
+            #[must_use]
+            pub const fn why(self) -> &'static str {
+                match self { $(Self::$Variant => $why,)* }
+            }
+
+            /// How much it matters.
+            #[must_use]
+            pub const fn severity(self) -> Severity {
+                match self { $(Self::$Variant => Severity::$severity,)* }
+            }
+        }
+    };
+}
+
+rules! {
+    MmuFault "mmu-fault" Fault
+        "An address that no mapping covers, was unmapped, or is written though read-only.";
+    PbdmaEntry "pbdma-entry" Fault
+        "A push-buffer word that is no header: reserved opcode, reserved bit, address overflow.";
+    PbdmaMethod "pbdma-method" Fault
+        "A host method that does not exist, is privileged, or takes no such data.";
+    PbdmaDevice "pbdma-device" Fault
+        "A method on subchannels 5 to 7, which are for software.";
+    PushbufferCrc "pushbuffer-crc" Fault
+        "A CRC control entry that the stream does not have.";
+    IllegalClass "illegal-class" Fault
+        "A method on a subchannel to which its class was not bound.";
+    IllegalMethod "illegal-method" Fault
+        "A method that the compute class does not have or the driver does not accept.";
+    CopyMethod "copy-method" Fault
+        "A method that the copy class does not have.";
+    CopyPrivileged "copy-privileged" Fault
+        "A copy by physical address or of protected memory.";
+    ReservedBits "reserved-bits" Fault
+        "Data with reserved bits set, or a number that stands for nothing.";
+    SkedException "sked-exception" Fault
+        "A launch that the scheduler of compute work refuses.";
+    SmException "sm-exception" Fault
+        "A shader did what the SM refuses.";
+    ChannelTimeout "channel-timeout" Fault
+        "The channel did not yield within its limit.";
+    ForceReset "force-reset" Fault
+        "The channel was reset on request.";
+    GpPutRange "gp-put-range" Silent
+        "GP_PUT beyond the ring: the channel stalls, nothing tells the program.";
+    GpEntry "gp-entry" Silent
+        "A ring entry that is neither a fetch nor a control: it is discarded.";
+    SemaphoreMisuse "semaphore-misuse" Silent
+        "A semaphore that is misaligned or a reduction that does not exist; what follows is unknown.";
+    RingRewritten "ring-entry-rewritten" Lint
+        "A ring entry changed between doorbell and fetch: the GPU may have read either.";
+    BodyRewritten "body-rewritten" Lint
+        "A stream changed while in flight: the GPU prefetches, so it may have run either.";
+    PatchedWithoutSync "patched-without-sync" Lint
+        "A stream patched by the GPU without SYNC on its entry: the old words may be prefetched.";
+    QmdRewritten "qmd-rewritten" Lint
+        "A QMD changed before its launch completed: the GPU reads and writes it until then.";
+    ConstantsRewritten "constant-bank-rewritten" Lint
+        "A constant bank changed before its launch completed.";
+    BufferReused "buffer-reused" Lint
+        "The CPU changed the source of a copy that had not run yet.";
+    UninitialisedRead "uninitialised-read" Lint
+        "The GPU reads memory that nobody has written.";
+    StaleL2 "stale-l2" Lint
+        "Read through a cacheable mapping after the CPU changed it, without L2_SYSMEM_INVALIDATE.";
+    StaleConstantCache "stale-constant-cache" Lint
+        "A launch reads constants that changed since they were cached, without invalidating them.";
+    StaleInstructionCache "stale-instruction-cache" Lint
+        "A launch runs code that changed since it was cached, without invalidating it.";
+    StaleDataCache "stale-data-cache" Lint
+        "A shader reads data that changed since L1 cached them, without invalidating it.";
+    ReleaseBeforeIdle "release-before-idle" Lint
+        "A release without WFI behind unfinished work of its channel: it says too much.";
+    ReleaseWithoutFlush "release-without-flush" Lint
+        "The copy engine releases without a flush: its writes may be seen after the semaphore.";
+    UnorderedAccess "unordered-access" Lint
+        "Two channels touch the same memory, one writes, and no semaphore orders them.";
+    CopyOverlap "copy-overlap" Lint
+        "Source and destination of a copy overlap: the order of its bytes is undefined.";
+    MappingInWindow "mapping-in-window" Lint
+        "Memory is mapped where a window lies: shaders never reach it.";
+    QmdReserved "qmd-reserved" Lint
+        "A QMD sets bits that are reserved or that only hardware writes.";
+    Deadlock "deadlock" Lint
+        "A channel waits for a semaphore that nothing releases.";
+    DoorbellMissing "doorbell-missing" Lint
+        "GP_PUT moved, but no doorbell told the GPU.";
+    NotModelled "not-modelled" Lint
+        "Legal on hardware, but the simulator does not do it.";
+}
+
+impl Rule {
+    /// The rule of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        ALL.iter().copied().find(|rule| rule.name() == name)
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One broken rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which rule.
+    pub rule: Rule,
+    /// The channel, where one is concerned.
+    pub channel: Option<u16>,
+    /// GPU time in nanoseconds.
+    pub time: u64,
+    /// What happened, naming addresses and values.
+    pub message: String,
+    /// The decoded stream around it, a line a method.
+    pub listing: Vec<String>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tegra-sim: {}", self.rule)?;
+        if let Some(channel) = self.channel {
+            write!(f, " on channel {channel}")?;
+        }
+        write!(f, " at {} ns: {}\n  {}", self.time, self.message, self.rule.why())?;
+        self.listing.iter().try_for_each(|line| write!(f, "\n    {line}"))
+    }
+}
+
+/// A fault as the driver is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The broken rule; its message begins with the line that the driver logs.
+    pub finding: Finding,
+    /// The error notifier's code (`nvgpu.h`).
+    pub code: u32,
+    /// What the SM recorded, for a shader's fault.
+    pub sm: Option<SmFault>,
+}
+
+/// Error notifier codes. Source: `nvgpu.h` of r36.4.
+pub mod notifier {
+    /// A channel did not yield.
+    pub const IDLE_TIMEOUT: u32 = 8;
+    /// An exception of the graphics engine, a class error.
+    pub const GR_EXCEPTION: u32 = 13;
+    /// An acquire timed out.
+    pub const ACQUIRE_TIMEOUT: u32 = 24;
+    /// A method that the compute class does not have.
+    pub const ILLEGAL_NOTIFY: u32 = 25;
+    /// An MMU fault.
+    pub const MMU_FAULT: u32 = 31;
+    /// A PBDMA or copy-engine error.
+    pub const PBDMA_ERROR: u32 = 32;
+    /// The channel was reset on request.
+    pub const RESET_REQUESTED: u32 = 43;
+    /// A CRC did not fit.
+    pub const CRC_MISMATCH: u32 = 80;
+}
+
+/// Where findings go.
+pub trait Reporter: Send + Sync {
+    /// Takes one finding. Called from the GPU's thread, without locks held.
+    fn report(&self, finding: &Finding);
+}
+
+/// Prints findings on stderr and, unless told to go on, aborts the process at the first that
+/// hardware would not have delivered.
+#[derive(Clone, Copy, Debug)]
+pub struct Stderr {
+    /// Go on after findings.
+    pub warn_only: bool,
+}
+
+impl Reporter for Stderr {
+    fn report(&self, finding: &Finding) {
+        // A closed stderr must not stop the report from taking effect.
+        let _ = writeln!(std::io::stderr(), "{finding}");
+        if finding.rule.severity() != Severity::Fault && !self.warn_only {
+            let _ = writeln!(
+                std::io::stderr(),
+                "tegra-sim: stopping here; TEGRA_SIM_LINT=warn goes on"
+            );
+            std::process::abort();
+        }
+    }
+}
+
+/// Keeps findings, for tests.
+#[derive(Debug, Default)]
+pub struct Collector(Mutex<Vec<Finding>>);
+
+impl Collector {
+    /// What was found so far, taken out.
+    pub fn take(&self) -> Vec<Finding> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Reporter for Collector {
+    fn report(&self, finding: &Finding) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(finding.clone());
+    }
+}

@@ -1,0 +1,327 @@
+//! How the units reach memory: through page tables and caches, watched.
+//!
+//! [`Core`] is what all channels share. Every access of every unit goes through it, so that what
+//! is wrong with one is noticed in one place.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::clock::{Clock, Random};
+use super::mmu::{Access, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
+use super::order::{Agent, Order, Stamp};
+use super::semaphore::{Width, Write};
+use super::shadow::Shadow;
+use super::{ComputeEngine, GpuMemory, SmFault};
+use crate::config::Injection;
+use crate::finding::{Finding, Rule, notifier};
+use crate::trace::{Event, Trace};
+
+/// First address that the host unit, semaphores and QMD pointers cannot name.
+pub(crate) const HOST_END: u64 = 1 << 40;
+
+/// Why a channel stops.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) rule: Rule,
+    /// The notifier's code.
+    pub(crate) code: u32,
+    pub(crate) message: String,
+    pub(crate) sm: Option<SmFault>,
+}
+
+impl Failure {
+    pub(crate) fn new(rule: Rule, code: u32, message: impl Into<String>) -> Self {
+        Self { rule, code, message: message.into(), sm: None }
+    }
+
+    pub(crate) fn mmu(fault: MmuFault, client: &str) -> Self {
+        let message = format!("mmu fault id={}, client {client}: {fault}", fault.kind as u32);
+        Self::new(Rule::MmuFault, notifier::MMU_FAULT, message)
+    }
+}
+
+/// Who accesses memory, and on whose behalf.
+#[derive(Clone, Copy)]
+pub(crate) struct Site<'a> {
+    pub(crate) mmu: &'a Arc<Mmu>,
+    pub(crate) channel: u16,
+    /// For the order of accesses.
+    pub(crate) agent: &'a Agent,
+    /// For messages.
+    pub(crate) unit: &'static str,
+}
+
+/// What all channels share.
+pub(crate) struct Core {
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) random: Random,
+    pub(crate) trace: Trace,
+    pub(crate) injection: Arc<Injection>,
+    pub(crate) shadow: Shadow,
+    pub(crate) order: Order,
+    pub(crate) engine: Option<Box<dyn ComputeEngine>>,
+    /// Findings of the step under way, without listings yet.
+    pub(crate) findings: Vec<Finding>,
+    /// Interrupts of the step under way that wake waiters.
+    pub(crate) interrupts: u32,
+}
+
+impl Core {
+    /// Notes a finding.
+    pub(crate) fn find(&mut self, rule: Rule, channel: Option<u16>, message: String) {
+        let time = self.clock.now();
+        self.trace.record(time, || Event::Finding {
+            channel,
+            rule: Cow::Borrowed(rule.name()),
+            message: message.clone(),
+        });
+        self.findings.push(Finding { rule, channel, time, message, listing: Vec::new() });
+    }
+
+    /// Asks for waiters to be woken.
+    pub(crate) fn interrupt(&mut self, channel: u16) {
+        let time = self.clock.now();
+        self.trace.record(time, || Event::Interrupt { channel });
+        if self.injection.fires(&crate::config::Occasion::LostEvent) {
+            self.trace.record(time, || Event::Injected { what: "lost-event".into() });
+        } else {
+            self.interrupts += 1;
+        }
+    }
+
+    /// Reads memory.
+    pub(crate) fn read(&mut self, site: Site<'_>, va: u64, out: &mut [u8]) -> Result<(), MmuFault> {
+        let pieces = site.mmu.resolve(va, out.len() as u64, Access::Read)?;
+        let mut rest = out;
+        let mut at = va;
+        for piece in &pieces {
+            self.before_read(site, at, piece);
+            let (part, tail) = rest.split_at_mut(piece.bytes as usize);
+            read_piece(piece, at, part)?;
+            rest = tail;
+            at += piece.bytes;
+        }
+        Ok(())
+    }
+
+    /// Writes memory.
+    pub(crate) fn write(&mut self, site: Site<'_>, va: u64, data: &[u8]) -> Result<(), MmuFault> {
+        let pieces = site.mmu.resolve(va, data.len() as u64, Access::Write)?;
+        let mut rest = data;
+        let mut at = va;
+        for piece in &pieces {
+            let (part, tail) = rest.split_at(piece.bytes as usize);
+            let lost = |_| fault(at, Access::Write, MmuFaultKind::InvalidPte);
+            piece.buffer.write(piece.offset, part).map_err(lost)?;
+            self.after_write(site, at, piece);
+            rest = tail;
+            at += piece.bytes;
+        }
+        Ok(())
+    }
+
+    /// What reading a piece at `va` reveals.
+    pub(crate) fn before_read(&mut self, site: Site<'_>, va: u64, piece: &Piece) {
+        let Site { channel, unit, .. } = site;
+        if let Some(at) = unwritten(piece) {
+            let message = format!("{unit} reads GPU address {:#x}", va + (at - piece.offset));
+            self.find(Rule::UninitialisedRead, Some(channel), message);
+        }
+        if piece.cacheable
+            && let Some(at) = self.shadow.l2.read(piece)
+        {
+            let at = va + (at - piece.offset);
+            let message = format!("{unit} reads GPU address {at:#x}, which L2 holds otherwise");
+            self.find(Rule::StaleL2, Some(channel), message);
+        }
+        if let Some(other) = self.order.read(site.agent, piece) {
+            self.unordered(site, va, piece, "reads", other);
+        }
+    }
+
+    /// What follows from having written a piece at `va`.
+    pub(crate) fn after_write(&mut self, site: Site<'_>, va: u64, piece: &Piece) {
+        self.shadow.wrote(piece);
+        if piece.cacheable {
+            self.shadow.l2.wrote(piece);
+        }
+        if let Some(other) = self.order.write(site.agent, piece) {
+            self.unordered(site, va, piece, "writes", other);
+        }
+    }
+
+    fn unordered(&mut self, site: Site<'_>, va: u64, piece: &Piece, does: &str, other: Stamp) {
+        let message = format!(
+            "{} {does} {} bytes at GPU address {va:#x}, which {other} touches without order",
+            site.unit, piece.bytes
+        );
+        self.find(Rule::UnorderedAccess, Some(site.channel), message);
+    }
+
+    /// Writes a semaphore. The caller has checked the alignment.
+    pub(crate) fn release(&mut self, site: Site<'_>, write: &Write) -> Result<(), MmuFault> {
+        let Write { address, payload, width, timestamp, reduction } = *write;
+        let bytes = if timestamp { 16 } else { width.bytes() };
+        let access = if reduction.is_some() { Access::Atomic } else { Access::Write };
+        let lost = |_| fault(address, access, MmuFaultKind::InvalidPte);
+        let pieces = site.mmu.resolve(address, bytes, access)?;
+        // Aligned, so never across pages.
+        let Some(piece) = pieces.first() else { return Ok(()) };
+        let (buffer, offset) = (&piece.buffer, piece.offset);
+        let time = self.clock.advance(1);
+        self.shadow.wrote(piece);
+        self.order.release(site.agent, piece);
+        if timestamp {
+            buffer.store_u64(offset + 8, time).map_err(lost)?;
+        }
+        let written = match (reduction, width) {
+            (Some(reduction), Width::Word) => {
+                let new = |v| reduction.apply(width, u64::from(v), payload) as u32;
+                let old = buffer.update_u32(offset, new).map_err(lost)?;
+                u64::from(new(old))
+            }
+            (Some(reduction), Width::Long) => {
+                let new = |v| reduction.apply(width, v, payload);
+                new(buffer.update_u64(offset, new).map_err(lost)?)
+            }
+            (None, Width::Word) if timestamp => {
+                let payload = payload & u64::from(u32::MAX);
+                buffer.store_u64(offset, payload).map_err(lost)?;
+                payload
+            }
+            (None, Width::Word) => {
+                buffer.store_u32(offset, payload as u32).map_err(lost)?;
+                payload & u64::from(u32::MAX)
+            }
+            (None, Width::Long) => {
+                buffer.store_u64(offset, payload).map_err(lost)?;
+                payload
+            }
+        };
+        if piece.cacheable {
+            self.shadow.l2.wrote(piece);
+        }
+        let (channel, unit) = (site.channel, site.unit);
+        self.trace.record(time, || Event::Release {
+            channel,
+            address,
+            payload: written,
+            unit: Cow::Borrowed(unit),
+        });
+        Ok(())
+    }
+}
+
+/// Loads a semaphore in one step. Memory never written is no finding here: it is zeroed, and
+/// polled.
+pub(crate) fn load(mmu: &Mmu, va: u64, width: Width) -> Result<u64, MmuFault> {
+    let pieces = mmu.resolve(va, width.bytes(), Access::Read)?;
+    let Some(piece) = pieces.first() else { return Ok(0) };
+    let loaded = match width {
+        Width::Word => piece.buffer.load_u32(piece.offset).map(u64::from),
+        Width::Long => piece.buffer.load_u64(piece.offset),
+    };
+    loaded.map_err(|_| fault(va, Access::Read, MmuFaultKind::InvalidPte))
+}
+
+/// An address of the host unit, a semaphore or a QMD pointer.
+pub(crate) fn within_host(va: u64, bytes: u64) -> Result<(), MmuFault> {
+    match va.checked_add(bytes) {
+        Some(end) if end <= HOST_END => Ok(()),
+        _ => Err(fault(va, Access::Read, MmuFaultKind::LimitViolation)),
+    }
+}
+
+fn fault(va: u64, access: Access, kind: MmuFaultKind) -> MmuFault {
+    MmuFault { va, access, kind }
+}
+
+fn read_piece(piece: &Piece, va: u64, out: &mut [u8]) -> Result<(), MmuFault> {
+    // Pages lent with FROM_VA may be gone; the real driver pins them.
+    let lost = |_| fault(va, Access::Read, MmuFaultKind::InvalidPte);
+    piece.buffer.read(piece.offset, out).map_err(lost)
+}
+
+/// Offset of the first page of the piece that nobody has written.
+fn unwritten(piece: &Piece) -> Option<u64> {
+    let end = piece.offset + piece.bytes;
+    let mut at = piece.offset;
+    while at < end {
+        let until = end.min((at / PAGE + 1) * PAGE);
+        if !piece.buffer.ever_written(at, until - at) {
+            return Some(at);
+        }
+        at = until;
+    }
+    None
+}
+
+/// Memory as a kernel sees it.
+pub(crate) struct SmMemory<'a> {
+    pub(crate) site: Site<'a>,
+    pub(crate) core: Mutex<&'a mut Core>,
+}
+
+impl SmMemory<'_> {
+    fn note(&self, va: u64, pieces: &[Piece], access: Access) {
+        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut at = va;
+        for piece in pieces {
+            if access != Access::Write {
+                core.before_read(self.site, at, piece);
+                if let Some(stale) = core.shadow.data.read(piece) {
+                    let stale = at + (stale - piece.offset);
+                    let message = format!("a shader reads GPU address {stale:#x}");
+                    core.find(Rule::StaleDataCache, Some(self.site.channel), message);
+                }
+            }
+            if access != Access::Read {
+                core.after_write(self.site, at, piece);
+                core.shadow.data.wrote(piece);
+            }
+            at += piece.bytes;
+        }
+    }
+}
+
+impl GpuMemory for SmMemory<'_> {
+    fn read(&self, va: u64, out: &mut [u8]) -> Result<(), MmuFault> {
+        let pieces = self.site.mmu.resolve(va, out.len() as u64, Access::Read)?;
+        self.note(va, &pieces, Access::Read);
+        let mut rest = out;
+        let mut at = va;
+        for piece in &pieces {
+            let (part, tail) = rest.split_at_mut(piece.bytes as usize);
+            read_piece(piece, at, part)?;
+            rest = tail;
+            at += piece.bytes;
+        }
+        Ok(())
+    }
+
+    fn write(&self, va: u64, data: &[u8]) -> Result<(), MmuFault> {
+        let pieces = self.site.mmu.resolve(va, data.len() as u64, Access::Write)?;
+        let mut rest = data;
+        let mut at = va;
+        for piece in &pieces {
+            let (part, tail) = rest.split_at(piece.bytes as usize);
+            let lost = |_| fault(at, Access::Write, MmuFaultKind::InvalidPte);
+            piece.buffer.write(piece.offset, part).map_err(lost)?;
+            rest = tail;
+            at += piece.bytes;
+        }
+        self.note(va, &pieces, Access::Write);
+        Ok(())
+    }
+
+    fn resolve(&self, va: u64, bytes: u64, access: Access) -> Result<Vec<Piece>, MmuFault> {
+        self.site.mmu.resolve(va, bytes, access)
+    }
+
+    fn touched(&self, va: u64, bytes: u64, access: Access) {
+        // A range that is not mapped was reported to the engine when it resolved it.
+        if let Ok(pieces) = self.site.mmu.resolve(va, bytes, access) {
+            self.note(va, &pieces, access);
+        }
+    }
+}

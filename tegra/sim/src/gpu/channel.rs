@@ -1,0 +1,370 @@
+//! A channel: its ring and streams on one side, the work that its engines have yet to do on the
+//! other.
+//!
+//! Holds the state; [`super::gpfifo`], [`super::host`], [`super::copy`] and [`super::compute`] are
+//! what is done with it, [`super::schedule`] says when.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::access::{Core, Failure, Site, load, within_host};
+use super::compute::{ComputeState, LaunchJob};
+use super::copy::{CopyJob, CopyState};
+use super::gpfifo::{Accepted, Segment};
+use super::host::HostState;
+use super::mmu::{Access, Mmu, MmuFault};
+use super::order::{Agent, Kind};
+use super::pbdma::{Method, Parser};
+use super::semaphore::{Condition, Width, Write};
+use super::shadow::{Change, Snapshot};
+use super::{ChannelSetup, TsgId};
+use crate::class;
+use crate::finding::Rule;
+use crate::memory::DmaBuf;
+
+/// Methods kept for listings.
+const RECENT: usize = 16;
+
+/// Offsets in USERD. Source: GA100's `dev_ram`.
+pub(crate) mod userd {
+    pub(crate) const REFERENCE: u64 = 0x48;
+    pub(crate) const GP_GET: u64 = 0x88;
+    pub(crate) const GP_PUT: u64 = 0x8c;
+    pub(crate) const BYTES: u64 = 512;
+}
+
+/// What a channel waits for before it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Its engines have done everything.
+    Idle,
+    /// Memory meets a condition.
+    Semaphore(Acquire),
+}
+
+/// A wait for a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Acquire {
+    pub(crate) address: u64,
+    pub(crate) payload: u64,
+    pub(crate) width: Width,
+    pub(crate) condition: Condition,
+}
+
+/// Why a method is not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Wait(Wait),
+    Fail(Box<Failure>),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Fail(Box::new(failure))
+    }
+}
+
+/// Whether a method was done.
+pub(crate) type Flow = Result<(), Stop>;
+
+/// An engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Compute,
+    Copy,
+}
+
+/// Something that an engine has yet to do.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) agent: Agent,
+    pub(crate) task: Task,
+    /// What must not have changed until then.
+    pub(crate) watched: Vec<(Rule, Snapshot)>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Task {
+    Copy(CopyJob),
+    Launch(LaunchJob),
+    /// A report semaphore of the compute engine; whether it wakes waiters.
+    Report(Write, bool),
+}
+
+/// A channel.
+pub(crate) struct Channel {
+    pub(crate) id: u16,
+    pub(crate) token: u32,
+    pub(crate) tsg: TsgId,
+    pub(crate) mmu: Arc<Mmu>,
+    pub(crate) ring: Arc<DmaBuf>,
+    pub(crate) entries: u32,
+    pub(crate) userd: Arc<DmaBuf>,
+    /// Classes that it may bind.
+    pub(crate) classes: Vec<u32>,
+    pub(crate) enabled: bool,
+    /// Neither faulted nor of a TSG that is.
+    pub(crate) alive: bool,
+    /// GP_PUT made no sense.
+    pub(crate) stalled: bool,
+    /// GP_PUT as last accepted.
+    pub(crate) put: u32,
+    pub(crate) get: u32,
+    /// GP_GET as last written back.
+    pub(crate) written_get: u32,
+    pub(crate) accepted: VecDeque<Accepted>,
+    pub(crate) segment: Option<Segment>,
+    /// Whether the present stream, or the one before it until the next is fetched, waited for a
+    /// semaphore.
+    pub(crate) waited: bool,
+    /// Streams parsed since the last release.
+    pub(crate) unreleased: Vec<Snapshot>,
+    pub(crate) parser: Parser,
+    /// The method that waits.
+    pub(crate) method: Option<Method>,
+    pub(crate) wait: Option<Wait>,
+    pub(crate) bound: [Option<u32>; 8],
+    pub(crate) host: HostState,
+    pub(crate) copy: CopyState,
+    pub(crate) compute: ComputeState,
+    /// The engine that got the last method.
+    pub(crate) engine: Option<Engine>,
+    pub(crate) work: VecDeque<Work>,
+    pub(crate) scout: Scout,
+    /// Copies and launches so far.
+    pub(crate) issued: u64,
+    recent: VecDeque<Method>,
+}
+
+/// Reads streams ahead of their execution, to know what they will read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scout {
+    pub(crate) parser: Parser,
+    pub(crate) copy: CopyState,
+    pub(crate) compute: ComputeState,
+    /// Copies and launches seen so far.
+    pub(crate) issued: u64,
+    /// A word was no header: what follows is not foreseen.
+    pub(crate) lost: bool,
+    /// By number of copy or launch: what it will read.
+    pub(crate) watched: BTreeMap<u64, Vec<(Rule, Snapshot)>>,
+}
+
+impl Channel {
+    pub(crate) fn new(setup: ChannelSetup) -> Self {
+        let ChannelSetup { id, token, tsg, veid: _, ring, entries, userd, mmu } = setup;
+        // A ring may be used again; what GP_PUT says now was not announced by a doorbell.
+        let get = userd.load_u32(userd::GP_GET).unwrap_or(0) % entries;
+        Self {
+            id,
+            token,
+            tsg,
+            mmu,
+            ring,
+            entries,
+            userd,
+            classes: Vec::new(),
+            enabled: true,
+            alive: true,
+            stalled: false,
+            put: get,
+            get,
+            written_get: get,
+            accepted: VecDeque::new(),
+            segment: None,
+            waited: false,
+            unreleased: Vec::new(),
+            parser: Parser::default(),
+            method: None,
+            wait: None,
+            bound: [None; 8],
+            host: HostState::default(),
+            copy: CopyState::default(),
+            compute: ComputeState::default(),
+            engine: None,
+            work: VecDeque::new(),
+            scout: Scout::default(),
+            issued: 0,
+            recent: VecDeque::with_capacity(RECENT),
+        }
+    }
+
+    /// Whether the host unit could do something for this channel.
+    pub(crate) fn is_runnable(&self) -> bool {
+        if !self.alive || !self.enabled || self.stalled {
+            return false;
+        }
+        match self.wait {
+            Some(Wait::Idle) => self.is_idle(),
+            Some(Wait::Semaphore(acquire)) => self.is_met(acquire).unwrap_or(true),
+            None => self.segment.is_some() || !self.accepted.is_empty(),
+        }
+    }
+
+    /// Whether the engines have nothing to do for this channel.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.work.is_empty() && !self.compute.has_dependent()
+    }
+
+    /// Whether nothing of this channel is under way.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.alive || self.segment.is_none() && self.accepted.is_empty() && self.is_idle()
+    }
+
+    pub(crate) fn is_met(&self, acquire: Acquire) -> Result<bool, MmuFault> {
+        within_host(acquire.address, acquire.width.bytes())?;
+        let memory = load(&self.mmu, acquire.address, acquire.width)?;
+        Ok(acquire.condition.holds(acquire.width, memory, acquire.payload))
+    }
+
+    /// Places in the queue of work that may be done next.
+    pub(crate) fn eligible(&self) -> usize {
+        if !self.alive || !self.enabled {
+            return 0;
+        }
+        let follows = |work: &Work| match &work.task {
+            Task::Copy(job) => job.is_pipelined(),
+            Task::Launch(_) => true,
+            Task::Report(..) => false,
+        };
+        match self.work.front() {
+            None => 0,
+            Some(_) => 1 + self.work.iter().skip(1).take_while(|work| follows(work)).count(),
+        }
+    }
+
+    /// A site for accesses of `unit`.
+    pub(crate) fn site<'a>(&'a self, agent: &'a Agent, unit: &'static str) -> Site<'a> {
+        Site { mmu: &self.mmu, channel: self.id, agent, unit }
+    }
+
+    /// Notes a finding.
+    pub(crate) fn find(&self, core: &mut Core, rule: Rule, message: impl Into<String>) {
+        core.find(rule, Some(self.id), message.into());
+    }
+
+    /// Waits until the engines have done everything.
+    pub(crate) fn wait_for_idle(&self, core: &mut Core) -> Flow {
+        if !self.is_idle() {
+            return Err(Stop::Wait(Wait::Idle));
+        }
+        core.order.drained(self.id);
+        Ok(())
+    }
+
+    /// Hands work to `engine`. The caller has seen to the engine switch.
+    pub(crate) fn issue(&mut self, core: &mut Core, task: Task, kind: Kind) {
+        let agent = core.order.issue(self.id, kind);
+        let watched = match task {
+            Task::Report(..) => Vec::new(),
+            Task::Copy(_) | Task::Launch(_) => {
+                self.issued += 1;
+                self.scout.watched.remove(&self.issued).unwrap_or_default()
+            }
+        };
+        let releases = match &task {
+            Task::Copy(job) => job.releases(),
+            Task::Launch(_) | Task::Report(..) => true,
+        };
+        if releases {
+            core.order.next_epoch(self.id);
+        }
+        self.work.push_back(Work { agent, task, watched });
+    }
+
+    /// Before a release tells the CPU that streams are free: none may have changed.
+    pub(crate) fn check_streams(&mut self, core: &mut Core) {
+        let streams = std::mem::take(&mut self.unreleased);
+        for stream in streams {
+            if let Some(change) = stream.change(&self.mmu, &core.shadow) {
+                let (Change::ByCpu(at) | Change::ByGpu(at)) = change;
+                let message =
+                    format!("the stream at {:#x} changed near {at:#x} while it ran", stream.va());
+                self.find(core, Rule::BodyRewritten, message);
+            }
+        }
+    }
+
+    /// Reports what changed although it was watched.
+    pub(crate) fn check_watched(&self, core: &mut Core, watched: &[(Rule, Snapshot)], when: &str) {
+        for (rule, snapshot) in watched {
+            if let Some(Change::ByCpu(at)) = snapshot.change(&self.mmu, &core.shadow) {
+                let message = format!("memory at {:#x} changed near {at:#x} {when}", snapshot.va());
+                self.find(core, *rule, message);
+            }
+        }
+    }
+
+    /// Writes a semaphore, if its address allows.
+    pub(crate) fn release(
+        &mut self,
+        core: &mut Core,
+        agent: &Agent,
+        write: &Write,
+        unit: &'static str,
+    ) -> Result<(), Failure> {
+        let broken = write.reduction.is_some_and(|reduction| !reduction.exists(write.width));
+        if !write.address.is_multiple_of(write.alignment()) || broken {
+            let message = format!("pbdma_intr_0(0x02000000): {unit} cannot do {write:x?}");
+            self.find(core, Rule::SemaphoreMisuse, message);
+            return Ok(());
+        }
+        self.check_streams(core);
+        let site = Site { mmu: &self.mmu, channel: self.id, agent, unit };
+        within_host(write.address, 16)
+            .map_err(|fault| MmuFault { access: Access::Write, ..fault })
+            .and_then(|()| core.release(site, write))
+            .map_err(|fault| Failure::mmu(fault, unit))
+    }
+
+    /// Remembers a method for listings.
+    pub(crate) fn remember(&mut self, method: Method) {
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(method);
+    }
+
+    /// The last methods, decoded.
+    pub(crate) fn listing(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.recent.iter().map(|method| self.text(*method)).collect();
+        if let Some(segment) = &self.segment {
+            lines.push(format!(
+                "at word {} of {} of entry {}, stream {:#x}",
+                segment.at,
+                segment.words.len(),
+                segment.index,
+                segment.address
+            ));
+        }
+        lines
+    }
+
+    /// A method, decoded.
+    pub(crate) fn text(&self, method: Method) -> String {
+        let Method { subchannel, address, data } = method;
+        let host = address != 0 && address < class::host::METHODS_END;
+        let class = if host || address == 0 {
+            class::HOST
+        } else {
+            self.bound[subchannel as usize % 8].unwrap_or_default()
+        };
+        match class::methods(class).and_then(|table| class::find(table, address)) {
+            Some(known) => format!("{subchannel}: {}", known.decode(data)),
+            None => format!("{subchannel}: method {address:#06x} = {data:#x}"),
+        }
+    }
+
+    /// Ends everything: the TSG is stopped, or the channel is closed.
+    pub(crate) fn kill(&mut self) {
+        self.alive = false;
+        self.accepted.clear();
+        self.segment = None;
+        self.method = None;
+        self.wait = None;
+        self.work.clear();
+        self.unreleased.clear();
+        self.compute.forget();
+        self.scout.watched.clear();
+    }
+}

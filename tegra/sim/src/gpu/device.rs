@@ -1,0 +1,263 @@
+//! The GPU as the driver holds it: control calls, the doorbell, and the thread that works.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
+
+use super::clock::Clock;
+use super::doorbell::{Doorbell, Waker};
+use super::schedule::{Machine, Notice, Run};
+use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, Events, GpuConfig, TsgId};
+
+/// Steps that the thread does before it lets control calls in.
+const STEPS: usize = 256;
+/// How often memory is looked at while a channel waits for it: at first, and at most.
+const POLL: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+
+struct Shared {
+    machine: Mutex<Machine>,
+    clock: Arc<Clock>,
+    doorbell: Arc<Doorbell>,
+    /// Releases so far.
+    releases: Arc<AtomicU64>,
+    waker: Waker,
+    closing: AtomicBool,
+    /// Calls of [`Gpu::drain`] so far.
+    drains: AtomicU64,
+    /// The last of them for which nothing was left to do.
+    drained: Mutex<u64>,
+    drained_changed: Condvar,
+    hold: Duration,
+    patience: Duration,
+}
+
+impl Shared {
+    fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The simulated GPU. Dropping it ends its thread.
+pub struct Gpu {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    thread_id: ThreadId,
+}
+
+impl Gpu {
+    /// Starts a GPU without channels.
+    ///
+    /// # Errors
+    /// When its thread cannot be started.
+    pub fn new(config: GpuConfig, events: Arc<dyn Events>) -> io::Result<Arc<Self>> {
+        let clock = Arc::new(Clock::new());
+        let doorbell = Arc::new(Doorbell::new());
+        let (hold, patience) = (config.hold, config.patience);
+        let machine = Machine::new(config, Arc::clone(&clock), Arc::clone(&doorbell));
+        let shared = Arc::new(Shared {
+            clock,
+            doorbell,
+            releases: machine.releases(),
+            waker: Waker::default(),
+            closing: AtomicBool::new(false),
+            drains: AtomicU64::new(0),
+            drained: Mutex::new(0),
+            drained_changed: Condvar::new(),
+            hold,
+            patience,
+            machine: Mutex::new(machine),
+        });
+        let worker = Worker { shared: Arc::clone(&shared), events };
+        let thread = thread::Builder::new().name("tegra-sim-gpu".into()).spawn(|| worker.run())?;
+        let thread_id = thread.thread().id();
+        Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)), thread_id }))
+    }
+
+    /// Makes a TSG.
+    pub fn open_tsg(&self) -> TsgId {
+        self.shared.machine().open_tsg()
+    }
+
+    /// Drops a TSG with its channels.
+    pub fn close_tsg(&self, tsg: TsgId) {
+        self.control(|machine| machine.close_tsg(tsg));
+    }
+
+    /// Makes a channel that can be rung.
+    ///
+    /// # Errors
+    /// [`ChannelError`]: the driver has checked all of it before.
+    pub fn open_channel(&self, setup: ChannelSetup) -> Result<(), ChannelError> {
+        self.shared.machine().open_channel(setup)
+    }
+
+    /// Drops a channel. What it has not done is not done.
+    pub fn close_channel(&self, id: u16) {
+        self.control(|machine| machine.close_channel(id));
+    }
+
+    /// Allows a channel to bind a class (`ALLOC_OBJ_CTX`).
+    pub fn alloc_object(&self, id: u16, class: u32) {
+        self.control(|machine| machine.alloc_object(id, class));
+    }
+
+    /// Lets a disabled channel go on.
+    pub fn enable(&self, id: u16) {
+        self.control(|machine| machine.set_enabled(id, true));
+    }
+
+    /// Stops a channel behind the method that it is at.
+    pub fn disable(&self, id: u16) {
+        self.control(|machine| machine.set_enabled(id, false));
+    }
+
+    /// Switches a TSG out: USERD is written back, prefetched entries are fetched again.
+    pub fn preempt(&self, tsg: TsgId) {
+        self.control(|machine| machine.preempt(tsg));
+    }
+
+    /// Tears a TSG down on request: notifier 43.
+    pub fn force_reset(&self, tsg: TsgId) {
+        self.control(|machine| machine.force_reset(tsg));
+    }
+
+    /// Rings the doorbell. Unknown tokens are ignored. Takes no lock and allocates nothing, so it
+    /// may be called from a signal handler.
+    pub fn doorbell(&self, token: u32) {
+        self.shared.doorbell.ring(token, self.shared.releases.load(Ordering::Acquire));
+        self.shared.waker.wake();
+    }
+
+    /// GPU time in nanoseconds, a multiple of 32. Takes no lock. Reading moves it, so that a
+    /// program that waits for a time gets there.
+    #[must_use]
+    pub fn time_ns(&self) -> u64 {
+        self.shared.clock.read()
+    }
+
+    /// Waits until nothing can run any more, and gives the channels that wait for semaphores.
+    /// Does not wait when called from [`Events`].
+    pub fn drain(&self) -> Vec<Blocked> {
+        if thread::current().id() != self.thread_id {
+            let ticket = self.shared.drains.fetch_add(1, Ordering::SeqCst) + 1;
+            self.shared.waker.wake();
+            let drained = self.shared.drained.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(
+                self.shared
+                    .drained_changed
+                    .wait_while(drained, |drained| *drained < ticket)
+                    .unwrap_or_else(PoisonError::into_inner),
+            );
+        }
+        self.shared.machine().blocked()
+    }
+
+    /// Gives launches to `engine` from now on.
+    pub fn set_compute_engine(&self, engine: Box<dyn ComputeEngine>) {
+        self.shared.machine().set_compute_engine(engine);
+    }
+
+    /// Changes the machine, then lets the thread look at it.
+    fn control(&self, change: impl FnOnce(&mut Machine)) {
+        change(&mut self.shared.machine());
+        self.shared.waker.wake();
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        self.shared.waker.wake();
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if thread::current().id() != self.thread_id {
+            // A panic of the thread has been printed; there is nothing left to do about it.
+            let _ = thread.map(JoinHandle::join);
+        }
+    }
+}
+
+/// The GPU's thread.
+struct Worker {
+    shared: Arc<Shared>,
+    events: Arc<dyn Events>,
+}
+
+impl Drop for Worker {
+    /// Whoever drains a GPU that is gone must not wait for ever.
+    fn drop(&mut self) {
+        self.drained(u64::MAX);
+    }
+}
+
+impl Worker {
+    fn run(self) {
+        let shared = &self.shared;
+        let mut poll = POLL.0;
+        let mut quiet_since: Option<Instant> = None;
+        let mut told = false;
+        let mut hold_over = false;
+        while !shared.closing.load(Ordering::SeqCst) {
+            let count = shared.waker.count();
+            let drains = shared.drains.load(Ordering::SeqCst);
+            let pending = *shared.drained.lock().unwrap_or_else(PoisonError::into_inner) < drains;
+            let (run, notices) = {
+                let mut machine = shared.machine();
+                let run = machine.run(STEPS, pending || hold_over);
+                (run, machine.take_notices())
+            };
+            hold_over = false;
+            self.deliver(notices);
+            match run {
+                Run::Busy => {
+                    poll = POLL.0;
+                    (quiet_since, told) = (None, false);
+                }
+                Run::Holding => {
+                    shared.waker.sleep(count, Some(shared.hold));
+                    // Nothing came in time: what was held back goes on.
+                    hold_over = shared.waker.count() == count;
+                }
+                Run::Quiet { waiting } => {
+                    let since = *quiet_since.get_or_insert_with(Instant::now);
+                    if waiting && !told && since.elapsed() >= shared.patience {
+                        told = true;
+                        let notices = {
+                            let mut machine = shared.machine();
+                            machine.report_deadlock();
+                            machine.take_notices()
+                        };
+                        self.deliver(notices);
+                    }
+                    self.drained(drains);
+                    shared.waker.sleep(count, waiting.then_some(poll));
+                    poll = (poll * 2).min(POLL.1);
+                }
+            }
+        }
+        let mut machine = shared.machine();
+        machine.write_back();
+        let notices = machine.take_notices();
+        drop(machine);
+        self.deliver(notices);
+    }
+
+    fn drained(&self, ticket: u64) {
+        let mut drained = self.shared.drained.lock().unwrap_or_else(PoisonError::into_inner);
+        *drained = ticket.max(*drained);
+        self.shared.drained_changed.notify_all();
+    }
+
+    fn deliver(&self, notices: Vec<Notice>) {
+        for notice in notices {
+            match notice {
+                Notice::Finding(finding, reporter) => reporter.report(&finding),
+                Notice::Error(tsg, fault) => {
+                    self.events.channel_error(tsg, fault.code, &fault);
+                }
+                Notice::Interrupt => self.events.non_stall_interrupt(),
+            }
+        }
+    }
+}

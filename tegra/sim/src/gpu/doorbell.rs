@@ -1,0 +1,184 @@
+//! The doorbell: how a token gets from a signal handler to the GPU's thread.
+//!
+//! Ringing takes no lock, allocates nothing and makes at most one system call, so it may happen in
+//! a signal handler. Tokens keep their order; when very many are waiting, further ones are kept as
+//! a set of channels, as hardware does.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Tokens that keep their order.
+const SLOTS: usize = 1 << 12;
+/// Channels that a token can name.
+const CHANNELS: u32 = 1 << 12;
+/// Bits of a token: channel 11:0, runlist 22:16. Source: `dev_usermode` of TU104.
+const TOKEN_BITS: u32 = 0x007f_0fff;
+
+/// Wakes the GPU's thread.
+#[derive(Debug, Default)]
+pub(crate) struct Waker {
+    /// Changes at every wake-up.
+    count: AtomicU32,
+    sleeping: AtomicBool,
+}
+
+impl Waker {
+    /// Ends a sleep, or prevents the next one.
+    pub(crate) fn wake(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        if self.sleeping.load(Ordering::SeqCst) {
+            // SAFETY: FUTEX_WAKE only takes the address as a key.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    self.count.as_ptr(),
+                    libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                    i32::MAX,
+                );
+            }
+        }
+    }
+
+    /// What [`Waker::sleep`] compares with.
+    pub(crate) fn count(&self) -> u32 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps until woken since `count` was read, or for `limit`.
+    pub(crate) fn sleep(&self, count: u32, limit: Option<Duration>) {
+        self.sleeping.store(true, Ordering::SeqCst);
+        let limit = limit.map(|limit| libc::timespec {
+            tv_sec: limit.as_secs().min(1 << 30) as libc::time_t,
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the counter outlives the call, and `limit` is null or points to a timespec that
+        // does; the kernel only reads both.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.count.as_ptr(),
+                libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+                count,
+                limit,
+            );
+        }
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Tokens on their way to the GPU.
+#[derive(Debug)]
+pub(crate) struct Doorbell {
+    /// Token and one in the low 24 bits, what it was rung with above; 0 is an empty slot.
+    slots: Box<[AtomicU64]>,
+    head: AtomicU64,
+    tail: AtomicU64,
+    /// Channels rung while the slots were full.
+    overflow: Box<[AtomicU64]>,
+    overflowed: AtomicBool,
+}
+
+impl Doorbell {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            head: AtomicU64::new(0),
+            tail: AtomicU64::new(0),
+            overflow: (0..CHANNELS.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            overflowed: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes a token, with the number of releases that the CPU may have seen. Tokens with bits
+    /// outside the two fields are ignored, as by hardware.
+    pub(crate) fn ring(&self, token: u32, seen: u64) {
+        if token & !TOKEN_BITS != 0 {
+            return;
+        }
+        let mut tail = self.tail.load(Ordering::Acquire);
+        loop {
+            if tail.wrapping_sub(self.head.load(Ordering::Acquire)) >= SLOTS as u64 {
+                // Full: only the channel is kept. The GPU compares the token's runlist with the
+                // channel's, which it cannot here; a wrong runlist then rings all the same.
+                let channel = token % CHANNELS;
+                let bit = 1 << (channel % 64);
+                self.overflow[(channel / 64) as usize].fetch_or(bit, Ordering::AcqRel);
+                self.overflowed.store(true, Ordering::Release);
+                return;
+            }
+            let next = tail.wrapping_add(1);
+            match self.tail.compare_exchange(tail, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(now) => tail = now,
+            }
+        }
+        // The slot is ours until it is not 0; the consumer waits for that.
+        self.slots[tail as usize % SLOTS]
+            .store(seen << 24 | (u64::from(token) + 1), Ordering::Release);
+    }
+
+    /// The next token in order. One consumer only.
+    pub(crate) fn next(&self) -> Option<Rung> {
+        let head = self.head.load(Ordering::Acquire);
+        if head != self.tail.load(Ordering::Acquire) {
+            let slot = self.slots[head as usize % SLOTS].swap(0, Ordering::AcqRel);
+            // 0: a writer was interrupted between claiming the slot and filling it.
+            let token = (slot as u32 & 0xff_ffff).checked_sub(1)?;
+            self.head.store(head.wrapping_add(1), Ordering::Release);
+            return Some(Rung::Token { token, seen: slot >> 24 });
+        }
+        if self.overflowed.swap(false, Ordering::AcqRel) {
+            let words = self.overflow.iter().enumerate();
+            let channels = words.flat_map(|(index, word)| {
+                let bits = word.swap(0, Ordering::AcqRel);
+                (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| index * 64 + bit)
+            });
+            return Some(Rung::Channels(channels.map(|channel| channel as u16).collect()));
+        }
+        None
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.load(Ordering::Acquire) == self.tail.load(Ordering::Acquire)
+            && !self.overflowed.load(Ordering::Acquire)
+    }
+}
+
+/// What the doorbell was rung with.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Rung {
+    Token {
+        token: u32,
+        /// Releases that the CPU may have seen.
+        seen: u64,
+    },
+    /// Channels whose order was lost.
+    Channels(Vec<u16>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_keep_their_order_and_overflow_into_a_set() {
+        let doorbell = Doorbell::new();
+        doorbell.ring(0x0080_0000, 0);
+        doorbell.ring(0x1000, 0);
+        assert!(doorbell.is_empty());
+        for n in 0..SLOTS as u32 {
+            doorbell.ring((n % 512) | (3 << 16), n.into());
+        }
+        doorbell.ring(511, 0);
+        doorbell.ring(7, 0);
+        for n in 0..SLOTS as u32 {
+            let (token, seen) = ((n % 512) | (3 << 16), n.into());
+            assert_eq!(doorbell.next(), Some(Rung::Token { token, seen }));
+        }
+        assert_eq!(doorbell.next(), Some(Rung::Channels(vec![7, 511])));
+        assert_eq!(doorbell.next(), None);
+        assert!(doorbell.is_empty());
+    }
+}

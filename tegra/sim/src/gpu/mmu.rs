@@ -1,0 +1,271 @@
+//! Page tables: which memory a GPU virtual address means.
+//!
+//! Holds translations only. Which addresses are handed out, and the errnos of wrong requests, are
+//! the driver's business.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::memory::DmaBuf;
+
+/// Size of a GPU page: the only one on this system.
+pub const PAGE: u64 = 4096;
+
+/// Rights of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapAccess {
+    /// The GPU may only read.
+    ReadOnly,
+    /// The GPU may read and write.
+    ReadWrite,
+}
+
+/// How a range is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapFlags {
+    /// L2 may keep lines (`MAP_BUFFER_EX` flag 4); otherwise every access goes to memory.
+    pub cacheable: bool,
+    /// Rights.
+    pub access: MapAccess,
+    /// Page-table entries exist but are not valid (flag 0x20).
+    pub unmapped_pte: bool,
+}
+
+impl Default for MapFlags {
+    /// What flags of 0 give.
+    fn default() -> Self {
+        Self { cacheable: false, access: MapAccess::ReadWrite, unmapped_pte: false }
+    }
+}
+
+/// What an access does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It reads.
+    Read,
+    /// It writes.
+    Write,
+    /// It reads and writes at once.
+    Atomic,
+}
+
+/// Fault types, as the MMU numbers them (`hal/mm/mmu_fault` of nvgpu r36.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum MmuFaultKind {
+    /// Nothing near the address is mapped.
+    InvalidPde = 0,
+    /// The page is not mapped.
+    InvalidPte = 2,
+    /// The address is beyond what the unit can name.
+    LimitViolation = 3,
+    /// A write through a read-only mapping.
+    WriteToReadOnly = 6,
+}
+
+/// A failed translation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind:?} at GPU address {va:#x} ({access:?})")]
+pub struct MmuFault {
+    /// The first address that failed.
+    pub va: u64,
+    /// What was tried.
+    pub access: Access,
+    /// Why it failed.
+    pub kind: MmuFaultKind,
+}
+
+/// A part of a translated range that lies in one buffer.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The buffer.
+    pub buffer: Arc<DmaBuf>,
+    /// Where in it.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Whether L2 may keep it.
+    pub cacheable: bool,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    end: u64,
+    buffer: Arc<DmaBuf>,
+    /// Offset in the buffer of the mapping's first byte.
+    offset: u64,
+    flags: MapFlags,
+}
+
+/// The translations of one address space.
+#[derive(Debug, Default)]
+pub struct Mmu {
+    mappings: RwLock<BTreeMap<u64, Mapping>>,
+}
+
+/// Why a range cannot be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// Addresses, offsets and lengths are in pages.
+    #[error("{what} {value:#x} is no multiple of 4096")]
+    Misaligned {
+        /// What is misaligned.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// The range leaves the buffer.
+    #[error("{bytes:#x} bytes at offset {offset:#x} leave a buffer of {size:#x} bytes")]
+    OutsideBuffer {
+        /// Where it begins in the buffer.
+        offset: u64,
+        /// Its length.
+        bytes: u64,
+        /// The buffer's length.
+        size: u64,
+    },
+    /// A part of the range is mapped already, or the range leaves the page tables.
+    #[error("GPU addresses {va:#x} and {bytes:#x} bytes on are not free")]
+    NotFree {
+        /// The first address.
+        va: u64,
+        /// The length.
+        bytes: u64,
+    },
+}
+
+/// The page tables' reach: 49 bits.
+const REACH: u64 = 1 << 49;
+/// What one page directory entry covers.
+const PDE_COVERAGE: u64 = 1 << 21;
+
+impl Mmu {
+    /// An address space with nothing mapped.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Maps `bytes` of `buffer` from `offset` on at `va`.
+    ///
+    /// # Errors
+    /// [`MapError`]; the driver has checked the same before, with errnos.
+    pub fn map(
+        &self,
+        va: u64,
+        buffer: Arc<DmaBuf>,
+        offset: u64,
+        bytes: u64,
+        flags: MapFlags,
+    ) -> Result<(), MapError> {
+        for (what, value) in [("address", va), ("offset", offset), ("length", bytes)] {
+            if !value.is_multiple_of(PAGE) {
+                return Err(MapError::Misaligned { what, value });
+            }
+        }
+        let size = buffer.bytes();
+        if bytes == 0 || offset.checked_add(bytes).is_none_or(|end| end > size) {
+            return Err(MapError::OutsideBuffer { offset, bytes, size });
+        }
+        let end = va.checked_add(bytes).filter(|end| *end <= REACH);
+        let end = end.ok_or(MapError::NotFree { va, bytes })?;
+        let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
+        if overlapping(&mappings, va, end).next().is_some() {
+            return Err(MapError::NotFree { va, bytes });
+        }
+        mappings.insert(va, Mapping { end, buffer, offset, flags });
+        Ok(())
+    }
+
+    /// Drops every translation within `bytes` from `va` on, cutting mappings that reach further.
+    pub fn unmap(&self, va: u64, bytes: u64) {
+        let end = va.saturating_add(bytes);
+        let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
+        let starts: Vec<u64> = overlapping(&mappings, va, end).map(|(start, _)| start).collect();
+        for start in starts {
+            let Some(Mapping { end: old_end, buffer, offset, flags }) = mappings.remove(&start)
+            else {
+                continue;
+            };
+            if old_end > end {
+                let offset = offset + (end - start);
+                let buffer = Arc::clone(&buffer);
+                mappings.insert(end, Mapping { end: old_end, buffer, offset, flags });
+            }
+            if start < va {
+                mappings.insert(start, Mapping { end: va, buffer, offset, flags });
+            }
+        }
+    }
+
+    /// The memory behind `bytes` from `va` on, in pieces of one buffer each.
+    ///
+    /// # Errors
+    /// [`MmuFault`] at the first address that cannot be reached so.
+    pub fn resolve(&self, va: u64, bytes: u64, access: Access) -> Result<Vec<Piece>, MmuFault> {
+        let mut pieces = Vec::with_capacity(1);
+        self.visit(va, bytes, access, |piece| pieces.push(piece))?;
+        Ok(pieces)
+    }
+
+    /// Calls `each` for every piece of `bytes` from `va` on.
+    fn visit(
+        &self,
+        va: u64,
+        bytes: u64,
+        access: Access,
+        mut each: impl FnMut(Piece),
+    ) -> Result<(), MmuFault> {
+        let limit = MmuFault { va, access, kind: MmuFaultKind::LimitViolation };
+        let end = va.checked_add(bytes).filter(|end| *end <= REACH).ok_or(limit)?;
+        let mappings = self.mappings.read().unwrap_or_else(PoisonError::into_inner);
+        let mut at = va;
+        while at < end {
+            let found = mappings.range(..=at).next_back().filter(|(_, found)| at < found.end);
+            let Some((start, mapping)) = found else {
+                let granule = at / PDE_COVERAGE * PDE_COVERAGE;
+                let near = overlapping(&mappings, granule, granule + PDE_COVERAGE).next();
+                let kind = if near.is_some() {
+                    MmuFaultKind::InvalidPte
+                } else {
+                    MmuFaultKind::InvalidPde
+                };
+                return Err(MmuFault { va: at, access, kind });
+            };
+            if mapping.flags.unmapped_pte {
+                return Err(MmuFault { va: at, access, kind: MmuFaultKind::InvalidPte });
+            }
+            if access != Access::Read && mapping.flags.access == MapAccess::ReadOnly {
+                return Err(MmuFault { va: at, access, kind: MmuFaultKind::WriteToReadOnly });
+            }
+            let until = end.min(mapping.end);
+            each(Piece {
+                buffer: Arc::clone(&mapping.buffer),
+                offset: mapping.offset + (at - start),
+                bytes: until - at,
+                cacheable: mapping.flags.cacheable,
+            });
+            at = until;
+        }
+        Ok(())
+    }
+
+    /// The first mapped address within `bytes` from `va` on.
+    #[must_use]
+    pub fn first_mapped(&self, va: u64, bytes: u64) -> Option<u64> {
+        let mappings = self.mappings.read().unwrap_or_else(PoisonError::into_inner);
+        let first = overlapping(&mappings, va, va.saturating_add(bytes)).map(|(start, _)| start);
+        first.min().map(|start| start.max(va))
+    }
+}
+
+/// Mappings that share an address with `start..end`, by falling address.
+fn overlapping(
+    mappings: &BTreeMap<u64, Mapping>,
+    start: u64,
+    end: u64,
+) -> impl Iterator<Item = (u64, &Mapping)> {
+    let found = mappings.range(..end.max(start)).rev().map(|(va, mapping)| (*va, mapping));
+    // Mappings do not overlap each other, so none before the first that ends earlier reaches here.
+    found.take_while(move |(_, mapping)| mapping.end > start)
+}

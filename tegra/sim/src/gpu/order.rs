@@ -1,0 +1,285 @@
+//! Which accesses are ordered: happens-before between channels, and between work of one channel
+//! that may overlap.
+//!
+//! Channels order each other by semaphores alone: a release publishes what the channel has done, an
+//! acquire takes it over. The CPU may have looked at every semaphore that was released before it
+//! rang a doorbell, so that much is ordered before what the doorbell starts. The host unit's own
+//! accesses to semaphores are what orders, and are not recorded.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::mmu::Piece;
+
+/// By channel: the last epoch that has been seen.
+type Seen = BTreeMap<u16, u64>;
+
+/// Most readers remembered of a range.
+const READERS: usize = 8;
+
+/// Who made an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    channel: u16,
+    /// Counts the channel's releases.
+    epoch: u64,
+    /// Running number of the work within its channel.
+    serial: u64,
+    /// Launches that start each other have one in common.
+    chain: u64,
+    /// Done by the front end itself, so before everything later.
+    in_order: bool,
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "channel {}", self.channel)
+    }
+}
+
+/// Work and what is ordered before it.
+#[derive(Clone, Debug)]
+pub(crate) struct Agent {
+    pub(crate) stamp: Stamp,
+    /// Work of its own channel up to this serial is done.
+    after: u64,
+    /// What of other channels is done.
+    seen: Arc<Seen>,
+}
+
+impl Agent {
+    /// Work started by the completion of this.
+    pub(crate) fn follower(&self, serial: u64, joins: bool) -> Self {
+        let stamp = Stamp { serial, ..self.stamp };
+        // With several parents everything earlier counts as done: only one chain can be kept.
+        let after = if joins { serial.saturating_sub(1) } else { self.after };
+        Self { stamp, after, seen: Arc::clone(&self.seen) }
+    }
+
+    fn is_after(&self, other: &Stamp) -> bool {
+        if other.channel != self.stamp.channel {
+            return self.seen.get(&other.channel).is_some_and(|epoch| *epoch >= other.epoch);
+        }
+        other.serial == self.stamp.serial
+            || other.in_order
+            || other.serial <= self.after
+            || other.chain == self.stamp.chain
+    }
+}
+
+/// What work is like, for the order within its channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Done at once, by the front end.
+    Immediate,
+    /// Waits for the work before it.
+    Serial,
+    /// May overlap the work before it.
+    Overlapping,
+}
+
+#[derive(Debug, Default)]
+struct Strand {
+    epoch: u64,
+    serial: u64,
+    /// Everything up to this serial is done.
+    drained: u64,
+    /// Bound of the last work, which overlapping work shares.
+    after: u64,
+    seen: Arc<Seen>,
+}
+
+#[derive(Clone, Debug)]
+struct Range {
+    end: u64,
+    writer: Option<Stamp>,
+    readers: Vec<Stamp>,
+}
+
+/// The order of all channels.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    strands: BTreeMap<u16, Strand>,
+    /// By buffer and offset: what an acquire of the semaphore there takes over.
+    released: HashMap<(u64, u64), Seen>,
+    /// Releases in order, with what they publish; those that the CPU is known to have seen are
+    /// gone from the front and joined in `cpu`.
+    log: VecDeque<Seen>,
+    /// Releases so far, for whoever rings a doorbell.
+    count: Arc<AtomicU64>,
+    cpu: Seen,
+    /// By buffer and offset: who touched the range last.
+    ranges: HashMap<u64, BTreeMap<u64, Range>>,
+}
+
+fn join(into: &mut Seen, other: &Seen) {
+    for (channel, epoch) in other {
+        let seen = into.entry(*channel).or_default();
+        *seen = (*seen).max(*epoch);
+    }
+}
+
+impl Order {
+    /// A channel begins.
+    pub(crate) fn open(&mut self, channel: u16) {
+        // A later channel of this number is ordered after the earlier one, which was closed.
+        let strand = self.strands.entry(channel).or_default();
+        strand.epoch += 1;
+        strand.drained = strand.serial;
+    }
+
+    /// Releases so far: what a doorbell's ring remembers.
+    pub(crate) fn count(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.count)
+    }
+
+    /// A doorbell was rung when `count` releases were done.
+    pub(crate) fn rung(&mut self, channel: u16, count: u64) {
+        let all = self.count.load(Ordering::Acquire);
+        let known = all - self.log.len() as u64;
+        for _ in known..count.min(all) {
+            if let Some(seen) = self.log.pop_front() {
+                join(&mut self.cpu, &seen);
+            }
+        }
+        if let Some(strand) = self.strands.get_mut(&channel) {
+            join(Arc::make_mut(&mut strand.seen), &self.cpu);
+        }
+    }
+
+    /// Work is given to an engine, or done by the front end.
+    pub(crate) fn issue(&mut self, channel: u16, kind: Kind) -> Agent {
+        let strand = self.strands.entry(channel).or_default();
+        strand.serial += 1;
+        let serial = strand.serial;
+        strand.after = match kind {
+            Kind::Immediate => strand.after,
+            Kind::Serial => serial - 1,
+            Kind::Overlapping => strand.after.max(strand.drained),
+        };
+        let after = if kind == Kind::Immediate { strand.drained } else { strand.after };
+        let in_order = kind == Kind::Immediate;
+        let stamp = Stamp { channel, epoch: strand.epoch, serial, chain: serial, in_order };
+        Agent { stamp, after, seen: Arc::clone(&strand.seen) }
+    }
+
+    /// Work that releases is issued: what comes later is not published by it.
+    pub(crate) fn next_epoch(&mut self, channel: u16) {
+        self.strands.entry(channel).or_default().epoch += 1;
+    }
+
+    /// A serial for work that completion starts.
+    pub(crate) fn next_serial(&mut self, channel: u16) -> u64 {
+        let strand = self.strands.entry(channel).or_default();
+        strand.serial += 1;
+        strand.serial
+    }
+
+    /// Nothing of the channel is under way.
+    pub(crate) fn drained(&mut self, channel: u16) {
+        let strand = self.strands.entry(channel).or_default();
+        strand.drained = strand.serial;
+    }
+
+    /// A semaphore is about to be written: whoever sees it must find the release counted.
+    pub(crate) fn release(&mut self, agent: &Agent, piece: &Piece) {
+        let mut seen = (*agent.seen).clone();
+        let own = seen.entry(agent.stamp.channel).or_default();
+        *own = (*own).max(agent.stamp.epoch);
+        join(self.released.entry((piece.buffer.inode(), piece.offset)).or_default(), &seen);
+        self.log.push_back(seen);
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A wait for a semaphore was over.
+    pub(crate) fn acquire(&mut self, channel: u16, piece: &Piece) {
+        let Some(seen) = self.released.get(&(piece.buffer.inode(), piece.offset)) else { return };
+        let strand = self.strands.entry(channel).or_default();
+        join(Arc::make_mut(&mut strand.seen), seen);
+    }
+
+    /// Nothing is under way, and every doorbell yet to come is rung after all that was released:
+    /// that much needs no memory.
+    pub(crate) fn settle(&mut self) {
+        let mut all = self.cpu.clone();
+        self.log.iter().for_each(|seen| join(&mut all, seen));
+        let known = |stamp: &Stamp| all.get(&stamp.channel).is_some_and(|e| *e >= stamp.epoch);
+        self.ranges.retain(|_, ranges| {
+            ranges.retain(|_, range| {
+                range.readers.retain(|stamp| !known(stamp));
+                range.writer = range.writer.filter(|stamp| !known(stamp));
+                range.writer.is_some() || !range.readers.is_empty()
+            });
+            !ranges.is_empty()
+        });
+        self.released.clear();
+        for strand in self.strands.values_mut() {
+            join(Arc::make_mut(&mut strand.seen), &all);
+        }
+        self.cpu = all;
+        self.log.clear();
+    }
+
+    /// Work reads a range; gives a writer that is not ordered before.
+    pub(crate) fn read(&mut self, agent: &Agent, piece: &Piece) -> Option<Stamp> {
+        self.touch(agent, piece, false)
+    }
+
+    /// Work writes a range; gives a toucher that is not ordered before.
+    pub(crate) fn write(&mut self, agent: &Agent, piece: &Piece) -> Option<Stamp> {
+        self.touch(agent, piece, true)
+    }
+
+    fn touch(&mut self, agent: &Agent, piece: &Piece, write: bool) -> Option<Stamp> {
+        let ranges = self.ranges.entry(piece.buffer.inode()).or_default();
+        let (start, end) = (piece.offset, piece.offset + piece.bytes);
+        if start == end {
+            return None;
+        }
+        split(ranges, start);
+        split(ranges, end);
+        let mut found = None;
+        let mut at = start;
+        let mut gaps = Vec::new();
+        for (from, range) in ranges.range_mut(start..end) {
+            if *from > at {
+                gaps.push((at, *from));
+            }
+            at = range.end;
+            let writer = range.writer.filter(|stamp| !agent.is_after(stamp));
+            found = found.or(writer);
+            if write {
+                let reader = range.readers.iter().find(|stamp| !agent.is_after(stamp));
+                found = found.or(reader.copied());
+                range.writer = Some(agent.stamp);
+                range.readers.clear();
+            } else if !range.readers.contains(&agent.stamp) {
+                range.readers.retain(|stamp| !agent.is_after(stamp));
+                if range.readers.len() < READERS {
+                    range.readers.push(agent.stamp);
+                }
+            }
+        }
+        if at < end {
+            gaps.push((at, end));
+        }
+        for (from, end) in gaps {
+            let (writer, readers) =
+                if write { (Some(agent.stamp), Vec::new()) } else { (None, vec![agent.stamp]) };
+            ranges.insert(from, Range { end, writer, readers });
+        }
+        found
+    }
+}
+
+/// Makes a range that reaches over `at` end there.
+fn split(ranges: &mut BTreeMap<u64, Range>, at: u64) {
+    let Some((_, range)) = ranges.range_mut(..at).next_back() else { return };
+    if range.end > at {
+        let behind = range.clone();
+        range.end = at;
+        ranges.insert(at, behind);
+    }
+}

@@ -1,0 +1,438 @@
+//! QMDs: what a launch says, and what the scheduler of compute work (SKED) refuses.
+//!
+//! Decoding and checks only; when a launch runs is [`super::schedule`]'s business. The checks and
+//! their bits are those of `NV_PGRAPH_PRI_SKED_HWW_ESR` in GA100's manual; limits that it does not
+//! state are those of compute capability 8.7.
+
+use super::compute::ComputeState;
+use super::semaphore::{Reduction, Width, Write};
+use crate::class::qmd as fields;
+
+/// Constant banks of a launch.
+pub const BANKS: usize = 8;
+/// Bytes of a QMD.
+pub(crate) const BYTES: usize = 4 * fields::WORDS;
+
+/// Bytes of each window that the hardware decodes: a thread's local addresses have 24 bits.
+pub const WINDOW: u64 = 1 << 24;
+
+/// A constant bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bank {
+    /// Where it lies.
+    pub address: u64,
+    /// Bytes, a multiple of 16: accesses beyond are refused.
+    pub bytes: u32,
+    /// Whether the launch drops what is cached of it.
+    pub invalidate: bool,
+}
+
+/// A launch, decoded and found valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The channel.
+    pub channel: u16,
+    /// Address of its QMD.
+    pub qmd: u64,
+    /// The QMD itself.
+    pub words: [u32; fields::WORDS],
+    /// Address of the first instruction.
+    pub program: u64,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Barriers of a block.
+    pub barriers: u32,
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Shared memory of a block in bytes, with what the system keeps.
+    pub shared_bytes: u32,
+    /// Local memory of a thread in bytes, growing up from 0.
+    pub local_low: u32,
+    /// Local memory of a thread in bytes, hanging down from 2^24.
+    pub local_high: u32,
+    /// Constant banks.
+    pub constants: [Option<Bank>; BANKS],
+    /// Where shared memory appears in the generic address space, [`WINDOW`] bytes.
+    pub shared_window: u64,
+    /// Where local memory appears in the generic address space, [`WINDOW`] bytes.
+    pub local_window: u64,
+    /// Where local memory is kept.
+    pub local_memory: LocalMemory,
+    /// Chance for the engine: order of warps and blocks.
+    pub seed: u64,
+}
+
+/// The backing store of local memory, as the channel was told of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LocalMemory {
+    /// Where it lies.
+    pub base: u64,
+    /// Bytes of each TPC's share.
+    pub bytes_per_tpc: u64,
+    /// SMs that may use it.
+    pub max_sms: u32,
+}
+
+/// What completion does to another QMD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dependent {
+    pub(crate) qmd: u64,
+    pub(crate) action: DependentAction,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DependentAction {
+    Schedule,
+    DecrementDependence,
+    /// An action of queue QMDs.
+    Queue,
+}
+
+/// A check that failed, by its bit in the exception register.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SkedError {
+    pub(crate) bit: u32,
+    pub(crate) message: String,
+}
+
+/// Bits of the exception register that are raised here.
+pub(crate) mod esr {
+    pub(crate) const CONSTANT_BUFFER_SIZE: u32 = 7;
+    pub(crate) const DEPENDENCE_COUNTER_UNDERFLOW: u32 = 8;
+    pub(crate) const LOCAL_MEMORY_LOW_SIZE: u32 = 9;
+    pub(crate) const LOCAL_MEMORY_HIGH_SIZE: u32 = 10;
+    pub(crate) const LOCAL_MEMORY_TOTAL_SIZE: u32 = 12;
+    pub(crate) const REGISTER_COUNT: u32 = 13;
+    pub(crate) const OUTER_PUT: u32 = 14;
+    pub(crate) const INNER_PUT: u32 = 15;
+    pub(crate) const INNER_GET: u32 = 16;
+    pub(crate) const OUTER_GET: u32 = 17;
+    pub(crate) const TOTAL_THREADS: u32 = 18;
+    pub(crate) const PROGRAM_OFFSET: u32 = 20;
+    pub(crate) const SHARED_MEMORY_SIZE: u32 = 21;
+    pub(crate) const THREAD_DIMENSION_ZERO: u32 = 23;
+    pub(crate) const MEMORY_WINDOW_OVERLAP: u32 = 24;
+    pub(crate) const L1_CONFIG_TOO_SMALL: u32 = 25;
+    pub(crate) const CTA_REGISTER_CONSUMPTION: u32 = 26;
+    pub(crate) const INVALIDATE_ACTIVE_QMD: u32 = 29;
+}
+
+const THREADS: u32 = 1024;
+const BLOCK: [u32; 3] = [1024, 1024, 64];
+const GRID: [u32; 3] = [i32::MAX as u32, 0xffff, 0xffff];
+const REGISTERS: u32 = 255;
+const REGISTER_FILE: u32 = 1 << 16;
+const WARP: u32 = 32;
+const WARPS_PER_TPC: u64 = 96;
+const BANK_BYTES: u32 = 64 << 10;
+/// Unit in which L1 is split; a code is the size in these, and one.
+const CARVE_OUT: u32 = 4096;
+/// The largest split: 164 KiB on an SM of compute capability 8.7.
+const LARGEST_CODE: u32 = 0x2a;
+const CODE_ALIGNMENT: u64 = 128;
+const SHARED_GRANULE: u32 = 128;
+const LOCAL_GRANULE: u32 = 16;
+
+/// A QMD as it lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Qmd(pub(crate) [u32; fields::WORDS]);
+
+impl Qmd {
+    pub(crate) fn from_bytes(bytes: &[u8; BYTES]) -> Self {
+        let mut words = [0; fields::WORDS];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        Self(words)
+    }
+
+    fn get(&self, bits: fields::Bits) -> u32 {
+        bits.get(&self.0)
+    }
+
+    fn is_set(&self, bits: fields::Bits) -> bool {
+        bits.is_set(&self.0)
+    }
+
+    fn address(&self, upper: fields::Bits, lower: fields::Bits) -> u64 {
+        u64::from(self.get(upper)) << 32 | u64::from(self.get(lower))
+    }
+
+    /// Whether it is a queue, which the simulator does not do.
+    pub(crate) fn is_queue(&self) -> bool {
+        self.is_set(fields::IS_QUEUE)
+    }
+
+    pub(crate) fn dependence_counter(&self) -> u32 {
+        self.get(fields::DEPENDENCE_COUNTER)
+    }
+
+    pub(crate) fn version(&self) -> (u32, u32) {
+        (self.get(fields::QMD_MAJOR_VERSION), self.get(fields::QMD_VERSION))
+    }
+
+    pub(crate) fn invalidates_constants(&self) -> bool {
+        self.is_set(fields::INVALIDATE_SHADER_CONSTANT_CACHE)
+    }
+
+    pub(crate) fn invalidates_instructions(&self) -> bool {
+        self.is_set(fields::INVALIDATE_INSTRUCTION_CACHE)
+    }
+
+    pub(crate) fn invalidates_data(&self) -> bool {
+        self.is_set(fields::INVALIDATE_SHADER_DATA_CACHE)
+    }
+
+    /// The first dependent; `Err` when the second is enabled, whose pointer nobody knows.
+    pub(crate) fn dependent(&self) -> Result<Option<Dependent>, &'static str> {
+        if self.is_set(fields::DEPENDENT_QMD1_ENABLE) {
+            return Err("DEPENDENT_QMD1: its pointer has no field in this version");
+        }
+        if !self.is_set(fields::DEPENDENT_QMD0_ENABLE) {
+            return Ok(None);
+        }
+        let action = match self.get(fields::DEPENDENT_QMD0_ACTION) {
+            1 | 3 => DependentAction::Schedule,
+            4 => DependentAction::DecrementDependence,
+            _ => DependentAction::Queue,
+        };
+        let qmd = u64::from(self.get(fields::DEPENDENT_QMD0_POINTER)) << 8;
+        Ok(Some(Dependent { qmd, action }))
+    }
+
+    /// Constant banks that are bound.
+    pub(crate) fn constants(&self) -> [Option<Bank>; BANKS] {
+        std::array::from_fn(|bank| {
+            let bank = bank as u32;
+            let valid = self.is_set(fields::CONSTANT_BUFFER_VALID.at(bank, 1));
+            valid.then(|| Bank {
+                address: self.address(
+                    fields::CONSTANT_BUFFER_ADDR_UPPER.at(bank, 64),
+                    fields::CONSTANT_BUFFER_ADDR_LOWER.at(bank, 64),
+                ),
+                bytes: self.get(fields::CONSTANT_BUFFER_SIZE_SHIFTED4.at(bank, 64)) << 4,
+                invalidate: self.is_set(fields::CONSTANT_BUFFER_INVALIDATE.at(bank, 64)),
+            })
+        })
+    }
+
+    pub(crate) fn program(&self) -> u64 {
+        self.address(fields::PROGRAM_ADDRESS_UPPER, fields::PROGRAM_ADDRESS_LOWER)
+    }
+
+    /// Code that is prefetched: address and bytes.
+    pub(crate) fn prefetch(&self) -> (u64, u64) {
+        let upper = u64::from(self.get(fields::PROGRAM_PREFETCH_ADDR_UPPER_SHIFTED));
+        let lower = u64::from(self.get(fields::PROGRAM_PREFETCH_ADDR_LOWER_SHIFTED));
+        let bytes = u64::from(self.get(fields::PROGRAM_PREFETCH_SIZE)) << 8;
+        ((upper << 32 | lower) << 8, bytes)
+    }
+
+    /// A field that hardware reserves for itself and that is not zero.
+    pub(crate) fn reserved(&self) -> Option<&'static str> {
+        let mut known = [0u32; fields::WORDS];
+        for entry in fields::FIELDS {
+            let name = entry.field.name;
+            for index in 0..entry.count {
+                let (high, low) =
+                    (entry.field.high + index * entry.step, entry.field.low + index * entry.step);
+                let bits = fields::Bits::new(high, low);
+                if (name.contains("RESERVED") || name.starts_with("HW_ONLY")) && self.is_set(bits) {
+                    return Some(name);
+                }
+                known[(low / 32) as usize] |= bits.mask();
+            }
+        }
+        let gap = self.0.iter().zip(known).any(|(word, known)| word & !known != 0);
+        gap.then_some("bits that no field covers")
+    }
+
+    /// The releases that completion does; `Err` for one that SKED has no form for.
+    pub(crate) fn releases(&self) -> Result<Vec<Write>, String> {
+        let slots = [
+            [
+                fields::RELEASE0_ENABLE,
+                fields::RELEASE0_ADDRESS_UPPER,
+                fields::RELEASE0_ADDRESS_LOWER,
+                fields::RELEASE0_PAYLOAD_UPPER,
+                fields::RELEASE0_PAYLOAD_LOWER,
+                fields::RELEASE0_PAYLOAD64B,
+                fields::RELEASE0_STRUCTURE_SIZE,
+                fields::RELEASE0_REDUCTION_ENABLE,
+                fields::RELEASE0_REDUCTION_OP,
+                fields::RELEASE0_REDUCTION_FORMAT,
+            ],
+            [
+                fields::RELEASE1_ENABLE,
+                fields::RELEASE1_ADDRESS_UPPER,
+                fields::RELEASE1_ADDRESS_LOWER,
+                fields::RELEASE1_PAYLOAD_UPPER,
+                fields::RELEASE1_PAYLOAD_LOWER,
+                fields::RELEASE1_PAYLOAD64B,
+                fields::RELEASE1_STRUCTURE_SIZE,
+                fields::RELEASE1_REDUCTION_ENABLE,
+                fields::RELEASE1_REDUCTION_OP,
+                fields::RELEASE1_REDUCTION_FORMAT,
+            ],
+            [
+                fields::RELEASE2_ENABLE,
+                fields::RELEASE2_ADDRESS_UPPER,
+                fields::RELEASE2_ADDRESS_LOWER,
+                fields::RELEASE2_PAYLOAD_UPPER,
+                fields::RELEASE2_PAYLOAD_LOWER,
+                fields::RELEASE2_PAYLOAD64B,
+                fields::RELEASE2_STRUCTURE_SIZE,
+                fields::RELEASE2_REDUCTION_ENABLE,
+                fields::RELEASE2_REDUCTION_OP,
+                fields::RELEASE2_REDUCTION_FORMAT,
+            ],
+        ];
+        let mut releases = Vec::new();
+        for slot in slots {
+            let [enable, upper, lower, high, low, long, structure, reduce, op, format] = slot;
+            if !self.is_set(enable) {
+                continue;
+            }
+            let width = if self.is_set(long) { Width::Long } else { Width::Word };
+            let timestamp = match (self.get(structure), width) {
+                (0, _) => true,
+                (1, Width::Word) | (2, Width::Long) => false,
+                (size, _) => return Err(format!("structure size {size} with {width:?} payload")),
+            };
+            let reduction = if self.is_set(reduce) {
+                let unsigned = self.get(format) == 0;
+                Some(Reduction::of_engine(self.get(op), unsigned))
+            } else {
+                None
+            };
+            releases.push(Write {
+                address: self.address(upper, lower),
+                payload: self.address(high, low),
+                width,
+                timestamp,
+                reduction,
+            });
+        }
+        Ok(releases)
+    }
+
+    /// Decodes the launch after SKED's checks.
+    pub(crate) fn launch(
+        &self,
+        channel: u16,
+        qmd: u64,
+        state: &ComputeState,
+        seed: u64,
+    ) -> Result<Launch, SkedError> {
+        let fail = |bit, message: String| Err(SkedError { bit, message });
+        let launch = Launch {
+            channel,
+            qmd,
+            words: self.0,
+            program: self.program(),
+            registers: self.get(fields::REGISTER_COUNT_V),
+            barriers: self.get(fields::BARRIER_COUNT),
+            grid: [
+                self.get(fields::CTA_RASTER_WIDTH),
+                self.get(fields::CTA_RASTER_HEIGHT),
+                self.get(fields::CTA_RASTER_DEPTH),
+            ],
+            block: [
+                self.get(fields::CTA_THREAD_DIMENSION0),
+                self.get(fields::CTA_THREAD_DIMENSION1),
+                self.get(fields::CTA_THREAD_DIMENSION2),
+            ],
+            shared_bytes: self.get(fields::SHARED_MEMORY_SIZE),
+            local_low: self.get(fields::SHADER_LOCAL_MEMORY_LOW_SIZE),
+            local_high: self.get(fields::SHADER_LOCAL_MEMORY_HIGH_SIZE),
+            constants: self.constants(),
+            shared_window: state.shared_window,
+            local_window: state.local_window,
+            local_memory: state.local_memory,
+            seed,
+        };
+        let Launch { grid, block, registers, shared_bytes, .. } = launch;
+        let (shared, local) = (launch.shared_window, launch.local_window);
+        if shared.abs_diff(local) < WINDOW {
+            let message = format!("windows overlap: local {local:#x}, shared {shared:#x}");
+            return fail(esr::MEMORY_WINDOW_OVERLAP, message);
+        }
+        let positions = [
+            (fields::OUTER_PUT, esr::OUTER_PUT, "OUTER_PUT"),
+            (fields::INNER_PUT, esr::INNER_PUT, "INNER_PUT"),
+            (fields::INNER_GET, esr::INNER_GET, "INNER_GET"),
+            (fields::OUTER_GET, esr::OUTER_GET, "OUTER_GET"),
+        ];
+        if let Some((_, bit, name)) = positions.into_iter().find(|(field, ..)| self.is_set(*field))
+        {
+            return fail(bit, format!("{name} is set, and this is no queue"));
+        }
+        if grid.contains(&0) || block.contains(&0) {
+            let message = format!("a dimension is zero: grid {grid:?}, block {block:?}");
+            return fail(esr::THREAD_DIMENSION_ZERO, message);
+        }
+        let threads = block.iter().fold(1u32, |product, n| product.saturating_mul(*n));
+        let within = |sizes: [u32; 3], limits: [u32; 3]| {
+            sizes.into_iter().zip(limits).all(|(size, limit)| size <= limit)
+        };
+        if threads > THREADS || !within(block, BLOCK) || !within(grid, GRID) {
+            let message = format!("too many threads: grid {grid:?}, block {block:?}");
+            return fail(esr::TOTAL_THREADS, message);
+        }
+        if !launch.program.is_multiple_of(CODE_ALIGNMENT) {
+            let message = format!("program at {:#x}: no multiple of 128", launch.program);
+            return fail(esr::PROGRAM_OFFSET, message);
+        }
+        if !(1..=REGISTERS).contains(&registers) {
+            return fail(esr::REGISTER_COUNT, format!("{registers} registers a thread"));
+        }
+        // Warps take registers in granules of 256, and alike on four partitions.
+        let warps = threads.div_ceil(WARP).next_multiple_of(4);
+        let wanted = warps * (registers * WARP).next_multiple_of(256);
+        if wanted > REGISTER_FILE {
+            let message = format!("{threads} threads of {registers} registers need {wanted}");
+            return fail(esr::CTA_REGISTER_CONSUMPTION, message);
+        }
+        if !shared_bytes.is_multiple_of(SHARED_GRANULE)
+            || shared_bytes > (LARGEST_CODE - 1) * CARVE_OUT
+        {
+            let message = format!("{shared_bytes} bytes of shared memory");
+            return fail(esr::SHARED_MEMORY_SIZE, message);
+        }
+        let least = self.get(fields::MIN_SM_CONFIG_SHARED_MEM_SIZE);
+        let target = self.get(fields::TARGET_SM_CONFIG_SHARED_MEM_SIZE);
+        let most = self.get(fields::MAX_SM_CONFIG_SHARED_MEM_SIZE);
+        let room = |code: u32| code.saturating_sub(1) * CARVE_OUT;
+        if least > target || target > most || most > LARGEST_CODE || room(least) < shared_bytes {
+            let message = format!(
+                "{shared_bytes} bytes of shared memory with splits {least:#x}, {target:#x}, {most:#x}"
+            );
+            return fail(esr::L1_CONFIG_TOO_SMALL, message);
+        }
+        let local = [
+            (launch.local_low, esr::LOCAL_MEMORY_LOW_SIZE),
+            (launch.local_high, esr::LOCAL_MEMORY_HIGH_SIZE),
+        ];
+        if let Some((bytes, bit)) =
+            local.into_iter().find(|(bytes, _)| !bytes.is_multiple_of(LOCAL_GRANULE))
+        {
+            return fail(bit, format!("{bytes} bytes of local memory a thread"));
+        }
+        let per_thread = u64::from(launch.local_low) + u64::from(launch.local_high);
+        let per_tpc = (per_thread * u64::from(WARP)).next_multiple_of(0x200) * WARPS_PER_TPC;
+        let held = state.local_memory.bytes_per_tpc;
+        if per_thread > WINDOW || per_tpc > held {
+            let message = format!(
+                "{per_thread} bytes of local memory a thread need {per_tpc:#x} a TPC, of {held:#x}"
+            );
+            return fail(esr::LOCAL_MEMORY_TOTAL_SIZE, message);
+        }
+        if let Some(bank) = launch.constants.iter().flatten().find(|bank| bank.bytes > BANK_BYTES) {
+            let message = format!("a constant bank of {} bytes", bank.bytes);
+            return fail(esr::CONSTANT_BUFFER_SIZE, message);
+        }
+        Ok(launch)
+    }
+}

@@ -1,0 +1,378 @@
+//! Who goes next: one scheduler over all channels and all work, driven by the seed.
+//!
+//! Doorbells are taken one by one, each only when everything before it has come to rest, so that
+//! the host's timing decides nothing; with several channels some are held back for a while, so that
+//! later ones overtake them. Within what has been rung, the host unit's side of every channel and
+//! the work of its engines are interleaved at random, as far as no rule orders them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::access::{Core, Failure};
+use super::channel::{Channel, Task, Wait, Work, userd};
+use super::clock::{Clock, Random};
+use super::doorbell::{Doorbell, Rung};
+use super::order::Order;
+use super::shadow::Shadow;
+use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, GpuConfig, TsgId};
+use crate::finding::{Fault, Finding, Reporter, Rule, notifier};
+
+/// Most later doorbells that one may be held back for, and one.
+const HOLD: u64 = 3;
+/// Most methods that a channel does in a row.
+const BURST: u64 = 8;
+
+/// What came out of running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Run {
+    /// There is more to do.
+    Busy,
+    /// Only doorbells that are held back.
+    Holding,
+    /// Nothing can run.
+    Quiet {
+        /// Channels wait for semaphores.
+        waiting: bool,
+    },
+}
+
+/// Something to tell, once no lock is held.
+pub(crate) enum Notice {
+    Finding(Finding, Arc<dyn Reporter>),
+    Error(TsgId, Fault),
+    Interrupt,
+}
+
+struct Held {
+    channel: u16,
+    /// Later doorbells to wait for.
+    left: u64,
+    /// Releases that the CPU may have seen when it rang.
+    seen: u64,
+}
+
+/// Everything that the GPU's thread works on.
+pub(crate) struct Machine {
+    core: Core,
+    reporter: Arc<dyn Reporter>,
+    doorbell: Arc<Doorbell>,
+    next_tsg: u32,
+    /// Whether each is alive.
+    tsgs: BTreeMap<TsgId, bool>,
+    channels: BTreeMap<u16, Channel>,
+    held: Vec<Held>,
+    notices: Vec<Notice>,
+}
+
+/// Something that can be done now.
+#[derive(Clone, Copy)]
+enum Actor {
+    Host(u16),
+    Work(u16, usize),
+}
+
+impl Machine {
+    pub(crate) fn new(config: GpuConfig, clock: Arc<Clock>, doorbell: Arc<Doorbell>) -> Self {
+        let GpuConfig { seed, hold: _, patience: _, trace, reporter, injection } = config;
+        let core = Core {
+            clock,
+            random: Random::new(seed),
+            trace,
+            injection,
+            shadow: Shadow::default(),
+            order: Order::default(),
+            engine: None,
+            findings: Vec::new(),
+            interrupts: 0,
+        };
+        Self {
+            core,
+            reporter,
+            doorbell,
+            next_tsg: 0,
+            tsgs: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            held: Vec::new(),
+            notices: Vec::new(),
+        }
+    }
+
+    /// Counts releases.
+    pub(crate) fn releases(&self) -> Arc<AtomicU64> {
+        self.core.order.count()
+    }
+
+    pub(crate) fn open_tsg(&mut self) -> TsgId {
+        let id = TsgId(self.next_tsg);
+        self.next_tsg += 1;
+        self.tsgs.insert(id, true);
+        id
+    }
+
+    pub(crate) fn close_tsg(&mut self, tsg: TsgId) {
+        let of_tsg = self.channels.values().filter(|channel| channel.tsg == tsg);
+        let ids: Vec<u16> = of_tsg.map(|channel| channel.id).collect();
+        ids.into_iter().for_each(|id| self.close_channel(id));
+        self.tsgs.remove(&tsg);
+    }
+
+    pub(crate) fn open_channel(&mut self, setup: ChannelSetup) -> Result<(), ChannelError> {
+        let ChannelSetup { id, token, tsg, entries, .. } = setup;
+        let (ring, page) = (setup.ring.bytes(), setup.userd.bytes());
+        if !self.tsgs.get(&tsg).copied().unwrap_or_default() {
+            return Err(ChannelError::NoTsg { tsg });
+        }
+        if self.channels.values().any(|channel| channel.id == id || channel.token == token) {
+            return Err(ChannelError::InUse { id, token });
+        }
+        let fits = u64::from(entries) * 8 <= ring && page >= userd::BYTES;
+        if !entries.is_power_of_two() || !fits {
+            return Err(ChannelError::Sizes { entries, ring, userd: page });
+        }
+        self.core.order.open(id);
+        self.channels.insert(id, Channel::new(setup));
+        Ok(())
+    }
+
+    pub(crate) fn close_channel(&mut self, id: u16) {
+        let Some(mut channel) = self.channels.remove(&id) else { return };
+        let rung = !self.doorbell.is_empty() || self.held.iter().any(|held| held.channel == id);
+        self.held.retain(|held| held.channel != id);
+        channel.write_back();
+        let put = channel.userd.load_u32(userd::GP_PUT).unwrap_or(channel.put);
+        if channel.alive && !channel.stalled && !rung && put != channel.put {
+            let message = format!("GP_PUT is {put}, at the last doorbell it was {}", channel.put);
+            channel.find(&mut self.core, Rule::DoorbellMissing, message);
+        }
+        self.collect(&channel);
+    }
+
+    pub(crate) fn alloc_object(&mut self, id: u16, class: u32) {
+        if let Some(channel) = self.channels.get_mut(&id) {
+            channel.classes.push(class);
+        }
+    }
+
+    pub(crate) fn set_enabled(&mut self, id: u16, enabled: bool) {
+        if let Some(channel) = self.channels.get_mut(&id) {
+            channel.enabled = enabled;
+        }
+    }
+
+    pub(crate) fn preempt(&mut self, tsg: TsgId) {
+        self.channels
+            .values_mut()
+            .filter(|channel| channel.tsg == tsg)
+            .for_each(Channel::write_back);
+    }
+
+    pub(crate) fn force_reset(&mut self, tsg: TsgId) {
+        let first = self.channels.values().find(|channel| channel.tsg == tsg && channel.alive);
+        let Some(id) = first.map(|channel| channel.id) else { return };
+        let message = "force reset";
+        self.fail(id, Failure::new(Rule::ForceReset, notifier::RESET_REQUESTED, message));
+    }
+
+    pub(crate) fn set_compute_engine(&mut self, engine: Box<dyn ComputeEngine>) {
+        self.core.engine = Some(engine);
+    }
+
+    /// Channels that wait for semaphores.
+    pub(crate) fn blocked(&self) -> Vec<Blocked> {
+        let waiting = self.channels.values().filter(|channel| channel.alive);
+        waiting
+            .filter_map(|channel| match channel.wait {
+                Some(Wait::Semaphore(acquire)) => Some(Blocked {
+                    channel: channel.id,
+                    address: acquire.address,
+                    payload: acquire.payload,
+                }),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Everything has waited too long.
+    pub(crate) fn report_deadlock(&mut self) {
+        for Blocked { channel: id, address, payload } in self.blocked() {
+            let Some(channel) = self.channels.get(&id) else { continue };
+            let message = format!("it waits for semaphore {address:#x} to meet {payload:#x}");
+            channel.find(&mut self.core, Rule::Deadlock, message);
+            let listing = channel.listing();
+            self.collect_listed(&listing);
+        }
+    }
+
+    /// Makes every GP_GET visible.
+    pub(crate) fn write_back(&mut self) {
+        self.channels.values_mut().for_each(Channel::write_back);
+    }
+
+    pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Does up to `steps` things. `over` ends the time for which doorbells are held back.
+    pub(crate) fn run(&mut self, steps: usize, over: bool) -> Run {
+        for _ in 0..steps {
+            if let Some(actor) = self.choose() {
+                self.act(actor);
+            } else if self.take_doorbell() || self.accept_due() {
+                continue;
+            } else if self.held.is_empty() {
+                return self.rest();
+            } else if over {
+                self.held.iter_mut().for_each(|held| held.left = 0);
+            } else {
+                return Run::Holding;
+            }
+        }
+        Run::Busy
+    }
+
+    /// One of all things that can be done now.
+    fn choose(&mut self) -> Option<Actor> {
+        let mut chosen = None;
+        let mut count = 0;
+        let random = &mut self.core.random;
+        let mut consider = |actor| {
+            count += 1;
+            if random.one_in(count) {
+                chosen = Some(actor);
+            }
+        };
+        for channel in self.channels.values() {
+            if channel.is_runnable() {
+                consider(Actor::Host(channel.id));
+            }
+            for place in 0..channel.eligible() {
+                consider(Actor::Work(channel.id, place));
+            }
+        }
+        chosen
+    }
+
+    fn act(&mut self, actor: Actor) {
+        let (Actor::Host(id) | Actor::Work(id, _)) = actor;
+        let Some(channel) = self.channels.get_mut(&id) else { return };
+        let core = &mut self.core;
+        let result = match actor {
+            Actor::Host(_) => {
+                let mut left = 1 + core.random.below(BURST);
+                let mut result = Ok(());
+                while left > 0 && result.is_ok() && channel.is_runnable() {
+                    result = channel.advance(core);
+                    left -= 1;
+                }
+                result
+            }
+            Actor::Work(_, place) => match channel.work.remove(place) {
+                Some(work) => run_work(channel, core, work),
+                None => Ok(()),
+            },
+        };
+        if !core.findings.is_empty() || core.interrupts > 0 {
+            let listing = channel.listing();
+            self.collect_listed(&listing);
+        }
+        if let Err(failure) = result {
+            self.fail(id, failure);
+        }
+    }
+
+    /// Takes the next doorbell.
+    fn take_doorbell(&mut self) -> bool {
+        let Some(rung) = self.doorbell.next() else { return false };
+        let (channels, seen) = match rung {
+            Rung::Token { token, seen } => {
+                let found = self.channels.values().find(|channel| channel.token == token);
+                (found.map(|channel| channel.id).into_iter().collect(), seen)
+            }
+            Rung::Channels(channels) => (channels, self.core.order.count().load(Ordering::Acquire)),
+        };
+        for held in &mut self.held {
+            held.left = held.left.saturating_sub(1);
+        }
+        for channel in channels {
+            let several = self.channels.len() > 1;
+            let left = if several { self.core.random.below(HOLD) } else { 0 };
+            match self.held.iter_mut().find(|held| held.channel == channel) {
+                Some(held) => held.seen = held.seen.max(seen),
+                None => self.held.push(Held { channel, left, seen }),
+            }
+        }
+        true
+    }
+
+    /// Lets doorbells that need not be held any longer reach their channels.
+    fn accept_due(&mut self) -> bool {
+        let mut any = false;
+        while let Some(place) = self.held.iter().position(|held| held.left == 0) {
+            let Held { channel: id, seen, .. } = self.held.remove(place);
+            self.core.clock.advance(4);
+            self.core.order.rung(id, seen);
+            if let Some(channel) = self.channels.get_mut(&id).filter(|channel| channel.alive) {
+                channel.accept(&mut self.core);
+                let listing = channel.listing();
+                self.collect_listed(&listing);
+            }
+            any = true;
+        }
+        any
+    }
+
+    fn rest(&mut self) -> Run {
+        self.write_back();
+        if self.channels.values().all(Channel::is_settled) && self.doorbell.is_empty() {
+            self.core.shadow.settle();
+            self.core.order.settle();
+        }
+        Run::Quiet { waiting: !self.blocked().is_empty() }
+    }
+
+    /// A channel failed: its TSG is stopped for good.
+    fn fail(&mut self, id: u16, failure: Failure) {
+        let Some(channel) = self.channels.get(&id) else { return };
+        let (tsg, listing) = (channel.tsg, channel.listing());
+        let Failure { rule, code, message, sm } = failure;
+        let message = format!("{message}; error notifier set to {code} for ch {id}");
+        self.core.find(rule, Some(id), message);
+        if let Some(finding) = self.core.findings.last_mut() {
+            finding.listing.clone_from(&listing);
+            let fault = Fault { finding: finding.clone(), code, sm };
+            self.collect_listed(&listing);
+            self.notices.push(Notice::Error(tsg, fault));
+        }
+        self.tsgs.insert(tsg, false);
+        for channel in self.channels.values_mut().filter(|channel| channel.tsg == tsg) {
+            channel.write_back();
+            channel.kill();
+        }
+    }
+
+    fn collect(&mut self, channel: &Channel) {
+        self.collect_listed(&channel.listing());
+    }
+
+    /// Queues what the last step found.
+    fn collect_listed(&mut self, listing: &[String]) {
+        for mut finding in self.core.findings.drain(..) {
+            finding.listing = listing.to_vec();
+            self.notices.push(Notice::Finding(finding, Arc::clone(&self.reporter)));
+        }
+        for _ in 0..std::mem::take(&mut self.core.interrupts) {
+            self.notices.push(Notice::Interrupt);
+        }
+    }
+}
+
+fn run_work(channel: &mut Channel, core: &mut Core, work: Work) -> Result<(), Failure> {
+    let Work { agent, task, watched } = work;
+    channel.check_watched(core, &watched, "before the GPU read it");
+    match task {
+        Task::Copy(job) => channel.run_copy(core, &agent, &job),
+        Task::Launch(job) => channel.run_launch(core, &agent, job),
+        Task::Report(write, awaken) => channel.run_report(core, &agent, &write, awaken),
+    }
+}

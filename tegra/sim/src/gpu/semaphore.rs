@@ -1,0 +1,226 @@
+//! Semaphores: what is compared, written and combined, whichever unit does it.
+//!
+//! Source: `SEM_EXECUTE` in GA100's PBDMA manual; the engines' reductions have the same meaning
+//! under other numbers.
+
+/// Size of a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    /// 32 bits.
+    Word,
+    /// 64 bits.
+    Long,
+}
+
+impl Width {
+    pub(crate) const fn bytes(self) -> u64 {
+        match self {
+            Self::Word => 4,
+            Self::Long => 8,
+        }
+    }
+}
+
+/// When a wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Condition {
+    Equal,
+    AtLeast,
+    Reached,
+    AnyBit,
+    AnyClear,
+}
+
+impl Condition {
+    /// The condition of an `OPERATION` that acquires.
+    pub(crate) const fn of_host(operation: u32) -> Option<Self> {
+        Some(match operation {
+            0 => Self::Equal,
+            2 => Self::AtLeast,
+            3 => Self::Reached,
+            4 => Self::AnyBit,
+            5 => Self::AnyClear,
+            _ => return None,
+        })
+    }
+
+    /// Whether `memory` meets it with `payload`.
+    pub(crate) const fn holds(self, width: Width, memory: u64, payload: u64) -> bool {
+        match width {
+            Width::Word => {
+                let (memory, payload) = (memory as u32, payload as u32);
+                match self {
+                    Self::Equal => memory == payload,
+                    Self::AtLeast => memory >= payload,
+                    Self::Reached => memory.wrapping_sub(payload) as i32 >= 0,
+                    Self::AnyBit => memory & payload != 0,
+                    Self::AnyClear => !(memory | payload) != 0,
+                }
+            }
+            Width::Long => match self {
+                Self::Equal => memory == payload,
+                Self::AtLeast => memory >= payload,
+                Self::Reached => memory.wrapping_sub(payload) as i64 >= 0,
+                Self::AnyBit => memory & payload != 0,
+                Self::AnyClear => !(memory | payload) != 0,
+            },
+        }
+    }
+}
+
+/// How memory and payload are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reduction {
+    op: Op,
+    unsigned: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Min,
+    Max,
+    Xor,
+    And,
+    Or,
+    Add,
+    Inc,
+    Dec,
+}
+
+impl Reduction {
+    /// The host unit's and the copy engine's numbering; 8 and more are none for integers.
+    pub(crate) const fn of_host(number: u32, unsigned: bool) -> Option<Self> {
+        let op = match number {
+            0 => Op::Min,
+            1 => Op::Max,
+            2 => Op::Xor,
+            3 => Op::And,
+            4 => Op::Or,
+            5 => Op::Add,
+            6 => Op::Inc,
+            7 => Op::Dec,
+            _ => return None,
+        };
+        Some(Self { op, unsigned })
+    }
+
+    /// The compute engine's numbering, of three bits.
+    pub(crate) const fn of_engine(number: u32, unsigned: bool) -> Self {
+        let op = match number & 7 {
+            0 => Op::Add,
+            1 => Op::Min,
+            2 => Op::Max,
+            3 => Op::Inc,
+            4 => Op::Dec,
+            5 => Op::And,
+            6 => Op::Or,
+            _ => Op::Xor,
+        };
+        Self { op, unsigned }
+    }
+
+    /// Whether the memory system has it in this width.
+    pub(crate) const fn exists(self, width: Width) -> bool {
+        match (self.op, width) {
+            (Op::Add, Width::Long) => self.unsigned,
+            (Op::Inc | Op::Dec, Width::Word) => self.unsigned,
+            (Op::Inc | Op::Dec, Width::Long) => false,
+            _ => true,
+        }
+    }
+
+    /// What it leaves in memory.
+    pub(crate) fn apply(self, width: Width, memory: u64, payload: u64) -> u64 {
+        match width {
+            Width::Word => u64::from(self.apply_word(memory as u32, payload as u32)),
+            Width::Long => self.apply_long(memory, payload),
+        }
+    }
+
+    fn apply_word(self, v: u32, p: u32) -> u32 {
+        match (self.op, self.unsigned) {
+            (Op::Min, true) => v.min(p),
+            (Op::Min, false) => (v as i32).min(p as i32) as u32,
+            (Op::Max, true) => v.max(p),
+            (Op::Max, false) => (v as i32).max(p as i32) as u32,
+            (Op::Xor, _) => v ^ p,
+            (Op::And, _) => v & p,
+            (Op::Or, _) => v | p,
+            (Op::Add, _) => v.wrapping_add(p),
+            (Op::Inc, _) => v.checked_add(1).filter(|next| *next <= p).unwrap_or(0),
+            (Op::Dec, _) => v.checked_sub(1).filter(|_| v <= p).unwrap_or(p),
+        }
+    }
+
+    fn apply_long(self, v: u64, p: u64) -> u64 {
+        match (self.op, self.unsigned) {
+            (Op::Min, true) => v.min(p),
+            (Op::Min, false) => (v as i64).min(p as i64) as u64,
+            (Op::Max, true) => v.max(p),
+            (Op::Max, false) => (v as i64).max(p as i64) as u64,
+            (Op::Xor, _) => v ^ p,
+            (Op::And, _) => v & p,
+            (Op::Or, _) => v | p,
+            (Op::Add, _) => v.wrapping_add(p),
+            (Op::Inc, _) => v.checked_add(1).filter(|next| *next <= p).unwrap_or(0),
+            (Op::Dec, _) => v.checked_sub(1).filter(|_| v <= p).unwrap_or(p),
+        }
+    }
+}
+
+/// A write of a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Write {
+    pub(crate) address: u64,
+    pub(crate) payload: u64,
+    pub(crate) width: Width,
+    /// Whether the nanosecond timer is written 8 bytes behind, before the payload.
+    pub(crate) timestamp: bool,
+    /// Combine instead of replace.
+    pub(crate) reduction: Option<Reduction>,
+}
+
+impl Write {
+    /// What the address must be a multiple of.
+    pub(crate) const fn alignment(&self) -> u64 {
+        if self.timestamp { 16 } else { self.width.bytes() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The manual's table, by hand.
+    #[test]
+    fn reductions_of_the_manual() {
+        let host = |number, unsigned| Reduction::of_host(number, unsigned).unwrap();
+        let word = |op: Reduction, v, p| op.apply(Width::Word, v, p);
+        assert_eq!(word(host(0, false), 0xffff_ffff, 1), 0xffff_ffff);
+        assert_eq!(word(host(0, true), 0xffff_ffff, 1), 1);
+        assert_eq!(word(host(5, true), 0xffff_ffff, 2), 1);
+        assert_eq!(word(host(6, true), 3, 4), 4);
+        assert_eq!(word(host(6, true), 4, 4), 0);
+        assert_eq!(word(host(6, true), 9, 4), 0);
+        assert_eq!(word(host(7, true), 0, 4), 4);
+        assert_eq!(word(host(7, true), 3, 4), 2);
+        assert_eq!(word(host(7, true), 9, 4), 4);
+        assert_eq!(host(1, false).apply(Width::Long, u64::MAX, 0), 0);
+        assert!(!host(6, true).exists(Width::Long));
+        assert!(!host(7, false).exists(Width::Word));
+        assert!(!host(5, false).exists(Width::Long));
+        assert!(host(5, false).exists(Width::Word));
+        assert_eq!(Reduction::of_host(8, true), None);
+    }
+
+    #[test]
+    fn circular_comparison_wraps() {
+        let reached = Condition::Reached;
+        assert!(reached.holds(Width::Word, 2, 0xffff_fffe));
+        assert!(!reached.holds(Width::Word, 0xffff_fffe, 2));
+        assert!(reached.holds(Width::Long, 1, u64::MAX));
+        assert!(!Condition::AtLeast.holds(Width::Word, 2, 0xffff_fffe));
+        assert!(Condition::AnyClear.holds(Width::Word, 0xffff_fffe, 0));
+        assert!(!Condition::AnyClear.holds(Width::Word, 0xffff_fffe, 1));
+    }
+}

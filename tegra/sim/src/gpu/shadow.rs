@@ -1,0 +1,234 @@
+//! What memory was when the GPU last looked: the basis of the findings about rewriting and stale
+//! caches.
+//!
+//! The CPU's stores cannot be seen, only their effect, so contents are kept and compared. The
+//! GPU's own writes are counted per page, to tell the two apart.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::mmu::{Access, Mmu, PAGE, Piece};
+
+/// Bytes of a cache line.
+const LINE: u64 = 128;
+/// Lines that a cache keeps: more than hardware's, since a line that stays finds more.
+const LINES: usize = 1 << 15;
+/// Most bytes that a snapshot keeps an eye on; of longer ranges, both ends.
+const WATCHED: u64 = 256 << 10;
+
+/// A hash of small integers, in place of one that resists attacks.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+}
+
+type Map<V> = HashMap<(u64, u64), V, BuildHasherDefault<Mix>>;
+
+/// Writes of the GPU, and what its caches hold.
+#[derive(Default)]
+pub(crate) struct Shadow {
+    /// Counts the GPU's writes.
+    now: u64,
+    /// By buffer and page: the GPU's last write.
+    writes: Map<u64>,
+    pub(crate) l2: Cache,
+    pub(crate) data: Cache,
+    pub(crate) constants: Cache,
+    pub(crate) instructions: Cache,
+}
+
+impl Shadow {
+    /// The GPU has written a range.
+    pub(crate) fn wrote(&mut self, piece: &Piece) {
+        self.now += 1;
+        let first = piece.offset / PAGE;
+        for page in first..(piece.offset + piece.bytes).div_ceil(PAGE) {
+            self.writes.insert((piece.buffer.inode(), page), self.now);
+        }
+    }
+
+    /// Forgets which pages were written: nothing is in flight that would ask.
+    pub(crate) fn settle(&mut self) {
+        self.writes.clear();
+    }
+
+    fn written_since(&self, piece: &Piece, then: u64) -> bool {
+        let first = piece.offset / PAGE;
+        let mut pages = first..(piece.offset + piece.bytes).div_ceil(PAGE);
+        pages
+            .any(|page| self.writes.get(&(piece.buffer.inode(), page)).is_some_and(|at| *at > then))
+    }
+}
+
+/// Lines of memory as a cache holds them.
+#[derive(Default)]
+pub(crate) struct Cache {
+    lines: Map<[u8; LINE as usize]>,
+}
+
+impl Cache {
+    /// Drops every line.
+    pub(crate) fn invalidate(&mut self) {
+        self.lines.clear();
+    }
+
+    /// Drops the lines of a range.
+    pub(crate) fn invalidate_range(&mut self, piece: &Piece) {
+        for line in lines(piece) {
+            self.lines.remove(&(piece.buffer.inode(), line));
+        }
+    }
+
+    /// Reads a range through the cache; gives the offset of the first byte that memory has
+    /// otherwise.
+    pub(crate) fn read(&mut self, piece: &Piece) -> Option<u64> {
+        let mut stale = None;
+        for line in lines(piece) {
+            let mut now = [0; LINE as usize];
+            if piece.buffer.read(line * LINE, &mut now).is_err() {
+                continue;
+            }
+            if self.lines.len() >= LINES {
+                self.lines.clear();
+            }
+            match self.lines.entry((piece.buffer.inode(), line)) {
+                Entry::Vacant(entry) => {
+                    entry.insert(now);
+                }
+                Entry::Occupied(mut entry) => {
+                    let differs = |at: &u64| {
+                        let index = (at - line * LINE) as usize;
+                        entry.get()[index] != now[index]
+                    };
+                    let end = (piece.offset + piece.bytes).min((line + 1) * LINE);
+                    let found = (piece.offset.max(line * LINE)..end).find(differs);
+                    if found.is_some() {
+                        entry.insert(now);
+                        stale = stale.or(found);
+                    }
+                }
+            }
+        }
+        stale
+    }
+
+    /// A range was written through the cache: lines that it holds have the new contents.
+    pub(crate) fn wrote(&mut self, piece: &Piece) {
+        for line in lines(piece) {
+            let Some(held) = self.lines.get_mut(&(piece.buffer.inode(), line)) else { continue };
+            let start = piece.offset.max(line * LINE);
+            let end = (piece.offset + piece.bytes).min((line + 1) * LINE);
+            let within = (start - line * LINE) as usize..(end - line * LINE) as usize;
+            // The line was read before, so it lies within the buffer.
+            let _ = piece.buffer.read(start, &mut held[within]);
+        }
+    }
+}
+
+fn lines(piece: &Piece) -> std::ops::Range<u64> {
+    piece.offset / LINE..(piece.offset + piece.bytes).div_ceil(LINE)
+}
+
+/// A range's contents at some time, in short.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    va: u64,
+    taken: u64,
+    pages: Vec<Page>,
+}
+
+#[derive(Clone, Debug)]
+struct Page {
+    va: u64,
+    bytes: u64,
+    inode: u64,
+    hash: u64,
+}
+
+/// How a range differs from its snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The CPU wrote near this address.
+    ByCpu(u64),
+    /// The GPU wrote near this address.
+    ByGpu(u64),
+}
+
+impl Snapshot {
+    /// Remembers a range; what is not mapped is left out.
+    pub(crate) fn take(mmu: &Mmu, shadow: &Shadow, va: u64, bytes: u64) -> Self {
+        let mut pages = Vec::new();
+        let parts = if bytes <= WATCHED {
+            [(va, bytes), (va, 0)]
+        } else {
+            [(va, WATCHED / 2), (va.saturating_add(bytes - WATCHED / 2), WATCHED / 2)]
+        };
+        for (va, bytes) in parts {
+            each_page(va, bytes, |va, bytes| {
+                if let Some((piece, hash)) = contents(mmu, va, bytes) {
+                    pages.push(Page { va, bytes, inode: piece.buffer.inode(), hash });
+                }
+            });
+        }
+        Self { va, taken: shadow.now, pages }
+    }
+
+    /// The first address of the range.
+    pub(crate) fn va(&self) -> u64 {
+        self.va
+    }
+
+    /// How the range differs now. Pages mapped to other memory since then count as unchanged.
+    pub(crate) fn change(&self, mmu: &Mmu, shadow: &Shadow) -> Option<Change> {
+        self.pages.iter().find_map(|page| {
+            let (piece, hash) = contents(mmu, page.va, page.bytes)?;
+            if hash == page.hash || piece.buffer.inode() != page.inode {
+                None
+            } else if shadow.written_since(&piece, self.taken) {
+                Some(Change::ByGpu(page.va))
+            } else {
+                Some(Change::ByCpu(page.va))
+            }
+        })
+    }
+}
+
+fn each_page(va: u64, bytes: u64, mut each: impl FnMut(u64, u64)) {
+    let end = va.saturating_add(bytes);
+    let mut at = va;
+    while at < end {
+        let until = end.min((at / PAGE + 1).saturating_mul(PAGE));
+        each(at, until - at);
+        at = until;
+    }
+}
+
+fn contents(mmu: &Mmu, va: u64, bytes: u64) -> Option<(Piece, u64)> {
+    let piece = mmu.resolve(va, bytes, Access::Read).ok()?.pop()?;
+    let mut page = [0; PAGE as usize];
+    let page = page.get_mut(..bytes as usize)?;
+    piece.buffer.read(piece.offset, page).ok()?;
+    let mut hash = Mix::default();
+    let mut words = page.chunks_exact(8);
+    for word in words.by_ref() {
+        // Chunks of exactly 8 bytes.
+        hash.write_u64(word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)));
+    }
+    hash.write(words.remainder());
+    Some((piece, hash.finish()))
+}

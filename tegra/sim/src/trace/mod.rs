@@ -1,0 +1,225 @@
+//! What happened, as JSON lines with decoded names: written while running, read back for listings
+//! and counts.
+//!
+//! The GPU writes its part and the driver its ioctls through clones of one [`Trace`]. Owns the
+//! format; what is worth a record is decided where it happens.
+
+mod report;
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+pub use report::{Stats, TraceError, decode, stats};
+
+/// One thing that happened. Addresses are GPU virtual addresses, lengths bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Event {
+    /// The program called a driver.
+    Ioctl {
+        /// The node, as `nvmap` or `channel`.
+        node: Cow<'static, str>,
+        /// The request, as `MAP_BUFFER_EX`.
+        request: Cow<'static, str>,
+        /// 0 or a positive result; the negated errno of a refusal.
+        result: i32,
+        /// The arguments, readable.
+        detail: String,
+    },
+    /// A doorbell was taken.
+    Doorbell {
+        /// The channel.
+        channel: u16,
+        /// GP_PUT as it was then.
+        put: u32,
+    },
+    /// A ring entry was fetched.
+    Entry {
+        /// The channel.
+        channel: u16,
+        /// Its index in the ring.
+        index: u32,
+        /// Where the stream lies.
+        address: u64,
+        /// Words of the stream.
+        words: u32,
+        /// Whether it waits for the entry before.
+        sync: bool,
+    },
+    /// A method was executed or given to its engine.
+    Method {
+        /// The channel.
+        channel: u16,
+        /// The subchannel.
+        subchannel: u32,
+        /// Its address.
+        address: u32,
+        /// Its data.
+        data: u32,
+        /// Name and fields.
+        text: String,
+    },
+    /// A semaphore was written.
+    Release {
+        /// The channel.
+        channel: u16,
+        /// Where.
+        address: u64,
+        /// What.
+        payload: u64,
+        /// The unit that wrote it.
+        unit: Cow<'static, str>,
+    },
+    /// A wait was over.
+    Acquired {
+        /// The channel.
+        channel: u16,
+        /// Where.
+        address: u64,
+        /// What was waited for.
+        payload: u64,
+    },
+    /// Memory was copied or filled.
+    Copy {
+        /// The channel.
+        channel: u16,
+        /// From where; none of a fill.
+        source: Option<u64>,
+        /// To where.
+        destination: u64,
+        /// Bytes written.
+        bytes: u64,
+    },
+    /// Words of a stream were written to memory.
+    Upload {
+        /// The channel.
+        channel: u16,
+        /// To where.
+        destination: u64,
+        /// Bytes written.
+        bytes: u64,
+    },
+    /// A kernel ran.
+    Launch {
+        /// The channel.
+        channel: u16,
+        /// Its QMD.
+        qmd: u64,
+        /// Its first instruction.
+        program: u64,
+        /// Blocks.
+        grid: [u32; 3],
+        /// Threads of a block.
+        block: [u32; 3],
+    },
+    /// An interrupt that wakes waiters.
+    Interrupt {
+        /// The channel.
+        channel: u16,
+    },
+    /// A rule was broken.
+    Finding {
+        /// The channel, where one is concerned.
+        channel: Option<u16>,
+        /// The rule's name.
+        rule: Cow<'static, str>,
+        /// What happened.
+        message: String,
+    },
+    /// Something was made to fail on request.
+    Injected {
+        /// What.
+        what: Cow<'static, str>,
+    },
+}
+
+/// An event with its time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// GPU time in nanoseconds.
+    pub time: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+#[derive(Debug)]
+enum Target {
+    File(BufWriter<File>),
+    Memory(Vec<Record>),
+}
+
+/// Where records go: nowhere, a file, or a list. Clones share one target.
+#[derive(Clone, Debug, Default)]
+pub struct Trace(Option<Arc<Mutex<Target>>>);
+
+impl Trace {
+    /// Records nothing.
+    #[must_use]
+    pub fn off() -> Self {
+        Self::default()
+    }
+
+    /// Records to a new file.
+    ///
+    /// # Errors
+    /// Those of creating it.
+    pub fn to_file(path: &Path) -> io::Result<Self> {
+        let file = BufWriter::new(File::create(path)?);
+        Ok(Self(Some(Arc::new(Mutex::new(Target::File(file))))))
+    }
+
+    /// Records to a list, for tests.
+    #[must_use]
+    pub fn to_memory() -> Self {
+        Self(Some(Arc::new(Mutex::new(Target::Memory(Vec::new())))))
+    }
+
+    /// Whether anything is recorded.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Records what `event` makes; it is not called when nothing is recorded.
+    pub fn record(&self, time: u64, event: impl FnOnce() -> Event) {
+        let Some(target) = &self.0 else { return };
+        let record = Record { time, event: event() };
+        match &mut *target.lock().unwrap_or_else(PoisonError::into_inner) {
+            Target::Memory(records) => records.push(record),
+            // A full disk must not change what the simulated GPU does.
+            Target::File(file) => {
+                if serde_json::to_writer(&mut *file, &record).is_ok() {
+                    let _ = file.write_all(b"\n");
+                }
+            }
+        }
+    }
+
+    /// Writes out what is buffered.
+    ///
+    /// # Errors
+    /// Those of writing the file.
+    pub fn flush(&self) -> io::Result<()> {
+        let Some(target) = &self.0 else { return Ok(()) };
+        match &mut *target.lock().unwrap_or_else(PoisonError::into_inner) {
+            Target::File(file) => file.flush(),
+            Target::Memory(_) => Ok(()),
+        }
+    }
+
+    /// The records of a list, taken out; empty for other targets.
+    #[must_use]
+    pub fn take(&self) -> Vec<Record> {
+        let Some(target) = &self.0 else { return Vec::new() };
+        match &mut *target.lock().unwrap_or_else(PoisonError::into_inner) {
+            Target::Memory(records) => std::mem::take(records),
+            Target::File(_) => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Reading a trace back: a listing for people, and counts.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader};
+use std::path::Path;
+
+use super::{Event, Record};
+
+/// Why a trace cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file cannot be opened or read.
+    #[error("trace {path}: {source}")]
+    Io {
+        /// The file.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A line is no record.
+    #[error("trace {path}, line {line}: {source}")]
+    Line {
+        /// The file.
+        path: String,
+        /// The line's number, from 1.
+        line: usize,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>12} ", self.time)?;
+        match &self.event {
+            Event::Ioctl { node, request, result, detail } => {
+                write!(f, "{node} {request} = {result}  {detail}")
+            }
+            Event::Doorbell { channel, put } => write!(f, "[{channel}] doorbell, GP_PUT {put}"),
+            Event::Entry { channel, index, address, words, sync } => {
+                write!(f, "[{channel}] entry {index}: {words} words at {address:#x}")?;
+                f.write_str(if *sync { ", waits" } else { "" })
+            }
+            Event::Method { channel, subchannel, text, .. } => {
+                write!(f, "[{channel}]   {subchannel}: {text}")
+            }
+            Event::Release { channel, address, payload, unit } => {
+                write!(f, "[{channel}] {unit} releases {address:#x} = {payload:#x}")
+            }
+            Event::Acquired { channel, address, payload } => {
+                write!(f, "[{channel}] acquired {address:#x} for {payload:#x}")
+            }
+            Event::Copy { channel, source: Some(source), destination, bytes } => {
+                write!(f, "[{channel}] copied {bytes} bytes from {source:#x} to {destination:#x}")
+            }
+            Event::Copy { channel, source: None, destination, bytes } => {
+                write!(f, "[{channel}] filled {bytes} bytes at {destination:#x}")
+            }
+            Event::Upload { channel, destination, bytes } => {
+                write!(f, "[{channel}] uploaded {bytes} bytes to {destination:#x}")
+            }
+            Event::Launch { channel, qmd, program, grid, block } => {
+                write!(f, "[{channel}] ran {program:#x}, QMD {qmd:#x}, {grid:?} x {block:?}")
+            }
+            Event::Interrupt { channel } => write!(f, "[{channel}] interrupt"),
+            Event::Finding { channel: Some(channel), rule, message } => {
+                write!(f, "[{channel}] FINDING {rule}: {message}")
+            }
+            Event::Finding { channel: None, rule, message } => {
+                write!(f, "FINDING {rule}: {message}")
+            }
+            Event::Injected { what } => write!(f, "injected {what}"),
+        }
+    }
+}
+
+/// What a trace holds, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Driver calls.
+    pub ioctls: u64,
+    /// Driver calls that were refused.
+    pub refused: u64,
+    /// Doorbells.
+    pub doorbells: u64,
+    /// Ring entries fetched.
+    pub submits: u64,
+    /// Methods.
+    pub methods: u64,
+    /// Kernel launches.
+    pub launches: u64,
+    /// Copies and fills.
+    pub copies: u64,
+    /// Bytes that they wrote.
+    pub bytes_copied: u64,
+    /// Bytes written from streams.
+    pub bytes_uploaded: u64,
+    /// Semaphores written.
+    pub releases: u64,
+    /// Waits that were over.
+    pub acquires: u64,
+    /// Interrupts that wake waiters.
+    pub interrupts: u64,
+    /// Broken rules.
+    pub findings: u64,
+    /// Failures made on request.
+    pub injected: u64,
+}
+
+impl Stats {
+    /// Counts one record.
+    pub fn add(&mut self, record: &Record) {
+        match &record.event {
+            Event::Ioctl { result, .. } => {
+                self.ioctls += 1;
+                self.refused += u64::from(*result < 0);
+            }
+            Event::Doorbell { .. } => self.doorbells += 1,
+            Event::Entry { .. } => self.submits += 1,
+            Event::Method { .. } => self.methods += 1,
+            Event::Launch { .. } => self.launches += 1,
+            Event::Copy { bytes, .. } => {
+                self.copies += 1;
+                self.bytes_copied = self.bytes_copied.saturating_add(*bytes);
+            }
+            Event::Upload { bytes, .. } => {
+                self.bytes_uploaded = self.bytes_uploaded.saturating_add(*bytes);
+            }
+            Event::Release { .. } => self.releases += 1,
+            Event::Acquired { .. } => self.acquires += 1,
+            Event::Interrupt { .. } => self.interrupts += 1,
+            Event::Finding { .. } => self.findings += 1,
+            Event::Injected { .. } => self.injected += 1,
+        }
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = [
+            ("ioctls", self.ioctls),
+            ("ioctls refused", self.refused),
+            ("doorbells", self.doorbells),
+            ("ring entries", self.submits),
+            ("methods", self.methods),
+            ("launches", self.launches),
+            ("copies and fills", self.copies),
+            ("bytes copied", self.bytes_copied),
+            ("bytes uploaded", self.bytes_uploaded),
+            ("semaphore releases", self.releases),
+            ("semaphore acquires", self.acquires),
+            ("interrupts", self.interrupts),
+            ("findings", self.findings),
+            ("injected failures", self.injected),
+        ];
+        rows.iter().try_for_each(|(name, count)| writeln!(f, "{name:20} {count:>14}"))
+    }
+}
+
+/// Prints every record of the trace at `path` to `out`, a line each.
+///
+/// # Errors
+/// [`TraceError`].
+pub fn decode(path: &Path, out: &mut dyn io::Write) -> Result<(), TraceError> {
+    each(path, |record| writeln!(out, "{record}"))
+}
+
+/// Counts the records of the trace at `path`.
+///
+/// # Errors
+/// [`TraceError`].
+pub fn stats(path: &Path) -> Result<Stats, TraceError> {
+    let mut stats = Stats::default();
+    each(path, |record| {
+        stats.add(record);
+        Ok(())
+    })?;
+    Ok(stats)
+}
+
+fn each(path: &Path, mut take: impl FnMut(&Record) -> io::Result<()>) -> Result<(), TraceError> {
+    let failed = |source| TraceError::Io { path: path.display().to_string(), source };
+    for (index, line) in BufReader::new(File::open(path).map_err(failed)?).lines().enumerate() {
+        let record = serde_json::from_str(&line.map_err(failed)?).map_err(|source| {
+            TraceError::Line { path: path.display().to_string(), line: index + 1, source }
+        })?;
+        take(&record).map_err(failed)?;
+    }
+    Ok(())
+}
