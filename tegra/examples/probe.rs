@@ -238,11 +238,8 @@ fn main() -> ExitCode {
         Section { title: "memory", rows: memory(&orin) },
         Section { title: "time", rows: time(&orin) },
     ];
-    if json {
-        print_json(&sections)
-    } else {
-        print_table(&sections)
-    }
+    let print = if json { print_json } else { print_table };
+    print(&sections);
     ExitCode::SUCCESS
 }
 
