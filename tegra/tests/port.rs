@@ -2,6 +2,7 @@
 
 use std::ptr::addr_of_mut;
 
+use nix::libc;
 use tegra::address::GpuAddress;
 use tegra::class::host::userd;
 use tegra::pushbuffer::{Entry, Operation, Payload, Release};
@@ -20,8 +21,12 @@ struct Memory {
     doorbell: u32,
 }
 
-#[test]
-fn a_submission_in_memory() {
+fn at(address: u64) -> GpuAddress {
+    GpuAddress::new(address).expect("low")
+}
+
+/// A queue over memory that [`forget`] frees after the queue is gone.
+fn queue() -> (*mut Memory, Queue<MappedPort>) {
     let memory = Box::into_raw(Box::new(Memory {
         ring: [0; _],
         userd: [0; _],
@@ -41,10 +46,20 @@ fn a_submission_in_memory() {
             token: 511,
         })
     };
-    let at = |address| GpuAddress::new(address).expect("low");
     let config =
         QueueConfig { entries: ENTRIES, tails: at(TAILS), timeline: at(TIMELINE), start: 0 };
-    let mut queue = Queue::new(port, config).expect("valid");
+    (memory, Queue::new(port, config).expect("valid"))
+}
+
+fn forget(memory: *mut Memory, queue: Queue<MappedPort>) {
+    drop(queue);
+    // SAFETY: made by `into_raw` in `queue`, and the port is gone.
+    drop(unsafe { Box::from_raw(memory) });
+}
+
+#[test]
+fn a_submission_in_memory() {
+    let (memory, mut queue) = queue();
     let body = Entry::new(at(0x30_0000), 4).expect("valid");
     let first = queue.submit(&[body], Wake::Quiet).expect("room");
     let second = queue.submit(&[body, body], Wake::Interrupt).expect("room");
@@ -66,7 +81,39 @@ fn a_submission_in_memory() {
     assert_eq!(queue.is_reached(first), Ok(true));
     assert_eq!(queue.is_reached(second), Ok(false));
     assert_eq!(queue.room(), 4);
-    drop(queue);
-    // SAFETY: made by `into_raw` above, and the port is gone.
-    drop(unsafe { Box::from_raw(memory) });
+    forget(memory, queue);
+}
+
+/// In a process that the kernel kills at its first system call but `exit`.
+#[test]
+fn a_submit_makes_no_system_call() {
+    const STEPS: u64 = 1000;
+    let (memory, mut queue) = queue();
+    let body = [Entry::new(at(0x30_0000), 4).expect("valid")];
+    // SAFETY: the child allocates nothing, takes no lock and ends by `exit`.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork");
+    if child == 0 {
+        // SAFETY: no pointers are passed.
+        let strict =
+            unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT, 0, 0, 0) };
+        let mut done = 0;
+        while strict == 0 && done < STEPS {
+            let Ok(point) = queue.submit(&body, Wake::Interrupt) else { break };
+            // SAFETY: what the GPU would do, in the child's copy of the memory.
+            unsafe { addr_of_mut!((*memory).timeline).write_volatile(point.value()) };
+            if queue.is_reached(point) != Ok(true) {
+                break;
+            }
+            done += 1;
+        }
+        // SAFETY: ends the child; `exit_group` is not allowed any more.
+        unsafe { libc::syscall(libc::SYS_exit, i32::from(done != STEPS)) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a place to write.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "killed by signal {}", libc::WTERMSIG(status));
+    assert_eq!(libc::WEXITSTATUS(status), 0);
+    forget(memory, queue);
 }
