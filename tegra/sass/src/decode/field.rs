@@ -1,0 +1,523 @@
+//! Fields of an encoding, and how one becomes a modifier or an operand.
+
+use std::cell::Cell;
+
+use super::Illegal;
+use crate::isa::{
+    Address, Immediate, Modifier, Modify, Opcode, Operand, Part, RZ, SpecialRegister,
+};
+
+/// An instruction's bits, and which of them were asked for.
+pub(super) struct Bits {
+    bits: u128,
+    claimed: Cell<u128>,
+}
+
+impl Bits {
+    pub(super) fn new(bits: u128) -> Self {
+        Self { bits, claimed: Cell::new(0xf000) }
+    }
+
+    pub(super) fn claim(&self, low: u8, width: u8) {
+        self.claimed.set(self.claimed.get() | ((1u128 << width) - 1) << low);
+    }
+
+    pub(super) fn get(&self, low: u8, width: u8) -> u64 {
+        self.claim(low, width);
+        (self.bits >> low & ((1u128 << width) - 1)) as u64
+    }
+
+    fn signed(&self, low: u8, width: u8) -> i64 {
+        let value = self.get(low, width) as i64;
+        value << (64 - width) >> (64 - width)
+    }
+
+    fn flag(&self, bit: u8) -> bool {
+        self.get(bit, 1) != 0
+    }
+
+    /// The set bits that no field asked for.
+    pub(super) fn unclaimed(&self) -> u128 {
+        self.bits & !self.claimed.get()
+    }
+}
+
+/// One row of the table.
+pub(super) struct Encoding {
+    pub(super) opcode: Opcode,
+    /// The low nine bits.
+    pub(super) base: u16,
+    /// Values of the three bits above them.
+    pub(super) forms: &'static [u8],
+    /// Further bits that tell rows with the same base and form apart: low, width, value.
+    pub(super) when: Option<(u8, u8, u64)>,
+    /// Sources are registers of the warp.
+    pub(super) uniform: bool,
+    pub(super) modifiers: &'static [Choice],
+    pub(super) operands: &'static [Slot],
+    /// Fields that have but one value: low, width, value.
+    pub(super) fixed: &'static [(u8, u8, u64)],
+}
+
+impl Encoding {
+    pub(super) const fn new(
+        opcode: Opcode,
+        base: u16,
+        forms: &'static [u8],
+        modifiers: &'static [Choice],
+        operands: &'static [Slot],
+    ) -> Self {
+        Self { opcode, base, forms, when: None, uniform: false, modifiers, operands, fixed: &[] }
+    }
+
+    pub(super) const fn when(mut self, when: Option<(u8, u8, u64)>) -> Self {
+        self.when = when;
+        self
+    }
+
+    pub(super) const fn uniform(mut self, uniform: bool) -> Self {
+        self.uniform = uniform;
+        self
+    }
+
+    pub(super) const fn fixed(mut self, fixed: &'static [(u8, u8, u64)]) -> Self {
+        self.fixed = fixed;
+        self
+    }
+}
+
+/// A field, or two that count as one, that chooses a modifier.
+pub(super) struct Choice {
+    pub(super) first: (u8, u8),
+    second: (u8, u8),
+    names: &'static [Modifier],
+}
+
+impl Choice {
+    pub(super) fn read(&self, word: &Bits) -> Modifier {
+        let low = word.get(self.first.0, self.first.1);
+        let value = low | word.get(self.second.0, self.second.1) << self.first.1;
+        self.names.get(value as usize).copied().unwrap_or(Modifier::Invalid)
+    }
+}
+
+/// A modifier that a bit switches on.
+pub(super) const fn flag(bit: u8, name: &'static [Modifier; 2]) -> Choice {
+    choice(bit, 1, name)
+}
+
+/// A modifier by a field's value.
+pub(super) const fn choice(low: u8, width: u8, names: &'static [Modifier]) -> Choice {
+    Choice { first: (low, width), second: (0, 0), names }
+}
+
+/// A modifier by two fields' values, the first being the low bits.
+pub(super) const fn split(first: (u8, u8), second: (u8, u8), names: &'static [Modifier]) -> Choice {
+    Choice { first, second, names }
+}
+
+/// A word that every instruction of the row carries.
+pub(super) const fn word(names: &'static [Modifier; 1]) -> Choice {
+    Choice { first: (0, 0), second: (0, 0), names }
+}
+
+/// When the text shows an operand.
+#[derive(Clone, Copy)]
+pub(super) enum Show {
+    Always,
+    Never,
+    UnlessTrue,
+    UnlessZero,
+    With(Modifier),
+    Without(Modifier),
+}
+
+/// An operand of a row.
+pub(super) struct Slot {
+    pub(super) what: What,
+    pub(super) show: Show,
+}
+
+/// The kind of a source, which decides what may be done to it and how an immediate is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nothing done; immediates are bits.
+    Bits,
+    /// Nothing done; immediates are signed.
+    Signed,
+    /// Can be negated; immediates are signed.
+    Integer,
+    /// As above; with `.X`, inverted in place of negated.
+    Carried,
+    /// As above, immediates being bits.
+    CarriedBits,
+    /// Can be inverted.
+    Invertible,
+    /// Can be negated and made absolute; single precision.
+    Float,
+    /// Can be negated and made absolute; double precision.
+    Double,
+    /// Two halves.
+    Halves,
+    /// Two halves, without choosing among them.
+    PlainHalves,
+    /// A 16-bit part can be chosen.
+    Half,
+    /// A half's number can be chosen, negated and made absolute.
+    FloatHalf,
+    /// A byte can be chosen.
+    Byte,
+}
+
+/// Where an operand is, and what.
+#[derive(Clone, Copy)]
+pub(super) enum What {
+    /// The result, at bit 16.
+    D,
+    /// The result in the warp's registers.
+    Ud,
+    /// The first source, at bit 24.
+    A(Kind),
+    /// The source at bit 32: a register, an immediate, a constant or a uniform register, by form.
+    W(Kind),
+    /// The register at bit 64.
+    R(Kind),
+    /// The second source: of the two above, what the form puts there.
+    B(Kind),
+    /// The third source: the other one.
+    C(Kind),
+    /// A register at a bit, nothing done to it.
+    Reg(u8),
+    /// A predicate at a bit.
+    P(u8),
+    /// The warp's predicate at a bit.
+    Up(u8),
+    /// A predicate at a bit, inverted by another bit.
+    Q(u8, u8),
+    /// The warp's predicate at a bit, inverted by another bit.
+    Uq(u8, u8),
+    /// The lane's or the warp's predicate at 68, by bit 67.
+    Third,
+    /// An unsigned number.
+    Number(u8, u8),
+    /// An unsigned number in two parts, the low one first.
+    Parts((u8, u8), (u8, u8)),
+    /// A mask of lanes in a uniform register, inverted by bit 30.
+    Mask,
+    /// All predicates of the lane.
+    Predicates,
+    /// A code address relative to the next instruction.
+    Target,
+    /// A code offset that a register is added to.
+    Offset,
+    /// A convergence barrier.
+    Barrier(u8),
+    Scoreboard,
+    Special,
+    /// Global memory: the uniform register at one bit, whether it is wide and whether it is a
+    /// descriptor at others.
+    Global {
+        uniform: u8,
+        wide: u8,
+        plain: u8,
+    },
+    /// A generic or global address in two registers, without a descriptor.
+    Flat,
+    /// Shared or local memory; the scale at a bit, the uniform register when bit 91 is set.
+    Near {
+        scale: u8,
+        uniform: u8,
+    },
+    /// The shared side of an asynchronous copy.
+    CopyTarget,
+    /// The global side of an asynchronous copy.
+    CopySource,
+    /// A constant bank with a register.
+    Indexed,
+    /// A constant bank without a register.
+    Bank,
+    /// A fragment of a matrix.
+    Matrix(u8, &'static str),
+}
+
+/// Whether an operand is `RZ` or the number zero.
+pub(super) fn is_zero(operand: &Operand) -> bool {
+    *operand == Operand::Register { index: RZ, modify: NONE }
+        || *operand == Operand::Immediate(Immediate::Bits(0))
+}
+
+const NONE: Modify = Modify { negate: false, absolute: false, invert: false, part: Part::Whole };
+
+/// Bits of the modifications of a source at one of the three places.
+struct Place {
+    negate: u8,
+    absolute: u8,
+    part: u8,
+}
+
+const AT_24: Place = Place { negate: 72, absolute: 73, part: 74 };
+const AT_32: Place = Place { negate: 63, absolute: 62, part: 60 };
+const AT_64: Place = Place { negate: 75, absolute: 74, part: 81 };
+const HALVES_AT_64: Place = Place { negate: 84, absolute: 83, part: 81 };
+
+fn modify(word: &Bits, kind: Kind, place: &Place, carry: bool) -> Result<Modify, Illegal> {
+    let mut modify = NONE;
+    match kind {
+        Kind::Bits | Kind::Signed => {}
+        Kind::Integer => modify.negate = word.flag(place.negate),
+        Kind::Carried | Kind::CarriedBits if carry => modify.invert = word.flag(place.negate),
+        Kind::Carried | Kind::CarriedBits => modify.negate = word.flag(place.negate),
+        Kind::Invertible => modify.invert = word.flag(place.negate),
+        Kind::Float | Kind::Double | Kind::PlainHalves => {
+            modify.negate = word.flag(place.negate);
+            modify.absolute = word.flag(place.absolute);
+        }
+        Kind::Halves => {
+            modify.negate = word.flag(place.negate);
+            modify.absolute = word.flag(place.absolute);
+            modify.part = match word.get(place.part, 2) {
+                0 => Part::Whole,
+                1 => Part::Float,
+                2 => Part::LowHalf,
+                _ => Part::HighHalf,
+            };
+        }
+        Kind::Half | Kind::FloatHalf => {
+            if kind == Kind::FloatHalf {
+                modify.negate = word.flag(place.negate);
+                modify.absolute = word.flag(place.absolute);
+            }
+            modify.part = match word.get(60, 2) {
+                0 => Part::Whole,
+                1 => Part::Half(1),
+                _ => return Err(Illegal::Field(60)),
+            };
+        }
+        Kind::Byte => {
+            modify.part = match word.get(60, 2) {
+                0 => Part::Whole,
+                byte => Part::Byte(byte as u8),
+            };
+        }
+    }
+    Ok(modify)
+}
+
+fn immediate(word: &Bits, kind: Kind, modifiers: &[Modifier]) -> Immediate {
+    let bits = word.get(32, 32) as u32;
+    match kind {
+        Kind::Signed | Kind::Integer | Kind::Carried => Immediate::Signed(i64::from(bits as i32)),
+        Kind::Bits
+        | Kind::CarriedBits
+        | Kind::Invertible
+        | Kind::Half
+        | Kind::FloatHalf
+        | Kind::Byte => Immediate::Bits(bits),
+        Kind::Float => Immediate::Float(bits),
+        Kind::Double => Immediate::Double(bits),
+        Kind::Halves | Kind::PlainHalves => {
+            if modifiers.contains(&Modifier::Bf16V2) {
+                Immediate::Bfloats(bits)
+            } else {
+                Immediate::Halves(bits)
+            }
+        }
+    }
+}
+
+impl What {
+    pub(super) fn read(
+        self,
+        word: &Bits,
+        encoding: &Encoding,
+        form: u8,
+        offset: usize,
+        modifiers: &[Modifier],
+    ) -> Result<Operand, Illegal> {
+        let carry = modifiers.contains(&Modifier::X);
+        // In these forms the flexible source is the third one.
+        let swapped = matches!(form, 2 | 3 | 7);
+        let register = |low, modify| {
+            if encoding.uniform {
+                Operand::Uniform { index: word.get(low, 6) as u8, modify }
+            } else {
+                Operand::Register { index: word.get(low, 8) as u8, modify }
+            }
+        };
+        Ok(match self {
+            Self::D => Operand::Register { index: word.get(16, 8) as u8, modify: NONE },
+            Self::Ud => Operand::Uniform { index: word.get(16, 6) as u8, modify: NONE },
+            Self::A(kind) => register(24, modify(word, kind, &AT_24, carry)?),
+            Self::R(kind) => {
+                let place = if kind == Kind::Halves || kind == Kind::PlainHalves {
+                    &HALVES_AT_64
+                } else {
+                    &AT_64
+                };
+                register(64, modify(word, kind, place, carry)?)
+            }
+            Self::B(kind) if swapped => {
+                Self::R(kind).read(word, encoding, form, offset, modifiers)?
+            }
+            Self::C(kind) if !swapped => {
+                Self::R(kind).read(word, encoding, form, offset, modifiers)?
+            }
+            Self::W(kind) | Self::B(kind) | Self::C(kind) => match form {
+                2 | 4 => Operand::Immediate(immediate(word, kind, modifiers)),
+                3 | 5 => Operand::Constant {
+                    bank: word.get(54, 5) as u8,
+                    offset: (word.get(40, 14) * 4) as i32,
+                    register: RZ,
+                    modify: modify(word, kind, &AT_32, carry)?,
+                },
+                6 | 7 => {
+                    require(word, 91)?;
+                    let modify = modify(word, kind, &AT_32, carry)?;
+                    Operand::Uniform { index: word.get(32, 6) as u8, modify }
+                }
+                _ => register(32, modify(word, kind, &AT_32, carry)?),
+            },
+            Self::Reg(low) => Operand::Register { index: word.get(low, 8) as u8, modify: NONE },
+            Self::P(low) => Operand::Predicate { index: word.get(low, 3) as u8, not: false },
+            Self::Up(low) => {
+                Operand::UniformPredicate { index: word.get(low, 3) as u8, not: false }
+            }
+            Self::Q(low, not) => {
+                Operand::Predicate { index: word.get(low, 3) as u8, not: word.flag(not) }
+            }
+            Self::Uq(low, not) => {
+                Operand::UniformPredicate { index: word.get(low, 3) as u8, not: word.flag(not) }
+            }
+            Self::Third => {
+                let (index, not) = (word.get(68, 3) as u8, word.flag(71));
+                if word.flag(67) {
+                    Operand::UniformPredicate { index, not }
+                } else {
+                    Operand::Predicate { index, not }
+                }
+            }
+            Self::Number(low, width) => {
+                Operand::Immediate(Immediate::Bits(word.get(low, width) as u32))
+            }
+            Self::Parts(low, high) => Operand::Immediate(Immediate::Bits(
+                (word.get(low.0, low.1) | word.get(high.0, high.1) << low.1) as u32,
+            )),
+            Self::Mask => {
+                let modify = Modify { invert: word.flag(30), ..NONE };
+                Operand::Uniform { index: word.get(24, 6) as u8, modify }
+            }
+            Self::Predicates => Operand::Predicates,
+            Self::Target => Operand::Target(offset as i64 + 16 + (word.signed(34, 48) << 2)),
+            Self::Offset => Operand::Offset(word.signed(34, 48) << 2),
+            Self::Barrier(low) => Operand::Barrier(word.get(low, 4) as u8),
+            Self::Scoreboard => Operand::Scoreboard(word.get(44, 3) as u8),
+            Self::Special => Operand::Special(
+                SpecialRegister::from_number(word.get(72, 8) as u32).ok_or(Illegal::Field(72))?,
+            ),
+            Self::Global { uniform, wide, plain } => {
+                require(word, 91)?;
+                let index = word.get(uniform, 6) as u8;
+                let (wide, plain) = (word.flag(wide), word.flag(plain));
+                let described = word.flag(101);
+                if plain && !wide {
+                    return Err(Illegal::Field(90));
+                }
+                Operand::Address(Address {
+                    register: word.get(24, 8) as u8,
+                    wide,
+                    scale: 1,
+                    uniform: (!plain).then_some(index),
+                    descriptor: (plain && described).then_some(index),
+                    offset: word.signed(40, 24) as i32,
+                })
+            }
+            Self::Flat => Operand::Address(Address {
+                register: word.get(24, 8) as u8,
+                wide: false,
+                scale: 1,
+                uniform: None,
+                descriptor: None,
+                offset: word.signed(40, 24) as i32,
+            }),
+            Self::Near { scale, uniform } => Operand::Address(Address {
+                register: word.get(24, 8) as u8,
+                wide: false,
+                scale: match if scale == 0 { 0 } else { word.get(scale, 2) } {
+                    0 => 1,
+                    1 => 4,
+                    2 => 8,
+                    _ => 16,
+                },
+                uniform: word.flag(91).then(|| word.get(uniform, 6) as u8),
+                descriptor: None,
+                offset: word.signed(40, 24) as i32,
+            }),
+            Self::CopyTarget => Operand::Address(Address {
+                register: word.get(16, 8) as u8,
+                wide: false,
+                scale: 1,
+                uniform: None,
+                descriptor: None,
+                offset: word.signed(44, 20) as i32,
+            }),
+            Self::CopySource => {
+                require(word, 91)?;
+                let (index, wide, plain) = (word.get(64, 6) as u8, word.flag(70), word.flag(76));
+                let described = word.flag(101);
+                if plain && !wide {
+                    return Err(Illegal::Field(70));
+                }
+                Operand::Address(Address {
+                    register: word.get(24, 8) as u8,
+                    wide,
+                    scale: 1,
+                    uniform: (!plain).then_some(index),
+                    descriptor: (plain && described).then_some(index),
+                    offset: word.signed(32, 12) as i32,
+                })
+            }
+            Self::Indexed => Operand::Constant {
+                bank: word.get(54, 5) as u8,
+                offset: word.signed(38, 16) as i32,
+                register: word.get(24, 8) as u8,
+                modify: NONE,
+            },
+            Self::Bank => Operand::Constant {
+                bank: word.get(54, 5) as u8,
+                offset: word.get(38, 16) as i32,
+                register: RZ,
+                modify: NONE,
+            },
+            Self::Matrix(low, layout) => Operand::Matrix(word.get(low, 8) as u8, layout),
+        })
+    }
+}
+
+fn require(word: &Bits, bit: u8) -> Result<(), Illegal> {
+    if word.flag(bit) { Ok(()) } else { Err(Illegal::Field(bit)) }
+}
+
+/// An operand that is always shown.
+pub(super) const fn show(what: What) -> Slot {
+    Slot { what, show: Show::Always }
+}
+
+/// An operand that is never shown.
+pub(super) const fn hide(what: What) -> Slot {
+    Slot { what, show: Show::Never }
+}
+
+/// A predicate that is shown unless it is the true one.
+pub(super) const fn some(what: What) -> Slot {
+    Slot { what, show: Show::UnlessTrue }
+}
+
+/// An operand that is shown together with a modifier.
+pub(super) const fn with(modifier: Modifier, what: What) -> Slot {
+    Slot { what, show: Show::With(modifier) }
+}
+
+/// An operand that is shown when a modifier is absent.
+pub(super) const fn without(modifier: Modifier, what: What) -> Slot {
+    Slot { what, show: Show::Without(modifier) }
+}

@@ -1,0 +1,53 @@
+//! Between lanes: exchange, votes, matrices, special registers.
+
+use super::row;
+use crate::decode::field::{
+    Choice, Encoding, Kind, Show, Slot, What, choice, flag, show, some, split, without,
+};
+use crate::isa::Modifier::{self, *};
+use crate::isa::Opcode;
+use What::{A, D, Matrix, Number, P, Q, Reg, Special, Ud, Up};
+
+const MODE: Choice = choice(58, 2, &[Idx, Modifier::Up, Down, Bfly]);
+const VOTES: Choice = choice(72, 2, &[All, Any, Eq]);
+const GIVEN: Slot = show(A(Kind::Bits));
+
+pub(super) const TABLE: &[Encoding] = &[
+    row!(Shfl 0x189 &[1], [MODE], [show(P(81)), show(D), GIVEN, show(Reg(32)), show(Reg(64))]),
+    row!(Shfl 0x189 &[2], [MODE], [show(P(81)), show(D), GIVEN, show(Reg(32)), show(Number(40, 13))]),
+    row!(Shfl 0x189 &[4], [MODE], [show(P(81)), show(D), GIVEN, show(Number(53, 5)), show(Reg(64))]),
+    row!(Shfl 0x189 &[7], [MODE], [
+        show(P(81)), show(D), GIVEN, show(Number(53, 5)), show(Number(40, 13)),
+    ]),
+    row!(Match 0x1a1 &[1], [flag(79, &[All, Any]), flag(73, &[Unwritten, U64])], [
+        without(Any, P(81)), show(D), GIVEN,
+    ]),
+    row!(Redux 0x1c4 &[1],
+        [choice(78, 3, &[Unwritten, Or, Xor, Sum, Min, Max]), flag(73, &[Unwritten, S32])],
+        [show(Ud), GIVEN]),
+    row!(Vote 0x006 &[4], [VOTES], [
+        Slot { what: D, show: Show::UnlessZero }, show(P(81)), show(Q(87, 90)),
+    ]),
+    row!(Voteu 0x086 &[4], [VOTES], [show(Ud), show(Up(81)), show(Q(87, 90))]),
+    row!(S2r 0x119 &[4], [], [show(D), show(Special)]),
+    row!(S2ur 0x1c3 &[4], [], [show(Ud), show(Special)]),
+    row!(Cs2r 0x005 &[4], [flag(80, &[B32, Unwritten])], [show(D), show(Special)]),
+    row!(R2ur 0x1c2 &[1], [], [some(Up(81)), show(Ud), GIVEN]),
+    row!(Hmma 0x03c &[1],
+        [
+            split((75, 1), (78, 1), &[M1688, M16816, M1684]), flag(76, &[F16, F32]),
+            choice(82, 2, &[Unwritten, Bf16, Tf32]),
+        ],
+        [show(D), GIVEN, show(Reg(32)), show(Reg(64))]),
+    row!(Imma 0x037 &[1],
+        [
+            split((75, 1), (85, 2), &[
+                Invalid, Invalid, Invalid, Invalid, M16816, M16832, M16864,
+            ]),
+            split((76, 1), (83, 1), &[U8, S8, U4, S4]),
+            split((78, 1), (84, 1), &[U8, S8, U4, S4]),
+            flag(82, &[Unwritten, Sat]),
+        ],
+        [show(D), show(Matrix(24, "ROW")), show(Matrix(32, "COL")), show(Reg(64))],
+        fixed = &[(74, 1, 1)]),
+];

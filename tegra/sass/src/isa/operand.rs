@@ -1,0 +1,289 @@
+//! What an instruction names: registers, predicates, constants, immediates, addresses.
+//!
+//! Values are as encoded; what they do is told by `execute`.
+
+use std::fmt;
+
+use super::special::SpecialRegister;
+
+/// The register that reads zero and drops what is written: `RZ`.
+pub const RZ: u8 = 255;
+/// The uniform register that reads zero: `URZ`.
+pub const URZ: u8 = 63;
+/// The predicate that is always true: `PT`, `UPT`.
+pub const PT: u8 = 7;
+
+/// The part of a 32-bit source that is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Part {
+    /// All of it; for packed halves, each half with its own.
+    #[default]
+    Whole,
+    /// A single-precision number where halves are expected.
+    Float,
+    /// The low half, twice.
+    LowHalf,
+    /// The high half, twice.
+    HighHalf,
+    /// The low half and the negated high half.
+    LowNegatedHigh,
+    /// One 16-bit half of an integer, 1 being the high one.
+    Half(u8),
+    /// One byte.
+    Byte(u8),
+}
+
+/// What happens to a source before it is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Modify {
+    /// Negated, after the absolute value is taken.
+    pub negate: bool,
+    /// Absolute value.
+    pub absolute: bool,
+    /// All bits inverted.
+    pub invert: bool,
+    /// The part used.
+    pub part: Part,
+}
+
+/// How an immediate is read, and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Immediate {
+    /// Bits.
+    Bits(u32),
+    /// A signed integer.
+    Signed(i64),
+    /// A single-precision number's bits.
+    Float(u32),
+    /// The upper 32 bits of a double-precision number; the lower are zero.
+    Double(u32),
+    /// Two half-precision numbers, the low one in the low bits.
+    Halves(u32),
+    /// Two bfloat16 numbers.
+    Bfloats(u32),
+}
+
+/// An address in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The register, `RZ` for none.
+    pub register: u8,
+    /// The register and the next one hold 64 bits.
+    pub wide: bool,
+    /// The register is multiplied by this first.
+    pub scale: u8,
+    /// A uniform register that is added.
+    pub uniform: Option<u8>,
+    /// The uniform registers of the memory descriptor, where the text names them.
+    pub descriptor: Option<u8>,
+    /// Signed bytes that are added.
+    pub offset: i32,
+}
+
+/// One operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// A register of each lane.
+    Register {
+        /// Its number.
+        index: u8,
+        /// What is done to its value first.
+        modify: Modify,
+    },
+    /// A register of the warp.
+    Uniform {
+        /// Its number.
+        index: u8,
+        /// What is done to its value first.
+        modify: Modify,
+    },
+    /// A predicate of each lane.
+    Predicate {
+        /// Its number.
+        index: u8,
+        /// Its opposite is used.
+        not: bool,
+    },
+    /// All predicates of a lane, as bits.
+    Predicates,
+    /// A predicate of the warp.
+    UniformPredicate {
+        /// Its number.
+        index: u8,
+        /// Its opposite is used.
+        not: bool,
+    },
+    /// A word of a constant bank.
+    Constant {
+        /// The bank.
+        bank: u8,
+        /// Byte offset.
+        offset: i32,
+        /// A register that is added to the offset, `RZ` for none.
+        register: u8,
+        /// What is done to the value first.
+        modify: Modify,
+    },
+    /// A number in the instruction.
+    Immediate(Immediate),
+    /// An address.
+    Address(Address),
+    /// A code address, relative to the program's start.
+    Target(i64),
+    /// A code offset that is added to a register and the next instruction's address.
+    Offset(i64),
+    /// A special register.
+    Special(SpecialRegister),
+    /// A convergence barrier.
+    Barrier(u8),
+    /// A counter of outstanding operations.
+    Scoreboard(u8),
+    /// A register holding a matrix fragment, with its layout's name.
+    Matrix(u8, &'static str),
+}
+
+fn register(f: &mut fmt::Formatter<'_>, file: &str, index: u8, none: u8) -> fmt::Result {
+    if index == none { write!(f, "{file}Z") } else { write!(f, "{file}{index}") }
+}
+
+fn modified(
+    f: &mut fmt::Formatter<'_>,
+    modify: Modify,
+    value: impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result,
+) -> fmt::Result {
+    if modify.negate {
+        f.write_str("-")?;
+    }
+    if modify.invert {
+        f.write_str("~")?;
+    }
+    if modify.absolute {
+        f.write_str("|")?;
+    }
+    value(f)?;
+    if modify.absolute {
+        f.write_str("|")?;
+    }
+    match modify.part {
+        Part::Whole => Ok(()),
+        Part::Float => f.write_str(".F32"),
+        Part::LowHalf => f.write_str(".H0_H0"),
+        Part::HighHalf => f.write_str(".H1_H1"),
+        Part::LowNegatedHigh => f.write_str(".H0_NH1"),
+        Part::Half(half) => write!(f, ".H{half}"),
+        Part::Byte(byte) => write!(f, ".B{byte}"),
+    }
+}
+
+fn number(f: &mut fmt::Formatter<'_>, value: f64) -> fmt::Result {
+    if value.is_nan() {
+        f.write_str(if value.is_sign_negative() { "-QNAN" } else { "+QNAN" })
+    } else if value.is_infinite() {
+        f.write_str(if value < 0.0 { "-INF" } else { "+INF" })
+    } else {
+        write!(f, "{value:?}")
+    }
+}
+
+/// A signed number in hexadecimal, with its sign before the prefix.
+fn signed(f: &mut fmt::Formatter<'_>, value: i64) -> fmt::Result {
+    let sign = if value < 0 { "-" } else { "" };
+    write!(f, "{sign}{:#x}", value.unsigned_abs())
+}
+
+impl fmt::Display for Immediate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Bits(bits) => write!(f, "{bits:#x}"),
+            Self::Signed(value) => signed(f, value),
+            Self::Float(bits) => number(f, f64::from(f32::from_bits(bits))),
+            Self::Double(high) => number(f, f64::from_bits(u64::from(high) << 32)),
+            Self::Halves(bits) => {
+                number(f, half::f16::from_bits((bits >> 16) as u16).to_f64())?;
+                f.write_str(", ")?;
+                number(f, half::f16::from_bits(bits as u16).to_f64())
+            }
+            Self::Bfloats(bits) => {
+                number(f, half::bf16::from_bits((bits >> 16) as u16).to_f64())?;
+                f.write_str(", ")?;
+                number(f, half::bf16::from_bits(bits as u16).to_f64())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(descriptor) = self.descriptor {
+            f.write_str("desc[")?;
+            register(f, "UR", descriptor, URZ)?;
+            f.write_str("]")?;
+        }
+        f.write_str("[")?;
+        let bare = self.register == RZ && self.uniform.is_none() && self.offset != 0;
+        if !bare {
+            register(f, "R", self.register, RZ)?;
+            if self.wide {
+                f.write_str(".64")?;
+            }
+            if self.scale != 1 {
+                write!(f, ".X{}", self.scale)?;
+            }
+        }
+        if let Some(uniform) = self.uniform {
+            f.write_str("+")?;
+            register(f, "UR", uniform, URZ)?;
+        }
+        if self.offset != 0 {
+            if !bare {
+                f.write_str("+")?;
+            }
+            signed(f, i64::from(self.offset))?;
+        }
+        f.write_str("]")
+    }
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let not = |not: bool| if not { "!" } else { "" };
+        match *self {
+            Self::Register { index, modify } => {
+                modified(f, modify, |f| register(f, "R", index, RZ))
+            }
+            Self::Uniform { index, modify } => {
+                modified(f, modify, |f| register(f, "UR", index, URZ))
+            }
+            Self::Predicate { index: PT, not: inverse } => write!(f, "{}PT", not(inverse)),
+            Self::Predicate { index, not: inverse } => write!(f, "{}P{index}", not(inverse)),
+            Self::Predicates => f.write_str("PR"),
+            Self::UniformPredicate { index: PT, not: inverse } => write!(f, "{}UPT", not(inverse)),
+            Self::UniformPredicate { index, not: inverse } => {
+                write!(f, "{}UP{index}", not(inverse))
+            }
+            Self::Constant { bank, offset, register: base, modify } => modified(f, modify, |f| {
+                write!(f, "c[{bank:#x}][")?;
+                if base != RZ {
+                    write!(f, "R{base}")?;
+                    if offset != 0 {
+                        f.write_str("+")?;
+                    }
+                }
+                if base == RZ || offset != 0 {
+                    signed(f, i64::from(offset))?;
+                }
+                f.write_str("]")
+            }),
+            Self::Immediate(value) => value.fmt(f),
+            Self::Address(address) => address.fmt(f),
+            Self::Target(value) | Self::Offset(value) => signed(f, value),
+            Self::Special(special) => special.fmt(f),
+            Self::Barrier(index) => write!(f, "B{index}"),
+            Self::Scoreboard(index) => write!(f, "SB{index}"),
+            Self::Matrix(index, layout) => {
+                register(f, "R", index, RZ)?;
+                write!(f, ".{layout}")
+            }
+        }
+    }
+}
