@@ -36,7 +36,7 @@ pub struct SmError {
 }
 
 /// How far a queue was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Its number within the context.
     pub queue: usize,
@@ -48,9 +48,10 @@ pub struct Progress {
     pub completed: u64,
     /// The last point submitted.
     pub submitted: u64,
-    /// The last stream that the host unit had begun to fetch, as far as it has told.
-    pub stream: Option<Entry>,
-    /// The word that it would have processed next, as far as it has told.
+    /// The streams that the host unit had begun and that are not known to be done, oldest first.
+    /// It runs ahead of the engine: what faulted may be the last or any before it.
+    pub streams: Vec<Entry>,
+    /// The word that the host unit would have processed next, as far as it has told.
     pub at: Option<GpuAddress>,
 }
 
@@ -61,11 +62,11 @@ impl Progress {
         self.completed != self.submitted
     }
 
-    /// How many words of [`Progress::stream`] had been processed: the last method is behind them.
-    /// `None` unless the host unit has told of a place within it.
+    /// How many words of the last of [`Progress::streams`] the host unit had processed: the last
+    /// method is behind them. `None` unless it has told of a place within that stream.
     #[must_use]
     pub fn words(&self) -> Option<u32> {
-        let stream = self.stream?;
+        let stream = self.streams.last()?;
         let bytes = self.at?.get().checked_sub(stream.address().get())?;
         u32::try_from(bytes / 4).ok().filter(|words| *words <= stream.words())
     }
@@ -78,16 +79,16 @@ impl fmt::Display for Fault {
             None => f.write_str("the GPU's channels died without a record of why")?,
         }
         for progress in self.queues.iter().filter(|progress| progress.is_busy()) {
-            let Progress { queue, channel, engine, completed, submitted, stream, at } = progress;
+            let Progress { queue, channel, engine, completed, submitted, streams, at } = progress;
             write!(
                 f,
                 "; queue {queue} (channel {channel}, {engine:?}) was at {completed} of {submitted}"
             )?;
-            if let Some(stream) = stream {
-                write!(f, ", in the stream of {} words at {}", stream.words(), stream.address())?;
+            for stream in streams {
+                write!(f, ", stream of {} words at {}", stream.words(), stream.address())?;
             }
             if let Some(at) = at {
-                write!(f, ", at {at}")?;
+                write!(f, ", stopped at {at}")?;
             }
         }
         for SmError { sm, warp, global, pc } in &self.sms {

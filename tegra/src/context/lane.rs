@@ -57,6 +57,11 @@ pub(super) struct Lane {
 impl Lane {
     pub(super) fn new(space: &AddressSpace, engine: Engine, entries: u32) -> Result<Self, Error> {
         let ring = RingMemory::new(space.orin(), entries)?;
+        // A new channel is configured by a stream and its tail.
+        let (needed, capacity) = (2, entries as usize - 1);
+        if needed > capacity {
+            return Err(SubmitError::TooLong { needed, capacity }.into());
+        }
         let slots = u64::from(entries);
         let bytes = TAILS + slots * (TAIL_BYTES + RECORD_BYTES + STREAMS_BYTES);
         let control = Mailbox::new(space, bytes)?;
@@ -294,8 +299,10 @@ impl Lane {
         let Live { queue: ring, channel } = self.live.as_mut()?;
         let _ = ring.poll();
         let port = ring.port();
-        // GP_GET is behind the entry whose stream was begun last.
-        let behind = port.userd(userd::GP_GET).wrapping_sub(1);
+        // GP_GET is behind the entry whose stream was begun last, or further back: it lags.
+        let begun = port.userd(userd::GP_GET).wrapping_sub(ring.oldest()) & (self.entries - 1);
+        let in_flight = begun.min((ring.capacity() - ring.room()) as u32);
+        let streams = (0..in_flight).map(|entry| port.entry(ring.oldest().wrapping_add(entry)));
         let at = GpuAddress::from_words(port.userd(userd::GET_HI), port.userd(userd::GET));
         Some(Progress {
             queue,
@@ -303,7 +310,7 @@ impl Lane {
             engine: channel.engine(),
             completed: ring.completed().value(),
             submitted: ring.last().value(),
-            stream: Entry::decode(port.entry(behind)).ok(),
+            streams: streams.filter_map(|entry| Entry::decode(entry).ok()).collect(),
             at: at.ok().filter(|at| at.get() != 0),
         })
     }

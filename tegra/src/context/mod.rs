@@ -122,6 +122,18 @@ pub struct Context {
     /// Submissions so far, and when their number was last seen to change.
     submissions: u64,
     quiet_since: Option<(u64, Instant)>,
+    sleeps: u64,
+}
+
+/// What a context has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Submissions.
+    pub submissions: u64,
+    /// Times that a wait slept, each one system call.
+    pub sleeps: u64,
+    /// Rebuilds.
+    pub rebuilds: u64,
 }
 
 impl Context {
@@ -141,6 +153,7 @@ impl Context {
             epoch: 0,
             submissions: 0,
             quiet_since: None,
+            sleeps: 0,
         })
     }
 
@@ -150,11 +163,12 @@ impl Context {
         &self.space
     }
 
-    /// Adds a queue for `engine` with a ring of `entries`, a power of two from 2 to 2^20. Its
+    /// Adds a queue for `engine` with a ring of `entries`, a power of two from 4 to 2^20. Its
     /// channel is opened with the first submission.
     ///
     /// # Errors
-    /// [`Error::Queue`] for a bad number of entries, and those of making buffers.
+    /// [`Error::Queue`] or [`Error::Submit`] for a bad number of entries, and those of making
+    /// buffers.
     pub fn add_queue(&mut self, engine: Engine, entries: u32) -> Result<QueueId, Error> {
         let mut lane = Lane::new(&self.space, engine, entries)?;
         lane.catch_up(self.epoch);
@@ -251,6 +265,13 @@ impl Context {
     /// [`Error::NoSuchQueue`].
     pub fn room(&self, queue: QueueId) -> Result<usize, Error> {
         Ok(self.lane(queue)?.room())
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub const fn statistics(&self) -> Statistics {
+        let (submissions, sleeps) = (self.submissions, self.sleeps);
+        Statistics { submissions, sleeps, rebuilds: self.epoch as u64 }
     }
 
     /// The time of the GPU's timer, nanoseconds; `None` while the channels are closed.

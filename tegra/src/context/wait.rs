@@ -61,7 +61,10 @@ impl Context {
             self.check_records()?;
             let left = timeout.saturating_sub(started.elapsed());
             let woken = match &self.group {
-                Some(Group { event, .. }) if !left.is_zero() => event.wait(left.min(longest))?,
+                Some(Group { event, .. }) if !left.is_zero() => {
+                    self.sleeps += 1;
+                    event.wait(left.min(longest))?
+                }
                 _ => false,
             };
             if self.is_done(ticket)? {

@@ -301,6 +301,12 @@ impl<P: Port> Queue<P> {
         self.ring.room()
     }
 
+    /// The index of the oldest entry that is not free.
+    #[must_use]
+    pub const fn oldest(&self) -> u32 {
+        self.ring.oldest()
+    }
+
     /// Most ring entries in flight.
     #[must_use]
     pub const fn capacity(&self) -> usize {

@@ -55,6 +55,11 @@ impl Ring {
         (self.written + offset as u64) as u32 & (self.entries - 1)
     }
 
+    /// The index of the oldest entry that is not free.
+    pub(super) const fn oldest(&self) -> u32 {
+        self.freed as u32 & (self.entries - 1)
+    }
+
     pub(super) const fn submitted(&self) -> u64 {
         self.submitted
     }
