@@ -247,8 +247,12 @@ impl fmt::Display for Decoded {
         write!(f, "{} = {:#x}", self.method.name, self.data)?;
         let named = self.method.fields.iter().filter(|field| !field.values.is_empty());
         let mut open = " (";
-        for field in named {
+        for (index, field) in named.enumerate() {
             let number = field.get(self.data);
+            // The first is what the word is about; of the others zero says nothing.
+            if index > 0 && number == 0 {
+                continue;
+            }
             match field.value(number) {
                 Some(name) => write!(f, "{open}{} {name}", field.name)?,
                 None => write!(f, "{open}{} {number:#x}?", field.name)?,

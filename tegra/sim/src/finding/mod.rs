@@ -111,7 +111,7 @@ rules! {
     StaleDataCache "stale-data-cache" Lint
         "A shader reads data that changed since L1 cached them, without invalidating it.";
     ReleaseBeforeIdle "release-before-idle" Lint
-        "A release without WFI behind unfinished work of its channel: it says too much.";
+        "A release without WFI behind work that nothing has waited for: it says too much.";
     ReleaseWithoutFlush "release-without-flush" Lint
         "The copy engine releases without a flush: its writes may be seen after the semaphore.";
     UnorderedAccess "unordered-access" Lint

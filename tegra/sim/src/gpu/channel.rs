@@ -130,6 +130,8 @@ pub(crate) struct Channel {
     /// The engine that got the last method.
     pub(crate) engine: Option<Engine>,
     pub(crate) work: VecDeque<Work>,
+    /// Work was given to an engine that nothing has waited for.
+    pub(crate) unwaited: bool,
     pub(crate) scout: Scout,
     /// Copies and launches so far.
     pub(crate) issued: u64,
@@ -183,6 +185,7 @@ impl Channel {
             compute: ComputeState::default(),
             engine: None,
             work: VecDeque::new(),
+            unwaited: false,
             scout: Scout::default(),
             issued: 0,
             recent: VecDeque::with_capacity(RECENT),
@@ -244,11 +247,12 @@ impl Channel {
     }
 
     /// Waits until the engines have done everything.
-    pub(crate) fn wait_for_idle(&self, core: &mut Core) -> Flow {
+    pub(crate) fn wait_for_idle(&mut self, core: &mut Core) -> Flow {
         if !self.is_idle() {
             return Err(Stop::Wait(Wait::Idle));
         }
         core.order.drained(self.id);
+        self.unwaited = false;
         Ok(())
     }
 
@@ -269,6 +273,7 @@ impl Channel {
         if releases {
             core.order.next_epoch(self.id);
         }
+        self.unwaited = true;
         self.work.push_back(Work { agent, task, watched });
     }
 

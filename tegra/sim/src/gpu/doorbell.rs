@@ -4,8 +4,12 @@
 //! a signal handler. Tokens keep their order; when very many are waiting, further ones are kept as
 //! a set of channels, as hardware does.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+
+use super::channel::userd;
+use crate::memory::DmaBuf;
 
 /// Tokens that keep their order.
 const SLOTS: usize = 1 << 12;
@@ -67,11 +71,48 @@ impl Waker {
     }
 }
 
+/// Where GP_PUT of a channel is, for whoever rings.
+#[derive(Debug, Default)]
+struct Put {
+    /// From an `Arc`, whose count is held here; null without a channel.
+    userd: AtomicPtr<DmaBuf>,
+    /// How many are looking at it.
+    readers: AtomicU32,
+}
+
+impl Put {
+    fn read(&self) -> Option<u32> {
+        self.readers.fetch_add(1, Ordering::SeqCst);
+        let userd = self.userd.load(Ordering::SeqCst);
+        // SAFETY: null, or a pointer whose count `unregister` gives up only once it is out of
+        // reach and no reader is left.
+        let userd = unsafe { userd.as_ref() };
+        let put = userd.and_then(|userd| userd.load_u32(userd::GP_PUT).ok());
+        self.readers.fetch_sub(1, Ordering::SeqCst);
+        put
+    }
+
+    fn replace(&self, userd: *const DmaBuf) {
+        let old = self.userd.swap(userd.cast_mut(), Ordering::SeqCst);
+        while self.readers.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+        if !old.is_null() {
+            // SAFETY: it came from `Arc::into_raw`, and nobody can reach it any more.
+            drop(unsafe { Arc::from_raw(old.cast_const()) });
+        }
+    }
+}
+
 /// Tokens on their way to the GPU.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     /// Token and one in the low 24 bits, what it was rung with above; 0 is an empty slot.
     slots: Box<[AtomicU64]>,
+    /// By slot: GP_PUT as it was, and one; 0 when there was no channel.
+    seen_puts: Box<[AtomicU64]>,
+    /// By channel.
+    puts: Box<[Put]>,
     head: AtomicU64,
     tail: AtomicU64,
     /// Channels rung while the slots were full.
@@ -83,10 +124,27 @@ impl Doorbell {
     pub(crate) fn new() -> Self {
         Self {
             slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            seen_puts: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            puts: (0..CHANNELS).map(|_| Put::default()).collect(),
             head: AtomicU64::new(0),
             tail: AtomicU64::new(0),
             overflow: (0..CHANNELS.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             overflowed: AtomicBool::new(false),
+        }
+    }
+
+    /// A channel begins: its GP_PUT is read whenever its doorbell is rung. Hardware reads it some
+    /// time later; reading it at once depends on nothing but the program.
+    pub(crate) fn register(&self, channel: u16, userd: Arc<DmaBuf>) {
+        if let Some(put) = self.puts.get(usize::from(channel)) {
+            put.replace(Arc::into_raw(userd));
+        }
+    }
+
+    /// A channel ends.
+    pub(crate) fn unregister(&self, channel: u16) {
+        if let Some(put) = self.puts.get(usize::from(channel)) {
+            put.replace(std::ptr::null());
         }
     }
 
@@ -96,6 +154,7 @@ impl Doorbell {
         if token & !TOKEN_BITS != 0 {
             return;
         }
+        let put = self.puts[(token % CHANNELS) as usize].read();
         let mut tail = self.tail.load(Ordering::Acquire);
         loop {
             if tail.wrapping_sub(self.head.load(Ordering::Acquire)) >= SLOTS as u64 {
@@ -113,6 +172,8 @@ impl Doorbell {
                 Err(now) => tail = now,
             }
         }
+        let put = put.map_or(0, |put| u64::from(put) + 1);
+        self.seen_puts[tail as usize % SLOTS].store(put, Ordering::Relaxed);
         // The slot is ours until it is not 0; the consumer waits for that.
         self.slots[tail as usize % SLOTS]
             .store(seen << 24 | (u64::from(token) + 1), Ordering::Release);
@@ -125,8 +186,10 @@ impl Doorbell {
             let slot = self.slots[head as usize % SLOTS].swap(0, Ordering::AcqRel);
             // 0: a writer was interrupted between claiming the slot and filling it.
             let token = (slot as u32 & 0xff_ffff).checked_sub(1)?;
+            let put = self.seen_puts[head as usize % SLOTS].load(Ordering::Relaxed);
+            let put = put.checked_sub(1).map(|put| put as u32);
             self.head.store(head.wrapping_add(1), Ordering::Release);
-            return Some(Rung::Token { token, seen: slot >> 24 });
+            return Some(Rung::Token { token, put, seen: slot >> 24 });
         }
         if self.overflowed.swap(false, Ordering::AcqRel) {
             let words = self.overflow.iter().enumerate();
@@ -146,11 +209,19 @@ impl Doorbell {
     }
 }
 
+impl Drop for Doorbell {
+    fn drop(&mut self) {
+        self.puts.iter().for_each(|put| put.replace(std::ptr::null()));
+    }
+}
+
 /// What the doorbell was rung with.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Rung {
     Token {
         token: u32,
+        /// GP_PUT of the channel that the token names, whatever its runlist.
+        put: Option<u32>,
         /// Releases that the CPU may have seen.
         seen: u64,
     },
@@ -175,7 +246,7 @@ mod tests {
         doorbell.ring(7, 0);
         for n in 0..SLOTS as u32 {
             let (token, seen) = ((n % 512) | (3 << 16), n.into());
-            assert_eq!(doorbell.next(), Some(Rung::Token { token, seen }));
+            assert_eq!(doorbell.next(), Some(Rung::Token { token, put: None, seen }));
         }
         assert_eq!(doorbell.next(), Some(Rung::Channels(vec![7, 511])));
         assert_eq!(doorbell.next(), None);

@@ -84,9 +84,10 @@ pub(crate) struct Segment {
 }
 
 impl Channel {
-    /// A doorbell has reached the channel.
-    pub(crate) fn accept(&mut self, core: &mut Core) {
-        let Ok(put) = self.userd.load_u32(userd::GP_PUT) else { return };
+    /// A doorbell has reached the channel, rung when GP_PUT was `put`.
+    pub(crate) fn accept(&mut self, core: &mut Core, put: Option<u32>) {
+        let put = put.or_else(|| self.userd.load_u32(userd::GP_PUT).ok());
+        let Some(put) = put else { return };
         let (time, channel) = (core.clock.now(), self.id);
         core.trace.record(time, || Event::Doorbell { channel, put });
         self.stalled = put >= self.entries;

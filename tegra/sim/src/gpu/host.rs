@@ -255,7 +255,7 @@ impl Channel {
                 if RELEASE_WFI.is_set(data) {
                     self.wait_for_idle(core)?;
                     self.copy.flushed();
-                } else if !self.is_idle() {
+                } else if self.unwaited {
                     let message = format!("semaphore {address:#x} = {payload:#x}");
                     self.find(core, Rule::ReleaseBeforeIdle, message);
                 }

@@ -48,7 +48,9 @@ struct Held {
     channel: u16,
     /// Later doorbells to wait for.
     left: u64,
-    /// Releases that the CPU may have seen when it rang.
+    /// GP_PUT when it was rung; none when that was lost.
+    put: Option<u32>,
+    /// Releases that the CPU may have seen by then.
     seen: u64,
 }
 
@@ -131,6 +133,7 @@ impl Machine {
             return Err(ChannelError::Sizes { entries, ring, userd: page });
         }
         self.core.order.open(id);
+        self.doorbell.register(id, Arc::clone(&setup.userd));
         self.channels.insert(id, Channel::new(setup));
         Ok(())
     }
@@ -139,6 +142,7 @@ impl Machine {
         let Some(mut channel) = self.channels.remove(&id) else { return };
         let rung = !self.doorbell.is_empty() || self.held.iter().any(|held| held.channel == id);
         self.held.retain(|held| held.channel != id);
+        self.doorbell.unregister(id);
         channel.write_back();
         let put = channel.userd.load_u32(userd::GP_PUT).unwrap_or(channel.put);
         if channel.alive && !channel.stalled && !rung && put != channel.put {
@@ -218,7 +222,7 @@ impl Machine {
         for _ in 0..steps {
             if let Some(actor) = self.choose() {
                 self.act(actor);
-            } else if self.take_doorbell() || self.accept_due() {
+            } else if self.accept_due() || self.take_doorbell() {
                 continue;
             } else if self.held.is_empty() {
                 return self.rest();
@@ -284,22 +288,24 @@ impl Machine {
     /// Takes the next doorbell.
     fn take_doorbell(&mut self) -> bool {
         let Some(rung) = self.doorbell.next() else { return false };
-        let (channels, seen) = match rung {
-            Rung::Token { token, seen } => {
+        let (channels, put, seen) = match rung {
+            Rung::Token { token, put, seen } => {
                 let found = self.channels.values().find(|channel| channel.token == token);
-                (found.map(|channel| channel.id).into_iter().collect(), seen)
+                (found.map(|channel| channel.id).into_iter().collect(), put, seen)
             }
-            Rung::Channels(channels) => (channels, self.core.order.count().load(Ordering::Acquire)),
+            Rung::Channels(channels) => {
+                (channels, None, self.core.order.count().load(Ordering::Acquire))
+            }
         };
         for held in &mut self.held {
             held.left = held.left.saturating_sub(1);
         }
         for channel in channels {
             let several = self.channels.len() > 1;
-            let left = if several { self.core.random.below(HOLD) } else { 0 };
+            let left = self.core.random.below(HOLD) * u64::from(several);
             match self.held.iter_mut().find(|held| held.channel == channel) {
-                Some(held) => held.seen = held.seen.max(seen),
-                None => self.held.push(Held { channel, left, seen }),
+                Some(held) => (held.put, held.seen) = (put, seen.max(held.seen)),
+                None => self.held.push(Held { channel, left, put, seen }),
             }
         }
         true
@@ -309,11 +315,11 @@ impl Machine {
     fn accept_due(&mut self) -> bool {
         let mut any = false;
         while let Some(place) = self.held.iter().position(|held| held.left == 0) {
-            let Held { channel: id, seen, .. } = self.held.remove(place);
+            let Held { channel: id, put, seen, .. } = self.held.remove(place);
             self.core.clock.advance(4);
             self.core.order.rung(id, seen);
             if let Some(channel) = self.channels.get_mut(&id).filter(|channel| channel.alive) {
-                channel.accept(&mut self.core);
+                channel.accept(&mut self.core, put);
                 let listing = channel.listing();
                 self.collect_listed(&listing);
             }

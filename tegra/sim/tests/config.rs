@@ -1,0 +1,100 @@
+//! The environment: what is understood, what is refused and how it is said, what is made to fail.
+
+use tegra_sim::config::{Config, FaultRequest, Injection, Lint, Occasion, When};
+
+fn config(variables: &[(&str, &str)]) -> Result<Config, String> {
+    let get = |name: &str| {
+        variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+    };
+    Config::from_variables(get).map_err(|error| error.to_string())
+}
+
+fn faults(list: &str) -> Result<Config, String> {
+    config(&[("TEGRA_SIM_FAULTS", list)])
+}
+
+#[test]
+fn nothing_set_is_the_default() {
+    assert_eq!(config(&[]).unwrap(), Config::default());
+    assert_eq!(
+        config(&[("TEGRA_SIM_SEED", ""), ("TEGRA_SIM_LINT", "")]).unwrap(),
+        Config::default()
+    );
+    assert_eq!(Config::default().lint, Lint::Abort);
+}
+
+#[test]
+fn everything_set() {
+    let list = "ioctl:MAP_BUFFER_EX:ENOMEM@3, ioctl:*:EINTR@1/10,mmu-fault@100,lost-event@2,\
+                channel-timeout@5,stuck-semaphore@1/7,memory-full=1G";
+    let config = config(&[
+        ("TEGRA_SIM_SEED", "18446744073709551615"),
+        ("TEGRA_SIM_LINT", "warn"),
+        ("TEGRA_SIM_TRACE", "/tmp/t"),
+        ("TEGRA_SIM_FAULTS", list),
+    ])
+    .unwrap();
+    assert_eq!((config.seed, config.lint, config.memory), (u64::MAX, Lint::Warn, Some(1 << 30)));
+    assert_eq!(config.trace.as_deref(), Some(std::path::Path::new("/tmp/t")));
+    let request = |what, when| FaultRequest { what, when };
+    let map = Occasion::Ioctl { request: Some("MAP_BUFFER_EX".into()), errno: libc::ENOMEM };
+    let any = Occasion::Ioctl { request: None, errno: libc::EINTR };
+    assert_eq!(
+        config.faults,
+        [
+            request(map, When::Count(3)),
+            request(any, When::OneIn(10)),
+            request(Occasion::MmuFault, When::Count(100)),
+            request(Occasion::LostEvent, When::Count(2)),
+            request(Occasion::ChannelTimeout, When::Count(5)),
+            request(Occasion::StuckSemaphore, When::OneIn(7)),
+        ]
+    );
+}
+
+#[test]
+fn what_is_not_understood_is_said_with_what_is() {
+    for (variable, value, parts) in [
+        ("TEGRA_SIM_SEED", "x", &["TEGRA_SIM_SEED=x", "a number"][..]),
+        ("TEGRA_SIM_SEED", "-1", &["TEGRA_SIM_SEED=-1"]),
+        ("TEGRA_SIM_LINT", "off", &["TEGRA_SIM_LINT=off", "abort or warn"]),
+        ("TEGRA_SIM_FAULTS", "mmu@3", &["\"mmu@3\"", "mmu-fault@WHEN", "memory-full=SIZE"]),
+        ("TEGRA_SIM_FAULTS", "mmu-fault", &["\"mmu-fault\"", "@1/N"]),
+        ("TEGRA_SIM_FAULTS", "mmu-fault@0", &["does not say when"]),
+        ("TEGRA_SIM_FAULTS", "mmu-fault@1/0", &["does not say when"]),
+        ("TEGRA_SIM_FAULTS", "ioctl:CREATE@1", &["ioctl:REQUEST:ERRNO"]),
+        ("TEGRA_SIM_FAULTS", "ioctl:CREATE:EBOGUS@1", &["\"EBOGUS\"", "ENOMEM", "ETIMEDOUT"]),
+        ("TEGRA_SIM_FAULTS", "memory-full=1T", &["\"1T\"", "K, M or G"]),
+        ("TEGRA_SIM_FAULTS", "memory-full=99999999999G", &["is no size"]),
+    ] {
+        let error = config(&[(variable, value)]).unwrap_err();
+        for part in parts {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
+
+#[test]
+fn failures_come_when_asked_for() {
+    let config = faults("ioctl:CREATE:ENOMEM@2,ioctl:*:EINTR@4,lost-event@1").unwrap();
+    let injection = Injection::new(&config);
+    let seen: Vec<_> =
+        ["CREATE", "ALLOC", "CREATE", "ALLOC", "CREATE"].map(|name| injection.ioctl(name)).into();
+    assert_eq!(seen, [None, None, Some(libc::ENOMEM), Some(libc::EINTR), None]);
+    assert!(injection.fires(&Occasion::LostEvent));
+    assert!(!injection.fires(&Occasion::LostEvent));
+    assert!(!injection.fires(&Occasion::MmuFault));
+}
+
+#[test]
+fn chance_follows_the_seed() {
+    let draw = |seed| {
+        let config = Config { seed, ..faults("mmu-fault@1/4").unwrap() };
+        let injection = Injection::new(&config);
+        (0..400).map(|_| injection.fires(&Occasion::MmuFault)).collect::<Vec<_>>()
+    };
+    assert_eq!(draw(1), draw(1));
+    assert_ne!(draw(1), draw(2));
+    let fired = draw(3).iter().filter(|fired| **fired).count();
+    assert!((60..140).contains(&fired), "{fired} of 400");
+}

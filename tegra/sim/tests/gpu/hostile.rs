@@ -1,0 +1,93 @@
+//! Arbitrary words, entries, USERD pages and QMDs: refused or executed, never a crash.
+
+use proptest::prelude::*;
+use tegra_sim::class::{compute, copy, host};
+
+use crate::rig::{Kernel, Rig, compute_stream};
+
+/// Words that are often headers of existing methods.
+fn words() -> impl Strategy<Value = Vec<u32>> {
+    let tables = [(0u32, host::METHODS), (1, compute::METHODS), (4, copy::METHODS)];
+    let header = (0..3usize, any::<prop::sample::Index>(), 0..6u32, 1..4u32).prop_map(
+        move |(table, index, opcode, count)| {
+            let (subchannel, methods) = tables[table];
+            let address = methods[index.index(methods.len())].address;
+            opcode << 29 | count << 16 | subchannel << 13 | address / 4
+        },
+    );
+    // Data that are addresses of what is mapped, or near.
+    let data = prop_oneof![0x20_0000u32..0x21_0000, 0..32u32, any::<u32>(), Just(0x182), Just(9)];
+    prop::collection::vec(prop_oneof![2 => header, 3 => data], 1..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn streams(words in words(), seed in any::<u64>()) {
+        let rig = Rig::new(seed);
+        let mut channel = rig.channel();
+        let memory = rig.buffer(1 << 16);
+        memory.write(0, &[1; 1 << 16]);
+        let mut stream = compute_stream().into_words();
+        stream.extend([0x2001_8000, 0xc7b5]);
+        stream.extend(words);
+        rig.submit(&mut channel, &stream);
+        rig.findings();
+        rig.gpu.close_tsg(channel.tsg);
+    }
+
+    #[test]
+    fn entries(entries in prop::collection::vec(any::<u64>(), 1..32), put in 0..70u32) {
+        let rig = Rig::new(1);
+        let channel = rig.channel();
+        let body = rig.stream(&[0; 64]);
+        for (index, entry) in entries.iter().enumerate() {
+            // Every other one points at something.
+            let entry = if index % 2 == 0 { *entry } else { *entry & !0xff_ffff_ffff | body.buffer.va };
+            channel.ring.store_u64(index as u64 * 8, entry).unwrap();
+        }
+        channel.userd.store_u32(0x8c, put).unwrap();
+        channel.ring();
+        rig.findings();
+    }
+
+    #[test]
+    fn qmds(
+        changes in prop::collection::vec((0..64usize, any::<u32>(), any::<bool>()), 1..12),
+        seed in any::<u64>(),
+    ) {
+        let rig = Rig::new(seed);
+        let mut channel = rig.channel();
+        let kernel = Kernel::new(&rig);
+        for (word, value, one_bit) in changes {
+            let at = word as u64 * 4;
+            let value = if one_bit { kernel.qmd.word(at) ^ 1 << (value % 32) } else { value };
+            kernel.qmd.memory.store_u32(at, value).unwrap();
+        }
+        let mut stream = compute_stream();
+        stream.launch(kernel.at(0));
+        rig.submit(&mut channel, stream.words());
+        rig.findings();
+    }
+}
+
+/// A QMD that schedules itself runs for ever; closing its channel must still be possible.
+#[test]
+fn a_launch_that_never_ends_can_be_closed() {
+    use tegra::class::qmd::DependentAction;
+    use tegra::qmd::Dependent;
+
+    let rig = Rig::new(1);
+    let mut channel = rig.channel();
+    let kernel = Kernel::new(&rig);
+    let mut launch = kernel.launch;
+    let action = DependentAction::Schedule;
+    launch.dependent = Some(Dependent { qmd: kernel.at(0), action, prefetch: false });
+    kernel.store(0, &launch);
+    let mut stream = compute_stream();
+    stream.launch(kernel.at(0));
+    rig.submit(&mut channel, stream.words());
+    rig.gpu.close_tsg(channel.tsg);
+    rig.findings();
+}
