@@ -1,8 +1,6 @@
 //! The simulator's tables against `tegra::class`, which were made apart from each other: what both
 //! know is the same, and everything that `tegra` can say is known here.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::collections::BTreeMap;
 
 use tegra::class::{Definition, Meaning, compute, copy, host, qmd};

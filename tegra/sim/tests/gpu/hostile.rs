@@ -12,7 +12,7 @@ fn words() -> impl Strategy<Value = Vec<u32>> {
         move |(table, index, opcode, count)| {
             let (subchannel, methods) = tables[table];
             let address = methods[index.index(methods.len())].address;
-            opcode << 29 | count << 16 | subchannel << 13 | address / 4
+            opcode << 29 | count << 16 | subchannel << 13 | (address / 4)
         },
     );
     // Data that are addresses of what is mapped, or near.
