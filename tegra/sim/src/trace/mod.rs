@@ -8,7 +8,7 @@ mod report;
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -150,7 +150,7 @@ pub struct Record {
 
 #[derive(Debug)]
 enum Target {
-    File(BufWriter<File>),
+    File(File),
     Memory(Vec<Record>),
 }
 
@@ -170,7 +170,7 @@ impl Trace {
     /// # Errors
     /// Those of creating it.
     pub fn to_file(path: &Path) -> io::Result<Self> {
-        let file = BufWriter::new(File::create(path)?);
+        let file = File::create(path)?;
         Ok(Self(Some(Arc::new(Mutex::new(Target::File(file))))))
     }
 
@@ -192,24 +192,14 @@ impl Trace {
         let record = Record { time, event: event() };
         match &mut *target.lock().unwrap_or_else(PoisonError::into_inner) {
             Target::Memory(records) => records.push(record),
-            // A full disk must not change what the simulated GPU does.
+            // Whole lines at once: the process may end at any time, by a finding for one. A full
+            // disk must not change what the simulated GPU does.
             Target::File(file) => {
-                if serde_json::to_writer(&mut *file, &record).is_ok() {
-                    let _ = file.write_all(b"\n");
+                if let Ok(mut line) = serde_json::to_vec(&record) {
+                    line.push(b'\n');
+                    let _ = file.write_all(&line);
                 }
             }
-        }
-    }
-
-    /// Writes out what is buffered.
-    ///
-    /// # Errors
-    /// Those of writing the file.
-    pub fn flush(&self) -> io::Result<()> {
-        let Some(target) = &self.0 else { return Ok(()) };
-        match &mut *target.lock().unwrap_or_else(PoisonError::into_inner) {
-            Target::File(file) => file.flush(),
-            Target::Memory(_) => Ok(()),
         }
     }
 
