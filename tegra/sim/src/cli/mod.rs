@@ -3,6 +3,7 @@
 mod elf;
 mod errnos;
 mod run;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -13,7 +14,13 @@ Examples:
   tegra-sim run -- ./my-jetson-program --its-option
   tegra-sim run --seed 7 --trace run.jsonl -- python3 script.py
   tegra-sim run --lint warn -- ls -l /dev/nvmap
-  tegra-sim errnos --json
+  tegra-sim decode run.jsonl
+  tegra-sim stats --json run.jsonl
+  tegra-sim errnos --node channel
+
+A broken rule that silicon would let pass is reported on stderr and ends the program, unless --lint
+warn is given. What TEGRA_SIM_SEED, TEGRA_SIM_FAULTS, TEGRA_SIM_TRACE and TEGRA_SIM_LINT say, the
+options of `run` say too.
 
 The program must be dynamically linked: the simulator stands in front of libc's functions. Raw
 system calls pass it by. Each process that opens a node has an Orin of its own.";
@@ -30,6 +37,10 @@ struct Arguments {
 enum Command {
     /// Run a program as if on an Orin
     Run(run::Run),
+    /// List what a trace holds, one line a record
+    Decode(trace::Decode),
+    /// Count what a trace holds
+    Stats(trace::Stats),
     /// Every condition under which the simulated drivers refuse a call
     Errnos(errnos::Errnos),
 }
@@ -39,6 +50,8 @@ enum Command {
 pub(crate) fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(run) => run.start(),
+        Command::Decode(decode) => decode.print(),
+        Command::Stats(stats) => stats.print(),
         Command::Errnos(errnos) => errnos.print(),
     };
     match result {

@@ -1,0 +1,75 @@
+//! `tegra-sim decode` and `tegra-sim stats`: what a trace holds.
+
+use std::error::Error;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::json;
+use tegra_sim::trace::{self, TraceError};
+
+/// Arguments of `decode`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Decode {
+    /// What `run --trace` wrote
+    file: PathBuf,
+}
+
+impl Decode {
+    /// Prints a listing.
+    pub(super) fn print(&self) -> Result<ExitCode, Box<dyn Error>> {
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        let result = trace::decode(&self.file, &mut out);
+        match result.and_then(|()| flush(&mut out, &self.file)) {
+            // `tegra-sim decode FILE | head` is no failure.
+            Err(TraceError::Io { source, .. }) if source.kind() == ErrorKind::BrokenPipe => {
+                Ok(ExitCode::SUCCESS)
+            }
+            result => Ok(result.map(|()| ExitCode::SUCCESS)?),
+        }
+    }
+}
+
+fn flush(out: &mut impl io::Write, file: &std::path::Path) -> Result<(), TraceError> {
+    out.flush().map_err(|source| TraceError::Io { path: file.display().to_string(), source })
+}
+
+/// Arguments of `stats`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Stats {
+    /// What `run --trace` wrote
+    file: PathBuf,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Stats {
+    /// Prints the counts.
+    pub(super) fn print(&self) -> Result<ExitCode, Box<dyn Error>> {
+        let stats = trace::stats(&self.file)?;
+        let text = if self.json {
+            let stats = json!({
+                "ioctls": stats.ioctls,
+                "refused": stats.refused,
+                "doorbells": stats.doorbells,
+                "submits": stats.submits,
+                "methods": stats.methods,
+                "launches": stats.launches,
+                "copies": stats.copies,
+                "bytes_copied": stats.bytes_copied,
+                "bytes_uploaded": stats.bytes_uploaded,
+                "releases": stats.releases,
+                "acquires": stats.acquires,
+                "interrupts": stats.interrupts,
+                "findings": stats.findings,
+                "injected": stats.injected,
+            });
+            serde_json::to_string_pretty(&stats)? + "\n"
+        } else {
+            stats.to_string()
+        };
+        super::tell(&text, &mut io::stdout());
+        Ok(ExitCode::SUCCESS)
+    }
+}
