@@ -1,1 +1,15 @@
-//! `orind-kernels`: the CUDA kernels, their prebuilt machine code and its loader.
+//! `orind-kernels`: the CUDA kernels of the decode path, their prebuilt machine code and its loader.
+//!
+//! Owns: the CUDA C++ sources (`src/cuda`), what they are called with ([`params`]), how weights must
+//! lie for them ([`repack`]), which kernels exist and how they may be tuned ([`catalogue`]), the
+//! machine code checked in under `prebuilt/` ([`prebuilt`]) and what a loader reads out of it
+//! ([`cubin`]). Does not know plans, models, drivers or queues.
+
+pub mod catalogue;
+pub mod cubin;
+pub mod manifest;
+pub mod occupancy;
+pub mod params;
+pub mod prebuilt;
+pub mod repack;
+pub mod source;

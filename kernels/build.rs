@@ -1,0 +1,25 @@
+//! Lists what lies in `prebuilt/`, so that the library contains it.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+fn main() -> std::io::Result<()> {
+    let variable = |name: &str| std::env::var(name).map_err(std::io::Error::other);
+    let folder = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("prebuilt");
+    println!("cargo::rerun-if-changed=prebuilt");
+    let mut files = Vec::new();
+    if folder.is_dir() {
+        for entry in std::fs::read_dir(&folder)? {
+            files.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+    }
+    files.sort();
+    let mut list = String::from("static FILES: &[(&str, &[u8])] = &[\n");
+    for file in &files {
+        let path = folder.join(file);
+        writeln!(list, "    ({file:?}, include_bytes!({path:?})),")
+            .map_err(std::io::Error::other)?;
+    }
+    list.push_str("];\n");
+    std::fs::write(Path::new(&variable("OUT_DIR")?).join("prebuilt.rs"), list)
+}

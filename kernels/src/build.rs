@@ -1,0 +1,141 @@
+//! The build: units compiled for every target, what they use, the manifest.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, bail, ensure};
+use orind_kernels::catalogue::{Kernel, Unit};
+use orind_kernels::cubin::Cubin;
+use orind_kernels::manifest::{File, Manifest, Usage};
+use orind_kernels::occupancy::blocks_per_sm;
+use orind_kernels::prebuilt::MANIFEST;
+use orind_kernels::source::{self, HEADERS, OPTIONS, Target};
+use sha2::{Digest as _, Sha256};
+
+use crate::nvrtc::Compiler;
+
+/// What is checked in may not be larger.
+const LIMIT: usize = 8 << 20;
+
+/// Stores and loads of spills of each kernel, as ptxas prints them.
+type Spills = BTreeMap<String, (u32, u32)>;
+
+/// Compiles everything into `prebuilt/`. Nothing is written unless all of it compiles.
+pub(crate) fn build(compiler: &Compiler) -> anyhow::Result<()> {
+    let version = compiler.version()?;
+    ensure!(
+        version == (12, 6),
+        "this is NVRTC {}.{}; JetPack 6 has 12.6, and the machine code is made for it",
+        version.0,
+        version.1
+    );
+    let mut made = BTreeMap::new();
+    let mut manifest = Manifest {
+        sources: source::hash(),
+        compiler: String::new(),
+        options: OPTIONS.iter().map(|&o| o.to_owned()).collect(),
+        files: BTreeMap::new(),
+        kernels: BTreeMap::new(),
+    };
+    for unit in Unit::all() {
+        for target in Target::ALL {
+            let mut options = manifest.options.clone();
+            options.push(format!("--gpu-architecture={}", target.architecture()));
+            let (name, text) = (target.file(unit), source::text(unit, target));
+            let ptx = target == Target::Compute80;
+            let output = compiler.compile(&name, &text, HEADERS, &options, ptx)?;
+            let mut spilled = 0;
+            if ptx {
+                manifest.compiler = compiler_of(&output.code)?;
+            } else {
+                let spills = spills(&output.log);
+                spilled = spills.values().map(|(stores, loads)| stores + loads).sum();
+                let cubin = Cubin::parse(&output.code).with_context(|| name.clone())?;
+                for kernel in source::kernels(unit, target) {
+                    let usage = usage(&cubin, kernel, &spills)?;
+                    spilled += usage.stack;
+                    if target == Target::Sm87 {
+                        manifest.kernels.insert(kernel.symbol(), usage);
+                    }
+                }
+            }
+            say(&format!("{name}: {} bytes", output.code.len()));
+            let sha256 = source::hex(&Sha256::digest(&output.code));
+            manifest.files.insert(name.clone(), File { sha256, bytes: output.code.len(), spilled });
+            made.insert(name, output.code);
+        }
+    }
+    let total: usize = made.values().map(Vec::len).sum();
+    say(&format!("{} kernels, {} KiB", manifest.kernels.len(), total >> 10));
+    ensure!(total <= LIMIT, "{total} bytes of machine code; at most {LIMIT} are checked in");
+    let mut json = serde_json::to_vec_pretty(&manifest)?;
+    json.push(b'\n');
+    made.insert(MANIFEST.into(), json);
+    write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("prebuilt"), &made)
+}
+
+#[expect(clippy::print_stdout, reason = "this program's output")]
+fn say(line: &str) {
+    println!("{line}");
+}
+
+fn write(folder: &Path, made: &BTreeMap<String, Vec<u8>>) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if !made.contains_key(entry.file_name().to_string_lossy().as_ref()) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    for (name, bytes) in made {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn usage(cubin: &Cubin<'_>, kernel: Kernel, spills: &Spills) -> anyhow::Result<Usage> {
+    let symbol = kernel.symbol();
+    let found = cubin.kernel(&symbol).with_context(|| format!("{symbol} was not compiled"))?;
+    let &(spill_stores, spill_loads) =
+        spills.get(&symbol).with_context(|| format!("the log does not name {symbol}"))?;
+    let shared = u32::try_from(found.shared_bytes)?;
+    Ok(Usage {
+        registers: found.registers,
+        shared: found.shared_bytes,
+        stack: found.stack_bytes,
+        spill_stores,
+        spill_loads,
+        code: found.code.len(),
+        blocks_per_sm: blocks_per_sm(kernel.threads(), found.registers, shared),
+    })
+}
+
+/// `Cuda compilation tools, release 12.6, V12.6.85`, from the head of PTX.
+fn compiler_of(ptx: &[u8]) -> anyhow::Result<String> {
+    let text = String::from_utf8_lossy(ptx);
+    match text.lines().take(20).find_map(|line| line.split_once(", V")) {
+        Some((_, version)) => Ok(format!("NVRTC {}", version.trim())),
+        None => bail!("the PTX does not say which compiler made it"),
+    }
+}
+
+/// Reads `... entry function 'K' ...` and `..., N bytes spill stores, N bytes spill loads`.
+fn spills(log: &str) -> Spills {
+    let mut all = Spills::new();
+    let mut kernel = None;
+    for line in log.lines() {
+        if let Some((_, rest)) = line.split_once("entry function '") {
+            kernel = rest.split('\'').next().map(String::from);
+        }
+        let count = |what: &str| {
+            let before = line.split(what).next().filter(|part| part.len() < line.len())?;
+            before.trim_end().rsplit([' ', ',']).next()?.parse::<u32>().ok()
+        };
+        let both = count("bytes spill stores").zip(count("bytes spill loads"));
+        if let (Some(name), Some(both)) = (&kernel, both) {
+            all.insert(name.clone(), both);
+        }
+    }
+    all
+}

@@ -1,0 +1,357 @@
+//! Which kernels exist, in which unit and under which name, and the arithmetic of their launches.
+
+mod variant;
+
+pub use variant::{InvalidVariant, PROJECT_SPACE, Parameter, ProjectVariant};
+
+use crate::params::{
+    AttentionParams, EmbedParams, GatherParams, ProjectParams, RopeTableParams, RowsParams,
+    SampleParams,
+};
+
+/// A weight type that the kernels read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(non_camel_case_types, reason = "the field's names are Q4_K and Q6_K")]
+pub enum Weight {
+    /// 32 signed bytes and a step.
+    Q8_0,
+    /// 256 six-bit values, 16 scales.
+    Q6_K,
+    /// 256 nibbles, 8 scales and minima.
+    Q4_K,
+    /// 256 five-bit values, 8 scales and minima.
+    Q5_K,
+    /// Half precision.
+    F16,
+}
+
+impl Weight {
+    /// All types.
+    pub const ALL: [Self; 5] = [Self::Q8_0, Self::Q6_K, Self::Q4_K, Self::Q5_K, Self::F16];
+
+    /// The GGUF name, which is also the format's name in CUDA.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Q8_0 => "Q8_0",
+            Self::Q6_K => "Q6_K",
+            Self::Q4_K => "Q4_K",
+            Self::Q5_K => "Q5_K",
+            Self::F16 => "F16",
+        }
+    }
+
+    /// Columns that fill whole blocks: a matrix must have a multiple of these.
+    #[must_use]
+    pub const fn block(self) -> usize {
+        match self {
+            Self::Q8_0 => 32,
+            Self::Q6_K | Self::Q4_K | Self::Q5_K => 256,
+            Self::F16 => 1,
+        }
+    }
+
+    /// Columns that a lane takes at a time (`CHUNK` in `format.cuh`).
+    const fn chunk(self) -> usize {
+        match self {
+            Self::F16 => 8,
+            Self::Q8_0 => 32,
+            Self::Q6_K | Self::Q4_K | Self::Q5_K => 64,
+        }
+    }
+
+    /// Whether activations are quantised (in one or two planes) or stay `f32`.
+    #[must_use]
+    pub const fn is_quantised(self) -> bool {
+        !matches!(self, Self::F16)
+    }
+
+    /// Planes that a kernel may have.
+    const fn planes(self) -> &'static [u32] {
+        if self.is_quantised() { &[1, 2] } else { &[1] }
+    }
+
+    fn lower(self) -> String {
+        self.name().to_lowercase()
+    }
+}
+
+/// What is compiled together, into one cubin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Unit {
+    /// Projections with weights of one type.
+    Project(Weight),
+    /// Embeddings of every type.
+    Embed,
+    /// What stands between projections.
+    Rows,
+    /// RoPE and attention.
+    Attention,
+    /// Sampling.
+    Sample,
+}
+
+impl Unit {
+    /// Every unit.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Weight::ALL.into_iter().map(Self::Project).chain([
+            Self::Embed,
+            Self::Rows,
+            Self::Attention,
+            Self::Sample,
+        ])
+    }
+
+    /// The stem of its files.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Project(weight) => format!("project_{}", weight.lower()),
+            Self::Embed => "embed".into(),
+            Self::Rows => "rows".into(),
+            Self::Attention => "attention".into(),
+            Self::Sample => "sample".into(),
+        }
+    }
+
+    /// The header that its kernels come from.
+    #[must_use]
+    pub const fn header(self) -> &'static str {
+        match self {
+            Self::Project(_) => "project.cuh",
+            Self::Embed => "embed.cuh",
+            Self::Rows => "rows.cuh",
+            Self::Attention => "attention.cuh",
+            Self::Sample => "sample.cuh",
+        }
+    }
+}
+
+/// A kernel that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// Products of up to `rows` rows, with norm, residual and SiLU-product as the parameters say.
+    Project {
+        /// Type of the matrices.
+        weight: Weight,
+        /// Most rows of activations: 1, 2, 4 or 8.
+        rows: u32,
+        /// Planes of quantised activations: 1, or 2 for queries, keys, values and logits.
+        planes: u32,
+        /// How it is laid over threads.
+        variant: ProjectVariant,
+    },
+    /// Rows of a weight matrix.
+    Embed(Weight),
+    /// Rows of 4-byte elements.
+    Gather,
+    /// RMSNorm by itself.
+    RmsNorm,
+    /// A sum by itself.
+    Add,
+    /// The SiLU-product by itself.
+    SwiGlu,
+    /// Cosines and sines.
+    RopeTable,
+    /// Rotation and KV write by themselves.
+    RopeKv,
+    /// Attention.
+    Attention {
+        /// Lanes that share a position, 8 values each: 8 or 16.
+        lanes: u32,
+        /// Query heads of a block: 1, 2 or 4.
+        heads: u32,
+        /// Whether it rotates and writes keys and values first.
+        rope: bool,
+    },
+    /// A token from logits.
+    Sample,
+}
+
+/// Rows that projections are compiled for.
+const ROWS: [u32; 4] = [1, 2, 4, 8];
+
+/// Lanes that share a position in attention, 8 values each: heads of up to 128 values.
+const ATTENTION_LANES: [u32; 2] = [8, 16];
+
+/// Warps of an attention block.
+const ATTENTION_WARPS: u32 = 4;
+
+impl Kernel {
+    /// Every kernel.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for weight in Weight::ALL {
+            for rows in ROWS {
+                for &planes in weight.planes() {
+                    for variant in ProjectVariant::prebuilt(weight, rows) {
+                        all.push(Self::Project { weight, rows, planes, variant });
+                    }
+                }
+            }
+        }
+        all.extend(Weight::ALL.map(Self::Embed));
+        all.extend([Self::Gather, Self::RmsNorm, Self::Add, Self::SwiGlu]);
+        all.extend([Self::RopeTable, Self::RopeKv]);
+        for lanes in ATTENTION_LANES {
+            for heads in [1, 2, 4] {
+                all.extend([true, false].map(|rope| Self::Attention { lanes, heads, rope }));
+            }
+        }
+        all.push(Self::Sample);
+        all
+    }
+
+    /// The kernel for a projection by the heuristic.
+    #[must_use]
+    pub fn project(weight: Weight, rows: u32, planes: u32) -> Option<Self> {
+        let rows = ROWS.into_iter().find(|&most| rows <= most)?;
+        let variant = ProjectVariant::heuristic(weight);
+        weight.planes().contains(&planes).then_some(Self::Project { weight, rows, planes, variant })
+    }
+
+    /// The attention kernel for heads of `dim` in groups of `group` query heads to a KV head.
+    #[must_use]
+    pub fn attention(dim: u32, group: u32, rope: bool) -> Option<Self> {
+        if dim == 0 || !dim.is_multiple_of(8) || group == 0 {
+            return None;
+        }
+        let lanes = ATTENTION_LANES.into_iter().find(|lanes| dim <= 8 * lanes)?;
+        let heads = [4, 2, 1].into_iter().find(|&heads| group.is_multiple_of(heads))?;
+        Some(Self::Attention { lanes, heads, rope })
+    }
+
+    /// Its symbol in the cubin.
+    #[must_use]
+    pub fn symbol(self) -> String {
+        match self {
+            Self::Project { weight, rows, planes, variant } => {
+                let [lanes, outputs, warps, unroll] = variant.values();
+                let weight = weight.lower();
+                format!("project_{weight}_r{rows}_p{planes}_t{lanes}_o{outputs}_w{warps}_u{unroll}")
+            }
+            Self::Embed(weight) => format!("embed_{}", weight.lower()),
+            Self::Gather => "gather".into(),
+            Self::RmsNorm => "rms_norm".into(),
+            Self::Add => "add".into(),
+            Self::SwiGlu => "swiglu".into(),
+            Self::RopeTable => "rope_table".into(),
+            Self::RopeKv => "rope_kv".into(),
+            Self::Attention { lanes, heads, rope } => {
+                format!("attention{}_t{lanes}_h{heads}", if rope { "_rope" } else { "" })
+            }
+            Self::Sample => "sample".into(),
+        }
+    }
+
+    /// The unit it is compiled in.
+    #[must_use]
+    pub const fn unit(self) -> Unit {
+        match self {
+            Self::Project { weight, .. } => Unit::Project(weight),
+            Self::Embed(_) => Unit::Embed,
+            Self::Gather | Self::RmsNorm | Self::Add | Self::SwiGlu => Unit::Rows,
+            Self::RopeTable | Self::RopeKv | Self::Attention { .. } => Unit::Attention,
+            Self::Sample => Unit::Sample,
+        }
+    }
+
+    /// False for variants other than the heuristic's.
+    #[must_use]
+    pub fn is_default(self) -> bool {
+        match self {
+            Self::Project { weight, variant, .. } => variant == ProjectVariant::heuristic(weight),
+            _ => true,
+        }
+    }
+
+    /// True for kernels that move a model's bytes: these may not spill.
+    #[must_use]
+    pub const fn is_hot(self) -> bool {
+        matches!(self, Self::Project { .. } | Self::Attention { .. })
+    }
+
+    /// Threads of a block.
+    #[must_use]
+    pub const fn threads(self) -> u32 {
+        match self {
+            Self::Project { variant, .. } => variant.warps * 32,
+            Self::Attention { .. } => ATTENTION_WARPS * 32,
+            Self::RmsNorm | Self::Sample => 256,
+            _ => 128,
+        }
+    }
+
+    /// Bytes of its parameter block.
+    #[must_use]
+    pub const fn params_bytes(self) -> usize {
+        match self {
+            Self::Project { .. } => size_of::<ProjectParams>(),
+            Self::Embed(_) => size_of::<EmbedParams>(),
+            Self::Gather => size_of::<GatherParams>(),
+            Self::RmsNorm | Self::Add | Self::SwiGlu => size_of::<RowsParams>(),
+            Self::RopeTable => size_of::<RopeTableParams>(),
+            Self::RopeKv | Self::Attention { .. } => size_of::<AttentionParams>(),
+            Self::Sample => size_of::<SampleParams>(),
+        }
+    }
+
+    /// Its line in the unit, unless the header defines it itself.
+    pub(crate) fn instantiation(self) -> Option<String> {
+        let name = self.symbol();
+        Some(match self {
+            Self::Project { weight, rows, planes, variant } => {
+                let [lanes, outputs, warps, unroll] = variant.values();
+                let format = weight.name();
+                format!(
+                    "PROJECT({name}, {format}, {rows}, {planes}, {lanes}, {outputs}, {warps}, {unroll})\n"
+                )
+            }
+            Self::Embed(weight) => format!("EMBED({name}, {})\n", weight.name()),
+            Self::Attention { lanes, heads, rope } => {
+                format!("ATTENTION({name}, {lanes}, {heads}, {ATTENTION_WARPS}, {rope})\n")
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Most dynamic shared memory of a block: what is proven on the device (100 KiB), less the 1 KiB that
+/// the hardware keeps.
+pub const SHARED_LIMIT: u32 = 99 << 10;
+
+/// Bytes of dynamic shared memory of a projection with `k` columns, or `None` where they exceed
+/// [`SHARED_LIMIT`]: the rows must then be split into several launches.
+#[must_use]
+pub fn project_shared_bytes(weight: Weight, rows: u32, planes: u32, k: usize) -> Option<u32> {
+    let chunk = weight.chunk();
+    // Pieces of 16 bytes: 4 f32, or 16 quantised values.
+    let pieces = if weight.is_quantised() { chunk / 16 } else { chunk / 4 };
+    let floats = match weight {
+        Weight::F16 => 0,
+        Weight::Q8_0 | Weight::Q6_K => chunk / 32,
+        Weight::Q4_K | Weight::Q5_K => chunk / 32 * 2,
+    };
+    let stride = k.div_ceil(chunk).checked_next_multiple_of(8)? + 8 / pieces;
+    let bytes = stride
+        .checked_mul(16 * pieces + 4 * floats)?
+        .checked_mul(usize::try_from(rows.checked_mul(planes)?).ok()?)?;
+    u32::try_from(bytes).ok().filter(|&bytes| bytes <= SHARED_LIMIT)
+}
+
+/// Tiles of a projection, which is the largest grid that has work: blocks walk over tiles, so any
+/// smaller grid computes the same. `n` are the rows of the matrices (of the gate alone with the
+/// SiLU-product).
+#[must_use]
+pub fn project_tiles(variant: ProjectVariant, n: &[u32], swiglu: bool) -> u32 {
+    let outputs = if swiglu { variant.rows_per_thread / 2 } else { variant.rows_per_thread };
+    let tile = variant.warps * 32 / variant.threads_per_row * outputs;
+    n.iter().map(|n| n.div_ceil(tile.max(1))).sum()
+}
+
+/// Bytes of attention's scratch for `rows` rows.
+#[must_use]
+pub const fn attention_partial_bytes(rows: u64, heads: u64, dim: u64, splits: u64) -> u64 {
+    rows * heads * splits * (8 + 4 * dim)
+}

@@ -1,0 +1,334 @@
+//! What a launch needs to know about the kernels in a cubin: code, constant banks, registers, shared
+//! and local memory, barriers, parameters, relocations.
+//!
+//! Reads cubins of CUDA 12 (ABI 7) and 13 (ABI 8), with any number of kernels. Where the facts stand
+//! was learnt from cubins of ptxas 12.6, 12.9 and 13.4 for sm_86, sm_87 and sm_90. A file is not
+//! trusted: everything is checked against its size, and what does not fit is an error.
+
+mod info;
+
+use object::LittleEndian as LE;
+use object::elf::{FileHeader64, SectionHeader64};
+use object::read::SectionIndex;
+use object::read::elf::{FileHeader as _, Rel as _, SectionHeader as _, SectionTable, SymbolTable};
+
+pub use info::Parameter;
+use info::{FileInfo, KernelInfo};
+
+type Header = FileHeader64<LE>;
+type Section = SectionHeader64<LE>;
+
+/// `e_machine` of CUDA.
+const EM_CUDA: u16 = 190;
+/// Bytes of an instruction.
+const INSTRUCTION: usize = 16;
+
+/// A cubin that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Not an ELF file, or one with parts outside of it.
+    #[error("not a readable cubin: {0}")]
+    Elf(String),
+    /// An ELF file of another machine.
+    #[error("machine {machine} is not CUDA (190)")]
+    Machine {
+        /// `e_machine`.
+        machine: u16,
+    },
+    /// An ELF ABI that this loader does not know.
+    #[error(
+        "cubin ABI {os_abi:#x} version {version} is unknown; CUDA 12 writes 0x33 version 7, CUDA 13 0x41 version 8"
+    )]
+    Abi {
+        /// `EI_OSABI`.
+        os_abi: u8,
+        /// `EI_ABIVERSION`.
+        version: u8,
+    },
+    /// A part that contradicts another or itself.
+    #[error("{section}: {problem}")]
+    Malformed {
+        /// The section.
+        section: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl From<object::read::Error> for Error {
+    fn from(error: object::read::Error) -> Self {
+        Self::Elf(error.to_string())
+    }
+}
+
+fn malformed(section: &str, problem: impl Into<String>) -> Error {
+    Error::Malformed { section: section.into(), problem: problem.into() }
+}
+
+/// A cubin.
+#[derive(Clone, Debug)]
+pub struct Cubin<'a> {
+    /// SM version: 87 for sm_87.
+    pub sm: u32,
+    /// Its kernels, in the order of the file.
+    pub kernels: Vec<Kernel<'a>>,
+    /// Constant bank 3: `__constant__` data. Shared by all kernels.
+    pub constants3: Option<&'a [u8]>,
+    /// Constant bank 4: addresses of globals, to be relocated. Shared by all kernels.
+    pub constants4: Option<&'a [u8]>,
+    /// Initialised globals: they need writable memory of the GPU.
+    pub global_init: Option<&'a [u8]>,
+    /// Bytes of zeroed globals.
+    pub global_bytes: u64,
+    /// What must be patched once addresses are known, in every section.
+    pub relocations: Vec<Relocation>,
+}
+
+/// One kernel of a cubin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel<'a> {
+    /// Its symbol.
+    pub name: String,
+    /// Instructions; the entry is the first.
+    pub code: &'a [u8],
+    /// Alignment of the code in memory.
+    pub align: u64,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Static shared memory of a block, in bytes, without what the hardware keeps.
+    pub shared_bytes: u64,
+    /// Stack of a thread, in bytes; 0 when nothing is kept in local memory.
+    pub stack_bytes: u32,
+    /// The kernel's own frame in it.
+    pub frame_bytes: u32,
+    /// Barriers it names: the highest index plus one.
+    pub barriers: u32,
+    /// Largest block, x, y, z, when the kernel was compiled with one.
+    pub max_threads: Option<[u32; 3]>,
+    /// The only block, when the kernel was compiled for it.
+    pub required_threads: Option<[u32; 3]>,
+    /// Offset of the parameters in bank 0.
+    pub params_offset: u32,
+    /// Bytes of the parameters.
+    pub params_bytes: u32,
+    /// Each parameter, first to last.
+    pub params: Vec<Parameter>,
+    /// Image of bank 0: zeroes up to the end of the parameters.
+    pub constants0: &'a [u8],
+    /// Bank 2: the compiler's literals and jump tables.
+    pub constants2: Option<&'a [u8]>,
+}
+
+/// What is done to the bytes at a relocation's offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelocationKind {
+    /// The 64-bit address of the symbol (`R_CUDA_64`, `R_CUDA_G64`); the addend is in place.
+    Absolute64,
+    /// The low 32 bits of the address, into bits 32 to 63 of the instruction.
+    AbsoluteLow32,
+    /// The high 32 bits of the address, likewise.
+    AbsoluteHigh32,
+}
+
+/// A place that waits for an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relocation {
+    /// The section that is patched.
+    pub section: String,
+    /// Offset in it, in bytes.
+    pub offset: u64,
+    /// What is done there.
+    pub kind: RelocationKind,
+    /// The symbol whose address is meant.
+    pub symbol: String,
+    /// The section that the symbol lies in.
+    pub target: String,
+    /// Its offset there.
+    pub target_offset: u64,
+    /// Added to the address.
+    pub addend: i64,
+}
+
+impl<'a> Cubin<'a> {
+    /// Reads a cubin.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] says what is wrong with the file.
+    pub fn parse(data: &'a [u8]) -> Result<Self, Error> {
+        let header = Header::parse(data)?;
+        let endian = header.endian()?;
+        if header.e_machine(endian) != EM_CUDA {
+            return Err(Error::Machine { machine: header.e_machine(endian) });
+        }
+        let flags = header.e_flags(endian);
+        let ident = header.e_ident();
+        let sm = match (ident.os_abi, ident.abi_version) {
+            (0x33, 7) => flags & 0xff,
+            (0x41, 8) => flags >> 8 & 0xff,
+            (os_abi, version) => return Err(Error::Abi { os_abi, version }),
+        };
+        let file = File { data, sections: header.sections(endian, data)? };
+        file.read(sm)
+    }
+
+    /// The kernel of that name.
+    #[must_use]
+    pub fn kernel(&self, name: &str) -> Option<&Kernel<'a>> {
+        self.kernels.iter().find(|kernel| kernel.name == name)
+    }
+}
+
+/// The file while it is being read.
+struct File<'a> {
+    data: &'a [u8],
+    sections: SectionTable<'a, Header>,
+}
+
+impl<'a> File<'a> {
+    fn read(&self, sm: u32) -> Result<Cubin<'a>, Error> {
+        let symbols = self.sections.symbols(LE, self.data, object::elf::SHT_SYMTAB)?;
+        let info = match self.named(".nv.info")? {
+            Some(section) => FileInfo::parse(self.bytes(section)?)?,
+            None => FileInfo::default(),
+        };
+        let mut kernels = Vec::new();
+        for section in self.sections.iter() {
+            if let Some(name) = self.name(section)?.strip_prefix(".text.") {
+                kernels.push(self.kernel(name, section, &info)?);
+            }
+        }
+        let bank = |name: &str| self.named(name)?.map(|section| self.bytes(section)).transpose();
+        Ok(Cubin {
+            sm,
+            kernels,
+            constants3: bank(".nv.constant3")?,
+            constants4: bank(".nv.constant4")?,
+            global_init: bank(".nv.global.init")?,
+            global_bytes: self.named(".nv.global")?.map_or(0, |section| section.sh_size(LE)),
+            relocations: self.relocations(&symbols)?,
+        })
+    }
+
+    fn name(&self, section: &'a Section) -> Result<&'a str, Error> {
+        let name = self.sections.section_name(LE, section)?;
+        std::str::from_utf8(name).map_err(|_| Error::Elf("a section's name is not UTF-8".into()))
+    }
+
+    fn named(&self, name: &str) -> Result<Option<&'a Section>, Error> {
+        for section in self.sections.iter() {
+            if self.name(section)? == name {
+                return Ok(Some(section));
+            }
+        }
+        Ok(None)
+    }
+
+    fn bytes(&self, section: &'a Section) -> Result<&'a [u8], Error> {
+        Ok(section.data(LE, self.data)?)
+    }
+
+    fn kernel(
+        &self,
+        name: &'a str,
+        text: &'a Section,
+        info: &FileInfo,
+    ) -> Result<Kernel<'a>, Error> {
+        let section = format!(".text.{name}");
+        let bad = |problem: String| malformed(&section, problem);
+        let code = self.bytes(text)?;
+        if code.is_empty() || !code.len().is_multiple_of(INSTRUCTION) {
+            return Err(bad(format!("{} bytes are not whole instructions of 16", code.len())));
+        }
+        let align = text.sh_addralign(LE).max(INSTRUCTION as u64);
+        if !align.is_power_of_two() || align > 1 << 16 {
+            return Err(bad(format!("alignment {align} is not a power of two up to 65536")));
+        }
+        let (symbol, registers) = (text.sh_info(LE) & 0x00ff_ffff, text.sh_info(LE) >> 24);
+        let Some(info_section) = self.named(&format!(".nv.info.{name}"))? else {
+            return Err(bad("has no .nv.info section".into()));
+        };
+        let own = KernelInfo::parse(name, self.bytes(info_section)?)?;
+        let Some(bank0) = self.named(&format!(".nv.constant0.{name}"))? else {
+            return Err(bad("has no constant bank 0".into()));
+        };
+        let constants0 = self.bytes(bank0)?;
+        own.check(name, constants0.len())?;
+        let constants2 = self.named(&format!(".nv.constant2.{name}"))?;
+        let shared = self.named(&format!(".nv.shared.{name}"))?;
+        Ok(Kernel {
+            name: name.into(),
+            code,
+            align,
+            registers: registers.max(info.registers(symbol)),
+            shared_bytes: shared.map_or(0, |section| section.sh_size(LE)),
+            stack_bytes: info.stack_bytes(symbol),
+            frame_bytes: info.frame_bytes(symbol),
+            barriers: own.barriers.max(u32::try_from(text.sh_flags(LE) >> 20 & 0x7f).unwrap_or(0)),
+            max_threads: own.max_threads,
+            required_threads: own.required_threads,
+            params_offset: own.params_offset,
+            params_bytes: own.params_bytes,
+            params: own.params,
+            constants0,
+            constants2: constants2.map(|section| self.bytes(section)).transpose()?,
+        })
+    }
+
+    fn relocations(&self, symbols: &SymbolTable<'a, Header>) -> Result<Vec<Relocation>, Error> {
+        let mut all = Vec::new();
+        for section in self.sections.iter() {
+            let place = SectionIndex(usize::try_from(section.sh_info(LE)).unwrap_or(usize::MAX));
+            if let Some((entries, _)) = section.rel(LE, self.data)? {
+                for entry in entries {
+                    let one = (entry.r_offset(LE), entry.r_type(LE), entry.r_sym(LE), 0);
+                    all.extend(self.relocation(symbols, place, one)?);
+                }
+            }
+            if let Some((entries, _)) = section.rela(LE, self.data)? {
+                for entry in entries {
+                    let (kind, symbol) = (entry.r_type(LE, false), entry.r_sym(LE, false));
+                    let one = (entry.r_offset.get(LE), kind, symbol, entry.r_addend.get(LE));
+                    all.extend(self.relocation(symbols, place, one)?);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// `None` for debug information.
+    fn relocation(
+        &self,
+        symbols: &SymbolTable<'a, Header>,
+        place: SectionIndex,
+        (offset, kind, symbol, addend): (u64, u32, u32, i64),
+    ) -> Result<Option<Relocation>, Error> {
+        let patched = self.sections.section(place)?;
+        let section = self.name(patched)?;
+        if section.starts_with(".debug") || section.starts_with(".nv_debug") {
+            return Ok(None);
+        }
+        let (kind, width) = match kind {
+            2 | 4 => (RelocationKind::Absolute64, 8),
+            0x38 => (RelocationKind::AbsoluteLow32, 16),
+            0x39 => (RelocationKind::AbsoluteHigh32, 16),
+            other => return Err(malformed(section, format!("relocation type {other:#x}"))),
+        };
+        if offset.checked_add(width).is_none_or(|end| end > patched.sh_size(LE)) {
+            return Err(malformed(section, format!("a relocation at {offset:#x} lies outside")));
+        }
+        let index = object::read::SymbolIndex(usize::try_from(symbol).unwrap_or(usize::MAX));
+        let symbol = symbols.symbol(index)?;
+        let name = object::read::elf::Sym::name(symbol, LE, symbols.strings())?;
+        let target = self.sections.section(SectionIndex(usize::from(symbol.st_shndx.get(LE))))?;
+        Ok(Some(Relocation {
+            section: section.into(),
+            offset,
+            kind,
+            symbol: String::from_utf8_lossy(name).into_owned(),
+            target: self.name(target)?.into(),
+            target_offset: symbol.st_value.get(LE),
+            addend,
+        }))
+    }
+}

@@ -1,0 +1,147 @@
+// The vocabulary of every kernel: integer names, loads, conversions, reductions over lanes.
+//
+// No header of the CUDA toolkit is included, so that NVRTC alone compiles the kernels. Arithmetic
+// that decides a result is spelled with the rounding intrinsics: the compiler may then neither fuse
+// nor split it, and every instance of a template gives the same bits.
+#pragma once
+
+typedef signed char i8;
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef int i32;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define DEVICE static __device__ __forceinline__
+
+// Enumerators, not constants: NVRTC would give each of those a place in global memory.
+enum : u32 { ALL_LANES = 0xffffffffu, INFINITY_BITS = 0x7f800000u };
+
+DEVICE float infinity() { return __int_as_float(INFINITY_BITS); }
+DEVICE float quiet_nan() { return __int_as_float(0x7fc00000u); }
+
+// A pointer out of a parameter block.
+template <class T>
+DEVICE T* at(u64 address) {
+    return reinterpret_cast<T*>(address);
+}
+
+// `base` plus `row` strides: one 32 x 32 + 64 bit multiply-add.
+template <class T>
+DEVICE const T* row_of(const T* base, u32 row, u32 stride) {
+    return base + static_cast<u64>(row) * stride;
+}
+
+template <class T>
+DEVICE T round_up(T value, T unit) {
+    return (value + unit - 1) / unit * unit;
+}
+
+DEVICE float half_to_float(u32 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<u16>(bits)));
+    return value;
+}
+
+// To nearest, ties to even; beyond the range becomes infinity.
+DEVICE u32 float_to_half(float value) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+// Four products of signed bytes, added.
+DEVICE i32 dot4(u32 weights, u32 activations, i32 sum) {
+    return __dp4a(static_cast<i32>(weights), static_cast<i32>(activations), sum);
+}
+
+// Four products of an unsigned with a signed byte, added.
+DEVICE i32 dot4_unsigned(u32 weights, u32 activations, i32 sum) {
+    i32 result;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(weights), "r"(activations), "r"(sum));
+    return result;
+}
+
+// 2^x to 2 ulp; results below the normal range are 0.
+DEVICE float exp2_fast(float x) {
+    float value;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+    return value;
+}
+
+DEVICE float exp_fast(float x) { return exp2_fast(__fmul_rn(x, 1.44269504f)); }
+
+// 1 / x to 1 ulp, for results in the normal range.
+DEVICE float reciprocal(float x) {
+    float value;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+    return value;
+}
+
+DEVICE float inverse_root(float x) {
+    float value;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+    return value;
+}
+
+// gate * sigmoid(gate) * up
+DEVICE float silu_product(float gate, float up) {
+    float sigmoid = reciprocal(__fadd_rn(1.0f, exp_fast(-gate)));
+    return __fmul_rn(__fmul_rn(gate, sigmoid), up);
+}
+
+// The sum over the lanes of a warp, in a butterfly: the same bits in every lane.
+DEVICE float warp_sum(float value) {
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) value = __fadd_rn(value, __shfl_xor_sync(ALL_LANES, value, d));
+    return value;
+}
+
+// Sums `VALUES` values over groups of `LANES` lanes and leaves each total in some lanes: at every
+// distance a lane keeps one half of its values and sends the other. The order of the additions of
+// one value does not depend on how many values there are.
+//
+// Returns the index of the first total this lane holds; `v[0..VALUES / LANES]` (at least one) are
+// the totals, and `writer` is true in one of the lanes that hold them.
+template <int VALUES, int LANES>
+DEVICE int scatter_sum(float (&v)[VALUES], u32 lane, bool& writer) {
+    int count = VALUES;
+    int first = 0;
+    writer = true;
+#pragma unroll
+    for (int d = LANES / 2; d > 0; d /= 2) {
+        bool upper = (lane & d) != 0;
+        if (count > 1) {
+            count /= 2;
+#pragma unroll
+            for (int i = 0; i < VALUES / 2; i++) {
+                if (i < count) {
+                    float send = upper ? v[i] : v[i + count];
+                    float keep = upper ? v[i + count] : v[i];
+                    v[i] = __fadd_rn(keep, __shfl_xor_sync(ALL_LANES, send, d));
+                }
+            }
+            first += upper ? count : 0;
+        } else {
+            v[0] = __fadd_rn(v[0], __shfl_xor_sync(ALL_LANES, v[0], d));
+            writer = writer && !upper;
+        }
+    }
+    return first;
+}
+
+// True in the block that is the last of `blocks` to come here; what the others wrote before is then
+// visible to it. The counter is 0 before the first and after the last.
+DEVICE bool last_block(u32* counter, u32 blocks) {
+    __shared__ u32 arrived;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) arrived = atomicAdd(counter, 1u);
+    __syncthreads();
+    bool last = arrived + 1 == blocks;
+    if (last) {
+        __threadfence();
+        if (threadIdx.x == 0) *counter = 0;
+    }
+    return last;
+}

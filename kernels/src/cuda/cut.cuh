@@ -1,0 +1,124 @@
+// Top-k and top-p: one block finds the candidates of a row and draws among them.
+//
+// A first pass counts logits by their distance from the largest (256 bins of 1/8) and adds up the
+// weights e^((logit - largest) / temperature). A second writes what may be needed into a list: for
+// top-k all bins up to the one that holds the k-th, for top-p alone every weight that the tail
+// outside p cannot do without. The rest works on that list: each candidate is a 64-bit key, logit
+// before id, so that keys are distinct and larger is better; the cuts are the largest keys at which
+// enough candidates, or enough weight, lie at or above, found bit by bit. Weights are added as
+// integers, in units of 2^-31: sums do not depend on the order.
+#pragma once
+#include "noise.cuh"
+
+template <int THREADS>
+struct Cut {
+    enum : u32 { BINS = 256 };
+    const float* logits;
+    u64* list;
+    u32 vocabulary;
+    float largest;
+    Draw draw;
+
+    DEVICE u32 ordered(float v) {
+        u32 bits = __float_as_uint(v);
+        return bits >> 31 ? ~bits : bits | 0x80000000u;
+    }
+    DEVICE float logit_of(u64 key) {
+        u32 bits = static_cast<u32>(key >> 32);
+        return __uint_as_float(bits >> 31 ? bits & 0x7fffffffu : ~bits);
+    }
+    DEVICE u32 id_of(u64 key) { return ~static_cast<u32>(key); }
+    DEVICE u64 key_of(float v, u32 id) { return static_cast<u64>(ordered(v)) << 32 | static_cast<u32>(~id); }
+
+    __device__ __forceinline__ u32 bin(float v) const {
+        return min(static_cast<u32>(__fmul_rn(__fsub_rn(largest, v), 8.0f)), static_cast<u32>(BINS - 1));
+    }
+    // In units of 2^-31.
+    __device__ __forceinline__ u32 weight(float v) const {
+        return static_cast<u32>(__fmul_rn(exp_fast(__fmul_rn(__fsub_rn(v, largest), draw.scale)), 2147483648.0f));
+    }
+
+    DEVICE u64 block_sum(u64 value) {
+        __shared__ u64 warps[THREADS / 32];
+#pragma unroll
+        for (int d = 16; d > 0; d /= 2) value += __shfl_xor_sync(ALL_LANES, value, d);
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+        __syncthreads();
+        value = 0;
+#pragma unroll
+        for (int w = 0; w < THREADS / 32; w++) value += warps[w];
+        return value;
+    }
+
+    // The count (or the weight) of list entries with keys of at least `bound`.
+    __device__ __forceinline__ u64 above(u32 entries, u64 bound, bool weigh) const {
+        u64 sum = 0;
+        for (u32 i = threadIdx.x; i < entries; i += THREADS)
+            if (list[i] >= bound) sum += weigh ? weight(logit_of(list[i])) : 1;
+        return block_sum(sum);
+    }
+
+    // The largest key, not beyond `limit`, with at least `needed` at or above it.
+    __device__ __forceinline__ u64 bound_of(u32 entries, u64 limit, u64 needed, bool weigh) const {
+        u64 bound = 0;
+#pragma unroll 1
+        for (int bit = 63; bit >= 0; bit--) {
+            u64 trial = bound | 1ull << bit;
+            if (trial <= limit && above(entries, trial, weigh) >= needed) bound = trial;
+        }
+        return bound;
+    }
+
+    // A fraction of a sum of weights.
+    DEVICE u64 part_of(u64 total, float p) {
+        u64 fraction = static_cast<u32>(__fmul_rn(p, 16777216.0f));
+        return (total >> 24) * fraction + ((total & 0xffffffu) * fraction >> 24);
+    }
+
+    // Works with all threads of the block; `k` is 0 where there is no top-k.
+    __device__ __forceinline__ u32 choose(u32 k, float p, u32 best) const {
+        __shared__ u32 counts[BINS], last_bin, entries;
+        for (u32 i = threadIdx.x; i < BINS; i += THREADS) counts[i] = 0;
+        if (threadIdx.x == 0) entries = 0;
+        __syncthreads();
+        u64 total = 0;
+        for (u32 i = threadIdx.x; i < vocabulary; i += THREADS) {
+            float v = logits[i];
+            if (v == v) {
+                atomicAdd(&counts[bin(v)], 1u);
+                total += weight(v);
+            }
+        }
+        total = block_sum(total);
+        if (threadIdx.x == 0) {
+            u32 seen = 0, b = 0;
+            for (; b < BINS - 1; b++) {
+                seen += counts[b];
+                if (k > 0 && seen >= k) break;
+            }
+            last_bin = b;
+        }
+        __syncthreads();
+        // All weights below this together hold less than what top-p leaves away.
+        u64 negligible = k > 0 ? 0 : (total - part_of(total, p)) / vocabulary;
+        for (u32 i = threadIdx.x; i < vocabulary; i += THREADS) {
+            float v = logits[i];
+            if (v == v && bin(v) <= last_bin && weight(v) >= negligible) list[atomicAdd(&entries, 1u)] = key_of(v, i);
+        }
+        __threadfence_block();
+        __syncthreads();
+        u32 n = entries;
+        u64 top = key_of(largest, best), bound = 0;
+        if (k > 0 && k < n) bound = bound_of(n, top, k, false);
+        if (p < 1.0f) {
+            if (k > 0) total = above(n, bound, true);
+            u64 cut = bound_of(n, top, part_of(total, p), true);
+            bound = max(bound, cut);
+        }
+        Best winner = Best::none();
+        for (u32 i = threadIdx.x; i < n; i += THREADS)
+            if (list[i] >= bound) draw.offer(winner, logit_of(list[i]), id_of(list[i]));
+        return winner.template of_block<THREADS>().id;
+    }
+};

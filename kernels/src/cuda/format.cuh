@@ -1,0 +1,245 @@
+// Weight formats: how a lane reads a chunk of a row, and what its bytes stand for.
+//
+// A format gives
+//   CHUNK     columns that a lane takes at a time; BLOCKS of 32 columns in it, PIECES of 16 bytes of
+//             activations
+//   SUMS      whether a block needs the sum of its activations
+//   PLAIN     whether activations stay f32
+//   Matrix    where the planes of a matrix of n rows and k columns begin (kernels/README.md has the
+//             layouts; `orind_kernels::repack` makes them)
+//   load      the bytes of a chunk, each read once
+//   unpack    32 weights as 8 words of bytes, with what a byte is worth
+//   dot       those weights times 32 activations
+//   scale_of, value   the same weights as numbers, bit for bit as ggml's reference decodes them
+#pragma once
+#include "base.cuh"
+
+// 32 weights. `scale` and `minimum` are per block, `sub` per half block (Q6_K only).
+struct Weights {
+    u32 w[8];
+    float scale;
+    float minimum;
+    i32 sub[2];
+};
+
+// 32 activations: `scale * q`, and `scale` times the sum of `q`.
+struct Activations {
+    uint4 low;
+    uint4 high;
+    float scale;
+    float sum;
+};
+
+DEVICE u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+DEVICE u32 word(const Activations& a, int i) { return i < 4 ? word(a.low, i) : word(a.high, i - 4); }
+
+template <class T>
+DEVICE T fetch(const void* address) {
+    return __ldg(reinterpret_cast<const T*>(address));
+}
+
+// 32 signed bytes and an f16 step: quants [n][k], then steps [n][k / 32].
+struct Q8_0 {
+    enum : int { CHUNK = 32, BLOCKS = 1, PIECES = 2, SUMS = 0, PLAIN = 0 };
+    struct Matrix {
+        const u8* quants;
+        const u16* steps;
+        u32 quant_stride, step_stride;
+        DEVICE Matrix make(u64 base, u32 n, u32 k) {
+            const u8* quants = at<const u8>(base);
+            return {quants, reinterpret_cast<const u16*>(quants + static_cast<u64>(n) * k), k, k / 32};
+        }
+    };
+    struct Raw {
+        uint4 low, high;
+        u32 step;
+    };
+    DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
+        const u8* quants = row_of(m.quants + chunk * 32, row, m.quant_stride);
+        return {fetch<uint4>(quants), fetch<uint4>(quants + 16),
+                fetch<u16>(row_of(m.steps + chunk, row, m.step_stride))};
+    }
+    DEVICE Weights unpack(const Raw& raw, int, u32) {
+        return {{raw.low.x, raw.low.y, raw.low.z, raw.low.w, raw.high.x, raw.high.y, raw.high.z, raw.high.w},
+                half_to_float(raw.step), 0.0f, {0, 0}};
+    }
+    DEVICE float dot(const Weights& w, const Activations& a, float sum) {
+        i32 products = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) products = dot4(w.w[i], word(a, i), products);
+        return __fmaf_rn(__fmul_rn(w.scale, a.scale), __int2float_rn(products), sum);
+    }
+    DEVICE float value(const Weights& w, int i) {
+        return __fmul_rn(w.scale, static_cast<float>(static_cast<i8>(w.w[i / 4] >> (8 * (i % 4)))));
+    }
+};
+
+// 6 bits in 4 (q - 32), which fits a signed byte: 64 weights in 48 bytes A[4] B[4] C[4]. The upper
+// six bits of each byte of A, B, C are weights; their lower two are the fourth of every four words.
+// quants [n][k / 64][48], scales [n][k / 16], steps [n][k / 256].
+struct Q6_K {
+    enum : int { CHUNK = 64, BLOCKS = 2, PIECES = 4, SUMS = 0, PLAIN = 0 };
+    struct Matrix {
+        const u8* quants;
+        const u8* scales;
+        const u16* steps;
+        u32 quant_stride, scale_stride, step_stride;
+        DEVICE Matrix make(u64 base, u32 n, u32 k) {
+            const u8* quants = at<const u8>(base);
+            const u8* scales = quants + static_cast<u64>(n) * (k / 4 * 3);
+            const u8* steps = scales + static_cast<u64>(n) * (k / 16);
+            return {quants, scales, reinterpret_cast<const u16*>(steps), k / 4 * 3, k / 16, k / 256};
+        }
+    };
+    struct Raw {
+        uint4 a, b, c;
+        u32 scales, step;
+    };
+    DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
+        const u8* quants = row_of(m.quants + chunk * 48, row, m.quant_stride);
+        return {fetch<uint4>(quants), fetch<uint4>(quants + 16), fetch<uint4>(quants + 32),
+                fetch<u32>(row_of(m.scales + chunk * 4, row, m.scale_stride)),
+                fetch<u16>(row_of(m.steps + chunk / 4, row, m.step_stride))};
+    }
+    DEVICE Weights unpack(const Raw& raw, int block, u32) {
+        Weights out;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            u32 a = word(raw.a, 2 * block + h), b = word(raw.b, 2 * block + h), c = word(raw.c, 2 * block + h);
+            out.w[4 * h] = a & 0xfcfcfcfcu;
+            out.w[4 * h + 1] = b & 0xfcfcfcfcu;
+            out.w[4 * h + 2] = c & 0xfcfcfcfcu;
+            u32 fourth = (a << 6) & 0xc0c0c0c0u;
+            fourth = ((b << 4) & 0x30303030u) | fourth;
+            out.w[4 * h + 3] = ((c << 2) & 0x0c0c0c0cu) | fourth;
+            out.sub[h] = static_cast<i8>(raw.scales >> (8 * (2 * block + h)));
+        }
+        // A byte is 4 (q - 32).
+        out.scale = __fmul_rn(half_to_float(raw.step), 0.25f);
+        out.minimum = 0.0f;
+        return out;
+    }
+    DEVICE float dot(const Weights& w, const Activations& a, float sum) {
+        i32 first = 0, second = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            first = dot4(w.w[i], word(a, i), first);
+            second = dot4(w.w[i + 4], word(a, i + 4), second);
+        }
+        i32 products = first * w.sub[0] + second * w.sub[1];
+        return __fmaf_rn(__fmul_rn(w.scale, a.scale), __int2float_rn(products), sum);
+    }
+    DEVICE float value(const Weights& w, int i) {
+        float q = static_cast<float>(static_cast<i8>(w.w[i / 4] >> (8 * (i % 4))));
+        return __fmul_rn(__fmul_rn(w.scale, static_cast<float>(w.sub[i / 16])), q);
+    }
+};
+
+// The 6-bit scale and minimum of sub-block `index` out of a K block's 12 bytes (words y, z, w of its
+// head): ggml's packing, see `scale_and_min` in the engine's `quant`.
+DEVICE void scale_and_minimum(const uint4& head, u32 index, float& scale, float& minimum) {
+    u32 shift = 8 * (index & 3);
+    u32 low = head.y >> shift, mid = head.z >> shift, high = head.w >> shift;
+    bool first = index < 4;
+    u32 s = first ? low & 63 : (high & 15) | ((low >> 2) & 48);
+    u32 m = first ? mid & 63 : ((high >> 4) & 15) | ((mid >> 2) & 48);
+    scale = __fmul_rn(half_to_float(head.x & 0xffff), static_cast<float>(s));
+    minimum = __fmul_rn(half_to_float(head.x >> 16), static_cast<float>(m));
+}
+
+// What Q4_K and Q5_K share: bytes are unsigned, a block has a scale and a minimum.
+struct WithMinimum {
+    DEVICE float dot(const Weights& w, const Activations& a, float sum) {
+        i32 products = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) products = dot4_unsigned(w.w[i], word(a, i), products);
+        sum = __fmaf_rn(__fmul_rn(w.scale, a.scale), __int2float_rn(products), sum);
+        return __fmaf_rn(-w.minimum, a.sum, sum);
+    }
+    DEVICE float value(const Weights& w, int i) {
+        float q = static_cast<float>((w.w[i / 4] >> (8 * (i % 4))) & 255);
+        return __fsub_rn(__fmul_rn(w.scale, q), w.minimum);
+    }
+};
+
+// GGUF's own blocks of 144 bytes: head [16], nibbles [128].
+struct Q4_K : WithMinimum {
+    enum : int { CHUNK = 64, BLOCKS = 2, PIECES = 4, SUMS = 1, PLAIN = 0 };
+    struct Matrix {
+        const u8* blocks;
+        u32 stride;
+        DEVICE Matrix make(u64 base, u32, u32 k) { return {at<const u8>(base), k / 256 * 144}; }
+    };
+    struct Raw {
+        uint4 head, low, high;
+    };
+    DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
+        const u8* block = row_of(m.blocks + chunk / 4 * 144, row, m.stride);
+        const u8* nibbles = block + 16 + (chunk & 3) * 32;
+        return {fetch<uint4>(block), fetch<uint4>(nibbles), fetch<uint4>(nibbles + 16)};
+    }
+    DEVICE Weights unpack(const Raw& raw, int block, u32 chunk) {
+        Weights out;
+        scale_and_minimum(raw.head, 2 * (chunk & 3) + block, out.scale, out.minimum);
+        // The upper nibble is left where it is: a byte is 16 q.
+        if (block == 1) out.scale = __fmul_rn(out.scale, 0.0625f);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            u32 v = i < 4 ? word(raw.low, i) : word(raw.high, i - 4);
+            out.w[i] = v & (block == 0 ? 0x0f0f0f0fu : 0xf0f0f0f0u);
+        }
+        return out;
+    }
+};
+
+// GGUF's own blocks of 176 bytes: head [16], fifth bits [32], nibbles [128].
+struct Q5_K : WithMinimum {
+    enum : int { CHUNK = 64, BLOCKS = 2, PIECES = 4, SUMS = 1, PLAIN = 0 };
+    struct Matrix {
+        const u8* blocks;
+        u32 stride;
+        DEVICE Matrix make(u64 base, u32, u32 k) { return {at<const u8>(base), k / 256 * 176}; }
+    };
+    struct Raw {
+        uint4 head, fifth_low, fifth_high, low, high;
+    };
+    DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
+        const u8* block = row_of(m.blocks + chunk / 4 * 176, row, m.stride);
+        const u8* nibbles = block + 48 + (chunk & 3) * 32;
+        return {fetch<uint4>(block), fetch<uint4>(block + 16), fetch<uint4>(block + 32),
+                fetch<uint4>(nibbles), fetch<uint4>(nibbles + 16)};
+    }
+    DEVICE Weights unpack(const Raw& raw, int block, u32 chunk) {
+        Weights out;
+        u32 sub = 2 * (chunk & 3) + block;
+        scale_and_minimum(raw.head, sub, out.scale, out.minimum);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            u32 nibbles = i < 4 ? word(raw.low, i) : word(raw.high, i - 4);
+            u32 fifth = (i < 4 ? word(raw.fifth_low, i) : word(raw.fifth_high, i - 4)) >> sub;
+            out.w[i] = ((nibbles >> (4 * block)) & 0x0f0f0f0fu) | ((fifth & 0x01010101u) << 4);
+        }
+        return out;
+    }
+};
+
+// Halves, rows padded with zeroes to 8 columns: [n][round_up(k, 8)]. Activations stay f32.
+struct F16 {
+    enum : int { CHUNK = 8, PIECES = 2, PLAIN = 1 };
+    struct Matrix {
+        const u16* values;
+        u32 stride;
+        DEVICE Matrix make(u64 base, u32, u32 k) { return {at<const u16>(base), round_up(k, 8u)}; }
+    };
+    struct Raw {
+        uint4 values;
+    };
+    DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
+        return {fetch<uint4>(row_of(m.values + chunk * 8, row, m.stride))};
+    }
+    DEVICE float value(const Raw& raw, int i) {
+        return half_to_float(word(raw.values, i / 2) >> (16 * (i % 2)));
+    }
+};
+

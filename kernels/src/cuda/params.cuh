@@ -1,0 +1,114 @@
+// The launch ABI: one plain struct per family, the kernel's only parameter. The build asserts every
+// offset against `orind_kernels::params`, which documents the fields.
+#pragma once
+#include "base.cuh"
+
+struct Segment {
+    u64 weights;
+    u64 out;
+    u32 n;
+    u32 reserved;
+};
+
+struct ProjectParams {
+    u64 x;
+    u64 norm_weight;
+    u64 residual;
+    Segment segments[3];
+    u32 k;
+    u32 rows;
+    u32 swiglu;
+    float eps;
+    float inverse_k;
+    u32 reserved;
+};
+
+struct EmbedParams {
+    u64 table;
+    u64 ids;
+    u64 out;
+    u32 n;
+    u32 k;
+    u32 rows;
+    u32 reserved;
+};
+
+struct GatherParams {
+    u64 table;
+    u64 ids;
+    u64 out;
+    u32 extent;
+    u32 width;
+    u32 rows;
+    u32 reserved;
+};
+
+struct RopeTableParams {
+    u64 positions;
+    u64 frequencies;
+    u64 out;
+    u32 half;
+    u32 rows;
+    float magnitude;
+    u32 reserved;
+};
+
+struct AttentionParams {
+    u64 q;
+    u64 k;
+    u64 v;
+    u64 table;
+    u64 slots;
+    u64 positions;
+    u64 q_norm;
+    u64 k_norm;
+    u64 keys;
+    u64 values;
+    u64 q_out;
+    u64 out;
+    u64 partial;
+    u64 counters;
+    u32 rows;
+    u32 heads;
+    u32 kv_heads;
+    u32 dim;
+    u32 slot_count;
+    u32 capacity;
+    u32 splits;
+    u32 interleaved;
+    float eps;
+    float inverse_dim;
+    float scale;
+    u32 reserved;
+};
+
+struct SampleParams {
+    u64 logits;
+    u64 temperature;
+    u64 top_k;
+    u64 top_p;
+    u64 seed;
+    u64 positions;
+    u64 ids;
+    u64 next_tokens;
+    u64 next_positions;
+    u64 ring;
+    u64 cursor;
+    u64 partial;
+    u64 counters;
+    u64 candidates;
+    u32 vocabulary;
+    u32 rows;
+    u32 ring_entries;
+    u32 reserved;
+};
+
+struct RowsParams {
+    u64 a;
+    u64 b;
+    u64 out;
+    u32 n;
+    u32 rows;
+    float eps;
+    float inverse_n;
+};

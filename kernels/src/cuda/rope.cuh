@@ -1,0 +1,116 @@
+// Rotary embedding: the table of cosines and sines, the rotation of a head, keys and values into
+// their caches.
+//
+// A cache is f16 [slots][kv heads][capacity][dim].
+#pragma once
+#include "base.cuh"
+#include "params.cuh"
+
+// Cosine and sine to 2e-7 for |x| < 2^20. The angle is brought into +-pi/4 by two fused steps (pi/2
+// in two parts: each product is exact before it is rounded), then minimax polynomials; no slow path.
+DEVICE void sin_cos(float x, float& sine, float& cosine) {
+    float turns = rintf(__fmul_rn(x, 0.636619772f));
+    i32 quarter = __float2int_rn(turns);
+    float r = __fmaf_rn(turns, -1.57079637f, x);
+    r = __fmaf_rn(turns, 4.37113883e-8f, r);
+    float r2 = __fmul_rn(r, r);
+    float s = __fmaf_rn(r2, -1.95152960e-4f, 8.33216087e-3f);
+    s = __fmaf_rn(r2, s, -1.66666546e-1f);
+    s = __fmaf_rn(__fmul_rn(r2, r), s, r);
+    float c = __fmaf_rn(r2, 2.44331571e-5f, -1.38873162e-3f);
+    c = __fmaf_rn(r2, c, 4.16666456e-2f);
+    c = __fmaf_rn(__fmul_rn(r2, r2), c, __fmaf_rn(r2, -0.5f, 1.0f));
+    bool swap = quarter & 1;
+    sine = swap ? c : s;
+    cosine = swap ? s : c;
+    if (quarter & 2) sine = -sine;
+    if ((quarter + 1) & 2) cosine = -cosine;
+}
+
+// out[row] = cosines, then sines, of position * frequency, times magnitude. Grid x is the row.
+extern "C" __global__ __launch_bounds__(128) void rope_table(const __grid_constant__ RopeTableParams p) {
+    float position = static_cast<float>(at<const i32>(p.positions)[blockIdx.x]);
+    float* out = at<float>(p.out) + static_cast<u64>(blockIdx.x) * 2 * p.half;
+    for (u32 i = threadIdx.x; i < p.half; i += blockDim.x) {
+        float sine, cosine;
+        sin_cos(__fmul_rn(position, at<const float>(p.frequencies)[i]), sine, cosine);
+        out[i] = __fmul_rn(cosine, p.magnitude);
+        out[p.half + i] = __fmul_rn(sine, p.magnitude);
+    }
+}
+
+// Elements 0 and 1 of pair i.
+DEVICE u32 pair_first(const AttentionParams& p, u32 i) { return p.interleaved ? 2 * i : i; }
+DEVICE u32 pair_second(const AttentionParams& p, u32 i) { return p.interleaved ? 2 * i + 1 : i + p.dim / 2; }
+
+// Normalises (unless `norm` is null) and rotates one head with the lanes of one warp; `store` takes
+// element and value.
+template <class Store>
+DEVICE void rotate_head(const AttentionParams& p, u32 row, const float* x, const float* norm, Store store) {
+    u32 lane = threadIdx.x % 32, half = p.dim / 2;
+    float factor = 1.0f;
+    if (norm) {
+        float sum = 0.0f;
+#pragma unroll 1
+        for (u32 i = lane; i < p.dim; i += 32) sum = __fmaf_rn(x[i], x[i], sum);
+        factor = inverse_root(__fmaf_rn(warp_sum(sum), p.inverse_dim, p.eps));
+    }
+    const float* table = at<const float>(p.table) + static_cast<u64>(row) * p.dim;
+#pragma unroll 1
+    for (u32 i = lane; i < half; i += 32) {
+        u32 first = pair_first(p, i), second = pair_second(p, i);
+        float a = x[first], b = x[second];
+        if (norm) {
+            a = __fmul_rn(__fmul_rn(a, factor), norm[first]);
+            b = __fmul_rn(__fmul_rn(b, factor), norm[second]);
+        }
+        float cosine = table[i], sine = table[half + i];
+        store(first, __fmaf_rn(a, cosine, -__fmul_rn(b, sine)));
+        store(second, __fmaf_rn(a, sine, __fmul_rn(b, cosine)));
+    }
+}
+
+// The slot and position of a row; false when either is outside the cache.
+DEVICE bool place_of(const AttentionParams& p, u32 row, u32& slot, u32& position) {
+    slot = static_cast<u32>(at<const i32>(p.slots)[row]);
+    position = static_cast<u32>(at<const i32>(p.positions)[row]);
+    return slot < p.slot_count && position < p.capacity;
+}
+
+// Element 0 of a head's keys or values in a cache.
+DEVICE u64 cache_head(const AttentionParams& p, u32 slot, u32 kv_head) {
+    return (static_cast<u64>(slot) * p.kv_heads + kv_head) * p.capacity * p.dim;
+}
+
+// One warp: the rotated key of `kv_head` into the cache, then the value.
+DEVICE void write_key(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, u32 position) {
+    u16* keys = at<u16>(p.keys) + cache_head(p, slot, kv_head) + static_cast<u64>(position) * p.dim;
+    const float* k = at<const float>(p.k) + (static_cast<u64>(row) * p.kv_heads + kv_head) * p.dim;
+    rotate_head(p, row, k, at<const float>(p.k_norm), [&](u32 i, float v) { keys[i] = float_to_half(v); });
+}
+
+DEVICE void write_value(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, u32 position) {
+    u16* values = at<u16>(p.values) + cache_head(p, slot, kv_head) + static_cast<u64>(position) * p.dim;
+    const float* v = at<const float>(p.v) + (static_cast<u64>(row) * p.kv_heads + kv_head) * p.dim;
+#pragma unroll 1
+    for (u32 i = threadIdx.x % 32; i < p.dim; i += 32) values[i] = float_to_half(v[i]);
+}
+
+// Queries rotated into `q_out` (none when `q` is null), keys rotated and values into their caches:
+// one warp per head, grid y is the row. Heads are counted queries, keys, values. For chunks of a
+// prompt, whose rows share a slot; in decode `attention_rope` does this itself.
+extern "C" __global__ __launch_bounds__(128) void rope_kv(const __grid_constant__ AttentionParams p) {
+    u32 item = blockIdx.x * 4 + threadIdx.x / 32, row = blockIdx.y;
+    u32 queries = p.q ? p.heads : 0;
+    if (item < queries) {
+        u64 head = (static_cast<u64>(row) * p.heads + item) * p.dim;
+        float* out = at<float>(p.q_out) + head;
+        rotate_head(p, row, at<const float>(p.q) + head, at<const float>(p.q_norm), [&](u32 i, float v) { out[i] = v; });
+        return;
+    }
+    item -= queries;
+    u32 slot, position;
+    if (!place_of(p, row, slot, position)) return;
+    if (item < p.kv_heads) write_key(p, row, item, slot, position);
+    else if (item < 2 * p.kv_heads) write_value(p, row, item - p.kv_heads, slot, position);
+}

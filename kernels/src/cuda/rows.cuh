@@ -1,0 +1,42 @@
+// Steps between projections that a plan has where fusion could not take them: rows picked by index,
+// RMSNorm, sums, the SiLU-product.
+#pragma once
+#include "stage.cuh"
+
+// out[i] = table[ids[i]], words; zeroes for an index outside the table. Grid y is the row.
+extern "C" __global__ __launch_bounds__(128) void gather(const __grid_constant__ GatherParams p) {
+    u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= p.width) return;
+    i32 id = at<const i32>(p.ids)[blockIdx.y];
+    bool real = id >= 0 && static_cast<u32>(id) < p.extent;
+    u32 value = real ? at<const u32>(p.table)[static_cast<u64>(id) * p.width + i] : 0;
+    at<u32>(p.out)[static_cast<u64>(blockIdx.y) * p.width + i] = value;
+}
+
+// out = x / sqrt(mean(x^2) + eps) * weight; x is `a`, the weight `b`. One block a row.
+extern "C" __global__ __launch_bounds__(256) void rms_norm(const __grid_constant__ RowsParams p) {
+    __shared__ NormPartial partial;
+    const float* x = at<const float>(p.a) + static_cast<u64>(blockIdx.x) * p.n;
+    float* out = at<float>(p.out) + static_cast<u64>(blockIdx.x) * p.n;
+    sum_squares<256>(x, p.n, partial);
+    __syncthreads();
+    float factor = norm_factor(partial, p.inverse_n, p.eps);
+    for (u32 i = threadIdx.x; i < p.n; i += 256)
+        out[i] = __fmul_rn(__fmul_rn(x[i], factor), at<const float>(p.b)[i]);
+}
+
+// out = a + b, n values in each row. Grid y is the row.
+extern "C" __global__ __launch_bounds__(128) void add(const __grid_constant__ RowsParams p) {
+    u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= p.n) return;
+    u64 index = static_cast<u64>(blockIdx.y) * p.n + i;
+    at<float>(p.out)[index] = __fadd_rn(at<const float>(p.a)[index], at<const float>(p.b)[index]);
+}
+
+// out = a * sigmoid(a) * b, likewise.
+extern "C" __global__ __launch_bounds__(128) void swiglu(const __grid_constant__ RowsParams p) {
+    u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= p.n) return;
+    u64 index = static_cast<u64>(blockIdx.y) * p.n + i;
+    at<float>(p.out)[index] = silu_product(at<const float>(p.a)[index], at<const float>(p.b)[index]);
+}

@@ -1,0 +1,80 @@
+// A token from a row of logits, and the next step's inputs. The engine's `plan::sample` is the
+// meaning: greedy without a temperature, else the largest of logit / temperature + noise among the
+// candidates of top-k and top-p.
+//
+// Grid: x = part of the row, y = row. Each block takes the best of its part; the one that finishes
+// last merges them (and makes the cuts, where the row asks for them), writes the token to `ids`, to
+// `next_tokens` and to entry `cursor % ring_entries` of the ring, the position after this one to
+// `next_positions`, and, in the last row, advances the cursor.
+#pragma once
+#include "cut.cuh"
+#include "params.cuh"
+
+enum : u32 { SAMPLE_THREADS = 256 };
+
+// Greedy and noisy winner of a part.
+struct Winners {
+    Best greedy, noisy;
+};
+
+extern "C" __global__ __launch_bounds__(SAMPLE_THREADS) void sample(const __grid_constant__ SampleParams p) {
+    u32 row = blockIdx.y, parts = gridDim.x;
+    const float* logits = at<const float>(p.logits) + static_cast<u64>(row) * p.vocabulary;
+    float temperature = at<const float>(p.temperature)[row];
+    u32 position = at<const u32>(p.positions)[row];
+    u32 k = at<const u32>(p.top_k)[row];
+    // NaN becomes 0, as in the reference.
+    float mass = fminf(fmaxf(at<const float>(p.top_p)[row], 0.0f), 1.0f);
+    if (k >= p.vocabulary) k = 0;
+    bool random = temperature > 0.0f;
+    bool cut = random && (k > 0 || mass < 1.0f);
+    Draw draw = {random ? __fdiv_rn(1.0f, temperature) : 0.0f, at<const u64>(p.seed)[row], position};
+
+    u32 length = (p.vocabulary + parts - 1) / parts;
+    u32 start = min(blockIdx.x * length, p.vocabulary), end = min(start + length, p.vocabulary);
+    Winners found = {Best::none(), Best::none()};
+    for (u32 i = start + threadIdx.x; i < end; i += SAMPLE_THREADS) {
+        float v = logits[i];
+        found.greedy.take(v, i);
+        if (random && !cut) draw.offer(found.noisy, v, i);
+    }
+    found.greedy = found.greedy.of_block<SAMPLE_THREADS>();
+    found.noisy = found.noisy.of_block<SAMPLE_THREADS>();
+    Winners* all = at<Winners>(p.partial) + static_cast<u64>(row) * parts;
+    if (threadIdx.x == 0) all[blockIdx.x] = found;
+    if (!last_block(at<u32>(p.counters) + row, parts)) return;
+
+    found = {Best::none(), Best::none()};
+    for (u32 i = threadIdx.x; i < parts; i += SAMPLE_THREADS) {
+        found.greedy.take(all[i].greedy.value, all[i].greedy.id);
+        found.noisy.take(all[i].noisy.value, all[i].noisy.id);
+    }
+    found.greedy = found.greedy.of_block<SAMPLE_THREADS>();
+    found.noisy = found.noisy.of_block<SAMPLE_THREADS>();
+    float largest = found.greedy.value;
+    bool finite = (__float_as_uint(largest) & 0x7fffffffu) < INFINITY_BITS;
+    // Nothing above minus infinity: token 0.
+    u32 token = largest == -infinity() ? 0 : found.greedy.id;
+    if (random && finite) {
+        token = found.noisy.id;
+        if (cut) {
+            u64* list = at<u64>(p.candidates) + static_cast<u64>(row) * p.vocabulary;
+            Cut<SAMPLE_THREADS> cutter = {logits, list, p.vocabulary, largest, draw};
+            token = cutter.choose(k, mass, found.greedy.id);
+        }
+    }
+    if (threadIdx.x != 0) return;
+    at<u32>(p.ids)[row] = token;
+    if (p.next_tokens) at<u32>(p.next_tokens)[row] = token;
+    if (p.next_positions) at<u32>(p.next_positions)[row] = position + 1;
+    if (!p.ring) return;
+    u32* cursor = at<u32>(p.cursor);
+    u32 entry = *cursor % p.ring_entries;
+    at<u32>(p.ring)[static_cast<u64>(entry) * p.rows + row] = token;
+    __threadfence();
+    u32* finished = at<u32>(p.counters) + p.rows;
+    if (atomicAdd(finished, 1u) + 1 == p.rows) {
+        *finished = 0;
+        *cursor += 1;
+    }
+}

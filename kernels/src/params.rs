@@ -1,0 +1,249 @@
+//! The launch ABI: one plain struct per kernel family, the kernel's only parameter, copied into its
+//! constant bank 0 at the start of the parameters.
+//!
+//! Fields named for memory are GPU virtual addresses; 0 means "none" where the field says that it
+//! may be absent. All tensors are contiguous and row-major. The mirror in CUDA is
+//! `src/cuda/params.cuh`; every unit asserts the offsets listed here when it is compiled.
+
+/// A parameter block.
+pub trait Parameters: Copy {
+    /// Name of the struct in CUDA.
+    const NAME: &'static str;
+    /// Fields and their offsets in bytes.
+    const FIELDS: &'static [(&'static str, usize)];
+
+    /// The block as it goes into constant memory (little-endian, no padding).
+    fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the macro below asserts that the struct has no padding; its fields are integers
+        // and floats, so every byte is initialised. The borrow is that of `self`.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+}
+
+macro_rules! parameters {
+    ($($(#[$doc:meta])* struct $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
+        #[repr(C)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
+
+        impl Parameters for $name {
+            const NAME: &'static str = stringify!($name);
+            const FIELDS: &'static [(&'static str, usize)] =
+                &[$((stringify!($field), std::mem::offset_of!($name, $field)),)*];
+        }
+
+        const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())*, "no padding");
+        const _: () = assert!(size_of::<$name>() % 8 == 0 && cfg!(target_endian = "little"));
+    )*};
+}
+
+parameters! {
+    /// One matrix of a projection.
+    struct Segment {
+        /// The matrix as [`crate::repack`] lays it out, 256-byte aligned; unused when `n` is 0.
+        weights: u64,
+        /// `f32 [rows][n]`.
+        out: u64,
+        /// Rows of the matrix.
+        n: u32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// `project_*`: products of one to eight rows with up to three matrices of one type.
+    struct ProjectParams {
+        /// `f32 [rows][k]`, 16-byte aligned.
+        x: u64,
+        /// `f32 [k]`, 16-byte aligned; 0 for no norm.
+        norm_weight: u64,
+        /// `f32 [rows][n]` added to the first segment's result; 0 for none. May be its `out`.
+        residual: u64,
+        /// The matrices; with `swiglu` the gate, then the up projection.
+        segments: [Segment; 3],
+        /// Columns of every matrix.
+        k: u32,
+        /// Rows, at most the kernel's.
+        rows: u32,
+        /// 1: `silu(x W0^T) * (x W1^T)` into the first segment's `out`.
+        swiglu: u32,
+        /// Added to the mean square of the norm.
+        eps: f32,
+        /// `1 / k`.
+        inverse_k: f32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// `embed_*`: rows of a weight matrix, decoded.
+    struct EmbedParams {
+        /// The matrix as [`crate::repack`] lays it out.
+        table: u64,
+        /// `i32 [rows]`; a row whose id is outside the table is zeroes.
+        ids: u64,
+        /// `f32 [rows][k]`.
+        out: u64,
+        /// Rows of the matrix.
+        n: u32,
+        /// Columns of the matrix.
+        k: u32,
+        /// Rows written; the grid's y.
+        rows: u32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// `gather`: rows of 4-byte elements picked by index.
+    struct GatherParams {
+        /// `[extent][width]` words.
+        table: u64,
+        /// `i32 [rows]`; a row whose index is outside the table is zeroes.
+        ids: u64,
+        /// `[rows][width]` words.
+        out: u64,
+        /// Rows of the table.
+        extent: u32,
+        /// Words of a row.
+        width: u32,
+        /// Rows written; the grid's y.
+        rows: u32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// `rope_table`: cosines and sines of positions.
+    struct RopeTableParams {
+        /// `i32 [rows]`.
+        positions: u64,
+        /// `f32 [half]`, radians per position.
+        frequencies: u64,
+        /// `f32 [rows][2][half]`: cosines, then sines.
+        out: u64,
+        /// Half the head's dim.
+        half: u32,
+        /// Rows; the grid's x.
+        rows: u32,
+        /// Factor on both.
+        magnitude: f32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// `rope_kv` and `attention_*`.
+    struct AttentionParams {
+        /// Queries, `f32 [rows][heads][dim]`: rotated already, but for `rope_kv` and `attention_rope_*`.
+        q: u64,
+        /// New keys, `f32 [rows][kv_heads][dim]`; not read by `attention_*` without rope.
+        k: u64,
+        /// New values, likewise.
+        v: u64,
+        /// `f32 [rows][2][dim / 2]` from `rope_table`, likewise.
+        table: u64,
+        /// `i32 [rows]`: the row's place in the cache; a row outside it gets zeroes, writes nothing.
+        slots: u64,
+        /// `i32 [rows]`: the row attends to positions 0 up to and including this.
+        positions: u64,
+        /// `f32 [dim]`: weight of the norm on queries; 0 for none.
+        q_norm: u64,
+        /// `f32 [dim]`: weight of the norm on keys; 0 for none.
+        k_norm: u64,
+        /// `f16 [slot_count][kv_heads][capacity][dim]`, 16-byte aligned.
+        keys: u64,
+        /// The same for values.
+        values: u64,
+        /// `rope_kv` only: rotated queries, `f32 [rows][heads][dim]`.
+        q_out: u64,
+        /// `attention_*` only: `f32 [rows][heads][dim]`.
+        out: u64,
+        /// `attention_*` only, with more than one split: scratch of
+        /// [`crate::catalogue::attention_partial_bytes`], 8-byte aligned.
+        partial: u64,
+        /// Likewise: `u32 [rows][grid x]`, 0 before the first launch; the kernel leaves them 0. To
+        /// be cleared again after a launch that faulted.
+        counters: u64,
+        /// Rows; the grid's z (y for `rope_kv`).
+        rows: u32,
+        /// Query heads.
+        heads: u32,
+        /// Key and value heads; divides `heads`.
+        kv_heads: u32,
+        /// Values of a head: a multiple of 8.
+        dim: u32,
+        /// Slots of the cache.
+        slot_count: u32,
+        /// Positions of a slot.
+        capacity: u32,
+        /// Most parts that a row's positions are split into; the grid's y. Part of the order in
+        /// which numbers are added: to be the same for every batch and context band of a model.
+        splits: u32,
+        /// 1: pairs are `2i, 2i + 1`; 0: `i, i + dim / 2`.
+        interleaved: u32,
+        /// Added to the mean square of the norms.
+        eps: f32,
+        /// `1 / dim`.
+        inverse_dim: f32,
+        /// Factor on the scores.
+        scale: f32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// `sample`: tokens from logits, and the next step's inputs.
+    struct SampleParams {
+        /// `f32 [rows][vocabulary]`.
+        logits: u64,
+        /// `f32 [rows]`; 0 or less (or NaN) is greedy.
+        temperature: u64,
+        /// `u32 [rows]`; 0 keeps all.
+        top_k: u64,
+        /// `f32 [rows]`; 1 keeps all.
+        top_p: u64,
+        /// `u64 [rows]`: key of the noise.
+        seed: u64,
+        /// `i32 [rows]`.
+        positions: u64,
+        /// `i32 [rows]`: the tokens.
+        ids: u64,
+        /// `i32 [rows]`: the tokens again, where the next step reads them; 0 for none.
+        next_tokens: u64,
+        /// `i32 [rows]`: positions plus one; may be `positions`; 0 for none.
+        next_positions: u64,
+        /// `i32 [ring_entries][rows]`: the tokens again, at entry `cursor % ring_entries`; 0 for none.
+        ring: u64,
+        /// `u32`: launches so far; advanced by one when all rows are written. Not read without a ring.
+        cursor: u64,
+        /// Scratch, 16 bytes for each row and part (the grid's x), 8-byte aligned.
+        partial: u64,
+        /// `u32 [rows + 1]`, 0 before the first launch; the kernel leaves them 0. To be cleared
+        /// again after a launch that faulted.
+        counters: u64,
+        /// Scratch, `u64 [rows][vocabulary]`, for rows with top-k or top-p.
+        candidates: u64,
+        /// Logits of a row, at least 1.
+        vocabulary: u32,
+        /// Rows; the grid's y.
+        rows: u32,
+        /// Entries of the ring, at least 1 if there is one.
+        ring_entries: u32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// `rms_norm`, `add`, `swiglu`: whole rows.
+    struct RowsParams {
+        /// `f32 [rows][n]`.
+        a: u64,
+        /// `f32 [n]` for `rms_norm` (the weight), else `f32 [rows][n]`.
+        b: u64,
+        /// `f32 [rows][n]`; may be `a` or `b`, but not for `rms_norm`.
+        out: u64,
+        /// Values of a row.
+        n: u32,
+        /// Rows; the grid's y (x for `rms_norm`).
+        rows: u32,
+        /// `rms_norm`: added to the mean square.
+        eps: f32,
+        /// `rms_norm`: `1 / n`.
+        inverse_n: f32,
+    }
+}

@@ -1,0 +1,138 @@
+//! The CUDA sources and the units that are compiled from them.
+//!
+//! A unit is one family's header plus one line per kernel of the catalogue, so that the catalogue is
+//! the only list of kernels. The sources are part of this program: a build needs no files, and the
+//! hash of what was compiled can be recomputed anywhere.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::catalogue::{Kernel, Unit};
+use crate::params::{
+    AttentionParams, EmbedParams, GatherParams, Parameters, ProjectParams, RopeTableParams,
+    RowsParams, SampleParams, Segment,
+};
+
+macro_rules! headers {
+    ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("cuda/", $name)))),*] };
+}
+
+/// Every header, by the name under which the others include it.
+pub const HEADERS: &[(&str, &str)] = headers![
+    "attention.cuh",
+    "base.cuh",
+    "cut.cuh",
+    "embed.cuh",
+    "format.cuh",
+    "noise.cuh",
+    "params.cuh",
+    "project.cuh",
+    "rope.cuh",
+    "rows.cuh",
+    "sample.cuh",
+    "stage.cuh",
+];
+
+/// What a unit is compiled to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Target {
+    /// Machine code for the Orin.
+    Sm87,
+    /// Machine code for Hopper.
+    Sm90,
+    /// PTX for every other GPU since Ampere: one variant of each kernel.
+    Compute80,
+}
+
+impl Target {
+    /// All targets.
+    pub const ALL: [Self; 3] = [Self::Sm87, Self::Sm90, Self::Compute80];
+
+    /// As NVRTC's `--gpu-architecture` takes it.
+    #[must_use]
+    pub const fn architecture(self) -> &'static str {
+        match self {
+            Self::Sm87 => "sm_87",
+            Self::Sm90 => "sm_90",
+            Self::Compute80 => "compute_80",
+        }
+    }
+
+    /// The file of a unit under `prebuilt/`.
+    #[must_use]
+    pub fn file(self, unit: Unit) -> String {
+        let extension = if self == Self::Compute80 { "ptx" } else { "cubin" };
+        format!("{}.{}.{extension}", unit.name(), self.architecture())
+    }
+}
+
+/// Options of every compilation, but for the architecture.
+pub const OPTIONS: &[&str] = &["--std=c++17", "--ptxas-options=-v"];
+
+/// The kernels of a unit that are compiled for a target.
+pub fn kernels(unit: Unit, target: Target) -> impl Iterator<Item = Kernel> {
+    let all = target != Target::Compute80;
+    Kernel::all().into_iter().filter(move |k| k.unit() == unit && (all || k.is_default()))
+}
+
+/// The text of a unit.
+#[must_use]
+pub fn text(unit: Unit, target: Target) -> String {
+    let mut text = format!("#include \"{}\"\n", unit.header());
+    asserts::<Segment>(&mut text);
+    asserts::<ProjectParams>(&mut text);
+    asserts::<EmbedParams>(&mut text);
+    asserts::<GatherParams>(&mut text);
+    asserts::<RopeTableParams>(&mut text);
+    asserts::<AttentionParams>(&mut text);
+    asserts::<SampleParams>(&mut text);
+    asserts::<RowsParams>(&mut text);
+    for kernel in kernels(unit, target) {
+        text.extend(kernel.instantiation());
+    }
+    text
+}
+
+/// Ties the CUDA struct to the Rust one.
+fn asserts<P: Parameters>(text: &mut String) {
+    let name = P::NAME;
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "static_assert(sizeof({name}) == {}, \"ABI\");", size_of::<P>());
+    for (field, offset) in P::FIELDS {
+        // `offsetof` as NVRTC's front end spells it.
+        let place = format!("__INTADDR__(&static_cast<{name}*>(nullptr)->{field})");
+        let _ = writeln!(text, "static_assert({place} == {offset}, \"ABI\");");
+    }
+}
+
+/// SHA-256 of everything that the machine code is made from: headers, units, options.
+#[must_use]
+pub fn hash() -> String {
+    let mut hash = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    for (name, body) in HEADERS {
+        part(name.as_bytes());
+        part(body.as_bytes());
+    }
+    for unit in Unit::all() {
+        for target in Target::ALL {
+            part(target.file(unit).as_bytes());
+            part(text(unit, target).as_bytes());
+        }
+    }
+    OPTIONS.iter().for_each(|option| part(option.as_bytes()));
+    hex(&hash.finalize())
+}
+
+/// Lower-case hexadecimal.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,102 @@
+//! The catalogue: every kernel that is asked for exists, variants are in their space, launch
+//! arithmetic is that of the kernels.
+
+use orind_kernels::catalogue::{
+    Kernel, PROJECT_SPACE, ProjectVariant, SHARED_LIMIT, Weight, attention_partial_bytes,
+    project_shared_bytes, project_tiles,
+};
+
+#[test]
+fn prebuilt_variants_are_few_valid_and_begin_with_the_heuristic() {
+    for weight in Weight::ALL {
+        for rows in [1, 2, 4, 8] {
+            let variants = ProjectVariant::prebuilt(weight, rows);
+            assert!(variants.len() <= 16);
+            assert_eq!(variants[0], ProjectVariant::heuristic(weight));
+            assert_eq!(variants[0].threads_per_row, 32, "as measured on an Orin");
+            for variant in &variants {
+                assert_eq!(variant.check(), Ok(()), "{variant:?}");
+            }
+        }
+    }
+}
+
+/// What decides the order of additions must be available for every batch.
+#[test]
+fn every_order_exists_for_every_batch() {
+    let orders = |weight, rows| {
+        let mut orders: Vec<u32> =
+            ProjectVariant::prebuilt(weight, rows).iter().map(|v| v.threads_per_row).collect();
+        orders.sort_unstable();
+        orders.dedup();
+        orders
+    };
+    assert!(PROJECT_SPACE.iter().all(|p| p.decides_order == (p.name == "threads_per_row")));
+    for weight in Weight::ALL {
+        for rows in [2, 4, 8] {
+            assert_eq!(orders(weight, rows), orders(weight, 1), "{weight:?}");
+        }
+    }
+}
+
+#[test]
+fn values_outside_the_space_are_refused_by_name() {
+    let good = ProjectVariant::heuristic(Weight::Q6_K);
+    let message = |v: ProjectVariant| v.check().expect_err("refused").to_string();
+    assert!(
+        message(ProjectVariant { threads_per_row: 12, ..good }).contains("threads_per_row = 12")
+    );
+    assert!(message(ProjectVariant { warps: 1, ..good }).contains("warps = 1"));
+    assert!(
+        message(ProjectVariant { rows_per_thread: 4, unroll: 4, ..good }).contains("registers")
+    );
+}
+
+#[test]
+fn every_shape_of_the_known_models_has_a_kernel() {
+    let all = Kernel::all();
+    for weight in Weight::ALL {
+        for rows in 1..=8 {
+            let kernel = Kernel::project(weight, rows, 1).expect("one plane");
+            assert!(all.contains(&kernel));
+            let Kernel::Project { rows: most, .. } = kernel else { panic!("{kernel:?}") };
+            assert!(rows <= most && most < 2 * rows);
+        }
+        assert_eq!(Kernel::project(weight, 8, 2).is_some(), weight != Weight::F16);
+        assert_eq!(Kernel::project(weight, 9, 1), None);
+        assert_eq!(Kernel::project(weight, 1, 3), None);
+    }
+    // Llama 3.2 1B, Qwen3, and groups that no power of two divides.
+    for (dim, group, symbol) in [
+        (64, 4, "attention_rope_t8_h4"),
+        (128, 2, "attention_rope_t16_h2"),
+        (80, 7, "attention_rope_t16_h1"),
+        (128, 8, "attention_rope_t16_h4"),
+    ] {
+        let kernel = Kernel::attention(dim, group, true).expect("a kernel");
+        assert_eq!(kernel.symbol(), symbol);
+        assert!(all.contains(&kernel));
+    }
+    for (dim, group) in [(136, 1), (60, 1), (0, 1), (64, 0)] {
+        assert_eq!(Kernel::attention(dim, group, false), None, "{dim} {group}");
+    }
+}
+
+#[test]
+fn launch_arithmetic() {
+    // 2048 columns of Q6_K: 32 chunks of 64, 34 pieces apart, each 4 x 16 bytes and 2 scales.
+    assert_eq!(project_shared_bytes(Weight::Q6_K, 1, 1, 2048), Some(34 * (64 + 8)));
+    // With sums.
+    assert_eq!(project_shared_bytes(Weight::Q4_K, 1, 2, 256), Some(2 * (8 + 2) * (64 + 16)));
+    // Eight rows of the longest operand of a 1B model fit as steps, not as numbers.
+    assert!(project_shared_bytes(Weight::Q6_K, 8, 1, 8192).is_some_and(|b| b <= SHARED_LIMIT));
+    assert_eq!(project_shared_bytes(Weight::F16, 8, 1, 8192), None);
+    assert!(project_shared_bytes(Weight::F16, 2, 1, 8192).is_some());
+    assert_eq!(project_shared_bytes(Weight::Q8_0, 8, 2, usize::MAX), None);
+
+    let variant = ProjectVariant::heuristic(Weight::Q6_K);
+    // Eight warps of one group with two rows each.
+    assert_eq!(project_tiles(variant, &[2048, 512, 513], false), 128 + 32 + 33);
+    assert_eq!(project_tiles(variant, &[8192], true), 1024);
+    assert_eq!(attention_partial_bytes(1, 32, 64, 8), 32 * 8 * (8 + 256));
+}

@@ -1,0 +1,105 @@
+//! What is checked in under `prebuilt/` belongs to the sources, and is fit to run.
+//!
+//! Needs no compiler: after a change of a source, `cargo run -p orind-kernels -- build` must be run.
+
+use orind_kernels::catalogue::{Kernel, Unit};
+use orind_kernels::cubin::Cubin;
+use orind_kernels::source::{self, OPTIONS, Target};
+use orind_kernels::{occupancy, prebuilt};
+use sha2::{Digest as _, Sha256};
+
+#[test]
+fn the_manifest_belongs_to_the_sources() {
+    let manifest = prebuilt::manifest().unwrap();
+    assert_eq!(manifest.sources, source::hash(), "sources changed: build the kernels again");
+    assert_eq!(manifest.options, OPTIONS);
+    assert!(manifest.compiler.starts_with("NVRTC 12.6."), "{}", manifest.compiler);
+}
+
+#[test]
+fn every_file_is_there_and_is_the_one_that_was_built() {
+    let manifest = prebuilt::manifest().unwrap();
+    let mut total = 0;
+    for unit in Unit::all() {
+        for target in Target::ALL {
+            let name = target.file(unit);
+            let bytes = prebuilt::file(unit, target).expect("missing: build the kernels");
+            let stated = &manifest.files[&name];
+            assert_eq!(stated.bytes, bytes.len(), "{name}");
+            assert_eq!(stated.sha256, source::hex(&Sha256::digest(bytes)), "{name}");
+            total += bytes.len();
+        }
+    }
+    assert_eq!(prebuilt::files().count(), manifest.files.len() + 1, "files and the manifest");
+    assert!(total <= 8 << 20, "{total} bytes");
+}
+
+/// The parameter block of every kernel has the size and place that the launch writes.
+#[test]
+fn cubins_hold_the_catalogue() {
+    for (target, sm, params) in [(Target::Sm87, 87, 0x160), (Target::Sm90, 90, 0x210)] {
+        for unit in Unit::all() {
+            let cubin = Cubin::parse(prebuilt::file(unit, target).unwrap()).unwrap();
+            assert_eq!(cubin.sm, sm);
+            // No unit has globals, so nothing needs an address but code and parameters.
+            assert_eq!(cubin.relocations, []);
+            assert_eq!((cubin.global_bytes, cubin.global_init, cubin.constants3), (0, None, None));
+            let expected: Vec<Kernel> = source::kernels(unit, target).collect();
+            for kernel in &expected {
+                let name = kernel.symbol();
+                let found = cubin.kernel(&name).unwrap();
+                assert_eq!(found.params_offset, params, "{name}");
+                assert_eq!(found.params_bytes as usize, kernel.params_bytes(), "{name}");
+                assert_eq!(found.params.len(), 1, "{name}");
+                assert_eq!(found.params[0].size as usize, kernel.params_bytes(), "{name}");
+                assert_eq!(found.max_threads, Some([kernel.threads(), 1, 1]), "{name}");
+                assert!((1..=255).contains(&found.registers), "{name}: {}", found.registers);
+                let blocks = occupancy::blocks_per_sm(kernel.threads(), found.registers, 0);
+                assert!(blocks > 0, "{name} does not fit an SM");
+            }
+            // Units include each other's headers, but no kernel is in two of them.
+            assert_eq!(cubin.kernels.len(), expected.len(), "{}", unit.name());
+        }
+    }
+}
+
+#[test]
+fn no_kernel_spills() {
+    let manifest = prebuilt::manifest().unwrap();
+    for kernel in Kernel::all() {
+        let name = kernel.symbol();
+        let usage = manifest.kernels[&name];
+        assert_eq!((usage.spill_stores, usage.spill_loads), (0, 0), "{name} spills");
+        assert_eq!(usage.stack, 0, "{name} keeps a stack");
+    }
+    for (name, file) in &manifest.files {
+        assert_eq!(file.spilled, 0, "{name}");
+    }
+}
+
+/// What the manifest says of a kernel is what the cubin says.
+#[test]
+fn the_manifest_belongs_to_the_cubins() {
+    let manifest = prebuilt::manifest().unwrap();
+    assert_eq!(manifest.kernels.len(), Kernel::all().len());
+    for unit in Unit::all() {
+        let cubin = Cubin::parse(prebuilt::file(unit, Target::Sm87).unwrap()).unwrap();
+        for kernel in source::kernels(unit, Target::Sm87) {
+            let (found, usage) =
+                (cubin.kernel(&kernel.symbol()).unwrap(), manifest.kernels[&kernel.symbol()]);
+            assert_eq!(usage.registers, found.registers);
+            assert_eq!(usage.shared, found.shared_bytes);
+            assert_eq!(usage.stack, found.stack_bytes);
+            assert_eq!(usage.code, found.code.len());
+        }
+    }
+}
+
+#[test]
+fn names_are_unique() {
+    let mut names: Vec<String> = Kernel::all().into_iter().map(Kernel::symbol).collect();
+    let count = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
