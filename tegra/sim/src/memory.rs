@@ -11,12 +11,15 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::driver::user;
 
 /// Bytes of a page, the granule of every buffer.
 pub const PAGE: u64 = 4096;
+
+/// Bytes of the largest buffer: as many as GPU addresses.
+const LARGEST: u64 = 1 << 40;
 
 /// How the CPU maps a buffer: the two low bits of the flags of nvmap's ALLOC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,15 @@ pub struct Pages {
     pub read_only: bool,
     /// The part of [`Ram`] that they take; none for pages that were the program's own.
     pub charge: Option<Charge>,
+}
+
+/// Bytes that programs attach to a buffer for each other, with nvgpu's REGISTER_BUFFER.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// The bytes.
+    pub blob: Vec<u8>,
+    /// Whether they may be replaced.
+    pub mutable: bool,
 }
 
 /// An access that a buffer cannot serve.
@@ -89,6 +101,7 @@ pub struct DmaBuf {
     bytes: u64,
     backing: Backing,
     pages: OnceLock<Pages>,
+    metadata: Mutex<Option<Metadata>>,
 }
 
 // SAFETY: `base` is a mapping that lives as long as the value and is accessed by atomics only.
@@ -101,15 +114,16 @@ impl DmaBuf {
     /// nothing.
     ///
     /// # Errors
-    /// Those of `memfd_create`, `ftruncate` and `mmap`; `InvalidInput` for a size of 0 or one that
-    /// does not fit the address space.
+    /// Those of `memfd_create`, `ftruncate` and `mmap`; `InvalidInput` for a size of 0 or above
+    /// 2^40.
     pub fn new(bytes: u64) -> io::Result<Arc<Self>> {
         let (bytes, len) = whole_pages(bytes)?;
         let (fd, inode) = memfd(bytes)?;
         let base = map_shared(fd.as_fd(), len)?;
-        let present = (0..(bytes / PAGE).div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        let backing = Backing::Memfd { base, present };
-        Ok(Arc::new(Self { fd, inode, bytes, backing, pages: OnceLock::new() }))
+        let present = Box::new_zeroed_slice((bytes / PAGE).div_ceil(64) as usize);
+        // SAFETY: all zero is a valid AtomicU64.
+        let present = unsafe { present.assume_init() };
+        Ok(Self::over(Backing::Memfd { base, present }, fd, inode, bytes))
     }
 
     /// Makes a buffer over pages that the program already has at the CPU address `va`. Accesses
@@ -121,13 +135,12 @@ impl DmaBuf {
         let (bytes, _) = whole_pages(bytes)?;
         // An empty file: its fd has an identity, and a CPU mapping of it faults as nvmap's does.
         let (fd, inode) = memfd(0)?;
-        Ok(Arc::new(Self {
-            fd,
-            inode,
-            bytes,
-            backing: Backing::Lent { va },
-            pages: OnceLock::new(),
-        }))
+        Ok(Self::over(Backing::Lent { va }, fd, inode, bytes))
+    }
+
+    fn over(backing: Backing, fd: OwnedFd, inode: u64, bytes: u64) -> Arc<Self> {
+        let (pages, metadata) = (OnceLock::new(), Mutex::new(None));
+        Arc::new(Self { fd, inode, bytes, backing, pages, metadata })
     }
 
     /// Size, a multiple of [`PAGE`].
@@ -166,6 +179,11 @@ impl DmaBuf {
     /// Gives `pages` back when the buffer has some already.
     pub fn allocate(&self, pages: Pages) -> Result<(), Pages> {
         self.pages.set(pages)
+    }
+
+    /// What programs have attached to the buffer.
+    pub(crate) fn metadata(&self) -> MutexGuard<'_, Option<Metadata>> {
+        self.metadata.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether any page of the range has ever been written by CPU or GPU. Page granular, and a CPU
@@ -389,11 +407,9 @@ impl Drop for DmaBuf {
 }
 
 fn whole_pages(bytes: u64) -> io::Result<(u64, usize)> {
-    let rounded = bytes.checked_next_multiple_of(PAGE).filter(|rounded| {
-        // Beyond this no file and no mapping can be made.
-        *rounded != 0 && *rounded <= i64::MAX as u64
-    });
-    rounded
+    bytes
+        .checked_next_multiple_of(PAGE)
+        .filter(|rounded| (PAGE..=LARGEST).contains(rounded))
         .and_then(|rounded| Some((rounded, usize::try_from(rounded).ok()?)))
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
 }

@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 #[expect(missing_docs, reason = "the names are Linux's own")]
 #[rustfmt::skip]
 pub enum Errno {
-    EPERM = 1, ENOENT = 2, EINTR = 4, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13,
+    EPERM = 1, ENOENT = 2, EINTR = 4, EIO = 5, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13,
     EFAULT = 14, EBUSY = 16, EEXIST = 17, ENODEV = 19, EINVAL = 22, EMFILE = 24, ENOTTY = 25,
     ENOSPC = 28, ENOSYS = 38, EOPNOTSUPP = 95, EADDRNOTAVAIL = 99, ETIMEDOUT = 110,
 }
@@ -63,7 +63,7 @@ pub type Refused = &'static Refusal;
 macro_rules! refusals {
     ($node:literal; $( $NAME:ident = $call:literal, $errno:ident, $condition:literal, $source:literal; )+) => {
         $(
-            pub(super) static $NAME: $crate::driver::errno::Refusal = $crate::driver::errno::Refusal {
+            pub(in crate::driver) static $NAME: $crate::driver::errno::Refusal = $crate::driver::errno::Refusal {
                 node: $node,
                 call: $call,
                 condition: $condition,
@@ -72,7 +72,7 @@ macro_rules! refusals {
             };
         )+
 
-        pub(super) static REFUSALS: &[$crate::driver::errno::Refused] = &[ $( &$NAME, )+ ];
+        pub(in crate::driver) static REFUSALS: &[$crate::driver::errno::Refused] = &[ $( &$NAME, )+ ];
     };
 }
 pub(super) use refusals;

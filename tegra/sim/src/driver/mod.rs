@@ -2,24 +2,67 @@
 //!
 //! [`Orin`] answers `open`, `ioctl`, `mmap` and `close` for the device nodes, with the drivers'
 //! values and errnos. One module per node; what they share is in [`errno`] (refusals and their
-//! table), [`user`] (the program's memory) and [`fd`] (its file descriptors). What the GPU does
-//! with a doorbell belongs to [`crate::gpu`].
+//! table), [`user`] (the program's memory), [`fd`] (its file descriptors) and the device module
+//! (the GPU, RAM, ids). What the GPU does with a doorbell belongs to [`crate::gpu`].
 
+mod address_space;
+mod buddy;
+mod channel;
+mod ctrl;
+mod device;
+mod dispatch;
 pub mod errno;
 pub mod fd;
+mod interrupt;
 mod node;
+mod nvmap;
+mod tsg;
 pub mod user;
+mod vma;
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use address_space::AddressSpace;
+use channel::Channel;
+use ctrl::{Ctrl, NoFd, Opened};
+use device::Device;
 pub use errno::{ERRNOS, Errno, Refusal, Refused};
 pub use fd::{FdTable, FileId, NewFile, OpenFile};
+use interrupt::Interrupts;
 pub use node::Node;
+use tsg::Tsg;
+
+use crate::config::{Config, Injection};
+use crate::gpu::{Gpu, GpuConfig};
+use crate::memory::{DmaBuf, Ram};
+use crate::trace::{Event, Trace};
 
 /// The tables that [`ERRNOS`] is made of.
-static REFUSALS: &[&[Refused]] = &[errno::REFUSALS, node::REFUSALS];
+static REFUSALS: &[&[Refused]] = &[
+    errno::REFUSALS,
+    node::REFUSALS,
+    nvmap::REFUSALS,
+    nvmap::import::REFUSALS,
+    nvmap::access::REFUSALS,
+    dispatch::REFUSALS,
+    ctrl::REFUSALS,
+    ctrl::facts::REFUSALS,
+    ctrl::buffer::REFUSALS,
+    ctrl::clocks::REFUSALS,
+    address_space::REFUSALS,
+    address_space::remap::REFUSALS,
+    tsg::REFUSALS,
+    channel::REFUSALS,
+    channel::setup::REFUSALS,
+    channel::wait::REFUSALS,
+    device::REFUSALS,
+];
+
+/// RAM of a 64 GB module as Linux counts it, in bytes.
+const RAM: u64 = 62_800 << 20;
 
 /// What a successful ioctl returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +74,8 @@ pub struct Answer {
 /// What an mmap of a description gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapAnswer {
-    /// The page of the doorbell and the timer, of this many bytes.
+    /// The page of the doorbell and the timer, of this many bytes. Its owner says when it is gone:
+    /// [`Orin::unmapped`].
     Doorbell {
         /// Length asked for, at most 64 KiB.
         bytes: u64,
@@ -60,49 +104,181 @@ pub struct Live {
 }
 
 /// What an open file description is.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum File {
-    /// A node that opens but answers no ioctl.
+    Nvmap,
+    Ctrl(Arc<Ctrl>),
+    Space(Arc<AddressSpace>),
+    Tsg(Arc<Tsg>),
+    Channel(Arc<Channel>),
+    /// An event of a TSG, which it keeps alive.
+    Event(Arc<Tsg>),
+    /// A node that opens but answers no ioctl here.
     Silent,
+}
+
+impl File {
+    /// The node's name and its requests by name.
+    fn requests(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        match self {
+            Self::Nvmap => ("nvmap", nvmap::NAMES),
+            Self::Ctrl(_) => ("ctrl", ctrl::NAMES),
+            Self::Space(_) => ("as", address_space::NAMES),
+            Self::Tsg(_) => ("tsg", tsg::NAMES),
+            Self::Channel(_) => ("channel", channel::NAMES),
+            Self::Event(_) => ("event", &[]),
+            Self::Silent => ("other", &[]),
+        }
+    }
+}
+
+/// Every request that is answered: node, name, number.
+pub fn requests() -> impl Iterator<Item = (&'static str, &'static str, u32)> {
+    [
+        ("nvmap", nvmap::NAMES),
+        ("ctrl", ctrl::NAMES),
+        ("as", address_space::NAMES),
+        ("tsg", tsg::NAMES),
+        ("channel", channel::NAMES),
+    ]
+    .into_iter()
+    .flat_map(|(node, names)| names.iter().map(move |(request, name)| (node, *name, *request)))
+}
+
+/// The table of open file descriptions.
+#[derive(Default)]
+struct Files {
+    open: RwLock<HashMap<FileId, File>>,
+    next: AtomicU64,
+}
+
+impl Files {
+    fn add(&self, file: File) -> FileId {
+        let id = FileId(self.next.fetch_add(1, Ordering::Relaxed));
+        self.open.write().unwrap_or_else(PoisonError::into_inner).insert(id, file);
+        id
+    }
+
+    fn get(&self, id: FileId) -> Option<File> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    fn remove(&self, id: FileId) -> Option<File> {
+        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
+    }
+
+    fn count(&self, wanted: impl Fn(&File) -> bool) -> usize {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.values().filter(|file| wanted(file)).count()
+    }
 }
 
 /// The simulated device of one process.
 pub struct Orin {
-    #[expect(dead_code, reason = "used once nodes answer ioctls")]
-    fds: Arc<dyn FdTable>,
-    files: RwLock<HashMap<FileId, File>>,
-    next_file: AtomicU64,
+    device: Arc<Device>,
+    nvmap: nvmap::Client,
+    files: Files,
+    trace: Trace,
 }
 
 impl Orin {
-    /// Powers the device up for a program whose descriptors `fds` keeps.
+    /// Powers the device up, as a configuration asks for it, for a program whose descriptors `fds`
+    /// keeps.
+    ///
+    /// # Errors
+    /// The trace file cannot be written, or the GPU's thread cannot be started.
+    pub fn new(config: &Config, fds: Arc<dyn FdTable>) -> io::Result<Arc<Self>> {
+        let trace = match &config.trace {
+            Some(path) => Trace::to_file(path)?,
+            None => Trace::off(),
+        };
+        let injection = Arc::new(Injection::new(config));
+        let gpu = GpuConfig::new(config, trace.clone(), Arc::clone(&injection));
+        Self::with_gpu(config, gpu, fds)
+    }
+
+    /// As [`Orin::new`], with a GPU that behaves otherwise than the configuration says: tests give
+    /// one that collects findings.
+    ///
+    /// # Errors
+    /// The GPU's thread cannot be started.
+    pub fn with_gpu(
+        config: &Config,
+        gpu: GpuConfig,
+        fds: Arc<dyn FdTable>,
+    ) -> io::Result<Arc<Self>> {
+        let interrupts = Arc::new(Interrupts::default());
+        let (trace, injection) = (gpu.trace.clone(), Arc::clone(&gpu.injection));
+        let gpu = Gpu::new(gpu, Arc::clone(&interrupts) as Arc<_>)?;
+        let ram = Ram::new(config.memory.unwrap_or(RAM));
+        let device = Device::new(fds, gpu, ram, interrupts, injection);
+        Ok(Arc::new(Self { device, nvmap: nvmap::Client::new(), files: Files::default(), trace }))
+    }
+
+    /// The GPU, for its doorbell, its timer and its compute engine.
     #[must_use]
-    pub fn new(fds: Arc<dyn FdTable>) -> Arc<Self> {
-        Arc::new(Self { fds, files: RwLock::default(), next_file: AtomicU64::new(1) })
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.device.gpu
     }
 
     /// Opens a node.
     ///
     /// # Errors
-    /// As the node's `open`.
-    pub fn open(&self, node: Node, _flags: i32) -> Result<FileId, Refused> {
+    /// As the node's `open`: a node of root's, no big pages for `as`, no free channel or TSG.
+    pub fn open(&self, node: Node) -> Result<FileId, Refused> {
         node.check_access()?;
-        Ok(self.add(File::Silent))
+        Ok(self.files.add(match node {
+            Node::Nvmap => File::Nvmap,
+            Node::Ctrl => File::Ctrl(Arc::default()),
+            Node::As => return Err(&node::NO_BIG_PAGES),
+            Node::Tsg => File::Tsg(Tsg::new(&self.device).ok_or(&node::NO_TSG)?),
+            Node::Channel => File::Channel(Channel::new(&self.device, 0).ok_or(&node::NO_CHANNEL)?),
+            _ => File::Silent,
+        }))
     }
 
     /// The last reference to a description is gone.
     pub fn close(&self, file: FileId) {
-        self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&file);
+        match self.files.remove(file) {
+            Some(File::Channel(channel)) => channel.close(),
+            Some(File::Event(tsg)) => tsg.close_event(file),
+            Some(File::Nvmap) if self.files.count(|file| matches!(file, File::Nvmap)) == 0 => {
+                self.nvmap.clear();
+            }
+            _ => {}
+        }
     }
 
     /// Answers an ioctl. `arg` is the caller's third argument, usually an address in its memory.
     ///
     /// # Errors
     /// The refusal says which errno, and which function of the driver decides so.
-    pub fn ioctl(&self, file: FileId, _request: u32, _arg: u64) -> Result<Answer, Refused> {
-        let file = self.file(file).ok_or(&errno::CLOSED)?;
+    pub fn ioctl(&self, file: FileId, request: u32, arg: u64) -> Result<Answer, Refused> {
+        let file = self.files.get(file).ok_or(&errno::CLOSED)?;
+        let (node, names) = file.requests();
+        let name = names.iter().find(|(known, _)| *known == request).map(|(_, name)| *name);
+        let answer = name
+            .map_or(Ok(()), |name| self.device.inject(name))
+            .and_then(|()| self.answer(&file, request, arg));
+        self.trace.record(self.device.gpu.now_ns(), || Event::Ioctl {
+            node: node.into(),
+            request: name.map_or_else(|| format!("{request:#010x}").into(), Into::into),
+            result: answer.map_or_else(|refused| -refused.errno.code(), |answer| answer.value),
+            detail: answer.err().map_or_else(String::new, ToString::to_string),
+        });
+        answer
+    }
+
+    fn answer(&self, file: &File, request: u32, arg: u64) -> Result<Answer, Refused> {
         match file {
-            File::Silent => Err(&errno::NOT_MODELLED),
+            File::Nvmap => self.nvmap.ioctl(&self.device, request, arg),
+            File::Ctrl(_) => ctrl::ioctl(&self.device, request, arg, self),
+            File::Space(space) => space.ioctl(request, arg, |fd| self.channel(fd)),
+            File::Tsg(tsg) => tsg.ioctl(request, arg, self),
+            File::Channel(channel) => channel.ioctl(request, arg, || {
+                ctrl::open_channel(&self.device, ctrl::GRAPHICS_RUNLIST, self)
+            }),
+            File::Event(_) | File::Silent => Err(&errno::NOT_MODELLED),
         }
     }
 
@@ -110,34 +286,106 @@ impl Orin {
     ///
     /// # Errors
     /// The refusal says which errno, and which function of the driver decides so.
-    pub fn mmap(
-        &self,
-        file: FileId,
-        _bytes: u64,
-        _prot: i32,
-        _flags: i32,
-        _offset: u64,
-    ) -> Result<MapAnswer, Refused> {
-        match self.file(file).ok_or(&errno::CLOSED)? {
-            File::Silent => Err(&errno::NO_MMAP),
+    pub fn mmap(&self, file: FileId, bytes: u64, offset: u64) -> Result<MapAnswer, Refused> {
+        match self.files.get(file).ok_or(&errno::CLOSED)? {
+            File::Ctrl(ctrl) => ctrl.mmap(bytes, offset).map(|bytes| MapAnswer::Doorbell { bytes }),
+            File::Nvmap => Err(&nvmap::NODE_MMAP),
+            _ => Err(&errno::NO_MMAP),
         }
+    }
+
+    /// The doorbell page of a description has been unmapped.
+    pub fn unmapped(&self, file: FileId) {
+        if let Some(File::Ctrl(ctrl)) = self.files.get(file) {
+            ctrl.unmapped();
+        }
+    }
+
+    /// Whether the kernel would map a dma-buf into the program; the fd is a real memfd, which the
+    /// caller maps if so.
+    ///
+    /// # Errors
+    /// `EPERM`: no pages yet, secure ones, or a writable mapping of read-only ones. `EINVAL`:
+    /// beyond the buffer.
+    pub fn check_dma_buf_mmap(
+        &self,
+        buffer: &DmaBuf,
+        bytes: u64,
+        prot: i32,
+        offset: u64,
+    ) -> Result<(), Refused> {
+        self.nvmap.check_mmap(buffer, bytes, prot & libc::PROT_WRITE != 0, offset)
     }
 
     /// What is alive now.
     #[must_use]
     pub fn live(&self) -> Live {
-        let files = self.files.read().unwrap_or_else(PoisonError::into_inner).len();
-        Live { files, ..Live::default() }
+        let (handles, dma_bufs) = self.nvmap.live();
+        let census = &self.device.census;
+        Live {
+            handles,
+            dma_bufs,
+            mappings: census.mappings.now(),
+            address_spaces: census.address_spaces.now(),
+            tsgs: census.tsgs.now(),
+            channels: census.channels.now(),
+            files: self.files.count(|file| !matches!(file, File::Event(_))),
+            events: census.events.now(),
+        }
     }
 
-    fn add(&self, file: File) -> FileId {
-        let id = FileId(self.next_file.fetch_add(1, Ordering::Relaxed));
-        self.files.write().unwrap_or_else(PoisonError::into_inner).insert(id, file);
-        id
+    /// The description behind an fd of the program.
+    fn by_fd(&self, fd: i32) -> Option<File> {
+        match self.device.fds.lookup(fd)? {
+            OpenFile::File(id) => self.files.get(id),
+            OpenFile::DmaBuf(_) => None,
+        }
     }
 
-    fn file(&self, id: FileId) -> Option<File> {
-        self.files.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    fn channel(&self, fd: i32) -> Option<Arc<Channel>> {
+        match self.by_fd(fd)? {
+            File::Channel(channel) => Some(channel),
+            _ => None,
+        }
+    }
+}
+
+impl ctrl::Files for Orin {
+    fn open(&self, opened: Opened) -> Result<i32, NoFd> {
+        let id = self.files.add(match opened {
+            Opened::Space(space) => File::Space(space),
+            Opened::Tsg(tsg) => File::Tsg(tsg),
+            Opened::Channel(channel) => File::Channel(channel),
+        });
+        self.device.fds.install(NewFile::Placeholder(id)).map_err(|_| {
+            self.close(id);
+            NoFd
+        })
+    }
+
+    fn channel(&self, fd: i32) -> Option<Arc<Channel>> {
+        self.channel(fd)
+    }
+}
+
+impl tsg::Find for Orin {
+    fn channel(&self, fd: i32) -> Option<Arc<Channel>> {
+        self.channel(fd)
+    }
+
+    fn address_space(&self, fd: i32) -> Option<Arc<AddressSpace>> {
+        match self.by_fd(fd)? {
+            File::Space(space) => Some(space),
+            _ => None,
+        }
+    }
+
+    fn add_event(&self, tsg: &Arc<Tsg>) -> FileId {
+        self.files.add(File::Event(Arc::clone(tsg)))
+    }
+
+    fn drop_event(&self, file: FileId) {
+        self.files.remove(file);
     }
 }
 

@@ -67,6 +67,23 @@ pub fn write(address: u64, data: &[u8]) -> Result<(), BadAddress> {
     Ok(())
 }
 
+/// Writes as much of `data` at `address` as is writable, and gives the bytes left over. Page
+/// granular, as far as the end is concerned.
+#[must_use]
+pub fn write_most(address: u64, data: &[u8]) -> usize {
+    let mut done = 0;
+    while done < data.len() {
+        let Some(to) = address.checked_add(done as u64) else { break };
+        let in_page = (4096 - to % 4096) as usize;
+        let piece = &data[done..data.len().min(done + in_page)];
+        if write(to, piece).is_err() {
+            break;
+        }
+        done += piece.len();
+    }
+    data.len() - done
+}
+
 /// Reads an array of `N` bytes at `address`.
 ///
 /// # Errors

@@ -1,0 +1,159 @@
+//! REMAP: pages of buffers in and out of sparse areas, by page number.
+//!
+//! Source: common/mm/vm_remap.c and os/linux/vm_remap.c of r36.4.3. Operations are first all
+//! translated, then all checked against the area of the first, then done in order.
+
+use std::sync::Arc;
+
+use super::{AddressSpace, Area, KIND_INVALID, LIMIT, PAGE};
+use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled};
+use crate::driver::errno::{Refused, refusals};
+use crate::driver::user;
+use crate::gpu::{MapAccess, MapFlags};
+use crate::memory::DmaBuf;
+
+refusals! { "as";
+    BAD_OP = "REMAP", EINVAL,
+        "unknown flags, no single page size, no pages, or an unmap with kinds or an offset",
+        "os/linux/vm_remap.c:nvgpu_vm_remap_translate_as_op";
+    NO_AREA = "REMAP", EINVAL, "the range is not within one sparse area",
+        "common/mm/vm_remap.c:nvgpu_vm_remap_locked";
+    NO_BUFFER = "REMAP", EINVAL,
+        "mem_handle is no dma-buf, read-only without ACCESS_NO_WRITE, or smaller than the range",
+        "os/linux/vm_remap.c:nvgpu_vm_remap_os_buf_get";
+    NO_PAGES = "REMAP", ENOMEM, "the handle has no pages yet",
+        "os/linux/vm_remap.c:nvgpu_vm_remap_os_buf_get";
+    TOO_MANY = "REMAP", ENOMEM, "more operations than the driver can allocate room for",
+        "os/linux/ioctl_as.c:nvgpu_as_ioctl_remap";
+}
+
+/// Bytes of one operation in the program's array.
+const OP_BYTES: u64 = 40;
+/// Operations beyond this need more contiguous memory than the kernel gives: 4 MiB.
+const MOST_OPS: u32 = 100_000;
+
+const CACHEABLE: u32 = 1 << 2;
+const NO_WRITE: u32 = 1 << 10;
+const SMALL_PAGES: u32 = 1 << 15;
+const BIG_PAGES: [u32; 2] = [1 << 16, 1 << 17];
+const PAGE_SIZES: u32 = SMALL_PAGES | BIG_PAGES[0] | BIG_PAGES[1];
+
+struct Op {
+    flags: u32,
+    fd: i32,
+    buffer_page: u64,
+    page: u64,
+    pages: u64,
+}
+
+impl Op {
+    fn translate(raw: &Args) -> Result<Self, Refused> {
+        let op = Self {
+            flags: raw.u32(0),
+            fd: raw.i32(8),
+            buffer_page: raw.u64(16),
+            page: raw.u64(24),
+            pages: raw.u64(32),
+        };
+        let known = if op.unmaps() { PAGE_SIZES } else { PAGE_SIZES | CACHEABLE | NO_WRITE };
+        let kinds = (raw.i16(4), raw.i16(6)) == (KIND_INVALID, KIND_INVALID);
+        let limit = LIMIT / PAGE;
+        let fits = op.pages <= limit && op.buffer_page <= limit && op.page <= limit;
+        let wrong = op.flags & !known != 0
+            || (op.flags & PAGE_SIZES).count_ones() != 1
+            || op.unmaps() && (!kinds || op.buffer_page != 0)
+            || op.pages == 0
+            || !fits;
+        if wrong { Err(&BAD_OP) } else { Ok(op) }
+    }
+
+    fn unmaps(&self) -> bool {
+        self.fd == 0
+    }
+
+    /// Whether the range lies within a sparse area of the operation's page size.
+    fn within(&self, area: &Area) -> bool {
+        let first = area.start / PAGE;
+        self.flags & SMALL_PAGES != 0
+            && area.sparse
+            && self.page >= first
+            && self.page + self.pages <= first + area.bytes / PAGE
+    }
+}
+
+/// Does the operations of the program's array; on failure none of them.
+pub(super) fn remap(space: &AddressSpace, args: &mut Args) -> Handled {
+    let (address, count) = (args.u64(0), args.u32(8));
+    if count == 0 {
+        return Ok(Done::Ok);
+    }
+    if count > MOST_OPS {
+        return Err(&TOO_MANY);
+    }
+    let mut raw = Vec::new();
+    let mut ops = Vec::new();
+    for i in 0..u64::from(count) {
+        let mut op = Args::zeroed();
+        let from = address.wrapping_add(i * OP_BYTES);
+        user::read(from, op.bytes_mut(OP_BYTES as usize)).map_err(|_| &BAD_NESTED)?;
+        ops.push(Op::translate(&op).inspect_err(|_| args.set_u32(8, 0))?);
+        raw.push(op);
+    }
+    let inner = space.space();
+    let first = ops.first().map_or(0, |op| op.page * PAGE);
+    let area = inner.areas.iter().find(|area| area.contains(first));
+    let buffers = area
+        .filter(|area| area.sparse)
+        .ok_or(&NO_AREA)
+        .and_then(|area| ops.iter().map(|op| check(space, area, op)).collect::<Result<Vec<_>, _>>())
+        .inspect_err(|_| args.set_u32(8, 0))?;
+    for (op, buffer) in ops.iter().zip(buffers) {
+        let (va, bytes) = (op.page * PAGE, op.pages * PAGE);
+        space.mmu.unmap(va, bytes);
+        if let Some(buffer) = buffer {
+            let access = if op.flags & NO_WRITE != 0 || read_only(&buffer) {
+                MapAccess::ReadOnly
+            } else {
+                MapAccess::ReadWrite
+            };
+            let cacheable = op.flags & CACHEABLE != 0;
+            let flags = MapFlags { cacheable, access, unmapped_pte: false };
+            // Range and offset are whole pages within the buffer, and the range is free now.
+            let mapped = space.mmu.map(va, buffer, op.buffer_page * PAGE, bytes, flags);
+            debug_assert!(mapped.is_ok(), "{mapped:?}");
+        }
+    }
+    drop(inner);
+    for (i, op) in raw.iter().enumerate() {
+        let to = address.wrapping_add(i as u64 * OP_BYTES);
+        if user::write(to, op.bytes(OP_BYTES as usize)).is_err() {
+            args.set_u32(8, i as u32);
+            return Err(&BAD_NESTED);
+        }
+    }
+    Ok(Done::Ok)
+}
+
+fn read_only(buffer: &DmaBuf) -> bool {
+    buffer.pages().is_some_and(|pages| pages.read_only)
+}
+
+/// The buffer that an operation maps; none for an unmap.
+fn check(space: &AddressSpace, area: &Area, op: &Op) -> Result<Option<Arc<DmaBuf>>, Refused> {
+    let buffer = if op.unmaps() {
+        None
+    } else {
+        let buffer = space.device.dma_buf(op.fd).map_err(|_| &NO_BUFFER)?;
+        if read_only(&buffer) && op.flags & NO_WRITE == 0 {
+            return Err(&NO_BUFFER);
+        }
+        if buffer.pages().is_none() {
+            return Err(&NO_PAGES);
+        }
+        if (op.buffer_page + op.pages) * PAGE > buffer.bytes() {
+            return Err(&NO_BUFFER);
+        }
+        Some(buffer)
+    };
+    if op.within(area) { Ok(buffer) } else { Err(&NO_AREA) }
+}

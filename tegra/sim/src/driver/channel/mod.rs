@@ -1,0 +1,459 @@
+//! A channel fd: one hardware queue, and the state machine from open to running. Magic `H`.
+//!
+//! An address space is bound first, then a TSG, then SETUP_BIND gives the ring and makes the
+//! channel runnable. Calls on one channel are serialised, WAIT excepted.
+
+pub(super) mod setup;
+pub(super) mod wait;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Answer;
+use super::address_space::AddressSpace;
+use super::device::{Counted, Device, SYNCPOINT_BYTES};
+use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, io, ior, iow, iowr};
+use super::errno::{Refused, refusals};
+use super::interrupt::{NOTIFICATION_BYTES, Notifier, RESET, Service};
+use super::tsg::{BOUND, Preemption, Tsg};
+use setup::Queue;
+
+refusals! { "channel";
+    WDT_LOCKED = "WDT", EINVAL, "anything but off, on a deterministic channel",
+        "os/linux/ioctl_channel.c:gk20a_channel_set_wdt_status";
+    WDT_STATUS = "WDT", EINVAL, "neither on nor off, or both",
+        "os/linux/ioctl_channel.c:gk20a_channel_set_wdt_status";
+    NOTIFIER = "SET_ERROR_NOTIFIER", EINVAL,
+        "mem is 0 or no dma-buf, or offset and 16 bytes lie beyond it",
+        "os/linux/ioctl_channel.c:gk20a_init_error_notifier";
+    NOTIFIER_PAGES = "SET_ERROR_NOTIFIER", ENOMEM, "the handle has no pages yet",
+        "os/linux/ioctl_channel.c:gk20a_init_error_notifier";
+    CLASS = "ALLOC_OBJ_CTX", EINVAL, "no address space, or an unknown class",
+        "common/gr/gr_setup.c:nvgpu_gr_setup_validate_channel_and_class";
+    CLASS_NO_TSG = "ALLOC_OBJ_CTX", EINVAL, "the channel is in no TSG",
+        "common/gr/gr_setup.c:nvgpu_gr_setup_alloc_obj_ctx";
+    CLASS_VEID = "ALLOC_OBJ_CTX", EINVAL, "a graphics class outside subcontext 0",
+        "common/fifo/tsg.c:nvgpu_tsg_validate_class_veid_pbdma";
+    NO_CLASS = "SET_PREEMPTION_MODE", EINVAL, "no object yet, or no TSG",
+        "common/gr/gr_setup.c:nvgpu_gr_setup_set_preemption_mode";
+    MODE = "SET_PREEMPTION_MODE", EINVAL,
+        "an unknown mode, a lower one than now, GFXP with CILP, or a class without modes",
+        "common/gr/ctx.c:nvgpu_gr_ctx_check_valid_preemption_mode";
+    BOOST = "SET_BOOSTED_CTX", EINVAL, "not supported",
+        "os/linux/ioctl_channel.c:gk20a_channel_ioctl";
+    ZCULL = "ZCULL_BIND", EINVAL, "graphics is not simulated", "not the driver's answer";
+    SYNCPOINT = "GET_USER_SYNCPOINT", ENOMEM, "no syncpoint or no address is free",
+        "os/linux/ioctl_channel.c:nvgpu_ioctl_channel_get_user_syncpoint";
+    NO_SPACE = "GET_USER_SYNCPOINT", EINVAL, "no address space (the driver crashes)",
+        "hal/sync/syncpt_cmdbuf_gv11b_fusa.c:gv11b_syncpt_alloc_buf";
+    NICE = "RESCHEDULE_RUNLIST", EPERM, "without CAP_SYS_NICE",
+        "os/linux/ioctl_channel.c:gk20a_channel_ioctl";
+    PREEMPT_TSG = "PREEMPT", EINVAL, "the channel is in no TSG",
+        "common/fifo/channel.c:nvgpu_channel_disable_tsg";
+    CLOSING = "any", ETIMEDOUT, "the channel is being closed",
+        "os/linux/ioctl_channel.c:gk20a_channel_ioctl";
+}
+
+const SET_NVMAP_FD: u32 = iow(b'H', 5, 4);
+const SET_TIMEOUT: u32 = iow(b'H', 11, 4);
+const GET_TIMEDOUT: u32 = ior(b'H', 12, 4);
+const SET_TIMEOUT_EX: u32 = iowr(b'H', 18, 8);
+const WAIT: u32 = iowr(b'H', 102, 24);
+const SUBMIT_GPFIFO: u32 = iowr(b'H', 107, 24);
+const ALLOC_OBJ_CTX: u32 = iowr(b'H', 108, 16);
+const ZCULL_BIND: u32 = iowr(b'H', 110, 16);
+const SET_ERROR_NOTIFIER: u32 = iowr(b'H', 111, 24);
+const OPEN: u32 = ior(b'H', 112, 4);
+const ENABLE: u32 = io(b'H', 113);
+const DISABLE: u32 = io(b'H', 114);
+const PREEMPT: u32 = io(b'H', 115);
+const FORCE_RESET: u32 = io(b'H', 116);
+const WDT: u32 = iow(b'H', 119, 8);
+const SET_PREEMPTION_MODE: u32 = iow(b'H', 122, 8);
+const ALLOC_GPFIFO_EX: u32 = iow(b'H', 123, 32);
+const SET_BOOSTED_CTX: u32 = iow(b'H', 124, 8);
+const GET_USER_SYNCPOINT: u32 = ior(b'H', 126, 16);
+const RESCHEDULE_RUNLIST: u32 = iow(b'H', 127, 4);
+const SETUP_BIND: u32 = iowr(b'H', 128, 104);
+
+/// Requests by name.
+pub(super) const NAMES: &[(u32, &str)] = &[
+    (SET_NVMAP_FD, "SET_NVMAP_FD"),
+    (SET_TIMEOUT, "SET_TIMEOUT"),
+    (GET_TIMEDOUT, "GET_TIMEDOUT"),
+    (SET_TIMEOUT_EX, "SET_TIMEOUT_EX"),
+    (WAIT, "WAIT"),
+    (SUBMIT_GPFIFO, "SUBMIT_GPFIFO"),
+    (ALLOC_OBJ_CTX, "ALLOC_OBJ_CTX"),
+    (ZCULL_BIND, "ZCULL_BIND"),
+    (SET_ERROR_NOTIFIER, "SET_ERROR_NOTIFIER"),
+    (OPEN, "OPEN"),
+    (ENABLE, "ENABLE"),
+    (DISABLE, "DISABLE"),
+    (PREEMPT, "PREEMPT"),
+    (FORCE_RESET, "FORCE_RESET"),
+    (WDT, "WDT"),
+    (SET_PREEMPTION_MODE, "SET_PREEMPTION_MODE"),
+    (ALLOC_GPFIFO_EX, "ALLOC_GPFIFO_EX"),
+    (SET_BOOSTED_CTX, "SET_BOOSTED_CTX"),
+    (GET_USER_SYNCPOINT, "GET_USER_SYNCPOINT"),
+    (RESCHEDULE_RUNLIST, "RESCHEDULE_RUNLIST"),
+    (SETUP_BIND, "SETUP_BIND"),
+];
+
+const RULES: Rules =
+    Rules { magic: b'H', last: 128, largest: 104, output_faults: false, always_out: None };
+
+/// What a new syncpoint counts to, as seen on hardware.
+const SYNCPOINT_VALUE: u32 = 30_000;
+/// How long the first compute object of a process takes, in nanoseconds, as seen on hardware.
+const GOLDEN_CONTEXT_NS: u64 = 1_010_000_000;
+
+const COMPUTE: u32 = 0xc7c0;
+/// Classes of compute objects, back to Volta. Source: hal/class of r36.4.3.
+const COMPUTE_CLASSES: [u32; 3] = [COMPUTE, 0xc5c0, 0xc3c0];
+/// Classes of graphics objects, back to Maxwell.
+const GRAPHICS_CLASSES: [u32; 5] = [0xc797, 0xc597, 0xc397, 0xc097, 0xb197];
+/// The other classes that the driver accepts: copies, channels, 2D, inline-to-memory, partitions,
+/// encoder, old compute.
+const OTHER_CLASSES: [u32; 16] = [
+    0xc637, 0xc7b5, 0xc76f, 0xc46f, 0xc5b5, 0xc4b7, 0xc3b5, 0xc36f, 0xc0b5, 0xc06f, 0xc0c0, 0xa0b5,
+    0xa140, 0xb0b5, 0xb06f, 0xb1c0,
+];
+const TWO_D: u32 = 0x902d;
+
+/// A syncpoint that the program manages.
+#[derive(Clone, Copy, Debug)]
+struct Syncpoint {
+    id: u32,
+    va: u64,
+}
+
+struct State {
+    space: Option<Arc<AddressSpace>>,
+    tsg: Option<Arc<Tsg>>,
+    veid: u32,
+    watchdog: bool,
+    queue: Option<Queue>,
+    deterministic: bool,
+    railgate_allowed: bool,
+    class: u32,
+    timeout_ms: u32,
+    syncpoint: Option<Syncpoint>,
+    closed: bool,
+}
+
+/// One channel.
+pub(super) struct Channel {
+    device: Arc<Device>,
+    id: u16,
+    runlist: u32,
+    service: Arc<Service>,
+    state: Mutex<State>,
+    _counted: Counted,
+}
+
+impl Channel {
+    /// A channel of a runlist; none when all are in use.
+    pub(super) fn new(device: &Arc<Device>, runlist: u32) -> Option<Arc<Self>> {
+        let id = device.take_channel_id()?;
+        Some(Arc::new(Self {
+            device: Arc::clone(device),
+            id,
+            runlist,
+            service: Service::new(),
+            state: Mutex::new(State {
+                space: None,
+                tsg: None,
+                veid: 0,
+                watchdog: true,
+                queue: None,
+                deterministic: false,
+                railgate_allowed: false,
+                class: 0,
+                timeout_ms: 3000,
+                syncpoint: None,
+                closed: false,
+            }),
+            _counted: device.census.channels.one(),
+        }))
+    }
+
+    /// Its number, 511 for the first.
+    pub(super) fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Its runlist.
+    pub(super) fn runlist(&self) -> u32 {
+        self.runlist
+    }
+
+    /// The part that interrupts touch.
+    pub(super) fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Binds an address space, once.
+    pub(super) fn bind_address_space(&self, space: &Arc<AddressSpace>) -> bool {
+        let mut state = self.state();
+        let free = state.space.is_none() && !state.closed;
+        if free {
+            state.space = Some(Arc::clone(space));
+        }
+        free
+    }
+
+    /// Puts the channel into a TSG; without a subcontext, into the one that it was last given.
+    pub(super) fn bind_tsg(&self, tsg: &Arc<Tsg>, veid: Option<u32>) -> Result<(), Refused> {
+        let mut state = self.state();
+        if state.closed {
+            return Err(&BOUND);
+        }
+        // The driver remembers the subcontext even if what follows fails; a bound channel's would
+        // change under it, so that is left out.
+        let bound = state.tsg.is_some();
+        let veid = veid.unwrap_or(state.veid);
+        if !bound {
+            state.veid = veid;
+        }
+        tsg.admit(self, veid, state.space.as_ref().map(|space| space.id()), bound)?;
+        state.tsg = Some(Arc::clone(tsg));
+        Ok(())
+    }
+
+    /// Takes the channel out of a TSG; false when it is in another. It never serves again.
+    pub(super) fn unbind_tsg(&self, tsg: &Arc<Tsg>) -> bool {
+        let mut state = self.state();
+        if !state.tsg.as_ref().is_some_and(|own| Arc::ptr_eq(own, tsg)) {
+            return false;
+        }
+        self.leave(&mut state, false);
+        true
+    }
+
+    /// Leaves the TSG, and the GPU.
+    fn leave(&self, state: &mut State, closing: bool) {
+        if let Some(queue) = &mut state.queue {
+            queue.stop(&self.device, self.id);
+        }
+        self.device.interrupts.unbind(self.id);
+        if let Some(tsg) = state.tsg.take() {
+            tsg.dismiss(self, state.veid, closing);
+        }
+        self.service.set_unserviceable(true);
+    }
+
+    /// The last reference to the fd is gone. Source: common/fifo/channel.c:channel_free.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        if std::mem::replace(&mut state.closed, true) {
+            return;
+        }
+        self.leave(&mut state, true);
+        self.service.set_notifier(None);
+        let (queue, syncpoint) = (state.queue.take(), state.syncpoint.take());
+        if let Some(space) = state.space.take() {
+            if let Some(queue) = queue {
+                queue.unmap(&space);
+            }
+            if let Some(syncpoint) = syncpoint {
+                space.unmap_kernel(syncpoint.va, SYNCPOINT_BYTES);
+                self.device.give_syncpoint(syncpoint.id);
+            }
+        }
+        drop(state);
+        self.device.give_channel_id(self.id);
+    }
+
+    /// Sets whether the GPU may power off while the channel is open; false when it is not
+    /// deterministic. Source: os/linux/ioctl_ctrl.c:nvgpu_gpu_set_deterministic_ch.
+    pub(super) fn allow_railgating(&self, allow: Option<bool>) -> bool {
+        let mut state = self.state();
+        if let (true, Some(allow)) = (state.deterministic, allow) {
+            state.railgate_allowed = allow;
+        }
+        state.deterministic
+    }
+
+    /// Answers one request; `open` makes another channel and gives its fd.
+    pub(super) fn ioctl(
+        &self,
+        request: u32,
+        arg: u64,
+        open: impl FnOnce() -> Result<i32, Refused>,
+    ) -> Result<Answer, Refused> {
+        RULES.dispatch(request, arg, |args| {
+            if self.state().closed {
+                return Err(&CLOSING);
+            }
+            match request {
+                OPEN => args.set_i32(0, open()?),
+                WAIT => return self.wait(args),
+                // Looked at by nobody, like the scheduling of a channel alone.
+                SET_NVMAP_FD => {}
+                SET_TIMEOUT | SET_TIMEOUT_EX => self.state().timeout_ms = args.u32(0),
+                GET_TIMEDOUT => args.set_u32(0, u32::from(self.service.unserviceable())),
+                SUBMIT_GPFIFO => return self.submit(args),
+                ALLOC_OBJ_CTX => return self.alloc_object(args),
+                ZCULL_BIND => return Err(&ZCULL),
+                SET_ERROR_NOTIFIER => return self.set_notifier(args),
+                ENABLE => self.device.gpu.enable(self.id),
+                DISABLE => self.device.gpu.disable(self.id),
+                PREEMPT => {
+                    let tsg = self.state().tsg.clone().ok_or(&PREEMPT_TSG)?;
+                    self.device.gpu.preempt(tsg.gpu());
+                }
+                FORCE_RESET => self.force_reset(),
+                WDT => return self.set_watchdog(args),
+                SET_PREEMPTION_MODE => return self.set_preemption(args),
+                ALLOC_GPFIFO_EX => return self.alloc_gpfifo(args),
+                SET_BOOSTED_CTX => return Err(&BOOST),
+                GET_USER_SYNCPOINT => return self.user_syncpoint(args),
+                RESCHEDULE_RUNLIST => return Err(&NICE),
+                SETUP_BIND => return self.setup_bind(args),
+                _ => return Err(&UNKNOWN),
+            }
+            Ok(Done::Ok)
+        })
+    }
+
+    /// Source: os/linux/ioctl_channel.c:gk20a_channel_set_wdt_status.
+    fn set_watchdog(&self, args: &Args) -> Handled {
+        const OFF: u32 = 1;
+        const ON: u32 = 2;
+        let mut state = self.state();
+        let status = args.u32(0) & (OFF | ON);
+        if state.deterministic && status != OFF {
+            return Err(&WDT_LOCKED);
+        }
+        state.watchdog = match status {
+            OFF => false,
+            ON => true,
+            _ => return Err(&WDT_STATUS),
+        };
+        Ok(Done::Ok)
+    }
+
+    /// The previous notifier goes first, whatever comes of the new one. Source:
+    /// os/linux/ioctl_channel.c:gk20a_init_error_notifier.
+    fn set_notifier(&self, args: &Args) -> Handled {
+        let (offset, mem) = (args.u64(0), args.i32(16));
+        let _calls = self.state();
+        if mem == 0 {
+            return Err(&NOTIFIER);
+        }
+        self.service.set_notifier(None);
+        let buffer = self.device.dma_buf(mem).map_err(|_| &NOTIFIER)?;
+        if offset.checked_add(NOTIFICATION_BYTES).is_none_or(|end| end > buffer.bytes()) {
+            return Err(&NOTIFIER);
+        }
+        if buffer.pages().is_none() {
+            return Err(&NOTIFIER_PAGES);
+        }
+        let zeroed = buffer.write(offset, &[0; NOTIFICATION_BYTES as usize]);
+        zeroed.map_err(|_| &NOTIFIER_PAGES)?;
+        self.service.set_notifier(Some(Notifier { buffer, offset }));
+        Ok(Done::Ok)
+    }
+
+    /// Source: common/gr/gr_setup.c:nvgpu_gr_setup_alloc_obj_ctx. `obj_id` stays as it was.
+    fn alloc_object(&self, args: &Args) -> Handled {
+        const GFXP: u32 = 1 << 1;
+        const CILP: u32 = 1 << 2;
+        let (class, flags) = (args.u32(0), args.u32(4));
+        let mut state = self.state();
+        let (compute, graphics) =
+            (COMPUTE_CLASSES.contains(&class), GRAPHICS_CLASSES.contains(&class));
+        let known = compute || graphics || OTHER_CLASSES.contains(&class) || class == TWO_D;
+        if state.space.is_none() || !known {
+            return Err(&CLASS);
+        }
+        state.class = class;
+        let tsg = state.tsg.as_ref().ok_or(&CLASS_NO_TSG)?;
+        if graphics && state.veid != 0 {
+            return Err(&CLASS_VEID);
+        }
+        let now = tsg.preemption();
+        tsg.set_preemption(Preemption {
+            graphics: if flags & GFXP != 0 { 2 } else { now.graphics.max(1) },
+            compute: if flags & CILP != 0 { 4 } else { now.compute.max(1) },
+        });
+        if compute && !self.device.golden_context.swap(true, std::sync::atomic::Ordering::AcqRel) {
+            self.device.gpu.advance_ns(GOLDEN_CONTEXT_NS);
+        }
+        self.device.gpu.alloc_object(self.id, class);
+        Ok(Done::Ok)
+    }
+
+    /// Source: common/gr/gr_setup.c:nvgpu_gr_setup_set_preemption_mode.
+    fn set_preemption(&self, args: &Args) -> Handled {
+        const GFXP: u32 = 2;
+        const CILP: u32 = 4;
+        let state = self.state();
+        let tsg = state.tsg.as_ref().filter(|_| state.class != 0).ok_or(&NO_CLASS)?;
+        let now = tsg.preemption();
+        // A mode that is set already counts as none.
+        let graphics = Some(args.u32(0)).filter(|mode| *mode != 0 && *mode != now.graphics);
+        let compute = Some(args.u32(4)).filter(|mode| *mode != 0 && *mode != now.compute);
+        if graphics.is_none() && compute.is_none() {
+            return Ok(Done::Ok);
+        }
+        let bad = |mode: Option<u32>, supported, now| {
+            mode.is_some_and(|mode| mode & supported == 0 || mode < now)
+        };
+        let has_modes =
+            COMPUTE_CLASSES.contains(&state.class) || GRAPHICS_CLASSES.contains(&state.class);
+        if bad(graphics, 3, now.graphics)
+            || bad(compute, 7, now.compute)
+            || (graphics, compute) == (Some(GFXP), Some(CILP))
+            || !has_modes
+        {
+            return Err(&MODE);
+        }
+        tsg.set_preemption(Preemption {
+            graphics: graphics.unwrap_or(now.graphics),
+            compute: compute.unwrap_or(now.compute),
+        });
+        Ok(Done::Ok)
+    }
+
+    /// Source: common/fifo/tsg.c:nvgpu_tsg_force_reset_ch.
+    fn force_reset(&self) {
+        let tsg = self.state().tsg.clone();
+        if let Some(tsg) = tsg {
+            self.device.gpu.force_reset(tsg.gpu());
+            tsg.members().fail(RESET);
+        }
+    }
+
+    /// Source: os/linux/ioctl_channel.c:nvgpu_ioctl_channel_get_user_syncpoint.
+    fn user_syncpoint(&self, args: &mut Args) -> Handled {
+        let mut state = self.state();
+        let syncpoint = match state.syncpoint {
+            Some(syncpoint) => syncpoint,
+            None => {
+                let space = state.space.as_ref().ok_or(&NO_SPACE)?;
+                let id = self.device.take_syncpoint().ok_or(&SYNCPOINT)?;
+                let Some(va) = space.map_syncpoint(id) else {
+                    self.device.give_syncpoint(id);
+                    return Err(&SYNCPOINT);
+                };
+                *state.syncpoint.insert(Syncpoint { id, va })
+            }
+        };
+        args.set_u64(0, syncpoint.va);
+        args.set_u32(8, syncpoint.id);
+        args.set_u32(12, SYNCPOINT_VALUE);
+        Ok(Done::Ok)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,278 @@
+//! SETUP_BIND: the ring and USERD of a channel, and kernel-mode submission.
+
+use std::sync::Arc;
+
+use super::{Args, Channel, Done, Handled, State};
+use crate::driver::address_space::AddressSpace;
+use crate::driver::device::{Device, NotDmaBuf};
+use crate::driver::errno::{Refused, refusals};
+use crate::driver::user;
+use crate::gpu::ChannelSetup;
+use crate::memory::{Caching, DmaBuf, PAGE, Pages};
+
+refusals! { "channel";
+    ENTRIES = "SETUP_BIND", EINVAL,
+        "entries: below 2 (4 without USERMODE), no power of two, or above 2^29 - 1",
+        "os/linux/ioctl_channel.c:gk20a_channel_ioctl";
+    NO_SPACE = "SETUP_BIND", EINVAL, "no address space",
+        "common/fifo/channel.c:channel_setup_bind_prechecks";
+    NO_TSG = "SETUP_BIND", EINVAL, "no TSG", "common/fifo/channel.c:channel_setup_bind_prechecks";
+    TWICE = "SETUP_BIND", EEXIST, "the channel has a ring already",
+        "common/fifo/channel.c:channel_setup_bind_prechecks";
+    WATCHDOG = "SETUP_BIND", EINVAL, "DETERMINISTIC while the watchdog is on",
+        "common/fifo/channel.c:channel_setup_bind_prechecks";
+    NOT_DETERMINISTIC = "SETUP_BIND", EINVAL, "USERMODE without DETERMINISTIC",
+        "common/fifo/channel.c:channel_setup_bind_prechecks";
+    FD_ZERO = "SETUP_BIND", EINVAL, "an fd of 0",
+        "os/linux/linux-channel.c:nvgpu_channel_alloc_usermode_buffers";
+    OFFSET = "SETUP_BIND", EINVAL, "an offset other than 0",
+        "os/linux/linux-channel.c:nvgpu_channel_alloc_usermode_buffers";
+    CLOSED_FD = "SETUP_BIND", EBADF, "an fd that is not open",
+        "os/linux/linux-channel.c:nvgpu_usermode_buf_from_dmabuf";
+    NOT_DMA_BUF = "SETUP_BIND", EINVAL, "an fd that is no dma-buf",
+        "os/linux/linux-channel.c:nvgpu_usermode_buf_from_dmabuf";
+    NO_PAGES = "SETUP_BIND", ENOMEM, "a handle without pages, or no address for the ring",
+        "os/linux/linux-channel.c:nvgpu_channel_alloc_usermode_buffers";
+    RING_SIZE = "SETUP_BIND", EINVAL, "a ring dma-buf below 4096 bytes or 8 bytes an entry",
+        "os/linux/linux-channel.c:nvgpu_channel_alloc_usermode_buffers";
+    NO_MEMORY = "SETUP_BIND", ENOMEM, "no memory for a kernel-mode ring",
+        "common/fifo/channel.c:channel_setup_kernelmode";
+    UNSERVICEABLE = "SUBMIT_GPFIFO", ETIMEDOUT, "the channel is unserviceable",
+        "os/linux/ioctl_channel.c:gk20a_ioctl_channel_submit_gpfifo";
+    USERMODE_ONLY = "SUBMIT_GPFIFO", EINVAL, "the channel submits in user mode",
+        "common/fifo/submit.c:check_submit_allowed";
+    NO_RING = "SUBMIT_GPFIFO", ENOMEM, "before SETUP_BIND",
+        "common/fifo/submit.c:check_submit_allowed";
+    TOO_MANY = "SUBMIT_GPFIFO", ENOMEM, "more entries than the ring can take",
+        "common/fifo/submit.c:nvgpu_submit_channel_gpfifo";
+    FULL = "SUBMIT_GPFIFO", EAGAIN, "the ring has no room now",
+        "common/fifo/submit.c:nvgpu_submit_prepare_gpfifo_space";
+    FENCES = "SUBMIT_GPFIFO", EINVAL, "fences; they are not simulated", "not the driver's answer";
+    BAD_ENTRIES = "SUBMIT_GPFIFO", EFAULT, "the entries cannot be read",
+        "common/fifo/submit.c:nvgpu_submit_append_gpfifo_user_direct";
+}
+
+const DETERMINISTIC: u32 = 1 << 1;
+const USERMODE: u32 = 1 << 3;
+/// Bytes of a ring entry.
+const ENTRY: u64 = 8;
+/// Words of USERD that the driver uses for kernel-mode submission.
+const GP_GET: u64 = 0x88;
+const GP_PUT: u64 = 0x8c;
+/// End of the addresses that Host can name.
+const HOST_END: u64 = 1 << 40;
+
+/// A channel's ring.
+pub(super) struct Queue {
+    usermode: bool,
+    entries: u32,
+    token: u32,
+    ring: Arc<DmaBuf>,
+    userd: Arc<DmaBuf>,
+    ring_va: u64,
+    /// Whether the GPU knows the channel.
+    running: bool,
+    put: u32,
+}
+
+impl Queue {
+    /// Takes the channel off the GPU.
+    pub(super) fn stop(&mut self, device: &Device, id: u16) {
+        if std::mem::take(&mut self.running) {
+            device.gpu.close_channel(id);
+        }
+    }
+
+    /// Gives the ring's address back.
+    pub(super) fn unmap(&self, space: &AddressSpace) {
+        space.unmap_kernel(self.ring_va, self.ring.bytes());
+    }
+}
+
+/// What SETUP_BIND or ALLOC_GPFIFO_EX asks for.
+struct Request {
+    entries: u32,
+    flags: u32,
+    userd_fd: i32,
+    ring_fd: i32,
+    offsets: bool,
+}
+
+impl Channel {
+    pub(super) fn setup_bind(&self, args: &mut Args) -> Handled {
+        let request = Request {
+            entries: args.u32(0),
+            flags: args.u32(8),
+            userd_fd: args.i32(12),
+            ring_fd: args.i32(16),
+            offsets: args.u64(24) != 0 || args.u64(32) != 0,
+        };
+        let token = self.setup(&request)?;
+        // Kernel mode has no token of the program's; the driver's structure is zero there.
+        args.set_u32(20, if request.flags & USERMODE != 0 { token } else { 0 });
+        // The GPU cannot ring doorbells here: the three addresses are 0.
+        for at in [40, 48, 56] {
+            args.set_u64(at, 0);
+        }
+        Ok(Done::Ok)
+    }
+
+    pub(super) fn alloc_gpfifo(&self, args: &Args) -> Handled {
+        let (entries, flags) = (args.u32(0), args.u32(8));
+        let request = Request { entries, flags, userd_fd: 0, ring_fd: 0, offsets: false };
+        self.setup(&request)?;
+        Ok(Done::Ok)
+    }
+
+    /// The checks, in the driver's order; then the ring. Gives the doorbell token.
+    fn setup(&self, request: &Request) -> Result<u32, Refused> {
+        let usermode = request.flags & USERMODE != 0;
+        let deterministic = request.flags & DETERMINISTIC != 0;
+        let least = if usermode { 2 } else { 4 };
+        let entries = request.entries;
+        if entries < least || !entries.is_power_of_two() || entries > u32::MAX / ENTRY as u32 {
+            return Err(&ENTRIES);
+        }
+        let mut state = self.state();
+        let space = state.space.clone().ok_or(&NO_SPACE)?;
+        if state.tsg.is_none() {
+            return Err(&NO_TSG);
+        }
+        if state.queue.is_some() {
+            return Err(&TWICE);
+        }
+        if deterministic && state.watchdog {
+            return Err(&WATCHDOG);
+        }
+        if usermode && !deterministic {
+            return Err(&NOT_DETERMINISTIC);
+        }
+        let (ring, userd, ring_va) = if usermode {
+            self.program_buffers(request, &space)?
+        } else {
+            self.kernel_buffers(entries, &space)?
+        };
+        let token = u32::from(self.id) | self.runlist << 16;
+        let queue =
+            Queue { usermode, entries, token, ring, userd, ring_va, running: false, put: 0 };
+        state.deterministic = deterministic;
+        self.start(&mut state, queue, &space);
+        Ok(token)
+    }
+
+    /// Makes the channel known to the GPU. Host has 40 address bits: it never fetches from a ring
+    /// that reaches beyond them, so that such a channel is not told to the GPU at all.
+    fn start(&self, state: &mut State, mut queue: Queue, space: &Arc<AddressSpace>) {
+        if let Some(tsg) = &state.tsg {
+            self.device.interrupts.bind(self.id, &self.service, tsg.members());
+            if queue.ring_va + queue.ring.bytes() <= HOST_END {
+                let opened = self.device.gpu.open_channel(ChannelSetup {
+                    id: self.id,
+                    token: queue.token,
+                    tsg: tsg.gpu(),
+                    veid: state.veid,
+                    ring: Arc::clone(&queue.ring),
+                    entries: queue.entries,
+                    userd: Arc::clone(&queue.userd),
+                    mmu: Arc::clone(space.mmu()),
+                });
+                // Everything that the GPU refuses was refused before.
+                debug_assert!(opened.is_ok(), "{opened:?}");
+                queue.running = opened.is_ok();
+            }
+        }
+        state.queue = Some(queue);
+    }
+
+    /// Source: os/linux/linux-channel.c:nvgpu_channel_alloc_usermode_buffers.
+    fn program_buffers(
+        &self,
+        request: &Request,
+        space: &AddressSpace,
+    ) -> Result<(Arc<DmaBuf>, Arc<DmaBuf>, u64), Refused> {
+        if request.ring_fd == 0 || request.userd_fd == 0 {
+            return Err(&FD_ZERO);
+        }
+        if request.offsets {
+            return Err(&OFFSET);
+        }
+        let ring = self.pinned(request.ring_fd)?;
+        if ring.bytes() < (u64::from(request.entries) * ENTRY).max(PAGE) {
+            return Err(&RING_SIZE);
+        }
+        let ring_va = space.map_ring(&ring).ok_or(&NO_PAGES)?;
+        match self.pinned(request.userd_fd) {
+            Ok(userd) => Ok((ring, userd, ring_va)),
+            Err(refused) => {
+                space.unmap_kernel(ring_va, ring.bytes());
+                Err(refused)
+            }
+        }
+    }
+
+    fn pinned(&self, fd: i32) -> Result<Arc<DmaBuf>, Refused> {
+        let found = self.device.dma_buf(fd);
+        let buffer = found.map_err(|error: NotDmaBuf| error.refused(&CLOSED_FD, &NOT_DMA_BUF))?;
+        if buffer.pages().is_some() { Ok(buffer) } else { Err(&NO_PAGES) }
+    }
+
+    /// A ring and USERD of the driver's own.
+    fn kernel_buffers(
+        &self,
+        entries: u32,
+        space: &AddressSpace,
+    ) -> Result<(Arc<DmaBuf>, Arc<DmaBuf>, u64), Refused> {
+        let make = |bytes| {
+            let buffer = DmaBuf::new(bytes).ok()?;
+            let charge = Some(self.device.ram.charge(buffer.bytes())?);
+            let caching = Caching::WriteCombined;
+            buffer.allocate(Pages { caching, read_only: false, charge }).ok()?;
+            Some(buffer)
+        };
+        let ring = make(u64::from(entries) * ENTRY).ok_or(&NO_MEMORY)?;
+        let userd = make(PAGE).ok_or(&NO_MEMORY)?;
+        let ring_va = space.map_ring(&ring).ok_or(&NO_MEMORY)?;
+        Ok((ring, userd, ring_va))
+    }
+
+    /// Kernel-mode submission, without fences. Source: common/fifo/submit.c.
+    pub(super) fn submit(&self, args: &Args) -> Handled {
+        const FENCE_WAIT: u32 = 1 << 0;
+        const FENCE_GET: u32 = 1 << 1;
+        /// Entries that the driver keeps for its own waits and increments.
+        const EXTRA: u32 = 2;
+        let (address, count, flags) = (args.u64(0), args.u32(8), args.u32(12));
+        let mut state = self.state();
+        if self.service.unserviceable() {
+            return Err(&UNSERVICEABLE);
+        }
+        let queue = state.queue.as_mut().ok_or(&NO_RING)?;
+        if queue.usermode {
+            return Err(&USERMODE_ONLY);
+        }
+        let ring_entries = queue.entries;
+        if count.checked_add(EXTRA).is_none_or(|count| count > ring_entries - 1) {
+            return Err(&TOO_MANY);
+        }
+        if flags & (FENCE_WAIT | FENCE_GET) != 0 {
+            return Err(&FENCES);
+        }
+        let get = queue.userd.load_u32(GP_GET).unwrap_or(0) % ring_entries;
+        let used = queue.put.wrapping_sub(get) % ring_entries;
+        if count > ring_entries - 1 - used {
+            return Err(&FULL);
+        }
+        let mut entries = vec![0; count as usize * ENTRY as usize];
+        user::read(address, &mut entries).map_err(|_| &BAD_ENTRIES)?;
+        for entry in entries.chunks_exact(ENTRY as usize) {
+            // Ring and USERD are the driver's own, and every index is below the ring's length.
+            let written = queue.ring.write(u64::from(queue.put) * ENTRY, entry);
+            debug_assert!(written.is_ok(), "{written:?}");
+            queue.put = (queue.put + 1) % ring_entries;
+        }
+        let told = queue.userd.store_u32(GP_PUT, queue.put);
+        debug_assert!(told.is_ok(), "{told:?}");
+        self.device.gpu.doorbell(queue.token);
+        Ok(Done::Ok)
+    }
+}

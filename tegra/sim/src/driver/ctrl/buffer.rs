@@ -1,0 +1,68 @@
+//! REGISTER_BUFFER and GET_BUFFER_INFO: bytes that programs attach to a dma-buf for each other.
+
+use super::{Args, BAD_NESTED, Device, Done, Handled};
+use crate::driver::errno::refusals;
+use crate::driver::user;
+use crate::memory::Metadata;
+
+refusals! { "ctrl";
+    SIZE = "REGISTER_BUFFER", EINVAL,
+        "more than 256 bytes, or an unknown comptags_alloc_control",
+        "os/linux/ioctl_ctrl.c:nvgpu_gpu_ioctl_register_buffer";
+    CLOSED_FD = "REGISTER_BUFFER, GET_BUFFER_INFO", EBADF, "the fd is not open",
+        "os/linux/ioctl_ctrl.c:nvgpu_gpu_ioctl_register_buffer";
+    NOT_DMA_BUF = "REGISTER_BUFFER, GET_BUFFER_INFO", EINVAL, "the fd is no dma-buf",
+        "os/linux/ioctl_ctrl.c:nvgpu_gpu_ioctl_register_buffer";
+    AGAIN = "REGISTER_BUFFER", EINVAL,
+        "registered before, without MODIFY now or without MUTABLE then",
+        "os/linux/ioctl_ctrl.c:nvgpu_gpu_ioctl_register_buffer";
+    COMPTAGS = "REGISTER_BUFFER", ENOMEM, "compression tags required; there are none here",
+        "os/linux/ioctl_ctrl.c:nvgpu_handle_comptags_control";
+}
+
+const MUTABLE: u32 = 1 << 1;
+const MODIFY: u32 = 1 << 2;
+
+/// Source: os/linux/ioctl_ctrl.c:nvgpu_gpu_ioctl_register_buffer.
+pub(super) fn register(device: &Device, args: &mut Args) -> Handled {
+    const REQUIRED: u8 = 2;
+    const MOST: u32 = 256;
+    let (fd, comptags) = (args.i32(0), args.u8(4));
+    let (address, bytes, flags) = (args.u64(8), args.u32(16), args.u32(20));
+    if bytes > MOST || comptags > REQUIRED {
+        return Err(&SIZE);
+    }
+    let buffer = device.dma_buf(fd).map_err(|error| error.refused(&CLOSED_FD, &NOT_DMA_BUF))?;
+    let mut metadata = buffer.metadata();
+    if metadata.as_ref().is_some_and(|old| flags & MODIFY == 0 || !old.mutable) {
+        return Err(&AGAIN);
+    }
+    let mut blob = vec![0; bytes as usize];
+    user::read(address, &mut blob).map_err(|_| &BAD_NESTED)?;
+    if comptags == REQUIRED {
+        return Err(&COMPTAGS);
+    }
+    *metadata = Some(Metadata { blob, mutable: flags & MUTABLE != 0 });
+    args.set_u32(20, 0);
+    Ok(Done::Ok)
+}
+
+/// Source: os/linux/ioctl_ctrl.c:nvgpu_gpu_ioctl_get_buffer_info.
+pub(super) fn info(device: &Device, args: &mut Args) -> Handled {
+    const REGISTERED: u64 = 1 << 0;
+    const MUTABLE_METADATA: u64 = 1 << 2;
+    let (fd, room, address) = (args.i32(0), args.u32(4) as usize, args.u64(8));
+    let buffer = device.dma_buf(fd).map_err(|error| error.refused(&CLOSED_FD, &NOT_DMA_BUF))?;
+    let (mut flags, mut bytes) = (0, 0);
+    if let Some(metadata) = &*buffer.metadata() {
+        let blob = &metadata.blob[..metadata.blob.len().min(room)];
+        user::write(address, blob).map_err(|_| &BAD_NESTED)?;
+        flags = REGISTERED | if metadata.mutable { MUTABLE_METADATA } else { 0 };
+        bytes = metadata.blob.len() as u32;
+    }
+    args.set_u64(0, flags);
+    args.set_u32(8, bytes);
+    args.set_u32(12, 0);
+    args.set_u64(16, buffer.bytes());
+    Ok(Done::Ok)
+}

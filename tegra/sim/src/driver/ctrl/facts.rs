@@ -1,0 +1,201 @@
+//! What the GPU is, as the control node reports it.
+//!
+//! Values: an Orin AGX 64 GB in its 30 W mode, which powers one of two GPCs. Fields that no public
+//! source names are 0, and the copy engines' list is a guess.
+
+use super::{
+    Args, Device, Done, GET_ENGINE_INFO, GET_FBP_L2_MASKS, GET_GPC_LOCAL_TO_LOGICAL_MAP,
+    GET_GPC_LOCAL_TO_PHYSICAL_MAP, GET_TPC_EXCEPTION_EN_STATUS, GET_TPC_MASKS, Handled, NUM_VSMS,
+    UNKNOWN, VSMS_MAPPING, ZCULL_GET_CTX_SIZE, ZCULL_GET_INFO,
+};
+use crate::driver::dispatch::{BAD_NESTED, copy_out};
+use crate::driver::errno::refusals;
+use crate::driver::user;
+
+refusals! { "ctrl";
+    SAMPLES = "GET_CPU_TIME_CORRELATION_INFO", EINVAL, "count above 16, or an unknown source",
+        "os/linux/ioctl_ctrl.c:nvgpu_gpu_get_cpu_time_correlation_info";
+    GPC_MAP = "GET_GPC_LOCAL_TO_PHYSICAL_MAP, GET_GPC_LOCAL_TO_LOGICAL_MAP", EINVAL,
+        "a buffer that has not 4 bytes for each GPC",
+        "os/linux/ioctl_ctrl.c:gk20a_ctrl_get_gpc_local_to_physical_map";
+}
+
+/// GPCs with power, of two.
+const GPCS: u32 = 1;
+const GPCS_OF_CHIP: u32 = 2;
+const TPCS_OF_GPC: u32 = 4;
+const SMS_OF_TPC: u32 = 2;
+/// SMs with power.
+pub(in crate::driver) const SMS: u32 = GPCS * TPCS_OF_GPC * SMS_OF_TPC;
+const FBPS: u32 = 2;
+/// Highest GPU clock in Hz.
+pub(super) const MAX_HZ: u64 = 1_300_000_000;
+const FLAGS: u64 = 0x01bf_5fff_7f5d_035d;
+
+/// Bytes of `nvgpu_gpu_characteristics`.
+const CHARACTERISTICS: usize = 328;
+
+/// Four-byte fields that are not 0, by offset.
+const WORDS: &[(usize, u32)] = &[
+    (0, 0x170),             // arch
+    (4, 0xb),               // impl
+    (8, 0xa1),              // rev
+    (12, GPCS),             // num_gpc
+    (16, u32::MAX),         // numa_domain_id: -1
+    (40, TPCS_OF_GPC),      // num_tpc_per_gpc
+    (44, 32),               // bus_type: AXI
+    (52, 0x1_0000),         // compression_page_size
+    (56, 47),               // pde_coverage_bit_count
+    (72, 0x902d),           // twod_class
+    (76, 0xc797),           // threed_class
+    (80, 0xc7c0),           // compute_class
+    (84, 0xc76f),           // gpfifo_class
+    (88, 0xa140),           // inline_to_memory_class
+    (92, 0xc7b5),           // dma_copy_class
+    (96, (1 << GPCS) - 1),  // gpc_mask
+    (100, 0x807),           // sm_arch_sm_version
+    (104, 0x806),           // sm_arch_spa_version
+    (108, 96),              // sm_arch_warp_count: warps of a TPC
+    (124, FBPS),            // max_fbps_count
+    (128, (1 << FBPS) - 1), // fbp_en_mask
+    (136, 1),               // max_ltc_per_fbp
+    (140, 4),               // max_lts_per_ltc
+    (148, GPCS_OF_CHIP),    // max_gpc_count
+    (180, 2),               // num_ltc
+    (184, 4),               // lts_per_ltc
+    (196, 256),             // map_buffer_batch_limit
+    (208, 3),               // graphics_preemption_mode_flags
+    (212, 7),               // compute_preemption_mode_flags
+    (216, 1),               // default_graphics_preempt_mode
+    (220, 1),               // default_compute_preempt_mode
+    (292, 64),              // max_veid_count_per_tsg
+    (308, 0x1000_0000),     // max_gpfifo_entries
+];
+
+/// Two-byte fields, by offset: the last request numbers of gpu, tsg, dbg, channel and as.
+const HALVES: &[(usize, u16)] = &[(112, 44), (114, 21), (116, 33), (118, 128), (120, 14)];
+
+fn record() -> [u8; CHARACTERISTICS] {
+    let mut record = [0; CHARACTERISTICS];
+    for (at, word) in WORDS {
+        record[*at..at + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    for (at, half) in HALVES {
+        record[*at..at + 2].copy_from_slice(&half.to_le_bytes());
+    }
+    for (at, double) in [(24, 4 << 20), (64, FLAGS), (200, MAX_HZ)] {
+        record[at..at + 8].copy_from_slice(&double.to_le_bytes());
+    }
+    record[122] = 40; // gpu_va_bit_count
+    record[160..165].copy_from_slice(b"ga10b");
+    record
+}
+
+/// A shorter buffer gets the beginning; the size told is the driver's.
+pub(super) fn characteristics(args: &mut Args) -> Handled {
+    sized(args.u64(0), args.u64(8), &record(), |size| args.set_u64(0, size))
+}
+
+/// Copies as much of `data` as there is room for, and tells how much there is.
+fn sized(room: u64, address: u64, data: &[u8], tell: impl FnOnce(u64)) -> Handled {
+    let bytes = room.min(data.len() as u64) as usize;
+    let done = copy_out(address, &data[..bytes])?;
+    if done == Done::Ok {
+        tell(data.len() as u64);
+    }
+    Ok(done)
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Answers the requests that only report.
+pub(super) fn answer(request: u32, args: &mut Args) -> Handled {
+    match request {
+        ZCULL_GET_CTX_SIZE => args.set_u32(0, 164_352),
+        // Graphics is not simulated: its geometry is all 0.
+        ZCULL_GET_INFO => {}
+        GET_TPC_MASKS => {
+            let mut masks = [0; GPCS_OF_CHIP as usize];
+            masks[..GPCS as usize].fill((1 << TPCS_OF_GPC) - 1);
+            let (room, address) = (u64::from(args.u32(0)), args.u64(8));
+            return sized(room, address, &words(&masks), |size| args.set_u32(0, size as u32));
+        }
+        GET_FBP_L2_MASKS => {
+            let (room, address) = (u64::from(args.u32(0)), args.u64(8));
+            let masks = words(&[1; FBPS as usize]);
+            return sized(room, address, &masks, |size| args.set_u32(0, size as u32));
+        }
+        GET_TPC_EXCEPTION_EN_STATUS => args.set_u64(0, 0),
+        NUM_VSMS => args.set_u32(0, SMS),
+        VSMS_MAPPING => return copy_out(args.u64(0), &sm_map()),
+        GET_ENGINE_INFO => return engines(args),
+        GET_GPC_LOCAL_TO_PHYSICAL_MAP | GET_GPC_LOCAL_TO_LOGICAL_MAP => {
+            if args.u32(0) != 4 * GPCS {
+                return Err(&GPC_MAP);
+            }
+            let map: Vec<u32> = (0..GPCS).collect();
+            user::write(args.u64(8), &words(&map)).map_err(|_| &BAD_NESTED)?;
+        }
+        _ => return Err(&UNKNOWN),
+    }
+    Ok(Done::Ok)
+}
+
+/// Six bytes for each SM: its GPC (logical and virtual), its TPC (in the GPC and overall), its
+/// number in the TPC, its TPC once more.
+fn sm_map() -> Vec<u8> {
+    (0..SMS as u8)
+        .flat_map(|sm| {
+            let (tpc, local) = (sm / SMS_OF_TPC as u8, sm % SMS_OF_TPC as u8);
+            let (gpc, in_gpc) = (tpc / TPCS_OF_GPC as u8, tpc % TPCS_OF_GPC as u8);
+            [gpc, gpc, in_gpc, tpc, local, in_gpc]
+        })
+        .collect()
+}
+
+/// Engines with their runlists.
+fn engines(args: &mut Args) -> Handled {
+    const ITEM: usize = 16;
+    const GRAPHICS: u32 = 0;
+    const GRAPHICS_COPY: u32 = 1;
+    const COPY: u32 = 2;
+    let engines: [[u32; 3]; 5] = [
+        [GRAPHICS, 0, 0],
+        [GRAPHICS_COPY, 0, 0],
+        [GRAPHICS_COPY, 1, 0],
+        [COPY, 2, 1],
+        [COPY, 3, 2],
+    ];
+    let room = args.u32(0) as usize / ITEM;
+    let listed: Vec<u8> = engines
+        .iter()
+        .take(room)
+        .flat_map(|[id, instance, runlist]| words(&[*id, *instance, *runlist, 0]))
+        .collect();
+    let done = copy_out(args.u64(8), &listed)?;
+    if done == Done::Ok {
+        args.set_u32(0, (engines.len() * ITEM) as u32);
+    }
+    Ok(done)
+}
+
+/// Pairs of CPU and GPU time. Both clocks of the CPU follow the GPU's, which is the only one here.
+pub(super) fn time_samples(device: &Device, args: &mut Args) -> Handled {
+    const MOST: u32 = 16;
+    const TSC: u32 = 1;
+    const OS_TIME: u32 = 2;
+    let (count, source) = (args.u32(256), args.u32(260));
+    if count > MOST || !matches!(source, TSC | OS_TIME) {
+        return Err(&SAMPLES);
+    }
+    for i in 0..count as usize {
+        let gpu = device.gpu.time_ns();
+        // The counter runs at the timer's 31.25 MHz, one step in 32 ns.
+        let cpu = if source == TSC { gpu / 32 } else { gpu };
+        args.set_u64(16 * i, cpu);
+        args.set_u64(16 * i + 8, gpu);
+    }
+    Ok(Done::Ok)
+}

@@ -1,0 +1,290 @@
+//! `/dev/nvgpu/igpu0/ctrl`: the GPU as a whole, and where address spaces, TSGs and channels come
+//! from. Magic `G`. An mmap of the same fd is the doorbell page.
+
+pub(super) mod buffer;
+pub(super) mod clocks;
+pub(super) mod facts;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::Answer;
+use super::address_space::{AddressSpace, BadRange, Range};
+use super::channel::Channel;
+use super::device::{CHANNELS, Device};
+use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules, UNKNOWN, io, ior, iowr};
+use super::errno::{Refused, refusals};
+use super::tsg::Tsg;
+use super::user;
+pub(super) use facts::SMS;
+
+refusals! { "ctrl";
+    BIG_PAGES = "ALLOC_AS", EINVAL, "a big_page_size other than 0: there are no big pages",
+        "common/mm/as.c:gk20a_vm_alloc_share";
+    RANGE = "ALLOC_AS", EINVAL, "start or end 0 or no multiple of 2 MiB, start not below end",
+        "common/mm/as.c:gk20a_vm_alloc_share";
+    SPLIT = "ALLOC_AS", EINVAL, "a split", "common/mm/as.c:gk20a_vm_alloc_share";
+    TOO_LARGE = "ALLOC_AS", ENOMEM, "end and the driver's 4 GiB above it exceed 2^49",
+        "common/mm/vm.c:nvgpu_vm_init_attributes";
+    NO_FD = "ALLOC_AS, OPEN_TSG, OPEN_CHANNEL", EMFILE, "the fd table is full",
+        "os/linux/ioctl_ctrl.c, os/linux/ioctl_channel.c (get_unused_fd_flags)";
+    SHARE = "OPEN_TSG", EINVAL,
+        "an instance id or token without the share flag; with it, one that is 0 or unknown",
+        "os/linux/ioctl_ctrl.c:gk20a_ctrl_open_tsg";
+    NO_TSG = "OPEN_TSG", ENOMEM, "all TSGs are in use", "os/linux/ioctl_tsg.c:nvgpu_ioctl_tsg_open";
+    RUNLIST = "OPEN_CHANNEL", EINVAL, "no such runlist (below -1 the driver crashes)",
+        "os/linux/ioctl_channel.c:__gk20a_channel_open";
+    NO_CHANNEL = "OPEN_CHANNEL", ENOMEM, "all 512 channels are in use",
+        "os/linux/ioctl_channel.c:__gk20a_channel_open";
+    FLUSH = "FLUSH_L2", EINVAL, "neither flush bit, or an invalidate without an L2 flush",
+        "os/linux/ioctl_ctrl.c:nvgpu_gpu_ioctl_l2_fb_ops";
+    RAILGATING = "SET_DETERMINISTIC_OPTS", EINVAL,
+        "above 512 channels, an fd that is no deterministic channel, or both flags",
+        "os/linux/ioctl_ctrl.c:nvgpu_gpu_set_deterministic_opts";
+    MAPPED = "mmap", EBUSY, "the fd is mapped already",
+        "os/linux/ioctl_ctrl.c:gk20a_ctrl_dev_mmap";
+    MAP_RANGE = "mmap", EINVAL, "more than 64 KiB, or an offset",
+        "os/linux/ioctl_ctrl.c:gk20a_ctrl_dev_mmap";
+    DEBUGGER = "SET_MMUDEBUG_MODE, SET_SM_DEBUG_MODE, WAIT_FOR_PAUSE", EINVAL,
+        "debugging; it is not simulated", "not the driver's answer";
+}
+
+const OPEN_CHANNEL: u32 = iowr(b'G', 11, 4);
+const ZCULL_GET_CTX_SIZE: u32 = ior(b'G', 1, 4);
+const ZCULL_GET_INFO: u32 = ior(b'G', 2, 40);
+const GET_CHARACTERISTICS: u32 = iowr(b'G', 5, 16);
+const ALLOC_AS: u32 = iowr(b'G', 8, 64);
+const OPEN_TSG: u32 = iowr(b'G', 9, 24);
+const GET_TPC_MASKS: u32 = iowr(b'G', 10, 16);
+const FLUSH_L2: u32 = iowr(b'G', 12, 5);
+const SET_MMUDEBUG_MODE: u32 = iowr(b'G', 14, 8);
+const SET_SM_DEBUG_MODE: u32 = iowr(b'G', 15, 16);
+const WAIT_FOR_PAUSE: u32 = iowr(b'G', 16, 8);
+const GET_TPC_EXCEPTION_EN_STATUS: u32 = iowr(b'G', 17, 8);
+const NUM_VSMS: u32 = iowr(b'G', 18, 8);
+const VSMS_MAPPING: u32 = iowr(b'G', 19, 8);
+const RESUME_FROM_PAUSE: u32 = io(b'G', 21);
+const TRIGGER_SUSPEND: u32 = io(b'G', 22);
+const CLEAR_SM_ERRORS: u32 = io(b'G', 23);
+const GET_CPU_TIME_CORRELATION_INFO: u32 = iowr(b'G', 24, 264);
+const GET_GPU_TIME: u32 = iowr(b'G', 25, 16);
+const GET_ENGINE_INFO: u32 = iowr(b'G', 26, 16);
+const CLK_GET_RANGE: u32 = iowr(b'G', 28, 16);
+const CLK_GET_VF_POINTS: u32 = iowr(b'G', 29, 24);
+const CLK_GET_INFO: u32 = iowr(b'G', 30, 16);
+const CLK_SET_INFO: u32 = iowr(b'G', 31, 24);
+const GET_EVENT_FD: u32 = iowr(b'G', 32, 8);
+const GET_VOLTAGE: u32 = iowr(b'G', 34, 16);
+const GET_CURRENT: u32 = iowr(b'G', 35, 16);
+const GET_POWER: u32 = iowr(b'G', 36, 16);
+const GET_TEMPERATURE: u32 = iowr(b'G', 37, 16);
+const GET_FBP_L2_MASKS: u32 = iowr(b'G', 38, 16);
+const SET_THERM_ALERT_LIMIT: u32 = iowr(b'G', 39, 16);
+const SET_DETERMINISTIC_OPTS: u32 = iowr(b'G', 40, 16);
+const REGISTER_BUFFER: u32 = iowr(b'G', 41, 24);
+const GET_BUFFER_INFO: u32 = iowr(b'G', 42, 24);
+const GET_GPC_LOCAL_TO_PHYSICAL_MAP: u32 = iowr(b'G', 43, 16);
+const GET_GPC_LOCAL_TO_LOGICAL_MAP: u32 = iowr(b'G', 44, 16);
+
+/// Requests by name.
+pub(super) const NAMES: &[(u32, &str)] = &[
+    (OPEN_CHANNEL, "OPEN_CHANNEL"),
+    (ZCULL_GET_CTX_SIZE, "ZCULL_GET_CTX_SIZE"),
+    (ZCULL_GET_INFO, "ZCULL_GET_INFO"),
+    (GET_CHARACTERISTICS, "GET_CHARACTERISTICS"),
+    (ALLOC_AS, "ALLOC_AS"),
+    (OPEN_TSG, "OPEN_TSG"),
+    (GET_TPC_MASKS, "GET_TPC_MASKS"),
+    (FLUSH_L2, "FLUSH_L2"),
+    (SET_MMUDEBUG_MODE, "SET_MMUDEBUG_MODE"),
+    (SET_SM_DEBUG_MODE, "SET_SM_DEBUG_MODE"),
+    (WAIT_FOR_PAUSE, "WAIT_FOR_PAUSE"),
+    (GET_TPC_EXCEPTION_EN_STATUS, "GET_TPC_EXCEPTION_EN_STATUS"),
+    (NUM_VSMS, "NUM_VSMS"),
+    (VSMS_MAPPING, "VSMS_MAPPING"),
+    (RESUME_FROM_PAUSE, "RESUME_FROM_PAUSE"),
+    (TRIGGER_SUSPEND, "TRIGGER_SUSPEND"),
+    (CLEAR_SM_ERRORS, "CLEAR_SM_ERRORS"),
+    (GET_CPU_TIME_CORRELATION_INFO, "GET_CPU_TIME_CORRELATION_INFO"),
+    (GET_GPU_TIME, "GET_GPU_TIME"),
+    (GET_ENGINE_INFO, "GET_ENGINE_INFO"),
+    (CLK_GET_RANGE, "CLK_GET_RANGE"),
+    (CLK_GET_VF_POINTS, "CLK_GET_VF_POINTS"),
+    (CLK_GET_INFO, "CLK_GET_INFO"),
+    (CLK_SET_INFO, "CLK_SET_INFO"),
+    (GET_EVENT_FD, "GET_EVENT_FD"),
+    (GET_VOLTAGE, "GET_VOLTAGE"),
+    (GET_CURRENT, "GET_CURRENT"),
+    (GET_POWER, "GET_POWER"),
+    (GET_TEMPERATURE, "GET_TEMPERATURE"),
+    (GET_FBP_L2_MASKS, "GET_FBP_L2_MASKS"),
+    (SET_THERM_ALERT_LIMIT, "SET_THERM_ALERT_LIMIT"),
+    (SET_DETERMINISTIC_OPTS, "SET_DETERMINISTIC_OPTS"),
+    (REGISTER_BUFFER, "REGISTER_BUFFER"),
+    (GET_BUFFER_INFO, "GET_BUFFER_INFO"),
+    (GET_GPC_LOCAL_TO_PHYSICAL_MAP, "GET_GPC_LOCAL_TO_PHYSICAL_MAP"),
+    (GET_GPC_LOCAL_TO_LOGICAL_MAP, "GET_GPC_LOCAL_TO_LOGICAL_MAP"),
+];
+
+const RULES: Rules =
+    Rules { magic: b'G', last: 44, largest: 264, output_faults: false, always_out: None };
+
+/// What OPEN_CHANNEL is given for the graphics runlist.
+pub(super) const GRAPHICS_RUNLIST: i32 = -1;
+/// Runlists that channels can be opened on: graphics, and two with copy engines only. The second
+/// number of the last two is not known from hardware.
+const RUNLISTS: u32 = 3;
+/// Bytes of the doorbell page at most.
+const DOORBELL_BYTES: u64 = 0x1_0000;
+
+/// What an ioctl opens.
+pub(super) enum Opened {
+    Space(Arc<AddressSpace>),
+    Tsg(Arc<Tsg>),
+    Channel(Arc<Channel>),
+}
+
+/// Where new descriptions go, and where channels are found.
+pub(super) trait Files {
+    /// Gives what an ioctl opened an fd; when there is none left it is closed again.
+    fn open(&self, opened: Opened) -> Result<i32, NoFd>;
+    /// The channel behind an fd.
+    fn channel(&self, fd: i32) -> Option<Arc<Channel>>;
+}
+
+/// The fd table is full.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoFd;
+
+/// One open of the node.
+#[derive(Debug, Default)]
+pub(super) struct Ctrl {
+    mapped: AtomicBool,
+}
+
+impl Ctrl {
+    /// Answers an mmap: the doorbell page, once. Source: os/linux/ioctl_ctrl.c:gk20a_ctrl_dev_mmap.
+    pub(super) fn mmap(&self, bytes: u64, offset: u64) -> Result<u64, Refused> {
+        if self.mapped.load(Ordering::Acquire) {
+            return Err(&MAPPED);
+        }
+        if bytes > DOORBELL_BYTES || offset != 0 {
+            return Err(&MAP_RANGE);
+        }
+        if self.mapped.swap(true, Ordering::AcqRel) { Err(&MAPPED) } else { Ok(bytes) }
+    }
+
+    /// The mapping is gone.
+    pub(super) fn unmapped(&self) {
+        self.mapped.store(false, Ordering::Release);
+    }
+}
+
+/// Answers one request.
+pub(super) fn ioctl(
+    device: &Arc<Device>,
+    request: u32,
+    arg: u64,
+    files: &dyn Files,
+) -> Result<Answer, Refused> {
+    RULES.dispatch(request, arg, |args| {
+        match request {
+            GET_CHARACTERISTICS => return facts::characteristics(args),
+            ALLOC_AS => {
+                let space = AddressSpace::new(device, range(args)?);
+                args.set_i32(4, files.open(Opened::Space(space)).map_err(|NoFd| &NO_FD)?);
+            }
+            OPEN_TSG => {
+                if args.u32(4) & 1 != 0 || args.u64(8) != 0 || args.u64(16) != 0 {
+                    return Err(&SHARE);
+                }
+                let tsg = Tsg::new(device).ok_or(&NO_TSG)?;
+                args.set_i32(0, files.open(Opened::Tsg(tsg)).map_err(|NoFd| &NO_FD)?);
+            }
+            OPEN_CHANNEL => {
+                let fd = open_channel(device, args.i32(0), files)?;
+                args.set_i32(0, fd);
+            }
+            FLUSH_L2 => {
+                let flags = args.u8(0);
+                let (l2, invalidate, fb) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
+                if !l2 && (!fb || invalidate) {
+                    return Err(&FLUSH);
+                }
+                device.gpu.flush_l2(invalidate);
+            }
+            SET_MMUDEBUG_MODE | SET_SM_DEBUG_MODE | WAIT_FOR_PAUSE => return Err(&DEBUGGER),
+            // No SM is ever paused, and none has an exception without a teardown.
+            RESUME_FROM_PAUSE | TRIGGER_SUSPEND | CLEAR_SM_ERRORS => {}
+            GET_GPU_TIME => args.set_u64(0, device.gpu.time_ns()),
+            GET_CPU_TIME_CORRELATION_INFO => return facts::time_samples(device, args),
+            SET_DETERMINISTIC_OPTS => return railgating(args, files),
+            REGISTER_BUFFER => return buffer::register(device, args),
+            GET_BUFFER_INFO => return buffer::info(device, args),
+            CLK_GET_RANGE => return clocks::range(args),
+            CLK_GET_VF_POINTS => return clocks::points(args),
+            CLK_GET_INFO => return clocks::info(args),
+            CLK_SET_INFO
+            | GET_EVENT_FD
+            | GET_VOLTAGE
+            | GET_CURRENT
+            | GET_POWER
+            | GET_TEMPERATURE
+            | SET_THERM_ALERT_LIMIT => return Err(clocks::unsupported(request == CLK_SET_INFO)),
+            _ => return facts::answer(request, args),
+        }
+        Ok(Done::Ok)
+    })
+}
+
+/// Opens a channel; -1 is the graphics runlist.
+pub(super) fn open_channel(
+    device: &Arc<Device>,
+    runlist: i32,
+    files: &dyn Files,
+) -> Result<i32, Refused> {
+    let runlist = match runlist {
+        GRAPHICS_RUNLIST => 0,
+        other => u32::try_from(other).ok().filter(|id| *id < RUNLISTS).ok_or(&RUNLIST)?,
+    };
+    let channel = Channel::new(device, runlist).ok_or(&NO_CHANNEL)?;
+    files.open(Opened::Channel(channel)).map_err(|NoFd| &NO_FD as Refused)
+}
+
+/// Source: common/mm/as.c:gk20a_vm_alloc_share.
+fn range(args: &Args) -> Result<Range, Refused> {
+    if args.u32(0) != 0 {
+        return Err(&BIG_PAGES);
+    }
+    let range = Range::new(args.u64(16), args.u64(24));
+    match range {
+        Err(BadRange::Misshapen) => Err(&RANGE),
+        _ if args.u64(32) != 0 => Err(&SPLIT),
+        Err(BadRange::TooLarge) => Err(&TOO_LARGE),
+        Ok(range) => Ok(range),
+    }
+}
+
+/// Source: os/linux/ioctl_ctrl.c:nvgpu_gpu_set_deterministic_opts. The count of those done is not
+/// told on failure.
+fn railgating(args: &mut Args, files: &dyn Files) -> Handled {
+    const ALLOW: u32 = 1;
+    const DISALLOW: u32 = 2;
+    let (count, flags, address) = (args.u32(0), args.u32(4), args.u64(8));
+    if count > u32::from(CHANNELS) {
+        return Err(&RAILGATING);
+    }
+    let allow = match flags & (ALLOW | DISALLOW) {
+        0 => None,
+        flags => Some(flags == ALLOW),
+    };
+    for i in 0..u64::from(count) {
+        let fd = user::read_array(address.wrapping_add(4 * i)).map_err(|_| &BAD_NESTED)?;
+        let channel = files.channel(i32::from_le_bytes(fd)).ok_or(&RAILGATING)?;
+        let both = flags & (ALLOW | DISALLOW) == ALLOW | DISALLOW;
+        if both || !channel.allow_railgating(allow) {
+            return Err(&RAILGATING);
+        }
+    }
+    Ok(Done::Ok)
+}

@@ -1,0 +1,196 @@
+//! What all objects of the device share: the GPU, RAM, ids, and the count of what is alive.
+
+use std::collections::BTreeSet;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::errno::{Errno, Refused, refusals};
+use super::fd::{FdTable, OpenFile};
+use super::interrupt::Interrupts;
+use crate::config::Injection;
+use crate::gpu::Gpu;
+use crate::memory::{DmaBuf, Ram};
+
+refusals! { "injected";
+    EPERM = "any", EPERM, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+    EINTR = "any", EINTR, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+    EIO = "any", EIO, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+    EBADF = "any", EBADF, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+    EAGAIN = "any", EAGAIN, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+    ENOMEM = "any", ENOMEM, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+    EACCES = "any", EACCES, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+    EFAULT = "any", EFAULT, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+    EBUSY = "any", EBUSY, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+    ENODEV = "any", ENODEV, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+    EINVAL = "any", EINVAL, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+    EMFILE = "any", EMFILE, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+    ETIMEDOUT = "any", ETIMEDOUT, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+}
+
+/// Channels, and as many TSGs, that the GPU has.
+pub(super) const CHANNELS: u16 = 512;
+/// Bytes of one syncpoint in the shim that the GPU sees.
+pub(super) const SYNCPOINT_BYTES: u64 = 0x1_0000;
+/// Syncpoints of the system.
+pub(super) const SYNCPOINTS: u32 = 1024;
+/// The first that user-managed syncpoints are taken from, as seen on hardware.
+const FIRST_SYNCPOINT: u32 = 17;
+
+/// One live object; the count falls when it is dropped.
+#[derive(Debug)]
+pub(super) struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// How many objects of one kind are alive.
+#[derive(Debug, Default)]
+pub(super) struct Count(Arc<AtomicUsize>);
+
+impl Count {
+    pub(super) fn one(&self) -> Counted {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Counted(Arc::clone(&self.0))
+    }
+
+    pub(super) fn now(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Counts of what has no table of its own.
+#[derive(Debug, Default)]
+pub(super) struct Census {
+    pub(super) mappings: Count,
+    pub(super) address_spaces: Count,
+    pub(super) tsgs: Count,
+    pub(super) channels: Count,
+    pub(super) events: Count,
+}
+
+/// What all objects share.
+pub(super) struct Device {
+    pub(super) fds: Arc<dyn FdTable>,
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) ram: Arc<Ram>,
+    pub(super) interrupts: Arc<Interrupts>,
+    pub(super) injection: Arc<Injection>,
+    pub(super) census: Census,
+    /// Whether the golden context exists: the first compute object of the process builds it.
+    pub(super) golden_context: AtomicBool,
+    channel_ids: Mutex<Vec<u16>>,
+    tsg_ids: Mutex<BTreeSet<u16>>,
+    syncpoint_ids: Mutex<BTreeSet<u32>>,
+    syncpoints: OnceLock<Option<Arc<DmaBuf>>>,
+    serial: AtomicU64,
+}
+
+impl Device {
+    pub(super) fn new(
+        fds: Arc<dyn FdTable>,
+        gpu: Arc<Gpu>,
+        ram: Arc<Ram>,
+        interrupts: Arc<Interrupts>,
+        injection: Arc<Injection>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            fds,
+            gpu,
+            ram,
+            interrupts,
+            injection,
+            census: Census::default(),
+            golden_context: AtomicBool::new(false),
+            channel_ids: Mutex::new((0..CHANNELS).collect()),
+            tsg_ids: Mutex::new((0..CHANNELS).collect()),
+            syncpoint_ids: Mutex::new((FIRST_SYNCPOINT..SYNCPOINTS).collect()),
+            syncpoints: OnceLock::new(),
+            serial: AtomicU64::new(1),
+        })
+    }
+
+    /// A number that nothing else of the device has.
+    pub(super) fn serial(&self) -> u64 {
+        self.serial.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The channel id freed last, or the highest never used. Source: free_channel adds to the
+    /// head of the list that allocate_channel takes from (common/fifo/channel.c).
+    pub(super) fn take_channel_id(&self) -> Option<u16> {
+        self.channel_ids.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    pub(super) fn give_channel_id(&self, id: u16) {
+        self.channel_ids.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+    }
+
+    /// The lowest free TSG id. Source: common/fifo/tsg.c:nvgpu_tsg_acquire_unused_tsg.
+    pub(super) fn take_tsg_id(&self) -> Option<u16> {
+        self.tsg_ids.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
+    }
+
+    pub(super) fn give_tsg_id(&self, id: u16) {
+        self.tsg_ids.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+    }
+
+    pub(super) fn take_syncpoint(&self) -> Option<u32> {
+        self.syncpoint_ids.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
+    }
+
+    pub(super) fn give_syncpoint(&self, id: u32) {
+        self.syncpoint_ids.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+    }
+
+    /// The shim of all syncpoints, memory that releases write to. The counters behind it, which
+    /// host1x shares with other engines, are not simulated.
+    pub(super) fn syncpoints(&self) -> Option<&Arc<DmaBuf>> {
+        let make = || DmaBuf::new(u64::from(SYNCPOINTS) * SYNCPOINT_BYTES).ok();
+        self.syncpoints.get_or_init(make).as_ref()
+    }
+
+    /// The dma-buf behind an fd. Source of the errors: dma_buf_get of the kernel.
+    pub(super) fn dma_buf(&self, fd: i32) -> Result<Arc<DmaBuf>, NotDmaBuf> {
+        match self.fds.lookup(fd) {
+            Some(OpenFile::DmaBuf(buffer)) => Ok(buffer),
+            Some(OpenFile::File(_)) => Err(NotDmaBuf::OtherFile),
+            None if is_open(fd) => Err(NotDmaBuf::OtherFile),
+            None => Err(NotDmaBuf::Closed),
+        }
+    }
+
+    /// Refuses a request that `TEGRA_SIM_FAULTS` wants refused.
+    pub(super) fn inject(&self, name: &str) -> Result<(), Refused> {
+        let Some(errno) = self.injection.ioctl(name) else { return Ok(()) };
+        let refused = REFUSALS.iter().find(|refused| refused.errno.code() == errno);
+        refused.map_or(Ok(()), |refused| Err(*refused))
+    }
+}
+
+/// Why an fd gives no dma-buf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotDmaBuf {
+    /// `EBADF`.
+    Closed,
+    /// `EINVAL`.
+    OtherFile,
+}
+
+impl NotDmaBuf {
+    /// The refusal that has the errno of this failure.
+    pub(super) fn refused(self, closed: Refused, other: Refused) -> Refused {
+        debug_assert_eq!((closed.errno, other.errno), (Errno::EBADF, Errno::EINVAL));
+        match self {
+            Self::Closed => closed,
+            Self::OtherFile => other,
+        }
+    }
+}
+
+fn is_open(fd: RawFd) -> bool {
+    // SAFETY: no memory is passed.
+    unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) != -1 }
+}

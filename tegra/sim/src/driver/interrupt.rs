@@ -1,0 +1,265 @@
+//! What the driver does when the GPU interrupts: error notifiers, waiters and events.
+//!
+//! Called from the GPU's thread while ioctls run: everything here has locks of its own, which are
+//! held for a few stores only and never while the GPU is called.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::device::Counted;
+use super::fd::FileId;
+use crate::finding::Fault;
+use crate::gpu::{Events, SmFault, TsgId};
+use crate::memory::{DmaBuf, MemoryError};
+
+/// Event id of `EVENT_ID_CTRL` that non-stalling interrupts post.
+pub(super) const BLOCKING_SYNC: u32 = 2;
+
+/// The error notifier's code of FORCE_RESET.
+pub(super) const RESET: u32 = 43;
+
+/// Bytes of `nvgpu_notification`.
+pub(super) const NOTIFICATION_BYTES: u64 = 16;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where a channel's errors are written.
+#[derive(Clone, Debug)]
+pub(super) struct Notifier {
+    pub(super) buffer: Arc<DmaBuf>,
+    pub(super) offset: u64,
+}
+
+impl Notifier {
+    /// Writes time, code and, last, the status that says so. Source:
+    /// os/linux/linux-channel.c:nvgpu_set_err_notifier_locked.
+    fn write(&self, code: u32) -> Result<(), MemoryError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        self.buffer.write(self.offset, &(now as u64).to_le_bytes())?;
+        self.buffer.write(self.offset + 8, &code.to_le_bytes())?;
+        std::sync::atomic::fence(Ordering::Release);
+        self.buffer.write(self.offset + 14, &u16::MAX.to_le_bytes())
+    }
+}
+
+/// The part of a channel that interrupts touch.
+#[derive(Debug)]
+pub(super) struct Service {
+    unserviceable: AtomicBool,
+    notifier: Mutex<Option<Notifier>>,
+    wakes: Mutex<u64>,
+    woken: Condvar,
+}
+
+impl Service {
+    /// A new channel is unserviceable until a TSG binds it.
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            unserviceable: AtomicBool::new(true),
+            notifier: Mutex::default(),
+            wakes: Mutex::default(),
+            woken: Condvar::new(),
+        })
+    }
+
+    pub(super) fn unserviceable(&self) -> bool {
+        self.unserviceable.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_unserviceable(&self, value: bool) {
+        self.unserviceable.store(value, Ordering::Release);
+    }
+
+    pub(super) fn set_notifier(&self, notifier: Option<Notifier>) {
+        *lock(&self.notifier) = notifier;
+    }
+
+    fn notify(&self, code: u32) {
+        if let Some(notifier) = &*lock(&self.notifier) {
+            // The program has taken lent pages away: there is nowhere to write to.
+            let _ = notifier.write(code);
+        }
+    }
+
+    fn wake(&self) {
+        *lock(&self.wakes) += 1;
+        self.woken.notify_all();
+    }
+
+    /// Waits until `ready`, which is asked at once, after each wake and when the time is up. None
+    /// for no limit. Gives what `ready` said last.
+    pub(super) fn wait(&self, limit: Option<Duration>, mut ready: impl FnMut() -> bool) -> bool {
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let mut seen = *lock(&self.wakes);
+        loop {
+            if ready() {
+                return true;
+            }
+            let mut wakes = lock(&self.wakes);
+            while *wakes == seen {
+                let Some(deadline) = deadline else {
+                    wakes = self.woken.wait(wakes).unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                };
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    drop(wakes);
+                    return ready();
+                }
+                (wakes, _) =
+                    self.woken.wait_timeout(wakes, left).unwrap_or_else(PoisonError::into_inner);
+            }
+            seen = *wakes;
+        }
+    }
+}
+
+/// What an SM recorded when it stopped a kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SmError {
+    pub(super) global_esr: u32,
+    pub(super) warp_esr: u32,
+    pub(super) warp_pc: u64,
+}
+
+/// One fd of `EVENT_ID_CTRL`.
+#[derive(Debug)]
+struct EventFd {
+    file: FileId,
+    event: u32,
+    eventfd: OwnedFd,
+    _counted: Counted,
+}
+
+impl EventFd {
+    /// Latches the event: the fd stays readable until a poll takes it.
+    fn post(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: eight readable bytes, as an eventfd wants them. The fd does not block; when its
+        // counter is full it is readable already.
+        unsafe {
+            libc::syscall(libc::SYS_write, self.eventfd.as_raw_fd(), one.as_ptr(), one.len());
+        }
+    }
+}
+
+/// The part of a TSG that interrupts touch.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    channels: Mutex<Vec<(u16, Arc<Service>)>>,
+    events: Mutex<Vec<EventFd>>,
+    sm_errors: Mutex<HashMap<u32, SmError>>,
+}
+
+impl Members {
+    pub(super) fn add(&self, id: u16, service: &Arc<Service>) {
+        lock(&self.channels).push((id, Arc::clone(service)));
+    }
+
+    pub(super) fn remove(&self, id: u16) {
+        lock(&self.channels).retain(|(other, _)| *other != id);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        lock(&self.channels).len()
+    }
+
+    pub(super) fn ids(&self) -> Vec<u16> {
+        lock(&self.channels).iter().map(|(id, _)| *id).collect()
+    }
+
+    pub(super) fn add_event(&self, file: FileId, event: u32, eventfd: OwnedFd, count: Counted) {
+        lock(&self.events).push(EventFd { file, event, eventfd, _counted: count });
+    }
+
+    pub(super) fn remove_event(&self, file: FileId) {
+        lock(&self.events).retain(|event| event.file != file);
+    }
+
+    pub(super) fn sm_error(&self, sm: u32) -> SmError {
+        lock(&self.sm_errors).get(&sm).copied().unwrap_or_default()
+    }
+
+    /// Writes every notifier, ends every channel and wakes every waiter. Source:
+    /// common/fifo/tsg.c: nvgpu_tsg_set_error_notifier, nvgpu_tsg_mark_error.
+    pub(super) fn fail(&self, code: u32) {
+        let channels = lock(&self.channels);
+        channels.iter().for_each(|(_, service)| service.notify(code));
+        for (_, service) in &*channels {
+            service.set_unserviceable(true);
+            service.wake();
+        }
+    }
+
+    fn post(&self, event: u32) {
+        lock(&self.events).iter().filter(|fd| fd.event == event).for_each(EventFd::post);
+    }
+}
+
+/// A channel with a ring: interrupts reach its waiters and its TSG.
+#[derive(Debug)]
+struct Bound {
+    service: Arc<Service>,
+    members: Arc<Members>,
+}
+
+/// What the GPU calls.
+#[derive(Debug, Default)]
+pub(super) struct Interrupts {
+    tsgs: RwLock<HashMap<TsgId, Arc<Members>>>,
+    bound: RwLock<HashMap<u16, Bound>>,
+}
+
+impl Interrupts {
+    pub(super) fn add_tsg(&self, id: TsgId, members: &Arc<Members>) {
+        self.tsgs.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::clone(members));
+    }
+
+    pub(super) fn remove_tsg(&self, id: TsgId) {
+        self.tsgs.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    pub(super) fn bind(&self, channel: u16, service: &Arc<Service>, members: &Arc<Members>) {
+        let bound = Bound { service: Arc::clone(service), members: Arc::clone(members) };
+        self.bound.write().unwrap_or_else(PoisonError::into_inner).insert(channel, bound);
+    }
+
+    pub(super) fn unbind(&self, channel: u16) {
+        self.bound.write().unwrap_or_else(PoisonError::into_inner).remove(&channel);
+    }
+}
+
+impl Events for Interrupts {
+    fn channel_error(&self, tsg: TsgId, code: u32, detail: &Fault) {
+        let members = self.tsgs.read().unwrap_or_else(PoisonError::into_inner).get(&tsg).cloned();
+        // The ioctl that asked for a reset has told everybody before it returned.
+        let Some(members) = members.filter(|_| code != RESET) else { return };
+        if let Some((sm, error)) = sm_error(detail) {
+            lock(&members.sm_errors).insert(sm, error);
+        }
+        members.fail(code);
+    }
+
+    /// Source: common/fifo/channel.c:nvgpu_channel_semaphore_wakeup.
+    fn non_stall_interrupt(&self) {
+        for bound in self.bound.read().unwrap_or_else(PoisonError::into_inner).values() {
+            bound.service.wake();
+            bound.members.post(BLOCKING_SYNC);
+        }
+    }
+}
+
+/// What a fault leaves in the SM's record, if an SM raised it.
+fn sm_error(detail: &Fault) -> Option<(u32, SmError)> {
+    match detail.sm {
+        Some(SmFault::Exception { sm, global_esr, warp_esr, warp_pc, .. }) => {
+            Some((sm, SmError { global_esr, warp_esr, warp_pc }))
+        }
+        Some(SmFault::Mmu(_)) | None => None,
+    }
+}

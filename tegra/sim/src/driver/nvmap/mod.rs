@@ -1,0 +1,488 @@
+//! `/dev/nvmap`: memory handles and their dma-bufs. Magic `N`.
+//!
+//! The handle table belongs to the process, whichever open of the node is used. Ids count up from
+//! 0x7fffffff. A handle has a dma-buf from the start and pages from ALLOC on; GPU and CPU mappings
+//! keep the dma-buf, not the handle.
+
+pub(super) mod access;
+pub(super) mod import;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Answer;
+use super::device::{Device, NotDmaBuf};
+use super::dispatch::{Args, Parts, io, ior, iow, iowr};
+use super::errno::{Refused, refusals};
+use super::fd::NewFile;
+use super::user;
+use crate::memory::{Caching, DmaBuf, PAGE, Pages};
+
+refusals! { "nvmap";
+    UNKNOWN = "any", ENOTTY, "wrong magic, or a request without a case",
+        "nvmap_dev.c:nvmap_ioctl";
+    NOT_USER = "any", EFAULT, "an argument address outside the program's half of the addresses",
+        "nvmap_dev.c:nvmap_ioctl (access_ok)";
+    BAD_ARGUMENT = "any", EFAULT, "the argument cannot be read or written",
+        "nvmap_ioctl.c: copy_from_user and copy_to_user of each function";
+    EMPTY = "CREATE", EINVAL, "size 0", "nvmap_handle.c:nvmap_create_handle";
+    NO_HANDLE_MEMORY = "CREATE", ENOMEM, "no memory for the handle",
+        "nvmap_handle.c:nvmap_create_handle";
+    FROM_CLOSED = "FROM_FD", EBADF, "the fd is not open", "nvmap_ioctl.c:nvmap_ioctl_create";
+    FROM_OTHER = "FROM_FD", EINVAL, "the fd is no dma-buf", "nvmap_ioctl.c:nvmap_ioctl_create";
+    GET_CLOSED = "GET_FD", EBADF, "an unknown handle, whose number is no open fd either",
+        "nvmap_ioctl.c:nvmap_ioctl_getfd";
+    GET_OTHER = "GET_FD", EINVAL, "an unknown handle, whose number is an fd but no dma-buf's",
+        "nvmap_ioctl.c:nvmap_ioctl_getfd";
+    NO_FD = "GET_FD", EMFILE, "the fd table is full", "nvmap_ioctl.c:nvmap_install_fd";
+    ALIGNMENT = "ALLOC", EINVAL, "align is no power of two", "nvmap_ioctl.c:nvmap_ioctl_alloc";
+    NUMA = "ALLOC", EINVAL, "numa_nid below -1 or above MAX_NUMNODES",
+        "nvmap_ioctl.c:nvmap_ioctl_alloc";
+    ALLOC_UNKNOWN = "ALLOC", EINVAL, "handle 0 or unknown", "nvmap_ioctl.c:nvmap_ioctl_alloc";
+    NO_HEAP = "ALLOC", ENOMEM, "no heap, an absent one, or a size above all of RAM",
+        "nvmap_dev.c:is_nvmap_memory_available";
+    TWICE = "ALLOC", EEXIST, "the handle has pages already", "nvmap_alloc.c:nvmap_alloc_handle";
+    MIXED = "ALLOC", EINVAL, "IVM or VIDMEM mixed with other heaps",
+        "nvmap_alloc.c:nvmap_alloc_handle";
+    NO_PAGES = "ALLOC", ENOMEM, "no free memory", "nvmap_alloc.c:nvmap_alloc_handle";
+    HEAPS_FAULT = "GET_AVAILABLE_HEAPS", EINVAL, "the argument cannot be written",
+        "nvmap_ioctl.c:nvmap_ioctl_get_available_heaps";
+    NO_CARVEOUT = "GET_HEAP_SIZE, QUERY_HEAP_PARAMS", ENODEV, "no such carveout",
+        "nvmap_ioctl.c:nvmap_ioctl_get_heap_size";
+    PARAMETERS_UNKNOWN = "PARAMETERS", ENODEV,
+        "an unknown handle, or an argument that cannot be written",
+        "nvmap_ioctl.c:nvmap_ioctl_get_handle_parameters";
+    DUP_UNKNOWN = "DUP_HANDLE", EINVAL, "an unknown handle, or one without pages",
+        "nvmap_ioctl.c:nvmap_ioctl_dup_handle";
+    DUP_WRITABLE = "DUP_HANDLE", EPERM, "a writable duplicate of a read-only handle",
+        "nvmap_ioctl.c:nvmap_ioctl_dup_handle";
+    NOT_MODELLED = "GET_FD_FOR_RANGE_FROM_LIST, SCIIPC, IVM, VPR", EINVAL,
+        "always: not simulated", "not the driver's answer";
+    NOT_ALLOCATED_MMAP = "mmap of a dma-buf", EPERM, "the handle has no pages, or secure ones",
+        "nvmap_dmabuf.c:__nvmap_map";
+    READ_ONLY_MMAP = "mmap of a dma-buf", EPERM, "a writable mapping of read-only lent pages",
+        "nvmap_dmabuf.c:__nvmap_map";
+    RANGE_MMAP = "mmap of a dma-buf", EINVAL, "offset and length exceed the buffer",
+        "drivers/dma-buf/dma-buf.c:dma_buf_mmap_internal";
+    NODE_MMAP = "mmap", EPERM, "the node itself", "nvmap_dev.c:nvmap_map";
+}
+
+const CREATE: u32 = iowr(b'N', 0, 8);
+const CREATE_64: u32 = iowr(b'N', 1, 8);
+const FROM_ID: u32 = iowr(b'N', 2, 8);
+const ALLOC: u32 = iow(b'N', 3, 20);
+const FREE: u32 = io(b'N', 4);
+const WRITE: u32 = iow(b'N', 6, 56);
+const READ: u32 = iow(b'N', 7, 56);
+const CACHE: u32 = iow(b'N', 12, 24);
+const CACHE_64: u32 = iow(b'N', 12, 32);
+const GET_ID: u32 = iowr(b'N', 13, 8);
+const GET_FD: u32 = iowr(b'N', 15, 8);
+const FROM_FD: u32 = iowr(b'N', 16, 8);
+const CACHE_LIST: u32 = iow(b'N', 17, 32);
+const GET_IVM_HEAPS: u32 = ior(b'N', 20, 4);
+const FROM_VA: u32 = iowr(b'N', 22, 24);
+const GUP_TEST: u32 = iowr(b'N', 23, 16);
+const SET_TAG_LABEL: u32 = iow(b'N', 24, 16);
+const GET_AVAILABLE_HEAPS: u32 = ior(b'N', 25, 8);
+const GET_HEAP_SIZE: u32 = ior(b'N', 26, 16);
+const PARAMETERS: u32 = ior(b'N', 27, 72);
+const GET_SCIIPCID: u32 = ior(b'N', 103, 32);
+const HANDLE_FROM_SCIIPCID: u32 = ior(b'N', 104, 32);
+const QUERY_HEAP_PARAMS: u32 = ior(b'N', 105, 48);
+const DUP_HANDLE: u32 = iowr(b'N', 106, 12);
+const GET_FD_FOR_RANGE_FROM_LIST: u32 = ior(b'N', 107, 40);
+
+/// Requests by name.
+pub(super) const NAMES: &[(u32, &str)] = &[
+    (CREATE, "CREATE"),
+    (CREATE_64, "CREATE_64"),
+    (FROM_ID, "FROM_ID"),
+    (ALLOC, "ALLOC"),
+    (FREE, "FREE"),
+    (WRITE, "WRITE"),
+    (READ, "READ"),
+    (CACHE, "CACHE"),
+    (CACHE_64, "CACHE_64"),
+    (GET_ID, "GET_ID"),
+    (GET_FD, "GET_FD"),
+    (FROM_FD, "FROM_FD"),
+    (CACHE_LIST, "CACHE_LIST"),
+    (FROM_VA, "FROM_VA"),
+    (GUP_TEST, "GUP_TEST"),
+    (SET_TAG_LABEL, "SET_TAG_LABEL"),
+    (GET_AVAILABLE_HEAPS, "GET_AVAILABLE_HEAPS"),
+    (GET_HEAP_SIZE, "GET_HEAP_SIZE"),
+    (PARAMETERS, "PARAMETERS"),
+    (GET_SCIIPCID, "GET_SCIIPCID"),
+    (HANDLE_FROM_SCIIPCID, "HANDLE_FROM_SCIIPCID"),
+    (QUERY_HEAP_PARAMS, "QUERY_HEAP_PARAMS"),
+    (DUP_HANDLE, "DUP_HANDLE"),
+    (GET_FD_FOR_RANGE_FROM_LIST, "GET_FD_FOR_RANGE_FROM_LIST"),
+];
+
+/// Id of the first handle.
+const FIRST_ID: u32 = u32::MAX / 2;
+/// Addresses at and above this are the kernel's.
+const USER_END: u64 = 1 << 48;
+/// NUMA nodes that the kernel is built for.
+const MAX_NUMA_NODES: i32 = 16;
+
+const HEAP_IOVMM: u32 = 1 << 30;
+const HEAP_VPR: u32 = 1 << 28;
+const HEAP_VIDMEM: u32 = 1 << 26;
+const HEAP_FSI: u32 = 1 << 2;
+const HEAP_IVM: u32 = 1 << 1;
+/// Carveouts of the system and their sizes; the sizes are not known from hardware.
+const CARVEOUTS: [(u32, u64); 2] = [(HEAP_VPR, 0x4_0000_0000 >> 4), (HEAP_FSI, 4 << 20)];
+
+const FLAG_CONTIGUOUS: u32 = 1 << 6;
+const FLAG_READ_ONLY: u32 = 1 << 9;
+
+/// How the CPU maps a handle. Bit 2 and above are other flags.
+fn caching(flags: u32) -> Caching {
+    match flags & 3 {
+        0 => Caching::Uncached,
+        1 => Caching::WriteCombined,
+        2 => Caching::InnerCacheable,
+        _ => Caching::Cacheable,
+    }
+}
+
+/// One id of the table.
+#[derive(Clone, Debug)]
+struct Handle {
+    buffer: Arc<DmaBuf>,
+    /// Whether this id may only be read through.
+    read_only: bool,
+    /// What ALLOC was given, for PARAMETERS.
+    heap: Arc<Mutex<Heap>>,
+    serial: u64,
+}
+
+/// Where a handle's pages come from.
+#[derive(Clone, Copy, Debug)]
+struct Heap {
+    kind: u32,
+    flags: u32,
+    align: u64,
+}
+
+#[derive(Debug)]
+struct Table {
+    handles: HashMap<u32, Handle>,
+    next_id: u32,
+    next_serial: u64,
+    /// Heaps by the dma-buf's inode, for handles that are made again from an fd.
+    heaps: HashMap<u64, (Arc<Mutex<Heap>>, std::sync::Weak<DmaBuf>)>,
+}
+
+/// The process's table of handles.
+#[derive(Debug)]
+pub(super) struct Client(Mutex<Table>);
+
+impl Client {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(Table {
+            handles: HashMap::new(),
+            next_id: FIRST_ID,
+            next_serial: 0,
+            heaps: HashMap::new(),
+        }))
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Handles alive, and dma-bufs that something keeps alive.
+    pub(super) fn live(&self) -> (usize, usize) {
+        let mut table = self.table();
+        table.heaps.retain(|_, (_, buffer)| buffer.strong_count() > 0);
+        (table.handles.len(), table.heaps.len())
+    }
+
+    /// The last open of the node is gone, and with it every handle.
+    pub(super) fn clear(&self) {
+        self.table().handles.clear();
+    }
+
+    /// The handle of an id, as the program knows it.
+    fn get(&self, id: u32) -> Option<Handle> {
+        self.table().handles.get(&id).cloned()
+    }
+
+    fn insert(&self, buffer: Arc<DmaBuf>, read_only: bool, heap: Option<Heap>) -> u32 {
+        let mut table = self.table();
+        let inode = buffer.inode();
+        let heap = match (table.heaps.get(&inode), heap) {
+            (Some((heap, _)), None) => Arc::clone(heap),
+            (_, heap) => {
+                let unset = Heap { kind: 0, flags: 1, align: 0 };
+                let heap = Arc::new(Mutex::new(heap.unwrap_or(unset)));
+                table.heaps.retain(|_, (_, buffer)| buffer.strong_count() > 0);
+                table.heaps.insert(inode, (Arc::clone(&heap), Arc::downgrade(&buffer)));
+                heap
+            }
+        };
+        let serial = table.next_serial;
+        table.next_serial += 1;
+        let mut id = table.next_id;
+        while table.handles.contains_key(&id) {
+            id = id.checked_add(1).unwrap_or(FIRST_ID);
+        }
+        table.next_id = id.checked_add(1).unwrap_or(FIRST_ID);
+        table.handles.insert(id, Handle { buffer, read_only, heap, serial });
+        id
+    }
+
+    /// Takes an id back after its caller could not be told of it.
+    fn remove(&self, id: u32) {
+        self.table().handles.remove(&id);
+    }
+
+    /// Answers one request.
+    pub(super) fn ioctl(&self, device: &Device, request: u32, arg: u64) -> Result<Answer, Refused> {
+        let parts = Parts::of(request);
+        if parts.magic != b'N' {
+            return Err(&UNKNOWN);
+        }
+        let accessible = arg.checked_add(parts.size as u64).is_some_and(|end| end <= USER_END);
+        if (parts.goes_in || parts.comes_out) && !accessible {
+            return Err(&NOT_USER);
+        }
+        match request {
+            // The id is the argument itself. An id that is a dma-buf's fd would be closed; left out.
+            FREE => self.remove(arg as u32),
+            CREATE | CREATE_64 => self.create(request == CREATE_64, arg)?,
+            FROM_FD => self.from_fd(device, arg)?,
+            GET_FD => self.get_fd(device, arg)?,
+            ALLOC => self.alloc(device, &read(arg, 20)?)?,
+            FROM_VA => import::from_va(self, device, arg)?,
+            WRITE | READ => access::copy(self, request == READ, arg)?,
+            CACHE | CACHE_64 => access::cache(self, request == CACHE_64, arg)?,
+            CACHE_LIST => access::cache_list(self, &read(arg, 32)?)?,
+            GUP_TEST => access::gup_test(self, arg)?,
+            SET_TAG_LABEL => access::set_tag_label(&read(arg, 16)?)?,
+            GET_AVAILABLE_HEAPS => {
+                let heaps = u64::from(HEAP_VPR | HEAP_FSI).to_le_bytes();
+                user::write(arg, &heaps).map_err(|_| &HEAPS_FAULT)?;
+            }
+            GET_HEAP_SIZE => heap_size(arg)?,
+            QUERY_HEAP_PARAMS => query_heap(device, arg)?,
+            PARAMETERS => self.parameters(arg)?,
+            DUP_HANDLE => self.duplicate(device, arg)?,
+            GET_IVM_HEAPS => user::write(arg, &[0; 4]).map_err(|_| &BAD_ARGUMENT)?,
+            GET_SCIIPCID | HANDLE_FROM_SCIIPCID | GET_FD_FOR_RANGE_FROM_LIST => {
+                return Err(&NOT_MODELLED);
+            }
+            _ => return Err(&UNKNOWN),
+        }
+        Ok(Answer { value: 0 })
+    }
+
+    /// Source: nvmap_handle.c:nvmap_create_handle. The id goes where the size was.
+    fn create(&self, wide: bool, arg: u64) -> Result<(), Refused> {
+        let mut args = read(arg, 8)?;
+        let bytes = if wide { args.u64(0) } else { u64::from(args.u32(0)) };
+        if bytes == 0 {
+            return Err(&EMPTY);
+        }
+        let buffer = DmaBuf::new(bytes).map_err(|_| &NO_HANDLE_MEMORY)?;
+        let id = self.insert(buffer, false, None);
+        args.set_u32(if wide { 0 } else { 4 }, id);
+        self.tell(id, arg, args.bytes(8))
+    }
+
+    /// Tells the program of a new id, or takes it back.
+    fn tell(&self, id: u32, arg: u64, bytes: &[u8]) -> Result<(), Refused> {
+        user::write(arg, bytes).map_err(|_| {
+            self.remove(id);
+            &BAD_ARGUMENT as Refused
+        })
+    }
+
+    /// A handle without pages, or a dma-buf of another exporter, gives one more fd instead of an
+    /// id. Source: nvmap_ioctl.c:nvmap_ioctl_create.
+    fn from_fd(&self, device: &Device, arg: u64) -> Result<(), Refused> {
+        let mut args = read(arg, 8)?;
+        let found = device.dma_buf(args.i32(0));
+        let buffer = found.map_err(|error| error.refused(&FROM_CLOSED, &FROM_OTHER))?;
+        let Some(read_only) = buffer.pages().map(|pages| pages.read_only) else {
+            let fd = device.fds.install(NewFile::DmaBuf(buffer)).map_err(|_| &NO_FD)?;
+            args.set_i32(4, fd);
+            return user::write(arg, args.bytes(8)).map_err(|_| &BAD_ARGUMENT as Refused);
+        };
+        let id = self.insert(buffer, read_only, None);
+        args.set_u32(4, id);
+        self.tell(id, arg, args.bytes(8))
+    }
+
+    /// Source: nvmap_ioctl.c:nvmap_ioctl_getfd.
+    fn get_fd(&self, device: &Device, arg: u64) -> Result<(), Refused> {
+        let mut args = read(arg, 8)?;
+        let buffer = match self.get(args.u32(4)) {
+            Some(handle) => handle.buffer,
+            None => device
+                .dma_buf(args.i32(4))
+                .map_err(|error: NotDmaBuf| error.refused(&GET_CLOSED, &GET_OTHER))?,
+        };
+        let fd = device.fds.install(NewFile::DmaBuf(buffer)).map_err(|_| &NO_FD)?;
+        args.set_i32(0, fd);
+        user::write(arg, args.bytes(8)).map_err(|_| &BAD_ARGUMENT as Refused)
+    }
+
+    /// The checks in the driver's order. Source: nvmap_ioctl.c:nvmap_ioctl_alloc, nvmap_dev.c:
+    /// is_nvmap_memory_available, nvmap_alloc.c:nvmap_alloc_handle.
+    fn alloc(&self, device: &Device, args: &Args) -> Result<(), Refused> {
+        let (id, heaps, flags, align) = (args.u32(0), args.u32(4), args.u32(8), args.u32(12));
+        if align & align.wrapping_sub(1) != 0 && align != 0 {
+            return Err(&ALIGNMENT);
+        }
+        if id == 0 {
+            return Err(&ALLOC_UNKNOWN);
+        }
+        if !(-1..=MAX_NUMA_NODES).contains(&args.i32(16)) {
+            return Err(&NUMA);
+        }
+        let handle = self.get(id).ok_or(&ALLOC_UNKNOWN)?;
+        let bytes = handle.buffer.bytes();
+        let present = |heap: u32, size: u64| heaps & heap != 0 && bytes <= size;
+        let available = if heaps & HEAP_IOVMM != 0 {
+            bytes <= device.ram.total()
+        } else {
+            CARVEOUTS.iter().any(|(heap, size)| present(*heap, *size))
+        };
+        if !available {
+            return Err(&NO_HEAP);
+        }
+        if handle.buffer.pages().is_some() {
+            return Err(&TWICE);
+        }
+        for exclusive in [HEAP_IVM, HEAP_VIDMEM] {
+            if heaps & exclusive != 0 && heaps != exclusive {
+                return Err(&MIXED);
+            }
+        }
+        // Small handles prefer carveouts, large ones system pages; VPR is first either way.
+        let order = match bytes {
+            PAGE => [HEAP_VPR, HEAP_FSI, HEAP_IOVMM],
+            _ => [HEAP_VPR, HEAP_IOVMM, HEAP_FSI],
+        };
+        let size_of = |heap| CARVEOUTS.iter().find(|(kind, _)| *kind == heap).map(|found| found.1);
+        let kind = order
+            .into_iter()
+            .find(|heap| heaps & heap != 0 && size_of(*heap).is_none_or(|size| bytes <= size))
+            .ok_or(&NO_PAGES)?;
+        let charge = match kind {
+            HEAP_IOVMM => Some(device.ram.charge(bytes).ok_or(&NO_PAGES)?),
+            _ => None,
+        };
+        let caching = if heaps & HEAP_VPR != 0 { Caching::Uncached } else { caching(flags) };
+        let pages = Pages { caching, read_only: false, charge };
+        handle.buffer.allocate(pages).map_err(|_| &TWICE)?;
+        let heap = Heap { kind, flags, align: u64::from(align).max(PAGE) };
+        *handle.heap.lock().unwrap_or_else(PoisonError::into_inner) = heap;
+        Ok(())
+    }
+
+    /// Source: nvmap_ioctl.c:nvmap_ioctl_get_handle_parameters. Fields that it does not set keep
+    /// what the program had there.
+    fn parameters(&self, arg: u64) -> Result<(), Refused> {
+        let mut args = read(arg, 72)?;
+        let handle = self.get(args.u32(8)).ok_or(&PARAMETERS_UNKNOWN)?;
+        let heap = *handle.heap.lock().unwrap_or_else(PoisonError::into_inner);
+        let contiguous = match heap.kind {
+            0 => false,
+            HEAP_IOVMM => heap.flags & FLAG_CONTIGUOUS != 0,
+            _ => true,
+        };
+        args.set(0, [u8::from(contiguous)]);
+        // No peer of another virtual machine.
+        args.set_u32(12, u32::MAX);
+        if handle.read_only {
+            args.set_u32(16, FLAG_READ_ONLY);
+        }
+        args.set_u64(24, u64::from(heap.kind));
+        args.set_u64(32, heap.align);
+        args.set_u64(40, u64::from(heap.flags & 3));
+        args.set_u64(48, handle.buffer.bytes());
+        args.set_u64(56, 0);
+        args.set_u64(64, handle.serial);
+        user::write(arg, args.bytes(72)).map_err(|_| &PARAMETERS_UNKNOWN as Refused)
+    }
+
+    /// Source: nvmap_ioctl.c:nvmap_ioctl_dup_handle.
+    fn duplicate(&self, device: &Device, arg: u64) -> Result<(), Refused> {
+        let mut args = read(arg, 12)?;
+        let wants_read_only = args.u32(4) == FLAG_READ_ONLY;
+        let (buffer, read_only) = match self.get(args.u32(0)) {
+            Some(handle) => (handle.buffer, handle.read_only),
+            None => (device.dma_buf(args.i32(0)).map_err(|_| &DUP_UNKNOWN)?, false),
+        };
+        if read_only && !wants_read_only {
+            return Err(&DUP_WRITABLE);
+        }
+        if buffer.pages().is_none() {
+            return Err(&DUP_UNKNOWN);
+        }
+        let id = self.insert(buffer, wants_read_only, None);
+        args.set_u32(8, id);
+        self.tell(id, arg, args.bytes(12))
+    }
+
+    /// Whether the kernel would map a dma-buf into the program. Source:
+    /// drivers/dma-buf/dma-buf.c:dma_buf_mmap_internal, nvmap_dmabuf.c:__nvmap_map.
+    pub(super) fn check_mmap(
+        &self,
+        buffer: &DmaBuf,
+        bytes: u64,
+        writable: bool,
+        offset: u64,
+    ) -> Result<(), Refused> {
+        let end = bytes.checked_next_multiple_of(PAGE).and_then(|bytes| bytes.checked_add(offset));
+        if end.is_none_or(|end| end > buffer.bytes()) {
+            return Err(&RANGE_MMAP);
+        }
+        let pages = buffer.pages().ok_or(&NOT_ALLOCATED_MMAP)?;
+        let heap = self.table().heaps.get(&buffer.inode()).map(|(heap, _)| Arc::clone(heap));
+        let kind = heap.map(|heap| heap.lock().unwrap_or_else(PoisonError::into_inner).kind);
+        if kind == Some(HEAP_VPR) {
+            return Err(&NOT_ALLOCATED_MMAP);
+        }
+        if pages.read_only && writable { Err(&READ_ONLY_MMAP) } else { Ok(()) }
+    }
+}
+
+/// Copies an argument in.
+fn read(arg: u64, size: usize) -> Result<Args, Refused> {
+    let mut args = Args::zeroed();
+    user::read(arg, args.bytes_mut(size)).map_err(|_| &BAD_ARGUMENT)?;
+    Ok(args)
+}
+
+/// Source: nvmap_ioctl.c:nvmap_ioctl_get_heap_size.
+fn heap_size(arg: u64) -> Result<(), Refused> {
+    let mut args = read(arg, 16)?;
+    let heaps = args.u32(0);
+    let (_, size) = CARVEOUTS.iter().find(|(heap, _)| heaps & heap != 0).ok_or(&NO_CARVEOUT)?;
+    args.set_u64(8, *size);
+    user::write(arg, args.bytes(16)).map_err(|_| &BAD_ARGUMENT as Refused)
+}
+
+/// Source: nvmap_ioctl.c:nvmap_ioctl_query_heap_params.
+fn query_heap(device: &Device, arg: u64) -> Result<(), Refused> {
+    let mut args = read(arg, 48)?;
+    let heaps = args.u32(0);
+    if heaps & (HEAP_IOVMM - 1) != 0 {
+        let (_, size) = CARVEOUTS.iter().find(|(heap, _)| heaps & heap != 0).ok_or(&NO_CARVEOUT)?;
+        args.set_u64(16, *size);
+        args.set_u64(24, *size);
+    } else if heaps & HEAP_IOVMM != 0 {
+        args.set_u64(16, device.ram.total());
+        args.set_u64(24, device.ram.free());
+        args.set_u32(40, PAGE as u32);
+    }
+    args.set_u64(32, PAGE);
+    user::write(arg, args.bytes(48)).map_err(|_| &BAD_ARGUMENT as Refused)
+}

@@ -1,0 +1,425 @@
+//! A TSG fd: channels that are scheduled, preempted and torn down together. Magic `T`.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::address_space::AddressSpace;
+use super::channel::Channel;
+use super::device::{Counted, Device};
+use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, copy_out, io, ior, iow, iowr};
+use super::errno::{Refused, refusals};
+use super::fd::{FileId, NewFile};
+use super::interrupt::Members;
+use super::{Answer, ctrl};
+use crate::gpu::TsgId;
+
+refusals! { "tsg";
+    BAD_CHANNEL = "BIND_CHANNEL", EINVAL, "the fd is no channel",
+        "os/linux/ioctl_tsg.c:nvgpu_tsg_bind_channel_fd";
+    BAD_VEID = "BIND_CHANNEL_EX", EINVAL, "subcontext_id is 64 or above",
+        "os/linux/ioctl_tsg.c:gk20a_tsg_ioctl_bind_channel_ex";
+    SYNC_TAKEN = "BIND_CHANNEL", ENOSPC, "subcontext 0 exists without an address space",
+        "common/fifo/tsg.c:nvgpu_tsg_create_sync_subcontext_internal";
+    OTHER_SPACE = "BIND_CHANNEL", EINVAL,
+        "the channel's address space is not the subcontext's, or either has none",
+        "common/fifo/tsg.c:nvgpu_tsg_validate_ch_subctx_vm";
+    BOUND = "BIND_CHANNEL", EINVAL, "the channel is in a TSG already",
+        "common/fifo/tsg.c:nvgpu_tsg_bind_channel";
+    FULL = "BIND_CHANNEL", EINVAL, "the TSG has 128 channels",
+        "common/fifo/tsg.c:nvgpu_tsg_bind_channel";
+    OTHER_RUNLIST = "BIND_CHANNEL", EINVAL, "the channel is of another runlist",
+        "common/fifo/tsg.c:nvgpu_tsg_bind_channel";
+    NOT_MEMBER = "UNBIND_CHANNEL", EINVAL, "the fd is no channel of this TSG",
+        "os/linux/ioctl_tsg.c:nvgpu_tsg_unbind_channel_fd";
+    EVENT = "EVENT_ID_CTRL", EINVAL, "event_id is 6 or above, or cmd is not 1",
+        "os/linux/ioctl_tsg.c:gk20a_tsg_event_id_ctrl";
+    NO_FD = "EVENT_ID_CTRL", EMFILE, "the fd table is full",
+        "os/linux/ioctl_tsg.c:gk20a_tsg_event_id_enable";
+    NO_EVENT = "EVENT_ID_CTRL", ENOMEM, "no memory for the event",
+        "os/linux/ioctl_tsg.c:gk20a_tsg_event_id_enable";
+    LEVEL = "SET_RUNLIST_INTERLEAVE", EINVAL, "level is above 2",
+        "common/fifo/tsg.c:nvgpu_tsg_set_interleave";
+    TIMESLICE = "SET_TIMESLICE", EINVAL, "outside 1000 to 50000 us",
+        "common/fifo/tsg.c:nvgpu_tsg_set_timeslice";
+    NO_SM = "READ_SINGLE_SM_ERROR_STATE", EINVAL, "no such SM",
+        "common/fifo/tsg.c:nvgpu_tsg_get_sm_error_state";
+    WAYS = "SET_L2_MAX_WAYS_EVICT_LAST", EINVAL, "more than 16 ways",
+        "hal/ltc/ltc_ga10b.c:ga10b_set_l2_max_ways_evict_last";
+    PROMOTION = "SET_L2_SECTOR_PROMOTION", EINVAL, "the flag is not 1, 2 or 4",
+        "os/linux/ioctl_tsg.c:nvgpu_gpu_ioctl_set_l2_sector_promotion";
+    RESERVED = "BIND_SCHEDULING_DOMAIN", EINVAL, "a reserved field is not 0",
+        "os/linux/ioctl_tsg.c:nvgpu_tsg_bind_scheduling_domain";
+    NO_DOMAIN = "BIND_SCHEDULING_DOMAIN", ENOENT, "the fd is no scheduling domain",
+        "os/linux/ioctl_tsg.c:nvgpu_tsg_bind_scheduling_domain";
+    SUBCONTEXT = "CREATE_SUBCONTEXT", EINVAL, "type is above 1, or as_fd is no address space",
+        "os/linux/ioctl_tsg.c:nvgpu_tsg_ioctl_create_subcontext";
+    NO_VEID = "CREATE_SUBCONTEXT", ENOSPC, "no id of the type is free",
+        "common/fifo/tsg.c:nvgpu_tsg_create_subcontext";
+    DELETE = "DELETE_SUBCONTEXT", EINVAL, "veid is 64 or above, or channels are bound to it",
+        "common/fifo/tsg.c:nvgpu_tsg_user_delete_subcontext";
+    TOKEN = "GET_SHARE_TOKEN, REVOKE_SHARE_TOKEN", EINVAL,
+        "an instance id or token of 0 or of another device; sharing is not simulated",
+        "os/linux/ioctl_tsg.c:nvgpu_tsg_ioctl_get_share_token";
+}
+
+const BIND_CHANNEL: u32 = iow(b'T', 1, 4);
+const UNBIND_CHANNEL: u32 = iow(b'T', 2, 4);
+const ENABLE: u32 = io(b'T', 3);
+const DISABLE: u32 = io(b'T', 4);
+const PREEMPT: u32 = io(b'T', 5);
+const EVENT_ID_CTRL: u32 = iowr(b'T', 7, 16);
+const SET_RUNLIST_INTERLEAVE: u32 = iow(b'T', 8, 8);
+const SET_TIMESLICE: u32 = iow(b'T', 9, 8);
+const GET_TIMESLICE: u32 = ior(b'T', 10, 8);
+const BIND_CHANNEL_EX: u32 = iowr(b'T', 11, 24);
+const READ_SINGLE_SM_ERROR_STATE: u32 = iowr(b'T', 12, 24);
+const SET_L2_MAX_WAYS_EVICT_LAST: u32 = iow(b'T', 13, 8);
+const GET_L2_MAX_WAYS_EVICT_LAST: u32 = ior(b'T', 14, 8);
+const SET_L2_SECTOR_PROMOTION: u32 = iow(b'T', 15, 8);
+const BIND_SCHEDULING_DOMAIN: u32 = iow(b'T', 16, 32);
+const CREATE_SUBCONTEXT: u32 = iowr(b'T', 18, 16);
+const DELETE_SUBCONTEXT: u32 = iow(b'T', 19, 8);
+const GET_SHARE_TOKEN: u32 = iowr(b'T', 20, 24);
+const REVOKE_SHARE_TOKEN: u32 = iow(b'T', 21, 24);
+
+/// Requests by name.
+pub(super) const NAMES: &[(u32, &str)] = &[
+    (BIND_CHANNEL, "BIND_CHANNEL"),
+    (UNBIND_CHANNEL, "UNBIND_CHANNEL"),
+    (ENABLE, "ENABLE"),
+    (DISABLE, "DISABLE"),
+    (PREEMPT, "PREEMPT"),
+    (EVENT_ID_CTRL, "EVENT_ID_CTRL"),
+    (SET_RUNLIST_INTERLEAVE, "SET_RUNLIST_INTERLEAVE"),
+    (SET_TIMESLICE, "SET_TIMESLICE"),
+    (GET_TIMESLICE, "GET_TIMESLICE"),
+    (BIND_CHANNEL_EX, "BIND_CHANNEL_EX"),
+    (READ_SINGLE_SM_ERROR_STATE, "READ_SINGLE_SM_ERROR_STATE"),
+    (SET_L2_MAX_WAYS_EVICT_LAST, "SET_L2_MAX_WAYS_EVICT_LAST"),
+    (GET_L2_MAX_WAYS_EVICT_LAST, "GET_L2_MAX_WAYS_EVICT_LAST"),
+    (SET_L2_SECTOR_PROMOTION, "SET_L2_SECTOR_PROMOTION"),
+    (BIND_SCHEDULING_DOMAIN, "BIND_SCHEDULING_DOMAIN"),
+    (CREATE_SUBCONTEXT, "CREATE_SUBCONTEXT"),
+    (DELETE_SUBCONTEXT, "DELETE_SUBCONTEXT"),
+    (GET_SHARE_TOKEN, "GET_SHARE_TOKEN"),
+    (REVOKE_SHARE_TOKEN, "REVOKE_SHARE_TOKEN"),
+];
+
+const RULES: Rules =
+    Rules { magic: b'T', last: 21, largest: 32, output_faults: false, always_out: None };
+
+/// Subcontexts of a TSG at most.
+pub(super) const SUBCONTEXTS: u32 = 64;
+/// Channels of a TSG at most. Source: hal/fifo/runlist_fifo_gv11b.
+const CHANNELS: usize = 128;
+const DEFAULT_TIMESLICE_US: u32 = 1024;
+
+const SYNC: u32 = 0;
+const ASYNC: u32 = 1;
+
+/// Preemption modes of a graphics context; the numbers are those of the ioctls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Preemption {
+    pub(super) graphics: u32,
+    pub(super) compute: u32,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Whether subcontext 0 is taken.
+    sync: bool,
+    /// Which of the subcontexts 1 to 63 are taken: bit 0 is subcontext 1.
+    asynchronous: u64,
+    /// The address space of each subcontext.
+    spaces: [Option<u64>; SUBCONTEXTS as usize],
+    /// Bound channels of each subcontext.
+    bound: [u32; SUBCONTEXTS as usize],
+    runlist: Option<u32>,
+    timeslice_us: u32,
+    l2_ways: u32,
+    preemption: Preemption,
+}
+
+/// One TSG: it lives as long as its fd or a channel in it.
+pub(super) struct Tsg {
+    device: Arc<Device>,
+    id: u16,
+    gpu: TsgId,
+    members: Arc<Members>,
+    state: Mutex<State>,
+    _counted: Counted,
+}
+
+impl Tsg {
+    /// A TSG of its own; none when all are in use.
+    pub(super) fn new(device: &Arc<Device>) -> Option<Arc<Self>> {
+        let id = device.take_tsg_id()?;
+        let gpu = device.gpu.open_tsg();
+        let members = Arc::new(Members::default());
+        device.interrupts.add_tsg(gpu, &members);
+        Some(Arc::new(Self {
+            device: Arc::clone(device),
+            id,
+            gpu,
+            members,
+            state: Mutex::new(State {
+                sync: false,
+                asynchronous: 0,
+                spaces: [None; SUBCONTEXTS as usize],
+                bound: [0; SUBCONTEXTS as usize],
+                runlist: None,
+                timeslice_us: DEFAULT_TIMESLICE_US,
+                l2_ways: 0,
+                preemption: Preemption::default(),
+            }),
+            _counted: device.census.tsgs.one(),
+        }))
+    }
+
+    /// What the GPU calls it.
+    pub(super) fn gpu(&self) -> TsgId {
+        self.gpu
+    }
+
+    /// The part that interrupts touch.
+    pub(super) fn members(&self) -> &Arc<Members> {
+        &self.members
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The preemption modes of its graphics context.
+    pub(super) fn preemption(&self) -> Preemption {
+        self.state().preemption
+    }
+
+    /// Sets the preemption modes.
+    pub(super) fn set_preemption(&self, preemption: Preemption) {
+        self.state().preemption = preemption;
+    }
+
+    /// An event fd of this TSG is gone.
+    pub(super) fn close_event(&self, file: FileId) {
+        self.members.remove_event(file);
+    }
+
+    /// Answers one request. `find` turns an fd into a channel, `space` into an address space,
+    /// `event` makes a description for an event.
+    pub(super) fn ioctl(
+        self: &Arc<Self>,
+        request: u32,
+        arg: u64,
+        find: &dyn Find,
+    ) -> Result<Answer, Refused> {
+        RULES.dispatch(request, arg, |args| {
+            match request {
+                BIND_CHANNEL => {
+                    let channel = find.channel(args.i32(0)).ok_or(&BAD_CHANNEL)?;
+                    channel.bind_tsg(self, None)?;
+                }
+                BIND_CHANNEL_EX => {
+                    let channel = find.channel(args.i32(0)).ok_or(&BAD_CHANNEL)?;
+                    let veid = Some(args.u32(4)).filter(|veid| *veid < SUBCONTEXTS);
+                    channel.bind_tsg(self, Some(veid.ok_or(&BAD_VEID)?))?;
+                }
+                UNBIND_CHANNEL => {
+                    let channel = find.channel(args.i32(0)).ok_or(&NOT_MEMBER)?;
+                    if !channel.unbind_tsg(self) {
+                        return Err(&NOT_MEMBER);
+                    }
+                }
+                ENABLE => self.members.ids().into_iter().for_each(|id| self.device.gpu.enable(id)),
+                DISABLE => {
+                    self.members.ids().into_iter().for_each(|id| self.device.gpu.disable(id));
+                }
+                PREEMPT => self.device.gpu.preempt(self.gpu),
+                EVENT_ID_CTRL => return self.event(args, find),
+                SET_RUNLIST_INTERLEAVE if args.u32(0) > 2 => return Err(&LEVEL),
+                SET_RUNLIST_INTERLEAVE => {}
+                SET_TIMESLICE if !(1000..=50_000).contains(&args.u32(0)) => {
+                    return Err(&TIMESLICE);
+                }
+                SET_TIMESLICE => self.state().timeslice_us = args.u32(0),
+                GET_TIMESLICE => args.set_u32(0, self.state().timeslice_us),
+                READ_SINGLE_SM_ERROR_STATE => return self.sm_error(args),
+                SET_L2_MAX_WAYS_EVICT_LAST if args.u32(0) > 16 => return Err(&WAYS),
+                SET_L2_MAX_WAYS_EVICT_LAST => self.state().l2_ways = args.u32(0),
+                GET_L2_MAX_WAYS_EVICT_LAST => args.set_u32(0, self.state().l2_ways),
+                SET_L2_SECTOR_PROMOTION if !matches!(args.u32(0), 1 | 2 | 4) => {
+                    return Err(&PROMOTION);
+                }
+                SET_L2_SECTOR_PROMOTION => {}
+                BIND_SCHEDULING_DOMAIN if args.bytes(32)[4..].iter().any(|byte| *byte != 0) => {
+                    return Err(&RESERVED);
+                }
+                BIND_SCHEDULING_DOMAIN => return Err(&NO_DOMAIN),
+                CREATE_SUBCONTEXT => {
+                    let (kind, space) = (args.u32(0), find.address_space(args.i32(4)));
+                    let space = space.filter(|_| kind <= ASYNC).ok_or(&SUBCONTEXT)?;
+                    args.set_u32(8, self.create_subcontext(kind, &space)?);
+                }
+                DELETE_SUBCONTEXT => self.delete_subcontext(args.u32(0))?,
+                GET_SHARE_TOKEN | REVOKE_SHARE_TOKEN => return Err(&TOKEN),
+                _ => return Err(&UNKNOWN),
+            }
+            Ok(Done::Ok)
+        })
+    }
+
+    /// Takes a subcontext. A subcontext remembers its address space but does not keep it alive.
+    /// Source: common/fifo/tsg.c:nvgpu_tsg_create_subcontext.
+    fn create_subcontext(&self, kind: u32, space: &AddressSpace) -> Result<u32, Refused> {
+        let mut state = self.state();
+        let free = (!state.asynchronous).trailing_zeros();
+        let veid = if kind == ASYNC && free < SUBCONTEXTS - 1 {
+            state.asynchronous |= 1 << free;
+            free + 1
+        } else {
+            state.take_sync().ok_or(&NO_VEID)?;
+            SYNC
+        };
+        state.spaces[veid as usize].get_or_insert(space.id());
+        Ok(veid)
+    }
+
+    fn delete_subcontext(&self, veid: u32) -> Result<(), Refused> {
+        let mut state = self.state();
+        if veid >= SUBCONTEXTS || state.bound[veid as usize] != 0 {
+            return Err(&DELETE);
+        }
+        state.forget(veid);
+        Ok(())
+    }
+
+    /// Takes a channel in. Source: common/fifo/tsg.c: nvgpu_tsg_create_sync_subcontext_internal,
+    /// nvgpu_tsg_validate_ch_subctx_vm, nvgpu_tsg_bind_channel. (The driver lets a channel without
+    /// address space into a subcontext without one; hardware then faults on it. Refused here.)
+    pub(super) fn admit(
+        &self,
+        channel: &Channel,
+        veid: u32,
+        space: Option<u64>,
+        bound: bool,
+    ) -> Result<(), Refused> {
+        let mut state = self.state();
+        if veid == 0 && state.spaces[0].is_none() {
+            state.take_sync().ok_or(&SYNC_TAKEN)?;
+            state.spaces[0] = space;
+        }
+        if space.is_none() || space != state.spaces[veid as usize] {
+            return Err(&OTHER_SPACE);
+        }
+        if bound {
+            return Err(&BOUND);
+        }
+        if self.members.len() >= CHANNELS {
+            return Err(&FULL);
+        }
+        if *state.runlist.get_or_insert(channel.runlist()) != channel.runlist() {
+            return Err(&OTHER_RUNLIST);
+        }
+        state.bound[veid as usize] += 1;
+        self.members.add(channel.id(), channel.service());
+        channel.service().set_unserviceable(false);
+        Ok(())
+    }
+
+    /// Lets a channel go. When it is being closed, its subcontext ends with its last channel.
+    pub(super) fn dismiss(&self, channel: &Channel, veid: u32, closing: bool) {
+        let mut state = self.state();
+        self.members.remove(channel.id());
+        let bound = &mut state.bound[veid as usize];
+        *bound = bound.saturating_sub(1);
+        if closing && *bound == 0 {
+            state.forget(veid);
+        }
+    }
+
+    /// Source: os/linux/ioctl_tsg.c:gk20a_tsg_event_id_enable.
+    fn event(self: &Arc<Self>, args: &mut Args, find: &dyn Find) -> Handled {
+        const ENABLE: u32 = 1;
+        const EVENTS: u32 = 6;
+        let (command, event) = (args.u32(0), args.u32(4));
+        if event >= EVENTS || command != ENABLE {
+            return Err(&EVENT);
+        }
+        let ours = eventfd().ok_or(&NO_EVENT)?;
+        let theirs = ours.try_clone().map_err(|_| &NO_FD)?;
+        let file = find.add_event(self);
+        self.members.add_event(file, event, ours, self.device.census.events.one());
+        match self.device.fds.install(NewFile::Event(file, theirs)) {
+            Ok(fd) => {
+                args.set_i32(8, fd);
+                Ok(Done::Ok)
+            }
+            Err(_) => {
+                find.drop_event(file);
+                self.close_event(file);
+                Err(&NO_FD)
+            }
+        }
+    }
+
+    /// Source: os/linux/ioctl_tsg.c:gk20a_tsg_ioctl_read_single_sm_error_state.
+    fn sm_error(&self, args: &mut Args) -> Handled {
+        const RECORD: usize = 24;
+        let (sm, address, room) = (args.u32(0), args.u64(8), args.u64(16));
+        if sm >= ctrl::SMS {
+            return Err(&NO_SM);
+        }
+        let error = self.members.sm_error(sm);
+        let mut record = [0; RECORD];
+        record[..4].copy_from_slice(&error.global_esr.to_le_bytes());
+        record[4..8].copy_from_slice(&error.warp_esr.to_le_bytes());
+        record[8..16].copy_from_slice(&error.warp_pc.to_le_bytes());
+        if room > 0 {
+            let bytes = room.min(RECORD as u64);
+            let done = copy_out(address, &record[..bytes as usize])?;
+            if done != Done::Ok {
+                return Ok(done);
+            }
+            args.set_u64(16, bytes);
+        }
+        Ok(Done::Ok)
+    }
+}
+
+impl State {
+    fn take_sync(&mut self) -> Option<()> {
+        (!std::mem::replace(&mut self.sync, true)).then_some(())
+    }
+
+    fn forget(&mut self, veid: u32) {
+        match veid {
+            SYNC => self.sync = false,
+            veid => self.asynchronous &= !(1 << (veid - 1)),
+        }
+        self.spaces[veid as usize] = None;
+    }
+}
+
+impl Drop for Tsg {
+    fn drop(&mut self) {
+        self.device.interrupts.remove_tsg(self.gpu);
+        self.device.gpu.close_tsg(self.gpu);
+        self.device.give_tsg_id(self.id);
+    }
+}
+
+/// How a TSG finds what fds refer to, and makes descriptions for events.
+pub(super) trait Find {
+    fn channel(&self, fd: i32) -> Option<Arc<Channel>>;
+    fn address_space(&self, fd: i32) -> Option<Arc<AddressSpace>>;
+    fn add_event(&self, tsg: &Arc<Tsg>) -> FileId;
+    fn drop_event(&self, file: FileId);
+}
+
+fn eventfd() -> Option<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd =
+        unsafe { libc::syscall(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    // SAFETY: the call above has just given this fd to nobody else.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
