@@ -137,6 +137,22 @@ impl Gpu {
         self.shared.clock.read()
     }
 
+    /// GPU time in nanoseconds as it is, for records: nothing moves it.
+    #[must_use]
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.shared.clock.now()
+    }
+
+    /// Lets time pass in which the driver is busy.
+    pub(crate) fn advance_ns(&self, ns: u64) {
+        self.shared.clock.advance(ns / super::TICK);
+    }
+
+    /// Drops what L2 holds of system memory (`FLUSH_L2` with an invalidate).
+    pub(crate) fn invalidate_l2(&self) {
+        self.control(Machine::invalidate_l2);
+    }
+
     /// Waits until nothing can run any more, and gives the channels that wait for semaphores.
     /// Does not wait when called from [`Events`].
     pub fn drain(&self) -> Vec<Blocked> {

@@ -171,6 +171,10 @@ impl Machine {
             .for_each(Channel::write_back);
     }
 
+    pub(crate) fn invalidate_l2(&mut self) {
+        self.core.shadow.l2.invalidate();
+    }
+
     pub(crate) fn force_reset(&mut self, tsg: TsgId) {
         let first = self.channels.values().find(|channel| channel.tsg == tsg && channel.alive);
         let Some(id) = first.map(|channel| channel.id) else { return };

@@ -41,7 +41,6 @@ impl Fds {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-
     /// Whether an event is latched; takes it, as a poll would.
     pub(crate) fn poll(&self, fd: i32) -> bool {
         let entries = self.entries.lock().unwrap();

@@ -1,85 +1,73 @@
 //! Anything at all as request, argument, address: an errno perhaps, never a panic.
 
 use proptest::prelude::*;
-use tegra_sim::driver::{FileId, Node};
+use tegra_sim::driver::{FileId, Node, requests};
+use tegra_sim::gpu::Random;
 
 use crate::bench::Bench;
 
-/// An argument: what it points to, or the number itself.
-#[derive(Clone, Debug)]
-enum Argument {
-    Number(u64),
-    Bytes(Vec<u8>),
+/// WAIT may wait for ever: left out.
+const WAIT: u32 = 0xc018_4866;
+/// Words of an argument: as many as the largest has.
+const WORDS: usize = 66;
+
+/// Numbers that mean something here and there: small ones, fds, handles, addresses, limits.
+fn number(random: &mut Random) -> u64 {
+    match random.below(10) {
+        0 | 1 => random.below(16),
+        2 => 5000 + random.below(12),
+        3 => 0x7fff_ffff + random.below(8),
+        4 => 4096 << random.below(20),
+        5 => [u64::MAX, 1 << 40, 0x20_0000, 1 << 31, 0xffff][random.below(5) as usize],
+        6 => random.below(64) << 10,
+        7 => 0,
+        _ => random.next(),
+    }
 }
 
-fn number() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        0u64..16,
-        Just(u64::MAX),
-        Just(1 << 40),
-        Just(0x20_0000),
-        Just(4096),
-        5000u64..5012,
-        0x7fff_ffffu64..0x8000_0008,
-        any::<u64>(),
-    ]
+fn request(random: &mut Random, known: &[u32]) -> u32 {
+    match random.below(10) {
+        0 => random.next() as u32,
+        _ => known[random.below(known.len() as u64) as usize],
+    }
 }
 
-/// Words that mean something here and there, at random places.
-fn argument() -> impl Strategy<Value = Argument> {
-    let bytes = proptest::collection::vec((any::<bool>(), number()), 33).prop_map(|words| {
-        words
-            .into_iter()
-            .flat_map(|(wide, word)| {
-                let pair = [word as u32, if wide { (word >> 32) as u32 } else { word as u32 }];
-                pair.map(u32::to_le_bytes).concat()
-            })
-            .collect()
-    });
-    prop_oneof![
-        8 => bytes.prop_map(Argument::Bytes),
-        1 => number().prop_map(Argument::Number),
-    ]
-}
-
-fn request() -> impl Strategy<Value = u32> {
-    let known: Vec<u32> = tegra_sim::driver::requests().map(|(_, _, request)| request).collect();
-    prop_oneof![9 => proptest::sample::select(known), 1 => any::<u32>()]
-}
-
-/// A request of a node that would wait for ever, or allocate as much memory as it is told.
-fn is_left_out(request: u32) -> bool {
-    const WAIT: u32 = 0xc018_4866;
-    request == WAIT
+/// Words at random: some as wide as an address, most as narrow as a flag.
+fn argument(random: &mut Random) -> [u8; WORDS * 4] {
+    let mut bytes = [0; WORDS * 4];
+    for pair in bytes.chunks_exact_mut(8) {
+        let (low, high) = (number(random), number(random));
+        let word = if random.one_in(3) { low } else { low << 32 | high & 0xffff_ffff };
+        pair.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn no_request_can_break_the_device(
-        calls in proptest::collection::vec((0u64..14, request(), argument()), 1..120),
-        closes in proptest::collection::vec(0u64..14, 0..4),
-    ) {
+    fn no_request_can_break_the_device(seed: u64, calls in 1usize..400) {
         let bench = Bench::new();
-        let _ready = bench.running();
-        for (file, request, argument) in &calls {
-            if is_left_out(*request) {
+        bench.running();
+        let mut random = Random::new(seed);
+        let known: Vec<u32> = requests().map(|(_, _, request)| request).collect();
+        for _ in 0..calls {
+            let (file, request) = (FileId(random.below(14)), request(&mut random, &known));
+            let mut bytes = argument(&mut random);
+            let arg = match random.below(12) {
+                0 => number(&mut random),
+                _ => bytes.as_mut_ptr() as u64,
+            };
+            if request == WAIT {
                 continue;
             }
-            let result = match argument {
-                Argument::Number(arg) => bench.orin.ioctl(FileId(*file), *request, *arg),
-                Argument::Bytes(bytes) => {
-                    let mut bytes = bytes.clone();
-                    bench.orin.ioctl(FileId(*file), *request, bytes.as_mut_ptr() as u64)
-                }
-            };
-            if let Err(refused) = result {
+            if random.one_in(60) {
+                bench.orin.close(file);
+            }
+            if let Err(refused) = bench.orin.ioctl(file, request, arg) {
                 prop_assert!(refused.errno.code() > 0);
             }
-        }
-        for file in closes {
-            bench.orin.close(FileId(file));
         }
         bench.close_all();
         let live = bench.orin.live();
@@ -88,8 +76,10 @@ proptest! {
     }
 
     #[test]
-    fn no_mmap_and_no_path_can_break_the_device(bytes in number(), offset in number(), path in ".*") {
+    fn no_mmap_and_no_path_can_break_the_device(seed: u64, path in ".*") {
         let bench = Bench::new();
+        let mut random = Random::new(seed);
+        let (bytes, offset) = (number(&mut random), number(&mut random));
         let _ = bench.orin.mmap(bench.ctrl, bytes, offset);
         let _ = bench.orin.mmap(bench.nvmap, bytes, offset);
         let (_, fd) = bench.buffer(8192);

@@ -35,8 +35,8 @@ fn ioctl(bench: &Bench, file: tegra_sim::driver::FileId, request: u32, arg: u64)
 }
 
 /// An ioctl by number, with the bytes of `args`.
-fn with<T>(b: &Bench, file: tegra_sim::driver::FileId, request: u32, args: T) -> Answer {
-    ioctl(b, file, request, &raw const args as u64)
+fn with<T>(b: &Bench, file: tegra_sim::driver::FileId, request: u32, args: &T) -> Answer {
+    ioctl(b, file, request, std::ptr::from_ref(args) as u64)
 }
 
 fn nvmap_rows() -> &'static [Row] {
@@ -228,8 +228,8 @@ fn ctrl_rows() -> &'static [Row] {
         "number 0" => Err(Errno::EINVAL), |b| ioctl(b, b.ctrl, 0xc010_4700, NOWHERE);
         "number beyond the last" => Err(Errno::EINVAL), |b| ioctl(b, b.ctrl, 0xc010_472d, NOWHERE);
         "size above the largest" => Err(Errno::EINVAL), |b| ioctl(b, b.ctrl, 0xc109_4718, NOWHERE);
-        "right number, wrong size" => Err(Errno::ENOTTY), |b| with(b, b.ctrl, 0xc018_4705, [0u8; 24]);
-        "right number, wrong direction" => Err(Errno::ENOTTY), |b| with(b, b.ctrl, 0x4010_4705, [0u8; 24]);
+        "right number, wrong size" => Err(Errno::ENOTTY), |b| with(b, b.ctrl, 0xc018_4705, &[0u8; 24]);
+        "right number, wrong direction" => Err(Errno::ENOTTY), |b| with(b, b.ctrl, 0x4010_4705, &[0u8; 24]);
         "a bad pointer in" => Err(Errno::EFAULT), |b| ioctl(b, b.ctrl, 0xc010_4705, NOWHERE);
         "a bad pointer out gives the bytes left" => Ok(4), |b| ioctl(b, b.ctrl, 0x8004_4701, NOWHERE);
         "ALLOC_AS: big pages" => Err(Errno::EINVAL), |b| alloc_as(b, |a| a.big_page_size = 0x1_0000);
@@ -248,7 +248,7 @@ fn ctrl_rows() -> &'static [Row] {
         "OPEN_TSG: all in use" => Err(Errno::ENOMEM), |b| { for _ in 0..512 { b.tsg(); } b.call(b.ctrl, ctrl::OPEN_TSG, &mut ctrl::OpenTsg::default()) };
         "OPEN_CHANNEL: no such runlist" => Err(Errno::EINVAL), |b| b.open_channel(99);
         "OPEN_CHANNEL: below -1" => Err(Errno::EINVAL), |b| b.open_channel(-2);
-        "OPEN_CHANNEL: 16 bytes" => Err(Errno::ENOTTY), |b| with(b, b.ctrl, 0xc010_470b, [0u8; 16]);
+        "OPEN_CHANNEL: 16 bytes" => Err(Errno::ENOTTY), |b| with(b, b.ctrl, 0xc010_470b, &[0u8; 16]);
         "OPEN_CHANNEL: all in use" => Err(Errno::ENOMEM), |b| { for _ in 0..512 { b.channel(); } b.open_channel(-1) };
         "OPEN_CHANNEL: table full" => Err(Errno::EMFILE), |b| { b.fds.limit(0); b.open_channel(-1) };
         "GET_CHARACTERISTICS: a bad buffer" => Ok(328), |b| b.call(b.ctrl, ctrl::GET_CHARACTERISTICS, &mut ctrl::GetCharacteristics { gpu_characteristics_buf_size: 328, gpu_characteristics_buf_addr: NOWHERE });
@@ -486,8 +486,8 @@ fn tsg_rows() -> &'static [Row] {
         "READ_SINGLE_SM_ERROR_STATE: no such SM" => Err(Errno::EINVAL), |b| sm_error(b, 8, NOWHERE, 24);
         "READ_SINGLE_SM_ERROR_STATE: a bad buffer" => Ok(24), |b| sm_error(b, 7, NOWHERE, 100);
         "READ_SINGLE_SM_ERROR_STATE: no buffer" => Ok(0), |b| sm_error(b, 7, NOWHERE, 0);
-        "SET_L2_MAX_WAYS_EVICT_LAST: 17" => Err(Errno::EINVAL), |b| with(b, b.file(b.tsg()), 0x4008_540d, 17u64);
-        "SET_L2_MAX_WAYS_EVICT_LAST: 16" => Ok(0), |b| with(b, b.file(b.tsg()), 0x4008_540d, 16u64);
+        "SET_L2_MAX_WAYS_EVICT_LAST: 17" => Err(Errno::EINVAL), |b| with(b, b.file(b.tsg()), 0x4008_540d, &17u64);
+        "SET_L2_MAX_WAYS_EVICT_LAST: 16" => Ok(0), |b| with(b, b.file(b.tsg()), 0x4008_540d, &16u64);
         "SET_L2_SECTOR_PROMOTION: 3" => Err(Errno::EINVAL), |b| b.raw(b.file(b.tsg()), "NVGPU_TSG_IOCTL_SET_L2_SECTOR_PROMOTION", &mut bytes::<8>(&[(0, 3, 4)]));
         "BIND_SCHEDULING_DOMAIN: reserved" => Err(Errno::EINVAL), |b| b.raw(b.file(b.tsg()), "NVGPU_TSG_IOCTL_BIND_SCHEDULING_DOMAIN", &mut bytes::<32>(&[(24, 1, 8)]));
         "BIND_SCHEDULING_DOMAIN: no domain" => Err(Errno::ENOENT), |b| b.raw(b.file(b.tsg()), "NVGPU_TSG_IOCTL_BIND_SCHEDULING_DOMAIN", &mut [0; 32]);
@@ -571,7 +571,7 @@ fn channel_rows() -> &'static [Row] {
         "SUBMIT_GPFIFO: unserviceable" => Err(Errno::ETIMEDOUT), |b| submit(b, b.channel(), 1, 0);
         "SUBMIT_GPFIFO: usermode channel" => Err(Errno::EINVAL), |b| submit(b, b.running().channel, 1, 0);
         "SUBMIT_GPFIFO: before SETUP_BIND" => Err(Errno::ENOMEM), |b| submit(b, b.ready().channel, 1, 0);
-        "SUBMIT_GPFIFO: wrong size" => Err(Errno::ENOTTY), |b| with(b, b.file(b.running().channel), 0xc020_486b, [0u8; 32]);
+        "SUBMIT_GPFIFO: wrong size" => Err(Errno::ENOTTY), |b| with(b, b.file(b.running().channel), 0xc020_486b, &[0u8; 32]);
         "SUBMIT_GPFIFO: more than the ring" => Err(Errno::ENOMEM), |b| submit(b, kernel_mode(b), 6, 0);
         "SUBMIT_GPFIFO: fences" => Err(Errno::EINVAL), |b| submit(b, kernel_mode(b), 1, 2);
         "SUBMIT_GPFIFO: bad entries" => Err(Errno::EFAULT), |b| submit(b, kernel_mode(b), 1, 0);

@@ -211,7 +211,9 @@ pub(super) fn ioctl(
                 if !l2 && (!fb || invalidate) {
                     return Err(&FLUSH);
                 }
-                device.gpu.flush_l2(invalidate);
+                if invalidate {
+                    device.gpu.invalidate_l2();
+                }
             }
             SET_MMUDEBUG_MODE | SET_SM_DEBUG_MODE | WAIT_FOR_PAUSE => return Err(&DEBUGGER),
             // No SM is ever paused, and none has an exception without a teardown.

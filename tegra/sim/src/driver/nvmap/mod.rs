@@ -255,7 +255,7 @@ impl Client {
             // The id is the argument itself. An id that is a dma-buf's fd would be closed; left out.
             FREE => self.remove(arg as u32),
             CREATE | CREATE_64 => self.create(request == CREATE_64, arg)?,
-            FROM_FD => self.from_fd(device, arg)?,
+            FROM_FD => self.handle_of_fd(device, arg)?,
             GET_FD => self.get_fd(device, arg)?,
             ALLOC => self.alloc(device, &read(arg, 20)?)?,
             FROM_VA => import::from_va(self, device, arg)?,
@@ -304,7 +304,7 @@ impl Client {
 
     /// A handle without pages, or a dma-buf of another exporter, gives one more fd instead of an
     /// id. Source: nvmap_ioctl.c:nvmap_ioctl_create.
-    fn from_fd(&self, device: &Device, arg: u64) -> Result<(), Refused> {
+    fn handle_of_fd(&self, device: &Device, arg: u64) -> Result<(), Refused> {
         let mut args = read(arg, 8)?;
         let found = device.dma_buf(args.i32(0));
         let buffer = found.map_err(|error| error.refused(&FROM_CLOSED, &FROM_OTHER))?;
