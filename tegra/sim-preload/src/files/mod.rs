@@ -1,0 +1,275 @@
+//! Which of the program's file descriptors are the simulator's.
+//!
+//! A file is known by its inode, not by its number: a raw system call may close a number or give
+//! it to another file unseen. The numbers are kept only to know when the last one is gone; one that
+//! turns out to mean another file counts as closed then.
+
+mod identity;
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tegra_sim::driver::{FdTable, FileId, NewFile, Node, OpenFile};
+use tegra_sim::memory::DmaBuf;
+
+use crate::placeholder::{self, Placeholder};
+use crate::real::system_call;
+use identity::Identity;
+
+/// What a file of the simulator is.
+#[derive(Clone, Debug)]
+pub(crate) enum Known {
+    /// An open device node.
+    Node(FileId, Node),
+    /// An address space, a TSG or a channel: a file that an ioctl gave.
+    Object(FileId),
+    /// A buffer.
+    DmaBuf(Arc<DmaBuf>),
+    /// An event: a real eventfd.
+    Event(FileId),
+}
+
+impl Known {
+    /// The driver's name of the description; buffers have none.
+    pub(crate) fn file(&self) -> Option<FileId> {
+        match self {
+            Self::Node(file, _) | Self::Object(file) | Self::Event(file) => Some(*file),
+            Self::DmaBuf(_) => None,
+        }
+    }
+}
+
+struct Entry {
+    known: Known,
+    numbers: BTreeSet<RawFd>,
+    /// CPU mappings, which hold the file open as fds do.
+    mappings: usize,
+    _keeper: Option<OwnedFd>,
+}
+
+#[derive(Default)]
+struct Table {
+    files: HashMap<Identity, Entry>,
+    numbers: HashMap<RawFd, Identity>,
+    /// Descriptions that nothing refers to any more and that the driver has not been told of.
+    gone: Vec<FileId>,
+}
+
+impl Table {
+    fn add(&mut self, fd: RawFd, known: Known, keeper: Option<OwnedFd>) -> io::Result<()> {
+        let identity = Identity::of(fd)?;
+        self.forget(fd);
+        self.files
+            .entry(identity)
+            .or_insert_with(|| Entry {
+                known,
+                numbers: BTreeSet::new(),
+                mappings: 0,
+                _keeper: keeper,
+            })
+            .numbers
+            .insert(fd);
+        self.numbers.insert(fd, identity);
+        marks::set(fd);
+        Ok(())
+    }
+
+    /// Sees to it that what is known of `fd` is true now.
+    fn refresh(&mut self, fd: RawFd) -> Option<Identity> {
+        let now = Identity::of(fd).ok();
+        if self.numbers.get(&fd).is_some_and(|known| Some(*known) != now) {
+            self.forget(fd);
+        }
+        let now = now?;
+        let entry = self.files.get_mut(&now)?;
+        if entry.numbers.insert(fd) {
+            self.numbers.insert(fd, now);
+            marks::set(fd);
+        }
+        Some(now)
+    }
+
+    fn forget(&mut self, fd: RawFd) {
+        if let Some(identity) = self.numbers.remove(&fd) {
+            marks::clear(fd);
+            if let Some(entry) = self.files.get_mut(&identity) {
+                entry.numbers.remove(&fd);
+            }
+            self.collect(identity);
+        }
+    }
+
+    fn collect(&mut self, identity: Identity) {
+        let unused = |entry: &Entry| entry.numbers.is_empty() && entry.mappings == 0;
+        if self.files.get(&identity).is_some_and(unused)
+            && let Some(entry) = self.files.remove(&identity)
+        {
+            self.gone.extend(entry.known.file());
+        }
+    }
+}
+
+/// The program's descriptors, as far as they are the simulator's.
+#[derive(Default)]
+pub(crate) struct Files {
+    table: Mutex<Table>,
+}
+
+impl Files {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the program an fd of an opened node.
+    pub(crate) fn install_node(&self, file: FileId, node: Node, flags: i32) -> io::Result<RawFd> {
+        self.install_placeholder(Known::Node(file, node), flags)
+    }
+
+    fn install_placeholder(&self, known: Known, flags: i32) -> io::Result<RawFd> {
+        let Placeholder { fd, keeper } = placeholder::make(flags)?;
+        self.table().add(fd, known, keeper)?;
+        Ok(fd)
+    }
+
+    /// What `fd` refers to, by its inode.
+    pub(crate) fn find(&self, fd: RawFd) -> Option<Known> {
+        let mut table = self.table();
+        if fd < 0 || table.files.is_empty() {
+            return None;
+        }
+        let identity = table.refresh(fd)?;
+        table.files.get(&identity).map(|entry| entry.known.clone())
+    }
+
+    /// The number `fd` is about to be closed, or already means something else.
+    pub(crate) fn forget(&self, fd: RawFd) {
+        self.table().forget(fd);
+    }
+
+    /// The known numbers from `first` to `last`.
+    pub(crate) fn between(&self, first: u32, last: u32) -> Vec<RawFd> {
+        let inside = |fd: &RawFd| u32::try_from(*fd).is_ok_and(|fd| (first..=last).contains(&fd));
+        self.table().numbers.keys().copied().filter(inside).collect()
+    }
+
+    /// A mapping of `fd` was made; it holds the file open. The answer is to be given to
+    /// [`Files::unmapped`].
+    pub(crate) fn mapped(&self, fd: RawFd) -> Option<Mapped> {
+        let mut table = self.table();
+        let identity = table.refresh(fd)?;
+        table.files.get_mut(&identity)?.mappings += 1;
+        Some(Mapped(identity))
+    }
+
+    /// The description that a mapping holds open.
+    pub(crate) fn file_of(&self, mapped: &Mapped) -> Option<FileId> {
+        self.table().files.get(&mapped.0)?.known.file()
+    }
+
+    /// A mapping is gone.
+    pub(crate) fn unmapped(&self, mapped: &Mapped) {
+        let mut table = self.table();
+        if let Some(entry) = table.files.get_mut(&mapped.0) {
+            entry.mappings -= 1;
+            table.collect(mapped.0);
+        }
+    }
+
+    /// Takes the descriptions whose last reference is gone.
+    pub(crate) fn take_gone(&self) -> Vec<FileId> {
+        std::mem::take(&mut self.table().gone)
+    }
+
+    /// Looks at every known number again, for those that were closed unseen.
+    pub(crate) fn refresh_all(&self) {
+        let mut table = self.table();
+        let numbers: Vec<RawFd> = table.numbers.keys().copied().collect();
+        for fd in numbers {
+            table.refresh(fd);
+        }
+    }
+
+    /// Numbers that the program holds now.
+    pub(crate) fn open_numbers(&self) -> Vec<RawFd> {
+        let mut numbers: Vec<RawFd> = self.table().numbers.keys().copied().collect();
+        numbers.sort_unstable();
+        numbers
+    }
+}
+
+/// A mapping that holds a file open.
+#[derive(Debug)]
+pub(crate) struct Mapped(Identity);
+
+impl FdTable for Files {
+    fn install(&self, file: NewFile) -> io::Result<RawFd> {
+        match file {
+            NewFile::Placeholder(id) => {
+                self.install_placeholder(Known::Object(id), libc::O_RDWR | libc::O_CLOEXEC)
+            }
+            NewFile::DmaBuf(buffer) => {
+                let from = buffer.fd().as_raw_fd() as usize;
+                let arguments = [from, libc::F_DUPFD_CLOEXEC as usize, 0, 0];
+                // SAFETY: the call takes words only.
+                let fd = unsafe { system_call(libc::SYS_fcntl, arguments) };
+                if fd < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                self.table().add(fd as RawFd, Known::DmaBuf(buffer), None)?;
+                Ok(fd as RawFd)
+            }
+            NewFile::Event(id, event) => {
+                let fd = event.into_raw_fd();
+                // What a poll reported is taken by a read, which must not wait.
+                let arguments = [fd as usize, libc::F_SETFL as usize, libc::O_NONBLOCK as usize, 0];
+                // SAFETY: the call takes words only.
+                unsafe { system_call(libc::SYS_fcntl, arguments) };
+                self.table().add(fd, Known::Event(id), None)?;
+                Ok(fd)
+            }
+        }
+    }
+
+    fn lookup(&self, fd: RawFd) -> Option<OpenFile> {
+        Some(match self.find(fd)? {
+            Known::DmaBuf(buffer) => OpenFile::DmaBuf(buffer),
+            Known::Node(file, _) | Known::Object(file) | Known::Event(file) => OpenFile::File(file),
+        })
+    }
+}
+
+/// Whether a number may be the simulator's, answered without a lock or a system call: almost all
+/// of a program's files are its own, and reading them must stay cheap.
+pub(crate) mod marks {
+    use super::{AtomicU64, Ordering, RawFd};
+
+    /// Numbers with a mark of their own. Larger ones count as marked.
+    const LIMIT: usize = 1 << 20;
+
+    static MARKS: [AtomicU64; LIMIT / 64] = [const { AtomicU64::new(0) }; LIMIT / 64];
+
+    fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
+        let fd = usize::try_from(fd).ok()?;
+        Some((MARKS.get(fd / 64)?, 1 << (fd % 64)))
+    }
+
+    pub(crate) fn set(fd: RawFd) {
+        if let Some((word, bit)) = place(fd) {
+            word.fetch_or(bit, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn clear(fd: RawFd) {
+        if let Some((word, bit)) = place(fd) {
+            word.fetch_and(!bit, Ordering::Release);
+        }
+    }
+
+    /// Whether `fd` has to be looked up.
+    pub(crate) fn is_set(fd: RawFd) -> bool {
+        fd >= 0 && place(fd).is_none_or(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
+    }
+}

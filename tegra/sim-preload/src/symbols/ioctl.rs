@@ -1,0 +1,32 @@
+//! `ioctl`: requests to the simulator's files go to the driver.
+
+use std::ffi::c_int;
+
+use crate::files::Known;
+use crate::real::{self, fail};
+use crate::world;
+
+/// Interposed. glibc declares the request as `unsigned long`, musl as `int`: only the low 32 bits
+/// matter. The third word is taken whether the caller gave one or not.
+///
+/// # Safety
+/// As of the C function.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+    let simulated = world::with(|world| {
+        let file = match world.files.find(fd)? {
+            Known::Node(file, _) | Known::Object(file) | Known::Event(file) => file,
+            // Requests to a dma-buf are the kernel's; a memory file knows none of them.
+            Known::DmaBuf(_) => return Some(fail(libc::ENOTTY)),
+        };
+        Some(match world.orin.ioctl(file, request as u32, argument as u64) {
+            Ok(answer) => answer.value,
+            Err(refusal) => fail(refusal.errno.code()),
+        })
+    });
+    match simulated.flatten() {
+        Some(result) => result,
+        // SAFETY: the arguments are the caller's.
+        None => unsafe { real::ioctl(fd, request, argument) },
+    }
+}

@@ -1,0 +1,161 @@
+//! `mmap` and `munmap`: doorbell pages, refusals, and the limits of a dma-buf's mapping.
+
+use std::ffi::{c_int, c_void};
+
+use libc::{MAP_FAILED, size_t};
+use tegra_sim::driver::{FileId, MapAnswer};
+
+use crate::doorbell::{self, MapError};
+use crate::files::Known;
+use crate::real::{self, set_errno};
+use crate::world::{self, World, say};
+
+struct Request {
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+}
+
+impl Request {
+    fn pass_on(&self) -> *mut c_void {
+        let Self { address, bytes, protection, flags, fd, offset } = *self;
+        // SAFETY: the arguments are the caller's.
+        unsafe { real::mmap(address, bytes, protection, flags, fd, offset) }
+    }
+
+    /// None: the mapping is not the simulator's business.
+    fn simulated(&self, world: &World) -> Option<*mut c_void> {
+        match world.files.find(self.fd)? {
+            Known::DmaBuf(buffer) => {
+                let (bytes, offset) = (self.bytes as u64, self.offset as u64);
+                let orin = &world.orin;
+                if let Err(refusal) =
+                    orin.check_dma_buf_mmap(&buffer, bytes, self.protection, offset)
+                {
+                    return Some(refuse(refusal.errno.code()));
+                }
+                let mapping = self.pass_on();
+                if mapping != MAP_FAILED {
+                    // SAFETY: the mapping was just made. nvmap's are not inherited either.
+                    unsafe { libc::madvise(mapping, self.bytes, libc::MADV_DONTFORK) };
+                }
+                Some(mapping)
+            }
+            Known::Node(file, _) | Known::Object(file) => Some(self.of_file(world, file)),
+            Known::Event(_) => Some(refuse(libc::ENODEV)),
+        }
+    }
+
+    fn of_file(&self, world: &World, file: FileId) -> *mut c_void {
+        let (bytes, offset) = (self.bytes as u64, self.offset as u64);
+        let answer = world.orin.mmap(file, bytes, offset);
+        let bytes = match answer {
+            Ok(MapAnswer::Doorbell { bytes }) => bytes as usize,
+            Err(refusal) => return refuse(refusal.errno.code()),
+        };
+        let Some(held) = world.files.mapped(self.fd) else { return refuse(libc::EBADF) };
+        match doorbell::map(self.address, bytes, self.flags, held) {
+            Ok(page) => page,
+            Err((why, held)) => {
+                world.orin.unmapped(file);
+                world.files.unmapped(&held);
+                refuse(match why {
+                    MapError::Errno(errno) => errno,
+                    MapError::Full => {
+                        say("too many doorbell pages are mapped at a time");
+                        libc::ENOMEM
+                    }
+                })
+            }
+        }
+    }
+}
+
+fn refuse(errno: c_int) -> *mut c_void {
+    set_errno(errno);
+    MAP_FAILED
+}
+
+fn map(request: &Request) -> *mut c_void {
+    if request.fd < 0 || request.flags & libc::MAP_ANONYMOUS != 0 {
+        let mapping = request.pass_on();
+        replaced(request, mapping);
+        return mapping;
+    }
+    match world::with(|world| request.simulated(world)).flatten() {
+        Some(mapping) => mapping,
+        None => {
+            let mapping = request.pass_on();
+            replaced(request, mapping);
+            mapping
+        }
+    }
+}
+
+/// A fixed mapping may have taken the place of a doorbell page.
+fn replaced(request: &Request, mapping: *mut c_void) {
+    if request.flags & libc::MAP_FIXED != 0 && mapping != MAP_FAILED {
+        unmapped(mapping as usize, request.bytes);
+    }
+}
+
+fn unmapped(address: usize, bytes: usize) {
+    let Some(gone) = doorbell::unmap(address, bytes) else { return };
+    world::with(|world| {
+        for mapped in gone.released {
+            if let Some(file) = world.files.file_of(&mapped) {
+                world.orin.unmapped(file);
+            }
+            world.files.unmapped(&mapped);
+        }
+    });
+}
+
+/// Interposed.
+///
+/// # Safety
+/// As of the C function.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    map(&Request { address, bytes, protection, flags, fd, offset })
+}
+
+/// Interposed.
+///
+/// # Safety
+/// As of the C function.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    map(&Request { address, bytes, protection, flags, fd, offset })
+}
+
+/// Interposed.
+///
+/// # Safety
+/// As of the C function.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
+    // SAFETY: the arguments are the caller's.
+    let result = unsafe { real::munmap(address, bytes) };
+    if result == 0 {
+        unmapped(address as usize, bytes);
+    }
+    result
+}
