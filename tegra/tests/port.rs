@@ -88,6 +88,7 @@ fn a_submission_in_memory() {
 #[test]
 fn a_submit_makes_no_system_call() {
     const STEPS: u64 = 1000;
+    const NOT_STRICT: i32 = 77;
     let (memory, mut queue) = queue();
     let body = [Entry::new(at(0x30_0000), 4).expect("valid")];
     // SAFETY: the child allocates nothing, takes no lock and ends by `exit`.
@@ -107,13 +108,17 @@ fn a_submit_makes_no_system_call() {
             }
             done += 1;
         }
+        let code = if strict != 0 { NOT_STRICT } else { i32::from(done != STEPS) };
         // SAFETY: ends the child; `exit_group` is not allowed any more.
-        unsafe { libc::syscall(libc::SYS_exit, i32::from(done != STEPS)) };
+        unsafe { libc::syscall(libc::SYS_exit, code) };
     }
     let mut status = 0;
     // SAFETY: `status` is a place to write.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status), "killed by signal {}", libc::WTERMSIG(status));
-    assert_eq!(libc::WEXITSTATUS(status), 0);
     forget(memory, queue);
+    match libc::WEXITSTATUS(status) {
+        NOT_STRICT => println!("skipped: no strict mode here, as under user-mode emulation"),
+        code => assert_eq!(code, 0),
+    }
 }
