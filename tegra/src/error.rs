@@ -253,3 +253,59 @@ fn request_hint(node: Node, errno: Errno) -> &'static str {
         _ => "",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::Context;
+
+    fn request(node: Node, errno: Errno) -> Error {
+        Error::Request { node, request: "NVGPU_GPU_IOCTL_OPEN_CHANNEL", errno }
+    }
+
+    #[test]
+    fn messages_say_who_refused_what_and_what_to_do() {
+        let cases = [
+            (
+                Error::Open { node: Node::Ctrl, errno: Errno::EACCES },
+                "/dev/nvgpu/igpu0/ctrl",
+                "video",
+            ),
+            (
+                Error::Open { node: Node::Nvmap, errno: Errno::ENOENT },
+                "/dev/nvmap",
+                "no Jetson Orin",
+            ),
+            (request(Node::Ctrl, Errno::ENOTTY), "OPEN_CHANNEL", "r36.2 to r36.4"),
+            (request(Node::Ctrl, Errno::ENOMEM), "OPEN_CHANNEL", "in use"),
+            (request(Node::Channel, Errno::ETIMEDOUT), "channel: ", "rebuild"),
+            (request(Node::Tsg, Errno::EPERM), "TSG: ", "scheduler"),
+            (request(Node::Nvmap, Errno::EMFILE), "/dev/nvmap: ", "raise the limit"),
+        ];
+        for (error, who, what) in cases {
+            let message = error.to_string();
+            assert!(message.contains(who) && message.contains(what), "{message}");
+            assert_eq!(message.lines().count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_rebuild_helps_dead_channels_only() {
+        assert!(request(Node::Channel, Errno::ETIMEDOUT).can_rebuild());
+        assert!(!request(Node::Ctrl, Errno::ETIMEDOUT).can_rebuild());
+        assert!(!request(Node::Channel, Errno::EINVAL).can_rebuild());
+        assert!(!Error::OutOfMemory { need: 1, have: 0 }.can_rebuild());
+        let timeline = QueueError::Timeline { found: 3, completed: 1, submitted: 2 };
+        assert!(Error::from(timeline).can_rebuild());
+        assert!(Error::from(SubmitError::from(timeline)).can_rebuild());
+        assert!(!Error::from(SubmitError::Full { needed: 1, room: 0 }).can_rebuild());
+    }
+
+    /// An engine's thread may own a context, and its errors may cross threads.
+    #[test]
+    fn contexts_and_errors_move_between_threads() {
+        fn moves<T: Send + 'static>() {}
+        moves::<Context>();
+        moves::<Error>();
+    }
+}

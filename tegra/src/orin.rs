@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::libc;
 
-use crate::abi::ctrl::{self, Characteristics};
+use crate::abi::ctrl::{self, Characteristics, EngineInfo, TimeSample};
 use crate::abi::nvmap;
 use crate::class::ClassId;
 use crate::doorbell::Doorbell;
@@ -26,12 +26,6 @@ struct Inner {
     sms: u32,
     doorbell: Mutex<Option<Arc<Doorbell>>>,
 }
-
-/// One engine of the GPU.
-pub use crate::abi::ctrl::EngineInfo;
-
-/// A nanosecond of the GPU beside a moment of the CPU.
-pub use crate::abi::ctrl::TimeSample;
 
 /// The range and the present frequency of a clock, Hz.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,98 @@
+//! What every test needs: the device to itself, a context, and nothing left behind.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tegra::buffer::Mailbox;
+use tegra::context::{Context, Options, QueueId};
+use tegra::copy::Copier;
+use tegra::orin::Orin;
+use tegra::pushbuffer::Engine;
+use tegra::space::{AddressSpace, L2};
+
+/// Far longer than anything takes: a wait that ends so has failed.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Runs a test alone in this process, then checks that no handle, mapping, channel or fd is left.
+pub(crate) fn alone(test: impl FnOnce()) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    test();
+    let device = tegra_sim_preload::orin().expect("a simulated Orin");
+    assert_eq!(device.live(), Default::default(), "left behind");
+    let files = tegra_sim_preload::open_files();
+    assert!(files.is_empty(), "fds left open: {files:?}");
+}
+
+/// An open device with an address space.
+pub(crate) fn space() -> AddressSpace {
+    AddressSpace::new(&Orin::open().unwrap(), L2::Volatile).unwrap()
+}
+
+/// A context with a queue of the copy engine, and a copier for it.
+pub(crate) struct Copies {
+    pub(crate) context: Context,
+    pub(crate) queue: QueueId,
+    pub(crate) copier: Copier,
+    pub(crate) space: AddressSpace,
+}
+
+impl Copies {
+    pub(crate) fn new() -> Self {
+        Self::with(Options::default())
+    }
+
+    pub(crate) fn with(options: Options) -> Self {
+        let space = space();
+        let mut context = Context::new(&space, options).unwrap();
+        let queue = context.add_queue(Engine::Copy, 256).unwrap();
+        let copier = Copier::new(&space, queue).unwrap();
+        Self { context, queue, copier, space }
+    }
+
+    pub(crate) fn mailbox(&self, bytes: u64) -> Mailbox {
+        Mailbox::new(&self.space, bytes).unwrap()
+    }
+
+    /// Copies between buffers and waits.
+    pub(crate) fn copy(
+        &mut self,
+        from: tegra::address::GpuAddress,
+        to: tegra::address::GpuAddress,
+        bytes: u64,
+    ) {
+        let ticket = self.copier.copy(&mut self.context, from, to, bytes).unwrap();
+        self.context.wait(ticket, LONG).unwrap();
+    }
+}
+
+/// A small generator; the same seed gives the same numbers.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        println!("seed {seed:#x}");
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// A count that an environment variable may raise from what suits every day to what was asked.
+pub(crate) fn count(usual: u64, full: u64) -> u64 {
+    if std::env::var_os("TEGRA_TEST_FULL").is_some() { full } else { usual }
+}
