@@ -152,3 +152,24 @@ fn a_missing_library_is_named_with_how_to_build_it() {
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(message.contains("cargo build -p tegra-sim-preload"), "{message}");
 }
+
+#[test]
+fn a_trace_tells_what_happened() {
+    let Some((keep, program)) = compile("release.c", &[]) else { return };
+    let trace = keep.path().join("trace.jsonl");
+    let under = |arguments: &[&OsStr]| {
+        let library = built().join("libtegra_sim_preload.so");
+        let mut command = Command::new(tegra_sim());
+        stdout(&command.args(arguments).env("TEGRA_SIM_PRELOAD", library).output().unwrap())
+    };
+    let word = OsStr::new;
+    under(&[word("run"), word("--trace"), trace.as_os_str(), word("--"), program.as_os_str()]);
+    let stats = under(&[word("stats"), word("--json"), trace.as_os_str()]);
+    for count in ["\"doorbells\": 3", "\"releases\": 3", "\"interrupts\": 3", "\"refused\": 0"] {
+        assert!(stats.contains(count), "{count} in {stats}");
+    }
+    let listing = under(&[word("decode"), trace.as_os_str()]);
+    assert!(listing.contains("SEM_PAYLOAD_LO = 0x3"), "{listing}");
+    let errnos = under(&[word("errnos"), word("--node"), word("nvmap"), word("--json")]);
+    assert!(errnos.contains("\"errno\": \"EEXIST\""), "{errnos}");
+}
