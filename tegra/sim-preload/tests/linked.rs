@@ -44,6 +44,18 @@ fn work_is_done_when_its_doorbell_rings_and_not_before() {
 }
 
 #[test]
+fn the_copy_class_needs_no_object_context() {
+    let _alone = alone();
+    // A stream seen on a device: both classes bound, ALLOC_OBJ_CTX called for compute alone.
+    let mut channel = Channel::new();
+    let number = channel.submit_behind(&[0x2001_2000, 0xc7c0, 0x2001_8000, 0xc7b5]);
+    channel.ring();
+    channel.wait(number);
+    drop(channel);
+    nothing_is_left();
+}
+
+#[test]
 fn every_kind_of_store_rings() {
     let _alone = alone();
     let mut channel = Channel::new();

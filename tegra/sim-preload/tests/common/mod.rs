@@ -165,17 +165,23 @@ impl Channel {
     /// Puts a release of the next number and an interrupt into the ring; the doorbell is the
     /// caller's.
     pub(crate) fn submit(&mut self) -> u32 {
+        self.submit_behind(&[])
+    }
+
+    /// As [`Channel::submit`], behind other words.
+    pub(crate) fn submit_behind(&mut self, words: &[u32]) -> u32 {
         self.submitted += 1;
         let number = self.submitted;
         let (ring, userd) = (self.ring.as_ref().unwrap(), self.userd.as_ref().unwrap());
         let work = self.work.as_ref().unwrap();
         let (semaphore, body) = (self.va + 0x8000, self.va + 0x100 * u64::from(number));
         let (low, high) = (semaphore as u32, (semaphore >> 32) as u32);
-        let words = [0x2005_0017, low, high, number, 0, 0x0310_0001, 0x2001_0008, 0];
-        for (at, word) in (0x40 * number as usize..).zip(words) {
-            work.store(at, word);
+        let release = [0x2005_0017, low, high, number, 0, 0x0310_0001, 0x2001_0008, 0];
+        let words = [words, &release].concat();
+        for (at, word) in (0x40 * number as usize..).zip(&words) {
+            work.store(at, *word);
         }
-        let entry = body | 8 << 42 | 1 << 41;
+        let entry = body | (words.len() as u64) << 42 | 1 << 41;
         let slot = 2 * (number as usize - 1);
         ring.store(slot, entry as u32);
         ring.store(slot + 1, (entry >> 32) as u32);

@@ -178,7 +178,9 @@ impl Channel {
             let what = format!("SET_OBJECT {data:#x} on subchannel {subchannel}");
             return Err(illegal_class(subchannel, &what).into());
         }
-        if !self.classes.contains(&class) {
+        // For the copy class ALLOC_OBJ_CTX does nothing but check, so hardware cannot miss it.
+        // Source: nvgpu common/gr/gr_setup.c:nvgpu_gr_setup_alloc_obj_ctx.
+        if class != class::COPY && !self.classes.contains(&class) {
             let what = format!("class {class:#x} has no object context (ALLOC_OBJ_CTX)");
             return Err(illegal_class(subchannel, &what).into());
         }
