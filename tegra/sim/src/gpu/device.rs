@@ -1,7 +1,7 @@
 //! The GPU as the driver holds it: control calls, the doorbell, and the thread that works.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ const POLL: (Duration, Duration) = (Duration::from_micros(20), Duration::from_mi
 
 struct Shared {
     machine: Mutex<Machine>,
+    /// Threads other than the GPU's that want the machine: they go first.
+    callers: AtomicU32,
     clock: Arc<Clock>,
     doorbell: Arc<Doorbell>,
     /// Releases so far.
@@ -34,12 +36,25 @@ struct Shared {
 }
 
 impl Shared {
+    /// The machine, for callers.
     fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.callers.fetch_add(1, Ordering::SeqCst);
+        let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        self.callers.fetch_sub(1, Ordering::SeqCst);
+        machine
+    }
+
+    /// The machine, for the GPU's thread, once no caller wants it.
+    fn machine_for_work(&self) -> MutexGuard<'_, Machine> {
+        while self.callers.load(Ordering::SeqCst) > 0 {
+            thread::yield_now();
+        }
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The simulated GPU. Dropping it ends its thread.
+/// The simulated GPU. Dropping it ends its thread. Control calls wait for a kernel that is running
+/// to end.
 pub struct Gpu {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -68,6 +83,7 @@ impl Gpu {
             hold,
             patience,
             machine: Mutex::new(machine),
+            callers: AtomicU32::new(0),
         });
         let worker = Worker { shared: Arc::clone(&shared), events };
         let thread = thread::Builder::new().name("tegra-sim-gpu".into()).spawn(|| worker.run())?;
@@ -154,7 +170,8 @@ impl Gpu {
     }
 
     /// Waits until nothing can run any more, and gives the channels that wait for semaphores.
-    /// Does not wait when called from [`Events`].
+    /// Does not wait when called from [`Events`]. The caller must not hold a lock that its
+    /// [`Events`] take: they are told of everything first.
     pub fn drain(&self) -> Vec<Blocked> {
         if thread::current().id() != self.thread_id {
             let ticket = self.shared.drains.fetch_add(1, Ordering::SeqCst) + 1;
@@ -219,7 +236,7 @@ impl Worker {
             let drains = shared.drains.load(Ordering::SeqCst);
             let pending = *shared.drained.lock().unwrap_or_else(PoisonError::into_inner) < drains;
             let (run, notices) = {
-                let mut machine = shared.machine();
+                let mut machine = shared.machine_for_work();
                 let run = machine.run(STEPS, pending || hold_over);
                 (run, machine.take_notices())
             };
@@ -240,7 +257,7 @@ impl Worker {
                     if waiting && !told && since.elapsed() >= shared.patience {
                         told = true;
                         let notices = {
-                            let mut machine = shared.machine();
+                            let mut machine = shared.machine_for_work();
                             machine.report_deadlock();
                             machine.take_notices()
                         };
@@ -252,7 +269,7 @@ impl Worker {
                 }
             }
         }
-        let mut machine = shared.machine();
+        let mut machine = shared.machine_for_work();
         machine.write_back();
         let notices = machine.take_notices();
         drop(machine);

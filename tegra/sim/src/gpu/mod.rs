@@ -19,6 +19,7 @@ mod device;
 mod doorbell;
 mod gpfifo;
 mod host;
+mod launch;
 mod mmu;
 mod order;
 mod pbdma;
