@@ -133,6 +133,8 @@ pub(crate) struct Channel {
     pub(crate) work: VecDeque<Work>,
     /// Work was given to an engine that nothing has waited for.
     pub(crate) unwaited: bool,
+    /// It waits for launches that nothing counts down, which has been said.
+    pub(crate) told: bool,
     /// Launches that others started since the last method.
     pub(crate) chained: u32,
     pub(crate) scout: Scout,
@@ -187,6 +189,7 @@ impl Channel {
             engine: None,
             work: VecDeque::new(),
             unwaited: false,
+            told: false,
             chained: 0,
             scout: Scout::default(),
             issued: 0,
@@ -209,6 +212,11 @@ impl Channel {
     /// Whether the engines have nothing to do for this channel.
     pub(crate) fn is_idle(&self) -> bool {
         self.work.is_empty() && !self.compute.has_dependent()
+    }
+
+    /// Whether it waits for launches that nothing can count down any more.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.alive && self.enabled && self.wait == Some(Wait::Idle) && self.work.is_empty()
     }
 
     /// Whether nothing of this channel is under way.

@@ -26,6 +26,8 @@ struct Shared {
     releases: Arc<AtomicU64>,
     waker: Waker,
     closing: AtomicBool,
+    /// The program blocks.
+    hurry: AtomicBool,
     /// Calls of [`Gpu::drain`] so far.
     drains: AtomicU64,
     /// The last of them for which nothing was left to do.
@@ -77,6 +79,7 @@ impl Gpu {
             releases: machine.releases(),
             waker: Waker::default(),
             closing: AtomicBool::new(false),
+            hurry: AtomicBool::new(false),
             drains: AtomicU64::new(0),
             drained: Mutex::new(0),
             drained_changed: Condvar::new(),
@@ -129,7 +132,7 @@ impl Gpu {
         self.control(|machine| machine.set_enabled(id, false));
     }
 
-    /// Switches a TSG out: USERD is written back, prefetched entries are fetched again.
+    /// Switches a TSG out and in again: USERD is written back.
     pub fn preempt(&self, tsg: TsgId) {
         self.control(|machine| machine.preempt(tsg));
     }
@@ -143,6 +146,13 @@ impl Gpu {
     /// may be called from a signal handler.
     pub fn doorbell(&self, token: u32) {
         self.shared.doorbell.ring(token, self.shared.releases.load(Ordering::Acquire));
+        self.shared.waker.wake();
+    }
+
+    /// The program is about to block until the GPU has done something: no doorbell is held back for
+    /// later ones any longer. For waits, polls and closes.
+    pub fn hurry(&self) {
+        self.shared.hurry.store(true, Ordering::SeqCst);
         self.shared.waker.wake();
     }
 
@@ -235,9 +245,10 @@ impl Worker {
             let count = shared.waker.count();
             let drains = shared.drains.load(Ordering::SeqCst);
             let pending = *shared.drained.lock().unwrap_or_else(PoisonError::into_inner) < drains;
+            let over = pending || hold_over || shared.hurry.load(Ordering::SeqCst);
             let (run, notices) = {
                 let mut machine = shared.machine_for_work();
-                let run = machine.run(STEPS, pending || hold_over);
+                let run = machine.run(STEPS, over);
                 (run, machine.take_notices())
             };
             hold_over = false;
@@ -253,6 +264,9 @@ impl Worker {
                     hold_over = shared.waker.count() == count;
                 }
                 Run::Quiet { waiting } => {
+                    if shared.doorbell.is_empty() {
+                        shared.hurry.store(false, Ordering::SeqCst);
+                    }
                     let since = *quiet_since.get_or_insert_with(Instant::now);
                     if waiting && !told && since.elapsed() >= shared.patience {
                         told = true;
