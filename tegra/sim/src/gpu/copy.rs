@@ -344,17 +344,14 @@ impl Channel {
         agent: &Agent,
         job: &CopyJob,
     ) -> Result<(), Failure> {
+        let client = |fault: MmuFault| Failure::mmu(fault, "CE");
         if let Some(transfer) = &job.transfer {
             if core.injection.fires(&Occasion::MmuFault) {
                 return Err(injected(transfer.destination, "CE"));
             }
             if self.may_transfer(core, transfer) {
                 let site = self.site(agent, "copy engine");
-                match transfer_lines(core, site, transfer) {
-                    // The driver makes such an entry valid and lets the engine go on.
-                    Err(fault) if self.mmu.has_unmapped_pte(fault.va) => {}
-                    result => result.map_err(|fault| Failure::mmu(fault, "CE"))?,
-                }
+                transfer_lines(core, site, transfer).map_err(client)?;
             }
             self.copy.unflushed = true;
             let (channel, bytes) =

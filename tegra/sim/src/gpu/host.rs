@@ -93,10 +93,7 @@ impl Channel {
             });
         }
         match self.execute(core, method) {
-            Ok(()) => {
-                self.chained = 0;
-                Ok(())
-            }
+            Ok(()) => Ok(()),
             Err(Stop::Fail(failure)) => Err(*failure),
             Err(Stop::Wait(wait)) => {
                 self.method = Some(method);

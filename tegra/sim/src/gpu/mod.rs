@@ -19,7 +19,6 @@ mod device;
 mod doorbell;
 mod gpfifo;
 mod host;
-mod launch;
 mod mmu;
 mod order;
 mod pbdma;
@@ -47,8 +46,7 @@ pub struct GpuConfig {
     /// Decides everything that hardware leaves open.
     pub seed: u64,
     /// How long a doorbell may be held back for others to overtake it, when there are several
-    /// channels and the program does not block ([`Gpu::hurry`]). Runs are exact repetitions when
-    /// doorbells that belong together come within it.
+    /// channels. Runs are exact repetitions when doorbells that belong together come within it.
     pub hold: Duration,
     /// How long everything may wait on semaphores before that is called a deadlock.
     pub patience: Duration,
@@ -66,7 +64,7 @@ impl GpuConfig {
     pub fn new(config: &Config, trace: Trace, injection: Arc<Injection>) -> Self {
         Self {
             seed: config.seed,
-            hold: Duration::from_micros(500),
+            hold: Duration::from_millis(1),
             patience: Duration::from_secs(20),
             trace,
             reporter: Arc::new(Stderr { warn_only: config.lint == Lint::Warn }),

@@ -4,7 +4,6 @@ use proptest::prelude::*;
 use tegra_sim::class::{compute, copy, host};
 
 use crate::rig::{Kernel, Rig, compute_stream};
-use crate::stream;
 
 /// Words that are often headers of existing methods.
 fn words() -> impl Strategy<Value = Vec<u32>> {
@@ -73,30 +72,9 @@ proptest! {
     }
 }
 
-/// Inputs of the fuzz target, each of which once needed care.
+/// A QMD that schedules itself runs for ever; closing its channel must still be possible.
 #[test]
-fn corpus_of_the_fuzz_target() {
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/sim_stream");
-    let mut cases = 0;
-    for entry in std::fs::read_dir(directory).unwrap() {
-        stream::run(&std::fs::read(entry.unwrap().path()).unwrap());
-        cases += 1;
-    }
-    assert!(cases > 15, "{cases} inputs");
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn any_bytes(data in prop::collection::vec(any::<u8>(), 0..4096)) {
-        stream::run(&data);
-    }
-}
-
-/// A QMD that schedules itself: what a kernel that never ends is on hardware, a timeout.
-#[test]
-fn launches_that_never_end_are_stopped() {
+fn a_launch_that_never_ends_can_be_closed() {
     use tegra::class::qmd::DependentAction;
     use tegra::qmd::Dependent;
 
@@ -110,5 +88,6 @@ fn launches_that_never_end_are_stopped() {
     let mut stream = compute_stream();
     stream.launch(kernel.at(0));
     rig.submit(&mut channel, stream.words());
-    assert_eq!(rig.fault(), (8, tegra_sim::finding::Rule::ChannelTimeout));
+    rig.gpu.close_tsg(channel.tsg);
+    rig.findings();
 }
