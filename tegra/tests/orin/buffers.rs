@@ -3,10 +3,11 @@
 use nix::errno::Errno;
 use tegra::Error;
 use tegra::buffer::{Filling, Loading, Mailbox, Scratch};
+use tegra::context::Options;
 use tegra::orin::Orin;
 use tegra::space::{AddressSpace, L2};
 
-use crate::support::{Copies, Random, alone, count, space};
+use crate::support::{Copies, Random, alone, count, space, space_with};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -54,28 +55,32 @@ fn sizes_round_up_to_pages_and_none_is_refused() {
 
 #[test]
 fn weights_are_read_by_both_once_sealed() {
-    alone(|| {
-        let mut copies = Copies::new();
-        let content = Random::new(0x3e16).bytes(10_000);
-        let mut filling = Filling::new(&copies.space, content.len() as u64).unwrap();
-        let before = copies.space.usage();
-        filling.as_mut_slice()[..content.len()].copy_from_slice(&content);
-        let weights = filling.seal().unwrap();
-        assert_eq!(copies.space.usage().buffers, before.buffers + 1, "an address once sealed");
-        let target = copies.mailbox(weights.bytes());
-        copies.copy(weights.address(), target.address(), content.len() as u64);
-        let mut seen = vec![0; content.len()];
-        target.read(0, &mut seen).unwrap();
-        assert!(seen == content && weights.as_slice()[..content.len()] == content);
-        // Taken back, written again and sealed again.
-        let mut filling = weights.reopen();
-        assert_eq!(copies.space.usage().buffers, before.buffers + 1, "only the target");
-        filling.as_mut_slice()[0] ^= 0xff;
-        let weights = filling.seal().unwrap();
-        copies.copy(weights.address(), target.address(), 1);
-        target.read(0, &mut seen[..1]).unwrap();
-        assert_eq!(seen[0], content[0] ^ 0xff);
-    });
+    for l2 in [L2::Volatile, L2::Cached] {
+        alone(|| weights_in(l2));
+    }
+}
+
+fn weights_in(l2: L2) {
+    let mut copies = Copies::within(space_with(l2), Options::default());
+    let content = Random::new(0x3e16).bytes(10_000);
+    let mut filling = Filling::new(&copies.space, content.len() as u64).unwrap();
+    let before = copies.space.usage();
+    filling.as_mut_slice()[..content.len()].copy_from_slice(&content);
+    let weights = filling.seal().unwrap();
+    assert_eq!(copies.space.usage().buffers, before.buffers + 1, "an address once sealed");
+    let target = copies.mailbox(weights.bytes());
+    copies.copy(weights.address(), target.address(), content.len() as u64);
+    let mut seen = vec![0; content.len()];
+    target.read(0, &mut seen).unwrap();
+    assert!(seen == content && weights.as_slice()[..content.len()] == content);
+    // Taken back, written again and sealed again.
+    let mut filling = weights.reopen();
+    assert_eq!(copies.space.usage().buffers, before.buffers + 1, "only the target");
+    filling.as_mut_slice()[0] ^= 0xff;
+    let weights = filling.seal().unwrap();
+    copies.copy(weights.address(), target.address(), 1);
+    target.read(0, &mut seen[..1]).unwrap();
+    assert_eq!(seen[0], content[0] ^ 0xff);
 }
 
 #[test]
@@ -146,25 +151,29 @@ fn mailboxes_check_every_access() {
 
 #[test]
 fn coherence_by_class() {
-    alone(|| {
-        let mut copies = Copies::new();
-        let (from, to) = (copies.mailbox(MIB), copies.mailbox(MIB));
-        let scratch = Scratch::new(&copies.space, MIB).unwrap();
-        for round in 0..20u64 {
-            let value = 0x0101_0101_0101_0101 * (round + 1);
-            for offset in (0..MIB).step_by(4096) {
-                from.store_u64(offset, value + offset).unwrap();
-            }
-            copies.copy(from.address(), scratch.address(), MIB);
-            copies.copy(scratch.address(), to.address(), MIB);
-            for offset in (0..MIB).step_by(4096) {
-                assert_eq!(to.load_u64(offset).unwrap(), value + offset, "round {round}");
-            }
+    for l2 in [L2::Volatile, L2::Cached] {
+        alone(|| coherence_in(l2));
+    }
+}
+
+fn coherence_in(l2: L2) {
+    let mut copies = Copies::within(space_with(l2), Options::default());
+    let (from, to) = (copies.mailbox(MIB), copies.mailbox(MIB));
+    let scratch = Scratch::new(&copies.space, MIB).unwrap();
+    for round in 0..20u64 {
+        let value = 0x0101_0101_0101_0101 * (round + 1);
+        for offset in (0..MIB).step_by(4096) {
+            from.store_u64(offset, value + offset).unwrap();
         }
-        let seen = scratch.snapshot().unwrap();
-        assert_eq!(seen.len() as u64, MIB);
-        assert_eq!(seen[4096..4104], (0x1414_1414_1414_1414u64 + 4096).to_ne_bytes());
-    });
+        copies.copy(from.address(), scratch.address(), MIB);
+        copies.copy(scratch.address(), to.address(), MIB);
+        for offset in (0..MIB).step_by(4096) {
+            assert_eq!(to.load_u64(offset).unwrap(), value + offset, "round {round}");
+        }
+    }
+    let seen = scratch.snapshot().unwrap();
+    assert_eq!(seen.len() as u64, MIB);
+    assert_eq!(seen[4096..4104], (0x1414_1414_1414_1414u64 + 4096).to_ne_bytes());
 }
 
 /// Addresses are given back: far more buffers come and go than there are addresses for.

@@ -27,7 +27,11 @@ pub(crate) fn alone(test: impl FnOnce()) {
 
 /// An open device with an address space.
 pub(crate) fn space() -> AddressSpace {
-    AddressSpace::new(&Orin::open().unwrap(), L2::Volatile).unwrap()
+    space_with(L2::Volatile)
+}
+
+pub(crate) fn space_with(l2: L2) -> AddressSpace {
+    AddressSpace::new(&Orin::open().unwrap(), l2).unwrap()
 }
 
 /// A context with a queue of the copy engine, and a copier for it.
@@ -44,7 +48,10 @@ impl Copies {
     }
 
     pub(crate) fn with(options: Options) -> Self {
-        let space = space();
+        Self::within(space(), options)
+    }
+
+    pub(crate) fn within(space: AddressSpace, options: Options) -> Self {
         let mut context = Context::new(&space, options).unwrap();
         let queue = context.add_queue(Engine::Copy, 256).unwrap();
         let copier = Copier::new(&space, queue).unwrap();
