@@ -95,7 +95,8 @@ pub struct Kernel<'a> {
     pub align: u64,
     /// Registers of a thread.
     pub registers: u32,
-    /// Static shared memory of a block, in bytes, without what the hardware keeps.
+    /// Static shared memory of a block, in bytes: on sm_87 without what the hardware keeps (1 KiB), on
+    /// sm_90 with it.
     pub shared_bytes: u64,
     /// Stack of a thread, in bytes; 0 when nothing is kept in local memory.
     pub stack_bytes: u32,

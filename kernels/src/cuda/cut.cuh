@@ -100,11 +100,12 @@ struct Cut {
             last_bin = b;
         }
         __syncthreads();
-        // All weights below this together hold less than what top-p leaves away.
-        u64 negligible = k > 0 ? 0 : (total - part_of(total, p)) / vocabulary;
+        // Weights of which a whole vocabulary holds less than what top-p leaves away are not needed.
+        u64 outside = k > 0 ? 0 : total - part_of(total, p);
         for (u32 i = threadIdx.x; i < vocabulary; i += THREADS) {
             float v = logits[i];
-            if (v == v && bin(v) <= last_bin && weight(v) >= negligible) list[atomicAdd(&entries, 1u)] = key_of(v, i);
+            bool needed = v == v && bin(v) <= last_bin && static_cast<u64>(weight(v)) * vocabulary >= outside;
+            if (needed) list[atomicAdd(&entries, 1u)] = key_of(v, i);
         }
         __threadfence_block();
         __syncthreads();

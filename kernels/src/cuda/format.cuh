@@ -136,20 +136,29 @@ struct Q6_K {
     }
 };
 
-// The 6-bit scale and minimum of sub-block `index` out of a K block's 12 bytes (words y, z, w of its
-// head): ggml's packing, see `scale_and_min` in the engine's `quant`.
-DEVICE void scale_and_minimum(const uint4& head, u32 index, float& scale, float& minimum) {
-    u32 shift = 8 * (index & 3);
-    u32 low = head.y >> shift, mid = head.z >> shift, high = head.w >> shift;
-    bool first = index < 4;
-    u32 s = first ? low & 63 : (high & 15) | ((low >> 2) & 48);
-    u32 m = first ? mid & 63 : ((high >> 4) & 15) | ((mid >> 2) & 48);
-    scale = __fmul_rn(half_to_float(head.x & 0xffff), static_cast<float>(s));
-    minimum = __fmul_rn(half_to_float(head.x >> 16), static_cast<float>(m));
-}
+// The 6-bit scales and minima of two neighbouring sub-blocks, a byte each, out of a K block's 12 bytes
+// (words y, z, w of its head): ggml's packing, see `scale_and_min` in the engine's `quant`.
+struct ScalePair {
+    u32 scales, minima;
+    DEVICE ScalePair make(const uint4& head, u32 pair) {
+        u32 shift = 16 * (pair & 1);
+        u32 low = head.y >> shift, mid = head.z >> shift, high = head.w >> shift;
+        if (pair < 2) return {low & 0x3f3f, mid & 0x3f3f};
+        return {(high & 0x0f0f) | ((low >> 2) & 0x3030), ((high >> 4) & 0x0f0f) | ((mid >> 2) & 0x3030)};
+    }
+};
 
 // What Q4_K and Q5_K share: bytes are unsigned, a block has a scale and a minimum.
 struct WithMinimum {
+    DEVICE void scales(const uint4& head, u32 chunk, int block, Weights& out) {
+        ScalePair pair = ScalePair::make(head, chunk & 3);
+        out.scale = __fmul_rn(half_to_float(head.x & 0xffff), byte_to_float(pair.scales, block));
+        out.minimum = __fmul_rn(half_to_float(head.x >> 16), byte_to_float(pair.minima, block));
+    }
+    // A byte in the lowest bits of 2^23, less 2^23: conversions of bytes are slow.
+    DEVICE float byte_to_float(u32 bytes, int i) {
+        return __fsub_rn(__uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7440 | i)), 8388608.0f);
+    }
     DEVICE float dot(const Weights& w, const Activations& a, float sum) {
         i32 products = 0;
 #pragma unroll
@@ -181,7 +190,7 @@ struct Q4_K : WithMinimum {
     }
     DEVICE Weights unpack(const Raw& raw, int block, u32 chunk) {
         Weights out;
-        scale_and_minimum(raw.head, 2 * (chunk & 3) + block, out.scale, out.minimum);
+        scales(raw.head, chunk, block, out);
         // The upper nibble is left where it is: a byte is 16 q.
         if (block == 1) out.scale = __fmul_rn(out.scale, 0.0625f);
 #pragma unroll
@@ -212,13 +221,15 @@ struct Q5_K : WithMinimum {
     }
     DEVICE Weights unpack(const Raw& raw, int block, u32 chunk) {
         Weights out;
-        u32 sub = 2 * (chunk & 3) + block;
-        scale_and_minimum(raw.head, sub, out.scale, out.minimum);
+        scales(raw.head, chunk, block, out);
+        // The sub-block's bit of each byte to bit 4.
+        u32 rotation = (2 * (chunk & 3) + block - 4) & 31;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             u32 nibbles = i < 4 ? word(raw.low, i) : word(raw.high, i - 4);
-            u32 fifth = (i < 4 ? word(raw.fifth_low, i) : word(raw.fifth_high, i - 4)) >> sub;
-            out.w[i] = ((nibbles >> (4 * block)) & 0x0f0f0f0fu) | ((fifth & 0x01010101u) << 4);
+            u32 fifths = i < 4 ? word(raw.fifth_low, i) : word(raw.fifth_high, i - 4);
+            fifths = __funnelshift_r(fifths, fifths, rotation);
+            out.w[i] = ((nibbles >> (4 * block)) & 0x0f0f0f0fu) | (fifths & 0x10101010u);
         }
         return out;
     }
