@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::access::{Core, Failure, Site, load, within_host};
-use super::compute::{ComputeState, LaunchJob};
+use super::compute::ComputeState;
 use super::copy::{CopyJob, CopyState};
 use super::gpfifo::{Accepted, Segment};
 use super::host::HostState;
+use super::launch::LaunchJob;
 use super::mmu::{Access, Mmu, MmuFault};
 use super::order::{Agent, Kind};
 use super::pbdma::{Method, Parser};
@@ -132,6 +133,10 @@ pub(crate) struct Channel {
     pub(crate) work: VecDeque<Work>,
     /// Work was given to an engine that nothing has waited for.
     pub(crate) unwaited: bool,
+    /// It waits for launches that nothing counts down, which has been said.
+    pub(crate) told: bool,
+    /// Launches that others started since the last method.
+    pub(crate) chained: u32,
     pub(crate) scout: Scout,
     /// Copies and launches so far.
     pub(crate) issued: u64,
@@ -155,8 +160,6 @@ pub(crate) struct Scout {
 impl Channel {
     pub(crate) fn new(setup: ChannelSetup) -> Self {
         let ChannelSetup { id, token, tsg, veid: _, ring, entries, userd, mmu } = setup;
-        // A ring may be used again; what GP_PUT says now was not announced by a doorbell.
-        let get = userd.load_u32(userd::GP_GET).unwrap_or(0) % entries;
         Self {
             id,
             token,
@@ -169,9 +172,9 @@ impl Channel {
             enabled: true,
             alive: true,
             stalled: false,
-            put: get,
-            get,
-            written_get: get,
+            put: 0,
+            get: 0,
+            written_get: 0,
             accepted: VecDeque::new(),
             segment: None,
             waited: false,
@@ -186,6 +189,8 @@ impl Channel {
             engine: None,
             work: VecDeque::new(),
             unwaited: false,
+            told: false,
+            chained: 0,
             scout: Scout::default(),
             issued: 0,
             recent: VecDeque::with_capacity(RECENT),
@@ -207,6 +212,11 @@ impl Channel {
     /// Whether the engines have nothing to do for this channel.
     pub(crate) fn is_idle(&self) -> bool {
         self.work.is_empty() && !self.compute.has_dependent()
+    }
+
+    /// Whether it waits for launches that nothing can count down any more.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.alive && self.enabled && self.wait == Some(Wait::Idle) && self.work.is_empty()
     }
 
     /// Whether nothing of this channel is under way.

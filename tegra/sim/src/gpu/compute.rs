@@ -1,22 +1,16 @@
-//! The front of the compute engine: its methods, uploads, and launches up to the shader code.
+//! The front of the compute engine: its methods, uploads and report semaphores.
 //!
 //! Source: `clc7c0.h`; which software and firmware methods the driver accepts is from nvgpu r36.4.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
-use super::SmFault;
-use super::access::{Core, Failure, Site, SmMemory, within_host};
+use super::access::{Core, Failure, within_host};
 use super::channel::{Channel, Flow, Task};
-use super::copy::injected;
-use super::mmu::{Access, Mmu, MmuFault, PAGE, Piece};
 use super::order::{Agent, Kind};
-use super::qmd::{BYTES, Bank, DependentAction, LocalMemory, Qmd, SkedError, WINDOW, esr};
+use super::qmd::{BYTES, LocalMemory};
 use super::semaphore::{Reduction, Width, Write};
-use super::shadow::Snapshot;
 use crate::class::compute::{self as methods, METHODS};
 use crate::class::{self, Bits, bits};
-use crate::config::Occasion;
 use crate::finding::{Rule, notifier};
 use crate::trace::Event;
 
@@ -58,28 +52,22 @@ const PCAS_INVALIDATE: Bits = bits(METHODS, methods::SEND_SIGNALING_PCAS_B, "INV
 const PCAS_SCHEDULE: Bits = bits(METHODS, methods::SEND_SIGNALING_PCAS_B, "SCHEDULE");
 
 /// `SEND_SIGNALING_PCAS2_B_PCAS_ACTION`.
-mod action {
-    pub(super) const NOP: u32 = 0x0;
-    pub(super) const INVALIDATE: u32 = 0x1;
-    pub(super) const SCHEDULE: u32 = 0x2;
-    pub(super) const INVALIDATE_COPY_SCHEDULE: u32 = 0x3;
-    pub(super) const DECREMENT_DEPENDENCE: u32 = 0x7;
-    pub(super) const PREFETCH: u32 = 0x8;
-    pub(super) const PREFETCH_SCHEDULE: u32 = 0x9;
-    pub(super) const INVALIDATE_PREFETCH_COPY_SCHEDULE: u32 = 0xa;
-    pub(super) const INCREMENT_DEPENDENCE: u32 = 0xc;
+pub(super) mod action {
+    pub(in crate::gpu) const NOP: u32 = 0x0;
+    pub(in crate::gpu) const INVALIDATE: u32 = 0x1;
+    pub(in crate::gpu) const SCHEDULE: u32 = 0x2;
+    pub(in crate::gpu) const INVALIDATE_COPY_SCHEDULE: u32 = 0x3;
+    pub(in crate::gpu) const DECREMENT_DEPENDENCE: u32 = 0x7;
+    pub(in crate::gpu) const PREFETCH: u32 = 0x8;
+    pub(in crate::gpu) const PREFETCH_SCHEDULE: u32 = 0x9;
+    pub(in crate::gpu) const INVALIDATE_PREFETCH_COPY_SCHEDULE: u32 = 0xa;
+    pub(in crate::gpu) const INCREMENT_DEPENDENCE: u32 = 0xc;
 }
 
 /// `SET_RENDER_ENABLE_C_MODE_TRUE`, and of the override the value that does nothing.
 const RENDER: u32 = 1;
 /// Release operation of report semaphores.
 const RELEASE: u32 = 0;
-/// Launches that one watched chain is followed for.
-const CHAIN: usize = 4096;
-/// Ticks of a launch: about 5 microseconds.
-const LAUNCH_TICKS: u64 = 160;
-/// The instructions that any program has.
-const LEAST_CODE: u64 = 16;
 
 /// Registers of the compute engine that belong to the channel, and launches that wait.
 #[derive(Clone, Debug, Default)]
@@ -99,13 +87,14 @@ pub(crate) struct ComputeState {
     upload_payload: u32,
     upload: Option<Upload>,
     /// By QMD: launches that wait to be counted down.
-    dependents: BTreeMap<u64, Dependence>,
+    pub(super) dependents: BTreeMap<u64, Dependence>,
 }
 
+/// A launch that waits to be counted down.
 #[derive(Clone, Copy, Debug)]
-struct Dependence {
-    left: u32,
-    scheduled: bool,
+pub(super) struct Dependence {
+    pub(super) left: u32,
+    pub(super) scheduled: bool,
 }
 
 /// An upload whose words come.
@@ -115,12 +104,6 @@ struct Upload {
     destination: u64,
     left: u64,
     data: Vec<u8>,
-}
-
-/// A launch that waits for its turn.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LaunchJob {
-    pub(crate) qmd: u64,
 }
 
 fn set_low(register: &mut u64, data: u32) {
@@ -200,7 +183,8 @@ pub(crate) fn launches(address: u32, data: u32) -> bool {
     }
 }
 
-const fn schedules(number: u32) -> bool {
+/// Whether the action makes a QMD run.
+pub(super) const fn schedules(number: u32) -> bool {
     matches!(
         number,
         action::SCHEDULE
@@ -208,12 +192,6 @@ const fn schedules(number: u32) -> bool {
             | action::PREFETCH_SCHEDULE
             | action::INVALIDATE_PREFETCH_COPY_SCHEDULE
     )
-}
-
-fn sked(error: &SkedError, qmd: u64) -> Failure {
-    let message =
-        format!("sked exception: esr {:#010x}, QMD {qmd:#x}: {}", 1u32 << error.bit, error.message);
-    Failure::new(Rule::SkedException, notifier::GR_EXCEPTION, message)
 }
 
 impl Channel {
@@ -407,246 +385,6 @@ impl Channel {
         Ok(())
     }
 
-    /// Does something with a QMD.
-    fn pcas(&mut self, core: &mut Core, qmd: u64, number: u32) -> Flow {
-        match number {
-            action::NOP => {}
-            action::INVALIDATE => self.invalidate_qmd(qmd)?,
-            action::PREFETCH => {
-                self.read_qmd(core, qmd)?;
-            }
-            action::DECREMENT_DEPENDENCE => {
-                let agent = core.order.issue(self.id, Kind::Overlapping);
-                self.count_down(core, qmd, &agent)?;
-            }
-            action::INCREMENT_DEPENDENCE => {
-                let counter = self.read_qmd(core, qmd)?.dependence_counter();
-                let entry = self.compute.dependents.entry(qmd);
-                entry.or_insert(Dependence { left: counter, scheduled: false }).left += 1;
-            }
-            number if schedules(number) => {
-                if number != action::SCHEDULE && number != action::PREFETCH_SCHEDULE {
-                    self.invalidate_qmd(qmd)?;
-                }
-                let counter = self.read_qmd(core, qmd)?.dependence_counter();
-                let entry = self.compute.dependents.entry(qmd);
-                let dependence = entry.or_insert(Dependence { left: counter, scheduled: false });
-                dependence.scheduled = true;
-                if dependence.left == 0 {
-                    self.compute.dependents.remove(&qmd);
-                    self.issue(core, Task::Launch(LaunchJob { qmd }), Kind::Overlapping);
-                }
-            }
-            number => {
-                self.find(core, Rule::NotModelled, format!("PCAS action {number:#x}"));
-            }
-        }
-        Ok(())
-    }
-
-    fn invalidate_qmd(&mut self, qmd: u64) -> Result<(), Failure> {
-        let active = |task: &Task| matches!(task, Task::Launch(job) if job.qmd == qmd);
-        if self.work.iter().any(|work| active(&work.task)) {
-            let message = "it is active".to_owned();
-            return Err(sked(&SkedError { bit: esr::INVALIDATE_ACTIVE_QMD, message }, qmd));
-        }
-        self.compute.dependents.remove(&qmd);
-        Ok(())
-    }
-
-    fn count_down(&mut self, core: &mut Core, qmd: u64, by: &Agent) -> Result<(), Failure> {
-        let dependence = match self.compute.dependents.get(&qmd) {
-            Some(dependence) => *dependence,
-            None => {
-                let left = self.read_qmd(core, qmd)?.dependence_counter();
-                Dependence { left, scheduled: false }
-            }
-        };
-        let Some(left) = dependence.left.checked_sub(1) else {
-            let message = "its dependence counter is 0".to_owned();
-            return Err(sked(&SkedError { bit: esr::DEPENDENCE_COUNTER_UNDERFLOW, message }, qmd));
-        };
-        if left == 0 && dependence.scheduled {
-            self.compute.dependents.remove(&qmd);
-            self.start_dependent(core, qmd, by, true);
-        } else {
-            self.compute.dependents.insert(qmd, Dependence { left, ..dependence });
-        }
-        Ok(())
-    }
-
-    /// A launch that another one's completion starts.
-    fn start_dependent(&mut self, core: &mut Core, qmd: u64, by: &Agent, joins: bool) {
-        let agent = by.follower(core.order.next_serial(self.id), joins);
-        let task = Task::Launch(LaunchJob { qmd });
-        self.work.push_front(super::channel::Work { agent, task, watched: Vec::new() });
-    }
-
-    fn read_qmd(&self, core: &mut Core, qmd: u64) -> Result<Qmd, Failure> {
-        let agent = core.order.issue(self.id, Kind::Immediate);
-        self.read_qmd_as(core, qmd, &agent)
-    }
-
-    fn read_qmd_as(&self, core: &mut Core, qmd: u64, agent: &Agent) -> Result<Qmd, Failure> {
-        let mut bytes = [0; BYTES];
-        let site = self.site(agent, "SKED");
-        within_host(qmd, BYTES as u64)
-            .and_then(|()| core.read(site, qmd, &mut bytes))
-            .map_err(|fault| Failure::mmu(fault, "SKED"))?;
-        Ok(Qmd::from_bytes(&bytes))
-    }
-
-    /// Keeps an eye on a launch's QMD, constants and those of its dependents.
-    pub(crate) fn watch_launch(&self, core: &Core, qmd: u64, watched: &mut Vec<(Rule, Snapshot)>) {
-        let mut next = Some(qmd);
-        for _ in 0..CHAIN {
-            let Some(at) = next.take() else { return };
-            let snapshot = Snapshot::take(&self.mmu, &core.shadow, at, BYTES as u64);
-            watched.push((Rule::QmdRewritten, snapshot));
-            let Some(qmd) = peek_qmd(&self.mmu, at) else { return };
-            watch_constants(&self.mmu, core, &qmd, watched);
-            next = qmd.dependent().ok().flatten().map(|dependent| dependent.qmd);
-            if watched.iter().any(|(_, seen)| Some(seen.va()) == next) {
-                return;
-            }
-        }
-    }
-
-    /// Does a launch.
-    pub(crate) fn run_launch(
-        &mut self,
-        core: &mut Core,
-        agent: &Agent,
-        job: LaunchJob,
-    ) -> Result<(), Failure> {
-        let LaunchJob { qmd: at } = job;
-        if core.injection.fires(&Occasion::MmuFault) {
-            return Err(injected(at, "SM"));
-        }
-        let qmd = self.read_qmd_as(core, at, agent)?;
-        let (major, minor) = qmd.version();
-        if (major, minor) != (3, 0) {
-            let what = format!("class error: QMD {at:#x} has version {major}.{minor}, not 3.0");
-            return Err(Failure::new(Rule::SkedException, notifier::GR_EXCEPTION, what));
-        }
-        if let Some(name) = qmd.reserved() {
-            self.find(core, Rule::QmdReserved, format!("QMD {at:#x}: {name}"));
-        }
-        let dependent = qmd.dependent().unwrap_or_else(|what| {
-            self.find(core, Rule::NotModelled, format!("QMD {at:#x}: {what}"));
-            None
-        });
-        if qmd.is_queue() {
-            self.find(core, Rule::NotModelled, format!("QMD {at:#x} is a queue"));
-            return Ok(());
-        }
-        let seed = core.random.next();
-        let launch = qmd.launch(self.id, at, &self.compute, seed);
-        let launch = launch.map_err(|error| sked(&error, at))?;
-        for (name, window) in [("local", launch.local_window), ("shared", launch.shared_window)] {
-            if let Some(mapped) = self.mmu.first_mapped(window, WINDOW) {
-                let message = format!("{mapped:#x} lies in the {name} window at {window:#x}");
-                self.find(core, Rule::MappingInWindow, message);
-            }
-        }
-        self.fill_caches(core, agent, &qmd)?;
-        let mut watched =
-            vec![(Rule::QmdRewritten, Snapshot::take(&self.mmu, &core.shadow, at, BYTES as u64))];
-        watch_constants(&self.mmu, core, &qmd, &mut watched);
-
-        let result = match core.engine.take() {
-            Some(mut engine) => {
-                let site = Site { mmu: &self.mmu, channel: self.id, agent, unit: "shader" };
-                let memory = SmMemory { site, core: Mutex::new(core) };
-                let result = engine.launch(&launch, &memory);
-                core.engine = Some(engine);
-                result
-            }
-            None => Ok(()),
-        };
-        let (time, channel) = (core.clock.advance(LAUNCH_TICKS), self.id);
-        core.trace.record(time, || Event::Launch {
-            channel,
-            qmd: at,
-            program: launch.program,
-            grid: launch.grid,
-            block: launch.block,
-        });
-        result.map_err(sm_failure)?;
-        self.check_watched(core, &watched, "while the launch ran");
-
-        match qmd.releases() {
-            Ok(releases) => {
-                for write in &releases {
-                    self.release(core, agent, write, "QMD")?;
-                }
-            }
-            Err(what) => self.find(core, Rule::SemaphoreMisuse, format!("QMD {at:#x}: {what}")),
-        }
-        match dependent.map(|dependent| (dependent.action, dependent.qmd)) {
-            None => {}
-            Some((DependentAction::Schedule, next)) => {
-                let counter = self.read_qmd_as(core, next, agent)?.dependence_counter();
-                let entry = self.compute.dependents.entry(next);
-                let dependence = entry.or_insert(Dependence { left: counter, scheduled: false });
-                dependence.scheduled = true;
-                if dependence.left == 0 {
-                    self.compute.dependents.remove(&next);
-                    self.start_dependent(core, next, agent, false);
-                }
-            }
-            Some((DependentAction::DecrementDependence, next)) => {
-                self.count_down(core, next, agent)?;
-            }
-            Some((DependentAction::Queue, next)) => {
-                self.find(core, Rule::NotModelled, format!("QMD {at:#x} acts on queue {next:#x}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads constants and code through their caches, as the launch does at its start.
-    fn fill_caches(&self, core: &mut Core, agent: &Agent, qmd: &Qmd) -> Result<(), Failure> {
-        if qmd.invalidates_constants() {
-            core.shadow.constants.invalidate();
-        }
-        if qmd.invalidates_instructions() {
-            core.shadow.instructions.invalidate();
-        }
-        if qmd.invalidates_data() {
-            core.shadow.data.invalidate();
-        }
-        for (index, bank) in qmd.constants().into_iter().enumerate() {
-            let Some(Bank { address, bytes, invalidate }) = bank else { continue };
-            let mut first = [0; 16];
-            let site = self.site(agent, "constant cache");
-            core.read(site, address, &mut first[..bytes.min(16) as usize])
-                .map_err(|fault| Failure::mmu(fault, "constant cache"))?;
-            for piece in reachable(&self.mmu, address, bytes.into()) {
-                if invalidate {
-                    core.shadow.constants.invalidate_range(&piece);
-                }
-                if core.shadow.constants.read(&piece).is_some() {
-                    let message = format!("bank {index} at {address:#x}");
-                    self.find(core, Rule::StaleConstantCache, message);
-                }
-            }
-        }
-        let program = qmd.program();
-        let mut first = [0; LEAST_CODE as usize];
-        core.read(self.site(agent, "instruction cache"), program, &mut first)
-            .map_err(|fault| Failure::mmu(fault, "instruction cache"))?;
-        let (ahead, bytes) = qmd.prefetch();
-        for (va, bytes) in [(program, LEAST_CODE), (ahead, bytes)] {
-            for piece in reachable(&self.mmu, va, bytes) {
-                if core.shadow.instructions.read(&piece).is_some() {
-                    self.find(core, Rule::StaleInstructionCache, format!("program {program:#x}"));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Does a report semaphore.
     pub(crate) fn run_report(
         &mut self,
@@ -677,50 +415,4 @@ fn invalidate(core: &mut Core, data: u32) {
     if CONSTANT.is_set(data) {
         core.shadow.constants.invalidate();
     }
-}
-
-fn watch_constants(mmu: &Mmu, core: &Core, qmd: &Qmd, watched: &mut Vec<(Rule, Snapshot)>) {
-    for Bank { address, bytes, .. } in qmd.constants().into_iter().flatten() {
-        let snapshot = Snapshot::take(mmu, &core.shadow, address, bytes.into());
-        watched.push((Rule::ConstantsRewritten, snapshot));
-    }
-}
-
-/// A QMD as it is now, without any effect.
-fn peek_qmd(mmu: &Mmu, at: u64) -> Option<Qmd> {
-    let piece = mmu.resolve(at, BYTES as u64, Access::Read).ok()?.pop()?;
-    let mut bytes = [0; BYTES];
-    piece.buffer.read(piece.offset, &mut bytes).ok()?;
-    Some(Qmd::from_bytes(&bytes))
-}
-
-/// The pieces of a range as far as it is mapped without a gap: a bank may claim more than it has.
-fn reachable(mmu: &Mmu, va: u64, bytes: u64) -> Vec<Piece> {
-    let end = va.saturating_add(bytes);
-    let mut pieces = Vec::new();
-    let mut at = va;
-    while at < end {
-        let until = end.min((at / PAGE + 1).saturating_mul(PAGE));
-        let Ok(found) = mmu.resolve(at, until - at, Access::Read) else { break };
-        pieces.extend(found);
-        at = until;
-    }
-    pieces
-}
-
-fn sm_failure(fault: SmFault) -> Failure {
-    let mut failure = match &fault {
-        SmFault::Mmu(fault) => Failure::mmu(MmuFault { ..*fault }, "SM"),
-        SmFault::Exception { name, sm, global_esr, warp_esr, warp_pc, message } => {
-            let message = format!(
-                "sm machine check err. gpc_id({}), tpc_id({}); sm hww global {global_esr:#010x} \
-                 warp {warp_esr:#010x}, pc {warp_pc:#x}: {name}: {message}",
-                sm / 8,
-                sm / 2 % 4,
-            );
-            Failure::new(Rule::SmException, notifier::GR_EXCEPTION, message)
-        }
-    };
-    failure.sm = Some(fault);
-    failure
 }

@@ -1,7 +1,7 @@
 //! The GPU as the driver holds it: control calls, the doorbell, and the thread that works.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
@@ -18,12 +18,16 @@ const POLL: (Duration, Duration) = (Duration::from_micros(20), Duration::from_mi
 
 struct Shared {
     machine: Mutex<Machine>,
+    /// Threads other than the GPU's that want the machine: they go first.
+    callers: AtomicU32,
     clock: Arc<Clock>,
     doorbell: Arc<Doorbell>,
     /// Releases so far.
     releases: Arc<AtomicU64>,
     waker: Waker,
     closing: AtomicBool,
+    /// The program blocks.
+    hurry: AtomicBool,
     /// Calls of [`Gpu::drain`] so far.
     drains: AtomicU64,
     /// The last of them for which nothing was left to do.
@@ -34,12 +38,25 @@ struct Shared {
 }
 
 impl Shared {
+    /// The machine, for callers.
     fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.callers.fetch_add(1, Ordering::SeqCst);
+        let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        self.callers.fetch_sub(1, Ordering::SeqCst);
+        machine
+    }
+
+    /// The machine, for the GPU's thread, once no caller wants it.
+    fn machine_for_work(&self) -> MutexGuard<'_, Machine> {
+        while self.callers.load(Ordering::SeqCst) > 0 {
+            thread::yield_now();
+        }
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The simulated GPU. Dropping it ends its thread.
+/// The simulated GPU. Dropping it ends its thread. Control calls wait for a kernel that is running
+/// to end.
 pub struct Gpu {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -62,12 +79,14 @@ impl Gpu {
             releases: machine.releases(),
             waker: Waker::default(),
             closing: AtomicBool::new(false),
+            hurry: AtomicBool::new(false),
             drains: AtomicU64::new(0),
             drained: Mutex::new(0),
             drained_changed: Condvar::new(),
             hold,
             patience,
             machine: Mutex::new(machine),
+            callers: AtomicU32::new(0),
         });
         let worker = Worker { shared: Arc::clone(&shared), events };
         let thread = thread::Builder::new().name("tegra-sim-gpu".into()).spawn(|| worker.run())?;
@@ -113,7 +132,7 @@ impl Gpu {
         self.control(|machine| machine.set_enabled(id, false));
     }
 
-    /// Switches a TSG out: USERD is written back, prefetched entries are fetched again.
+    /// Switches a TSG out and in again: USERD is written back.
     pub fn preempt(&self, tsg: TsgId) {
         self.control(|machine| machine.preempt(tsg));
     }
@@ -127,6 +146,13 @@ impl Gpu {
     /// may be called from a signal handler.
     pub fn doorbell(&self, token: u32) {
         self.shared.doorbell.ring(token, self.shared.releases.load(Ordering::Acquire));
+        self.shared.waker.wake();
+    }
+
+    /// The program is about to block until the GPU has done something: no doorbell is held back for
+    /// later ones any longer. For waits, polls and closes.
+    pub fn hurry(&self) {
+        self.shared.hurry.store(true, Ordering::SeqCst);
         self.shared.waker.wake();
     }
 
@@ -154,7 +180,8 @@ impl Gpu {
     }
 
     /// Waits until nothing can run any more, and gives the channels that wait for semaphores.
-    /// Does not wait when called from [`Events`].
+    /// Does not wait when called from [`Events`]. The caller must not hold a lock that its
+    /// [`Events`] take: they are told of everything first.
     pub fn drain(&self) -> Vec<Blocked> {
         if thread::current().id() != self.thread_id {
             let ticket = self.shared.drains.fetch_add(1, Ordering::SeqCst) + 1;
@@ -218,9 +245,10 @@ impl Worker {
             let count = shared.waker.count();
             let drains = shared.drains.load(Ordering::SeqCst);
             let pending = *shared.drained.lock().unwrap_or_else(PoisonError::into_inner) < drains;
+            let over = pending || hold_over || shared.hurry.load(Ordering::SeqCst);
             let (run, notices) = {
-                let mut machine = shared.machine();
-                let run = machine.run(STEPS, pending || hold_over);
+                let mut machine = shared.machine_for_work();
+                let run = machine.run(STEPS, over);
                 (run, machine.take_notices())
             };
             hold_over = false;
@@ -236,11 +264,14 @@ impl Worker {
                     hold_over = shared.waker.count() == count;
                 }
                 Run::Quiet { waiting } => {
+                    if shared.doorbell.is_empty() {
+                        shared.hurry.store(false, Ordering::SeqCst);
+                    }
                     let since = *quiet_since.get_or_insert_with(Instant::now);
                     if waiting && !told && since.elapsed() >= shared.patience {
                         told = true;
                         let notices = {
-                            let mut machine = shared.machine();
+                            let mut machine = shared.machine_for_work();
                             machine.report_deadlock();
                             machine.take_notices()
                         };
@@ -252,7 +283,7 @@ impl Worker {
                 }
             }
         }
-        let mut machine = shared.machine();
+        let mut machine = shared.machine_for_work();
         machine.write_back();
         let notices = machine.take_notices();
         drop(machine);

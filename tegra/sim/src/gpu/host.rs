@@ -93,7 +93,10 @@ impl Channel {
             });
         }
         match self.execute(core, method) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.chained = 0;
+                Ok(())
+            }
             Err(Stop::Fail(failure)) => Err(*failure),
             Err(Stop::Wait(wait)) => {
                 self.method = Some(method);

@@ -250,6 +250,14 @@ impl Mmu {
         Ok(())
     }
 
+    /// Whether the page-table entry of an address exists, but is not valid.
+    #[must_use]
+    pub fn has_unmapped_pte(&self, va: u64) -> bool {
+        let mappings = self.mappings.read().unwrap_or_else(PoisonError::into_inner);
+        let found = mappings.range(..=va).next_back();
+        found.is_some_and(|(_, mapping)| va < mapping.end && mapping.flags.unmapped_pte)
+    }
+
     /// The first mapped address within `bytes` from `va` on.
     #[must_use]
     pub fn first_mapped(&self, va: u64, bytes: u64) -> Option<u64> {

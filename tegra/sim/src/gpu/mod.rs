@@ -19,6 +19,7 @@ mod device;
 mod doorbell;
 mod gpfifo;
 mod host;
+mod launch;
 mod mmu;
 mod order;
 mod pbdma;
@@ -46,7 +47,8 @@ pub struct GpuConfig {
     /// Decides everything that hardware leaves open.
     pub seed: u64,
     /// How long a doorbell may be held back for others to overtake it, when there are several
-    /// channels. Runs are exact repetitions when doorbells that belong together come within it.
+    /// channels and the program does not block ([`Gpu::hurry`]). Runs are exact repetitions when
+    /// doorbells that belong together come within it.
     pub hold: Duration,
     /// How long everything may wait on semaphores before that is called a deadlock.
     pub patience: Duration,
@@ -64,7 +66,7 @@ impl GpuConfig {
     pub fn new(config: &Config, trace: Trace, injection: Arc<Injection>) -> Self {
         Self {
             seed: config.seed,
-            hold: Duration::from_millis(1),
+            hold: Duration::from_micros(500),
             patience: Duration::from_secs(20),
             trace,
             reporter: Arc::new(Stderr { warn_only: config.lint == Lint::Warn }),

@@ -135,7 +135,7 @@ impl Order {
         Arc::clone(&self.count)
     }
 
-    /// A doorbell was rung when `count` releases were done.
+    /// A doorbell was rung, or a semaphore written by the CPU, when `count` releases were done.
     pub(crate) fn rung(&mut self, channel: u16, count: u64) {
         let all = self.count.load(Ordering::Acquire);
         let known = all - self.log.len() as u64;
@@ -193,9 +193,12 @@ impl Order {
         self.count.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A wait for a semaphore was over.
+    /// A wait for a semaphore was over. One that no channel released was written by the CPU, which
+    /// may have looked at every release before.
     pub(crate) fn acquire(&mut self, channel: u16, piece: &Piece) {
-        let Some(seen) = self.released.get(&(piece.buffer.inode(), piece.offset)) else { return };
+        let Some(seen) = self.released.get(&(piece.buffer.inode(), piece.offset)) else {
+            return self.rung(channel, self.count.load(Ordering::Acquire));
+        };
         let strand = self.strands.entry(channel).or_default();
         join(Arc::make_mut(&mut strand.seen), seen);
     }

@@ -18,8 +18,10 @@ use super::shadow::Shadow;
 use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, GpuConfig, TsgId};
 use crate::finding::{Fault, Finding, Reporter, Rule, notifier};
 
-/// Most later doorbells that one may be held back for, and one.
-const HOLD: u64 = 3;
+/// One doorbell in so many is held back.
+const HELD: u64 = 4;
+/// Most later doorbells that one is held back for.
+const HOLD: u64 = 2;
 /// Most methods that a channel does in a row.
 const BURST: u64 = 8;
 
@@ -306,7 +308,8 @@ impl Machine {
         }
         for channel in channels {
             let several = self.channels.len() > 1;
-            let left = self.core.random.below(HOLD) * u64::from(several);
+            let held = self.core.random.one_in(HELD) && several;
+            let left = (1 + self.core.random.below(HOLD)) * u64::from(held);
             match self.held.iter_mut().find(|held| held.channel == channel) {
                 Some(held) => (held.put, held.seen) = (put, seen.max(held.seen)),
                 None => self.held.push(Held { channel, left, put, seen }),
@@ -324,8 +327,10 @@ impl Machine {
             self.core.order.rung(id, seen);
             if let Some(channel) = self.channels.get_mut(&id).filter(|channel| channel.alive) {
                 channel.accept(&mut self.core, put);
-                let listing = channel.listing();
-                self.collect_listed(&listing);
+                if !self.core.findings.is_empty() {
+                    let listing = channel.listing();
+                    self.collect_listed(&listing);
+                }
             }
             any = true;
         }
@@ -334,6 +339,15 @@ impl Machine {
 
     fn rest(&mut self) -> Run {
         self.write_back();
+        let stuck = self.channels.values_mut().find(|channel| channel.is_stuck() && !channel.told);
+        if let Some(channel) = stuck {
+            channel.told = true;
+            let message = "it waits for launches that nothing counts down any more";
+            channel.find(&mut self.core, Rule::Deadlock, message);
+            let listing = channel.listing();
+            self.collect_listed(&listing);
+            return Run::Busy;
+        }
         if self.channels.values().all(Channel::is_settled) && self.doorbell.is_empty() {
             self.core.shadow.settle();
             self.core.order.settle();

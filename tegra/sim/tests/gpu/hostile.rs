@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use tegra_sim::class::{compute, copy, host};
 
 use crate::rig::{Kernel, Rig, compute_stream};
+use crate::stream;
 
 /// Words that are often headers of existing methods.
 fn words() -> impl Strategy<Value = Vec<u32>> {
@@ -72,9 +73,30 @@ proptest! {
     }
 }
 
-/// A QMD that schedules itself runs for ever; closing its channel must still be possible.
+/// Inputs of the fuzz target, each of which once needed care.
 #[test]
-fn a_launch_that_never_ends_can_be_closed() {
+fn corpus_of_the_fuzz_target() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/sim_stream");
+    let mut cases = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        stream::run(&std::fs::read(entry.unwrap().path()).unwrap());
+        cases += 1;
+    }
+    assert!(cases > 15, "{cases} inputs");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_bytes(data in prop::collection::vec(any::<u8>(), 0..4096)) {
+        stream::run(&data);
+    }
+}
+
+/// A QMD that schedules itself: what a kernel that never ends is on hardware, a timeout.
+#[test]
+fn launches_that_never_end_are_stopped() {
     use tegra::class::qmd::DependentAction;
     use tegra::qmd::Dependent;
 
@@ -88,6 +110,5 @@ fn a_launch_that_never_ends_can_be_closed() {
     let mut stream = compute_stream();
     stream.launch(kernel.at(0));
     rig.submit(&mut channel, stream.words());
-    rig.gpu.close_tsg(channel.tsg);
-    rig.findings();
+    assert_eq!(rig.fault(), (8, tegra_sim::finding::Rule::ChannelTimeout));
 }

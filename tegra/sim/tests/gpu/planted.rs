@@ -407,6 +407,43 @@ fn every_broken_rule_is_found_and_every_kept_one_is_quiet() {
     }
 }
 
+/// A launch that waits to be counted down, and a wait for it that nothing ends.
+#[test]
+fn a_wait_for_a_launch_that_is_never_counted_down() {
+    let rig = Rig::new(1);
+    let slot = rig.buffer(4096);
+    let mut kernel = Kernel::new(&rig);
+    kernel.launch.dependence_count = 1;
+    kernel.store(0, &kernel.launch);
+    let mut stream = compute_stream();
+    stream.launch(kernel.at(0)).release(release(slot.at(0), 1));
+    rig.submit(&mut rig.channel(), stream.words());
+    assert_eq!(rig.rules(), [Rule::Deadlock]);
+    assert_eq!(slot.long(0), 0);
+}
+
+/// A gate that the CPU opens after it has seen the other channel's release orders the two.
+#[test]
+fn the_cpu_orders_channels_by_a_gate() {
+    let rig = Rig::new(1);
+    let (from, middle, to) = (filled(&rig), rig.buffer(4096), rig.buffer(4096));
+    let (slot, gate) = (rig.buffer(4096), rig.buffer(4096));
+    let (mut first, mut second) = (rig.channel(), rig.channel());
+    let mut consumer = copy_stream();
+    consumer.acquire(acquire(gate.at(0), 1)).transfer(copy(middle.at(0), to.at(0), 64));
+    rig.submit(&mut second, consumer.words());
+    assert_eq!(rig.gpu.drain().len(), 1);
+    let mut producer = copy_stream();
+    producer.transfer(copy(from.at(0), middle.at(0), 64)).release(release(slot.at(0), 1));
+    rig.submit(&mut first, producer.words());
+    rig.gpu.drain();
+    assert_eq!(slot.long(0), 1);
+    gate.memory.store_u64(0, 1).unwrap();
+    // The copy's source changed after its doorbell, by the GPU, which is as it should be.
+    rig.assert_clean();
+    assert_eq!(to.read(0, 64), [7; 64]);
+}
+
 #[test]
 fn names_are_stable_words_and_lead_back() {
     for rule in ALL {

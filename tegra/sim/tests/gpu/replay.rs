@@ -104,3 +104,23 @@ fn time_goes_on_when_it_is_read() {
     rig.assert_clean();
     assert!(slot.long(8) > second && slot.long(8) < rig.gpu.time_ns());
 }
+
+/// A program that blocks says so, and does not wait for doorbells that never come.
+#[test]
+fn nothing_is_held_back_from_a_program_that_blocks() {
+    for seed in 0..20 {
+        let rig = Rig::new(seed);
+        let (mut channel, _other) = (rig.channel(), rig.channel());
+        let slot = rig.buffer(4096);
+        for value in 1..5 {
+            let mut stream = PushBuffer::<tegra::class::Compute>::new();
+            stream.release(release(slot.at(0), value));
+            rig.submit(&mut channel, stream.words());
+            rig.gpu.hurry();
+            while slot.long(0) < value {
+                std::thread::yield_now();
+            }
+        }
+        rig.assert_clean();
+    }
+}

@@ -1,0 +1,54 @@
+//! What follows a finding on stderr: the process ends, unless told to go on.
+
+use std::process::{Command, Output};
+
+use tegra_sim::finding::{Finding, Reporter, Rule, Stderr};
+
+const MODE: &str = "REPORT_MODE";
+
+/// Not a test of its own: what the others run in a process that may be aborted.
+#[test]
+fn child() {
+    let Ok(mode) = std::env::var(MODE) else { return };
+    let finding = |rule| Finding {
+        rule,
+        channel: Some(511),
+        time: 96,
+        message: "semaphore 0x1000".into(),
+        listing: vec!["0: WFI = 0x0".into()],
+    };
+    let reporter = Stderr { warn_only: mode == "warn" };
+    // A fault is delivered to the program, which must live to see it.
+    reporter.report(&finding(Rule::MmuFault));
+    reporter.report(&finding(Rule::ReleaseBeforeIdle));
+}
+
+fn run(mode: &str) -> Output {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = Command::new(program);
+    command.args(["child", "--exact", "--nocapture"]).env(MODE, mode);
+    command.output().expect("a process")
+}
+
+#[test]
+fn a_finding_ends_the_process() {
+    let output = run("abort");
+    assert!(!output.status.success());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    for part in [
+        "tegra-sim: mmu-fault on channel 511 at 96 ns: semaphore 0x1000",
+        "tegra-sim: release-before-idle on channel 511",
+        "    0: WFI = 0x0",
+        "TEGRA_SIM_LINT=warn goes on",
+    ] {
+        assert!(stderr.contains(part), "no {part:?} in {stderr}");
+    }
+}
+
+#[test]
+fn a_finding_is_only_printed_when_asked() {
+    let output = run("warn");
+    assert!(output.status.success());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("release-before-idle") && !stderr.contains("goes on"));
+}
