@@ -156,7 +156,7 @@ parameters! {
         /// `attention_*` only: `f32 [rows][heads][dim]`.
         out: u64,
         /// `attention_*` only, with more than one split: scratch of
-        /// [`crate::catalogue::attention_partial_bytes`], 8-byte aligned.
+        /// [`crate::catalogue::launch::attention_partial_bytes`], 8-byte aligned.
         partial: u64,
         /// Likewise: `u32 [rows][grid x]`, 0 before the first launch; the kernel leaves them 0. To
         /// be cleared again after a launch that faulted.
@@ -198,7 +198,7 @@ parameters! {
         top_k: u64,
         /// `f32 [rows]`; 1 keeps all.
         top_p: u64,
-        /// `u64 [rows]`: key of the noise.
+        /// `u64 [rows]`, 8-byte aligned: key of the noise.
         seed: u64,
         /// `i32 [rows]`.
         positions: u64,

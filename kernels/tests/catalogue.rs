@@ -1,10 +1,11 @@
 //! The catalogue: every kernel that is asked for exists, variants are in their space, launch
 //! arithmetic is that of the kernels.
 
-use orind_kernels::catalogue::{
-    Kernel, PROJECT_SPACE, ProjectVariant, SHARED_LIMIT, Weight, attention_partial_bytes,
-    project_shared_bytes, project_tiles,
+use orind_kernels::catalogue::launch::{
+    SHARED_LIMIT, attention_counters, attention_grid, attention_partial_bytes, elements_grid,
+    embed_grid, project_shared_bytes, project_tiles, rope_kv_grid,
 };
+use orind_kernels::catalogue::{Kernel, PROJECT_SPACE, ProjectVariant, Weight};
 
 #[test]
 fn prebuilt_variants_are_few_valid_and_begin_with_the_heuristic() {
@@ -99,4 +100,18 @@ fn launch_arithmetic() {
     assert_eq!(project_tiles(variant, &[2048, 512, 513], false), 128 + 32 + 33);
     assert_eq!(project_tiles(variant, &[8192], true), 1024);
     assert_eq!(attention_partial_bytes(1, 32, 64, 8), 32 * 8 * (8 + 256));
+
+    // Llama 3.2 1B: 2048 columns in blocks of 32, 32 heads over 8.
+    assert_eq!(embed_grid(Weight::Q6_K, 2048, 3), [1, 3, 1]);
+    assert_eq!(embed_grid(Weight::F16, 2049, 1), [3, 1, 1]);
+    assert_eq!(elements_grid(2049, 2), [17, 2, 1]);
+    assert_eq!(rope_kv_grid(32, 8, 4), [12, 4, 1]);
+    assert_eq!(rope_kv_grid(0, 8, 4), [4, 4, 1]);
+    let attention = Kernel::attention(64, 4, true).expect("a kernel");
+    let grid = attention_grid(attention, 32, 8, 8, 2).expect("heads divide");
+    assert_eq!((grid, attention_counters(grid)), ([8, 8, 2], 16));
+    // Eight heads to a KV head are two passes of four.
+    assert_eq!(attention_grid(attention, 64, 8, 4, 1), Some([16, 4, 1]));
+    assert_eq!(attention_grid(attention, 32, 5, 8, 1), None);
+    assert_eq!(attention_grid(Kernel::Sample, 32, 8, 8, 1), None);
 }

@@ -1,5 +1,7 @@
-//! Which kernels exist, in which unit and under which name, and the arithmetic of their launches.
+//! Which kernels exist, in which unit and under which name; [`launch`] has the arithmetic of their
+//! launches.
 
+pub mod launch;
 mod variant;
 
 pub use variant::{InvalidVariant, PROJECT_SPACE, Parameter, ProjectVariant};
@@ -315,43 +317,4 @@ impl Kernel {
             _ => return None,
         })
     }
-}
-
-/// Most dynamic shared memory of a block: what is proven on the device (100 KiB), less the 1 KiB that
-/// the hardware keeps.
-pub const SHARED_LIMIT: u32 = 99 << 10;
-
-/// Bytes of dynamic shared memory of a projection with `k` columns, or `None` where they exceed
-/// [`SHARED_LIMIT`]: the rows must then be split into several launches.
-#[must_use]
-pub fn project_shared_bytes(weight: Weight, rows: u32, planes: u32, k: usize) -> Option<u32> {
-    let chunk = weight.chunk();
-    // Pieces of 16 bytes: 4 f32, or 16 quantised values.
-    let pieces = if weight.is_quantised() { chunk / 16 } else { chunk / 4 };
-    let floats = match weight {
-        Weight::F16 => 0,
-        Weight::Q8_0 | Weight::Q6_K => chunk / 32,
-        Weight::Q4_K | Weight::Q5_K => chunk / 32 * 2,
-    };
-    let stride = k.div_ceil(chunk).checked_next_multiple_of(8)? + 8 / pieces;
-    let bytes = stride
-        .checked_mul(16 * pieces + 4 * floats)?
-        .checked_mul(usize::try_from(rows.checked_mul(planes)?).ok()?)?;
-    u32::try_from(bytes).ok().filter(|&bytes| bytes <= SHARED_LIMIT)
-}
-
-/// Tiles of a projection, which is the largest grid that has work: blocks walk over tiles, so any
-/// smaller grid computes the same. `n` are the rows of the matrices (of the gate alone with the
-/// SiLU-product).
-#[must_use]
-pub fn project_tiles(variant: ProjectVariant, n: &[u32], swiglu: bool) -> u32 {
-    let outputs = if swiglu { variant.rows_per_thread / 2 } else { variant.rows_per_thread };
-    let tile = variant.warps * 32 / variant.threads_per_row * outputs;
-    n.iter().map(|n| n.div_ceil(tile.max(1))).sum()
-}
-
-/// Bytes of attention's scratch for `rows` rows.
-#[must_use]
-pub const fn attention_partial_bytes(rows: u64, heads: u64, dim: u64, splits: u64) -> u64 {
-    rows * heads * splits * (8 + 4 * dim)
 }

@@ -1,0 +1,93 @@
+//! The arithmetic of launches: grids, dynamic shared memory, scratch. Pure numbers, as the kernels'
+//! headers state them.
+
+use super::{Kernel, ProjectVariant, Weight};
+
+/// Blocks in x, y and z.
+pub type Grid = [u32; 3];
+
+/// Most dynamic shared memory of a block: what is proven on the device (100 KiB), less the 1 KiB that
+/// the hardware keeps.
+pub const SHARED_LIMIT: u32 = 99 << 10;
+
+/// Bytes of dynamic shared memory of a projection with `k` columns, or `None` where they exceed
+/// [`SHARED_LIMIT`]: the rows must then be split into several launches.
+#[must_use]
+pub fn project_shared_bytes(weight: Weight, rows: u32, planes: u32, k: usize) -> Option<u32> {
+    let chunk = weight.chunk();
+    // Pieces of 16 bytes: 4 f32, or 16 quantised values.
+    let pieces = if weight.is_quantised() { chunk / 16 } else { chunk / 4 };
+    let floats = match weight {
+        Weight::F16 => 0,
+        Weight::Q8_0 | Weight::Q6_K => chunk / 32,
+        Weight::Q4_K | Weight::Q5_K => chunk / 32 * 2,
+    };
+    let stride = k.div_ceil(chunk).checked_next_multiple_of(8)? + 8 / pieces;
+    let bytes = stride
+        .checked_mul(16 * pieces + 4 * floats)?
+        .checked_mul(usize::try_from(rows.checked_mul(planes)?).ok()?)?;
+    u32::try_from(bytes).ok().filter(|&bytes| bytes <= SHARED_LIMIT)
+}
+
+/// Tiles of a projection, which is the largest grid that has work: blocks walk over tiles, so any
+/// smaller grid computes the same. `n` are the rows of the matrices (of the gate alone with the
+/// SiLU-product).
+#[must_use]
+pub fn project_tiles(variant: ProjectVariant, n: &[u32], swiglu: bool) -> u32 {
+    let outputs = if swiglu { variant.rows_per_thread / 2 } else { variant.rows_per_thread };
+    let tile = variant.warps * 32 / variant.threads_per_row * outputs;
+    n.iter().map(|n| n.div_ceil(tile.max(1))).sum()
+}
+
+/// Bytes of attention's scratch for `rows` rows.
+#[must_use]
+pub const fn attention_partial_bytes(rows: u64, heads: u64, dim: u64, splits: u64) -> u64 {
+    rows * heads * splits * (8 + 4 * dim)
+}
+
+/// The grid of `embed_*`: `rows` rows of `k` columns.
+#[must_use]
+pub fn embed_grid(weight: Weight, k: u32, rows: u32) -> Grid {
+    let columns = if weight.is_quantised() { 32 } else { 8 };
+    [k.div_ceil(columns).div_ceil(Kernel::Embed(weight).threads()), rows, 1]
+}
+
+/// The grid of `gather`, `add` and `swiglu`: `rows` rows of `n` elements.
+#[must_use]
+pub fn elements_grid(n: u32, rows: u32) -> Grid {
+    [n.div_ceil(Kernel::Add.threads()), rows, 1]
+}
+
+/// The grid of `rms_norm` and `rope_table`: a block for each row.
+#[must_use]
+pub const fn rows_grid(rows: u32) -> Grid {
+    [rows, 1, 1]
+}
+
+/// The grid of `rope_kv`: a warp for each query head (0 where there are no queries), key and value.
+#[must_use]
+pub const fn rope_kv_grid(heads: u32, kv_heads: u32, rows: u32) -> Grid {
+    [(heads + 2 * kv_heads).div_ceil(Kernel::RopeKv.threads() / 32), rows, 1]
+}
+
+/// The grid of an attention kernel, or `None` for any other, and for heads that it does not divide.
+#[must_use]
+pub fn attention_grid(
+    kernel: Kernel,
+    heads: u32,
+    kv_heads: u32,
+    splits: u32,
+    rows: u32,
+) -> Option<Grid> {
+    let Kernel::Attention { heads: served, .. } = kernel else { return None };
+    if kv_heads == 0 || !heads.is_multiple_of(kv_heads.checked_mul(served)?) {
+        return None;
+    }
+    Some([heads / served, splits, rows])
+}
+
+/// Counters of an attention launch: one for each row and block in x.
+#[must_use]
+pub const fn attention_counters(grid: Grid) -> u32 {
+    grid[0] * grid[2]
+}
