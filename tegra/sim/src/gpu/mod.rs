@@ -4,7 +4,7 @@
 //! by side. It reads and writes memory through [`Mmu`]s only. What hardware leaves open (which
 //! channel goes first, how long a doorbell takes, when unordered work runs) a seed decides, and a
 //! virtual clock tells the time: a program whose submissions come from one thread runs the same
-//! every time.
+//! every time, within the limits that [`GpuConfig::hold`] states.
 //!
 //! Shader code is run by a [`ComputeEngine`]; without one, launches are checked, ordered and
 //! completed, and nothing else. What the driver does on faults and interrupts is behind
@@ -48,7 +48,8 @@ pub struct GpuConfig {
     pub seed: u64,
     /// How long a doorbell may be held back for others to overtake it, when there are several
     /// channels and the program does not block ([`Gpu::hurry`]). Runs are exact repetitions when
-    /// doorbells that belong together come within it.
+    /// doorbells that belong together come within it, when channels are opened and closed at rest,
+    /// and when the program does not read the clock while the GPU works.
     pub hold: Duration,
     /// How long everything may wait on semaphores before that is called a deadlock.
     pub patience: Duration,
@@ -67,7 +68,7 @@ impl GpuConfig {
         Self {
             seed: config.seed,
             hold: Duration::from_micros(500),
-            patience: Duration::from_secs(20),
+            patience: Duration::from_secs(60),
             trace,
             reporter: Arc::new(Stderr { warn_only: config.lint == Lint::Warn }),
             injection,
@@ -174,6 +175,7 @@ pub trait GpuMemory: Sync {
 
     /// Says that a range was accessed in the buffers themselves: the checks of [`GpuMemory::read`]
     /// and [`GpuMemory::write`] are made up for. Before the access for reads, after it for writes.
+    /// Costs about a nanosecond a byte, so each range once.
     fn touched(&self, va: u64, bytes: u64, access: Access);
 }
 
