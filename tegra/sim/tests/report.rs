@@ -1,8 +1,9 @@
-//! What follows a finding on stderr: the process ends, unless told to go on.
+//! What follows a finding on stderr: the process ends, unless told to go on; and what the manual
+//! says about each.
 
 use std::process::{Command, Output};
 
-use tegra_sim::finding::{Finding, Reporter, Rule, Stderr};
+use tegra_sim::finding::{ALL, Finding, Reporter, Rule, Stderr};
 
 const MODE: &str = "REPORT_MODE";
 
@@ -51,4 +52,13 @@ fn a_finding_is_only_printed_when_asked() {
     assert!(output.status.success());
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("release-before-idle") && !stderr.contains("goes on"));
+}
+
+#[test]
+fn the_manual_lists_every_rule() {
+    let manual = include_str!("../../../docs/simulator.md");
+    for rule in ALL {
+        let row = format!("| `{}` | {} |", rule.name(), rule.why());
+        assert!(manual.contains(&row), "docs/simulator.md has no row {row}");
+    }
 }
