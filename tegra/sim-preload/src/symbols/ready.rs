@@ -40,8 +40,9 @@ pub(super) fn consume(fd: RawFd) -> bool {
 pub(super) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// From a timeout; none waits for ever.
+    /// From a timeout; none waits for ever. A wait begins, so the GPU holds no doorbell back.
     pub(super) fn after(timeout: Option<Duration>) -> Self {
+        world::with(|world| world.orin.gpu().hurry());
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 

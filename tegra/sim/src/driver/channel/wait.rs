@@ -49,6 +49,7 @@ impl Channel {
             ms => Some(Duration::from_millis(ms as u64)),
         };
         let (fd, offset) = (args.i32(8), args.u32(12));
+        self.device.gpu.hurry();
         match args.u32(0) {
             NOTIFIER => {
                 let buffer = self.device.dma_buf(fd).map_err(|_| &NOT_DMA_BUF)?;
