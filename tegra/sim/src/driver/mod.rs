@@ -31,7 +31,7 @@ use ctrl::{Ctrl, NoFd, Opened};
 use device::Device;
 pub use errno::{ERRNOS, Errno, Refusal, Refused};
 pub use fd::{FdTable, FileId, NewFile, OpenFile};
-use interrupt::Interrupts;
+use interrupt::{Interrupts, Members};
 pub use node::Node;
 use tsg::Tsg;
 
@@ -53,6 +53,7 @@ static REFUSALS: &[&[Refused]] = &[
     ctrl::buffer::REFUSALS,
     ctrl::clocks::REFUSALS,
     address_space::REFUSALS,
+    address_space::mapping::REFUSALS,
     address_space::remap::REFUSALS,
     tsg::REFUSALS,
     channel::REFUSALS,
@@ -111,8 +112,8 @@ enum File {
     Space(Arc<AddressSpace>),
     Tsg(Arc<Tsg>),
     Channel(Arc<Channel>),
-    /// An event of a TSG, which it keeps alive.
-    Event(Arc<Tsg>),
+    /// An event of a TSG, which does not keep the TSG alive.
+    Event(Arc<Members>),
     /// A node that opens but answers no ioctl here.
     Silent,
 }
@@ -241,7 +242,7 @@ impl Orin {
     pub fn close(&self, file: FileId) {
         match self.files.remove(file) {
             Some(File::Channel(channel)) => channel.close(),
-            Some(File::Event(tsg)) => tsg.close_event(file),
+            Some(File::Event(members)) => members.remove_event(file),
             Some(File::Nvmap) if self.files.count(|file| matches!(file, File::Nvmap)) == 0 => {
                 self.nvmap.clear();
             }
@@ -380,8 +381,8 @@ impl tsg::Find for Orin {
         }
     }
 
-    fn add_event(&self, tsg: &Arc<Tsg>) -> FileId {
-        self.files.add(File::Event(Arc::clone(tsg)))
+    fn add_event(&self, members: &Arc<Members>) -> FileId {
+        self.files.add(File::Event(Arc::clone(members)))
     }
 
     fn drop_event(&self, file: FileId) {

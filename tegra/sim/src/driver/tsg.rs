@@ -200,11 +200,6 @@ impl Tsg {
         self.state().preemption = preemption;
     }
 
-    /// An event fd of this TSG is gone.
-    pub(super) fn close_event(&self, file: FileId) {
-        self.members.remove_event(file);
-    }
-
     /// Answers one request. `find` turns an fd into a channel, `space` into an address space,
     /// `event` makes a description for an event.
     pub(super) fn ioctl(
@@ -338,7 +333,7 @@ impl Tsg {
     }
 
     /// Source: os/linux/ioctl_tsg.c:gk20a_tsg_event_id_enable.
-    fn event(self: &Arc<Self>, args: &mut Args, find: &dyn Find) -> Handled {
+    fn event(&self, args: &mut Args, find: &dyn Find) -> Handled {
         const ENABLE: u32 = 1;
         const EVENTS: u32 = 6;
         let (command, event) = (args.u32(0), args.u32(4));
@@ -347,7 +342,7 @@ impl Tsg {
         }
         let ours = eventfd().ok_or(&NO_EVENT)?;
         let theirs = ours.try_clone().map_err(|_| &NO_FD)?;
-        let file = find.add_event(self);
+        let file = find.add_event(&self.members);
         self.members.add_event(file, event, ours, self.device.census.events.one());
         match self.device.fds.install(NewFile::Event(file, theirs)) {
             Ok(fd) => {
@@ -356,7 +351,7 @@ impl Tsg {
             }
             Err(_) => {
                 find.drop_event(file);
-                self.close_event(file);
+                self.members.remove_event(file);
                 Err(&NO_FD)
             }
         }
@@ -412,7 +407,7 @@ impl Drop for Tsg {
 pub(super) trait Find {
     fn channel(&self, fd: i32) -> Option<Arc<Channel>>;
     fn address_space(&self, fd: i32) -> Option<Arc<AddressSpace>>;
-    fn add_event(&self, tsg: &Arc<Tsg>) -> FileId;
+    fn add_event(&self, members: &Arc<Members>) -> FileId;
     fn drop_event(&self, file: FileId);
 }
 

@@ -275,3 +275,30 @@ fn gpu_time_moves_in_steps_of_the_timer() {
     let (first, second) = (read(), read());
     assert!(second > first && first % 32 == 0 && second % 32 == 0, "{first} {second}");
 }
+
+#[test]
+fn the_first_compute_object_of_a_process_takes_a_second() {
+    let bench = Bench::new();
+    let ready = bench.ready();
+    let cost = |class| {
+        let before = bench.orin.gpu().time_ns();
+        bench.object(ready.channel, class).unwrap();
+        bench.orin.gpu().time_ns() - before
+    };
+    assert!(cost(0xc7b5) < 1_000_000);
+    assert!(cost(0xc7c0) > 1_000_000_000);
+    assert!(cost(0xc7c0) < 1_000_000);
+}
+
+#[test]
+fn ids_of_handles_count_up_even_when_earlier_ones_are_free() {
+    let bench = Bench::new();
+    let kept = bench.handle(4096);
+    let mut last = kept;
+    for _ in 0..2000 {
+        let next = bench.handle(4096);
+        assert_eq!(next, last + 1);
+        bench.free(next);
+        last = next;
+    }
+}

@@ -42,6 +42,18 @@ fn an_address_space_lives_as_long_as_a_channel_is_bound_to_it() {
 }
 
 #[test]
+fn an_event_does_not_keep_its_tsg() {
+    let bench = Bench::new();
+    let tsg = bench.tsg();
+    let mut event = tegra::abi::tsg::EventIdCtrl { cmd: 1, event_id: 2, event_fd: 0, padding: 0 };
+    bench.call(bench.file(tsg), tegra::abi::tsg::EVENT_ID_CTRL, &mut event).unwrap();
+    bench.close(tsg);
+    assert_eq!((bench.orin.live().tsgs, bench.orin.live().events), (0, 1));
+    bench.close(event.event_fd);
+    assert_eq!(bench.orin.live(), Live { files: 2, ..Live::default() });
+}
+
+#[test]
 fn the_handle_table_is_the_processes_and_ends_with_the_last_open() {
     let bench = Bench::new();
     let handle = bench.handle(4096);
@@ -158,8 +170,8 @@ fn lent_pages_serve_the_gpu_where_they_are() {
     let mut again =
         nvmap::Alloc { handle: from.handle(), heap_mask: 1 << 30, flags: 1, align: 0, numa_nid: 0 };
     assert_eq!(errno(bench.call(bench.nvmap, nvmap::ALLOC, &mut again)), Err(Errno::EEXIST));
-    // SAFETY: the mapping made above.
-    unsafe { libc::munmap(va as *mut libc::c_void, 8192) };
+    // SAFETY: the mapping made above. It is not unmapped: another test's could take its place.
+    unsafe { libc::mprotect(va as *mut libc::c_void, 8192, libc::PROT_NONE) };
     assert!(memory.load_u32(4096).is_err());
 }
 

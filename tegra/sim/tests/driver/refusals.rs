@@ -603,6 +603,7 @@ fn channel_rows() -> &'static [Row] {
         "GET_USER_SYNCPOINT: no address space" => Err(Errno::EINVAL), |b| syncpoint(b, b.channel());
         "GET_USER_SYNCPOINT: no address" => Err(Errno::ENOMEM), |b| { let ready = b.ready(); fill(b, &ready); syncpoint(b, ready.channel) };
         "SETUP_BIND: no address for the ring" => Err(Errno::ENOMEM), |b| { let ready = b.ready(); fill(b, &ready); b.setup(ready.channel, &mut ready.request()) };
+        "GET_SYNC_RO_MAP: no address" => Err(Errno::ENOMEM), |b| { let ready = b.ready(); fill(b, &ready); b.call(b.file(ready.space), address_space::GET_SYNC_RO_MAP, &mut address_space::GetSyncRoMap::default()) };
         "RESCHEDULE_RUNLIST" => Err(Errno::EPERM), |b| b.raw(b.file(b.channel()), "NVGPU_IOCTL_CHANNEL_RESCHEDULE_RUNLIST", &mut [0; 4]);
         "PREEMPT: no TSG" => Err(Errno::EINVAL), |b| b.raw(b.file(b.channel()), "NVGPU_IOCTL_CHANNEL_PREEMPT", &mut []);
         "ENABLE, DISABLE, FORCE_RESET: no TSG" => Ok(0), |b| { let channel = b.file(b.channel()); ["ENABLE", "DISABLE", "FORCE_RESET"].into_iter().try_fold(0, |_, name| b.raw(channel, &format!("NVGPU_IOCTL_CHANNEL_{name}"), &mut [])) };

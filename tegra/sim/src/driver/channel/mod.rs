@@ -135,9 +135,7 @@ struct State {
     watchdog: bool,
     queue: Option<Queue>,
     deterministic: bool,
-    railgate_allowed: bool,
     class: u32,
-    timeout_ms: u32,
     syncpoint: Option<Syncpoint>,
     closed: bool,
 }
@@ -168,9 +166,7 @@ impl Channel {
                 watchdog: true,
                 queue: None,
                 deterministic: false,
-                railgate_allowed: false,
                 class: 0,
-                timeout_ms: 3000,
                 syncpoint: None,
                 closed: false,
             }),
@@ -269,14 +265,9 @@ impl Channel {
         self.device.give_channel_id(self.id);
     }
 
-    /// Sets whether the GPU may power off while the channel is open; false when it is not
-    /// deterministic. Source: os/linux/ioctl_ctrl.c:nvgpu_gpu_set_deterministic_ch.
-    pub(super) fn allow_railgating(&self, allow: Option<bool>) -> bool {
-        let mut state = self.state();
-        if let (true, Some(allow)) = (state.deterministic, allow) {
-            state.railgate_allowed = allow;
-        }
-        state.deterministic
+    /// Whether SETUP_BIND made it deterministic.
+    pub(super) fn deterministic(&self) -> bool {
+        self.state().deterministic
     }
 
     /// Answers one request; `open` makes another channel and gives its fd.
@@ -293,9 +284,9 @@ impl Channel {
             match request {
                 OPEN => args.set_i32(0, open()?),
                 WAIT => return self.wait(args),
-                // Looked at by nobody, like the scheduling of a channel alone.
-                SET_NVMAP_FD => {}
-                SET_TIMEOUT | SET_TIMEOUT_EX => self.state().timeout_ms = args.u32(0),
+                // The fd is looked at by nobody. Time limits are not simulated: a channel runs
+                // into one when it is asked to.
+                SET_NVMAP_FD | SET_TIMEOUT | SET_TIMEOUT_EX => {}
                 GET_TIMEDOUT => args.set_u32(0, u32::from(self.service.unserviceable())),
                 SUBMIT_GPFIFO => return self.submit(args),
                 ALLOC_OBJ_CTX => return self.alloc_object(args),

@@ -267,24 +267,20 @@ fn range(args: &Args) -> Result<Range, Refused> {
     }
 }
 
-/// Source: os/linux/ioctl_ctrl.c:nvgpu_gpu_set_deterministic_opts. The count of those done is not
-/// told on failure.
-fn railgating(args: &mut Args, files: &dyn Files) -> Handled {
+/// Checks only: the GPU never powers off here. The count of those done is not told on failure.
+/// Source: os/linux/ioctl_ctrl.c:nvgpu_gpu_set_deterministic_opts.
+fn railgating(args: &Args, files: &dyn Files) -> Handled {
     const ALLOW: u32 = 1;
     const DISALLOW: u32 = 2;
     let (count, flags, address) = (args.u32(0), args.u32(4), args.u64(8));
     if count > u32::from(CHANNELS) {
         return Err(&RAILGATING);
     }
-    let allow = match flags & (ALLOW | DISALLOW) {
-        0 => None,
-        flags => Some(flags == ALLOW),
-    };
     for i in 0..u64::from(count) {
         let fd = user::read_array(address.wrapping_add(4 * i)).map_err(|_| &BAD_NESTED)?;
         let channel = files.channel(i32::from_le_bytes(fd)).ok_or(&RAILGATING)?;
         let both = flags & (ALLOW | DISALLOW) == ALLOW | DISALLOW;
-        if both || !channel.allow_railgating(allow) {
+        if both || !channel.deterministic() {
             return Err(&RAILGATING);
         }
     }

@@ -7,6 +7,8 @@
 //! Other mappings of the same pages may change at any time, so every access here is an atomic one
 //! (relaxed for bulk copies) and no reference into the pages is ever made.
 
+mod ram;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -14,6 +16,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::driver::user;
+pub use ram::{Charge, Ram};
 
 /// Bytes of a page, the granule of every buffer.
 pub const PAGE: u64 = 4096;
@@ -497,56 +500,5 @@ unsafe fn copy_in(from: &[u8], to: *mut u8) {
         for (i, byte) in tail_bytes.iter().enumerate() {
             AtomicU8::from_ptr(to.add(i)).store(*byte, Ordering::Relaxed);
         }
-    }
-}
-
-/// The system's memory, of which ALLOC takes pages. Only a count: memfds are sparse.
-#[derive(Debug)]
-pub struct Ram {
-    total: u64,
-    used: AtomicU64,
-}
-
-impl Ram {
-    /// Memory of `total` bytes, all free.
-    #[must_use]
-    pub fn new(total: u64) -> Arc<Self> {
-        Arc::new(Self { total, used: AtomicU64::new(0) })
-    }
-
-    /// Bytes in all.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.total
-    }
-
-    /// Bytes that nobody has taken.
-    #[must_use]
-    pub fn free(&self) -> u64 {
-        self.total - self.used.load(Ordering::Relaxed)
-    }
-
-    /// Takes `bytes`, until the charge is dropped; none when there are not as many.
-    #[must_use]
-    pub fn charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
-        self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes).filter(|used| *used <= self.total)
-            })
-            .ok()?;
-        Some(Charge { ram: Arc::clone(self), bytes })
-    }
-}
-
-/// Bytes taken from [`Ram`]; given back on drop.
-#[derive(Debug)]
-pub struct Charge {
-    ram: Arc<Ram>,
-    bytes: u64,
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.ram.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
