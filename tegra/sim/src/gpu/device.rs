@@ -241,8 +241,12 @@ impl Worker {
         let mut quiet_since: Option<Instant> = None;
         let mut told = false;
         let mut hold_over = false;
-        while !shared.closing.load(Ordering::SeqCst) {
+        loop {
+            // Counted before anything is looked at: what changes later wakes the sleep below.
             let count = shared.waker.count();
+            if shared.closing.load(Ordering::SeqCst) {
+                break;
+            }
             let drains = shared.drains.load(Ordering::SeqCst);
             let pending = *shared.drained.lock().unwrap_or_else(PoisonError::into_inner) < drains;
             let over = pending || hold_over || shared.hurry.load(Ordering::SeqCst);
