@@ -101,6 +101,12 @@ impl Layout {
         }
     }
 
+    /// Rows of the matrix.
+    #[must_use]
+    pub const fn rows(&self) -> usize {
+        self.n
+    }
+
     /// Bytes of a row in the file.
     #[must_use]
     pub const fn file_row_bytes(&self) -> usize {

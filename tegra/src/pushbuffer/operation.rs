@@ -278,6 +278,18 @@ impl Windows {
         }
         Ok(Self { local, shared })
     }
+
+    /// Where local memory appears.
+    #[must_use]
+    pub const fn local(self) -> GpuAddress {
+        self.local
+    }
+
+    /// Where shared memory appears.
+    #[must_use]
+    pub const fn shared(self) -> GpuAddress {
+        self.shared
+    }
 }
 
 /// Which shader caches are invalidated. What the CPU or the copy engine wrote is otherwise not
