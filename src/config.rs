@@ -76,7 +76,7 @@ impl Default for Config {
 }
 
 /// Values of `backend`.
-pub const BACKENDS: [&str; 3] = ["auto", "cpu", "reference"];
+pub const BACKENDS: [&str; 4] = ["auto", "nv", "cpu", "reference"];
 
 /// Permission bits of the socket, written as in `chmod`: `"0660"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -421,7 +421,10 @@ mod tests {
             check("max_body_bytes = 10"),
             "max_body_bytes is 10; 1024 to 1073741824 are allowed"
         );
-        assert_eq!(check("backend = 'tpu'"), "backend is `tpu`; allowed are auto, cpu, reference");
+        assert_eq!(
+            check("backend = 'tpu'"),
+            "backend is `tpu`; allowed are auto, nv, cpu, reference"
+        );
         assert_eq!(check("socket = ''"), "socket is empty; a path is needed");
         assert!(check("log = 'loud=loudest'").starts_with("log is `loud=loudest`; "));
     }

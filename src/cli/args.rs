@@ -120,7 +120,7 @@ pub(super) struct ModelChoice {
     /// Start a private daemon even when one listens on the socket
     #[arg(long)]
     pub(super) private: bool,
-    /// Device of a private daemon: auto, cpu, reference
+    /// Device of a private daemon: auto, nv, cpu, reference
     #[arg(long, value_name = "NAME")]
     pub(super) backend: Option<String>,
     /// Worker threads of a private daemon [default: the cores allowed]
@@ -201,7 +201,7 @@ What is not given comes from the daemon's configuration.")]
 pub(super) struct Load {
     /// GGUF file, name from `orinctl models`, or synthetic:NAME
     pub(super) model: String,
-    /// Device: auto, cpu, reference
+    /// Device: auto, nv, cpu, reference
     #[arg(long, value_name = "NAME")]
     pub(super) backend: Option<String>,
     /// Sequences served at once

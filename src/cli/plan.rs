@@ -8,8 +8,12 @@ use super::args;
 use super::error::Error;
 use super::terminal::Terminal;
 use super::text;
+use crate::device::{Request, gpu};
 use crate::model::{KvLayout, Model, synthetic};
 use crate::plan::{Bucket, Cost, Fusions, Outputs, Plan, Step, fuse};
+
+/// Streaming multiprocessors of an Orin with all of them on.
+const ORIN_SMS: u32 = 16;
 
 pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
     let bucket = bucket(args)?;
@@ -29,6 +33,10 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
     let layout = KvLayout { slots: bucket.batch, context: bucket.context };
     let before = model.plan(layout, bucket)?;
     let after = fuse(&before, Fusions::ALL);
+    let weights: Vec<_> = model.weights().cloned().collect();
+    let (states, plans) = (model.states(layout), std::slice::from_ref(&after));
+    let launches =
+        gpu::outline(&after, &Request { weights: &weights, states: &states, plans }, ORIN_SMS);
     if args.json {
         text::print_json(&Document {
             model: &args.model,
@@ -37,6 +45,7 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
             context: bucket.context,
             before: (&before).into(),
             after: (&after).into(),
+            launches: launches.ok().map(|launches| launches.iter().map(Into::into).collect()),
         })?;
         return Ok(());
     }
@@ -46,12 +55,17 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
         let _ = writeln!(out, "\n{title}: {} steps, {}\n", plan.steps.len(), amounts(&cost));
         out.push_str(&table(plan, args.full));
     }
-    let _ = writeln!(
-        out,
-        "\nWith one kernel per step a GPU launches {} for this plan, {} without fusion.",
-        after.steps.len(),
-        before.steps.len()
-    );
+    let _ = match &launches {
+        Ok(launches) => writeln!(
+            out,
+            "\nAn Orin's GPU launches {} kernels for this plan; one for each step would be {} after \
+             fusion, {} before.",
+            launches.len(),
+            after.steps.len(),
+            before.steps.len()
+        ),
+        Err(why) => writeln!(out, "\nNot for an Orin's GPU: {why}."),
+    };
     text::print(&out)?;
     Ok(())
 }
@@ -235,6 +249,24 @@ struct Document<'a> {
     context: usize,
     before: PlanDocument,
     after: PlanDocument,
+    /// The kernels that an Orin's GPU launches, unless it cannot run the model.
+    launches: Option<Vec<LaunchDocument>>,
+}
+
+#[derive(Serialize)]
+struct LaunchDocument {
+    label: String,
+    kernel: String,
+    blocks: u64,
+    threads: u32,
+    waits: bool,
+}
+
+impl From<&gpu::Outline> for LaunchDocument {
+    fn from(launch: &gpu::Outline) -> Self {
+        let gpu::Outline { label, kernel, blocks, threads, waits } = launch.clone();
+        Self { label, kernel, blocks, threads, waits }
+    }
 }
 
 #[derive(Serialize)]

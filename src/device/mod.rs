@@ -10,6 +10,8 @@
 //! not: what these rules refuse must not depend on how fast a device is.
 
 pub mod cpu;
+pub mod gpu;
+mod precision;
 pub mod reference;
 
 use crate::plan::{Buffer, BufferId, Fusions, Plan};

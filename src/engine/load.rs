@@ -10,6 +10,7 @@ use std::time::Instant;
 use super::core::{self, Core, Parts};
 use super::{LoadError, LoadSpec, MemoryUse, ModelInfo};
 use crate::device::cpu::{Cpu, Isa};
+use crate::device::gpu::nv::Nv;
 use crate::device::{self, Device, Footprint, Request, WeightSource, reference::Reference};
 use crate::gguf::Gguf;
 use crate::model::{self, KvLayout, Model, synthetic};
@@ -141,13 +142,25 @@ fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
+/// The device to use, and why.
 fn choose_device(spec: &LoadSpec) -> Result<(Arc<dyn Device>, String), LoadError> {
+    let nv = || Nv::detect().map(|nv| -> Arc<dyn Device> { Arc::new(nv) });
     match spec.backend.as_str() {
-        "auto" => Ok((cpu(spec), "auto: the only device of this machine".into())),
+        "auto" => Ok(match nv() {
+            Ok(nv) => (nv, "auto: the GPU of an Orin is here".into()),
+            Err(reason) => {
+                tracing::info!(%reason, "no Orin: the CPU is used");
+                (cpu(spec), format!("auto: not nv ({reason})"))
+            }
+        }),
+        "nv" => match nv() {
+            Ok(nv) => Ok((nv, "asked for".into())),
+            Err(reason) => Err(LoadError::Invalid(format!("backend nv cannot be used: {reason}"))),
+        },
         "cpu" => Ok((cpu(spec), "asked for".into())),
         "reference" => Ok((Arc::new(Reference), "asked for".into())),
         other => Err(LoadError::Invalid(format!(
-            "backend `{other}` is not known; known: auto, cpu, reference"
+            "backend `{other}` is not known; known: auto, nv, cpu, reference"
         ))),
     }
 }

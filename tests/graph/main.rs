@@ -5,8 +5,10 @@
 
 mod arena;
 mod composites;
+mod launches;
 mod plans;
 mod primitives;
+mod shapes;
 
 use orind::device::{Data, Device, Request, WeightSource, reference::Reference};
 use orind::graph::{Graph, Tensor};

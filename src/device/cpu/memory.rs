@@ -112,7 +112,7 @@ impl Working {
                     let k = last(0).max(1);
                     let rows = step.reads[0].elements() / k;
                     let blocks = activations::blocks(k) * rows;
-                    w.q8 = w.q8.max(blocks * super::program::planes(plan, step));
+                    w.q8 = w.q8.max(blocks * crate::device::precision::planes(plan, step));
                     w.f32 = w.f32.max(blocks);
                     w.thread = w.thread.max(rows * GROUPS_PER_CLAIM * LANES);
                     if norm.is_some() {

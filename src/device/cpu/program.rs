@@ -6,7 +6,7 @@
 use super::instance::Own;
 use super::memory::{Cache, Form, Memory, unsupported};
 use super::packed::PackedLayout;
-use crate::device::Error;
+use crate::device::{Error, precision::planes};
 use crate::plan::{
     Arena, Binary, Class, Composite, DType, Epilogue, Op, Plan, RopeStyle, Step, View,
 };
@@ -172,20 +172,6 @@ pub(super) fn check(plan: &Plan) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Planes of quantised activations that a projection's operand is brought into: two for queries,
-/// keys, values and logits, one for the rest. The errors of scores and logits end up in an
-/// exponent, and together these are few enough columns that a second pass costs little.
-pub(super) fn planes(plan: &Plan, step: &Step) -> usize {
-    let delicate = |written: &View| {
-        let rotated = |step: &Step| {
-            matches!(step.op, Op::RopeKv { .. })
-                && step.reads[..3].iter().any(|read| read.buffer == written.buffer)
-        };
-        plan.buffer(written.buffer).class == Class::Output || plan.steps.iter().any(rotated)
-    };
-    1 + usize::from(step.writes.iter().any(delicate))
 }
 
 /// Resolves the operands of a plan.

@@ -1,0 +1,79 @@
+//! GPUs: from a fused plan to kernel launches, the same for every driver.
+//!
+//! [`layout`] says by arithmetic how much memory an instance takes and where everything lies in it;
+//! [`lower`] turns a plan into [`launch`]es over addresses; [`order`] finds out which launches must
+//! wait for others. A driver ([`nv`]) allocates the memory, and carries the launches to the
+//! hardware. Kernels and their variants belong to the crate `orind-kernels`.
+
+mod launch;
+mod layout;
+mod lower;
+pub mod nv;
+mod order;
+
+use std::collections::HashMap;
+
+use crate::device::{Error, Request};
+use crate::plan::Plan;
+
+/// A launch, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outline {
+    /// Where it stands in the model: `blk.3.attn_q`.
+    pub label: String,
+    /// The kernel's symbol.
+    pub kernel: String,
+    /// Blocks of the grid.
+    pub blocks: u64,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Whether it must wait for launches before it.
+    pub waits: bool,
+}
+
+/// The launches that a plan becomes on a GPU of `sms` streaming multiprocessors; needs none.
+///
+/// # Errors
+/// [`Error::Unsupported`] for steps, types or shapes that the kernels do not take.
+pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outline>, Error> {
+    /// Where memory would begin: addresses only have to differ.
+    const BASE: u64 = 1 << 32;
+    let layout = layout::Layout::new(request)?;
+    layout.admits(plan)?;
+    let mut at = BASE;
+    let mut place = |bytes: u64| {
+        let address = at;
+        at += bytes.next_multiple_of(layout::ALIGN);
+        address
+    };
+    let weights: HashMap<_, _> = layout
+        .weights
+        .iter()
+        .map(|(name, form)| (name.clone(), (place(form.bytes()), *form)))
+        .collect();
+    let base = place(layout.cache_bytes);
+    let caches =
+        layout.caches.iter().map(|(name, (at, c))| (name.clone(), (base + at, *c))).collect();
+    let own = layout::Own::new(plan);
+    let launches = lower::lower(
+        plan,
+        &lower::Addresses {
+            weights: &weights,
+            caches: &caches,
+            working: &layout.working,
+            scratch: place(layout.working.scratch()),
+            counters: place(layout.working.counters()),
+            own: (&own, place(own.bytes)),
+            sms,
+        },
+    )?;
+    let waits = order::waits(&launches);
+    let outline = launches.iter().zip(waits).map(|(launch, wait)| Outline {
+        label: launch.label.clone(),
+        kernel: launch.kernel.symbol(),
+        blocks: launch.grid.iter().map(|&n| u64::from(n)).product(),
+        threads: launch.kernel.threads(),
+        waits: wait != order::Wait::None,
+    });
+    Ok(outline.collect())
+}

@@ -1,0 +1,127 @@
+//! The kernels' machine code in GPU memory, and what a launch of each needs.
+
+use std::collections::HashMap;
+
+use orind_kernels::catalogue::Kernel;
+use orind_kernels::cubin::{self, Cubin};
+use orind_kernels::prebuilt;
+use tegra::buffer::{Filling, Weights};
+use tegra::local_memory::LocalMemorySize;
+use tegra::qmd::Program;
+use tegra::space::AddressSpace;
+
+use super::super::layout::ALIGN;
+use super::{DEVICE, TARGET, failed};
+use crate::device::Error;
+
+/// Mapped behind the last instruction: the hardware fetches ahead.
+const PREFETCH: usize = 4096;
+
+/// A kernel that can be launched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loaded {
+    pub(super) program: Program,
+    /// Static shared memory of a block, in bytes.
+    pub(super) shared_bytes: u32,
+    /// Where the parameters begin in bank 0.
+    pub(super) params_offset: u32,
+    /// Bank 2: the compiler's literals, if any.
+    pub(super) literals: Option<(tegra::address::GpuAddress, u32)>,
+}
+
+/// Machine code of some kernels.
+#[derive(Debug)]
+pub(super) struct Code {
+    /// Keeps the memory.
+    _memory: Weights,
+    loaded: HashMap<Kernel, Loaded>,
+    /// The threads' local memory that they need.
+    pub(super) local: LocalMemorySize,
+}
+
+fn broken(what: String) -> Error {
+    Error::Unsupported { device: DEVICE, what }
+}
+
+/// Where a kernel's parts lie in the image.
+struct Placed<'a> {
+    kernel: Kernel,
+    code: cubin::Kernel<'a>,
+    at: usize,
+    literals: Option<usize>,
+}
+
+impl Code {
+    /// Loads the prebuilt code of `kernels` for a GPU of `tpcs` TPCs.
+    pub(super) fn new(space: &AddressSpace, kernels: &[Kernel], tpcs: u32) -> Result<Self, Error> {
+        let mut cubins = HashMap::new();
+        let mut image = Vec::new();
+        let mut placed = Vec::new();
+        for &kernel in kernels {
+            let unit = kernel.unit();
+            let cubin = match cubins.entry(unit) {
+                std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+                std::collections::hash_map::Entry::Vacant(entry) => {
+                    let file = prebuilt::file(unit, TARGET)
+                        .ok_or_else(|| broken(format!("{}: no machine code", unit.name())))?;
+                    let cubin = Cubin::parse(file)
+                        .map_err(|e| broken(format!("{}: {e}", TARGET.file(unit))))?;
+                    let free = cubin.relocations.is_empty()
+                        && cubin.constants3.is_none()
+                        && cubin.global_init.is_none()
+                        && cubin.global_bytes == 0;
+                    if !free {
+                        return Err(broken(format!("{}: globals", TARGET.file(unit))));
+                    }
+                    entry.insert(cubin)
+                }
+            };
+            let code = cubin
+                .kernel(&kernel.symbol())
+                .ok_or_else(|| broken(format!("kernel {} is not built", kernel.symbol())))?
+                .clone();
+            let mut put = |bytes: &[u8]| {
+                image.resize(image.len().next_multiple_of(ALIGN as usize), 0);
+                let at = image.len();
+                image.extend_from_slice(bytes);
+                at
+            };
+            let at = put(code.code);
+            let literals = code.constants2.map(put);
+            placed.push(Placed { kernel, code, at, literals });
+        }
+        let stack = placed.iter().map(|p| p.code.stack_bytes).max().unwrap_or(0);
+        let local = LocalMemorySize::new(stack, tpcs)
+            .ok_or_else(|| broken(format!("{stack} bytes of stack")))?;
+        let mut memory = Filling::new(space, (image.len() + PREFETCH) as u64).map_err(failed)?;
+        memory.as_mut_slice()[..image.len()].copy_from_slice(&image);
+        let memory = memory.seal().map_err(failed)?;
+        let mut loaded = HashMap::new();
+        for Placed { kernel, code, at, literals } in placed {
+            let address = |at: usize| {
+                memory.address().offset(at as u64).map_err(|e| failed(tegra::Error::from(e)))
+            };
+            let literals = match (literals, code.constants2) {
+                (Some(at), Some(bytes)) => Some((address(at)?, bytes.len() as u32)),
+                _ => None,
+            };
+            let program = Program {
+                address: address(at)?,
+                code_bytes: code.code.len() as u32,
+                registers: code.registers,
+                barriers: code.barriers,
+                local_bytes: local.per_thread,
+            };
+            let shared_bytes = u32::try_from(code.shared_bytes)
+                .map_err(|_| broken(format!("{} bytes of shared memory", code.shared_bytes)))?;
+            let params_offset = code.params_offset;
+            loaded.insert(kernel, Loaded { program, shared_bytes, params_offset, literals });
+        }
+        Ok(Self { _memory: memory, loaded, local })
+    }
+
+    pub(super) fn kernel(&self, kernel: Kernel) -> Result<Loaded, Error> {
+        let loaded = self.loaded.get(&kernel).copied();
+        loaded.ok_or_else(|| broken(format!("kernel {} was not loaded", kernel.symbol())))
+    }
+}

@@ -1,0 +1,545 @@
+//! One loaded model on the Orin's GPU, behind the asynchronous seam.
+//!
+//! A step is one submission: the recorded body and the queue's tail, one doorbell. Steps of a
+//! submission are all handed over at once; the ring keeps them in order.
+//!
+//! After a fault the channels are rebuilt and the interrupted step is executed again: caches and
+//! scratch still lie in memory, inputs that the plan advances by itself are set back to what they
+//! were, from the ring of sampled tokens. So a fault changes no token.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use tegra::buffer::{Loading, Mailbox, Placement, Scratch, WeightsPool};
+use tegra::context::{self, Context, Options, QueueId};
+use tegra::local_memory::LocalMemory;
+use tegra::pushbuffer::Engine;
+use tegra::queue::Wake;
+use tegra::space::AddressSpace;
+
+use super::super::layout::{ALIGN, Form, Layout, Own};
+use super::super::lower::{Addresses, lower};
+use super::code::Code;
+use super::failed;
+use super::record::Recording;
+use crate::device::{Data, Error, Footprint, Instance, Prepared, RING_STEPS, Ticket, WeightSource};
+use crate::plan::{BufferId, Class, DType, Op, Plan};
+
+/// Submissions that can be under way at once.
+const QUEUE: u64 = 8;
+/// Ring entries of the channel: two for each step under way.
+const ENTRIES: u32 = (2 * QUEUE as u32 * RING_STEPS + 1).next_power_of_two();
+/// Bytes of a weight that are read and laid out at a time.
+const PIECE: usize = 1 << 20;
+/// How long a step may take before its channel counts as hung.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Executions of one step that may fault before the device counts as lost.
+const ATTEMPTS: u32 = 3;
+
+/// Weights on their way in, then in place.
+enum Pool {
+    Loading(Box<Loading>),
+    Sealed(WeightsPool),
+}
+
+/// A prepared plan.
+struct Entry {
+    own: Own,
+    /// Its mailboxes, outputs and ring.
+    memory: Mailbox,
+    classes: Vec<(Class, DType, usize)>,
+    /// Token and position mailboxes that a step advances, and their rows.
+    advances: Option<(BufferId, BufferId, usize)>,
+    recording: Recording,
+    /// Steps submitted so far: the ring's cursor when all of them are done.
+    steps: u64,
+    /// Its latest submission.
+    latest: u64,
+}
+
+/// A submission that has not been waited for.
+struct Flight {
+    sequence: u64,
+    prepared: usize,
+    /// The plan's steps before it.
+    base: u64,
+    tickets: Vec<context::Ticket>,
+    /// The inputs before it, when nothing of the plan was under way.
+    inputs: Option<[Vec<u8>; 2]>,
+}
+
+/// The memory of one model on the GPU, and its queue.
+pub(super) struct NvInstance {
+    // The context goes first: nothing runs while the rest is taken down.
+    context: RefCell<Context>,
+    queue: QueueId,
+    entries: Vec<Entry>,
+    flights: VecDeque<Flight>,
+    layout: Layout,
+    pool: Option<Pool>,
+    placements: HashMap<String, Placement>,
+    caches: Scratch,
+    scratch: Scratch,
+    counters: Mailbox,
+    code: Option<(Code, Scratch)>,
+    space: AddressSpace,
+    sequence: u64,
+    waited: u64,
+}
+
+fn invalid<T>(what: impl Into<String>) -> Result<T, Error> {
+    Err(Error::Invalid(what.into()))
+}
+
+impl NvInstance {
+    pub(super) fn new(space: AddressSpace, layout: Layout) -> Result<Self, Error> {
+        let mut context = Context::new(&space, Options::default()).map_err(failed)?;
+        let queue = context.add_queue(Engine::Compute, ENTRIES).map_err(failed)?;
+        let scratch = |bytes: u64| Scratch::new(&space, bytes.max(1)).map_err(failed);
+        let counters = Mailbox::new(&space, layout.working.counters().max(1)).map_err(failed)?;
+        Ok(Self {
+            context: RefCell::new(context),
+            queue,
+            entries: Vec::new(),
+            flights: VecDeque::new(),
+            pool: Some(Pool::Loading(Box::new(Loading::new(&space, layout.weight_bytes)))),
+            placements: HashMap::new(),
+            caches: scratch(layout.cache_bytes)?,
+            scratch: scratch(layout.working.scratch())?,
+            counters,
+            code: None,
+            layout,
+            space,
+            sequence: 0,
+            waited: 0,
+        })
+    }
+
+    /// Hands the weights to the GPU, once.
+    fn seal(&mut self) -> Result<&WeightsPool, Error> {
+        if let Some(name) = self.layout.weights.keys().find(|n| !self.placements.contains_key(*n)) {
+            return invalid(format!("weight `{name}` has not been uploaded"));
+        }
+        let pool = match self.pool.take() {
+            Some(Pool::Loading(loading)) => loading.seal().map_err(failed)?,
+            Some(Pool::Sealed(pool)) => pool,
+            None => return invalid("weights were lost when they were handed to the GPU"),
+        };
+        match self.pool.insert(Pool::Sealed(pool)) {
+            Pool::Sealed(pool) => Ok(pool),
+            Pool::Loading(_) => invalid("weights are still being loaded"),
+        }
+    }
+
+    /// Where everything lies for a plan, and its launches.
+    fn launches(
+        &mut self,
+        plan: &Plan,
+        own: &Own,
+        base: u64,
+    ) -> Result<Vec<super::super::launch::Launch>, Error> {
+        self.seal()?;
+        let Some(Pool::Sealed(pool)) = &self.pool else { return invalid("no weights") };
+        let mut weights = HashMap::new();
+        for (name, form) in &self.layout.weights {
+            let address = self.placements.get(name).and_then(|&placement| pool.address(placement));
+            let Some(address) = address else {
+                return invalid(format!("weight `{name}` has no place"));
+            };
+            weights.insert(name.clone(), (address.get(), *form));
+        }
+        let at = self.caches.address().get();
+        let caches = &self.layout.caches;
+        let caches =
+            caches.iter().map(|(name, (offset, c))| (name.clone(), (at + offset, *c))).collect();
+        lower(
+            plan,
+            &Addresses {
+                weights: &weights,
+                caches: &caches,
+                working: &self.layout.working,
+                scratch: self.scratch.address().get(),
+                counters: self.counters.address().get(),
+                own: (own, base),
+                sms: self.space.orin().sms(),
+            },
+        )
+    }
+
+    /// Loads the kernels that no earlier plan has brought in.
+    fn code(&mut self, launches: &[super::super::launch::Launch]) -> Result<(), Error> {
+        let known = |code: &Option<(Code, Scratch)>| match code {
+            Some((code, _)) => launches.iter().all(|l| code.kernel(l.kernel).is_ok()),
+            None => false,
+        };
+        if known(&self.code) {
+            return Ok(());
+        }
+        if self.code.is_some() {
+            return invalid("a plan with kernels that the first did not announce");
+        }
+        let mut kernels: Vec<_> = orind_kernels::catalogue::Kernel::all();
+        kernels.retain(|kernel| kernel.is_default());
+        let orin = self.space.orin();
+        let code = Code::new(&self.space, &kernels, orin.tpcs())?;
+        let local = Scratch::new(&self.space, code.local.total).map_err(failed)?;
+        let memory = LocalMemory::new(local.address(), code.local.per_tpc)
+            .map_err(|e| failed(tegra::Error::from(e)))?;
+        self.context.get_mut().set_local_memory(memory).map_err(failed)?;
+        self.code = Some((code, local));
+        Ok(())
+    }
+
+    fn entry(&self, prepared: Prepared) -> Result<&Entry, Error> {
+        match self.entries.get(prepared.0 as usize) {
+            Some(entry) => Ok(entry),
+            None => invalid(format!("no plan {}", prepared.0)),
+        }
+    }
+
+    /// The plan, when the caller may touch its buffers.
+    fn idle(&self, prepared: Prepared) -> Result<&Entry, Error> {
+        let entry = self.entry(prepared)?;
+        if entry.latest > self.waited {
+            return invalid(format!("plan {} is under way", prepared.0));
+        }
+        Ok(entry)
+    }
+
+    /// Submits steps `from..to` of a plan.
+    fn launch(
+        &mut self,
+        prepared: usize,
+        from: u64,
+        to: u64,
+    ) -> Result<Vec<context::Ticket>, Error> {
+        let entry = &self.entries[prepared];
+        let context = self.context.get_mut();
+        let mut tickets = Vec::with_capacity((to - from) as usize);
+        for step in from..to {
+            let wake = if step + 1 == to { Wake::Interrupt } else { Wake::Quiet };
+            let body = entry.recording.body(step);
+            tickets.push(context.submit(self.queue, &[body], wake).map_err(failed)?);
+        }
+        Ok(tickets)
+    }
+
+    /// Rebuilds the channel after a fault and executes again what it interrupted.
+    fn recover(&mut self) -> Result<(), Error> {
+        let context = self.context.get_mut();
+        context.rebuild().map_err(failed)?;
+        let counters = vec![0; self.layout.working.counters() as usize];
+        self.counters.write(0, &counters).map_err(failed)?;
+        let mut flights = std::mem::take(&mut self.flights);
+        let mut restored = HashSet::new();
+        for i in 0..flights.len() {
+            let context = self.context.get_mut();
+            let flight = &flights[i];
+            let mut done = 0;
+            while done < flight.tickets.len()
+                && context.is_done(flight.tickets[done]).unwrap_or(false)
+            {
+                done += 1;
+            }
+            if done == flight.tickets.len() {
+                continue;
+            }
+            let (prepared, from) = (flight.prepared, flight.base + done as u64);
+            let to = flight.base + flight.tickets.len() as u64;
+            // Later submissions of the plan go on from where this one ends.
+            if restored.insert(prepared) {
+                let same = |f: &&Flight| f.prepared == prepared && f.inputs.is_some();
+                if let Some(Flight { base, inputs: Some(inputs), .. }) = flights.iter().find(same) {
+                    self.restore(prepared, inputs, from - base, from)?;
+                }
+            }
+            let again = self.launch(prepared, from, to)?;
+            flights[i].tickets.splice(done.., again);
+        }
+        self.flights = flights;
+        Ok(())
+    }
+
+    /// Sets a plan's inputs and ring to what they were `steps` steps after `inputs`, when it had
+    /// made `cursor` in all.
+    fn restore(
+        &self,
+        prepared: usize,
+        [tokens, positions]: &[Vec<u8>; 2],
+        steps: u64,
+        cursor: u64,
+    ) -> Result<(), Error> {
+        let Entry { own, memory, advances, .. } = &self.entries[prepared];
+        memory.store_u32(own.cursor, cursor as u32).map_err(failed)?;
+        let Some((token_box, position_box, rows)) = *advances else { return Ok(()) };
+        let (Some(tokens_at), Some(positions_at)) =
+            (own.offset(token_box), own.offset(position_box))
+        else {
+            return invalid("a plan that advances what is not its own");
+        };
+        if steps == 0 {
+            memory.write(tokens_at, tokens).map_err(failed)?;
+            return memory.write(positions_at, positions).map_err(failed);
+        }
+        let mut last = vec![0; 4 * rows];
+        memory.read(own.ring_at(cursor - 1), &mut last).map_err(failed)?;
+        memory.write(tokens_at, &last).map_err(failed)?;
+        let advanced: Vec<u8> = positions
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .flat_map(|p| u32::from_le_bytes(*p).wrapping_add(steps as u32).to_le_bytes())
+            .collect();
+        memory.write(positions_at, &advanced).map_err(failed)
+    }
+
+    /// Waits for all steps of the oldest submission, recovering as often as that helps.
+    fn finish_oldest(&mut self) -> Result<(), Error> {
+        let mut attempts = 0;
+        loop {
+            let Some(flight) = self.flights.front() else { return Ok(()) };
+            let context = self.context.get_mut();
+            let mut reached = 0;
+            let mut result = Ok(());
+            for ticket in &flight.tickets {
+                result = context.wait(*ticket, PATIENCE);
+                if result.is_err() {
+                    break;
+                }
+                reached += 1;
+            }
+            let error = match result {
+                Ok(()) => {
+                    self.flights.pop_front();
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            attempts = if reached > 0 { 1 } else { attempts + 1 };
+            if !error.can_rebuild() || attempts == ATTEMPTS {
+                return Err(match failed(error) {
+                    Error::Lost { scope, reason, source, .. } => {
+                        Error::Lost { scope, rebuildable: true, reason, source }
+                    }
+                    other => other,
+                });
+            }
+            tracing::warn!(%error, attempts, "GPU fault: the channel is rebuilt, the step repeated");
+            self.recover()?;
+        }
+    }
+}
+
+impl Instance for NvInstance {
+    fn footprint(&self) -> Footprint {
+        self.layout.footprint()
+    }
+
+    fn upload(
+        &mut self,
+        weight: &str,
+        source: &dyn WeightSource,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), Error> {
+        let Some(&form) = self.layout.weights.get(weight) else {
+            return invalid(format!("weight `{weight}` is not part of the request"));
+        };
+        let Some(Pool::Loading(loading)) = &mut self.pool else {
+            return invalid("weights cannot change once plans have been prepared");
+        };
+        if self.placements.contains_key(weight) {
+            return invalid(format!("weight `{weight}` has been uploaded already"));
+        }
+        let (placement, place) = loading.tensor(form.bytes(), ALIGN).map_err(failed)?;
+        let failed = |source| Error::Weight { weight: weight.to_owned(), source };
+        match form {
+            Form::Matrix(_, layout) if !layout.is_file() => {
+                let row = layout.file_row_bytes();
+                let rows = (PIECE / row).max(1);
+                let total = layout.rows();
+                let mut piece = vec![0; rows.min(total) * row];
+                for first in (0..total).step_by(rows) {
+                    let piece = &mut piece[..rows.min(total - first) * row];
+                    source.read_at((first * row) as u64, piece).map_err(failed)?;
+                    layout.pack(first, piece, place).map_err(|e| failed(Box::new(e)))?;
+                    progress(piece.len() as u64);
+                }
+            }
+            _ => {
+                for (i, piece) in place.chunks_mut(PIECE).enumerate() {
+                    source.read_at((i * PIECE) as u64, piece).map_err(failed)?;
+                    progress(piece.len() as u64);
+                }
+            }
+        }
+        self.placements.insert(weight.to_owned(), placement);
+        Ok(())
+    }
+
+    fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
+        self.layout.admits(plan)?;
+        let own = Own::new(plan);
+        let memory = Mailbox::new(&self.space, own.bytes).map_err(failed)?;
+        memory.write(0, &vec![0; own.bytes as usize]).map_err(failed)?;
+        let counters = vec![0; self.layout.working.counters() as usize];
+        if self.entries.is_empty() && !counters.is_empty() {
+            self.counters.write(0, &counters).map_err(failed)?;
+        }
+        let launches = self.launches(plan, &own, memory.address().get())?;
+        self.code(&launches)?;
+        let Some((code, _)) = &self.code else { return invalid("no machine code") };
+        let recording = Recording::new(&self.space, code, &launches)?;
+        let advances =
+            plan.steps.iter().find(|s| s.op == Op::SampleAdvance).map(|step| {
+                (step.writes[1].buffer, step.writes[2].buffer, step.writes[1].elements())
+            });
+        let classes = plan.buffers.iter().map(|b| (b.class, b.dtype, b.elements())).collect();
+        self.entries.push(Entry { own, memory, classes, advances, recording, steps: 0, latest: 0 });
+        Ok(Prepared(self.entries.len() as u32 - 1))
+    }
+
+    fn write(
+        &mut self,
+        prepared: Prepared,
+        mailbox: BufferId,
+        at: usize,
+        data: Data<'_>,
+    ) -> Result<(), Error> {
+        let entry = self.idle(prepared)?;
+        let (dtype, len) = match data {
+            Data::I32(values) => (DType::I32, values.len()),
+            Data::F32(values) => (DType::F32, values.len()),
+        };
+        let offset = entry.range(mailbox, (Class::Mailbox, dtype), at, len)?;
+        // Cannot be long: a word for each row.
+        let bytes: Vec<u8> = match data {
+            Data::I32(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Data::F32(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        };
+        entry.memory.write(offset, &bytes).map_err(failed)
+    }
+
+    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
+        if steps == 0 || steps > RING_STEPS {
+            return invalid(format!("{steps} steps, 1 to {RING_STEPS} can be submitted"));
+        }
+        let entry = self.entry(prepared)?;
+        if self.sequence - self.waited == QUEUE {
+            return invalid(format!(
+                "{QUEUE} submissions are under way already: wait for the first"
+            ));
+        }
+        let (base, inputs) = (entry.steps, entry.inputs(self.waited)?);
+        let index = prepared.0 as usize;
+        let tickets = match self.launch(index, base, base + u64::from(steps)) {
+            Ok(tickets) => tickets,
+            // An earlier submission faulted: it is repeated first.
+            Err(Error::Lost { rebuildable: true, .. }) => {
+                self.recover()?;
+                self.launch(index, base, base + u64::from(steps))?
+            }
+            Err(error) => return Err(error),
+        };
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let entry = &mut self.entries[index];
+        entry.steps += u64::from(steps);
+        entry.latest = sequence;
+        self.flights.push_back(Flight { sequence, prepared: index, base, tickets, inputs });
+        Ok(Ticket { prepared, sequence, steps })
+    }
+
+    fn completed(&self, ticket: Ticket) -> u32 {
+        if ticket.sequence <= self.waited {
+            return ticket.steps;
+        }
+        let Some(flight) = self.flights.iter().find(|f| f.sequence == ticket.sequence) else {
+            // Done, and nobody has waited for it yet.
+            return ticket.steps;
+        };
+        let mut context = self.context.borrow_mut();
+        let done = flight.tickets.iter().take_while(|t| context.is_done(**t).unwrap_or(false));
+        done.count() as u32
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
+        while self.flights.front().is_some_and(|flight| flight.sequence <= ticket.sequence) {
+            self.finish_oldest()?;
+        }
+        self.waited = self.waited.max(ticket.sequence.min(self.sequence));
+        Ok(())
+    }
+
+    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
+        let entry = self.entry(ticket.prepared)?;
+        let fits = entry.latest == ticket.sequence
+            && step < self.completed(ticket)
+            && out.len() == entry.own.sampled;
+        if !fits {
+            return invalid(format!("{} tokens of step {step}", out.len()));
+        }
+        let at = entry.own.ring_at(entry.steps - u64::from(ticket.steps) + u64::from(step));
+        let mut bytes = vec![0; 4 * out.len()];
+        entry.memory.read(at, &mut bytes).map_err(failed)?;
+        for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *out = i32::from_le_bytes(*bytes);
+        }
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        prepared: Prepared,
+        output: BufferId,
+        at: usize,
+        out: &mut [f32],
+    ) -> Result<(), Error> {
+        let entry = self.idle(prepared)?;
+        let offset = entry.range(output, (Class::Output, DType::F32), at, out.len())?;
+        let mut bytes = vec![0; 4 * out.len()];
+        entry.memory.read(offset, &mut bytes).map_err(failed)?;
+        for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *out = f32::from_le_bytes(*bytes);
+        }
+        Ok(())
+    }
+}
+
+impl Entry {
+    /// Offset of `len` elements of a buffer from `at`, if it has that class and type and they are
+    /// inside.
+    fn range(
+        &self,
+        buffer: BufferId,
+        (class, dtype): (Class, DType),
+        at: usize,
+        len: usize,
+    ) -> Result<u64, Error> {
+        let found = self.classes.get(buffer.index()).zip(self.own.offset(buffer));
+        match found {
+            Some((&(c, t, n), offset))
+                if c == class && t == dtype && at.checked_add(len).is_some_and(|end| end <= n) =>
+            {
+                Ok(offset + 4 * at as u64)
+            }
+            _ => invalid(format!("{len} elements of {dtype} from {at} of {class:?} {}", buffer.0)),
+        }
+    }
+
+    /// Tokens and positions as they are, unless the plan is under way and changes them.
+    fn inputs(&self, waited: u64) -> Result<Option<[Vec<u8>; 2]>, Error> {
+        if self.latest > waited {
+            return Ok(None);
+        }
+        let Some((tokens, positions, rows)) = self.advances else {
+            return Ok(Some([Vec::new(), Vec::new()]));
+        };
+        let mut inputs = [vec![0; 4 * rows], vec![0; 4 * rows]];
+        for (buffer, bytes) in [tokens, positions].into_iter().zip(&mut inputs) {
+            let offset = self.own.offset(buffer).unwrap_or(0);
+            self.memory.read(offset, bytes).map_err(failed)?;
+        }
+        Ok(Some(inputs))
+    }
+}

@@ -1,0 +1,162 @@
+//! A list of launches written down for the hardware: QMDs, constant banks and a command stream.
+//!
+//! Launches form a chain: completion of one starts the next, without the host unit or the CPU. What
+//! a launch must see of those before it decides which caches it drops first. A recording exists
+//! twice, and steps use the two in turn, so that one can be looked at after a fault while the
+//! other runs, and nothing that the GPU still reads is ever written.
+
+use tegra::address::{GpuAddress, QmdAddress};
+use tegra::buffer::Mailbox;
+use tegra::class::Compute;
+use tegra::class::qmd::{DependentAction, Membar};
+use tegra::pushbuffer::{CacheInvalidate, Entry, PushBuffer, Windows};
+use tegra::qmd::{ConstantBank, Dependent, Invalidate, Launch as QmdLaunch};
+use tegra::space::AddressSpace;
+
+use super::super::launch::Launch;
+use super::super::layout::ALIGN;
+use super::super::order::{Wait, waits};
+use super::code::{Code, Loaded};
+use super::failed;
+use crate::device::Error;
+
+/// Copies of a recording.
+pub(super) const COPIES: usize = 2;
+
+/// Bytes of a QMD.
+const QMD_BYTES: u64 = 256;
+
+/// What the compiler expects of constant bank 0 below the parameters (seen in cubins of sm_87).
+mod bank0 {
+    /// Threads of a block, then blocks of the grid, x, y, z.
+    pub(super) const DIMENSIONS: usize = 0;
+    /// Where shaders see shared memory, then local memory.
+    pub(super) const WINDOWS: usize = 0x18;
+    /// The stack pointer that every prologue loads.
+    pub(super) const STACK: usize = 0x28;
+    /// Dynamic shared memory of a block.
+    pub(super) const DYNAMIC_SHARED: usize = 0x2c;
+    /// Shared memory that the system keeps of a block.
+    pub(super) const RESERVED_SHARED: usize = 0x114;
+}
+
+/// The initial stack pointer: the end of a thread's local addresses, less what lies above it.
+const STACK_POINTER: u32 =
+    (1 << tegra::local_memory::THREAD_ADDRESS_BITS) - tegra::local_memory::ABOVE_STACK_POINTER;
+
+/// Shared memory of every block that the system keeps.
+const SYSTEM_SHARED: u32 = 0x400;
+
+/// A recorded list of launches.
+#[derive(Debug)]
+pub(super) struct Recording {
+    /// Keeps what the streams point at.
+    _memory: Mailbox,
+    bodies: [Entry; COPIES],
+}
+
+impl Recording {
+    pub(super) fn new(
+        space: &AddressSpace,
+        code: &Code,
+        launches: &[Launch],
+    ) -> Result<Self, Error> {
+        let loaded =
+            launches.iter().map(|l| code.kernel(l.kernel)).collect::<Result<Vec<_>, _>>()?;
+        let bank_bytes = |l: &Launch, loaded: &Loaded| {
+            u64::from(loaded.params_offset) + l.params.as_bytes().len() as u64
+        };
+        let aligned = |bytes: u64| bytes.next_multiple_of(ALIGN);
+        let banks: u64 =
+            launches.iter().zip(&loaded).map(|(l, loaded)| aligned(bank_bytes(l, loaded))).sum();
+        let stream = PushBuffer::<Compute>::new().stream(QmdAddress::from_shifted(0));
+        let copy = QMD_BYTES * launches.len() as u64 + banks + aligned(4 * stream.len() as u64);
+        let memory = Mailbox::new(space, COPIES as u64 * copy).map_err(failed)?;
+        let waits = waits(launches);
+        let record = |start: u64| -> Result<Entry, tegra::Error> {
+            let qmd_at = |i: usize| start + QMD_BYTES * i as u64;
+            let mut bank_at = qmd_at(launches.len());
+            for (i, (launch, loaded)) in launches.iter().zip(&loaded).enumerate() {
+                let bank = bank0(launch, loaded, space.windows());
+                memory.write(bank_at, &bank)?;
+                let mut qmd = describe(launch, loaded, waits[i]);
+                qmd.constants[0] = Some(ConstantBank {
+                    address: memory.at(bank_at)?,
+                    bytes: bank.len() as u32,
+                    invalidate: true,
+                });
+                if i + 1 < launches.len() {
+                    qmd.dependent = Some(Dependent {
+                        qmd: QmdAddress::new(memory.at(qmd_at(i + 1))?)?,
+                        action: DependentAction::Schedule,
+                        prefetch: true,
+                    });
+                }
+                let words = qmd.encode().map_err(|error| tegra::Error::Unsupported {
+                    what: "a launch",
+                    found: format!("{} ({}): {error}", launch.kernel.symbol(), launch.label),
+                    expected: "one that the hardware takes",
+                })?;
+                memory.write_words(qmd_at(i), words.words())?;
+                bank_at += aligned(bank.len() as u64);
+            }
+            let first = QmdAddress::new(memory.at(qmd_at(0))?)?;
+            memory.write_stream(bank_at, &PushBuffer::<Compute>::new().stream(first))
+        };
+        let bodies = [record(0).map_err(failed)?, record(copy).map_err(failed)?];
+        Ok(Self { _memory: memory, bodies })
+    }
+
+    /// The stream of the `step`th step.
+    pub(super) const fn body(&self, step: u64) -> Entry {
+        self.bodies[(step % COPIES as u64) as usize]
+    }
+}
+
+/// The stream of a step.
+trait Stream {
+    fn stream(self, first: QmdAddress) -> Vec<u32>;
+}
+
+impl Stream for PushBuffer<Compute> {
+    fn stream(mut self, first: QmdAddress) -> Vec<u32> {
+        // The CPU may have written mailboxes, and code before the first step.
+        let all = CacheInvalidate { instruction: true, data: true, constant: true, wait: true };
+        self.invalidate_shader_caches(all).launch(first);
+        self.into_words()
+    }
+}
+
+fn describe(launch: &Launch, loaded: &Loaded, wait: Wait) -> QmdLaunch {
+    let mut qmd = QmdLaunch::new(loaded.program, launch.grid, [launch.kernel.threads(), 1, 1]);
+    qmd.shared_bytes = loaded.shared_bytes + launch.shared_bytes;
+    qmd.constants[2] =
+        loaded.literals.map(|(address, bytes)| ConstantBank { address, bytes, invalidate: false });
+    qmd.invalidate = Invalidate {
+        texture: false,
+        data: wait == Wait::Visible,
+        instruction: false,
+        constant: false,
+    };
+    qmd.membar = Membar::System;
+    qmd
+}
+
+/// The image of constant bank 0.
+fn bank0(launch: &Launch, loaded: &Loaded, windows: Windows) -> Vec<u8> {
+    let params = launch.params.as_bytes();
+    let mut bank = vec![0; loaded.params_offset as usize];
+    let mut put = |at: usize, bytes: &[u8]| bank[at..at + bytes.len()].copy_from_slice(bytes);
+    let [x, y, z] = launch.grid;
+    for (i, size) in [launch.kernel.threads(), 1, 1, x, y, z].into_iter().enumerate() {
+        put(bank0::DIMENSIONS + 4 * i, &size.to_le_bytes());
+    }
+    let window = |address: GpuAddress| address.get().to_le_bytes();
+    put(bank0::WINDOWS, &window(windows.shared()));
+    put(bank0::WINDOWS + 8, &window(windows.local()));
+    put(bank0::STACK, &STACK_POINTER.to_le_bytes());
+    put(bank0::DYNAMIC_SHARED, &launch.shared_bytes.to_le_bytes());
+    put(bank0::RESERVED_SHARED, &SYSTEM_SHARED.to_le_bytes());
+    bank.extend_from_slice(params);
+    bank
+}

@@ -1,0 +1,94 @@
+//! Which launches must wait for earlier ones.
+
+use super::launch::{Launch, Region};
+
+/// What a launch needs of those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// Nothing: it may run beside those that nothing has waited for yet.
+    None,
+    /// That they have ended: it writes what they read or write.
+    Ended,
+    /// That they have ended and that their writes are seen.
+    Visible,
+}
+
+/// What each launch must wait for. A launch that waits, waits for all before it.
+pub(super) fn waits(launches: &[Launch]) -> Vec<Wait> {
+    let meets = |a: &[Region], b: &[Region]| a.iter().any(|a| b.iter().any(|b| a.overlaps(*b)));
+    let mut open = 0;
+    let mut unseen: Vec<&Launch> = Vec::new();
+    let mut waits = Vec::with_capacity(launches.len());
+    for (at, launch) in launches.iter().enumerate() {
+        let running = &launches[open..at];
+        let read = unseen.iter().any(|earlier| meets(&launch.reads, &earlier.writes));
+        let wait = if read {
+            Wait::Visible
+        } else if running.iter().any(|earlier| {
+            meets(&launch.writes, &earlier.reads) || meets(&launch.writes, &earlier.writes)
+        }) {
+            Wait::Ended
+        } else {
+            Wait::None
+        };
+        if wait != Wait::None {
+            open = at;
+        }
+        if wait == Wait::Visible {
+            unseen.clear();
+        }
+        unseen.push(launch);
+        waits.push(wait);
+    }
+    waits
+}
+
+#[cfg(test)]
+mod tests {
+    use orind_kernels::catalogue::Kernel;
+
+    use super::super::launch::Params;
+    use super::*;
+
+    fn launch(reads: &[u64], writes: &[u64]) -> Launch {
+        let regions = |of: &[u64]| of.iter().map(|a| Region::new(*a, 16)).collect();
+        Launch {
+            label: String::new(),
+            kernel: Kernel::Add,
+            grid: [1; 3],
+            shared_bytes: 0,
+            params: Params::Rows(orind_kernels::params::RowsParams::default()),
+            reads: regions(reads),
+            writes: regions(writes),
+        }
+    }
+
+    #[test]
+    fn a_launch_waits_for_what_it_touches_only() {
+        let list = [
+            launch(&[0], &[100]),
+            launch(&[0], &[200]),
+            launch(&[100, 200], &[300]),
+            launch(&[0], &[400]),
+            launch(&[0], &[300]),
+            launch(&[100], &[500]),
+            launch(&[300], &[0]),
+        ];
+        let expected = [
+            Wait::None,
+            Wait::None,
+            Wait::Visible,
+            Wait::None,
+            Wait::Ended,
+            Wait::None,
+            Wait::Visible,
+        ];
+        assert_eq!(waits(&list), expected);
+    }
+
+    #[test]
+    fn an_end_alone_does_not_make_writes_visible() {
+        let list = [launch(&[], &[100]), launch(&[], &[100]), launch(&[100], &[])];
+        assert_eq!(waits(&list), [Wait::None, Wait::Ended, Wait::Visible]);
+    }
+}
