@@ -220,8 +220,9 @@ impl fmt::Display for Address {
             f.write_str("]")?;
         }
         f.write_str("[")?;
-        let bare = self.register == RZ && self.uniform.is_none() && self.offset != 0;
-        if !bare {
+        // A register that is zero is left out where something else stands.
+        let mut plus = "";
+        if self.register != RZ || self.uniform.is_none() && self.offset == 0 {
             register(f, "R", self.register, RZ)?;
             if self.wide {
                 f.write_str(".64")?;
@@ -229,15 +230,15 @@ impl fmt::Display for Address {
             if self.scale != 1 {
                 write!(f, ".X{}", self.scale)?;
             }
+            plus = "+";
         }
         if let Some(uniform) = self.uniform {
-            f.write_str("+")?;
+            f.write_str(plus)?;
             register(f, "UR", uniform, URZ)?;
+            plus = "+";
         }
         if self.offset != 0 {
-            if !bare {
-                f.write_str("+")?;
-            }
+            f.write_str(plus)?;
             signed(f, i64::from(self.offset))?;
         }
         f.write_str("]")

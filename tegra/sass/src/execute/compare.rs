@@ -1,0 +1,61 @@
+//! Comparisons, one lane at a time.
+
+use super::float::{flush, needs_care};
+use super::packed::{combined, half_number, holds};
+use crate::program::op::{Compared, Relation};
+
+/// Whether the relation holds between the first and the second; and what the second result is made
+/// of, which is mostly the opposite.
+#[inline(always)]
+pub(crate) fn apply(
+    compared: Compared,
+    relation: Relation,
+    a: u64,
+    b: u64,
+    extra: bool,
+) -> (bool, bool) {
+    let (low, other) = (a as u32, b as u32);
+    let outcome = match compared {
+        Compared::Integers { signed: true } => ordered(relation, (low as i32).cmp(&(other as i32))),
+        Compared::Integers { signed: false } => ordered(relation, low.cmp(&other)),
+        Compared::UpperIntegers { signed } => {
+            let order = if signed { (low as i32).cmp(&(other as i32)) } else { low.cmp(&other) };
+            // When the upper words are equal the lower words decide.
+            if order.is_eq() { extra } else { ordered(relation, order) }
+        }
+        Compared::Floats { flush: flushed } => {
+            let (low, other) = if flushed { (flush(low), flush(other)) } else { (low, other) };
+            let number = |bits| f64::from(f32::from_bits(bits));
+            holds(relation, number(low), number(other))
+        }
+        Compared::Doubles => holds(relation, f64::from_bits(a), f64::from_bits(b)),
+        Compared::DoubleExtreme { maximum } => {
+            let (a, b) = (f64::from_bits(a), f64::from_bits(b));
+            // The first is it, or it is the only number; the second result is that there is none.
+            let first = b.is_nan() && !a.is_nan() || if maximum { a > b } else { a < b };
+            return (first, a.is_nan() && b.is_nan());
+        }
+        Compared::Halves { flush, both } => {
+            let outcome = |half| {
+                holds(relation, half_number(low, half, flush), half_number(other, half, flush))
+            };
+            let (first, second) = (outcome(0), outcome(1));
+            if both {
+                let all = combined(crate::program::op::Combine::And, first, second);
+                return (all, !all);
+            }
+            return (first, second);
+        }
+        Compared::Division => needs_care(low, other),
+    };
+    (outcome, !outcome)
+}
+
+#[inline(always)]
+fn ordered(relation: Relation, order: std::cmp::Ordering) -> bool {
+    match order {
+        std::cmp::Ordering::Less => relation.less,
+        std::cmp::Ordering::Equal => relation.equal,
+        std::cmp::Ordering::Greater => relation.greater,
+    }
+}

@@ -1,0 +1,208 @@
+//! Single precision.
+//!
+//! Additions, products and fused products are rounded correctly in all four ways. Special functions
+//! are the mathematical ones rounded to single precision: the hardware's tables are not documented,
+//! its results differ by up to about 2^-22 of the result (absolutely for sine and cosine of up to
+//! one turn, and for the logarithm near one). Denormal sources and results of special functions are
+//! zero, which the compiler's own scaling around them shows.
+
+use super::{map, map2, map3, mask};
+use crate::program::op::{Float, Function, Lane, Round};
+
+/// The not-a-number that arithmetic makes.
+pub(crate) const NAN: u32 = 0x7fff_ffff;
+
+#[inline(always)]
+pub(super) fn apply<const N: usize>(
+    lane: &Lane,
+    a: &[u32; N],
+    b: &[u32; N],
+    c: &[u32; N],
+    p: u32,
+) -> [u32; N] {
+    match *lane {
+        Lane::FloatAdd(mode) if simple(mode) => {
+            map2(a, b, |a, b| bits(f32::from_bits(a) + f32::from_bits(b)))
+        }
+        Lane::FloatMultiply(mode) if simple(mode) => {
+            map2(a, b, |a, b| bits(f32::from_bits(a) * f32::from_bits(b)))
+        }
+        Lane::FloatFused(mode) if simple(mode) => map3(a, b, c, |a, b, c| {
+            bits(f32::from_bits(a).mul_add(f32::from_bits(b), f32::from_bits(c)))
+        }),
+        Lane::FloatAdd(mode) => map2(a, b, |a, b| add(mode, a, b)),
+        Lane::FloatMultiply(mode) => map2(a, b, |a, b| multiply(mode, a, b)),
+        Lane::FloatFused(mode) => map3(a, b, c, |a, b, c| fused(mode, a, b, c)),
+        Lane::FloatMinimum { flush: flushed, nan, sign } => map3(a, b, &mask(p), |a, b, p| {
+            let (a, b) = if flushed { (flush(a), flush(b)) } else { (a, b) };
+            minimum(a, b, p != 0, nan, sign)
+        }),
+        Lane::Function(function) => map(a, |a| special(function, a)),
+        _ => *a,
+    }
+}
+
+const fn simple(mode: Float) -> bool {
+    matches!(mode.round, Round::Nearest) && !mode.flush && !mode.saturate && !mode.zero_wins
+}
+
+/// A number's bits, with the one not-a-number.
+#[inline(always)]
+pub(crate) fn bits(value: f32) -> u32 {
+    if value.is_nan() { NAN } else { value.to_bits() }
+}
+
+/// Zero for a denormal, with its sign.
+#[inline(always)]
+pub(crate) fn flush(value: u32) -> u32 {
+    if value & 0x7f80_0000 == 0 { value & 0x8000_0000 } else { value }
+}
+
+#[inline(always)]
+fn source(mode: Float, value: u32) -> f64 {
+    f64::from(f32::from_bits(if mode.flush { flush(value) } else { value }))
+}
+
+#[inline(always)]
+fn finish(mode: Float, value: f64) -> u32 {
+    let mut result = bits(narrow(value, mode.round));
+    if mode.flush {
+        result = flush(result);
+    }
+    if mode.saturate {
+        let value = f32::from_bits(result);
+        // Comparisons with not-a-number fail: it becomes zero.
+        result = if value > 0.0 { value.min(1.0).to_bits() } else { 0 };
+    }
+    result
+}
+
+/// The sum, exact but for a last bit that says that there was more: rounding it once more to a
+/// format with fewer than half the bits is right.
+#[inline(always)]
+pub(crate) fn sum_to_odd(a: f64, b: f64) -> f64 {
+    let sum = a + b;
+    let bb = sum - a;
+    let error = (a - (sum - bb)) + (b - bb);
+    if error == 0.0 || !sum.is_finite() || sum.to_bits() & 1 == 1 {
+        return sum;
+    }
+    if error.is_nan() {
+        return sum;
+    }
+    // One step towards where the rest lies.
+    let away = (error > 0.0) == (sum > 0.0);
+    let bits = sum.to_bits();
+    f64::from_bits(if away { bits + 1 } else { bits - 1 })
+}
+
+/// Single precision of a double, rounded in one way.
+#[inline(always)]
+pub(crate) fn narrow(value: f64, round: Round) -> f32 {
+    let near = value as f32;
+    let back = f64::from(near);
+    match round {
+        Round::Nearest => near,
+        Round::Down if back > value => near.next_down(),
+        Round::Up if back < value => near.next_up(),
+        Round::Zero if back.abs() > value.abs() => f32::from_bits(near.to_bits() - 1),
+        _ => near,
+    }
+}
+
+#[inline(always)]
+fn zero_sum(round: Round, a: f64, b: f64, sum: f64) -> f64 {
+    // An exact zero of two opposite numbers is negative when rounding down.
+    if round == Round::Down
+        && sum == 0.0
+        && a == -b
+        && (a != 0.0 || a.is_sign_negative() != b.is_sign_negative())
+    {
+        -0.0
+    } else {
+        sum
+    }
+}
+
+#[inline(always)]
+fn add(mode: Float, a: u32, b: u32) -> u32 {
+    let (a, b) = (source(mode, a), source(mode, b));
+    finish(mode, zero_sum(mode.round, a, b, sum_to_odd(a, b)))
+}
+
+#[inline(always)]
+fn product(mode: Float, a: f64, b: f64) -> f64 {
+    if mode.zero_wins && (a == 0.0 || b == 0.0) { 0.0 } else { a * b }
+}
+
+#[inline(always)]
+fn multiply(mode: Float, a: u32, b: u32) -> u32 {
+    finish(mode, product(mode, source(mode, a), source(mode, b)))
+}
+
+#[inline(always)]
+fn fused(mode: Float, a: u32, b: u32, c: u32) -> u32 {
+    let (product, c) = (product(mode, source(mode, a), source(mode, b)), source(mode, c));
+    finish(mode, zero_sum(mode.round, product, c, sum_to_odd(product, c)))
+}
+
+/// The smaller or greater one; a number beats not-a-number unless that is asked for.
+#[inline(always)]
+fn minimum(a: u32, b: u32, smaller: bool, nan: bool, sign: bool) -> u32 {
+    let (x, y) = (f32::from_bits(a), f32::from_bits(b));
+    let result = if x.is_nan() && y.is_nan() || nan && (x.is_nan() || y.is_nan()) {
+        return NAN;
+    } else if x.is_nan() {
+        b
+    } else if y.is_nan() {
+        a
+    } else {
+        // Ordered as integers, so that -0 is below +0.
+        let order = |bits: u32| (bits ^ ((bits as i32 >> 31) as u32 >> 1)) as i32;
+        if (order(a) < order(b)) == smaller { a } else { b }
+    };
+    if sign { (result & 0x7fff_ffff) | ((a ^ b) & 0x8000_0000) } else { result }
+}
+
+fn special(function: Function, a: u32) -> u32 {
+    if function == Function::ReciprocalHigh || function == Function::ReciprocalRootHigh {
+        return special_high(function, a);
+    }
+    let x = f64::from(f32::from_bits(flush(a)));
+    let turns = |x: f64| (x - x.round()) * std::f64::consts::TAU;
+    let result = match function {
+        Function::Cos => turns(x).cos(),
+        Function::Sin => turns(x).sin(),
+        Function::Exp2 => x.exp2(),
+        Function::Log2 => x.log2(),
+        Function::Reciprocal => 1.0 / x,
+        Function::ReciprocalRoot => 1.0 / x.sqrt(),
+        Function::Root => x.sqrt(),
+        Function::Tanh => x.tanh(),
+        Function::ReciprocalHigh | Function::ReciprocalRootHigh => x,
+    };
+    flush(bits(result as f32))
+}
+
+/// The upper word of a double's reciprocal or reciprocal root, given its upper word.
+fn special_high(function: Function, a: u32) -> u32 {
+    let x = f64::from_bits(u64::from(a) << 32);
+    let x = if x.is_subnormal() { 0.0f64.copysign(x) } else { x };
+    let result = if function == Function::ReciprocalHigh { 1.0 / x } else { 1.0 / x.sqrt() };
+    if result.is_nan() {
+        0x7fff_ffff
+    } else if result.is_subnormal() {
+        ((result.to_bits() >> 32) & 0x8000_0000) as u32
+    } else {
+        (result.to_bits() >> 32) as u32
+    }
+}
+
+/// Whether `a / b` needs the slow path of a division: exponents where the fast one would lose
+/// numbers on the way. The hardware's limits are not documented; these are wide enough for all
+/// quotients and partial results of the compiler's sequence to be normal numbers.
+pub(crate) fn needs_care(a: u32, b: u32) -> bool {
+    let exponent = |bits: u32| (bits >> 23 & 0xff) as i32;
+    let (x, y) = (exponent(a), exponent(b));
+    x == 255 || y == 255 || x == 0 || y == 0 || y > 252 || x <= 24 || (x - y).abs() >= 124
+}

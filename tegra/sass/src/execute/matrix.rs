@@ -1,0 +1,147 @@
+//! Tensor cores: products of matrices whose fragments lie across a warp's registers.
+//!
+//! Layouts are those that the PTX manual gives for `mma.m16n8k*`. Products are exact. Hardware adds
+//! them to the accumulator in groups, cutting off low bits in a way that is not documented: a
+//! single-precision result may differ from the sum rounded once, as computed here, by a few units of
+//! the last place of the largest term; integers are exact.
+
+use super::Lanes;
+use super::packed::{binary16, half_to_single};
+use crate::program::op::{Element, Integer};
+
+/// Rows of the left matrix and columns of the right one.
+const ROWS: usize = 16;
+const COLUMNS: usize = 8;
+
+/// The accumulator's element at a lane's position: row and column.
+fn place(lane: usize, index: usize) -> (usize, usize) {
+    (lane / 4 + 8 * (index / 2), lane % 4 * 2 + index % 2)
+}
+
+/// Elements of a fragment's word at a lane: which of the `depth` inner positions it begins at, and
+/// whether it is of the lower eight rows. `pack` elements share a word.
+fn left_place(lane: usize, word: usize, pack: usize) -> (usize, usize) {
+    (lane / 4 + 8 * (word % 2), lane % 4 * pack + 4 * pack * (word / 2))
+}
+
+fn right_place(lane: usize, word: usize, pack: usize) -> (usize, usize) {
+    (lane % 4 * pack + 4 * pack * word, lane / 4)
+}
+
+struct Fragments<'a> {
+    left: &'a [Lanes],
+    right: &'a [Lanes],
+    /// Elements of a word.
+    pack: usize,
+    depth: usize,
+}
+
+impl Fragments<'_> {
+    /// Both matrices, unpacked.
+    fn unpack<T: Copy + Default>(
+        &self,
+        left: impl Fn(u32, usize) -> T,
+        right: impl Fn(u32, usize) -> T,
+    ) -> (Vec<T>, Vec<T>) {
+        let mut a = vec![T::default(); ROWS * self.depth];
+        let mut b = vec![T::default(); COLUMNS * self.depth];
+        for lane in 0..super::LANES {
+            for (word, values) in self.left.iter().enumerate() {
+                let (row, inner) = left_place(lane, word, self.pack);
+                for element in 0..self.pack {
+                    a[row * self.depth + inner + element] = left(values[lane], element);
+                }
+            }
+            for (word, values) in self.right.iter().enumerate() {
+                let (inner, column) = right_place(lane, word, self.pack);
+                for element in 0..self.pack {
+                    b[column * self.depth + inner + element] = right(values[lane], element);
+                }
+            }
+        }
+        (a, b)
+    }
+}
+
+fn number(element: Element, word: u32, index: usize) -> f64 {
+    let half = (word >> (16 * index)) as u16;
+    f64::from(match element {
+        Element::Half => half_to_single(half),
+        Element::Brain => f32::from_bits(u32::from(half) << 16),
+        // The low 13 bits do not take part.
+        Element::Tensor => f32::from_bits(word & 0xffff_e000),
+    })
+}
+
+/// The product of floating-point matrices and the accumulator's sum with it.
+pub(crate) fn float(
+    element: Element,
+    depth: usize,
+    half: bool,
+    left: &[Lanes],
+    right: &[Lanes],
+    sum: &[Lanes],
+) -> [Lanes; 4] {
+    let pack = if element == Element::Tensor { 1 } else { 2 };
+    let fragments = Fragments { left, right, pack, depth };
+    let read = |word, index| number(element, word, index);
+    let (a, b) = fragments.unpack(read, read);
+    let mut result = [[0; super::LANES]; 4];
+    for lane in 0..super::LANES {
+        for index in 0..4 {
+            let (row, column) = place(lane, index);
+            let start = if half {
+                f64::from(half_to_single((sum[index / 2][lane] >> (16 * (index % 2))) as u16))
+            } else {
+                f64::from(f32::from_bits(sum[index][lane]))
+            };
+            let (a, b) = (&a[row * depth..][..depth], &b[column * depth..][..depth]);
+            let total = a.iter().zip(b).fold(start, |total, (x, y)| x.mul_add(*y, total));
+            if half {
+                result[index / 2][lane] |= u32::from(binary16(total)) << (16 * (index % 2));
+            } else {
+                result[index][lane] = super::float::bits(total as f32);
+            }
+        }
+    }
+    result
+}
+
+fn unpack_integer(kind: Integer, word: u32, index: usize) -> i32 {
+    let bits = u32::from(kind.bits);
+    let value = word >> (bits * index as u32) << (32 - bits);
+    if kind.signed { value as i32 >> (32 - bits) } else { (value >> (32 - bits)) as i32 }
+}
+
+/// The product of integer matrices and the accumulator's sum with it.
+pub(crate) fn integer(
+    kinds: [Integer; 2],
+    depth: usize,
+    saturate: bool,
+    left: &[Lanes],
+    right: &[Lanes],
+    sum: &[Lanes],
+) -> [Lanes; 4] {
+    let pack = 32 / usize::from(kinds[0].bits);
+    let fragments = Fragments { left, right, pack, depth };
+    let (a, b) = fragments.unpack(
+        |word, index| unpack_integer(kinds[0], word, index),
+        |word, index| unpack_integer(kinds[1], word, index),
+    );
+    let mut result = [[0; super::LANES]; 4];
+    for lane in 0..super::LANES {
+        for index in 0..4 {
+            let (row, column) = place(lane, index);
+            let (a, b) = (&a[row * depth..][..depth], &b[column * depth..][..depth]);
+            let start = i64::from(sum[index][lane] as i32);
+            let total =
+                a.iter().zip(b).fold(start, |total, (x, y)| total + i64::from(*x) * i64::from(*y));
+            result[index][lane] = if saturate {
+                total.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as u32
+            } else {
+                total as u32
+            };
+        }
+    }
+    result
+}

@@ -1,0 +1,112 @@
+//! What operations do to values: no memory, no control flow, no warps.
+//!
+//! Everything is written for one lane and mapped over `N` of them, 32 for a warp's registers and one
+//! for its uniform ones; on x86-64 the loops are compiled a second time for machines with AVX2 and
+//! fused multiply-add.
+
+pub(crate) mod compare;
+pub(crate) mod convert;
+pub(crate) mod float;
+mod integer;
+pub(crate) mod matrix;
+mod packed;
+pub(crate) mod wide;
+
+use crate::program::op::Lane;
+
+/// Lanes of a warp.
+pub(crate) const LANES: usize = 32;
+/// A register of a warp.
+pub(crate) type Lanes = [u32; LANES];
+
+#[inline(always)]
+fn map<const N: usize>(a: &[u32; N], f: impl Fn(u32) -> u32) -> [u32; N] {
+    let mut d = [0; N];
+    for lane in 0..N {
+        d[lane] = f(a[lane]);
+    }
+    d
+}
+
+#[inline(always)]
+fn map2<const N: usize>(a: &[u32; N], b: &[u32; N], f: impl Fn(u32, u32) -> u32) -> [u32; N] {
+    let mut d = [0; N];
+    for lane in 0..N {
+        d[lane] = f(a[lane], b[lane]);
+    }
+    d
+}
+
+#[inline(always)]
+fn map3<const N: usize>(
+    a: &[u32; N],
+    b: &[u32; N],
+    c: &[u32; N],
+    f: impl Fn(u32, u32, u32) -> u32,
+) -> [u32; N] {
+    let mut d = [0; N];
+    for lane in 0..N {
+        d[lane] = f(a[lane], b[lane], c[lane]);
+    }
+    d
+}
+
+/// The results of a lane's operation; the condition is a bit for each lane.
+#[inline(always)]
+fn apply<const N: usize>(
+    lane: &Lane,
+    a: &[u32; N],
+    b: &[u32; N],
+    c: &[u32; N],
+    p: u32,
+) -> [u32; N] {
+    match lane {
+        Lane::FloatAdd(_)
+        | Lane::FloatMultiply(_)
+        | Lane::FloatFused(_)
+        | Lane::FloatMinimum { .. }
+        | Lane::Function(_) => float::apply(lane, a, b, c, p),
+        Lane::PackedAdd(_)
+        | Lane::PackedMultiply(_)
+        | Lane::PackedFused(_)
+        | Lane::PackedMinimum { .. }
+        | Lane::PackedAddWide { .. }
+        | Lane::PackedCompare { .. }
+        | Lane::Pack { .. } => packed::apply(lane, a, b, c, p),
+        Lane::ToInteger { .. } | Lane::FromInteger { .. } | Lane::RoundToInteger { .. } => {
+            convert::apply(lane, a)
+        }
+        _ => integer::apply(lane, a, b, c, p),
+    }
+}
+
+/// Whether a lane's condition holds, as all ones or zeros.
+#[inline(always)]
+fn mask<const N: usize>(p: u32) -> [u32; N] {
+    let mut d = [0; N];
+    for (lane, word) in d.iter_mut().enumerate() {
+        *word = (p >> lane & 1).wrapping_neg();
+    }
+    d
+}
+
+/// The results of an operation for one set of uniform registers.
+pub(crate) fn apply_one(lane: &Lane, a: u32, b: u32, c: u32, p: bool) -> u32 {
+    apply(lane, &[a], &[b], &[c], u32::from(p))[0]
+}
+
+/// The results of an operation for a warp.
+pub(crate) fn apply_all(lane: &Lane, a: &Lanes, b: &Lanes, c: &Lanes, p: u32) -> Lanes {
+    #[cfg(target_arch = "x86_64")]
+    if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma") {
+        // SAFETY: the function needs nothing of its caller but the two features tested above.
+        return unsafe { apply_avx2(lane, a, b, c, p) };
+    }
+    apply(lane, a, b, c, p)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn apply_avx2(lane: &Lane, a: &Lanes, b: &Lanes, c: &Lanes, p: u32) -> Lanes {
+    apply(lane, a, b, c, p)
+}

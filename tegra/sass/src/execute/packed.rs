@@ -1,0 +1,212 @@
+//! Pairs of halves: binary16 or bfloat16, low one in the low bits.
+//!
+//! Sums, products and fused products are computed exactly and rounded once, to nearest.
+
+use super::float::sum_to_odd;
+use super::{map2, map3, mask};
+use crate::program::op::{Combine, Lane, Packed, Relation, Round};
+
+#[inline(always)]
+pub(super) fn apply<const N: usize>(
+    lane: &Lane,
+    a: &[u32; N],
+    b: &[u32; N],
+    c: &[u32; N],
+    p: u32,
+) -> [u32; N] {
+    match *lane {
+        Lane::PackedAdd(mode) => map2(a, b, |a, b| {
+            both(|half| finish(mode, sum_to_odd(read(mode, a, half), read(mode, b, half))))
+        }),
+        Lane::PackedMultiply(mode) => {
+            map2(a, b, |a, b| both(|half| finish(mode, read(mode, a, half) * read(mode, b, half))))
+        }
+        Lane::PackedFused(mode) => map3(a, b, c, |a, b, c| {
+            both(|half| {
+                let product = read(mode, a, half) * read(mode, b, half);
+                finish(mode, sum_to_odd(product, read(mode, c, half)))
+            })
+        }),
+        Lane::PackedAddWide { saturate } => map2(a, b, |a, b| {
+            let sum = half_to_single(a as u16) + half_to_single(b as u16);
+            super::float::bits(match (saturate, sum > 0.0) {
+                (false, _) => sum,
+                (true, true) => sum.min(1.0),
+                (true, false) => 0.0,
+            })
+        }),
+        Lane::PackedMinimum { packed, nan, sign } => map3(a, b, &mask(p), |a, b, p| {
+            both(|half| minimum(packed, part(a, half), part(b, half), p != 0, nan, sign))
+        }),
+        Lane::PackedCompare { relation, brain, flush, combine, float } => {
+            let mode = Packed { brain, flush, saturate: false, relu: false };
+            map3(a, b, &mask(p), |a, b, p| {
+                both(|half| {
+                    let holds = holds(relation, read(mode, a, half), read(mode, b, half));
+                    match (combined(combine, holds, p != 0), float) {
+                        (false, _) => 0,
+                        (true, false) => 0xffff,
+                        (true, true) => 0x3c00,
+                    }
+                })
+            })
+        }
+        Lane::Pack { brain, relu, round } => map2(a, b, |high, low| {
+            let mode = Packed { brain, flush: false, saturate: false, relu };
+            let pack = |bits: u32| {
+                let value = f64::from(f32::from_bits(bits));
+                if round == Round::Zero { truncated(mode, value) } else { finish(mode, value) }
+            };
+            u32::from(pack(high)) << 16 | u32::from(pack(low))
+        }),
+        _ => *a,
+    }
+}
+
+#[inline(always)]
+fn both(f: impl Fn(u32) -> u16) -> u32 {
+    u32::from(f(0)) | u32::from(f(1)) << 16
+}
+
+#[inline(always)]
+fn part(word: u32, half: u32) -> u16 {
+    (word >> (16 * half)) as u16
+}
+
+/// Exact single precision of a half, branch-free so that it vectorises.
+#[inline(always)]
+pub(crate) fn half_to_single(bits: u16) -> f32 {
+    let magnitude = u32::from(bits & 0x7fff) << 13;
+    let sign = u32::from(bits & 0x8000) << 16;
+    // Scaled by the difference of the exponents' biases: denormals come out right.
+    let scaled = f32::from_bits(magnitude) * f32::from_bits(0x7780_0000);
+    let special = if magnitude >= 0x0f80_0000 { 0x7f80_0000 } else { 0 };
+    f32::from_bits(scaled.to_bits() | special | sign)
+}
+
+#[inline(always)]
+fn read(mode: Packed, word: u32, half: u32) -> f64 {
+    let bits = part(word, half);
+    let denormal = bits & if mode.brain { 0x7f80 } else { 0x7c00 } == 0;
+    let bits = if mode.flush && denormal { bits & 0x8000 } else { bits };
+    f64::from(if mode.brain { f32::from_bits(u32::from(bits) << 16) } else { half_to_single(bits) })
+}
+
+#[inline(always)]
+fn finish(mode: Packed, value: f64) -> u16 {
+    // Comparisons with not-a-number fail: it saturates to zero, and stays what it is without.
+    let value = if mode.saturate {
+        if value > 0.0 { value.min(1.0) } else { 0.0 }
+    } else if mode.relu && value < 0.0 {
+        0.0
+    } else {
+        value
+    };
+    let (bits, exponent) =
+        if mode.brain { (brain(value), 0x7f80) } else { (binary16(value), 0x7c00) };
+    if mode.flush && bits & exponent == 0 { bits & 0x8000 } else { bits }
+}
+
+/// The nearest half of a number.
+#[inline(always)]
+pub(crate) fn binary16(value: f64) -> u16 {
+    // Through single precision rounded to odd: the second rounding then is the only one.
+    let single = to_odd(value);
+    let bits = single.to_bits();
+    let sign = (bits >> 16 & 0x8000) as u16;
+    let magnitude = bits & 0x7fff_ffff;
+    if magnitude > 0x7f80_0000 {
+        return 0x7fff;
+    }
+    if magnitude >= 0x4780_0000 {
+        return sign | 0x7c00;
+    }
+    if magnitude < 0x3880_0000 {
+        // Denormal: adding a half aligns the bits, and rounds.
+        let aligned = f32::from_bits(magnitude) + 0.5;
+        return sign | (aligned.to_bits() - 0x3f00_0000) as u16;
+    }
+    let odd = magnitude >> 13 & 1;
+    sign | ((magnitude - 0x3800_0000 + 0xfff + odd) >> 13) as u16
+}
+
+/// The nearest bfloat16 of a number.
+#[inline(always)]
+pub(crate) fn brain(value: f64) -> u16 {
+    let bits = to_odd(value).to_bits();
+    if bits & 0x7fff_ffff > 0x7f80_0000 {
+        return 0x7fff;
+    }
+    let odd = bits >> 16 & 1;
+    ((bits + 0x7fff + odd) >> 16) as u16
+}
+
+/// Single precision whose last bit says that there was more.
+#[inline(always)]
+fn to_odd(value: f64) -> f32 {
+    let near = value as f32;
+    let back = f64::from(near);
+    if back == value || near.is_nan() || near.to_bits() & 1 == 1 {
+        return near;
+    }
+    // Infinity is even: a finite number that became it is the greatest odd one.
+    if back.abs() < value.abs() {
+        f32::from_bits(near.to_bits() + 1)
+    } else {
+        f32::from_bits(near.to_bits() - 1)
+    }
+}
+
+fn truncated(mode: Packed, value: f64) -> u16 {
+    let bits = finish(mode, value);
+    let back =
+        if mode.brain { f32::from_bits(u32::from(bits) << 16) } else { half_to_single(bits) };
+    if f64::from(back).abs() > value.abs() { bits - 1 } else { bits }
+}
+
+#[inline(always)]
+fn minimum(mode: Packed, a: u16, b: u16, smaller: bool, nan: bool, sign: bool) -> u16 {
+    let word = |bits: u16| u32::from(bits);
+    let (x, y) = (read(mode, word(a), 0), read(mode, word(b), 0));
+    let result = if x.is_nan() && y.is_nan() || nan && (x.is_nan() || y.is_nan()) {
+        return 0x7fff;
+    } else if x.is_nan() {
+        b
+    } else if y.is_nan() {
+        a
+    } else {
+        let order = |bits: u16| (bits ^ ((bits as i16 >> 15) as u16 >> 1)) as i16;
+        if (order(a) < order(b)) == smaller { a } else { b }
+    };
+    if sign { (result & 0x7fff) | ((a ^ b) & 0x8000) } else { result }
+}
+
+/// Whether a relation holds.
+#[inline(always)]
+pub(crate) fn holds(relation: Relation, a: f64, b: f64) -> bool {
+    if a < b {
+        relation.less
+    } else if a > b {
+        relation.greater
+    } else if a == b {
+        relation.equal
+    } else {
+        relation.unordered
+    }
+}
+
+/// Two truths as one.
+#[inline(always)]
+pub(crate) fn combined(combine: Combine, a: bool, b: bool) -> bool {
+    match combine {
+        Combine::And => a & b,
+        Combine::Or => a | b,
+        Combine::Xor => a ^ b,
+    }
+}
+
+/// A half of a word as a number.
+#[inline(always)]
+pub(crate) fn half_number(word: u32, half: u32, flush: bool) -> f64 {
+    read(Packed { brain: false, flush, saturate: false, relu: false }, word, half)
+}

@@ -1,0 +1,137 @@
+//! Operations on 64-bit numbers.
+
+use super::convert::{integer, integer_to_odd, rounded, to_integer};
+use super::float::{bits, flush, narrow};
+use super::packed::{binary16, half_to_single};
+use crate::program::op::{Format, Round, Wide};
+
+/// The not-a-number of double precision.
+const NAN: u64 = 0xfff8_0000_0000_0000;
+
+/// A result of up to 64 bits and a carry.
+#[inline(always)]
+pub(crate) fn apply(wide: &Wide, a: u64, b: u64, c: u64, carry: bool) -> (u64, bool) {
+    let double = f64::from_bits;
+    let value = match *wide {
+        Wide::MultiplyAdd { signed, high, narrow, negate } => {
+            let product = if signed {
+                (i64::from(a as u32 as i32) * i64::from(b as u32 as i32)) as u64
+            } else {
+                u64::from(a as u32) * u64::from(b as u32)
+            };
+            if narrow {
+                let sum = product.wrapping_add(c).wrapping_add(u64::from(carry));
+                return (sum & 0xffff_ffff, false);
+            }
+            let c = if negate { c.wrapping_neg() } else { c };
+            let (sum, first) = product.overflowing_add(c);
+            let (sum, second) = sum.overflowing_add(u64::from(carry));
+            return (if high { sum >> 32 } else { sum }, first | second);
+        }
+        Wide::DoubleAdd(round) => double_bits(add(double(a), double(b), round)),
+        Wide::DoubleMultiply(round) => double_bits(multiply(double(a), double(b), round)),
+        Wide::DoubleFused(round) => double_bits(fused(double(a), double(b), double(c), round)),
+        Wide::Convert { from, to, round, flush: flushed } => convert(a, from, to, round, flushed),
+        Wide::ToInteger { from, to, round, flush: flushed } => {
+            let value = match from {
+                Format::Double => double(a),
+                _ => single(a as u32, from, flushed),
+            };
+            to_integer(value, from, to, round)
+        }
+        Wide::FromInteger { from, to, round } => {
+            let value = integer(from, a);
+            match to {
+                Format::Half => u64::from(binary16(integer_to_odd(value))),
+                Format::Single => u64::from(bits(narrow(integer_to_odd(value), round))),
+                Format::Double => directed_integer(value, round).to_bits(),
+            }
+        }
+        Wide::RoundToInteger { round } => double_bits(rounded(double(a), round)),
+    };
+    (value, false)
+}
+
+fn single(a: u32, from: Format, flushed: bool) -> f64 {
+    if from == Format::Half {
+        f64::from(half_to_single(a as u16))
+    } else {
+        f64::from(f32::from_bits(if flushed { flush(a) } else { a }))
+    }
+}
+
+fn double_bits(value: f64) -> u64 {
+    if value.is_nan() { NAN } else { value.to_bits() }
+}
+
+fn convert(a: u64, from: Format, to: Format, round: Round, flushed: bool) -> u64 {
+    let value = match from {
+        Format::Double => f64::from_bits(a),
+        _ => single(a as u32, from, flushed),
+    };
+    match to {
+        Format::Half => u64::from(binary16(value)),
+        Format::Single => {
+            let result = bits(narrow(value, round));
+            u64::from(if flushed { flush(result) } else { result })
+        }
+        Format::Double => double_bits(value),
+    }
+}
+
+/// A nearest result, moved to the side that is asked for when the rest lies on the other.
+fn directed(near: f64, rest: f64, round: Round) -> f64 {
+    if !near.is_finite() {
+        // An overflow towards zero stops at the greatest number.
+        return near;
+    }
+    match round {
+        Round::Down if rest < 0.0 => near.next_down(),
+        Round::Up if rest > 0.0 => near.next_up(),
+        Round::Zero if rest != 0.0 && (rest < 0.0) == (near > 0.0) => {
+            f64::from_bits(near.to_bits() - 1)
+        }
+        _ => near,
+    }
+}
+
+/// What the nearest sum leaves out.
+fn sum_rest(a: f64, b: f64, sum: f64) -> f64 {
+    let bb = sum - a;
+    (a - (sum - bb)) + (b - bb)
+}
+
+fn add(a: f64, b: f64, round: Round) -> f64 {
+    let sum = a + b;
+    if round == Round::Nearest {
+        return sum;
+    }
+    if round == Round::Down
+        && sum == 0.0
+        && (a != 0.0 || a.is_sign_negative() != b.is_sign_negative())
+    {
+        return -0.0;
+    }
+    directed(sum, sum_rest(a, b, sum), round)
+}
+
+fn multiply(a: f64, b: f64, round: Round) -> f64 {
+    let product = a * b;
+    if round == Round::Nearest { product } else { directed(product, a.mul_add(b, -product), round) }
+}
+
+fn fused(a: f64, b: f64, c: f64, round: Round) -> f64 {
+    let near = a.mul_add(b, c);
+    if round == Round::Nearest {
+        return near;
+    }
+    let product = a * b;
+    let sum = product + c;
+    let rest = (sum - near) + (sum_rest(product, c, sum) + a.mul_add(b, -product));
+    directed(near, rest, round)
+}
+
+fn directed_integer(value: i128, round: Round) -> f64 {
+    let near = value as f64;
+    directed(near, (value - near as i128) as f64, round)
+}

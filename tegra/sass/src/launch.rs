@@ -1,0 +1,109 @@
+//! A launch as the hardware knows it: sizes and constant banks.
+
+use crate::fault::FaultKind;
+
+/// Constant banks that code can name.
+pub const BANKS: usize = 18;
+/// Bytes of the window through which generic addresses reach shared or local memory.
+pub const WINDOW_BYTES: u64 = 1 << 24;
+/// Shared memory that code can address: the most a block of this generation can have.
+const SHARED_LIMIT: u32 = 227 << 10;
+
+/// What to run, and in what surroundings.
+#[derive(Clone, Debug)]
+pub struct Launch<'a> {
+    /// The kernel's name, for messages.
+    pub name: &'a str,
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Registers of a lane.
+    pub registers: u32,
+    /// Shared memory of a block that its addresses reach, static and dynamic, without the
+    /// system's reserve.
+    pub shared_bytes: u32,
+    /// The system's shared memory, which only `SR_SMEMSZ` counts.
+    pub shared_reserved: u32,
+    /// Local memory of a lane: the bytes below 2^24.
+    pub local_bytes: u32,
+    /// Constant banks; an empty one is not bound.
+    pub banks: [&'a [u8]; BANKS],
+    /// Where generic addresses mean shared memory.
+    pub shared_window: u64,
+    /// Where generic addresses mean local memory.
+    pub local_window: u64,
+    /// Byte offset of the first instruction.
+    pub entry: usize,
+    /// The clock that code reads starts here, nanoseconds.
+    pub time_ns: u64,
+}
+
+impl Launch<'_> {
+    /// Threads of a block.
+    #[must_use]
+    pub fn threads(&self) -> u32 {
+        self.block.iter().fold(1, |all, &threads| all.saturating_mul(threads))
+    }
+
+    /// Warps of a block.
+    #[must_use]
+    pub fn warps(&self) -> u32 {
+        self.threads().div_ceil(32)
+    }
+
+    /// Blocks of the grid.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.grid.iter().fold(1, |all, &blocks| all.saturating_mul(u64::from(blocks)))
+    }
+
+    /// Where a block is, by its number.
+    pub(crate) fn block_index(&self, number: u64) -> [u32; 3] {
+        let [x, y, _] = self.grid.map(u64::from);
+        [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32]
+    }
+
+    pub(crate) fn validate(&self, needed: u32) -> Result<(), FaultKind> {
+        let limits = [
+            ("grid in x", self.grid[0], i32::MAX as u32),
+            ("grid in y", self.grid[1], 0xffff),
+            ("grid in z", self.grid[2], 0xffff),
+            ("block in x", self.block[0], 1024),
+            ("block in y", self.block[1], 1024),
+            ("block in z", self.block[2], 64),
+        ];
+        for (what, value, limit) in limits {
+            if value == 0 || value > limit {
+                let (value, limit) = (u64::from(value), u64::from(limit));
+                return Err(FaultKind::Launch { what, value, limit });
+            }
+        }
+        let threads = u64::from(self.threads());
+        if threads > 1024 {
+            return Err(FaultKind::Launch {
+                what: "threads of a block",
+                value: threads,
+                limit: 1024,
+            });
+        }
+        for (what, value, limit) in [
+            ("shared memory", self.shared_bytes, SHARED_LIMIT),
+            ("local memory", self.local_bytes, WINDOW_BYTES as u32),
+            ("registers", self.registers, 255),
+        ] {
+            if value > limit {
+                let (value, limit) = (u64::from(value), u64::from(limit));
+                return Err(FaultKind::Launch { what, value, limit });
+            }
+        }
+        if !self.entry.is_multiple_of(16) {
+            let value = self.entry as u64;
+            return Err(FaultKind::ProgramCounter { pc: value, bytes: 0 });
+        }
+        if needed > self.registers {
+            return Err(FaultKind::Registers { needed, given: self.registers });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,461 @@
+//! Loads and stores: addresses, alignment, bounds, and what is counted.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::cache::Cache;
+use super::lanes::Each;
+use super::shared::{Kind, Shared};
+use super::warp::Warp;
+use super::{Outcome, Raised};
+use crate::check::Strictness;
+use crate::count::Counters;
+use crate::execute::LANES;
+use crate::fault::FaultKind;
+use crate::isa::RZ;
+use crate::launch::{Launch, WINDOW_BYTES};
+use crate::memory::{Access, Memory, MemoryFault, Region};
+use crate::program::Program;
+use crate::program::op::{Pointer, Size, Space};
+
+/// What lies around a block's warps.
+pub(crate) struct Env<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) launch: &'a Launch<'a>,
+    pub(crate) memory: &'a dyn Memory,
+    pub(crate) cache: &'a Cache,
+    /// Held for atomic operations of 64 bits, which memory's words cannot do alone.
+    pub(crate) lock: &'a Mutex<()>,
+    pub(crate) shared: Shared,
+    pub(crate) counters: Counters,
+    /// Regions used last.
+    pub(crate) regions: [Option<Region<'a>>; 4],
+    pub(crate) block: [u32; 3],
+    pub(crate) number: u64,
+    /// Instructions executed by the block.
+    pub(crate) clock: u64,
+}
+
+/// The value of a narrow access in its word.
+#[inline(always)]
+pub(crate) fn narrow(word: u32, address: u64, size: Size) -> u32 {
+    let value = word >> (address % 4 * 8);
+    match (size.bytes, size.signed) {
+        (1, false) => value & 0xff,
+        (1, true) => value as u8 as i8 as u32,
+        (_, false) => value & 0xffff,
+        (_, true) => value as u16 as i16 as u32,
+    }
+}
+
+impl<'a> Env<'a> {
+    /// The word of global memory that an access begins at, and those behind it.
+    #[inline(always)]
+    pub(crate) fn global(
+        &mut self,
+        address: u64,
+        bytes: u8,
+        access: Access,
+        lane: usize,
+    ) -> Outcome<&'a [AtomicU32]> {
+        if !address.is_multiple_of(u64::from(bytes)) {
+            return Err(Raised::new(FaultKind::Misaligned { address, bytes }, 1 << lane));
+        }
+        if let Some(region) = self.regions[0] {
+            let offset = address.wrapping_sub(region.start) / 4;
+            let words = usize::from(bytes.div_ceil(4));
+            if address >= region.start
+                && (region.writable || access == Access::Read)
+                && let Some(words) = region.words.get(offset as usize..offset as usize + words)
+            {
+                return Ok(words);
+            }
+        }
+        self.find(address, bytes, access, lane)
+    }
+
+    #[cold]
+    fn find(
+        &mut self,
+        address: u64,
+        bytes: u8,
+        access: Access,
+        lane: usize,
+    ) -> Outcome<&'a [AtomicU32]> {
+        let words = usize::from(bytes.div_ceil(4));
+        let within = |region: &Region<'a>| -> Option<&'a [AtomicU32]> {
+            let offset = address.checked_sub(region.start)? / 4;
+            let allowed = region.writable || access == Access::Read;
+            let first = usize::try_from(offset).ok().filter(|_| allowed)?;
+            region.words.get(first..first.checked_add(words)?)
+        };
+        for position in 1..self.regions.len() {
+            if let Some(found) = self.regions[position].as_ref().and_then(within) {
+                self.regions.swap(0, position);
+                return Ok(found);
+            }
+        }
+        let region =
+            self.memory.region(address, access).map_err(|fault| Raised::new(fault, 1 << lane))?;
+        let found = within(&region).ok_or_else(|| {
+            let fault = if region.writable || access == Access::Read {
+                MemoryFault::Unmapped { address, access }
+            } else {
+                MemoryFault::Forbidden { address, access }
+            };
+            Raised::new(fault, 1 << lane)
+        })?;
+        self.regions.rotate_right(1);
+        self.regions[0] = Some(region);
+        Ok(found)
+    }
+
+    /// Counts an access of a warp to global memory.
+    pub(crate) fn count_global(
+        &mut self,
+        addresses: &[u64; LANES],
+        mask: u32,
+        bytes: u8,
+        store: bool,
+    ) {
+        let total = u64::from(mask.count_ones()) * u64::from(bytes);
+        if store {
+            self.counters.bytes_stored += total;
+        } else {
+            self.counters.bytes_loaded += total;
+        }
+        let mut sectors = [0u64; LANES];
+        let (mut count, mut sorted) = (0, true);
+        for lane in Each(mask) {
+            let sector = addresses[lane] >> 5;
+            if count > 0 && sectors[count - 1] == sector {
+                continue;
+            }
+            sorted &= count == 0 || sectors[count - 1] < sector;
+            sectors[count] = sector;
+            count += 1;
+        }
+        let sectors = &mut sectors[..count];
+        if !sorted {
+            sectors.sort_unstable();
+        }
+        let mut last = None;
+        for &sector in sectors.iter() {
+            if last != Some(sector) {
+                self.counters.sectors += 1;
+                self.counters.sectors_missed += u64::from(!self.cache.touch(sector));
+            }
+            last = Some(sector);
+        }
+    }
+
+    /// Counts an access of a warp to shared memory: the passes beyond those that the width needs.
+    pub(crate) fn count_shared(&mut self, addresses: &[u64; LANES], mask: u32, bytes: u8) {
+        self.counters.shared_bytes += u64::from(mask.count_ones()) * u64::from(bytes);
+        let lanes = match bytes {
+            8 => 16,
+            16 => 8,
+            _ => 32,
+        };
+        for first in (0..LANES).step_by(lanes) {
+            let group = mask >> first & (((1u64 << lanes) - 1) as u32);
+            if group == 0 {
+                continue;
+            }
+            let mut words = [0u32; LANES];
+            let mut count = 0;
+            let mut used = 0u32;
+            let mut clash = false;
+            for lane in Each(group) {
+                let word = (addresses[first + lane] / 4) as u32;
+                if count > 0 && words[count - 1] == word {
+                    continue;
+                }
+                // A wide access takes neighbouring banks; its first one stands for them.
+                let bank = 1 << (word % 32);
+                clash |= used & bank != 0;
+                used |= bank;
+                words[count] = word;
+                count += 1;
+            }
+            if clash {
+                let words = &mut words[..count];
+                words.sort_unstable();
+                let mut depth = [0u8; 32];
+                let mut last = None;
+                for &word in words.iter() {
+                    if last != Some(word) {
+                        depth[(word % 32) as usize] += 1;
+                    }
+                    last = Some(word);
+                }
+                let passes = depth.iter().max().copied().unwrap_or(1);
+                self.counters.bank_conflicts += u64::from(passes.saturating_sub(1));
+            }
+        }
+    }
+
+    /// Which memory a generic address means, and the address in it.
+    pub(crate) fn resolve(&self, address: u64) -> (Space, u64) {
+        let inside = |window: u64| address.wrapping_sub(window) < WINDOW_BYTES;
+        if inside(self.launch.shared_window) {
+            (Space::Shared, address - self.launch.shared_window)
+        } else if inside(self.launch.local_window) {
+            (Space::Local, address - self.launch.local_window)
+        } else {
+            (Space::Global, address)
+        }
+    }
+
+    /// The word of a lane's local memory that an access begins at.
+    fn local(&self, address: u64, bytes: u8, lane: usize) -> Outcome<usize> {
+        if !address.is_multiple_of(u64::from(bytes)) {
+            return Err(Raised::new(FaultKind::Misaligned { address, bytes }, 1 << lane));
+        }
+        let limit = self.launch.local_bytes & !3;
+        let start = WINDOW_BYTES - u64::from(limit);
+        if address < start || address + u64::from(bytes) > WINDOW_BYTES {
+            return Err(Raised::new(FaultKind::Local { address, bytes, limit }, 1 << lane));
+        }
+        Ok(((address - start) / 4) as usize)
+    }
+}
+
+impl Warp {
+    /// The addresses that lanes access.
+    #[inline(always)]
+    pub(crate) fn addresses(&self, pointer: &Pointer) -> [u64; LANES] {
+        let mut addresses = [0; LANES];
+        let offset = i64::from(pointer.offset) as u64;
+        let low = &self.registers[usize::from(pointer.register)];
+        if matches!(pointer.space, Space::Global | Space::Generic) {
+            let base = pointer.uniform.map_or(0, |index| {
+                let index = usize::from(index);
+                u64::from(self.uniform[index & 63])
+                    | u64::from(self.uniform[(index + 1) & 63]) << 32
+            });
+            let base = base.wrapping_add(offset);
+            if pointer.wide && pointer.register != RZ {
+                let high = &self.registers[usize::from(pointer.register) + 1];
+                for lane in 0..LANES {
+                    let register = u64::from(low[lane]) | u64::from(high[lane]) << 32;
+                    addresses[lane] = register.wrapping_add(base);
+                }
+            } else {
+                for lane in 0..LANES {
+                    addresses[lane] = u64::from(low[lane]).wrapping_add(base);
+                }
+            }
+        } else {
+            let base = pointer.uniform.map_or(0, |index| self.uniform[usize::from(index & 63)]);
+            let base = base.wrapping_add(offset as u32);
+            // Local and shared addresses have 24 bits; what is beyond is out of bounds.
+            let mask = if pointer.space == Space::Local { 0xff_ffff } else { !0 };
+            for lane in 0..LANES {
+                let address = low[lane].wrapping_mul(u32::from(pointer.scale)).wrapping_add(base);
+                addresses[lane] = u64::from(address & mask);
+            }
+        }
+        addresses
+    }
+
+    /// Loads into a register or several.
+    pub(crate) fn load<C: Strictness>(
+        &mut self,
+        env: &mut Env<'_>,
+        mask: u32,
+        d: u8,
+        pointer: &Pointer,
+        size: Size,
+    ) -> Outcome<()> {
+        let addresses = self.addresses(pointer);
+        match pointer.space {
+            Space::Global => env.count_global(&addresses, mask, size.bytes, false),
+            Space::Shared => env.count_shared(&addresses, mask, size.bytes),
+            Space::Local | Space::Generic => {}
+        }
+        let words = size.bytes.div_ceil(4);
+        let mut undefined = 0u32;
+        for lane in Each(mask) {
+            let (space, address) = match pointer.space {
+                Space::Generic => env.resolve(addresses[lane]),
+                space => (space, addresses[lane]),
+            };
+            let values = match space {
+                Space::Shared => {
+                    let word = env.shared.locate(address, size.bytes, lane)?;
+                    if C::RACES {
+                        env.shared.note(Kind::Read, self.index, address, size.bytes, lane)?;
+                    }
+                    if C::DEFINEDNESS && !env.shared.is_written(address, size.bytes) {
+                        undefined |= 1 << lane;
+                    }
+                    env.shared.read(word, address, size)
+                }
+                Space::Local => {
+                    let word = env.local(address, size.bytes, lane)?;
+                    let values = self.local_read(env, word, address, size, lane);
+                    let mut defined = self.local_defined[word..].iter().take(usize::from(words));
+                    if C::DEFINEDNESS && !defined.all(|lanes| lanes >> lane & 1 == 1) {
+                        undefined |= 1 << lane;
+                    }
+                    values
+                }
+                Space::Global | Space::Generic => {
+                    let found = env.global(address, size.bytes, Access::Read, lane)?;
+                    if pointer.space == Space::Generic {
+                        env.counters.bytes_loaded += u64::from(size.bytes);
+                    }
+                    let mut values = [0; 4];
+                    for (value, word) in values.iter_mut().zip(found) {
+                        *value = word.load(Ordering::Relaxed);
+                    }
+                    if size.bytes < 4 {
+                        values[0] = narrow(values[0], address, size);
+                    }
+                    values
+                }
+            };
+            if d != RZ {
+                for word in 0..words {
+                    self.registers[usize::from(d.wrapping_add(word))][lane] =
+                        values[usize::from(word)];
+                }
+                self.registers[usize::from(RZ)][lane] = 0;
+            }
+        }
+        if C::DEFINEDNESS && undefined != 0 && d != RZ {
+            for word in 0..words {
+                self.defined[usize::from(d) + usize::from(word)] &= !undefined;
+            }
+        }
+        Ok(())
+    }
+
+    fn local_words(&mut self, env: &Env<'_>) {
+        let words = env.launch.local_bytes as usize / 4 * LANES;
+        if self.local.len() < words {
+            self.local.resize(words, 0xdead_10ca);
+            self.local_defined.resize(words / LANES, 0);
+        }
+    }
+
+    fn local_read(
+        &mut self,
+        env: &Env<'_>,
+        word: usize,
+        address: u64,
+        size: Size,
+        lane: usize,
+    ) -> [u32; 4] {
+        self.local_words(env);
+        let mut values = [0; 4];
+        let words = usize::from(size.bytes.div_ceil(4));
+        for (step, value) in values.iter_mut().take(words).enumerate() {
+            *value = self.local[(word + step) * LANES + lane];
+        }
+        if size.bytes < 4 {
+            values[0] = narrow(values[0], address, size);
+        }
+        values
+    }
+
+    fn local_write(
+        &mut self,
+        env: &Env<'_>,
+        word: usize,
+        address: u64,
+        bytes: u8,
+        values: &[u32; 4],
+        lane: usize,
+    ) {
+        self.local_words(env);
+        if bytes >= 4 {
+            for (step, value) in values.iter().take(usize::from(bytes / 4)).enumerate() {
+                self.local[(word + step) * LANES + lane] = *value;
+            }
+        } else {
+            let shift = (address % 4 * 8) as u32;
+            let mask = ((1u32 << (8 * u32::from(bytes))) - 1) << shift;
+            let target = &mut self.local[word * LANES + lane];
+            *target = (*target & !mask) | (values[0] << shift & mask);
+        }
+    }
+
+    /// Stores a register or several.
+    pub(crate) fn store<C: Strictness>(
+        &mut self,
+        env: &mut Env<'_>,
+        mask: u32,
+        pointer: &Pointer,
+        source: u8,
+        size: Size,
+    ) -> Outcome<()> {
+        let addresses = self.addresses(pointer);
+        match pointer.space {
+            Space::Global => env.count_global(&addresses, mask, size.bytes, true),
+            Space::Shared => env.count_shared(&addresses, mask, size.bytes),
+            Space::Local | Space::Generic => {}
+        }
+        for lane in Each(mask) {
+            let (space, address) = match pointer.space {
+                Space::Generic => env.resolve(addresses[lane]),
+                space => (space, addresses[lane]),
+            };
+            let mut values = [0; 4];
+            if source != RZ {
+                for word in 0..size.bytes.div_ceil(4) {
+                    let register = usize::from(source.wrapping_add(word));
+                    values[usize::from(word)] = self.registers[register][lane];
+                }
+            }
+            match space {
+                Space::Shared => {
+                    let word = env.shared.locate(address, size.bytes, lane)?;
+                    if C::RACES {
+                        env.shared.note(Kind::Write, self.index, address, size.bytes, lane)?;
+                    }
+                    if C::DEFINEDNESS {
+                        env.shared.set_written(address, size.bytes, true);
+                    }
+                    env.shared.write(word, address, size.bytes, &values);
+                }
+                Space::Local => {
+                    let word = env.local(address, size.bytes, lane)?;
+                    self.local_write(env, word, address, size.bytes, &values, lane);
+                    for step in 0..usize::from(size.bytes.div_ceil(4)) {
+                        let from = if source == RZ { RZ } else { source.wrapping_add(step as u8) };
+                        let known = self.defined[usize::from(from)] >> lane & 1;
+                        let target = &mut self.local_defined[word + step];
+                        *target = (*target & !(1 << lane)) | known << lane;
+                    }
+                }
+                Space::Global | Space::Generic => {
+                    let found = env.global(address, size.bytes, Access::Write, lane)?;
+                    if pointer.space == Space::Generic {
+                        env.counters.bytes_stored += u64::from(size.bytes);
+                    }
+                    if size.bytes >= 4 {
+                        for (word, value) in found.iter().zip(values) {
+                            word.store(value, Ordering::Relaxed);
+                        }
+                    } else {
+                        store_narrow(found, address, size.bytes, values[0]);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Replaces part of a word, leaving what others write to the rest of it.
+fn store_narrow(found: &[AtomicU32], address: u64, bytes: u8, value: u32) {
+    let shift = (address % 4 * 8) as u32;
+    let mask = ((1u32 << (8 * u32::from(bytes))) - 1) << shift;
+    if let Some(word) = found.first() {
+        let replace = |old: u32| Some((old & !mask) | (value << shift & mask));
+        // The closure always gives a value, so this cannot fail.
+        let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, replace);
+    }
+}

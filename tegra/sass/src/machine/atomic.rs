@@ -1,0 +1,165 @@
+//! Atomic operations on global, shared and generic memory.
+
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::Outcome;
+use super::Raised;
+use super::access::Env;
+use super::lanes::Each;
+use super::shared::Kind;
+use super::warp::Warp;
+use crate::check::Strictness;
+use crate::execute::float::{bits, flush};
+use crate::execute::{LANES, apply_one};
+use crate::fault::FaultKind;
+use crate::isa::RZ;
+use crate::memory::Access;
+use crate::program::op::{Atomic, AtomicType, Lane, Packed, Pointer, Space};
+
+/// The value that replaces one in memory.
+fn replace(operation: Atomic, kind: AtomicType, old: u64, value: u64, compare: u64) -> u64 {
+    match operation {
+        Atomic::Exchange => return value,
+        // The first operand is compared, the second one stored.
+        Atomic::CompareExchange => return if old == value { compare } else { old },
+        Atomic::And => return old & value,
+        Atomic::Or => return old | value,
+        Atomic::Xor => return old ^ value,
+        Atomic::Increment => return if old >= value { 0 } else { old + 1 },
+        Atomic::Decrement => {
+            return if old == 0 || old > value { value } else { old - 1 };
+        }
+        Atomic::Add | Atomic::Minimum | Atomic::Maximum => {}
+    }
+    let least = operation == Atomic::Minimum;
+    match (operation, kind) {
+        (Atomic::Add, AtomicType::F32) => {
+            let number = |word: u64| f32::from_bits(flush(word as u32));
+            u64::from(flush(bits(number(old) + number(value))))
+        }
+        (Atomic::Add, AtomicType::F64) => (f64::from_bits(old) + f64::from_bits(value)).to_bits(),
+        (Atomic::Add, AtomicType::F16x2) => {
+            let mode = Packed { brain: false, flush: false, saturate: false, relu: false };
+            u64::from(apply_one(&Lane::PackedAdd(mode), old as u32, value as u32, 0, false))
+        }
+        (Atomic::Add, AtomicType::U64 | AtomicType::S64) => old.wrapping_add(value),
+        (Atomic::Add, _) => u64::from((old as u32).wrapping_add(value as u32)),
+        (_, AtomicType::S32) => {
+            let (a, b) = (old as u32 as i32, value as u32 as i32);
+            u64::from(if least { a.min(b) } else { a.max(b) } as u32)
+        }
+        (_, AtomicType::S64) => {
+            let (a, b) = (old as i64, value as i64);
+            (if least { a.min(b) } else { a.max(b) }) as u64
+        }
+        _ => {
+            if least {
+                old.min(value)
+            } else {
+                old.max(value)
+            }
+        }
+    }
+}
+
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+fn update_global(env: &Env<'_>, words: &[AtomicU32], f: impl Fn(u64) -> u64) -> u64 {
+    match words {
+        [word] => {
+            let update = |old: u32| Some(f(u64::from(old)) as u32);
+            let result = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+            u64::from(result.unwrap_or_else(|old| old))
+        }
+        [low, high, ..] => {
+            let _held = env.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let old = pair(low.load(Ordering::Acquire), high.load(Ordering::Acquire));
+            let new = f(old);
+            low.store(new as u32, Ordering::Release);
+            high.store((new >> 32) as u32, Ordering::Release);
+            old
+        }
+        [] => 0,
+    }
+}
+
+/// An atomic operation's operands.
+pub(super) struct Operands {
+    pub(super) operation: Atomic,
+    pub(super) kind: AtomicType,
+    pub(super) d: Option<u8>,
+    pub(super) source: u8,
+    pub(super) source2: u8,
+}
+
+impl Warp {
+    /// One atomic operation for each lane, in the lanes' order.
+    pub(crate) fn atomic<C: Strictness>(
+        &mut self,
+        env: &mut Env<'_>,
+        mask: u32,
+        pointer: &Pointer,
+        operands: &Operands,
+    ) -> Outcome<()> {
+        let Operands { operation, kind, d, source, source2 } = *operands;
+        let addresses: [u64; LANES] = self.addresses(pointer);
+        let words = kind.words();
+        let bytes = words * 4;
+        env.counters.atomics += u64::from(mask.count_ones());
+        match pointer.space {
+            Space::Global => env.count_global(&addresses, mask, bytes, true),
+            Space::Shared => env.count_shared(&addresses, mask, bytes),
+            Space::Local | Space::Generic => {}
+        }
+        for lane in Each(mask) {
+            let operand = |register: u8| {
+                let high = usize::from(register.wrapping_add(1));
+                let wide = words == 2 && register != RZ;
+                let high = if wide { self.registers[high][lane] } else { 0 };
+                pair(self.registers[usize::from(register)][lane], high)
+            };
+            let (value, compare) = (operand(source), operand(source2));
+            let new = |old| replace(operation, kind, old, value, compare);
+            let (space, address) = match pointer.space {
+                Space::Generic => env.resolve(addresses[lane]),
+                space => (space, addresses[lane]),
+            };
+            let old = match space {
+                Space::Shared => {
+                    let word = env.shared.locate(address, bytes, lane)?;
+                    if C::RACES {
+                        env.shared.note(Kind::Atomic, self.index, address, bytes, lane)?;
+                    }
+                    let high = if words == 2 { env.shared.words[word + 1] } else { 0 };
+                    let old = pair(env.shared.words[word], high);
+                    let result = new(old);
+                    let values = [result as u32, (result >> 32) as u32, 0, 0];
+                    env.shared.write(word, address, bytes, &values);
+                    if C::DEFINEDNESS && operation == Atomic::Exchange {
+                        env.shared.set_written(address, bytes, true);
+                    }
+                    old
+                }
+                Space::Local => {
+                    // There are no atomic operations on local memory.
+                    let limit = 0;
+                    return Err(Raised::new(FaultKind::Local { address, bytes, limit }, 1 << lane));
+                }
+                Space::Global | Space::Generic => {
+                    let found = env.global(address, bytes, Access::Atomic, lane)?;
+                    update_global(env, found, new)
+                }
+            };
+            if let Some(d) = d {
+                self.write_lane(d, lane, old as u32);
+                if words == 2 && d != RZ {
+                    self.write_lane(d.wrapping_add(1), lane, (old >> 32) as u32);
+                }
+            }
+        }
+        Ok(())
+    }
+}

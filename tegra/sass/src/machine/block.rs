@@ -1,0 +1,148 @@
+//! A block: its warps take turns until all have ended.
+
+use super::Raised;
+use super::access::Env;
+use super::barrier::Barriers;
+use super::step::Stop;
+use super::warp::Warp;
+use crate::check::Strictness;
+use crate::fault::{Fault, FaultKind};
+use crate::launch::Launch;
+
+/// Instructions of a warp's turn.
+const TURN: u32 = 2048;
+
+/// A small generator for orders that depend on the seed: SplitMix64.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+}
+
+/// A block that is running.
+pub(crate) struct Block<'a> {
+    pub(crate) env: Env<'a>,
+    warps: Vec<Warp>,
+    barriers: Barriers,
+    order: Vec<usize>,
+    random: Random,
+}
+
+impl<'a> Block<'a> {
+    pub(crate) fn new(env: Env<'a>) -> Self {
+        let warps = (0..env.launch.warps()).map(|_| Warp::new()).collect();
+        let barriers = Barriers::default();
+        Self { env, warps, barriers, order: Vec::new(), random: Random(0) }
+    }
+
+    /// Begins with the block of a number.
+    pub(crate) fn start<C: Strictness>(&mut self, number: u64, seed: u64) {
+        let launch: &Launch<'a> = self.env.launch;
+        self.env.number = number;
+        self.env.block = launch.block_index(number);
+        self.env.clock = 0;
+        self.env.shared.start::<C>(launch.shared_bytes, launch.warps());
+        self.barriers.clear();
+        self.random = Random(seed ^ number.wrapping_mul(0xd134_2543_de82_ef95));
+        for (index, warp) in self.warps.iter_mut().enumerate() {
+            warp.start(index as u32, launch.block, launch.registers, (launch.entry / 16) as u32);
+        }
+        self.order = (0..self.warps.len()).collect();
+        self.env.counters.blocks += 1;
+    }
+
+    /// Runs about as many instructions as given; whether the block has ended.
+    pub(crate) fn run<C: Strictness>(&mut self, budget: u64) -> Result<bool, Box<Fault>> {
+        let end = self.env.clock + budget;
+        loop {
+            for position in (1..self.order.len()).rev() {
+                let other = self.random.next() as usize % (position + 1);
+                self.order.swap(position, other);
+            }
+            let (mut done, mut progress) = (0, false);
+            for position in 0..self.order.len() {
+                let index = self.order[position];
+                let seeded = self.random.next() & 1 == 1;
+                let warp = &mut self.warps[index];
+                let before = self.env.clock;
+                let stop = match warp.run::<C>(&mut self.env, TURN, seeded) {
+                    Ok(stop) => stop,
+                    Err(raised) => return Err(self.fault(index, *raised)),
+                };
+                progress |= self.env.clock != before;
+                match stop {
+                    Stop::Done => done += 1,
+                    Stop::Turn => {}
+                    Stop::Blocked => match self.barriers.arrive(&mut self.warps, index) {
+                        Ok(arrived) => progress |= arrived,
+                        Err(raised) => return Err(self.fault(index, *raised)),
+                    },
+                }
+            }
+            if done == self.warps.len() {
+                return Ok(true);
+            }
+            progress |= self.barriers.open::<C>(&mut self.warps, &mut self.env.shared);
+            if !progress {
+                return Err(self.stuck());
+            }
+            if self.env.clock >= end {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Nothing can run: a barrier that part of a warp cannot come to, or one that nobody opens.
+    fn stuck(&self) -> Box<Fault> {
+        let waiting = self.warps.iter().filter(|warp| warp.live != 0).count() as u32;
+        let divergent = self
+            .warps
+            .iter()
+            .enumerate()
+            .find_map(|(index, warp)| Some((index, warp.divergence()?)));
+        if let Some((index, (id, here, missing))) = divergent {
+            let kind = FaultKind::DivergentBarrier { id, here, missing };
+            return self.fault(index, Raised { kind, lanes: here });
+        }
+        let index = self.warps.iter().position(|warp| warp.live != 0).unwrap_or(0);
+        self.fault(
+            index,
+            Raised { kind: FaultKind::Deadlock { waiting }, lanes: self.warps[index].live },
+        )
+    }
+
+    fn fault(&self, index: usize, raised: Raised) -> Box<Fault> {
+        let warp = &self.warps[index];
+        let lane = Warp::first_lane(raised.lanes);
+        // Lanes that wait are behind the instruction that made them.
+        let waiting = warp.waiting.iter().find(|w| w.group.mask >> lane & 1 == 1);
+        let pc = match waiting {
+            Some(waiting) if warp.active.mask >> lane & 1 == 0 => {
+                waiting.group.pc.saturating_sub(1)
+            }
+            _ => warp.active.pc,
+        };
+        Box::new(Fault {
+            kind: raised.kind,
+            kernel: self.env.launch.name.to_owned(),
+            offset: pc as usize * 16,
+            instruction: self.env.program.instructions().get(pc as usize).map_or_else(
+                || "outside the code".to_owned(),
+                |decoded| match decoded {
+                    Ok(instruction) => instruction.to_string(),
+                    Err(_) => "not decoded".to_owned(),
+                },
+            ),
+            block: self.env.block,
+            warp: index as u32,
+            lane,
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! Between lanes: shuffles, votes, matches, reductions; matrices and asynchronous copies.
+
+use std::sync::atomic::Ordering;
+
+use super::Outcome;
+use super::access::Env;
+use super::lanes::Each;
+use super::shared::Kind;
+use super::warp::{Copy, Warp};
+use crate::check::Strictness;
+use crate::execute::{LANES, Lanes};
+use crate::memory::Access;
+use crate::program::op::{Pointer, Reduction, Shuffle, Size};
+
+impl Warp {
+    /// Values from other lanes. The limit holds the last lane of a segment in bits 4:0 and the bits
+    /// of the lane number that name the segment in bits 12:8. Gives the values, and the lanes whose
+    /// source lies in their segment; those that look at a lane that is not here are in the third.
+    pub(crate) fn shuffle(
+        mode: Shuffle,
+        mask: u32,
+        a: &Lanes,
+        which: &Lanes,
+        limit: &Lanes,
+    ) -> (Lanes, u32, u32) {
+        let (mut values, mut inside, mut absent) = (*a, 0, 0);
+        for lane in Each(mask) {
+            let here = lane as i32;
+            let (which, limit) = ((which[lane] & 0x1f) as i32, limit[lane] as i32);
+            let segment = limit >> 8 & 0x1f;
+            let (least, most) = (here & segment, (here & segment) | (limit & 0x1f & !segment));
+            let (from, valid) = match mode {
+                Shuffle::Up => (here - which, here - which >= most),
+                Shuffle::Down => (here + which, here + which <= most),
+                Shuffle::Butterfly => (here ^ which, here ^ which <= most),
+                Shuffle::Index => {
+                    let from = least | (which & !segment);
+                    (from, from <= most)
+                }
+            };
+            let from = if valid { from } else { here };
+            inside |= u32::from(valid) << lane;
+            if mask >> (from & 31) & 1 == 0 {
+                absent |= 1 << lane;
+            }
+            values[lane] = a[(from & 31) as usize];
+        }
+        (values, inside, absent)
+    }
+
+    /// The lanes with the same value, for each lane.
+    pub(crate) fn matches(mask: u32, low: &Lanes, high: &Lanes) -> Lanes {
+        let mut result = [0; LANES];
+        for lane in Each(mask) {
+            let same = |other: &usize| low[*other] == low[lane] && high[*other] == high[lane];
+            result[lane] = Each(mask).filter(same).fold(0, |found, other| found | 1 << other);
+        }
+        result
+    }
+
+    /// One value of all lanes.
+    pub(crate) fn reduce(reduction: Reduction, signed: bool, mask: u32, a: &Lanes) -> u32 {
+        let values = Each(mask).map(|lane| a[lane]);
+        let flip = if signed { 0x8000_0000 } else { 0 };
+        let ordered = values.clone().map(|value| value ^ flip);
+        match reduction {
+            Reduction::And => values.fold(!0, |a, b| a & b),
+            Reduction::Or => values.fold(0, |a, b| a | b),
+            Reduction::Xor => values.fold(0, |a, b| a ^ b),
+            Reduction::Sum => values.fold(0, u32::wrapping_add),
+            Reduction::Minimum => ordered.min().unwrap_or(0) ^ flip,
+            Reduction::Maximum => ordered.max().unwrap_or(0) ^ flip,
+        }
+    }
+
+    /// Loads 8x8 matrices of 16-bit elements: eight lanes give the rows' addresses of each, every
+    /// lane gets two neighbouring elements of a row, or of a column.
+    pub(crate) fn load_matrix<C: Strictness>(
+        &mut self,
+        env: &mut Env<'_>,
+        d: u8,
+        pointer: &Pointer,
+        count: u8,
+        transpose: bool,
+    ) -> Outcome<()> {
+        let addresses = self.addresses(pointer);
+        let mask = ((1u64 << (8 * count)) - 1) as u32;
+        env.count_shared(&addresses, mask, 16);
+        let size = Size { bytes: 16, signed: false };
+        let (mut rows, mut written) = ([[0; 4]; LANES], [true; LANES]);
+        for lane in Each(mask) {
+            let address = addresses[lane];
+            let word = env.shared.locate(address, 16, lane)?;
+            if C::RACES {
+                env.shared.note(Kind::Read, self.index, address, 16, lane)?;
+            }
+            if C::DEFINEDNESS {
+                written[lane] = env.shared.is_written(address, 16);
+            }
+            rows[lane] = env.shared.read(word, address, size);
+        }
+        let element = |row: usize, column: usize| -> u32 {
+            rows[row][column / 2] >> (16 * (column % 2)) & 0xffff
+        };
+        for matrix in 0..usize::from(count) {
+            let mut values = [0; LANES];
+            for (lane, value) in values.iter_mut().enumerate() {
+                let (major, minor) = (lane / 4, lane % 4 * 2);
+                let first = 8 * matrix;
+                *value = if transpose {
+                    element(first + minor, major) | element(first + minor + 1, major) << 16
+                } else {
+                    element(first + major, minor) | element(first + major, minor + 1) << 16
+                };
+            }
+            let register = d.wrapping_add(matrix as u8);
+            self.write(register, !0, &values);
+            if C::DEFINEDNESS && !written[8 * matrix..8 * matrix + 8].iter().all(|&w| w) {
+                self.defined[usize::from(register)] = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts copies from global to shared memory; lanes without the condition copy zeros.
+    pub(crate) fn copy_async<C: Strictness>(
+        &mut self,
+        env: &mut Env<'_>,
+        mask: u32,
+        full: u32,
+        to: &Pointer,
+        from: &Pointer,
+        bytes: u8,
+    ) -> Outcome<()> {
+        let (targets, sources) = (self.addresses(to), self.addresses(from));
+        env.count_global(&sources, mask & full, bytes, false);
+        env.count_shared(&targets, mask, bytes);
+        for lane in Each(mask) {
+            let mut words = [0; 4];
+            if full >> lane & 1 == 1 {
+                let found = env.global(sources[lane], bytes, Access::Read, lane)?;
+                for (word, value) in words.iter_mut().zip(found) {
+                    *word = value.load(Ordering::Relaxed);
+                }
+            }
+            env.shared.locate(targets[lane], bytes, lane)?;
+            if C::RACES {
+                env.shared.note(Kind::Write, self.index, targets[lane], bytes, lane)?;
+            }
+            if C::DEFINEDNESS {
+                // Until somebody has waited for it, what lies there is nothing to rely on.
+                env.shared.set_written(targets[lane], bytes, false);
+            }
+            self.open.push(Copy { address: targets[lane] as u32, words, bytes });
+        }
+        Ok(())
+    }
+
+    /// Lets all but the newest groups of copies land.
+    pub(crate) fn land<C: Strictness>(&mut self, env: &mut Env<'_>, left: usize) {
+        while self.committed.len() > left {
+            for copy in self.committed.pop_front().unwrap_or_default() {
+                let address = u64::from(copy.address);
+                env.shared.write((address / 4) as usize, address, copy.bytes, &copy.words);
+                if C::DEFINEDNESS {
+                    env.shared.set_written(address, copy.bytes, true);
+                }
+            }
+        }
+    }
+}

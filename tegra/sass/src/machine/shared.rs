@@ -1,0 +1,203 @@
+//! A block's shared memory, and what the checks know about it.
+
+use super::{Outcome, Raised};
+use crate::check::Strictness;
+use crate::fault::FaultKind;
+
+/// Warps of a block at most.
+pub(crate) const WARPS: usize = 32;
+
+/// Who touched a word last: warp, its clock, and which bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Touch {
+    clock: u32,
+    warp: u8,
+    bytes: u8,
+}
+
+/// What is known about a word for finding races.
+#[derive(Clone, Copy, Debug, Default)]
+struct History {
+    write: Touch,
+    atomic: bool,
+    /// The last readers; more than two are forgotten, which can only miss a race.
+    reads: [Touch; 2],
+}
+
+/// How an access counts in races.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Atomic,
+}
+
+/// Shared memory.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) words: Vec<u32>,
+    pub(crate) bytes: u32,
+    /// Bytes of each word that have a value.
+    written: Vec<u8>,
+    history: Vec<History>,
+    /// What each warp knows of the others' clocks; its own counts its barriers, from one.
+    clocks: Vec<[u32; WARPS]>,
+}
+
+impl Shared {
+    pub(crate) fn start<C: Strictness>(&mut self, bytes: u32, warps: u32) {
+        let words = bytes.div_ceil(4) as usize;
+        self.bytes = bytes;
+        self.words.clear();
+        self.words.resize(words, 0xbaad_f00d);
+        self.written.clear();
+        self.history.clear();
+        if C::DEFINEDNESS {
+            self.written.resize(words, 0);
+        }
+        if C::RACES {
+            self.history.resize(words, History::default());
+            self.clocks.clear();
+            for warp in 0..warps as usize {
+                let mut clock = [0; WARPS];
+                clock[warp] = 1;
+                self.clocks.push(clock);
+            }
+        }
+    }
+
+    /// Checks an access and gives its first word.
+    #[inline(always)]
+    pub(crate) fn locate(&self, address: u64, bytes: u8, lane: usize) -> Outcome<usize> {
+        if !address.is_multiple_of(u64::from(bytes)) {
+            return Err(Raised::new(FaultKind::Misaligned { address, bytes }, 1 << lane));
+        }
+        if address + u64::from(bytes) > u64::from(self.bytes) {
+            let limit = self.bytes;
+            return Err(Raised::new(FaultKind::Shared { address, bytes, limit }, 1 << lane));
+        }
+        Ok((address / 4) as usize)
+    }
+
+    /// Whether all bytes of an access have a value.
+    pub(crate) fn is_written(&self, address: u64, bytes: u8) -> bool {
+        Self::parts(address, bytes).all(|(word, part)| self.written[word] & part == part)
+    }
+
+    pub(crate) fn set_written(&mut self, address: u64, bytes: u8, value: bool) {
+        for (word, part) in Self::parts(address, bytes) {
+            if value {
+                self.written[word] |= part;
+            } else {
+                self.written[word] &= !part;
+            }
+        }
+    }
+
+    /// The words of an access, each with a bit for each byte.
+    fn parts(address: u64, bytes: u8) -> impl Iterator<Item = (usize, u8)> {
+        let word = (address / 4) as usize;
+        let (words, part) = match bytes {
+            1 => (1, 1 << (address % 4)),
+            2 => (1, 3 << (address % 4)),
+            _ => (usize::from(bytes) / 4, 0xf),
+        };
+        (0..words).map(move |step| (word + step, part))
+    }
+
+    /// Notes an access, and finds whether it races with an earlier one.
+    pub(crate) fn note(
+        &mut self,
+        kind: Kind,
+        warp: u8,
+        address: u64,
+        bytes: u8,
+        lane: usize,
+    ) -> Outcome<()> {
+        let mine = self.clocks[usize::from(warp)];
+        let unordered =
+            |touch: &Touch| touch.warp != warp && touch.clock > mine[usize::from(touch.warp)];
+        for (word, part) in Self::parts(address, bytes) {
+            let history = &mut self.history[word];
+            let meets = |touch: &Touch| touch.bytes & part != 0 && unordered(touch);
+            let both_atomic = kind == Kind::Atomic && history.atomic;
+            let mut other = (meets(&history.write) && !both_atomic).then_some(history.write.warp);
+            if kind != Kind::Read {
+                other = other.or(history.reads.iter().find(|t| meets(t)).map(|t| t.warp));
+            }
+            if let Some(other) = other {
+                let address = word as u32 * 4;
+                return Err(Raised::new(FaultKind::Race { address, warp, other }, 1 << lane));
+            }
+            let clock = mine[usize::from(warp)];
+            if kind == Kind::Read {
+                let slot =
+                    usize::from(history.reads[0].warp != warp && history.reads[0].clock != 0);
+                let touch = &mut history.reads[slot];
+                let same = touch.warp == warp && touch.clock == clock;
+                let bytes = if same { touch.bytes | part } else { part };
+                *touch = Touch { clock, warp, bytes };
+            } else {
+                let same = history.write.warp == warp && history.write.clock == clock;
+                let bytes = if same { history.write.bytes | part } else { part };
+                history.write = Touch { clock, warp, bytes };
+                history.atomic = kind == Kind::Atomic;
+                history.reads = [Touch::default(); 2];
+            }
+        }
+        Ok(())
+    }
+
+    /// Warps met at a barrier: those that waited know what all that arrived did before.
+    pub(crate) fn synchronise(&mut self, arrived: u32, waited: u32) {
+        let mut joined = [0; WARPS];
+        for (warp, clock) in self.clocks.iter_mut().enumerate() {
+            if arrived >> warp & 1 == 1 {
+                for (known, clock) in joined.iter_mut().zip(clock.iter()) {
+                    *known = (*known).max(*clock);
+                }
+                clock[warp] += 1;
+            }
+        }
+        for (warp, clock) in self.clocks.iter_mut().enumerate() {
+            if waited >> warp & 1 == 1 {
+                let own = clock[warp];
+                for (known, joined) in clock.iter_mut().zip(&joined) {
+                    *known = (*known).max(*joined);
+                }
+                clock[warp] = own;
+            }
+        }
+    }
+
+    /// Reads an access of up to four words; narrow ones as they lie in the word.
+    #[inline(always)]
+    pub(crate) fn read(
+        &self,
+        word: usize,
+        address: u64,
+        size: crate::program::op::Size,
+    ) -> [u32; 4] {
+        let mut values = [0; 4];
+        if size.bytes >= 4 {
+            let count = usize::from(size.bytes / 4);
+            values[..count].copy_from_slice(&self.words[word..word + count]);
+        } else {
+            values[0] = super::access::narrow(self.words[word], address, size);
+        }
+        values
+    }
+
+    /// Writes an access of up to four words.
+    #[inline(always)]
+    pub(crate) fn write(&mut self, word: usize, address: u64, bytes: u8, values: &[u32; 4]) {
+        if bytes >= 4 {
+            let count = usize::from(bytes / 4);
+            self.words[word..word + count].copy_from_slice(&values[..count]);
+        } else {
+            let shift = (address % 4 * 8) as u32;
+            let mask = ((1u32 << (8 * u32::from(bytes))) - 1) << shift;
+            self.words[word] = (self.words[word] & !mask) | (values[0] << shift & mask);
+        }
+    }
+}

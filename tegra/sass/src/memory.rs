@@ -1,0 +1,59 @@
+//! Global memory as the code sees it: whoever runs it translates addresses.
+//!
+//! Memory is words that other blocks, and other processors, may change at any time: all accesses
+//! are relaxed atomics of 32 bits, so that a program with a race is wrong and nothing worse.
+
+use std::sync::atomic::AtomicU32;
+
+/// What an access wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To read.
+    Read,
+    /// To write.
+    Write,
+    /// Both at once.
+    Atomic,
+}
+
+/// An address that memory refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryFault {
+    /// Nothing is mapped there.
+    #[error("global address {address:#x} is not mapped ({access:?})")]
+    Unmapped {
+        /// The address.
+        address: u64,
+        /// What was wanted.
+        access: Access,
+    },
+    /// The mapping does not allow it.
+    #[error("global address {address:#x} does not allow access ({access:?})")]
+    Forbidden {
+        /// The address.
+        address: u64,
+        /// What was wanted.
+        access: Access,
+    },
+}
+
+/// Consecutive addresses that are mapped together.
+#[derive(Clone, Copy, Debug)]
+pub struct Region<'a> {
+    /// The first address, a multiple of 4.
+    pub start: u64,
+    /// What lies there.
+    pub words: &'a [AtomicU32],
+    /// Whether it may be written.
+    pub writable: bool,
+}
+
+/// Global memory.
+pub trait Memory: Sync {
+    /// The region that an address lies in; larger regions are asked for less often. The mapping
+    /// holds until the launch ends.
+    ///
+    /// # Errors
+    /// [`MemoryFault`] when the address is not mapped for the access.
+    fn region(&self, address: u64, access: Access) -> Result<Region<'_>, MemoryFault>;
+}

@@ -1,0 +1,358 @@
+//! Which registers and predicates an operation reads and writes, for the checks.
+
+use super::Step;
+use super::op::{Condition, Element, Format, Lane, Op, Origin, Pointer, Size, Source, Space, Wide};
+use crate::isa::{PT, RZ};
+
+/// What an operation touches. Uniform registers count from 256.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Effects {
+    /// Registers whose values the result is made of.
+    pub(crate) reads: Vec<u16>,
+    /// Registers whose values become an address, a branch's way or what is stored.
+    pub(crate) needs: Vec<u16>,
+    /// Registers written.
+    pub(crate) writes: Vec<u16>,
+    /// Predicates that the result is made of, a bit each.
+    pub(crate) predicate_reads: u8,
+    /// Predicates that decide the way.
+    pub(crate) predicate_needs: u8,
+    /// Predicates written.
+    pub(crate) predicate_writes: u8,
+}
+
+const UNIFORM: u16 = 256;
+
+impl Effects {
+    /// Registers of a lane that are named: the highest and one.
+    pub(crate) fn registers(&self) -> u32 {
+        let all = self.reads.iter().chain(&self.needs).chain(&self.writes);
+        all.filter(|&&register| register < UNIFORM).map(|&r| u32::from(r) + 1).max().unwrap_or(0)
+    }
+
+    pub(crate) fn of(step: &Step) -> Self {
+        let mut effects = Self::default();
+        effects.operation(&step.op);
+        let way = matches!(
+            step.op,
+            Op::Branch { .. }
+                | Op::BranchIf { .. }
+                | Op::BranchIndirect { .. }
+                | Op::Exit { .. }
+                | Op::Store { .. }
+                | Op::Atomic { .. }
+                | Op::CopyAsync { .. }
+        );
+        if way {
+            effects.decides(step.guard);
+        } else {
+            effects.reads(step.guard);
+        }
+        effects
+    }
+
+    fn reads(&mut self, condition: Condition) {
+        if !condition.uniform && condition.index != PT {
+            self.predicate_reads |= 1 << condition.index;
+        }
+    }
+
+    fn decides(&mut self, condition: Condition) {
+        if !condition.uniform && condition.index != PT {
+            self.predicate_needs |= 1 << condition.index;
+        }
+    }
+
+    fn sets(&mut self, predicate: u8, uniform: bool) {
+        if !uniform && predicate != PT {
+            self.predicate_writes |= 1 << predicate;
+        }
+    }
+
+    fn source(&mut self, source: &Source) {
+        match source.origin {
+            Origin::Register(index) => self.reads.push(u16::from(index)),
+            Origin::Uniform(index) => self.reads.push(UNIFORM + u16::from(index)),
+            Origin::Constant { .. } | Origin::Immediate(_) => {}
+        }
+    }
+
+    fn sources<'a>(&mut self, sources: impl IntoIterator<Item = &'a Source>) {
+        for source in sources {
+            self.source(source);
+        }
+    }
+
+    fn registers_of(first: u8, count: u8) -> impl Iterator<Item = u16> {
+        (0..u16::from(count))
+            .map(move |step| u16::from(first) + step)
+            .filter(move |&register| first != RZ && register < u16::from(RZ))
+    }
+
+    fn read(&mut self, first: u8, count: u8) {
+        self.reads.extend(Self::registers_of(first, count));
+    }
+
+    fn need(&mut self, first: u8, count: u8) {
+        self.needs.extend(Self::registers_of(first, count));
+    }
+
+    fn write(&mut self, first: u8, count: u8) {
+        self.writes.extend(Self::registers_of(first, count));
+    }
+
+    fn write_uniform(&mut self, first: u8, count: u8) {
+        self.writes.extend((0..count).map(|step| UNIFORM + u16::from(first + step)));
+    }
+
+    fn destination(&mut self, first: u8, count: u8, uniform: bool) {
+        if uniform { self.write_uniform(first, count) } else { self.write(first, count) }
+    }
+
+    fn pointer(&mut self, pointer: &Pointer) {
+        self.need(pointer.register, if pointer.wide { 2 } else { 1 });
+        if let Some(uniform) = pointer.uniform {
+            self.needs.push(UNIFORM + u16::from(uniform));
+        }
+    }
+
+    fn operation(&mut self, op: &Op) {
+        match op {
+            Op::Alu { lane, d, a, b, c, p } => {
+                self.lane(lane, [a, b, c]);
+                self.reads(*p);
+                self.write(*d, 1);
+            }
+            Op::UniformAlu { lane, d, a, b, c, p } => {
+                self.lane(lane, [a, b, c]);
+                self.reads(*p);
+                self.write_uniform(*d, 1);
+            }
+            Op::Carry { d, a, b, c, out, carry, uniform, .. } => {
+                self.sources([a, b, c]);
+                for condition in carry.iter().flatten() {
+                    self.reads(*condition);
+                }
+                self.destination(*d, 1, *uniform);
+                out.iter().for_each(|&predicate| self.sets(predicate, *uniform));
+            }
+            Op::ShiftAddCarry { d, a, b, upper, out, uniform, .. } => {
+                self.sources([a, b].into_iter().chain(upper));
+                self.destination(*d, 1, *uniform);
+                self.sets(*out, *uniform);
+            }
+            Op::LogicTest { table, d, a, b, c, out, p, uniform, .. } => {
+                self.lane(&Lane::Logic { table: *table }, [a, b, c]);
+                self.reads(*p);
+                self.destination(*d, 1, *uniform);
+                self.sets(*out, *uniform);
+            }
+            Op::Wide { wide, d, a, b, c, out, carry, uniform } => {
+                self.sources(a.iter().chain(b).chain(c));
+                if let Some(carry) = carry {
+                    self.reads(*carry);
+                }
+                self.destination(*d, wide.words(), *uniform);
+                self.sets(*out, *uniform);
+            }
+            Op::Compare { out, a, b, p, extra, uniform, .. } => {
+                self.sources(a.iter().chain(b));
+                self.reads(*p);
+                self.reads(*extra);
+                out.iter().for_each(|&predicate| self.sets(predicate, *uniform));
+            }
+            Op::Predicates { out, sources, uniform, .. } => {
+                sources.iter().for_each(|&condition| self.reads(condition));
+                out.iter().for_each(|&predicate| self.sets(predicate, *uniform));
+            }
+            Op::FromPredicates { d, base, mask } => {
+                // What is saved may never be used: definedness of predicates is not carried.
+                self.sources([base, mask]);
+                self.write(*d, 1);
+            }
+            Op::ToPredicates { source, mask } => {
+                self.sources([source, mask]);
+                self.predicate_writes |= 0x7f;
+            }
+            Op::LeadingTest { d, a, out, .. } => {
+                self.source(a);
+                self.write(*d, 1);
+                self.sets(*out, false);
+            }
+            Op::Shuffle { out, d, a, lane, limit, .. } => {
+                self.sources([a, lane, limit]);
+                self.write(*d, 1);
+                self.sets(*out, false);
+            }
+            Op::Match { wide, out, d, a, .. } => {
+                self.read(*a, if *wide { 2 } else { 1 });
+                self.write(*d, 1);
+                self.sets(*out, false);
+            }
+            Op::Reduce { d, a, .. } | Op::ToUniform { d, a } => {
+                self.source(a);
+                self.write_uniform(*d, 1);
+            }
+            Op::Vote { d, out, p, uniform, .. } => {
+                self.reads(*p);
+                self.destination(*d, 1, *uniform);
+                self.sets(*out, *uniform);
+            }
+            Op::ReadSpecial { d, wide, .. } => self.write(*d, if *wide { 2 } else { 1 }),
+            Op::ReadSpecialUniform { d, .. } => self.write_uniform(*d, 1),
+            Op::MatrixFloat { d, a, b, c, depth, element, half } => {
+                let words = depth * if *element == Element::Tensor { 2 } else { 1 } / 4;
+                self.read(*a, words);
+                self.read(*b, words / 2);
+                self.read(*c, if *half { 2 } else { 4 });
+                self.write(*d, if *half { 2 } else { 4 });
+            }
+            Op::MatrixInteger { d, a, b, c, depth, left, .. } => {
+                let words = (u16::from(*depth) * u16::from(left.bits) / 64) as u8;
+                self.read(*a, words);
+                self.read(*b, words / 2);
+                self.read(*c, 4);
+                self.write(*d, 4);
+            }
+            _ => self.memory(op),
+        }
+    }
+
+    fn memory(&mut self, op: &Op) {
+        match op {
+            Op::LoadConstant { d, register, size, .. } => {
+                self.need(*register, 1);
+                self.write(*d, words(*size));
+            }
+            Op::LoadUniform { d, size, .. } => self.write_uniform(*d, words(*size)),
+            Op::Load { d, pointer, size } => {
+                self.pointer(pointer);
+                self.write(*d, words(*size));
+            }
+            Op::Store { pointer, source, size } => {
+                self.pointer(pointer);
+                // Functions save what they do not know to have a value on the stack, which
+                // remembers for each word whether it has one.
+                if pointer.space != Space::Local {
+                    self.need(*source, words(*size));
+                }
+            }
+            Op::Atomic { kind, d, pointer, source, source2, .. } => {
+                self.pointer(pointer);
+                self.need(*source, kind.words());
+                self.need(*source2, kind.words());
+                if let Some(d) = d {
+                    self.write(*d, kind.words());
+                }
+            }
+            Op::CopyAsync { to, from, p, .. } => {
+                self.pointer(to);
+                self.pointer(from);
+                self.decides(*p);
+            }
+            Op::LoadMatrix { d, pointer, count, .. } => {
+                self.pointer(pointer);
+                self.write(*d, *count);
+            }
+            Op::SpaceTest { out, register, .. } => {
+                self.read(*register, 2);
+                self.sets(*out, false);
+            }
+            Op::Branch { p, .. }
+            | Op::Exit { p }
+            | Op::Join { p, .. }
+            | Op::Synchronise { p, .. }
+            | Op::Leave { p, .. } => self.decides(*p),
+            Op::BranchIndirect { p, register, .. } => {
+                self.decides(*p);
+                self.need(*register, 2);
+            }
+            Op::BranchIf { p, mask, .. } | Op::WarpSync { p, mask } => {
+                self.decides(*p);
+                self.needed(mask);
+            }
+            Op::SaveBarrier { d, .. } => self.write(*d, 1),
+            Op::RestoreBarrier { source, .. } => self.needed(source),
+            Op::Barrier { id, p, .. } => {
+                self.needed(id);
+                self.reads(*p);
+            }
+            Op::BarrierResult { d, out } => {
+                self.write(*d, 1);
+                self.sets(*out, false);
+            }
+            _ => {}
+        }
+    }
+
+    fn needed(&mut self, source: &Source) {
+        match source.origin {
+            Origin::Register(index) => self.needs.push(u16::from(index)),
+            Origin::Uniform(index) => self.needs.push(UNIFORM + u16::from(index)),
+            Origin::Constant { .. } | Origin::Immediate(_) => {}
+        }
+    }
+
+    /// Sources of a lane's operation, but for those that cannot matter.
+    fn lane(&mut self, lane: &Lane, sources: [&Source; 3]) {
+        if let Lane::Logic { table } = lane {
+            let differs = |shift: u8, mask: u8| table >> shift & mask != table & mask;
+            let matters = [differs(4, 0x0f), differs(2, 0x33), differs(1, 0x55)];
+            for (source, matters) in sources.into_iter().zip(matters) {
+                if matters {
+                    self.source(source);
+                }
+            }
+            return;
+        }
+        if let (Lane::Permute, Origin::Immediate(select)) = (lane, sources[1].origin) {
+            for byte in 0..4 {
+                self.source(if select >> (4 * byte) & 4 == 0 { sources[0] } else { sources[2] });
+            }
+            return;
+        }
+        self.sources(sources);
+    }
+}
+
+/// Registers that an access of a size takes.
+fn words(size: Size) -> u8 {
+    size.bytes.div_ceil(4)
+}
+
+impl Wide {
+    /// Registers of the result.
+    pub(crate) fn words(self) -> u8 {
+        match self {
+            Self::MultiplyAdd { high, narrow, .. } => {
+                if high || narrow {
+                    1
+                } else {
+                    2
+                }
+            }
+            Self::Convert { to, .. } | Self::FromInteger { to, .. } => {
+                if to == Format::Double {
+                    2
+                } else {
+                    1
+                }
+            }
+            Self::ToInteger { to, .. } => to.bits.div_ceil(32),
+            Self::DoubleAdd(_)
+            | Self::DoubleMultiply(_)
+            | Self::DoubleFused(_)
+            | Self::RoundToInteger { .. } => 2,
+        }
+    }
+}
+
+impl super::op::AtomicType {
+    /// Registers of an operand.
+    pub(crate) fn words(self) -> u8 {
+        match self {
+            Self::U64 | Self::S64 | Self::F64 => 2,
+            Self::U32 | Self::S32 | Self::F32 | Self::F16x2 => 1,
+        }
+    }
+}

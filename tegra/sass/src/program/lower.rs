@@ -1,0 +1,581 @@
+//! Instructions to operations: arithmetic, predicates and moves. Memory and control flow are
+//! `lower_flow`'s.
+
+use super::op::{
+    Compared, Condition, Element, Format, Function, Integer, Lane, Op, Reduction, Relation, Shift,
+    Shuffle, Source, Vote, Wide,
+};
+use super::operands::{Number, View};
+use crate::isa::{Modifier, Opcode, Operand, PT, Part};
+
+const ALWAYS: Condition = Condition { index: PT, not: false, uniform: false };
+
+/// The operation of an instruction; `None` if what it asks for is not known.
+pub(super) fn lower(view: &View<'_>) -> Option<Op> {
+    use Number::{Float, Halves, Integer as Int};
+    use Opcode as O;
+    let opcode = view.0.opcode;
+    let simple = |lane, first, number| alu(view, lane, first, number);
+    match opcode {
+        O::Iadd3 | O::Uiadd3 => add3(view),
+        O::Imad | O::Uimad if view.has(Modifier::Wide) || view.has(Modifier::Hi) => {
+            multiply_wide(view)
+        }
+        O::Imad | O::Uimad => multiply(view),
+        O::Isetp | O::Uisetp => {
+            let signed = !view.has(Modifier::U32);
+            let extended = view.has(Modifier::Ex);
+            let compared = if extended {
+                Compared::UpperIntegers { signed }
+            } else {
+                Compared::Integers { signed }
+            };
+            compare(view, compared, Int)
+        }
+        O::Imnmx => with_condition(view, Lane::Minimum { signed: !view.has(Modifier::U32) }, Int),
+        O::Iabs => unary(view, Lane::Absolute, Int),
+        O::Lea | O::Ulea => shift_add(view),
+        O::Lop3 | O::Ulop3 => logic(view),
+        O::Shf | O::Ushf => {
+            let shift = Shift {
+                left: view.has(Modifier::L),
+                wrap: view.has(Modifier::W),
+                signed: view.has(Modifier::S32) || view.has(Modifier::S64),
+                wide: view.has(Modifier::U64) || view.has(Modifier::S64),
+                high: view.has(Modifier::Hi),
+            };
+            simple(Lane::Shift(shift), 1, Int)
+        }
+        O::Sgxt | O::Usgxt => {
+            let signed = !view.has(Modifier::U32);
+            simple(Lane::Extend { signed, wrap: view.has(Modifier::W) }, 1, Int)
+        }
+        O::Bmsk | O::Ubmsk => simple(Lane::Mask { wrap: view.has(Modifier::W) }, 1, Int),
+        O::Prmt | O::Uprmt => simple(Lane::Permute, 1, Int),
+        O::Sel | O::Usel => with_condition(view, Lane::Select, Int),
+        O::Fsel => with_condition(view, Lane::Select, Float).filter(|_| !view.has(Modifier::Ftz)),
+        O::Mov | O::Umov => unary(view, Lane::Move, Int),
+        O::Popc | O::Upopc => unary(view, Lane::CountOnes, Int),
+        O::Brev | O::Ubrev => unary(view, Lane::Reverse, Int),
+        O::Flo | O::Uflo => leading(view),
+        O::Idp => {
+            let (a, b) = (view.type_signed(0)?, view.type_signed(1)?);
+            let lane = if view.has(Modifier::A4) {
+                Lane::Dot4 { a, b }
+            } else {
+                Lane::Dot2 { a, b, high: view.has(Modifier::Hi) }
+            };
+            simple(lane, 1, Int)
+        }
+        O::Vabsdiff => {
+            simple(Lane::AbsoluteDifference { signed: !view.has(Modifier::U32) }, 2, Int)
+        }
+        O::Vabsdiff4 => {
+            let (signed, sum) = (!view.has(Modifier::U8), view.has(Modifier::Acc));
+            simple(Lane::AbsoluteDifference4 { signed, sum }, 2, Int)
+        }
+        O::I2i => unary(view, Lane::Saturate(view.integer()), Int),
+        O::Plop3 | O::Uplop3 => Some(Op::Predicates {
+            tables: [view.number(5)? as u8, view.number(6)? as u8],
+            out: [view.predicate(0)?, view.predicate(1)?],
+            sources: [view.condition(2)?, view.condition(3)?, view.condition(4)?],
+            uniform: opcode == O::Uplop3,
+        }),
+        O::P2r => Some(Op::FromPredicates {
+            d: view.register(0)?,
+            base: view.source(2, Int)?,
+            mask: view.source(3, Int)?,
+        }),
+        O::R2p => {
+            Some(Op::ToPredicates { source: view.source(1, Int)?, mask: view.source(2, Int)? })
+        }
+        O::Fadd => simple(Lane::FloatAdd(view.float()), 1, Float),
+        O::Fmul => simple(Lane::FloatMultiply(view.float()), 1, Float),
+        O::Ffma => simple(Lane::FloatFused(view.float()), 1, Float),
+        O::Fmnmx => {
+            let lane = Lane::FloatMinimum {
+                flush: view.has(Modifier::Ftz),
+                nan: view.has(Modifier::Nan),
+                sign: view.has(Modifier::Xorsign),
+            };
+            with_condition(view, lane, Float)
+        }
+        O::Fsetp => compare(view, Compared::Floats { flush: view.has(Modifier::Ftz) }, Float),
+        O::Fchk => Some(Op::Compare {
+            compared: Compared::Division,
+            relation: NEVER,
+            combine: super::op::Combine::And,
+            out: [view.predicate(0)?, PT],
+            a: [view.source(1, Float)?, Source::zero()],
+            b: [view.source(2, Float)?, Source::zero()],
+            p: ALWAYS,
+            extra: ALWAYS,
+            uniform: false,
+        }),
+        O::Mufu => {
+            let function = view.one_of(&[
+                (Modifier::Cos, Function::Cos),
+                (Modifier::Sin, Function::Sin),
+                (Modifier::Ex2, Function::Exp2),
+                (Modifier::Lg2, Function::Log2),
+                (Modifier::Rcp, Function::Reciprocal),
+                (Modifier::Rsq, Function::ReciprocalRoot),
+                (Modifier::Rcp64h, Function::ReciprocalHigh),
+                (Modifier::Rsq64h, Function::ReciprocalRootHigh),
+                (Modifier::Sqrt, Function::Root),
+                (Modifier::Tanh, Function::Tanh),
+            ])?;
+            unary(view, Lane::Function(function), Float)
+        }
+        O::Dadd => double(view, Wide::DoubleAdd(view.round())),
+        O::Dmul => double(view, Wide::DoubleMultiply(view.round())),
+        O::Dfma => double(view, Wide::DoubleFused(view.round())),
+        O::Dsetp => compare_doubles(view),
+        O::Hadd2 if view.has(Modifier::F32) => {
+            simple(Lane::PackedAddWide { saturate: view.has(Modifier::Sat) }, 1, Halves)
+        }
+        O::Hadd2 => simple(Lane::PackedAdd(view.packed()?), 1, Halves),
+        O::Hmul2 => simple(Lane::PackedMultiply(view.packed()?), 1, Halves),
+        O::Hfma2 => simple(Lane::PackedFused(view.packed()?), 1, Halves),
+        O::Hmnmx2 => {
+            let lane = Lane::PackedMinimum {
+                packed: view.packed()?,
+                nan: view.has(Modifier::Nan),
+                sign: view.has(Modifier::Xorsign),
+            };
+            with_condition(view, lane, Halves)
+        }
+        O::Hset2 => {
+            let lane = Lane::PackedCompare {
+                relation: view.relation()?,
+                brain: false,
+                flush: view.has(Modifier::Ftz),
+                combine: view.combine(),
+                float: view.has(Modifier::Bf),
+            };
+            with_condition(view, lane, Halves)
+        }
+        O::Hsetp2 => {
+            let (flush, both) = (view.has(Modifier::Ftz), view.has(Modifier::HAnd));
+            compare(view, Compared::Halves { flush, both }, Halves)
+        }
+        O::F2fp => {
+            let lane = Lane::Pack {
+                brain: view.has(Modifier::Bf16),
+                relu: view.has(Modifier::Relu),
+                round: view.round(),
+            };
+            simple(lane, 1, Float)
+        }
+        O::F2i | O::I2f | O::I2fp | O::F2f | O::Frnd => convert(view),
+        O::Shfl => Some(Op::Shuffle {
+            mode: view.one_of(&[
+                (Modifier::Idx, Shuffle::Index),
+                (Modifier::Up, Shuffle::Up),
+                (Modifier::Down, Shuffle::Down),
+                (Modifier::Bfly, Shuffle::Butterfly),
+            ])?,
+            out: view.predicate(0)?,
+            d: view.register(1)?,
+            a: view.source(2, Int)?,
+            lane: view.source(3, Int)?,
+            limit: view.source(4, Int)?,
+        }),
+        O::Match => Some(Op::Match {
+            all: view.has(Modifier::All),
+            wide: view.has(Modifier::U64),
+            out: if view.has(Modifier::All) { view.predicate(0)? } else { PT },
+            d: view.register(1)?,
+            a: view.register(2)?,
+        }),
+        O::Redux => Some(Op::Reduce {
+            reduction: view
+                .one_of(&[
+                    (Modifier::Or, Reduction::Or),
+                    (Modifier::Xor, Reduction::Xor),
+                    (Modifier::Sum, Reduction::Sum),
+                    (Modifier::Min, Reduction::Minimum),
+                    (Modifier::Max, Reduction::Maximum),
+                ])
+                .unwrap_or(Reduction::And),
+            signed: view.has(Modifier::S32),
+            d: view.register(0)?,
+            a: view.source(1, Int)?,
+        }),
+        O::Vote | O::Voteu => Some(Op::Vote {
+            vote: view.one_of(&[
+                (Modifier::All, Vote::All),
+                (Modifier::Any, Vote::Any),
+                (Modifier::Eq, Vote::Equal),
+            ])?,
+            d: view.register(0)?,
+            out: view.predicate(1)?,
+            p: view.condition(2)?,
+            uniform: opcode == O::Voteu,
+        }),
+        O::Hmma => matrix_float(view),
+        O::Imma => matrix_integer(view),
+        _ => super::lower_flow::lower(view),
+    }
+}
+
+const NEVER: Relation = Relation { less: false, equal: false, greater: false, unordered: false };
+
+/// An operation of the lanes or, by its destination, of the warp.
+fn alu_with(view: &View<'_>, lane: Lane, sources: [Source; 3], p: Condition) -> Option<Op> {
+    let [a, b, c] = sources;
+    Some(match view.operand(0)? {
+        Operand::Uniform { index, .. } => Op::UniformAlu { lane, d: *index, a, b, c, p },
+        Operand::Register { index, .. } => Op::Alu { lane, d: *index, a, b, c, p },
+        _ => return None,
+    })
+}
+
+/// Sources from a position on, as many as there are.
+fn alu(view: &View<'_>, lane: Lane, first: usize, number: Number) -> Option<Op> {
+    let mut sources = [Source::zero(); 3];
+    for (position, source) in sources.iter_mut().enumerate() {
+        let operand = view.operand(first + position);
+        if operand.is_some_and(|operand| {
+            !matches!(operand, Operand::Predicate { .. } | Operand::UniformPredicate { .. })
+        }) {
+            *source = view.source(first + position, number)?;
+        }
+    }
+    if let Operand::Register { .. } | Operand::Uniform { .. } = view.operand(0)? {
+        alu_with(view, lane, sources, ALWAYS)
+    } else {
+        None
+    }
+}
+
+/// One source, behind the destination.
+fn unary(view: &View<'_>, lane: Lane, number: Number) -> Option<Op> {
+    let source = view.source(1, number)?;
+    alu_with(view, lane, [source, Source::zero(), Source::zero()], ALWAYS)
+}
+
+/// Two sources and a condition.
+fn with_condition(view: &View<'_>, lane: Lane, number: Number) -> Option<Op> {
+    let sources = [view.source(1, number)?, view.source(2, number)?, Source::zero()];
+    alu_with(view, lane, sources, view.condition(3)?)
+}
+
+fn uniform(view: &View<'_>) -> bool {
+    matches!(view.operand(0), Some(Operand::Uniform { .. }))
+}
+
+fn add3(view: &View<'_>) -> Option<Op> {
+    let mut sources = [
+        view.source(3, Number::Integer)?,
+        view.source(4, Number::Integer)?,
+        view.source(5, Number::Integer)?,
+    ];
+    let out = [view.predicate(1)?, view.predicate(2)?];
+    let extended = view.has(Modifier::X);
+    if out == [PT; 2] && !extended {
+        return alu_with(view, Lane::Add3, sources, ALWAYS);
+    }
+    let extra = View::take_ones(&mut sources);
+    let [a, b, c] = sources;
+    Some(Op::Carry {
+        d: view.register(0)?,
+        a,
+        b,
+        c,
+        extra,
+        out,
+        carry: if extended { Some([view.condition(6)?, view.condition(7)?]) } else { None },
+        uniform: uniform(view),
+    })
+}
+
+fn multiply(view: &View<'_>) -> Option<Op> {
+    if view.has(Modifier::X) {
+        // With a carry: a product of which the lower word counts.
+        let carry = Some(view.condition(4)?);
+        let zero = Source::zero();
+        let c = view.source(3, Number::Integer)?;
+        return Some(Op::Wide {
+            wide: Wide::MultiplyAdd { signed: false, high: false, narrow: true, negate: false },
+            d: view.register(0)?,
+            a: [view.source(1, Number::Integer)?, zero],
+            b: [view.source(2, Number::Integer)?, zero],
+            c: [c, zero],
+            out: PT,
+            carry,
+            uniform: uniform(view),
+        });
+    }
+    let sources = [
+        view.source(1, Number::Integer)?,
+        view.source(2, Number::Integer)?,
+        view.source(3, Number::Integer)?,
+    ];
+    alu_with(view, Lane::MultiplyAdd, sources, ALWAYS)
+}
+
+fn multiply_wide(view: &View<'_>) -> Option<Op> {
+    let (c, negate) = view.integer_pair(4)?;
+    let zero = Source::zero();
+    Some(Op::Wide {
+        wide: Wide::MultiplyAdd {
+            signed: !view.has(Modifier::U32),
+            high: view.has(Modifier::Hi),
+            narrow: false,
+            negate,
+        },
+        d: view.register(0)?,
+        a: [view.source(2, Number::Integer)?, zero],
+        b: [view.source(3, Number::Integer)?, zero],
+        c,
+        out: view.predicate(1)?,
+        carry: if view.has(Modifier::X) { Some(view.condition(5)?) } else { None },
+        uniform: uniform(view),
+    })
+}
+
+fn shift_add(view: &View<'_>) -> Option<Op> {
+    let a = view.source(2, Number::Integer)?;
+    let b = view.source(3, Number::Integer)?;
+    let out = view.predicate(1)?;
+    let shift = view.number(5)? as u8;
+    let carry = view.has(Modifier::X);
+    let high = view.has(Modifier::Hi);
+    if out != PT {
+        // The carry of a sign-extended or carried sum is not known.
+        if carry || view.has(Modifier::Sx32) {
+            return None;
+        }
+        let mut sources = [b];
+        let extra = View::take_ones(&mut sources);
+        let upper = if high { Some(view.source(4, Number::Integer)?) } else { None };
+        let (d, [b]) = (view.register(0)?, sources);
+        return Some(Op::ShiftAddCarry {
+            d,
+            a,
+            b,
+            upper,
+            shift,
+            extra,
+            out,
+            uniform: uniform(view),
+        });
+    }
+    if !high {
+        // A shift that neither extends nor carries; the others are of upper words.
+        return if carry || view.has(Modifier::Sx32) {
+            None
+        } else {
+            alu_with(view, Lane::ShiftAdd { shift }, [a, b, Source::zero()], ALWAYS)
+        };
+    }
+    if a.plus != 0 {
+        return None;
+    }
+    let lane = Lane::ShiftAddHigh { shift, signed: view.has(Modifier::Sx32), carry };
+    let c = view.source(4, Number::Integer)?;
+    let p = if carry { view.condition(6)? } else { ALWAYS };
+    alu_with(view, lane, [a, b, c], p)
+}
+
+fn logic(view: &View<'_>) -> Option<Op> {
+    let table = view.number(5)? as u8;
+    let [a, b, c] = [
+        view.source(2, Number::Integer)?,
+        view.source(3, Number::Integer)?,
+        view.source(4, Number::Integer)?,
+    ];
+    let uniform = matches!(view.operand(1)?, Operand::Uniform { .. });
+    let (d, out) = (view.register(1)?, view.predicate(0)?);
+    if out == PT {
+        let lane = Lane::Logic { table };
+        return Some(if uniform {
+            Op::UniformAlu { lane, d, a, b, c, p: ALWAYS }
+        } else {
+            Op::Alu { lane, d, a, b, c, p: ALWAYS }
+        });
+    }
+    let (p, and) = (view.condition(6)?, view.has(Modifier::Pand));
+    Some(Op::LogicTest { table, d, a, b, c, out, p, and, uniform })
+}
+
+fn leading(view: &View<'_>) -> Option<Op> {
+    let (signed, distance) = (!view.has(Modifier::U32), view.has(Modifier::Sh));
+    let (a, out) = (view.source(2, Number::Integer)?, view.predicate(1)?);
+    if out == PT {
+        let sources = [a, Source::zero(), Source::zero()];
+        return alu_with(view, Lane::LeadingOne { signed, distance }, sources, ALWAYS);
+    }
+    if uniform(view) {
+        return None;
+    }
+    Some(Op::LeadingTest { d: view.register(0)?, a, signed, distance, out })
+}
+
+fn compare(view: &View<'_>, compared: Compared, number: Number) -> Option<Op> {
+    let zero = Source::zero();
+    let extra = match compared {
+        Compared::UpperIntegers { .. } => view.condition(5)?,
+        _ => ALWAYS,
+    };
+    Some(Op::Compare {
+        compared,
+        relation: view.relation()?,
+        combine: view.combine(),
+        out: [view.predicate(0)?, view.predicate(1)?],
+        a: [view.source(2, number)?, zero],
+        b: [view.source(3, number)?, zero],
+        p: view.condition(4)?,
+        extra,
+        uniform: view.0.opcode == Opcode::Uisetp,
+    })
+}
+
+fn compare_doubles(view: &View<'_>) -> Option<Op> {
+    let extreme = view.one_of(&[(Modifier::Min, false), (Modifier::Max, true)]);
+    Some(Op::Compare {
+        compared: extreme.map_or(Compared::Doubles, |maximum| Compared::DoubleExtreme { maximum }),
+        relation: if extreme.is_some() { NEVER } else { view.relation()? },
+        combine: view.combine(),
+        out: [view.predicate(0)?, view.predicate(1)?],
+        a: view.pair(2)?,
+        b: view.pair(3)?,
+        p: view.condition(4)?,
+        extra: ALWAYS,
+        uniform: false,
+    })
+}
+
+fn double(view: &View<'_>, wide: Wide) -> Option<Op> {
+    let zero = [Source::zero(); 2];
+    let c = if view.operand(3).is_some() { view.pair(3)? } else { zero };
+    Some(Op::Wide {
+        wide,
+        d: view.register(0)?,
+        a: view.pair(1)?,
+        b: view.pair(2)?,
+        c,
+        out: PT,
+        carry: None,
+        uniform: false,
+    })
+}
+
+fn convert(view: &View<'_>) -> Option<Op> {
+    let round = view.round();
+    let flush = view.has(Modifier::Ftz);
+    let wide = |wide, a: [Source; 2]| -> Option<Op> {
+        let zero = [Source::zero(); 2];
+        let d = view.register(0)?;
+        Some(Op::Wide { wide, d, a, b: zero, c: zero, out: PT, carry: None, uniform: false })
+    };
+    let single = || -> Option<Source> { view.source(1, Number::Float) };
+    match view.0.opcode {
+        Opcode::F2i => {
+            let (from, to) = (view.format(), view.integer());
+            if from == Format::Double {
+                return wide(Wide::ToInteger { from, to, round, flush }, view.pair(1)?);
+            }
+            let source = float_of(single()?, from, view)?;
+            if to.bits == 64 {
+                return wide(Wide::ToInteger { from, to, round, flush }, [source, Source::zero()]);
+            }
+            let sources = [source, Source::zero(), Source::zero()];
+            alu_with(view, Lane::ToInteger { from, to, round, flush }, sources, ALWAYS)
+        }
+        Opcode::I2f | Opcode::I2fp => {
+            let (from, to) = (view.integer(), view.format());
+            if from.bits == 64 {
+                let (pair, _) = view.integer_pair(1)?;
+                return wide(Wide::FromInteger { from, to, round }, pair);
+            }
+            let source = view.source(1, Number::Integer)?;
+            if to == Format::Double {
+                return wide(Wide::FromInteger { from, to, round }, [source, Source::zero()]);
+            }
+            let sources = [source, Source::zero(), Source::zero()];
+            alu_with(view, Lane::FromInteger { from, to, round }, sources, ALWAYS)
+        }
+        Opcode::F2f => {
+            // The destination is written first.
+            let mut formats = view.0.modifiers.iter().filter_map(|modifier| match modifier {
+                Modifier::F16 => Some(Format::Half),
+                Modifier::F32 => Some(Format::Single),
+                Modifier::F64 => Some(Format::Double),
+                _ => None,
+            });
+            let (to, from) = (formats.next()?, formats.next()?);
+            let source =
+                if from == Format::Double { view.pair(1)? } else { [single()?, Source::zero()] };
+            wide(Wide::Convert { from, to, round, flush }, source)
+        }
+        _ => {
+            let format = view.format();
+            if format == Format::Double {
+                return wide(Wide::RoundToInteger { round }, view.pair(1)?);
+            }
+            let source = float_of(single()?, format, view)?;
+            let sources = [source, Source::zero(), Source::zero()];
+            alu_with(view, Lane::RoundToInteger { format, round, flush }, sources, ALWAYS)
+        }
+    }
+}
+
+/// A source's sign is where its format has it.
+fn float_of(mut source: Source, format: Format, view: &View<'_>) -> Option<Source> {
+    if format == Format::Half {
+        source = view.source(1, Number::Halves)?;
+        if matches!(source.part, Part::Byte(_)) {
+            return None;
+        }
+    }
+    Some(source)
+}
+
+fn matrix_float(view: &View<'_>) -> Option<Op> {
+    let depth =
+        view.one_of(&[(Modifier::M1684, 4), (Modifier::M1688, 8), (Modifier::M16816, 16)])?;
+    let element = view
+        .one_of(&[(Modifier::Bf16, Element::Brain), (Modifier::Tf32, Element::Tensor)])
+        .unwrap_or(Element::Half);
+    if (element == Element::Tensor) == (depth == 16) || (depth == 4 && element != Element::Tensor) {
+        return None;
+    }
+    let half = view.has(Modifier::F16);
+    Some(Op::MatrixFloat {
+        d: view.register(0)?,
+        a: view.register(1)?,
+        b: view.register(2)?,
+        c: view.register(3)?,
+        depth,
+        element,
+        half,
+    })
+}
+
+fn matrix_integer(view: &View<'_>) -> Option<Op> {
+    let depth =
+        view.one_of(&[(Modifier::M16816, 16), (Modifier::M16832, 32), (Modifier::M16864, 64)])?;
+    let mut types = view.0.modifiers.iter().filter_map(|modifier| match modifier {
+        Modifier::U8 => Some(Integer { bits: 8, signed: false }),
+        Modifier::S8 => Some(Integer { bits: 8, signed: true }),
+        Modifier::U4 => Some(Integer { bits: 4, signed: false }),
+        Modifier::S4 => Some(Integer { bits: 4, signed: true }),
+        _ => None,
+    });
+    let (left, right) = (types.next()?, types.next()?);
+    if left.bits != right.bits || (depth == 64) != (left.bits == 4) {
+        return None;
+    }
+    Some(Op::MatrixInteger {
+        d: view.register(0)?,
+        a: view.register(1)?,
+        b: view.register(2)?,
+        c: view.register(3)?,
+        depth,
+        left,
+        right,
+        saturate: view.has(Modifier::Sat),
+    })
+}

@@ -1,0 +1,98 @@
+//! Pre-decoded code.
+//!
+//! A [`Program`] is decoded once and run many times: every choice that the bits make is made here,
+//! and for the checks it is written down which registers an instruction reads and writes.
+
+mod effects;
+mod lower;
+mod lower_flow;
+pub(crate) mod op;
+mod operands;
+
+use crate::count::Class;
+use crate::decode::{DecodeError, INSTRUCTION_BYTES, decode};
+use crate::isa::{Guard, Instruction};
+pub(crate) use effects::Effects;
+use op::{Condition, Op};
+use operands::View;
+
+/// An instruction, ready to be executed.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) guard: Condition,
+    pub(crate) op: Op,
+    pub(crate) class: Class,
+}
+
+/// Machine code, decoded.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) effects: Vec<Effects>,
+    words: Vec<u128>,
+    decoded: Vec<Result<Instruction, DecodeError>>,
+    registers: u32,
+}
+
+impl Program {
+    /// Decodes code. Instructions that are not known are kept: they fault when they are reached,
+    /// as they do on the hardware.
+    ///
+    /// # Errors
+    /// [`DecodeError::Length`] when the code is not a whole number of instructions.
+    pub fn new(code: &[u8]) -> Result<Self, DecodeError> {
+        let (chunks, rest) = code.as_chunks::<INSTRUCTION_BYTES>();
+        if !rest.is_empty() {
+            return Err(DecodeError::Length { bytes: code.len() });
+        }
+        let words: Vec<u128> = chunks.iter().map(|chunk| u128::from_le_bytes(*chunk)).collect();
+        let decoded: Vec<_> = words
+            .iter()
+            .enumerate()
+            .map(|(index, &word)| decode(word, index * INSTRUCTION_BYTES))
+            .collect();
+        let steps: Vec<Step> = decoded
+            .iter()
+            .enumerate()
+            .map(|(index, result)| step(result.as_ref().ok(), index))
+            .collect();
+        let effects: Vec<Effects> = steps.iter().map(Effects::of).collect();
+        let registers = effects.iter().map(Effects::registers).max().unwrap_or(0);
+        Ok(Self { steps, effects, words, decoded, registers })
+    }
+
+    /// The instructions, each at its index times 16; those that are not known are errors.
+    pub fn instructions(&self) -> &[Result<Instruction, DecodeError>] {
+        &self.decoded
+    }
+
+    /// Registers of a lane that the code names: the highest and one.
+    #[must_use]
+    pub fn registers(&self) -> u32 {
+        self.registers
+    }
+
+    /// Bytes of code.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.words.len() * INSTRUCTION_BYTES
+    }
+
+    /// An instruction's bits.
+    pub(crate) fn word(&self, index: u32) -> u128 {
+        self.words.get(index as usize).copied().unwrap_or(0)
+    }
+}
+
+fn step(instruction: Option<&Instruction>, index: usize) -> Step {
+    let always = Condition { index: crate::isa::PT, not: false, uniform: false };
+    let Some(instruction) = instruction else {
+        return Step { guard: always, op: Op::Illegal, class: Class::Control };
+    };
+    let Guard { index: guard, not, uniform } = instruction.guard;
+    Step {
+        guard: Condition { index: guard, not, uniform },
+        op: lower::lower(&View(instruction, index * INSTRUCTION_BYTES)).unwrap_or(Op::Illegal),
+        class: Class::of(instruction.opcode),
+    }
+}

@@ -1,0 +1,692 @@
+//! Operations as they are executed: every choice made, operands at hand.
+
+use crate::isa::{Part, SpecialRegister};
+
+/// Where a 32-bit source comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Register(u8),
+    Uniform(u8),
+    Constant { bank: u8, offset: u32 },
+    Immediate(u32),
+}
+
+/// A 32-bit source: `((part(value) & keep) ^ flip) + plus`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) origin: Origin,
+    pub(crate) part: Part,
+    pub(crate) keep: u32,
+    pub(crate) flip: u32,
+    pub(crate) plus: u32,
+}
+
+impl Source {
+    /// A source taken as it is.
+    pub(crate) const fn plain(origin: Origin) -> Self {
+        Self { origin, part: Part::Whole, keep: !0, flip: 0, plus: 0 }
+    }
+
+    pub(crate) const fn zero() -> Self {
+        Self::plain(Origin::Immediate(0))
+    }
+
+    /// The value, of a lane's raw one.
+    #[inline(always)]
+    pub(crate) fn modify(&self, value: u32) -> u32 {
+        let value = match self.part {
+            Part::Whole | Part::Float | Part::LowNegatedHigh | Part::Half(0) => value,
+            Part::LowHalf => (value & 0xffff) * 0x1_0001,
+            Part::HighHalf => (value >> 16) * 0x1_0001,
+            Part::Half(_) => value >> 16,
+            Part::Byte(byte) => value >> (u32::from(byte & 3) * 8),
+        };
+        ((value & self.keep) ^ self.flip).wrapping_add(self.plus)
+    }
+}
+
+/// A predicate source; of the warp's predicates when uniform.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Condition {
+    pub(crate) index: u8,
+    pub(crate) not: bool,
+    pub(crate) uniform: bool,
+}
+
+/// How two truths are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Combine {
+    And,
+    Or,
+    Xor,
+}
+
+/// A comparison: which of less, equal, greater and unordered hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Relation {
+    pub(crate) less: bool,
+    pub(crate) equal: bool,
+    pub(crate) greater: bool,
+    pub(crate) unordered: bool,
+}
+
+/// IEEE rounding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Round {
+    Nearest,
+    Down,
+    Up,
+    Zero,
+}
+
+/// Number formats of a single-precision operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Float {
+    pub(crate) round: Round,
+    /// Denormal sources and results are zero.
+    pub(crate) flush: bool,
+    /// Zero times anything is zero.
+    pub(crate) zero_wins: bool,
+    /// Results are clamped to 0..1, and not-a-number is 0.
+    pub(crate) saturate: bool,
+}
+
+/// An operation on pairs of halves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packed {
+    /// The pairs are bfloat16.
+    pub(crate) brain: bool,
+    pub(crate) flush: bool,
+    pub(crate) saturate: bool,
+    /// Negative results are zero.
+    pub(crate) relu: bool,
+}
+
+/// Width and sign of an integer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Integer {
+    pub(crate) bits: u8,
+    pub(crate) signed: bool,
+}
+
+/// A floating-point format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Half,
+    Single,
+    Double,
+}
+
+/// A shift of two words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shift {
+    pub(crate) left: bool,
+    /// The amount wraps; otherwise it stops at the width.
+    pub(crate) wrap: bool,
+    pub(crate) signed: bool,
+    /// Amounts go to 63 in place of 31.
+    pub(crate) wide: bool,
+    /// The upper word is the result.
+    pub(crate) high: bool,
+}
+
+/// A special function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Function {
+    Cos,
+    Sin,
+    Exp2,
+    Log2,
+    Reciprocal,
+    ReciprocalRoot,
+    ReciprocalHigh,
+    ReciprocalRootHigh,
+    Root,
+    Tanh,
+}
+
+/// What a lane computes from at most three words and a truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Move,
+    /// The first where the condition holds, else the second.
+    Select,
+    Add3,
+    MultiplyAdd,
+    Minimum {
+        signed: bool,
+    },
+    Absolute,
+    ShiftAdd {
+        shift: u8,
+    },
+    ShiftAddHigh {
+        shift: u8,
+        signed: bool,
+        carry: bool,
+    },
+    Logic {
+        table: u8,
+    },
+    Shift(Shift),
+    Extend {
+        signed: bool,
+        wrap: bool,
+    },
+    Mask {
+        wrap: bool,
+    },
+    Permute,
+    CountOnes,
+    LeadingOne {
+        signed: bool,
+        distance: bool,
+    },
+    Reverse,
+    Dot4 {
+        a: bool,
+        b: bool,
+    },
+    Dot2 {
+        a: bool,
+        b: bool,
+        high: bool,
+    },
+    AbsoluteDifference {
+        signed: bool,
+    },
+    AbsoluteDifference4 {
+        signed: bool,
+        sum: bool,
+    },
+    Saturate(Integer),
+    FloatAdd(Float),
+    FloatMultiply(Float),
+    FloatFused(Float),
+    FloatMinimum {
+        flush: bool,
+        nan: bool,
+        sign: bool,
+    },
+    Function(Function),
+    PackedAdd(Packed),
+    PackedMultiply(Packed),
+    PackedFused(Packed),
+    PackedMinimum {
+        packed: Packed,
+        nan: bool,
+        sign: bool,
+    },
+    /// The halves' sum as one single-precision number: the low halves.
+    PackedAddWide {
+        saturate: bool,
+    },
+    PackedCompare {
+        relation: Relation,
+        brain: bool,
+        flush: bool,
+        combine: Combine,
+        float: bool,
+    },
+    Pack {
+        brain: bool,
+        relu: bool,
+        round: Round,
+    },
+    ToInteger {
+        from: Format,
+        to: Integer,
+        round: Round,
+        flush: bool,
+    },
+    FromInteger {
+        from: Integer,
+        to: Format,
+        round: Round,
+    },
+    RoundToInteger {
+        format: Format,
+        round: Round,
+        flush: bool,
+    },
+}
+
+/// What a lane computes with 64-bit numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wide {
+    /// A 64-bit product of 32-bit numbers and a 64-bit number, which may be negated, with carries;
+    /// the whole, its upper word or, when narrow, its lower one.
+    MultiplyAdd {
+        signed: bool,
+        high: bool,
+        narrow: bool,
+        negate: bool,
+    },
+    DoubleAdd(Round),
+    DoubleMultiply(Round),
+    DoubleFused(Round),
+    /// Between floating-point formats.
+    Convert {
+        from: Format,
+        to: Format,
+        round: Round,
+        flush: bool,
+    },
+    ToInteger {
+        from: Format,
+        to: Integer,
+        round: Round,
+        flush: bool,
+    },
+    FromInteger {
+        from: Integer,
+        to: Format,
+        round: Round,
+    },
+    RoundToInteger {
+        round: Round,
+    },
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compared {
+    Integers {
+        signed: bool,
+    },
+    /// The upper words; the lower ones' outcome is the extra condition.
+    UpperIntegers {
+        signed: bool,
+    },
+    Floats {
+        flush: bool,
+    },
+    Doubles,
+    /// Double-precision minimum or maximum: whether the first is it.
+    DoubleExtreme {
+        maximum: bool,
+    },
+    Halves {
+        flush: bool,
+        both: bool,
+    },
+    /// Whether a division needs care.
+    Division,
+}
+
+/// The size of a memory access, and what a load does with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) bytes: u8,
+    pub(crate) signed: bool,
+}
+
+/// Which memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    Global,
+    Shared,
+    Local,
+    Generic,
+}
+
+/// An address: `register * scale + uniform + offset`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pointer {
+    pub(crate) space: Space,
+    pub(crate) register: u8,
+    /// The register is a pair.
+    pub(crate) wide: bool,
+    pub(crate) scale: u8,
+    /// A uniform register that is added; a pair when `wide` is.
+    pub(crate) uniform: Option<u8>,
+    pub(crate) offset: i32,
+}
+
+/// What an atomic operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Atomic {
+    Add,
+    Minimum,
+    Maximum,
+    Increment,
+    Decrement,
+    And,
+    Or,
+    Xor,
+    Exchange,
+    CompareExchange,
+}
+
+/// What an atomic operation works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtomicType {
+    U32,
+    S32,
+    U64,
+    S64,
+    F32,
+    F64,
+    F16x2,
+}
+
+/// Exchange between lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shuffle {
+    Index,
+    Up,
+    Down,
+    Butterfly,
+}
+
+/// A reduction over lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reduction {
+    And,
+    Or,
+    Xor,
+    Sum,
+    Minimum,
+    Maximum,
+}
+
+/// A vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Vote {
+    All,
+    Any,
+    Equal,
+}
+
+/// The numbers a matrix is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Element {
+    Half,
+    Brain,
+    Tensor,
+}
+
+/// A reduction of a block barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    Wait,
+    Arrive,
+    Count,
+    All,
+    Any,
+}
+
+/// A pre-decoded operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Op {
+    /// Not understood.
+    Illegal,
+    Nothing,
+    Alu {
+        lane: Lane,
+        d: u8,
+        a: Source,
+        b: Source,
+        c: Source,
+        p: Condition,
+    },
+    UniformAlu {
+        lane: Lane,
+        d: u8,
+        a: Source,
+        b: Source,
+        c: Source,
+        p: Condition,
+    },
+    /// A sum with carries; `extra` is added for negated sources.
+    Carry {
+        d: u8,
+        a: Source,
+        b: Source,
+        c: Source,
+        extra: u8,
+        out: [u8; 2],
+        carry: Option<[Condition; 2]>,
+        uniform: bool,
+    },
+    /// Shift and add, with carry out; with an upper word, the upper half of the shifted pair.
+    ShiftAddCarry {
+        d: u8,
+        a: Source,
+        b: Source,
+        upper: Option<Source>,
+        shift: u8,
+        extra: u8,
+        out: u8,
+        uniform: bool,
+    },
+    /// Logic with a truth about the result.
+    LogicTest {
+        table: u8,
+        d: u8,
+        a: Source,
+        b: Source,
+        c: Source,
+        out: u8,
+        p: Condition,
+        and: bool,
+        uniform: bool,
+    },
+    Wide {
+        wide: Wide,
+        d: u8,
+        a: [Source; 2],
+        b: [Source; 2],
+        c: [Source; 2],
+        out: u8,
+        carry: Option<Condition>,
+        uniform: bool,
+    },
+    Compare {
+        compared: Compared,
+        relation: Relation,
+        combine: Combine,
+        out: [u8; 2],
+        a: [Source; 2],
+        b: [Source; 2],
+        p: Condition,
+        extra: Condition,
+        uniform: bool,
+    },
+    Predicates {
+        tables: [u8; 2],
+        out: [u8; 2],
+        sources: [Condition; 3],
+        uniform: bool,
+    },
+    FromPredicates {
+        d: u8,
+        base: Source,
+        mask: Source,
+    },
+    ToPredicates {
+        source: Source,
+        mask: Source,
+    },
+    LeadingTest {
+        d: u8,
+        a: Source,
+        signed: bool,
+        distance: bool,
+        out: u8,
+    },
+    LoadConstant {
+        d: u8,
+        bank: u8,
+        register: u8,
+        offset: i32,
+        size: Size,
+    },
+    LoadUniform {
+        d: u8,
+        bank: u8,
+        offset: u32,
+        size: Size,
+    },
+    Load {
+        d: u8,
+        pointer: Pointer,
+        size: Size,
+    },
+    Store {
+        pointer: Pointer,
+        source: u8,
+        size: Size,
+    },
+    Atomic {
+        operation: Atomic,
+        kind: AtomicType,
+        d: Option<u8>,
+        pointer: Pointer,
+        source: u8,
+        source2: u8,
+    },
+    CopyAsync {
+        to: Pointer,
+        from: Pointer,
+        bytes: u8,
+        p: Condition,
+    },
+    CommitCopies,
+    WaitCopies {
+        left: u8,
+    },
+    LoadMatrix {
+        d: u8,
+        pointer: Pointer,
+        count: u8,
+        transpose: bool,
+    },
+    MatrixFloat {
+        d: u8,
+        a: u8,
+        b: u8,
+        c: u8,
+        depth: u8,
+        element: Element,
+        half: bool,
+    },
+    MatrixInteger {
+        d: u8,
+        a: u8,
+        b: u8,
+        c: u8,
+        depth: u8,
+        left: Integer,
+        right: Integer,
+        saturate: bool,
+    },
+    SpaceTest {
+        out: u8,
+        space: Space,
+        register: u8,
+        offset: i32,
+    },
+    Shuffle {
+        mode: Shuffle,
+        out: u8,
+        d: u8,
+        a: Source,
+        lane: Source,
+        limit: Source,
+    },
+    Match {
+        all: bool,
+        wide: bool,
+        out: u8,
+        d: u8,
+        a: u8,
+    },
+    Reduce {
+        reduction: Reduction,
+        signed: bool,
+        d: u8,
+        a: Source,
+    },
+    Vote {
+        vote: Vote,
+        d: u8,
+        out: u8,
+        p: Condition,
+        uniform: bool,
+    },
+    ReadSpecial {
+        d: u8,
+        special: SpecialRegister,
+        wide: bool,
+    },
+    ReadSpecialUniform {
+        d: u8,
+        special: SpecialRegister,
+    },
+    ToUniform {
+        d: u8,
+        a: Source,
+    },
+    Branch {
+        p: Condition,
+        target: u32,
+    },
+    /// To the register pair's value and an offset.
+    BranchIndirect {
+        p: Condition,
+        register: u8,
+        offset: i64,
+    },
+    BranchIf {
+        p: Condition,
+        mask: Source,
+        converged: bool,
+        target: u32,
+    },
+    Exit {
+        p: Condition,
+    },
+    Join {
+        p: Condition,
+        barrier: u8,
+    },
+    Synchronise {
+        p: Condition,
+        barrier: u8,
+    },
+    Leave {
+        p: Condition,
+        barrier: u8,
+    },
+    SaveBarrier {
+        d: u8,
+        barrier: u8,
+        clear: bool,
+    },
+    CopyBarrier {
+        d: u8,
+        barrier: u8,
+        clear: bool,
+    },
+    RestoreBarrier {
+        barrier: u8,
+        source: Source,
+    },
+    WarpSync {
+        p: Condition,
+        mask: Source,
+    },
+    Yield,
+    Barrier {
+        id: Source,
+        threads: u32,
+        arrival: Arrival,
+        p: Condition,
+    },
+    BarrierResult {
+        d: u8,
+        out: u8,
+    },
+    Trap,
+}

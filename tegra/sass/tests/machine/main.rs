@@ -1,0 +1,7 @@
+//! The machine from outside: whole kernels, faults, and single instructions against a model.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod faults;
+mod kernels;
+mod support;
