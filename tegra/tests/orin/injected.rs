@@ -30,10 +30,22 @@ const SCENARIOS: &[(&str, fn())] = &[
     ("thousand steps", || steps(1000)),
 ];
 
+/// This program again, through cargo's runner when it is emulated.
+fn this_program() -> Command {
+    const RUNNER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";
+    let program = std::env::current_exe().unwrap();
+    let runner = std::env::var(RUNNER).ok().filter(|_| cfg!(target_arch = "aarch64"));
+    let words = runner.iter().flat_map(|runner| runner.split_whitespace());
+    let mut words = words.map(Into::into).chain([program.into_os_string()]);
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words);
+    command
+}
+
 /// Runs a scenario with failures; what the simulator recorded, when `trace`.
 fn run(scenario: &str, failures: &str, trace: bool) -> Option<String> {
     let file = std::env::temp_dir().join(format!("tegra-{}-{scenario}.jsonl", std::process::id()));
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = this_program();
     command
         .args(["--exact", "injected::child", "--include-ignored", "--nocapture"])
         .env(SCENARIO, scenario)
