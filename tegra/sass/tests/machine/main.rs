@@ -4,4 +4,6 @@
 
 mod faults;
 mod kernels;
+mod model;
+mod semantics;
 mod support;

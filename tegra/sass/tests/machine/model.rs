@@ -1,0 +1,654 @@
+//! What instructions compute, lane by lane, written from their descriptions and not from the
+//! machine: the plainest formula for each, on one lane's values.
+
+use half::{bf16, f16};
+use sass::isa::{Immediate, Instruction, Modifier as M, Modify, Opcode as O, Operand, Part};
+
+/// A lane's state.
+pub(crate) struct Lane<'a> {
+    pub(crate) registers: &'a dyn Fn(u8) -> u32,
+    pub(crate) predicates: u32,
+    pub(crate) constants: &'a [u8],
+}
+
+/// What an instruction left: the words of its result, and predicates with those that it sets.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Result {
+    pub(crate) words: Vec<u32>,
+    pub(crate) predicates: Vec<(u8, bool)>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Integer,
+    Float,
+    Half,
+}
+
+impl Lane<'_> {
+    fn predicate(&self, operand: &Operand) -> bool {
+        match operand {
+            Operand::Predicate { index: 7, not } => !not,
+            Operand::Predicate { index, not } => (self.predicates >> index & 1 == 1) != *not,
+            Operand::UniformPredicate { index: 7, not } => !not,
+            other => panic!("no predicate: {other}"),
+        }
+    }
+
+    fn raw(&self, operand: &Operand, word: u8) -> (u32, Modify) {
+        match operand {
+            Operand::Register { index: 255, modify } => (0, *modify),
+            Operand::Register { index, modify } => ((self.registers)(index + word), *modify),
+            Operand::Uniform { modify, .. } => (0, *modify),
+            Operand::Constant { offset, modify, .. } => {
+                let at = *offset as usize + 4 * usize::from(word);
+                (u32::from_le_bytes(self.constants[at..at + 4].try_into().unwrap()), *modify)
+            }
+            Operand::Immediate(value) => {
+                let bits = match *value {
+                    Immediate::Bits(bits)
+                    | Immediate::Float(bits)
+                    | Immediate::Halves(bits)
+                    | Immediate::Bfloats(bits) => bits,
+                    Immediate::Double(high) => [0, high][usize::from(word)],
+                    Immediate::Signed(value) => (value >> (32 * word)) as u32,
+                };
+                (bits, Modify::default())
+            }
+            other => panic!("no source: {other}"),
+        }
+    }
+
+    fn word(&self, operand: &Operand, kind: Kind) -> u32 {
+        let (mut value, modify) = self.raw(operand, 0);
+        value = match modify.part {
+            Part::LowHalf => value & 0xffff | value << 16,
+            Part::HighHalf => value >> 16 | value & 0xffff_0000,
+            Part::Half(1) => value >> 16,
+            Part::Byte(byte) => value >> (8 * byte),
+            _ => value,
+        };
+        let sign = match kind {
+            Kind::Integer => 0,
+            Kind::Float => 1 << 31,
+            Kind::Half => 0x8000_8000,
+        };
+        if modify.absolute {
+            value &= !sign;
+        }
+        if modify.invert {
+            value = !value;
+        }
+        if modify.negate {
+            value = if kind == Kind::Integer { value.wrapping_neg() } else { value ^ sign };
+        }
+        value
+    }
+
+    fn integer(&self, operand: &Operand) -> u32 {
+        self.word(operand, Kind::Integer)
+    }
+
+    fn float(&self, operand: &Operand) -> f32 {
+        f32::from_bits(self.word(operand, Kind::Float))
+    }
+
+    fn long(&self, operand: &Operand) -> u64 {
+        u64::from(self.raw(operand, 0).0) | u64::from(self.raw(operand, 1).0) << 32
+    }
+
+    fn double(&self, operand: &Operand) -> f64 {
+        let (_, modify) = self.raw(operand, 1);
+        let mut value = f64::from_bits(self.long(operand));
+        if modify.absolute {
+            value = value.abs();
+        }
+        if modify.negate { -value } else { value }
+    }
+
+    fn halves(&self, operand: &Operand, brain: bool) -> [f64; 2] {
+        let word = self.word(operand, Kind::Half);
+        [word as u16, (word >> 16) as u16].map(|bits| {
+            if brain { bf16::from_bits(bits).to_f64() } else { f16::from_bits(bits).to_f64() }
+        })
+    }
+}
+
+fn float_bits(value: f32) -> u32 {
+    if value.is_nan() { 0x7fff_ffff } else { value.to_bits() }
+}
+
+/// The single-precision number next to an exact one in a direction.
+fn directed(i: &Instruction, exact: f64) -> f32 {
+    let near = exact as f32;
+    let (below, above) =
+        if f64::from(near) <= exact { (near, near.next_up()) } else { (near.next_down(), near) };
+    let below_is_exact = f64::from(near) == exact;
+    if below_is_exact
+        || exact.is_nan()
+        || i.modifiers.iter().all(|m| !matches!(m, M::Rm | M::Rp | M::Rz))
+    {
+        near
+    } else if i.has(M::Rm) || i.has(M::Rz) && exact > 0.0 {
+        below
+    } else {
+        above
+    }
+}
+
+fn finish(i: &Instruction, value: f32) -> u32 {
+    let mut value = value;
+    if i.has(M::Ftz) && value.is_subnormal() {
+        value = 0f32.copysign(value);
+    }
+    if i.has(M::Sat) {
+        value = if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) + 0.0 };
+    }
+    float_bits(value)
+}
+
+fn source(i: &Instruction, value: f32) -> f64 {
+    let flushed = i.has(M::Ftz) && value.is_subnormal();
+    f64::from(if flushed { 0f32.copysign(value) } else { value })
+}
+
+fn related(i: &Instruction, order: Option<std::cmp::Ordering>) -> bool {
+    use std::cmp::Ordering::{Equal, Greater, Less};
+    let any = |m: &[M]| m.iter().any(|&m| i.has(m));
+    match order {
+        None => any(&[M::Nan, M::Ltu, M::Equ, M::Leu, M::Gtu, M::Neu, M::Geu, M::T]),
+        Some(Less) => any(&[M::Lt, M::Le, M::Ne, M::Num, M::Ltu, M::Leu, M::Neu, M::T]),
+        Some(Equal) => any(&[M::Eq, M::Le, M::Ge, M::Num, M::Equ, M::Leu, M::Geu, M::T]),
+        Some(Greater) => any(&[M::Gt, M::Ge, M::Ne, M::Num, M::Gtu, M::Geu, M::Neu, M::T]),
+    }
+}
+
+fn joined(i: &Instruction, a: bool, b: bool) -> bool {
+    match i.modifiers.iter().rev().find(|m| matches!(m, M::And | M::Or | M::Xor)) {
+        Some(M::Or) => a || b,
+        Some(M::Xor) => a != b,
+        _ => a && b,
+    }
+}
+
+fn index(operand: &Operand) -> u8 {
+    match operand {
+        Operand::Predicate { index, .. } => *index,
+        other => panic!("no predicate: {other}"),
+    }
+}
+
+fn integer_type(i: &Instruction) -> (u32, bool) {
+    for (m, t) in [
+        (M::U8, (8, false)),
+        (M::S8, (8, true)),
+        (M::U16, (16, false)),
+        (M::S16, (16, true)),
+        (M::U32, (32, false)),
+        (M::U64, (64, false)),
+        (M::S64, (64, true)),
+    ] {
+        if i.has(m) {
+            return t;
+        }
+    }
+    (32, true)
+}
+
+/// A number as the nearest integer of a type.
+fn to_integer(i: &Instruction, value: f64) -> i128 {
+    let (bits, signed) = integer_type(i);
+    if value.is_nan() {
+        let upper = i.has(M::F64) || bits == 64;
+        return match (upper, bits) {
+            (false, _) => 0,
+            (true, 64) => i128::from(i64::MIN),
+            (true, _) => i128::from(i32::MIN),
+        };
+    }
+    let whole = rounded(i, value);
+    let (least, most) = if signed {
+        (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1)
+    } else {
+        (0, (1i128 << bits) - 1)
+    };
+    (whole as i128).clamp(least, most)
+}
+
+fn rounded(i: &Instruction, value: f64) -> f64 {
+    if i.has(M::Floor) {
+        value.floor()
+    } else if i.has(M::Ceil) {
+        value.ceil()
+    } else if i.has(M::Trunc) {
+        value.trunc()
+    } else {
+        value.round_ties_even()
+    }
+}
+
+/// The nearest number with so many bits behind the leading one, and an exponent not below the least.
+/// (`half` looks at the upper bits of a double alone.)
+fn coarse(value: f64, bits: i32, least: i32) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let exponent = ((value.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(least);
+    let step = 2f64.powi(exponent - bits);
+    (value / step).round_ties_even() * step
+}
+
+fn half_bits(value: f64) -> u16 {
+    f16::from_f64(coarse(value, 10, -14)).to_bits()
+}
+
+fn pack(brain: bool, values: [f64; 2], i: &Instruction) -> u32 {
+    let bits = values.map(|value| {
+        let value = if i.has(M::Sat) {
+            if value > 0.0 { value.min(1.0) } else { 0.0 }
+        } else if i.has(M::Relu) && value < 0.0 {
+            0.0
+        } else {
+            value
+        };
+        match (value.is_nan(), brain) {
+            (true, _) => 0x7fff,
+            (false, true) => bf16::from_f64(coarse(value, 7, -126)).to_bits(),
+            (false, false) => half_bits(value),
+        }
+    });
+    u32::from(bits[0]) | u32::from(bits[1]) << 16
+}
+
+/// A sum that rounds to few bits as the exact one does: moved a little to where the rest lies.
+fn nudged(a: f64, b: f64) -> f64 {
+    let sum = a + b;
+    let (large, small) = if a.abs() > b.abs() { (a, b) } else { (b, a) };
+    let rest = small - (sum - large);
+    if rest > 0.0 {
+        sum.next_up()
+    } else if rest < 0.0 {
+        sum.next_down()
+    } else {
+        sum
+    }
+}
+
+/// The result of an instruction; `None` for one that has no model here.
+pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
+    let o = &i.operands;
+    let word = |value: u32| Some(Result { words: vec![value], predicates: vec![] });
+    let long = |value: u64| {
+        Some(Result { words: vec![value as u32, (value >> 32) as u32], predicates: vec![] })
+    };
+    let int = |at: usize| lane.integer(&o[at]);
+    let unsigned = i.has(M::U32);
+    let brain = i.has(M::Bf16V2);
+    match i.opcode {
+        O::Mov => word(int(1)),
+        O::Iadd3 => {
+            let extended = i.has(M::X);
+            // Carries count in the sum of what is really added: a negated source is its
+            // complement and one.
+            let mut sum = 0u64;
+            for operand in &o[3..6] {
+                let (raw, modify) = lane.raw(operand, 0);
+                sum += match (modify.negate, modify.invert) {
+                    (true, _) => u64::from(!raw) + 1,
+                    (_, true) => u64::from(!raw),
+                    _ => u64::from(raw),
+                };
+            }
+            if extended {
+                sum += u64::from(lane.predicate(&o[6])) + u64::from(lane.predicate(&o[7]));
+            }
+            let carries = sum >> 32;
+            let predicates = vec![(index(&o[1]), carries >= 1), (index(&o[2]), carries >= 2)];
+            Some(Result { words: vec![sum as u32], predicates })
+        }
+        O::Imad if i.has(M::Wide) || i.has(M::Hi) => {
+            let (a, b) = (int(2), int(3));
+            let product = if unsigned {
+                i128::from(a) * i128::from(b)
+            } else {
+                i128::from(a as i32) * i128::from(b as i32)
+            };
+            let (_, modify) = lane.raw(&o[4], 0);
+            let c = if let Operand::Immediate(Immediate::Signed(value)) = o[4] {
+                if unsigned { u64::from(value as u32) } else { value as u64 }
+            } else {
+                lane.long(&o[4])
+            };
+            let c = if modify.negate { c.wrapping_neg() } else { c };
+            let c = if modify.invert { !c } else { c };
+            let carry = if i.has(M::X) { lane.predicate(&o[5]) } else { false };
+            let sum = u128::from(product as u64) + u128::from(c) + u128::from(carry);
+            let words = if i.has(M::Hi) {
+                vec![(sum >> 32) as u32]
+            } else {
+                vec![sum as u32, (sum >> 32) as u32]
+            };
+            Some(Result { words, predicates: vec![(index(&o[1]), sum >> 64 != 0)] })
+        }
+        O::Imad => {
+            let carry = i.has(M::X) && lane.predicate(&o[4]);
+            word(int(1).wrapping_mul(int(2)).wrapping_add(int(3)).wrapping_add(u32::from(carry)))
+        }
+        O::Isetp => {
+            let (a, b) = (int(2), int(3));
+            let order = if unsigned { a.cmp(&b) } else { (a as i32).cmp(&(b as i32)) };
+            let truth = if i.has(M::Ex) && order.is_eq() {
+                lane.predicate(&o[5])
+            } else {
+                related(i, Some(order))
+            };
+            let p = lane.predicate(&o[4]);
+            let predicates =
+                vec![(index(&o[0]), joined(i, truth, p)), (index(&o[1]), joined(i, !truth, p))];
+            Some(Result { words: vec![], predicates })
+        }
+        O::Imnmx => {
+            let (a, b) = (int(1), int(2));
+            let smaller = lane.predicate(&o[3]);
+            let less = if unsigned { a < b } else { (a as i32) < b as i32 };
+            word(if less == smaller { a } else { b })
+        }
+        O::Iabs => word((int(1) as i32).wrapping_abs() as u32),
+        O::Lea => {
+            let Operand::Immediate(Immediate::Bits(shift)) = o[5] else { return None };
+            let (a, b) = (int(2), lane.raw(&o[3], 0));
+            let b = match (b.1.negate, b.1.invert) {
+                (true, _) => u64::from(!b.0) + 1,
+                (_, true) => u64::from(!b.0),
+                _ => u64::from(b.0),
+            };
+            let upper = if i.has(M::Sx32) { (a as i32 >> 31) as u32 } else { lane.integer(&o[4]) };
+            let shifted = (u64::from(a) | u64::from(upper) << 32) << shift;
+            let part = if i.has(M::Hi) { shifted >> 32 } else { shifted & 0xffff_ffff };
+            let sum = part + b + u64::from(i.has(M::X) && lane.predicate(&o[6]));
+            Some(Result {
+                words: vec![sum as u32],
+                predicates: vec![(index(&o[1]), sum >> 32 != 0)],
+            })
+        }
+        O::Lop3 => {
+            let Operand::Immediate(Immediate::Bits(table)) = o[5] else { return None };
+            let (a, b, c) = (int(2), int(3), int(4));
+            let mut d = 0;
+            for bit in 0..32 {
+                let entry = (a >> bit & 1) << 2 | (b >> bit & 1) << 1 | (c >> bit & 1);
+                d |= (table >> entry & 1) << bit;
+            }
+            let p = lane.predicate(&o[6]);
+            let truth = if i.has(M::Pand) { d != 0 && p } else { d != 0 || p };
+            Some(Result { words: vec![d], predicates: vec![(index(&o[0]), truth)] })
+        }
+        O::Shf => {
+            let (low, amount, high) = (int(1), int(2), int(3));
+            let wide = i.has(M::U64) || i.has(M::S64);
+            let width = if wide { 64 } else { 32 };
+            let amount = if i.has(M::W) { amount % width } else { amount.min(width) };
+            let value = u128::from(low) | u128::from(high) << 32;
+            let result = if i.has(M::L) {
+                value << amount
+            } else if i.has(M::S32) || i.has(M::S64) {
+                (i128::from(value as u64 as i64) >> amount) as u128
+            } else {
+                value >> amount
+            };
+            word(if i.has(M::Hi) { (result >> 32) as u32 } else { result as u32 })
+        }
+        O::Sgxt => {
+            let bits = if i.has(M::W) { int(2) % 32 } else { int(2).min(32) };
+            let value = u64::from(int(1)) & ((1u64 << bits) - 1);
+            let negative = !unsigned && bits > 0 && value >> (bits - 1) & 1 == 1;
+            word(if negative { (value | !0u64 << bits) as u32 } else { value as u32 })
+        }
+        O::Bmsk => {
+            let clamp = |v: u32| if i.has(M::W) { v % 32 } else { v.min(32) };
+            let (first, count) = (clamp(int(1)), clamp(int(2)));
+            word((0..count).map(|n| first + n).filter(|&n| n < 32).fold(0, |m, n| m | 1 << n))
+        }
+        O::Prmt => {
+            let bytes: Vec<u8> =
+                int(1).to_le_bytes().into_iter().chain(int(3).to_le_bytes()).collect();
+            let select = int(2);
+            let pick = |n: u32| {
+                let nibble = select >> (4 * n) & 15;
+                let byte = bytes[(nibble & 7) as usize];
+                if nibble & 8 == 0 { byte } else { ((byte as i8) >> 7) as u8 }
+            };
+            word(u32::from_le_bytes([pick(0), pick(1), pick(2), pick(3)]))
+        }
+        O::Sel => word(if lane.predicate(&o[3]) { int(1) } else { int(2) }),
+        O::Fsel => {
+            let at = if lane.predicate(&o[3]) { 1 } else { 2 };
+            word(lane.word(&o[at], Kind::Float))
+        }
+        O::Popc => word(int(1).count_ones()),
+        O::Brev => word(int(1).reverse_bits()),
+        O::Flo => {
+            let value = int(2);
+            let value = if !unsigned && (value as i32) < 0 { !value } else { value };
+            let found = (0..32).rev().find(|n| value >> n & 1 == 1);
+            let result = found.map_or(!0, |n| if i.has(M::Sh) { 31 - n } else { n });
+            Some(Result { words: vec![result], predicates: vec![(index(&o[1]), found.is_some())] })
+        }
+        O::Idp => {
+            let types: Vec<bool> = i
+                .modifiers
+                .iter()
+                .filter(|m| matches!(m, M::S8 | M::U8 | M::S16 | M::U16))
+                .map(|m| matches!(m, M::S8 | M::S16))
+                .collect();
+            let byte = |v: u32, n: u32, signed: bool| {
+                let b = (v >> (8 * n)) as u8;
+                if signed { i64::from(b as i8) } else { i64::from(b) }
+            };
+            let half = |v: u32, n: u32, signed: bool| {
+                let h = (v >> (16 * n)) as u16;
+                if signed { i64::from(h as i16) } else { i64::from(h) }
+            };
+            let (a, b) = (int(1), int(2));
+            let sum: i64 = if i.has(M::A4) {
+                (0..4).map(|n| byte(a, n, types[0]) * byte(b, n, types[1])).sum()
+            } else {
+                let base = if i.has(M::Hi) { 2 } else { 0 };
+                (0..2).map(|n| half(a, n, types[0]) * byte(b, base + n, types[1])).sum()
+            };
+            word((sum + i64::from(int(3))) as u32)
+        }
+        O::Vabsdiff => {
+            let (a, b) = (int(2), int(3));
+            let difference = if unsigned {
+                i64::from(a) - i64::from(b)
+            } else {
+                i64::from(a as i32) - i64::from(b as i32)
+            };
+            word((difference.unsigned_abs() as u32).wrapping_add(int(4)))
+        }
+        O::I2i => {
+            let (bits, signed) = integer_type(i);
+            let (least, most) = if signed {
+                (-(1i64 << (bits - 1)), (1 << (bits - 1)) - 1)
+            } else {
+                (0, (1 << bits) - 1)
+            };
+            word(i64::from(int(1) as i32).clamp(least, most) as u32)
+        }
+        O::Fadd => {
+            let (a, b) = (source(i, lane.float(&o[1])), source(i, lane.float(&o[2])));
+            word(finish(i, directed(i, nudged(a, b))))
+        }
+        O::Fmul => {
+            let (a, b) = (source(i, lane.float(&o[1])), source(i, lane.float(&o[2])));
+            word(finish(i, directed(i, a * b)))
+        }
+        O::Ffma => {
+            let [a, b, c] = [1, 2, 3].map(|at| source(i, lane.float(&o[at])) as f32);
+            if i.modifiers.iter().any(|m| matches!(m, M::Rm | M::Rp | M::Rz)) {
+                let exact = nudged(f64::from(a) * f64::from(b), f64::from(c));
+                return word(finish(i, directed(i, exact)));
+            }
+            word(finish(i, a.mul_add(b, c)))
+        }
+        O::Fmnmx => {
+            let (a, b) = (lane.float(&o[1]), lane.float(&o[2]));
+            let smaller = lane.predicate(&o[3]);
+            let flushed =
+                |v: f32| if i.has(M::Ftz) && v.is_subnormal() { 0f32.copysign(v) } else { v };
+            let (a, b) = (flushed(a), flushed(b));
+            if i.has(M::Nan) && (a.is_nan() || b.is_nan()) || a.is_nan() && b.is_nan() {
+                return word(0x7fff_ffff);
+            }
+            let first = b.is_nan() || !a.is_nan() && (a.total_cmp(&b).is_lt() == smaller);
+            word(if first { a.to_bits() } else { b.to_bits() })
+        }
+        O::Fsetp => {
+            let (a, b) = (source(i, lane.float(&o[2])), source(i, lane.float(&o[3])));
+            let (truth, p) = (related(i, a.partial_cmp(&b)), lane.predicate(&o[4]));
+            let predicates =
+                vec![(index(&o[0]), joined(i, truth, p)), (index(&o[1]), joined(i, !truth, p))];
+            Some(Result { words: vec![], predicates })
+        }
+        O::Dadd | O::Dmul | O::Dfma if i.modifiers.is_empty() => {
+            let (a, b) = (lane.double(&o[1]), lane.double(&o[2]));
+            let value = match i.opcode {
+                O::Dadd => a + b,
+                O::Dmul => a * b,
+                _ => a.mul_add(b, lane.double(&o[3])),
+            };
+            long(if value.is_nan() { 0xfff8 << 48 } else { value.to_bits() })
+        }
+        O::Dsetp if !i.has(M::Min) && !i.has(M::Max) => {
+            let (a, b) = (lane.double(&o[2]), lane.double(&o[3]));
+            let (truth, p) = (related(i, a.partial_cmp(&b)), lane.predicate(&o[4]));
+            let predicates =
+                vec![(index(&o[0]), joined(i, truth, p)), (index(&o[1]), joined(i, !truth, p))];
+            Some(Result { words: vec![], predicates })
+        }
+        O::Hadd2 if i.has(M::F32) => {
+            let ([a, _], [b, _]) = (lane.halves(&o[1], false), lane.halves(&o[2], false));
+            word(float_bits((a + b) as f32))
+        }
+        O::Hadd2 | O::Hmul2 | O::Hfma2 => {
+            let (a, b) = (lane.halves(&o[1], brain), lane.halves(&o[2], brain));
+            let c = if i.opcode == O::Hfma2 { lane.halves(&o[3], brain) } else { [0.0; 2] };
+            let value = [0, 1].map(|n| match i.opcode {
+                O::Hadd2 => nudged(a[n], b[n]),
+                O::Hmul2 => a[n] * b[n],
+                _ => nudged(a[n] * b[n], c[n]),
+            });
+            word(pack(brain, value, i))
+        }
+        O::Hmnmx2 => {
+            let (a, b) = (lane.word(&o[1], Kind::Half), lane.word(&o[2], Kind::Half));
+            let (x, y) = (lane.halves(&o[1], brain), lane.halves(&o[2], brain));
+            let smaller = lane.predicate(&o[3]);
+            let mut result = 0;
+            for n in 0..2 {
+                let bits = |v: u32| (v >> (16 * n)) & 0xffff;
+                let (p, q) = (x[n as usize], y[n as usize]);
+                let chosen = if p.is_nan() && q.is_nan() {
+                    0x7fff
+                } else if q.is_nan() || !p.is_nan() && p.total_cmp(&q).is_lt() == smaller {
+                    bits(a)
+                } else {
+                    bits(b)
+                };
+                result |= chosen << (16 * n);
+            }
+            word(result)
+        }
+        O::Hset2 | O::Hsetp2 => {
+            let first = if i.opcode == O::Hset2 { 1 } else { 2 };
+            let (a, b) = (lane.halves(&o[first], false), lane.halves(&o[first + 1], false));
+            let p = lane.predicate(&o[first + 2]);
+            let truth = [0, 1].map(|n| related(i, a[n].partial_cmp(&b[n])));
+            if i.opcode == O::Hset2 {
+                let yes = if i.has(M::Bf) { 0x3c00 } else { 0xffff };
+                let half = |t: bool| if joined(i, t, p) { yes } else { 0 };
+                return word(half(truth[0]) | half(truth[1]) << 16);
+            }
+            let both = truth[0] && truth[1];
+            let truth = if i.has(M::HAnd) { [both, !both] } else { truth };
+            let predicates = vec![
+                (index(&o[0]), joined(i, truth[0], p)),
+                (index(&o[1]), joined(i, truth[1], p)),
+            ];
+            Some(Result { words: vec![], predicates })
+        }
+        O::F2fp if !i.has(M::Rz) => {
+            let value = [f64::from(lane.float(&o[2])), f64::from(lane.float(&o[1]))];
+            word(pack(i.has(M::Bf16), value, i))
+        }
+        O::F2i => {
+            let value = if i.has(M::F64) {
+                lane.double(&o[1])
+            } else if i.has(M::F16) {
+                lane.halves(&o[1], false)[0]
+            } else {
+                source(i, lane.float(&o[1]))
+            };
+            let value = to_integer(i, value);
+            if integer_type(i).0 == 64 { long(value as u64) } else { word(value as u32) }
+        }
+        O::I2f | O::I2fp => {
+            let (bits, signed) = integer_type(i);
+            let raw = if bits == 64 { lane.long(&o[1]) } else { u64::from(int(1)) };
+            let value = raw & (u64::MAX >> (64 - bits));
+            let negative = signed && value >> (bits - 1) == 1;
+            let value = i128::from(value) - if negative { 1i128 << bits } else { 0 };
+            if i.has(M::F64) {
+                return long((value as f64).to_bits());
+            }
+            if i.has(M::F16) {
+                // Integers beyond double precision are infinite as halves anyway.
+                return word(u32::from(half_bits(value as f64)));
+            }
+            let mut near = value as f32;
+            // An f32 of this size is an integer: the comparison is exact.
+            let over = near as i128 > value;
+            let under = (near as i128) < value;
+            if i.has(M::Rp) && under {
+                near = near.next_up();
+            } else if i.has(M::Rm) && over || i.has(M::Rz) && (over && value > 0) {
+                near = near.next_down();
+            } else if i.has(M::Rz) && under && value < 0 {
+                near = near.next_up();
+            }
+            word(near.to_bits())
+        }
+        O::F2f => {
+            match (i.modifiers.iter().rfind(|m| matches!(m, M::F32 | M::F64)), i.has(M::Rz)) {
+                (Some(M::F64), _) => word(float_bits(directed(i, lane.double(&o[1])))),
+                (Some(M::F32), _) => {
+                    let value = f64::from(lane.float(&o[1]));
+                    long(if value.is_nan() { 0xfff8 << 48 } else { value.to_bits() })
+                }
+                _ => None,
+            }
+        }
+        O::Frnd if i.has(M::F64) => {
+            let value = rounded(i, lane.double(&o[1]));
+            long(if value.is_nan() { 0xfff8 << 48 } else { value.to_bits() })
+        }
+        O::Frnd => word(float_bits(rounded(i, source(i, lane.float(&o[1]))) as f32)),
+        O::Plop3 => {
+            let numbers: Vec<u32> = o[5..7]
+                .iter()
+                .filter_map(|operand| match operand {
+                    Operand::Immediate(Immediate::Bits(bits)) => Some(*bits),
+                    _ => None,
+                })
+                .collect();
+            let entry =
+                o[2..5].iter().fold(0, |e, operand| e << 1 | u32::from(lane.predicate(operand)));
+            let truth = |table: u32| table >> entry & 1 == 1;
+            let predicates =
+                vec![(index(&o[0]), truth(numbers[0])), (index(&o[1]), truth(numbers[1]))];
+            Some(Result { words: vec![], predicates })
+        }
+        _ => None,
+    }
+}
