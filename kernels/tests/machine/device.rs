@@ -1,0 +1,120 @@
+//! A GPU of memory and a launch: buffers at addresses of their own with nothing between them, so that
+//! an access past an end is a fault.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use orind_kernels::catalogue::Kernel;
+use orind_kernels::catalogue::launch::Grid;
+use orind_kernels::cubin::Cubin;
+use orind_kernels::params::Parameters;
+use orind_kernels::prebuilt;
+use orind_kernels::source::Target;
+use sass::check::Checks;
+use sass::launch::{BANKS, Launch};
+use sass::machine::{Cache, Options, run};
+use sass::memory::{Access, Memory, MemoryFault, Region};
+use sass::program::Program;
+
+/// Addresses of neighbouring buffers are this far apart.
+const APART: u64 = 1 << 28;
+
+#[derive(Default)]
+pub(crate) struct Device {
+    buffers: BTreeMap<u64, Vec<AtomicU32>>,
+    seed: u64,
+}
+
+impl Memory for Device {
+    fn region(&self, address: u64, access: Access) -> Result<Region<'_>, MemoryFault> {
+        match self.buffers.range(..=address).next_back() {
+            Some((&start, words)) if address < start + 4 * words.len() as u64 => {
+                Ok(Region { start, words, writable: true })
+            }
+            _ => Err(MemoryFault::Unmapped { address, access }),
+        }
+    }
+}
+
+impl Device {
+    /// A device whose warps and blocks take turns as `seed` says.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { buffers: BTreeMap::new(), seed }
+    }
+
+    /// A buffer of these bytes.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> u64 {
+        let words = bytes.chunks(4).map(|chunk| {
+            let mut word = [0; 4];
+            word[..chunk.len()].copy_from_slice(chunk);
+            AtomicU32::new(u32::from_le_bytes(word))
+        });
+        let address = APART * (self.buffers.len() as u64 + 1);
+        self.buffers.insert(address, words.collect());
+        address
+    }
+
+    pub(crate) fn floats(&mut self, values: &[f32]) -> u64 {
+        self.bytes(&values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>())
+    }
+
+    pub(crate) fn integers(&mut self, values: &[i32]) -> u64 {
+        self.bytes(&values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>())
+    }
+
+    /// A buffer of `count` words that no kernel is expected to read before it writes them: NaN.
+    pub(crate) fn scratch(&mut self, count: usize) -> u64 {
+        self.floats(&vec![f32::NAN; count])
+    }
+
+    pub(crate) fn words(&self, address: u64) -> Vec<u32> {
+        self.buffers[&address].iter().map(|word| word.load(Relaxed)).collect()
+    }
+
+    pub(crate) fn read(&self, address: u64) -> Vec<f32> {
+        self.words(address).into_iter().map(f32::from_bits).collect()
+    }
+
+    /// Runs a kernel out of its cubin.
+    pub(crate) fn launch<P: Parameters>(
+        &self,
+        kernel: Kernel,
+        grid: Grid,
+        shared: u32,
+        params: &P,
+    ) {
+        let cubin = Cubin::parse(prebuilt::file(kernel.unit(), Target::Sm87).unwrap()).unwrap();
+        let name = kernel.symbol();
+        let found = cubin.kernel(&name).unwrap();
+        let block = [kernel.threads(), 1, 1];
+        let mut bank0 = found.constants0.to_vec();
+        for (i, word) in block.iter().chain(&grid).enumerate() {
+            bank0[4 * i..4 * i + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        bank0[0x28..0x2c].copy_from_slice(&0x00ff_fdc0_u32.to_le_bytes());
+        let at = found.params_offset as usize;
+        bank0[at..at + size_of::<P>()].copy_from_slice(params.as_bytes());
+        let mut banks: [&[u8]; BANKS] = [&[]; BANKS];
+        banks[0] = &bank0;
+        banks[2] = found.constants2.unwrap_or_default();
+        let launch = Launch {
+            name: &name,
+            grid,
+            block,
+            registers: found.registers,
+            shared_bytes: u32::try_from(found.shared_bytes).unwrap().next_multiple_of(16) + shared,
+            shared_reserved: 1024,
+            local_bytes: 0x240,
+            banks,
+            shared_window: 0x7_2900_0000_0000 >> 8,
+            local_window: 0x7_2800_0000_0000 >> 8,
+            entry: 0,
+            time_ns: 0,
+        };
+        let options = Options { checks: Checks::ALL, seed: self.seed, ..Options::default() };
+        let program = Program::new(found.code).unwrap();
+        if let Err(fault) = run(&program, &launch, self, &Cache::default(), &options) {
+            panic!("seed {}: {fault}", self.seed);
+        }
+    }
+}

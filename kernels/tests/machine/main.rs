@@ -1,0 +1,13 @@
+//! Every kernel as it is shipped, its sm_87 machine code executed instruction by instruction, against
+//! scalar `f64` references: odd shapes, extreme values, every batch, with the checks for races and
+//! undefined values on.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod attention;
+mod device;
+mod project;
+mod random;
+mod rows;
+mod sample;
+mod weights;
