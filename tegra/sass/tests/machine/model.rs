@@ -260,18 +260,24 @@ fn pack(brain: bool, values: [f64; 2], i: &Instruction) -> u32 {
     u32::from(bits[0]) | u32::from(bits[1]) << 16
 }
 
-/// A sum that rounds to few bits as the exact one does: moved a little to where the rest lies.
+/// A sum whose last bit says whether there is a rest, so that rounding it to fewer bits is rounding
+/// the exact sum: rounding to odd.
 fn nudged(a: f64, b: f64) -> f64 {
     let sum = a + b;
     let (large, small) = if a.abs() > b.abs() { (a, b) } else { (b, a) };
     let rest = small - (sum - large);
-    if rest > 0.0 {
-        sum.next_up()
-    } else if rest < 0.0 {
-        sum.next_down()
-    } else {
-        sum
+    match (sum.to_bits() & 1, rest.partial_cmp(&0.0)) {
+        (0, Some(std::cmp::Ordering::Greater)) => sum.next_up(),
+        (0, Some(std::cmp::Ordering::Less)) => sum.next_down(),
+        _ => sum,
     }
+}
+
+/// As above; opposite numbers that cancel give a negative zero when rounding down.
+fn summed(i: &Instruction, a: f64, b: f64) -> f64 {
+    let sum = nudged(a, b);
+    let opposite = a.is_sign_negative() != b.is_sign_negative();
+    if sum == 0.0 && opposite && i.has(M::Rm) { -0.0 } else { sum }
 }
 
 /// The result of an instruction; `None` for one that has no model here.
@@ -478,7 +484,7 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
         }
         O::Fadd => {
             let (a, b) = (source(i, lane.float(&o[1])), source(i, lane.float(&o[2])));
-            word(finish(i, directed(i, nudged(a, b))))
+            word(finish(i, directed(i, summed(i, a, b))))
         }
         O::Fmul => {
             let (a, b) = (source(i, lane.float(&o[1])), source(i, lane.float(&o[2])));
@@ -487,7 +493,7 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
         O::Ffma => {
             let [a, b, c] = [1, 2, 3].map(|at| source(i, lane.float(&o[at])) as f32);
             if i.modifiers.iter().any(|m| matches!(m, M::Rm | M::Rp | M::Rz)) {
-                let exact = nudged(f64::from(a) * f64::from(b), f64::from(c));
+                let exact = summed(i, f64::from(a) * f64::from(b), f64::from(c));
                 return word(finish(i, directed(i, exact)));
             }
             word(finish(i, a.mul_add(b, c)))

@@ -23,7 +23,7 @@ const ADDRESS: u8 = 248;
 /// Registers that instructions under test may name.
 const REGISTERS: usize = 240;
 /// Sets of operands for each instruction, 32 in each.
-const SEEDS: u64 = 16;
+const SEEDS: u64 = 20;
 
 fn instruction(low: u64, high: u64) -> u128 {
     u128::from(low) | u128::from(high) << 64
