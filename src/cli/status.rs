@@ -90,6 +90,19 @@ fn lines(status: &Status, socket: &str) -> Vec<Vec<String>> {
             requests.prompt_tokens, requests.completion_tokens, requests.steps
         ),
     );
+    if let Some(gpu) = &requests.gpu {
+        let each = |n: u64| n as f64 / gpu.submits.max(1) as f64;
+        row(
+            "gpu",
+            format!(
+                "{:.0} launches, 1 submit and {:.0} doorbell a step; {} steps, {} rebuilds",
+                each(gpu.launches),
+                each(gpu.doorbells),
+                gpu.submits,
+                gpu.rebuilds
+            ),
+        );
+    }
     rows
 }
 

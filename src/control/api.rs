@@ -129,6 +129,24 @@ pub struct Requests {
     pub completion_tokens: u64,
     /// Steps submitted to the device.
     pub steps: u64,
+    /// What the device asked of its GPU; absent on a device without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<Gpu>,
+}
+
+/// What a GPU has been asked to do since the model was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Kernels launched.
+    pub launches: u64,
+    /// Hand-overs to its queue, one for each step.
+    pub submits: u64,
+    /// Doorbells rung.
+    pub doorbells: u64,
+    /// Times that waiting for it slept.
+    pub sleeps: u64,
+    /// Times that its channels were rebuilt after a fault.
+    pub rebuilds: u64,
 }
 
 /// Memory in bytes; `None` where the system does not say.

@@ -155,6 +155,21 @@ pub enum Data<'a> {
     F32(&'a [f32]),
 }
 
+/// What an instance has asked of the hardware so far; zero where the term does not apply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Kernels launched.
+    pub launches: u64,
+    /// Hand-overs to a hardware queue.
+    pub submits: u64,
+    /// Times a doorbell was rung.
+    pub doorbells: u64,
+    /// Times that waiting slept, each one system call.
+    pub sleeps: u64,
+    /// Times that channels were made anew after a fault.
+    pub rebuilds: u64,
+}
+
 /// A plan made ready by an instance; valid for that instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prepared(pub u32);
@@ -195,6 +210,11 @@ pub trait Device: Send + Sync {
 pub trait Instance: Send {
     /// Memory actually reserved.
     fn footprint(&self) -> Footprint;
+
+    /// What the hardware has been asked to do.
+    fn activity(&self) -> Activity {
+        Activity::default()
+    }
 
     /// Reads one weight from its source, packing it as the device likes. `progress` is called with
     /// the bytes of the source consumed since the last call.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ModelInfo, Text};
-use crate::device::{Data, Device, Error, Instance, Prepared, Ticket};
+use crate::device::{Activity, Data, Device, Error, Instance, Prepared, Ticket};
 use crate::model::{KvLayout, Model, ports};
 use crate::plan::sample::Sampling;
 use crate::plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
@@ -188,6 +188,12 @@ impl Core {
     #[must_use]
     pub fn threads(&self) -> usize {
         self.device.info().threads
+    }
+
+    /// What the device has asked of its hardware.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        self.instance.activity()
     }
 
     /// Steps submitted so far.

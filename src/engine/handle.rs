@@ -13,6 +13,7 @@ use super::core::Core;
 use super::scheduler::{Command, Scheduler};
 use super::sequence::Waiting;
 use super::{Event, GenerateError, LoadEvent, LoadSpec, Request, Snapshot, State, Text};
+use crate::device::Activity;
 use crate::plan::sample::Sampling;
 
 /// How the engine behaves, whatever model is loaded.
@@ -34,6 +35,7 @@ pub(super) struct Shared {
     pub(super) prompt_tokens: AtomicU64,
     completion_tokens: AtomicU64,
     pub(super) steps: AtomicU64,
+    activity: Mutex<Activity>,
     /// Moving average of the time a request holds its slot, in milliseconds.
     service_ms: AtomicU64,
 }
@@ -49,6 +51,10 @@ impl Shared {
 
     pub(super) fn set_text(&self, text: Option<Arc<Text>>) {
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+
+    pub(super) fn set_activity(&self, activity: Activity) {
+        *self.activity.lock().unwrap_or_else(PoisonError::into_inner) = activity;
     }
 
     pub(super) fn count_tokens(&self, tokens: u32) {
@@ -99,6 +105,7 @@ impl Handle {
             prompt_tokens: AtomicU64::new(0),
             completion_tokens: AtomicU64::new(0),
             steps: AtomicU64::new(0),
+            activity: Mutex::default(),
             service_ms: AtomicU64::new(0),
         });
         let scheduler = Scheduler::new(receiver, Arc::clone(&shared));
@@ -202,6 +209,7 @@ impl Handle {
             prompt_tokens: shared.prompt_tokens.load(Ordering::Relaxed),
             completion_tokens: shared.completion_tokens.load(Ordering::Relaxed),
             steps: shared.steps.load(Ordering::Relaxed),
+            activity: *shared.activity.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
 

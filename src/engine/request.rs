@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::device::Footprint;
+use crate::device::{Activity, Footprint};
 use crate::plan::sample::Sampling;
 
 /// One generation.
@@ -306,4 +306,6 @@ pub struct Snapshot {
     pub completion_tokens: u64,
     /// Steps submitted to the device since start.
     pub steps: u64,
+    /// What the device has asked of its hardware since the model was loaded.
+    pub activity: Activity,
 }

@@ -270,6 +270,7 @@ impl Scheduler {
         }
         if let Some(core) = &self.core {
             self.shared.steps.store(core.steps(), Ordering::Relaxed);
+            self.shared.set_activity(core.activity());
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The engine's state in the words of the API.
 
 use crate::control::api;
+use crate::device::Activity;
 use crate::engine::{ModelInfo, Snapshot, State};
 use crate::telemetry::memory;
 
@@ -52,6 +53,10 @@ fn requests(now: &Snapshot, queue_limit: usize) -> api::Requests {
         prompt_tokens: now.prompt_tokens,
         completion_tokens: now.completion_tokens,
         steps: now.steps,
+        gpu: (now.activity.submits > 0).then(|| {
+            let Activity { launches, submits, doorbells, sleeps, rebuilds } = now.activity;
+            api::Gpu { launches, submits, doorbells, sleeps, rebuilds }
+        }),
     }
 }
 

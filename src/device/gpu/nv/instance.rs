@@ -23,7 +23,9 @@ use super::super::lower::{Addresses, lower};
 use super::code::Code;
 use super::failed;
 use super::record::Recording;
-use crate::device::{Data, Error, Footprint, Instance, Prepared, RING_STEPS, Ticket, WeightSource};
+use crate::device::{
+    Activity, Data, Error, Footprint, Instance, Prepared, RING_STEPS, Ticket, WeightSource,
+};
 use crate::plan::{BufferId, Class, DType, Op, Plan};
 
 /// Submissions that can be under way at once.
@@ -86,6 +88,7 @@ pub(super) struct NvInstance {
     space: AddressSpace,
     sequence: u64,
     waited: u64,
+    launches: u64,
 }
 
 fn invalid<T>(what: impl Into<String>) -> Result<T, Error> {
@@ -113,6 +116,7 @@ impl NvInstance {
             space,
             sequence: 0,
             waited: 0,
+            launches: 0,
         })
     }
 
@@ -221,6 +225,7 @@ impl NvInstance {
             let wake = if step + 1 == to { Wake::Interrupt } else { Wake::Quiet };
             let body = entry.recording.body(step);
             tickets.push(context.submit(self.queue, &[body], wake).map_err(failed)?);
+            self.launches += entry.recording.launches();
         }
         Ok(tickets)
     }
@@ -334,6 +339,18 @@ impl NvInstance {
 impl Instance for NvInstance {
     fn footprint(&self) -> Footprint {
         self.layout.footprint()
+    }
+
+    fn activity(&self) -> Activity {
+        // A submission is one store of GP_PUT and one doorbell.
+        let done = self.context.borrow().statistics();
+        Activity {
+            launches: self.launches,
+            submits: done.submissions,
+            doorbells: done.submissions,
+            sleeps: done.sleeps,
+            rebuilds: done.rebuilds,
+        }
     }
 
     fn upload(

@@ -53,6 +53,7 @@ pub(super) struct Recording {
     /// Keeps what the streams point at.
     _memory: Mailbox,
     bodies: [Entry; COPIES],
+    launches: u64,
 }
 
 impl Recording {
@@ -104,7 +105,12 @@ impl Recording {
             memory.write_stream(bank_at, &PushBuffer::<Compute>::new().stream(first))
         };
         let bodies = [record(0).map_err(failed)?, record(copy).map_err(failed)?];
-        Ok(Self { _memory: memory, bodies })
+        Ok(Self { _memory: memory, bodies, launches: launches.len() as u64 })
+    }
+
+    /// Launches of a step.
+    pub(super) const fn launches(&self) -> u64 {
+        self.launches
     }
 
     /// The stream of the `step`th step.
