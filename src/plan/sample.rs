@@ -25,8 +25,8 @@ impl Sampling {
     pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
 }
 
-/// No draw of [`gumbel`] exceeds this: `-ln(-ln(1 - 2^-25))`, rounded up.
-const GUMBEL_MAX: f32 = 17.4;
+/// No draw of [`gumbel`] exceeds this: `-ln(-ln(1 - 2^-24))`, rounded up.
+const GUMBEL_MAX: f32 = 16.7;
 
 /// One candidate token.
 #[derive(Clone, Copy, Debug)]
@@ -132,9 +132,9 @@ pub fn argmax(logits: &[f32]) -> u32 {
 #[must_use]
 pub fn gumbel(seed: u64, position: u32, id: u32) -> f32 {
     let word = philox([position, id, 0, 0], seed)[0];
-    // 24 bits, centred: never 0, never 1.
+    // 24 bits, centred: never 0. The largest would round to 1, whose variate is infinite.
     let uniform = ((word >> 8) as f32 + 0.5) * (1.0 / 16_777_216.0);
-    -(-uniform.ln()).ln()
+    -(-uniform.min(1.0 - f32::EPSILON / 2.0).ln()).ln()
 }
 
 /// Philox4x32-10 with the constants of the paper.
@@ -173,6 +173,14 @@ mod tests {
             philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], 0x299f_31d0_a409_3822),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    #[test]
+    fn the_largest_draw_is_finite() {
+        let (seed, position, id) = (1, 306, 90_498);
+        assert_eq!(philox([position, id, 0, 0], seed)[0] >> 8, 0x00ff_ffff);
+        let largest = gumbel(seed, position, id);
+        assert!(largest > 16.0 && largest < GUMBEL_MAX, "{largest}");
     }
 
     fn naive(logits: &[f32], s: Sampling, position: u32) -> u32 {

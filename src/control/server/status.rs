@@ -1,7 +1,6 @@
 //! The engine's state in the words of the API.
 
 use crate::control::api;
-use crate::device::Activity;
 use crate::engine::{ModelInfo, Snapshot, State};
 use crate::telemetry::memory;
 
@@ -54,8 +53,14 @@ fn requests(now: &Snapshot, queue_limit: usize) -> api::Requests {
         completion_tokens: now.completion_tokens,
         steps: now.steps,
         gpu: (now.activity.submits > 0).then(|| {
-            let Activity { launches, submits, doorbells, sleeps, rebuilds } = now.activity;
-            api::Gpu { launches, submits, doorbells, sleeps, rebuilds }
+            let gpu = now.activity;
+            api::Gpu {
+                launches: gpu.launches,
+                submits: gpu.submits,
+                doorbells: gpu.doorbells,
+                sleeps: gpu.sleeps,
+                rebuilds: gpu.rebuilds,
+            }
         }),
     }
 }
