@@ -2,6 +2,7 @@
 
 use super::float::{flush, needs_care};
 use super::packed::{combined, half_number, holds};
+use super::{Lanes, gather, map2};
 use crate::program::op::{Compared, Relation};
 
 /// Whether the relation holds between the first and the second; and what the second result is made
@@ -58,4 +59,31 @@ fn ordered(relation: Relation, order: std::cmp::Ordering) -> bool {
         std::cmp::Ordering::Equal => relation.equal,
         std::cmp::Ordering::Greater => relation.greater,
     }
+}
+
+#[inline(always)]
+fn truth(value: bool) -> u32 {
+    u32::from(value).wrapping_neg()
+}
+
+/// Where integers are less and where they are equal.
+#[inline(always)]
+pub(super) fn integers(a: &Lanes, b: &Lanes, signed: bool) -> [u32; 2] {
+    let less = if signed {
+        gather(&map2(a, b, |a, b| truth((a as i32) < b as i32)))
+    } else {
+        gather(&map2(a, b, |a, b| truth(a < b)))
+    };
+    [less, gather(&map2(a, b, |a, b| truth(a == b)))]
+}
+
+/// Where numbers are less, equal, greater.
+#[inline(always)]
+pub(super) fn floats(a: &Lanes, b: &Lanes) -> [u32; 3] {
+    let number = f32::from_bits;
+    [
+        gather(&map2(a, b, |a, b| truth(number(a) < number(b)))),
+        gather(&map2(a, b, |a, b| truth(number(a) == number(b)))),
+        gather(&map2(a, b, |a, b| truth(number(a) > number(b)))),
+    ]
 }

@@ -1,6 +1,6 @@
 //! Integers, bits and moves of one word.
 
-use super::{map, map2, map3, mask};
+use super::{LANES, Lanes, gather, map, map2, map3, mask};
 use crate::program::op::{Integer, Lane, Shift};
 
 #[inline(always)]
@@ -187,4 +187,30 @@ fn permute(a: u32, select: u32, c: u32) -> u32 {
         d |= byte << (8 * position);
     }
     d
+}
+
+/// Sums of three words, a constant and up to two carries, which are a bit for each lane.
+#[inline(always)]
+pub(super) fn add_carries(
+    a: &Lanes,
+    b: &Lanes,
+    c: &Lanes,
+    extra: u32,
+    carries: [u32; 2],
+) -> (Lanes, u32, u32) {
+    let [first, second] = carries.map(mask::<LANES>);
+    let (mut sum, mut one, mut two) = ([0; LANES], [0; LANES], [0; LANES]);
+    for lane in 0..LANES {
+        // At most two of these steps carry: the sum is below three times 2^32.
+        let partial = a[lane].wrapping_add(b[lane]);
+        let total = partial.wrapping_add(c[lane]);
+        let small = extra.wrapping_sub(first[lane]).wrapping_sub(second[lane]);
+        let result = total.wrapping_add(small);
+        let carried =
+            u32::from(partial < a[lane]) + u32::from(total < partial) + u32::from(result < total);
+        sum[lane] = result;
+        one[lane] = u32::from(carried >= 1).wrapping_neg();
+        two[lane] = u32::from(carried >= 2).wrapping_neg();
+    }
+    (sum, gather(&one), gather(&two))
 }

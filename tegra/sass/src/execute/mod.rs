@@ -80,6 +80,16 @@ fn apply<const N: usize>(
     }
 }
 
+/// The lanes whose words, all ones or zeros, are ones.
+#[inline(always)]
+fn gather(truths: &Lanes) -> u32 {
+    let mut mask = 0;
+    for lane in 0..LANES {
+        mask |= truths[lane] & (1 << lane);
+    }
+    mask
+}
+
 /// Whether a lane's condition holds, as all ones or zeros.
 #[inline(always)]
 fn mask<const N: usize>(p: u32) -> [u32; N] {
@@ -95,18 +105,43 @@ pub(crate) fn apply_one(lane: &Lane, a: u32, b: u32, c: u32, p: bool) -> u32 {
     apply(lane, &[a], &[b], &[c], u32::from(p))[0]
 }
 
-/// The results of an operation for a warp.
-pub(crate) fn apply_all(lane: &Lane, a: &Lanes, b: &Lanes, c: &Lanes, p: u32) -> Lanes {
-    #[cfg(target_arch = "x86_64")]
-    if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma") {
-        // SAFETY: the function needs nothing of its caller but the two features tested above.
-        return unsafe { apply_avx2(lane, a, b, c, p) };
-    }
-    apply(lane, a, b, c, p)
+/// Functions over a warp's lanes, compiled twice: for any machine, and for one with AVX2 and fused
+/// multiply-add, where that can be.
+macro_rules! vectorised {
+    ($($(#[$doc:meta])* $name:ident, $wide:ident = $body:path: ($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
+        $(
+            $(#[$doc])*
+            #[inline]
+            pub(crate) fn $name($($arg: $kind),*) -> $result {
+                #[cfg(target_arch = "x86_64")]
+                if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma") {
+                    // SAFETY: the function asks nothing of its caller but the two features.
+                    return unsafe { $wide($($arg),*) };
+                }
+                $body($($arg),*)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn $wide($($arg: $kind),*) -> $result {
+                $body($($arg),*)
+            }
+        )*
+    };
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn apply_avx2(lane: &Lane, a: &Lanes, b: &Lanes, c: &Lanes, p: u32) -> Lanes {
-    apply(lane, a, b, c, p)
+vectorised! {
+    /// The results of an operation for a warp.
+    apply_all, apply_avx2 = apply: (lane: &Lane, a: &Lanes, b: &Lanes, c: &Lanes, p: u32) -> Lanes;
+    /// Where integers are less and where they are equal.
+    compare_integers, compare_integers_avx2 = compare::integers:
+        (a: &Lanes, b: &Lanes, signed: bool) -> [u32; 2];
+    /// Where numbers are less, equal, greater.
+    compare_floats, compare_floats_avx2 = compare::floats: (a: &Lanes, b: &Lanes) -> [u32; 3];
+    /// Sums of three words and carries: the words, where there was one carry, where two.
+    add_carries, add_carries_avx2 = integer::add_carries:
+        (a: &Lanes, b: &Lanes, c: &Lanes, extra: u32, carries: [u32; 2]) -> (Lanes, u32, u32);
+    /// A 64-bit product and a 64-bit number: the sum's words.
+    multiply_add, multiply_add_avx2 = wide::multiply_add:
+        (a: &Lanes, b: &Lanes, c: [&Lanes; 2], signed: bool) -> [Lanes; 2];
 }

@@ -15,6 +15,15 @@ pub(super) fn apply<const N: usize>(
     p: u32,
 ) -> [u32; N] {
     match *lane {
+        Lane::PackedAdd(mode) if plain(mode) => {
+            map2(a, b, |a, b| both(|half| round_half(odd_sum(single(a, half), single(b, half)))))
+        }
+        Lane::PackedMultiply(mode) if plain(mode) => {
+            map2(a, b, |a, b| both(|half| round_half(single(a, half) * single(b, half))))
+        }
+        Lane::PackedFused(mode) if plain(mode) => map3(a, b, c, |a, b, c| {
+            both(|half| round_half(odd_sum(single(a, half) * single(b, half), single(c, half))))
+        }),
         Lane::PackedAdd(mode) => map2(a, b, |a, b| {
             both(|half| finish(mode, sum_to_odd(read(mode, a, half), read(mode, b, half))))
         }),
@@ -61,6 +70,46 @@ pub(super) fn apply<const N: usize>(
         }),
         _ => *a,
     }
+}
+
+/// Binary16 with nothing further done: products are exact in single precision, sums but for
+/// a last bit that can say that there was more.
+const fn plain(mode: Packed) -> bool {
+    !mode.brain && !mode.flush && !mode.saturate && !mode.relu
+}
+
+#[inline(always)]
+fn single(word: u32, half: u32) -> f32 {
+    half_to_single(part(word, half))
+}
+
+/// A sum rounded to odd, without branches.
+#[inline(always)]
+fn odd_sum(a: f32, b: f32) -> f32 {
+    let sum = a + b;
+    let bb = sum - a;
+    let rest = (a - (sum - bb)) + (b - bb);
+    let bits = sum.to_bits();
+    let away = (rest.to_bits() ^ bits) & 0x8000_0000 == 0;
+    let step = if away { 1 } else { u32::MAX };
+    // An infinite sum has a rest that is not a number, and is even.
+    let inexact = (rest > 0.0) | (rest < 0.0);
+    f32::from_bits(if inexact & (bits & 1 == 0) { bits.wrapping_add(step) } else { bits })
+}
+
+/// The nearest half of a single-precision number, without branches.
+#[inline(always)]
+fn round_half(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let sign = bits >> 16 & 0x8000;
+    let magnitude = bits & 0x7fff_ffff;
+    let odd = magnitude >> 13 & 1;
+    let normal = magnitude.wrapping_sub(0x3800_0000).wrapping_add(0xfff + odd) >> 13;
+    let aligned = f32::from_bits(magnitude) + 0.5;
+    let small = aligned.to_bits().wrapping_sub(0x3f00_0000);
+    let finite = if magnitude < 0x3880_0000 { small } else { normal };
+    let large = if magnitude >= 0x4780_0000 { 0x7c00 } else { finite };
+    (if magnitude > 0x7f80_0000 { 0x7fff } else { large | sign }) as u16
 }
 
 #[inline(always)]

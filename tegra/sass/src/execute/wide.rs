@@ -3,6 +3,7 @@
 use super::convert::{integer, integer_to_odd, rounded, to_integer};
 use super::float::{bits, flush, narrow};
 use super::packed::{binary16, half_to_single};
+use super::{LANES, Lanes};
 use crate::program::op::{Format, Round, Wide};
 
 /// The not-a-number of double precision.
@@ -134,4 +135,21 @@ fn fused(a: f64, b: f64, c: f64, round: Round) -> f64 {
 fn directed_integer(value: i128, round: Round) -> f64 {
     let near = value as f64;
     directed(near, (value - near as i128) as f64, round)
+}
+
+/// A 64-bit product and a 64-bit number: the sum's words.
+#[inline(always)]
+pub(super) fn multiply_add(a: &Lanes, b: &Lanes, c: [&Lanes; 2], signed: bool) -> [Lanes; 2] {
+    let mut sum = [[0; LANES]; 2];
+    for lane in 0..LANES {
+        let product = if signed {
+            (i64::from(a[lane] as i32) * i64::from(b[lane] as i32)) as u64
+        } else {
+            u64::from(a[lane]) * u64::from(b[lane])
+        };
+        let value = product.wrapping_add(u64::from(c[0][lane]) | u64::from(c[1][lane]) << 32);
+        sum[0][lane] = value as u32;
+        sum[1][lane] = (value >> 32) as u32;
+    }
+    sum
 }

@@ -139,13 +139,17 @@ impl<'a> Env<'a> {
         if !sorted {
             sectors.sort_unstable();
         }
-        let mut last = None;
-        for &sector in sectors.iter() {
-            if last != Some(sector) {
-                self.counters.sectors += 1;
-                self.counters.sectors_missed += u64::from(!self.cache.touch(sector));
+        let mut rest = &*sectors;
+        while let Some(first) = rest.first() {
+            let line = first >> 2;
+            let (mut mask, mut count) = (0, 0);
+            for sector in rest.iter().take_while(|&sector| sector >> 2 == line) {
+                mask |= 1u64 << (sector & 3);
+                count += 1;
             }
-            last = Some(sector);
+            rest = &rest[count..];
+            self.counters.sectors += u64::from(mask.count_ones());
+            self.counters.sectors_missed += self.cache.touch(line, mask);
         }
     }
 
@@ -275,6 +279,9 @@ impl Warp {
             Space::Local | Space::Generic => {}
         }
         let words = size.bytes.div_ceil(4);
+        if pointer.space == Space::Global && self.load_quickly(env, mask, d, &addresses, size) {
+            return Ok(());
+        }
         let mut undefined = 0u32;
         for lane in Each(mask) {
             let (space, address) = match pointer.space {
@@ -330,6 +337,41 @@ impl Warp {
             }
         }
         Ok(())
+    }
+
+    /// Loads whole words that all lie in the region used last; whether they did.
+    fn load_quickly(
+        &mut self,
+        env: &Env<'_>,
+        mask: u32,
+        d: u8,
+        addresses: &[u64; LANES],
+        size: Size,
+    ) -> bool {
+        let Some(region) = env.regions[0] else { return false };
+        let (bytes, words) = (u64::from(size.bytes), usize::from(size.bytes / 4));
+        let length = region.words.len() as u64 * 4;
+        let first = usize::from(d);
+        if bytes < 4 || length < bytes || first + words > usize::from(RZ) {
+            return false;
+        }
+        let fits = |lane: usize| {
+            let address = addresses[lane];
+            address >= region.start
+                && address - region.start <= length - bytes
+                && address & (bytes - 1) == 0
+        };
+        if !Each(mask).all(fits) {
+            return false;
+        }
+        for lane in Each(mask) {
+            let at = ((addresses[lane] - region.start) / 4) as usize;
+            let Some(found) = region.words.get(at..at + words) else { return false };
+            for (step, word) in found.iter().enumerate() {
+                self.registers[first + step][lane] = word.load(Ordering::Relaxed);
+            }
+        }
+        true
     }
 
     fn local_words(&mut self, env: &Env<'_>) {

@@ -1,18 +1,20 @@
-//! The modelled level-two cache: 4 MiB, 16 ways, sectors of 32 bytes.
+//! The modelled level-two cache: 4 MiB, 16 ways, lines of 128 bytes in four sectors.
 //!
 //! It only counts. Threads share it without locks: a lost update is a miscounted sector.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const BYTES: usize = 4 << 20;
-const SECTOR: usize = 32;
+const LINE: usize = 128;
 const WAYS: usize = 16;
-const SETS: usize = BYTES / SECTOR / WAYS;
+const SETS: usize = BYTES / LINE / WAYS;
+/// Bits of a sector mask.
+const SECTORS: u32 = 4;
 
 /// Which sectors are in the cache. It outlives launches, as the real one does.
 #[derive(Debug)]
 pub struct Cache {
-    /// Sector numbers and one, 0 for none; a set's ways lie together.
+    /// Line numbers and one, 0 for none, above the mask of sectors; a set's ways lie together.
     tags: Box<[AtomicU64]>,
     /// The way that is replaced next.
     next: Box<[AtomicU64]>,
@@ -26,18 +28,23 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Touches a sector; whether it was there.
-    pub(crate) fn touch(&self, sector: u64) -> bool {
+    /// Touches sectors of a line; how many were not there.
+    pub(crate) fn touch(&self, line: u64, sectors: u64) -> u64 {
         // Neighbours go to different sets; the upper bits stir power-of-two strides.
-        let set = (sector ^ (sector >> 13)) as usize % SETS;
-        let tag = sector + 1;
+        let set = (line ^ (line >> 11)) as usize % SETS;
+        let tag = line + 1;
         let ways = &self.tags[set * WAYS..][..WAYS];
-        if ways.iter().any(|way| way.load(Ordering::Relaxed) == tag) {
-            return true;
+        let old = |way: &AtomicU64| way.load(Ordering::Relaxed);
+        if let Some(way) = ways.iter().find(|way| old(way) >> SECTORS == tag) {
+            let missing = sectors & !old(way);
+            if missing != 0 {
+                way.store(old(way) | sectors, Ordering::Relaxed);
+            }
+            return u64::from(missing.count_ones());
         }
         let way = self.next[set].load(Ordering::Relaxed) as usize % WAYS;
         self.next[set].store(way as u64 + 1, Ordering::Relaxed);
-        ways[way].store(tag, Ordering::Relaxed);
-        false
+        ways[way].store(tag << SECTORS | sectors, Ordering::Relaxed);
+        u64::from(sectors.count_ones())
     }
 }

@@ -166,18 +166,38 @@ impl Warp {
         Ok(())
     }
 
+    /// A source's lanes: the register itself, or what is made of it in the space given.
     #[inline(always)]
-    fn fetch(&self, env: &Env<'_>, source: &Source) -> Outcome<Lanes> {
-        let mut lanes = match source.origin {
-            Origin::Constant { bank, offset } => [env.constant(bank, i64::from(offset), 4)?; LANES],
-            _ => self.raw(source).unwrap_or([0; LANES]),
-        };
-        if *source != Source::plain(source.origin) {
-            for lane in &mut lanes {
-                *lane = source.modify(*lane);
+    fn fetch_in<'s>(
+        &'s self,
+        env: &Env<'_>,
+        source: &Source,
+        space: &'s mut Lanes,
+    ) -> Outcome<&'s Lanes> {
+        let plain = source.is_plain();
+        *space = match source.origin {
+            Origin::Register(index) => {
+                let register = &self.registers[usize::from(index)];
+                if plain {
+                    return Ok(register);
+                }
+                for lane in 0..LANES {
+                    space[lane] = source.modify(register[lane]);
+                }
+                return Ok(space);
             }
-        }
-        Ok(lanes)
+            Origin::Immediate(value) => [source.modify(value); LANES],
+            Origin::Uniform(index) => [source.modify(self.uniform[usize::from(index & 63)]); LANES],
+            Origin::Constant { bank, offset } => {
+                [source.modify(env.constant(bank, i64::from(offset), 4)?); LANES]
+            }
+        };
+        Ok(space)
+    }
+
+    fn fetch(&self, env: &Env<'_>, source: &Source) -> Outcome<Lanes> {
+        let mut space = [0; LANES];
+        self.fetch_in(env, source, &mut space).copied()
     }
 
     /// A source of a uniform operation; from a lane's register, the first active lane's.
@@ -247,8 +267,12 @@ impl Warp {
             Op::Alu { lane, d, a, b, c, p } => {
                 if mask != 0 {
                     let p = self.holds(*p);
-                    let (a, b, c) = (self.fetch(env, a)?, self.fetch(env, b)?, self.fetch(env, c)?);
-                    let values = execute::apply_all(lane, &a, &b, &c, p);
+                    let mut spaces = [[0; LANES]; 3];
+                    let [x, y, z] = &mut spaces;
+                    let a = self.fetch_in(env, a, x)?;
+                    let b = self.fetch_in(env, b, y)?;
+                    let c = self.fetch_in(env, c, z)?;
+                    let values = execute::apply_all(lane, a, b, c, p);
                     self.write(*d, mask, &values);
                 }
                 self.active.pc += 1;
@@ -420,21 +444,14 @@ impl Warp {
             Op::Carry { d, ref a, ref b, ref c, extra, out, carry, uniform } => {
                 let a = self.fetch(env, a)?;
                 let (b, c) = (self.fetch(env, b)?, self.fetch(env, c)?);
-                let carries = carry.map(|carry| carry.map(|condition| self.holds(condition)));
-                let (mut values, mut first, mut second) = ([0; LANES], 0, 0);
-                for lane in 0..LANES {
-                    let mut sum = u64::from(a[lane])
-                        + u64::from(b[lane])
-                        + u64::from(c[lane])
-                        + u64::from(extra);
-                    for carry in carries.iter().flatten() {
-                        sum += u64::from(carry >> lane & 1);
-                    }
-                    values[lane] = u64::from(sum as u32);
-                    first |= u32::from(sum >> 32 >= 1) << lane;
-                    second |= u32::from(sum >> 32 >= 2) << lane;
+                let carries = carry.map_or([0; 2], |pair| pair.map(|p| self.holds(p)));
+                let (values, first, second) =
+                    execute::add_carries(&a, &b, &c, u32::from(extra), carries);
+                if uniform {
+                    self.write_uniform(d, values[Self::first_lane(mask) as usize]);
+                } else {
+                    self.write(d, mask, &values);
                 }
-                self.write_wide(d, mask, 1, uniform, &values);
                 self.write_out(out[0], mask, first, uniform);
                 self.write_out(out[1], mask, second, uniform);
             }
@@ -467,32 +484,34 @@ impl Warp {
                 self.write_wide(d, mask, 1, uniform, &values.map(u64::from));
                 self.write_out(out, mask, truth, uniform);
             }
+            Op::Wide {
+                wide: Wide::MultiplyAdd { signed, high: false, narrow: false, negate: false },
+                d,
+                ref a,
+                ref b,
+                ref c,
+                out: PT,
+                carry: None,
+                uniform: false,
+            } => {
+                let (a, b) = (self.fetch(env, &a[0])?, self.fetch(env, &b[0])?);
+                let c = [self.fetch(env, &c[0])?, self.fetch(env, &c[1])?];
+                let [low, high] = execute::multiply_add(&a, &b, [&c[0], &c[1]], signed);
+                self.write(d, mask, &low);
+                if d != RZ {
+                    self.write(d.wrapping_add(1), mask, &high);
+                }
+            }
             Op::Wide { wide: ref operation, d, ref a, ref b, ref c, out, carry, uniform } => {
                 let (a, b) = (self.fetch_wide(env, a, uniform)?, self.fetch_wide(env, b, uniform)?);
                 let c = self.fetch_wide(env, c, uniform)?;
                 let carry = carry.map_or(0, |condition| self.holds(condition));
                 let (mut values, mut carries) = ([0; LANES], 0);
-                if let Wide::MultiplyAdd { signed, high: false, narrow: false, negate: false } =
-                    *operation
-                    && out == PT
-                    && carry == 0
-                {
-                    for lane in 0..LANES {
-                        let product = if signed {
-                            i64::from(a[lane] as i32).wrapping_mul(i64::from(b[lane] as i32)) as u64
-                        } else {
-                            (a[lane] & 0xffff_ffff).wrapping_mul(b[lane] & 0xffff_ffff)
-                        };
-                        values[lane] = product.wrapping_add(c[lane]);
-                    }
-                } else {
-                    for lane in 0..LANES {
-                        let extra = carry >> lane & 1 == 1;
-                        let (value, over) =
-                            wide::apply(operation, a[lane], b[lane], c[lane], extra);
-                        values[lane] = value;
-                        carries |= u32::from(over) << lane;
-                    }
+                for lane in 0..LANES {
+                    let extra = carry >> lane & 1 == 1;
+                    let (value, over) = wide::apply(operation, a[lane], b[lane], c[lane], extra);
+                    values[lane] = value;
+                    carries |= u32::from(over) << lane;
                 }
                 self.write_wide(d, mask, operation.words(), uniform, &values);
                 self.write_out(out, mask, carries, uniform);
@@ -570,21 +589,13 @@ impl Warp {
         match compared {
             Compared::Integers { signed } => {
                 let (a, b) = (self.fetch(env, &a[0])?, self.fetch(env, &b[0])?);
-                let less = if signed {
-                    bits(|lane| (a[lane] as i32) < b[lane] as i32)
-                } else {
-                    bits(|lane| a[lane] < b[lane])
-                };
-                let equal = bits(|lane| a[lane] == b[lane]);
+                let [less, equal] = execute::compare_integers(&a, &b, signed);
                 let first = relate(relation, less, equal, !(less | equal));
                 Ok((first, !first))
             }
             Compared::Floats { flush: false } => {
                 let (a, b) = (self.fetch(env, &a[0])?, self.fetch(env, &b[0])?);
-                let number = f32::from_bits;
-                let less = bits(|lane| number(a[lane]) < number(b[lane]));
-                let equal = bits(|lane| number(a[lane]) == number(b[lane]));
-                let greater = bits(|lane| number(a[lane]) > number(b[lane]));
+                let [less, equal, greater] = execute::compare_floats(&a, &b);
                 let first = relate(relation, less, equal, greater);
                 Ok((first, !first))
             }

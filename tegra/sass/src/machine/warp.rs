@@ -7,7 +7,7 @@
 use super::lanes::Each;
 use crate::execute::{LANES, Lanes};
 use crate::isa::{PT, RZ};
-use crate::program::op::{Arrival, Condition, Origin, Source};
+use crate::program::op::{Arrival, Condition};
 
 /// Lanes at the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,18 +199,6 @@ impl Warp {
     pub(crate) fn write_uniform_predicate(&mut self, predicate: u8, value: bool) {
         if predicate != PT {
             self.uniform_predicates[usize::from(predicate & 7)] = value;
-        }
-    }
-
-    /// A register's lanes, or a uniform register's value in all of them; `None` for what lies
-    /// outside of the warp.
-    #[inline(always)]
-    pub(crate) fn raw(&self, source: &Source) -> Option<Lanes> {
-        match source.origin {
-            Origin::Register(index) => Some(self.registers[usize::from(index)]),
-            Origin::Uniform(index) => Some([self.uniform[usize::from(index & 63)]; LANES]),
-            Origin::Immediate(value) => Some([value; LANES]),
-            Origin::Constant { .. } => None,
         }
     }
 

@@ -31,6 +31,12 @@ impl Source {
         Self::plain(Origin::Immediate(0))
     }
 
+    /// Whether nothing is done to the value.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.part, Part::Whole) && self.keep == !0 && self.flip == 0 && self.plus == 0
+    }
+
     /// The value, of a lane's raw one.
     #[inline(always)]
     pub(crate) fn modify(&self, value: u32) -> u32 {
