@@ -84,8 +84,8 @@ fn apply<const N: usize>(
 #[inline(always)]
 fn gather(truths: &Lanes) -> u32 {
     let mut mask = 0;
-    for lane in 0..LANES {
-        mask |= truths[lane] & (1 << lane);
+    for (lane, truth) in truths.iter().enumerate() {
+        mask |= truth & (1 << lane);
     }
     mask
 }
