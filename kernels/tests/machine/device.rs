@@ -29,7 +29,7 @@ impl Memory for Device {
     fn region(&self, address: u64, access: Access) -> Result<Region<'_>, MemoryFault> {
         match self.buffers.range(..=address).next_back() {
             Some((&start, words)) if address < start + 4 * words.len() as u64 => {
-                Ok(Region { start, words, writable: true })
+                Ok(Region { start, words, writable: true, marks: None })
             }
             _ => Err(MemoryFault::Unmapped { address, access }),
         }

@@ -157,4 +157,6 @@ pub struct Fault {
     pub warp: u32,
     /// The lane in the warp; the first of those concerned.
     pub lane: u32,
+    /// The lane's registers; empty when no lane was running.
+    pub registers: Vec<u32>,
 }

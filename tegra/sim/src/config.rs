@@ -6,6 +6,7 @@
 //! | `TEGRA_SIM_FAULTS` | failures to produce, see below | none |
 //! | `TEGRA_SIM_TRACE` | file that gets a record of everything | none |
 //! | `TEGRA_SIM_LINT` | `abort` or `warn`: what follows a finding | `abort` |
+//! | `TEGRA_SIM_CHECKS` | `fast`, `strict` or `race`: what shader code is checked for | `strict` |
 //!
 //! `TEGRA_SIM_FAULTS` is a list of failures with commas between them. `WHEN` is `@N` for the N-th
 //! occasion, counted from 1, or `@1/N` for each with a chance of one in N, drawn from the seed.
@@ -36,6 +37,18 @@ pub enum Lint {
     Warn,
 }
 
+/// What shader code is checked for, beyond what hardware refuses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checks {
+    /// Nothing.
+    Fast,
+    /// Registers and shared memory without a value that reach an address, a branch or a store.
+    #[default]
+    Strict,
+    /// That, and warps that touch the same shared memory without a barrier between.
+    Race,
+}
+
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
@@ -49,6 +62,8 @@ pub struct Config {
     pub trace: Option<PathBuf>,
     /// What follows a finding.
     pub lint: Lint,
+    /// What shader code is checked for.
+    pub checks: Checks,
 }
 
 /// A failure to produce.
@@ -184,6 +199,16 @@ impl Config {
             Some(value) => {
                 let (variable, value) = ("TEGRA_SIM_LINT", value.to_owned());
                 return Err(ConfigError::Value { variable, value, expected: "abort or warn" });
+            }
+        };
+        config.checks = match set("TEGRA_SIM_CHECKS").as_deref() {
+            None | Some("strict") => Checks::Strict,
+            Some("race") => Checks::Race,
+            Some("fast") => Checks::Fast,
+            Some(value) => {
+                let (variable, value) = ("TEGRA_SIM_CHECKS", value.to_owned());
+                let expected = "race, strict or fast";
+                return Err(ConfigError::Value { variable, value, expected });
             }
         };
         if let Some(list) = set("TEGRA_SIM_FAULTS") {

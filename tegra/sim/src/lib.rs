@@ -1,12 +1,13 @@
 //! `tegra-sim`: a strict simulated Jetson Orin.
 //!
-//! [`memory`] is what CPU and GPU share; [`gpu`] executes command streams; [`driver`] answers for
+//! [`memory`] is what CPU and GPU share; [`gpu`] executes command streams, [`engine`] machine code; [`driver`] answers for
 //! the device nodes. [`class`] is what hardware reads, as the simulator knows it; [`finding`] says what
 //! is wrong with a program, [`trace`] what it did, [`config`] what is asked for. Production code knows nothing of this crate.
 
 pub mod class;
 pub mod config;
 pub mod driver;
+pub mod engine;
 pub mod finding;
 pub mod gpu;
 pub mod memory;

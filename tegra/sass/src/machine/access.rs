@@ -63,11 +63,12 @@ impl<'a> Env<'a> {
         }
         if let Some(region) = self.regions[0] {
             let offset = address.wrapping_sub(region.start) / 4;
-            let words = usize::from(bytes.div_ceil(4));
+            let (first, count) = (offset as usize, usize::from(bytes.div_ceil(4)));
             if address >= region.start
                 && (region.writable || access == Access::Read)
-                && let Some(words) = region.words.get(offset as usize..offset as usize + words)
+                && let Some(words) = region.words.get(first..first + count)
             {
+                region.note(first, count, access);
                 return Ok(words);
             }
         }
@@ -87,7 +88,9 @@ impl<'a> Env<'a> {
             let offset = address.checked_sub(region.start)? / 4;
             let allowed = region.writable || access == Access::Read;
             let first = usize::try_from(offset).ok().filter(|_| allowed)?;
-            region.words.get(first..first.checked_add(words)?)
+            let found = region.words.get(first..first.checked_add(words)?)?;
+            region.note(first, words, access);
+            Some(found)
         };
         for position in 1..self.regions.len() {
             if let Some(found) = self.regions[position].as_ref().and_then(within) {

@@ -143,6 +143,12 @@ impl<'a> Block<'a> {
             block: self.env.block,
             warp: index as u32,
             lane,
+            registers: warp
+                .registers
+                .iter()
+                .take(self.env.launch.registers as usize)
+                .map(|lanes| lanes[lane as usize % 32])
+                .collect(),
         })
     }
 }

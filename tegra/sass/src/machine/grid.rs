@@ -82,6 +82,7 @@ fn refused(launch: &Launch<'_>, kind: FaultKind) -> Box<Fault> {
         block: [0; 3],
         warp: 0,
         lane: 0,
+        registers: Vec::new(),
     })
 }
 

@@ -143,7 +143,9 @@ impl Memory for Arena {
     fn region(&self, address: u64, access: Access) -> Result<Region<'_>, MemoryFault> {
         let number = address / SPACING;
         match self.buffers.get(&number) {
-            Some(words) => Ok(Region { start: number * SPACING, words, writable: true }),
+            Some(words) => {
+                Ok(Region { start: number * SPACING, words, writable: true, marks: None })
+            }
             None => Err(MemoryFault::Unmapped { address, access }),
         }
     }

@@ -36,6 +36,7 @@ pub use node::Node;
 use tsg::Tsg;
 
 use crate::config::{Config, Injection};
+use crate::engine::MachineCode;
 use crate::gpu::{Gpu, GpuConfig};
 use crate::memory::{DmaBuf, Ram};
 use crate::trace::{Event, Trace};
@@ -211,6 +212,7 @@ impl Orin {
         let interrupts = Arc::new(Interrupts::default());
         let (trace, injection) = (gpu.trace.clone(), Arc::clone(&gpu.injection));
         let gpu = Gpu::new(gpu, Arc::clone(&interrupts) as Arc<_>)?;
+        gpu.set_compute_engine(Box::new(MachineCode::new(config.checks)));
         let ram = Ram::new(config.memory.unwrap_or(RAM));
         let device = Device::new(fds, gpu, ram, interrupts, injection);
         Ok(Arc::new(Self { device, nvmap: nvmap::Client::new(), files: Files::default(), trace }))

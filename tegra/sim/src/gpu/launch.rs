@@ -178,8 +178,8 @@ impl Channel {
             self.find(core, Rule::NotModelled, format!("QMD {at:#x} is a queue"));
             return Ok(());
         }
-        let seed = core.random.next();
-        let launch = qmd.launch(self.id, at, &self.compute, seed);
+        let chance = (core.random.next(), core.clock.now());
+        let launch = qmd.launch(self.id, at, &self.compute, chance);
         let launch = launch.map_err(|error| sked(&error, at))?;
         for (name, window) in [("local", launch.local_window), ("shared", launch.shared_window)] {
             if let Some(mapped) = self.mmu.first_mapped(window, WINDOW) {
@@ -198,9 +198,9 @@ impl Channel {
                 let memory = SmMemory { site, core: Mutex::new(core) };
                 let result = engine.launch(&launch, &memory);
                 core.engine = Some(engine);
-                result
+                result.map(|work| Some(Box::new(work)))
             }
-            None => Ok(()),
+            None => Ok(None),
         };
         let (time, channel) = (core.clock.advance(LAUNCH_TICKS), self.id);
         core.trace.record(time, || Event::Launch {
@@ -209,6 +209,7 @@ impl Channel {
             program: launch.program,
             grid: launch.grid,
             block: launch.block,
+            work: result.as_ref().ok().and_then(Clone::clone),
         });
         result.map_err(sm_failure)?;
         self.check_watched(core, &watched, "while the launch ran");

@@ -39,7 +39,7 @@ pub use qmd::{BANKS, Bank, Launch, LocalMemory, WINDOW};
 use crate::config::{Config, Injection, Lint};
 use crate::finding::{Fault, Reporter, Stderr};
 use crate::memory::DmaBuf;
-use crate::trace::Trace;
+use crate::trace::{Trace, Work};
 
 /// How a GPU behaves.
 #[derive(Clone)]
@@ -203,9 +203,9 @@ pub enum SmFault {
 
 /// What runs shader code.
 pub trait ComputeEngine: Send {
-    /// Runs one kernel to its end.
+    /// Runs one kernel to its end, and tells what it did.
     ///
     /// # Errors
     /// [`SmFault`] when it is stopped.
-    fn launch(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<(), SmFault>;
+    fn launch(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<Work, SmFault>;
 }

@@ -62,6 +62,8 @@ pub struct Launch {
     pub local_memory: LocalMemory,
     /// Chance for the engine: order of warps and blocks.
     pub seed: u64,
+    /// GPU time at which it starts, in nanoseconds.
+    pub time: u64,
 }
 
 /// The backing store of local memory, as the channel was told of it.
@@ -324,7 +326,7 @@ impl Qmd {
         channel: u16,
         qmd: u64,
         state: &ComputeState,
-        seed: u64,
+        (seed, time): (u64, u64),
     ) -> Result<Launch, SkedError> {
         let fail = |bit, message: String| Err(SkedError { bit, message });
         let launch = Launch {
@@ -352,6 +354,7 @@ impl Qmd {
             local_window: state.local_window,
             local_memory: state.local_memory,
             seed,
+            time,
         };
         let Launch { grid, block, registers, shared_bytes, .. } = launch;
         let (shared, local) = (launch.shared_window, launch.local_window);

@@ -341,6 +341,24 @@ impl DmaBuf {
         }
     }
 
+    /// The words of a range, to be accessed one by one; none over lent pages, or when the range is
+    /// not whole words of the buffer. Reading one of a page never written makes the page exist.
+    pub(crate) fn words(&self, offset: u64, bytes: u64) -> Option<&[AtomicU32]> {
+        self.check(offset, bytes).ok()?;
+        let Backing::Memfd { base, .. } = &self.backing else { return None };
+        if !offset.is_multiple_of(4) || !bytes.is_multiple_of(4) {
+            return None;
+        }
+        // SAFETY: in range and aligned, as just checked; the mapping outlives the borrow, and words
+        // are only ever accessed as atomics.
+        Some(unsafe {
+            std::slice::from_raw_parts(
+                base.as_ptr().add(offset as usize).cast::<AtomicU32>(),
+                (bytes / 4) as usize,
+            )
+        })
+    }
+
     fn check(&self, offset: u64, len: u64) -> Result<(), MemoryError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.bytes => Ok(()),

@@ -7,6 +7,7 @@
 mod report;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -116,6 +117,9 @@ pub enum Event {
         grid: [u32; 3],
         /// Threads of a block.
         block: [u32; 3],
+        /// What it did; none when it failed, or nothing executed it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        work: Option<Box<Work>>,
     },
     /// An interrupt that wakes waiters.
     Interrupt {
@@ -136,6 +140,36 @@ pub enum Event {
         /// What.
         what: Cow<'static, str>,
     },
+}
+
+/// What a kernel did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// Instructions by their kind, as `integer` or `global`.
+    pub instructions: BTreeMap<Cow<'static, str>, Instructions>,
+    /// Bytes that lanes asked of global memory.
+    pub bytes_loaded: u64,
+    /// Bytes that lanes wrote to global memory.
+    pub bytes_stored: u64,
+    /// Sectors of 32 bytes that those accesses, warp by warp, touched.
+    pub sectors: u64,
+    /// Sectors that were not in the modelled L2.
+    pub l2_misses: u64,
+    /// Bytes loaded from and stored to shared memory.
+    pub shared_bytes: u64,
+    /// Extra passes that shared memory needed because lanes of a warp met in a bank.
+    pub bank_conflicts: u64,
+    /// Atomic operations, counted by lane.
+    pub atomics: u64,
+}
+
+/// Instructions of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instructions {
+    /// Counted once for a warp.
+    pub warps: u64,
+    /// Counted for every lane that they acted for.
+    pub lanes: u64,
 }
 
 /// An event with its time.

@@ -60,7 +60,7 @@ impl fmt::Display for Record {
             Event::Upload { channel, destination, bytes } => {
                 write!(f, "[{channel}] uploaded {bytes} bytes to {destination:#x}")
             }
-            Event::Launch { channel, qmd, program, grid, block } => {
+            Event::Launch { channel, qmd, program, grid, block, .. } => {
                 write!(f, "[{channel}] ran {program:#x}, QMD {qmd:#x}, {grid:?} x {block:?}")
             }
             Event::Interrupt { channel } => write!(f, "[{channel}] interrupt"),

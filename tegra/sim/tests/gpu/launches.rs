@@ -7,6 +7,7 @@ use tegra::pushbuffer::{Payload, PushBuffer, Release, Upload};
 use tegra::qmd::{Dependent, QmdRelease};
 use tegra_sim::finding::Rule;
 use tegra_sim::gpu::{Access, ComputeEngine, GpuMemory, Launch, SmFault};
+use tegra_sim::trace::Work;
 
 use crate::rig::{Kernel, LOCAL, Rig, SHARED, compute_stream, release};
 
@@ -17,7 +18,7 @@ struct Engine {
 }
 
 impl ComputeEngine for Engine {
-    fn launch(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<(), SmFault> {
+    fn launch(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<Work, SmFault> {
         self.seen.lock().unwrap().push(launch.clone());
         if let Some(bank) = launch.constants[0] {
             let mut word = [0; 4];
@@ -34,7 +35,7 @@ impl ComputeEngine for Engine {
                 message: "lane 3".into(),
             });
         }
-        Ok(())
+        Ok(Work::default())
     }
 }
 

@@ -10,6 +10,7 @@ use tegra::pushbuffer::{
 use tegra_sim::finding::{ALL, Rule};
 use tegra_sim::gpu::{ComputeEngine, GpuMemory, Launch, MapAccess, MapFlags, SmFault, TsgId};
 use tegra_sim::memory::DmaBuf;
+use tegra_sim::trace::Work;
 
 use crate::rig::{
     Buffer, Channel, Kernel, LOCAL, Rig, acquire, compute_stream, copy, copy_stream, release,
@@ -36,10 +37,11 @@ fn gated(rig: &Rig, words: &[u32], meddle: impl FnOnce()) {
 struct Reader;
 
 impl ComputeEngine for Reader {
-    fn launch(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<(), SmFault> {
+    fn launch(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<Work, SmFault> {
         let mut data = [0; 16];
         launch.constants[0]
             .map_or(Ok(()), |bank| memory.read(bank.address, &mut data).map_err(SmFault::Mmu))
+            .map(|()| Work::default())
     }
 }
 
@@ -47,7 +49,7 @@ impl ComputeEngine for Reader {
 struct Failing;
 
 impl ComputeEngine for Failing {
-    fn launch(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<(), SmFault> {
+    fn launch(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<Work, SmFault> {
         let mut data = [0; 4];
         memory.read(launch.program, &mut data).map_err(SmFault::Mmu)?;
         Err(SmFault::Exception {

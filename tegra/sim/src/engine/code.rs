@@ -1,0 +1,153 @@
+//! Where a program ends, and programs that were decoded before.
+//!
+//! A QMD says where code begins and not how long it is, so the end is looked for: it lies behind the
+//! first instruction that is never gone past and that no branch so far leads beyond. Code in memory
+//! may change between launches; a program is used again only while its bytes are the same.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sass::decode::{INSTRUCTION_BYTES, decode};
+use sass::isa::{Guard, Immediate, Instruction, Opcode, Operand, PT};
+use sass::program::Program;
+
+use super::mapped;
+use crate::gpu::{Access, GpuMemory, MmuFault, MmuFaultKind, PAGE};
+
+/// Bytes of the longest program.
+const LONGEST: usize = 16 << 20;
+/// Programs that are kept.
+const KEPT: usize = 1024;
+
+/// A program, ready to run.
+#[derive(Debug)]
+pub(super) struct Code {
+    bytes: Vec<u8>,
+    pub(super) program: Program,
+    /// Barriers that it names: the highest number and one.
+    pub(super) barriers: u32,
+}
+
+/// Programs by their address.
+#[derive(Debug, Default)]
+pub(super) struct Programs(HashMap<u64, Arc<Code>>);
+
+impl Programs {
+    /// The program at an address, as it is in memory now.
+    pub(super) fn at(
+        &mut self,
+        memory: &dyn GpuMemory,
+        address: u64,
+    ) -> Result<Arc<Code>, MmuFault> {
+        if let Some(code) = self.0.get(&address)
+            && mapped(memory, address, code.bytes.len() as u64) == code.bytes
+        {
+            return Ok(Arc::clone(code));
+        }
+        let bytes = read(memory, address)?;
+        // `read` gives whole instructions, so decoding cannot fail.
+        let kind = MmuFaultKind::InvalidPte;
+        let unreadable = |_| MmuFault { va: address, access: Access::Read, kind };
+        let program = Program::new(&bytes).map_err(unreadable)?;
+        let barriers = program.instructions().iter().flatten().map(barriers).max().unwrap_or(0);
+        let code = Arc::new(Code { bytes, program, barriers });
+        if self.0.len() >= KEPT {
+            self.0.clear();
+        }
+        self.0.insert(address, Arc::clone(&code));
+        Ok(code)
+    }
+}
+
+/// A program's bytes, in whole instructions.
+fn read(memory: &dyn GpuMemory, address: u64) -> Result<Vec<u8>, MmuFault> {
+    memory.resolve(address, INSTRUCTION_BYTES as u64, Access::Read)?;
+    let mut bytes = Vec::new();
+    let mut extent = Extent::default();
+    while bytes.len() < LONGEST {
+        let at = address + bytes.len() as u64;
+        let more = mapped(memory, at, PAGE - at % PAGE);
+        if more.is_empty() {
+            break;
+        }
+        bytes.extend(more);
+        if let Some(end) = extent.look(&bytes) {
+            bytes.truncate(end);
+            break;
+        }
+    }
+    bytes.truncate(bytes.len() / INSTRUCTION_BYTES * INSTRUCTION_BYTES);
+    Ok(bytes)
+}
+
+/// How far a program has been looked at.
+#[derive(Debug, Default)]
+struct Extent {
+    /// The next instruction.
+    at: usize,
+    /// The last instruction that a branch leads to.
+    furthest: usize,
+    /// A branch goes where a register says: only a branch to itself ends such a program.
+    indirect: bool,
+}
+
+impl Extent {
+    /// Looks at what has come; gives the end, if it is in there.
+    fn look(&mut self, bytes: &[u8]) -> Option<usize> {
+        let (words, _) = bytes.as_chunks::<INSTRUCTION_BYTES>();
+        for word in &words[self.at / INSTRUCTION_BYTES..] {
+            let at = self.at;
+            self.at += INSTRUCTION_BYTES;
+            let Ok(instruction) = decode(u128::from_le_bytes(*word), at) else {
+                if at >= self.furthest && !self.indirect {
+                    return Some(self.at);
+                }
+                continue;
+            };
+            let targets = instruction.operands.iter().filter_map(|operand| match operand {
+                Operand::Target(target) => usize::try_from(*target).ok(),
+                _ => None,
+            });
+            self.furthest = targets.fold(self.furthest, usize::max);
+            self.indirect |= matches!(instruction.opcode, Opcode::Brx | Opcode::Jmx);
+            let ends = leaves(&instruction) && at >= self.furthest;
+            let itself = instruction.opcode == Opcode::Bra
+                && instruction.operands.contains(&Operand::Target(at as i64));
+            if ends && (itself || !self.indirect) {
+                return Some(self.at);
+            }
+        }
+        None
+    }
+}
+
+/// Whether no lane ever goes past the instruction.
+fn leaves(instruction: &Instruction) -> bool {
+    let always = Guard { index: PT, not: false, uniform: false };
+    let ends = matches!(
+        instruction.opcode,
+        Opcode::Exit | Opcode::Bra | Opcode::Brx | Opcode::Jmp | Opcode::Jmx | Opcode::Ret
+    );
+    // Branches may have a second condition.
+    ends && Guard { uniform: false, ..instruction.guard } == always
+        && instruction.operands.iter().all(|operand| match operand {
+            Operand::Predicate { index, not } | Operand::UniformPredicate { index, not } => {
+                *index == PT && !not
+            }
+            _ => true,
+        })
+}
+
+/// Barriers that an instruction needs: its number and one.
+fn barriers(instruction: &Instruction) -> u32 {
+    if instruction.opcode != Opcode::Bar {
+        return 0;
+    }
+    match instruction.operands.first() {
+        Some(Operand::Immediate(Immediate::Bits(number))) => number.saturating_add(1),
+        Some(Operand::Immediate(Immediate::Signed(number))) => {
+            u32::try_from(*number).unwrap_or(0).saturating_add(1)
+        }
+        _ => 0,
+    }
+}

@@ -1,0 +1,171 @@
+//! Shader code, executed: the compute engine that an Orin has.
+//!
+//! A launch's machine code is read from GPU memory and run by the `sass` crate. Owns what lies between
+//! the two: where code ends ([`code`]), global memory as it is mapped ([`space`]), constant banks,
+//! and how the machine's faults are reported ([`fault`]). Does not know what instructions do.
+
+mod code;
+mod fault;
+mod space;
+
+use std::num::NonZero;
+use std::thread;
+
+use sass::count::{Class, Counters};
+use sass::launch as machine;
+use sass::machine::{Cache, Options, run};
+
+use crate::config::Checks;
+use crate::gpu::{Access, BANKS, ComputeEngine, GpuMemory, Launch, MmuFault, PAGE, SmFault};
+use crate::trace::{Instructions, Work};
+use code::{Code, Programs};
+pub use fault::Stopped;
+use space::Space;
+
+/// Shared memory that the system keeps of every block.
+const SHARED_RESERVED: u32 = 0x400;
+/// Instructions of a thread's warps after which a kernel is taken for one that never ends.
+const ENDLESS: u64 = 1 << 32;
+/// Warps that are worth a thread of the host.
+const WARPS_A_THREAD: u64 = 32;
+/// SMs of a TPC.
+const SMS_A_TPC: u64 = 2;
+
+/// Runs machine code.
+#[derive(Debug)]
+pub struct MachineCode {
+    checks: Checks,
+    threads: usize,
+    programs: Programs,
+    cache: Cache,
+}
+
+impl MachineCode {
+    /// An engine that checks as asked, on all cores of the host.
+    #[must_use]
+    pub fn new(checks: Checks) -> Self {
+        let threads = thread::available_parallelism().map_or(1, NonZero::get);
+        Self { checks, threads, programs: Programs::default(), cache: Cache::default() }
+    }
+
+    /// Runs a launch to its end.
+    ///
+    /// # Errors
+    /// [`Stopped`]: the fault, and where the machine was.
+    pub fn run(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<Work, Stopped> {
+        let code = self.programs.at(memory, launch.program).map_err(Stopped::before)?;
+        if code.barriers > launch.barriers {
+            return Err(fault::barriers(launch, code.barriers));
+        }
+        let banks = launch.constants.map(|bank| {
+            bank.map(|bank| mapped(memory, bank.address, bank.bytes.into())).unwrap_or_default()
+        });
+        let space = Space::new(memory);
+        let result = self.execute(launch, &code, &banks, &space);
+        space.finish();
+        let counters = result.map_err(|stopped| fault::explain(launch, memory, stopped))?;
+        if counters.warps(Class::Local) > 0 {
+            backing(launch, memory).map_err(Stopped::before)?;
+        }
+        Ok(work(&counters))
+    }
+
+    fn execute(
+        &self,
+        launch: &Launch,
+        code: &Code,
+        banks: &[Vec<u8>; BANKS],
+        space: &Space<'_>,
+    ) -> Result<Counters, Box<sass::fault::Fault>> {
+        let mut bound: [&[u8]; machine::BANKS] = [&[]; machine::BANKS];
+        for (slot, bank) in bound.iter_mut().zip(banks) {
+            *slot = bank;
+        }
+        let name = format!("{:#x}", launch.program);
+        let launched = machine::Launch {
+            name: &name,
+            grid: launch.grid,
+            block: launch.block,
+            registers: launch.registers,
+            shared_bytes: launch.shared_bytes.saturating_sub(SHARED_RESERVED),
+            shared_reserved: SHARED_RESERVED,
+            local_bytes: launch.local_high,
+            banks: bound,
+            shared_window: launch.shared_window,
+            local_window: launch.local_window,
+            entry: 0,
+            time_ns: launch.time,
+        };
+        let warps = launched.blocks().saturating_mul(launched.warps().into());
+        let useful = usize::try_from(warps / WARPS_A_THREAD).unwrap_or(usize::MAX);
+        let options = Options {
+            checks: self.checks.of_machine(),
+            seed: launch.seed,
+            threads: self.threads.min(useful).max(1),
+            limit: ENDLESS,
+        };
+        run(&code.program, &launched, space, &self.cache, &options)
+    }
+}
+
+impl ComputeEngine for MachineCode {
+    fn launch(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<Work, SmFault> {
+        self.run(launch, memory).map_err(|stopped| stopped.fault)
+    }
+}
+
+impl Checks {
+    fn of_machine(self) -> sass::check::Checks {
+        match self {
+            Self::Race => sass::check::Checks::ALL,
+            Self::Strict => sass::check::Checks { definedness: true, races: false },
+            Self::Fast => sass::check::Checks::NONE,
+        }
+    }
+}
+
+/// A range's bytes as far as it is mapped without a gap. The launch's start has read constants and
+/// code through their caches already.
+fn mapped(memory: &dyn GpuMemory, va: u64, bytes: u64) -> Vec<u8> {
+    let end = va.saturating_add(bytes);
+    let mut found = Vec::new();
+    let mut at = va;
+    while at < end {
+        let until = end.min((at / PAGE + 1).saturating_mul(PAGE));
+        let Ok(pieces) = memory.resolve(at, until - at, Access::Read) else { break };
+        for piece in pieces {
+            let start = found.len();
+            found.resize(start + piece.bytes as usize, 0);
+            if piece.buffer.read(piece.offset, &mut found[start..]).is_err() {
+                found.truncate(start);
+                return found;
+            }
+        }
+        at = until;
+    }
+    found
+}
+
+/// Whether the memory behind local memory is there.
+fn backing(launch: &Launch, memory: &dyn GpuMemory) -> Result<(), MmuFault> {
+    let held = launch.local_memory;
+    let tpcs = u64::from(held.max_sms).div_ceil(SMS_A_TPC).max(1);
+    memory.resolve(held.base, held.bytes_per_tpc.saturating_mul(tpcs), Access::Write).map(drop)
+}
+
+fn work(counters: &Counters) -> Work {
+    let instructions = Class::ALL.iter().filter(|class| counters.warps(**class) > 0).map(|class| {
+        let (warps, lanes) = (counters.warps(*class), counters.lanes(*class));
+        (format!("{class:?}").to_lowercase().into(), Instructions { warps, lanes })
+    });
+    Work {
+        instructions: instructions.collect(),
+        bytes_loaded: counters.bytes_loaded,
+        bytes_stored: counters.bytes_stored,
+        sectors: counters.sectors,
+        l2_misses: counters.sectors_missed,
+        shared_bytes: counters.shared_bytes,
+        bank_conflicts: counters.bank_conflicts,
+        atomics: counters.atomics,
+    }
+}

@@ -1,0 +1,207 @@
+//! Global memory of a launch: what is mapped, accessed in the buffers themselves.
+//!
+//! The machine is given regions of up to 64 KiB and notes in them which words it read and wrote. When
+//! the launch is over, [`Space::finish`] says so to the simulator, so that all its checks see every
+//! word once, as they would have seen it being accessed.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use sass::memory::{Access, Memory, MemoryFault, READ, Region, WRITTEN};
+
+use crate::gpu::{self, GpuMemory, PAGE, Piece};
+use crate::memory::DmaBuf;
+
+/// Bytes of a chunk: what is translated together.
+const CHUNK: u64 = 1 << 16;
+/// Bits of an address that a level of the table decodes; three of them and a chunk make the page
+/// tables' 49 bits.
+const LEVEL: u32 = 11;
+const WORD: u64 = 4;
+
+type Table<T> = Box<[OnceLock<T>]>;
+
+fn table<T>() -> Table<T> {
+    (0..1 << LEVEL).map(|_| OnceLock::new()).collect()
+}
+
+/// Memory as a launch sees it.
+pub(super) struct Space<'a> {
+    memory: &'a dyn GpuMemory,
+    /// By address, in three levels: chunks stay where they are while the launch runs.
+    chunks: Table<Table<Table<Vec<Part>>>>,
+}
+
+/// A part of a chunk that lies in one buffer.
+struct Part {
+    start: u64,
+    bytes: u64,
+    writable: bool,
+    buffer: Arc<DmaBuf>,
+    /// Where in the buffer.
+    offset: u64,
+    /// The words, where the buffer's pages are lent and cannot be accessed in place: written back
+    /// at the end.
+    copy: Option<Box<[AtomicU32]>>,
+    marks: Box<[AtomicU8]>,
+}
+
+impl<'a> Space<'a> {
+    pub(super) fn new(memory: &'a dyn GpuMemory) -> Self {
+        Self { memory, chunks: table() }
+    }
+
+    fn chunk(&self, address: u64) -> &[Part] {
+        let number = address / CHUNK;
+        let index = |level: u32| (number >> (LEVEL * level)) as usize & ((1 << LEVEL) - 1);
+        if number >> (3 * LEVEL) != 0 {
+            return &[];
+        }
+        let branch = self.chunks[index(2)].get_or_init(table);
+        let leaf = branch[index(1)].get_or_init(table);
+        leaf[index(0)].get_or_init(|| self.translate(number * CHUNK))
+    }
+
+    /// What is mapped in the chunk that begins at an address.
+    fn translate(&self, base: u64) -> Vec<Part> {
+        if let Ok(pieces) = self.memory.resolve(base, CHUNK, gpu::Access::Read) {
+            return self.parts(base, pieces);
+        }
+        (base..base + CHUNK)
+            .step_by(PAGE as usize)
+            .filter_map(|page| {
+                let pieces = self.memory.resolve(page, PAGE, gpu::Access::Read).ok()?;
+                Some(self.parts(page, pieces))
+            })
+            .flatten()
+            .collect()
+    }
+
+    fn parts(&self, base: u64, pieces: Vec<Piece>) -> Vec<Part> {
+        let mut start = base;
+        pieces
+            .into_iter()
+            .filter_map(|Piece { buffer, offset, bytes, .. }| {
+                let va = start;
+                start += bytes;
+                let writable = self.memory.resolve(va, bytes, gpu::Access::Write).is_ok();
+                let copy = match buffer.words(offset, bytes) {
+                    Some(_) => None,
+                    None => Some(copy(&buffer, offset, bytes)?),
+                };
+                let marks = (0..bytes / WORD).map(|_| AtomicU8::new(0)).collect();
+                Some(Part { start: va, bytes, writable, buffer, offset, copy, marks })
+            })
+            .collect()
+    }
+
+    /// Says what was accessed, and gives lent pages what was written.
+    pub(super) fn finish(&self) {
+        let leaves = self.chunks.iter().filter_map(OnceLock::get).flatten();
+        let chunks = leaves.filter_map(OnceLock::get).flatten().filter_map(OnceLock::get);
+        for part in chunks.flatten() {
+            part.write_back();
+            part.each_run(|range, marks| {
+                let (va, bytes) = (part.start + range.start, range.end - range.start);
+                // What the launch wrote itself is not stale when it reads it.
+                if marks & WRITTEN != 0 {
+                    self.memory.touched(va, bytes, gpu::Access::Write);
+                }
+                if marks & READ != 0 {
+                    self.memory.touched(va, bytes, gpu::Access::Read);
+                }
+            });
+        }
+    }
+}
+
+/// The words of lent pages; none when the program has taken them away.
+fn copy(buffer: &DmaBuf, offset: u64, bytes: u64) -> Option<Box<[AtomicU32]>> {
+    let mut data = vec![0; bytes as usize];
+    buffer.read(offset, &mut data).ok()?;
+    let (words, _) = data.as_chunks::<4>();
+    Some(words.iter().map(|word| AtomicU32::new(u32::from_le_bytes(*word))).collect())
+}
+
+impl Part {
+    fn words(&self) -> &[AtomicU32] {
+        let shared = || self.buffer.words(self.offset, self.bytes);
+        self.copy.as_deref().or_else(shared).unwrap_or_default()
+    }
+
+    /// The pages around an address that are alike: written before, or not. Pages that nobody has
+    /// written come one by one, since reading one makes it exist.
+    fn alike(&self, address: u64) -> (Range<u64>, bool) {
+        let exists = |page: u64| {
+            self.copy.is_some() || self.buffer.ever_written(self.offset + page * PAGE, PAGE)
+        };
+        let page = (address - self.start) / PAGE;
+        let (mut first, mut end) = (page, page + 1);
+        let written = exists(page);
+        if written {
+            while first > 0 && exists(first - 1) {
+                first -= 1;
+            }
+            while end < self.bytes / PAGE && exists(end) {
+                end += 1;
+            }
+        }
+        (first * PAGE..end * PAGE, written)
+    }
+
+    fn write_back(&self) {
+        let Some(words) = &self.copy else { return };
+        self.each_run(|range, marks| {
+            if marks & WRITTEN != 0 {
+                let run = (range.start / WORD) as usize..(range.end / WORD) as usize;
+                let words = words.get(run).unwrap_or_default();
+                let data: Vec<u8> = words
+                    .iter()
+                    .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes())
+                    .collect();
+                // Pages that the program has taken away meanwhile: nothing can see the words.
+                let _ = self.buffer.write(self.offset + range.start, &data);
+            }
+        });
+    }
+
+    /// Calls `each` for runs of words that were accessed alike, with their bytes in the part.
+    fn each_run(&self, mut each: impl FnMut(Range<u64>, u8)) {
+        let mark = |index: usize| self.marks[index].load(Ordering::Relaxed);
+        let mut at = 0;
+        while at < self.marks.len() {
+            let marks = mark(at);
+            let start = at;
+            while at < self.marks.len() && mark(at) == marks {
+                at += 1;
+            }
+            if marks != 0 {
+                each(start as u64 * WORD..at as u64 * WORD, marks);
+            }
+        }
+    }
+}
+
+impl Memory for Space<'_> {
+    fn region(&self, address: u64, access: Access) -> Result<Region<'_>, MemoryFault> {
+        let within = |part: &&Part| (part.start..part.start + part.bytes).contains(&address);
+        let part = self.chunk(address).iter().find(within);
+        let part = part.ok_or(MemoryFault::Unmapped { address, access })?;
+        if access != Access::Read && !part.writable {
+            return Err(MemoryFault::Forbidden { address, access });
+        }
+        let (pages, written) = part.alike(address);
+        if !written && access != Access::Write {
+            // Told now: when the launch is over, the page exists.
+            self.memory.touched(address / WORD * WORD, WORD, gpu::Access::Read);
+        }
+        let run = (pages.start / WORD) as usize..(pages.end / WORD) as usize;
+        Ok(Region {
+            start: part.start + pages.start,
+            words: part.words().get(run.clone()).unwrap_or_default(),
+            writable: part.writable,
+            marks: part.marks.get(run),
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! A prebuilt kernel in GPU memory, ready to be launched.
+
+use orind_kernels::catalogue::Kernel;
+use orind_kernels::cubin::Cubin;
+use orind_kernels::params::Parameters;
+use orind_kernels::prebuilt;
+use orind_kernels::source::Target;
+use tegra::qmd::{ConstantBank, Launch, Program};
+use tegra_sim::config::Checks;
+use tegra_sim::engine::MachineCode;
+
+use crate::rig::{Buffer, LOCAL, Rig, SHARED, compute_stream, release};
+
+/// The initial stack pointer that the compiler expects.
+const STACK: u32 = 0x00ff_fdc0;
+
+/// A rig whose GPU executes machine code.
+pub(crate) fn rig(seed: u64) -> Rig {
+    let rig = Rig::new(seed);
+    rig.gpu.set_compute_engine(Box::new(MachineCode::new(Checks::Race)));
+    rig
+}
+
+pub(crate) struct Loaded {
+    pub(crate) code: Buffer,
+    pub(crate) code_bytes: u64,
+    pub(crate) bank: Buffer,
+    pub(crate) qmd: Buffer,
+    pub(crate) launch: Launch,
+}
+
+impl Loaded {
+    /// Code, constants and QMD of a launch.
+    pub(crate) fn new<P: Parameters>(
+        rig: &Rig,
+        kernel: Kernel,
+        grid: [u32; 3],
+        params: &P,
+    ) -> Self {
+        let cubin = Cubin::parse(prebuilt::file(kernel.unit(), Target::Sm87).unwrap()).unwrap();
+        let found = cubin.kernel(&kernel.symbol()).unwrap();
+        let block = [kernel.threads(), 1, 1];
+        let mut bank0 = found.constants0.to_vec();
+        let mut put = |at: usize, bytes: &[u8]| bank0[at..at + bytes.len()].copy_from_slice(bytes);
+        for (i, word) in block.iter().chain(&grid).enumerate() {
+            put(4 * i, &word.to_le_bytes());
+        }
+        put(0x18, &SHARED.to_le_bytes());
+        put(0x20, &LOCAL.to_le_bytes());
+        put(0x28, &STACK.to_le_bytes());
+        put(found.params_offset as usize, params.as_bytes());
+        let store = |bytes: &[u8], room: u64| {
+            let buffer = rig.buffer(bytes.len() as u64 + room);
+            buffer.write(0, bytes);
+            buffer
+        };
+        // Instructions are prefetched from the page behind the code.
+        let (code, bank, qmd) = (store(found.code, 4096), store(&bank0, 0), rig.buffer(4096));
+        let program = Program {
+            address: code.at(0),
+            code_bytes: found.code.len() as u32,
+            registers: found.registers,
+            barriers: found.barriers,
+            local_bytes: 0x240,
+        };
+        let mut launch = Launch::new(program, grid, block);
+        launch.shared_bytes = found.shared_bytes as u32;
+        launch.constants[0] =
+            Some(ConstantBank { address: bank.at(0), bytes: bank0.len() as u32, invalidate: true });
+        if let Some(bytes) = found.constants2 {
+            let (address, size) = (store(bytes, 0).at(0), bytes.len() as u32);
+            launch.constants[2] = Some(ConstantBank { address, bytes: size, invalidate: true });
+        }
+        Self { code, code_bytes: found.code.len() as u64, bank, qmd, launch }
+    }
+
+    /// Launches and waits for the end; whether the release behind the launch was seen.
+    pub(crate) fn run(&self, rig: &Rig) -> bool {
+        let mut channel = rig.channel();
+        let slot = rig.buffer(4096);
+        let words = self.launch.encode().unwrap();
+        let bytes: Vec<u8> = words.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.qmd.write(0, &bytes);
+        let qmd = tegra::address::QmdAddress::new(self.qmd.at(0)).unwrap();
+        let mut stream = compute_stream();
+        stream.launch(qmd).release(release(slot.at(0), 1));
+        rig.submit(&mut channel, stream.words());
+        rig.gpu.drain();
+        slot.long(0) == 1
+    }
+}
+
+pub(crate) fn floats(rig: &Rig, values: &[f32]) -> Buffer {
+    let buffer = rig.buffer(values.len() as u64 * 4);
+    buffer.write(0, &values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>());
+    buffer
+}
+
+pub(crate) fn read(buffer: &Buffer, count: usize) -> Vec<f32> {
+    let bytes = buffer.read(0, count * 4);
+    bytes.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect()
+}
