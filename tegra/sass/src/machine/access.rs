@@ -48,6 +48,16 @@ pub(crate) fn narrow(word: u32, address: u64, size: Size) -> u32 {
     }
 }
 
+/// Whether all lanes follow each other without gaps.
+#[inline(always)]
+fn linear(addresses: &[u64; LANES], bytes: u64) -> bool {
+    let mut difference = 0;
+    for (lane, address) in addresses.iter().enumerate() {
+        difference |= address.wrapping_sub(addresses[0]) ^ (lane as u64 * bytes);
+    }
+    difference == 0
+}
+
 impl<'a> Env<'a> {
     /// The word of global memory that an access begins at, and those behind it.
     #[inline(always)]
@@ -126,6 +136,17 @@ impl<'a> Env<'a> {
             self.counters.bytes_stored += total;
         } else {
             self.counters.bytes_loaded += total;
+        }
+        if mask == !0 && linear(addresses, u64::from(bytes)) {
+            let first = addresses[0] >> 5;
+            let end = (addresses[LANES - 1].wrapping_add(u64::from(bytes) - 1) >> 5) + 1;
+            for line in first >> 2..=(end - 1) >> 2 {
+                let (from, to) = (first.max(line << 2) & 3, (end - (line << 2)).min(4));
+                let mask = ((1u64 << to) - 1) & !((1 << from) - 1);
+                self.counters.sectors += u64::from(mask.count_ones());
+                self.counters.sectors_missed += self.cache.touch(line, mask);
+            }
+            return;
         }
         let mut sectors = [0u64; LANES];
         let (mut count, mut sorted) = (0, true);
@@ -342,7 +363,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Loads whole words that all lie in the region used last; whether they did.
+    /// Loads what all lies in one region used lately; whether it did.
     fn load_quickly(
         &mut self,
         env: &Env<'_>,
@@ -351,27 +372,53 @@ impl Warp {
         addresses: &[u64; LANES],
         size: Size,
     ) -> bool {
-        let Some(region) = env.regions[0] else { return false };
-        let (bytes, words) = (u64::from(size.bytes), usize::from(size.bytes / 4));
+        let (bytes, words) = (u64::from(size.bytes), size.bytes.div_ceil(4));
+        let first = addresses[Self::first_lane(mask) as usize];
+        let holds =
+            |region: &&Region<'_>| first.wrapping_sub(region.start) / 4 < region.words.len() as u64;
+        let Some(region) = env.regions.iter().flatten().find(holds) else { return false };
         let length = region.words.len() as u64 * 4;
-        let first = usize::from(d);
-        if bytes < 4 || length < bytes || first + words > usize::from(RZ) {
+        if length < bytes || usize::from(d) + usize::from(words) > usize::from(RZ) {
             return false;
         }
-        let fits = |lane: usize| {
-            let address = addresses[lane];
-            address >= region.start
-                && address - region.start <= length - bytes
-                && address & (bytes - 1) == 0
-        };
-        if !Each(mask).all(fits) {
-            return false;
+        if mask == !0 && bytes >= 4 && linear(addresses, bytes) && first & (bytes - 1) == 0 {
+            let (at, count) = (((first - region.start) / 4) as usize, usize::from(words));
+            let Some(found) = region.words.get(at..at + LANES * count) else { return false };
+            for word in 0..count {
+                let target = &mut self.registers[usize::from(d) + word];
+                for (value, lane) in target.iter_mut().zip(found.chunks_exact(count)) {
+                    *value = lane[word].load(Ordering::Relaxed);
+                }
+            }
+            return true;
         }
+        // The highest offset and the lowest bits of all lanes tell about each.
+        let (mut highest, mut low) = (0, 0);
         for lane in Each(mask) {
-            let at = ((addresses[lane] - region.start) / 4) as usize;
-            let Some(found) = region.words.get(at..at + words) else { return false };
-            for (step, word) in found.iter().enumerate() {
-                self.registers[first + step][lane] = word.load(Ordering::Relaxed);
+            highest = highest.max(addresses[lane].wrapping_sub(region.start));
+            low |= addresses[lane];
+        }
+        if highest > length - bytes || low & (bytes - 1) != 0 {
+            return false;
+        }
+        if bytes < 4 {
+            let target = &mut self.registers[usize::from(d)];
+            for lane in Each(mask) {
+                let at = (addresses[lane] - region.start) / 4;
+                if let Some(found) = region.words.get(at as usize) {
+                    target[lane] = narrow(found.load(Ordering::Relaxed), addresses[lane], size);
+                }
+            }
+            return true;
+        }
+        for word in 0..words {
+            let target = &mut self.registers[usize::from(d + word)];
+            for lane in Each(mask) {
+                let at = (addresses[lane] - region.start) / 4 + u64::from(word);
+                // It is inside, as was found above; the compiler does not know.
+                if let Some(found) = region.words.get(at as usize) {
+                    target[lane] = found.load(Ordering::Relaxed);
+                }
             }
         }
         true

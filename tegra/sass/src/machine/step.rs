@@ -442,11 +442,13 @@ impl Warp {
                 self.write_uniform(d, execute::apply_one(lane, a, b, c, p));
             }
             Op::Carry { d, ref a, ref b, ref c, extra, out, carry, uniform } => {
-                let a = self.fetch(env, a)?;
-                let (b, c) = (self.fetch(env, b)?, self.fetch(env, c)?);
+                let mut spaces = [[0; LANES]; 3];
+                let [x, y, z] = &mut spaces;
+                let a = self.fetch_in(env, a, x)?;
+                let (b, c) = (self.fetch_in(env, b, y)?, self.fetch_in(env, c, z)?);
                 let carries = carry.map_or([0; 2], |pair| pair.map(|p| self.holds(p)));
                 let (values, first, second) =
-                    execute::add_carries(&a, &b, &c, u32::from(extra), carries);
+                    execute::add_carries(a, b, c, u32::from(extra), carries);
                 if uniform {
                     self.write_uniform(d, values[Self::first_lane(mask) as usize]);
                 } else {
@@ -494,9 +496,12 @@ impl Warp {
                 carry: None,
                 uniform: false,
             } => {
-                let (a, b) = (self.fetch(env, &a[0])?, self.fetch(env, &b[0])?);
-                let c = [self.fetch(env, &c[0])?, self.fetch(env, &c[1])?];
-                let [low, high] = execute::multiply_add(&a, &b, [&c[0], &c[1]], signed);
+                let mut spaces = [[0; LANES]; 4];
+                let [w, x, y, z] = &mut spaces;
+                let a = self.fetch_in(env, &a[0], w)?;
+                let b = self.fetch_in(env, &b[0], x)?;
+                let c = [self.fetch_in(env, &c[0], y)?, self.fetch_in(env, &c[1], z)?];
+                let [low, high] = execute::multiply_add(a, b, c, signed);
                 self.write(d, mask, &low);
                 if d != RZ {
                     self.write(d.wrapping_add(1), mask, &high);
@@ -586,16 +591,17 @@ impl Warp {
         extra: Condition,
     ) -> Outcome<(u32, u32)> {
         let [a, b] = sources;
+        let (x, y) = (&mut [0; LANES], &mut [0; LANES]);
         match compared {
             Compared::Integers { signed } => {
-                let (a, b) = (self.fetch(env, &a[0])?, self.fetch(env, &b[0])?);
-                let [less, equal] = execute::compare_integers(&a, &b, signed);
+                let (a, b) = (self.fetch_in(env, &a[0], x)?, self.fetch_in(env, &b[0], y)?);
+                let [less, equal] = execute::compare_integers(a, b, signed);
                 let first = relate(relation, less, equal, !(less | equal));
                 Ok((first, !first))
             }
             Compared::Floats { flush: false } => {
-                let (a, b) = (self.fetch(env, &a[0])?, self.fetch(env, &b[0])?);
-                let [less, equal, greater] = execute::compare_floats(&a, &b);
+                let (a, b) = (self.fetch_in(env, &a[0], x)?, self.fetch_in(env, &b[0], y)?);
+                let [less, equal, greater] = execute::compare_floats(a, b);
                 let first = relate(relation, less, equal, greater);
                 Ok((first, !first))
             }
