@@ -1,6 +1,6 @@
 //! The environment: what is understood, what is refused and how it is said, what is made to fail.
 
-use tegra_sim::config::{Config, FaultRequest, Injection, Lint, Occasion, When};
+use tegra_sim::config::{Checks, Config, FaultRequest, Injection, Lint, Occasion, When};
 
 fn config(variables: &[(&str, &str)]) -> Result<Config, String> {
     let get = |name: &str| {
@@ -97,4 +97,14 @@ fn chance_follows_the_seed() {
     assert_ne!(draw(1), draw(2));
     let fired = draw(3).iter().filter(|fired| **fired).count();
     assert!((60..140).contains(&fired), "{fired} of 400");
+}
+
+#[test]
+fn checks_of_shader_code() {
+    let checks = |value| config(&[("TEGRA_SIM_CHECKS", value)]).map(|config| config.checks);
+    assert_eq!(checks("fast"), Ok(Checks::Fast));
+    assert_eq!(checks(""), Ok(Checks::Strict));
+    assert_eq!(checks("strict"), Ok(Checks::Strict));
+    assert_eq!(checks("race"), Ok(Checks::Race));
+    assert!(checks("slow").unwrap_err().contains("race, strict or fast"));
 }

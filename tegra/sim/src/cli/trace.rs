@@ -5,7 +5,6 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde_json::json;
 use tegra_sim::trace::{self, TraceError};
 
 /// Arguments of `decode`.
@@ -49,22 +48,6 @@ impl Stats {
     pub(super) fn print(&self) -> Result<ExitCode, Box<dyn Error>> {
         let stats = trace::stats(&self.file)?;
         let text = if self.json {
-            let stats = json!({
-                "ioctls": stats.ioctls,
-                "refused": stats.refused,
-                "doorbells": stats.doorbells,
-                "submits": stats.submits,
-                "methods": stats.methods,
-                "launches": stats.launches,
-                "copies": stats.copies,
-                "bytes_copied": stats.bytes_copied,
-                "bytes_uploaded": stats.bytes_uploaded,
-                "releases": stats.releases,
-                "acquires": stats.acquires,
-                "interrupts": stats.interrupts,
-                "findings": stats.findings,
-                "injected": stats.injected,
-            });
             serde_json::to_string_pretty(&stats)? + "\n"
         } else {
             stats.to_string()

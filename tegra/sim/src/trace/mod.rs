@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-pub use report::{Stats, TraceError, decode, stats};
+pub use report::{Kernel, Stats, TraceError, decode, stats};
 
 /// One thing that happened. Addresses are GPU virtual addresses, lengths bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,6 +161,40 @@ pub struct Work {
     pub bank_conflicts: u64,
     /// Atomic operations, counted by lane.
     pub atomics: u64,
+}
+
+impl Work {
+    /// Bytes of global memory that were asked for and written.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes_loaded.saturating_add(self.bytes_stored)
+    }
+
+    /// Instructions of all kinds, each counted once for a warp.
+    #[must_use]
+    pub fn warp_instructions(&self) -> u64 {
+        self.instructions.values().fold(0, |sum, kind| sum.saturating_add(kind.warps))
+    }
+
+    /// Adds what another launch did. Sums stop at the largest number: a trace is not trusted.
+    pub fn add(&mut self, other: &Self) {
+        for (kind, more) in &other.instructions {
+            let sum = self.instructions.entry(kind.clone()).or_default();
+            sum.warps = sum.warps.saturating_add(more.warps);
+            sum.lanes = sum.lanes.saturating_add(more.lanes);
+        }
+        for (sum, more) in [
+            (&mut self.bytes_loaded, other.bytes_loaded),
+            (&mut self.bytes_stored, other.bytes_stored),
+            (&mut self.sectors, other.sectors),
+            (&mut self.l2_misses, other.l2_misses),
+            (&mut self.shared_bytes, other.shared_bytes),
+            (&mut self.bank_conflicts, other.bank_conflicts),
+            (&mut self.atomics, other.atomics),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
 }
 
 /// Instructions of one kind.

@@ -1,11 +1,14 @@
 //! Reading a trace back: a listing for people, and counts.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
 
-use super::{Event, Record};
+use serde::{Serialize, Serializer};
+
+use super::{Event, Record, Work};
 
 /// Why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -75,8 +78,18 @@ impl fmt::Display for Record {
     }
 }
 
+/// What the launches of one program did together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Kernel {
+    /// Launches that ended well.
+    pub launches: u64,
+    /// What they did.
+    #[serde(flatten)]
+    pub work: Work,
+}
+
 /// What a trace holds, counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Driver calls.
     pub ioctls: u64,
@@ -106,6 +119,29 @@ pub struct Stats {
     pub findings: u64,
     /// Failures made on request.
     pub injected: u64,
+    /// By address of the first instruction: kernels whose code was executed.
+    #[serde(serialize_with = "kernels")]
+    pub kernels: BTreeMap<u64, Kernel>,
+}
+
+/// Kernels as a list, most bytes first.
+fn kernels<S: Serializer>(map: &BTreeMap<u64, Kernel>, to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Row<'a> {
+        program: String,
+        #[serde(flatten)]
+        kernel: &'a Kernel,
+    }
+    to.collect_seq(sorted(map).into_iter().map(|(address, kernel)| {
+        let program = format!("{address:#x}");
+        Row { program, kernel }
+    }))
+}
+
+fn sorted(map: &BTreeMap<u64, Kernel>) -> Vec<(u64, &Kernel)> {
+    let mut kernels: Vec<_> = map.iter().map(|(address, kernel)| (*address, kernel)).collect();
+    kernels.sort_by_key(|(_, kernel)| std::cmp::Reverse(kernel.work.bytes()));
+    kernels
 }
 
 impl Stats {
@@ -119,7 +155,14 @@ impl Stats {
             Event::Doorbell { .. } => self.doorbells += 1,
             Event::Entry { .. } => self.submits += 1,
             Event::Method { .. } => self.methods += 1,
-            Event::Launch { .. } => self.launches += 1,
+            Event::Launch { program, work, .. } => {
+                self.launches += 1;
+                if let Some(work) = work {
+                    let kernel = self.kernels.entry(*program).or_default();
+                    kernel.launches += 1;
+                    kernel.work.add(work);
+                }
+            }
             Event::Copy { bytes, .. } => {
                 self.copies += 1;
                 self.bytes_copied = self.bytes_copied.saturating_add(*bytes);
@@ -154,7 +197,30 @@ impl fmt::Display for Stats {
             ("findings", self.findings),
             ("injected failures", self.injected),
         ];
-        rows.iter().try_for_each(|(name, count)| writeln!(f, "{name:20} {count:>14}"))
+        rows.iter().try_for_each(|(name, count)| writeln!(f, "{name:20} {count:>14}"))?;
+        if self.kernels.is_empty() {
+            return Ok(());
+        }
+        let names =
+            ["launches", "warp instr.", "bytes read", "bytes written", "sectors", "L2 misses"];
+        write!(f, "\n{:14}", "kernel")?;
+        names.iter().try_for_each(|name| write!(f, " {name:>14}"))?;
+        writeln!(f, " {:>14}", "bank conflicts")?;
+        for (address, Kernel { launches, work }) in sorted(&self.kernels) {
+            let counts = [
+                *launches,
+                work.warp_instructions(),
+                work.bytes_loaded,
+                work.bytes_stored,
+                work.sectors,
+                work.l2_misses,
+                work.bank_conflicts,
+            ];
+            write!(f, "{address:#014x}")?;
+            counts.iter().try_for_each(|count| write!(f, " {count:>14}"))?;
+            writeln!(f)?;
+        }
+        Ok(())
     }
 }
 

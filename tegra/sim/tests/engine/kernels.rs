@@ -4,7 +4,7 @@ use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{EmbedParams, RowsParams};
 use tegra_sim::finding::Rule;
-use tegra_sim::trace::Event;
+use tegra_sim::trace::{Event, Stats};
 
 use crate::loaded::{Loaded, floats, read, rig};
 use crate::rig::Rig;
@@ -66,6 +66,23 @@ fn a_launch_tells_what_it_did() {
     assert_eq!(work.sectors, 3 * 3 * 125);
     // Read once, written once, from a cold cache.
     assert_eq!(work.l2_misses, work.sectors);
+}
+
+#[test]
+fn kernels_are_counted_by_their_code() {
+    let Rows { rig, params, .. } = rows(512, 1, 1);
+    let add = Loaded::new(&rig, Kernel::Add, elements_grid(512, 1), &params);
+    let norm = Loaded::new(&rig, Kernel::RmsNorm, rows_grid(1), &params);
+    assert!(add.run(&rig) && add.run(&rig) && norm.run(&rig));
+    let mut stats = Stats::default();
+    rig.trace.take().iter().for_each(|record| stats.add(record));
+    assert_eq!(stats.kernels[&add.code.va].launches, 2);
+    assert_eq!(stats.kernels[&add.code.va].work.bytes(), 2 * 3 * 2048);
+    assert_eq!(stats.kernels[&norm.code.va].launches, 1);
+    assert!(stats.kernels[&norm.code.va].work.instructions["shared"].warps > 0);
+    let text = stats.to_string();
+    let line = |code: u64| text.lines().position(|line| line.contains(&format!("{code:x} ")));
+    assert!(line(add.code.va).unwrap() < line(norm.code.va).unwrap(), "{text}");
 }
 
 #[test]
