@@ -384,6 +384,7 @@ impl Warp {
         if mask == !0 && bytes >= 4 && linear(addresses, bytes) && first & (bytes - 1) == 0 {
             let (at, count) = (((first - region.start) / 4) as usize, usize::from(words));
             let Some(found) = region.words.get(at..at + LANES * count) else { return false };
+            region.note(at, LANES * count, Access::Read);
             for word in 0..count {
                 let target = &mut self.registers[usize::from(d) + word];
                 for (value, lane) in target.iter_mut().zip(found.chunks_exact(count)) {
@@ -400,6 +401,12 @@ impl Warp {
         }
         if highest > length - bytes || low & (bytes - 1) != 0 {
             return false;
+        }
+        if region.marks.is_some() {
+            for lane in Each(mask) {
+                let at = (addresses[lane] - region.start) / 4;
+                region.note(at as usize, usize::from(words), Access::Read);
+            }
         }
         if bytes < 4 {
             let target = &mut self.registers[usize::from(d)];

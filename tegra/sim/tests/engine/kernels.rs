@@ -2,7 +2,7 @@
 
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
 use orind_kernels::catalogue::{Kernel, Weight};
-use orind_kernels::params::{EmbedParams, RowsParams};
+use orind_kernels::params::{EmbedParams, GatherParams, RowsParams};
 use tegra_sim::finding::Rule;
 use tegra_sim::trace::{Event, Stats};
 
@@ -159,4 +159,37 @@ fn every_access_is_seen_by_the_checks() {
         rig.submit(&mut channel, stream.words());
     }
     rig.assert_found(Rule::UnorderedAccess);
+}
+
+#[test]
+fn exactly_the_words_that_were_read_are_told() {
+    // Stale is what a launch reads again and the CPU has changed, to the word.
+    let stale = |word: u64| {
+        let rig = rig(1);
+        // Row 0 is read by lanes that follow each other, in both launches; row 1 is not read.
+        let table = floats(&rig, &values(2 * 100, 0.3));
+        let ids = rig.buffer(4096);
+        ids.write(0, &[0; 4]);
+        let params = GatherParams {
+            table: table.va,
+            ids: ids.va,
+            out: rig.buffer(4096).va,
+            extent: 2,
+            width: 100,
+            rows: 1,
+            reserved: 0,
+        };
+        let mut loaded = Loaded::new(&rig, Kernel::Gather, elements_grid(100, 1), &params);
+        loaded.launch.invalidate.data = false;
+        assert!(loaded.run(&rig));
+        table.write(4 * word, &[1]);
+        assert!(loaded.run(&rig));
+        rig.rules()
+    };
+    for word in [0, 1, 31, 32, 77, 99] {
+        assert!(stale(word).contains(&Rule::StaleDataCache), "word {word}");
+    }
+    for word in [100, 101, 150, 199] {
+        assert_eq!(stale(word), [], "word {word}");
+    }
 }
