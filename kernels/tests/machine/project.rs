@@ -146,7 +146,6 @@ fn shapes(weight: Weight) -> [usize; 2] {
 }
 
 #[test]
-#[ignore = "the engine does not decode BRA.U yet"]
 fn every_type_and_batch_with_norm_over_three_matrices() {
     let mut random = Random(1);
     for weight in Weight::ALL {
@@ -163,7 +162,6 @@ fn every_type_and_batch_with_norm_over_three_matrices() {
 }
 
 #[test]
-#[ignore = "the engine does not decode BRA.U yet"]
 fn residual_and_gate() {
     let mut random = Random(2);
     for weight in Weight::ALL {
@@ -194,7 +192,6 @@ fn every_prebuilt_variant() {
 
 /// The same bits whatever the batch, the grid and every parameter but `threads_per_row`.
 #[test]
-#[ignore = "the engine does not decode BRA.U yet"]
 fn an_answer_depends_on_threads_per_row_alone() {
     let mut random = Random(4);
     for weight in [Weight::Q8_0, Weight::Q6_K, Weight::Q4_K, Weight::F16] {
@@ -221,7 +218,6 @@ fn an_answer_depends_on_threads_per_row_alone() {
 }
 
 #[test]
-#[ignore = "the engine does not decode BRA.U yet"]
 fn extreme_activations() {
     let mut random = Random(5);
     for weight in [Weight::Q8_0, Weight::Q6_K, Weight::Q5_K] {

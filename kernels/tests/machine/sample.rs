@@ -67,7 +67,6 @@ fn choose(logits: &[f32], row: Row) -> (u32, f64) {
 }
 
 #[test]
-#[ignore = "the engine does not decode ATOMS.POPC.INC yet, and takes a vector load for undefined as a whole"]
 fn tokens_are_those_of_the_definition() {
     let mut random = Random(11);
     let mut close = 0;

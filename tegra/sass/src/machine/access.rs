@@ -306,7 +306,7 @@ impl Warp {
         if pointer.space == Space::Global && self.load_quickly(env, mask, d, &addresses, size) {
             return Ok(());
         }
-        let mut undefined = 0u32;
+        let mut undefined = [0u32; 4];
         for lane in Each(mask) {
             let (space, address) = match pointer.space {
                 Space::Generic => env.resolve(addresses[lane]),
@@ -318,17 +318,25 @@ impl Warp {
                     if C::RACES {
                         env.shared.note(Kind::Read, self.index, address, size.bytes, lane)?;
                     }
-                    if C::DEFINEDNESS && !env.shared.is_written(address, size.bytes) {
-                        undefined |= 1 << lane;
+                    if C::DEFINEDNESS {
+                        for (at, undefined) in
+                            (address..).step_by(4).zip(&mut undefined[..usize::from(words)])
+                        {
+                            if !env.shared.is_written(at, size.bytes.min(4)) {
+                                *undefined |= 1 << lane;
+                            }
+                        }
                     }
                     env.shared.read(word, address, size)
                 }
                 Space::Local => {
                     let word = env.local(address, size.bytes, lane)?;
                     let values = self.local_read(env, word, address, size, lane);
-                    let mut defined = self.local_defined[word..].iter().take(usize::from(words));
-                    if C::DEFINEDNESS && !defined.all(|lanes| lanes >> lane & 1 == 1) {
-                        undefined |= 1 << lane;
+                    if C::DEFINEDNESS {
+                        let defined = &self.local_defined[word..][..usize::from(words)];
+                        for (undefined, lanes) in undefined.iter_mut().zip(defined) {
+                            *undefined |= !lanes & 1 << lane;
+                        }
                     }
                     values
                 }
@@ -355,9 +363,9 @@ impl Warp {
                 self.registers[usize::from(RZ)][lane] = 0;
             }
         }
-        if C::DEFINEDNESS && undefined != 0 && d != RZ {
-            for word in 0..words {
-                self.defined[usize::from(d) + usize::from(word)] &= !undefined;
+        if C::DEFINEDNESS && d != RZ {
+            for (word, undefined) in undefined[..usize::from(words)].iter().enumerate() {
+                self.defined[usize::from(d) + word] &= !undefined;
             }
         }
         Ok(())

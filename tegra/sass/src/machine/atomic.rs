@@ -23,6 +23,7 @@ fn replace(operation: Atomic, kind: AtomicType, old: u64, value: u64, compare: u
         Atomic::Exchange => return value,
         // The first operand is compared, the second one stored.
         Atomic::CompareExchange => return if old == value { compare } else { old },
+        Atomic::AddOne => return u64::from((old as u32).wrapping_add(1)),
         Atomic::And => return old & value,
         Atomic::Or => return old | value,
         Atomic::Xor => return old ^ value,

@@ -332,6 +332,10 @@ impl Warp {
                 let taken = mask & self.holds(p);
                 self.branch_indirect(env, taken, register, offset)?;
             }
+            Op::BranchTogether { p, target } => {
+                let taken = mask & self.holds(p);
+                self.branch(if taken == self.active.mask { taken } else { 0 }, target, seeded);
+            }
             Op::BranchIf { p, mask: ref lanes, converged, target } => {
                 let wanted = self.fetch_one(env, lanes)? & self.live;
                 let together = wanted & !self.active.mask == 0;

@@ -36,6 +36,7 @@ impl Effects {
         let way = matches!(
             step.op,
             Op::Branch { .. }
+                | Op::BranchTogether { .. }
                 | Op::BranchIf { .. }
                 | Op::BranchIndirect { .. }
                 | Op::Exit { .. }
@@ -259,6 +260,7 @@ impl Effects {
                 self.sets(*out, false);
             }
             Op::Branch { p, .. }
+            | Op::BranchTogether { p, .. }
             | Op::Exit { p }
             | Op::Join { p, .. }
             | Op::Synchronise { p, .. }

@@ -47,6 +47,14 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
         }
         O::Atomg => atomic(view, Space::Global, 1, 2),
         O::Atom => atomic(view, Space::Generic, 1, 2),
+        O::Atoms if view.has(Modifier::Popc) => Some(Op::Atomic {
+            operation: Atomic::AddOne,
+            kind: AtomicType::U32,
+            d: Some(view.register(0)?),
+            pointer: view.pointer(1, Space::Shared)?,
+            source: RZ,
+            source2: RZ,
+        }),
         O::Atoms => atomic(view, Space::Shared, 0, 1),
         O::Red => {
             let pointer = view.pointer(0, Space::Global)?;
@@ -112,6 +120,9 @@ fn control(view: &View<'_>) -> Option<Op> {
             converged: view.has(Modifier::Conv),
             target: step(view.target(2)?)?,
         }),
+        O::Bra if view.has(Modifier::U) => {
+            Some(Op::BranchTogether { p: p()?, target: step(view.target(1)?)? })
+        }
         O::Bra => Some(Op::Branch { p: p()?, target: step(view.target(1)?)? }),
         O::Call if view.0.operands.len() == 2 => {
             Some(Op::Branch { p: p()?, target: step(view.target(1)?)? })

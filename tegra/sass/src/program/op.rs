@@ -353,6 +353,8 @@ pub(crate) struct Pointer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Atomic {
     Add,
+    /// One more for each lane, whatever the operand.
+    AddOne,
     Minimum,
     Maximum,
     Increment,
@@ -635,6 +637,12 @@ pub(crate) enum Op {
         a: Source,
     },
     Branch {
+        p: Condition,
+        target: u32,
+    },
+    /// Taken when all lanes would take it, else by none (inferred: the compiler jumps so over a region
+    /// with a convergence barrier, in front of it).
+    BranchTogether {
         p: Condition,
         target: u32,
     },

@@ -16,7 +16,7 @@ const NUMBER: Slot = show(Number(54, 4));
 const COUNT: Slot = Slot { what: Number(42, 12), show: Show::UnlessZero };
 
 pub(super) const TABLE: &[Encoding] = &[
-    row!(Bra 0x147 &[4], [], [IF, show(Target)], when = Some((91, 1, 0)), fixed = &[(85, 2, 0)]),
+    row!(Bra 0x147 &[4], [choice(32, 2, &[Unwritten, U, Invalid, Invalid])], [IF, show(Target)], when = Some((91, 1, 0)), fixed = &[(85, 2, 0)]),
     row!(Bra 0x147 &[4], [choice(32, 2, &[Invalid, Invalid, Div, Conv])], [
         IF, show(Mask), show(Target),
     ], when = Some((91, 1, 1)), fixed = &[(85, 2, 0)]),

@@ -81,6 +81,9 @@ pub(super) const TABLE: &[Encoding] = &[
         show(REDUCED), show(Reg(32)),
     ]),
     row!(Atoms 0x18c &[1, 4], [OPERATION, NARROW], [show(D), show(SHARED_STORED), show(Reg(32))]),
+    row!(Atoms 0x18c &[7], [word(&[Popc]), word(&[Inc]), word(&[B32])], [
+        show(D), show(SHARED_STORED),
+    ], fixed = &[(87, 4, 10)]),
     row!(Atoms 0x18d &[1], [choice(87, 2, &[Cas, Cast, Invalid, Cast]), SPIN, NARROW], [
         show(D), show(Near { scale: 78, uniform: 40 }), show(Reg(32)), show(Reg(64)),
     ], fixed = &[(91, 1, 0)]),
