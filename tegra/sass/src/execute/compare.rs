@@ -2,7 +2,9 @@
 
 use super::float::{flush, needs_care};
 use super::packed::{combined, half_number, holds};
-use super::{Lanes, gather, map2};
+use super::{LANES, Lanes, gather, map2};
+
+const N: usize = LANES;
 use crate::program::op::{Compared, Relation};
 
 /// Whether the relation holds between the first and the second; and what the second result is made
@@ -70,11 +72,11 @@ fn truth(value: bool) -> u32 {
 #[inline(always)]
 pub(super) fn integers(a: &Lanes, b: &Lanes, signed: bool) -> [u32; 2] {
     let less = if signed {
-        gather(&map2(a, b, |a, b| truth((a as i32) < b as i32)))
+        gather(&map2!(a, b, |a, b| truth((a as i32) < b as i32)))
     } else {
-        gather(&map2(a, b, |a, b| truth(a < b)))
+        gather(&map2!(a, b, |a, b| truth(a < b)))
     };
-    [less, gather(&map2(a, b, |a, b| truth(a == b)))]
+    [less, gather(&map2!(a, b, |a, b| truth(a == b)))]
 }
 
 /// Where numbers are less, equal, greater.
@@ -82,8 +84,8 @@ pub(super) fn integers(a: &Lanes, b: &Lanes, signed: bool) -> [u32; 2] {
 pub(super) fn floats(a: &Lanes, b: &Lanes) -> [u32; 3] {
     let number = f32::from_bits;
     [
-        gather(&map2(a, b, |a, b| truth(number(a) < number(b)))),
-        gather(&map2(a, b, |a, b| truth(number(a) == number(b)))),
-        gather(&map2(a, b, |a, b| truth(number(a) > number(b)))),
+        gather(&map2!(a, b, |a, b| truth(number(a) < number(b)))),
+        gather(&map2!(a, b, |a, b| truth(number(a) == number(b)))),
+        gather(&map2!(a, b, |a, b| truth(number(a) > number(b)))),
     ]
 }

@@ -2,22 +2,22 @@
 
 use super::float::{bits, flush, narrow, sum_to_odd};
 use super::integer::saturate;
+use super::map;
 use super::packed::{binary16, half_to_single};
-use super::{map, map2};
 use crate::program::op::{Format, Integer, Lane, Round};
 
 #[inline(always)]
 pub(super) fn apply<const N: usize>(lane: &Lane, a: &[u32; N]) -> [u32; N] {
     match *lane {
         Lane::ToInteger { from, to, round, flush } => {
-            map(a, |a| to_integer(number(from, a, flush), from, to, round) as u32)
+            map!(a, |a| to_integer(number(from, a, flush), from, to, round) as u32)
         }
         Lane::FromInteger {
             from: Integer { bits: 32, signed: true },
             to: Format::Single,
             round: Round::Nearest,
-        } => map(a, |a| (a as i32 as f32).to_bits()),
-        Lane::FromInteger { from, to, round } => map(a, |a| {
+        } => map!(a, |a| (a as i32 as f32).to_bits()),
+        Lane::FromInteger { from, to, round } => map!(a, |a| {
             let value = integer(from, u64::from(a));
             // Integers of 32 bits are exact in double precision.
             match to {
@@ -26,9 +26,9 @@ pub(super) fn apply<const N: usize>(lane: &Lane, a: &[u32; N]) -> [u32; N] {
             }
         }),
         Lane::RoundToInteger { format: Format::Half, round, .. } => {
-            map(a, |a| u32::from(binary16(rounded(f64::from(half_to_single(a as u16)), round))))
+            map!(a, |a| u32::from(binary16(rounded(f64::from(half_to_single(a as u16)), round))))
         }
-        Lane::RoundToInteger { round, flush: flushed, .. } => map2(a, a, |a, _| {
+        Lane::RoundToInteger { round, flush: flushed, .. } => map!(a, |a| {
             let a = if flushed { flush(a) } else { a };
             bits(rounded(f64::from(f32::from_bits(a)), round) as f32)
         }),

@@ -22,22 +22,29 @@ pub(super) fn apply<const N: usize>(
 ) -> [u32; N] {
     match *lane {
         Lane::FloatAdd(mode) if simple(mode) => {
-            map2(a, b, |a, b| bits(f32::from_bits(a) + f32::from_bits(b)))
+            map2!(a, b, |a, b| bits(f32::from_bits(a) + f32::from_bits(b)))
         }
         Lane::FloatMultiply(mode) if simple(mode) => {
-            map2(a, b, |a, b| bits(f32::from_bits(a) * f32::from_bits(b)))
+            map2!(a, b, |a, b| bits(f32::from_bits(a) * f32::from_bits(b)))
         }
-        Lane::FloatFused(mode) if simple(mode) => map3(a, b, c, |a, b, c| {
+        Lane::FloatFused(mode) if simple(mode) => map3!(a, b, c, |a, b, c| {
             bits(f32::from_bits(a).mul_add(f32::from_bits(b), f32::from_bits(c)))
         }),
-        Lane::FloatAdd(mode) => map2(a, b, |a, b| add(mode, a, b)),
-        Lane::FloatMultiply(mode) => map2(a, b, |a, b| multiply(mode, a, b)),
-        Lane::FloatFused(mode) => map3(a, b, c, |a, b, c| fused(mode, a, b, c)),
-        Lane::FloatMinimum { flush: flushed, nan, sign } => map3(a, b, &mask(p), |a, b, p| {
-            let (a, b) = if flushed { (flush(a), flush(b)) } else { (a, b) };
-            minimum(a, b, p != 0, nan, sign)
-        }),
-        Lane::Function(function) => map(a, |a| special(function, a)),
+        Lane::FloatFused(mode) if simple(Float { saturate: false, ..mode }) => {
+            map3!(a, b, c, |a, b, c| {
+                clamp(f32::from_bits(a).mul_add(f32::from_bits(b), f32::from_bits(c)))
+            })
+        }
+        Lane::FloatAdd(mode) => map2!(a, b, |a, b| add(mode, a, b)),
+        Lane::FloatMultiply(mode) => map2!(a, b, |a, b| multiply(mode, a, b)),
+        Lane::FloatFused(mode) => map3!(a, b, c, |a, b, c| fused(mode, a, b, c)),
+        Lane::FloatMinimum { flush: flushed, nan, sign } => {
+            map3!(a, b, &mask::<N>(p), |a, b, p| {
+                let (a, b) = if flushed { (flush(a), flush(b)) } else { (a, b) };
+                minimum(a, b, p != 0, nan, sign)
+            })
+        }
+        Lane::Function(function) => map!(a, |a| special(function, a)),
         _ => *a,
     }
 }
@@ -69,12 +76,14 @@ fn finish(mode: Float, value: f64) -> u32 {
     if mode.flush {
         result = flush(result);
     }
-    if mode.saturate {
-        let value = f32::from_bits(result);
-        // Comparisons with not-a-number fail: it becomes zero.
-        result = if value > 0.0 { value.min(1.0).to_bits() } else { 0 };
-    }
-    result
+    if mode.saturate { clamp(f32::from_bits(result)) } else { result }
+}
+
+/// A number's bits, clamped to 0..1; comparisons with not-a-number fail, so that it becomes zero.
+#[inline(always)]
+fn clamp(value: f32) -> u32 {
+    let low = if value > 0.0 { value } else { 0.0 };
+    (if low < 1.0 { low } else { 1.0 }).to_bits()
 }
 
 /// The sum, exact but for a last bit that says that there was more: rounding it once more to a
@@ -83,17 +92,14 @@ fn finish(mode: Float, value: f64) -> u32 {
 pub(crate) fn sum_to_odd(a: f64, b: f64) -> f64 {
     let sum = a + b;
     let bb = sum - a;
-    let error = (a - (sum - bb)) + (b - bb);
-    if error == 0.0 || !sum.is_finite() || sum.to_bits() & 1 == 1 {
-        return sum;
-    }
-    if error.is_nan() {
-        return sum;
-    }
-    // One step towards where the rest lies.
-    let away = (error > 0.0) == (sum > 0.0);
+    let rest = (a - (sum - bb)) + (b - bb);
+    // One step towards where the rest lies, unless the last bit says it already. An infinite sum's
+    // rest is not a number, and counts for none.
     let bits = sum.to_bits();
-    f64::from_bits(if away { bits + 1 } else { bits - 1 })
+    let away = (rest.to_bits() ^ bits) >> 63 == 0;
+    let step = if away { 1 } else { u64::MAX };
+    let inexact = (rest > 0.0) | (rest < 0.0);
+    f64::from_bits(if inexact & (bits & 1 == 0) { bits.wrapping_add(step) } else { bits })
 }
 
 /// Single precision of a double, rounded in one way.
@@ -101,13 +107,19 @@ pub(crate) fn sum_to_odd(a: f64, b: f64) -> f64 {
 pub(crate) fn narrow(value: f64, round: Round) -> f32 {
     let near = value as f32;
     let back = f64::from(near);
-    match round {
-        Round::Nearest => near,
-        Round::Down if back > value => near.next_down(),
-        Round::Up if back < value => near.next_up(),
-        Round::Zero if back.abs() > value.abs() => f32::from_bits(near.to_bits() - 1),
-        _ => near,
-    }
+    // The neighbour's bits are one away: towards zero for the numbers of one sign, away from it
+    // for those of the other. What rounds past the wrong side of zero cannot be: zero is exact or
+    // the result of a tiny number of the same sign.
+    let bits = near.to_bits();
+    let negative = near.is_sign_negative();
+    let (wrong, outwards) = match round {
+        Round::Nearest => (false, false),
+        Round::Down => (back > value, negative),
+        Round::Up => (back < value, !negative),
+        Round::Zero => (back.abs() > value.abs(), false),
+    };
+    let step = if outwards { 1 } else { u32::MAX };
+    f32::from_bits(if wrong { bits.wrapping_add(step) } else { bits })
 }
 
 #[inline(always)]

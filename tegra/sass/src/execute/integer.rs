@@ -12,18 +12,18 @@ pub(super) fn apply<const N: usize>(
     p: u32,
 ) -> [u32; N] {
     match *lane {
-        Lane::Select => map3(a, b, &mask(p), |a, b, p| (a & p) | (b & !p)),
-        Lane::Add3 => map3(a, b, c, |a, b, c| a.wrapping_add(b).wrapping_add(c)),
-        Lane::MultiplyAdd => map3(a, b, c, |a, b, c| a.wrapping_mul(b).wrapping_add(c)),
-        Lane::Minimum { signed: true } => map3(a, b, &mask(p), |a, b, p| {
+        Lane::Select => map3!(a, b, &mask::<N>(p), |a, b, p| (a & p) | (b & !p)),
+        Lane::Add3 => map3!(a, b, c, |a, b, c| a.wrapping_add(b).wrapping_add(c)),
+        Lane::MultiplyAdd => map3!(a, b, c, |a, b, c| a.wrapping_mul(b).wrapping_add(c)),
+        Lane::Minimum { signed: true } => map3!(a, b, &mask::<N>(p), |a, b, p| {
             let (low, high) = ((a as i32).min(b as i32) as u32, (a as i32).max(b as i32) as u32);
             (low & p) | (high & !p)
         }),
         Lane::Minimum { signed: false } => {
-            map3(a, b, &mask(p), |a, b, p| (a.min(b) & p) | (a.max(b) & !p))
+            map3!(a, b, &mask::<N>(p), |a, b, p| (a.min(b) & p) | (a.max(b) & !p))
         }
-        Lane::Absolute => map(a, |a| (a as i32).unsigned_abs()),
-        Lane::ShiftAdd { shift } => map2(a, b, |a, b| (a << (shift & 31)).wrapping_add(b)),
+        Lane::Absolute => map!(a, |a| (a as i32).unsigned_abs()),
+        Lane::ShiftAdd { shift } => map2!(a, b, |a, b| (a << (shift & 31)).wrapping_add(b)),
         Lane::ShiftAddHigh { shift, signed, carry } => {
             let carry = if carry { mask(p) } else { [0; N] };
             let mut d = [0; N];
@@ -37,7 +37,7 @@ pub(super) fn apply<const N: usize>(
         }
         Lane::Logic { table } => logic(table, a, b, c),
         Lane::Shift(shift) => shifted(shift, a, b, c),
-        Lane::Extend { signed, wrap } => map2(a, b, |a, b| {
+        Lane::Extend { signed, wrap } => map2!(a, b, |a, b| {
             let bits = if wrap { b & 31 } else { b.min(32) };
             let left = 32 - bits;
             if left == 32 {
@@ -48,15 +48,15 @@ pub(super) fn apply<const N: usize>(
                 a << left >> left
             }
         }),
-        Lane::Mask { wrap } => map2(a, b, |a, b| {
+        Lane::Mask { wrap } => map2!(a, b, |a, b| {
             let (first, bits) = if wrap { (a & 31, b & 31) } else { (a.min(32), b.min(32)) };
             (((1u64 << bits) - 1) << first) as u32
         }),
-        Lane::Permute => map3(a, b, c, permute),
-        Lane::CountOnes => map(a, u32::count_ones),
-        Lane::LeadingOne { signed, distance } => map(a, |a| leading_one(a, signed, distance)),
-        Lane::Reverse => map(a, u32::reverse_bits),
-        Lane::Dot4 { a: left, b: right } => map3(a, b, c, |a, b, c| {
+        Lane::Permute => map3!(a, b, c, |a, b, c| permute(a, b, c)),
+        Lane::CountOnes => map!(a, |a| a.count_ones()),
+        Lane::LeadingOne { signed, distance } => map!(a, |a| leading_one(a, signed, distance)),
+        Lane::Reverse => map!(a, |a| a.reverse_bits()),
+        Lane::Dot4 { a: left, b: right } => map3!(a, b, c, |a, b, c| {
             let mut sum = c;
             for byte in 0..4 {
                 let product = byte_of(a, byte, left).wrapping_mul(byte_of(b, byte, right));
@@ -64,7 +64,7 @@ pub(super) fn apply<const N: usize>(
             }
             sum
         }),
-        Lane::Dot2 { a: left, b: right, high } => map3(a, b, c, |a, b, c| {
+        Lane::Dot2 { a: left, b: right, high } => map3!(a, b, c, |a, b, c| {
             let mut sum = c;
             for half in 0..2 {
                 let word = (a >> (16 * half)) as u16;
@@ -74,11 +74,11 @@ pub(super) fn apply<const N: usize>(
             }
             sum
         }),
-        Lane::AbsoluteDifference { signed } => map3(a, b, c, |a, b, c| {
+        Lane::AbsoluteDifference { signed } => map3!(a, b, c, |a, b, c| {
             let difference = if signed { (a as i32).abs_diff(b as i32) } else { a.abs_diff(b) };
             difference.wrapping_add(c)
         }),
-        Lane::AbsoluteDifference4 { signed, sum } => map3(a, b, c, |a, b, c| {
+        Lane::AbsoluteDifference4 { signed, sum } => map3!(a, b, c, |a, b, c| {
             let (mut packed, mut total) = (0, c);
             for byte in 0..4 {
                 let difference = byte_of(a, byte, signed).abs_diff(byte_of(b, byte, signed));
@@ -87,9 +87,9 @@ pub(super) fn apply<const N: usize>(
             }
             if sum { total } else { packed.wrapping_add(c) }
         }),
-        Lane::Saturate(to) => map(a, |a| saturate(i64::from(a as i32), to) as u32),
+        Lane::Saturate(to) => map!(a, |a| saturate(i64::from(a as i32), to) as u32),
         // The other families have been told apart before.
-        _ => map(a, |a| a),
+        _ => map!(a, |a| a),
     }
 }
 
@@ -115,15 +115,15 @@ fn byte_of(word: u32, byte: u32, signed: bool) -> i32 {
 #[inline(always)]
 fn logic<const N: usize>(table: u8, a: &[u32; N], b: &[u32; N], c: &[u32; N]) -> [u32; N] {
     match table {
-        0xc0 => map2(a, b, |a, b| a & b),
-        0xfc => map2(a, b, |a, b| a | b),
-        0x3c => map2(a, b, |a, b| a ^ b),
-        0x80 => map3(a, b, c, |a, b, c| a & b & c),
-        0xfe => map3(a, b, c, |a, b, c| a | b | c),
-        0x96 => map3(a, b, c, |a, b, c| a ^ b ^ c),
-        0xf8 => map3(a, b, c, |a, b, c| a | (b & c)),
-        0xea => map3(a, b, c, |a, b, c| (a & b) | c),
-        _ => map3(a, b, c, |a, b, c| logic_word(table, a, b, c)),
+        0xc0 => map2!(a, b, |a, b| a & b),
+        0xfc => map2!(a, b, |a, b| a | b),
+        0x3c => map2!(a, b, |a, b| a ^ b),
+        0x80 => map3!(a, b, c, |a, b, c| a & b & c),
+        0xfe => map3!(a, b, c, |a, b, c| a | b | c),
+        0x96 => map3!(a, b, c, |a, b, c| a ^ b ^ c),
+        0xf8 => map3!(a, b, c, |a, b, c| a | (b & c)),
+        0xea => map3!(a, b, c, |a, b, c| (a & b) | c),
+        _ => map3!(a, b, c, |a, b, c| logic_word(table, a, b, c)),
     }
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn leading_one(a: u32, signed: bool, distance: bool) -> u32 {
 #[inline(always)]
 fn shifted<const N: usize>(shift: Shift, a: &[u32; N], b: &[u32; N], c: &[u32; N]) -> [u32; N] {
     let (limit, wrap) = if shift.wide { (63u32, 63) } else { (32, 31) };
-    map3(a, b, c, |low, amount, high| {
+    map3!(a, b, c, |low, amount, high| {
         let amount =
             if shift.wrap { amount & wrap } else { amount.min(limit + u32::from(shift.wide)) };
         let value = u64::from(high) << 32 | u64::from(low);

@@ -19,37 +19,39 @@ pub(crate) const LANES: usize = 32;
 /// A register of a warp.
 pub(crate) type Lanes = [u32; LANES];
 
-#[inline(always)]
-fn map<const N: usize>(a: &[u32; N], f: impl Fn(u32) -> u32) -> [u32; N] {
-    let mut d = [0; N];
-    for lane in 0..N {
-        d[lane] = f(a[lane]);
-    }
-    d
+/// Maps lanes in place. Macros, because a closure that is not inlined is compiled without the
+/// features of the function around it, and alone.
+macro_rules! map {
+    ($x:expr, |$a:ident| $body:expr) => {{
+        let mut d = [0u32; N];
+        for lane in 0..N {
+            let $a = $x[lane];
+            d[lane] = $body;
+        }
+        d
+    }};
 }
-
-#[inline(always)]
-fn map2<const N: usize>(a: &[u32; N], b: &[u32; N], f: impl Fn(u32, u32) -> u32) -> [u32; N] {
-    let mut d = [0; N];
-    for lane in 0..N {
-        d[lane] = f(a[lane], b[lane]);
-    }
-    d
+macro_rules! map2 {
+    ($x:expr, $y:expr, |$a:ident, $b:ident| $body:expr) => {{
+        let (mut d, x, y) = ([0u32; N], $x, $y);
+        for lane in 0..N {
+            let ($a, $b) = (x[lane], y[lane]);
+            d[lane] = $body;
+        }
+        d
+    }};
 }
-
-#[inline(always)]
-fn map3<const N: usize>(
-    a: &[u32; N],
-    b: &[u32; N],
-    c: &[u32; N],
-    f: impl Fn(u32, u32, u32) -> u32,
-) -> [u32; N] {
-    let mut d = [0; N];
-    for lane in 0..N {
-        d[lane] = f(a[lane], b[lane], c[lane]);
-    }
-    d
+macro_rules! map3 {
+    ($x:expr, $y:expr, $z:expr, |$a:ident, $b:ident, $c:ident| $body:expr) => {{
+        let (mut d, x, y, z) = ([0u32; N], $x, $y, $z);
+        for lane in 0..N {
+            let ($a, $b, $c) = (x[lane], y[lane], z[lane]);
+            d[lane] = $body;
+        }
+        d
+    }};
 }
+use {map, map2, map3};
 
 /// The results of a lane's operation; the condition is a bit for each lane.
 #[inline(always)]

@@ -6,6 +6,23 @@ use super::float::sum_to_odd;
 use super::{map2, map3, mask};
 use crate::program::op::{Combine, Lane, Packed, Relation, Round};
 
+/// Both halves of a word.
+macro_rules! both {
+    (|$half:ident| $body:expr) => {{
+        let low = {
+            let $half = 0;
+            let value: u16 = $body;
+            u32::from(value)
+        };
+        let high = {
+            let $half = 1;
+            let value: u16 = $body;
+            u32::from(value)
+        };
+        low | high << 16
+    }};
+}
+
 #[inline(always)]
 pub(super) fn apply<const N: usize>(
     lane: &Lane,
@@ -16,27 +33,30 @@ pub(super) fn apply<const N: usize>(
 ) -> [u32; N] {
     match *lane {
         Lane::PackedAdd(mode) if plain(mode) => {
-            map2(a, b, |a, b| both(|half| round_half(odd_sum(single(a, half), single(b, half)))))
+            map2!(a, b, |a, b| both!(|half| round_half(odd_sum(single(a, half), single(b, half)))))
         }
         Lane::PackedMultiply(mode) if plain(mode) => {
-            map2(a, b, |a, b| both(|half| round_half(single(a, half) * single(b, half))))
+            map2!(a, b, |a, b| both!(|half| round_half(single(a, half) * single(b, half))))
         }
-        Lane::PackedFused(mode) if plain(mode) => map3(a, b, c, |a, b, c| {
-            both(|half| round_half(odd_sum(single(a, half) * single(b, half), single(c, half))))
+        Lane::PackedFused(mode) if plain(mode) => map3!(a, b, c, |a, b, c| {
+            both!(|half| round_half(odd_sum(single(a, half) * single(b, half), single(c, half))))
         }),
-        Lane::PackedAdd(mode) => map2(a, b, |a, b| {
-            both(|half| finish(mode, sum_to_odd(read(mode, a, half), read(mode, b, half))))
+        Lane::PackedAdd(mode) => map2!(a, b, |a, b| {
+            both!(|half| finish(mode, sum_to_odd(read(mode, a, half), read(mode, b, half))))
         }),
         Lane::PackedMultiply(mode) => {
-            map2(a, b, |a, b| both(|half| finish(mode, read(mode, a, half) * read(mode, b, half))))
+            map2!(a, b, |a, b| both!(|half| finish(
+                mode,
+                read(mode, a, half) * read(mode, b, half)
+            )))
         }
-        Lane::PackedFused(mode) => map3(a, b, c, |a, b, c| {
-            both(|half| {
+        Lane::PackedFused(mode) => map3!(a, b, c, |a, b, c| {
+            both!(|half| {
                 let product = read(mode, a, half) * read(mode, b, half);
                 finish(mode, sum_to_odd(product, read(mode, c, half)))
             })
         }),
-        Lane::PackedAddWide { saturate } => map2(a, b, |a, b| {
+        Lane::PackedAddWide { saturate } => map2!(a, b, |a, b| {
             let sum = half_to_single(a as u16) + half_to_single(b as u16);
             super::float::bits(match (saturate, sum > 0.0) {
                 (false, _) => sum,
@@ -44,13 +64,13 @@ pub(super) fn apply<const N: usize>(
                 (true, false) => 0.0,
             })
         }),
-        Lane::PackedMinimum { packed, nan, sign } => map3(a, b, &mask(p), |a, b, p| {
-            both(|half| minimum(packed, part(a, half), part(b, half), p != 0, nan, sign))
+        Lane::PackedMinimum { packed, nan, sign } => map3!(a, b, &mask::<N>(p), |a, b, p| {
+            both!(|half| minimum(packed, part(a, half), part(b, half), p != 0, nan, sign))
         }),
         Lane::PackedCompare { relation, brain, flush, combine, float } => {
             let mode = Packed { brain, flush, saturate: false, relu: false };
-            map3(a, b, &mask(p), |a, b, p| {
-                both(|half| {
+            map3!(a, b, &mask::<N>(p), |a, b, p| {
+                both!(|half| {
                     let holds = holds(relation, read(mode, a, half), read(mode, b, half));
                     match (combined(combine, holds, p != 0), float) {
                         (false, _) => 0,
@@ -60,7 +80,7 @@ pub(super) fn apply<const N: usize>(
                 })
             })
         }
-        Lane::Pack { brain, relu, round } => map2(a, b, |high, low| {
+        Lane::Pack { brain, relu, round } => map2!(a, b, |high, low| {
             let mode = Packed { brain, flush: false, saturate: false, relu };
             let pack = |bits: u32| {
                 let value = f64::from(f32::from_bits(bits));
@@ -110,11 +130,6 @@ fn round_half(value: f32) -> u16 {
     let finite = if magnitude < 0x3880_0000 { small } else { normal };
     let large = if magnitude >= 0x4780_0000 { 0x7c00 } else { finite };
     (if magnitude > 0x7f80_0000 { 0x7fff } else { large | sign }) as u16
-}
-
-#[inline(always)]
-fn both(f: impl Fn(u32) -> u16) -> u32 {
-    u32::from(f(0)) | u32::from(f(1)) << 16
 }
 
 #[inline(always)]
