@@ -7,6 +7,7 @@
 //! | `TEGRA_SIM_TRACE` | file that gets a record of everything | none |
 //! | `TEGRA_SIM_LINT` | `abort` or `warn`: what follows a finding | `abort` |
 //! | `TEGRA_SIM_CHECKS` | `fast`, `strict` or `race`: what shader code is checked for | `strict` |
+//! | `TEGRA_SIM_BUNDLES` | directory that gets a file of every launch that fails | none |
 //!
 //! `TEGRA_SIM_FAULTS` is a list of failures with commas between them. `WHEN` is `@N` for the N-th
 //! occasion, counted from 1, or `@1/N` for each with a chance of one in N, drawn from the seed.
@@ -25,6 +26,8 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use crate::gpu::Random;
 
 /// What follows a finding that hardware would not have delivered.
@@ -38,7 +41,8 @@ pub enum Lint {
 }
 
 /// What shader code is checked for, beyond what hardware refuses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Checks {
     /// Nothing.
     Fast,
@@ -64,6 +68,8 @@ pub struct Config {
     pub lint: Lint,
     /// What shader code is checked for.
     pub checks: Checks,
+    /// Directory that gets a bundle of every launch that fails.
+    pub bundles: Option<PathBuf>,
 }
 
 /// A failure to produce.
@@ -185,7 +191,11 @@ impl Config {
     /// [`ConfigError`] for anything that is not understood.
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let set = |name| get(name).filter(|value| !value.is_empty());
-        let mut config = Self { trace: set("TEGRA_SIM_TRACE").map(Into::into), ..Self::default() };
+        let mut config = Self {
+            trace: set("TEGRA_SIM_TRACE").map(Into::into),
+            bundles: set("TEGRA_SIM_BUNDLES").map(Into::into),
+            ..Self::default()
+        };
         if let Some(value) = set("TEGRA_SIM_SEED") {
             config.seed = value.parse().map_err(|_| ConfigError::Value {
                 variable: "TEGRA_SIM_SEED",

@@ -2,6 +2,7 @@
 
 mod elf;
 mod errnos;
+mod replay;
 mod run;
 mod trace;
 
@@ -16,11 +17,12 @@ Examples:
   tegra-sim run --lint warn -- ls -l /dev/nvmap
   tegra-sim decode run.jsonl
   tegra-sim stats --json run.jsonl
+  tegra-sim run --bundles faults -- ./my-program; tegra-sim replay faults/fault-*.bundle
   tegra-sim errnos --node channel
 
 A broken rule that silicon would let pass is reported on stderr and ends the program, unless --lint
-warn is given. What TEGRA_SIM_SEED, TEGRA_SIM_FAULTS, TEGRA_SIM_TRACE and TEGRA_SIM_LINT say, the
-options of `run` say too.
+warn is given. What TEGRA_SIM_SEED, TEGRA_SIM_FAULTS, TEGRA_SIM_TRACE, TEGRA_SIM_LINT,
+TEGRA_SIM_CHECKS and TEGRA_SIM_BUNDLES say, the options of `run` say too.
 
 The program must be dynamically linked: the simulator stands in front of libc's functions. Raw
 system calls pass it by. Each process that opens a node has an Orin of its own.";
@@ -41,6 +43,8 @@ enum Command {
     Decode(trace::Decode),
     /// Count what a trace holds
     Stats(trace::Stats),
+    /// Run a failed launch again, from the bundle that it left
+    Replay(replay::Replay),
     /// Every condition under which the simulated drivers refuse a call
     Errnos(errnos::Errnos),
 }
@@ -52,6 +56,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(run) => run.start(),
         Command::Decode(decode) => decode.print(),
         Command::Stats(stats) => stats.print(),
+        Command::Replay(replay) => replay.print(),
         Command::Errnos(errnos) => errnos.print(),
     };
     match result {

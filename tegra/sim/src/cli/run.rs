@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode};
 use clap::ValueEnum;
 
 use super::elf::{self, Kind};
+use super::replay::Level;
 
 /// Names the preload library, if it does not lie beside this program.
 const PRELOAD: &str = "TEGRA_SIM_PRELOAD";
@@ -31,6 +32,12 @@ pub(super) struct Run {
     /// What to do about a program that silicon would let pass today: abort by default
     #[arg(long, value_enum)]
     lint: Option<Lint>,
+    /// What shader code is checked for: strict by default
+    #[arg(long, value_enum)]
+    checks: Option<Level>,
+    /// Write a bundle of every launch that fails to DIR, for `tegra-sim replay`
+    #[arg(long, value_name = "DIR")]
+    bundles: Option<PathBuf>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -96,9 +103,9 @@ pub(super) enum RunError {
         error: io::Error,
     },
     /// A path has no absolute form.
-    #[error("the trace file {path:?}: {error}")]
-    Trace {
-        /// The file.
+    #[error("the path {path:?}: {error}")]
+    Output {
+        /// The path.
         path: PathBuf,
         /// Why.
         error: io::Error,
@@ -134,11 +141,17 @@ impl Run {
         if let Some(faults) = &self.faults {
             command.env("TEGRA_SIM_FAULTS", faults);
         }
-        if let Some(trace) = &self.trace {
+        for (variable, path) in
+            [("TEGRA_SIM_TRACE", &self.trace), ("TEGRA_SIM_BUNDLES", &self.bundles)]
+        {
+            let Some(path) = path else { continue };
             // The program may change its directory before it opens a node.
-            let path = std::path::absolute(trace)
-                .map_err(|error| RunError::Trace { path: trace.clone(), error })?;
-            command.env("TEGRA_SIM_TRACE", path);
+            let path = std::path::absolute(path)
+                .map_err(|error| RunError::Output { path: path.clone(), error })?;
+            command.env(variable, path);
+        }
+        if let Some(checks) = self.checks {
+            command.env("TEGRA_SIM_CHECKS", checks.name());
         }
         if let Some(lint) = self.lint {
             let lint = match lint {

@@ -211,8 +211,9 @@ impl Orin {
     ) -> io::Result<Arc<Self>> {
         let interrupts = Arc::new(Interrupts::default());
         let (trace, injection) = (gpu.trace.clone(), Arc::clone(&gpu.injection));
+        let engine = Box::new(MachineCode::new(gpu.checks));
         let gpu = Gpu::new(gpu, Arc::clone(&interrupts) as Arc<_>)?;
-        gpu.set_compute_engine(Box::new(MachineCode::new(config.checks)));
+        gpu.set_compute_engine(engine);
         let ram = Ram::new(config.memory.unwrap_or(RAM));
         let device = Device::new(fds, gpu, ram, interrupts, injection);
         Ok(Arc::new(Self { device, nvmap: nvmap::Client::new(), files: Files::default(), trace }))

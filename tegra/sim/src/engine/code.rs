@@ -60,7 +60,7 @@ impl Programs {
 }
 
 /// A program's bytes, in whole instructions.
-fn read(memory: &dyn GpuMemory, address: u64) -> Result<Vec<u8>, MmuFault> {
+pub(super) fn read(memory: &dyn GpuMemory, address: u64) -> Result<Vec<u8>, MmuFault> {
     memory.resolve(address, INSTRUCTION_BYTES as u64, Access::Read)?;
     let mut bytes = Vec::new();
     let mut extent = Extent::default();

@@ -1,11 +1,12 @@
 //! Shader code, executed: the compute engine that an Orin has.
 //!
 //! A launch's machine code is read from GPU memory and run by the `sass` crate. Owns what lies between
-//! the two: where code ends ([`code`]), global memory as it is mapped ([`space`]), constant banks,
-//! and how the machine's faults are reported ([`fault`]). Does not know what instructions do.
+//! the two: where code ends (`code`), global memory as it is mapped (`space`), constant banks,
+//! and how the machine's faults are reported (`fault`). Does not know what instructions do.
 
 mod code;
 mod fault;
+mod replay;
 mod space;
 
 use std::num::NonZero;
@@ -20,6 +21,7 @@ use crate::gpu::{Access, BANKS, ComputeEngine, GpuMemory, Launch, MmuFault, PAGE
 use crate::trace::{Instructions, Work};
 use code::{Code, Programs};
 pub use fault::Stopped;
+pub use replay::{Replay, ReplayError};
 use space::Space;
 
 /// Shared memory that the system keeps of every block.

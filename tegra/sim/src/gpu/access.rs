@@ -4,6 +4,7 @@
 //! is wrong with one is noticed in one place.
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::clock::{Clock, Random};
@@ -12,7 +13,7 @@ use super::order::{Agent, Order, Stamp};
 use super::semaphore::{Width, Write};
 use super::shadow::Shadow;
 use super::{ComputeEngine, GpuMemory, SmFault};
-use crate::config::Injection;
+use crate::config::{Checks, Injection};
 use crate::finding::{Finding, Rule, notifier};
 use crate::trace::{Event, Trace};
 
@@ -27,11 +28,13 @@ pub(crate) struct Failure {
     pub(crate) code: u32,
     pub(crate) message: String,
     pub(crate) sm: Option<SmFault>,
+    /// It was made to happen on request.
+    pub(crate) injected: bool,
 }
 
 impl Failure {
     pub(crate) fn new(rule: Rule, code: u32, message: impl Into<String>) -> Self {
-        Self { rule, code, message: message.into(), sm: None }
+        Self { rule, code, message: message.into(), sm: None, injected: false }
     }
 
     pub(crate) fn mmu(fault: MmuFault, client: &str) -> Self {
@@ -60,6 +63,10 @@ pub(crate) struct Core {
     pub(crate) shadow: Shadow,
     pub(crate) order: Order,
     pub(crate) engine: Option<Box<dyn ComputeEngine>>,
+    /// Directory that gets a bundle of every launch that fails.
+    pub(crate) bundles: Option<PathBuf>,
+    /// What shader code is checked for.
+    pub(crate) checks: Checks,
     /// Findings of the step under way, without listings yet.
     pub(crate) findings: Vec<Finding>,
     /// Interrupts of the step under way that wake waiters.

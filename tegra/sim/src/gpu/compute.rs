@@ -115,6 +115,15 @@ fn set_high(register: &mut u64, data: u32) {
 }
 
 impl ComputeState {
+    /// Registers that a launch alone needs.
+    pub(crate) fn of_launch(
+        shared_window: u64,
+        local_window: u64,
+        local_memory: LocalMemory,
+    ) -> Self {
+        Self { shared_window, local_window, local_memory, ..Self::default() }
+    }
+
     /// Sets the register of a method that has one.
     pub(crate) fn set(&mut self, address: u32, data: u32) -> bool {
         match address {

@@ -409,6 +409,7 @@ pub(crate) fn injected(va: u64, client: &str) -> Failure {
     let kind = super::MmuFaultKind::InvalidPte;
     let mut failure = Failure::mmu(MmuFault { va, access, kind }, client);
     failure.message.push_str(", made to happen");
+    failure.injected = true;
     failure
 }
 

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use super::SmFault;
 use super::access::{Core, Failure, Site, SmMemory, within_host};
+use super::capture::Chance;
 use super::channel::{Channel, Flow, Task, Work};
 use super::compute::{Dependence, action, schedules};
 use super::copy::injected;
@@ -153,7 +154,21 @@ impl Channel {
         agent: &Agent,
         job: LaunchJob,
     ) -> Result<(), Failure> {
-        let LaunchJob { qmd: at } = job;
+        let chance = Chance { seed: core.random.next(), time: core.clock.now() };
+        let result = self.launch(core, agent, job.qmd, chance);
+        if let Err(failure) = &result {
+            self.capture(core, job.qmd, chance, failure);
+        }
+        result
+    }
+
+    fn launch(
+        &mut self,
+        core: &mut Core,
+        agent: &Agent,
+        at: u64,
+        chance: Chance,
+    ) -> Result<(), Failure> {
         if core.injection.fires(&Occasion::MmuFault) {
             return Err(injected(at, "SM"));
         }
@@ -178,7 +193,6 @@ impl Channel {
             self.find(core, Rule::NotModelled, format!("QMD {at:#x} is a queue"));
             return Ok(());
         }
-        let chance = (core.random.next(), core.clock.now());
         let launch = qmd.launch(self.id, at, &self.compute, chance);
         let launch = launch.map_err(|error| sked(&error, at))?;
         for (name, window) in [("local", launch.local_window), ("shared", launch.shared_window)] {
@@ -295,7 +309,7 @@ fn watch_constants(mmu: &Mmu, core: &Core, qmd: &Qmd, watched: &mut Vec<(Rule, S
 }
 
 /// A QMD as it is now, without any effect.
-fn peek_qmd(mmu: &Mmu, at: u64) -> Option<Qmd> {
+pub(super) fn peek_qmd(mmu: &Mmu, at: u64) -> Option<Qmd> {
     let piece = mmu.resolve(at, BYTES as u64, Access::Read).ok()?.pop()?;
     let mut bytes = [0; BYTES];
     piece.buffer.read(piece.offset, &mut bytes).ok()?;

@@ -97,6 +97,14 @@ struct Mapping {
     flags: MapFlags,
 }
 
+/// A mapping as a whole.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapped {
+    pub(crate) va: u64,
+    pub(crate) piece: Piece,
+    pub(crate) flags: MapFlags,
+}
+
 /// The translations of one address space.
 #[derive(Debug, Default)]
 pub struct Mmu {
@@ -248,6 +256,22 @@ impl Mmu {
             at = until;
         }
         Ok(())
+    }
+
+    /// Every mapping, by address.
+    pub(crate) fn mappings(&self) -> Vec<Mapped> {
+        let mappings = self.mappings.read().unwrap_or_else(PoisonError::into_inner);
+        let mapped = mappings.iter().map(|(va, mapping)| Mapped {
+            va: *va,
+            piece: Piece {
+                buffer: Arc::clone(&mapping.buffer),
+                offset: mapping.offset,
+                bytes: mapping.end - va,
+                cacheable: mapping.flags.cacheable,
+            },
+            flags: mapping.flags,
+        });
+        mapped.collect()
     }
 
     /// Whether the page-table entry of an address exists, but is not valid.

@@ -11,6 +11,7 @@
 //! [`Events`].
 
 mod access;
+mod capture;
 mod channel;
 mod clock;
 mod compute;
@@ -28,6 +29,7 @@ mod schedule;
 mod semaphore;
 mod shadow;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +38,7 @@ pub use device::Gpu;
 pub use mmu::{Access, MapAccess, MapError, MapFlags, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
 pub use qmd::{BANKS, Bank, Launch, LocalMemory, WINDOW};
 
-use crate::config::{Config, Injection, Lint};
+use crate::config::{Checks, Config, Injection, Lint};
 use crate::finding::{Fault, Reporter, Stderr};
 use crate::memory::DmaBuf;
 use crate::trace::{Trace, Work};
@@ -59,6 +61,10 @@ pub struct GpuConfig {
     pub reporter: Arc<dyn Reporter>,
     /// Failures to produce.
     pub injection: Arc<Injection>,
+    /// Directory that gets a bundle of every launch that fails.
+    pub bundles: Option<PathBuf>,
+    /// What shader code is checked for.
+    pub checks: Checks,
 }
 
 impl GpuConfig {
@@ -72,6 +78,8 @@ impl GpuConfig {
             trace,
             reporter: Arc::new(Stderr { warn_only: config.lint == Lint::Warn }),
             injection,
+            bundles: config.bundles.clone(),
+            checks: config.checks,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! their bits are those of `NV_PGRAPH_PRI_SKED_HWW_ESR` in GA100's manual; limits that it does not
 //! state are those of compute capability 8.7.
 
+use super::capture::Chance;
 use super::compute::ComputeState;
 use super::semaphore::{Reduction, Width, Write};
 use crate::class::qmd as fields;
@@ -64,6 +65,26 @@ pub struct Launch {
     pub seed: u64,
     /// GPU time at which it starts, in nanoseconds.
     pub time: u64,
+}
+
+impl Launch {
+    /// The launch that a QMD asks for on a channel with these windows, of shared and of local
+    /// memory.
+    ///
+    /// # Errors
+    /// The message of the scheduler's check that failed.
+    pub(crate) fn from_words(
+        channel: u16,
+        qmd: u64,
+        words: [u32; fields::WORDS],
+        (shared_window, local_window): (u64, u64),
+        local_memory: LocalMemory,
+        (seed, time): (u64, u64),
+    ) -> Result<Self, String> {
+        let state = ComputeState::of_launch(shared_window, local_window, local_memory);
+        let launch = Qmd(words).launch(channel, qmd, &state, Chance { seed, time });
+        launch.map_err(|error| error.message)
+    }
 }
 
 /// The backing store of local memory, as the channel was told of it.
@@ -326,7 +347,7 @@ impl Qmd {
         channel: u16,
         qmd: u64,
         state: &ComputeState,
-        (seed, time): (u64, u64),
+        Chance { seed, time }: Chance,
     ) -> Result<Launch, SkedError> {
         let fail = |bit, message: String| Err(SkedError { bit, message });
         let launch = Launch {

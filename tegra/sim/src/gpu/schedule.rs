@@ -78,7 +78,7 @@ enum Actor {
 
 impl Machine {
     pub(crate) fn new(config: GpuConfig, clock: Arc<Clock>, doorbell: Arc<Doorbell>) -> Self {
-        let GpuConfig { seed, hold: _, patience: _, trace, reporter, injection } = config;
+        let GpuConfig { seed, trace, reporter, injection, bundles, checks, .. } = config;
         let core = Core {
             clock,
             random: Random::new(seed),
@@ -87,6 +87,8 @@ impl Machine {
             shadow: Shadow::default(),
             order: Order::default(),
             engine: None,
+            bundles,
+            checks,
             findings: Vec::new(),
             interrupts: 0,
         };
@@ -359,7 +361,7 @@ impl Machine {
     fn fail(&mut self, id: u16, failure: Failure) {
         let Some(channel) = self.channels.get(&id) else { return };
         let (tsg, listing) = (channel.tsg, channel.listing());
-        let Failure { rule, code, message, sm } = failure;
+        let Failure { rule, code, message, sm, injected: _ } = failure;
         let message = format!("{message}; error notifier set to {code} for ch {id}");
         self.core.find(rule, Some(id), message);
         if let Some(finding) = self.core.findings.last_mut() {

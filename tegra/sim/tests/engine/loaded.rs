@@ -1,5 +1,8 @@
 //! A prebuilt kernel in GPU memory, ready to be launched.
 
+use std::path::Path;
+use std::time::Duration;
+
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::cubin::Cubin;
 use orind_kernels::params::Parameters;
@@ -16,7 +19,12 @@ const STACK: u32 = 0x00ff_fdc0;
 
 /// A rig whose GPU executes machine code.
 pub(crate) fn rig(seed: u64) -> Rig {
-    let rig = Rig::new(seed);
+    rig_with(seed, "", None)
+}
+
+/// A rig with failures to produce, and a directory for bundles.
+pub(crate) fn rig_with(seed: u64, faults: &str, bundles: Option<&Path>) -> Rig {
+    let rig = Rig::with_bundles(seed, faults, Duration::from_secs(1000), bundles);
     rig.gpu.set_compute_engine(Box::new(MachineCode::new(Checks::Race)));
     rig
 }
@@ -27,6 +35,8 @@ pub(crate) struct Loaded {
     pub(crate) bank: Buffer,
     pub(crate) qmd: Buffer,
     pub(crate) launch: Launch,
+    /// Changes the QMD's words as no encoder would.
+    pub(crate) spoil: Option<fn(&mut [u32])>,
 }
 
 impl Loaded {
@@ -71,15 +81,18 @@ impl Loaded {
             let (address, size) = (store(bytes, 0).at(0), bytes.len() as u32);
             launch.constants[2] = Some(ConstantBank { address, bytes: size, invalidate: true });
         }
-        Self { code, code_bytes: found.code.len() as u64, bank, qmd, launch }
+        Self { code, code_bytes: found.code.len() as u64, bank, qmd, launch, spoil: None }
     }
 
     /// Launches and waits for the end; whether the release behind the launch was seen.
     pub(crate) fn run(&self, rig: &Rig) -> bool {
         let mut channel = rig.channel();
         let slot = rig.buffer(4096);
-        let words = self.launch.encode().unwrap();
-        let bytes: Vec<u8> = words.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut words = self.launch.encode().unwrap().words().to_vec();
+        if let Some(spoil) = self.spoil {
+            spoil(&mut words);
+        }
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.qmd.write(0, &bytes);
         let qmd = tegra::address::QmdAddress::new(self.qmd.at(0)).unwrap();
         let mut stream = compute_stream();

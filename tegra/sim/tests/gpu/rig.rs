@@ -1,5 +1,6 @@
 //! A GPU with memory and channels, as a program and its driver would have set them up.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tegra::address::{GpuAddress, QmdAddress};
 use tegra::local_memory::{LocalMemory, LocalMemorySize};
 use tegra::pushbuffer::{Condition, Entry, Payload, PushBuffer, Release, Shape, Transfer, Windows};
 use tegra::qmd::{ConstantBank, Launch, Program};
-use tegra_sim::config::{Config, Injection};
+use tegra_sim::config::{Checks, Config, Injection};
 use tegra_sim::finding::{Collector, Fault, Finding, Rule};
 use tegra_sim::gpu::{ChannelSetup, Events, Gpu, GpuConfig, MapFlags, Mmu, TsgId};
 use tegra_sim::memory::DmaBuf;
@@ -87,6 +88,16 @@ impl Rig {
 
     /// A GPU with failures to produce, and its patience.
     pub(crate) fn with(seed: u64, faults: &str, patience: Duration) -> Self {
+        Self::with_bundles(seed, faults, patience, None)
+    }
+
+    /// The same, and a directory for bundles.
+    pub(crate) fn with_bundles(
+        seed: u64,
+        faults: &str,
+        patience: Duration,
+        bundles: Option<&Path>,
+    ) -> Self {
         let get = |name: &str| (name == "TEGRA_SIM_FAULTS").then(|| faults.to_owned());
         let config = Config { seed, ..Config::from_variables(get).unwrap() };
         let findings = Arc::new(Collector::default());
@@ -96,6 +107,8 @@ impl Rig {
             // Long enough that only `drain` ends it.
             hold: Duration::from_secs(1000),
             patience,
+            bundles: bundles.map(Path::to_owned),
+            checks: Checks::Race,
             reporter: Arc::clone(&findings) as Arc<_>,
             ..GpuConfig::new(&config, trace.clone(), injection)
         };

@@ -1,0 +1,114 @@
+//! Fault bundles of launches: what a failed one could reach, put into a file.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::access::{Core, Failure};
+use super::channel::Channel;
+use super::launch::peek_qmd;
+use super::mmu::{Mapped, PAGE};
+use crate::bundle::{Bundle, Header, LIMIT, LocalMemory, Mapping, Range};
+
+/// Bundles of this process so far.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Chance and time of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chance {
+    pub(crate) seed: u64,
+    pub(crate) time: u64,
+}
+
+impl Channel {
+    /// Writes a bundle of the launch that failed, if bundles are asked for. Whether that works must
+    /// not change what the simulated GPU does.
+    pub(crate) fn capture(&self, core: &Core, qmd: u64, chance: Chance, failure: &Failure) {
+        let Some(directory) = &core.bundles else { return };
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = directory.join(format!("fault-{}-{number}.bundle", process::id()));
+        let text = match self.bundle(core, qmd, chance, failure).write(&path) {
+            Ok(()) => format!("fault bundle {}; tegra-sim replay runs it", Path::display(&path)),
+            Err(error) => format!("no {error}"),
+        };
+        let _ = writeln!(std::io::stderr(), "tegra-sim: {text}");
+    }
+
+    fn bundle(&self, core: &Core, qmd: u64, chance: Chance, failure: &Failure) -> Bundle {
+        let mut mapped = self.mmu.mappings();
+        let mappings = mapped.iter().map(|Mapped { va, piece, flags }| Mapping {
+            va: *va,
+            bytes: piece.bytes,
+            writable: flags.access == super::MapAccess::ReadWrite,
+            cacheable: flags.cacheable,
+            valid: !flags.unmapped_pte,
+        });
+        let mappings = mappings.collect();
+        mapped.sort_by_key(|mapped| mapped.piece.bytes);
+        let (mut contents, mut left_out, mut memory) = (Vec::new(), Vec::new(), Vec::new());
+        let mut room = LIMIT;
+        for part in &mapped {
+            let written = written(part);
+            let bytes = written.iter().fold(0, |sum, range| sum + range.bytes);
+            if bytes > room {
+                left_out.extend(written);
+                continue;
+            }
+            room -= bytes;
+            for range in written {
+                let mut data = vec![0; range.bytes as usize];
+                match part.piece.buffer.read(part.piece.offset + (range.va - part.va), &mut data) {
+                    Ok(()) => {
+                        contents.push(range);
+                        memory.push(data);
+                    }
+                    // Pages lent with FROM_VA may be gone.
+                    Err(_) => left_out.push(range),
+                }
+            }
+        }
+        let state = &self.compute;
+        let held = state.local_memory;
+        let header = Header {
+            channel: self.id,
+            rule: failure.rule.name().to_owned(),
+            notifier: failure.code,
+            message: failure.message.clone(),
+            injected: failure.injected,
+            stream: self.listing(),
+            qmd,
+            words: peek_qmd(&self.mmu, qmd).map_or_else(Vec::new, |qmd| qmd.0.to_vec()),
+            seed: chance.seed,
+            time: chance.time,
+            checks: core.checks,
+            shared_window: state.shared_window,
+            local_window: state.local_window,
+            local_memory: LocalMemory {
+                base: held.base,
+                bytes_per_tpc: held.bytes_per_tpc,
+                max_sms: held.max_sms,
+            },
+            mappings,
+            contents,
+            left_out,
+        };
+        Bundle { header, memory }
+    }
+}
+
+/// The runs of pages of a mapping that somebody has written: all others are zeros.
+fn written(part: &Mapped) -> Vec<Range> {
+    let Mapped { va, piece, .. } = part;
+    let mut runs: Vec<Range> = Vec::new();
+    for page in (0..piece.bytes).step_by(PAGE as usize) {
+        if !piece.buffer.ever_written(piece.offset + page, PAGE) {
+            continue;
+        }
+        match runs.last_mut() {
+            Some(run) if run.va + run.bytes == va + page => run.bytes += PAGE,
+            _ => runs.push(Range { va: va + page, bytes: PAGE }),
+        }
+    }
+    runs
+}
