@@ -66,6 +66,18 @@ impl Program {
         &self.decoded
     }
 
+    /// Offsets of instructions that would be illegal if they were reached: not decoded, or asking
+    /// for something that is not modelled.
+    #[must_use]
+    pub fn unknown(&self) -> Vec<usize> {
+        let illegal = |step: &Step| step.op == Op::Illegal;
+        let steps = self.steps.iter().enumerate();
+        steps
+            .filter(|(_, step)| illegal(step))
+            .map(|(index, _)| index * INSTRUCTION_BYTES)
+            .collect()
+    }
+
     /// Registers of a lane that the code names: the highest and one.
     #[must_use]
     pub fn registers(&self) -> u32 {

@@ -2,7 +2,8 @@
 """Rebuilds the vectors: kernels/*.cu -> *.cubin (NVRTC) -> *.txt (nvdisasm).
 
 Needs the PyPI packages nvidia-cuda-nvrtc-cu12==12.6.85, nvidia-cuda-runtime-cu12==12.6.77 and
-nvidia-cuda-nvdisasm in the Python that runs it. Usage: build.py [architecture ...], default sm_87.
+nvidia-cuda-nvdisasm in the Python that runs it. Usage: build.py [architecture ...], default sm_87;
+build.py prebuilt takes one instruction of each shape out of the project's prebuilt cubins.
 """
 import ctypes, glob, os, re, struct, subprocess, sys, sysconfig, tempfile
 
@@ -52,7 +53,29 @@ def disassemble(code, architecture):
     return [(int(low, 16), int(high, 16), re.sub(r"\s+", " ", asm)) for asm, low, high in rows]
 
 
+def shape(text):
+    """An instruction without its guard and without which registers and numbers it names."""
+    text = re.sub(r"^@!?U?P\w+ |\.reuse|!", "", text)
+    name, _, operands = text.partition(" ")
+    operands = re.sub(r"\b(U?R|U?P|S?B)\d+", r"\1", operands)
+    return name + " " + re.sub(r"-?0x[0-9a-f]+|(?<![\w.])-?\d[\d.e+-]*|[+-](INF|QNAN) ?", "#", operands)
+
+
+def prebuilt(architecture):
+    """One instruction of each shape; a line with @ gives the next one's offset."""
+    seen = set()
+    with open(f"{HERE}/{architecture}/prebuilt.txt", "w") as out:
+        for file in sorted(glob.glob(f"{HERE}/../../../../kernels/prebuilt/*.{architecture}.cubin")):
+            for name, code in code_sections(open(file, "rb").read()):
+                for index, (low, high, asm) in enumerate(disassemble(code, architecture)):
+                    if shape(asm) not in seen:
+                        seen.add(shape(asm))
+                        out.write(f"@{index * 16:x}\n{low:016x} {high:016x} {asm}\n")
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["prebuilt"]:
+        sys.exit(prebuilt("sm_87"))
     for architecture in sys.argv[1:] or ["sm_87"]:
         for source in sorted(glob.glob(HERE + "/kernels/*.cu")):
             stem = f"{HERE}/{architecture}/{os.path.splitext(os.path.basename(source))[0]}"

@@ -7,3 +7,4 @@ mod kernels;
 mod model;
 mod semantics;
 mod support;
+mod vectors;

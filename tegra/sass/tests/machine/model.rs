@@ -31,6 +31,8 @@ impl Lane<'_> {
             Operand::Predicate { index: 7, not } => !not,
             Operand::Predicate { index, not } => (self.predicates >> index & 1 == 1) != *not,
             Operand::UniformPredicate { index: 7, not } => !not,
+            // The warp's own predicates are false at the start.
+            Operand::UniformPredicate { not, .. } => *not,
             other => panic!("no predicate: {other}"),
         }
     }

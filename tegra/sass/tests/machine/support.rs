@@ -36,14 +36,16 @@ pub(crate) struct Kernel {
     banks: [Vec<u8>; BANKS],
 }
 
-struct Section {
-    name: String,
-    data: Vec<u8>,
+/// A section of a cubin.
+pub(crate) struct Section {
+    pub(crate) name: String,
+    pub(crate) data: Vec<u8>,
     size: usize,
     info: u32,
 }
 
-fn sections(cubin: &[u8]) -> Vec<Section> {
+/// The sections of a cubin.
+pub(crate) fn sections(cubin: &[u8]) -> Vec<Section> {
     let (table, names) = (long(cubin, 40), usize::from(cubin[62]) | usize::from(cubin[63]) << 8);
     let count = usize::from(cubin[60]) | usize::from(cubin[61]) << 8;
     let header = |index: usize| &cubin[table + index * 64..][..64];

@@ -1,0 +1,170 @@
+//! Decoding against the vendor's disassembler: every instruction of every kernel in `tests/data`,
+//! and one of every shape in the project's own prebuilt kernels.
+//!
+//! A `.txt` holds a kernel's name on a line of its own, then one instruction a line: its low and
+//! high 64 bits and the disassembler's text. A line with `@` gives the offset of the next one.
+//! `tests/data/build.py` makes them.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sass::decode::decode;
+use sass::program::Program;
+
+use crate::support::sections;
+
+/// Text as both sides can write it: no register-cache hints, numbers by value, single spaces.
+fn normalise(text: &str) -> String {
+    let mut out = String::new();
+    for token in text.replace(".reuse", "").split_whitespace() {
+        let (body, comma) = match token.strip_suffix(',') {
+            Some(body) => (body, ","),
+            None => (token, ""),
+        };
+        let separator = if out.is_empty() || token == "," { "" } else { " " };
+        let decimal = body.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit())
+            && !body.contains("0x");
+        match body.parse::<f64>() {
+            Ok(number) if decimal => write!(out, "{separator}{number:e}{comma}").unwrap(),
+            _ => write!(out, "{separator}{token}").unwrap(),
+        }
+    }
+    out
+}
+
+/// An instruction without its guard and without which registers and numbers it names.
+fn shape(text: &str) -> String {
+    let text = normalise(text).replace('!', "");
+    let text = match text.split_once(' ') {
+        Some((guard, rest)) if guard.starts_with('@') => rest,
+        _ => &text,
+    };
+    let (name, operands) = text.split_once(' ').unwrap_or((text, ""));
+    let mut out = name.to_owned();
+    for token in operands.split(' ') {
+        let body = token.trim_end_matches(',');
+        if body.parse::<f64>().is_ok() || body.ends_with("INF") || body.ends_with("QNAN") {
+            out.push_str(" #");
+            continue;
+        }
+        out.push(' ');
+        let mut rest = body;
+        while !rest.is_empty() {
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
+            let (word, behind) = rest.split_at(end.max(1));
+            let letters = word.trim_end_matches(|c: char| c.is_ascii_digit());
+            out.push_str(match letters {
+                _ if word.starts_with("0x") => "#",
+                "R" | "UR" | "P" | "UP" | "B" | "SB" => letters,
+                // The sign of a number is part of it.
+                "-" if behind.starts_with("0x") => "",
+                _ => word,
+            });
+            rest = behind;
+        }
+    }
+    out
+}
+
+/// The disassembled instructions of all vectors: bits, offset, text.
+fn vectors() -> Vec<(PathBuf, u128, usize, String)> {
+    let mut all = Vec::new();
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/sm_87");
+    for file in fs::read_dir(directory).unwrap() {
+        let file = file.unwrap().path();
+        if file.extension().is_none_or(|extension| extension != "txt") {
+            continue;
+        }
+        let mut offset = 0;
+        for line in fs::read_to_string(&file).unwrap().lines() {
+            if let Some(at) = line.strip_prefix('@') {
+                offset = usize::from_str_radix(at, 16).unwrap();
+                continue;
+            }
+            let mut fields = line.splitn(3, ' ');
+            let (Some(low), Some(high), Some(text)) = (fields.next(), fields.next(), fields.next())
+            else {
+                offset = 0;
+                continue;
+            };
+            let word = |field| u128::from_str_radix(field, 16).unwrap();
+            all.push((file.clone(), word(low) | word(high) << 64, offset, text.to_owned()));
+            offset += 16;
+        }
+    }
+    all
+}
+
+#[test]
+fn every_instruction_is_written_as_the_disassembler_writes_it() {
+    let vectors = vectors();
+    let (mut wrong, mut count) = (String::new(), 0);
+    for (file, bits, offset, text) in &vectors {
+        let ours = match decode(*bits, *offset) {
+            Ok(instruction) => normalise(&instruction.to_string()),
+            Err(error) => error.to_string(),
+        };
+        if ours != normalise(text) {
+            count += 1;
+            if count < 60 {
+                writeln!(wrong, "{} {offset:#x} {bits:032x}", file.display()).unwrap();
+                writeln!(wrong, "    {}\n    {ours}", normalise(text)).unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{count} of {} differ:\n{wrong}", vectors.len());
+    assert!(vectors.len() > 9000, "{} instructions", vectors.len());
+}
+
+#[test]
+fn the_prebuilt_kernels_are_decoded_and_every_shape_has_a_vector() {
+    let known: BTreeSet<String> = vectors().iter().map(|(.., text)| shape(text)).collect();
+    let mut missing = BTreeSet::new();
+    let mut instructions = 0;
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels/prebuilt");
+    for file in fs::read_dir(directory).unwrap() {
+        let file = file.unwrap().path();
+        if !file.to_string_lossy().ends_with(".sm_87.cubin") {
+            continue;
+        }
+        for section in sections(&fs::read(&file).unwrap()) {
+            if !section.name.starts_with(".text.") {
+                continue;
+            }
+            let program = Program::new(&section.data).unwrap();
+            let unknown = program.unknown();
+            assert!(unknown.is_empty(), "{} {}: {unknown:?}", file.display(), section.name);
+            for decoded in program.instructions() {
+                let text = shape(&decoded.as_ref().unwrap().to_string());
+                if !known.contains(&text) {
+                    missing.insert(text);
+                }
+                instructions += 1;
+            }
+        }
+    }
+    assert!(instructions > 10_000, "{instructions} instructions");
+    assert!(
+        missing.is_empty(),
+        "{} shapes that no vector has: run tests/data/build.py prebuilt\n{missing:#?}",
+        missing.len()
+    );
+}
+
+#[test]
+fn what_is_not_an_instruction_is_named() {
+    for (bits, says) in [
+        (0, "is no known operation"),
+        // A multiply-add with a bit that belongs to no field.
+        (
+            0x078e_00ff_0000_0004_0400_7824 | 1 << 100,
+            "unexpected bits 0x10000000000000000000000000",
+        ),
+    ] {
+        let error = decode(bits, 0x40).unwrap_err().to_string();
+        assert!(error.contains(says) && error.contains("at 0x40"), "{error}");
+    }
+    assert!(Program::new(&[0; 24]).is_err());
+}
