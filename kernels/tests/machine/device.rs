@@ -110,6 +110,7 @@ impl Device {
             local_window: 0x7_2800_0000_0000 >> 8,
             entry: 0,
             time_ns: 0,
+            sms: 8,
         };
         let options = Options { checks: Checks::ALL, seed: self.seed, ..Options::default() };
         let program = Program::new(found.code).unwrap();

@@ -37,6 +37,8 @@ pub struct Launch<'a> {
     pub entry: usize,
     /// The clock that code reads starts here, nanoseconds.
     pub time_ns: u64,
+    /// SMs that `SR_VIRTUALSMID` tells apart.
+    pub sms: u32,
 }
 
 impl Launch<'_> {

@@ -27,8 +27,6 @@ pub(crate) enum Stop {
 
 /// Instructions after which another group of the warp has its turn.
 const ROTATION: u32 = 512;
-/// SMs that `SR_VIRTUALSMID` tells apart.
-const SMS: u64 = 16;
 
 impl Env<'_> {
     /// A word of a constant bank.
@@ -849,7 +847,7 @@ impl Warp {
             S::LeMask => (each(&|lane| !0 >> (31 - lane)), 0),
             S::GtMask => (each(&|lane| !(!0 >> (31 - lane))), 0),
             S::GeMask => (each(&|lane| !((1 << lane) - 1)), 0),
-            S::VirtualSmId => same((env.number % SMS) as u32),
+            S::VirtualSmId => same((env.number % u64::from(launch.sms.max(1))) as u32),
             S::Clock => ([clock as u32; LANES], (clock >> 32) as u32),
             S::GlobalTimer => ([time as u32; LANES], (time >> 32) as u32),
             S::Zero => same(0),

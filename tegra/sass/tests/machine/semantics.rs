@@ -152,6 +152,7 @@ fn check(word: u128, decoded: &Instruction, seed: u64, constants: &[u8], cache: 
         local_window: 0x00ff_0000_0000,
         entry: 0,
         time_ns: 0,
+        sms: 8,
     };
     let options = Options { checks: Checks::NONE, ..Options::default() };
     run(&program, &launch, &memory, cache, &options).unwrap();

@@ -228,6 +228,7 @@ impl<'a> Call<'a> {
             local_window: LOCAL_WINDOW,
             entry: 0,
             time_ns: 0,
+            sms: 8,
         };
         run(&self.kernel.program, &launch, memory, &Cache::default(), &self.options)
     }

@@ -5,10 +5,8 @@
 use sass::fault::{Fault, FaultKind};
 use sass::memory::{Access, MemoryFault};
 
-use crate::gpu::{self, GpuMemory, Launch, MmuFault, MmuFaultKind, SmFault};
+use crate::gpu::{self, GpuMemory, Launch, MmuFault, MmuFaultKind, SMS, SmFault};
 
-/// SMs of the device.
-const SMS: u64 = 16;
 /// `global_esr`: a breakpoint, which a trap is.
 const BREAKPOINT: u32 = 0x10;
 
@@ -55,7 +53,7 @@ fn report(kind: &FaultKind, pc: u64, block: u64, message: String) -> SmFault {
     let (name, warp_esr) = exception(kind);
     SmFault::Exception {
         name,
-        sm: (block % SMS) as u32,
+        sm: (block % u64::from(SMS)) as u32,
         global_esr: if *kind == FaultKind::Trap { BREAKPOINT } else { 0 },
         warp_esr,
         warp_pc: pc,

@@ -17,7 +17,7 @@ use sass::launch as machine;
 use sass::machine::{Cache, Options, run};
 
 use crate::config::Checks;
-use crate::gpu::{Access, BANKS, ComputeEngine, GpuMemory, Launch, MmuFault, PAGE, SmFault};
+use crate::gpu::{Access, BANKS, ComputeEngine, GpuMemory, Launch, MmuFault, PAGE, SMS, SmFault};
 use crate::trace::{Instructions, Work};
 use code::{Code, Programs};
 pub use fault::Stopped;
@@ -97,6 +97,7 @@ impl MachineCode {
             local_window: launch.local_window,
             entry: 0,
             time_ns: launch.time,
+            sms: SMS,
         };
         let warps = launched.blocks().saturating_mul(launched.warps().into());
         let useful = usize::try_from(warps / WARPS_A_THREAD).unwrap_or(usize::MAX);
@@ -151,7 +152,7 @@ fn mapped(memory: &dyn GpuMemory, va: u64, bytes: u64) -> Vec<u8> {
 /// Whether the memory behind local memory is there.
 fn backing(launch: &Launch, memory: &dyn GpuMemory) -> Result<(), MmuFault> {
     let held = launch.local_memory;
-    let tpcs = u64::from(held.max_sms).div_ceil(SMS_A_TPC).max(1);
+    let tpcs = u64::from(held.max_sms.min(SMS)).div_ceil(SMS_A_TPC).max(1);
     memory.resolve(held.base, held.bytes_per_tpc.saturating_mul(tpcs), Access::Write).map(drop)
 }
 

@@ -43,6 +43,9 @@ use crate::finding::{Fault, Reporter, Stderr};
 use crate::memory::DmaBuf;
 use crate::trace::{Trace, Work};
 
+/// SMs with power: those of an Orin AGX 64 GB in its 30 W mode.
+pub const SMS: u32 = 8;
+
 /// How a GPU behaves.
 #[derive(Clone)]
 pub struct GpuConfig {

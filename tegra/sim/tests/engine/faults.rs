@@ -3,10 +3,11 @@
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
 use orind_kernels::params::RowsParams;
+use tegra::local_memory::LocalMemorySize;
 use tegra_sim::finding::{Rule, notifier};
-use tegra_sim::gpu::SmFault;
+use tegra_sim::gpu::{Access, MapAccess, MapFlags, MmuFaultKind, SmFault};
 
-use crate::loaded::{Loaded, floats, rig};
+use crate::loaded::{Loaded, TPCS, floats, rig};
 use crate::rig::Rig;
 
 fn params(rig: &Rig) -> RowsParams {
@@ -155,4 +156,65 @@ fn code_that_changes_is_decoded_again() {
     loaded.code.write(0, &[0x5a; 16]);
     assert!(!loaded.run(&rig));
     assert_eq!(rig.fault(), (notifier::GR_EXCEPTION, Rule::SmException));
+}
+
+/// Kernels of `faults.cu` that do what their argument says.
+const BAD: &[u8] = include_bytes!("../../../sass/tests/data/sm_87/faults.cubin");
+
+/// One launch of a kernel of `faults.cu` on 128 words, with its stack in `store`.
+fn bad(
+    name: &str,
+    threads: u32,
+    argument: i32,
+    store: impl FnOnce(&Rig) -> Option<(u64, u64)>,
+) -> Result<(), (u32, Rule, SmFault, String)> {
+    let rig = rig(1);
+    let words = rig.buffer(512);
+    words.write(0, &[3; 512]);
+    let mut params = words.va.to_le_bytes().to_vec();
+    params.extend(argument.to_le_bytes());
+    let mut loaded = Loaded::of(&rig, BAD, name, ([1; 3], [threads, 1, 1]), &params);
+    loaded.local = store(&rig);
+    if loaded.run(&rig) {
+        rig.assert_clean();
+        return Ok(());
+    }
+    let errors = rig.driver.errors.lock().unwrap();
+    let (_, code, told) = &errors[0];
+    Err((*code, told.finding.rule, told.sm.clone().unwrap(), told.finding.message.clone()))
+}
+
+#[test]
+fn what_hardware_would_let_pass() {
+    let cases = [
+        ("unset", 64, 64, 50, "uninitialised-use"),
+        ("deadlock", 96, 3, 2, "barrier-deadlock"),
+    ];
+    for (name, threads, good, wrong, rule) in cases {
+        bad(name, threads, good, |_| None).unwrap();
+        exception(&bad(name, threads, wrong, |_| None).unwrap_err(), rule, 0);
+    }
+}
+
+#[test]
+fn local_memory() {
+    let size = LocalMemorySize::new(512, TPCS).unwrap();
+    let store = |rig: &Rig| Some((rig.buffer(size.total).va, size.per_tpc));
+    bad("local_bounds", 1, 15, store).unwrap();
+    exception(&bad("local_bounds", 1, 0x2000, store).unwrap_err(), "local-out-of-range", 0xe);
+    // The store is large enough, says the channel, but it is not mapped.
+    let nowhere = |_: &Rig| Some((0x10_0000_0000, size.per_tpc));
+    let found = bad("local_bounds", 1, 15, nowhere).unwrap_err();
+    assert_eq!((found.0, found.1), (notifier::MMU_FAULT, Rule::MmuFault), "{}", found.3);
+}
+
+#[test]
+fn writing_what_may_only_be_read() {
+    let found = fault(Kernel::Add, |rig, loaded, params| {
+        let flags = MapFlags { access: MapAccess::ReadOnly, ..MapFlags::default() };
+        params.out = rig.mapped(4096, flags).va;
+        again(loaded, params);
+    });
+    let SmFault::Mmu(fault) = found.2 else { panic!("{:?}", found.2) };
+    assert_eq!((fault.kind, fault.access), (MmuFaultKind::WriteToReadOnly, Access::Write));
 }

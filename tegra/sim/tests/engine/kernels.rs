@@ -1,9 +1,13 @@
 //! Kernels that run to their end, against plain arithmetic.
 
+use std::sync::Arc;
+
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{EmbedParams, GatherParams, RowsParams};
 use tegra_sim::finding::Rule;
+use tegra_sim::gpu::MapFlags;
+use tegra_sim::memory::DmaBuf;
 use tegra_sim::trace::{Event, Stats};
 
 use crate::loaded::{Loaded, floats, read, rig};
@@ -192,4 +196,23 @@ fn exactly_the_words_that_were_read_are_told() {
     for word in [100, 101, 150, 199] {
         assert_eq!(stale(word), [], "word {word}");
     }
+}
+
+#[test]
+fn lent_pages_are_read_and_written() {
+    let Rows { rig, a, b, mut params, .. } = rows(512, 1, 1);
+    let mut pages = vec![0u8; 3 * 4096];
+    let skip = pages.as_ptr().align_offset(4096);
+    let page = &mut pages[skip..skip + 4096];
+    page.fill(0x55);
+    let lent = DmaBuf::over_user_pages(page.as_ptr() as u64, 4096).unwrap();
+    rig.mmu.map(0x7_0000_0000, Arc::clone(&lent), 0, 4096, MapFlags::default()).unwrap();
+    params.out = 0x7_0000_0000 + 1024;
+    assert!(Loaded::new(&rig, Kernel::Add, elements_grid(512, 1), &params).run(&rig));
+    rig.assert_clean();
+    let mut seen = vec![0; 4096];
+    lent.read(0, &mut seen).unwrap();
+    let want: Vec<u8> = a.iter().zip(&b).flat_map(|(a, b)| (a + b).to_le_bytes()).collect();
+    assert!(seen[1024..][..2048] == want, "what was added");
+    assert!(seen[..1024].iter().chain(&seen[3072..]).all(|byte| *byte == 0x55), "and nothing else");
 }

@@ -8,14 +8,18 @@ use orind_kernels::cubin::Cubin;
 use orind_kernels::params::Parameters;
 use orind_kernels::prebuilt;
 use orind_kernels::source::Target;
+use tegra::local_memory::{LocalMemory, LocalMemorySize};
 use tegra::qmd::{ConstantBank, Launch, Program};
 use tegra_sim::config::Checks;
 use tegra_sim::engine::MachineCode;
 
-use crate::rig::{Buffer, LOCAL, Rig, SHARED, compute_stream, release};
+use crate::rig::{Buffer, LOCAL, Rig, SHARED, at, compute_stream, release};
 
 /// The initial stack pointer that the compiler expects.
 const STACK: u32 = 0x00ff_fdc0;
+
+/// TPCs of the device.
+pub(crate) const TPCS: u32 = 4;
 
 /// A rig whose GPU executes machine code.
 pub(crate) fn rig(seed: u64) -> Rig {
@@ -35,21 +39,35 @@ pub(crate) struct Loaded {
     pub(crate) bank: Buffer,
     pub(crate) qmd: Buffer,
     pub(crate) launch: Launch,
+    /// Another backing store of local memory: where it is, and its bytes a TPC.
+    pub(crate) local: Option<(u64, u64)>,
     /// Changes the QMD's words as no encoder would.
     pub(crate) spoil: Option<fn(&mut [u32])>,
 }
 
 impl Loaded {
-    /// Code, constants and QMD of a launch.
+    /// Code, constants and QMD of a launch of a prebuilt kernel.
     pub(crate) fn new<P: Parameters>(
         rig: &Rig,
         kernel: Kernel,
         grid: [u32; 3],
         params: &P,
     ) -> Self {
-        let cubin = Cubin::parse(prebuilt::file(kernel.unit(), Target::Sm87).unwrap()).unwrap();
-        let found = cubin.kernel(&kernel.symbol()).unwrap();
+        let cubin = prebuilt::file(kernel.unit(), Target::Sm87).unwrap();
         let block = [kernel.threads(), 1, 1];
+        Self::of(rig, cubin, &kernel.symbol(), (grid, block), params.as_bytes())
+    }
+
+    /// Code, constants and QMD of a launch of any cubin's kernel.
+    pub(crate) fn of(
+        rig: &Rig,
+        cubin: &[u8],
+        name: &str,
+        (grid, block): ([u32; 3], [u32; 3]),
+        params: &[u8],
+    ) -> Self {
+        let cubin = Cubin::parse(cubin).unwrap();
+        let found = cubin.kernel(name).unwrap();
         let mut bank0 = found.constants0.to_vec();
         let mut put = |at: usize, bytes: &[u8]| bank0[at..at + bytes.len()].copy_from_slice(bytes);
         for (i, word) in block.iter().chain(&grid).enumerate() {
@@ -58,7 +76,7 @@ impl Loaded {
         put(0x18, &SHARED.to_le_bytes());
         put(0x20, &LOCAL.to_le_bytes());
         put(0x28, &STACK.to_le_bytes());
-        put(found.params_offset as usize, params.as_bytes());
+        put(found.params_offset as usize, params);
         let store = |bytes: &[u8], room: u64| {
             let buffer = rig.buffer(bytes.len() as u64 + room);
             buffer.write(0, bytes);
@@ -71,7 +89,7 @@ impl Loaded {
             code_bytes: found.code.len() as u32,
             registers: found.registers,
             barriers: found.barriers,
-            local_bytes: 0x240,
+            local_bytes: LocalMemorySize::new(found.stack_bytes, TPCS).unwrap().per_thread,
         };
         let mut launch = Launch::new(program, grid, block);
         launch.shared_bytes = found.shared_bytes as u32;
@@ -81,7 +99,15 @@ impl Loaded {
             let (address, size) = (store(bytes, 0).at(0), bytes.len() as u32);
             launch.constants[2] = Some(ConstantBank { address, bytes: size, invalidate: true });
         }
-        Self { code, code_bytes: found.code.len() as u64, bank, qmd, launch, spoil: None }
+        Self {
+            code,
+            code_bytes: found.code.len() as u64,
+            bank,
+            qmd,
+            launch,
+            local: None,
+            spoil: None,
+        }
     }
 
     /// Launches and waits for the end; whether the release behind the launch was seen.
@@ -96,6 +122,9 @@ impl Loaded {
         self.qmd.write(0, &bytes);
         let qmd = tegra::address::QmdAddress::new(self.qmd.at(0)).unwrap();
         let mut stream = compute_stream();
+        if let Some((store, bytes)) = self.local {
+            stream.set_local_memory(LocalMemory::new(at(store), bytes).unwrap());
+        }
         stream.launch(qmd).release(release(slot.at(0), 1));
         rig.submit(&mut channel, stream.words());
         rig.gpu.drain();

@@ -26,7 +26,8 @@ const GPCS_OF_CHIP: u32 = 2;
 const TPCS_OF_GPC: u32 = 4;
 const SMS_OF_TPC: u32 = 2;
 /// SMs with power.
-pub(in crate::driver) const SMS: u32 = GPCS * TPCS_OF_GPC * SMS_OF_TPC;
+pub(in crate::driver) const SMS: u32 = crate::gpu::SMS;
+const _: () = assert!(SMS == GPCS * TPCS_OF_GPC * SMS_OF_TPC);
 const FBPS: u32 = 2;
 /// Highest GPU clock in Hz.
 pub(super) const MAX_HZ: u64 = 1_300_000_000;
