@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::cache::Cache;
 use super::lanes::Each;
 use super::shared::{Kind, Shared};
+use super::traffic::linear;
 use super::warp::Warp;
 use super::{Outcome, Raised};
 use crate::check::Strictness;
@@ -46,16 +47,6 @@ pub(crate) fn narrow(word: u32, address: u64, size: Size) -> u32 {
         (_, false) => value & 0xffff,
         (_, true) => value as u16 as i16 as u32,
     }
-}
-
-/// Whether all lanes follow each other without gaps.
-#[inline(always)]
-fn linear(addresses: &[u64; LANES], bytes: u64) -> bool {
-    let mut difference = 0;
-    for (lane, address) in addresses.iter().enumerate() {
-        difference |= address.wrapping_sub(addresses[0]) ^ (lane as u64 * bytes);
-    }
-    difference == 0
 }
 
 impl<'a> Env<'a> {
@@ -123,106 +114,6 @@ impl<'a> Env<'a> {
         Ok(found)
     }
 
-    /// Counts an access of a warp to global memory.
-    pub(crate) fn count_global(
-        &mut self,
-        addresses: &[u64; LANES],
-        mask: u32,
-        bytes: u8,
-        store: bool,
-    ) {
-        let total = u64::from(mask.count_ones()) * u64::from(bytes);
-        if store {
-            self.counters.bytes_stored += total;
-        } else {
-            self.counters.bytes_loaded += total;
-        }
-        if mask == !0 && linear(addresses, u64::from(bytes)) {
-            let first = addresses[0] >> 5;
-            let end = (addresses[LANES - 1].wrapping_add(u64::from(bytes) - 1) >> 5) + 1;
-            for line in first >> 2..=(end - 1) >> 2 {
-                let (from, to) = (first.max(line << 2) & 3, (end - (line << 2)).min(4));
-                let mask = ((1u64 << to) - 1) & !((1 << from) - 1);
-                self.counters.sectors += u64::from(mask.count_ones());
-                self.counters.sectors_missed += self.cache.touch(line, mask);
-            }
-            return;
-        }
-        let mut sectors = [0u64; LANES];
-        let (mut count, mut sorted) = (0, true);
-        for lane in Each(mask) {
-            let sector = addresses[lane] >> 5;
-            if count > 0 && sectors[count - 1] == sector {
-                continue;
-            }
-            sorted &= count == 0 || sectors[count - 1] < sector;
-            sectors[count] = sector;
-            count += 1;
-        }
-        let sectors = &mut sectors[..count];
-        if !sorted {
-            sectors.sort_unstable();
-        }
-        let mut rest = &*sectors;
-        while let Some(first) = rest.first() {
-            let line = first >> 2;
-            let (mut mask, mut count) = (0, 0);
-            for sector in rest.iter().take_while(|&sector| sector >> 2 == line) {
-                mask |= 1u64 << (sector & 3);
-                count += 1;
-            }
-            rest = &rest[count..];
-            self.counters.sectors += u64::from(mask.count_ones());
-            self.counters.sectors_missed += self.cache.touch(line, mask);
-        }
-    }
-
-    /// Counts an access of a warp to shared memory: the passes beyond those that the width needs.
-    pub(crate) fn count_shared(&mut self, addresses: &[u64; LANES], mask: u32, bytes: u8) {
-        self.counters.shared_bytes += u64::from(mask.count_ones()) * u64::from(bytes);
-        let lanes = match bytes {
-            8 => 16,
-            16 => 8,
-            _ => 32,
-        };
-        for first in (0..LANES).step_by(lanes) {
-            let group = mask >> first & (((1u64 << lanes) - 1) as u32);
-            if group == 0 {
-                continue;
-            }
-            let mut words = [0u32; LANES];
-            let mut count = 0;
-            let mut used = 0u32;
-            let mut clash = false;
-            for lane in Each(group) {
-                let word = (addresses[first + lane] / 4) as u32;
-                if count > 0 && words[count - 1] == word {
-                    continue;
-                }
-                // A wide access takes neighbouring banks; its first one stands for them.
-                let bank = 1 << (word % 32);
-                clash |= used & bank != 0;
-                used |= bank;
-                words[count] = word;
-                count += 1;
-            }
-            if clash {
-                let words = &mut words[..count];
-                words.sort_unstable();
-                let mut depth = [0u8; 32];
-                let mut last = None;
-                for &word in words.iter() {
-                    if last != Some(word) {
-                        depth[(word % 32) as usize] += 1;
-                    }
-                    last = Some(word);
-                }
-                let passes = depth.iter().max().copied().unwrap_or(1);
-                self.counters.bank_conflicts += u64::from(passes.saturating_sub(1));
-            }
-        }
-    }
-
     /// Which memory a generic address means, and the address in it.
     pub(crate) fn resolve(&self, address: u64) -> (Space, u64) {
         let inside = |window: u64| address.wrapping_sub(window) < WINDOW_BYTES;
@@ -233,19 +124,6 @@ impl<'a> Env<'a> {
         } else {
             (Space::Global, address)
         }
-    }
-
-    /// The word of a lane's local memory that an access begins at.
-    fn local(&self, address: u64, bytes: u8, lane: usize) -> Outcome<usize> {
-        if !address.is_multiple_of(u64::from(bytes)) {
-            return Err(Raised::new(FaultKind::Misaligned { address, bytes }, 1 << lane));
-        }
-        let limit = self.launch.local_bytes & !3;
-        let start = WINDOW_BYTES - u64::from(limit);
-        if address < start || address + u64::from(bytes) > WINDOW_BYTES {
-            return Err(Raised::new(FaultKind::Local { address, bytes, limit }, 1 << lane));
-        }
-        Ok(((address - start) / 4) as usize)
     }
 }
 
@@ -437,56 +315,6 @@ impl Warp {
             }
         }
         true
-    }
-
-    fn local_words(&mut self, env: &Env<'_>) {
-        let words = env.launch.local_bytes as usize / 4 * LANES;
-        if self.local.len() < words {
-            self.local.resize(words, 0xdead_10ca);
-            self.local_defined.resize(words / LANES, 0);
-        }
-    }
-
-    fn local_read(
-        &mut self,
-        env: &Env<'_>,
-        word: usize,
-        address: u64,
-        size: Size,
-        lane: usize,
-    ) -> [u32; 4] {
-        self.local_words(env);
-        let mut values = [0; 4];
-        let words = usize::from(size.bytes.div_ceil(4));
-        for (step, value) in values.iter_mut().take(words).enumerate() {
-            *value = self.local[(word + step) * LANES + lane];
-        }
-        if size.bytes < 4 {
-            values[0] = narrow(values[0], address, size);
-        }
-        values
-    }
-
-    fn local_write(
-        &mut self,
-        env: &Env<'_>,
-        word: usize,
-        address: u64,
-        bytes: u8,
-        values: &[u32; 4],
-        lane: usize,
-    ) {
-        self.local_words(env);
-        if bytes >= 4 {
-            for (step, value) in values.iter().take(usize::from(bytes / 4)).enumerate() {
-                self.local[(word + step) * LANES + lane] = *value;
-            }
-        } else {
-            let shift = (address % 4 * 8) as u32;
-            let mask = ((1u32 << (8 * u32::from(bytes))) - 1) << shift;
-            let target = &mut self.local[word * LANES + lane];
-            *target = (*target & !mask) | (values[0] << shift & mask);
-        }
     }
 
     /// Stores a register or several.

@@ -8,11 +8,88 @@ use super::lanes::Each;
 use super::shared::Kind;
 use super::warp::{Copy, Warp};
 use crate::check::Strictness;
-use crate::execute::{LANES, Lanes};
+use crate::execute::{LANES, Lanes, matrix};
+use crate::isa::RZ;
 use crate::memory::Access;
-use crate::program::op::{Pointer, Reduction, Shuffle, Size};
+use crate::program::op::{Element, Op, Pointer, Reduction, Shuffle, Size, Vote};
 
 impl Warp {
+    /// Operations in which lanes see each other's values; whether it was one.
+    pub(super) fn exchange(&mut self, env: &mut Env<'_>, op: &Op, mask: u32) -> Outcome<bool> {
+        match *op {
+            Op::Shuffle { mode, out, d, ref a, ref lane, ref limit } => {
+                let values = self.fetch(env, a)?;
+                let (lane, limit) = (self.fetch(env, lane)?, self.fetch(env, limit)?);
+                let (values, inside, absent) = Self::shuffle(mode, mask, &values, &lane, &limit);
+                self.write(d, mask, &values);
+                self.write_predicate(out, mask, inside);
+                // A lane that is not here gives nothing to rely on.
+                self.defined[usize::from(d)] &= !absent;
+                self.defined[usize::from(RZ)] = !0;
+            }
+            Op::Match { all, wide, out, d, a } => {
+                let low = self.registers[usize::from(a)];
+                let high =
+                    if wide { self.registers[usize::from(a.wrapping_add(1))] } else { [0; LANES] };
+                let same = Self::matches(mask, &low, &high);
+                let together = Each(mask).all(|lane| same[lane] == mask);
+                if all {
+                    self.write(d, mask, &[if together { mask } else { 0 }; LANES]);
+                    self.write_predicate(out, mask, if together { !0 } else { 0 });
+                } else {
+                    self.write(d, mask, &same);
+                }
+            }
+            Op::Reduce { reduction, signed, d, ref a } => {
+                let values = self.fetch(env, a)?;
+                self.write_uniform(d, Self::reduce(reduction, signed, mask, &values));
+            }
+            Op::Vote { vote, d, out, p, uniform } => {
+                let ballot = self.holds(p) & mask;
+                let truth = match vote {
+                    Vote::All => ballot == mask,
+                    Vote::Any => ballot != 0,
+                    Vote::Equal => ballot == mask || ballot == 0,
+                };
+                let truth = if truth { !0 } else { 0 };
+                if uniform {
+                    self.write_uniform(d, ballot);
+                } else {
+                    self.write(d, mask, &[ballot; LANES]);
+                }
+                self.write_out(out, mask, truth, uniform);
+            }
+            Op::MatrixFloat { d, a, b, c, depth, element, half } => {
+                let words = depth * if element == Element::Tensor { 2 } else { 1 } / 4;
+                let count = if half { 2 } else { 4 };
+                let (left, right) = (self.registers_at(a, words), self.registers_at(b, words / 2));
+                let sum = self.registers_at(c, count);
+                let result = matrix::float(element, usize::from(depth), half, &left, &right, &sum);
+                for (step, values) in result.iter().take(usize::from(count)).enumerate() {
+                    self.write(d.wrapping_add(step as u8), mask, values);
+                }
+            }
+            Op::MatrixInteger { d, a, b, c, depth, left, right, saturate } => {
+                let words = (u16::from(depth) * u16::from(left.bits) / 64) as u8;
+                let (first, second) =
+                    (self.registers_at(a, words), self.registers_at(b, words / 2));
+                let sum = self.registers_at(c, 4);
+                let kinds = [left, right];
+                let result =
+                    matrix::integer(kinds, usize::from(depth), saturate, &first, &second, &sum);
+                for (step, values) in result.iter().enumerate() {
+                    self.write(d.wrapping_add(step as u8), mask, values);
+                }
+            }
+            Op::ToUniform { d, ref a } => {
+                let value = self.fetch(env, a)?[Self::first_lane(mask) as usize];
+                self.write_uniform(d, value);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// Values from other lanes. The limit holds the last lane of a segment in bits 4:0 and the bits
     /// of the lane number that name the segment in bits 12:8. Gives the values, and the lanes whose
     /// source lies in their segment; those that look at a lane that is not here are in the third.

@@ -3,15 +3,21 @@
 //! What operations do to values is `execute`'s; here is what they do to the machine.
 
 mod access;
+mod arithmetic;
 mod atomic;
 mod barrier;
 mod block;
 mod cache;
+mod effect;
 mod exchange;
+mod flow;
 mod grid;
 mod lanes;
+mod local;
+mod operands;
 mod shared;
 mod step;
+mod traffic;
 mod warp;
 
 pub use cache::Cache;

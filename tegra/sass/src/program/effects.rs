@@ -238,7 +238,8 @@ impl Effects {
                     self.need(*source, words(*size));
                 }
             }
-            Op::Atomic { kind, d, pointer, source, source2, .. } => {
+            Op::Atomic { kind, out, d, pointer, source, source2, .. } => {
+                self.sets(*out, false);
                 self.pointer(pointer);
                 self.need(*source, kind.words());
                 self.need(*source2, kind.words());

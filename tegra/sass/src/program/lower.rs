@@ -539,7 +539,8 @@ fn matrix_float(view: &View<'_>) -> Option<Op> {
     let element = view
         .one_of(&[(Modifier::Bf16, Element::Brain), (Modifier::Tf32, Element::Tensor)])
         .unwrap_or(Element::Half);
-    if (element == Element::Tensor) == (depth == 16) || (depth == 4 && element != Element::Tensor) {
+    let tensor = element == Element::Tensor;
+    if tensor && depth == 16 || !tensor && depth == 4 {
         return None;
     }
     let half = view.has(Modifier::F16);

@@ -50,6 +50,7 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
         O::Atoms if view.has(Modifier::Popc) => Some(Op::Atomic {
             operation: Atomic::AddOne,
             kind: AtomicType::U32,
+            out: PT,
             d: Some(view.register(0)?),
             pointer: view.pointer(1, Space::Shared)?,
             source: RZ,
@@ -60,7 +61,7 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             let pointer = view.pointer(0, Space::Global)?;
             let (operation, kind) = (operation(view)?, kind(view)?);
             let source = view.register(1)?;
-            Some(Op::Atomic { operation, kind, d: None, pointer, source, source2: RZ })
+            Some(Op::Atomic { operation, kind, out: PT, d: None, pointer, source, source2: RZ })
         }
         O::Ldgsts => Some(Op::CopyAsync {
             to: view.pointer(0, Space::Shared)?,
@@ -189,7 +190,7 @@ fn operation(view: &View<'_>) -> Option<Atomic> {
         (Modifier::Xor, Atomic::Xor),
         (Modifier::Exch, Atomic::Exchange),
         (Modifier::Cas, Atomic::CompareExchange),
-        (Modifier::Cast, Atomic::CompareExchange),
+        (Modifier::Cast, Atomic::CompareStore),
     ])
 }
 
@@ -213,9 +214,11 @@ fn atomic(view: &View<'_>, space: Space, d: usize, address: usize) -> Option<Op>
     if floating && operation != Atomic::Add {
         return None;
     }
-    let source2 =
-        if operation == Atomic::CompareExchange { view.register(address + 2)? } else { RZ };
+    let compares = matches!(operation, Atomic::CompareExchange | Atomic::CompareStore);
+    let source2 = if compares { view.register(address + 2)? } else { RZ };
     let (d, pointer) = (view.register(d)?, view.pointer(address, space)?);
     let source = view.register(address + 1)?;
-    Some(Op::Atomic { operation, kind, d: Some(d), pointer, source, source2 })
+    // Shared memory's have no predicate; the others' says whether it was done.
+    let out = if space == Space::Shared { PT } else { view.predicate(0)? };
+    Some(Op::Atomic { operation, kind, out, d: Some(d), pointer, source, source2 })
 }

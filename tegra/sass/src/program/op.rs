@@ -364,6 +364,8 @@ pub(crate) enum Atomic {
     Xor,
     Exchange,
     CompareExchange,
+    /// As above; the result is 1 if it was stored, else 0.
+    CompareStore,
 }
 
 /// What an atomic operation works on.
@@ -549,6 +551,8 @@ pub(crate) enum Op {
     Atomic {
         operation: Atomic,
         kind: AtomicType,
+        /// Whether it was done: floating-point ones are not on shared or local memory.
+        out: u8,
         d: Option<u8>,
         pointer: Pointer,
         source: u8,

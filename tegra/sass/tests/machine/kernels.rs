@@ -530,3 +530,129 @@ fn lanes_that_wait_for_each_other() {
     Call::new(&handoff, 2, 32).run(&memory, &[Pointer(flag), Pointer(out)]);
     assert_eq!(memory.read(out), [5; 32]);
 }
+
+#[test]
+fn atomics_of_all_kinds() {
+    let kernel = kernel("memory", "atomics");
+    for (seed, threads) in [(1, 1), (2, 2), (3, 1)] {
+        let mut memory = Arena::default();
+        let mut start = vec![0u32; 192];
+        (start[2], start[4]) = (100, !0);
+        let (i, u) = (memory.words(&start), memory.words(&[5, 20, 50, 1, 0, 0, 0, 0]));
+        let (f, l) = (memory.zeros(192), memory.zeros(384));
+        let (d, h) = (memory.zeros(384), memory.zeros(192));
+        let args: Vec<_> = [i, u, f, l, d, h].map(Pointer).into_iter().chain([Int(3)]).collect();
+        let counter = memory.zeros(1);
+        let mut call = Call::new(&kernel, 2, 32);
+        (call.options.seed, call.options.threads, call.symbols) = (seed, threads, vec![counter]);
+        call.run(&memory, &args);
+        let sum: u32 = 2 * (0..32).sum::<u32>();
+        let words = memory.read(i);
+        let expected = [192, 0u32.wrapping_sub(192), 3, 3, 3, 3, 0, sum];
+        assert_eq!(words[..8], expected, "seed {seed}");
+        assert_eq!(words[10..13], [0, !0, 64], "seed {seed}");
+        // Increments wrap behind their limit, decrements begin at it when they are above.
+        assert_eq!(memory.read(u)[..6], [5, 6, 3, 3, 64 % 6, 31], "seed {seed}");
+        assert_eq!(memory.read_floats(f)[..2], [96.0, 128.0]);
+        let longs = memory.read_longs(l);
+        assert_eq!((longs[0], longs[1], longs[4], longs[5]), (192, 5, 320, 0));
+        assert_eq!(memory.read_longs(d)[..2], [32f64.to_bits(), 64f64.to_bits()]);
+        let half = |value: f32| u32::from(f16::from_f32(value).to_bits());
+        let halves = [half(64.0) | half(128.0) << 16, half(sum as f32) | half(64.0) << 16];
+        assert_eq!(memory.read(h)[..2], halves);
+        assert_eq!(memory.read(counter), [64]);
+    }
+}
+
+#[test]
+fn generic_addresses_of_three_memories() {
+    let kernel = kernel("memory", "generic");
+    for n in 0..3 {
+        let mut memory = Arena::default();
+        let start: Vec<u32> = (0..64).map(|v| v * 5).collect();
+        let g = memory.words(&start);
+        let (counter, place) = (memory.zeros(1), memory.zeros(2));
+        let mut call = Call::new(&kernel, 1, 32);
+        call.symbols = vec![counter, place];
+        let result = call.try_run(&memory, &[Pointer(g), Int(n)]);
+        if n == 2 {
+            let fault = result.unwrap_err().to_string();
+            assert!(fault.contains("local memory"), "atomics reach no local memory: {fault}");
+            continue;
+        }
+        result.unwrap();
+        let ours = memory.read(g);
+        for t in 0..32u32 {
+            // The function adds n and reads it back; then one more is added, and 1 becomes 2.
+            let old = if n == 0 { start[t as usize] } else { t };
+            let through = old + n as u32;
+            let space = if n == 0 { 4 } else { 1 };
+            let swapped = through + 1;
+            let expected = through + space + (n as u32 + 1) + swapped;
+            assert_eq!(ours[t as usize + 32], expected, "lane {t}, n {n}");
+        }
+        assert_eq!(memory.read_longs(place), [g]);
+    }
+}
+
+#[test]
+fn matrices_of_all_element_types() {
+    let kernel = kernel("tensor", "mma_forms");
+    let mut random = Random(41);
+    // Halves, bfloat16 and tf32 all at once: words whose parts are small numbers in each.
+    let a: Vec<u32> = (0..128).map(|_| 0x3c00_3c00 | random.word() & 0x8300_8300).collect();
+    let b: Vec<u32> = (0..64).map(|_| 0x3c00_3c00 | random.word() & 0x8300_8300).collect();
+    let mut memory = Arena::default();
+    let c = memory.zeros(512);
+    let args = [Pointer(memory.words(&a)), Pointer(memory.words(&b)), Pointer(c)];
+    Call::new(&kernel, 1, 32).run(&memory, &args);
+    let ours = memory.read(c);
+    // Element (row, inner) of the left matrix in the layouts that the PTX manual gives: lane
+    // 4 (row % 8) + inner / pack % 4 holds it, word row / 8 + 2 (inner / (4 pack)).
+    let left = |row: usize, inner: usize, pack: usize| {
+        let word = a[row % 8 * 4 + inner / pack % 4 + 32 * (row / 8 + 2 * (inner / (4 * pack)))];
+        word >> (32 / pack * (inner % pack))
+    };
+    let right = |inner: usize, column: usize, pack: usize| {
+        let word = b[column * 4 + inner / pack % 4 + 32 * (inner / (4 * pack))];
+        word >> (32 / pack * (inner % pack))
+    };
+    let dot = |depth: usize,
+               pack: usize,
+               row: usize,
+               column: usize,
+               f: &dyn Fn(u32) -> f64,
+               g: &dyn Fn(u32) -> f64| {
+        (0..depth).map(|k| f(left(row, k, pack)) * g(right(k, column, pack))).sum::<f64>()
+    };
+    let half = |w: u32| f16::from_bits(w as u16).to_f64();
+    let brain = |w: u32| half::bf16::from_bits(w as u16).to_f64();
+    let tensor = |w: u32| f64::from(f32::from_bits(w & 0xffff_e000));
+    let (s8, u8) = (|w: u32| f64::from(w as u8 as i8), |w: u32| f64::from(w as u8));
+    let s4 = |w: u32| f64::from(((w << 28) as i32) >> 28);
+    for lane in 0..32 {
+        for index in 0..4 {
+            let (row, column) = (lane / 4 + 8 * (index / 2), lane % 4 * 2 + index % 2);
+            let float = dot(8, 2, row, column, &half, &half)
+                + dot(16, 2, row, column, &brain, &brain)
+                + dot(8, 1, row, column, &tensor, &tensor);
+            let value = f64::from(f32::from_bits(ours[lane * 4 + index]));
+            assert!(
+                (value - float).abs() < 1e-4 * float.abs().max(1.0),
+                "{row} {column}: {value} {float}"
+            );
+            let integer = dot(32, 4, row, column, &s8, &s8)
+                + dot(16, 4, row, column, &u8, &s8)
+                + dot(16, 4, row, column, &s8, &u8)
+                + dot(64, 8, row, column, &s4, &s4);
+            assert_eq!(f64::from(ours[128 + lane * 4 + index] as i32), integer, "{row} {column}");
+            let word = ours[256 + 32 * (index / 2) + lane];
+            let narrow = half(word >> (16 * (index % 2)));
+            let expected = dot(16, 2, row, column, &half, &half);
+            assert!(
+                (narrow - expected).abs() < 0.02 * expected.abs().max(1.0),
+                "{narrow} {expected}"
+            );
+        }
+    }
+}

@@ -167,6 +167,8 @@ pub(crate) struct Call<'a> {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) dynamic_shared: u32,
+    /// Addresses of global symbols, as constant bank 4 has them.
+    pub(crate) symbols: Vec<u64>,
     pub(crate) options: Options,
 }
 
@@ -177,6 +179,7 @@ impl<'a> Call<'a> {
             grid: [grid, 1, 1],
             block: [block, 1, 1],
             dynamic_shared: 0,
+            symbols: Vec::new(),
             options: Options { checks: Checks::ALL, seed: 1, threads: 1, limit: 100_000_000 },
         }
     }
@@ -215,6 +218,10 @@ impl<'a> Call<'a> {
             *slot = data;
         }
         banks[0] = &bank;
+        let symbols: Vec<u8> = self.symbols.iter().flat_map(|at| at.to_le_bytes()).collect();
+        if !symbols.is_empty() {
+            banks[4] = &symbols;
+        }
         let launch = Launch {
             name: &self.kernel.name,
             grid: self.grid,

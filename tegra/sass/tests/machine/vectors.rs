@@ -119,6 +119,20 @@ fn every_instruction_is_written_as_the_disassembler_writes_it() {
 }
 
 #[test]
+fn every_vector_can_be_executed() {
+    let mut unknown = BTreeSet::new();
+    for (_, bits, offset, text) in vectors() {
+        // At its own offset, so that branches have their targets.
+        let mut code = vec![0; offset];
+        code.extend(bits.to_le_bytes());
+        if Program::new(&code).unwrap().unknown().contains(&offset) {
+            unknown.insert(text);
+        }
+    }
+    assert!(unknown.is_empty(), "{unknown:#?}");
+}
+
+#[test]
 fn the_prebuilt_kernels_are_decoded_and_every_shape_has_a_vector() {
     let known: BTreeSet<String> = vectors().iter().map(|(.., text)| shape(text)).collect();
     let mut missing = BTreeSet::new();

@@ -1,0 +1,216 @@
+//! Operations whose results are registers and predicates alone.
+
+use super::Outcome;
+use super::access::Env;
+use super::operands::bits;
+use super::warp::Warp;
+use crate::execute::{self, LANES, compare, wide};
+use crate::isa::{PT, RZ};
+use crate::program::op::{Combine, Compared, Condition, Lane, Op, Relation, Source, Wide};
+
+#[inline(always)]
+fn relate(relation: Relation, less: u32, equal: u32, greater: u32) -> u32 {
+    let pick = |wanted: bool, mask: u32| if wanted { mask } else { 0 };
+    pick(relation.less, less)
+        | pick(relation.equal, equal)
+        | pick(relation.greater, greater)
+        | pick(relation.unordered, !(less | equal | greater))
+}
+
+#[inline(always)]
+fn combine(how: Combine, a: u32, b: u32) -> u32 {
+    match how {
+        Combine::And => a & b,
+        Combine::Or => a | b,
+        Combine::Xor => a ^ b,
+    }
+}
+
+impl Warp {
+    /// Operations whose results are registers and predicates alone; whether it was one.
+    pub(super) fn arithmetic(&mut self, env: &mut Env<'_>, op: &Op, mask: u32) -> Outcome<bool> {
+        match *op {
+            Op::UniformAlu { ref lane, d, ref a, ref b, ref c, p } => {
+                let p = self.holds(p) & 1 != 0;
+                let (a, b) = (self.fetch_one(env, a)?, self.fetch_one(env, b)?);
+                let c = self.fetch_one(env, c)?;
+                self.write_uniform(d, execute::apply_one(lane, a, b, c, p));
+            }
+            Op::Carry { d, ref a, ref b, ref c, extra, out, carry, uniform } => {
+                let mut spaces = [[0; LANES]; 3];
+                let [x, y, z] = &mut spaces;
+                let a = self.fetch_in(env, a, x)?;
+                let (b, c) = (self.fetch_in(env, b, y)?, self.fetch_in(env, c, z)?);
+                let carries = carry.map_or([0; 2], |pair| pair.map(|p| self.holds(p)));
+                let (values, first, second) =
+                    execute::add_carries(a, b, c, u32::from(extra), carries);
+                if uniform {
+                    self.write_uniform(d, values[Self::first_lane(mask) as usize]);
+                } else {
+                    self.write(d, mask, &values);
+                }
+                self.write_out(out[0], mask, first, uniform);
+                self.write_out(out[1], mask, second, uniform);
+            }
+            Op::ShiftAddCarry { d, ref a, ref b, ref upper, shift, extra, out, uniform } => {
+                let (a, b) = (self.fetch(env, a)?, self.fetch(env, b)?);
+                let upper = upper.as_ref().map(|upper| self.fetch(env, upper)).transpose()?;
+                let (mut values, mut carries) = ([0; LANES], 0);
+                for lane in 0..LANES {
+                    let shifted = match &upper {
+                        None => a[lane] << (shift & 31),
+                        Some(upper) => {
+                            let pair = u64::from(upper[lane]) << 32 | u64::from(a[lane]);
+                            (pair << (shift & 31) >> 32) as u32
+                        }
+                    };
+                    let sum = u64::from(shifted) + u64::from(b[lane]) + u64::from(extra);
+                    values[lane] = u64::from(sum as u32);
+                    carries |= u32::from(sum >> 32 != 0) << lane;
+                }
+                self.write_wide(d, mask, 1, uniform, &values);
+                self.write_out(out, mask, carries, uniform);
+            }
+            Op::LogicTest { table, d, ref a, ref b, ref c, out, p, and, uniform } => {
+                let (a, b, c) = (self.fetch(env, a)?, self.fetch(env, b)?, self.fetch(env, c)?);
+                let p = self.holds(p);
+                let values = execute::apply_all(&Lane::Logic { table }, &a, &b, &c, p);
+                let some = bits(|lane| values[lane] != 0);
+                let truth = if and { some & p } else { some | p };
+                self.write_wide(d, mask, 1, uniform, &values.map(u64::from));
+                self.write_out(out, mask, truth, uniform);
+            }
+            Op::Wide {
+                wide: Wide::MultiplyAdd { signed, high: false, narrow: false, negate: false },
+                d,
+                ref a,
+                ref b,
+                ref c,
+                out: PT,
+                carry: None,
+                uniform: false,
+            } => {
+                let mut spaces = [[0; LANES]; 4];
+                let [w, x, y, z] = &mut spaces;
+                let a = self.fetch_in(env, &a[0], w)?;
+                let b = self.fetch_in(env, &b[0], x)?;
+                let c = [self.fetch_in(env, &c[0], y)?, self.fetch_in(env, &c[1], z)?];
+                let [low, high] = execute::multiply_add(a, b, c, signed);
+                self.write(d, mask, &low);
+                if d != RZ {
+                    self.write(d.wrapping_add(1), mask, &high);
+                }
+            }
+            Op::Wide { wide: ref operation, d, ref a, ref b, ref c, out, carry, uniform } => {
+                let (a, b) = (self.fetch_wide(env, a, uniform)?, self.fetch_wide(env, b, uniform)?);
+                let c = self.fetch_wide(env, c, uniform)?;
+                let carry = carry.map_or(0, |condition| self.holds(condition));
+                let (mut values, mut carries) = ([0; LANES], 0);
+                for lane in 0..LANES {
+                    let extra = carry >> lane & 1 == 1;
+                    let (value, over) = wide::apply(operation, a[lane], b[lane], c[lane], extra);
+                    values[lane] = value;
+                    carries |= u32::from(over) << lane;
+                }
+                self.write_wide(d, mask, operation.words(), uniform, &values);
+                self.write_out(out, mask, carries, uniform);
+            }
+            Op::Compare {
+                compared,
+                relation,
+                combine: how,
+                out,
+                ref a,
+                ref b,
+                p,
+                extra,
+                uniform,
+            } => {
+                let p = self.holds(p);
+                let (first, second) = self.compare(env, compared, relation, [a, b], extra)?;
+                self.write_out(out[0], mask, combine(how, first, p), uniform);
+                self.write_out(out[1], mask, combine(how, second, p), uniform);
+            }
+            Op::Predicates { tables, out, sources, uniform } => {
+                let [a, b, c] = sources.map(|condition| self.holds(condition));
+                for (table, out) in tables.into_iter().zip(out) {
+                    let mut values = 0;
+                    for term in 0..8u32 {
+                        if table >> term & 1 == 1 {
+                            let side = |bit: u32, value: u32| {
+                                if term >> bit & 1 == 1 { value } else { !value }
+                            };
+                            values |= side(2, a) & side(1, b) & side(0, c);
+                        }
+                    }
+                    self.write_out(out, mask, values, uniform);
+                }
+            }
+            Op::FromPredicates { d, ref base, mask: ref chosen } => {
+                let (base, chosen) = (self.fetch(env, base)?, self.fetch(env, chosen)?);
+                let mut values = [0; LANES];
+                for lane in 0..LANES {
+                    let packed = (0..7).fold(0, |packed, index| {
+                        packed | (self.predicates[index] >> lane & 1) << index
+                    });
+                    values[lane] = (packed & chosen[lane]) | (base[lane] & !chosen[lane]);
+                }
+                self.write(d, mask, &values);
+            }
+            Op::ToPredicates { ref source, mask: ref chosen } => {
+                let (source, chosen) = (self.fetch(env, source)?, self.fetch(env, chosen)?);
+                for index in 0..7u8 {
+                    let these = mask & bits(|lane| chosen[lane] >> index & 1 == 1);
+                    self.write_predicate(index, these, bits(|lane| source[lane] >> index & 1 == 1));
+                }
+            }
+            Op::LeadingTest { d, ref a, signed, distance, out } => {
+                let a = self.fetch(env, a)?;
+                let lane = Lane::LeadingOne { signed, distance };
+                let values = execute::apply_all(&lane, &a, &a, &a, 0);
+                self.write(d, mask, &values);
+                self.write_predicate(out, mask, bits(|lane| values[lane] != !0));
+            }
+            _ => return self.exchange(env, op, mask),
+        }
+        Ok(true)
+    }
+
+    pub(super) fn compare(
+        &self,
+        env: &Env<'_>,
+        compared: Compared,
+        relation: Relation,
+        sources: [&[Source; 2]; 2],
+        extra: Condition,
+    ) -> Outcome<(u32, u32)> {
+        let [a, b] = sources;
+        let (x, y) = (&mut [0; LANES], &mut [0; LANES]);
+        match compared {
+            Compared::Integers { signed } => {
+                let (a, b) = (self.fetch_in(env, &a[0], x)?, self.fetch_in(env, &b[0], y)?);
+                let [less, equal] = execute::compare_integers(a, b, signed);
+                let first = relate(relation, less, equal, !(less | equal));
+                Ok((first, !first))
+            }
+            Compared::Floats { flush: false } => {
+                let (a, b) = (self.fetch_in(env, &a[0], x)?, self.fetch_in(env, &b[0], y)?);
+                let [less, equal, greater] = execute::compare_floats(a, b);
+                let first = relate(relation, less, equal, greater);
+                Ok((first, !first))
+            }
+            _ => {
+                let (a, b) = (self.fetch_wide(env, a, false)?, self.fetch_wide(env, b, false)?);
+                let extra = self.holds(extra);
+                let (mut first, mut second) = (0, 0);
+                for lane in 0..LANES {
+                    let extra = extra >> lane & 1 == 1;
+                    let (one, two) = compare::apply(compared, relation, a[lane], b[lane], extra);
+                    first |= u32::from(one) << lane;
+                    second |= u32::from(two) << lane;
+                }
+                Ok((first, second))
+            }
+        }
+    }
+}
