@@ -6,11 +6,13 @@
 use std::path::PathBuf;
 
 use orind::device::{
-    Data, Device, Instance, Prepared, Request, WeightSource, cpu::Cpu, reference::Reference,
+    Data, Device, Instance, Prepared, Request, WeightSource, cpu::Cpu, gpu::nv::Nv,
+    reference::Reference,
 };
 use orind::model::{KvLayout, Model, ports};
 use orind::plan::{Bucket, BufferId, Class, Outputs, Plan, fuse};
 use serde_json::Value;
+use tegra_sim_preload as _;
 
 const LAYOUT: KvLayout = KvLayout { slots: 2, context: 256 };
 
@@ -241,5 +243,19 @@ fn cpu_is_as_exact_as_llama_cpp() {
 fn cpu_follows_llama_cpp() {
     for name in QUANTISED {
         free_running(&Cpu::detect(), name, as_llama_cpp);
+    }
+}
+
+/// On the simulated Orin, which is linked into this program: one model, all of them with
+/// `ORIND_TEST_FULL=1`.
+#[test]
+fn nv_is_as_exact_as_llama_cpp() {
+    let nv = Nv::detect().unwrap();
+    let full = std::env::var_os("ORIND_TEST_FULL").is_some();
+    for name in if full { &QUANTISED[..] } else { &["tiny-llama-Q6_K"] } {
+        teacher_forced(&nv, name, as_llama_cpp);
+    }
+    if full {
+        teacher_forced(&nv, "tiny-llama-f16", nearly_exact);
     }
 }
