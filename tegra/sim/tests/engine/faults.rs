@@ -186,10 +186,8 @@ fn bad(
 
 #[test]
 fn what_hardware_would_let_pass() {
-    let cases = [
-        ("unset", 64, 64, 50, "uninitialised-use"),
-        ("deadlock", 96, 3, 2, "barrier-deadlock"),
-    ];
+    let cases =
+        [("unset", 64, 64, 50, "uninitialised-use"), ("deadlock", 96, 3, 2, "barrier-deadlock")];
     for (name, threads, good, wrong, rule) in cases {
         bad(name, threads, good, |_| None).unwrap();
         exception(&bad(name, threads, wrong, |_| None).unwrap_err(), rule, 0);
