@@ -5,7 +5,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test with helpers that tells of skips"
+    reason = "a test may panic, and tells of skips"
 )]
 
 use std::path::{Path, PathBuf};

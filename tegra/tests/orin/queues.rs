@@ -1,6 +1,7 @@
 //! Rings that wrap around, many channels, and timelines between them.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use tegra::buffer::Mailbox;
 use tegra::class;
@@ -84,7 +85,7 @@ fn a_full_ring_refuses_until_work_completes() {
         let long = context.submit(queue, &[body; 8], Wake::Quiet).unwrap_err();
         assert!(matches!(long, Error::Submit(SubmitError::TooLong { .. })), "{long}");
         assert!(matches!(context.close(), Err(Error::Busy { .. })));
-        assert!(!context.close_if_idle(std::time::Duration::ZERO).unwrap());
+        assert!(!context.close_if_idle(Duration::ZERO).unwrap());
         gate.store_u64(0, 1).unwrap();
         context.wait(held, LONG).unwrap();
         let after = context.submit(queue, &[], Wake::Quiet).unwrap();
@@ -168,5 +169,45 @@ fn timelines_across_channels() {
             assert_eq!(memory.load_u64(QUEUES * 8).unwrap(), round * 7);
             context.drain(LONG).unwrap();
         }
+    });
+}
+
+#[test]
+fn a_wait_that_must_block_is_one_system_call() {
+    alone(|| {
+        const ROUNDS: u64 = 10;
+        let space = space();
+        // No looking: every wait for work that is not done sleeps.
+        let options = Options { spin: Duration::ZERO, ..Options::default() };
+        let mut context = Context::new(&space, options).unwrap();
+        let queue = context.add_queue(Engine::Copy, 8).unwrap();
+        let gate = Mailbox::new(&space, 8192).unwrap();
+        context.open().unwrap();
+        context.drain(LONG).unwrap();
+        let started = Instant::now();
+        let mut before = 0;
+        // The first round also takes the event that opening left behind.
+        for round in 0..=ROUNDS {
+            let payload = Payload::Long(round + 1);
+            let acquire = Acquire::new(gate.at(0).unwrap(), payload, Condition::Reached).unwrap();
+            let mut stream = PushBuffer::<class::Copy>::new();
+            stream.acquire(acquire);
+            let body = gate.write_stream(4096, stream.words()).unwrap();
+            let ticket = context.submit(queue, &[body], Wake::Interrupt).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(5));
+                    gate.store_u64(0, round + 1).unwrap();
+                });
+                context.wait(ticket, LONG).unwrap();
+            });
+            if round == 0 {
+                before = context.statistics().sleeps;
+            }
+        }
+        let sleeps = context.statistics().sleeps - before;
+        // A sleep ends by itself after 100 ms, and the thread above may be late.
+        let late = started.elapsed().as_millis() as u64 / 100;
+        assert!((ROUNDS..=ROUNDS + late).contains(&sleeps), "{sleeps} sleeps in {ROUNDS} waits");
     });
 }
