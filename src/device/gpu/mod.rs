@@ -1,7 +1,7 @@
 //! GPUs: from a fused plan to kernel launches, the same for every driver.
 //!
-//! [`layout`] says by arithmetic how much memory an instance takes and where everything lies in it;
-//! [`lower`] turns a plan into [`launch`]es over addresses; [`order`] finds out which launches must
+//! `layout` says by arithmetic how much memory an instance takes and where everything lies in it;
+//! `lower` turns a plan into launches over addresses; `order` finds out which launches must
 //! wait for others. A driver ([`nv`]) allocates the memory, and carries the launches to the
 //! hardware. Kernels and their variants belong to the crate `orind-kernels`.
 

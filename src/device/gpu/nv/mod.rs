@@ -1,8 +1,8 @@
 //! The NV driver: launches carried to an Orin's GPU by its own queues, without CUDA.
 //!
-//! [`code`] puts the kernels' machine code where the GPU finds it; [`record`] writes a list of
+//! `code` puts the kernels' machine code where the GPU finds it; `record` writes a list of
 //! launches down once, as QMDs, constant banks and a command stream that never change again;
-//! [`instance`] replays them step by step, reads what comes back, and repeats a step that a fault
+//! `instance` replays them step by step, reads what comes back, and repeats a step that a fault
 //! interrupted. Memory, channels and queues are those of the crate `tegra`.
 
 mod code;
