@@ -9,6 +9,8 @@ use std::process::Command;
 
 use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings};
 use orind::plan::sample::{Sampling, philox};
+use tegra_sim::bundle::Bundle;
+use tegra_sim::engine::Replay;
 use tegra_sim_preload as _;
 
 const TOKENS: u32 = 60;
@@ -72,6 +74,27 @@ fn generate(faults: &str) -> (String, usize) {
         text.lines().find_map(|l| Some(l.split_once(name)?.1.to_owned())).unwrap_or_default()
     };
     (line("tokens "), line("rebuilds ").parse().unwrap())
+}
+
+/// What the simulator leaves behind can be looked at on any machine.
+#[test]
+fn every_fault_leaves_a_bundle_that_replays() {
+    let dir = tempfile::tempdir().unwrap();
+    let faults: Vec<String> = places(2, 3).iter().map(|at| format!("mmu-fault@{at}")).collect();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["generation", "--exact", "--ignored", "--nocapture"])
+        .env("TEGRA_SIM_FAULTS", faults.join(","))
+        .env("TEGRA_SIM_BUNDLES", dir.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let files: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), 3, "{files:?}");
+    for file in files {
+        let replay = Replay::run(&Bundle::read(&file).unwrap(), None).unwrap();
+        assert!(replay.is_same(), "{}: {replay}", file.display());
+    }
 }
 
 /// `count` places at which something fails, a step apart at least.

@@ -97,7 +97,10 @@ fn invalid<T>(what: impl Into<String>) -> Result<T, Error> {
 
 impl NvInstance {
     pub(super) fn new(space: AddressSpace, layout: Layout) -> Result<Self, Error> {
-        let mut context = Context::new(&space, Options::default()).map_err(failed)?;
+        // A step takes milliseconds: looking at memory for longer than one look at the clock takes
+        // would only burn processor time.
+        let options = Options { spin: Duration::ZERO, ..Options::default() };
+        let mut context = Context::new(&space, options).map_err(failed)?;
         let queue = context.add_queue(Engine::Compute, ENTRIES).map_err(failed)?;
         let scratch = |bytes: u64| Scratch::new(&space, bytes.max(1)).map_err(failed);
         let counters = Mailbox::new(&space, layout.working.counters().max(1)).map_err(failed)?;
