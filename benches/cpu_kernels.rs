@@ -40,11 +40,12 @@ impl Acts {
         for row in 0..rows {
             let x: Vec<f32> =
                 (0..K).map(|i| ((i * 7919 + row) % 1000) as f32 / 500.0 - 1.0).collect();
-            let (q8, f32) = (acts.q8.as_mut_ptr(), acts.f32.as_mut_ptr());
+            let at = activations::place(row, rows, activations::blocks(K));
             // SAFETY: both hold the blocks of all rows.
             unsafe {
-                activations::quantise(isa, x.as_ptr(), K, q8, row, rows, 1);
-                activations::arrange(isa, x.as_ptr(), K, f32, row, rows);
+                let (q8, f32) = (acts.q8.as_mut_ptr(), acts.f32.as_mut_ptr());
+                activations::quantise(isa, x.as_ptr(), K, q8.add(at.first), at.step, 1);
+                activations::arrange(isa, x.as_ptr(), K, f32.add(at.first), at.step);
             }
         }
         acts
@@ -70,7 +71,8 @@ impl Acts {
             weights,
             groups: 0..layout.groups(),
             x,
-            rows,
+            rows: 0..rows,
+            of: rows,
             out: out.as_mut_ptr(),
             stride: layout.rows(),
             residual: None,
@@ -154,6 +156,8 @@ fn attend(c: &mut Criterion) {
             b.iter(|| {
                 let job = Attend {
                     q: q.as_ptr(),
+                    rows: 1,
+                    stride: 0,
                     heads,
                     dim,
                     keys: cache.as_ptr(),

@@ -1,9 +1,13 @@
-//! Softmax attention of one token's query heads over one KV head's cache.
+//! Softmax attention of neighbouring tokens' query heads over one KV head's cache.
 //!
-//! Positions are taken in spans of [`SPAN`]: within a span the scores of up to four heads are
-//! computed, then their maximum, exponentials and sum, then the weighted sum of values; spans are
-//! merged in order. The result depends on the position alone, and the heads of a group share each
-//! byte of the cache that is read. The limit is the cache's bytes once the context is long.
+//! A *line* is one query head of one token. Positions are taken in spans of [`SPAN`]: within a span
+//! the scores of some lines are computed together, then each line's maximum, exponentials and sum,
+//! then the weighted sum of values; spans are merged in order. Lines share each byte of the cache
+//! that is read, but no number: the result of a line depends on its position alone. With one token
+//! (decode) the limit is the cache's bytes once the context is long; with many (prefill), where up to
+//! [`LINES`] lines go together, it is multiply-adds.
+
+use std::ops::Range;
 
 use super::isa::dispatch;
 use super::simd::{LANES, Simd, exp};
@@ -11,24 +15,29 @@ use super::simd::{LANES, Simd, exp};
 /// Positions of a span. Fixed: it is part of the order in which numbers are added.
 pub const SPAN: usize = 512;
 
-/// Query heads that share one pass over a span.
-const HEADS: usize = 4;
+/// Most lines that share one pass over a span.
+const LINES: usize = 8;
 
 /// Positions are read in runs of this; a cache holds a multiple of it, so that reading past the
 /// last position stays inside.
 pub const POSITION_STEP: usize = 2 * LANES;
 
-/// `f32` values of scratch that [`attend`] needs for heads of `dim`.
+/// `f32` values of scratch that [`attend`] needs for heads of `dim`: queries, scores, and what a span
+/// adds.
 #[must_use]
 pub const fn scratch_len(dim: usize) -> usize {
-    HEADS * (SPAN + dim)
+    LINES * (dim + SPAN + dim)
 }
 
 /// One call of [`attend`].
 #[derive(Clone, Copy, Debug)]
 pub struct Attend {
-    /// Queries: `heads` rows of `dim`.
+    /// Queries of the first token: `heads` times `dim` values.
     pub q: *const f32,
+    /// Tokens, each one position further than the one before.
+    pub rows: usize,
+    /// Distance between tokens, in `q` and in `out`.
+    pub stride: usize,
     /// Query heads of this KV head.
     pub heads: usize,
     /// Values of a head, a multiple of 16.
@@ -37,86 +46,109 @@ pub struct Attend {
     pub keys: *const u16,
     /// The KV head's values.
     pub values: *const u16,
-    /// Positions to attend to, from 0; at least 1.
+    /// Positions that the first token attends to, from 0; at least 1.
     pub positions: usize,
     /// Factor on the scores.
     pub scale: f32,
     /// [`scratch_len`] values.
     pub scratch: *mut f32,
-    /// Results: `heads` rows of `dim`.
+    /// Results of the first token: `heads` times `dim` values.
     pub out: *mut f32,
 }
 
 dispatch! {
-    /// Writes each head's attention.
+    /// Writes each line's attention.
     ///
     /// # Safety
     ///
-    /// The pointers are valid as described, the caches for `positions` rounded up to
+    /// The pointers are valid as described, the caches for the last token's positions rounded up to
     /// [`POSITION_STEP`]; `scratch` and `out` are accessed by nobody else.
     pub unsafe fn attend(a: &Attend) = attend_in;
 }
 
 #[inline(always)]
 unsafe fn attend_in<S: Simd>(a: &Attend) {
-    // SAFETY: the caller's contract; the heads are split without remainder.
+    // SAFETY: the caller's contract; the lines are split without remainder.
     unsafe {
-        let mut head = 0;
-        while head < a.heads {
-            match a.heads - head {
-                0..2 => head += heads::<S, 1>(a, head),
-                2..4 => head += heads::<S, 2>(a, head),
-                _ => head += heads::<S, HEADS>(a, head),
-            }
+        let (mut line, total) = (0, a.rows * a.heads);
+        while line < total {
+            // Two accumulators for each line's scores. What a set cannot hold is not compiled for it.
+            let left = total - line;
+            line += if const { S::ACCUMULATORS >= 2 * LINES } && left >= LINES {
+                lines::<S, LINES>(a, line)
+            } else if const { S::ACCUMULATORS >= 8 } && left >= 4 {
+                lines::<S, 4>(a, line)
+            } else if left >= 2 {
+                lines::<S, 2>(a, line)
+            } else {
+                lines::<S, 1>(a, line)
+            };
         }
     }
 }
 
-/// `R` heads from `head`; returns `R`.
+/// `R` lines from `first`; returns `R`.
 #[inline(always)]
-unsafe fn heads<S: Simd, const R: usize>(a: &Attend, head: usize) -> usize {
+unsafe fn lines<S: Simd, const R: usize>(a: &Attend, first: usize) -> usize {
     // SAFETY: the caller's contract; spans and rows stay within caches, scratch and output.
     unsafe {
-        let q = a.q.add(head * a.dim);
-        let out = a.out.add(head * a.dim);
-        let scores = a.scratch;
-        let part = a.scratch.add(HEADS * SPAN);
+        let queries = a.scratch;
+        let scores = queries.add(LINES * a.dim);
+        let part = scores.add(LINES * SPAN);
+        let mut out = [a.out; R];
+        let mut parts = [part; R];
+        let mut positions = [0; R];
+        for r in 0..R {
+            let (row, head) = ((first + r) / a.heads, (first + r) % a.heads);
+            let at = row * a.stride + head * a.dim;
+            positions[r] = a.positions + row;
+            out[r] = a.out.add(at);
+            parts[r] = part.add(r * a.dim);
+            for d in 0..a.dim {
+                *queries.add(d * R + r) = *a.q.add(at + d);
+            }
+        }
         let mut max = [f32::NEG_INFINITY; R];
         let mut sum = [0.0f32; R];
         let mut start = 0;
-        while start < a.positions {
-            let n = (a.positions - start).min(SPAN);
-            score::<S, R>(a, q, start, n, scores);
-            let to = if start == 0 { out } else { part };
+        while start < positions[R - 1] {
+            // Later tokens have more positions, so the first line has those that all share.
+            let mut n = [0; R];
+            for r in 0..R {
+                n[r] = positions[r].saturating_sub(start).min(SPAN);
+            }
+            score::<S, R>(a, queries, start, &n, scores);
+            let to = if start == 0 { &out } else { &parts };
             let mut span_max = [0.0f32; R];
             let mut span_sum = [0.0f32; R];
             for r in 0..R {
-                (span_max[r], span_sum[r]) = softmax::<S>(scores.add(r * SPAN), n);
+                (span_max[r], span_sum[r]) = softmax::<S>(scores.add(r * SPAN), n[r]);
             }
-            let dims = a.dim / LANES;
             let values = a.values.add(start * a.dim);
-            for d in 0..dims / 4 {
-                weigh::<S, R, 4>(a.dim, values, scores, n, to, d * 4 * LANES);
-            }
-            for d in dims / 4 * 4..dims {
-                weigh::<S, R, 1>(a.dim, values, scores, n, to, d * LANES);
+            columns::<S, R>(a.dim, values, scores, 0..n[0], to);
+            for r in 1..R {
+                if n[r] > n[0] {
+                    columns::<S, 1>(a.dim, values, scores.add(r * SPAN), n[0]..n[r], &[to[r]]);
+                }
             }
             if start == 0 {
                 (max, sum) = (span_max, span_sum);
             } else {
                 for r in 0..R {
-                    merge::<S>(
-                        a.dim,
-                        (out.add(r * a.dim), &mut max[r], &mut sum[r]),
-                        (part.add(r * a.dim), span_max[r], span_sum[r]),
-                    );
+                    if n[r] > 0 {
+                        merge::<S>(
+                            a.dim,
+                            (out[r], &mut max[r], &mut sum[r]),
+                            (parts[r], span_max[r], span_sum[r]),
+                        );
+                    }
                 }
             }
-            start += n;
+            start += SPAN;
         }
-        for (r, &sum) in sum.iter().enumerate() {
+        for (&out, &sum) in out.iter().zip(&sum) {
             for d in (0..a.dim).step_by(LANES) {
-                let p = out.add(r * a.dim + d);
+                let p = out.add(d);
                 S::store(p, S::div(S::load(p), S::splat(sum)));
             }
         }
@@ -124,26 +156,27 @@ unsafe fn heads<S: Simd, const R: usize>(a: &Attend, head: usize) -> usize {
     }
 }
 
-/// Scores of `n` positions from `start`, minus infinity up to the next multiple of 32.
+/// Scores of a span: of line `r`, `n[r]` positions from `start`, minus infinity from there on. The
+/// last line has most.
 #[inline(always)]
 unsafe fn score<S: Simd, const R: usize>(
     a: &Attend,
-    q: *const f32,
+    queries: *const f32,
     start: usize,
-    n: usize,
+    n: &[usize; R],
     scores: *mut f32,
 ) {
     // SAFETY: the caller's contract: the cache holds whole steps of positions.
     unsafe {
         let scale = S::splat(a.scale);
-        for p in (0..n).step_by(POSITION_STEP) {
+        for p in (0..n[R - 1]).step_by(POSITION_STEP) {
             let k0 = a.keys.add((start + p) * a.dim);
             let k1 = k0.add(LANES * a.dim);
             let mut sums = [[S::splat(0.0); 2]; R];
             for d in 0..a.dim {
                 let (c0, c1) = (S::load_f16(k0.add(d * LANES)), S::load_f16(k1.add(d * LANES)));
                 for (r, sums) in sums.iter_mut().enumerate() {
-                    let q = S::splat(*q.add(r * a.dim + d));
+                    let q = S::splat(*queries.add(d * R + r));
                     sums[0] = S::fma(q, c0, sums[0]);
                     sums[1] = S::fma(q, c1, sums[1]);
                 }
@@ -152,7 +185,7 @@ unsafe fn score<S: Simd, const R: usize>(
                 for (half, &sum) in sums.iter().enumerate() {
                     let at = p + half * LANES;
                     let masked = S::splat(f32::NEG_INFINITY);
-                    let score = S::first(S::mul(sum, scale), n.saturating_sub(at), masked);
+                    let score = S::first(S::mul(sum, scale), n[r].saturating_sub(at), masked);
                     S::store(scores.add(r * SPAN + at), score);
                 }
             }
@@ -181,20 +214,55 @@ unsafe fn softmax<S: Simd>(scores: *mut f32, n: usize) -> (f32, f32) {
     }
 }
 
-/// Sums `weight * value` over `n` positions for `R` heads and `16 V` columns from `column`.
+/// Sums `weight * value` over a range of positions for `R` lines; what does not begin at 0 adds to
+/// what `out` holds.
+#[inline(always)]
+unsafe fn columns<S: Simd, const R: usize>(
+    dim: usize,
+    values: *const u16,
+    weights: *const f32,
+    range: Range<usize>,
+    out: &[*mut f32; R],
+) {
+    let (mut d, dims) = (0, dim / LANES);
+    while d < dims {
+        let (at, range) = (d * LANES, range.clone());
+        // SAFETY: the caller's contract; the columns are split without remainder.
+        unsafe {
+            d += if const { S::ACCUMULATORS >= 8 * R } && dims - d >= 8 {
+                weigh::<S, R, 8>(dim, values, weights, range, out, at)
+            } else if const { S::ACCUMULATORS >= 4 * R } && dims - d >= 4 {
+                weigh::<S, R, 4>(dim, values, weights, range, out, at)
+            } else if const { S::ACCUMULATORS >= 2 * R } && dims - d >= 2 {
+                weigh::<S, R, 2>(dim, values, weights, range, out, at)
+            } else {
+                weigh::<S, R, 1>(dim, values, weights, range, out, at)
+            };
+        }
+    }
+}
+
+/// [`columns`] for the `16 V` columns from `column`; returns `V`.
 #[inline(always)]
 unsafe fn weigh<S: Simd, const R: usize, const V: usize>(
     dim: usize,
     values: *const u16,
     weights: *const f32,
-    n: usize,
-    out: *mut f32,
+    range: Range<usize>,
+    out: &[*mut f32; R],
     column: usize,
-) {
-    // SAFETY: the caller's contract: `n` rows of `dim` values.
+) -> usize {
+    // SAFETY: the caller's contract: rows of `dim` values.
     unsafe {
         let mut sums = [[S::splat(0.0); V]; R];
-        for p in 0..n {
+        if range.start > 0 {
+            for (sums, out) in sums.iter_mut().zip(out) {
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    *sum = S::load(out.add(column + i * LANES));
+                }
+            }
+        }
+        for p in range {
             let row = values.add(p * dim + column);
             let mut v = [S::splat(0.0); V];
             for (i, v) in v.iter_mut().enumerate() {
@@ -207,11 +275,12 @@ unsafe fn weigh<S: Simd, const R: usize, const V: usize>(
                 }
             }
         }
-        for (r, sums) in sums.iter().enumerate() {
+        for (sums, out) in sums.iter().zip(out) {
             for (i, &sum) in sums.iter().enumerate() {
-                S::store(out.add(r * dim + column + i * LANES), sum);
+                S::store(out.add(column + i * LANES), sum);
             }
         }
+        V
     }
 }
 

@@ -5,8 +5,9 @@
 //! result.
 
 use std::cell::UnsafeCell;
+use std::ops::Range;
 
-use super::activations;
+use super::activations::{self, TILE};
 use super::attention::{self, Attend};
 use super::matmul::{Product, Rows, matmul};
 use super::memory::Memory;
@@ -128,14 +129,15 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
             }
             Stage::Project { ref weights, rows, planes, residual, claim } => {
                 let total = weights.iter().flatten().map(|(m, _)| m.layout.groups()).sum();
-                while let Some(range) = w.claim(total, claim) {
+                let of = c.rows(rows);
+                while let Some((rows, range)) = claim_product(w, of, total, claim) {
                     let mut base = 0;
                     for &(matrix, out) in weights.iter().flatten() {
                         let n = matrix.layout.groups();
                         let groups = range.start.max(base)..range.end.min(base + n);
                         if groups.start < groups.end {
                             let groups = groups.start - base..groups.end - base;
-                            let x = (c.rows(rows), planes);
+                            let x = (rows.clone(), of, planes);
                             product(c, &matrix, groups, x, (out, matrix.layout.rows()), residual);
                         }
                         base += n;
@@ -143,17 +145,20 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                 }
             }
             Stage::Gate { gate, up, rows, out, claim } => {
-                let (rows, n) = (c.rows(rows), gate.layout.rows());
-                let x = (rows, 1);
+                let (of, n) = (c.rows(rows), gate.layout.rows());
                 let side = c.memory.thread(w.index());
-                while let Some(groups) = w.claim(gate.layout.groups(), claim) {
+                let total = gate.layout.groups();
+                while let Some((rows, groups)) = claim_product(w, of, total, claim) {
                     let (first, end) = (groups.start * LANES, n.min(groups.end * LANES));
-                    product(c, &gate, groups.clone(), x, (out, n), None);
-                    // The strip beside it starts at its first column.
-                    let (strip, stride) = (side.wrapping_sub(first), GROUPS_PER_CLAIM * LANES);
+                    let x = (rows.clone(), of, 1);
+                    product(c, &gate, groups.clone(), x.clone(), (out, n), None);
+                    // The strip beside it starts at its first row and column.
+                    let stride = GROUPS_PER_CLAIM * LANES;
+                    let strip = side.wrapping_sub(rows.start * stride + first);
                     product(c, &up, groups, x, (strip, stride), None);
-                    for row in 0..rows {
-                        let (g, u) = (out.add(row * n + first), side.add(row * stride));
+                    for row in rows {
+                        let (g, u) =
+                            (out.add(row * n + first), strip.wrapping_add(row * stride + first));
                         norm::swiglu(c.isa, g, u, g, end - first);
                     }
                 }
@@ -165,12 +170,13 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                 let per_head = rows.div_ceil(chunk);
                 while let Some(items) = w.claim(cache.heads * per_head, 1) {
                     let (head, first) = (items.start / per_head, items.start % per_head * chunk);
-                    for row in first..rows.min(first + chunk) {
-                        if matches!(stage, Stage::RopeKv { .. }) {
+                    let part = first..rows.min(first + chunk);
+                    if matches!(stage, Stage::RopeKv { .. }) {
+                        for row in part {
                             rope_kv(stage, c, w, row, head);
-                        } else {
-                            attend(stage, c, w, row, head);
                         }
+                    } else {
+                        attend(stage, c, w, part, head);
                     }
                 }
             }
@@ -222,19 +228,39 @@ unsafe fn arrange(
                 normalise(c.isa, norm, x, normed, n);
                 x = normed;
             }
-            let first = start / activations::BLOCK * rows;
+            let (blocks, before) = (activations::blocks(k), start / activations::BLOCK);
             if planes > 0 {
-                let dst = c.memory.q8().add(first * planes);
-                activations::quantise(c.isa, x, n, dst, row, rows, planes);
+                let at = activations::place(row, rows, blocks * planes);
+                let dst = c.memory.q8().add(at.first + before * planes * at.step);
+                activations::quantise(c.isa, x, n, dst, at.step, planes);
             }
             if f32 {
-                activations::arrange(c.isa, x, n, c.memory.f32().add(first), row, rows);
+                let at = activations::place(row, rows, blocks);
+                let dst = c.memory.f32().add(at.first + before * at.step);
+                activations::arrange(c.isa, x, n, dst, at.step);
             }
         }
     }
 }
 
-/// One matrix times the arranged rows (how many, in how many planes), for some row groups.
+/// Claims part of a product: a tile's rows, and some of `groups` row groups. Up to a tile
+/// takes `claim` groups at a time; of several, each takes as many as there may be, and tile follows tile, so that a thread
+/// reads the activations of one tile from its cache while weights stream by.
+fn claim_product(
+    w: &Worker<'_>,
+    rows: usize,
+    groups: usize,
+    claim: usize,
+) -> Option<(Range<usize>, Range<usize>)> {
+    let claim = if rows > TILE { GROUPS_PER_CLAIM } else { claim };
+    let per_tile = groups.div_ceil(claim);
+    let item = w.claim(per_tile * rows.div_ceil(TILE), 1)?.start;
+    let (row, group) = (item / per_tile * TILE, item % per_tile * claim);
+    Some((row..rows.min(row + TILE), group..groups.min(group + claim)))
+}
+
+/// One matrix times some of the arranged rows (which, of how many, in how many planes), for some row
+/// groups.
 ///
 /// # Safety
 ///
@@ -242,8 +268,8 @@ unsafe fn arrange(
 unsafe fn product(
     c: &Context<'_>,
     matrix: &Matrix,
-    groups: std::ops::Range<usize>,
-    (rows, planes): (usize, usize),
+    groups: Range<usize>,
+    (rows, of, planes): (Range<usize>, usize, usize),
     (out, stride): (*mut f32, usize),
     residual: Option<*const f32>,
 ) {
@@ -256,7 +282,7 @@ unsafe fn product(
         } else {
             Rows::F32(c.memory.f32())
         };
-        matmul(c.isa, &Product { layout, weights, groups, x, rows, out, stride, residual });
+        matmul(c.isa, &Product { layout, weights, groups, x, rows, of, out, stride, residual });
     }
 }
 
@@ -301,38 +327,52 @@ unsafe fn rope_kv(stage: &Stage, c: &Context<'_>, w: &Worker<'_>, row: usize, he
     }
 }
 
-/// One row and KV head: attention of its queries. Zeroes for a row without slot.
+/// Some rows and one KV head: attention of their queries. Zeroes for a row without slot.
 ///
 /// # Safety
 ///
 /// As for [`stage`].
-unsafe fn attend(stage: &Stage, c: &Context<'_>, w: &Worker<'_>, row: usize, head: usize) {
+unsafe fn attend(stage: &Stage, c: &Context<'_>, w: &Worker<'_>, part: Range<usize>, head: usize) {
     let Stage::Attend { q, at, heads, cache, scale, out, keys, values, .. } = *stage else {
         return;
     };
     // SAFETY: as in `rope_kv`.
     unsafe {
         let (dim, group) = (cache.dim, heads / cache.heads);
-        let offset = (row * heads + head * group) * dim;
-        let slot = index(*at.slots.add(row), cache.slots);
-        let position = index(*at.positions.add(row), cache.capacity);
-        let (Some(slot), Some(position)) = (slot, position) else {
-            out.add(offset).write_bytes(0, group * dim);
-            return;
+        let place = |row: usize| {
+            let slot = index(*at.slots.add(row), cache.slots)?;
+            Some((slot, index(*at.positions.add(row), cache.capacity)?))
         };
-        let base = (slot * cache.heads + head) * cache.head_len();
-        let job = Attend {
-            q: q.add(offset),
-            heads: group,
-            dim,
-            keys: keys.add(base),
-            values: values.add(base),
-            positions: position + 1,
-            scale,
-            scratch: c.memory.thread(w.index()),
-            out: out.add(offset),
-        };
-        attention::attend(c.isa, &job);
+        let mut row = part.start;
+        while row < part.end {
+            let offset = (row * heads + head * group) * dim;
+            let Some((slot, position)) = place(row) else {
+                out.add(offset).write_bytes(0, group * dim);
+                row += 1;
+                continue;
+            };
+            // Tokens that follow one another go together.
+            let mut rows = 1;
+            while row + rows < part.end && place(row + rows) == Some((slot, position + rows)) {
+                rows += 1;
+            }
+            let base = (slot * cache.heads + head) * cache.head_len();
+            let job = Attend {
+                q: q.add(offset),
+                rows,
+                stride: heads * dim,
+                heads: group,
+                dim,
+                keys: keys.add(base),
+                values: values.add(base),
+                positions: position + 1,
+                scale,
+                scratch: c.memory.thread(w.index()),
+                out: out.add(offset),
+            };
+            attention::attend(c.isa, &job);
+            row += rows;
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! The counterpart of `packed`, which owns where the bytes lie.
 
 use super::packed::{LINE, at};
-use super::simd::{LANES, Simd};
+use super::simd::{BIAS_F, LANES, Simd};
 
 /// How a block's integers become a number.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,19 @@ pub(super) struct Block<S: Simd> {
     pub(super) scale: S::F,
     /// [`Form::Offset32`]: the scale of the last 16 columns. [`Form::Minimum`]: minus the minimum.
     pub(super) second: S::F,
+    /// Minus [`BIAS_F`] times the scale: exact, since a scale has at most 19 bits.
+    pub(super) unbias: S::F,
+}
+
+impl<S: Simd> Block<S> {
+    /// # Safety
+    ///
+    /// As for [`Simd`].
+    #[inline(always)]
+    unsafe fn new(w: [S::B; 8], scale: S::F, second: S::F) -> Self {
+        // SAFETY: the caller's contract.
+        Self { w, scale, second, unbias: unsafe { S::mul(scale, S::splat(-BIAS_F)) } }
+    }
 }
 
 /// A quantised type of weights.
@@ -70,7 +83,7 @@ impl Quant for Q8_0 {
                 *w = S::operand_8(line::<S>(sb, 8 * b + g));
             }
             let scale = S::load_f16(sb.add(at::Q8_0_SCALE + 32 * b).cast());
-            Block { w, scale, second: scale }
+            Block::new(w, scale, scale)
         }
     }
 }
@@ -94,7 +107,7 @@ impl Quant for Q4_0 {
                 w[g + 4] = S::shr_and_b(both, 4, 15);
             }
             let scale = S::load_f16(sb.add(at::Q4_0_SCALE + 32 * b).cast());
-            Block { w, scale, second: scale }
+            Block::new(w, scale, scale)
         }
     }
 }
@@ -149,7 +162,7 @@ impl Quant for Q4K {
         unsafe {
             let w = nibbles::<S>(sb.add(b / 2 * 8 * LINE), b % 2 == 1);
             let (scale, second) = k_scales::<S>(sb.add(at::Q4_K_SCALE), b);
-            Block { w, scale, second }
+            Block::new(w, scale, second)
         }
     }
 }
@@ -177,7 +190,7 @@ impl Quant for Q5K {
                 *w = S::or_b(*w, fifth);
             }
             let (scale, second) = k_scales::<S>(sb.add(at::Q5_K_SCALE), b);
-            Block { w, scale, second }
+            Block::new(w, scale, second)
         }
     }
 }
@@ -209,11 +222,8 @@ impl Quant for Q6K {
             }
             let d = S::load(sb.add(at::Q6_K_D).cast());
             let s = sb.add(at::Q6_K_SCALE + 2 * LANES * b).cast::<i8>();
-            Block {
-                w,
-                scale: S::mul(d, S::to_f(S::load_i8(s))),
-                second: S::mul(d, S::to_f(S::load_i8(s.add(LANES)))),
-            }
+            let scale = S::mul(d, S::to_f(S::load_i8(s)));
+            Block::new(w, scale, S::mul(d, S::to_f(S::load_i8(s.add(LANES)))))
         }
     }
 }

@@ -1,25 +1,23 @@
 //! Packed weights times activation rows.
 //!
 //! One weight block (16 rows by 32 columns) is unpacked into registers and meets every activation
-//! row of the call, up to [`TILE`] at a time. With one row (decode) the accumulator stays in a
-//! register and the kernel is a stream over the packed bytes; with many (prefill) the accumulators
-//! lie in the first-level cache and the integer dot products are the limit.
+//! row of a tile, up to [`TILE`]. With one row (decode) the accumulator stays in a register and the
+//! kernel is a stream over the packed bytes. With many (prefill) the accumulators lie in the
+//! first-level cache, the tile's activations in the second-level one, two row groups share each
+//! activation that is read, and the integer dot products are the limit.
 //!
 //! An output is the sum over blocks of 32 columns (and planes), in order, of an exact integer dot
-//! product times its scales, added by fused multiply-add. Neither the number of rows in the call nor the
-//! range of row groups enters into it.
+//! product times its scales, added by fused multiply-add. Neither the rows nor the row groups of the
+//! call enter into it.
 
 use std::ops::Range;
 
-use super::activations::{F32Block, Q8Block};
+use super::activations::{self, F32Block, Q8Block, TILE};
 use super::format::{self, Block, Form, Plain, Quant};
 use super::isa::{Isa, dispatch};
 use super::packed::{LINE, PackedLayout};
-use super::simd::{LANES, Simd, load_first, store_first};
+use super::simd::{BIAS, LANES, Simd, load_first, store_first};
 use crate::plan::DType;
-
-/// Activation rows that meet a weight block before the next one is unpacked.
-pub const TILE: usize = 64;
 
 /// How far ahead of the reader a product asks for weights, in bytes. Without asking, a core of the
 /// machine measured reads 10 to 13 GB/s of the 17 that it can; 4 to 16 KiB do about equally well.
@@ -50,8 +48,10 @@ pub struct Product<'a> {
     pub groups: Range<usize>,
     /// The activations.
     pub x: Rows,
-    /// Rows of activations.
-    pub rows: usize,
+    /// Rows of activations to compute, from the start of a tile.
+    pub rows: Range<usize>,
+    /// Rows that the activations are laid out for.
+    pub of: usize,
     /// Where output column 0 of row 0 goes.
     pub out: *mut f32,
     /// Distance between output rows.
@@ -64,19 +64,20 @@ pub struct Product<'a> {
 ///
 /// # Safety
 ///
-/// `x` holds [`blocks`](super::activations::blocks)`(k) * rows` blocks in each plane; `out` (and `residual`) are
+/// `x` holds [`blocks`](super::activations::blocks)`(k) * of` blocks in each plane, `rows` are some of `of`; `out` (and `residual`) are
 /// valid for column range and rows as described, and nobody else accesses those elements meanwhile.
 ///
 /// # Panics
 ///
-/// The weights are not the layout's size, the groups are outside the matrix, or the kind of
-/// activations is not the one that the weights' type needs.
+/// The weights are not the layout's size, groups or rows are outside of theirs or the rows begin
+/// inside a tile, or the kind of activations is not the one that the weights' type needs.
 pub unsafe fn matmul(isa: Isa, p: &Product<'_>) {
     assert_eq!(p.weights.len(), p.layout.bytes(), "packed size of the weights");
     assert!(p.groups.end <= p.layout.groups(), "row groups of the weights");
     let quantised = matches!(p.x, Rows::Q8 { .. });
     assert_eq!(quantised, p.layout.quantised(), "activations for {}", p.layout.dtype());
-    if p.rows == 0 {
+    assert!(p.rows.end <= p.of && p.rows.start.is_multiple_of(TILE), "rows of the activations");
+    if p.rows.is_empty() {
         return;
     }
     // SAFETY: the caller's contract, and the checks above.
@@ -126,55 +127,63 @@ unsafe fn finish<S: Simd>(p: &Product<'_>, group: usize, row: usize, sum: S::F) 
     }
 }
 
-/// Adds what one weight block contributes to `R` neighbouring rows.
+/// Adds what one weight block of each of `G` row groups contributes to `R` neighbouring rows. A
+/// row's sums lie side by side: 4 KiB apart, a store to one would hold up the load of the next.
 ///
 /// # Safety
 ///
-/// As for [`Simd`]; `x` is valid for `R` blocks.
+/// As for [`Simd`]; `x` is valid for `R` blocks, `sums` for `R` times `G` values.
 #[inline(always)]
-unsafe fn fold<S: Simd, Q: Quant, const R: usize>(
-    w: &Block<S>,
+unsafe fn fold<S: Simd, Q: Quant, const G: usize, const R: usize>(
+    w: &[Block<S>; G],
     x: *const Q8Block,
-    sums: &mut [S::F; R],
+    sums: *mut S::F,
 ) {
     // SAFETY: the caller's contract; reads are within the blocks.
     unsafe {
-        let mut low = [S::splat_i(0); R];
-        let mut high = [S::splat_i(0); R];
+        let mut low = [[S::splat_i(BIAS); G]; R];
+        let mut high = [[S::splat_i(0); G]; R];
         for r in 0..R {
+            let x = x.add(r);
             match Q::FORM {
-                Form::Signed => low[r] = S::init_8((*x.add(r)).neg128),
-                Form::Offset8 => low[r] = S::splat_i((*x.add(r)).neg128 >> 4),
+                Form::Signed => low[r] = [S::init_8((*x).less128); G],
+                Form::Offset8 => low[r] = [S::splat_i((*x).less8); G],
                 Form::Offset32 => {
-                    low[r] = S::splat_i((*x.add(r)).neg32[0]);
-                    high[r] = S::splat_i((*x.add(r)).neg32[1]);
+                    low[r] = [S::splat_i((*x).less32[0]); G];
+                    high[r] = [S::splat_i((*x).less32[1]); G];
                 }
                 Form::Minimum => {}
             }
         }
         for g in 0..8 {
+            // In turns where two chains grow.
+            let g = if Q::FORM == Form::Offset32 { g / 2 + g % 2 * 4 } else { g };
             for r in 0..R {
                 let q = (&raw const (*x.add(r)).q).cast::<i8>().add(4 * g);
-                match Q::FORM {
-                    Form::Signed => low[r] = S::dot_8(low[r], w.w[g], q),
-                    Form::Offset32 if g >= 4 => high[r] = S::dot_u(high[r], w.w[g], q),
-                    _ => low[r] = S::dot_u(low[r], w.w[g], q),
+                for (i, w) in w.iter().enumerate() {
+                    match Q::FORM {
+                        Form::Signed => low[r][i] = S::dot_8(low[r][i], w.w[g], q),
+                        Form::Offset32 if g >= 4 => {
+                            high[r][i] = S::dot_u(high[r][i], w.w[g], q);
+                        }
+                        _ => low[r][i] = S::dot_u(low[r][i], w.w[g], q),
+                    }
                 }
             }
         }
         for r in 0..R {
             let x = x.add(r);
-            let dot = match Q::FORM {
-                Form::Signed | Form::Offset8 => S::mul(S::to_f(low[r]), w.scale),
-                Form::Offset32 => {
-                    S::fma(S::to_f(high[r]), w.second, S::mul(S::to_f(low[r]), w.scale))
+            for (i, w) in w.iter().enumerate() {
+                // The rounded product of the scale and the integer: the bias goes without a trace.
+                let mut dot = S::fma(S::bits_f(low[r][i]), w.scale, w.unbias);
+                match Q::FORM {
+                    Form::Signed | Form::Offset8 => {}
+                    Form::Offset32 => dot = S::fma(S::to_f(high[r][i]), w.second, dot),
+                    Form::Minimum => dot = S::fma(w.second, S::splat((*x).sum), dot),
                 }
-                Form::Minimum => {
-                    let minimum = S::mul(w.second, S::splat((*x).sum));
-                    S::fma(S::to_f(low[r]), w.scale, minimum)
-                }
-            };
-            sums[r] = S::fma(dot, S::splat((*x).scale), sums[r]);
+                let sum = sums.add(r * G + i);
+                *sum = S::fma(dot, S::splat((*x).scale), *sum);
+            }
         }
     }
 }
@@ -201,19 +210,27 @@ unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>) {
     unsafe {
         let Rows::Q8 { blocks, planes } = p.x else { return };
         let x = Planes { blocks, planes };
-        if p.rows == 1 {
+        if p.of == 1 {
             return match planes {
                 1 => single::<S, Q, 1>(p, blocks),
                 _ => single::<S, Q, 2>(p, blocks),
             };
         }
-        let mut first = 0;
-        while first < p.rows {
-            let rows = (p.rows - first).min(TILE);
-            for group in p.groups.clone() {
-                tile::<S, Q>(p, x, group, first, rows);
+        for first in p.rows.clone().step_by(TILE) {
+            let rows = first..p.rows.end.min(first + TILE);
+            let mut group = p.groups.start;
+            while const { S::ACCUMULATORS >= 16 } && group + 2 <= p.groups.end {
+                // Four rows keep more products in flight; forms with two scales lack the registers.
+                if const { matches!(Q::FORM, Form::Offset32 | Form::Minimum) } {
+                    tile::<S, Q, 2, 2>(p, x, group, rows.clone());
+                } else {
+                    tile::<S, Q, 2, 4>(p, x, group, rows.clone());
+                }
+                group += 2;
             }
-            first += rows;
+            for group in group..p.groups.end {
+                tile::<S, Q, 1, 4>(p, x, group, rows.clone());
+            }
         }
     }
 }
@@ -249,14 +266,14 @@ unsafe fn single<S: Simd, Q: Quant, const P: usize>(p: &Product<'_>, x: *const Q
         let mut w = p.weights.as_ptr().add(p.groups.start * superblocks * Q::BYTES);
         for group in p.groups.clone() {
             let mut blocks = x;
-            let mut sums = [S::splat(0.0)];
+            let mut sum = S::splat(0.0);
             for _ in 0..superblocks {
                 macro_rules! step {
                     ($b:literal) => {
                         ahead::<S>(w, $b, Q::BYTES, Q::COLUMNS / 32);
-                        let block = Q::block::<S>(w, $b);
+                        let block = [Q::block::<S>(w, $b)];
                         for plane in 0..P {
-                            fold::<S, Q, 1>(&block, blocks.add($b * P + plane), &mut sums);
+                            fold::<S, Q, 1, 1>(&block, blocks.add($b * P + plane), &raw mut sum);
                         }
                     };
                 }
@@ -264,51 +281,59 @@ unsafe fn single<S: Simd, Q: Quant, const P: usize>(p: &Product<'_>, x: *const Q
                 w = w.add(Q::BYTES);
                 blocks = blocks.add(Q::COLUMNS / 32 * P);
             }
-            finish::<S>(p, group, 0, sums[0]);
+            finish::<S>(p, group, 0, sum);
         }
     }
 }
 
-/// Up to [`TILE`] rows of one row group.
+/// Up to [`TILE`] rows of `G` row groups, `R` rows at a time.
 #[inline(always)]
-unsafe fn tile<S: Simd, Q: Quant>(
+unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
     p: &Product<'_>,
     x: Planes,
     group: usize,
-    first: usize,
-    rows: usize,
+    rows: Range<usize>,
 ) {
-    // SAFETY: as in `single`; `first + rows` is within the product's rows.
+    // SAFETY: as in `single`; the row groups and rows are the product's.
     unsafe {
         let superblocks = p.layout.superblocks();
-        let mut w = p.weights.as_ptr().add(group * superblocks * Q::BYTES);
-        let mut blocks = x.blocks.add(first);
-        let mut sums = [S::splat(0.0); TILE];
+        let bytes = superblocks * Q::BYTES;
+        let mut w = p.weights.as_ptr().add(group * bytes);
+        let count = activations::blocks(p.layout.k()) * x.planes;
+        let place = activations::place(rows.start, p.of, count);
+        let mut blocks = x.blocks.add(place.first);
+        let (n, whole) = (rows.len(), rows.len() / R * R);
+        let mut sums = [[S::splat(0.0); G]; TILE];
+        let to = sums.as_mut_ptr().cast::<S::F>();
         for _ in 0..superblocks {
             macro_rules! step {
                 ($b:literal) => {
+                    let mut block = [Q::block::<S>(w, $b); G];
                     ahead::<S>(w, $b, Q::BYTES, Q::COLUMNS / 32);
-                    let block = Q::block::<S>(w, $b);
+                    for (i, block) in block.iter_mut().enumerate().skip(1) {
+                        let w = w.add(i * bytes);
+                        *block = Q::block::<S>(w, $b);
+                        ahead::<S>(w, $b, Q::BYTES, Q::COLUMNS / 32);
+                    }
                     for plane in 0..x.planes {
-                        let (four, rest) = sums[..rows].as_chunks_mut::<4>();
-                        let mut x = blocks.add(($b * x.planes + plane) * p.rows);
-                        for sums in four {
-                            fold::<S, Q, 4>(&block, x, sums);
-                            x = x.add(4);
+                        let x = blocks.add(($b * x.planes + plane) * place.step);
+                        for r in (0..whole).step_by(R) {
+                            fold::<S, Q, G, R>(&block, x.add(r), to.add(r * G));
                         }
-                        for sum in rest {
-                            fold::<S, Q, 1>(&block, x, std::array::from_mut(sum));
-                            x = x.add(1);
+                        for r in whole..n {
+                            fold::<S, Q, G, 1>(&block, x.add(r), to.add(r * G));
                         }
                     }
                 };
             }
             each_block!(Q::COLUMNS, step);
             w = w.add(Q::BYTES);
-            blocks = blocks.add(Q::COLUMNS / 32 * x.planes * p.rows);
+            blocks = blocks.add(Q::COLUMNS / 32 * x.planes * place.step);
         }
-        for (r, &sum) in sums[..rows].iter().enumerate() {
-            finish::<S>(p, group, first + r, sum);
+        for (r, sums) in rows.zip(&sums) {
+            for (i, &sum) in sums.iter().enumerate() {
+                finish::<S>(p, group + i, r, sum);
+            }
         }
     }
 }
@@ -322,12 +347,12 @@ unsafe fn plain<S: Simd, P: Plain>(p: &Product<'_>) {
     // columns in blocks of 32, `first + rows` within the rows.
     unsafe {
         let Rows::F32(x) = p.x else { return };
-        let x = x.cast::<f32>();
         let superblocks = p.layout.superblocks();
         let bytes = PLAIN * LANES * P::WIDTH;
-        let mut first = 0;
-        while first < p.rows {
-            let rows = (p.rows - first).min(TILE);
+        for first in p.rows.clone().step_by(TILE) {
+            let rows = TILE.min(p.rows.end - first);
+            let place = activations::place(first, p.of, activations::blocks(p.layout.k()));
+            let x = x.add(place.first).cast::<f32>();
             for group in p.groups.clone() {
                 let mut w = p.weights.as_ptr().add(group * superblocks * bytes);
                 // Two chains per row: even and odd columns.
@@ -338,7 +363,7 @@ unsafe fn plain<S: Simd, P: Plain>(p: &Product<'_>) {
                     for (k, column) in columns.iter_mut().enumerate() {
                         *column = P::load::<S>(w.add(k * LANES * P::WIDTH));
                     }
-                    let mut x = x.add((s / 2 * p.rows + first) * 32 + s % 2 * PLAIN);
+                    let mut x = x.add(s / 2 * place.step * 32 + s % 2 * PLAIN);
                     for sums in &mut sums[..rows] {
                         for k in 0..PLAIN {
                             sums[k % 2] = S::fma(columns[k], S::splat(*x.add(k)), sums[k % 2]);
@@ -351,7 +376,6 @@ unsafe fn plain<S: Simd, P: Plain>(p: &Product<'_>) {
                     finish::<S>(p, group, first + r, S::add(sums[0], sums[1]));
                 }
             }
-            first += rows;
         }
     }
 }

@@ -114,7 +114,7 @@ impl Working {
                     let blocks = activations::blocks(k) * rows;
                     w.q8 = w.q8.max(blocks * crate::device::precision::planes(plan, step));
                     w.f32 = w.f32.max(blocks);
-                    w.thread = w.thread.max(rows * GROUPS_PER_CLAIM * LANES);
+                    w.thread = w.thread.max(rows.min(activations::TILE) * GROUPS_PER_CLAIM * LANES);
                     if norm.is_some() {
                         w.thread = w.thread.max(k);
                     }

@@ -7,6 +7,7 @@ use super::activations::{self, F32Block, Q8Block};
 use super::attention::{self, Attend};
 use super::matmul::{Product, Rows, matmul};
 use super::packed::{LayoutError, PackedLayout};
+use super::simd::BIAS;
 use super::{Isa, norm, rope};
 use crate::plan::{DType, RopeStyle};
 use crate::quant;
@@ -106,12 +107,15 @@ impl Acts {
         let mut q8 = vec![Q8Block::default(); if quantised { n } else { 0 }];
         let mut plain = vec![[0.0; 32]; if quantised { 0 } else { n }];
         for (r, x) in x.chunks_exact(k).enumerate() {
+            let at = activations::place(r, rows, activations::blocks(k) * planes);
             // SAFETY: sizes as computed above.
             unsafe {
                 if quantised {
-                    activations::quantise(isa, x.as_ptr(), k, q8.as_mut_ptr(), r, rows, planes);
+                    let dst = q8.as_mut_ptr().add(at.first);
+                    activations::quantise(isa, x.as_ptr(), k, dst, at.step, planes);
                 } else {
-                    activations::arrange(isa, x.as_ptr(), k, plain.as_mut_ptr(), r, rows);
+                    let dst = plain.as_mut_ptr().add(at.first);
+                    activations::arrange(isa, x.as_ptr(), k, dst, at.step);
                 }
             }
         }
@@ -149,7 +153,8 @@ fn product_with_planes(
             weights: &w.packed,
             groups,
             x: acts.rows(planes),
-            rows,
+            rows: 0..rows,
+            of: rows,
             out: out.as_mut_ptr(),
             stride: n + 1,
             residual: init.map(|_| out.as_ptr()),
@@ -273,8 +278,9 @@ fn quantised_activations_are_within_half_a_step() {
         }
         for b in &blocks {
             let sum = |r: std::ops::Range<usize>| b.q[r].iter().map(|&q| i32::from(q)).sum::<i32>();
-            assert_eq!(b.neg32, [-32 * sum(0..16), -32 * sum(16..32)]);
-            assert_eq!((b.neg128, b.sum), (-128 * sum(0..32), sum(0..32) as f32));
+            assert_eq!(b.less32, [BIAS - 32 * sum(0..16), -32 * sum(16..32)]);
+            assert_eq!((b.less8, b.less128), (BIAS - 8 * sum(0..32), BIAS - 128 * sum(0..32)));
+            assert_eq!(b.sum, sum(0..32) as f32);
             assert!(b.q.iter().all(|&q| q != i8::MIN));
         }
     }
@@ -534,6 +540,8 @@ fn attention_equals_f64_and_ignores_what_lies_beyond() {
             let mut out = vec![f32::NAN; heads * dim];
             let a = Attend {
                 q: q.as_ptr(),
+                rows: 1,
+                stride: 0,
                 heads,
                 dim,
                 keys: keys.as_ptr(),
@@ -582,6 +590,8 @@ fn attention_equals_f64_and_ignores_what_lies_beyond() {
             let mut out = vec![0.0; dim];
             let a = Attend {
                 q: q[h * dim..].as_ptr(),
+                rows: 1,
+                stride: 0,
                 heads: 1,
                 dim,
                 keys: keys.as_ptr(),
@@ -594,6 +604,55 @@ fn attention_equals_f64_and_ignores_what_lies_beyond() {
             // SAFETY: sizes as documented.
             unsafe { attention::attend(isa, &a) };
             assert_eq!(bits(&out), bits(got), "head {h} of {heads} alone");
+        }
+    }
+}
+
+#[test]
+fn neighbouring_tokens_attend_as_each_alone() {
+    let (dim, rows) = (48, 11);
+    // Within a span, across its end, and where whole spans lie before some tokens only.
+    for (heads, first) in [(1, 1usize), (2, 20), (3, 505), (4, 510), (5, 1020)] {
+        let mut random = Random(first as u64);
+        let positions = first + rows - 1;
+        let capacity = positions.next_multiple_of(attention::POSITION_STEP);
+        let q = random.vector(rows * heads * dim);
+        let mut keys = vec![f16::NAN.to_bits(); capacity * dim];
+        let mut values = keys.clone();
+        for p in 0..positions {
+            let (k, v) = (random.vector(dim), random.vector(dim));
+            let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
+            let isa = Isa::detect();
+            // SAFETY: both hold `capacity` positions.
+            unsafe { rope::kv_write(isa, k.as_ptr(), v.as_ptr(), dim, p, keys, values) };
+        }
+        let attend = |isa, row: usize, rows: usize, out: &mut [f32]| {
+            let mut scratch = vec![f32::NAN; attention::scratch_len(dim)];
+            let a = Attend {
+                q: q[row * heads * dim..].as_ptr(),
+                rows,
+                stride: heads * dim,
+                heads,
+                dim,
+                keys: keys.as_ptr(),
+                values: values.as_ptr(),
+                positions: first + row,
+                scale: 0.3,
+                scratch: scratch.as_mut_ptr(),
+                out: out.as_mut_ptr(),
+            };
+            // SAFETY: sizes as documented.
+            unsafe { attention::attend(isa, &a) };
+        };
+        let together = everywhere("attention of tokens", |isa| {
+            let mut out = vec![f32::NAN; rows * heads * dim];
+            attend(isa, 0, rows, &mut out);
+            out
+        });
+        for (row, together) in together.chunks_exact(heads * dim).enumerate() {
+            let mut alone = vec![f32::NAN; heads * dim];
+            attend(Isa::detect(), row, 1, &mut alone);
+            assert_eq!(bits(&alone), bits(together), "{heads} heads, token {row} from {first}");
         }
     }
 }

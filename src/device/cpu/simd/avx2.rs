@@ -26,6 +26,7 @@ impl Simd for Avx2 {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     type B = [__m256i; 2];
+    const ACCUMULATORS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::F {
@@ -248,8 +249,8 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn init_8(_neg128: i32) -> Self::I {
-        unsafe { [_mm256_setzero_si256(); 2] }
+    unsafe fn init_8(_less128: i32) -> Self::I {
+        unsafe { [_mm256_set1_epi32(super::BIAS); 2] }
     }
     #[inline(always)]
     unsafe fn operand_8(stored: Self::B) -> Self::B {

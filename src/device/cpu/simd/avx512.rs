@@ -14,6 +14,7 @@ impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
     type B = __m512i;
+    const ACCUMULATORS: usize = 16;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -177,8 +178,8 @@ impl Simd for Avx512 {
         unsafe { _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(a.cast::<i32>().read_unaligned())) }
     }
     #[inline(always)]
-    unsafe fn init_8(neg128: i32) -> __m512i {
-        unsafe { _mm512_set1_epi32(neg128) }
+    unsafe fn init_8(less128: i32) -> __m512i {
+        unsafe { _mm512_set1_epi32(less128) }
     }
     #[inline(always)]
     unsafe fn operand_8(stored: __m512i) -> __m512i {

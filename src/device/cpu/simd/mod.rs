@@ -27,6 +27,13 @@ pub(crate) use scalar::Scalar;
 /// Lanes of a vector, and rows of a weight group.
 pub(crate) const LANES: usize = 16;
 
+/// The bits of [`BIAS_F`]. Added to an integer `i` of less than 22 bits they are those of
+/// `BIAS_F + i`: a dot product that starts here ends as an `f32` without being converted.
+pub(crate) const BIAS: i32 = 0x4b40_0000;
+
+/// 1.5 times 2^23, see [`BIAS`].
+pub(crate) const BIAS_F: f32 = 12_582_912.0;
+
 /// The operations. `F` is 16 `f32`, `I` 16 `i32`, `B` 64 bytes.
 ///
 /// # Safety
@@ -42,6 +49,8 @@ pub(crate) trait Simd: Copy {
     type I: Copy;
     /// 64 bytes.
     type B: Copy;
+    /// Vectors of `f32` that stay in registers beside the operands they accumulate; a power of two.
+    const ACCUMULATORS: usize;
 
     /// Every lane `x`.
     unsafe fn splat(x: f32) -> Self::F;
@@ -119,9 +128,9 @@ pub(crate) trait Simd: Copy {
     /// Adds to each lane the dot product of its four bytes of `w`, unsigned and at most 127, with
     /// the four signed bytes at `a`, which are not -128. Exact.
     unsafe fn dot_u(acc: Self::I, w: Self::B, a: *const i8) -> Self::I;
-    /// What [`Simd::dot_8`] starts from, given `-128` times the sum of all the activations that
-    /// will be dotted.
-    unsafe fn init_8(neg128: i32) -> Self::I;
+    /// What [`Simd::dot_8`] starts from, given [`BIAS`] less 128 times the sum of all the
+    /// activations that will be dotted.
+    unsafe fn init_8(less128: i32) -> Self::I;
     /// Turns stored bytes (signed, plus 128) into the operand of [`Simd::dot_8`].
     unsafe fn operand_8(stored: Self::B) -> Self::B;
     /// Adds the dot products of full-range signed bytes; exact once all the activations counted

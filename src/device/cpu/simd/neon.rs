@@ -79,6 +79,7 @@ impl Simd for Neon {
     type F = [float32x4_t; 4];
     type I = [int32x4_t; 4];
     type B = [uint8x16_t; 4];
+    const ACCUMULATORS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::F {
@@ -272,8 +273,8 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    unsafe fn init_8(_neg128: i32) -> Self::I {
-        unsafe { [vdupq_n_s32(0); 4] }
+    unsafe fn init_8(_less128: i32) -> Self::I {
+        unsafe { [vdupq_n_s32(super::BIAS); 4] }
     }
     #[inline(always)]
     unsafe fn operand_8(stored: Self::B) -> Self::B {

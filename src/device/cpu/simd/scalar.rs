@@ -29,6 +29,7 @@ impl Simd for Scalar {
     type F = F;
     type I = I;
     type B = [u8; 64];
+    const ACCUMULATORS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -214,8 +215,8 @@ impl Simd for Scalar {
         acc
     }
     #[inline(always)]
-    unsafe fn init_8(neg128: i32) -> I {
-        [neg128; LANES]
+    unsafe fn init_8(less128: i32) -> I {
+        [less128; LANES]
     }
     #[inline(always)]
     unsafe fn operand_8(stored: [u8; 64]) -> [u8; 64] {
