@@ -173,6 +173,24 @@ fn plan_works_without_a_daemon() {
 }
 
 #[test]
+fn profile_works_without_a_daemon() {
+    let home = Home::new();
+    let output = home.run(&["profile", MODEL, "-n", "3", "--depth", "20", "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let steps = json["steps"].as_array().unwrap();
+    let sum = |what: &str| steps.iter().map(|step| step[what].as_f64().unwrap()).sum::<f64>();
+    let plan = home.run(&["plan", MODEL, "--depth", "23", "--json"]);
+    let plan: serde_json::Value = serde_json::from_slice(&plan.stdout).unwrap();
+    let total = |what: &str| plan["after"]["total"][what].as_f64().unwrap();
+    assert!(sum("bytes") >= total("weight_bytes"), "{json}");
+    assert_eq!(sum("count") as usize, plan["after"]["steps"].as_array().unwrap().len());
+    assert!((sum("of_token") - 1.0).abs() < 1e-6 && json["bandwidth"].as_f64().unwrap() > 0.0);
+    let table = home.run(&["profile", MODEL, "-n", "2", "--cpu-isa", "scalar"]);
+    assert!(stdout(&table).contains("% of bandwidth"), "{}", stdout(&table));
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let home = Home::new();
     let mut child = home.orinctl(&["plan", MODEL, "--full"]).spawn().unwrap();
@@ -189,6 +207,7 @@ fn mistakes_get_one_error_and_the_right_code() {
         (&["bench", "-b", "0"], 2, "batches"),
         (&["bench", "-p", "0", "-n", "0"], 2, "nothing to measure"),
         (&["plan", MODEL, "--batch", "0"], 2, "--batch"),
+        (&["profile", MODEL, "--cpu-isa", "sve9"], 2, "this machine has: "),
         (&["plan", "synthetic:tiny-lama:q8_0"], 1, "synthetic:tiny-llama:q8_0"),
         (&["plan", "/nowhere/x.gguf"], 1, "/nowhere/x.gguf"),
         (&["status"], 1, "no daemon is listening"),

@@ -49,6 +49,9 @@ pub(super) enum Command {
     Unload,
     /// Show the plan of one step before and after fusion, and what it costs; needs no daemon
     Plan(Plan),
+    /// Time every step of decoding a token on the CPU and hold it against the memory bandwidth;
+    /// needs no daemon
+    Profile(Profile),
     /// Be the daemon
     #[command(hide = true)]
     Daemon(Daemon),
@@ -241,6 +244,34 @@ pub(super) struct Plan {
     #[arg(long)]
     pub(super) full: bool,
     /// Print JSON: every step
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl profile synthetic:qwen3-0.6b:q8_0
+  orinctl profile model.gguf --depth 2048 --json
+
+Steps of the same kind in different layers are summed. Bytes are those of weights and KV cache; the
+bandwidth is measured before and after, on as many threads.")]
+pub(super) struct Profile {
+    /// GGUF file or synthetic:NAME
+    pub(super) model: String,
+    /// Tokens that are there before
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) depth: usize,
+    /// Tokens to time
+    #[arg(short = 'n', long = "tokens", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(super) tokens: u32,
+    /// Worker threads [default: the cores allowed]
+    #[arg(short, long, value_name = "N")]
+    pub(super) threads: Option<std::num::NonZeroUsize>,
+    /// Instruction set: avx512, avx2, neon, scalar [default: the best one]
+    #[arg(long, value_name = "NAME")]
+    pub(super) cpu_isa: Option<String>,
+    /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
 }

@@ -48,7 +48,7 @@ pub(super) enum Error {
         /// Why not.
         source: io::Error,
     },
-    /// A model file, for `plan`.
+    /// A model file, for `plan` and `profile`.
     #[error("{model}: {source}")]
     Model {
         /// The model.
@@ -62,6 +62,12 @@ pub(super) enum Error {
     /// The plan cannot be made.
     #[error("{0}")]
     Graph(#[from] crate::graph::Error),
+    /// The device, for `profile`.
+    #[error(transparent)]
+    Device(#[from] crate::device::Error),
+    /// The bandwidth cannot be measured, for `profile`.
+    #[error(transparent)]
+    Bandwidth(#[from] crate::bench::Error),
     /// Standard input or output.
     #[error("{0}")]
     Io(#[from] io::Error),

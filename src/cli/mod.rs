@@ -11,6 +11,7 @@ mod generate;
 mod models;
 mod plan;
 mod private;
+mod profile;
 mod session;
 mod status;
 mod terminal;
@@ -32,6 +33,7 @@ pub fn main() -> ExitCode {
     let result = match args.command {
         Command::Daemon(arguments) => return private::become_daemon(arguments),
         Command::Plan(plan) => plan::run(&plan, &terminal),
+        Command::Profile(profile) => profile::run(&profile, &terminal),
         Command::Bench(bench) => interruptible(bench::run(&args.connection, &bench, &terminal)),
         Command::Generate(generate) => {
             interruptible(generate::run(&args.connection, &generate, &terminal))

@@ -17,19 +17,7 @@ const ORIN_SMS: u32 = 16;
 
 pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
     let bucket = bucket(args)?;
-    let path = if synthetic::is_synthetic(&args.model) {
-        let live = terminal.bytes();
-        synthetic::Spec::parse(&args.model)?.generate(
-            &synthetic::default_cache_dir(),
-            &mut |done, total| {
-                live.set(done, total, "making model");
-            },
-        )?
-    } else {
-        args.model.clone().into()
-    };
-    let model = Model::open(&path)
-        .map_err(|source| Error::Model { model: args.model.clone(), source: Box::new(source) })?;
+    let model = open(&args.model, terminal)?;
     let layout = KvLayout { slots: bucket.batch, context: bucket.context };
     let before = model.plan(layout, bucket)?;
     let after = fuse(&before, Fusions::ALL);
@@ -68,6 +56,23 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
     };
     text::print(&out)?;
     Ok(())
+}
+
+/// Opens a GGUF file or a synthetic model, which is made where it is not cached.
+pub(super) fn open(name: &str, terminal: &Terminal) -> Result<Model, Error> {
+    let path = if synthetic::is_synthetic(name) {
+        let live = terminal.bytes();
+        synthetic::Spec::parse(name)?.generate(
+            &synthetic::default_cache_dir(),
+            &mut |done, total| {
+                live.set(done, total, "making model");
+            },
+        )?
+    } else {
+        name.into()
+    };
+    Model::open(&path)
+        .map_err(|source| Error::Model { model: name.to_owned(), source: Box::new(source) })
 }
 
 /// The shape that was asked for.
@@ -232,7 +237,7 @@ fn alike(groups: Vec<Group>) -> Vec<Group> {
 }
 
 /// `blk.3.attn_q` is `attn_q` of layer 3.
-fn place(label: &str) -> (Option<usize>, &str) {
+pub(super) fn place(label: &str) -> (Option<usize>, &str) {
     let of_layer = || {
         let (layer, rest) = label.strip_prefix("blk.")?.split_once('.')?;
         Some((layer.parse().ok()?, rest))

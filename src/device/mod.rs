@@ -14,6 +14,8 @@ pub mod gpu;
 mod precision;
 pub mod reference;
 
+use std::time::Duration;
+
 use crate::plan::{Buffer, BufferId, Fusions, Plan};
 
 /// Steps of one submission whose tokens the ring keeps.
@@ -262,6 +264,17 @@ pub trait Instance: Send {
     /// # Errors
     /// [`Error::Lost`] when it never will.
     fn wait(&mut self, ticket: Ticket) -> Result<(), Error>;
+
+    /// Executes a plan `times` times and waits; the time that each of its steps took, of all
+    /// executions together. For measuring: nothing of it enters the ring.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where steps cannot be timed one by one, [`Error::Invalid`] while plans
+    /// are under way.
+    fn profile(&mut self, prepared: Prepared, times: u32) -> Result<Vec<Duration>, Error> {
+        let what = format!("timing the steps of plan {} ({times} times)", prepared.0);
+        Err(Error::Unsupported { device: "this device", what })
+    }
 
     /// The tokens sampled by one finished step of the latest submission of its plan, one per row of
     /// logits.

@@ -6,8 +6,10 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use super::Isa;
 use super::execute::{self, Context, Work};
@@ -127,6 +129,8 @@ struct Entry {
 
 /// The memory of one model and the thread that runs its plans.
 pub(super) struct CpuInstance {
+    isa: Isa,
+    work: Arc<Work>,
     footprint: Footprint,
     memory: Arc<Memory>,
     pool: Arc<Mutex<Pool>>,
@@ -142,7 +146,7 @@ pub(super) struct CpuInstance {
 impl CpuInstance {
     pub(super) fn new(isa: Isa, memory: Memory, pool: Pool) -> std::io::Result<Self> {
         let footprint = memory.layout().footprint(pool.threads());
-        let work = Work::new(pool.threads(), memory.working().vocabulary);
+        let work = Arc::new(Work::new(pool.threads(), memory.working().vocabulary));
         let (memory, pool) = (Arc::new(memory), Arc::new(Mutex::new(pool)));
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue {
@@ -157,10 +161,12 @@ impl CpuInstance {
         });
         let runner = thread::Builder::new().name("cpu-0".into()).spawn({
             let (memory, pool, shared) = (memory.clone(), pool.clone(), shared.clone());
+            let work = work.clone();
             move || run(isa, &memory, &pool, &shared, &work)
         })?;
         let (runner, entries) = (Some(runner), Vec::new());
-        Ok(Self { footprint, memory, pool, shared, runner, entries, sequence: 0, waited: 0 })
+        let (sequence, waited) = (0, 0);
+        Ok(Self { isa, work, footprint, memory, pool, shared, runner, entries, sequence, waited })
     }
 
     fn entry(&self, prepared: Prepared) -> Result<&Entry, Error> {
@@ -311,6 +317,29 @@ impl Instance for CpuInstance {
         Ok(())
     }
 
+    fn profile(&mut self, prepared: Prepared, times: u32) -> Result<Vec<Duration>, Error> {
+        let program = self.entry(prepared)?.program.clone();
+        if self.sequence > self.waited {
+            return Err(Error::Invalid("plans are under way".into()));
+        }
+        let clock: Vec<AtomicU64> = program.stages.iter().map(|_| AtomicU64::new(0)).collect();
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..times {
+            // SAFETY: nothing is under way, and `&mut self` is the only door: the buffers and the
+            // memory are this call's.
+            unsafe {
+                let (isa, memory, work) = (self.isa, &self.memory, &self.work);
+                execute_step(isa, memory, &mut pool, work, &program, Some(&clock));
+            }
+        }
+        let mut from = 0;
+        let step = |&end: &usize| {
+            let part = &clock[std::mem::replace(&mut from, end)..end];
+            Duration::from_nanos(part.iter().map(|stage| stage.load(Ordering::Relaxed)).sum())
+        };
+        Ok(program.ends.iter().map(step).collect())
+    }
+
     fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
         let entry = self.entry(ticket.prepared)?;
         let rows = entry.program.sampled.map_or(0, |(_, rows)| rows);
@@ -425,7 +454,13 @@ fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, work: &Wo
             let executed = catch_unwind(AssertUnwindSafe(|| {
                 // SAFETY: this submission is under way, so its buffers are this thread's; there is
                 // only one such thread, so the memory is too.
-                unsafe { execute_step(isa, memory, &mut pool, work, &task.program, step) };
+                unsafe {
+                    execute_step(isa, memory, &mut pool, work, &task.program, None);
+                    if let Some((ids, rows)) = task.program.sampled {
+                        let ring = task.program.own.ring(step as usize, rows);
+                        ring.copy_from_nonoverlapping(ids, rows);
+                    }
+                }
             }));
             let mut queue = shared.lock();
             if executed.is_err() {
@@ -443,7 +478,8 @@ fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, work: &Wo
     }
 }
 
-/// One execution of a program, and its sampled tokens into the ring.
+/// One execution of a program. The nanoseconds of each stage, barrier included, are added to
+/// `clock`.
 ///
 /// # Safety
 ///
@@ -454,20 +490,25 @@ unsafe fn execute_step(
     pool: &mut Pool,
     work: &Work,
     program: &Program,
-    step: u32,
+    clock: Option<&[AtomicU64]>,
 ) {
     // SAFETY: the caller's contract.
     unsafe {
         let (rows, active) = (program.rows, program.active());
         let context = Context { isa, memory, work, rows, active };
         pool.run(&|w| {
-            for stage in &program.stages {
+            let clock = clock.filter(|_| w.index() == 0);
+            let mut begin = clock.map(|_| Instant::now());
+            for (i, stage) in program.stages.iter().enumerate() {
                 execute::stage(stage, &context, w);
                 w.barrier();
+                if let (Some(clock), Some(begin)) = (clock, &mut begin) {
+                    let end = Instant::now();
+                    let spent = end.duration_since(std::mem::replace(begin, end));
+                    let nanoseconds = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+                    clock[i].fetch_add(nanoseconds, Ordering::Relaxed);
+                }
             }
         });
-        if let Some((ids, rows)) = program.sampled {
-            program.own.ring(step as usize, rows).copy_from_nonoverlapping(ids, rows);
-        }
     }
 }

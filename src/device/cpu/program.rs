@@ -127,6 +127,8 @@ pub(super) enum Stage {
 /// A prepared plan, ready to run.
 pub(super) struct Program {
     pub(super) stages: Vec<Stage>,
+    /// Stages up to the end of each of the plan's steps.
+    pub(super) ends: Vec<usize>,
     /// Rows of tokens in the bucket.
     pub(super) rows: usize,
     /// The slots mailbox: rows after the last one with a slot are padding and are not computed.
@@ -467,9 +469,10 @@ impl Program {
     pub(super) fn new(plan: &Plan, memory: &Memory, own: Own) -> Result<Self, Error> {
         let arena = Arena::new(plan, |_, bytes| bytes);
         let resolver = Resolver { plan, memory, arena, own: &own };
-        let mut stages = Vec::new();
+        let (mut stages, mut ends) = (Vec::new(), Vec::new());
         for step in &plan.steps {
             resolver.stages(step, &mut stages)?;
+            ends.push(stages.len());
         }
         let rows = plan.bucket.rows();
         let slots = stages.iter().find_map(|stage| match stage {
@@ -482,6 +485,6 @@ impl Program {
             Stage::Sample { ids, rows, .. } => Some((ids.cast_const(), *rows)),
             _ => None,
         });
-        Ok(Self { stages, rows, slots, sampled, own })
+        Ok(Self { stages, ends, rows, slots, sampled, own })
     }
 }

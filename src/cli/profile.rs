@@ -1,0 +1,227 @@
+//! `orinctl profile`: the steps of a decoded token on the CPU, each against the memory bandwidth.
+//! Works on the file alone.
+
+use std::error::Error as StdError;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::args;
+use super::error::Error;
+use super::plan::{open, place};
+use super::terminal::Terminal;
+use super::text;
+use crate::bench::roof::Bandwidth;
+use crate::device::cpu::{Cpu, Isa, pool::default_threads};
+use crate::device::{Data, Device, Instance, Prepared, Request, WeightSource};
+use crate::model::{KvLayout, Model, ports};
+use crate::plan::{Bucket, Class, Plan, fuse};
+
+/// Tokens decoded before the clock starts.
+const WARM_UP: u32 = 4;
+
+/// Most positions that a profile may reach.
+const CONTEXT: usize = 1 << 20;
+
+pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error> {
+    let threads = args.threads.unwrap_or_else(default_threads);
+    let isa = match &args.cpu_isa {
+        Some(name) => Isa::named(name).map_err(|e| Error::Usage(format!("--cpu-isa: {e}")))?,
+        None => Isa::detect(),
+    };
+    let context = args.depth.saturating_add((args.tokens.max(WARM_UP)) as usize);
+    if context > CONTEXT {
+        return Err(Error::Usage(format!("{context} positions, at most {CONTEXT} are possible")));
+    }
+    let model = open(&args.model, terminal)?;
+    let device = Cpu::new(isa, threads);
+    let layout = KvLayout { slots: 1, context };
+    let plan = fuse(&model.plan(layout, Bucket::decode(1, context))?, device.fusions());
+    let (mut instance, prepared) = load(&model, layout, &plan, &device, terminal)?;
+    let mut bandwidth = Bandwidth::new(threads.get())?;
+    bandwidth.measure();
+    let mut times = Vec::new();
+    for tokens in [WARM_UP, args.tokens] {
+        begin(&mut *instance, &plan, prepared, args.depth)?;
+        times = instance.profile(prepared, tokens)?;
+    }
+    bandwidth.measure();
+    let roof = bandwidth.roof().bytes_per_second;
+    let document = Document::new(args, device.info().description, &plan, &times, roof);
+    if args.json {
+        return Ok(text::print_json(&document)?);
+    }
+    Ok(text::print(&document.table())?)
+}
+
+/// A weight in a model's file.
+struct Weight<'a>(&'a Model, &'a str);
+
+impl WeightSource for Weight<'_> {
+    fn read_at(&self, at: u64, out: &mut [u8]) -> Result<(), Box<dyn StdError + Send + Sync>> {
+        Ok(self.0.read_weight(self.1, at, out)?)
+    }
+}
+
+/// The model in memory, and its plan ready to run.
+fn load(
+    model: &Model,
+    layout: KvLayout,
+    plan: &Plan,
+    device: &Cpu,
+    terminal: &Terminal,
+) -> Result<(Box<dyn Instance>, Prepared), Error> {
+    let weights: Vec<_> = model.weights().cloned().collect();
+    let (states, plans) = (model.states(layout), std::slice::from_ref(plan));
+    let mut instance = device.open(&Request { weights: &weights, states: &states, plans })?;
+    let (live, done) = (terminal.bytes(), AtomicU64::new(0));
+    let progress = |bytes| {
+        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        live.set(done, model.weight_bytes(), "loading");
+    };
+    for weight in &weights {
+        instance.upload(&weight.name, &Weight(model, &weight.name), &progress)?;
+    }
+    let prepared = instance.prepare(plan)?;
+    Ok((instance, prepared))
+}
+
+/// Greedy decode, `depth` tokens being there.
+fn begin(
+    instance: &mut dyn Instance,
+    plan: &Plan,
+    prepared: Prepared,
+    depth: usize,
+) -> Result<(), Error> {
+    let depth = i32::try_from(depth).unwrap_or(i32::MAX);
+    let inputs = [
+        (ports::TOKENS, Data::I32(&[1])),
+        (ports::POSITIONS, Data::I32(&[depth])),
+        (ports::SLOTS, Data::I32(&[0])),
+        (ports::TEMPERATURE, Data::F32(&[0.0])),
+    ];
+    for (name, data) in inputs {
+        if let Some(mailbox) = plan.find(Class::Mailbox, name) {
+            instance.write(prepared, mailbox, 0, data)?;
+        }
+    }
+    Ok(())
+}
+
+/// `--json`.
+#[derive(Debug, Serialize)]
+struct Document {
+    model: String,
+    device: String,
+    depth: usize,
+    tokens: u32,
+    /// Bytes per second that the machine reads, best of the passes before and after.
+    bandwidth: f64,
+    /// Of one token.
+    seconds: f64,
+    steps: Vec<Line>,
+}
+
+/// Steps of one kind, of all layers together, in one token.
+#[derive(Debug, Serialize)]
+struct Line {
+    step: String,
+    op: String,
+    /// How many there are.
+    count: usize,
+    /// Weights and KV cache that they read and write.
+    bytes: u64,
+    seconds: f64,
+    bytes_per_second: f64,
+    of_bandwidth: f64,
+    of_token: f64,
+}
+
+impl Document {
+    fn new(
+        args: &args::Profile,
+        device: String,
+        plan: &Plan,
+        times: &[Duration],
+        bandwidth: f64,
+    ) -> Self {
+        let mut steps: Vec<Line> = Vec::new();
+        for (step, time) in plan.steps.iter().zip(times) {
+            let (name, op) = (place(&step.label).1, step.op.name());
+            let bytes = step.cost.weight_bytes + step.cost.state_bytes;
+            let seconds = time.as_secs_f64() / f64::from(args.tokens);
+            match steps.iter_mut().find(|line| line.step == name && line.op == op) {
+                Some(line) => {
+                    line.count += 1;
+                    line.bytes += bytes;
+                    line.seconds += seconds;
+                }
+                None => steps.push(Line {
+                    step: name.to_owned(),
+                    op,
+                    count: 1,
+                    bytes,
+                    seconds,
+                    bytes_per_second: 0.0,
+                    of_bandwidth: 0.0,
+                    of_token: 0.0,
+                }),
+            }
+        }
+        let seconds: f64 = steps.iter().map(|line| line.seconds).sum();
+        for line in &mut steps {
+            line.bytes_per_second = line.bytes as f64 / line.seconds.max(1e-9);
+            line.of_bandwidth = line.bytes_per_second / bandwidth.max(1.0);
+            line.of_token = line.seconds / seconds.max(1e-9);
+        }
+        let (model, depth, tokens) = (args.model.clone(), args.depth, args.tokens);
+        Self { model, device, depth, tokens, bandwidth, seconds, steps }
+    }
+
+    fn table(&self) -> String {
+        let heads = [
+            "step",
+            "op",
+            "count",
+            "bytes each",
+            "us each",
+            "GB/s",
+            "% of bandwidth",
+            "% of token",
+        ];
+        let mut rows = vec![heads.map(str::to_owned).to_vec()];
+        for line in &self.steps {
+            let read = line.bytes > 0;
+            let some = |text: String| if read { text } else { String::new() };
+            rows.push(vec![
+                line.step.clone(),
+                line.op.clone(),
+                line.count.to_string(),
+                some(text::bytes(line.bytes / line.count as u64)),
+                format!("{:.1}", line.seconds * 1e6 / line.count as f64),
+                some(format!("{:.1}", line.bytes_per_second / 1e9)),
+                some(format!("{:.0}", 100.0 * line.of_bandwidth)),
+                format!("{:.1}", 100.0 * line.of_token),
+            ]);
+        }
+        let mut out = format!(
+            "{} on {}: {} tokens after {}, mean of each step\n\n",
+            self.model, self.device, self.tokens, self.depth
+        );
+        out.push_str(&text::columns(&rows, &[2, 3, 4, 5, 6, 7]));
+        let bytes: u64 = self.steps.iter().map(|line| line.bytes).sum();
+        let speed = bytes as f64 / self.seconds.max(1e-9);
+        let _ = writeln!(
+            out,
+            "\n{:.2} ms a token: {} at {:.1} GB/s, {:.0} % of the {:.1} GB/s that were measured",
+            1e3 * self.seconds,
+            text::bytes(bytes),
+            speed / 1e9,
+            100.0 * speed / self.bandwidth.max(1.0),
+            self.bandwidth / 1e9
+        );
+        out
+    }
+}
