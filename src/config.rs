@@ -29,6 +29,8 @@ pub struct Config {
     pub backend: String,
     /// Worker threads; 0 takes the cores allowed.
     pub threads: usize,
+    /// Instruction set of the CPU device: `auto`, or one that the machine has.
+    pub cpu_isa: String,
     /// Sequences served at once.
     pub slots: usize,
     /// Tokens a slot holds; 0 takes the model's own, at most 4096.
@@ -61,6 +63,7 @@ impl Default for Config {
             models_dir: default_models_dir(),
             backend: "auto".into(),
             threads: 0,
+            cpu_isa: "auto".into(),
             slots: 4,
             context: 0,
             prefill_chunk: 256,
@@ -77,6 +80,9 @@ impl Default for Config {
 
 /// Values of `backend`.
 pub const BACKENDS: [&str; 4] = ["auto", "nv", "cpu", "reference"];
+
+/// Values of `cpu_isa`. Which of them a machine has is found out when a model is loaded.
+pub const CPU_ISAS: [&str; 5] = ["auto", "avx512", "avx2", "neon", "scalar"];
 
 /// Permission bits of the socket, written as in `chmod`: `"0660"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -228,6 +234,7 @@ impl Config {
         }
         one_of("backend", &self.backend, &BACKENDS)?;
         range("threads", self.threads, 0..=1024)?;
+        one_of("cpu_isa", &self.cpu_isa, &CPU_ISAS)?;
         range("slots", self.slots, 1..=256)?;
         range("context", self.context, 0..=16 << 20)?;
         range("prefill_chunk", self.prefill_chunk, 1..=8192)?;
@@ -271,13 +278,14 @@ impl Config {
 }
 
 /// Every key.
-pub const KEYS: [&str; 16] = [
+pub const KEYS: [&str; 17] = [
     "socket",
     "socket_mode",
     "model",
     "models_dir",
     "backend",
     "threads",
+    "cpu_isa",
     "slots",
     "context",
     "prefill_chunk",

@@ -69,6 +69,9 @@ struct Args {
     /// Use this many worker threads; 0 takes the cores allowed.
     #[arg(long, short, value_name = "N")]
     threads: Option<usize>,
+    /// Run the CPU device on this instruction set: auto, avx512, avx2, neon or scalar.
+    #[arg(long, value_name = "NAME")]
+    cpu_isa: Option<String>,
     /// Serve this many sequences at once.
     #[arg(long, value_name = "N")]
     slots: Option<usize>,
@@ -99,6 +102,7 @@ impl Args {
         set(&mut config.model, self.model.as_ref());
         set(&mut config.backend, self.backend.as_ref());
         set(&mut config.threads, self.threads.as_ref());
+        set(&mut config.cpu_isa, self.cpu_isa.as_ref());
         set(&mut config.slots, self.slots.as_ref());
         set(&mut config.context, self.context.as_ref());
         config.check()?;
@@ -275,6 +279,7 @@ fn load_spec(config: &Config) -> LoadSpec {
         context: config.context,
         prefill_chunk: config.prefill_chunk,
         threads: config.threads,
+        cpu_isa: config.cpu_isa.clone(),
     }
 }
 

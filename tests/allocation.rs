@@ -52,6 +52,7 @@ fn decoding_allocates_nothing() {
             context: 512,
             prefill_chunk: 64,
             threads: 2,
+            cpu_isa: "auto".into(),
         });
         loop {
             match events.blocking_recv().unwrap() {

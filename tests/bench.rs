@@ -22,6 +22,7 @@ fn bench(spec: &Spec, last: usize) -> (Vec<Progress>, Result<Report, Error>) {
         context: CONTEXT,
         prefill_chunk: CHUNK,
         threads: 1,
+        cpu_isa: "auto".into(),
     });
     loop {
         match events.blocking_recv() {

@@ -25,6 +25,7 @@ fn spec(model: &str, backend: &str) -> LoadSpec {
         context: 256,
         prefill_chunk: 32,
         threads: 2,
+        cpu_isa: "auto".into(),
     }
 }
 
@@ -289,6 +290,12 @@ fn a_bad_load_leaves_the_loaded_model_in_place() {
     );
     let unknown = LoadSpec { backend: "abacus".into(), ..spec("tiny-llama-Q6_K", "reference") };
     assert!(matches!(load(&handle, unknown), Err(LoadError::Invalid(_))));
+    let isa = LoadSpec { cpu_isa: "sve9".into(), ..spec("tiny-llama-Q6_K", "cpu") };
+    let refused = load(&handle, isa).unwrap_err();
+    assert!(
+        matches!(&refused, LoadError::Invalid(why) if why.contains("sve9") && why.contains("scalar")),
+        "{refused}"
+    );
     assert_eq!(ask(&handle, request(&[1], 3)).ids.len(), 3);
     load(&handle, spec("tiny-qwen3-Q8_0", "reference")).unwrap();
     let State::Ready(info) = handle.snapshot().state else { panic!("a model is loaded") };

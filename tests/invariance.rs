@@ -20,6 +20,7 @@ fn start(model: &str, threads: usize, prefill_chunk: usize, slots: usize) -> Han
         context: 1024,
         prefill_chunk,
         threads,
+        cpu_isa: "auto".into(),
     });
     loop {
         match events.blocking_recv().unwrap() {

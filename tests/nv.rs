@@ -25,6 +25,7 @@ fn start(model: &str, backend: &str) -> Handle {
         context: 128,
         prefill_chunk: 8,
         threads: 1,
+        cpu_isa: "auto".into(),
     });
     loop {
         match events.blocking_recv().unwrap() {

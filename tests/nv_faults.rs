@@ -28,6 +28,7 @@ fn generation() {
         context: 128,
         prefill_chunk: 8,
         threads: 1,
+        cpu_isa: "auto".into(),
     });
     loop {
         match events.blocking_recv().unwrap() {

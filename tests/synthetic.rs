@@ -15,6 +15,7 @@ fn start(model: &str, backend: &str, context: usize) -> Handle {
         context,
         prefill_chunk: 64,
         threads: 2,
+        cpu_isa: "auto".into(),
     });
     loop {
         match events.blocking_recv().unwrap() {

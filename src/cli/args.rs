@@ -129,6 +129,9 @@ pub(super) struct ModelChoice {
     /// Worker threads of a private daemon [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
     pub(super) threads: Option<usize>,
+    /// Instruction set of a private daemon's CPU device: auto, avx512, avx2, neon, scalar
+    #[arg(long, value_name = "NAME")]
+    pub(super) cpu_isa: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -219,6 +222,9 @@ pub(super) struct Load {
     /// Worker threads; 0 takes the cores allowed
     #[arg(short, long, value_name = "N")]
     pub(super) threads: Option<usize>,
+    /// Instruction set of the CPU device: auto, avx512, avx2, neon, scalar
+    #[arg(long, value_name = "NAME")]
+    pub(super) cpu_isa: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]

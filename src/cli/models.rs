@@ -55,6 +55,7 @@ pub(super) async fn load(
         context: args.context,
         prefill_chunk: args.prefill_chunk,
         threads: args.threads,
+        cpu_isa: args.cpu_isa.clone(),
     };
     let (model, _) = session::load(&client(connection), &request, terminal).await?;
     text::print(&format!(

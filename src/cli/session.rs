@@ -59,9 +59,9 @@ impl Session {
             }
             Err(error) => return Err(error.into()),
         };
-        if choice.backend.is_some() || choice.threads.is_some() {
+        if choice.backend.is_some() || choice.threads.is_some() || choice.cpu_isa.is_some() {
             return Err(Error::Usage(format!(
-                "--backend and --threads choose for a private daemon, but one runs on {}; add --private, or load the model anew with `orinctl load`",
+                "--backend, --threads and --cpu-isa choose for a private daemon, but one runs on {}; add --private, or load the model anew with `orinctl load`",
                 socket.display()
             )));
         }
@@ -91,6 +91,7 @@ impl Session {
             context: room.context,
             prefill_chunk: None,
             threads: choice.threads,
+            cpu_isa: choice.cpu_isa.clone(),
         };
         let (model, synthesised) = match load(private.client(), &request, terminal).await {
             Ok(loaded) => loaded,

@@ -262,6 +262,9 @@ pub struct LoadRequest {
     /// Worker threads; 0 takes the cores allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
+    /// Instruction set of the CPU device: `auto`, `avx512`, `avx2`, `neon`, `scalar`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_isa: Option<String>,
 }
 
 /// A `progress` event of a load. The `result` event is a [`Model`].

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::core::{self, Core, Parts};
 use super::{LoadError, LoadSpec, MemoryUse, ModelInfo};
-use crate::device::cpu::{Cpu, Isa};
+use crate::device::cpu::{Cpu, Isa, pool::default_threads};
 use crate::device::gpu::nv::Nv;
 use crate::device::{self, Device, Footprint, Request, WeightSource, reference::Reference};
 use crate::gguf::Gguf;
@@ -150,14 +150,14 @@ fn choose_device(spec: &LoadSpec) -> Result<(Arc<dyn Device>, String), LoadError
             Ok(nv) => (nv, "auto: the GPU of an Orin is here".into()),
             Err(reason) => {
                 tracing::info!(%reason, "no Orin: the CPU is used");
-                (cpu(spec), format!("auto: not nv ({reason})"))
+                (cpu(spec)?, format!("auto: not nv ({reason})"))
             }
         }),
         "nv" => match nv() {
             Ok(nv) => Ok((nv, "asked for".into())),
             Err(reason) => Err(LoadError::Invalid(format!("backend nv cannot be used: {reason}"))),
         },
-        "cpu" => Ok((cpu(spec), "asked for".into())),
+        "cpu" => Ok((cpu(spec)?, "asked for".into())),
         "reference" => Ok((Arc::new(Reference), "asked for".into())),
         other => Err(LoadError::Invalid(format!(
             "backend `{other}` is not known; known: auto, nv, cpu, reference"
@@ -165,11 +165,14 @@ fn choose_device(spec: &LoadSpec) -> Result<(Arc<dyn Device>, String), LoadError
     }
 }
 
-fn cpu(spec: &LoadSpec) -> Arc<dyn Device> {
-    Arc::new(match NonZeroUsize::new(spec.threads) {
-        Some(threads) => Cpu::new(Isa::detect(), threads),
-        None => Cpu::detect(),
-    })
+/// The CPU device, with the instruction set and the threads asked for.
+fn cpu(spec: &LoadSpec) -> Result<Arc<dyn Device>, LoadError> {
+    let isa = match spec.cpu_isa.as_str() {
+        "auto" => Isa::detect(),
+        name => Isa::named(name).map_err(|e| LoadError::Invalid(format!("cpu_isa: {e}")))?,
+    };
+    let threads = NonZeroUsize::new(spec.threads).unwrap_or_else(default_threads);
+    Ok(Arc::new(Cpu::new(isa, threads)))
 }
 
 /// The file behind a model's name; synthetic ones are made when they are not cached.

@@ -171,6 +171,8 @@ pub struct LoadSpec {
     pub prefill_chunk: usize,
     /// Worker threads; 0 takes the cores allowed.
     pub threads: usize,
+    /// Instruction set of the CPU device: `auto` takes the best one, others by their names.
+    pub cpu_isa: String,
 }
 
 /// Progress of a load. After [`LoadEvent::Loaded`] or [`LoadEvent::Failed`] nothing follows.

@@ -121,6 +121,7 @@ pub(super) async fn load(
         context: request.context.unwrap_or(config.context),
         prefill_chunk: request.prefill_chunk.unwrap_or(config.prefill_chunk),
         threads: request.threads.unwrap_or(config.threads),
+        cpu_isa: request.cpu_isa.unwrap_or_else(|| config.cpu_isa.clone()),
     });
     let first = tokio::time::timeout(SOON, events.recv()).await.ok().flatten();
     if let Some(LoadEvent::Failed(error)) = first {
