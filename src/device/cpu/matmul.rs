@@ -16,7 +16,7 @@ use super::activations::{self, F32Block, Q8Block, TILE};
 use super::format::{self, Block, Form, Plain, Quant};
 use super::isa::{Isa, dispatch};
 use super::packed::{LINE, PackedLayout};
-use super::simd::{BIAS, LANES, Simd, load_first, store_first};
+use super::simd::{LANES, Simd, load_first, store_first};
 use crate::plan::DType;
 
 /// How far ahead of the reader a product asks for weights, in bytes. Without asking, a core of the
@@ -141,7 +141,7 @@ unsafe fn fold<S: Simd, Q: Quant, const G: usize, const R: usize>(
 ) {
     // SAFETY: the caller's contract; reads are within the blocks.
     unsafe {
-        let mut low = [[S::splat_i(BIAS); G]; R];
+        let mut low = [[S::splat_i(0); G]; R];
         let mut high = [[S::splat_i(0); G]; R];
         for r in 0..R {
             let x = x.add(r);
@@ -174,13 +174,18 @@ unsafe fn fold<S: Simd, Q: Quant, const G: usize, const R: usize>(
         for r in 0..R {
             let x = x.add(r);
             for (i, w) in w.iter().enumerate() {
-                // The rounded product of the scale and the integer: the bias goes without a trace.
-                let mut dot = S::fma(S::bits_f(low[r][i]), w.scale, w.unbias);
-                match Q::FORM {
-                    Form::Signed | Form::Offset8 => {}
-                    Form::Offset32 => dot = S::fma(S::to_f(high[r][i]), w.second, dot),
-                    Form::Minimum => dot = S::fma(w.second, S::splat((*x).sum), dot),
-                }
+                let dot = if let Form::Minimum = Q::FORM {
+                    // The minimum's product need not wait for the integers.
+                    let minimum = S::mul(w.second, S::splat((*x).sum));
+                    S::fma(S::to_f(low[r][i]), w.scale, minimum)
+                } else {
+                    // The rounded product of scale and integer: the bias goes without a trace.
+                    S::fma(S::bits_f(low[r][i]), w.scale, w.unbias)
+                };
+                let dot = match Q::FORM {
+                    Form::Offset32 => S::fma(S::to_f(high[r][i]), w.second, dot),
+                    _ => dot,
+                };
                 let sum = sums.add(r * G + i);
                 *sum = S::fma(dot, S::splat((*x).scale), *sum);
             }
@@ -219,9 +224,12 @@ unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>) {
         for first in p.rows.clone().step_by(TILE) {
             let rows = first..p.rows.end.min(first + TILE);
             let mut group = p.groups.start;
-            while const { S::ACCUMULATORS >= 16 } && group + 2 <= p.groups.end {
-                // Four rows keep more products in flight; forms with two scales lack the registers.
-                if const { matches!(Q::FORM, Form::Offset32 | Form::Minimum) } {
+            // Pairs where registers allow; with a minimum for each group they are slower than one.
+            while const { S::ACCUMULATORS >= 16 && !matches!(Q::FORM, Form::Minimum) }
+                && group + 2 <= p.groups.end
+            {
+                // Four rows keep more products in flight; with two scales the registers end at two.
+                if const { matches!(Q::FORM, Form::Offset32) } {
                     tile::<S, Q, 2, 2>(p, x, group, rows.clone());
                 } else {
                     tile::<S, Q, 2, 4>(p, x, group, rows.clone());
