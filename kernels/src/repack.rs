@@ -132,6 +132,26 @@ impl Layout {
         }
     }
 
+    /// Bytes of a row in each plane. Planes lie one after the other, rows of a plane likewise: rows
+    /// that were packed by themselves can be copied to their place plane by plane.
+    #[must_use]
+    pub const fn planes(&self) -> [usize; 3] {
+        let k = self.k;
+        match self.weight {
+            Weight::Q8_0 => [k, k / 16, 0],
+            Weight::Q6_K => [k / 4 * 3, k / 16, k / 128],
+            Weight::Q4_K | Weight::Q5_K => [self.file_row_bytes(), 0, 0],
+            Weight::F16 => [self.padded() * 2, 0, 0],
+        }
+    }
+
+    /// The layout of `n` rows of the same matrix by themselves.
+    #[must_use]
+    pub const fn of_rows(self, n: usize) -> Self {
+        let n = if n < self.n { n } else { self.n };
+        Self { n, ..self }
+    }
+
     const fn padded(&self) -> usize {
         self.k.next_multiple_of(8)
     }
@@ -324,6 +344,18 @@ mod tests {
             if layout.is_file() {
                 prop_assert_eq!(&packed, &file);
             }
+            // Rows packed by themselves are the same bytes, plane by plane.
+            let part = layout.of_rows(n - middle);
+            let mut alone = vec![0x55; part.bytes()];
+            part.pack(0, back, &mut alone).unwrap();
+            let (mut from, mut to) = (0, 0);
+            for row in layout.planes() {
+                let bytes = row * (n - middle);
+                let here = &packed[to + row * middle..][..bytes];
+                prop_assert_eq!(here, &alone[from..][..bytes]);
+                (from, to) = (from + bytes, to + row * n);
+            }
+            prop_assert_eq!(to, layout.bytes());
             let mut again = vec![0; file.len()];
             layout.unpack(0, &packed, &mut again).unwrap();
             prop_assert_eq!(again, file);

@@ -60,6 +60,22 @@ impl Footprint {
     pub const fn total(&self) -> u64 {
         self.weights + self.state + self.activations
     }
+
+    /// Refuses what `have` bytes do not hold.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] with the arithmetic.
+    pub fn fits(&self, have: u64) -> Result<(), Error> {
+        if self.total() <= have {
+            return Ok(());
+        }
+        let Self { weights, state, activations } = self;
+        Err(Error::OutOfMemory {
+            what: format!("weights {weights} + KV cache {state} + activations {activations} bytes"),
+            need: self.total(),
+            have,
+        })
+    }
 }
 
 /// How much of the device a failure took with it.
@@ -170,6 +186,17 @@ pub struct Activity {
     pub sleeps: u64,
     /// Times that channels were made anew after a fault.
     pub rebuilds: u64,
+}
+
+/// How long one kernel launch of a step took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Where it stands in the model: `blk.3.attn_q`.
+    pub label: String,
+    /// The kernel's symbol.
+    pub kernel: String,
+    /// Its time on the device.
+    pub nanoseconds: u64,
 }
 
 /// A plan made ready by an instance; valid for that instance.
@@ -295,4 +322,15 @@ pub trait Instance: Send {
         at: usize,
         out: &mut [f32],
     ) -> Result<(), Error>;
+
+    /// Runs one step of the plan launch by launch and says how long each took. To the plan it is a
+    /// step like any other.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where launches cannot be timed, [`Error::Invalid`] while anything is
+    /// under way.
+    fn profile(&mut self, prepared: Prepared) -> Result<Vec<Timing>, Error> {
+        let _ = prepared;
+        Err(Error::Unsupported { device: "this device", what: "timing of single launches".into() })
+    }
 }

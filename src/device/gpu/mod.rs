@@ -1,15 +1,18 @@
 //! GPUs: from a fused plan to kernel launches, the same for every driver.
 //!
 //! `layout` says by arithmetic how much memory an instance takes and where everything lies in it;
-//! `lower` turns a plan into launches over addresses; `order` finds out which launches must
-//! wait for others. A driver ([`nv`]) allocates the memory, and carries the launches to the
-//! hardware. Kernels and their variants belong to the crate `orind-kernels`.
+//! `lower` turns a plan into launches over addresses; `order` finds out which launches must wait for
+//! others; `ledger` keeps the seam's rules. A driver ([`nv`], [`cuda`]) allocates the memory, and
+//! carries the launches to the hardware. Kernels and their variants belong to the crate `orind-kernels`.
 
+pub mod cuda;
 mod launch;
 mod layout;
+mod ledger;
 mod lower;
 pub mod nv;
 mod order;
+mod weights;
 
 use std::collections::HashMap;
 

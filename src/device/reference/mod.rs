@@ -48,16 +48,7 @@ impl Device for Reference {
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
         let footprint = self.footprint(request)?;
         let have = crate::telemetry::memory::available().unwrap_or(u64::MAX);
-        if footprint.total() > have {
-            return Err(Error::OutOfMemory {
-                what: format!(
-                    "weights {} + KV cache {} + activations {} (as f32)",
-                    footprint.weights, footprint.state, footprint.activations
-                ),
-                need: footprint.total(),
-                have,
-            });
-        }
+        footprint.fits(have)?;
         let shared = request.weights.iter().chain(request.states);
         let shared = shared.map(|b| ((b.class, b.name.clone()), Storage::zeroed(b))).collect();
         Ok(Box::new(ReferenceInstance {

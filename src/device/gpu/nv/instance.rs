@@ -18,22 +18,21 @@ use tegra::pushbuffer::Engine;
 use tegra::queue::Wake;
 use tegra::space::AddressSpace;
 
-use super::super::layout::{ALIGN, Form, Layout, Own};
+use super::super::launch::Launch;
+use super::super::layout::{ALIGN, Layout, Own};
+use super::super::ledger::{Entry, Ledger, QUEUE, invalid, words};
 use super::super::lower::{Addresses, lower};
+use super::super::weights::fill;
 use super::code::Code;
 use super::failed;
 use super::record::Recording;
 use crate::device::{
     Activity, Data, Error, Footprint, Instance, Prepared, RING_STEPS, Ticket, WeightSource,
 };
-use crate::plan::{BufferId, Class, DType, Op, Plan};
+use crate::plan::{BufferId, Plan};
 
-/// Submissions that can be under way at once.
-const QUEUE: u64 = 8;
 /// Ring entries of the channel: two for each step under way.
 const ENTRIES: u32 = (2 * QUEUE as u32 * RING_STEPS + 1).next_power_of_two();
-/// Bytes of a weight that are read and laid out at a time.
-const PIECE: usize = 1 << 20;
 /// How long a step may take before its channel counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Executions of one step that may fault before the device counts as lost.
@@ -45,25 +44,17 @@ enum Pool {
     Sealed(WeightsPool),
 }
 
-/// A prepared plan.
-struct Entry {
-    own: Own,
+/// What belongs to a prepared plan.
+struct Kept {
     /// Its mailboxes, outputs and ring.
     memory: Mailbox,
-    classes: Vec<(Class, DType, usize)>,
-    /// Token and position mailboxes that a step advances, and their rows.
-    advances: Option<(BufferId, BufferId, usize)>,
     recording: Recording,
-    /// Steps submitted so far: the ring's cursor when all of them are done.
-    steps: u64,
-    /// Its latest submission.
-    latest: u64,
 }
 
 /// A submission that has not been waited for.
 struct Flight {
     sequence: u64,
-    prepared: usize,
+    prepared: Prepared,
     /// The plan's steps before it.
     base: u64,
     tickets: Vec<context::Ticket>,
@@ -76,7 +67,7 @@ pub(super) struct NvInstance {
     // The context goes first: nothing runs while the rest is taken down.
     context: RefCell<Context>,
     queue: QueueId,
-    entries: Vec<Entry>,
+    ledger: Ledger<Kept>,
     flights: VecDeque<Flight>,
     layout: Layout,
     pool: Option<Pool>,
@@ -86,13 +77,7 @@ pub(super) struct NvInstance {
     counters: Mailbox,
     code: Option<(Code, Scratch)>,
     space: AddressSpace,
-    sequence: u64,
-    waited: u64,
     launches: u64,
-}
-
-fn invalid<T>(what: impl Into<String>) -> Result<T, Error> {
-    Err(Error::Invalid(what.into()))
 }
 
 impl NvInstance {
@@ -107,7 +92,7 @@ impl NvInstance {
         Ok(Self {
             context: RefCell::new(context),
             queue,
-            entries: Vec::new(),
+            ledger: Ledger::new(),
             flights: VecDeque::new(),
             pool: Some(Pool::Loading(Box::new(Loading::new(&space, layout.weight_bytes)))),
             placements: HashMap::new(),
@@ -117,8 +102,6 @@ impl NvInstance {
             code: None,
             layout,
             space,
-            sequence: 0,
-            waited: 0,
             launches: 0,
         })
     }
@@ -140,12 +123,7 @@ impl NvInstance {
     }
 
     /// Where everything lies for a plan, and its launches.
-    fn launches(
-        &mut self,
-        plan: &Plan,
-        own: &Own,
-        base: u64,
-    ) -> Result<Vec<super::super::launch::Launch>, Error> {
+    fn launches(&mut self, plan: &Plan, own: &Own, base: u64) -> Result<Vec<Launch>, Error> {
         self.seal()?;
         let Some(Pool::Sealed(pool)) = &self.pool else { return invalid("no weights") };
         let mut weights = HashMap::new();
@@ -175,7 +153,7 @@ impl NvInstance {
     }
 
     /// Loads the kernels that no earlier plan has brought in.
-    fn code(&mut self, launches: &[super::super::launch::Launch]) -> Result<(), Error> {
+    fn code(&mut self, launches: &[Launch]) -> Result<(), Error> {
         let known = |code: &Option<(Code, Scratch)>| match code {
             Some((code, _)) => launches.iter().all(|l| code.kernel(l.kernel).is_ok()),
             None => false,
@@ -198,37 +176,21 @@ impl NvInstance {
         Ok(())
     }
 
-    fn entry(&self, prepared: Prepared) -> Result<&Entry, Error> {
-        match self.entries.get(prepared.0 as usize) {
-            Some(entry) => Ok(entry),
-            None => invalid(format!("no plan {}", prepared.0)),
-        }
-    }
-
-    /// The plan, when the caller may touch its buffers.
-    fn idle(&self, prepared: Prepared) -> Result<&Entry, Error> {
-        let entry = self.entry(prepared)?;
-        if entry.latest > self.waited {
-            return invalid(format!("plan {} is under way", prepared.0));
-        }
-        Ok(entry)
-    }
-
     /// Submits steps `from..to` of a plan.
     fn launch(
         &mut self,
-        prepared: usize,
+        prepared: Prepared,
         from: u64,
         to: u64,
     ) -> Result<Vec<context::Ticket>, Error> {
-        let entry = &self.entries[prepared];
+        let Kept { recording, .. } = &self.ledger.entry(prepared)?.kept;
         let context = self.context.get_mut();
         let mut tickets = Vec::with_capacity((to - from) as usize);
         for step in from..to {
             let wake = if step + 1 == to { Wake::Interrupt } else { Wake::Quiet };
-            let body = entry.recording.body(step);
+            let body = recording.body(step);
             tickets.push(context.submit(self.queue, &[body], wake).map_err(failed)?);
-            self.launches += entry.recording.launches();
+            self.launches += recording.launches();
         }
         Ok(tickets)
     }
@@ -273,12 +235,12 @@ impl NvInstance {
     /// made `cursor` in all.
     fn restore(
         &self,
-        prepared: usize,
+        prepared: Prepared,
         [tokens, positions]: &[Vec<u8>; 2],
         steps: u64,
         cursor: u64,
     ) -> Result<(), Error> {
-        let Entry { own, memory, advances, .. } = &self.entries[prepared];
+        let Entry { own, advances, kept: Kept { memory, .. }, .. } = self.ledger.entry(prepared)?;
         memory.store_u32(own.cursor, cursor as u32).map_err(failed)?;
         let Some((token_box, position_box, rows)) = *advances else { return Ok(()) };
         let (Some(tokens_at), Some(positions_at)) =
@@ -372,27 +334,7 @@ impl Instance for NvInstance {
             return invalid(format!("weight `{weight}` has been uploaded already"));
         }
         let (placement, place) = loading.tensor(form.bytes(), ALIGN).map_err(failed)?;
-        let failed = |source| Error::Weight { weight: weight.to_owned(), source };
-        match form {
-            Form::Matrix(_, layout) if !layout.is_file() => {
-                let row = layout.file_row_bytes();
-                let rows = (PIECE / row).max(1);
-                let total = layout.rows();
-                let mut piece = vec![0; rows.min(total) * row];
-                for first in (0..total).step_by(rows) {
-                    let piece = &mut piece[..rows.min(total - first) * row];
-                    source.read_at((first * row) as u64, piece).map_err(failed)?;
-                    layout.pack(first, piece, place).map_err(|e| failed(Box::new(e)))?;
-                    progress(piece.len() as u64);
-                }
-            }
-            _ => {
-                for (i, piece) in place.chunks_mut(PIECE).enumerate() {
-                    source.read_at((i * PIECE) as u64, piece).map_err(failed)?;
-                    progress(piece.len() as u64);
-                }
-            }
-        }
+        fill(weight, &form, source, place, progress)?;
         self.placements.insert(weight.to_owned(), placement);
         Ok(())
     }
@@ -403,20 +345,14 @@ impl Instance for NvInstance {
         let memory = Mailbox::new(&self.space, own.bytes).map_err(failed)?;
         memory.write(0, &vec![0; own.bytes as usize]).map_err(failed)?;
         let counters = vec![0; self.layout.working.counters() as usize];
-        if self.entries.is_empty() && !counters.is_empty() {
+        if self.ledger.is_empty() && !counters.is_empty() {
             self.counters.write(0, &counters).map_err(failed)?;
         }
         let launches = self.launches(plan, &own, memory.address().get())?;
         self.code(&launches)?;
         let Some((code, _)) = &self.code else { return invalid("no machine code") };
         let recording = Recording::new(&self.space, code, &launches)?;
-        let advances =
-            plan.steps.iter().find(|s| s.op == Op::SampleAdvance).map(|step| {
-                (step.writes[1].buffer, step.writes[2].buffer, step.writes[1].elements())
-            });
-        let classes = plan.buffers.iter().map(|b| (b.class, b.dtype, b.elements())).collect();
-        self.entries.push(Entry { own, memory, classes, advances, recording, steps: 0, latest: 0 });
-        Ok(Prepared(self.entries.len() as u32 - 1))
+        Ok(self.ledger.add(plan, own, Kept { memory, recording }))
     }
 
     fn write(
@@ -426,52 +362,31 @@ impl Instance for NvInstance {
         at: usize,
         data: Data<'_>,
     ) -> Result<(), Error> {
-        let entry = self.idle(prepared)?;
-        let (dtype, len) = match data {
-            Data::I32(values) => (DType::I32, values.len()),
-            Data::F32(values) => (DType::F32, values.len()),
-        };
-        let offset = entry.range(mailbox, (Class::Mailbox, dtype), at, len)?;
-        // Cannot be long: a word for each row.
-        let bytes: Vec<u8> = match data {
-            Data::I32(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Data::F32(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        };
-        entry.memory.write(offset, &bytes).map_err(failed)
+        let (entry, offset, bytes) = self.ledger.mailbox(prepared, mailbox, at, data)?;
+        entry.kept.memory.write(offset, &bytes).map_err(failed)
     }
 
     fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
-        if steps == 0 || steps > RING_STEPS {
-            return invalid(format!("{steps} steps, 1 to {RING_STEPS} can be submitted"));
-        }
-        let entry = self.entry(prepared)?;
-        if self.sequence - self.waited == QUEUE {
-            return invalid(format!(
-                "{QUEUE} submissions are under way already: wait for the first"
-            ));
-        }
-        let (base, inputs) = (entry.steps, entry.inputs(self.waited)?);
-        let index = prepared.0 as usize;
-        let tickets = match self.launch(index, base, base + u64::from(steps)) {
+        let entry = self.ledger.admit(prepared, steps)?;
+        let inputs = if self.ledger.is_under_way(entry) { None } else { Some(inputs(entry)?) };
+        let base = entry.steps;
+        let tickets = match self.launch(prepared, base, base + u64::from(steps)) {
             Ok(tickets) => tickets,
             // An earlier submission faulted: it is repeated first.
             Err(Error::Lost { rebuildable: true, .. }) => {
                 self.recover()?;
-                self.launch(index, base, base + u64::from(steps))?
+                self.launch(prepared, base, base + u64::from(steps))?
             }
             Err(error) => return Err(error),
         };
-        self.sequence += 1;
-        let sequence = self.sequence;
-        let entry = &mut self.entries[index];
-        entry.steps += u64::from(steps);
-        entry.latest = sequence;
-        self.flights.push_back(Flight { sequence, prepared: index, base, tickets, inputs });
-        Ok(Ticket { prepared, sequence, steps })
+        let ticket = self.ledger.submitted(prepared, steps);
+        let sequence = ticket.sequence;
+        self.flights.push_back(Flight { sequence, prepared, base, tickets, inputs });
+        Ok(ticket)
     }
 
     fn completed(&self, ticket: Ticket) -> u32 {
-        if ticket.sequence <= self.waited {
+        if self.ledger.has_finished(ticket) {
             return ticket.steps;
         }
         let Some(flight) = self.flights.iter().find(|f| f.sequence == ticket.sequence) else {
@@ -487,24 +402,16 @@ impl Instance for NvInstance {
         while self.flights.front().is_some_and(|flight| flight.sequence <= ticket.sequence) {
             self.finish_oldest()?;
         }
-        self.waited = self.waited.max(ticket.sequence.min(self.sequence));
+        self.ledger.finished(ticket);
         Ok(())
     }
 
     fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
-        let entry = self.entry(ticket.prepared)?;
-        let fits = entry.latest == ticket.sequence
-            && step < self.completed(ticket)
-            && out.len() == entry.own.sampled;
-        if !fits {
-            return invalid(format!("{} tokens of step {step}", out.len()));
-        }
-        let at = entry.own.ring_at(entry.steps - u64::from(ticket.steps) + u64::from(step));
+        let completed = self.completed(ticket);
+        let (entry, at) = self.ledger.tokens(ticket, step, completed, out.len())?;
         let mut bytes = vec![0; 4 * out.len()];
-        entry.memory.read(at, &mut bytes).map_err(failed)?;
-        for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *out = i32::from_le_bytes(*bytes);
-        }
+        entry.kept.memory.read(at, &mut bytes).map_err(failed)?;
+        words(&bytes, out, i32::from_le_bytes);
         Ok(())
     }
 
@@ -515,51 +422,23 @@ impl Instance for NvInstance {
         at: usize,
         out: &mut [f32],
     ) -> Result<(), Error> {
-        let entry = self.idle(prepared)?;
-        let offset = entry.range(output, (Class::Output, DType::F32), at, out.len())?;
+        let (entry, offset) = self.ledger.output(prepared, output, at, out.len())?;
         let mut bytes = vec![0; 4 * out.len()];
-        entry.memory.read(offset, &mut bytes).map_err(failed)?;
-        for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *out = f32::from_le_bytes(*bytes);
-        }
+        entry.kept.memory.read(offset, &mut bytes).map_err(failed)?;
+        words(&bytes, out, f32::from_le_bytes);
         Ok(())
     }
 }
 
-impl Entry {
-    /// Offset of `len` elements of a buffer from `at`, if it has that class and type and they are
-    /// inside.
-    fn range(
-        &self,
-        buffer: BufferId,
-        (class, dtype): (Class, DType),
-        at: usize,
-        len: usize,
-    ) -> Result<u64, Error> {
-        let found = self.classes.get(buffer.index()).zip(self.own.offset(buffer));
-        match found {
-            Some((&(c, t, n), offset))
-                if c == class && t == dtype && at.checked_add(len).is_some_and(|end| end <= n) =>
-            {
-                Ok(offset + 4 * at as u64)
-            }
-            _ => invalid(format!("{len} elements of {dtype} from {at} of {class:?} {}", buffer.0)),
-        }
+/// Tokens and positions as they are.
+fn inputs(entry: &Entry<Kept>) -> Result<[Vec<u8>; 2], Error> {
+    let Some((tokens, positions, rows)) = entry.advances else {
+        return Ok([Vec::new(), Vec::new()]);
+    };
+    let mut inputs = [vec![0; 4 * rows], vec![0; 4 * rows]];
+    for (buffer, bytes) in [tokens, positions].into_iter().zip(&mut inputs) {
+        let offset = entry.own.offset(buffer).unwrap_or(0);
+        entry.kept.memory.read(offset, bytes).map_err(failed)?;
     }
-
-    /// Tokens and positions as they are, unless the plan is under way and changes them.
-    fn inputs(&self, waited: u64) -> Result<Option<[Vec<u8>; 2]>, Error> {
-        if self.latest > waited {
-            return Ok(None);
-        }
-        let Some((tokens, positions, rows)) = self.advances else {
-            return Ok(Some([Vec::new(), Vec::new()]));
-        };
-        let mut inputs = [vec![0; 4 * rows], vec![0; 4 * rows]];
-        for (buffer, bytes) in [tokens, positions].into_iter().zip(&mut inputs) {
-            let offset = self.own.offset(buffer).unwrap_or(0);
-            self.memory.read(offset, bytes).map_err(failed)?;
-        }
-        Ok(Some(inputs))
-    }
+    Ok(inputs)
 }

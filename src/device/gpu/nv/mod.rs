@@ -63,18 +63,7 @@ impl Device for Nv {
 
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
         let layout = Layout::new(request)?;
-        let need = layout.footprint();
-        let have = self.orin.memory().map_err(failed)?.free;
-        if need.total() > have {
-            return Err(Error::OutOfMemory {
-                what: format!(
-                    "weights {} + KV cache {} + activations {} bytes",
-                    need.weights, need.state, need.activations
-                ),
-                need: need.total(),
-                have,
-            });
-        }
+        layout.footprint().fits(self.orin.memory().map_err(failed)?.free)?;
         // No line of memory that the CPU writes is kept, so nothing needs to be thrown away.
         let space = AddressSpace::new(&self.orin, L2::Volatile).map_err(failed)?;
         Ok(Box::new(NvInstance::new(space, layout)?))
