@@ -79,7 +79,7 @@ impl Default for Config {
 }
 
 /// Values of `backend`.
-pub const BACKENDS: [&str; 4] = ["auto", "nv", "cpu", "reference"];
+pub const BACKENDS: [&str; 5] = ["auto", "nv", "cuda", "cpu", "reference"];
 
 /// Values of `cpu_isa`. Which of them a machine has is found out when a model is loaded.
 pub const CPU_ISAS: [&str; 5] = ["auto", "avx512", "avx2", "neon", "scalar"];
@@ -431,7 +431,7 @@ mod tests {
         );
         assert_eq!(
             check("backend = 'tpu'"),
-            "backend is `tpu`; allowed are auto, nv, cpu, reference"
+            "backend is `tpu`; allowed are auto, nv, cuda, cpu, reference"
         );
         assert_eq!(check("socket = ''"), "socket is empty; a path is needed");
         assert!(check("log = 'loud=loudest'").starts_with("log is `loud=loudest`; "));

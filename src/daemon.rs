@@ -63,7 +63,7 @@ struct Args {
     /// Load this model at start: a GGUF file, a name in the models directory, or synthetic:NAME.
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
-    /// Run on this device: auto, nv, cpu or reference.
+    /// Run on this device: auto, nv, cuda, cpu or reference.
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// Use this many worker threads; 0 takes the cores allowed.

@@ -14,6 +14,7 @@ pub mod engine;
 pub mod gguf;
 pub mod graph;
 pub mod model;
+pub mod parity;
 pub mod plan;
 pub mod quant;
 pub mod telemetry;

@@ -52,6 +52,8 @@ pub(super) enum Command {
     /// Time every step of decoding a token on the CPU and hold it against the memory bandwidth;
     /// needs no daemon
     Profile(Profile),
+    /// Hold devices against the reference: single steps, and a model's logits; needs no daemon
+    Parity(Parity),
     /// Be the daemon
     #[command(hide = true)]
     Daemon(Daemon),
@@ -123,7 +125,7 @@ pub(super) struct ModelChoice {
     /// Start a private daemon even when one listens on the socket
     #[arg(long)]
     pub(super) private: bool,
-    /// Device of a private daemon: auto, nv, cpu, reference
+    /// Device of a private daemon: auto, nv, cuda, cpu, reference
     #[arg(long, value_name = "NAME")]
     pub(super) backend: Option<String>,
     /// Worker threads of a private daemon [default: the cores allowed]
@@ -207,7 +209,7 @@ What is not given comes from the daemon's configuration.")]
 pub(super) struct Load {
     /// GGUF file, name from `orinctl models`, or synthetic:NAME
     pub(super) model: String,
-    /// Device: auto, nv, cpu, reference
+    /// Device: auto, nv, cuda, cpu, reference
     #[arg(long, value_name = "NAME")]
     pub(super) backend: Option<String>,
     /// Sequences served at once
@@ -278,6 +280,43 @@ pub(super) struct Profile {
     #[arg(long, value_name = "NAME")]
     pub(super) cpu_isa: Option<String>,
     /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl parity                                      every device of this machine
+  orinctl parity --devices cpu -m model.gguf --prompt 'The capital of France is'
+  orinctl parity --devices cuda -m large.gguf --reference cpu --no-steps
+  tegra-sim run -- orinctl parity --devices nv        the NV driver on a simulated Orin
+
+Devices that cannot be used here are skipped, with the reason. Exit code: 0 when all others are within
+the tolerance, 1 when one is not or none could be used.")]
+pub(super) struct Parity {
+    /// Devices: nv, cuda, cpu, reference
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "nv,cuda,cpu")]
+    pub(super) devices: Vec<String>,
+    /// GGUF file or synthetic:NAME
+    #[arg(short, long, default_value = "synthetic:tiny-llama:q8_0")]
+    pub(super) model: String,
+    /// A prompt; may be given several times [default: seeded tokens]
+    #[arg(short, long = "prompt", alias = "prompts", value_name = "TEXT")]
+    pub(super) prompts: Vec<String>,
+    /// Tokens after each prompt
+    #[arg(short = 'n', long = "tokens", value_name = "N", default_value_t = 16)]
+    pub(super) tokens: usize,
+    /// What the model's logits are held against; the reference is slow on large models
+    #[arg(long, value_name = "NAME", default_value = "reference")]
+    pub(super) reference: String,
+    /// Leave out the single steps
+    #[arg(long)]
+    pub(super) no_steps: bool,
+    /// Worker threads of the CPU [default: the cores allowed]
+    #[arg(short, long, value_name = "N")]
+    pub(super) threads: Option<usize>,
+    /// Print JSON: every step of every prompt
     #[arg(long)]
     pub(super) json: bool,
 }

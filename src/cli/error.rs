@@ -68,6 +68,9 @@ pub(super) enum Error {
     /// The bandwidth cannot be measured, for `profile`.
     #[error(transparent)]
     Bandwidth(#[from] crate::bench::Error),
+    /// Devices that differ, or cannot be compared.
+    #[error("{0}")]
+    Parity(String),
     /// Standard input or output.
     #[error("{0}")]
     Io(#[from] io::Error),

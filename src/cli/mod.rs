@@ -9,6 +9,7 @@ mod bench;
 mod error;
 mod generate;
 mod models;
+mod parity;
 mod plan;
 mod private;
 mod profile;
@@ -34,6 +35,7 @@ pub fn main() -> ExitCode {
         Command::Daemon(arguments) => return private::become_daemon(arguments),
         Command::Plan(plan) => plan::run(&plan, &terminal),
         Command::Profile(profile) => profile::run(&profile, &terminal),
+        Command::Parity(parity) => parity::run(&parity, &terminal),
         Command::Bench(bench) => interruptible(bench::run(&args.connection, &bench, &terminal)),
         Command::Generate(generate) => {
             interruptible(generate::run(&args.connection, &generate, &terminal))

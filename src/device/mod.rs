@@ -11,8 +11,11 @@
 
 pub mod cpu;
 pub mod gpu;
+mod named;
 mod precision;
 pub mod reference;
+
+pub use named::{AUTO, NAMES, named};
 
 use std::time::Duration;
 
@@ -329,7 +332,7 @@ pub trait Instance: Send {
     /// # Errors
     /// [`Error::Unsupported`] where launches cannot be timed, [`Error::Invalid`] while anything is
     /// under way.
-    fn profile(&mut self, prepared: Prepared) -> Result<Vec<Timing>, Error> {
+    fn time_launches(&mut self, prepared: Prepared) -> Result<Vec<Timing>, Error> {
         let _ = prepared;
         Err(Error::Unsupported { device: "this device", what: "timing of single launches".into() })
     }

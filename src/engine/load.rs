@@ -1,17 +1,15 @@
 //! From a [`LoadSpec`] to a [`Core`]: find the model, choose the device, do the arithmetic, move
 //! the weights.
 
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use super::choice::Choice;
 use super::core::{self, Core, Parts};
 use super::{LoadError, LoadSpec, MemoryUse, ModelInfo};
-use crate::device::cpu::{Cpu, Isa, pool::default_threads};
-use crate::device::gpu::nv::Nv;
-use crate::device::{self, Device, Footprint, Request, WeightSource, reference::Reference};
+use crate::device::{self, Device, Footprint, Request, WeightSource};
 use crate::gguf::Gguf;
 use crate::model::{self, KvLayout, Model, synthetic};
 use crate::plan::{Buffer, Plan, fuse};
@@ -38,9 +36,15 @@ pub(super) struct Opened {
     started: Instant,
     model: Model,
     text: Arc<Text>,
+    choice: Choice,
+    fitted: Fitted,
+    layout: KvLayout,
+}
+
+/// A device, and the model's plans in the steps that it knows.
+struct Fitted {
     device: Arc<dyn Device>,
     reason: String,
-    layout: KvLayout,
     plans: Vec<Plan>,
 }
 
@@ -50,7 +54,8 @@ type Progress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Sync);
 pub(super) fn open(spec: &LoadSpec, progress: Progress<'_>) -> Result<Opened, LoadError> {
     let started = Instant::now();
     check(spec)?;
-    let (device, reason) = choose_device(spec)?;
+    let mut choice = Choice::new(spec)?;
+    let first = choice.next()?;
     let path = locate(&spec.model, progress)?;
     let model = Model::open(&path).map_err(|e| match e {
         model::Error::Gguf(crate::gguf::Error::Open { .. }) => LoadError::NotFound(chain(&e)),
@@ -67,23 +72,60 @@ pub(super) fn open(spec: &LoadSpec, progress: Progress<'_>) -> Result<Opened, Lo
     };
     let layout = KvLayout { slots: spec.slots, context };
     check_cache(&model, layout)?;
-    let chunk = spec.prefill_chunk.min(context);
-    let plan = |bucket| Ok(fuse(&model.plan(layout, bucket)?, device.fusions()));
-    let plans = core::buckets(layout, chunk)
-        .into_iter()
-        .map(plan)
-        .collect::<Result<Vec<Plan>, crate::graph::Error>>()
-        .map_err(|e| LoadError::Invalid(chain(&e)))?;
-    Ok(Opened { spec: spec.clone(), started, model, text, device, reason, layout, plans })
+    let fitted = fit(&mut choice, first, &model, spec, layout)?;
+    Ok(Opened { spec: spec.clone(), started, model, text, choice, fitted, layout })
+}
+
+/// Plans for the first device from `found` on that can run the model.
+fn fit(
+    choice: &mut Choice,
+    mut found: (Arc<dyn Device>, String),
+    model: &Model,
+    spec: &LoadSpec,
+    layout: KvLayout,
+) -> Result<Fitted, LoadError> {
+    let buckets = core::buckets(layout, spec.prefill_chunk.min(layout.context));
+    let weights: Vec<Buffer> = model.weights().cloned().collect();
+    let states = model.states(layout);
+    loop {
+        let (device, reason) = found;
+        let plan = |&bucket| Ok(fuse(&model.plan(layout, bucket)?, device.fusions()));
+        let plans = buckets
+            .iter()
+            .map(plan)
+            .collect::<Result<Vec<Plan>, crate::graph::Error>>()
+            .map_err(|e| LoadError::Invalid(chain(&e)))?;
+        let request = Request { weights: &weights, states: &states, plans: &plans };
+        match device.footprint(&request) {
+            Err(error) if choice.goes_on() => {
+                choice.refuse(device.info().name, &chain(&error));
+                found = choice.next()?;
+            }
+            Err(error) => return Err(device_error(error)),
+            Ok(_) => return Ok(Fitted { device, reason, plans }),
+        }
+    }
 }
 
 /// Reserves memory and uploads the weights.
 pub(super) fn upload(opened: Opened, progress: Progress<'_>) -> Result<Core, LoadError> {
-    let Opened { spec, started, model, text, device, reason, layout, plans } = opened;
+    let Opened { spec, started, model, text, mut choice, mut fitted, layout } = opened;
     let weights: Vec<Buffer> = model.weights().cloned().collect();
     let states = model.states(layout);
-    let request = Request { weights: &weights, states: &states, plans: &plans };
-    let mut instance = device.open(&request).map_err(device_error)?;
+    let mut instance = loop {
+        let Fitted { device, plans, .. } = &fitted;
+        match device.open(&Request { weights: &weights, states: &states, plans }) {
+            Ok(instance) => break instance,
+            // Too small, or in use by others.
+            Err(error) if choice.goes_on() => {
+                choice.refuse(device.info().name, &chain(&error));
+                let next = choice.next()?;
+                fitted = fit(&mut choice, next, &model, &spec, layout)?;
+            }
+            Err(error) => return Err(device_error(error)),
+        }
+    };
+    let Fitted { device, reason, plans } = fitted;
     let total = model.weight_bytes();
     let done = AtomicU64::new(0);
     for weight in &weights {
@@ -140,39 +182,6 @@ fn check_cache(model: &Model, layout: KvLayout) -> Result<(), LoadError> {
 
 fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
-}
-
-/// The device to use, and why.
-fn choose_device(spec: &LoadSpec) -> Result<(Arc<dyn Device>, String), LoadError> {
-    let nv = || Nv::detect().map(|nv| -> Arc<dyn Device> { Arc::new(nv) });
-    match spec.backend.as_str() {
-        "auto" => Ok(match nv() {
-            Ok(nv) => (nv, "auto: the GPU of an Orin is here".into()),
-            Err(reason) => {
-                tracing::info!(%reason, "no Orin: the CPU is used");
-                (cpu(spec)?, format!("auto: not nv ({reason})"))
-            }
-        }),
-        "nv" => match nv() {
-            Ok(nv) => Ok((nv, "asked for".into())),
-            Err(reason) => Err(LoadError::Invalid(format!("backend nv cannot be used: {reason}"))),
-        },
-        "cpu" => Ok((cpu(spec)?, "asked for".into())),
-        "reference" => Ok((Arc::new(Reference), "asked for".into())),
-        other => Err(LoadError::Invalid(format!(
-            "backend `{other}` is not known; known: auto, nv, cpu, reference"
-        ))),
-    }
-}
-
-/// The CPU device, with the instruction set and the threads asked for.
-fn cpu(spec: &LoadSpec) -> Result<Arc<dyn Device>, LoadError> {
-    let isa = match spec.cpu_isa.as_str() {
-        "auto" => Isa::detect(),
-        name => Isa::named(name).map_err(|e| LoadError::Invalid(format!("cpu_isa: {e}")))?,
-    };
-    let threads = NonZeroUsize::new(spec.threads).unwrap_or_else(default_threads);
-    Ok(Arc::new(Cpu::new(isa, threads)))
 }
 
 /// The file behind a model's name; synthetic ones are made when they are not cached.

@@ -4,6 +4,7 @@
 //! commands go in over a channel, each request gets its own stream of [`Event`]s back. This module
 //! knows nothing of HTTP, and devices know nothing of it.
 
+mod choice;
 mod core;
 mod handle;
 mod load;

@@ -144,13 +144,13 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                     }
                 }
             }
-            Stage::Gate { gate, up, rows, out, claim } => {
+            Stage::Gate { gate, up, rows, planes, out, claim } => {
                 let (of, n) = (c.rows(rows), gate.layout.rows());
                 let side = c.memory.thread(w.index());
                 let total = gate.layout.groups();
                 while let Some((rows, groups)) = claim_product(w, of, total, claim) {
                     let (first, end) = (groups.start * LANES, n.min(groups.end * LANES));
-                    let x = (rows.clone(), of, 1);
+                    let x = (rows.clone(), of, planes);
                     product(c, &gate, groups.clone(), x.clone(), (out, n), None);
                     // The strip beside it starts at its first row and column.
                     let stride = GROUPS_PER_CLAIM * LANES;

@@ -80,7 +80,7 @@ pub(super) enum Stage {
         claim: usize,
     },
     /// `silu(x W0^T) * (x W1^T)` of the arranged rows.
-    Gate { gate: Matrix, up: Matrix, rows: usize, out: *mut f32, claim: usize },
+    Gate { gate: Matrix, up: Matrix, rows: usize, planes: usize, out: *mut f32, claim: usize },
     /// Queries (none when `heads` is 0) rotated, keys rotated and values into their caches.
     RopeKv {
         q: *const f32,
@@ -380,7 +380,7 @@ impl Resolver<'_> {
         let claim = (BYTES_PER_CLAIM / widest.max(1)).clamp(1, GROUPS_PER_CLAIM);
         let stage = match (epilogue, &matrices[..]) {
             (Epilogue::SwiGlu, &[gate, up]) => {
-                Stage::Gate { gate, up, rows, out: self.f32(&step.writes[0])?, claim }
+                Stage::Gate { gate, up, rows, planes, out: self.f32(&step.writes[0])?, claim }
             }
             (Epilogue::None | Epilogue::Residual, [_] | [_, _] | [_, _, _]) => {
                 let mut outputs = [None; 3];

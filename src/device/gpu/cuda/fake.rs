@@ -4,7 +4,7 @@
 //! It is as lazy as a GPU may be: what is queued is done when it is waited for and not earlier, from
 //! the bytes that pinned memory holds by then. Any call can be made to fail.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -88,7 +88,8 @@ struct State {
     /// Streams of recorded events, until they have happened.
     events: HashMap<u64, u64>,
     current: Option<u64>,
-    queries: u64,
+    /// Events that have been asked about.
+    asked: HashSet<u64>,
 }
 
 /// The driver.
@@ -110,7 +111,7 @@ impl Memory for Seen<'_> {
     fn region(&self, address: u64, access: Access) -> Result<Region<'_>, MemoryFault> {
         match self.0.range(..=address).next_back() {
             Some((&start, words)) if address < start + 4 * words.len() as u64 => {
-                Ok(Region { start, words, writable: true })
+                Ok(Region { start, words, writable: true, marks: None })
             }
             _ => Err(MemoryFault::Unmapped { address, access }),
         }
@@ -333,6 +334,7 @@ fn execute(
         local_window: 0x7_2800_0000_0000 >> 8,
         entry: 0,
         time_ns: 0,
+        sms: 4,
     };
     let options = Options { checks: Checks::ALL, ..Options::default() };
     let program = Program::new(found.code).map_err(|e| e.to_string())?;
@@ -413,7 +415,7 @@ impl Driver for Fake {
             }
         };
         if kind == Kind::Device {
-            state.used += bytes;
+            state.used += 4 * words.len() as u64;
         }
         state.live.insert(place.address, kind.name());
         state.memory.insert(place.address, words);
@@ -557,20 +559,21 @@ impl Driver for Fake {
 
     fn record(&self, event: Event, stream: Stream) -> Result<(), Fault> {
         self.queue("record", stream, Work::Record(event.0))?;
-        self.state().events.insert(event.0, stream.0);
+        let mut state = self.state();
+        state.events.insert(event.0, stream.0);
+        state.asked.remove(&event.0);
         Ok(())
     }
 
     fn query(&self, event: Event) -> Result<bool, Fault> {
-        // Half of what is asked about gets done, so that callers see both answers.
-        let (stream, asked) = {
+        // The first answer is no, so that callers see both.
+        let (stream, first) = {
             let mut state = self.inside("query")?;
-            state.queries += 1;
-            (state.events.get(&event.0).copied(), state.queries)
+            (state.events.get(&event.0).copied(), state.asked.insert(event.0))
         };
         match stream {
             None => Ok(true),
-            Some(_) if asked.is_multiple_of(2) => Ok(false),
+            Some(_) if first => Ok(false),
             Some(stream) => self.drain(stream, Some(event.0)).map(|()| true),
         }
     }

@@ -107,8 +107,10 @@ impl<H: Resource> Owned<H> {
 
 impl<H: Resource> Drop for Owned<H> {
     fn drop(&mut self) {
-        let released = self.gpu.enter().and_then(|driver| self.handle.release(driver));
-        if let Err(fault) = released {
+        // Handles know their context: they can go even where it cannot be entered any more.
+        let entered = self.gpu.enter().map(drop);
+        let released = self.handle.release(&*self.gpu.driver);
+        if let Err(fault) = entered.and(released) {
             tracing::debug!(%fault, "a CUDA handle that could not be given back");
         }
     }

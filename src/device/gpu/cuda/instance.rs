@@ -233,7 +233,7 @@ impl Instance for CudaInstance {
         Ok(())
     }
 
-    fn profile(&mut self, prepared: Prepared) -> Result<Vec<Timing>, Error> {
+    fn time_launches(&mut self, prepared: Prepared) -> Result<Vec<Timing>, Error> {
         let entry = self.ledger.admit(prepared, 1)?;
         if !self.flights.is_empty() {
             return invalid("a step can be measured when nothing is under way");

@@ -255,7 +255,7 @@ fn a_step_is_one_graph() {
         running.instance.write(running.prepared, mailbox, 0, Data::I32(&[value])).unwrap();
     }
     for _ in 0..2 {
-        let timings = running.instance.profile(running.prepared).unwrap();
+        let timings = running.instance.time_launches(running.prepared).unwrap();
         let labels: Vec<&str> = timings.iter().map(|t| t.label.as_str()).collect();
         assert_eq!(labels, ["embed", "square", "output", "sample"]);
         assert!(timings.iter().all(|t| t.nanoseconds == 1000));
@@ -292,8 +292,10 @@ fn a_kernel_that_goes_wrong_loses_the_device_and_a_new_context_works() {
     let fake = Arc::new(fake);
     let device = cuda(&fake).unwrap();
     let mut running = Running::new(&device, DType::Q8_0).unwrap();
-    for _ in 0..2 {
-        match running.run(1, 3) {
+    let first = running.run(1, 3).map(drop);
+    let then = running.instance.submit(running.prepared, 1).map(drop);
+    for result in [first, then] {
+        match result {
             Err(Error::Lost { scope: Scope::Device, rebuildable: true, reason, .. }) => {
                 assert!(reason.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{reason}");
                 assert!(reason.contains("load the model again"), "{reason}");
@@ -312,7 +314,7 @@ fn whichever_call_fails_it_is_an_error_and_nothing_is_left_behind() {
         let device = cuda(fake)?;
         let mut running = Running::new(&device, DType::Q8_0).map_err(|e| e.to_string())?;
         running.run(1, 2).map_err(|e| e.to_string())?;
-        running.instance.profile(running.prepared).map_err(|e| e.to_string())?;
+        running.instance.time_launches(running.prepared).map_err(|e| e.to_string())?;
         Ok(())
     };
     let fake = Arc::new(Fake::new(&[ORIN]));

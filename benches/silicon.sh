@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# Everything that is measured on a machine with an NVIDIA GPU, in one go: build, correctness of every
+# kernel, decode of the models, percent of the bandwidth measured in the same run, PyTorch on the same
+# shapes. Needs Rust (or ORIND_BIN with a release build of orinctl and gpu_kernels), libcuda, and for the
+# last part a Python with PyTorch. Writes to OUT (default: ./silicon).
+#
+#     bash benches/silicon.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+out=${OUT:-silicon}
+models=(
+    synthetic:llama-3.2-1b:q6_k
+    synthetic:llama-3.2-1b:q8_0
+    synthetic:llama-3.2-1b:f16
+    synthetic:qwen3-0.6b:q8_0
+    synthetic:qwen3-1.7b:q4_k_m
+)
+mkdir -p "$out"
+
+note() { printf '\n== %s\n' "$*"; }
+
+note "the machine"
+{
+    nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.mem,clocks.sm,power.limit --format=csv ||
+        echo "nvidia-smi is not here"
+    lscpu | grep -E '^(Model name|CPU\(s\))' || true
+    git log -1 --format='commit %H' 2>/dev/null || true
+} | tee "$out/machine.txt"
+
+note "build"
+if [[ -n ${ORIND_BIN:-} ]]; then
+    orinctl=$ORIND_BIN/orinctl kernels=("$ORIND_BIN/gpu_kernels")
+else
+    cargo build --release --locked --bins
+    orinctl=target/release/orinctl kernels=(cargo bench --locked --bench gpu_kernels --)
+fi
+
+note "correctness: every step, and logits of a small model, against the reference"
+"$orinctl" parity --devices cuda --json >"$out/parity.json" || {
+    echo "parity failed: no number below means anything" | tee "$out/FAILED"
+    exit 1
+}
+
+note "kernels: matrices by size, and every kernel of a token"
+"${kernels[@]}" "${models[@]}" | tee "$out/kernels.jsonl"
+if grep -q '"skipped"' "$out/kernels.jsonl"; then
+    echo "no GPU: nothing was measured"
+    exit 1
+fi
+
+note "decode of whole models"
+for model in "${models[@]}"; do
+    "$orinctl" bench --private --backend cuda -m "$model" -p 0 -n 128 -r 5 --json \
+        >"$out/bench-${model//[:.]/_}.json"
+    "$orinctl" bench --private --backend cuda -m "$model" -p 0 -n 128 -r 5
+done | tee "$out/bench.txt"
+
+note "which memory holds the weights best (a choice only where GPU and CPU share theirs)"
+for kind in device pinned managed; do
+    ORIND_CUDA_MEMORY=$kind "$orinctl" bench --private --backend cuda -m "${models[0]}" -p 0 -n 64 -r 3 |
+        sed "s/^/$kind: /"
+done | tee "$out/memory.txt"
+
+note "PyTorch on the same shapes"
+python3 - <<'PYTHON' | tee "$out/pytorch.jsonl" || echo "PyTorch is not here"
+import json, time
+import torch
+assert torch.cuda.is_available()
+
+def timed(run, times=50):
+    for _ in range(10):
+        run()
+    torch.cuda.synchronize()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(times + 1)]
+    events[0].record()
+    for event in events[1:]:
+        run()
+        event.record()
+    torch.cuda.synchronize()
+    return sorted(a.elapsed_time(b) for a, b in zip(events, events[1:]))[times // 2] * 1e-3
+
+a, b = (torch.randn(1 << 26, device="cuda") for _ in range(2))
+c = torch.empty_like(a)
+roof = 3 * a.numel() * 4 / timed(lambda: torch.add(a, b, out=c))
+print(json.dumps({"torch": torch.__version__, "bandwidth_gb_s": roof / 1e9}))
+for n, k in [(2048, 2048), (8192, 2048), (16384, 4096), (65536, 4096)]:
+    w = torch.randn(n, k, device="cuda", dtype=torch.float16)
+    x = torch.randn(k, device="cuda", dtype=torch.float16)
+    s = timed(lambda: torch.mv(w, x))
+    speed = w.numel() * 2 / s
+    print(json.dumps({"matrix": f"{n}x{k}", "type": "F16", "us": s * 1e6, "gb_s": speed / 1e9,
+                      "percent_of_bandwidth": 100 * speed / roof}))
+
+# A decode step of Llama-3.2-1B's shape in half precision, as one CUDA graph.
+h, ff, layers, heads, kv, d, vocabulary, context = 2048, 8192, 16, 32, 8, 64, 128256, 512
+half = dict(device="cuda", dtype=torch.float16)
+def matrix(n, k):
+    return torch.randn(n, k, **half) * 0.02
+blocks = [dict(qkv=matrix(h + 2 * kv * d, h), o=matrix(h, h), gu=matrix(2 * ff, h), down=matrix(h, ff),
+               k=torch.randn(kv, context, d, **half), v=torch.randn(kv, context, d, **half))
+          for _ in range(layers)]
+head, norm = matrix(vocabulary, h), torch.ones(h, **half)
+def step(x):
+    for block in blocks:
+        y = torch.nn.functional.rms_norm(x, (h,), norm) @ block["qkv"].T
+        q = y[0, :h].view(kv, heads // kv, d)
+        p = torch.softmax(q @ block["k"].transpose(1, 2) / 8, -1) @ block["v"]
+        x = x + p.reshape(1, h) @ block["o"].T
+        g, u = (torch.nn.functional.rms_norm(x, (h,), norm) @ block["gu"].T).chunk(2, -1)
+        x = x + (torch.nn.functional.silu(g) * u) @ block["down"].T
+    return torch.argmax(torch.nn.functional.rms_norm(x, (h,), norm) @ head.T, -1)
+x = torch.randn(1, h, **half)
+with torch.no_grad():
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step(x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(x)
+    s = timed(graph.replay)
+print(json.dumps({"model": "llama-3.2-1b:f16", "tokens_s": 1 / s}))
+PYTHON
+
+if [[ -x ${LLAMA_BENCH:-} ]]; then
+    note "llama.cpp (LLAMA_BENCH) on the same files"
+    for model in "${models[@]}"; do
+        name=${model#synthetic:}
+        file=$(compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/orind/${name/:/-}-v*.gguf" | head -n 1) || continue
+        "$LLAMA_BENCH" -m "$file" -p 0 -n 128 -r 5 -ngl 99 -o json
+    done | tee "$out/llama-bench.json"
+fi
+
+note "done: $out"

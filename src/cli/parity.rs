@@ -1,0 +1,279 @@
+//! `orinctl parity`: devices held against the reference, step by step and model by model. Needs no
+//! daemon.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::args;
+use super::error::Error;
+use super::terminal::Terminal;
+use super::text;
+use crate::device::{self, Device, named};
+use crate::model::{Model, synthetic};
+use crate::parity::case::Case;
+use crate::parity::model::{Comparison, Failure, Task, Tolerance, Trace};
+use crate::parity::{case::noise, steps};
+use crate::tokenizer::{Specials, Tokenizer, Vocabulary};
+
+pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error> {
+    let path = if synthetic::is_synthetic(&args.model) {
+        let live = terminal.bytes();
+        let mut progress = |done, total| live.set(done, total, "making model");
+        synthetic::Spec::parse(&args.model)?
+            .generate(&synthetic::default_cache_dir(), &mut progress)?
+    } else {
+        args.model.clone().into()
+    };
+    let model = Model::open(&path)
+        .map_err(|source| Error::Model { model: args.model.clone(), source: Box::new(source) })?;
+    let prompts = prompts(args, &model)?;
+    let task = Task { model: &model, prompts: &prompts, steps: args.tokens };
+    let threads = args.threads.unwrap_or(0);
+    let reference = named(&args.reference, "auto", threads).map_err(Error::Usage)?;
+    let tolerance = Tolerance::default();
+
+    let live = terminal.spinner();
+    live.message(format!("{} on {}", args.model, args.reference));
+    let expected = Trace::record(&*reference, &task, None).map_err(parity)?;
+    let cases = if args.no_steps { Vec::new() } else { Checked::all(&live)? };
+    let mut devices = Vec::new();
+    for name in &args.devices {
+        devices.push(match named(name, "auto", threads) {
+            Ok(device) => {
+                live.message(format!("{} on {name}", args.model));
+                let trace = Trace::record(&*device, &task, Some(&expected)).map_err(parity)?;
+                let model = trace.compare(&expected, &tolerance);
+                live.message(format!("{} steps on {name}", cases.len()));
+                let steps = steps_on(&*device, &cases)?;
+                let passed = model.passed && steps.values().all(|group| group.failed.is_empty());
+                let description = device.info().description;
+                Tested::Compared { name: name.clone(), description, passed, steps, model }
+            }
+            Err(reason) => Tested::Skipped { name: name.clone(), reason },
+        });
+    }
+    drop(live);
+    let compared = devices.iter().filter(|d| matches!(d, Tested::Compared { .. })).count();
+    let failed: Vec<&str> = devices.iter().filter_map(Tested::failed).collect();
+    let verdict = match (compared, &failed[..]) {
+        (0, _) => Err(Error::Parity("none of the devices can be used here".into())),
+        (_, []) => Ok(()),
+        (_, names) => Err(Error::Parity(format!("{} beyond the tolerance", names.join(", ")))),
+    };
+    let document = Document {
+        model: &args.model,
+        reference: &args.reference,
+        prompts: prompts.iter().map(Vec::len).collect(),
+        tokens: args.tokens,
+        tolerance,
+        passed: verdict.is_ok(),
+        devices,
+    };
+    if args.json {
+        text::print_json(&document)?;
+    } else {
+        text::print(&document.table())?;
+    }
+    verdict
+}
+
+/// What was asked for, or seeded tokens.
+fn prompts(args: &args::Parity, model: &Model) -> Result<Vec<Vec<u32>>, Error> {
+    if args.prompts.is_empty() {
+        let vocabulary = model.hyperparameters().vocabulary as f32;
+        let token = |v: f32| (v.abs() * (vocabulary - 1.0)) as u32;
+        let prompt = |length: usize| noise(length as u64, length).into_iter().map(token).collect();
+        return Ok([1, 7, 40].map(prompt).into());
+    }
+    let wrong = |e: &dyn std::fmt::Display| Error::Usage(format!("the model's tokeniser: {e}"));
+    let vocabulary = Vocabulary::from_metadata(model.gguf().metadata()).map_err(|e| wrong(&e))?;
+    let tokenizer = Tokenizer::new(vocabulary).map_err(|e| wrong(&e))?;
+    let encode = |text: &String| match tokenizer.encode(text, Specials::Plain, true) {
+        Ok(ids) if ids.is_empty() => Err(Error::Usage("a prompt is empty".into())),
+        Ok(ids) => Ok(ids),
+        Err(e) => Err(wrong(&e)),
+    };
+    args.prompts.iter().map(encode).collect()
+}
+
+fn parity(failure: Failure) -> Error {
+    let mut text = failure.to_string();
+    let mut cause = std::error::Error::source(&failure);
+    while let Some(inner) = cause {
+        let _ = write!(text, ": {inner}");
+        cause = inner.source();
+    }
+    Error::Parity(text)
+}
+
+/// A case, and what the reference computes.
+struct Checked {
+    case: Case,
+    expected: crate::parity::case::Results,
+}
+
+impl Checked {
+    fn all(live: &super::terminal::Live) -> Result<Vec<Self>, Error> {
+        let cases = steps::all()?;
+        live.message(format!("{} steps on the reference", cases.len()));
+        let run = |case: Case| {
+            let expected = case.run(&device::reference::Reference);
+            Ok(Self { expected: expected.map_err(|e| parity(e.into()))?, case })
+        };
+        cases.into_iter().map(run).collect()
+    }
+}
+
+/// All cases of a kind of step on one device.
+#[derive(Default, Serialize)]
+struct Group {
+    cases: usize,
+    /// Largest distance, in units of the result's root mean square, and the case.
+    worst: f64,
+    worst_case: String,
+    /// The tolerance of that case.
+    tolerance: f64,
+    failed: Vec<String>,
+    /// Cases that the device says it does not take.
+    unsupported: usize,
+}
+
+fn steps_on(
+    device: &dyn Device,
+    cases: &[Checked],
+) -> Result<BTreeMap<&'static str, Group>, Error> {
+    let mut groups: BTreeMap<&'static str, Group> = BTreeMap::new();
+    for Checked { case, expected } in cases {
+        let group = groups.entry(case.group).or_default();
+        let got = match case.run(device) {
+            Err(device::Error::Unsupported { .. }) => {
+                group.unsupported += 1;
+                continue;
+            }
+            got => got.map_err(|e| parity(e.into()))?,
+        };
+        let outcome = steps::compare(case, &got, expected);
+        let relative = outcome.difference.relative();
+        group.cases += 1;
+        if !outcome.passed {
+            group.failed.push(format!("{} ({})", case.name, outcome.result));
+        }
+        if group.cases == 1 || relative / case.tolerance > group.worst / group.tolerance {
+            group.worst = relative;
+            group.tolerance = case.tolerance;
+            group.worst_case.clone_from(&case.name);
+        }
+    }
+    Ok(groups)
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    model: &'a str,
+    reference: &'a str,
+    /// Tokens of each prompt.
+    prompts: Vec<usize>,
+    /// Tokens after each prompt.
+    tokens: usize,
+    tolerance: Tolerance,
+    passed: bool,
+    devices: Vec<Tested>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase", tag = "state")]
+enum Tested {
+    Compared {
+        name: String,
+        description: String,
+        passed: bool,
+        steps: BTreeMap<&'static str, Group>,
+        model: Comparison,
+    },
+    Skipped {
+        name: String,
+        reason: String,
+    },
+}
+
+impl Tested {
+    fn failed(&self) -> Option<&str> {
+        match self {
+            Self::Compared { name, passed: false, .. } => Some(name),
+            _ => None,
+        }
+    }
+}
+
+impl Document<'_> {
+    fn table(&self) -> String {
+        let mut out = format!(
+            "{}: {} prompts of {:?} tokens and {} after each, against {}\n",
+            self.model,
+            self.prompts.len(),
+            self.prompts,
+            self.tokens,
+            self.reference
+        );
+        for device in &self.devices {
+            // Writing to a string cannot fail.
+            let _ = match device {
+                Tested::Skipped { name, reason } => {
+                    writeln!(out, "\n{name}: skipped, {reason}")
+                }
+                Tested::Compared { name, description, passed, steps, model } => {
+                    let _ = writeln!(out, "\n{name}: {description}\n");
+                    out.push_str(&step_table(steps));
+                    let _ = writeln!(out, "{}", logits(model, &self.tolerance));
+                    writeln!(out, "{name}: {}", if *passed { "passed" } else { "FAILED" })
+                }
+            };
+        }
+        out
+    }
+}
+
+fn step_table(groups: &BTreeMap<&'static str, Group>) -> String {
+    if groups.is_empty() {
+        return String::new();
+    }
+    let head = ["step", "cases", "worst", "tolerance", "where"].map(str::to_owned).to_vec();
+    let mut rows = vec![head];
+    for (name, group) in groups {
+        let verdict = match (group.failed.len(), group.unsupported) {
+            (0, 0) => group.worst_case.clone(),
+            (0, n) => format!("{} ({n} not taken)", group.worst_case),
+            (n, _) => format!("{n} FAILED: {}", group.failed.join("; ")),
+        };
+        rows.push(vec![
+            (*name).to_owned(),
+            group.cases.to_string(),
+            format!("{:.1e}", group.worst),
+            format!("{:.0e}", group.tolerance),
+            verdict,
+        ]);
+    }
+    text::columns(&rows, &[1, 2, 3]) + "\n"
+}
+
+fn logits(model: &Comparison, tolerance: &Tolerance) -> String {
+    let steps: usize = model.steps.iter().map(Vec::len).sum();
+    let first = match model.first_difference {
+        None => "every token the same".into(),
+        Some((prompt, step, margin)) => format!(
+            "first other token: prompt {prompt}, step {step}, where the reference's is ahead by {margin:.4}"
+        ),
+    };
+    format!(
+        "logits of {steps} steps: error max {:.4}, mean {:.5}; divergence max {:.2e}, mean {:.2e} \
+         (tolerance {:.0e}); top-1 agreement {:.1} %; {first}",
+        model.max_error,
+        model.mean_error,
+        model.max_divergence,
+        model.mean_divergence,
+        tolerance.divergence,
+        100.0 * model.top1_agreement,
+    )
+}

@@ -1,0 +1,239 @@
+//! One step, or a few that share weights and caches, run by itself on a device.
+
+use std::collections::BTreeMap;
+
+use crate::device::{Data, Device, Error, Instance, Prepared, Request, WeightSource};
+use crate::graph::{Graph, Tensor};
+use crate::plan::sample::philox;
+use crate::plan::{Bucket, Buffer, Class, DType, Fusions, Plan, fuse};
+
+/// Values of a mailbox.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    /// Of an `F32` one.
+    F32(Vec<f32>),
+    /// Of an `I32` one.
+    I32(Vec<i32>),
+}
+
+/// A plan and what its mailboxes hold before it runs.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    plan: Plan,
+    inputs: Vec<(String, Values)>,
+}
+
+/// Stages that run one after the other on the same weights and caches.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What kind of step it is.
+    pub group: &'static str,
+    /// The step, its type, shape and values.
+    pub name: String,
+    /// Largest distance from the reference, in units of the result's root mean square.
+    pub tolerance: f64,
+    stages: Vec<Stage>,
+    weights: BTreeMap<String, Vec<u8>>,
+}
+
+/// What came out: outputs by stage and name; sampled tokens as numbers under `tokens`.
+pub type Results = Vec<(String, Vec<f32>)>;
+
+impl Case {
+    /// A case without stages.
+    #[must_use]
+    pub fn new(group: &'static str, name: impl Into<String>, tolerance: f64) -> Self {
+        let weights = BTreeMap::new();
+        Self { group, name: name.into(), tolerance, stages: Vec::new(), weights }
+    }
+
+    /// Adds a stage, whose graph `build` makes.
+    ///
+    /// # Errors
+    /// What the graph says of shapes and types.
+    pub fn stage(
+        mut self,
+        bucket: Bucket,
+        build: impl FnOnce(&mut Sketch<'_>) -> Result<(), crate::graph::Error>,
+    ) -> Result<Self, crate::graph::Error> {
+        let mut sketch = Sketch::new(&mut self.weights);
+        build(&mut sketch)?;
+        let Sketch { g, inputs, .. } = sketch;
+        self.stages.push(Stage { plan: g.lower(bucket)?, inputs });
+        Ok(self)
+    }
+
+    /// The steps that a device with these fusions would run.
+    pub fn plans(&self, fusions: Fusions) -> impl Iterator<Item = Plan> + '_ {
+        self.stages.iter().map(move |stage| fuse(&stage.plan, fusions))
+    }
+
+    /// Runs all stages on a device, with the fusions that it knows.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn run(&self, device: &dyn Device) -> Result<Results, Error> {
+        self.run_with(device, device.fusions(), 1)
+    }
+
+    /// The same with some fusions alone, and all stages `times` times over; the last results count.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn run_with(
+        &self,
+        device: &dyn Device,
+        fusions: Fusions,
+        times: usize,
+    ) -> Result<Results, Error> {
+        let plans: Vec<Plan> = self.plans(fusions).collect();
+        let of = |class: Class| -> Vec<Buffer> {
+            let mut found: Vec<Buffer> = Vec::new();
+            for buffer in plans.iter().flat_map(|plan| &plan.buffers) {
+                if buffer.class == class && found.iter().all(|f| f.name != buffer.name) {
+                    found.push(buffer.clone());
+                }
+            }
+            found
+        };
+        let (weights, states) = (of(Class::Weight), of(Class::State));
+        let mut instance =
+            device.open(&Request { weights: &weights, states: &states, plans: &plans })?;
+        for weight in &weights {
+            let bytes = self.weights.get(&weight.name).map_or(&[][..], Vec::as_slice);
+            instance.upload(&weight.name, &Bytes(bytes), &|_| {})?;
+        }
+        let prepared =
+            plans.iter().map(|plan| instance.prepare(plan)).collect::<Result<Vec<_>, _>>()?;
+        let mut results = Vec::new();
+        for _ in 0..times {
+            results.clear();
+            for (i, (stage, plan)) in self.stages.iter().zip(&plans).enumerate() {
+                stage.write(&mut *instance, plan, prepared[i])?;
+                let ticket = instance.submit(prepared[i], 1)?;
+                instance.wait(ticket)?;
+                for (at, buffer) in plan.buffers.iter().enumerate() {
+                    if buffer.class != Class::Output || buffer.dtype != DType::F32 {
+                        continue;
+                    }
+                    let id = crate::plan::BufferId(at as u32);
+                    let mut values = vec![0.0; buffer.elements()];
+                    instance.read(prepared[i], id, 0, &mut values)?;
+                    results.push((format!("{i}.{}", buffer.name), values));
+                }
+                let mut tokens = vec![0; plan.bucket.logit_rows()];
+                if !tokens.is_empty() {
+                    instance.tokens(ticket, 0, &mut tokens)?;
+                    let tokens = tokens.into_iter().map(|t| t as f32).collect();
+                    results.push((format!("{i}.tokens"), tokens));
+                }
+            }
+        }
+        Ok(results)
+    }
+}
+
+impl Stage {
+    fn write(
+        &self,
+        instance: &mut dyn Instance,
+        plan: &Plan,
+        prepared: Prepared,
+    ) -> Result<(), Error> {
+        for (name, values) in &self.inputs {
+            // What no result needs is not in the plan.
+            let Some(id) = plan.find(Class::Mailbox, name) else { continue };
+            let data = match values {
+                Values::F32(values) => Data::F32(values),
+                Values::I32(values) => Data::I32(values),
+            };
+            instance.write(prepared, id, 0, data)?;
+        }
+        Ok(())
+    }
+}
+
+struct Bytes<'a>(&'a [u8]);
+
+impl WeightSource for Bytes<'_> {
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self.0.read_at(offset, buf)
+    }
+}
+
+/// A graph under construction, with the values of its inputs and weights.
+pub struct Sketch<'a> {
+    /// The graph.
+    pub g: Graph,
+    inputs: Vec<(String, Values)>,
+    weights: &'a mut BTreeMap<String, Vec<u8>>,
+}
+
+impl<'a> Sketch<'a> {
+    /// An empty graph whose weights' bytes go to `weights`.
+    pub fn new(weights: &'a mut BTreeMap<String, Vec<u8>>) -> Self {
+        Self { g: Graph::new(), inputs: Vec::new(), weights }
+    }
+
+    /// An `F32` mailbox.
+    ///
+    /// # Errors
+    /// When the name is taken.
+    pub fn floats(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        values: Vec<f32>,
+    ) -> Result<Tensor, crate::graph::Error> {
+        self.inputs.push((name.into(), Values::F32(values)));
+        self.g.source(Class::Mailbox, name, DType::F32, shape)
+    }
+
+    /// An `I32` mailbox.
+    ///
+    /// # Errors
+    /// When the name is taken.
+    pub fn ints(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        values: Vec<i32>,
+    ) -> Result<Tensor, crate::graph::Error> {
+        self.inputs.push((name.into(), Values::I32(values)));
+        self.g.source(Class::Mailbox, name, DType::I32, shape)
+    }
+
+    /// A weight in its stored bytes; stages of a case share weights by name.
+    ///
+    /// # Errors
+    /// When the name is taken by another shape or type.
+    pub fn weight(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        bytes: Vec<u8>,
+    ) -> Result<Tensor, crate::graph::Error> {
+        self.weights.insert(name.into(), bytes);
+        self.g.source(Class::Weight, name, dtype, shape)
+    }
+
+    /// A KV cache.
+    ///
+    /// # Errors
+    /// When the name is taken by another shape or type.
+    pub fn cache(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, crate::graph::Error> {
+        self.g.source(Class::State, name, DType::F16, shape)
+    }
+}
+
+/// `n` values from -1 to 1, the same for the same seed.
+#[must_use]
+pub fn noise(seed: u64, n: usize) -> Vec<f32> {
+    let word = |i: usize| philox([(i / 4) as u32, 0, 0, 0], seed)[i % 4];
+    (0..n).map(|i| (f64::from(word(i)) / f64::from(u32::MAX) * 2.0 - 1.0) as f32).collect()
+}

@@ -1,0 +1,111 @@
+//! Numbers that say how far apart two results are.
+
+use serde::Serialize;
+
+/// How far values are from those expected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Difference {
+    /// Largest distance.
+    pub max: f64,
+    /// Mean distance.
+    pub mean: f64,
+    /// Root mean square of the values expected, at least the least normal `f32`.
+    pub scale: f64,
+    /// Values where one side is a number and the other is none, or another infinity.
+    pub unlike: usize,
+}
+
+impl Difference {
+    /// Compares two results of one length; values beyond the shorter one count as unlike.
+    #[must_use]
+    pub fn of(got: &[f32], want: &[f32]) -> Self {
+        let mut d = Self { unlike: got.len().abs_diff(want.len()), ..Self::default() };
+        let (mut squares, mut numbers) = (0.0, 0u32);
+        for (&g, &w) in got.iter().zip(want) {
+            if g.is_finite() && w.is_finite() {
+                let error = (f64::from(g) - f64::from(w)).abs();
+                d.max = d.max.max(error);
+                d.mean += error;
+                squares += f64::from(w).powi(2);
+                numbers += 1;
+            } else if !(g.is_nan() && w.is_nan()) && g != w {
+                d.unlike += 1;
+            }
+        }
+        let numbers = f64::from(numbers.max(1));
+        d.mean /= numbers;
+        d.scale = (squares / numbers).sqrt().max(f64::from(f32::MIN_POSITIVE));
+        d
+    }
+
+    /// Largest distance in units of the scale; infinite where values are unlike.
+    #[must_use]
+    pub fn relative(&self) -> f64 {
+        if self.unlike > 0 { f64::INFINITY } else { self.max / self.scale }
+    }
+}
+
+/// Index of the largest value, the first among equals.
+#[must_use]
+pub fn argmax(values: &[f32]) -> usize {
+    let best = values.iter().enumerate().filter(|(_, v)| !v.is_nan());
+    best.fold((0, f32::NEG_INFINITY), |best, (i, &v)| if v > best.1 { (i, v) } else { best }).0
+}
+
+/// How far the largest value is ahead of the next.
+#[must_use]
+pub fn margin(values: &[f32]) -> f64 {
+    let best = argmax(values);
+    let rest = values.iter().enumerate().filter(|(i, v)| *i != best && !v.is_nan());
+    let next = rest.fold(f32::NEG_INFINITY, |next, (_, &v)| next.max(v));
+    values.get(best).map_or(0.0, |&v| f64::from(v) - f64::from(next))
+}
+
+/// Kullback-Leibler divergence of the softmax of `got` from that of `want`, in nats.
+#[must_use]
+pub fn divergence(want: &[f32], got: &[f32]) -> f64 {
+    let log_softmax = |logits: &[f32]| -> Vec<f64> {
+        let largest = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+        let shifted = logits.iter().map(|&l| f64::from(l) - f64::from(largest));
+        let total = shifted.clone().map(f64::exp).sum::<f64>().ln();
+        shifted.map(|l| l - total).collect()
+    };
+    let (p, q) = (log_softmax(want), log_softmax(got));
+    // Rounding may take it below zero.
+    let terms = p.iter().zip(&q).filter(|(p, _)| p.is_finite()).map(|(p, q)| p.exp() * (p - q));
+    terms.sum::<f64>().max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_are_in_units_of_what_was_expected() {
+        let d = Difference::of(&[3.0, -4.5], &[3.0, -4.0]);
+        assert_eq!((d.max, d.mean, d.unlike), (0.5, 0.25, 0));
+        assert!((d.scale - 12.5f64.sqrt()).abs() < 1e-12);
+        let nan = f32::NAN;
+        assert_eq!(Difference::of(&[nan, f32::INFINITY], &[nan, f32::INFINITY]).relative(), 0.0);
+        assert_eq!(Difference::of(&[nan], &[1.0]).relative(), f64::INFINITY);
+        assert_eq!(Difference::of(&[f32::INFINITY], &[f32::NEG_INFINITY]).unlike, 1);
+        assert_eq!(Difference::of(&[1.0], &[1.0, 2.0]).unlike, 1);
+    }
+
+    #[test]
+    fn the_divergence_is_that_of_the_distributions() {
+        assert_eq!(divergence(&[1.0, 2.0, 3.0], &[11.0, 12.0, 13.0]), 0.0);
+        // Half and half against nine to one.
+        let kl = divergence(&[0.0, 0.0], &[9.0f32.ln(), 0.0]);
+        let want = 0.5 * (0.5f64 / 0.9).ln() + 0.5 * (0.5f64 / 0.1).ln();
+        assert!((kl - want).abs() < 1e-7, "{kl} for {want}");
+        assert_eq!(divergence(&[0.0, f32::NEG_INFINITY], &[0.0, f32::NEG_INFINITY]), 0.0);
+    }
+
+    #[test]
+    fn the_first_of_equals_wins_and_nan_never() {
+        assert_eq!(argmax(&[1.0, 5.0, 5.0, f32::NAN]), 1);
+        assert_eq!(margin(&[1.0, 5.0, 4.5]), 0.5);
+        assert_eq!(argmax(&[]), 0);
+    }
+}

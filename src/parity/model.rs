@@ -1,0 +1,268 @@
+//! Prompts through a whole model: a device's logits, step by step, beside those of another.
+
+use serde::Serialize;
+
+use super::measure::{Difference, argmax, divergence, margin};
+use crate::device::{Data, Device, Error, Instance, Prepared, Request, WeightSource};
+use crate::model::{KvLayout, Model, ports};
+use crate::plan::{Bucket, Class, Outputs, Plan, fuse};
+
+/// Rows of a chunk of a prompt.
+const CHUNK: usize = 32;
+/// The slot that is used, of two.
+const SLOT: i32 = 1;
+
+/// Why a comparison could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] Error),
+    /// The model's graph.
+    #[error("the model's graph")]
+    Model(#[from] crate::graph::Error),
+    /// A prompt that the model cannot take.
+    #[error("a prompt of {tokens} tokens and {steps} steps do not fit into {context} positions")]
+    Long {
+        /// Its tokens.
+        tokens: usize,
+        /// Steps behind it.
+        steps: usize,
+        /// What the model was trained for, at most 4096.
+        context: usize,
+    },
+}
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Task<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// Token ids of each prompt; none is empty.
+    pub prompts: &'a [Vec<u32>],
+    /// Tokens after each prompt.
+    pub steps: usize,
+}
+
+/// Logits of each step of each prompt: after the prompt, then after each token forced.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    logits: Vec<Vec<Vec<f32>>>,
+}
+
+/// What still counts as the same.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Tolerance {
+    /// Divergence of a step, in nats.
+    pub divergence: f64,
+    /// Mean error of a step, in units of the root mean square of the logits.
+    pub mean: f64,
+    /// A token may differ where the reference's best is ahead by less than this many mean errors.
+    pub margin: f64,
+}
+
+impl Default for Tolerance {
+    /// Activations in 8 bits, on either side.
+    fn default() -> Self {
+        Self { divergence: 0.02, mean: 0.05, margin: 8.0 }
+    }
+}
+
+/// One step beside the reference's.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Step {
+    /// Distance of the logits.
+    pub difference: Difference,
+    /// Divergence from the reference, in nats.
+    pub divergence: f64,
+    /// The reference's most likely token.
+    pub expected: usize,
+    /// The device's.
+    pub found: usize,
+    /// How far the reference's is ahead of its next.
+    pub margin: f64,
+}
+
+impl Step {
+    fn of(got: &[f32], want: &[f32]) -> Self {
+        Self {
+            difference: Difference::of(got, want),
+            divergence: divergence(want, got),
+            expected: argmax(want),
+            found: argmax(got),
+            margin: margin(want),
+        }
+    }
+
+    fn within(&self, tolerance: &Tolerance) -> bool {
+        let Self { difference: d, divergence, expected, found, margin } = *self;
+        d.unlike == 0
+            && divergence <= tolerance.divergence
+            && d.mean <= tolerance.mean * d.scale
+            && (expected == found || margin <= tolerance.margin * d.mean)
+    }
+}
+
+/// A device beside the reference, over all steps of all prompts.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// Largest distance of a logit.
+    pub max_error: f64,
+    /// Mean distance.
+    pub mean_error: f64,
+    /// Largest divergence of a step, in nats.
+    pub max_divergence: f64,
+    /// Mean divergence.
+    pub mean_divergence: f64,
+    /// Share of steps with the same most likely token.
+    pub top1_agreement: f64,
+    /// The first step whose most likely token differs: prompt, step, margin of the reference.
+    pub first_difference: Option<(usize, usize, f64)>,
+    /// Every step of every prompt.
+    pub steps: Vec<Vec<Step>>,
+    /// Whether every step is within the tolerance.
+    pub passed: bool,
+}
+
+impl Trace {
+    /// Runs a task on a device. `forced` gives the tokens; without it they are the device's own most
+    /// likely ones.
+    ///
+    /// # Errors
+    /// What the device says, or prompts that are too long.
+    pub fn record(
+        device: &dyn Device,
+        task: &Task<'_>,
+        forced: Option<&Self>,
+    ) -> Result<Self, Failure> {
+        let mut runner = Runner::new(device, task)?;
+        let mut logits = Vec::new();
+        for (p, prompt) in task.prompts.iter().enumerate() {
+            let mut steps = vec![runner.prompt(prompt)?];
+            for i in 0..task.steps {
+                let token = argmax(forced.map_or(&steps[i], |trace| &trace.logits[p][i]));
+                steps.push(runner.decode(token as i32, (prompt.len() + i) as i32)?);
+            }
+            logits.push(steps);
+        }
+        Ok(Self { logits })
+    }
+
+    /// This trace beside the reference's of the same task.
+    #[must_use]
+    pub fn compare(&self, reference: &Self, tolerance: &Tolerance) -> Comparison {
+        let pairs = self.logits.iter().zip(&reference.logits);
+        let steps: Vec<Vec<Step>> = pairs
+            .map(|(got, want)| got.iter().zip(want).map(|(g, w)| Step::of(g, w)).collect())
+            .collect();
+        let all: Vec<&Step> = steps.iter().flatten().collect();
+        let count = all.len().max(1) as f64;
+        let mean = |f: fn(&Step) -> f64| all.iter().map(|s| f(s)).sum::<f64>() / count;
+        let max = |f: fn(&Step) -> f64| all.iter().map(|s| f(s)).fold(0.0, f64::max);
+        let first = steps.iter().enumerate().find_map(|(p, steps)| {
+            let at = steps.iter().position(|s| s.expected != s.found)?;
+            Some((p, at, steps[at].margin))
+        });
+        Comparison {
+            max_error: max(|s| s.difference.max),
+            mean_error: mean(|s| s.difference.mean),
+            max_divergence: max(|s| s.divergence),
+            mean_divergence: mean(|s| s.divergence),
+            top1_agreement: mean(|s| f64::from(u8::from(s.expected == s.found))),
+            first_difference: first,
+            passed: all.iter().all(|s| s.within(tolerance)),
+            steps,
+        }
+    }
+}
+
+struct Source<'a>(&'a Model, &'a str);
+
+impl WeightSource for Source<'_> {
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.0.read_weight(self.1, offset, buf)?)
+    }
+}
+
+/// A model on a device, driven through the seam alone.
+struct Runner {
+    instance: Box<dyn Instance>,
+    prefill: (Plan, Prepared),
+    decode: (Plan, Prepared),
+    vocabulary: usize,
+}
+
+impl Runner {
+    fn new(device: &dyn Device, task: &Task<'_>) -> Result<Self, Failure> {
+        let &Task { model, prompts, steps } = task;
+        let context = model.hyperparameters().context.min(4096);
+        let tokens = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        if tokens + steps > context {
+            return Err(Failure::Long { tokens, steps, context });
+        }
+        let layout =
+            KvLayout { slots: 2, context: (tokens + steps).next_multiple_of(64).min(context) };
+        let plan = |bucket| Ok::<_, Failure>(fuse(&model.plan(layout, bucket)?, device.fusions()));
+        let chunk = CHUNK.min(layout.context);
+        let prefill = plan(Bucket::prefill(chunk, layout.context, Outputs::Last))?;
+        let decode = plan(Bucket::decode(1, layout.context))?;
+        let plans = [prefill, decode];
+        let weights: Vec<_> = model.weights().cloned().collect();
+        let states = model.states(layout);
+        let mut instance =
+            device.open(&Request { weights: &weights, states: &states, plans: &plans })?;
+        for weight in &weights {
+            instance.upload(&weight.name, &Source(model, &weight.name), &|_| {})?;
+        }
+        let [prefill, decode] = plans;
+        let prefill = (prefill.clone(), instance.prepare(&prefill)?);
+        let decode = (decode.clone(), instance.prepare(&decode)?);
+        let vocabulary = model.hyperparameters().vocabulary;
+        Ok(Self { instance, prefill, decode, vocabulary })
+    }
+
+    /// Evaluates a prompt from position 0 and gives its last logits.
+    fn prompt(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Failure> {
+        let mut logits = Vec::new();
+        let chunk = self.prefill.0.bucket.rows();
+        for (i, tokens) in tokens.chunks(chunk).enumerate() {
+            let tokens: Vec<i32> = tokens.iter().map(|&t| t as i32).collect();
+            logits = self.step(&tokens, (i * chunk) as i32, false)?;
+        }
+        Ok(logits)
+    }
+
+    fn decode(&mut self, token: i32, position: i32) -> Result<Vec<f32>, Failure> {
+        self.step(&[token], position, true)
+    }
+
+    fn step(&mut self, tokens: &[i32], position: i32, decode: bool) -> Result<Vec<f32>, Failure> {
+        let (plan, prepared) = if decode { &self.decode } else { &self.prefill };
+        let (rows, given) = (plan.bucket.rows(), tokens.len());
+        let column = |value: &dyn Fn(usize) -> i32, padding: i32| -> Vec<i32> {
+            (0..rows).map(|i| if i < given { value(i) } else { padding }).collect()
+        };
+        for (name, values) in [
+            (ports::TOKENS, column(&|i| tokens[i], 0)),
+            (ports::POSITIONS, column(&|i| position + i as i32, 0)),
+            (ports::SLOTS, column(&|_| SLOT, -1)),
+            (ports::LOGIT_ROWS, vec![given as i32 - 1]),
+        ] {
+            // Decode has a row of logits for each row.
+            if let Some(mailbox) = plan.find(Class::Mailbox, name) {
+                self.instance.write(*prepared, mailbox, 0, Data::I32(&values))?;
+            }
+        }
+        let ticket = self.instance.submit(*prepared, 1)?;
+        self.instance.wait(ticket)?;
+        let mut logits = vec![0.0; self.vocabulary];
+        if let Some(output) = plan.find(Class::Output, ports::LOGITS) {
+            self.instance.read(*prepared, output, 0, &mut logits)?;
+        }
+        Ok(logits)
+    }
+}

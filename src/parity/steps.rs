@@ -1,0 +1,441 @@
+//! Single steps over shapes, types and extreme values: what every device must compute like the
+//! reference.
+
+use half::f16;
+
+use super::case::{Case, Results, Sketch, noise};
+use super::measure::Difference;
+use crate::device::reference::Reference;
+use crate::device::{Device, Error};
+use crate::graph::{self, Caches, Rows, SampleInputs, Tensor};
+use crate::plan::{Binary, Bucket, DType, Outputs, RopeStyle};
+use crate::quant;
+
+type Built = Result<Case, graph::Error>;
+
+/// Types of matrices that GPUs take; the CPU takes these and more.
+pub const TYPES: [DType; 5] = [DType::F16, DType::Q8_0, DType::Q6_K, DType::Q5_K, DType::Q4_K];
+
+/// Tolerances, in units of the result's root mean square.
+mod tolerance {
+    /// Sums in another order, and another library's exponential or sine.
+    pub(super) const ROUNDING: f64 = 2e-5;
+    /// Sine and cosine of large angles in `f32`.
+    pub(super) const ANGLE: f64 = 1e-3;
+    /// Keys and values that are rounded to half precision from not quite the same `f32`.
+    pub(super) const HALF: f64 = 4e-3;
+    /// Activations in 8 bits.
+    pub(super) const QUANTISED: f64 = 6e-2;
+    /// Twice 8 bits, where one activation outweighs the others by far.
+    pub(super) const OUTLIER: f64 = 1e-2;
+    /// Activations in twice 8 bits, as logits have them.
+    pub(super) const TWO_PLANES: f64 = 1e-3;
+}
+
+/// How a device did in a case.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The worst of its results.
+    pub difference: Difference,
+    /// Which one that is.
+    pub result: String,
+    /// Whether it is within the case's tolerance.
+    pub passed: bool,
+}
+
+/// Compares a device's results of a case with the reference's.
+#[must_use]
+pub fn compare(case: &Case, got: &Results, want: &Results) -> Outcome {
+    let mut worst = Outcome {
+        difference: Difference {
+            unlike: usize::from(got.len() != want.len()),
+            ..Difference::default()
+        },
+        result: String::new(),
+        passed: got.len() == want.len(),
+    };
+    for ((name, got), (_, want)) in got.iter().zip(want) {
+        let difference = Difference::of(got, want);
+        // Tokens are what they are.
+        let allowed = if name.ends_with("tokens") { 0.0 } else { case.tolerance };
+        worst.passed &= difference.relative() <= allowed;
+        if worst.result.is_empty() || difference.relative() > worst.difference.relative() {
+            (worst.difference, worst.result) = (difference, name.clone());
+        }
+    }
+    worst
+}
+
+/// Runs a case on a device and on the reference.
+///
+/// # Errors
+/// What the device says; [`Error::Unsupported`] when it does not take the step.
+pub fn check(case: &Case, device: &dyn Device) -> Result<Outcome, Error> {
+    Ok(compare(case, &case.run(device)?, &case.run(&Reference)?))
+}
+
+/// Every case.
+///
+/// # Errors
+/// None, unless a definition here does not fit its graph.
+pub fn all() -> Result<Vec<Case>, graph::Error> {
+    let mut cases = Vec::new();
+    norms(&mut cases)?;
+    elementwise(&mut cases)?;
+    tables(&mut cases)?;
+    embeddings(&mut cases)?;
+    projections(&mut cases)?;
+    attention(&mut cases)?;
+    sampling(&mut cases)?;
+    Ok(cases)
+}
+
+/// A bucket of rows that has no logits.
+const fn rows(batch: usize) -> Bucket {
+    Bucket { batch, chunk: 1, context: 256, outputs: Outputs::None }
+}
+
+fn weight(dtype: DType, n: usize, values: &[f32]) -> Vec<u8> {
+    if dtype == DType::F32 {
+        return values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    }
+    let mut bytes = vec![0; n / dtype.block_len() * dtype.block_bytes()];
+    // Sizes and type are those of the buffer; a value that has no place would be zeroes.
+    if quant::quantise(dtype, values, &mut bytes).is_err() {
+        bytes.fill(0);
+    }
+    bytes
+}
+
+/// Values that a step may meet, by name.
+fn inputs(seed: u64, n: usize) -> [(&'static str, Vec<f32>); 5] {
+    let scaled = |by: f32| noise(seed, n).into_iter().map(|v| v * by).collect::<Vec<_>>();
+    let mut outlier = scaled(1.0);
+    outlier[n / 3] = 80.0;
+    [
+        ("random", scaled(1.0)),
+        ("zeroes", vec![0.0; n]),
+        ("large", scaled(1e6)),
+        ("small", scaled(1e-6)),
+        ("outlier", outlier),
+    ]
+}
+
+fn norms(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
+    for (batch, n) in [(1, 64), (3, 1000), (2, 4096)] {
+        for (name, x) in inputs(n as u64, batch * n) {
+            let case = Case::new("rms-norm", format!("{batch}x{n} {name}"), tolerance::ROUNDING);
+            cases.push(case.stage(rows(batch), |s| {
+                let x = s.floats("x", &[batch, n], x)?;
+                let w = s.weight("w", DType::F32, &[n], weight(DType::F32, n, &noise(1, n)))?;
+                let y = s.g.rms_norm(x, w, 1e-5)?;
+                s.g.output("y", y);
+                Ok(())
+            })?);
+        }
+    }
+    Ok(())
+}
+
+fn elementwise(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
+    for (batch, n) in [(1, 8), (5, 1111)] {
+        for (name, x) in inputs(7, batch * n) {
+            for product in [false, true] {
+                let group = if product { "swiglu" } else { "add" };
+                let case = Case::new(group, format!("{batch}x{n} {name}"), tolerance::ROUNDING);
+                cases.push(case.stage(rows(batch), |s| {
+                    let a = s.floats("a", &[batch, n], x.clone())?;
+                    let b = s.floats("b", &[batch, n], noise(8, batch * n))?;
+                    let y =
+                        if product { s.g.swiglu(a, b)? } else { s.g.binary(Binary::Add, a, b)? };
+                    s.g.output("y", y);
+                    Ok(())
+                })?);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn tables(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
+    for (half, magnitude) in [(8, 1.0), (32, 1.25), (64, 1.0)] {
+        let positions = vec![0, 1, 63, 1000, 131_071];
+        let name = format!("{half} pairs x {magnitude}");
+        cases.push(Case::new("rope-table", name, tolerance::ANGLE).stage(
+            rows(positions.len()),
+            |s| {
+                let p = s.ints("positions", &[positions.len()], positions)?;
+                let f = frequencies(s, half)?;
+                let y = s.g.rope_table(p, f, magnitude)?;
+                s.g.output("y", y);
+                Ok(())
+            },
+        )?);
+    }
+    Ok(())
+}
+
+fn frequencies(s: &mut Sketch<'_>, half: usize) -> Result<Tensor, graph::Error> {
+    let values: Vec<f32> = (0..half).map(|i| 10_000f32.powf(-(i as f32) / half as f32)).collect();
+    s.weight("frequencies", DType::F32, &[half], weight(DType::F32, half, &values))
+}
+
+fn embeddings(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
+    for dtype in TYPES {
+        let (n, k) = (37, 512);
+        let ids = vec![0, 36, 17, -1, 37, i32::MAX];
+        cases.push(Case::new("embed", format!("{dtype} {n}x{k}"), tolerance::ROUNDING).stage(
+            rows(ids.len()),
+            |s| {
+                let table =
+                    s.weight("w", dtype, &[n, k], weight(dtype, n * k, &noise(3, n * k)))?;
+                let ids = s.ints("ids", &[ids.len()], ids)?;
+                let y = s.g.gather(table, &[ids])?;
+                s.g.output("y", y);
+                Ok(())
+            },
+        )?);
+    }
+    let picks = vec![2, 0, -3, 9];
+    cases.push(Case::new("gather", "rows of activations", 0.0).stage(rows(picks.len()), |s| {
+        let x = s.floats("x", &[3, 100], noise(4, 300))?;
+        let picks = s.ints("picks", &[picks.len()], picks)?;
+        let y = s.g.gather(x, &[picks])?;
+        s.g.output("y", y);
+        Ok(())
+    })?);
+    Ok(())
+}
+
+/// What stands around a product.
+#[derive(Clone, Copy, Debug)]
+enum Around {
+    Nothing,
+    Norm,
+    Residual,
+    Three,
+    SwiGlu,
+    /// A norm behind it: the product is no output, and its activations have one plane.
+    Behind,
+}
+
+fn projections(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
+    for dtype in TYPES {
+        for around in [
+            Around::Nothing,
+            Around::Norm,
+            Around::Residual,
+            Around::Three,
+            Around::SwiGlu,
+            Around::Behind,
+        ] {
+            for (batch, n, k) in [(1, 96, 512), (3, 33, 256), (9, 40, 768)] {
+                cases.push(projection(dtype, around, (batch, n, k), "random")?);
+            }
+        }
+        for values in ["zeroes", "large", "small", "outlier", "extreme weights"] {
+            cases.push(projection(dtype, Around::Nothing, (2, 48, 512), values)?);
+        }
+    }
+    Ok(())
+}
+
+fn projection(
+    dtype: DType,
+    around: Around,
+    (batch, n, k): (usize, usize, usize),
+    values: &'static str,
+) -> Built {
+    let found = inputs(5, batch * k).into_iter().find(|(name, _)| *name == values);
+    let x = found.map_or_else(|| noise(5, batch * k), |(_, x)| x);
+    // An output of the plan has logits' precision; what other steps read has the usual one.
+    let exact = dtype == DType::F16;
+    let allowed = match (exact, around, values) {
+        (true, ..) => tolerance::ROUNDING,
+        (_, Around::Behind, _) => tolerance::QUANTISED,
+        (_, _, "outlier") => tolerance::OUTLIER,
+        (_, Around::SwiGlu, _) => tolerance::TWO_PLANES * 4.0,
+        _ => tolerance::TWO_PLANES,
+    };
+    let name = format!("{dtype} {batch}x{n}x{k} {around:?} {values}");
+    Case::new("project", name, allowed).stage(rows(batch), |s| {
+        let x = s.floats("x", &[batch, k], x)?;
+        let matrix = |s: &mut Sketch<'_>, name: &str, seed| {
+            let mut bytes = weight(dtype, n * k, &noise(seed, n * k));
+            if values == "extreme weights" {
+                saturate(dtype, &mut bytes);
+            }
+            s.weight(name, dtype, &[n, k], bytes)
+        };
+        let h = match around {
+            Around::Norm => {
+                let w = s.weight("norm", DType::F32, &[k], weight(DType::F32, k, &noise(6, k)))?;
+                s.g.rms_norm(x, w, 1e-5)?
+            }
+            _ => x,
+        };
+        let a = matrix(s, "a", 11)?;
+        let a = s.g.matmul(h, a)?;
+        match around {
+            Around::Nothing | Around::Norm => s.g.output("y", a),
+            Around::Residual => {
+                let residual = s.floats("residual", &[batch, n], noise(12, batch * n))?;
+                let y = s.g.binary(Binary::Add, residual, a)?;
+                s.g.output("y", y);
+            }
+            Around::Three => {
+                s.g.output("y", a);
+                for (name, seed) in [("b", 13), ("c", 14)] {
+                    let w = matrix(s, name, seed)?;
+                    let y = s.g.matmul(h, w)?;
+                    s.g.output(name, y);
+                }
+            }
+            Around::Behind => {
+                let w =
+                    s.weight("behind", DType::F32, &[n], weight(DType::F32, n, &vec![1.0; n]))?;
+                let y = s.g.rms_norm(a, w, 1e-5)?;
+                s.g.output("y", y);
+            }
+            Around::SwiGlu => {
+                let b = matrix(s, "b", 13)?;
+                let b = s.g.matmul(h, b)?;
+                let y = s.g.swiglu(a, b)?;
+                s.g.output("y", y);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// All bits of the quants set, and steps of one: the largest and smallest codes there are.
+fn saturate(dtype: DType, bytes: &mut [u8]) {
+    let one = f16::ONE.to_le_bytes();
+    let steps = match dtype {
+        DType::Q6_K => 208..210,
+        DType::Q4_K | DType::Q5_K => 0..4,
+        DType::Q8_0 => 0..2,
+        _ => return,
+    };
+    for (i, block) in bytes.chunks_exact_mut(dtype.block_bytes()).enumerate() {
+        block.fill(if i % 2 == 0 { 0xff } else { 0x80 });
+        for half in block[steps.clone()].chunks_exact_mut(2) {
+            half.copy_from_slice(&one);
+        }
+    }
+}
+
+/// Heads, KV heads, values of a head.
+type Heads = (usize, usize, usize);
+
+fn attention(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
+    let shapes: [Heads; 5] = [(4, 4, 16), (4, 2, 64), (8, 2, 64), (6, 2, 80), (8, 1, 128)];
+    for heads in shapes {
+        for (style, norm) in [(RopeStyle::Interleaved, false), (RopeStyle::HalfSplit, true)] {
+            for (chunk, then) in [(5, 1), (70, 3)] {
+                cases.push(attended(heads, (style, norm), (chunk, then), 1.0)?);
+            }
+        }
+    }
+    for scale in [0.0, 30.0] {
+        cases.push(attended((4, 2, 64), (RopeStyle::HalfSplit, false), (20, 1), scale)?);
+    }
+    Ok(())
+}
+
+/// A chunk of a prompt in one slot, then decoding behind it, with a row of another slot and one of
+/// none beside it.
+fn attended(
+    heads: Heads,
+    (style, norm): (RopeStyle, bool),
+    (chunk, then): (usize, usize),
+    scale: f32,
+) -> Built {
+    let (h, kv, d) = heads;
+    let context = 128;
+    let name = format!(
+        "{h}/{kv} heads of {d}, {style:?}{}, {chunk} then {then}, queries x {scale}",
+        if norm { ", norm" } else { "" }
+    );
+    let mut case = Case::new("rope, KV write, attention", name, tolerance::HALF);
+    let stage = |case: Case, bucket: Bucket, slots: Vec<i32>, positions: Vec<i32>| {
+        let m = slots.len();
+        case.stage(bucket, |s| {
+            let seed = positions[0] as u64 + 100;
+            let q = noise(seed, m * h * d).into_iter().map(|v| v * scale).collect();
+            let q = s.floats("q", &[m, h, d], q)?;
+            let k = s.floats("k", &[m, kv, d], noise(seed + 1, m * kv * d))?;
+            let v = s.floats("v", &[m, kv, d], noise(seed + 2, m * kv * d))?;
+            let slots = s.ints("slots", &[m], slots)?;
+            let positions = s.ints("positions", &[m], positions)?;
+            let f = frequencies(s, d / 2)?;
+            let table = s.g.rope_table(positions, f, 1.0)?;
+            let (mut q, mut k) = (q, k);
+            if norm {
+                let weight = |seed| weight(DType::F32, d, &noise(seed, d));
+                let qw = s.weight("q_norm", DType::F32, &[d], weight(21))?;
+                let kw = s.weight("k_norm", DType::F32, &[d], weight(22))?;
+                (q, k) = (s.g.rms_norm(q, qw, 1e-6)?, s.g.rms_norm(k, kw, 1e-6)?);
+            }
+            let (q, k) = (s.g.rope(q, table, style)?, s.g.rope(k, table, style)?);
+            let shape = [3, context, kv, d];
+            let (keys, values) = (s.cache("keys", &shape)?, s.cache("values", &shape)?);
+            let rows = Rows { slots, positions };
+            let keys = s.g.kv_write(keys, rows, k)?;
+            let values = s.g.kv_write(values, rows, v)?;
+            let y = s.g.attention(q, Caches { keys, values }, rows, context)?;
+            // What attention writes is no output in models, and devices do not let it be one.
+            let y = s.g.reshape(y, &[m, h * d])?;
+            let beside = s.floats("beside", &[m, h * d], vec![0.0; m * h * d])?;
+            let y = s.g.binary(Binary::Add, y, beside)?;
+            s.g.output("y", y);
+            Ok(())
+        })
+    };
+    let prefill = Bucket { batch: 1, chunk, context, outputs: Outputs::None };
+    case = stage(case, prefill, vec![1; chunk], (0..chunk as i32).collect())?;
+    let decode = Bucket { batch: 3, chunk: 1, context, outputs: Outputs::None };
+    for i in 0..then {
+        let at = (chunk + i) as i32;
+        case = stage(case, decode, vec![1, 2, -1], vec![at, i as i32, 0])?;
+    }
+    Ok(case)
+}
+
+fn sampling(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
+    let vocabulary = 1000;
+    let rows = 4;
+    let random: Vec<f32> = noise(31, rows * vocabulary).into_iter().map(|v| 8.0 * v).collect();
+    let mut odd = random.clone();
+    odd[..vocabulary].fill(1.5);
+    odd[vocabulary..2 * vocabulary].fill(f32::NEG_INFINITY);
+    odd[vocabulary + 700] = -3.0;
+    odd[2 * vocabulary + 5] = f32::NAN;
+    odd[2 * vocabulary + 999] = 1e30;
+    for (name, logits) in [("random", random), ("ties, infinities, NaN", odd)] {
+        for (how, temperature, top_k, top_p) in [
+            ("greedy", 0.0, 0, 1.0),
+            ("drawn", 1.0, 0, 1.0),
+            ("top-k", 0.7, 40, 1.0),
+            ("top-p", 1.3, 0, 0.9),
+            ("both", 1.0, 10, 0.5),
+        ] {
+            let bucket = Bucket { batch: rows, chunk: 1, context: 64, outputs: Outputs::Last };
+            cases.push(Case::new("sample", format!("{how}, {name}"), 0.0).stage(bucket, |s| {
+                let logits = s.floats("logits", &[rows, vocabulary], logits.clone())?;
+                let positions = s.ints("positions", &[rows], vec![0, 1, 2, 40])?;
+                let parameters = SampleInputs {
+                    temperature: s.floats("temperature", &[rows], vec![temperature; rows])?,
+                    top_k: s.ints("top_k", &[rows], vec![top_k; rows])?,
+                    top_p: s.floats("top_p", &[rows], vec![top_p; rows])?,
+                    seed: s.ints("seed", &[rows, 2], (0..2 * rows as i32).collect())?,
+                    positions,
+                };
+                let sampled = s.g.sample(logits, parameters)?;
+                s.g.output("sampled", sampled);
+                Ok(())
+            })?);
+        }
+    }
+    Ok(())
+}

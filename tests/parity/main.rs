@@ -1,0 +1,43 @@
+//! The parity suite: every device that is here against the reference, in one process. The CPU always,
+//! NV on the simulated Orin that is linked into this program, CUDA where there is a GPU; what is not
+//! here is skipped, and said so.
+//!
+//! Rows: [`steps`] (every step over shapes, types, extremes), [`fusion`] (fused equals unfused, launch
+//! counts), [`types`] (models of every type), [`queues`] (signal, wait, copy, timestamps, many
+//! queues), [`replay`] (new inputs, many recordings, interleaved, nothing left behind).
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and report")]
+#![cfg(target_os = "linux")]
+
+mod fusion;
+mod queues;
+mod replay;
+mod steps;
+mod types;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use orind::device::{Device, named};
+use orind::model::Model;
+use tegra_sim_preload as _;
+
+/// The devices that can be used here, without the reference.
+fn devices() -> Vec<Arc<dyn Device>> {
+    let found = ["cpu", "nv", "cuda"].into_iter().filter_map(|name| match named(name, "auto", 2) {
+        Ok(device) => Some(device),
+        Err(reason) => {
+            println!("{name}: skipped, {reason}");
+            None
+        }
+    });
+    let found: Vec<_> = found.collect();
+    let has = |name| found.iter().any(|device| device.info().name == name);
+    assert!(has("cpu") && has("nv"), "the CPU and the simulated Orin are always here");
+    found
+}
+
+fn model(name: &str) -> Model {
+    let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/models");
+    Model::open(data.join(format!("{name}.gguf"))).unwrap()
+}
