@@ -36,14 +36,15 @@ pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error>
 
     let live = terminal.spinner();
     live.message(format!("{} on {}", args.model, args.reference));
-    let expected = Trace::record(&*reference, &task, None).map_err(parity)?;
+    let expected = Trace::record(&*reference, &task, None).map_err(|e| parity(&e))?;
     let cases = if args.no_steps { Vec::new() } else { Checked::all(&live)? };
     let mut devices = Vec::new();
     for name in &args.devices {
         devices.push(match named(name, "auto", threads) {
             Ok(device) => {
                 live.message(format!("{} on {name}", args.model));
-                let trace = Trace::record(&*device, &task, Some(&expected)).map_err(parity)?;
+                let trace =
+                    Trace::record(&*device, &task, Some(&expected)).map_err(|e| parity(&e))?;
                 let model = trace.compare(&expected, &tolerance);
                 live.message(format!("{} steps on {name}", cases.len()));
                 let steps = steps_on(&*device, &cases)?;
@@ -98,9 +99,9 @@ fn prompts(args: &args::Parity, model: &Model) -> Result<Vec<Vec<u32>>, Error> {
     args.prompts.iter().map(encode).collect()
 }
 
-fn parity(failure: Failure) -> Error {
+fn parity(failure: &Failure) -> Error {
     let mut text = failure.to_string();
-    let mut cause = std::error::Error::source(&failure);
+    let mut cause = std::error::Error::source(failure);
     while let Some(inner) = cause {
         let _ = write!(text, ": {inner}");
         cause = inner.source();
@@ -120,7 +121,7 @@ impl Checked {
         live.message(format!("{} steps on the reference", cases.len()));
         let run = |case: Case| {
             let expected = case.run(&device::reference::Reference);
-            Ok(Self { expected: expected.map_err(|e| parity(e.into()))?, case })
+            Ok(Self { expected: expected.map_err(|e| parity(&e.into()))?, case })
         };
         cases.into_iter().map(run).collect()
     }
@@ -152,7 +153,7 @@ fn steps_on(
                 group.unsupported += 1;
                 continue;
             }
-            got => got.map_err(|e| parity(e.into()))?,
+            got => got.map_err(|e| parity(&e.into()))?,
         };
         let outcome = steps::compare(case, &got, expected);
         let relative = outcome.difference.relative();

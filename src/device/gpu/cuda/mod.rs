@@ -62,12 +62,13 @@ impl Cuda {
     pub fn detect() -> Result<Self, String> {
         let variable = |name: &str| std::env::var(name).ok();
         let library = library::Library::load()?;
-        Self::with(Arc::new(library), variable(VISIBLE).as_deref(), variable(MEMORY).as_deref())
+        let driver: Arc<dyn Driver> = Arc::new(library);
+        Self::with(&driver, variable(VISIBLE).as_deref(), variable(MEMORY).as_deref())
     }
 
     /// The same with a driver and the environment's words.
     fn with(
-        driver: Arc<dyn Driver>,
+        driver: &Arc<dyn Driver>,
         visible: Option<&str>,
         memory: Option<&str>,
     ) -> Result<Self, String> {
@@ -90,7 +91,7 @@ impl Cuda {
         let count = driver.devices().map_err(|fault| fault.to_string())?;
         let mut refusals = Vec::new();
         for device in 0..count {
-            match open(&driver, device, version) {
+            match open(driver, device, version) {
                 Ok(gpu) => {
                     let kind = kind(memory, gpu.integrated)?;
                     return Ok(Self { gpu: Arc::new(gpu), kind });

@@ -153,7 +153,12 @@ impl WeightSource for Bytes<'_> {
 }
 
 fn cuda(fake: &Arc<Fake>) -> Result<Cuda, String> {
-    Cuda::with(Arc::clone(fake) as Arc<dyn Driver>, None, None)
+    with(fake, None, None)
+}
+
+fn with(fake: &Arc<Fake>, visible: Option<&str>, memory: Option<&str>) -> Result<Cuda, String> {
+    let driver: Arc<dyn Driver> = fake.clone();
+    Cuda::with(&driver, visible, memory)
 }
 
 const TYPES: [DType; 5] = [DType::Q8_0, DType::Q6_K, DType::Q4_K, DType::Q5_K, DType::F16];
@@ -182,7 +187,7 @@ fn every_kind_of_memory_holds_the_same_weights() {
     let answers: Vec<_> = ["device", "pinned", "managed"]
         .map(|kind| {
             let fake = Arc::new(Fake::new(&[ORIN]));
-            let device = Cuda::with(fake, None, Some(kind)).unwrap();
+            let device = with(&fake, None, Some(kind)).unwrap();
             assert!(device.info().description.contains(kind), "{:?}", device.info());
             Running::new(&device, DType::Q6_K).unwrap().run(5, 2).unwrap()
         })
@@ -191,7 +196,7 @@ fn every_kind_of_memory_holds_the_same_weights() {
     let shared = FakeGpu { integrated: true, ..ORIN };
     let device = cuda(&Arc::new(Fake::new(&[shared]))).unwrap();
     assert!(device.info().description.contains("managed"), "{:?}", device.info());
-    let wrong = Cuda::with(Arc::new(Fake::new(&[ORIN])), None, Some("fast")).unwrap_err();
+    let wrong = with(&Arc::new(Fake::new(&[ORIN])), None, Some("fast")).unwrap_err();
     assert!(wrong.contains("`fast`") && wrong.contains("managed"), "{wrong}");
 }
 
@@ -340,7 +345,7 @@ fn what_cannot_be_used_is_refused_in_one_line() {
         change(&mut gpu);
         Fake::new(&[gpu])
     };
-    let with = |change: fn(&mut Fake)| {
+    let driver = |change: fn(&mut Fake)| {
         let mut fake = Fake::new(&[ORIN]);
         change(&mut fake);
         fake
@@ -351,26 +356,26 @@ fn what_cannot_be_used_is_refused_in_one_line() {
         fake
     };
     for (fake, visible, words) in [
-        (with(|f| f.version = 11_040), None, &["too old", "11.4", "12.0"][..]),
-        (with(|f| f.init = 100), Some(""), &["CUDA_VISIBLE_DEVICES=\"\"", "hides"]),
-        (with(|f| f.init = 100), None, &["no GPU"]),
+        (driver(|f| f.version = 11_040), None, &["too old", "11.4", "12.0"][..]),
+        (driver(|f| f.init = 100), Some(""), &["CUDA_VISIBLE_DEVICES=\"\"", "hides"]),
+        (driver(|f| f.init = 100), None, &["no GPU"]),
         (Fake::new(&[]), Some("7"), &["CUDA_VISIBLE_DEVICES=\"7\"", "hides"]),
-        (with(|f| f.init = 34), None, &["STUB_LIBRARY", "LD_LIBRARY_PATH"]),
-        (with(|f| f.init = 803), None, &["SYSTEM_DRIVER_MISMATCH", "reboot"]),
-        (with(|f| f.init = 4242), None, &["cuInit", "4242"]),
+        (driver(|f| f.init = 34), None, &["STUB_LIBRARY", "LD_LIBRARY_PATH"]),
+        (driver(|f| f.init = 803), None, &["SYSTEM_DRIVER_MISMATCH", "reboot"]),
+        (driver(|f| f.init = 4242), None, &["cuInit", "4242"]),
         (gpu(|g| g.capability = (7, 5)), None, &["Orin is too old", "7.5", "8.0"]),
         (gpu(|g| g.mode = 2), None, &["Prohibited"]),
-        (with(|f| f.context = 2), None, &["used up by other processes"]),
-        (with(|f| f.context = 46), None, &["DEVICE_UNAVAILABLE", "exclusively"]),
+        (driver(|f| f.context = 2), None, &["used up by other processes"]),
+        (driver(|f| f.context = 46), None, &["DEVICE_UNAVAILABLE", "exclusively"]),
         (ampere(12_020), None, &["12.5", "12.2"]),
     ] {
-        let reason = Cuda::with(Arc::new(fake), visible, None).unwrap_err();
+        let reason = with(&Arc::new(fake), visible, None).unwrap_err();
         assert!(words.iter().all(|word| reason.contains(word)), "{reason}: {words:?}");
         assert_eq!(reason.lines().count(), 1);
     }
     let mut busy = Fake::new(&[FakeGpu { mode: ComputeMode::EXCLUSIVE_PROCESS, ..ORIN }]);
     busy.context = 101;
-    let reason = Cuda::with(Arc::new(busy), None, None).unwrap_err();
+    let reason = with(&Arc::new(busy), None, None).unwrap_err();
     assert!(reason.contains("in use by another process"), "{reason}");
     // The next one is taken.
     let old = FakeGpu { name: "old", capability: (6, 1), ..ORIN };
