@@ -8,7 +8,7 @@ use orind_kernels::repack;
 
 use super::lower;
 use crate::device::{Error, Footprint, RING_STEPS, Request};
-use crate::plan::{Arena, Buffer, BufferId, Class, Composite, DType, Op, Plan};
+use crate::plan::{Buffer, BufferId, Class, Composite, DType, Op, Plan};
 
 /// Alignment of everything: what the widest loads and constant banks need.
 pub(super) const ALIGN: u64 = 256;
@@ -118,7 +118,7 @@ pub(super) struct Working {
 
 impl Working {
     fn of(plan: &Plan) -> Result<Self, Error> {
-        let mut w = Self { arena: Arena::new(plan, |_, b| b).bytes, ..Self::default() };
+        let mut w = Self { arena: lower::arena(plan).bytes, ..Self::default() };
         let own = |a: &mut u64, b: u64| *a = (*a).max(b.next_multiple_of(ALIGN));
         for step in &plan.steps {
             match &step.op {

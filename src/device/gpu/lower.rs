@@ -76,18 +76,46 @@ impl Addresses<'_> {
 /// [`Error::Invalid`] for a plan that is not valid.
 pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch>, Error> {
     plan.validate().map_err(|e| Error::Invalid(e.to_string()))?;
-    let arena = Arena::new(plan, |_, bytes| bytes);
+    let arena = arena(plan);
     let mut lowering = Lowering { plan, addresses, arena, launches: Vec::new() };
     let mut steps = plan.steps.iter().peekable();
     while let Some(step) = steps.next() {
-        // In decode every row has a slot of its own, so attention can rotate and store by itself.
-        let next = steps.next_if(|next| plan.bucket.chunk == 1 && lowering.absorbs(step, next));
+        let next = steps.next_if(|next| absorbs(plan, step, next));
         match next {
             Some(attention) => lowering.attention(attention, Some(step))?,
             None => lowering.step(step)?,
         }
     }
     Ok(lowering.launches)
+}
+
+/// Whether one launch does both steps: in decode, where every row has a slot of its own, `next` is
+/// the attention over what `step` rotates, and nobody else reads that.
+fn absorbs(plan: &Plan, step: &Step, next: &Step) -> bool {
+    let (Op::RopeKv { queries: true, .. }, Op::Composite(Composite::Attention { .. })) =
+        (&step.op, &next.op)
+    else {
+        return false;
+    };
+    let rotated = &step.writes[0];
+    let readers = plan.steps.iter().filter(|s| s.reads.iter().any(|r| r.buffer == rotated.buffer));
+    plan.bucket.chunk == 1
+        && next.reads[0] == *rotated
+        && next.reads[1..3] == step.writes[1..3]
+        && next.reads[3..5] == step.reads[4..6]
+        && readers.count() == 1
+        && plan.buffers.get(rotated.buffer.index()).is_some_and(|b| b.class == Class::Scratch)
+}
+
+/// Where scratch lies. What one launch reads for two steps lives until the second has written.
+pub(super) fn arena(plan: &Plan) -> Arena {
+    let mut launched = plan.clone();
+    for (at, pair) in plan.steps.windows(2).enumerate() {
+        if absorbs(plan, &pair[0], &pair[1]) {
+            launched.steps[at + 1].reads.extend_from_slice(&pair[0].reads);
+        }
+    }
+    Arena::new(&launched, |_, bytes| bytes)
 }
 
 struct Lowering<'a> {
@@ -409,23 +437,6 @@ impl Lowering<'_> {
         let reads = std::iter::once(x).chain(residual).collect();
         self.push(step, (kernel, grid, shared), Params::Project(params), reads, writes);
         Ok(())
-    }
-
-    /// Whether `next` is the attention over what `step` rotates, and nobody else reads that.
-    fn absorbs(&self, step: &Step, next: &Step) -> bool {
-        let (Op::RopeKv { queries: true, .. }, Op::Composite(Composite::Attention { .. })) =
-            (&step.op, &next.op)
-        else {
-            return false;
-        };
-        let rotated = &step.writes[0];
-        let readers =
-            self.plan.steps.iter().filter(|s| s.reads.iter().any(|r| r.buffer == rotated.buffer));
-        next.reads[0] == *rotated
-            && next.reads[1..3] == step.writes[1..3]
-            && next.reads[3..5] == step.reads[4..6]
-            && readers.count() == 1
-            && self.buffer(rotated).class == Class::Scratch
     }
 
     /// What [`Op::RopeKv`] says of keys, values and norms, into the parameters.

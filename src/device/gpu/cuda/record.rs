@@ -47,8 +47,11 @@ impl Recording {
             let recorded =
                 queue(driver, stream, &launches).and_then(|()| bring(driver, stream, ring, &seen));
             // Also after a failure: the stream must not go on recording.
-            let graph = driver.end_capture(stream);
-            recorded.and(graph)
+            let graph = driver.end_capture(stream)?;
+            recorded.map(|()| graph).or_else(|fault| {
+                driver.destroy_graph(graph)?;
+                Err(fault)
+            })
         })
         .map_err(Fault::at_the_seam)?;
         Ok(Self { gpu: Arc::clone(gpu), launches, graph, ring, seen })
