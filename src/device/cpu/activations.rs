@@ -34,12 +34,12 @@ pub struct Q8Block {
     pub scale: f32,
     /// Sum of `q`.
     pub sum: f32,
-    /// [`BIAS`], less 128 times the sum of `q`: where a dot product starts whose weights are 128 too
+    /// `BIAS`, less 128 times the sum of `q`: where a dot product starts whose weights are 128 too
     /// large.
     pub less128: i32,
-    /// [`BIAS`], less 8 times the sum of `q`.
+    /// `BIAS`, less 8 times the sum of `q`.
     pub less8: i32,
-    /// [`BIAS`], less 32 times the sum of the first half of `q`, and the second half's without `BIAS`.
+    /// `BIAS`, less 32 times the sum of the first half of `q`, and the second half's without `BIAS`.
     pub less32: [i32; 2],
     reserved: [u32; 2],
 }

@@ -5,7 +5,7 @@
 //! then the weighted sum of values; spans are merged in order. Lines share each byte of the cache
 //! that is read, but no number: the result of a line depends on its position alone. With one token
 //! (decode) the limit is the cache's bytes once the context is long; with many (prefill), where up to
-//! [`LINES`] lines go together, it is multiply-adds.
+//! `LINES` lines go together, it is multiply-adds.
 
 use std::ops::Range;
 
