@@ -19,3 +19,4 @@ pub mod plan;
 pub mod quant;
 pub mod telemetry;
 pub mod tokenizer;
+pub mod tune;

@@ -1,0 +1,128 @@
+//! Files that are whole or as they were: one writer at a time, by a lock beside the file; a new
+//! text goes to a temporary file, to the disk, and into place in one step.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::StoreError;
+
+/// How long another writer may hold the lock: a merge takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Larger files are not read: a record takes about 1 KiB.
+const LARGEST: u64 = 16 << 20;
+
+/// The right to write one file, until dropped.
+#[derive(Debug)]
+pub(super) struct Lock {
+    path: PathBuf,
+    _held: File,
+}
+
+impl Lock {
+    /// Waits for the lock of `path`, whose directory is made if there is none. The lock file stays:
+    /// removing it would let two writers hold a lock of the same name.
+    pub(super) fn acquire(path: &Path) -> Result<Self, StoreError> {
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir).map_err(|e| StoreError::io("make the directory", dir, e))?;
+        }
+        let lock = path.with_extension("lock");
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o644)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(&lock)
+            .map_err(|e| StoreError::io("open", &lock, e))?;
+        let start = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Self { path: path.to_owned(), _held: file }),
+                Err(TryLockError::WouldBlock) if start.elapsed() < PATIENCE => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    return Err(StoreError::Busy { path: lock, waited_s: PATIENCE.as_secs() });
+                }
+                Err(TryLockError::Error(e)) => return Err(StoreError::io("lock", &lock, e)),
+            }
+        }
+    }
+
+    /// Puts `text` into the file's place: when this returns it is on the disk; when it fails the
+    /// file is as it was.
+    pub(super) fn replace(&self, text: &str) -> Result<(), StoreError> {
+        self.replace_by(|file| file.write_all(text.as_bytes()))
+    }
+
+    /// The same with another way to write, for tests.
+    pub(super) fn replace_by(
+        &self,
+        write: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> Result<(), StoreError> {
+        // Always the same name: what a killed writer left is overwritten by the next.
+        let temporary = self.path.with_extension("tmp");
+        let written = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .mode(0o644)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(&temporary)
+            .and_then(|mut file| write(&mut file).and_then(|()| file.sync_all()));
+        if let Err(error) = written {
+            // What is there of it would take the room that is missing.
+            let _ = fs::remove_file(&temporary);
+            return Err(StoreError::io("write", &temporary, error));
+        }
+        fs::rename(&temporary, &self.path).map_err(|e| StoreError::io("replace", &self.path, e))?;
+        self.sync_directory()
+    }
+
+    /// Moves the file to the first free name `FILE.WHY-N` and returns that.
+    pub(super) fn set_aside(&self, why: &str) -> Result<PathBuf, StoreError> {
+        let mut number = 1;
+        let aside = loop {
+            let mut name = self.path.clone().into_os_string();
+            name.push(format!(".{why}-{number}"));
+            let name = PathBuf::from(name);
+            // Only holders of the lock make these names.
+            if fs::symlink_metadata(&name).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+                break name;
+            }
+            number += 1;
+        };
+        fs::rename(&self.path, &aside).map_err(|e| StoreError::io("set aside", &self.path, e))?;
+        self.sync_directory()?;
+        Ok(aside)
+    }
+
+    /// A new name is on the disk only when its directory is.
+    fn sync_directory(&self) -> Result<(), StoreError> {
+        let dir = self.path.parent().unwrap_or(Path::new("."));
+        File::open(dir)
+            .and_then(|dir| dir.sync_all())
+            .map_err(|e| StoreError::io("write the directory", dir, e))
+    }
+}
+
+/// A file's bytes, or none where there is no file.
+pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+    let failed = |e| StoreError::io("read", path, e);
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed(e)),
+    };
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LARGEST {
+        let why = format!("larger than {} MiB, which no file of the store is", LARGEST >> 20);
+        return Err(failed(io::Error::other(why)));
+    }
+    Ok(Some(bytes))
+}

@@ -1,0 +1,97 @@
+//! For which hardware a record holds.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Hardware on which the same choices are best: a file of the store is about one of them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum DeviceKey {
+    /// An NVIDIA GPU, whichever driver carries the launches.
+    Gpu {
+        /// SM version: 87 for SM 8.7.
+        sm: u32,
+        /// Streaming multiprocessors in use.
+        sms: u32,
+        /// The clock that it may reach, in MHz, cut to a multiple of [`CLOCK_BAND_MHZ`]; 0 where it
+        /// is not known.
+        clock_mhz: u32,
+    },
+    /// A processor.
+    Cpu {
+        /// Its name, as the system tells it.
+        model: String,
+        /// The instruction set that the kernels use.
+        features: String,
+        /// Threads that compute.
+        cores: u32,
+    },
+}
+
+/// Clocks closer than this make no difference to which variant is best.
+pub const CLOCK_BAND_MHZ: u32 = 100;
+
+impl DeviceKey {
+    /// A GPU by its highest clock, 0 where that is not known.
+    #[must_use]
+    pub const fn gpu(sm: u32, sms: u32, clock_mhz: u32) -> Self {
+        Self::Gpu { sm, sms, clock_mhz: clock_mhz - clock_mhz % CLOCK_BAND_MHZ }
+    }
+
+    /// A processor.
+    #[must_use]
+    pub fn cpu(model: &str, features: &str, cores: u32) -> Self {
+        Self::Cpu { model: model.to_owned(), features: features.to_owned(), cores }
+    }
+
+    /// The name of its file, without extension: `gpu-sm87-16sm-1300mhz`,
+    /// `cpu-intel-xeon-6975p-c-avx512-2cores`.
+    #[must_use]
+    pub fn stem(&self) -> String {
+        match self {
+            Self::Gpu { sm, sms, clock_mhz: 0 } => format!("gpu-sm{sm}-{sms}sm"),
+            Self::Gpu { sm, sms, clock_mhz } => format!("gpu-sm{sm}-{sms}sm-{clock_mhz}mhz"),
+            Self::Cpu { model, features, cores } => {
+                format!("cpu-{}-{}-{cores}cores", plain(model), plain(features))
+            }
+        }
+    }
+}
+
+/// What a file name can have anywhere: small letters, digits, single hyphens; at most 80 of them.
+fn plain(text: &str) -> String {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let mut plain = words.collect::<Vec<_>>().join("-").to_lowercase();
+    plain.truncate(80);
+    plain
+}
+
+impl fmt::Display for DeviceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gpu { sm, sms, clock_mhz } => {
+                write!(f, "GPU with {sms} SMs of version {}.{}", sm / 10, sm % 10)?;
+                if *clock_mhz == 0 { Ok(()) } else { write!(f, ", {clock_mhz} MHz") }
+            }
+            Self::Cpu { model, features, cores } => {
+                write!(f, "{model}, {features}, {cores} threads")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_its_file() {
+        assert_eq!(DeviceKey::gpu(87, 16, 1377).stem(), "gpu-sm87-16sm-1300mhz");
+        assert_eq!(DeviceKey::gpu(90, 132, 0).stem(), "gpu-sm90-132sm");
+        let key = DeviceKey::cpu("Intel(R) Xeon(R) 6975P-C @ 2.0/GHz", "avx512", 2);
+        assert_eq!(key.stem(), "cpu-intel-r-xeon-r-6975p-c-2-0-ghz-avx512-2cores");
+        let long = DeviceKey::cpu(&"é/../x ".repeat(100), "../avx2", 64).stem();
+        assert!(long.len() < 128 && !long.contains(['/', '.']), "{long}");
+    }
+}
