@@ -17,13 +17,17 @@ use tokio::sync::mpsc::UnboundedReceiver;
 const TOLERANCE: f32 = 0.5;
 
 fn start(model: &str, backend: &str) -> Handle {
+    start_chunked(model, backend, 8)
+}
+
+fn start_chunked(model: &str, backend: &str, prefill_chunk: usize) -> Handle {
     let handle = Handle::start(Settings { queue_limit: 64 }).unwrap();
     let mut events = handle.load(LoadSpec {
         model: model.into(),
         backend: backend.into(),
         slots: 8,
         context: 128,
-        prefill_chunk: 8,
+        prefill_chunk,
         threads: 1,
         cpu_isa: "auto".into(),
     });
@@ -141,4 +145,24 @@ fn a_step_is_one_submit_and_one_doorbell() {
     assert_eq!(steps, 11, "a prompt of one token and ten more steps");
     assert!(after.launches - before.launches <= steps * (5 * layers + 12));
     assert_eq!(after.rebuilds, 0);
+}
+
+#[test]
+fn a_short_prompt_is_a_short_step() {
+    let nv = start_chunked("synthetic:tiny-llama:q8_0", "nv", 64);
+    let launches = |len| {
+        let before = nv.snapshot().activity.launches;
+        end(begin(&nv, &prompt(7, len), 1));
+        nv.snapshot().activity.launches - before
+    };
+    let [of_3, of_8, of_9, of_64] = [3, 8, 9, 64].map(launches);
+    assert_eq!(of_3, of_8);
+    assert!(of_8 < of_9 && of_9 < of_64, "{of_8}, {of_9}, {of_64}");
+
+    let narrow = start("synthetic:tiny-llama:q8_0", "nv");
+    for len in [3, 9, 17, 40, 64, 65] {
+        let prompt = prompt(8, len);
+        let [wide, narrow] = [&nv, &narrow].map(|h| end(begin(h, &prompt, 3)));
+        assert_eq!(wide, narrow, "{len} tokens");
+    }
 }

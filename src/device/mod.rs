@@ -225,6 +225,12 @@ pub trait Device: Send + Sync {
     /// The fused steps it knows; plans for it are rewritten to use them.
     fn fusions(&self) -> Fusions;
 
+    /// Whether rows without a slot cost nothing, so that a bucket may be far wider than what it is
+    /// used for.
+    fn skips_padding(&self) -> bool {
+        false
+    }
+
     /// The memory an instance would take, by arithmetic; allocates nothing.
     ///
     /// # Errors

@@ -24,6 +24,9 @@ pub(super) struct Row {
 }
 
 const PADDING: Row = Row { slot: u32::MAX, token: 0, position: 0, sampling: Sampling::GREEDY };
+/// Rows of the smallest bucket for the last chunk of a prompt: as many as a GPU's products take at
+/// once.
+const SHORTEST_CHUNK: usize = 8;
 
 /// A loaded model. A bench gets it to itself, see [`super::Handle::exclusive`].
 pub struct Core {
@@ -79,18 +82,25 @@ struct Scratch {
     tokens: Vec<u32>,
 }
 
-/// The buckets a model is prepared for, before fusion.
-pub(super) fn buckets(layout: KvLayout, chunk: usize) -> Vec<Bucket> {
+/// The buckets a model is prepared for, before fusion. The last chunk of a prompt has any length:
+/// a device that computes padding gets buckets of half the size, and half of that, so that a short
+/// prompt is a short step.
+pub(super) fn buckets(layout: KvLayout, chunk: usize, skips_padding: bool) -> Vec<Bucket> {
     let mut buckets: Vec<Bucket> = std::iter::successors(Some(1), |b| Some(b * 2))
         .take_while(|b| *b < layout.slots)
         .chain([layout.slots])
         .map(|batch| Bucket::decode(batch, layout.context))
         .collect();
-    for (rows, outputs) in
-        [(chunk, Outputs::None), (chunk, Outputs::Last), (chunk.min(ALL_LOGITS_ROWS), Outputs::All)]
-    {
+    let mut prefill = |rows: usize, outputs| {
         // A chunk of one row would be a decode step, which advances its own mailboxes.
         buckets.push(Bucket::prefill(rows.max(2), layout.context, outputs));
+    };
+    prefill(chunk, Outputs::None);
+    prefill(chunk.min(ALL_LOGITS_ROWS), Outputs::All);
+    let halves = std::iter::successors(Some(chunk), |rows| Some(rows.div_ceil(2)));
+    let smaller = halves.skip(1).take_while(|rows| !skips_padding && *rows >= SHORTEST_CHUNK);
+    for rows in std::iter::once(chunk).chain(smaller) {
+        prefill(rows, Outputs::Last);
     }
     buckets
 }
@@ -309,13 +319,19 @@ impl Core {
 
     /// Rows of the largest chunk with those logits.
     pub(super) fn bucket_rows(&self, outputs: Outputs) -> usize {
-        self.prefill_entry(outputs).map_or(1, |i| self.entries[i].plan.bucket.chunk)
+        let chunks = self.entries.iter().map(|e| e.plan.bucket);
+        let chunks = chunks.filter(|b| b.outputs == outputs && b.chunk > 1).map(|b| b.chunk);
+        chunks.max().unwrap_or(1)
     }
 
-    fn prefill_entry(&self, outputs: Outputs) -> Option<usize> {
-        self.entries
-            .iter()
-            .position(|e| e.plan.bucket.chunk > 1 && e.plan.bucket.outputs == outputs)
+    /// The narrowest chunk with those logits that holds so many rows.
+    fn prefill_entry(&self, outputs: Outputs, rows: usize) -> Option<usize> {
+        let fits = |e: &(usize, &Entry)| {
+            let bucket = e.1.plan.bucket;
+            bucket.chunk > 1 && bucket.outputs == outputs && (1..=bucket.chunk).contains(&rows)
+        };
+        let entries = self.entries.iter().enumerate().filter(fits);
+        entries.min_by_key(|(_, e)| e.plan.bucket.chunk).map(|(i, _)| i)
     }
 
     fn decode_entry(&self, rows: usize) -> Option<usize> {
@@ -337,8 +353,7 @@ impl Core {
         tokens: &[u32],
         outputs: Outputs,
     ) -> Result<Option<u32>, Error> {
-        let fits = |i: &usize| (1..=self.entries[*i].plan.bucket.chunk).contains(&tokens.len());
-        let Some(index) = self.prefill_entry(outputs).filter(fits) else {
+        let Some(index) = self.prefill_entry(outputs, tokens.len()) else {
             return Err(Error::Invalid(format!(
                 "a chunk of {} tokens with {outputs:?} logits",
                 tokens.len()
@@ -392,7 +407,7 @@ impl Core {
     pub(super) fn logits(&self, of: LogitsOf, row: usize, out: &mut [f32]) -> Result<(), Error> {
         let index = match of {
             LogitsOf::Decode { rows } => self.decode_entry(rows),
-            LogitsOf::Chunk(outputs) => self.prefill_entry(outputs),
+            LogitsOf::Chunk { outputs, rows } => self.prefill_entry(outputs, rows),
         };
         let entry = index.map(|i| &self.entries[i]);
         let Some((entry, logits)) = entry.and_then(|e| Some((e, e.ports.logits?))) else {
@@ -457,8 +472,13 @@ pub(super) enum LogitsOf {
         /// Rows of the step.
         rows: usize,
     },
-    /// A prefill chunk with those outputs.
-    Chunk(Outputs),
+    /// A prefill chunk of so many rows with those outputs.
+    Chunk {
+        /// For which rows there are logits.
+        outputs: Outputs,
+        /// Rows evaluated.
+        rows: usize,
+    },
 }
 
 struct Writer<'a> {

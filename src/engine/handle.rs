@@ -34,7 +34,7 @@ pub(super) struct Shared {
     failures: AtomicU64,
     pub(super) prompt_tokens: AtomicU64,
     completion_tokens: AtomicU64,
-    pub(super) steps: AtomicU64,
+    steps: AtomicU64,
     activity: Mutex<Activity>,
     /// Moving average of the time a request holds its slot, in milliseconds.
     service_ms: AtomicU64,
@@ -53,8 +53,10 @@ impl Shared {
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
-    pub(super) fn set_activity(&self, activity: Activity) {
-        *self.activity.lock().unwrap_or_else(PoisonError::into_inner) = activity;
+    /// Counts a step of the device, before anybody hears of its tokens.
+    pub(super) fn stepped(&self, core: &Core) {
+        self.steps.store(core.steps(), Ordering::Relaxed);
+        *self.activity.lock().unwrap_or_else(PoisonError::into_inner) = core.activity();
     }
 
     pub(super) fn count_tokens(&self, tokens: u32) {

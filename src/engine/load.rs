@@ -84,14 +84,14 @@ fn fit(
     spec: &LoadSpec,
     layout: KvLayout,
 ) -> Result<Fitted, LoadError> {
-    let buckets = core::buckets(layout, spec.prefill_chunk.min(layout.context));
+    let chunk = spec.prefill_chunk.min(layout.context);
     let weights: Vec<Buffer> = model.weights().cloned().collect();
     let states = model.states(layout);
     loop {
         let (device, reason) = found;
-        let plan = |&bucket| Ok(fuse(&model.plan(layout, bucket)?, device.fusions()));
-        let plans = buckets
-            .iter()
+        let plan = |bucket| Ok(fuse(&model.plan(layout, bucket)?, device.fusions()));
+        let plans = core::buckets(layout, chunk, device.skips_padding())
+            .into_iter()
             .map(plan)
             .collect::<Result<Vec<Plan>, crate::graph::Error>>()
             .map_err(|e| LoadError::Invalid(chain(&e)))?;

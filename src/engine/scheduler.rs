@@ -172,6 +172,9 @@ impl Scheduler {
                     self.shared.set_state(State::Exclusive { what, model });
                 }
                 task(self.core.as_mut());
+                if let Some(core) = &self.core {
+                    self.shared.stepped(core);
+                }
                 self.set_ready();
             }
             Command::Generate(_) | Command::Stop(_) => {}
@@ -268,10 +271,6 @@ impl Scheduler {
         if self.active.iter().any(|s| !s.in_prompt()) {
             self.decode()?;
         }
-        if let Some(core) = &self.core {
-            self.shared.steps.store(core.steps(), Ordering::Relaxed);
-            self.shared.set_activity(core.activity());
-        }
         Ok(())
     }
 
@@ -290,7 +289,9 @@ impl Scheduler {
             Row { token: 0, position: start as u32, sampling: Sampling::GREEDY, ..sequence.row() };
         let last = end == sequence.request.prompt.len();
         let row = if last { Row { sampling: sequence.request.sampling, ..row } } else { row };
-        let sampled = core.evaluate(row, &sequence.request.prompt[start..end], outputs)?;
+        let sampled = core.evaluate(row, &sequence.request.prompt[start..end], outputs);
+        self.shared.stepped(core);
+        let sampled = sampled?;
         sequence.position = end;
         self.shared.prompt_tokens.fetch_add(take as u64, Ordering::Relaxed);
         if outputs == Outputs::All {
@@ -300,7 +301,7 @@ impl Scheduler {
             for i in 0..take {
                 let predicted = start + i + 1;
                 if predicted < sequence.request.prompt.len() {
-                    core.logits(LogitsOf::Chunk(outputs), i, &mut self.logits)?;
+                    core.logits(LogitsOf::Chunk { outputs, rows: take }, i, &mut self.logits)?;
                     sequence.prompt_logits(predicted, Some(&self.logits));
                 }
             }
@@ -311,7 +312,7 @@ impl Scheduler {
         sequence.prompt_done();
         let logits = if sequence.wants_logprobs() {
             let row = if outputs == Outputs::All { take - 1 } else { 0 };
-            core.logits(LogitsOf::Chunk(outputs), row, &mut self.logits)?;
+            core.logits(LogitsOf::Chunk { outputs, rows: take }, row, &mut self.logits)?;
             Some(&self.logits[..])
         } else {
             None
@@ -331,7 +332,9 @@ impl Scheduler {
         self.active.sort_unstable_by_key(|s| (s.in_prompt(), s.slot));
         self.rows.clear();
         self.rows.extend(self.active.iter().filter(|s| !s.in_prompt()).map(Sequence::row));
-        core.advance(&self.rows, &mut self.tokens)?;
+        let advanced = core.advance(&self.rows, &mut self.tokens);
+        self.shared.stepped(core);
+        advanced?;
         let context = core.context();
         // From the back, so that finished sequences can be removed on the way.
         for i in (0..self.rows.len()).rev() {

@@ -44,6 +44,10 @@ impl Device for Cpu {
         Fusions::ALL
     }
 
+    fn skips_padding(&self) -> bool {
+        true
+    }
+
     fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {
         Ok(Layout::new(request)?.footprint(self.threads.get()))
     }
