@@ -5,15 +5,32 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::path::PathBuf;
 use std::process::Command;
 
+use orind::device::gpu::nv::Nv;
+use orind::device::{Data, Device, Request as DeviceRequest, WeightSource};
 use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings};
+use orind::model::{KvLayout, Model, ports};
 use orind::plan::sample::{Sampling, philox};
+use orind::plan::{Bucket, Class, fuse};
 use tegra_sim::bundle::Bundle;
 use tegra_sim::engine::Replay;
 use tegra_sim_preload as _;
 
 const TOKENS: u32 = 60;
+
+struct Source<'a>(&'a Model, &'a str);
+
+impl WeightSource for Source<'_> {
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.0.read_weight(self.1, offset, buf)?)
+    }
+}
 
 /// One generation, with the faults that the environment asks the simulator for. The parent reads
 /// what this prints.
@@ -133,4 +150,74 @@ fn a_step_that_never_succeeds_ends_the_request_and_not_the_daemon() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("address fault"), "{error}");
     assert!(!output.status.success());
+}
+
+/// Sixteen steps handed over at once, through the seam; prints how waiting for them went.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn many_steps_at_once() {
+    let path =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/models/tiny-llama-Q8_0.gguf");
+    let model = Model::open(path).unwrap();
+    let layout = KvLayout { slots: 1, context: 64 };
+    let nv = Nv::detect().unwrap();
+    let plan = fuse(&model.plan(layout, Bucket::decode(1, 64)).unwrap(), nv.fusions());
+    let weights: Vec<_> = model.weights().cloned().collect();
+    let states = model.states(layout);
+    let plans = std::slice::from_ref(&plan);
+    let mut instance =
+        nv.open(&DeviceRequest { weights: &weights, states: &states, plans }).unwrap();
+    for weight in &weights {
+        instance.upload(&weight.name, &Source(&model, &weight.name), &|_| {}).unwrap();
+    }
+    let prepared = instance.prepare(&plan).unwrap();
+    for (name, value) in [(ports::TOKENS, 5), (ports::POSITIONS, 0), (ports::SLOTS, 0)] {
+        let mailbox = plan.find(Class::Mailbox, name).unwrap();
+        instance.write(prepared, mailbox, 0, Data::I32(&[value])).unwrap();
+    }
+    let ticket = instance.submit(prepared, 16).unwrap();
+    match instance.wait(ticket) {
+        Ok(()) => {
+            let mut tokens = [[0]; 16];
+            for (step, token) in tokens.iter_mut().enumerate() {
+                instance.tokens(ticket, step as u32, token).unwrap();
+            }
+            println!("tokens {:?}", tokens.concat());
+        }
+        Err(error) => {
+            println!("first {error}");
+            println!("again {}", instance.wait(ticket).is_err());
+        }
+    }
+    println!("rebuilds {}", instance.activity().rebuilds);
+}
+
+/// What that process printed behind `name`.
+fn steps_with(faults: &str, name: &str) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["many_steps_at_once", "--exact", "--ignored", "--nocapture"])
+        .env("TEGRA_SIM_FAULTS", faults)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "faults {faults}: {text}\n{error}");
+    text.lines().find_map(|l| Some(l.split_once(name)?.1.to_owned())).unwrap_or_default()
+}
+
+#[test]
+fn faults_among_many_steps_change_no_token() {
+    let undisturbed = steps_with("", "tokens ");
+    assert_eq!(undisturbed.split(',').count(), 16);
+    assert_eq!(steps_with("mmu-fault@3,mmu-fault@50,mmu-fault@140", "tokens "), undisturbed);
+}
+
+#[test]
+fn a_step_that_fails_again_and_again_is_given_up_and_stays_failed() {
+    // The same step each time, with steps before it that are done.
+    let faults: Vec<String> = (100..130).map(|at| format!("mmu-fault@{at}")).collect();
+    let faults = faults.join(",");
+    assert!(steps_with(&faults, "first ").contains("address fault"));
+    assert_eq!(steps_with(&faults, "again "), "true");
+    assert!(steps_with(&faults, "rebuilds ").parse::<u32>().unwrap() <= 6);
 }

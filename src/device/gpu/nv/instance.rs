@@ -58,8 +58,14 @@ struct Flight {
     /// The plan's steps before it.
     base: u64,
     tickets: Vec<context::Ticket>,
-    /// The inputs before it, when nothing of the plan was under way.
-    inputs: Option<[Vec<u8>; 2]>,
+}
+
+/// A plan's inputs when the host last had it to itself: what its steps went on from.
+struct Start {
+    /// The plan's steps before.
+    base: u64,
+    tokens: Vec<u8>,
+    positions: Vec<u8>,
 }
 
 /// The memory of one model on the GPU, and its queue.
@@ -69,6 +75,7 @@ pub(super) struct NvInstance {
     queue: QueueId,
     ledger: Ledger<Kept>,
     flights: VecDeque<Flight>,
+    starts: HashMap<Prepared, Start>,
     layout: Layout,
     pool: Option<Pool>,
     placements: HashMap<String, Placement>,
@@ -94,6 +101,7 @@ impl NvInstance {
             queue,
             ledger: Ledger::new(),
             flights: VecDeque::new(),
+            starts: HashMap::new(),
             pool: Some(Pool::Loading(Box::new(Loading::new(&space, layout.weight_bytes)))),
             placements: HashMap::new(),
             caches: scratch(layout.cache_bytes)?,
@@ -107,25 +115,22 @@ impl NvInstance {
     }
 
     /// Hands the weights to the GPU, once.
-    fn seal(&mut self) -> Result<&WeightsPool, Error> {
+    fn seal(&mut self) -> Result<(), Error> {
         if let Some(name) = self.layout.weights.keys().find(|n| !self.placements.contains_key(*n)) {
             return invalid(format!("weight `{name}` has not been uploaded"));
         }
-        let pool = match self.pool.take() {
-            Some(Pool::Loading(loading)) => loading.seal().map_err(failed)?,
-            Some(Pool::Sealed(pool)) => pool,
-            None => return invalid("weights were lost when they were handed to the GPU"),
-        };
-        match self.pool.insert(Pool::Sealed(pool)) {
-            Pool::Sealed(pool) => Ok(pool),
-            Pool::Loading(_) => invalid("weights are still being loaded"),
+        if let Some(Pool::Loading(loading)) = self.pool.take_if(|p| matches!(p, Pool::Loading(_))) {
+            self.pool = Some(Pool::Sealed(loading.seal().map_err(failed)?));
         }
+        Ok(())
     }
 
     /// Where everything lies for a plan, and its launches.
     fn launches(&mut self, plan: &Plan, own: &Own, base: u64) -> Result<Vec<Launch>, Error> {
         self.seal()?;
-        let Some(Pool::Sealed(pool)) = &self.pool else { return invalid("no weights") };
+        let Some(Pool::Sealed(pool)) = &self.pool else {
+            return invalid("weights were lost when they were handed to the GPU");
+        };
         let mut weights = HashMap::new();
         for (name, form) in &self.layout.weights {
             let address = self.placements.get(name).and_then(|&placement| pool.address(placement));
@@ -152,17 +157,10 @@ impl NvInstance {
         )
     }
 
-    /// Loads the kernels that no earlier plan has brought in.
-    fn code(&mut self, launches: &[Launch]) -> Result<(), Error> {
-        let known = |code: &Option<(Code, Scratch)>| match code {
-            Some((code, _)) => launches.iter().all(|l| code.kernel(l.kernel).is_ok()),
-            None => false,
-        };
-        if known(&self.code) {
-            return Ok(());
-        }
+    /// Loads the kernels, once.
+    fn load_code(&mut self) -> Result<(), Error> {
         if self.code.is_some() {
-            return invalid("a plan with kernels that the first did not announce");
+            return Ok(());
         }
         let mut kernels: Vec<_> = orind_kernels::catalogue::Kernel::all();
         kernels.retain(|kernel| kernel.is_default());
@@ -197,21 +195,13 @@ impl NvInstance {
 
     /// Rebuilds the channel after a fault and executes again what it interrupted.
     fn recover(&mut self) -> Result<(), Error> {
-        let context = self.context.get_mut();
-        context.rebuild().map_err(failed)?;
+        self.context.get_mut().rebuild().map_err(failed)?;
         let counters = vec![0; self.layout.working.counters() as usize];
         self.counters.write(0, &counters).map_err(failed)?;
-        let mut flights = std::mem::take(&mut self.flights);
         let mut restored = HashSet::new();
-        for i in 0..flights.len() {
-            let context = self.context.get_mut();
-            let flight = &flights[i];
-            let mut done = 0;
-            while done < flight.tickets.len()
-                && context.is_done(flight.tickets[done]).unwrap_or(false)
-            {
-                done += 1;
-            }
+        for i in 0..self.flights.len() {
+            let flight = &self.flights[i];
+            let done = done(self.context.get_mut(), &flight.tickets);
             if done == flight.tickets.len() {
                 continue;
             }
@@ -219,74 +209,57 @@ impl NvInstance {
             let to = flight.base + flight.tickets.len() as u64;
             // Later submissions of the plan go on from where this one ends.
             if restored.insert(prepared) {
-                let same = |f: &&Flight| f.prepared == prepared && f.inputs.is_some();
-                if let Some(Flight { base, inputs: Some(inputs), .. }) = flights.iter().find(same) {
-                    self.restore(prepared, inputs, from - base, from)?;
-                }
+                self.restore(prepared, from)?;
             }
             let again = self.launch(prepared, from, to)?;
-            flights[i].tickets.splice(done.., again);
+            self.flights[i].tickets.splice(done.., again);
         }
-        self.flights = flights;
         Ok(())
     }
 
-    /// Sets a plan's inputs and ring to what they were `steps` steps after `inputs`, when it had
-    /// made `cursor` in all.
-    fn restore(
-        &self,
-        prepared: Prepared,
-        [tokens, positions]: &[Vec<u8>; 2],
-        steps: u64,
-        cursor: u64,
-    ) -> Result<(), Error> {
+    /// Sets a plan's inputs and ring to what they were after `cursor` steps in all.
+    fn restore(&self, prepared: Prepared, cursor: u64) -> Result<(), Error> {
         let Entry { own, advances, kept: Kept { memory, .. }, .. } = self.ledger.entry(prepared)?;
         memory.store_u32(own.cursor, cursor as u32).map_err(failed)?;
         let Some((token_box, position_box, rows)) = *advances else { return Ok(()) };
-        let (Some(tokens_at), Some(positions_at)) =
-            (own.offset(token_box), own.offset(position_box))
+        let (Some(tokens_at), Some(positions_at), Some(start)) =
+            (own.offset(token_box), own.offset(position_box), self.starts.get(&prepared))
         else {
             return invalid("a plan that advances what is not its own");
         };
-        if steps == 0 {
-            memory.write(tokens_at, tokens).map_err(failed)?;
-            return memory.write(positions_at, positions).map_err(failed);
+        let steps = cursor - start.base;
+        let mut tokens = start.tokens.clone();
+        if steps > 0 {
+            tokens.resize(4 * rows, 0);
+            memory.read(own.ring_at(cursor - 1), &mut tokens).map_err(failed)?;
         }
-        let mut last = vec![0; 4 * rows];
-        memory.read(own.ring_at(cursor - 1), &mut last).map_err(failed)?;
-        memory.write(tokens_at, &last).map_err(failed)?;
-        let advanced: Vec<u8> = positions
-            .as_chunks::<4>()
-            .0
-            .iter()
+        memory.write(tokens_at, &tokens).map_err(failed)?;
+        let positions = start.positions.as_chunks::<4>().0.iter();
+        let positions: Vec<u8> = positions
             .flat_map(|p| u32::from_le_bytes(*p).wrapping_add(steps as u32).to_le_bytes())
             .collect();
-        memory.write(positions_at, &advanced).map_err(failed)
+        memory.write(positions_at, &positions).map_err(failed)
     }
 
     /// Waits for all steps of the oldest submission, recovering as often as that helps.
     fn finish_oldest(&mut self) -> Result<(), Error> {
-        let mut attempts = 0;
+        // How often the step behind the first `reached` ones has failed.
+        let (mut attempts, mut reached) = (0, 0);
         loop {
             let Some(flight) = self.flights.front() else { return Ok(()) };
+            let Some(&last) = flight.tickets.last() else { return invalid("no steps") };
             let context = self.context.get_mut();
-            let mut reached = 0;
-            let mut result = Ok(());
-            for ticket in &flight.tickets {
-                result = context.wait(*ticket, PATIENCE);
-                if result.is_err() {
-                    break;
-                }
-                reached += 1;
-            }
-            let error = match result {
-                Ok(()) => {
-                    self.flights.pop_front();
-                    return Ok(());
-                }
-                Err(error) => error,
+            let Err(error) = context.wait(last, PATIENCE) else {
+                self.flights.pop_front();
+                return Ok(());
             };
-            attempts = if reached > 0 { 1 } else { attempts + 1 };
+            let done = done(context, &flight.tickets);
+            let slow = matches!(error, tegra::Error::Stalled { .. }) && done > reached;
+            attempts = if done > reached { 1 } else { attempts + 1 };
+            reached = done;
+            if slow {
+                continue;
+            }
             if !error.can_rebuild() || attempts == ATTEMPTS {
                 return Err(match failed(error) {
                     Error::Lost { scope, reason, source, .. } => {
@@ -349,7 +322,7 @@ impl Instance for NvInstance {
             self.counters.write(0, &counters).map_err(failed)?;
         }
         let launches = self.launches(plan, &own, memory.address().get())?;
-        self.code(&launches)?;
+        self.load_code()?;
         let Some((code, _)) = &self.code else { return invalid("no machine code") };
         let recording = Recording::new(&self.space, code, &launches)?;
         Ok(self.ledger.add(plan, own, Kept { memory, recording }))
@@ -368,8 +341,10 @@ impl Instance for NvInstance {
 
     fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
         let entry = self.ledger.admit(prepared, steps)?;
-        let inputs = if self.ledger.is_under_way(entry) { None } else { Some(inputs(entry)?) };
         let base = entry.steps;
+        if !self.ledger.is_under_way(entry) {
+            self.starts.insert(prepared, start(entry)?);
+        }
         let tickets = match self.launch(prepared, base, base + u64::from(steps)) {
             Ok(tickets) => tickets,
             // An earlier submission faulted: it is repeated first.
@@ -381,7 +356,7 @@ impl Instance for NvInstance {
         };
         let ticket = self.ledger.submitted(prepared, steps);
         let sequence = ticket.sequence;
-        self.flights.push_back(Flight { sequence, prepared, base, tickets, inputs });
+        self.flights.push_back(Flight { sequence, prepared, base, tickets });
         Ok(ticket)
     }
 
@@ -393,9 +368,7 @@ impl Instance for NvInstance {
             // Done, and nobody has waited for it yet.
             return ticket.steps;
         };
-        let mut context = self.context.borrow_mut();
-        let done = flight.tickets.iter().take_while(|t| context.is_done(**t).unwrap_or(false));
-        done.count() as u32
+        done(&mut self.context.borrow_mut(), &flight.tickets) as u32
     }
 
     fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
@@ -430,15 +403,22 @@ impl Instance for NvInstance {
     }
 }
 
+/// Steps that are done; a lost one is not.
+fn done(context: &mut Context, tickets: &[context::Ticket]) -> usize {
+    tickets.iter().take_while(|ticket| context.is_done(**ticket).unwrap_or(false)).count()
+}
+
 /// Tokens and positions as they are.
-fn inputs(entry: &Entry<Kept>) -> Result<[Vec<u8>; 2], Error> {
-    let Some((tokens, positions, rows)) = entry.advances else {
-        return Ok([Vec::new(), Vec::new()]);
+fn start(entry: &Entry<Kept>) -> Result<Start, Error> {
+    let Entry { own, advances, kept, steps, .. } = entry;
+    let read = |buffer: BufferId, rows: usize| {
+        let mut bytes = vec![0; 4 * rows];
+        kept.memory.read(own.offset(buffer).unwrap_or(0), &mut bytes).map_err(failed)?;
+        Ok::<_, Error>(bytes)
     };
-    let mut inputs = [vec![0; 4 * rows], vec![0; 4 * rows]];
-    for (buffer, bytes) in [tokens, positions].into_iter().zip(&mut inputs) {
-        let offset = entry.own.offset(buffer).unwrap_or(0);
-        entry.kept.memory.read(offset, bytes).map_err(failed)?;
-    }
-    Ok(inputs)
+    let (tokens, positions) = match *advances {
+        Some((tokens, positions, rows)) => (read(tokens, rows)?, read(positions, rows)?),
+        None => (Vec::new(), Vec::new()),
+    };
+    Ok(Start { base: *steps, tokens, positions })
 }
