@@ -19,7 +19,7 @@ type Read = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
 
 /// The loaded library.
 pub(crate) struct Compiler {
-    library: Library,
+    nvrtc: Library,
 }
 
 /// What a compilation gave.
@@ -41,7 +41,7 @@ impl Compiler {
             // SAFETY: loading runs the library's initialisers; it is NVIDIA's compiler by its name,
             // or what the user named.
             if let Ok(library) = unsafe { Library::new(name) } {
-                return Ok(Self { library });
+                return Ok(Self { nvrtc: library });
             }
         }
         bail!(
@@ -56,7 +56,7 @@ impl Compiler {
         // SAFETY: the signature is NVRTC's; both pointers are valid.
         let code = unsafe {
             let version: Symbol<'_, unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int> =
-                self.library.get(b"nvrtcVersion\0")?;
+                self.nvrtc.get(b"nvrtcVersion\0")?;
             version(&raw mut major, &raw mut minor)
         };
         check("nvrtcVersion", code)?;
@@ -93,7 +93,7 @@ impl Compiler {
                 *const Text,
                 *const Text,
             ) -> c_int;
-            let create: Symbol<'_, Create> = self.library.get(b"nvrtcCreateProgram\0")?;
+            let create: Symbol<'_, Create> = self.nvrtc.get(b"nvrtcCreateProgram\0")?;
             let count = c_int::try_from(bodies.len())?;
             let (bodies, names) = (bodies_at.as_ptr(), names_at.as_ptr());
             create(&raw mut program, source.as_ptr(), title.as_ptr(), count, bodies, names)
@@ -103,7 +103,7 @@ impl Compiler {
         // SAFETY: as above.
         let code = unsafe {
             type Compile = unsafe extern "C" fn(Program, c_int, *const Text) -> c_int;
-            let compile: Symbol<'_, Compile> = self.library.get(b"nvrtcCompileProgram\0")?;
+            let compile: Symbol<'_, Compile> = self.nvrtc.get(b"nvrtcCompileProgram\0")?;
             compile(program.program, c_int::try_from(options_at.len())?, options_at.as_ptr())
         };
         let mut log = program.read(b"nvrtcGetProgramLogSize\0", b"nvrtcGetProgramLog\0")?;
@@ -133,10 +133,10 @@ impl Live<'_> {
         // SAFETY: the signatures are NVRTC's; the second call writes as many bytes as the first
         // one said, which is what the buffer holds.
         unsafe {
-            let size: Symbol<'_, Size> = self.compiler.library.get(size)?;
+            let size: Symbol<'_, Size> = self.compiler.nvrtc.get(size)?;
             check("nvrtcGet...Size", size(self.program, &raw mut bytes))?;
             let mut buffer = vec![0u8; bytes];
-            let read: Symbol<'_, Read> = self.compiler.library.get(read)?;
+            let read: Symbol<'_, Read> = self.compiler.nvrtc.get(read)?;
             check("nvrtcGet...", read(self.program, buffer.as_mut_ptr().cast()))?;
             Ok(buffer)
         }
@@ -149,7 +149,7 @@ impl Drop for Live<'_> {
         unsafe {
             if let Ok(destroy) = self
                 .compiler
-                .library
+                .nvrtc
                 .get::<unsafe extern "C" fn(*mut Program) -> c_int>(b"nvrtcDestroyProgram\0")
             {
                 destroy(&raw mut self.program);

@@ -55,8 +55,6 @@ macro_rules! real {
             ///
             /// # Safety
             /// As of the C function.
-            #[expect(clippy::allow_attributes, reason = "one macro for all signatures")]
-            #[allow(clippy::too_many_arguments, reason = "the C signature")]
             pub(crate) unsafe fn $name($($arg: $kind),*) -> $result {
                 static PLACE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
                 const NAME: &CStr = match CStr::from_bytes_with_nul(

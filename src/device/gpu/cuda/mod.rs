@@ -7,8 +7,6 @@
 
 mod code;
 mod driver;
-#[cfg(test)]
-mod fake;
 mod fault;
 mod gpu;
 mod instance;

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
-use super::fake::{Fake, FakeGpu, ORIN};
+mod fake;
+
 use super::weights::Weights;
 use super::*;
 use crate::device::cpu::Cpu;
 use crate::device::{Data, Prepared, Scope, WeightSource};
 use crate::plan::{Buffer, BufferId, Class, DType, Plan};
+use fake::{Fake, FakeGpu, ORIN};
 
 const HIDDEN: usize = 256;
 const VOCABULARY: usize = 96;

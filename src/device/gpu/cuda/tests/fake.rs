@@ -15,10 +15,10 @@ use sass::machine::{Cache, Options, run};
 use sass::memory::{Access, Memory, MemoryFault, Region};
 use sass::program::Program;
 
-use super::driver::{
+use super::super::driver::{
     Attribute, Call, Context, Driver, Event, Function, Graph, Kind, Module, Place, Stream,
 };
-use super::fault::{Code, Fault};
+use super::super::fault::{Code, Fault};
 
 /// Addresses of neighbouring allocations of the GPU's own are this far apart.
 const APART: u64 = 1 << 32;
