@@ -1,0 +1,139 @@
+//! Processor time of the engine's thread for a token on the NV path, without the device's work: the
+//! simulated Orin is linked in with shader code that does nothing, so that the caches stay the
+//! engine's, as they do beside a real GPU.
+//!
+//!     cargo bench --bench engine_thread
+//!
+//! The doorbell and the waits of a simulated Orin cost processor time that a real one does not. A bare
+//! submission and its wait cost the same through the same simulator; what a token takes beyond that is
+//! the engine's own. Prints one JSON object.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings};
+use orind::plan::sample::Sampling;
+use serde_json::json;
+use tegra::context::{Context, Options};
+use tegra::orin::Orin;
+use tegra::pushbuffer::Engine;
+use tegra::queue::Wake;
+use tegra::space::{AddressSpace, L2};
+use tegra_sim::gpu::{ComputeEngine, GpuMemory, Launch, SmFault};
+use tegra_sim::trace::Work;
+
+const TOKENS: u32 = 1000;
+const REPETITIONS: usize = 9;
+
+/// Shader code that takes no time.
+struct Nothing;
+
+impl ComputeEngine for Nothing {
+    fn launch(&mut self, _: &Launch, _: &dyn GpuMemory) -> Result<Work, SmFault> {
+        Ok(Work::default())
+    }
+}
+
+fn main() {
+    tegra_sim_preload::orin().unwrap().gpu().set_compute_engine(Box::new(Nothing));
+    let handle = load();
+    generate(&handle, TOKENS);
+    let mut tokens: Vec<f64> = Vec::new();
+    let mut bare: Vec<f64> = Vec::new();
+    for _ in 0..REPETITIONS {
+        let before = engine_ns();
+        generate(&handle, TOKENS);
+        tokens.push((engine_ns() - before) as f64 / f64::from(TOKENS));
+        bare.push(submissions());
+    }
+    let median = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2] / 1e3
+    };
+    let own = tokens.iter().zip(&bare).map(|(token, bare)| token - bare).collect();
+    println!(
+        "{}",
+        json!({
+            "thread_us_per_token": median(tokens),
+            "bare_submission_us": median(bare),
+            "engine_us_per_token": median(own),
+        })
+    );
+}
+
+fn load() -> Handle {
+    let handle = Handle::start(Settings { queue_limit: 4 }).unwrap();
+    let mut events = handle.load(LoadSpec {
+        model: "synthetic:tiny-llama:q6_k".into(),
+        backend: "nv".into(),
+        slots: 1,
+        context: TOKENS as usize + 8,
+        prefill_chunk: 8,
+        threads: 1,
+        cpu_isa: "auto".into(),
+    });
+    loop {
+        match events.blocking_recv().unwrap() {
+            LoadEvent::Progress { .. } => {}
+            LoadEvent::Loaded(_) => return handle,
+            LoadEvent::Failed(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn generate(handle: &Handle, max_tokens: u32) {
+    let request = Request {
+        prompt: vec![1, 2, 3],
+        max_tokens,
+        sampling: Sampling::GREEDY,
+        stop: vec![],
+        ignore_end: true,
+        logprobs: None,
+        prompt_logprobs: false,
+    };
+    let mut events = handle.generate(request).unwrap();
+    let mut heard = 0;
+    while let Some(event) = events.blocking_recv() {
+        match event {
+            Event::Token(_) => heard += 1,
+            Event::Failed(error) => panic!("{error}"),
+            Event::Prompt(_) | Event::Finished(_) => {}
+        }
+    }
+    assert_eq!(heard, max_tokens);
+}
+
+/// Processor time that the engine's thread has used.
+fn engine_ns() -> u64 {
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let task = task.unwrap().path();
+        if std::fs::read_to_string(task.join("comm")).unwrap().trim() == "engine" {
+            return processor_ns(&task);
+        }
+    }
+    panic!("no engine thread");
+}
+
+/// Processor time of a thread, by its directory in `/proc`.
+fn processor_ns(task: &Path) -> u64 {
+    let stat = std::fs::read_to_string(task.join("schedstat")).unwrap();
+    stat.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Processor time of one submission without content and of waiting for it, in nanoseconds.
+fn submissions() -> f64 {
+    let space = AddressSpace::new(&Orin::open().unwrap(), L2::Volatile).unwrap();
+    let options = Options { spin: Duration::ZERO, ..Options::default() };
+    let mut context = Context::new(&space, options).unwrap();
+    let queue = context.add_queue(Engine::Compute, 256).unwrap();
+    context.open().unwrap();
+    let now = || processor_ns(Path::new("/proc/thread-self"));
+    let before = now();
+    for _ in 0..TOKENS {
+        let ticket = context.submit(queue, &[], Wake::Interrupt).unwrap();
+        context.wait(ticket, Duration::from_secs(60)).unwrap();
+    }
+    (now() - before) as f64 / f64::from(TOKENS)
+}
