@@ -9,7 +9,10 @@
 )]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
+
+#[path = "common/emulated.rs"]
+mod emulated;
 
 /// `target/debug` or the like.
 fn built() -> PathBuf {
@@ -22,7 +25,7 @@ fn run(preload: Option<&Path>, arguments: &[&str]) -> Option<Output> {
         println!("skipped: {} is not built", program.display());
         return None;
     }
-    let mut command = Command::new(program);
+    let mut command = emulated::command(program);
     command.args(arguments).env_remove("LD_PRELOAD");
     if let Some(library) = preload {
         command.env("LD_PRELOAD", library);

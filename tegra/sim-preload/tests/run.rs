@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "integration tests")]
 
 use std::ffi::OsStr;
+use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -151,6 +152,29 @@ fn a_missing_library_is_named_with_how_to_build_it() {
     assert_eq!(output.status.code(), Some(125));
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(message.contains("cargo build -p tegra-sim-preload"), "{message}");
+}
+
+/// `bin/tegra-sim` and `lib/libtegra_sim_preload.so` below one prefix.
+#[test]
+fn an_installed_program_finds_its_library() {
+    let prefix = tempfile::tempdir_in(built()).unwrap();
+    let install = |file: PathBuf, folder: &str| {
+        let folder = prefix.path().join(folder);
+        fs::create_dir(&folder).unwrap();
+        let installed = folder.join(file.file_name().unwrap());
+        // A copy might still be open for writing when another test forks.
+        fs::hard_link(file, &installed).unwrap();
+        installed
+    };
+    let program = install(tegra_sim(), "bin");
+    let library = install(built().join("libtegra_sim_preload.so"), "lib");
+    let output = Command::new(program)
+        .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"])
+        .env_remove("TEGRA_SIM_PRELOAD")
+        .env_remove("LD_PRELOAD")
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&output).trim(), library.to_str().unwrap());
 }
 
 #[test]

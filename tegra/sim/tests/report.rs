@@ -1,9 +1,12 @@
 //! What follows a finding on stderr: the process ends, unless told to go on; and what the manual
 //! says about each.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use tegra_sim::finding::{ALL, Finding, Reporter, Rule, Stderr};
+
+#[path = "../../tests/common/emulated.rs"]
+mod emulated;
 
 const MODE: &str = "REPORT_MODE";
 
@@ -26,7 +29,7 @@ fn child() {
 
 fn run(mode: &str) -> Output {
     let program = std::env::current_exe().expect("this program");
-    let mut command = Command::new(program);
+    let mut command = emulated::command(program);
     command.args(["child", "--exact", "--nocapture"]).env(MODE, mode);
     command.output().expect("a process")
 }

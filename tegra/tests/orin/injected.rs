@@ -1,7 +1,6 @@
 //! Failures that the simulator produces on request. They are chosen when a process starts, so each
 //! test runs one scenario in a process of its own: this program again, with [`child`] alone.
 
-use std::process::Command;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -12,6 +11,7 @@ use tegra::context::{Context, Options};
 use tegra::pushbuffer::Engine;
 use tegra::queue::Wake;
 
+use crate::emulated;
 use crate::support::{Copies, LONG, alone, space};
 
 const SCENARIO: &str = "TEGRA_TEST_SCENARIO";
@@ -30,22 +30,10 @@ const SCENARIOS: &[(&str, fn())] = &[
     ("thousand steps", || steps(1000)),
 ];
 
-/// This program again, through cargo's runner when it is emulated.
-fn this_program() -> Command {
-    const RUNNER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";
-    let program = std::env::current_exe().unwrap();
-    let runner = std::env::var(RUNNER).ok().filter(|_| cfg!(target_arch = "aarch64"));
-    let words = runner.iter().flat_map(|runner| runner.split_whitespace());
-    let mut words = words.map(Into::into).chain([program.into_os_string()]);
-    let mut command = Command::new(words.next().unwrap());
-    command.args(words);
-    command
-}
-
 /// Runs a scenario with failures; what the simulator recorded, when `trace`.
 fn run(scenario: &str, failures: &str, trace: bool) -> Option<String> {
     let file = std::env::temp_dir().join(format!("tegra-{}-{scenario}.jsonl", std::process::id()));
-    let mut command = this_program();
+    let mut command = emulated::command(std::env::current_exe().unwrap());
     command
         .args(["--exact", "injected::child", "--include-ignored", "--nocapture"])
         .env(SCENARIO, scenario)

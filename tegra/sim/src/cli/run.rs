@@ -194,13 +194,14 @@ fn check(path: &Path) -> Result<(), RunError> {
     }
 }
 
-/// Beside this program, or where cargo puts what tests need.
+/// Beside this program, where cargo puts what tests need, or in the `lib` of an installation.
 fn find_library() -> Result<PathBuf, RunError> {
     let mut searched = Vec::new();
     if let Some(named) = env::var_os(PRELOAD) {
         searched.push(PathBuf::from(named));
     } else if let Some(dir) = env::current_exe().ok().as_deref().and_then(Path::parent) {
-        searched.extend([dir.join(LIBRARY), dir.join("deps").join(LIBRARY)]);
+        let folders = [dir.to_owned(), dir.join("deps"), dir.with_file_name("lib")];
+        searched.extend(folders.map(|folder| folder.join(LIBRARY)));
     }
     match searched.iter().find(|path| path.is_file()).map(std::path::absolute) {
         Some(Ok(path)) => Ok(path),

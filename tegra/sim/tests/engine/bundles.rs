@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
@@ -12,6 +11,7 @@ use tegra_sim::bundle::{Bundle, Header, LocalMemory, Mapping, Range};
 use tegra_sim::config::Checks;
 use tegra_sim::engine::Replay;
 
+use crate::emulated;
 use crate::loaded::{Loaded, floats, rig_with};
 use crate::rig::Rig;
 
@@ -108,7 +108,7 @@ fn the_command_tells_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let path = left(directory.path(), "", |_, loaded| loaded.launch.program.registers = 4);
     let replay = |path: &Path| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tegra-sim"));
+        let mut command = emulated::command(env!("CARGO_BIN_EXE_tegra-sim"));
         command.arg("replay").arg(path).output().unwrap()
     };
     let output = replay(&path);

@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bundles;
+#[path = "../../../tests/common/emulated.rs"]
+mod emulated;
 mod faults;
 mod kernels;
 mod loaded;
