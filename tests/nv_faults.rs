@@ -212,6 +212,18 @@ fn faults_among_many_steps_change_no_token() {
     assert_eq!(steps_with("mmu-fault@3,mmu-fault@50,mmu-fault@140", "tokens "), undisturbed);
 }
 
+/// The last launch writes the next step's inputs: a fault in it may find them written or not.
+#[test]
+fn faults_in_the_launch_that_advances_change_no_token() {
+    const LAUNCHES: u64 = 14;
+    // Each step fails once, in its last launch, and is executed again.
+    let faults: Vec<String> =
+        (0..16).map(|step| format!("mmu-fault@{}", 2 * LAUNCHES * step + LAUNCHES)).collect();
+    let faults = faults.join(",");
+    assert_eq!(steps_with(&faults, "rebuilds "), "16");
+    assert_eq!(steps_with(&faults, "tokens "), steps_with("", "tokens "));
+}
+
 #[test]
 fn a_step_that_fails_again_and_again_is_given_up_and_stays_failed() {
     // The same step each time, with steps before it that are done.

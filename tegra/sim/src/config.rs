@@ -15,7 +15,7 @@
 //! | failure | what happens |
 //! |---|---|
 //! | `ioctl:REQUEST:ERRNO WHEN` | the request, as `MAP_BUFFER_EX`, fails with the errno, as `ENOMEM`; `*` is any request |
-//! | `mmu-fault WHEN` | an engine's work faults instead of running |
+//! | `mmu-fault WHEN` | an engine's work faults, a launch after some of its blocks |
 //! | `lost-event WHEN` | an interrupt that wakes waiters does not |
 //! | `channel-timeout WHEN` | a ring entry runs into the channel's time limit |
 //! | `stuck-semaphore WHEN` | a semaphore release of the host unit is not done |

@@ -169,9 +169,7 @@ impl Channel {
         at: u64,
         chance: Chance,
     ) -> Result<(), Failure> {
-        if core.injection.fires(&Occasion::MmuFault) {
-            return Err(injected(at, "SM"));
-        }
+        let cut_short = core.injection.fires(&Occasion::MmuFault);
         if self.chained > ENDLESS {
             let message = format!("ctxsw timeout: launches start each other for ever, QMD {at:#x}");
             return Err(Failure::new(Rule::ChannelTimeout, notifier::IDLE_TIMEOUT, message));
@@ -194,7 +192,10 @@ impl Channel {
             return Ok(());
         }
         let launch = qmd.launch(self.id, at, &self.compute, chance);
-        let launch = launch.map_err(|error| sked(&error, at))?;
+        let mut launch = launch.map_err(|error| sked(&error, at))?;
+        if cut_short {
+            launch.cut_short();
+        }
         for (name, window) in [("local", launch.local_window), ("shared", launch.shared_window)] {
             if let Some(mapped) = self.mmu.first_mapped(window, WINDOW) {
                 let message = format!("{mapped:#x} lies in the {name} window at {window:#x}");
@@ -206,7 +207,7 @@ impl Channel {
             vec![(Rule::QmdRewritten, Snapshot::take(&self.mmu, &core.shadow, at, BYTES as u64))];
         watch_constants(&self.mmu, core, &qmd, &mut watched);
 
-        let result = match core.engine.take() {
+        let result = match core.engine.take_if(|_| !launch.grid.contains(&0)) {
             Some(mut engine) => {
                 let site = Site { mmu: &self.mmu, channel: self.id, agent, unit: "shader" };
                 let memory = SmMemory { site, core: Mutex::new(core) };
@@ -227,6 +228,9 @@ impl Channel {
         });
         result.map_err(sm_failure)?;
         self.check_watched(core, &watched, "while the launch ran");
+        if cut_short {
+            return Err(injected(at, "SM"));
+        }
 
         match qmd.releases() {
             Ok(releases) => {
