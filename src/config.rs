@@ -37,6 +37,10 @@ pub struct Config {
     pub context: usize,
     /// Rows of one prefill chunk.
     pub prefill_chunk: usize,
+    /// Whether what tuning found is used, and whether it is looked for.
+    pub tune: Tune,
+    /// Directory in which that is remembered.
+    pub tune_dir: PathBuf,
     /// Requests that may wait for a slot.
     pub queue_limit: usize,
     /// Connections served at once.
@@ -67,6 +71,8 @@ impl Default for Config {
             slots: 4,
             context: 0,
             prefill_chunk: 256,
+            tune: Tune::Load,
+            tune_dir: default_tune_dir(),
             queue_limit: 64,
             max_connections: 256,
             max_body_bytes: 8 << 20,
@@ -120,6 +126,19 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
+}
+
+/// What is done with tuned choices of kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tune {
+    /// Nothing: every kernel runs as its heuristic says.
+    Off,
+    /// Those that are remembered are used.
+    #[default]
+    Load,
+    /// As `load`; and while nothing is asked of the daemon it looks for better ones.
+    Auto,
 }
 
 /// Why a configuration is refused.
@@ -233,6 +252,11 @@ impl Config {
             return Err(Error::Range { key: "socket", value: "empty".into(), allowed });
         }
         one_of("backend", &self.backend, &BACKENDS)?;
+        if self.tune != Tune::Off && !self.tune_dir.is_absolute() {
+            let value = format!("`{}`", self.tune_dir.display());
+            let allowed = "an absolute path is needed, or tune = \"off\"".into();
+            return Err(Error::Range { key: "tune_dir", value, allowed });
+        }
         range("threads", self.threads, 0..=1024)?;
         one_of("cpu_isa", &self.cpu_isa, &CPU_ISAS)?;
         range("slots", self.slots, 1..=256)?;
@@ -278,7 +302,7 @@ impl Config {
 }
 
 /// Every key.
-pub const KEYS: [&str; 17] = [
+pub const KEYS: [&str; 19] = [
     "socket",
     "socket_mode",
     "model",
@@ -289,6 +313,8 @@ pub const KEYS: [&str; 17] = [
     "slots",
     "context",
     "prefill_chunk",
+    "tune",
+    "tune_dir",
     "queue_limit",
     "max_connections",
     "max_body_bytes",
@@ -339,17 +365,39 @@ const SERVICE_SOCKET: &str = "/run/orind/orind.sock";
 
 /// `/var/lib/orind/models` for root, `orind/models` in the user's data directory otherwise.
 fn default_models_dir() -> PathBuf {
-    let data = || {
-        variable("XDG_DATA_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/share")))
-    };
-    let service = || PathBuf::from("/var/lib");
-    let base = if nix::unistd::Uid::effective().is_root() {
-        service()
-    } else {
-        data().unwrap_or_else(service)
-    };
-    base.join("orind/models")
+    let base = if nix::unistd::Uid::effective().is_root() { None } else { data_dir() };
+    base.unwrap_or_else(|| SERVICE_DATA.into()).join("models")
 }
+
+/// Where tuned choices are remembered when nothing else is said: `tune` in `$STATE_DIRECTORY`, which
+/// systemd sets for the service; in the user's data directory; in the service's where root has none.
+#[must_use]
+pub fn default_tune_dir() -> PathBuf {
+    // systemd separates several directories by colons.
+    let state = env::var("STATE_DIRECTORY").ok();
+    let state = state.as_deref().and_then(|list| list.split(':').next());
+    let state = state.map(PathBuf::from).filter(|path| path.is_absolute());
+    let root = nix::unistd::Uid::effective().is_root() && variable("XDG_DATA_HOME").is_none();
+    let own = || if root { None } else { data_dir() };
+    state.or_else(own).unwrap_or_else(|| SERVICE_DATA.into()).join("tune")
+}
+
+/// The directory of tuned choices for a client: [`default_tune_dir`], or the service's when only
+/// that one exists.
+#[must_use]
+pub fn client_tune_dir() -> PathBuf {
+    let own = default_tune_dir();
+    let service = Path::new(SERVICE_DATA).join("tune");
+    if !own.exists() && service.exists() { service } else { own }
+}
+
+/// `orind` in the user's data directory.
+fn data_dir() -> Option<PathBuf> {
+    let home = || variable("HOME").map(|home| home.join(".local/share"));
+    variable("XDG_DATA_HOME").or_else(home).map(|data| data.join("orind"))
+}
+
+const SERVICE_DATA: &str = "/var/lib/orind";
 
 /// An absolute path from the environment.
 fn variable(name: &str) -> Option<PathBuf> {
@@ -434,6 +482,10 @@ mod tests {
             "backend is `tpu`; allowed are auto, nv, cuda, cpu, reference"
         );
         assert_eq!(check("socket = ''"), "socket is empty; a path is needed");
+        assert_eq!(
+            check("tune_dir = 'tune'"),
+            "tune_dir is `tune`; an absolute path is needed, or tune = \"off\""
+        );
         assert!(check("log = 'loud=loudest'").starts_with("log is `loud=loudest`; "));
     }
 
@@ -471,7 +523,8 @@ mod tests {
         assert_eq!(keys, KEYS);
         let config = Config::parse(&shown.join("\n"), "docs/orind.toml").unwrap();
         let paths = Config::default();
-        let config = Config { socket: paths.socket, models_dir: paths.models_dir, ..config };
+        let Config { socket, models_dir, tune_dir, .. } = paths;
+        let config = Config { socket, models_dir, tune_dir, ..config };
         assert_eq!(config, Config::default());
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::StoreError;
 
 /// How long another writer may hold the lock: a merge takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Larger files are not read: a record takes about 1 KiB.
 const LARGEST: u64 = 16 << 20;
@@ -26,7 +26,7 @@ pub(super) struct Lock {
 impl Lock {
     /// Waits for the lock of `path`, whose directory is made if there is none. The lock file stays:
     /// removing it would let two writers hold a lock of the same name.
-    pub(super) fn acquire(path: &Path) -> Result<Self, StoreError> {
+    pub(super) fn acquire(path: &Path, patience: Duration) -> Result<Self, StoreError> {
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).map_err(|e| StoreError::io("make the directory", dir, e))?;
         }
@@ -42,11 +42,11 @@ impl Lock {
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Self { path: path.to_owned(), _held: file }),
-                Err(TryLockError::WouldBlock) if start.elapsed() < PATIENCE => {
+                Err(TryLockError::WouldBlock) if start.elapsed() < patience => {
                     thread::sleep(Duration::from_millis(5));
                 }
                 Err(TryLockError::WouldBlock) => {
-                    return Err(StoreError::Busy { path: lock, waited_s: PATIENCE.as_secs() });
+                    return Err(StoreError::Busy { path: lock, waited_s: patience.as_secs() });
                 }
                 Err(TryLockError::Error(e)) => return Err(StoreError::io("lock", &lock, e)),
             }
@@ -125,4 +125,66 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
         return Err(failed(io::Error::other(why)));
     }
     Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(path: &Path) -> Lock {
+        Lock::acquire(path, PATIENCE).unwrap()
+    }
+
+    /// What a disk says that fills up half way.
+    fn half(file: &mut File) -> io::Result<()> {
+        file.write_all(b"half of")?;
+        Err(io::Error::from_raw_os_error(libc::ENOSPC))
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_old_file_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.toml");
+        lock(&path).replace("old").unwrap();
+        let error = lock(&path).replace_by(half).unwrap_err();
+        assert!(matches!(error, StoreError::Full { .. }), "{error:?}");
+        let message = error.to_string();
+        let temporary = dir.path().join("a.tmp");
+        assert!(message.contains(&temporary.display().to_string()), "{message}");
+        assert!(message.contains("free some space") && message.contains("tune_dir"), "{message}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        assert!(!temporary.exists());
+    }
+
+    #[test]
+    fn a_lock_that_is_held_is_waited_for_and_then_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/a.toml");
+        let held = lock(&path);
+        let error = Lock::acquire(&path, Duration::from_millis(20)).unwrap_err();
+        assert!(error.to_string().contains("a.lock"), "{error}");
+        drop(held);
+        lock(&path);
+    }
+
+    #[test]
+    fn what_is_set_aside_never_takes_a_name_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.toml");
+        for n in 1..=3 {
+            fs::write(&path, n.to_string()).unwrap();
+            let aside = lock(&path).set_aside("damaged").unwrap();
+            assert_eq!(aside, dir.path().join(format!("a.toml.damaged-{n}")));
+        }
+        for n in 1..=3 {
+            let aside = dir.path().join(format!("a.toml.damaged-{n}"));
+            assert_eq!(fs::read_to_string(aside).unwrap(), n.to_string());
+        }
+    }
+
+    #[test]
+    fn a_file_that_never_ends_is_not_read() {
+        let error = read(Path::new("/dev/zero")).unwrap_err();
+        assert!(error.to_string().contains("16 MiB"), "{error}");
+    }
 }

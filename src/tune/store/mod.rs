@@ -6,6 +6,7 @@
 //! dropped: what is stale, unusable or damaged is kept, and reported. What kernels there are, and
 //! what may be varied in them, it is told by [`Declared`].
 
+mod compare;
 mod disk;
 mod error;
 mod format;
@@ -14,6 +15,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
+pub use compare::{Change, compare};
 pub use error::StoreError;
 pub use format::{Added, File, FormatError, Unusable, VERSION};
 pub use key::{CLOCK_BAND_MHZ, DeviceKey};
@@ -25,7 +27,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use disk::Lock;
+use disk::{Lock, PATIENCE};
 
 /// What this program knows of the kernels of a device: against it a record is held before use.
 pub trait Declared {
@@ -64,6 +66,17 @@ pub struct Merged {
     pub known: usize,
     /// Where a file went that could not be used.
     pub set_aside: Option<PathBuf>,
+}
+
+/// What an import did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Imported {
+    /// What was taken.
+    pub merged: Merged,
+    /// What does not hold for the kernels of this program, each with the reason; not taken.
+    pub stale: Vec<(Record, String)>,
+    /// What cannot be true, each with what it is about and what is wrong; not taken.
+    pub ignored: Vec<(String, String)>,
 }
 
 /// A file in the store's directory.
@@ -145,7 +158,7 @@ impl Store {
             return Ok(merged);
         }
         let path = self.path(key);
-        let lock = Lock::acquire(&path)?;
+        let lock = Lock::acquire(&path, PATIENCE)?;
         let mut file = match self.find(key)? {
             Found::Own(file) => file,
             Found::Nothing => File::new(key.clone()),
@@ -165,6 +178,29 @@ impl Store {
             lock.replace(&file.text())?;
         }
         Ok(merged)
+    }
+
+    /// Takes over what another store of the same device holds, as far as it holds for the kernels of
+    /// this program. The caller makes sure that the device is one of this machine.
+    ///
+    /// # Errors
+    /// As [`Self::merge`].
+    pub fn import(&self, file: File, declared: &dyn Declared) -> Result<Imported, StoreError> {
+        let key = file.key.clone();
+        // Each under its own clock: both are true, of what they were taken from.
+        let sort = |clock| {
+            let of = |record: &&Record| record.cost.clock() == clock;
+            let records = file.records.iter().filter(of).cloned().collect();
+            let unusable = Vec::new();
+            Loaded::sort(File { key: key.clone(), records, unusable }, clock, declared)
+        };
+        let (mut all, counted) = (sort(Clock::Measured), sort(Clock::Counted));
+        all.current.extend(counted.current);
+        all.stale.extend(counted.stale);
+        all.ignored.extend(counted.ignored);
+        all.ignored.extend(file.unusable.into_iter().map(|u| (u.about(), u.why)));
+        let merged = self.merge(&key, &all.current)?;
+        Ok(Imported { merged, stale: all.stale, ignored: all.ignored })
     }
 
     /// Every device's file, by name.
