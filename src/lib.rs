@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod cli;
 pub mod config;
+pub mod contact;
 pub mod control;
 pub mod daemon;
 pub mod device;

@@ -1,10 +1,11 @@
 //! `orind-kernels`: the CUDA kernels of the decode path, their prebuilt machine code and its loader.
 //!
 //! Owns: the CUDA C++ sources (`src/cuda`), what they are called with ([`params`]), how weights must
-//! lie for them ([`repack`]), which kernels exist and how they may be tuned ([`catalogue`]), the
+//! lie for them ([`repack`]), what else their constants hold ([`bank0`]), which kernels exist and how they may be tuned ([`catalogue`]), the
 //! machine code checked in under `prebuilt/` ([`prebuilt`]) and what a loader reads out of it
 //! ([`cubin`]). Does not know plans, models, drivers or queues.
 
+pub mod bank0;
 pub mod catalogue;
 pub mod cubin;
 pub mod manifest;

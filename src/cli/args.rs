@@ -54,6 +54,11 @@ pub(super) enum Command {
     Profile(Profile),
     /// Hold devices against the reference: single steps, and a model's logits; needs no daemon
     Parity(Parity),
+    /// Ask a real Orin what nobody could ask yet, and write the answers to a file; needs no daemon
+    FirstContact(FirstContact),
+    /// Make one experiment of first contact
+    #[command(hide = true, name = crate::contact::runner::CHILD_COMMAND)]
+    Experiment(Experiment),
     /// Be the daemon
     #[command(hide = true)]
     Daemon(Daemon),
@@ -319,6 +324,55 @@ pub(super) struct Parity {
     /// Print JSON: every step of every prompt
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl first-contact                               everything; asks before what is risky
+  orinctl first-contact --list                        what is asked
+  orinctl first-contact --only doorbell-latency,copy-bandwidth
+  orinctl first-contact --yes --skip largest-allocation -o agx-64.json
+  tegra-sim run -- orinctl first-contact              the same on a simulated Orin
+  tegra-sim profile diff orin-profile.json            how the simulator differs from the machine
+
+Every experiment runs in a process of its own with a time limit; how it fails is an answer too. Nothing
+needs root, no setting is changed, everything is released. The file has no serial numbers and no paths.")]
+pub(super) struct FirstContact {
+    /// Make these experiments only
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub(super) only: Vec<String>,
+    /// Leave these experiments out
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub(super) skip: Vec<String>,
+    /// Show what is asked, and make nothing
+    #[arg(long)]
+    pub(super) list: bool,
+    /// Make risky experiments without asking
+    #[arg(short, long)]
+    pub(super) yes: bool,
+    /// Where the profile goes
+    #[arg(short, long, value_name = "FILE", default_value = "orin-profile.json")]
+    pub(super) output: PathBuf,
+    /// Seconds after which any experiment is killed [default: its own limit]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(super) time_limit: Option<f64>,
+    /// Print the profile as JSON instead of the table
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds.is_finite() && seconds > 0.0 => Ok(seconds),
+        _ => Err("a number of seconds above 0 is needed".into()),
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Experiment {
+    /// Which
+    pub(super) name: String,
 }
 
 #[derive(Debug, clap::Args)]

@@ -68,6 +68,15 @@ pub(super) enum Error {
     /// The bandwidth cannot be measured, for `profile`.
     #[error(transparent)]
     Bandwidth(#[from] crate::bench::Error),
+    /// First contact without anything to meet.
+    #[error("{error}; to see it on a simulated Orin: tegra-sim run -- orinctl first-contact")]
+    NoOrin {
+        /// What is missing.
+        error: Box<crate::contact::Error>,
+    },
+    /// First contact cannot write what it found.
+    #[error(transparent)]
+    Contact(#[from] crate::contact::Error),
     /// Devices that differ, or cannot be compared.
     #[error("{0}")]
     Parity(String),

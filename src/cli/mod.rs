@@ -7,6 +7,7 @@
 mod args;
 mod bench;
 mod error;
+mod first_contact;
 mod generate;
 mod models;
 mod parity;
@@ -35,6 +36,8 @@ pub fn main() -> ExitCode {
         Command::Daemon(arguments) => return private::become_daemon(arguments),
         Command::Plan(plan) => plan::run(&plan, &terminal),
         Command::Profile(profile) => profile::run(&profile, &terminal),
+        Command::Experiment(experiment) => return crate::contact::child(&experiment.name),
+        Command::FirstContact(contact) => first_contact::run(&contact, &terminal),
         Command::Parity(parity) => parity::run(&parity, &terminal),
         Command::Bench(bench) => interruptible(bench::run(&args.connection, &bench, &terminal)),
         Command::Generate(generate) => {

@@ -24,8 +24,10 @@ impl Doorbell {
         self.register(usermode::NOTIFY_CHANNEL_PENDING)
     }
 
-    /// Nanoseconds of the GPU's timer, in steps of 32. The GPU must be powered.
-    pub(crate) fn time(&self) -> u64 {
+    /// Nanoseconds of the GPU's timer, in steps of 32. Where the GPU is not powered this is `SIGBUS`:
+    /// [`crate::context::Context::gpu_time`] knows.
+    #[must_use]
+    pub fn time(&self) -> u64 {
         let read = |register| {
             // SAFETY: an aligned register inside the page, which may change at any time.
             unsafe { self.register(register).read_volatile() }

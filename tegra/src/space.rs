@@ -153,7 +153,6 @@ impl AddressSpace {
 
     /// Gives a handle's pages an address. The mapping keeps the pages.
     pub(crate) fn map(&self, handle: &Handle, access: Access, l2: L2) -> Result<GpuMap, Error> {
-        let dma_buf = handle.export()?;
         let access = match access {
             Access::Read => abi::MAP_ACCESS_READ_ONLY,
             // The default of a buffer of one's own, as in the proven code.
@@ -163,8 +162,14 @@ impl AddressSpace {
             L2::Volatile => 0,
             L2::Cached => abi::MAP_CACHEABLE,
         };
+        self.map_with(handle, access | l2)
+    }
+
+    /// Gives a handle's pages an address, with flags of the caller's.
+    pub(crate) fn map_with(&self, handle: &Handle, flags: u32) -> Result<GpuMap, Error> {
+        let dma_buf = handle.export()?;
         let mut args = abi::MapBufferEx {
-            flags: access | l2,
+            flags,
             compr_kind: abi::KIND_INVALID,
             incompr_kind: abi::KIND_PITCH,
             dmabuf_fd: dma_buf.as_raw_fd() as u32,

@@ -8,6 +8,7 @@
 //! | `TEGRA_SIM_LINT` | `abort` or `warn`: what follows a finding | `abort` |
 //! | `TEGRA_SIM_CHECKS` | `fast`, `strict` or `race`: what shader code is checked for | `strict` |
 //! | `TEGRA_SIM_BUNDLES` | directory that gets a file of every launch that fails | none |
+//! | `TEGRA_SIM_PROFILE` | what was measured on a real Orin, see [`crate::profile`] | none |
 //!
 //! `TEGRA_SIM_FAULTS` is a list of failures with commas between them. `WHEN` is `@N` for the N-th
 //! occasion, counted from 1, or `@1/N` for each with a chance of one in N, drawn from the seed.
@@ -70,6 +71,8 @@ pub struct Config {
     pub checks: Checks,
     /// Directory that gets a bundle of every launch that fails.
     pub bundles: Option<PathBuf>,
+    /// What was measured on a real Orin.
+    pub profile: Option<PathBuf>,
 }
 
 /// A failure to produce.
@@ -194,6 +197,7 @@ impl Config {
         let mut config = Self {
             trace: set("TEGRA_SIM_TRACE").map(Into::into),
             bundles: set("TEGRA_SIM_BUNDLES").map(Into::into),
+            profile: set("TEGRA_SIM_PROFILE").map(Into::into),
             ..Self::default()
         };
         if let Some(value) = set("TEGRA_SIM_SEED") {

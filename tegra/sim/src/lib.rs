@@ -2,7 +2,7 @@
 //!
 //! [`memory`] is what CPU and GPU share; [`gpu`] executes command streams, [`engine`] machine code; [`driver`] answers for
 //! the device nodes. [`class`] is what hardware reads, as the simulator knows it; [`finding`] says what
-//! is wrong with a program, [`trace`] what it did, [`bundle`] how a launch failed, [`config`] what is asked for. Production code knows nothing of this crate.
+//! is wrong with a program, [`trace`] what it did, [`bundle`] how a launch failed, [`profile`] what a real Orin does otherwise, [`config`] what is asked for. Production code knows nothing of this crate.
 
 pub mod bundle;
 pub mod class;
@@ -12,4 +12,5 @@ pub mod engine;
 pub mod finding;
 pub mod gpu;
 pub mod memory;
+pub mod profile;
 pub mod trace;

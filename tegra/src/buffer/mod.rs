@@ -6,6 +6,8 @@
 //! | [`Scratch`] | not mapped | reads and writes | never |
 //! | [`Mailbox`] | atomic words | reads and writes | by the timeline |
 //!
+//! [`Trial`] has the attributes that one gives it, to find out what they do.
+//!
 //! CPU mappings are inner cacheable: the GPU snoops the CPU's caches, so no cache maintenance is
 //! needed. Before the GPU sees what the CPU wrote stand the barriers of a submit; before the CPU
 //! sees what the GPU wrote, the release of a timeline and the barrier of looking at it.
@@ -16,11 +18,13 @@
 mod mailbox;
 mod pool;
 mod scratch;
+mod trial;
 mod weights;
 
 pub use mailbox::Mailbox;
 pub use pool::{Loading, Placement, WeightsPool};
 pub use scratch::Scratch;
+pub use trial::{Attributes, Trial};
 pub use weights::{Filling, Weights};
 
 use crate::error::Error;

@@ -52,7 +52,20 @@ impl Draft<stage::Opened> {
     /// # Errors
     /// [`Error::Request`]; `ENOMEM` when all 512 of the GPU are in use.
     pub fn open(orin: &Orin) -> Result<Self, Error> {
-        let mut args = ctrl::OpenChannel { channel_fd: GRAPHICS_RUNLIST };
+        Self::open_with(orin, GRAPHICS_RUNLIST)
+    }
+
+    /// A channel on another runlist, of those that [`Orin::engines`] lists. What a copy engine does
+    /// with it nobody has seen yet.
+    ///
+    /// # Errors
+    /// As [`Draft::open`]; `EINVAL` when there is no such runlist.
+    pub fn open_on(orin: &Orin, runlist: u32) -> Result<Self, Error> {
+        Self::open_with(orin, i32::try_from(runlist).unwrap_or(i32::MAX))
+    }
+
+    fn open_with(orin: &Orin, runlist: i32) -> Result<Self, Error> {
+        let mut args = ctrl::OpenChannel { channel_fd: runlist };
         orin.ctrl().call(ctrl::OPEN_CHANNEL, &mut args)?;
         let fd = NodeFd::adopt(Node::Channel, args.channel_fd);
         Ok(Self { fd, stage: stage::Opened(()) })

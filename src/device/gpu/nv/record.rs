@@ -5,7 +5,8 @@
 //! twice, and steps use the two in turn, so that one can be looked at after a fault while the
 //! other runs, and nothing that the GPU still reads is ever written.
 
-use tegra::address::{GpuAddress, QmdAddress};
+use orind_kernels::bank0::Bank0;
+use tegra::address::QmdAddress;
 use tegra::buffer::Mailbox;
 use tegra::class::Compute;
 use tegra::class::qmd::{DependentAction, Membar};
@@ -26,26 +27,9 @@ pub(super) const COPIES: usize = 2;
 /// Bytes of a QMD.
 const QMD_BYTES: u64 = 256;
 
-/// What the compiler expects of constant bank 0 below the parameters (seen in cubins of sm_87).
-mod bank0 {
-    /// Threads of a block, then blocks of the grid, x, y, z.
-    pub(super) const DIMENSIONS: usize = 0;
-    /// Where shaders see shared memory, then local memory.
-    pub(super) const WINDOWS: usize = 0x18;
-    /// The stack pointer that every prologue loads.
-    pub(super) const STACK: usize = 0x28;
-    /// Dynamic shared memory of a block.
-    pub(super) const DYNAMIC_SHARED: usize = 0x2c;
-    /// Shared memory that the system keeps of a block.
-    pub(super) const RESERVED_SHARED: usize = 0x114;
-}
-
 /// The initial stack pointer: the end of a thread's local addresses, less what lies above it.
 const STACK_POINTER: u32 =
     (1 << tegra::local_memory::THREAD_ADDRESS_BITS) - tegra::local_memory::ABOVE_STACK_POINTER;
-
-/// Shared memory of every block that the system keeps.
-const SYSTEM_SHARED: u32 = 0x400;
 
 /// A recorded list of launches.
 #[derive(Debug)]
@@ -150,19 +134,13 @@ fn describe(launch: &Launch, loaded: &Loaded, wait: Wait) -> QmdLaunch {
 
 /// The image of constant bank 0.
 fn bank0(launch: &Launch, loaded: &Loaded, windows: Windows) -> Vec<u8> {
-    let params = launch.params.as_bytes();
-    let mut bank = vec![0; loaded.params_offset as usize];
-    let mut put = |at: usize, bytes: &[u8]| bank[at..at + bytes.len()].copy_from_slice(bytes);
-    let [x, y, z] = launch.grid;
-    for (i, size) in [launch.kernel.threads(), 1, 1, x, y, z].into_iter().enumerate() {
-        put(bank0::DIMENSIONS + 4 * i, &size.to_le_bytes());
-    }
-    let window = |address: GpuAddress| address.get().to_le_bytes();
-    put(bank0::WINDOWS, &window(windows.shared()));
-    put(bank0::WINDOWS + 8, &window(windows.local()));
-    put(bank0::STACK, &STACK_POINTER.to_le_bytes());
-    put(bank0::DYNAMIC_SHARED, &launch.shared_bytes.to_le_bytes());
-    put(bank0::RESERVED_SHARED, &SYSTEM_SHARED.to_le_bytes());
-    bank.extend_from_slice(params);
-    bank
+    let bank = Bank0 {
+        block: [launch.kernel.threads(), 1, 1],
+        grid: launch.grid,
+        shared_window: windows.shared().get(),
+        local_window: windows.local().get(),
+        stack_pointer: STACK_POINTER,
+        dynamic_shared: launch.shared_bytes,
+    };
+    bank.image(loaded.params_offset, launch.params.as_bytes())
 }

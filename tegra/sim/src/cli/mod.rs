@@ -2,6 +2,7 @@
 
 mod elf;
 mod errnos;
+mod profile;
 mod replay;
 mod run;
 mod trace;
@@ -18,11 +19,13 @@ Examples:
   tegra-sim decode run.jsonl
   tegra-sim stats --json run.jsonl
   tegra-sim run --bundles faults -- ./my-program; tegra-sim replay faults/fault-*.bundle
+  tegra-sim run --profile orin-profile.json -- ./my-program
+  tegra-sim profile diff orin-profile.json
   tegra-sim errnos --node channel
 
 A broken rule that silicon would let pass is reported on stderr and ends the program, unless --lint
 warn is given. What TEGRA_SIM_SEED, TEGRA_SIM_FAULTS, TEGRA_SIM_TRACE, TEGRA_SIM_LINT,
-TEGRA_SIM_CHECKS and TEGRA_SIM_BUNDLES say, the options of `run` say too.
+TEGRA_SIM_CHECKS, TEGRA_SIM_BUNDLES and TEGRA_SIM_PROFILE say, the options of `run` say too.
 
 The program must be dynamically linked: the simulator stands in front of libc's functions. Raw
 system calls pass it by. Each process that opens a node has an Orin of its own.";
@@ -45,6 +48,9 @@ enum Command {
     Stats(trace::Stats),
     /// Run a failed launch again, from the bundle that it left
     Replay(replay::Replay),
+    /// How the simulator differs from a real Orin
+    #[command(subcommand)]
+    Profile(profile::Command),
     /// Every condition under which the simulated drivers refuse a call
     Errnos(errnos::Errnos),
 }
@@ -57,6 +63,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Decode(decode) => decode.print(),
         Command::Stats(stats) => stats.print(),
         Command::Replay(replay) => replay.print(),
+        Command::Profile(profile) => profile.run(),
         Command::Errnos(errnos) => errnos.print(),
     };
     match result {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::ValueEnum;
+use tegra_sim::profile::{Calibration, ProfileError};
 
 use super::elf::{self, Kind};
 use super::replay::Level;
@@ -38,6 +39,9 @@ pub(super) struct Run {
     /// Write a bundle of every launch that fails to DIR, for `tegra-sim replay`
     #[arg(long, value_name = "DIR")]
     bundles: Option<PathBuf>,
+    /// Behave as the Orin of which `orinctl first-contact` wrote FILE, as far as that is modelled
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -94,6 +98,9 @@ pub(super) enum RunError {
     /// The dynamic linker separates names by spaces and colons.
     #[error("{0:?}: the dynamic linker cannot preload a path with a space or a colon; move it")]
     UnfitPath(PathBuf),
+    /// The profile is none.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
     /// `exec` failed.
     #[error("{path:?} cannot be started: {error}")]
     Exec {
@@ -133,6 +140,11 @@ impl Run {
         let path = find_program(name).ok_or_else(|| RunError::NotFound(name.clone()))?;
         check(&path)?;
         let library = find_library()?;
+        if let Some(profile) = &self.profile {
+            for line in super::profile::told(&Calibration::read(profile)?) {
+                super::tell(&format!("tegra-sim: {line}\n"), &mut io::stderr());
+            }
+        }
         let mut command = Command::new(&path);
         command.arg0(name).args(arguments).env("LD_PRELOAD", preload_list(&library)?);
         if let Some(seed) = self.seed {
@@ -141,9 +153,11 @@ impl Run {
         if let Some(faults) = &self.faults {
             command.env("TEGRA_SIM_FAULTS", faults);
         }
-        for (variable, path) in
-            [("TEGRA_SIM_TRACE", &self.trace), ("TEGRA_SIM_BUNDLES", &self.bundles)]
-        {
+        for (variable, path) in [
+            ("TEGRA_SIM_TRACE", &self.trace),
+            ("TEGRA_SIM_BUNDLES", &self.bundles),
+            ("TEGRA_SIM_PROFILE", &self.profile),
+        ] {
             let Some(path) = path else { continue };
             // The program may change its directory before it opens a node.
             let path = std::path::absolute(path)

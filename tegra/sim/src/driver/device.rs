@@ -11,6 +11,7 @@ use super::interrupt::Interrupts;
 use crate::config::Injection;
 use crate::gpu::Gpu;
 use crate::memory::{DmaBuf, Ram};
+use crate::profile::Hardware;
 
 refusals! { "injected";
     EPERM = "any", EPERM, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
@@ -79,6 +80,8 @@ pub(super) struct Device {
     pub(super) ram: Arc<Ram>,
     pub(super) interrupts: Arc<Interrupts>,
     pub(super) injection: Arc<Injection>,
+    /// Where it is another than the simulator's own.
+    pub(super) hardware: Hardware,
     pub(super) census: Census,
     /// Whether the golden context exists: the first compute object of the process builds it.
     pub(super) golden_context: AtomicBool,
@@ -96,6 +99,7 @@ impl Device {
         ram: Arc<Ram>,
         interrupts: Arc<Interrupts>,
         injection: Arc<Injection>,
+        hardware: Hardware,
     ) -> Arc<Self> {
         Arc::new(Self {
             fds,
@@ -103,6 +107,7 @@ impl Device {
             ram,
             interrupts,
             injection,
+            hardware,
             census: Census::default(),
             golden_context: AtomicBool::new(false),
             channel_ids: Mutex::new((0..CHANNELS).collect()),

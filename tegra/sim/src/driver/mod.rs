@@ -39,6 +39,7 @@ use crate::config::{Config, Injection};
 use crate::engine::MachineCode;
 use crate::gpu::{Gpu, GpuConfig};
 use crate::memory::{DmaBuf, Ram};
+use crate::profile::{Calibration, Hardware};
 use crate::trace::{Event, Trace};
 
 /// The tables that [`ERRNOS`] is made of.
@@ -188,15 +189,22 @@ impl Orin {
     /// keeps.
     ///
     /// # Errors
-    /// The trace file cannot be written, or the GPU's thread cannot be started.
+    /// The trace file cannot be written, the profile is none, or the GPU's thread cannot be started.
     pub fn new(config: &Config, fds: Arc<dyn FdTable>) -> io::Result<Arc<Self>> {
         let trace = match &config.trace {
             Some(path) => Trace::to_file(path)?,
             None => Trace::off(),
         };
         let injection = Arc::new(Injection::new(config));
-        let gpu = GpuConfig::new(config, trace.clone(), Arc::clone(&injection));
-        Self::with_gpu(config, gpu, fds)
+        let calibration = match &config.profile {
+            Some(path) => Calibration::read(path).map_err(io::Error::other)?,
+            None => Calibration::default(),
+        };
+        let gpu = GpuConfig {
+            pace: calibration.pace,
+            ..GpuConfig::new(config, trace.clone(), Arc::clone(&injection))
+        };
+        Self::assemble(config, gpu, calibration.hardware, fds)
     }
 
     /// As [`Orin::new`], with a GPU that behaves otherwise than the configuration says: tests give
@@ -209,13 +217,22 @@ impl Orin {
         gpu: GpuConfig,
         fds: Arc<dyn FdTable>,
     ) -> io::Result<Arc<Self>> {
+        Self::assemble(config, gpu, Hardware::default(), fds)
+    }
+
+    fn assemble(
+        config: &Config,
+        gpu: GpuConfig,
+        hardware: Hardware,
+        fds: Arc<dyn FdTable>,
+    ) -> io::Result<Arc<Self>> {
         let interrupts = Arc::new(Interrupts::default());
         let (trace, injection) = (gpu.trace.clone(), Arc::clone(&gpu.injection));
-        let engine = Box::new(MachineCode::new(gpu.checks));
+        let engine = Box::new(MachineCode::new(gpu.checks).with_sms(hardware.shape().sms()));
         let gpu = Gpu::new(gpu, Arc::clone(&interrupts) as Arc<_>)?;
         gpu.set_compute_engine(engine);
-        let ram = Ram::new(config.memory.unwrap_or(RAM));
-        let device = Device::new(fds, gpu, ram, interrupts, injection);
+        let ram = Ram::new(config.memory.or(hardware.memory).unwrap_or(RAM));
+        let device = Device::new(fds, gpu, ram, interrupts, injection, hardware);
         Ok(Arc::new(Self { device, nvmap: nvmap::Client::new(), files: Files::default(), trace }))
     }
 

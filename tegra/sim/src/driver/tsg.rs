@@ -3,6 +3,7 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::Answer;
 use super::address_space::AddressSpace;
 use super::channel::Channel;
 use super::device::{Counted, Device};
@@ -10,7 +11,6 @@ use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, copy_out, io, ior, io
 use super::errno::{Refused, refusals};
 use super::fd::{FileId, NewFile};
 use super::interrupt::Members;
-use super::{Answer, ctrl};
 use crate::gpu::TsgId;
 
 refusals! { "tsg";
@@ -361,7 +361,7 @@ impl Tsg {
     fn sm_error(&self, args: &mut Args) -> Handled {
         const RECORD: usize = 24;
         let (sm, address, room) = (args.u32(0), args.u64(8), args.u64(16));
-        if sm >= ctrl::SMS {
+        if sm >= self.device.hardware.shape().sms() {
             return Err(&NO_SM);
         }
         let error = self.members.sm_error(sm);

@@ -37,6 +37,7 @@ const SMS_A_TPC: u64 = 2;
 #[derive(Debug)]
 pub struct MachineCode {
     checks: Checks,
+    sms: u32,
     threads: usize,
     programs: Programs,
     cache: Cache,
@@ -47,7 +48,13 @@ impl MachineCode {
     #[must_use]
     pub fn new(checks: Checks) -> Self {
         let threads = thread::available_parallelism().map_or(1, NonZero::get);
-        Self { checks, threads, programs: Programs::default(), cache: Cache::default() }
+        Self { checks, sms: SMS, threads, programs: Programs::default(), cache: Cache::default() }
+    }
+
+    /// The same with another number of SMs.
+    #[must_use]
+    pub fn with_sms(self, sms: u32) -> Self {
+        Self { sms, ..self }
     }
 
     /// Runs a launch to its end.
@@ -67,7 +74,7 @@ impl MachineCode {
         space.finish();
         let counters = result.map_err(|stopped| fault::explain(launch, memory, stopped))?;
         if counters.warps(Class::Local) > 0 {
-            backing(launch, memory).map_err(Stopped::before)?;
+            backing(launch, memory, self.sms).map_err(Stopped::before)?;
         }
         Ok(work(&counters))
     }
@@ -97,7 +104,7 @@ impl MachineCode {
             local_window: launch.local_window,
             entry: 0,
             time_ns: launch.time,
-            sms: SMS,
+            sms: self.sms,
         };
         let warps = launched.blocks().saturating_mul(launched.warps().into());
         let useful = usize::try_from(warps / WARPS_A_THREAD).unwrap_or(usize::MAX);
@@ -150,9 +157,9 @@ fn mapped(memory: &dyn GpuMemory, va: u64, bytes: u64) -> Vec<u8> {
 }
 
 /// Whether the memory behind local memory is there.
-fn backing(launch: &Launch, memory: &dyn GpuMemory) -> Result<(), MmuFault> {
+fn backing(launch: &Launch, memory: &dyn GpuMemory, sms: u32) -> Result<(), MmuFault> {
     let held = launch.local_memory;
-    let tpcs = u64::from(held.max_sms.min(SMS)).div_ceil(SMS_A_TPC).max(1);
+    let tpcs = u64::from(held.max_sms.min(sms)).div_ceil(SMS_A_TPC).max(1);
     memory.resolve(held.base, held.bytes_per_tpc.saturating_mul(tpcs), Access::Write).map(drop)
 }
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::clock::{Clock, Random};
 use super::mmu::{Access, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
 use super::order::{Agent, Order, Stamp};
+use super::pace::Pace;
 use super::semaphore::{Width, Write};
 use super::shadow::Shadow;
 use super::{ComputeEngine, GpuMemory, SmFault};
@@ -67,6 +68,8 @@ pub(crate) struct Core {
     pub(crate) bundles: Option<PathBuf>,
     /// What shader code is checked for.
     pub(crate) checks: Checks,
+    /// What takes how long.
+    pub(crate) pace: Pace,
     /// Findings of the step under way, without listings yet.
     pub(crate) findings: Vec<Finding>,
     /// Interrupts of the step under way that wake waiters.
@@ -175,7 +178,7 @@ impl Core {
         // Aligned, so never across pages.
         let Some(piece) = pieces.first() else { return Ok(()) };
         let (buffer, offset) = (&piece.buffer, piece.offset);
-        let time = self.clock.advance(1);
+        let time = self.clock.advance(self.pace.release);
         self.shadow.wrote(piece);
         self.order.release(site.agent, piece);
         if timestamp {

@@ -48,8 +48,6 @@ const NUM_DST_COMPONENTS: Bits = remap("NUM_DST_COMPONENTS");
 const RENDER: u32 = 1;
 /// Bytes moved at a time.
 const CHUNK: u64 = 1 << 20;
-/// Bytes of a tick: about 18 GB/s, as measured on an Orin at 30 W.
-const BYTES_PER_TICK: u64 = 576;
 
 /// Registers of the copy engine that belong to the channel.
 #[derive(Clone, Copy, Debug, Default)]
@@ -359,7 +357,8 @@ impl Channel {
             self.copy.unflushed = true;
             let (channel, bytes) =
                 (self.id, transfer.destination_line.saturating_mul(transfer.lines));
-            let time = core.clock.advance(1 + bytes / BYTES_PER_TICK);
+            let time =
+                core.clock.advance(core.pace.copy_start + bytes / core.pace.copy_bytes.max(1));
             core.trace.record(time, || Event::Copy {
                 channel,
                 source: (transfer.source_line > 0).then_some(transfer.source),

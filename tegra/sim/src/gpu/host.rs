@@ -121,7 +121,7 @@ impl Channel {
             match self.parser.take(word) {
                 Ok(Step::Nothing) => {}
                 Ok(Step::Method(method)) => {
-                    core.clock.advance(1);
+                    core.clock.advance(core.pace.method);
                     return Ok(Some(method));
                 }
                 Ok(Step::EndSegment) => self.segment = None,

@@ -23,8 +23,6 @@ const CHAIN: usize = 4096;
 /// Launches that may start each other before that is taken for one that never ends: well above any
 /// chain of use, and below the driver's limit of 3 s.
 const ENDLESS: u32 = 1 << 16;
-/// Ticks of a launch: about 5 microseconds.
-const LAUNCH_TICKS: u64 = 160;
 /// Bytes of code that any program has.
 const LEAST_CODE: u64 = 16;
 
@@ -32,6 +30,8 @@ const LEAST_CODE: u64 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchJob {
     pub(crate) qmd: u64,
+    /// Whether completion of another started it.
+    pub(crate) chained: bool,
 }
 
 fn sked(error: &SkedError, qmd: u64) -> Failure {
@@ -68,7 +68,11 @@ impl Channel {
                 dependence.scheduled = true;
                 if dependence.left == 0 {
                     self.compute.dependents.remove(&qmd);
-                    self.issue(core, Task::Launch(LaunchJob { qmd }), Kind::Overlapping);
+                    self.issue(
+                        core,
+                        Task::Launch(LaunchJob { qmd, chained: false }),
+                        Kind::Overlapping,
+                    );
                 }
             }
             number => {
@@ -113,7 +117,7 @@ impl Channel {
     fn start_dependent(&mut self, core: &mut Core, qmd: u64, by: &Agent, joins: bool) {
         self.chained += 1;
         let agent = by.follower(core.order.next_serial(self.id), joins);
-        let task = Task::Launch(LaunchJob { qmd });
+        let task = Task::Launch(LaunchJob { qmd, chained: true });
         self.work.push_front(Work { agent, task, watched: Vec::new() });
     }
 
@@ -155,7 +159,7 @@ impl Channel {
         job: LaunchJob,
     ) -> Result<(), Failure> {
         let chance = Chance { seed: core.random.next(), time: core.clock.now() };
-        let result = self.launch(core, agent, job.qmd, chance);
+        let result = self.launch(core, agent, job, chance);
         if let Err(failure) = &result {
             self.capture(core, job.qmd, chance, failure);
         }
@@ -166,9 +170,10 @@ impl Channel {
         &mut self,
         core: &mut Core,
         agent: &Agent,
-        at: u64,
+        job: LaunchJob,
         chance: Chance,
     ) -> Result<(), Failure> {
+        let at = job.qmd;
         let cut_short = core.injection.fires(&Occasion::MmuFault);
         if self.chained > ENDLESS {
             let message = format!("ctxsw timeout: launches start each other for ever, QMD {at:#x}");
@@ -217,7 +222,8 @@ impl Channel {
             }
             None => Ok(None),
         };
-        let (time, channel) = (core.clock.advance(LAUNCH_TICKS), self.id);
+        let ticks = if job.chained { core.pace.dependent } else { core.pace.launch };
+        let (time, channel) = (core.clock.advance(ticks), self.id);
         core.trace.record(time, || Event::Launch {
             channel,
             qmd: at,

@@ -23,6 +23,7 @@ mod host;
 mod launch;
 mod mmu;
 mod order;
+mod pace;
 mod pbdma;
 mod qmd;
 mod schedule;
@@ -36,6 +37,7 @@ use std::time::Duration;
 pub use clock::{Random, TICK};
 pub use device::Gpu;
 pub use mmu::{Access, MapAccess, MapError, MapFlags, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
+pub use pace::Pace;
 pub use qmd::{BANKS, Bank, Launch, LocalMemory, WINDOW};
 
 use crate::config::{Checks, Config, Injection, Lint};
@@ -68,6 +70,8 @@ pub struct GpuConfig {
     pub bundles: Option<PathBuf>,
     /// What shader code is checked for.
     pub checks: Checks,
+    /// What takes how long.
+    pub pace: Pace,
 }
 
 impl GpuConfig {
@@ -83,6 +87,7 @@ impl GpuConfig {
             injection,
             bundles: config.bundles.clone(),
             checks: config.checks,
+            pace: Pace::default(),
         }
     }
 }

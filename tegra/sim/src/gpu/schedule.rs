@@ -78,7 +78,7 @@ enum Actor {
 
 impl Machine {
     pub(crate) fn new(config: GpuConfig, clock: Arc<Clock>, doorbell: Arc<Doorbell>) -> Self {
-        let GpuConfig { seed, trace, reporter, injection, bundles, checks, .. } = config;
+        let GpuConfig { seed, trace, reporter, injection, bundles, checks, pace, .. } = config;
         let core = Core {
             clock,
             random: Random::new(seed),
@@ -89,6 +89,7 @@ impl Machine {
             engine: None,
             bundles,
             checks,
+            pace,
             findings: Vec::new(),
             interrupts: 0,
         };
@@ -325,7 +326,7 @@ impl Machine {
         let mut any = false;
         while let Some(place) = self.held.iter().position(|held| held.left == 0) {
             let Held { channel: id, put, seen, .. } = self.held.remove(place);
-            self.core.clock.advance(4);
+            self.core.clock.advance(self.core.pace.doorbell);
             self.core.order.rung(id, seen);
             if let Some(channel) = self.channels.get_mut(&id).filter(|channel| channel.alive) {
                 channel.accept(&mut self.core, put);

@@ -374,7 +374,8 @@ impl Channel {
             compute: if flags & CILP != 0 { 4 } else { now.compute.max(1) },
         });
         if compute && !self.device.golden_context.swap(true, std::sync::atomic::Ordering::AcqRel) {
-            self.device.gpu.advance_ns(GOLDEN_CONTEXT_NS);
+            let golden = self.device.hardware.golden_ns.unwrap_or(GOLDEN_CONTEXT_NS);
+            self.device.gpu.advance_ns(golden);
         }
         self.device.gpu.alloc_object(self.id, class);
         Ok(Done::Ok)

@@ -11,6 +11,7 @@ use super::{
 use crate::driver::dispatch::{BAD_NESTED, copy_out};
 use crate::driver::errno::refusals;
 use crate::driver::user;
+use crate::profile::{Engine, Shape};
 
 refusals! { "ctrl";
     SAMPLES = "GET_CPU_TIME_CORRELATION_INFO", EINVAL, "count above 16, or an unknown source",
@@ -20,14 +21,8 @@ refusals! { "ctrl";
         "os/linux/ioctl_ctrl.c:gk20a_ctrl_get_gpc_local_to_physical_map";
 }
 
-/// GPCs with power, of two.
-const GPCS: u32 = 1;
-const GPCS_OF_CHIP: u32 = 2;
-const TPCS_OF_GPC: u32 = 4;
-const SMS_OF_TPC: u32 = 2;
-/// SMs with power.
-pub(in crate::driver) const SMS: u32 = crate::gpu::SMS;
-const _: () = assert!(SMS == GPCS * TPCS_OF_GPC * SMS_OF_TPC);
+/// GPCs with power and TPCs of each, where no profile says otherwise.
+const OWN: Shape = Shape { gpcs: 1, tpcs_of_gpc: 4 };
 const FBPS: u32 = 2;
 /// Highest GPU clock in Hz.
 pub(super) const MAX_HZ: u64 = 1_300_000_000;
@@ -38,39 +33,39 @@ const CHARACTERISTICS: usize = 328;
 
 /// Four-byte fields that are not 0, by offset.
 const WORDS: &[(usize, u32)] = &[
-    (0, 0x170),             // arch
-    (4, 0xb),               // impl
-    (8, 0xa1),              // rev
-    (12, GPCS),             // num_gpc
-    (16, u32::MAX),         // numa_domain_id: -1
-    (40, TPCS_OF_GPC),      // num_tpc_per_gpc
-    (44, 32),               // bus_type: AXI
-    (52, 0x1_0000),         // compression_page_size
-    (56, 47),               // pde_coverage_bit_count
-    (72, 0x902d),           // twod_class
-    (76, 0xc797),           // threed_class
-    (80, 0xc7c0),           // compute_class
-    (84, 0xc76f),           // gpfifo_class
-    (88, 0xa140),           // inline_to_memory_class
-    (92, 0xc7b5),           // dma_copy_class
-    (96, (1 << GPCS) - 1),  // gpc_mask
-    (100, 0x807),           // sm_arch_sm_version
-    (104, 0x806),           // sm_arch_spa_version
-    (108, 96),              // sm_arch_warp_count: warps of a TPC
-    (124, FBPS),            // max_fbps_count
-    (128, (1 << FBPS) - 1), // fbp_en_mask
-    (136, 1),               // max_ltc_per_fbp
-    (140, 4),               // max_lts_per_ltc
-    (148, GPCS_OF_CHIP),    // max_gpc_count
-    (180, 2),               // num_ltc
-    (184, 4),               // lts_per_ltc
-    (196, 256),             // map_buffer_batch_limit
-    (208, 3),               // graphics_preemption_mode_flags
-    (212, 7),               // compute_preemption_mode_flags
-    (216, 1),               // default_graphics_preempt_mode
-    (220, 1),               // default_compute_preempt_mode
-    (292, 64),              // max_veid_count_per_tsg
-    (308, 0x1000_0000),     // max_gpfifo_entries
+    (0, 0x170),                // arch
+    (4, 0xb),                  // impl
+    (8, 0xa1),                 // rev
+    (12, OWN.gpcs),            // num_gpc
+    (16, u32::MAX),            // numa_domain_id: -1
+    (40, OWN.tpcs_of_gpc),     // num_tpc_per_gpc
+    (44, 32),                  // bus_type: AXI
+    (52, 0x1_0000),            // compression_page_size
+    (56, 47),                  // pde_coverage_bit_count
+    (72, 0x902d),              // twod_class
+    (76, 0xc797),              // threed_class
+    (80, 0xc7c0),              // compute_class
+    (84, 0xc76f),              // gpfifo_class
+    (88, 0xa140),              // inline_to_memory_class
+    (92, 0xc7b5),              // dma_copy_class
+    (96, (1 << OWN.gpcs) - 1), // gpc_mask
+    (100, 0x807),              // sm_arch_sm_version
+    (104, 0x806),              // sm_arch_spa_version
+    (108, 96),                 // sm_arch_warp_count: warps of a TPC
+    (124, FBPS),               // max_fbps_count
+    (128, (1 << FBPS) - 1),    // fbp_en_mask
+    (136, 1),                  // max_ltc_per_fbp
+    (140, 4),                  // max_lts_per_ltc
+    (148, Shape::MOST_GPCS),   // max_gpc_count
+    (180, 2),                  // num_ltc
+    (184, 4),                  // lts_per_ltc
+    (196, 256),                // map_buffer_batch_limit
+    (208, 3),                  // graphics_preemption_mode_flags
+    (212, 7),                  // compute_preemption_mode_flags
+    (216, 1),                  // default_graphics_preempt_mode
+    (220, 1),                  // default_compute_preempt_mode
+    (292, 64),                 // max_veid_count_per_tsg
+    (308, 0x1000_0000),        // max_gpfifo_entries
 ];
 
 /// Two-byte fields, by offset: the last request numbers of gpu, tsg, dbg, channel and as.
@@ -93,8 +88,16 @@ fn record() -> [u8; CHARACTERISTICS] {
 }
 
 /// A shorter buffer gets the beginning; the size told is the driver's.
-pub(super) fn characteristics(args: &mut Args) -> Handled {
-    sized(args.u64(0), args.u64(8), &record(), |size| args.set_u64(0, size))
+pub(super) fn characteristics(device: &Device, args: &mut Args) -> Handled {
+    let own;
+    let record = match &device.hardware.record {
+        Some(measured) => measured.as_slice(),
+        None => {
+            own = record();
+            &own
+        }
+    };
+    sized(args.u64(0), args.u64(8), record, |size| args.set_u64(0, size))
 }
 
 /// Copies as much of `data` as there is room for, and tells how much there is.
@@ -112,14 +115,15 @@ fn words(words: &[u32]) -> Vec<u8> {
 }
 
 /// Answers the requests that only report.
-pub(super) fn answer(request: u32, args: &mut Args) -> Handled {
+pub(super) fn answer(device: &Device, request: u32, args: &mut Args) -> Handled {
+    let shape = device.hardware.shape();
     match request {
         ZCULL_GET_CTX_SIZE => args.set_u32(0, 164_352),
         // Graphics is not simulated: its geometry is all 0.
         ZCULL_GET_INFO => {}
         GET_TPC_MASKS => {
-            let mut masks = [0; GPCS_OF_CHIP as usize];
-            masks[..GPCS as usize].fill((1 << TPCS_OF_GPC) - 1);
+            let mut masks = [0; Shape::MOST_GPCS as usize];
+            masks[..shape.gpcs as usize].fill((1 << shape.tpcs_of_gpc) - 1);
             let (room, address) = (u64::from(args.u32(0)), args.u64(8));
             return sized(room, address, &words(&masks), |size| args.set_u32(0, size as u32));
         }
@@ -129,14 +133,14 @@ pub(super) fn answer(request: u32, args: &mut Args) -> Handled {
             return sized(room, address, &masks, |size| args.set_u32(0, size as u32));
         }
         GET_TPC_EXCEPTION_EN_STATUS => args.set_u64(0, 0),
-        NUM_VSMS => args.set_u32(0, SMS),
-        VSMS_MAPPING => return copy_out(args.u64(0), &sm_map()),
-        GET_ENGINE_INFO => return engines(args),
+        NUM_VSMS => args.set_u32(0, shape.sms()),
+        VSMS_MAPPING => return copy_out(args.u64(0), &sm_map(shape)),
+        GET_ENGINE_INFO => return list_engines(device, args),
         GET_GPC_LOCAL_TO_PHYSICAL_MAP | GET_GPC_LOCAL_TO_LOGICAL_MAP => {
-            if args.u32(0) != 4 * GPCS {
+            if args.u32(0) != 4 * shape.gpcs {
                 return Err(&GPC_MAP);
             }
-            let map: Vec<u32> = (0..GPCS).collect();
+            let map: Vec<u32> = (0..shape.gpcs).collect();
             user::write(args.u64(8), &words(&map)).map_err(|_| &BAD_NESTED)?;
         }
         _ => return Err(&UNKNOWN),
@@ -146,29 +150,36 @@ pub(super) fn answer(request: u32, args: &mut Args) -> Handled {
 
 /// Six bytes for each SM: its GPC (logical and virtual), its TPC (in the GPC and overall), its
 /// number in the TPC, its TPC once more.
-fn sm_map() -> Vec<u8> {
-    (0..SMS as u8)
+fn sm_map(shape: Shape) -> Vec<u8> {
+    (0..shape.sms() as u8)
         .flat_map(|sm| {
-            let (tpc, local) = (sm / SMS_OF_TPC as u8, sm % SMS_OF_TPC as u8);
-            let (gpc, in_gpc) = (tpc / TPCS_OF_GPC as u8, tpc % TPCS_OF_GPC as u8);
+            let (tpc, local) = (sm / Shape::SMS_OF_TPC as u8, sm % Shape::SMS_OF_TPC as u8);
+            let (gpc, in_gpc) = (tpc / shape.tpcs_of_gpc as u8, tpc % shape.tpcs_of_gpc as u8);
             [gpc, gpc, in_gpc, tpc, local, in_gpc]
         })
         .collect()
 }
 
+/// Engines that are made up: kind, instance, runlist.
+const OWN_ENGINES: [Engine; 5] =
+    [[GRAPHICS, 0, 0], [GRAPHICS_COPY, 0, 0], [GRAPHICS_COPY, 1, 0], [COPY, 2, 1], [COPY, 3, 2]];
+const GRAPHICS: u32 = 0;
+const GRAPHICS_COPY: u32 = 1;
+const COPY: u32 = 2;
+
+fn engines(device: &Device) -> &[Engine] {
+    device.hardware.engines.as_deref().unwrap_or(&OWN_ENGINES)
+}
+
+/// The runlists that there are.
+pub(super) fn runlists(device: &Device) -> impl Iterator<Item = u32> {
+    engines(device).iter().map(|[_, _, runlist]| *runlist)
+}
+
 /// Engines with their runlists.
-fn engines(args: &mut Args) -> Handled {
+fn list_engines(device: &Device, args: &mut Args) -> Handled {
     const ITEM: usize = 16;
-    const GRAPHICS: u32 = 0;
-    const GRAPHICS_COPY: u32 = 1;
-    const COPY: u32 = 2;
-    let engines: [[u32; 3]; 5] = [
-        [GRAPHICS, 0, 0],
-        [GRAPHICS_COPY, 0, 0],
-        [GRAPHICS_COPY, 1, 0],
-        [COPY, 2, 1],
-        [COPY, 3, 2],
-    ];
+    let engines = engines(device);
     let room = args.u32(0) as usize / ITEM;
     let listed: Vec<u8> = engines
         .iter()

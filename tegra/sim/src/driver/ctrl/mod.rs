@@ -16,7 +16,6 @@ use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules, UNKNOWN, io, ior, 
 use super::errno::{Refused, refusals};
 use super::tsg::Tsg;
 use super::user;
-pub(super) use facts::SMS;
 
 refusals! { "ctrl";
     BIG_PAGES = "ALLOC_AS", EINVAL, "a big_page_size other than 0: there are no big pages",
@@ -131,9 +130,6 @@ const RULES: Rules =
 
 /// What OPEN_CHANNEL is given for the graphics runlist.
 pub(super) const GRAPHICS_RUNLIST: i32 = -1;
-/// Runlists that channels can be opened on: graphics, and two with copy engines only. The second
-/// number of the last two is not known from hardware.
-const RUNLISTS: u32 = 3;
 /// Bytes of the doorbell page at most.
 const DOORBELL_BYTES: u64 = 0x1_0000;
 
@@ -189,7 +185,7 @@ pub(super) fn ioctl(
 ) -> Result<Answer, Refused> {
     RULES.dispatch(request, arg, |args| {
         match request {
-            GET_CHARACTERISTICS => return facts::characteristics(args),
+            GET_CHARACTERISTICS => return facts::characteristics(device, args),
             ALLOC_AS => {
                 let space = AddressSpace::new(device, range(args)?);
                 args.set_i32(4, files.open(Opened::Space(space)).map_err(|NoFd| &NO_FD)?);
@@ -233,7 +229,7 @@ pub(super) fn ioctl(
             | GET_POWER
             | GET_TEMPERATURE
             | SET_THERM_ALERT_LIMIT => return Err(clocks::unsupported(request == CLK_SET_INFO)),
-            _ => return facts::answer(request, args),
+            _ => return facts::answer(device, request, args),
         }
         Ok(Done::Ok)
     })
@@ -247,7 +243,10 @@ pub(super) fn open_channel(
 ) -> Result<i32, Refused> {
     let runlist = match runlist {
         GRAPHICS_RUNLIST => 0,
-        other => u32::try_from(other).ok().filter(|id| *id < RUNLISTS).ok_or(&RUNLIST)?,
+        other => {
+            let is_one = |id: &u32| facts::runlists(device).any(|runlist| runlist == *id);
+            u32::try_from(other).ok().filter(is_one).ok_or(&RUNLIST)?
+        }
     };
     let channel = Channel::new(device, runlist).ok_or(&NO_CHANNEL)?;
     files.open(Opened::Channel(channel)).map_err(|NoFd| &NO_FD as Refused)

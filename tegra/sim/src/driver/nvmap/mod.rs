@@ -375,6 +375,9 @@ impl Client {
             .find(|heap| heaps & heap != 0 && size_of(*heap).is_none_or(|size| bytes <= size))
             .ok_or(&NO_PAGES)?;
         let charge = match kind {
+            HEAP_IOVMM if device.hardware.largest.is_some_and(|largest| bytes > largest) => {
+                return Err(&NO_PAGES);
+            }
             HEAP_IOVMM => Some(device.ram.charge(bytes).ok_or(&NO_PAGES)?),
             _ => None,
         };

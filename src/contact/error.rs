@@ -1,0 +1,75 @@
+//! Why an experiment has no answer.
+
+use std::io;
+
+use nix::errno::Errno;
+use tegra::address::AddressError;
+use tegra::pushbuffer::OperationError;
+use tegra::qmd::QmdError;
+
+/// Why an experiment has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A driver or the GPU refused a step.
+    #[error(transparent)]
+    Gpu(#[from] tegra::Error),
+    /// A launch that cannot be described.
+    #[error(transparent)]
+    Launch(#[from] QmdError),
+    /// A request outside the wrappers was refused.
+    #[error("{what}: {errno}")]
+    Refused {
+        /// The step.
+        what: &'static str,
+        /// Why.
+        errno: Errno,
+    },
+    /// A kernel that cannot be loaded.
+    #[error("kernel {0}")]
+    Kernel(String),
+    /// Something came out that cannot be.
+    #[error("{0}")]
+    Implausible(String),
+    /// The process of an experiment cannot be started or heard.
+    #[error("{what}: {source}")]
+    Process {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The profile cannot be written.
+    #[error(transparent)]
+    Profile(#[from] tegra_profile::Error),
+    /// No experiment has this name.
+    #[error("there is no experiment {name:?}{}", hint(near))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The nearest that there is.
+        near: Option<&'static str>,
+    },
+}
+
+fn hint(near: &Option<&'static str>) -> String {
+    near.map_or_else(String::new, |near| format!("; {near:?} is the nearest"))
+}
+
+impl From<AddressError> for Error {
+    fn from(error: AddressError) -> Self {
+        Self::Gpu(error.into())
+    }
+}
+
+impl From<OperationError> for Error {
+    fn from(error: OperationError) -> Self {
+        Self::Gpu(error.into())
+    }
+}
+
+impl Error {
+    /// A refused request, named.
+    pub(super) fn refused(what: &'static str) -> impl Fn(Errno) -> Self {
+        move |errno| Self::Refused { what, errno }
+    }
+}

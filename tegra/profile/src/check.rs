@@ -1,0 +1,124 @@
+//! What a profile may hold: limits on sizes, the form of names, numbers that are numbers.
+
+use std::collections::BTreeSet;
+
+use super::{Experiment, FORMAT, Machine, Profile, VERSION, Value};
+use crate::file::Error;
+
+/// Most experiments of a profile.
+pub const MOST_EXPERIMENTS: usize = 256;
+/// Most facts of an experiment, and most series.
+pub const MOST_FACTS: usize = 512;
+/// Most samples of a series.
+pub const MOST_SAMPLES: usize = 100_000;
+/// Most bytes of a text.
+pub const MOST_TEXT: usize = 16 << 10;
+/// Most bytes of a name.
+const MOST_NAME: usize = 64;
+/// Most clocks.
+const MOST_CLOCKS: usize = 64;
+
+/// Checks format and version before anything else is looked at.
+pub(crate) fn head(format: &str, version: u64) -> Result<(), Error> {
+    if format != FORMAT {
+        return Err(Error::Format { found: format.chars().take(40).collect() });
+    }
+    if version != u64::from(VERSION) {
+        return Err(Error::Version { found: version });
+    }
+    Ok(())
+}
+
+/// Checks a whole profile.
+pub(crate) fn profile(profile: &Profile) -> Result<(), Error> {
+    head(&profile.format, profile.version.into())?;
+    text("tool", &profile.tool)?;
+    machine(&profile.machine)?;
+    at_most("experiments", profile.experiments.len(), MOST_EXPERIMENTS)?;
+    let mut names = BTreeSet::new();
+    for experiment in &profile.experiments {
+        let bad = |what: String| Error::Invalid { what };
+        name("an experiment's name", &experiment.name, '-')?;
+        if !names.insert(&experiment.name) {
+            return Err(bad(format!("experiment {} is there twice", experiment.name)));
+        }
+        self::experiment(experiment)
+            .map_err(|error| bad(format!("experiment {}: {error}", experiment.name)))?;
+    }
+    Ok(())
+}
+
+fn machine(machine: &Machine) -> Result<(), Error> {
+    let texts = [&machine.model, &machine.l4t, &machine.kernel, &machine.chip, &machine.power_mode];
+    for found in texts.into_iter().flatten() {
+        text("a line about the machine", found)?;
+    }
+    for clocks in [&machine.clocks, &machine.clocks_after] {
+        at_most("clocks", clocks.len(), MOST_CLOCKS)?;
+        for clock in clocks.keys() {
+            name("a clock's name", clock, '-')?;
+        }
+    }
+    Ok(())
+}
+
+fn experiment(experiment: &Experiment) -> Result<(), Error> {
+    let Experiment { question, method, answer, error, facts, samples, seconds, .. } = experiment;
+    for (what, found) in [("question", question), ("method", method), ("answer", answer)] {
+        text(what, found)?;
+    }
+    text("error", error.as_deref().unwrap_or_default())?;
+    finite("seconds", *seconds)?;
+    at_most("facts", facts.len(), MOST_FACTS)?;
+    for (fact, value) in facts {
+        name("a fact's name", fact, '_')?;
+        match value {
+            Value::Number(number) => finite(fact, *number)?,
+            Value::Text(found) => text(fact, found)?,
+            Value::Flag(_) | Value::Count(_) => {}
+        }
+    }
+    at_most("series", samples.len(), MOST_FACTS)?;
+    for (series, numbers) in samples {
+        name("a series' name", series, '_')?;
+        at_most(series, numbers.len(), MOST_SAMPLES)?;
+        numbers.iter().try_for_each(|number| finite(series, *number))?;
+    }
+    Ok(())
+}
+
+fn name(what: &str, name: &str, separator: char) -> Result<(), Error> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == separator;
+    if !name.is_empty() && name.len() <= MOST_NAME && name.chars().all(fits) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(40).collect();
+    Err(Error::Invalid {
+        what: format!(
+            "{what} is {shown:?}, not 1 to {MOST_NAME} lower-case letters, digits and {separator:?}"
+        ),
+    })
+}
+
+fn text(what: &str, text: &str) -> Result<(), Error> {
+    at_most(what, text.len(), MOST_TEXT)?;
+    // A file of another's must not drive the reader's terminal.
+    match text.chars().find(|c| c.is_control() && *c != '\n' && *c != '\t') {
+        None => Ok(()),
+        Some(c) => Err(Error::Invalid { what: format!("{what} has the control character {c:?}") }),
+    }
+}
+
+fn at_most(what: &str, count: usize, limit: usize) -> Result<(), Error> {
+    if count <= limit {
+        return Ok(());
+    }
+    Err(Error::Invalid { what: format!("{what}: {count}, more than {limit}") })
+}
+
+fn finite(what: &str, number: f64) -> Result<(), Error> {
+    if number.is_finite() {
+        return Ok(());
+    }
+    Err(Error::Invalid { what: format!("{what} is no finite number") })
+}

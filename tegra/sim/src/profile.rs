@@ -1,0 +1,304 @@
+//! What the simulator takes from a profile of a real Orin, and what it has no use for.
+//!
+//! The virtual clock's times, the engines, the driver's record and the limits on memory can be
+//! replaced. Everything else that a profile has is measured of things that the simulator does not
+//! model: [`Calibration::unused`] names it.
+
+use std::path::Path;
+
+use tegra_profile::facts::{self, Fact, OutOfBounds};
+use tegra_profile::{Profile, Value, Verdict, unit};
+
+use crate::gpu::{Pace, SMS, TICK};
+
+/// The answers of the simulator itself, made by `tegra-sim run -- orinctl first-contact`; times of
+/// the CPU's clock and raw series are left out. A test holds it to what the simulator does.
+pub const SIMULATED: &str = include_str!("simulated.json");
+
+/// Bytes of the driver's record.
+const RECORD_BYTES: usize = 328;
+/// What reading the timer adds to the virtual clock between the CPU's look at it and the doorbell.
+const READ_TICKS: u64 = 16;
+/// Methods of a release and of a copy, whose time the clock counts beside theirs.
+const RELEASE_METHODS: u64 = 5;
+const COPY_METHODS: u64 = 8;
+/// Bytes that a record of the modelled chip has at its beginning: architecture and implementation.
+const CHIP: [u8; 8] = [0x70, 1, 0, 0, 0xb, 0, 0, 0];
+/// Where the record counts powered GPCs and the TPCs of each, and where it has the mask of GPCs.
+const GPCS: usize = 12;
+const TPCS: usize = 40;
+const GPC_MASK: usize = 96;
+/// Most engines of a list.
+const MOST_ENGINES: usize = 32;
+/// Runlists that the modelled host has.
+pub(crate) const RUNLISTS: u32 = 8;
+
+/// An engine: kind, instance, runlist.
+pub type Engine = [u32; 3];
+
+/// What of the chip has power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// GPCs, of two.
+    pub gpcs: u32,
+    /// TPCs of each GPC, of four.
+    pub tpcs_of_gpc: u32,
+}
+
+impl Shape {
+    /// GPCs of the whole chip.
+    pub const MOST_GPCS: u32 = 2;
+    /// TPCs of a whole GPC.
+    pub const MOST_TPCS: u32 = 4;
+    /// SMs of a TPC.
+    pub const SMS_OF_TPC: u32 = 2;
+
+    /// SMs with power.
+    #[must_use]
+    pub const fn sms(self) -> u32 {
+        self.gpcs * self.tpcs_of_gpc * Self::SMS_OF_TPC
+    }
+}
+
+impl Default for Shape {
+    /// An Orin AGX 64 GB in its 30 W mode, which powers one of two GPCs.
+    fn default() -> Self {
+        Self { gpcs: 1, tpcs_of_gpc: 4 }
+    }
+}
+
+const _: () = assert!(SMS == Shape { gpcs: 1, tpcs_of_gpc: 4 }.sms());
+
+/// What is told and given by the drivers, where a profile says otherwise than the simulator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hardware {
+    /// The driver's record of what the GPU is.
+    pub record: Option<Vec<u8>>,
+    /// Engines with their runlists.
+    pub engines: Option<Vec<Engine>>,
+    /// Bytes of memory for buffers.
+    pub memory: Option<u64>,
+    /// Bytes of the largest allocation.
+    pub largest: Option<u64>,
+    /// Nanoseconds of the first compute object.
+    pub golden_ns: Option<u64>,
+}
+
+impl Hardware {
+    /// What has power, as the record says.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        let read =
+            |record: &Vec<u8>| Shape { gpcs: word(record, GPCS), tpcs_of_gpc: word(record, TPCS) };
+        self.record.as_ref().map_or_else(Shape::default, read)
+    }
+}
+
+/// A profile as the simulator uses it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calibration {
+    /// Times of the virtual clock.
+    pub pace: Pace,
+    /// What the drivers say.
+    pub hardware: Hardware,
+    /// What was taken: its meaning and its value.
+    pub taken: Vec<(String, String)>,
+    /// Experiments with answers that have no counterpart in the simulator.
+    pub unused: Vec<String>,
+}
+
+/// Why a profile cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The file is none.
+    #[error("profile {0}")]
+    File(#[from] tegra_profile::Error),
+    /// A value cannot be true.
+    #[error("profile: {0}")]
+    Value(#[from] OutOfBounds),
+    /// The driver's record or the list of engines is none.
+    #[error("profile: {experiment}.{fact} {what}")]
+    List {
+        /// The experiment.
+        experiment: &'static str,
+        /// The fact.
+        fact: &'static str,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl Calibration {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ProfileError`].
+    pub fn read(path: &Path) -> Result<Self, ProfileError> {
+        Self::of(&Profile::read(path)?)
+    }
+
+    /// Takes what there is a use for.
+    ///
+    /// # Errors
+    /// [`ProfileError`] for values that cannot be true.
+    pub fn of(profile: &Profile) -> Result<Self, ProfileError> {
+        let mut all = Self::default();
+        all.take_times(profile)?;
+        all.take_limits(profile)?;
+        all.take_lists(profile)?;
+        let known: Vec<&str> = facts::FACTS
+            .iter()
+            .map(|fact| fact.experiment)
+            .chain([facts::CHARACTERISTICS, facts::ENGINES])
+            .collect();
+        let answers = profile.experiments.iter().filter(|experiment| {
+            matches!(experiment.verdict, Verdict::Expected | Verdict::Differs | Verdict::Measured)
+        });
+        let unknown = answers.filter(|experiment| !known.contains(&experiment.name.as_str()));
+        all.unused.extend(unknown.map(|experiment| experiment.name.clone()));
+        Ok(all)
+    }
+
+    /// A fact in bounds, written down as taken.
+    fn fact(&mut self, profile: &Profile, fact: Fact) -> Result<Option<f64>, ProfileError> {
+        let value = fact.read(profile)?;
+        if let Some(value) = value {
+            let shown = unit::show(fact.name, &value.into());
+            self.taken.push((fact.meaning.to_owned(), shown));
+        }
+        Ok(value)
+    }
+
+    /// The same as ticks; every step takes at least one, so that time goes on.
+    fn ticks(&mut self, profile: &Profile, fact: Fact) -> Result<Option<u64>, ProfileError> {
+        let ns = self.fact(profile, fact)?;
+        Ok(ns.map(|ns| ((ns / TICK as f64).round() as u64).max(1)))
+    }
+
+    fn take_times(&mut self, profile: &Profile) -> Result<(), ProfileError> {
+        let mut pace = self.pace;
+        if let Some(entry) = self.ticks(profile, facts::ENTRY)? {
+            pace.entry = entry;
+        }
+        if let Some(release) = self.ticks(profile, facts::RELEASE)? {
+            // A release is measured with its methods.
+            let methods = RELEASE_METHODS * pace.method;
+            if release > methods {
+                pace.release = release - methods;
+            } else {
+                (pace.method, pace.release) = (0, release);
+            }
+        }
+        if let Some(reaction) = self.ticks(profile, facts::DOORBELL)? {
+            let rest = READ_TICKS + pace.entry + RELEASE_METHODS * pace.method + pace.release;
+            pace.doorbell = reaction.saturating_sub(rest).max(1);
+        }
+        if let Some(launch) = self.ticks(profile, facts::LAUNCH)? {
+            pace.launch = launch;
+        }
+        if let Some(dependent) = self.ticks(profile, facts::DEPENDENT)? {
+            pace.dependent = dependent;
+        }
+        if let Some(start) = self.ticks(profile, facts::COPY_START)? {
+            pace.copy_start = start.saturating_sub(COPY_METHODS * pace.method).max(1);
+        }
+        if let Some(rate) = self.fact(profile, facts::COPY_RATE)? {
+            // 10^9 bytes a second are as many bytes a nanosecond.
+            pace.copy_bytes = ((rate * TICK as f64).round() as u64).max(1);
+        }
+        self.pace = pace;
+        Ok(())
+    }
+
+    fn take_limits(&mut self, profile: &Profile) -> Result<(), ProfileError> {
+        self.hardware.golden_ns = self.fact(profile, facts::GOLDEN)?.map(|ns| ns as u64);
+        self.hardware.memory = self.fact(profile, facts::MEMORY)?.map(|bytes| bytes as u64);
+        // Where asking stopped is no limit.
+        let refused = profile.fact(facts::LARGEST.experiment, facts::LARGEST_IS_LIMIT);
+        if refused == Some(&true.into()) {
+            self.hardware.largest = self.fact(profile, facts::LARGEST)?.map(|bytes| bytes as u64);
+        }
+        Ok(())
+    }
+
+    fn take_lists(&mut self, profile: &Profile) -> Result<(), ProfileError> {
+        let text = |experiment, fact| profile.fact(experiment, fact).and_then(Value::text);
+        if let Some(list) = text(facts::ENGINES, facts::ENGINE_LIST) {
+            self.hardware.engines = Some(engines(list)?);
+            self.taken.push(("engines".into(), list.to_owned()));
+        }
+        if let Some(digits) = text(facts::CHARACTERISTICS, facts::RECORD) {
+            self.hardware.record = Some(record(digits)?);
+            let sms = self.hardware.shape().sms();
+            self.taken.push(("the driver's record".into(), format!("with {sms} SMs")));
+        }
+        Ok(())
+    }
+}
+
+fn word(record: &[u8], at: usize) -> u32 {
+    let bytes = record.get(at..at + 4).and_then(|bytes| bytes.first_chunk());
+    bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+fn record(digits: &str) -> Result<Vec<u8>, ProfileError> {
+    let bad = |what: String| ProfileError::List {
+        experiment: facts::CHARACTERISTICS,
+        fact: facts::RECORD,
+        what,
+    };
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let bytes: Option<Vec<u8>> = pairs
+        .iter()
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect();
+    let bytes = bytes.filter(|_| rest.is_empty()).ok_or_else(|| bad("is no hexadecimal".into()))?;
+    if bytes.len() != RECORD_BYTES {
+        return Err(bad(format!("has {} bytes, not {RECORD_BYTES}", bytes.len())));
+    }
+    if !bytes.starts_with(&CHIP) {
+        return Err(bad("is of another chip than GA10B".into()));
+    }
+    let (gpcs, tpcs, mask) = (word(&bytes, GPCS), word(&bytes, TPCS), word(&bytes, GPC_MASK));
+    let fits = (1..=Shape::MOST_GPCS).contains(&gpcs)
+        && (1..=Shape::MOST_TPCS).contains(&tpcs)
+        && mask < 1 << Shape::MOST_GPCS
+        && mask.count_ones() == gpcs;
+    if !fits {
+        return Err(bad(format!(
+            "has {gpcs} GPCs, mask {mask:#x}, of {tpcs} TPCs: a GA10B has {} of {}",
+            Shape::MOST_GPCS,
+            Shape::MOST_TPCS
+        )));
+    }
+    Ok(bytes)
+}
+
+fn engines(list: &str) -> Result<Vec<Engine>, ProfileError> {
+    let bad = |what: String| ProfileError::List {
+        experiment: facts::ENGINES,
+        fact: facts::ENGINE_LIST,
+        what,
+    };
+    let mut engines = Vec::new();
+    for item in list.split_whitespace() {
+        let engine = item.split_once('@').and_then(|(engine, runlist)| {
+            let (kind, instance) = engine.split_once('.')?;
+            Some([kind.parse().ok()?, instance.parse().ok()?, runlist.parse().ok()?])
+        });
+        let shown: String = item.chars().take(40).collect();
+        let engine: Engine =
+            engine.ok_or_else(|| bad(format!("has {shown:?}, not KIND.INSTANCE@RUNLIST")))?;
+        if engine[2] >= RUNLISTS {
+            return Err(bad(format!("has runlist {}, above {}", engine[2], RUNLISTS - 1)));
+        }
+        if engines.len() == MOST_ENGINES {
+            return Err(bad(format!("has more than {MOST_ENGINES} engines")));
+        }
+        engines.push(engine);
+    }
+    if !engines.iter().any(|[kind, _, runlist]| (*kind, *runlist) == (0, 0)) {
+        return Err(bad("lacks the graphics engine on runlist 0".into()));
+    }
+    Ok(engines)
+}

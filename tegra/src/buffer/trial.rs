@@ -1,0 +1,95 @@
+//! Memory with attributes of the caller's choice, for finding out what they do.
+//!
+//! Nothing that computes uses it: the classes beside it fix the attributes that are known to work.
+
+use crate::abi::address_space as abi;
+use crate::abi::nvmap::Caching;
+use crate::address::GpuAddress;
+use crate::buffer::within;
+use crate::error::Error;
+use crate::memory::{CpuMap, Handle};
+use crate::space::{AddressSpace, GpuMap};
+
+const WHAT: &str = "a trial buffer";
+
+/// How a [`Trial`] is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// The CPU's mapping.
+    pub caching: Caching,
+    /// Flags of the GPU's mapping, such as [`abi::MAP_CACHEABLE`]; not
+    /// [`abi::MAP_FIXED_OFFSET`].
+    pub map_flags: u32,
+}
+
+/// A buffer with chosen attributes. Zero at first.
+///
+/// Words are read and written in order with plain loads and stores of the CPU, without barriers
+/// or cache maintenance: what the other side sees of them is what is to be found out.
+#[derive(Debug)]
+pub struct Trial {
+    gpu: GpuMap,
+    cpu: CpuMap,
+    handle: Handle,
+}
+
+impl Trial {
+    /// Zeroed memory of at least `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Request`] when the driver takes no such attributes, and those of every buffer.
+    pub fn new(space: &AddressSpace, bytes: u64, attributes: Attributes) -> Result<Self, Error> {
+        let Attributes { caching, map_flags } = attributes;
+        let handle = Handle::allocate(space.orin(), WHAT, bytes, caching)?;
+        let cpu = handle.map(WHAT)?;
+        let gpu = space.map_with(&handle, map_flags & !abi::MAP_FIXED_OFFSET)?;
+        Ok(Self { gpu, cpu, handle })
+    }
+
+    /// Where the GPU sees the first byte.
+    #[must_use]
+    pub const fn address(&self) -> GpuAddress {
+        self.gpu.address()
+    }
+
+    /// Size in bytes, a multiple of the page size.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.handle.bytes()
+    }
+
+    /// Stores `words` double words, each `value` of its index, from the start on.
+    ///
+    /// # Errors
+    /// [`Error::Range`].
+    pub fn fill(&self, words: u64, value: impl Fn(u64) -> u64) -> Result<(), Error> {
+        let base = self.words(words)?;
+        for word in 0..words {
+            // SAFETY: inside the mapping, aligned since pages are; volatile since the GPU may use
+            // the memory.
+            unsafe { base.wrapping_add(word as usize).write_volatile(value(word)) };
+        }
+        Ok(())
+    }
+
+    /// Loads `words` double words from the start on and counts those that `matches` does not say
+    /// yes to, with their index.
+    ///
+    /// # Errors
+    /// [`Error::Range`].
+    pub fn mismatches(&self, words: u64, matches: impl Fn(u64, u64) -> bool) -> Result<u64, Error> {
+        let base = self.words(words)?;
+        let mut wrong = 0;
+        for word in 0..words {
+            // SAFETY: as in `fill`.
+            let found = unsafe { base.wrapping_add(word as usize).read_volatile() };
+            wrong += u64::from(!matches(word, found));
+        }
+        Ok(wrong)
+    }
+
+    fn words(&self, words: u64) -> Result<*mut u64, Error> {
+        within(0, words.saturating_mul(size_of::<u64>() as u64), self.bytes())?;
+        Ok(self.cpu.base().cast())
+    }
+}
