@@ -18,9 +18,9 @@ pub enum Comparison {
     Differs,
     /// By this factor, the other over the one.
     Factor(f64),
-    /// Time of the CPU: no model has it.
+    /// Time of the CPU, or something else that the first has no answer to.
     NotModelled,
-    /// Only one profile has it.
+    /// The second has no answer to it.
     Missing,
 }
 
@@ -100,10 +100,12 @@ fn verdicts(one: Option<&Experiment>, other: Option<&Experiment>) -> Comparison 
 }
 
 fn facts(name: &str, one: Option<&Value>, other: Option<&Value>) -> Comparison {
-    let (Some(one), Some(other)) = (one, other) else { return Comparison::Missing };
-    if by_cpu(name) {
-        return Comparison::NotModelled;
-    }
+    let (one, other) = match (one, other) {
+        (None, _) => return Comparison::NotModelled,
+        _ if by_cpu(name) => return Comparison::NotModelled,
+        (_, None) => return Comparison::Missing,
+        (Some(one), Some(other)) => (one, other),
+    };
     match (one.number(), other.number()) {
         (Some(one), Some(other)) if is_timed(name) => {
             let near = (one - other).abs() <= SAME * one.abs().max(other.abs());

@@ -129,7 +129,7 @@ fn two_profiles_side_by_side() {
     assert_eq!(row(Some("launch_ns"), "launch-latency"), Some(Comparison::Factor(4.0)));
     assert_eq!(row(Some("at_addr"), "launch-latency"), Some(Comparison::Differs));
     assert_eq!(row(Some("taken"), "launch-latency"), Some(Comparison::Same));
-    assert_eq!(row(Some("wait_cpu_ns"), "launch-latency"), Some(Comparison::Missing));
+    assert_eq!(row(Some("wait_cpu_ns"), "launch-latency"), Some(Comparison::NotModelled));
     assert_eq!(row(None, "other"), Some(Comparison::Missing));
 }
 

@@ -70,7 +70,7 @@ fn said(comparison: &Comparison) -> String {
         Comparison::Factor(factor) if *factor >= 10.0 => format!("x{factor:.0}"),
         Comparison::Factor(factor) => format!("x{factor:.2}"),
         Comparison::NotModelled => "not modelled".into(),
-        Comparison::Missing => "one side only".into(),
+        Comparison::Missing => "no answer".into(),
     }
 }
 
