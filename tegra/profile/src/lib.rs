@@ -6,7 +6,7 @@
 //!
 //! Files come from other people's machines: [`Profile::parse`] believes nothing. Sizes are limited
 //! before anything is kept, names are checked, numbers are finite. [`facts`] names what readers
-//! look for; [`diff`] holds two profiles against each other; [`unit`] writes values for people.
+//! look for; [`diff`] holds two profiles against each other; [`mod@unit`] writes values for people.
 
 mod check;
 pub mod diff;
@@ -99,7 +99,7 @@ pub struct Experiment {
     /// The answer in a sentence; empty where there is none.
     #[serde(default)]
     pub answer: String,
-    /// What was measured. A name ends with its unit, see [`unit`].
+    /// What was measured. A name ends with its unit, see [`mod@unit`].
     #[serde(default)]
     pub facts: BTreeMap<String, Value>,
     /// Raw series behind the facts, in the order of measuring. Their names end likewise.
