@@ -138,6 +138,15 @@ fn fifty_faults_change_no_token() {
     assert_eq!(rebuilds, 50);
 }
 
+/// Nothing reports a hang: the release that a step ends with just does not come.
+#[test]
+fn a_hung_channel_is_rebuilt_and_no_token_is_lost() {
+    let (undisturbed, _) = generate("");
+    let (disturbed, rebuilds) = generate("stuck-semaphore@20,stuck-semaphore@45");
+    assert_eq!(disturbed, undisturbed);
+    assert_eq!(rebuilds, 2);
+}
+
 #[test]
 fn a_step_that_never_succeeds_ends_the_request_and_not_the_daemon() {
     let faults: Vec<String> = (40..48).map(|at| format!("mmu-fault@{at}")).collect();

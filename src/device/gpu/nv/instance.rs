@@ -9,7 +9,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tegra::buffer::{Loading, Mailbox, Placement, Scratch, WeightsPool};
 use tegra::context::{self, Context, Options, QueueId};
@@ -25,6 +25,7 @@ use super::super::lower::{Addresses, lower};
 use super::super::weights::fill;
 use super::code::Code;
 use super::failed;
+use super::patience::Patience;
 use super::record::Recording;
 use crate::device::{
     Activity, Data, Error, Footprint, Instance, Prepared, RING_STEPS, Ticket, WeightSource,
@@ -33,8 +34,6 @@ use crate::plan::{BufferId, Plan};
 
 /// Ring entries of the channel: two for each step under way.
 const ENTRIES: u32 = (2 * QUEUE as u32 * RING_STEPS + 1).next_power_of_two();
-/// How long a step may take before its channel counts as hung.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Executions of one step that may fault before the device counts as lost.
 const ATTEMPTS: u32 = 3;
 
@@ -76,6 +75,7 @@ pub(super) struct NvInstance {
     ledger: Ledger<Kept>,
     flights: VecDeque<Flight>,
     starts: HashMap<Prepared, Start>,
+    patience: Patience,
     layout: Layout,
     pool: Option<Pool>,
     placements: HashMap<String, Placement>,
@@ -102,6 +102,7 @@ impl NvInstance {
             ledger: Ledger::new(),
             flights: VecDeque::new(),
             starts: HashMap::new(),
+            patience: Patience::default(),
             pool: Some(Pool::Loading(Box::new(Loading::new(&space, layout.weight_bytes)))),
             placements: HashMap::new(),
             caches: scratch(layout.cache_bytes)?,
@@ -249,7 +250,12 @@ impl NvInstance {
             let Some(flight) = self.flights.front() else { return Ok(()) };
             let Some(&last) = flight.tickets.last() else { return invalid("no steps") };
             let context = self.context.get_mut();
-            let Err(error) = context.wait(last, PATIENCE) else {
+            let (plan, steps) = (flight.prepared, flight.tickets.len() - reached);
+            let started = Instant::now();
+            // More with every repetition: it may only be slow.
+            let patience = self.patience.with(plan) * (attempts + 1);
+            let Err(error) = context.wait(last, patience) else {
+                self.patience.took(plan, started.elapsed(), steps);
                 self.flights.pop_front();
                 return Ok(());
             };

@@ -7,6 +7,7 @@
 
 mod code;
 mod instance;
+mod patience;
 mod record;
 
 use orind_kernels::source::Target;
