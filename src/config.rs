@@ -6,8 +6,10 @@ use std::env;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,10 @@ pub struct Config {
     pub socket: PathBuf,
     /// Permissions of the socket.
     pub socket_mode: SocketMode,
+    /// Address and port to listen on as well, such as `127.0.0.1:8080`; empty: none.
+    pub listen: String,
+    /// File of the token that clients of the port must show; empty: none.
+    pub token_file: PathBuf,
     /// Model to load at start: a GGUF file, `synthetic:NAME`, or nothing.
     pub model: String,
     /// Directory of models that can be loaded by name.
@@ -52,6 +58,8 @@ pub struct Config {
     pub request_timeout_s: u64,
     /// Seconds that requests in flight get to finish when the daemon stops.
     pub shutdown_deadline_s: u64,
+    /// Whether the daemon limits its own ioctls.
+    pub ioctl_filter: IoctlFilter,
     /// What is logged: a level, or directives as `RUST_LOG` has them.
     pub log: String,
     /// How it is logged.
@@ -63,6 +71,8 @@ impl Default for Config {
         Self {
             socket: default_socket(),
             socket_mode: SocketMode(0o660),
+            listen: String::new(),
+            token_file: PathBuf::new(),
             model: String::new(),
             models_dir: default_models_dir(),
             backend: "auto".into(),
@@ -78,6 +88,7 @@ impl Default for Config {
             max_body_bytes: 8 << 20,
             request_timeout_s: 30,
             shutdown_deadline_s: 10,
+            ioctl_filter: IoctlFilter::Auto,
             log: "info".into(),
             log_format: LogFormat::Text,
         }
@@ -115,6 +126,31 @@ impl From<SocketMode> for String {
 impl fmt::Display for SocketMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:04o}", self.0)
+    }
+}
+
+/// Whether the daemon installs its filter of ioctl requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IoctlFilter {
+    /// Unless models run through CUDA.
+    Auto,
+    /// Always; the start fails where there can be none.
+    On,
+    /// Never.
+    Off,
+}
+
+impl FromStr for IoctlFilter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err("allowed are auto, on, off".into()),
+        }
     }
 }
 
@@ -251,6 +287,7 @@ impl Config {
             let allowed = "a path is needed".into();
             return Err(Error::Range { key: "socket", value: "empty".into(), allowed });
         }
+        self.port()?;
         one_of("backend", &self.backend, &BACKENDS)?;
         if self.tune != Tune::Off && !self.tune_dir.is_absolute() {
             let value = format!("`{}`", self.tune_dir.display());
@@ -267,6 +304,12 @@ impl Config {
         range("max_body_bytes", self.max_body_bytes, 1024..=1 << 30)?;
         seconds("request_timeout_s", self.request_timeout_s, 1..=86_400)?;
         seconds("shutdown_deadline_s", self.shutdown_deadline_s, 0..=3600)?;
+        if self.ioctl_filter == IoctlFilter::On && self.backend == "cuda" {
+            let allowed =
+                "the CUDA driver's requests are not known: `off` or `auto` with the backend `cuda`";
+            let (value, allowed) = ("`on`".into(), allowed.into());
+            return Err(Error::Range { key: "ioctl_filter", value, allowed });
+        }
         tracing_subscriber::EnvFilter::builder().parse(&self.log).map_err(|error| {
             let allowed = format!("{error}; a level is error, warn, info, debug or trace");
             Error::Range { key: "log", value: format!("`{}`", self.log), allowed }
@@ -288,6 +331,63 @@ impl Config {
             .map_or_else(|| name.to_owned(), |path| path.display().to_string())
     }
 
+    /// The address of [`Self::listen`], if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Range`] when it is not an address, or off loopback and without a token.
+    pub fn port(&self) -> Result<Option<SocketAddr>, Error> {
+        if self.listen.is_empty() {
+            return Ok(None);
+        }
+        let refuse = |allowed: &str| {
+            let value = format!("`{}`", self.listen);
+            Error::Range { key: "listen", value, allowed: allowed.into() }
+        };
+        let address: SocketAddr = self
+            .listen
+            .parse()
+            .map_err(|_| refuse("an address and a port are needed, such as 127.0.0.1:8080"))?;
+        if !address.ip().is_loopback() && self.token_file.as_os_str().is_empty() {
+            return Err(refuse("other machines may reach it, so a token_file is needed"));
+        }
+        Ok(Some(address))
+    }
+
+    /// What differs in `new`, and when it would take effect.
+    #[must_use]
+    pub fn changes(&self, new: &Self) -> Vec<Change> {
+        let (old, new) = (self.table(), new.table());
+        let shown =
+            |value: Option<&toml::Value>| value.map(ToString::to_string).unwrap_or_default();
+        KEYS.into_iter()
+            .filter(|key| old.get(*key) != new.get(*key))
+            .map(|key| Change {
+                key,
+                from: shown(old.get(key)),
+                to: shown(new.get(key)),
+                effect: Effect::of(key),
+            })
+            .collect()
+    }
+
+    /// `new`, but for what cannot change while the daemon runs.
+    #[must_use]
+    pub fn reloaded(&self, new: Self) -> Self {
+        let (old, mut table) = (self.table(), new.table());
+        for key in AT_RESTART {
+            if let Some(value) = old.get(key) {
+                table.insert(key.to_owned(), value.clone());
+            }
+        }
+        // Made of two configurations, so it is one.
+        table.try_into().unwrap_or(new)
+    }
+
+    /// Keys and values.
+    fn table(&self) -> toml::Table {
+        toml::Table::try_from(self).unwrap_or_default()
+    }
+
     /// [`Self::request_timeout_s`].
     #[must_use]
     pub const fn request_timeout(&self) -> Duration {
@@ -302,9 +402,11 @@ impl Config {
 }
 
 /// Every key.
-pub const KEYS: [&str; 19] = [
+pub const KEYS: [&str; 22] = [
     "socket",
     "socket_mode",
+    "listen",
+    "token_file",
     "model",
     "models_dir",
     "backend",
@@ -320,9 +422,54 @@ pub const KEYS: [&str; 19] = [
     "max_body_bytes",
     "request_timeout_s",
     "shutdown_deadline_s",
+    "ioctl_filter",
     "log",
     "log_format",
 ];
+
+/// Keys that only a restart changes.
+const AT_RESTART: [&str; 7] =
+    ["socket", "socket_mode", "listen", "token_file", "model", "ioctl_filter", "log_format"];
+
+/// Keys that are what a load asks for when the request for it says nothing else.
+const AT_LOAD: [&str; 8] =
+    ["backend", "threads", "cpu_isa", "slots", "context", "prefill_chunk", "tune", "tune_dir"];
+
+/// When a changed key takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// With the reload.
+    Now,
+    /// When the next model is loaded.
+    NextLoad,
+    /// When the daemon is started again.
+    Restart,
+}
+
+impl Effect {
+    fn of(key: &str) -> Self {
+        if AT_RESTART.contains(&key) {
+            Self::Restart
+        } else if AT_LOAD.contains(&key) {
+            Self::NextLoad
+        } else {
+            Self::Now
+        }
+    }
+}
+
+/// A key whose value differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The key.
+    pub key: &'static str,
+    /// Its value until now, as TOML.
+    pub from: String,
+    /// Its value in the file.
+    pub to: String,
+    /// When it would take effect.
+    pub effect: Effect,
+}
 
 /// The key that a misspelt one most likely means.
 fn nearest(key: &str) -> Option<&'static str> {
@@ -333,11 +480,14 @@ fn nearest(key: &str) -> Option<&'static str> {
 }
 
 /// The socket that the daemon and its client use when none is named: `$ORIND_SOCKET`; the service's
-/// `/run/orind/orind.sock` for root; `orind.sock` in the user's run-time directory.
+/// `/run/orind/orind.sock` for the service and for root; `orind.sock` in the user's run-time directory.
 #[must_use]
 pub fn default_socket() -> PathBuf {
     if let Some(socket) = variable("ORIND_SOCKET") {
         return socket;
+    }
+    if let Some(directory) = service_directory("RUNTIME_DIRECTORY") {
+        return directory.join("orind.sock");
     }
     let user = nix::unistd::Uid::effective();
     if user.is_root() {
@@ -363,8 +513,12 @@ pub fn client_socket() -> PathBuf {
 
 const SERVICE_SOCKET: &str = "/run/orind/orind.sock";
 
-/// `/var/lib/orind/models` for root, `orind/models` in the user's data directory otherwise.
+/// `/var/lib/orind/models` for the service and for root, `orind/models` in the user's data directory
+/// otherwise.
 fn default_models_dir() -> PathBuf {
+    if let Some(directory) = service_directory("STATE_DIRECTORY") {
+        return directory.join("models");
+    }
     let base = if nix::unistd::Uid::effective().is_root() { None } else { data_dir() };
     base.unwrap_or_else(|| SERVICE_DATA.into()).join("models")
 }
@@ -373,10 +527,7 @@ fn default_models_dir() -> PathBuf {
 /// systemd sets for the service; in the user's data directory; in the service's where root has none.
 #[must_use]
 pub fn default_tune_dir() -> PathBuf {
-    // systemd separates several directories by colons.
-    let state = env::var("STATE_DIRECTORY").ok();
-    let state = state.as_deref().and_then(|list| list.split(':').next());
-    let state = state.map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = service_directory("STATE_DIRECTORY");
     let root = nix::unistd::Uid::effective().is_root() && variable("XDG_DATA_HOME").is_none();
     let own = || if root { None } else { data_dir() };
     state.or_else(own).unwrap_or_else(|| SERVICE_DATA.into()).join("tune")
@@ -399,6 +550,12 @@ fn data_dir() -> Option<PathBuf> {
 
 const SERVICE_DATA: &str = "/var/lib/orind";
 
+/// The directory that systemd has made for this service, the first when there are several.
+fn service_directory(name: &str) -> Option<PathBuf> {
+    let list = env::var(name).ok()?;
+    list.split(':').next().map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
 /// An absolute path from the environment.
 fn variable(name: &str) -> Option<PathBuf> {
     env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
@@ -412,14 +569,9 @@ mod tests {
         Config::parse(text, "orind.toml").unwrap_err().to_string()
     }
 
-    /// The keys and values of a configuration as TOML.
-    fn entries(config: &Config) -> toml::Table {
-        toml::Table::try_from(config).unwrap()
-    }
-
     #[test]
     fn the_list_of_keys_is_the_struct() {
-        let keys: Vec<String> = entries(&Config::default()).keys().cloned().collect();
+        let keys: Vec<String> = Config::default().table().keys().cloned().collect();
         let mut known = KEYS.to_vec();
         known.sort_unstable();
         let mut keys: Vec<&str> = keys.iter().map(String::as_str).collect();
@@ -486,6 +638,16 @@ mod tests {
             check("tune_dir = 'tune'"),
             "tune_dir is `tune`; an absolute path is needed, or tune = \"off\""
         );
+        assert_eq!(
+            check("listen = 'localhost'"),
+            "listen is `localhost`; an address and a port are needed, such as 127.0.0.1:8080"
+        );
+        for far in ["0.0.0.0:80", "[::]:80", "192.168.7.1:80"] {
+            let refused = check(&format!("listen = '{far}'"));
+            assert!(refused.ends_with("so a token_file is needed"), "{refused}");
+            let text = format!("listen = '{far}'\ntoken_file = '/t'");
+            Config::parse(&text, "x").unwrap().check().unwrap();
+        }
         assert!(check("log = 'loud=loudest'").starts_with("log is `loud=loudest`; "));
     }
 
@@ -503,7 +665,7 @@ mod tests {
             .collect();
         let keys: Vec<&str> = rows.iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, KEYS);
-        let defaults = entries(&Config::default());
+        let defaults = Config::default().table();
         for (key, value) in rows {
             if value != "see below" {
                 assert_eq!(value, defaults[key].to_string(), "{key}");
@@ -526,6 +688,36 @@ mod tests {
         let Config { socket, models_dir, tune_dir, .. } = paths;
         let config = Config { socket, models_dir, tune_dir, ..config };
         assert_eq!(config, Config::default());
+    }
+
+    /// The lists of `docs/configuration.md`, and what a reload does.
+    #[test]
+    fn a_reload_changes_what_the_documentation_says() {
+        let text = include_str!("../docs/configuration.md");
+        for (marker, keys) in
+            [("from the next load on: ", &AT_LOAD[..]), ("with a restart only: ", &AT_RESTART[..])]
+        {
+            let (_, rest) = text.split_once(marker).unwrap();
+            let (list, _) = rest.split_once('.').unwrap();
+            let listed: Vec<&str> =
+                list.split(',').map(|key| key.trim().trim_matches('`')).collect();
+            assert_eq!(listed, keys);
+            assert!(keys.iter().all(|key| KEYS.contains(key)));
+        }
+        let old = Config::default();
+        let new = Config { slots: 9, queue_limit: 1, socket: "/x".into(), ..old.clone() };
+        let effects: Vec<_> = old.changes(&new).into_iter().map(|c| (c.key, c.effect)).collect();
+        assert_eq!(
+            effects,
+            [
+                ("socket", Effect::Restart),
+                ("slots", Effect::NextLoad),
+                ("queue_limit", Effect::Now)
+            ]
+        );
+        let now = old.reloaded(new.clone());
+        assert_eq!(now, Config { socket: old.socket.clone(), ..new });
+        assert!(now.changes(&now).is_empty());
     }
 
     proptest::proptest! {

@@ -277,6 +277,16 @@ fn stopping_cancels_what_is_late_and_refuses_what_is_new() {
     ));
 }
 
+/// Who asks at once is not told that there is no model.
+#[test]
+fn a_load_shows_as_soon_as_it_is_asked_for() {
+    let handle = Handle::start(Settings { queue_limit: 1 }).unwrap();
+    let mut events = handle.load(spec("tiny-llama-Q8_0", "cpu"));
+    assert!(!matches!(handle.snapshot().state, State::Empty));
+    while let Some(LoadEvent::Progress { .. }) = events.blocking_recv() {}
+    assert!(matches!(handle.snapshot().state, State::Ready(_)));
+}
+
 #[test]
 fn a_bad_load_leaves_the_loaded_model_in_place() {
     let handle = start("tiny-llama-Q8_0", "reference");

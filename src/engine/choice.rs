@@ -12,11 +12,16 @@ pub(super) struct Choice {
     cpu_isa: String,
     threads: usize,
     left: VecDeque<&'static str>,
+    withheld: Vec<(&'static str, &'static str)>,
     refusals: Vec<(&'static str, String)>,
 }
 
 impl Choice {
-    pub(super) fn new(spec: &LoadSpec) -> Result<Self, LoadError> {
+    /// `withheld` are devices that must not be used, each with a reason.
+    pub(super) fn new(
+        spec: &LoadSpec,
+        withheld: Vec<(&'static str, &'static str)>,
+    ) -> Result<Self, LoadError> {
         let asked = spec.backend.as_str();
         let auto = asked == "auto";
         let left: VecDeque<_> = if auto {
@@ -31,12 +36,16 @@ impl Choice {
             )));
         }
         let (cpu_isa, threads) = (spec.cpu_isa.clone(), spec.threads);
-        Ok(Self { auto, cpu_isa, threads, left, refusals: Vec::new() })
+        Ok(Self { auto, cpu_isa, threads, left, withheld, refusals: Vec::new() })
     }
 
     /// The next device that is there, and why it is taken.
     pub(super) fn next(&mut self) -> Result<(Arc<dyn Device>, String), LoadError> {
         while let Some(name) = self.left.pop_front() {
+            if let Some((_, reason)) = self.withheld.iter().find(|(device, _)| *device == name) {
+                self.refuse(name, reason);
+                continue;
+            }
             match named(name, &self.cpu_isa, self.threads) {
                 Ok(device) => return Ok((device, self.reason(name))),
                 Err(reason) => self.refuse(name, &reason),
@@ -93,7 +102,7 @@ mod tests {
 
     #[test]
     fn auto_ends_at_the_cpu_and_says_what_came_before() {
-        let mut choice = Choice::new(&spec("auto")).unwrap();
+        let mut choice = Choice::new(&spec("auto"), vec![]).unwrap();
         let (device, reason) = loop {
             let (device, reason) = choice.next().unwrap();
             if device.info().name == "cpu" {
@@ -110,12 +119,20 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_is_withheld_is_not_even_looked_at() {
+        let withheld = vec![("cpu", "it is needed elsewhere")];
+        let refused = Choice::new(&spec("cpu"), withheld).unwrap().next().map(|_| ()).unwrap_err();
+        let refused = refused.to_string();
+        assert_eq!(refused, "backend cpu cannot be used: it is needed elsewhere");
+    }
+
+    #[test]
     fn what_is_asked_for_is_not_replaced() {
-        let mut choice = Choice::new(&spec("reference")).unwrap();
+        let mut choice = Choice::new(&spec("reference"), vec![]).unwrap();
         let (device, reason) = choice.next().unwrap();
         assert_eq!((device.info().name, reason.as_str()), ("reference", "asked for"));
         assert!(!choice.goes_on());
-        let unknown = Choice::new(&spec("tpu")).map(|_| ()).unwrap_err().to_string();
+        let unknown = Choice::new(&spec("tpu"), vec![]).map(|_| ()).unwrap_err().to_string();
         assert!(unknown.contains("`tpu`") && unknown.contains("auto, nv, cuda, cpu"), "{unknown}");
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::pulse::Pulse;
 use super::{ModelInfo, Text};
 use crate::device::{Activity, Data, Device, Error, Instance, Prepared, Ticket};
 use crate::model::{KvLayout, Model, ports};
@@ -40,6 +41,7 @@ pub struct Core {
     sequences: Vec<Sequence>,
     scratch: Scratch,
     steps: u64,
+    pulse: Pulse,
 }
 
 /// A sequence of the bench interface.
@@ -114,13 +116,15 @@ pub(super) struct Parts {
     pub(super) instance: Box<dyn Instance>,
     pub(super) layout: KvLayout,
     pub(super) plans: Vec<Plan>,
+    pub(super) pulse: Pulse,
 }
 
 impl Core {
     pub(super) fn new(parts: Parts) -> Result<Self, Error> {
-        let Parts { info, text, model, device, mut instance, layout, plans } = parts;
+        let Parts { info, text, model, device, mut instance, layout, plans, pulse } = parts;
         let prepare = |plan: Plan| {
             let prepared = instance.prepare(&plan)?;
+            pulse.beat();
             let mailbox = |name| plan.find(Class::Mailbox, name);
             let ports = Ports {
                 tokens: mailbox(ports::TOKENS),
@@ -157,6 +161,7 @@ impl Core {
             sequences,
             scratch,
             steps: 0,
+            pulse,
         })
     }
 
@@ -422,6 +427,7 @@ impl Core {
         entry.rows.clear();
         let ticket = self.instance.submit(entry.prepared, 1)?;
         self.instance.wait(ticket)?;
+        self.pulse.beat();
         entry.ticket = Some(ticket);
         self.steps += 1;
         self.scratch.sampled.resize(entry.plan.bucket.logit_rows(), 0);

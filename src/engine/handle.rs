@@ -10,6 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
 use super::core::Core;
+use super::pulse::Pulse;
 use super::scheduler::{Command, Scheduler};
 use super::sequence::Waiting;
 use super::{Event, GenerateError, LoadEvent, LoadSpec, Request, Snapshot, State, Text};
@@ -38,11 +39,23 @@ pub(super) struct Shared {
     activity: Mutex<Activity>,
     /// Moving average of the time a request holds its slot, in milliseconds.
     service_ms: AtomicU64,
+    queue_limit: AtomicUsize,
+    pub(super) pulse: Pulse,
+    withheld: Mutex<Vec<(&'static str, &'static str)>>,
 }
 
 impl Shared {
     pub(super) fn set_state(&self, state: State) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    /// A load is on its way: where nothing is loaded, that is the state from now on, not only when the
+    /// thread comes to it.
+    fn announce(&self, model: &str) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *state == State::Empty {
+            *state = State::Loading { model: model.to_owned(), progress: 0.0 };
+        }
     }
 
     fn state(&self) -> State {
@@ -57,6 +70,11 @@ impl Shared {
     pub(super) fn stepped(&self, core: &Core) {
         self.steps.store(core.steps(), Ordering::Relaxed);
         *self.activity.lock().unwrap_or_else(PoisonError::into_inner) = core.activity();
+    }
+
+    /// Devices that are not to be used, and why.
+    pub(super) fn withheld(&self) -> Vec<(&'static str, &'static str)> {
+        self.withheld.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn count_tokens(&self, tokens: u32) {
@@ -86,7 +104,6 @@ impl Shared {
 pub struct Handle {
     commands: Sender<Command>,
     shared: Arc<Shared>,
-    settings: Settings,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
@@ -109,10 +126,13 @@ impl Handle {
             steps: AtomicU64::new(0),
             activity: Mutex::default(),
             service_ms: AtomicU64::new(0),
+            queue_limit: AtomicUsize::new(settings.queue_limit),
+            pulse: Pulse::default(),
+            withheld: Mutex::default(),
         });
         let scheduler = Scheduler::new(receiver, Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("engine".into()).spawn(|| scheduler.run())?;
-        Ok(Self { commands, shared, settings, thread: Arc::new(Mutex::new(Some(thread))) })
+        Ok(Self { commands, shared, thread: Arc::new(Mutex::new(Some(thread))) })
     }
 
     /// Queues a generation. Its events come through the receiver; dropping that cancels it.
@@ -134,7 +154,8 @@ impl Handle {
                 context: model.context,
             });
         }
-        let limit = model.slots + self.settings.queue_limit;
+        let queue_limit = self.shared.queue_limit.load(Ordering::Relaxed);
+        let limit = model.slots + queue_limit;
         let admit = |in_flight| (in_flight < limit).then_some(in_flight + 1);
         let admitted =
             self.shared.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit);
@@ -142,7 +163,7 @@ impl Handle {
             self.shared.failures.fetch_add(1, Ordering::Relaxed);
             return Err(GenerateError::QueueFull {
                 queued: in_flight.saturating_sub(model.slots),
-                limit: self.settings.queue_limit,
+                limit: queue_limit,
                 retry_after: self.retry_after(in_flight, model.slots),
             });
         }
@@ -166,6 +187,7 @@ impl Handle {
     #[must_use]
     pub fn load(&self, spec: LoadSpec) -> UnboundedReceiver<LoadEvent> {
         let (events, receiver) = unbounded_channel();
+        self.shared.announce(&spec.model);
         if let Err(refused) = self.commands.send(Command::Load(spec, events))
             && let Command::Load(_, events) = refused.into_inner()
         {
@@ -195,6 +217,26 @@ impl Handle {
         // When the thread is gone, dropping the task closes the receiver.
         let _ = self.commands.send(Command::Exclusive(what.to_owned(), task));
         receiver
+    }
+
+    /// From the next load on, does not use the device of that name; loads are told why.
+    pub fn withhold(&self, device: &'static str, reason: &'static str) {
+        let mut withheld = self.shared.withheld.lock().unwrap_or_else(PoisonError::into_inner);
+        withheld.push((device, reason));
+    }
+
+    /// Changes how many requests may wait for a slot; those that wait already keep their place.
+    pub fn set_queue_limit(&self, limit: usize) {
+        self.shared.queue_limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Asks the engine thread for a sign of life, and returns how many it has given: a number that
+    /// does not grow from one call to the next, with more time between them than a step takes, means
+    /// that the thread is stuck. `None` when the thread has ended.
+    #[must_use]
+    pub fn pulse(&self) -> Option<u64> {
+        self.commands.send(Command::Pulse).ok()?;
+        Some(self.shared.pulse.beats())
     }
 
     /// State and counters now.

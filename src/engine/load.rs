@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::choice::Choice;
 use super::core::{self, Core, Parts};
+use super::pulse::Pulse;
 use super::{LoadError, LoadSpec, MemoryUse, ModelInfo};
 use crate::device::{self, Device, Footprint, Request, WeightSource};
 use crate::gguf::Gguf;
@@ -51,10 +52,14 @@ struct Fitted {
 type Progress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Sync);
 
 /// Opens and checks everything that can be checked before memory is reserved.
-pub(super) fn open(spec: &LoadSpec, progress: Progress<'_>) -> Result<Opened, LoadError> {
+pub(super) fn open(
+    spec: &LoadSpec,
+    withheld: Vec<(&'static str, &'static str)>,
+    progress: Progress<'_>,
+) -> Result<Opened, LoadError> {
     let started = Instant::now();
     check(spec)?;
-    let mut choice = Choice::new(spec)?;
+    let mut choice = Choice::new(spec, withheld)?;
     let first = choice.next()?;
     let path = locate(&spec.model, progress)?;
     let model = Model::open(&path).map_err(|e| match e {
@@ -108,7 +113,11 @@ fn fit(
 }
 
 /// Reserves memory and uploads the weights.
-pub(super) fn upload(opened: Opened, progress: Progress<'_>) -> Result<Core, LoadError> {
+pub(super) fn upload(
+    opened: Opened,
+    progress: Progress<'_>,
+    pulse: Pulse,
+) -> Result<Core, LoadError> {
     let Opened { spec, started, model, text, mut choice, mut fitted, layout } = opened;
     let weights: Vec<Buffer> = model.weights().cloned().collect();
     let states = model.states(layout);
@@ -137,7 +146,7 @@ pub(super) fn upload(opened: Opened, progress: Progress<'_>) -> Result<Core, Loa
     }
     let footprint = instance.footprint();
     let info = describe(&spec, &model, &*device, reason, layout, footprint);
-    let parts = Parts { info, text, model, device, instance, layout, plans };
+    let parts = Parts { info, text, model, device, instance, layout, plans, pulse };
     let mut core = Core::new(parts).map_err(device_error)?;
     core.finish_load(started.elapsed(), memory::peak_resident().unwrap_or(0));
     Ok(core)

@@ -9,6 +9,7 @@ mod core;
 mod handle;
 mod load;
 mod logprobs;
+mod pulse;
 mod request;
 mod scheduler;
 mod sequence;

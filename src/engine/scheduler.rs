@@ -26,6 +26,8 @@ pub(super) enum Command {
     Unload(oneshot::Sender<bool>),
     Exclusive(String, Task),
     Stop(Instant),
+    /// Show a sign of life.
+    Pulse,
 }
 
 /// Work that needs the loaded model to itself; `None` when there is none.
@@ -149,6 +151,7 @@ impl Scheduler {
                         waiting.fail(GenerateError::Stopping);
                     }
                 }
+                Command::Pulse => self.shared.pulse.beat(),
                 other => self.idle_work.push_back(other),
             }
         }
@@ -177,7 +180,7 @@ impl Scheduler {
                 }
                 self.set_ready();
             }
-            Command::Generate(_) | Command::Stop(_) => {}
+            Command::Generate(_) | Command::Stop(_) | Command::Pulse => {}
         }
     }
 
@@ -186,16 +189,17 @@ impl Scheduler {
         let shared = Arc::clone(&self.shared);
         self.shared.set_state(State::Loading { model: model.clone(), progress: 0.0 });
         let progress = |phase: &'static str, done: u64, total: u64| {
+            shared.pulse.beat();
             let fraction = if total == 0 { 0.0 } else { done as f64 / total as f64 };
             shared.set_state(State::Loading { model: model.clone(), progress: fraction });
             let _ = events.send(LoadEvent::Progress { phase, done, total });
         };
         // The old model stays until the new one is known to be sound, then makes room for it.
-        let result = load::open(spec, &progress).and_then(|opened| {
+        let result = load::open(spec, shared.withheld(), &progress).and_then(|opened| {
             self.core = None;
             self.shared.set_text(None);
             self.fail_waiting(&GenerateError::Stopping);
-            load::upload(opened, &progress)
+            load::upload(opened, &progress, shared.pulse.clone())
         });
         let event = match result {
             Ok(core) => self.adopt(core),
@@ -391,7 +395,8 @@ impl Drop for Scheduler {
                 Command::Load(_, events) => {
                     let _ = events.send(LoadEvent::Failed(LoadError::Stopping));
                 }
-                Command::Unload(_) | Command::Exclusive(..) | Command::Stop(_) => {}
+                Command::Unload(_) | Command::Exclusive(..) | Command::Stop(_) | Command::Pulse => {
+                }
             }
         }
     }

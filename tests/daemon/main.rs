@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod reliability;
+mod service;
 mod support;
+mod tcp;
 
 use std::fs;
 use std::io::{Read, Write};

@@ -46,16 +46,26 @@ impl Daemon {
 
     /// Starts one with nothing but `settings` and waits for its socket.
     pub(crate) fn launch(settings: &str) -> Self {
+        Self::launch_with(orind(), settings)
+    }
+
+    /// The same, with a command made ready by the test.
+    pub(crate) fn launch_with(command: Command, settings: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("orind.toml"), settings).unwrap();
-        let child = Self::spawn(dir.path());
+        let child = Self::spawn(command, dir.path());
         let mut daemon = Self { child, dir };
         daemon.wait_for_socket();
         daemon
     }
 
-    fn spawn(dir: &Path) -> Child {
-        orind()
+    /// Writes its configuration anew.
+    pub(crate) fn configure(&self, settings: &str) {
+        fs::write(self.dir.path().join("orind.toml"), settings).unwrap();
+    }
+
+    fn spawn(mut command: Command, dir: &Path) -> Child {
+        command
             .arg("--config")
             .arg(dir.join("orind.toml"))
             .arg("--socket")
@@ -78,7 +88,7 @@ impl Daemon {
     /// Starts the same daemon again after its end.
     pub(crate) fn restart(&mut self) {
         self.wait();
-        self.child = Self::spawn(self.dir.path());
+        self.child = Self::spawn(orind(), self.dir.path());
         self.wait_for_socket();
     }
 
@@ -176,6 +186,13 @@ pub(crate) fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
+/// One request to whoever listens on a socket.
+pub(crate) fn get(socket: &Path, path: &str) -> Answer {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    Answer::parse(&Answer::bytes(&mut stream, &head("GET", path, "connection: close\r\n")))
+}
+
 /// A request's head.
 pub(crate) fn head(method: &str, path: &str, headers: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n")
@@ -197,7 +214,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    fn parse(bytes: &[u8]) -> Self {
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         let (headers, mut body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let headers = headers.to_lowercase();
@@ -214,6 +231,14 @@ impl Answer {
             whole.push_str(body);
         }
         Self { status, headers, body: whole }
+    }
+
+    /// Sends `request`, and gives what comes until the daemon closes.
+    pub(crate) fn bytes(stream: &mut (impl Read + Write), request: &str) -> Vec<u8> {
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes
     }
 
     pub(crate) fn json(&self) -> Value {

@@ -40,7 +40,8 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
 
 /// The whole body, within the configured size and time.
 async fn read(request: Request, app: &App) -> Result<Bytes, Error> {
-    let limit = app.config.max_body_bytes;
+    let config = app.config();
+    let limit = config.max_body_bytes;
     let too_large = |size: &str| {
         let message = format!("the body has {size} bytes, the limit is {limit}");
         Error::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
@@ -51,7 +52,7 @@ async fn read(request: Request, app: &App) -> Result<Bytes, Error> {
         return Err(too_large(size));
     }
     let body = Limited::new(request.into_body(), limit).collect();
-    let time = app.config.request_timeout();
+    let time = config.request_timeout();
     match tokio::time::timeout(time, body).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {

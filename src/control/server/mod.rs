@@ -12,11 +12,12 @@ mod openai;
 mod own;
 pub mod socket;
 mod status;
+pub mod tcp;
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
@@ -29,7 +30,7 @@ use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;
@@ -37,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::error::Error;
 use self::metrics::Metrics;
+use self::tcp::Port;
 use super::api::route;
 use crate::config::Config;
 use crate::engine::{Handle, LoadError, LoadEvent, LoadSpec};
@@ -53,7 +55,7 @@ const REFUSAL: Duration = Duration::from_secs(1);
 /// What every request needs.
 pub struct App {
     engine: Handle,
-    config: Config,
+    config: RwLock<Arc<Config>>,
     metrics: Metrics,
     started: Instant,
     last_load: Mutex<Option<Result<SystemTime, LoadError>>>,
@@ -65,7 +67,21 @@ impl App {
     pub fn new(engine: Handle, config: Config) -> Arc<Self> {
         let metrics = Metrics::new(engine.clone());
         let started = Instant::now();
+        let config = RwLock::new(Arc::new(config));
         Arc::new(Self { engine, config, metrics, started, last_load: Mutex::new(None) })
+    }
+
+    /// The configuration as it is now.
+    #[must_use]
+    pub fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes over another configuration, which has been checked: what begins from now on is done as
+    /// it says.
+    pub fn reload(&self, config: Config) {
+        self.engine.set_queue_limit(config.queue_limit);
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
     /// Loads a model; the load goes on when nobody listens to its events. Needs a tokio runtime.
@@ -187,42 +203,90 @@ impl Connections {
     }
 }
 
-/// Serves until `stop` is cancelled. Then the socket no longer accepts, idle connections are closed
-/// and busy ones close after their answer.
-pub async fn serve(listener: UnixListener, app: Arc<App>, stop: CancellationToken) -> Connections {
-    let router = router(Arc::clone(&app));
-    let mut connections = JoinSet::new();
+/// Where clients come from.
+pub struct Listeners {
+    /// The unix socket.
+    pub unix: UnixListener,
+    /// A port, if there is one.
+    pub tcp: Option<Port>,
+}
+
+/// Serves until `stop` is cancelled. Then nothing more is accepted, idle connections are closed and
+/// busy ones close after their answer.
+pub async fn serve(listeners: Listeners, app: Arc<App>, stop: CancellationToken) -> Connections {
+    let Listeners { unix, tcp } = listeners;
+    let open = router(Arc::clone(&app));
+    let token = tcp.as_ref().and_then(Port::token);
+    let guarded = open.clone().layer(middleware::from_fn_with_state(token, tcp::guard));
+    let mut server = Server { app, connections: JoinSet::new(), stop };
     loop {
+        let accept_tcp = async {
+            match &tcp {
+                Some(port) => port.accept().await,
+                None => std::future::pending().await,
+            }
+        };
         let accepted = tokio::select! {
             biased;
-            () = stop.cancelled() => return Connections(connections),
-            Some(ended) = connections.join_next() => {
+            () = server.stop.cancelled() => return Connections(server.connections),
+            Some(ended) = server.connections.join_next() => {
                 if let Err(error) = ended {
                     tracing::error!(%error, "a connection panicked");
                 }
                 continue;
             }
-            accepted = listener.accept() => accepted,
+            accepted = unix.accept() => accepted.map(|(stream, _)| {
+                introduce(&stream);
+                server.admit(stream, &open);
+            }),
+            accepted = accept_tcp => accepted.map(|(stream, peer)| {
+                tracing::debug!(%peer, "connected");
+                server.admit(stream, &guarded);
+            }),
         };
-        match accepted {
-            Ok((stream, _)) if connections.len() < app.config.max_connections => {
-                let timeout = app.config.request_timeout();
-                connections.spawn(connection(stream, router.clone(), timeout, stop.clone()));
-            }
-            Ok((stream, _)) => {
-                connections.spawn(refuse(stream, app.config.max_connections));
-            }
-            Err(error) => {
-                // Out of file descriptors, most likely: give connections time to end.
-                tracing::warn!(%error, "accepting a connection failed");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+        if let Err(error) = accepted {
+            // Out of file descriptors, most likely: give connections time to end.
+            tracing::warn!(%error, "accepting a connection failed");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// Logs who has connected, as the kernel knows them.
+fn introduce(stream: &UnixStream) {
+    match stream.peer_cred() {
+        Ok(peer) => {
+            tracing::debug!(pid = peer.pid(), uid = peer.uid(), gid = peer.gid(), "connected");
+        }
+        Err(error) => tracing::debug!(%error, "connected; by whom is not known"),
+    }
+}
+
+/// Connections, and what they are served with.
+struct Server {
+    app: Arc<App>,
+    connections: JoinSet<()>,
+    stop: CancellationToken,
+}
+
+impl Server {
+    /// Serves a connection, or says that there is one too many.
+    fn admit<S>(&mut self, stream: S, router: &Router)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let config = self.app.config();
+        if self.connections.len() < config.max_connections {
+            let (router, stop) = (router.clone(), self.stop.clone());
+            self.connections.spawn(connection(stream, router, config.request_timeout(), stop));
+        } else {
+            self.connections.spawn(refuse(stream, config.max_connections));
         }
     }
 }
 
 async fn connection(
-    stream: UnixStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     timeout: Duration,
     stop: CancellationToken,
@@ -247,7 +311,7 @@ async fn connection(
 }
 
 /// Answers one connection too many without reading from it.
-async fn refuse(mut stream: UnixStream, limit: usize) {
+async fn refuse(mut stream: impl AsyncWrite + Unpin, limit: usize) {
     let message = format!("{limit} connections are open, which is the limit");
     let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message)
         .hint("close idle connections, or raise max_connections in the configuration");

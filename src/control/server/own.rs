@@ -60,7 +60,7 @@ pub(super) async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<api::Models> {
     let loaded = status::loaded(&app.engine.snapshot().state).map(status::model);
-    let models_dir = app.config.models_dir.clone();
+    let models_dir = app.config().models_dir.clone();
     let dir = models_dir.clone();
     // A directory may be slow to read; an unreadable one is an empty list.
     let mut available = tokio::task::spawn_blocking(move || scan(&dir)).await.unwrap_or_default();
@@ -113,7 +113,7 @@ pub(super) async fn load(
     if request.model.is_empty() {
         return Err(Error::value("model", "model: is empty; a file or `synthetic:NAME` is needed"));
     }
-    let config = &app.config;
+    let config = app.config();
     let mut events = app.load(LoadSpec {
         model: config.resolve_model(&request.model),
         backend: request.backend.unwrap_or_else(|| config.backend.clone()),

@@ -22,7 +22,7 @@ pub(super) fn status(app: &App) -> api::Status {
         pid: std::process::id(),
         uptime_s: app.started.elapsed().as_secs_f64(),
         model: loaded(&now.state).map(model),
-        requests: requests(&now, app.config.queue_limit),
+        requests: requests(&now, app.config().queue_limit),
         memory: api::ProcessMemory {
             resident: memory::resident(),
             peak_resident: memory::peak_resident(),

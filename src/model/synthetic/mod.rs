@@ -94,11 +94,14 @@ pub fn is_synthetic(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// The folder for generated models: `orind/synthetic` in `XDG_CACHE_HOME`, else in `~/.cache`, else
-/// in the system's folder for temporary files.
+/// The folder for generated models: `synthetic` in the service's `CACHE_DIRECTORY`, else `orind/synthetic`
+/// in `XDG_CACHE_HOME`, else in `~/.cache`, else in the system's folder for temporary files.
 #[must_use]
 pub fn default_cache_dir() -> PathBuf {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    if let Some(cache) = absolute("CACHE_DIRECTORY") {
+        return cache.join("synthetic");
+    }
     absolute("XDG_CACHE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
         .unwrap_or_else(env::temp_dir)

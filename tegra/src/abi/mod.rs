@@ -96,6 +96,22 @@ pub mod ctrl;
 pub mod nvmap;
 pub mod tsg;
 
+/// Every request that this crate can make: its name in the headers and its number. What a filter of
+/// system calls has to let through.
+pub fn requests() -> impl Iterator<Item = (&'static str, u32)> {
+    let with = [
+        nvmap::REQUESTS,
+        ctrl::REQUESTS,
+        address_space::REQUESTS,
+        tsg::REQUESTS,
+        channel::REQUESTS,
+    ];
+    let without = [tsg::COMMANDS, channel::COMMANDS];
+    let with = with.into_iter().flatten().map(|(name, number, _)| (*name, *number));
+    let without = without.into_iter().flatten().map(|command| (command.name(), command.code()));
+    with.chain(without).chain([("NVMAP_IOC_FREE", nvmap::FREE)])
+}
+
 /// Where the fields of a structure lie, under the C names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {

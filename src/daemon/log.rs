@@ -1,0 +1,48 @@
+//! The log: lines on standard error, whose filter can change while the daemon runs.
+
+use std::io::{self, IsTerminal};
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Config, LogFormat};
+
+/// The way to the log's filter.
+pub(super) struct Log {
+    set: Box<dyn Fn(EnvFilter)>,
+}
+
+impl Log {
+    /// Starts to log as `config`, which has been checked, says. Whoever runs the daemon may have set
+    /// up logging already; then that stays.
+    pub(super) fn start(config: &Config) -> Self {
+        let log =
+            tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+        let filter = filter(&config.log);
+        // An error would mean that there is no log.
+        let set: Box<dyn Fn(EnvFilter)> = match config.log_format {
+            LogFormat::Text => {
+                let log = log.with_env_filter(filter).with_filter_reloading();
+                let handle = log.reload_handle();
+                let _ = log.try_init();
+                Box::new(move |filter| drop(handle.reload(filter)))
+            }
+            LogFormat::Json => {
+                let log = log.json().with_env_filter(filter).with_filter_reloading();
+                let handle = log.reload_handle();
+                let _ = log.try_init();
+                Box::new(move |filter| drop(handle.reload(filter)))
+            }
+        };
+        Self { set }
+    }
+
+    /// Filters by other directives from now on.
+    pub(super) fn set(&self, directives: &str) {
+        (self.set)(filter(directives));
+    }
+}
+
+/// The directives were checked with the configuration.
+fn filter(directives: &str) -> EnvFilter {
+    EnvFilter::builder().parse_lossy(directives)
+}

@@ -1,0 +1,430 @@
+//! The daemon as a program: flags, logging, start, reload and stop.
+//!
+//! `orind` is a thin door to [`main`], and `orinctl` becomes the daemon through the same door. What
+//! is served is [`crate::control::server`]'s business.
+
+pub mod filter;
+mod log;
+mod service;
+mod signals;
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use self::log::Log;
+use self::service::{EngineGone, Service};
+use self::signals::{Parent, Signals, Told, gone};
+use crate::config::{self, Config, Effect, IoctlFilter};
+use crate::control::server::tcp::{self, Port, Token};
+use crate::control::server::{self, App, Listeners, socket};
+use crate::engine::{Handle, LoadEvent, LoadSpec, Settings};
+use crate::model::Model;
+use crate::model::synthetic;
+
+/// Threads that serve connections; the work is done on the engine's.
+const IO_THREADS: usize = 2;
+
+/// Time for answers to reach their clients once the engine has stopped.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// Runs GGUF language models and serves them over a unix socket.
+#[derive(Debug, Parser)]
+#[command(
+    name = "orind",
+    version,
+    about,
+    after_help = "\
+Examples:
+  orind --model llama.gguf
+      Serve a model on the default socket.
+  orind --model synthetic:tiny-llama:q8_0 --socket /tmp/o.sock
+      Serve seeded random weights: no model file is needed.
+  orind --config orind.toml --check
+      Say what would be used, and whether it would work.
+
+Then:
+  orinctl status
+  orinctl generate 'Once upon a time'
+  curl --unix-socket /tmp/o.sock http://localhost/v1/models
+
+Every key of the configuration is described in docs/configuration.md, every route in docs/api.md."
+)]
+struct Args {
+    /// Read this TOML file; flags override it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Listen on this unix socket.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Load this model at start: a GGUF file, a name in the models directory, or synthetic:NAME.
+    #[arg(long, short, value_name = "MODEL")]
+    model: Option<String>,
+    /// Run on this device: auto, nv, cuda, cpu or reference.
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// Use this many worker threads; 0 takes the cores allowed.
+    #[arg(long, short, value_name = "N")]
+    threads: Option<usize>,
+    /// Run the CPU device on this instruction set: auto, avx512, avx2, neon or scalar.
+    #[arg(long, value_name = "NAME")]
+    cpu_isa: Option<String>,
+    /// Serve this many sequences at once.
+    #[arg(long, value_name = "N")]
+    slots: Option<usize>,
+    /// Give each sequence room for this many tokens; 0 takes the model's own, at most 4096.
+    #[arg(long, short, value_name = "N")]
+    context: Option<usize>,
+    /// Limit the daemon's own ioctls to those it knows: auto, on or off.
+    #[arg(long, value_name = "WHEN")]
+    ioctl_filter: Option<IoctlFilter>,
+    /// Check the configuration and the model, say what would be used, start nothing.
+    #[arg(long)]
+    check: bool,
+    /// Stop when the parent, which has this process id, is gone.
+    #[arg(long, value_name = "PID", hide = true)]
+    exit_with_parent: Option<i32>,
+}
+
+impl Args {
+    /// The configuration, with the flags on top.
+    fn config(&self) -> Result<Config, config::Error> {
+        let mut config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None => Config::default(),
+        };
+        fn set<T: Clone>(key: &mut T, flag: Option<&T>) {
+            if let Some(value) = flag {
+                *key = value.clone();
+            }
+        }
+        set(&mut config.socket, self.socket.as_ref());
+        set(&mut config.model, self.model.as_ref());
+        set(&mut config.backend, self.backend.as_ref());
+        set(&mut config.threads, self.threads.as_ref());
+        set(&mut config.cpu_isa, self.cpu_isa.as_ref());
+        set(&mut config.slots, self.slots.as_ref());
+        set(&mut config.context, self.context.as_ref());
+        set(&mut config.ioctl_filter, self.ioctl_filter.as_ref());
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// Why the daemon cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The socket cannot be taken.
+    #[error(transparent)]
+    Socket(#[from] socket::Error),
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    /// The port cannot be served.
+    #[error(transparent)]
+    Port(#[from] tcp::Error),
+    /// The ioctl filter was asked for and cannot be had.
+    #[error(transparent)]
+    Filter(#[from] filter::Error),
+    /// The system refused something.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A bug: the thread never ends by itself.
+    #[error("the engine thread has ended; its last words are in the log above")]
+    EngineGone,
+}
+
+impl Error {
+    fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+}
+
+/// The whole program: `args` begins with the program's name. 0 after a clean stop, 1 when it cannot
+/// start, 2 when the flags are wrong.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args = match Args::try_parse_from(args) {
+        Ok(args) => args,
+        Err(error) => {
+            // Nobody to tell when this fails.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let done = args.config().map_err(|e| e.to_string()).and_then(|config| {
+        if args.check {
+            return check(&config);
+        }
+        let log = Log::start(&config);
+        run(&args, config, &log).map_err(|e| e.to_string())
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            let _ = writeln!(io::stderr(), "orind: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says what would be used.
+fn check(config: &Config) -> Result<(), String> {
+    let mut text = toml::to_string(config).map_err(|e| e.to_string())?;
+    let model = match config.model.as_str() {
+        "" => "none at start".to_owned(),
+        name if synthetic::is_synthetic(name) => {
+            let spec = synthetic::Spec::parse(name).map_err(|e| e.to_string())?;
+            format!("{spec}, seeded random weights")
+        }
+        name => {
+            let path = config.resolve_model(name);
+            let model =
+                Model::open(Path::new(&path)).map_err(|e| format!("{path}: {}", chain(&e)))?;
+            let (parameters, bytes) = (model.parameters(), model.weight_bytes());
+            format!("{path}, {parameters} parameters, {bytes} bytes of weights")
+        }
+    };
+    // Writing to a string cannot fail.
+    let _ = write!(text, "\n# The configuration is valid. Model: {model}.\n");
+    io::stdout().write_all(text.as_bytes()).map_err(|e| e.to_string())
+}
+
+/// An error with its sources.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let _ = write!(text, ": {source}");
+        next = source.source();
+    }
+    text
+}
+
+/// Serves until a signal, or until the process that it was started with is gone. `config` is what
+/// `args` came to.
+fn run(args: &Args, config: Config, log: &Log) -> Result<(), Error> {
+    // While this is the only thread.
+    let inherited = service::inherited().map_err(Error::system("take the service's socket"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(IO_THREADS)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .map_err(Error::system("start the I/O threads"))?;
+    let result = runtime.block_on(serve(args, config, inherited, log));
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(
+    args: &Args,
+    config: Config,
+    inherited: Option<UnixListener>,
+    log: &Log,
+) -> Result<(), Error> {
+    // Before the socket exists, so that no signal finds it unguarded.
+    let mut signals =
+        Signals::new(args.config.is_some()).map_err(Error::system("listen to signals"))?;
+    let parent = args
+        .exit_with_parent
+        .map(Parent::watch)
+        .transpose()
+        .map_err(Error::system("watch the parent"))?;
+    let (listener, claim) = match inherited {
+        // Whoever has made the socket also removes it.
+        Some(listener) => (listener, None),
+        None => {
+            let (listener, claim) = socket::claim(&config.socket, config.socket_mode)?;
+            (listener, Some(claim))
+        }
+    };
+    let unix = tokio::net::UnixListener::from_std(listener)
+        .map_err(Error::system("listen on the socket"))?;
+    let tcp = open_port(&config).await?;
+    let engine = Handle::start(Settings { queue_limit: config.queue_limit })
+        .map_err(Error::system("start the engine thread"))?;
+
+    confine(&config, &engine)?;
+
+    let first = (!config.model.is_empty()).then(|| load_spec(&config));
+    let handed_over = claim.is_none();
+    tracing::info!(socket = %config.socket.display(), handed_over, version = env!("CARGO_PKG_VERSION"), "listening");
+    let app = App::new(engine.clone(), config);
+    // Status and log tell how it goes.
+    let first = first.map(|spec| app.load(spec));
+    let stop = CancellationToken::new();
+    let server =
+        tokio::spawn(server::serve(Listeners { unix, tcp }, Arc::clone(&app), stop.clone()));
+
+    let mut service = Service::new(engine.clone(), first.is_some());
+    let until = Until { args, app: &app, log, signals: &mut signals };
+    let stopped = until.stop(&mut service, parent, first).await;
+    let deadline = app.config().shutdown_deadline();
+    match stopped {
+        Ok(why) => tracing::info!(why, ?deadline, "stopping"),
+        // Every request has failed by now; a fresh process is what helps.
+        Err(EngineGone) => return Err(Error::EngineGone),
+    }
+    service.stopping(deadline);
+    stop.cancel();
+    let drained = async {
+        let connections = server.await;
+        // A panic there must not keep the daemon alive.
+        let _ = tokio::task::spawn_blocking(move || engine.stop(deadline)).await;
+        if let Ok(connections) = connections {
+            connections.drain(FLUSH).await;
+        }
+    };
+    tokio::select! {
+        () = drained => {}
+        signal = signals.stop() => {
+            tracing::warn!(signal, "second signal: exiting at once");
+            drop(claim);
+            std::process::exit(1);
+        }
+    }
+    drop(claim);
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Listens on the port of the configuration, if there is one.
+async fn open_port(config: &Config) -> Result<Option<Port>, Error> {
+    let Some(address) = config.port()? else { return Ok(None) };
+    let token = match config.token_file.as_os_str().is_empty() {
+        true => None,
+        false => Some(Token::read(&config.token_file)?),
+    };
+    let with_token = token.is_some();
+    let port = Port::open(address, token).await?;
+    if let Ok(address) = port.address() {
+        tracing::info!(%address, with_token, "listening on TCP");
+    }
+    Ok(Some(port))
+}
+
+/// Limits what this process may ask of devices, before anything from outside is looked at.
+fn confine(config: &Config, engine: &Handle) -> Result<(), Error> {
+    if !filter::wanted(config) {
+        tracing::info!("ioctls are not filtered");
+        return Ok(());
+    }
+    match filter::install() {
+        Ok(()) => {
+            tracing::debug!(requests = filter::requests().count(), "ioctls are filtered");
+            engine.withhold(
+                "cuda",
+                "the ioctl filter is on, and the CUDA driver's requests are not known; see ioctl_filter",
+            );
+            Ok(())
+        }
+        Err(error) if config.ioctl_filter == IoctlFilter::Auto => {
+            tracing::warn!(%error, "ioctls are not filtered");
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What the running daemon reacts to.
+struct Until<'a> {
+    args: &'a Args,
+    app: &'a App,
+    log: &'a Log,
+    signals: &'a mut Signals,
+}
+
+impl Until<'_> {
+    /// Watches over the daemon until it has to stop, and says why.
+    async fn stop(
+        self,
+        service: &mut Service,
+        parent: Option<Parent>,
+        first: Option<UnboundedReceiver<LoadEvent>>,
+    ) -> Result<&'static str, EngineGone> {
+        let mut orphaned = std::pin::pin!(gone(parent));
+        let mut loaded = std::pin::pin!(over(first));
+        let mut starting = true;
+        let mut ticks = tokio::time::interval(service.interval());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                told = self.signals.next() => match told {
+                    Told::Stop(signal) => return Ok(signal),
+                    Told::Reload => service.reload(|| reload(self.args, self.app, self.log)),
+                },
+                () = &mut orphaned => return Ok("the parent is gone"),
+                () = &mut loaded, if starting => {
+                    starting = false;
+                    service.started()?;
+                }
+                _ = ticks.tick() => service.tick()?,
+            }
+        }
+    }
+}
+
+/// Waits for the end of a load, if there is one.
+async fn over(load: Option<UnboundedReceiver<LoadEvent>>) {
+    if let Some(mut events) = load {
+        while let Some(LoadEvent::Progress { .. }) = events.recv().await {}
+    }
+}
+
+/// Reads the configuration again and takes over what can change while the daemon runs. A file with
+/// an error changes nothing.
+fn reload(args: &Args, app: &App, log: &Log) {
+    let new = match args.config() {
+        Ok(new) => new,
+        Err(error) => {
+            tracing::error!(%error, "the configuration stays as it was");
+            return;
+        }
+    };
+    let old = app.config();
+    let changes = old.changes(&new);
+    for change in &changes {
+        let config::Change { key, from, to, effect } = change;
+        match effect {
+            Effect::Now => tracing::info!(key, from, to, "reloaded"),
+            Effect::NextLoad => tracing::info!(key, from, to, "reloaded, for the next load"),
+            Effect::Restart => {
+                tracing::warn!(key, from, to, "needs a restart, until then it stays as it was");
+            }
+        }
+    }
+    if changes.is_empty() {
+        tracing::info!("the configuration was read again: nothing has changed");
+    }
+    let new = old.reloaded(new);
+    log.set(&new.log);
+    app.reload(new);
+}
+
+/// What to load at start.
+fn load_spec(config: &Config) -> LoadSpec {
+    LoadSpec {
+        model: config.resolve_model(&config.model),
+        backend: config.backend.clone(),
+        slots: config.slots,
+        context: config.context,
+        prefill_chunk: config.prefill_chunk,
+        threads: config.threads,
+        cpu_isa: config.cpu_isa.clone(),
+    }
+}

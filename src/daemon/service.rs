@@ -1,0 +1,175 @@
+//! The daemon as a service of systemd: readiness, status, watchdog, sockets that it hands over.
+//!
+//! Speaks the notification protocol (`sd_notify(3)`) and socket activation (`sd_listen_fds(3)`).
+//! Without a service manager every message goes nowhere and there is no watchdog. What the daemon
+//! does is decided elsewhere; here it is only told.
+
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use nix::sys::socket::{AddressFamily, SockType, SockaddrLike, SockaddrStorage};
+use nix::sys::socket::{getsockname, getsockopt, sockopt};
+use sd_notify::NotifyState;
+
+use crate::engine::{Handle, Snapshot, State};
+
+/// How often status and engine are looked at; more often when the watchdog is impatient.
+const TICK: Duration = Duration::from_secs(1);
+
+/// By how much each sign of life extends the time that a start may take.
+const START: Duration = Duration::from_secs(60);
+
+/// Time beyond its deadline that a stop may take: one step of the engine, the last answers.
+const STOP: Duration = Duration::from_secs(10);
+
+/// What the service manager has been told, and how it is told more.
+pub(super) struct Service {
+    watchdog: Option<Duration>,
+    engine: Handle,
+    pulse: u64,
+    /// The model of the configuration is still to be loaded.
+    starting: bool,
+    ready: bool,
+    status: String,
+}
+
+/// The engine thread is gone.
+#[derive(Debug)]
+pub(super) struct EngineGone;
+
+impl Service {
+    /// `starting`: the start is not over before [`Self::started`].
+    pub(super) fn new(engine: Handle, starting: bool) -> Self {
+        let watchdog = sd_notify::watchdog_enabled();
+        Self { watchdog, engine, pulse: 0, starting, ready: false, status: String::new() }
+    }
+
+    /// The time between two calls of [`Self::tick`].
+    pub(super) fn interval(&self) -> Duration {
+        // Several chances within the watchdog's time: the engine answers between two steps.
+        self.watchdog.map_or(TICK, |limit| TICK.min(limit / 8)).max(Duration::from_millis(10))
+    }
+
+    /// The load at start is over, well or not: a daemon without a model can be given another.
+    pub(super) fn started(&mut self) -> Result<(), EngineGone> {
+        self.starting = false;
+        self.tick()
+    }
+
+    /// Tells how the daemon is, and pings the watchdog if the engine thread has shown life since the
+    /// last call.
+    pub(super) fn tick(&mut self) -> Result<(), EngineGone> {
+        let pulse = self.engine.pulse().ok_or(EngineGone)?;
+        let alive = pulse != std::mem::replace(&mut self.pulse, pulse);
+        let now = self.engine.snapshot();
+        let mut message = Vec::new();
+        if !self.ready && !self.starting {
+            self.ready = true;
+            message.push(NotifyState::Ready);
+        }
+        if alive && !self.ready {
+            message.push(NotifyState::ExtendTimeoutUsec(micros(START)));
+        }
+        if alive && self.watchdog.is_some() {
+            message.push(NotifyState::Watchdog);
+        }
+        let status = describe(&now);
+        if status != self.status {
+            self.status = status;
+            message.push(NotifyState::Status(&self.status));
+        }
+        send(&message);
+        Ok(())
+    }
+
+    /// Reads the configuration again between two messages that frame it.
+    pub(super) fn reload(&mut self, reload: impl FnOnce()) {
+        if !self.ready {
+            return reload();
+        }
+        match NotifyState::monotonic_usec_now() {
+            Ok(now) => send(&[NotifyState::Reloading, now]),
+            Err(_) => send(&[NotifyState::Reloading]),
+        }
+        reload();
+        send(&[NotifyState::Ready]);
+    }
+
+    /// The daemon stops; `deadline` is what requests in flight get.
+    pub(super) fn stopping(&self, deadline: Duration) {
+        let extend = NotifyState::ExtendTimeoutUsec(micros(deadline + STOP));
+        send(&[NotifyState::Stopping, extend, NotifyState::Status("stopping: finishing requests")]);
+    }
+}
+
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
+
+fn send(message: &[NotifyState<'_>]) {
+    if message.is_empty() {
+        return;
+    }
+    if let Err(error) = sd_notify::notify(message) {
+        tracing::debug!(%error, "the service manager cannot be told");
+    }
+}
+
+/// The line that `systemctl status` shows.
+fn describe(now: &Snapshot) -> String {
+    match &now.state {
+        State::Empty => "no model is loaded".into(),
+        State::Loading { model, progress } => {
+            format!("loading {model}: {:.0} %", 100.0 * progress)
+        }
+        State::Ready(model) => format!(
+            "{} on {}, {} of {} slots busy, {} waiting",
+            model.id, model.device, now.active, model.slots, now.queued
+        ),
+        State::Exclusive { what, model } => format!("{what} of {} on {}", model.id, model.device),
+        State::Stopping => "stopping: finishing requests".into(),
+    }
+}
+
+/// The listening unix socket that the service manager has handed over, if it did.
+///
+/// # Errors
+/// What was handed over is something else: refused, because serving on it would be a surprise.
+pub(super) fn inherited() -> io::Result<Option<UnixListener>> {
+    let mut found = None;
+    for fd in sd_notify::listen_fds()? {
+        // SAFETY: the service manager has opened this descriptor for us, and nobody else in this
+        // process knows of it; each is taken once, at start.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        check(&fd)?;
+        if found.replace(UnixListener::from(fd)).is_some() {
+            return Err(io::Error::other("two sockets were handed over, one is served"));
+        }
+    }
+    if let Some(listener) = &found {
+        listener.set_nonblocking(true)?;
+    }
+    Ok(found)
+}
+
+/// A listening stream socket of the unix family, or why not.
+fn check(fd: &impl AsFd) -> io::Result<()> {
+    let refused = |what: &str| {
+        let text = format!("a {what} was handed over; a listening unix stream socket is needed");
+        Err(io::Error::other(text))
+    };
+    let raw = std::os::fd::AsRawFd::as_raw_fd(&fd.as_fd());
+    let Ok(name) = getsockname::<SockaddrStorage>(raw) else { return refused("file") };
+    if name.family() != Some(AddressFamily::Unix) {
+        return refused("socket of another family");
+    }
+    if getsockopt(fd, sockopt::SockType) != Ok(SockType::Stream) {
+        return refused("unix socket of another type");
+    }
+    if getsockopt(fd, sockopt::AcceptConn) != Ok(true) {
+        return refused("socket that does not listen");
+    }
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! The engine thread's signs of life, counted for whoever watches it from outside.
+//!
+//! The thread beats when it answers a command, has a weight or a plan in place, and after every step
+//! of a device. What lies between two beats is bounded by one of these; a thread that is stuck in a
+//! driver or in a loop of its own does not beat.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A counter shared by the thread and those who watch it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pulse(Arc<AtomicU64>);
+
+impl Pulse {
+    /// One sign of life.
+    pub(super) fn beat(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    pub(super) fn beats(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

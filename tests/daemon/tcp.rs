@@ -1,0 +1,108 @@
+//! The daemon on TCP: who is served there, and under which limits.
+
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::json;
+
+use crate::support::{self, Answer, Daemon, eventually, head, orind};
+
+const TOKEN: &str = "correct-horse-battery-staple";
+
+/// Where it listens; the configuration asks for any port.
+fn address(daemon: &Daemon) -> String {
+    let log = daemon.log();
+    let (_, rest) = log.split_once("address=").unwrap();
+    rest.split_whitespace().next().unwrap().to_owned()
+}
+
+fn ask(address: &str, request: &str) -> Answer {
+    Answer::parse(&Answer::bytes(&mut TcpStream::connect(address).unwrap(), request))
+}
+
+fn status(headers: &str) -> String {
+    head("GET", "/orin/v1/status", &format!("connection: close\r\n{headers}"))
+}
+
+#[test]
+fn a_port_off_loopback_serves_those_who_show_the_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    fs::write(&token, format!("{TOKEN}\n")).unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let settings = format!("listen = '0.0.0.0:0'\ntoken_file = '{}'", token.display());
+    let daemon = Daemon::start(&format!("{settings}\nslots = 1\ncontext = 256"));
+    let address = address(&daemon).replace("0.0.0.0", "127.0.0.1");
+
+    let bearer = format!("authorization: Bearer {TOKEN}\r\n");
+    assert_eq!(ask(&address, &status(&bearer)).json()["pid"], daemon.pid());
+    for headers in ["", "authorization: Bearer correct-horse-battery-stapler\r\n"] {
+        let refused = ask(&address, &status(headers));
+        assert!(refused.headers.contains("www-authenticate: bearer"), "{}", refused.headers);
+        assert_eq!(refused.error(), (401, "unauthorized".into()));
+    }
+    // Before the body is looked at, and whatever the route.
+    let body =
+        support::post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1}).to_string());
+    assert_eq!(ask(&address, &body).error().0, 401);
+    assert_eq!(ask(&address, &head("GET", "/nope", "connection: close\r\n")).error().0, 401);
+    let body = body.replacen("\r\n", &format!("\r\n{bearer}"), 1);
+    assert_eq!(ask(&address, &body).status, 200);
+    // The unix socket has its permissions instead.
+    assert_eq!(daemon.get("/health").status, 200);
+    assert!(!daemon.log().contains(TOKEN));
+}
+
+#[test]
+fn on_loopback_no_web_page_is_served_and_limits_hold() {
+    let settings = "listen = '127.0.0.1:0'\nmax_connections = 2\nmax_body_bytes = 4096\nrequest_timeout_s = 1\nlog = 'debug'";
+    let daemon = Daemon::launch(settings);
+    let address = address(&daemon);
+    let local =
+        |name: &str| ask(&address, &status("").replace("host: x", &format!("host: {name}")));
+    assert_eq!(local("localhost:8080").status, 200);
+    assert_eq!(local(&address).status, 200);
+    assert_eq!(local("evil.example").error(), (403, "foreign_host".into()));
+
+    let large =
+        support::post("/v1/completions", &"x".repeat(5000)).replace("host: x", "host: localhost");
+    assert_eq!(ask(&address, &large).error(), (413, "body_too_large".into()));
+    // A head that never ends is cut off.
+    assert_eq!(
+        Answer::bytes(&mut TcpStream::connect(&address).unwrap(), "GET / HTTP/1.1\r\n"),
+        b""
+    );
+    // Both kinds of connections count.
+    let mut idle = Vec::new();
+    eventually("all places are taken", || {
+        idle.push(TcpStream::connect(&address).unwrap());
+        daemon.get("/health").error().1 == "too_many_connections"
+    });
+
+    // Who has connected: on the unix socket by the kernel's word.
+    let log = daemon.log();
+    let me = format!("pid={} uid={}", std::process::id(), nix::unistd::Uid::current());
+    assert!(log.contains("peer=127.0.0.1:") && log.contains(&me), "{me} in {log}");
+}
+
+#[test]
+fn a_port_without_a_needed_token_is_refused() {
+    let run = |flags: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("orind.toml");
+        fs::write(&file, flags).unwrap();
+        let mut command = orind();
+        let run = command.arg("--config").arg(&file).arg("--socket").arg(dir.path().join("s"));
+        let run = run.output().unwrap();
+        assert_eq!(run.status.code(), Some(1));
+        String::from_utf8(run.stderr).unwrap()
+    };
+    assert!(run("listen = '0.0.0.0:0'").contains("token_file is needed"));
+    let nowhere = run("listen = '127.0.0.1:0'\ntoken_file = '/nowhere'");
+    assert!(nowhere.contains("cannot read the token in /nowhere"), "{nowhere}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let message = run(&format!("listen = '{address}'"));
+    assert!(message.contains(&format!("cannot listen on {address}")), "{message}");
+}
