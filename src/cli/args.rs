@@ -59,6 +59,10 @@ pub(super) enum Command {
     /// Make one experiment of first contact
     #[command(hide = true, name = crate::contact::runner::CHILD_COMMAND)]
     Experiment(Experiment),
+    /// Install the programs and the systemd service on this machine; needs no daemon
+    Install(Install),
+    /// Remove what `install` has put there; models and configuration stay
+    Uninstall(Uninstall),
     /// Be the daemon
     #[command(hide = true)]
     Daemon(Daemon),
@@ -324,6 +328,42 @@ pub(super) struct Parity {
     /// Print JSON: every step of every prompt
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// Where an installation goes.
+#[derive(Debug, clap::Args)]
+pub(super) struct Place {
+    /// Below this directory: bin, lib/systemd/system, lib/sysusers.d, ..
+    #[arg(long, value_name = "DIR", default_value = "/usr/local")]
+    pub(super) prefix: PathBuf,
+    /// Stage it: this directory stands for /, and the system is not told
+    #[arg(long, value_name = "DIR")]
+    pub(super) root: Option<PathBuf>,
+    /// Say what would be done, do nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl install --dry-run          what would be done
+  sudo orinctl install               into /usr/local
+  orinctl install --root stage --prefix /usr    for a package
+
+A configuration that is there already is kept. docs/service.md describes the service.")]
+pub(super) struct Install {
+    #[command(flatten)]
+    pub(super) place: Place,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Uninstall {
+    #[command(flatten)]
+    pub(super) place: Place,
+    /// Remove models, caches and the configuration too
+    #[arg(long)]
+    pub(super) purge: bool,
 }
 
 #[derive(Debug, clap::Args)]

@@ -80,6 +80,9 @@ pub(super) enum Error {
     /// Devices that differ, or cannot be compared.
     #[error("{0}")]
     Parity(String),
+    /// `install` or `uninstall`.
+    #[error(transparent)]
+    Install(#[from] super::install::Error),
     /// Standard input or output.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -96,6 +99,7 @@ impl Error {
     /// What to do about it.
     pub(super) fn hint(&self) -> Option<String> {
         match self {
+            Self::Install(error) => error.hint(),
             Self::Client(error) => error.hint().map(str::to_owned),
             Self::OtherModel { wanted, .. } => Some(format!(
                 "`orinctl load {wanted}` replaces it; `--private` starts a daemon of its own"

@@ -9,6 +9,7 @@ mod bench;
 mod error;
 mod first_contact;
 mod generate;
+mod install;
 mod models;
 mod parity;
 mod plan;
@@ -34,6 +35,8 @@ pub fn main() -> ExitCode {
     let terminal = Terminal::new();
     let result = match args.command {
         Command::Daemon(arguments) => return private::become_daemon(arguments),
+        Command::Install(install) => install::install(&install).map_err(Error::from),
+        Command::Uninstall(uninstall) => install::uninstall(&uninstall).map_err(Error::from),
         Command::Plan(plan) => plan::run(&plan, &terminal),
         Command::Profile(profile) => profile::run(&profile, &terminal),
         Command::Experiment(experiment) => return crate::contact::child(&experiment.name),

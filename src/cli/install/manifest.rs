@@ -1,0 +1,78 @@
+//! What an installation has put where: the list by which it is undone.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+/// Paths as they are on the installed system, whatever directory it is staged in.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Manifest {
+    /// Files.
+    pub(super) files: BTreeSet<PathBuf>,
+    /// Directories that were not there before.
+    pub(super) directories: BTreeSet<PathBuf>,
+}
+
+impl Manifest {
+    /// The list as text.
+    pub(super) fn to_text(&self) -> String {
+        let mut text =
+            "# What orinctl install has put here; orinctl uninstall reads it.\n".to_owned();
+        for (kind, paths) in [("file", &self.files), ("directory", &self.directories)] {
+            for path in paths {
+                text.push_str(&format!("{kind} {}\n", path.display()));
+            }
+        }
+        text
+    }
+
+    /// Reads a list. Nothing outside `roofs` may be in it: it decides what is deleted.
+    pub(super) fn parse(text: &str, roofs: &[&Path]) -> Result<Self, String> {
+        let mut manifest = Self::default();
+        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (kind, path) = line.split_once(' ').ok_or_else(|| format!("`{line}`"))?;
+            let path = PathBuf::from(path);
+            let plain =
+                path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
+            if !plain || !roofs.iter().any(|roof| path.starts_with(roof)) {
+                return Err(format!("`{line}`, which is not below {}", roofs[0].display()));
+            }
+            match kind {
+                "file" => manifest.files.insert(path),
+                "directory" => manifest.directories.insert(path),
+                _ => return Err(format!("`{line}`")),
+            };
+        }
+        Ok(manifest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_back() {
+        let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect();
+        let manifest = Manifest {
+            files: paths(&["/usr/local/bin/orind", "/etc/orind/orind.toml"]),
+            directories: paths(&["/etc/orind"]),
+        };
+        let roofs = [Path::new("/usr/local"), Path::new("/etc/orind")];
+        assert_eq!(Manifest::parse(&manifest.to_text(), &roofs).unwrap(), manifest);
+    }
+
+    #[test]
+    fn a_list_that_reaches_elsewhere_is_refused() {
+        let roofs = [Path::new("/opt/o"), Path::new("/etc/orind")];
+        for line in [
+            "file /etc/passwd",
+            "file /opt/o/../../etc/passwd",
+            "directory /",
+            "file opt/o/x",
+            "file",
+            "link /opt/o/x",
+        ] {
+            assert!(Manifest::parse(line, &roofs).is_err(), "{line}");
+        }
+    }
+}
