@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that is measured on a machine with an NVIDIA GPU, in one go: build, correctness of every
 # kernel, decode of the models, percent of the bandwidth measured in the same run, PyTorch on the same
-# shapes. Needs Rust (or ORIND_BIN with a release build of orinctl and gpu_kernels), libcuda, and for the
-# last part a Python with PyTorch. Writes to OUT (default: ./silicon).
+# shapes. Needs Rust (or ORIND_BIN with a release build of orinctl, gpu_kernels and gpu_snippets),
+# libcuda, and for the last part a Python with PyTorch. Writes to OUT (default: ./silicon).
 #
 #     bash benches/silicon.sh
 set -euo pipefail
@@ -41,6 +41,13 @@ note "correctness: every step, and logits of a small model, against the referenc
     echo "parity failed: no number below means anything" | tee "$out/FAILED"
     exit 1
 }
+
+note "random programs, bit for bit; their answers become vectors for the machine-code engine"
+if [[ -n ${ORIND_BIN:-} ]]; then snippets=("$ORIND_BIN/gpu_snippets"); else
+    snippets=(cargo bench --locked --bench gpu_snippets)
+fi
+"${snippets[@]}" | tee "$out/snippets.json"
+cp kernels/snippets/silicon.sm_90.bin "$out/" 2>/dev/null || true
 
 note "kernels: matrices by size, and every kernel of a token"
 "${kernels[@]}" "${models[@]}" | tee "$out/kernels.jsonl"

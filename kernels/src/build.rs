@@ -9,6 +9,7 @@ use orind_kernels::cubin::Cubin;
 use orind_kernels::manifest::{File, Manifest, Usage};
 use orind_kernels::occupancy::blocks_per_sm;
 use orind_kernels::prebuilt::MANIFEST;
+use orind_kernels::snippets;
 use orind_kernels::source::{self, HEADERS, OPTIONS, Target};
 use sha2::{Digest as _, Sha256};
 
@@ -72,6 +73,20 @@ pub(crate) fn build(compiler: &Compiler) -> anyhow::Result<()> {
     json.push(b'\n');
     made.insert(MANIFEST.into(), json);
     write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("prebuilt"), &made)
+}
+
+/// Compiles the random programs into `snippets/`.
+pub(crate) fn snippets(compiler: &Compiler) -> anyhow::Result<()> {
+    let mut made = BTreeMap::new();
+    for target in [Target::Sm87, Target::Sm90] {
+        let name = format!("snippets.{}.cubin", target.architecture());
+        let architecture = format!("--gpu-architecture={}", target.architecture());
+        let options = ["--std=c++17".to_owned(), architecture];
+        let output = compiler.compile(&name, &snippets::source(), &[], &options, false)?;
+        say(&format!("{name}: {} bytes", output.code.len()));
+        made.insert(name, output.code);
+    }
+    write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("snippets"), &made)
 }
 
 #[expect(clippy::print_stdout, reason = "this program's output")]

@@ -3,7 +3,7 @@
 //! Owns: the CUDA C++ sources (`src/cuda`), what they are called with ([`params`]), how weights must
 //! lie for them ([`repack`]), what else their constants hold ([`bank0`]), which kernels exist and how they may be tuned ([`catalogue`]), the
 //! machine code checked in under `prebuilt/` ([`prebuilt`]) and what a loader reads out of it
-//! ([`cubin`]). Does not know plans, models, drivers or queues.
+//! ([`cubin`]), and random programs for holding GPUs against each other ([`snippets`]). Does not know plans, models, drivers or queues.
 
 pub mod bank0;
 pub mod catalogue;
@@ -13,4 +13,5 @@ pub mod occupancy;
 pub mod params;
 pub mod prebuilt;
 pub mod repack;
+pub mod snippets;
 pub mod source;

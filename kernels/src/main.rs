@@ -1,4 +1,5 @@
-//! `orind-kernels build`: compiles the kernels into `prebuilt/`.
+//! `orind-kernels build` compiles the kernels into `prebuilt/`, `orind-kernels snippets` the random
+//! programs into `snippets/`.
 
 mod build;
 mod nvrtc;
@@ -11,10 +12,13 @@ use clap::Parser;
 enum Command {
     /// Compiles every unit into `prebuilt/`, with its manifest.
     Build,
+    /// Compiles the random programs into `snippets/`.
+    Snippets,
 }
 
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Build => build::build(&nvrtc::Compiler::load()?),
+        Command::Snippets => build::snippets(&nvrtc::Compiler::load()?),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::Grid;
-use orind_kernels::cubin::Cubin;
+use orind_kernels::cubin::{self, Cubin};
 use orind_kernels::params::Parameters;
 use orind_kernels::prebuilt;
 use orind_kernels::source::Target;
@@ -86,19 +86,31 @@ impl Device {
         let cubin = Cubin::parse(prebuilt::file(kernel.unit(), Target::Sm87).unwrap()).unwrap();
         let name = kernel.symbol();
         let found = cubin.kernel(&name).unwrap();
-        let block = [kernel.threads(), 1, 1];
+        self.execute(&name, found, [kernel.threads(), 1, 1], grid, shared, params.as_bytes());
+    }
+
+    /// Runs machine code of any kernel.
+    pub(crate) fn execute(
+        &self,
+        name: &str,
+        found: &cubin::Kernel<'_>,
+        block: [u32; 3],
+        grid: Grid,
+        shared: u32,
+        params: &[u8],
+    ) {
         let mut bank0 = found.constants0.to_vec();
         for (i, word) in block.iter().chain(&grid).enumerate() {
             bank0[4 * i..4 * i + 4].copy_from_slice(&word.to_le_bytes());
         }
         bank0[0x28..0x2c].copy_from_slice(&0x00ff_fdc0_u32.to_le_bytes());
         let at = found.params_offset as usize;
-        bank0[at..at + size_of::<P>()].copy_from_slice(params.as_bytes());
+        bank0[at..at + params.len()].copy_from_slice(params);
         let mut banks: [&[u8]; BANKS] = [&[]; BANKS];
         banks[0] = &bank0;
         banks[2] = found.constants2.unwrap_or_default();
         let launch = Launch {
-            name: &name,
+            name,
             grid,
             block,
             registers: found.registers,

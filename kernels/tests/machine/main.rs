@@ -10,4 +10,5 @@ mod project;
 mod random;
 mod rows;
 mod sample;
+mod snippets;
 mod weights;
