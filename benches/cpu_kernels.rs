@@ -12,7 +12,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use orind::device::cpu::Isa;
 use orind::device::cpu::activations::{self, F32Block, Q8Block};
 use orind::device::cpu::attention::{self, Attend};
-use orind::device::cpu::matmul::{Product, Rows, matmul};
+use orind::device::cpu::matmul::{Loops, Product, Rows, matmul};
 use orind::device::cpu::mem::AlignedBuf;
 use orind::device::cpu::packed::PackedLayout;
 use orind::plan::DType;
@@ -76,6 +76,7 @@ impl Acts {
             out: out.as_mut_ptr(),
             stride: layout.rows(),
             residual: None,
+            loops: Loops::heuristic(rows),
         };
         // SAFETY: the activations hold `rows` rows of the layout's columns, the output their products.
         unsafe { matmul(isa, &product) };

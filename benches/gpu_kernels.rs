@@ -85,7 +85,7 @@ fn timings(
     states: &[Buffer],
     mut fill: impl FnMut(&mut dyn Instance, &Buffer),
 ) -> Vec<Timing> {
-    let request = Request { weights, states, plans: std::slice::from_ref(plan) };
+    let request = Request { weights, states, plans: std::slice::from_ref(plan), choices: None };
     let mut instance = device.open(&request).unwrap();
     for weight in weights {
         fill(&mut *instance, weight);

@@ -46,8 +46,9 @@ impl Runner {
         let plans = [prefill.clone(), decode.clone()];
         let weights: Vec<_> = model.weights().cloned().collect();
         let states = model.states(LAYOUT);
-        let mut instance =
-            device.open(&Request { weights: &weights, states: &states, plans: &plans }).unwrap();
+        let mut instance = device
+            .open(&Request { weights: &weights, states: &states, plans: &plans, choices: None })
+            .unwrap();
         for weight in &weights {
             instance.upload(&weight.name, &Source(model, &weight.name), &|_| {}).unwrap();
         }

@@ -46,7 +46,7 @@ impl Session {
         let plans: Vec<Plan> = buckets.iter().map(plan).collect();
         let weights: Vec<_> = model.weights().cloned().collect();
         let states = model.states(LAYOUT);
-        let request = Request { weights: &weights, states: &states, plans: &plans };
+        let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
         let mut instance = device.open(&request).unwrap();
         for weight in &weights {
             instance.upload(&weight.name, &Source(model, &weight.name), &|_| {}).unwrap();
@@ -269,7 +269,7 @@ fn what_does_not_fit_is_refused_with_the_arithmetic() {
     let huge = KvLayout { slots: 1 << 20, context: 1 << 20 };
     let states = model.states(huge);
     let weights: Vec<_> = model.weights().cloned().collect();
-    let request = Request { weights: &weights, states: &states, plans: &[] };
+    let request = Request { weights: &weights, states: &states, plans: &[], choices: None };
     let need = Cpu::detect().footprint(&request).unwrap();
     match Cpu::detect().open(&request) {
         Err(Error::OutOfMemory { what, need: said, have }) => {

@@ -175,7 +175,7 @@ fn many_steps_at_once() {
     let states = model.states(layout);
     let plans = std::slice::from_ref(&plan);
     let mut instance =
-        nv.open(&DeviceRequest { weights: &weights, states: &states, plans }).unwrap();
+        nv.open(&DeviceRequest { weights: &weights, states: &states, plans, choices: None }).unwrap();
     for weight in &weights {
         instance.upload(&weight.name, &Source(&model, &weight.name), &|_| {}).unwrap();
     }

@@ -42,8 +42,12 @@ fn one_token() {
     let plan = fuse(&model.plan(layout, Bucket::decode(1, 512)).unwrap(), nv.fusions());
     let weights: Vec<_> = model.weights().cloned().collect();
     let states = model.states(layout);
-    let request =
-        Request { weights: &weights, states: &states, plans: std::slice::from_ref(&plan) };
+    let request = Request {
+        weights: &weights,
+        states: &states,
+        plans: std::slice::from_ref(&plan),
+        choices: None,
+    };
     let mut instance = nv.open(&request).unwrap();
     for weight in &weights {
         instance.upload(&weight.name, &Source(model, &weight.name), &|_| {}).unwrap();

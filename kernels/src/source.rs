@@ -4,7 +4,9 @@
 //! the only list of kernels. The sources are part of this program: a build needs no files, and the
 //! hash of what was compiled can be recomputed anywhere.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest as _, Sha256};
 
@@ -123,6 +125,45 @@ pub fn hash() -> String {
             part(target.file(unit).as_bytes());
             part(text(unit, target).as_bytes());
         }
+    }
+    OPTIONS.iter().for_each(|option| part(option.as_bytes()));
+    hex(&hash.finalize())
+}
+
+/// SHA-256 of what one unit's machine code is made from: its text, the headers that it reaches,
+/// options and target. Unlike [`hash`] it does not change with other units. Computed once.
+#[must_use]
+pub fn unit_hash(unit: Unit, target: Target) -> String {
+    static KNOWN: Mutex<BTreeMap<(Unit, Target), String>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry((unit, target)).or_insert_with(|| hash_of(unit, target)).clone()
+}
+
+fn hash_of(unit: Unit, target: Target) -> String {
+    let text = text(unit, target);
+    let mut reached: Vec<&str> = Vec::new();
+    let mut left = vec![text.as_str()];
+    while let Some(body) = left.pop() {
+        let named = body.lines().filter_map(|l| l.strip_prefix("#include \"")?.split('"').next());
+        for name in named {
+            let header = HEADERS.iter().find(|(known, _)| *known == name);
+            if let Some((name, body)) = header.filter(|(name, _)| !reached.contains(name)) {
+                reached.push(name);
+                left.push(body);
+            }
+        }
+    }
+    reached.sort_unstable();
+    let mut hash = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    part(target.architecture().as_bytes());
+    part(text.as_bytes());
+    for (name, body) in HEADERS.iter().filter(|(name, _)| reached.contains(name)) {
+        part(name.as_bytes());
+        part(body.as_bytes());
     }
     OPTIONS.iter().for_each(|option| part(option.as_bytes()));
     hex(&hash.finalize())

@@ -115,3 +115,21 @@ fn launch_arithmetic() {
     assert_eq!(attention_grid(attention, 32, 5, 8, 1), None);
     assert_eq!(attention_grid(Kernel::Sample, 32, 8, 8, 1), None);
 }
+
+/// A unit's hash is its own: another unit's text or header does not enter into it.
+#[test]
+fn units_have_hashes_of_their_own() {
+    use orind_kernels::catalogue::Unit;
+    use orind_kernels::source::{Target, unit_hash};
+    let mut all: Vec<String> =
+        Unit::all().flat_map(|unit| Target::ALL.map(|target| unit_hash(unit, target))).collect();
+    assert!(all.iter().all(|hash| hash.len() == 64));
+    assert_eq!(all, {
+        let again = Unit::all().flat_map(|unit| Target::ALL.map(|target| unit_hash(unit, target)));
+        again.collect::<Vec<_>>()
+    });
+    let count = all.len();
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), count);
+}

@@ -23,8 +23,11 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
     let after = fuse(&before, Fusions::ALL);
     let weights: Vec<_> = model.weights().cloned().collect();
     let (states, plans) = (model.states(layout), std::slice::from_ref(&after));
-    let launches =
-        gpu::outline(&after, &Request { weights: &weights, states: &states, plans }, ORIN_SMS);
+    let launches = gpu::outline(
+        &after,
+        &Request { weights: &weights, states: &states, plans, choices: None },
+        ORIN_SMS,
+    );
     if args.json {
         text::print_json(&Document {
             model: &args.model,

@@ -75,7 +75,8 @@ fn load(
 ) -> Result<(Box<dyn Instance>, Prepared), Error> {
     let weights: Vec<_> = model.weights().cloned().collect();
     let (states, plans) = (model.states(layout), std::slice::from_ref(plan));
-    let mut instance = device.open(&Request { weights: &weights, states: &states, plans })?;
+    let mut instance =
+        device.open(&Request { weights: &weights, states: &states, plans, choices: None })?;
     let (live, done) = (terminal.bytes(), AtomicU64::new(0));
     let progress = |bytes| {
         let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;

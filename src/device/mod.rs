@@ -4,7 +4,8 @@
 //! memory of one loaded model. Weights arrive one tensor at a time, plans are prepared once, then
 //! submitted again and again; a [`Ticket`] stands for steps under way. What changes from token to
 //! token lives in the plan's mailboxes, in device memory; sampled tokens come back through a ring.
-//! The device owns KV storage; who sits in which slot is the engine's business.
+//! The device owns KV storage; who sits in which slot is the engine's business. What may be tuned a
+//! device declares as [`Space`]s; what was chosen it is told in the [`Request`].
 //!
 //! A plan is under way from its submission until its latest ticket has been waited for, finished or
 //! not: what these rules refuse must not depend on how fast a device is.
@@ -20,6 +21,7 @@ pub use named::{AUTO, NAMES, named};
 use std::time::Duration;
 
 use crate::plan::{Buffer, BufferId, Fusions, Plan};
+use crate::tune::{Case, Choices, DeviceKey, Space};
 
 /// Steps of one submission whose tokens the ring keeps.
 pub const RING_STEPS: u32 = 64;
@@ -44,6 +46,8 @@ pub struct Request<'a> {
     pub states: &'a [Buffer],
     /// All plans to come.
     pub plans: &'a [Plan],
+    /// How kernels are to be run, where something better than the heuristic is known.
+    pub choices: Option<&'a Choices>,
 }
 
 /// Memory of an instance, in bytes.
@@ -242,6 +246,26 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// [`Error::OutOfMemory`] before allocating, [`Error::Unsupported`].
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error>;
+
+    /// For which hardware choices that were found here hold; `None` where nothing can be chosen.
+    fn key(&self) -> Option<DeviceKey> {
+        None
+    }
+
+    /// What of the request's plans can be tuned: one entry for each time that it occurs.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a step, type or shape it cannot run.
+    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
+        let _ = request;
+        Ok(Vec::new())
+    }
+
+    /// What may be chosen for a case; `None` where there are no such kernels.
+    fn space(&self, case: &Case) -> Option<Space> {
+        let _ = case;
+        None
+    }
 }
 
 /// The memory of one model on a device, and its prepared plans. All calls come from one thread.
@@ -271,6 +295,15 @@ pub trait Instance: Send {
     /// # Errors
     /// [`Error::Invalid`] when it was not part of the request or a weight is missing.
     fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error>;
+
+    /// Makes a plan of the request ready under other choices than the request's. For measuring.
+    ///
+    /// # Errors
+    /// As [`Instance::prepare`]; [`Error::Unsupported`] where nothing can be chosen.
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
+        let what = format!("preparing {} steps under {} choices", plan.steps.len(), choices.len());
+        Err(Error::Unsupported { device: "this device", what })
+    }
 
     /// Writes elements of a mailbox, from element `at`. The plan must not be under way.
     ///

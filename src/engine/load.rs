@@ -100,7 +100,7 @@ fn fit(
             .map(plan)
             .collect::<Result<Vec<Plan>, crate::graph::Error>>()
             .map_err(|e| LoadError::Invalid(chain(&e)))?;
-        let request = Request { weights: &weights, states: &states, plans: &plans };
+        let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
         match device.footprint(&request) {
             Err(error) if choice.goes_on() => {
                 choice.refuse(device.info().name, &chain(&error));
@@ -123,7 +123,8 @@ pub(super) fn upload(
     let states = model.states(layout);
     let mut instance = loop {
         let Fitted { device, plans, .. } = &fitted;
-        match device.open(&Request { weights: &weights, states: &states, plans }) {
+        let request = Request { weights: &weights, states: &states, plans, choices: None };
+        match device.open(&request) {
             Ok(instance) => break instance,
             // Too small, or in use by others.
             Err(error) if choice.goes_on() => {

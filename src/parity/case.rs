@@ -97,8 +97,12 @@ impl Case {
             found
         };
         let (weights, states) = (of(Class::Weight), of(Class::State));
-        let mut instance =
-            device.open(&Request { weights: &weights, states: &states, plans: &plans })?;
+        let mut instance = device.open(&Request {
+            weights: &weights,
+            states: &states,
+            plans: &plans,
+            choices: None,
+        })?;
         for weight in &weights {
             let bytes = self.weights.get(&weight.name).map_or(&[][..], Vec::as_slice);
             instance.upload(&weight.name, &Bytes(bytes), &|_| {})?;

@@ -213,8 +213,12 @@ impl Runner {
         let plans = [prefill, decode];
         let weights: Vec<_> = model.weights().cloned().collect();
         let states = model.states(layout);
-        let mut instance =
-            device.open(&Request { weights: &weights, states: &states, plans: &plans })?;
+        let mut instance = device.open(&Request {
+            weights: &weights,
+            states: &states,
+            plans: &plans,
+            choices: None,
+        })?;
         for weight in &weights {
             instance.upload(&weight.name, &Source(model, &weight.name), &|_| {})?;
         }

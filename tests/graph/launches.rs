@@ -20,8 +20,12 @@ fn outline(model: &Model, layout: KvLayout, bucket: Bucket) -> Result<Vec<Outlin
     let plan: Plan = fuse(&model.plan(layout, bucket).unwrap(), Fusions::ALL);
     let weights: Vec<Buffer> = model.weights().cloned().collect();
     let states = model.states(layout);
-    let request =
-        Request { weights: &weights, states: &states, plans: std::slice::from_ref(&plan) };
+    let request = Request {
+        weights: &weights,
+        states: &states,
+        plans: std::slice::from_ref(&plan),
+        choices: None,
+    };
     gpu::outline(&plan, &request, SMS)
 }
 

@@ -76,8 +76,9 @@ impl Case {
         let (weights, states): (Vec<_>, Vec<_>) =
             (of(Class::Weight).collect(), of(Class::State).collect());
         let plans = [plan];
-        let mut instance =
-            Reference.open(&Request { weights: &weights, states: &states, plans: &plans }).unwrap();
+        let mut instance = Reference
+            .open(&Request { weights: &weights, states: &states, plans: &plans, choices: None })
+            .unwrap();
         let [plan] = plans;
         for weight in &weights {
             let (_, bytes) = self.weights.iter().find(|(name, _)| *name == weight.name).unwrap();

@@ -37,7 +37,7 @@ impl Player {
         let plans: Vec<Plan> = buckets.iter().map(plan).collect();
         let weights: Vec<_> = model.weights().cloned().collect();
         let states = model.states(LAYOUT);
-        let request = Request { weights: &weights, states: &states, plans: &plans };
+        let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
         let mut instance = device.open(&request).unwrap();
         for weight in &weights {
             instance.upload(&weight.name, &Source(model, &weight.name), &|_| {}).unwrap();

@@ -6,8 +6,10 @@ use super::Isa;
 use super::instance::CpuInstance;
 use super::memory::{DEVICE, Layout, Memory};
 use super::pool::{Pool, default_threads};
+use super::variant;
 use crate::device::{Device, Error, Footprint, Info, Instance, Request};
-use crate::plan::Fusions;
+use crate::plan::{Fusions, Plan};
+use crate::tune::{Case, DeviceKey, Space};
 
 /// The CPU with a choice of instruction set and threads.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +71,10 @@ impl Device for Cpu {
         }
         let threads = self.threads.get();
         let memory = Memory::new(layout, threads).map_err(|e| refused(&format!(" ({e})")))?;
-        let started =
-            Pool::new(self.threads).and_then(|pool| CpuInstance::new(self.isa, memory, pool));
+        let started = Pool::new(self.threads).and_then(|pool| {
+            let choices = request.choices.cloned().unwrap_or_default();
+            CpuInstance::new(self.isa, memory, pool, choices)
+        });
         match started {
             Ok(instance) => Ok(Box::new(instance)),
             Err(e) => Err(Error::Lost {
@@ -80,6 +84,23 @@ impl Device for Cpu {
                 source: Some(Box::new(e)),
             }),
         }
+    }
+
+    fn key(&self) -> Option<DeviceKey> {
+        let model = processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+        let cores = u32::try_from(self.threads.get()).unwrap_or(u32::MAX);
+        Some(DeviceKey::cpu(&model, self.isa.name(), cores))
+    }
+
+    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
+        let of = |plan: &Plan| -> Vec<Case> {
+            plan.steps.iter().filter_map(|step| variant::case(plan, step)).collect()
+        };
+        Ok(request.plans.iter().flat_map(of).collect())
+    }
+
+    fn space(&self, case: &Case) -> Option<Space> {
+        variant::space(self.isa, case)
     }
 }
 

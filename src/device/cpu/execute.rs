@@ -9,11 +9,12 @@ use std::ops::Range;
 
 use super::activations::{self, TILE};
 use super::attention::{self, Attend};
-use super::matmul::{Product, Rows, matmul};
+use super::matmul::{Loops, Product, Rows, matmul};
 use super::memory::Memory;
 use super::pool::Worker;
-use super::program::{GROUPS_PER_CLAIM, Matrix, Norm, Program, Stage};
+use super::program::{Matrix, Norm, Program, Stage};
 use super::simd::LANES;
+use super::variant::MOST_GROUPS;
 use super::{Isa, norm, rope};
 use crate::plan::sample::{self, Candidate, Sampling};
 
@@ -127,9 +128,10 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
             Stage::Arrange { x, norm, k, rows, planes, f32 } => {
                 arrange(c, w, (x, norm, k), c.rows(rows), (planes, f32));
             }
-            Stage::Project { ref weights, rows, planes, residual, claim } => {
+            Stage::Project { ref weights, rows, planes, residual, variant } => {
                 let total = weights.iter().flatten().map(|(m, _)| m.layout.groups()).sum();
                 let of = c.rows(rows);
+                let claim = variant.claim(of);
                 while let Some((rows, range)) = claim_product(w, of, total, claim) {
                     let mut base = 0;
                     for &(matrix, out) in weights.iter().flatten() {
@@ -138,24 +140,26 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                         if groups.start < groups.end {
                             let groups = groups.start - base..groups.end - base;
                             let x = (rows.clone(), of, planes);
-                            product(c, &matrix, groups, x, (out, matrix.layout.rows()), residual);
+                            let out = (out, matrix.layout.rows());
+                            product(c, (&matrix, variant.loops), groups, x, out, residual);
                         }
                         base += n;
                     }
                 }
             }
-            Stage::Gate { gate, up, rows, planes, out, claim } => {
+            Stage::Gate { gate, up, rows, planes, out, variant } => {
                 let (of, n) = (c.rows(rows), gate.layout.rows());
                 let side = c.memory.thread(w.index());
                 let total = gate.layout.groups();
+                let (claim, loops) = (variant.claim(of), variant.loops);
                 while let Some((rows, groups)) = claim_product(w, of, total, claim) {
                     let (first, end) = (groups.start * LANES, n.min(groups.end * LANES));
                     let x = (rows.clone(), of, planes);
-                    product(c, &gate, groups.clone(), x.clone(), (out, n), None);
+                    product(c, (&gate, loops), groups.clone(), x.clone(), (out, n), None);
                     // The strip beside it starts at its first row and column.
-                    let stride = GROUPS_PER_CLAIM * LANES;
+                    let stride = MOST_GROUPS * LANES;
                     let strip = side.wrapping_sub(rows.start * stride + first);
-                    product(c, &up, groups, x, (strip, stride), None);
+                    product(c, (&up, loops), groups, x, (strip, stride), None);
                     for row in rows {
                         let (g, u) =
                             (out.add(row * n + first), strip.wrapping_add(row * stride + first));
@@ -243,16 +247,14 @@ unsafe fn arrange(
     }
 }
 
-/// Claims part of a product: a tile's rows, and some of `groups` row groups. Up to a tile
-/// takes `claim` groups at a time; of several, each takes as many as there may be, and tile follows tile, so that a thread
-/// reads the activations of one tile from its cache while weights stream by.
+/// Claims part of a product: a tile's rows, and `claim` of `groups` row groups. Tile follows tile, so
+/// that a thread reads the activations of one tile from its cache while weights stream by.
 fn claim_product(
     w: &Worker<'_>,
     rows: usize,
     groups: usize,
     claim: usize,
 ) -> Option<(Range<usize>, Range<usize>)> {
-    let claim = if rows > TILE { GROUPS_PER_CLAIM } else { claim };
     let per_tile = groups.div_ceil(claim);
     let item = w.claim(per_tile * rows.div_ceil(TILE), 1)?.start;
     let (row, group) = (item / per_tile * TILE, item % per_tile * claim);
@@ -267,7 +269,7 @@ fn claim_product(
 /// As for [`matmul`].
 unsafe fn product(
     c: &Context<'_>,
-    matrix: &Matrix,
+    (matrix, loops): (&Matrix, Loops),
     groups: Range<usize>,
     (rows, of, planes): (Range<usize>, usize, usize),
     (out, stride): (*mut f32, usize),
@@ -282,7 +284,9 @@ unsafe fn product(
         } else {
             Rows::F32(c.memory.f32())
         };
-        matmul(c.isa, &Product { layout, weights, groups, x, rows, of, out, stride, residual });
+        let product =
+            Product { layout, weights, groups, x, rows, of, out, stride, residual, loops };
+        matmul(c.isa, &product);
     }
 }
 

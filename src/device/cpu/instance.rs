@@ -22,6 +22,7 @@ use crate::device::{
     Data, Error, Footprint, Instance, Prepared, RING_STEPS, Scope, Ticket, WeightSource,
 };
 use crate::plan::{BufferId, Class, DType, Plan};
+use crate::tune::Choices;
 
 /// Submissions that can be under way at once.
 const QUEUE: u64 = 8;
@@ -130,6 +131,7 @@ struct Entry {
 /// The memory of one model and the thread that runs its plans.
 pub(super) struct CpuInstance {
     isa: Isa,
+    choices: Choices,
     work: Arc<Work>,
     footprint: Footprint,
     memory: Arc<Memory>,
@@ -144,7 +146,12 @@ pub(super) struct CpuInstance {
 }
 
 impl CpuInstance {
-    pub(super) fn new(isa: Isa, memory: Memory, pool: Pool) -> std::io::Result<Self> {
+    pub(super) fn new(
+        isa: Isa,
+        memory: Memory,
+        pool: Pool,
+        choices: Choices,
+    ) -> std::io::Result<Self> {
         let footprint = memory.layout().footprint(pool.threads());
         let work = Arc::new(Work::new(pool.threads(), memory.working().vocabulary));
         let (memory, pool) = (Arc::new(memory), Arc::new(Mutex::new(pool)));
@@ -166,13 +173,42 @@ impl CpuInstance {
         })?;
         let (runner, entries) = (Some(runner), Vec::new());
         let (sequence, waited) = (0, 0);
-        Ok(Self { isa, work, footprint, memory, pool, shared, runner, entries, sequence, waited })
+        Ok(Self {
+            isa,
+            choices,
+            work,
+            footprint,
+            memory,
+            pool,
+            shared,
+            runner,
+            entries,
+            sequence,
+            waited,
+        })
     }
 
     fn entry(&self, prepared: Prepared) -> Result<&Entry, Error> {
         self.entries
             .get(prepared.0 as usize)
             .ok_or_else(|| Error::Invalid(format!("no plan {}", prepared.0)))
+    }
+
+    /// A plan resolved under some choices.
+    fn program(&self, plan: &Plan, choices: &Choices) -> Result<Program, Error> {
+        program::check(plan)?;
+        self.memory.admits(plan)?;
+        let own = Own::new(plan).map_err(|e| Error::OutOfMemory {
+            what: format!("mailboxes and outputs ({e})"),
+            need: own_bytes(plan) as u64,
+            have: 0,
+        })?;
+        Program::new(plan, &self.memory, own, (self.isa, Some(choices)))
+    }
+
+    fn add(&mut self, program: Program) -> Prepared {
+        self.entries.push(Entry { program: Arc::new(program), latest: 0 });
+        Prepared(u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX))
     }
 
     /// The plan, when the caller may touch its buffers.
@@ -233,16 +269,13 @@ impl Instance for CpuInstance {
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
-        program::check(plan)?;
-        self.memory.admits(plan)?;
-        let own = Own::new(plan).map_err(|e| Error::OutOfMemory {
-            what: format!("mailboxes and outputs ({e})"),
-            need: own_bytes(plan) as u64,
-            have: 0,
-        })?;
-        let program = Arc::new(Program::new(plan, &self.memory, own)?);
-        self.entries.push(Entry { program, latest: 0 });
-        Ok(Prepared(u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX)))
+        let program = self.program(plan, &self.choices)?;
+        Ok(self.add(program))
+    }
+
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
+        let program = self.program(plan, choices)?;
+        Ok(self.add(program))
     }
 
     fn write(

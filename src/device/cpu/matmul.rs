@@ -19,9 +19,38 @@ use super::packed::{LINE, PackedLayout};
 use super::simd::{LANES, Simd, load_first, store_first};
 use crate::plan::DType;
 
-/// How far ahead of the reader a product asks for weights, in bytes. Without asking, a core of the
-/// machine measured reads 10 to 13 GB/s of the 17 that it can; 4 to 16 KiB do about equally well.
-const AHEAD: usize = 8192;
+/// How the loops of a product are arranged. Nothing of it enters into a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loops {
+    /// How far ahead of the reader weights are asked for, in bytes.
+    pub ahead: usize,
+    /// Row groups that go together, 1 or 2: they share each activation that is read. More than the
+    /// registers of the instruction set hold is taken as 1.
+    pub together: usize,
+    /// Rows of activations that meet a block of weights while it is in registers: a divisor of
+    /// [`TILE`]. One row knows no other.
+    pub tile: usize,
+}
+
+impl Loops {
+    /// What is taken where nothing has been measured. Without asking ahead, a core of the machine
+    /// that this was written on reads 10 to 13 GB/s of the 17 that it can; 4 to 16 KiB do about equally
+    /// well. With many rows two groups go together; with one, which waits for memory, one stream does.
+    #[must_use]
+    pub const fn heuristic(rows: usize) -> Self {
+        Self { ahead: 8192, together: if rows > 1 { 2 } else { 1 }, tile: TILE }
+    }
+}
+
+/// Whether two row groups of a type can go together: where registers allow, and not with a minimum for
+/// each group, where they are slower than one.
+#[must_use]
+pub const fn pairs(isa: Isa, dtype: DType) -> bool {
+    isa.accumulators() >= WIDE && matches!(dtype, DType::Q8_0 | DType::Q4_0 | DType::Q6_K)
+}
+
+/// Accumulators of an instruction set that can take two row groups together.
+const WIDE: usize = 16;
 
 /// Activation rows as a product reads them, see [`super::activations`].
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +87,8 @@ pub struct Product<'a> {
     pub stride: usize,
     /// What to add, laid out as the output; it may be the output itself.
     pub residual: Option<*const f32>,
+    /// How it is done.
+    pub loops: Loops,
 }
 
 /// Computes a range of output columns.
@@ -70,13 +101,15 @@ pub struct Product<'a> {
 /// # Panics
 ///
 /// The weights are not the layout's size, groups or rows are outside of theirs or the rows begin
-/// inside a tile, or the kind of activations is not the one that the weights' type needs.
+/// inside a tile, the tile of the loops does not divide [`TILE`], or the kind of activations is not the
+/// one that the weights' type needs.
 pub unsafe fn matmul(isa: Isa, p: &Product<'_>) {
     assert_eq!(p.weights.len(), p.layout.bytes(), "packed size of the weights");
     assert!(p.groups.end <= p.layout.groups(), "row groups of the weights");
     let quantised = matches!(p.x, Rows::Q8 { .. });
     assert_eq!(quantised, p.layout.quantised(), "activations for {}", p.layout.dtype());
     assert!(p.rows.end <= p.of && p.rows.start.is_multiple_of(TILE), "rows of the activations");
+    assert!(p.loops.tile > 0 && TILE.is_multiple_of(p.loops.tile), "{:?}", p.loops);
     if p.rows.is_empty() {
         return;
     }
@@ -216,16 +249,30 @@ unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>) {
         let Rows::Q8 { blocks, planes } = p.x else { return };
         let x = Planes { blocks, planes };
         if p.of == 1 {
-            return match planes {
-                1 => single::<S, Q, 1>(p, blocks),
-                _ => single::<S, Q, 2>(p, blocks),
-            };
-        }
-        for first in p.rows.clone().step_by(TILE) {
-            let rows = first..p.rows.end.min(first + TILE);
             let mut group = p.groups.start;
-            // Pairs where registers allow; with a minimum for each group they are slower than one.
-            while const { S::ACCUMULATORS >= 16 && !matches!(Q::FORM, Form::Minimum) }
+            while const { S::ACCUMULATORS >= WIDE && !matches!(Q::FORM, Form::Minimum) }
+                && p.loops.together == 2
+                && group + 2 <= p.groups.end
+            {
+                match planes {
+                    1 => single::<S, Q, 1, 2>(p, blocks, group),
+                    _ => single::<S, Q, 2, 2>(p, blocks, group),
+                }
+                group += 2;
+            }
+            for group in group..p.groups.end {
+                match planes {
+                    1 => single::<S, Q, 1, 1>(p, blocks, group),
+                    _ => single::<S, Q, 2, 1>(p, blocks, group),
+                }
+            }
+            return;
+        }
+        for first in p.rows.clone().step_by(p.loops.tile) {
+            let rows = first..p.rows.end.min(first + p.loops.tile);
+            let mut group = p.groups.start;
+            while const { S::ACCUMULATORS >= WIDE && !matches!(Q::FORM, Form::Minimum) }
+                && p.loops.together == 2
                 && group + 2 <= p.groups.end
             {
                 // Four rows keep more products in flight; with two scales the registers end at two.
@@ -243,18 +290,18 @@ unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>) {
     }
 }
 
-/// Asks for the lines that lie [`AHEAD`] of a superblock of `bytes` at `w`: part `i` of `parts` of
+/// Asks for the lines of a superblock of `bytes` at `w`, which lies ahead: part `i` of `parts` of
 /// them, so that the requests are spread over the work.
 ///
 /// # Safety
 ///
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn ahead<S: Simd>(w: *const u8, i: usize, bytes: usize, parts: usize) {
+unsafe fn ask<S: Simd>(w: *const u8, i: usize, bytes: usize, parts: usize) {
     let lines = bytes / LINE;
     for line in i * lines / parts..(i + 1) * lines / parts {
         // SAFETY: the caller's contract.
-        unsafe { S::prefetch(w.wrapping_add(AHEAD + line * LINE)) };
+        unsafe { S::prefetch(w.wrapping_add(line * LINE)) };
     }
 }
 
@@ -265,31 +312,42 @@ struct Planes {
     planes: usize,
 }
 
-/// One row: a stream over the weights. `P` is the number of planes.
+/// One row and `G` row groups: as many streams over the weights. `P` is the number of planes.
 #[inline(always)]
-unsafe fn single<S: Simd, Q: Quant, const P: usize>(p: &Product<'_>, x: *const Q8Block) {
+unsafe fn single<S: Simd, Q: Quant, const P: usize, const G: usize>(
+    p: &Product<'_>,
+    x: *const Q8Block,
+    group: usize,
+) {
     // SAFETY: the weights are the layout's size, and the activations cover its columns.
     unsafe {
         let superblocks = p.layout.superblocks();
-        let mut w = p.weights.as_ptr().add(p.groups.start * superblocks * Q::BYTES);
-        for group in p.groups.clone() {
-            let mut blocks = x;
-            let mut sum = S::splat(0.0);
-            for _ in 0..superblocks {
-                macro_rules! step {
-                    ($b:literal) => {
-                        ahead::<S>(w, $b, Q::BYTES, Q::COLUMNS / 32);
-                        let block = [Q::block::<S>(w, $b)];
-                        for plane in 0..P {
-                            fold::<S, Q, 1, 1>(&block, blocks.add($b * P + plane), &raw mut sum);
-                        }
-                    };
-                }
-                each_block!(Q::COLUMNS, step);
-                w = w.add(Q::BYTES);
-                blocks = blocks.add(Q::COLUMNS / 32 * P);
+        let (bytes, ahead) = (superblocks * Q::BYTES, p.loops.ahead);
+        let mut w = p.weights.as_ptr().add(group * bytes);
+        let mut blocks = x;
+        let mut sums = [S::splat(0.0); G];
+        for _ in 0..superblocks {
+            macro_rules! step {
+                ($b:literal) => {
+                    let mut block = [Q::block::<S>(w, $b); G];
+                    ask::<S>(w.wrapping_add(ahead), $b, Q::BYTES, Q::COLUMNS / 32);
+                    for (i, block) in block.iter_mut().enumerate().skip(1) {
+                        let w = w.add(i * bytes);
+                        *block = Q::block::<S>(w, $b);
+                        ask::<S>(w.wrapping_add(ahead), $b, Q::BYTES, Q::COLUMNS / 32);
+                    }
+                    for plane in 0..P {
+                        let x = blocks.add($b * P + plane);
+                        fold::<S, Q, G, 1>(&block, x, sums.as_mut_ptr());
+                    }
+                };
             }
-            finish::<S>(p, group, 0, sum);
+            each_block!(Q::COLUMNS, step);
+            w = w.add(Q::BYTES);
+            blocks = blocks.add(Q::COLUMNS / 32 * P);
+        }
+        for (i, &sum) in sums.iter().enumerate() {
+            finish::<S>(p, group + i, 0, sum);
         }
     }
 }
@@ -305,7 +363,7 @@ unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
     // SAFETY: as in `single`; the row groups and rows are the product's.
     unsafe {
         let superblocks = p.layout.superblocks();
-        let bytes = superblocks * Q::BYTES;
+        let (bytes, ahead) = (superblocks * Q::BYTES, p.loops.ahead);
         let mut w = p.weights.as_ptr().add(group * bytes);
         let count = activations::blocks(p.layout.k()) * x.planes;
         let place = activations::place(rows.start, p.of, count);
@@ -317,11 +375,11 @@ unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
             macro_rules! step {
                 ($b:literal) => {
                     let mut block = [Q::block::<S>(w, $b); G];
-                    ahead::<S>(w, $b, Q::BYTES, Q::COLUMNS / 32);
+                    ask::<S>(w.wrapping_add(ahead), $b, Q::BYTES, Q::COLUMNS / 32);
                     for (i, block) in block.iter_mut().enumerate().skip(1) {
                         let w = w.add(i * bytes);
                         *block = Q::block::<S>(w, $b);
-                        ahead::<S>(w, $b, Q::BYTES, Q::COLUMNS / 32);
+                        ask::<S>(w.wrapping_add(ahead), $b, Q::BYTES, Q::COLUMNS / 32);
                     }
                     for plane in 0..x.planes {
                         let x = blocks.add(($b * x.planes + plane) * place.step);
@@ -357,8 +415,8 @@ unsafe fn plain<S: Simd, P: Plain>(p: &Product<'_>) {
         let Rows::F32(x) = p.x else { return };
         let superblocks = p.layout.superblocks();
         let bytes = PLAIN * LANES * P::WIDTH;
-        for first in p.rows.clone().step_by(TILE) {
-            let rows = TILE.min(p.rows.end - first);
+        for first in p.rows.clone().step_by(p.loops.tile) {
+            let rows = p.loops.tile.min(p.rows.end - first);
             let place = activations::place(first, p.of, activations::blocks(p.layout.k()));
             let x = x.add(place.first).cast::<f32>();
             for group in p.groups.clone() {
@@ -366,7 +424,7 @@ unsafe fn plain<S: Simd, P: Plain>(p: &Product<'_>) {
                 // Two chains per row: even and odd columns.
                 let mut sums = [[S::splat(0.0); 2]; TILE];
                 for s in 0..superblocks {
-                    ahead::<S>(w, 0, bytes, 1);
+                    ask::<S>(w.wrapping_add(p.loops.ahead), 0, bytes, 1);
                     let mut columns = [S::splat(0.0); PLAIN];
                     for (k, column) in columns.iter_mut().enumerate() {
                         *column = P::load::<S>(w.add(k * LANES * P::WIDTH));

@@ -7,8 +7,8 @@ use super::activations::{self, F32Block, Q8Block};
 use super::attention;
 use super::mem::AlignedBuf;
 use super::packed::PackedLayout;
-use super::program::GROUPS_PER_CLAIM;
 use super::simd::LANES;
+use super::variant::MOST_GROUPS;
 use crate::device::{Error, RING_STEPS, Request};
 use crate::plan::sample::Candidate;
 use crate::plan::{Arena, Buffer, Class, Composite, DType, Op, Plan};
@@ -114,7 +114,7 @@ impl Working {
                     let blocks = activations::blocks(k) * rows;
                     w.q8 = w.q8.max(blocks * crate::device::precision::planes(plan, step));
                     w.f32 = w.f32.max(blocks);
-                    w.thread = w.thread.max(rows.min(activations::TILE) * GROUPS_PER_CLAIM * LANES);
+                    w.thread = w.thread.max(rows.min(activations::TILE) * MOST_GROUPS * LANES);
                     if norm.is_some() {
                         w.thread = w.thread.max(k);
                     }

@@ -21,6 +21,7 @@ pub mod pool;
 mod program;
 pub mod rope;
 mod simd;
+pub mod variant;
 
 pub use device::Cpu;
 pub use isa::{Isa, UnknownIsa};

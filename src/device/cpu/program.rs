@@ -3,21 +3,16 @@
 //! What is known when a plan is prepared is decided here; what changes from step to step (tokens,
 //! positions, slots) is read from the mailboxes while the program runs.
 
+use super::Isa;
 use super::instance::Own;
 use super::memory::{Cache, Form, Memory, unsupported};
 use super::packed::PackedLayout;
+use super::variant::{self, Variant};
 use crate::device::{Error, precision::planes};
 use crate::plan::{
     Arena, Binary, Class, Composite, DType, Epilogue, Op, Plan, RopeStyle, Step, View,
 };
-
-/// Most row groups that a thread takes at a time, and so the widest strip of a matrix that a
-/// gate needs beside it.
-pub(super) const GROUPS_PER_CLAIM: usize = 8;
-
-/// Bytes of weights that a thread takes at a time, where that is not more groups than above: enough
-/// to be a stream, little enough to balance.
-const BYTES_PER_CLAIM: usize = 192 << 10;
+use crate::tune::Choices;
 
 /// A weight matrix as a stage uses it.
 #[derive(Clone, Copy)]
@@ -77,10 +72,10 @@ pub(super) enum Stage {
         rows: usize,
         planes: usize,
         residual: Option<*const f32>,
-        claim: usize,
+        variant: Variant,
     },
     /// `silu(x W0^T) * (x W1^T)` of the arranged rows.
-    Gate { gate: Matrix, up: Matrix, rows: usize, planes: usize, out: *mut f32, claim: usize },
+    Gate { gate: Matrix, up: Matrix, rows: usize, planes: usize, out: *mut f32, variant: Variant },
     /// Queries (none when `heads` is 0) rotated, keys rotated and values into their caches.
     RopeKv {
         q: *const f32,
@@ -182,6 +177,7 @@ struct Resolver<'a> {
     memory: &'a Memory,
     arena: Arena,
     own: &'a Own,
+    tuning: (Isa, Option<&'a Choices>),
 }
 
 impl Resolver<'_> {
@@ -377,10 +373,12 @@ impl Resolver<'_> {
             f32: matrices.iter().any(|m| !m.layout.quantised()),
         });
         let widest = matrices.iter().map(|m| m.layout.group_bytes()).max().unwrap_or(1);
-        let claim = (BYTES_PER_CLAIM / widest.max(1)).clamp(1, GROUPS_PER_CLAIM);
+        let (isa, choices) = self.tuning;
+        let case = variant::case(self.plan, step);
+        let variant = Variant::of(isa, choices, case.as_ref(), (widest, rows));
         let stage = match (epilogue, &matrices[..]) {
             (Epilogue::SwiGlu, &[gate, up]) => {
-                Stage::Gate { gate, up, rows, planes, out: self.f32(&step.writes[0])?, claim }
+                Stage::Gate { gate, up, rows, planes, out: self.f32(&step.writes[0])?, variant }
             }
             (Epilogue::None | Epilogue::Residual, [_] | [_, _] | [_, _, _]) => {
                 let mut outputs = [None; 3];
@@ -393,7 +391,7 @@ impl Resolver<'_> {
                     }
                     _ => None,
                 };
-                Stage::Project { weights: outputs, rows, planes, residual, claim }
+                Stage::Project { weights: outputs, rows, planes, residual, variant }
             }
             _ => return Err(unsupported(format!("{weights} weights in {}", step.op.name()))),
         };
@@ -461,14 +459,20 @@ impl Resolver<'_> {
 }
 
 impl Program {
-    /// Resolves a plan that [`check`] has accepted and the memory admits.
+    /// Resolves a plan that [`check`] has accepted and the memory admits, for an instruction set
+    /// and under the choices given.
     ///
     /// # Errors
     ///
     /// [`Error::Unsupported`] for operands that this device cannot take there.
-    pub(super) fn new(plan: &Plan, memory: &Memory, own: Own) -> Result<Self, Error> {
+    pub(super) fn new(
+        plan: &Plan,
+        memory: &Memory,
+        own: Own,
+        tuning: (Isa, Option<&Choices>),
+    ) -> Result<Self, Error> {
         let arena = Arena::new(plan, |_, bytes| bytes);
-        let resolver = Resolver { plan, memory, arena, own: &own };
+        let resolver = Resolver { plan, memory, arena, own: &own, tuning };
         let (mut stages, mut ends) = (Vec::new(), Vec::new());
         for step in &plan.steps {
             resolver.stages(step, &mut stages)?;

@@ -5,7 +5,7 @@ use half::f16;
 
 use super::activations::{self, F32Block, Q8Block};
 use super::attention::{self, Attend};
-use super::matmul::{Product, Rows, matmul};
+use super::matmul::{Loops, Product, Rows, matmul};
 use super::packed::{LayoutError, PackedLayout};
 use super::simd::BIAS;
 use super::{Isa, norm, rope};
@@ -142,6 +142,17 @@ fn product_with_planes(
     init: Option<f32>,
     planes: usize,
 ) -> Vec<f32> {
+    product_with_loops(isa, w, x, init, planes, Loops::heuristic(x.len() / w.layout.k()))
+}
+
+fn product_with_loops(
+    isa: Isa,
+    w: &Matrix,
+    x: &[f32],
+    init: Option<f32>,
+    planes: usize,
+    loops: Loops,
+) -> Vec<f32> {
     let (k, n, groups) = (w.layout.k(), w.layout.rows(), w.layout.groups());
     let rows = x.len() / k;
     let acts = Acts::with_planes(isa, w.layout.quantised(), x, k, planes);
@@ -158,6 +169,7 @@ fn product_with_planes(
             out: out.as_mut_ptr(),
             stride: n + 1,
             residual: init.map(|_| out.as_ptr()),
+            loops,
         };
         // SAFETY: the output has the rows and the stride, the activations the blocks.
         unsafe { matmul(isa, &p) };
@@ -302,6 +314,31 @@ fn products_are_the_same_bits_on_every_set_and_in_any_company() {
                 let got = product(isa, &w, &x[..rows * k], None);
                 for (m, got) in got.chunks_exact(n).enumerate() {
                     assert_eq!(bits(got), alone[m], "{isa} {dtype} row {m} of {rows}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_arrangement_of_the_loops_changes_a_bit() {
+    for dtype in WEIGHTS {
+        // Five row groups: pairs and a last one alone.
+        let (n, k) = (70, dtype.block_len().max(64) * 2);
+        let mut random = Random(17);
+        let w = Matrix::new(dtype, n, k, &random.raw(dtype, n, k));
+        let x = random.vector(71 * k);
+        for isa in Isa::available() {
+            for (rows, planes) in [(1, 1), (1, 2), (3, 1), (71, 2)] {
+                let planes = if dtype.is_quantised() { planes } else { 1 };
+                let x = &x[..rows * k];
+                let expected = bits(&product_with_planes(isa, &w, x, Some(0.5), planes));
+                for (ahead, together, tile) in
+                    [(0, 1, 64), (32768, 2, 64), (8192, 2, 16), (1 << 40, 1, 32), (8192, 2, 1)]
+                {
+                    let loops = Loops { ahead, together, tile };
+                    let got = product_with_loops(isa, &w, x, Some(0.5), planes, loops);
+                    assert_eq!(bits(&got), expected, "{isa} {dtype} {rows} rows {loops:?}");
                 }
             }
         }

@@ -57,7 +57,7 @@ impl Form {
 }
 
 /// The kernels' name of a type.
-const fn weight(dtype: DType) -> Option<Weight> {
+pub(super) const fn weight(dtype: DType) -> Option<Weight> {
     Some(match dtype {
         DType::F16 => Weight::F16,
         DType::Q8_0 => Weight::Q8_0,
@@ -66,6 +66,17 @@ const fn weight(dtype: DType) -> Option<Weight> {
         DType::Q6_K => Weight::Q6_K,
         _ => return None,
     })
+}
+
+/// The type that the kernels call so.
+pub(super) const fn dtype(weight: Weight) -> DType {
+    match weight {
+        Weight::F16 => DType::F16,
+        Weight::Q8_0 => DType::Q8_0,
+        Weight::Q4_K => DType::Q4_K,
+        Weight::Q5_K => DType::Q5_K,
+        Weight::Q6_K => DType::Q6_K,
+    }
 }
 
 /// Shape of a KV buffer, laid out `[slot][kv head][position][value]`.

@@ -9,7 +9,7 @@ use orind_kernels::catalogue::launch::{
     attention_grid, elements_grid, embed_grid, project_shared_bytes, project_tiles, rope_kv_grid,
     rows_grid,
 };
-use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
+use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{
     AttentionParams, EmbedParams, GatherParams, ProjectParams, RopeTableParams, RowsParams,
     SampleParams, Segment,
@@ -18,6 +18,7 @@ use orind_kernels::repack;
 
 use super::launch::{Launch, Params, Region};
 use super::layout::{Cache, Form, Own, SAMPLE_PARTS, Working, unsupported};
+use super::variant::{self, Shape, Tuning};
 use crate::device::{Error, RING_STEPS, precision};
 use crate::plan::{
     Arena, Binary, Buffer, Class, Composite, DType, Epilogue, Op, Plan, RopeStyle, Step, View,
@@ -55,6 +56,8 @@ pub(super) struct Addresses<'a> {
     pub(super) own: (&'a Own, u64),
     /// Streaming multiprocessors of the device.
     pub(super) sms: u32,
+    /// How projections are laid over threads.
+    pub(super) tuning: Tuning<'a>,
 }
 
 impl Addresses<'_> {
@@ -405,7 +408,7 @@ impl Lowering<'_> {
         matrices: &[(u64, Weight, u32, Option<Region>)],
         (swiglu, residual): (bool, Option<Region>),
     ) -> Result<(), Error> {
-        let Kernel::Project { variant, .. } = kernel else { return Ok(()) };
+        let Kernel::Project { weight, rows: room, planes, .. } = kernel else { return Ok(()) };
         // The rows of this launch within the rows of the step.
         let part = |whole: Region, n: u64| {
             Region::new(whole.address + 4 * n * first as u64, 4 * n * rows as u64)
@@ -420,8 +423,12 @@ impl Lowering<'_> {
         let x = part(x, k as u64);
         let residual = residual.map(|r| part(r, u64::from(segments[0].n)));
         let ns: Vec<u32> = matrices.iter().map(|m| m.2).take(if swiglu { 1 } else { 3 }).collect();
-        let tiles = project_tiles(variant, &ns, swiglu);
-        let grid = [tiles.min(resident(self.addresses.sms, variant)).max(1), 1, 1];
+        let Addresses { sms, tuning, .. } = self.addresses;
+        let case = variant::case((weight, planes), (ns.iter().sum(), count(k)?, room), swiglu);
+        let Shape { variant, blocks } = tuning.shape(weight, &case);
+        let kernel = Kernel::Project { weight, rows: room, planes, variant };
+        // More blocks than the device holds at once would only prepare the same activations again.
+        let grid = [project_tiles(variant, &ns, swiglu).min(sms * blocks).max(1), 1, 1];
         let params = ProjectParams {
             x: x.address,
             norm_weight,
@@ -611,10 +618,4 @@ impl Lowering<'_> {
         self.push(step, (Kernel::Sample, grid, 0), params, regions.to_vec(), writes);
         Ok(())
     }
-}
-
-/// Blocks of a projection that the device holds at once: more would only prepare the same
-/// activations again. An SM has 48 warps; shared memory allows at least half of them.
-fn resident(sms: u32, variant: ProjectVariant) -> u32 {
-    sms * (32 / variant.warps).max(1)
 }

@@ -2,7 +2,7 @@
 //!
 //! `layout` says by arithmetic how much memory an instance takes and where everything lies in it;
 //! `lower` turns a plan into launches over addresses; `order` finds out which launches must wait for
-//! others; `ledger` keeps the seam's rules. A driver ([`nv`], [`cuda`]) allocates the memory, and
+//! others; `variant` says what may be tuned; `ledger` keeps the seam's rules. A driver ([`nv`], [`cuda`]) allocates the memory, and
 //! carries the launches to the hardware. Kernels and their variants belong to the crate `orind-kernels`.
 
 pub mod cuda;
@@ -12,12 +12,17 @@ mod ledger;
 mod lower;
 pub mod nv;
 mod order;
+pub mod variant;
 mod weights;
 
 use std::collections::HashMap;
 
+use orind_kernels::source::Target;
+
 use crate::device::{Error, Request};
 use crate::plan::Plan;
+use crate::tune::Case;
+use launch::Launch;
 
 /// A launch, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +44,38 @@ pub struct Outline {
 /// # Errors
 /// [`Error::Unsupported`] for steps, types or shapes that the kernels do not take.
 pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outline>, Error> {
+    let layout = layout::Layout::new(request)?;
+    let launches = launches(plan, &layout, (request, sms))?;
+    let waits = order::waits(&launches);
+    let outline = launches.iter().zip(waits).map(|(launch, wait)| Outline {
+        label: launch.label.clone(),
+        kernel: launch.kernel.symbol(),
+        blocks: launch.grid.iter().map(|&n| u64::from(n)).product(),
+        threads: launch.kernel.threads(),
+        waits: wait != order::Wait::None,
+    });
+    Ok(outline.collect())
+}
+
+/// What of the request's plans can be tuned.
+fn cases(request: &Request<'_>) -> Result<Vec<Case>, Error> {
+    let layout = layout::Layout::new(request)?;
+    let mut cases = Vec::new();
+    for plan in request.plans {
+        // How many multiprocessors there are decides nothing about them.
+        cases.extend(variant::cases(&launches(plan, &layout, (request, 1))?));
+    }
+    Ok(cases)
+}
+
+/// The launches of a plan at addresses where nothing is.
+fn launches(
+    plan: &Plan,
+    layout: &layout::Layout,
+    (request, sms): (&Request<'_>, u32),
+) -> Result<Vec<Launch>, Error> {
     /// Where memory would begin: addresses only have to differ.
     const BASE: u64 = 1 << 32;
-    let layout = layout::Layout::new(request)?;
     layout.admits(plan)?;
     let mut at = BASE;
     let mut place = |bytes: u64| {
@@ -58,7 +92,7 @@ pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outli
     let caches =
         layout.caches.iter().map(|(name, (at, c))| (name.clone(), (base + at, *c))).collect();
     let own = layout::Own::new(plan);
-    let launches = lower::lower(
+    lower::lower(
         plan,
         &lower::Addresses {
             weights: &weights,
@@ -68,15 +102,7 @@ pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outli
             counters: place(layout.working.counters()),
             own: (&own, place(own.bytes)),
             sms,
+            tuning: variant::Tuning { target: Target::Sm87, choices: request.choices },
         },
-    )?;
-    let waits = order::waits(&launches);
-    let outline = launches.iter().zip(waits).map(|(launch, wait)| Outline {
-        label: launch.label.clone(),
-        kernel: launch.kernel.symbol(),
-        blocks: launch.grid.iter().map(|&n| u64::from(n)).product(),
-        threads: launch.kernel.threads(),
-        waits: wait != order::Wait::None,
-    });
-    Ok(outline.collect())
+    )
 }

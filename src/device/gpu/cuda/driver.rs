@@ -41,6 +41,8 @@ pub(super) enum Attribute {
     Multiprocessors,
     /// 1 when it shares the CPU's memory.
     Integrated,
+    /// The highest clock, in kHz.
+    ClockRate,
     /// Who may open contexts: see [`ComputeMode`].
     ComputeMode,
 }

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use super::driver::{Context, Driver, Event, Graph, Kind, Module, Place, Stream};
+use super::driver::{Attribute, Context, Driver, Event, Graph, Kind, Module, Place, Stream};
 use super::fault::{Code, Fault};
 use crate::device::Error;
 
 /// A GPU with a context of this process's own.
 pub(super) struct Gpu {
     driver: Arc<dyn Driver>,
+    device: i32,
     context: Context,
     /// Its name, as the driver tells it.
     pub(super) name: String,
@@ -30,17 +31,23 @@ impl Gpu {
     /// Takes over a context.
     pub(super) fn new(
         driver: Arc<dyn Driver>,
-        context: Context,
+        (device, context): (i32, Context),
         name: String,
         (capability, sms, integrated): (u32, u32, bool),
     ) -> Self {
-        Self { driver, context, name, capability, sms, integrated }
+        Self { driver, device, context, name, capability, sms, integrated }
     }
 
     /// The driver, with this context as the thread's: what every call begins with.
     pub(super) fn enter(&self) -> Result<&dyn Driver, Fault> {
         self.driver.enter(self.context)?;
         Ok(&*self.driver)
+    }
+
+    /// The highest clock in MHz, 0 where the driver does not tell: it only tells devices apart.
+    pub(super) fn clock_mhz(&self) -> u32 {
+        let khz = self.driver.attribute(self.device, Attribute::ClockRate).unwrap_or(0);
+        u32::try_from(khz).unwrap_or(0) / 1000
     }
 
     /// Bytes free.

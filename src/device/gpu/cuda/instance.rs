@@ -12,7 +12,8 @@ use super::super::launch::Launch;
 use super::super::layout::{Layout, Own};
 use super::super::ledger::{Ledger, invalid, words};
 use super::super::lower::{Addresses, lower};
-use super::code::Code;
+use super::super::variant::Tuning;
+use super::code::{Code, target};
 use super::driver::{Event, Kind, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
@@ -22,6 +23,7 @@ use crate::device::{
     Activity, Data, Error, Footprint, Instance, Prepared, Ticket, Timing, WeightSource,
 };
 use crate::plan::{BufferId, Plan};
+use crate::tune::Choices;
 
 /// What belongs to a prepared plan.
 struct Kept {
@@ -45,6 +47,7 @@ pub(super) struct CudaInstance {
     /// Events that are free.
     events: Vec<Owned<Event>>,
     code: Code,
+    choices: Choices,
     weights: Weights,
     caches: Memory,
     scratch: Memory,
@@ -64,7 +67,12 @@ fn failed(fault: Fault) -> Error {
 }
 
 impl CudaInstance {
-    pub(super) fn new(gpu: &Arc<Gpu>, layout: Layout, kind: Kind) -> Result<Self, Error> {
+    pub(super) fn new(
+        gpu: &Arc<Gpu>,
+        layout: Layout,
+        kind: Kind,
+        choices: Choices,
+    ) -> Result<Self, Error> {
         let stream = || Owned::new(gpu, |driver| driver.create_stream()).map_err(failed);
         let own = |bytes: u64| Memory::new(gpu, Kind::Device, bytes);
         let (steps, reads) = (stream()?, stream()?);
@@ -76,6 +84,7 @@ impl CudaInstance {
             flights: VecDeque::new(),
             events: Vec::new(),
             code: Code::new(gpu),
+            choices,
             weights: Weights::new(gpu, &layout, kind, HALF)?,
             caches: own(layout.cache_bytes)?,
             scratch: own(layout.working.scratch())?,
@@ -89,7 +98,12 @@ impl CudaInstance {
         })
     }
 
-    fn lower(&self, plan: &Plan, own: &Own, base: u64) -> Result<Vec<Launch>, Error> {
+    fn lower(
+        &self,
+        plan: &Plan,
+        (own, base): (&Own, u64),
+        choices: &Choices,
+    ) -> Result<Vec<Launch>, Error> {
         let at = self.caches.address();
         let caches = &self.layout.caches;
         let caches =
@@ -104,6 +118,7 @@ impl CudaInstance {
                 counters: self.counters.address(),
                 own: (own, base),
                 sms: self.gpu.sms,
+                tuning: Tuning { target: target(self.gpu.capability), choices: Some(choices) },
             },
         )
     }
@@ -135,6 +150,11 @@ impl Instance for CudaInstance {
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
+        let choices = self.choices.clone();
+        self.prepare_as(plan, &choices)
+    }
+
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
         self.layout.admits(plan)?;
         let stream = self.steps.get();
         self.weights.seal(stream)?;
@@ -142,7 +162,7 @@ impl Instance for CudaInstance {
         let memory = Memory::new(&self.gpu, Kind::Device, own.bytes)?;
         let driver = self.gpu.enter().map_err(failed)?;
         driver.clear(memory.address(), memory.bytes(), stream).map_err(failed)?;
-        let launches = self.lower(plan, &own, memory.address())?;
+        let launches = self.lower(plan, (&own, memory.address()), choices)?;
         let seen = Memory::new(&self.gpu, Kind::Pinned, own.bytes - own.ring)?;
         let ring = (memory.address() + own.ring, seen);
         let recording = Recording::new(&self.gpu, &mut self.code, stream, launches, ring)?;
@@ -228,7 +248,11 @@ impl Instance for CudaInstance {
         // SAFETY: `bytes` lives until the stream has been waited for below.
         let queued = unsafe { driver.copy_out(bytes.as_mut_ptr(), from, bytes.len(), stream) };
         let done = driver.synchronize(stream);
-        queued.and(done).map_err(failed)?;
+        if let Err(fault) = queued.and(done) {
+            // What was queued may still be written.
+            std::mem::forget(bytes);
+            return Err(failed(fault));
+        }
         words(&bytes, out, f32::from_le_bytes);
         Ok(())
     }

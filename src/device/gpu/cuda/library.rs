@@ -148,6 +148,7 @@ impl Driver for Library {
             Attribute::Minor => Number::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
             Attribute::Multiprocessors => Number::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
             Attribute::Integrated => Number::CU_DEVICE_ATTRIBUTE_INTEGRATED,
+            Attribute::ClockRate => Number::CU_DEVICE_ATTRIBUTE_CLOCK_RATE,
             Attribute::ComputeMode => Number::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE,
         };
         let mut value = 0;

@@ -22,8 +22,10 @@ use std::sync::Arc;
 use orind_kernels::source::Target;
 
 use super::layout::Layout;
+use super::{cases as gpu_cases, variant};
 use crate::device::{Device, Error, Footprint, Info, Instance, Request};
 use crate::plan::Fusions;
+use crate::tune::{Case, DeviceKey, Space};
 use driver::{Attribute, ComputeMode, Driver, Kind};
 use fault::{Code, Fault};
 use gpu::Gpu;
@@ -152,7 +154,7 @@ fn open(driver: &Arc<dyn Driver>, device: i32, version: i32) -> Result<Gpu, Stri
         _ => told(fault),
     })?;
     let gpu = |sms, integrated| {
-        Gpu::new(Arc::clone(driver), context, name.clone(), (capability, sms, integrated))
+        Gpu::new(Arc::clone(driver), (device, context), name.clone(), (capability, sms, integrated))
     };
     match (ask(Attribute::Multiprocessors), ask(Attribute::Integrated)) {
         (Ok(sms), Ok(integrated)) => Ok(gpu(number(sms), integrated != 0)),
@@ -189,6 +191,19 @@ impl Device for Cuda {
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
         let layout = Layout::new(request)?;
         layout.footprint().fits(self.gpu.free().map_err(Fault::at_the_seam)?)?;
-        Ok(Box::new(CudaInstance::new(&self.gpu, layout, self.kind)?))
+        let choices = request.choices.cloned().unwrap_or_default();
+        Ok(Box::new(CudaInstance::new(&self.gpu, layout, self.kind, choices)?))
+    }
+
+    fn key(&self) -> Option<DeviceKey> {
+        Some(DeviceKey::gpu(self.gpu.capability, self.gpu.sms, self.gpu.clock_mhz()))
+    }
+
+    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
+        gpu_cases(request)
+    }
+
+    fn space(&self, case: &Case) -> Option<Space> {
+        variant::space(code::target(self.gpu.capability), case)
     }
 }

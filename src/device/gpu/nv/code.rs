@@ -33,8 +33,10 @@ pub(super) struct Loaded {
 #[derive(Debug)]
 pub(super) struct Code {
     /// Keeps the memory.
-    _memory: Weights,
+    memory: Vec<Weights>,
     loaded: HashMap<Kernel, Loaded>,
+    /// Bytes of stack that local memory was made for.
+    stack: u32,
     /// The threads' local memory that they need.
     pub(super) local: LocalMemorySize,
 }
@@ -43,20 +45,26 @@ fn broken(what: String) -> Error {
     Error::Unsupported { device: DEVICE, what }
 }
 
+/// Kernels side by side in one image.
+#[derive(Default)]
+struct Image {
+    bytes: Vec<u8>,
+    placed: Vec<Placed>,
+}
+
 /// Where a kernel's parts lie in the image.
-struct Placed<'a> {
+struct Placed {
     kernel: Kernel,
-    code: cubin::Kernel<'a>,
+    code: cubin::Kernel<'static>,
     at: usize,
     literals: Option<usize>,
 }
 
-impl Code {
-    /// Loads the prebuilt code of `kernels` for a GPU of `tpcs` TPCs.
-    pub(super) fn new(space: &AddressSpace, kernels: &[Kernel], tpcs: u32) -> Result<Self, Error> {
+impl Image {
+    /// The prebuilt code of some kernels.
+    fn new(kernels: &[Kernel]) -> Result<Self, Error> {
         let mut cubins = HashMap::new();
-        let mut image = Vec::new();
-        let mut placed = Vec::new();
+        let mut image = Self::default();
         for &kernel in kernels {
             let unit = kernel.unit();
             let cubin = match cubins.entry(unit) {
@@ -80,24 +88,57 @@ impl Code {
                 .kernel(&kernel.symbol())
                 .ok_or_else(|| broken(format!("kernel {} is not built", kernel.symbol())))?
                 .clone();
-            let mut put = |bytes: &[u8]| {
-                image.resize(image.len().next_multiple_of(ALIGN as usize), 0);
-                let at = image.len();
-                image.extend_from_slice(bytes);
-                at
-            };
-            let at = put(code.code);
-            let literals = code.constants2.map(put);
-            placed.push(Placed { kernel, code, at, literals });
+            let at = image.put(code.code);
+            let literals = code.constants2.map(|bytes| image.put(bytes));
+            image.placed.push(Placed { kernel, code, at, literals });
         }
-        let stack = placed.iter().map(|p| p.code.stack_bytes).max().unwrap_or(0);
+        Ok(image)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> usize {
+        self.bytes.resize(self.bytes.len().next_multiple_of(ALIGN as usize), 0);
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        at
+    }
+
+    /// Local memory of a thread that the largest takes.
+    fn stack(&self) -> u32 {
+        self.placed.iter().map(|p| p.code.stack_bytes).max().unwrap_or(0)
+    }
+}
+
+impl Code {
+    /// Loads the prebuilt code of `kernels` for a GPU of `tpcs` TPCs.
+    pub(super) fn new(space: &AddressSpace, kernels: &[Kernel], tpcs: u32) -> Result<Self, Error> {
+        let image = Image::new(kernels)?;
+        let stack = image.stack();
         let local = LocalMemorySize::new(stack, tpcs)
             .ok_or_else(|| broken(format!("{stack} bytes of stack")))?;
-        let mut memory = Filling::new(space, (image.len() + PREFETCH) as u64).map_err(failed)?;
-        memory.as_mut_slice()[..image.len()].copy_from_slice(&image);
+        let mut code = Self { memory: Vec::new(), loaded: HashMap::new(), stack, local };
+        code.load(space, image)?;
+        Ok(code)
+    }
+
+    /// Loads more kernels. What was loaded stays where it is.
+    pub(super) fn add(&mut self, space: &AddressSpace, kernels: &[Kernel]) -> Result<(), Error> {
+        if kernels.is_empty() {
+            return Ok(());
+        }
+        let image = Image::new(kernels)?;
+        if image.stack() > self.stack {
+            let (need, have) = (image.stack(), self.stack);
+            return Err(broken(format!("{need} bytes of stack, local memory has {have}")));
+        }
+        self.load(space, image)
+    }
+
+    fn load(&mut self, space: &AddressSpace, image: Image) -> Result<(), Error> {
+        let bytes = image.bytes.len();
+        let mut memory = Filling::new(space, (bytes + PREFETCH) as u64).map_err(failed)?;
+        memory.as_mut_slice()[..bytes].copy_from_slice(&image.bytes);
         let memory = memory.seal().map_err(failed)?;
-        let mut loaded = HashMap::new();
-        for Placed { kernel, code, at, literals } in placed {
+        for Placed { kernel, code, at, literals } in image.placed {
             let address = |at: usize| {
                 memory.address().offset(at as u64).map_err(|e| failed(tegra::Error::from(e)))
             };
@@ -110,14 +151,15 @@ impl Code {
                 code_bytes: code.code.len() as u32,
                 registers: code.registers,
                 barriers: code.barriers,
-                local_bytes: local.per_thread,
+                local_bytes: self.local.per_thread,
             };
             let shared_bytes = u32::try_from(code.shared_bytes)
                 .map_err(|_| broken(format!("{} bytes of shared memory", code.shared_bytes)))?;
             let params_offset = code.params_offset;
-            loaded.insert(kernel, Loaded { program, shared_bytes, params_offset, literals });
+            self.loaded.insert(kernel, Loaded { program, shared_bytes, params_offset, literals });
         }
-        Ok(Self { _memory: memory, loaded, local })
+        self.memory.push(memory);
+        Ok(())
     }
 
     pub(super) fn kernel(&self, kernel: Kernel) -> Result<Loaded, Error> {

@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use orind_kernels::catalogue::Kernel;
 use tegra::buffer::{Loading, Mailbox, Placement, Scratch, WeightsPool};
 use tegra::context::{self, Context, Options, QueueId};
 use tegra::local_memory::LocalMemory;
@@ -22,7 +23,9 @@ use super::super::launch::Launch;
 use super::super::layout::{ALIGN, Layout, Own};
 use super::super::ledger::{Entry, Ledger, QUEUE, invalid, words};
 use super::super::lower::{Addresses, lower};
+use super::super::variant::Tuning;
 use super::super::weights::fill;
+use super::TARGET;
 use super::code::Code;
 use super::failed;
 use super::patience::Patience;
@@ -31,6 +34,7 @@ use crate::device::{
     Activity, Data, Error, Footprint, Instance, Prepared, RING_STEPS, Ticket, WeightSource,
 };
 use crate::plan::{BufferId, Plan};
+use crate::tune::Choices;
 
 /// Ring entries of the channel: two for each step under way.
 const ENTRIES: u32 = (2 * QUEUE as u32 * RING_STEPS + 1).next_power_of_two();
@@ -83,12 +87,17 @@ pub(super) struct NvInstance {
     scratch: Scratch,
     counters: Mailbox,
     code: Option<(Code, Scratch)>,
+    choices: Choices,
     space: AddressSpace,
     launches: u64,
 }
 
 impl NvInstance {
-    pub(super) fn new(space: AddressSpace, layout: Layout) -> Result<Self, Error> {
+    pub(super) fn new(
+        space: AddressSpace,
+        layout: Layout,
+        choices: Choices,
+    ) -> Result<Self, Error> {
         // A step takes milliseconds: looking at memory for longer than one look at the clock takes
         // would only burn processor time.
         let options = Options { spin: Duration::ZERO, ..Options::default() };
@@ -109,6 +118,7 @@ impl NvInstance {
             scratch: scratch(layout.working.scratch())?,
             counters,
             code: None,
+            choices,
             layout,
             space,
             launches: 0,
@@ -127,7 +137,12 @@ impl NvInstance {
     }
 
     /// Where everything lies for a plan, and its launches.
-    fn launches(&mut self, plan: &Plan, own: &Own, base: u64) -> Result<Vec<Launch>, Error> {
+    fn launches(
+        &mut self,
+        plan: &Plan,
+        (own, base): (&Own, u64),
+        choices: &Choices,
+    ) -> Result<Vec<Launch>, Error> {
         self.seal()?;
         let Some(Pool::Sealed(pool)) = &self.pool else {
             return invalid("weights were lost when they were handed to the GPU");
@@ -154,17 +169,19 @@ impl NvInstance {
                 counters: self.counters.address().get(),
                 own: (own, base),
                 sms: self.space.orin().sms(),
+                tuning: Tuning { target: TARGET, choices: Some(choices) },
             },
         )
     }
 
-    /// Loads the kernels, once.
-    fn load_code(&mut self) -> Result<(), Error> {
-        if self.code.is_some() {
-            return Ok(());
+    /// Loads the kernels that no earlier plan has brought in.
+    fn load_code(&mut self, launches: &[Launch]) -> Result<(), Error> {
+        let mut kernels: Vec<_> = launches.iter().map(|launch| launch.kernel).collect();
+        if let Some((code, _)) = &mut self.code {
+            kernels.retain(|&kernel| code.kernel(kernel).is_err());
+            return code.add(&self.space, &kernels);
         }
-        let mut kernels: Vec<_> = orind_kernels::catalogue::Kernel::all();
-        kernels.retain(|kernel| kernel.is_default());
+        kernels.extend(Kernel::all().into_iter().filter(|kernel| kernel.is_default()));
         let orin = self.space.orin();
         let code = Code::new(&self.space, &kernels, orin.tpcs())?;
         let local = Scratch::new(&self.space, code.local.total).map_err(failed)?;
@@ -319,6 +336,11 @@ impl Instance for NvInstance {
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
+        let choices = self.choices.clone();
+        self.prepare_as(plan, &choices)
+    }
+
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
         self.layout.admits(plan)?;
         let own = Own::new(plan);
         let memory = Mailbox::new(&self.space, own.bytes).map_err(failed)?;
@@ -327,8 +349,8 @@ impl Instance for NvInstance {
         if self.ledger.is_empty() && !counters.is_empty() {
             self.counters.write(0, &counters).map_err(failed)?;
         }
-        let launches = self.launches(plan, &own, memory.address().get())?;
-        self.load_code()?;
+        let launches = self.launches(plan, (&own, memory.address().get()), choices)?;
+        self.load_code(&launches)?;
         let Some((code, _)) = &self.code else { return invalid("no machine code") };
         let recording = Recording::new(&self.space, code, &launches)?;
         Ok(self.ledger.add(plan, own, Kept { memory, recording }))

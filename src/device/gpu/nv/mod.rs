@@ -15,8 +15,10 @@ use tegra::orin::Orin;
 use tegra::space::{AddressSpace, L2};
 
 use super::layout::Layout;
+use crate::device::gpu;
 use crate::device::{Device, Error, Footprint, Info, Instance, Request, Scope};
 use crate::plan::Fusions;
+use crate::tune::{Case, DeviceKey, Space};
 use instance::NvInstance;
 
 /// The name of this device.
@@ -24,6 +26,7 @@ const DEVICE: &str = "nv";
 
 /// The machine code that runs here.
 const TARGET: Target = Target::Sm87;
+const SM: u32 = 87;
 
 /// The GPU of a Jetson Orin.
 #[derive(Clone, Debug)]
@@ -67,7 +70,21 @@ impl Device for Nv {
         layout.footprint().fits(self.orin.memory().map_err(failed)?.free)?;
         // No line of memory that the CPU writes is kept, so nothing needs to be thrown away.
         let space = AddressSpace::new(&self.orin, L2::Volatile).map_err(failed)?;
-        Ok(Box::new(NvInstance::new(space, layout)?))
+        let choices = request.choices.cloned().unwrap_or_default();
+        Ok(Box::new(NvInstance::new(space, layout, choices)?))
+    }
+
+    fn key(&self) -> Option<DeviceKey> {
+        let clock = self.orin.characteristics().max_freq / 1_000_000;
+        Some(DeviceKey::gpu(SM, self.orin.sms(), u32::try_from(clock).unwrap_or(0)))
+    }
+
+    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
+        gpu::cases(request)
+    }
+
+    fn space(&self, case: &Case) -> Option<Space> {
+        gpu::variant::space(TARGET, case)
     }
 }
 

@@ -370,6 +370,7 @@ impl Driver for Fake {
             Attribute::Multiprocessors => 4,
             Attribute::Integrated => i32::from(gpu.integrated),
             Attribute::ComputeMode => gpu.mode,
+            Attribute::ClockRate => 1_300_500,
         })
     }
 

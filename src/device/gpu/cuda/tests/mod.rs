@@ -107,7 +107,8 @@ impl Running {
         let weights: Vec<Buffer> =
             plan.buffers.iter().filter(|b| b.class == Class::Weight).cloned().collect();
         let plans = std::slice::from_ref(&plan);
-        let mut instance = device.open(&Request { weights: &weights, states: &[], plans })?;
+        let mut instance =
+            device.open(&Request { weights: &weights, states: &[], plans, choices: None })?;
         for buffer in &weights {
             let source: &[u8] = &weight(buffer);
             let source: &dyn WeightSource = &Bytes(source);
@@ -210,7 +211,7 @@ fn halves_are_not_written_while_they_are_copied() {
         let plan = plan::decode(dtype);
         let buffers: Vec<Buffer> =
             plan.buffers.iter().filter(|b| b.class == Class::Weight).cloned().collect();
-        let request = Request { weights: &buffers, states: &[], plans: &[] };
+        let request = Request { weights: &buffers, states: &[], plans: &[], choices: None };
         let layout = Layout::new(&request).unwrap();
         let stream = gpu::Owned::new(&device.gpu, |driver| driver.create_stream()).unwrap();
         // A few rows at a time.

@@ -1,0 +1,225 @@
+//! What may be tuned of the CPU's kernels: products with weights, which are what a token's time goes to.
+//!
+//! Four parameters, none of which enters into a result: how much of a matrix a thread takes at a time,
+//! how far ahead it asks for weights, how many row groups go together, and how many rows of
+//! activations meet a block of weights while it is in registers. The heuristic's values were measured
+//! on one machine; a core with a smaller second-level cache, another memory latency or more
+//! neighbours wants others.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use super::Isa;
+use super::activations::TILE;
+use super::matmul::{Loops, pairs};
+use super::packed::PackedLayout;
+use super::simd::LANES;
+use crate::device::precision::planes;
+use crate::plan::{DType, Epilogue, Op, Plan, Step};
+use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Space, digest};
+
+/// Rows of a matrix that a thread takes at a time.
+pub const ROWS_PER_TASK: &str = "rows_per_task";
+/// How far ahead weights are asked for, in bytes.
+pub const PREFETCH: &str = "prefetch_bytes";
+/// Row groups of 16 that go together.
+pub const GROUPS: &str = "groups_together";
+/// Rows of activations in a tile.
+pub const TILE_ROWS: &str = "tile_rows";
+
+/// Most row groups that a thread takes at a time, and so the widest strip of a matrix that a gate
+/// needs beside it.
+pub(super) const MOST_GROUPS: usize = 32;
+
+/// Row groups that a thread takes where many rows of activations keep it busy.
+const WIDE_CLAIM: usize = 8;
+
+/// Bytes of weights that a thread takes at a time with few rows, where that is not more groups than
+/// above: enough to be a stream, little enough to balance.
+const BYTES_PER_TASK: usize = 192 << 10;
+
+/// How a step's products are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Variant {
+    /// Row groups that a thread takes at a time: for at most a tile of rows, and for more.
+    claim: [usize; 2],
+    /// Inside of one.
+    pub(super) loops: Loops,
+}
+
+impl Variant {
+    /// Row groups that a thread takes at a time of a product with `rows` rows.
+    pub(super) const fn claim(&self, rows: usize) -> usize {
+        self.claim[(rows > TILE) as usize]
+    }
+
+    /// What is taken where nothing has been measured, for matrices of which the widest has row groups of
+    /// `group_bytes`.
+    const fn heuristic(group_bytes: usize, rows: usize) -> Self {
+        let few = BYTES_PER_TASK / if group_bytes > 0 { group_bytes } else { 1 };
+        let few = if few < 1 { 1 } else { few };
+        let few = if few > WIDE_CLAIM { WIDE_CLAIM } else { few };
+        Self { claim: [few, WIDE_CLAIM], loops: Loops::heuristic(rows) }
+    }
+
+    /// The variant for a step: the table's choice, if it has one that can be made.
+    pub(super) fn of(
+        isa: Isa,
+        choices: Option<&Choices>,
+        case: Option<&Case>,
+        (group_bytes, rows): (usize, usize),
+    ) -> Self {
+        let mut variant = Self::heuristic(group_bytes, rows);
+        let (Some(choices), Some(case)) = (choices, case) else { return variant };
+        let Some(choice) = choices.get(case) else { return variant };
+        if space(isa, case).is_none_or(|space| space.check(choice).is_err()) {
+            return variant;
+        }
+        let value = |name: &str| choice.get(name).map(|&value| value as usize);
+        if let Some(task) = value(ROWS_PER_TASK) {
+            variant.claim[usize::from(rows > TILE)] = task / LANES;
+        }
+        variant.loops = Loops {
+            ahead: value(PREFETCH).unwrap_or(variant.loops.ahead),
+            together: value(GROUPS).unwrap_or(variant.loops.together),
+            tile: value(TILE_ROWS).unwrap_or(variant.loops.tile),
+        };
+        variant
+    }
+}
+
+/// The case of a step, if it is a product: all its matrices together, under the first one's type.
+pub(super) fn case(plan: &Plan, step: &Step) -> Option<Case> {
+    let Op::Project { norm, weights, epilogue } = step.op else { return None };
+    let first = 1 + usize::from(norm.is_some());
+    let matrices = step.reads.get(first..first + weights)?;
+    let dtype = plan.buffer(matrices.first()?.buffer).dtype;
+    let fine = dtype.is_quantised() && planes(plan, step) == 2;
+    let cols = step.reads[0].shape.last().copied().unwrap_or(1).max(1);
+    let number = |n: usize| u32::try_from(n).ok().filter(|&n| n > 0);
+    let family = match epilogue {
+        Epilogue::SwiGlu => "gate",
+        Epilogue::None | Epilogue::Residual if fine => "project_fine",
+        Epilogue::None | Epilogue::Residual => "project",
+    };
+    Some(Case {
+        family: family.to_owned(),
+        dtype,
+        rows: number(matrices.iter().map(|view| view.shape[0]).sum())?,
+        cols: number(cols)?,
+        batch: number(step.reads[0].elements() / cols)?,
+    })
+}
+
+/// What may be chosen for a case.
+pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
+    if !["project", "project_fine", "gate"].contains(&case.family.as_str()) {
+        return None;
+    }
+    let (rows, cols) = (case.rows as usize, case.cols as usize);
+    let layout = PackedLayout::new(case.dtype, rows, cols).ok()?;
+    let batch = case.batch as usize;
+    let Variant { loops, .. } = Variant::heuristic(layout.group_bytes(), batch);
+    let claim = Variant::heuristic(layout.group_bytes(), batch).claim(batch);
+    let many = batch > 1;
+    let two = pairs(isa, case.dtype);
+    // Of a gate each thread's share is of both matrices.
+    let most = if case.family == "gate" { layout.groups() / 2 } else { layout.groups() };
+    let parameter = |name, meaning, values: &[usize]| Parameter {
+        name,
+        meaning,
+        values: values.iter().map(|&value| value as u32).collect(),
+        decides_order: false,
+    };
+    let tasks: Vec<usize> = [1, 2, 4, 8, 16, MOST_GROUPS]
+        .into_iter()
+        .filter(|&groups| groups <= most.max(1))
+        .map(|groups| groups * LANES)
+        .collect();
+    let mut parameters = vec![
+        parameter(ROWS_PER_TASK, "rows of the matrix that a thread takes at a time", &tasks),
+        parameter(
+            PREFETCH,
+            "how far ahead weights are asked for, in bytes",
+            &[1024, 2048, 4096, 8192, 16384, 32768],
+        ),
+    ];
+    let mut heuristic = Choice::from([
+        (ROWS_PER_TASK.to_owned(), (claim * LANES) as u32),
+        (PREFETCH.to_owned(), loops.ahead as u32),
+    ]);
+    if two {
+        parameters.push(parameter(GROUPS, "row groups that go together", &[1, 2]));
+        heuristic.insert(GROUPS.to_owned(), loops.together as u32);
+    }
+    if many && batch > TILE / 4 {
+        let meaning = "rows of activations that meet a block of weights in registers";
+        parameters.push(parameter(TILE_ROWS, meaning, &[TILE / 4, TILE / 2, TILE]));
+        heuristic.insert(TILE_ROWS.to_owned(), loops.tile as u32);
+    }
+    Some(Space::new(parameters, heuristic, (source(isa, case.dtype), Candidates::BuiltIn), |_| {
+        Ok(())
+    }))
+}
+
+/// Hash of what products with weights of a type are made from; computed once.
+fn source(isa: Isa, dtype: DType) -> String {
+    static KNOWN: Mutex<BTreeMap<(&str, DType), String>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry((isa.name(), dtype)).or_insert_with(|| hash(isa, dtype)).clone()
+}
+
+fn hash(isa: Isa, dtype: DType) -> String {
+    digest(&[
+        include_str!("matmul.rs"),
+        include_str!("format.rs"),
+        include_str!("packed.rs"),
+        include_str!("activations.rs"),
+        include_str!("simd/mod.rs"),
+        isa.source(),
+        dtype.name(),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(family: &str, rows: u32, batch: u32) -> Case {
+        Case { family: family.into(), dtype: DType::Q8_0, rows, cols: 1024, batch }
+    }
+
+    #[test]
+    fn the_heuristic_is_in_every_space_and_unknown_families_have_none() {
+        for isa in Isa::available() {
+            for family in ["project", "project_fine", "gate"] {
+                for (rows, batch) in [(16, 1), (48, 1), (3072, 1), (3072, 4), (3072, 256), (1, 256)]
+                {
+                    let space = space(isa, &case(family, rows, batch)).unwrap();
+                    space.check(&space.heuristic).unwrap();
+                    assert!(rows < 64 || !space.neighbours(&space.heuristic).is_empty());
+                }
+            }
+            assert!(space(isa, &case("attention", 64, 1)).is_none());
+            let other = Case { cols: 33, ..case("project", 64, 1) };
+            assert!(space(isa, &other).is_none(), "33 columns do not fill blocks");
+        }
+    }
+
+    #[test]
+    fn a_choice_that_cannot_be_made_leaves_the_heuristic() {
+        let isa = Isa::detect();
+        let case = case("project", 3072, 1);
+        let heuristic = Variant::of(isa, None, Some(&case), (1088 * 16, 1));
+        let with = |name: &str, value: u32| {
+            let mut choice = space(isa, &case).unwrap().heuristic;
+            choice.insert(name.into(), value);
+            let choices = [(case.clone(), choice)].into_iter().collect();
+            Variant::of(isa, Some(&choices), Some(&case), (1088 * 16, 1))
+        };
+        assert_eq!(with(ROWS_PER_TASK, 17), heuristic);
+        assert_eq!(with(TILE_ROWS, 32), heuristic, "one row knows no tile");
+        assert_eq!(with(ROWS_PER_TASK, 512).claim(1), 32);
+        assert_eq!(with(PREFETCH, 1024).loops.ahead, 1024);
+    }
+}

@@ -1,0 +1,224 @@
+//! What may be tuned of the GPU's kernels: projections, which are what a token's time goes to.
+//!
+//! Their variants are prebuilt ([`ProjectVariant::prebuilt`]); the parameters and their ranges stand in
+//! [`PROJECT_SPACE`], beside the kernels. One more is the launch's: how many warps of a projection an
+//! SM gets. The heuristic is 32 threads per row, as measured on an Orin with tinygrad's kernels: 8 gave
+//! 18.3 tokens a second, 32 gave 29.9 (a beam search 36.7).
+
+use orind_kernels::catalogue::{Kernel, PROJECT_SPACE, ProjectVariant, Unit, Weight};
+use orind_kernels::source::{self, Target};
+
+use super::launch::{Launch, Params};
+use super::layout;
+use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Space};
+
+/// Warps of a projection that an SM gets at a time.
+pub const RESIDENT: &str = "warps_per_sm";
+
+/// An SM has 48 warps (SM 8.7); shared memory allows at least 32 of a projection.
+const WARPS: [u32; 5] = [8, 16, 24, 32, 48];
+const HEURISTIC_WARPS: u32 = 32;
+
+/// What a lowering knows of tuning: which machine code there is, and what was chosen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tuning<'a> {
+    pub(super) target: Target,
+    pub(super) choices: Option<&'a Choices>,
+}
+
+/// How a projection is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) variant: ProjectVariant,
+    /// Blocks that an SM gets.
+    pub(super) blocks: u32,
+}
+
+impl Tuning<'_> {
+    /// How a projection is to be launched. The lanes that share a row decide the order in which numbers
+    /// are added, so every launch with a matrix takes the same: see [`Choices::order`].
+    pub(super) fn shape(&self, weight: Weight, case: &Case) -> Shape {
+        let heuristic = ProjectVariant::heuristic(weight);
+        let built = |v: &ProjectVariant| variants(self.target, weight, case.batch).contains(v);
+        let order = self
+            .choices
+            .and_then(|choices| choices.order(THREADS_PER_ROW, case.dtype, case.cols))
+            .map(|threads_per_row| ProjectVariant { threads_per_row, ..heuristic })
+            // Built for every batch, or taken for none.
+            .filter(|v| ROWS.iter().all(|&rows| variants(self.target, weight, rows).contains(v)))
+            .unwrap_or(heuristic);
+        let chosen = self.choices.and_then(|choices| choices.get(case)).and_then(variant);
+        match chosen {
+            Some((variant, warps))
+                if variant.threads_per_row == order.threads_per_row && built(&variant) =>
+            {
+                Shape { variant, blocks: (warps / variant.warps).max(1) }
+            }
+            _ => Shape { variant: order, blocks: (HEURISTIC_WARPS / order.warps).max(1) },
+        }
+    }
+}
+
+/// Rows of activations that there are kernels for.
+const ROWS: [u32; 4] = [1, 2, 4, 8];
+
+const THREADS_PER_ROW: &str = PROJECT_SPACE[0].name;
+
+/// The variants that there is machine code of.
+fn variants(target: Target, weight: Weight, rows: u32) -> Vec<ProjectVariant> {
+    if target == Target::Compute80 {
+        return vec![ProjectVariant::heuristic(weight)];
+    }
+    ProjectVariant::prebuilt(weight, rows)
+}
+
+fn choice(variant: ProjectVariant, warps: u32) -> Choice {
+    let values = PROJECT_SPACE.iter().zip(variant.values());
+    let own = values.map(|(parameter, value)| (parameter.name.to_owned(), value));
+    own.chain([(RESIDENT.to_owned(), warps)]).collect()
+}
+
+fn variant(choice: &Choice) -> Option<(ProjectVariant, u32)> {
+    let value = |name: &str| choice.get(name).copied();
+    let [threads_per_row, rows_per_thread, warps, unroll] = PROJECT_SPACE.map(|p| value(p.name));
+    let variant = ProjectVariant {
+        threads_per_row: threads_per_row?,
+        rows_per_thread: rows_per_thread?,
+        warps: warps?,
+        unroll: unroll?,
+    };
+    Some((variant, value(RESIDENT)?))
+}
+
+/// The case of a projection: all matrices of the launch together.
+pub(super) fn case(
+    (weight, planes): (Weight, u32),
+    (rows, cols, batch): (u32, u32, u32),
+    swiglu: bool,
+) -> Case {
+    let family = match (swiglu, planes) {
+        (true, _) => "gate",
+        (false, 2) => "project_fine",
+        (false, _) => "project",
+    };
+    let rows = if swiglu { 2 * rows } else { rows };
+    Case { family: family.into(), dtype: layout::dtype(weight), rows, cols, batch }
+}
+
+/// The cases of a plan's launches.
+pub(super) fn cases(launches: &[Launch]) -> Vec<Case> {
+    let of = |launch: &Launch| match (launch.kernel, &launch.params) {
+        (Kernel::Project { weight, rows, planes, .. }, Params::Project(p)) => {
+            let swiglu = p.swiglu != 0;
+            let n: u32 =
+                if swiglu { p.segments[0].n } else { p.segments.iter().map(|s| s.n).sum() };
+            Some(case((weight, planes), (n, p.k, rows), swiglu))
+        }
+        _ => None,
+    };
+    launches.iter().filter_map(of).collect()
+}
+
+/// What may be chosen for a case, of the machine code for a target.
+pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
+    let weight = layout::weight(case.dtype)?;
+    let known = ["project", "project_fine", "gate"].contains(&case.family.as_str());
+    let fine = case.family == "project_fine";
+    if !known || !ROWS.contains(&case.batch) || fine && !weight.is_quantised() {
+        return None;
+    }
+    let built = variants(target, weight, case.batch);
+    let all: Vec<Choice> =
+        built.iter().flat_map(|&v| WARPS.map(|warps| choice(v, warps))).collect();
+    let mut parameters: Vec<Parameter> = PROJECT_SPACE
+        .iter()
+        .map(|p| Parameter {
+            name: p.name,
+            meaning: p.meaning,
+            values: p
+                .values
+                .iter()
+                .copied()
+                .filter(|v| all.iter().any(|c| c[p.name] == *v))
+                .collect(),
+            decides_order: p.decides_order,
+        })
+        .collect();
+    parameters.push(Parameter {
+        name: RESIDENT,
+        meaning: "warps of a projection that an SM gets at a time",
+        values: WARPS.to_vec(),
+        decides_order: false,
+    });
+    let rule = move |choice: &Choice| match variant(choice) {
+        Some((v, _)) if !built.contains(&v) => Err(match v.check() {
+            Ok(()) => "this combination is not prebuilt".to_owned(),
+            Err(invalid) => invalid.to_string(),
+        }),
+        Some((v, warps)) if !warps.is_multiple_of(v.warps) => {
+            Err(format!("{warps} warps are no whole blocks of {}", v.warps))
+        }
+        _ => Ok(()),
+    };
+    let source = source::unit_hash(Unit::Project(weight), target);
+    let heuristic = choice(ProjectVariant::heuristic(weight), HEURISTIC_WARPS);
+    Some(Space::new(parameters, heuristic, (source, Candidates::Prebuilt), rule))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::DType;
+
+    fn case_of(dtype: DType, rows: u32, batch: u32) -> Case {
+        Case { family: "project".into(), dtype, rows, cols: 2048, batch }
+    }
+
+    #[test]
+    fn the_heuristic_is_32_threads_per_row_and_in_every_space() {
+        for dtype in [DType::Q8_0, DType::Q6_K, DType::Q4_K, DType::Q5_K, DType::F16] {
+            for batch in ROWS {
+                for target in Target::ALL {
+                    let space = space(target, &case_of(dtype, 512, batch)).unwrap();
+                    space.check(&space.heuristic).unwrap();
+                    assert_eq!(space.heuristic[THREADS_PER_ROW], 32);
+                    assert!(!space.neighbours(&space.heuristic).is_empty());
+                }
+            }
+        }
+        assert!(space(Target::Sm87, &case_of(DType::Q4_0, 512, 1)).is_none());
+        assert!(space(Target::Sm87, &case_of(DType::Q8_0, 512, 3)).is_none());
+        let space = space(Target::Sm87, &case_of(DType::Q8_0, 512, 1)).unwrap();
+        let why = space.heuristic_with(THREADS_PER_ROW, 64).unwrap_err().to_string();
+        assert!(why.contains("threads_per_row = 64; it takes [8, 16, 32]"), "{why}");
+    }
+
+    /// Whatever the table holds: a matrix's numbers are added in one order for every batch, and only
+    /// what is built is launched.
+    #[test]
+    fn one_order_for_every_batch() {
+        let weight = Weight::Q8_0;
+        let large = case_of(DType::Q8_0, 4096, 1);
+        let mut choices = Choices::default();
+        for (rows, batch, lanes) in [(4096, 1, 16), (512, 1, 8), (512, 4, 32), (4096, 8, 8)] {
+            let v = ProjectVariant { threads_per_row: lanes, ..ProjectVariant::heuristic(weight) };
+            choices.insert(case_of(DType::Q8_0, rows, batch), choice(v, 16));
+        }
+        let tuning = Tuning { target: Target::Sm87, choices: Some(&choices) };
+        for rows in [512, 4096, 640] {
+            for batch in ROWS {
+                let Shape { variant, blocks } =
+                    tuning.shape(weight, &case_of(DType::Q8_0, rows, batch));
+                assert_eq!(variant.threads_per_row, 16, "{rows} rows, batch {batch}");
+                assert!(ProjectVariant::prebuilt(weight, batch).contains(&variant));
+                assert_eq!(
+                    blocks == 2,
+                    rows == 4096 && batch == 1,
+                    "warps of its own choice alone"
+                );
+            }
+        }
+        let ptx = Tuning { target: Target::Compute80, choices: Some(&choices) };
+        assert_eq!(ptx.shape(weight, &large).variant, ProjectVariant::heuristic(weight));
+    }
+}
