@@ -73,6 +73,7 @@ fn load() -> Handle {
         prefill_chunk: 8,
         threads: 1,
         cpu_isa: "auto".into(),
+        tuning: orind::engine::tuning::Tuning::default(),
     });
     loop {
         match events.blocking_recv().unwrap() {

@@ -53,6 +53,7 @@ fn decoding_allocates_nothing() {
             prefill_chunk: 64,
             threads: 2,
             cpu_isa: "auto".into(),
+            tuning: orind::engine::tuning::Tuning::default(),
         });
         loop {
             match events.blocking_recv().unwrap() {

@@ -23,6 +23,7 @@ fn bench(spec: &Spec, last: usize) -> (Vec<Progress>, Result<Report, Error>) {
         prefill_chunk: CHUNK,
         threads: 1,
         cpu_isa: "auto".into(),
+        tuning: orind::engine::tuning::Tuning::default(),
     });
     loop {
         match events.blocking_recv() {

@@ -26,6 +26,7 @@ fn spec(model: &str, backend: &str) -> LoadSpec {
         prefill_chunk: 32,
         threads: 2,
         cpu_isa: "auto".into(),
+        tuning: orind::engine::tuning::Tuning::default(),
     }
 }
 

@@ -199,6 +199,7 @@ fn generation() {
             prefill_chunk: 8,
             threads: 1,
             cpu_isa: "auto".into(),
+            tuning: orind::engine::tuning::Tuning::default(),
         });
         loop {
             match events.blocking_recv().unwrap() {

@@ -6,10 +6,21 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings, TokenLogprobs};
+use orind::engine::tuning::Tuning;
+use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings, State, TokenLogprobs};
 use orind::plan::sample::Sampling;
 
 fn start(model: &str, threads: usize, prefill_chunk: usize, slots: usize) -> Handle {
+    start_tuned(model, threads, prefill_chunk, slots, Tuning::default())
+}
+
+fn start_tuned(
+    model: &str,
+    threads: usize,
+    prefill_chunk: usize,
+    slots: usize,
+    tuning: Tuning,
+) -> Handle {
     let path =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/models/{model}.gguf"));
     let handle = Handle::start(Settings { queue_limit: 64 }).unwrap();
@@ -21,6 +32,7 @@ fn start(model: &str, threads: usize, prefill_chunk: usize, slots: usize) -> Han
         prefill_chunk,
         threads,
         cpu_isa: "auto".into(),
+        tuning,
     });
     loop {
         match events.blocking_recv().unwrap() {
@@ -87,5 +99,29 @@ fn chunk_threads_and_company_do_not_change_a_bit() {
             }
             handle.stop(Duration::from_secs(5));
         }
+    }
+}
+
+/// However the kernels are set: a choice decides how fast an answer comes, never which one.
+#[test]
+fn no_choice_of_kernels_changes_a_bit() {
+    let model = "tiny-llama-Q4_K_M";
+    let handle = start(model, 1, 128, 1);
+    let expected = answers(&handle, false);
+    handle.stop(Duration::from_secs(5));
+    for force in [
+        &[("rows_per_task", 16), ("prefetch_bytes", 1024), ("tile_rows", 16)][..],
+        &[("rows_per_task", 64), ("groups_together", 2), ("tile_rows", 32)],
+        &[("rows_per_task", 32), ("groups_together", 1), ("prefetch_bytes", 32768)],
+    ] {
+        let force = force.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let tuning = Tuning { force, ..Tuning::default() };
+        let handle = start_tuned(model, 2, 128, 5, tuning.clone());
+        let State::Ready(info) = handle.snapshot().state else { panic!("not ready") };
+        assert!(info.tuning.forced > 0, "{:?}", info.tuning);
+        for together in [false, true] {
+            assert!(answers(&handle, together) == expected, "{tuning:?}, together: {together}");
+        }
+        handle.stop(Duration::from_secs(5));
     }
 }

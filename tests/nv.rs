@@ -30,6 +30,7 @@ fn start_chunked(model: &str, backend: &str, prefill_chunk: usize) -> Handle {
         prefill_chunk,
         threads: 1,
         cpu_isa: "auto".into(),
+        tuning: orind::engine::tuning::Tuning::default(),
     });
     loop {
         match events.blocking_recv().unwrap() {

@@ -46,6 +46,7 @@ fn generation() {
         prefill_chunk: 8,
         threads: 1,
         cpu_isa: "auto".into(),
+        tuning: orind::engine::tuning::Tuning::default(),
     });
     loop {
         match events.blocking_recv().unwrap() {
@@ -174,8 +175,9 @@ fn many_steps_at_once() {
     let weights: Vec<_> = model.weights().cloned().collect();
     let states = model.states(layout);
     let plans = std::slice::from_ref(&plan);
-    let mut instance =
-        nv.open(&DeviceRequest { weights: &weights, states: &states, plans, choices: None }).unwrap();
+    let mut instance = nv
+        .open(&DeviceRequest { weights: &weights, states: &states, plans, choices: None })
+        .unwrap();
     for weight in &weights {
         instance.upload(&weight.name, &Source(&model, &weight.name), &|_| {}).unwrap();
     }

@@ -16,6 +16,7 @@ fn start(model: &str, backend: &str, context: usize) -> Handle {
         prefill_chunk: 64,
         threads: 2,
         cpu_isa: "auto".into(),
+        tuning: orind::engine::tuning::Tuning::default(),
     });
     loop {
         match events.blocking_recv().unwrap() {

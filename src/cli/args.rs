@@ -63,6 +63,8 @@ pub(super) enum Command {
     Install(Install),
     /// Remove what `install` has put there; models and configuration stay
     Uninstall(Uninstall),
+    /// Find out how kernels run fastest on this machine, and remember it
+    Tune(Tune),
     /// Be the daemon
     #[command(hide = true)]
     Daemon(Daemon),
@@ -135,7 +137,7 @@ pub(super) struct ModelChoice {
     #[arg(long)]
     pub(super) private: bool,
     /// Device of a private daemon: auto, nv, cuda, cpu, reference
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, visible_alias = "device", value_name = "NAME")]
     pub(super) backend: Option<String>,
     /// Worker threads of a private daemon [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
@@ -413,6 +415,99 @@ fn seconds(text: &str) -> Result<f64, String> {
 pub(super) struct Experiment {
     /// Which
     pub(super) name: String,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "\
+Examples:
+  orinctl tune                                    search for two minutes, remember what was found
+  orinctl tune -m model.gguf --beam 4 --budget 600
+  orinctl tune --kernel 'gate Q6_K'               one family and type
+  orinctl tune verify                             do the winners still win?
+  orinctl tune sweep --param threads_per_row=8,16,32
+
+With a daemon on the socket its loaded model is tuned; requests wait meanwhile. Without one a private
+daemon is started. Ctrl-C keeps what was found; the next call goes on from there.")]
+pub(super) struct Tune {
+    #[command(subcommand)]
+    pub(super) command: Option<TuneCommand>,
+    #[command(flatten)]
+    pub(super) search: TuneSearch,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TuneCommand {
+    /// Measure the winners once more and say which no longer win
+    Verify(TuneSearch),
+    /// Measure a model end to end for each value of a parameter
+    Sweep(TuneSweep),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct TuneSearch {
+    #[command(flatten)]
+    pub(super) model: ModelChoice,
+    /// Choices that go on to the next level, 1 to 8
+    #[arg(long, value_name = "WIDTH", default_value_t = 3)]
+    pub(super) beam: usize,
+    /// Seconds of measuring
+    #[arg(long, value_name = "SECONDS", default_value_t = 120.0)]
+    pub(super) budget: f64,
+    /// Only cases whose name contains this: a family, a type, a shape
+    #[arg(long, value_name = "TEXT")]
+    pub(super) kernel: Option<String>,
+    /// Measure again what is known
+    #[arg(long)]
+    pub(super) again: bool,
+    /// Samples for one case at most
+    #[arg(long, value_name = "N", default_value_t = 4000)]
+    pub(super) samples: u64,
+    /// Sequences at once of a private daemon: its batch sizes are tuned
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(super) slots: usize,
+    /// Bytes of weights that take turns so that they come from memory [default: twice the caches]
+    #[arg(long, value_name = "BYTES", hide = true)]
+    pub(super) cold_bytes: Option<u64>,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl tune sweep --param threads_per_row=8,16,32,64          on a GPU
+  orinctl tune sweep --param prefetch_bytes=1024,8192,32768      on a CPU
+  orinctl tune sweep --param tile_rows=16,32,64 --prefill 512
+  orinctl tune sweep                                             what is remembered, end to end
+
+A private daemon loads the model once for each setting and round. Values are compared with the
+heuristic: what is remembered is not used beside them.")]
+pub(super) struct TuneSweep {
+    #[command(flatten)]
+    pub(super) model: ModelChoice,
+    /// The parameter and its values [default: what is remembered against the heuristic]
+    #[arg(long, value_name = "NAME=VALUE,..")]
+    pub(super) param: Option<String>,
+    /// Tokens to generate
+    #[arg(short = 'n', long = "gen-tokens", value_name = "N", default_value_t = 64)]
+    pub(super) tokens: u32,
+    /// Evaluate a prompt of N tokens instead
+    #[arg(long, value_name = "N")]
+    pub(super) prefill: Option<u32>,
+    /// Sequences at once
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    pub(super) batch: u32,
+    /// Repetitions in a round
+    #[arg(short, long, value_name = "N", default_value_t = 3)]
+    pub(super) repetitions: u32,
+    /// Rounds over all values
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(super) rounds: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 #[derive(Debug, clap::Args)]

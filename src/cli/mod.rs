@@ -19,12 +19,13 @@ mod session;
 mod status;
 mod terminal;
 mod text;
+mod tune;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Args, Command};
+use args::{Args, Command, TuneCommand};
 use error::Error;
 use terminal::Terminal;
 
@@ -49,6 +50,17 @@ pub fn main() -> ExitCode {
         Command::Status(status) => interruptible(status::run(&args.connection, &status)),
         Command::Models(models) => interruptible(models::list(&args.connection, &models)),
         Command::Load(load) => interruptible(models::load(&args.connection, &load, &terminal)),
+        Command::Tune(tune) => match &tune.command {
+            None => {
+                interruptible(tune::search::run(&args.connection, &tune.search, false, &terminal))
+            }
+            Some(TuneCommand::Verify(verify)) => {
+                interruptible(tune::search::run(&args.connection, verify, true, &terminal))
+            }
+            Some(TuneCommand::Sweep(sweep)) => {
+                interruptible(tune::sweep::run(&args.connection, sweep, &terminal))
+            }
+        },
         Command::Unload => interruptible(models::unload(&args.connection)),
     };
     match result {

@@ -56,6 +56,7 @@ pub(super) async fn load(
         prefill_chunk: args.prefill_chunk,
         threads: args.threads,
         cpu_isa: args.cpu_isa.clone(),
+        ..LoadRequest::default()
     };
     let (model, _) = session::load(&client(connection), &request, terminal).await?;
     text::print(&format!(

@@ -92,6 +92,7 @@ impl Session {
             prefill_chunk: None,
             threads: choice.threads,
             cpu_isa: choice.cpu_isa.clone(),
+            ..LoadRequest::default()
         };
         let (model, synthesised) = match load(private.client(), &request, terminal).await {
             Ok(loaded) => loaded,

@@ -1,5 +1,6 @@
 //! `orinctl status`.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::args::{self, Connection};
@@ -8,6 +9,7 @@ use super::text;
 use crate::config;
 use crate::control::api::{Model, State, Status};
 use crate::control::client::Client;
+use crate::tune::report::{Searching, Used};
 
 pub(super) async fn run(connection: &Connection, args: &args::Status) -> Result<(), Error> {
     let socket = connection.socket.clone().unwrap_or_else(config::client_socket);
@@ -59,6 +61,7 @@ fn lines(status: &Status, socket: &str) -> Vec<Vec<String>> {
                 text::bytes(memory.activations)
             ),
         );
+        row("tuning", tuning(&model.tuning, status.searching.as_ref()));
     }
     let memory = &status.memory;
     let optional = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), text::bytes);
@@ -104,6 +107,31 @@ fn lines(status: &Status, socket: &str) -> Vec<Vec<String>> {
         );
     }
     rows
+}
+
+/// Which choices of kernels are in use, and what becomes of the search for better ones.
+fn tuning(used: &Used, searching: Option<&Searching>) -> String {
+    let mut text = match (&used.file, &used.damaged) {
+        (None, _) => "off".to_owned(),
+        (Some(file), Some(why)) => format!("nothing of {} is used: {why}", file.display()),
+        (Some(file), None) => {
+            format!(
+                "{} of {} entries in use, {} stale, {} ignored, from {}",
+                used.used,
+                used.current,
+                used.stale,
+                used.ignored,
+                file.display()
+            )
+        }
+    };
+    if used.possible > 0 {
+        let _ = write!(text, "; {} cases set by hand", used.possible);
+    }
+    if let Some(Searching { cases, done, faster, .. }) = searching {
+        let _ = write!(text, "; in idle time {done} of {cases} cases searched, {faster} faster");
+    }
+    text
 }
 
 fn state(state: &State) -> String {

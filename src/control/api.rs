@@ -3,10 +3,14 @@
 //! Routes under `/orin/v1` are the daemon's own and refuse unknown fields; routes under `/v1` follow
 //! OpenAI's shapes, ignore fields nobody knows and carry a few extensions, each named here.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::tune::Clock;
+use crate::tune::report::{Mode, Searching, Used};
 
 /// Routes of the daemon.
 pub mod route {
@@ -21,6 +25,8 @@ pub mod route {
     pub const MODELS: &str = "/orin/v1/models";
     /// `POST` a `bench::Spec`, answers with events.
     pub const BENCH: &str = "/orin/v1/bench";
+    /// `GET` [`super::Tuned`]; `POST` a `tune::report::Spec` answers with events.
+    pub const TUNE: &str = "/orin/v1/tune";
     /// `GET` [`super::ModelList`].
     pub const OPENAI_MODELS: &str = "/v1/models";
     /// `POST` [`super::CompletionRequest`].
@@ -81,6 +87,9 @@ pub struct Status {
     pub requests: Requests,
     /// Memory of the process and the machine, in bytes.
     pub memory: ProcessMemory,
+    /// The search in idle time, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub searching: Option<Searching>,
 }
 
 /// What the daemon is doing.
@@ -191,6 +200,8 @@ pub struct Model {
     pub device: Device,
     /// Memory reserved for it on the device, in bytes.
     pub memory: DeviceMemory,
+    /// The tuned choices that it runs under.
+    pub tuning: Used,
     /// Seconds that loading took.
     pub load_s: f64,
 }
@@ -241,6 +252,47 @@ pub struct Available {
     pub synthetic: bool,
 }
 
+/// Answer of `GET /orin/v1/tune`: what the store holds about the loaded model's device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tuned {
+    /// The device's file.
+    pub file: PathBuf,
+    /// The hardware that it is about.
+    pub device: String,
+    /// Why nothing of it can be used, if so.
+    pub damaged: Option<String>,
+    /// What it holds.
+    pub entries: Vec<TunedEntry>,
+}
+
+/// One entry of the store.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TunedEntry {
+    /// The case: family, type, shape.
+    pub case: String,
+    /// False for an entry that is not used.
+    pub current: bool,
+    /// Why it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// The best choice.
+    pub choice: BTreeMap<String, u32>,
+    /// The heuristic's.
+    pub heuristic: BTreeMap<String, u32>,
+    /// `measured` (nanoseconds) or `counted`.
+    pub clock: Clock,
+    /// What the best choice costs.
+    pub cost: f64,
+    /// What the heuristic's does.
+    pub heuristic_cost: f64,
+    /// When it was found.
+    pub when: String,
+    /// Under which clocks.
+    pub clocks: String,
+    /// Where the candidates came from.
+    pub candidates: String,
+}
+
 /// Body of `POST /orin/v1/models`. What is not given comes from the daemon's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -265,6 +317,12 @@ pub struct LoadRequest {
     /// Instruction set of the CPU device: `auto`, `avx512`, `avx2`, `neon`, `scalar`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_isa: Option<String>,
+    /// `off`, `load` or `auto`: what is done with tuned choices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tune: Option<Mode>,
+    /// Parameters of kernels set by hand, for every kernel that has them: `threads_per_row`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub force: BTreeMap<String, u32>,
 }
 
 /// A `progress` event of a load. The `result` event is a [`Model`].

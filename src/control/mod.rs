@@ -6,3 +6,13 @@
 pub mod api;
 pub mod client;
 pub mod server;
+
+impl From<crate::config::Tune> for crate::tune::report::Mode {
+    fn from(tune: crate::config::Tune) -> Self {
+        match tune {
+            crate::config::Tune::Off => Self::Off,
+            crate::config::Tune::Load => Self::Load,
+            crate::config::Tune::Auto => Self::Auto,
+        }
+    }
+}

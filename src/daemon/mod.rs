@@ -28,6 +28,7 @@ use self::signals::{Parent, Signals, Told, gone};
 use crate::config::{self, Config, Effect, IoctlFilter};
 use crate::control::server::tcp::{self, Port, Token};
 use crate::control::server::{self, App, Listeners, socket};
+use crate::engine::tuning::Tuning;
 use crate::engine::{Handle, LoadEvent, LoadSpec, Settings};
 use crate::model::Model;
 use crate::model::synthetic;
@@ -426,5 +427,10 @@ fn load_spec(config: &Config) -> LoadSpec {
         prefill_chunk: config.prefill_chunk,
         threads: config.threads,
         cpu_isa: config.cpu_isa.clone(),
+        tuning: Tuning {
+            mode: config.tune.into(),
+            dir: config.tune_dir.clone(),
+            ..Tuning::default()
+        },
     }
 }

@@ -97,6 +97,7 @@ mod tests {
             prefill_chunk: 2,
             threads: 1,
             cpu_isa: "auto".into(),
+            tuning: crate::engine::tuning::Tuning::default(),
         }
     }
 

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::pulse::Pulse;
+use super::tuning::{self, Tuning, pace::Pace};
 use super::{ModelInfo, Text};
 use crate::device::{Activity, Data, Device, Error, Instance, Prepared, Ticket};
 use crate::model::{KvLayout, Model, ports};
 use crate::plan::sample::Sampling;
 use crate::plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
+use crate::tune::report::{Progress, Report, Spec};
+use crate::tune::{Case, Store};
 
 /// Rows of the bucket that gives logits for every row: enough to keep the weights' cost shared,
 /// few enough that a large vocabulary's logits stay small.
@@ -40,6 +43,9 @@ pub struct Core {
     entries: Vec<Entry>,
     sequences: Vec<Sequence>,
     scratch: Scratch,
+    /// What of the plans can be tuned.
+    cases: Vec<Case>,
+    tuning: Tuning,
     steps: u64,
     pulse: Pulse,
 }
@@ -117,11 +123,14 @@ pub(super) struct Parts {
     pub(super) layout: KvLayout,
     pub(super) plans: Vec<Plan>,
     pub(super) pulse: Pulse,
+    /// What of them can be tuned, and how it is to be.
+    pub(super) tuned: (Vec<Case>, Tuning),
 }
 
 impl Core {
     pub(super) fn new(parts: Parts) -> Result<Self, Error> {
-        let Parts { info, text, model, device, mut instance, layout, plans, pulse } = parts;
+        let Parts { info, text, model, device, mut instance, layout, plans, pulse, tuned } = parts;
+        let (cases, tuning) = tuned;
         let prepare = |plan: Plan| {
             let prepared = instance.prepare(&plan)?;
             pulse.beat();
@@ -160,6 +169,8 @@ impl Core {
             entries,
             sequences,
             scratch,
+            cases,
+            tuning,
             steps: 0,
             pulse,
         })
@@ -215,6 +226,31 @@ impl Core {
     #[must_use]
     pub const fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// The device, and what of the model's plans can be tuned on it and how.
+    pub(super) fn tunable(&self) -> (Arc<dyn Device>, &[Case], &Tuning) {
+        (Arc::clone(&self.device), &self.cases, &self.tuning)
+    }
+
+    /// Searches the best choices for this model on its device, by the machine's clock, and remembers
+    /// them for the next load.
+    ///
+    /// # Errors
+    /// [`tuning::Error`].
+    pub fn tune(
+        &self,
+        spec: &Spec,
+        pace: &Pace,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Report, tuning::Error> {
+        let store = Store::new(&self.tuning.dir);
+        let mut watch = tuning::bench::WallClock::default();
+        let mut hear = |step: Progress| {
+            self.pulse.beat();
+            progress(step);
+        };
+        tuning::run(&*self.device, &self.cases, (&store, spec), pace, &mut watch, &mut hear)
     }
 
     /// What one step in a bucket moves and computes, as fused for the device. The bucket's context

@@ -1,5 +1,6 @@
 //! The door to the engine thread: cheap to clone, usable from any thread.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -13,9 +14,13 @@ use super::core::Core;
 use super::pulse::Pulse;
 use super::scheduler::{Command, Scheduler};
 use super::sequence::Waiting;
+use super::tuning::{self, Tuning};
 use super::{Event, GenerateError, LoadEvent, LoadSpec, Request, Snapshot, State, Text};
-use crate::device::Activity;
+use crate::device::{Activity, Device};
 use crate::plan::sample::Sampling;
+use crate::tune::DeviceKey;
+use crate::tune::report::Searching;
+use crate::tune::store::Loaded;
 
 /// How the engine behaves, whatever model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +42,10 @@ pub(super) struct Shared {
     completion_tokens: AtomicU64,
     steps: AtomicU64,
     activity: Mutex<Activity>,
+    /// The device of the loaded model, and how it is tuned.
+    tunable: Mutex<Option<(Arc<dyn Device>, Tuning)>>,
+    /// The search in idle time, if there is one.
+    searching: Mutex<Option<Searching>>,
     /// Moving average of the time a request holds its slot, in milliseconds.
     service_ms: AtomicU64,
     queue_limit: AtomicUsize,
@@ -75,6 +84,14 @@ impl Shared {
     /// Devices that are not to be used, and why.
     pub(super) fn withheld(&self) -> Vec<(&'static str, &'static str)> {
         self.withheld.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_tunable(&self, tunable: Option<(Arc<dyn Device>, Tuning)>) {
+        *self.tunable.lock().unwrap_or_else(PoisonError::into_inner) = tunable;
+    }
+
+    pub(super) fn set_searching(&self, searching: Option<Searching>) {
+        *self.searching.lock().unwrap_or_else(PoisonError::into_inner) = searching;
     }
 
     pub(super) fn count_tokens(&self, tokens: u32) {
@@ -125,6 +142,8 @@ impl Handle {
             completion_tokens: AtomicU64::new(0),
             steps: AtomicU64::new(0),
             activity: Mutex::default(),
+            tunable: Mutex::default(),
+            searching: Mutex::default(),
             service_ms: AtomicU64::new(0),
             queue_limit: AtomicUsize::new(settings.queue_limit),
             pulse: Pulse::default(),
@@ -254,7 +273,21 @@ impl Handle {
             completion_tokens: shared.completion_tokens.load(Ordering::Relaxed),
             steps: shared.steps.load(Ordering::Relaxed),
             activity: *shared.activity.lock().unwrap_or_else(PoisonError::into_inner),
+            searching: shared.searching.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
+    }
+
+    /// What the store holds about the loaded model's device: its file, the hardware, the entries. Reads a
+    /// file; disturbs nobody.
+    ///
+    /// # Errors
+    /// [`GenerateError::NoModel`], or why it cannot be read.
+    pub fn tuned(
+        &self,
+    ) -> Result<Result<(PathBuf, DeviceKey, Loaded), tuning::Error>, GenerateError> {
+        let tunable = self.shared.tunable.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (device, tuning) = tunable.ok_or(GenerateError::NoModel)?;
+        Ok(tuning::contents(&*device, &tuning))
     }
 
     /// Tokeniser and chat template of the loaded model.

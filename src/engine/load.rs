@@ -9,6 +9,7 @@ use std::time::Instant;
 use super::choice::Choice;
 use super::core::{self, Core, Parts};
 use super::pulse::Pulse;
+use super::tuning;
 use super::{LoadError, LoadSpec, MemoryUse, ModelInfo};
 use crate::device::{self, Device, Footprint, Request, WeightSource};
 use crate::gguf::Gguf;
@@ -121,11 +122,16 @@ pub(super) fn upload(
     let Opened { spec, started, model, text, mut choice, mut fitted, layout } = opened;
     let weights: Vec<Buffer> = model.weights().cloned().collect();
     let states = model.states(layout);
-    let mut instance = loop {
+    let (mut instance, cases, used) = loop {
         let Fitted { device, plans, .. } = &fitted;
         let request = Request { weights: &weights, states: &states, plans, choices: None };
-        match device.open(&request) {
-            Ok(instance) => break instance,
+        let opened = tuning::cases(&**device, &request).and_then(|cases| {
+            let (choices, used) = tuning::choices(&**device, &cases, &spec.tuning);
+            let request = Request { choices: Some(&choices), ..request };
+            Ok((device.open(&request)?, cases, used))
+        });
+        match opened {
+            Ok(opened) => break opened,
             // Too small, or in use by others.
             Err(error) if choice.goes_on() => {
                 choice.refuse(device.info().name, &chain(&error));
@@ -146,8 +152,10 @@ pub(super) fn upload(
         instance.upload(&weight.name, &source, &report).map_err(device_error)?;
     }
     let footprint = instance.footprint();
-    let info = describe(&spec, &model, &*device, reason, layout, footprint);
-    let parts = Parts { info, text, model, device, instance, layout, plans, pulse };
+    let info =
+        ModelInfo { tuning: used, ..describe(&spec, &model, &*device, reason, layout, footprint) };
+    let tuned = (cases, spec.tuning);
+    let parts = Parts { info, text, model, device, instance, layout, plans, pulse, tuned };
     let mut core = Core::new(parts).map_err(device_error)?;
     core.finish_load(started.elapsed(), memory::peak_resident().unwrap_or(0));
     Ok(core)
@@ -244,6 +252,7 @@ fn describe(
         threads: info.threads,
         memory: MemoryUse { device: footprint, peak_resident: 0 },
         load_time: std::time::Duration::ZERO,
+        tuning: crate::tune::report::Used::default(),
     }
 }
 
@@ -304,7 +313,7 @@ fn device_error(error: device::Error) -> LoadError {
 }
 
 /// An error and its causes on one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

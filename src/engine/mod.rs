@@ -13,10 +13,12 @@ mod pulse;
 mod request;
 mod scheduler;
 mod sequence;
+pub mod tuning;
 
 pub use self::core::Core;
 pub use handle::{Handle, Settings};
 pub use load::Text;
+pub(crate) use load::chain;
 pub use request::{
     Event, FinishReason, Finished, GenerateError, LoadError, LoadEvent, LoadSpec, Logprob,
     MemoryUse, ModelInfo, Request, Snapshot, State, TokenEvent, TokenLogprobs,

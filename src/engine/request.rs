@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::tuning::Tuning;
 use crate::device::{Activity, Footprint};
 use crate::plan::sample::Sampling;
+use crate::tune::report::{Searching, Used};
 
 /// One generation.
 #[derive(Clone, Debug, PartialEq)]
@@ -173,6 +175,8 @@ pub struct LoadSpec {
     pub threads: usize,
     /// Instruction set of the CPU device: `auto` takes the best one, others by their names.
     pub cpu_isa: String,
+    /// Which choices of kernels are used and searched.
+    pub tuning: Tuning,
 }
 
 /// Progress of a load. After [`LoadEvent::Loaded`] or [`LoadEvent::Failed`] nothing follows.
@@ -262,6 +266,8 @@ pub struct ModelInfo {
     pub memory: MemoryUse,
     /// How long loading took.
     pub load_time: Duration,
+    /// Which tuned choices it runs under.
+    pub tuning: Used,
 }
 
 /// What the engine is doing.
@@ -310,4 +316,6 @@ pub struct Snapshot {
     pub steps: u64,
     /// What the device has asked of its hardware since the model was loaded.
     pub activity: Activity,
+    /// The search that goes on while there is nothing to do.
+    pub searching: Option<Searching>,
 }

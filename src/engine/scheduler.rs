@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use super::core::{Core, LogitsOf, Row};
 use super::handle::Shared;
 use super::sequence::{Sequence, Waiting};
+use super::tuning::Idle;
 use super::{
     Event, FinishReason, GenerateError, LoadError, LoadEvent, LoadSpec, ModelInfo, State, load,
 };
@@ -43,6 +44,8 @@ pub(super) struct Scheduler {
     /// Commands that wait until nothing is being served.
     idle_work: VecDeque<Command>,
     stop: Option<Instant>,
+    /// The search that goes on while there is nothing to do.
+    idle: Option<Idle>,
     // Reused every step.
     rows: Vec<Row>,
     tokens: Vec<u32>,
@@ -60,6 +63,7 @@ impl Scheduler {
             free_slots: Vec::new(),
             idle_work: VecDeque::new(),
             stop: None,
+            idle: None,
             rows: Vec::new(),
             tokens: Vec::new(),
             logits: Vec::new(),
@@ -89,6 +93,10 @@ impl Scheduler {
             if self.idle_work.is_empty() && self.stop.is_none() {
                 self.admit();
             }
+            debug_assert!(
+                self.active.is_empty() || self.idle.as_ref().is_none_or(Idle::is_held),
+                "a search measures while a request runs"
+            );
             if let Err(error) = self.step() {
                 tracing::error!(%error, "device step failed");
                 let error = GenerateError::Device(load::chain(&error));
@@ -103,6 +111,8 @@ impl Scheduler {
             self.shared.failed();
             waiting.fail(GenerateError::Stopping);
         }
+        self.idle = None;
+        self.shared.set_tunable(None);
         self.core = None;
         self.shared.set_text(None);
         self.shared.set_state(State::Empty);
@@ -123,8 +133,15 @@ impl Scheduler {
                     Err(_) => return true,
                 }
             } else {
+                if let Some(idle) = &self.idle {
+                    idle.release();
+                }
                 // A minute only bounds how long a waiting request of a gone client keeps its place.
-                match self.commands.recv_timeout(std::time::Duration::from_secs(60)) {
+                let command = self.commands.recv_timeout(std::time::Duration::from_secs(60));
+                if let Some(idle) = &self.idle {
+                    idle.hold();
+                }
+                match command {
                     Ok(command) => command,
                     Err(RecvTimeoutError::Timeout) => return true,
                     Err(RecvTimeoutError::Disconnected) => return false,
@@ -161,6 +178,8 @@ impl Scheduler {
         match work {
             Command::Load(spec, events) => self.load(&spec, &events),
             Command::Unload(done) => {
+                self.idle = None;
+                self.shared.set_tunable(None);
                 let loaded = self.core.take().is_some();
                 self.free_slots.clear();
                 self.shared.set_text(None);
@@ -195,8 +214,10 @@ impl Scheduler {
             let _ = events.send(LoadEvent::Progress { phase, done, total });
         };
         // The old model stays until the new one is known to be sound, then makes room for it.
+        self.idle = None;
         let result = load::open(spec, shared.withheld(), &progress).and_then(|opened| {
             self.core = None;
+            self.shared.set_tunable(None);
             self.shared.set_text(None);
             self.fail_waiting(&GenerateError::Stopping);
             load::upload(opened, &progress, shared.pulse.clone())
@@ -221,6 +242,9 @@ impl Scheduler {
         self.tokens = Vec::with_capacity(core.slots());
         self.logits = vec![0.0; core.vocabulary()];
         self.shared.set_text(Some(Arc::clone(core.text())));
+        let (device, _, tuning) = core.tunable();
+        self.shared.set_tunable(Some((device, tuning.clone())));
+        self.idle = Idle::start(&core, &self.shared);
         self.core = Some(core);
         LoadEvent::Loaded(Box::new(info))
     }

@@ -11,6 +11,17 @@ pub fn available() -> Option<u64> {
     [system, cgroup_left()].into_iter().flatten().min()
 }
 
+/// Bytes of the largest cache of the first processor; `None` where the system does not say.
+#[must_use]
+pub fn last_level_cache() -> Option<u64> {
+    let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
+    let size = |path: std::path::PathBuf| {
+        let text = fs::read_to_string(path.join("size")).ok()?;
+        text.trim().strip_suffix('K')?.parse::<u64>().ok()?.checked_mul(1024)
+    };
+    caches.flatten().filter_map(|entry| size(entry.path())).max()
+}
+
 /// Largest resident set of this process so far (`VmHWM`).
 #[must_use]
 pub fn peak_resident() -> Option<u64> {

@@ -1,3 +1,5 @@
-//! What the machine says about itself: memory. Reads `/proc` and cgroup files, changes nothing.
+//! What the machine says about itself: memory, clocks. Reads `/proc`, `/sys` and cgroup files, changes
+//! nothing.
 
+pub mod clocks;
 pub mod memory;

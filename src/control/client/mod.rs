@@ -164,6 +164,28 @@ impl Client {
         self.work(route::BENCH, spec, on_progress).await
     }
 
+    /// Searches the best choices for the loaded model: `spec` is an `tune::report::Spec`, progress a
+    /// `tune::report::Progress`, the result a `tune::report::Report`. Dropping the future ends the
+    /// search; what was found until then is kept.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn tune<P: DeserializeOwned, R: DeserializeOwned>(
+        &self,
+        spec: &impl Serialize,
+        on_progress: impl FnMut(P),
+    ) -> Result<R, Error> {
+        self.work(route::TUNE, spec, on_progress).await
+    }
+
+    /// What the store holds about the loaded model's device.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn tuned(&self) -> Result<api::Tuned, Error> {
+        self.call(Method::GET, route::TUNE).await
+    }
+
     /// Completes a prompt, as a stream whatever `request.stream` says.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ mod own;
 pub mod socket;
 mod status;
 pub mod tcp;
+mod tune;
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
@@ -145,6 +146,7 @@ fn router(app: Arc<App>) -> Router {
         .route(route::STATUS, get(own::status))
         .route(route::MODELS, get(own::models).post(own::load).delete(own::unload))
         .route(route::BENCH, post(own::bench))
+        .route(route::TUNE, get(tune::contents).post(tune::search))
         .route(route::OPENAI_MODELS, get(openai::models))
         .route(route::COMPLETIONS, post(openai::completions))
         .route(route::CHAT, post(openai::chat))

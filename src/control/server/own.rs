@@ -20,12 +20,13 @@ use super::error::Error;
 use super::{App, events, metrics, status};
 use crate::bench;
 use crate::control::api;
+use crate::engine::tuning::Tuning;
 use crate::engine::{self, LoadEvent, LoadSpec};
 use crate::model::synthetic;
 
 /// How long an answer waits for a first event that may turn out to be an error, which then gets a
 /// status of its own instead of 200 and an `error` event.
-const SOON: Duration = Duration::from_secs(1);
+pub(super) const SOON: Duration = Duration::from_secs(1);
 
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Health>, Error> {
     let unavailable =
@@ -122,6 +123,12 @@ pub(super) async fn load(
         prefill_chunk: request.prefill_chunk.unwrap_or(config.prefill_chunk),
         threads: request.threads.unwrap_or(config.threads),
         cpu_isa: request.cpu_isa.unwrap_or_else(|| config.cpu_isa.clone()),
+        tuning: Tuning {
+            mode: request.tune.unwrap_or_else(|| config.tune.into()),
+            dir: config.tune_dir.clone(),
+            force: request.force,
+            cold_bytes: None,
+        },
     });
     let first = tokio::time::timeout(SOON, events.recv()).await.ok().flatten();
     if let Some(LoadEvent::Failed(error)) = first {

@@ -28,6 +28,7 @@ pub(super) fn status(app: &App) -> api::Status {
             peak_resident: memory::peak_resident(),
             available: memory::available(),
         },
+        searching: now.searching,
         state: state(now.state, app),
     }
 }
@@ -92,5 +93,6 @@ pub(super) fn model(info: &ModelInfo) -> api::Model {
             activations: info.memory.device.activations,
         },
         load_s: info.load_time.as_secs_f64(),
+        tuning: info.tuning.clone(),
     }
 }

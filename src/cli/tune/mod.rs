@@ -1,0 +1,4 @@
+//! `orinctl tune`: one file for each thing that it does.
+
+pub(super) mod search;
+pub(super) mod sweep;

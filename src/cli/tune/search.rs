@@ -1,0 +1,185 @@
+//! `orinctl tune` and `orinctl tune verify`: a search in the daemon, shown as it goes.
+
+use std::fmt::Write as _;
+
+use super::super::args::{Connection, TuneSearch};
+use super::super::error::Error;
+use super::super::session::{Room, Session};
+use super::super::terminal::Terminal;
+use super::super::text;
+use crate::tune::Clock;
+use crate::tune::report::{Progress, Report, Row, Spec, State};
+
+/// Searches, or holds what was found against the heuristic once more.
+pub(in crate::cli) async fn run(
+    connection: &Connection,
+    args: &TuneSearch,
+    verify: bool,
+    terminal: &Terminal,
+) -> Result<(), Error> {
+    let spec = Spec {
+        beam: args.beam,
+        budget_seconds: args.budget,
+        samples: args.samples,
+        kernel: args.kernel.clone(),
+        again: args.again,
+        verify,
+        cold_bytes: args.cold_bytes,
+    };
+    spec.check().map_err(|(_, message)| Error::Usage(message))?;
+    let room = Room { slots: args.slots, context: Some(1024) };
+    let session = Session::open(connection, &args.model, room, terminal).await?;
+    let report: Report = {
+        let live = terminal.steps();
+        let (mut done, mut cases) = (0, 0);
+        let on_progress = |progress: Progress| match progress {
+            Progress::Begun { cases: all, known } => {
+                cases = all as u64;
+                if !args.json {
+                    let what = if verify { "winners to verify" } else { "cases to search" };
+                    live.say(terminal, &format!("{all} {what}, {known} known and left alone"));
+                }
+            }
+            Progress::Candidate { case, choice, cost, rejected, .. } => {
+                let verdict = match (cost, rejected) {
+                    (Some(cost), _) => format!("{:+.1} %", 100.0 * (1.0 / cost - 1.0)),
+                    (None, why) => format!("rejected: {}", why.unwrap_or_default()),
+                };
+                live.set(done, cases, format!("{case}: {choice} {verdict}"));
+            }
+            Progress::Case { row } => {
+                done += 1;
+                live.set(done, cases, &row.case);
+                if !args.json {
+                    live.say(terminal, &line(&row));
+                }
+            }
+        };
+        session.client().tune(&spec, on_progress).await?
+    };
+    if args.json {
+        return Ok(text::print_json(&report)?);
+    }
+    Ok(text::print(&table(&report, session.model().id.as_str(), verify))?)
+}
+
+/// A case as soon as it is done.
+fn line(row: &Row) -> String {
+    let [low, high] = row.gain_interval.map(|gain| 100.0 * (gain - 1.0));
+    match row.state {
+        State::Faster => format!(
+            "{}: {:+.1} % ({low:+.1} to {high:+.1}) with {}",
+            row.case,
+            100.0 * (row.gain - 1.0),
+            row.choice
+        ),
+        State::Heuristic => {
+            format!("{}: the heuristic stays, after {} candidates", row.case, row.tried)
+        }
+        State::Lost => format!("{}: no longer faster than the heuristic", row.case),
+        State::Partial => format!("{}: not finished; nothing faster so far", row.case),
+        State::Failed => format!("{}: {}", row.case, row.why.clone().unwrap_or_default()),
+    }
+}
+
+fn table(report: &Report, model: &str, verify: bool) -> String {
+    let counted = report.clock == Clock::Counted;
+    let unit = if counted { "counted" } else { "us" };
+    let heads = ["case", unit, unit, "GB/s", "gain %", "95 %", "tried", "choice"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let cost = |cost: f64| match cost {
+        0.0 => String::new(),
+        cost if counted => format!("{cost:.0}"),
+        cost => format!("{:.1}", cost / 1e3),
+    };
+    for row in &report.rows {
+        let faster = row.state == State::Faster;
+        let [low, high] = row.gain_interval.map(|gain| 100.0 * (gain - 1.0));
+        let choice = match row.state {
+            State::Faster => row.choice.clone(),
+            State::Heuristic => "heuristic".into(),
+            State::Lost => "heuristic: the winner wins no longer".into(),
+            State::Partial => "heuristic, not finished".into(),
+            State::Failed => row.why.clone().unwrap_or_default(),
+        };
+        rows.push(vec![
+            row.case.clone(),
+            cost(row.heuristic_cost),
+            cost(row.cost),
+            row.gb_per_s.map_or_else(String::new, |speed| format!("{speed:.1}")),
+            if faster { format!("{:+.1}", 100.0 * (row.gain - 1.0)) } else { String::new() },
+            if faster { format!("{low:+.1} to {high:+.1}") } else { String::new() },
+            row.tried.to_string(),
+            choice,
+        ]);
+    }
+    let mut out = format!(
+        "{model} on {}, candidates {}, {}; heuristic, then best:\n\n",
+        report.device,
+        report.candidates,
+        if counted { "costs counted by the simulator, which are no times" } else { "measured" },
+    );
+    if report.rows.is_empty() {
+        out.push_str("nothing to do\n");
+    } else {
+        out.push_str(&text::columns(&rows, &[1, 2, 3, 4, 5, 6]));
+    }
+    let faster = report.rows.iter().filter(|row| row.state == State::Faster).count();
+    let rejected: Vec<&String> = report.rows.iter().flat_map(|row| &row.rejected).collect();
+    let verb = if verify { "still faster" } else { "faster" };
+    let _ = writeln!(
+        out,
+        "\n{faster} of {} {verb} than the heuristic, {} known before, {} left, {:.0} s of measuring",
+        report.rows.len(),
+        report.known,
+        report.left,
+        report.seconds
+    );
+    for why in rejected {
+        let _ = writeln!(out, "rejected: {why}");
+    }
+    let _ = writeln!(out, "remembered in {}; used from the next load on", report.file.display());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_says_what_was_found_and_what_a_count_is_not() {
+        let row = Row {
+            case: "project Q8_0 2048x1024".into(),
+            state: State::Faster,
+            heuristic: "rows_per_task=128".into(),
+            choice: "rows_per_task=64".into(),
+            heuristic_cost: 2000.0,
+            cost: 1600.0,
+            gain: 1.25,
+            gain_interval: [1.2, 1.3],
+            gb_per_s: Some(12.5),
+            tried: 9,
+            rejected: vec!["rows_per_task=512: row 3 is wrong".into()],
+            samples: 300,
+            why: None,
+        };
+        let mut report = Report {
+            device: "a processor".into(),
+            file: "/x/cpu.toml".into(),
+            candidates: "built in".into(),
+            clock: Clock::Measured,
+            rows: vec![row],
+            known: 2,
+            left: 1,
+            seconds: 3.0,
+        };
+        let text = table(&report, "m", false);
+        for part in ["+25.0", "+20.0 to +30.0", "12.5", "rejected: rows_per_task=512", "1 left"] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        report.clock = Clock::Counted;
+        report.rows[0].gb_per_s = None;
+        let text = table(&report, "m", false);
+        assert!(text.contains("no times") && !text.contains("  us") && !text.contains("measured"));
+    }
+}

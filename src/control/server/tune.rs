@@ -1,0 +1,131 @@
+//! `/orin/v1/tune`: searches, and what they have found.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use futures_util::stream::{self, StreamExt};
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::body::JsonBody;
+use super::error::Error;
+use super::own::SOON;
+use super::{App, events};
+use crate::control::api;
+use crate::engine::tuning;
+use crate::engine::tuning::pace::Pace;
+use crate::engine::{self, GenerateError};
+use crate::tune::Record;
+use crate::tune::report::{Progress, Report, Spec};
+
+/// How often a search is asked whether the daemon is stopping.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a search sends on its way.
+enum Event {
+    Progress(Progress),
+    Done(Result<Box<Report>, Error>),
+}
+
+pub(super) async fn search(
+    State(app): State<Arc<App>>,
+    JsonBody(spec): JsonBody<Spec>,
+) -> Result<Response, Error> {
+    spec.check().map_err(|(field, message)| Error::value(field, message))?;
+    let (sender, mut events) = unbounded_channel();
+    let pace = Arc::new(Pace::default());
+    let (progress, turns) = (sender.clone(), Arc::clone(&pace));
+    let result = app.engine.exclusive("tune", move |core| {
+        core.tune(&spec, &turns, &mut |step| {
+            // Who listens no more is noticed below.
+            let _ = progress.send(Event::Progress(step));
+        })
+    });
+    tokio::spawn(async move {
+        let mut result = std::pin::pin!(result);
+        let mut look = tokio::time::interval(LOOK);
+        let result = loop {
+            tokio::select! {
+                result = result.as_mut() => break result,
+                // Nobody listens any more: what was found is kept, the rest is for another time.
+                () = sender.closed(), if !pace.is_stopped() => pace.stop(),
+                _ = look.tick() => {
+                    if app.engine.snapshot().state == engine::State::Stopping {
+                        pace.stop();
+                    }
+                }
+            }
+        };
+        let result = match result {
+            Ok(Ok(Ok(report))) => Ok(Box::new(report)),
+            Ok(Ok(Err(error))) => Err(error.into()),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(GenerateError::Stopping.into()),
+        };
+        // The client may have gone.
+        let _ = sender.send(Event::Done(result));
+    });
+    let first = tokio::time::timeout(SOON, events.recv()).await.ok().flatten();
+    if let Some(Event::Done(Err(error))) = first {
+        return Err(error);
+    }
+    let rest = stream::poll_fn(move |context| events.poll_recv(context));
+    Ok(events::answer(stream::iter(first).chain(rest).map(|event| match event {
+        Event::Progress(step) => events::named(api::event::PROGRESS, &step),
+        Event::Done(Ok(report)) => events::named(api::event::RESULT, &report),
+        Event::Done(Err(error)) => events::error(&error),
+    })))
+}
+
+pub(super) async fn contents(State(app): State<Arc<App>>) -> Result<Json<api::Tuned>, Error> {
+    let engine = app.engine.clone();
+    // A file may be slow to read.
+    match tokio::task::spawn_blocking(move || engine.tuned()).await {
+        Ok(Ok(Ok((file, key, loaded)))) => {
+            let current = loaded.current.into_iter().map(|record| entry(record, None));
+            let stale = loaded.stale.into_iter().map(|(record, why)| entry(record, Some(why)));
+            Ok(Json(api::Tuned {
+                file,
+                device: key.to_string(),
+                damaged: loaded.damaged.map(|(_, why)| why),
+                entries: current.chain(stale).collect(),
+            }))
+        }
+        Ok(Ok(Err(error))) => Err(error.into()),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(Error::internal("the store could not be read")),
+    }
+}
+
+fn entry(record: Record, why: Option<String>) -> api::TunedEntry {
+    api::TunedEntry {
+        case: record.case.to_string(),
+        current: why.is_none(),
+        why,
+        clock: record.cost.clock(),
+        cost: record.cost.value(),
+        heuristic_cost: record.heuristic.cost,
+        choice: record.choice,
+        heuristic: record.heuristic.choice,
+        when: record.when.to_string(),
+        clocks: record.clocks,
+        candidates: record.candidates.to_string(),
+    }
+}
+
+impl From<tuning::Error> for Error {
+    fn from(error: tuning::Error) -> Self {
+        let message = engine::chain(&error);
+        match error {
+            tuning::Error::Nothing(_) => {
+                Self::new(StatusCode::BAD_REQUEST, "nothing_to_tune", message)
+            }
+            tuning::Error::Store(_) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "tune_failed", message)
+            }
+        }
+    }
+}

@@ -1,0 +1,519 @@
+//! One case on a device: a product by itself, through the seam that models go through.
+//!
+//! The weights lie in several copies, which take turns, so that they come from memory as they do when a
+//! token is decoded; a sample is one execution of a quarter of the copies. Every output is held against
+//! numbers computed here, and every choice that leaves the order of additions alone also against the
+//! heuristic's bits.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use super::pace::{Pace, Stopped};
+use crate::device::{Data, Device, Error, Instance, Prepared, Request, WeightSource};
+use crate::graph::{self, Graph};
+use crate::plan::sample::philox;
+use crate::plan::{Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Plan, fuse};
+use crate::quant;
+use crate::tune::beam::{Bench, Failure};
+use crate::tune::{Case, Choice, Choices, Clock, Space};
+
+/// Rows of weights before they repeat: a prime, so that a row that is read in another's place differs.
+const PERIOD: usize = 61;
+
+/// By how many rows the second matrix of a gate is ahead of the first.
+const SHIFT: usize = 7;
+
+/// Parts that the copies are executed in.
+const PARTS: usize = 4;
+
+/// Rows of activations above which a product computes more than it reads: one copy will do.
+const FEW_ROWS: u32 = 16;
+
+/// Rows of results that are held against the reference.
+const CHECKED: usize = 3;
+
+/// Bytes of mailboxes and outputs after which the instance is made anew.
+const MOST_PREPARED: u64 = 256 << 20;
+
+/// No GPU that runs these kernels reads slower than this, in bytes a second: what measures less is not a
+/// clock but a simulator or a machine asleep.
+const LEAST_GPU_SPEED: f64 = 0.5e9;
+
+/// Bytes of which that can be said.
+const LEAST_BYTES: u32 = 128 << 10;
+
+/// What samples are counted in.
+pub trait Stopwatch {
+    /// Begins a sample.
+    fn start(&mut self);
+
+    /// Ends it: nanoseconds, or counted cost.
+    ///
+    /// # Errors
+    /// Why there is no number.
+    fn stop(&mut self) -> Result<f64, String>;
+
+    /// What the numbers are.
+    fn clock(&self) -> Clock;
+}
+
+/// The machine's clock.
+#[derive(Debug, Default)]
+pub struct WallClock(Option<Instant>);
+
+impl Stopwatch for WallClock {
+    fn start(&mut self) {
+        self.0 = Some(Instant::now());
+    }
+
+    fn stop(&mut self) -> Result<f64, String> {
+        let begin = self.0.take().ok_or("the clock was not started")?;
+        Ok((begin.elapsed().as_nanos() as f64).max(1.0))
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::Measured
+    }
+}
+
+/// A case that can be checked and timed.
+pub struct CaseBench<'a> {
+    device: &'a dyn Device,
+    pace: &'a Pace,
+    watch: &'a mut dyn Stopwatch,
+    product: Product,
+    /// Parameters that decide an order, and the heuristic's values of them.
+    order: Choice,
+    instance: Option<Box<dyn Instance>>,
+    prepared: HashMap<Choice, Vec<Prepared>>,
+    /// Bytes that these take.
+    bytes: u64,
+    next: usize,
+    /// The bits of the heuristic's results.
+    bits: Option<Vec<u32>>,
+}
+
+impl<'a> CaseBench<'a> {
+    /// A bench for a case, with `cold` bytes of weights at least where few rows share them.
+    ///
+    /// # Errors
+    /// [`Failure::Broken`] when no plan of this device has that case.
+    pub fn new(
+        device: &'a dyn Device,
+        (case, space): (&Case, &Space),
+        cold: u64,
+        pace: &'a Pace,
+        watch: &'a mut dyn Stopwatch,
+    ) -> Result<Self, Failure> {
+        let product = Product::new(case, device.fusions(), cold)?;
+        let found = device.cases(&product.request()).map_err(|e| broken(&e))?;
+        if found.is_empty() || found.iter().any(|found| found != case) {
+            let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+            return Err(Failure::Broken(format!("{case} became {}", found.join(", "))));
+        }
+        let deciding = space.parameters.iter().filter(|p| p.decides_order);
+        let order = deciding
+            .filter_map(|p| Some((p.name.to_owned(), *space.heuristic.get(p.name)?)))
+            .collect();
+        Ok(Self {
+            device,
+            pace,
+            watch,
+            product,
+            order,
+            instance: None,
+            prepared: HashMap::new(),
+            bytes: 0,
+            next: 0,
+            bits: None,
+        })
+    }
+
+    /// Bytes of weights that one execution of the case reads.
+    #[must_use]
+    pub const fn weight_bytes(&self) -> u64 {
+        self.product.bytes
+    }
+
+    /// What samples are counted in.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.watch.clock()
+    }
+
+    /// The instance with its weights, and the plans under a choice.
+    fn ready(&mut self, choice: &Choice) -> Result<Vec<Prepared>, Failure> {
+        if let Some(prepared) = self.prepared.get(choice).filter(|_| self.instance.is_some()) {
+            return Ok(prepared.clone());
+        }
+        if self.bytes + self.product.prepared_bytes() > MOST_PREPARED {
+            self.instance = None;
+        }
+        if self.instance.is_none() {
+            self.open()?;
+        }
+        let Some(instance) = &mut self.instance else { return Err(Failure::Stopped) };
+        let choices: Choices = [(self.product.case.clone(), choice.clone())].into_iter().collect();
+        let mut all = Vec::new();
+        for (plan, x) in self.product.plans.iter().zip(&self.product.inputs) {
+            let made = self.pace.turn(|| {
+                let prepared = instance.prepare_as(plan, &choices)?;
+                for (buffer, data) in x {
+                    instance.write(prepared, *buffer, 0, data.as_data())?;
+                }
+                Ok::<_, Error>(prepared)
+            });
+            all.push(made?.map_err(|e| rejected(&e))?);
+        }
+        self.bytes += self.product.prepared_bytes();
+        self.prepared.insert(choice.clone(), all.clone());
+        Ok(all)
+    }
+
+    fn open(&mut self) -> Result<(), Failure> {
+        self.prepared.clear();
+        self.bytes = 0;
+        let request = self.product.request();
+        let device = self.device;
+        let mut instance = self.pace.turn(|| device.open(&request))?.map_err(|e| broken(&e))?;
+        for weight in &self.product.weights {
+            let upload = || instance.upload(&weight.name, self.product.rows(&weight.name), &|_| {});
+            self.pace.turn(upload)?.map_err(|e| broken(&e))?;
+        }
+        self.instance = Some(instance);
+        Ok(())
+    }
+
+    /// One execution of a part.
+    fn run(&mut self, prepared: Prepared, timed: bool) -> Result<f64, Failure> {
+        let Some(instance) = &mut self.instance else { return Err(Failure::Stopped) };
+        let watch = &mut *self.watch;
+        let ran = self.pace.turn(|| {
+            if timed {
+                watch.start();
+            }
+            let ticket = instance.submit(prepared, 1)?;
+            instance.wait(ticket)?;
+            Ok::<_, Error>(if timed { watch.stop() } else { Ok(0.0) })
+        })?;
+        match ran {
+            Ok(sample) => sample.map_err(Failure::Broken),
+            Err(error) => {
+                // What is lost is made anew for the next candidate.
+                self.instance = None;
+                Err(rejected(&error))
+            }
+        }
+    }
+}
+
+impl Bench for CaseBench<'_> {
+    fn check(&mut self, choice: &Choice) -> Result<(), Failure> {
+        let parts = self.ready(choice)?;
+        let mut bits = Vec::new();
+        for (part, prepared) in parts.into_iter().enumerate() {
+            self.run(prepared, false)?;
+            let Some(instance) = &self.instance else { return Err(Failure::Stopped) };
+            for &(output, rows) in &self.product.outputs[part] {
+                let mut got = vec![0.0; rows * self.product.width];
+                let read = || instance.read(prepared, output, 0, &mut got);
+                self.pace.turn(read)?.map_err(|e| rejected(&e))?;
+                self.product.check(&got)?;
+                bits.extend(got.iter().map(|value| value.to_bits()));
+            }
+        }
+        let same_order = self.order.iter().all(|(name, value)| choice.get(name) == Some(value));
+        if same_order {
+            let expected = self.bits.get_or_insert_with(|| bits.clone());
+            if *expected != bits {
+                let why = "its bits are not the heuristic's, though it adds in the same order";
+                return Err(Failure::Rejected(why.into()));
+            }
+        }
+        Ok(())
+    }
+
+    fn time(&mut self, choice: &Choice) -> Result<f64, Failure> {
+        let parts = self.ready(choice)?;
+        let part = self.next % parts.len();
+        self.next += 1;
+        let copies = self.product.outputs[part].len() as f64;
+        let sample = self.run(parts[part], true)? / copies;
+        let speed = self.product.bytes as f64 / sample * 1e9;
+        // Of less the launch is all the time.
+        let enough = self.product.bytes as f64 * copies >= f64::from(LEAST_BYTES);
+        let gpu = enough && self.device.info().threads == 0;
+        if self.watch.clock() == Clock::Measured && gpu && speed < LEAST_GPU_SPEED {
+            return Err(Failure::Broken(format!(
+                "{} took {:.0} us, which is {:.3} GB/s: no GPU is as slow, so this is no measurement (is it simulated?)",
+                self.product.case,
+                sample / 1e3,
+                speed / 1e9
+            )));
+        }
+        Ok(sample)
+    }
+
+    fn hurry(&self) -> bool {
+        self.pace.is_share_spent()
+    }
+}
+
+impl From<Stopped> for Failure {
+    fn from(_: Stopped) -> Self {
+        Self::Stopped
+    }
+}
+
+fn broken(error: &Error) -> Failure {
+    Failure::Broken(crate::engine::load::chain(error))
+}
+
+fn rejected(error: &Error) -> Failure {
+    Failure::Rejected(crate::engine::load::chain(error))
+}
+
+/// Elements for a mailbox.
+enum Input {
+    F32(Vec<f32>),
+    I32(Vec<i32>),
+}
+
+impl Input {
+    fn as_data(&self) -> Data<'_> {
+        match self {
+            Self::F32(values) => Data::F32(values),
+            Self::I32(values) => Data::I32(values),
+        }
+    }
+}
+
+/// Rows of weights that repeat, from some byte on: any tensor of as many columns.
+struct Rows {
+    bytes: Vec<u8>,
+    from: usize,
+}
+
+impl WeightSource for Rows {
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let mut at = usize::try_from((offset + self.from as u64) % self.bytes.len() as u64)?;
+        let mut buf = buf;
+        while !buf.is_empty() {
+            let n = buf.len().min(self.bytes.len() - at);
+            let (now, rest) = std::mem::take(&mut buf).split_at_mut(n);
+            now.copy_from_slice(&self.bytes[at..at + n]);
+            buf = rest;
+            at = 0;
+        }
+        Ok(())
+    }
+}
+
+/// A case as plans: which, over what, and what comes out.
+struct Product {
+    case: Case,
+    /// One for each part.
+    plans: Vec<Plan>,
+    inputs: Vec<Vec<(BufferId, Input)>>,
+    /// Outputs of each part's copies, and their rows.
+    outputs: Vec<Vec<(BufferId, usize)>>,
+    weights: Vec<Buffer>,
+    /// The rows of weights: of gates and of all else, and of what a gate is multiplied with.
+    rows: [Rows; 2],
+    /// Bytes of weights of one copy.
+    bytes: u64,
+    /// Columns of an output.
+    width: usize,
+    /// What is expected of each checked row of activations and each row of weights in a period, and how
+    /// far off it may be.
+    expected: Vec<Vec<(f64, f64)>>,
+}
+
+impl Product {
+    fn new(case: &Case, fusions: Fusions, cold: u64) -> Result<Self, Failure> {
+        let [rows, cols, batch] = [case.rows, case.cols, case.batch].map(|n| n as usize);
+        let gate = case.family == "gate";
+        let width = if gate { rows / 2 } else { rows };
+        if gate && !rows.is_multiple_of(2)
+            || width == 0
+            || !cols.is_multiple_of(case.dtype.block_len())
+        {
+            return Err(Failure::Broken(format!("{case}: no such matrix")));
+        }
+        let row_bytes = cols / case.dtype.block_len() * case.dtype.block_bytes();
+        let bytes = (rows * row_bytes) as u64;
+        let copies =
+            if case.batch > FEW_ROWS { 1 } else { cold.div_ceil(bytes).clamp(1, 256) as usize };
+        let parts = copies.min(PARTS);
+        let mut product = Self {
+            case: case.clone(),
+            plans: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            weights: Vec::new(),
+            rows: [0, SHIFT].map(|rows| Rows { bytes: Vec::new(), from: rows * row_bytes }),
+            bytes,
+            width,
+            expected: Vec::new(),
+        };
+        let numbers = noise(1, PERIOD * cols);
+        let failed = |e: quant::Error| Failure::Broken(e.to_string());
+        let mut stored = vec![0; PERIOD * row_bytes];
+        quant::quantise(case.dtype, &numbers, &mut stored).map_err(failed)?;
+        product.rows[1].bytes.clone_from(&stored);
+        product.rows[0].bytes = stored;
+        let x = noise(2, batch * cols);
+        // The first, the last, and one between.
+        let checked = [0, batch / 2, batch - 1];
+        product.expect(&x, checked, cols)?;
+        let each = copies.div_ceil(parts);
+        for part in 0..parts {
+            let mut g = Graph::new();
+            let plan = product
+                .draw(&mut g, (part * each, each), (width, cols, batch))
+                .and_then(|()| g.lower(bucket(batch)))
+                .map_err(|e| Failure::Broken(e.to_string()))?;
+            product.add(fuse(&plan, fusions), &x, checked);
+        }
+        Ok(product)
+    }
+
+    /// Products of as many inputs with as many copies.
+    fn draw(
+        &self,
+        g: &mut Graph,
+        (first, copies): (usize, usize),
+        (width, cols, batch): (usize, usize, usize),
+    ) -> Result<(), graph::Error> {
+        let fine = self.case.family == "project_fine";
+        for copy in first..first + copies {
+            let x = g.source(Class::Mailbox, &format!("x{copy}"), DType::F32, &[batch, cols])?;
+            let mut matrix = |name: &str| {
+                g.source(Class::Weight, &format!("{name}{copy}"), self.case.dtype, &[width, cols])
+            };
+            let y = if self.case.family == "gate" {
+                let (gate, up) = (matrix("gate")?, matrix("up")?);
+                let (gate, up) = (g.matmul(x, gate)?, g.matmul(x, up)?);
+                g.swiglu(gate, up)?
+            } else {
+                let w = matrix("w")?;
+                g.matmul(x, w)?
+            };
+            // What leaves a plan is computed in two planes of activations: the rest goes through scratch.
+            let y = if fine {
+                y
+            } else {
+                let rows =
+                    g.source(Class::Mailbox, &format!("rows{copy}"), DType::I32, &[CHECKED])?;
+                g.gather(y, &[rows])?
+            };
+            g.output(format!("y{copy}"), y);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, plan: Plan, x: &[f32], checked: [usize; CHECKED]) {
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        for (at, buffer) in plan.buffers.iter().enumerate() {
+            let id = BufferId(at as u32);
+            match buffer.class {
+                Class::Mailbox if buffer.dtype == DType::F32 => {
+                    inputs.push((id, Input::F32(x.to_vec())));
+                }
+                Class::Mailbox => {
+                    inputs.push((id, Input::I32(checked.map(|row| row as i32).to_vec())));
+                }
+                Class::Output => outputs.push((id, buffer.elements() / self.width)),
+                Class::Weight => self.weights.push(buffer.clone()),
+                Class::State | Class::Scratch | Class::Constant(_) => {}
+            }
+        }
+        self.plans.push(plan);
+        self.inputs.push(inputs);
+        self.outputs.push(outputs);
+    }
+
+    /// Where a weight's bytes come from.
+    const fn rows(&self, weight: &str) -> &Rows {
+        &self.rows[matches!(weight.as_bytes(), [b'u', ..]) as usize]
+    }
+
+    fn request(&self) -> Request<'_> {
+        Request { weights: &self.weights, states: &[], plans: &self.plans, choices: None }
+    }
+
+    /// Bytes that a prepared choice takes.
+    fn prepared_bytes(&self) -> u64 {
+        let own = |b: &&Buffer| matches!(b.class, Class::Mailbox | Class::Output);
+        self.plans.iter().flat_map(|p| p.buffers.iter().filter(own)).map(Buffer::bytes).sum()
+    }
+
+    /// Products in `f64` of the rows as they are stored.
+    fn expect(&mut self, x: &[f32], checked: [usize; CHECKED], cols: usize) -> Result<(), Failure> {
+        let mut values = vec![0.0; PERIOD * cols];
+        quant::dequantise(self.case.dtype, &self.rows[0].bytes, &mut values)
+            .map_err(|e| Failure::Broken(e.to_string()))?;
+        let norm = |v: &[f32]| v.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+        let gate = self.case.family == "gate";
+        for row in checked {
+            let x = &x[row * cols..][..cols];
+            let of = |w: &[f32]| {
+                let y: f64 = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
+                // Activations of 8 bits: ten times their error's root mean square, which is 25 times
+                // less than what another row's product is likely to differ by.
+                (y, 0.04 / (cols as f64).sqrt() * norm(w) * norm(x) + 1e-6)
+            };
+            let mut products: Vec<(f64, f64)> = values.chunks_exact(cols).map(of).collect();
+            if gate {
+                let mut up = products.clone();
+                up.rotate_left(SHIFT);
+                for (gate, (up, off)) in products.iter_mut().zip(up) {
+                    let silu = gate.0 / (1.0 + (-gate.0).exp());
+                    // The slope of SiLU is nowhere above 1.1.
+                    let error = 1.1 * gate.1 * up.abs() + silu.abs() * off + 1.1 * gate.1 * off;
+                    *gate = (silu * up, error + 1e-6);
+                }
+            }
+            self.expected.push(products);
+        }
+        Ok(())
+    }
+
+    fn check(&self, got: &[f32]) -> Result<(), Failure> {
+        let rows = got.len() / self.width;
+        for (row, got) in got.chunks_exact(self.width).enumerate() {
+            // A plan gives the checked rows, or all of them, of which these are checked.
+            let batch = self.case.batch as usize;
+            let which = if rows == CHECKED && self.case.family != "project_fine" {
+                Some(row)
+            } else {
+                [0, batch / 2, batch - 1].iter().position(|&checked| checked == row)
+            };
+            let Some(expected) = which.map(|which| &self.expected[which]) else { continue };
+            for (column, &got) in got.iter().enumerate() {
+                let (want, error) = expected[column % PERIOD];
+                let off = (f64::from(got) - want).abs();
+                if off.is_nan() || off > error {
+                    let column = format!("row {row}, column {column}");
+                    return Err(Failure::Rejected(format!("{column} is {got}, not {want:.6}")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A step of some rows without logits.
+const fn bucket(batch: usize) -> Bucket {
+    Bucket { batch, chunk: 1, context: 1, outputs: Outputs::None }
+}
+
+/// `n` values from -1 to 1, the same for the same seed.
+fn noise(seed: u64, n: usize) -> Vec<f32> {
+    let word = |i: usize| philox([(i / 4) as u32, 0, 0, 0], seed)[i % 4];
+    (0..n).map(|i| (f64::from(word(i)) / f64::from(u32::MAX) * 2.0 - 1.0) as f32).collect()
+}

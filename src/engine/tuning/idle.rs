@@ -1,0 +1,109 @@
+//! The search that goes on while nobody asks for anything.
+//!
+//! It has a thread and device memory of its own. The engine holds its [`Pace`] from the moment it has
+//! something to do until it waits again, so that no sample is taken while a request runs or waits.
+//! What is found is used at the next load.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use super::Tuning;
+use super::bench::WallClock;
+use super::pace::Pace;
+use crate::device::Device;
+use crate::engine::core::Core;
+use crate::engine::handle::Shared;
+use crate::tune::report::{Mode, Progress, Searching, Spec, State};
+use crate::tune::{Case, Store};
+
+/// Seconds of measuring after a load.
+const BUDGET_SECONDS: f64 = 300.0;
+
+/// A search under way. Dropping it ends it.
+pub(in crate::engine) struct Idle {
+    pace: Arc<Pace>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Idle {
+    /// Begins, held, where the load asks for it and something can be tuned.
+    pub(in crate::engine) fn start(core: &Core, shared: &Arc<Shared>) -> Option<Self> {
+        let (device, cases, tuning) = core.tunable();
+        if tuning.mode != Mode::Auto || cases.is_empty() {
+            return None;
+        }
+        let pace = Arc::new(Pace::default());
+        pace.hold();
+        let body = {
+            let (pace, shared, cases) = (Arc::clone(&pace), Arc::clone(shared), cases.to_vec());
+            let tuning = tuning.clone();
+            move || search(&*device, &cases, &tuning, &pace, &shared)
+        };
+        match std::thread::Builder::new().name("tune".into()).spawn(body) {
+            Ok(thread) => Some(Self { pace, shared: Arc::clone(shared), thread: Some(thread) }),
+            Err(error) => {
+                tracing::warn!(%error, "no search in idle time: its thread could not be started");
+                None
+            }
+        }
+    }
+
+    /// Lets nothing be measured; returns when nothing is.
+    pub(in crate::engine) fn hold(&self) {
+        self.pace.hold();
+    }
+
+    /// Whether nothing is measured, and nothing can be.
+    pub(in crate::engine) fn is_held(&self) -> bool {
+        self.pace.is_held()
+    }
+
+    /// Lets it go on.
+    pub(in crate::engine) fn release(&self) {
+        self.pace.release();
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        self.pace.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the search in idle time panicked");
+        }
+        self.shared.set_searching(None);
+    }
+}
+
+fn search(device: &dyn Device, cases: &[Case], tuning: &Tuning, pace: &Pace, shared: &Shared) {
+    let spec =
+        Spec { budget_seconds: BUDGET_SECONDS, cold_bytes: tuning.cold_bytes, ..Spec::default() };
+    let store = Store::new(&tuning.dir);
+    let mut state = Searching::default();
+    let mut progress = |step: Progress| {
+        match step {
+            Progress::Begun { cases, known } => {
+                state = Searching { cases, known, ..Searching::default() };
+            }
+            Progress::Candidate { .. } => {}
+            Progress::Case { row } => {
+                state.done += 1;
+                state.faster += usize::from(row.state == State::Faster);
+                let (case, gain) = (&row.case, row.gain);
+                tracing::info!(%case, state = ?row.state, gain, why = row.why, "tuned in idle time");
+            }
+        }
+        state.turns = pace.turns();
+        shared.set_searching(Some(state.clone()));
+    };
+    let mut watch = WallClock::default();
+    match super::run(device, cases, (&store, &spec), pace, &mut watch, &mut progress) {
+        Ok(report) => {
+            let (found, left, file) = (report.rows.len(), report.left, &report.file);
+            tracing::info!(found, left, file = %file.display(), "search in idle time is over");
+        }
+        Err(error) => tracing::warn!(%error, "search in idle time failed"),
+    }
+}

@@ -1,0 +1,321 @@
+//! Tuning the loaded model's device: which cases there are, searched one by one, remembered as they
+//! are found.
+//!
+//! The search itself is [`crate::tune::beam`]'s, what is remembered [`crate::tune::Store`]'s;
+//! `bench` measures a case on a device, `pace` says when, `idle` searches while nobody asks for
+//! anything.
+
+pub mod bench;
+mod idle;
+pub mod pace;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use self::bench::{CaseBench, Stopwatch};
+use self::pace::Pace;
+use crate::device::{Device, Request};
+use crate::telemetry::memory;
+use crate::tune::beam::{self, Failure, Outcome, Settings, Verdict};
+use crate::tune::report::{Mode, Progress, Report, Row, Spec, Used};
+use crate::tune::store::{Loaded, StoreError, describe};
+use crate::tune::{
+    Case, Choice, Choices, Clock, Cost, Declared, DeviceKey, Heuristic, Record, Rejected, Space,
+    Store, When, leader,
+};
+pub(super) use idle::Idle;
+
+/// How a model is to be tuned at load.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// What is used.
+    pub mode: Mode,
+    /// Where it is remembered.
+    pub dir: PathBuf,
+    /// Parameters that are set for every case that has them, whatever is remembered.
+    pub force: BTreeMap<String, u32>,
+    /// Bytes of weights that take turns in the search of idle time; chosen by the machine's caches
+    /// when absent.
+    pub cold_bytes: Option<u64>,
+}
+
+/// The kernels of a device, as the store asks for them.
+pub struct Kernels<'a>(pub &'a dyn Device);
+
+impl Declared for Kernels<'_> {
+    fn source(&self, case: &Case) -> Option<String> {
+        self.0.space(case).map(|space| space.source)
+    }
+
+    fn admits(&self, case: &Case, choice: &Choice) -> Result<(), String> {
+        let space = self.0.space(case).ok_or("this program has no such kernels")?;
+        space.check(choice).map_err(|e| e.to_string())
+    }
+}
+
+/// What the store holds about a device: its file, the hardware, the entries.
+///
+/// # Errors
+/// [`Error`].
+pub(super) fn contents(
+    device: &dyn Device,
+    tuning: &Tuning,
+) -> Result<(PathBuf, DeviceKey, Loaded), Error> {
+    let key = device.key().ok_or_else(|| Error::Nothing(device.info().name.into()))?;
+    let store = Store::new(&tuning.dir);
+    let loaded = store.read(&key, Clock::Measured, &Kernels(device))?;
+    Ok((store.path(&key), key, loaded))
+}
+
+/// The choices for a model's cases, and where they come from.
+pub(super) fn choices(device: &dyn Device, cases: &[Case], tuning: &Tuning) -> (Choices, Used) {
+    let (mut choices, mut used) = (Choices::default(), Used::default());
+    if let Some(key) = device.key().filter(|_| tuning.mode != Mode::Off) {
+        let store = Store::new(&tuning.dir);
+        used.file = Some(store.path(&key));
+        match store.read(&key, Clock::Measured, &Kernels(device)) {
+            Ok(loaded) => {
+                used.current = loaded.current.len();
+                used.stale = loaded.stale.len();
+                used.ignored = loaded.ignored.len();
+                used.damaged = loaded.damaged.map(|(_, why)| why);
+                for (record, why) in &loaded.stale {
+                    tracing::info!(case = %record.case, %why, "a stale tuning entry is not used");
+                }
+                for (about, why) in &loaded.ignored {
+                    tracing::warn!(%about, %why, "a tuning entry is ignored");
+                }
+                choices = loaded.current.into_iter().map(|r| (r.case, r.choice)).collect();
+            }
+            Err(error) => used.damaged = Some(error.to_string()),
+        }
+        if let Some(why) = &used.damaged {
+            tracing::warn!(file = ?used.file, %why, "nothing of the tuning file is used");
+        }
+        used.used = cases.iter().filter(|case| choices.get(case).is_some()).count();
+    }
+    for case in cases {
+        let Some(space) = device.space(case) else { continue };
+        let before = choices.get(case).unwrap_or(&space.heuristic);
+        let mut choice = before.clone();
+        let own = tuning.force.iter().filter(|(name, _)| space.parameter(name).is_some());
+        let count = own.clone().count();
+        choice.extend(own.map(|(name, value)| (name.clone(), *value)));
+        if count == 0 || space.check(&choice).is_err() {
+            continue;
+        }
+        used.possible += 1;
+        if *before != choice {
+            choices.insert(case.clone(), choice);
+            used.forced += 1;
+        }
+    }
+    (choices, used)
+}
+
+/// The cases of a model's plans, each once, in the order in which they are searched.
+///
+/// # Errors
+/// What the device says of a plan.
+pub(super) fn cases(
+    device: &dyn Device,
+    request: &Request<'_>,
+) -> Result<Vec<Case>, crate::device::Error> {
+    let mut cases = device.cases(request)?;
+    cases.sort_unstable();
+    cases.dedup();
+    cases.retain(|case| device.space(case).is_some());
+    cases.sort_by_key(leader);
+    Ok(cases)
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The device has nothing to choose.
+    #[error("{0} has no kernels that can be tuned")]
+    Nothing(String),
+    /// What was found cannot be remembered.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Searches cases and remembers each as soon as it is found. Stops where `pace` does; what was found
+/// until then is kept, and what is known is not measured again unless asked for.
+///
+/// # Errors
+/// [`Error`].
+pub fn run(
+    device: &dyn Device,
+    cases: &[Case],
+    (store, spec): (&Store, &Spec),
+    pace: &Pace,
+    watch: &mut dyn Stopwatch,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, Error> {
+    let info = device.info();
+    let key = device.key().ok_or_else(|| Error::Nothing(info.name.into()))?;
+    let clock = watch.clock();
+    let loaded = store.read(&key, clock, &Kernels(device))?;
+    let found = |case: &Case| loaded.current.iter().find(|record| record.case == *case);
+    let named = |case: &&Case| {
+        spec.kernel.as_ref().is_none_or(|kernel| case.to_string().contains(kernel.as_str()))
+    };
+    let (wanted, known): (Vec<&Case>, Vec<&Case>) =
+        cases.iter().filter(named).partition(|case| match found(case) {
+            Some(record) if spec.verify => record.choice != record.heuristic.choice,
+            Some(_) => spec.again,
+            None => !spec.verify,
+        });
+    progress(Progress::Begun { cases: wanted.len(), known: known.len() });
+    let mut search = Search {
+        device,
+        spec,
+        pace,
+        watch,
+        choices: loaded.current.iter().map(|r| (r.case.clone(), r.choice.clone())).collect(),
+        total: wanted.len(),
+        cold: spec.cold_bytes.unwrap_or_else(|| cold_bytes(device)),
+    };
+    let (mut rows, mut candidates) = (Vec::new(), "none".to_owned());
+    for (number, case) in (1..).zip(&wanted) {
+        let left = Duration::from_secs_f64(spec.budget_seconds).saturating_sub(pace.spent());
+        if left.is_zero() || pace.is_stopped() {
+            break;
+        }
+        // What a case does not use is the next ones'.
+        pace.allot(left / u32::try_from(wanted.len() + 1 - number).unwrap_or(u32::MAX));
+        let Some(mut space) = device.space(case) else { continue };
+        candidates = space.candidates.to_string();
+        search.pin(case, &mut space);
+        let before = found(case);
+        let row = match search.case(number, case, &space, before, progress) {
+            Ok((row, record)) => {
+                if let Some(record) = record {
+                    search.choices.insert(record.case.clone(), record.choice.clone());
+                    store.merge(&key, &[record])?;
+                }
+                row
+            }
+            Err(Failure::Stopped) => break,
+            Err(failure) => Row::failed(case, &space, failure.to_string()),
+        };
+        progress(Progress::Case { row: row.clone() });
+        rows.push(row);
+    }
+    Ok(Report {
+        device: info.description,
+        file: store.path(&key),
+        candidates,
+        clock,
+        left: wanted.len() - rows.len(),
+        rows,
+        known: known.len(),
+        seconds: pace.spent().as_secs_f64(),
+    })
+}
+
+/// Bytes of weights that no cache keeps from one turn to the next.
+fn cold_bytes(device: &dyn Device) -> u64 {
+    // Twice the L2 of the largest GPU that there are kernels for.
+    const GPU: u64 = 128 << 20;
+    if device.info().threads == 0 {
+        return GPU;
+    }
+    (2 * memory::last_level_cache().unwrap_or(16 << 20)).clamp(64 << 20, 512 << 20)
+}
+
+struct Search<'a> {
+    device: &'a dyn Device,
+    spec: &'a Spec,
+    pace: &'a Pace,
+    watch: &'a mut dyn Stopwatch,
+    /// What is known so far.
+    choices: Choices,
+    total: usize,
+    cold: u64,
+}
+
+impl Search<'_> {
+    /// Leaves no choice of order to a case for whose matrices another one has decided.
+    fn pin(&self, case: &Case, space: &mut Space) {
+        let before = |other: &&Case| leader(other) < leader(case);
+        let others: Choices = self
+            .choices
+            .iter()
+            .filter(|(other, _)| before(other))
+            .map(|(other, choice)| (other.clone(), choice.clone()))
+            .collect();
+        let decides = space.parameters.iter().filter(|p| p.decides_order);
+        let order: Choice = decides
+            .filter_map(|p| Some((p.name.to_owned(), others.order(p.name, case.dtype, case.cols)?)))
+            .collect();
+        space.pin_order(&order);
+    }
+
+    fn case(
+        &mut self,
+        number: usize,
+        case: &Case,
+        space: &Space,
+        before: Option<&Record>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Row, Option<Record>), Failure> {
+        let mut bench =
+            CaseBench::new(self.device, (case, space), self.cold, self.pace, self.watch)?;
+        let settings =
+            Settings { width: self.spec.beam, samples: self.spec.samples, ..Settings::default() };
+        let bad: Vec<Choice> =
+            before.into_iter().flat_map(|r| &r.rejected).map(|r| r.choice.clone()).collect();
+        let outcome = match before {
+            Some(record) if self.spec.verify => {
+                beam::verify(space, &record.choice, settings, &mut bench)?
+            }
+            _ => {
+                let name = case.to_string();
+                let mut hear = |choice: &Choice, verdict: &Verdict| {
+                    let (cost, rejected) = match verdict {
+                        Verdict::Faster(cost) | Verdict::Slower(cost) => (Some(*cost), None),
+                        Verdict::Rejected(why) => (None, Some(why.clone())),
+                    };
+                    let (case, choice, of) = (name.clone(), describe(choice), self.total);
+                    progress(Progress::Candidate { case, number, of, choice, cost, rejected });
+                };
+                beam::search(space, settings, &bad, &mut bench, &mut hear)?
+            }
+        };
+        let (bytes, clock) = (bench.weight_bytes(), bench.clock());
+        let row = Row::new(case, space, &outcome, (bytes, clock), self.spec.verify);
+        // What was not searched to its end and found nothing is searched again.
+        let worth = outcome.complete || outcome.choice != space.heuristic;
+        let record = worth.then(|| record(case, space, &outcome, (bytes, clock)));
+        Ok((row, record))
+    }
+}
+
+/// An outcome as it is remembered.
+fn record(case: &Case, space: &Space, outcome: &Outcome, (bytes, clock): (u64, Clock)) -> Record {
+    let ns = outcome.cost.median;
+    let cost = match clock {
+        Clock::Measured => {
+            Cost::Measured { ns, interval_ns: outcome.cost.interval, gb_per_s: bytes as f64 / ns }
+        }
+        Clock::Counted => Cost::Counted(ns),
+    };
+    Record {
+        case: case.clone(),
+        source: space.source.clone(),
+        choice: outcome.choice.clone(),
+        cost,
+        heuristic: Heuristic { choice: space.heuristic.clone(), cost: outcome.heuristic.median },
+        when: When::now(),
+        clocks: crate::telemetry::clocks::summary(),
+        candidates: space.candidates,
+        rejected: outcome
+            .rejected
+            .iter()
+            .map(|(choice, why)| Rejected { choice: choice.clone(), why: why.clone() })
+            .collect(),
+    }
+}

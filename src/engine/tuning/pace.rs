@@ -1,0 +1,185 @@
+//! When a search may measure: in turns, between which whoever serves requests can hold it.
+//!
+//! A turn is one sample, or one tensor moved. [`Pace::hold`] waits for a turn under way and lets none begin
+//! until [`Pace::release`]: a request waits for one sample at most, and never runs beside one.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Why there are no more turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("stopped")]
+pub struct Stopped;
+
+#[derive(Debug, Default)]
+struct State {
+    held: bool,
+    under_way: bool,
+    stopped: bool,
+    /// Time spent in turns.
+    spent: Duration,
+    /// Up to where what is being done may spend.
+    share: Option<Duration>,
+    turns: u64,
+}
+
+/// Turns, shared between a search and those whom it must not disturb.
+#[derive(Debug, Default)]
+pub struct Pace {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Pace {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does some work when nobody holds the pace.
+    ///
+    /// # Errors
+    /// [`Stopped`], before the work.
+    pub fn turn<T>(&self, work: impl FnOnce() -> T) -> Result<T, Stopped> {
+        let mut state = self.lock();
+        while state.held && !state.stopped {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.stopped {
+            return Err(Stopped);
+        }
+        state.under_way = true;
+        state.turns += 1;
+        drop(state);
+        // Ends the turn also when the work panics.
+        struct End<'a>(&'a Pace, Instant);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                let mut state = self.0.lock();
+                state.under_way = false;
+                state.spent += self.1.elapsed();
+                drop(state);
+                self.0.changed.notify_all();
+            }
+        }
+        let end = End(self, Instant::now());
+        let result = work();
+        drop(end);
+        Ok(result)
+    }
+
+    /// Lets no turn begin; returns when none is under way.
+    pub fn hold(&self) {
+        let mut state = self.lock();
+        state.held = true;
+        while state.under_way {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Whether it is held, and no turn is under way.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        let state = self.lock();
+        state.held && !state.under_way
+    }
+
+    /// Lets turns begin again.
+    pub fn release(&self) {
+        self.lock().held = false;
+        self.changed.notify_all();
+    }
+
+    /// No further turns, ever.
+    pub fn stop(&self) {
+        self.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether it was stopped.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.lock().stopped
+    }
+
+    /// Time spent in turns so far: waiting does not count.
+    #[must_use]
+    pub fn spent(&self) -> Duration {
+        self.lock().spent
+    }
+
+    /// Turns begun so far.
+    #[must_use]
+    pub fn turns(&self) -> u64 {
+        self.lock().turns
+    }
+
+    /// What is begun now may spend so much; nothing enforces it, see [`Pace::is_share_spent`].
+    pub fn allot(&self, share: Duration) {
+        let mut state = self.lock();
+        state.share = Some(state.spent.saturating_add(share));
+    }
+
+    /// Whether the allotted time has been spent.
+    #[must_use]
+    pub fn is_share_spent(&self) -> bool {
+        let state = self.lock();
+        state.share.is_some_and(|share| state.spent >= share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    /// However the two interleave: while it is held no work runs, and after the release some does.
+    #[test]
+    fn nothing_runs_while_it_is_held() {
+        let pace = Arc::new(Pace::default());
+        let (working, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let searcher = std::thread::spawn({
+            let (pace, working, done) = (pace.clone(), working.clone(), done.clone());
+            move || {
+                let work = || {
+                    working.store(true, Ordering::SeqCst);
+                    std::thread::yield_now();
+                    working.store(false, Ordering::SeqCst);
+                    done.fetch_add(1, Ordering::SeqCst);
+                };
+                while pace.turn(work).is_ok() {}
+            }
+        });
+        for _ in 0..200 {
+            pace.hold();
+            let before = done.load(Ordering::SeqCst);
+            for _ in 0..20 {
+                std::thread::yield_now();
+                assert!(!working.load(Ordering::SeqCst));
+            }
+            assert_eq!(done.load(Ordering::SeqCst), before);
+            pace.release();
+            while done.load(Ordering::SeqCst) == before {
+                std::thread::yield_now();
+            }
+        }
+        pace.hold();
+        pace.stop();
+        searcher.join().unwrap();
+        assert_eq!(pace.turns(), u64::from(done.load(Ordering::SeqCst)));
+        assert_eq!(pace.turn(|| ()), Err(Stopped));
+    }
+
+    #[test]
+    fn a_panic_ends_its_turn() {
+        let pace = Pace::default();
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            pace.turn(|| std::panic::resume_unwind(Box::new(())))
+        }));
+        assert!(panicked.is_err());
+        pace.hold();
+        pace.release();
+        pace.allot(Duration::ZERO);
+        assert!(pace.is_share_spent() && pace.turn(|| 7) == Ok(7));
+    }
+}

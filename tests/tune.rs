@@ -1,0 +1,245 @@
+//! Tuning from outside: what is found is used by the next load, and only by kernels that it is about.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use orind::device::Device;
+use orind::device::cpu::{Cpu, Isa};
+use orind::engine::tuning::pace::Pace;
+use orind::engine::tuning::{Kernels, Tuning};
+use orind::engine::{
+    Event, Handle, LoadEvent, LoadSpec, ModelInfo, Request, Settings, State as EngineState,
+};
+use orind::plan::sample::Sampling;
+use orind::tune::report::{Mode, Progress, Report, Spec, State};
+use orind::tune::{Clock, Record, Store};
+use serde_json::Value;
+
+fn tuning(mode: Mode, dir: &Path) -> Tuning {
+    Tuning { mode, dir: dir.to_owned(), cold_bytes: Some(0), ..Tuning::default() }
+}
+
+fn load(handle: &Handle, tuning: Tuning) -> ModelInfo {
+    let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/models");
+    let mut events = handle.load(LoadSpec {
+        model: data.join("tiny-llama-Q8_0.gguf").to_string_lossy().into_owned(),
+        backend: "cpu".into(),
+        slots: 1,
+        context: 256,
+        prefill_chunk: 2,
+        // One thread: nobody waits for another at a barrier where the machine is busy.
+        threads: 1,
+        cpu_isa: "auto".into(),
+        tuning,
+    });
+    loop {
+        match events.blocking_recv().unwrap() {
+            LoadEvent::Progress { .. } => {}
+            LoadEvent::Loaded(info) => return *info,
+            LoadEvent::Failed(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn engine() -> Handle {
+    Handle::start(Settings { queue_limit: 64 }).unwrap()
+}
+
+/// Tiny matrices: nothing needs to come from memory, and few samples are enough to go everywhere.
+fn small() -> Spec {
+    let kernel = Some("project".into());
+    Spec { cold_bytes: Some(0), beam: 1, kernel, ..Spec::default() }
+}
+
+fn tune(handle: &Handle, spec: Spec, stop_after: usize) -> Report {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let done = handle.exclusive("tune", move |core| {
+        let pace = Pace::default();
+        let mut cases = 0;
+        let report = core.tune(&spec, &pace, &mut |progress| {
+            cases += usize::from(matches!(progress, Progress::Case { .. }));
+            if cases == stop_after {
+                pace.stop();
+            }
+        });
+        sender.send(report.unwrap()).unwrap();
+    });
+    done.blocking_recv().unwrap().unwrap();
+    receiver.recv().unwrap()
+}
+
+fn generate(handle: &Handle) -> Vec<u32> {
+    let mut events = handle
+        .generate(Request {
+            prompt: (0..40).map(|i| i * 37 % 1000).collect(),
+            max_tokens: 20,
+            sampling: Sampling::GREEDY,
+            stop: vec![],
+            ignore_end: true,
+            logprobs: None,
+            prompt_logprobs: false,
+        })
+        .unwrap();
+    let mut tokens = Vec::new();
+    while let Some(event) = events.blocking_recv() {
+        match event {
+            Event::Token(token) => tokens.push(token.id),
+            Event::Failed(error) => panic!("{error}"),
+            Event::Prompt(_) | Event::Finished(_) => {}
+        }
+    }
+    tokens
+}
+
+fn cpu() -> Cpu {
+    Cpu::new(Isa::detect(), NonZeroUsize::MIN)
+}
+
+fn records(dir: &Path) -> Vec<Record> {
+    let cpu = cpu();
+    let key = cpu.key().unwrap();
+    Store::new(dir).read(&key, Clock::Measured, &Kernels(&cpu)).unwrap().current
+}
+
+#[test]
+fn what_is_found_is_used_by_the_next_load_and_not_measured_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = engine();
+    let info = load(&handle, tuning(Mode::Load, dir.path()));
+    assert_eq!((info.tuning.used, info.tuning.current), (0, 0));
+    let before = generate(&handle);
+
+    // Interrupted after two cases: these are kept.
+    let part = tune(&handle, small(), 2);
+    assert_eq!(part.rows.len(), 2);
+    assert!(part.left > 0);
+    let kept = records(dir.path()).len();
+    assert!(kept <= 2);
+    let rest = tune(&handle, small(), usize::MAX);
+    assert_eq!(rest.known, kept, "what is known is left alone");
+    assert_eq!(rest.rows.len() + rest.known, part.rows.len() + part.left);
+    assert!(rest.rows.iter().all(|row| row.rejected.is_empty()), "{:?}", rest.rows);
+    for row in &rest.rows {
+        assert!(row.gain >= 1.0 && row.state != State::Failed, "{row:?}");
+    }
+    let found = records(dir.path());
+    assert_eq!(found.len(), rest.rows.len() + kept);
+
+    // The process ends, another begins.
+    handle.stop(Duration::from_secs(5));
+    let handle = engine();
+    let info = load(&handle, tuning(Mode::Load, dir.path()));
+    assert_eq!((info.tuning.used, info.tuning.stale), (found.len(), 0));
+    assert_eq!(generate(&handle), before, "a choice decides how fast an answer comes");
+    assert!(tune(&handle, small(), usize::MAX).rows.is_empty());
+    let again = tune(&handle, Spec { again: true, samples: 60, ..small() }, usize::MAX);
+    assert_eq!(again.rows.len(), found.len());
+    let winners = found.iter().filter(|r| r.choice != r.heuristic.choice).count();
+    let verified = tune(&handle, Spec { verify: true, ..small() }, usize::MAX);
+    assert!(verified.rows.len() <= found.len(), "{winners}");
+
+    // Off is off.
+    let info = load(&handle, tuning(Mode::Off, dir.path()));
+    assert_eq!((info.tuning.used, info.tuning.file), (0, None));
+    handle.stop(Duration::from_secs(5));
+}
+
+#[test]
+fn a_changed_kernel_invalidates_exactly_its_own_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = engine();
+    load(&handle, tuning(Mode::Load, dir.path()));
+    tune(&handle, small(), usize::MAX);
+    let mut all = records(dir.path());
+    assert!(all.len() > 3);
+    // One case's kernels were others when it was measured.
+    let key = cpu().key().unwrap();
+    std::fs::remove_file(Store::new(dir.path()).path(&key)).unwrap();
+    let old = "0123456789abcdef".to_owned();
+    all[1].source = old.clone();
+    Store::new(dir.path()).merge(&key, &all).unwrap();
+    let info = load(&handle, tuning(Mode::Load, dir.path()));
+    assert_eq!((info.tuning.stale, info.tuning.current), (1, all.len() - 1));
+    // It is the one that is searched; the old entry stays where it is.
+    let report = tune(&handle, small(), usize::MAX);
+    assert_eq!(report.rows.len(), 1);
+    assert_eq!(report.rows[0].case, all[1].case.to_string());
+    let text = std::fs::read_to_string(Store::new(dir.path()).path(&key)).unwrap();
+    assert!(text.contains(&old), "{text}");
+    handle.stop(Duration::from_secs(5));
+}
+
+#[test]
+fn in_idle_time_it_searches_and_answers_stay_what_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = engine();
+    load(&handle, tuning(Mode::Off, dir.path()));
+    let expected = generate(&handle);
+    load(&handle, tuning(Mode::Auto, dir.path()));
+    // The scheduler asserts before each step that no sample is under way.
+    let turns = loop {
+        assert_eq!(generate(&handle), expected);
+        match handle.snapshot().searching {
+            Some(searching) if searching.done > 0 => break searching.turns,
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    assert!(turns > 0);
+    let EngineState::Ready(_) = handle.snapshot().state else { panic!("requests are served") };
+    // A new load ends the search and uses what it has found.
+    let info = load(&handle, tuning(Mode::Load, dir.path()));
+    assert_eq!(info.tuning.used, records(dir.path()).len());
+    assert_eq!(handle.snapshot().searching, None);
+    assert_eq!(generate(&handle), expected);
+    handle.stop(Duration::from_secs(5));
+}
+
+/// `orinctl` with directories of its own.
+fn orinctl(home: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+    command
+        .args(args)
+        .env("XDG_CACHE_HOME", home.join("cache"))
+        .env("XDG_DATA_HOME", home.join("data"))
+        .env("XDG_RUNTIME_DIR", home)
+        .env("ORIND_SOCKET", home.join("none.sock"))
+        .stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {said}");
+    output
+}
+
+#[test]
+fn the_program_tunes_verifies_and_sweeps() {
+    let home = tempfile::tempdir().unwrap();
+    let model = ["-m", "synthetic:tiny-llama:q8_0", "--device", "cpu", "-t", "1"];
+    let small = ["--cold-bytes", "0", "--slots", "1", "--beam", "1", "--kernel", "gate", "--json"];
+    let json = |args: &[&str]| -> Value {
+        serde_json::from_slice(&orinctl(home.path(), args).stdout).unwrap()
+    };
+    let first = json(&[&["tune"], &model[..], &small[..]].concat());
+    let rows = first["rows"].as_array().unwrap().len();
+    assert!(rows > 0 && first["candidates"] == "built in", "{first}");
+    assert!(Path::new(first["file"].as_str().unwrap()).starts_with(home.path()), "{first}");
+    let second = json(&[&["tune"], &model[..], &small[..]].concat());
+    assert_eq!(second["known"].as_u64(), Some(rows as u64), "another process knows: {second}");
+    let verified = json(&[&["tune", "verify"], &model[..], &small[..]].concat());
+    assert!(verified["rows"].as_array().unwrap().len() <= rows);
+    let sweep = ["--param", "prefetch_bytes=1024,4097", "-n", "4", "-r", "1", "--rounds", "1"];
+    let swept = json(&[&["tune", "sweep", "--json"], &model[..], &sweep[..]].concat());
+    let lines = swept["lines"].as_array().unwrap();
+    assert_eq!(lines.len(), 3, "{swept}");
+    assert!(lines[0]["setting"] == "heuristic" && lines[1]["setting"]["value"] == 1024);
+    assert!(lines[1]["tokens_per_second"]["median"].is_f64());
+    assert_eq!((&lines[2]["cases"], &lines[2]["tokens_per_second"]), (&0.into(), &Value::Null));
+    let both = json(&[&["tune", "sweep", "--json"], &model[..], &sweep[2..]].concat());
+    assert_eq!(both["lines"][1]["setting"], "remembered");
+    assert!(both["lines"][1]["cases"].as_u64().unwrap() > 0, "{both}");
+    let text = orinctl(home.path(), &[&["tune"], &model[..], &small[..8]].concat()).stdout;
+    assert!(String::from_utf8(text).unwrap().contains("nothing to do"));
+}
