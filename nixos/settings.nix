@@ -1,0 +1,47 @@
+# The daemon's settings as options. `settings.json` says which there are, their types, limits and
+# defaults, and a test of the daemon (tests/nixos.rs) holds it to `config::Config`; what they mean is
+# taken from the table in docs/configuration.md. So neither is said twice, and a key that does not exist
+# or a value out of its limits is refused before anything is built.
+{ lib }:
+let
+  keys = lib.importJSON ./settings.json;
+
+  # | `key` | default | meaning |
+  row = builtins.match "[|] `([a-z_]+)` [|] ([^|]*) [|] (.*) [|]";
+  rows = lib.filter (cells: cells != null) (
+    map row (lib.splitString "\n" (builtins.readFile ../docs/configuration.md))
+  );
+  meanings = lib.listToAttrs (
+    map (cells: lib.nameValuePair (lib.head cells) (lib.last cells)) rows
+  );
+
+  typeOf =
+    key:
+    {
+      # Not `types.path`: a literal path would be copied into the store, and models are large.
+      path = lib.types.strMatching "/.+" // {
+        description = "absolute path, as a string";
+      };
+      optional_path = lib.types.strMatching "(/.+)?" // {
+        description = "absolute path, as a string, or nothing";
+      };
+      address = lib.types.strMatching "([^:]+:[0-9]+|\\[[^]]+]:[0-9]+)?" // {
+        description = "address and port, or nothing";
+      };
+      mode = lib.types.strMatching "[0-7]{1,4}" // {
+        description = "permissions in octal digits";
+      };
+      string = lib.types.str;
+      enum = lib.types.enum (key.values or [ ]);
+      integer = lib.types.ints.between (key.min or 0) (key.max or 0);
+    }
+    .${key.type};
+in
+lib.mapAttrs (
+  name: key:
+  lib.mkOption {
+    type = typeOf key;
+    inherit (key) default;
+    description = meanings.${name};
+  }
+) keys

@@ -1,0 +1,13 @@
+# The options of a NixOS test that orind's has.
+{ lib, ... }:
+let
+  inherit (lib) mkOption types;
+in
+{
+  options = {
+    name = mkOption { type = types.str; };
+    testScript = mkOption { type = types.lines; };
+    nodes = mkOption { type = types.attrsOf types.deferredModule; };
+    defaults = mkOption { type = types.deferredModule; };
+  };
+}
