@@ -426,6 +426,7 @@ Examples:
   orinctl tune --kernel 'gate Q6_K'               one family and type
   orinctl tune verify                             do the winners still win?
   orinctl tune sweep --param threads_per_row=8,16,32
+  orinctl tune show                               what is remembered, and whether it is used
 
 With a daemon on the socket its loaded model is tuned; requests wait meanwhile. Without one a private
 daemon is started. Ctrl-C keeps what was found; the next call goes on from there.")]
@@ -442,6 +443,70 @@ pub(super) enum TuneCommand {
     Verify(TuneSearch),
     /// Measure a model end to end for each value of a parameter
     Sweep(TuneSweep),
+    /// Show what was found, and whether it is used; needs no daemon
+    Show(TuneShow),
+    /// Write what was found on one device to a file
+    Export(TuneExport),
+    /// Take over what was found on another machine with the same device
+    Import(TuneImport),
+    /// Show what changed between two files, or between two days
+    Diff(TuneDiff),
+}
+
+/// Where the store is.
+#[derive(Debug, clap::Args)]
+pub(super) struct TunePlace {
+    /// Directory of what was found [default: the daemon's own default]
+    #[arg(long, value_name = "DIR")]
+    pub(super) tune_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct TuneShow {
+    #[command(flatten)]
+    pub(super) place: TunePlace,
+    /// Print JSON: everything, used or not
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Show also what is not used, and why
+    #[arg(long)]
+    pub(super) all: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct TuneExport {
+    #[command(flatten)]
+    pub(super) place: TunePlace,
+    /// The file; - writes to standard output
+    pub(super) file: PathBuf,
+    /// The device, as `orinctl tune show` names its file [default: the only one]
+    #[arg(long, value_name = "NAME")]
+    pub(super) device: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct TuneImport {
+    #[command(flatten)]
+    pub(super) place: TunePlace,
+    /// A file that `orinctl tune export` wrote
+    pub(super) file: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl tune diff before.toml after.toml
+  orinctl tune diff 2026-11-01 2026-11-20
+
+Of a file only what is still in it counts: an entry that a later one of the same kernels replaced is
+gone.")]
+pub(super) struct TuneDiff {
+    #[command(flatten)]
+    pub(super) place: TunePlace,
+    /// A file, or a day (UTC): what was known at its end
+    pub(super) before: String,
+    /// Another
+    pub(super) after: String,
 }
 
 #[derive(Debug, clap::Args)]

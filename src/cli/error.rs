@@ -83,6 +83,17 @@ pub(super) enum Error {
     /// `install` or `uninstall`.
     #[error(transparent)]
     Install(#[from] super::install::Error),
+    /// The store of tuned choices.
+    #[error(transparent)]
+    Store(#[from] crate::tune::store::StoreError),
+    /// A file of another device.
+    #[error("{} was measured on another device than this machine has: {device}", file.display())]
+    OtherDevice {
+        /// The file.
+        file: PathBuf,
+        /// Its device.
+        device: String,
+    },
     /// Standard input or output.
     #[error("{0}")]
     Io(#[from] io::Error),

@@ -60,6 +60,10 @@ pub fn main() -> ExitCode {
             Some(TuneCommand::Sweep(sweep)) => {
                 interruptible(tune::sweep::run(&args.connection, sweep, &terminal))
             }
+            Some(TuneCommand::Show(show)) => tune::store::show(show),
+            Some(TuneCommand::Export(export)) => tune::store::export(export, &terminal),
+            Some(TuneCommand::Import(import)) => tune::store::import(import),
+            Some(TuneCommand::Diff(diff)) => tune::store::diff(diff),
         },
         Command::Unload => interruptible(models::unload(&args.connection)),
     };

@@ -40,6 +40,18 @@ pub(super) fn duration(time: Duration) -> String {
     }
 }
 
+/// A short time from nanoseconds, in three digits: `12.3 us`, `1.23 ms`.
+pub(super) fn short_time(ns: f64) -> String {
+    let (value, unit) = match ns {
+        ns if ns < 1e3 => (ns, "ns"),
+        ns if ns < 1e6 => (ns / 1e3, "us"),
+        ns if ns < 1e9 => (ns / 1e6, "ms"),
+        ns => (ns / 1e9, "s"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$} {unit}")
+}
+
 /// Columns aligned, two spaces between; the columns named in `right` stand to the right.
 pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
     let mut widths: Vec<usize> = Vec::new();
@@ -91,6 +103,9 @@ mod tests {
         assert_eq!(count(596_049_920), "596.05 M");
         assert_eq!(count(999), "999");
         assert_eq!(duration(Duration::from_millis(7800)), "7.8 s");
+        assert_eq!(short_time(1.5), "1.50 ns");
+        assert_eq!(short_time(12_345.0), "12.3 us");
+        assert_eq!(short_time(123_456_789.0), "123 ms");
         assert_eq!(duration(Duration::from_secs(3 * 86400 + 4 * 3600)), "3 d 4 h");
     }
 

@@ -218,7 +218,7 @@ impl Store {
         for entry in entries {
             let path = entry.map_err(failed)?.path();
             if path.extension().is_some_and(|extension| extension == "toml") {
-                let content = open(&path).map_err(|e| e.to_string()).and_then(|file| {
+                let content = open(&path).map_err(reason).and_then(|file| {
                     if path.file_stem().is_some_and(|stem| *stem == *file.key.stem()) {
                         Ok(file)
                     } else {
@@ -243,6 +243,14 @@ impl Store {
             }
             Err(FormatError::Damaged(why)) => Ok(Found::Other("damaged", why)),
         }
+    }
+}
+
+/// Why a file is not used, where its name is said anyway.
+fn reason(error: StoreError) -> String {
+    match error {
+        StoreError::Io { source, .. } => source.to_string(),
+        other => other.to_string(),
     }
 }
 
