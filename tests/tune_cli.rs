@@ -117,7 +117,7 @@ fn what_is_exported_is_imported_where_it_holds() {
     assert!(said.contains("stale, not taken: project Q8_0 512x1024: the kernels have"), "{said}");
     assert_eq!(
         File::parse(&out(&tune(to.path(), &["export", "-"]))).unwrap().records,
-        [record.clone()]
+        std::slice::from_ref(&record)
     );
     // Of another device nothing is taken, and there is no way to insist.
     let other = DeviceKey::gpu(90, 131, 1900);
