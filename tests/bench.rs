@@ -2,10 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use orind::bench::{self, Error, Progress, Report, Spec};
 use orind::engine::{Handle, LoadEvent, LoadSpec, Settings};
 use orind::gguf::Gguf;
+use orind::telemetry::{Probe, Root};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/models/tiny-llama-Q8_0.gguf");
 const SLOTS: usize = 2;
@@ -35,7 +37,8 @@ fn bench(spec: &Spec, last: usize) -> (Vec<Progress>, Result<Report, Error>) {
     let spec = spec.clone();
     let outcome = engine.exclusive("bench", move |core| {
         let mut told = Vec::new();
-        let result = bench::run(core, &spec, &mut |progress| {
+        let probe = Arc::new(Probe::new(Root::system()));
+        let result = bench::run(core, &probe, &spec, &mut |progress| {
             told.push(progress);
             if told.len() < last { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });

@@ -1,10 +1,10 @@
 //! A report as text: a table for people, Markdown, CSV. Field-standard columns first, ours after.
 
 use super::statistics::{DEFINITION, Summary};
-use super::{Manifest, Report, Row};
+use super::{Report, Row};
 use std::fmt::Write as _;
 
-const COLUMNS: [&str; 11] = [
+const COLUMNS: [&str; 12] = [
     "model",
     "size",
     "params",
@@ -16,14 +16,16 @@ const COLUMNS: [&str; 11] = [
     "GB/s",
     "% of roof",
     "GFLOP/s",
+    "J/token",
 ];
 /// Columns that are texts and stand to the left.
-const LEFT: [bool; 11] = [true, false, false, true, false, true, false, false, false, false, false];
+const LEFT: [bool; 12] =
+    [true, false, false, true, false, true, false, false, false, false, false, false];
 
 /// The table that a terminal shows: conditions above, columns aligned, definitions below.
 #[must_use]
 pub fn table(report: &Report) -> String {
-    let mut text = conditions(&report.manifest);
+    let mut text = conditions(report);
     text.push('\n');
     text.push_str(&aligned(report));
     text.push('\n');
@@ -46,7 +48,7 @@ pub fn markdown(report: &Report) -> String {
         let _ = writeln!(text, "- {name}: {value}");
     }
     text.push('\n');
-    let conditions = conditions(&report.manifest);
+    let conditions = conditions(report);
     let lines = conditions.lines().map(str::to_owned).chain(notes(report));
     for line in lines {
         let _ = writeln!(text, "{line}  ");
@@ -63,7 +65,7 @@ pub fn csv(report: &Report) -> String {
          threads,test,kind,tokens,depth,batch,repetitions,median_tokens_per_second,\
          spread_tokens_per_second,mean_tokens_per_second,stddev_tokens_per_second,\
          weight_bytes_per_token,kv_bytes_per_token,bytes_per_second,roof_bytes_per_second,\
-         fraction_of_roof,flops_per_second\n",
+         fraction_of_roof,flops_per_second,joules_per_token,invalid\n",
     );
     for row in &report.rows {
         let speed = &row.tokens_per_second;
@@ -100,6 +102,8 @@ pub fn csv(report: &Report) -> String {
             report.roof.bytes_per_second.to_string(),
             row.fraction_of_roof.to_string(),
             row.flops_per_second.to_string(),
+            optional(row.joules_per_token),
+            report.invalid.join("; "),
         ];
         let line: Vec<String> = fields.iter().map(|field| quoted(field)).collect();
         let _ = writeln!(text, "{}", line.join(","));
@@ -117,7 +121,10 @@ fn quoted(field: &str) -> String {
 }
 
 fn aligned(report: &Report) -> String {
-    let cells: Vec<[String; 11]> = report.rows.iter().map(|row| cells(report, row)).collect();
+    let cells: Vec<[String; 12]> = report.rows.iter().map(|row| cells(report, row)).collect();
+    // Only where there is a meter.
+    let joules = report.rows.iter().any(|row| row.joules_per_token.is_some());
+    let shown = if joules { COLUMNS.len() } else { COLUMNS.len() - 1 };
     let mut widths = COLUMNS.map(|name| name.chars().count());
     for row in &cells {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -127,7 +134,7 @@ fn aligned(report: &Report) -> String {
     let mut text = String::new();
     let mut line = |cells: &[String]| {
         text.push('|');
-        for ((cell, &width), left) in cells.iter().zip(&widths).zip(LEFT) {
+        for ((cell, &width), left) in cells.iter().zip(&widths).zip(LEFT).take(shown) {
             let _ = if left {
                 write!(text, " {cell:<width$} |")
             } else {
@@ -152,7 +159,7 @@ fn aligned(report: &Report) -> String {
     text
 }
 
-fn cells(report: &Report, row: &Row) -> [String; 11] {
+fn cells(report: &Report, row: &Row) -> [String; 12] {
     let m = &report.manifest;
     [
         m.model.id.clone(),
@@ -166,6 +173,7 @@ fn cells(report: &Report, row: &Row) -> [String; 11] {
         format!("{:.2}", row.bytes_per_second / 1e9),
         format!("{:.0} %", row.fraction_of_roof * 100.0),
         format!("{:.1}", row.flops_per_second / 1e9),
+        row.joules_per_token.map_or_else(|| "?".to_owned(), |joules| format!("{joules:.3}")),
     ]
 }
 
@@ -177,7 +185,8 @@ fn plus_minus(summary: &Summary, digits: usize) -> String {
     }
 }
 
-fn conditions(m: &Manifest) -> String {
+fn conditions(report: &Report) -> String {
+    let m = &report.manifest;
     let mut text = format!("orind {}", m.version);
     if let Some(commit) = &m.commit {
         let _ = write!(text, " ({commit})");
@@ -208,6 +217,12 @@ fn conditions(m: &Manifest) -> String {
         parts.push(format!("{:.0} % of processor time went to others", taken * 100.0));
     }
     let _ = writeln!(text, "machine {}", parts.join(", "));
+    if let Some(summary) = m.conditions.summary() {
+        let _ = writeln!(text, "state   {summary}");
+    }
+    for reason in &report.invalid {
+        let _ = writeln!(text, "INVALID: {reason}");
+    }
     text
 }
 
@@ -268,7 +283,8 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
 /// How to read it.
 fn notes(report: &Report) -> Vec<String> {
     let m = &report.manifest;
-    vec![
+    let joules = report.rows.iter().any(|row| row.joules_per_token.is_some());
+    let mut notes = vec![
         format!(
             "tok/s: {DEFINITION}; {} repetitions, {} warm-up, tests interleaved.",
             m.repetitions, m.spec.warmup
@@ -283,7 +299,11 @@ fn notes(report: &Report) -> Vec<String> {
         "bytes/token: weights and KV cache that the plan reads, per token; % of roof: against the \
          memory bandwidth measured in this run."
             .into(),
-    ]
+    ];
+    if joules {
+        notes.push("J/token: of the whole module or machine while the test ran.".into());
+    }
+    notes
 }
 
 /// 1024-based, as llama-bench prints sizes.
@@ -310,7 +330,8 @@ fn parameters(count: u64) -> String {
 mod tests {
     use super::*;
     use crate::bench::{
-        ColdStart, FirstToken, Kind, Machine, Memory, Model, Roof, Spec, Stream, Test,
+        ColdStart, Conditions, FirstToken, Kind, Machine, Manifest, Memory, Model, Roof, Spec,
+        Stream, Test,
     };
 
     fn row(test: Test, samples: Vec<f64>, bytes_per_token: f64) -> Row {
@@ -327,11 +348,13 @@ mod tests {
             bytes_per_second: median * bytes_per_token,
             fraction_of_roof: median * bytes_per_token / 20e9,
             flops_per_second: median * 2e9,
+            joules_per_token: None,
         }
     }
 
     fn report() -> Report {
         Report {
+            invalid: Vec::new(),
             manifest: Manifest {
                 version: "0.1.0".into(),
                 commit: None,
@@ -349,6 +372,7 @@ mod tests {
                 device_description: "A processor, AVX2".into(),
                 threads: 2,
                 context: 513,
+                conditions: Conditions::default(),
                 machine: Machine { cores: 2, taken_by_others: Some(0.034), ..Machine::default() },
                 spec: Spec::default(),
                 repetitions: 3,
@@ -393,6 +417,25 @@ mod tests {
                 prompt_tokens: 8,
             }),
         }
+    }
+
+    #[test]
+    fn a_run_that_says_nothing_is_stamped_and_energy_has_a_column() {
+        let mut report = report();
+        assert!(!table(&report).contains("J/token"));
+        report.invalid = vec!["the GPU clock moved between 612 and 1300 MHz".into()];
+        report.rows[1].joules_per_token = Some(0.4567);
+        for text in [table(&report), markdown(&report)] {
+            assert!(text.contains("INVALID: the GPU clock moved"), "{text}");
+            assert!(text.contains("|       ? |") && text.contains("|   0.457 |"), "{text}");
+        }
+        let csv = csv(&report);
+        assert!(
+            csv.lines()
+                .nth(2)
+                .unwrap()
+                .ends_with("0.4567,the GPU clock moved between 612 and 1300 MHz")
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! are interleaved: every repetition runs all of them once, and the memory roof is measured between
 //! repetitions, so that a slow minute of the machine touches all rows and shows in their spread.
 
+mod conditions;
 mod format;
 mod machine;
 mod report;
@@ -14,6 +15,7 @@ mod schedule;
 mod spec;
 pub mod statistics;
 
+pub use conditions::Conditions;
 pub use format::{csv, markdown, table};
 pub use report::{
     ColdStart, FirstToken, Machine, Manifest, Memory, Model, Report, Roof, Row, Stream,

@@ -3,11 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::statistics::Summary;
-use super::{Spec, Test};
+use super::{Conditions, Spec, Test};
 
 /// A finished benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
+    /// Why the numbers say nothing: the machine changed under them. Empty when it did not.
+    #[serde(default)]
+    pub invalid: Vec<String>,
     /// Under which conditions.
     pub manifest: Manifest,
     /// Memory bandwidth measured in the same run.
@@ -47,6 +50,9 @@ pub struct Manifest {
     pub context: usize,
     /// The machine before the first and after the last test.
     pub machine: Machine,
+    /// The machine's state before, during and after the tests.
+    #[serde(default)]
+    pub conditions: Conditions,
     /// What was asked for.
     pub spec: Spec,
     /// Timed repetitions of each test.
@@ -142,6 +148,10 @@ pub struct Row {
     pub fraction_of_roof: f64,
     /// Floating-point operations per second, at the median speed.
     pub flops_per_second: f64,
+    /// Joules of the whole module or machine for each token, where it has a meter and the test
+    /// ran for a second at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joules_per_token: Option<f64>,
 }
 
 /// Memory of the process that ran the tests, in bytes.

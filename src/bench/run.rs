@@ -1,8 +1,10 @@
 //! The measuring itself: rounds of tests on an engine that does nothing else.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::conditions::Observer;
 use super::machine::Watch;
 use super::report::{Manifest, Memory, Model, Report, Row};
 use super::roof::Bandwidth;
@@ -12,28 +14,34 @@ use super::statistics::Summary;
 use crate::engine::Core;
 use crate::plan::sample::philox;
 use crate::plan::{Bucket, Cost, Outputs};
-use crate::telemetry::memory;
+use crate::telemetry::{Probe, Recording, memory};
 
 /// Tokens of the probe that estimates how long tests will take.
 const PROBE: (u32, u32) = (64, 8);
 /// Decode steps between two looks at whether anybody still wants the result.
 const STEPS: u32 = 16;
+/// Least time under the clock for which a few readings of a meter each second mean something.
+const METERED: Duration = Duration::from_secs(1);
 /// Least time between two reports of progress within a test.
 const QUIET: Duration = Duration::from_millis(250);
 
-/// Runs a benchmark. `progress` is told what is being done and can break it off.
+/// Runs a benchmark on the machine that `probe` reads. `progress` is told what is being done and can break it off.
 ///
 /// # Errors
 /// [`Error`]: the spec makes no sense or does not fit the loaded model, the engine failed, or
 /// `progress` broke it off.
 pub fn run(
     core: &mut Core,
+    probe: &Arc<Probe>,
     spec: &Spec,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Report, Error> {
     spec.check()?;
     let date = rfc3339(SystemTime::now());
-    let mut runner = Runner { core, progress, seed: spec.seed };
+    let observer = Observer::start(probe);
+    let now = Instant::now();
+    let mut runner =
+        Runner { core, progress, seed: spec.seed, observer: Some(observer), last: (now, now) };
     let result = runner.all(spec, date);
     runner.core.reset();
     result
@@ -43,6 +51,10 @@ struct Runner<'a> {
     core: &'a mut Core,
     progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
     seed: u64,
+    /// Until the report is written.
+    observer: Option<Observer>,
+    /// When the clock of the last test started and stopped.
+    last: (Instant, Instant),
 }
 
 impl Runner<'_> {
@@ -64,13 +76,15 @@ impl Runner<'_> {
         let tests = schedule.tests.len();
         let total = count(tests) * (spec.warmup + schedule.repetitions);
         let mut samples: Vec<Vec<f64>> = vec![Vec::new(); tests];
+        let mut intervals: Vec<Vec<(Instant, Instant)>> = vec![Vec::new(); tests];
         let mut done = 0;
         let mut longest_round = Duration::ZERO;
         let mut repetitions = 0;
         for round in 0..spec.warmup + schedule.repetitions {
             let round_begin = Instant::now();
             let timed = round >= spec.warmup;
-            for (test, samples) in schedule.tests.iter().zip(&mut samples) {
+            let results = samples.iter_mut().zip(&mut intervals);
+            for (test, (samples, intervals)) in schedule.tests.iter().zip(results) {
                 let at = Progress::Test {
                     test: test.to_string(),
                     repetition: if timed { round - spec.warmup + 1 } else { 0 },
@@ -84,6 +98,7 @@ impl Runner<'_> {
                 let speed = self.time(length, &at)?;
                 if timed {
                     samples.push(speed);
+                    intervals.push(self.last);
                 }
                 done += 1;
                 let resident = memory::resident().unwrap_or(0);
@@ -102,15 +117,21 @@ impl Runner<'_> {
         }
 
         let roof = bandwidth.roof();
-        let rows = schedule
+        let mut rows = schedule
             .tests
             .iter()
             .zip(samples)
             .map(|(test, samples)| self.row(*test, samples, roof.bytes_per_second))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<Row>, _>>()?;
+        let observed = self.observer.take().map(|o| o.finish(&self.core.model().device));
+        let (conditions, recording, invalid) = observed.unwrap_or_default();
+        for (row, intervals) in rows.iter_mut().zip(&intervals) {
+            row.joules_per_token = joules_per_token(row.test, intervals, &recording);
+        }
         let info = self.core.model();
         let device = info.memory.device;
         Ok(Report {
+            invalid,
             manifest: Manifest {
                 version: env!("CARGO_PKG_VERSION").into(),
                 commit: option_env!("ORIND_COMMIT").map(Into::into),
@@ -129,6 +150,7 @@ impl Runner<'_> {
                 threads: self.core.threads(),
                 context: self.core.context(),
                 machine: watch.finish(),
+                conditions,
                 spec: spec.clone(),
                 repetitions,
                 seconds: begin.elapsed().as_secs_f64(),
@@ -192,6 +214,7 @@ impl Runner<'_> {
             Kind::Prefill => self.prompt(0, test.start(), test.tokens),
             Kind::Decode => Vec::new(),
         };
+        self.busy(true);
         let begin = Instant::now();
         match test.kind {
             Kind::Prefill => self.core.prefill(0, &prompt).map_err(engine)?,
@@ -209,9 +232,17 @@ impl Runner<'_> {
                 }
             }
         }
+        self.last = (begin, Instant::now());
+        self.busy(false);
         // A clock that does not move would give an infinite speed.
-        let seconds = begin.elapsed().as_secs_f64().max(1e-9);
+        let seconds = (self.last.1 - begin).as_secs_f64().max(1e-9);
         Ok(test.total_tokens() as f64 / seconds)
+    }
+
+    fn busy(&self, busy: bool) {
+        if let Some(observer) = &self.observer {
+            observer.busy(busy);
+        }
     }
 
     /// Random token ids, the same ones at the same place in every run.
@@ -244,6 +275,7 @@ impl Runner<'_> {
             fraction_of_roof: if roof > 0.0 { bytes_per_second / roof } else { 0.0 },
             flops_per_second: speed.median * per_token(cost.flops),
             tokens_per_second: speed,
+            joules_per_token: None,
         })
     }
 
@@ -287,6 +319,20 @@ impl Runner<'_> {
             ControlFlow::Break(()) => Err(Error::Cancelled),
         }
     }
+}
+
+/// Joules of all repetitions over their tokens.
+fn joules_per_token(
+    test: Test,
+    intervals: &[(Instant, Instant)],
+    recording: &Recording,
+) -> Option<f64> {
+    let time: Duration = intervals.iter().map(|(from, to)| *to - *from).sum();
+    if time < METERED {
+        return None;
+    }
+    let joules: Option<f64> = intervals.iter().map(|(from, to)| recording.joules(*from, *to)).sum();
+    Some(joules? / (test.total_tokens() as f64 * intervals.len() as f64))
 }
 
 fn count(n: usize) -> u32 {

@@ -10,6 +10,7 @@ mod error;
 mod first_contact;
 mod generate;
 mod install;
+mod machine;
 mod models;
 mod parity;
 mod plan;

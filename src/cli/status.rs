@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::args::{self, Connection};
 use super::error::Error;
-use super::text;
+use super::{machine, text};
 use crate::config;
 use crate::control::api::{Model, State, Status};
 use crate::control::client::Client;
@@ -106,6 +106,7 @@ fn lines(status: &Status, socket: &str) -> Vec<Vec<String>> {
             ),
         );
     }
+    rows.extend(machine::rows(&status.machine));
     rows
 }
 

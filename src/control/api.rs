@@ -12,6 +12,8 @@ use serde_json::{Map, Value};
 use crate::tune::Clock;
 use crate::tune::report::{Mode, Searching, Used};
 
+pub use crate::telemetry::State as Machine;
+
 /// Routes of the daemon.
 pub mod route {
     /// `GET`: 200 when a generation would be served, else 503 with the reason.
@@ -90,6 +92,21 @@ pub struct Status {
     /// The search in idle time, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searching: Option<Searching>,
+    /// The machine: power mode, clocks, temperatures, rails.
+    #[serde(default)]
+    pub machine: Machine,
+    /// What decoding is held against; absent while nothing tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roof: Option<Roof>,
+}
+
+/// Bytes per second that weights can be read with at best.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Roof {
+    /// Bytes per second.
+    pub bytes_per_second: f64,
+    /// `bench`, measured by the last one; `memory clock`, what an Orin's pins can move.
+    pub source: String,
 }
 
 /// What the daemon is doing.
@@ -128,6 +145,9 @@ pub struct Requests {
     pub queued: usize,
     /// Most that may wait.
     pub queue_limit: usize,
+    /// Positions of the KV cache that generations in flight fill, of `slots` x `context`.
+    #[serde(default)]
+    pub kv_tokens: usize,
     /// Generations finished, whatever the reason.
     pub finished: u64,
     /// Generations refused or failed.
@@ -202,6 +222,9 @@ pub struct Model {
     pub memory: DeviceMemory,
     /// The tuned choices that it runs under.
     pub tuning: Used,
+    /// Bytes of weights that one step reads.
+    #[serde(default)]
+    pub step_bytes: u64,
     /// Seconds that loading took.
     pub load_s: f64,
 }

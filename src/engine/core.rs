@@ -178,6 +178,8 @@ impl Core {
 
     /// Records what the load took.
     pub(super) fn finish_load(&mut self, took: Duration, peak_resident: u64) {
+        let step = self.cost(Bucket::decode(1, 1));
+        self.info.step_bytes = step.map_or(0, |cost| cost.weight_bytes);
         self.info.load_time = took;
         self.info.memory.peak_resident = peak_resident;
     }

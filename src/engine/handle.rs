@@ -36,6 +36,7 @@ pub(super) struct Shared {
     /// Requests accepted and not yet over.
     in_flight: AtomicUsize,
     pub(super) active: AtomicUsize,
+    pub(super) kv_tokens: AtomicUsize,
     requests: AtomicU64,
     failures: AtomicU64,
     pub(super) prompt_tokens: AtomicU64,
@@ -136,6 +137,7 @@ impl Handle {
             text: Mutex::new(None),
             in_flight: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
+            kv_tokens: AtomicUsize::new(0),
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             prompt_tokens: AtomicU64::new(0),
@@ -267,6 +269,7 @@ impl Handle {
             state: shared.state(),
             active,
             queued: shared.in_flight.load(Ordering::Relaxed).saturating_sub(active),
+            kv_tokens: shared.kv_tokens.load(Ordering::Relaxed),
             requests: shared.requests.load(Ordering::Relaxed),
             failures: shared.failures.load(Ordering::Relaxed),
             prompt_tokens: shared.prompt_tokens.load(Ordering::Relaxed),

@@ -251,6 +251,7 @@ fn describe(
         device_reason: reason,
         threads: info.threads,
         memory: MemoryUse { device: footprint, peak_resident: 0 },
+        step_bytes: 0,
         load_time: std::time::Duration::ZERO,
         tuning: crate::tune::report::Used::default(),
     }

@@ -264,6 +264,8 @@ pub struct ModelInfo {
     pub threads: usize,
     /// Memory reserved.
     pub memory: MemoryUse,
+    /// Bytes of weights that a decode step of one sequence reads.
+    pub step_bytes: u64,
     /// How long loading took.
     pub load_time: Duration,
     /// Which tuned choices it runs under.
@@ -304,6 +306,8 @@ pub struct Snapshot {
     pub active: usize,
     /// Requests waiting for a slot.
     pub queued: usize,
+    /// Positions of the KV cache that the requests being served fill.
+    pub kv_tokens: usize,
     /// Requests finished since start, whatever the reason.
     pub requests: u64,
     /// Requests refused or failed since start.

@@ -299,6 +299,7 @@ impl Scheduler {
         if self.active.iter().any(|s| !s.in_prompt()) {
             self.decode()?;
         }
+        self.tell_cache();
         Ok(())
     }
 
@@ -404,6 +405,12 @@ impl Scheduler {
     fn release(&mut self, slot: u32) {
         self.shared.active.fetch_sub(1, Ordering::Relaxed);
         self.free_slots.push(slot);
+        self.tell_cache();
+    }
+
+    fn tell_cache(&self) {
+        let filled = self.active.iter().map(|sequence| sequence.position).sum();
+        self.shared.kv_tokens.store(filled, Ordering::Relaxed);
     }
 }
 

@@ -1,10 +1,12 @@
 //! What Prometheus sees: counted here as it happens, or read from the engine when asked.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -14,7 +16,7 @@ use prometheus_client::registry::Registry;
 
 use super::status;
 use crate::engine::{Handle, State};
-use crate::telemetry::memory;
+use crate::telemetry::{Clock, Probe, memory};
 
 /// One answered request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -37,7 +39,7 @@ pub(super) struct Metrics {
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 impl Metrics {
-    pub(super) fn new(engine: Handle) -> Self {
+    pub(super) fn new(engine: Handle, probe: Arc<Probe>) -> Self {
         let mut registry = Registry::with_prefix("orind");
         let build = Info::new(vec![("version", super::VERSION)]);
         registry.register("build", "The build that runs", build);
@@ -51,6 +53,7 @@ impl Metrics {
         let help = "Time between two tokens of one generation";
         registry.register("inter_token_seconds", help, inter_token.clone());
         registry.register_collector(Box::new(EngineMetrics(engine)));
+        registry.register_collector(Box::new(MachineMetrics(probe)));
         Self { registry, answers, first_token, inter_token }
     }
 
@@ -108,6 +111,11 @@ impl Collector for EngineMetrics {
         for (name, help, value) in [
             ("ready", "1 when generations are served", u64::from(ready)),
             ("active_requests", "Generations being served", now.active as u64),
+            (
+                "kv_tokens",
+                "Positions of the KV cache filled by generations in flight",
+                now.kv_tokens as u64,
+            ),
             ("queued_requests", "Generations waiting for a slot", now.queued as u64),
             (
                 "slots",
@@ -124,4 +132,74 @@ impl Collector for EngineMetrics {
         }
         Ok(())
     }
+}
+
+/// Reads the machine when scraped. What a machine does not tell has no gauge.
+#[derive(Debug)]
+struct MachineMetrics(Arc<Probe>);
+
+impl Collector for MachineMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let state = self.0.state();
+        let now = &state.now;
+        let hz = |clock: Option<&Clock>, pick: fn(&Clock) -> Option<u64>| {
+            clock.and_then(pick).map(|hz| hz as f64)
+        };
+        let (gpu, memory) = (now.gpu_clock.as_ref(), now.memory_clock.as_ref());
+        let mode = state.power_mode.as_ref().map(|mode| f64::from(mode.id));
+        let sms = state.gpu.and_then(|gpu| gpu.sms()).map(f64::from);
+        let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
+        for (name, help, value) in [
+            ("power_mode", "Number of the power mode", mode),
+            ("gpu_multiprocessors", "Streaming multiprocessors in use", sms),
+            ("gpu_clock_hertz", "GPU clock", hz(gpu, |clock| clock.now_hz)),
+            ("gpu_clock_max_hertz", "Most that it may be", hz(gpu, |clock| clock.max_hz)),
+            ("gpu_load_ratio", "Part of the time that the GPU is busy", now.gpu_load),
+            ("memory_clock_hertz", "Memory clock", hz(memory, |clock| clock.now_hz)),
+            ("memory_clock_max_hertz", "Most that it may be", hz(memory, |clock| clock.max_hz)),
+            ("power_watts", "Power of the module or the machine", now.watts()),
+            ("machine_memory_available_bytes", "Available memory", bytes(state.memory.available)),
+            (
+                "machine_memory_cma_free_bytes",
+                "Free contiguous memory",
+                bytes(state.memory.cma_free),
+            ),
+            ("machine_memory_nvmap_bytes", "Memory of GPU buffers", bytes(state.memory.nvmap)),
+        ] {
+            let Some(gauge) = value.map(ConstGauge::<f64>::new) else { continue };
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        let cpus = now.clusters.iter().filter_map(|cluster| {
+            Some((cluster.cpus.clone(), hz(Some(&cluster.clock), |clock| clock.now_hz)?))
+        });
+        gauges(&mut encoder, "cpu_clock_hertz", "Clock of a cluster of cores", "cpus", cpus)?;
+        let zones = now.zones.iter().map(|zone| (zone.name.clone(), zone.celsius));
+        gauges(&mut encoder, "temperature_celsius", "Temperature", "zone", zones)?;
+        let rails = now.rails.iter().map(|rail| (rail.name.clone(), rail.watts));
+        gauges(&mut encoder, "rail_watts", "Power of one supply", "rail", rails)?;
+        let active = now.alarms.iter().filter(|alarm| alarm.count.is_none());
+        let active = active.map(|alarm| (alarm.name.clone(), f64::from(u8::from(alarm.active))));
+        gauges(&mut encoder, "alarm_active", "1 while it holds clocks back", "alarm", active)?;
+        let counted = now.alarms.iter().filter_map(|a| Some((a.name.clone(), a.count? as f64)));
+        gauges(&mut encoder, "alarm_events", "Events since the machine started", "alarm", counted)
+    }
+}
+
+/// Gauges of one name that differ in one label; none where there are no values.
+fn gauges(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    label: &str,
+    values: impl IntoIterator<Item = (String, f64)>,
+) -> fmt::Result {
+    let mut values = values.into_iter().peekable();
+    if values.peek().is_none() {
+        return Ok(());
+    }
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (value_of, value) in values {
+        ConstGauge::<f64>::new(value).encode(metric.encode_family(&[(label, value_of)])?)?;
+    }
+    Ok(())
 }

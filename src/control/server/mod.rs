@@ -43,6 +43,7 @@ use self::tcp::Port;
 use super::api::route;
 use crate::config::Config;
 use crate::engine::{Handle, LoadError, LoadEvent, LoadSpec};
+use crate::telemetry::{Probe, Root};
 
 /// Version of the daemon.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -60,16 +61,21 @@ pub struct App {
     metrics: Metrics,
     started: Instant,
     last_load: Mutex<Option<Result<SystemTime, LoadError>>>,
+    probe: Arc<Probe>,
+    /// Bytes per second that the last bench could read.
+    roof: Mutex<Option<f64>>,
 }
 
 impl App {
     /// An application that serves `engine`. `config` has been checked.
     #[must_use]
     pub fn new(engine: Handle, config: Config) -> Arc<Self> {
-        let metrics = Metrics::new(engine.clone());
+        let probe = Arc::new(Probe::new(Root::system()));
+        let metrics = Metrics::new(engine.clone(), Arc::clone(&probe));
         let started = Instant::now();
         let config = RwLock::new(Arc::new(config));
-        Arc::new(Self { engine, config, metrics, started, last_load: Mutex::new(None) })
+        let (last_load, roof) = (Mutex::new(None), Mutex::new(None));
+        Arc::new(Self { engine, config, metrics, started, last_load, probe, roof })
     }
 
     /// The configuration as it is now.
@@ -120,6 +126,11 @@ impl App {
 
     fn last_load(&self) -> Option<Result<SystemTime, LoadError>> {
         self.last_load.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps what a bench could read.
+    fn measured(&self, bytes_per_second: f64) {
+        *self.roof.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes_per_second);
     }
 
     /// Why the last load failed, if it did.

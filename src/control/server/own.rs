@@ -51,12 +51,21 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Heal
 }
 
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Error> {
-    let text = app.metrics.text().map_err(|e| Error::internal(e.to_string()))?;
+    let text = off_the_loop(move || app.metrics.text()).await?;
+    let text = text.map_err(|e| Error::internal(e.to_string()))?;
     Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }
 
-pub(super) async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
-    Json(status::status(&app))
+pub(super) async fn status(State(app): State<Arc<App>>) -> Result<Json<api::Status>, Error> {
+    Ok(Json(off_the_loop(move || status::status(&app)).await?))
+}
+
+/// Runs what reads the machine's files: some of them take milliseconds.
+async fn off_the_loop<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| Error::internal("reading the machine's state failed"))
 }
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<api::Models> {
@@ -162,16 +171,21 @@ pub(super) async fn bench(
     spec.check()?;
     let (sender, mut events) = unbounded_channel();
     let progress = sender.clone();
+    let probe = Arc::clone(&app.probe);
     let result = app.engine.exclusive("bench", move |core| {
         // Nobody listens any more: break it off.
-        bench::run(core, &spec, &mut |step| match progress.send(BenchEvent::Progress(step)) {
+        bench::run(core, &probe, &spec, &mut |step| match progress.send(BenchEvent::Progress(step))
+        {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         })
     });
     tokio::spawn(async move {
         let result = match result.await {
-            Ok(Ok(Ok(report))) => Ok(Box::new(report)),
+            Ok(Ok(Ok(report))) => {
+                app.measured(report.roof.bytes_per_second);
+                Ok(Box::new(report))
+            }
             Ok(Ok(Err(error))) => Err(error.into()),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(engine::GenerateError::Stopping.into()),

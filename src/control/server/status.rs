@@ -1,5 +1,7 @@
 //! The engine's state in the words of the API.
 
+use std::sync::PoisonError;
+
 use crate::control::api;
 use crate::engine::{ModelInfo, Snapshot, State};
 use crate::telemetry::memory;
@@ -17,6 +19,7 @@ pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
 /// Everything `GET /orin/v1/status` says.
 pub(super) fn status(app: &App) -> api::Status {
     let now = app.engine.snapshot();
+    let machine = app.probe.state();
     api::Status {
         version: super::VERSION.into(),
         pid: std::process::id(),
@@ -29,8 +32,19 @@ pub(super) fn status(app: &App) -> api::Status {
             available: memory::available(),
         },
         searching: now.searching,
+        roof: roof(app, &machine),
+        machine,
         state: state(now.state, app),
     }
+}
+
+/// What the last bench measured, else what the memory's pins can move.
+fn roof(app: &App, machine: &api::Machine) -> Option<api::Roof> {
+    let measured = *app.roof.lock().unwrap_or_else(PoisonError::into_inner);
+    let roof =
+        |bytes_per_second, source: &str| api::Roof { bytes_per_second, source: source.into() };
+    let pins = || machine.pin_rate().map(|rate| roof(rate, "memory clock"));
+    measured.map(|rate| roof(rate, "bench")).or_else(pins)
 }
 
 fn state(state: State, app: &App) -> api::State {
@@ -48,6 +62,7 @@ fn requests(now: &Snapshot, queue_limit: usize) -> api::Requests {
         active: now.active,
         queued: now.queued,
         queue_limit,
+        kv_tokens: now.kv_tokens,
         finished: now.requests,
         failed: now.failures,
         prompt_tokens: now.prompt_tokens,
@@ -92,6 +107,7 @@ pub(super) fn model(info: &ModelInfo) -> api::Model {
             kv: info.memory.device.state,
             activations: info.memory.device.activations,
         },
+        step_bytes: info.step_bytes,
         load_s: info.load_time.as_secs_f64(),
         tuning: info.tuning.clone(),
     }

@@ -1,0 +1,315 @@
+//! The state of a machine as plain data, in SI units. Absent values are `None`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a machine says about itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// The board's name in its device tree; a PC has none.
+    pub board: Option<String>,
+    /// True for a Jetson Orin (SoC T234).
+    pub orin: bool,
+    /// Release of Jetson Linux.
+    pub release: Option<Release>,
+    /// Versions of what drives the GPU.
+    pub drivers: Drivers,
+    /// Power mode of the board.
+    pub power_mode: Option<PowerMode>,
+    /// How much of the GPU there is.
+    pub gpu: Option<Gpu>,
+    /// Memory, which CPU and GPU share on an Orin.
+    pub memory: Memory,
+    /// What changes all the time.
+    pub now: Sample,
+    /// What should be there and could not be read.
+    pub unread: Vec<Unread>,
+}
+
+impl State {
+    /// Bytes per second that the memory's pins can move at the clock allowed: LPDDR5 with 256 data
+    /// pins on an AGX Orin, 128 on Orin NX and Nano (64 on the Nano with 4 GB), two bits per clock
+    /// and pin. Sources: the data sheets of the modules; 3199 MHz give the published 204.8 GB/s.
+    #[must_use]
+    pub fn pin_rate(&self) -> Option<f64> {
+        const GIB: u64 = 1 << 30;
+        let clock = self.now.memory_clock.as_ref()?;
+        let hz = clock.now_hz.or(clock.max_hz)?;
+        let pins = match self.board.as_deref()? {
+            board if board.contains("AGX Orin") => 256.0,
+            board if board.contains("Nano") && self.memory.total? < 5 * GIB => 64.0,
+            board if board.contains("Orin") => 128.0,
+            _ => return None,
+        };
+        Some(hz as f64 * 2.0 * pins / 8.0)
+    }
+}
+
+/// A release of Jetson Linux (L4T): R36.4.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Release {
+    /// 36.
+    pub major: u32,
+    /// 4.
+    pub minor: u32,
+    /// 3.
+    pub patch: u32,
+}
+
+impl Release {
+    /// R36.4.7, until R36.5: large single allocations of GPU memory fail though memory is free.
+    /// Sources: ggml-org/llama.cpp discussion 16706 and pull request 23732.
+    #[must_use]
+    pub fn limits_allocations(self) -> bool {
+        Self { major: 36, minor: 4, patch: 7 } <= self
+            && self < Self { major: 36, minor: 5, patch: 0 }
+    }
+
+    /// The releases whose driver interface this daemon knows: R36.4.
+    #[must_use]
+    pub const fn is_supported(self) -> bool {
+        self.major == 36 && self.minor == 4
+    }
+
+    /// The CUDA that the release's driver is for. Source: NVIDIA's release notes of JetPack.
+    #[must_use]
+    pub const fn cuda(self) -> Option<(u32, u32)> {
+        match (self.major, self.minor) {
+            (35, _) => Some((11, 4)),
+            (36, 2 | 3) => Some((12, 2)),
+            (36, 4 | 5) => Some((12, 6)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "R{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// Versions of what drives the GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drivers {
+    /// Release of the kernel.
+    pub kernel: Option<String>,
+    /// The Orin's GPU driver is loaded.
+    pub nvgpu: bool,
+    /// The desktop GPU driver, where that one is loaded.
+    pub nvidia: Option<String>,
+    /// The CUDA toolkit installed.
+    pub cuda_toolkit: Option<String>,
+}
+
+/// Power mode of a Jetson.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PowerMode {
+    /// Its number.
+    pub id: u32,
+    /// Its name: `MAXN`, `MODE_30W`.
+    pub name: Option<String>,
+    /// The number of the mode without limits, `MAXN`.
+    pub unlimited: Option<u32>,
+    /// The number of the mode after a fresh start.
+    pub default: Option<u32>,
+}
+
+impl PowerMode {
+    /// True in the mode without limits; unknown where the modes have no names.
+    #[must_use]
+    pub fn is_unlimited(&self) -> Option<bool> {
+        self.unlimited.map(|id| id == self.id)
+    }
+}
+
+impl fmt::Display for PowerMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "{name} (mode {})", self.id),
+            None => write!(f, "mode {}", self.id),
+        }
+    }
+}
+
+/// How much of an Orin's GPU there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Texture processing clusters that the power mode switched off, one bit each.
+    pub gated_mask: Option<u32>,
+    /// Clusters in use.
+    pub tpcs: Option<u32>,
+    /// Clusters of the module, as its data sheet says.
+    pub of_tpcs: Option<u32>,
+}
+
+impl Gpu {
+    /// Streaming multiprocessors in use: two in each cluster.
+    #[must_use]
+    pub fn sms(&self) -> Option<u32> {
+        Some(self.tpcs? * 2)
+    }
+}
+
+/// Memory of the machine, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// All of it.
+    pub total: Option<u64>,
+    /// In nobody's use, not even as page cache.
+    pub free: Option<u64>,
+    /// What can be had without swapping.
+    pub available: Option<u64>,
+    /// Set aside for devices that need contiguous memory.
+    pub cma_total: Option<u64>,
+    /// The part of that which is free. GPU memory does not come from there.
+    pub cma_free: Option<u64>,
+    /// Held by the GPU's and the video units' buffers.
+    pub nvmap: Option<u64>,
+    /// The largest single buffer that the GPU's driver should give; an estimate.
+    pub largest_buffer: Option<u64>,
+    /// The largest run of physically contiguous free memory that the page allocator lists.
+    pub largest_contiguous: Option<u64>,
+    /// Swap spaces in use.
+    pub swaps: Vec<Swap>,
+}
+
+/// A swap space.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Swap {
+    /// What it lies on.
+    pub device: SwapDevice,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Bytes in use.
+    pub used: u64,
+}
+
+/// What a swap space lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SwapDevice {
+    /// Compressed memory.
+    Zram,
+    /// The soldered eMMC, which wears out.
+    Emmc,
+    /// An SD card, which wears out sooner.
+    SdCard,
+    /// Something else.
+    Other,
+}
+
+/// What changes all the time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Clock of the GPU.
+    pub gpu_clock: Option<Clock>,
+    /// Part of the time that the GPU is busy, 0 to 1.
+    pub gpu_load: Option<f64>,
+    /// Clock of the memory controller (EMC).
+    pub memory_clock: Option<Clock>,
+    /// Processor cores that share a clock.
+    pub clusters: Vec<Cluster>,
+    /// Temperatures.
+    pub zones: Vec<Zone>,
+    /// Signs that something is being held back.
+    pub alarms: Vec<Alarm>,
+    /// Power.
+    pub rails: Vec<Rail>,
+    /// Joules counted since some moment, where the processor counts them (RAPL).
+    pub joules: Option<f64>,
+}
+
+impl Sample {
+    /// Power of all: the rail that feeds the others where there is one, else their sum.
+    #[must_use]
+    pub fn watts(&self) -> Option<f64> {
+        let all = self.rails.iter().find(|rail| rail.all);
+        all.map(|rail| rail.watts).or_else(|| {
+            (!self.rails.is_empty()).then(|| self.rails.iter().map(|rail| rail.watts).sum())
+        })
+    }
+
+    /// The hottest zone.
+    #[must_use]
+    pub fn hottest(&self) -> Option<&Zone> {
+        self.zones.iter().max_by(|a, b| a.celsius.total_cmp(&b.celsius))
+    }
+}
+
+/// A clock: now, and in which range it may move.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    /// Hertz now.
+    pub now_hz: Option<u64>,
+    /// Least that is allowed.
+    pub min_hz: Option<u64>,
+    /// Most that is allowed.
+    pub max_hz: Option<u64>,
+    /// Most that the hardware can do.
+    pub hardware_max_hz: Option<u64>,
+    /// What decides within the range.
+    pub governor: Option<String>,
+}
+
+impl Clock {
+    /// True when the range is one value: the clock cannot follow the load.
+    #[must_use]
+    pub fn is_pinned(&self) -> Option<bool> {
+        Some(self.min_hz? == self.max_hz?)
+    }
+}
+
+/// Processor cores that share a clock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Their numbers, as the kernel lists them.
+    pub cpus: String,
+    /// Their clock.
+    pub clock: Clock,
+}
+
+/// A temperature.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Zone {
+    /// `cpu`, `gpu`, `tj`.
+    pub name: String,
+    /// Degrees.
+    pub celsius: f64,
+    /// Where clocks begin to be lowered.
+    pub throttles_at: Option<f64>,
+}
+
+/// A sign that something is being held back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alarm {
+    /// What.
+    pub name: String,
+    /// True while it lasts.
+    pub active: bool,
+    /// How often it happened since the machine started, where that is counted.
+    pub count: Option<u64>,
+}
+
+/// A supply and what it gives now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rail {
+    /// As the board calls it: `VDD_GPU_SOC`.
+    pub name: String,
+    /// Watts.
+    pub watts: f64,
+    /// True for the supply that feeds all others.
+    pub all: bool,
+}
+
+/// Something that should be there and could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unread {
+    /// What it would have told.
+    pub what: String,
+    /// Where.
+    pub path: String,
+    /// Why not.
+    pub reason: String,
+}
