@@ -11,6 +11,7 @@ pub mod contact;
 pub mod control;
 pub mod daemon;
 pub mod device;
+pub mod doctor;
 pub mod engine;
 pub mod gguf;
 pub mod graph;

@@ -41,6 +41,10 @@ pub(super) enum Command {
     Generate(Generate),
     /// Show what the daemon is doing
     Status(Status),
+    /// Watch daemon and machine live: speed, queue, KV cache, clocks, power, heat
+    Top(Top),
+    /// Say what keeps models from running, or from running fast, on this machine, and what mends it
+    Doctor(Doctor),
     /// List the models that can be loaded
     Models(Models),
     /// Load a model in place of the loaded one
@@ -201,6 +205,33 @@ pub(super) struct Status {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Top {
+    /// Print one view as text and end; done in any case where there is no terminal
+    #[arg(long)]
+    pub(super) once: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl doctor
+  orinctl doctor --config /etc/orind/orind.toml   for the model that is configured there
+  orinctl doctor --report report.json             a file to show to others
+
+Exit code: 0 when nothing is to be mended, 3 with warnings, 4 with failures. Nothing is changed.")]
+pub(super) struct Doctor {
+    /// Configuration of the daemon [default: what a daemon without one uses]
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Write findings and the machine's state to a file that names no user, host or place
+    #[arg(long, value_name = "FILE")]
+    pub(super) report: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod doctor;
 mod error;
 mod first_contact;
 mod generate;
@@ -20,6 +21,7 @@ mod session;
 mod status;
 mod terminal;
 mod text;
+mod top;
 mod tune;
 
 use std::process::ExitCode;
@@ -39,6 +41,17 @@ pub fn main() -> ExitCode {
         Command::Daemon(arguments) => return private::become_daemon(arguments),
         Command::Install(install) => install::install(&install).map_err(Error::from),
         Command::Uninstall(uninstall) => install::uninstall(&uninstall).map_err(Error::from),
+        Command::Doctor(doctor) => {
+            let mut code = ExitCode::SUCCESS;
+            let done = interruptible(async {
+                code = doctor::run(&args.connection, &doctor).await?;
+                Ok(())
+            });
+            match done {
+                Ok(()) => return code,
+                failed => failed,
+            }
+        }
         Command::Plan(plan) => plan::run(&plan, &terminal),
         Command::Profile(profile) => profile::run(&profile, &terminal),
         Command::Experiment(experiment) => return crate::contact::child(&experiment.name),
@@ -49,6 +62,7 @@ pub fn main() -> ExitCode {
             interruptible(generate::run(&args.connection, &generate, &terminal))
         }
         Command::Status(status) => interruptible(status::run(&args.connection, &status)),
+        Command::Top(top) => interruptible(top::run(&args.connection, &top)),
         Command::Models(models) => interruptible(models::list(&args.connection, &models)),
         Command::Load(load) => interruptible(models::load(&args.connection, &load, &terminal)),
         Command::Tune(tune) => match &tune.command {

@@ -21,6 +21,7 @@ fn bench(machine: Machine, change: impl Fn(&Machine) + Send + 'static) -> Report
         prefill_chunk: 8,
         threads: 1,
         cpu_isa: "auto".into(),
+        tuning: orind::engine::tuning::Tuning::default(),
     });
     while !matches!(events.blocking_recv().unwrap(), LoadEvent::Loaded(_)) {}
     let spec = Spec {

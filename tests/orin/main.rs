@@ -3,5 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bench;
+mod doctor;
 mod telemetry;
+mod top;
 mod tree;

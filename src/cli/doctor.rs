@@ -1,0 +1,78 @@
+//! `orinctl doctor`.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use super::args::{self, Connection};
+use super::error::Error;
+use super::text;
+use crate::config::{self, Config};
+use crate::control::client::Client;
+use crate::doctor::{Facts, Finding, Report, Verdict, examine, worst};
+use crate::telemetry::{Probe, Root};
+
+/// Looks, prints, and says by its exit code how bad it is.
+pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<ExitCode, Error> {
+    let config = match &args.config {
+        Some(path) => Config::read(path),
+        None => Ok(Config::default()),
+    };
+    let config = config.and_then(|config| config.check().map(|()| config));
+    let config = config.map_err(|error| error.to_string());
+    let socket = connection.socket.clone().unwrap_or_else(config::client_socket);
+    // No daemon is no reason to say less.
+    let status = Client::new(&socket).status().await.ok();
+    let loaded = status.and_then(|status| status.model).map(|model| model.id);
+    let facts = Facts::gather(&Probe::new(Root::system()), config, &socket, loaded);
+    let findings = examine(&facts);
+    let worst = worst(&findings);
+    let report = Report::new(&facts, findings);
+    if let Some(path) = &args.report {
+        let shareable = report.shareable().map_err(std::io::Error::from)?;
+        std::fs::write(path, shareable)
+            .map_err(|source| Error::Setup { what: "writing the report", source })?;
+    }
+    if args.json {
+        text::print_json(&report)?;
+    } else {
+        let out = std::io::stdout();
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        text::print(&listing(&report.findings, out.is_terminal() && !plain))?;
+    }
+    Ok(ExitCode::from(match worst {
+        Verdict::Failure => 4,
+        Verdict::Warning => 3,
+        Verdict::Note | Verdict::Ok | Verdict::NotApplicable => 0,
+    }))
+}
+
+/// What is to be mended first, then the rest in short.
+fn listing(findings: &[Finding], colour: bool) -> String {
+    let mut text = String::new();
+    let mut sorted: Vec<&Finding> = findings.iter().collect();
+    sorted.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
+    for finding in sorted.iter().filter(|finding| finding.verdict != Verdict::NotApplicable) {
+        let (word, paint) = match finding.verdict {
+            Verdict::Failure => ("FAILURE", "\x1b[1;31m"),
+            Verdict::Warning => ("warning", "\x1b[33m"),
+            Verdict::Note => ("note", ""),
+            Verdict::Ok | Verdict::NotApplicable => ("ok", ""),
+        };
+        let (on, off) = if colour && !paint.is_empty() { (paint, "\x1b[0m") } else { ("", "") };
+        text.push_str(&format!("{on}{word:<8}{off} {:<17} {}\n", finding.check, finding.found));
+        for (name, line) in [("why", &finding.why), ("mend", &finding.mend)] {
+            if let Some(line) = line {
+                text.push_str(&format!("         {name:<17} {line}\n"));
+            }
+        }
+    }
+    let absent: Vec<&str> = findings
+        .iter()
+        .filter(|finding| finding.verdict == Verdict::NotApplicable)
+        .map(|finding| finding.check.as_str())
+        .collect();
+    if !absent.is_empty() {
+        text.push_str(&format!("Not applicable here: {}.\n", absent.join(", ")));
+    }
+    text
+}

@@ -1,0 +1,109 @@
+//! `orinctl top`: what daemon and machine are doing, live.
+//!
+//! `history` turns statuses into speeds, `view` draws them; here a loop asks the daemon twice a second
+//! and listens to the keyboard. A daemon that goes away is waited for. Without a terminal one view is
+//! printed as text.
+
+mod history;
+mod view;
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::args::{self, Connection};
+use super::error::Error;
+use super::text;
+use crate::config;
+use crate::control::client::Client;
+use history::History;
+
+/// Between two questions to the daemon.
+const PERIOD: Duration = Duration::from_millis(500);
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Between two looks at the keyboard.
+const KEYS: Duration = Duration::from_millis(50);
+/// Columns and rows of the view that is printed as text.
+const PAGE: (u16, u16) = (80, 24);
+
+pub(super) async fn run(connection: &Connection, args: &args::Top) -> Result<(), Error> {
+    let socket = connection.socket.clone().unwrap_or_else(config::client_socket);
+    let client = Client::new(&socket);
+    let mut history = History::new(socket.display().to_string());
+    if args.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        // Two statuses make a speed.
+        history.answered(Instant::now(), client.status().await?);
+        tokio::time::sleep(PERIOD).await;
+        history.answered(Instant::now(), client.status().await?);
+        text::print(&page(&history)?)?;
+        return Ok(());
+    }
+    let mut screen = Screen::open()?;
+    let mut asked: Option<Instant> = None;
+    loop {
+        if asked.is_none_or(|asked| asked.elapsed() >= PERIOD) {
+            asked = Some(Instant::now());
+            match tokio::time::timeout(PATIENCE, client.status()).await {
+                Ok(Ok(status)) => history.answered(Instant::now(), status),
+                Ok(Err(error)) => history.silent(error.to_string()),
+                Err(_) => history.silent("the daemon does not answer".into()),
+            }
+            screen.0.draw(|frame| view::draw(frame, &history))?;
+        }
+        // The descriptor is only looked at, so that Ctrl-C elsewhere and the daemon's answers get
+        // their turn.
+        while event::poll(Duration::ZERO)? {
+            match event::read()? {
+                Event::Key(key) if key.kind == KeyEventKind::Press => {
+                    let control = key.modifiers.contains(KeyModifiers::CONTROL);
+                    match key.code {
+                        KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+                        KeyCode::Char('c') if control => return Ok(()),
+                        _ => {}
+                    }
+                }
+                Event::Resize(..) => {
+                    screen.0.draw(|frame| view::draw(frame, &history))?;
+                }
+                _ => {}
+            }
+        }
+        tokio::time::sleep(KEYS).await;
+    }
+}
+
+/// The view as text.
+fn page(history: &History) -> Result<String, Error> {
+    let Ok(mut terminal) = Terminal::new(TestBackend::new(PAGE.0, PAGE.1));
+    let Ok(_) = terminal.draw(|frame| view::draw(frame, history));
+    let buffer = terminal.backend().buffer();
+    let mut text = String::new();
+    for row in buffer.content().chunks(usize::from(PAGE.0)) {
+        let line: String = row.iter().map(ratatui::buffer::Cell::symbol).collect();
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// The terminal in raw mode on its second screen; given back when dropped, and by a panic.
+struct Screen(ratatui::DefaultTerminal);
+
+impl Screen {
+    fn open() -> Result<Self, Error> {
+        Ok(Self(ratatui::try_init()?))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! What the checks look at.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::sys::statvfs::statvfs;
+use nix::unistd::{AccessFlags, Gid, Group, Uid, access};
+
+use crate::config::Config;
+use crate::model::{KvLayout, Model, synthetic};
+use crate::telemetry::{Probe, State, Users};
+use crate::tune::Store;
+
+/// Device nodes that the NV device opens. Source: `tegra::error::Node`.
+const NODES: [&str; 2] = ["/dev/nvmap", "/dev/nvgpu/igpu0/ctrl"];
+
+/// Tokens that a slot holds where the configuration leaves it to the model.
+const DEFAULT_CONTEXT: usize = 4096;
+
+/// Everything that the checks look at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Facts {
+    /// The machine.
+    pub state: State,
+    /// Who has the GPU open.
+    pub users: Users,
+    /// Device nodes.
+    pub nodes: Vec<Node>,
+    /// The configuration, or why it is not valid.
+    pub config: Result<Config, String>,
+    /// What the configured model needs, or why that cannot be told; `None` where none is configured.
+    pub need: Option<Result<Need, String>>,
+    /// Where models are kept.
+    pub disk: Option<Disk>,
+    /// Devices that kernels were tuned for, by the names of their files.
+    pub tuned: Vec<String>,
+    /// The socket that a client would use.
+    pub socket: Socket,
+    /// The model that a running daemon has loaded, whose memory is reserved already.
+    pub loaded: Option<String>,
+}
+
+/// A device node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its path.
+    pub path: String,
+    /// False when there is none.
+    pub exists: bool,
+    /// This user may read and write it.
+    pub permitted: bool,
+    /// The group that owns it, by name or number.
+    pub group: Option<String>,
+}
+
+/// Memory that a model needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Bytes of its weights.
+    pub weights: u64,
+    /// Bytes of the KV cache.
+    pub kv: u64,
+}
+
+/// A file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// The directory on it.
+    pub directory: PathBuf,
+    /// Bytes free for this user.
+    pub free: u64,
+}
+
+/// A socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// Its path.
+    pub path: PathBuf,
+    /// Permissions, when it is there and is a socket.
+    pub mode: Option<u32>,
+    /// The group that owns it.
+    pub group: Option<String>,
+    /// This user may connect to it.
+    pub permitted: bool,
+}
+
+impl Facts {
+    /// Reads the machine of `probe` for a daemon with this configuration and a client with this
+    /// socket. Changes nothing.
+    #[must_use]
+    pub fn gather(
+        probe: &Probe,
+        config: Result<Config, String>,
+        socket: &Path,
+        loaded: Option<String>,
+    ) -> Self {
+        let need = config.as_ref().ok().filter(|config| !config.model.is_empty());
+        Self {
+            state: probe.state(),
+            users: probe.gpu_users(&[std::process::id()]),
+            nodes: NODES.iter().map(|path| node(path, &probe.root().path(path))).collect(),
+            need: need.map(need_of),
+            disk: config.as_ref().ok().and_then(|config| disk(&config.models_dir)),
+            tuned: config.as_ref().map_or_else(|_| Vec::new(), |c| tuned(&c.tune_dir)),
+            socket: self::socket(socket),
+            config,
+            loaded,
+        }
+    }
+}
+
+fn node(name: &str, path: &Path) -> Node {
+    let meta = fs::metadata(path).ok();
+    Node {
+        path: name.to_owned(),
+        exists: meta.is_some(),
+        permitted: access(path, AccessFlags::R_OK | AccessFlags::W_OK).is_ok(),
+        group: meta.map(|meta| group(meta.gid())),
+    }
+}
+
+fn group(gid: u32) -> String {
+    let known = Group::from_gid(Gid::from_raw(gid)).ok().flatten();
+    known.map_or_else(|| gid.to_string(), |group| group.name)
+}
+
+fn need_of(config: &Config) -> Result<Need, String> {
+    let name = config.resolve_model(&config.model);
+    let path = if synthetic::is_synthetic(&name) {
+        let spec = synthetic::Spec::parse(&name).map_err(|error| error.to_string())?;
+        let cached = synthetic::default_cache_dir().join(spec.file_name());
+        if !cached.is_file() {
+            return Err(format!("{name} has not been made yet; it is made when it is loaded"));
+        }
+        cached
+    } else {
+        name.into()
+    };
+    let model = Model::open(&path).map_err(|error| error.to_string())?;
+    let trained = model.hyperparameters().context;
+    let context = match config.context {
+        0 => trained.min(DEFAULT_CONTEXT),
+        context => context,
+    };
+    let kv = model.state_bytes(KvLayout { slots: config.slots, context });
+    let kv = kv.ok_or("the KV cache would be larger than any memory")?;
+    Ok(Need { weights: model.weight_bytes(), kv })
+}
+
+/// The file system of a directory, or of the nearest one above that exists.
+fn disk(directory: &Path) -> Option<Disk> {
+    let existing = directory.ancestors().find(|path| path.is_dir())?;
+    let system = statvfs(existing).ok()?;
+    let free = system.blocks_available().saturating_mul(system.fragment_size());
+    Some(Disk { directory: directory.to_owned(), free })
+}
+
+/// Files of the store that can be read.
+fn tuned(directory: &Path) -> Vec<String> {
+    let listed = Store::new(directory).list().unwrap_or_default();
+    let whole = listed.into_iter().filter(|file| file.content.is_ok());
+    whole.filter_map(|file| Some(file.path.file_stem()?.to_string_lossy().into_owned())).collect()
+}
+
+fn socket(path: &Path) -> Socket {
+    let meta = fs::metadata(path).ok().filter(|meta| meta.file_type().is_socket());
+    Socket {
+        path: path.to_owned(),
+        mode: meta.as_ref().map(|meta| meta.permissions().mode() & 0o777),
+        group: meta.map(|meta| group(meta.gid())),
+        permitted: access(path, AccessFlags::W_OK).is_ok(),
+    }
+}
+
+/// True for root, who may do anything.
+pub(super) fn is_root() -> bool {
+    Uid::effective().is_root()
+}

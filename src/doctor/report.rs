@@ -1,0 +1,161 @@
+//! One file for others to look at: findings, state of the machine, and the settings that matter. What
+//! may not be told never gets in: only what is named here is written, and names of this user, this
+//! host and this home are taken out of what remains.
+
+use regex::{NoExpand, Regex};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::facts::Facts;
+use super::{Finding, Verdict, worst};
+use crate::config::Config;
+use crate::telemetry::State;
+
+/// A report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Version of the program that wrote it.
+    pub version: &'static str,
+    /// The worst verdict.
+    pub worst: Verdict,
+    /// What the checks found.
+    pub findings: Vec<Finding>,
+    /// The machine.
+    pub machine: State,
+    /// Settings that change how a model runs.
+    pub settings: Option<Settings>,
+}
+
+/// Settings without places, names and secrets.
+#[derive(Clone, Debug, Serialize)]
+pub struct Settings {
+    /// Device asked for.
+    pub backend: String,
+    /// Worker threads.
+    pub threads: usize,
+    /// Sequences at once.
+    pub slots: usize,
+    /// Tokens each.
+    pub context: usize,
+    /// Rows of a prefill chunk.
+    pub prefill_chunk: usize,
+    /// Permissions of the socket.
+    pub socket_mode: String,
+}
+
+impl Settings {
+    fn of(config: &Config) -> Self {
+        Self {
+            backend: config.backend.clone(),
+            threads: config.threads,
+            slots: config.slots,
+            context: config.context,
+            prefill_chunk: config.prefill_chunk,
+            socket_mode: config.socket_mode.to_string(),
+        }
+    }
+}
+
+impl Report {
+    /// Puts a report together.
+    #[must_use]
+    pub fn new(facts: &Facts, findings: Vec<Finding>) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            worst: worst(&findings),
+            findings,
+            machine: facts.state.clone(),
+            settings: facts.config.as_ref().ok().map(Settings::of),
+        }
+    }
+
+    /// The report as JSON that may be shown to anybody.
+    ///
+    /// # Errors
+    /// When it cannot be written as JSON, which would be a bug.
+    pub fn shareable(&self) -> serde_json::Result<String> {
+        let mut value = serde_json::to_value(self)?;
+        scrub_all(&mut value, &Private::of_this_process());
+        Ok(serde_json::to_string_pretty(&value)? + "\n")
+    }
+}
+
+/// Every text in a value; names of fields are ours, and stay.
+fn scrub_all(value: &mut Value, private: &Private) {
+    match value {
+        Value::String(text) => *text = scrub(text, private),
+        Value::Array(values) => values.iter_mut().for_each(|value| scrub_all(value, private)),
+        Value::Object(fields) => fields.values_mut().for_each(|value| scrub_all(value, private)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Words that are nobody else's business.
+struct Private {
+    home: Option<String>,
+    user: Option<String>,
+    host: Option<String>,
+}
+
+impl Private {
+    fn of_this_process() -> Self {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+        let host = host.map(|name| name.trim().to_owned());
+        let variable = |name: &str| std::env::var(name).ok();
+        Self { home: variable("HOME"), user: variable("USER"), host }
+    }
+}
+
+fn scrub(text: &str, private: &Private) -> String {
+    let mut text = text.to_owned();
+    let mut replace = |pattern: &str, with: &str| {
+        if let Ok(pattern) = Regex::new(pattern) {
+            text = pattern.replace_all(&text, NoExpand(with)).into_owned();
+        }
+    };
+    // A single letter tells nothing, and neither does root.
+    let telling = |word: &&String| word.len() > 1 && *word != "root";
+    if let Some(home) = private.home.as_ref().filter(|home| home.len() > 2) {
+        replace(&format!("{}[^\\s\",:;)]*", regex::escape(home)), "[home]");
+    }
+    replace("/(home|Users)/[^\\s\",:;)]+", "[home]");
+    if let Some(host) = private.host.as_ref().filter(telling) {
+        replace(&format!("(?i)\\b{}\\b", regex::escape(host)), "[host]");
+    }
+    if let Some(user) = private.user.as_ref().filter(telling) {
+        replace(&format!("\\b{}\\b", regex::escape(user)), "[user]");
+    }
+    replace("(?i)\\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\\b", "[address]");
+    // Serial numbers of modules, and anything that calls itself a secret.
+    replace("\\b[0-9]{13}\\b", "[serial]");
+    replace(
+        "(?i)(token|password|secret|bearer|api[_-]?key)(\\\\?[\"'`]?\\s*[=: ]\\s*)[^\\s,;]+",
+        "[secret]",
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_words_are_taken_out_and_others_stay() {
+        let private = Private {
+            home: Some("/data/ada".into()),
+            user: Some("ada".into()),
+            host: Some("orin-lab-7".into()),
+        };
+        let text = "model /data/ada/secret plans/x.gguf of ada on orin-lab-7, /home/bob/y, \
+                    48:b0:2d:aa:bb:cc, 1421722012345, token = \"abc123\", Bearer xyz, \
+                    3199000000 Hz, tokens of adamant";
+        let clean = scrub(text, &private);
+        for word in ["ada/", " ada ", "orin-lab", "bob", "48:b0", "1421722012345", "abc123", "xyz"]
+        {
+            assert!(!clean.contains(word), "{word} in {clean}");
+        }
+        for word in ["3199000000 Hz", "tokens of adamant"] {
+            assert!(clean.contains(word), "{word} not in {clean}");
+        }
+    }
+}
