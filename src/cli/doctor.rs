@@ -6,10 +6,12 @@ use std::process::ExitCode;
 use super::args::{self, Connection};
 use super::error::Error;
 use super::text;
+use super::tune::device::Kernels;
 use crate::config::{self, Config};
 use crate::control::client::Client;
 use crate::doctor::{Facts, Finding, Report, Verdict, examine, worst};
 use crate::telemetry::{Probe, Root};
+use crate::tune::Declared;
 
 /// Looks, prints, and says by its exit code how bad it is.
 pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<ExitCode, Error> {
@@ -23,7 +25,10 @@ pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<
     // No daemon is no reason to say less.
     let status = Client::new(&socket).status().await.ok();
     let loaded = status.and_then(|status| status.model).map(|model| model.id);
-    let facts = Facts::gather(&Probe::new(Root::system()), config, &socket, loaded);
+    let mut facts = Facts::gather(&Probe::new(Root::system()), config, &socket, loaded);
+    facts.hold_tuning(&|key| {
+        Kernels::find(key).map(|kernels| Box::new(kernels) as Box<dyn Declared>)
+    });
     let findings = examine(&facts);
     let worst = worst(&findings);
     let report = Report::new(&facts, findings);

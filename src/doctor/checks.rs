@@ -1,6 +1,6 @@
 //! The checks: each a function from facts to a finding.
 
-use super::facts::{Facts, is_root};
+use super::facts::{Facts, Tuned, is_root};
 use super::{Finding, Verdict};
 use crate::config::Tune;
 use crate::telemetry::Release;
@@ -317,38 +317,60 @@ fn cuda(facts: &Facts) -> Finding {
 
 fn tuning(facts: &Facts) -> Finding {
     const CHECK: &str = "tuning";
-    let clock = facts.state.now.gpu_clock.as_ref().and_then(|clock| clock.max_hz);
-    let sms = facts.state.gpu.and_then(|gpu| gpu.sms());
-    let (true, Some(sms), Some(hz)) = (facts.state.orin, sms, clock) else {
-        return not_here(CHECK);
-    };
     if facts.config.as_ref().is_ok_and(|config| config.tune == Tune::Off) {
         return plain(CHECK, Verdict::Note, "switched off by the configuration");
     }
-    let own = DeviceKey::gpu(87, sms, u32::try_from(hz / 1_000_000).unwrap_or(u32::MAX)).stem();
-    if facts.tuned.contains(&own) {
-        return ok(CHECK, format!("kernels are tuned for {own}"));
-    }
-    let others: Vec<&str> = facts
+    // An Orin's GPU, whose file has this name though it may not be opened by this user.
+    let clock = facts.state.now.gpu_clock.as_ref().and_then(|clock| clock.max_hz);
+    let sms = facts.state.gpu.and_then(|gpu| gpu.sms());
+    let orin = sms.zip(clock).filter(|_| facts.state.orin).map(|(sms, hz)| {
+        DeviceKey::gpu(87, sms, u32::try_from(hz / 1_000_000).unwrap_or(u32::MAX)).stem()
+    });
+    let (mine, others): (Vec<&Tuned>, Vec<&Tuned>) = facts
         .tuned
         .iter()
-        .map(String::as_str)
-        .filter(|name| name.starts_with("gpu-sm87"))
-        .collect();
-    if others.is_empty() {
-        return plain(
+        .partition(|tuned| tuned.entries.is_some() || Some(&tuned.device) == orin.as_ref());
+    let names = |tuned: &[&Tuned]| {
+        tuned.iter().map(|tuned| tuned.device.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let of_gpu = |tuned: &&Tuned| tuned.device.starts_with("gpu-sm87");
+    if let (Some(own), false) = (&orin, mine.iter().any(of_gpu)) {
+        let others: Vec<&Tuned> = others.into_iter().filter(of_gpu).collect();
+        if !others.is_empty() {
+            return wrong(
+                CHECK,
+                Verdict::Warning,
+                format!("stale: kernels are tuned for {}, this is {own}", names(&others)),
+                "what is best depends on the number of SMs and on the clock: the tuned choices are \
+                 not used",
+                "orinctl tune, or restore the power mode that they were made in",
+            );
+        }
+        let found =
+            format!("nothing is remembered for {own}; `orinctl tune` looks for what is fastest");
+        return plain(CHECK, Verdict::Note, found);
+    }
+    let entries = mine.iter().filter_map(|tuned| tuned.entries);
+    let (current, stale) = entries.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+    if mine.is_empty() {
+        let found =
+            "nothing is remembered for this machine; `orinctl tune` looks for what is fastest";
+        return plain(CHECK, Verdict::Note, found);
+    }
+    if stale > 0 {
+        return wrong(
             CHECK,
-            Verdict::Note,
-            format!("nothing is remembered for {own}; `orinctl tune` looks for what is fastest"),
+            Verdict::Warning,
+            format!(
+                "stale: {stale} of {} entries for {} do not hold",
+                current + stale,
+                names(&mine)
+            ),
+            "the kernels have changed since they were measured: those run as their heuristic says",
+            "orinctl tune (`orinctl tune show` says which)",
         );
     }
-    wrong(
-        CHECK,
-        Verdict::Warning,
-        format!("stale: kernels are tuned for {}, this is {own}", others.join(", ")),
-        "what is best depends on the number of SMs and on the clock: the tuned choices are not used",
-        "orinctl tune, or restore the power mode that they were made in",
-    )
+    ok(CHECK, format!("kernels are tuned for {}", names(&mine)))
 }
 
 fn configuration(facts: &Facts) -> Finding {

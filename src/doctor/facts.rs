@@ -10,7 +10,7 @@ use nix::unistd::{AccessFlags, Gid, Group, Uid, access};
 use crate::config::Config;
 use crate::model::{KvLayout, Model, synthetic};
 use crate::telemetry::{Probe, State, Users};
-use crate::tune::Store;
+use crate::tune::{Declared, DeviceKey, Store, store};
 
 /// Device nodes that the NV device opens. Source: `tegra::error::Node`.
 const NODES: [&str; 2] = ["/dev/nvmap", "/dev/nvgpu/igpu0/ctrl"];
@@ -33,8 +33,8 @@ pub struct Facts {
     pub need: Option<Result<Need, String>>,
     /// Where models are kept.
     pub disk: Option<Disk>,
-    /// Devices that kernels were tuned for, by the names of their files.
-    pub tuned: Vec<String>,
+    /// Devices that kernels were tuned for.
+    pub tuned: Vec<Tuned>,
     /// The socket that a client would use.
     pub socket: Socket,
     /// The model that a running daemon has loaded, whose memory is reserved already.
@@ -61,6 +61,16 @@ pub struct Need {
     pub weights: u64,
     /// Bytes of the KV cache.
     pub kv: u64,
+}
+
+/// What is remembered of a device's kernels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tuned {
+    /// The device, by the name of its file.
+    pub device: String,
+    /// Entries that hold, and entries of kernels that have changed since; `None` where the device is not
+    /// this machine's, or is not known to be.
+    pub entries: Option<(usize, usize)>,
 }
 
 /// A file system.
@@ -102,11 +112,33 @@ impl Facts {
             nodes: NODES.iter().map(|path| node(path, &probe.root().path(path))).collect(),
             need: need.map(need_of),
             disk: config.as_ref().ok().and_then(|config| disk(&config.models_dir)),
-            tuned: config.as_ref().map_or_else(|_| Vec::new(), |c| tuned(&c.tune_dir)),
+            tuned: Vec::new(),
             socket: self::socket(socket),
             config,
             loaded,
         }
+    }
+
+    /// Holds what is remembered of tuning against the kernels of this machine's devices, which
+    /// `kernels` finds.
+    pub fn hold_tuning(&mut self, kernels: &dyn Fn(&DeviceKey) -> Option<Box<dyn Declared>>) {
+        let Ok(config) = &self.config else { return };
+        let listed = Store::new(&config.tune_dir).list().unwrap_or_default();
+        let held = listed.into_iter().filter_map(|file| {
+            let content = file.content.ok()?;
+            let entries = kernels(&content.key).map(|kernels| {
+                let hold = |state: &store::State| *state == store::State::Current;
+                let states: Vec<store::State> = content
+                    .records
+                    .iter()
+                    .map(|record| store::state(record, record.cost.clock(), &*kernels))
+                    .collect();
+                let current = states.iter().filter(|state| hold(state)).count();
+                (current, states.len() - current)
+            });
+            Some(Tuned { device: content.key.stem(), entries })
+        });
+        self.tuned = held.collect();
     }
 }
 
@@ -154,13 +186,6 @@ fn disk(directory: &Path) -> Option<Disk> {
     let system = statvfs(existing).ok()?;
     let free = system.blocks_available().saturating_mul(system.fragment_size());
     Some(Disk { directory: directory.to_owned(), free })
-}
-
-/// Files of the store that can be read.
-fn tuned(directory: &Path) -> Vec<String> {
-    let listed = Store::new(directory).list().unwrap_or_default();
-    let whole = listed.into_iter().filter(|file| file.content.is_ok());
-    whole.filter_map(|file| Some(file.path.file_stem()?.to_string_lossy().into_owned())).collect()
 }
 
 fn socket(path: &Path) -> Socket {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use orind::config::Config;
-use orind::doctor::{Disk, Facts, Finding, Need, Node, Socket, Verdict, examine, worst};
+use orind::doctor::{Disk, Facts, Finding, Need, Node, Socket, Tuned, Verdict, examine, worst};
 use orind::telemetry::{User, Users};
 
 use crate::tree::Machine;
@@ -20,7 +20,6 @@ fn facts(name: &str) -> Facts {
     };
     let mut facts = Facts::gather(&machine.probe(), Ok(Config::default()), &socket.path, None);
     facts.users = Users::default();
-    facts.tuned.clear();
     facts.disk = Some(Disk { directory: PathBuf::from("/models"), free: 100 << 30 });
     facts.socket = socket;
     facts
@@ -129,14 +128,29 @@ fn nodes_groups_sockets_disks_toolkits_and_configurations() {
 #[test]
 fn tuning_that_is_missing_or_for_another_machine() {
     let mut facts = facts("agx64-maxn");
-    facts.tuned = vec!["gpu-sm87-16sm-1300mhz".into()];
-    assert_eq!(finding(&facts, "tuning").verdict, Verdict::Ok);
-    facts.tuned = vec!["gpu-sm87-8sm-600mhz".into(), "cpu-x".into()];
+    let tuned = |device: &str, entries| Tuned { device: device.into(), entries };
+    // Also where this user may not open the GPU, so that its kernels cannot be asked.
+    for entries in [None, Some((12, 0))] {
+        facts.tuned = vec![tuned("gpu-sm87-16sm-1300mhz", entries)];
+        assert_eq!(finding(&facts, "tuning").verdict, Verdict::Ok);
+    }
+    facts.tuned = vec![tuned("gpu-sm87-16sm-1300mhz", Some((9, 3)))];
+    let changed = finding(&facts, "tuning");
+    assert_eq!(changed.verdict, Verdict::Warning);
+    assert!(changed.found.starts_with("stale: 3 of 12 entries"), "{}", changed.found);
+    facts.tuned = vec![tuned("gpu-sm87-8sm-600mhz", None), tuned("cpu-x", Some((4, 0)))];
     let stale = finding(&facts, "tuning");
     assert_eq!(stale.verdict, Verdict::Warning);
     assert!(stale.found.contains("gpu-sm87-8sm-600mhz"), "{}", stale.found);
     facts.tuned.clear();
     assert_eq!(finding(&facts, "tuning").verdict, Verdict::Note);
+    // A processor's kernels are tuned too.
+    let mut pc = self::facts("pc");
+    assert_eq!(finding(&pc, "tuning").verdict, Verdict::Note);
+    pc.tuned = vec![tuned("cpu-x", Some((0, 4))), tuned("gpu-sm87-8sm-600mhz", None)];
+    assert_eq!(to_mend(&pc), warnings(&["tuning"]));
+    pc.tuned[0].entries = Some((4, 0));
+    assert_eq!(finding(&pc, "tuning").found, "kernels are tuned for cpu-x");
 }
 
 #[test]

@@ -6,11 +6,11 @@ use crate::device::{self, Device};
 use crate::tune::{Case, Choice, Declared, DeviceKey};
 
 /// The kernels of a device.
-pub(super) struct Kernels(Arc<dyn Device>);
+pub(in crate::cli) struct Kernels(Arc<dyn Device>);
 
 impl Kernels {
     /// Those of the device with that key, if this machine has it.
-    pub(super) fn find(key: &DeviceKey) -> Option<Self> {
+    pub(in crate::cli) fn find(key: &DeviceKey) -> Option<Self> {
         let named = |name, isa: &str, threads| device::named(name, isa, threads).ok();
         let candidates = match key {
             DeviceKey::Gpu { .. } => vec![named("nv", "auto", 0), named("cuda", "auto", 0)],
