@@ -16,6 +16,7 @@ use tegra::orin::Orin;
 use tegra_profile::{Experiment as Record, MOST_BYTES, Profile, Value, Verdict, facts};
 
 use super::{EXPERIMENTS, Error, Experiment, find, machine};
+use crate::telemetry::{Probe, Root};
 
 /// How often a process is looked after.
 const LOOK: Duration = Duration::from_millis(5);
@@ -92,7 +93,7 @@ pub fn look_for_orin() -> Result<(), Error> {
 pub fn begin() -> Profile {
     let taken = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let tool = concat!("orinctl ", env!("CARGO_PKG_VERSION"));
-    Profile::new(tool, taken.as_secs(), machine::look(Path::new("/")))
+    Profile::new(tool, taken.as_secs(), machine::look(&Probe::new(Root::system())))
 }
 
 impl Run<'_> {
@@ -127,7 +128,7 @@ impl Run<'_> {
             profile.write(self.file)?;
             watch(Progress::Ended(&profile.experiments[place]));
         }
-        profile.machine.clocks_after = machine::clocks(Path::new("/"));
+        profile.machine.clocks_after = machine::clocks(&Probe::new(Root::system()));
         Ok(profile.write(self.file)?)
     }
 
@@ -156,7 +157,7 @@ impl Run<'_> {
 fn identify(profile: &mut Profile, record: &Record) {
     if record.name == facts::CHARACTERISTICS {
         let sms = record.facts.get("sms").and_then(Value::number);
-        profile.machine.sms = sms.map(|sms| sms as u32);
+        profile.machine.sms = sms.map(|sms| sms as u32).or(profile.machine.sms);
         let chip = record.facts.get("chip").and_then(Value::text);
         profile.machine.chip = chip.map(str::to_owned);
     }
