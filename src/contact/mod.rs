@@ -171,7 +171,7 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "4 MiB written and read word by word",
     ),
     Experiment::new(
-        "kernel-bandwidth",
+        facts::READ_RATE.experiment,
         mapping::reads,
         "How fast does a kernel read, and does a cacheable mapping change it?",
         "the F16 projection of one row over matrices of up to 256 MiB, by the GPU's timer",
