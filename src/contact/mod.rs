@@ -201,6 +201,18 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "a chain of 33 QMDs ordered by dependence against one, by the GPU's timer",
     ),
     Experiment::new(
+        "launch-release",
+        launches::released,
+        "Does a launch take a release beside a dependent, and what does it cost?",
+        "the chain of dependent-launch with a semaphore release in each QMD, against one without",
+    ),
+    Experiment::new(
+        "launch-jitter",
+        launches::jitter,
+        "Do the same launches always take the same time, or are there two speeds?",
+        "the chain of dependent-launch up to 4000 times, by the GPU's timer; those 1.5 times slower",
+    ),
+    Experiment::new(
         "preemption",
         launches::preemption,
         "Which kinds of preemption are taken, and what do they cost a launch?",
