@@ -5,78 +5,21 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::collections::BTreeMap;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::PathBuf;
 use std::process::Command;
 
-use orind::device::Device;
 use orind::device::gpu::nv::Nv;
+use orind::device::{Device, Kernels};
 use orind::engine::tuning::bench::{CaseBench, Stopwatch};
+use orind::engine::tuning::counted::Counted;
 use orind::engine::tuning::pace::Pace;
-use orind::engine::tuning::{Kernels, run};
+use orind::engine::tuning::run;
 use orind::plan::DType;
-use orind::tune::beam::{Bench, Settings, search};
+use orind::tune::beam::{Bench, Known, Settings, search};
 use orind::tune::report::Spec;
 use orind::tune::store::describe;
-use orind::tune::{Case, Choice, Clock, Store};
-use serde_json::Value;
+use orind::tune::{Candidates, Case, Choice, Clock, Cost, Heuristic, Record, Store, When};
+use orind_kernels::jit;
 use tegra_sim_preload as _;
-
-/// What launches did, by name.
-type Counts = BTreeMap<&'static str, u64>;
-
-/// Reads what the simulator traces of the launches between start and stop.
-struct Counted {
-    trace: PathBuf,
-    at: u64,
-    last: Counts,
-}
-
-impl Counted {
-    fn new() -> Self {
-        let trace = std::env::var_os("TEGRA_SIM_TRACE").unwrap().into();
-        Self { trace, at: 0, last: Counts::new() }
-    }
-}
-
-impl Stopwatch for Counted {
-    fn start(&mut self) {
-        self.at = std::fs::metadata(&self.trace).unwrap().len();
-    }
-
-    fn stop(&mut self) -> Result<f64, String> {
-        let mut file = std::fs::File::open(&self.trace).unwrap();
-        file.seek(SeekFrom::Start(self.at)).unwrap();
-        let mut text = String::new();
-        file.read_to_string(&mut text).unwrap();
-        let mut counts = Counts::new();
-        for line in text.lines() {
-            let event: Value = serde_json::from_str(line).unwrap();
-            let Some(work) = event.get("work") else { continue };
-            for name in ["sectors", "bank_conflicts"] {
-                *counts.entry(name).or_default() += work[name].as_u64().unwrap();
-            }
-            for (kind, number) in work["instructions"].as_object().unwrap() {
-                let warps = number["warps"].as_u64().unwrap();
-                *counts.entry("instructions").or_default() += warps;
-                let name = ["integer", "dot", "float", "shared", "global", "control"];
-                if let Some(name) = name.into_iter().find(|name| name == kind) {
-                    *counts.entry(name).or_default() += warps;
-                }
-            }
-        }
-        self.last = counts;
-        // An issue slot for every instruction of a warp, every sector and every pass over a bank. Sectors
-        // and not cache misses, which differ a little with the order of the blocks.
-        let cost = ["instructions", "sectors", "bank_conflicts"].map(|name| self.last[name]);
-        Ok(cost.iter().sum::<u64>() as f64)
-    }
-
-    fn clock(&self) -> Clock {
-        Clock::Counted
-    }
-}
 
 fn case(family: &str, dtype: DType, rows: u32, cols: u32, batch: u32) -> Case {
     Case { family: family.into(), dtype, rows, cols, batch }
@@ -109,10 +52,10 @@ fn counted() {
     for case in [case("project", DType::Q8_0, 512, 1024, 1), case("gate", DType::Q6_K, 512, 512, 1)]
     {
         let space = nv.space(&case).unwrap();
-        let mut watch = Counted::new();
+        let mut watch = Counted::new().unwrap();
         let mut order = Vec::new();
         {
-            let mut one = Counted::new();
+            let mut one = Counted::new().unwrap();
             for choice in all(&nv, &case).into_iter().filter(|c| c["warps_per_sm"] == 32) {
                 let mut bench = CaseBench::new(&nv, (&case, &space), 0, &pace, &mut one).unwrap();
                 bench.check(&choice).unwrap();
@@ -129,7 +72,7 @@ fn counted() {
         let mut bench = CaseBench::new(&nv, (&case, &space), 0, &pace, &mut watch).unwrap();
         // Counts do not scatter: as few pairs as have an interval.
         let settings = Settings { pairs: 6, ..Settings::default() };
-        let found = search(&space, settings, &[], &mut bench, &mut |_, _| {}).unwrap();
+        let found = search(&space, settings, Known::default(), &mut bench, &mut |_, _| {}).unwrap();
         println!("found {} at {}", describe(&found.choice), found.cost.median);
         assert!(found.complete && found.rejected.is_empty(), "{found:?}");
         assert!(found.cost.median <= order[0].0 as f64, "{found:?}");
@@ -147,7 +90,7 @@ fn a_count_is_remembered_as_a_count() {
     let go = |watch: &mut dyn Stopwatch| {
         run(&nv, &cases, (&store, &spec), &pace, watch, &mut |_| {}).unwrap()
     };
-    let report = go(&mut Counted::new());
+    let report = go(&mut Counted::new().unwrap());
     assert_eq!((report.clock, report.rows[0].gb_per_s), (Clock::Counted, None));
     let key = nv.key().unwrap();
     let read = |clock| store.read(&key, clock, &Kernels(&nv)).unwrap();
@@ -161,14 +104,104 @@ fn a_count_is_remembered_as_a_count() {
 }
 
 #[test]
-fn variants_are_right_and_their_counts_are_printed() {
-    for test in ["counted", "a_count_is_remembered_as_a_count"] {
+#[ignore = "run by the other test, in a process of its own"]
+fn a_variant_is_compiled_loaded_checked_and_counted() {
+    let (major, minor) = match jit::compiler() {
+        Ok(compiler) => compiler.version(),
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let nv = Nv::detect().unwrap();
+    let case = case("project", DType::Q8_0, 512, 256, 1);
+    let space = nv.space(&case).unwrap();
+    let nvrtc = Candidates::Nvrtc(major.unsigned_abs(), minor.unsigned_abs());
+    assert_eq!(space.candidates, nvrtc);
+    assert!(space.origin.ends_with(&format!("compiled here by nvrtc {major}.{minor}")));
+    let pace = Pace::default();
+    let mut watch = Counted::new().unwrap();
+    {
+        let mut bench = CaseBench::new(&nv, (&case, &space), 0, &pace, &mut watch).unwrap();
+        let count = |bench: &mut CaseBench<'_>, choice: &Choice| {
+            bench.check(choice).unwrap();
+            bench.time(choice).unwrap()
+        };
+        let heuristic = count(&mut bench, &space.heuristic);
+        println!("{heuristic:>8}  {}, prebuilt", describe(&space.heuristic));
+        // One of another order and one of the same, whose bits are the heuristic's.
+        for (threads, unroll) in [(32, 1), (8, 4)] {
+            let mut choice = space.heuristic_with("warps", 4).unwrap();
+            choice.insert("threads_per_row".into(), threads);
+            choice.insert("unroll".into(), unroll);
+            assert!(space.is_compiled(&choice) && !space.is_compiled(&space.heuristic));
+            let cost = count(&mut bench, &choice);
+            println!("{cost:>8}  {}, compiled by {nvrtc}", describe(&choice));
+            assert!(cost != heuristic);
+        }
+    }
+    // A search among them, and what is remembered of it.
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::new(dir.path());
+    let spec = Spec { counted: true, beam: 1, ..Spec::default() };
+    let cases = [case];
+    let report = run(&nv, &cases, (&store, &spec), &pace, &mut watch, &mut |_| {}).unwrap();
+    println!("{}: {} at {}", report.candidates, report.rows[0].choice, report.rows[0].cost);
+    assert!(report.rows[0].rejected.is_empty(), "{report:?}");
+    let known = store.read(&nv.key().unwrap(), Clock::Counted, &Kernels(&nv)).unwrap();
+    assert_eq!(known.current[0].candidates, nvrtc);
+    assert_eq!(known.current[0].cost.value(), report.rows[0].cost);
+}
+
+#[test]
+#[ignore = "run by the other test, in a process of its own"]
+fn without_a_compiler_the_prebuilt_ones_are_left() {
+    let nv = Nv::detect().unwrap();
+    let space = nv.space(&case("project", DType::Q8_0, 512, 256, 1)).unwrap();
+    assert_eq!(space.candidates, Candidates::Prebuilt);
+    assert!(space.origin.starts_with("prebuilt alone (no NVRTC: "), "{}", space.origin);
+    let mut choice = space.heuristic_with("warps", 4).unwrap();
+    choice.insert("unroll".into(), 1);
+    let why = space.check(&choice).unwrap_err().to_string();
+    assert!(why.contains("not prebuilt, and cannot be compiled here"), "{why}");
+    // What a compiler made elsewhere is kept and not used.
+    let record = Record {
+        case: case("project", DType::Q8_0, 512, 256, 1),
+        source: space.source.clone(),
+        choice,
+        cost: Cost::Counted(7.0),
+        heuristic: Heuristic { choice: space.heuristic.clone(), cost: 9.0 },
+        when: When::now(),
+        clocks: String::new(),
+        candidates: Candidates::Nvrtc(12, 6),
+        rejected: Vec::new(),
+    };
+    let prebuilt = Record { choice: space.heuristic, ..record.clone() };
+    for (record, current) in [(record, false), (prebuilt, true)] {
         let dir = tempfile::tempdir().unwrap();
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args([test, "--exact", "--ignored", "--nocapture"])
-            .env("TEGRA_SIM_TRACE", dir.path().join("trace"))
-            .output()
-            .unwrap();
+        let (store, key) = (Store::new(dir.path()), nv.key().unwrap());
+        store.merge(&key, &[record]).unwrap();
+        let read = store.read(&key, Clock::Counted, &Kernels(&nv)).unwrap();
+        assert_eq!((read.current.len(), read.stale.len()), (current.into(), (!current).into()));
+        let told = read.stale.first().map(|(_, why)| why.as_str());
+        assert!(current || told == Some("compiled by nvrtc 12.6, which is not here"), "{told:?}");
+    }
+}
+
+#[test]
+fn variants_are_right_and_their_counts_are_printed() {
+    for test in [
+        "counted",
+        "a_count_is_remembered_as_a_count",
+        "a_variant_is_compiled_loaded_checked_and_counted",
+        "without_a_compiler_the_prebuilt_ones_are_left",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([test, "--exact", "--ignored", "--nocapture"]);
+        command.env("TEGRA_SIM_TRACE", dir.path().join("trace"));
+        // The others are the same wherever they run.
+        if test != "a_variant_is_compiled_loaded_checked_and_counted" {
+            command.env("ORIND_NVRTC", dir.path().join("none"));
+        }
+        let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         println!("{text}");
         assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));

@@ -2,15 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::io::{BufRead as _, BufReader};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use orind::device::Device;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use orind::device::cpu::{Cpu, Isa};
+use orind::device::{Device, Kernels};
+use orind::engine::tuning::Tuning;
 use orind::engine::tuning::pace::Pace;
-use orind::engine::tuning::{Kernels, Tuning};
 use orind::engine::{
     Event, Handle, LoadEvent, LoadSpec, ModelInfo, Request, Settings, State as EngineState,
 };
@@ -55,14 +58,25 @@ fn small() -> Spec {
     Spec { cold_bytes: Some(0), beam: 1, kernel, ..Spec::default() }
 }
 
+/// Tunes, and stops after so many cases.
 fn tune(handle: &Handle, spec: Spec, stop_after: usize) -> Report {
+    let mut cases = 0;
+    tune_until(handle, spec, move |progress| {
+        cases += usize::from(matches!(progress, Progress::Case { .. }));
+        cases == stop_after
+    })
+}
+
+fn tune_until(
+    handle: &Handle,
+    spec: Spec,
+    mut stop: impl FnMut(&Progress) -> bool + Send + 'static,
+) -> Report {
     let (sender, receiver) = std::sync::mpsc::channel();
     let done = handle.exclusive("tune", move |core| {
         let pace = Pace::default();
-        let mut cases = 0;
         let report = core.tune(&spec, &pace, &mut |progress| {
-            cases += usize::from(matches!(progress, Progress::Case { .. }));
-            if cases == stop_after {
+            if stop(&progress) {
                 pace.stop();
             }
         });
@@ -148,6 +162,74 @@ fn what_is_found_is_used_by_the_next_load_and_not_measured_again() {
     handle.stop(Duration::from_secs(5));
 }
 
+/// A case that is interrupted midway is not searched again from its start, in whichever process.
+#[test]
+fn an_interrupted_case_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = engine();
+    load(&handle, tuning(Mode::Load, dir.path()));
+    let all = || Spec { beam: 8, ..small() };
+    let mut tried = 0;
+    let part = tune_until(&handle, all(), move |progress| {
+        tried += usize::from(matches!(progress, Progress::Candidate { .. }));
+        tried == 3
+    });
+    assert!(part.rows.len() == 1 && part.rows[0].tried == 3, "{part:?}");
+    assert_eq!(part.rows[0].before, 0);
+    assert!(matches!(part.rows[0].state, State::Partial | State::Faster), "{part:?}");
+    let name = part.rows[0].case.clone();
+    let journal = part.file.with_extension("journal");
+    assert_eq!(std::fs::read_to_string(&journal).unwrap().lines().count(), 3);
+    handle.stop(Duration::from_secs(5));
+
+    let handle = engine();
+    load(&handle, tuning(Mode::Load, dir.path()));
+    let (sender, candidates) = std::sync::mpsc::channel();
+    let of = name.clone();
+    let rest = tune_until(&handle, all(), move |progress| {
+        if let Progress::Candidate { case, .. } = progress
+            && *case == of
+        {
+            sender.send(()).unwrap();
+        }
+        false
+    });
+    let row = rest.rows.iter().find(|row| row.case == name).unwrap();
+    assert_eq!((row.before, row.tried), (3, 3 + candidates.iter().count()), "{row:?}");
+    assert!(matches!(row.state, State::Heuristic | State::Faster), "{row:?}");
+    assert!(!journal.exists(), "what is over needs no journal");
+    assert!(tune(&handle, all(), usize::MAX).rows.is_empty());
+    handle.stop(Duration::from_secs(5));
+}
+
+/// Whoever watches the engine sees it live between two candidates too, and sees one that hangs.
+#[test]
+fn every_sample_is_a_sign_of_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = engine();
+    load(&handle, tuning(Mode::Load, dir.path()));
+    let watch = handle.clone();
+    let (sender, beats) = std::sync::mpsc::channel();
+    tune_until(&handle, small(), move |progress| {
+        if matches!(progress, Progress::Case { .. }) {
+            return true;
+        }
+        if matches!(progress, Progress::Candidate { .. }) {
+            // Nothing is measured while this is asked: the engine's thread is here.
+            sender.send([watch.pulse().unwrap(), watch.pulse().unwrap()]).unwrap();
+        }
+        false
+    });
+    let beats: Vec<[u64; 2]> = beats.iter().collect();
+    assert!(beats.len() > 1, "{beats:?}");
+    for pair in beats.windows(2) {
+        // A warm-up and six pairs at least, each with a beginning and an end.
+        assert!(pair[1][0] - pair[0][1] >= 2 * 13, "{beats:?}");
+    }
+    assert!(beats.iter().all(|[first, second]| first == second), "it beats by itself: {beats:?}");
+    handle.stop(Duration::from_secs(5));
+}
+
 #[test]
 fn a_changed_kernel_invalidates_exactly_its_own_entries() {
     let dir = tempfile::tempdir().unwrap();
@@ -199,19 +281,45 @@ fn in_idle_time_it_searches_and_answers_stay_what_they_are() {
 }
 
 /// `orinctl` with directories of its own.
-fn orinctl(home: &Path, args: &[&str]) -> Output {
+fn command(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
     command
-        .args(args)
         .env("XDG_CACHE_HOME", home.join("cache"))
         .env("XDG_DATA_HOME", home.join("data"))
         .env("XDG_RUNTIME_DIR", home)
         .env("ORIND_SOCKET", home.join("none.sock"))
         .stdin(Stdio::null());
-    let output = command.output().unwrap();
+    command
+}
+
+fn orinctl(home: &Path, args: &[&str]) -> Output {
+    let output = command(home).args(args).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {said}");
     output
+}
+
+/// Ctrl-C ends a search; what was found until then is shown and kept.
+#[test]
+fn an_interrupted_program_shows_what_it_has_found() {
+    let home = tempfile::tempdir().unwrap();
+    let mut child = command(home.path())
+        .args(["tune", "-m", "synthetic:tiny-qwen3:q8_0", "--device", "cpu", "-t", "1"])
+        .args(["--cold-bytes", "0", "--beam", "8", "--budget", "1000", "--samples", "100000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    // The first case is done, many are left.
+    let first = lines.map(Result::unwrap).find(|line| line.starts_with("project")).unwrap();
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let case = first.split_once(':').unwrap().0;
+    assert!(text.contains(case) && text.contains("than the heuristic"), "{text}");
+    assert!(!text.contains(" 0 left"), "{text}");
+    assert_eq!(output.status.code(), Some(130), "{text}");
 }
 
 #[test]

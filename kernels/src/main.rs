@@ -2,9 +2,9 @@
 //! programs into `snippets/`.
 
 mod build;
-mod nvrtc;
 
 use clap::Parser;
+use orind_kernels::nvrtc::Compiler;
 
 /// The kernels' compiler.
 #[derive(Parser)]
@@ -18,7 +18,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
-        Command::Build => build::build(&nvrtc::Compiler::load()?),
-        Command::Snippets => build::snippets(&nvrtc::Compiler::load()?),
+        Command::Build => build::build(&Compiler::load()?),
+        Command::Snippets => build::snippets(&Compiler::load()?),
     }
 }

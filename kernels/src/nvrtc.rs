@@ -1,39 +1,134 @@
 //! NVRTC, NVIDIA's compiler as a library, loaded at run time.
 //!
 //! Found by `ORIND_NVRTC` (a path), else under its usual names. Kernels include no header of the
-//! CUDA toolkit, so the library and its `libnvrtc-builtins` beside it are all that is needed.
+//! CUDA toolkit, so the library and its `libnvrtc-builtins` beside it are all that is needed. All functions
+//! are looked up before the first call.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, NulError, c_char, c_int, c_void};
 use std::ptr;
 
-use anyhow::{Context as _, bail};
-use libloading::{Library, Symbol};
+use libloading::Library;
 
-/// Names to try: JetPack 6 has CUDA 12.
-const NAMES: [&str; 2] = ["libnvrtc.so.12", "libnvrtc.so"];
+/// Names to try: JetPack 6 has CUDA 12, whose directory not every system searches.
+const NAMES: [&str; 3] = ["libnvrtc.so.12", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so.12"];
+
+/// Where the library is, if not under its usual names.
+const PATH: &str = "ORIND_NVRTC";
 
 type Program = *mut c_void;
 type Text = *const c_char;
-type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
-type Read = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
 
-/// The loaded library.
-pub(crate) struct Compiler {
-    nvrtc: Library,
+/// Why nothing was compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// It is not here.
+    #[error("no NVRTC: {tried} cannot be loaded; {PATH} takes the path of libnvrtc.so.12")]
+    Missing {
+        /// What was tried.
+        tried: String,
+    },
+    /// It is another library, or a very old one.
+    #[error("{library} has no {function}: it is not NVRTC 12")]
+    Foreign {
+        /// What was loaded.
+        library: String,
+        /// What it lacks.
+        function: &'static str,
+    },
+    /// A call failed.
+    #[error("{call} failed with code {code}{log}")]
+    Call {
+        /// Which.
+        call: &'static str,
+        /// As NVRTC numbers its results.
+        code: c_int,
+        /// What the compiler had to say, on lines of its own.
+        log: String,
+    },
+    /// Text that C cannot take.
+    #[error("a source or an option with a zero in it")]
+    Zero(#[from] NulError),
+}
+
+macro_rules! functions {
+    ($($name:ident($($argument:ty),*);)*) => {
+        /// The loaded library.
+        #[expect(non_snake_case, reason = "the names of `nvrtc.h`")]
+        #[derive(Debug)]
+        pub struct Compiler {
+            $($name: unsafe extern "C" fn($($argument),*) -> c_int,)*
+            version: (c_int, c_int),
+            /// Keeps the functions.
+            _library: Library,
+        }
+
+        impl Compiler {
+            #[expect(non_snake_case, reason = "the names of `nvrtc.h`")]
+            fn with(name: &str, library: Library) -> Result<Self, Error> {
+                $(
+                    // SAFETY: the signature is that of `nvrtc.h`; the library is kept beside it.
+                    let $name = *unsafe { library.get(stringify!($name).as_bytes()) }.map_err(|_| {
+                        Error::Foreign { library: name.to_owned(), function: stringify!($name) }
+                    })?;
+                )*
+                Ok(Self { $($name,)* version: (0, 0), _library: library })
+            }
+        }
+    };
+}
+
+functions! {
+    nvrtcVersion(*mut c_int, *mut c_int);
+    nvrtcCreateProgram(*mut Program, Text, Text, c_int, *const Text, *const Text);
+    nvrtcDestroyProgram(*mut Program);
+    nvrtcCompileProgram(Program, c_int, *const Text);
+    nvrtcGetProgramLogSize(Program, *mut usize);
+    nvrtcGetProgramLog(Program, *mut c_char);
+    nvrtcGetPTXSize(Program, *mut usize);
+    nvrtcGetPTX(Program, *mut c_char);
+    nvrtcGetCUBINSize(Program, *mut usize);
+    nvrtcGetCUBIN(Program, *mut c_char);
+}
+
+/// Calls a function and names it where it fails.
+macro_rules! call {
+    ($compiler:expr, $name:ident($($argument:expr),*)) => {{
+        // SAFETY: the signature is that of `nvrtc.h`. Strings, lists and the places of results outlive
+        // the call; programs are NVRTC's own and live.
+        let code = unsafe { ($compiler.$name)($($argument),*) };
+        let log = String::new();
+        if code == 0 { Ok(()) } else { Err(Error::Call { call: stringify!($name), code, log }) }
+    }};
+}
+
+/// Reads a text of a program: its size, then as many bytes.
+macro_rules! read {
+    ($program:expr, $size:ident, $text:ident) => {{
+        let (compiler, program) = ($program.compiler, $program.program);
+        let mut bytes = 0;
+        call!(compiler, $size(program, &raw mut bytes)).and_then(|()| {
+            let mut buffer = vec![0u8; bytes];
+            call!(compiler, $text(program, buffer.as_mut_ptr().cast())).map(|()| buffer)
+        })
+    }};
 }
 
 /// What a compilation gave.
-pub(crate) struct Output {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
     /// A cubin, or PTX without its terminating zero.
-    pub(crate) code: Vec<u8>,
+    pub code: Vec<u8>,
     /// What the compiler had to say.
-    pub(crate) log: String,
+    pub log: String,
 }
 
 impl Compiler {
     /// Loads the library.
-    pub(crate) fn load() -> anyhow::Result<Self> {
-        let names: Vec<String> = match std::env::var("ORIND_NVRTC") {
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Foreign`].
+    pub fn load() -> Result<Self, Error> {
+        let names: Vec<String> = match std::env::var(PATH) {
             Ok(path) => vec![path],
             Err(_) => NAMES.map(String::from).to_vec(),
         };
@@ -41,37 +136,34 @@ impl Compiler {
             // SAFETY: loading runs the library's initialisers; it is NVIDIA's compiler by its name,
             // or what the user named.
             if let Ok(library) = unsafe { Library::new(name) } {
-                return Ok(Self { nvrtc: library });
+                let mut compiler = Self::with(name, library)?;
+                let (mut major, mut minor) = (0, 0);
+                call!(compiler, nvrtcVersion(&raw mut major, &raw mut minor))?;
+                compiler.version = (major, minor);
+                return Ok(compiler);
             }
         }
-        bail!(
-            "no NVRTC found ({}); set ORIND_NVRTC to the path of libnvrtc.so.12",
-            names.join(", ")
-        )
+        Err(Error::Missing { tried: names.join(", ") })
     }
 
     /// Major and minor version.
-    pub(crate) fn version(&self) -> anyhow::Result<(c_int, c_int)> {
-        let (mut major, mut minor) = (0, 0);
-        // SAFETY: the signature is NVRTC's; both pointers are valid.
-        let code = unsafe {
-            let version: Symbol<'_, unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int> =
-                self.nvrtc.get(b"nvrtcVersion\0")?;
-            version(&raw mut major, &raw mut minor)
-        };
-        check("nvrtcVersion", code)?;
-        Ok((major, minor))
+    #[must_use]
+    pub const fn version(&self) -> (i32, i32) {
+        self.version
     }
 
     /// Compiles `source` to machine code, or to PTX when `options` name a virtual architecture.
-    pub(crate) fn compile(
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the compiler's log.
+    pub fn compile(
         &self,
         name: &str,
         source: &str,
         headers: &[(&str, &str)],
         options: &[String],
         ptx: bool,
-    ) -> anyhow::Result<Output> {
+    ) -> Result<Output, Error> {
         let strings = |texts: &mut dyn Iterator<Item = &str>| {
             texts.map(CString::new).collect::<Result<Vec<_>, _>>()
         };
@@ -83,42 +175,43 @@ impl Compiler {
         let (bodies_at, names_at, options_at) =
             (pointers(&bodies), pointers(&names), pointers(&options));
         let mut program = ptr::null_mut();
-        // SAFETY: the signature is NVRTC's; all strings and lists outlive the call.
-        let code = unsafe {
-            type Create = unsafe extern "C" fn(
-                *mut Program,
-                Text,
-                Text,
-                c_int,
-                *const Text,
-                *const Text,
-            ) -> c_int;
-            let create: Symbol<'_, Create> = self.nvrtc.get(b"nvrtcCreateProgram\0")?;
-            let count = c_int::try_from(bodies.len())?;
-            let (bodies, names) = (bodies_at.as_ptr(), names_at.as_ptr());
-            create(&raw mut program, source.as_ptr(), title.as_ptr(), count, bodies, names)
-        };
-        check("nvrtcCreateProgram", code)?;
+        call!(
+            self,
+            nvrtcCreateProgram(
+                &raw mut program,
+                source.as_ptr(),
+                title.as_ptr(),
+                count(&bodies),
+                bodies_at.as_ptr(),
+                names_at.as_ptr()
+            )
+        )?;
         let program = Live { compiler: self, program };
-        // SAFETY: as above.
-        let code = unsafe {
-            type Compile = unsafe extern "C" fn(Program, c_int, *const Text) -> c_int;
-            let compile: Symbol<'_, Compile> = self.nvrtc.get(b"nvrtcCompileProgram\0")?;
-            compile(program.program, c_int::try_from(options_at.len())?, options_at.as_ptr())
-        };
-        let mut log = program.read(b"nvrtcGetProgramLogSize\0", b"nvrtcGetProgramLog\0")?;
+        let done =
+            call!(self, nvrtcCompileProgram(program.program, count(&options), options_at.as_ptr()));
+        let mut log = read!(program, nvrtcGetProgramLogSize, nvrtcGetProgramLog)?;
         log.pop();
         let log = String::from_utf8_lossy(&log).into_owned();
-        check("nvrtcCompileProgram", code).with_context(|| format!("{name}:\n{log}"))?;
+        done.map_err(|error| match error {
+            Error::Call { call, code, .. } => {
+                Error::Call { call, code, log: format!("; {name}:\n{log}") }
+            }
+            error => error,
+        })?;
         let code = if ptx {
-            let mut text = program.read(b"nvrtcGetPTXSize\0", b"nvrtcGetPTX\0")?;
+            let mut text = read!(program, nvrtcGetPTXSize, nvrtcGetPTX)?;
             text.pop();
             text
         } else {
-            program.read(b"nvrtcGetCUBINSize\0", b"nvrtcGetCUBIN\0")?
+            read!(program, nvrtcGetCUBINSize, nvrtcGetCUBIN)?
         };
         Ok(Output { code, log })
     }
+}
+
+/// There are a dozen headers and fewer options.
+fn count(list: &[CString]) -> c_int {
+    c_int::try_from(list.len()).unwrap_or(c_int::MAX)
 }
 
 /// A program that is destroyed when it goes.
@@ -127,40 +220,9 @@ struct Live<'a> {
     program: Program,
 }
 
-impl Live<'_> {
-    fn read(&self, size: &[u8], read: &[u8]) -> anyhow::Result<Vec<u8>> {
-        let mut bytes = 0;
-        // SAFETY: the signatures are NVRTC's; the second call writes as many bytes as the first
-        // one said, which is what the buffer holds.
-        unsafe {
-            let size: Symbol<'_, Size> = self.compiler.nvrtc.get(size)?;
-            check("nvrtcGet...Size", size(self.program, &raw mut bytes))?;
-            let mut buffer = vec![0u8; bytes];
-            let read: Symbol<'_, Read> = self.compiler.nvrtc.get(read)?;
-            check("nvrtcGet...", read(self.program, buffer.as_mut_ptr().cast()))?;
-            Ok(buffer)
-        }
-    }
-}
-
 impl Drop for Live<'_> {
     fn drop(&mut self) {
-        // SAFETY: the signature is NVRTC's; the program was created by it and is used no more.
-        unsafe {
-            if let Ok(destroy) = self
-                .compiler
-                .nvrtc
-                .get::<unsafe extern "C" fn(*mut Program) -> c_int>(b"nvrtcDestroyProgram\0")
-            {
-                destroy(&raw mut self.program);
-            }
-        }
+        // Nothing is left to be done where it fails.
+        let _ = call!(self.compiler, nvrtcDestroyProgram(&raw mut self.program));
     }
-}
-
-fn check(call: &str, code: c_int) -> anyhow::Result<()> {
-    if code == 0 {
-        return Ok(());
-    }
-    bail!("{call} failed with code {code}")
 }

@@ -81,6 +81,12 @@ pub fn kernels(unit: Unit, target: Target) -> impl Iterator<Item = Kernel> {
 /// The text of a unit.
 #[must_use]
 pub fn text(unit: Unit, target: Target) -> String {
+    text_of(unit, kernels(unit, target))
+}
+
+/// The text of a unit with some kernels.
+#[must_use]
+pub fn text_of(unit: Unit, kernels: impl IntoIterator<Item = Kernel>) -> String {
     let mut text = format!("#include \"{}\"\n", unit.header());
     asserts::<Segment>(&mut text);
     asserts::<ProjectParams>(&mut text);
@@ -90,7 +96,7 @@ pub fn text(unit: Unit, target: Target) -> String {
     asserts::<AttentionParams>(&mut text);
     asserts::<SampleParams>(&mut text);
     asserts::<RowsParams>(&mut text);
-    for kernel in kernels(unit, target) {
+    for kernel in kernels {
         text.extend(kernel.instantiation());
     }
     text

@@ -6,19 +6,15 @@ use std::process::ExitCode;
 use super::args::{self, Connection};
 use super::error::Error;
 use super::text;
-use super::tune::device::Kernels;
 use crate::config::{self, Config};
 use crate::control::client::Client;
+use crate::device::Kernels;
 use crate::doctor::{Facts, Finding, Report, Verdict, examine, worst};
 use crate::telemetry::{Probe, Root};
 use crate::tune::Declared;
 
 /// Looks, prints, and says by its exit code how bad it is.
 pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<ExitCode, Error> {
-    if connection.is_remote() {
-        let text = "doctor looks at the machine that it runs on: run it there, without --tcp";
-        return Err(Error::Usage(text.into()));
-    }
     let config = match &args.config {
         Some(path) => Config::read(path),
         None => Ok(Config::default()),

@@ -6,10 +6,8 @@
 
 mod args;
 mod bench;
-mod connection;
 mod doctor;
 mod error;
-mod estimate;
 mod first_contact;
 mod generate;
 mod install;
@@ -27,8 +25,10 @@ mod top;
 mod tune;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
+use tokio::sync::Notify;
 
 use args::{Args, Command, TuneCommand};
 use error::Error;
@@ -68,12 +68,13 @@ pub fn main() -> ExitCode {
         Command::Models(models) => interruptible(models::list(&args.connection, &models)),
         Command::Load(load) => interruptible(models::load(&args.connection, &load, &terminal)),
         Command::Tune(tune) => match &tune.command {
-            None => {
-                interruptible(tune::search::run(&args.connection, &tune.search, false, &terminal))
-            }
-            Some(TuneCommand::Verify(verify)) => {
-                interruptible(tune::search::run(&args.connection, verify, true, &terminal))
-            }
+            None => started(|interrupted| {
+                let what = (&tune.search, false);
+                tune::search::run(&args.connection, what, &terminal, interrupted)
+            }),
+            Some(TuneCommand::Verify(verify)) => started(|interrupted| {
+                tune::search::run(&args.connection, (verify, true), &terminal, interrupted)
+            }),
             Some(TuneCommand::Sweep(sweep)) => {
                 interruptible(tune::sweep::run(&args.connection, sweep, &terminal))
             }
@@ -96,8 +97,26 @@ pub fn main() -> ExitCode {
 /// Runs a command to its end or until Ctrl-C, SIGTERM or SIGHUP; then everything it holds is
 /// dropped in the usual way: a private daemon stops, a request in flight is cancelled.
 fn interruptible(work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
-    let interrupted = std::sync::Arc::new(tokio::sync::Notify::new());
-    let notify = interrupted.clone();
+    started(|interrupted| until(interrupted, work))
+}
+
+/// Does some work unless it is interrupted.
+async fn until<T>(
+    interrupted: Arc<Notify>,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    tokio::select! {
+        result = work => result,
+        () = interrupted.notified() => Err(Error::Interrupted),
+    }
+}
+
+/// Runs a command that is told of Ctrl-C, SIGTERM and SIGHUP.
+fn started<F: Future<Output = Result<(), Error>>>(
+    work: impl FnOnce(Arc<Notify>) -> F,
+) -> Result<(), Error> {
+    let interrupted = Arc::new(Notify::new());
+    let notify = Arc::clone(&interrupted);
     ctrlc::set_handler(move || notify.notify_one())
         .map_err(|e| Error::Setup { what: "handling Ctrl-C", source: std::io::Error::other(e) })?;
     // One thread: a private daemon is told when the thread that started it ends.
@@ -105,10 +124,5 @@ fn interruptible(work: impl Future<Output = Result<(), Error>>) -> Result<(), Er
         .enable_all()
         .build()
         .map_err(|source| Error::Setup { what: "starting the I/O runtime", source })?;
-    runtime.block_on(async {
-        tokio::select! {
-            result = work => result,
-            () = interrupted.notified() => Err(Error::Interrupted),
-        }
-    })
+    runtime.block_on(work(interrupted))
 }

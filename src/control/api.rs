@@ -366,6 +366,13 @@ pub struct Unloaded {
     pub unloaded: bool,
 }
 
+/// Answer of `DELETE /orin/v1/tune`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// Searches that were under way or waiting.
+    pub stopped: usize,
+}
+
 /// Answer of `GET /health` when all is well; otherwise an [`ErrorBody`] with status 503.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {

@@ -12,16 +12,18 @@
 
 pub mod cpu;
 pub mod gpu;
+mod kernels;
 mod named;
 mod precision;
 pub mod reference;
 
+pub use kernels::Kernels;
 pub use named::{AUTO, NAMES, named};
 
 use std::time::Duration;
 
 use crate::plan::{Buffer, BufferId, Fusions, Plan};
-use crate::tune::{Case, Choices, DeviceKey, Space};
+use crate::tune::{Case, Choice, Choices, DeviceKey, Space};
 
 /// Steps of one submission whose tokens the ring keeps.
 pub const RING_STEPS: u32 = 64;
@@ -265,6 +267,21 @@ pub trait Device: Send + Sync {
     fn space(&self, case: &Case) -> Option<Space> {
         let _ = case;
         None
+    }
+
+    /// Compiles the machine code that a choice needs and that does not come with this program. Where there
+    /// is any this takes seconds; while it goes on `wanted` is asked whether anybody still waits.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with what the compiler says.
+    fn compile(
+        &self,
+        case: &Case,
+        choice: &Choice,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
+        let _ = (case, choice, wanted);
+        Ok(())
     }
 }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::pulse::Pulse;
+use super::tuning::bench::{Stopwatch, WallClock};
+use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
 use super::{ModelInfo, Text};
 use crate::device::{Activity, Data, Device, Error, Instance, Prepared, Ticket};
@@ -235,8 +237,8 @@ impl Core {
         (Arc::clone(&self.device), &self.cases, &self.tuning)
     }
 
-    /// Searches the best choices for this model on its device, by the machine's clock, and remembers
-    /// them for the next load.
+    /// Searches the best choices for this model on its device, by the machine's clock or by what a simulator
+    /// counts, and remembers them for the next load.
     ///
     /// # Errors
     /// [`tuning::Error`].
@@ -247,12 +249,12 @@ impl Core {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Report, tuning::Error> {
         let store = Store::new(&self.tuning.dir);
-        let mut watch = tuning::bench::WallClock::default();
-        let mut hear = |step: Progress| {
-            self.pulse.beat();
-            progress(step);
-        };
-        tuning::run(&*self.device, &self.cases, (&store, spec), pace, &mut watch, &mut hear)
+        let mut watch: Box<dyn Stopwatch> =
+            if spec.counted { Box::new(Counted::new()?) } else { Box::new(WallClock::default()) };
+        // One sample or one tensor between two beats, however long a candidate takes.
+        let pulse = self.pulse.clone();
+        pace.listen(move || pulse.beat());
+        tuning::run(&*self.device, &self.cases, (&store, spec), pace, &mut *watch, progress)
     }
 
     /// What one step in a bucket moves and computes, as fused for the device. The bucket's context

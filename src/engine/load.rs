@@ -126,7 +126,8 @@ pub(super) fn upload(
         let Fitted { device, plans, .. } = &fitted;
         let request = Request { weights: &weights, states: &states, plans, choices: None };
         let opened = tuning::cases(&**device, &request).and_then(|cases| {
-            let (choices, used) = tuning::choices(&**device, &cases, &spec.tuning);
+            let (choices, used) =
+                tuning::choices(&**device, &cases, &spec.tuning, &|| pulse.beat());
             let request = Request { choices: Some(&choices), ..request };
             Ok((device.open(&request)?, cases, used))
         });

@@ -9,9 +9,10 @@
 //! candidates one looks fast by luck, and luck does not come twice. It is chosen if it wins; if not, the
 //! heuristic stays.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::median::Estimate;
+use super::store::{Tried, Verdict};
 use super::{Choice, Space};
 
 /// Why a candidate has no time, or a search no end.
@@ -72,15 +73,13 @@ impl Default for Settings {
     }
 }
 
-/// How a candidate did.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
-    /// Faster than the best so far; the ratio of costs.
-    Faster(f64),
-    /// Slower, or no different that could be told.
-    Slower(f64),
-    /// Wrong or faulting.
-    Rejected(String),
+/// What is known before a search begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// Candidates that are wrong or fault: not tried.
+    pub bad: &'a [Choice],
+    /// What a search that was interrupted has tried, from the same heuristic's choice: not tried again.
+    pub tried: &'a [Tried],
 }
 
 /// What a search found.
@@ -98,14 +97,15 @@ pub struct Outcome {
     pub rejected: Vec<(Choice, String)>,
     /// Candidates tried, those included.
     pub tried: usize,
+    /// Of these, what an interrupted search had tried before.
+    pub before: usize,
     /// Samples taken.
     pub samples: u64,
     /// False when it was stopped or ran out of samples before all levels were searched.
     pub complete: bool,
 }
 
-/// Searches a space. `bad` are candidates that are known to be wrong; `progress` hears of each one
-/// that has been tried.
+/// Searches a space. `progress` hears of each candidate that has been tried now.
 ///
 /// # Errors
 /// [`Failure::Rejected`] when the heuristic's own choice is wrong, [`Failure::Stopped`] when there
@@ -113,7 +113,7 @@ pub struct Outcome {
 pub fn search(
     space: &Space,
     settings: Settings,
-    bad: &[Choice],
+    known: Known<'_>,
     bench: &mut dyn Bench,
     progress: &mut dyn FnMut(&Choice, &Verdict),
 ) -> Result<Outcome, Failure> {
@@ -122,14 +122,15 @@ pub fn search(
         settings,
         left: settings.samples,
         heuristic: space.heuristic.clone(),
+        checked: BTreeSet::new(),
         base: Vec::new(),
         proved: None,
         rejected: Vec::new(),
         tried: 0,
+        before: 0,
     };
     search.begin()?;
-    let seen = bad.iter().cloned().collect();
-    let complete = match search.levels(space, seen, progress) {
+    let complete = match search.levels(space, known, progress) {
         Ok(complete) => complete,
         Err(Failure::Stopped) => false,
         Err(failure) => return Err(failure),
@@ -152,14 +153,16 @@ pub fn verify(
         settings,
         left: settings.samples,
         heuristic: space.heuristic.clone(),
+        checked: BTreeSet::new(),
         base: Vec::new(),
         proved: None,
         rejected: Vec::new(),
         tried: 1,
+        before: 0,
     };
     search.begin()?;
     if *choice != space.heuristic {
-        search.bench.check(choice)?;
+        search.check(choice)?;
         search.settle(choice)?;
     }
     search.outcome(true)
@@ -193,19 +196,22 @@ struct Search<'a> {
     /// Samples that may still be taken.
     left: u64,
     heuristic: Choice,
+    /// Choices that are right.
+    checked: BTreeSet<Choice>,
     /// Samples of the heuristic's choice.
     base: Vec<f64>,
     /// A choice that has won against the heuristic's, and how.
     proved: Option<(Choice, Duel)>,
     rejected: Vec<(Choice, String)>,
     tried: usize,
+    before: usize,
 }
 
 impl Search<'_> {
     /// The heuristic's choice: checked, warmed up, timed.
     fn begin(&mut self) -> Result<(), Failure> {
         let heuristic = self.heuristic.clone();
-        self.bench.check(&heuristic)?;
+        self.check(&heuristic)?;
         self.sample(&heuristic)?;
         for _ in 0..super::median::FEWEST {
             let time = self.sample(&heuristic)?;
@@ -240,11 +246,14 @@ impl Search<'_> {
     fn levels(
         &mut self,
         space: &Space,
-        mut seen: BTreeSet<Choice>,
+        known: Known<'_>,
         progress: &mut dyn FnMut(&Choice, &Verdict),
     ) -> Result<bool, Failure> {
         let heuristic = self.heuristic.clone();
+        let mut seen: BTreeSet<Choice> = known.bad.iter().cloned().collect();
         seen.insert(heuristic.clone());
+        let before: BTreeMap<&Choice, &Verdict> =
+            known.tried.iter().map(|tried| (&tried.choice, &tried.verdict)).collect();
         // Choices with their cost in units of the heuristic's, best first.
         let mut beam = vec![(1.0, heuristic.clone())];
         let mut best = (1.0, heuristic.clone());
@@ -256,34 +265,31 @@ impl Search<'_> {
                 if !seen.insert(candidate.clone()) {
                     continue;
                 }
-                // What the last meeting needs is not spent before.
-                if self.left < self.last_meetings() || self.bench.hurry() {
-                    complete = false;
-                    break;
-                }
-                self.tried += 1;
-                let verdict = match self.meet(&candidate, &best.1) {
-                    Ok(duel) => {
-                        let cost = duel.ratio() * best.0;
-                        let won = duel.won();
-                        if won && best.1 == heuristic {
-                            self.proved = Some((candidate.clone(), duel));
-                        }
-                        level.push((cost, candidate.clone()));
-                        if won {
-                            best = (cost, candidate.clone());
-                            Verdict::Faster(cost)
-                        } else {
-                            Verdict::Slower(cost)
-                        }
+                let verdict = match before.get(&candidate) {
+                    Some(&verdict) => {
+                        self.before += 1;
+                        self.recall(&candidate, verdict)?
                     }
-                    Err(Failure::Rejected(why)) => {
-                        self.rejected.push((candidate.clone(), why.clone()));
-                        Verdict::Rejected(why)
+                    // What the last meeting needs is not spent before.
+                    None if self.left < self.last_meetings() || self.bench.hurry() => {
+                        complete = false;
+                        break;
                     }
-                    Err(failure) => return Err(failure),
+                    None => {
+                        let verdict = self.judge(&candidate, &best)?;
+                        progress(&candidate, &verdict);
+                        verdict
+                    }
                 };
-                progress(&candidate, &verdict);
+                self.tried += 1;
+                match verdict {
+                    Verdict::Faster(cost) => {
+                        level.push((cost, candidate.clone()));
+                        best = (cost, candidate);
+                    }
+                    Verdict::Slower(cost) => level.push((cost, candidate)),
+                    Verdict::Rejected(why) => self.rejected.push((candidate, why)),
+                }
             }
             let fresh = level.len();
             beam.extend(level.iter().cloned());
@@ -313,18 +319,56 @@ impl Search<'_> {
         Ok(complete)
     }
 
-    /// Checks a candidate and times it against an incumbent until it is clear which is faster.
-    fn meet(&mut self, candidate: &Choice, incumbent: &Choice) -> Result<Duel, Failure> {
-        self.bench.check(candidate)?;
-        self.duel(candidate, incumbent, [0, self.settings.pairs])
+    /// What was said of a candidate; that it is right is seen once more of those that others are compared
+    /// with.
+    fn recall(&mut self, candidate: &Choice, verdict: &Verdict) -> Result<Verdict, Failure> {
+        match verdict {
+            Verdict::Faster(_) => match self.check(candidate) {
+                Err(Failure::Rejected(why)) => Ok(Verdict::Rejected(why)),
+                Err(failure) => Err(failure),
+                Ok(()) => Ok(verdict.clone()),
+            },
+            verdict => Ok(verdict.clone()),
+        }
     }
 
+    /// Checks a choice, once.
+    fn check(&mut self, choice: &Choice) -> Result<(), Failure> {
+        if !self.checked.contains(choice) {
+            self.bench.check(choice)?;
+            self.checked.insert(choice.clone());
+        }
+        Ok(())
+    }
+
+    /// How a candidate does beside the best choice so far.
+    fn judge(
+        &mut self,
+        candidate: &Choice,
+        (cost, best): &(f64, Choice),
+    ) -> Result<Verdict, Failure> {
+        match self.duel(candidate, best, [0, self.settings.pairs]) {
+            Ok(duel) => {
+                let (cost, won) = (duel.ratio() * cost, duel.won());
+                if won && *best == self.heuristic {
+                    self.proved = Some((candidate.clone(), duel));
+                }
+                Ok(if won { Verdict::Faster(cost) } else { Verdict::Slower(cost) })
+            }
+            Err(Failure::Rejected(why)) => Ok(Verdict::Rejected(why)),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Checks a candidate and times it against an incumbent, at least and at most so many times, until it
+    /// is clear which is faster.
     fn duel(
         &mut self,
         candidate: &Choice,
         incumbent: &Choice,
         [least, most]: [usize; 2],
     ) -> Result<Duel, Failure> {
+        self.check(candidate)?;
         // Warm-up: code and branch predictors, not weights, which a bench keeps cold.
         self.sample(candidate)?;
         let mut duel = Duel { candidate: Vec::new(), incumbent: Vec::new(), ratios: Vec::new() };
@@ -368,7 +412,7 @@ impl Search<'_> {
         let none = || Failure::Broken("no samples".into());
         let of = |samples: &[f64]| Estimate::of(samples).ok_or_else(none);
         let samples = self.settings.samples - self.left;
-        let (rejected, tried) = (self.rejected, self.tried);
+        let (rejected, tried, before) = (self.rejected, self.tried, self.before);
         Ok(match self.proved {
             Some((choice, duel)) => {
                 let gains: Vec<f64> = duel.ratios.iter().map(|ratio| 1.0 / ratio).collect();
@@ -379,6 +423,7 @@ impl Search<'_> {
                     gain: of(&gains)?,
                     rejected,
                     tried,
+                    before,
                     samples,
                     complete,
                 }
@@ -390,6 +435,7 @@ impl Search<'_> {
                 gain: Estimate { median: 1.0, interval: [1.0, 1.0] },
                 rejected,
                 tried,
+                before,
                 samples,
                 complete,
             },

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::beam::{Outcome, Settings};
-use super::store::describe;
+use super::store::{Tried, Verdict, describe};
 use super::{Case, Clock, Space};
 
 /// What a load does with what was found before.
@@ -74,6 +74,8 @@ pub struct Spec {
     pub again: bool,
     /// Search nothing: measure what is known against the heuristic once more.
     pub verify: bool,
+    /// Count what a simulated device does instead of measuring how long it takes.
+    pub counted: bool,
     /// Bytes of weights that take turns so that they come from memory; chosen by the machine's caches
     /// when absent.
     pub cold_bytes: Option<u64>,
@@ -88,6 +90,7 @@ impl Default for Spec {
             kernel: None,
             again: false,
             verify: false,
+            counted: false,
             cold_bytes: None,
         }
     }
@@ -146,6 +149,19 @@ pub enum Progress {
     },
 }
 
+impl Progress {
+    /// A candidate of the `number`th of some cases.
+    #[must_use]
+    pub fn candidate(case: &Case, (number, of): (usize, usize), tried: &Tried) -> Self {
+        let (cost, rejected) = match &tried.verdict {
+            Verdict::Faster(cost) | Verdict::Slower(cost) => (Some(*cost), None),
+            Verdict::Rejected(why) => (None, Some(why.clone())),
+        };
+        let (case, choice) = (case.to_string(), describe(&tried.choice));
+        Self::Candidate { case, number, of, choice, cost, rejected }
+    }
+}
+
 /// How a case ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -156,7 +172,7 @@ pub enum State {
     Heuristic,
     /// What had won does no longer.
     Lost,
-    /// Time was up before everything was tried.
+    /// It was stopped, or its time was up, before everything was tried: the next search goes on.
     Partial,
     /// It cannot be measured; `why` says why.
     Failed,
@@ -185,6 +201,9 @@ pub struct Row {
     pub gb_per_s: Option<f64>,
     /// Candidates tried.
     pub tried: usize,
+    /// Of these, what an interrupted search had tried before.
+    #[serde(default)]
+    pub before: usize,
     /// Wrong or faulting ones, with the reason.
     pub rejected: Vec<String>,
     /// Samples taken.
@@ -242,6 +261,7 @@ impl Row {
             gain_interval: outcome.gain.interval,
             gb_per_s: (clock == Clock::Measured).then(|| bytes as f64 / outcome.cost.median),
             tried: outcome.tried,
+            before: outcome.before,
             rejected: outcome
                 .rejected
                 .iter()
@@ -267,6 +287,7 @@ impl Row {
             gain_interval: [1.0, 1.0],
             gb_per_s: None,
             tried: 0,
+            before: 0,
             rejected: Vec::new(),
             samples: 0,
             why: Some(why),

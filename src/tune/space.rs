@@ -30,6 +30,9 @@ pub struct Parameter {
 /// Says of a combination of allowed values why it does not exist.
 type Rule = Box<dyn Fn(&Choice) -> Result<(), String> + Send + Sync>;
 
+/// Asks something of a choice.
+type Question = Box<dyn Fn(&Choice) -> bool + Send + Sync>;
+
 /// Everything that may be chosen for a case.
 pub struct Space {
     /// The parameters.
@@ -40,7 +43,10 @@ pub struct Space {
     pub source: String,
     /// Where the candidates come from.
     pub candidates: Candidates,
+    /// The same in words, with what is not here and why.
+    pub origin: String,
     rule: Rule,
+    compiled: Question,
 }
 
 impl fmt::Debug for Space {
@@ -92,7 +98,28 @@ impl Space {
             parameter.values.sort_unstable();
             parameter.values.dedup();
         }
-        Self { parameters, heuristic, source, candidates, rule: Box::new(rule) }
+        Self {
+            parameters,
+            heuristic,
+            source,
+            candidates,
+            origin: candidates.to_string(),
+            rule: Box::new(rule),
+            compiled: Box::new(|_| false),
+        }
+    }
+
+    /// Says which choices need code that is compiled on the machine.
+    #[must_use]
+    pub fn compiling(mut self, which: impl Fn(&Choice) -> bool + Send + Sync + 'static) -> Self {
+        self.compiled = Box::new(which);
+        self
+    }
+
+    /// Whether a choice needs code that is compiled on the machine.
+    #[must_use]
+    pub fn is_compiled(&self, choice: &Choice) -> bool {
+        (self.compiled)(choice)
     }
 
     /// The parameter of that name.
@@ -176,6 +203,11 @@ impl Choices {
     /// Sets the choice for a case.
     pub fn insert(&mut self, case: Case, choice: Choice) {
         self.table.insert(case, choice);
+    }
+
+    /// Leaves a case to the heuristic.
+    pub fn remove(&mut self, case: &Case) {
+        self.table.remove(case);
     }
 
     /// Cases that have one.

@@ -10,6 +10,7 @@ use crate::params::{
     AttentionParams, EmbedParams, GatherParams, ProjectParams, RopeTableParams, RowsParams,
     SampleParams,
 };
+use crate::source::Target;
 
 /// A weight type that the kernels read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -265,6 +266,17 @@ impl Kernel {
         match self {
             Self::Project { weight, variant, .. } => variant == ProjectVariant::heuristic(weight),
             _ => true,
+        }
+    }
+
+    /// Whether there is machine code of it for a target; what there is none of can be compiled.
+    #[must_use]
+    pub fn is_prebuilt(self, target: Target) -> bool {
+        match self {
+            Self::Project { weight, rows, variant, .. } if target != Target::Compute80 => {
+                ProjectVariant::prebuilt(weight, rows).contains(&variant)
+            }
+            _ => self.is_default(),
         }
     }
 

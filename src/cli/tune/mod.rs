@@ -1,6 +1,5 @@
 //! `orinctl tune`: one file for each thing that it does.
 
-pub(super) mod device;
 pub(super) mod search;
 pub(super) mod store;
 pub(super) mod sweep;

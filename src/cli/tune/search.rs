@@ -1,21 +1,26 @@
 //! `orinctl tune` and `orinctl tune verify`: a search in the daemon, shown as it goes.
 
 use std::fmt::Write as _;
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
 
 use super::super::args::{Connection, TuneSearch};
 use super::super::error::Error;
 use super::super::session::{Room, Session};
 use super::super::terminal::Terminal;
-use super::super::text;
+use super::super::{text, until};
 use crate::tune::Clock;
 use crate::tune::report::{Progress, Report, Row, Spec, State};
 
-/// Searches, or holds what was found against the heuristic once more.
+/// Searches, or holds what was found against the heuristic once more. Interrupted, it says what was found
+/// until then; a second time, it ends at once.
 pub(in crate::cli) async fn run(
     connection: &Connection,
-    args: &TuneSearch,
-    verify: bool,
+    (args, verify): (&TuneSearch, bool),
     terminal: &Terminal,
+    interrupted: Arc<Notify>,
 ) -> Result<(), Error> {
     let spec = Spec {
         beam: args.beam,
@@ -24,11 +29,14 @@ pub(in crate::cli) async fn run(
         kernel: args.kernel.clone(),
         again: args.again,
         verify,
+        counted: args.counted,
         cold_bytes: args.cold_bytes,
     };
     spec.check().map_err(|(_, message)| Error::Usage(message))?;
     let room = Room { slots: args.slots, context: Some(1024) };
-    let session = Session::open(connection, &args.model, room, terminal).await?;
+    let open = Session::open(connection, &args.model, room, terminal);
+    let session = until(Arc::clone(&interrupted), open).await?;
+    let mut stopped = false;
     let report: Report = {
         let live = terminal.steps();
         let (mut done, mut cases) = (0, 0);
@@ -55,12 +63,25 @@ pub(in crate::cli) async fn run(
                 }
             }
         };
-        session.client().tune(&spec, on_progress).await?
+        let mut search = pin!(session.client().tune(&spec, on_progress));
+        tokio::select! {
+            report = search.as_mut() => report?,
+            () = interrupted.notified() => {
+                stopped = true;
+                let stop = async {
+                    session.client().stop_tuning().await?;
+                    Ok(search.await?)
+                };
+                until(interrupted, stop).await?
+            }
+        }
     };
     if args.json {
-        return Ok(text::print_json(&report)?);
+        text::print_json(&report)?;
+    } else {
+        text::print(&table(&report, session.model().id.as_str(), verify))?;
     }
-    Ok(text::print(&table(&report, session.model().id.as_str(), verify))?)
+    if stopped { Err(Error::Interrupted) } else { Ok(()) }
 }
 
 /// A case as soon as it is done.
@@ -74,12 +95,27 @@ fn line(row: &Row) -> String {
             row.choice
         ),
         State::Heuristic => {
-            format!("{}: the heuristic stays, after {} candidates", row.case, row.tried)
+            format!(
+                "{}: the heuristic stays, after {} candidates{}",
+                row.case,
+                row.tried,
+                before(row)
+            )
         }
         State::Lost => format!("{}: no longer faster than the heuristic", row.case),
-        State::Partial => format!("{}: not finished; nothing faster so far", row.case),
+        State::Partial => format!(
+            "{}: not finished; nothing faster so far, after {} candidates{}",
+            row.case,
+            row.tried,
+            before(row)
+        ),
         State::Failed => format!("{}: {}", row.case, row.why.clone().unwrap_or_default()),
     }
+}
+
+/// What an earlier search had tried.
+fn before(row: &Row) -> String {
+    if row.before == 0 { String::new() } else { format!(", {} of them before", row.before) }
 }
 
 fn table(report: &Report, model: &str, verify: bool) -> String {
@@ -126,7 +162,11 @@ fn table(report: &Report, model: &str, verify: bool) -> String {
     }
     let faster = report.rows.iter().filter(|row| row.state == State::Faster).count();
     let rejected: Vec<&String> = report.rows.iter().flat_map(|row| &row.rejected).collect();
-    let verb = if verify { "still faster" } else { "faster" };
+    let verb = match (counted, verify) {
+        (true, _) => "cheaper",
+        (false, true) => "still faster",
+        (false, false) => "faster",
+    };
     let _ = writeln!(
         out,
         "\n{faster} of {} {verb} than the heuristic, {} known before, {} left, {:.0} s of measuring",
@@ -138,7 +178,9 @@ fn table(report: &Report, model: &str, verify: bool) -> String {
     for why in rejected {
         let _ = writeln!(out, "rejected: {why}");
     }
-    let _ = writeln!(out, "remembered in {}; used from the next load on", report.file.display());
+    let used =
+        if counted { "a count is never used as a time" } else { "used from the next load on" };
+    let _ = writeln!(out, "remembered in {}; {used}", report.file.display());
     out
 }
 
@@ -159,6 +201,7 @@ mod tests {
             gain_interval: [1.2, 1.3],
             gb_per_s: Some(12.5),
             tried: 9,
+            before: 4,
             rejected: vec!["rows_per_task=512: row 3 is wrong".into()],
             samples: 300,
             why: None,

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::device::Kernels;
 use crate::cli::args::{TuneDiff, TuneExport, TuneImport, TunePlace, TuneShow};
 use crate::cli::error::Error;
 use crate::cli::terminal::Terminal;
 use crate::cli::text;
 use crate::config;
+use crate::device::Kernels;
 use crate::tune::store::{self, Change, File, Listed, State, StoreError, describe};
 use crate::tune::{Choice, Clock, Cost, DeviceKey, Record, Store, When};
 

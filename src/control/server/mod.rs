@@ -18,7 +18,7 @@ mod tune;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
@@ -42,6 +42,7 @@ use self::metrics::Metrics;
 use self::tcp::Port;
 use super::api::route;
 use crate::config::Config;
+use crate::engine::tuning::pace::Pace;
 use crate::engine::{Handle, LoadError, LoadEvent, LoadSpec};
 use crate::telemetry::{Probe, Root};
 
@@ -64,6 +65,8 @@ pub struct App {
     probe: Arc<Probe>,
     /// Bytes per second that the last bench could read.
     roof: Mutex<Option<f64>>,
+    /// Searches for tuned choices, under way or waiting.
+    searches: Mutex<Vec<Weak<Pace>>>,
 }
 
 impl App {
@@ -75,7 +78,8 @@ impl App {
         let started = Instant::now();
         let config = RwLock::new(Arc::new(config));
         let (last_load, roof) = (Mutex::new(None), Mutex::new(None));
-        Arc::new(Self { engine, config, metrics, started, last_load, probe, roof })
+        let searches = Mutex::new(Vec::new());
+        Arc::new(Self { engine, config, metrics, started, last_load, probe, roof, searches })
     }
 
     /// The configuration as it is now.
@@ -157,7 +161,7 @@ fn router(app: Arc<App>) -> Router {
         .route(route::STATUS, get(own::status))
         .route(route::MODELS, get(own::models).post(own::load).delete(own::unload))
         .route(route::BENCH, post(own::bench))
-        .route(route::TUNE, get(tune::contents).post(tune::search))
+        .route(route::TUNE, get(tune::contents).post(tune::search).delete(tune::stop))
         .route(route::OPENAI_MODELS, get(openai::models))
         .route(route::COMPLETIONS, post(openai::completions))
         .route(route::CHAT, post(openai::chat))

@@ -1,6 +1,6 @@
 //! `/orin/v1/tune`: searches, and what they have found.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::Json;
@@ -37,6 +37,7 @@ pub(super) async fn search(
     spec.check().map_err(|(field, message)| Error::value(field, message))?;
     let (sender, mut events) = unbounded_channel();
     let pace = Arc::new(Pace::default());
+    app.searches().push(Arc::downgrade(&pace));
     let (progress, turns) = (sender.clone(), Arc::clone(&pace));
     let result = app.engine.exclusive("tune", move |core| {
         core.tune(&spec, &turns, &mut |step| {
@@ -78,6 +79,22 @@ pub(super) async fn search(
         Event::Done(Ok(report)) => events::named(api::event::RESULT, &report),
         Event::Done(Err(error)) => events::error(&error),
     })))
+}
+
+/// Ends every search; each is answered with what it has found.
+pub(super) async fn stop(State(app): State<Arc<App>>) -> Json<api::Stopped> {
+    let under_way: Vec<Arc<Pace>> = app.searches().iter().filter_map(Weak::upgrade).collect();
+    under_way.iter().for_each(|pace| pace.stop());
+    Json(api::Stopped { stopped: under_way.len() })
+}
+
+impl App {
+    /// Searches under way or waiting.
+    fn searches(&self) -> MutexGuard<'_, Vec<Weak<Pace>>> {
+        let mut searches = self.searches.lock().unwrap_or_else(PoisonError::into_inner);
+        searches.retain(|pace| pace.strong_count() > 0);
+        searches
+    }
 }
 
 pub(super) async fn contents(State(app): State<Arc<App>>) -> Result<Json<api::Tuned>, Error> {
@@ -122,6 +139,9 @@ impl From<tuning::Error> for Error {
         match error {
             tuning::Error::Nothing(_) => {
                 Self::new(StatusCode::BAD_REQUEST, "nothing_to_tune", message)
+            }
+            tuning::Error::Uncounted(_) => {
+                Self::new(StatusCode::BAD_REQUEST, "nothing_counts", message)
             }
             tuning::Error::Store(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "tune_failed", message)

@@ -102,7 +102,11 @@ fn launches(
             counters: place(layout.working.counters()),
             own: (&own, place(own.bytes)),
             sms,
-            tuning: variant::Tuning { target: Target::Sm87, choices: request.choices },
+            tuning: variant::Tuning {
+                target: Target::Sm87,
+                choices: request.choices,
+                compiles: false,
+            },
         },
     )
 }

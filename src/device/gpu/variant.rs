@@ -1,11 +1,13 @@
 //! What may be tuned of the GPU's kernels: projections, which are what a token's time goes to.
 //!
-//! Their variants are prebuilt ([`ProjectVariant::prebuilt`]); the parameters and their ranges stand in
-//! [`PROJECT_SPACE`], beside the kernels. One more is the launch's: how many warps of a projection an
+//! Some of their variants are prebuilt ([`ProjectVariant::prebuilt`]), the rest of the space is compiled on
+//! the machine where NVRTC is there; the parameters and their ranges stand in [`PROJECT_SPACE`], beside the
+//! kernels. One more is the launch's: how many warps of a projection an
 //! SM gets. The heuristic is 32 threads per row, as measured on an Orin with tinygrad's kernels: 8 gave
 //! 18.3 tokens a second, 32 gave 29.9 (a beam search 36.7).
 
 use orind_kernels::catalogue::{Kernel, PROJECT_SPACE, ProjectVariant, Unit, Weight};
+use orind_kernels::jit;
 use orind_kernels::source::{self, Target};
 
 use super::launch::{Launch, Params};
@@ -24,6 +26,13 @@ const HEURISTIC_WARPS: u32 = 32;
 pub(super) struct Tuning<'a> {
     pub(super) target: Target,
     pub(super) choices: Option<&'a Choices>,
+    /// Whether more can be compiled.
+    pub(super) compiles: bool,
+}
+
+/// Whether kernels can be compiled on this machine.
+pub(super) fn compiles() -> bool {
+    jit::compiler().is_ok()
 }
 
 /// How a projection is launched.
@@ -39,7 +48,10 @@ impl Tuning<'_> {
     /// are added, so every launch with a matrix takes the same: see [`Choices::order`].
     pub(super) fn shape(&self, weight: Weight, case: &Case) -> Shape {
         let heuristic = ProjectVariant::heuristic(weight);
-        let built = |v: &ProjectVariant| variants(self.target, weight, case.batch).contains(v);
+        let built = |v: &ProjectVariant| {
+            variants(self.target, weight, case.batch).contains(v)
+                || self.compiles && can_compile(self.target, weight, *v)
+        };
         let order = self
             .choices
             .and_then(|choices| choices.order(THREADS_PER_ROW, case.dtype, case.cols))
@@ -70,6 +82,34 @@ fn variants(target: Target, weight: Weight, rows: u32) -> Vec<ProjectVariant> {
         return vec![ProjectVariant::heuristic(weight)];
     }
     ProjectVariant::prebuilt(weight, rows)
+}
+
+/// Whether a variant can be compiled. What decides the order of additions is prebuilt for every batch
+/// size: a matrix must not depend on a compiler for one order.
+fn can_compile(target: Target, weight: Weight, variant: ProjectVariant) -> bool {
+    let order = |v: &ProjectVariant| v.threads_per_row == variant.threads_per_row;
+    let everywhere = |&rows: &u32| variants(target, weight, rows).iter().any(order);
+    variant.check().is_ok() && ROWS.iter().all(everywhere)
+}
+
+/// The kernel that a choice takes, if it has to be compiled.
+fn compiled(target: Target, case: &Case, choice: &Choice) -> Option<Kernel> {
+    let weight = layout::weight(case.dtype)?;
+    let (variant, _) = variant(choice)?;
+    let planes = if case.family == "project_fine" { 2 } else { 1 };
+    let missing = !variants(target, weight, case.batch).contains(&variant);
+    missing.then_some(Kernel::Project { weight, rows: case.batch, planes, variant })
+}
+
+/// Compiles what a choice needs and is not prebuilt, as long as it is `wanted`.
+pub(super) fn compile(
+    target: Target,
+    case: &Case,
+    choice: &Choice,
+    wanted: &dyn Fn() -> bool,
+) -> Result<(), jit::Error> {
+    let Some(kernel) = compiled(target, case, choice) else { return Ok(()) };
+    jit::code(kernel, target, wanted).map(|_| ())
 }
 
 fn choice(variant: ProjectVariant, warps: u32) -> Choice {
@@ -121,6 +161,18 @@ pub(super) fn cases(launches: &[Launch]) -> Vec<Case> {
 
 /// What may be chosen for a case, of the machine code for a target.
 pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
+    let compiler = jit::compiler();
+    let version = compiler.as_ref().ok().map(|compiler| compiler.version());
+    let mut space = space_with(target, case, version)?;
+    space.origin = match compiler {
+        Ok(_) => format!("prebuilt, and compiled here by {}", space.candidates),
+        Err(why) => format!("prebuilt alone ({why})"),
+    };
+    Some(space)
+}
+
+/// The same with a compiler of that version, or none.
+fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Option<Space> {
     let weight = layout::weight(case.dtype)?;
     let known = ["project", "project_fine", "gate"].contains(&case.family.as_str());
     let fine = case.family == "project_fine";
@@ -128,8 +180,14 @@ pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
         return None;
     }
     let built = variants(target, weight, case.batch);
-    let all: Vec<Choice> =
-        built.iter().flat_map(|&v| WARPS.map(|warps| choice(v, warps))).collect();
+    let candidates = match compiler {
+        Some((major, minor)) => Candidates::Nvrtc(major.unsigned_abs(), minor.unsigned_abs()),
+        None => Candidates::Prebuilt,
+    };
+    let exists = move |v: &ProjectVariant| {
+        built.contains(v) || compiler.is_some() && can_compile(target, weight, *v)
+    };
+    let all: Vec<Choice> = every_variant().filter(&exists).map(|v| choice(v, 0)).collect();
     let mut parameters: Vec<Parameter> = PROJECT_SPACE
         .iter()
         .map(|p| Parameter {
@@ -151,8 +209,8 @@ pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
         decides_order: false,
     });
     let rule = move |choice: &Choice| match variant(choice) {
-        Some((v, _)) if !built.contains(&v) => Err(match v.check() {
-            Ok(()) => "this combination is not prebuilt".to_owned(),
+        Some((v, _)) if !exists(&v) => Err(match v.check() {
+            Ok(()) => "this combination is not prebuilt, and cannot be compiled here".to_owned(),
             Err(invalid) => invalid.to_string(),
         }),
         Some((v, warps)) if !warps.is_multiple_of(v.warps) => {
@@ -162,7 +220,26 @@ pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
     };
     let source = source::unit_hash(Unit::Project(weight), target);
     let heuristic = choice(ProjectVariant::heuristic(weight), HEURISTIC_WARPS);
-    Some(Space::new(parameters, heuristic, (source, Candidates::Prebuilt), rule))
+    let space = Space::new(parameters, heuristic, (source, candidates), rule);
+    let case = case.clone();
+    Some(space.compiling(move |choice| compiled(target, &case, choice).is_some()))
+}
+
+/// Every combination of values.
+fn every_variant() -> impl Iterator<Item = ProjectVariant> {
+    let [threads, rows, warps, unroll] = PROJECT_SPACE.map(|p| p.values);
+    threads.iter().flat_map(move |&threads_per_row| {
+        rows.iter().flat_map(move |&rows_per_thread| {
+            warps.iter().flat_map(move |&warps| {
+                unroll.iter().map(move |&unroll| ProjectVariant {
+                    threads_per_row,
+                    rows_per_thread,
+                    warps,
+                    unroll,
+                })
+            })
+        })
+    })
 }
 
 #[cfg(test)]
@@ -179,18 +256,53 @@ mod tests {
         for dtype in [DType::Q8_0, DType::Q6_K, DType::Q4_K, DType::Q5_K, DType::F16] {
             for batch in ROWS {
                 for target in Target::ALL {
-                    let space = space(target, &case_of(dtype, 512, batch)).unwrap();
+                    let space = space_with(target, &case_of(dtype, 512, batch), None).unwrap();
                     space.check(&space.heuristic).unwrap();
                     assert_eq!(space.heuristic[THREADS_PER_ROW], 32);
                     assert!(!space.neighbours(&space.heuristic).is_empty());
                 }
             }
         }
+        let space = |target, case: &Case| space_with(target, case, None);
         assert!(space(Target::Sm87, &case_of(DType::Q4_0, 512, 1)).is_none());
         assert!(space(Target::Sm87, &case_of(DType::Q8_0, 512, 3)).is_none());
         let space = space(Target::Sm87, &case_of(DType::Q8_0, 512, 1)).unwrap();
         let why = space.heuristic_with(THREADS_PER_ROW, 64).unwrap_err().to_string();
         assert!(why.contains("threads_per_row = 64; it takes [8, 16, 32]"), "{why}");
+    }
+
+    #[test]
+    fn with_a_compiler_the_rest_of_the_space_is_there() {
+        let case = case_of(DType::Q6_K, 512, 1);
+        let prebuilt = space_with(Target::Sm87, &case, None).unwrap();
+        let compiling = space_with(Target::Sm87, &case, Some((12, 6))).unwrap();
+        assert_eq!(compiling.candidates, Candidates::Nvrtc(12, 6));
+        assert_eq!(compiling.heuristic, prebuilt.heuristic);
+        let exist = |space: &Space| {
+            let all = every_variant().map(|v| choice(v, HEURISTIC_WARPS));
+            all.filter(|c| space.check(c).is_ok()).collect::<Vec<Choice>>()
+        };
+        let (few, all) = (exist(&prebuilt), exist(&compiling));
+        assert!(few.len() < all.len() && all.len() <= 39, "{} and {}", few.len(), all.len());
+        for choice in &all {
+            assert_eq!(compiling.is_compiled(choice), !few.contains(choice), "{choice:?}");
+        }
+        // Of what has one order alone, no other is compiled.
+        for (target, dtype) in [(Target::Sm87, DType::Q5_K), (Target::Compute80, DType::Q6_K)] {
+            let space = space_with(target, &case_of(dtype, 512, 1), Some((12, 6))).unwrap();
+            assert_eq!(space.parameter(THREADS_PER_ROW).unwrap().values, [32]);
+            assert!(exist(&space).len() > 5);
+        }
+        // What was chosen is launched where it can be compiled, and nowhere else.
+        let odd = ProjectVariant { warps: 4, ..ProjectVariant::heuristic(Weight::Q6_K) };
+        let odd = ProjectVariant { unroll: 4, ..odd };
+        let choices = [(case.clone(), choice(odd, 16))].into_iter().collect();
+        let shape = |compiles| {
+            let tuning = Tuning { target: Target::Sm87, choices: Some(&choices), compiles };
+            tuning.shape(Weight::Q6_K, &case).variant
+        };
+        assert_eq!(shape(true), odd);
+        assert_eq!(shape(false), ProjectVariant::heuristic(Weight::Q6_K));
     }
 
     /// Whatever the table holds: a matrix's numbers are added in one order for every batch, and only
@@ -204,7 +316,7 @@ mod tests {
             let v = ProjectVariant { threads_per_row: lanes, ..ProjectVariant::heuristic(weight) };
             choices.insert(case_of(DType::Q8_0, rows, batch), choice(v, 16));
         }
-        let tuning = Tuning { target: Target::Sm87, choices: Some(&choices) };
+        let tuning = Tuning { target: Target::Sm87, choices: Some(&choices), compiles: false };
         for rows in [512, 4096, 640] {
             for batch in ROWS {
                 let Shape { variant, blocks } =
@@ -218,7 +330,7 @@ mod tests {
                 );
             }
         }
-        let ptx = Tuning { target: Target::Compute80, choices: Some(&choices) };
+        let ptx = Tuning { target: Target::Compute80, choices: Some(&choices), compiles: false };
         assert_eq!(ptx.shape(weight, &large).variant, ProjectVariant::heuristic(weight));
     }
 }

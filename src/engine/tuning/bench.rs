@@ -89,6 +89,8 @@ pub struct CaseBench<'a> {
     /// Bytes that these take.
     bytes: u64,
     next: usize,
+    /// What choices cost where that is counted.
+    counts: HashMap<Choice, f64>,
     /// The bits of the heuristic's results.
     bits: Option<Vec<u32>>,
 }
@@ -125,6 +127,7 @@ impl<'a> CaseBench<'a> {
             prepared: HashMap::new(),
             bytes: 0,
             next: 0,
+            counts: HashMap::new(),
             bits: None,
         })
     }
@@ -146,6 +149,14 @@ impl<'a> CaseBench<'a> {
         if let Some(prepared) = self.prepared.get(choice).filter(|_| self.instance.is_some()) {
             return Ok(prepared.clone());
         }
+        let (device, case) = (self.device, &self.product.case);
+        let wanted = || {
+            self.pace.alive();
+            !self.pace.is_stopped()
+        };
+        let compiled = self.pace.aside(|| device.compile(case, choice, &wanted))?;
+        compiled
+            .map_err(|e| if self.pace.is_stopped() { Failure::Stopped } else { rejected(&e) })?;
         if self.bytes + self.product.prepared_bytes() > MOST_PREPARED {
             self.instance = None;
         }
@@ -234,18 +245,25 @@ impl Bench for CaseBench<'_> {
     }
 
     fn time(&mut self, choice: &Choice) -> Result<f64, Failure> {
+        // A count is the same every time.
+        if let Some(&count) = self.counts.get(choice) {
+            return Ok(count);
+        }
         let parts = self.ready(choice)?;
         let part = self.next % parts.len();
         self.next += 1;
         let copies = self.product.outputs[part].len() as f64;
         let sample = self.run(parts[part], true)? / copies;
+        if self.watch.clock() == Clock::Counted {
+            self.counts.insert(choice.clone(), sample);
+        }
         let speed = self.product.bytes as f64 / sample * 1e9;
         // Of less the launch is all the time.
         let enough = self.product.bytes as f64 * copies >= f64::from(LEAST_BYTES);
         let gpu = enough && self.device.info().threads == 0;
         if self.watch.clock() == Clock::Measured && gpu && speed < LEAST_GPU_SPEED {
             return Err(Failure::Broken(format!(
-                "{} took {:.0} us, which is {:.3} GB/s: no GPU is as slow, so this is no measurement (is it simulated?)",
+                "{} took {:.0} us, which is {:.3} GB/s: no GPU is as slow, so this is no measurement (a simulated one counts: `--counted`)",
                 self.product.case,
                 sample / 1e3,
                 speed / 1e9

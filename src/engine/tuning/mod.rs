@@ -2,10 +2,11 @@
 //! are found.
 //!
 //! The search itself is [`crate::tune::beam`]'s, what is remembered [`crate::tune::Store`]'s;
-//! `bench` measures a case on a device, `pace` says when, `idle` searches while nobody asks for
+//! `bench` measures a case on a device by the clock or by what is `counted`, `pace` says when, `idle` searches while nobody asks for
 //! anything.
 
 pub mod bench;
+pub mod counted;
 mod idle;
 pub mod pace;
 
@@ -15,13 +16,13 @@ use std::time::Duration;
 
 use self::bench::{CaseBench, Stopwatch};
 use self::pace::Pace;
-use crate::device::{Device, Request};
+use crate::device::{Device, Kernels, Request};
 use crate::telemetry::memory;
-use crate::tune::beam::{self, Failure, Outcome, Settings, Verdict};
+use crate::tune::beam::{self, Failure, Outcome, Settings};
 use crate::tune::report::{Mode, Progress, Report, Row, Spec, Used};
-use crate::tune::store::{Loaded, StoreError, describe};
+use crate::tune::store::{Journal, Loaded, StoreError, Topic, Tried, Verdict};
 use crate::tune::{
-    Case, Choice, Choices, Clock, Cost, Declared, DeviceKey, Heuristic, Record, Rejected, Space,
+    Candidates, Case, Choice, Choices, Clock, Cost, DeviceKey, Heuristic, Record, Rejected, Space,
     Store, When, leader,
 };
 pub(super) use idle::Idle;
@@ -40,20 +41,6 @@ pub struct Tuning {
     pub cold_bytes: Option<u64>,
 }
 
-/// The kernels of a device, as the store asks for them.
-pub struct Kernels<'a>(pub &'a dyn Device);
-
-impl Declared for Kernels<'_> {
-    fn source(&self, case: &Case) -> Option<String> {
-        self.0.space(case).map(|space| space.source)
-    }
-
-    fn admits(&self, case: &Case, choice: &Choice) -> Result<(), String> {
-        let space = self.0.space(case).ok_or("this program has no such kernels")?;
-        space.check(choice).map_err(|e| e.to_string())
-    }
-}
-
 /// What the store holds about a device: its file, the hardware, the entries.
 ///
 /// # Errors
@@ -69,7 +56,13 @@ pub(super) fn contents(
 }
 
 /// The choices for a model's cases, and where they come from.
-pub(super) fn choices(device: &dyn Device, cases: &[Case], tuning: &Tuning) -> (Choices, Used) {
+/// What has to be compiled is compiled now; `alive` is called while that goes on.
+pub(super) fn choices(
+    device: &dyn Device,
+    cases: &[Case],
+    tuning: &Tuning,
+    alive: &dyn Fn(),
+) -> (Choices, Used) {
     let (mut choices, mut used) = (Choices::default(), Used::default());
     if let Some(key) = device.key().filter(|_| tuning.mode != Mode::Off) {
         let store = Store::new(&tuning.dir);
@@ -93,7 +86,20 @@ pub(super) fn choices(device: &dyn Device, cases: &[Case], tuning: &Tuning) -> (
         if let Some(why) = &used.damaged {
             tracing::warn!(file = ?used.file, %why, "nothing of the tuning file is used");
         }
-        used.used = cases.iter().filter(|case| choices.get(case).is_some()).count();
+        let wanted = || {
+            alive();
+            true
+        };
+        for case in cases {
+            let Some(choice) = choices.get(case) else { continue };
+            match device.compile(case, choice, &wanted) {
+                Ok(()) => used.used += 1,
+                Err(error) => {
+                    tracing::warn!(%case, %error, "a tuned choice cannot be compiled");
+                    choices.remove(case);
+                }
+            }
+        }
     }
     for case in cases {
         let Some(space) = device.space(case) else { continue };
@@ -136,6 +142,9 @@ pub enum Error {
     /// The device has nothing to choose.
     #[error("{0} has no kernels that can be tuned")]
     Nothing(String),
+    /// There is nothing that counts.
+    #[error(transparent)]
+    Uncounted(#[from] counted::Uncounted),
     /// What was found cannot be remembered.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -158,6 +167,7 @@ pub fn run(
     let key = device.key().ok_or_else(|| Error::Nothing(info.name.into()))?;
     let clock = watch.clock();
     let loaded = store.read(&key, clock, &Kernels(device))?;
+    let journal = store.journal(&key)?;
     let found = |case: &Case| loaded.current.iter().find(|record| record.case == *case);
     let named = |case: &&Case| {
         spec.kernel.as_ref().is_none_or(|kernel| case.to_string().contains(kernel.as_str()))
@@ -165,7 +175,11 @@ pub fn run(
     let (wanted, known): (Vec<&Case>, Vec<&Case>) =
         cases.iter().filter(named).partition(|case| match found(case) {
             Some(record) if spec.verify => record.choice != record.heuristic.choice,
-            Some(_) => spec.again,
+            Some(record) => {
+                spec.again
+                    || journal.is_unfinished(case, &record.source, clock)
+                    || widened(device, record)
+            }
             None => !spec.verify,
         });
     progress(Progress::Begun { cases: wanted.len(), known: known.len() });
@@ -174,9 +188,14 @@ pub fn run(
         spec,
         pace,
         watch,
+        memory: Memory { store, key: &key, journal: &journal },
         choices: loaded.current.iter().map(|r| (r.case.clone(), r.choice.clone())).collect(),
         total: wanted.len(),
-        cold: spec.cold_bytes.unwrap_or_else(|| cold_bytes(device)),
+        // A count knows no caches.
+        cold: spec.cold_bytes.unwrap_or_else(|| match clock {
+            Clock::Measured => cold_bytes(device),
+            Clock::Counted => 0,
+        }),
     };
     let (mut rows, mut candidates) = (Vec::new(), "none".to_owned());
     for (number, case) in (1..).zip(&wanted) {
@@ -187,14 +206,17 @@ pub fn run(
         // What a case does not use is the next ones'.
         pace.allot(left / u32::try_from(wanted.len() + 1 - number).unwrap_or(u32::MAX));
         let Some(mut space) = device.space(case) else { continue };
-        candidates = space.candidates.to_string();
+        candidates.clone_from(&space.origin);
         search.pin(case, &mut space);
         let before = found(case);
         let row = match search.case(number, case, &space, before, progress) {
-            Ok((row, record)) => {
+            Ok((row, record, complete)) => {
                 if let Some(record) = record {
                     search.choices.insert(record.case.clone(), record.choice.clone());
                     store.merge(&key, &[record])?;
+                }
+                if complete {
+                    store.conclude(&key, case)?;
                 }
                 row
             }
@@ -216,6 +238,12 @@ pub fn run(
     })
 }
 
+/// Whether there is a compiler now, and was none when a case was searched.
+fn widened(device: &dyn Device, record: &Record) -> bool {
+    let now = device.space(&record.case).map(|space| space.candidates);
+    record.candidates == Candidates::Prebuilt && matches!(now, Some(Candidates::Nvrtc(..)))
+}
+
 /// Bytes of weights that no cache keeps from one turn to the next.
 fn cold_bytes(device: &dyn Device) -> u64 {
     // Twice the L2 of the largest GPU that there are kernels for.
@@ -226,8 +254,17 @@ fn cold_bytes(device: &dyn Device) -> u64 {
     (2 * memory::last_level_cache().unwrap_or(16 << 20)).clamp(64 << 20, 512 << 20)
 }
 
+/// What is known of a device, and where what is tried is noted.
+#[derive(Clone, Copy)]
+struct Memory<'a> {
+    store: &'a Store,
+    key: &'a DeviceKey,
+    journal: &'a Journal,
+}
+
 struct Search<'a> {
     device: &'a dyn Device,
+    memory: Memory<'a>,
     spec: &'a Spec,
     pace: &'a Pace,
     watch: &'a mut dyn Stopwatch,
@@ -261,36 +298,50 @@ impl Search<'_> {
         space: &Space,
         before: Option<&Record>,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<(Row, Option<Record>), Failure> {
+    ) -> Result<(Row, Option<Record>, bool), Failure> {
         let mut bench =
             CaseBench::new(self.device, (case, space), self.cold, self.pace, self.watch)?;
         let settings =
             Settings { width: self.spec.beam, samples: self.spec.samples, ..Settings::default() };
-        let bad: Vec<Choice> =
-            before.into_iter().flat_map(|r| &r.rejected).map(|r| r.choice.clone()).collect();
+        let (bytes, clock) = (bench.weight_bytes(), bench.clock());
+        let Memory { store, key, journal } = self.memory;
         let outcome = match before {
             Some(record) if self.spec.verify => {
                 beam::verify(space, &record.choice, settings, &mut bench)?
             }
             _ => {
-                let name = case.to_string();
+                let (source, heuristic) = (space.source.as_str(), &space.heuristic);
+                let topic = Topic { case, source, clock, heuristic };
+                let tried = if self.spec.again { Vec::new() } else { journal.tried(topic) };
+                if tried.is_empty() {
+                    remembered(case, store.conclude(key, case));
+                }
+                let bad: Vec<Choice> = before
+                    .into_iter()
+                    .flat_map(|r| &r.rejected)
+                    .map(|r| r.choice.clone())
+                    .collect();
                 let mut hear = |choice: &Choice, verdict: &Verdict| {
-                    let (cost, rejected) = match verdict {
-                        Verdict::Faster(cost) | Verdict::Slower(cost) => (Some(*cost), None),
-                        Verdict::Rejected(why) => (None, Some(why.clone())),
-                    };
-                    let (case, choice, of) = (name.clone(), describe(choice), self.total);
-                    progress(Progress::Candidate { case, number, of, choice, cost, rejected });
+                    let tried = Tried { choice: choice.clone(), verdict: verdict.clone() };
+                    remembered(case, store.note(key, topic, &tried));
+                    progress(Progress::candidate(case, (number, self.total), &tried));
                 };
-                beam::search(space, settings, &bad, &mut bench, &mut hear)?
+                let known = beam::Known { bad: &bad, tried: &tried };
+                beam::search(space, settings, known, &mut bench, &mut hear)?
             }
         };
-        let (bytes, clock) = (bench.weight_bytes(), bench.clock());
         let row = Row::new(case, space, &outcome, (bytes, clock), self.spec.verify);
-        // What was not searched to its end and found nothing is searched again.
+        // What was not searched to its end and found nothing is no record, but what it tried is known.
         let worth = outcome.complete || outcome.choice != space.heuristic;
         let record = worth.then(|| record(case, space, &outcome, (bytes, clock)));
-        Ok((row, record))
+        Ok((row, record, outcome.complete && !self.spec.verify))
+    }
+}
+
+/// A journal that cannot be kept costs work after an interruption, and nothing else.
+fn remembered(case: &Case, done: Result<(), StoreError>) {
+    if let Err(error) = done {
+        tracing::warn!(%case, %error, "what has been tried is not remembered");
     }
 }
 

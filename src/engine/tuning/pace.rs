@@ -3,7 +3,8 @@
 //! A turn is one sample, or one tensor moved. [`Pace::hold`] waits for a turn under way and lets none begin
 //! until [`Pace::release`]: a request waits for one sample at most, and never runs beside one.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Why there are no more turns.
@@ -24,13 +25,34 @@ struct State {
 }
 
 /// Turns, shared between a search and those whom it must not disturb.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Pace {
     state: Mutex<State>,
     changed: Condvar,
+    /// Told when a turn begins and when it ends.
+    beat: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl fmt::Debug for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pace").field("state", &self.state).finish_non_exhaustive()
+    }
 }
 
 impl Pace {
+    /// From now on tells of every turn's beginning and end, and of every sign of life within one
+    /// ([`Pace::alive`]). The first listener stays.
+    pub fn listen(&self, beat: impl Fn() + Send + Sync + 'static) {
+        let _ = self.beat.set(Box::new(beat));
+    }
+
+    /// A sign of life from within a long turn.
+    pub fn alive(&self) {
+        if let Some(beat) = self.beat.get() {
+            beat();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -40,13 +62,7 @@ impl Pace {
     /// # Errors
     /// [`Stopped`], before the work.
     pub fn turn<T>(&self, work: impl FnOnce() -> T) -> Result<T, Stopped> {
-        let mut state = self.lock();
-        while state.held && !state.stopped {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.stopped {
-            return Err(Stopped);
-        }
+        let mut state = self.free()?;
         state.under_way = true;
         state.turns += 1;
         drop(state);
@@ -59,12 +75,38 @@ impl Pace {
                 state.spent += self.1.elapsed();
                 drop(state);
                 self.0.changed.notify_all();
+                self.0.alive();
             }
         }
+        self.alive();
         let end = End(self, Instant::now());
         let result = work();
         drop(end);
         Ok(result)
+    }
+
+    /// Does some work that keeps nobody waiting, and does not touch the device: it begins when nobody holds
+    /// the pace, and whoever holds it then does not wait for its end. Its time counts as spent.
+    ///
+    /// # Errors
+    /// [`Stopped`], before the work.
+    pub fn aside<T>(&self, work: impl FnOnce() -> T) -> Result<T, Stopped> {
+        drop(self.free()?);
+        self.alive();
+        let started = Instant::now();
+        let result = work();
+        self.lock().spent += started.elapsed();
+        self.alive();
+        Ok(result)
+    }
+
+    /// Waits until nobody holds the pace.
+    fn free(&self) -> Result<MutexGuard<'_, State>, Stopped> {
+        let mut state = self.lock();
+        while state.held && !state.stopped {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.stopped { Err(Stopped) } else { Ok(state) }
     }
 
     /// Lets no turn begin; returns when none is under way.
@@ -168,6 +210,26 @@ mod tests {
         searcher.join().unwrap();
         assert_eq!(pace.turns(), u64::from(done.load(Ordering::SeqCst)));
         assert_eq!(pace.turn(|| ()), Err(Stopped));
+    }
+
+    /// Whoever watches sees each turn, and nothing while one does not end.
+    #[test]
+    fn a_turn_is_a_sign_of_life_at_either_end() {
+        let pace = Pace::default();
+        let beats = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&beats);
+        pace.listen(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        let inside = pace.turn(|| beats.load(Ordering::SeqCst)).unwrap();
+        assert_eq!((inside, beats.load(Ordering::SeqCst)), (1, 2));
+        pace.turn(|| pace.alive()).unwrap();
+        assert_eq!(beats.load(Ordering::SeqCst), 5);
+        // What is done aside keeps nobody waiting, and does not begin while the pace is held.
+        pace.aside(|| pace.hold()).unwrap();
+        assert_eq!(beats.load(Ordering::SeqCst), 7);
+        pace.stop();
+        assert_eq!(pace.aside(|| ()), Err(Stopped));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::plan::sample::philox;
+use crate::tune::store::Tried;
 use crate::tune::{Candidates, Parameter};
 
 /// Three parameters with a planted optimum; what each step away costs; noise and drift.
@@ -91,7 +92,7 @@ fn places(seed: u64) -> ([usize; 3], [usize; 3]) {
 }
 
 fn run(bench: &mut Planted, from: [usize; 3], settings: Settings) -> Result<Outcome, Failure> {
-    search(&space(from), settings, &[], bench, &mut |_, _| {})
+    search(&space(from), settings, Known::default(), bench, &mut |_, _| {})
 }
 
 #[test]
@@ -135,7 +136,8 @@ fn wrong_and_faulting_candidates_are_recorded_and_never_chosen() {
         // Told so, a second search does not even try them.
         let bad: Vec<Choice> = rejected.into_iter().cloned().collect();
         let mut again = Planted::new(seed + 100, best);
-        let second = search(&space(from), Settings::default(), &bad, &mut again, &mut |_, _| {});
+        let known = Known { bad: &bad, tried: &[] };
+        let second = search(&space(from), Settings::default(), known, &mut again, &mut |_, _| {});
         assert!(second.unwrap().rejected.is_empty());
         assert!(bad.iter().all(|bad| !again.checked.contains(bad)));
     }
@@ -172,7 +174,8 @@ fn a_wider_beam_goes_through_a_valley() {
     }
     for (width, found) in [(1, [1, 1, 2]), (3, [2, 2, 2])] {
         let settings = Settings { width, ..Settings::default() };
-        let outcome = search(&space([1, 1, 2]), settings, &[], &mut Valley(0), &mut |_, _| {});
+        let outcome =
+            search(&space([1, 1, 2]), settings, Known::default(), &mut Valley(0), &mut |_, _| {});
         let chosen = outcome.unwrap().choice;
         assert_eq!((chosen["a"], chosen["b"]), (VALUES[found[0]], VALUES[found[1]]), "{width}");
     }
@@ -209,6 +212,47 @@ fn a_search_that_is_stopped_keeps_what_was_proved() {
         }
     }
     assert!(proved > 20, "{proved}");
+}
+
+/// However often it is interrupted: no candidate is measured twice, and what is found in the end is what
+/// an undisturbed search finds.
+#[test]
+fn an_interrupted_search_goes_on_where_it_was() {
+    for every in [120, 200, 400] {
+        let (from, best) = ([0, 0, 0], [3, 1, 1]);
+        let mut tried: Vec<Tried> = Vec::new();
+        let mut searches = 0;
+        let found = loop {
+            searches += 1;
+            assert!(searches < 200, "it gets nowhere in {every} samples");
+            let mut bench = Planted::new(40 + searches, best);
+            bench.wrong = Some(choice([1, 0, 0]));
+            bench.stop_after = every;
+            let mut now = Vec::new();
+            let known = Known { bad: &[], tried: &tried };
+            let result =
+                search(&space(from), Settings::default(), known, &mut bench, &mut |c, v| {
+                    now.push(Tried { choice: c.clone(), verdict: v.clone() });
+                });
+            let before = tried.len();
+            tried.extend(now);
+            // None is tried again; what won is compared with, and had to be right for that.
+            for Tried { choice, verdict } in &tried[..before] {
+                let won = matches!(verdict, Verdict::Faster(_));
+                let last = result.as_ref().is_ok_and(|found| found.complete);
+                assert!(won || last || !bench.timed.contains(choice), "{choice:?} {verdict:?}");
+            }
+            match result {
+                Ok(found) if found.complete => break found,
+                Ok(found) => assert_eq!(found.tried, tried.len(), "each one counts"),
+                Err(failure) => assert_eq!(failure, Failure::Stopped),
+            }
+        };
+        assert!(searches > 1, "{every} samples are not all");
+        assert_eq!(found.choice, choice(best), "{found:?}");
+        assert!(found.before > 0 && found.before < found.tried);
+        assert_eq!(found.rejected.len(), 1, "what was refused before stays so");
+    }
 }
 
 #[test]

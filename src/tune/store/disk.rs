@@ -2,7 +2,7 @@
 //! text goes to a temporary file, to the disk, and into place in one step.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -51,6 +51,39 @@ impl Lock {
                 Err(TryLockError::Error(e)) => return Err(StoreError::io("lock", &lock, e)),
             }
         }
+    }
+
+    /// Adds a line to a file beside the locked one. A line that was cut short before it does not
+    /// take this one with it.
+    pub(super) fn append(&self, path: &Path, line: &str) -> Result<(), StoreError> {
+        let write = || {
+            let mut file = OpenOptions::new()
+                .create(true)
+                .read(true)
+                .append(true)
+                .mode(0o644)
+                .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+                .open(path)?;
+            let mut last = [b'\n'];
+            if file.metadata()?.len() > 0 {
+                file.seek(SeekFrom::End(-1))?;
+                file.read_exact(&mut last)?;
+            }
+            let start = if last == [b'\n'] { "" } else { "\n" };
+            file.write_all(format!("{start}{line}").as_bytes())
+        };
+        write().map_err(|e| StoreError::io("write", path, e))
+    }
+
+    /// Puts `text` into the place of a file beside the locked one; of no text there is no file.
+    pub(super) fn rewrite(&self, path: &Path, text: &str) -> Result<(), StoreError> {
+        let temporary = path.with_extension("journal.tmp");
+        let done = if text.is_empty() {
+            fs::remove_file(path)
+        } else {
+            fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path))
+        };
+        done.map_err(|e| StoreError::io("replace", path, e))
     }
 
     /// Puts `text` into the file's place: when this returns it is on the disk; when it fails the

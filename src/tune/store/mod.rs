@@ -1,7 +1,7 @@
 //! The memory of tuning: a directory with one TOML file for each device.
 //!
 //! `record` says what is remembered, `key` for which hardware, `format` how that is spelt, `disk`
-//! how it gets onto the disk whole. [`Store`] joins them: [`Store::read`] gives what may be used now
+//! how it gets onto the disk whole, `journal` what an unfinished search has tried. [`Store`] joins them: [`Store::read`] gives what may be used now
 //! and says of everything else why not; [`Store::merge`] adds to what is there. Nothing is ever
 //! dropped: what is stale, unusable or damaged is kept, and reported. What kernels there are, and
 //! what may be varied in them, it is told by [`Declared`].
@@ -10,6 +10,7 @@ mod compare;
 mod disk;
 mod error;
 mod format;
+mod journal;
 mod key;
 mod record;
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod tests;
 pub use compare::{Change, compare};
 pub use error::StoreError;
 pub use format::{Added, File, FormatError, Unusable, VERSION};
+pub use journal::{Journal, Topic, Tried, Verdict};
 pub use key::{CLOCK_BAND_MHZ, DeviceKey};
 pub use record::{
     Candidates, Case, Choice, Clock, Cost, Heuristic, Record, Rejected, When, describe,
@@ -34,6 +36,15 @@ pub trait Declared {
     /// Hash of the source that the case's kernels are made from, in hexadecimal digits; none where
     /// there are no such kernels.
     fn source(&self, case: &Case) -> Option<String>;
+
+    /// Whether the machine code that was measured is what the choice would run now.
+    ///
+    /// # Errors
+    /// What has changed.
+    fn still(&self, record: &Record) -> Result<(), String> {
+        let _ = record;
+        Ok(())
+    }
 
     /// Whether the choice can be made for the case.
     ///
@@ -329,9 +340,12 @@ pub fn state(record: &Record, clock: Clock, declared: &dyn Declared) -> State {
             let (then, now) = (short(&record.source), short(&source));
             State::Stale(format!("the kernels have changed since: {then} then, {now} now"))
         }
-        Some(_) => match declared.admits(&record.case, &record.choice) {
-            Ok(()) => State::Current,
-            Err(why) => State::Ignored(why),
+        Some(_) => match declared.still(record) {
+            Err(why) => State::Stale(why),
+            Ok(()) => match declared.admits(&record.case, &record.choice) {
+                Ok(()) => State::Current,
+                Err(why) => State::Ignored(why),
+            },
         },
     }
 }

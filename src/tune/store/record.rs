@@ -101,25 +101,50 @@ pub struct Heuristic {
 
 /// Where the candidates of a search came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Candidates {
     /// Machine code that comes with this program.
-    #[serde(rename = "prebuilt")]
     Prebuilt,
-    /// Compiled on the machine.
-    #[serde(rename = "nvrtc")]
-    Nvrtc,
+    /// That, and code compiled on the machine by NVRTC of this version, major and minor.
+    Nvrtc(u32, u32),
     /// Code of this program: the CPU's kernels.
-    #[serde(rename = "built in")]
     BuiltIn,
 }
 
 impl fmt::Display for Candidates {
+    /// `prebuilt`, `nvrtc 12.6`, `built in`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Prebuilt => "prebuilt",
-            Self::Nvrtc => "nvrtc",
-            Self::BuiltIn => "built in",
-        })
+        match self {
+            Self::Prebuilt => f.pad("prebuilt"),
+            Self::Nvrtc(major, minor) => f.pad(&format!("nvrtc {major}.{minor}")),
+            Self::BuiltIn => f.pad("built in"),
+        }
+    }
+}
+
+impl From<Candidates> for String {
+    fn from(candidates: Candidates) -> Self {
+        candidates.to_string()
+    }
+}
+
+impl TryFrom<String> for Candidates {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let unknown =
+            || format!("candidates are `{text}`; prebuilt, nvrtc 12.6 and built in are known");
+        match text.as_str() {
+            "prebuilt" => return Ok(Self::Prebuilt),
+            "built in" => return Ok(Self::BuiltIn),
+            _ => {}
+        }
+        let version = text.strip_prefix("nvrtc ").and_then(|version| version.split_once('.'));
+        let (major, minor) = version.ok_or_else(unknown)?;
+        match (major.parse(), minor.parse()) {
+            (Ok(major), Ok(minor)) => Ok(Self::Nvrtc(major, minor)),
+            _ => Err(unknown()),
+        }
     }
 }
 

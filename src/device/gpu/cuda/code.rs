@@ -2,11 +2,12 @@
 //! which the driver compiles.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use orind_kernels::catalogue::{Kernel, Unit};
-use orind_kernels::prebuilt;
 use orind_kernels::source::Target;
+use orind_kernels::{jit, prebuilt};
 
 use super::DEVICE;
 use super::driver::{Function, Module};
@@ -26,11 +27,20 @@ pub(super) const fn target(capability: u32) -> Target {
     }
 }
 
+/// What the driver loads at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum File {
+    /// A unit that is prebuilt.
+    Unit(Unit),
+    /// A kernel that was compiled here.
+    Compiled(Kernel),
+}
+
 /// Kernels by need.
 pub(super) struct Code {
     gpu: Arc<Gpu>,
     target: Target,
-    modules: HashMap<Unit, Owned<Module>>,
+    modules: HashMap<File, Owned<Module>>,
     /// Each kernel, and the shared memory it may have.
     functions: HashMap<Kernel, (Function, u32)>,
 }
@@ -64,16 +74,28 @@ impl Code {
     }
 
     fn find(&mut self, kernel: Kernel) -> Result<Function, Error> {
-        let (unit, target) = (kernel.unit(), self.target);
-        let broken = |why: String| Error::Unsupported {
-            device: DEVICE,
-            what: format!("{}: {why}", target.file(unit)),
+        let target = self.target;
+        let which = if kernel.is_prebuilt(target) {
+            File::Unit(kernel.unit())
+        } else {
+            File::Compiled(kernel)
         };
-        let module = match self.modules.entry(unit) {
-            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                let file =
-                    prebuilt::file(unit, target).ok_or_else(|| broken("not built".into()))?;
+        let name = match which {
+            File::Unit(unit) => target.file(unit),
+            File::Compiled(kernel) => kernel.symbol(),
+        };
+        let broken =
+            |why: String| Error::Unsupported { device: DEVICE, what: format!("{name}: {why}") };
+        let module = match self.modules.entry(which) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let file = match which {
+                    File::Unit(unit) => {
+                        prebuilt::file(unit, target).ok_or_else(|| broken("not built".into()))?
+                    }
+                    File::Compiled(kernel) => jit::code(kernel, target, &|| true)
+                        .map_err(|error| broken(error.to_string()))?,
+                };
                 // PTX is text, which the driver reads up to a zero.
                 let mut image = file.to_vec();
                 image.push(0);

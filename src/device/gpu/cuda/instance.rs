@@ -12,7 +12,7 @@ use super::super::launch::Launch;
 use super::super::layout::{Layout, Own};
 use super::super::ledger::{Ledger, invalid, words};
 use super::super::lower::{Addresses, lower};
-use super::super::variant::Tuning;
+use super::super::variant::{Tuning, compiles};
 use super::code::{Code, target};
 use super::driver::{Event, Kind, Stream};
 use super::fault::Fault;
@@ -118,7 +118,11 @@ impl CudaInstance {
                 counters: self.counters.address(),
                 own: (own, base),
                 sms: self.gpu.sms,
-                tuning: Tuning { target: target(self.gpu.capability), choices: Some(choices) },
+                tuning: Tuning {
+                    target: target(self.gpu.capability),
+                    choices: Some(choices),
+                    compiles: compiles(),
+                },
             },
         )
     }

@@ -25,7 +25,7 @@ use super::layout::Layout;
 use super::{cases as gpu_cases, variant};
 use crate::device::{Device, Error, Footprint, Info, Instance, Request};
 use crate::plan::Fusions;
-use crate::tune::{Case, DeviceKey, Space};
+use crate::tune::{Case, Choice, DeviceKey, Space};
 use driver::{Attribute, ComputeMode, Driver, Kind};
 use fault::{Code, Fault};
 use gpu::Gpu;
@@ -205,5 +205,15 @@ impl Device for Cuda {
 
     fn space(&self, case: &Case) -> Option<Space> {
         variant::space(code::target(self.gpu.capability), case)
+    }
+
+    fn compile(
+        &self,
+        case: &Case,
+        choice: &Choice,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
+        let made = variant::compile(code::target(self.gpu.capability), case, choice, wanted);
+        made.map_err(|error| Error::Unsupported { device: DEVICE, what: error.to_string() })
     }
 }

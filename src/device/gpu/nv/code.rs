@@ -1,10 +1,11 @@
 //! The kernels' machine code in GPU memory, and what a launch of each needs.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::cubin::{self, Cubin};
-use orind_kernels::prebuilt;
+use orind_kernels::{jit, prebuilt};
 use tegra::buffer::{Filling, Weights};
 use tegra::local_memory::LocalMemorySize;
 use tegra::qmd::Program;
@@ -45,6 +46,31 @@ fn broken(what: String) -> Error {
     Error::Unsupported { device: DEVICE, what }
 }
 
+/// The file that a kernel is in, and its name: a prebuilt unit, or the kernel alone, compiled here.
+fn machine_code(kernel: Kernel) -> Result<(String, &'static [u8]), Error> {
+    if kernel.is_prebuilt(TARGET) {
+        let name = TARGET.file(kernel.unit());
+        return match prebuilt::file(kernel.unit(), TARGET) {
+            Some(file) => Ok((name, file)),
+            None => Err(broken(format!("{name}: no machine code"))),
+        };
+    }
+    match jit::code(kernel, TARGET, &|| true) {
+        Ok(code) => Ok((kernel.symbol(), code)),
+        Err(error) => Err(broken(format!("{}: {error}", kernel.symbol()))),
+    }
+}
+
+/// A cubin that needs nothing but its code and literals.
+fn parsed<'a>(name: &str, file: &'a [u8]) -> Result<Cubin<'a>, Error> {
+    let cubin = Cubin::parse(file).map_err(|e| broken(format!("{name}: {e}")))?;
+    let free = cubin.relocations.is_empty()
+        && cubin.constants3.is_none()
+        && cubin.global_init.is_none()
+        && cubin.global_bytes == 0;
+    if free { Ok(cubin) } else { Err(broken(format!("{name}: globals"))) }
+}
+
 /// Kernels side by side in one image.
 #[derive(Default)]
 struct Image {
@@ -61,28 +87,15 @@ struct Placed {
 }
 
 impl Image {
-    /// The prebuilt code of some kernels.
+    /// The code of some kernels: what is prebuilt, else what is compiled here.
     fn new(kernels: &[Kernel]) -> Result<Self, Error> {
         let mut cubins = HashMap::new();
         let mut image = Self::default();
         for &kernel in kernels {
-            let unit = kernel.unit();
-            let cubin = match cubins.entry(unit) {
-                std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                std::collections::hash_map::Entry::Vacant(entry) => {
-                    let file = prebuilt::file(unit, TARGET)
-                        .ok_or_else(|| broken(format!("{}: no machine code", unit.name())))?;
-                    let cubin = Cubin::parse(file)
-                        .map_err(|e| broken(format!("{}: {e}", TARGET.file(unit))))?;
-                    let free = cubin.relocations.is_empty()
-                        && cubin.constants3.is_none()
-                        && cubin.global_init.is_none()
-                        && cubin.global_bytes == 0;
-                    if !free {
-                        return Err(broken(format!("{}: globals", TARGET.file(unit))));
-                    }
-                    entry.insert(cubin)
-                }
+            let (name, file) = machine_code(kernel)?;
+            let cubin = match cubins.entry(file.as_ptr()) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => entry.insert(parsed(&name, file)?),
             };
             let code = cubin
                 .kernel(&kernel.symbol())
@@ -109,7 +122,7 @@ impl Image {
 }
 
 impl Code {
-    /// Loads the prebuilt code of `kernels` for a GPU of `tpcs` TPCs.
+    /// Loads the code of `kernels` for a GPU of `tpcs` TPCs.
     pub(super) fn new(space: &AddressSpace, kernels: &[Kernel], tpcs: u32) -> Result<Self, Error> {
         let image = Image::new(kernels)?;
         let stack = image.stack();

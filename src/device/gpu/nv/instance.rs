@@ -23,12 +23,12 @@ use super::super::launch::Launch;
 use super::super::layout::{ALIGN, Layout, Own};
 use super::super::ledger::{Entry, Ledger, QUEUE, invalid, words};
 use super::super::lower::{Addresses, lower};
-use super::super::variant::Tuning;
+use super::super::variant::{Tuning, compiles};
 use super::super::weights::fill;
 use super::TARGET;
 use super::code::Code;
 use super::failed;
-use super::patience::{Patience, is_long};
+use super::patience::Patience;
 use super::record::Recording;
 use crate::device::{
     Activity, Data, Error, Footprint, Instance, Prepared, RING_STEPS, Ticket, WeightSource,
@@ -169,7 +169,7 @@ impl NvInstance {
                 counters: self.counters.address().get(),
                 own: (own, base),
                 sms: self.space.orin().sms(),
-                tuning: Tuning { target: TARGET, choices: Some(choices) },
+                tuning: Tuning { target: TARGET, choices: Some(choices), compiles: compiles() },
             },
         )
     }
@@ -271,26 +271,10 @@ impl NvInstance {
             let started = Instant::now();
             // More with every repetition: it may only be slow.
             let patience = self.patience.with(plan) * (attempts + 1);
-            let Kept { recording, .. } = &self.ledger.entry(plan)?.kept;
-            let waited = if recording.tells() {
-                let is_late = |error: &tegra::Error| matches!(error, tegra::Error::Stalled { .. });
-                let progress = || recording.progress();
-                let wait = |limit| context.wait(last, limit);
-                Patience::watch(patience, is_late, progress, Instant::now, wait).map(|one| (one, 1))
-            } else {
-                context.wait(last, patience).map(|()| (started.elapsed(), steps))
-            };
-            let error = match waited {
-                Ok((time, steps)) => {
-                    self.patience.took(plan, time, steps);
-                    self.flights.pop_front();
-                    return Ok(());
-                }
-                Err(tegra::Error::Stalled { queue, value, completed, .. }) => {
-                    let waited = started.elapsed();
-                    tegra::Error::Stalled { queue, value, completed, waited }
-                }
-                Err(error) => error,
+            let Err(error) = context.wait(last, patience) else {
+                self.patience.took(plan, started.elapsed(), steps);
+                self.flights.pop_front();
+                return Ok(());
             };
             let done = done(context, &flight.tickets);
             let slow = matches!(error, tegra::Error::Stalled { .. }) && done > reached;
@@ -368,7 +352,7 @@ impl Instance for NvInstance {
         let launches = self.launches(plan, (&own, memory.address().get()), choices)?;
         self.load_code(&launches)?;
         let Some((code, _)) = &self.code else { return invalid("no machine code") };
-        let recording = Recording::new(&self.space, code, &launches, is_long(plan))?;
+        let recording = Recording::new(&self.space, code, &launches)?;
         Ok(self.ledger.add(plan, own, Kept { memory, recording }))
     }
 

@@ -18,7 +18,7 @@ use super::layout::Layout;
 use crate::device::gpu;
 use crate::device::{Device, Error, Footprint, Info, Instance, Request, Scope};
 use crate::plan::Fusions;
-use crate::tune::{Case, DeviceKey, Space};
+use crate::tune::{Case, Choice, DeviceKey, Space};
 use instance::NvInstance;
 
 /// The name of this device.
@@ -85,6 +85,16 @@ impl Device for Nv {
 
     fn space(&self, case: &Case) -> Option<Space> {
         gpu::variant::space(TARGET, case)
+    }
+
+    fn compile(
+        &self,
+        case: &Case,
+        choice: &Choice,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
+        let made = gpu::variant::compile(TARGET, case, choice, wanted);
+        made.map_err(|error| Error::Unsupported { device: DEVICE, what: error.to_string() })
     }
 }
 

@@ -1,0 +1,51 @@
+//! Kernels compiled on the machine: where NVRTC is, and what is said where it is not.
+
+use std::cell::Cell;
+
+use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
+use orind_kernels::cubin::Cubin;
+use orind_kernels::jit;
+use orind_kernels::nvrtc::{Compiler, Error};
+use orind_kernels::source::Target;
+
+/// A variant that is not checked in.
+fn odd(weight: Weight) -> Kernel {
+    let variant = ProjectVariant { warps: 4, unroll: 1, ..ProjectVariant::heuristic(weight) };
+    Kernel::Project { weight, rows: 2, planes: 1, variant }
+}
+
+#[test]
+fn a_variant_that_is_not_checked_in_is_compiled_once() {
+    if let Err(why) = Compiler::load() {
+        return println!("skipped: {why}");
+    }
+    let kernel = odd(Weight::Q6_K);
+    assert!(!kernel.is_prebuilt(Target::Sm87));
+    let waited = Cell::new(0);
+    let alive = || {
+        waited.set(waited.get() + 1);
+        true
+    };
+    let code = jit::code(kernel, Target::Sm87, &alive).unwrap();
+    let cubin = Cubin::parse(code).unwrap();
+    let found = cubin.kernel(&kernel.symbol()).unwrap();
+    assert_eq!((found.stack_bytes, cubin.relocations.len()), (0, 0));
+    waited.set(0);
+    let again = jit::code(kernel, Target::Sm87, &alive).unwrap();
+    assert!(std::ptr::eq(code, again) && waited.get() == 0);
+    let ptx = jit::code(kernel, Target::Compute80, &alive).unwrap();
+    assert!(String::from_utf8_lossy(ptx).contains(".target sm_80"));
+}
+
+#[test]
+fn what_does_not_compile_is_told_with_the_compiler_s_words() {
+    let compiler = match Compiler::load() {
+        Ok(compiler) => compiler,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let options = ["--gpu-architecture=sm_87".to_owned()];
+    let error = compiler.compile("x.cu", "int x = y;", &[], &options, false).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::Call { call: "nvrtcCompileProgram", .. }), "{error:?}");
+    assert!(text.contains("x.cu") && text.contains("\"y\" is undefined"), "{text}");
+}
