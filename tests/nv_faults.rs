@@ -148,6 +148,15 @@ fn a_hung_channel_is_rebuilt_and_no_token_is_lost() {
     assert_eq!(rebuilds, 2);
 }
 
+/// A prefill chunk tells how far it is: the second one stands still, and is executed again.
+#[test]
+fn a_prefill_that_hangs_is_rebuilt_and_no_token_is_lost() {
+    let (undisturbed, _) = generate("");
+    let (disturbed, rebuilds) = generate("stuck-semaphore@3");
+    assert_eq!(disturbed, undisturbed);
+    assert_eq!(rebuilds, 1);
+}
+
 #[test]
 fn a_step_that_never_succeeds_ends_the_request_and_not_the_daemon() {
     let faults: Vec<String> = (40..48).map(|at| format!("mmu-fault@{at}")).collect();

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use orind::bench::Report;
+use tegra_profile::{Experiment, Machine, Profile, Verdict, facts};
 use tempfile::TempDir;
 
 const MODEL: &str = "synthetic:tiny-llama:q8_0";
@@ -170,6 +171,83 @@ fn plan_works_without_a_daemon() {
     assert_eq!(total("before", "weight_bytes"), total("after", "weight_bytes"));
     assert!(total("after", "other_bytes") < total("before", "other_bytes"));
     assert_eq!(json["context"], 101);
+}
+
+/// The speed on an Orin follows from its profile, by a formula that can be done by hand.
+#[test]
+fn plan_estimates_the_speed_on_the_orin_of_a_profile() {
+    let home = Home::new();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("profile.json");
+    let mut profile = Profile::new(
+        "orinctl",
+        0,
+        Machine {
+            model: Some("NVIDIA Jetson AGX Orin Developer Kit".into()),
+            power_mode: Some("MODE_30W (mode 2)".into()),
+            sms: Some(8),
+            ..Machine::default()
+        },
+    );
+    let measured = [
+        (facts::READ_RATE, 40.0),
+        (facts::DEPENDENT, 1500.0),
+        (facts::LAUNCH, 4000.0),
+        (facts::DOORBELL, 900.0),
+        (facts::RELEASE, 200.0),
+        (facts::ENTRY, 50.0),
+    ];
+    for (fact, value) in measured {
+        let mut found = profile
+            .experiment(fact.experiment)
+            .cloned()
+            .unwrap_or_else(|| Experiment::new(fact.experiment, "what", "so", Verdict::Measured));
+        found.facts.insert(fact.name.into(), value.into());
+        profile.experiments.retain(|experiment| experiment.name != fact.experiment);
+        profile.experiments.push(found);
+    }
+    profile.write(&file).unwrap();
+    let file_name = file.to_str().unwrap();
+    let plan = |args: &[&str]| home.run(&[&["plan", MODEL, "--profile", file_name], args].concat());
+    let json = plan(&["--depth", "100", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let total = |what: &str| json["after"]["total"][what].as_f64().unwrap();
+    let launches = json["launches"].as_array().unwrap().len() as f64;
+    let ns = (total("weight_bytes") + total("kv_bytes")) / 40.0
+        + (launches - 1.0) * 1500.0
+        + (4000.0 + 900.0 + 200.0 + 2.0 * 50.0);
+    let estimate = &json["estimate"];
+    assert!((estimate["step_ns"].as_f64().unwrap() / ns - 1.0).abs() < 1e-9, "{estimate} {ns}");
+    let speed = estimate["tokens_per_second"].as_f64().unwrap();
+    assert!((speed * ns / 1e9 - 1.0).abs() < 1e-9);
+
+    let text = stdout(&plan(&["--depth", "100"]));
+    for part in [
+        "An estimate for NVIDIA Jetson AGX Orin Developer Kit (MODE_30W (mode 2), 8 SMs)",
+        "40.0 GB/s",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    let prefill = stdout(&plan(&["--prefill", "16"]));
+    assert!(prefill.contains("at most "), "{prefill}");
+
+    // Without a kernel's rate there is the copy engine's, and it says so; without either, what to do.
+    let kernels = facts::READ_RATE.experiment;
+    profile.experiments.retain(|experiment| experiment.name != kernels);
+    profile.write(&file).unwrap();
+    let output = plan(&[]);
+    assert_eq!(output.status.code(), Some(2));
+    let hint = format!("orinctl first-contact --only {kernels}");
+    assert!(stderr(&output).contains(&hint), "{}", stderr(&output));
+    let copy = facts::COPY_RATE;
+    let mut copies = Experiment::new(copy.experiment, "what", "so", Verdict::Measured);
+    copies.facts.insert(copy.name.into(), 20.0.into());
+    profile.experiments.push(copies);
+    profile.write(&file).unwrap();
+    let text = stdout(&plan(&[]));
+    assert!(text.contains("the copy engine, both ways; no kernel was timed"), "{text}");
+    std::fs::write(&file, "{}").unwrap();
+    assert_eq!(plan(&[]).status.code(), Some(1));
 }
 
 #[test]

@@ -31,6 +31,13 @@ pub(super) struct Connection {
     /// Socket of the daemon [default: the daemon's own default]
     #[arg(long, global = true, value_name = "PATH")]
     pub(super) socket: Option<PathBuf>,
+    /// Port of the daemon instead, here or on another machine; where it needs a token, $ORIND_TOKEN is
+    /// shown
+    #[arg(long, global = true, value_name = "HOST:PORT", conflicts_with = "socket")]
+    pub(super) tcp: Option<String>,
+    /// File of the token for --tcp
+    #[arg(long, global = true, value_name = "FILE", requires = "tcp")]
+    pub(super) token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -277,7 +284,8 @@ Examples:
   orinctl plan synthetic:tiny-llama:q8_0
   orinctl plan model.gguf --depth 4096            one token with 4096 before it
   orinctl plan model.gguf --batch 8               one token for each of 8 sequences
-  orinctl plan model.gguf --prefill 512 --full    every step of a prefill chunk")]
+  orinctl plan model.gguf --prefill 512 --full    every step of a prefill chunk
+  orinctl plan model.gguf --profile orin-profile.json   with an estimate of the speed there")]
 pub(super) struct Plan {
     /// GGUF file or synthetic:NAME
     pub(super) model: String,
@@ -290,6 +298,9 @@ pub(super) struct Plan {
     /// Tokens that are there before
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) depth: usize,
+    /// Estimate the speed on the Orin whose profile this is, as `orinctl first-contact` writes it
+    #[arg(long, value_name = "FILE")]
+    pub(super) profile: Option<PathBuf>,
     /// Print every step of every layer
     #[arg(long)]
     pub(super) full: bool,

@@ -15,6 +15,10 @@ use crate::tune::Declared;
 
 /// Looks, prints, and says by its exit code how bad it is.
 pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<ExitCode, Error> {
+    if connection.is_remote() {
+        let text = "doctor looks at the machine that it runs on: run it there, without --tcp";
+        return Err(Error::Usage(text.into()));
+    }
     let config = match &args.config {
         Some(path) => Config::read(path),
         None => Ok(Config::default()),

@@ -17,20 +17,20 @@ pub(super) enum Error {
     #[error("{0}")]
     Usage(String),
     /// Another model is loaded than the one asked for.
-    #[error("{loaded} is loaded in the daemon on {}, not {wanted}", socket.display())]
+    #[error("{loaded} is loaded in the daemon on {daemon}, not {wanted}")]
     OtherModel {
         /// What is loaded.
         loaded: String,
         /// What was asked for.
         wanted: String,
-        /// The daemon's socket.
-        socket: PathBuf,
+        /// Where the daemon is.
+        daemon: client::Address,
     },
     /// The daemon has no model.
-    #[error("no model is loaded in the daemon on {}", socket.display())]
+    #[error("no model is loaded in the daemon on {daemon}")]
     NoModel {
-        /// The daemon's socket.
-        socket: PathBuf,
+        /// Where the daemon is.
+        daemon: client::Address,
     },
     /// The private daemon ended or never came up.
     #[error("the private daemon {what}{}", said(log))]

@@ -6,8 +6,10 @@
 
 mod args;
 mod bench;
+mod connection;
 mod doctor;
 mod error;
+mod estimate;
 mod first_contact;
 mod generate;
 mod install;

@@ -6,16 +6,10 @@ use super::session;
 use super::status::describe;
 use super::terminal::Terminal;
 use super::text;
-use crate::config;
 use crate::control::api::LoadRequest;
-use crate::control::client::Client;
-
-fn client(connection: &Connection) -> Client {
-    Client::new(connection.socket.clone().unwrap_or_else(config::client_socket))
-}
 
 pub(super) async fn list(connection: &Connection, args: &args::Models) -> Result<(), Error> {
-    let models = client(connection).models().await?;
+    let models = connection.client()?.models().await?;
     if args.json {
         text::print_json(&models)?;
         return Ok(());
@@ -58,7 +52,7 @@ pub(super) async fn load(
         cpu_isa: args.cpu_isa.clone(),
         ..LoadRequest::default()
     };
-    let (model, _) = session::load(&client(connection), &request, terminal).await?;
+    let (model, _) = session::load(&connection.client()?, &request, terminal).await?;
     text::print(&format!(
         "{}\nloaded in {:.2} s on {}, {} slots of {} tokens\n",
         describe(&model),
@@ -71,7 +65,7 @@ pub(super) async fn load(
 }
 
 pub(super) async fn unload(connection: &Connection) -> Result<(), Error> {
-    let unloaded = client(connection).unload().await?;
+    let unloaded = connection.client()?.unload().await?;
     text::print(if unloaded { "unloaded\n" } else { "nothing was loaded\n" })?;
     Ok(())
 }

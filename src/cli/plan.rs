@@ -6,17 +6,16 @@ use serde::Serialize;
 
 use super::args;
 use super::error::Error;
+use super::estimate::{Estimate, Machine};
 use super::terminal::Terminal;
 use super::text;
 use crate::device::{Request, gpu};
 use crate::model::{KvLayout, Model, synthetic};
 use crate::plan::{Bucket, Cost, Fusions, Outputs, Plan, Step, fuse};
 
-/// Streaming multiprocessors of an Orin with all of them on.
-const ORIN_SMS: u32 = 16;
-
 pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
     let bucket = bucket(args)?;
+    let machine = args.profile.as_deref().map(Machine::read).transpose()?;
     let model = open(&args.model, terminal)?;
     let layout = KvLayout { slots: bucket.batch, context: bucket.context };
     let before = model.plan(layout, bucket)?;
@@ -26,8 +25,14 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
     let launches = gpu::outline(
         &after,
         &Request { weights: &weights, states: &states, plans, choices: None },
-        ORIN_SMS,
+        Machine::sms(machine.as_ref()),
     );
+    let estimate = match (&machine, &launches) {
+        (Some(machine), Ok(launches)) => {
+            Some(machine.estimate(&after.cost(), launches.len(), &bucket)?)
+        }
+        _ => None,
+    };
     if args.json {
         text::print_json(&Document {
             model: &args.model,
@@ -37,6 +42,7 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
             before: (&before).into(),
             after: (&after).into(),
             launches: launches.ok().map(|launches| launches.iter().map(Into::into).collect()),
+            estimate,
         })?;
         return Ok(());
     }
@@ -57,6 +63,9 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
         ),
         Err(why) => writeln!(out, "\nNot for an Orin's GPU: {why}."),
     };
+    if let Some(estimate) = &estimate {
+        out.push_str(&estimate.table());
+    }
     text::print(&out)?;
     Ok(())
 }
@@ -259,6 +268,9 @@ struct Document<'a> {
     after: PlanDocument,
     /// The kernels that an Orin's GPU launches, unless it cannot run the model.
     launches: Option<Vec<LaunchDocument>>,
+    /// What the step takes on the machine of a profile, if one was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimate: Option<Estimate>,
 }
 
 #[derive(Serialize)]

@@ -7,7 +7,6 @@ use super::args::{Connection, ModelChoice};
 use super::error::Error;
 use super::private::Private;
 use super::terminal::Terminal;
-use crate::config;
 use crate::control::api::{LoadRequest, Model, State};
 use crate::control::client::{self, Client};
 
@@ -42,38 +41,36 @@ impl Session {
         room: Room,
         terminal: &Terminal,
     ) -> Result<Self, Error> {
-        let socket = connection.socket.clone().unwrap_or_else(config::client_socket);
         if choice.private {
             return Self::private(choice, room, terminal).await;
         }
-        let client = Client::new(&socket);
+        let client = connection.client()?;
+        let daemon = client.daemon().clone();
         let status = match client.status().await {
             Ok(status) => status,
-            Err(client::Error::NotRunning { .. }) => {
+            // Elsewhere it is that machine which was meant.
+            Err(client::Error::NotRunning { .. }) if !connection.is_remote() => {
                 let model = choice.model.as_deref().unwrap_or(DEFAULT_MODEL);
-                terminal.say(&format!(
-                    "no daemon on {}: starting a private one with {model}",
-                    socket.display()
-                ));
+                terminal
+                    .say(&format!("no daemon on {daemon}: starting a private one with {model}"));
                 return Self::private(choice, room, terminal).await;
             }
             Err(error) => return Err(error.into()),
         };
         if choice.backend.is_some() || choice.threads.is_some() || choice.cpu_isa.is_some() {
             return Err(Error::Usage(format!(
-                "--backend, --threads and --cpu-isa choose for a private daemon, but one runs on {}; add --private, or load the model anew with `orinctl load`",
-                socket.display()
+                "--backend, --threads and --cpu-isa choose for a private daemon, but one runs on {daemon}; add --private, or load the model anew with `orinctl load`"
             )));
         }
         match (status.model, status.state) {
             (Some(model), State::Ready | State::Exclusive { .. }) => {
                 let wanted = choice.model.as_deref().map(absolute);
                 if let Some(wanted) = wanted.filter(|wanted| !is(&model, wanted)) {
-                    return Err(Error::OtherModel { loaded: model.id, wanted, socket });
+                    return Err(Error::OtherModel { loaded: model.id, wanted, daemon });
                 }
                 Ok(Self { client, private: None, model, loaded_after: None, synthesised: false })
             }
-            _ => Err(Error::NoModel { socket }),
+            _ => Err(Error::NoModel { daemon }),
         }
     }
 

@@ -6,32 +6,29 @@ use std::time::Duration;
 use super::args::{self, Connection};
 use super::error::Error;
 use super::{machine, text};
-use crate::config;
 use crate::control::api::{Model, State, Status};
-use crate::control::client::Client;
 use crate::tune::report::{Searching, Used};
 
 pub(super) async fn run(connection: &Connection, args: &args::Status) -> Result<(), Error> {
-    let socket = connection.socket.clone().unwrap_or_else(config::client_socket);
-    let client = Client::new(&socket);
+    let client = connection.client()?;
     let status = client.status().await?;
     if args.json {
         text::print_json(&status)?;
     } else {
-        let socket = socket.display().to_string();
-        text::print(&text::columns(&lines(&status, &socket), &[]))?;
+        let lines = lines(&status, &client.daemon().to_string());
+        text::print(&text::columns(&lines, &[]))?;
     }
     Ok(())
 }
 
-fn lines(status: &Status, socket: &str) -> Vec<Vec<String>> {
+fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     let mut row = |name: &str, value: String| rows.push(vec![name.to_owned(), value]);
     let uptime = Duration::from_secs_f64(status.uptime_s.clamp(0.0, 1e12));
     row(
         "daemon",
         format!(
-            "orind {}, process {}, up {}, on {socket}",
+            "orind {}, process {}, up {}, on {daemon}",
             status.version,
             status.pid,
             text::duration(uptime)

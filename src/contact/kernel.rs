@@ -12,8 +12,8 @@ use tegra::buffer::{Filling, Mailbox, Weights};
 use tegra::class::Compute;
 use tegra::class::qmd::DependentAction;
 use tegra::local_memory::{ABOVE_STACK_POINTER, THREAD_ADDRESS_BITS};
-use tegra::pushbuffer::{CacheInvalidate, Entry, PushBuffer};
-use tegra::qmd::{ConstantBank, Dependent, Launch, Program};
+use tegra::pushbuffer::{CacheInvalidate, Entry, Payload, PushBuffer};
+use tegra::qmd::{ConstantBank, Dependent, Launch, Program, QmdRelease};
 use tegra::space::AddressSpace;
 
 use super::error::Error;
@@ -51,11 +51,15 @@ pub(super) enum Link {
     Stream,
     /// The stream sends the first; completion of one starts the next.
     Dependence,
+    /// So too, and each releases a semaphore besides.
+    Released,
 }
 
 /// Launches of the kernel that does nothing, one warp each.
 pub(super) struct Nothing {
     pub(super) body: Entry,
+    /// The number of the launch that released last.
+    word: Mailbox,
     _memory: Mailbox,
     _code: Weights,
 }
@@ -66,6 +70,7 @@ impl Nothing {
         let code = load(space, &bytes)?;
         let bank_bytes = 512;
         let memory = Mailbox::new(space, (count + 4) * QMD + 8 * count + 4096)?;
+        let word = Mailbox::new(space, 64)?;
         let qmds: Vec<QmdAddress> = (0..count)
             .map(|i| Ok(QmdAddress::new(memory.at(i * QMD)?)?))
             .collect::<Result<_, Error>>()?;
@@ -83,20 +88,31 @@ impl Nothing {
             let address = memory.at(bank_at)?;
             launch.constants[0] =
                 Some(ConstantBank { address, bytes: bank_bytes, invalidate: true });
-            let next = qmds.get(i as usize + 1).filter(|_| link == Link::Dependence);
+            let next = qmds.get(i as usize + 1).filter(|_| link != Link::Stream);
             launch.dependent = next.map(|qmd| Dependent {
                 qmd: *qmd,
                 action: DependentAction::Schedule,
                 prefetch: true,
             });
+            launch.releases[0] = (link == Link::Released).then_some(QmdRelease {
+                at: word.address(),
+                payload: Payload::Word(i as u32 + 1),
+                timestamp: false,
+                system_barrier: false,
+            });
             memory.write_words(i * QMD, launch.encode()?.words())?;
         }
         let sent = match link {
             Link::Stream => &qmds[..],
-            Link::Dependence => &qmds[..qmds.len().min(1)],
+            Link::Dependence | Link::Released => &qmds[..qmds.len().min(1)],
         };
         let body = memory.write_stream(bank_at + 2 * QMD, &stream(sent))?;
-        Ok(Self { body, _memory: memory, _code: code })
+        Ok(Self { body, word, _memory: memory, _code: code })
+    }
+
+    /// The number of the launch that has released last, of those that do; 0 before.
+    pub(super) fn released(&self) -> Result<u32, Error> {
+        Ok(self.word.load_u32(0)?)
     }
 }
 

@@ -171,7 +171,7 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "4 MiB written and read word by word",
     ),
     Experiment::new(
-        "kernel-bandwidth",
+        facts::READ_RATE.experiment,
         mapping::reads,
         "How fast does a kernel read, and does a cacheable mapping change it?",
         "the F16 projection of one row over matrices of up to 256 MiB, by the GPU's timer",
@@ -199,6 +199,18 @@ pub static EXPERIMENTS: &[Experiment] = &[
         launches::dependent,
         "What is the gap between two launches of which one starts the other?",
         "a chain of 33 QMDs ordered by dependence against one, by the GPU's timer",
+    ),
+    Experiment::new(
+        "launch-release",
+        launches::released,
+        "Does a launch take a release beside a dependent, and what does it cost?",
+        "the chain of dependent-launch with a semaphore release in each QMD, against one without",
+    ),
+    Experiment::new(
+        "launch-jitter",
+        launches::jitter,
+        "Do the same launches always take the same time, or are there two speeds?",
+        "the chain of dependent-launch up to 4000 times, by the GPU's timer; those 1.5 times slower",
     ),
     Experiment::new(
         "preemption",

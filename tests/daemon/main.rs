@@ -581,9 +581,10 @@ fn openais_python_client_is_content() {
 #[tokio::test]
 async fn the_client_speaks_to_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
-    let nobody = Client::new(dir.path().join("s"));
+    let socket = dir.path().join("s");
+    let nobody = Client::new(&socket);
     assert!(matches!(nobody.status().await, Err(client::Error::NotRunning { .. })));
-    drop(UnixListener::bind(nobody.socket()).unwrap());
+    drop(UnixListener::bind(&socket).unwrap());
     assert!(matches!(nobody.status().await, Err(client::Error::NotRunning { .. })));
 
     let daemon = Daemon::launch(SMALL);

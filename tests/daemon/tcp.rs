@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use serde_json::json;
 
@@ -84,6 +85,50 @@ fn on_loopback_no_web_page_is_served_and_limits_hold() {
     let log = daemon.log();
     let me = format!("pid={} uid={}", std::process::id(), nix::unistd::Uid::current());
     assert!(log.contains("peer=127.0.0.1:") && log.contains(&me), "{me} in {log}");
+}
+
+/// `orinctl` over the port, its token from a file or the environment and never from the command line.
+#[test]
+fn orinctl_speaks_tcp() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    fs::write(&token, format!("{TOKEN}\n")).unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let settings = format!("listen = '0.0.0.0:0'\ntoken_file = '{}'", token.display());
+    let daemon = Daemon::start(&format!("{settings}\nslots = 1\ncontext = 256"));
+    let address = address(&daemon).replace("0.0.0.0", "127.0.0.1");
+    let orinctl = |args: &[&str], secret: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+        // No daemon of this user's own is meant.
+        command.env("ORIND_SOCKET", dir.path().join("none")).env("ORIND_TOKEN", secret);
+        let output = command.args(args).args(["--tcp", &address]).output().unwrap();
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, said, error) = orinctl(&["status"], TOKEN);
+    assert!(code == 0 && said.contains(&format!("on tcp://{address}")), "{said}{error}");
+    let file = token.to_str().unwrap();
+    let args = ["generate", "-n", "4", "--token-file", file, "once upon"];
+    let (code, said, error) = orinctl(&args, "");
+    assert!(code == 0 && !said.trim().is_empty(), "{said}{error}");
+    let (code, said, _) = orinctl(&["bench", "-p", "0", "-n", "4", "-r", "1", "--json"], TOKEN);
+    assert!(code == 0 && said.contains("tokens_per_second"), "{said}");
+
+    for (secret, words) in
+        [("", "needs the token"), ("correct-horse-battery-stapler", "needs the token")]
+    {
+        let (code, _, error) = orinctl(&["status"], secret);
+        assert!(code == 1 && error.contains(words) && !error.contains("horse"), "{error}");
+    }
+    let (code, _, error) = orinctl(&["status"], "two words");
+    assert!(code == 2 && error.contains("$ORIND_TOKEN holds no token"), "{error}");
+    // What was meant is there, and nothing is started here in its place.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+    let output = command.args(["generate", "a", "--tcp", &gone.to_string()]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains(&format!("no daemon is listening on tcp://{gone}")), "{error}");
 }
 
 #[test]

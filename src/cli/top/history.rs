@@ -11,8 +11,8 @@ const LENGTH: usize = 120;
 /// What has been heard of a daemon.
 #[derive(Debug)]
 pub(super) struct History {
-    /// The daemon's socket.
-    pub(super) socket: String,
+    /// Where the daemon is.
+    pub(super) daemon: String,
     /// The last status, and when it came.
     pub(super) last: Option<(Instant, Status)>,
     /// Why there is no answer now.
@@ -58,9 +58,9 @@ impl Series {
 }
 
 impl History {
-    pub(super) fn new(socket: String) -> Self {
+    pub(super) fn new(daemon: String) -> Self {
         Self {
-            socket,
+            daemon,
             last: None,
             silence: None,
             tokens: Series::default(),

@@ -17,8 +17,6 @@ use ratatui::backend::TestBackend;
 use super::args::{self, Connection};
 use super::error::Error;
 use super::text;
-use crate::config;
-use crate::control::client::Client;
 use history::History;
 
 /// Between two questions to the daemon.
@@ -31,9 +29,8 @@ const KEYS: Duration = Duration::from_millis(50);
 const PAGE: (u16, u16) = (80, 24);
 
 pub(super) async fn run(connection: &Connection, args: &args::Top) -> Result<(), Error> {
-    let socket = connection.socket.clone().unwrap_or_else(config::client_socket);
-    let client = Client::new(&socket);
-    let mut history = History::new(socket.display().to_string());
+    let client = connection.client()?;
+    let mut history = History::new(client.daemon().to_string());
     if args.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         // Two statuses make a speed.
         history.answered(Instant::now(), client.status().await?);

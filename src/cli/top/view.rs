@@ -86,7 +86,7 @@ fn title(history: &History) -> Vec<Line<'static>> {
     };
     let Some((_, status)) = &history.last else {
         return vec![
-            Line::from(vec![name("orind"), Span::raw(history.socket.clone())]),
+            Line::from(vec![name("orind"), Span::raw(history.daemon.clone())]),
             state.into(),
         ];
     };

@@ -1,44 +1,45 @@
-//! A client of the daemon: typed calls over its unix socket.
+//! A client of the daemon: typed calls over its unix socket, or a port.
 //!
 //! One connection per call. Dropping a call's future or stream closes its connection, which cancels
 //! the work in the daemon. Needs a tokio runtime with I/O and time enabled.
 
+mod address;
 mod sse;
 
 use std::io;
 use std::marker::PhantomData;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::api::{self, route};
+pub use address::{Address, Token};
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody listens: there is no socket, or a stale one.
-    #[error("no daemon is listening on {}; start one with `orind`", socket.display())]
+    #[error("no daemon is listening on {daemon}; start one with `orind`")]
     NotRunning {
         /// Where one was expected.
-        socket: PathBuf,
+        daemon: Address,
         /// What connecting said.
         source: io::Error,
     },
     /// Somebody may listen, but connecting failed.
-    #[error("connecting to {} failed; is this user allowed to use it?", socket.display())]
+    #[error("connecting to {daemon} failed: {source}{}", may_not(daemon))]
     Connect {
-        /// The socket.
-        socket: PathBuf,
+        /// Where.
+        daemon: Address,
         /// What connecting said.
         source: io::Error,
     },
@@ -78,23 +79,38 @@ impl Error {
     }
 }
 
-/// A daemon's address.
+/// What may be wrong with a socket that is there.
+fn may_not(daemon: &Address) -> &'static str {
+    match daemon {
+        Address::Socket(_) => "; is this user allowed to use it?",
+        Address::Port { .. } => "",
+    }
+}
+
+/// Calls one daemon.
 #[derive(Clone, Debug)]
 pub struct Client {
-    socket: PathBuf,
+    daemon: Address,
 }
 
 impl Client {
     /// A client of the daemon on `socket`. Does not connect.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self { daemon: Address::Socket(socket.into()) }
     }
 
-    /// The socket.
+    /// A client of the daemon on a port, `HOST:PORT`. Does not connect. The token goes over the network
+    /// as it is: off trusted networks something must encrypt.
     #[must_use]
-    pub fn socket(&self) -> &Path {
-        &self.socket
+    pub fn tcp(authority: impl Into<String>, token: Option<Token>) -> Self {
+        Self { daemon: Address::Port { authority: authority.into(), token } }
+    }
+
+    /// Where the daemon is.
+    #[must_use]
+    pub const fn daemon(&self) -> &Address {
+        &self.daemon
     }
 
     /// Waits for a daemon that is being started, then returns its status.
@@ -253,21 +269,24 @@ impl Client {
         path: &str,
         body: Option<Vec<u8>>,
     ) -> Result<Response, Error> {
-        let socket = || self.socket.clone();
-        let stream =
-            UnixStream::connect(&self.socket).await.map_err(|source| match source.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                    Error::NotRunning { socket: socket(), source }
-                }
-                _ => Error::Connect { socket: socket(), source },
-            })?;
+        let daemon = || self.daemon.clone();
+        let stream = self.daemon.connect().await.map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                Error::NotRunning { daemon: daemon(), source }
+            }
+            _ => Error::Connect { daemon: daemon(), source },
+        })?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(transport)?;
         let connection = AbortOnDropHandle::new(tokio::spawn(async move {
             // Its errors reach the caller through the request and the body.
             let _ = connection.await;
         }));
-        let mut request = Request::builder().method(method).uri(path).header(HOST, "localhost");
+        let mut request =
+            Request::builder().method(method).uri(path).header(HOST, self.daemon.host());
+        if let Address::Port { token: Some(token), .. } = &self.daemon {
+            request = request.header(AUTHORIZATION, token.header());
+        }
         if body.is_some() {
             request = request
                 .header(CONTENT_TYPE, "application/json")

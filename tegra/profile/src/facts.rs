@@ -97,6 +97,15 @@ pub const COPY_RATE: Fact = Fact {
     least: 0.01,
     most: 1000.0,
 };
+/// Bytes that a kernel reads in a second, in units of 10^9. Not one of [`FACTS`]: a clock that does not
+/// model kernels' time has none.
+pub const READ_RATE: Fact = Fact {
+    experiment: "kernel-bandwidth",
+    name: "volatile_gb_per_s",
+    meaning: "a kernel's rate of reading",
+    least: 0.01,
+    most: 1000.0,
+};
 /// The first compute object of the system, which makes the driver build the golden context.
 pub const GOLDEN: Fact = time(
     "bring-up",
@@ -123,6 +132,6 @@ pub const LARGEST: Fact = Fact {
 /// Whether [`LARGEST`] is what was refused beyond, and not only where asking stopped.
 pub const LARGEST_IS_LIMIT: &str = "refused_beyond";
 
-/// All facts that are single numbers.
+/// All facts that are single numbers and that a simulated Orin gives too.
 pub const FACTS: [Fact; 10] =
     [DOORBELL, RELEASE, ENTRY, LAUNCH, DEPENDENT, COPY_START, COPY_RATE, GOLDEN, MEMORY, LARGEST];

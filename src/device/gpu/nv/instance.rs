@@ -28,7 +28,7 @@ use super::super::weights::fill;
 use super::TARGET;
 use super::code::Code;
 use super::failed;
-use super::patience::Patience;
+use super::patience::{Patience, is_long};
 use super::record::Recording;
 use crate::device::{
     Activity, Data, Error, Footprint, Instance, Prepared, RING_STEPS, Ticket, WeightSource,
@@ -271,10 +271,26 @@ impl NvInstance {
             let started = Instant::now();
             // More with every repetition: it may only be slow.
             let patience = self.patience.with(plan) * (attempts + 1);
-            let Err(error) = context.wait(last, patience) else {
-                self.patience.took(plan, started.elapsed(), steps);
-                self.flights.pop_front();
-                return Ok(());
+            let Kept { recording, .. } = &self.ledger.entry(plan)?.kept;
+            let waited = if recording.tells() {
+                let is_late = |error: &tegra::Error| matches!(error, tegra::Error::Stalled { .. });
+                let progress = || recording.progress();
+                let wait = |limit| context.wait(last, limit);
+                Patience::watch(patience, is_late, progress, Instant::now, wait).map(|one| (one, 1))
+            } else {
+                context.wait(last, patience).map(|()| (started.elapsed(), steps))
+            };
+            let error = match waited {
+                Ok((time, steps)) => {
+                    self.patience.took(plan, time, steps);
+                    self.flights.pop_front();
+                    return Ok(());
+                }
+                Err(tegra::Error::Stalled { queue, value, completed, .. }) => {
+                    let waited = started.elapsed();
+                    tegra::Error::Stalled { queue, value, completed, waited }
+                }
+                Err(error) => error,
             };
             let done = done(context, &flight.tickets);
             let slow = matches!(error, tegra::Error::Stalled { .. }) && done > reached;
@@ -352,7 +368,7 @@ impl Instance for NvInstance {
         let launches = self.launches(plan, (&own, memory.address().get()), choices)?;
         self.load_code(&launches)?;
         let Some((code, _)) = &self.code else { return invalid("no machine code") };
-        let recording = Recording::new(&self.space, code, &launches)?;
+        let recording = Recording::new(&self.space, code, &launches, is_long(plan))?;
         Ok(self.ledger.add(plan, own, Kept { memory, recording }))
     }
 

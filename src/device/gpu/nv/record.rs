@@ -4,14 +4,17 @@
 //! a launch must see of those before it decides which caches it drops first. A recording exists
 //! twice, and steps use the two in turn, so that one can be looked at after a fault while the
 //! other runs, and nothing that the GPU still reads is ever written.
+//!
+//! Launches of a step that may be long release a semaphore each, so that a step that gets on can be told
+//! from one that hangs.
 
 use orind_kernels::bank0::Bank0;
 use tegra::address::QmdAddress;
 use tegra::buffer::Mailbox;
 use tegra::class::Compute;
 use tegra::class::qmd::{DependentAction, Membar};
-use tegra::pushbuffer::{CacheInvalidate, Entry, PushBuffer, Windows};
-use tegra::qmd::{ConstantBank, Dependent, Invalidate, Launch as QmdLaunch};
+use tegra::pushbuffer::{CacheInvalidate, Entry, Payload, PushBuffer, Windows};
+use tegra::qmd::{ConstantBank, Dependent, Invalidate, Launch as QmdLaunch, QmdRelease};
 use tegra::space::AddressSpace;
 
 use super::super::launch::Launch;
@@ -27,6 +30,9 @@ pub(super) const COPIES: usize = 2;
 /// Bytes of a QMD.
 const QMD_BYTES: u64 = 256;
 
+/// Bytes from one copy's word of progress to the other's.
+const WORD_STRIDE: u64 = 64;
+
 /// The initial stack pointer: the end of a thread's local addresses, less what lies above it.
 const STACK_POINTER: u32 =
     (1 << tegra::local_memory::THREAD_ADDRESS_BITS) - tegra::local_memory::ABOVE_STACK_POINTER;
@@ -38,6 +44,8 @@ pub(super) struct Recording {
     _memory: Mailbox,
     bodies: [Entry; COPIES],
     launches: u64,
+    /// For each copy the number of the launch that has completed last.
+    progress: Option<Mailbox>,
 }
 
 impl Recording {
@@ -45,7 +53,10 @@ impl Recording {
         space: &AddressSpace,
         code: &Code,
         launches: &[Launch],
+        is_long: bool,
     ) -> Result<Self, Error> {
+        let progress = is_long.then(|| Mailbox::new(space, COPIES as u64 * WORD_STRIDE));
+        let progress = progress.transpose().map_err(failed)?;
         let loaded =
             launches.iter().map(|l| code.kernel(l.kernel)).collect::<Result<Vec<_>, _>>()?;
         let bank_bytes = |l: &Launch, loaded: &Loaded| {
@@ -58,7 +69,8 @@ impl Recording {
         let copy = QMD_BYTES * launches.len() as u64 + banks + aligned(4 * stream.len() as u64);
         let memory = Mailbox::new(space, COPIES as u64 * copy).map_err(failed)?;
         let waits = waits(launches);
-        let record = |start: u64| -> Result<Entry, tegra::Error> {
+        let record = |number: u64| -> Result<Entry, tegra::Error> {
+            let start = copy * number;
             let qmd_at = |i: usize| start + QMD_BYTES * i as u64;
             let mut bank_at = qmd_at(launches.len());
             for (i, (launch, loaded)) in launches.iter().zip(&loaded).enumerate() {
@@ -77,6 +89,14 @@ impl Recording {
                         prefetch: true,
                     });
                 }
+                if let Some(progress) = &progress {
+                    qmd.releases[0] = Some(QmdRelease {
+                        at: progress.at(WORD_STRIDE * number)?,
+                        payload: Payload::Word(i as u32 + 1),
+                        timestamp: false,
+                        system_barrier: false,
+                    });
+                }
                 let words = qmd.encode().map_err(|error| tegra::Error::Unsupported {
                     what: "a launch",
                     found: format!("{} ({}): {error}", launch.kernel.symbol(), launch.label),
@@ -88,13 +108,26 @@ impl Recording {
             let first = QmdAddress::new(memory.at(qmd_at(0))?)?;
             memory.write_stream(bank_at, &PushBuffer::<Compute>::new().stream(first))
         };
-        let bodies = [record(0).map_err(failed)?, record(copy).map_err(failed)?];
-        Ok(Self { _memory: memory, bodies, launches: launches.len() as u64 })
+        let bodies = [record(0).map_err(failed)?, record(1).map_err(failed)?];
+        Ok(Self { _memory: memory, bodies, launches: launches.len() as u64, progress })
     }
 
     /// Launches of a step.
     pub(super) const fn launches(&self) -> u64 {
         self.launches
+    }
+
+    /// Whether steps tell how far they are.
+    pub(super) const fn tells(&self) -> bool {
+        self.progress.is_some()
+    }
+
+    /// A number that changes while a step gets on.
+    pub(super) fn progress(&self) -> u64 {
+        // The words are within the buffer, so that they can be read.
+        let word = |at| self.progress.as_ref().and_then(|words| words.load_u32(at).ok());
+        let words = [word(0), word(WORD_STRIDE)].map(|word| u64::from(word.unwrap_or(0)));
+        words[0] << 32 | words[1]
     }
 
     /// The stream of the `step`th step.

@@ -1,0 +1,119 @@
+//! Where a daemon is: on a unix socket of this machine, or on a port, perhaps of another.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+/// How long a port may take to take a connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Seconds of silence after which the kernel asks whether the daemon's machine is still there, and
+/// between its questions.
+const SILENCE: u32 = 30;
+const AGAIN: u32 = 10;
+
+/// A daemon's address.
+#[derive(Clone, Debug)]
+pub enum Address {
+    /// A unix socket.
+    Socket(PathBuf),
+    /// A port, as `HOST:PORT`.
+    Port {
+        /// Host and port.
+        authority: String,
+        /// The secret that the daemon asks for.
+        token: Option<Token>,
+    },
+}
+
+/// The secret that a daemon on a port asks for. Never printed.
+#[derive(Clone)]
+pub struct Token(HeaderValue);
+
+impl Token {
+    /// A token as a file or a variable holds it; `None` when it is none: letters, digits and signs
+    /// on one line.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let token = text.trim();
+        if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
+            return None;
+        }
+        let mut header = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
+        header.set_sensitive(true);
+        Some(Self(header))
+    }
+
+    pub(super) const fn header(&self) -> &HeaderValue {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => path.display().fmt(f),
+            Self::Port { authority, .. } => write!(f, "tcp://{authority}"),
+        }
+    }
+}
+
+/// A connection of either kind.
+pub(super) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+
+impl Address {
+    /// `Host` of requests: a daemon without a token serves only who means this machine.
+    pub(super) fn host(&self) -> &str {
+        match self {
+            Self::Socket(_) => "localhost",
+            Self::Port { authority, .. } => authority,
+        }
+    }
+
+    pub(super) async fn connect(&self) -> io::Result<Box<dyn Connection>> {
+        match self {
+            Self::Socket(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            Self::Port { authority, .. } => {
+                let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+                let stream =
+                    timeout(PATIENCE, TcpStream::connect(authority)).await.map_err(late)??;
+                stream.set_nodelay(true)?;
+                setsockopt(&stream, sockopt::KeepAlive, &true)?;
+                setsockopt(&stream, sockopt::TcpKeepIdle, &SILENCE)?;
+                setsockopt(&stream, sockopt::TcpKeepInterval, &AGAIN)?;
+                Ok(Box::new(stream))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_one_word_and_stay_secret() {
+        let token = Token::parse(" correct-horse\n").unwrap();
+        assert_eq!(token.header(), "Bearer correct-horse");
+        let address = Address::Port { authority: "orin:8080".into(), token: Some(token) };
+        assert_eq!(address.to_string(), "tcp://orin:8080");
+        assert!(!format!("{address:?}").contains("horse"));
+        for text in ["", "\n", "two words", "two\nlines", "h\u{e9}"] {
+            assert!(Token::parse(text).is_none(), "{text:?}");
+        }
+    }
+}
