@@ -10,7 +10,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use orind::device::cpu::Isa;
-use orind::device::cpu::activations::{self, F32Block, Q8Block};
+use orind::device::cpu::activations::{self, F32Block, Form, Q8Block};
 use orind::device::cpu::attention::{self, Attend};
 use orind::device::cpu::matmul::{Loops, Product, Rows, matmul};
 use orind::device::cpu::mem::AlignedBuf;
@@ -34,7 +34,8 @@ struct Acts {
 }
 
 impl Acts {
-    fn new(isa: Isa, rows: usize) -> Self {
+    /// For weights whose activations share a scale for `span` blocks.
+    fn new(isa: Isa, rows: usize, span: usize) -> Self {
         let n = activations::blocks(K) * rows;
         let mut acts = Self { q8: vec![Q8Block::default(); n], f32: vec![[0.0; 32]; n] };
         for row in 0..rows {
@@ -44,7 +45,8 @@ impl Acts {
             // SAFETY: both hold the blocks of all rows.
             unsafe {
                 let (q8, f32) = (acts.q8.as_mut_ptr(), acts.f32.as_mut_ptr());
-                activations::quantise(isa, x.as_ptr(), K, q8.add(at.first), at.step, 1);
+                let form = Form { planes: 1, span };
+                activations::quantise(isa, x.as_ptr(), K, q8.add(at.first), at.step, form);
                 activations::arrange(isa, x.as_ptr(), K, f32.add(at.first), at.step);
             }
         }
@@ -62,7 +64,7 @@ impl Acts {
     ) {
         assert!(out.len() >= rows * layout.rows());
         let x = if layout.quantised() {
-            Rows::Q8 { blocks: self.q8.as_ptr(), planes: 1 }
+            Rows::Q8 { blocks: self.q8.as_ptr(), planes: 1, used: 1 }
         } else {
             Rows::F32(self.f32.as_ptr())
         };
@@ -76,7 +78,7 @@ impl Acts {
             out: out.as_mut_ptr(),
             stride: layout.rows(),
             residual: None,
-            loops: Loops::heuristic(rows),
+            loops: Loops::heuristic(),
         };
         // SAFETY: the activations hold `rows` rows of the layout's columns, the output their products.
         unsafe { matmul(isa, &product) };
@@ -113,7 +115,7 @@ fn decode(c: &mut Criterion) {
         let layout = PackedLayout::new(dtype, PIECE / per_group * 16, K).unwrap();
         group.throughput(Throughput::Bytes(layout.bytes() as u64));
         for rows in [1, 2, 4, 8] {
-            let acts = Acts::new(isa, rows);
+            let acts = Acts::new(isa, rows, layout.span());
             let mut out = vec![0.0; rows * layout.rows()];
             group.bench_function(BenchmarkId::new(dtype.name(), rows), |b| {
                 b.iter(|| {
@@ -134,7 +136,7 @@ fn prefill(c: &mut Criterion) {
         let layout = PackedLayout::new(dtype, 256, K).unwrap();
         let weights = vec![ORDINARY; layout.bytes()];
         let (rows, mut out) = (512, vec![0.0; 512 * 256]);
-        let acts = Acts::new(isa, rows);
+        let acts = Acts::new(isa, rows, layout.span());
         // Multiply-adds count two, so "elements per second" reads as operations per second.
         group.throughput(Throughput::Elements((2 * rows * layout.rows() * K) as u64));
         group.bench_function(dtype.name(), |b| {

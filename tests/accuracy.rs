@@ -131,13 +131,17 @@ fn teacher_forced(device: &dyn Device, name: &str, tolerance: impl Fn(&Value) ->
     )
     .unwrap();
     let mut runner = Runner::new(device, &model);
-    for (p, prompt) in exact["prompts"].as_array().unwrap().iter().enumerate() {
+    let (mut squares, mut count, mut largest) = (0.0, 0, 0.0f64);
+    let (mut peer_squares, mut bound) = (0.0, 0.0f64);
+    let prompts = exact["prompts"].as_array().unwrap();
+    for (p, prompt) in prompts.iter().enumerate() {
         let (prompt_ids, forced) = (ids(&prompt["ids"]), ids(&prompt["forced"]));
         let argmaxes = ids(&prompt["argmax"]);
         let allowed = tolerance(&prompt["llama_cpp"]);
         let top10 = prompt["top10"].as_array().unwrap();
         let mut logits = runner.evaluate(&prompt_ids, 0);
-        let (mut squares, mut count, mut largest) = (0.0, 0, 0.0f64);
+        peer_squares += allowed.rms.powi(2) / prompts.len() as f64;
+        bound = bound.max(allowed.max);
         for (step, token) in forced.iter().enumerate() {
             if let Some(top) = top10.get(step) {
                 for pair in top.as_array().unwrap() {
@@ -159,16 +163,10 @@ fn teacher_forced(device: &dyn Device, name: &str, tolerance: impl Fn(&Value) ->
             }
             logits = runner.evaluate(&[*token], (prompt_ids.len() + step) as i32);
         }
-        let rms = (squares / f64::from(count)).sqrt();
-        println!(
-            "{name} prompt {p}: rms {rms:.5} (allowed {:.5}), max {largest:.5} ({:.5})",
-            allowed.rms, allowed.max
-        );
-        assert!(
-            rms <= allowed.rms && largest <= allowed.max,
-            "{name} prompt {p}: rms {rms} max {largest}"
-        );
     }
+    let (rms, allowed) = ((squares / f64::from(count)).sqrt(), peer_squares.sqrt());
+    println!("{name}: rms {rms:.5} (allowed {allowed:.5}), max {largest:.5} ({bound:.5})");
+    assert!(rms <= allowed && largest <= bound, "{name}: rms {rms} max {largest}");
 }
 
 /// Point 3: free-running greedy ids equal llama.cpp's up to the first step whose margin is too
@@ -197,11 +195,12 @@ fn free_running(device: &dyn Device, name: &str, tolerance: impl Fn(&Value) -> T
     }
 }
 
-/// At most 1.1 times llama.cpp's own errors.
+/// At most llama.cpp's own errors, over all prompts; the largest of two thousand, which is luck, may be a
+/// quarter more.
 fn as_llama_cpp(errors: &Value) -> Tolerance {
     Tolerance {
-        rms: 1.1 * errors["top10_rms"].as_f64().unwrap(),
-        max: 1.1 * errors["top10_max_abs"].as_f64().unwrap(),
+        rms: errors["top10_rms"].as_f64().unwrap(),
+        max: 1.25 * errors["top10_max_abs"].as_f64().unwrap(),
     }
 }
 

@@ -314,6 +314,7 @@ pub(super) struct Plan {
 Examples:
   orinctl profile synthetic:qwen3-0.6b:q8_0
   orinctl profile model.gguf --depth 2048 --json
+  orinctl profile model.gguf --prompt 256 -n 4      a chunk of a prompt instead of a token
 
 Steps of the same kind in different layers are summed. Bytes are those of weights and KV cache; the
 bandwidth is measured before and after, on as many threads.")]
@@ -323,9 +324,12 @@ pub(super) struct Profile {
     /// Tokens that are there before
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) depth: usize,
-    /// Tokens to time
+    /// Tokens to time, or chunks with --prompt
     #[arg(short = 'n', long = "tokens", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) tokens: u32,
+    /// Time a chunk of N prompt tokens
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=4096))]
+    pub(super) prompt: Option<u32>,
     /// Worker threads [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
     pub(super) threads: Option<std::num::NonZeroUsize>,

@@ -1,5 +1,5 @@
-//! `orinctl profile`: the steps of a decoded token on the CPU, each against the memory bandwidth.
-//! Works on the file alone.
+//! `orinctl profile`: the steps of a decoded token on the CPU, each against the memory bandwidth, or of a
+//! chunk of a prompt, each with its operations. Works on the file alone.
 
 use std::error::Error as StdError;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::bench::roof::Bandwidth;
 use crate::device::cpu::{Cpu, Isa, pool::default_threads};
 use crate::device::{Data, Device, Instance, Prepared, Request, WeightSource};
 use crate::model::{KvLayout, Model, ports};
-use crate::plan::{Bucket, Class, Plan, fuse};
+use crate::plan::{Bucket, Class, Outputs, Plan, fuse};
 
 /// Tokens decoded before the clock starts.
 const WARM_UP: u32 = 4;
@@ -31,19 +31,24 @@ pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error
         Some(name) => Isa::named(name).map_err(|e| Error::Usage(format!("--cpu-isa: {e}")))?,
         None => Isa::detect(),
     };
-    let context = args.depth.saturating_add((args.tokens.max(WARM_UP)) as usize);
+    let tokens = args.prompt.unwrap_or(args.tokens.max(WARM_UP));
+    let context = args.depth.saturating_add(tokens as usize);
     if context > CONTEXT {
         return Err(Error::Usage(format!("{context} positions, at most {CONTEXT} are possible")));
     }
     let model = open(&args.model, terminal)?;
     let device = Cpu::new(isa, threads);
     let layout = KvLayout { slots: 1, context };
-    let plan = fuse(&model.plan(layout, Bucket::decode(1, context))?, device.fusions());
+    let bucket = args.prompt.map_or(Bucket::decode(1, context), |n| {
+        Bucket::prefill(n as usize, context, Outputs::Last)
+    });
+    let plan = fuse(&model.plan(layout, bucket)?, device.fusions());
     let (mut instance, prepared) = load(&model, layout, &plan, &device, terminal)?;
     let mut bandwidth = Bandwidth::new(threads.get())?;
     bandwidth.measure();
     let mut times = Vec::new();
-    for tokens in [WARM_UP, args.tokens] {
+    let warm_up = args.prompt.map_or(WARM_UP, |_| 1);
+    for tokens in [warm_up, args.tokens] {
         begin(&mut *instance, &plan, prepared, args.depth)?;
         times = instance.profile(prepared, tokens)?;
     }
@@ -89,18 +94,22 @@ fn load(
     Ok((instance, prepared))
 }
 
-/// Greedy decode, `depth` tokens being there.
+/// Greedy decode or a chunk of a prompt, `depth` tokens being there.
 fn begin(
     instance: &mut dyn Instance,
     plan: &Plan,
     prepared: Prepared,
     depth: usize,
 ) -> Result<(), Error> {
-    let depth = i32::try_from(depth).unwrap_or(i32::MAX);
+    let rows = plan.bucket.rows();
+    let position = |row: usize| i32::try_from(depth + row).unwrap_or(i32::MAX);
+    let (tokens, slots) = (vec![1; rows], vec![0; rows]);
+    let positions: Vec<i32> = (0..rows).map(position).collect();
     let inputs = [
-        (ports::TOKENS, Data::I32(&[1])),
-        (ports::POSITIONS, Data::I32(&[depth])),
-        (ports::SLOTS, Data::I32(&[0])),
+        (ports::TOKENS, Data::I32(&tokens)),
+        (ports::POSITIONS, Data::I32(&positions)),
+        (ports::SLOTS, Data::I32(&slots)),
+        (ports::LOGIT_ROWS, Data::I32(&[i32::try_from(rows).unwrap_or(i32::MAX) - 1])),
         (ports::TEMPERATURE, Data::F32(&[0.0])),
     ];
     for (name, data) in inputs {
@@ -118,14 +127,16 @@ struct Document {
     device: String,
     depth: usize,
     tokens: u32,
+    /// Tokens of the chunk that was timed instead of a token.
+    prompt: Option<u32>,
     /// Bytes per second that the machine reads, best of the passes before and after.
     bandwidth: f64,
-    /// Of one token.
+    /// Of one token or chunk.
     seconds: f64,
     steps: Vec<Line>,
 }
 
-/// Steps of one kind, of all layers together, in one token.
+/// Steps of one kind, of all layers together, in one token or chunk.
 #[derive(Debug, Serialize)]
 struct Line {
     step: String,
@@ -134,8 +145,11 @@ struct Line {
     count: usize,
     /// Weights and KV cache that they read and write.
     bytes: u64,
+    /// Additions and multiplications.
+    operations: u64,
     seconds: f64,
     bytes_per_second: f64,
+    operations_per_second: f64,
     of_bandwidth: f64,
     of_token: f64,
 }
@@ -157,6 +171,7 @@ impl Document {
                 Some(line) => {
                     line.count += 1;
                     line.bytes += bytes;
+                    line.operations += step.cost.flops;
                     line.seconds += seconds;
                 }
                 None => steps.push(Line {
@@ -164,8 +179,10 @@ impl Document {
                     op,
                     count: 1,
                     bytes,
+                    operations: step.cost.flops,
                     seconds,
                     bytes_per_second: 0.0,
+                    operations_per_second: 0.0,
                     of_bandwidth: 0.0,
                     of_token: 0.0,
                 }),
@@ -174,11 +191,12 @@ impl Document {
         let seconds: f64 = steps.iter().map(|line| line.seconds).sum();
         for line in &mut steps {
             line.bytes_per_second = line.bytes as f64 / line.seconds.max(1e-9);
+            line.operations_per_second = line.operations as f64 / line.seconds.max(1e-9);
             line.of_bandwidth = line.bytes_per_second / bandwidth.max(1.0);
             line.of_token = line.seconds / seconds.max(1e-9);
         }
         let (model, depth, tokens) = (args.model.clone(), args.depth, args.tokens);
-        Self { model, device, depth, tokens, bandwidth, seconds, steps }
+        Self { model, device, depth, tokens, prompt: args.prompt, bandwidth, seconds, steps }
     }
 
     fn table(&self) -> String {
@@ -190,7 +208,8 @@ impl Document {
             "us each",
             "GB/s",
             "% of bandwidth",
-            "% of token",
+            "Gop/s",
+            if self.prompt.is_some() { "% of chunk" } else { "% of token" },
         ];
         let mut rows = vec![heads.map(str::to_owned).to_vec()];
         for line in &self.steps {
@@ -204,14 +223,30 @@ impl Document {
                 format!("{:.1}", line.seconds * 1e6 / line.count as f64),
                 some(format!("{:.1}", line.bytes_per_second / 1e9)),
                 some(format!("{:.0}", 100.0 * line.of_bandwidth)),
+                format!("{:.0}", line.operations_per_second / 1e9),
                 format!("{:.1}", 100.0 * line.of_token),
             ]);
         }
+        let what = match self.prompt {
+            Some(n) => format!("{} chunks of {n} tokens", self.tokens),
+            None => format!("{} tokens", self.tokens),
+        };
         let mut out = format!(
-            "{} on {}: {} tokens after {}, mean of each step\n\n",
-            self.model, self.device, self.tokens, self.depth
+            "{} on {}: {what} after {}, mean of each step\n\n",
+            self.model, self.device, self.depth
         );
-        out.push_str(&text::columns(&rows, &[2, 3, 4, 5, 6, 7]));
+        out.push_str(&text::columns(&rows, &[2, 3, 4, 5, 6, 7, 8]));
+        if let Some(n) = self.prompt {
+            let operations: u64 = self.steps.iter().map(|line| line.operations).sum();
+            let _ = writeln!(
+                out,
+                "\n{:.1} ms a chunk, {:.1} tokens/s: {:.0} Gop/s",
+                1e3 * self.seconds,
+                f64::from(n) / self.seconds.max(1e-9),
+                operations as f64 / self.seconds.max(1e-9) / 1e9
+            );
+            return out;
+        }
         let bytes: u64 = self.steps.iter().map(|line| line.bytes).sum();
         let speed = bytes as f64 / self.seconds.max(1e-9);
         let _ = writeln!(

@@ -8,13 +8,14 @@
 //! Where 8 bits are too coarse (what goes into a softmax) a second *plane* of 8-bit blocks holds
 //! what the first one left over: it follows the block of the first, and a product adds both.
 //!
-//! Quantisation, per row and per 32 columns: `scale = max|x| / 127`, `q = round(x * (127 / max|x|))`
-//! to nearest even. It depends on nothing but those 32 values. A block whose `max|x|` is below
-//! 1e-30 becomes zero; a block with a NaN or an infinity gets a NaN scale, so that every output of
-//! its row is NaN.
+//! Quantisation, per row and per *span* of 32 or 256 columns: `scale = max|x| / 127`, `q = round(x * (127
+//! / max|x|))` to nearest even. It depends on nothing but the span's values. A span whose `max|x|` is
+//! below 1e-30 becomes zero; one with a NaN or an infinity gets a NaN scale, so that every output of its
+//! row is NaN. The long span is for the types whose superblocks are as long: their blocks' integers then
+//! add up before a scale is applied, as ggml's `Q8_K` has it.
 
 use super::isa::dispatch;
-use super::simd::{BIAS, LANES, Simd, load_first};
+use super::simd::{BIAS, LANES, MINUS_BIAS, Simd, load_first};
 
 /// Columns of a block.
 pub const BLOCK: usize = 32;
@@ -39,9 +40,20 @@ pub struct Q8Block {
     pub less128: i32,
     /// `BIAS`, less 8 times the sum of `q`.
     pub less8: i32,
-    /// `BIAS`, less 32 times the sum of the first half of `q`, and the second half's without `BIAS`.
+    /// `BIAS`, less 32 times the sum of the first half of `q`, and of the second.
     pub less32: [i32; 2],
-    reserved: [u32; 2],
+    /// Minus `BIAS`, less 15 times the sum of `q`, and less 31 times: for weights that are stored as what
+    /// is missing to 15 or 31.
+    pub negated: [i32; 2],
+}
+
+/// How activations are quantised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// 8-bit values for each activation, 1 or 2: the second holds what the first left over.
+    pub planes: usize,
+    /// Blocks that share a scale, see [`PackedLayout::span`](super::packed::PackedLayout::span).
+    pub span: usize,
 }
 
 /// 32 activations as they are.
@@ -74,13 +86,14 @@ pub const fn place(row: usize, rows: usize, count: usize) -> Place {
 }
 
 dispatch! {
-    /// Quantises the `k` values at `x` into blocks from `dst`, `step` apart, in 1 or 2 planes.
+    /// Quantises the `k` values at `x` into blocks from `dst`, `step` apart, in 1 or 2 planes, with a scale
+    /// for each `span` blocks.
     ///
     /// # Safety
     ///
     /// `x` is valid for `k` values; `dst` for `blocks(k) * planes` blocks so far apart, accessed by
     /// nobody else meanwhile.
-    pub unsafe fn quantise(x: *const f32, k: usize, dst: *mut Q8Block, step: usize, planes: usize) = quantise_in;
+    pub unsafe fn quantise(x: *const f32, k: usize, dst: *mut Q8Block, step: usize, form: Form) = quantise_in;
 
     /// Copies the `k` values at `x` into blocks from `dst`, `step` apart.
     ///
@@ -96,64 +109,130 @@ unsafe fn quantise_in<S: Simd>(
     k: usize,
     dst: *mut Q8Block,
     step: usize,
-    planes: usize,
+    form: Form,
 ) {
     // SAFETY: the caller's contract; partial loads stop at `k`.
     unsafe {
-        for b in 0..blocks(k) {
-            let dst = dst.add(b * planes * step);
+        let all = blocks(k);
+        let load = |b: usize| {
             let start = (b * BLOCK).min(k);
             let mid = (start + LANES).min(k);
-            let x0 = load_first::<S>(x.add(start), mid - start);
-            let x1 = load_first::<S>(x.add(mid), k - mid);
-            let block = quantise_block::<S>(x0, x1);
-            *dst = block;
+            [load_first::<S>(x.add(start), mid - start), load_first::<S>(x.add(mid), k - mid)]
+        };
+        let (zero, planes) = (S::splat(0.0), form.planes);
+        for first in (0..all).step_by(form.span) {
+            let span = first..all.min(first + form.span);
+            let (mut max, mut taint) = (zero, zero);
+            for b in span.clone() {
+                (max, taint) = survey::<S>(load(b), (max, taint));
+            }
+            let fine = Step::of::<S>(max, taint);
+            let worth = S::splat(0.0 - fine.scale);
+            (max, taint) = (zero, zero);
+            for b in span.clone() {
+                let (block, dst) = (load(b), dst.add(b * planes * step));
+                *dst = quantise_block::<S>(block, fine);
+                if planes == 2 {
+                    (max, taint) = survey::<S>(left::<S>(dst, worth, block), (max, taint));
+                }
+            }
             if planes == 2 {
-                let worth = S::splat(0.0 - block.scale);
-                let q = block.q.as_ptr();
-                let left0 = S::fma(S::to_f(S::load_i8(q)), worth, x0);
-                let left1 = S::fma(S::to_f(S::load_i8(q.add(LANES))), worth, x1);
-                *dst.add(step) = quantise_block::<S>(left0, left1);
+                let finer = Step::of::<S>(max, taint);
+                for b in span {
+                    let dst = dst.add(b * planes * step);
+                    *dst.add(step) = quantise_block::<S>(left::<S>(dst, worth, load(b)), finer);
+                }
             }
         }
     }
 }
 
-/// The 32 values `x0`, `x1` as a block.
+/// Magnitudes and what is not finite of one more block: the largest magnitude, and a sum that is zero
+/// unless something is NaN or infinite.
 ///
 /// # Safety
 ///
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn quantise_block<S: Simd>(x0: S::F, x1: S::F) -> Q8Block {
+unsafe fn survey<S: Simd>([x0, x1]: [S::F; 2], (max, taint): (S::F, S::F)) -> (S::F, S::F) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let zero = S::splat(0.0);
+        let taint = S::fma(x1, zero, S::fma(x0, zero, taint));
+        (S::max(S::max(S::abs(x0), S::abs(x1)), max), taint)
+    }
+}
+
+/// What a quantised block, a step of which is worth minus `worth`, left over of `x`.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn left<S: Simd>(block: *const Q8Block, worth: S::F, [x0, x1]: [S::F; 2]) -> [S::F; 2] {
+    // SAFETY: the caller's contract; reads are within the block.
+    unsafe {
+        let q = (&raw const (*block).q).cast::<i8>();
+        [
+            S::fma(S::to_f(S::load_i8(q)), worth, x0),
+            S::fma(S::to_f(S::load_i8(q.add(LANES))), worth, x1),
+        ]
+    }
+}
+
+/// The step of a span.
+#[derive(Clone, Copy)]
+struct Step {
+    scale: f32,
+    inverse: f32,
+}
+
+impl Step {
+    /// # Safety
+    ///
+    /// As for [`Simd`].
+    #[inline(always)]
+    unsafe fn of<S: Simd>(max: S::F, taint: S::F) -> Self {
+        // SAFETY: the caller's contract.
+        let (max, taint) = unsafe { (S::max_lanes(max), S::sum(taint)) };
+        if taint.is_nan() {
+            Self { scale: f32::NAN, inverse: 0.0 }
+        } else if max > 1e-30 {
+            Self { scale: max / 127.0, inverse: 127.0 / max }
+        } else {
+            Self { scale: 0.0, inverse: 0.0 }
+        }
+    }
+}
+
+/// 32 values as a block.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn quantise_block<S: Simd>([x0, x1]: [S::F; 2], step: Step) -> Q8Block {
     // SAFETY: the caller's contract; stores are into the block's own arrays.
     unsafe {
-        let max = S::max_lanes(S::max(S::abs(x0), S::abs(x1)));
-        // Zero, unless something is NaN or infinite.
-        let zero = S::splat(0.0);
-        let taint = S::sum(S::fma(x0, zero, S::mul(x1, zero)));
-        let (less128, less8, less32) = (BIAS, BIAS, [BIAS, 0]);
-        let mut block = Q8Block { less128, less8, less32, ..Q8Block::default() };
-        let inverse = if max > 1e-30 { 127.0 / max } else { 0.0 };
-        let (i0, i1) =
-            (S::round_i(S::mul(x0, S::splat(inverse))), S::round_i(S::mul(x1, S::splat(inverse))));
+        let (less128, less8, less32) = (BIAS, BIAS, [BIAS; 2]);
+        let mut block = Q8Block { scale: step.scale, less128, less8, less32, ..Q8Block::default() };
+        if step.scale.is_nan() {
+            return block;
+        }
+        let inverse = S::splat(step.inverse);
+        let (i0, i1) = (S::round_i(S::mul(x0, inverse)), S::round_i(S::mul(x1, inverse)));
         S::store_i8(block.q.as_mut_ptr(), i0);
         S::store_i8(block.q.as_mut_ptr().add(LANES), i1);
-        #[expect(clippy::cast_possible_truncation, reason = "integers below 2^11, or a NaN block")]
+        #[expect(clippy::cast_possible_truncation, reason = "integers below 2^12")]
         let (s0, s1) = (S::sum(S::to_f(i0)) as i32, S::sum(S::to_f(i1)) as i32);
-        let tainted = taint.is_nan();
-        if max > 1e-30 || tainted {
-            block.scale = if tainted { f32::NAN } else { max / 127.0 };
+        let sum = s0 + s1;
+        #[expect(clippy::cast_precision_loss, reason = "below 2^12")]
+        {
+            block.sum = sum as f32;
         }
-        if !tainted {
-            let sum = s0 + s1;
-            #[expect(clippy::cast_precision_loss, reason = "below 2^12")]
-            {
-                block.sum = sum as f32;
-            }
-            (block.less128, block.less8) = (BIAS - 128 * sum, BIAS - 8 * sum);
-            block.less32 = [BIAS - 32 * s0, -32 * s1];
-        }
+        (block.less128, block.less8) = (BIAS - 128 * sum, BIAS - 8 * sum);
+        block.less32 = [BIAS - 32 * s0, BIAS - 32 * s1];
+        block.negated = [MINUS_BIAS - 15 * sum, MINUS_BIAS - 31 * sum];
         block
     }
 }

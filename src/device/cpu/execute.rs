@@ -7,7 +7,7 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
-use super::activations::{self, TILE};
+use super::activations::{self, Form, TILE};
 use super::attention::{self, Attend};
 use super::matmul::{Loops, Product, Rows, matmul};
 use super::memory::Memory;
@@ -18,7 +18,8 @@ use super::variant::MOST_GROUPS;
 use super::{Isa, norm, rope};
 use crate::plan::sample::{self, Candidate, Sampling};
 
-/// Columns of a row that are arranged at a time where rows alone do not keep the threads busy.
+/// Columns of a row that are arranged at a time where rows alone do not keep the threads busy: whole
+/// spans of activations.
 const ARRANGE: usize = 1024;
 
 /// Neighbouring rows that one thread rotates or attends for, where there are enough.
@@ -125,21 +126,21 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                 let at = part.start;
                 norm::swiglu(c.isa, gate.add(at), up.add(at), out.add(at), part.len());
             }
-            Stage::Arrange { x, norm, k, rows, planes, f32 } => {
-                arrange(c, w, (x, norm, k), c.rows(rows), (planes, f32));
+            Stage::Arrange { x, norm, k, rows, q8, f32 } => {
+                arrange(c, w, (x, norm, k), c.rows(rows), (q8, f32));
             }
             Stage::Project { ref weights, rows, planes, residual, variant } => {
-                let total = weights.iter().flatten().map(|(m, _)| m.layout.groups()).sum();
+                let total = weights.iter().flatten().map(|(m, ..)| m.layout.groups()).sum();
                 let of = c.rows(rows);
                 let claim = variant.claim(of);
                 while let Some((rows, range)) = claim_product(w, of, total, claim) {
                     let mut base = 0;
-                    for &(matrix, out) in weights.iter().flatten() {
+                    for &(matrix, out, used) in weights.iter().flatten() {
                         let n = matrix.layout.groups();
                         let groups = range.start.max(base)..range.end.min(base + n);
                         if groups.start < groups.end {
                             let groups = groups.start - base..groups.end - base;
-                            let x = (rows.clone(), of, planes);
+                            let x = (rows.clone(), of, [planes, used]);
                             let out = (out, matrix.layout.rows());
                             product(c, (&matrix, variant.loops), groups, x, out, residual);
                         }
@@ -154,7 +155,7 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                 let (claim, loops) = (variant.claim(of), variant.loops);
                 while let Some((rows, groups)) = claim_product(w, of, total, claim) {
                     let (first, end) = (groups.start * LANES, n.min(groups.end * LANES));
-                    let x = (rows.clone(), of, planes);
+                    let x = (rows.clone(), of, [planes; 2]);
                     product(c, (&gate, loops), groups.clone(), x.clone(), (out, n), None);
                     // The strip beside it starts at its first row and column.
                     let stride = MOST_GROUPS * LANES;
@@ -217,7 +218,7 @@ unsafe fn arrange(
     w: &Worker<'_>,
     (x, norm, k): (*const f32, Option<Norm>, usize),
     rows: usize,
-    (planes, f32): (usize, bool),
+    (q8, f32): (Option<Form>, bool),
 ) {
     // SAFETY: blocks of different rows or pieces are different; the thread's scratch holds a row.
     unsafe {
@@ -233,10 +234,10 @@ unsafe fn arrange(
                 x = normed;
             }
             let (blocks, before) = (activations::blocks(k), start / activations::BLOCK);
-            if planes > 0 {
-                let at = activations::place(row, rows, blocks * planes);
-                let dst = c.memory.q8().add(at.first + before * planes * at.step);
-                activations::quantise(c.isa, x, n, dst, at.step, planes);
+            if let Some(form) = q8 {
+                let at = activations::place(row, rows, blocks * form.planes);
+                let dst = c.memory.q8().add(at.first + before * form.planes * at.step);
+                activations::quantise(c.isa, x, n, dst, at.step, form);
             }
             if f32 {
                 let at = activations::place(row, rows, blocks);
@@ -261,8 +262,8 @@ fn claim_product(
     Some((row..rows.min(row + TILE), group..groups.min(group + claim)))
 }
 
-/// One matrix times some of the arranged rows (which, of how many, in how many planes), for some row
-/// groups.
+/// One matrix times some of the arranged rows (which, of how many, in how many planes of which how many
+/// count), for some row groups.
 ///
 /// # Safety
 ///
@@ -271,7 +272,7 @@ unsafe fn product(
     c: &Context<'_>,
     (matrix, loops): (&Matrix, Loops),
     groups: Range<usize>,
-    (rows, of, planes): (Range<usize>, usize, usize),
+    (rows, of, [planes, used]): (Range<usize>, usize, [usize; 2]),
     (out, stride): (*mut f32, usize),
     residual: Option<*const f32>,
 ) {
@@ -280,7 +281,7 @@ unsafe fn product(
     unsafe {
         let weights = std::slice::from_raw_parts(matrix.packed, layout.bytes());
         let x = if layout.quantised() {
-            Rows::Q8 { blocks: c.memory.q8(), planes }
+            Rows::Q8 { blocks: c.memory.q8(), planes, used }
         } else {
             Rows::F32(c.memory.f32())
         };

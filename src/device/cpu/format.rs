@@ -14,31 +14,43 @@ pub(super) enum Form {
     Offset8,
     /// Unsigned minus 32, one scale for each 16 columns.
     Offset32,
-    /// Unsigned with a scale and a minimum to subtract for 32 columns.
+    /// Unsigned with a scale and a minimum to subtract for 32 columns. Every other block is negated
+    /// (as what is missing to the greatest value) and starts from minus the bias: scales are of one
+    /// sign, so biases would grow to 8 times the size where the first's rounding counts.
     Minimum,
 }
 
-/// 16 rows by 32 columns, ready to be multiplied.
+impl Form {
+    /// Whether block `b` of a superblock is stored negated.
+    #[inline(always)]
+    pub(super) const fn negated(self, b: usize) -> bool {
+        matches!(self, Self::Minimum) && !b.is_multiple_of(2)
+    }
+}
+
+/// What the integers of 16 rows by 32 columns are worth.
 #[derive(Clone, Copy)]
-pub(super) struct Block<S: Simd> {
-    /// Columns `4g..4g+4` in group `g`.
-    pub(super) w: [S::B; 8],
+pub(super) struct Scale<S: Simd> {
     /// The scale; for [`Form::Offset32`] that of the first 16 columns.
     pub(super) scale: S::F,
     /// [`Form::Offset32`]: the scale of the last 16 columns. [`Form::Minimum`]: minus the minimum.
     pub(super) second: S::F,
-    /// Minus [`BIAS_F`] times the scale: exact, since a scale has at most 19 bits.
-    pub(super) unbias: S::F,
 }
 
-impl<S: Simd> Block<S> {
+impl<S: Simd> Scale<S> {
+    /// `from`, less the bias of block `b` times its scales.
+    ///
     /// # Safety
     ///
     /// As for [`Simd`].
     #[inline(always)]
-    unsafe fn new(w: [S::B; 8], scale: S::F, second: S::F) -> Self {
+    pub(super) unsafe fn unbias(&self, form: Form, b: usize, from: S::F) -> S::F {
         // SAFETY: the caller's contract.
-        Self { w, scale, second, unbias: unsafe { S::mul(scale, S::splat(-BIAS_F)) } }
+        unsafe {
+            let bias = S::splat(if form.negated(b) { BIAS_F } else { -BIAS_F });
+            let less = S::fma(self.scale, bias, from);
+            if form == Form::Offset32 { S::fma(self.second, bias, less) } else { less }
+        }
     }
 }
 
@@ -50,13 +62,38 @@ pub(super) trait Quant {
     const BYTES: usize;
     /// How its integers become numbers.
     const FORM: Form;
-    /// Block `b` (of 32 columns) of the superblock at `sb`; `b` is a literal wherever this is
-    /// called, so that shifts become immediates.
+    /// Blocks of activations that share a scale: 1 or a superblock's.
+    const SPAN: usize;
+    /// [`Form::Minimum`]: bits of an integer.
+    const BITS: u32 = 4;
+    /// What the blocks of the superblock at `sb` are worth.
     ///
     /// # Safety
     ///
     /// As for [`Simd`]; `sb` is valid for [`Quant::BYTES`] bytes.
-    unsafe fn block<S: Simd>(sb: *const u8, b: usize) -> Block<S>;
+    unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8];
+    /// The integers of block `b` (of 32 columns) of the superblock at `sb`, columns `4g..4g+4` in place
+    /// `g`, negated where [`Form::negated`] says so; `b` is a literal wherever this is called, so that
+    /// shifts become immediates.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Simd`]; `sb` is valid for [`Quant::BYTES`] bytes.
+    unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8];
+}
+
+/// Scales of the two blocks of a superblock of 64 columns.
+#[inline(always)]
+unsafe fn two_scales<S: Simd>(p: *const u8) -> [Scale<S>; 8] {
+    // SAFETY: the caller's contract: two times 16 `f16`.
+    unsafe {
+        let scale = |b: usize| {
+            let scale = S::load_f16(p.add(32 * b).cast());
+            Scale { scale, second: scale }
+        };
+        let (first, second) = (scale(0), scale(1));
+        [first, second, first, first, first, first, first, first]
+    }
 }
 
 /// The line `n` after `p`.
@@ -73,17 +110,23 @@ impl Quant for Q8_0 {
     const COLUMNS: usize = 64;
     const BYTES: usize = 17 * LINE;
     const FORM: Form = Form::Signed;
+    const SPAN: usize = 1;
 
     #[inline(always)]
-    unsafe fn block<S: Simd>(sb: *const u8, b: usize) -> Block<S> {
+    unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
+        // SAFETY: within the superblock.
+        unsafe { two_scales(sb.add(at::Q8_0_SCALE)) }
+    }
+
+    #[inline(always)]
+    unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
         // SAFETY: offsets within the superblock.
         unsafe {
             let mut w = [S::operand_8(line::<S>(sb, 8 * b)); 8];
             for (g, w) in w.iter_mut().enumerate() {
                 *w = S::operand_8(line::<S>(sb, 8 * b + g));
             }
-            let scale = S::load_f16(sb.add(at::Q8_0_SCALE + 32 * b).cast());
-            Block::new(w, scale, scale)
+            w
         }
     }
 }
@@ -95,9 +138,16 @@ impl Quant for Q4_0 {
     const COLUMNS: usize = 64;
     const BYTES: usize = 9 * LINE;
     const FORM: Form = Form::Offset8;
+    const SPAN: usize = 1;
 
     #[inline(always)]
-    unsafe fn block<S: Simd>(sb: *const u8, b: usize) -> Block<S> {
+    unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
+        // SAFETY: within the superblock.
+        unsafe { two_scales(sb.add(at::Q4_0_SCALE)) }
+    }
+
+    #[inline(always)]
+    unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
         // SAFETY: offsets within the superblock.
         unsafe {
             let mut w = [line::<S>(sb, 4 * b); 8];
@@ -106,8 +156,7 @@ impl Quant for Q4_0 {
                 w[g] = S::and_b(both, 15);
                 w[g + 4] = S::shr_and_b(both, 4, 15);
             }
-            let scale = S::load_f16(sb.add(at::Q4_0_SCALE + 32 * b).cast());
-            Block::new(w, scale, scale)
+            w
         }
     }
 }
@@ -126,25 +175,30 @@ unsafe fn nibbles<S: Simd>(p: *const u8, high: bool) -> [S::B; 8] {
     }
 }
 
-/// Scale and negated minimum of block `b`, multiplied out.
+/// Scales and negated minima of a superblock, multiplied out.
 #[inline(always)]
-unsafe fn k_scales<S: Simd>(head: *const u8, b: usize) -> (S::F, S::F) {
+unsafe fn k_scales<S: Simd>(head: *const u8) -> [Scale<S>; 8] {
     // SAFETY: the caller's contract: `head` is the start of the scales.
     unsafe {
-        let low = S::load_u8(head.add(at::K_LOW + LANES * b));
-        let high = S::load_u8(head.add(at::K_HIGH + LANES * (b / 2)));
-        // The upper pairs land at bits 4 and 5.
-        let (s, m) = if b.is_multiple_of(2) {
-            (S::shl_i::<4>(high), S::shl_i::<2>(high))
-        } else {
-            (high, S::shr_i::<2>(high))
-        };
-        let (nibble, pair) = (S::splat_i(15), S::splat_i(48));
-        let scale = S::or_i(S::and_i(low, nibble), S::and_i(s, pair));
-        let minimum = S::or_i(S::shr_i::<4>(low), S::and_i(m, pair));
         let d = S::load_f16(head.cast());
         let neg_dmin = S::sub(S::splat(0.0), S::load_f16(head.add(32).cast()));
-        (S::mul(d, S::to_f(scale)), S::mul(neg_dmin, S::to_f(minimum)))
+        let (nibble, pair) = (S::splat_i(15), S::splat_i(48));
+        let mut scales = [Scale { scale: d, second: d }; 8];
+        for (b, to) in scales.iter_mut().enumerate() {
+            let low = S::load_u8(head.add(at::K_LOW + LANES * b));
+            let high = S::load_u8(head.add(at::K_HIGH + LANES * (b / 2)));
+            // The upper pairs land at bits 4 and 5.
+            let (s, m) = if b.is_multiple_of(2) {
+                (S::shl_i::<4>(high), S::shl_i::<2>(high))
+            } else {
+                (high, S::shr_i::<2>(high))
+            };
+            let scale = S::or_i(S::and_i(low, nibble), S::and_i(s, pair));
+            let minimum = S::or_i(S::shr_i::<4>(low), S::and_i(m, pair));
+            to.scale = S::mul(d, S::to_f(scale));
+            to.second = S::mul(neg_dmin, S::to_f(minimum));
+        }
+        scales
     }
 }
 
@@ -155,14 +209,20 @@ impl Quant for Q4K {
     const COLUMNS: usize = 256;
     const BYTES: usize = 36 * LINE;
     const FORM: Form = Form::Minimum;
+    const SPAN: usize = 8;
 
     #[inline(always)]
-    unsafe fn block<S: Simd>(sb: *const u8, b: usize) -> Block<S> {
+    unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
+        // SAFETY: within the superblock.
+        unsafe { k_scales(sb.add(at::Q4_K_SCALE)) }
+    }
+
+    #[inline(always)]
+    unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
         // SAFETY: offsets within the superblock.
         unsafe {
             let w = nibbles::<S>(sb.add(b / 2 * 8 * LINE), b % 2 == 1);
-            let (scale, second) = k_scales::<S>(sb.add(at::Q4_K_SCALE), b);
-            Block::new(w, scale, second)
+            if Self::FORM.negated(b) { w.map(|w| S::xor_b(w, 15)) } else { w }
         }
     }
 }
@@ -174,9 +234,17 @@ impl Quant for Q5K {
     const COLUMNS: usize = 256;
     const BYTES: usize = 44 * LINE;
     const FORM: Form = Form::Minimum;
+    const SPAN: usize = 8;
+    const BITS: u32 = 5;
 
     #[inline(always)]
-    unsafe fn block<S: Simd>(sb: *const u8, b: usize) -> Block<S> {
+    unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
+        // SAFETY: within the superblock.
+        unsafe { k_scales(sb.add(at::Q5_K_SCALE)) }
+    }
+
+    #[inline(always)]
+    unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
         // SAFETY: offsets within the superblock.
         unsafe {
             let mut w = nibbles::<S>(sb.add(b / 2 * 8 * LINE), b % 2 == 1);
@@ -189,8 +257,10 @@ impl Quant for Q5K {
                 };
                 *w = S::or_b(*w, fifth);
             }
-            let (scale, second) = k_scales::<S>(sb.add(at::Q5_K_SCALE), b);
-            Block::new(w, scale, second)
+            if Self::FORM.negated(b) {
+                w = w.map(|w| S::xor_b(w, 31));
+            }
+            w
         }
     }
 }
@@ -202,9 +272,25 @@ impl Quant for Q6K {
     const COLUMNS: usize = 256;
     const BYTES: usize = 53 * LINE;
     const FORM: Form = Form::Offset32;
+    const SPAN: usize = 8;
 
     #[inline(always)]
-    unsafe fn block<S: Simd>(sb: *const u8, b: usize) -> Block<S> {
+    unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
+        // SAFETY: offsets within the superblock.
+        unsafe {
+            let d = S::load(sb.add(at::Q6_K_D).cast());
+            let s = sb.add(at::Q6_K_SCALE).cast::<i8>();
+            let scale = |j: usize| S::mul(d, S::to_f(S::load_i8(s.add(LANES * j))));
+            let mut scales = [Scale { scale: d, second: d }; 8];
+            for (b, to) in scales.iter_mut().enumerate() {
+                *to = Scale { scale: scale(2 * b), second: scale(2 * b + 1) };
+            }
+            scales
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
         // SAFETY: offsets within the superblock.
         unsafe {
             let (half, b4) = (b / 4, b % 4);
@@ -220,10 +306,7 @@ impl Quant for Q6K {
                 };
                 *w = S::or_b(*w, high);
             }
-            let d = S::load(sb.add(at::Q6_K_D).cast());
-            let s = sb.add(at::Q6_K_SCALE + 2 * LANES * b).cast::<i8>();
-            let scale = S::mul(d, S::to_f(S::load_i8(s)));
-            Block::new(w, scale, S::mul(d, S::to_f(S::load_i8(s.add(LANES)))))
+            w
         }
     }
 }

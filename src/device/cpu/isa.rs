@@ -5,8 +5,6 @@
 
 use std::fmt;
 
-use super::simd::{self, Simd};
-
 /// An instruction set that this machine supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Isa(pub(super) Kind);
@@ -107,19 +105,6 @@ impl Isa {
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => "neon",
             Kind::Scalar => "scalar",
-        }
-    }
-
-    /// Vectors of sums that stay in its registers.
-    pub(super) const fn accumulators(self) -> usize {
-        match self.0 {
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 => <simd::Avx512 as Simd>::ACCUMULATORS,
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => <simd::Avx2 as Simd>::ACCUMULATORS,
-            #[cfg(target_arch = "aarch64")]
-            Kind::Neon => <simd::Neon as Simd>::ACCUMULATORS,
-            Kind::Scalar => <simd::Scalar as Simd>::ACCUMULATORS,
         }
     }
 

@@ -10,13 +10,14 @@
 //! product times its scales, added by fused multiply-add. Neither the rows nor the row groups of the
 //! call enter into it.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::activations::{self, F32Block, Q8Block, TILE};
-use super::format::{self, Block, Form, Plain, Quant};
+use super::format::{self, Form, Plain, Quant, Scale};
 use super::isa::{Isa, dispatch};
 use super::packed::{LINE, PackedLayout};
-use super::simd::{LANES, Simd, load_first, store_first};
+use super::simd::{BIAS, LANES, Simd, load_first, store_first};
 use crate::plan::DType;
 
 /// How the loops of a product are arranged. Nothing of it enters into a result.
@@ -24,9 +25,6 @@ use crate::plan::DType;
 pub struct Loops {
     /// How far ahead of the reader weights are asked for, in bytes.
     pub ahead: usize,
-    /// Row groups that go together, 1 or 2: they share each activation that is read. More than the
-    /// registers of the instruction set hold is taken as 1.
-    pub together: usize,
     /// Rows of activations that meet a block of weights while it is in registers: a divisor of
     /// [`TILE`]. One row knows no other.
     pub tile: usize,
@@ -35,22 +33,12 @@ pub struct Loops {
 impl Loops {
     /// What is taken where nothing has been measured. Without asking ahead, a core of the machine
     /// that this was written on reads 10 to 13 GB/s of the 17 that it can; 4 to 16 KiB do about equally
-    /// well. With many rows two groups go together; with one, which waits for memory, one stream does.
+    /// well.
     #[must_use]
-    pub const fn heuristic(rows: usize) -> Self {
-        Self { ahead: 8192, together: if rows > 1 { 2 } else { 1 }, tile: TILE }
+    pub const fn heuristic() -> Self {
+        Self { ahead: 8192, tile: TILE }
     }
 }
-
-/// Whether two row groups of a type can go together: where registers allow, and not with a minimum for
-/// each group, where they are slower than one.
-#[must_use]
-pub const fn pairs(isa: Isa, dtype: DType) -> bool {
-    isa.accumulators() >= WIDE && matches!(dtype, DType::Q8_0 | DType::Q4_0 | DType::Q6_K)
-}
-
-/// Accumulators of an instruction set that can take two row groups together.
-const WIDE: usize = 16;
 
 /// Activation rows as a product reads them, see [`super::activations`].
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +47,10 @@ pub enum Rows {
     Q8 {
         /// The first block.
         blocks: *const Q8Block,
-        /// Planes, 1 or 2.
+        /// Planes that there are, 1 or 2.
         planes: usize,
+        /// Planes that count: with 1, the second is passed over.
+        used: usize,
     },
     /// For plain weights.
     F32(*const F32Block),
@@ -160,67 +150,86 @@ unsafe fn finish<S: Simd>(p: &Product<'_>, group: usize, row: usize, sum: S::F) 
     }
 }
 
-/// Adds what one weight block of each of `G` row groups contributes to `R` neighbouring rows. A
-/// row's sums lie side by side: 4 KiB apart, a store to one would hold up the load of the next.
+/// What a block contributes beside others that share its scale of activations.
+#[derive(Clone, Copy)]
+struct Stand {
+    /// It is the first of them.
+    first: bool,
+    /// It is the last of them.
+    last: bool,
+    /// See [`Form::negated`].
+    negated: bool,
+}
+
+/// Adds what one weight block contributes to `R` neighbouring rows: to `parts`, what has the same scale
+/// of activations, and with the last such block to `sums`. The first one starts from `unbias`.
 ///
 /// # Safety
 ///
-/// As for [`Simd`]; `x` is valid for `R` blocks, `sums` for `R` times `G` values.
+/// As for [`Simd`]; `x` is valid for `R` blocks, `sums` and `parts` for `R` values.
 #[inline(always)]
-unsafe fn fold<S: Simd, Q: Quant, const G: usize, const R: usize>(
-    w: &[Block<S>; G],
+unsafe fn fold<S: Simd, Q: Quant, const R: usize>(
+    (w, scale): (&[S::B; 8], &Scale<S>),
+    (stand, unbias): (Stand, S::F),
     x: *const Q8Block,
-    sums: *mut S::F,
+    (sums, parts): (*mut S::F, *mut S::F),
 ) {
     // SAFETY: the caller's contract; reads are within the blocks.
     unsafe {
-        let mut low = [[S::splat_i(0); G]; R];
-        let mut high = [[S::splat_i(0); G]; R];
-        for r in 0..R {
-            let x = x.add(r);
-            match Q::FORM {
-                Form::Signed => low[r] = [S::init_8((*x).less128); G],
-                Form::Offset8 => low[r] = [S::splat_i((*x).less8); G],
-                Form::Offset32 => {
-                    low[r] = [S::splat_i((*x).less32[0]); G];
-                    high[r] = [S::splat_i((*x).less32[1]); G];
-                }
-                Form::Minimum => {}
-            }
-        }
-        for g in 0..8 {
-            // In turns where two chains grow.
-            let g = if Q::FORM == Form::Offset32 { g / 2 + g % 2 * 4 } else { g };
-            for r in 0..R {
-                let q = (&raw const (*x.add(r)).q).cast::<i8>().add(4 * g);
-                for (i, w) in w.iter().enumerate() {
-                    match Q::FORM {
-                        Form::Signed => low[r][i] = S::dot_8(low[r][i], w.w[g], q),
-                        Form::Offset32 if g >= 4 => {
-                            high[r][i] = S::dot_u(high[r][i], w.w[g], q);
-                        }
-                        _ => low[r][i] = S::dot_u(low[r][i], w.w[g], q),
+        let start = |half: usize| {
+            let mut dots = [S::splat_i(BIAS); R];
+            for (r, dot) in dots.iter_mut().enumerate() {
+                let x = x.add(r);
+                match Q::FORM {
+                    Form::Signed => *dot = S::init_8((*x).less128),
+                    Form::Offset8 => *dot = S::splat_i((*x).less8),
+                    Form::Offset32 => *dot = S::splat_i((*x).less32[half]),
+                    Form::Minimum if stand.negated => {
+                        *dot = S::splat_i((*x).negated[Q::BITS as usize - 4]);
                     }
+                    Form::Minimum => {}
+                }
+            }
+            dots
+        };
+        let add = |dots: [S::I; R], half: usize| {
+            let q = (&raw const (*x).q).cast::<i8>().add(16 * half);
+            let w = [w[4 * half], w[4 * half + 1], w[4 * half + 2], w[4 * half + 3]];
+            match Q::FORM {
+                Form::Signed => S::dots_8(dots, w, q),
+                _ => S::dots_u(dots, w, q),
+            }
+        };
+        let mut part = [unbias; R];
+        if !stand.first {
+            for (r, part) in part.iter_mut().enumerate() {
+                *part = *parts.add(r);
+            }
+        }
+        let mut dots = add(start(0), 0);
+        if const { matches!(Q::FORM, Form::Offset32) } {
+            for r in 0..R {
+                part[r] = S::fma(S::bits_f(dots[r]), scale.scale, part[r]);
+            }
+            dots = add(start(1), 1);
+            for r in 0..R {
+                part[r] = S::fma(S::bits_f(dots[r]), scale.second, part[r]);
+            }
+        } else {
+            dots = add(dots, 1);
+            for r in 0..R {
+                part[r] = S::fma(S::bits_f(dots[r]), scale.scale, part[r]);
+                if const { matches!(Q::FORM, Form::Minimum) } {
+                    part[r] = S::fma(scale.second, S::splat((*x.add(r)).sum), part[r]);
                 }
             }
         }
-        for r in 0..R {
-            let x = x.add(r);
-            for (i, w) in w.iter().enumerate() {
-                let dot = if let Form::Minimum = Q::FORM {
-                    // The minimum's product need not wait for the integers.
-                    let minimum = S::mul(w.second, S::splat((*x).sum));
-                    S::fma(S::to_f(low[r][i]), w.scale, minimum)
-                } else {
-                    // The rounded product of scale and integer: the bias goes without a trace.
-                    S::fma(S::bits_f(low[r][i]), w.scale, w.unbias)
-                };
-                let dot = match Q::FORM {
-                    Form::Offset32 => S::fma(S::to_f(high[r][i]), w.second, dot),
-                    _ => dot,
-                };
-                let sum = sums.add(r * G + i);
-                *sum = S::fma(dot, S::splat((*x).scale), *sum);
+        for (r, &part) in part.iter().enumerate() {
+            if stand.last {
+                let sum = sums.add(r);
+                *sum = S::fma(part, S::splat((*x.add(r)).scale), *sum);
+            } else {
+                *parts.add(r) = part;
             }
         }
     }
@@ -246,45 +255,16 @@ macro_rules! each_block {
 unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>) {
     // SAFETY: the caller's contract.
     unsafe {
-        let Rows::Q8 { blocks, planes } = p.x else { return };
-        let x = Planes { blocks, planes };
-        if p.of == 1 {
-            let mut group = p.groups.start;
-            while const { S::ACCUMULATORS >= WIDE && !matches!(Q::FORM, Form::Minimum) }
-                && p.loops.together == 2
-                && group + 2 <= p.groups.end
-            {
-                match planes {
-                    1 => single::<S, Q, 1, 2>(p, blocks, group),
-                    _ => single::<S, Q, 2, 2>(p, blocks, group),
-                }
-                group += 2;
-            }
-            for group in group..p.groups.end {
-                match planes {
-                    1 => single::<S, Q, 1, 1>(p, blocks, group),
-                    _ => single::<S, Q, 2, 1>(p, blocks, group),
-                }
-            }
-            return;
-        }
+        let Rows::Q8 { blocks, planes, used } = p.x else { return };
+        let x = Planes { blocks, planes, used };
         for first in p.rows.clone().step_by(p.loops.tile) {
             let rows = first..p.rows.end.min(first + p.loops.tile);
-            let mut group = p.groups.start;
-            while const { S::ACCUMULATORS >= WIDE && !matches!(Q::FORM, Form::Minimum) }
-                && p.loops.together == 2
-                && group + 2 <= p.groups.end
-            {
-                // Four rows keep more products in flight; with two scales the registers end at two.
-                if const { matches!(Q::FORM, Form::Offset32) } {
-                    tile::<S, Q, 2, 2>(p, x, group, rows.clone());
+            for group in p.groups.clone() {
+                if const { S::ACCUMULATORS >= 16 } {
+                    tile::<S, Q, 8>(p, x, group, rows.clone());
                 } else {
-                    tile::<S, Q, 2, 4>(p, x, group, rows.clone());
+                    tile::<S, Q, 4>(p, x, group, rows.clone());
                 }
-                group += 2;
-            }
-            for group in group..p.groups.end {
-                tile::<S, Q, 1, 4>(p, x, group, rows.clone());
             }
         }
     }
@@ -310,84 +290,68 @@ unsafe fn ask<S: Simd>(w: *const u8, i: usize, bytes: usize, parts: usize) {
 struct Planes {
     blocks: *const Q8Block,
     planes: usize,
+    used: usize,
 }
 
-/// One row and `G` row groups: as many streams over the weights. `P` is the number of planes.
+/// Up to [`TILE`] rows of a row group, `R` rows at a time.
 #[inline(always)]
-unsafe fn single<S: Simd, Q: Quant, const P: usize, const G: usize>(
-    p: &Product<'_>,
-    x: *const Q8Block,
-    group: usize,
-) {
-    // SAFETY: the weights are the layout's size, and the activations cover its columns.
-    unsafe {
-        let superblocks = p.layout.superblocks();
-        let (bytes, ahead) = (superblocks * Q::BYTES, p.loops.ahead);
-        let mut w = p.weights.as_ptr().add(group * bytes);
-        let mut blocks = x;
-        let mut sums = [S::splat(0.0); G];
-        for _ in 0..superblocks {
-            macro_rules! step {
-                ($b:literal) => {
-                    let mut block = [Q::block::<S>(w, $b); G];
-                    ask::<S>(w.wrapping_add(ahead), $b, Q::BYTES, Q::COLUMNS / 32);
-                    for (i, block) in block.iter_mut().enumerate().skip(1) {
-                        let w = w.add(i * bytes);
-                        *block = Q::block::<S>(w, $b);
-                        ask::<S>(w.wrapping_add(ahead), $b, Q::BYTES, Q::COLUMNS / 32);
-                    }
-                    for plane in 0..P {
-                        let x = blocks.add($b * P + plane);
-                        fold::<S, Q, G, 1>(&block, x, sums.as_mut_ptr());
-                    }
-                };
-            }
-            each_block!(Q::COLUMNS, step);
-            w = w.add(Q::BYTES);
-            blocks = blocks.add(Q::COLUMNS / 32 * P);
-        }
-        for (i, &sum) in sums.iter().enumerate() {
-            finish::<S>(p, group + i, 0, sum);
-        }
-    }
-}
-
-/// Up to [`TILE`] rows of `G` row groups, `R` rows at a time.
-#[inline(always)]
-unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
+unsafe fn tile<S: Simd, Q: Quant, const R: usize>(
     p: &Product<'_>,
     x: Planes,
     group: usize,
     rows: Range<usize>,
 ) {
-    // SAFETY: as in `single`; the row groups and rows are the product's.
+    // SAFETY: the weights are the layout's size, the activations cover its columns; the row group and
+    // the rows are the product's.
     unsafe {
         let superblocks = p.layout.superblocks();
-        let (bytes, ahead) = (superblocks * Q::BYTES, p.loops.ahead);
-        let mut w = p.weights.as_ptr().add(group * bytes);
+        let mut w = p.weights.as_ptr().add(group * superblocks * Q::BYTES);
         let count = activations::blocks(p.layout.k()) * x.planes;
         let place = activations::place(rows.start, p.of, count);
         let mut blocks = x.blocks.add(place.first);
         let (n, whole) = (rows.len(), rows.len() / R * R);
-        let mut sums = [[S::splat(0.0); G]; TILE];
-        let to = sums.as_mut_ptr().cast::<S::F>();
+        // Half a page from the activations: a store to a sum would delay reads that are a multiple of a
+        // page behind it.
+        let mut space = [MaybeUninit::<S::F>::uninit(); 4 * TILE];
+        let space = space.as_mut_ptr().cast::<S::F>();
+        let apart = blocks.addr().wrapping_sub(space.addr()) / LINE;
+        let sums = space.add((apart + TILE / 2) % TILE);
+        let parts = sums.add(TILE);
+        for r in 0..n {
+            *sums.add(r) = S::splat(0.0);
+        }
         for _ in 0..superblocks {
+            let scales = Q::scales::<S>(w);
+            let mut unbias = S::splat(0.0);
+            if const { Q::SPAN > 1 } {
+                for (b, scale) in scales.iter().enumerate().take(Q::SPAN) {
+                    unbias = scale.unbias(Q::FORM, b, unbias);
+                }
+            }
             macro_rules! step {
                 ($b:literal) => {
-                    let mut block = [Q::block::<S>(w, $b); G];
-                    ask::<S>(w.wrapping_add(ahead), $b, Q::BYTES, Q::COLUMNS / 32);
-                    for (i, block) in block.iter_mut().enumerate().skip(1) {
-                        let w = w.add(i * bytes);
-                        *block = Q::block::<S>(w, $b);
-                        ask::<S>(w.wrapping_add(ahead), $b, Q::BYTES, Q::COLUMNS / 32);
+                    let operands = Q::operands::<S>(w, $b);
+                    ask::<S>(w.wrapping_add(p.loops.ahead), $b, Q::BYTES, Q::COLUMNS / 32);
+                    if const { Q::SPAN == 1 } {
+                        unbias = scales[$b].unbias(Q::FORM, $b, S::splat(0.0));
                     }
-                    for plane in 0..x.planes {
+                    let stand = Stand {
+                        first: $b % Q::SPAN == 0,
+                        last: $b % Q::SPAN == Q::SPAN - 1,
+                        negated: Q::FORM.negated($b),
+                    };
+                    for plane in 0..x.used {
                         let x = blocks.add(($b * x.planes + plane) * place.step);
+                        let to = |r| (sums.add(r), parts.add(plane * TILE + r));
+                        let (w, from) = ((&operands, &scales[$b]), (stand, unbias));
                         for r in (0..whole).step_by(R) {
-                            fold::<S, Q, G, R>(&block, x.add(r), to.add(r * G));
+                            for r in r..r + R {
+                                S::prefetch_near(x.wrapping_add(place.step + r).cast());
+                            }
+                            fold::<S, Q, R>(w, from, x.add(r), to(r));
                         }
                         for r in whole..n {
-                            fold::<S, Q, G, 1>(&block, x.add(r), to.add(r * G));
+                            fold::<S, Q, 1>(w, from, x.add(r), to(r));
                         }
                     }
                 };
@@ -396,10 +360,8 @@ unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
             w = w.add(Q::BYTES);
             blocks = blocks.add(Q::COLUMNS / 32 * x.planes * place.step);
         }
-        for (r, sums) in rows.zip(&sums) {
-            for (i, &sum) in sums.iter().enumerate() {
-                finish::<S>(p, group + i, r, sum);
-            }
+        for (r, row) in rows.enumerate() {
+            finish::<S>(p, group, row, *sums.add(r));
         }
     }
 }

@@ -179,6 +179,16 @@ impl PackedLayout {
         self.dtype.is_quantised()
     }
 
+    /// Blocks of activations that share a scale where they meet this type: the products of a long
+    /// superblock are added up before the scale of activations is applied.
+    #[must_use]
+    pub const fn span(&self) -> usize {
+        match self.dtype {
+            DType::Q4_K | DType::Q5_K | DType::Q6_K => 8,
+            _ => 1,
+        }
+    }
+
     /// Packs whole rows, `first_row` onwards, from their GGUF bytes into the whole packed matrix,
     /// which must be zero where nothing has been packed yet.
     ///

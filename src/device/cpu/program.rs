@@ -4,11 +4,15 @@
 //! positions, slots) is read from the mailboxes while the program runs.
 
 use super::Isa;
+use super::activations;
 use super::instance::Own;
 use super::memory::{Cache, Form, Memory, unsupported};
 use super::packed::PackedLayout;
 use super::variant::{self, Variant};
-use crate::device::{Error, precision::planes};
+use crate::device::{
+    Error,
+    precision::{planes, planes_for},
+};
 use crate::plan::{
     Arena, Binary, Class, Composite, DType, Epilogue, Op, Plan, RopeStyle, Step, View,
 };
@@ -65,10 +69,17 @@ pub(super) enum Stage {
     /// Elementwise gate.
     SwiGlu { gate: *const f32, up: *const f32, n: usize, rows: usize, out: *mut f32 },
     /// Rows, normalised if asked, brought into the form that products read.
-    Arrange { x: *const f32, norm: Option<Norm>, k: usize, rows: usize, planes: usize, f32: bool },
-    /// Products of the arranged rows with up to three matrices.
+    Arrange {
+        x: *const f32,
+        norm: Option<Norm>,
+        k: usize,
+        rows: usize,
+        q8: Option<activations::Form>,
+        f32: bool,
+    },
+    /// Products of the arranged rows with up to three matrices, each with its own number of planes.
     Project {
-        weights: [Option<(Matrix, *mut f32)>; 3],
+        weights: [Option<(Matrix, *mut f32, usize)>; 3],
         rows: usize,
         planes: usize,
         residual: Option<*const f32>,
@@ -369,7 +380,11 @@ impl Resolver<'_> {
             norm,
             k,
             rows,
-            planes: if matrices.iter().any(|m| m.layout.quantised()) { planes } else { 0 },
+            q8: matrices
+                .iter()
+                .filter(|m| m.layout.quantised())
+                .map(|m| activations::Form { planes, span: m.layout.span() })
+                .max_by_key(|form| form.span),
             f32: matrices.iter().any(|m| !m.layout.quantised()),
         });
         let widest = matrices.iter().map(|m| m.layout.group_bytes()).max().unwrap_or(1);
@@ -383,7 +398,8 @@ impl Resolver<'_> {
             (Epilogue::None | Epilogue::Residual, [_] | [_, _] | [_, _, _]) => {
                 let mut outputs = [None; 3];
                 for (i, (&matrix, out)) in matrices.iter().zip(&step.writes).enumerate() {
-                    outputs[i] = Some((matrix, self.f32(out)?));
+                    let used = planes_for(self.plan, out).min(planes);
+                    outputs[i] = Some((matrix, self.f32(out)?, used));
                 }
                 let residual = match epilogue {
                     Epilogue::Residual => {

@@ -3,11 +3,11 @@
 
 use half::f16;
 
-use super::activations::{self, F32Block, Q8Block};
+use super::activations::{self, F32Block, Form, Q8Block};
 use super::attention::{self, Attend};
 use super::matmul::{Loops, Product, Rows, matmul};
 use super::packed::{LayoutError, PackedLayout};
-use super::simd::BIAS;
+use super::simd::{BIAS, MINUS_BIAS};
 use super::{Isa, norm, rope};
 use crate::plan::{DType, RopeStyle};
 use crate::quant;
@@ -90,6 +90,13 @@ impl Matrix {
     }
 }
 
+impl Matrix {
+    /// How its activations are quantised, if they are.
+    fn form(&self, planes: usize) -> Option<Form> {
+        self.layout.quantised().then(|| Form { planes, span: self.layout.span() })
+    }
+}
+
 /// Activation rows in the form that a type needs.
 enum Acts {
     Q8(Vec<Q8Block>),
@@ -97,12 +104,10 @@ enum Acts {
 }
 
 impl Acts {
-    fn new(isa: Isa, quantised: bool, x: &[f32], k: usize) -> Self {
-        Self::with_planes(isa, quantised, x, k, 1)
-    }
-
-    fn with_planes(isa: Isa, quantised: bool, x: &[f32], k: usize, planes: usize) -> Self {
-        let rows = x.len() / k;
+    /// Quantised in a form, or plain.
+    fn new(isa: Isa, form: Option<Form>, x: &[f32], k: usize) -> Self {
+        let (rows, quantised) = (x.len() / k, form.is_some());
+        let planes = form.map_or(1, |form| form.planes);
         let n = activations::blocks(k) * rows * planes;
         let mut q8 = vec![Q8Block::default(); if quantised { n } else { 0 }];
         let mut plain = vec![[0.0; 32]; if quantised { 0 } else { n }];
@@ -110,9 +115,9 @@ impl Acts {
             let at = activations::place(r, rows, activations::blocks(k) * planes);
             // SAFETY: sizes as computed above.
             unsafe {
-                if quantised {
+                if let Some(form) = form {
                     let dst = q8.as_mut_ptr().add(at.first);
-                    activations::quantise(isa, x.as_ptr(), k, dst, at.step, planes);
+                    activations::quantise(isa, x.as_ptr(), k, dst, at.step, form);
                 } else {
                     let dst = plain.as_mut_ptr().add(at.first);
                     activations::arrange(isa, x.as_ptr(), k, dst, at.step);
@@ -124,7 +129,7 @@ impl Acts {
 
     fn rows(&self, planes: usize) -> Rows {
         match self {
-            Self::Q8(b) => Rows::Q8 { blocks: b.as_ptr(), planes },
+            Self::Q8(b) => Rows::Q8 { blocks: b.as_ptr(), planes, used: planes },
             Self::F32(b) => Rows::F32(b.as_ptr()),
         }
     }
@@ -142,7 +147,7 @@ fn product_with_planes(
     init: Option<f32>,
     planes: usize,
 ) -> Vec<f32> {
-    product_with_loops(isa, w, x, init, planes, Loops::heuristic(x.len() / w.layout.k()))
+    product_with_loops(isa, w, x, init, planes, Loops::heuristic())
 }
 
 fn product_with_loops(
@@ -155,7 +160,7 @@ fn product_with_loops(
 ) -> Vec<f32> {
     let (k, n, groups) = (w.layout.k(), w.layout.rows(), w.layout.groups());
     let rows = x.len() / k;
-    let acts = Acts::with_planes(isa, w.layout.quantised(), x, k, planes);
+    let acts = Acts::new(isa, w.form(planes), x, k);
     // One column more than needed: it must stay as it is.
     let mut out = vec![init.unwrap_or(f32::NAN); rows * (n + 1)];
     for groups in [0..groups / 2, groups / 2..groups] {
@@ -243,7 +248,7 @@ fn products_equal_f64_arithmetic_over_the_same_blocks() {
             let w = Matrix::new(dtype, n, k, &random.raw(dtype, n, k));
             let x = random.vector(3 * k);
             // What the kernel multiplies: the activations after quantisation.
-            let seen = match Acts::new(Isa::detect(), w.layout.quantised(), &x, k) {
+            let seen = match Acts::new(Isa::detect(), w.form(1), &x, k) {
                 Acts::Q8(b) => {
                     let value = |m: usize, i: usize| {
                         let block = &b[i / 32 * 3 + m];
@@ -263,8 +268,10 @@ fn products_equal_f64_arithmetic_over_the_same_blocks() {
                         let want = terms.clone().sum::<f64>() + f64::from(init.unwrap_or(0.0));
                         // The offsets of unsigned quants cancel terms up to this size.
                         let size: f64 = terms.map(f64::abs).sum::<f64>() + 1.0;
+                        // Where blocks add up before they are scaled, their biases do too.
+                        let rounding = if w.layout.span() > 1 { 4e-4 } else { 4e-6 };
                         assert!(
-                            (f64::from(got) - want).abs() <= size * 4e-6,
+                            (f64::from(got) - want).abs() <= size * rounding,
                             "{isa} {dtype} {n}x{k} row {m} column {r}: {got} for {want}"
                         );
                     }
@@ -281,7 +288,8 @@ fn quantised_activations_are_within_half_a_step() {
     x[40] = 1000.0;
     x[99] = -1e-9;
     for isa in Isa::available() {
-        let Acts::Q8(blocks) = Acts::new(isa, true, &x, 100) else { unreachable!() };
+        let form = Form { planes: 1, span: 1 };
+        let Acts::Q8(blocks) = Acts::new(isa, Some(form), &x, 100) else { unreachable!() };
         assert_eq!(blocks.len(), 4);
         for (i, &x) in x.iter().enumerate() {
             let b = &blocks[i / 32];
@@ -290,9 +298,10 @@ fn quantised_activations_are_within_half_a_step() {
         }
         for b in &blocks {
             let sum = |r: std::ops::Range<usize>| b.q[r].iter().map(|&q| i32::from(q)).sum::<i32>();
-            assert_eq!(b.less32, [BIAS - 32 * sum(0..16), -32 * sum(16..32)]);
+            assert_eq!(b.less32, [BIAS - 32 * sum(0..16), BIAS - 32 * sum(16..32)]);
             assert_eq!((b.less8, b.less128), (BIAS - 8 * sum(0..32), BIAS - 128 * sum(0..32)));
             assert_eq!(b.sum, sum(0..32) as f32);
+            assert_eq!(b.negated, [15, 31].map(|m| MINUS_BIAS - m * sum(0..32)));
             assert!(b.q.iter().all(|&q| q != i8::MIN));
         }
     }
@@ -333,10 +342,8 @@ fn no_arrangement_of_the_loops_changes_a_bit() {
                 let planes = if dtype.is_quantised() { planes } else { 1 };
                 let x = &x[..rows * k];
                 let expected = bits(&product_with_planes(isa, &w, x, Some(0.5), planes));
-                for (ahead, together, tile) in
-                    [(0, 1, 64), (32768, 2, 64), (8192, 2, 16), (1 << 40, 1, 32), (8192, 2, 1)]
-                {
-                    let loops = Loops { ahead, together, tile };
+                for (ahead, tile) in [(0, 64), (32768, 64), (8192, 16), (1 << 40, 32), (8192, 1)] {
+                    let loops = Loops { ahead, tile };
                     let got = product_with_loops(isa, &w, x, Some(0.5), planes, loops);
                     assert_eq!(bits(&got), expected, "{isa} {dtype} {rows} rows {loops:?}");
                 }
@@ -346,7 +353,7 @@ fn no_arrangement_of_the_loops_changes_a_bit() {
 }
 
 #[test]
-fn a_second_plane_leaves_a_hundredth_of_the_error() {
+fn a_second_plane_leaves_a_fraction_of_the_error() {
     for dtype in WEIGHTS.into_iter().filter(|t| t.is_quantised()) {
         let (n, k) = shapes(dtype)[1];
         let mut random = Random(13);
@@ -370,7 +377,9 @@ fn a_second_plane_leaves_a_hundredth_of_the_error() {
                     errors[i] += (f64::from(y) - exact).powi(2);
                 }
             }
-            assert!(errors[1] < errors[0] * 1e-4, "{isa} {dtype}: {errors:?}");
+            // Of its square: a hundredth of the error, or a tenth where rounded biases add up.
+            let left = if w.layout.span() > 1 { 0.01 } else { 1e-4 };
+            assert!(errors[1] < errors[0] * left, "{isa} {dtype}: {errors:?}");
         }
     }
 }
@@ -405,7 +414,7 @@ fn extreme_bytes_do_not_saturate() {
             let want: f64 = w.values[..k].iter().map(|&v| f64::from(v * sign)).sum();
             for isa in Isa::available() {
                 let got = f64::from(product(isa, &w, &x, None)[0]);
-                assert!((got - want).abs() <= want.abs() * 1e-5, "{isa} {dtype}: {got} for {want}");
+                assert!((got - want).abs() <= want.abs() * 3e-5, "{isa} {dtype}: {got} for {want}");
             }
         }
     }

@@ -1,17 +1,16 @@
 //! What may be tuned of the CPU's kernels: products with weights, which are what a token's time goes to.
 //!
-//! Four parameters, none of which enters into a result: how much of a matrix a thread takes at a time,
-//! how far ahead it asks for weights, how many row groups go together, and how many rows of
-//! activations meet a block of weights while it is in registers. The heuristic's values were measured
-//! on one machine; a core with a smaller second-level cache, another memory latency or more
-//! neighbours wants others.
+//! Three parameters, none of which enters into a result: how much of a matrix a thread takes at a time,
+//! how far ahead it asks for weights, and how many rows of activations meet a block of weights while it
+//! is in registers. The heuristic's values were measured on one machine; a core with a smaller
+//! second-level cache, another memory latency or more neighbours wants others.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::Isa;
 use super::activations::TILE;
-use super::matmul::{Loops, pairs};
+use super::matmul::Loops;
 use super::packed::PackedLayout;
 use super::simd::LANES;
 use crate::device::precision::planes;
@@ -22,8 +21,6 @@ use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Space, digest};
 pub const ROWS_PER_TASK: &str = "rows_per_task";
 /// How far ahead weights are asked for, in bytes.
 pub const PREFETCH: &str = "prefetch_bytes";
-/// Row groups of 16 that go together.
-pub const GROUPS: &str = "groups_together";
 /// Rows of activations in a tile.
 pub const TILE_ROWS: &str = "tile_rows";
 
@@ -55,11 +52,11 @@ impl Variant {
 
     /// What is taken where nothing has been measured, for matrices of which the widest has row groups of
     /// `group_bytes`.
-    const fn heuristic(group_bytes: usize, rows: usize) -> Self {
+    const fn heuristic(group_bytes: usize) -> Self {
         let few = BYTES_PER_TASK / if group_bytes > 0 { group_bytes } else { 1 };
         let few = if few < 1 { 1 } else { few };
         let few = if few > WIDE_CLAIM { WIDE_CLAIM } else { few };
-        Self { claim: [few, WIDE_CLAIM], loops: Loops::heuristic(rows) }
+        Self { claim: [few, WIDE_CLAIM], loops: Loops::heuristic() }
     }
 
     /// The variant for a step: the table's choice, if it has one that can be made.
@@ -69,7 +66,7 @@ impl Variant {
         case: Option<&Case>,
         (group_bytes, rows): (usize, usize),
     ) -> Self {
-        let mut variant = Self::heuristic(group_bytes, rows);
+        let mut variant = Self::heuristic(group_bytes);
         let (Some(choices), Some(case)) = (choices, case) else { return variant };
         let Some(choice) = choices.get(case) else { return variant };
         if space(isa, case).is_none_or(|space| space.check(choice).is_err()) {
@@ -81,7 +78,6 @@ impl Variant {
         }
         variant.loops = Loops {
             ahead: value(PREFETCH).unwrap_or(variant.loops.ahead),
-            together: value(GROUPS).unwrap_or(variant.loops.together),
             tile: value(TILE_ROWS).unwrap_or(variant.loops.tile),
         };
         variant
@@ -119,10 +115,9 @@ pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
     let (rows, cols) = (case.rows as usize, case.cols as usize);
     let layout = PackedLayout::new(case.dtype, rows, cols).ok()?;
     let batch = case.batch as usize;
-    let Variant { loops, .. } = Variant::heuristic(layout.group_bytes(), batch);
-    let claim = Variant::heuristic(layout.group_bytes(), batch).claim(batch);
+    let heuristic = Variant::heuristic(layout.group_bytes());
+    let (claim, loops) = (heuristic.claim(batch), heuristic.loops);
     let many = batch > 1;
-    let two = pairs(isa, case.dtype);
     // Of a gate each thread's share is of both matrices.
     let most = if case.family == "gate" { layout.groups() / 2 } else { layout.groups() };
     let parameter = |name, meaning, values: &[usize]| Parameter {
@@ -148,10 +143,6 @@ pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
         (ROWS_PER_TASK.to_owned(), (claim * LANES) as u32),
         (PREFETCH.to_owned(), loops.ahead as u32),
     ]);
-    if two {
-        parameters.push(parameter(GROUPS, "row groups that go together", &[1, 2]));
-        heuristic.insert(GROUPS.to_owned(), loops.together as u32);
-    }
     if many && batch > TILE / 4 {
         let meaning = "rows of activations that meet a block of weights in registers";
         parameters.push(parameter(TILE_ROWS, meaning, &[TILE / 4, TILE / 2, TILE]));

@@ -224,6 +224,13 @@ impl Simd for Avx2 {
         unsafe { halves!(_mm256_or_si256; a, b) }
     }
     #[inline(always)]
+    unsafe fn xor_b(x: Self::B, mask: u8) -> Self::B {
+        unsafe {
+            let m = _mm256_set1_epi8(mask.cast_signed());
+            [_mm256_xor_si256(x[0], m), _mm256_xor_si256(x[1], m)]
+        }
+    }
+    #[inline(always)]
     unsafe fn shr_and_b(x: Self::B, n: u32, mask: u8) -> Self::B {
         unsafe {
             let n = count(n);
@@ -254,10 +261,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn operand_8(stored: Self::B) -> Self::B {
-        unsafe {
-            let sign = _mm256_set1_epi8(i8::MIN);
-            [_mm256_xor_si256(stored[0], sign), _mm256_xor_si256(stored[1], sign)]
-        }
+        unsafe { Self::xor_b(stored, 0x80) }
     }
     #[inline(always)]
     unsafe fn dot_8(acc: Self::I, w: Self::B, a: *const i8) -> Self::I {
@@ -276,5 +280,9 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch_near(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 }

@@ -31,6 +31,9 @@ pub(crate) const LANES: usize = 16;
 /// `BIAS_F + i`: a dot product that starts here ends as an `f32` without being converted.
 pub(crate) const BIAS: i32 = 0x4b40_0000;
 
+/// The bits of minus [`BIAS_F`]. Added to an integer `i` they are those of `-(BIAS_F + i)`.
+pub(crate) const MINUS_BIAS: i32 = BIAS | i32::MIN;
+
 /// 1.5 times 2^23, see [`BIAS`].
 pub(crate) const BIAS_F: f32 = 12_582_912.0;
 
@@ -120,6 +123,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn and_b(x: Self::B, mask: u8) -> Self::B;
     /// `a | b`.
     unsafe fn or_b(a: Self::B, b: Self::B) -> Self::B;
+    /// `x ^ mask` in every byte.
+    unsafe fn xor_b(x: Self::B, mask: u8) -> Self::B;
     /// `(x >> n) & mask` in every byte; `n` is 0 to 6 and even or 1 to 7, known when inlined, and
     /// `mask` has no bit above those that remain.
     unsafe fn shr_and_b(x: Self::B, n: u32, mask: u8) -> Self::B;
@@ -137,8 +142,42 @@ pub(crate) trait Simd: Copy {
     /// in [`Simd::init_8`] have been dotted.
     unsafe fn dot_8(acc: Self::I, w: Self::B, a: *const i8) -> Self::I;
 
+    /// [`Simd::dot_u`] of `R` rows whose bytes lie 64 apart, with four groups for the four bytes at `a`
+    /// and those after them.
+    #[inline(always)]
+    unsafe fn dots_u<const R: usize>(
+        mut acc: [Self::I; R],
+        w: [Self::B; 4],
+        a: *const i8,
+    ) -> [Self::I; R] {
+        for (g, &w) in w.iter().enumerate() {
+            for (r, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: the caller's contract.
+                *acc = unsafe { Self::dot_u(*acc, w, a.add(64 * r + 4 * g)) };
+            }
+        }
+        acc
+    }
+    /// The same of [`Simd::dot_8`].
+    #[inline(always)]
+    unsafe fn dots_8<const R: usize>(
+        mut acc: [Self::I; R],
+        w: [Self::B; 4],
+        a: *const i8,
+    ) -> [Self::I; R] {
+        for (g, &w) in w.iter().enumerate() {
+            for (r, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: the caller's contract.
+                *acc = unsafe { Self::dot_8(*acc, w, a.add(64 * r + 4 * g)) };
+            }
+        }
+        acc
+    }
+
     /// Asks for the line at `p` to be brought into the second-level cache. Never faults.
     unsafe fn prefetch(p: *const u8);
+    /// The same into the first-level cache.
+    unsafe fn prefetch_near(p: *const u8);
 }
 
 /// `e^x` within 2 units in the last place; 0 below -87.33, infinity above 88, NaN for NaN.

@@ -251,6 +251,10 @@ impl Simd for Neon {
         unsafe { quarters!(i => vorrq_u8(a[i], b[i])) }
     }
     #[inline(always)]
+    unsafe fn xor_b(x: Self::B, mask: u8) -> Self::B {
+        unsafe { quarters!(i => veorq_u8(x[i], vdupq_n_u8(mask))) }
+    }
+    #[inline(always)]
     unsafe fn shr_and_b(x: Self::B, n: u32, mask: u8) -> Self::B {
         unsafe {
             let n = vnegq_s8(vreinterpretq_s8_u8(vdupq_n_u8(n as u8)));
@@ -278,7 +282,7 @@ impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn operand_8(stored: Self::B) -> Self::B {
-        unsafe { quarters!(i => veorq_u8(stored[i], vdupq_n_u8(0x80))) }
+        unsafe { Self::xor_b(stored, 0x80) }
     }
     #[inline(always)]
     unsafe fn dot_8(acc: Self::I, w: Self::B, a: *const i8) -> Self::I {
@@ -288,5 +292,10 @@ impl Simd for Neon {
     unsafe fn prefetch(p: *const u8) {
         // SAFETY: a prefetch never faults.
         unsafe { asm!("prfm pldl2keep, [{p}]", p = in(reg) p, options(nostack, preserves_flags)) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch_near(p: *const u8) {
+        // SAFETY: a prefetch never faults.
+        unsafe { asm!("prfm pldl1keep, [{p}]", p = in(reg) p, options(nostack, preserves_flags)) }
     }
 }

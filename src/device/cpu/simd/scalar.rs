@@ -191,6 +191,10 @@ impl Simd for Scalar {
         a
     }
     #[inline(always)]
+    unsafe fn xor_b(x: [u8; 64], mask: u8) -> [u8; 64] {
+        x.map(|b| b ^ mask)
+    }
+    #[inline(always)]
     unsafe fn shr_and_b(mut x: [u8; 64], n: u32, mask: u8) -> [u8; 64] {
         for b in &mut x {
             *b = (*b >> n) & mask;
@@ -228,4 +232,6 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
+    #[inline(always)]
+    unsafe fn prefetch_near(_p: *const u8) {}
 }

@@ -173,11 +173,14 @@ fn steps_compute_what_the_cpu_computes() {
         let device = cuda(&fake).unwrap();
         let mut ours = Running::new(&device, dtype).unwrap();
         let mut theirs = Running::new(&Cpu::detect(), dtype).unwrap();
+        // For these the CPU's activations share a scale for 256 columns, the GPU's for 32.
+        let coarse = matches!(dtype, DType::Q6_K | DType::Q4_K | DType::Q5_K);
+        let tolerance = if coarse { 3e-2 } else { 1e-3 };
         for token in [1, 77] {
             let (a, b) = (ours.run(token, 3).unwrap(), theirs.run(token, 3).unwrap());
             assert_eq!(a.0, b.0, "{dtype}");
             for (a, b) in a.1.iter().zip(&b.1) {
-                assert!((a - b).abs() <= 1e-3 * b.abs().max(1.0), "{dtype}: {a} for {b}");
+                assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "{dtype}: {a} for {b}");
             }
         }
         drop((ours, device));
