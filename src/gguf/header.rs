@@ -6,7 +6,7 @@ use std::fmt;
 use super::metadata::{Array, Metadata, Value, ValueType};
 use super::source::Source;
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DEPTH, MAX_DIMS, MAX_HEADER, MAX_NAME};
-use super::{Defect, Error, types};
+use super::{Defect, Error, Strings, types};
 use crate::plan::DType;
 
 /// What a header says.
@@ -191,9 +191,8 @@ impl<'a> Cursor<'a> {
         ))
     }
 
-    /// The next `buf.len()` bytes.
-    fn fill(&mut self, buf: &mut [u8], field: Field<'_>) -> Result<(), Error> {
-        let need = buf.len() as u64;
+    /// The next `need` bytes.
+    fn bytes(&mut self, need: u64, field: Field<'_>) -> Result<&[u8], Error> {
         self.require(need, field)?;
         let mut start = self.at - self.window_at;
         if start + need > self.window.len() as u64 {
@@ -203,15 +202,13 @@ impl<'a> Cursor<'a> {
             self.window_at = self.at;
             start = 0;
         }
-        let start = start as usize;
-        buf.copy_from_slice(&self.window[start..start + buf.len()]);
         self.at += need;
-        Ok(())
+        Ok(&self.window[start as usize..(start + need) as usize])
     }
 
     fn take<const N: usize>(&mut self, field: Field<'_>) -> Result<[u8; N], Error> {
         let mut bytes = [0; N];
-        self.fill(&mut bytes, field)?;
+        bytes.copy_from_slice(self.bytes(N as u64, field)?);
         Ok(bytes)
     }
 
@@ -235,16 +232,27 @@ impl<'a> Cursor<'a> {
         Err(self.source.malformed(at, field.to_string(), defect))
     }
 
-    fn string(&mut self, field: Field<'_>) -> Result<String, Error> {
-        let at = self.at;
+    fn str(&mut self, field: Field<'_>) -> Result<&str, Error> {
+        let (at, source) = (self.at, self.source);
         let len = self.u64(field)?;
-        self.require(len, field)?;
-        let mut bytes = vec![0; len as usize];
-        self.fill(&mut bytes, field)?;
-        String::from_utf8(bytes).map_err(|error| {
-            let defect = Defect::Utf8 { valid: error.utf8_error().valid_up_to() };
-            self.source.malformed(at, field.to_string(), defect)
+        std::str::from_utf8(self.bytes(len, field)?).map_err(|error| {
+            let defect = Defect::Utf8 { valid: error.valid_up_to() };
+            source.malformed(at, field.to_string(), defect)
         })
+    }
+
+    fn string(&mut self, field: Field<'_>) -> Result<String, Error> {
+        self.str(field).map(str::to_owned)
+    }
+
+    /// `n` strings; `n` has passed [`Cursor::count`].
+    fn strings(&mut self, n: u64, field: Field<'_>) -> Result<Strings, Error> {
+        let mut strings = Strings::new();
+        for _ in 0..n {
+            strings.push(self.str(field)?);
+        }
+        strings.shrink();
+        Ok(strings)
     }
 
     /// A key or a tensor name.
@@ -309,7 +317,7 @@ impl<'a> Cursor<'a> {
             ValueType::I32 => Array::I32(self.elements(n, field, i32::from_le_bytes)?),
             ValueType::F32 => Array::F32(self.elements(n, field, f32::from_le_bytes)?),
             ValueType::Bool => Array::Bool(self.collect(n, |c| c.bool(field))?),
-            ValueType::Str => Array::Str(self.collect(n, |c| c.string(field))?),
+            ValueType::Str => Array::Str(self.strings(n, field)?),
             ValueType::Array => Array::Array(self.collect(n, |c| c.array(field, depth + 1))?),
             ValueType::U64 => Array::U64(self.elements(n, field, u64::from_le_bytes)?),
             ValueType::I64 => Array::I64(self.elements(n, field, i64::from_le_bytes)?),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::Error;
+use super::{Error, Strings};
 
 /// The type of a metadata value; the numbers are those of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ pub enum Array {
     I32(Vec<i32>),
     F32(Vec<f32>),
     Bool(Vec<bool>),
-    Str(Vec<String>),
+    Str(Strings),
     Array(Vec<Array>),
     U64(Vec<u64>),
     I64(Vec<i64>),
@@ -253,6 +253,12 @@ macro_rules! from {
 from!(u32 => U32, i32 => I32, u64 => U64, u16 => U16, f32 => F32, bool => Bool, &str => Str, String => Str,
     Array => Array);
 
+impl From<Vec<String>> for Value {
+    fn from(values: Vec<String>) -> Self {
+        Self::Array(Array::Str(values.iter().collect()))
+    }
+}
+
 macro_rules! from_vec {
     ($($element:ty => $variant:ident),* $(,)?) => {$(
         impl From<Vec<$element>> for Value {
@@ -262,7 +268,7 @@ macro_rules! from_vec {
         }
     )*};
 }
-from_vec!(String => Str, i32 => I32, u32 => U32, f32 => F32);
+from_vec!(i32 => I32, u32 => U32, f32 => F32);
 
 /// All metadata of a model, by key.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -380,7 +386,7 @@ borrowing_getters! {
     /// A string.
     str, str_opt, str, "STRING", Value::Str(v) => v.as_str();
     /// An array of strings.
-    str_array, str_array_opt, [String], "ARRAY of STRING", Value::Array(Array::Str(v)) => v.as_slice();
+    str_array, str_array_opt, Strings, "ARRAY of STRING", Value::Array(Array::Str(v)) => v;
     /// An array of 32-bit signed integers.
     i32_array, i32_array_opt, [i32], "ARRAY of INT32", Value::Array(Array::I32(v)) => v.as_slice();
     /// An array of single-precision numbers.

@@ -17,6 +17,7 @@ mod header;
 mod metadata;
 mod reader;
 mod source;
+mod strings;
 mod types;
 mod writer;
 
@@ -26,6 +27,7 @@ mod tests;
 pub use error::{Defect, Error, SplitDefect, WriteDefect};
 pub use metadata::{Array, Metadata, Value, ValueType};
 pub use reader::{Gguf, TensorInfo};
+pub use strings::Strings;
 pub use writer::{DataWriter, TensorId, Writer};
 
 /// The alignment of tensor data where `general.alignment` is absent.

@@ -64,7 +64,7 @@ fn every_type_of_value_is_read() {
         let model = Gguf::from_bytes(corpus(name)).unwrap();
         let nested = Array::Array(vec![
             Array::U8(vec![1, 2]),
-            Array::Str(vec!["y".into()]),
+            Array::Str(["y"].into_iter().collect()),
             Array::Array(vec![Array::Bool(vec![false, true])]),
         ]);
         let expected = [
@@ -293,7 +293,7 @@ fn array() -> impl Strategy<Value = Array> {
         vec(any::<i32>(), 0..9).prop_map(Array::I32),
         vec(-1e30_f32..1e30, 0..9).prop_map(Array::F32),
         vec(any::<bool>(), 0..9).prop_map(Array::Bool),
-        vec(".{0,12}", 0..9).prop_map(Array::Str),
+        vec(".{0,12}", 0..9).prop_map(|v| Array::Str(v.iter().collect())),
         vec(any::<u64>(), 0..9).prop_map(Array::U64),
         vec(any::<i64>(), 0..9).prop_map(Array::I64),
         vec(-1e300_f64..1e300, 0..9).prop_map(Array::F64),

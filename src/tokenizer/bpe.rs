@@ -1,19 +1,17 @@
 //! The tokeniser: text to ids by byte-level BPE, ids to bytes.
 //!
-//! The merge loop is the `tokenizers` crate's. Its surrounding pipeline is not used: cutting text
-//! ([`super::split`]) and finding special tokens ([`super::special`]) are done here, in linear time
-//! and with the choice of specials per call.
+//! Text is cut at special tokens ([`super::special`]) and into words ([`super::split`]); the bytes of
+//! each word are merged ([`super::merges`]).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use tokenizers::Model;
-use tokenizers::models::bpe::{self, BPE, Vocab};
-
+use super::merges::{Ids, Merges, Word};
 use super::special::{self, Kind, Matcher};
 use super::split::{PreTokeniser, Splitter};
 use super::{Error, Vocabulary, alphabet};
+use crate::gguf::Strings;
 
 /// How control tokens written out in a text are taken.
 ///
@@ -29,14 +27,17 @@ pub enum Specials {
 /// A byte-level BPE tokeniser. Immutable: one serves all threads.
 #[derive(Debug)]
 pub struct Tokenizer {
-    bpe: BPE,
+    ids: Ids,
+    merges: Merges,
+    /// A word that is a token is not built from parts.
+    whole_words: bool,
     splitter: Splitter,
     parsed: Matcher,
     user_defined: Matcher,
     pieces: Pieces,
     kinds: Vec<Kind>,
-    /// Bytes without a token of their own.
-    missing: BTreeSet<u8>,
+    /// The token of every byte, where it has one.
+    bytes: Vec<Option<u32>>,
     ends: BTreeSet<u32>,
     bos: Option<u32>,
     eos: Option<u32>,
@@ -81,20 +82,19 @@ impl Tokenizer {
             "tokenizer.ggml.add_eos_token",
             "tokenizer.ggml.eos_token_id",
         )?;
-        let ids = unique_ids(vocabulary.tokens)?;
-        let missing = (0..=255)
-            .filter(|&byte| {
-                !ids.contains_key(alphabet::char_of(byte).encode_utf8(&mut [0; 4]) as &str)
-            })
-            .collect();
+        let ids = Ids::new(vocabulary.tokens)?;
+        let of_byte = |byte| ids.get(alphabet::char_of(byte).encode_utf8(&mut [0; 4]));
+        let bytes = (0..=255).map(of_byte).collect();
         Ok(Self {
-            bpe: merger(ids, &vocabulary.merges, llama3)?,
+            merges: Merges::new(&vocabulary.merges, &ids)?,
+            ids,
+            whole_words: llama3,
             splitter: family.splitter()?,
             parsed,
             user_defined,
             pieces,
             kinds,
-            missing,
+            bytes,
             ends,
             bos: vocabulary.bos,
             eos: vocabulary.eos,
@@ -148,19 +148,21 @@ impl Tokenizer {
         ids: &mut Vec<u32>,
     ) -> Result<(), Error> {
         let words = &text[range.clone()];
-        // The crate drops characters without a token in silence.
-        if !self.missing.is_empty() {
-            let mut bytes = range.zip(words.bytes());
-            if let Some((offset, byte)) = bytes.find(|(_, byte)| self.missing.contains(byte)) {
-                return Err(Error::NoToken { byte, offset });
-            }
+        let id = |byte: u8| self.bytes.get(usize::from(byte)).copied().flatten();
+        if let Some((offset, byte)) = range.zip(words.bytes()).find(|(_, b)| id(*b).is_none()) {
+            return Err(Error::NoToken { byte, offset });
         }
-        let mut word = String::new();
+        let (mut text, mut word) = (String::new(), Word::default());
         for piece in self.splitter.split(words) {
-            word.clear();
-            word.extend(piece.bytes().map(alphabet::char_of));
-            let tokens = self.bpe.tokenize(&word).map_err(Error::Bpe)?;
-            ids.extend(tokens.iter().map(|token| token.id));
+            if self.whole_words {
+                text.clear();
+                text.extend(piece.bytes().map(alphabet::char_of));
+                if let Some(id) = self.ids.get(&text) {
+                    ids.push(id);
+                    continue;
+                }
+            }
+            word.merge(piece.bytes().filter_map(id), &self.merges, ids);
         }
         Ok(())
     }
@@ -236,49 +238,6 @@ impl Tokenizer {
     }
 }
 
-/// The ids of tokens by their text; tokens without text have no entry.
-fn unique_ids(tokens: Vec<String>) -> Result<Vocab, Error> {
-    let mut ids = Vocab::default();
-    ids.reserve(tokens.len());
-    for (second, text) in (0u32..).zip(tokens) {
-        if text.is_empty() {
-            continue;
-        }
-        if let Some(&first) = ids.get(&text) {
-            return Err(Error::DuplicateToken { text, first, second });
-        }
-        ids.insert(text, second);
-    }
-    Ok(ids)
-}
-
-/// The merge loop over `ids`. With `ignore_merges` a word that is a token is not built from parts.
-fn merger(ids: Vocab, merges: &[String], ignore_merges: bool) -> Result<BPE, Error> {
-    let mut pairs = Vec::with_capacity(merges.len());
-    for (index, merge) in merges.iter().enumerate() {
-        match merge.split_once(' ') {
-            Some((left, right)) if !left.is_empty() && !right.is_empty() => {
-                pairs.push((left.to_owned(), right.to_owned()));
-            }
-            _ => return Err(Error::MergeSyntax { index, merge: merge.clone() }),
-        }
-    }
-    let builder = BPE::builder().vocab_and_merges(ids, pairs).ignore_merges(ignore_merges);
-    builder.build().map_err(|error| match error.downcast_ref() {
-        Some(bpe::Error::MergeTokenOutOfVocabulary(token)) => {
-            let needs = |merge: &String| {
-                merge.split_once(' ').is_some_and(|(left, right)| {
-                    left == token || right == token || format!("{left}{right}") == *token
-                })
-            };
-            let found = merges.iter().enumerate().find(|(_, merge)| needs(merge));
-            let (index, merge) = found.map_or((0, String::new()), |(i, merge)| (i, merge.clone()));
-            Error::MergeToken { index, merge, token: token.clone() }
-        }
-        _ => Error::Bpe(error),
-    })
-}
-
 /// The bytes of every token, in one allocation.
 #[derive(Debug)]
 struct Pieces {
@@ -288,15 +247,15 @@ struct Pieces {
 }
 
 impl Pieces {
-    fn new(tokens: &[String], kinds: &[Kind]) -> Result<Self, Error> {
-        let mut bytes = Vec::with_capacity(tokens.iter().map(String::len).sum());
+    fn new(tokens: &Strings, kinds: &[Kind]) -> Result<Self, Error> {
+        let mut bytes = Vec::with_capacity(tokens.text_len());
         let mut ends = Vec::with_capacity(tokens.len());
         for (id, (text, kind)) in (0u32..).zip(tokens.iter().zip(kinds)) {
             if *kind == Kind::Normal {
                 for character in text.chars() {
                     bytes.push(alphabet::byte_of(character).ok_or_else(|| Error::Alphabet {
                         id,
-                        text: text.clone(),
+                        text: text.to_owned(),
                         character,
                     })?);
                 }

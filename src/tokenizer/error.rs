@@ -114,9 +114,6 @@ pub enum Error {
     /// A pre-tokeniser pattern did not compile: a bug here, not in the file.
     #[error("the pattern of a pre-tokeniser did not compile")]
     Pattern(#[source] Box<regex::Error>),
-    /// The BPE model could not be built or applied.
-    #[error("byte-pair encoding failed")]
-    Bpe(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A text with a byte that the vocabulary has no token for.
     #[error(
         "the text has the byte {byte:#04x} at {offset}, and the vocabulary has no token for it"

@@ -12,6 +12,7 @@ mod alphabet;
 mod bpe;
 mod chat;
 mod error;
+mod merges;
 mod special;
 mod split;
 mod stream;

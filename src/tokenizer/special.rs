@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::{Error, Vocabulary};
+use crate::gguf::Strings;
 
 /// What a token is, as `tokenizer.ggml.token_type` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,10 +76,10 @@ pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<Kind>, BTreeSet<u
     }
     let mut kinds = Vec::with_capacity(size);
     let mut ends = BTreeSet::new();
-    for (id, text) in (0u32..).zip(&vocabulary.tokens) {
+    for (id, text) in (0u32..).zip(vocabulary.tokens.iter()) {
         let value = types.get(id as usize).copied().unwrap_or(1);
         let mut kind = Kind::numbered(value).ok_or(Error::TokenType { id, value })?;
-        if END_NAMES.contains(&text.as_str()) || FILE_END_NAMES.contains(&text.as_str()) {
+        if END_NAMES.contains(&text) || FILE_END_NAMES.contains(&text) {
             // Files exist in which such a token is typed as text.
             kind = Kind::Control;
             ends.insert(id);
@@ -105,14 +106,14 @@ pub(super) struct Matcher {
 impl Matcher {
     /// A matcher for the tokens whose kind passes `wanted`.
     pub(super) fn new(
-        tokens: &[String],
+        tokens: &Strings,
         kinds: &[Kind],
         wanted: impl Fn(Kind) -> bool,
     ) -> Result<Self, Error> {
         let (ids, texts): (Vec<u32>, Vec<&str>) = (0u32..)
             .zip(tokens.iter().zip(kinds))
             .filter(|(_, (text, kind))| wanted(**kind) && !text.is_empty())
-            .map(|(id, (text, _))| (id, text.as_str()))
+            .map(|(id, (text, _))| (id, text))
             .unzip();
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)

@@ -1,6 +1,6 @@
 //! The tokeniser's part of a model file, as plain data.
 
-use crate::gguf::{self, Metadata};
+use crate::gguf::{self, Metadata, Strings};
 
 const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
@@ -17,11 +17,11 @@ pub struct Vocabulary {
     /// The pre-tokeniser (`pre`).
     pub pre: Option<String>,
     /// The text of every token, by id (`tokens`), in the byte-level alphabet.
-    pub tokens: Vec<String>,
+    pub tokens: Strings,
     /// The type of every token, by id (`token_type`); empty when all are normal.
     pub token_types: Vec<i32>,
     /// Merges in order of priority (`merges`), each two tokens separated by a space.
-    pub merges: Vec<String>,
+    pub merges: Strings,
     /// Begin of text (`bos_token_id`).
     pub bos: Option<u32>,
     /// End of text (`eos_token_id`).
@@ -51,10 +51,10 @@ impl Vocabulary {
         Ok(Self {
             model: metadata.str("tokenizer.ggml.model")?.to_owned(),
             pre: metadata.str_opt("tokenizer.ggml.pre")?.map(str::to_owned),
-            tokens: metadata.str_array("tokenizer.ggml.tokens")?.to_vec(),
+            tokens: metadata.str_array("tokenizer.ggml.tokens")?.clone(),
             token_types: token_types.map(<[_]>::to_vec).unwrap_or_default(),
             // Other algorithms have none.
-            merges: merges.map(<[_]>::to_vec).unwrap_or_default(),
+            merges: merges.cloned().unwrap_or_default(),
             bos: metadata.u32_opt(BOS)?,
             eos: metadata.u32_opt(EOS)?,
             eot: metadata.u32_opt(EOT)?,
@@ -73,6 +73,6 @@ impl Vocabulary {
 
     /// The text of a token, or `None` when there is no such id.
     pub(super) fn text(&self, id: Option<u32>) -> Option<&str> {
-        self.tokens.get(id? as usize).map(String::as_str)
+        self.tokens.get(id? as usize)
     }
 }

@@ -27,8 +27,8 @@ use crate::tune::Choices;
 /// Submissions that can be under way at once.
 const QUEUE: u64 = 8;
 
-/// Raw bytes of a weight that a thread reads and packs at a time.
-const UPLOAD: usize = 1 << 20;
+/// Raw bytes of a weight that a thread reads and packs at a time: they stay in its second-level cache.
+const UPLOAD: usize = 256 << 10;
 
 /// A plan's own buffers: mailboxes, outputs, and the ring of sampled tokens.
 pub(super) struct Own {

@@ -217,8 +217,14 @@ impl PackedLayout {
         let row_bytes = self.raw_row_bytes();
         assert!(raw.len().is_multiple_of(row_bytes) && raw.len() <= LANES * row_bytes);
         assert_eq!(group.len(), self.group_bytes());
-        for (r, row) in raw.chunks_exact(row_bytes).enumerate() {
-            self.pack_row(r, row, group);
+        // One superblock of all rows after the other: its lines stay in the first-level cache.
+        let columns = superblock(self.dtype).map_or(self.k, |(columns, _)| columns);
+        let raw_superblock = columns / self.dtype.block_len() * self.dtype.block_bytes();
+        for (i, superblock) in group.chunks_exact_mut(self.superblock_bytes).enumerate() {
+            for (r, row) in raw.chunks_exact(row_bytes).enumerate() {
+                let end = ((i + 1) * raw_superblock).min(row_bytes);
+                self.pack_row(r, &row[i * raw_superblock..end], superblock);
+            }
         }
     }
 
