@@ -111,8 +111,8 @@ fn no_choice_of_kernels_changes_a_bit() {
     handle.stop(Duration::from_secs(5));
     for force in [
         &[("rows_per_task", 16), ("prefetch_bytes", 1024), ("tile_rows", 16)][..],
-        &[("rows_per_task", 64), ("groups_together", 2), ("tile_rows", 32)],
-        &[("rows_per_task", 32), ("groups_together", 1), ("prefetch_bytes", 32768)],
+        &[("rows_per_task", 64), ("tile_rows", 32)],
+        &[("rows_per_task", 32), ("prefetch_bytes", 32768)],
     ] {
         let force = force.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
         let tuning = Tuning { force, ..Tuning::default() };
