@@ -10,6 +10,7 @@
 use std::ops::Range;
 
 use super::isa::dispatch;
+use super::packed::LINE;
 use super::simd::{LANES, Simd, exp};
 
 /// Positions of a span. Fixed: it is part of the order in which numbers are added.
@@ -17,6 +18,10 @@ pub const SPAN: usize = 512;
 
 /// Most lines that share one pass over a span.
 const LINES: usize = 8;
+
+/// How far ahead of the reader the cache is asked for, in bytes, where few lines share what is read: then
+/// the limit is its bytes.
+const AHEAD: usize = 8192;
 
 /// Positions are read in runs of this; a cache holds a multiple of it, so that reading past the
 /// last position stays inside.
@@ -175,6 +180,10 @@ unsafe fn score<S: Simd, const R: usize>(
             let mut sums = [[S::splat(0.0); 2]; R];
             for d in 0..a.dim {
                 let (c0, c1) = (S::load_f16(k0.add(d * LANES)), S::load_f16(k1.add(d * LANES)));
+                if const { R < LINES } {
+                    // A line for every two halves that are read.
+                    S::prefetch(k0.cast::<u8>().wrapping_add(AHEAD + d * LINE));
+                }
                 for (r, sums) in sums.iter_mut().enumerate() {
                     let q = S::splat(*queries.add(d * R + r));
                     sums[0] = S::fma(q, c0, sums[0]);
@@ -267,6 +276,9 @@ unsafe fn weigh<S: Simd, const R: usize, const V: usize>(
             let mut v = [S::splat(0.0); V];
             for (i, v) in v.iter_mut().enumerate() {
                 *v = S::load_f16(row.add(i * LANES));
+                if const { R < LINES } && i % 2 == 0 {
+                    S::prefetch(row.cast::<u8>().wrapping_add(AHEAD + i / 2 * LINE));
+                }
             }
             for (r, sums) in sums.iter_mut().enumerate() {
                 let weight = S::splat(*weights.add(r * SPAN + p));
