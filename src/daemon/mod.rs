@@ -29,7 +29,7 @@ use crate::config::{self, Config, Effect, IoctlFilter};
 use crate::control::server::tcp::{self, Port, Token};
 use crate::control::server::{self, App, Listeners, socket};
 use crate::engine::tuning::Tuning;
-use crate::engine::{Handle, LoadEvent, LoadSpec, Settings};
+use crate::engine::{Handle, LoadEvent, LoadSpec, Settings, at_most_processors};
 use crate::model::Model;
 use crate::model::synthetic;
 
@@ -425,7 +425,7 @@ fn load_spec(config: &Config) -> LoadSpec {
         slots: config.slots,
         context: config.context,
         prefill_chunk: config.prefill_chunk,
-        threads: config.threads,
+        threads: at_most_processors(config.threads),
         cpu_isa: config.cpu_isa.clone(),
         tuning: Tuning {
             mode: config.tune.into(),

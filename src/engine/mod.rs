@@ -16,6 +16,7 @@ mod sequence;
 pub mod tuning;
 
 pub use self::core::Core;
+pub use crate::device::cpu::pool::at_most_processors;
 pub use handle::{Handle, Settings};
 pub use load::Text;
 pub(crate) use load::chain;

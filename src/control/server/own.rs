@@ -21,7 +21,7 @@ use super::{App, events, metrics, status};
 use crate::bench;
 use crate::control::api;
 use crate::engine::tuning::Tuning;
-use crate::engine::{self, LoadEvent, LoadSpec};
+use crate::engine::{self, LoadEvent, LoadSpec, at_most_processors};
 use crate::model::synthetic;
 
 /// How long an answer waits for a first event that may turn out to be an error, which then gets a
@@ -130,7 +130,7 @@ pub(super) async fn load(
         slots: request.slots.unwrap_or(config.slots),
         context: request.context.unwrap_or(config.context),
         prefill_chunk: request.prefill_chunk.unwrap_or(config.prefill_chunk),
-        threads: request.threads.unwrap_or(config.threads),
+        threads: at_most_processors(request.threads.unwrap_or(config.threads)),
         cpu_isa: request.cpu_isa.unwrap_or_else(|| config.cpu_isa.clone()),
         tuning: Tuning {
             mode: request.tune.unwrap_or_else(|| config.tune.into()),

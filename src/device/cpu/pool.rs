@@ -295,6 +295,20 @@ pub fn default_threads() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
+/// Threads that somebody gets who asks for `wanted`: no more than the processors that affinity lets this
+/// process use; 0, the usual number, stays. All threads must come to each of a token's hundred barriers:
+/// with more of them than processors, and others who keep these busy, every barrier would wait for
+/// several turns of the scheduler, and throughput would be a twentieth.
+#[must_use]
+pub fn at_most_processors(wanted: usize) -> usize {
+    let processors = other_processors().len();
+    if processors == 0 || wanted <= processors {
+        return wanted;
+    }
+    tracing::warn!(wanted, processors, "threads: one for each processor is as fast as more");
+    processors
+}
+
 /// Processors that this thread may use, those after its own first, its own last. Empty when the
 /// system does not say.
 fn other_processors() -> Vec<usize> {
@@ -327,6 +341,12 @@ mod tests {
 
     fn pool(threads: usize) -> Pool {
         Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn nobody_gets_more_threads_than_processors() {
+        let all = other_processors().len();
+        assert_eq!([0, 1, all, all + 7].map(at_most_processors), [0, 1, all, all]);
     }
 
     #[test]
