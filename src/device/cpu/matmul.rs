@@ -1,14 +1,13 @@
 //! Packed weights times activation rows.
 //!
 //! One weight block (16 rows by 32 columns) is unpacked into registers and meets every activation
-//! row of a tile, up to [`TILE`]. With one row (decode) the accumulator stays in a register and the
-//! kernel is a stream over the packed bytes. With many (prefill) the accumulators lie in the
-//! first-level cache, the tile's activations in the second-level one, two row groups share each
-//! activation that is read, and the integer dot products are the limit.
+//! row of a tile, up to [`TILE`]. With one row (decode) the kernel is a stream over the packed bytes.
+//! With many (prefill) the sums lie in the first-level cache, the tile's activations in the second-level
+//! one, and the integer dot products are the limit.
 //!
-//! An output is the sum over blocks of 32 columns (and planes), in order, of an exact integer dot
-//! product times its scales, added by fused multiply-add. Neither the rows nor the row groups of the
-//! call enter into it.
+//! An output is the sum, in order, over spans of columns whose activations share a scale: that scale times
+//! the span's exact integer dot products, each times its own scale, added up by fused multiply-add. Neither
+//! the rows nor the row groups of the call enter into it.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -345,9 +344,6 @@ unsafe fn tile<S: Simd, Q: Quant, const R: usize>(
                         let to = |r| (sums.add(r), parts.add(plane * TILE + r));
                         let (w, from) = ((&operands, &scales[$b]), (stand, unbias));
                         for r in (0..whole).step_by(R) {
-                            for r in r..r + R {
-                                S::prefetch_near(x.wrapping_add(place.step + r).cast());
-                            }
                             fold::<S, Q, R>(w, from, x.add(r), to(r));
                         }
                         for r in whole..n {

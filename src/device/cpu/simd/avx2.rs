@@ -281,8 +281,4 @@ impl Simd for Avx2 {
     unsafe fn prefetch(p: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
-    #[inline(always)]
-    unsafe fn prefetch_near(p: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
 }

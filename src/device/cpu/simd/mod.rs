@@ -176,8 +176,6 @@ pub(crate) trait Simd: Copy {
 
     /// Asks for the line at `p` to be brought into the second-level cache. Never faults.
     unsafe fn prefetch(p: *const u8);
-    /// The same into the first-level cache.
-    unsafe fn prefetch_near(p: *const u8);
 }
 
 /// `e^x` within 2 units in the last place; 0 below -87.33, infinity above 88, NaN for NaN.

@@ -293,9 +293,4 @@ impl Simd for Neon {
         // SAFETY: a prefetch never faults.
         unsafe { asm!("prfm pldl2keep, [{p}]", p = in(reg) p, options(nostack, preserves_flags)) }
     }
-    #[inline(always)]
-    unsafe fn prefetch_near(p: *const u8) {
-        // SAFETY: a prefetch never faults.
-        unsafe { asm!("prfm pldl1keep, [{p}]", p = in(reg) p, options(nostack, preserves_flags)) }
-    }
 }

@@ -232,6 +232,4 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
-    #[inline(always)]
-    unsafe fn prefetch_near(_p: *const u8) {}
 }
