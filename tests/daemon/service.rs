@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::ptrace;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -39,6 +40,13 @@ impl Manager {
         command
             .env("NOTIFY_SOCKET", self.dir.path().join("notify"))
             .env("WATCHDOG_USEC", watchdog.as_micros().to_string());
+        // Who runs the tests under nohup has it ignored, and a daemon keeps to that.
+        let hear_hangups = || {
+            // SAFETY: the default action is no handler of ours.
+            unsafe { signal(Signal::SIGHUP, SigHandler::SigDfl) }.map(drop).map_err(Into::into)
+        };
+        // SAFETY: one system call between fork and exec, nothing of the parent's is touched.
+        unsafe { command.pre_exec(hear_hangups) };
         Daemon::launch_with(command, &settings)
     }
 
