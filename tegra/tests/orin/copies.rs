@@ -1,8 +1,11 @@
 //! Copies and fills by the copy engine against the CPU's own.
 
+use std::time::Duration;
+
 use tegra::address::GpuAddress;
 use tegra::buffer::Scratch;
 use tegra::class;
+use tegra::context::Options;
 use tegra::copy;
 use tegra::pushbuffer::PushBuffer;
 
@@ -111,5 +114,20 @@ fn a_scratch_to_scratch_copy_of_64_mib() {
         let (words, rest) = seen.as_chunks::<4>();
         assert!(rest.is_empty());
         assert!(words.iter().all(|word| u32::from_ne_bytes(*word) == 0x5a5a_1234));
+    });
+}
+
+/// What takes milliseconds on silicon takes the host longer; the simulator's GPU is given its time.
+#[test]
+fn a_wait_is_not_over_before_the_gpu_rests() {
+    alone(|| {
+        const SIZE: u64 = 256 << 20;
+        let mut copies = Copies::with(Options { spin: Duration::ZERO, ..Options::default() });
+        let from = Scratch::new(&copies.space, SIZE).unwrap();
+        let to = Scratch::new(&copies.space, SIZE).unwrap();
+        let Copies { context, copier, .. } = &mut copies;
+        copier.fill(context, from.address(), 1, SIZE / 4).unwrap();
+        let ticket = copier.copy(context, from.address(), to.address(), SIZE).unwrap();
+        context.wait(ticket, Duration::from_millis(10)).unwrap();
     });
 }

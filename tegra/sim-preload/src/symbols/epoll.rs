@@ -122,14 +122,11 @@ pub(super) unsafe extern "C" fn epoll_pwait(
         // SAFETY: the arguments are the caller's.
         return unsafe { real::epoll_pwait(epoll, events, count, timeout, mask) };
     }
-    let deadline = Deadline::after_ms(timeout);
+    let mut deadline = Deadline::after_ms(timeout);
     loop {
         // SAFETY: the arguments are the caller's.
         let result = unsafe { real::epoll_pwait(epoll, events, count, deadline.left_ms(), mask) };
         let Ok(reported) = usize::try_from(result) else { return result };
-        if reported == 0 {
-            return 0;
-        }
         // SAFETY: the kernel has filled this many elements of the caller's list.
         let reported = unsafe { std::slice::from_raw_parts_mut(events, reported) };
         let kept = take(reported, &watched);

@@ -19,7 +19,7 @@ unsafe fn poll_events(
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> c_int {
-    let deadline = Deadline::after(timeout);
+    let mut deadline = Deadline::after(timeout);
     let is_event: Vec<bool> = fds.iter().map(|one| ready::is_event(one.fd)).collect();
     let mut asked = fds.to_vec();
     for (one, _) in asked.iter_mut().zip(&is_event).filter(|(_, event)| **event) {
@@ -43,7 +43,7 @@ unsafe fn poll_events(
             }
         }
         let count = fds.iter().filter(|one| one.revents != 0).count() as c_int;
-        if count > 0 || result == 0 || deadline.is_over() {
+        if count > 0 || deadline.is_over() {
             return count;
         }
     }

@@ -35,15 +35,22 @@ pub(super) fn consume(fd: RawFd) -> bool {
     8 == unsafe { system_call(libc::SYS_read, [fd as usize, &raw mut count as usize, 8, 0]) }
 }
 
-/// How long a wait may still take.
+/// How long a wait may still take. It is the GPU's time: work that takes microseconds on silicon takes here
+/// as long as the host needs, and a wait is not over before it is done.
 #[derive(Clone, Copy)]
-pub(super) struct Deadline(Option<Instant>);
+pub(super) struct Deadline {
+    end: Option<Instant>,
+    /// Whether it is over as soon as nothing is left.
+    rested: bool,
+}
 
 impl Deadline {
     /// From a timeout; none waits for ever. A wait begins, so the GPU holds no doorbell back.
     pub(super) fn after(timeout: Option<Duration>) -> Self {
         world::with(|world| world.orin.gpu().hurry());
-        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        // Who does not wait only looks.
+        Self { end, rested: timeout.is_some_and(|timeout| timeout.is_zero()) }
     }
 
     /// From milliseconds, of which a negative number waits for ever.
@@ -53,12 +60,19 @@ impl Deadline {
 
     /// What is left; none waits for ever.
     pub(super) fn left(self) -> Option<Duration> {
-        self.0.map(|end| end.saturating_duration_since(Instant::now()))
+        self.end.map(|end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether nothing is left.
-    pub(super) fn is_over(self) -> bool {
-        self.left().is_some_and(|left| left.is_zero())
+    /// Whether nothing is left. When that is so for the first time, the GPU comes to rest, and one more
+    /// look is due.
+    pub(super) fn is_over(&mut self) -> bool {
+        let over = self.left().is_some_and(|left| left.is_zero());
+        if over && !self.rested {
+            self.rested = true;
+            world::with(|world| world.orin.gpu().drain());
+            return false;
+        }
+        over
     }
 
     /// What is left in milliseconds, rounded up; -1 waits for ever.

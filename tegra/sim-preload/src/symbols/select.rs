@@ -59,7 +59,7 @@ unsafe fn select_events(
     limit: c_int,
     wanted: &Sets,
     events: &[c_int],
-    deadline: Deadline,
+    mut deadline: Deadline,
     mask: *const sigset_t,
 ) -> Result<(c_int, Sets), c_int> {
     loop {
@@ -93,7 +93,7 @@ unsafe fn select_events(
             }
         }
         let count = got.count(limit);
-        if count > 0 || result == 0 || deadline.is_over() {
+        if count > 0 || deadline.is_over() {
             return Ok((count, got));
         }
     }
