@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::args::Connection;
 use super::error::Error;
+use super::session;
 use crate::config;
 use crate::control::client::{Client, Token};
 
@@ -25,6 +26,12 @@ impl Connection {
     /// Whether it may be another machine's.
     pub(super) const fn is_remote(&self) -> bool {
         self.tcp.is_some()
+    }
+
+    /// A model's name or path as that daemon understands it: what may be another machine's path is not
+    /// looked for on this one.
+    pub(super) fn model(&self, model: &str) -> String {
+        if self.is_remote() { model.to_owned() } else { session::absolute(model) }
     }
 
     fn token(&self) -> Result<Option<Token>, Error> {

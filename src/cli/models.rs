@@ -43,7 +43,7 @@ pub(super) async fn load(
     terminal: &Terminal,
 ) -> Result<(), Error> {
     let request = LoadRequest {
-        model: session::absolute(&args.model),
+        model: connection.model(&args.model),
         backend: args.backend.clone(),
         slots: args.slots,
         context: args.context,

@@ -64,7 +64,7 @@ impl Session {
         }
         match (status.model, status.state) {
             (Some(model), State::Ready | State::Exclusive { .. }) => {
-                let wanted = choice.model.as_deref().map(absolute);
+                let wanted = choice.model.as_deref().map(|model| connection.model(model));
                 if let Some(wanted) = wanted.filter(|wanted| !is(&model, wanted)) {
                     return Err(Error::OtherModel { loaded: model.id, wanted, daemon });
                 }
@@ -147,7 +147,8 @@ pub(super) async fn load(
     Ok((model, synthesised))
 }
 
-/// A path as a daemon with another working directory understands it; names stay as they are.
+/// A path as a daemon of this machine, with another working directory, understands it; names stay as they
+/// are.
 pub(super) fn absolute(model: &str) -> String {
     let path = Path::new(model);
     if model.starts_with("synthetic:") || !(model.contains('/') || path.is_file()) {

@@ -114,6 +114,12 @@ fn orinctl_speaks_tcp() {
     let (code, said, _) = orinctl(&["bench", "-p", "0", "-n", "4", "-r", "1", "--json"], TOKEN);
     assert!(code == 0 && said.contains("tokens_per_second"), "{said}");
 
+    // A path is the daemon's: where it is relative, it stays so. A file of that name here means nothing.
+    let (code, _, error) = orinctl(&["load", "tests/data/none.gguf"], TOKEN);
+    let here = env!("CARGO_MANIFEST_DIR");
+    assert!(code != 0 && error.contains("tests/data/none.gguf"), "{error}");
+    assert!(!error.contains(here), "{error}");
+
     for (secret, words) in
         [("", "needs the token"), ("correct-horse-battery-stapler", "needs the token")]
     {
