@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use orind::config::Config;
+use orind::device::gpu;
 use orind::doctor::{Disk, Facts, Finding, Need, Node, Socket, Tuned, Verdict, examine, worst};
 use orind::telemetry::{User, Users};
 
@@ -144,6 +145,16 @@ fn tuning_that_is_missing_or_for_another_machine() {
     assert!(stale.found.contains("gpu-sm87-8sm-600mhz"), "{}", stale.found);
     facts.tuned.clear();
     assert_eq!(finding(&facts, "tuning").verdict, Verdict::Note);
+    // The devices' files, by the clock of the power mode whatever the driver says of the chip.
+    for (name, sms, stem) in
+        [("agx64-maxn", 16, "gpu-sm87-16sm-1300mhz"), ("agx64-30w", 8, "gpu-sm87-8sm-600mhz")]
+    {
+        let key = gpu::key(&Machine::new(name).probe(), 87, sms, 1300);
+        assert_eq!(key.stem(), stem);
+        let mut facts = self::facts(name);
+        facts.tuned = vec![tuned(stem, None)];
+        assert_eq!(finding(&facts, "tuning").verdict, Verdict::Ok, "{name}");
+    }
     // A processor's kernels are tuned too.
     let mut pc = self::facts("pc");
     assert_eq!(finding(&pc, "tuning").verdict, Verdict::Note);

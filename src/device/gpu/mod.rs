@@ -21,7 +21,8 @@ use orind_kernels::source::Target;
 
 use crate::device::{Error, Request};
 use crate::plan::Plan;
-use crate::tune::Case;
+use crate::telemetry::Probe;
+use crate::tune::{Case, DeviceKey};
 use launch::Launch;
 
 /// A launch, for people.
@@ -55,6 +56,15 @@ pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outli
         waits: wait != order::Wait::None,
     });
     Ok(outline.collect())
+}
+
+/// For which hardware choices hold, by the GPU's highest clock: what the system lets it reach now, on a
+/// Jetson that of the power mode, and what its driver says, in MHz, where the system does not tell.
+#[must_use]
+pub fn key(probe: &Probe, sm: u32, sms: u32, driver_mhz: u32) -> DeviceKey {
+    let told = probe.sample().gpu_clock.and_then(|clock| clock.max_hz);
+    let mhz = told.and_then(|hz| u32::try_from(hz / 1_000_000).ok());
+    DeviceKey::gpu(sm, sms, mhz.unwrap_or(driver_mhz))
 }
 
 /// What of the request's plans can be tuned.

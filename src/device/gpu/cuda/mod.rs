@@ -25,6 +25,7 @@ use super::layout::Layout;
 use super::{cases as gpu_cases, variant};
 use crate::device::{Device, Error, Footprint, Info, Instance, Request};
 use crate::plan::Fusions;
+use crate::telemetry::{Probe, Root};
 use crate::tune::{Case, Choice, DeviceKey, Space};
 use driver::{Attribute, ComputeMode, Driver, Kind};
 use fault::{Code, Fault};
@@ -196,7 +197,8 @@ impl Device for Cuda {
     }
 
     fn key(&self) -> Option<DeviceKey> {
-        Some(DeviceKey::gpu(self.gpu.capability, self.gpu.sms, self.gpu.clock_mhz()))
+        let probe = Probe::new(Root::system());
+        Some(super::key(&probe, self.gpu.capability, self.gpu.sms, self.gpu.clock_mhz()))
     }
 
     fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {

@@ -18,6 +18,7 @@ use super::layout::Layout;
 use crate::device::gpu;
 use crate::device::{Device, Error, Footprint, Info, Instance, Request, Scope};
 use crate::plan::Fusions;
+use crate::telemetry::{Probe, Root};
 use crate::tune::{Case, Choice, DeviceKey, Space};
 use instance::NvInstance;
 
@@ -76,7 +77,8 @@ impl Device for Nv {
 
     fn key(&self) -> Option<DeviceKey> {
         let clock = self.orin.characteristics().max_freq / 1_000_000;
-        Some(DeviceKey::gpu(SM, self.orin.sms(), u32::try_from(clock).unwrap_or(0)))
+        let clock = u32::try_from(clock).unwrap_or(0);
+        Some(gpu::key(&Probe::new(Root::system()), SM, self.orin.sms(), clock))
     }
 
     fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
