@@ -1,14 +1,21 @@
 //! Handing memory over between CPU and GPU without cache maintenance: does each see what the other
-//! wrote? Asked for every way in which memory can be mapped.
+//! wrote? Asked for every way in which memory can be mapped. And when: is what a kernel stored there once
+//! a release behind it is?
+
+use std::hint::spin_loop;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Instant;
 
 use tegra::abi::address_space::MAP_CACHEABLE;
-use tegra::buffer::{Attributes, Trial};
+use tegra::buffer::{Attributes, Scratch, Trial};
 use tegra::pushbuffer::{L2Operation, PushBuffer};
+use tegra::queue::Wake;
 
 use super::answer::Answer;
 use super::error::Error;
+use super::kernel::{ROW_BYTES, Reader};
 use super::mapping::CLASSES;
-use super::rig::{Rig, repeat};
+use super::rig::{PATIENCE, Rig, repeat};
 
 const BYTES: u64 = 64 << 10;
 const WORDS: u64 = BYTES / 8;
@@ -98,4 +105,54 @@ fn rounds(
         Ok(())
     })?;
     Ok((for_gpu, for_cpu))
+}
+
+/// Whether the CPU sees what a kernel stored as soon as it sees a release behind it.
+pub(super) fn release_order() -> Result<Answer, Error> {
+    const ROWS: u64 = 1024;
+    const MOST: usize = 4000;
+    let mut rig = Rig::new()?;
+    let bytes = ROWS * ROW_BYTES;
+    let matrix = Scratch::new(&rig.space, bytes)?;
+    rig.fill(matrix.address(), 0x0101_0101, bytes)?;
+    let plain = Reader::new(&rig.space, matrix.address(), bytes)?;
+    let releasing = Reader::releasing(&rig.space, matrix.address(), bytes)?;
+    let mut answer = Answer::new();
+    let mut unseen = [0, 0];
+    let kinds = [("timeline", &plain), ("launch", &releasing)];
+    for ((name, reader), unseen) in kinds.into_iter().zip(&mut unseen) {
+        let compute = rig.compute;
+        let rounds = repeat(4, MOST, |_| {
+            reader.prepare()?;
+            let ticket = rig.context.submit(compute, &[reader.body], Wake::Quiet)?;
+            let started = Instant::now();
+            let mut is_seen = || match name {
+                "launch" => reader.is_released(),
+                _ => Ok(rig.context.is_done(ticket)?),
+            };
+            while !is_seen()? {
+                if started.elapsed() > PATIENCE {
+                    return Err(Error::Implausible(format!(
+                        "the release of the {name} is not seen"
+                    )));
+                }
+                spin_loop();
+            }
+            fence(Ordering::Acquire);
+            let unwritten = reader.unwritten()?;
+            rig.context.wait(ticket, PATIENCE)?;
+            Ok(unwritten)
+        })?;
+        *unseen = rounds.iter().sum::<u64>();
+        answer.fact(format!("{name}_unseen"), *unseen).fact(format!("{name}_rounds"), rounds.len());
+    }
+    let text = match unseen {
+        [0, 0] => "all is there, behind a release of the host unit and of a launch".to_owned(),
+        [of_timeline, of_launch] => format!(
+            "words that were not there yet: {of_timeline} behind a release of the host unit, \
+             {of_launch} behind one of a launch"
+        ),
+    };
+    // Results are read behind the first, of the second only that it came.
+    Ok(answer.judged(unseen[0] == 0, text))
 }

@@ -120,7 +120,8 @@ impl Nothing {
 /// to nothing.
 pub(super) struct Reader {
     pub(super) body: Entry,
-    _memory: Mailbox,
+    rows: u32,
+    memory: Mailbox,
     _code: Weights,
 }
 
@@ -128,10 +129,32 @@ pub(super) struct Reader {
 const COLUMNS: u32 = 4096;
 /// Bytes of a row of it.
 pub(super) const ROW_BYTES: u64 = COLUMNS as u64 * 2;
+/// In a reader's memory: the word that its launch releases, if it does, the vector, the product.
+const WORD: u64 = 6144;
+const VECTOR: u64 = 8192;
+const PRODUCT: u64 = VECTOR + COLUMNS as u64 * 4;
 
 impl Reader {
     /// A launch that reads `bytes`, a multiple of [`ROW_BYTES`], at `matrix`.
     pub(super) fn new(space: &AddressSpace, matrix: GpuAddress, bytes: u64) -> Result<Self, Error> {
+        Self::with(space, matrix, bytes, false)
+    }
+
+    /// As [`Reader::new`], and it releases a semaphore of its own behind what it writes.
+    pub(super) fn releasing(
+        space: &AddressSpace,
+        matrix: GpuAddress,
+        bytes: u64,
+    ) -> Result<Self, Error> {
+        Self::with(space, matrix, bytes, true)
+    }
+
+    fn with(
+        space: &AddressSpace,
+        matrix: GpuAddress,
+        bytes: u64,
+        releases: bool,
+    ) -> Result<Self, Error> {
         let broken = |what: &str| Error::Kernel(format!("project_f16: {what}"));
         let kernel =
             Kernel::project(Weight::F16, 1, 1).ok_or_else(|| broken("not in the catalogue"))?;
@@ -155,14 +178,17 @@ impl Reader {
         let literals_at = code.len() as u64;
         code.extend_from_slice(built.constants2.unwrap_or_default());
         let code = load(space, &code)?;
-        let x = 8192;
-        let out = x + u64::from(COLUMNS) * 4;
-        let memory = Mailbox::new(space, out + u64::from(rows) * 4)?;
-        memory.write(x, &vec![0; COLUMNS as usize * 4])?;
+        let memory = Mailbox::new(space, PRODUCT + u64::from(rows) * 4)?;
+        memory.write(VECTOR, &vec![0; COLUMNS as usize * 4])?;
         let params = ProjectParams {
-            x: memory.at(x)?.get(),
+            x: memory.at(VECTOR)?.get(),
             segments: [
-                Segment { weights: matrix.get(), out: memory.at(out)?.get(), n: rows, reserved: 0 },
+                Segment {
+                    weights: matrix.get(),
+                    out: memory.at(PRODUCT)?.get(),
+                    n: rows,
+                    reserved: 0,
+                },
                 Segment::default(),
                 Segment::default(),
             ],
@@ -202,8 +228,37 @@ impl Reader {
             let (address, bytes) = (code.address().offset(literals_at)?, literals.len() as u32);
             launch.constants[2] = Some(ConstantBank { address, bytes, invalidate: true });
         }
+        if releases {
+            launch.releases[0] = Some(QmdRelease {
+                at: memory.at(WORD)?,
+                payload: Payload::Word(1),
+                timestamp: false,
+                system_barrier: false,
+            });
+        }
         memory.write_words(0, launch.encode()?.words())?;
         let body = memory.write_stream(4096, &stream(&[QmdAddress::new(memory.address())?]))?;
-        Ok(Self { body, _memory: memory, _code: code })
+        Ok(Self { body, rows, memory, _code: code })
+    }
+
+    /// Before a launch: puts into its product what it never writes, and takes its release back.
+    pub(super) fn prepare(&self) -> Result<(), Error> {
+        self.memory.write(PRODUCT, &vec![0xff; self.rows as usize * 4])?;
+        Ok(self.memory.store_u32(WORD, 0)?)
+    }
+
+    /// Whether the release of a launch that has one is seen.
+    pub(super) fn is_released(&self) -> Result<bool, Error> {
+        Ok(self.memory.load_u32(WORD)? == 1)
+    }
+
+    /// Words of the product that the launch has not written, as the CPU sees it: the vector is 0, so the
+    /// product is.
+    pub(super) fn unwritten(&self) -> Result<u64, Error> {
+        let mut unwritten = 0;
+        for row in (0..u64::from(self.rows)).rev() {
+            unwritten += u64::from(self.memory.load_u32(PRODUCT + 4 * row)? != 0);
+        }
+        Ok(unwritten)
     }
 }

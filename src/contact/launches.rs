@@ -1,16 +1,19 @@
 //! What launches cost: alone, one behind another, started by each other, with a release, under each
-//! kind of preemption; and whether they always cost the same.
+//! kind of preemption, beside others; and whether they always cost the same.
 
-use tegra::channel::Preemption;
+use tegra::buffer::Scratch;
+use tegra::channel::{Preemption, Tsg};
 use tegra::context::Options;
-use tegra::space::L2;
+use tegra::orin::Orin;
+use tegra::queue::Wake;
+use tegra::space::{AddressSpace, L2};
 use tegra_profile::facts;
 use tegra_profile::unit::time;
 
-use super::answer::{Answer, line, median};
+use super::answer::{Answer, line, median, timed};
 use super::error::Error;
-use super::kernel::{Link, Nothing};
-use super::rig::{Rig, repeat};
+use super::kernel::{Link, Nothing, ROW_BYTES, Reader};
+use super::rig::{PATIENCE, Rig, growing, repeat};
 
 const MANY: u64 = 33;
 
@@ -95,20 +98,75 @@ pub(super) fn jitter() -> Result<Answer, Error> {
     Ok(answer.measured(text))
 }
 
+/// Where kernels may be interrupted.
+const KINDS: [(&str, Preemption); 3] = [
+    ("kernel", Preemption::Kernel),
+    ("block", Preemption::Block),
+    ("instruction", Preemption::Instruction),
+];
+
 /// The three kinds of preemption.
 pub(super) fn preemption() -> Result<Answer, Error> {
     let mut answer = Answer::new();
     let mut text = Vec::new();
-    let kinds = [
-        ("kernel", Preemption::Kernel),
-        ("block", Preemption::Block),
-        ("instruction", Preemption::Instruction),
-    ];
-    for (name, preemption) in kinds {
+    for (name, preemption) in KINDS {
         let mut rig = Rig::with(L2::Volatile, Options { preemption, ..Options::default() })?;
         let ns = launches(&mut rig, 1, Link::Stream)?;
         answer.fact(format!("{name}_launch_ns"), ns);
         text.push(format!("{name} {}", time(ns)));
     }
     Ok(answer.judged(true, format!("all are taken; a launch: {}", text.join(", "))))
+}
+
+/// A launch while another group of channels keeps the GPU busy, as another process would: the host unit
+/// schedules groups and knows no processes.
+pub(super) fn sharing() -> Result<Answer, Error> {
+    const LARGEST: u64 = 256 << 20;
+    /// Kernels of the other group in a row.
+    const BUSY: usize = 8;
+    let space = AddressSpace::new(&Orin::open()?, L2::Volatile)?;
+    let matrix = Scratch::new(&space, LARGEST)?;
+    // Never sleeps: the spin is longer than the patience.
+    let spinning = Options { spin: PATIENCE, ..Options::default() };
+    let mut rig = Rig::within(space.clone(), spinning)?;
+    rig.fill(matrix.address(), 0x0101_0101, LARGEST)?;
+    let nothing = Nothing::new(&space, 1, Link::Stream)?;
+    let compute = rig.compute;
+    let sizes = growing(64 * ROW_BYTES, LARGEST, |bytes| {
+        let reader = Reader::new(&space, matrix.address(), bytes)?;
+        rig.duration(compute, &[reader.body])
+    })?;
+    let &(bytes, kernel) = sizes.last().ok_or_else(|| Error::Implausible("no size".into()))?;
+    let mut answer = Answer::new();
+    let slice = Tsg::open(space.orin())?.timeslice()?.as_nanos() as f64;
+    answer
+        .fact("timeslice_ns", slice)
+        .fact("busy_most_bytes", bytes)
+        .fact("busy_kernel_ns", kernel);
+    let mut one = || -> Result<f64, Error> {
+        let ((), ns) = timed(|| rig.run(compute, &[nothing.body]).map(drop))?;
+        Ok(ns)
+    };
+    let alone = answer.series("alone", "cpu_ns", repeat(8, 400, |_| one())?);
+    let mut text = Vec::new();
+    for (name, preemption) in KINDS {
+        let reader = Reader::new(&space, matrix.address(), bytes)?;
+        let options = Options { preemption, ..Options::default() };
+        let mut other = Rig::within(space.clone(), options)?;
+        let times = repeat(2, 100, |_| {
+            let mut last = None;
+            for _ in 0..BUSY {
+                let (queue, context) = (other.compute, &mut other.context);
+                last = Some(context.submit(queue, &[reader.body], Wake::Quiet)?);
+            }
+            let ns = one()?;
+            if let Some(last) = last {
+                other.context.wait(last, PATIENCE)?;
+            }
+            Ok(ns)
+        })?;
+        text.push(format!("{name} {}", time(answer.series(name, "cpu_ns", times))));
+    }
+    let text = text.join(", ");
+    Ok(answer.measured(format!("{} alone; beside others that yield by {text}", time(alone))))
 }

@@ -69,7 +69,7 @@ pub(super) fn largest() -> Result<Answer, Error> {
 }
 
 /// What the kernel says can be had without swapping.
-fn available() -> Option<u64> {
+pub(super) fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

@@ -12,6 +12,7 @@ use super::answer::{Answer, gb_per_s, line, median, timed};
 use super::bring_up::outcome;
 use super::error::Error;
 use super::kernel::{ROW_BYTES, Reader};
+use super::limits;
 use super::raw::{self, Nodes, Pages};
 use super::rig::{Rig, growing};
 
@@ -166,27 +167,47 @@ pub(super) const CLASSES: [(&str, Caching); 4] = [
     ("uncached", Caching::Uncached),
 ];
 
-/// Pages of this process as a buffer.
+/// Pages of this process as a buffer: as many as files of models have, where the memory is there.
 pub(super) fn import() -> Result<Answer, Error> {
-    const BYTES: usize = 64 << 20;
+    const SIZES: [u64; 4] = [64 << 20, 256 << 20, 1 << 30, 4 << 30];
     let nodes = Nodes::open()?;
     let space = nodes.space(0, START, END).map_err(Error::refused("an address space"))?;
-    let pages = Pages::new(BYTES).map_err(Error::refused("64 MiB of pages"))?;
-    let (memory, pin) =
-        timed(|| nodes.import(&pages)).map_err(Error::refused("FROM_VA of 64 MiB"))?;
-    let (at, map) = timed(|| raw::map(&space, &memory, 0)).map_err(Error::refused("mapping it"))?;
-    let ((), unpin) = timed(|| -> Result<(), Error> {
-        drop(memory);
-        Ok(())
-    })?;
-    let per_page = pin / (BYTES / 4096) as f64;
+    // The rest is for everybody else.
+    let room = limits::available().unwrap_or(0) / 8;
     let mut answer = Answer::new();
-    answer
-        .fact("imported_bytes", BYTES)
-        .fact("pin_cpu_ns", pin)
-        .fact("pin_page_cpu_ns", per_page)
-        .fact("map_cpu_ns", map)
-        .fact("release_cpu_ns", unpin)
-        .fact("at_addr", at);
-    Ok(answer.measured(format!("pages of a process can be imported, {per_page:.0} ns each")))
+    let mut per_page = Vec::new();
+    for bytes in SIZES.into_iter().filter(|bytes| *bytes == SIZES[0] || *bytes <= room) {
+        let pages = usize::try_from(bytes).map_err(|_| nix::errno::Errno::ENOMEM);
+        let pages = pages.and_then(Pages::new).map_err(Error::refused("pages to import"))?;
+        let (memory, pin) = match timed(|| nodes.import(&pages)) {
+            Err(errno) if !per_page.is_empty() => {
+                answer.fact("refused", format!("{errno}"));
+                break;
+            }
+            made => made.map_err(Error::refused("FROM_VA of 64 MiB"))?,
+        };
+        let (at, map) =
+            timed(|| raw::map(&space, &memory, 0)).map_err(Error::refused("mapping it"))?;
+        let ((), release) = timed(|| -> Result<(), Error> {
+            drop(memory);
+            Ok(())
+        })?;
+        per_page.push(pin / (bytes / 4096) as f64);
+        let mib = bytes >> 20;
+        answer
+            .fact("most_bytes", bytes)
+            .fact(format!("pin_{mib}m_cpu_ns"), pin)
+            .fact(format!("map_{mib}m_cpu_ns"), map)
+            .fact(format!("release_{mib}m_cpu_ns"), release);
+        if bytes == SIZES[0] {
+            answer.fact("at_addr", at);
+        }
+    }
+    let [first, .., last] = per_page[..] else {
+        let each = per_page.first().copied().unwrap_or(0.0);
+        return Ok(answer.measured(format!("64 MiB can be imported, {each:.0} ns a page")));
+    };
+    let most = SIZES[per_page.len() - 1] >> 20;
+    let text = format!("{first:.0} ns a page of 64 MiB, {last:.0} ns a page of {most} MiB");
+    Ok(answer.measured(text))
 }

@@ -189,6 +189,12 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "as handover, with L2_SYSMEM_INVALIDATE in the stream before",
     ),
     Experiment::new(
+        "release-order",
+        handover::release_order,
+        "Is what a kernel stored there for the CPU as soon as a release behind it is?",
+        "a product looked at when the timeline's release is seen, and a launch's own, thousands of times",
+    ),
+    Experiment::new(
         "launch-latency",
         launches::launch,
         "What does a launch cost?",
@@ -219,10 +225,16 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "SET_PREEMPTION_MODE and the launch of launch-latency under each",
     ),
     Experiment::new(
+        "sharing",
+        launches::sharing,
+        "How long does a launch wait for others on the GPU, and does their kind of preemption matter?",
+        "the launch of launch-latency while another group runs kernels that read up to 256 MiB each",
+    ),
+    Experiment::new(
         "import",
         mapping::import,
         "Can pages of a process become a buffer, and what does pinning them cost?",
-        "FROM_VA of 64 MiB of anonymous memory, mapped and given back",
+        "FROM_VA of 64 MiB to 4 GiB, an eighth of what is free at most, mapped and given back",
     ),
     Experiment::new(
         "large-ring",
