@@ -21,12 +21,21 @@ fn start(model: &str, backend: &str) -> Handle {
 }
 
 fn start_chunked(model: &str, backend: &str, prefill_chunk: usize) -> Handle {
+    start_with(model, backend, prefill_chunk, (8, 128))
+}
+
+fn start_with(
+    model: &str,
+    backend: &str,
+    prefill_chunk: usize,
+    (slots, context): (usize, usize),
+) -> Handle {
     let handle = Handle::start(Settings { queue_limit: 64 }).unwrap();
     let mut events = handle.load(LoadSpec {
         model: model.into(),
         backend: backend.into(),
-        slots: 8,
-        context: 128,
+        slots,
+        context,
         prefill_chunk,
         threads: 1,
         cpu_isa: "auto".into(),
@@ -165,4 +174,22 @@ fn a_short_prompt_is_a_short_step() {
         let [wide, narrow] = [&nv, &narrow].map(|h| end(begin(h, &prompt, 3)));
         assert_eq!(wide, narrow, "{len} tokens");
     }
+}
+
+/// Over 131,072 positions attention of 64 rows is three launches, of 8 one: nothing but their number
+/// differs.
+#[test]
+fn attention_in_parts_is_the_same() {
+    let start = |chunk| start_with("synthetic:tiny-llama:q8_0", "nv", chunk, (1, 131_072));
+    let (wide, narrow) = (start(64), start(8));
+    let prompt = prompt(9, 64);
+    let answers = [&wide, &narrow].map(|nv| end(begin(nv, &prompt, 3)));
+    assert_eq!(answers[0], answers[1]);
+    let short = start_chunked("synthetic:tiny-llama:q8_0", "nv", 64);
+    let launches = |nv: &Handle| {
+        let before = nv.snapshot().activity.launches;
+        end(begin(nv, &prompt, 1));
+        nv.snapshot().activity.launches - before
+    };
+    assert_eq!(launches(&wide) - launches(&short), 2 + 2, "two layers");
 }

@@ -19,6 +19,8 @@ use tegra_sim::engine::Replay;
 use tegra_sim_preload as _;
 
 const TOKENS: u32 = 60;
+/// The variable that says how many steps are handed over at once.
+const STEPS: &str = "ORIND_TEST_STEPS";
 
 struct Source<'a>(&'a Model, &'a str);
 
@@ -89,10 +91,7 @@ fn generate(faults: &str) -> (String, usize) {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "faults {faults}: {text}\n{error}");
-    let line = |name: &str| {
-        text.lines().find_map(|l| Some(l.split_once(name)?.1.to_owned())).unwrap_or_default()
-    };
-    (line("tokens "), line("rebuilds ").parse().unwrap())
+    (line(&text, "tokens "), line(&text, "rebuilds ").parse().unwrap())
 }
 
 /// What the simulator leaves behind can be looked at on any machine.
@@ -171,7 +170,8 @@ fn a_step_that_never_succeeds_ends_the_request_and_not_the_daemon() {
     assert!(!output.status.success());
 }
 
-/// Sixteen steps handed over at once, through the seam; prints how waiting for them went.
+/// Steps handed over at once, sixteen if the environment does not say, through the seam; prints how waiting
+/// for them went.
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn many_steps_at_once() {
@@ -195,10 +195,11 @@ fn many_steps_at_once() {
         let mailbox = plan.find(Class::Mailbox, name).unwrap();
         instance.write(prepared, mailbox, 0, Data::I32(&[value])).unwrap();
     }
-    let ticket = instance.submit(prepared, 16).unwrap();
+    let steps = std::env::var(STEPS).map_or(16, |steps| steps.parse().unwrap());
+    let ticket = instance.submit(prepared, steps).unwrap();
     match instance.wait(ticket) {
         Ok(()) => {
-            let mut tokens = [[0]; 16];
+            let mut tokens = vec![[0]; steps as usize];
             for (step, token) in tokens.iter_mut().enumerate() {
                 instance.tokens(ticket, step as u32, token).unwrap();
             }
@@ -210,19 +211,50 @@ fn many_steps_at_once() {
         }
     }
     println!("rebuilds {}", instance.activity().rebuilds);
+    println!("sleeps {}", instance.activity().sleeps);
 }
 
-/// What that process printed behind `name`.
-fn steps_with(faults: &str, name: &str) -> String {
+/// What that process printed.
+fn so_many_steps_with(steps: u32, faults: &str) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["many_steps_at_once", "--exact", "--ignored", "--nocapture"])
         .env("TEGRA_SIM_FAULTS", faults)
+        .env(STEPS, steps.to_string())
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "faults {faults}: {text}\n{error}");
+    text
+}
+
+/// What it printed behind `name`.
+fn line(text: &str, name: &str) -> String {
     text.lines().find_map(|l| Some(l.split_once(name)?.1.to_owned())).unwrap_or_default()
+}
+
+/// What sixteen steps printed behind `name`.
+fn steps_with(faults: &str, name: &str) -> String {
+    line(&so_many_steps_with(16, faults), name)
+}
+
+/// Time is counted in sleeps of a tenth of a second, which end when the GPU comes to rest: the host may be
+/// as slow as it likes.
+#[test]
+fn a_hang_is_noticed_within_two_seconds_in_the_first_execution_too() {
+    // The release of the very first step (the one before it is the new channel's own), of the last of
+    // sixteen, and of the first when it is repeated, which is given twice the time.
+    for (steps, faults, hangs, longest) in [
+        (1, "stuck-semaphore@2", 1, 20),
+        (16, "stuck-semaphore@17", 1, 20),
+        (1, "stuck-semaphore@2,stuck-semaphore@4", 2, 20 + 35),
+    ] {
+        let [undisturbed, disturbed] = ["", faults].map(|faults| so_many_steps_with(steps, faults));
+        assert_eq!(line(&disturbed, "tokens "), line(&undisturbed, "tokens "));
+        assert_eq!(line(&disturbed, "rebuilds "), hangs.to_string());
+        let sleeps: u32 = line(&disturbed, "sleeps ").parse().unwrap();
+        assert!((15 * hangs..=longest).contains(&sleeps), "{faults}: {sleeps} sleeps");
+    }
 }
 
 #[test]

@@ -284,7 +284,7 @@ struct LaunchDocument {
 
 impl From<&gpu::Outline> for LaunchDocument {
     fn from(launch: &gpu::Outline) -> Self {
-        let gpu::Outline { label, kernel, blocks, threads, waits } = launch.clone();
+        let gpu::Outline { label, kernel, blocks, threads, waits, .. } = launch.clone();
         Self { label, kernel, blocks, threads, waits }
     }
 }

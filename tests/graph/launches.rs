@@ -1,6 +1,7 @@
 //! What plans become on a GPU: how many launches, which kernels, what waits for what. Needs no GPU.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use orind::device::gpu::{self, Outline};
 use orind::device::{Error, Request};
@@ -93,4 +94,43 @@ fn llama_3_2_1b_decodes_with_few_launches() {
     let shapes = Shapes::new(&LLAMA_3_2_1B);
     let launches = outline(&shapes.model, LAYOUT, Bucket::decode(1, 512)).unwrap();
     assert_eq!(launches.len(), 84, "tinygrad's NV backend launched 230");
+}
+
+/// A launch that could take long would have to be told from a hang.
+#[test]
+fn no_launch_takes_longer_than_a_second() {
+    let large = Sizes {
+        layers: 2,
+        width: 8192,
+        feed_forward: 28_672,
+        heads: 64,
+        kv_heads: 8,
+        head_size: 128,
+        ..LLAMA_3_2_1B
+    };
+    let qwen = Sizes { architecture: "qwen3", width: 5120, vocabulary: 151_936, ..large };
+    let f16 = Sizes { dtype: DType::F16, feed_forward: 17_408, ..qwen };
+    let (second, context) = (Duration::from_secs(1), 131_072);
+    let layout = KvLayout { slots: 8, context };
+    for sizes in [LLAMA_3_2_1B, large, qwen, f16] {
+        let shapes = Shapes::new(&sizes);
+        for bucket in [
+            Bucket::decode(1, context),
+            Bucket::decode(8, context),
+            Bucket::prefill(512, context, Outputs::All),
+        ] {
+            let launches = outline(&shapes.model, layout, bucket).unwrap();
+            let longest = launches.iter().max_by_key(|launch| launch.at_most).unwrap();
+            assert!(longest.at_most <= second, "{longest:?}");
+        }
+    }
+    // What is seen makes it longer, and its parts are more then.
+    let shapes = Shapes::new(&large);
+    let attentions = |context| {
+        let layout = KvLayout { slots: 1, context };
+        let bucket = Bucket::prefill(512, context, Outputs::Last);
+        let launches = outline(&shapes.model, layout, bucket).unwrap();
+        kernels(&launches, "attention").len()
+    };
+    assert!(attentions(512) < attentions(context));
 }

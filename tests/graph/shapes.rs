@@ -24,6 +24,7 @@ pub(super) struct Shapes {
     pub(super) model: Model,
 }
 
+#[derive(Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) architecture: &'static str,
     pub(super) dtype: DType,

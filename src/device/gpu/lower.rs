@@ -18,6 +18,7 @@ use orind_kernels::repack;
 
 use super::launch::{Launch, Params, Region};
 use super::layout::{Cache, Form, Own, SAMPLE_PARTS, Working, unsupported};
+use super::limit;
 use super::variant::{self, Shape, Tuning};
 use crate::device::{Error, RING_STEPS, precision};
 use crate::plan::{
@@ -136,6 +137,24 @@ fn rows_of(view: &View) -> (usize, usize) {
 
 fn count(n: usize) -> Result<u32, Error> {
     u32::try_from(n).map_err(|_| unsupported(format!("a dimension of {n}")))
+}
+
+/// The parameters of some of the rows, with the same scratch: launches do not overlap.
+fn rows_of_attention(all: AttentionParams, first: u32, rows: u32) -> AttentionParams {
+    let mut part = AttentionParams { rows, ..all };
+    let (first, dim) = (u64::from(first), u64::from(all.dim));
+    let (queries, keys) = (u64::from(all.heads) * dim, u64::from(all.kv_heads) * dim);
+    part.q += 4 * first * queries;
+    part.out += 4 * first * queries;
+    part.slots += 4 * first;
+    part.positions += 4 * first;
+    // Absent without rotation.
+    if all.table != 0 {
+        part.k += 4 * first * keys;
+        part.v += 4 * first * keys;
+        part.table += 4 * first * dim;
+    }
+    part
 }
 
 #[expect(clippy::cast_precision_loss, reason = "dimensions are far below 2^24")]
@@ -542,9 +561,9 @@ impl Lowering<'_> {
         params.splits = splits(params.heads, params.kv_heads, params.dim, params.capacity as usize);
         let kernel = Kernel::attention(count(dim)?, group, rotation.is_some());
         let grid = kernel.and_then(|kernel| {
-            attention_grid(kernel, params.heads, params.kv_heads, params.splits, params.rows)
+            attention_grid(kernel, params.heads, params.kv_heads, params.splits, 1)
         });
-        let (Some(kernel), Some(grid)) = (kernel, grid) else {
+        let (Some(kernel), Some([blocks, ..])) = (kernel, grid) else {
             return Err(unsupported(format!("heads of {dim} values ({})", step.label)));
         };
         (params.partial, params.counters) = self.addresses.attention();
@@ -557,7 +576,13 @@ impl Lowering<'_> {
         if rotation.is_some() {
             writes.extend(caches);
         }
-        self.push(step, (kernel, grid, 0), Params::Attention(params), regions, writes);
+        let most = limit::rows_of_attention(&params, blocks, self.plan.bucket.context as u64);
+        for first in (0..params.rows).step_by(most as usize) {
+            let rows = most.min(params.rows - first);
+            let part = Params::Attention(rows_of_attention(params, first, rows));
+            let shape = (kernel, [blocks, params.splits, rows], 0);
+            self.push(step, shape, part, regions.clone(), writes.clone());
+        }
         Ok(())
     }
 

@@ -2,13 +2,15 @@
 //!
 //! `layout` says by arithmetic how much memory an instance takes and where everything lies in it;
 //! `lower` turns a plan into launches over addresses; `order` finds out which launches must wait for
-//! others; `variant` says what may be tuned; `ledger` keeps the seam's rules. A driver ([`nv`], [`cuda`]) allocates the memory, and
-//! carries the launches to the hardware. Kernels and their variants belong to the crate `orind-kernels`.
+//! others; `limit` how long each takes at most; `variant` says what may be tuned; `ledger` keeps the
+//! seam's rules. A driver ([`nv`], [`cuda`]) allocates the memory, and carries the launches to the
+//! hardware. Kernels and their variants belong to the crate `orind-kernels`.
 
 pub mod cuda;
 mod launch;
 mod layout;
 mod ledger;
+mod limit;
 mod lower;
 pub mod nv;
 mod order;
@@ -16,6 +18,7 @@ pub mod variant;
 mod weights;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use orind_kernels::source::Target;
 
@@ -38,6 +41,8 @@ pub struct Outline {
     pub threads: u32,
     /// Whether it must wait for launches before it.
     pub waits: bool,
+    /// How long it takes at most on the slowest Orin; far more than it will.
+    pub at_most: Duration,
 }
 
 /// The launches that a plan becomes on a GPU of `sms` streaming multiprocessors; needs none.
@@ -54,6 +59,7 @@ pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outli
         blocks: launch.grid.iter().map(|&n| u64::from(n)).product(),
         threads: launch.kernel.threads(),
         waits: wait != order::Wait::None,
+        at_most: limit::of(launch, plan.bucket.context as u64),
     });
     Ok(outline.collect())
 }

@@ -28,7 +28,7 @@ use super::super::weights::fill;
 use super::TARGET;
 use super::code::Code;
 use super::failed;
-use super::patience::{Patience, is_long};
+use super::patience::{Signs, watch};
 use super::record::Recording;
 use crate::device::{
     Activity, Data, Error, Footprint, Instance, Prepared, RING_STEPS, Ticket, WeightSource,
@@ -79,7 +79,6 @@ pub(super) struct NvInstance {
     ledger: Ledger<Kept>,
     flights: VecDeque<Flight>,
     starts: HashMap<Prepared, Start>,
-    patience: Patience,
     layout: Layout,
     pool: Option<Pool>,
     placements: HashMap<String, Placement>,
@@ -111,7 +110,6 @@ impl NvInstance {
             ledger: Ledger::new(),
             flights: VecDeque::new(),
             starts: HashMap::new(),
-            patience: Patience::default(),
             pool: Some(Pool::Loading(Box::new(Loading::new(&space, layout.weight_bytes)))),
             placements: HashMap::new(),
             caches: scratch(layout.cache_bytes)?,
@@ -267,22 +265,19 @@ impl NvInstance {
             let Some(flight) = self.flights.front() else { return Ok(()) };
             let Some(&last) = flight.tickets.last() else { return invalid("no steps") };
             let context = self.context.get_mut();
-            let (plan, steps) = (flight.prepared, flight.tickets.len() - reached);
+            let recording = &self.ledger.entry(flight.prepared)?.kept.recording;
             let started = Instant::now();
-            // More with every repetition: it may only be slow.
-            let patience = self.patience.with(plan) * (attempts + 1);
-            let Kept { recording, .. } = &self.ledger.entry(plan)?.kept;
-            let waited = if recording.tells() {
-                let is_late = |error: &tegra::Error| matches!(error, tegra::Error::Stalled { .. });
-                let progress = || recording.progress();
-                let wait = |limit| context.wait(last, limit);
-                Patience::watch(patience, is_late, progress, Instant::now, wait).map(|one| (one, 1))
-            } else {
-                context.wait(last, patience).map(|()| (started.elapsed(), steps))
+            // More with every repetition of a step: it may only be slow.
+            let looks = |&(done, _): &(usize, _)| {
+                recording.looks() * if done > reached { 1 } else { attempts + 1 }
             };
+            let is_late = |error: &tegra::Error| matches!(error, tegra::Error::Stalled { .. });
+            let waited = watch(looks, is_late, |limit| {
+                let result = context.wait(last, limit);
+                ((done(context, &flight.tickets), recording.progress()), result)
+            });
             let error = match waited {
-                Ok((time, steps)) => {
-                    self.patience.took(plan, time, steps);
+                Ok(()) => {
                     self.flights.pop_front();
                     return Ok(());
                 }
@@ -293,12 +288,8 @@ impl NvInstance {
                 Err(error) => error,
             };
             let done = done(context, &flight.tickets);
-            let slow = matches!(error, tegra::Error::Stalled { .. }) && done > reached;
             attempts = if done > reached { 1 } else { attempts + 1 };
             reached = done;
-            if slow {
-                continue;
-            }
             if !error.can_rebuild() || attempts == ATTEMPTS {
                 return Err(match failed(error) {
                     Error::Lost { scope, reason, source, .. } => {
@@ -368,7 +359,8 @@ impl Instance for NvInstance {
         let launches = self.launches(plan, (&own, memory.address().get()), choices)?;
         self.load_code(&launches)?;
         let Some((code, _)) = &self.code else { return invalid("no machine code") };
-        let recording = Recording::new(&self.space, code, &launches, is_long(plan))?;
+        let signs = Signs::of(&launches, plan.bucket.context as u64);
+        let recording = Recording::new(&self.space, code, &launches, &signs)?;
         Ok(self.ledger.add(plan, own, Kept { memory, recording }))
     }
 

@@ -1,78 +1,87 @@
-//! How long a step may take before its channel counts as hung.
+//! How long a step may stand still before its channel counts as hung.
 //!
-//! Nobody can say beforehand how long a plan's step takes on a GPU whose clocks are its owner's, but one
-//! that has run says it for the next. What is waited too long for is only a rebuild and a repetition, so
-//! being wrong costs time and no token.
+//! What counts is not how long a step takes but how long it goes without a sign that it gets on. Its end
+//! is a sign; a step that may be long releases a semaphore here and there on the way, so often that the
+//! work between two signs is never more than a second at the least speed ([`limit`]). That is
+//! known before anything has run, so that the first execution of a plan is watched like any other.
 //!
-//! A step that may be long tells how far it is, and what counts is then not how long it takes but how
-//! long it stands still: see [`Patience::watch`].
+//! Time is counted in looks, each a tenth of a second of waiting, and not by a clock: nobody concludes
+//! anything from time in which this process, or the machine, was stopped.
+//!
+//! What is waited too long for is only a rebuild and a repetition, so being wrong costs time and no token.
 
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::device::Prepared;
-use crate::plan::Plan;
+use super::super::launch::Launch;
+use super::super::limit;
 
-/// For a plan that has never run, and for any.
-const LONGEST: Duration = Duration::from_secs(60);
-/// For any plan: other users of the GPU and of the processor cause delays of their own.
-const SHORTEST: Duration = Duration::from_millis(1500);
-/// A step deeper in the context, or beside other work, is slower, but not by this much.
-const SLACK: u32 = 4;
 /// Between two looks at how far a step is.
 const LOOK: Duration = Duration::from_millis(100);
-/// Bytes of weights that a decode step may read and still be short: a tenth of a second on the slowest
-/// Orin's memory.
-const SHORT_BYTES: u64 = 4 << 30;
+/// Looks without a sign after which a channel counts as hung, if no launch may take longer than
+/// [`limit::LONGEST`]: half as long again.
+const LOOKS: u32 = 15;
 
-/// Whether a step of the plan may be long, and is to tell how far it is: a prefill chunk, or a step of a
-/// model of many gigabytes. Telling costs every launch a write, which decode should not pay.
-pub(super) fn is_long(plan: &Plan) -> bool {
-    plan.bucket.chunk > 1 || plan.cost().weight_bytes > SHORT_BYTES
+/// Which launches of a step tell that they are done.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Signs {
+    /// For each launch.
+    pub(super) after: Vec<bool>,
+    /// Looks without a sign after which the channel counts as hung.
+    pub(super) looks: u32,
 }
 
-/// What the plans' steps have taken; of those that tell how far they are, how long they stood still.
-#[derive(Debug, Default)]
-pub(super) struct Patience {
-    slowest: HashMap<Prepared, Duration>,
-}
-
-impl Patience {
-    /// How long to wait for a step of that plan.
-    pub(super) fn with(&self, plan: Prepared) -> Duration {
-        let known = self.slowest.get(&plan);
-        known.map_or(LONGEST, |slowest| (*slowest * SLACK).clamp(SHORTEST, LONGEST))
+impl Signs {
+    /// Those of a plan whose rows see `context` positions. Few: telling costs a launch a write, which
+    /// decode should not pay more often than it must.
+    pub(super) fn of(launches: &[Launch], context: u64) -> Self {
+        Self::between(launches.iter().map(|launch| limit::of(launch, context)))
     }
 
-    /// Notes what `steps` steps of a plan have taken together.
-    pub(super) fn took(&mut self, plan: Prepared, all: Duration, steps: usize) {
-        let one = all / u32::try_from(steps.max(1)).unwrap_or(u32::MAX);
-        let slowest = self.slowest.entry(plan).or_default();
-        *slowest = one.max(*slowest);
-    }
-
-    /// Waits for a step that tells how far it is, by waits of a part of the time: `wait` for at most so
-    /// long, `progress` for what changes while it gets on. Gives up after `patience` without change.
-    /// Gives the longest time without.
-    pub(super) fn watch<E>(
-        patience: Duration,
-        is_late: impl Fn(&E) -> bool,
-        mut progress: impl FnMut() -> u64,
-        mut now: impl FnMut() -> Instant,
-        mut wait: impl FnMut(Duration) -> Result<(), E>,
-    ) -> Result<Duration, E> {
-        let (mut last, mut since, mut slowest) = (progress(), now(), Duration::ZERO);
-        loop {
-            let result = wait(LOOK.min(patience));
-            let (found, still) = (progress(), now().saturating_duration_since(since));
-            slowest = slowest.max(still);
-            match result {
-                Ok(()) => return Ok(slowest),
-                Err(error) if !is_late(&error) => return Err(error),
-                Err(_) if found != last => (last, since) = (found, now()),
-                Err(error) if still >= patience => return Err(error),
-                Err(_) => {}
+    /// Those of launches that take so long at most.
+    fn between(limits: impl Iterator<Item = Duration>) -> Self {
+        let mut after: Vec<bool> = Vec::new();
+        let (mut open, mut longest) = (Duration::ZERO, limit::LONGEST);
+        for one in limits {
+            if open + one > limit::LONGEST
+                && let Some(last) = after.last_mut()
+            {
+                *last = true;
+                open = Duration::ZERO;
             }
+            open += one;
+            longest = longest.max(open);
+            after.push(false);
+        }
+        // The next step of the same recording writes the same numbers: it takes two to see a change.
+        if after.contains(&true)
+            && let [first, .., last] = &mut after[..]
+        {
+            (*first, *last) = (true, true);
+        }
+        let looks = (longest * 3 / 2).as_nanos().div_ceil(LOOK.as_nanos());
+        Self { after, looks: u32::try_from(looks).unwrap_or(u32::MAX).max(LOOKS) }
+    }
+}
+
+/// Waits for a step: `look` waits so long at most, and gives what changes while it gets on. Gives up
+/// after `looks` looks, which may depend on how far it is, without change.
+pub(super) fn watch<P: PartialEq, E>(
+    looks: impl Fn(&P) -> u32,
+    is_late: impl Fn(&E) -> bool,
+    mut look: impl FnMut(Duration) -> (P, Result<(), E>),
+) -> Result<(), E> {
+    let (mut seen, mut still) = (None, 0);
+    loop {
+        let (progress, result) = look(LOOK);
+        match result {
+            Err(error) if is_late(&error) => {
+                still = if seen.as_ref() == Some(&progress) { still + 1 } else { 0 };
+                if still >= looks(&progress) {
+                    return Err(error);
+                }
+                seen = Some(progress);
+            }
+            ended => return ended,
         }
     }
 }
@@ -80,91 +89,72 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
 
-    #[test]
-    fn a_step_that_is_known_has_two_seconds() {
-        let (decode, prefill) = (Prepared(0), Prepared(1));
-        let mut patience = Patience::default();
-        assert_eq!(patience.with(decode), LONGEST);
-        for ms in [70, 90, 80] {
-            patience.took(decode, Duration::from_millis(4 * ms), 4);
-        }
-        assert_eq!(patience.with(decode), SHORTEST);
-        assert!(SHORTEST + LOOK < Duration::from_secs(2));
-        patience.took(prefill, Duration::from_secs(1), 1);
-        assert_eq!(patience.with(prefill), Duration::from_secs(4));
-        patience.took(prefill, Duration::from_secs(1000), 1);
-        assert_eq!(patience.with(prefill), LONGEST);
-        assert_eq!(patience.with(decode), SHORTEST);
+    fn signs(milliseconds: &[u64]) -> Signs {
+        Signs::between(milliseconds.iter().copied().map(Duration::from_millis))
     }
 
-    /// A step of launches that take so many milliseconds each, of which the one `stuck` never ends, on
-    /// a clock of its own: what the wait came to, and when.
-    fn watch(
-        launches: &[u64],
-        stuck: Option<usize>,
-        patience: Duration,
-    ) -> (Result<Duration, &'static str>, Duration) {
-        let start = Instant::now();
-        let time = Cell::new(Duration::ZERO);
-        let ends: Vec<Duration> = launches
+    #[test]
+    fn between_two_signs_there_is_a_second_of_work_at_most() {
+        assert_eq!(signs(&[400, 600]).after, [false; 2]);
+        assert_eq!(signs(&[400, 601]).after, [true, true]);
+        assert_eq!(signs(&[300, 300, 300, 300, 900]).after, [true, false, true, true, true]);
+        assert_eq!(signs(&[1000; 4]).after, [true; 4]);
+        assert_eq!(signs(&[10; 4]).looks, LOOKS);
+        assert_eq!(signs(&[1000; 4]).looks, LOOKS);
+        // A launch that may take longer, and cannot be had in parts, is given longer.
+        assert_eq!(signs(&[10, 4000, 10]), Signs { after: vec![true, true, true], looks: 60 });
+    }
+
+    #[test]
+    fn a_hang_is_noticed_within_two_seconds() {
+        // The look in which it began, and those that saw nothing new.
+        assert!(LOOK * (LOOKS + 2) < Duration::from_secs(2));
+        assert!(LOOK * LOOKS >= limit::LONGEST * 3 / 2);
+    }
+
+    /// Steps of launches that take so many looks each, of which the one `stuck` never ends: what the
+    /// wait came to, and after how many looks.
+    fn wait_for(launches: &[u32], stuck: Option<usize>) -> (Result<(), &'static str>, u32) {
+        let ends: Vec<u32> = launches
             .iter()
-            .scan(0, |at, ms| {
-                *at += ms;
-                Some(Duration::from_millis(*at))
+            .scan(0, |at, n| {
+                Some({
+                    *at += n;
+                    *at
+                })
             })
             .collect();
-        let reached = || {
-            let done = ends.iter().take_while(|end| **end <= time.get()).count();
-            stuck.map_or(done, |stuck| done.min(stuck))
-        };
-        let result = Patience::watch(
-            patience,
+        let mut now = 0;
+        let result = watch(
+            |_| LOOKS,
             |error: &&str| *error == "late",
-            || reached() as u64,
-            || start + time.get(),
             |limit| {
-                let end = ends.last().copied().filter(|_| stuck.is_none());
-                match end.filter(|end| *end <= time.get() + limit) {
-                    Some(end) => {
-                        time.set(end);
-                        Ok(())
-                    }
-                    None => {
-                        time.set(time.get() + limit);
-                        Err("late")
-                    }
-                }
+                assert_eq!(limit, LOOK);
+                now += 1;
+                let done = ends.iter().take_while(|end| **end <= now).count();
+                let done = stuck.map_or(done, |stuck| done.min(stuck));
+                (done, if done == ends.len() { Ok(()) } else { Err("late") })
             },
         );
-        (result, time.get())
+        (result, now)
     }
 
     #[test]
-    fn a_long_step_that_gets_on_is_waited_for_and_one_that_stands_still_is_not() {
-        // Ten seconds of work, none of it longer than 0.3 seconds.
-        let launches: Vec<u64> = (0..50).map(|i| 100 + 4 * (i % 50)).collect();
-        let (result, took) = watch(&launches, None, SHORTEST);
-        assert_eq!(took, Duration::from_millis(launches.iter().sum()));
-        let slowest = result.unwrap();
-        assert!(slowest <= Duration::from_millis(296) + LOOK, "{slowest:?}");
-        // So the next one is noticed within two seconds, wherever it hangs.
-        let mut patience = Patience::default();
-        patience.took(Prepared(0), slowest, 1);
-        assert!(patience.with(Prepared(0)) + LOOK < Duration::from_secs(2));
+    fn a_step_that_gets_on_is_waited_for_and_one_that_stands_still_is_not() {
+        let launches: Vec<u32> = (0..50).map(|i| 1 + i % 15).collect();
+        assert_eq!(wait_for(&launches, None), (Ok(()), launches.iter().sum()));
         for stuck in [0, 1, 20, 49] {
-            let (result, took) = watch(&launches, Some(stuck), patience.with(Prepared(0)));
-            let hung_at = Duration::from_millis(launches[..stuck].iter().sum());
+            let (result, looks) = wait_for(&launches, Some(stuck));
             assert_eq!(result, Err("late"));
-            assert!(took - hung_at <= Duration::from_secs(2), "{stuck}: {:?}", took - hung_at);
+            let hung_at: u32 = launches[..stuck].iter().sum();
+            assert!(looks - hung_at <= LOOKS + 1, "{stuck}: {}", looks - hung_at);
         }
     }
 
     #[test]
     fn errors_other_than_lateness_end_the_watch() {
-        let result =
-            Patience::watch(LONGEST, |_: &&str| false, || 0, Instant::now, |_| Err("fault"));
+        let result = watch(|()| LOOKS, |_: &&str| false, |_| ((), Err("fault")));
         assert_eq!(result, Err("fault"));
     }
 }

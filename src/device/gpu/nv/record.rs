@@ -5,8 +5,8 @@
 //! twice, and steps use the two in turn, so that one can be looked at after a fault while the
 //! other runs, and nothing that the GPU still reads is ever written.
 //!
-//! Launches of a step that may be long release a semaphore each, so that a step that gets on can be told
-//! from one that hangs.
+//! In a step that may be long some launches release a semaphore, so that one that gets on can be told from
+//! one that hangs.
 
 use orind_kernels::bank0::Bank0;
 use tegra::address::QmdAddress;
@@ -22,6 +22,7 @@ use super::super::layout::ALIGN;
 use super::super::order::{Wait, waits};
 use super::code::{Code, Loaded};
 use super::failed;
+use super::patience::Signs;
 use crate::device::Error;
 
 /// Copies of a recording.
@@ -44,8 +45,9 @@ pub(super) struct Recording {
     _memory: Mailbox,
     bodies: [Entry; COPIES],
     launches: u64,
-    /// For each copy the number of the launch that has completed last.
+    /// For each copy the number of the launch that has told last that it is done.
     progress: Option<Mailbox>,
+    looks: u32,
 }
 
 impl Recording {
@@ -53,9 +55,10 @@ impl Recording {
         space: &AddressSpace,
         code: &Code,
         launches: &[Launch],
-        is_long: bool,
+        signs: &Signs,
     ) -> Result<Self, Error> {
-        let progress = is_long.then(|| Mailbox::new(space, COPIES as u64 * WORD_STRIDE));
+        let tells = signs.after.contains(&true);
+        let progress = tells.then(|| Mailbox::new(space, COPIES as u64 * WORD_STRIDE));
         let progress = progress.transpose().map_err(failed)?;
         let loaded =
             launches.iter().map(|l| code.kernel(l.kernel)).collect::<Result<Vec<_>, _>>()?;
@@ -89,7 +92,7 @@ impl Recording {
                         prefetch: true,
                     });
                 }
-                if let Some(progress) = &progress {
+                if let Some(progress) = progress.as_ref().filter(|_| signs.after[i]) {
                     qmd.releases[0] = Some(QmdRelease {
                         at: progress.at(WORD_STRIDE * number)?,
                         payload: Payload::Word(i as u32 + 1),
@@ -109,7 +112,8 @@ impl Recording {
             memory.write_stream(bank_at, &PushBuffer::<Compute>::new().stream(first))
         };
         let bodies = [record(0).map_err(failed)?, record(1).map_err(failed)?];
-        Ok(Self { _memory: memory, bodies, launches: launches.len() as u64, progress })
+        let (launches, looks) = (launches.len() as u64, signs.looks);
+        Ok(Self { _memory: memory, bodies, launches, progress, looks })
     }
 
     /// Launches of a step.
@@ -117,17 +121,15 @@ impl Recording {
         self.launches
     }
 
-    /// Whether steps tell how far they are.
-    pub(super) const fn tells(&self) -> bool {
-        self.progress.is_some()
+    /// Looks without a sign after which the channel counts as hung.
+    pub(super) const fn looks(&self) -> u32 {
+        self.looks
     }
 
-    /// A number that changes while a step gets on.
-    pub(super) fn progress(&self) -> u64 {
+    /// The last sign of each copy.
+    pub(super) fn progress(&self) -> [Option<u32>; COPIES] {
         // The words are within the buffer, so that they can be read.
-        let word = |at| self.progress.as_ref().and_then(|words| words.load_u32(at).ok());
-        let words = [word(0), word(WORD_STRIDE)].map(|word| u64::from(word.unwrap_or(0)));
-        words[0] << 32 | words[1]
+        [0, WORD_STRIDE].map(|at| self.progress.as_ref()?.load_u32(at).ok())
     }
 
     /// The stream of the `step`th step.
