@@ -21,6 +21,8 @@ use tegra_sim_preload as _;
 const TOKENS: u32 = 60;
 /// The variable that says how many steps are handed over at once.
 const STEPS: &str = "ORIND_TEST_STEPS";
+/// The variable that says how many positions a slot of a generation has.
+const CONTEXT: &str = "ORIND_TEST_CONTEXT";
 
 struct Source<'a>(&'a Model, &'a str);
 
@@ -40,12 +42,14 @@ impl WeightSource for Source<'_> {
 #[ignore = "run by the other tests, in a process of its own"]
 fn generation() {
     let handle = Handle::start(Settings { queue_limit: 4 }).unwrap();
+    let context = std::env::var(CONTEXT).map_or(128, |context| context.parse().unwrap());
     let mut events = handle.load(LoadSpec {
         model: "synthetic:tiny-llama:q8_0".into(),
         backend: "nv".into(),
         slots: 2,
-        context: 128,
-        prefill_chunk: 8,
+        context,
+        // All of the prompt at once where that is to take long.
+        prefill_chunk: if context > 128 { 32 } else { 8 },
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: orind::engine::tuning::Tuning::default(),
@@ -154,6 +158,37 @@ fn a_prefill_that_hangs_is_rebuilt_and_no_token_is_lost() {
     let (disturbed, rebuilds) = generate("stuck-semaphore@3");
     assert_eq!(disturbed, undisturbed);
     assert_eq!(rebuilds, 1);
+}
+
+/// What may be long releases semaphores on the way, what is short has nothing to tell.
+#[test]
+fn a_long_step_tells_how_far_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let generate = |context: u32, faults: &str| {
+        let trace = dir.path().join(format!("{context}{faults}"));
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["generation", "--exact", "--ignored", "--nocapture"])
+            .env(CONTEXT, context.to_string())
+            .env("TEGRA_SIM_FAULTS", faults)
+            .env("TEGRA_SIM_TRACE", &trace)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}");
+        let trace = std::fs::read_to_string(&trace).unwrap();
+        let signs = trace.lines().filter(|event| event.contains("\"unit\":\"QMD\"")).count();
+        (line(&text, "tokens "), line(&text, "rebuilds "), signs)
+    };
+    let (_, _, signs) = generate(128, "");
+    assert_eq!(signs, 0);
+    let (undisturbed, _, signs) = generate(131_072, "");
+    assert!(
+        (3..20).contains(&signs),
+        "{signs} for one chunk of launches that may take two seconds"
+    );
+    // Its end does not come the first time.
+    let (disturbed, rebuilds, twice) = generate(131_072, "stuck-semaphore@2");
+    assert_eq!((disturbed, rebuilds.as_str(), twice), (undisturbed, "1", 2 * signs));
 }
 
 #[test]
