@@ -45,8 +45,8 @@ struct Shared {
     arrived: CachePadded<AtomicUsize>,
     /// Barriers passed so far.
     generation: CachePadded<AtomicU32>,
-    /// Next item of the stage to be claimed.
-    cursor: CachePadded<AtomicUsize>,
+    /// How many chunks of each thread's part of the stage have been claimed, by whomever.
+    claimed: Box<[CachePadded<AtomicUsize>]>,
     /// A thread of this region has panicked.
     failed: AtomicBool,
     payload: Mutex<Option<Box<dyn Any + Send>>>,
@@ -65,6 +65,21 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
+    /// Nothing of the next stage has been claimed.
+    fn unclaim(&self) {
+        for claimed in &self.claimed {
+            claimed.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The contiguous part of `0..total` that is thread `i`'s.
+    const fn part(&self, total: usize, i: usize) -> Range<usize> {
+        let n = self.threads;
+        let (each, rest) = (total / n, total % n);
+        let start = i * each + if i < rest { i } else { rest };
+        start..start + each + (i < rest) as usize
+    }
+
     /// One turn of a waiting loop: pauses, and in the long run gives way.
     fn relax(&self, turns: &mut u32) {
         *turns += 1;
@@ -149,31 +164,40 @@ impl Worker<'_> {
     /// This thread's contiguous part of `0..total`; the parts differ by at most one.
     #[must_use]
     pub const fn part(&self, total: usize) -> Range<usize> {
-        let (n, i) = (self.shared.threads, self.index);
-        let (each, rest) = (total / n, total % n);
-        let start = i * each + if i < rest { i } else { rest };
-        start..start + each + (i < rest) as usize
+        self.shared.part(total, self.index)
     }
 
-    /// Claims the next `chunk` items of `0..total`; `None` when all are taken. One such loop, with
-    /// the same arguments on every thread, may stand between two barriers.
+    /// Claims `chunk` items of `0..total`, from a multiple of `chunk` on: the next of this thread's own
+    /// part, so that its claims follow one another in memory, and when that is done the next of another
+    /// thread's. `None` when all are taken. One such loop, with the same arguments on every thread, may
+    /// stand between two barriers.
     #[must_use]
     pub fn claim(&self, total: usize, chunk: usize) -> Option<Range<usize>> {
-        let start = self.shared.cursor.fetch_add(chunk, Ordering::Relaxed);
-        (start < total).then(|| start..total.min(start + chunk))
+        let s = self.shared;
+        let chunks = total.div_ceil(chunk);
+        (self.index..s.threads).chain(0..self.index).find_map(|owner| {
+            let part = s.part(chunks, owner);
+            // Looking first leaves the line of one that is done with whoever has it.
+            if s.claimed[owner].load(Ordering::Relaxed) >= part.len() {
+                return None;
+            }
+            let taken = s.claimed[owner].fetch_add(1, Ordering::Relaxed);
+            let start = (part.start + taken) * chunk;
+            (taken < part.len()).then(|| start..total.min(start + chunk))
+        })
     }
 
     /// Waits until every thread of the region has come here; what they wrote before is then seen.
     pub fn barrier(&self) {
         let s = self.shared;
         if s.threads == 1 {
-            s.cursor.store(0, Ordering::Relaxed);
+            s.unclaim();
             return;
         }
         let generation = s.generation.load(Ordering::Relaxed);
         if s.arrived.fetch_add(1, Ordering::AcqRel) + 1 == s.threads {
             s.arrived.store(0, Ordering::Relaxed);
-            s.cursor.store(0, Ordering::Relaxed);
+            s.unclaim();
             s.generation.store(generation.wrapping_add(1), Ordering::Release);
             return;
         }
@@ -201,7 +225,7 @@ impl Pool {
             active: CachePadded::default(),
             arrived: CachePadded::default(),
             generation: CachePadded::default(),
-            cursor: CachePadded::default(),
+            claimed: (0..threads).map(|_| CachePadded::default()).collect(),
             failed: AtomicBool::new(false),
             payload: Mutex::new(None),
             stop: AtomicBool::new(false),
@@ -239,7 +263,7 @@ impl Pool {
         let s = &*self.shared;
         s.failed.store(false, Ordering::Relaxed);
         s.arrived.store(0, Ordering::Relaxed);
-        s.cursor.store(0, Ordering::Relaxed);
+        s.unclaim();
         if s.threads > 1 {
             // SAFETY: only the lifetime changes. The pointer is used by workers that are active,
             // and this function waits for them below.
