@@ -115,16 +115,17 @@ impl Quant for Q8_0 {
     #[inline(always)]
     unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
         // SAFETY: within the superblock.
-        unsafe { two_scales(sb.add(at::Q8_0_SCALE)) }
+        unsafe { two_scales(sb) }
     }
 
     #[inline(always)]
     unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let mut w = [S::operand_8(line::<S>(sb, 8 * b)); 8];
+            let quants = sb.add(at::Q8_0_QUANTS + 8 * b * LINE);
+            let mut w = [S::operand_8(line::<S>(quants, 0)); 8];
             for (g, w) in w.iter_mut().enumerate() {
-                *w = S::operand_8(line::<S>(sb, 8 * b + g));
+                *w = S::operand_8(line::<S>(quants, g));
             }
             w
         }
@@ -143,16 +144,17 @@ impl Quant for Q4_0 {
     #[inline(always)]
     unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
         // SAFETY: within the superblock.
-        unsafe { two_scales(sb.add(at::Q4_0_SCALE)) }
+        unsafe { two_scales(sb) }
     }
 
     #[inline(always)]
     unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let mut w = [line::<S>(sb, 4 * b); 8];
+            let quants = sb.add(at::Q4_0_QUANTS + 4 * b * LINE);
+            let mut w = [line::<S>(quants, 0); 8];
             for g in 0..4 {
-                let both = line::<S>(sb, 4 * b + g);
+                let both = line::<S>(quants, g);
                 w[g] = S::and_b(both, 15);
                 w[g + 4] = S::shr_and_b(both, 4, 15);
             }
@@ -214,14 +216,14 @@ impl Quant for Q4K {
     #[inline(always)]
     unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
         // SAFETY: within the superblock.
-        unsafe { k_scales(sb.add(at::Q4_K_SCALE)) }
+        unsafe { k_scales(sb) }
     }
 
     #[inline(always)]
     unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let w = nibbles::<S>(sb.add(b / 2 * 8 * LINE), b % 2 == 1);
+            let w = nibbles::<S>(sb.add(at::Q4_K_QUANTS + b / 2 * 8 * LINE), b % 2 == 1);
             if Self::FORM.negated(b) { w.map(|w| S::xor_b(w, 15)) } else { w }
         }
     }
@@ -240,14 +242,14 @@ impl Quant for Q5K {
     #[inline(always)]
     unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
         // SAFETY: within the superblock.
-        unsafe { k_scales(sb.add(at::Q5_K_SCALE)) }
+        unsafe { k_scales(sb) }
     }
 
     #[inline(always)]
     unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let mut w = nibbles::<S>(sb.add(b / 2 * 8 * LINE), b % 2 == 1);
+            let mut w = nibbles::<S>(sb.add(at::Q5_K_QUANTS + b / 2 * 8 * LINE), b % 2 == 1);
             for (g, w) in w.iter_mut().enumerate() {
                 // Bit `b` to bit 4.
                 let bits = line::<S>(sb.add(at::Q5_K_HIGH), g);
@@ -279,7 +281,7 @@ impl Quant for Q6K {
         // SAFETY: offsets within the superblock.
         unsafe {
             let d = S::load(sb.add(at::Q6_K_D).cast());
-            let s = sb.add(at::Q6_K_SCALE).cast::<i8>();
+            let s = sb.cast::<i8>();
             let scale = |j: usize| S::mul(d, S::to_f(S::load_i8(s.add(LANES * j))));
             let mut scales = [Scale { scale: d, second: d }; 8];
             for (b, to) in scales.iter_mut().enumerate() {
@@ -294,10 +296,11 @@ impl Quant for Q6K {
         // SAFETY: offsets within the superblock.
         unsafe {
             let (half, b4) = (b / 4, b % 4);
-            let mut w = nibbles::<S>(sb.add((16 * half + 8 * (b4 % 2)) * LINE), b4 / 2 == 1);
+            let mut w =
+                nibbles::<S>(sb.add(at::q6_k_quants(half) + 8 * (b4 % 2) * LINE), b4 / 2 == 1);
             for (g, w) in w.iter_mut().enumerate() {
                 // Bits `2 b4` and `2 b4 + 1` to bits 4 and 5.
-                let bits = line::<S>(sb.add(at::Q6_K_HIGH), 8 * half + g);
+                let bits = line::<S>(sb.add(at::q6_k_high(half)), g);
                 let high = match b4 {
                     0 => S::shl_and_b(bits, 4, 48),
                     1 => S::shl_and_b(bits, 2, 48),

@@ -160,19 +160,18 @@ struct Stand {
     negated: bool,
 }
 
-/// Adds what one weight block contributes to `R` neighbouring rows: to `parts`, what has the same scale
-/// of activations, and with the last such block to `sums`. The first one starts from `unbias`.
+/// Adds what one weight block contributes to `R` neighbouring rows to their `parts`.
 ///
 /// # Safety
 ///
-/// As for [`Simd`]; `x` is valid for `R` blocks, `sums` and `parts` for `R` values.
+/// As for [`Simd`]; `x` is valid for `R` blocks.
 #[inline(always)]
-unsafe fn fold<S: Simd, Q: Quant, const R: usize>(
+unsafe fn add_block<S: Simd, Q: Quant, const R: usize>(
     (w, scale): (&[S::B; 8], &Scale<S>),
-    (stand, unbias): (Stand, S::F),
+    negated: bool,
     x: *const Q8Block,
-    (sums, parts): (*mut S::F, *mut S::F),
-) {
+    mut parts: [S::F; R],
+) -> [S::F; R] {
     // SAFETY: the caller's contract; reads are within the blocks.
     unsafe {
         let start = |half: usize| {
@@ -183,7 +182,7 @@ unsafe fn fold<S: Simd, Q: Quant, const R: usize>(
                     Form::Signed => *dot = S::init_8((*x).less128),
                     Form::Offset8 => *dot = S::splat_i((*x).less8),
                     Form::Offset32 => *dot = S::splat_i((*x).less32[half]),
-                    Form::Minimum if stand.negated => {
+                    Form::Minimum if negated => {
                         *dot = S::splat_i((*x).negated[Q::BITS as usize - 4]);
                     }
                     Form::Minimum => {}
@@ -199,30 +198,50 @@ unsafe fn fold<S: Simd, Q: Quant, const R: usize>(
                 _ => S::dots_u(dots, w, q),
             }
         };
+        let mut dots = add(start(0), 0);
+        if const { matches!(Q::FORM, Form::Offset32) } {
+            for r in 0..R {
+                parts[r] = S::fma(S::bits_f(dots[r]), scale.scale, parts[r]);
+            }
+            dots = add(start(1), 1);
+            for r in 0..R {
+                parts[r] = S::fma(S::bits_f(dots[r]), scale.second, parts[r]);
+            }
+        } else {
+            dots = add(dots, 1);
+            for r in 0..R {
+                parts[r] = S::fma(S::bits_f(dots[r]), scale.scale, parts[r]);
+                if const { matches!(Q::FORM, Form::Minimum) } {
+                    parts[r] = S::fma(scale.second, S::splat((*x.add(r)).sum), parts[r]);
+                }
+            }
+        }
+        parts
+    }
+}
+
+/// [`add_block`] to sums in memory: to `parts`, what has the same scale of activations, and with the last
+/// such block to `sums`. The first one starts from `unbias`.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `x` is valid for `R` blocks, `sums` and `parts` for `R` values.
+#[inline(always)]
+unsafe fn fold<S: Simd, Q: Quant, const R: usize>(
+    w: (&[S::B; 8], &Scale<S>),
+    (stand, unbias): (Stand, S::F),
+    x: *const Q8Block,
+    (sums, parts): (*mut S::F, *mut S::F),
+) {
+    // SAFETY: the caller's contract; reads are within the blocks.
+    unsafe {
         let mut part = [unbias; R];
         if !stand.first {
             for (r, part) in part.iter_mut().enumerate() {
                 *part = *parts.add(r);
             }
         }
-        let mut dots = add(start(0), 0);
-        if const { matches!(Q::FORM, Form::Offset32) } {
-            for r in 0..R {
-                part[r] = S::fma(S::bits_f(dots[r]), scale.scale, part[r]);
-            }
-            dots = add(start(1), 1);
-            for r in 0..R {
-                part[r] = S::fma(S::bits_f(dots[r]), scale.second, part[r]);
-            }
-        } else {
-            dots = add(dots, 1);
-            for r in 0..R {
-                part[r] = S::fma(S::bits_f(dots[r]), scale.scale, part[r]);
-                if const { matches!(Q::FORM, Form::Minimum) } {
-                    part[r] = S::fma(scale.second, S::splat((*x.add(r)).sum), part[r]);
-                }
-            }
-        }
+        part = add_block::<S, Q, R>(w, stand.negated, x, part);
         for (r, &part) in part.iter().enumerate() {
             if stand.last {
                 let sum = sums.add(r);
@@ -259,7 +278,13 @@ unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>) {
         for first in p.rows.clone().step_by(p.loops.tile) {
             let rows = first..p.rows.end.min(first + p.loops.tile);
             for group in p.groups.clone() {
-                if const { S::ACCUMULATORS >= 16 } {
+                if rows.len() == 1 {
+                    if x.used == 1 {
+                        one::<S, Q, 1>(p, x, group, rows.start);
+                    } else {
+                        one::<S, Q, 2>(p, x, group, rows.start);
+                    }
+                } else if const { S::ACCUMULATORS >= 16 } {
                     tile::<S, Q, 8>(p, x, group, rows.clone());
                 } else {
                     tile::<S, Q, 4>(p, x, group, rows.clone());
@@ -292,6 +317,68 @@ struct Planes {
     used: usize,
 }
 
+/// What a sum starts from that begins with block `first`: minus the biases of the blocks that share
+/// its scale of activations.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn less_bias<S: Simd, Q: Quant>(scales: &[Scale<S>; 8], first: usize) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut less = S::splat(0.0);
+        for (b, scale) in scales.iter().enumerate().skip(first).take(Q::SPAN) {
+            less = scale.unbias(Q::FORM, b, less);
+        }
+        less
+    }
+}
+
+/// One row of a row group, with `P` planes: a stream of weights, and sums that stay in registers.
+#[inline(always)]
+unsafe fn one<S: Simd, Q: Quant, const P: usize>(
+    p: &Product<'_>,
+    x: Planes,
+    group: usize,
+    row: usize,
+) {
+    // SAFETY: as in `tile`.
+    unsafe {
+        let superblocks = p.layout.superblocks();
+        let mut w = p.weights.as_ptr().add(group * superblocks * Q::BYTES);
+        let count = activations::blocks(p.layout.k()) * x.planes;
+        let place = activations::place(row, p.of, count);
+        let mut blocks = x.blocks.add(place.first);
+        let mut sum = S::splat(0.0);
+        for _ in 0..superblocks {
+            let scales = Q::scales::<S>(w);
+            let mut parts = [less_bias::<S, Q>(&scales, 0); P];
+            macro_rules! step {
+                ($b:literal) => {
+                    let operands = Q::operands::<S>(w, $b);
+                    ask::<S>(w.wrapping_add(p.loops.ahead), $b, Q::BYTES, Q::COLUMNS / 32);
+                    if const { $b > 0 && $b % Q::SPAN == 0 } {
+                        parts = [less_bias::<S, Q>(&scales, $b); P];
+                    }
+                    for (plane, part) in parts.iter_mut().enumerate() {
+                        let x = blocks.add(($b * x.planes + plane) * place.step);
+                        let w = (&operands, &scales[$b]);
+                        [*part] = add_block::<S, Q, 1>(w, Q::FORM.negated($b), x, [*part]);
+                        if const { $b % Q::SPAN == Q::SPAN - 1 } {
+                            sum = S::fma(*part, S::splat((*x).scale), sum);
+                        }
+                    }
+                };
+            }
+            each_block!(Q::COLUMNS, step);
+            w = w.add(Q::BYTES);
+            blocks = blocks.add(Q::COLUMNS / 32 * x.planes * place.step);
+        }
+        finish::<S>(p, group, row, sum);
+    }
+}
+
 /// Up to [`TILE`] rows of a row group, `R` rows at a time.
 #[inline(always)]
 unsafe fn tile<S: Simd, Q: Quant, const R: usize>(
@@ -321,18 +408,13 @@ unsafe fn tile<S: Simd, Q: Quant, const R: usize>(
         }
         for _ in 0..superblocks {
             let scales = Q::scales::<S>(w);
-            let mut unbias = S::splat(0.0);
-            if const { Q::SPAN > 1 } {
-                for (b, scale) in scales.iter().enumerate().take(Q::SPAN) {
-                    unbias = scale.unbias(Q::FORM, b, unbias);
-                }
-            }
+            let mut unbias = less_bias::<S, Q>(&scales, 0);
             macro_rules! step {
                 ($b:literal) => {
                     let operands = Q::operands::<S>(w, $b);
                     ask::<S>(w.wrapping_add(p.loops.ahead), $b, Q::BYTES, Q::COLUMNS / 32);
-                    if const { Q::SPAN == 1 } {
-                        unbias = scales[$b].unbias(Q::FORM, $b, S::splat(0.0));
+                    if const { $b > 0 && $b % Q::SPAN == 0 } {
+                        unbias = less_bias::<S, Q>(&scales, $b);
                     }
                     let stand = Stand {
                         first: $b % Q::SPAN == 0,

@@ -8,11 +8,11 @@
 //!
 //! | type | columns | bytes | content (16 rows each) |
 //! |---|---|---|---|
-//! | `Q8_0` | 64 | 1088 | 2 x 8 lines of quants; 2 x f16 scales |
-//! | `Q4_0` | 64 | 576 | 2 x 4 lines, low nibbles columns 0-15; 2 x f16 scales |
-//! | `Q4_K` | 256 | 2304 | 4 x 8 lines, low nibbles first 32 of 64; f16 d, dmin; 6-bit scales |
-//! | `Q5_K` | 256 | 2816 | as `Q4_K`, with 8 lines of fifth bits (bit `b`: block `b` of 32) |
-//! | `Q6_K` | 256 | 3392 | 2 x 16 lines low nibbles, 2 x 8 lines upper pairs, i8 scales, f32 d |
+//! | `Q8_0` | 64 | 1088 | 2 x f16 scales; 2 x 8 lines of quants |
+//! | `Q4_0` | 64 | 576 | 2 x f16 scales; 2 x 4 lines, low nibbles columns 0-15 |
+//! | `Q4_K` | 256 | 2304 | f16 d, dmin; 6-bit scales; 4 x 8 lines, low nibbles first 32 of 64 |
+//! | `Q5_K` | 256 | 2816 | the same, before its nibbles 8 lines of fifth bits (bit `b`: block `b` of 32) |
+//! | `Q6_K` | 256 | 3392 | i8 scales; f32 d; 2 x (8 lines upper pairs, 16 lines low nibbles) |
 //! | `F16`, `BF16` | 16 | 512 | 16 columns of 16 rows |
 //! | `F32` | 16 | 1024 | 16 columns of 16 rows |
 //!
@@ -27,28 +27,37 @@ use crate::plan::DType;
 /// Bytes of one line: 16 rows by 4 bytes.
 pub(super) const LINE: usize = 64;
 
-/// Offsets within a superblock, in bytes.
+/// Offsets within a superblock, in bytes. Everything lies in the order in which it is first read, the
+/// scales in front.
 pub(super) mod at {
-    /// `Q8_0`: the scales of block `b` are at `+ 32 * b`.
-    pub(in super::super) const Q8_0_SCALE: usize = 16 * super::LINE;
-    /// `Q4_0`: the scales of block `b` are at `+ 32 * b`.
-    pub(in super::super) const Q4_0_SCALE: usize = 8 * super::LINE;
-    /// `Q5_K`: the fifth bits.
-    pub(in super::super) const Q5_K_HIGH: usize = 32 * super::LINE;
-    /// `Q4_K`: `d`, then `dmin`, then the 6-bit scales and minima.
-    pub(in super::super) const Q4_K_SCALE: usize = 32 * super::LINE;
-    /// `Q5_K`: the same.
-    pub(in super::super) const Q5_K_SCALE: usize = 40 * super::LINE;
+    use super::LINE;
+
+    /// `Q8_0`: the quants; in front of them the scales of block `b` at `32 * b`.
+    pub(in super::super) const Q8_0_QUANTS: usize = LINE;
+    /// `Q4_0`: the same.
+    pub(in super::super) const Q4_0_QUANTS: usize = LINE;
+    /// `Q4_K`: the nibbles; in front of them `d`, then `dmin`, then the 6-bit scales and minima.
+    pub(in super::super) const Q4_K_QUANTS: usize = 4 * LINE;
+    /// `Q5_K`: the fifth bits, after the same.
+    pub(in super::super) const Q5_K_HIGH: usize = 4 * LINE;
+    /// `Q5_K`: the nibbles.
+    pub(in super::super) const Q5_K_QUANTS: usize = 12 * LINE;
     /// From the start of `d`: low nibbles of scale (low) and minimum (high) of each block of 32.
     pub(in super::super) const K_LOW: usize = 64;
     /// From the start of `d`: the upper pairs, two blocks a byte: scale, minimum, scale, minimum.
     pub(in super::super) const K_HIGH: usize = 64 + 8 * 16;
-    /// `Q6_K`: the upper pairs of bits.
-    pub(in super::super) const Q6_K_HIGH: usize = 32 * super::LINE;
-    /// `Q6_K`: the 8-bit scales, 16 rows for each of 16 sub-blocks.
-    pub(in super::super) const Q6_K_SCALE: usize = 48 * super::LINE;
-    /// `Q6_K`: `d` as `f32`.
-    pub(in super::super) const Q6_K_D: usize = 52 * super::LINE;
+    /// `Q6_K`: `d` as `f32`, after the 8-bit scales, 16 rows for each of 16 sub-blocks.
+    pub(in super::super) const Q6_K_D: usize = 4 * LINE;
+
+    /// `Q6_K`: the upper pairs of bits of a half of the columns.
+    pub(in super::super) const fn q6_k_high(half: usize) -> usize {
+        (5 + 24 * half) * LINE
+    }
+
+    /// `Q6_K`: the nibbles of a half of the columns.
+    pub(in super::super) const fn q6_k_quants(half: usize) -> usize {
+        q6_k_high(half) + 8 * LINE
+    }
 }
 
 /// A matrix that the kernels have no layout for.
@@ -234,36 +243,40 @@ impl PackedLayout {
             DType::Q8_0 => {
                 for (b, block) in row.chunks_exact(34).enumerate() {
                     let (sb, h) = (&mut group[b / 2 * size..][..size], b % 2);
-                    put(sb, at::Q8_0_SCALE + 32 * h + 2 * r, &block[..2]);
-                    lines(&mut sb[8 * h * LINE..], r, &block[2..], 0x8080_8080);
+                    put(sb, 32 * h + 2 * r, &block[..2]);
+                    lines(&mut sb[at::Q8_0_QUANTS + 8 * h * LINE..], r, &block[2..], 0x8080_8080);
                 }
             }
             DType::Q4_0 => {
                 for (b, block) in row.chunks_exact(18).enumerate() {
                     let (sb, h) = (&mut group[b / 2 * size..][..size], b % 2);
-                    put(sb, at::Q4_0_SCALE + 32 * h + 2 * r, &block[..2]);
-                    lines(&mut sb[4 * h * LINE..], r, &block[2..], 0);
+                    put(sb, 32 * h + 2 * r, &block[..2]);
+                    lines(&mut sb[at::Q4_0_QUANTS + 4 * h * LINE..], r, &block[2..], 0);
                 }
             }
             DType::Q4_K => {
                 for (block, sb) in row.chunks_exact(144).zip(group.chunks_exact_mut(size)) {
-                    pack_k_scales(&block[..16], r, &mut sb[at::Q4_K_SCALE..]);
-                    lines(sb, r, &block[16..], 0);
+                    pack_k_scales(&block[..16], r, sb);
+                    lines(&mut sb[at::Q4_K_QUANTS..], r, &block[16..], 0);
                 }
             }
             DType::Q5_K => {
                 for (block, sb) in row.chunks_exact(176).zip(group.chunks_exact_mut(size)) {
-                    pack_k_scales(&block[..16], r, &mut sb[at::Q5_K_SCALE..]);
+                    pack_k_scales(&block[..16], r, sb);
                     lines(&mut sb[at::Q5_K_HIGH..], r, &block[16..48], 0);
-                    lines(sb, r, &block[48..], 0);
+                    lines(&mut sb[at::Q5_K_QUANTS..], r, &block[48..], 0);
                 }
             }
             DType::Q6_K => {
                 for (block, sb) in row.chunks_exact(210).zip(group.chunks_exact_mut(size)) {
-                    lines(sb, r, &block[..128], 0);
-                    lines(&mut sb[at::Q6_K_HIGH..], r, &block[128..192], 0);
+                    for half in 0..2 {
+                        let (low, high) =
+                            (&block[64 * half..][..64], &block[128 + 32 * half..][..32]);
+                        lines(&mut sb[at::q6_k_quants(half)..], r, low, 0);
+                        lines(&mut sb[at::q6_k_high(half)..], r, high, 0);
+                    }
                     for (j, &s) in block[192..208].iter().enumerate() {
-                        sb[at::Q6_K_SCALE + LANES * j + r] = s;
+                        sb[LANES * j + r] = s;
                     }
                     put(sb, at::Q6_K_D + 4 * r, &half_at(block, 208).to_le_bytes());
                 }
@@ -308,18 +321,18 @@ impl PackedLayout {
             DType::Q8_0 => {
                 for (b, y) in out.chunks_exact_mut(32).enumerate() {
                     let (sb, h) = (&group[b / 2 * size..][..size], b % 2);
-                    let d = half_at(sb, at::Q8_0_SCALE + 32 * h + 2 * r);
+                    let d = half_at(sb, 32 * h + 2 * r);
                     for (i, y) in y.iter_mut().enumerate() {
-                        *y = d * (f32::from(byte(sb, 8 * h, r, i)) - 128.0);
+                        *y = d * (f32::from(byte(&sb[at::Q8_0_QUANTS..], 8 * h, r, i)) - 128.0);
                     }
                 }
             }
             DType::Q4_0 => {
                 for (b, y) in out.chunks_exact_mut(32).enumerate() {
                     let (sb, h) = (&group[b / 2 * size..][..size], b % 2);
-                    let d = half_at(sb, at::Q4_0_SCALE + 32 * h + 2 * r);
+                    let d = half_at(sb, 32 * h + 2 * r);
                     for (i, y) in y.iter_mut().enumerate() {
-                        let q = nibble(byte(sb, 4 * h, r, i % 16), i / 16);
+                        let q = nibble(byte(&sb[at::Q4_0_QUANTS..], 4 * h, r, i % 16), i / 16);
                         *y = d * (f32::from(q) - 8.0);
                     }
                 }
@@ -328,10 +341,10 @@ impl PackedLayout {
                 for (y, sb) in out.chunks_exact_mut(256).zip(group.chunks_exact(size)) {
                     for (b, y) in y.chunks_exact_mut(32).enumerate() {
                         let five = self.dtype == DType::Q5_K;
-                        let head = if five { at::Q5_K_SCALE } else { at::Q4_K_SCALE };
-                        let (scale, minimum) = k_scale(&sb[head..], r, b);
+                        let quants = if five { at::Q5_K_QUANTS } else { at::Q4_K_QUANTS };
+                        let (scale, minimum) = k_scale(sb, r, b);
                         for (i, y) in y.iter_mut().enumerate() {
-                            let mut q = nibble(byte(sb, b / 2 * 8, r, i), b % 2);
+                            let mut q = nibble(byte(&sb[quants..], b / 2 * 8, r, i), b % 2);
                             if five {
                                 q |= (byte(&sb[at::Q5_K_HIGH..], 0, r, i) >> b & 1) << 4;
                             }
@@ -345,9 +358,10 @@ impl PackedLayout {
                     let d = f32::from_le_bytes(get(sb, at::Q6_K_D + 4 * r));
                     for (i, y) in y.iter_mut().enumerate() {
                         let (half, b) = (i / 128, i / 32 % 4);
-                        let low = nibble(byte(sb, 16 * half, r, i % 64), b / 2);
-                        let high = byte(&sb[at::Q6_K_HIGH..], 8 * half, r, i % 32) >> (2 * b) & 3;
-                        let s = sb[at::Q6_K_SCALE + LANES * (i / 16) + r].cast_signed();
+                        let quants = &sb[at::q6_k_quants(half)..];
+                        let low = nibble(byte(quants, 0, r, i % 64), b / 2);
+                        let high = byte(&sb[at::q6_k_high(half)..], 0, r, i % 32) >> (2 * b) & 3;
+                        let s = sb[LANES * (i / 16) + r].cast_signed();
                         *y = d * f32::from(s) * (f32::from(low | high << 4) - 32.0);
                     }
                 }
