@@ -299,6 +299,25 @@ fn orinctl(home: &Path, args: &[&str]) -> Output {
     output
 }
 
+/// A case gets its share of the budget, and what the others leave over.
+#[test]
+fn no_time_is_left_over_while_a_case_is_unfinished() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = engine();
+    load(&handle, tuning(Mode::Load, dir.path()));
+    let spec = |budget_seconds| Spec { again: true, budget_seconds, samples: 1_000_000, ..small() };
+    let all = tune(&handle, spec(1000.0), usize::MAX);
+    assert_eq!(all.left, 0);
+    for part in [0.9, 0.6] {
+        let budget = all.seconds * part;
+        let report = tune(&handle, spec(budget), usize::MAX);
+        let unfinished = report.rows.iter().filter(|row| row.state == State::Partial).count();
+        let over = report.seconds < budget * 0.999;
+        assert!(!(over && unfinished > 0), "{unfinished} after {} of {budget} s", report.seconds);
+        assert!(!over || report.left == 0);
+    }
+}
+
 /// Ctrl-C ends a search; what was found until then is shown and kept.
 #[test]
 fn an_interrupted_program_shows_what_it_has_found() {

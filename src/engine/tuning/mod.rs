@@ -10,7 +10,7 @@ pub mod counted;
 mod idle;
 pub mod pace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -197,19 +197,22 @@ pub fn run(
             Clock::Counted => 0,
         }),
     };
-    let (mut rows, mut candidates) = (Vec::new(), "none".to_owned());
-    for (number, case) in (1..).zip(&wanted) {
+    let (mut rows, mut candidates) = (BTreeMap::new(), "none".to_owned());
+    let mut queue: VecDeque<(usize, &Case)> = (1..).zip(wanted.iter().copied()).collect();
+    while let Some((number, case)) = queue.pop_front() {
         let left = Duration::from_secs_f64(spec.budget_seconds).saturating_sub(pace.spent());
         if left.is_zero() || pace.is_stopped() {
             break;
         }
-        // What a case does not use is the next ones'.
-        pace.allot(left / u32::try_from(wanted.len() + 1 - number).unwrap_or(u32::MAX));
+        // What a case does not use is the next ones', and in the end the unfinished ones', one by one.
+        let resumed = rows.contains_key(&number);
+        let sharing = if resumed { 1 } else { wanted.len() - rows.len() };
+        pace.allot(left / u32::try_from(sharing).unwrap_or(u32::MAX));
         let Some(mut space) = device.space(case) else { continue };
         candidates.clone_from(&space.origin);
         search.pin(case, &mut space);
-        let before = found(case);
-        let row = match search.case(number, case, &space, before, progress) {
+        let afresh = spec.again && !resumed;
+        let row = match search.case((number, afresh), case, &space, found(case), progress) {
             Ok((row, record, complete)) => {
                 if let Some(record) = record {
                     search.choices.insert(record.case.clone(), record.choice.clone());
@@ -217,6 +220,8 @@ pub fn run(
                 }
                 if complete {
                     store.conclude(&key, case)?;
+                } else if !spec.verify && pace.is_share_spent() {
+                    queue.push_back((number, case));
                 }
                 row
             }
@@ -224,7 +229,7 @@ pub fn run(
             Err(failure) => Row::failed(case, &space, failure.to_string()),
         };
         progress(Progress::Case { row: row.clone() });
-        rows.push(row);
+        rows.insert(number, row);
     }
     Ok(Report {
         device: info.description,
@@ -232,7 +237,7 @@ pub fn run(
         candidates,
         clock,
         left: wanted.len() - rows.len(),
-        rows,
+        rows: rows.into_values().collect(),
         known: known.len(),
         seconds: pace.spent().as_secs_f64(),
     })
@@ -293,7 +298,7 @@ impl Search<'_> {
 
     fn case(
         &mut self,
-        number: usize,
+        (number, afresh): (usize, bool),
         case: &Case,
         space: &Space,
         before: Option<&Record>,
@@ -312,7 +317,7 @@ impl Search<'_> {
             _ => {
                 let (source, heuristic) = (space.source.as_str(), &space.heuristic);
                 let topic = Topic { case, source, clock, heuristic };
-                let tried = if self.spec.again { Vec::new() } else { journal.tried(topic) };
+                let tried = if afresh { Vec::new() } else { journal.tried(topic) };
                 if tried.is_empty() {
                     remembered(case, store.conclude(key, case));
                 }
