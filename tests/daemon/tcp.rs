@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
@@ -18,6 +19,17 @@ fn address(daemon: &Daemon) -> String {
     rest.split_whitespace().next().unwrap().to_owned()
 }
 
+/// A daemon on every interface, its address on loopback, and the file in `dir` that holds its token.
+fn off_loopback(dir: &Path) -> (Daemon, String, PathBuf) {
+    let token = dir.join("token");
+    fs::write(&token, format!("{TOKEN}\n")).unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let settings = format!("listen = '0.0.0.0:0'\ntoken_file = '{}'", token.display());
+    let daemon = Daemon::start(&format!("{settings}\nslots = 1\ncontext = 256"));
+    let address = address(&daemon).replace("0.0.0.0", "127.0.0.1");
+    (daemon, address, token)
+}
+
 fn ask(address: &str, request: &str) -> Answer {
     Answer::parse(&Answer::bytes(&mut TcpStream::connect(address).unwrap(), request))
 }
@@ -29,12 +41,7 @@ fn status(headers: &str) -> String {
 #[test]
 fn a_port_off_loopback_serves_those_who_show_the_token() {
     let dir = tempfile::tempdir().unwrap();
-    let token = dir.path().join("token");
-    fs::write(&token, format!("{TOKEN}\n")).unwrap();
-    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
-    let settings = format!("listen = '0.0.0.0:0'\ntoken_file = '{}'", token.display());
-    let daemon = Daemon::start(&format!("{settings}\nslots = 1\ncontext = 256"));
-    let address = address(&daemon).replace("0.0.0.0", "127.0.0.1");
+    let (daemon, address, _) = off_loopback(dir.path());
 
     let bearer = format!("authorization: Bearer {TOKEN}\r\n");
     assert_eq!(ask(&address, &status(&bearer)).json()["pid"], daemon.pid());
@@ -91,12 +98,7 @@ fn on_loopback_no_web_page_is_served_and_limits_hold() {
 #[test]
 fn orinctl_speaks_tcp() {
     let dir = tempfile::tempdir().unwrap();
-    let token = dir.path().join("token");
-    fs::write(&token, format!("{TOKEN}\n")).unwrap();
-    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
-    let settings = format!("listen = '0.0.0.0:0'\ntoken_file = '{}'", token.display());
-    let daemon = Daemon::start(&format!("{settings}\nslots = 1\ncontext = 256"));
-    let address = address(&daemon).replace("0.0.0.0", "127.0.0.1");
+    let (_daemon, address, token) = off_loopback(dir.path());
     let orinctl = |args: &[&str], secret: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
         // No daemon of this user's own is meant.

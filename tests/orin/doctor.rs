@@ -191,12 +191,15 @@ fn texts(value: &serde_json::Value) -> Vec<String> {
 
 /// The real program on a machine's page, with secrets planted around it.
 fn doctor(machine: &Machine, home: &Path, args: &[&str]) -> Output {
+    // Without one of its own it would look at what this computer's service has tuned.
+    std::fs::create_dir_all(home.join("data/orind/tune")).unwrap();
     Command::new(env!("CARGO_BIN_EXE_orinctl"))
         .arg("doctor")
         .args(args)
         .env("ORIND_SYSROOT", machine.path("/"))
         .env("ORIND_SOCKET", home.join("none.sock"))
         .env("HOME", home)
+        .env("XDG_DATA_HOME", home.join("data"))
         .env("USER", "adalovelace")
         .output()
         .unwrap()
