@@ -415,6 +415,26 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_claims_its_own_part_in_order_and_then_what_others_have_left() {
+        for (threads, index) in [(1, 0), (3, 0), (3, 1), (3, 2)] {
+            let shared = pool(threads).shared.clone();
+            let claims = |index| {
+                let worker = Worker { shared: &shared, index };
+                std::iter::from_fn(move || worker.claim(50, 4)).collect::<Vec<_>>()
+            };
+            let all = claims(index);
+            // Chunks, not items, are divided among the threads.
+            let own = Worker { shared: &shared, index }.part(13);
+            let firsts = all.iter().map(|range| range.start / 4);
+            assert!(firsts.take(own.len()).eq(own), "{index} of {threads}: {all:?}");
+            let mut items: Vec<usize> = all.into_iter().flatten().collect();
+            items.sort_unstable();
+            assert!(items.into_iter().eq(0..50), "{index} of {threads}");
+            assert!((0..threads).all(|other| claims(other).is_empty()));
+        }
+    }
+
+    #[test]
     fn sleeping_workers_are_woken() {
         let mut pool = pool(3);
         let count = AtomicUsize::new(0);
