@@ -15,6 +15,8 @@ if ! command -v nix >/dev/null; then
     exit 0
 fi
 flags=(--extra-experimental-features 'nix-command flakes')
+# Debian's nix-bin comes without the group that nixpkgs' builders would be in.
+export NIX_CONFIG="${NIX_CONFIG:-}"$'\n'"build-users-group ="
 
 for file in flake.nix $(git ls-files 'nixos/*.nix'); do
     nix-instantiate --parse "$file" >/dev/null
