@@ -280,8 +280,8 @@ impl Quant for Q6K {
     unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let d = S::load(sb.add(at::Q6_K_D).cast());
-            let s = sb.cast::<i8>();
+            let d = S::load(sb.cast());
+            let s = sb.add(at::Q6_K_SCALES).cast::<i8>();
             let scale = |j: usize| S::mul(d, S::to_f(S::load_i8(s.add(LANES * j))));
             let mut scales = [Scale { scale: d, second: d }; 8];
             for (b, to) in scales.iter_mut().enumerate() {
@@ -295,17 +295,16 @@ impl Quant for Q6K {
     unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let (half, b4) = (b / 4, b % 4);
-            let mut w =
-                nibbles::<S>(sb.add(at::q6_k_quants(half) + 8 * (b4 % 2) * LINE), b4 / 2 == 1);
+            let (j, odd) = (b / 2, b % 2 == 1);
+            let mut w = nibbles::<S>(sb.add(at::q6_k_quants(j)), odd);
             for (g, w) in w.iter_mut().enumerate() {
-                // Bits `2 b4` and `2 b4 + 1` to bits 4 and 5.
-                let bits = line::<S>(sb.add(at::q6_k_high(half)), g);
-                let high = match b4 {
-                    0 => S::shl_and_b(bits, 4, 48),
-                    1 => S::shl_and_b(bits, 2, 48),
-                    2 => S::and_b(bits, 48),
-                    _ => S::shr_and_b(bits, 2, 48),
+                let bits = line::<S>(sb.add(at::q6_k_high(j)), g % 4);
+                // To bits 4 and 5.
+                let high = match (odd, g / 4) {
+                    (false, 0) => S::shl_and_b(bits, 4, 48),
+                    (false, _) => S::shl_and_b(bits, 2, 48),
+                    (true, 0) => S::and_b(bits, 48),
+                    (true, _) => S::shr_and_b(bits, 2, 48),
                 };
                 *w = S::or_b(*w, high);
             }

@@ -30,12 +30,10 @@ pub struct Loops {
 }
 
 impl Loops {
-    /// What is taken where nothing has been measured. Without asking ahead, a core of the machine
-    /// that this was written on reads 10 to 13 GB/s of the 17 that it can; 4 to 16 KiB do about equally
-    /// well.
+    /// What is taken where nothing has been measured.
     #[must_use]
-    pub const fn heuristic() -> Self {
-        Self { ahead: 8192, tile: TILE }
+    pub fn heuristic(isa: Isa) -> Self {
+        Self { ahead: isa.ahead(), tile: TILE }
     }
 }
 

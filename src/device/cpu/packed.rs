@@ -4,7 +4,9 @@
 //! it lies in the order in which a matrix-vector product reads it, so a thread that owns a range of
 //! row groups reads one contiguous stream. Quants stay as they are packed in the GGUF block: four
 //! bytes of a row become one 32-bit lane, sixteen rows one 64-byte line. Only the places change,
-//! never the bits (except: `Q8_0` quants are stored plus 128, and `Q6_K`'s block scale as `f32`).
+//! never the bits (except: `Q8_0` quants are stored plus 128, and `Q6_K`'s block scale as `f32`). Of
+//! `Q6_K` that includes nibbles: what shares a byte here are neighbouring blocks of 32, so that each line
+//! is done with before the next one is read.
 //!
 //! | type | columns | bytes | content (16 rows each) |
 //! |---|---|---|---|
@@ -12,7 +14,7 @@
 //! | `Q4_0` | 64 | 576 | 2 x f16 scales; 2 x 4 lines, low nibbles columns 0-15 |
 //! | `Q4_K` | 256 | 2304 | f16 d, dmin; 6-bit scales; 4 x 8 lines, low nibbles first 32 of 64 |
 //! | `Q5_K` | 256 | 2816 | the same, before its nibbles 8 lines of fifth bits (bit `b`: block `b` of 32) |
-//! | `Q6_K` | 256 | 3392 | i8 scales; f32 d; 2 x (8 lines upper pairs, 16 lines low nibbles) |
+//! | `Q6_K` | 256 | 3392 | f32 d; i8 scales; 4 x (4 lines upper pairs, 8 lines low nibbles of 64 columns) |
 //! | `F16`, `BF16` | 16 | 512 | 16 columns of 16 rows |
 //! | `F32` | 16 | 1024 | 16 columns of 16 rows |
 //!
@@ -46,17 +48,18 @@ pub(super) mod at {
     pub(in super::super) const K_LOW: usize = 64;
     /// From the start of `d`: the upper pairs, two blocks a byte: scale, minimum, scale, minimum.
     pub(in super::super) const K_HIGH: usize = 64 + 8 * 16;
-    /// `Q6_K`: `d` as `f32`, after the 8-bit scales, 16 rows for each of 16 sub-blocks.
-    pub(in super::super) const Q6_K_D: usize = 4 * LINE;
+    /// `Q6_K`: the 8-bit scales, 16 rows for each of 16 sub-blocks; in front of them `d` as `f32`.
+    pub(in super::super) const Q6_K_SCALES: usize = LINE;
 
-    /// `Q6_K`: the upper pairs of bits of a half of the columns.
-    pub(in super::super) const fn q6_k_high(half: usize) -> usize {
-        (5 + 24 * half) * LINE
+    /// `Q6_K`: the upper pairs of bits of blocks `2j` and `2j + 1`. From the lowest pair: columns 0-15 of the
+    /// even block, its columns 16-31, the same of the odd one.
+    pub(in super::super) const fn q6_k_high(j: usize) -> usize {
+        (5 + 12 * j) * LINE
     }
 
-    /// `Q6_K`: the nibbles of a half of the columns.
-    pub(in super::super) const fn q6_k_quants(half: usize) -> usize {
-        q6_k_high(half) + 8 * LINE
+    /// `Q6_K`: their nibbles, the low ones of the even block.
+    pub(in super::super) const fn q6_k_quants(j: usize) -> usize {
+        q6_k_high(j) + 4 * LINE
     }
 }
 
@@ -269,16 +272,15 @@ impl PackedLayout {
             }
             DType::Q6_K => {
                 for (block, sb) in row.chunks_exact(210).zip(group.chunks_exact_mut(size)) {
-                    for half in 0..2 {
-                        let (low, high) =
-                            (&block[64 * half..][..64], &block[128 + 32 * half..][..32]);
-                        lines(&mut sb[at::q6_k_quants(half)..], r, low, 0);
-                        lines(&mut sb[at::q6_k_high(half)..], r, high, 0);
+                    for j in 0..4 {
+                        let (high, low) = q6_k_pair(block, j);
+                        lines(&mut sb[at::q6_k_high(j)..], r, &high, 0);
+                        lines(&mut sb[at::q6_k_quants(j)..], r, &low, 0);
                     }
                     for (j, &s) in block[192..208].iter().enumerate() {
-                        sb[LANES * j + r] = s;
+                        sb[at::Q6_K_SCALES + LANES * j + r] = s;
                     }
-                    put(sb, at::Q6_K_D + 4 * r, &half_at(block, 208).to_le_bytes());
+                    put(sb, 4 * r, &half_at(block, 208).to_le_bytes());
                 }
             }
             DType::F32 | DType::F16 | DType::BF16 | DType::I32 => {
@@ -355,13 +357,13 @@ impl PackedLayout {
             }
             DType::Q6_K => {
                 for (y, sb) in out.chunks_exact_mut(256).zip(group.chunks_exact(size)) {
-                    let d = f32::from_le_bytes(get(sb, at::Q6_K_D + 4 * r));
+                    let d = f32::from_le_bytes(get(sb, 4 * r));
                     for (i, y) in y.iter_mut().enumerate() {
-                        let (half, b) = (i / 128, i / 32 % 4);
-                        let quants = &sb[at::q6_k_quants(half)..];
-                        let low = nibble(byte(quants, 0, r, i % 64), b / 2);
-                        let high = byte(&sb[at::q6_k_high(half)..], 0, r, i % 32) >> (2 * b) & 3;
-                        let s = sb[LANES * (i / 16) + r].cast_signed();
+                        let (j, i64) = (i / 64, i % 64);
+                        let low = nibble(byte(&sb[at::q6_k_quants(j)..], 0, r, i % 32), i64 / 32);
+                        let high =
+                            byte(&sb[at::q6_k_high(j)..], 0, r, i % 16) >> (i64 / 16 * 2) & 3;
+                        let s = sb[at::Q6_K_SCALES + LANES * (i / 16) + r].cast_signed();
                         *y = d * f32::from(s) * (f32::from(low | high << 4) - 32.0);
                     }
                 }
@@ -402,6 +404,26 @@ fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 
 fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes(get(bytes, at)).to_f32()
+}
+
+/// Upper pairs and nibbles of columns `64 * j..64 * j + 64` of a GGUF block of `Q6_K`, as
+/// [`at::q6_k_high`] and [`at::q6_k_quants`] have them.
+fn q6_k_pair(block: &[u8], j: usize) -> ([u8; 16], [u8; 32]) {
+    // There a byte holds nibbles 64 columns apart, and pairs 32 apart.
+    let (half, odd) = (j / 2, j % 2);
+    let (low, high) = (&block[64 * half..][..64], &block[128 + 32 * half..][..32]);
+    let (first, second) = low.split_at(32);
+    let mut nibbles = [0; 32];
+    for (to, (&a, &b)) in nibbles.iter_mut().zip(first.iter().zip(second)) {
+        *to = if odd == 0 { a & 15 | b << 4 } else { a >> 4 | b & 0xf0 };
+    }
+    let (first, second) = high.split_at(16);
+    let mut pairs = [0; 16];
+    for (to, (&a, &b)) in pairs.iter_mut().zip(first.iter().zip(second)) {
+        let (a, b) = (a >> (4 * odd), b >> (4 * odd));
+        *to = a & 3 | (b & 3) << 2 | (a & 12) << 2 | (b & 12) << 4;
+    }
+    (pairs, nibbles)
 }
 
 /// `d`, `dmin` and the 12 bytes of 6-bit scales and minima, as ggml packs them
