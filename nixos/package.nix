@@ -29,6 +29,10 @@ rustPlatform.buildRustPackage {
       in
       !lib.elem file [
         ".ci"
+        "CHANGELOG.md"
+        "CONTRIBUTING.md"
+        "README.md"
+        "docs/nixos.md"
         "flake.nix"
         "flake.lock"
       ]
