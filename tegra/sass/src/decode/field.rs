@@ -236,6 +236,8 @@ pub(super) enum What {
     Indexed,
     /// A constant bank without a register.
     Bank,
+    /// A constant bank with a uniform register.
+    UniformIndexed,
     /// A fragment of a matrix.
     Matrix(u8, &'static str),
 }
@@ -487,6 +489,11 @@ impl What {
                 offset: word.get(38, 16) as i32,
                 register: RZ,
                 modify: NONE,
+            },
+            Self::UniformIndexed => Operand::UniformConstant {
+                bank: word.get(54, 5) as u8,
+                offset: word.signed(38, 16) as i32,
+                uniform: word.get(24, 6) as u8,
             },
             Self::Matrix(low, layout) => Operand::Matrix(word.get(low, 8) as u8, layout),
         })

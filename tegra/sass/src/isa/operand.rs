@@ -124,6 +124,15 @@ pub enum Operand {
         /// What is done to the value first.
         modify: Modify,
     },
+    /// A word of a constant bank, at an offset from one of the warp's registers.
+    UniformConstant {
+        /// The bank.
+        bank: u8,
+        /// Byte offset.
+        offset: i32,
+        /// The uniform register that is added to it.
+        uniform: u8,
+    },
     /// A number in the instruction.
     Immediate(Immediate),
     /// An address.
@@ -275,6 +284,15 @@ impl fmt::Display for Operand {
                 }
                 f.write_str("]")
             }),
+            Self::UniformConstant { bank, offset, uniform } => {
+                write!(f, "c[{bank:#x}][")?;
+                register(f, "UR", uniform, URZ)?;
+                if offset != 0 {
+                    f.write_str("+")?;
+                    signed(f, i64::from(offset))?;
+                }
+                f.write_str("]")
+            }
             Self::Immediate(value) => value.fmt(f),
             Self::Address(address) => address.fmt(f),
             Self::Target(value) | Self::Offset(value) => signed(f, value),

@@ -27,8 +27,9 @@ impl Warp {
                     self.load_constant_lane(env, d, bank, at, size, lane)?;
                 }
             }
-            Op::LoadUniform { d, bank, offset, size } => {
-                let offset = i64::from(offset);
+            Op::LoadUniform { d, bank, index, offset, size } => {
+                let index = index.map_or(0, |index| self.uniform[usize::from(index & 63)] as i32);
+                let offset = i64::from(index) + i64::from(offset);
                 let value = env.constant(bank, offset, size.bytes.min(4))?;
                 self.write_uniform(d, widen(value, size));
                 if size.bytes == 8 {

@@ -225,7 +225,10 @@ impl Effects {
                 self.need(*register, 1);
                 self.write(*d, words(*size));
             }
-            Op::LoadUniform { d, size, .. } => self.write_uniform(*d, words(*size)),
+            Op::LoadUniform { d, index, size, .. } => {
+                self.needs.extend(index.map(|index| UNIFORM + u16::from(index)));
+                self.write_uniform(*d, words(*size));
+            }
             Op::Load { d, pointer, size } => {
                 self.pointer(pointer);
                 self.write(*d, words(*size));

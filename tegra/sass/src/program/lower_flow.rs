@@ -2,7 +2,7 @@
 
 use super::op::{Arrival, Atomic, AtomicType, Condition, Op, Space};
 use super::operands::{Number, View};
-use crate::isa::{Modifier, Opcode, Operand, PT, RZ};
+use crate::isa::{Modifier, Opcode, Operand, PT, RZ, URZ};
 
 const ALWAYS: Condition = Condition { index: PT, not: false, uniform: false };
 
@@ -41,9 +41,15 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             Some(Op::LoadConstant { d, bank, register, offset, size })
         }
         O::Uldc => {
-            let Operand::Constant { bank, offset, .. } = *view.operand(1)? else { return None };
+            let (bank, offset, index) = match *view.operand(1)? {
+                Operand::Constant { bank, offset, .. } => (bank, offset, None),
+                Operand::UniformConstant { bank, offset, uniform } => {
+                    (bank, offset, Some(uniform).filter(|&index| index != URZ))
+                }
+                _ => return None,
+            };
             let (d, size) = (view.register(0)?, view.size());
-            Some(Op::LoadUniform { d, bank, offset: offset as u32, size })
+            Some(Op::LoadUniform { d, bank, index, offset, size })
         }
         O::Atomg => atomic(view, Space::Global, 1, 2),
         O::Atom => atomic(view, Space::Generic, 1, 2),

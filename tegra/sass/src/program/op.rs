@@ -535,7 +535,8 @@ pub(crate) enum Op {
     LoadUniform {
         d: u8,
         bank: u8,
-        offset: u32,
+        index: Option<u8>,
+        offset: i32,
         size: Size,
     },
     Load {

@@ -167,6 +167,20 @@ fn the_prebuilt_kernels_are_decoded_and_every_shape_has_a_vector() {
     );
 }
 
+/// As nvdisasm 13 writes it; ptxas chooses it for some kernels that are compiled where they run.
+#[test]
+fn a_bank_is_indexed_by_one_of_the_warps_registers() {
+    for (bits, text) in [
+        (0x000f_e400_0800_0800_0000_6200_0813_7abb, "ULDC UR19, c[0x0][UR8+0x188]"),
+        (0x000f_e400_0800_0a00_0000_5800_0a0a_7abb, "ULDC.64 UR10, c[0x0][UR10+0x160]"),
+    ] {
+        assert_eq!(decode(bits, 0).unwrap().to_string(), text);
+        let mut code = bits.to_le_bytes().to_vec();
+        code.extend_from_slice(&code.clone());
+        assert_eq!(Program::new(&code).unwrap().unknown(), Vec::<usize>::new());
+    }
+}
+
 #[test]
 fn what_is_not_an_instruction_is_named() {
     for (bits, says) in [

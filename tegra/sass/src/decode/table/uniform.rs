@@ -7,7 +7,7 @@ use crate::decode::field::{
 };
 use crate::isa::Modifier::{self, *};
 use crate::isa::Opcode;
-use What::{A, B, Bank, C, Number, Parts, Ud, Up, Uq, W};
+use What::{A, B, Bank, C, Number, Parts, Ud, UniformIndexed, Up, Uq, W};
 
 const UNIFORM: &[(u8, u8, u64)] = &[(91, 1, 1)];
 const SIGNED: Choice = flag(73, &[U32, Unwritten]);
@@ -19,6 +19,9 @@ pub(super) const TABLE: &[Encoding] = &[
     row!(Uldc 0x0b9 &[5],
         [choice(73, 3, &[U8, S8, U16, S16, Unwritten, B64])],
         [show(Ud), show(Bank)], uniform = true),
+    row!(Uldc 0x0bb &[5],
+        [choice(73, 3, &[U8, S8, U16, S16, Unwritten, B64])],
+        [show(Ud), show(UniformIndexed)], uniform = true, fixed = UNIFORM),
     row!(Uiadd3 0x090 EITHER, [CARRY], [
         show(Ud), some(Up(81)), some(Up(84)), show(A(Kind::Carried)), show(B(Kind::Carried)),
         show(C(Kind::Carried)), with(X, Uq(87, 90)), with(X, Uq(77, 80)),
