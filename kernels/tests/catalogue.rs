@@ -16,7 +16,9 @@ fn prebuilt_variants_are_few_valid_and_begin_with_the_heuristic() {
             assert_eq!(variants[0], ProjectVariant::heuristic(weight));
             assert_eq!(variants[0].threads_per_row, 32, "as measured on an Orin");
             for variant in &variants {
-                assert_eq!(variant.check(), Ok(()), "{variant:?}");
+                for planes in 1..=if weight.is_quantised() { 2 } else { 1 } {
+                    assert_eq!(variant.check(weight, rows * planes), Ok(()), "{variant:?}");
+                }
             }
         }
     }
@@ -40,17 +42,59 @@ fn every_order_exists_for_every_batch() {
     }
 }
 
+/// The space that a compiler opens, as docs/tuning.md states its size.
+#[test]
+fn every_value_of_every_parameter_is_in_some_combination() {
+    for weight in Weight::ALL {
+        let all = ProjectVariant::all(weight, 1);
+        assert_eq!(all.len(), if weight.is_quantised() { 624 } else { 208 }, "{weight:?}");
+        for (i, parameter) in PROJECT_SPACE.iter().enumerate() {
+            let one = parameter.name == "accumulators" && !weight.is_quantised();
+            for value in if one { &[1] } else { parameter.values } {
+                let has = all.iter().any(|v| v.values()[i] == *value);
+                assert!(has, "{weight:?} {} = {value}", parameter.name);
+            }
+        }
+        assert!(all.iter().all(|v| ProjectVariant::of(v.values()) == *v));
+        let many = ProjectVariant::all(weight, 16);
+        assert!(many.len() <= all.len() && many.contains(&ProjectVariant::heuristic(weight)));
+    }
+}
+
+#[test]
+fn a_second_warp_needs_columns() {
+    let two = ProjectVariant { threads_per_row: 64, ..ProjectVariant::heuristic(Weight::Q6_K) };
+    assert!(!two.has_work(Weight::Q6_K, 2048) && two.has_work(Weight::Q6_K, 2304));
+    assert!(!two.has_work(Weight::Q8_0, 1024) && two.has_work(Weight::Q8_0, 2048));
+    assert!(ProjectVariant::heuristic(Weight::Q6_K).has_work(Weight::Q6_K, 256));
+}
+
 #[test]
 fn values_outside_the_space_are_refused_by_name() {
     let good = ProjectVariant::heuristic(Weight::Q6_K);
-    let message = |v: ProjectVariant| v.check().expect_err("refused").to_string();
-    assert!(
-        message(ProjectVariant { threads_per_row: 12, ..good }).contains("threads_per_row = 12")
-    );
-    assert!(message(ProjectVariant { warps: 1, ..good }).contains("warps = 1"));
-    assert!(
-        message(ProjectVariant { rows_per_thread: 4, unroll: 4, ..good }).contains("registers")
-    );
+    let refused = |v: ProjectVariant, weight, columns| {
+        v.check(weight, columns).expect_err("refused").to_string()
+    };
+    let message = |v: ProjectVariant| refused(v, Weight::Q6_K, 1);
+    for (variant, named) in [
+        (ProjectVariant { threads_per_row: 128, ..good }, "threads_per_row = 128"),
+        (ProjectVariant { warps: 1, ..good }, "warps = 1"),
+        (ProjectVariant { stages: 0, ..good }, "stages = 0"),
+        (ProjectVariant { vector_bytes: 32, ..good }, "vector_bytes = 32"),
+        (ProjectVariant { accumulators: 3, ..good }, "accumulators = 3"),
+        (ProjectVariant { rows_per_thread: 4, unroll: 4, ..good }, "registers"),
+        (ProjectVariant { rows_per_thread: 4, stages: 3, ..good }, "stages 3 over 8 warps"),
+        (ProjectVariant { unroll: 2, stages: 2, ..good }, "unroll 2 with stages 2"),
+        (ProjectVariant { rows_per_thread: 4, vector_bytes: 8, ..good }, "vector_bytes 8 with"),
+    ] {
+        assert!(message(variant).contains(named), "{}", message(variant));
+    }
+    let two = ProjectVariant { accumulators: 2, ..good };
+    assert_eq!(two.check(Weight::Q6_K, 1), Ok(()));
+    assert!(refused(two, Weight::F16, 1).contains("accumulators 2 of F16"));
+    let wide = ProjectVariant { warps: 16, ..good };
+    assert_eq!(wide.check(Weight::Q6_K, 8), Ok(()));
+    assert!(refused(wide, Weight::Q6_K, 16).contains("16 columns of activations: at most 1"));
 }
 
 #[test]
@@ -92,6 +136,8 @@ fn launch_arithmetic() {
     // Eight rows of the longest operand of a 1B model fit as steps, not as numbers.
     assert!(project_shared_bytes(Weight::Q6_K, 8, 1, 8192).is_some_and(|b| b <= SHARED_LIMIT));
     assert_eq!(project_shared_bytes(Weight::F16, 8, 1, 8192), None);
+    // Within 99 KiB, but not together with what the kernel declares itself.
+    assert_eq!(project_shared_bytes(Weight::F16, 8, 1, 3136), None);
     assert!(project_shared_bytes(Weight::F16, 2, 1, 8192).is_some());
     assert_eq!(project_shared_bytes(Weight::Q8_0, 8, 2, usize::MAX), None);
 

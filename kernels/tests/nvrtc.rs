@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use orind_kernels::catalogue::launch::SHARED_LIMIT;
 use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
 use orind_kernels::cubin::Cubin;
 use orind_kernels::jit;
@@ -35,6 +36,25 @@ fn a_variant_that_is_not_checked_in_is_compiled_once() {
     assert!(std::ptr::eq(code, again) && waited.get() == 0);
     let ptx = jit::code(kernel, Target::Compute80, &alive).unwrap();
     assert!(String::from_utf8_lossy(ptx).contains(".target sm_80"));
+}
+
+/// The most that a kernel declares of shared memory: 8 rows, and 8 of 16 warps that hand over sums.
+#[test]
+fn the_largest_exchange_is_left_room_for() {
+    if let Err(why) = Compiler::load() {
+        return println!("skipped: {why}");
+    }
+    let variant = ProjectVariant {
+        threads_per_row: 64,
+        warps: 16,
+        unroll: 1,
+        ..ProjectVariant::heuristic(Weight::F16)
+    };
+    assert_eq!(variant.check(Weight::F16, 8), Ok(()));
+    let kernel = Kernel::Project { weight: Weight::F16, rows: 8, planes: 1, variant };
+    let code = jit::code(kernel, Target::Sm87, &|| true).unwrap();
+    let own = Cubin::parse(code).unwrap().kernel(&kernel.symbol()).unwrap().shared_bytes;
+    assert_eq!(own + u64::from(SHARED_LIMIT), 99 << 10);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! Needs no compiler: after a change of a source, `cargo run -p orind-kernels -- build` must be run.
 
+use orind_kernels::catalogue::launch::SHARED_LIMIT;
 use orind_kernels::catalogue::{Kernel, Unit};
 use orind_kernels::cubin::Cubin;
 use orind_kernels::source::{self, OPTIONS, Target};
@@ -91,6 +92,18 @@ fn the_manifest_belongs_to_the_cubins() {
             assert_eq!(usage.shared, found.shared_bytes);
             assert_eq!(usage.stack, found.stack_bytes);
             assert_eq!(usage.code, found.code.len());
+        }
+    }
+}
+
+/// 100 KiB of a block's shared memory are proven, of which the hardware keeps one.
+#[test]
+fn a_projection_s_own_shared_memory_is_left_room_for() {
+    let manifest = prebuilt::manifest().unwrap();
+    for kernel in Kernel::all() {
+        if matches!(kernel, Kernel::Project { .. }) {
+            let own = manifest.kernels[&kernel.symbol()].shared;
+            assert!(own + u64::from(SHARED_LIMIT) <= 99 << 10, "{}: {own}", kernel.symbol());
         }
     }
 }

@@ -6,9 +6,13 @@ use super::{Kernel, ProjectVariant, Weight};
 /// Blocks in x, y and z.
 pub type Grid = [u32; 3];
 
-/// Most dynamic shared memory of a block: what is proven on the device (100 KiB), less the 1 KiB that
-/// the hardware keeps.
-pub const SHARED_LIMIT: u32 = 99 << 10;
+/// What a projection's kernel declares of shared memory itself, at most: norms of 8 rows, 8 partial sums
+/// each, and what 8 of 16 warps hand to those with which they share rows, a value for each lane.
+const SHARED_OWN: u32 = 4 * (8 * 8 + 8 * 32);
+
+/// Most dynamic shared memory of a projection's block: what is proven on the device (100 KiB), less the
+/// 1 KiB that the hardware keeps and what the kernel declares itself.
+pub const SHARED_LIMIT: u32 = (99 << 10) - SHARED_OWN;
 
 /// Bytes of dynamic shared memory of a projection with `k` columns, or `None` where they exceed
 /// [`SHARED_LIMIT`]: the rows must then be split into several launches.

@@ -230,9 +230,12 @@ impl Kernel {
     pub fn symbol(self) -> String {
         match self {
             Self::Project { weight, rows, planes, variant } => {
-                let [lanes, outputs, warps, unroll] = variant.values();
+                let [lanes, outputs, warps, unroll, stages, vector, sums] = variant.values();
                 let weight = weight.lower();
-                format!("project_{weight}_r{rows}_p{planes}_t{lanes}_o{outputs}_w{warps}_u{unroll}")
+                format!(
+                    "project_{weight}_r{rows}_p{planes}_t{lanes}_o{outputs}_w{warps}_u{unroll}\
+                     _s{stages}_v{vector}_a{sums}"
+                )
             }
             Self::Embed(weight) => format!("embed_{}", weight.lower()),
             Self::Gather => "gather".into(),
@@ -316,11 +319,8 @@ impl Kernel {
         let name = self.symbol();
         Some(match self {
             Self::Project { weight, rows, planes, variant } => {
-                let [lanes, outputs, warps, unroll] = variant.values();
-                let format = weight.name();
-                format!(
-                    "PROJECT({name}, {format}, {rows}, {planes}, {lanes}, {outputs}, {warps}, {unroll})\n"
-                )
+                let values = variant.values().map(|value| value.to_string()).join(", ");
+                format!("PROJECT({name}, {}, {rows}, {planes}, {values})\n", weight.name())
             }
             Self::Embed(weight) => format!("EMBED({name}, {})\n", weight.name()),
             Self::Attention { lanes, heads, rope } => {

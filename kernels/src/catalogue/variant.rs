@@ -18,11 +18,11 @@ pub struct Parameter {
 }
 
 /// The space of [`ProjectVariant`].
-pub const PROJECT_SPACE: [Parameter; 4] = [
+pub const PROJECT_SPACE: [Parameter; 7] = [
     Parameter {
         name: "threads_per_row",
-        meaning: "lanes that share a row of the matrix",
-        values: &[8, 16, 32],
+        meaning: "lanes that share a row of the matrix; 64 are two warps, which add up through shared memory",
+        values: &[8, 16, 32, 64],
         decides_order: true,
     },
     Parameter {
@@ -39,7 +39,25 @@ pub const PROJECT_SPACE: [Parameter; 4] = [
     },
     Parameter {
         name: "unroll",
-        meaning: "chunks of a row that a lane has in flight",
+        meaning: "chunks of a row that a lane takes at a turn",
+        values: &[1, 2, 4],
+        decides_order: false,
+    },
+    Parameter {
+        name: "stages",
+        meaning: "turns whose weights are in registers: all but one of them on their way during products",
+        values: &[1, 2, 3, 4],
+        decides_order: false,
+    },
+    Parameter {
+        name: "vector_bytes",
+        meaning: "bytes of weights that a lane loads at a time",
+        values: &[4, 8, 16],
+        decides_order: false,
+    },
+    Parameter {
+        name: "accumulators",
+        meaning: "integer sums of the products of weights with one scale, which need not wait for each other",
         values: &[1, 2, 4],
         decides_order: false,
     },
@@ -54,8 +72,14 @@ pub struct ProjectVariant {
     pub rows_per_thread: u32,
     /// Warps of a block.
     pub warps: u32,
-    /// Chunks of a row in flight.
+    /// Chunks of a row at a turn.
     pub unroll: u32,
+    /// Turns in registers.
+    pub stages: u32,
+    /// Bytes of a load of weights.
+    pub vector_bytes: u32,
+    /// Integer sums of a run of weights with one scale.
+    pub accumulators: u32,
 }
 
 /// A variant outside its space.
@@ -73,8 +97,8 @@ pub enum InvalidVariant {
     },
     /// Registers would not suffice.
     #[error(
-        "rows_per_thread {rows_per_thread} x unroll {unroll} over {warps} warps: at most {limit}, \
-         or a thread's registers do not suffice"
+        "rows_per_thread {rows_per_thread} x unroll {unroll} x stages {stages} over {warps} warps, with \
+         {columns} columns of activations: at most {limit}, or a thread's registers do not suffice"
     )]
     Registers {
         /// As given.
@@ -82,42 +106,138 @@ pub enum InvalidVariant {
         /// As given.
         unroll: u32,
         /// As given.
+        stages: u32,
+        /// As given.
         warps: u32,
-        /// Largest product of the first two.
+        /// As given.
+        columns: u32,
+        /// Largest product of the first three.
         limit: u32,
+    },
+    /// Two ways to have more chunks on their way.
+    #[error(
+        "unroll {unroll} with stages {stages}: one of them is 1, or the compiler moves a turn's loads \
+         behind the products that they should go on during"
+    )]
+    Stages {
+        /// As given.
+        unroll: u32,
+        /// As given.
+        stages: u32,
+    },
+    /// Addresses would take the registers.
+    #[error(
+        "vector_bytes {vector_bytes} with rows_per_thread {rows_per_thread}: 16, or addresses take too \
+         many of a thread's registers"
+    )]
+    Addresses {
+        /// As given.
+        vector_bytes: u32,
+        /// As given.
+        rows_per_thread: u32,
+    },
+    /// Sums that are no integers.
+    #[error(
+        "accumulators {accumulators} of {weight}: its sums are no integers, and would be others with \
+         more than 1"
+    )]
+    Accumulators {
+        /// As given.
+        accumulators: u32,
+        /// The type's name.
+        weight: &'static str,
     },
 }
 
 impl ProjectVariant {
-    const fn new(threads_per_row: u32, rows_per_thread: u32, warps: u32, unroll: u32) -> Self {
-        Self { threads_per_row, rows_per_thread, warps, unroll }
-    }
-
     /// The values in the order of [`PROJECT_SPACE`].
     #[must_use]
-    pub const fn values(self) -> [u32; 4] {
-        [self.threads_per_row, self.rows_per_thread, self.warps, self.unroll]
+    pub const fn values(self) -> [u32; PROJECT_SPACE.len()] {
+        [
+            self.threads_per_row,
+            self.rows_per_thread,
+            self.warps,
+            self.unroll,
+            self.stages,
+            self.vector_bytes,
+            self.accumulators,
+        ]
     }
 
-    /// Whether the combination can be compiled without spilling: the bytes of `rows_per_thread x
-    /// unroll` chunks are held in registers, of which 16 warps leave half as many as 8.
+    /// The variant with these values, in the order of [`PROJECT_SPACE`].
+    #[must_use]
+    pub const fn of(values: [u32; PROJECT_SPACE.len()]) -> Self {
+        let [threads_per_row, rows_per_thread, warps, unroll, stages, vector_bytes, accumulators] =
+            values;
+        Self { threads_per_row, rows_per_thread, warps, unroll, stages, vector_bytes, accumulators }
+    }
+
+    /// Every combination that [`check`](Self::check) admits.
+    #[must_use]
+    pub fn all(weight: Weight, columns: u32) -> Vec<Self> {
+        let mut all = vec![[0; PROJECT_SPACE.len()]];
+        for (i, parameter) in PROJECT_SPACE.iter().enumerate() {
+            let with = |values: &[u32; PROJECT_SPACE.len()]| {
+                let values = *values;
+                parameter.values.iter().map(move |&value| {
+                    let mut values = values;
+                    values[i] = value;
+                    values
+                })
+            };
+            all = all.iter().flat_map(with).collect();
+        }
+        all.into_iter().map(Self::of).filter(|v| v.check(weight, columns).is_ok()).collect()
+    }
+
+    /// Chunks of weights that a lane holds in registers.
+    const fn chunks(self) -> u32 {
+        self.rows_per_thread * self.unroll * self.stages
+    }
+
+    /// Whether the combination exists for `columns` columns of activations (rows times planes). What a
+    /// lane holds of weights, and what each of them meets, is bounded by its registers, of which 16
+    /// warps leave half as many as 8: most of what is beyond these bounds spills, and some of what is within.
     ///
     /// # Errors
     ///
     /// Names the value or the combination.
-    pub fn check(self) -> Result<(), InvalidVariant> {
+    pub fn check(self, weight: Weight, columns: u32) -> Result<(), InvalidVariant> {
         for (parameter, value) in PROJECT_SPACE.iter().zip(self.values()) {
             if !parameter.values.contains(&value) {
                 let (name, values) = (parameter.name, parameter.values);
                 return Err(InvalidVariant::Value { name, value, values });
             }
         }
-        let Self { rows_per_thread, unroll, warps, .. } = self;
-        let limit = if warps > 8 { 4 } else { 8 };
-        if rows_per_thread * unroll > limit {
-            return Err(InvalidVariant::Registers { rows_per_thread, unroll, warps, limit });
+        let Self { rows_per_thread, unroll, stages, warps, vector_bytes, accumulators, .. } = self;
+        let (chunks, products) = if warps > 8 { (4, 1024) } else { (8, 4096) };
+        let limit = chunks.min(products / (weight.chunk() as u32 * columns).max(1));
+        if self.chunks() > limit {
+            return Err(InvalidVariant::Registers {
+                rows_per_thread,
+                unroll,
+                stages,
+                warps,
+                columns,
+                limit,
+            });
+        }
+        if unroll > 1 && stages > 1 {
+            return Err(InvalidVariant::Stages { unroll, stages });
+        }
+        if vector_bytes < 16 && rows_per_thread > 2 {
+            return Err(InvalidVariant::Addresses { vector_bytes, rows_per_thread });
+        }
+        if accumulators > 1 && !weight.is_quantised() {
+            return Err(InvalidVariant::Accumulators { accumulators, weight: weight.name() });
         }
         Ok(())
+    }
+
+    /// Whether rows of `k` columns have work for every warp that shares them.
+    #[must_use]
+    pub const fn has_work(self, weight: Weight, k: u32) -> bool {
+        self.threads_per_row <= 32 || k as usize > 32 * weight.chunk()
     }
 
     /// The first choice: 32 threads per row, as measured on an Orin (8 gave 18.3 tokens a second, 32
@@ -129,11 +249,20 @@ impl ProjectVariant {
             Weight::F16 => 4,
             Weight::Q6_K | Weight::Q4_K | Weight::Q5_K => 1,
         };
-        Self::new(32, 2, 8, unroll)
+        Self {
+            threads_per_row: 32,
+            rows_per_thread: 2,
+            warps: 8,
+            unroll,
+            stages: 1,
+            vector_bytes: 16,
+            accumulators: 1,
+        }
     }
 
     /// What is prebuilt for `rows` rows of activations: the heuristic first, every `threads_per_row`
-    /// for every `rows`, and more of the rest where one row makes the shape of the launch matter.
+    /// for every `rows`, and more of the rest for one row, which is what a token is decoded with. What
+    /// takes most of a thread's registers is left to the machine's compiler.
     #[must_use]
     pub fn prebuilt(weight: Weight, rows: u32) -> Vec<Self> {
         let first = Self::heuristic(weight);
@@ -142,19 +271,30 @@ impl ProjectVariant {
         if weight == Weight::Q5_K {
             return variants;
         }
-        for threads_per_row in [16, 8] {
+        for threads_per_row in [16, 8, 64] {
             variants.push(Self { threads_per_row, ..first });
         }
-        let mut more = Vec::new();
-        if rows <= 2 {
-            more.push(Self { rows_per_thread: 4, unroll: 1, ..first });
+        if rows > 1 {
+            return variants;
         }
-        if rows == 1 {
-            more.extend([4, 16].map(|warps| Self { warps, ..first }));
-            more.extend([1, 2, 4].map(|unroll| Self { unroll, ..first }));
+        let mut more = vec![Self { rows_per_thread: 4, unroll: 1, ..first }];
+        more.extend([4, 16].map(|warps| Self { warps, ..first }));
+        more.extend([1, 2, 4].map(|unroll| Self { unroll, ..first }));
+        more.push(Self { unroll: 1, stages: 2, ..first });
+        match weight {
+            Weight::Q8_0 => {
+                more.push(Self { vector_bytes: 8, ..first });
+                more.push(Self { accumulators: 2, ..first });
+            }
+            Weight::F16 => more.push(Self { vector_bytes: 8, ..first }),
+            // Of 16 weights with one scale Q6_K has two sums in each block anyway.
+            Weight::Q6_K => more.retain(|v| v.rows_per_thread == first.rows_per_thread),
+            Weight::Q4_K | Weight::Q5_K => more.push(Self { accumulators: 2, ..first }),
         }
+        let few = |v: &Self| v.chunks() as usize * weight.chunk() <= 256;
         for variant in more {
-            if variant.check().is_ok() && !variants.contains(&variant) {
+            let exists = variant.check(weight, 1).is_ok();
+            if exists && few(&variant) && !variants.contains(&variant) {
                 variants.push(variant);
             }
         }

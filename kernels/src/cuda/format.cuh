@@ -7,9 +7,9 @@
 //   PLAIN     whether activations stay f32
 //   Matrix    where the planes of a matrix of n rows and k columns begin (kernels/README.md has the
 //             layouts; `orind_kernels::repack` makes them)
-//   load      the bytes of a chunk, each read once
+//   load      the bytes of a chunk, each read once, in loads of VECTOR bytes
 //   unpack    32 weights as 8 words of bytes, with what a byte is worth
-//   dot       those weights times 32 activations
+//   dot       those weights times 32 activations, with CHAINS integer sums for each run of a scale
 //   scale_of, value   the same weights as numbers, bit for bit as ggml's reference decodes them
 #pragma once
 #include "base.cuh"
@@ -39,6 +39,37 @@ DEVICE T fetch(const void* address) {
     return __ldg(reinterpret_cast<const T*>(address));
 }
 
+// 16 bytes, in loads of VECTOR.
+template <int VECTOR>
+DEVICE uint4 fetch_piece(const void* address) {
+    const u8* bytes = reinterpret_cast<const u8*>(address);
+    if constexpr (VECTOR == 16) {
+        return fetch<uint4>(bytes);
+    } else if constexpr (VECTOR == 8) {
+        uint2 low = fetch<uint2>(bytes), high = fetch<uint2>(bytes + 8);
+        return {low.x, low.y, high.x, high.y};
+    } else {
+        return {fetch<u32>(bytes), fetch<u32>(bytes + 4), fetch<u32>(bytes + 8), fetch<u32>(bytes + 12)};
+    }
+}
+
+template <int CHAINS>
+DEVICE i32 total(const i32 (&sums)[CHAINS]) {
+    i32 sum = sums[0];
+#pragma unroll
+    for (int c = 1; c < CHAINS; c++) sum += sums[c];
+    return sum;
+}
+
+// 32 weights times activations, four at a time, in CHAINS sums.
+template <int CHAINS, i32 (*DOT)(u32, u32, i32)>
+DEVICE i32 dot_block(const Weights& w, const Activations& a) {
+    i32 sums[CHAINS] = {};
+#pragma unroll
+    for (int i = 0; i < 8; i++) sums[i % CHAINS] = DOT(w.w[i], word(a, i), sums[i % CHAINS]);
+    return total(sums);
+}
+
 // 32 signed bytes and an f16 step: quants [n][k], then steps [n][k / 32].
 struct Q8_0 {
     enum : int { CHUNK = 32, BLOCKS = 1, PIECES = 2, SUMS = 0, PLAIN = 0 };
@@ -55,19 +86,19 @@ struct Q8_0 {
         uint4 low, high;
         u32 step;
     };
+    template <int VECTOR = 16>
     DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
         const u8* quants = row_of(m.quants + chunk * 32, row, m.quant_stride);
-        return {fetch<uint4>(quants), fetch<uint4>(quants + 16),
+        return {fetch_piece<VECTOR>(quants), fetch_piece<VECTOR>(quants + 16),
                 fetch<u16>(row_of(m.steps + chunk, row, m.step_stride))};
     }
     DEVICE Weights unpack(const Raw& raw, int, u32) {
         return {{raw.low.x, raw.low.y, raw.low.z, raw.low.w, raw.high.x, raw.high.y, raw.high.z, raw.high.w},
                 half_to_float(raw.step), 0.0f, {0, 0}};
     }
+    template <int CHAINS>
     DEVICE float dot(const Weights& w, const Activations& a, float sum) {
-        i32 products = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i++) products = dot4(w.w[i], word(a, i), products);
+        i32 products = dot_block<CHAINS, dot4>(w, a);
         return __fmaf_rn(__fmul_rn(w.scale, a.scale), __int2float_rn(products), sum);
     }
     DEVICE float value(const Weights& w, int i) {
@@ -96,9 +127,10 @@ struct Q6_K {
         uint4 a, b, c;
         u32 scales, step;
     };
+    template <int VECTOR = 16>
     DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
         const u8* quants = row_of(m.quants + chunk * 48, row, m.quant_stride);
-        return {fetch<uint4>(quants), fetch<uint4>(quants + 16), fetch<uint4>(quants + 32),
+        return {fetch_piece<VECTOR>(quants), fetch_piece<VECTOR>(quants + 16), fetch_piece<VECTOR>(quants + 32),
                 fetch<u32>(row_of(m.scales + chunk * 4, row, m.scale_stride)),
                 fetch<u16>(row_of(m.steps + chunk / 4, row, m.step_stride))};
     }
@@ -120,14 +152,15 @@ struct Q6_K {
         out.minimum = 0.0f;
         return out;
     }
+    template <int CHAINS>
     DEVICE float dot(const Weights& w, const Activations& a, float sum) {
-        i32 first = 0, second = 0;
+        i32 first[CHAINS] = {}, second[CHAINS] = {};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            first = dot4(w.w[i], word(a, i), first);
-            second = dot4(w.w[i + 4], word(a, i + 4), second);
+            first[i % CHAINS] = dot4(w.w[i], word(a, i), first[i % CHAINS]);
+            second[i % CHAINS] = dot4(w.w[i + 4], word(a, i + 4), second[i % CHAINS]);
         }
-        i32 products = first * w.sub[0] + second * w.sub[1];
+        i32 products = total(first) * w.sub[0] + total(second) * w.sub[1];
         return __fmaf_rn(__fmul_rn(w.scale, a.scale), __int2float_rn(products), sum);
     }
     DEVICE float value(const Weights& w, int i) {
@@ -159,10 +192,9 @@ struct WithMinimum {
     DEVICE float byte_to_float(u32 bytes, int i) {
         return __fsub_rn(__uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7440 | i)), 8388608.0f);
     }
+    template <int CHAINS>
     DEVICE float dot(const Weights& w, const Activations& a, float sum) {
-        i32 products = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i++) products = dot4_unsigned(w.w[i], word(a, i), products);
+        i32 products = dot_block<CHAINS, dot4_unsigned>(w, a);
         sum = __fmaf_rn(__fmul_rn(w.scale, a.scale), __int2float_rn(products), sum);
         return __fmaf_rn(-w.minimum, a.sum, sum);
     }
@@ -183,10 +215,11 @@ struct Q4_K : WithMinimum {
     struct Raw {
         uint4 head, low, high;
     };
+    template <int VECTOR = 16>
     DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
         const u8* block = row_of(m.blocks + chunk / 4 * 144, row, m.stride);
         const u8* nibbles = block + 16 + (chunk & 3) * 32;
-        return {fetch<uint4>(block), fetch<uint4>(nibbles), fetch<uint4>(nibbles + 16)};
+        return {fetch_piece<VECTOR>(block), fetch_piece<VECTOR>(nibbles), fetch_piece<VECTOR>(nibbles + 16)};
     }
     DEVICE Weights unpack(const Raw& raw, int block, u32 chunk) {
         Weights out;
@@ -213,11 +246,12 @@ struct Q5_K : WithMinimum {
     struct Raw {
         uint4 head, fifth_low, fifth_high, low, high;
     };
+    template <int VECTOR = 16>
     DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
         const u8* block = row_of(m.blocks + chunk / 4 * 176, row, m.stride);
         const u8* nibbles = block + 48 + (chunk & 3) * 32;
-        return {fetch<uint4>(block), fetch<uint4>(block + 16), fetch<uint4>(block + 32),
-                fetch<uint4>(nibbles), fetch<uint4>(nibbles + 16)};
+        return {fetch_piece<VECTOR>(block), fetch_piece<VECTOR>(block + 16), fetch_piece<VECTOR>(block + 32),
+                fetch_piece<VECTOR>(nibbles), fetch_piece<VECTOR>(nibbles + 16)};
     }
     DEVICE Weights unpack(const Raw& raw, int block, u32 chunk) {
         Weights out;
@@ -246,8 +280,9 @@ struct F16 {
     struct Raw {
         uint4 values;
     };
+    template <int VECTOR = 16>
     DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
-        return {fetch<uint4>(row_of(m.values + chunk * 8, row, m.stride))};
+        return {fetch_piece<VECTOR>(row_of(m.values + chunk * 8, row, m.stride))};
     }
     DEVICE float value(const Raw& raw, int i) {
         return half_to_float(word(raw.values, i / 2) >> (16 * (i % 2)));

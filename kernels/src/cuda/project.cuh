@@ -2,16 +2,21 @@
 //
 // A block stages the activations once and then walks over tiles of matrix rows, `gridDim.x` apart.
 // LANES lanes share a group of OUTPUTS matrix rows (so an activation read from shared memory serves
-// OUTPUTS weights); lane t takes chunks t, t + LANES, ..., UNROLL of them in flight.
+// OUTPUTS weights); lane t takes chunks t, t + LANES, ..., UNROLL of them at a turn, in loads of
+// VECTOR bytes. With STAGES the bytes of STAGES - 1 turns ahead are asked for before a turn's products.
+// Products of a run of weights are added up in CHAINS that do not wait for each other.
 //
-// Order of a sum: the chunks of a lane in turn; planes; lanes by halving distance. It depends on
-// LANES and the format, on nothing else: not on rows, OUTPUTS, WARPS, UNROLL or grid.
+// Order of a sum: the chunks of a lane in turn; planes; lanes of a warp by halving distance; where
+// LANES are several warps, those in turn. It depends on LANES and the format, on nothing else: not
+// on rows, OUTPUTS, WARPS, UNROLL, STAGES, VECTOR, CHAINS (whose sums are integers) or grid.
 #pragma once
 #include "stage.cuh"
 
-template <class F, int ROWS, int PLANES, int LANES, int OUTPUTS, int WARPS, int UNROLL>
+template <class F, int ROWS, int PLANES, int LANES, int OUTPUTS, int WARPS, int UNROLL, int STAGES, int VECTOR,
+          int CHAINS>
 struct Project {
-    enum : int { THREADS = WARPS * 32, COLUMNS = ROWS * PLANES };
+    // Of the lanes that share rows, WIDTH are in each of SPLITS warps.
+    enum : int { THREADS = WARPS * 32, COLUMNS = ROWS * PLANES, WIDTH = LANES < 32 ? LANES : 32, SPLITS = LANES / WIDTH };
     enum : u32 { GROUPS = THREADS / LANES };
     typedef typename F::Matrix Matrix;
     typedef typename F::Raw Raw;
@@ -43,7 +48,46 @@ struct Project {
                 for (int c = 0; c < COLUMNS; c++) {
                     Activations a = staged.block(c, b, chunk);
 #pragma unroll
-                    for (int r = 0; r < OUTPUTS; r++) sums[c][r] = F::dot(weights[r], a, sums[c][r]);
+                    for (int r = 0; r < OUTPUTS; r++)
+                        sums[c][r] = F::template dot<CHAINS>(weights[r], a, sums[c][r]);
+                }
+            }
+        }
+    }
+
+    // Adds the later warps' values of a group to those of its first, in turn; true in that one. All
+    // warps of the block come here, as often as each other.
+    DEVICE bool sum_warps(float& value) {
+        __shared__ float exchange[GROUPS][SPLITS - 1][32];
+        u32 group = threadIdx.x / LANES, split = threadIdx.x % LANES / 32, lane = threadIdx.x % 32;
+        if (split > 0) exchange[group][split - 1][lane] = value;
+        __syncthreads();
+        if (split == 0) {
+#pragma unroll
+            for (int s = 0; s < SPLITS - 1; s++) value = __fadd_rn(value, exchange[group][s][lane]);
+        }
+        // The next tile's values may not come before these are read.
+        __syncthreads();
+        return split == 0;
+    }
+
+    // Which rows a group reads, of n, and how many chunks they have.
+    struct Rows {
+        u32 base, written, n, chunks;
+    };
+
+    // The bytes of a turn; the upper half of the rows may come from another matrix.
+    DEVICE void load(const Matrix& lower, const Matrix& upper, const Rows& rows, u32 start,
+                     Raw (&raw)[UNROLL][OUTPUTS]) {
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            u32 chunk = start + u * LANES;
+            if (chunk < rows.chunks) {
+#pragma unroll
+                for (int r = 0; r < OUTPUTS; r++) {
+                    // Beyond the last row the last is read again and not written.
+                    u32 row = min(rows.base + (r & (rows.written - 1)), rows.n - 1);
+                    raw[u][r] = F::template load<VECTOR>(r < OUTPUTS / 2 ? lower : upper, row, chunk);
                 }
             }
         }
@@ -78,29 +122,25 @@ struct Project {
         u32 n = p.segments[segment].n;
         u32 lane = threadIdx.x % LANES;
         u32 base = (index * GROUPS + threadIdx.x / LANES) * written;
-        // The upper half of the rows may come from another matrix.
+        Rows rows = {base, written, n, chunks};
         Matrix lower = Matrix::make(p.segments[segment].weights, n, p.k);
         Matrix upper = Matrix::make(p.segments[p.swiglu ? 1 : segment].weights, n, p.k);
         float sums[COLUMNS][OUTPUTS] = {};
+        Raw raw[STAGES][UNROLL][OUTPUTS];
+        constexpr u32 TURN = LANES * UNROLL, AHEAD = STAGES - 1;
+#pragma unroll
+        for (u32 s = 0; s < AHEAD; s++) load(lower, upper, rows, lane + s * TURN, raw[s]);
 #pragma unroll 1
-        for (u32 start = lane; start < chunks; start += LANES * UNROLL) {
-            Raw raw[UNROLL][OUTPUTS];
+        for (u32 first = lane; first < chunks; first += STAGES * TURN) {
 #pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                u32 chunk = start + u * LANES;
-                if (chunk < chunks) {
+            for (u32 s = 0; s < STAGES; s++) {
+                u32 start = first + s * TURN;
+                load(lower, upper, rows, start + AHEAD * TURN, raw[(s + AHEAD) % STAGES]);
 #pragma unroll
-                    for (int r = 0; r < OUTPUTS; r++) {
-                        // Beyond the last row the last is read again and not written.
-                        u32 row = min(base + (r & (written - 1)), n - 1);
-                        raw[u][r] = F::load(r < OUTPUTS / 2 ? lower : upper, row, chunk);
-                    }
+                for (int u = 0; u < UNROLL; u++) {
+                    u32 chunk = start + u * LANES;
+                    if (chunk < chunks) products(raw[s][u], staged, chunk, sums);
                 }
-            }
-#pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                u32 chunk = start + u * LANES;
-                if (chunk < chunks) products(raw[u], staged, chunk, sums);
             }
         }
         float totals[ROWS * OUTPUTS];
@@ -114,14 +154,18 @@ struct Project {
             }
         }
         bool writer;
-        u32 held = scatter_sum<ROWS * OUTPUTS, LANES>(totals, lane, writer);
-        constexpr int KEPT = ROWS * OUTPUTS > LANES ? ROWS * OUTPUTS / LANES : 1;
+        u32 held = scatter_sum<ROWS * OUTPUTS, WIDTH>(totals, lane, writer);
+        constexpr int KEPT = ROWS * OUTPUTS > WIDTH ? ROWS * OUTPUTS / WIDTH : 1;
+        if constexpr (SPLITS > 1) {
+            static_assert(KEPT == 1 && WARPS % SPLITS == 0, "a value for each lane, and whole groups");
+            writer = sum_warps(totals[0]) && writer;
+        }
 #pragma unroll
         for (int i = 0; i < KEPT; i++) {
             u32 r = (held + i) / ROWS, m = (held + i) % ROWS;
             float value = totals[i];
             // The first exchange parted gates from ups.
-            if (p.swiglu) value = silu_product(value, __shfl_xor_sync(ALL_LANES, value, LANES / 2));
+            if (p.swiglu) value = silu_product(value, __shfl_xor_sync(ALL_LANES, value, WIDTH / 2));
             u32 row = base + r;
             if (writer && r < written && m < p.rows && row < n) {
                 u64 to = static_cast<u64>(m) * n + row;
@@ -132,7 +176,8 @@ struct Project {
     }
 };
 
-#define PROJECT(name, format, rows, planes, lanes, outputs, warps, unroll)                                \
-    extern "C" __global__ __launch_bounds__(warps * 32, 1) void name(const __grid_constant__ ProjectParams p) { \
-        Project<format, rows, planes, lanes, outputs, warps, unroll>::run(p);                             \
+#define PROJECT(name, format, rows, planes, ...)                                                           \
+    extern "C" __global__ __launch_bounds__(Project<format, rows, planes, __VA_ARGS__>::THREADS, 1) void   \
+        name(const __grid_constant__ ProjectParams p) {                                                    \
+        Project<format, rows, planes, __VA_ARGS__>::run(p);                                                \
     }

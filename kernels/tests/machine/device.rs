@@ -8,8 +8,8 @@ use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::Grid;
 use orind_kernels::cubin::{self, Cubin};
 use orind_kernels::params::Parameters;
-use orind_kernels::prebuilt;
 use orind_kernels::source::Target;
+use orind_kernels::{jit, prebuilt};
 use sass::check::Checks;
 use sass::launch::{BANKS, Launch};
 use sass::machine::{Cache, Options, run};
@@ -75,7 +75,7 @@ impl Device {
         self.words(address).into_iter().map(f32::from_bits).collect()
     }
 
-    /// Runs a kernel out of its cubin.
+    /// Runs a kernel out of its cubin, or compiled here.
     pub(crate) fn launch<P: Parameters>(
         &self,
         kernel: Kernel,
@@ -83,7 +83,12 @@ impl Device {
         shared: u32,
         params: &P,
     ) {
-        let cubin = Cubin::parse(prebuilt::file(kernel.unit(), Target::Sm87).unwrap()).unwrap();
+        let code = if kernel.is_prebuilt(Target::Sm87) {
+            prebuilt::file(kernel.unit(), Target::Sm87).unwrap()
+        } else {
+            jit::code(kernel, Target::Sm87, &|| true).unwrap()
+        };
+        let cubin = Cubin::parse(code).unwrap();
         let name = kernel.symbol();
         let found = cubin.kernel(&name).unwrap();
         self.execute(&name, found, [kernel.threads(), 1, 1], grid, shared, params.as_bytes());

@@ -2,6 +2,7 @@
 
 use orind_kernels::catalogue::launch::{embed_grid, project_shared_bytes, project_tiles};
 use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
+use orind_kernels::jit;
 use orind_kernels::params::{EmbedParams, ProjectParams, Segment};
 
 use crate::device::Device;
@@ -176,16 +177,97 @@ fn residual_and_gate() {
     }
 }
 
+/// Columns of which a second warp of a row has some, and not all lanes of it.
+fn long(weight: Weight) -> usize {
+    match weight {
+        Weight::Q8_0 => 32 * 67,
+        Weight::F16 => 8 * 67 + 3,
+        Weight::Q6_K | Weight::Q4_K | Weight::Q5_K => 256 * 11,
+    }
+}
+
+fn planes(weight: Weight) -> std::ops::RangeInclusive<u32> {
+    1..=if weight.is_quantised() { 2 } else { 1 }
+}
+
 #[test]
 fn every_prebuilt_variant() {
     let mut random = Random(3);
     for weight in Weight::ALL {
-        let case = Case::new(weight, 1, &[23, 23], shapes(weight)[1], &mut random);
-        for variant in ProjectVariant::prebuilt(weight, 1) {
-            let how = How { most: 1, rows: 1, variant, grid: 2 };
-            case.check(how, 5);
-            let gated = Case { swiglu: true, ..case.clone() };
-            gated.check(how, 6);
+        for planes in planes(weight) {
+            let case = Case::new(weight, planes, &[23, 23], long(weight), &mut random);
+            for (most, rows) in [(1, 1), (2, 2), (4, 3), (8, 7)] {
+                for variant in ProjectVariant::prebuilt(weight, most) {
+                    let how = How { most, rows, variant, grid: 2 };
+                    case.check(how, 5);
+                    if planes == 1 {
+                        let gated = Case { swiglu: true, ..case.clone() };
+                        gated.check(how, 6);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Variants that are not checked in, of every parameter's every value: right, and bit for bit what the
+/// prebuilt one of the same order computes.
+#[test]
+fn a_sample_of_what_can_be_compiled() {
+    if let Err(why) = jit::compiler() {
+        return println!("skipped: {why}");
+    }
+    let seed = 7;
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    for weight in Weight::ALL {
+        for (most, rows) in [(1, 1), (1, 1), (2, 2), (4, 3), (8, 5)] {
+            let planes = if weight.is_quantised() { random.pick(&[1, 2]) } else { 1 };
+            let mut case = Case::new(weight, planes, &[37, 37], long(weight), &mut random);
+            match random.below(3) {
+                0 => {
+                    case.matrices.truncate(1);
+                    case.residual = Some(random.reals(8 * 37, 5.0));
+                }
+                1 => case.norm = Some(random.reals(case.k, 1.0)),
+                _ => case.swiglu = true,
+            }
+            let built = ProjectVariant::prebuilt(weight, most);
+            let mut all = ProjectVariant::all(weight, most * planes);
+            all.retain(|v| !built.contains(v));
+            all.retain(|v| built.iter().any(|b| b.threads_per_row == v.threads_per_row));
+            let variant = random.pick(&all);
+            let how = How { most, rows, variant, grid: 2 };
+            println!("{} {most} x {planes}: {variant:?}", weight.name());
+            let got = case.run(how, random.next());
+            case.compare(rows, &got, &format!("{variant:?}"));
+            let threads_per_row = variant.threads_per_row;
+            let same = ProjectVariant { threads_per_row, ..ProjectVariant::heuristic(weight) };
+            let want = case.run(How { variant: same, ..how }, random.next());
+            assert_eq!(got, want, "{} {variant:?}", weight.name());
+        }
+    }
+}
+
+/// Rows that two warps share are added up in one order, whatever order warps and blocks run in and
+/// whatever the batch; one block takes many tiles, so that it exchanges sums again and again.
+#[test]
+fn warps_that_share_a_row_add_up_in_one_order() {
+    let mut random = Random(8);
+    for weight in [Weight::Q8_0, Weight::Q6_K, Weight::Q4_K, Weight::F16] {
+        let first = ProjectVariant::heuristic(weight);
+        let variant = ProjectVariant { threads_per_row: 64, ..first };
+        for swiglu in [false, true] {
+            let mut case = Case::new(weight, 1, &[45, 45], long(weight), &mut random);
+            case.swiglu = swiglu;
+            let alone = case.run(How { most: 1, rows: 1, variant, grid: 1 }, 1);
+            case.compare(1, &alone, "two warps");
+            for (seed, most, grid) in [(2, 1, 1), (3, 1, 3), (4, 2, 1), (5, 4, 2), (6, 8, 1)] {
+                let got = case.run(How { most, rows: 1, variant, grid }, seed);
+                assert_eq!(got, alone, "{}, seed {seed}, {most} rows", weight.name());
+            }
+            let one = case.run(How { most: 1, rows: 1, variant: first, grid: 1 }, 1);
+            assert_ne!(one, alone, "{}: another order has other bits", weight.name());
         }
     }
 }
@@ -195,23 +277,18 @@ fn every_prebuilt_variant() {
 fn an_answer_depends_on_threads_per_row_alone() {
     let mut random = Random(4);
     for weight in [Weight::Q8_0, Weight::Q6_K, Weight::Q4_K, Weight::F16] {
-        let k = shapes(weight)[1];
-        let mut case = Case::new(weight, 1, &[19], k, &mut random);
-        case.norm = Some(random.reals(k, 1.0));
-        let first = ProjectVariant::heuristic(weight);
-        let alone = case.run(How { most: 1, rows: 1, variant: first, grid: 1 }, 1)[0].clone();
-        for (most, rows, grid) in [(2, 1, 2), (4, 4, 1), (8, 5, 2)] {
-            for variant in ProjectVariant::prebuilt(weight, most) {
-                if variant.threads_per_row == first.threads_per_row {
+        let mut case = Case::new(weight, 1, &[19], long(weight), &mut random);
+        case.norm = Some(random.reals(case.k, 1.0));
+        for threads_per_row in [8, 16, 32, 64] {
+            let first = ProjectVariant { threads_per_row, ..ProjectVariant::heuristic(weight) };
+            let alone = case.run(How { most: 1, rows: 1, variant: first, grid: 1 }, 1)[0].clone();
+            for (most, rows, grid) in [(1, 1, 2), (2, 1, 2), (4, 4, 1), (8, 5, 2)] {
+                let mut same = ProjectVariant::prebuilt(weight, most);
+                same.retain(|v| v.threads_per_row == threads_per_row);
+                for variant in same {
                     let got = case.run(How { most, rows, variant, grid }, 2);
                     assert_eq!(got[0][..19], alone, "{} x {rows}, {variant:?}", weight.name());
                 }
-            }
-        }
-        for variant in ProjectVariant::prebuilt(weight, 1) {
-            if variant.threads_per_row == first.threads_per_row {
-                let got = case.run(How { most: 1, rows: 1, variant, grid: 2 }, 3);
-                assert_eq!(got[0], alone, "{}, {variant:?}", weight.name());
             }
         }
     }

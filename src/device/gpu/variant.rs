@@ -50,7 +50,7 @@ impl Tuning<'_> {
         let heuristic = ProjectVariant::heuristic(weight);
         let built = |v: &ProjectVariant| {
             variants(self.target, weight, case.batch).contains(v)
-                || self.compiles && can_compile(self.target, weight, *v)
+                || self.compiles && can_compile(self.target, weight, case, *v)
         };
         let order = self
             .choices
@@ -86,19 +86,27 @@ fn variants(target: Target, weight: Weight, rows: u32) -> Vec<ProjectVariant> {
 
 /// Whether a variant can be compiled. What decides the order of additions is prebuilt for every batch
 /// size: a matrix must not depend on a compiler for one order.
-fn can_compile(target: Target, weight: Weight, variant: ProjectVariant) -> bool {
+fn can_compile(target: Target, weight: Weight, case: &Case, variant: ProjectVariant) -> bool {
     let order = |v: &ProjectVariant| v.threads_per_row == variant.threads_per_row;
     let everywhere = |&rows: &u32| variants(target, weight, rows).iter().any(order);
-    variant.check().is_ok() && ROWS.iter().all(everywhere)
+    variant.check(weight, columns(case)).is_ok() && ROWS.iter().all(everywhere)
 }
 
 /// The kernel that a choice takes, if it has to be compiled.
 fn compiled(target: Target, case: &Case, choice: &Choice) -> Option<Kernel> {
     let weight = layout::weight(case.dtype)?;
     let (variant, _) = variant(choice)?;
-    let planes = if case.family == "project_fine" { 2 } else { 1 };
     let missing = !variants(target, weight, case.batch).contains(&variant);
-    missing.then_some(Kernel::Project { weight, rows: case.batch, planes, variant })
+    missing.then_some(Kernel::Project { weight, rows: case.batch, planes: planes(case), variant })
+}
+
+fn planes(case: &Case) -> u32 {
+    if case.family == "project_fine" { 2 } else { 1 }
+}
+
+/// Columns of activations that a weight meets.
+fn columns(case: &Case) -> u32 {
+    case.batch * planes(case)
 }
 
 /// Compiles what a choice needs and is not prebuilt, as long as it is `wanted`.
@@ -119,15 +127,11 @@ fn choice(variant: ProjectVariant, warps: u32) -> Choice {
 }
 
 fn variant(choice: &Choice) -> Option<(ProjectVariant, u32)> {
-    let value = |name: &str| choice.get(name).copied();
-    let [threads_per_row, rows_per_thread, warps, unroll] = PROJECT_SPACE.map(|p| value(p.name));
-    let variant = ProjectVariant {
-        threads_per_row: threads_per_row?,
-        rows_per_thread: rows_per_thread?,
-        warps: warps?,
-        unroll: unroll?,
-    };
-    Some((variant, value(RESIDENT)?))
+    let mut values = [0; PROJECT_SPACE.len()];
+    for (value, parameter) in values.iter_mut().zip(&PROJECT_SPACE) {
+        *value = *choice.get(parameter.name)?;
+    }
+    Some((ProjectVariant::of(values), *choice.get(RESIDENT)?))
 }
 
 /// The case of a projection: all matrices of the launch together.
@@ -175,8 +179,7 @@ pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
 fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Option<Space> {
     let weight = layout::weight(case.dtype)?;
     let known = ["project", "project_fine", "gate"].contains(&case.family.as_str());
-    let fine = case.family == "project_fine";
-    if !known || !ROWS.contains(&case.batch) || fine && !weight.is_quantised() {
+    if !known || !ROWS.contains(&case.batch) || planes(case) > 1 && !weight.is_quantised() {
         return None;
     }
     let built = variants(target, weight, case.batch);
@@ -184,10 +187,23 @@ fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Opti
         Some((major, minor)) => Candidates::Nvrtc(major.unsigned_abs(), minor.unsigned_abs()),
         None => Candidates::Prebuilt,
     };
-    let exists = move |v: &ProjectVariant| {
-        built.contains(v) || compiler.is_some() && can_compile(target, weight, *v)
+    let of = case.clone();
+    let exists = move |v: ProjectVariant| {
+        v.check(weight, columns(&of)).map_err(|invalid| invalid.to_string())?;
+        if !v.has_work(weight, of.cols) {
+            let (lanes, cols, name) = (v.threads_per_row, of.cols, weight.name());
+            return Err(format!(
+                "{cols} columns of {name} are too few for {lanes} threads_per_row"
+            ));
+        }
+        if built.contains(&v) || compiler.is_some() && can_compile(target, weight, &of, v) {
+            return Ok(());
+        }
+        Err("this combination is not prebuilt, and cannot be compiled here".to_owned())
     };
-    let all: Vec<Choice> = every_variant().filter(&exists).map(|v| choice(v, 0)).collect();
+    let all = ProjectVariant::all(weight, columns(case)).into_iter();
+    let all = all.filter(|v| exists(*v).is_ok());
+    let all: Vec<Choice> = all.map(|v| choice(v, 0)).collect();
     let mut parameters: Vec<Parameter> = PROJECT_SPACE
         .iter()
         .map(|p| Parameter {
@@ -209,37 +225,17 @@ fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Opti
         decides_order: false,
     });
     let rule = move |choice: &Choice| match variant(choice) {
-        Some((v, _)) if !exists(&v) => Err(match v.check() {
-            Ok(()) => "this combination is not prebuilt, and cannot be compiled here".to_owned(),
-            Err(invalid) => invalid.to_string(),
-        }),
         Some((v, warps)) if !warps.is_multiple_of(v.warps) => {
             Err(format!("{warps} warps are no whole blocks of {}", v.warps))
         }
-        _ => Ok(()),
+        Some((v, _)) => exists(v),
+        None => Ok(()),
     };
     let source = source::unit_hash(Unit::Project(weight), target);
     let heuristic = choice(ProjectVariant::heuristic(weight), HEURISTIC_WARPS);
     let space = Space::new(parameters, heuristic, (source, candidates), rule);
     let case = case.clone();
     Some(space.compiling(move |choice| compiled(target, &case, choice).is_some()))
-}
-
-/// Every combination of values.
-fn every_variant() -> impl Iterator<Item = ProjectVariant> {
-    let [threads, rows, warps, unroll] = PROJECT_SPACE.map(|p| p.values);
-    threads.iter().flat_map(move |&threads_per_row| {
-        rows.iter().flat_map(move |&rows_per_thread| {
-            warps.iter().flat_map(move |&warps| {
-                unroll.iter().map(move |&unroll| ProjectVariant {
-                    threads_per_row,
-                    rows_per_thread,
-                    warps,
-                    unroll,
-                })
-            })
-        })
-    })
 }
 
 #[cfg(test)]
@@ -267,8 +263,20 @@ mod tests {
         assert!(space(Target::Sm87, &case_of(DType::Q4_0, 512, 1)).is_none());
         assert!(space(Target::Sm87, &case_of(DType::Q8_0, 512, 3)).is_none());
         let space = space(Target::Sm87, &case_of(DType::Q8_0, 512, 1)).unwrap();
-        let why = space.heuristic_with(THREADS_PER_ROW, 64).unwrap_err().to_string();
-        assert!(why.contains("threads_per_row = 64; it takes [8, 16, 32]"), "{why}");
+        for (name, value, says) in [
+            (THREADS_PER_ROW, 128, "threads_per_row = 128; it takes [8, 16, 32, 64]"),
+            ("stages", 5, "stages = 5; it takes [1, 2]"),
+            ("vector_bytes", 2, "vector_bytes = 2; it takes [8, 16]"),
+            ("accumulators", 8, "accumulators = 8; it takes [1, 2]"),
+        ] {
+            let why = space.heuristic_with(name, value).unwrap_err().to_string();
+            assert!(why.contains(says), "{why}");
+        }
+        // As an entry from before they were parameters.
+        let mut old = space.heuristic.clone();
+        old.retain(|name, _| !["stages", "vector_bytes", "accumulators"].contains(&name.as_str()));
+        let why = space.check(&old).unwrap_err().to_string();
+        assert!(why.contains("stages, vector_bytes, accumulators, warps_per_sm, not "), "{why}");
     }
 
     #[test]
@@ -279,11 +287,19 @@ mod tests {
         assert_eq!(compiling.candidates, Candidates::Nvrtc(12, 6));
         assert_eq!(compiling.heuristic, prebuilt.heuristic);
         let exist = |space: &Space| {
-            let all = every_variant().map(|v| choice(v, HEURISTIC_WARPS));
+            let all = ProjectVariant::all(Weight::Q6_K, 1).into_iter();
+            let all = all.map(|v| choice(v, HEURISTIC_WARPS));
             all.filter(|c| space.check(c).is_ok()).collect::<Vec<Choice>>()
         };
         let (few, all) = (exist(&prebuilt), exist(&compiling));
-        assert!(few.len() < all.len() && all.len() <= 39, "{} and {}", few.len(), all.len());
+        // 2048 columns of Q6_K are 32 chunks: no second warp.
+        assert_eq!(few.len() + 1, ProjectVariant::prebuilt(Weight::Q6_K, 1).len());
+        assert_eq!(all.len(), 624 / 4 * 3);
+        let why = compiling.heuristic_with(THREADS_PER_ROW, 64).unwrap_err().to_string();
+        assert!(why.contains("threads_per_row = 64; it takes [8, 16, 32]"), "{why}");
+        let long = Case { cols: 4096, ..case.clone() };
+        let space = space_with(Target::Sm87, &long, Some((12, 6))).unwrap();
+        assert_eq!(exist(&space).len(), 624);
         for choice in &all {
             assert_eq!(compiling.is_compiled(choice), !few.contains(choice), "{choice:?}");
         }
@@ -312,7 +328,7 @@ mod tests {
         let weight = Weight::Q8_0;
         let large = case_of(DType::Q8_0, 4096, 1);
         let mut choices = Choices::default();
-        for (rows, batch, lanes) in [(4096, 1, 16), (512, 1, 8), (512, 4, 32), (4096, 8, 8)] {
+        for (rows, batch, lanes) in [(4096, 1, 64), (512, 1, 8), (512, 4, 32), (4096, 8, 16)] {
             let v = ProjectVariant { threads_per_row: lanes, ..ProjectVariant::heuristic(weight) };
             choices.insert(case_of(DType::Q8_0, rows, batch), choice(v, 16));
         }
@@ -321,7 +337,7 @@ mod tests {
             for batch in ROWS {
                 let Shape { variant, blocks } =
                     tuning.shape(weight, &case_of(DType::Q8_0, rows, batch));
-                assert_eq!(variant.threads_per_row, 16, "{rows} rows, batch {batch}");
+                assert_eq!(variant.threads_per_row, 64, "{rows} rows, batch {batch}");
                 assert!(ProjectVariant::prebuilt(weight, batch).contains(&variant));
                 assert_eq!(
                     blocks == 2,
