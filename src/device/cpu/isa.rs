@@ -108,7 +108,7 @@ impl Isa {
         }
     }
 
-    /// How far ahead of a reader memory is asked for where nothing has been measured, in bytes. It is the
+    /// How far ahead of a stream memory is asked for where nothing has been measured, in bytes. It is the
     /// processor's maker that decides: what the core asks for by itself follows one ascending stream, and on
     /// AMD's (Zen 4) a second one far ahead disturbs it, while Intel's (Emerald Rapids) reads faster with it
     /// (docs/cpu.md has both).

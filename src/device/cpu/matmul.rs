@@ -30,10 +30,11 @@ pub struct Loops {
 }
 
 impl Loops {
-    /// What is taken where nothing has been measured.
+    /// What is taken where nothing has been measured, for a product with `rows` rows. Several of them leave
+    /// time between lines, which makes no stream that a processor would follow by itself.
     #[must_use]
-    pub fn heuristic(isa: Isa) -> Self {
-        Self { ahead: isa.ahead(), tile: TILE }
+    pub fn heuristic(isa: Isa, rows: usize) -> Self {
+        Self { ahead: if rows > 1 { 8192 } else { isa.ahead() }, tile: TILE }
     }
 }
 

@@ -147,7 +147,7 @@ fn product_with_planes(
     init: Option<f32>,
     planes: usize,
 ) -> Vec<f32> {
-    product_with_loops(isa, w, x, init, planes, Loops::heuristic(isa))
+    product_with_loops(isa, w, x, init, planes, Loops::heuristic(isa, x.len() / w.layout.k()))
 }
 
 fn product_with_loops(

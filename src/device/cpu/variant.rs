@@ -50,11 +50,11 @@ impl Variant {
         self.claim[(rows > TILE) as usize]
     }
 
-    /// What is taken where nothing has been measured, for matrices of which the widest has row groups of
-    /// `group_bytes`.
-    fn heuristic(isa: Isa, group_bytes: usize) -> Self {
+    /// What is taken where nothing has been measured, for `rows` rows and matrices of which the widest has row
+    /// groups of `group_bytes`.
+    fn heuristic(isa: Isa, group_bytes: usize, rows: usize) -> Self {
         let few = (BYTES_PER_TASK / group_bytes.max(1)).clamp(1, WIDE_CLAIM);
-        Self { claim: [few, WIDE_CLAIM], loops: Loops::heuristic(isa) }
+        Self { claim: [few, WIDE_CLAIM], loops: Loops::heuristic(isa, rows) }
     }
 
     /// The variant for a step: the table's choice, if it has one that can be made.
@@ -64,7 +64,7 @@ impl Variant {
         case: Option<&Case>,
         (group_bytes, rows): (usize, usize),
     ) -> Self {
-        let mut variant = Self::heuristic(isa, group_bytes);
+        let mut variant = Self::heuristic(isa, group_bytes, rows);
         let (Some(choices), Some(case)) = (choices, case) else { return variant };
         let Some(choice) = choices.get(case) else { return variant };
         if space(isa, case).is_none_or(|space| space.check(choice).is_err()) {
@@ -113,7 +113,7 @@ pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
     let (rows, cols) = (case.rows as usize, case.cols as usize);
     let layout = PackedLayout::new(case.dtype, rows, cols).ok()?;
     let batch = case.batch as usize;
-    let heuristic = Variant::heuristic(isa, layout.group_bytes());
+    let heuristic = Variant::heuristic(isa, layout.group_bytes(), batch);
     let (claim, loops) = (heuristic.claim(batch), heuristic.loops);
     let many = batch > 1;
     // Of a gate each thread's share is of both matrices.
