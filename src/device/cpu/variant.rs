@@ -186,6 +186,8 @@ mod tests {
                 {
                     let space = space(isa, &case(family, rows, batch)).unwrap();
                     space.check(&space.heuristic).unwrap();
+                    let ahead = if batch == 1 { isa.ahead() } else { 8192 };
+                    assert_eq!(space.heuristic[PREFETCH], ahead as u32, "batch {batch}");
                     assert!(rows < 64 || !space.neighbours(&space.heuristic).is_empty());
                 }
             }
