@@ -10,6 +10,7 @@ use orind::device::cpu::{Cpu, Isa};
 use orind::device::{Data, Device, Error, Instance, Prepared, Request, Ticket, WeightSource};
 use orind::model::{KvLayout, Model, ports};
 use orind::plan::{Bucket, BufferId, Class, Outputs, Plan, fuse};
+use orind::tune::{Case, Choices};
 
 const LAYOUT: KvLayout = KvLayout { slots: 3, context: 160 };
 
@@ -42,12 +43,31 @@ struct Session {
 
 impl Session {
     fn new(device: &dyn Device, model: &Model, buckets: &[Bucket]) -> Self {
+        Self::under(device, model, buckets, None)
+    }
+
+    /// With a value for a parameter of every kernel that has it.
+    fn under(
+        device: &dyn Device,
+        model: &Model,
+        buckets: &[Bucket],
+        parameter: Option<(&str, u32)>,
+    ) -> Self {
         let plan = |bucket: &Bucket| fuse(&model.plan(LAYOUT, *bucket).unwrap(), device.fusions());
         let plans: Vec<Plan> = buckets.iter().map(plan).collect();
         let weights: Vec<_> = model.weights().cloned().collect();
         let states = model.states(LAYOUT);
         let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
+        let of = |case: Case| {
+            let (name, value) = parameter?;
+            let choice = device.space(&case)?.heuristic_with(name, value).ok()?;
+            Some((case, choice))
+        };
+        let choices: Choices = device.cases(&request).unwrap().into_iter().filter_map(of).collect();
+        assert_eq!(choices.is_empty(), parameter.is_none());
+        let request = Request { choices: Some(&choices), ..request };
         let mut instance = device.open(&request).unwrap();
+        assert_eq!(instance.footprint(), device.footprint(&request).unwrap());
         for weight in &weights {
             instance.upload(&weight.name, &Source(model, &weight.name), &|_| {}).unwrap();
         }
@@ -128,6 +148,28 @@ fn instruction_sets_do_not_show() {
             let mut session = Session::new(&cpu(isa, 2), &model, &[prefill(19)]);
             let got = session.prompt(&tokens(1, 40), 1);
             assert!(*want.get_or_insert_with(|| got.clone()) == got, "{name}: {isa}");
+        }
+    }
+}
+
+#[test]
+fn how_weights_lie_does_not_show() {
+    for name in ["tiny-llama-Q6_K", "tiny-llama-Q8_0", "tiny-qwen3-Q4_K_M"] {
+        let model = model(name);
+        let mut want = None;
+        for isa in Isa::available() {
+            let packings: &[u32] = if isa.to_string() == "avx512" { &[16, 32] } else { &[16] };
+            for packing in packings {
+                let parameter = (isa.to_string() == "avx512").then_some(("packing", *packing));
+                let buckets = [prefill(19), prefill(1)];
+                let mut session = Session::under(&cpu(isa, 2), &model, &buckets, parameter);
+                let mut got = session.prompt(&tokens(1, 40), 1);
+                session.load(1, &[(7, 40, 1)]);
+                session.run(1, 1);
+                got.extend(session.logits(1, 0));
+                let want = want.get_or_insert_with(|| got.clone());
+                assert!(*want == got, "{name}: {isa}, {packing} rows side by side");
+            }
         }
     }
 }

@@ -113,6 +113,7 @@ fn no_choice_of_kernels_changes_a_bit() {
         &[("rows_per_task", 16), ("prefetch_bytes", 1024), ("tile_rows", 16)][..],
         &[("rows_per_task", 64), ("tile_rows", 32)],
         &[("rows_per_task", 32), ("prefetch_bytes", 32768)],
+        &[("rows_per_task", 16), ("packing", 32)],
     ] {
         let force = force.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
         let tuning = Tuning { force, ..Tuning::default() };

@@ -22,9 +22,20 @@ pub struct Parameter {
     pub meaning: &'static str,
     /// The values it may take, ascending.
     pub values: Vec<u32>,
-    /// Whether it changes the order in which numbers are added: then it must be the same for every
-    /// batch size of a matrix, or answers would depend on who else is served.
-    pub decides_order: bool,
+    /// What has one value of it.
+    pub scope: Scope,
+}
+
+/// What a parameter is set for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Each launch by itself.
+    Launch,
+    /// A matrix: how it lies in memory, which is decided when it is loaded.
+    Layout,
+    /// A matrix: the order in which numbers are added. With another one for each batch size answers would
+    /// depend on who else is served.
+    Order,
 }
 
 /// Says of a combination of allowed values why it does not exist.
@@ -175,9 +186,9 @@ impl Space {
         self.check(&choice).map(|()| choice)
     }
 
-    /// Leaves one value to each parameter that decides an order: the one of `choice`.
-    pub fn pin_order(&mut self, choice: &Choice) {
-        for parameter in self.parameters.iter_mut().filter(|p| p.decides_order) {
+    /// Leaves one value to each parameter that is a matrix's: the one of `choice`.
+    pub fn pin(&mut self, choice: &Choice) {
+        for parameter in self.parameters.iter_mut().filter(|p| p.scope != Scope::Launch) {
             if let Some(value) = choice.get(parameter.name).filter(|v| parameter.values.contains(v))
             {
                 parameter.values = vec![*value];
@@ -227,12 +238,12 @@ impl Choices {
         self.table.iter()
     }
 
-    /// The value of a parameter that decides an order, for all products with matrices of a type
-    /// and a number of columns: that of the case with fewest rows of activations, and among those of
+    /// The value of a parameter that is a matrix's, for all products with matrices of a type and a number
+    /// of columns: that of the case with fewest rows of activations, and among those of
     /// the largest. A matrix has one type and one number of columns, so it has one value, whatever
     /// the batch and whichever other matrices it is launched with.
     #[must_use]
-    pub fn order(&self, name: &str, dtype: DType, cols: u32) -> Option<u32> {
+    pub fn of_matrix(&self, name: &str, dtype: DType, cols: u32) -> Option<u32> {
         let of = |(case, choice): (&Case, &Choice)| {
             let value = *choice.get(name)?;
             (case.dtype == dtype && case.cols == cols).then_some((leader(case), value))
@@ -278,7 +289,7 @@ mod tests {
             name,
             meaning: "",
             values: values.to_vec(),
-            decides_order: name == "a",
+            scope: if name == "a" { Scope::Order } else { Scope::Launch },
         };
         let rule = |c: &Choice| {
             if c["a"] * c["b"] > 32 { Err("a x b: at most 32".into()) } else { Ok(()) }
@@ -315,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_decided_once_for_a_type_and_its_columns() {
+    fn what_is_a_matrixs_is_decided_once_for_a_type_and_its_columns() {
         let case = |rows, batch| Case {
             family: "project".into(),
             dtype: DType::Q8_0,
@@ -330,11 +341,11 @@ mod tests {
         ]
         .into_iter()
         .collect();
-        assert_eq!(table.order("a", DType::Q8_0, 64), Some(16));
-        assert_eq!(table.order("a", DType::Q6_K, 64), None);
-        assert_eq!(table.order("a", DType::Q8_0, 128), None);
+        assert_eq!(table.of_matrix("a", DType::Q8_0, 64), Some(16));
+        assert_eq!(table.of_matrix("a", DType::Q6_K, 64), None);
+        assert_eq!(table.of_matrix("a", DType::Q8_0, 128), None);
         let mut space = space();
-        space.pin_order(&choice(&[("a", 4), ("b", 2)]));
+        space.pin(&choice(&[("a", 4), ("b", 2)]));
         assert_eq!(space.heuristic, choice(&[("a", 4), ("b", 4)]));
         assert_eq!(space.neighbours(&space.heuristic.clone()).len(), 1, "b alone, and not 16");
     }

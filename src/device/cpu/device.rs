@@ -51,11 +51,11 @@ impl Device for Cpu {
     }
 
     fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {
-        Ok(Layout::new(request)?.footprint(self.threads.get()))
+        Ok(Layout::new(request, self.isa)?.footprint(self.threads.get()))
     }
 
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
-        let layout = Layout::new(request)?;
+        let layout = Layout::new(request, self.isa)?;
         let need = layout.footprint(self.threads.get());
         let have = crate::telemetry::memory::available().unwrap_or(u64::MAX);
         let refused = |why: &str| Error::OutOfMemory {

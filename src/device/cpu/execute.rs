@@ -130,9 +130,13 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                 arrange(c, w, (x, norm, k), c.rows(rows), (q8, f32));
             }
             Stage::Project { ref weights, rows, planes, residual, variant } => {
-                let total = weights.iter().flatten().map(|(m, ..)| m.layout.groups()).sum();
+                // A claim is of whole panels, in every matrix.
+                let beside = |m: &Matrix| m.layout.beside();
+                let unit = weights.iter().flatten().map(|(m, ..)| beside(m)).max().unwrap_or(1);
+                let room = |m: &Matrix| m.layout.groups().next_multiple_of(unit);
+                let total = weights.iter().flatten().map(|(m, ..)| room(m)).sum();
                 let of = c.rows(rows);
-                let claim = variant.claim(of);
+                let claim = variant.claim(of).next_multiple_of(unit);
                 while let Some((rows, range)) = claim_product(w, of, total, claim) {
                     let mut base = 0;
                     for &(matrix, out, used) in weights.iter().flatten() {
@@ -144,7 +148,7 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                             let out = (out, matrix.layout.rows());
                             product(c, (&matrix, variant.loops), groups, x, out, residual);
                         }
-                        base += n;
+                        base += room(&matrix);
                     }
                 }
             }
@@ -152,7 +156,8 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                 let (of, n) = (c.rows(rows), gate.layout.rows());
                 let side = c.memory.thread(w.index());
                 let total = gate.layout.groups();
-                let (claim, loops) = (variant.claim(of), variant.loops);
+                let unit = gate.layout.beside().max(up.layout.beside());
+                let (claim, loops) = (variant.claim(of).next_multiple_of(unit), variant.loops);
                 while let Some((rows, groups)) = claim_product(w, of, total, claim) {
                     let (first, end) = (groups.start * LANES, n.min(groups.end * LANES));
                     let x = (rows.clone(), of, [planes; 2]);

@@ -66,41 +66,64 @@ pub(super) trait Quant {
     const SPAN: usize;
     /// [`Form::Minimum`]: bits of an integer.
     const BITS: u32 = 4;
-    /// What the blocks of the superblock at `sb` are worth.
+    /// What the blocks of a superblock of `G` row groups side by side are worth, which begins at `sb`.
     ///
     /// # Safety
     ///
-    /// As for [`Simd`]; `sb` is valid for [`Quant::BYTES`] bytes.
-    unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8];
-    /// The integers of block `b` (of 32 columns) of the superblock at `sb`, columns `4g..4g+4` in place
-    /// `g`, negated where [`Form::negated`] says so; `b` is a literal wherever this is called, so that
-    /// shifts become immediates.
+    /// As for [`Simd`]; `sb` is valid for `G` times [`Quant::BYTES`] bytes.
+    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G];
+    /// The integers of block `b` (of 32 columns) of that superblock, columns `4g..4g+4` in place `g`, negated
+    /// where [`Form::negated`] says so; `b` is a literal wherever this is called, so that shifts become
+    /// immediates.
     ///
     /// # Safety
     ///
-    /// As for [`Simd`]; `sb` is valid for [`Quant::BYTES`] bytes.
-    unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8];
+    /// As for [`Quant::scales`].
+    unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G];
+}
+
+/// Where an offset of a superblock is for row group `g` of `G` side by side.
+///
+/// # Safety
+///
+/// `sb` is valid for the superblock of all of them.
+#[inline(always)]
+unsafe fn beside<const G: usize>(sb: *const u8, offset: usize, g: usize) -> *const u8 {
+    // SAFETY: the caller's contract.
+    unsafe { sb.add((offset / LINE * G + g) * LINE + offset % LINE) }
+}
+
+/// The line `n` after an offset.
+///
+/// # Safety
+///
+/// As for [`beside`].
+#[inline(always)]
+unsafe fn line<S: Simd, const G: usize>(
+    sb: *const u8,
+    offset: usize,
+    (n, g): (usize, usize),
+) -> S::B {
+    // SAFETY: the caller's contract.
+    unsafe { S::load_b(beside::<G>(sb, offset + n * LINE, g)) }
 }
 
 /// Scales of the two blocks of a superblock of 64 columns.
 #[inline(always)]
-unsafe fn two_scales<S: Simd>(p: *const u8) -> [Scale<S>; 8] {
+unsafe fn two_scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
     // SAFETY: the caller's contract: two times 16 `f16`.
     unsafe {
-        let scale = |b: usize| {
-            let scale = S::load_f16(p.add(32 * b).cast());
+        let scale = |b: usize, g: usize| {
+            let scale = S::load_f16(beside::<G>(sb, 32 * b, g).cast());
             Scale { scale, second: scale }
         };
-        let (first, second) = (scale(0), scale(1));
-        [first, second, first, first, first, first, first, first]
+        let mut scales = [[scale(0, 0); 8]; G];
+        for (g, scales) in scales.iter_mut().enumerate() {
+            scales[0] = scale(0, g);
+            scales[1] = scale(1, g);
+        }
+        scales
     }
-}
-
-/// The line `n` after `p`.
-#[inline(always)]
-unsafe fn line<S: Simd>(p: *const u8, n: usize) -> S::B {
-    // SAFETY: the caller's contract.
-    unsafe { S::load_b(p.add(n * LINE)) }
 }
 
 /// `Q8_0`.
@@ -113,19 +136,21 @@ impl Quant for Q8_0 {
     const SPAN: usize = 1;
 
     #[inline(always)]
-    unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
+    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
         // SAFETY: within the superblock.
-        unsafe { two_scales(sb) }
+        unsafe { two_scales::<S, G>(sb) }
     }
 
     #[inline(always)]
-    unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
+    unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let quants = sb.add(at::Q8_0_QUANTS + 8 * b * LINE);
-            let mut w = [S::operand_8(line::<S>(quants, 0)); 8];
-            for (g, w) in w.iter_mut().enumerate() {
-                *w = S::operand_8(line::<S>(quants, g));
+            let quants = at::Q8_0_QUANTS + 8 * b * LINE;
+            let mut w = [[S::operand_8(line::<S, G>(sb, quants, (0, 0))); 8]; G];
+            for i in 0..8 {
+                for (g, w) in w.iter_mut().enumerate() {
+                    w[i] = S::operand_8(line::<S, G>(sb, quants, (i, g)));
+                }
             }
             w
         }
@@ -142,36 +167,44 @@ impl Quant for Q4_0 {
     const SPAN: usize = 1;
 
     #[inline(always)]
-    unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
+    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
         // SAFETY: within the superblock.
-        unsafe { two_scales(sb) }
+        unsafe { two_scales::<S, G>(sb) }
     }
 
     #[inline(always)]
-    unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
+    unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let quants = sb.add(at::Q4_0_QUANTS + 4 * b * LINE);
-            let mut w = [line::<S>(quants, 0); 8];
-            for g in 0..4 {
-                let both = line::<S>(quants, g);
-                w[g] = S::and_b(both, 15);
-                w[g + 4] = S::shr_and_b(both, 4, 15);
+            let quants = at::Q4_0_QUANTS + 4 * b * LINE;
+            let mut w = [[line::<S, G>(sb, quants, (0, 0)); 8]; G];
+            for i in 0..4 {
+                for (g, w) in w.iter_mut().enumerate() {
+                    let both = line::<S, G>(sb, quants, (i, g));
+                    w[i] = S::and_b(both, 15);
+                    w[i + 4] = S::shr_and_b(both, 4, 15);
+                }
             }
             w
         }
     }
 }
 
-/// The low or high nibbles of the 8 lines that block `b` shares with its neighbour.
+/// The low or high nibbles of the 8 lines at an offset, which a block shares with its neighbour.
 #[inline(always)]
-unsafe fn nibbles<S: Simd>(p: *const u8, high: bool) -> [S::B; 8] {
+unsafe fn nibbles<S: Simd, const G: usize>(
+    sb: *const u8,
+    offset: usize,
+    high: bool,
+) -> [[S::B; 8]; G] {
     // SAFETY: the caller's contract: 8 lines.
     unsafe {
-        let mut w = [line::<S>(p, 0); 8];
-        for (g, w) in w.iter_mut().enumerate() {
-            let both = line::<S>(p, g);
-            *w = if high { S::shr_and_b(both, 4, 15) } else { S::and_b(both, 15) };
+        let mut w = [[line::<S, G>(sb, offset, (0, 0)); 8]; G];
+        for i in 0..8 {
+            for (g, w) in w.iter_mut().enumerate() {
+                let both = line::<S, G>(sb, offset, (i, g));
+                w[i] = if high { S::shr_and_b(both, 4, 15) } else { S::and_b(both, 15) };
+            }
         }
         w
     }
@@ -179,26 +212,30 @@ unsafe fn nibbles<S: Simd>(p: *const u8, high: bool) -> [S::B; 8] {
 
 /// Scales and negated minima of a superblock, multiplied out.
 #[inline(always)]
-unsafe fn k_scales<S: Simd>(head: *const u8) -> [Scale<S>; 8] {
-    // SAFETY: the caller's contract: `head` is the start of the scales.
+unsafe fn k_scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
+    // SAFETY: the caller's contract: the superblock begins with its scales.
     unsafe {
-        let d = S::load_f16(head.cast());
-        let neg_dmin = S::sub(S::splat(0.0), S::load_f16(head.add(32).cast()));
         let (nibble, pair) = (S::splat_i(15), S::splat_i(48));
-        let mut scales = [Scale { scale: d, second: d }; 8];
-        for (b, to) in scales.iter_mut().enumerate() {
-            let low = S::load_u8(head.add(at::K_LOW + LANES * b));
-            let high = S::load_u8(head.add(at::K_HIGH + LANES * (b / 2)));
-            // The upper pairs land at bits 4 and 5.
-            let (s, m) = if b.is_multiple_of(2) {
-                (S::shl_i::<4>(high), S::shl_i::<2>(high))
-            } else {
-                (high, S::shr_i::<2>(high))
-            };
-            let scale = S::or_i(S::and_i(low, nibble), S::and_i(s, pair));
-            let minimum = S::or_i(S::shr_i::<4>(low), S::and_i(m, pair));
-            to.scale = S::mul(d, S::to_f(scale));
-            to.second = S::mul(neg_dmin, S::to_f(minimum));
+        let zero = S::splat(0.0);
+        let mut scales = [[Scale { scale: zero, second: zero }; 8]; G];
+        for (g, to) in scales.iter_mut().enumerate() {
+            let place = |offset: usize| beside::<G>(sb, offset, g);
+            let d = S::load_f16(place(0).cast());
+            let neg_dmin = S::sub(zero, S::load_f16(place(at::K_MINIMUM).cast()));
+            for (b, to) in to.iter_mut().enumerate() {
+                let low = S::load_u8(place(at::K_LOW + LANES * b));
+                let high = S::load_u8(place(at::K_HIGH + LANES * (b / 2)));
+                // The upper pairs land at bits 4 and 5.
+                let (s, m) = if b.is_multiple_of(2) {
+                    (S::shl_i::<4>(high), S::shl_i::<2>(high))
+                } else {
+                    (high, S::shr_i::<2>(high))
+                };
+                let scale = S::or_i(S::and_i(low, nibble), S::and_i(s, pair));
+                let minimum = S::or_i(S::shr_i::<4>(low), S::and_i(m, pair));
+                to.scale = S::mul(d, S::to_f(scale));
+                to.second = S::mul(neg_dmin, S::to_f(minimum));
+            }
         }
         scales
     }
@@ -214,17 +251,22 @@ impl Quant for Q4K {
     const SPAN: usize = 8;
 
     #[inline(always)]
-    unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
+    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
         // SAFETY: within the superblock.
-        unsafe { k_scales(sb) }
+        unsafe { k_scales::<S, G>(sb) }
     }
 
     #[inline(always)]
-    unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
+    unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let w = nibbles::<S>(sb.add(at::Q4_K_QUANTS + b / 2 * 8 * LINE), b % 2 == 1);
-            if Self::FORM.negated(b) { w.map(|w| S::xor_b(w, 15)) } else { w }
+            let mut w = nibbles::<S, G>(sb, at::Q4_K_QUANTS + b / 2 * 8 * LINE, b % 2 == 1);
+            if Self::FORM.negated(b) {
+                for w in w.as_flattened_mut() {
+                    *w = S::xor_b(*w, 15);
+                }
+            }
+            w
         }
     }
 }
@@ -240,27 +282,27 @@ impl Quant for Q5K {
     const BITS: u32 = 5;
 
     #[inline(always)]
-    unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
+    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
         // SAFETY: within the superblock.
-        unsafe { k_scales(sb) }
+        unsafe { k_scales::<S, G>(sb) }
     }
 
     #[inline(always)]
-    unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
+    unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let mut w = nibbles::<S>(sb.add(at::Q5_K_QUANTS + b / 2 * 8 * LINE), b % 2 == 1);
-            for (g, w) in w.iter_mut().enumerate() {
-                // Bit `b` to bit 4.
-                let bits = line::<S>(sb.add(at::Q5_K_HIGH), g);
-                let fifth = match u32::try_from(b).unwrap_or(0) {
-                    b @ 0..4 => S::shl_and_b(bits, 4 - b, 16),
-                    b => S::shr_and_b(bits, b - 4, 16),
-                };
-                *w = S::or_b(*w, fifth);
-            }
-            if Self::FORM.negated(b) {
-                w = w.map(|w| S::xor_b(w, 31));
+            let mut w = nibbles::<S, G>(sb, at::Q5_K_QUANTS + b / 2 * 8 * LINE, b % 2 == 1);
+            for i in 0..8 {
+                for (g, w) in w.iter_mut().enumerate() {
+                    let bits = line::<S, G>(sb, at::Q5_K_HIGH, (i, g));
+                    // Bit `b` to bit 4.
+                    let fifth = match u32::try_from(b).unwrap_or(0) {
+                        b @ 0..4 => S::shl_and_b(bits, 4 - b, 16),
+                        b => S::shr_and_b(bits, b - 4, 16),
+                    };
+                    let five = S::or_b(w[i], fifth);
+                    w[i] = if Self::FORM.negated(b) { S::xor_b(five, 31) } else { five };
+                }
             }
             w
         }
@@ -277,36 +319,43 @@ impl Quant for Q6K {
     const SPAN: usize = 8;
 
     #[inline(always)]
-    unsafe fn scales<S: Simd>(sb: *const u8) -> [Scale<S>; 8] {
+    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let d = S::load(sb.cast());
-            let s = sb.add(at::Q6_K_SCALES).cast::<i8>();
-            let scale = |j: usize| S::mul(d, S::to_f(S::load_i8(s.add(LANES * j))));
-            let mut scales = [Scale { scale: d, second: d }; 8];
-            for (b, to) in scales.iter_mut().enumerate() {
-                *to = Scale { scale: scale(2 * b), second: scale(2 * b + 1) };
+            let zero = S::splat(0.0);
+            let mut scales = [[Scale { scale: zero, second: zero }; 8]; G];
+            for (g, to) in scales.iter_mut().enumerate() {
+                let d = S::load(beside::<G>(sb, 0, g).cast());
+                let scale = |j: usize| {
+                    let s = beside::<G>(sb, at::Q6_K_SCALES + LANES * j, g);
+                    S::mul(d, S::to_f(S::load_i8(s.cast())))
+                };
+                for (b, to) in to.iter_mut().enumerate() {
+                    *to = Scale { scale: scale(2 * b), second: scale(2 * b + 1) };
+                }
             }
             scales
         }
     }
 
     #[inline(always)]
-    unsafe fn operands<S: Simd>(sb: *const u8, b: usize) -> [S::B; 8] {
+    unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
             let (j, odd) = (b / 2, b % 2 == 1);
-            let mut w = nibbles::<S>(sb.add(at::q6_k_quants(j)), odd);
+            let mut w = nibbles::<S, G>(sb, at::q6_k_quants(j), odd);
             for (g, w) in w.iter_mut().enumerate() {
-                let bits = line::<S>(sb.add(at::q6_k_high(j)), g % 4);
-                // To bits 4 and 5.
-                let high = match (odd, g / 4) {
-                    (false, 0) => S::shl_and_b(bits, 4, 48),
-                    (false, _) => S::shl_and_b(bits, 2, 48),
-                    (true, 0) => S::and_b(bits, 48),
-                    (true, _) => S::shr_and_b(bits, 2, 48),
-                };
-                *w = S::or_b(*w, high);
+                for (i, w) in w.iter_mut().enumerate() {
+                    let bits = line::<S, G>(sb, at::q6_k_high(j), (i % 4, g));
+                    // To bits 4 and 5.
+                    let high = match (odd, i / 4) {
+                        (false, 0) => S::shl_and_b(bits, 4, 48),
+                        (false, _) => S::shl_and_b(bits, 2, 48),
+                        (true, 0) => S::and_b(bits, 48),
+                        (true, _) => S::shr_and_b(bits, 2, 48),
+                    };
+                    *w = S::or_b(*w, high);
+                }
             }
             w
         }

@@ -414,7 +414,7 @@ impl Drop for CpuInstance {
     }
 }
 
-/// Reads a matrix and packs it, each thread some row groups at a time.
+/// Reads a matrix and packs it, each thread some panels at a time.
 fn pack(
     pool: &mut Pool,
     layout: &PackedLayout,
@@ -422,7 +422,7 @@ fn pack(
     source: &dyn WeightSource,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    /// The packed bytes, of which each thread takes other row groups.
+    /// The packed bytes, of which each thread takes other panels.
     struct Packed(*mut u8);
     // SAFETY: used for disjoint ranges only, below.
     unsafe impl Sync for Packed {}
@@ -436,16 +436,18 @@ fn pack(
             unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
         }
     }
-    let raw_group = super::simd::LANES * layout.raw_row_bytes();
-    let (total, per_claim) = (layout.groups(), (UPLOAD / raw_group.max(1)).max(1));
+    let raw_panel = layout.beside() * super::simd::LANES * layout.raw_row_bytes();
+    let bytes = layout.beside() * layout.group_bytes();
+    let total = layout.groups().div_ceil(layout.beside());
+    let per_claim = (UPLOAD / raw_panel.max(1)).max(1);
     let target = Packed(packed.as_mut_ptr());
     let failure = Mutex::new(None);
     let stopped = || failure.lock().is_ok_and(|f| f.is_some());
     pool.run(&|w| {
-        let mut raw = vec![0u8; per_claim * raw_group];
-        while let Some(groups) = w.claim(total, per_claim) {
-            let start = groups.start * raw_group;
-            let end = (groups.end * raw_group).min(layout.rows() * layout.raw_row_bytes());
+        let mut raw = vec![0u8; per_claim * raw_panel];
+        while let Some(panels) = w.claim(total, per_claim) {
+            let start = panels.start * raw_panel;
+            let end = (panels.end * raw_panel).min(layout.rows() * layout.raw_row_bytes());
             let raw = &mut raw[..end - start];
             if let Err(e) = source.read_at(start as u64, raw) {
                 failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
@@ -453,11 +455,12 @@ fn pack(
             if stopped() {
                 return;
             }
-            let bytes = layout.group_bytes();
+            // The last panel may be of fewer row groups.
+            let (first, last) = (panels.start * bytes, layout.bytes().min(panels.end * bytes));
             // SAFETY: claims are disjoint, and within the matrix.
-            let target = unsafe { target.slice(groups.start * bytes, groups.len() * bytes) };
-            for (raw, group) in raw.chunks(raw_group).zip(target.chunks_exact_mut(bytes)) {
-                layout.pack_group(raw, group);
+            let target = unsafe { target.slice(first, last - first) };
+            for (raw, panel) in raw.chunks(raw_panel).zip(target.chunks_mut(bytes)) {
+                layout.pack_panel(raw, panel);
             }
             progress((end - start) as u64);
         }

@@ -125,6 +125,16 @@ impl Isa {
         8192
     }
 
+    /// Rows that quantised weights may have side by side: where registers hold the sums of two row groups
+    /// beside their weights, 32.
+    pub(super) const fn packings(self) -> &'static [usize] {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => &[16, 32],
+            _ => &[16],
+        }
+    }
+
     /// The source of its vector operations.
     pub(super) const fn source(self) -> &'static str {
         match self.0 {

@@ -89,8 +89,8 @@ pub struct Product<'a> {
 /// # Panics
 ///
 /// The weights are not the layout's size, groups or rows are outside of theirs or the rows begin
-/// inside a tile, the tile of the loops does not divide [`TILE`], or the kind of activations is not the
-/// one that the weights' type needs.
+/// inside a tile, groups are parts of panels, the instruction set has no kernels for the packing, the tile of
+/// the loops does not divide [`TILE`], or the kind of activations is not the one that the weights' type needs.
 pub unsafe fn matmul(isa: Isa, p: &Product<'_>) {
     assert_eq!(p.weights.len(), p.layout.bytes(), "packed size of the weights");
     assert!(p.groups.end <= p.layout.groups(), "row groups of the weights");
@@ -98,6 +98,10 @@ pub unsafe fn matmul(isa: Isa, p: &Product<'_>) {
     assert_eq!(quantised, p.layout.quantised(), "activations for {}", p.layout.dtype());
     assert!(p.rows.end <= p.of && p.rows.start.is_multiple_of(TILE), "rows of the activations");
     assert!(p.loops.tile > 0 && TILE.is_multiple_of(p.loops.tile), "{:?}", p.loops);
+    let (beside, whole) = (p.layout.beside(), p.layout.groups());
+    assert!(isa.packings().contains(&(beside * LANES)), "{beside} row groups side by side");
+    assert!(p.groups.start.is_multiple_of(beside), "panels of {beside} from {:?}", p.groups);
+    assert!(p.groups.end.is_multiple_of(beside) || p.groups.end == whole, "{:?}", p.groups);
     if p.rows.is_empty() {
         return;
     }
@@ -159,18 +163,36 @@ struct Stand {
     negated: bool,
 }
 
-/// Adds what one weight block contributes to `R` neighbouring rows to their `parts`.
+/// A weight block of each of `G` row groups: its integers, and what they are worth.
+type Blocks<'a, S, const G: usize> = [(&'a [<S as Simd>::B; 8], &'a Scale<S>); G];
+
+/// Block `b` of a superblock.
+#[inline(always)]
+fn blocks_of<'a, S: Simd, const G: usize>(
+    operands: &'a [[S::B; 8]; G],
+    scales: &'a [[Scale<S>; 8]; G],
+    b: usize,
+) -> Blocks<'a, S, G> {
+    let mut blocks = [(&operands[0], &scales[0][b]); G];
+    for (g, block) in blocks.iter_mut().enumerate() {
+        *block = (&operands[g], &scales[g][b]);
+    }
+    blocks
+}
+
+/// What one weight block of each of `G` row groups contributes to `R` neighbouring rows, added to what
+/// `parts` gives, which is asked late: until then the registers are the products'.
 ///
 /// # Safety
 ///
 /// As for [`Simd`]; `x` is valid for `R` blocks.
 #[inline(always)]
-unsafe fn add_block<S: Simd, Q: Quant, const R: usize>(
-    (w, scale): (&[S::B; 8], &Scale<S>),
+unsafe fn add_block<S: Simd, Q: Quant, const G: usize, const R: usize>(
+    w: Blocks<'_, S, G>,
     negated: bool,
     x: *const Q8Block,
-    mut parts: [S::F; R],
-) -> [S::F; R] {
+    parts: impl FnOnce() -> [[S::F; R]; G],
+) -> [[S::F; R]; G] {
     // SAFETY: the caller's contract; reads are within the blocks.
     unsafe {
         let start = |half: usize| {
@@ -187,66 +209,87 @@ unsafe fn add_block<S: Simd, Q: Quant, const R: usize>(
                     Form::Minimum => {}
                 }
             }
-            dots
+            [dots; G]
         };
-        let add = |dots: [S::I; R], half: usize| {
+        let add = |dots: [[S::I; R]; G], half: usize| {
             let q = (&raw const (*x).q).cast::<i8>().add(16 * half);
-            let w = [w[4 * half], w[4 * half + 1], w[4 * half + 2], w[4 * half + 3]];
+            let mut operands = [[w[0].0[0]; 4]; G];
+            for (to, (w, _)) in operands.iter_mut().zip(&w) {
+                *to = [w[4 * half], w[4 * half + 1], w[4 * half + 2], w[4 * half + 3]];
+            }
             match Q::FORM {
-                Form::Signed => S::dots_8(dots, w, q),
-                _ => S::dots_u(dots, w, q),
+                Form::Signed => S::dots_8(dots, operands, q),
+                _ => S::dots_u(dots, operands, q),
             }
         };
         let mut dots = add(start(0), 0);
         if const { matches!(Q::FORM, Form::Offset32) } {
-            for r in 0..R {
-                parts[r] = S::fma(S::bits_f(dots[r]), scale.scale, parts[r]);
-            }
-            dots = add(start(1), 1);
-            for r in 0..R {
-                parts[r] = S::fma(S::bits_f(dots[r]), scale.second, parts[r]);
-            }
-        } else {
-            dots = add(dots, 1);
-            for r in 0..R {
-                parts[r] = S::fma(S::bits_f(dots[r]), scale.scale, parts[r]);
-                if const { matches!(Q::FORM, Form::Minimum) } {
-                    parts[r] = S::fma(scale.second, S::splat((*x.add(r)).sum), parts[r]);
+            let mut parts = parts();
+            for half in [0, 1] {
+                if half == 1 {
+                    dots = add(start(1), 1);
+                }
+                for g in 0..G {
+                    let scale = [w[g].1.scale, w[g].1.second][half];
+                    for r in 0..R {
+                        parts[g][r] = S::fma(S::bits_f(dots[g][r]), scale, parts[g][r]);
+                    }
                 }
             }
+            parts
+        } else {
+            dots = add(dots, 1);
+            let mut parts = parts();
+            for r in 0..R {
+                for g in 0..G {
+                    parts[g][r] = S::fma(S::bits_f(dots[g][r]), w[g].1.scale, parts[g][r]);
+                }
+                if const { matches!(Q::FORM, Form::Minimum) } {
+                    let sum = S::splat((*x.add(r)).sum);
+                    for g in 0..G {
+                        parts[g][r] = S::fma(w[g].1.second, sum, parts[g][r]);
+                    }
+                }
+            }
+            parts
         }
-        parts
     }
 }
 
-/// [`add_block`] to sums in memory: to `parts`, what has the same scale of activations, and with the last
-/// such block to `sums`. The first one starts from `unbias`.
+/// [`add_block`] to sums in memory, of which those of a row group lie [`TILE`] apart from the next one's:
+/// to `parts`, what has the same scale of activations, and with the last such block to `sums`. The first
+/// one starts from `unbias`.
 ///
 /// # Safety
 ///
-/// As for [`Simd`]; `x` is valid for `R` blocks, `sums` and `parts` for `R` values.
+/// As for [`Simd`]; `x` is valid for `R` blocks, `sums` and `parts` for `R` values of each row group.
 #[inline(always)]
-unsafe fn fold<S: Simd, Q: Quant, const R: usize>(
-    w: (&[S::B; 8], &Scale<S>),
-    (stand, unbias): (Stand, S::F),
+unsafe fn fold<S: Simd, Q: Quant, const G: usize, const R: usize>(
+    w: Blocks<'_, S, G>,
+    (stand, unbias): (Stand, [S::F; G]),
     x: *const Q8Block,
     (sums, parts): (*mut S::F, *mut S::F),
 ) {
     // SAFETY: the caller's contract; reads are within the blocks.
     unsafe {
-        let mut part = [unbias; R];
-        if !stand.first {
-            for (r, part) in part.iter_mut().enumerate() {
-                *part = *parts.add(r);
+        let before = || {
+            let mut before = [[unbias[0]; R]; G];
+            for (g, before) in before.iter_mut().enumerate() {
+                for (r, before) in before.iter_mut().enumerate() {
+                    *before = if stand.first { unbias[g] } else { *parts.add(g * TILE + r) };
+                }
             }
-        }
-        part = add_block::<S, Q, R>(w, stand.negated, x, part);
-        for (r, &part) in part.iter().enumerate() {
-            if stand.last {
-                let sum = sums.add(r);
-                *sum = S::fma(part, S::splat((*x.add(r)).scale), *sum);
-            } else {
-                *parts.add(r) = part;
+            before
+        };
+        let part = add_block::<S, Q, G, R>(w, stand.negated, x, before);
+        for (g, part) in part.iter().enumerate() {
+            for (r, &part) in part.iter().enumerate() {
+                if stand.last {
+                    let sum = sums.add(g * TILE + r);
+                    *sum = S::fma(part, S::splat((*x.add(r)).scale), *sum);
+                } else {
+                    *parts.add(g * TILE + r) = part;
+                }
             }
         }
     }
@@ -276,20 +319,44 @@ unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>) {
         let x = Planes { blocks, planes, used };
         for first in p.rows.clone().step_by(p.loops.tile) {
             let rows = first..p.rows.end.min(first + p.loops.tile);
-            for group in p.groups.clone() {
-                if rows.len() == 1 {
-                    if x.used == 1 {
-                        one::<S, Q, 1>(p, x, group, rows.start);
-                    } else {
-                        one::<S, Q, 2>(p, x, group, rows.start);
-                    }
-                } else if const { S::ACCUMULATORS >= 16 } {
-                    tile::<S, Q, 8>(p, x, group, rows.clone());
+            let mut group = p.groups.start;
+            while group < p.groups.end {
+                let pair = p.layout.beside() == 2 && group + 1 < p.groups.end;
+                group += if const { PAIRS * 8 <= S::ACCUMULATORS } && pair {
+                    panel::<S, Q, PAIRS>(p, x, group, rows.clone())
                 } else {
-                    tile::<S, Q, 4>(p, x, group, rows.clone());
-                }
+                    panel::<S, Q, 1>(p, x, group, rows.clone())
+                };
             }
         }
+    }
+}
+
+/// Row groups of the widest panel.
+const PAIRS: usize = 2;
+
+/// The panel of `G` row groups from `first`; returns `G`.
+#[inline(always)]
+unsafe fn panel<S: Simd, Q: Quant, const G: usize>(
+    p: &Product<'_>,
+    x: Planes,
+    first: usize,
+    rows: Range<usize>,
+) -> usize {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if rows.len() == 1 {
+            if x.used == 1 {
+                one::<S, Q, G, 1>(p, x, first, rows.start);
+            } else {
+                one::<S, Q, G, 2>(p, x, first, rows.start);
+            }
+        } else if const { S::ACCUMULATORS >= 16 && G == 1 } {
+            tile::<S, Q, G, 8>(p, x, first, rows);
+        } else {
+            tile::<S, Q, G, 4>(p, x, first, rows);
+        }
+        G
     }
 }
 
@@ -334,86 +401,96 @@ unsafe fn less_bias<S: Simd, Q: Quant>(scales: &[Scale<S>; 8], first: usize) -> 
     }
 }
 
-/// One row of a row group, with `P` planes: a stream of weights, and sums that stay in registers.
+/// One row of `G` row groups, with `P` planes: streams of weights, and sums that stay in registers.
 #[inline(always)]
-unsafe fn one<S: Simd, Q: Quant, const P: usize>(
+unsafe fn one<S: Simd, Q: Quant, const G: usize, const P: usize>(
     p: &Product<'_>,
     x: Planes,
-    group: usize,
+    first: usize,
     row: usize,
 ) {
     // SAFETY: as in `tile`.
     unsafe {
-        let superblocks = p.layout.superblocks();
-        let mut w = p.weights.as_ptr().add(group * superblocks * Q::BYTES);
+        let mut w = p.weights.as_ptr().add(first * p.layout.group_bytes());
         let count = activations::blocks(p.layout.k()) * x.planes;
         let place = activations::place(row, p.of, count);
         let mut blocks = x.blocks.add(place.first);
-        let mut sum = S::splat(0.0);
-        for _ in 0..superblocks {
-            let scales = Q::scales::<S>(w);
-            let mut parts = [less_bias::<S, Q>(&scales, 0); P];
+        let mut sums = [S::splat(0.0); G];
+        for _ in 0..p.layout.superblocks() {
+            let scales = Q::scales::<S, G>(w);
+            let mut parts = [[[S::splat(0.0); 1]; G]; P];
             macro_rules! step {
                 ($b:literal) => {
-                    let operands = Q::operands::<S>(w, $b);
-                    ask::<S>(w.wrapping_add(p.loops.ahead), $b, Q::BYTES, Q::COLUMNS / 32);
-                    if const { $b > 0 && $b % Q::SPAN == 0 } {
-                        parts = [less_bias::<S, Q>(&scales, $b); P];
+                    let operands = Q::operands::<S, G>(w, $b);
+                    ask::<S>(w.wrapping_add(p.loops.ahead), $b, G * Q::BYTES, Q::COLUMNS / 32);
+                    if const { $b % Q::SPAN == 0 } {
+                        for parts in &mut parts {
+                            for (part, scales) in parts.iter_mut().zip(&scales) {
+                                *part = [less_bias::<S, Q>(scales, $b)];
+                            }
+                        }
                     }
-                    for (plane, part) in parts.iter_mut().enumerate() {
+                    for (plane, parts) in parts.iter_mut().enumerate() {
                         let x = blocks.add(($b * x.planes + plane) * place.step);
-                        let w = (&operands, &scales[$b]);
-                        [*part] = add_block::<S, Q, 1>(w, Q::FORM.negated($b), x, [*part]);
+                        let w = blocks_of::<S, G>(&operands, &scales, $b);
+                        *parts = add_block::<S, Q, G, 1>(w, Q::FORM.negated($b), x, || *parts);
                         if const { $b % Q::SPAN == Q::SPAN - 1 } {
-                            sum = S::fma(*part, S::splat((*x).scale), sum);
+                            for (sum, &[part]) in sums.iter_mut().zip(&*parts) {
+                                *sum = S::fma(part, S::splat((*x).scale), *sum);
+                            }
                         }
                     }
                 };
             }
             each_block!(Q::COLUMNS, step);
-            w = w.add(Q::BYTES);
+            w = w.add(G * Q::BYTES);
             blocks = blocks.add(Q::COLUMNS / 32 * x.planes * place.step);
         }
-        finish::<S>(p, group, row, sum);
+        for (g, &sum) in sums.iter().enumerate() {
+            finish::<S>(p, first + g, row, sum);
+        }
     }
 }
 
-/// Up to [`TILE`] rows of a row group, `R` rows at a time.
+/// Up to [`TILE`] rows of `G` row groups, `R` rows at a time.
 #[inline(always)]
-unsafe fn tile<S: Simd, Q: Quant, const R: usize>(
+unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
     p: &Product<'_>,
     x: Planes,
-    group: usize,
+    first: usize,
     rows: Range<usize>,
 ) {
-    // SAFETY: the weights are the layout's size, the activations cover its columns; the row group and
+    // SAFETY: the weights are the layout's size, the activations cover its columns; the row groups and
     // the rows are the product's.
     unsafe {
-        let superblocks = p.layout.superblocks();
-        let mut w = p.weights.as_ptr().add(group * superblocks * Q::BYTES);
+        let mut w = p.weights.as_ptr().add(first * p.layout.group_bytes());
         let count = activations::blocks(p.layout.k()) * x.planes;
         let place = activations::place(rows.start, p.of, count);
         let mut blocks = x.blocks.add(place.first);
         let (n, whole) = (rows.len(), rows.len() / R * R);
         // Half a page from the activations: a store to a sum would delay reads that are a multiple of a
         // page behind it.
-        let mut space = [MaybeUninit::<S::F>::uninit(); 4 * TILE];
+        let mut space = [MaybeUninit::<S::F>::uninit(); 7 * TILE];
         let space = space.as_mut_ptr().cast::<S::F>();
         let apart = blocks.addr().wrapping_sub(space.addr()) / LINE;
         let sums = space.add((apart + TILE / 2) % TILE);
-        let parts = sums.add(TILE);
-        for r in 0..n {
-            *sums.add(r) = S::splat(0.0);
+        let parts = sums.add(G * TILE);
+        for g in 0..G {
+            for r in 0..n {
+                *sums.add(g * TILE + r) = S::splat(0.0);
+            }
         }
-        for _ in 0..superblocks {
-            let scales = Q::scales::<S>(w);
-            let mut unbias = less_bias::<S, Q>(&scales, 0);
+        for _ in 0..p.layout.superblocks() {
+            let scales = Q::scales::<S, G>(w);
+            let mut unbias = [S::splat(0.0); G];
             macro_rules! step {
                 ($b:literal) => {
-                    let operands = Q::operands::<S>(w, $b);
-                    ask::<S>(w.wrapping_add(p.loops.ahead), $b, Q::BYTES, Q::COLUMNS / 32);
-                    if const { $b > 0 && $b % Q::SPAN == 0 } {
-                        unbias = less_bias::<S, Q>(&scales, $b);
+                    let operands = Q::operands::<S, G>(w, $b);
+                    ask::<S>(w.wrapping_add(p.loops.ahead), $b, G * Q::BYTES, Q::COLUMNS / 32);
+                    if const { $b % Q::SPAN == 0 } {
+                        for (unbias, scales) in unbias.iter_mut().zip(&scales) {
+                            *unbias = less_bias::<S, Q>(scales, $b);
+                        }
                     }
                     let stand = Stand {
                         first: $b % Q::SPAN == 0,
@@ -422,23 +499,25 @@ unsafe fn tile<S: Simd, Q: Quant, const R: usize>(
                     };
                     for plane in 0..x.used {
                         let x = blocks.add(($b * x.planes + plane) * place.step);
-                        let to = |r| (sums.add(r), parts.add(plane * TILE + r));
-                        let (w, from) = ((&operands, &scales[$b]), (stand, unbias));
+                        let to = |r| (sums.add(r), parts.add(plane * G * TILE + r));
+                        let w = blocks_of::<S, G>(&operands, &scales, $b);
                         for r in (0..whole).step_by(R) {
-                            fold::<S, Q, R>(w, from, x.add(r), to(r));
+                            fold::<S, Q, G, R>(w, (stand, unbias), x.add(r), to(r));
                         }
                         for r in whole..n {
-                            fold::<S, Q, 1>(w, from, x.add(r), to(r));
+                            fold::<S, Q, G, 1>(w, (stand, unbias), x.add(r), to(r));
                         }
                     }
                 };
             }
             each_block!(Q::COLUMNS, step);
-            w = w.add(Q::BYTES);
+            w = w.add(G * Q::BYTES);
             blocks = blocks.add(Q::COLUMNS / 32 * x.planes * place.step);
         }
-        for (r, row) in rows.enumerate() {
-            finish::<S>(p, group, row, *sums.add(r));
+        for g in 0..G {
+            for (r, row) in rows.clone().enumerate() {
+                finish::<S>(p, first + g, row, *sums.add(g * TILE + r));
+            }
         }
     }
 }

@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::io;
 
+use super::Isa;
 use super::activations::{self, F32Block, Q8Block};
 use super::attention;
 use super::mem::AlignedBuf;
 use super::packed::PackedLayout;
 use super::simd::LANES;
-use super::variant::MOST_GROUPS;
+use super::variant::{MOST_GROUPS, packing};
 use crate::device::{Error, RING_STEPS, Request};
 use crate::plan::sample::Candidate;
 use crate::plan::{Arena, Buffer, Class, Composite, DType, Op, Plan};
+use crate::tune::Choices;
 
 /// The name of this device in errors.
 pub(super) const DEVICE: &str = "cpu";
@@ -29,10 +31,10 @@ pub(super) enum Form {
 }
 
 impl Form {
-    fn of(buffer: &Buffer) -> Result<Self, Error> {
+    fn of(buffer: &Buffer, isa: Isa, choices: Option<&Choices>) -> Result<Self, Error> {
         match (buffer.shape.as_slice(), buffer.dtype) {
             (&[rows, k], dtype) => PackedLayout::new(dtype, rows, k)
-                .map(Self::Packed)
+                .map(|layout| Self::Packed(layout.packed_by(packing(isa, choices, dtype, k))))
                 .map_err(|e| unsupported(format!("weight `{}`: {e}", buffer.name))),
             (&[n], DType::F32) => Ok(Self::Plain(n)),
             (shape, dtype) => {
@@ -177,16 +179,16 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Lays out what a request asks for.
+    /// Lays out what a request asks for, weights as its choices want them.
     ///
     /// # Errors
     ///
     /// [`Error::Unsupported`] for a weight, cache or step that this device cannot hold or run.
-    pub(super) fn new(request: &Request<'_>) -> Result<Self, Error> {
+    pub(super) fn new(request: &Request<'_>, isa: Isa) -> Result<Self, Error> {
         let mut weights = HashMap::new();
         let mut weight_bytes = 0usize;
         for buffer in request.weights {
-            let form = Form::of(buffer)?;
+            let form = Form::of(buffer, isa, request.choices)?;
             weights.insert(buffer.name.clone(), (weight_bytes, form));
             weight_bytes = grow(weight_bytes, form.bytes())?;
         }
@@ -315,4 +317,48 @@ fn grow(offset: usize, bytes: usize) -> Result<usize, Error> {
         .checked_add(bytes)
         .and_then(|end| end.checked_next_multiple_of(ALIGN))
         .ok_or_else(|| unsupported("memory beyond this machine's addresses".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::{Case, Choice};
+
+    #[test]
+    fn weights_lie_as_the_request_chooses_and_take_no_more_room() {
+        let matrix = |name: &str, dtype, cols| Buffer {
+            name: name.to_owned(),
+            class: Class::Weight,
+            dtype,
+            shape: vec![48, cols],
+        };
+        let weights = [
+            matrix("chosen", DType::Q8_0, 1024),
+            matrix("other columns", DType::Q8_0, 512),
+            matrix("plain", DType::F16, 1024),
+        ];
+        let case = |dtype| Case { family: "project".into(), dtype, rows: 48, cols: 1024, batch: 1 };
+        let choice = Choice::from([(super::super::variant::PACKING.to_owned(), 32)]);
+        let choices: Choices = [DType::Q8_0, DType::F16]
+            .map(|dtype| (case(dtype), choice.clone()))
+            .into_iter()
+            .collect();
+        for isa in Isa::available() {
+            let lay = |choices| {
+                let request = Request { weights: &weights, states: &[], plans: &[], choices };
+                Layout::new(&request, isa).unwrap()
+            };
+            let (chosen, heuristic) = (lay(Some(&choices)), lay(None));
+            let beside = |layout: &Layout| {
+                ["chosen", "other columns", "plain"].map(|name| match layout.weights[name].1 {
+                    Form::Packed(layout) => layout.beside(),
+                    Form::Plain(_) => 0,
+                })
+            };
+            let most = isa.packings().last().unwrap() / LANES;
+            assert_eq!(beside(&chosen), [most, 1, 1], "{isa}");
+            assert_eq!(beside(&heuristic), [1; 3], "{isa}");
+            assert_eq!(chosen.weight_bytes, heuristic.weight_bytes);
+        }
+    }
 }

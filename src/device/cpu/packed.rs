@@ -8,6 +8,9 @@
 //! `Q6_K` that includes nibbles: what shares a byte here are neighbouring blocks of 32, so that each line
 //! is done with before the next one is read.
 //!
+//! Row groups may lie in pairs, a *panel* of 32 rows: then their lines alternate, superblock by
+//! superblock. Of an odd number of row groups the last one lies alone.
+//!
 //! | type | columns | bytes | content (16 rows each) |
 //! |---|---|---|---|
 //! | `Q8_0` | 64 | 1088 | 2 x f16 scales; 2 x 8 lines of quants |
@@ -20,6 +23,8 @@
 //!
 //! Against GGUF: `Q6_K` +1 %, the others +0 %, before padding of rows to 16 and of columns to the
 //! superblock. Padding is zero bytes, which decode to weights that are multiplied by a zero scale.
+
+use std::ops::Range;
 
 use half::{bf16, f16};
 
@@ -44,6 +49,8 @@ pub(super) mod at {
     pub(in super::super) const Q5_K_HIGH: usize = 4 * LINE;
     /// `Q5_K`: the nibbles.
     pub(in super::super) const Q5_K_QUANTS: usize = 12 * LINE;
+    /// From the start of `d`: `dmin`.
+    pub(in super::super) const K_MINIMUM: usize = 32;
     /// From the start of `d`: low nibbles of scale (low) and minimum (high) of each block of 32.
     pub(in super::super) const K_LOW: usize = 64;
     /// From the start of `d`: the upper pairs, two blocks a byte: scale, minimum, scale, minimum.
@@ -99,6 +106,8 @@ pub struct PackedLayout {
     k: usize,
     superblocks: usize,
     superblock_bytes: usize,
+    /// Row groups of a panel, 1 or 2.
+    beside: usize,
 }
 
 /// Columns and bytes (for 16 rows) of a superblock.
@@ -128,13 +137,31 @@ impl PackedLayout {
             return Err(LayoutError::Columns { dtype, k, block });
         }
         let superblocks = k.div_ceil(columns);
-        let layout = Self { dtype, rows, k, superblocks, superblock_bytes };
+        let layout = Self { dtype, rows, k, superblocks, superblock_bytes, beside: 1 };
         superblocks
             .checked_mul(superblock_bytes)
             .and_then(|g| g.checked_mul(rows.div_ceil(LANES)))
             .filter(|&b| isize::try_from(b).is_ok())
             .map(|_| layout)
             .ok_or(LayoutError::TooLarge { dtype, rows, k })
+    }
+
+    /// The same matrix with `packing` rows side by side, 16 (as [`PackedLayout::new`] has it) or 32. Plain
+    /// weights stay as they are.
+    ///
+    /// # Panics
+    ///
+    /// It is another number.
+    #[must_use]
+    pub fn packed_by(self, packing: usize) -> Self {
+        assert!(matches!(packing, 16 | 32), "{packing} rows side by side");
+        Self { beside: if self.quantised() { packing / LANES } else { 1 }, ..self }
+    }
+
+    /// Row groups of a panel.
+    #[must_use]
+    pub const fn beside(&self) -> usize {
+        self.beside
     }
 
     /// The weights' type.
@@ -201,6 +228,15 @@ impl PackedLayout {
         }
     }
 
+    /// The panel of a row group: its bytes in the packed matrix, and where the row group's lines are in it.
+    fn panel(&self, group: usize) -> (Range<usize>, Lines) {
+        let first = group / self.beside * self.beside;
+        let beside = self.beside.min(self.groups() - first);
+        let start = first * self.group_bytes();
+        let bytes = start..start + beside * self.group_bytes();
+        (bytes, Lines { beside, group: group - first })
+    }
+
     /// Packs whole rows, `first_row` onwards, from their GGUF bytes into the whole packed matrix,
     /// which must be zero where nothing has been packed yet.
     ///
@@ -211,82 +247,84 @@ impl PackedLayout {
         let row_bytes = self.raw_row_bytes();
         assert!(raw.len().is_multiple_of(row_bytes), "{} bytes are not whole rows", raw.len());
         assert!(first_row + raw.len() / row_bytes <= self.rows, "rows beyond the matrix");
-        let group_bytes = self.group_bytes();
         for (i, row) in raw.chunks_exact(row_bytes).enumerate() {
             let r = first_row + i;
-            let group = &mut packed[r / LANES * group_bytes..][..group_bytes];
-            self.pack_row(r % LANES, row, group);
+            let (panel, lines) = self.panel(r / LANES);
+            self.pack_row((lines, r % LANES), row, &mut packed[panel]);
         }
     }
 
-    /// Packs the rows of one row group from their GGUF bytes; what lies in parallel reach of others
-    /// is not touched.
+    /// Packs the rows of one panel from their GGUF bytes; what lies in parallel reach of others is not
+    /// touched.
     ///
     /// # Panics
     ///
-    /// `raw` is not 1 to 16 whole rows, or `group` is not [`PackedLayout::group_bytes`] long.
-    pub fn pack_group(&self, raw: &[u8], group: &mut [u8]) {
+    /// `raw` is not whole rows or more than a panel's, or `panel` is not one or [`PackedLayout::beside`]
+    /// times [`PackedLayout::group_bytes`] long.
+    pub fn pack_panel(&self, raw: &[u8], panel: &mut [u8]) {
         let row_bytes = self.raw_row_bytes();
-        assert!(raw.len().is_multiple_of(row_bytes) && raw.len() <= LANES * row_bytes);
-        assert_eq!(group.len(), self.group_bytes());
+        let beside = panel.len() / self.group_bytes();
+        assert!((1..=self.beside).contains(&beside) && panel.len() == beside * self.group_bytes());
+        assert!(raw.len().is_multiple_of(row_bytes) && raw.len() <= beside * LANES * row_bytes);
         // One superblock of all rows after the other: its lines stay in the first-level cache.
         let columns = superblock(self.dtype).map_or(self.k, |(columns, _)| columns);
         let raw_superblock = columns / self.dtype.block_len() * self.dtype.block_bytes();
-        for (i, superblock) in group.chunks_exact_mut(self.superblock_bytes).enumerate() {
+        for (i, superblock) in panel.chunks_exact_mut(beside * self.superblock_bytes).enumerate() {
             for (r, row) in raw.chunks_exact(row_bytes).enumerate() {
                 let end = ((i + 1) * raw_superblock).min(row_bytes);
-                self.pack_row(r, &row[i * raw_superblock..end], superblock);
+                let lines = Lines { beside, group: r / LANES };
+                self.pack_row((lines, r % LANES), &row[i * raw_superblock..end], superblock);
             }
         }
     }
 
-    fn pack_row(&self, r: usize, row: &[u8], group: &mut [u8]) {
-        let size = self.superblock_bytes;
+    fn pack_row(&self, (l, r): (Lines, usize), row: &[u8], panel: &mut [u8]) {
+        let size = l.beside * self.superblock_bytes;
         match self.dtype {
             DType::Q8_0 => {
                 for (b, block) in row.chunks_exact(34).enumerate() {
-                    let (sb, h) = (&mut group[b / 2 * size..][..size], b % 2);
-                    put(sb, 32 * h + 2 * r, &block[..2]);
-                    lines(&mut sb[at::Q8_0_QUANTS + 8 * h * LINE..], r, &block[2..], 0x8080_8080);
+                    let (sb, h) = (&mut panel[b / 2 * size..][..size], b % 2);
+                    l.put(sb, 32 * h + 2 * r, &block[..2]);
+                    l.fill(sb, at::Q8_0_QUANTS + 8 * h * LINE, r, &block[2..], 0x8080_8080);
                 }
             }
             DType::Q4_0 => {
                 for (b, block) in row.chunks_exact(18).enumerate() {
-                    let (sb, h) = (&mut group[b / 2 * size..][..size], b % 2);
-                    put(sb, 32 * h + 2 * r, &block[..2]);
-                    lines(&mut sb[at::Q4_0_QUANTS + 4 * h * LINE..], r, &block[2..], 0);
+                    let (sb, h) = (&mut panel[b / 2 * size..][..size], b % 2);
+                    l.put(sb, 32 * h + 2 * r, &block[..2]);
+                    l.fill(sb, at::Q4_0_QUANTS + 4 * h * LINE, r, &block[2..], 0);
                 }
             }
             DType::Q4_K => {
-                for (block, sb) in row.chunks_exact(144).zip(group.chunks_exact_mut(size)) {
-                    pack_k_scales(&block[..16], r, sb);
-                    lines(&mut sb[at::Q4_K_QUANTS..], r, &block[16..], 0);
+                for (block, sb) in row.chunks_exact(144).zip(panel.chunks_exact_mut(size)) {
+                    pack_k_scales(&block[..16], (l, r), sb);
+                    l.fill(sb, at::Q4_K_QUANTS, r, &block[16..], 0);
                 }
             }
             DType::Q5_K => {
-                for (block, sb) in row.chunks_exact(176).zip(group.chunks_exact_mut(size)) {
-                    pack_k_scales(&block[..16], r, sb);
-                    lines(&mut sb[at::Q5_K_HIGH..], r, &block[16..48], 0);
-                    lines(&mut sb[at::Q5_K_QUANTS..], r, &block[48..], 0);
+                for (block, sb) in row.chunks_exact(176).zip(panel.chunks_exact_mut(size)) {
+                    pack_k_scales(&block[..16], (l, r), sb);
+                    l.fill(sb, at::Q5_K_HIGH, r, &block[16..48], 0);
+                    l.fill(sb, at::Q5_K_QUANTS, r, &block[48..], 0);
                 }
             }
             DType::Q6_K => {
-                for (block, sb) in row.chunks_exact(210).zip(group.chunks_exact_mut(size)) {
+                for (block, sb) in row.chunks_exact(210).zip(panel.chunks_exact_mut(size)) {
                     for j in 0..4 {
                         let (high, low) = q6_k_pair(block, j);
-                        lines(&mut sb[at::q6_k_high(j)..], r, &high, 0);
-                        lines(&mut sb[at::q6_k_quants(j)..], r, &low, 0);
+                        l.fill(sb, at::q6_k_high(j), r, &high, 0);
+                        l.fill(sb, at::q6_k_quants(j), r, &low, 0);
                     }
                     for (j, &s) in block[192..208].iter().enumerate() {
-                        sb[at::Q6_K_SCALES + LANES * j + r] = s;
+                        sb[l.place(at::Q6_K_SCALES + LANES * j + r)] = s;
                     }
-                    put(sb, 4 * r, &half_at(block, 208).to_le_bytes());
+                    l.put(sb, 4 * r, &half_at(block, 208).to_le_bytes());
                 }
             }
             DType::F32 | DType::F16 | DType::BF16 | DType::I32 => {
                 let width = self.dtype.block_bytes();
                 for (i, value) in row.chunks_exact(width).enumerate() {
-                    put(group, (i * LANES + r) * width, value);
+                    l.put(panel, (i * LANES + r) * width, value);
                 }
             }
         }
@@ -301,54 +339,57 @@ impl PackedLayout {
     pub fn dequantise_row(&self, packed: &[u8], row: usize, out: &mut [f32]) {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.k, "a row is {} values", self.k);
-        let group = &packed[row / LANES * self.group_bytes()..][..self.group_bytes()];
+        let (panel, l) = self.panel(row / LANES);
+        let panel = &packed[panel];
         let r = row % LANES;
-        let size = self.superblock_bytes;
+        let size = l.beside * self.superblock_bytes;
         match self.dtype {
             DType::F32 => {
                 for (i, y) in out.iter_mut().enumerate() {
-                    *y = f32::from_le_bytes(get(group, (i * LANES + r) * 4));
+                    *y = f32::from_le_bytes(get(panel, l.place((i * LANES + r) * 4)));
                 }
             }
             DType::F16 => {
                 for (i, y) in out.iter_mut().enumerate() {
-                    *y = half_at(group, (i * LANES + r) * 2);
+                    *y = half_at(panel, l.place((i * LANES + r) * 2));
                 }
             }
             DType::BF16 => {
                 for (i, y) in out.iter_mut().enumerate() {
-                    *y = bf16::from_le_bytes(get(group, (i * LANES + r) * 2)).to_f32();
+                    *y = bf16::from_le_bytes(get(panel, l.place((i * LANES + r) * 2))).to_f32();
                 }
             }
             DType::Q8_0 => {
                 for (b, y) in out.chunks_exact_mut(32).enumerate() {
-                    let (sb, h) = (&group[b / 2 * size..][..size], b % 2);
-                    let d = half_at(sb, 32 * h + 2 * r);
+                    let (sb, h) = (&panel[b / 2 * size..][..size], b % 2);
+                    let d = half_at(sb, l.place(32 * h + 2 * r));
                     for (i, y) in y.iter_mut().enumerate() {
-                        *y = d * (f32::from(byte(&sb[at::Q8_0_QUANTS..], 8 * h, r, i)) - 128.0);
+                        *y = d
+                            * (f32::from(l.byte(sb, at::Q8_0_QUANTS + 8 * h * LINE, r, i)) - 128.0);
                     }
                 }
             }
             DType::Q4_0 => {
                 for (b, y) in out.chunks_exact_mut(32).enumerate() {
-                    let (sb, h) = (&group[b / 2 * size..][..size], b % 2);
-                    let d = half_at(sb, 32 * h + 2 * r);
+                    let (sb, h) = (&panel[b / 2 * size..][..size], b % 2);
+                    let d = half_at(sb, l.place(32 * h + 2 * r));
                     for (i, y) in y.iter_mut().enumerate() {
-                        let q = nibble(byte(&sb[at::Q4_0_QUANTS..], 4 * h, r, i % 16), i / 16);
+                        let q =
+                            nibble(l.byte(sb, at::Q4_0_QUANTS + 4 * h * LINE, r, i % 16), i / 16);
                         *y = d * (f32::from(q) - 8.0);
                     }
                 }
             }
             DType::Q4_K | DType::Q5_K => {
-                for (y, sb) in out.chunks_exact_mut(256).zip(group.chunks_exact(size)) {
+                for (y, sb) in out.chunks_exact_mut(256).zip(panel.chunks_exact(size)) {
                     for (b, y) in y.chunks_exact_mut(32).enumerate() {
                         let five = self.dtype == DType::Q5_K;
                         let quants = if five { at::Q5_K_QUANTS } else { at::Q4_K_QUANTS };
-                        let (scale, minimum) = k_scale(sb, r, b);
+                        let (scale, minimum) = k_scale(sb, (l, r), b);
                         for (i, y) in y.iter_mut().enumerate() {
-                            let mut q = nibble(byte(&sb[quants..], b / 2 * 8, r, i), b % 2);
+                            let mut q = nibble(l.byte(sb, quants + b / 2 * 8 * LINE, r, i), b % 2);
                             if five {
-                                q |= (byte(&sb[at::Q5_K_HIGH..], 0, r, i) >> b & 1) << 4;
+                                q |= (l.byte(sb, at::Q5_K_HIGH, r, i) >> b & 1) << 4;
                             }
                             *y = scale * f32::from(q) - minimum;
                         }
@@ -356,14 +397,13 @@ impl PackedLayout {
                 }
             }
             DType::Q6_K => {
-                for (y, sb) in out.chunks_exact_mut(256).zip(group.chunks_exact(size)) {
-                    let d = f32::from_le_bytes(get(sb, 4 * r));
+                for (y, sb) in out.chunks_exact_mut(256).zip(panel.chunks_exact(size)) {
+                    let d = f32::from_le_bytes(get(sb, l.place(4 * r)));
                     for (i, y) in y.iter_mut().enumerate() {
                         let (j, i64) = (i / 64, i % 64);
-                        let low = nibble(byte(&sb[at::q6_k_quants(j)..], 0, r, i % 32), i64 / 32);
-                        let high =
-                            byte(&sb[at::q6_k_high(j)..], 0, r, i % 16) >> (i64 / 16 * 2) & 3;
-                        let s = sb[at::Q6_K_SCALES + LANES * (i / 16) + r].cast_signed();
+                        let low = nibble(l.byte(sb, at::q6_k_quants(j), r, i % 32), i64 / 32);
+                        let high = l.byte(sb, at::q6_k_high(j), r, i % 16) >> (i64 / 16 * 2) & 3;
+                        let s = sb[l.place(at::Q6_K_SCALES + LANES * (i / 16) + r)].cast_signed();
                         *y = d * f32::from(s) * (f32::from(low | high << 4) - 32.0);
                     }
                 }
@@ -373,22 +413,40 @@ impl PackedLayout {
     }
 }
 
-/// Copies a few bytes to an offset.
-fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
-    to[at..at + bytes.len()].copy_from_slice(bytes);
+/// Which of a panel's lines are those of a row group.
+#[derive(Clone, Copy)]
+struct Lines {
+    /// Row groups of the panel.
+    beside: usize,
+    /// Which of them it is.
+    group: usize,
 }
 
-/// Four bytes of row `r` to each of consecutive lines, with `flip` applied.
-fn lines(to: &mut [u8], r: usize, bytes: &[u8], flip: u32) {
-    for (line, four) in to.chunks_exact_mut(LINE).zip(bytes.chunks_exact(4)) {
-        let word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]) ^ flip;
-        line[4 * r..4 * r + 4].copy_from_slice(&word.to_le_bytes());
+impl Lines {
+    /// Where the byte at an offset of the row group's superblock lies in the panel's.
+    const fn place(self, offset: usize) -> usize {
+        (offset / LINE * self.beside + self.group) * LINE + offset % LINE
     }
-}
 
-/// Byte `i` of row `r`, counted from line `first`.
-fn byte(sb: &[u8], first: usize, r: usize, i: usize) -> u8 {
-    sb[(first + i / 4) * LINE + 4 * r + i % 4]
+    /// Copies a few bytes of one line to an offset.
+    fn put(self, to: &mut [u8], offset: usize, bytes: &[u8]) {
+        let at = self.place(offset);
+        to[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Four bytes of row `r` to each of the lines from an offset on, with `flip` applied.
+    fn fill(self, to: &mut [u8], offset: usize, r: usize, bytes: &[u8], flip: u32) {
+        let lines = to[self.place(offset)..].chunks_mut(self.beside * LINE);
+        for (line, four) in lines.zip(bytes.chunks_exact(4)) {
+            let word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]) ^ flip;
+            line[4 * r..4 * r + 4].copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    /// Byte `i` of row `r` in the lines from an offset on.
+    fn byte(self, sb: &[u8], offset: usize, r: usize, i: usize) -> u8 {
+        sb[self.place(offset + i / 4 * LINE + 4 * r + i % 4)]
+    }
 }
 
 /// The low (0) or high (1) nibble.
@@ -428,9 +486,9 @@ fn q6_k_pair(block: &[u8], j: usize) -> ([u8; 16], [u8; 32]) {
 
 /// `d`, `dmin` and the 12 bytes of 6-bit scales and minima, as ggml packs them
 /// (`get_scale_min_k4` in ggml-quants), to the layout of [`at::K_LOW`] and [`at::K_HIGH`].
-fn pack_k_scales(head: &[u8], r: usize, to: &mut [u8]) {
-    put(to, 2 * r, &head[..2]);
-    put(to, 32 + 2 * r, &head[2..4]);
+fn pack_k_scales(head: &[u8], (l, r): (Lines, usize), to: &mut [u8]) {
+    l.put(to, 2 * r, &head[..2]);
+    l.put(to, at::K_MINIMUM + 2 * r, &head[2..4]);
     let s = &head[4..16];
     for b in 0..8 {
         let (scale, minimum) = if b < 4 {
@@ -438,17 +496,18 @@ fn pack_k_scales(head: &[u8], r: usize, to: &mut [u8]) {
         } else {
             (s[b + 4] & 15 | s[b - 4] >> 6 << 4, s[b + 4] >> 4 | s[b] >> 6 << 4)
         };
-        to[at::K_LOW + LANES * b + r] = scale & 15 | minimum << 4;
+        to[l.place(at::K_LOW + LANES * b + r)] = scale & 15 | minimum << 4;
         let high = (scale >> 4 | minimum >> 4 << 2) << (4 * (b % 2));
-        let place = &mut to[at::K_HIGH + LANES * (b / 2) + r];
+        let place = &mut to[l.place(at::K_HIGH + LANES * (b / 2) + r)];
         *place = if b % 2 == 0 { high } else { *place | high };
     }
 }
 
 /// Scale and minimum of block `b` of row `r`, multiplied out; both products are exact.
-fn k_scale(head: &[u8], r: usize, b: usize) -> (f32, f32) {
-    let low = head[at::K_LOW + LANES * b + r];
-    let high = head[at::K_HIGH + LANES * (b / 2) + r] >> (4 * (b % 2));
+fn k_scale(sb: &[u8], (l, r): (Lines, usize), b: usize) -> (f32, f32) {
+    let low = sb[l.place(at::K_LOW + LANES * b + r)];
+    let high = sb[l.place(at::K_HIGH + LANES * (b / 2) + r)] >> (4 * (b % 2));
     let (scale, minimum) = (low & 15 | (high & 3) << 4, low >> 4 | (high >> 2 & 3) << 4);
-    (half_at(head, 2 * r) * f32::from(scale), half_at(head, 32 + 2 * r) * f32::from(minimum))
+    let half = |offset| half_at(sb, l.place(offset));
+    (half(2 * r) * f32::from(scale), half(at::K_MINIMUM + 2 * r) * f32::from(minimum))
 }

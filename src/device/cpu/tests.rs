@@ -78,7 +78,11 @@ struct Matrix {
 
 impl Matrix {
     fn new(dtype: DType, rows: usize, k: usize, raw: &[u8]) -> Self {
-        let layout = PackedLayout::new(dtype, rows, k).unwrap();
+        Self::packed_by(16, dtype, rows, k, raw)
+    }
+
+    fn packed_by(packing: usize, dtype: DType, rows: usize, k: usize, raw: &[u8]) -> Self {
+        let layout = PackedLayout::new(dtype, rows, k).unwrap().packed_by(packing);
         let mut packed = vec![0; layout.bytes()];
         // In two pieces that do not fall on a row group.
         let cut = rows / 3 * layout.raw_row_bytes();
@@ -163,7 +167,9 @@ fn product_with_loops(
     let acts = Acts::new(isa, w.form(planes), x, k);
     // One column more than needed: it must stay as it is.
     let mut out = vec![init.unwrap_or(f32::NAN); rows * (n + 1)];
-    for groups in [0..groups / 2, groups / 2..groups] {
+    // Ranges are of whole panels.
+    let middle = (groups / 2).next_multiple_of(w.layout.beside()).min(groups);
+    for groups in [0..middle, middle..groups] {
         let p = Product {
             layout: &w.layout,
             weights: &w.packed,
@@ -200,24 +206,23 @@ fn shapes(dtype: DType) -> [(usize, usize); 3] {
 
 #[test]
 fn packed_rows_decode_as_quant_does() {
-    for dtype in WEIGHTS {
+    for (dtype, packing) in WEIGHTS.into_iter().flat_map(|dtype| [(dtype, 16), (dtype, 32)]) {
         for (rows, k) in shapes(dtype) {
             let raw = Random(7).raw(dtype, rows, k);
-            let m = Matrix::new(dtype, rows, k, &raw);
+            let m = Matrix::packed_by(packing, dtype, rows, k, &raw);
             let mut row = vec![0.0; k];
             for (r, want) in m.values.chunks_exact(k).enumerate() {
                 m.layout.dequantise_row(&m.packed, r, &mut row);
                 assert_eq!(bits(&row), bits(want), "{dtype} {rows}x{k} row {r}");
             }
-            // Group by group gives the same bytes.
-            let mut by_group = vec![0; m.layout.bytes()];
-            let group_raw = 16 * m.layout.raw_row_bytes();
-            for (raw, out) in
-                raw.chunks(group_raw).zip(by_group.chunks_exact_mut(m.layout.group_bytes()))
-            {
-                m.layout.pack_group(raw, out);
+            // Panel by panel gives the same bytes.
+            let mut by_panel = vec![0; m.layout.bytes()];
+            let panel_raw = m.layout.beside() * 16 * m.layout.raw_row_bytes();
+            let panels = by_panel.chunks_mut(m.layout.beside() * m.layout.group_bytes());
+            for (raw, out) in raw.chunks(panel_raw).zip(panels) {
+                m.layout.pack_panel(raw, out);
             }
-            assert!(by_group == m.packed, "{dtype} {rows}x{k}");
+            assert!(by_panel == m.packed, "{dtype} {rows}x{k}");
         }
     }
 }
@@ -330,22 +335,32 @@ fn products_are_the_same_bits_on_every_set_and_in_any_company() {
 }
 
 #[test]
-fn no_arrangement_of_the_loops_changes_a_bit() {
+fn no_arrangement_of_the_loops_or_the_weights_changes_a_bit() {
     for dtype in WEIGHTS {
         // Five row groups: pairs and a last one alone.
         let (n, k) = (70, dtype.block_len().max(64) * 2);
         let mut random = Random(17);
-        let w = Matrix::new(dtype, n, k, &random.raw(dtype, n, k));
+        let raw = random.raw(dtype, n, k);
+        let w = Matrix::new(dtype, n, k, &raw);
         let x = random.vector(71 * k);
         for isa in Isa::available() {
+            let packed = |&packing| Matrix::packed_by(packing, dtype, n, k, &raw);
+            let packings: Vec<Matrix> = isa.packings().iter().map(packed).collect();
             for (rows, planes) in [(1, 1), (1, 2), (3, 1), (71, 2)] {
                 let planes = if dtype.is_quantised() { planes } else { 1 };
                 let x = &x[..rows * k];
                 let expected = bits(&product_with_planes(isa, &w, x, Some(0.5), planes));
                 for (ahead, tile) in [(0, 64), (32768, 64), (8192, 16), (1 << 40, 32), (8192, 1)] {
                     let loops = Loops { ahead, tile };
-                    let got = product_with_loops(isa, &w, x, Some(0.5), planes, loops);
-                    assert_eq!(bits(&got), expected, "{isa} {dtype} {rows} rows {loops:?}");
+                    for w in &packings {
+                        let got = product_with_loops(isa, w, x, Some(0.5), planes, loops);
+                        let beside = w.layout.beside();
+                        assert_eq!(
+                            bits(&got),
+                            expected,
+                            "{isa} {dtype} {rows} rows {loops:?} {beside}"
+                        );
+                    }
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! What may be tuned of the CPU's kernels: products with weights, which are what a token's time goes to.
 //!
-//! Three parameters, none of which enters into a result: how much of a matrix a thread takes at a time,
-//! how far ahead it asks for weights, and how many rows of activations meet a block of weights while it
-//! is in registers. The heuristic's values were measured on one machine; a core with a smaller
+//! Four parameters, none of which enters into a result: how much of a matrix a thread takes at a time,
+//! how far ahead it asks for weights, how many rows of activations meet a block of weights while it is in
+//! registers, and how many rows of the matrix lie side by side. The last one is decided when weights are
+//! loaded, for all launches with them. The heuristic's values were measured on one machine; a core with a smaller
 //! second-level cache, another memory latency or more neighbours wants others.
 
 use std::collections::BTreeMap;
@@ -15,14 +16,17 @@ use super::packed::PackedLayout;
 use super::simd::LANES;
 use crate::device::precision::planes;
 use crate::plan::{DType, Epilogue, Op, Plan, Step};
-use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Space, digest};
+use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space, digest};
 
-/// Rows of a matrix that a thread takes at a time.
+/// Rows of a matrix that a thread takes at a time; what lies side by side is not torn apart.
 pub const ROWS_PER_TASK: &str = "rows_per_task";
 /// How far ahead weights are asked for, in bytes.
 pub const PREFETCH: &str = "prefetch_bytes";
 /// Rows of activations in a tile.
 pub const TILE_ROWS: &str = "tile_rows";
+
+/// Rows of the matrix that lie side by side.
+pub const PACKING: &str = "packing";
 
 /// Most row groups that a thread takes at a time, and so the widest strip of a matrix that a gate
 /// needs beside it.
@@ -82,6 +86,13 @@ impl Variant {
     }
 }
 
+/// Rows that lie side by side in the matrices of a type and a number of columns.
+pub(super) fn packing(isa: Isa, choices: Option<&Choices>, dtype: DType, cols: usize) -> usize {
+    let chosen = || choices?.of_matrix(PACKING, dtype, u32::try_from(cols).ok()?);
+    let chosen = chosen().map_or(LANES, |rows| rows as usize);
+    if isa.packings().contains(&chosen) { chosen } else { LANES }
+}
+
 /// The case of a step, if it is a product: all its matrices together, under the first one's type.
 pub(super) fn case(plan: &Plan, step: &Step) -> Option<Case> {
     let Op::Project { norm, weights, epilogue } = step.op else { return None };
@@ -122,7 +133,7 @@ pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
         name,
         meaning,
         values: values.iter().map(|&value| value as u32).collect(),
-        decides_order: false,
+        scope: Scope::Launch,
     };
     let tasks: Vec<usize> = [1, 2, 4, 8, 16, MOST_GROUPS]
         .into_iter()
@@ -145,6 +156,13 @@ pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
         let meaning = "rows of activations that meet a block of weights in registers";
         parameters.push(parameter(TILE_ROWS, meaning, &[TILE / 4, TILE / 2, TILE]));
         heuristic.insert(TILE_ROWS.to_owned(), loops.tile as u32);
+    }
+    if case.dtype.is_quantised() && isa.packings().len() > 1 {
+        let meaning =
+            "rows of the matrix that lie side by side and share what is read of activations";
+        let packing = parameter(PACKING, meaning, isa.packings());
+        parameters.push(Parameter { scope: Scope::Layout, ..packing });
+        heuristic.insert(PACKING.to_owned(), LANES as u32);
     }
     Some(Space::new(parameters, heuristic, (source(isa, case.dtype), Candidates::BuiltIn), |_| {
         Ok(())
@@ -173,6 +191,30 @@ fn hash(isa: Isa, dtype: DType) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn weights_lie_as_the_case_with_fewest_rows_chose_where_kernels_can_read_them() {
+        let choose =
+            |case: Case, packing: u32| (case, Choice::from([(PACKING.to_owned(), packing)]));
+        let choices: Choices = [
+            choose(case("project", 3072, 1), 32),
+            choose(case("project", 3072, 256), 16),
+            choose(Case { cols: 2048, ..case("project", 3072, 1) }, 48),
+        ]
+        .into_iter()
+        .collect();
+        for isa in Isa::available() {
+            let can = isa.packings().contains(&32);
+            let of = |choices, dtype, cols| packing(isa, choices, dtype, cols);
+            assert_eq!(of(Some(&choices), DType::Q8_0, 1024), if can { 32 } else { 16 });
+            assert_eq!(of(Some(&choices), DType::Q6_K, 1024), 16, "another type");
+            assert_eq!(of(Some(&choices), DType::Q8_0, 2048), 16, "48 is no packing");
+            assert_eq!(of(None, DType::Q8_0, 1024), 16);
+            let has = |case: &Case| space(isa, case).unwrap().parameter(PACKING).is_some();
+            assert_eq!(has(&case("project", 3072, 1)), can);
+            assert!(!has(&Case { dtype: DType::F16, ..case("project", 3072, 1) }));
+        }
+    }
 
     fn case(family: &str, rows: u32, batch: u32) -> Case {
         Case { family: family.into(), dtype: DType::Q8_0, rows, cols: 1024, batch }

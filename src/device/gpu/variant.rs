@@ -12,7 +12,7 @@ use orind_kernels::source::{self, Target};
 
 use super::launch::{Launch, Params};
 use super::layout;
-use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Space};
+use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space};
 
 /// Warps of a projection that an SM gets at a time.
 pub const RESIDENT: &str = "warps_per_sm";
@@ -45,7 +45,7 @@ pub(super) struct Shape {
 
 impl Tuning<'_> {
     /// How a projection is to be launched. The lanes that share a row decide the order in which numbers
-    /// are added, so every launch with a matrix takes the same: see [`Choices::order`].
+    /// are added, so every launch with a matrix takes the same: see [`Choices::of_matrix`].
     pub(super) fn shape(&self, weight: Weight, case: &Case) -> Shape {
         let heuristic = ProjectVariant::heuristic(weight);
         let built = |v: &ProjectVariant| {
@@ -54,7 +54,7 @@ impl Tuning<'_> {
         };
         let order = self
             .choices
-            .and_then(|choices| choices.order(THREADS_PER_ROW, case.dtype, case.cols))
+            .and_then(|choices| choices.of_matrix(THREADS_PER_ROW, case.dtype, case.cols))
             .map(|threads_per_row| ProjectVariant { threads_per_row, ..heuristic })
             // Built for every batch, or taken for none.
             .filter(|v| ROWS.iter().all(|&rows| variants(self.target, weight, rows).contains(v)))
@@ -215,14 +215,14 @@ fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Opti
                 .copied()
                 .filter(|v| all.iter().any(|c| c[p.name] == *v))
                 .collect(),
-            decides_order: p.decides_order,
+            scope: if p.decides_order { Scope::Order } else { Scope::Launch },
         })
         .collect();
     parameters.push(Parameter {
         name: RESIDENT,
         meaning: "warps of a projection that an SM gets at a time",
         values: WARPS.to_vec(),
-        decides_order: false,
+        scope: Scope::Launch,
     });
     let rule = move |choice: &Choice| match variant(choice) {
         Some((v, warps)) if !warps.is_multiple_of(v.warps) => {

@@ -1,7 +1,8 @@
 //! One case on a device: a product by itself, through the seam that models go through.
 //!
 //! The weights lie in several copies, which take turns, so that they come from memory as they do when a
-//! token is decoded; a sample is one execution of a quarter of the copies. Every output is held against
+//! token is decoded; a sample is one execution of a quarter of the copies. Choices under which weights lie
+//! in another way have copies of their own, so that they can be sampled in turn. Every output is held against
 //! numbers computed here, and every choice that leaves the order of additions alone also against the
 //! heuristic's bits.
 
@@ -15,7 +16,7 @@ use crate::plan::sample::philox;
 use crate::plan::{Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Plan, fuse};
 use crate::quant;
 use crate::tune::beam::{Bench, Failure};
-use crate::tune::{Case, Choice, Choices, Clock, Space};
+use crate::tune::{Case, Choice, Choices, Clock, Scope, Space};
 
 /// Rows of weights before they repeat: a prime, so that a row that is read in another's place differs.
 const PERIOD: usize = 61;
@@ -34,6 +35,9 @@ const CHECKED: usize = 3;
 
 /// Bytes of mailboxes and outputs after which the instance is made anew.
 const MOST_PREPARED: u64 = 256 << 20;
+
+/// Instances that there are at a time: the best choice's so far, and the candidate's.
+const MOST_OPENED: usize = 2;
 
 /// No GPU that runs these kernels reads slower than this, in bytes a second: what measures less is not a
 /// clock but a simulator or a machine asleep.
@@ -84,15 +88,23 @@ pub struct CaseBench<'a> {
     product: Product,
     /// Parameters that decide an order, and the heuristic's values of them.
     order: Choice,
-    instance: Option<Box<dyn Instance>>,
-    prepared: HashMap<Choice, Vec<Prepared>>,
-    /// Bytes that these take.
-    bytes: u64,
+    /// Parameters that decide how weights lie.
+    layout: Vec<&'static str>,
+    /// Instances by these parameters' values, the one that was used last at the end.
+    opened: Vec<(Choice, Opened)>,
     next: usize,
     /// What choices cost where that is counted.
     counts: HashMap<Choice, f64>,
     /// The bits of the heuristic's results.
     bits: Option<Vec<u32>>,
+}
+
+/// An instance with its weights, and what it has plans for.
+struct Opened {
+    instance: Box<dyn Instance>,
+    prepared: HashMap<Choice, Vec<Prepared>>,
+    /// Bytes that these take.
+    bytes: u64,
 }
 
 impl<'a> CaseBench<'a> {
@@ -113,9 +125,9 @@ impl<'a> CaseBench<'a> {
             let found: Vec<String> = found.iter().map(ToString::to_string).collect();
             return Err(Failure::Broken(format!("{case} became {}", found.join(", "))));
         }
-        let deciding = space.parameters.iter().filter(|p| p.decides_order);
-        let order = deciding
-            .filter_map(|p| Some((p.name.to_owned(), *space.heuristic.get(p.name)?)))
+        let of = |scope| space.parameters.iter().filter(move |p| p.scope == scope).map(|p| p.name);
+        let order = of(Scope::Order)
+            .filter_map(|name| Some((name.to_owned(), *space.heuristic.get(name)?)))
             .collect();
         Ok(Self {
             device,
@@ -123,9 +135,8 @@ impl<'a> CaseBench<'a> {
             watch,
             product,
             order,
-            instance: None,
-            prepared: HashMap::new(),
-            bytes: 0,
+            layout: of(Scope::Layout).collect(),
+            opened: Vec::new(),
             next: 0,
             counts: HashMap::new(),
             bits: None,
@@ -144,10 +155,19 @@ impl<'a> CaseBench<'a> {
         self.watch.clock()
     }
 
-    /// The instance with its weights, and the plans under a choice.
+    /// The plans under a choice; their instance is then the last one.
     fn ready(&mut self, choice: &Choice) -> Result<Vec<Prepared>, Failure> {
-        if let Some(prepared) = self.prepared.get(choice).filter(|_| self.instance.is_some()) {
-            return Ok(prepared.clone());
+        let value = |name: &&str| Some(((*name).to_owned(), *choice.get(*name)?));
+        let layout: Choice = self.layout.iter().filter_map(value).collect();
+        if let Some(at) = self.opened.iter().position(|(other, _)| *other == layout) {
+            let opened = self.opened.remove(at);
+            if let Some(prepared) = opened.1.prepared.get(choice).cloned() {
+                self.opened.push(opened);
+                return Ok(prepared);
+            }
+            if opened.1.bytes + self.product.prepared_bytes() <= MOST_PREPARED {
+                self.opened.push(opened);
+            }
         }
         let (device, case) = (self.device, &self.product.case);
         let wanted = || {
@@ -157,16 +177,25 @@ impl<'a> CaseBench<'a> {
         let compiled = self.pace.aside(|| device.compile(case, choice, &wanted))?;
         compiled
             .map_err(|e| if self.pace.is_stopped() { Failure::Stopped } else { rejected(&e) })?;
-        if self.bytes + self.product.prepared_bytes() > MOST_PREPARED {
-            self.instance = None;
+        let choices: Choices = [(case.clone(), choice.clone())].into_iter().collect();
+        if self.opened.last().is_none_or(|(last, _)| *last != layout) {
+            if self.opened.len() == MOST_OPENED {
+                self.opened.remove(0);
+            }
+            let opened = match self.open(&choices) {
+                Err(Failure::Broken(_)) if !self.opened.is_empty() => {
+                    // There may be room for one.
+                    self.opened.clear();
+                    self.open(&choices)
+                }
+                opened => opened,
+            };
+            self.opened.push((layout, opened?));
         }
-        if self.instance.is_none() {
-            self.open()?;
-        }
-        let Some(instance) = &mut self.instance else { return Err(Failure::Stopped) };
-        let choices: Choices = [(self.product.case.clone(), choice.clone())].into_iter().collect();
+        let Some((_, opened)) = self.opened.last_mut() else { return Err(Failure::Stopped) };
         let mut all = Vec::new();
         for (plan, x) in self.product.plans.iter().zip(&self.product.inputs) {
+            let instance = &mut opened.instance;
             let made = self.pace.turn(|| {
                 let prepared = instance.prepare_as(plan, &choices)?;
                 for (buffer, data) in x {
@@ -176,42 +205,40 @@ impl<'a> CaseBench<'a> {
             });
             all.push(made?.map_err(|e| rejected(&e))?);
         }
-        self.bytes += self.product.prepared_bytes();
-        self.prepared.insert(choice.clone(), all.clone());
+        opened.bytes += self.product.prepared_bytes();
+        opened.prepared.insert(choice.clone(), all.clone());
         Ok(all)
     }
 
-    fn open(&mut self) -> Result<(), Failure> {
-        self.prepared.clear();
-        self.bytes = 0;
-        let request = self.product.request();
+    /// An instance with its weights as the choices want them.
+    fn open(&self, choices: &Choices) -> Result<Opened, Failure> {
+        let request = Request { choices: Some(choices), ..self.product.request() };
         let device = self.device;
         let mut instance = self.pace.turn(|| device.open(&request))?.map_err(|e| broken(&e))?;
         for weight in &self.product.weights {
             let upload = || instance.upload(&weight.name, self.product.rows(&weight.name), &|_| {});
             self.pace.turn(upload)?.map_err(|e| broken(&e))?;
         }
-        self.instance = Some(instance);
-        Ok(())
+        Ok(Opened { instance, prepared: HashMap::new(), bytes: 0 })
     }
 
-    /// One execution of a part.
+    /// One execution of a part, on the instance that was made ready last.
     fn run(&mut self, prepared: Prepared, timed: bool) -> Result<f64, Failure> {
-        let Some(instance) = &mut self.instance else { return Err(Failure::Stopped) };
+        let Some((_, opened)) = self.opened.last_mut() else { return Err(Failure::Stopped) };
         let watch = &mut *self.watch;
         let ran = self.pace.turn(|| {
             if timed {
                 watch.start();
             }
-            let ticket = instance.submit(prepared, 1)?;
-            instance.wait(ticket)?;
+            let ticket = opened.instance.submit(prepared, 1)?;
+            opened.instance.wait(ticket)?;
             Ok::<_, Error>(if timed { watch.stop() } else { Ok(0.0) })
         })?;
         match ran {
             Ok(sample) => sample.map_err(Failure::Broken),
             Err(error) => {
                 // What is lost is made anew for the next candidate.
-                self.instance = None;
+                self.opened.pop();
                 Err(rejected(&error))
             }
         }
@@ -224,10 +251,10 @@ impl Bench for CaseBench<'_> {
         let mut bits = Vec::new();
         for (part, prepared) in parts.into_iter().enumerate() {
             self.run(prepared, false)?;
-            let Some(instance) = &self.instance else { return Err(Failure::Stopped) };
+            let Some((_, opened)) = self.opened.last() else { return Err(Failure::Stopped) };
             for &(output, rows) in &self.product.outputs[part] {
                 let mut got = vec![0.0; rows * self.product.width];
-                let read = || instance.read(prepared, output, 0, &mut got);
+                let read = || opened.instance.read(prepared, output, 0, &mut got);
                 self.pace.turn(read)?.map_err(|e| rejected(&e))?;
                 self.product.check(&got)?;
                 bits.extend(got.iter().map(|value| value.to_bits()));

@@ -22,8 +22,8 @@ use crate::tune::beam::{self, Failure, Outcome, Settings};
 use crate::tune::report::{Mode, Progress, Report, Row, Spec, Used};
 use crate::tune::store::{Journal, Loaded, StoreError, Topic, Tried, Verdict};
 use crate::tune::{
-    Candidates, Case, Choice, Choices, Clock, Cost, DeviceKey, Heuristic, Record, Rejected, Space,
-    Store, When, leader,
+    Candidates, Case, Choice, Choices, Clock, Cost, DeviceKey, Heuristic, Record, Rejected, Scope,
+    Space, Store, When, leader,
 };
 pub(super) use idle::Idle;
 
@@ -280,7 +280,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Leaves no choice of order to a case for whose matrices another one has decided.
+    /// Leaves no choice of what is a matrix's to a case for whose matrices another one has decided.
     fn pin(&self, case: &Case, space: &mut Space) {
         let before = |other: &&Case| leader(other) < leader(case);
         let others: Choices = self
@@ -289,11 +289,10 @@ impl Search<'_> {
             .filter(|(other, _)| before(other))
             .map(|(other, choice)| (other.clone(), choice.clone()))
             .collect();
-        let decides = space.parameters.iter().filter(|p| p.decides_order);
-        let order: Choice = decides
-            .filter_map(|p| Some((p.name.to_owned(), others.order(p.name, case.dtype, case.cols)?)))
-            .collect();
-        space.pin_order(&order);
+        let of = |name: &str| others.of_matrix(name, case.dtype, case.cols);
+        let names = space.parameters.iter().filter(|p| p.scope != Scope::Launch).map(|p| p.name);
+        let decided: Choice = names.filter_map(|name| Some((name.to_owned(), of(name)?))).collect();
+        space.pin(&decided);
     }
 
     fn case(

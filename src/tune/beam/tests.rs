@@ -1,7 +1,7 @@
 use super::*;
 use crate::plan::sample::philox;
 use crate::tune::store::Tried;
-use crate::tune::{Candidates, Parameter};
+use crate::tune::{Candidates, Parameter, Scope};
 
 /// Three parameters with a planted optimum; what each step away costs; noise and drift.
 struct Planted {
@@ -27,7 +27,7 @@ fn choice(at: [usize; 3]) -> Choice {
 
 fn space(from: [usize; 3]) -> Space {
     let parameter =
-        |name| Parameter { name, meaning: "", values: VALUES.to_vec(), decides_order: false };
+        |name| Parameter { name, meaning: "", values: VALUES.to_vec(), scope: Scope::Launch };
     let rule = |c: &Choice| {
         if c["a"] * c["b"] > 256 { Err("a x b: at most 256".to_owned()) } else { Ok(()) }
     };

@@ -196,30 +196,32 @@ impl Simd for Avx512 {
         unsafe { Self::dot_u(acc, w, a) }
     }
     #[inline(always)]
-    unsafe fn dots_u<const R: usize>(
-        mut acc: [__m512i; R],
-        w: [__m512i; 4],
+    unsafe fn dots_u<const G: usize, const R: usize>(
+        mut acc: [[__m512i; R]; G],
+        w: [[__m512i; 4]; G],
         a: *const i8,
-    ) -> [__m512i; R] {
-        if R == 8
-            && let Some(acc) = acc.first_chunk_mut()
-        {
-            unsafe { eight(acc, w, a) };
-        } else {
-            for (g, &w) in w.iter().enumerate() {
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    *acc = unsafe { Self::dot_u(*acc, w, a.add(64 * r + 4 * g)) };
+    ) -> [[__m512i; R]; G] {
+        match (acc.as_flattened_mut().first_chunk_mut(), w.as_slice()) {
+            (Some(acc), &[w]) if R == 8 => unsafe { eight(acc, w, a) },
+            (Some(acc), &[v, w]) if R == 4 => unsafe { two_by_four(acc, [v, w], a) },
+            _ => {
+                for i in 0..4 {
+                    for (r, a) in (0..R).map(|r| (r, a.wrapping_add(64 * r + 4 * i))) {
+                        for (acc, w) in acc.iter_mut().zip(&w) {
+                            acc[r] = unsafe { Self::dot_u(acc[r], w[i], a) };
+                        }
+                    }
                 }
             }
         }
         acc
     }
     #[inline(always)]
-    unsafe fn dots_8<const R: usize>(
-        acc: [__m512i; R],
-        w: [__m512i; 4],
+    unsafe fn dots_8<const G: usize, const R: usize>(
+        acc: [[__m512i; R]; G],
+        w: [[__m512i; 4]; G],
         a: *const i8,
-    ) -> [__m512i; R] {
+    ) -> [[__m512i; R]; G] {
         unsafe { Self::dots_u(acc, w, a) }
     }
     #[inline(always)]
@@ -282,6 +284,66 @@ unsafe fn eight(acc: &mut [__m512i; 8], w: [__m512i; 4], a: *const i8) {
             a2 = inout(zmm_reg) *a2, a3 = inout(zmm_reg) *a3,
             a4 = inout(zmm_reg) *a4, a5 = inout(zmm_reg) *a5,
             a6 = inout(zmm_reg) *a6, a7 = inout(zmm_reg) *a7,
+            options(nostack, readonly, pure, preserves_flags),
+        );
+    }
+}
+
+/// The four bytes at `$at` of each of four rows with one group of either row group.
+macro_rules! pair {
+    ($v:literal, $w:literal, $at:literal) => {
+        concat!(
+            pair!("a0", "b0", $v, $w, 0, $at),
+            pair!("a1", "b1", $v, $w, 64, $at),
+            pair!("a2", "b2", $v, $w, 128, $at),
+            pair!("a3", "b3", $v, $w, 192, $at),
+        )
+    };
+    ($a:literal, $b:literal, $v:literal, $w:literal, $row:literal, $at:literal) => {
+        concat!(
+            "vpbroadcastd zmm31, dword ptr [{a} + ",
+            $row,
+            " + ",
+            $at,
+            "]\nvpdpbusd {",
+            $a,
+            "}, {",
+            $v,
+            "}, zmm31\nvpdpbusd {",
+            $b,
+            "}, {",
+            $w,
+            "}, zmm31\n"
+        )
+    };
+}
+
+/// [`Simd::dots_u`] of four rows with two row groups, of which either meets what is broadcast once: half
+/// as many reads as in [`eight`].
+///
+/// # Safety
+///
+/// As for [`eight`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn two_by_four(acc: &mut [__m512i; 8], w: [[__m512i; 4]; 2], a: *const i8) {
+    let [a0, a1, a2, a3, b0, b1, b2, b3] = acc;
+    let [[v0, v1, v2, v3], [w0, w1, w2, w3]] = w;
+    // SAFETY: reads 16 bytes of each of four rows, and nothing else of memory.
+    unsafe {
+        asm!(
+            pair!("v0", "w0", 0),
+            pair!("v1", "w1", 4),
+            pair!("v2", "w2", 8),
+            pair!("v3", "w3", 12),
+            a = in(reg) a,
+            out("zmm31") _,
+            v0 = in(zmm_reg) v0, v1 = in(zmm_reg) v1, v2 = in(zmm_reg) v2, v3 = in(zmm_reg) v3,
+            w0 = in(zmm_reg) w0, w1 = in(zmm_reg) w1, w2 = in(zmm_reg) w2, w3 = in(zmm_reg) w3,
+            a0 = inout(zmm_reg) *a0, a1 = inout(zmm_reg) *a1,
+            a2 = inout(zmm_reg) *a2, a3 = inout(zmm_reg) *a3,
+            b0 = inout(zmm_reg) *b0, b1 = inout(zmm_reg) *b1,
+            b2 = inout(zmm_reg) *b2, b3 = inout(zmm_reg) *b3,
             options(nostack, readonly, pure, preserves_flags),
         );
     }

@@ -142,33 +142,37 @@ pub(crate) trait Simd: Copy {
     /// in [`Simd::init_8`] have been dotted.
     unsafe fn dot_8(acc: Self::I, w: Self::B, a: *const i8) -> Self::I;
 
-    /// [`Simd::dot_u`] of `R` rows whose bytes lie 64 apart, with four groups for the four bytes at `a`
-    /// and those after them.
+    /// [`Simd::dot_u`] of `R` rows whose bytes lie 64 apart with four groups of each of `G` row groups,
+    /// for the four bytes at `a` and those after them.
     #[inline(always)]
-    unsafe fn dots_u<const R: usize>(
-        mut acc: [Self::I; R],
-        w: [Self::B; 4],
+    unsafe fn dots_u<const G: usize, const R: usize>(
+        mut acc: [[Self::I; R]; G],
+        w: [[Self::B; 4]; G],
         a: *const i8,
-    ) -> [Self::I; R] {
-        for (g, &w) in w.iter().enumerate() {
-            for (r, acc) in acc.iter_mut().enumerate() {
-                // SAFETY: the caller's contract.
-                *acc = unsafe { Self::dot_u(*acc, w, a.add(64 * r + 4 * g)) };
+    ) -> [[Self::I; R]; G] {
+        for i in 0..4 {
+            for (acc, w) in acc.iter_mut().zip(&w) {
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    // SAFETY: the caller's contract.
+                    *acc = unsafe { Self::dot_u(*acc, w[i], a.add(64 * r + 4 * i)) };
+                }
             }
         }
         acc
     }
     /// The same of [`Simd::dot_8`].
     #[inline(always)]
-    unsafe fn dots_8<const R: usize>(
-        mut acc: [Self::I; R],
-        w: [Self::B; 4],
+    unsafe fn dots_8<const G: usize, const R: usize>(
+        mut acc: [[Self::I; R]; G],
+        w: [[Self::B; 4]; G],
         a: *const i8,
-    ) -> [Self::I; R] {
-        for (g, &w) in w.iter().enumerate() {
-            for (r, acc) in acc.iter_mut().enumerate() {
-                // SAFETY: the caller's contract.
-                *acc = unsafe { Self::dot_8(*acc, w, a.add(64 * r + 4 * g)) };
+    ) -> [[Self::I; R]; G] {
+        for i in 0..4 {
+            for (acc, w) in acc.iter_mut().zip(&w) {
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    // SAFETY: the caller's contract.
+                    *acc = unsafe { Self::dot_8(*acc, w[i], a.add(64 * r + 4 * i)) };
+                }
             }
         }
         acc
