@@ -153,8 +153,10 @@ fn what_is_found_is_used_by_the_next_load_and_not_measured_again() {
     let again = tune(&handle, Spec { again: true, samples: 60, ..small() }, usize::MAX);
     assert_eq!(again.rows.len(), found.len());
     let winners = found.iter().filter(|r| r.choice != r.heuristic.choice).count();
+    let known = records(dir.path());
     let verified = tune(&handle, Spec { verify: true, ..small() }, usize::MAX);
     assert!(verified.rows.len() <= found.len(), "{winners}");
+    assert_eq!(records(dir.path()), known, "verifying changes nothing");
 
     // Off is off.
     let info = load(&handle, tuning(Mode::Off, dir.path()));

@@ -178,9 +178,12 @@ fn table(report: &Report, model: &str, verify: bool) -> String {
     for why in rejected {
         let _ = writeln!(out, "rejected: {why}");
     }
-    let used =
-        if counted { "a count is never used as a time" } else { "used from the next load on" };
-    let _ = writeln!(out, "remembered in {}; {used}", report.file.display());
+    let file = report.file.display();
+    let _ = match (verify, counted) {
+        (true, _) => writeln!(out, "{file} stays as it is; `orinctl tune --again` searches anew"),
+        (_, true) => writeln!(out, "remembered in {file}; a count is never used as a time"),
+        (_, false) => writeln!(out, "remembered in {file}; used from the next load on"),
+    };
     out
 }
 

@@ -75,6 +75,11 @@ impl Variant {
             return variant;
         }
         let value = |name: &str| choice.get(name).map(|&value| value as usize);
+        // What was measured under another packing than the matrix has says nothing.
+        let lies = packing(isa, Some(choices), case.dtype, case.cols as usize);
+        if value(PACKING).is_some_and(|packing| packing != lies) {
+            return variant;
+        }
         if let Some(task) = value(ROWS_PER_TASK) {
             variant.claim[usize::from(rows > TILE)] = task / LANES;
         }
@@ -213,6 +218,26 @@ mod tests {
             let has = |case: &Case| space(isa, case).unwrap().parameter(PACKING).is_some();
             assert_eq!(has(&case("project", 3072, 1)), can);
             assert!(!has(&Case { dtype: DType::F16, ..case("project", 3072, 1) }));
+        }
+    }
+
+    #[test]
+    fn what_was_measured_under_another_packing_is_left_aside() {
+        let (decides, other) = (case("project", 3072, 1), case("project", 3072, 4));
+        for isa in Isa::available().filter(|isa| isa.packings().contains(&32)) {
+            let choose = |case: &Case, packing: u32, task: u32| {
+                let mut choice = space(isa, case).unwrap().heuristic;
+                choice.insert(PACKING.to_owned(), packing);
+                choice.insert(ROWS_PER_TASK.to_owned(), task);
+                (case.clone(), choice)
+            };
+            for packing in [16, 32] {
+                let choices: Choices =
+                    [choose(&decides, 32, 64), choose(&other, packing, 512)].into_iter().collect();
+                let variant = Variant::of(isa, Some(&choices), Some(&other), (1088 * 16, 4));
+                let heuristic = Variant::heuristic(isa, 1088 * 16, 4);
+                assert_eq!(variant == heuristic, packing == 16);
+            }
         }
     }
 

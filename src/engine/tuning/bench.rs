@@ -92,6 +92,8 @@ pub struct CaseBench<'a> {
     layout: Vec<&'static str>,
     /// Instances by these parameters' values, the one that was used last at the end.
     opened: Vec<(Choice, Opened)>,
+    /// The last one was not the last one before: its threads are asleep, and the other's not yet.
+    changed: bool,
     next: usize,
     /// What choices cost where that is counted.
     counts: HashMap<Choice, f64>,
@@ -137,6 +139,7 @@ impl<'a> CaseBench<'a> {
             order,
             layout: of(Scope::Layout).collect(),
             opened: Vec::new(),
+            changed: false,
             next: 0,
             counts: HashMap::new(),
             bits: None,
@@ -159,6 +162,7 @@ impl<'a> CaseBench<'a> {
     fn ready(&mut self, choice: &Choice) -> Result<Vec<Prepared>, Failure> {
         let value = |name: &&str| Some(((*name).to_owned(), *choice.get(*name)?));
         let layout: Choice = self.layout.iter().filter_map(value).collect();
+        self.changed = self.opened.last().is_none_or(|(last, _)| *last != layout);
         if let Some(at) = self.opened.iter().position(|(other, _)| *other == layout) {
             let opened = self.opened.remove(at);
             if let Some(prepared) = opened.1.prepared.get(choice).cloned() {
@@ -280,6 +284,9 @@ impl Bench for CaseBench<'_> {
         let part = self.next % parts.len();
         self.next += 1;
         let copies = self.product.outputs[part].len() as f64;
+        if self.changed {
+            self.run(parts[self.next % parts.len()], false)?;
+        }
         let sample = self.run(parts[part], true)? / copies;
         if self.watch.clock() == Clock::Counted {
             self.counts.insert(choice.clone(), sample);
