@@ -128,11 +128,11 @@ impl Isa {
     /// Rows that quantised weights may have side by side: where registers hold the sums of two row groups
     /// beside their weights, 32.
     pub(super) const fn packings(self) -> &'static [usize] {
-        match self.0 {
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 => &[16, 32],
-            _ => &[16],
+        #[cfg(target_arch = "x86_64")]
+        if matches!(self.0, Kind::Avx512) {
+            return &[16, 32];
         }
+        &[16]
     }
 
     /// The source of its vector operations.
