@@ -1,16 +1,15 @@
 //! Random programs on the CUDA GPU of this machine against their scalar model, bit for bit. The
 //! machine-code engine is held against the same programs in `kernels/tests/machine`, and against the
-//! answers that this leaves in `kernels/snippets/`. Needs a GPU of SM 9.0, for which the programs are
-//! compiled; without one it says so and ends well.
+//! answers that an H100 left in `kernels/snippets/silicon.sm_90.bin`. Needs a GPU of SM 9.0, for which the
+//! programs are compiled; without one it says so and ends well.
 //!
-//!     cargo bench --bench gpu_snippets
+//!     cargo bench --bench gpu_snippets -- [FILE FOR THE ANSWERS]
 //!
 //! Prints one JSON object.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
 
 use std::ffi::{CString, c_void};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::ptr;
 
@@ -56,8 +55,10 @@ fn main() -> ExitCode {
         }
         answers.extend(answer.iter().flat_map(|word| word.to_le_bytes()));
     }
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("kernels/snippets/silicon.sm_90.bin");
-    std::fs::write(&path, &answers).unwrap();
+    // Cargo adds flags of its own.
+    if let Some(path) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
+        std::fs::write(path, &answers).unwrap();
+    }
     println!(
         "{}",
         json!({ "device": name, "programs": snippets::COUNT, "words": answers.len() / 4, "wrong": wrong })
