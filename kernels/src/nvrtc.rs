@@ -9,8 +9,15 @@ use std::ptr;
 
 use libloading::Library;
 
-/// Names to try: JetPack 6 has CUDA 12, whose directory not every system searches.
-const NAMES: [&str; 3] = ["libnvrtc.so.12", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so.12"];
+/// Names to try. CUDA 12 first: JetPack 6 has it, and it is what the prebuilt kernels come from; 13 has another
+/// name, and the one without a number is the development package's. Not every system searches the directory.
+const NAMES: [&str; 5] = [
+    "libnvrtc.so.12",
+    "libnvrtc.so.13",
+    "libnvrtc.so",
+    "/usr/local/cuda/lib64/libnvrtc.so.12",
+    "/usr/local/cuda/lib64/libnvrtc.so.13",
+];
 
 /// Where the library is, if not under its usual names.
 const PATH: &str = "ORIND_NVRTC";
@@ -22,13 +29,13 @@ type Text = *const c_char;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// It is not here.
-    #[error("no NVRTC: {tried} cannot be loaded; {PATH} takes the path of libnvrtc.so.12")]
+    #[error("no NVRTC: {tried} cannot be loaded; {PATH} takes the path of libnvrtc.so.12 or .13")]
     Missing {
         /// What was tried.
         tried: String,
     },
     /// It is another library, or a very old one.
-    #[error("{library} has no {function}: it is not NVRTC 12")]
+    #[error("{library} has no {function}: it is not NVRTC 12 or 13")]
     Foreign {
         /// What was loaded.
         library: String,

@@ -1,6 +1,8 @@
 //! Kernels compiled on the machine: where NVRTC is, and what is said where it is not.
 
 use std::cell::Cell;
+use std::path::PathBuf;
+use std::process::Command;
 
 use orind_kernels::catalogue::launch::SHARED_LIMIT;
 use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
@@ -68,4 +70,39 @@ fn what_does_not_compile_is_told_with_the_compiler_s_words() {
     let text = error.to_string();
     assert!(matches!(error, Error::Call { call: "nvrtcCompileProgram", .. }), "{error:?}");
     assert!(text.contains("x.cu") && text.contains("\"y\" is undefined"), "{text}");
+}
+
+/// Both of CUDA 12, which an Orin has, and of CUDA 13, which has the number in its name alone where the
+/// development package is not installed.
+#[test]
+fn nvrtc_is_found_under_the_names_that_cuda_12_and_13_give_it() {
+    // Any library will do: that it lacks the functions says that it was found.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let library = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5))
+        .find(|path| path.contains("libgcc_s"))
+        .unwrap();
+    if let Ok(compiler) = Compiler::load() {
+        return println!("skipped: NVRTC {:?} is here, and found first", compiler.version());
+    }
+    for name in ["libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so"] {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::copy(library, folder.join(name)).unwrap();
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["what_is_loaded", "--exact", "--ignored", "--nocapture"])
+            .env("LD_LIBRARY_PATH", &folder)
+            .env_remove("ORIND_NVRTC")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(&format!("{name} has no nvrtcVersion")), "{name}: {text}");
+    }
+}
+
+#[test]
+#[ignore = "run by `nvrtc_is_found_under_the_names_that_cuda_12_and_13_give_it`"]
+fn what_is_loaded() {
+    println!("{}", Compiler::load().unwrap_err());
 }
