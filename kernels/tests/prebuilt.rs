@@ -116,3 +116,10 @@ fn names_are_unique() {
     names.dedup();
     assert_eq!(names.len(), count);
 }
+
+/// A checkout that is moved, or shares its target folder with another, must not read the other's files.
+#[test]
+fn the_generated_list_names_no_place_of_this_checkout() {
+    let list = include_str!(concat!(env!("OUT_DIR"), "/prebuilt.rs"));
+    assert!(list.contains("manifest.json") && !list.contains(env!("CARGO_MANIFEST_DIR")), "{list}");
+}
