@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Everything that is measured on a machine with an NVIDIA GPU, in one go: build, correctness of every
-# kernel, decode of the models, percent of the bandwidth measured in the same run, PyTorch on the same
-# shapes. Needs Rust (or ORIND_BIN with a release build of orinctl, gpu_kernels and gpu_snippets),
-# libcuda, and for the last part a Python with PyTorch. Writes to OUT (default: ./silicon).
+# kernel, decode of the models, percent of the bandwidth measured in the same run, a minute of tuning,
+# PyTorch on the same shapes. Needs Rust (or ORIND_BIN with a release build of orinctl, gpu_kernels and
+# gpu_snippets), libcuda, NVRTC for more candidates than the prebuilt ones, and for the last part a Python
+# with PyTorch. Writes to OUT (default: ./silicon). Takes about four minutes on an H100, once the models are there.
 #
 #     bash benches/silicon.sh
 set -euo pipefail
@@ -44,10 +45,13 @@ note "correctness: every step, and logits of a small model, against the referenc
 
 note "random programs, bit for bit; their answers become vectors for the machine-code engine"
 if [[ -n ${ORIND_BIN:-} ]]; then snippets=("$ORIND_BIN/gpu_snippets"); else
-    snippets=(cargo bench --locked --bench gpu_snippets)
+    snippets=(cargo bench --locked --bench gpu_snippets --)
 fi
-"${snippets[@]}" | tee "$out/snippets.json"
-cp kernels/snippets/silicon.sm_90.bin "$out/" 2>/dev/null || true
+"${snippets[@]}" "$out/silicon.sm_90.bin" | tee "$out/snippets.json"
+if [[ -e $out/silicon.sm_90.bin ]]; then
+    cmp "$out/silicon.sm_90.bin" kernels/snippets/silicon.sm_90.bin ||
+        echo "this GPU answers otherwise than the one whose answers are checked in" | tee "$out/FAILED"
+fi
 
 note "kernels: matrices by size, and every kernel of a token"
 "${kernels[@]}" "${models[@]}" | tee "$out/kernels.jsonl"
@@ -56,12 +60,23 @@ if grep -q '"skipped"' "$out/kernels.jsonl"; then
     exit 1
 fi
 
-note "decode of whole models"
+note "prefill and decode of whole models"
 for model in "${models[@]}"; do
-    "$orinctl" bench --private --backend cuda -m "$model" -p 0 -n 128 -r 5 --json \
+    "$orinctl" bench --private --backend cuda -m "$model" -p 512 -n 128 -r 5 --json \
         >"$out/bench-${model//[:.]/_}.json"
-    "$orinctl" bench --private --backend cuda -m "$model" -p 0 -n 128 -r 5
+    "$orinctl" bench --private --backend cuda -m "$model" -p 512 -n 128 -r 5
 done | tee "$out/bench.txt"
+
+note "a minute of tuning, and what it comes to"
+# Remembered here, and not where this machine's daemon looks.
+data=$(mktemp -d)
+trap 'rm -rf "$data"' EXIT
+(
+    unset STATE_DIRECTORY
+    export XDG_DATA_HOME=$data
+    "$orinctl" tune --private --backend cuda -m "${models[0]}" --budget 60
+    "$orinctl" tune sweep --backend cuda -m "${models[0]}"
+) 2>&1 | tee "$out/tune.txt" || echo "tuning failed"
 
 note "which memory holds the weights best (a choice only where GPU and CPU share theirs)"
 for kind in device pinned managed; do
@@ -135,7 +150,7 @@ if [[ -x ${LLAMA_BENCH:-} ]]; then
     note "llama.cpp (LLAMA_BENCH) on the same files"
     for model in "${models[@]}"; do
         name=${model#synthetic:}
-        file=$(compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/orind/${name/:/-}-v*.gguf" | head -n 1) || continue
+        file=$(compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/orind/synthetic/${name/:/-}-v*.gguf" | head -n 1) || continue
         "$LLAMA_BENCH" -m "$file" -p 0 -n 128 -r 5 -ngl 99 -o json
     done | tee "$out/llama-bench.json"
 fi
