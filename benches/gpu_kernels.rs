@@ -1,5 +1,5 @@
-//! The kernels on the CUDA GPU of this machine: correctness of every step, bandwidth of the memory,
-//! time of every kernel of a decoded token, matrices by size. Without a GPU it says so and ends well.
+//! The kernels on the CUDA GPU of this machine: correctness of every step, bandwidth of the memory as
+//! `orinctl bench` measures it, time of every kernel of a decoded token, matrices by size. Without a GPU it says so and ends well.
 //!
 //!     cargo bench --bench gpu_kernels -- [MODEL..]
 //!
@@ -12,6 +12,7 @@ use std::io::Write as _;
 
 use orind::device::gpu::cuda::Cuda;
 use orind::device::{Device, Error, Instance, Request, Timing, WeightSource};
+use orind::engine::Stream;
 use orind::model::{KvLayout, Model, synthetic};
 use orind::parity::case::{Sketch, noise};
 use orind::parity::steps;
@@ -32,8 +33,10 @@ fn main() {
     };
     println!("{}", json!({ "device": device.info().description }));
     correctness(&device);
-    let roof = device.bandwidth().unwrap();
-    println!("{}", json!({ "bandwidth_gb_s": roof / 1e9 }));
+    let mut stream = Stream::open(&device, &|| {}).unwrap();
+    let roof = (0..TIMES).map(|_| stream.measure().unwrap()).fold(0.0, f64::max);
+    println!("{}", json!({ "bandwidth_gb_s": roof / 1e9, "read_mb": stream.bytes() as f64 / 1e6 }));
+    drop(stream);
     for dtype in steps::TYPES {
         for (n, k) in [(2048, 2048), (8192, 2048), (16_384, 4096), (65_536, 4096)] {
             matrix(&device, roof, dtype, n, k);

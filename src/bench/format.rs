@@ -1,7 +1,7 @@
 //! A report as text: a table for people, Markdown, CSV. Field-standard columns first, ours after.
 
 use super::statistics::{DEFINITION, Summary};
-use super::{Report, Row};
+use super::{Report, Roof, Row};
 use std::fmt::Write as _;
 
 const COLUMNS: [&str; 12] = [
@@ -166,12 +166,16 @@ fn cells(report: &Report, row: &Row) -> [String; 12] {
         binary_bytes(m.model.bytes as f64),
         parameters(m.model.parameters),
         m.device.clone(),
-        m.threads.to_string(),
+        if m.threads == 0 { "-".to_owned() } else { m.threads.to_string() },
         row.name.clone(),
         plus_minus(&row.tokens_per_second, 2),
         decimal_bytes(row.weight_bytes_per_token + row.kv_bytes_per_token),
         format!("{:.2}", row.bytes_per_second / 1e9),
-        format!("{:.0} %", row.fraction_of_roof * 100.0),
+        if report.roof.bytes_per_second > 0.0 {
+            format!("{:.0} %", row.fraction_of_roof * 100.0)
+        } else {
+            "?".to_owned()
+        },
         format!("{:.1}", row.flops_per_second / 1e9),
         row.joules_per_token.map_or_else(|| "?".to_owned(), |joules| format!("{joules:.3}")),
     ]
@@ -201,7 +205,10 @@ fn conditions(report: &Report) -> String {
         "model   {}: {} {}{weights}",
         m.model.id, m.model.architecture, m.model.file_type
     );
-    let _ = writeln!(text, "device  {}, {} threads", m.device_description, m.threads);
+    let _ = match m.threads {
+        0 => writeln!(text, "device  {}", m.device_description),
+        threads => writeln!(text, "device  {}, {threads} threads", m.device_description),
+    };
     let machine = &m.machine;
     let mut parts = vec![format!("{} cores", machine.cores)];
     if let Some(governor) = &machine.governor {
@@ -228,19 +235,7 @@ fn conditions(report: &Report) -> String {
 
 /// What is not per row.
 fn facts(report: &Report) -> Vec<(&'static str, String)> {
-    let roof = &report.roof;
-    let mut facts = vec![(
-        "memory bandwidth",
-        format!(
-            "{:.2} GB/s, best of {} measurements ({}; {} per pass, {} threads; slowest {:.2})",
-            roof.bytes_per_second / 1e9,
-            roof.measurements,
-            roof.stream,
-            binary_bytes(roof.bytes as f64),
-            roof.threads,
-            roof.lowest / 1e9
-        ),
-    )];
+    let mut facts = vec![("memory bandwidth", bandwidth(&report.roof))];
     if let Some(first) = &report.first_token {
         facts.push((
             "time to first token",
@@ -266,18 +261,42 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
         ));
     }
     let memory = &report.memory;
-    facts.push((
-        "peak memory",
-        format!(
-            "{} resident: weights {}, KV cache {}, activations {} reserved, rest {}",
-            binary_bytes(memory.peak as f64),
-            binary_bytes(memory.weights as f64),
-            binary_bytes(memory.kv as f64),
-            binary_bytes(memory.activations as f64),
-            binary_bytes(memory.rest() as f64)
-        ),
-    ));
+    let resident = format!("{} resident", binary_bytes(memory.peak as f64));
+    let reserved = format!(
+        "weights {}, KV cache {}, activations {} reserved",
+        binary_bytes(memory.weights as f64),
+        binary_bytes(memory.kv as f64),
+        binary_bytes(memory.activations as f64)
+    );
+    if memory.gpu {
+        facts.push(("peak memory", resident));
+        let total = binary_bytes(memory.reserved() as f64);
+        facts.push(("GPU memory", format!("{total}: {reserved}")));
+    } else {
+        let rest = binary_bytes(memory.rest() as f64);
+        facts.push(("peak memory", format!("{resident}: {reserved}, rest {rest}")));
+    }
     facts
+}
+
+/// How fast memory was read, and by what.
+fn bandwidth(roof: &Roof) -> String {
+    let limit = roof.limit.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
+    if roof.measurements == 0 {
+        return format!("not measured{limit}");
+    }
+    // Of a GPU the stream says how much.
+    let how = match roof.threads {
+        0 => String::new(),
+        threads => format!("; {} per pass, {threads} threads", binary_bytes(roof.bytes as f64)),
+    };
+    format!(
+        "{:.2} GB/s, best of {} measurements ({}{how}; slowest {:.2}){limit}",
+        roof.bytes_per_second / 1e9,
+        roof.measurements,
+        roof.stream,
+        roof.lowest / 1e9
+    )
 }
 
 /// How to read it.
@@ -330,8 +349,8 @@ fn parameters(count: u64) -> String {
 mod tests {
     use super::*;
     use crate::bench::{
-        ColdStart, Conditions, FirstToken, Kind, Machine, Manifest, Memory, Model, Roof, Spec,
-        Stream, Test,
+        ColdStart, Conditions, FirstToken, Kind, Machine, Manifest, Memory, Model, Spec, Stream,
+        Test,
     };
 
     fn row(test: Test, samples: Vec<f64>, bytes_per_token: f64) -> Row {
@@ -386,6 +405,7 @@ mod tests {
                 threads: 2,
                 measurements: 5,
                 streams: vec![Stream { name: "linear read".into(), bytes_per_second: 20e9 }],
+                limit: None,
             },
             rows: vec![
                 row(
@@ -404,6 +424,7 @@ mod tests {
                 weights: 600 << 20,
                 kv: 100 << 20,
                 activations: 50 << 20,
+                gpu: false,
             },
             load_seconds: 1.25,
             first_token: Some(FirstToken {
@@ -460,6 +481,35 @@ peak memory          900.00 MiB resident: weights 600.00 MiB, KV cache 100.00 Mi
         let text = table(&report());
         assert!(text.starts_with(expected), "{text}");
         assert!(text.contains("prediction interval") && text.contains("random token ids (seed 1)"));
+    }
+
+    #[test]
+    fn a_gpu_has_no_threads_and_memory_of_its_own() {
+        let mut report = report();
+        report.manifest.threads = 0;
+        report.manifest.device_description = "A GPU, 132 SMs".into();
+        report.memory.gpu = true;
+        report.memory.peak = 200 << 20;
+        report.roof.threads = 0;
+        report.roof.stream = "read by the GPU: F16 matrix of 512 MiB".into();
+        let text = table(&report);
+        for expected in [
+            "\ndevice  A GPU, 132 SMs\n",
+            " cpu    |       - | pp512 ",
+            "\nmemory bandwidth     20.00 GB/s, best of 5 measurements (read by the GPU: F16 matrix of 512 MiB; slowest 18.00)\n",
+            "\npeak memory          200.00 MiB resident\n",
+            "\nGPU memory           750.00 MiB: weights 600.00 MiB, KV cache 100.00 MiB, activations 50.00 MiB reserved\n",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        // Read by less than usual, and not at all.
+        report.roof.limit = Some("no room".into());
+        assert!(table(&report).contains("slowest 18.00); no room\n"));
+        report.roof.measurements = 0;
+        report.roof.bytes_per_second = 0.0;
+        let text = table(&report);
+        assert!(text.contains("\nmemory bandwidth     not measured; no room\n"), "{text}");
+        assert!(text.contains("|         ? |"), "{text}");
     }
 
     #[test]

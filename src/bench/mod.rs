@@ -8,6 +8,7 @@
 mod conditions;
 mod format;
 mod machine;
+mod meter;
 mod report;
 pub mod roof;
 mod run;

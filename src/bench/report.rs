@@ -44,7 +44,7 @@ pub struct Manifest {
     pub device: String,
     /// The device in one line.
     pub device_description: String,
-    /// Worker threads.
+    /// Worker threads; 0 for a GPU.
     pub threads: usize,
     /// Tokens a sequence has room for.
     pub context: usize,
@@ -96,23 +96,27 @@ pub struct Machine {
     pub taken_by_others: Option<f64>,
 }
 
-/// Memory bandwidth for reading: what bounds decode.
+/// Memory bandwidth for reading, of what reads the weights: what bounds decode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Roof {
     /// Name of the stream that was fastest.
     pub stream: String,
-    /// Its best measurement, in bytes per second: the roof that rows are held against.
+    /// Its best measurement, in bytes per second: the roof that rows are held against. 0 where it could not
+    /// be measured; [`Roof::limit`] says why.
     pub bytes_per_second: f64,
     /// Its slowest measurement.
     pub lowest: f64,
     /// Bytes read per pass.
     pub bytes: u64,
-    /// Threads that read.
+    /// Threads that read; 0 where the GPU did.
     pub threads: usize,
     /// Times it was measured: before, between and after the tests.
     pub measurements: u32,
     /// Every stream tried.
     pub streams: Vec<Stream>,
+    /// Why it was not measured, or by reading less than usual.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
 }
 
 /// One way of reading memory.
@@ -144,7 +148,7 @@ pub struct Row {
     pub flops_per_token: f64,
     /// Weights and KV cache moved per second, at the median speed.
     pub bytes_per_second: f64,
-    /// The same as a fraction of the roof, 0 to 1.
+    /// The same as a fraction of the roof, 0 to 1; 0 without a roof.
     pub fraction_of_roof: f64,
     /// Floating-point operations per second, at the median speed.
     pub flops_per_second: f64,
@@ -165,14 +169,24 @@ pub struct Memory {
     pub kv: u64,
     /// Activations reserved.
     pub activations: u64,
+    /// Whether those three are a GPU's memory, reserved from its driver: they are no part of `peak`, but where
+    /// the driver lets the process see them.
+    #[serde(default)]
+    pub gpu: bool,
 }
 
 impl Memory {
-    /// What is neither weights, KV cache nor activations; reserved memory that was never touched
-    /// is not resident and makes this smaller.
+    /// Weights, KV cache and activations.
+    #[must_use]
+    pub const fn reserved(&self) -> u64 {
+        self.weights + self.kv + self.activations
+    }
+
+    /// What of the process's memory is not reserved; reserved memory that was never touched is not resident
+    /// and makes this smaller. Means nothing with a GPU.
     #[must_use]
     pub const fn rest(&self) -> u64 {
-        self.peak.saturating_sub(self.weights + self.kv + self.activations)
+        self.peak.saturating_sub(self.reserved())
     }
 }
 

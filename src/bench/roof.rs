@@ -122,6 +122,7 @@ impl Bandwidth {
                     bytes_per_second,
                 })
                 .collect(),
+            limit: None,
         }
     }
 }

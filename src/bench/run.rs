@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::conditions::Observer;
 use super::machine::Watch;
+use super::meter::Meter;
 use super::report::{Manifest, Memory, Model, Report, Row};
-use super::roof::Bandwidth;
 use super::schedule::{self, Schedule, Speed};
 use super::spec::{Error, Kind, Progress, Spec, Test};
 use super::statistics::Summary;
@@ -71,8 +71,8 @@ impl Runner<'_> {
         })?;
 
         self.tell(Progress::Roof)?;
-        let mut bandwidth = Bandwidth::new(self.core.threads())?;
-        bandwidth.measure();
+        let mut meter = Meter::new(self.core)?;
+        meter.measure();
         let tests = schedule.tests.len();
         let total = count(tests) * (spec.warmup + schedule.repetitions);
         let mut samples: Vec<Vec<f64>> = vec![Vec::new(); tests];
@@ -102,9 +102,9 @@ impl Runner<'_> {
                 }
                 done += 1;
                 let resident = memory::resident().unwrap_or(0);
-                peak = peak.max(resident.saturating_sub(bandwidth.bytes()));
+                peak = peak.max(resident.saturating_sub(meter.resident()));
             }
-            bandwidth.measure();
+            meter.measure();
             if timed {
                 repetitions += 1;
                 longest_round = longest_round.max(round_begin.elapsed());
@@ -116,7 +116,7 @@ impl Runner<'_> {
             }
         }
 
-        let roof = bandwidth.roof();
+        let roof = meter.roof();
         let mut rows = schedule
             .tests
             .iter()
@@ -162,6 +162,7 @@ impl Runner<'_> {
                 weights: device.weights,
                 kv: device.state,
                 activations: device.activations,
+                gpu: meter.is_gpu(),
             },
             load_seconds: info.load_time.as_secs_f64(),
             first_token: None,

@@ -37,14 +37,15 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
     row("state", state(&status.state));
     if let Some(model) = &status.model {
         row("model", describe(model));
+        let threads = match model.device.threads {
+            0 => String::new(),
+            threads => format!(", {threads} threads"),
+        };
         row(
             "device",
             format!(
-                "{}: {}, {} threads ({})",
-                model.device.name,
-                model.device.description,
-                model.device.threads,
-                model.device.reason
+                "{}: {}{threads} ({})",
+                model.device.name, model.device.description, model.device.reason
             ),
         );
         row("slots", format!("{} of {} tokens each", model.slots, model.context));

@@ -249,6 +249,12 @@ pub trait Device: Send + Sync {
     /// [`Error::OutOfMemory`] before allocating, [`Error::Unsupported`].
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error>;
 
+    /// Bytes that a GPU has free for instances, 0 where its driver does not tell; `None` for a device that
+    /// computes on this process's threads, in this process's memory.
+    fn gpu_memory(&self) -> Option<u64> {
+        None
+    }
+
     /// For which hardware choices that were found here hold; `None` where nothing can be chosen.
     fn key(&self) -> Option<DeviceKey> {
         None

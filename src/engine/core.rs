@@ -8,7 +8,7 @@ use super::pulse::Pulse;
 use super::tuning::bench::{Stopwatch, WallClock};
 use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
-use super::{ModelInfo, Text};
+use super::{ModelInfo, Stream, Text};
 use crate::device::{Activity, Data, Device, Error, Instance, Prepared, Ticket};
 use crate::model::{KvLayout, Model, ports};
 use crate::plan::sample::Sampling;
@@ -218,6 +218,16 @@ impl Core {
     #[must_use]
     pub fn threads(&self) -> usize {
         self.device.info().threads
+    }
+
+    /// What measures how fast the GPU that holds the model reads its memory; `None` where the device is none.
+    ///
+    /// # Errors
+    /// As [`Stream::open`].
+    pub fn stream(&self) -> Option<Result<Stream, Error>> {
+        self.device.gpu_memory()?;
+        let pulse = &self.pulse;
+        Some(Stream::open(&*self.device, &|| pulse.beat()))
     }
 
     /// What the device has asked of its hardware.

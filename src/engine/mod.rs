@@ -13,9 +13,11 @@ mod pulse;
 mod request;
 mod scheduler;
 mod sequence;
+mod stream;
 pub mod tuning;
 
 pub use self::core::Core;
+pub use self::stream::Stream;
 pub use crate::device::cpu::pool::at_most_processors;
 pub use handle::{Handle, Settings};
 pub use load::Text;

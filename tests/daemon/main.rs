@@ -483,6 +483,15 @@ fn a_bench_reports_and_can_be_broken_off() {
     let report: orind::bench::Report = serde_json::from_str(&last.1).unwrap();
     assert_eq!(report.rows.len(), 2);
 
+    // What status holds decoding against is of the device that the bench read with.
+    let roof = |backend: &str| {
+        let load = json!({"model": MODEL, "backend": backend});
+        assert_eq!(daemon.stream(MODELS, &load).last().unwrap().0, "result");
+        daemon.get("/orin/v1/status").json()["roof"]["source"].clone()
+    };
+    assert_ne!(roof("reference"), "bench");
+    assert_eq!(roof(&report.manifest.device), "bench");
+
     let endless = json!({"prompts": [8], "generate": [64], "repetitions": 1000});
     let mut events = daemon.stream("/orin/v1/bench", &endless);
     assert_eq!(events.next().unwrap().0, "progress");

@@ -63,8 +63,8 @@ pub struct App {
     started: Instant,
     last_load: Mutex<Option<Result<SystemTime, LoadError>>>,
     probe: Arc<Probe>,
-    /// Bytes per second that the last bench could read.
-    roof: Mutex<Option<f64>>,
+    /// Bytes per second that the device of that name could read in the last bench.
+    roof: Mutex<Option<(String, f64)>>,
     /// Searches for tuned choices, under way or waiting.
     searches: Mutex<Vec<Weak<Pace>>>,
 }
@@ -132,9 +132,13 @@ impl App {
         self.last_load.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Keeps what a bench could read.
-    fn measured(&self, bytes_per_second: f64) {
-        *self.roof.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes_per_second);
+    /// Keeps what a bench could read, if it could.
+    fn measured(&self, report: &crate::bench::Report) {
+        let rate = report.roof.bytes_per_second;
+        if rate > 0.0 {
+            let device = report.manifest.device.clone();
+            *self.roof.lock().unwrap_or_else(PoisonError::into_inner) = Some((device, rate));
+        }
     }
 
     /// Why the last load failed, if it did.

@@ -183,7 +183,7 @@ pub(super) async fn bench(
     tokio::spawn(async move {
         let result = match result.await {
             Ok(Ok(Ok(report))) => {
-                app.measured(report.roof.bytes_per_second);
+                app.measured(&report);
                 Ok(Box::new(report))
             }
             Ok(Ok(Err(error))) => Err(error.into()),

@@ -32,19 +32,21 @@ pub(super) fn status(app: &App) -> api::Status {
             available: memory::available(),
         },
         searching: now.searching,
-        roof: roof(app, &machine),
+        roof: roof(app, loaded(&now.state), &machine),
         machine,
         state: state(now.state, app),
     }
 }
 
-/// What the last bench measured, else what the memory's pins can move.
-fn roof(app: &App, machine: &api::Machine) -> Option<api::Roof> {
-    let measured = *app.roof.lock().unwrap_or_else(PoisonError::into_inner);
+/// What the last bench measured with the device that holds the model now, else what the memory's pins can
+/// move.
+fn roof(app: &App, model: Option<&ModelInfo>, machine: &api::Machine) -> Option<api::Roof> {
+    let measured = app.roof.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let measured = measured.filter(|(device, _)| model.is_none_or(|model| model.device == *device));
     let roof =
         |bytes_per_second, source: &str| api::Roof { bytes_per_second, source: source.into() };
     let pins = || machine.pin_rate().map(|rate| roof(rate, "memory clock"));
-    measured.map(|rate| roof(rate, "bench")).or_else(pins)
+    measured.map(|(_, rate)| roof(rate, "bench")).or_else(pins)
 }
 
 fn state(state: State, app: &App) -> api::State {

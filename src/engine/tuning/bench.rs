@@ -341,9 +341,9 @@ impl Input {
 }
 
 /// Rows of weights that repeat, from some byte on: any tensor of as many columns.
-struct Rows {
-    bytes: Vec<u8>,
-    from: usize,
+pub(in crate::engine) struct Rows {
+    pub(in crate::engine) bytes: Vec<u8>,
+    pub(in crate::engine) from: usize,
 }
 
 impl WeightSource for Rows {
@@ -560,12 +560,12 @@ impl Product {
 }
 
 /// A step of some rows without logits.
-const fn bucket(batch: usize) -> Bucket {
+pub(in crate::engine) const fn bucket(batch: usize) -> Bucket {
     Bucket { batch, chunk: 1, context: 1, outputs: Outputs::None }
 }
 
 /// `n` values from -1 to 1, the same for the same seed.
-fn noise(seed: u64, n: usize) -> Vec<f32> {
+pub(in crate::engine) fn noise(seed: u64, n: usize) -> Vec<f32> {
     let word = |i: usize| philox([(i / 4) as u32, 0, 0, 0], seed)[i % 4];
     (0..n).map(|i| (f64::from(word(i)) / f64::from(u32::MAX) * 2.0 - 1.0) as f32).collect()
 }

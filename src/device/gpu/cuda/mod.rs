@@ -12,7 +12,6 @@ mod gpu;
 mod instance;
 mod library;
 mod record;
-mod roof;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -194,6 +193,10 @@ impl Device for Cuda {
         layout.footprint().fits(self.gpu.free().map_err(Fault::at_the_seam)?)?;
         let choices = request.choices.cloned().unwrap_or_default();
         Ok(Box::new(CudaInstance::new(&self.gpu, layout, self.kind, choices)?))
+    }
+
+    fn gpu_memory(&self) -> Option<u64> {
+        Some(self.gpu.free().unwrap_or(0))
     }
 
     fn key(&self) -> Option<DeviceKey> {

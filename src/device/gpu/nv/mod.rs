@@ -75,6 +75,10 @@ impl Device for Nv {
         Ok(Box::new(NvInstance::new(space, layout, choices)?))
     }
 
+    fn gpu_memory(&self) -> Option<u64> {
+        Some(self.orin.memory().map_or(0, |memory| memory.free))
+    }
+
     fn key(&self) -> Option<DeviceKey> {
         let clock = self.orin.characteristics().max_freq / 1_000_000;
         let clock = u32::try_from(clock).unwrap_or(0);
