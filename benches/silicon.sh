@@ -75,7 +75,7 @@ trap 'rm -rf "$data"' EXIT
     unset STATE_DIRECTORY
     export XDG_DATA_HOME=$data
     "$orinctl" tune --private --backend cuda -m "${models[0]}" --budget 60
-    "$orinctl" tune sweep --backend cuda -m "${models[0]}"
+    "$orinctl" tune sweep --backend cuda -m "${models[0]}" --rounds 2
 ) 2>&1 | tee "$out/tune.txt" || echo "tuning failed"
 
 note "which memory holds the weights best (a choice only where GPU and CPU share theirs)"
