@@ -131,7 +131,7 @@ unsafe fn quantise_in<S: Simd>(
             (max, taint) = (zero, zero);
             for b in span.clone() {
                 let (block, dst) = (load(b), dst.add(b * planes * step));
-                *dst = quantise_block::<S>(block, fine);
+                quantise_block::<S>(block, fine, dst);
                 if planes == 2 {
                     (max, taint) = survey::<S>(left::<S>(dst, worth, block), (max, taint));
                 }
@@ -140,7 +140,7 @@ unsafe fn quantise_in<S: Simd>(
                 let finer = Step::of::<S>(max, taint);
                 for b in span {
                     let dst = dst.add(b * planes * step);
-                    *dst.add(step) = quantise_block::<S>(left::<S>(dst, worth, load(b)), finer);
+                    quantise_block::<S>(left::<S>(dst, worth, load(b)), finer, dst.add(step));
                 }
             }
         }
@@ -205,35 +205,37 @@ impl Step {
     }
 }
 
-/// 32 values as a block.
+/// Writes 32 values as a block, each part where it belongs: put together elsewhere and copied, it would be read
+/// in wider pieces than it was written in, which waits for the writes.
 ///
 /// # Safety
 ///
-/// As for [`Simd`].
+/// As for [`Simd`]; `to` is valid for a block.
 #[inline(always)]
-unsafe fn quantise_block<S: Simd>([x0, x1]: [S::F; 2], step: Step) -> Q8Block {
-    // SAFETY: the caller's contract; stores are into the block's own arrays.
+unsafe fn quantise_block<S: Simd>([x0, x1]: [S::F; 2], step: Step, to: *mut Q8Block) {
+    // SAFETY: the caller's contract; stores are into the block's own fields.
     unsafe {
-        let (less128, less8, less32) = (BIAS, BIAS, [BIAS; 2]);
-        let mut block = Q8Block { scale: step.scale, less128, less8, less32, ..Q8Block::default() };
         if step.scale.is_nan() {
-            return block;
+            let (less128, less8, less32) = (BIAS, BIAS, [BIAS; 2]);
+            to.write(Q8Block { scale: f32::NAN, less128, less8, less32, ..Q8Block::default() });
+            return;
         }
         let inverse = S::splat(step.inverse);
         let (i0, i1) = (S::round_i(S::mul(x0, inverse)), S::round_i(S::mul(x1, inverse)));
-        S::store_i8(block.q.as_mut_ptr(), i0);
-        S::store_i8(block.q.as_mut_ptr().add(LANES), i1);
+        let q = (&raw mut (*to).q).cast::<i8>();
+        S::store_i8(q, i0);
+        S::store_i8(q.add(LANES), i1);
         #[expect(clippy::cast_possible_truncation, reason = "integers below 2^12")]
         let (s0, s1) = (S::sum(S::to_f(i0)) as i32, S::sum(S::to_f(i1)) as i32);
         let sum = s0 + s1;
+        (*to).scale = step.scale;
         #[expect(clippy::cast_precision_loss, reason = "below 2^12")]
         {
-            block.sum = sum as f32;
+            (*to).sum = sum as f32;
         }
-        (block.less128, block.less8) = (BIAS - 128 * sum, BIAS - 8 * sum);
-        block.less32 = [BIAS - 32 * s0, BIAS - 32 * s1];
-        block.negated = [MINUS_BIAS - 15 * sum, MINUS_BIAS - 31 * sum];
-        block
+        ((*to).less128, (*to).less8) = (BIAS - 128 * sum, BIAS - 8 * sum);
+        (*to).less32 = [BIAS - 32 * s0, BIAS - 32 * s1];
+        (*to).negated = [MINUS_BIAS - 15 * sum, MINUS_BIAS - 31 * sum];
     }
 }
 
