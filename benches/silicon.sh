@@ -3,7 +3,7 @@
 # kernel, decode of the models, percent of the bandwidth measured in the same run, a minute of tuning,
 # PyTorch on the same shapes. Needs Rust (or ORIND_BIN with a release build of orinctl, gpu_kernels and
 # gpu_snippets), libcuda, NVRTC for more candidates than the prebuilt ones, and for the last part a Python
-# with PyTorch. Writes to OUT (default: ./silicon). Takes about four minutes on an H100, once the models are there.
+# with PyTorch. Writes to OUT (default: ./silicon). Takes two to three minutes on an H100, once the models are there.
 #
 #     bash benches/silicon.sh
 set -euo pipefail
