@@ -1,5 +1,6 @@
 //! The CPU kernels against their limits: matrix-vector products (decode) against a plain read of as
-//! many bytes, products with many rows (prefill) in integer operations, attention against its cache.
+//! many bytes, products with many rows (prefill) in integer operations, against the processor's integer
+//! products and against their own inner loop without anything around it, attention against its cache.
 //!
 //! One thread, so that the numbers are of the kernels and not of the pool. The weights walk through
 //! a buffer larger than the caches.
@@ -132,6 +133,17 @@ fn prefill(c: &mut Criterion) {
     let isa = Isa::detect();
     let mut group = c.benchmark_group(format!("prefill/{isa}"));
     group.sample_size(20);
+    #[cfg(target_arch = "x86_64")]
+    if isa.name() == "avx512" {
+        let (rows, mut sums) = ([[1u8; 64]; limits::ROWS], [[0.0f32; 16]; limits::ROWS]);
+        group.throughput(Throughput::Elements(limits::OPERATIONS));
+        // SAFETY: the instruction set was detected.
+        group.bench_function("limit/products", |b| b.iter(|| unsafe { limits::products() }));
+        group.bench_function("limit/Q6_K", |b| {
+            // SAFETY: as above.
+            b.iter(|| unsafe { limits::block(black_box(&rows), black_box(&mut sums)) });
+        });
+    }
     for dtype in TYPES {
         let layout = PackedLayout::new(dtype, 256, K).unwrap();
         let weights = vec![ORDINARY; layout.bytes()];
@@ -176,6 +188,81 @@ fn attend(c: &mut Criterion) {
         });
     }
     group.finish();
+}
+
+/// What products with many rows could do at most.
+#[cfg(target_arch = "x86_64")]
+mod limits {
+    use std::arch::asm;
+    use std::arch::x86_64::{__m512, __m512i, _mm512_set1_epi8, _mm512_set1_ps};
+
+    /// Rows of activations that a block meets.
+    pub(super) const ROWS: usize = 64;
+    /// Operations of a block of 16 rows by 32 columns with them.
+    pub(super) const OPERATIONS: u64 = 2 * 16 * 32 * ROWS as u64;
+
+    /// As many products as [`block`]'s, of registers with registers.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    pub(super) unsafe fn products() {
+        let w: __m512i = _mm512_set1_epi8(1);
+        for _ in 0..ROWS / 2 {
+            // SAFETY: computes with the registers that are named.
+            unsafe {
+                asm!(
+                    ".irp r, 0, 1, 2, 3, 4, 5, 6, 7",
+                    "vpdpbusd zmm\\r, {w}, {w}",
+                    "vpdpbusd zmm1\\r, {w}, {w}",
+                    ".endr",
+                    w = in(zmm_reg) w,
+                    out("zmm0") _, out("zmm1") _, out("zmm2") _, out("zmm3") _,
+                    out("zmm4") _, out("zmm5") _, out("zmm6") _, out("zmm7") _,
+                    out("zmm10") _, out("zmm11") _, out("zmm12") _, out("zmm13") _,
+                    out("zmm14") _, out("zmm15") _, out("zmm16") _, out("zmm17") _,
+                    options(nostack, nomem, preserves_flags),
+                );
+            }
+        }
+    }
+
+    /// A block of `Q6_K`, which is in registers, with rows that are in the first-level cache, as the kernel
+    /// does it: eight rows at a time.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    pub(super) unsafe fn block(rows: &[[u8; 64]; ROWS], sums: &mut [[f32; 16]; ROWS]) {
+        let (w, s): (__m512i, __m512) = (_mm512_set1_epi8(1), _mm512_set1_ps(1e-9));
+        for (x, sums) in rows.as_chunks::<8>().0.iter().zip(sums.as_chunks_mut::<8>().0) {
+            // SAFETY: reads 64 bytes of each of eight rows, reads and writes their sums.
+            unsafe {
+                asm!(
+                    // Where the dots of a row's two halves start.
+                    ".irp r, 0, 1, 2, 3, 4, 5, 6, 7",
+                    "vpbroadcastd zmm\\r, dword ptr [{x} + 64*\\r + 48]",
+                    "vpbroadcastd zmm1\\r, dword ptr [{x} + 64*\\r + 52]",
+                    ".endr",
+                    ".irp column, 0, 4, 8, 12",
+                    ".irp r, 0, 1, 2, 3, 4, 5, 6, 7",
+                    "vpdpbusd zmm\\r, {w}, dword ptr [{x} + 64*\\r + \\column]{{1to16}}",
+                    "vpdpbusd zmm1\\r, {w}, dword ptr [{x} + 64*\\r + 16 + \\column]{{1to16}}",
+                    ".endr",
+                    ".endr",
+                    // Each half's scale, on top of the sum so far.
+                    ".irp r, 0, 1, 2, 3, 4, 5, 6, 7",
+                    "vfmadd213ps zmm\\r, {s}, zmmword ptr [{sums} + 64*\\r]",
+                    "vfmadd231ps zmm\\r, zmm1\\r, {s}",
+                    "vmovups zmmword ptr [{sums} + 64*\\r], zmm\\r",
+                    ".endr",
+                    x = in(reg) x.as_ptr(),
+                    sums = in(reg) sums.as_mut_ptr(),
+                    w = in(zmm_reg) w,
+                    s = in(zmm_reg) s,
+                    out("zmm0") _, out("zmm1") _, out("zmm2") _, out("zmm3") _,
+                    out("zmm4") _, out("zmm5") _, out("zmm6") _, out("zmm7") _,
+                    out("zmm10") _, out("zmm11") _, out("zmm12") _, out("zmm13") _,
+                    out("zmm14") _, out("zmm15") _, out("zmm16") _, out("zmm17") _,
+                    options(nostack, preserves_flags),
+                );
+            }
+        }
+    }
 }
 
 criterion_group!(benches, decode, prefill, attend);
