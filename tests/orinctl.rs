@@ -40,6 +40,7 @@ impl Home {
         command
             .args(args)
             .env("XDG_CACHE_HOME", cache.path())
+            .env("XDG_DATA_HOME", self.path().join("data"))
             .env("XDG_RUNTIME_DIR", self.path())
             .env("ORIND_SOCKET", self.socket())
             .env_remove("NO_COLOR")

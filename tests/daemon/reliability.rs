@@ -132,7 +132,7 @@ fn killed_at_any_moment_it_starts_again() {
     let start = || {
         let mut command = support::orind();
         // A cache of its own: death finds the making of the model too.
-        command.env("XDG_CACHE_HOME", dir.path());
+        command.env("XDG_CACHE_HOME", dir.path()).env("XDG_DATA_HOME", dir.path().join("data"));
         command.args(["--model", MODEL, "--context", "256", "--threads", "2", "--socket"]);
         command.arg(&socket).stderr(fs::File::create(&log).unwrap()).stdin(Stdio::null());
         command.spawn().unwrap()

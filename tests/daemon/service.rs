@@ -222,6 +222,7 @@ fn activated(listener: &UnixListener, dir: &TempDir) -> Child {
         ])
         .arg(env!("CARGO_BIN_EXE_orind"))
         .arg(dir.path().join("s"))
+        .env("XDG_DATA_HOME", dir.path().join("data"))
         .stdin(Stdio::from(OwnedFd::from(listener.try_clone().unwrap())))
         .stderr(File::create(dir.path().join("log")).unwrap());
     command.spawn().unwrap()

@@ -70,6 +70,8 @@ impl Daemon {
             .arg(dir.join("orind.toml"))
             .arg("--socket")
             .arg(dir.join("s"))
+            // What this machine's own daemon has tuned is not the test's.
+            .env("XDG_DATA_HOME", dir.join("data"))
             .stdin(Stdio::null())
             .stderr(File::create(dir.join("log")).unwrap())
             .spawn()

@@ -28,6 +28,7 @@ impl Daemon {
             .arg("--socket")
             .arg(home.path().join("orind.sock"))
             .env("ORIND_SYSROOT", machine.path("/"))
+            .env("XDG_DATA_HOME", home.path().join("data"))
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
