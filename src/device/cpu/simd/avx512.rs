@@ -66,11 +66,12 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn max(a: __m512, b: __m512) -> __m512 {
-        unsafe { _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), a) }
+        // `vmaxps` is defined as `a > b ? a : b`.
+        unsafe { _mm512_max_ps(a, b) }
     }
     #[inline(always)]
     unsafe fn min(a: __m512, b: __m512) -> __m512 {
-        unsafe { _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), a) }
+        unsafe { _mm512_min_ps(a, b) }
     }
     #[inline(always)]
     unsafe fn abs(a: __m512) -> __m512 {
