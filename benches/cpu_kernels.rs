@@ -160,34 +160,57 @@ fn prefill(c: &mut Criterion) {
 
 fn attend(c: &mut Criterion) {
     let isa = Isa::detect();
-    let (heads, dim) = (4, 64);
     let mut group = c.benchmark_group(format!("attention/{isa}"));
     for positions in [512, 4096] {
-        let cache = vec![0x3800u16; positions * dim];
-        let (q, mut out) = (vec![0.1f32; heads * dim], vec![0.0f32; heads * dim]);
-        let mut scratch = vec![0.0f32; attention::scratch_len(dim)];
+        let (heads, dim) = (4, 64);
+        // Keys and values, of two bytes.
         group.throughput(Throughput::Bytes((2 * 2 * positions * dim) as u64));
+        let mut attend = attention(isa, (heads, dim), 1, positions);
         group.bench_function(BenchmarkId::from_parameter(positions), |b| {
-            b.iter(|| {
-                let job = Attend {
-                    q: q.as_ptr(),
-                    rows: 1,
-                    stride: 0,
-                    heads,
-                    dim,
-                    keys: cache.as_ptr(),
-                    values: cache.as_ptr(),
-                    positions,
-                    scale: 0.1,
-                    scratch: scratch.as_mut_ptr(),
-                    out: out.as_mut_ptr(),
-                };
-                // SAFETY: all buffers have the sizes that `Attend` documents.
-                unsafe { attention::attend(isa, &job) };
-            });
+            b.iter(|| attend(positions));
+        });
+    }
+    for (heads, dim) in [(4, 64), (2, 128)] {
+        let (rows, tokens) = (16, 512);
+        // As many multiply-adds for scores as for values; each token attends to itself and those before.
+        let positions = tokens * (tokens + 1) / 2;
+        group.throughput(Throughput::Elements((2 * 2 * heads * dim * positions) as u64));
+        let mut attend = attention(isa, (heads, dim), rows, tokens);
+        group.bench_function(BenchmarkId::new("prompt", dim), |b| {
+            b.iter(|| (0..tokens).step_by(rows).for_each(|before| attend(before + 1)));
         });
     }
     group.finish();
+}
+
+/// Attention of some neighbouring tokens, given how many positions the first one attends to; there is room for
+/// `most` positions.
+fn attention(
+    isa: Isa,
+    (heads, dim): (usize, usize),
+    rows: usize,
+    most: usize,
+) -> impl FnMut(usize) {
+    let cache: Vec<u16> = (0..most * dim).map(|i| 0x3400 + (i * 7919 % 1024) as u16).collect();
+    let (q, mut out) = (vec![0.1f32; rows * heads * dim], vec![0.0f32; rows * heads * dim]);
+    let mut scratch = vec![0.0f32; attention::scratch_len(dim)];
+    move |positions| {
+        let job = Attend {
+            q: q.as_ptr(),
+            rows,
+            stride: heads * dim,
+            heads,
+            dim,
+            keys: cache.as_ptr(),
+            values: cache.as_ptr(),
+            positions,
+            scale: 0.1,
+            scratch: scratch.as_mut_ptr(),
+            out: out.as_mut_ptr(),
+        };
+        // SAFETY: all buffers have the sizes that `Attend` documents.
+        unsafe { attention::attend(isa, &job) };
+    }
 }
 
 /// What products with many rows could do at most.

@@ -578,142 +578,111 @@ fn rope_rotates_the_pairs_of_its_style() {
     }
 }
 
-#[test]
-fn attention_equals_f64_and_ignores_what_lies_beyond() {
-    for (heads, dim, positions) in
-        [(1, 16, 1usize), (3, 64, 31), (4, 128, 33), (7, 80, 512), (2, 256, 513), (5, 32, 1100)]
-    {
-        let mut random = Random(positions as u64);
-        let capacity = positions.next_multiple_of(attention::POSITION_STEP);
-        let (q, k) = (random.vector(heads * dim), random.vector(positions * dim));
-        let v = random.vector(positions * dim);
-        let q: Vec<f32> = q.iter().map(|x| x * 3.0).collect();
-        let got = everywhere("attention", |isa| {
-            // What has not been written may be anything.
-            let mut keys = vec![f16::NAN.to_bits(); capacity * dim];
-            let mut values = keys.clone();
-            for (p, (k, v)) in k.chunks_exact(dim).zip(v.chunks_exact(dim)).enumerate() {
-                let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
-                // SAFETY: both hold `capacity` positions.
-                unsafe { rope::kv_write(isa, k.as_ptr(), v.as_ptr(), dim, p, keys, values) };
-            }
-            let mut scratch = vec![f32::NAN; attention::scratch_len(dim)];
-            let mut out = vec![f32::NAN; heads * dim];
-            let a = Attend {
-                q: q.as_ptr(),
-                rows: 1,
-                stride: 0,
-                heads,
-                dim,
-                keys: keys.as_ptr(),
-                values: values.as_ptr(),
-                positions,
-                scale: 0.3,
-                scratch: scratch.as_mut_ptr(),
-                out: out.as_mut_ptr(),
-            };
-            // SAFETY: sizes as documented.
-            unsafe { attention::attend(isa, &a) };
-            out
-        });
-        let rounded = |x: f32| f16::from_f32(x).to_f64();
-        let mut want = vec![0.0; heads * dim];
-        for h in 0..heads {
-            let scores: Vec<f64> = k
-                .chunks_exact(dim)
-                .map(|k| {
-                    let q = &q[h * dim..][..dim];
-                    q.iter().zip(k).map(|(&q, &k)| f64::from(q) * rounded(k)).sum::<f64>()
-                        * f64::from(0.3f32)
-                })
-                .collect();
-            let max = scores.iter().copied().fold(f64::MIN, f64::max);
-            let total: f64 = scores.iter().map(|s| (s - max).exp()).sum();
-            for (s, v) in scores.iter().zip(v.chunks_exact(dim)) {
-                for (d, &v) in v.iter().enumerate() {
-                    want[h * dim + d] += (s - max).exp() / total * rounded(v);
-                }
-            }
-        }
-        close("attention", &got, &want, 4e-6);
+/// One KV head's keys and values, as numbers and in a cache.
+struct Cached {
+    dim: usize,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    keys: Vec<u16>,
+    values: Vec<u16>,
+}
 
-        // Each head alone gives the same bits.
-        let isa = Isa::detect();
-        let mut keys = vec![0; capacity * dim];
+const SCALE: f32 = 0.3;
+
+impl Cached {
+    fn new(random: &mut Random, dim: usize, positions: usize) -> Self {
+        let (k, v) = (random.vector(positions * dim), random.vector(positions * dim));
+        // What has not been written may be anything.
+        let capacity = positions.next_multiple_of(attention::POSITION_STEP);
+        let mut keys = vec![f16::NAN.to_bits(); capacity * dim];
         let mut values = keys.clone();
         for (p, (k, v)) in k.chunks_exact(dim).zip(v.chunks_exact(dim)).enumerate() {
             let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
             // SAFETY: both hold `capacity` positions.
-            unsafe { rope::kv_write(isa, k.as_ptr(), v.as_ptr(), dim, p, keys, values) };
+            unsafe {
+                rope::kv_write(Isa::detect(), k.as_ptr(), v.as_ptr(), dim, p, keys, values);
+            }
         }
-        let mut scratch = vec![0.0; attention::scratch_len(dim)];
-        for (h, got) in got.chunks_exact(dim).enumerate() {
-            let mut out = vec![0.0; dim];
-            let a = Attend {
-                q: q[h * dim..].as_ptr(),
-                rows: 1,
-                stride: 0,
-                heads: 1,
-                dim,
-                keys: keys.as_ptr(),
-                values: values.as_ptr(),
-                positions,
-                scale: 0.3,
-                scratch: scratch.as_mut_ptr(),
-                out: out.as_mut_ptr(),
-            };
-            // SAFETY: sizes as documented.
-            unsafe { attention::attend(isa, &a) };
-            assert_eq!(bits(&out), bits(got), "head {h} of {heads} alone");
+        Self { dim, k, v, keys, values }
+    }
+
+    /// Attention of tokens, the first to `positions` positions, with `heads` times `dim` queries each.
+    fn attend(&self, isa: Isa, q: &[f32], heads: usize, positions: usize) -> Vec<f32> {
+        let mut scratch = vec![f32::NAN; attention::scratch_len(self.dim)];
+        let mut out = vec![f32::NAN; q.len()];
+        let a = Attend {
+            q: q.as_ptr(),
+            rows: q.len() / (heads * self.dim),
+            stride: heads * self.dim,
+            heads,
+            dim: self.dim,
+            keys: self.keys.as_ptr(),
+            values: self.values.as_ptr(),
+            positions,
+            scale: SCALE,
+            scratch: scratch.as_mut_ptr(),
+            out: out.as_mut_ptr(),
+        };
+        // SAFETY: sizes as documented.
+        unsafe { attention::attend(isa, &a) };
+        out
+    }
+
+    /// One query's attention to `positions` positions.
+    fn exact(&self, q: &[f32], positions: usize) -> Vec<f64> {
+        let rounded = |x: f32| f16::from_f32(x).to_f64();
+        let scores: Vec<f64> = self
+            .k
+            .chunks_exact(self.dim)
+            .take(positions)
+            .map(|k| {
+                let products = q.iter().zip(k).map(|(&q, &k)| f64::from(q) * rounded(k));
+                products.sum::<f64>() * f64::from(SCALE)
+            })
+            .collect();
+        let max = scores.iter().copied().fold(f64::MIN, f64::max);
+        let total: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+        let mut out = vec![0.0; self.dim];
+        for (s, v) in scores.iter().zip(self.v.chunks_exact(self.dim)) {
+            for (out, &v) in out.iter_mut().zip(v) {
+                *out += (s - max).exp() / total * rounded(v);
+            }
         }
+        out
     }
 }
 
 #[test]
-fn neighbouring_tokens_attend_as_each_alone() {
-    let (dim, rows) = (48, 11);
-    // Within a span, across its end, and where whole spans lie before some tokens only.
-    for (heads, first) in [(1, 1usize), (2, 20), (3, 505), (4, 510), (5, 1020)] {
+fn attention_equals_f64_and_ignores_what_lies_beyond() {
+    // Heads that share the cache; tokens, and how many positions the first of them attends to: within a span,
+    // across its end, where whole spans lie before some tokens only, and more than go through a span together.
+    for (heads, dim, rows, first) in [
+        (1, 16, 1, 1usize),
+        (3, 64, 1, 31),
+        (4, 128, 1, 33),
+        (7, 80, 1, 512),
+        (2, 256, 1, 513),
+        (5, 32, 1, 1100),
+        (1, 48, 11, 1),
+        (4, 64, 16, 1),
+        (2, 128, 16, 17),
+        (3, 64, 11, 505),
+        (2, 128, 16, 509),
+        (5, 48, 11, 1020),
+        (4, 64, 17, 500),
+        (9, 128, 16, 1015),
+    ] {
+        let what = format!("{heads} heads of {dim}, {rows} tokens from {first}");
         let mut random = Random(first as u64);
-        let positions = first + rows - 1;
-        let capacity = positions.next_multiple_of(attention::POSITION_STEP);
-        let q = random.vector(rows * heads * dim);
-        let mut keys = vec![f16::NAN.to_bits(); capacity * dim];
-        let mut values = keys.clone();
-        for p in 0..positions {
-            let (k, v) = (random.vector(dim), random.vector(dim));
-            let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
-            let isa = Isa::detect();
-            // SAFETY: both hold `capacity` positions.
-            unsafe { rope::kv_write(isa, k.as_ptr(), v.as_ptr(), dim, p, keys, values) };
-        }
-        let attend = |isa, row: usize, rows: usize, out: &mut [f32]| {
-            let mut scratch = vec![f32::NAN; attention::scratch_len(dim)];
-            let a = Attend {
-                q: q[row * heads * dim..].as_ptr(),
-                rows,
-                stride: heads * dim,
-                heads,
-                dim,
-                keys: keys.as_ptr(),
-                values: values.as_ptr(),
-                positions: first + row,
-                scale: 0.3,
-                scratch: scratch.as_mut_ptr(),
-                out: out.as_mut_ptr(),
-            };
-            // SAFETY: sizes as documented.
-            unsafe { attention::attend(isa, &a) };
-        };
-        let together = everywhere("attention of tokens", |isa| {
-            let mut out = vec![f32::NAN; rows * heads * dim];
-            attend(isa, 0, rows, &mut out);
-            out
-        });
-        for (row, together) in together.chunks_exact(heads * dim).enumerate() {
-            let mut alone = vec![f32::NAN; heads * dim];
-            attend(Isa::detect(), row, 1, &mut alone);
-            assert_eq!(bits(&alone), bits(together), "{heads} heads, token {row} from {first}");
+        let cached = Cached::new(&mut random, dim, first + rows - 1);
+        let q: Vec<f32> = random.vector(rows * heads * dim).iter().map(|x| x * 3.0).collect();
+        let got = everywhere(&what, |isa| cached.attend(isa, &q, heads, first));
+        for (line, (q, got)) in q.chunks_exact(dim).zip(got.chunks_exact(dim)).enumerate() {
+            let positions = first + line / heads;
+            let what = format!("{what}, line {line}");
+            close(&what, got, &cached.exact(q, positions), 4e-6);
+            let alone = cached.attend(Isa::detect(), q, 1, positions);
+            assert_eq!(bits(&alone), bits(got), "{what} alone");
         }
     }
 }

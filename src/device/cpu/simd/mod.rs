@@ -184,9 +184,6 @@ pub(crate) trait Simd: Copy {
 
 /// `e^x` within 2 units in the last place; 0 below -87.33, infinity above 88, NaN for NaN.
 ///
-/// Range reduction by `ln 2` in two parts and a polynomial of degree 6 (Taylor coefficients serve:
-/// the remainder over `[-ln2/2, ln2/2]` is below 2^-26).
-///
 /// # Safety
 ///
 /// As for [`Simd`].
@@ -195,7 +192,24 @@ pub(crate) unsafe fn exp<S: Simd>(x: S::F) -> S::F {
     // SAFETY: the caller's contract.
     unsafe {
         // The constant comes first so that a NaN, which yields the second operand, stays one.
-        let c = S::min(S::splat(88.0), S::max(S::splat(-87.5), x));
+        let y = exp_to_88::<S>(S::min(S::splat(88.0), x));
+        S::select_lt(S::splat(88.0), x, S::splat(f32::INFINITY), y)
+    }
+}
+
+/// [`exp`] of what is not above 88.
+///
+/// Range reduction by `ln 2` in two parts and a polynomial of degree 6 (Taylor coefficients serve:
+/// the remainder over `[-ln2/2, ln2/2]` is below 2^-26).
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn exp_to_88<S: Simd>(x: S::F) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let c = S::max(S::splat(-87.5), x);
         let n = S::round_i(S::mul(c, S::splat(std::f32::consts::LOG2_E)));
         let nf = S::to_f(n);
         let r = S::fma(nf, S::splat(-355.0 / 512.0), c);
@@ -205,8 +219,7 @@ pub(crate) unsafe fn exp<S: Simd>(x: S::F) -> S::F {
             p = S::fma(p, r, S::splat(k));
         }
         let scale = S::bits_f(S::shl_i::<23>(S::add_i(n, S::splat_i(127))));
-        let y = S::select_lt(x, S::splat(-87.33), S::splat(0.0), S::mul(p, scale));
-        S::select_lt(S::splat(88.0), x, S::splat(f32::INFINITY), y)
+        S::select_lt(x, S::splat(-87.33), S::splat(0.0), S::mul(p, scale))
     }
 }
 
