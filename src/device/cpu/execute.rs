@@ -14,7 +14,7 @@ use super::memory::Memory;
 use super::pool::Worker;
 use super::program::{Matrix, Norm, Program, Stage};
 use super::simd::LANES;
-use super::variant::MOST_GROUPS;
+use super::variant::STRIP;
 use super::{Isa, norm, rope};
 use crate::plan::sample::{self, Candidate, Sampling};
 
@@ -163,12 +163,11 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                     let x = (rows.clone(), of, [planes; 2]);
                     product(c, (&gate, loops), groups.clone(), x.clone(), (out, n), None);
                     // The strip beside it starts at its first row and column.
-                    let stride = MOST_GROUPS * LANES;
-                    let strip = side.wrapping_sub(rows.start * stride + first);
-                    product(c, (&up, loops), groups, x, (strip, stride), None);
+                    let strip = side.wrapping_sub(rows.start * STRIP + first);
+                    product(c, (&up, loops), groups, x, (strip, STRIP), None);
                     for row in rows {
                         let (g, u) =
-                            (out.add(row * n + first), strip.wrapping_add(row * stride + first));
+                            (out.add(row * n + first), strip.wrapping_add(row * STRIP + first));
                         norm::swiglu(c.isa, g, u, g, end - first);
                     }
                 }

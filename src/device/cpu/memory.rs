@@ -9,7 +9,7 @@ use super::attention;
 use super::mem::AlignedBuf;
 use super::packed::PackedLayout;
 use super::simd::LANES;
-use super::variant::{MOST_GROUPS, packing};
+use super::variant::{STRIP, packing};
 use crate::device::{Error, RING_STEPS, Request};
 use crate::plan::sample::Candidate;
 use crate::plan::{Arena, Buffer, Class, Composite, DType, Op, Plan};
@@ -116,7 +116,7 @@ impl Working {
                     let blocks = activations::blocks(k) * rows;
                     w.q8 = w.q8.max(blocks * crate::device::precision::planes(plan, step));
                     w.f32 = w.f32.max(blocks);
-                    w.thread = w.thread.max(rows.min(activations::TILE) * MOST_GROUPS * LANES);
+                    w.thread = w.thread.max(rows.min(activations::TILE) * STRIP);
                     if norm.is_some() {
                         w.thread = w.thread.max(k);
                     }

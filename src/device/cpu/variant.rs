@@ -30,7 +30,11 @@ pub const PACKING: &str = "packing";
 
 /// Most row groups that a thread takes at a time, and so the widest strip of a matrix that a gate
 /// needs beside it.
-pub(super) const MOST_GROUPS: usize = 32;
+const MOST_GROUPS: usize = 32;
+
+/// Distance between the rows of such a strip: a line more than there can be columns, so that its rows do not
+/// all meet in the same sets of a cache.
+pub(super) const STRIP: usize = (MOST_GROUPS + 1) * LANES;
 
 /// Row groups that a thread takes where many rows of activations keep it busy.
 const WIDE_CLAIM: usize = 8;
