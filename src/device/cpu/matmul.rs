@@ -393,11 +393,15 @@ struct Planes {
 unsafe fn less_bias<S: Simd, Q: Quant>(scales: &[Scale<S>; 8], first: usize) -> S::F {
     // SAFETY: the caller's contract.
     unsafe {
-        let mut less = S::splat(0.0);
-        for (b, scale) in scales.iter().enumerate().skip(first).take(Q::SPAN) {
-            less = scale.unbias(Q::FORM, b, less);
+        if const { Q::SPAN == 1 } {
+            return scales[first].unbias(Q::FORM, first, S::splat(0.0));
         }
-        less
+        // Four short chains: the first products of a superblock wait for this.
+        let mut less = [S::splat(0.0); 4];
+        for (i, scale) in scales.iter().enumerate() {
+            less[i / 2] = scale.unbias(Q::FORM, i, less[i / 2]);
+        }
+        S::add(S::add(less[0], less[1]), S::add(less[2], less[3]))
     }
 }
 
