@@ -131,6 +131,8 @@ unsafe fn quantise_in<S: Simd>(
             (max, taint) = (zero, zero);
             for b in span.clone() {
                 let (block, dst) = (load(b), dst.add(b * planes * step));
+                // The next row's block is most often the next one to be written here.
+                S::prefetch(dst.wrapping_add(1).cast());
                 quantise_block::<S>(block, fine, dst);
                 if planes == 2 {
                     (max, taint) = survey::<S>(left::<S>(dst, worth, block), (max, taint));

@@ -456,6 +456,31 @@ unsafe fn one<S: Simd, Q: Quant, const G: usize, const P: usize>(
     }
 }
 
+/// The last blocks of a tile, under which the lines of its output are fetched.
+const LAST: usize = 8;
+
+/// Asks for part `i` of [`LAST`] of the output's lines: a store to one that is far away holds up every store
+/// after it.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn ask_out<S: Simd, const G: usize>(
+    p: &Product<'_>,
+    first: usize,
+    rows: &Range<usize>,
+    i: usize,
+) {
+    for row in i * rows.len() / LAST..(i + 1) * rows.len() / LAST {
+        let at = (rows.start + row) * p.stride + first * LANES;
+        for g in 0..G {
+            // SAFETY: the caller's contract.
+            unsafe { S::prefetch(p.out.wrapping_add(at + g * LANES).cast()) };
+        }
+    }
+}
+
 /// Up to [`TILE`] rows of `G` row groups, `R` rows at a time.
 #[inline(always)]
 unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
@@ -484,7 +509,8 @@ unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
                 *sums.add(g * TILE + r) = S::splat(0.0);
             }
         }
-        for _ in 0..p.layout.superblocks() {
+        let before = (p.layout.superblocks() * Q::COLUMNS / 32).saturating_sub(LAST);
+        for s in 0..p.layout.superblocks() {
             let scales = Q::scales::<S, G>(w);
             let mut unbias = [S::splat(0.0); G];
             macro_rules! step {
@@ -495,6 +521,9 @@ unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
                         for (unbias, scales) in unbias.iter_mut().zip(&scales) {
                             *unbias = less_bias::<S, Q>(scales, $b);
                         }
+                    }
+                    if let Some(i) = (s * Q::COLUMNS / 32 + $b).checked_sub(before) {
+                        ask_out::<S, G>(p, first, &rows, i);
                     }
                     let stand = Stand {
                         first: $b % Q::SPAN == 0,
