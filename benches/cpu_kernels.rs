@@ -1,6 +1,7 @@
 //! The CPU kernels against their limits: matrix-vector products (decode) against a plain read of as
 //! many bytes, products with many rows (prefill) in integer operations, against the processor's integer
-//! products and against their own inner loop without anything around it, attention against its cache.
+//! products and against their own inner loop without anything around it, a token's attention against its cache,
+//! a prompt's in multiply-adds.
 //!
 //! One thread, so that the numbers are of the kernels and not of the pool. The weights walk through
 //! a buffer larger than the caches.
