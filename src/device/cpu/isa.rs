@@ -4,6 +4,8 @@
 //! that the kernels' `unsafe` entry points ask for.
 
 use std::fmt;
+#[cfg(target_arch = "x86_64")]
+use std::sync::LazyLock;
 
 /// An instruction set that this machine supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -115,10 +117,12 @@ impl Isa {
     pub(super) fn ahead(self) -> usize {
         #[cfg(target_arch = "x86_64")]
         {
-            let id = std::arch::x86_64::__cpuid(0);
-            let amd =
-                [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD";
-            if amd {
+            // Asked once: a virtual machine's host answers, which takes as long as a small product.
+            static AMD: LazyLock<bool> = LazyLock::new(|| {
+                let id = std::arch::x86_64::__cpuid(0);
+                [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
+            });
+            if *AMD {
                 return 1024;
             }
         }
