@@ -33,23 +33,24 @@ const ORDINARY: u8 = 0x38;
 struct Acts {
     q8: Vec<Q8Block>,
     f32: Vec<F32Block>,
+    planes: usize,
 }
 
 impl Acts {
-    /// For weights whose activations share a scale for `span` blocks.
-    fn new(isa: Isa, rows: usize, span: usize) -> Self {
-        let n = activations::blocks(K) * rows;
-        let mut acts = Self { q8: vec![Q8Block::default(); n], f32: vec![[0.0; 32]; n] };
+    fn new(isa: Isa, rows: usize, form: Form) -> Self {
+        let (blocks, planes) = (activations::blocks(K), form.planes);
+        let (q8, f32) = (Q8Block::default(), [0.0; 32]);
+        let mut acts =
+            Self { q8: vec![q8; blocks * rows * planes], f32: vec![f32; blocks * rows], planes };
         for row in 0..rows {
             let x: Vec<f32> =
                 (0..K).map(|i| ((i * 7919 + row) % 1000) as f32 / 500.0 - 1.0).collect();
-            let at = activations::place(row, rows, activations::blocks(K));
+            let [at8, at32] = [planes, 1].map(|each| activations::place(row, rows, blocks * each));
             // SAFETY: both hold the blocks of all rows.
             unsafe {
                 let (q8, f32) = (acts.q8.as_mut_ptr(), acts.f32.as_mut_ptr());
-                let form = Form { planes: 1, span };
-                activations::quantise(isa, x.as_ptr(), K, q8.add(at.first), at.step, form);
-                activations::arrange(isa, x.as_ptr(), K, f32.add(at.first), at.step);
+                activations::quantise(isa, x.as_ptr(), K, q8.add(at8.first), at8.step, form);
+                activations::arrange(isa, x.as_ptr(), K, f32.add(at32.first), at32.step);
             }
         }
         acts
@@ -66,7 +67,7 @@ impl Acts {
     ) {
         assert!(out.len() >= rows * layout.rows());
         let x = if layout.quantised() {
-            Rows::Q8 { blocks: self.q8.as_ptr(), planes: 1, used: 1 }
+            Rows::Q8 { blocks: self.q8.as_ptr(), planes: self.planes, used: self.planes }
         } else {
             Rows::F32(self.f32.as_ptr())
         };
@@ -116,10 +117,13 @@ fn decode(c: &mut Criterion) {
         let per_group = PackedLayout::new(dtype, 16, K).unwrap().bytes();
         let layout = PackedLayout::new(dtype, PIECE / per_group * 16, K).unwrap();
         group.throughput(Throughput::Bytes(layout.bytes() as u64));
-        for rows in [1, 2, 4, 8] {
-            let acts = Acts::new(isa, rows, layout.span());
+        // Logits take activations in two planes.
+        let logits = layout.quantised().then_some(("logits", 1, 2));
+        let few = [("1", 1, 1), ("2", 2, 1), ("4", 4, 1), ("8", 8, 1)];
+        for (name, rows, planes) in few.into_iter().chain(logits) {
+            let acts = Acts::new(isa, rows, Form { planes, span: layout.span() });
             let mut out = vec![0.0; rows * layout.rows()];
-            group.bench_function(BenchmarkId::new(dtype.name(), rows), |b| {
+            group.bench_function(BenchmarkId::new(dtype.name(), name), |b| {
                 b.iter(|| {
                     at = (at + PIECE) % BUFFER;
                     acts.multiply(isa, &layout, &bytes[at..][..layout.bytes()], rows, &mut out);
@@ -149,7 +153,7 @@ fn prefill(c: &mut Criterion) {
         let layout = PackedLayout::new(dtype, 256, K).unwrap();
         let weights = vec![ORDINARY; layout.bytes()];
         let (rows, mut out) = (512, vec![0.0; 512 * 256]);
-        let acts = Acts::new(isa, rows, layout.span());
+        let acts = Acts::new(isa, rows, Form { planes: 1, span: layout.span() });
         // Multiply-adds count two, so "elements per second" reads as operations per second.
         group.throughput(Throughput::Elements((2 * rows * layout.rows() * K) as u64));
         group.bench_function(dtype.name(), |b| {
