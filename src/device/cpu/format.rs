@@ -37,23 +37,6 @@ pub(super) struct Scale<S: Simd> {
     pub(super) second: S::F,
 }
 
-impl<S: Simd> Scale<S> {
-    /// `from`, less the bias of block `b` times its scales.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Simd`].
-    #[inline(always)]
-    pub(super) unsafe fn unbias(&self, form: Form, b: usize, from: S::F) -> S::F {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let bias = S::splat(if form.negated(b) { BIAS_F } else { -BIAS_F });
-            let less = S::fma(self.scale, bias, from);
-            if form == Form::Offset32 { S::fma(self.second, bias, less) } else { less }
-        }
-    }
-}
-
 /// A quantised type of weights.
 pub(super) trait Quant {
     /// Columns of a superblock: 64 or 256.
@@ -72,9 +55,35 @@ pub(super) trait Quant {
     ///
     /// As for [`Simd`]; `sb` is valid for `G` times [`Quant::BYTES`] bytes.
     unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G];
-    /// The integers of block `b` (of 32 columns) of that superblock, columns `4g..4g+4` in place `g`, negated
-    /// where [`Form::negated`] says so; `b` is a literal wherever this is called, so that shifts become
-    /// immediates.
+    /// What a sum starts from that begins with block `first` of these: minus the biases of the blocks that share
+    /// its scale of activations. It is exact: a long superblock's scales have 19 bits at most, the sum of 16 of them 4
+    /// more, and the bias is 3 times a power of two.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Simd`].
+    #[inline(always)]
+    unsafe fn less_bias<S: Simd>(scales: &[Scale<S>; 8], first: usize) -> S::F {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let sum = if const { Self::SPAN == 1 } {
+                scales[first].scale
+            } else {
+                let pair = |b: usize| match Self::FORM {
+                    // The odd one is negated.
+                    Form::Minimum => S::sub(scales[b].scale, scales[b + 1].scale),
+                    _ => {
+                        let [even, odd] = [b, b + 1].map(|b| &scales[b]);
+                        S::add(S::add(even.scale, even.second), S::add(odd.scale, odd.second))
+                    }
+                };
+                S::add(S::add(pair(0), pair(2)), S::add(pair(4), pair(6)))
+            };
+            S::mul(sum, S::splat(-BIAS_F))
+        }
+    }
+    /// The integers of block `b` (of 32 columns) of that superblock as they are stored, columns `4g..4g+4` in
+    /// place `g`; `b` is a literal wherever this is called, so that shifts become immediates.
     ///
     /// # Safety
     ///
@@ -190,26 +199,6 @@ impl Quant for Q4_0 {
     }
 }
 
-/// The low or high nibbles of the 8 lines at an offset, which a block shares with its neighbour.
-#[inline(always)]
-unsafe fn nibbles<S: Simd, const G: usize>(
-    sb: *const u8,
-    offset: usize,
-    high: bool,
-) -> [[S::B; 8]; G] {
-    // SAFETY: the caller's contract: 8 lines.
-    unsafe {
-        let mut w = [[line::<S, G>(sb, offset, (0, 0)); 8]; G];
-        for i in 0..8 {
-            for (g, w) in w.iter_mut().enumerate() {
-                let both = line::<S, G>(sb, offset, (i, g));
-                w[i] = if high { S::shr_and_b(both, 4, 15) } else { S::and_b(both, 15) };
-            }
-        }
-        w
-    }
-}
-
 /// Scales and negated minima of a superblock, multiplied out.
 #[inline(always)]
 unsafe fn k_scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
@@ -260,10 +249,12 @@ impl Quant for Q4K {
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let mut w = nibbles::<S, G>(sb, at::Q4_K_QUANTS + b / 2 * 8 * LINE, b % 2 == 1);
-            if Self::FORM.negated(b) {
-                for w in w.as_flattened_mut() {
-                    *w = S::xor_b(*w, 15);
+            let quants = at::Q4_K_QUANTS + b / 2 * 8 * LINE;
+            let mut w = [[line::<S, G>(sb, quants, (0, 0)); 8]; G];
+            for i in 0..8 {
+                for (g, w) in w.iter_mut().enumerate() {
+                    let both = line::<S, G>(sb, quants, (i, g));
+                    w[i] = if b % 2 == 1 { S::shr_and_b(both, 4, 15) } else { S::and_b(both, 15) };
                 }
             }
             w
@@ -291,18 +282,18 @@ impl Quant for Q5K {
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let mut w = nibbles::<S, G>(sb, at::Q5_K_QUANTS + b / 2 * 8 * LINE, b % 2 == 1);
-            for i in 0..8 {
-                for (g, w) in w.iter_mut().enumerate() {
-                    let bits = line::<S, G>(sb, at::Q5_K_HIGH, (i, g));
-                    // Bit `b` to bit 4.
-                    let fifth = match u32::try_from(b).unwrap_or(0) {
-                        b @ 0..4 => S::shl_and_b(bits, 4 - b, 16),
-                        b => S::shr_and_b(bits, b - 4, 16),
-                    };
-                    let five = S::or_b(w[i], fifth);
-                    w[i] = if Self::FORM.negated(b) { S::xor_b(five, 31) } else { five };
+            let quants = at::Q5_K_QUANTS + 5 * b * LINE;
+            let mut w = [[line::<S, G>(sb, quants, (0, 0)); 8]; G];
+            for (g, w) in w.iter_mut().enumerate() {
+                let mut l = [w[0]; 5];
+                for (i, l) in l.iter_mut().enumerate() {
+                    *l = line::<S, G>(sb, quants, (i, g));
+                    w[i] = S::and_b(*l, 31);
                 }
+                w[5] = S::shr_and_b(S::above::<3>(l[0], l[1]), 3, 31);
+                w[6] = S::shr_and_b(S::above::<3>(l[2], l[3]), 3, 31);
+                let two = S::or_b(S::shr_and_b(l[1], 4, 2), S::shr_and_b(l[3], 5, 1));
+                w[7] = S::or_b(S::shr_and_b(l[4], 3, 28), two);
             }
             w
         }
@@ -342,19 +333,16 @@ impl Quant for Q6K {
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let (j, odd) = (b / 2, b % 2 == 1);
-            let mut w = nibbles::<S, G>(sb, at::q6_k_quants(j), odd);
+            let quants = at::Q6_K_QUANTS + 6 * b * LINE;
+            let mut w = [[line::<S, G>(sb, quants, (0, 0)); 8]; G];
             for (g, w) in w.iter_mut().enumerate() {
-                for (i, w) in w.iter_mut().enumerate() {
-                    let bits = line::<S, G>(sb, at::q6_k_high(j), (i % 4, g));
-                    // To bits 4 and 5.
-                    let high = match (odd, i / 4) {
-                        (false, 0) => S::shl_and_b(bits, 4, 48),
-                        (false, _) => S::shl_and_b(bits, 2, 48),
-                        (true, 0) => S::and_b(bits, 48),
-                        (true, _) => S::shr_and_b(bits, 2, 48),
-                    };
-                    *w = S::or_b(*w, high);
+                for (half, w) in w.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                    let mut l = [w[0]; 3];
+                    for (i, l) in l.iter_mut().enumerate() {
+                        *l = line::<S, G>(sb, quants, (3 * half + i, g));
+                        w[i] = S::and_b(*l, 63);
+                    }
+                    w[3] = S::shr_and_b(S::above::<4>(S::above::<2>(l[2], l[1]), l[0]), 2, 63);
                 }
             }
             w

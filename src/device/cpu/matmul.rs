@@ -383,28 +383,6 @@ struct Planes {
     used: usize,
 }
 
-/// What a sum starts from that begins with block `first`: minus the biases of the blocks that share
-/// its scale of activations.
-///
-/// # Safety
-///
-/// As for [`Simd`].
-#[inline(always)]
-unsafe fn less_bias<S: Simd, Q: Quant>(scales: &[Scale<S>; 8], first: usize) -> S::F {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if const { Q::SPAN == 1 } {
-            return scales[first].unbias(Q::FORM, first, S::splat(0.0));
-        }
-        // Four short chains: the first products of a superblock wait for this.
-        let mut less = [S::splat(0.0); 4];
-        for (i, scale) in scales.iter().enumerate() {
-            less[i / 2] = scale.unbias(Q::FORM, i, less[i / 2]);
-        }
-        S::add(S::add(less[0], less[1]), S::add(less[2], less[3]))
-    }
-}
-
 /// One row of `G` row groups, with `P` planes: streams of weights, and sums that stay in registers.
 #[inline(always)]
 unsafe fn one<S: Simd, Q: Quant, const G: usize, const P: usize>(
@@ -430,7 +408,7 @@ unsafe fn one<S: Simd, Q: Quant, const G: usize, const P: usize>(
                     if const { $b % Q::SPAN == 0 } {
                         for parts in &mut parts {
                             for (part, scales) in parts.iter_mut().zip(&scales) {
-                                *part = [less_bias::<S, Q>(scales, $b)];
+                                *part = [Q::less_bias::<S>(scales, $b)];
                             }
                         }
                     }
@@ -519,7 +497,7 @@ unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
                     ask::<S>(w.wrapping_add(p.loops.ahead), $b, G * Q::BYTES, Q::COLUMNS / 32);
                     if const { $b % Q::SPAN == 0 } {
                         for (unbias, scales) in unbias.iter_mut().zip(&scales) {
-                            *unbias = less_bias::<S, Q>(scales, $b);
+                            *unbias = Q::less_bias::<S>(scales, $b);
                         }
                     }
                     if let Some(i) = (s * Q::COLUMNS / 32 + $b).checked_sub(before) {

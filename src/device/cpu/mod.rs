@@ -7,6 +7,7 @@
 
 pub mod activations;
 pub mod attention;
+mod bits;
 mod device;
 mod execute;
 mod format;

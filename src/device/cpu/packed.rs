@@ -2,11 +2,11 @@
 //!
 //! Sixteen rows form a *row group*; a row group is a run of *superblocks* along the columns; all of
 //! it lies in the order in which a matrix-vector product reads it, so a thread that owns a range of
-//! row groups reads one contiguous stream. Quants stay as they are packed in the GGUF block: four
-//! bytes of a row become one 32-bit lane, sixteen rows one 64-byte line. Only the places change,
-//! never the bits (except: `Q8_0` quants are stored plus 128, and `Q6_K`'s block scale as `f32`). Of
-//! `Q6_K` that includes nibbles: what shares a byte here are neighbouring blocks of 32, so that each line
-//! is done with before the next one is read.
+//! row groups reads one contiguous stream, and a line is done with before the next one is read. Four bytes of a
+//! row become one 32-bit lane, sixteen rows one 64-byte line. Scales and integers keep their bits, in other places
+//! (except: `Q8_0` quants are stored plus 128, odd blocks of `Q4_K` and `Q5_K` as what is missing to the greatest
+//! value, and `Q6_K`'s block scale as `f32`). Integers of 5 and 6 bits share bytes so that most are a byte's lower
+//! bits (`bits.rs`).
 //!
 //! Row groups may lie in pairs, a *panel* of 32 rows: then their lines alternate, superblock by
 //! superblock. Of an odd number of row groups the last one lies alone.
@@ -16,8 +16,8 @@
 //! | `Q8_0` | 64 | 1088 | 2 x f16 scales; 2 x 8 lines of quants |
 //! | `Q4_0` | 64 | 576 | 2 x f16 scales; 2 x 4 lines, low nibbles columns 0-15 |
 //! | `Q4_K` | 256 | 2304 | f16 d, dmin; 6-bit scales; 4 x 8 lines, low nibbles first 32 of 64 |
-//! | `Q5_K` | 256 | 2816 | the same, before its nibbles 8 lines of fifth bits (bit `b`: block `b` of 32) |
-//! | `Q6_K` | 256 | 3392 | f32 d; i8 scales; 4 x (4 lines upper pairs, 8 lines low nibbles of 64 columns) |
+//! | `Q5_K` | 256 | 2816 | the same scales; 8 x 5 lines, one block of 32 each |
+//! | `Q6_K` | 256 | 3392 | f32 d; i8 scales; 16 x 3 lines of 16 columns |
 //! | `F16`, `BF16` | 16 | 512 | 16 columns of 16 rows |
 //! | `F32` | 16 | 1024 | 16 columns of 16 rows |
 //!
@@ -28,7 +28,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::simd::LANES;
+use super::{bits, simd::LANES};
 use crate::plan::DType;
 
 /// Bytes of one line: 16 rows by 4 bytes.
@@ -45,10 +45,8 @@ pub(super) mod at {
     pub(in super::super) const Q4_0_QUANTS: usize = LINE;
     /// `Q4_K`: the nibbles; in front of them `d`, then `dmin`, then the 6-bit scales and minima.
     pub(in super::super) const Q4_K_QUANTS: usize = 4 * LINE;
-    /// `Q5_K`: the fifth bits, after the same.
-    pub(in super::super) const Q5_K_HIGH: usize = 4 * LINE;
-    /// `Q5_K`: the nibbles.
-    pub(in super::super) const Q5_K_QUANTS: usize = 12 * LINE;
+    /// `Q5_K`: blocks of 5 lines, after the same.
+    pub(in super::super) const Q5_K_QUANTS: usize = 4 * LINE;
     /// From the start of `d`: `dmin`.
     pub(in super::super) const K_MINIMUM: usize = 32;
     /// From the start of `d`: low nibbles of scale (low) and minimum (high) of each block of 32.
@@ -57,17 +55,8 @@ pub(super) mod at {
     pub(in super::super) const K_HIGH: usize = 64 + 8 * 16;
     /// `Q6_K`: the 8-bit scales, 16 rows for each of 16 sub-blocks; in front of them `d` as `f32`.
     pub(in super::super) const Q6_K_SCALES: usize = LINE;
-
-    /// `Q6_K`: the upper pairs of bits of blocks `2j` and `2j + 1`. From the lowest pair: columns 0-15 of the
-    /// even block, its columns 16-31, the same of the odd one.
-    pub(in super::super) const fn q6_k_high(j: usize) -> usize {
-        (5 + 12 * j) * LINE
-    }
-
-    /// `Q6_K`: their nibbles, the low ones of the even block.
-    pub(in super::super) const fn q6_k_quants(j: usize) -> usize {
-        q6_k_high(j) + 4 * LINE
-    }
+    /// `Q6_K`: halves of blocks, of 3 lines.
+    pub(in super::super) const Q6_K_QUANTS: usize = 5 * LINE;
 }
 
 /// A matrix that the kernels have no layout for.
@@ -285,35 +274,39 @@ impl PackedLayout {
                 for (b, block) in row.chunks_exact(34).enumerate() {
                     let (sb, h) = (&mut panel[b / 2 * size..][..size], b % 2);
                     l.put(sb, 32 * h + 2 * r, &block[..2]);
-                    l.fill(sb, at::Q8_0_QUANTS + 8 * h * LINE, r, &block[2..], 0x8080_8080);
+                    let quants = words(&block[2..]).map(|w| w ^ 0x8080_8080);
+                    l.fill(sb, at::Q8_0_QUANTS + 8 * h * LINE, r, quants);
                 }
             }
             DType::Q4_0 => {
                 for (b, block) in row.chunks_exact(18).enumerate() {
                     let (sb, h) = (&mut panel[b / 2 * size..][..size], b % 2);
                     l.put(sb, 32 * h + 2 * r, &block[..2]);
-                    l.fill(sb, at::Q4_0_QUANTS + 4 * h * LINE, r, &block[2..], 0);
+                    l.fill(sb, at::Q4_0_QUANTS + 4 * h * LINE, r, words(&block[2..]));
                 }
             }
             DType::Q4_K => {
                 for (block, sb) in row.chunks_exact(144).zip(panel.chunks_exact_mut(size)) {
                     pack_k_scales(&block[..16], (l, r), sb);
-                    l.fill(sb, at::Q4_K_QUANTS, r, &block[16..], 0);
+                    // A byte's upper nibble is of an odd block.
+                    let quants = words(&block[16..]).map(|w| w ^ 0xf0f0_f0f0);
+                    l.fill(sb, at::Q4_K_QUANTS, r, quants);
                 }
             }
             DType::Q5_K => {
                 for (block, sb) in row.chunks_exact(176).zip(panel.chunks_exact_mut(size)) {
                     pack_k_scales(&block[..16], (l, r), sb);
-                    l.fill(sb, at::Q5_K_HIGH, r, &block[16..48], 0);
-                    l.fill(sb, at::Q5_K_QUANTS, r, &block[48..], 0);
+                    for b in 0..8 {
+                        let quants = bits::five_to_five(q5_k_block(block, b));
+                        l.fill(sb, at::Q5_K_QUANTS + 5 * b * LINE, r, quants);
+                    }
                 }
             }
             DType::Q6_K => {
                 for (block, sb) in row.chunks_exact(210).zip(panel.chunks_exact_mut(size)) {
-                    for j in 0..4 {
-                        let (high, low) = q6_k_pair(block, j);
-                        l.fill(sb, at::q6_k_high(j), r, &high, 0);
-                        l.fill(sb, at::q6_k_quants(j), r, &low, 0);
+                    for j in 0..16 {
+                        let quants = bits::six_to_three(q6_k_half(block, j));
+                        l.fill(sb, at::Q6_K_QUANTS + 3 * j * LINE, r, quants);
                     }
                     for (j, &s) in block[192..208].iter().enumerate() {
                         sb[l.place(at::Q6_K_SCALES + LANES * j + r)] = s;
@@ -383,14 +376,16 @@ impl PackedLayout {
             DType::Q4_K | DType::Q5_K => {
                 for (y, sb) in out.chunks_exact_mut(256).zip(panel.chunks_exact(size)) {
                     for (b, y) in y.chunks_exact_mut(32).enumerate() {
-                        let five = self.dtype == DType::Q5_K;
-                        let quants = if five { at::Q5_K_QUANTS } else { at::Q4_K_QUANTS };
                         let (scale, minimum) = k_scale(sb, (l, r), b);
-                        for (i, y) in y.iter_mut().enumerate() {
-                            let mut q = nibble(l.byte(sb, quants + b / 2 * 8 * LINE, r, i), b % 2);
-                            if five {
-                                q |= (l.byte(sb, at::Q5_K_HIGH, r, i) >> b & 1) << 4;
-                            }
+                        let (most, stored) = if self.dtype == DType::Q4_K {
+                            let both = l.words(sb, at::Q4_K_QUANTS + b / 2 * 8 * LINE, r);
+                            (15, both.map(|word: u32| word >> (b % 2 * 4) & 0x0f0f_0f0f))
+                        } else {
+                            (31, bits::five(l.words(sb, at::Q5_K_QUANTS + 5 * b * LINE, r)))
+                        };
+                        for (y, q) in y.iter_mut().zip(stored.map(u32::to_le_bytes).as_flattened())
+                        {
+                            let q = if b % 2 == 1 { most - q } else { *q };
                             *y = scale * f32::from(q) - minimum;
                         }
                     }
@@ -399,12 +394,13 @@ impl PackedLayout {
             DType::Q6_K => {
                 for (y, sb) in out.chunks_exact_mut(256).zip(panel.chunks_exact(size)) {
                     let d = f32::from_le_bytes(get(sb, l.place(4 * r)));
-                    for (i, y) in y.iter_mut().enumerate() {
-                        let (j, i64) = (i / 64, i % 64);
-                        let low = nibble(l.byte(sb, at::q6_k_quants(j), r, i % 32), i64 / 32);
-                        let high = l.byte(sb, at::q6_k_high(j), r, i % 16) >> (i64 / 16 * 2) & 3;
-                        let s = sb[l.place(at::Q6_K_SCALES + LANES * (i / 16) + r)].cast_signed();
-                        *y = d * f32::from(s) * (f32::from(low | high << 4) - 32.0);
+                    for (j, y) in y.chunks_exact_mut(16).enumerate() {
+                        let s = sb[l.place(at::Q6_K_SCALES + LANES * j + r)].cast_signed();
+                        let stored = bits::six(l.words(sb, at::Q6_K_QUANTS + 3 * j * LINE, r));
+                        for (y, q) in y.iter_mut().zip(stored.map(u32::to_le_bytes).as_flattened())
+                        {
+                            *y = d * f32::from(s) * (f32::from(*q) - 32.0);
+                        }
                     }
                 }
             }
@@ -434,13 +430,17 @@ impl Lines {
         to[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Four bytes of row `r` to each of the lines from an offset on, with `flip` applied.
-    fn fill(self, to: &mut [u8], offset: usize, r: usize, bytes: &[u8], flip: u32) {
+    /// A word of row `r` to each of the lines from an offset on.
+    fn fill(self, to: &mut [u8], offset: usize, r: usize, words: impl IntoIterator<Item = u32>) {
         let lines = to[self.place(offset)..].chunks_mut(self.beside * LINE);
-        for (line, four) in lines.zip(bytes.chunks_exact(4)) {
-            let word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]) ^ flip;
+        for (line, word) in lines.zip(words) {
             line[4 * r..4 * r + 4].copy_from_slice(&word.to_le_bytes());
         }
+    }
+
+    /// The words of row `r` in the lines from an offset on.
+    fn words<const N: usize>(self, sb: &[u8], offset: usize, r: usize) -> [u32; N] {
+        std::array::from_fn(|i| u32::from_le_bytes(get(sb, self.place(offset + i * LINE + 4 * r))))
     }
 
     /// Byte `i` of row `r` in the lines from an offset on.
@@ -464,24 +464,34 @@ fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes(get(bytes, at)).to_f32()
 }
 
-/// Upper pairs and nibbles of columns `64 * j..64 * j + 64` of a GGUF block of `Q6_K`, as
-/// [`at::q6_k_high`] and [`at::q6_k_quants`] have them.
-fn q6_k_pair(block: &[u8], j: usize) -> ([u8; 16], [u8; 32]) {
-    // There a byte holds nibbles 64 columns apart, and pairs 32 apart.
-    let (half, odd) = (j / 2, j % 2);
-    let (low, high) = (&block[64 * half..][..64], &block[128 + 32 * half..][..32]);
-    let (first, second) = low.split_at(32);
-    let mut nibbles = [0; 32];
-    for (to, (&a, &b)) in nibbles.iter_mut().zip(first.iter().zip(second)) {
-        *to = if odd == 0 { a & 15 | b << 4 } else { a >> 4 | b & 0xf0 };
+/// The words that bytes are.
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word))
+}
+
+/// Block `b` (of 32 columns) of a GGUF block of `Q5_K`, an odd one as what is missing to 31.
+fn q5_k_block(block: &[u8], b: usize) -> [u32; 8] {
+    let (fifth, nibbles) = (&block[16..48], &block[48 + b / 2 * 32..][..32]);
+    let (shift, flip) = if b % 2 == 1 { (4, 0x1f1f_1f1f) } else { (0, 0) };
+    let mut columns = [0; 8];
+    for (to, (fifth, nibbles)) in columns.iter_mut().zip(words(fifth).zip(words(nibbles))) {
+        *to = (nibbles >> shift & 0x0f0f_0f0f | (fifth >> b & 0x0101_0101) << 4) ^ flip;
     }
-    let (first, second) = high.split_at(16);
-    let mut pairs = [0; 16];
-    for (to, (&a, &b)) in pairs.iter_mut().zip(first.iter().zip(second)) {
-        let (a, b) = (a >> (4 * odd), b >> (4 * odd));
-        *to = a & 3 | (b & 3) << 2 | (a & 12) << 2 | (b & 12) << 4;
+    columns
+}
+
+/// Columns `16 * j..16 * j + 16` of a GGUF block of `Q6_K`, in which a byte holds nibbles 64 columns apart, and
+/// pairs of bits 32 apart.
+fn q6_k_half(block: &[u8], j: usize) -> [u32; 4] {
+    let (half, j) = (j / 8, j % 8);
+    let nibbles = &block[64 * half + j % 4 * 16..][..16];
+    let pairs = &block[128 + 32 * half + j % 2 * 16..][..16];
+    let (low, high) = (j / 4 * 4, j / 2 * 2);
+    let mut columns = [0; 4];
+    for (to, (nibbles, pairs)) in columns.iter_mut().zip(words(nibbles).zip(words(pairs))) {
+        *to = nibbles >> low & 0x0f0f_0f0f | (pairs >> high & 0x0303_0303) << 4;
     }
-    (pairs, nibbles)
+    columns
 }
 
 /// `d`, `dmin` and the 12 bytes of 6-bit scales and minima, as ggml packs them

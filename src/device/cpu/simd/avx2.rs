@@ -224,13 +224,6 @@ impl Simd for Avx2 {
         unsafe { halves!(_mm256_or_si256; a, b) }
     }
     #[inline(always)]
-    unsafe fn xor_b(x: Self::B, mask: u8) -> Self::B {
-        unsafe {
-            let m = _mm256_set1_epi8(mask.cast_signed());
-            [_mm256_xor_si256(x[0], m), _mm256_xor_si256(x[1], m)]
-        }
-    }
-    #[inline(always)]
     unsafe fn shr_and_b(x: Self::B, n: u32, mask: u8) -> Self::B {
         unsafe {
             let n = count(n);
@@ -238,10 +231,10 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn shl_and_b(x: Self::B, n: u32, mask: u8) -> Self::B {
+    unsafe fn above<const N: i32>(a: Self::B, b: Self::B) -> Self::B {
         unsafe {
-            let n = count(n);
-            Self::and_b([_mm256_sll_epi16(x[0], n), _mm256_sll_epi16(x[1], n)], mask)
+            let below = 0xff >> N;
+            Self::or_b(Self::and_b(a, !below), Self::shr_and_b(b, N.cast_unsigned(), below))
         }
     }
     #[inline(always)]
@@ -261,7 +254,10 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn operand_8(stored: Self::B) -> Self::B {
-        unsafe { Self::xor_b(stored, 0x80) }
+        unsafe {
+            let sign = _mm256_set1_epi8(-128);
+            [_mm256_xor_si256(stored[0], sign), _mm256_xor_si256(stored[1], sign)]
+        }
     }
     #[inline(always)]
     unsafe fn dot_8(acc: Self::I, w: Self::B, a: *const i8) -> Self::I {

@@ -167,17 +167,18 @@ impl Simd for Avx512 {
         unsafe { _mm512_or_si512(a, b) }
     }
     #[inline(always)]
-    unsafe fn xor_b(x: __m512i, mask: u8) -> __m512i {
-        unsafe { _mm512_xor_si512(x, _mm512_set1_epi8(mask.cast_signed())) }
-    }
-    #[inline(always)]
     unsafe fn shr_and_b(x: __m512i, n: u32, mask: u8) -> __m512i {
         // The count is a constant once inlined, and the shift by register becomes one by immediate.
         unsafe { Self::and_b(_mm512_srl_epi16(x, _mm_cvtsi32_si128(n.cast_signed())), mask) }
     }
     #[inline(always)]
-    unsafe fn shl_and_b(x: __m512i, n: u32, mask: u8) -> __m512i {
-        unsafe { Self::and_b(_mm512_sll_epi16(x, _mm_cvtsi32_si128(n.cast_signed())), mask) }
+    unsafe fn above<const N: i32>(a: __m512i, b: __m512i) -> __m512i {
+        unsafe {
+            let upper = _mm512_set1_epi8(-1 << (8 - N));
+            // Where `upper` is set, `a`.
+            let below = _mm512_srl_epi16(b, _mm_cvtsi32_si128(N));
+            _mm512_ternarylogic_epi32::<0b1100_1010>(upper, a, below)
+        }
     }
     #[inline(always)]
     unsafe fn dot_u(acc: __m512i, w: __m512i, a: *const i8) -> __m512i {

@@ -123,13 +123,11 @@ pub(crate) trait Simd: Copy {
     unsafe fn and_b(x: Self::B, mask: u8) -> Self::B;
     /// `a | b`.
     unsafe fn or_b(a: Self::B, b: Self::B) -> Self::B;
-    /// `x ^ mask` in every byte.
-    unsafe fn xor_b(x: Self::B, mask: u8) -> Self::B;
     /// `(x >> n) & mask` in every byte; `n` is 0 to 6 and even or 1 to 7, known when inlined, and
     /// `mask` has no bit above those that remain.
     unsafe fn shr_and_b(x: Self::B, n: u32, mask: u8) -> Self::B;
-    /// `(x << n) & mask` in every byte; `mask` has no bit below `n`.
-    unsafe fn shl_and_b(x: Self::B, n: u32, mask: u8) -> Self::B;
+    /// The upper `N` bits of every byte of `a`, below them the upper ones of `b`.
+    unsafe fn above<const N: i32>(a: Self::B, b: Self::B) -> Self::B;
     /// Adds to each lane the dot product of its four bytes of `w`, unsigned and at most 127, with
     /// the four signed bytes at `a`, which are not -128. Exact.
     unsafe fn dot_u(acc: Self::I, w: Self::B, a: *const i8) -> Self::I;

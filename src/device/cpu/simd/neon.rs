@@ -251,10 +251,6 @@ impl Simd for Neon {
         unsafe { quarters!(i => vorrq_u8(a[i], b[i])) }
     }
     #[inline(always)]
-    unsafe fn xor_b(x: Self::B, mask: u8) -> Self::B {
-        unsafe { quarters!(i => veorq_u8(x[i], vdupq_n_u8(mask))) }
-    }
-    #[inline(always)]
     unsafe fn shr_and_b(x: Self::B, n: u32, mask: u8) -> Self::B {
         unsafe {
             let n = vnegq_s8(vreinterpretq_s8_u8(vdupq_n_u8(n as u8)));
@@ -262,11 +258,8 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    unsafe fn shl_and_b(x: Self::B, n: u32, mask: u8) -> Self::B {
-        unsafe {
-            let n = vreinterpretq_s8_u8(vdupq_n_u8(n as u8));
-            Self::and_b(quarters!(i => vshlq_u8(x[i], n)), mask)
-        }
+    unsafe fn above<const N: i32>(a: Self::B, b: Self::B) -> Self::B {
+        unsafe { quarters!(i => vsriq_n_u8::<N>(a[i], b[i])) }
     }
     #[inline(always)]
     unsafe fn dot_u(acc: Self::I, w: Self::B, a: *const i8) -> Self::I {
@@ -282,7 +275,7 @@ impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn operand_8(stored: Self::B) -> Self::B {
-        unsafe { Self::xor_b(stored, 0x80) }
+        unsafe { quarters!(i => veorq_u8(stored[i], vdupq_n_u8(0x80))) }
     }
     #[inline(always)]
     unsafe fn dot_8(acc: Self::I, w: Self::B, a: *const i8) -> Self::I {

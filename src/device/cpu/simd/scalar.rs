@@ -191,10 +191,6 @@ impl Simd for Scalar {
         a
     }
     #[inline(always)]
-    unsafe fn xor_b(x: [u8; 64], mask: u8) -> [u8; 64] {
-        x.map(|b| b ^ mask)
-    }
-    #[inline(always)]
     unsafe fn shr_and_b(mut x: [u8; 64], n: u32, mask: u8) -> [u8; 64] {
         for b in &mut x {
             *b = (*b >> n) & mask;
@@ -202,11 +198,12 @@ impl Simd for Scalar {
         x
     }
     #[inline(always)]
-    unsafe fn shl_and_b(mut x: [u8; 64], n: u32, mask: u8) -> [u8; 64] {
-        for b in &mut x {
-            *b = (*b << n) & mask;
+    unsafe fn above<const N: i32>(mut a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
+        let below = 0xff >> N;
+        for (a, b) in a.iter_mut().zip(b) {
+            *a = *a & !below | b >> N;
         }
-        x
+        a
     }
     #[inline(always)]
     unsafe fn dot_u(mut acc: I, w: [u8; 64], a: *const i8) -> I {
