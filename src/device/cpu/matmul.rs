@@ -538,38 +538,57 @@ const PLAIN: usize = 16;
 
 #[inline(always)]
 unsafe fn plain<S: Simd, P: Plain>(p: &Product<'_>) {
-    // SAFETY: the caller's contract: weights of the layout's size, activations that cover its
-    // columns in blocks of 32, `first + rows` within the rows.
+    // SAFETY: the caller's contract.
     unsafe {
         let Rows::F32(x) = p.x else { return };
+        for first in p.rows.clone().step_by(p.loops.tile) {
+            let rows = first..p.rows.end.min(first + p.loops.tile);
+            // The sums of one row stay in registers.
+            if rows.len() == 1 {
+                plain_tile::<S, P, 1>(p, x, rows);
+            } else {
+                plain_tile::<S, P, TILE>(p, x, rows);
+            }
+        }
+    }
+}
+
+/// Up to `N` rows of all row groups.
+#[inline(always)]
+unsafe fn plain_tile<S: Simd, P: Plain, const N: usize>(
+    p: &Product<'_>,
+    x: *const F32Block,
+    rows: Range<usize>,
+) {
+    // SAFETY: the caller's contract: weights of the layout's size, activations that cover its
+    // columns in blocks of 32, rows of the product.
+    unsafe {
         let superblocks = p.layout.superblocks();
         let bytes = PLAIN * LANES * P::WIDTH;
-        for first in p.rows.clone().step_by(p.loops.tile) {
-            let rows = p.loops.tile.min(p.rows.end - first);
-            let place = activations::place(first, p.of, activations::blocks(p.layout.k()));
-            let x = x.add(place.first).cast::<f32>();
-            for group in p.groups.clone() {
-                let mut w = p.weights.as_ptr().add(group * superblocks * bytes);
-                // Two chains per row: even and odd columns.
-                let mut sums = [[S::splat(0.0); 2]; TILE];
-                for s in 0..superblocks {
-                    ask::<S>(w.wrapping_add(p.loops.ahead), 0, bytes, 1);
-                    let mut columns = [S::splat(0.0); PLAIN];
-                    for (k, column) in columns.iter_mut().enumerate() {
-                        *column = P::load::<S>(w.add(k * LANES * P::WIDTH));
-                    }
-                    let mut x = x.add(s / 2 * place.step * 32 + s % 2 * PLAIN);
-                    for sums in &mut sums[..rows] {
-                        for k in 0..PLAIN {
-                            sums[k % 2] = S::fma(columns[k], S::splat(*x.add(k)), sums[k % 2]);
-                        }
-                        x = x.add(32);
-                    }
-                    w = w.add(bytes);
+        let place = activations::place(rows.start, p.of, activations::blocks(p.layout.k()));
+        let x = x.add(place.first).cast::<f32>();
+        let n = rows.len().min(N);
+        for group in p.groups.clone() {
+            let mut w = p.weights.as_ptr().add(group * superblocks * bytes);
+            // Two chains per row: even and odd columns.
+            let mut sums = [[S::splat(0.0); 2]; N];
+            for s in 0..superblocks {
+                ask::<S>(w.wrapping_add(p.loops.ahead), 0, bytes, 1);
+                let mut columns = [S::splat(0.0); PLAIN];
+                for (k, column) in columns.iter_mut().enumerate() {
+                    *column = P::load::<S>(w.add(k * LANES * P::WIDTH));
                 }
-                for (r, sums) in sums[..rows].iter().enumerate() {
-                    finish::<S>(p, group, first + r, S::add(sums[0], sums[1]));
+                let mut x = x.add(s / 2 * place.step * 32 + s % 2 * PLAIN);
+                for sums in &mut sums[..if N == 1 { 1 } else { n }] {
+                    for k in 0..PLAIN {
+                        sums[k % 2] = S::fma(columns[k], S::splat(*x.add(k)), sums[k % 2]);
+                    }
+                    x = x.add(32);
                 }
+                w = w.add(bytes);
+            }
+            for (row, sums) in rows.clone().zip(&sums) {
+                finish::<S>(p, group, row, S::add(sums[0], sums[1]));
             }
         }
     }
