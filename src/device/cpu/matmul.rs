@@ -11,6 +11,7 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::activations::{self, F32Block, Q8Block, TILE};
 use super::format::{self, Form, Plain, Quant, Scale};
@@ -403,6 +404,9 @@ unsafe fn one<S: Simd, Q: Quant, const G: usize, const P: usize>(
             let mut parts = [[[S::splat(0.0); 1]; G]; P];
             macro_rules! step {
                 ($b:literal) => {
+                    // Processors follow a stream whose lines are asked for in order; a compiler would mix
+                    // those of several blocks.
+                    compiler_fence(Ordering::SeqCst);
                     let operands = Q::operands::<S, G>(w, $b);
                     ask::<S>(w.wrapping_add(p.loops.ahead), $b, G * Q::BYTES, Q::COLUMNS / 32);
                     if const { $b % Q::SPAN == 0 } {
