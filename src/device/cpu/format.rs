@@ -102,19 +102,26 @@ unsafe fn beside<const G: usize>(sb: *const u8, offset: usize, g: usize) -> *con
     unsafe { sb.add((offset / LINE * G + g) * LINE + offset % LINE) }
 }
 
-/// The line `n` after an offset.
+/// The `N` lines from an offset on, of each row group, read in the order in which they lie.
 ///
 /// # Safety
 ///
 /// As for [`beside`].
 #[inline(always)]
-unsafe fn line<S: Simd, const G: usize>(
+unsafe fn lines<S: Simd, const G: usize, const N: usize>(
     sb: *const u8,
     offset: usize,
-    (n, g): (usize, usize),
-) -> S::B {
+) -> [[S::B; N]; G] {
     // SAFETY: the caller's contract.
-    unsafe { S::load_b(beside::<G>(sb, offset + n * LINE, g)) }
+    unsafe {
+        let mut lines = [[S::load_b(beside::<G>(sb, offset, 0)); N]; G];
+        for i in 0..N {
+            for (g, lines) in lines.iter_mut().enumerate() {
+                lines[i] = S::load_b(beside::<G>(sb, offset + i * LINE, g));
+            }
+        }
+        lines
+    }
 }
 
 /// Scales of the two blocks of a superblock of 64 columns.
@@ -154,12 +161,9 @@ impl Quant for Q8_0 {
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let quants = at::Q8_0_QUANTS + 8 * b * LINE;
-            let mut w = [[S::operand_8(line::<S, G>(sb, quants, (0, 0))); 8]; G];
-            for i in 0..8 {
-                for (g, w) in w.iter_mut().enumerate() {
-                    w[i] = S::operand_8(line::<S, G>(sb, quants, (i, g)));
-                }
+            let mut w = lines::<S, G, 8>(sb, at::Q8_0_QUANTS + 8 * b * LINE);
+            for w in w.as_flattened_mut() {
+                *w = S::operand_8(*w);
             }
             w
         }
@@ -185,11 +189,10 @@ impl Quant for Q4_0 {
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let quants = at::Q4_0_QUANTS + 4 * b * LINE;
-            let mut w = [[line::<S, G>(sb, quants, (0, 0)); 8]; G];
-            for i in 0..4 {
-                for (g, w) in w.iter_mut().enumerate() {
-                    let both = line::<S, G>(sb, quants, (i, g));
+            let lines = lines::<S, G, 4>(sb, at::Q4_0_QUANTS + 4 * b * LINE);
+            let mut w = [[lines[0][0]; 8]; G];
+            for (w, both) in w.iter_mut().zip(&lines) {
+                for (i, &both) in both.iter().enumerate() {
                     w[i] = S::and_b(both, 15);
                     w[i + 4] = S::shr_and_b(both, 4, 15);
                 }
@@ -249,13 +252,9 @@ impl Quant for Q4K {
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let quants = at::Q4_K_QUANTS + b / 2 * 8 * LINE;
-            let mut w = [[line::<S, G>(sb, quants, (0, 0)); 8]; G];
-            for i in 0..8 {
-                for (g, w) in w.iter_mut().enumerate() {
-                    let both = line::<S, G>(sb, quants, (i, g));
-                    w[i] = if b % 2 == 1 { S::shr_and_b(both, 4, 15) } else { S::and_b(both, 15) };
-                }
+            let mut w = lines::<S, G, 8>(sb, at::Q4_K_QUANTS + b / 2 * 8 * LINE);
+            for w in w.as_flattened_mut() {
+                *w = if b % 2 == 1 { S::shr_and_b(*w, 4, 15) } else { S::and_b(*w, 15) };
             }
             w
         }
@@ -282,13 +281,11 @@ impl Quant for Q5K {
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let quants = at::Q5_K_QUANTS + 5 * b * LINE;
-            let mut w = [[line::<S, G>(sb, quants, (0, 0)); 8]; G];
-            for (g, w) in w.iter_mut().enumerate() {
-                let mut l = [w[0]; 5];
-                for (i, l) in l.iter_mut().enumerate() {
-                    *l = line::<S, G>(sb, quants, (i, g));
-                    w[i] = S::and_b(*l, 31);
+            let lines = lines::<S, G, 5>(sb, at::Q5_K_QUANTS + 5 * b * LINE);
+            let mut w = [[lines[0][0]; 8]; G];
+            for (w, l) in w.iter_mut().zip(&lines) {
+                for (w, &l) in w.iter_mut().zip(l) {
+                    *w = S::and_b(l, 31);
                 }
                 w[5] = S::shr_and_b(S::above::<3>(l[0], l[1]), 3, 31);
                 w[6] = S::shr_and_b(S::above::<3>(l[2], l[3]), 3, 31);
@@ -333,14 +330,13 @@ impl Quant for Q6K {
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
         unsafe {
-            let quants = at::Q6_K_QUANTS + 6 * b * LINE;
-            let mut w = [[line::<S, G>(sb, quants, (0, 0)); 8]; G];
-            for (g, w) in w.iter_mut().enumerate() {
-                for (half, w) in w.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                    let mut l = [w[0]; 3];
-                    for (i, l) in l.iter_mut().enumerate() {
-                        *l = line::<S, G>(sb, quants, (3 * half + i, g));
-                        w[i] = S::and_b(*l, 63);
+            let lines = lines::<S, G, 6>(sb, at::Q6_K_QUANTS + 6 * b * LINE);
+            let mut w = [[lines[0][0]; 8]; G];
+            for (w, lines) in w.iter_mut().zip(&lines) {
+                let halves = w.as_chunks_mut::<4>().0.iter_mut();
+                for (w, l) in halves.zip(lines.as_chunks::<3>().0) {
+                    for (w, &l) in w.iter_mut().zip(l) {
+                        *w = S::and_b(l, 63);
                     }
                     w[3] = S::shr_and_b(S::above::<4>(S::above::<2>(l[2], l[1]), l[0]), 2, 63);
                 }
