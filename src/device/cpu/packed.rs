@@ -297,7 +297,7 @@ impl PackedLayout {
                 for (block, sb) in row.chunks_exact(176).zip(panel.chunks_exact_mut(size)) {
                     pack_k_scales(&block[..16], (l, r), sb);
                     for b in 0..8 {
-                        let quants = bits::five_to_five(q5_k_block(block, b));
+                        let quants = bits::pack_five(q5_k_block(block, b));
                         l.fill(sb, at::Q5_K_QUANTS + 5 * b * LINE, r, quants);
                     }
                 }
@@ -305,7 +305,7 @@ impl PackedLayout {
             DType::Q6_K => {
                 for (block, sb) in row.chunks_exact(210).zip(panel.chunks_exact_mut(size)) {
                     for j in 0..16 {
-                        let quants = bits::six_to_three(q6_k_half(block, j));
+                        let quants = bits::pack_six(q6_k_half(block, j));
                         l.fill(sb, at::Q6_K_QUANTS + 3 * j * LINE, r, quants);
                     }
                     for (j, &s) in block[192..208].iter().enumerate() {
@@ -381,7 +381,7 @@ impl PackedLayout {
                             let both = l.words(sb, at::Q4_K_QUANTS + b / 2 * 8 * LINE, r);
                             (15, both.map(|word: u32| word >> (b % 2 * 4) & 0x0f0f_0f0f))
                         } else {
-                            (31, bits::five(l.words(sb, at::Q5_K_QUANTS + 5 * b * LINE, r)))
+                            (31, bits::unpack_five(l.words(sb, at::Q5_K_QUANTS + 5 * b * LINE, r)))
                         };
                         for (y, q) in y.iter_mut().zip(stored.map(u32::to_le_bytes).as_flattened())
                         {
@@ -396,7 +396,8 @@ impl PackedLayout {
                     let d = f32::from_le_bytes(get(sb, l.place(4 * r)));
                     for (j, y) in y.chunks_exact_mut(16).enumerate() {
                         let s = sb[l.place(at::Q6_K_SCALES + LANES * j + r)].cast_signed();
-                        let stored = bits::six(l.words(sb, at::Q6_K_QUANTS + 3 * j * LINE, r));
+                        let stored =
+                            bits::unpack_six(l.words(sb, at::Q6_K_QUANTS + 3 * j * LINE, r));
                         for (y, q) in y.iter_mut().zip(stored.map(u32::to_le_bytes).as_flattened())
                         {
                             *y = d * f32::from(s) * (f32::from(*q) - 32.0);
