@@ -172,21 +172,24 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                     }
                 }
             }
-            Stage::RopeKv { cache, rows, .. } | Stage::Attend { cache, rows, .. } => {
+            Stage::RopeKv { cache, rows, .. } => {
+                // Row by row, as queries lie; neighbouring rows, whose keys share lines, with one thread.
+                let items = c.rows(rows) * cache.heads;
+                let claim = (items / (4 * w.threads())).clamp(1, ROWS_PER_CLAIM * cache.heads);
+                while let Some(items) = w.claim(items, claim) {
+                    for item in items {
+                        rope_kv(stage, c, w, item / cache.heads, item % cache.heads);
+                    }
+                }
+            }
+            Stage::Attend { cache, rows, .. } => {
                 // Head by head, so that neighbouring rows of one head stay with one thread.
                 let rows = c.rows(rows);
                 let chunk = rows.clamp(1, ROWS_PER_CLAIM);
                 let per_head = rows.div_ceil(chunk);
                 while let Some(items) = w.claim(cache.heads * per_head, 1) {
                     let (head, first) = (items.start / per_head, items.start % per_head * chunk);
-                    let part = first..rows.min(first + chunk);
-                    if matches!(stage, Stage::RopeKv { .. }) {
-                        for row in part {
-                            rope_kv(stage, c, w, row, head);
-                        }
-                    } else {
-                        attend(stage, c, w, part, head);
-                    }
+                    attend(stage, c, w, first..rows.min(first + chunk), head);
                 }
             }
             Stage::Sample { rows, .. } => {
