@@ -1,7 +1,7 @@
 //! The CPU kernels against their limits: matrix-vector products (decode) against a plain read of as
 //! many bytes, products with many rows (prefill) in integer operations, against the processor's integer
-//! products and against their own inner loop without anything around it, a token's attention against its cache,
-//! a prompt's in multiply-adds.
+//! products and against their own inner loop without anything around it, quantising activations, a token's
+//! attention against its cache, a prompt's in multiply-adds.
 //!
 //! One thread, so that the numbers are of the kernels and not of the pool. The weights walk through
 //! a buffer larger than the caches.
@@ -163,6 +163,33 @@ fn prefill(c: &mut Criterion) {
     group.finish();
 }
 
+fn quantise(c: &mut Criterion) {
+    let isa = Isa::detect();
+    let mut group = c.benchmark_group(format!("activations/{isa}"));
+    // Rows that stay in the first-level cache with what becomes of them.
+    let rows = 2;
+    let x: Vec<f32> = (0..rows * K).map(|i| (i * 7919 % 1000) as f32 / 500.0 - 1.0).collect();
+    let forms = [("32 columns", 1, 1), ("256 columns", 1, 8), ("256 columns, two planes", 2, 8)];
+    for (name, planes, span) in forms {
+        let count = activations::blocks(K) * planes;
+        let mut blocks = vec![Q8Block::default(); count * rows];
+        group.throughput(Throughput::Elements((rows * K) as u64));
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                for row in 0..rows {
+                    let at = activations::place(row, rows, count);
+                    // SAFETY: both hold all rows.
+                    unsafe {
+                        let (x, dst) = (x.as_ptr().add(row * K), blocks.as_mut_ptr().add(at.first));
+                        activations::quantise(isa, x, K, dst, at.step, Form { planes, span });
+                    }
+                }
+            });
+        });
+    }
+    group.finish();
+}
+
 fn attend(c: &mut Criterion) {
     let isa = Isa::detect();
     let mut group = c.benchmark_group(format!("attention/{isa}"));
@@ -293,5 +320,5 @@ mod limits {
     }
 }
 
-criterion_group!(benches, decode, prefill, attend);
+criterion_group!(benches, decode, prefill, quantise, attend);
 criterion_main!(benches);

@@ -115,6 +115,10 @@ unsafe fn quantise_in<S: Simd>(
     unsafe {
         let all = blocks(k);
         let load = |b: usize| {
+            if (b + 1) * BLOCK <= k {
+                let x = x.add(b * BLOCK);
+                return [S::load(x), S::load(x.add(LANES))];
+            }
             let start = (b * BLOCK).min(k);
             let mid = (start + LANES).min(k);
             [load_first::<S>(x.add(start), mid - start), load_first::<S>(x.add(mid), k - mid)]
@@ -122,24 +126,24 @@ unsafe fn quantise_in<S: Simd>(
         let (zero, planes) = (S::splat(0.0), form.planes);
         for first in (0..all).step_by(form.span) {
             let span = first..all.min(first + form.span);
-            let (mut max, mut taint) = (zero, zero);
+            let mut max = zero;
             for b in span.clone() {
-                (max, taint) = survey::<S>(load(b), (max, taint));
+                max = survey::<S>(load(b), max);
             }
-            let fine = Step::of::<S>(max, taint);
+            let fine = Step::of::<S>(max);
             let worth = S::splat(0.0 - fine.scale);
-            (max, taint) = (zero, zero);
+            max = zero;
             for b in span.clone() {
                 let (block, dst) = (load(b), dst.add(b * planes * step));
                 // The next row's block is most often the next one to be written here.
                 S::prefetch(dst.wrapping_add(1).cast());
                 quantise_block::<S>(block, fine, dst);
                 if planes == 2 {
-                    (max, taint) = survey::<S>(left::<S>(dst, worth, block), (max, taint));
+                    max = survey::<S>(left::<S>(dst, worth, block), max);
                 }
             }
             if planes == 2 {
-                let finer = Step::of::<S>(max, taint);
+                let finer = Step::of::<S>(max);
                 for b in span {
                     let dst = dst.add(b * planes * step);
                     quantise_block::<S>(left::<S>(dst, worth, load(b)), finer, dst.add(step));
@@ -149,19 +153,18 @@ unsafe fn quantise_in<S: Simd>(
     }
 }
 
-/// Magnitudes and what is not finite of one more block: the largest magnitude, and a sum that is zero
-/// unless something is NaN or infinite.
+/// The largest magnitude so far, with one more block. A NaN counts as infinite.
 ///
 /// # Safety
 ///
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn survey<S: Simd>([x0, x1]: [S::F; 2], (max, taint): (S::F, S::F)) -> (S::F, S::F) {
+unsafe fn survey<S: Simd>(block: [S::F; 2], max: S::F) -> S::F {
     // SAFETY: the caller's contract.
     unsafe {
-        let zero = S::splat(0.0);
-        let taint = S::fma(x1, zero, S::fma(x0, zero, taint));
-        (S::max(S::max(S::abs(x0), S::abs(x1)), max), taint)
+        // A minimum with a NaN is its second operand.
+        let [a, b] = block.map(|x| S::min(S::abs(x), S::splat(f32::INFINITY)));
+        S::max(S::max(a, b), max)
     }
 }
 
@@ -194,10 +197,10 @@ impl Step {
     ///
     /// As for [`Simd`].
     #[inline(always)]
-    unsafe fn of<S: Simd>(max: S::F, taint: S::F) -> Self {
+    unsafe fn of<S: Simd>(max: S::F) -> Self {
         // SAFETY: the caller's contract.
-        let (max, taint) = unsafe { (S::max_lanes(max), S::sum(taint)) };
-        if taint.is_nan() {
+        let max = unsafe { S::max_lanes(max) };
+        if max.is_infinite() {
             Self { scale: f32::NAN, inverse: 0.0 }
         } else if max > 1e-30 {
             Self { scale: max / 127.0, inverse: 127.0 / max }
@@ -225,10 +228,7 @@ unsafe fn quantise_block<S: Simd>([x0, x1]: [S::F; 2], step: Step, to: *mut Q8Bl
         let inverse = S::splat(step.inverse);
         let (i0, i1) = (S::round_i(S::mul(x0, inverse)), S::round_i(S::mul(x1, inverse)));
         let q = (&raw mut (*to).q).cast::<i8>();
-        S::store_i8(q, i0);
-        S::store_i8(q.add(LANES), i1);
-        #[expect(clippy::cast_possible_truncation, reason = "integers below 2^12")]
-        let (s0, s1) = (S::sum(S::to_f(i0)) as i32, S::sum(S::to_f(i1)) as i32);
+        let (s0, s1) = (S::store_i8(q, i0), S::store_i8(q.add(LANES), i1));
         let sum = s0 + s1;
         (*to).scale = step.scale;
         #[expect(clippy::cast_precision_loss, reason = "below 2^12")]

@@ -194,18 +194,15 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn store_i8(p: *mut i8, x: Self::I) {
+    unsafe fn store_i8(p: *mut i8, x: Self::I) -> i32 {
         unsafe {
-            // Low byte of every 32-bit lane, gathered in each 128-bit half.
-            let pick = _mm256_set_epi8(
-                -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 12, 8, 4, 0, -1, -1, -1, -1, -1,
-                -1, -1, -1, -1, -1, -1, -1, 12, 8, 4, 0,
-            );
-            let order = _mm256_setr_epi32(0, 4, 7, 7, 7, 7, 7, 7);
-            for (i, v) in x.into_iter().enumerate() {
-                let b = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(v, pick), order);
-                _mm_storel_epi64(p.add(8 * i).cast(), _mm256_castsi256_si128(b));
-            }
+            // Four lanes of either half go into each 128-bit half, as words and then as bytes.
+            let words = _mm256_packs_epi32(x[0], x[1]);
+            let bytes = _mm256_packs_epi16(words, words);
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
+            let b = _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(bytes, order));
+            _mm_storeu_si128(p.cast(), b);
+            sum_i8(b)
         }
     }
     #[inline(always)]
@@ -277,4 +274,18 @@ impl Simd for Avx2 {
     unsafe fn prefetch(p: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
+}
+
+/// Sum of 16 signed bytes.
+///
+/// # Safety
+///
+/// The machine has AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn sum_i8(bytes: __m128i) -> i32 {
+    // Unsigned, each is 128 too large.
+    let unsigned = _mm_xor_si128(bytes, _mm_set1_epi8(i8::MIN));
+    let sums = _mm_sad_epu8(unsigned, _mm_setzero_si128());
+    _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_unpackhi_epi64(sums, sums))) - 16 * 128
 }

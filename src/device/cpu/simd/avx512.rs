@@ -4,6 +4,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::Simd;
+use super::avx2::sum_i8;
 
 /// AVX-512 with VNNI.
 #[derive(Clone, Copy)]
@@ -151,8 +152,12 @@ impl Simd for Avx512 {
         unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())) }
     }
     #[inline(always)]
-    unsafe fn store_i8(p: *mut i8, x: __m512i) {
-        unsafe { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(x)) }
+    unsafe fn store_i8(p: *mut i8, x: __m512i) -> i32 {
+        unsafe {
+            let b = _mm512_cvtepi32_epi8(x);
+            _mm_storeu_si128(p.cast(), b);
+            sum_i8(b)
+        }
     }
     #[inline(always)]
     unsafe fn load_b(p: *const u8) -> __m512i {

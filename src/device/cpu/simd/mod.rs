@@ -114,8 +114,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn load_u8(p: *const u8) -> Self::I;
     /// Loads 16 bytes, sign extended.
     unsafe fn load_i8(p: *const i8) -> Self::I;
-    /// Stores the low byte of each lane.
-    unsafe fn store_i8(p: *mut i8, x: Self::I);
+    /// Stores 16 integers of -128 to 127 as bytes, and returns their sum.
+    unsafe fn store_i8(p: *mut i8, x: Self::I) -> i32;
 
     /// Loads 64 bytes.
     unsafe fn load_b(p: *const u8) -> Self::B;

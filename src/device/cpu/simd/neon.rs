@@ -231,11 +231,13 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    unsafe fn store_i8(p: *mut i8, x: Self::I) {
+    unsafe fn store_i8(p: *mut i8, x: Self::I) -> i32 {
         unsafe {
             let l = vcombine_s16(vmovn_s32(x[0]), vmovn_s32(x[1]));
             let h = vcombine_s16(vmovn_s32(x[2]), vmovn_s32(x[3]));
-            vst1q_s8(p, vcombine_s8(vmovn_s16(l), vmovn_s16(h)));
+            let b = vcombine_s8(vmovn_s16(l), vmovn_s16(h));
+            vst1q_s8(p, b);
+            vaddlvq_s8(b).into()
         }
     }
     #[inline(always)]

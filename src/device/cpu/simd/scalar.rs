@@ -167,10 +167,11 @@ impl Simd for Scalar {
         lanes!(i => i32::from(b[i]))
     }
     #[inline(always)]
-    unsafe fn store_i8(p: *mut i8, x: I) {
-        #[expect(clippy::cast_possible_truncation, reason = "the low byte is the operation")]
+    unsafe fn store_i8(p: *mut i8, x: I) -> i32 {
+        #[expect(clippy::cast_possible_truncation, reason = "the caller's values fit")]
         let b: [i8; LANES] = lanes!(i => x[i] as i8);
-        unsafe { p.cast::<[i8; LANES]>().write(b) }
+        unsafe { p.cast::<[i8; LANES]>().write(b) };
+        x.iter().sum()
     }
     #[inline(always)]
     unsafe fn load_b(p: *const u8) -> [u8; 64] {
