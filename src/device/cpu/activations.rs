@@ -115,6 +115,7 @@ unsafe fn quantise_in<S: Simd>(
     unsafe {
         let all = blocks(k);
         let load = |b: usize| {
+            // Of a whole block nobody asks twice where the row ends.
             if (b + 1) * BLOCK <= k {
                 let x = x.add(b * BLOCK);
                 return [S::load(x), S::load(x.add(LANES))];
