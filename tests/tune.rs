@@ -206,7 +206,7 @@ fn an_interrupted_case_goes_on_where_it_was() {
 
 /// Whoever watches the engine sees it live between two candidates too, and sees one that hangs.
 #[test]
-fn every_sample_is_a_sign_of_life() {
+fn every_sample_is_a_heartbeat() {
     let dir = tempfile::tempdir().unwrap();
     let handle = engine();
     load(&handle, tuning(Mode::Load, dir.path()));
@@ -218,7 +218,7 @@ fn every_sample_is_a_sign_of_life() {
         }
         if matches!(progress, Progress::Candidate { .. }) {
             // Nothing is measured while this is asked: the engine's thread is here.
-            sender.send([watch.pulse().unwrap(), watch.pulse().unwrap()]).unwrap();
+            sender.send([watch.heartbeat().unwrap(), watch.heartbeat().unwrap()]).unwrap();
         }
         false
     });

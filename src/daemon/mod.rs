@@ -328,7 +328,7 @@ fn confine(config: &Config, engine: &Handle) -> Result<(), Error> {
     match filter::install() {
         Ok(()) => {
             tracing::debug!(requests = filter::requests().count(), "ioctls are filtered");
-            engine.withhold(
+            engine.disable(
                 "cuda",
                 "the ioctl filter is on, and the CUDA driver's requests are not known; see ioctl_filter",
             );

@@ -18,7 +18,7 @@ use crate::engine::{Handle, Snapshot, State};
 /// How often status and engine are looked at; more often when the watchdog is impatient.
 const TICK: Duration = Duration::from_secs(1);
 
-/// By how much each sign of life extends the time that a start may take.
+/// By how much each heartbeat extends the time that a start may take.
 const START: Duration = Duration::from_secs(60);
 
 /// Time beyond its deadline that a stop may take: one step of the engine, the last answers.
@@ -28,7 +28,7 @@ const STOP: Duration = Duration::from_secs(10);
 pub(super) struct Service {
     watchdog: Option<Duration>,
     engine: Handle,
-    pulse: u64,
+    heartbeats: u64,
     /// The model of the configuration is still to be loaded.
     starting: bool,
     ready: bool,
@@ -43,7 +43,7 @@ impl Service {
     /// `starting`: the start is not over before [`Self::started`].
     pub(super) fn new(engine: Handle, starting: bool) -> Self {
         let watchdog = sd_notify::watchdog_enabled();
-        Self { watchdog, engine, pulse: 0, starting, ready: false, status: String::new() }
+        Self { watchdog, engine, heartbeats: 0, starting, ready: false, status: String::new() }
     }
 
     /// The time between two calls of [`Self::tick`].
@@ -58,11 +58,11 @@ impl Service {
         self.tick()
     }
 
-    /// Tells how the daemon is, and pings the watchdog if the engine thread has shown life since the
+    /// Tells how the daemon is, and pings the watchdog if the engine thread has beaten since the
     /// last call.
     pub(super) fn tick(&mut self) -> Result<(), EngineGone> {
-        let pulse = self.engine.pulse().ok_or(EngineGone)?;
-        let alive = pulse != std::mem::replace(&mut self.pulse, pulse);
+        let heartbeats = self.engine.heartbeat().ok_or(EngineGone)?;
+        let alive = heartbeats != std::mem::replace(&mut self.heartbeats, heartbeats);
         let now = self.engine.snapshot();
         let mut message = Vec::new();
         if !self.ready && !self.starting {

@@ -28,6 +28,9 @@ use crate::tune::{Case, Choice, Choices, DeviceKey, Space};
 /// Steps of one submission whose tokens the ring keeps.
 pub const RING_STEPS: u32 = 64;
 
+/// Submissions of an instance, of all its plans together, that can be under way at once.
+pub const MAX_SUBMISSIONS: usize = 8;
+
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {

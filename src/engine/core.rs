@@ -1,15 +1,24 @@
-//! A model loaded on a device: its prepared plans, and the two things they do, evaluating a chunk
-//! of a prompt and decoding one token for each of several sequences. No queue, no text, no policy.
+//! A model loaded on a device: its prepared plans, the steps that the device has been given, and what comes
+//! out of them. A step evaluates a chunk of a prompt, or decodes one token for each of several sequences.
+//! No requests, no text, no policy.
+//!
+//! Steps run in the order in which they are submitted, and are waited for in that order. A decode plan
+//! leaves its tokens and positions where its next step reads them, so that a step can be submitted before
+//! the tokens of the one before it are known.
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::pulse::Pulse;
+use super::heartbeat::Heartbeat;
 use super::tuning::bench::{Stopwatch, WallClock};
 use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
 use super::{ModelInfo, Stream, Text};
-use crate::device::{Activity, Data, Device, Error, Instance, Prepared, Ticket};
+use crate::device::{
+    Activity, Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, Ticket,
+};
 use crate::model::{KvLayout, Model, ports};
 use crate::plan::sample::Sampling;
 use crate::plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
@@ -44,12 +53,24 @@ pub struct Core {
     layout: KvLayout,
     entries: Vec<Entry>,
     sequences: Vec<Sequence>,
+    /// What has been submitted and not yet waited for, oldest first.
+    under_way: VecDeque<Step>,
+    most_under_way: usize,
     scratch: Scratch,
     /// What of the plans can be tuned.
     cases: Vec<Case>,
     tuning: Tuning,
     steps: u64,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
+}
+
+/// A step that has been submitted.
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    entry: usize,
+    ticket: Ticket,
+    /// Rows of its logits whose tokens are asked for.
+    sampled: Range<usize>,
 }
 
 /// A sequence of the bench interface.
@@ -64,9 +85,9 @@ struct Entry {
     plan: Plan,
     prepared: Prepared,
     ports: Ports,
-    /// Rows as the device has them now, for decode plans, which advance them by themselves.
+    /// Rows as the latest step that was waited for has left them in the mailboxes, for decode plans,
+    /// which advance them by themselves; none where that is not known.
     rows: Vec<Row>,
-    ticket: Option<Ticket>,
 }
 
 #[derive(Clone, Copy)]
@@ -124,18 +145,29 @@ pub(super) struct Parts {
     pub(super) instance: Box<dyn Instance>,
     pub(super) layout: KvLayout,
     pub(super) plans: Vec<Plan>,
-    pub(super) pulse: Pulse,
-    /// What of them can be tuned, and how it is to be.
-    pub(super) tuned: (Vec<Case>, Tuning),
+    pub(super) heartbeat: Heartbeat,
+    /// What of the plans can be tuned.
+    pub(super) cases: Vec<Case>,
+    pub(super) tuning: Tuning,
 }
 
 impl Core {
     pub(super) fn new(parts: Parts) -> Result<Self, Error> {
-        let Parts { info, text, model, device, mut instance, layout, plans, pulse, tuned } = parts;
-        let (cases, tuning) = tuned;
+        let Parts {
+            info,
+            text,
+            model,
+            device,
+            mut instance,
+            layout,
+            plans,
+            heartbeat,
+            cases,
+            tuning,
+        } = parts;
         let prepare = |plan: Plan| {
             let prepared = instance.prepare(&plan)?;
-            pulse.beat();
+            heartbeat.beat();
             let mailbox = |name| plan.find(Class::Mailbox, name);
             let ports = Ports {
                 tokens: mailbox(ports::TOKENS),
@@ -149,7 +181,7 @@ impl Core {
                 logits: plan.find(Class::Output, ports::LOGITS),
             };
             let rows = Vec::with_capacity(plan.bucket.rows());
-            Ok(Entry { plan, prepared, ports, rows, ticket: None })
+            Ok(Entry { plan, prepared, ports, rows })
         };
         let entries = plans.into_iter().map(prepare).collect::<Result<Vec<Entry>, Error>>()?;
         let widest = entries.iter().map(|e| e.plan.bucket.rows()).max().unwrap_or(1);
@@ -170,11 +202,13 @@ impl Core {
             layout,
             entries,
             sequences,
+            under_way: VecDeque::with_capacity(MAX_SUBMISSIONS),
+            most_under_way: 0,
             scratch,
             cases,
             tuning,
             steps: 0,
-            pulse,
+            heartbeat,
         })
     }
 
@@ -226,8 +260,8 @@ impl Core {
     /// As [`Stream::open`].
     pub fn stream(&self) -> Option<Result<Stream, Error>> {
         self.device.gpu_memory()?;
-        let pulse = &self.pulse;
-        Some(Stream::open(&*self.device, &|| pulse.beat()))
+        let heartbeat = &self.heartbeat;
+        Some(Stream::open(&*self.device, &|| heartbeat.beat()))
     }
 
     /// What the device has asked of its hardware.
@@ -240,6 +274,11 @@ impl Core {
     #[must_use]
     pub const fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Most steps that were under way at once since this was asked last.
+    pub fn take_most_under_way(&mut self) -> usize {
+        std::mem::take(&mut self.most_under_way)
     }
 
     /// The device, and what of the model's plans can be tuned on it and how.
@@ -262,8 +301,8 @@ impl Core {
         let mut watch: Box<dyn Stopwatch> =
             if spec.counted { Box::new(Counted::new()?) } else { Box::new(WallClock::default()) };
         // One sample or one tensor between two beats, however long a candidate takes.
-        let pulse = self.pulse.clone();
-        pace.listen(move || pulse.beat());
+        let heartbeat = self.heartbeat.clone();
+        pace.listen(move || heartbeat.beat());
         tuning::run(&*self.device, &self.cases, (&store, spec), pace, &mut *watch, progress)
     }
 
@@ -296,23 +335,28 @@ impl Core {
     pub fn prefill(&mut self, slot: usize, tokens: &[u32]) -> Result<(), Error> {
         let Sequence { length, .. } = self.sequence(slot)?;
         self.check_room(slot, length, tokens.len())?;
-        let mut at = length;
+        self.settle()?;
+        let mut start =
+            Row { slot: slot as u32, token: 0, position: length as u32, sampling: Sampling::GREEDY };
         let mut rest = tokens;
-        while !rest.is_empty() {
-            let last = rest.len() <= self.chunk();
-            let (chunk, tail) = rest.split_at(rest.len().min(self.chunk()));
-            let outputs = if last { Outputs::Last } else { Outputs::None };
-            let start = Row {
-                slot: slot as u32,
-                token: 0,
-                position: at as u32,
-                sampling: Sampling::GREEDY,
-            };
-            let pending = self.evaluate(start, chunk, outputs)?;
-            at += chunk.len();
-            rest = tail;
-            self.sequences[slot] = Sequence { length: at, pending: pending.unwrap_or(0) };
+        let mut sampled = std::mem::take(&mut self.scratch.tokens);
+        while !rest.is_empty() || !self.under_way.is_empty() {
+            while !rest.is_empty() {
+                let outputs =
+                    if rest.len() <= self.chunk() { Outputs::Last } else { Outputs::None };
+                let (chunk, tail) = rest.split_at(rest.len().min(self.chunk()));
+                if !self.submit_chunk(start, chunk, outputs)? {
+                    break;
+                }
+                start.position += chunk.len() as u32;
+                rest = tail;
+            }
+            self.finish(&mut sampled)?;
         }
+        if let Some(&pending) = sampled.first() {
+            self.sequences[slot] = Sequence { length: start.position as usize, pending };
+        }
+        self.scratch.tokens = sampled;
         Ok(())
     }
 
@@ -326,21 +370,24 @@ impl Core {
             let length = self.sequence(slot)?.length;
             self.check_room(slot, length, steps as usize)?;
         }
+        self.settle()?;
         let mut rows = std::mem::take(&mut self.scratch.rows);
+        rows.clear();
+        rows.extend(self.sequences[..slots].iter().zip(0u32..).map(|(s, slot)| Row {
+            slot,
+            token: s.pending,
+            position: s.length as u32,
+            sampling: Sampling::GREEDY,
+        }));
         let mut tokens = std::mem::take(&mut self.scratch.tokens);
-        let mut result = Ok(());
-        for _ in 0..steps {
-            rows.clear();
-            rows.extend(self.sequences[..slots].iter().zip(0u32..).map(|(s, slot)| Row {
-                slot,
-                token: s.pending,
-                position: s.length as u32,
-                sampling: Sampling::GREEDY,
-            }));
-            result = self.advance(&rows, &mut tokens);
-            if result.is_err() {
-                break;
+        for step in 0..steps {
+            if step == 0 {
+                self.submit_decode(&rows)?;
             }
+            if step + 1 < steps {
+                self.submit_ahead()?;
+            }
+            self.finish(&mut tokens)?;
             for (sequence, &token) in self.sequences.iter_mut().zip(&tokens) {
                 sequence.length += 1;
                 sequence.pending = token;
@@ -348,7 +395,7 @@ impl Core {
         }
         self.scratch.rows = rows;
         self.scratch.tokens = tokens;
-        result
+        Ok(())
     }
 
     fn sequence(&self, slot: usize) -> Result<Sequence, Error> {
@@ -390,30 +437,42 @@ impl Core {
     }
 
     fn decode_entry(&self, rows: usize) -> Option<usize> {
-        let fits =
-            |e: &&(usize, &Entry)| e.1.plan.bucket.chunk == 1 && e.1.plan.bucket.batch >= rows;
-        self.entries
-            .iter()
-            .enumerate()
-            .filter(|e| fits(&e))
-            .min_by_key(|(_, e)| e.plan.bucket.batch)
-            .map(|(i, _)| i)
+        let fits = |e: &(usize, &Entry)| {
+            let bucket = e.1.plan.bucket;
+            bucket.chunk == 1 && (1..=bucket.batch).contains(&rows)
+        };
+        let entries = self.entries.iter().enumerate().filter(fits);
+        entries.min_by_key(|(_, e)| e.plan.bucket.batch).map(|(i, _)| i)
     }
 
-    /// Evaluates consecutive tokens of one sequence, from `start.position`, and gives the token
-    /// sampled after the last one unless `outputs` is none.
-    pub(super) fn evaluate(
+    /// Whether the device takes another step.
+    fn has_room(&self) -> bool {
+        self.under_way.len() < MAX_SUBMISSIONS
+    }
+
+    fn is_under_way(&self, entry: usize) -> bool {
+        self.under_way.iter().any(|step| step.entry == entry)
+    }
+
+    /// Submits the evaluation of consecutive tokens of one sequence, from `start.position`. The token after
+    /// the last one is sampled unless `outputs` is none. False when something has to be waited for first:
+    /// the device has all it takes, or logits that the host has yet to read would be overwritten.
+    pub(super) fn submit_chunk(
         &mut self,
         start: Row,
         tokens: &[u32],
         outputs: Outputs,
-    ) -> Result<Option<u32>, Error> {
-        let Some(index) = self.prefill_entry(outputs, tokens.len()) else {
+    ) -> Result<bool, Error> {
+        let Some(entry) = self.prefill_entry(outputs, tokens.len()) else {
             return Err(Error::Invalid(format!(
                 "a chunk of {} tokens with {outputs:?} logits",
                 tokens.len()
             )));
         };
+        let has_logits = outputs != Outputs::None;
+        if !self.has_room() || has_logits && self.is_under_way(entry) {
+            return Ok(false);
+        }
         let mut rows = std::mem::take(&mut self.scratch.rows);
         rows.clear();
         rows.extend(tokens.iter().zip(start.position..).map(|(&token, position)| Row {
@@ -421,70 +480,103 @@ impl Core {
             position,
             ..start
         }));
-        let written = self.write_rows(index, &rows);
+        let written = self.write_rows(entry, &rows);
         self.scratch.rows = rows;
         written?;
-        let sampled_row = match outputs {
-            Outputs::None => None,
-            Outputs::Last => Some(0),
-            Outputs::All => Some(tokens.len() - 1),
+        let sampled = match outputs {
+            Outputs::None => 0..0,
+            Outputs::Last => 0..1,
+            Outputs::All => tokens.len() - 1..tokens.len(),
         };
-        self.run(index)?;
-        Ok(sampled_row.map(|row| self.scratch.sampled[row] as u32))
+        self.submit(entry, sampled)?;
+        Ok(true)
     }
 
-    /// Decodes one token for each row; `tokens` receives them in the same order.
-    pub(super) fn advance(&mut self, rows: &[Row], tokens: &mut Vec<u32>) -> Result<(), Error> {
-        let Some(index) = self.decode_entry(rows.len()).filter(|_| !rows.is_empty()) else {
+    /// Submits the decoding of one token for each row. False when the device has all it takes.
+    pub(super) fn submit_decode(&mut self, rows: &[Row]) -> Result<bool, Error> {
+        let Some(entry) = self.decode_entry(rows.len()) else {
             return Err(Error::Invalid(format!(
                 "{} rows, 1 to {} fit",
                 rows.len(),
                 self.layout.slots
             )));
         };
-        if self.entries[index].rows != rows {
-            self.write_rows(index, rows)?;
+        debug_assert!(!self.is_under_way(entry), "its tokens are not known yet");
+        if !self.has_room() {
+            return Ok(false);
         }
-        self.run(index)?;
-        tokens.clear();
-        tokens.extend(self.scratch.sampled[..rows.len()].iter().map(|&t| t as u32));
-        let entry = &mut self.entries[index];
-        entry.rows.clear();
-        entry.rows.extend(rows.iter().zip(&*tokens).map(|(row, &token)| Row {
-            token,
-            position: row.position + 1,
-            ..*row
-        }));
-        Ok(())
+        if self.entries[entry].rows != rows {
+            self.write_rows(entry, rows)?;
+            self.entries[entry].rows.extend_from_slice(rows);
+        }
+        self.submit(entry, 0..rows.len())?;
+        Ok(true)
     }
 
-    /// Logits of one row of the last step with that shape: a decode step of `rows` rows, or a chunk.
-    pub(super) fn logits(&self, of: LogitsOf, row: usize, out: &mut [f32]) -> Result<(), Error> {
-        let index = match of {
-            LogitsOf::Decode { rows } => self.decode_entry(rows),
-            LogitsOf::Chunk { outputs, rows } => self.prefill_entry(outputs, rows),
+    /// Submits another step of the latest decode step under way, for the tokens that it is going to sample.
+    /// False when the device has all it takes.
+    pub(super) fn submit_ahead(&mut self) -> Result<bool, Error> {
+        let decodes = |step: &&Step| self.entries[step.entry].plan.bucket.chunk == 1;
+        let Some(step) = self.under_way.iter().rev().find(decodes).cloned() else {
+            unreachable!("no decode step is under way that another one could follow");
         };
-        let entry = index.map(|i| &self.entries[i]);
-        let Some((entry, logits)) = entry.and_then(|e| Some((e, e.ports.logits?))) else {
-            return Err(Error::Invalid(format!("no logits of {of:?}")));
-        };
-        self.instance.read(entry.prepared, logits, row * out.len(), out)
+        if !self.has_room() {
+            return Ok(false);
+        }
+        self.submit(step.entry, step.sampled)?;
+        Ok(true)
     }
 
-    fn run(&mut self, index: usize) -> Result<(), Error> {
-        let entry = &mut self.entries[index];
-        // Whatever happens now, the mailboxes no longer hold what `rows` says.
-        entry.rows.clear();
-        let ticket = self.instance.submit(entry.prepared, 1)?;
-        self.instance.wait(ticket)?;
-        self.pulse.beat();
-        entry.ticket = Some(ticket);
+    fn submit(&mut self, entry: usize, sampled: Range<usize>) -> Result<(), Error> {
+        let Entry { prepared, rows, .. } = &mut self.entries[entry];
+        let ticket = self.instance.submit(*prepared, 1).inspect_err(|_| rows.clear())?;
+        self.under_way.push_back(Step { entry, ticket, sampled });
+        self.most_under_way = self.most_under_way.max(self.under_way.len());
         self.steps += 1;
-        self.scratch.sampled.resize(entry.plan.bucket.logit_rows(), 0);
-        if entry.plan.bucket.logit_rows() > 0 {
-            self.instance.tokens(ticket, 0, &mut self.scratch.sampled)?;
-        }
         Ok(())
+    }
+
+    /// Waits for the oldest step under way; `tokens` receives those that it sampled, in the order of its rows.
+    pub(super) fn finish(&mut self, tokens: &mut Vec<u32>) -> Result<Step, Error> {
+        let Some(step) = self.under_way.front().cloned() else {
+            unreachable!("nothing is under way that could be waited for");
+        };
+        let entry = &mut self.entries[step.entry];
+        self.instance.wait(step.ticket).inspect_err(|_| entry.rows.clear())?;
+        self.under_way.pop_front();
+        self.heartbeat.beat();
+        tokens.clear();
+        if !step.sampled.is_empty() {
+            self.scratch.sampled.resize(entry.plan.bucket.logit_rows(), 0);
+            self.instance.tokens(step.ticket, 0, &mut self.scratch.sampled)?;
+            tokens.extend(self.scratch.sampled[step.sampled.clone()].iter().map(|&t| t as u32));
+        }
+        for (row, &token) in entry.rows.iter_mut().zip(&*tokens) {
+            *row = Row { token, position: row.position + 1, ..*row };
+        }
+        Ok(step)
+    }
+
+    /// Waits for what a failure has left under way.
+    ///
+    /// # Errors
+    /// Why it will never finish.
+    pub(super) fn settle(&mut self) -> Result<(), Error> {
+        let mut tokens = std::mem::take(&mut self.scratch.tokens);
+        while !self.under_way.is_empty() {
+            self.finish(&mut tokens)?;
+        }
+        self.scratch.tokens = tokens;
+        Ok(())
+    }
+
+    /// Logits of one row of a step that has been waited for, before its plan is submitted again.
+    pub(super) fn logits(&self, of: &Step, row: usize, out: &mut [f32]) -> Result<(), Error> {
+        let Entry { plan, prepared, ports, .. } = &self.entries[of.entry];
+        let Some(logits) = ports.logits else {
+            unreachable!("logits of a step of {:?}, which has none", plan.bucket);
+        };
+        self.instance.read(*prepared, logits, row * out.len(), out)
     }
 
     /// Fills the mailboxes, padding up to the bucket.
@@ -518,23 +610,6 @@ impl Core {
         writer.ints(ports.top_k, sampled().map(|s| s.top_k as i32))?;
         writer.ints(ports.seed, sampled().flat_map(|s| [s.seed as i32, (s.seed >> 32) as i32]))
     }
-}
-
-/// Which step's logits are meant.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum LogitsOf {
-    /// A decode step of that many rows.
-    Decode {
-        /// Rows of the step.
-        rows: usize,
-    },
-    /// A prefill chunk of so many rows with those outputs.
-    Chunk {
-        /// For which rows there are logits.
-        outputs: Outputs,
-        /// Rows evaluated.
-        rows: usize,
-    },
 }
 
 struct Writer<'a> {

@@ -10,8 +10,9 @@ use crossbeam::channel::{Sender, unbounded};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
+use super::backend::Disabled;
 use super::core::Core;
-use super::pulse::Pulse;
+use super::heartbeat::Heartbeat;
 use super::scheduler::{Command, Scheduler};
 use super::sequence::Waiting;
 use super::tuning::{self, Tuning};
@@ -43,15 +44,21 @@ pub(super) struct Shared {
     completion_tokens: AtomicU64,
     steps: AtomicU64,
     activity: Mutex<Activity>,
-    /// The device of the loaded model, and how it is tuned.
-    tunable: Mutex<Option<(Arc<dyn Device>, Tuning)>>,
+    tuned_device: Mutex<Option<TunedDevice>>,
     /// The search in idle time, if there is one.
     searching: Mutex<Option<Searching>>,
     /// Moving average of the time a request holds its slot, in milliseconds.
     service_ms: AtomicU64,
     queue_limit: AtomicUsize,
-    pub(super) pulse: Pulse,
-    withheld: Mutex<Vec<(&'static str, &'static str)>>,
+    pub(super) heartbeat: Heartbeat,
+    disabled: Mutex<Vec<Disabled>>,
+}
+
+/// The device of the loaded model, and how it is tuned.
+#[derive(Clone)]
+pub(super) struct TunedDevice {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) tuning: Tuning,
 }
 
 impl Shared {
@@ -83,12 +90,12 @@ impl Shared {
     }
 
     /// Devices that are not to be used, and why.
-    pub(super) fn withheld(&self) -> Vec<(&'static str, &'static str)> {
-        self.withheld.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn disabled(&self) -> Vec<Disabled> {
+        self.disabled.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn set_tunable(&self, tunable: Option<(Arc<dyn Device>, Tuning)>) {
-        *self.tunable.lock().unwrap_or_else(PoisonError::into_inner) = tunable;
+    pub(super) fn set_tuned_device(&self, tuned: Option<TunedDevice>) {
+        *self.tuned_device.lock().unwrap_or_else(PoisonError::into_inner) = tuned;
     }
 
     pub(super) fn set_searching(&self, searching: Option<Searching>) {
@@ -144,12 +151,12 @@ impl Handle {
             completion_tokens: AtomicU64::new(0),
             steps: AtomicU64::new(0),
             activity: Mutex::default(),
-            tunable: Mutex::default(),
+            tuned_device: Mutex::default(),
             searching: Mutex::default(),
             service_ms: AtomicU64::new(0),
             queue_limit: AtomicUsize::new(settings.queue_limit),
-            pulse: Pulse::default(),
-            withheld: Mutex::default(),
+            heartbeat: Heartbeat::default(),
+            disabled: Mutex::default(),
         });
         let scheduler = Scheduler::new(receiver, Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("engine".into()).spawn(|| scheduler.run())?;
@@ -241,9 +248,9 @@ impl Handle {
     }
 
     /// From the next load on, does not use the device of that name; loads are told why.
-    pub fn withhold(&self, device: &'static str, reason: &'static str) {
-        let mut withheld = self.shared.withheld.lock().unwrap_or_else(PoisonError::into_inner);
-        withheld.push((device, reason));
+    pub fn disable(&self, device: &'static str, reason: &'static str) {
+        let mut disabled = self.shared.disabled.lock().unwrap_or_else(PoisonError::into_inner);
+        disabled.push(Disabled { device, reason });
     }
 
     /// Changes how many requests may wait for a slot; those that wait already keep their place.
@@ -251,13 +258,13 @@ impl Handle {
         self.shared.queue_limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Asks the engine thread for a sign of life, and returns how many it has given: a number that
-    /// does not grow from one call to the next, with more time between them than a step takes, means
-    /// that the thread is stuck. `None` when the thread has ended.
+    /// Asks the engine thread for a heartbeat, and returns how many there were: a number that does not
+    /// grow from one call to the next, with more time between them than a step takes, means that the
+    /// thread is stuck. `None` when the thread has ended.
     #[must_use]
-    pub fn pulse(&self) -> Option<u64> {
-        self.commands.send(Command::Pulse).ok()?;
-        Some(self.shared.pulse.beats())
+    pub fn heartbeat(&self) -> Option<u64> {
+        self.commands.send(Command::Heartbeat).ok()?;
+        Some(self.shared.heartbeat.beats())
     }
 
     /// State and counters now.
@@ -288,8 +295,8 @@ impl Handle {
     pub fn tuned(
         &self,
     ) -> Result<Result<(PathBuf, DeviceKey, Loaded), tuning::Error>, GenerateError> {
-        let tunable = self.shared.tunable.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (device, tuning) = tunable.ok_or(GenerateError::NoModel)?;
+        let tuned = self.shared.tuned_device.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let TunedDevice { device, tuning } = tuned.ok_or(GenerateError::NoModel)?;
         Ok(tuning::contents(&*device, &tuning))
     }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::choice::Choice;
+use super::backend::{Candidates, Disabled, Found};
 use super::core::{self, Core, Parts};
-use super::pulse::Pulse;
+use super::heartbeat::Heartbeat;
 use super::tuning;
 use super::{LoadError, LoadSpec, MemoryUse, ModelInfo};
 use crate::device::{self, Device, Footprint, Request, WeightSource};
@@ -38,7 +38,7 @@ pub(super) struct Opened {
     started: Instant,
     model: Model,
     text: Arc<Text>,
-    choice: Choice,
+    candidates: Candidates,
     fitted: Fitted,
     layout: KvLayout,
 }
@@ -55,13 +55,13 @@ type Progress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Sync);
 /// Opens and checks everything that can be checked before memory is reserved.
 pub(super) fn open(
     spec: &LoadSpec,
-    withheld: Vec<(&'static str, &'static str)>,
+    disabled: Vec<Disabled>,
     progress: Progress<'_>,
 ) -> Result<Opened, LoadError> {
     let started = Instant::now();
     check(spec)?;
-    let mut choice = Choice::new(spec, withheld)?;
-    let first = choice.next()?;
+    let mut candidates = Candidates::new(spec, disabled)?;
+    let first = candidates.next()?;
     let path = locate(&spec.model, progress)?;
     let model = Model::open(&path).map_err(|e| match e {
         model::Error::Gguf(crate::gguf::Error::Open { .. }) => LoadError::NotFound(chain(&e)),
@@ -78,14 +78,14 @@ pub(super) fn open(
     };
     let layout = KvLayout { slots: spec.slots, context };
     check_cache(&model, layout)?;
-    let fitted = fit(&mut choice, first, &model, spec, layout)?;
-    Ok(Opened { spec: spec.clone(), started, model, text, choice, fitted, layout })
+    let fitted = fit(&mut candidates, first, &model, spec, layout)?;
+    Ok(Opened { spec: spec.clone(), started, model, text, candidates, fitted, layout })
 }
 
 /// Plans for the first device from `found` on that can run the model.
 fn fit(
-    choice: &mut Choice,
-    mut found: (Arc<dyn Device>, String),
+    candidates: &mut Candidates,
+    mut found: Found,
     model: &Model,
     spec: &LoadSpec,
     layout: KvLayout,
@@ -94,7 +94,7 @@ fn fit(
     let weights: Vec<Buffer> = model.weights().cloned().collect();
     let states = model.states(layout);
     loop {
-        let (device, reason) = found;
+        let Found { device, reason } = found;
         let plan = |bucket| Ok(fuse(&model.plan(layout, bucket)?, device.fusions()));
         let plans = core::buckets(layout, chunk, device.skips_padding())
             .into_iter()
@@ -103,9 +103,9 @@ fn fit(
             .map_err(|e| LoadError::Invalid(chain(&e)))?;
         let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
         match device.footprint(&request) {
-            Err(error) if choice.goes_on() => {
-                choice.refuse(device.info().name, &chain(&error));
-                found = choice.next()?;
+            Err(error) if candidates.has_more() => {
+                candidates.refuse(device.info().name, &chain(&error));
+                found = candidates.next()?;
             }
             Err(error) => return Err(device_error(error)),
             Ok(_) => return Ok(Fitted { device, reason, plans }),
@@ -117,9 +117,9 @@ fn fit(
 pub(super) fn upload(
     opened: Opened,
     progress: Progress<'_>,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
 ) -> Result<Core, LoadError> {
-    let Opened { spec, started, model, text, mut choice, mut fitted, layout } = opened;
+    let Opened { spec, started, model, text, mut candidates, mut fitted, layout } = opened;
     let weights: Vec<Buffer> = model.weights().cloned().collect();
     let states = model.states(layout);
     let (mut instance, cases, used) = loop {
@@ -127,17 +127,17 @@ pub(super) fn upload(
         let request = Request { weights: &weights, states: &states, plans, choices: None };
         let opened = tuning::cases(&**device, &request).and_then(|cases| {
             let (choices, used) =
-                tuning::choices(&**device, &cases, &spec.tuning, &|| pulse.beat());
+                tuning::choices(&**device, &cases, &spec.tuning, &|| heartbeat.beat());
             let request = Request { choices: Some(&choices), ..request };
             Ok((device.open(&request)?, cases, used))
         });
         match opened {
             Ok(opened) => break opened,
             // Too small, or in use by others.
-            Err(error) if choice.goes_on() => {
-                choice.refuse(device.info().name, &chain(&error));
-                let next = choice.next()?;
-                fitted = fit(&mut choice, next, &model, &spec, layout)?;
+            Err(error) if candidates.has_more() => {
+                candidates.refuse(device.info().name, &chain(&error));
+                let next = candidates.next()?;
+                fitted = fit(&mut candidates, next, &model, &spec, layout)?;
             }
             Err(error) => return Err(device_error(error)),
         }
@@ -155,8 +155,9 @@ pub(super) fn upload(
     let footprint = instance.footprint();
     let info =
         ModelInfo { tuning: used, ..describe(&spec, &model, &*device, reason, layout, footprint) };
-    let tuned = (cases, spec.tuning);
-    let parts = Parts { info, text, model, device, instance, layout, plans, pulse, tuned };
+    let tuning = spec.tuning;
+    let parts =
+        Parts { info, text, model, device, instance, layout, plans, heartbeat, cases, tuning };
     let mut core = Core::new(parts).map_err(device_error)?;
     core.finish_load(started.elapsed(), memory::peak_resident().unwrap_or(0));
     Ok(core)

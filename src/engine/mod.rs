@@ -4,12 +4,12 @@
 //! commands go in over a channel, each request gets its own stream of [`Event`]s back. This module
 //! knows nothing of HTTP, and devices know nothing of it.
 
-mod choice;
+mod backend;
 mod core;
 mod handle;
+mod heartbeat;
 mod load;
 mod logprobs;
-mod pulse;
 mod request;
 mod scheduler;
 mod sequence;

@@ -163,7 +163,7 @@ pub enum GenerateError {
 pub struct LoadSpec {
     /// A GGUF file, or `synthetic:NAME`.
     pub model: String,
-    /// `auto`, `cpu`, `reference`.
+    /// `auto`, or a name of [`crate::device::NAMES`].
     pub backend: String,
     /// Sequences served at once.
     pub slots: usize,

@@ -1,7 +1,14 @@
-//! The engine thread: takes commands, gives slots to waiting requests, alternates one chunk of a
-//! prompt with one decode step of everything that is past its prompt.
+//! The engine thread: takes commands, gives slots to waiting requests, and keeps the device busy.
+//!
+//! Chunks of the oldest unfinished prompt take turns with decode steps of every sequence that is past its
+//! prompt. Whatever does not depend on a token that the host has yet to see is submitted before anything is
+//! waited for: all chunks of a prompt, and one decode step ahead of the one whose tokens come next. Where a
+//! sequence turns out to have ended (an end token, a client that went away), the step ahead still runs and
+//! its token is dropped. What it has written to the slot lies behind the end of what anybody reads: whoever
+//! gets the slot next is submitted later, and writes every position before reading it.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -10,13 +17,14 @@ use crossbeam::channel::{Receiver, RecvTimeoutError};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use super::core::{Core, LogitsOf, Row};
-use super::handle::Shared;
+use super::core::{Core, Row, Step};
+use super::handle::{Shared, TunedDevice};
 use super::sequence::{Sequence, Waiting};
 use super::tuning::Idle;
 use super::{
     Event, FinishReason, GenerateError, LoadError, LoadEvent, LoadSpec, ModelInfo, State, load,
 };
+use crate::device::{self, MAX_SUBMISSIONS};
 use crate::plan::Outputs;
 use crate::plan::sample::Sampling;
 
@@ -27,19 +35,34 @@ pub(super) enum Command {
     Unload(oneshot::Sender<bool>),
     Exclusive(String, Task),
     Stop(Instant),
-    /// Show a sign of life.
-    Pulse,
+    /// Beat, and nothing else.
+    Heartbeat,
 }
 
 /// Work that needs the loaded model to itself; `None` when there is none.
 pub(super) type Task = Box<dyn FnOnce(Option<&mut Core>) + Send>;
+
+/// Whom a step under way is for.
+enum Work {
+    /// Tokens `start..end` of a prompt.
+    Chunk { id: u64, start: usize, end: usize, outputs: Outputs },
+    /// One token for each of these sequences, in the order of the step's rows.
+    Decode(Vec<u64>),
+}
 
 pub(super) struct Scheduler {
     commands: Receiver<Command>,
     shared: Arc<Shared>,
     core: Option<Core>,
     waiting: VecDeque<Waiting>,
+    /// In the order in which they were admitted.
     active: Vec<Sequence>,
+    /// Sequences admitted so far, for their ids.
+    admitted: u64,
+    /// One for each of the core's steps under way.
+    under_way: VecDeque<Work>,
+    /// Whether the latest step submitted was a chunk.
+    chunk_was_last: bool,
     free_slots: Vec<u32>,
     /// Commands that wait until nothing is being served.
     idle_work: VecDeque<Command>,
@@ -60,6 +83,9 @@ impl Scheduler {
             core: None,
             waiting: VecDeque::new(),
             active: Vec::new(),
+            admitted: 0,
+            under_way: VecDeque::new(),
+            chunk_was_last: false,
             free_slots: Vec::new(),
             idle_work: VecDeque::new(),
             stop: None,
@@ -77,7 +103,11 @@ impl Scheduler {
                 break;
             }
             self.drop_cancelled();
-            if self.active.is_empty() {
+            if self.stop.is_some_and(|deadline| Instant::now() >= deadline) {
+                self.finish_all(&FinishReason::Cancelled);
+                break;
+            }
+            if self.is_idle() {
                 if self.stop.is_some() {
                     break;
                 }
@@ -86,36 +116,43 @@ impl Scheduler {
                     continue;
                 }
             }
-            if self.stop.is_some_and(|deadline| Instant::now() >= deadline) {
-                self.finish_all(&FinishReason::Cancelled);
-                continue;
-            }
             if self.idle_work.is_empty() && self.stop.is_none() {
                 self.admit();
             }
+            if self.is_idle() {
+                continue;
+            }
             debug_assert!(
-                self.active.is_empty() || self.idle.as_ref().is_none_or(Idle::is_held),
+                self.idle.as_ref().is_none_or(Idle::is_held),
                 "a search measures while a request runs"
             );
-            if let Err(error) = self.step() {
+            if let Err(error) = self.submit().and_then(|()| self.finish_step()) {
                 tracing::error!(%error, "device step failed");
                 let error = GenerateError::Device(load::chain(&error));
+                // The core waits for what is left of them before it submits anything else.
+                self.under_way.clear();
                 for sequence in std::mem::take(&mut self.active) {
                     self.release(sequence.slot);
                     self.shared.failed();
                     sequence.fail(error.clone());
                 }
             }
+            self.tell_cache();
         }
         for waiting in self.waiting.drain(..) {
             self.shared.failed();
             waiting.fail(GenerateError::Stopping);
         }
         self.idle = None;
-        self.shared.set_tunable(None);
+        self.shared.set_tuned_device(None);
         self.core = None;
         self.shared.set_text(None);
         self.shared.set_state(State::Empty);
+    }
+
+    /// Whether nothing is being served and the device has nothing to do.
+    fn is_idle(&self) -> bool {
+        self.active.is_empty() && self.under_way.is_empty()
     }
 
     /// Reads all commands; blocks when there is nothing else to do. False when every handle is gone.
@@ -123,7 +160,7 @@ impl Scheduler {
         loop {
             let can_admit =
                 !self.waiting.is_empty() && !self.free_slots.is_empty() && self.core.is_some();
-            let busy = !self.active.is_empty()
+            let busy = !self.is_idle()
                 || !self.idle_work.is_empty()
                 || self.stop.is_some()
                 || can_admit;
@@ -168,7 +205,7 @@ impl Scheduler {
                         waiting.fail(GenerateError::Stopping);
                     }
                 }
-                Command::Pulse => self.shared.pulse.beat(),
+                Command::Heartbeat => self.shared.heartbeat.beat(),
                 other => self.idle_work.push_back(other),
             }
         }
@@ -179,7 +216,7 @@ impl Scheduler {
             Command::Load(spec, events) => self.load(&spec, &events),
             Command::Unload(done) => {
                 self.idle = None;
-                self.shared.set_tunable(None);
+                self.shared.set_tuned_device(None);
                 let loaded = self.core.take().is_some();
                 self.free_slots.clear();
                 self.shared.set_text(None);
@@ -199,7 +236,9 @@ impl Scheduler {
                 }
                 self.set_ready();
             }
-            Command::Generate(_) | Command::Stop(_) | Command::Pulse => {}
+            Command::Generate(_) | Command::Stop(_) | Command::Heartbeat => {
+                unreachable!("answered when it is taken, not in idle time")
+            }
         }
     }
 
@@ -208,19 +247,19 @@ impl Scheduler {
         let shared = Arc::clone(&self.shared);
         self.shared.set_state(State::Loading { model: model.clone(), progress: 0.0 });
         let progress = |phase: &'static str, done: u64, total: u64| {
-            shared.pulse.beat();
+            shared.heartbeat.beat();
             let fraction = if total == 0 { 0.0 } else { done as f64 / total as f64 };
             shared.set_state(State::Loading { model: model.clone(), progress: fraction });
             let _ = events.send(LoadEvent::Progress { phase, done, total });
         };
         // The old model stays until the new one is known to be sound, then makes room for it.
         self.idle = None;
-        let result = load::open(spec, shared.withheld(), &progress).and_then(|opened| {
+        let result = load::open(spec, shared.disabled(), &progress).and_then(|opened| {
             self.core = None;
-            self.shared.set_tunable(None);
+            self.shared.set_tuned_device(None);
             self.shared.set_text(None);
             self.fail_waiting(&GenerateError::Stopping);
-            load::upload(opened, &progress, shared.pulse.clone())
+            load::upload(opened, &progress, shared.heartbeat.clone())
         });
         let event = match result {
             Ok(core) => self.adopt(core),
@@ -238,12 +277,13 @@ impl Scheduler {
         tracing::info!(model = info.id, device = info.device, took = ?info.load_time, "model loaded");
         self.free_slots = (0..core.slots() as u32).rev().collect();
         self.active = Vec::with_capacity(core.slots());
+        self.under_way = VecDeque::with_capacity(MAX_SUBMISSIONS);
         self.rows = Vec::with_capacity(core.slots());
         self.tokens = Vec::with_capacity(core.slots());
         self.logits = vec![0.0; core.vocabulary()];
         self.shared.set_text(Some(Arc::clone(core.text())));
         let (device, _, tuning) = core.tunable();
-        self.shared.set_tunable(Some((device, tuning.clone())));
+        self.shared.set_tuned_device(Some(TunedDevice { device, tuning: tuning.clone() }));
         self.idle = Idle::start(&core, &self.shared);
         self.core = Some(core);
         LoadEvent::Loaded(Box::new(info))
@@ -273,7 +313,8 @@ impl Scheduler {
                 break;
             };
             self.shared.active.fetch_add(1, Ordering::Relaxed);
-            self.active.push(Sequence::start(waiting, core.text(), slot));
+            self.admitted += 1;
+            self.active.push(Sequence::start(waiting, core.text(), self.admitted, slot));
         }
     }
 
@@ -291,97 +332,168 @@ impl Scheduler {
         }
     }
 
-    /// One chunk of the oldest unfinished prompt, then one token for everything past its prompt.
-    fn step(&mut self) -> Result<(), crate::device::Error> {
-        if let Some(at) = self.active.iter().position(Sequence::in_prompt) {
-            self.prefill(at)?;
+    /// Submits what does not depend on a token that the host has yet to see, as far as the device takes it:
+    /// chunks of the oldest unfinished prompt in turn with decode steps.
+    fn submit(&mut self) -> Result<(), device::Error> {
+        if self.under_way.is_empty() {
+            core(&mut self.core).settle()?;
         }
-        if self.active.iter().any(|s| !s.in_prompt()) {
-            self.decode()?;
+        loop {
+            let prompt = self.active.iter().position(Sequence::in_prompt);
+            let decodes = self.active.iter().any(|s| !s.in_prompt());
+            let submitted = match prompt.filter(|at| self.active[*at].has_chunks_left()) {
+                Some(at) if !(decodes && self.chunk_was_last) => self.submit_chunk(at)?,
+                // Who joins with the last chunk is not kept waiting by a step without it.
+                None if prompt.is_some() => false,
+                _ => decodes && self.submit_decode()?,
+            };
+            if !submitted {
+                return Ok(());
+            }
         }
-        self.tell_cache();
-        Ok(())
     }
 
-    fn prefill(&mut self, at: usize) -> Result<(), crate::device::Error> {
-        let Some(core) = &mut self.core else { return Ok(()) };
+    fn submit_chunk(&mut self, at: usize) -> Result<bool, device::Error> {
+        let core = core(&mut self.core);
         let sequence = &mut self.active[at];
-        let left = sequence.request.prompt.len() - sequence.position;
+        let prompt = &sequence.request.prompt;
+        let start = sequence.submitted;
+        let left = prompt.len() - start;
         let outputs = match (sequence.request.prompt_logprobs, left <= core.chunk()) {
             (true, _) => Outputs::All,
             (false, true) => Outputs::Last,
             (false, false) => Outputs::None,
         };
-        let take = left.min(core.bucket_rows(outputs));
-        let (start, end) = (sequence.position, sequence.position + take);
-        let row =
-            Row { token: 0, position: start as u32, sampling: Sampling::GREEDY, ..sequence.row() };
-        let last = end == sequence.request.prompt.len();
-        let row = if last { Row { sampling: sequence.request.sampling, ..row } } else { row };
-        let sampled = core.evaluate(row, &sequence.request.prompt[start..end], outputs);
+        let end = start + left.min(core.bucket_rows(outputs));
+        let sampling =
+            if end == prompt.len() { sequence.request.sampling } else { Sampling::GREEDY };
+        let row = Row { slot: sequence.slot, token: 0, position: start as u32, sampling };
+        if !core.submit_chunk(row, &prompt[start..end], outputs)? {
+            return Ok(false);
+        }
+        sequence.submitted = end;
+        self.chunk_was_last = true;
+        self.under_way.push_back(Work::Chunk { id: sequence.id, start, end, outputs });
+        Ok(true)
+    }
+
+    /// Submits the next token of every sequence that is past its prompt: from the tokens that the host has
+    /// seen, or, where all go on, one step ahead of them.
+    fn submit_decode(&mut self) -> Result<bool, device::Error> {
+        let core = core(&mut self.core);
+        let decodes = |work: &Work| matches!(work, Work::Decode(_));
+        let under_way = self.under_way.iter().filter(|work| decodes(work)).count();
+        let past_prompt = || self.active.iter().filter(|s| !s.in_prompt());
+        let ids = match self.under_way.iter().rev().find(|work| decodes(work)) {
+            None => {
+                // In slot order: rows change places only when a sequence comes or goes.
+                let mut sequences: Vec<&Sequence> = past_prompt().collect();
+                sequences.sort_unstable_by_key(|s| s.slot);
+                self.rows.clear();
+                self.rows.extend(sequences.iter().map(|s| s.row()));
+                if !core.submit_decode(&self.rows)? {
+                    return Ok(false);
+                }
+                sequences.iter().map(|s| s.id).collect()
+            }
+            Some(Work::Decode(ids))
+                if under_way == 1
+                    && past_prompt().count() == ids.len()
+                    && past_prompt().all(|s| s.can_run_ahead(core.context()) && ids.contains(&s.id)) =>
+            {
+                if !core.submit_ahead()? {
+                    return Ok(false);
+                }
+                ids.clone()
+            }
+            Some(_) => return Ok(false),
+        };
+        self.chunk_was_last = false;
+        self.under_way.push_back(Work::Decode(ids));
+        Ok(true)
+    }
+
+    /// Waits for the oldest step under way, and hands out what came of it.
+    fn finish_step(&mut self) -> Result<(), device::Error> {
+        let core = core(&mut self.core);
+        let finished = core.finish(&mut self.tokens);
         self.shared.stepped(core);
-        let sampled = sampled?;
-        sequence.position = end;
-        self.shared.prompt_tokens.fetch_add(take as u64, Ordering::Relaxed);
+        let step = finished?;
+        match self.under_way.pop_front() {
+            Some(Work::Chunk { id, start, end, outputs }) => {
+                self.finish_chunk(&step, id, start..end, outputs)
+            }
+            Some(Work::Decode(ids)) => self.finish_decode(&step, &ids),
+            None => unreachable!("a step under way that is for nobody"),
+        }
+    }
+
+    fn finish_chunk(
+        &mut self,
+        step: &Step,
+        id: u64,
+        part: Range<usize>,
+        outputs: Outputs,
+    ) -> Result<(), device::Error> {
+        let core = core(&mut self.core);
+        self.shared.prompt_tokens.fetch_add(part.len() as u64, Ordering::Relaxed);
+        let Some(at) = self.active.iter().position(|s| s.id == id) else {
+            // Cancelled meanwhile.
+            return Ok(());
+        };
+        let sequence = &mut self.active[at];
+        sequence.position = part.end;
         if outputs == Outputs::All {
-            if start == 0 {
+            if part.start == 0 {
                 sequence.prompt_logits(0, None);
             }
-            for i in 0..take {
-                let predicted = start + i + 1;
+            for (row, predicted) in (part.start + 1..=part.end).enumerate() {
                 if predicted < sequence.request.prompt.len() {
-                    core.logits(LogitsOf::Chunk { outputs, rows: take }, i, &mut self.logits)?;
+                    core.logits(step, row, &mut self.logits)?;
                     sequence.prompt_logits(predicted, Some(&self.logits));
                 }
             }
         }
-        if !last {
+        if sequence.in_prompt() {
             return Ok(());
         }
         sequence.prompt_done();
+        let row = if outputs == Outputs::All { part.len() - 1 } else { 0 };
+        self.hand_out(step, row, at, self.tokens[0])
+    }
+
+    fn finish_decode(&mut self, step: &Step, ids: &[u64]) -> Result<(), device::Error> {
+        for (row, id) in ids.iter().enumerate() {
+            // Who is not there any more has ended, and this step was one too far.
+            if let Some(at) = self.active.iter().position(|s| s.id == *id) {
+                self.active[at].position += 1;
+                self.hand_out(step, row, at, self.tokens[row])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a sequence the token sampled from one row of a step's logits.
+    fn hand_out(
+        &mut self,
+        step: &Step,
+        row: usize,
+        at: usize,
+        token: u32,
+    ) -> Result<(), device::Error> {
+        let core = core(&mut self.core);
+        let sequence = &mut self.active[at];
         let logits = if sequence.wants_logprobs() {
-            let row = if outputs == Outputs::All { take - 1 } else { 0 };
-            core.logits(LogitsOf::Chunk { outputs, rows: take }, row, &mut self.logits)?;
+            core.logits(step, row, &mut self.logits)?;
             Some(&self.logits[..])
         } else {
             None
         };
         let before = sequence.generated;
-        let reason = sequence.sampled(sampled.unwrap_or(0), core.context(), logits);
+        let reason = sequence.sampled(token, core.context(), logits);
         self.shared.count_tokens(sequence.generated - before);
         if let Some(reason) = reason {
             self.finish(at, reason);
-        }
-        Ok(())
-    }
-
-    fn decode(&mut self) -> Result<(), crate::device::Error> {
-        let Some(core) = &mut self.core else { return Ok(()) };
-        // Rows in slot order: the membership changes only when a sequence comes or goes.
-        self.active.sort_unstable_by_key(|s| (s.in_prompt(), s.slot));
-        self.rows.clear();
-        self.rows.extend(self.active.iter().filter(|s| !s.in_prompt()).map(Sequence::row));
-        let advanced = core.advance(&self.rows, &mut self.tokens);
-        self.shared.stepped(core);
-        advanced?;
-        let context = core.context();
-        // From the back, so that finished sequences can be removed on the way.
-        for i in (0..self.rows.len()).rev() {
-            let sequence = &mut self.active[i];
-            sequence.position += 1;
-            let logits = match (&self.core, sequence.wants_logprobs()) {
-                (Some(core), true) => {
-                    core.logits(LogitsOf::Decode { rows: self.rows.len() }, i, &mut self.logits)?;
-                    Some(&self.logits[..])
-                }
-                _ => None,
-            };
-            let before = sequence.generated;
-            let reason = sequence.sampled(self.tokens[i], context, logits);
-            self.shared.count_tokens(sequence.generated - before);
-            if let Some(reason) = reason {
-                self.finish(i, reason);
-            }
         }
         Ok(())
     }
@@ -390,7 +502,7 @@ impl Scheduler {
         let sequence = self.active.remove(at);
         self.release(sequence.slot);
         let (finished, events) = sequence.finish(reason);
-        // Counted first: who has heard of the end finds the slot free.
+        // Counted first: a client that has been told of the end may count on the free slot.
         self.shared.finished(Some(finished.total - finished.queued));
         // The receiver may have gone.
         let _ = events.send(Event::Finished(finished));
@@ -414,6 +526,11 @@ impl Scheduler {
     }
 }
 
+/// The loaded model, while something is being served.
+fn core(core: &mut Option<Core>) -> &mut Core {
+    core.as_mut().unwrap_or_else(|| unreachable!("requests are admitted only to a loaded model"))
+}
+
 impl Drop for Scheduler {
     /// Whatever ends the thread, nobody may wait for it in vain.
     fn drop(&mut self) {
@@ -426,8 +543,11 @@ impl Drop for Scheduler {
                 Command::Load(_, events) => {
                     let _ = events.send(LoadEvent::Failed(LoadError::Stopping));
                 }
-                Command::Unload(_) | Command::Exclusive(..) | Command::Stop(_) | Command::Pulse => {
-                }
+                // Dropping them tells who waits.
+                Command::Unload(_)
+                | Command::Exclusive(..)
+                | Command::Stop(_)
+                | Command::Heartbeat => {}
             }
         }
     }

@@ -32,7 +32,11 @@ pub(super) struct Sequence {
     pub(super) request: Request,
     events: UnboundedSender<Event>,
     text: Arc<Text>,
+    /// No other sequence of this thread ever has it; slots are used again.
+    pub(super) id: u64,
     pub(super) slot: u32,
+    /// Tokens of the prompt that the device has been given.
+    pub(super) submitted: usize,
     /// Tokens whose keys and values are in the cache.
     pub(super) position: usize,
     /// The next token to feed, once the prompt is done.
@@ -47,7 +51,7 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub(super) fn start(waiting: Waiting, text: &Arc<Text>, slot: u32) -> Self {
+    pub(super) fn start(waiting: Waiting, text: &Arc<Text>, id: u64, slot: u32) -> Self {
         let Waiting { request, events, arrived } = waiting;
         let stops = StopMatcher::new(request.stop.iter().cloned());
         Self {
@@ -57,7 +61,9 @@ impl Sequence {
             request,
             events,
             text: Arc::clone(text),
+            id,
             slot,
+            submitted: 0,
             position: 0,
             pending: 0,
             generated: 0,
@@ -69,6 +75,21 @@ impl Sequence {
 
     pub(super) fn in_prompt(&self) -> bool {
         self.position < self.request.prompt.len()
+    }
+
+    /// Whether part of the prompt has not been submitted.
+    pub(super) fn has_chunks_left(&self) -> bool {
+        self.submitted < self.request.prompt.len()
+    }
+
+    /// Whether the step after the one under way can be submitted before its token is known: it is needed
+    /// unless that token ends the generation, and nobody on the host looks at its logits or holds its text
+    /// against stop texts first.
+    pub(super) fn can_run_ahead(&self, context: usize) -> bool {
+        self.request.stop.is_empty()
+            && !self.wants_logprobs()
+            && self.generated + 1 < self.request.max_tokens
+            && self.position + 1 < context
     }
 
     pub(super) fn cancelled(&self) -> bool {

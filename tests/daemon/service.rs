@@ -192,7 +192,7 @@ fn filtered(daemon: &Daemon) -> Vec<bool> {
 }
 
 #[test]
-fn the_ioctl_filter_is_on_every_thread_and_withholds_cuda() {
+fn the_ioctl_filter_is_on_every_thread_and_disables_cuda() {
     let daemon = Daemon::start("slots = 1\ncontext = 256\nioctl_filter = 'on'");
     let threads = filtered(&daemon);
     assert!(threads.len() > 2 && threads.iter().all(|on| *on), "{threads:?}");

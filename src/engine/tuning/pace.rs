@@ -40,13 +40,13 @@ impl fmt::Debug for Pace {
 }
 
 impl Pace {
-    /// From now on tells of every turn's beginning and end, and of every sign of life within one
+    /// From now on tells of every turn's beginning and end, and of every heartbeat within one
     /// ([`Pace::alive`]). The first listener stays.
     pub fn listen(&self, beat: impl Fn() + Send + Sync + 'static) {
         let _ = self.beat.set(Box::new(beat));
     }
 
-    /// A sign of life from within a long turn.
+    /// A heartbeat from within a long turn.
     pub fn alive(&self) {
         if let Some(beat) = self.beat.get() {
             beat();

@@ -1,4 +1,4 @@
-//! The engine thread's signs of life, counted for whoever watches it from outside.
+//! The engine thread's heartbeat, counted for whoever watches the thread from outside.
 //!
 //! The thread beats when it answers a command, has a weight or a plan in place, and after every step
 //! of a device. What lies between two beats is bounded by one of these; a thread that is stuck in a
@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A counter shared by the thread and those who watch it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pulse(Arc<AtomicU64>);
+pub(super) struct Heartbeat(Arc<AtomicU64>);
 
-impl Pulse {
-    /// One sign of life.
+impl Heartbeat {
+    /// One beat.
     pub(super) fn beat(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many there were.
+    /// Beats so far.
     pub(super) fn beats(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

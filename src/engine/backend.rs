@@ -1,4 +1,4 @@
-//! Which device a model is loaded on, and why: `auto` goes down its list until one takes the model.
+//! Which backend a model is loaded on, and why: `auto` goes down its list until one takes the model.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,22 +6,37 @@ use std::sync::Arc;
 use super::{LoadError, LoadSpec};
 use crate::device::{AUTO, Device, NAMES, named};
 
+/// A device that must not be used.
+#[derive(Clone, Debug)]
+pub(super) struct Disabled {
+    pub(super) device: &'static str,
+    pub(super) reason: &'static str,
+}
+
+/// A device that was not taken.
+struct Refusal {
+    device: &'static str,
+    reason: String,
+}
+
+/// A device that is there, and why it is taken.
+pub(super) struct Found {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) reason: String,
+}
+
 /// Devices still to be tried, and why others were not taken.
-pub(super) struct Choice {
+pub(super) struct Candidates {
     auto: bool,
     cpu_isa: String,
     threads: usize,
     left: VecDeque<&'static str>,
-    withheld: Vec<(&'static str, &'static str)>,
-    refusals: Vec<(&'static str, String)>,
+    disabled: Vec<Disabled>,
+    refusals: Vec<Refusal>,
 }
 
-impl Choice {
-    /// `withheld` are devices that must not be used, each with a reason.
-    pub(super) fn new(
-        spec: &LoadSpec,
-        withheld: Vec<(&'static str, &'static str)>,
-    ) -> Result<Self, LoadError> {
+impl Candidates {
+    pub(super) fn new(spec: &LoadSpec, disabled: Vec<Disabled>) -> Result<Self, LoadError> {
         let asked = spec.backend.as_str();
         let auto = asked == "auto";
         let left: VecDeque<_> = if auto {
@@ -36,38 +51,38 @@ impl Choice {
             )));
         }
         let (cpu_isa, threads) = (spec.cpu_isa.clone(), spec.threads);
-        Ok(Self { auto, cpu_isa, threads, left, withheld, refusals: Vec::new() })
+        Ok(Self { auto, cpu_isa, threads, left, disabled, refusals: Vec::new() })
     }
 
-    /// The next device that is there, and why it is taken.
-    pub(super) fn next(&mut self) -> Result<(Arc<dyn Device>, String), LoadError> {
+    /// The next device that is there.
+    pub(super) fn next(&mut self) -> Result<Found, LoadError> {
         while let Some(name) = self.left.pop_front() {
-            if let Some((_, reason)) = self.withheld.iter().find(|(device, _)| *device == name) {
+            if let Some(&Disabled { reason, .. }) = self.disabled.iter().find(|d| d.device == name) {
                 self.refuse(name, reason);
                 continue;
             }
             match named(name, &self.cpu_isa, self.threads) {
-                Ok(device) => return Ok((device, self.reason(name))),
+                Ok(device) => return Ok(Found { device, reason: self.reason(name) }),
                 Err(reason) => self.refuse(name, &reason),
             }
         }
         Err(LoadError::Invalid(match &self.refusals[..] {
-            [(name, reason)] => format!("backend {name} cannot be used: {reason}"),
+            [Refusal { device, reason }] => format!("backend {device} cannot be used: {reason}"),
             all => format!("no backend can be used: {}", listed(all, ", ")),
         }))
     }
 
     /// Whether another device may be tried after one did not take the model.
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn has_more(&self) -> bool {
         !self.left.is_empty()
     }
 
     /// Notes why a device is not taken.
-    pub(super) fn refuse(&mut self, name: &'static str, reason: &str) {
+    pub(super) fn refuse(&mut self, device: &'static str, reason: &str) {
         if self.auto {
-            tracing::info!(device = name, %reason, "not used");
+            tracing::info!(device, %reason, "not used");
         }
-        self.refusals.push((name, reason.to_owned()));
+        self.refusals.push(Refusal { device, reason: reason.to_owned() });
     }
 
     fn reason(&self, name: &str) -> String {
@@ -79,8 +94,8 @@ impl Choice {
     }
 }
 
-fn listed(refusals: &[(&str, String)], between: &str) -> String {
-    let one = |(name, reason): &(&str, String)| format!("{name} ({reason})");
+fn listed(refusals: &[Refusal], between: &str) -> String {
+    let one = |Refusal { device, reason }: &Refusal| format!("{device} ({reason})");
     refusals.iter().map(one).collect::<Vec<_>>().join(between)
 }
 
@@ -103,37 +118,37 @@ mod tests {
 
     #[test]
     fn auto_ends_at_the_cpu_and_says_what_came_before() {
-        let mut choice = Choice::new(&spec("auto"), vec![]).unwrap();
+        let mut candidates = Candidates::new(&spec("auto"), vec![]).unwrap();
         let (device, reason) = loop {
-            let (device, reason) = choice.next().unwrap();
+            let Found { device, reason } = candidates.next().unwrap();
             if device.info().name == "cpu" {
                 break (device, reason);
             }
-            assert!(choice.goes_on());
-            choice.refuse(device.info().name, "too small for the model");
+            assert!(candidates.has_more());
+            candidates.refuse(device.info().name, "too small for the model");
         };
         assert_eq!(device.info().threads, 1);
         let (nv, cuda) = (reason.find("not nv (").unwrap(), reason.find("not cuda (").unwrap());
-        assert!(nv < cuda && !choice.goes_on(), "{reason}");
-        let end = choice.next().map(|_| ()).unwrap_err().to_string();
+        assert!(nv < cuda && !candidates.has_more(), "{reason}");
+        let end = candidates.next().map(|_| ()).unwrap_err().to_string();
         assert!(end.contains("no backend"), "{end}");
     }
 
     #[test]
-    fn a_device_that_is_withheld_is_not_even_looked_at() {
-        let withheld = vec![("cpu", "it is needed elsewhere")];
-        let refused = Choice::new(&spec("cpu"), withheld).unwrap().next().map(|_| ()).unwrap_err();
+    fn a_disabled_device_is_not_even_looked_at() {
+        let disabled = vec![Disabled { device: "cpu", reason: "it is needed elsewhere" }];
+        let refused = Candidates::new(&spec("cpu"), disabled).unwrap().next().map(|_| ()).unwrap_err();
         let refused = refused.to_string();
         assert_eq!(refused, "backend cpu cannot be used: it is needed elsewhere");
     }
 
     #[test]
     fn what_is_asked_for_is_not_replaced() {
-        let mut choice = Choice::new(&spec("reference"), vec![]).unwrap();
-        let (device, reason) = choice.next().unwrap();
+        let mut candidates = Candidates::new(&spec("reference"), vec![]).unwrap();
+        let Found { device, reason } = candidates.next().unwrap();
         assert_eq!((device.info().name, reason.as_str()), ("reference", "asked for"));
-        assert!(!choice.goes_on());
-        let unknown = Choice::new(&spec("tpu"), vec![]).map(|_| ()).unwrap_err().to_string();
+        assert!(!candidates.has_more());
+        let unknown = Candidates::new(&spec("tpu"), vec![]).map(|_| ()).unwrap_err().to_string();
         assert!(unknown.contains("`tpu`") && unknown.contains("auto, nv, cuda, cpu"), "{unknown}");
     }
 }
