@@ -57,7 +57,8 @@ impl Candidates {
     /// The next device that is there.
     pub(super) fn next(&mut self) -> Result<Found, LoadError> {
         while let Some(name) = self.left.pop_front() {
-            if let Some(&Disabled { reason, .. }) = self.disabled.iter().find(|d| d.device == name) {
+            if let Some(&Disabled { reason, .. }) = self.disabled.iter().find(|d| d.device == name)
+            {
                 self.refuse(name, reason);
                 continue;
             }
@@ -137,7 +138,8 @@ mod tests {
     #[test]
     fn a_disabled_device_is_not_even_looked_at() {
         let disabled = vec![Disabled { device: "cpu", reason: "it is needed elsewhere" }];
-        let refused = Candidates::new(&spec("cpu"), disabled).unwrap().next().map(|_| ()).unwrap_err();
+        let refused =
+            Candidates::new(&spec("cpu"), disabled).unwrap().next().map(|_| ()).unwrap_err();
         let refused = refused.to_string();
         assert_eq!(refused, "backend cpu cannot be used: it is needed elsewhere");
     }

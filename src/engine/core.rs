@@ -16,9 +16,7 @@ use super::tuning::bench::{Stopwatch, WallClock};
 use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
 use super::{ModelInfo, Stream, Text};
-use crate::device::{
-    Activity, Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, Ticket,
-};
+use crate::device::{Activity, Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, Ticket};
 use crate::model::{KvLayout, Model, ports};
 use crate::plan::sample::Sampling;
 use crate::plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
@@ -213,11 +211,16 @@ impl Core {
     }
 
     /// Records what the load took.
-    pub(super) fn finish_load(&mut self, took: Duration, peak_resident: u64) {
-        let step = self.cost(Bucket::decode(1, 1));
-        self.info.step_bytes = step.map_or(0, |cost| cost.weight_bytes);
+    pub(super) fn finish_load(&mut self, took: Duration, peak_resident: u64) -> Result<(), Error> {
+        self.info.step_bytes = self.cost(Bucket::decode(1, 1))?.weight_bytes;
         self.info.load_time = took;
         self.info.memory.peak_resident = peak_resident;
+        Ok(())
+    }
+
+    #[cfg(test)]
+    pub(super) fn instance(&mut self) -> &mut Box<dyn Instance> {
+        &mut self.instance
     }
 
     /// The loaded model.
@@ -303,7 +306,7 @@ impl Core {
         // One sample or one tensor between two beats, however long a candidate takes.
         let heartbeat = self.heartbeat.clone();
         pace.listen(move || heartbeat.beat());
-        tuning::run(&*self.device, &self.cases, (&store, spec), pace, &mut *watch, progress)
+        tuning::run(&*self.device, &self.cases, &store, spec, pace, &mut *watch, progress)
     }
 
     /// What one step in a bucket moves and computes, as fused for the device. The bucket's context
@@ -336,8 +339,12 @@ impl Core {
         let Sequence { length, .. } = self.sequence(slot)?;
         self.check_room(slot, length, tokens.len())?;
         self.settle()?;
-        let mut start =
-            Row { slot: slot as u32, token: 0, position: length as u32, sampling: Sampling::GREEDY };
+        let mut start = Row {
+            slot: slot as u32,
+            token: 0,
+            position: length as u32,
+            sampling: Sampling::GREEDY,
+        };
         let mut rest = tokens;
         let mut sampled = std::mem::take(&mut self.scratch.tokens);
         while !rest.is_empty() || !self.under_way.is_empty() {

@@ -159,7 +159,8 @@ pub(super) fn upload(
     let parts =
         Parts { info, text, model, device, instance, layout, plans, heartbeat, cases, tuning };
     let mut core = Core::new(parts).map_err(device_error)?;
-    core.finish_load(started.elapsed(), memory::peak_resident().unwrap_or(0));
+    let peak_resident = memory::peak_resident().unwrap_or(0);
+    core.finish_load(started.elapsed(), peak_resident).map_err(device_error)?;
     Ok(core)
 }
 

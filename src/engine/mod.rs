@@ -14,6 +14,8 @@ mod request;
 mod scheduler;
 mod sequence;
 mod stream;
+#[cfg(test)]
+mod tests;
 pub mod tuning;
 
 pub use self::core::Core;

@@ -160,10 +160,8 @@ impl Scheduler {
         loop {
             let can_admit =
                 !self.waiting.is_empty() && !self.free_slots.is_empty() && self.core.is_some();
-            let busy = !self.is_idle()
-                || !self.idle_work.is_empty()
-                || self.stop.is_some()
-                || can_admit;
+            let busy =
+                !self.is_idle() || !self.idle_work.is_empty() || self.stop.is_some() || can_admit;
             let command = if busy {
                 match self.commands.try_recv() {
                     Ok(command) => command,
@@ -399,7 +397,8 @@ impl Scheduler {
             Some(Work::Decode(ids))
                 if under_way == 1
                     && past_prompt().count() == ids.len()
-                    && past_prompt().all(|s| s.can_run_ahead(core.context()) && ids.contains(&s.id)) =>
+                    && past_prompt()
+                        .all(|s| s.can_run_ahead(core.context()) && ids.contains(&s.id)) =>
             {
                 if !core.submit_ahead()? {
                     return Ok(false);

@@ -7,6 +7,7 @@
 //! heuristic's bits.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::Instant;
 
 use super::pace::{Pace, Stopped};
@@ -116,7 +117,8 @@ impl<'a> CaseBench<'a> {
     /// [`Failure::Broken`] when no plan of this device has that case.
     pub fn new(
         device: &'a dyn Device,
-        (case, space): (&Case, &Space),
+        case: &Case,
+        space: &Space,
         cold: u64,
         pace: &'a Pace,
         watch: &'a mut dyn Stopwatch,
@@ -196,7 +198,7 @@ impl<'a> CaseBench<'a> {
             };
             self.opened.push((layout, opened?));
         }
-        let Some((_, opened)) = self.opened.last_mut() else { return Err(Failure::Stopped) };
+        let opened = last(&mut self.opened);
         let mut all = Vec::new();
         for (plan, x) in self.product.plans.iter().zip(&self.product.inputs) {
             let instance = &mut opened.instance;
@@ -228,7 +230,7 @@ impl<'a> CaseBench<'a> {
 
     /// One execution of a part, on the instance that was made ready last.
     fn run(&mut self, prepared: Prepared, timed: bool) -> Result<f64, Failure> {
-        let Some((_, opened)) = self.opened.last_mut() else { return Err(Failure::Stopped) };
+        let opened = last(&mut self.opened);
         let watch = &mut *self.watch;
         let ran = self.pace.turn(|| {
             if timed {
@@ -255,7 +257,7 @@ impl Bench for CaseBench<'_> {
         let mut bits = Vec::new();
         for (part, prepared) in parts.into_iter().enumerate() {
             self.run(prepared, false)?;
-            let Some((_, opened)) = self.opened.last() else { return Err(Failure::Stopped) };
+            let opened = last(&mut self.opened);
             for &(output, rows) in &self.product.outputs[part] {
                 let mut got = vec![0.0; rows * self.product.width];
                 let read = || opened.instance.read(prepared, output, 0, &mut got);
@@ -315,6 +317,14 @@ impl From<Stopped> for Failure {
     fn from(_: Stopped) -> Self {
         Self::Stopped
     }
+}
+
+/// The instance that was made ready last.
+fn last(opened: &mut [(Choice, Opened)]) -> &mut Opened {
+    let Some((_, opened)) = opened.last_mut() else {
+        unreachable!("a choice is made ready before it is run");
+    };
+    opened
 }
 
 fn broken(error: &Error) -> Failure {
@@ -426,7 +436,7 @@ impl Product {
         for part in 0..parts {
             let mut g = Graph::new();
             let plan = product
-                .draw(&mut g, (part * each, each), (width, cols, batch))
+                .draw(&mut g, part * each..(part + 1) * each, cols)
                 .and_then(|()| g.lower(bucket(batch)))
                 .map_err(|e| Failure::Broken(e.to_string()))?;
             product.add(fuse(&plan, fusions), &x, checked);
@@ -434,15 +444,11 @@ impl Product {
         Ok(product)
     }
 
-    /// Products of as many inputs with as many copies.
-    fn draw(
-        &self,
-        g: &mut Graph,
-        (first, copies): (usize, usize),
-        (width, cols, batch): (usize, usize, usize),
-    ) -> Result<(), graph::Error> {
+    /// Products of as many inputs with these copies of a matrix of `cols` columns.
+    fn draw(&self, g: &mut Graph, copies: Range<usize>, cols: usize) -> Result<(), graph::Error> {
+        let (width, batch) = (self.width, self.case.batch as usize);
         let fine = self.case.family == "project_fine";
-        for copy in first..first + copies {
+        for copy in copies {
             let x = g.source(Class::Mailbox, &format!("x{copy}"), DType::F32, &[batch, cols])?;
             let mut matrix = |name: &str| {
                 g.source(Class::Weight, &format!("{name}{copy}"), self.case.dtype, &[width, cols])

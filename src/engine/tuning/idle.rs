@@ -99,7 +99,7 @@ fn search(device: &dyn Device, cases: &[Case], tuning: &Tuning, pace: &Pace, sha
         shared.set_searching(Some(state.clone()));
     };
     let mut watch = WallClock::default();
-    match super::run(device, cases, (&store, &spec), pace, &mut watch, &mut progress) {
+    match super::run(device, cases, &store, &spec, pace, &mut watch, &mut progress) {
         Ok(report) => {
             let (found, left, file) = (report.rows.len(), report.left, &report.file);
             tracing::info!(found, left, file = %file.display(), "search in idle time is over");

@@ -158,7 +158,8 @@ pub enum Error {
 pub fn run(
     device: &dyn Device,
     cases: &[Case],
-    (store, spec): (&Store, &Spec),
+    store: &Store,
+    spec: &Spec,
     pace: &Pace,
     watch: &mut dyn Stopwatch,
     progress: &mut dyn FnMut(Progress),
@@ -212,7 +213,7 @@ pub fn run(
         candidates.clone_from(&space.origin);
         search.pin(case, &mut space);
         let afresh = spec.again && !resumed;
-        let row = match search.case((number, afresh), case, &space, found(case), progress) {
+        let row = match search.case(number, afresh, case, &space, found(case), progress) {
             Ok((row, record, complete)) => {
                 if let Some(record) = record {
                     search.choices.insert(record.case.clone(), record.choice.clone());
@@ -297,14 +298,14 @@ impl Search<'_> {
 
     fn case(
         &mut self,
-        (number, afresh): (usize, bool),
+        number: usize,
+        afresh: bool,
         case: &Case,
         space: &Space,
         before: Option<&Record>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Row, Option<Record>, bool), Failure> {
-        let mut bench =
-            CaseBench::new(self.device, (case, space), self.cold, self.pace, self.watch)?;
+        let mut bench = CaseBench::new(self.device, case, space, self.cold, self.pace, self.watch)?;
         let settings =
             Settings { width: self.spec.beam, samples: self.spec.samples, ..Settings::default() };
         let (bytes, clock) = (bench.weight_bytes(), bench.clock());
@@ -339,7 +340,7 @@ impl Search<'_> {
         // Verifying changes nothing, so that what is a matrix's stays what the others were found under.
         let worth = outcome.complete || outcome.choice != space.heuristic;
         let worth = worth && !self.spec.verify;
-        let record = worth.then(|| record(case, space, &outcome, (bytes, clock)));
+        let record = worth.then(|| record(case, space, &outcome, bytes, clock));
         Ok((row, record, outcome.complete && !self.spec.verify))
     }
 }
@@ -352,7 +353,7 @@ fn remembered(case: &Case, done: Result<(), StoreError>) {
 }
 
 /// An outcome as it is remembered.
-fn record(case: &Case, space: &Space, outcome: &Outcome, (bytes, clock): (u64, Clock)) -> Record {
+fn record(case: &Case, space: &Space, outcome: &Outcome, bytes: u64, clock: Clock) -> Record {
     let ns = outcome.cost.median;
     let cost = match clock {
         Clock::Measured => {

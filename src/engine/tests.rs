@@ -1,0 +1,428 @@
+//! The engine as a device sees it: what is submitted before what is waited for.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::tuning::Tuning;
+use super::{Event, FinishReason, GenerateError, Handle, LoadEvent, LoadSpec, Request, Settings};
+use crate::device::{
+    Activity, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Scope, Ticket,
+    WeightSource,
+};
+use crate::plan::sample::Sampling;
+use crate::plan::{BufferId, Plan};
+
+const CHUNK: usize = 16;
+const CONTEXT: usize = 256;
+
+/// What the engine asked of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Submit(Kind),
+    Wait(Kind),
+    /// Tokens were read, with so many submissions not yet waited for.
+    Tokens(Kind, usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Chunk,
+    Decode,
+}
+
+#[derive(Default)]
+struct Log {
+    calls: Vec<Call>,
+    under_way: Vec<Ticket>,
+    /// The wait that fails, counted from now; 0 for none.
+    fail: usize,
+}
+
+/// An instance that notes what is asked of it.
+struct Spy {
+    inner: Option<Box<dyn Instance>>,
+    log: Arc<Mutex<Log>>,
+    /// Plans that decode; they are prepared first.
+    decoders: u32,
+}
+
+impl Spy {
+    fn inner(&self) -> &dyn Instance {
+        &**self.inner.as_ref().unwrap()
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn Instance {
+        &mut **self.inner.as_mut().unwrap()
+    }
+
+    fn kind(&self, prepared: Prepared) -> Kind {
+        if prepared.0 < self.decoders { Kind::Decode } else { Kind::Chunk }
+    }
+}
+
+impl Instance for Spy {
+    fn footprint(&self) -> Footprint {
+        self.inner().footprint()
+    }
+
+    fn activity(&self) -> Activity {
+        self.inner().activity()
+    }
+
+    fn upload(
+        &mut self,
+        weight: &str,
+        source: &dyn WeightSource,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), Error> {
+        self.inner_mut().upload(weight, source, progress)
+    }
+
+    fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
+        self.inner_mut().prepare(plan)
+    }
+
+    fn write(
+        &mut self,
+        prepared: Prepared,
+        mailbox: BufferId,
+        at: usize,
+        data: Data<'_>,
+    ) -> Result<(), Error> {
+        self.inner_mut().write(prepared, mailbox, at, data)
+    }
+
+    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
+        let ticket = self.inner_mut().submit(prepared, steps)?;
+        let mut log = self.log.lock().unwrap();
+        log.calls.push(Call::Submit(self.kind(prepared)));
+        log.under_way.push(ticket);
+        assert!(log.under_way.len() <= MAX_SUBMISSIONS);
+        Ok(ticket)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
+        self.inner_mut().wait(ticket)?;
+        let mut log = self.log.lock().unwrap();
+        if log.fail > 0 {
+            log.fail -= 1;
+            if log.fail == 0 {
+                let reason = "asked to fail".to_owned();
+                let (scope, rebuildable) = (Scope::Instance, true);
+                return Err(Error::Lost { scope, rebuildable, reason, source: None });
+            }
+        }
+        log.calls.push(Call::Wait(self.kind(ticket.prepared)));
+        assert_eq!(log.under_way.remove(0), ticket, "the oldest is waited for first");
+        Ok(())
+    }
+
+    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
+        let mut log = self.log.lock().unwrap();
+        let call = Call::Tokens(self.kind(ticket.prepared), log.under_way.len());
+        log.calls.push(call);
+        self.inner().tokens(ticket, step, out)
+    }
+
+    fn read(
+        &self,
+        prepared: Prepared,
+        output: BufferId,
+        at: usize,
+        out: &mut [f32],
+    ) -> Result<(), Error> {
+        self.inner().read(prepared, output, at, out)
+    }
+}
+
+/// An engine with a small model on the CPU, and what its device is asked.
+struct Watched {
+    handle: Handle,
+    log: Arc<Mutex<Log>>,
+}
+
+impl Watched {
+    fn new(slots: usize) -> Self {
+        let handle = Handle::start(Settings { queue_limit: 64 }).unwrap();
+        let mut events = handle.load(LoadSpec {
+            model: "synthetic:tiny-llama:q8_0".into(),
+            backend: "cpu".into(),
+            slots,
+            context: CONTEXT,
+            prefill_chunk: CHUNK,
+            threads: 1,
+            cpu_isa: "auto".into(),
+            tuning: Tuning::default(),
+        });
+        while let Some(event) = events.blocking_recv() {
+            match event {
+                LoadEvent::Progress { .. } => {}
+                LoadEvent::Loaded(_) => break,
+                LoadEvent::Failed(error) => panic!("{error}"),
+            }
+        }
+        let log = Arc::<Mutex<Log>>::default();
+        let of_spy = Arc::clone(&log);
+        // Batches of 1, 2, 4 and so on, and of all slots.
+        let decoders = slots.next_power_of_two().ilog2() + 1;
+        let watched = handle.exclusive("watch", move |core| {
+            let spy = |inner| Box::new(Spy { inner, log: Arc::clone(&of_spy), decoders });
+            let real = std::mem::replace(core.instance(), spy(None));
+            *core.instance() = spy(Some(real));
+        });
+        watched.blocking_recv().unwrap().unwrap();
+        Self { handle, log }
+    }
+
+    fn begin(&self, request: Request) -> UnboundedReceiver<Event> {
+        self.handle.generate(request).unwrap()
+    }
+
+    /// All at once: the engine sees the first when it has them all.
+    fn begin_together(&self, requests: &[Request]) -> Vec<UnboundedReceiver<Event>> {
+        let (go, wait) = std::sync::mpsc::channel();
+        let held = self.handle.exclusive("hold", move |_| wait.recv());
+        let begun = requests.iter().map(|request| self.begin(request.clone())).collect();
+        go.send(()).unwrap();
+        held.blocking_recv().unwrap().unwrap().unwrap();
+        begun
+    }
+
+    fn ask(&self, request: Request) -> Answer {
+        collect(self.begin(request)).unwrap()
+    }
+
+    /// Waits until nothing runs any more, and takes what was asked of the device.
+    fn calls(&self) -> Vec<Call> {
+        self.handle.exclusive("look", |_| ()).blocking_recv().unwrap().unwrap();
+        let mut log = self.log.lock().unwrap();
+        assert_eq!(log.under_way, [], "nothing is left under way");
+        std::mem::take(&mut log.calls)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.handle.stop(Duration::from_secs(10));
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Answer {
+    ids: Vec<u32>,
+    text: String,
+    reason: FinishReason,
+}
+
+fn collect(mut events: UnboundedReceiver<Event>) -> Result<Answer, GenerateError> {
+    let (mut ids, mut text) = (Vec::new(), String::new());
+    while let Some(event) = events.blocking_recv() {
+        match event {
+            Event::Prompt(_) => {}
+            Event::Token(token) => {
+                ids.push(token.id);
+                text.push_str(&token.text);
+            }
+            Event::Finished(finished) => {
+                text.push_str(&finished.text);
+                return Ok(Answer { ids, text, reason: finished.reason });
+            }
+            Event::Failed(error) => return Err(error),
+        }
+    }
+    panic!("a stream of events has an end");
+}
+
+fn prompt(seed: u32, len: usize) -> Vec<u32> {
+    (0..len as u32).map(|i| (i * 37 + seed * 101) % 250 + 1).collect()
+}
+
+fn request(prompt: Vec<u32>, max_tokens: u32) -> Request {
+    Request {
+        prompt,
+        max_tokens,
+        sampling: Sampling::GREEDY,
+        stop: vec![],
+        ignore_end: true,
+        logprobs: None,
+        prompt_logprobs: false,
+    }
+}
+
+/// The same request, but so that the host looks at logits after every step.
+fn not_ahead(request: &Request) -> Request {
+    Request { logprobs: Some(0), ..request.clone() }
+}
+
+/// A request whose answer ends with an end token, after some others.
+fn ends_by_itself(engine: &Watched) -> Request {
+    (0..)
+        .map(|seed| Request {
+            sampling: Sampling { temperature: 20.0, top_k: 0, top_p: 1.0, seed },
+            ignore_end: false,
+            logprobs: Some(0),
+            ..request(prompt(3, 5), 240)
+        })
+        .find(|request| {
+            let answer = engine.ask(request.clone());
+            matches!(answer.reason, FinishReason::End { .. }) && answer.ids.len() > 3
+        })
+        .map(|request| Request { logprobs: None, ..request })
+        .unwrap()
+}
+
+fn count(calls: &[Call], call: Call) -> usize {
+    calls.iter().filter(|c| **c == call).count()
+}
+
+#[test]
+fn all_chunks_of_a_prompt_are_submitted_before_the_first_wait() {
+    let engine = Watched::new(1);
+    let answer = engine.ask(request(prompt(1, 4 * CHUNK), 1));
+    let [submit, wait] = [Call::Submit(Kind::Chunk), Call::Wait(Kind::Chunk)];
+    let sampled = Call::Tokens(Kind::Chunk, 0);
+    assert_eq!(engine.calls(), [submit, submit, submit, submit, wait, wait, wait, wait, sampled]);
+
+    // Of a longer one as many as the device takes, and another for each that is done.
+    let chunks = CONTEXT / CHUNK - 1;
+    engine.ask(request(prompt(1, chunks * CHUNK), 1));
+    let mut expected = vec![submit; MAX_SUBMISSIONS];
+    expected.extend([wait, submit].repeat(chunks - MAX_SUBMISSIONS));
+    expected.extend([wait].repeat(MAX_SUBMISSIONS));
+    expected.push(sampled);
+    assert_eq!(engine.calls(), expected);
+
+    // The log-probabilities of a prompt's tokens are read chunk by chunk.
+    let looked_at = Request { prompt_logprobs: true, ..request(prompt(1, 4 * CHUNK), 1) };
+    assert_eq!(engine.ask(looked_at), answer);
+    assert_eq!(engine.calls(), [submit, wait, sampled].repeat(4));
+}
+
+#[test]
+fn a_lone_decode_runs_a_step_ahead_and_ends_in_time() {
+    let engine = Watched::new(2);
+    let asked = request(prompt(2, 5), 12);
+    let ahead = engine.ask(asked.clone());
+    let calls = engine.calls();
+    assert_eq!(count(&calls, Call::Submit(Kind::Decode)), 11, "the first token is the prompt's");
+    assert_eq!(count(&calls, Call::Tokens(Kind::Decode, 1)), 10, "the next step is under way");
+    assert_eq!(count(&calls, Call::Tokens(Kind::Decode, 0)), 1, "and behind the last one none");
+
+    let alone = engine.ask(not_ahead(&asked));
+    assert_eq!(alone, ahead);
+    assert_eq!(count(&engine.calls(), Call::Tokens(Kind::Decode, 0)), 11);
+    let stop = Request { stop: vec!["no such text".into()], ..asked };
+    assert_eq!(engine.ask(stop), ahead);
+    assert_eq!(count(&engine.calls(), Call::Tokens(Kind::Decode, 0)), 11);
+
+    // To the very end of the context.
+    let len = CONTEXT - 5;
+    let full = request(prompt(2, 5), len as u32);
+    let ahead = engine.ask(full.clone());
+    assert_eq!((ahead.ids.len(), &ahead.reason), (len, &FinishReason::Length));
+    assert_eq!(count(&engine.calls(), Call::Submit(Kind::Decode)), len - 1);
+    assert_eq!(ahead, engine.ask(not_ahead(&full)));
+}
+
+#[test]
+fn a_step_too_far_leaves_no_trace() {
+    let engine = Watched::new(1);
+    let ending = ends_by_itself(&engine);
+    let other = request(prompt(9, 40), 30);
+    let [known, expected] = [&ending, &other].map(|r| engine.ask(not_ahead(r)));
+    engine.calls();
+    // The next request waits already, for the only slot.
+    let mut running = engine.begin_together(&[ending, other]).into_iter();
+    let [ending, other] = [(); 2].map(|()| running.next().unwrap());
+    let ended = collect(ending).unwrap();
+    assert_eq!(ended, known);
+    assert_eq!(collect(other).unwrap(), expected);
+    // A step for each token, the end token among them, but for those of the prompts; and one too far.
+    let needed = ended.ids.len() + 1 + 30 - 2;
+    assert_eq!(count(&engine.calls(), Call::Submit(Kind::Decode)), needed + 1);
+}
+
+#[test]
+fn who_ends_among_others_changes_nothing_for_them() {
+    let engine = Watched::new(4);
+    let ending = ends_by_itself(&engine);
+    let seeded = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, seed: 5 };
+    let requests = [
+        request(prompt(4, 3), 60),
+        ending,
+        Request { sampling: seeded, ..request(prompt(5, 70), 50) },
+        request(prompt(6, 20), 7),
+        request(prompt(7, 33), 9),
+        request(prompt(8, 1), 25),
+    ];
+    let alone: Vec<Answer> = requests.iter().map(|r| engine.ask(not_ahead(r))).collect();
+    engine.calls();
+    let together = engine.begin_together(&requests);
+    for (events, alone) in together.into_iter().zip(&alone) {
+        assert_eq!(collect(events).unwrap(), *alone);
+    }
+    let calls = engine.calls();
+    assert!(count(&calls, Call::Tokens(Kind::Decode, 1)) > 30, "{calls:?}");
+}
+
+#[test]
+fn decodes_take_turns_with_the_chunks_of_a_prompt() {
+    let engine = Watched::new(2);
+    let [long, late] = [request(prompt(1, 3), 120), request(prompt(2, 10 * CHUNK), 4)];
+    let expected = [&long, &late].map(|r| engine.ask(not_ahead(r)));
+    for ahead in [true, false] {
+        engine.calls();
+        let [long, late] = [&long, &late].map(|r| if ahead { r.clone() } else { not_ahead(r) });
+        let mut running = engine.begin(long);
+        let Some(Event::Token(first)) = running.blocking_recv() else { panic!("a token") };
+        let answer = collect(engine.begin(late)).unwrap();
+        assert_eq!(answer, expected[1]);
+        let rest = collect(running).unwrap();
+        assert_eq!([&[first.id], &rest.ids[..]].concat(), expected[0].ids);
+        let submitted: Vec<Kind> = engine
+            .calls()
+            .into_iter()
+            .filter_map(|call| if let Call::Submit(kind) = call { Some(kind) } else { None })
+            .collect();
+        let chunks: Vec<usize> =
+            (0..submitted.len()).filter(|i| submitted[*i] == Kind::Chunk).collect();
+        assert_eq!(chunks.len(), 1 + 10);
+        let one_apart = chunks[1..].windows(2).all(|pair| pair[1] - pair[0] == 2);
+        assert!(one_apart, "ahead: {ahead}: {submitted:?}");
+    }
+}
+
+#[test]
+fn who_goes_away_leaves_the_slot_as_if_never_there() {
+    let engine = Watched::new(1);
+    let other = request(prompt(9, 40), 30);
+    let expected = engine.ask(not_ahead(&other));
+    // In the middle of decoding, and with chunks of the prompt under way.
+    for (gone, tokens) in [(request(prompt(1, 5), 200), 3), (request(prompt(1, 200), 50), 0)] {
+        let mut events = engine.begin(gone);
+        for _ in 0..tokens {
+            events.blocking_recv().unwrap();
+        }
+        drop(events);
+        assert_eq!(engine.ask(other.clone()), expected);
+        engine.calls();
+    }
+}
+
+#[test]
+fn a_failure_ends_what_runs_and_the_next_request_is_served() {
+    let engine = Watched::new(2);
+    let [one, two] = [request(prompt(1, 5), 40), request(prompt(2, 4 * CHUNK), 40)];
+    let expected = engine.ask(one.clone());
+    for fail in [1, 3, 20] {
+        engine.log.lock().unwrap().fail = fail;
+        for events in engine.begin_together(&[one.clone(), two.clone()]) {
+            let error = collect(events).unwrap_err();
+            assert!(matches!(&error, GenerateError::Device(why) if why.contains("asked to fail")));
+        }
+        assert_eq!(engine.ask(one.clone()), expected, "wait {fail} failed");
+        engine.calls();
+    }
+}
