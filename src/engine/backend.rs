@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{LoadError, LoadSpec};
-use crate::device::{AUTO, Device, NAMES, named};
+use device::{AUTO, Device, NAMES, named};
 
 /// A device that must not be used.
 #[derive(Clone, Debug)]

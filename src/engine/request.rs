@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::tuning::Tuning;
-use crate::device::{Activity, Footprint};
-use crate::plan::sample::Sampling;
-use crate::tune::report::{Searching, Used};
+use device::tune::report::{Searching, Used};
+use device::{Activity, Footprint};
+use plan::sample::Sampling;
 
 /// One generation.
 #[derive(Clone, Debug, PartialEq)]
@@ -163,7 +163,7 @@ pub enum GenerateError {
 pub struct LoadSpec {
     /// A GGUF file, or `synthetic:NAME`.
     pub model: String,
-    /// `auto`, or a name of [`crate::device::NAMES`].
+    /// `auto`, or a name of [`device::NAMES`].
     pub backend: String,
     /// Sequences served at once.
     pub slots: usize,

@@ -24,9 +24,9 @@ use super::tuning::Idle;
 use super::{
     Event, FinishReason, GenerateError, LoadError, LoadEvent, LoadSpec, ModelInfo, State, load,
 };
-use crate::device::{self, MAX_SUBMISSIONS};
-use crate::plan::Outputs;
-use crate::plan::sample::Sampling;
+use device::MAX_SUBMISSIONS;
+use plan::Outputs;
+use plan::sample::Sampling;
 
 /// What the thread can be told.
 pub(super) enum Command {

@@ -7,12 +7,12 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::tuning::Tuning;
 use super::{Event, FinishReason, GenerateError, Handle, LoadEvent, LoadSpec, Request, Settings};
-use crate::device::{
+use device::{
     Activity, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Scope, Ticket,
     WeightSource,
 };
-use crate::plan::sample::Sampling;
-use crate::plan::{BufferId, Plan};
+use plan::sample::Sampling;
+use plan::{BufferId, Plan};
 
 const CHUNK: usize = 16;
 const CONTEXT: usize = 256;
