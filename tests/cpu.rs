@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use orind::device::cpu::{Cpu, Isa};
-use orind::device::{Data, Device, Error, Instance, Prepared, Request, Ticket, WeightSource};
+use orind::device::{Data, Device, Error, Instance, Prepared, Request, Ticket, Tunable, WeightSource};
 use orind::model::{KvLayout, Model, ports};
 use orind::plan::{Bucket, BufferId, Class, Outputs, Plan, fuse};
 use orind::tune::{Case, Choices};

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use orind::device;
+use orind::device::{self, Tunable};
 use orind::plan::DType;
 use orind::tune::store::File;
 use orind::tune::{Candidates, Case, Cost, DeviceKey, Heuristic, Record, Rejected, Store, When};
@@ -46,7 +46,7 @@ fn here() -> (DeviceKey, Record) {
         candidates: Candidates::BuiltIn,
         rejected: Vec::new(),
     };
-    (cpu.key().unwrap(), record)
+    (cpu.key(), record)
 }
 
 fn changed(record: &Record) -> Record {

@@ -21,5 +21,6 @@ pub use format::{csv, markdown, table};
 pub use report::{
     ColdStart, FirstToken, Machine, Manifest, Memory, Model, Report, Roof, Row, Stream,
 };
+pub use meter::Meter;
 pub use run::run;
 pub use spec::{Error, Kind, Progress, Spec, Test};

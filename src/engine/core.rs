@@ -225,9 +225,8 @@ impl Core {
     /// # Errors
     /// As [`Stream::open`].
     pub fn stream(&self) -> Option<Result<Stream, Error>> {
-        self.device.gpu_memory()?;
         let pulse = &self.pulse;
-        Some(Stream::open(&*self.device, &|| pulse.beat()))
+        Stream::of(&*self.device, &|| pulse.beat())
     }
 
     /// What the device has asked of its hardware.

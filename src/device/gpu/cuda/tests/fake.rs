@@ -566,19 +566,6 @@ impl Driver for Fake {
         Ok(())
     }
 
-    fn query(&self, event: Event) -> Result<bool, Fault> {
-        // The first answer is no, so that callers see both.
-        let (stream, first) = {
-            let mut state = self.inside("query")?;
-            (state.events.get(&event.0).copied(), state.asked.insert(event.0))
-        };
-        match stream {
-            None => Ok(true),
-            Some(_) if first => Ok(false),
-            Some(stream) => self.drain(stream, Some(event.0)).map(|()| true),
-        }
-    }
-
     fn wait(&self, event: Event) -> Result<(), Fault> {
         let stream = self.inside("wait")?.events.get(&event.0).copied();
         stream.map_or(Ok(()), |stream| self.drain(stream, Some(event.0)))
