@@ -4,9 +4,9 @@
 use super::report::{Roof, Stream as Reading};
 use super::roof::Bandwidth;
 use super::spec::Error;
-use crate::device::{self, Device};
 use crate::engine::{self, Core};
-use crate::telemetry::memory;
+use device::Device;
+use telemetry::memory;
 
 /// What reads, and what was measured so far.
 pub struct Meter(Reader);

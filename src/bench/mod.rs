@@ -18,9 +18,9 @@ pub mod statistics;
 
 pub use conditions::Conditions;
 pub use format::{csv, markdown, table};
+pub use meter::Meter;
 pub use report::{
     ColdStart, FirstToken, Machine, Manifest, Memory, Model, Report, Roof, Row, Stream,
 };
-pub use meter::Meter;
 pub use run::run;
 pub use spec::{Error, Kind, Progress, Spec, Test};

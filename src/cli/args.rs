@@ -68,7 +68,7 @@ pub(super) enum Command {
     /// Ask a real Orin what nobody could ask yet, and write the answers to a file; needs no daemon
     FirstContact(FirstContact),
     /// Make one experiment of first contact
-    #[command(hide = true, name = crate::contact::runner::CHILD_COMMAND)]
+    #[command(hide = true, name = tegra_probe::runner::CHILD_COMMAND)]
     Experiment(Experiment),
     /// Install the programs and the systemd service on this machine; needs no daemon
     Install(Install),
@@ -331,7 +331,7 @@ pub(super) struct Profile {
     #[arg(short = 'n', long = "tokens", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) tokens: u32,
     /// Device: nv, cuda, cpu
-    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = crate::device::NAMES)]
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device::NAMES)]
     pub(super) backend: String,
     /// Time a chunk of N prompt tokens
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=4096))]

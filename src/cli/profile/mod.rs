@@ -20,12 +20,10 @@ use super::plan::{open, place};
 use super::terminal::Terminal;
 use super::text;
 use crate::bench::{Meter, Roof};
-use crate::device::cpu::Isa;
-use crate::device::{
-    Data, Device, Info, Instance, Prepared, Profile, Request, WeightSource, named,
-};
-use crate::model::{KvLayout, Model, ports};
-use crate::plan::{Bucket, Class, Outputs, Plan, fuse};
+use device::cpu::Isa;
+use device::{Data, Device, Info, Instance, Prepared, Profile, Request, WeightSource, named};
+use model::{KvLayout, Model, ports};
+use plan::{Bucket, Class, Outputs, Plan, fuse};
 use trace::Trace;
 
 /// Tokens decoded before the clock starts.
@@ -339,7 +337,11 @@ impl Document {
             );
         }
         let apart = if self.serialised { "kept apart to be timed; " } else { "" };
-        let _ = writeln!(out, "{apart}as always, without a clock between: {:.2} ms", ms(self.whole_seconds));
+        let _ = writeln!(
+            out,
+            "{apart}as always, without a clock between: {:.2} ms",
+            ms(self.whole_seconds)
+        );
         out
     }
 }

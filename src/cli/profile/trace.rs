@@ -7,8 +7,8 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::device::Profile;
-use crate::plan::Plan;
+use device::Profile;
+use plan::Plan;
 
 /// The only process, and its tracks.
 const PROCESS: u32 = 1;

@@ -1,0 +1,452 @@
+//! One loaded model on the CPU, behind the asynchronous seam.
+//!
+//! A thread of its own executes submissions in order, together with the pool. Mailboxes and outputs
+//! belong to that thread from a submission of their plan until the caller has waited for it; the
+//! queue's lock hands them over. What is written meanwhile travels with the next submission.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use super::Isa;
+use super::execute::{self, Context, Work};
+use super::memory::{Memory, PlanMemory, WeightStorage};
+use super::packed::PackedLayout;
+use super::pool::Pool;
+use super::program::{self, Program};
+use crate::ledger::{Ledger, Write};
+use crate::tune::Choices;
+use crate::{
+    Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, Scope, Ticket, Timing,
+    WeightSource,
+};
+use plan::{BufferId, Plan};
+
+/// Raw bytes of a weight that a thread reads and packs at a time: they stay in its second-level cache.
+const UPLOAD: usize = 256 << 10;
+
+/// One submission.
+struct Task {
+    program: Arc<Program>,
+    sequence: u64,
+    /// The plan's steps before it, and how many it has.
+    first: u64,
+    steps: u32,
+    /// What is written to mailboxes before the first.
+    writes: Vec<Write<'static>>,
+}
+
+/// What the two sides know of each other.
+struct Queue {
+    tasks: VecDeque<Task>,
+    /// Submissions up to this one have finished.
+    finished: u64,
+    /// Why no submission will ever finish again.
+    lost: Option<String>,
+    stop: bool,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    submitted: Condvar,
+    done: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What there is for a prepared plan.
+struct PlanState {
+    program: Arc<Program>,
+    /// Of each step.
+    labels: Vec<String>,
+}
+
+/// Carries out a write.
+///
+/// # Safety
+///
+/// Nobody else touches the plan's mailboxes meanwhile.
+unsafe fn put(program: &Program, write: &Write<'_>) {
+    // SAFETY: the ledger has checked the range; the rest is the caller's contract.
+    unsafe {
+        let to = program.buffers.at(write.offset);
+        to.copy_from_nonoverlapping(write.bytes.as_ptr(), write.bytes.len());
+    }
+}
+
+/// Executes a plan's `step`th step, and keeps its tokens.
+///
+/// # Safety
+///
+/// As [`execute_step`].
+unsafe fn execute_and_keep(
+    isa: Isa,
+    memory: &Memory,
+    pool: &mut Pool,
+    work: &Work,
+    program: &Program,
+    step: u64,
+    clock: Option<&[AtomicU64]>,
+) {
+    // SAFETY: the caller's contract; the ring has room for a step's tokens wherever it says.
+    unsafe {
+        execute_step(isa, memory, pool, work, program, clock);
+        if let Some((ids, rows)) = program.sampled {
+            let buffers = &program.buffers;
+            let ring = buffers.at(buffers.buffers().ring_at(step)).cast::<i32>();
+            ring.copy_from_nonoverlapping(ids, rows);
+        }
+    }
+}
+
+/// The memory of one model and the thread that runs its plans.
+pub(super) struct CpuInstance {
+    isa: Isa,
+    choices: Choices,
+    work: Arc<Work>,
+    footprint: Footprint,
+    memory: Arc<Memory>,
+    pool: Arc<Mutex<Pool>>,
+    shared: Arc<Shared>,
+    runner: Option<JoinHandle<()>>,
+    ledger: Ledger<PlanState>,
+}
+
+impl CpuInstance {
+    pub(super) fn new(
+        isa: Isa,
+        memory: Memory,
+        pool: Pool,
+        choices: Choices,
+    ) -> std::io::Result<Self> {
+        let footprint = memory.layout().footprint(pool.threads());
+        let work = Arc::new(Work::new(pool.threads(), memory.workspace().vocabulary));
+        let (memory, pool) = (Arc::new(memory), Arc::new(Mutex::new(pool)));
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(Queue {
+                tasks: VecDeque::with_capacity(MAX_SUBMISSIONS),
+                finished: 0,
+                lost: None,
+                stop: false,
+            }),
+            submitted: Condvar::new(),
+            done: Condvar::new(),
+        });
+        let runner = thread::Builder::new().name("cpu-0".into()).spawn({
+            let (memory, pool, shared) = (memory.clone(), pool.clone(), shared.clone());
+            let work = work.clone();
+            move || run(isa, &memory, &pool, &shared, &work)
+        })?;
+        let (runner, ledger) = (Some(runner), Ledger::new());
+        Ok(Self { isa, choices, work, footprint, memory, pool, shared, runner, ledger })
+    }
+}
+
+fn lost(reason: &str) -> Error {
+    Error::Lost {
+        scope: Scope::Instance,
+        rebuildable: true,
+        reason: reason.to_owned(),
+        source: None,
+    }
+}
+
+impl Instance for CpuInstance {
+    fn footprint(&self) -> Footprint {
+        self.footprint
+    }
+
+    fn upload(
+        &mut self,
+        weight: &str,
+        source: &dyn WeightSource,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), Error> {
+        let Some((address, storage)) = self.memory.weight(weight) else {
+            return Err(Error::Invalid(format!("weight `{weight}` is not part of the request")));
+        };
+        self.ledger.quiet("weights cannot change")?;
+        let failed = |source| Error::Weight { weight: weight.to_owned(), source };
+        match storage {
+            WeightStorage::Plain(n) => {
+                let mut bytes = vec![0u8; 4 * n];
+                source.read_at(0, &mut bytes).map_err(failed)?;
+                for (i, value) in bytes.as_chunks::<4>().0.iter().enumerate() {
+                    // SAFETY: the weight holds `n` values, and nothing runs.
+                    unsafe { *address.cast::<f32>().add(i) = f32::from_le_bytes(*value) };
+                }
+                progress(bytes.len() as u64);
+                Ok(())
+            }
+            WeightStorage::Packed(layout) => {
+                // SAFETY: the weight's own bytes; nothing runs, and `&mut self` is the only door.
+                let packed = unsafe { std::slice::from_raw_parts_mut(address, layout.bytes()) };
+                let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+                pack(&mut pool, &layout, packed, source, progress).map_err(failed)
+            }
+        }
+    }
+
+    fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
+        let choices = self.choices.clone();
+        self.prepare_as(plan, &choices)
+    }
+
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
+        program::check(plan)?;
+        self.memory.admits(plan)?;
+        let buffers = PlanMemory::new(plan)?;
+        let layout = buffers.buffers().clone();
+        let program = Program::new(plan, &self.memory, buffers, (self.isa, Some(choices)))?;
+        let labels = plan.steps.iter().map(|step| step.label.clone()).collect();
+        self.ledger.add(layout, PlanState { program: Arc::new(program), labels })
+    }
+
+    fn write(
+        &mut self,
+        prepared: Prepared,
+        mailbox: BufferId,
+        at: usize,
+        data: Data<'_>,
+    ) -> Result<(), Error> {
+        self.ledger.write(prepared, mailbox, at, data, |state, write| {
+            // SAFETY: the plan is not under way, and `&mut self` is the only door.
+            unsafe { put(&state.program, write) };
+            Ok(())
+        })
+    }
+
+    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
+        let program = self.ledger.admit(prepared, steps)?.state.program.clone();
+        let mut queue = self.shared.lock();
+        if let Some(reason) = &queue.lost {
+            return Err(self.ledger.lose(lost(reason)));
+        }
+        let writes = self.ledger.staged(prepared)?;
+        let ticket = self.ledger.submitted(prepared, steps)?;
+        let Ticket { sequence, first, .. } = ticket;
+        queue.tasks.push_back(Task { program, sequence, first, steps, writes });
+        drop(queue);
+        self.shared.submitted.notify_one();
+        Ok(ticket)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
+        if !self.ledger.is_open(ticket)? {
+            return Ok(());
+        }
+        let mut queue = self.shared.lock();
+        while queue.finished < ticket.sequence {
+            if let Some(reason) = &queue.lost {
+                return Err(self.ledger.lose(lost(reason)));
+            }
+            queue = self.shared.done.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.ledger.finished(ticket);
+        Ok(())
+    }
+
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+        self.ledger.quiet("a step cannot be timed")?;
+        let begin = Instant::now();
+        let ticket = self.submit(prepared, 1)?;
+        self.wait(ticket)?;
+        let whole = begin.elapsed();
+        let PlanState { program, labels } = &self.ledger.entry(prepared)?.state;
+        let clock: Vec<AtomicU64> = program.stages.iter().map(|_| AtomicU64::new(0)).collect();
+        let (isa, memory, work) = (self.isa, &self.memory, &self.work);
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let (pool, step) = (&mut *pool, ticket.first + 1);
+        // SAFETY: nothing is under way, and `&mut self` is the only door: the buffers and the memory
+        // are this call's.
+        unsafe { execute_and_keep(isa, memory, pool, work, program, step, Some(&clock)) };
+        let mut timings = Vec::with_capacity(clock.len());
+        let mut from = 0;
+        for (step, (label, &end)) in labels.iter().zip(&program.ends).enumerate() {
+            for stage in from..end {
+                timings.push(Timing {
+                    step,
+                    label: label.clone(),
+                    kernel: program.stages[stage].name().to_owned(),
+                    nanoseconds: clock[stage].load(Ordering::Relaxed),
+                });
+            }
+            from = end;
+        }
+        let ticket = self.ledger.submitted(prepared, 1)?;
+        self.shared.lock().finished = ticket.sequence;
+        self.ledger.finished(ticket);
+        Ok(Profile { timings, serialised: false, whole })
+    }
+
+    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
+        let (entry, at) = self.ledger.tokens(ticket, step, out.len())?;
+        let ring = entry.state.program.buffers.at(at).cast::<i32>();
+        // SAFETY: the step has finished, and none that has been submitted writes the same entry of the
+        // ring: the ledger has checked both. A submission that would needs `&mut self`.
+        unsafe { out.as_mut_ptr().copy_from_nonoverlapping(ring, out.len()) };
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        prepared: Prepared,
+        output: BufferId,
+        at: usize,
+        out: &mut [f32],
+    ) -> Result<(), Error> {
+        let (entry, offset) = self.ledger.output(prepared, output, at, out.len())?;
+        let from = entry.state.program.buffers.at(offset).cast::<f32>();
+        // SAFETY: the ledger has checked range and type, and that the plan is not under way.
+        unsafe { out.as_mut_ptr().copy_from_nonoverlapping(from, out.len()) };
+        Ok(())
+    }
+}
+
+impl Drop for CpuInstance {
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.submitted.notify_one();
+        if let Some(runner) = self.runner.take() {
+            // It catches the panics of the kernels itself.
+            let _ = runner.join();
+        }
+    }
+}
+
+/// Reads a matrix and packs it, each thread some panels at a time.
+fn pack(
+    pool: &mut Pool,
+    layout: &PackedLayout,
+    packed: &mut [u8],
+    source: &dyn WeightSource,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// The packed bytes, of which each thread takes other panels.
+    struct Packed(*mut u8);
+    // SAFETY: used for disjoint ranges only, below.
+    unsafe impl Sync for Packed {}
+    impl Packed {
+        /// # Safety
+        ///
+        /// `start..start + len` is inside, and no other slice of it is alive.
+        #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's contract")]
+        unsafe fn slice(&self, start: usize, len: usize) -> &mut [u8] {
+            // SAFETY: the caller's contract.
+            unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
+        }
+    }
+    let raw_panel = layout.beside() * super::simd::LANES * layout.raw_row_bytes();
+    let bytes = layout.beside() * layout.group_bytes();
+    let total = layout.groups().div_ceil(layout.beside());
+    let per_claim = (UPLOAD / raw_panel.max(1)).max(1);
+    let target = Packed(packed.as_mut_ptr());
+    let failure = Mutex::new(None);
+    let stopped = || failure.lock().is_ok_and(|f| f.is_some());
+    pool.run(&|w| {
+        let mut raw = vec![0u8; per_claim * raw_panel];
+        while let Some(panels) = w.claim(total, per_claim) {
+            let start = panels.start * raw_panel;
+            let end = (panels.end * raw_panel).min(layout.rows() * layout.raw_row_bytes());
+            let raw = &mut raw[..end - start];
+            if let Err(e) = source.read_at(start as u64, raw) {
+                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+            }
+            if stopped() {
+                return;
+            }
+            // The last panel may be of fewer row groups.
+            let (first, last) = (panels.start * bytes, layout.bytes().min(panels.end * bytes));
+            // SAFETY: claims are disjoint, and within the matrix.
+            let target = unsafe { target.slice(first, last - first) };
+            for (raw, panel) in raw.chunks(raw_panel).zip(target.chunks_mut(bytes)) {
+                layout.pack_panel(raw, panel);
+            }
+            progress((end - start) as u64);
+        }
+    });
+    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// The thread that executes submissions, until it is told to stop.
+fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, work: &Work) {
+    loop {
+        let mut queue = shared.lock();
+        let task = loop {
+            if queue.stop {
+                return;
+            }
+            if let Some(task) = queue.tasks.pop_front() {
+                break task;
+            }
+            queue = shared.submitted.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        };
+        drop(queue);
+        let mut pool = pool.lock().unwrap_or_else(PoisonError::into_inner);
+        for write in &task.writes {
+            // SAFETY: as below: earlier submissions of the plan have finished.
+            unsafe { put(&task.program, write) };
+        }
+        for step in task.first..task.first + u64::from(task.steps) {
+            let executed = catch_unwind(AssertUnwindSafe(|| {
+                // SAFETY: this submission is under way, so its buffers are this thread's; there is
+                // only one such thread, so the memory is too.
+                unsafe {
+                    execute_and_keep(isa, memory, &mut pool, work, &task.program, step, None);
+                }
+            }));
+            if executed.is_err() {
+                shared.lock().lost = Some("a kernel panicked".into());
+                shared.done.notify_all();
+                return;
+            }
+        }
+        shared.lock().finished = task.sequence;
+        shared.done.notify_all();
+    }
+}
+
+/// One execution of a program. The nanoseconds of each stage, barrier included, are added to
+/// `clock`.
+///
+/// # Safety
+///
+/// The program was resolved for this memory; nobody else touches either meanwhile.
+unsafe fn execute_step(
+    isa: Isa,
+    memory: &Memory,
+    pool: &mut Pool,
+    work: &Work,
+    program: &Program,
+    clock: Option<&[AtomicU64]>,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let (rows, active) = (program.rows, program.active());
+        let context = Context { isa, memory, work, rows, active };
+        pool.run(&|w| {
+            let clock = clock.filter(|_| w.index() == 0);
+            let mut begin = clock.map(|_| Instant::now());
+            for (i, stage) in program.stages.iter().enumerate() {
+                execute::stage(stage, &context, w);
+                w.barrier();
+                if let (Some(clock), Some(begin)) = (clock, &mut begin) {
+                    let end = Instant::now();
+                    let spent = end.duration_since(std::mem::replace(begin, end));
+                    let nanoseconds = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+                    clock[i].fetch_add(nanoseconds, Ordering::Relaxed);
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,315 @@
+//! One loaded model in a CUDA context, behind the asynchronous seam.
+//!
+//! A step is one graph launch and an event; steps of a submission are all queued at once. Mailboxes
+//! and outputs lie in GPU memory: writes are queued before the steps that read them, reads go by a
+//! stream of their own. A fault of a kernel takes the context with it, and so the device: what is left
+//! is to open a new one.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::super::launch::Launch;
+use super::super::layout::{Layout, of_device};
+use super::super::lower::{Addresses, lower};
+use super::super::variant::{Tuning, compiles};
+use super::DEVICE;
+use super::code::{Code, target};
+use super::driver::{Event, Kind, Stream};
+use super::fault::Fault;
+use super::gpu::{Gpu, Memory, Owned};
+use super::record::Recording;
+use super::weights::{HALF, Weights};
+use crate::ledger::{Ledger, Write, words};
+use crate::plan_buffers::PlanBuffers;
+use crate::tune::Choices;
+use crate::{Activity, Data, Error, Footprint, Instance, Prepared, Profile, Ticket, WeightSource};
+use plan::{BufferId, Plan};
+
+/// What the driver keeps of a prepared plan.
+struct PlanState {
+    // The recording goes first: it points at the memory.
+    recording: Recording,
+    /// Its mailboxes, outputs and ring.
+    memory: Memory,
+}
+
+impl PlanState {
+    /// Queues a write, in order with the steps of `stream`.
+    fn put(&self, gpu: &Gpu, stream: Stream, write: &Write<'_>) -> Result<(), Fault> {
+        let (to, bytes) = (self.memory.address() + write.offset, &write.bytes);
+        // SAFETY: the bytes are pageable: the driver has taken them when the call returns.
+        unsafe { gpu.enter()?.copy_in(to, bytes.as_ptr(), bytes.len(), stream) }
+    }
+}
+
+/// A submission that has not been waited for.
+struct Flight {
+    sequence: u64,
+    /// One for each step.
+    events: Vec<Owned<Event>>,
+}
+
+/// The memory of one model on the GPU, and its streams.
+pub(super) struct CudaInstance {
+    ledger: Ledger<PlanState>,
+    flights: VecDeque<Flight>,
+    /// Events that are free.
+    events: Vec<Owned<Event>>,
+    code: Code,
+    choices: Choices,
+    weights: Weights,
+    caches: Memory,
+    scratch: Memory,
+    counters: Memory,
+    /// Where steps run.
+    steps: Owned<Stream>,
+    /// Where outputs come from, beside the steps of other plans.
+    reads: Owned<Stream>,
+    layout: Layout,
+    gpu: Arc<Gpu>,
+    launches: u64,
+    submits: u64,
+}
+
+fn failed(fault: Fault) -> Error {
+    fault.at_the_seam()
+}
+
+impl CudaInstance {
+    pub(super) fn new(
+        gpu: &Arc<Gpu>,
+        layout: Layout,
+        kind: Kind,
+        choices: Choices,
+    ) -> Result<Self, Error> {
+        let stream = || Owned::new(gpu, |driver| driver.create_stream()).map_err(failed);
+        let device = |bytes: u64| Memory::new(gpu, Kind::Device, bytes);
+        let (steps, reads) = (stream()?, stream()?);
+        let counters = device(layout.workspace.counters())?;
+        let driver = gpu.enter().map_err(failed)?;
+        driver.clear(counters.address(), counters.bytes(), steps.get()).map_err(failed)?;
+        Ok(Self {
+            ledger: Ledger::new(),
+            flights: VecDeque::new(),
+            events: Vec::new(),
+            code: Code::new(gpu),
+            choices,
+            weights: Weights::new(gpu, &layout, kind, HALF)?,
+            caches: device(layout.cache_bytes)?,
+            scratch: device(layout.workspace.scratch())?,
+            counters,
+            steps,
+            reads,
+            layout,
+            gpu: Arc::clone(gpu),
+            launches: 0,
+            submits: 0,
+        })
+    }
+
+    fn lower(
+        &self,
+        plan: &Plan,
+        buffers: &PlanBuffers,
+        buffers_at: u64,
+        choices: &Choices,
+    ) -> Result<Vec<Launch>, Error> {
+        let at = self.caches.address();
+        let caches = &self.layout.caches;
+        let caches =
+            caches.iter().map(|(name, (offset, c))| (name.clone(), (at + offset, *c))).collect();
+        lower(
+            plan,
+            &Addresses {
+                weights: self.weights.places(),
+                caches: &caches,
+                workspace: &self.layout.workspace,
+                scratch: self.scratch.address(),
+                counters: self.counters.address(),
+                buffers,
+                buffers_at,
+                sms: self.gpu.sms,
+                tuning: Tuning {
+                    target: target(self.gpu.capability),
+                    choices: Some(choices),
+                    compiles: compiles(),
+                },
+            },
+        )
+        .map_err(of_device(DEVICE))
+    }
+
+    fn event(&mut self) -> Result<Owned<Event>, Error> {
+        match self.events.pop() {
+            Some(event) => Ok(event),
+            None => Owned::new(&self.gpu, |driver| driver.create_event(false)).map_err(failed),
+        }
+    }
+}
+
+impl CudaInstance {
+    /// Queues steps of a plan behind what has been written for them; an event for each.
+    fn queue(&mut self, prepared: Prepared, steps: u32) -> Result<Vec<Owned<Event>>, Error> {
+        let stream = self.steps.get();
+        let writes = self.ledger.staged(prepared)?;
+        let state = &self.ledger.entry(prepared)?.state;
+        for write in &writes {
+            state.put(&self.gpu, stream, write).map_err(failed)?;
+        }
+        let mut events = Vec::with_capacity(steps as usize);
+        for _ in 0..steps {
+            let event = self.event()?;
+            let recording = &self.ledger.entry(prepared)?.state.recording;
+            recording.launch(stream).map_err(failed)?;
+            self.gpu.enter().and_then(|d| d.record(event.get(), stream)).map_err(failed)?;
+            self.launches += recording.launches();
+            self.submits += 1;
+            events.push(event);
+        }
+        Ok(events)
+    }
+
+    /// Waits for everything up to a submission.
+    fn finish(&mut self, sequence: u64) -> Result<(), Fault> {
+        while let Some(flight) = self.flights.front()
+            && flight.sequence <= sequence
+        {
+            let Some(last) = flight.events.last() else {
+                unreachable!("no submission is without steps");
+            };
+            self.gpu.enter()?.wait(last.get())?;
+            self.events.extend(self.flights.pop_front().into_iter().flat_map(|f| f.events));
+        }
+        Ok(())
+    }
+}
+
+impl Instance for CudaInstance {
+    fn footprint(&self) -> Footprint {
+        self.layout.footprint()
+    }
+
+    fn activity(&self) -> Activity {
+        Activity { launches: self.launches, submits: self.submits, ..Activity::default() }
+    }
+
+    fn upload(
+        &mut self,
+        weight: &str,
+        source: &dyn WeightSource,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), Error> {
+        self.ledger.quiet("weights cannot change")?;
+        self.weights.upload(weight, source, progress, self.steps.get())
+    }
+
+    fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
+        let choices = self.choices.clone();
+        self.prepare_as(plan, &choices)
+    }
+
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
+        self.layout.admits(plan).map_err(of_device(DEVICE))?;
+        let stream = self.steps.get();
+        self.weights.seal(stream)?;
+        let buffers = PlanBuffers::new(plan);
+        let memory = Memory::new(&self.gpu, Kind::Device, buffers.bytes)?;
+        let driver = self.gpu.enter().map_err(failed)?;
+        driver.clear(memory.address(), memory.bytes(), stream).map_err(failed)?;
+        let launches = self.lower(plan, &buffers, memory.address(), choices)?;
+        let seen = Memory::new(&self.gpu, Kind::Pinned, buffers.bytes - buffers.ring)?;
+        let ring = memory.address() + buffers.ring;
+        let recording = Recording::new(&self.gpu, &mut self.code, stream, launches, ring, seen)?;
+        self.ledger.add(buffers, PlanState { recording, memory })
+    }
+
+    fn write(
+        &mut self,
+        prepared: Prepared,
+        mailbox: BufferId,
+        at: usize,
+        data: Data<'_>,
+    ) -> Result<(), Error> {
+        let (gpu, stream) = (&self.gpu, self.steps.get());
+        let written = self.ledger.write(prepared, mailbox, at, data, |state, write| {
+            state.put(gpu, stream, write).map_err(failed)
+        });
+        written.map_err(|error| self.ledger.lose(error))
+    }
+
+    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
+        self.ledger.admit(prepared, steps)?;
+        let events = self.queue(prepared, steps).map_err(|error| self.ledger.lose(error))?;
+        let ticket = self.ledger.submitted(prepared, steps)?;
+        self.flights.push_back(Flight { sequence: ticket.sequence, events });
+        Ok(ticket)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
+        if self.ledger.is_open(ticket)? {
+            self.finish(ticket.sequence).map_err(|fault| self.ledger.lose(failed(fault)))?;
+            self.ledger.finished(ticket);
+        }
+        Ok(())
+    }
+
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+        self.ledger.quiet("a step cannot be timed")?;
+        let writes = self.ledger.staged(prepared)?;
+        let state = &self.ledger.entry(prepared)?.state;
+        let recording = &state.recording;
+        let stream = self.steps.get();
+        let profile = writes
+            .iter()
+            .try_for_each(|write| state.put(&self.gpu, stream, write))
+            .and_then(|()| recording.profile(stream));
+        self.launches += 2 * recording.launches();
+        let profile = profile.map_err(|fault| self.ledger.lose(failed(fault)))?;
+        let ticket = self.ledger.submitted(prepared, 2)?;
+        self.ledger.finished(ticket);
+        Ok(profile)
+    }
+
+    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
+        let (entry, at) = self.ledger.tokens(ticket, step, out.len())?;
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = entry.state.recording.ring(at - entry.buffers.ring + 4 * i as u64);
+        }
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        prepared: Prepared,
+        output: BufferId,
+        at: usize,
+        out: &mut [f32],
+    ) -> Result<(), Error> {
+        let (entry, offset) = self.ledger.output(prepared, output, at, out.len())?;
+        let from = entry.state.memory.address() + offset;
+        let mut bytes = vec![0; 4 * out.len()];
+        let stream = self.reads.get();
+        let driver = self.gpu.enter().map_err(failed)?;
+        // SAFETY: `bytes` lives until the stream has been waited for below.
+        let queued = unsafe { driver.copy_out(bytes.as_mut_ptr(), from, bytes.len(), stream) };
+        let done = driver.synchronize(stream);
+        if let Err(fault) = queued.and(done) {
+            // What was queued may still be written.
+            std::mem::forget(bytes);
+            return Err(failed(fault));
+        }
+        words(&bytes, out, f32::from_le_bytes);
+        Ok(())
+    }
+}
+
+impl Drop for CudaInstance {
+    fn drop(&mut self) {
+        // Nothing may run while the memory goes. A lost context says so here too.
+        for stream in [self.steps.get(), self.reads.get()] {
+            if let Err(fault) = self.gpu.enter().and_then(|driver| driver.synchronize(stream)) {
+                tracing::debug!(%fault, "a CUDA stream at its end");
+            }
+        }
+    }
+}

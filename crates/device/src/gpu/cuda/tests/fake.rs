@@ -1,0 +1,574 @@
+//! A CUDA driver of the tests' own: no GPU, but streams that do nothing before somebody waits, memory
+//! with gaps between allocations, and kernels executed from their sm_87 machine code.
+//!
+//! It is as lazy as a GPU may be: what is queued is done when it is waited for and not earlier, from
+//! the bytes that pinned memory holds by then. Any call can be made to fail.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use orind_kernels::cubin::Cubin;
+use sass::check::Checks;
+use sass::launch::{BANKS, Launch};
+use sass::machine::{Cache, Options, run};
+use sass::memory::{Access, Memory, MemoryFault, Region};
+use sass::program::Program;
+
+use super::super::driver::{
+    Attribute, Call, Context, Driver, Event, Function, Graph, Kind, Module, Place, Stream,
+};
+use super::super::fault::{Code, Fault};
+
+/// Addresses of neighbouring allocations of the GPU's own are this far apart.
+const APART: u64 = 1 << 32;
+
+/// A GPU of the fake.
+#[derive(Clone)]
+pub(super) struct FakeGpu {
+    pub(super) name: &'static str,
+    pub(super) capability: (i32, i32),
+    pub(super) integrated: bool,
+    pub(super) mode: i32,
+    pub(super) bytes: u64,
+}
+
+pub(super) const ORIN: FakeGpu =
+    FakeGpu { name: "Orin", capability: (8, 7), integrated: false, mode: 0, bytes: 1 << 30 };
+
+#[derive(Clone)]
+enum Work {
+    Copy {
+        to: u64,
+        bytes: Vec<u8>,
+    },
+    /// From pinned memory, as it is when the copy is done.
+    CopyPinned {
+        to: u64,
+        from: usize,
+        bytes: usize,
+    },
+    CopyOut {
+        to: usize,
+        from: u64,
+        bytes: usize,
+    },
+    Clear {
+        at: u64,
+        bytes: u64,
+    },
+    Launch {
+        function: u64,
+        grid: [u32; 3],
+        threads: u32,
+        shared: u32,
+        params: Vec<u8>,
+    },
+    Record(u64),
+}
+
+#[derive(Default)]
+struct State {
+    log: Vec<&'static str>,
+    /// Fails the call with that number, counted from 0.
+    fail: Option<(usize, u32)>,
+    /// What every call gives once a kernel has gone wrong.
+    lost: Option<u32>,
+    next: u64,
+    live: HashMap<u64, &'static str>,
+    memory: BTreeMap<u64, Arc<[AtomicU32]>>,
+    pinned: BTreeMap<usize, usize>,
+    used: u64,
+    queues: HashMap<u64, VecDeque<Work>>,
+    capture: Option<(u64, Vec<Work>)>,
+    graphs: HashMap<u64, Vec<Work>>,
+    modules: HashMap<u64, Vec<u8>>,
+    functions: HashMap<u64, (u64, String)>,
+    shared: HashMap<u64, u32>,
+    /// Streams of recorded events, until they have happened.
+    events: HashMap<u64, u64>,
+    current: Option<u64>,
+}
+
+/// The driver.
+pub(super) struct Fake {
+    pub(super) version: i32,
+    pub(super) init: u32,
+    pub(super) gpus: Vec<FakeGpu>,
+    /// What opening a context gives.
+    pub(super) context: u32,
+    /// Number of the kernel launch that goes wrong.
+    pub(super) fatal: Option<u64>,
+    state: Mutex<State>,
+    launched: Mutex<u64>,
+}
+
+struct Seen<'a>(&'a BTreeMap<u64, Arc<[AtomicU32]>>);
+
+impl Memory for Seen<'_> {
+    fn region(&self, address: u64, access: Access) -> Result<Region<'_>, MemoryFault> {
+        match self.0.range(..=address).next_back() {
+            Some((&start, words)) if address < start + 4 * words.len() as u64 => {
+                Ok(Region { start, words, writable: true, marks: None })
+            }
+            _ => Err(MemoryFault::Unmapped { address, access }),
+        }
+    }
+}
+
+impl Fake {
+    pub(super) fn new(gpus: &[FakeGpu]) -> Self {
+        Self {
+            version: 12_060,
+            init: 0,
+            gpus: gpus.to_vec(),
+            context: 0,
+            fatal: None,
+            state: Mutex::default(),
+            launched: Mutex::new(0),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails the call with that number, counted from now.
+    pub(super) fn fail_after(&self, calls: usize, code: u32) {
+        let mut state = self.state();
+        state.fail = Some((state.log.len() + calls, code));
+    }
+
+    /// How often each call has been made.
+    pub(super) fn calls(&self, name: &str) -> usize {
+        self.state().log.iter().filter(|call| **call == name).count()
+    }
+
+    pub(super) fn all_calls(&self) -> usize {
+        self.state().log.len()
+    }
+
+    /// Handles that nobody has given back.
+    pub(super) fn leaks(&self) -> Vec<&'static str> {
+        self.state().live.values().copied().collect()
+    }
+
+    /// Bytes at an address of the GPU.
+    pub(super) fn peek(&self, address: u64, bytes: usize) -> Vec<u8> {
+        read(&self.state().memory, address, bytes).unwrap()
+    }
+
+    fn call(&self, name: &'static str) -> Result<MutexGuard<'_, State>, Fault> {
+        let mut state = self.state();
+        let number = state.log.len();
+        state.log.push(name);
+        if let Some(code) = state.lost {
+            return Err(Fault::new(name, Code(code)));
+        }
+        match state.fail {
+            Some((at, code)) if at == number => {
+                if code == Code::ILLEGAL_ADDRESS.0 {
+                    state.lost = Some(code);
+                }
+                Err(Fault::new(name, Code(code)))
+            }
+            _ => Ok(state),
+        }
+    }
+
+    /// A call in the current context.
+    fn inside(&self, name: &'static str) -> Result<MutexGuard<'_, State>, Fault> {
+        let state = self.call(name)?;
+        assert!(state.current.is_some_and(|context| state.live.contains_key(&context)), "{name}");
+        Ok(state)
+    }
+
+    fn queue(&self, name: &'static str, stream: Stream, work: Work) -> Result<(), Fault> {
+        let mut state = self.inside(name)?;
+        assert_eq!(state.live.get(&stream.0), Some(&"stream"), "{name}");
+        match &mut state.capture {
+            Some((captured, recorded)) if *captured == stream.0 => recorded.push(work),
+            _ => state.queues.entry(stream.0).or_default().push_back(work),
+        }
+        Ok(())
+    }
+
+    /// Does what has been queued, up to an event if one is named.
+    fn drain(&self, stream: u64, until: Option<u64>) -> Result<(), Fault> {
+        loop {
+            let work = self.state().queues.entry(stream).or_default().pop_front();
+            let Some(work) = work else { return Ok(()) };
+            let recorded = if let Work::Record(event) = work { Some(event) } else { None };
+            if let Err(code) = self.perform(work) {
+                let mut state = self.state();
+                state.lost = Some(code);
+                state.queues.clear();
+                return Err(Fault::new("drain", Code(code)));
+            }
+            if recorded.is_some() && recorded == until {
+                return Ok(());
+            }
+        }
+    }
+
+    fn perform(&self, work: Work) -> Result<(), u32> {
+        let mut state = self.state();
+        let state = &mut *state;
+        let bad = Code::ILLEGAL_ADDRESS.0;
+        match work {
+            Work::Copy { to, bytes } => write(&state.memory, to, &bytes).ok_or(bad),
+            Work::CopyPinned { to, from, bytes } => {
+                let from = from as *const u8;
+                // SAFETY: the test's pinned memory lives until it is freed, which needs no queue.
+                let bytes = unsafe { std::slice::from_raw_parts(from, bytes) };
+                write(&state.memory, to, bytes).ok_or(bad)
+            }
+            Work::CopyOut { to, from, bytes } => {
+                let found = read(&state.memory, from, bytes).ok_or(bad)?;
+                // SAFETY: whoever queued the copy keeps its destination.
+                unsafe { std::ptr::copy_nonoverlapping(found.as_ptr(), to as *mut u8, bytes) };
+                Ok(())
+            }
+            Work::Clear { at, bytes } => {
+                write(&state.memory, at, &vec![0; bytes as usize]).ok_or(bad)
+            }
+            Work::Record(event) => {
+                state.events.remove(&event);
+                Ok(())
+            }
+            Work::Launch { function, grid, threads, shared, params } => {
+                let number = {
+                    let mut launched = self.launched.lock().unwrap();
+                    *launched += 1;
+                    *launched
+                };
+                if self.fatal == Some(number) {
+                    return Err(bad);
+                }
+                let (module, name) = &state.functions[&function];
+                execute(
+                    &state.modules[module],
+                    name,
+                    (grid, threads, shared),
+                    &params,
+                    &state.memory,
+                )
+                .map_err(|fault| {
+                    panic!("{name}: {fault}");
+                })
+            }
+        }
+    }
+
+    fn make(&self, name: &'static str, what: &'static str) -> Result<u64, Fault> {
+        let mut state = self.call(name)?;
+        state.next += 1;
+        let handle = state.next;
+        state.live.insert(handle, what);
+        Ok(handle)
+    }
+
+    fn give_back(&self, name: &'static str, handle: u64, what: &str) -> Result<(), Fault> {
+        // What a lost context says does not keep it from going.
+        let result = self.call(name).map(drop);
+        let mut state = self.state();
+        assert_eq!(state.live.remove(&handle), Some(what).map(|w| w as &str), "{name}");
+        result
+    }
+}
+
+fn read(memory: &BTreeMap<u64, Arc<[AtomicU32]>>, at: u64, bytes: usize) -> Option<Vec<u8>> {
+    let (start, words) = memory.range(..=at).next_back()?;
+    let skip = (at - start) as usize;
+    let all: Vec<u8> = words.iter().flat_map(|w| w.load(Relaxed).to_le_bytes()).collect();
+    all.get(skip..skip + bytes).map(<[u8]>::to_vec)
+}
+
+fn write(memory: &BTreeMap<u64, Arc<[AtomicU32]>>, at: u64, bytes: &[u8]) -> Option<()> {
+    let (start, words) = memory.range(..=at).next_back()?;
+    let skip = (at - start) as usize;
+    if skip + bytes.len() > 4 * words.len() {
+        return None;
+    }
+    for (i, byte) in bytes.iter().enumerate() {
+        let (word, shift) = (&words[(skip + i) / 4], (skip + i) % 4 * 8);
+        let rest = word.load(Relaxed) & !(0xff << shift);
+        word.store(rest | u32::from(*byte) << shift, Relaxed);
+    }
+    Some(())
+}
+
+/// Runs a kernel out of its cubin.
+fn execute(
+    image: &[u8],
+    name: &str,
+    (grid, threads, shared): ([u32; 3], u32, u32),
+    params: &[u8],
+    memory: &BTreeMap<u64, Arc<[AtomicU32]>>,
+) -> Result<(), String> {
+    let cubin = Cubin::parse(&image[..image.len() - 1]).map_err(|e| e.to_string())?;
+    let found = cubin.kernel(name).ok_or("not in the module")?;
+    let block = [threads, 1, 1];
+    let mut bank0 = found.constants0.to_vec();
+    for (i, word) in block.iter().chain(&grid).enumerate() {
+        bank0[4 * i..4 * i + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    bank0[0x28..0x2c].copy_from_slice(&0x00ff_fdc0_u32.to_le_bytes());
+    let at = found.params_offset as usize;
+    bank0[at..at + params.len()].copy_from_slice(params);
+    let mut banks: [&[u8]; BANKS] = [&[]; BANKS];
+    banks[0] = &bank0;
+    banks[2] = found.constants2.unwrap_or_default();
+    let launch = Launch {
+        name,
+        grid,
+        block,
+        registers: found.registers,
+        shared_bytes: u32::try_from(found.shared_bytes).unwrap().next_multiple_of(16) + shared,
+        shared_reserved: 1024,
+        local_bytes: 0x240,
+        banks,
+        shared_window: 0x7_2900_0000_0000 >> 8,
+        local_window: 0x7_2800_0000_0000 >> 8,
+        entry: 0,
+        time_ns: 0,
+        sms: 4,
+    };
+    let options = Options { checks: Checks::ALL, ..Options::default() };
+    let program = Program::new(found.code).map_err(|e| e.to_string())?;
+    run(&program, &launch, &Seen(memory), &Cache::default(), &options)
+        .map(drop)
+        .map_err(|e| e.to_string())
+}
+
+impl Driver for Fake {
+    fn version(&self) -> Result<i32, Fault> {
+        self.call("version").map(|_| self.version)
+    }
+
+    fn init(&self) -> Result<(), Fault> {
+        drop(self.call("init")?);
+        if self.init == 0 { Ok(()) } else { Err(Fault::new("cuInit", Code(self.init))) }
+    }
+
+    fn devices(&self) -> Result<i32, Fault> {
+        self.call("devices").map(|_| self.gpus.len() as i32)
+    }
+
+    fn name(&self, device: i32) -> Result<String, Fault> {
+        self.call("name").map(|_| self.gpus[device as usize].name.into())
+    }
+
+    fn attribute(&self, device: i32, attribute: Attribute) -> Result<i32, Fault> {
+        drop(self.call("attribute")?);
+        let gpu = &self.gpus[device as usize];
+        Ok(match attribute {
+            Attribute::Major => gpu.capability.0,
+            Attribute::Minor => gpu.capability.1,
+            Attribute::Multiprocessors => 4,
+            Attribute::Integrated => i32::from(gpu.integrated),
+            Attribute::ComputeMode => gpu.mode,
+            Attribute::ClockRate => 1_300_500,
+        })
+    }
+
+    fn create_context(&self, _: i32) -> Result<Context, Fault> {
+        if self.context != 0 {
+            return Err(Fault::new("cuCtxCreate_v2", Code(self.context)));
+        }
+        self.make("create_context", "context").map(Context)
+    }
+
+    fn destroy_context(&self, context: Context) -> Result<(), Fault> {
+        let result = self.give_back("destroy_context", context.0, "context");
+        // A new context begins anew.
+        self.state().lost = None;
+        result
+    }
+
+    fn enter(&self, context: Context) -> Result<(), Fault> {
+        self.call("enter")?.current = Some(context.0);
+        Ok(())
+    }
+
+    fn memory(&self) -> Result<(u64, u64), Fault> {
+        let total = self.gpus[0].bytes;
+        self.inside("memory").map(|state| (total - state.used, total))
+    }
+
+    fn alloc(&self, kind: Kind, bytes: u64) -> Result<Place, Fault> {
+        let mut state = self.inside("alloc")?;
+        if kind == Kind::Device && state.used + bytes > self.gpus[0].bytes {
+            return Err(Fault::new("cuMemAlloc_v2", Code::OUT_OF_MEMORY));
+        }
+        // What nobody has written is not zero.
+        let words: Arc<[AtomicU32]> =
+            (0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0x7fc0_dead)).collect();
+        state.next += 1;
+        let place = match kind {
+            Kind::Device => Place { address: APART * state.next, host: 0 },
+            Kind::Pinned | Kind::Managed => {
+                let host = words.as_ptr().expose_provenance();
+                state.pinned.insert(host, 4 * words.len());
+                Place { address: host as u64, host }
+            }
+        };
+        if kind == Kind::Device {
+            state.used += 4 * words.len() as u64;
+        }
+        state.live.insert(place.address, kind.name());
+        state.memory.insert(place.address, words);
+        Ok(place)
+    }
+
+    fn free(&self, kind: Kind, place: Place) -> Result<(), Fault> {
+        let result = self.give_back("free", place.address, kind.name());
+        let mut state = self.state();
+        let words = state.memory.remove(&place.address).unwrap();
+        state.pinned.remove(&place.host);
+        if kind == Kind::Device {
+            state.used -= 4 * words.len() as u64;
+        }
+        result
+    }
+
+    unsafe fn copy_in(
+        &self,
+        to: u64,
+        from: *const u8,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<(), Fault> {
+        let at = from.expose_provenance();
+        let pinned = |state: &State| {
+            let found = state.pinned.range(..=at).next_back();
+            found.is_some_and(|(start, len)| at + bytes <= start + len)
+        };
+        let work = if pinned(&self.state()) {
+            Work::CopyPinned { to, from: at, bytes }
+        } else {
+            // SAFETY: as the caller promises.
+            Work::Copy { to, bytes: unsafe { std::slice::from_raw_parts(from, bytes) }.to_vec() }
+        };
+        self.queue("copy_in", stream, work)
+    }
+
+    unsafe fn copy_out(
+        &self,
+        to: *mut u8,
+        from: u64,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<(), Fault> {
+        let to = to.expose_provenance();
+        self.queue("copy_out", stream, Work::CopyOut { to, from, bytes })
+    }
+
+    fn clear(&self, at: u64, bytes: u64, stream: Stream) -> Result<(), Fault> {
+        self.queue("clear", stream, Work::Clear { at, bytes })
+    }
+
+    fn load(&self, image: &[u8]) -> Result<Module, Fault> {
+        drop(self.inside("load")?);
+        assert_eq!(image.last(), Some(&0), "PTX ends at a zero");
+        let module = self.make("load", "module")?;
+        self.state().modules.insert(module, image.to_vec());
+        Ok(Module(module))
+    }
+
+    fn unload(&self, module: Module) -> Result<(), Fault> {
+        self.give_back("unload", module.0, "module")
+    }
+
+    fn function(&self, module: Module, name: &str) -> Result<Function, Fault> {
+        let mut state = self.inside("function")?;
+        state.next += 1;
+        let function = state.next;
+        state.functions.insert(function, (module.0, name.into()));
+        Ok(Function(function))
+    }
+
+    fn allow_shared(&self, function: Function, bytes: u32) -> Result<(), Fault> {
+        self.inside("allow_shared")?.shared.insert(function.0, bytes);
+        Ok(())
+    }
+
+    fn create_stream(&self) -> Result<Stream, Fault> {
+        self.make("create_stream", "stream").map(Stream)
+    }
+
+    fn destroy_stream(&self, stream: Stream) -> Result<(), Fault> {
+        self.give_back("destroy_stream", stream.0, "stream")
+    }
+
+    fn synchronize(&self, stream: Stream) -> Result<(), Fault> {
+        drop(self.inside("synchronize")?);
+        self.drain(stream.0, None)
+    }
+
+    unsafe fn launch(&self, call: &Call<'_>, stream: Stream) -> Result<(), Fault> {
+        let allowed = self.state().shared.get(&call.function.0).copied().unwrap_or(48 << 10);
+        assert!(call.shared_bytes <= allowed, "{} of {allowed}", call.shared_bytes);
+        let work = Work::Launch {
+            function: call.function.0,
+            grid: call.grid,
+            threads: call.threads,
+            shared: call.shared_bytes,
+            params: call.params.to_vec(),
+        };
+        self.queue("launch", stream, work)
+    }
+
+    fn begin_capture(&self, stream: Stream) -> Result<(), Fault> {
+        let mut state = self.inside("begin_capture")?;
+        assert!(state.capture.is_none());
+        state.capture = Some((stream.0, Vec::new()));
+        Ok(())
+    }
+
+    fn end_capture(&self, stream: Stream) -> Result<Graph, Fault> {
+        // Recording ends also where that fails.
+        let captured = self.state().capture.take();
+        drop(self.inside("end_capture")?);
+        let (from, work) = captured.unwrap();
+        assert_eq!(from, stream.0);
+        let graph = self.make("instantiate", "graph")?;
+        self.state().graphs.insert(graph, work);
+        Ok(Graph(graph))
+    }
+
+    fn launch_graph(&self, graph: Graph, stream: Stream) -> Result<(), Fault> {
+        let mut state = self.inside("launch_graph")?;
+        let work = state.graphs[&graph.0].clone();
+        state.queues.entry(stream.0).or_default().extend(work);
+        Ok(())
+    }
+
+    fn destroy_graph(&self, graph: Graph) -> Result<(), Fault> {
+        self.give_back("destroy_graph", graph.0, "graph")
+    }
+
+    fn create_event(&self, _: bool) -> Result<Event, Fault> {
+        self.make("create_event", "event").map(Event)
+    }
+
+    fn destroy_event(&self, event: Event) -> Result<(), Fault> {
+        self.give_back("destroy_event", event.0, "event")
+    }
+
+    fn record(&self, event: Event, stream: Stream) -> Result<(), Fault> {
+        self.queue("record", stream, Work::Record(event.0))?;
+        let mut state = self.state();
+        state.events.insert(event.0, stream.0);
+        Ok(())
+    }
+
+    fn wait(&self, event: Event) -> Result<(), Fault> {
+        let stream = self.inside("wait")?.events.get(&event.0).copied();
+        stream.map_or(Ok(()), |stream| self.drain(stream, Some(event.0)))
+    }
+
+    fn elapsed(&self, _: Event, _: Event) -> Result<f32, Fault> {
+        self.inside("elapsed").map(|_| 0.001)
+    }
+}

@@ -1,0 +1,579 @@
+//! One loaded model on the Orin's GPU, behind the asynchronous seam.
+//!
+//! A step is one submission: the recorded body and the queue's tail, one doorbell. Steps of a
+//! submission are all handed over at once; the ring keeps them in order.
+//!
+//! After a fault the channels are rebuilt and the interrupted step is executed again: caches and
+//! scratch still lie in memory, inputs that the plan advances by itself are set back to what they
+//! were, from the ring of sampled tokens. So a fault changes no token.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use orind_kernels::catalogue::Kernel;
+use tegra::buffer::{Loading, Mailbox, Placement, Scratch, WeightsPool};
+use tegra::context::{self, Context, Options, QueueId};
+use tegra::local_memory::LocalMemory;
+use tegra::pushbuffer::{Engine, Entry};
+use tegra::queue::Wake;
+use tegra::space::AddressSpace;
+
+use super::super::launch::Launch;
+use super::super::layout::{ALIGN, Layout, of_device};
+use super::super::lower::{Addresses, lower};
+use super::super::variant::{Tuning, compiles};
+use super::super::weights::fill;
+use super::code::Code;
+use super::record::{Recorded, Recording};
+use super::uploads::Uploads;
+use super::watchdog::{ProgressMarkers, watch};
+use super::{DEVICE, TARGET, failed};
+use crate::ledger::{self, Ledger, Write, invalid, words};
+use crate::plan_buffers::PlanBuffers;
+use crate::tune::Choices;
+use crate::{
+    Activity, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, RING_STEPS,
+    Ticket, Timing, WeightSource,
+};
+use plan::{BufferId, Op, Plan};
+
+/// Ring entries of the channel: two for each step under way, one for each submission's uploads.
+const ENTRIES: u32 = (MAX_SUBMISSIONS as u32 * (2 * RING_STEPS + 1) + 1).next_power_of_two();
+/// Executions of one step that may fault before the device counts as lost.
+const ATTEMPTS: u32 = 3;
+
+/// Weights on their way in, then in place.
+enum Pool {
+    Loading(Box<Loading>),
+    Sealed(WeightsPool),
+}
+
+/// What the driver keeps of a prepared plan.
+struct PlanState {
+    /// Its mailboxes, outputs and ring.
+    memory: Mailbox,
+    recording: Recording,
+    advances: Option<Advances>,
+}
+
+/// Mailboxes that every step of a plan sets for the next one, as offsets into the plan's own buffers.
+#[derive(Clone, Copy)]
+struct Advances {
+    tokens: u64,
+    positions: u64,
+    rows: usize,
+}
+
+impl Advances {
+    fn of(plan: &Plan, buffers: &PlanBuffers) -> Result<Option<Self>, Error> {
+        let Some(step) = plan.steps.iter().find(|s| s.op == Op::SampleAdvance) else {
+            return Ok(None);
+        };
+        let [_, tokens, positions] = &step.writes[..] else {
+            return invalid(format!("step `{}` writes {} operands", step.label, step.writes.len()));
+        };
+        match (buffers.offset(tokens.buffer), buffers.offset(positions.buffer)) {
+            (Some(to), Some(at)) => {
+                Ok(Some(Self { tokens: to, positions: at, rows: tokens.elements() }))
+            }
+            _ => invalid(format!("step `{}` advances what is no mailbox", step.label)),
+        }
+    }
+}
+
+/// A submission that has not been waited for.
+struct Flight {
+    sequence: u64,
+    prepared: Prepared,
+    /// The plan's steps before it.
+    base: u64,
+    tickets: Vec<context::Ticket>,
+    /// The stream that writes mailboxes before its first step.
+    upload: Option<Entry>,
+    /// What it goes on from; for a plan whose steps advance their inputs.
+    inputs: Option<Inputs>,
+}
+
+/// The mailboxes that a plan advances, as a submission finds them.
+struct Inputs {
+    /// `None` for the tokens that the step before it has sampled.
+    tokens: Option<Vec<u8>>,
+    positions: Vec<u8>,
+}
+
+impl Inputs {
+    /// Positions after `steps` steps.
+    fn positions_after(&self, steps: u64) -> Vec<u8> {
+        let positions = self.positions.as_chunks::<4>().0.iter();
+        let after = |p: &[u8; 4]| u32::from_le_bytes(*p).wrapping_add(steps as u32).to_le_bytes();
+        positions.flat_map(after).collect()
+    }
+}
+
+/// The memory of one model on the GPU, and its queue.
+pub(super) struct NvInstance {
+    // The context goes first: nothing runs while the rest is taken down.
+    context: RefCell<Context>,
+    queue: QueueId,
+    ledger: Ledger<PlanState>,
+    flights: VecDeque<Flight>,
+    uploads: Uploads,
+    layout: Layout,
+    pool: Option<Pool>,
+    placements: HashMap<String, Placement>,
+    caches: Scratch,
+    scratch: Scratch,
+    counters: Mailbox,
+    code: Option<(Code, Scratch)>,
+    choices: Choices,
+    space: AddressSpace,
+    launches: u64,
+}
+
+impl NvInstance {
+    pub(super) fn new(
+        space: AddressSpace,
+        layout: Layout,
+        choices: Choices,
+    ) -> Result<Self, Error> {
+        // A step takes milliseconds: polling memory for longer than reading the clock takes would only
+        // burn processor time.
+        let options = Options { spin: Duration::ZERO, ..Options::default() };
+        let mut context = Context::new(&space, options).map_err(failed)?;
+        let queue = context.add_queue(Engine::Compute, ENTRIES).map_err(failed)?;
+        let scratch = |bytes: u64| Scratch::new(&space, bytes.max(1)).map_err(failed);
+        let counters = Mailbox::new(&space, layout.workspace.counters().max(1)).map_err(failed)?;
+        let uploads = Uploads::new(&space, layout.mailbox_bytes)?;
+        Ok(Self {
+            context: RefCell::new(context),
+            queue,
+            ledger: Ledger::new(),
+            flights: VecDeque::new(),
+            uploads,
+            pool: Some(Pool::Loading(Box::new(Loading::new(&space, layout.weight_bytes)))),
+            placements: HashMap::new(),
+            caches: scratch(layout.cache_bytes)?,
+            scratch: scratch(layout.workspace.scratch())?,
+            counters,
+            code: None,
+            choices,
+            layout,
+            space,
+            launches: 0,
+        })
+    }
+
+    /// Hands the weights to the GPU, once.
+    fn seal(&mut self) -> Result<(), Error> {
+        if let Some(name) = self.layout.weights.keys().find(|n| !self.placements.contains_key(*n)) {
+            return invalid(format!("weight `{name}` has not been uploaded"));
+        }
+        if let Some(Pool::Loading(loading)) = self.pool.take_if(|p| matches!(p, Pool::Loading(_))) {
+            self.pool = Some(Pool::Sealed(loading.seal().map_err(failed)?));
+        }
+        Ok(())
+    }
+
+    /// Where everything lies for a plan, and its launches.
+    fn launches(
+        &mut self,
+        plan: &Plan,
+        buffers: &PlanBuffers,
+        buffers_at: u64,
+        choices: &Choices,
+    ) -> Result<Vec<Launch>, Error> {
+        self.seal()?;
+        let Some(Pool::Sealed(pool)) = &self.pool else {
+            return invalid("weights were lost when they were handed to the GPU");
+        };
+        let mut weights = HashMap::new();
+        for (name, layout) in &self.layout.weights {
+            let address = self.placements.get(name).and_then(|&placement| pool.address(placement));
+            let Some(address) = address else {
+                return invalid(format!("weight `{name}` has no place"));
+            };
+            weights.insert(name.clone(), (address.get(), *layout));
+        }
+        let at = self.caches.address().get();
+        let caches = &self.layout.caches;
+        let caches =
+            caches.iter().map(|(name, (offset, c))| (name.clone(), (at + offset, *c))).collect();
+        lower(
+            plan,
+            &Addresses {
+                weights: &weights,
+                caches: &caches,
+                workspace: &self.layout.workspace,
+                scratch: self.scratch.address().get(),
+                counters: self.counters.address().get(),
+                buffers,
+                buffers_at,
+                sms: self.space.orin().sms(),
+                tuning: Tuning { target: TARGET, choices: Some(choices), compiles: compiles() },
+            },
+        )
+        .map_err(of_device(DEVICE))
+    }
+
+    /// Loads the kernels that no earlier plan has brought in.
+    fn load_code(&mut self, launches: &[Launch]) -> Result<(), Error> {
+        let mut kernels: Vec<_> = launches.iter().map(|launch| launch.kernel).collect();
+        if let Some((code, _)) = &mut self.code {
+            kernels.retain(|&kernel| code.kernel(kernel).is_err());
+            return code.add(&self.space, &kernels);
+        }
+        kernels.extend(Kernel::all().into_iter().filter(|kernel| kernel.is_default()));
+        let orin = self.space.orin();
+        let code = Code::new(&self.space, &kernels, orin.tpcs())?;
+        let local = Scratch::new(&self.space, code.local.total).map_err(failed)?;
+        let memory = LocalMemory::new(local.address(), code.local.per_tpc)
+            .map_err(|e| failed(tegra::Error::from(e)))?;
+        self.context.get_mut().set_local_memory(memory).map_err(failed)?;
+        self.code = Some((code, local));
+        Ok(())
+    }
+
+    /// Hands steps of a plan over, the first behind the `upload`.
+    fn launch(
+        &mut self,
+        prepared: Prepared,
+        upload: Option<Entry>,
+        steps: Range<u64>,
+    ) -> Result<Vec<context::Ticket>, Error> {
+        let recording = &self.ledger.entry(prepared)?.state.recording;
+        let context = self.context.get_mut();
+        let mut tickets = Vec::with_capacity((steps.end - steps.start) as usize);
+        for step in steps.clone() {
+            let wake = if step + 1 == steps.end { Wake::Interrupt } else { Wake::Quiet };
+            let body = recording.body(step);
+            let ticket = match upload.filter(|_| step == steps.start) {
+                Some(upload) => context.submit(self.queue, &[upload, body], wake),
+                None => context.submit(self.queue, &[body], wake),
+            };
+            tickets.push(ticket.map_err(failed)?);
+            self.launches += recording.launches().len() as u64;
+        }
+        Ok(tickets)
+    }
+
+    /// Rebuilds the channel after a fault and executes again what it interrupted.
+    fn recover(&mut self) -> Result<(), Error> {
+        self.context.get_mut().rebuild().map_err(failed)?;
+        let counters = vec![0; self.layout.workspace.counters() as usize];
+        self.counters.write(0, &counters).map_err(failed)?;
+        let mut restored = HashSet::new();
+        for i in 0..self.flights.len() {
+            let flight = &self.flights[i];
+            let done = done(self.context.get_mut(), &flight.tickets);
+            if done == flight.tickets.len() {
+                continue;
+            }
+            let (prepared, from) = (flight.prepared, flight.base + done as u64);
+            let to = flight.base + flight.tickets.len() as u64;
+            let upload = flight.upload.filter(|_| done == 0);
+            // Later submissions of the plan go on from where this one ends.
+            if restored.insert(prepared) {
+                self.restore(flight, done as u64)?;
+            }
+            let again = self.launch(prepared, upload, from..to)?;
+            self.flights[i].tickets.splice(done.., again);
+        }
+        Ok(())
+    }
+
+    /// Sets a plan's inputs and cursor to what they were after `done` steps of a submission.
+    fn restore(&self, flight: &Flight, done: u64) -> Result<(), Error> {
+        let ledger::Entry { buffers, state, .. } = self.ledger.entry(flight.prepared)?;
+        let memory = &state.memory;
+        let cursor = flight.base + done;
+        memory.store_u32(buffers.cursor, cursor as u32).map_err(failed)?;
+        let (Some(advances), Some(inputs)) = (state.advances, &flight.inputs) else {
+            return Ok(());
+        };
+        match &inputs.tokens {
+            Some(tokens) if done == 0 => memory.write(advances.tokens, tokens),
+            _ => {
+                let mut tokens = vec![0; 4 * advances.rows];
+                let sampled = memory.read(buffers.ring_at(cursor - 1), &mut tokens);
+                sampled.and_then(|()| memory.write(advances.tokens, &tokens))
+            }
+        }
+        .map_err(failed)?;
+        memory.write(advances.positions, &inputs.positions_after(done)).map_err(failed)
+    }
+
+    /// What the plan's next submission goes on from.
+    fn inputs(&self, prepared: Prepared, writes: &[Write<'_>]) -> Result<Option<Inputs>, Error> {
+        let state = &self.ledger.entry(prepared)?.state;
+        let Some(Advances { tokens, positions, rows }) = state.advances else { return Ok(None) };
+        let before = self.flights.iter().rev().find(|flight| flight.prepared == prepared);
+        let mut inputs = match before.and_then(|f| Some((f.inputs.as_ref()?, f.tickets.len()))) {
+            Some((before, steps)) => {
+                Inputs { tokens: None, positions: before.positions_after(steps as u64) }
+            }
+            None => {
+                let read = |at| {
+                    let mut bytes = vec![0; 4 * rows];
+                    state.memory.read(at, &mut bytes).map_err(failed)?;
+                    Ok::<_, Error>(bytes)
+                };
+                Inputs { tokens: Some(read(tokens)?), positions: read(positions)? }
+            }
+        };
+        for write in writes {
+            let Some(at) = write.offset.checked_sub(positions) else { continue };
+            if let Some(place) = inputs.positions.get_mut(at as usize..)
+                && let Some(place) = place.get_mut(..write.bytes.len())
+            {
+                place.copy_from_slice(&write.bytes);
+            }
+        }
+        Ok(Some(inputs))
+    }
+
+    /// A step as always, then one with a timestamp after each launch.
+    fn profile_steps(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+        let writes = self.ledger.staged(prepared)?;
+        let ledger::Entry { state, steps, .. } = self.ledger.entry(prepared)?;
+        let recording = &state.recording;
+        let polls = recording.polls();
+        let stamped = recording.stamped(&self.space)?;
+        let launches = recording.launches().to_vec();
+        let mut bodies = vec![recording.body(*steps)];
+        if !writes.is_empty() {
+            bodies.insert(0, self.uploads.record(state.memory.address(), &writes)?);
+        }
+        let (context, queue) = (self.context.get_mut(), self.queue);
+        let whole = time(context, queue, &bodies, polls, || recording.progress())?;
+        let parts = time(context, queue, &[stamped.body], polls, || stamped.done())?;
+        self.launches += 2 * launches.len() as u64;
+        let mut last = parts.started;
+        let timing = |(Recorded { step, label, kernel }, at): (Recorded, u64)| Timing {
+            step,
+            label,
+            kernel: kernel.symbol(),
+            nanoseconds: at.saturating_sub(std::mem::replace(&mut last, at)),
+        };
+        let timings = launches.into_iter().zip(stamped.times()?).map(timing).collect();
+        let whole = Duration::from_nanos(whole.finished.saturating_sub(whole.started));
+        Ok(Profile { timings, serialised: true, whole })
+    }
+
+    /// Waits for all steps of the oldest submission, recovering as often as that helps.
+    fn finish_oldest(&mut self) -> Result<(), Error> {
+        // How often the step behind the first `reached` ones has failed.
+        let (mut attempts, mut reached) = (0, 0);
+        loop {
+            let Some(flight) = self.flights.front() else {
+                unreachable!("asked for only while something is under way");
+            };
+            let context = self.context.get_mut();
+            let Some(&last) = flight.tickets.last() else {
+                unreachable!("no submission is without steps");
+            };
+            let recording = &self.ledger.entry(flight.prepared)?.state.recording;
+            let started = Instant::now();
+            // More with every repetition of a step: it may only be slow.
+            let polls = |&(done, _): &(usize, _)| {
+                recording.polls() * if done > reached { 1 } else { attempts + 1 }
+            };
+            let is_late = |error: &tegra::Error| matches!(error, tegra::Error::Stalled { .. });
+            let waited = watch(polls, is_late, |limit| {
+                let result = context.wait(last, limit);
+                ((done(context, &flight.tickets), recording.progress()), result)
+            });
+            let error = match waited {
+                Ok(()) => {
+                    self.flights.pop_front();
+                    return Ok(());
+                }
+                Err(tegra::Error::Stalled { queue, value, completed, .. }) => {
+                    let waited = started.elapsed();
+                    tegra::Error::Stalled { queue, value, completed, waited }
+                }
+                Err(error) => error,
+            };
+            let done = done(context, &flight.tickets);
+            attempts = if done > reached { 1 } else { attempts + 1 };
+            reached = done;
+            if !error.can_rebuild() || attempts == ATTEMPTS {
+                return Err(match failed(error) {
+                    Error::Lost { scope, reason, source, .. } => {
+                        Error::Lost { scope, rebuildable: true, reason, source }
+                    }
+                    other => other,
+                });
+            }
+            tracing::warn!(%error, attempts, "GPU fault: the channel is rebuilt, the step repeated");
+            self.recover()?;
+        }
+    }
+}
+
+impl Instance for NvInstance {
+    fn footprint(&self) -> Footprint {
+        self.layout.footprint()
+    }
+
+    fn activity(&self) -> Activity {
+        // A submission is one store of GP_PUT and one doorbell.
+        let done = self.context.borrow().statistics();
+        Activity {
+            launches: self.launches,
+            submits: done.submissions,
+            doorbells: done.submissions,
+            sleeps: done.sleeps,
+            rebuilds: done.rebuilds,
+        }
+    }
+
+    fn upload(
+        &mut self,
+        weight: &str,
+        source: &dyn WeightSource,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), Error> {
+        self.ledger.quiet("weights cannot change")?;
+        let Some(&layout) = self.layout.weights.get(weight) else {
+            return invalid(format!("weight `{weight}` is not part of the request"));
+        };
+        let Some(Pool::Loading(loading)) = &mut self.pool else {
+            return invalid("weights cannot change once plans have been prepared");
+        };
+        if self.placements.contains_key(weight) {
+            return invalid(format!("weight `{weight}` has been uploaded already"));
+        }
+        let (placement, place) = loading.tensor(layout.bytes(), ALIGN).map_err(failed)?;
+        fill(weight, &layout, source, place, progress)?;
+        self.placements.insert(weight.to_owned(), placement);
+        Ok(())
+    }
+
+    fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
+        let choices = self.choices.clone();
+        self.prepare_as(plan, &choices)
+    }
+
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
+        self.layout.admits(plan).map_err(of_device(DEVICE))?;
+        let buffers = PlanBuffers::new(plan);
+        let memory = Mailbox::new(&self.space, buffers.bytes).map_err(failed)?;
+        memory.write(0, &vec![0; buffers.bytes as usize]).map_err(failed)?;
+        let counters = vec![0; self.layout.workspace.counters() as usize];
+        if self.ledger.is_empty() && !counters.is_empty() {
+            self.counters.write(0, &counters).map_err(failed)?;
+        }
+        let launches = self.launches(plan, &buffers, memory.address().get(), choices)?;
+        self.load_code(&launches)?;
+        let Some((code, _)) = &self.code else { return invalid("no machine code") };
+        let markers = ProgressMarkers::of(&launches, plan.bucket.context as u64);
+        let recording = Recording::new(&self.space, code, &launches, &markers)?;
+        let advances = Advances::of(plan, &buffers)?;
+        self.ledger.add(buffers, PlanState { memory, recording, advances })
+    }
+
+    fn write(
+        &mut self,
+        prepared: Prepared,
+        mailbox: BufferId,
+        at: usize,
+        data: Data<'_>,
+    ) -> Result<(), Error> {
+        self.ledger.write(prepared, mailbox, at, data, |state, write| {
+            state.memory.write(write.offset, &write.bytes).map_err(failed)
+        })
+    }
+
+    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
+        let entry = self.ledger.admit(prepared, steps)?;
+        let base = entry.steps;
+        let to = entry.state.memory.address();
+        let writes = self.ledger.staged(prepared)?;
+        let inputs = self.inputs(prepared, &writes)?;
+        let upload = match &writes[..] {
+            [] => None,
+            writes => Some(self.uploads.record(to, writes)?),
+        };
+        let range = base..base + u64::from(steps);
+        let handed_over = match self.launch(prepared, upload, range.clone()) {
+            // An earlier submission faulted: it is repeated first.
+            Err(Error::Lost { rebuildable: true, .. }) => {
+                self.recover().and_then(|()| self.launch(prepared, upload, range))
+            }
+            handed_over => handed_over,
+        };
+        let tickets = handed_over.map_err(|error| self.ledger.lose(error))?;
+        let ticket = self.ledger.submitted(prepared, steps)?;
+        let sequence = ticket.sequence;
+        self.flights.push_back(Flight { sequence, prepared, base, tickets, upload, inputs });
+        Ok(ticket)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
+        if self.ledger.is_open(ticket)? {
+            while self.flights.front().is_some_and(|flight| flight.sequence <= ticket.sequence) {
+                self.finish_oldest().map_err(|error| self.ledger.lose(error))?;
+            }
+            self.ledger.finished(ticket);
+        }
+        Ok(())
+    }
+
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+        self.ledger.quiet("a step cannot be timed")?;
+        let profile = self.profile_steps(prepared).map_err(|error| self.ledger.lose(error))?;
+        let ticket = self.ledger.submitted(prepared, 2)?;
+        self.ledger.finished(ticket);
+        Ok(profile)
+    }
+
+    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
+        let (entry, at) = self.ledger.tokens(ticket, step, out.len())?;
+        let mut bytes = vec![0; 4 * out.len()];
+        entry.state.memory.read(at, &mut bytes).map_err(failed)?;
+        words(&bytes, out, i32::from_le_bytes);
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        prepared: Prepared,
+        output: BufferId,
+        at: usize,
+        out: &mut [f32],
+    ) -> Result<(), Error> {
+        let (entry, offset) = self.ledger.output(prepared, output, at, out.len())?;
+        let mut bytes = vec![0; 4 * out.len()];
+        entry.state.memory.read(offset, &mut bytes).map_err(failed)?;
+        words(&bytes, out, f32::from_le_bytes);
+        Ok(())
+    }
+}
+
+/// Steps that are done; a lost one is not.
+fn done(context: &mut Context, tickets: &[context::Ticket]) -> usize {
+    tickets.iter().take_while(|ticket| context.is_done(**ticket).unwrap_or(false)).count()
+}
+
+/// Executes streams by themselves, and says when. `progress` changes while they progress.
+fn time<P: PartialEq>(
+    context: &mut Context,
+    queue: QueueId,
+    bodies: &[Entry],
+    polls: u32,
+    progress: impl Fn() -> P,
+) -> Result<context::Timing, Error> {
+    let ticket = context.submit_timed(queue, bodies, Wake::Interrupt).map_err(failed)?;
+    let is_late = |error: &tegra::Error| matches!(error, tegra::Error::Stalled { .. });
+    let wait = |limit| {
+        let result = context.wait(ticket, limit);
+        (progress(), result)
+    };
+    watch(|_| polls, is_late, wait).map_err(failed)?;
+    match context.timing(ticket).map_err(failed)? {
+        Some(timing) => Ok(timing),
+        None => invalid("the GPU's timestamps of a step are gone"),
+    }
+}

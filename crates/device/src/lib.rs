@@ -1,0 +1,414 @@
+//! The seam: what a device does with a plan.
+//!
+//! A [`Device`] says what it is and which fused steps it knows, and opens an [`Instance`]: the
+//! memory of one loaded model. Weights arrive one tensor at a time, plans are prepared once, then
+//! submitted again and again; a [`Ticket`] stands for steps under way. What changes from token to
+//! token lives in the plan's mailboxes, in device memory; sampled tokens come back through a ring.
+//! The device owns KV storage; who sits in which slot is the engine's business. What may be tuned a
+//! device declares as [`Space`]s ([`Tunable`]); what was chosen it is told in the [`Request`].
+//!
+//! Rules that every device keeps (`ledger`), and `tests/device_contract.rs` holds all of them to:
+//!
+//! - Submissions, of whatever plans, run and finish in the order in which they were made. At most
+//!   [`MAX_SUBMISSIONS`] are under way at once.
+//! - A submission is under way until it, or a later one, has been waited for, finished or not: what
+//!   these rules refuse must not depend on how fast a device is. A plan is under way while one of its
+//!   submissions is.
+//! - Mailboxes are written, outputs are read, each with the type that the plan gives it. Writes and
+//!   submissions of a plan take effect in the order of the calls: what is written while the plan is
+//!   under way is seen by its next submission and by none before. [`STAGED_WRITES`] such writes are
+//!   possible for one submission.
+//! - Outputs are read while their plan is not under way.
+//! - A step's tokens are read once its submission has been waited for, and until [`RING_STEPS`] later
+//!   steps of its plan have been submitted.
+//! - Weights are uploaded while nothing is under way.
+//! - What has been lost stays lost: every later call that needs the device says so again.
+
+pub mod cpu;
+pub mod gpu;
+mod kernels;
+mod ledger;
+mod named;
+mod plan_buffers;
+mod precision;
+pub mod reference;
+pub mod tune;
+
+pub use kernels::Kernels;
+pub use named::{AUTO, NAMES, named};
+
+use std::time::Duration;
+
+use crate::tune::{Case, Choice, Choices, DeviceKey, Space};
+use plan::{Buffer, BufferId, Fusions, Plan};
+
+/// Steps of a plan whose tokens its ring keeps, and most steps of one submission.
+pub const RING_STEPS: u32 = 64;
+
+/// Submissions of an instance that can be under way at once, all plans together.
+pub const MAX_SUBMISSIONS: usize = 8;
+
+/// Writes to a plan's mailboxes that can wait for its next submission while it is under way. Together
+/// they are no larger than its mailboxes.
+pub const STAGED_WRITES: usize = 16;
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Short name, as in `--backend`: one of [`NAMES`].
+    pub name: &'static str,
+    /// One line for people: processor, instruction set.
+    pub description: String,
+    /// Worker threads; 0 where the term does not apply.
+    pub threads: usize,
+}
+
+/// What an instance will need: every plan it will be asked to prepare, already fused for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Weights, as stored in the model file.
+    pub weights: &'a [Buffer],
+    /// Persistent state, by logical shape.
+    pub states: &'a [Buffer],
+    /// All plans to come.
+    pub plans: &'a [Plan],
+    /// How kernels are to be run, where something better than the heuristic is known.
+    pub choices: Option<&'a Choices>,
+}
+
+/// Memory of an instance, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Weights as the device packs them.
+    pub weights: u64,
+    /// KV cache.
+    pub state: u64,
+    /// Scratch, mailboxes and outputs.
+    pub activations: u64,
+}
+
+impl Footprint {
+    /// All of it.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.weights + self.state + self.activations
+    }
+
+    /// Refuses what `have` bytes do not hold.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] with the arithmetic.
+    pub fn fits(&self, have: u64) -> Result<(), Error> {
+        if self.total() <= have {
+            return Ok(());
+        }
+        let Self { weights, state, activations } = self;
+        Err(Error::OutOfMemory {
+            what: format!("weights {weights} + KV cache {state} + activations {activations} bytes"),
+            need: self.total(),
+            have,
+        })
+    }
+}
+
+/// How much of the device a failure took with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// One channel or instance.
+    Instance,
+    /// The whole device.
+    Device,
+}
+
+/// What can go wrong at the seam. Driver detail hangs below as the source.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Refused before anything was allocated.
+    #[error("{what}: needs {need} bytes, {have} are available")]
+    OutOfMemory {
+        /// What was to be allocated, with its parts.
+        what: String,
+        /// Bytes needed.
+        need: u64,
+        /// Bytes available.
+        have: u64,
+    },
+    /// The device stopped working.
+    #[error("device lost ({scope:?}): {reason}")]
+    Lost {
+        /// How much is gone.
+        scope: Scope,
+        /// True when opening a new instance can succeed.
+        rebuildable: bool,
+        /// What happened.
+        reason: String,
+        /// Driver detail.
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// The device does not do this.
+    #[error("{device} does not support {what}")]
+    Unsupported {
+        /// The device's name.
+        device: &'static str,
+        /// Step, type or shape.
+        what: String,
+    },
+    /// The caller broke a rule of the seam.
+    #[error("invalid request to the device: {0}")]
+    Invalid(String),
+    /// A weight could not be read.
+    #[error("reading weight `{weight}`")]
+    Weight {
+        /// Its name.
+        weight: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// The stored bytes of one weight, readable from several threads at once.
+pub trait WeightSource: Sync {
+    /// Fills `buf` from byte `offset` of the tensor.
+    ///
+    /// # Errors
+    /// Whatever the source's medium reports.
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
+}
+
+/// A weight that is already in memory.
+impl WeightSource for [u8] {
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let bytes = usize::try_from(offset)
+            .ok()
+            .and_then(|start| self.get(start..start.checked_add(buf.len())?))
+            .ok_or_else(|| format!("bytes {offset}.. of a weight of {}", self.len()))?;
+        buf.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Elements for a mailbox.
+#[derive(Clone, Copy, Debug)]
+pub enum Data<'a> {
+    /// For `I32` mailboxes.
+    I32(&'a [i32]),
+    /// For `F32` mailboxes.
+    F32(&'a [f32]),
+}
+
+/// What an instance has asked of the hardware so far; zero where the term does not apply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Kernels launched.
+    pub launches: u64,
+    /// Hand-overs to a hardware queue.
+    pub submits: u64,
+    /// Times a doorbell was rung.
+    pub doorbells: u64,
+    /// Times that waiting slept, each one system call.
+    pub sleeps: u64,
+    /// Times that channels were made anew after a fault.
+    pub rebuilds: u64,
+}
+
+/// How long one part of an execution took: a kernel launch, or a stage of the CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Which of the plan's steps it belongs to.
+    pub step: usize,
+    /// Where that stands in the model: `blk.3.attn_q`.
+    pub label: String,
+    /// The kernel's symbol, or the stage's name.
+    pub kernel: String,
+    /// Its time on the device.
+    pub nanoseconds: u64,
+}
+
+/// Two executions of a plan: one as always, and one with a clock between its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// The parts, in the order in which they ran.
+    pub timings: Vec<Timing>,
+    /// Whether the parts were kept apart for the clock's sake. Then they take longer together than
+    /// [`Profile::whole`].
+    pub serialised: bool,
+    /// The execution as always, from begin to end.
+    pub whole: Duration,
+}
+
+/// A plan made ready by an instance; valid for that instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prepared(pub u32);
+
+/// Steps under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The plan they run.
+    pub prepared: Prepared,
+    /// Number of this submission, from 1; submissions finish in order.
+    pub sequence: u64,
+    /// Steps of the plan that had been submitted before.
+    pub first: u64,
+    /// Steps submitted.
+    pub steps: u32,
+}
+
+/// A device that can run plans.
+pub trait Device: Send + Sync {
+    /// What it is.
+    fn info(&self) -> Info;
+
+    /// The fused steps it knows; plans for it are rewritten to use them.
+    fn fusions(&self) -> Fusions;
+
+    /// Whether rows without a slot cost nothing, so that a bucket may be far wider than what it is
+    /// used for.
+    fn skips_padding(&self) -> bool {
+        false
+    }
+
+    /// The memory an instance would take, by arithmetic; allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a step, type or shape it cannot run.
+    fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error>;
+
+    /// Reserves everything an instance will ever use.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] before allocating, [`Error::Unsupported`].
+    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error>;
+
+    /// Bytes that a GPU has free for instances, 0 where its driver does not tell; `None` for a device that
+    /// computes on this process's threads, in this process's memory.
+    fn gpu_memory(&self) -> Option<u64> {
+        None
+    }
+
+    /// What can be tuned; `None` where nothing can be chosen.
+    fn tunable(&self) -> Option<&dyn Tunable>;
+}
+
+/// A device whose kernels can be run in more than one way.
+pub trait Tunable {
+    /// For which hardware choices that were found here hold.
+    fn key(&self) -> DeviceKey;
+
+    /// What of the request's plans can be tuned: one entry for each time that it occurs.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a step, type or shape it cannot run.
+    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error>;
+
+    /// What may be chosen for a case; `None` where there are no such kernels.
+    fn space(&self, case: &Case) -> Option<Space>;
+
+    /// Compiles the machine code that a choice needs and that does not come with this program. Where there
+    /// is any this takes seconds; while it goes on `wanted` is asked whether anybody still waits.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with what the compiler says.
+    fn compile(&self, case: &Case, choice: &Choice, wanted: &dyn Fn() -> bool)
+    -> Result<(), Error>;
+}
+
+/// The memory of one model on a device, and its prepared plans. All calls come from one thread.
+pub trait Instance: Send {
+    /// Memory actually reserved.
+    fn footprint(&self) -> Footprint;
+
+    /// What the hardware has been asked to do.
+    fn activity(&self) -> Activity {
+        Activity::default()
+    }
+
+    /// Reads one weight from its source, packing it as the device likes. `progress` is called with
+    /// the bytes of the source consumed since the last call.
+    ///
+    /// # Errors
+    /// [`Error::Weight`] when the source fails, [`Error::Invalid`] for a name not in the request or
+    /// while anything is under way. A device that hands weights over once also refuses a weight for the
+    /// second time, and every weight after the first [`Instance::prepare`].
+    fn upload(
+        &mut self,
+        weight: &str,
+        source: &dyn WeightSource,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), Error>;
+
+    /// Makes a plan of the request ready.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it was not part of the request or a weight is missing.
+    fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error>;
+
+    /// Makes a plan of the request ready under other choices than the request's. For measuring.
+    ///
+    /// # Errors
+    /// As [`Instance::prepare`]; [`Error::Unsupported`] where nothing can be chosen.
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error>;
+
+    /// Writes elements of a mailbox, from element `at`. Submissions of the plan that are under way do
+    /// not see them, its next one does.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when range or type do not fit, or too much waits for the next submission: see
+    /// [`STAGED_WRITES`].
+    fn write(
+        &mut self,
+        prepared: Prepared,
+        mailbox: BufferId,
+        at: usize,
+        data: Data<'_>,
+    ) -> Result<(), Error>;
+
+    /// Starts `steps` executions of the plan, each after the other, and returns at once. Several
+    /// steps make sense for decode plans, whose last step prepares the next one's inputs.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for 0 steps, more than [`RING_STEPS`], or when [`MAX_SUBMISSIONS`] are under
+    /// way; [`Error::Lost`].
+    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error>;
+
+    /// Blocks until the submission has finished, and with it all before it.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when it never will, [`Error::Invalid`] for a ticket that is not this instance's.
+    fn wait(&mut self, ticket: Ticket) -> Result<(), Error>;
+
+    /// Executes the plan twice and waits: once as always, then part by part with a clock between. To
+    /// the plan these are two steps like any other, but for their tokens, which nobody can ask for.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] while anything is under way, [`Error::Lost`].
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error>;
+
+    /// The tokens sampled by one step of a submission that has been waited for, one per row of logits.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the submission is under way, has no such step, the step's tokens have been
+    /// overwritten by [`RING_STEPS`] later ones of its plan, or `out` has the wrong length.
+    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error>;
+
+    /// Reads `F32` elements of an output of the plan's latest step, from element `at`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when range or type do not fit or the plan is under way.
+    fn read(
+        &self,
+        prepared: Prepared,
+        output: BufferId,
+        at: usize,
+        out: &mut [f32],
+    ) -> Result<(), Error>;
+}

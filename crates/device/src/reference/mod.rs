@@ -1,0 +1,253 @@
+//! The reference device: executes plans in primitives, one scalar at a time, `f32` values with
+//! `f64` accumulation. Slow and plain on purpose: what it says is what a plan means, and every other
+//! device is held against it.
+
+mod interpret;
+
+use std::collections::HashMap;
+
+use std::time::Instant;
+
+use super::ledger::{Ledger, Write};
+use super::plan_buffers::PlanBuffers;
+use super::{
+    Data, Device, Error, Footprint, Info, Instance, Prepared, Profile, RING_STEPS, Request, Ticket,
+    Timing, Tunable, WeightSource,
+};
+use crate::tune::Choices;
+use interpret::Storage;
+use plan::quant;
+use plan::{Buffer, BufferId, Class, Fusions, Op, Plan};
+
+/// The name of this device.
+const DEVICE: &str = "reference";
+
+/// The reference device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reference;
+
+impl Device for Reference {
+    fn info(&self) -> Info {
+        Info { name: DEVICE, description: "scalar interpreter of unfused plans".into(), threads: 1 }
+    }
+
+    fn fusions(&self) -> Fusions {
+        Fusions::NONE
+    }
+
+    fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {
+        // Everything is held as f32 or i32.
+        let sum = |buffers: &[Buffer]| buffers.iter().map(|b| 4 * b.elements() as u64).sum();
+        let activations = |plan: &Plan| -> u64 {
+            let own = |b: &&Buffer| !matches!(b.class, Class::Weight | Class::State);
+            plan.buffers.iter().filter(own).map(|b| 4 * b.elements() as u64).sum()
+        };
+        Ok(Footprint {
+            weights: sum(request.weights),
+            state: sum(request.states),
+            activations: request.plans.iter().map(activations).sum(),
+        })
+    }
+
+    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
+        let footprint = self.footprint(request)?;
+        let have = telemetry::memory::available().unwrap_or(u64::MAX);
+        footprint.fits(have)?;
+        let shared = request.weights.iter().chain(request.states);
+        let shared = shared.map(|b| ((b.class, b.name.clone()), Storage::zeroed(b))).collect();
+        Ok(Box::new(ReferenceInstance { footprint, shared, ledger: Ledger::new() }))
+    }
+
+    fn tunable(&self) -> Option<&dyn Tunable> {
+        None
+    }
+}
+
+struct ReferenceInstance {
+    footprint: Footprint,
+    /// Weights and state, by class and name.
+    shared: HashMap<(Class, String), Storage>,
+    ledger: Ledger<PlanState>,
+}
+
+/// What there is for a prepared plan.
+struct PlanState {
+    plan: Plan,
+    /// One per buffer; weights and state are lent from `shared` while the plan runs.
+    storage: Vec<Storage>,
+    /// Where its steps leave sampled tokens.
+    sampled: Option<BufferId>,
+    ring: Vec<i32>,
+}
+
+impl PlanState {
+    /// Moves shared storage in, or back.
+    fn lend(&mut self, shared: &mut HashMap<(Class, String), Storage>) {
+        for (buffer, storage) in self.plan.buffers.iter().zip(&mut self.storage) {
+            if matches!(buffer.class, Class::Weight | Class::State)
+                && let Some(shared) = shared.get_mut(&(buffer.class, buffer.name.clone()))
+            {
+                std::mem::swap(shared, storage);
+            }
+        }
+    }
+
+    /// Keeps the tokens of the plan's `step`th step.
+    fn keep_tokens(&mut self, step: u64) {
+        let Some(sampled) = self.sampled else { return };
+        let tokens = &self.storage[sampled.index()].values;
+        let at = (step % u64::from(RING_STEPS)) as usize * tokens.len();
+        for (kept, token) in self.ring[at..].iter_mut().zip(tokens) {
+            *kept = token.to_bits() as i32;
+        }
+    }
+
+    fn put(&mut self, write: &Write<'_>) {
+        let values = &mut self.storage[write.mailbox.index()].values[write.at..];
+        // Integers are kept as their bits.
+        for (value, bytes) in values.iter_mut().zip(write.bytes.as_chunks::<4>().0) {
+            *value = f32::from_le_bytes(*bytes);
+        }
+    }
+}
+
+impl Instance for ReferenceInstance {
+    fn footprint(&self) -> Footprint {
+        self.footprint
+    }
+
+    fn upload(
+        &mut self,
+        weight: &str,
+        source: &dyn WeightSource,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), Error> {
+        let Some(storage) = self.shared.get_mut(&(Class::Weight, weight.to_owned())) else {
+            return Err(Error::Invalid(format!("weight `{weight}` is not part of the request")));
+        };
+        self.ledger.quiet("weights cannot change")?;
+        let failed = |source| Error::Weight { weight: weight.to_owned(), source };
+        let (dtype, values) = (storage.dtype, &mut storage.values);
+        let row = dtype.block_len().max(4096);
+        let mut bytes = Vec::new();
+        for (i, chunk) in values.chunks_mut(row).enumerate() {
+            let per_block = dtype.block_bytes();
+            let start = i * row / dtype.block_len() * per_block;
+            bytes.resize(chunk.len() / dtype.block_len() * per_block, 0);
+            source.read_at(start as u64, &mut bytes).map_err(failed)?;
+            quant::dequantise(dtype, &bytes, chunk).map_err(|e| failed(Box::new(e)))?;
+            progress(bytes.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
+        plan.validate().map_err(|e| Error::Invalid(e.to_string()))?;
+        for buffer in
+            plan.buffers.iter().filter(|b| matches!(b.class, Class::Weight | Class::State))
+        {
+            if !self.shared.contains_key(&(buffer.class, buffer.name.clone())) {
+                return Err(Error::Invalid(format!(
+                    "{:?} `{}` is not part of the request",
+                    buffer.class, buffer.name
+                )));
+            }
+        }
+        interpret::supported(plan)?;
+        let mut steps = plan.steps.iter().filter(|step| step.op == Op::Sample);
+        let sampled = steps.next().map(|step| step.writes[0].buffer);
+        let storage = |b: &Buffer| match b.class {
+            Class::Weight | Class::State => Storage::default(),
+            _ => Storage::zeroed(b),
+        };
+        let buffers = PlanBuffers::new(plan);
+        let ring = vec![0; RING_STEPS as usize * buffers.sampled];
+        let storage = plan.buffers.iter().map(storage).collect();
+        self.ledger.add(buffers, PlanState { plan: plan.clone(), storage, sampled, ring })
+    }
+
+    fn prepare_as(&mut self, _: &Plan, choices: &Choices) -> Result<Prepared, Error> {
+        let what = format!("choices ({}): there is one way of executing a plan", choices.len());
+        Err(Error::Unsupported { device: DEVICE, what })
+    }
+
+    fn write(
+        &mut self,
+        prepared: Prepared,
+        mailbox: BufferId,
+        at: usize,
+        data: Data<'_>,
+    ) -> Result<(), Error> {
+        self.ledger.write(prepared, mailbox, at, data, |state, write| {
+            state.put(write);
+            Ok(())
+        })
+    }
+
+    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
+        let first = self.ledger.admit(prepared, steps)?.steps;
+        let staged = self.ledger.staged(prepared)?;
+        let state = &mut self.ledger.entry_mut(prepared)?.state;
+        staged.iter().for_each(|write| state.put(write));
+        state.lend(&mut self.shared);
+        for step in 0..steps {
+            interpret::run(&state.plan, &mut state.storage, || {});
+            state.keep_tokens(first + u64::from(step));
+        }
+        state.lend(&mut self.shared);
+        self.ledger.submitted(prepared, steps)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
+        self.ledger.is_open(ticket)?;
+        self.ledger.finished(ticket);
+        Ok(())
+    }
+
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+        self.ledger.quiet("a step cannot be timed")?;
+        let begin = Instant::now();
+        let ticket = self.submit(prepared, 1)?;
+        self.wait(ticket)?;
+        let whole = begin.elapsed();
+        let mut times = Vec::new();
+        let state = &mut self.ledger.entry_mut(prepared)?.state;
+        state.lend(&mut self.shared);
+        let mut last = Instant::now();
+        interpret::run(&state.plan, &mut state.storage, || {
+            let now = Instant::now();
+            times.push(now.duration_since(std::mem::replace(&mut last, now)));
+        });
+        state.keep_tokens(ticket.first + 1);
+        state.lend(&mut self.shared);
+        let timing = |(step, (of, time)): (usize, (&plan::Step, &std::time::Duration))| Timing {
+            step,
+            label: of.label.clone(),
+            kernel: of.op.name(),
+            nanoseconds: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+        };
+        let timings = state.plan.steps.iter().zip(&times).enumerate().map(timing).collect();
+        let ticket = self.ledger.submitted(prepared, 1)?;
+        self.ledger.finished(ticket);
+        Ok(Profile { timings, serialised: false, whole })
+    }
+
+    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
+        let (entry, at) = self.ledger.tokens(ticket, step, out.len())?;
+        let at = (at - entry.buffers.ring) as usize / 4;
+        out.copy_from_slice(&entry.state.ring[at..at + out.len()]);
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        prepared: Prepared,
+        output: BufferId,
+        at: usize,
+        out: &mut [f32],
+    ) -> Result<(), Error> {
+        let (entry, _) = self.ledger.output(prepared, output, at, out.len())?;
+        out.copy_from_slice(&entry.state.storage[output.index()].values[at..at + out.len()]);
+        Ok(())
+    }
+}
