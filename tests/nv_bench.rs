@@ -113,7 +113,6 @@ fn several_steps_of_a_plan_without_tokens(nv: &Nv) {
     for steps in [16, 1, 16] {
         let ticket = instance.submit(prepared, steps).unwrap();
         instance.wait(ticket).unwrap();
-        assert_eq!(instance.completed(ticket), steps);
     }
     let mut y = [0.0; 64];
     instance.read(prepared, plan.find(Class::Output, "y").unwrap(), 0, &mut y).unwrap();

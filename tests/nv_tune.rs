@@ -12,7 +12,7 @@ use device::tune::beam::{Bench, Known, Settings, search};
 use device::tune::report::Spec;
 use device::tune::store::describe;
 use device::tune::{Candidates, Case, Choice, Clock, Cost, Heuristic, Record, Store, When};
-use device::{Device, Kernels};
+use device::{Kernels, Tunable};
 use orind::engine::tuning::bench::{CaseBench, Stopwatch};
 use orind::engine::tuning::counted::Counted;
 use orind::engine::tuning::pace::Pace;
@@ -94,7 +94,7 @@ fn a_count_is_remembered_as_a_count() {
     };
     let report = go(&mut Counted::new().unwrap());
     assert_eq!((report.clock, report.rows[0].gb_per_s), (Clock::Counted, None));
-    let key = nv.key().unwrap();
+    let key = nv.key();
     let read = |clock| store.read(&key, clock, &Kernels(&nv)).unwrap();
     let (counted, measured) = (read(Clock::Counted), read(Clock::Measured));
     assert!(measured.current.is_empty(), "a count is never used as a time");
@@ -156,7 +156,7 @@ fn a_variant_is_compiled_loaded_checked_and_counted() {
     let report = run(&nv, &cases, &store, &spec, &pace, &mut watch, &mut |_| {}).unwrap();
     println!("{}: {} at {}", report.candidates, report.rows[0].choice, report.rows[0].cost);
     assert!(report.rows[0].rejected.is_empty(), "{report:?}");
-    let known = store.read(&nv.key().unwrap(), Clock::Counted, &Kernels(&nv)).unwrap();
+    let known = store.read(&nv.key(), Clock::Counted, &Kernels(&nv)).unwrap();
     assert_eq!(known.current[0].candidates, nvrtc);
     assert_eq!(known.current[0].cost.value(), report.rows[0].cost);
 }
@@ -187,7 +187,7 @@ fn without_a_compiler_the_prebuilt_ones_are_left() {
     let prebuilt = Record { choice: space.heuristic, ..record.clone() };
     for (record, current) in [(record, false), (prebuilt, true)] {
         let dir = tempfile::tempdir().unwrap();
-        let (store, key) = (Store::new(dir.path()), nv.key().unwrap());
+        let (store, key) = (Store::new(dir.path()), nv.key());
         store.merge(&key, &[record]).unwrap();
         let read = store.read(&key, Clock::Counted, &Kernels(&nv)).unwrap();
         assert_eq!((read.current.len(), read.stale.len()), (current.into(), (!current).into()));
@@ -232,7 +232,7 @@ fn an_entry_that_these_kernels_do_not_take_is_told_and_not_used() {
             rejected: Vec::new(),
         };
         let dir = tempfile::tempdir().unwrap();
-        let (store, key) = (Store::new(dir.path()), nv.key().unwrap());
+        let (store, key) = (Store::new(dir.path()), nv.key());
         store.merge(&key, &[record]).unwrap();
         let read = store.read(&key, Clock::Counted, &Kernels(&nv)).unwrap();
         assert!(read.current.is_empty());

@@ -5,7 +5,6 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use device;
 use device::tune::store::File;
 use device::tune::{Candidates, Case, Cost, DeviceKey, Heuristic, Record, Rejected, Store, When};
 use plan::DType;
@@ -34,7 +33,8 @@ fn here() -> (DeviceKey, Record) {
     let cpu = device::named("cpu", "scalar", 2).unwrap();
     let case =
         Case { family: "project".into(), dtype: DType::Q8_0, rows: 2048, cols: 1024, batch: 1 };
-    let space = cpu.space(&case).unwrap();
+    let kernels = cpu.tunable().unwrap();
+    let space = kernels.space(&case).unwrap();
     let record = Record {
         case,
         source: space.source,
@@ -46,7 +46,7 @@ fn here() -> (DeviceKey, Record) {
         candidates: Candidates::BuiltIn,
         rejected: Vec::new(),
     };
-    (cpu.key().unwrap(), record)
+    (kernels.key(), record)
 }
 
 fn changed(record: &Record) -> Record {

@@ -5,10 +5,13 @@ use super::report::{Roof, Stream as Reading};
 use super::roof::Bandwidth;
 use super::spec::Error;
 use crate::engine::{self, Core};
+use device::Device;
 use telemetry::memory;
 
 /// What reads, and what was measured so far.
-pub(super) enum Meter {
+pub struct Meter(Reader);
+
+enum Reader {
     /// This machine's processor.
     Cpu(Bandwidth),
     /// The GPU that holds the model.
@@ -16,7 +19,7 @@ pub(super) enum Meter {
 }
 
 /// What a GPU reads with, and what it read.
-pub(super) struct Gpu {
+struct Gpu {
     /// Until it fails.
     stream: Option<engine::Stream>,
     /// Why there is none, or a smaller one than usual.
@@ -34,10 +37,25 @@ impl Meter {
     /// # Errors
     /// [`Error::Roof`] when this process's memory cannot be had.
     pub(super) fn new(core: &Core) -> Result<Self, Error> {
+        Self::with(core.threads(), || core.stream())
+    }
+
+    /// The same for a device that nobody has loaded a model on. `alive` is called while memory is filled.
+    ///
+    /// # Errors
+    /// [`Error::Roof`] when this process's memory cannot be had.
+    pub fn of_device(device: &dyn Device, alive: &(dyn Fn() + Sync)) -> Result<Self, Error> {
+        Self::with(device.info().threads, || engine::Stream::of(device, alive))
+    }
+
+    fn with(
+        threads: usize,
+        stream: impl FnOnce() -> Option<Result<engine::Stream, device::Error>>,
+    ) -> Result<Self, Error> {
         let resident = || memory::resident().unwrap_or(0);
         let before = resident();
-        let Some(opened) = core.stream() else {
-            return Ok(Self::Cpu(Bandwidth::new(core.threads())?));
+        let Some(opened) = stream() else {
+            return Ok(Self(Reader::Cpu(Bandwidth::new(threads)?)));
         };
         let gpu = match opened {
             Ok(stream) => Gpu {
@@ -55,16 +73,16 @@ impl Meter {
                 history: Vec::new(),
             },
         };
-        Ok(Self::Gpu(gpu))
+        Ok(Self(Reader::Gpu(gpu)))
     }
 
     /// Measures once. What fails on a GPU is not tried again.
-    pub(super) fn measure(&mut self) {
-        match self {
-            Self::Cpu(bandwidth) => {
+    pub fn measure(&mut self) {
+        match &mut self.0 {
+            Reader::Cpu(bandwidth) => {
                 bandwidth.measure();
             }
-            Self::Gpu(gpu) => match gpu.stream.as_mut().map(engine::Stream::measure) {
+            Reader::Gpu(gpu) => match gpu.stream.as_mut().map(engine::Stream::measure) {
                 Some(Ok(speed)) => gpu.history.push(speed),
                 Some(Err(error)) => {
                     gpu.limit = Some(engine::chain(&error));
@@ -77,23 +95,24 @@ impl Meter {
 
     /// Bytes of the process's resident memory that are for measuring.
     pub(super) fn resident(&self) -> u64 {
-        match self {
-            Self::Cpu(bandwidth) => bandwidth.bytes(),
-            Self::Gpu(gpu) if gpu.stream.is_some() => gpu.resident,
-            Self::Gpu(_) => 0,
+        match &self.0 {
+            Reader::Cpu(bandwidth) => bandwidth.bytes(),
+            Reader::Gpu(gpu) if gpu.stream.is_some() => gpu.resident,
+            Reader::Gpu(_) => 0,
         }
     }
 
     /// Whether a GPU reads.
     pub(super) const fn is_gpu(&self) -> bool {
-        matches!(self, Self::Gpu(_))
+        matches!(self.0, Reader::Gpu(_))
     }
 
     /// What was found.
-    pub(super) fn roof(&self) -> Roof {
-        match self {
-            Self::Cpu(bandwidth) => bandwidth.roof(),
-            Self::Gpu(gpu) => gpu.roof(),
+    #[must_use]
+    pub fn roof(&self) -> Roof {
+        match &self.0 {
+            Reader::Cpu(bandwidth) => bandwidth.roof(),
+            Reader::Gpu(gpu) => gpu.roof(),
         }
     }
 }
@@ -130,7 +149,7 @@ mod tests {
             resident: 7,
             history,
         };
-        let mut meter = Meter::Gpu(gpu(Vec::new()));
+        let mut meter = Meter(Reader::Gpu(gpu(Vec::new())));
         meter.measure();
         let roof = meter.roof();
         assert_eq!((roof.bytes_per_second, roof.lowest, roof.measurements), (0.0, 0.0, 0));
@@ -139,7 +158,7 @@ mod tests {
         assert_eq!(meter.resident(), 0);
 
         // One that was lost in between.
-        let roof = Meter::Gpu(gpu(vec![2e9, 3e9, 1e9])).roof();
+        let roof = Meter(Reader::Gpu(gpu(vec![2e9, 3e9, 1e9]))).roof();
         assert_eq!((roof.bytes_per_second, roof.lowest, roof.measurements), (3e9, 1e9, 3));
         assert_eq!(roof.stream, "read by the GPU: F16 matrix of 64 MiB");
         assert_eq!(roof.streams[0].bytes_per_second, 3e9);

@@ -18,6 +18,7 @@ pub mod statistics;
 
 pub use conditions::Conditions;
 pub use format::{csv, markdown, table};
+pub use meter::Meter;
 pub use report::{
     ColdStart, FirstToken, Machine, Manifest, Memory, Model, Report, Roof, Row, Stream,
 };

@@ -60,7 +60,7 @@ pub(super) enum Command {
     Unload,
     /// Show the plan of one step before and after fusion, and what it costs; needs no daemon
     Plan(Plan),
-    /// Time every step of decoding a token on the CPU and hold it against the memory bandwidth;
+    /// Time every step of decoding a token on a device and hold it against the memory bandwidth;
     /// needs no daemon
     Profile(Profile),
     /// Hold devices against the reference: single steps, and a model's logits; needs no daemon
@@ -315,9 +315,12 @@ Examples:
   orinctl profile synthetic:qwen3-0.6b:q8_0
   orinctl profile model.gguf --depth 2048 --json
   orinctl profile model.gguf --prompt 256 -n 4      a chunk of a prompt instead of a token
+  orinctl profile model.gguf --backend nv --trace token.json    open it in ui.perfetto.dev
+  tegra-sim run -- orinctl profile synthetic:tiny-llama:q8_0 --backend nv
 
 Steps of the same kind in different layers are summed. Bytes are those of weights and KV cache; the
-bandwidth is measured before and after, on as many threads.")]
+bandwidth is measured before and after, by the device itself. A GPU's launches are kept apart for the
+clock's sake; how long they take as always is said beside.")]
 pub(super) struct Profile {
     /// GGUF file or synthetic:NAME
     pub(super) model: String,
@@ -327,15 +330,21 @@ pub(super) struct Profile {
     /// Tokens to time, or chunks with --prompt
     #[arg(short = 'n', long = "tokens", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) tokens: u32,
+    /// Device: nv, cuda, cpu
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device::NAMES)]
+    pub(super) backend: String,
     /// Time a chunk of N prompt tokens
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=4096))]
     pub(super) prompt: Option<u32>,
-    /// Worker threads [default: the cores allowed]
+    /// The CPU's worker threads [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
     pub(super) threads: Option<std::num::NonZeroUsize>,
-    /// Instruction set: avx512, avx2, neon, scalar [default: the best one]
+    /// The CPU's instruction set: avx512, avx2, neon, scalar [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub(super) cpu_isa: Option<String>,
+    /// Write the last token, or chunk, to a trace file that Perfetto and chrome://tracing open
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,

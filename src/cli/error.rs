@@ -65,6 +65,14 @@ pub(super) enum Error {
     /// The device, for `profile`.
     #[error(transparent)]
     Device(#[from] device::Error),
+    /// A device that is not here.
+    #[error("--backend {name}: {why}")]
+    Backend {
+        /// Its name.
+        name: String,
+        /// Why it cannot be used.
+        why: String,
+    },
     /// The bandwidth cannot be measured, for `profile`.
     #[error(transparent)]
     Bandwidth(#[from] crate::bench::Error),
@@ -93,6 +101,14 @@ pub(super) enum Error {
         file: PathBuf,
         /// Its device.
         device: String,
+    },
+    /// A file that cannot be written.
+    #[error("{} cannot be written: {source}", file.display())]
+    Write {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        source: io::Error,
     },
     /// Standard input or output.
     #[error("{0}")]

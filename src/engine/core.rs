@@ -262,9 +262,8 @@ impl Core {
     /// # Errors
     /// As [`Stream::open`].
     pub fn stream(&self) -> Option<Result<Stream, Error>> {
-        self.device.gpu_memory()?;
         let heartbeat = &self.heartbeat;
-        Some(Stream::open(&*self.device, &|| heartbeat.beat()))
+        Stream::of(&*self.device, &|| heartbeat.beat())
     }
 
     /// What the device has asked of its hardware.

@@ -47,6 +47,15 @@ impl std::fmt::Debug for Stream {
 }
 
 impl Stream {
+    /// That of a device; `None` where it is no GPU.
+    ///
+    /// # Errors
+    /// As [`Stream::open`].
+    pub fn of(device: &dyn Device, alive: &(dyn Fn() + Sync)) -> Option<Result<Self, Error>> {
+        device.gpu_memory()?;
+        Some(Self::open(device, alive))
+    }
+
     /// The largest matrix that the device reads quickly and for which there is room. `alive` is called while
     /// that goes on, many times a second.
     ///
@@ -170,7 +179,8 @@ mod tests {
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
     use super::*;
-    use device::{Data, Footprint, Info, Ticket, WeightSource};
+    use device::tune::Choices;
+    use device::{Data, Footprint, Info, Profile, Ticket, Tunable, WeightSource};
     use plan::{BufferId, Fusions};
 
     const MIB: u64 = 1 << 20;
@@ -216,6 +226,10 @@ mod tests {
         fn gpu_memory(&self) -> Option<u64> {
             Some(self.free)
         }
+
+        fn tunable(&self) -> Option<&dyn Tunable> {
+            None
+        }
     }
 
     struct Opened {
@@ -257,16 +271,20 @@ mod tests {
             Ok(Prepared(0))
         }
 
+        fn prepare_as(&mut self, _: &Plan, _: &Choices) -> Result<Prepared, Error> {
+            unreachable!("nothing is chosen")
+        }
+
         fn write(&mut self, _: Prepared, _: BufferId, _: usize, _: Data<'_>) -> Result<(), Error> {
             unreachable!("nothing is written")
         }
 
         fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
-            Ok(Ticket { prepared, sequence: 1, steps })
+            Ok(Ticket { prepared, sequence: 1, first: 0, steps })
         }
 
-        fn completed(&self, ticket: Ticket) -> u32 {
-            ticket.steps
+        fn profile(&mut self, _: Prepared) -> Result<Profile, Error> {
+            unreachable!("nothing is profiled")
         }
 
         fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {

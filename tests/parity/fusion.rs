@@ -1,6 +1,6 @@
 //! Scheduling and fusion: a fused step is its parts, and known models take known numbers of launches.
 
-use device::{Device, Error, Footprint, Info, Instance, Request};
+use device::{Device, Error, Footprint, Info, Instance, Request, Tunable};
 use orind::parity::model::{Task, Tolerance, Trace};
 use plan::{Bucket, Fusions, fuse};
 
@@ -24,6 +24,10 @@ impl Device for Plain<'_> {
 
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
         self.0.open(request)
+    }
+
+    fn tunable(&self) -> Option<&dyn Tunable> {
+        self.0.tunable()
     }
 }
 

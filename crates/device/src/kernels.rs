@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::{Device, named};
-use crate::tune::{Candidates, Case, Choice, Declared, DeviceKey, Record};
+use crate::tune::{Candidates, Case, Choice, Declared, DeviceKey, Record, Space};
 
 /// The kernels of a device, whoever owns that.
 #[derive(Clone, Copy)]
@@ -22,17 +22,26 @@ impl Kernels<Arc<dyn Device>> {
                 vec![named("cpu", features, usize::try_from(*cores).ok()?)]
             }
         };
-        candidates.into_iter().flatten().find(|device| device.key().as_ref() == Some(key)).map(Self)
+        let is = |device: &Arc<dyn Device>| {
+            device.tunable().is_some_and(|kernels| kernels.key() == *key)
+        };
+        candidates.into_iter().flatten().find(is).map(Self)
+    }
+}
+
+impl<D: Deref<Target: Device>> Kernels<D> {
+    fn space(&self, case: &Case) -> Option<Space> {
+        self.0.tunable()?.space(case)
     }
 }
 
 impl<D: Deref<Target: Device>> Declared for Kernels<D> {
     fn source(&self, case: &Case) -> Option<String> {
-        self.0.space(case).map(|space| space.source)
+        self.space(case).map(|space| space.source)
     }
 
     fn still(&self, record: &Record) -> Result<(), String> {
-        let Some(space) = self.0.space(&record.case) else { return Ok(()) };
+        let Some(space) = self.space(&record.case) else { return Ok(()) };
         let then = record.candidates;
         // With no compiler here the space does not know the choice.
         let compiled = space.is_compiled(&record.choice)
@@ -47,7 +56,7 @@ impl<D: Deref<Target: Device>> Declared for Kernels<D> {
     }
 
     fn admits(&self, case: &Case, choice: &Choice) -> Result<(), String> {
-        let space = self.0.space(case).ok_or("this program has no such kernels")?;
+        let space = self.space(case).ok_or("this program has no such kernels")?;
         space.check(choice).map_err(|outside| outside.to_string())
     }
 }

@@ -5,15 +5,31 @@
 //! submitted again and again; a [`Ticket`] stands for steps under way. What changes from token to
 //! token lives in the plan's mailboxes, in device memory; sampled tokens come back through a ring.
 //! The device owns KV storage; who sits in which slot is the engine's business. What may be tuned a
-//! device declares as [`Space`]s; what was chosen it is told in the [`Request`].
+//! device declares as [`Space`]s ([`Tunable`]); what was chosen it is told in the [`Request`].
 //!
-//! A plan is under way from its submission until its latest ticket has been waited for, finished or
-//! not: what these rules refuse must not depend on how fast a device is.
+//! Rules that every device keeps (`ledger`), and `tests/device_contract.rs` holds all of them to:
+//!
+//! - Submissions, of whatever plans, run and finish in the order in which they were made. At most
+//!   [`MAX_SUBMISSIONS`] are under way at once.
+//! - A submission is under way until it, or a later one, has been waited for, finished or not: what
+//!   these rules refuse must not depend on how fast a device is. A plan is under way while one of its
+//!   submissions is.
+//! - Mailboxes are written, outputs are read, each with the type that the plan gives it. Writes and
+//!   submissions of a plan take effect in the order of the calls: what is written while the plan is
+//!   under way is seen by its next submission and by none before. [`STAGED_WRITES`] such writes are
+//!   possible for one submission.
+//! - Outputs are read while their plan is not under way.
+//! - A step's tokens are read once its submission has been waited for, and until [`RING_STEPS`] later
+//!   steps of its plan have been submitted.
+//! - Weights are uploaded while nothing is under way.
+//! - What has been lost stays lost: every later call that needs the device says so again.
 
 pub mod cpu;
 pub mod gpu;
 mod kernels;
+mod ledger;
 mod named;
+mod plan_buffers;
 mod precision;
 pub mod reference;
 pub mod tune;
@@ -26,16 +42,20 @@ use std::time::Duration;
 use crate::tune::{Case, Choice, Choices, DeviceKey, Space};
 use plan::{Buffer, BufferId, Fusions, Plan};
 
-/// Steps of one submission whose tokens the ring keeps.
+/// Steps of a plan whose tokens its ring keeps, and most steps of one submission.
 pub const RING_STEPS: u32 = 64;
 
-/// Submissions of an instance, of all its plans together, that can be under way at once.
+/// Submissions of an instance that can be under way at once, all plans together.
 pub const MAX_SUBMISSIONS: usize = 8;
+
+/// Writes to a plan's mailboxes that can wait for its next submission while it is under way. Together
+/// they are no larger than its mailboxes.
+pub const STAGED_WRITES: usize = 16;
 
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Short name, as in `--backend`: `cpu`, `reference`.
+    /// Short name, as in `--backend`: one of [`NAMES`].
     pub name: &'static str,
     /// One line for people: processor, instruction set.
     pub description: String,
@@ -129,7 +149,7 @@ pub enum Error {
     /// The device does not do this.
     #[error("{device} does not support {what}")]
     Unsupported {
-        /// The device.
+        /// The device's name.
         device: &'static str,
         /// Step, type or shape.
         what: String,
@@ -201,15 +221,29 @@ pub struct Activity {
     pub rebuilds: u64,
 }
 
-/// How long one kernel launch of a step took.
+/// How long one part of an execution took: a kernel launch, or a stage of the CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Where it stands in the model: `blk.3.attn_q`.
+    /// Which of the plan's steps it belongs to.
+    pub step: usize,
+    /// Where that stands in the model: `blk.3.attn_q`.
     pub label: String,
-    /// The kernel's symbol.
+    /// The kernel's symbol, or the stage's name.
     pub kernel: String,
     /// Its time on the device.
     pub nanoseconds: u64,
+}
+
+/// Two executions of a plan: one as always, and one with a clock between its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// The parts, in the order in which they ran.
+    pub timings: Vec<Timing>,
+    /// Whether the parts were kept apart for the clock's sake. Then they take longer together than
+    /// [`Profile::whole`].
+    pub serialised: bool,
+    /// The execution as always, from begin to end.
+    pub whole: Duration,
 }
 
 /// A plan made ready by an instance; valid for that instance.
@@ -223,6 +257,8 @@ pub struct Ticket {
     pub prepared: Prepared,
     /// Number of this submission, from 1; submissions finish in order.
     pub sequence: u64,
+    /// Steps of the plan that had been submitted before.
+    pub first: u64,
     /// Steps submitted.
     pub steps: u32,
 }
@@ -259,40 +295,31 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// For which hardware choices that were found here hold; `None` where nothing can be chosen.
-    fn key(&self) -> Option<DeviceKey> {
-        None
-    }
+    /// What can be tuned; `None` where nothing can be chosen.
+    fn tunable(&self) -> Option<&dyn Tunable>;
+}
+
+/// A device whose kernels can be run in more than one way.
+pub trait Tunable {
+    /// For which hardware choices that were found here hold.
+    fn key(&self) -> DeviceKey;
 
     /// What of the request's plans can be tuned: one entry for each time that it occurs.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a step, type or shape it cannot run.
-    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
-        let _ = request;
-        Ok(Vec::new())
-    }
+    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error>;
 
     /// What may be chosen for a case; `None` where there are no such kernels.
-    fn space(&self, case: &Case) -> Option<Space> {
-        let _ = case;
-        None
-    }
+    fn space(&self, case: &Case) -> Option<Space>;
 
     /// Compiles the machine code that a choice needs and that does not come with this program. Where there
     /// is any this takes seconds; while it goes on `wanted` is asked whether anybody still waits.
     ///
     /// # Errors
     /// [`Error::Unsupported`] with what the compiler says.
-    fn compile(
-        &self,
-        case: &Case,
-        choice: &Choice,
-        wanted: &dyn Fn() -> bool,
-    ) -> Result<(), Error> {
-        let _ = (case, choice, wanted);
-        Ok(())
-    }
+    fn compile(&self, case: &Case, choice: &Choice, wanted: &dyn Fn() -> bool)
+    -> Result<(), Error>;
 }
 
 /// The memory of one model on a device, and its prepared plans. All calls come from one thread.
@@ -309,7 +336,9 @@ pub trait Instance: Send {
     /// the bytes of the source consumed since the last call.
     ///
     /// # Errors
-    /// [`Error::Weight`] when the source fails, [`Error::Invalid`] for a name not in the request.
+    /// [`Error::Weight`] when the source fails, [`Error::Invalid`] for a name not in the request or
+    /// while anything is under way. A device that hands weights over once also refuses a weight for the
+    /// second time, and every weight after the first [`Instance::prepare`].
     fn upload(
         &mut self,
         weight: &str,
@@ -327,15 +356,14 @@ pub trait Instance: Send {
     ///
     /// # Errors
     /// As [`Instance::prepare`]; [`Error::Unsupported`] where nothing can be chosen.
-    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
-        let what = format!("preparing {} steps under {} choices", plan.steps.len(), choices.len());
-        Err(Error::Unsupported { device: "this device", what })
-    }
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error>;
 
-    /// Writes elements of a mailbox, from element `at`. The plan must not be under way.
+    /// Writes elements of a mailbox, from element `at`. Submissions of the plan that are under way do
+    /// not see them, its next one does.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when range or type do not fit or the plan is under way.
+    /// [`Error::Invalid`] when range or type do not fit, or too much waits for the next submission: see
+    /// [`STAGED_WRITES`].
     fn write(
         &mut self,
         prepared: Prepared,
@@ -348,42 +376,34 @@ pub trait Instance: Send {
     /// steps make sense for decode plans, whose last step prepares the next one's inputs.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for 0 steps, more than [`RING_STEPS`], or too many submissions under way;
-    /// [`Error::Lost`].
+    /// [`Error::Invalid`] for 0 steps, more than [`RING_STEPS`], or when [`MAX_SUBMISSIONS`] are under
+    /// way; [`Error::Lost`].
     fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error>;
 
-    /// Steps of the submission that have finished. Never blocks.
-    fn completed(&self, ticket: Ticket) -> u32;
-
-    /// Blocks until the submission has finished.
+    /// Blocks until the submission has finished, and with it all before it.
     ///
     /// # Errors
-    /// [`Error::Lost`] when it never will.
+    /// [`Error::Lost`] when it never will, [`Error::Invalid`] for a ticket that is not this instance's.
     fn wait(&mut self, ticket: Ticket) -> Result<(), Error>;
 
-    /// Executes a plan `times` times and waits; the time that each of its steps took, of all
-    /// executions together. For measuring: nothing of it enters the ring.
+    /// Executes the plan twice and waits: once as always, then part by part with a clock between. To
+    /// the plan these are two steps like any other, but for their tokens, which nobody can ask for.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where steps cannot be timed one by one, [`Error::Invalid`] while plans
-    /// are under way.
-    fn profile(&mut self, prepared: Prepared, times: u32) -> Result<Vec<Duration>, Error> {
-        let what = format!("timing the steps of plan {} ({times} times)", prepared.0);
-        Err(Error::Unsupported { device: "this device", what })
-    }
+    /// [`Error::Invalid`] while anything is under way, [`Error::Lost`].
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error>;
 
-    /// The tokens sampled by one finished step of the latest submission of its plan, one per row of
-    /// logits.
+    /// The tokens sampled by one step of a submission that has been waited for, one per row of logits.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the step has not finished, has been overwritten, or `out` has the
-    /// wrong length.
+    /// [`Error::Invalid`] when the submission is under way, has no such step, the step's tokens have been
+    /// overwritten by [`RING_STEPS`] later ones of its plan, or `out` has the wrong length.
     fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error>;
 
-    /// Reads `F32` elements of an output of the plan's latest finished step, from element `at`.
+    /// Reads `F32` elements of an output of the plan's latest step, from element `at`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the range does not fit or the plan is under way.
+    /// [`Error::Invalid`] when range or type do not fit or the plan is under way.
     fn read(
         &self,
         prepared: Prepared,
@@ -391,15 +411,4 @@ pub trait Instance: Send {
         at: usize,
         out: &mut [f32],
     ) -> Result<(), Error>;
-
-    /// Runs one step of the plan launch by launch and says how long each took. To the plan it is a
-    /// step like any other.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] where launches cannot be timed, [`Error::Invalid`] while anything is
-    /// under way.
-    fn time_launches(&mut self, prepared: Prepared) -> Result<Vec<Timing>, Error> {
-        let _ = prepared;
-        Err(Error::Unsupported { device: "this device", what: "timing of single launches".into() })
-    }
 }

@@ -13,7 +13,7 @@ use std::time::Instant;
 use super::pace::{Pace, Stopped};
 use device::tune::beam::{Bench, Failure};
 use device::tune::{Case, Choice, Choices, Clock, Scope, Space};
-use device::{Data, Device, Error, Instance, Prepared, Request, WeightSource};
+use device::{Data, Device, Error, Instance, Prepared, Request, Tunable, WeightSource};
 use plan::graph::{self, Graph};
 use plan::quant;
 use plan::sample::philox;
@@ -84,6 +84,7 @@ impl Stopwatch for WallClock {
 /// A case that can be checked and timed.
 pub struct CaseBench<'a> {
     device: &'a dyn Device,
+    tunable: &'a dyn Tunable,
     pace: &'a Pace,
     watch: &'a mut dyn Stopwatch,
     product: Product,
@@ -124,7 +125,10 @@ impl<'a> CaseBench<'a> {
         watch: &'a mut dyn Stopwatch,
     ) -> Result<Self, Failure> {
         let product = Product::new(case, device.fusions(), cold)?;
-        let found = device.cases(&product.request()).map_err(|e| broken(&e))?;
+        let Some(tunable) = device.tunable() else {
+            return Err(Failure::Broken(format!("{} has nothing to tune", device.info().name)));
+        };
+        let found = tunable.cases(&product.request()).map_err(|e| broken(&e))?;
         if found.is_empty() || found.iter().any(|found| found != case) {
             let found: Vec<String> = found.iter().map(ToString::to_string).collect();
             return Err(Failure::Broken(format!("{case} became {}", found.join(", "))));
@@ -135,6 +139,7 @@ impl<'a> CaseBench<'a> {
             .collect();
         Ok(Self {
             device,
+            tunable,
             pace,
             watch,
             product,
@@ -175,12 +180,12 @@ impl<'a> CaseBench<'a> {
                 self.opened.push(opened);
             }
         }
-        let (device, case) = (self.device, &self.product.case);
+        let (tunable, case) = (self.tunable, &self.product.case);
         let wanted = || {
             self.pace.alive();
             !self.pace.is_stopped()
         };
-        let compiled = self.pace.aside(|| device.compile(case, choice, &wanted))?;
+        let compiled = self.pace.aside(|| tunable.compile(case, choice, &wanted))?;
         compiled
             .map_err(|e| if self.pace.is_stopped() { Failure::Stopped } else { rejected(&e) })?;
         let choices: Choices = [(case.clone(), choice.clone())].into_iter().collect();

@@ -23,7 +23,7 @@ use device::tune::{
     Candidates, Case, Choice, Choices, Clock, Cost, DeviceKey, Heuristic, Record, Rejected, Scope,
     Space, Store, When, leader,
 };
-use device::{Device, Kernels, Request};
+use device::{Device, Kernels, Request, Tunable};
 pub(super) use idle::Idle;
 use telemetry::memory;
 
@@ -41,6 +41,11 @@ pub struct Tuning {
     pub cold_bytes: Option<u64>,
 }
 
+/// What of the device can be tuned.
+fn kernels(device: &dyn Device) -> Result<&dyn Tunable, Error> {
+    device.tunable().ok_or_else(|| Error::Nothing(device.info().name.into()))
+}
+
 /// What the store holds about a device: its file, the hardware, the entries.
 ///
 /// # Errors
@@ -49,7 +54,7 @@ pub(super) fn contents(
     device: &dyn Device,
     tuning: &Tuning,
 ) -> Result<(PathBuf, DeviceKey, Loaded), Error> {
-    let key = device.key().ok_or_else(|| Error::Nothing(device.info().name.into()))?;
+    let key = kernels(device)?.key();
     let store = Store::new(&tuning.dir);
     let loaded = store.read(&key, Clock::Measured, &Kernels(device))?;
     Ok((store.path(&key), key, loaded))
@@ -64,7 +69,9 @@ pub(super) fn choices(
     alive: &dyn Fn(),
 ) -> (Choices, Used) {
     let (mut choices, mut used) = (Choices::default(), Used::default());
-    if let Some(key) = device.key().filter(|_| tuning.mode != Mode::Off) {
+    let Some(tunable) = device.tunable() else { return (choices, used) };
+    if tuning.mode != Mode::Off {
+        let key = tunable.key();
         let store = Store::new(&tuning.dir);
         used.file = Some(store.path(&key));
         match store.read(&key, Clock::Measured, &Kernels(device)) {
@@ -92,7 +99,7 @@ pub(super) fn choices(
         };
         for case in cases {
             let Some(choice) = choices.get(case) else { continue };
-            match device.compile(case, choice, &wanted) {
+            match tunable.compile(case, choice, &wanted) {
                 Ok(()) => used.used += 1,
                 Err(error) => {
                     tracing::warn!(%case, %error, "a tuned choice cannot be compiled");
@@ -102,7 +109,7 @@ pub(super) fn choices(
         }
     }
     for case in cases {
-        let Some(space) = device.space(case) else { continue };
+        let Some(space) = tunable.space(case) else { continue };
         let before = choices.get(case).unwrap_or(&space.heuristic);
         let mut choice = before.clone();
         let own = tuning.force.iter().filter(|(name, _)| space.parameter(name).is_some());
@@ -128,10 +135,11 @@ pub(super) fn cases(
     device: &dyn Device,
     request: &Request<'_>,
 ) -> Result<Vec<Case>, device::Error> {
-    let mut cases = device.cases(request)?;
+    let Some(tunable) = device.tunable() else { return Ok(Vec::new()) };
+    let mut cases = tunable.cases(request)?;
     cases.sort_unstable();
     cases.dedup();
-    cases.retain(|case| device.space(case).is_some());
+    cases.retain(|case| tunable.space(case).is_some());
     cases.sort_by_key(leader);
     Ok(cases)
 }
@@ -165,7 +173,8 @@ pub fn run(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, Error> {
     let info = device.info();
-    let key = device.key().ok_or_else(|| Error::Nothing(info.name.into()))?;
+    let tunable = kernels(device)?;
+    let key = tunable.key();
     let clock = watch.clock();
     let loaded = store.read(&key, clock, &Kernels(device))?;
     let journal = store.journal(&key)?;
@@ -209,7 +218,7 @@ pub fn run(
         let resumed = rows.contains_key(&number);
         let sharing = if resumed { 1 } else { wanted.len() - rows.len() };
         pace.allot(left / u32::try_from(sharing).unwrap_or(u32::MAX));
-        let Some(mut space) = device.space(case) else { continue };
+        let Some(mut space) = tunable.space(case) else { continue };
         candidates.clone_from(&space.origin);
         search.pin(case, &mut space);
         let afresh = spec.again && !resumed;
@@ -246,7 +255,8 @@ pub fn run(
 
 /// Whether there is a compiler now, and was none when a case was searched.
 fn widened(device: &dyn Device, record: &Record) -> bool {
-    let now = device.space(&record.case).map(|space| space.candidates);
+    let now = device.tunable().and_then(|tunable| tunable.space(&record.case));
+    let now = now.map(|space| space.candidates);
     record.candidates == Candidates::Prebuilt && matches!(now, Some(Candidates::Nvrtc(..)))
 }
 

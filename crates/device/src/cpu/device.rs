@@ -7,8 +7,8 @@ use super::instance::CpuInstance;
 use super::memory::{DEVICE, Layout, Memory};
 use super::pool::{Pool, default_threads};
 use super::variant;
-use crate::tune::{Case, DeviceKey, Space};
-use crate::{Device, Error, Footprint, Info, Instance, Request};
+use crate::tune::{Case, Choice, DeviceKey, Space};
+use crate::{Device, Error, Footprint, Info, Instance, Request, Tunable};
 use plan::{Fusions, Plan};
 
 /// The CPU with a choice of instruction set and threads.
@@ -86,10 +86,16 @@ impl Device for Cpu {
         }
     }
 
-    fn key(&self) -> Option<DeviceKey> {
+    fn tunable(&self) -> Option<&dyn Tunable> {
+        Some(self)
+    }
+}
+
+impl Tunable for Cpu {
+    fn key(&self) -> DeviceKey {
         let model = processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
         let cores = u32::try_from(self.threads.get()).unwrap_or(u32::MAX);
-        Some(DeviceKey::cpu(&model, self.isa.name(), cores))
+        DeviceKey::cpu(&model, self.isa.name(), cores)
     }
 
     fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
@@ -101,6 +107,11 @@ impl Device for Cpu {
 
     fn space(&self, case: &Case) -> Option<Space> {
         variant::space(self.isa, case)
+    }
+
+    fn compile(&self, _: &Case, _: &Choice, _: &dyn Fn() -> bool) -> Result<(), Error> {
+        // Every choice's code is in this program.
+        Ok(())
     }
 }
 

@@ -2,98 +2,41 @@
 //!
 //! A thread of its own executes submissions in order, together with the pool. Mailboxes and outputs
 //! belong to that thread from a submission of their plan until the caller has waited for it; the
-//! queue's lock hands them over.
+//! queue's lock hands them over. What is written meanwhile travels with the next submission.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::Isa;
 use super::execute::{self, Context, Work};
-use super::mem::AlignedBuf;
-use super::memory::{Form, Memory, own_bytes};
+use super::memory::{Memory, PlanMemory, WeightStorage};
 use super::packed::PackedLayout;
 use super::pool::Pool;
 use super::program::{self, Program};
+use crate::ledger::{Ledger, Write};
 use crate::tune::Choices;
-use crate::{Data, Error, Footprint, Instance, Prepared, RING_STEPS, Scope, Ticket, WeightSource};
-use plan::{BufferId, Class, DType, Plan};
-
-/// Submissions that can be under way at once.
-const QUEUE: u64 = 8;
+use crate::{
+    Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, Scope, Ticket, Timing,
+    WeightSource,
+};
+use plan::{BufferId, Plan};
 
 /// Raw bytes of a weight that a thread reads and packs at a time: they stay in its second-level cache.
 const UPLOAD: usize = 256 << 10;
-
-/// A plan's own buffers: mailboxes, outputs, and the ring of sampled tokens.
-pub(super) struct Own {
-    buf: AlignedBuf,
-    /// Byte offset, element count and type of each buffer that lives here.
-    places: Vec<Option<(usize, usize, DType, Class)>>,
-    ring: usize,
-}
-
-impl Own {
-    fn new(plan: &Plan) -> std::io::Result<Self> {
-        let mut offset = 0;
-        let mut place = |b: &plan::Buffer| {
-            matches!(b.class, Class::Mailbox | Class::Output).then(|| {
-                let at = offset;
-                offset += (4 * b.elements()).next_multiple_of(64);
-                (at, b.elements(), b.dtype, b.class)
-            })
-        };
-        let places = plan.buffers.iter().map(&mut place).collect();
-        Ok(Self { buf: AlignedBuf::new(own_bytes(plan))?, places, ring: offset })
-    }
-
-    /// Address of a mailbox or output.
-    pub(super) fn address(&self, buffer: BufferId) -> Option<*mut u8> {
-        let (offset, ..) = (*self.places.get(buffer.index())?)?;
-        // SAFETY: offsets are inside the buffer.
-        Some(unsafe { self.buf.start().add(offset) }.as_ptr())
-    }
-
-    /// Address of `len` elements of a buffer from `at`, if it has that class and type and they
-    /// are inside.
-    fn range(
-        &self,
-        buffer: BufferId,
-        (class, dtype): (Class, DType),
-        at: usize,
-        len: usize,
-    ) -> Result<*mut u8, Error> {
-        let place = self.places.get(buffer.index()).copied().flatten();
-        let end = at.checked_add(len);
-        match place {
-            Some((offset, n, t, c))
-                if c == class && t == dtype && end.is_some_and(|end| end <= n) =>
-            {
-                // SAFETY: inside the buffer, as just checked.
-                Ok(unsafe { self.buf.start().add(offset + 4 * at) }.as_ptr())
-            }
-            _ => Err(Error::Invalid(format!(
-                "{len} elements of {dtype} from {at} of {class:?} {}",
-                buffer.0
-            ))),
-        }
-    }
-
-    /// Where the tokens of a step are kept.
-    fn ring(&self, step: usize, rows: usize) -> *mut i32 {
-        // SAFETY: the ring follows the buffers; callers keep `step` below its length.
-        unsafe { self.buf.start().add(self.ring + 4 * step * rows) }.as_ptr().cast()
-    }
-}
 
 /// One submission.
 struct Task {
     program: Arc<Program>,
     sequence: u64,
+    /// The plan's steps before it, and how many it has.
+    first: u64,
     steps: u32,
+    /// What is written to mailboxes before the first.
+    writes: Vec<Write<'static>>,
 }
 
 /// What the two sides know of each other.
@@ -101,8 +44,6 @@ struct Queue {
     tasks: VecDeque<Task>,
     /// Submissions up to this one have finished.
     finished: u64,
-    /// Steps of the next one that have.
-    steps: u32,
     /// Why no submission will ever finish again.
     lost: Option<String>,
     stop: bool,
@@ -120,10 +61,49 @@ impl Shared {
     }
 }
 
-struct Entry {
+/// What there is for a prepared plan.
+struct PlanState {
     program: Arc<Program>,
-    /// Its latest submission, 0 for none.
-    latest: u64,
+    /// Of each step.
+    labels: Vec<String>,
+}
+
+/// Carries out a write.
+///
+/// # Safety
+///
+/// Nobody else touches the plan's mailboxes meanwhile.
+unsafe fn put(program: &Program, write: &Write<'_>) {
+    // SAFETY: the ledger has checked the range; the rest is the caller's contract.
+    unsafe {
+        let to = program.buffers.at(write.offset);
+        to.copy_from_nonoverlapping(write.bytes.as_ptr(), write.bytes.len());
+    }
+}
+
+/// Executes a plan's `step`th step, and keeps its tokens.
+///
+/// # Safety
+///
+/// As [`execute_step`].
+unsafe fn execute_and_keep(
+    isa: Isa,
+    memory: &Memory,
+    pool: &mut Pool,
+    work: &Work,
+    program: &Program,
+    step: u64,
+    clock: Option<&[AtomicU64]>,
+) {
+    // SAFETY: the caller's contract; the ring has room for a step's tokens wherever it says.
+    unsafe {
+        execute_step(isa, memory, pool, work, program, clock);
+        if let Some((ids, rows)) = program.sampled {
+            let buffers = &program.buffers;
+            let ring = buffers.at(buffers.buffers().ring_at(step)).cast::<i32>();
+            ring.copy_from_nonoverlapping(ids, rows);
+        }
+    }
 }
 
 /// The memory of one model and the thread that runs its plans.
@@ -136,11 +116,7 @@ pub(super) struct CpuInstance {
     pool: Arc<Mutex<Pool>>,
     shared: Arc<Shared>,
     runner: Option<JoinHandle<()>>,
-    entries: Vec<Entry>,
-    /// The latest submission.
-    sequence: u64,
-    /// The latest submission that the caller has waited for.
-    waited: u64,
+    ledger: Ledger<PlanState>,
 }
 
 impl CpuInstance {
@@ -151,13 +127,12 @@ impl CpuInstance {
         choices: Choices,
     ) -> std::io::Result<Self> {
         let footprint = memory.layout().footprint(pool.threads());
-        let work = Arc::new(Work::new(pool.threads(), memory.working().vocabulary));
+        let work = Arc::new(Work::new(pool.threads(), memory.workspace().vocabulary));
         let (memory, pool) = (Arc::new(memory), Arc::new(Mutex::new(pool)));
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue {
-                tasks: VecDeque::with_capacity(QUEUE as usize),
+                tasks: VecDeque::with_capacity(MAX_SUBMISSIONS),
                 finished: 0,
-                steps: 0,
                 lost: None,
                 stop: false,
             }),
@@ -169,53 +144,8 @@ impl CpuInstance {
             let work = work.clone();
             move || run(isa, &memory, &pool, &shared, &work)
         })?;
-        let (runner, entries) = (Some(runner), Vec::new());
-        let (sequence, waited) = (0, 0);
-        Ok(Self {
-            isa,
-            choices,
-            work,
-            footprint,
-            memory,
-            pool,
-            shared,
-            runner,
-            entries,
-            sequence,
-            waited,
-        })
-    }
-
-    fn entry(&self, prepared: Prepared) -> Result<&Entry, Error> {
-        self.entries
-            .get(prepared.0 as usize)
-            .ok_or_else(|| Error::Invalid(format!("no plan {}", prepared.0)))
-    }
-
-    /// A plan resolved under some choices.
-    fn program(&self, plan: &Plan, choices: &Choices) -> Result<Program, Error> {
-        program::check(plan)?;
-        self.memory.admits(plan)?;
-        let own = Own::new(plan).map_err(|e| Error::OutOfMemory {
-            what: format!("mailboxes and outputs ({e})"),
-            need: own_bytes(plan) as u64,
-            have: 0,
-        })?;
-        Program::new(plan, &self.memory, own, (self.isa, Some(choices)))
-    }
-
-    fn add(&mut self, program: Program) -> Prepared {
-        self.entries.push(Entry { program: Arc::new(program), latest: 0 });
-        Prepared(u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX))
-    }
-
-    /// The plan, when the caller may touch its buffers.
-    fn idle(&self, prepared: Prepared) -> Result<&Program, Error> {
-        let entry = self.entry(prepared)?;
-        if entry.latest > self.waited {
-            return Err(Error::Invalid(format!("plan {} is under way", prepared.0)));
-        }
-        Ok(&entry.program)
+        let (runner, ledger) = (Some(runner), Ledger::new());
+        Ok(Self { isa, choices, work, footprint, memory, pool, shared, runner, ledger })
     }
 }
 
@@ -239,15 +169,13 @@ impl Instance for CpuInstance {
         source: &dyn WeightSource,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), Error> {
-        let Some((address, form)) = self.memory.weight(weight) else {
+        let Some((address, storage)) = self.memory.weight(weight) else {
             return Err(Error::Invalid(format!("weight `{weight}` is not part of the request")));
         };
-        if self.sequence > self.waited {
-            return Err(Error::Invalid("weights cannot change while plans are under way".into()));
-        }
+        self.ledger.quiet("weights cannot change")?;
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
-        match form {
-            Form::Plain(n) => {
+        match storage {
+            WeightStorage::Plain(n) => {
                 let mut bytes = vec![0u8; 4 * n];
                 source.read_at(0, &mut bytes).map_err(failed)?;
                 for (i, value) in bytes.as_chunks::<4>().0.iter().enumerate() {
@@ -257,7 +185,7 @@ impl Instance for CpuInstance {
                 progress(bytes.len() as u64);
                 Ok(())
             }
-            Form::Packed(layout) => {
+            WeightStorage::Packed(layout) => {
                 // SAFETY: the weight's own bytes; nothing runs, and `&mut self` is the only door.
                 let packed = unsafe { std::slice::from_raw_parts_mut(address, layout.bytes()) };
                 let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
@@ -267,13 +195,18 @@ impl Instance for CpuInstance {
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
-        let program = self.program(plan, &self.choices)?;
-        Ok(self.add(program))
+        let choices = self.choices.clone();
+        self.prepare_as(plan, &choices)
     }
 
     fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
-        let program = self.program(plan, choices)?;
-        Ok(self.add(program))
+        program::check(plan)?;
+        self.memory.admits(plan)?;
+        let buffers = PlanMemory::new(plan)?;
+        let layout = buffers.buffers().clone();
+        let program = Program::new(plan, &self.memory, buffers, (self.isa, Some(choices)))?;
+        let labels = plan.steps.iter().map(|step| step.label.clone()).collect();
+        self.ledger.add(layout, PlanState { program: Arc::new(program), labels })
     }
 
     fn write(
@@ -283,106 +216,82 @@ impl Instance for CpuInstance {
         at: usize,
         data: Data<'_>,
     ) -> Result<(), Error> {
-        let own = &self.idle(prepared)?.own;
-        // SAFETY: `range` checks bounds and type, `idle` that nobody else touches the mailbox.
-        unsafe {
-            match data {
-                Data::I32(values) => own
-                    .range(mailbox, (Class::Mailbox, DType::I32), at, values.len())?
-                    .cast::<i32>()
-                    .copy_from_nonoverlapping(values.as_ptr(), values.len()),
-                Data::F32(values) => own
-                    .range(mailbox, (Class::Mailbox, DType::F32), at, values.len())?
-                    .cast::<f32>()
-                    .copy_from_nonoverlapping(values.as_ptr(), values.len()),
-            }
-        }
-        Ok(())
+        self.ledger.write(prepared, mailbox, at, data, |state, write| {
+            // SAFETY: the plan is not under way, and `&mut self` is the only door.
+            unsafe { put(&state.program, write) };
+            Ok(())
+        })
     }
 
     fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
-        if steps == 0 || steps > RING_STEPS {
-            return Err(Error::Invalid(format!(
-                "{steps} steps, 1 to {RING_STEPS} can be submitted"
-            )));
-        }
-        let program = self.entry(prepared)?.program.clone();
+        let program = self.ledger.admit(prepared, steps)?.state.program.clone();
         let mut queue = self.shared.lock();
         if let Some(reason) = &queue.lost {
-            return Err(lost(reason));
+            return Err(self.ledger.lose(lost(reason)));
         }
-        if self.sequence - self.waited == QUEUE {
-            return Err(Error::Invalid(format!(
-                "{QUEUE} submissions are under way already: wait for the first"
-            )));
-        }
-        self.sequence += 1;
-        let sequence = self.sequence;
-        queue.tasks.push_back(Task { program, sequence, steps });
+        let writes = self.ledger.staged(prepared)?;
+        let ticket = self.ledger.submitted(prepared, steps)?;
+        let Ticket { sequence, first, .. } = ticket;
+        queue.tasks.push_back(Task { program, sequence, first, steps, writes });
         drop(queue);
         self.shared.submitted.notify_one();
-        self.entries[prepared.0 as usize].latest = sequence;
-        Ok(Ticket { prepared, sequence, steps })
-    }
-
-    fn completed(&self, ticket: Ticket) -> u32 {
-        let queue = self.shared.lock();
-        if ticket.sequence <= queue.finished {
-            ticket.steps
-        } else if ticket.sequence == queue.finished + 1 {
-            queue.steps
-        } else {
-            0
-        }
+        Ok(ticket)
     }
 
     fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
+        if !self.ledger.is_open(ticket)? {
+            return Ok(());
+        }
         let mut queue = self.shared.lock();
         while queue.finished < ticket.sequence {
             if let Some(reason) = &queue.lost {
-                return Err(lost(reason));
+                return Err(self.ledger.lose(lost(reason)));
             }
             queue = self.shared.done.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
-        self.waited = self.waited.max(ticket.sequence);
+        self.ledger.finished(ticket);
         Ok(())
     }
 
-    fn profile(&mut self, prepared: Prepared, times: u32) -> Result<Vec<Duration>, Error> {
-        let program = self.entry(prepared)?.program.clone();
-        if self.sequence > self.waited {
-            return Err(Error::Invalid("plans are under way".into()));
-        }
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+        self.ledger.quiet("a step cannot be timed")?;
+        let begin = Instant::now();
+        let ticket = self.submit(prepared, 1)?;
+        self.wait(ticket)?;
+        let whole = begin.elapsed();
+        let PlanState { program, labels } = &self.ledger.entry(prepared)?.state;
         let clock: Vec<AtomicU64> = program.stages.iter().map(|_| AtomicU64::new(0)).collect();
+        let (isa, memory, work) = (self.isa, &self.memory, &self.work);
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        for _ in 0..times {
-            // SAFETY: nothing is under way, and `&mut self` is the only door: the buffers and the
-            // memory are this call's.
-            unsafe {
-                let (isa, memory, work) = (self.isa, &self.memory, &self.work);
-                execute_step(isa, memory, &mut pool, work, &program, Some(&clock));
-            }
-        }
+        let (pool, step) = (&mut *pool, ticket.first + 1);
+        // SAFETY: nothing is under way, and `&mut self` is the only door: the buffers and the memory
+        // are this call's.
+        unsafe { execute_and_keep(isa, memory, pool, work, program, step, Some(&clock)) };
+        let mut timings = Vec::with_capacity(clock.len());
         let mut from = 0;
-        let step = |&end: &usize| {
-            let part = &clock[std::mem::replace(&mut from, end)..end];
-            Duration::from_nanos(part.iter().map(|stage| stage.load(Ordering::Relaxed)).sum())
-        };
-        Ok(program.ends.iter().map(step).collect())
+        for (step, (label, &end)) in labels.iter().zip(&program.ends).enumerate() {
+            for stage in from..end {
+                timings.push(Timing {
+                    step,
+                    label: label.clone(),
+                    kernel: program.stages[stage].name().to_owned(),
+                    nanoseconds: clock[stage].load(Ordering::Relaxed),
+                });
+            }
+            from = end;
+        }
+        let ticket = self.ledger.submitted(prepared, 1)?;
+        self.shared.lock().finished = ticket.sequence;
+        self.ledger.finished(ticket);
+        Ok(Profile { timings, serialised: false, whole })
     }
 
     fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
-        let entry = self.entry(ticket.prepared)?;
-        let rows = entry.program.sampled.map_or(0, |(_, rows)| rows);
-        if entry.latest != ticket.sequence || step >= self.completed(ticket) || rows != out.len() {
-            return Err(Error::Invalid(format!("{} tokens of step {step}", out.len())));
-        }
-        // SAFETY: the step has finished, so its entry of the ring is not written again before the
-        // plan's next submission, which needs `&mut self`.
-        let ring = unsafe {
-            std::slice::from_raw_parts(entry.program.own.ring(step as usize, rows), rows)
-        };
-        out.copy_from_slice(ring);
+        let (entry, at) = self.ledger.tokens(ticket, step, out.len())?;
+        let ring = entry.state.program.buffers.at(at).cast::<i32>();
+        // SAFETY: the step has finished, and none that has been submitted writes the same entry of the
+        // ring: the ledger has checked both. A submission that would needs `&mut self`.
+        unsafe { out.as_mut_ptr().copy_from_nonoverlapping(ring, out.len()) };
         Ok(())
     }
 
@@ -393,10 +302,10 @@ impl Instance for CpuInstance {
         at: usize,
         out: &mut [f32],
     ) -> Result<(), Error> {
-        let own = &self.idle(prepared)?.own;
-        let from = own.range(output, (Class::Output, DType::F32), at, out.len())?;
-        // SAFETY: `range` checks bounds and type, `idle` that nobody else touches the output.
-        unsafe { out.as_mut_ptr().copy_from_nonoverlapping(from.cast(), out.len()) };
+        let (entry, offset) = self.ledger.output(prepared, output, at, out.len())?;
+        let from = entry.state.program.buffers.at(offset).cast::<f32>();
+        // SAFETY: the ledger has checked range and type, and that the plan is not under way.
+        unsafe { out.as_mut_ptr().copy_from_nonoverlapping(from, out.len()) };
         Ok(())
     }
 }
@@ -484,30 +393,25 @@ fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, work: &Wo
         };
         drop(queue);
         let mut pool = pool.lock().unwrap_or_else(PoisonError::into_inner);
-        for step in 0..task.steps {
+        for write in &task.writes {
+            // SAFETY: as below: earlier submissions of the plan have finished.
+            unsafe { put(&task.program, write) };
+        }
+        for step in task.first..task.first + u64::from(task.steps) {
             let executed = catch_unwind(AssertUnwindSafe(|| {
                 // SAFETY: this submission is under way, so its buffers are this thread's; there is
                 // only one such thread, so the memory is too.
                 unsafe {
-                    execute_step(isa, memory, &mut pool, work, &task.program, None);
-                    if let Some((ids, rows)) = task.program.sampled {
-                        let ring = task.program.own.ring(step as usize, rows);
-                        ring.copy_from_nonoverlapping(ids, rows);
-                    }
+                    execute_and_keep(isa, memory, &mut pool, work, &task.program, step, None);
                 }
             }));
-            let mut queue = shared.lock();
             if executed.is_err() {
-                queue.lost = Some("a kernel panicked".into());
-                drop(queue);
+                shared.lock().lost = Some("a kernel panicked".into());
                 shared.done.notify_all();
                 return;
             }
-            queue.steps = step + 1;
-            if queue.steps == task.steps {
-                (queue.finished, queue.steps) = (task.sequence, 0);
-            }
         }
+        shared.lock().finished = task.sequence;
         shared.done.notify_all();
     }
 }

@@ -10,10 +10,11 @@ use super::mem::AlignedBuf;
 use super::packed::PackedLayout;
 use super::simd::LANES;
 use super::variant::{STRIP, packing};
+use crate::plan_buffers::PlanBuffers;
 use crate::tune::Choices;
-use crate::{Error, RING_STEPS, Request};
+use crate::{Error, Request};
 use plan::sample::Candidate;
-use plan::{Arena, Buffer, Class, Composite, DType, Op, Plan};
+use plan::{Arena, Buffer, BufferId, Composite, DType, Op, Plan};
 
 /// The name of this device in errors.
 pub(super) const DEVICE: &str = "cpu";
@@ -23,14 +24,14 @@ const ALIGN: usize = 64;
 
 /// How a weight is held.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Form {
+pub(super) enum WeightStorage {
     /// A matrix, packed for the kernels.
     Packed(PackedLayout),
     /// A vector of `f32`.
     Plain(usize),
 }
 
-impl Form {
+impl WeightStorage {
     fn of(buffer: &Buffer, isa: Isa, choices: Option<&Choices>) -> Result<Self, Error> {
         match (buffer.shape.as_slice(), buffer.dtype) {
             (&[rows, k], dtype) => PackedLayout::new(dtype, rows, k)
@@ -90,7 +91,7 @@ impl Cache {
 
 /// Sizes of everything that plans take beyond weights and state.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Working {
+pub(super) struct Workspace {
     /// Bytes of the scratch arena, shared by all plans.
     pub(super) arena: usize,
     /// Quantised activation blocks.
@@ -103,7 +104,7 @@ pub(super) struct Working {
     pub(super) vocabulary: usize,
 }
 
-impl Working {
+impl Workspace {
     fn of(plan: &Plan) -> Result<Self, Error> {
         let mut w =
             Self { arena: size(Arena::new(plan, |_, bytes| bytes).bytes)?, ..Self::default() };
@@ -160,22 +161,54 @@ impl Working {
     }
 }
 
-/// Bytes of a plan's own buffers: mailboxes, outputs, and the ring of sampled tokens.
-pub(super) fn own_bytes(plan: &Plan) -> usize {
-    let own = |b: &&Buffer| matches!(b.class, Class::Mailbox | Class::Output);
-    let buffers: usize =
-        plan.buffers.iter().filter(own).map(|b| (4 * b.elements()).next_multiple_of(ALIGN)).sum();
-    buffers + 4 * RING_STEPS as usize * plan.bucket.logit_rows()
+/// The memory of a plan's own buffers. Who may touch it, and when, is `instance`'s business.
+pub(super) struct PlanMemory {
+    buf: AlignedBuf,
+    buffers: PlanBuffers,
+}
+
+impl PlanMemory {
+    /// Reserves it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`] when the system refuses.
+    pub(super) fn new(plan: &Plan) -> Result<Self, Error> {
+        let buffers = PlanBuffers::new(plan);
+        let buf = AlignedBuf::new(size(buffers.bytes)?).map_err(|e| Error::OutOfMemory {
+            what: format!("mailboxes and outputs ({e})"),
+            need: buffers.bytes,
+            have: 0,
+        })?;
+        Ok(Self { buf, buffers })
+    }
+
+    /// Where everything lies in it.
+    pub(super) const fn buffers(&self) -> &PlanBuffers {
+        &self.buffers
+    }
+
+    /// Address of a mailbox or output.
+    pub(super) fn address(&self, buffer: BufferId) -> Option<*mut u8> {
+        Some(self.at(self.buffers.offset(buffer)?))
+    }
+
+    /// Address of an offset that [`PlanBuffers`] gives.
+    pub(super) fn at(&self, offset: u64) -> *mut u8 {
+        debug_assert!(offset < self.buffers.bytes, "{offset} of {}", self.buffers.bytes);
+        // SAFETY: inside the buffer, whose size is a `usize`.
+        unsafe { self.buf.start().add(offset as usize) }.as_ptr()
+    }
 }
 
 /// All sizes of an instance, by arithmetic.
 pub(super) struct Layout {
-    weights: HashMap<String, (usize, Form)>,
+    weights: HashMap<String, (usize, WeightStorage)>,
     weight_bytes: usize,
     caches: HashMap<String, (usize, Cache)>,
     cache_bytes: usize,
-    working: Working,
-    own_bytes: usize,
+    workspace: Workspace,
+    plan_bytes: u64,
 }
 
 impl Layout {
@@ -188,9 +221,9 @@ impl Layout {
         let mut weights = HashMap::new();
         let mut weight_bytes = 0usize;
         for buffer in request.weights {
-            let form = Form::of(buffer, isa, request.choices)?;
-            weights.insert(buffer.name.clone(), (weight_bytes, form));
-            weight_bytes = grow(weight_bytes, form.bytes())?;
+            let weight = WeightStorage::of(buffer, isa, request.choices)?;
+            weights.insert(buffer.name.clone(), (weight_bytes, weight));
+            weight_bytes = grow(weight_bytes, weight.bytes())?;
         }
         let mut caches = HashMap::new();
         let mut cache_bytes = 0usize;
@@ -199,21 +232,21 @@ impl Layout {
             caches.insert(buffer.name.clone(), (cache_bytes, cache));
             cache_bytes = grow(cache_bytes, cache.bytes())?;
         }
-        let mut working = Working::default();
-        let mut own = 0;
+        let mut workspace = Workspace::default();
+        let mut plan_bytes = 0;
         for plan in request.plans {
             super::program::check(plan)?;
-            working = working.max(Working::of(plan)?);
-            own += own_bytes(plan);
+            workspace = workspace.max(Workspace::of(plan)?);
+            plan_bytes += PlanBuffers::new(plan).bytes;
         }
-        Ok(Self { weights, weight_bytes, caches, cache_bytes, working, own_bytes: own })
+        Ok(Self { weights, weight_bytes, caches, cache_bytes, workspace, plan_bytes })
     }
 
     pub(super) fn footprint(&self, threads: usize) -> crate::Footprint {
         crate::Footprint {
             weights: self.weight_bytes as u64,
             state: self.cache_bytes as u64,
-            activations: (self.working.bytes(threads) + self.own_bytes) as u64,
+            activations: self.workspace.bytes(threads) as u64 + self.plan_bytes,
         }
     }
 }
@@ -237,7 +270,7 @@ impl Memory {
     ///
     /// The system refuses a mapping.
     pub(super) fn new(layout: Layout, threads: usize) -> io::Result<Self> {
-        let w = layout.working;
+        let w = layout.workspace;
         Ok(Self {
             weights: AlignedBuf::new(layout.weight_bytes)?,
             caches: AlignedBuf::new(layout.cache_bytes)?,
@@ -255,23 +288,23 @@ impl Memory {
         &self.layout
     }
 
-    pub(super) const fn working(&self) -> &Working {
-        &self.layout.working
+    pub(super) const fn workspace(&self) -> &Workspace {
+        &self.layout.workspace
     }
 
     /// Refuses a plan that was not counted when the memory was reserved.
     pub(super) fn admits(&self, plan: &Plan) -> Result<(), Error> {
-        if Working::of(plan)?.fits(&self.layout.working) {
+        if Workspace::of(plan)?.fits(&self.layout.workspace) {
             return Ok(());
         }
         Err(Error::Invalid("the plan was not part of the request".into()))
     }
 
     /// Where a weight lies and how.
-    pub(super) fn weight(&self, name: &str) -> Option<(*mut u8, Form)> {
-        let (offset, form) = self.layout.weights.get(name)?;
+    pub(super) fn weight(&self, name: &str) -> Option<(*mut u8, WeightStorage)> {
+        let (offset, weight) = self.layout.weights.get(name)?;
         // SAFETY: the layout's offsets are inside the buffer.
-        Some((unsafe { self.weights.start().add(*offset) }.as_ptr(), *form))
+        Some((unsafe { self.weights.start().add(*offset) }.as_ptr(), *weight))
     }
 
     /// Where a cache lies and its shape.
@@ -328,7 +361,7 @@ mod tests {
     fn weights_lie_as_the_request_chooses_and_take_no_more_room() {
         let matrix = |name: &str, dtype, cols| Buffer {
             name: name.to_owned(),
-            class: Class::Weight,
+            class: plan::Class::Weight,
             dtype,
             shape: vec![48, cols],
         };
@@ -351,8 +384,8 @@ mod tests {
             let (chosen, heuristic) = (lay(Some(&choices)), lay(None));
             let beside = |layout: &Layout| {
                 ["chosen", "other columns", "plain"].map(|name| match layout.weights[name].1 {
-                    Form::Packed(layout) => layout.beside(),
-                    Form::Plain(_) => 0,
+                    WeightStorage::Packed(layout) => layout.beside(),
+                    WeightStorage::Plain(_) => 0,
                 })
             };
             let most = isa.packings().last().unwrap() / LANES;

@@ -5,8 +5,7 @@
 
 use super::Isa;
 use super::activations;
-use super::instance::Own;
-use super::memory::{Cache, Form, Memory, unsupported};
+use super::memory::{Cache, Memory, PlanMemory, WeightStorage, unsupported};
 use super::packed::PackedLayout;
 use super::variant::{self, Variant};
 use crate::tune::Choices;
@@ -128,6 +127,26 @@ pub(super) enum Stage {
     },
 }
 
+impl Stage {
+    /// For profiles.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Embed { .. } => "embed",
+            Self::Gather { .. } => "gather",
+            Self::RopeTable { .. } => "rope-table",
+            Self::RmsNorm { .. } => "rms-norm",
+            Self::Add { .. } => "add",
+            Self::SwiGlu { .. } => "swiglu",
+            Self::Arrange { .. } => "arrange",
+            Self::Project { .. } => "project",
+            Self::Gate { .. } => "gate",
+            Self::RopeKv { .. } => "rope-kv",
+            Self::Attend { .. } => "attend",
+            Self::Sample { .. } => "sample",
+        }
+    }
+}
+
 /// A prepared plan, ready to run.
 pub(super) struct Program {
     pub(super) stages: Vec<Stage>,
@@ -140,7 +159,7 @@ pub(super) struct Program {
     /// Sampled tokens of a step, and how many.
     pub(super) sampled: Option<(*const i32, usize)>,
     /// The plan's own buffers.
-    pub(super) own: Own,
+    pub(super) buffers: PlanMemory,
 }
 
 // SAFETY: the pointers lead into the instance's memory and the plan's own, which outlive the
@@ -185,7 +204,7 @@ struct Resolver<'a> {
     plan: &'a Plan,
     memory: &'a Memory,
     arena: Arena,
-    own: &'a Own,
+    buffers: &'a PlanMemory,
     tuning: (Isa, Option<&'a Choices>),
 }
 
@@ -200,9 +219,9 @@ impl Resolver<'_> {
                 .and_then(|offset| usize::try_from(offset).ok())
                 // SAFETY: the arena's offsets are inside the memory reserved for it.
                 .map(|offset| unsafe { self.memory.arena().add(offset) }),
-            Class::Mailbox | Class::Output => self.own.address(view.buffer),
+            Class::Mailbox | Class::Output => self.buffers.address(view.buffer),
             Class::Weight => match self.memory.weight(&buffer.name) {
-                Some((base, Form::Plain(n))) if n == buffer.elements() => Some(base),
+                Some((base, WeightStorage::Plain(n))) if n == buffer.elements() => Some(base),
                 _ => None,
             },
             Class::State | Class::Constant(_) => None,
@@ -233,7 +252,7 @@ impl Resolver<'_> {
     fn matrix(&self, view: &View) -> Result<Matrix, Error> {
         let buffer = self.plan.buffer(view.buffer);
         match self.memory.weight(&buffer.name) {
-            Some((packed, Form::Packed(layout)))
+            Some((packed, WeightStorage::Packed(layout)))
                 if buffer.class == Class::Weight
                     && view.shape == buffer.shape
                     && *view.shape == [layout.rows(), layout.k()]
@@ -482,11 +501,11 @@ impl Program {
     pub(super) fn new(
         plan: &Plan,
         memory: &Memory,
-        own: Own,
+        buffers: PlanMemory,
         tuning: (Isa, Option<&Choices>),
     ) -> Result<Self, Error> {
         let arena = Arena::new(plan, |_, bytes| bytes);
-        let resolver = Resolver { plan, memory, arena, own: &own, tuning };
+        let resolver = Resolver { plan, memory, arena, buffers: &buffers, tuning };
         let (mut stages, mut ends) = (Vec::new(), Vec::new());
         for step in &plan.steps {
             resolver.stages(step, &mut stages)?;
@@ -503,6 +522,6 @@ impl Program {
             Stage::Sample { ids, rows, .. } => Some((ids.cast_const(), *rows)),
             _ => None,
         });
-        Ok(Self { stages, ends, rows, slots, sampled, own })
+        Ok(Self { stages, ends, rows, slots, sampled, buffers })
     }
 }

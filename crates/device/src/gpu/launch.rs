@@ -53,7 +53,8 @@ impl Params {
 /// One launch. Launches of a list run as if one after the other.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
-    /// The step it belongs to, for people.
+    /// The plan's step that it belongs to, and where that stands in the model.
+    pub(super) step: usize,
     pub(super) label: String,
     pub(super) kernel: Kernel,
     pub(super) grid: [u32; 3],

@@ -7,8 +7,9 @@ use orind_kernels::catalogue::launch::attention_partial_bytes;
 use orind_kernels::repack;
 
 use super::lower;
-use crate::{Error, Footprint, RING_STEPS, Request};
-use plan::{Buffer, BufferId, Class, Composite, DType, Op, Plan};
+use crate::plan_buffers::PlanBuffers;
+use crate::{Error, Footprint, Request};
+use plan::{Buffer, Composite, DType, Op, Plan};
 
 /// Alignment of everything: what the widest loads and constant banks need.
 pub(super) const ALIGN: u64 = 256;
@@ -18,21 +19,32 @@ pub(super) const SAMPLE_PARTS: u32 = 32;
 /// Scratch of one part of one row.
 const SAMPLE_PART_BYTES: u64 = 16;
 
-/// This device does not do that.
+/// The name of whatever GPU it is, where there may be none: see [`of_device`].
+const ANY: &str = "gpu";
+
+/// The kernels do not do that.
 pub(super) fn unsupported(what: String) -> Error {
-    Error::Unsupported { device: "gpu", what }
+    Error::Unsupported { device: ANY, what }
 }
 
-/// How a weight is held.
+/// What drivers share, as one of them says it.
+pub(super) fn of_device(device: &'static str) -> impl Fn(Error) -> Error {
+    move |error| match error {
+        Error::Unsupported { device: ANY, what } => Error::Unsupported { device, what },
+        error => error,
+    }
+}
+
+/// How a weight lies in the device's memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Form {
+pub(super) enum WeightLayout {
     /// A matrix in the kernels' layout.
     Matrix(Weight, repack::Layout),
     /// A vector of `f32`.
     Plain(u64),
 }
 
-impl Form {
+impl WeightLayout {
     fn of(buffer: &Buffer) -> Result<Self, Error> {
         let refused = |why: String| unsupported(format!("weight `{}`{why}", buffer.name));
         match (buffer.shape.as_slice(), buffer.dtype) {
@@ -111,9 +123,9 @@ impl Cache {
     }
 }
 
-/// Working memory that plans share, beyond weights and caches: only one plan runs at a time.
+/// Memory that plans share, beyond weights and caches: only one plan runs at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Working {
+pub(super) struct Workspace {
     /// The scratch arena.
     pub(super) arena: u64,
     /// Attention's parts.
@@ -127,10 +139,10 @@ pub(super) struct Working {
     pub(super) sample_counters: u64,
 }
 
-impl Working {
+impl Workspace {
     fn of(plan: &Plan) -> Result<Self, Error> {
         let mut w = Self { arena: lower::arena(plan).bytes, ..Self::default() };
-        let own = |a: &mut u64, b: u64| *a = (*a).max(b.next_multiple_of(ALIGN));
+        let grow = |a: &mut u64, b: u64| *a = (*a).max(b.next_multiple_of(ALIGN));
         for step in &plan.steps {
             match &step.op {
                 Op::Composite(Composite::Attention { .. }) => {
@@ -143,15 +155,15 @@ impl Working {
                     let splits = lower::splits(heads as u32, kv_heads as u32, dim as u32, capacity);
                     let [rows, heads, dim] = [rows as u64, heads as u64, dim as u64];
                     let parts = attention_partial_bytes(rows, heads, dim, u64::from(splits));
-                    own(&mut w.attention, parts);
-                    own(&mut w.attention_counters, 4 * rows * heads);
+                    grow(&mut w.attention, parts);
+                    grow(&mut w.attention_counters, 4 * rows * heads);
                 }
                 Op::Sample | Op::SampleAdvance => {
                     let rows = step.reads[1].elements() as u64;
                     let vocabulary = step.reads[0].shape.last().copied().unwrap_or(0) as u64;
-                    own(&mut w.sample, rows * u64::from(SAMPLE_PARTS) * SAMPLE_PART_BYTES);
-                    own(&mut w.candidates, 8 * rows * vocabulary);
-                    own(&mut w.sample_counters, 4 * (rows + 1));
+                    grow(&mut w.sample, rows * u64::from(SAMPLE_PARTS) * SAMPLE_PART_BYTES);
+                    grow(&mut w.candidates, 8 * rows * vocabulary);
+                    grow(&mut w.sample_counters, 4 * (rows + 1));
                 }
                 _ => {}
             }
@@ -182,56 +194,18 @@ impl Working {
     }
 }
 
-/// A plan's own buffers, through which the CPU talks to it: mailboxes, outputs, the ring of sampled
-/// tokens and its cursor.
-#[derive(Clone, Debug)]
-pub(super) struct Own {
-    places: Vec<Option<u64>>,
-    /// Rows of sampled tokens; 0 when the plan samples none.
-    pub(super) sampled: usize,
-    pub(super) ring: u64,
-    pub(super) cursor: u64,
-    pub(super) bytes: u64,
-}
-
-impl Own {
-    pub(super) fn new(plan: &Plan) -> Self {
-        let mut bytes = 0u64;
-        let mut place = |size: u64| {
-            let at = bytes;
-            bytes += size.next_multiple_of(ALIGN);
-            at
-        };
-        let mine = |b: &Buffer| matches!(b.class, Class::Mailbox | Class::Output);
-        let places =
-            plan.buffers.iter().map(|b| mine(b).then(|| place(4 * b.elements() as u64))).collect();
-        let sampled = plan.bucket.logit_rows();
-        let ring = place(4 * u64::from(RING_STEPS) * sampled as u64);
-        let cursor = place(4);
-        Self { places, sampled, ring, cursor, bytes }
-    }
-
-    /// Offset of the tokens of the plan's `step`th step.
-    pub(super) const fn ring_at(&self, step: u64) -> u64 {
-        self.ring + step % RING_STEPS as u64 * 4 * self.sampled as u64
-    }
-
-    /// Offset of a mailbox or output.
-    pub(super) fn offset(&self, buffer: BufferId) -> Option<u64> {
-        self.places.get(buffer.index()).copied().flatten()
-    }
-}
-
 /// Everything that an instance needs.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
-    pub(super) weights: HashMap<String, Form>,
+    pub(super) weights: HashMap<String, WeightLayout>,
     pub(super) weight_bytes: u64,
     /// Offset and shape of each cache.
     pub(super) caches: HashMap<String, (u64, Cache)>,
     pub(super) cache_bytes: u64,
-    pub(super) working: Working,
-    own_bytes: u64,
+    pub(super) workspace: Workspace,
+    plan_bytes: u64,
+    /// The most bytes of mailboxes that a plan has.
+    pub(super) mailbox_bytes: u64,
 }
 
 impl Layout {
@@ -243,9 +217,9 @@ impl Layout {
         let mut weights = HashMap::new();
         let mut weight_bytes = 0u64;
         for buffer in request.weights {
-            let form = Form::of(buffer)?;
-            weight_bytes = weight_bytes.saturating_add(form.bytes().next_multiple_of(ALIGN));
-            weights.insert(buffer.name.clone(), form);
+            let weight = WeightLayout::of(buffer)?;
+            weight_bytes = weight_bytes.saturating_add(weight.bytes().next_multiple_of(ALIGN));
+            weights.insert(buffer.name.clone(), weight);
         }
         let mut caches = HashMap::new();
         let mut cache_bytes = 0u64;
@@ -254,18 +228,30 @@ impl Layout {
             caches.insert(buffer.name.clone(), (cache_bytes, cache));
             cache_bytes = cache_bytes.saturating_add(cache.bytes().next_multiple_of(ALIGN));
         }
-        let mut working = Working::default();
-        let mut own_bytes = 0;
+        let mut workspace = Workspace::default();
+        let (mut plan_bytes, mut mailbox_bytes) = (0, 0u64);
         for plan in request.plans {
-            working = working.max(Working::of(plan)?);
-            own_bytes += Own::new(plan).bytes;
+            workspace = workspace.max(Workspace::of(plan)?);
+            let buffers = PlanBuffers::new(plan);
+            plan_bytes += buffers.bytes;
+            mailbox_bytes = mailbox_bytes.max(buffers.mailbox_bytes);
         }
-        Ok(Self { weights, weight_bytes, caches, cache_bytes, working, own_bytes })
+        Ok(Self {
+            weights,
+            weight_bytes,
+            caches,
+            cache_bytes,
+            workspace,
+            plan_bytes,
+            mailbox_bytes,
+        })
     }
 
     /// Refuses a plan that was not counted.
     pub(super) fn admits(&self, plan: &Plan) -> Result<(), Error> {
-        if self.working.max(Working::of(plan)?) == self.working {
+        if self.workspace.max(Workspace::of(plan)?) == self.workspace
+            && PlanBuffers::new(plan).mailbox_bytes <= self.mailbox_bytes
+        {
             return Ok(());
         }
         Err(Error::Invalid("the plan was not part of the request".into()))
@@ -275,7 +261,7 @@ impl Layout {
         Footprint {
             weights: self.weight_bytes,
             state: self.cache_bytes,
-            activations: self.working.scratch() + self.working.counters() + self.own_bytes,
+            activations: self.workspace.scratch() + self.workspace.counters() + self.plan_bytes,
         }
     }
 }

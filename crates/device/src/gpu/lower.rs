@@ -17,9 +17,10 @@ use orind_kernels::params::{
 use orind_kernels::repack;
 
 use super::launch::{Launch, Params, Region};
-use super::layout::{Cache, Form, Own, SAMPLE_PARTS, Working, unsupported};
+use super::layout::{Cache, SAMPLE_PARTS, WeightLayout, Workspace, unsupported};
 use super::limit;
 use super::variant::{self, Shape, Tuning};
+use crate::plan_buffers::PlanBuffers;
 use crate::{Error, RING_STEPS, precision};
 use plan::{
     Arena, Binary, Buffer, Class, Composite, DType, Epilogue, Op, Plan, RopeStyle, Step, View,
@@ -46,15 +47,16 @@ pub(super) fn splits(heads: u32, kv_heads: u32, dim: u32, capacity: usize) -> u3
 
 /// Where everything lies, for one plan.
 pub(super) struct Addresses<'a> {
-    pub(super) weights: &'a HashMap<String, (u64, Form)>,
+    pub(super) weights: &'a HashMap<String, (u64, WeightLayout)>,
     pub(super) caches: &'a HashMap<String, (u64, Cache)>,
-    pub(super) working: &'a Working,
-    /// The scratch that only the GPU touches, as [`Working`] divides it.
+    pub(super) workspace: &'a Workspace,
+    /// The scratch that only the GPU touches, as [`Workspace`] divides it.
     pub(super) scratch: u64,
     /// The counters, likewise.
     pub(super) counters: u64,
-    /// The plan's own buffers and their base.
-    pub(super) own: (&'a Own, u64),
+    /// The plan's own buffers, and where they begin.
+    pub(super) buffers: &'a PlanBuffers,
+    pub(super) buffers_at: u64,
     /// Streaming multiprocessors of the device.
     pub(super) sms: u32,
     /// How projections are laid over threads.
@@ -63,13 +65,13 @@ pub(super) struct Addresses<'a> {
 
 impl Addresses<'_> {
     const fn attention(&self) -> (u64, u64) {
-        (self.scratch + self.working.arena, self.counters)
+        (self.scratch + self.workspace.arena, self.counters)
     }
 
     const fn sample(&self) -> (u64, u64, u64) {
-        let parts = self.scratch + self.working.arena + self.working.attention;
-        let candidates = parts + self.working.sample;
-        (parts, candidates, self.counters + self.working.attention_counters)
+        let parts = self.scratch + self.workspace.arena + self.workspace.attention;
+        let candidates = parts + self.workspace.sample;
+        (parts, candidates, self.counters + self.workspace.attention_counters)
     }
 }
 
@@ -81,12 +83,15 @@ impl Addresses<'_> {
 pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch>, Error> {
     plan.validate().map_err(|e| Error::Invalid(e.to_string()))?;
     let arena = arena(plan);
-    let mut lowering = Lowering { plan, addresses, arena, launches: Vec::new() };
-    let mut steps = plan.steps.iter().peekable();
-    while let Some(step) = steps.next() {
-        let next = steps.next_if(|next| absorbs(plan, step, next));
-        match next {
-            Some(attention) => lowering.attention(attention, Some(step))?,
+    let mut lowering = Lowering { plan, addresses, arena, launches: Vec::new(), at: 0 };
+    let mut steps = plan.steps.iter().enumerate().peekable();
+    while let Some((at, step)) = steps.next() {
+        lowering.at = at;
+        match steps.next_if(|(_, next)| absorbs(plan, step, next)) {
+            Some((at, attention)) => {
+                lowering.at = at;
+                lowering.attention(attention, Some(step))?;
+            }
             None => lowering.step(step)?,
         }
     }
@@ -127,6 +132,8 @@ struct Lowering<'a> {
     addresses: &'a Addresses<'a>,
     arena: Arena,
     launches: Vec<Launch>,
+    /// The number of the plan's step that is lowered.
+    at: usize,
 }
 
 /// Rows and columns of a view whose last axis is the row.
@@ -178,11 +185,11 @@ impl Lowering<'_> {
         let base = match buffer.class {
             Class::Scratch => self.arena.offset(view.buffer).map(|at| self.addresses.scratch + at),
             Class::Mailbox | Class::Output => {
-                let (own, base) = self.addresses.own;
-                own.offset(view.buffer).map(|at| base + at)
+                let base = self.addresses.buffers_at;
+                self.addresses.buffers.offset(view.buffer).map(|at| base + at)
             }
             Class::Weight => match self.addresses.weights.get(&buffer.name) {
-                Some((at, Form::Plain(bytes))) if *bytes == buffer.bytes() => Some(*at),
+                Some((at, WeightLayout::Plain(bytes))) if *bytes == buffer.bytes() => Some(*at),
                 _ => None,
             },
             Class::State | Class::Constant(_) => None,
@@ -210,7 +217,7 @@ impl Lowering<'_> {
     fn matrix(&self, view: &View) -> Result<(u64, Weight, repack::Layout), Error> {
         let buffer = self.buffer(view);
         match self.addresses.weights.get(&buffer.name) {
-            Some(&(at, Form::Matrix(weight, layout)))
+            Some(&(at, WeightLayout::Matrix(weight, layout)))
                 if buffer.class == Class::Weight && view.shape == buffer.shape =>
             {
                 Ok((at, weight, layout))
@@ -239,8 +246,9 @@ impl Lowering<'_> {
         reads: Vec<Region>,
         writes: Vec<Region>,
     ) {
-        let label = step.label.clone();
-        self.launches.push(Launch { label, kernel, grid, shared_bytes, params, reads, writes });
+        let (step, label) = (self.at, step.label.clone());
+        let launch = Launch { step, label, kernel, grid, shared_bytes, params, reads, writes };
+        self.launches.push(launch);
     }
 
     fn step(&mut self, step: &Step) -> Result<(), Error> {
@@ -567,11 +575,11 @@ impl Lowering<'_> {
             return Err(unsupported(format!("heads of {dim} values ({})", step.label)));
         };
         (params.partial, params.counters) = self.addresses.attention();
-        let working = self.addresses.working;
+        let workspace = self.addresses.workspace;
         let mut writes = vec![
             out,
-            Region::new(params.partial, working.attention),
-            Region::new(params.counters, working.attention_counters),
+            Region::new(params.partial, workspace.attention),
+            Region::new(params.counters, workspace.attention_counters),
         ];
         if rotation.is_some() {
             writes.extend(caches);
@@ -589,7 +597,7 @@ impl Lowering<'_> {
     fn sample(&mut self, step: &Step) -> Result<(), Error> {
         let reads = &step.reads;
         let (rows, vocabulary) = rows_of(&reads[0]);
-        let (own, base) = self.addresses.own;
+        let (buffers, base) = (self.addresses.buffers, self.addresses.buffers_at);
         let regions = [
             self.f32(&reads[0])?,
             self.f32(&reads[1])?,
@@ -601,16 +609,16 @@ impl Lowering<'_> {
         let [logits, temperature, top_k, top_p, seed, positions] = regions.map(|r| r.address);
         let ids = self.i32(&step.writes[0])?;
         let (parts, candidates, counters) = self.addresses.sample();
-        let ring = Region::new(base + own.ring, 4 * u64::from(RING_STEPS) * rows as u64);
-        let cursor = Region::new(base + own.cursor, 4);
-        let working = self.addresses.working;
+        let ring = Region::new(base + buffers.ring, 4 * u64::from(RING_STEPS) * rows as u64);
+        let cursor = Region::new(base + buffers.cursor, 4);
+        let workspace = self.addresses.workspace;
         let mut writes = vec![
             ids,
             ring,
             cursor,
-            Region::new(parts, working.sample),
-            Region::new(candidates, working.candidates),
-            Region::new(counters, working.sample_counters),
+            Region::new(parts, workspace.sample),
+            Region::new(candidates, workspace.candidates),
+            Region::new(counters, workspace.sample_counters),
         ];
         let mut next = [0, 0];
         if step.op == Op::SampleAdvance {

@@ -2,14 +2,13 @@
 //!
 //! `layout` says by arithmetic how much memory an instance takes and where everything lies in it;
 //! `lower` turns a plan into launches over addresses; `order` finds out which launches must wait for
-//! others; `limit` how long each takes at most; `variant` says what may be tuned; `ledger` keeps the
-//! seam's rules. A driver ([`nv`], [`cuda`]) allocates the memory, and carries the launches to the
-//! hardware. Kernels and their variants belong to the crate `orind-kernels`.
+//! others; `limit` how long each takes at most; `variant` says what may be tuned. A driver ([`nv`],
+//! [`cuda`]) allocates the memory, and carries the launches to the hardware. Kernels and their
+//! variants belong to the crate `orind-kernels`.
 
 pub mod cuda;
 mod launch;
 mod layout;
-mod ledger;
 mod limit;
 mod lower;
 pub mod nv;
@@ -22,6 +21,7 @@ use std::time::Duration;
 
 use orind_kernels::source::Target;
 
+use crate::plan_buffers::PlanBuffers;
 use crate::tune::{Case, DeviceKey};
 use crate::{Error, Request};
 use launch::Launch;
@@ -51,7 +51,7 @@ pub struct Outline {
 /// [`Error::Unsupported`] for steps, types or shapes that the kernels do not take.
 pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outline>, Error> {
     let layout = layout::Layout::new(request)?;
-    let launches = launches(plan, &layout, (request, sms))?;
+    let launches = launches(plan, &layout, request, sms)?;
     let waits = order::waits(&launches);
     let outline = launches.iter().zip(waits).map(|(launch, wait)| Outline {
         label: launch.label.clone(),
@@ -79,7 +79,7 @@ fn cases(request: &Request<'_>) -> Result<Vec<Case>, Error> {
     let mut cases = Vec::new();
     for plan in request.plans {
         // How many multiprocessors there are decides nothing about them.
-        cases.extend(variant::cases(&launches(plan, &layout, (request, 1))?));
+        cases.extend(variant::cases(&launches(plan, &layout, request, 1)?));
     }
     Ok(cases)
 }
@@ -88,7 +88,8 @@ fn cases(request: &Request<'_>) -> Result<Vec<Case>, Error> {
 fn launches(
     plan: &Plan,
     layout: &layout::Layout,
-    (request, sms): (&Request<'_>, u32),
+    request: &Request<'_>,
+    sms: u32,
 ) -> Result<Vec<Launch>, Error> {
     /// Where memory would begin: addresses only have to differ.
     const BASE: u64 = 1 << 32;
@@ -102,21 +103,22 @@ fn launches(
     let weights: HashMap<_, _> = layout
         .weights
         .iter()
-        .map(|(name, form)| (name.clone(), (place(form.bytes()), *form)))
+        .map(|(name, weight)| (name.clone(), (place(weight.bytes()), *weight)))
         .collect();
     let base = place(layout.cache_bytes);
     let caches =
         layout.caches.iter().map(|(name, (at, c))| (name.clone(), (base + at, *c))).collect();
-    let own = layout::Own::new(plan);
+    let buffers = PlanBuffers::new(plan);
     lower::lower(
         plan,
         &lower::Addresses {
             weights: &weights,
             caches: &caches,
-            working: &layout.working,
-            scratch: place(layout.working.scratch()),
-            counters: place(layout.working.counters()),
-            own: (&own, place(own.bytes)),
+            workspace: &layout.workspace,
+            scratch: place(layout.workspace.scratch()),
+            counters: place(layout.workspace.counters()),
+            buffers: &buffers,
+            buffers_at: place(buffers.bytes),
             sms,
             tuning: variant::Tuning {
                 target: Target::Sm87,

@@ -53,6 +53,7 @@ mod tests {
     fn launch(reads: &[u64], writes: &[u64]) -> Launch {
         let regions = |of: &[u64]| of.iter().map(|a| Region::new(*a, 16)).collect();
         Launch {
+            step: 0,
             label: String::new(),
             kernel: Kernel::Add,
             grid: [1; 3],

@@ -1,6 +1,6 @@
 //! A weight read from its source into memory that the CPU sees, laid out as the kernels read it.
 
-use super::layout::Form;
+use super::layout::WeightLayout;
 use crate::{Error, WeightSource};
 
 /// Bytes that are read and laid out at a time.
@@ -12,14 +12,14 @@ pub(super) const PIECE: usize = 1 << 20;
 /// [`Error::Weight`] when the source fails.
 pub(super) fn fill(
     weight: &str,
-    form: &Form,
+    layout: &WeightLayout,
     source: &dyn WeightSource,
     place: &mut [u8],
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<(), Error> {
     let failed = |source| Error::Weight { weight: weight.to_owned(), source };
-    match form {
-        Form::Matrix(_, layout) if !layout.is_file() => {
+    match layout {
+        WeightLayout::Matrix(_, layout) if !layout.is_file() => {
             let row = layout.file_row_bytes();
             let rows = (PIECE / row).max(1);
             let total = layout.rows();

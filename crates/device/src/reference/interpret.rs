@@ -43,17 +43,18 @@ pub(super) fn supported(plan: &Plan) -> Result<(), Error> {
     };
     match plan.steps.iter().find(fused) {
         Some(step) => Err(Error::Unsupported {
-            device: "reference",
+            device: super::DEVICE,
             what: format!("fused step {}", step.op.name()),
         }),
         None => Ok(()),
     }
 }
 
-/// Executes every step once.
-pub(super) fn run(plan: &Plan, storage: &mut [Storage]) {
+/// Executes every step once, and calls `done` after each.
+pub(super) fn run(plan: &Plan, storage: &mut [Storage], mut done: impl FnMut()) {
     for step in &plan.steps {
         execute(step, storage);
+        done();
     }
 }
 
@@ -96,8 +97,9 @@ fn execute(step: &Step, storage: &mut [Storage]) {
             return;
         }
         Op::Sample => sample_rows(&(0..6).map(read).collect::<Vec<_>>()),
-        // `supported` refused plans with these.
-        Op::Composite(_) | Op::Project { .. } | Op::RopeKv { .. } | Op::SampleAdvance => return,
+        Op::Composite(_) | Op::Project { .. } | Op::RopeKv { .. } | Op::SampleAdvance => {
+            unreachable!("`supported` refuses plans with a fused step: {}", step.op.name())
+        }
     };
     let values = &mut storage[target.buffer.index()].values;
     for (at, value) in offsets(target).zip(result) {

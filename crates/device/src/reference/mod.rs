@@ -6,13 +6,21 @@ mod interpret;
 
 use std::collections::HashMap;
 
+use std::time::Instant;
+
+use super::ledger::{Ledger, Write};
+use super::plan_buffers::PlanBuffers;
 use super::{
-    Data, Device, Error, Footprint, Info, Instance, Prepared, RING_STEPS, Request, Ticket,
-    WeightSource,
+    Data, Device, Error, Footprint, Info, Instance, Prepared, Profile, RING_STEPS, Request, Ticket,
+    Timing, Tunable, WeightSource,
 };
+use crate::tune::Choices;
 use interpret::Storage;
 use plan::quant;
-use plan::{Buffer, BufferId, Class, DType, Fusions, Plan};
+use plan::{Buffer, BufferId, Class, Fusions, Op, Plan};
+
+/// The name of this device.
+const DEVICE: &str = "reference";
 
 /// The reference device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,11 +28,7 @@ pub struct Reference;
 
 impl Device for Reference {
     fn info(&self) -> Info {
-        Info {
-            name: "reference",
-            description: "scalar interpreter of unfused plans".into(),
-            threads: 1,
-        }
+        Info { name: DEVICE, description: "scalar interpreter of unfused plans".into(), threads: 1 }
     }
 
     fn fusions(&self) -> Fusions {
@@ -34,14 +38,14 @@ impl Device for Reference {
     fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {
         // Everything is held as f32 or i32.
         let sum = |buffers: &[Buffer]| buffers.iter().map(|b| 4 * b.elements() as u64).sum();
-        let working = |plan: &Plan| -> u64 {
+        let activations = |plan: &Plan| -> u64 {
             let own = |b: &&Buffer| !matches!(b.class, Class::Weight | Class::State);
             plan.buffers.iter().filter(own).map(|b| 4 * b.elements() as u64).sum()
         };
         Ok(Footprint {
             weights: sum(request.weights),
             state: sum(request.states),
-            activations: request.plans.iter().map(working).sum(),
+            activations: request.plans.iter().map(activations).sum(),
         })
     }
 
@@ -51,13 +55,11 @@ impl Device for Reference {
         footprint.fits(have)?;
         let shared = request.weights.iter().chain(request.states);
         let shared = shared.map(|b| ((b.class, b.name.clone()), Storage::zeroed(b))).collect();
-        Ok(Box::new(ReferenceInstance {
-            footprint,
-            shared,
-            prepared: Vec::new(),
-            sequence: 0,
-            waited: 0,
-        }))
+        Ok(Box::new(ReferenceInstance { footprint, shared, ledger: Ledger::new() }))
+    }
+
+    fn tunable(&self) -> Option<&dyn Tunable> {
+        None
     }
 }
 
@@ -65,53 +67,46 @@ struct ReferenceInstance {
     footprint: Footprint,
     /// Weights and state, by class and name.
     shared: HashMap<(Class, String), Storage>,
-    prepared: Vec<PreparedPlan>,
-    /// The latest submission.
-    sequence: u64,
-    /// The latest submission that the caller has waited for.
-    waited: u64,
+    ledger: Ledger<PlanState>,
 }
 
-struct PreparedPlan {
+/// What there is for a prepared plan.
+struct PlanState {
     plan: Plan,
     /// One per buffer; weights and state are lent from `shared` while the plan runs.
     storage: Vec<Storage>,
+    /// Where its steps leave sampled tokens.
     sampled: Option<BufferId>,
-    ring: Vec<Vec<i32>>,
-    /// Its latest submission, 0 for none.
-    latest: u64,
+    ring: Vec<i32>,
 }
 
-impl ReferenceInstance {
-    fn plan(&self, prepared: Prepared) -> Result<&PreparedPlan, Error> {
-        self.prepared
-            .get(prepared.0 as usize)
-            .ok_or_else(|| Error::Invalid(format!("no plan {}", prepared.0)))
-    }
-
-    /// Refuses what the caller may not touch yet: nothing is ever under way here, but elsewhere it is.
-    fn idle(&self, prepared: Prepared) -> Result<(), Error> {
-        if self.plan(prepared)?.latest > self.waited {
-            return Err(Error::Invalid(format!("plan {} is under way", prepared.0)));
-        }
-        Ok(())
-    }
-
-    fn plan_mut(&mut self, prepared: Prepared) -> Result<&mut PreparedPlan, Error> {
-        self.prepared
-            .get_mut(prepared.0 as usize)
-            .ok_or_else(|| Error::Invalid(format!("no plan {}", prepared.0)))
-    }
-
-    /// Moves shared storage into the plan, or back.
-    fn lend(&mut self, index: usize) {
-        let plan = &mut self.prepared[index];
-        for (buffer, storage) in plan.plan.buffers.iter().zip(&mut plan.storage) {
+impl PlanState {
+    /// Moves shared storage in, or back.
+    fn lend(&mut self, shared: &mut HashMap<(Class, String), Storage>) {
+        for (buffer, storage) in self.plan.buffers.iter().zip(&mut self.storage) {
             if matches!(buffer.class, Class::Weight | Class::State)
-                && let Some(shared) = self.shared.get_mut(&(buffer.class, buffer.name.clone()))
+                && let Some(shared) = shared.get_mut(&(buffer.class, buffer.name.clone()))
             {
                 std::mem::swap(shared, storage);
             }
+        }
+    }
+
+    /// Keeps the tokens of the plan's `step`th step.
+    fn keep_tokens(&mut self, step: u64) {
+        let Some(sampled) = self.sampled else { return };
+        let tokens = &self.storage[sampled.index()].values;
+        let at = (step % u64::from(RING_STEPS)) as usize * tokens.len();
+        for (kept, token) in self.ring[at..].iter_mut().zip(tokens) {
+            *kept = token.to_bits() as i32;
+        }
+    }
+
+    fn put(&mut self, write: &Write<'_>) {
+        let values = &mut self.storage[write.mailbox.index()].values[write.at..];
+        // Integers are kept as their bits.
+        for (value, bytes) in values.iter_mut().zip(write.bytes.as_chunks::<4>().0) {
+            *value = f32::from_le_bytes(*bytes);
         }
     }
 }
@@ -130,9 +125,7 @@ impl Instance for ReferenceInstance {
         let Some(storage) = self.shared.get_mut(&(Class::Weight, weight.to_owned())) else {
             return Err(Error::Invalid(format!("weight `{weight}` is not part of the request")));
         };
-        if self.sequence > self.waited {
-            return Err(Error::Invalid("weights cannot change while plans are under way".into()));
-        }
+        self.ledger.quiet("weights cannot change")?;
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
         let (dtype, values) = (storage.dtype, &mut storage.values);
         let row = dtype.block_len().max(4096);
@@ -161,20 +154,21 @@ impl Instance for ReferenceInstance {
             }
         }
         interpret::supported(plan)?;
-        let sampled =
-            plan.buffers.iter().position(|b| b.class == Class::Output && b.dtype == DType::I32);
+        let mut steps = plan.steps.iter().filter(|step| step.op == Op::Sample);
+        let sampled = steps.next().map(|step| step.writes[0].buffer);
         let storage = |b: &Buffer| match b.class {
             Class::Weight | Class::State => Storage::default(),
             _ => Storage::zeroed(b),
         };
-        self.prepared.push(PreparedPlan {
-            plan: plan.clone(),
-            storage: plan.buffers.iter().map(storage).collect(),
-            sampled: sampled.map(|i| BufferId(i as u32)),
-            ring: Vec::new(),
-            latest: 0,
-        });
-        Ok(Prepared(self.prepared.len() as u32 - 1))
+        let buffers = PlanBuffers::new(plan);
+        let ring = vec![0; RING_STEPS as usize * buffers.sampled];
+        let storage = plan.buffers.iter().map(storage).collect();
+        self.ledger.add(buffers, PlanState { plan: plan.clone(), storage, sampled, ring })
+    }
+
+    fn prepare_as(&mut self, _: &Plan, choices: &Choices) -> Result<Prepared, Error> {
+        let what = format!("choices ({}): there is one way of executing a plan", choices.len());
+        Err(Error::Unsupported { device: DEVICE, what })
     }
 
     fn write(
@@ -184,66 +178,64 @@ impl Instance for ReferenceInstance {
         at: usize,
         data: Data<'_>,
     ) -> Result<(), Error> {
-        self.idle(prepared)?;
-        let plan = self.plan_mut(prepared)?;
-        let storage = plan.storage.get_mut(mailbox.index());
-        let len = match data {
-            Data::I32(values) => values.len(),
-            Data::F32(values) => values.len(),
-        };
-        let Some(target) = storage.and_then(|s| s.values.get_mut(at..at.checked_add(len)?)) else {
-            return Err(Error::Invalid(format!(
-                "elements {at}..{at}+{len} of mailbox {}",
-                mailbox.0
-            )));
-        };
-        match data {
-            Data::I32(values) => {
-                target.iter_mut().zip(values).for_each(|(t, v)| *t = f32::from_bits(*v as u32));
-            }
-            Data::F32(values) => target.copy_from_slice(values),
-        }
-        Ok(())
+        self.ledger.write(prepared, mailbox, at, data, |state, write| {
+            state.put(write);
+            Ok(())
+        })
     }
 
     fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
-        if steps == 0 || steps > RING_STEPS {
-            return Err(Error::Invalid(format!(
-                "{steps} steps, 1 to {RING_STEPS} can be submitted"
-            )));
+        let first = self.ledger.admit(prepared, steps)?.steps;
+        let staged = self.ledger.staged(prepared)?;
+        let state = &mut self.ledger.entry_mut(prepared)?.state;
+        staged.iter().for_each(|write| state.put(write));
+        state.lend(&mut self.shared);
+        for step in 0..steps {
+            interpret::run(&state.plan, &mut state.storage, || {});
+            state.keep_tokens(first + u64::from(step));
         }
-        self.plan_mut(prepared)?.ring.clear();
-        let index = prepared.0 as usize;
-        self.lend(index);
-        for _ in 0..steps {
-            let plan = &mut self.prepared[index];
-            interpret::run(&plan.plan, &mut plan.storage);
-            let tokens = plan
-                .sampled
-                .map(|id| plan.storage[id.index()].values.iter().map(|v| v.to_bits() as i32));
-            plan.ring.push(tokens.into_iter().flatten().collect());
-        }
-        self.lend(index);
-        self.sequence += 1;
-        self.prepared[index].latest = self.sequence;
-        Ok(Ticket { prepared, sequence: self.sequence, steps })
-    }
-
-    fn completed(&self, ticket: Ticket) -> u32 {
-        ticket.steps
+        state.lend(&mut self.shared);
+        self.ledger.submitted(prepared, steps)
     }
 
     fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
-        self.waited = self.waited.max(ticket.sequence);
+        self.ledger.is_open(ticket)?;
+        self.ledger.finished(ticket);
         Ok(())
     }
 
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+        self.ledger.quiet("a step cannot be timed")?;
+        let begin = Instant::now();
+        let ticket = self.submit(prepared, 1)?;
+        self.wait(ticket)?;
+        let whole = begin.elapsed();
+        let mut times = Vec::new();
+        let state = &mut self.ledger.entry_mut(prepared)?.state;
+        state.lend(&mut self.shared);
+        let mut last = Instant::now();
+        interpret::run(&state.plan, &mut state.storage, || {
+            let now = Instant::now();
+            times.push(now.duration_since(std::mem::replace(&mut last, now)));
+        });
+        state.keep_tokens(ticket.first + 1);
+        state.lend(&mut self.shared);
+        let timing = |(step, (of, time)): (usize, (&plan::Step, &std::time::Duration))| Timing {
+            step,
+            label: of.label.clone(),
+            kernel: of.op.name(),
+            nanoseconds: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+        };
+        let timings = state.plan.steps.iter().zip(&times).enumerate().map(timing).collect();
+        let ticket = self.ledger.submitted(prepared, 1)?;
+        self.ledger.finished(ticket);
+        Ok(Profile { timings, serialised: false, whole })
+    }
+
     fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
-        let ring = &self.plan(ticket.prepared)?.ring;
-        match ring.get(step as usize) {
-            Some(tokens) if tokens.len() == out.len() => out.copy_from_slice(tokens),
-            _ => return Err(Error::Invalid(format!("{} tokens of step {step}", out.len()))),
-        }
+        let (entry, at) = self.ledger.tokens(ticket, step, out.len())?;
+        let at = (at - entry.buffers.ring) as usize / 4;
+        out.copy_from_slice(&entry.state.ring[at..at + out.len()]);
         Ok(())
     }
 
@@ -254,17 +246,8 @@ impl Instance for ReferenceInstance {
         at: usize,
         out: &mut [f32],
     ) -> Result<(), Error> {
-        self.idle(prepared)?;
-        let storage = self.plan(prepared)?.storage.get(output.index());
-        let Some(values) = storage.and_then(|s| s.values.get(at..at.checked_add(out.len())?))
-        else {
-            return Err(Error::Invalid(format!(
-                "elements {at}..{at}+{} of output {}",
-                out.len(),
-                output.0
-            )));
-        };
-        out.copy_from_slice(values);
+        let (entry, _) = self.ledger.output(prepared, output, at, out.len())?;
+        out.copy_from_slice(&entry.state.storage[output.index()].values[at..at + out.len()]);
         Ok(())
     }
 }

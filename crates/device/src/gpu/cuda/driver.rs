@@ -176,8 +176,6 @@ pub(super) trait Driver: Send + Sync {
     fn create_event(&self, timing: bool) -> Result<Event, Fault>;
     fn destroy_event(&self, event: Event) -> Result<(), Fault>;
     fn record(&self, event: Event, stream: Stream) -> Result<(), Fault>;
-    /// Whether everything before it is done.
-    fn query(&self, event: Event) -> Result<bool, Fault>;
     /// Blocks until everything before it is done.
     fn wait(&self, event: Event) -> Result<(), Fault>;
     /// Milliseconds between two events with timing.

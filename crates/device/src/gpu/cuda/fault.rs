@@ -16,7 +16,6 @@ impl Code {
     pub(super) const DEVICE_UNAVAILABLE: Self = Self(46);
     pub(super) const NO_DEVICE: Self = Self(100);
     pub(super) const INVALID_DEVICE: Self = Self(101);
-    pub(super) const NOT_READY: Self = Self(600);
     #[cfg(test)]
     pub(super) const ILLEGAL_ADDRESS: Self = Self(700);
 }

@@ -9,9 +9,9 @@ use crate::Error;
 
 /// A GPU with a context of this process's own.
 pub(super) struct Gpu {
-    driver: Arc<dyn Driver>,
-    device: i32,
-    context: Context,
+    pub(super) driver: Arc<dyn Driver>,
+    pub(super) device: i32,
+    pub(super) context: Context,
     /// Its name, as the driver tells it.
     pub(super) name: String,
     /// Compute capability, 10 x major + minor.
@@ -28,16 +28,6 @@ impl std::fmt::Debug for Gpu {
 }
 
 impl Gpu {
-    /// Takes over a context.
-    pub(super) fn new(
-        driver: Arc<dyn Driver>,
-        (device, context): (i32, Context),
-        name: String,
-        (capability, sms, integrated): (u32, u32, bool),
-    ) -> Self {
-        Self { driver, device, context, name, capability, sms, integrated }
-    }
-
     /// The driver, with this context as the thread's: what every call begins with.
     pub(super) fn enter(&self) -> Result<&dyn Driver, Fault> {
         self.driver.enter(self.context)?;

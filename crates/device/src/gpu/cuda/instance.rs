@@ -9,26 +9,37 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::super::launch::Launch;
-use super::super::layout::{Layout, Own};
-use super::super::ledger::{Ledger, invalid, words};
+use super::super::layout::{Layout, of_device};
 use super::super::lower::{Addresses, lower};
 use super::super::variant::{Tuning, compiles};
+use super::DEVICE;
 use super::code::{Code, target};
 use super::driver::{Event, Kind, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
 use super::record::Recording;
 use super::weights::{HALF, Weights};
+use crate::ledger::{Ledger, Write, words};
+use crate::plan_buffers::PlanBuffers;
 use crate::tune::Choices;
-use crate::{Activity, Data, Error, Footprint, Instance, Prepared, Ticket, Timing, WeightSource};
+use crate::{Activity, Data, Error, Footprint, Instance, Prepared, Profile, Ticket, WeightSource};
 use plan::{BufferId, Plan};
 
-/// What belongs to a prepared plan.
-struct Kept {
+/// What the driver keeps of a prepared plan.
+struct PlanState {
     // The recording goes first: it points at the memory.
     recording: Recording,
     /// Its mailboxes, outputs and ring.
     memory: Memory,
+}
+
+impl PlanState {
+    /// Queues a write, in order with the steps of `stream`.
+    fn put(&self, gpu: &Gpu, stream: Stream, write: &Write<'_>) -> Result<(), Fault> {
+        let (to, bytes) = (self.memory.address() + write.offset, &write.bytes);
+        // SAFETY: the bytes are pageable: the driver has taken them when the call returns.
+        unsafe { gpu.enter()?.copy_in(to, bytes.as_ptr(), bytes.len(), stream) }
+    }
 }
 
 /// A submission that has not been waited for.
@@ -40,7 +51,7 @@ struct Flight {
 
 /// The memory of one model on the GPU, and its streams.
 pub(super) struct CudaInstance {
-    ledger: Ledger<Kept>,
+    ledger: Ledger<PlanState>,
     flights: VecDeque<Flight>,
     /// Events that are free.
     events: Vec<Owned<Event>>,
@@ -72,9 +83,9 @@ impl CudaInstance {
         choices: Choices,
     ) -> Result<Self, Error> {
         let stream = || Owned::new(gpu, |driver| driver.create_stream()).map_err(failed);
-        let own = |bytes: u64| Memory::new(gpu, Kind::Device, bytes);
+        let device = |bytes: u64| Memory::new(gpu, Kind::Device, bytes);
         let (steps, reads) = (stream()?, stream()?);
-        let counters = own(layout.working.counters())?;
+        let counters = device(layout.workspace.counters())?;
         let driver = gpu.enter().map_err(failed)?;
         driver.clear(counters.address(), counters.bytes(), steps.get()).map_err(failed)?;
         Ok(Self {
@@ -84,8 +95,8 @@ impl CudaInstance {
             code: Code::new(gpu),
             choices,
             weights: Weights::new(gpu, &layout, kind, HALF)?,
-            caches: own(layout.cache_bytes)?,
-            scratch: own(layout.working.scratch())?,
+            caches: device(layout.cache_bytes)?,
+            scratch: device(layout.workspace.scratch())?,
             counters,
             steps,
             reads,
@@ -99,7 +110,8 @@ impl CudaInstance {
     fn lower(
         &self,
         plan: &Plan,
-        (own, base): (&Own, u64),
+        buffers: &PlanBuffers,
+        buffers_at: u64,
         choices: &Choices,
     ) -> Result<Vec<Launch>, Error> {
         let at = self.caches.address();
@@ -111,10 +123,11 @@ impl CudaInstance {
             &Addresses {
                 weights: self.weights.places(),
                 caches: &caches,
-                working: &self.layout.working,
+                workspace: &self.layout.workspace,
                 scratch: self.scratch.address(),
                 counters: self.counters.address(),
-                own: (own, base),
+                buffers,
+                buffers_at,
                 sms: self.gpu.sms,
                 tuning: Tuning {
                     target: target(self.gpu.capability),
@@ -123,6 +136,7 @@ impl CudaInstance {
                 },
             },
         )
+        .map_err(of_device(DEVICE))
     }
 
     fn event(&mut self) -> Result<Owned<Event>, Error> {
@@ -130,6 +144,43 @@ impl CudaInstance {
             Some(event) => Ok(event),
             None => Owned::new(&self.gpu, |driver| driver.create_event(false)).map_err(failed),
         }
+    }
+}
+
+impl CudaInstance {
+    /// Queues steps of a plan behind what has been written for them; an event for each.
+    fn queue(&mut self, prepared: Prepared, steps: u32) -> Result<Vec<Owned<Event>>, Error> {
+        let stream = self.steps.get();
+        let writes = self.ledger.staged(prepared)?;
+        let state = &self.ledger.entry(prepared)?.state;
+        for write in &writes {
+            state.put(&self.gpu, stream, write).map_err(failed)?;
+        }
+        let mut events = Vec::with_capacity(steps as usize);
+        for _ in 0..steps {
+            let event = self.event()?;
+            let recording = &self.ledger.entry(prepared)?.state.recording;
+            recording.launch(stream).map_err(failed)?;
+            self.gpu.enter().and_then(|d| d.record(event.get(), stream)).map_err(failed)?;
+            self.launches += recording.launches();
+            self.submits += 1;
+            events.push(event);
+        }
+        Ok(events)
+    }
+
+    /// Waits for everything up to a submission.
+    fn finish(&mut self, sequence: u64) -> Result<(), Fault> {
+        while let Some(flight) = self.flights.front()
+            && flight.sequence <= sequence
+        {
+            let Some(last) = flight.events.last() else {
+                unreachable!("no submission is without steps");
+            };
+            self.gpu.enter()?.wait(last.get())?;
+            self.events.extend(self.flights.pop_front().into_iter().flat_map(|f| f.events));
+        }
+        Ok(())
     }
 }
 
@@ -148,6 +199,7 @@ impl Instance for CudaInstance {
         source: &dyn WeightSource,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), Error> {
+        self.ledger.quiet("weights cannot change")?;
         self.weights.upload(weight, source, progress, self.steps.get())
     }
 
@@ -157,18 +209,18 @@ impl Instance for CudaInstance {
     }
 
     fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
-        self.layout.admits(plan)?;
+        self.layout.admits(plan).map_err(of_device(DEVICE))?;
         let stream = self.steps.get();
         self.weights.seal(stream)?;
-        let own = Own::new(plan);
-        let memory = Memory::new(&self.gpu, Kind::Device, own.bytes)?;
+        let buffers = PlanBuffers::new(plan);
+        let memory = Memory::new(&self.gpu, Kind::Device, buffers.bytes)?;
         let driver = self.gpu.enter().map_err(failed)?;
         driver.clear(memory.address(), memory.bytes(), stream).map_err(failed)?;
-        let launches = self.lower(plan, (&own, memory.address()), choices)?;
-        let seen = Memory::new(&self.gpu, Kind::Pinned, own.bytes - own.ring)?;
-        let ring = (memory.address() + own.ring, seen);
-        let recording = Recording::new(&self.gpu, &mut self.code, stream, launches, ring)?;
-        Ok(self.ledger.add(plan, own, Kept { recording, memory }))
+        let launches = self.lower(plan, &buffers, memory.address(), choices)?;
+        let seen = Memory::new(&self.gpu, Kind::Pinned, buffers.bytes - buffers.ring)?;
+        let ring = memory.address() + buffers.ring;
+        let recording = Recording::new(&self.gpu, &mut self.code, stream, launches, ring, seen)?;
+        self.ledger.add(buffers, PlanState { recording, memory })
     }
 
     fn write(
@@ -178,59 +230,50 @@ impl Instance for CudaInstance {
         at: usize,
         data: Data<'_>,
     ) -> Result<(), Error> {
-        let (entry, offset, bytes) = self.ledger.mailbox(prepared, mailbox, at, data)?;
-        let to = entry.kept.memory.address() + offset;
-        let driver = self.gpu.enter().map_err(failed)?;
-        // SAFETY: `bytes` is pageable: the driver has taken it when the call returns.
-        unsafe { driver.copy_in(to, bytes.as_ptr(), bytes.len(), self.steps.get()) }.map_err(failed)
+        let (gpu, stream) = (&self.gpu, self.steps.get());
+        let written = self.ledger.write(prepared, mailbox, at, data, |state, write| {
+            state.put(gpu, stream, write).map_err(failed)
+        });
+        written.map_err(|error| self.ledger.lose(error))
     }
 
     fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
         self.ledger.admit(prepared, steps)?;
-        let stream = self.steps.get();
-        let mut events = Vec::with_capacity(steps as usize);
-        for _ in 0..steps {
-            let event = self.event()?;
-            let recording = &self.ledger.entry(prepared)?.kept.recording;
-            recording.launch(stream).map_err(failed)?;
-            self.gpu.enter().and_then(|d| d.record(event.get(), stream)).map_err(failed)?;
-            self.launches += recording.launches();
-            self.submits += 1;
-            events.push(event);
-        }
-        let ticket = self.ledger.submitted(prepared, steps);
+        let events = self.queue(prepared, steps).map_err(|error| self.ledger.lose(error))?;
+        let ticket = self.ledger.submitted(prepared, steps)?;
         self.flights.push_back(Flight { sequence: ticket.sequence, events });
         Ok(ticket)
     }
 
-    fn completed(&self, ticket: Ticket) -> u32 {
-        let flight = self.flights.iter().find(|flight| flight.sequence == ticket.sequence);
-        let (false, Some(flight), Ok(driver)) =
-            (self.ledger.has_finished(ticket), flight, self.gpu.enter())
-        else {
-            return if self.ledger.has_finished(ticket) { ticket.steps } else { 0 };
-        };
-        flight.events.iter().take_while(|e| driver.query(e.get()).unwrap_or(false)).count() as u32
-    }
-
     fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
-        while let Some(flight) = self.flights.front()
-            && flight.sequence <= ticket.sequence
-        {
-            if let Some(last) = flight.events.last() {
-                self.gpu.enter().and_then(|driver| driver.wait(last.get())).map_err(failed)?;
-            }
-            self.events.extend(self.flights.pop_front().into_iter().flat_map(|f| f.events));
+        if self.ledger.is_open(ticket)? {
+            self.finish(ticket.sequence).map_err(|fault| self.ledger.lose(failed(fault)))?;
+            self.ledger.finished(ticket);
         }
-        self.ledger.finished(ticket);
         Ok(())
     }
 
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+        self.ledger.quiet("a step cannot be timed")?;
+        let writes = self.ledger.staged(prepared)?;
+        let state = &self.ledger.entry(prepared)?.state;
+        let recording = &state.recording;
+        let stream = self.steps.get();
+        let profile = writes
+            .iter()
+            .try_for_each(|write| state.put(&self.gpu, stream, write))
+            .and_then(|()| recording.profile(stream));
+        self.launches += 2 * recording.launches();
+        let profile = profile.map_err(|fault| self.ledger.lose(failed(fault)))?;
+        let ticket = self.ledger.submitted(prepared, 2)?;
+        self.ledger.finished(ticket);
+        Ok(profile)
+    }
+
     fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
-        let completed = self.completed(ticket);
-        let (entry, at) = self.ledger.tokens(ticket, step, completed, out.len())?;
+        let (entry, at) = self.ledger.tokens(ticket, step, out.len())?;
         for (i, out) in out.iter_mut().enumerate() {
-            *out = entry.kept.recording.ring(at - entry.own.ring + 4 * i as u64);
+            *out = entry.state.recording.ring(at - entry.buffers.ring + 4 * i as u64);
         }
         Ok(())
     }
@@ -243,7 +286,7 @@ impl Instance for CudaInstance {
         out: &mut [f32],
     ) -> Result<(), Error> {
         let (entry, offset) = self.ledger.output(prepared, output, at, out.len())?;
-        let from = entry.kept.memory.address() + offset;
+        let from = entry.state.memory.address() + offset;
         let mut bytes = vec![0; 4 * out.len()];
         let stream = self.reads.get();
         let driver = self.gpu.enter().map_err(failed)?;
@@ -257,19 +300,6 @@ impl Instance for CudaInstance {
         }
         words(&bytes, out, f32::from_le_bytes);
         Ok(())
-    }
-
-    fn time_launches(&mut self, prepared: Prepared) -> Result<Vec<Timing>, Error> {
-        let entry = self.ledger.admit(prepared, 1)?;
-        if !self.flights.is_empty() {
-            return invalid("a step can be measured when nothing is under way");
-        }
-        let recording = &entry.kept.recording;
-        let timings = recording.profile(self.steps.get()).map_err(failed)?;
-        self.launches += recording.launches();
-        let ticket = self.ledger.submitted(prepared, 1);
-        self.ledger.finished(ticket);
-        Ok(timings)
     }
 }
 

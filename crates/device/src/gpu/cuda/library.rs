@@ -94,7 +94,6 @@ functions! {
     cuEventCreate(*mut Pointer, c_uint);
     cuEventDestroy_v2(Pointer);
     cuEventRecord(Pointer, Pointer);
-    cuEventQuery(Pointer);
     cuEventSynchronize(Pointer);
     cuEventElapsedTime(*mut f32, Pointer, Pointer);
 }
@@ -339,14 +338,6 @@ impl Driver for Library {
 
     fn record(&self, event: Event, stream: Stream) -> Result<(), Fault> {
         call!(self, cuEventRecord(pointer(event.0), pointer(stream.0)))
-    }
-
-    fn query(&self, event: Event) -> Result<bool, Fault> {
-        match call!(self, cuEventQuery(pointer(event.0))) {
-            Ok(()) => Ok(true),
-            Err(fault) if fault.code == Code::NOT_READY => Ok(false),
-            Err(fault) => Err(fault),
-        }
     }
 
     fn wait(&self, event: Event) -> Result<(), Fault> {

@@ -20,10 +20,10 @@ use std::sync::Arc;
 
 use orind_kernels::source::Target;
 
-use super::layout::Layout;
+use super::layout::{Layout, of_device};
 use super::{cases as gpu_cases, variant};
 use crate::tune::{Case, Choice, DeviceKey, Space};
-use crate::{Device, Error, Footprint, Info, Instance, Request};
+use crate::{Device, Error, Footprint, Info, Instance, Request, Tunable};
 use driver::{Attribute, ComputeMode, Driver, Kind};
 use fault::{Code, Fault};
 use gpu::Gpu;
@@ -154,7 +154,8 @@ fn open(driver: &Arc<dyn Driver>, device: i32, version: i32) -> Result<Gpu, Stri
         _ => told(fault),
     })?;
     let gpu = |sms, integrated| {
-        Gpu::new(Arc::clone(driver), (device, context), name.clone(), (capability, sms, integrated))
+        let driver = Arc::clone(driver);
+        Gpu { driver, device, context, name: name.clone(), capability, sms, integrated }
     };
     match (ask(Attribute::Multiprocessors), ask(Attribute::Integrated)) {
         (Ok(sms), Ok(integrated)) => Ok(gpu(number(sms), integrated != 0)),
@@ -185,11 +186,11 @@ impl Device for Cuda {
     }
 
     fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {
-        Ok(Layout::new(request)?.footprint())
+        Ok(Layout::new(request).map_err(of_device(DEVICE))?.footprint())
     }
 
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
-        let layout = Layout::new(request)?;
+        let layout = Layout::new(request).map_err(of_device(DEVICE))?;
         layout.footprint().fits(self.gpu.free().map_err(Fault::at_the_seam)?)?;
         let choices = request.choices.cloned().unwrap_or_default();
         Ok(Box::new(CudaInstance::new(&self.gpu, layout, self.kind, choices)?))
@@ -199,13 +200,19 @@ impl Device for Cuda {
         Some(self.gpu.free().unwrap_or(0))
     }
 
-    fn key(&self) -> Option<DeviceKey> {
+    fn tunable(&self) -> Option<&dyn Tunable> {
+        Some(self)
+    }
+}
+
+impl Tunable for Cuda {
+    fn key(&self) -> DeviceKey {
         let probe = Probe::new(Root::system());
-        Some(super::key(&probe, self.gpu.capability, self.gpu.sms, self.gpu.clock_mhz()))
+        super::key(&probe, self.gpu.capability, self.gpu.sms, self.gpu.clock_mhz())
     }
 
     fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
-        gpu_cases(request)
+        gpu_cases(request).map_err(of_device(DEVICE))
     }
 
     fn space(&self, case: &Case) -> Option<Space> {

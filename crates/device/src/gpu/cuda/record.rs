@@ -4,15 +4,14 @@
 //! follow each other in the stream's order; the last node brings the ring of tokens to the CPU.
 
 use std::sync::Arc;
-
-use orind_kernels::catalogue::Kernel;
+use std::time::Duration;
 
 use super::super::launch::Launch;
 use super::code::Code;
 use super::driver::{Call, Driver, Event, Function, Graph, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
-use crate::{Error, Timing};
+use crate::{Error, Profile, Timing};
 
 /// A recorded step.
 pub(super) struct Recording {
@@ -30,7 +29,8 @@ impl Recording {
         code: &mut Code,
         stream: Stream,
         launches: Vec<Launch>,
-        (ring, seen): (u64, Memory),
+        ring: u64,
+        seen: Memory,
     ) -> Result<Self, Error> {
         let function = |launch: Launch| {
             let expected = launch.kernel.params_bytes();
@@ -76,11 +76,13 @@ impl Recording {
         unsafe { at.read_volatile() }
     }
 
-    /// Runs a step launch by launch, each between two events.
-    pub(super) fn profile(&self, stream: Stream) -> Result<Vec<Timing>, Fault> {
+    /// Runs a step as always, then one launch by launch, between events.
+    pub(super) fn profile(&self, stream: Stream) -> Result<Profile, Fault> {
         let event = || Owned::new(&self.gpu, |driver| driver.create_event(true));
-        let mut events = vec![event()?];
+        let (begin, mut events) = (event()?, vec![event()?]);
         let driver = self.gpu.enter()?;
+        driver.record(begin.get(), stream)?;
+        self.launch(stream)?;
         driver.record(events[0].get(), stream)?;
         for one in &self.launches {
             queue(driver, stream, std::slice::from_ref(one))?;
@@ -90,14 +92,18 @@ impl Recording {
         }
         bring(driver, stream, self.ring, &self.seen)?;
         driver.synchronize(stream)?;
-        let timing = |((launch, _), pair): (&(Launch, Function), &[Owned<Event>])| {
-            let milliseconds = driver.elapsed(pair[0].get(), pair[1].get())?;
-            let Launch { label, kernel, .. } = launch;
-            let kernel: Kernel = *kernel;
-            let nanoseconds = (f64::from(milliseconds) * 1e6) as u64;
-            Ok(Timing { label: label.clone(), kernel: kernel.symbol(), nanoseconds })
+        let between = |from: &Owned<Event>, to: &Owned<Event>| {
+            let milliseconds = driver.elapsed(from.get(), to.get())?;
+            Ok((f64::from(milliseconds) * 1e6) as u64)
         };
-        self.launches.iter().zip(events.windows(2)).map(timing).collect()
+        let timing = |((launch, _), pair): (&(Launch, Function), &[Owned<Event>])| {
+            let nanoseconds = between(&pair[0], &pair[1])?;
+            let (step, label) = (launch.step, launch.label.clone());
+            Ok(Timing { step, label, kernel: launch.kernel.symbol(), nanoseconds })
+        };
+        let timings = self.launches.iter().zip(events.windows(2)).map(timing);
+        let whole = Duration::from_nanos(between(&begin, &events[0])?);
+        Ok(Profile { timings: timings.collect::<Result<_, _>>()?, serialised: true, whole })
     }
 }
 

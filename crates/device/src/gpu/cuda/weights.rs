@@ -6,11 +6,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::super::layout::{ALIGN, Form, Layout};
-use super::super::ledger::invalid;
+use super::super::layout::{ALIGN, Layout, WeightLayout};
 use super::super::weights::fill;
 use super::driver::{Event, Kind, Stream};
+use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
+use crate::ledger::invalid;
 use crate::{Error, WeightSource};
 
 /// Bytes of a half: enough that a copy costs more than to start it.
@@ -20,8 +21,8 @@ pub(super) const HALF: usize = 4 << 20;
 pub(super) struct Weights {
     gpu: Arc<Gpu>,
     memory: Memory,
-    /// Address and form of each.
-    places: HashMap<String, (u64, Form)>,
+    /// Address and layout of each.
+    places: HashMap<String, (u64, WeightLayout)>,
     uploaded: HashSet<String>,
     /// While there is something to upload into memory that the CPU does not see.
     staging: Option<Staging>,
@@ -41,9 +42,9 @@ impl Weights {
         let mut names: Vec<&String> = layout.weights.keys().collect();
         names.sort_unstable();
         for name in names {
-            let form = layout.weights[name];
-            places.insert(name.clone(), (at, form));
-            at += form.bytes().next_multiple_of(ALIGN);
+            let weight = layout.weights[name];
+            places.insert(name.clone(), (at, weight));
+            at += weight.bytes().next_multiple_of(ALIGN);
         }
         let staging = match kind {
             Kind::Device => Some(Staging::new(gpu, layout, half)?),
@@ -54,7 +55,7 @@ impl Weights {
     }
 
     /// Where each lies.
-    pub(super) const fn places(&self) -> &HashMap<String, (u64, Form)> {
+    pub(super) const fn places(&self) -> &HashMap<String, (u64, WeightLayout)> {
         &self.places
     }
 
@@ -65,7 +66,7 @@ impl Weights {
         progress: &(dyn Fn(u64) + Sync),
         stream: Stream,
     ) -> Result<(), Error> {
-        let Some(&(address, form)) = self.places.get(weight) else {
+        let Some(&(address, layout)) = self.places.get(weight) else {
             return invalid(format!("weight `{weight}` is not part of the request"));
         };
         if !self.open {
@@ -77,15 +78,16 @@ impl Weights {
         match &mut self.staging {
             Some(staging) => {
                 let to = Destination { gpu: &self.gpu, address, stream };
-                staging.fill(weight, &form, source, &to, progress)?;
+                staging.fill(weight, &layout, source, &to, progress)?;
             }
             None => {
                 let at = (address - self.memory.address()) as usize;
                 let base = self.memory.host().wrapping_add(at);
                 // SAFETY: the places divide the allocation, which the CPU sees from `host` on; no
                 // launch has been submitted yet, so the GPU touches none of it.
-                let place = unsafe { std::slice::from_raw_parts_mut(base, form.bytes() as usize) };
-                fill(weight, &form, source, place, progress)?;
+                let place =
+                    unsafe { std::slice::from_raw_parts_mut(base, layout.bytes() as usize) };
+                fill(weight, &layout, source, place, progress)?;
             }
         }
         self.uploaded.insert(weight.to_owned());
@@ -98,8 +100,8 @@ impl Weights {
             return invalid(format!("weight `{name}` has not been uploaded"));
         }
         if self.open {
-            let driver = self.gpu.enter().map_err(super::Fault::at_the_seam)?;
-            driver.synchronize(stream).map_err(super::Fault::at_the_seam)?;
+            let driver = self.gpu.enter().map_err(Fault::at_the_seam)?;
+            driver.synchronize(stream).map_err(Fault::at_the_seam)?;
             self.staging = None;
             self.open = false;
         }
@@ -112,6 +114,16 @@ struct Destination<'a> {
     gpu: &'a Gpu,
     address: u64,
     stream: Stream,
+}
+
+/// Bytes of a half that lie together in the weight too.
+#[derive(Clone, Copy)]
+struct Piece {
+    /// In the half.
+    from: usize,
+    /// In the weight.
+    at: usize,
+    len: usize,
 }
 
 /// One page-locked buffer, and when it is free again.
@@ -132,15 +144,15 @@ struct Staging {
 
 impl Staging {
     fn new(gpu: &Arc<Gpu>, layout: &Layout, half: usize) -> Result<Self, Error> {
-        let row = |form: &Form| match form {
-            Form::Matrix(_, layout) => layout.of_rows(1).bytes(),
-            Form::Plain(_) => 0,
+        let row = |weight: &WeightLayout| match weight {
+            WeightLayout::Matrix(_, layout) => layout.of_rows(1).bytes(),
+            WeightLayout::Plain(_) => 0,
         };
         let bytes = layout.weights.values().map(row).max().unwrap_or(0).max(half);
         let one = || {
             let memory = Memory::new(gpu, Kind::Pinned, bytes as u64)?;
-            let copied = Owned::new(gpu, |driver| driver.create_event(false))
-                .map_err(super::Fault::at_the_seam)?;
+            let copied =
+                Owned::new(gpu, |driver| driver.create_event(false)).map_err(Fault::at_the_seam)?;
             Ok(Half { memory, copied, busy: false })
         };
         Ok(Self { halves: [one()?, one()?], next: 0, file: Vec::new(), bytes })
@@ -149,14 +161,14 @@ impl Staging {
     fn fill(
         &mut self,
         weight: &str,
-        form: &Form,
+        layout: &WeightLayout,
         source: &dyn WeightSource,
         to: &Destination<'_>,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), Error> {
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
-        match form {
-            Form::Matrix(_, layout) if !layout.is_file() => {
+        match layout {
+            WeightLayout::Matrix(_, layout) if !layout.is_file() => {
                 let (row, total) = (layout.file_row_bytes(), layout.rows());
                 let rows = (self.bytes / layout.of_rows(1).bytes()).max(1);
                 for first in (0..total).step_by(rows) {
@@ -166,7 +178,8 @@ impl Staging {
                     let part = layout.of_rows(rows);
                     let (mut from, mut plane_at) = (0, 0);
                     let pieces = layout.planes().map(|plane| {
-                        let piece = (from, plane_at + plane * first, plane * rows);
+                        let (at, len) = (plane_at + plane * first, plane * rows);
+                        let piece = Piece { from, at, len };
                         (from, plane_at) = (from + plane * rows, plane_at + plane * total);
                         piece
                     });
@@ -179,12 +192,15 @@ impl Staging {
                 }
             }
             _ => {
-                let total = form.bytes() as usize;
+                let total = layout.bytes() as usize;
                 for at in (0..total).step_by(self.bytes) {
                     let bytes = self.bytes.min(total - at);
-                    self.halves[self.next].send(bytes, &[(0, at, bytes)], to, |half| {
-                        source.read_at(at as u64, half).map_err(failed)
-                    })?;
+                    self.halves[self.next].send(
+                        bytes,
+                        &[Piece { from: 0, at, len: bytes }],
+                        to,
+                        |half| source.read_at(at as u64, half).map_err(failed),
+                    )?;
                     self.next = 1 - self.next;
                     progress(bytes as u64);
                 }
@@ -195,15 +211,15 @@ impl Staging {
 }
 
 impl Half {
-    /// Has the first `bytes` bytes written by `write`, then copies `pieces` of them: from, to, bytes.
+    /// Has the first `bytes` bytes written by `write`, then copies `pieces` of them.
     fn send(
         &mut self,
         bytes: usize,
-        pieces: &[(usize, usize, usize)],
+        pieces: &[Piece],
         to: &Destination<'_>,
         write: impl FnOnce(&mut [u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let failed = super::Fault::at_the_seam;
+        let failed = Fault::at_the_seam;
         let driver = to.gpu.enter().map_err(failed)?;
         if std::mem::take(&mut self.busy) {
             driver.wait(self.copied.get()).map_err(failed)?;
@@ -214,7 +230,7 @@ impl Half {
         // SAFETY: pinned memory of at least `bytes` bytes, and no copy out of it is under way.
         write(unsafe { std::slice::from_raw_parts_mut(self.memory.host(), bytes) })?;
         self.busy = true;
-        for &(from, at, len) in pieces.iter().filter(|piece| piece.2 > 0) {
+        for &Piece { from, at, len } in pieces.iter().filter(|piece| piece.len > 0) {
             let from = self.memory.host().wrapping_add(from);
             // SAFETY: the pieces lie within the `bytes` bytes, which are not written again before
             // the event below has been waited for.

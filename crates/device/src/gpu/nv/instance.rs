@@ -9,35 +9,38 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use orind_kernels::catalogue::Kernel;
 use tegra::buffer::{Loading, Mailbox, Placement, Scratch, WeightsPool};
 use tegra::context::{self, Context, Options, QueueId};
 use tegra::local_memory::LocalMemory;
-use tegra::pushbuffer::Engine;
+use tegra::pushbuffer::{Engine, Entry};
 use tegra::queue::Wake;
 use tegra::space::AddressSpace;
 
 use super::super::launch::Launch;
-use super::super::layout::{ALIGN, Layout, Own};
-use super::super::ledger::{Entry, Ledger, QUEUE, invalid, words};
+use super::super::layout::{ALIGN, Layout, of_device};
 use super::super::lower::{Addresses, lower};
 use super::super::variant::{Tuning, compiles};
 use super::super::weights::fill;
-use super::TARGET;
 use super::code::Code;
-use super::failed;
-use super::patience::{Signs, watch};
-use super::record::Recording;
+use super::record::{Recorded, Recording};
+use super::uploads::Uploads;
+use super::watchdog::{ProgressMarkers, watch};
+use super::{DEVICE, TARGET, failed};
+use crate::ledger::{self, Ledger, Write, invalid, words};
+use crate::plan_buffers::PlanBuffers;
 use crate::tune::Choices;
 use crate::{
-    Activity, Data, Error, Footprint, Instance, Prepared, RING_STEPS, Ticket, WeightSource,
+    Activity, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, RING_STEPS,
+    Ticket, Timing, WeightSource,
 };
-use plan::{BufferId, Plan};
+use plan::{BufferId, Op, Plan};
 
-/// Ring entries of the channel: two for each step under way.
-const ENTRIES: u32 = (2 * QUEUE as u32 * RING_STEPS + 1).next_power_of_two();
+/// Ring entries of the channel: two for each step under way, one for each submission's uploads.
+const ENTRIES: u32 = (MAX_SUBMISSIONS as u32 * (2 * RING_STEPS + 1) + 1).next_power_of_two();
 /// Executions of one step that may fault before the device counts as lost.
 const ATTEMPTS: u32 = 3;
 
@@ -47,11 +50,37 @@ enum Pool {
     Sealed(WeightsPool),
 }
 
-/// What belongs to a prepared plan.
-struct Kept {
+/// What the driver keeps of a prepared plan.
+struct PlanState {
     /// Its mailboxes, outputs and ring.
     memory: Mailbox,
     recording: Recording,
+    advances: Option<Advances>,
+}
+
+/// Mailboxes that every step of a plan sets for the next one, as offsets into the plan's own buffers.
+#[derive(Clone, Copy)]
+struct Advances {
+    tokens: u64,
+    positions: u64,
+    rows: usize,
+}
+
+impl Advances {
+    fn of(plan: &Plan, buffers: &PlanBuffers) -> Result<Option<Self>, Error> {
+        let Some(step) = plan.steps.iter().find(|s| s.op == Op::SampleAdvance) else {
+            return Ok(None);
+        };
+        let [_, tokens, positions] = &step.writes[..] else {
+            return invalid(format!("step `{}` writes {} operands", step.label, step.writes.len()));
+        };
+        match (buffers.offset(tokens.buffer), buffers.offset(positions.buffer)) {
+            (Some(to), Some(at)) => {
+                Ok(Some(Self { tokens: to, positions: at, rows: tokens.elements() }))
+            }
+            _ => invalid(format!("step `{}` advances what is no mailbox", step.label)),
+        }
+    }
 }
 
 /// A submission that has not been waited for.
@@ -61,14 +90,26 @@ struct Flight {
     /// The plan's steps before it.
     base: u64,
     tickets: Vec<context::Ticket>,
+    /// The stream that writes mailboxes before its first step.
+    upload: Option<Entry>,
+    /// What it goes on from; for a plan whose steps advance their inputs.
+    inputs: Option<Inputs>,
 }
 
-/// A plan's inputs when the host last had it to itself: what its steps went on from.
-struct Start {
-    /// The plan's steps before.
-    base: u64,
-    tokens: Vec<u8>,
+/// The mailboxes that a plan advances, as a submission finds them.
+struct Inputs {
+    /// `None` for the tokens that the step before it has sampled.
+    tokens: Option<Vec<u8>>,
     positions: Vec<u8>,
+}
+
+impl Inputs {
+    /// Positions after `steps` steps.
+    fn positions_after(&self, steps: u64) -> Vec<u8> {
+        let positions = self.positions.as_chunks::<4>().0.iter();
+        let after = |p: &[u8; 4]| u32::from_le_bytes(*p).wrapping_add(steps as u32).to_le_bytes();
+        positions.flat_map(after).collect()
+    }
 }
 
 /// The memory of one model on the GPU, and its queue.
@@ -76,9 +117,9 @@ pub(super) struct NvInstance {
     // The context goes first: nothing runs while the rest is taken down.
     context: RefCell<Context>,
     queue: QueueId,
-    ledger: Ledger<Kept>,
+    ledger: Ledger<PlanState>,
     flights: VecDeque<Flight>,
-    starts: HashMap<Prepared, Start>,
+    uploads: Uploads,
     layout: Layout,
     pool: Option<Pool>,
     placements: HashMap<String, Placement>,
@@ -97,23 +138,24 @@ impl NvInstance {
         layout: Layout,
         choices: Choices,
     ) -> Result<Self, Error> {
-        // A step takes milliseconds: looking at memory for longer than one look at the clock takes
-        // would only burn processor time.
+        // A step takes milliseconds: polling memory for longer than reading the clock takes would only
+        // burn processor time.
         let options = Options { spin: Duration::ZERO, ..Options::default() };
         let mut context = Context::new(&space, options).map_err(failed)?;
         let queue = context.add_queue(Engine::Compute, ENTRIES).map_err(failed)?;
         let scratch = |bytes: u64| Scratch::new(&space, bytes.max(1)).map_err(failed);
-        let counters = Mailbox::new(&space, layout.working.counters().max(1)).map_err(failed)?;
+        let counters = Mailbox::new(&space, layout.workspace.counters().max(1)).map_err(failed)?;
+        let uploads = Uploads::new(&space, layout.mailbox_bytes)?;
         Ok(Self {
             context: RefCell::new(context),
             queue,
             ledger: Ledger::new(),
             flights: VecDeque::new(),
-            starts: HashMap::new(),
+            uploads,
             pool: Some(Pool::Loading(Box::new(Loading::new(&space, layout.weight_bytes)))),
             placements: HashMap::new(),
             caches: scratch(layout.cache_bytes)?,
-            scratch: scratch(layout.working.scratch())?,
+            scratch: scratch(layout.workspace.scratch())?,
             counters,
             code: None,
             choices,
@@ -138,7 +180,8 @@ impl NvInstance {
     fn launches(
         &mut self,
         plan: &Plan,
-        (own, base): (&Own, u64),
+        buffers: &PlanBuffers,
+        buffers_at: u64,
         choices: &Choices,
     ) -> Result<Vec<Launch>, Error> {
         self.seal()?;
@@ -146,12 +189,12 @@ impl NvInstance {
             return invalid("weights were lost when they were handed to the GPU");
         };
         let mut weights = HashMap::new();
-        for (name, form) in &self.layout.weights {
+        for (name, layout) in &self.layout.weights {
             let address = self.placements.get(name).and_then(|&placement| pool.address(placement));
             let Some(address) = address else {
                 return invalid(format!("weight `{name}` has no place"));
             };
-            weights.insert(name.clone(), (address.get(), *form));
+            weights.insert(name.clone(), (address.get(), *layout));
         }
         let at = self.caches.address().get();
         let caches = &self.layout.caches;
@@ -162,14 +205,16 @@ impl NvInstance {
             &Addresses {
                 weights: &weights,
                 caches: &caches,
-                working: &self.layout.working,
+                workspace: &self.layout.workspace,
                 scratch: self.scratch.address().get(),
                 counters: self.counters.address().get(),
-                own: (own, base),
+                buffers,
+                buffers_at,
                 sms: self.space.orin().sms(),
                 tuning: Tuning { target: TARGET, choices: Some(choices), compiles: compiles() },
             },
         )
+        .map_err(of_device(DEVICE))
     }
 
     /// Loads the kernels that no earlier plan has brought in.
@@ -190,21 +235,25 @@ impl NvInstance {
         Ok(())
     }
 
-    /// Submits steps `from..to` of a plan.
+    /// Hands steps of a plan over, the first behind the `upload`.
     fn launch(
         &mut self,
         prepared: Prepared,
-        from: u64,
-        to: u64,
+        upload: Option<Entry>,
+        steps: Range<u64>,
     ) -> Result<Vec<context::Ticket>, Error> {
-        let Kept { recording, .. } = &self.ledger.entry(prepared)?.kept;
+        let recording = &self.ledger.entry(prepared)?.state.recording;
         let context = self.context.get_mut();
-        let mut tickets = Vec::with_capacity((to - from) as usize);
-        for step in from..to {
-            let wake = if step + 1 == to { Wake::Interrupt } else { Wake::Quiet };
+        let mut tickets = Vec::with_capacity((steps.end - steps.start) as usize);
+        for step in steps.clone() {
+            let wake = if step + 1 == steps.end { Wake::Interrupt } else { Wake::Quiet };
             let body = recording.body(step);
-            tickets.push(context.submit(self.queue, &[body], wake).map_err(failed)?);
-            self.launches += recording.launches();
+            let ticket = match upload.filter(|_| step == steps.start) {
+                Some(upload) => context.submit(self.queue, &[upload, body], wake),
+                None => context.submit(self.queue, &[body], wake),
+            };
+            tickets.push(ticket.map_err(failed)?);
+            self.launches += recording.launches().len() as u64;
         }
         Ok(tickets)
     }
@@ -212,7 +261,7 @@ impl NvInstance {
     /// Rebuilds the channel after a fault and executes again what it interrupted.
     fn recover(&mut self) -> Result<(), Error> {
         self.context.get_mut().rebuild().map_err(failed)?;
-        let counters = vec![0; self.layout.working.counters() as usize];
+        let counters = vec![0; self.layout.workspace.counters() as usize];
         self.counters.write(0, &counters).map_err(failed)?;
         let mut restored = HashSet::new();
         for i in 0..self.flights.len() {
@@ -223,38 +272,93 @@ impl NvInstance {
             }
             let (prepared, from) = (flight.prepared, flight.base + done as u64);
             let to = flight.base + flight.tickets.len() as u64;
+            let upload = flight.upload.filter(|_| done == 0);
             // Later submissions of the plan go on from where this one ends.
             if restored.insert(prepared) {
-                self.restore(prepared, from)?;
+                self.restore(flight, done as u64)?;
             }
-            let again = self.launch(prepared, from, to)?;
+            let again = self.launch(prepared, upload, from..to)?;
             self.flights[i].tickets.splice(done.., again);
         }
         Ok(())
     }
 
-    /// Sets a plan's inputs and ring to what they were after `cursor` steps in all.
-    fn restore(&self, prepared: Prepared, cursor: u64) -> Result<(), Error> {
-        let Entry { own, advances, kept: Kept { memory, .. }, .. } = self.ledger.entry(prepared)?;
-        memory.store_u32(own.cursor, cursor as u32).map_err(failed)?;
-        let Some((token_box, position_box, rows)) = *advances else { return Ok(()) };
-        let (Some(tokens_at), Some(positions_at), Some(start)) =
-            (own.offset(token_box), own.offset(position_box), self.starts.get(&prepared))
-        else {
-            return invalid("a plan that advances what is not its own");
+    /// Sets a plan's inputs and cursor to what they were after `done` steps of a submission.
+    fn restore(&self, flight: &Flight, done: u64) -> Result<(), Error> {
+        let ledger::Entry { buffers, state, .. } = self.ledger.entry(flight.prepared)?;
+        let memory = &state.memory;
+        let cursor = flight.base + done;
+        memory.store_u32(buffers.cursor, cursor as u32).map_err(failed)?;
+        let (Some(advances), Some(inputs)) = (state.advances, &flight.inputs) else {
+            return Ok(());
         };
-        let steps = cursor - start.base;
-        let mut tokens = start.tokens.clone();
-        if steps > 0 {
-            tokens.resize(4 * rows, 0);
-            memory.read(own.ring_at(cursor - 1), &mut tokens).map_err(failed)?;
+        match &inputs.tokens {
+            Some(tokens) if done == 0 => memory.write(advances.tokens, tokens),
+            _ => {
+                let mut tokens = vec![0; 4 * advances.rows];
+                let sampled = memory.read(buffers.ring_at(cursor - 1), &mut tokens);
+                sampled.and_then(|()| memory.write(advances.tokens, &tokens))
+            }
         }
-        memory.write(tokens_at, &tokens).map_err(failed)?;
-        let positions = start.positions.as_chunks::<4>().0.iter();
-        let positions: Vec<u8> = positions
-            .flat_map(|p| u32::from_le_bytes(*p).wrapping_add(steps as u32).to_le_bytes())
-            .collect();
-        memory.write(positions_at, &positions).map_err(failed)
+        .map_err(failed)?;
+        memory.write(advances.positions, &inputs.positions_after(done)).map_err(failed)
+    }
+
+    /// What the plan's next submission goes on from.
+    fn inputs(&self, prepared: Prepared, writes: &[Write<'_>]) -> Result<Option<Inputs>, Error> {
+        let state = &self.ledger.entry(prepared)?.state;
+        let Some(Advances { tokens, positions, rows }) = state.advances else { return Ok(None) };
+        let before = self.flights.iter().rev().find(|flight| flight.prepared == prepared);
+        let mut inputs = match before.and_then(|f| Some((f.inputs.as_ref()?, f.tickets.len()))) {
+            Some((before, steps)) => {
+                Inputs { tokens: None, positions: before.positions_after(steps as u64) }
+            }
+            None => {
+                let read = |at| {
+                    let mut bytes = vec![0; 4 * rows];
+                    state.memory.read(at, &mut bytes).map_err(failed)?;
+                    Ok::<_, Error>(bytes)
+                };
+                Inputs { tokens: Some(read(tokens)?), positions: read(positions)? }
+            }
+        };
+        for write in writes {
+            let Some(at) = write.offset.checked_sub(positions) else { continue };
+            if let Some(place) = inputs.positions.get_mut(at as usize..)
+                && let Some(place) = place.get_mut(..write.bytes.len())
+            {
+                place.copy_from_slice(&write.bytes);
+            }
+        }
+        Ok(Some(inputs))
+    }
+
+    /// A step as always, then one with a timestamp after each launch.
+    fn profile_steps(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+        let writes = self.ledger.staged(prepared)?;
+        let ledger::Entry { state, steps, .. } = self.ledger.entry(prepared)?;
+        let recording = &state.recording;
+        let polls = recording.polls();
+        let stamped = recording.stamped(&self.space)?;
+        let launches = recording.launches().to_vec();
+        let mut bodies = vec![recording.body(*steps)];
+        if !writes.is_empty() {
+            bodies.insert(0, self.uploads.record(state.memory.address(), &writes)?);
+        }
+        let (context, queue) = (self.context.get_mut(), self.queue);
+        let whole = time(context, queue, &bodies, polls, || recording.progress())?;
+        let parts = time(context, queue, &[stamped.body], polls, || stamped.done())?;
+        self.launches += 2 * launches.len() as u64;
+        let mut last = parts.started;
+        let timing = |(Recorded { step, label, kernel }, at): (Recorded, u64)| Timing {
+            step,
+            label,
+            kernel: kernel.symbol(),
+            nanoseconds: at.saturating_sub(std::mem::replace(&mut last, at)),
+        };
+        let timings = launches.into_iter().zip(stamped.times()?).map(timing).collect();
+        let whole = Duration::from_nanos(whole.finished.saturating_sub(whole.started));
+        Ok(Profile { timings, serialised: true, whole })
     }
 
     /// Waits for all steps of the oldest submission, recovering as often as that helps.
@@ -262,17 +366,21 @@ impl NvInstance {
         // How often the step behind the first `reached` ones has failed.
         let (mut attempts, mut reached) = (0, 0);
         loop {
-            let Some(flight) = self.flights.front() else { return Ok(()) };
-            let Some(&last) = flight.tickets.last() else { return invalid("no steps") };
+            let Some(flight) = self.flights.front() else {
+                unreachable!("asked for only while something is under way");
+            };
             let context = self.context.get_mut();
-            let recording = &self.ledger.entry(flight.prepared)?.kept.recording;
+            let Some(&last) = flight.tickets.last() else {
+                unreachable!("no submission is without steps");
+            };
+            let recording = &self.ledger.entry(flight.prepared)?.state.recording;
             let started = Instant::now();
             // More with every repetition of a step: it may only be slow.
-            let looks = |&(done, _): &(usize, _)| {
-                recording.looks() * if done > reached { 1 } else { attempts + 1 }
+            let polls = |&(done, _): &(usize, _)| {
+                recording.polls() * if done > reached { 1 } else { attempts + 1 }
             };
             let is_late = |error: &tegra::Error| matches!(error, tegra::Error::Stalled { .. });
-            let waited = watch(looks, is_late, |limit| {
+            let waited = watch(polls, is_late, |limit| {
                 let result = context.wait(last, limit);
                 ((done(context, &flight.tickets), recording.progress()), result)
             });
@@ -327,7 +435,8 @@ impl Instance for NvInstance {
         source: &dyn WeightSource,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), Error> {
-        let Some(&form) = self.layout.weights.get(weight) else {
+        self.ledger.quiet("weights cannot change")?;
+        let Some(&layout) = self.layout.weights.get(weight) else {
             return invalid(format!("weight `{weight}` is not part of the request"));
         };
         let Some(Pool::Loading(loading)) = &mut self.pool else {
@@ -336,8 +445,8 @@ impl Instance for NvInstance {
         if self.placements.contains_key(weight) {
             return invalid(format!("weight `{weight}` has been uploaded already"));
         }
-        let (placement, place) = loading.tensor(form.bytes(), ALIGN).map_err(failed)?;
-        fill(weight, &form, source, place, progress)?;
+        let (placement, place) = loading.tensor(layout.bytes(), ALIGN).map_err(failed)?;
+        fill(weight, &layout, source, place, progress)?;
         self.placements.insert(weight.to_owned(), placement);
         Ok(())
     }
@@ -348,20 +457,21 @@ impl Instance for NvInstance {
     }
 
     fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
-        self.layout.admits(plan)?;
-        let own = Own::new(plan);
-        let memory = Mailbox::new(&self.space, own.bytes).map_err(failed)?;
-        memory.write(0, &vec![0; own.bytes as usize]).map_err(failed)?;
-        let counters = vec![0; self.layout.working.counters() as usize];
+        self.layout.admits(plan).map_err(of_device(DEVICE))?;
+        let buffers = PlanBuffers::new(plan);
+        let memory = Mailbox::new(&self.space, buffers.bytes).map_err(failed)?;
+        memory.write(0, &vec![0; buffers.bytes as usize]).map_err(failed)?;
+        let counters = vec![0; self.layout.workspace.counters() as usize];
         if self.ledger.is_empty() && !counters.is_empty() {
             self.counters.write(0, &counters).map_err(failed)?;
         }
-        let launches = self.launches(plan, (&own, memory.address().get()), choices)?;
+        let launches = self.launches(plan, &buffers, memory.address().get(), choices)?;
         self.load_code(&launches)?;
         let Some((code, _)) = &self.code else { return invalid("no machine code") };
-        let signs = Signs::of(&launches, plan.bucket.context as u64);
-        let recording = Recording::new(&self.space, code, &launches, &signs)?;
-        Ok(self.ledger.add(plan, own, Kept { memory, recording }))
+        let markers = ProgressMarkers::of(&launches, plan.bucket.context as u64);
+        let recording = Recording::new(&self.space, code, &launches, &markers)?;
+        let advances = Advances::of(plan, &buffers)?;
+        self.ledger.add(buffers, PlanState { memory, recording, advances })
     }
 
     fn write(
@@ -371,55 +481,58 @@ impl Instance for NvInstance {
         at: usize,
         data: Data<'_>,
     ) -> Result<(), Error> {
-        let (entry, offset, bytes) = self.ledger.mailbox(prepared, mailbox, at, data)?;
-        entry.kept.memory.write(offset, &bytes).map_err(failed)
+        self.ledger.write(prepared, mailbox, at, data, |state, write| {
+            state.memory.write(write.offset, &write.bytes).map_err(failed)
+        })
     }
 
     fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
         let entry = self.ledger.admit(prepared, steps)?;
         let base = entry.steps;
-        if !self.ledger.is_under_way(entry) {
-            self.starts.insert(prepared, start(entry)?);
-        }
-        let tickets = match self.launch(prepared, base, base + u64::from(steps)) {
-            Ok(tickets) => tickets,
+        let to = entry.state.memory.address();
+        let writes = self.ledger.staged(prepared)?;
+        let inputs = self.inputs(prepared, &writes)?;
+        let upload = match &writes[..] {
+            [] => None,
+            writes => Some(self.uploads.record(to, writes)?),
+        };
+        let range = base..base + u64::from(steps);
+        let handed_over = match self.launch(prepared, upload, range.clone()) {
             // An earlier submission faulted: it is repeated first.
             Err(Error::Lost { rebuildable: true, .. }) => {
-                self.recover()?;
-                self.launch(prepared, base, base + u64::from(steps))?
+                self.recover().and_then(|()| self.launch(prepared, upload, range))
             }
-            Err(error) => return Err(error),
+            handed_over => handed_over,
         };
-        let ticket = self.ledger.submitted(prepared, steps);
+        let tickets = handed_over.map_err(|error| self.ledger.lose(error))?;
+        let ticket = self.ledger.submitted(prepared, steps)?;
         let sequence = ticket.sequence;
-        self.flights.push_back(Flight { sequence, prepared, base, tickets });
+        self.flights.push_back(Flight { sequence, prepared, base, tickets, upload, inputs });
         Ok(ticket)
     }
 
-    fn completed(&self, ticket: Ticket) -> u32 {
-        if self.ledger.has_finished(ticket) {
-            return ticket.steps;
-        }
-        let Some(flight) = self.flights.iter().find(|f| f.sequence == ticket.sequence) else {
-            // Done, and nobody has waited for it yet.
-            return ticket.steps;
-        };
-        done(&mut self.context.borrow_mut(), &flight.tickets) as u32
-    }
-
     fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
-        while self.flights.front().is_some_and(|flight| flight.sequence <= ticket.sequence) {
-            self.finish_oldest()?;
+        if self.ledger.is_open(ticket)? {
+            while self.flights.front().is_some_and(|flight| flight.sequence <= ticket.sequence) {
+                self.finish_oldest().map_err(|error| self.ledger.lose(error))?;
+            }
+            self.ledger.finished(ticket);
         }
-        self.ledger.finished(ticket);
         Ok(())
     }
 
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+        self.ledger.quiet("a step cannot be timed")?;
+        let profile = self.profile_steps(prepared).map_err(|error| self.ledger.lose(error))?;
+        let ticket = self.ledger.submitted(prepared, 2)?;
+        self.ledger.finished(ticket);
+        Ok(profile)
+    }
+
     fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
-        let completed = self.completed(ticket);
-        let (entry, at) = self.ledger.tokens(ticket, step, completed, out.len())?;
+        let (entry, at) = self.ledger.tokens(ticket, step, out.len())?;
         let mut bytes = vec![0; 4 * out.len()];
-        entry.kept.memory.read(at, &mut bytes).map_err(failed)?;
+        entry.state.memory.read(at, &mut bytes).map_err(failed)?;
         words(&bytes, out, i32::from_le_bytes);
         Ok(())
     }
@@ -433,7 +546,7 @@ impl Instance for NvInstance {
     ) -> Result<(), Error> {
         let (entry, offset) = self.ledger.output(prepared, output, at, out.len())?;
         let mut bytes = vec![0; 4 * out.len()];
-        entry.kept.memory.read(offset, &mut bytes).map_err(failed)?;
+        entry.state.memory.read(offset, &mut bytes).map_err(failed)?;
         words(&bytes, out, f32::from_le_bytes);
         Ok(())
     }
@@ -444,17 +557,23 @@ fn done(context: &mut Context, tickets: &[context::Ticket]) -> usize {
     tickets.iter().take_while(|ticket| context.is_done(**ticket).unwrap_or(false)).count()
 }
 
-/// Tokens and positions as they are.
-fn start(entry: &Entry<Kept>) -> Result<Start, Error> {
-    let Entry { own, advances, kept, steps, .. } = entry;
-    let read = |buffer: BufferId, rows: usize| {
-        let mut bytes = vec![0; 4 * rows];
-        kept.memory.read(own.offset(buffer).unwrap_or(0), &mut bytes).map_err(failed)?;
-        Ok::<_, Error>(bytes)
+/// Executes streams by themselves, and says when. `progress` changes while they progress.
+fn time<P: PartialEq>(
+    context: &mut Context,
+    queue: QueueId,
+    bodies: &[Entry],
+    polls: u32,
+    progress: impl Fn() -> P,
+) -> Result<context::Timing, Error> {
+    let ticket = context.submit_timed(queue, bodies, Wake::Interrupt).map_err(failed)?;
+    let is_late = |error: &tegra::Error| matches!(error, tegra::Error::Stalled { .. });
+    let wait = |limit| {
+        let result = context.wait(ticket, limit);
+        (progress(), result)
     };
-    let (tokens, positions) = match *advances {
-        Some((tokens, positions, rows)) => (read(tokens, rows)?, read(positions, rows)?),
-        None => (Vec::new(), Vec::new()),
-    };
-    Ok(Start { base: *steps, tokens, positions })
+    watch(|_| polls, is_late, wait).map_err(failed)?;
+    match context.timing(ticket).map_err(failed)? {
+        Some(timing) => Ok(timing),
+        None => invalid("the GPU's timestamps of a step are gone"),
+    }
 }

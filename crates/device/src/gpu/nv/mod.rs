@@ -2,22 +2,24 @@
 //!
 //! `code` puts the kernels' machine code where the GPU finds it; `record` writes a list of
 //! launches down once, as QMDs, constant banks and a command stream that never change again;
-//! `instance` replays them step by step, reads what comes back, and repeats a step that a fault
-//! interrupted. Memory, channels and queues are those of the crate `tegra`.
+//! `uploads` writes mailboxes between two steps under way; `instance` replays recordings step by
+//! step, reads what comes back, and repeats a step that a fault interrupted, or that the `watchdog`
+//! gave up. Memory, channels and queues are those of the crate `tegra`.
 
 mod code;
 mod instance;
-mod patience;
 mod record;
+mod uploads;
+mod watchdog;
 
 use orind_kernels::source::Target;
 use tegra::orin::Orin;
 use tegra::space::{AddressSpace, L2};
 
-use super::layout::Layout;
+use super::layout::{Layout, of_device};
 use crate::gpu;
 use crate::tune::{Case, Choice, DeviceKey, Space};
-use crate::{Device, Error, Footprint, Info, Instance, Request, Scope};
+use crate::{Device, Error, Footprint, Info, Instance, Request, Scope, Tunable};
 use instance::NvInstance;
 use plan::Fusions;
 use telemetry::{Probe, Root};
@@ -63,11 +65,11 @@ impl Device for Nv {
     }
 
     fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {
-        Ok(Layout::new(request)?.footprint())
+        Ok(Layout::new(request).map_err(of_device(DEVICE))?.footprint())
     }
 
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
-        let layout = Layout::new(request)?;
+        let layout = Layout::new(request).map_err(of_device(DEVICE))?;
         layout.footprint().fits(self.orin.memory().map_err(failed)?.free)?;
         // No line of memory that the CPU writes is kept, so nothing needs to be thrown away.
         let space = AddressSpace::new(&self.orin, L2::Volatile).map_err(failed)?;
@@ -79,14 +81,20 @@ impl Device for Nv {
         Some(self.orin.memory().map_or(0, |memory| memory.free))
     }
 
-    fn key(&self) -> Option<DeviceKey> {
+    fn tunable(&self) -> Option<&dyn Tunable> {
+        Some(self)
+    }
+}
+
+impl Tunable for Nv {
+    fn key(&self) -> DeviceKey {
         let clock = self.orin.characteristics().max_freq / 1_000_000;
         let clock = u32::try_from(clock).unwrap_or(0);
-        Some(gpu::key(&Probe::new(Root::system()), SM, self.orin.sms(), clock))
+        gpu::key(&Probe::new(Root::system()), SM, self.orin.sms(), clock)
     }
 
     fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
-        gpu::cases(request)
+        gpu::cases(request).map_err(of_device(DEVICE))
     }
 
     fn space(&self, case: &Case) -> Option<Space> {

@@ -5,16 +5,17 @@
 //! twice, and steps use the two in turn, so that one can be looked at after a fault while the
 //! other runs, and nothing that the GPU still reads is ever written.
 //!
-//! In a step that may be long some launches release a semaphore, so that one that gets on can be told from
-//! one that hangs.
+//! In a step that may be long some launches release a semaphore, so that one that progresses can be told
+//! from one that hangs. To be profiled, a recording is copied with a timestamp after every launch.
 
 use orind_kernels::bank0::Bank0;
+use orind_kernels::catalogue::Kernel;
 use tegra::address::QmdAddress;
 use tegra::buffer::Mailbox;
 use tegra::class::Compute;
 use tegra::class::qmd::{DependentAction, Membar};
 use tegra::pushbuffer::{CacheInvalidate, Entry, Payload, PushBuffer, Windows};
-use tegra::qmd::{ConstantBank, Dependent, Invalidate, Launch as QmdLaunch, QmdRelease};
+use tegra::qmd::{ConstantBank, Dependent, Invalidate, Launch as QmdLaunch, Qmd, QmdRelease};
 use tegra::space::AddressSpace;
 
 use super::super::launch::Launch;
@@ -22,7 +23,7 @@ use super::super::layout::ALIGN;
 use super::super::order::{Wait, waits};
 use super::code::{Code, Loaded};
 use super::failed;
-use super::patience::Signs;
+use super::watchdog::ProgressMarkers;
 use crate::Error;
 
 /// Copies of a recording.
@@ -30,6 +31,9 @@ pub(super) const COPIES: usize = 2;
 
 /// Bytes of a QMD.
 const QMD_BYTES: u64 = 256;
+
+/// Bytes of a semaphore with a timestamp: payload, then nanoseconds.
+const STAMP_BYTES: u64 = 16;
 
 /// Bytes from one copy's word of progress to the other's.
 const WORD_STRIDE: u64 = 64;
@@ -41,13 +45,21 @@ const STACK_POINTER: u32 =
 /// A recorded list of launches.
 #[derive(Debug)]
 pub(super) struct Recording {
-    /// Keeps what the streams point at.
-    _memory: Mailbox,
+    /// What the streams point at: QMDs first, then the rest.
+    memory: Mailbox,
     bodies: [Entry; COPIES],
-    launches: u64,
-    /// For each copy the number of the launch that has told last that it is done.
+    launches: Vec<Recorded>,
+    /// For each copy the number of the last marked launch that is done.
     progress: Option<Mailbox>,
-    looks: u32,
+    polls: u32,
+}
+
+/// What a launch is called.
+#[derive(Clone, Debug)]
+pub(super) struct Recorded {
+    pub(super) step: usize,
+    pub(super) label: String,
+    pub(super) kernel: Kernel,
 }
 
 impl Recording {
@@ -55,10 +67,10 @@ impl Recording {
         space: &AddressSpace,
         code: &Code,
         launches: &[Launch],
-        signs: &Signs,
+        markers: &ProgressMarkers,
     ) -> Result<Self, Error> {
-        let tells = signs.after.contains(&true);
-        let progress = tells.then(|| Mailbox::new(space, COPIES as u64 * WORD_STRIDE));
+        let marked = markers.after.contains(&true);
+        let progress = marked.then(|| Mailbox::new(space, COPIES as u64 * WORD_STRIDE));
         let progress = progress.transpose().map_err(failed)?;
         let loaded =
             launches.iter().map(|l| code.kernel(l.kernel)).collect::<Result<Vec<_>, _>>()?;
@@ -92,7 +104,7 @@ impl Recording {
                         prefetch: true,
                     });
                 }
-                if let Some(progress) = progress.as_ref().filter(|_| signs.after[i]) {
+                if let Some(progress) = progress.as_ref().filter(|_| markers.after[i]) {
                     qmd.releases[0] = Some(QmdRelease {
                         at: progress.at(WORD_STRIDE * number)?,
                         payload: Payload::Word(i as u32 + 1),
@@ -112,21 +124,25 @@ impl Recording {
             memory.write_stream(bank_at, &PushBuffer::<Compute>::new().stream(first))
         };
         let bodies = [record(0).map_err(failed)?, record(1).map_err(failed)?];
-        let (launches, looks) = (launches.len() as u64, signs.looks);
-        Ok(Self { _memory: memory, bodies, launches, progress, looks })
+        let recorded = |launch: &Launch| {
+            let Launch { step, label, kernel, .. } = launch;
+            Recorded { step: *step, label: label.clone(), kernel: *kernel }
+        };
+        let launches = launches.iter().map(recorded).collect();
+        Ok(Self { memory, bodies, launches, progress, polls: markers.polls })
     }
 
     /// Launches of a step.
-    pub(super) const fn launches(&self) -> u64 {
-        self.launches
+    pub(super) fn launches(&self) -> &[Recorded] {
+        &self.launches
     }
 
-    /// Looks without a sign after which the channel counts as hung.
-    pub(super) const fn looks(&self) -> u32 {
-        self.looks
+    /// Polls without progress after which the channel counts as hung.
+    pub(super) const fn polls(&self) -> u32 {
+        self.polls
     }
 
-    /// The last sign of each copy.
+    /// The last marked launch of each copy.
     pub(super) fn progress(&self) -> [Option<u32>; COPIES] {
         // The words are within the buffer, so that they can be read.
         [0, WORD_STRIDE].map(|at| self.progress.as_ref()?.load_u32(at).ok())
@@ -135,6 +151,73 @@ impl Recording {
     /// The stream of the `step`th step.
     pub(super) const fn body(&self, step: u64) -> Entry {
         self.bodies[(step % COPIES as u64) as usize]
+    }
+
+    /// A copy in which every launch ends with a timestamp.
+    pub(super) fn stamped(&self, space: &AddressSpace) -> Result<Stamped, Error> {
+        let count = self.launches.len() as u64;
+        let refused = |error: &dyn std::fmt::Display| {
+            Error::Invalid(format!("a recorded launch cannot be read back: {error}"))
+        };
+        let stream_at = (QMD_BYTES + STAMP_BYTES) * count;
+        let stream = PushBuffer::<Compute>::new().stream(QmdAddress::from_shifted(0));
+        let memory =
+            Mailbox::new(space, stream_at.next_multiple_of(ALIGN) + 4 * stream.len() as u64);
+        let memory = memory.map_err(failed)?;
+        for i in 0..count {
+            let mut words = [0; QMD_BYTES as usize / 4];
+            let mut bytes = [0; QMD_BYTES as usize];
+            self.memory.read(QMD_BYTES * i, &mut bytes).map_err(failed)?;
+            for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *word = u32::from_le_bytes(*bytes);
+            }
+            let mut qmd = QmdLaunch::decode(&Qmd::from_words(words)).map_err(|e| refused(&e))?;
+            // Banks are shared with the original.
+            qmd.releases = [None; 3];
+            qmd.releases[0] = Some(QmdRelease {
+                at: memory.at(QMD_BYTES * count + STAMP_BYTES * i).map_err(failed)?,
+                payload: Payload::Word(1),
+                timestamp: true,
+                system_barrier: true,
+            });
+            if let Some(dependent) = &mut qmd.dependent {
+                let next = memory.at(QMD_BYTES * (i + 1)).map_err(failed)?;
+                dependent.qmd = QmdAddress::new(next).map_err(|e| refused(&e))?;
+            }
+            let qmd = qmd.encode().map_err(|e| refused(&e))?;
+            memory.write_words(QMD_BYTES * i, qmd.words()).map_err(failed)?;
+        }
+        let first = QmdAddress::new(memory.at(0).map_err(failed)?).map_err(|e| refused(&e))?;
+        let stream = PushBuffer::<Compute>::new().stream(first);
+        let stream_at = stream_at.next_multiple_of(ALIGN);
+        let body = memory.write_stream(stream_at, &stream).map_err(failed)?;
+        Ok(Stamped { memory, body, count })
+    }
+}
+
+/// A recording with timestamps, good for one execution.
+pub(super) struct Stamped {
+    memory: Mailbox,
+    pub(super) body: Entry,
+    count: u64,
+}
+
+impl Stamped {
+    const fn stamp(&self, launch: u64) -> u64 {
+        QMD_BYTES * self.count + STAMP_BYTES * launch
+    }
+
+    /// Launches that are done.
+    pub(super) fn done(&self) -> u64 {
+        let is_done =
+            |&launch: &u64| self.memory.load_u32(self.stamp(launch)).is_ok_and(|n| n == 1);
+        (0..self.count).take_while(is_done).count() as u64
+    }
+
+    /// When each launch was done, in nanoseconds of the GPU's timer.
+    pub(super) fn times(&self) -> Result<Vec<u64>, Error> {
+        let time = |launch| self.memory.load_u64(self.stamp(launch) + 8).map_err(failed);
+        (0..self.count).map(time).collect()
     }
 }
 

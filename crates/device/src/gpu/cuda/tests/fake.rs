@@ -4,7 +4,7 @@
 //! It is as lazy as a GPU may be: what is queued is done when it is waited for and not earlier, from
 //! the bytes that pinned memory holds by then. Any call can be made to fail.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -88,8 +88,6 @@ struct State {
     /// Streams of recorded events, until they have happened.
     events: HashMap<u64, u64>,
     current: Option<u64>,
-    /// Events that have been asked about.
-    asked: HashSet<u64>,
 }
 
 /// The driver.
@@ -562,21 +560,7 @@ impl Driver for Fake {
         self.queue("record", stream, Work::Record(event.0))?;
         let mut state = self.state();
         state.events.insert(event.0, stream.0);
-        state.asked.remove(&event.0);
         Ok(())
-    }
-
-    fn query(&self, event: Event) -> Result<bool, Fault> {
-        // The first answer is no, so that callers see both.
-        let (stream, first) = {
-            let mut state = self.inside("query")?;
-            (state.events.get(&event.0).copied(), state.asked.insert(event.0))
-        };
-        match stream {
-            None => Ok(true),
-            Some(_) if first => Ok(false),
-            Some(stream) => self.drain(stream, Some(event.0)).map(|()| true),
-        }
     }
 
     fn wait(&self, event: Event) -> Result<(), Fault> {

@@ -265,35 +265,14 @@ fn a_step_is_one_graph() {
         let mailbox = running.find(Class::Mailbox, name);
         running.instance.write(running.prepared, mailbox, 0, Data::I32(&[value])).unwrap();
     }
-    for _ in 0..2 {
-        let timings = running.instance.time_launches(running.prepared).unwrap();
-        let labels: Vec<&str> = timings.iter().map(|t| t.label.as_str()).collect();
-        assert_eq!(labels, ["embed", "square", "output", "sample"]);
-        assert!(timings.iter().all(|t| t.nanoseconds == 1000));
-    }
+    let profile = running.instance.profile(running.prepared).unwrap();
+    let labels: Vec<&str> = profile.timings.iter().map(|t| t.label.as_str()).collect();
+    assert_eq!(labels, ["embed", "square", "output", "sample"]);
+    assert!(profile.timings.iter().all(|t| t.nanoseconds == 1000) && profile.serialised);
     let mut logits = vec![0.0; VOCABULARY];
     let output = running.find(Class::Output, "logits");
     running.instance.read(running.prepared, output, 0, &mut logits).unwrap();
     assert_eq!(logits, alone.1);
-}
-
-#[test]
-fn steps_under_way_are_counted() {
-    let fake = Arc::new(Fake::new(&[ORIN]));
-    let mut running = Running::new(&cuda(&fake).unwrap(), DType::Q8_0).unwrap();
-    let ticket = running.instance.submit(running.prepared, 4).unwrap();
-    let mut seen = 0;
-    while seen < 4 {
-        let now = running.instance.completed(ticket);
-        assert!(now >= seen, "{now} after {seen}");
-        seen = now;
-    }
-    running.instance.tokens(ticket, 3, &mut [0]).unwrap();
-    let mailbox = running.find(Class::Mailbox, "tokens");
-    let early = running.instance.write(running.prepared, mailbox, 0, Data::I32(&[1]));
-    assert!(matches!(early, Err(Error::Invalid(_))), "not waited for: {early:?}");
-    running.instance.wait(ticket).unwrap();
-    running.instance.write(running.prepared, mailbox, 0, Data::I32(&[1])).unwrap();
 }
 
 #[test]
@@ -305,7 +284,9 @@ fn a_kernel_that_goes_wrong_loses_the_device_and_a_new_context_works() {
     let mut running = Running::new(&device, DType::Q8_0).unwrap();
     let first = running.run(1, 3).map(drop);
     let then = running.instance.submit(running.prepared, 1).map(drop);
-    for result in [first, then] {
+    let mailbox = running.find(Class::Mailbox, "tokens");
+    let written = running.instance.write(running.prepared, mailbox, 0, Data::I32(&[1]));
+    for result in [first, then, written] {
         match result {
             Err(Error::Lost { scope: Scope::Device, rebuildable: true, reason, .. }) => {
                 assert!(reason.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{reason}");
@@ -325,7 +306,7 @@ fn whichever_call_fails_it_is_an_error_and_nothing_is_left_behind() {
         let device = cuda(fake)?;
         let mut running = Running::new(&device, DType::Q8_0).map_err(|e| e.to_string())?;
         running.run(1, 2).map_err(|e| e.to_string())?;
-        running.instance.time_launches(running.prepared).map_err(|e| e.to_string())?;
+        running.instance.profile(running.prepared).map_err(|e| e.to_string())?;
         Ok(())
     };
     let fake = Arc::new(Fake::new(&[ORIN]));

@@ -1,10 +1,16 @@
-//! `orinctl profile`: the steps of a decoded token on the CPU, each against the memory bandwidth, or of a
-//! chunk of a prompt, each with its operations. Works on the file alone.
+//! `orinctl profile`: the steps of a decoded token on a device, each against the memory bandwidth, or of
+//! a chunk of a prompt, each with its operations. Works on the file alone. `trace` writes one execution
+//! down for Perfetto.
 
+mod trace;
+
+use std::collections::BTreeMap;
 use std::error::Error as StdError;
 use std::fmt::Write as _;
+use std::io;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use serde::Serialize;
 
@@ -13,11 +19,12 @@ use super::error::Error;
 use super::plan::{open, place};
 use super::terminal::Terminal;
 use super::text;
-use crate::bench::roof::Bandwidth;
-use device::cpu::{Cpu, Isa, pool::default_threads};
-use device::{Data, Device, Instance, Prepared, Request, WeightSource};
+use crate::bench::{Meter, Roof};
+use device::cpu::Isa;
+use device::{Data, Device, Info, Instance, Prepared, Profile, Request, WeightSource, named};
 use model::{KvLayout, Model, ports};
 use plan::{Bucket, Class, Outputs, Plan, fuse};
+use trace::Trace;
 
 /// Tokens decoded before the clock starts.
 const WARM_UP: u32 = 4;
@@ -26,39 +33,66 @@ const WARM_UP: u32 = 4;
 const CONTEXT: usize = 1 << 20;
 
 pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error> {
-    let threads = args.threads.unwrap_or_else(default_threads);
-    let isa = match &args.cpu_isa {
-        Some(name) => Isa::named(name).map_err(|e| Error::Usage(format!("--cpu-isa: {e}")))?,
-        None => Isa::detect(),
-    };
-    let tokens = args.prompt.unwrap_or(args.tokens.max(WARM_UP));
+    let tokens = args.prompt.unwrap_or(args.tokens.max(WARM_UP) + 1);
     let context = args.depth.saturating_add(tokens as usize);
     if context > CONTEXT {
         return Err(Error::Usage(format!("{context} positions, at most {CONTEXT} are possible")));
     }
+    let device = device(args)?;
     let model = open(&args.model, terminal)?;
-    let device = Cpu::new(isa, threads);
     let layout = KvLayout { slots: 1, context };
     let bucket = args.prompt.map_or(Bucket::decode(1, context), |n| {
         Bucket::prefill(n as usize, context, Outputs::Last)
     });
     let plan = fuse(&model.plan(layout, bucket)?, device.fusions());
-    let (mut instance, prepared) = load(&model, layout, &plan, &device, terminal)?;
-    let mut bandwidth = Bandwidth::new(threads.get())?;
-    bandwidth.measure();
-    let mut times = Vec::new();
+    let (mut instance, prepared) = load(&model, layout, &plan, &*device, terminal)?;
+    let live = terminal.spinner();
+    live.message("measuring the memory bandwidth");
+    let mut meter = Meter::of_device(&*device, &|| {})?;
+    meter.measure();
+    drop(live);
+    let live = terminal.steps();
     let warm_up = args.prompt.map_or(WARM_UP, |_| 1);
-    for tokens in [warm_up, args.tokens] {
-        begin(&mut *instance, &plan, prepared, args.depth)?;
-        times = instance.profile(prepared, tokens)?;
+    let mut profiles = Vec::with_capacity(args.tokens as usize);
+    for (what, count) in [("warming up", warm_up), ("timing", args.tokens)] {
+        profiles.clear();
+        for i in 0..count {
+            live.set(u64::from(i), u64::from(count), what);
+            // A chunk starts at the same place each time, a token one further.
+            let depth = args.depth + if args.prompt.is_some() { 0 } else { i as usize };
+            begin(&mut *instance, &plan, prepared, depth)?;
+            profiles.push(instance.profile(prepared)?);
+        }
     }
-    bandwidth.measure();
-    let roof = bandwidth.roof().bytes_per_second;
-    let document = Document::new(args, device.info().description, &plan, &times, roof);
+    drop(live);
+    meter.measure();
+    let document = Document::new(args, &device.info(), &plan, &profiles, &meter.roof());
+    if let (Some(file), Some(last)) = (&args.trace, profiles.last()) {
+        let what = format!("{} on {}", args.model, document.device);
+        let trace = serde_json::to_vec(&Trace::new(&what, &plan, last));
+        trace
+            .map_err(io::Error::from)
+            .and_then(|trace| std::fs::write(file, trace))
+            .map_err(|source| Error::Write { file: file.clone(), source })?;
+    }
     if args.json {
         return Ok(text::print_json(&document)?);
     }
     Ok(text::print(&document.table())?)
+}
+
+/// The device that is asked for.
+fn device(args: &args::Profile) -> Result<Arc<dyn Device>, Error> {
+    let name = args.backend.as_str();
+    if name != "cpu" && (args.threads.is_some() || args.cpu_isa.is_some()) {
+        return Err(Error::Usage(format!("--threads and --cpu-isa are the CPU's, not {name}'s")));
+    }
+    if let Some(isa) = &args.cpu_isa {
+        Isa::named(isa).map_err(|e| Error::Usage(format!("--cpu-isa: {e}")))?;
+    }
+    let isa = args.cpu_isa.as_deref().unwrap_or("auto");
+    named(name, isa, args.threads.map_or(0, NonZeroUsize::get))
+        .map_err(|why| Error::Backend { name: name.to_owned(), why })
 }
 
 /// A weight in a model's file.
@@ -75,7 +109,7 @@ fn load(
     model: &Model,
     layout: KvLayout,
     plan: &Plan,
-    device: &Cpu,
+    device: &dyn Device,
     terminal: &Terminal,
 ) -> Result<(Box<dyn Instance>, Prepared), Error> {
     let weights: Vec<_> = model.weights().cloned().collect();
@@ -124,15 +158,21 @@ fn begin(
 #[derive(Debug, Serialize)]
 struct Document {
     model: String,
+    backend: &'static str,
     device: String,
     depth: usize,
     tokens: u32,
     /// Tokens of the chunk that was timed instead of a token.
     prompt: Option<u32>,
-    /// Bytes per second that the machine reads, best of the passes before and after.
+    /// Bytes per second that the device reads, best of the passes before and after; 0 where it could not be
+    /// measured.
     bandwidth: f64,
-    /// Of one token or chunk.
+    /// Of one token or chunk, part by part.
     seconds: f64,
+    /// Whether the parts were kept apart to be timed.
+    serialised: bool,
+    /// Of one token or chunk as always, without a clock between the parts.
+    whole_seconds: f64,
     steps: Vec<Line>,
 }
 
@@ -148,44 +188,69 @@ struct Line {
     /// Additions and multiplications.
     operations: u64,
     seconds: f64,
+    /// What it became on the device.
+    kernels: BTreeMap<String, Kernel>,
     bytes_per_second: f64,
     operations_per_second: f64,
     of_bandwidth: f64,
     of_token: f64,
 }
 
+/// Launches of one kernel, or executions of one stage, in a line's steps.
+#[derive(Debug, Default, Serialize)]
+struct Kernel {
+    count: usize,
+    seconds: f64,
+}
+
 impl Document {
     fn new(
         args: &args::Profile,
-        device: String,
+        device: &Info,
         plan: &Plan,
-        times: &[Duration],
-        bandwidth: f64,
+        profiles: &[Profile],
+        roof: &Roof,
     ) -> Self {
+        let (bandwidth, times) = (roof.bytes_per_second, profiles.len().max(1));
         let mut steps: Vec<Line> = Vec::new();
-        for (step, time) in plan.steps.iter().zip(times) {
+        let mut lines = Vec::with_capacity(plan.steps.len());
+        for step in &plan.steps {
             let (name, op) = (place(&step.label).1, step.op.name());
             let bytes = step.cost.weight_bytes + step.cost.state_bytes;
-            let seconds = time.as_secs_f64() / f64::from(args.tokens);
-            match steps.iter_mut().find(|line| line.step == name && line.op == op) {
-                Some(line) => {
+            match steps.iter().position(|line| line.step == name && line.op == op) {
+                Some(at) => {
+                    let line = &mut steps[at];
                     line.count += 1;
                     line.bytes += bytes;
                     line.operations += step.cost.flops;
-                    line.seconds += seconds;
+                    lines.push(at);
                 }
-                None => steps.push(Line {
-                    step: name.to_owned(),
-                    op,
-                    count: 1,
-                    bytes,
-                    operations: step.cost.flops,
-                    seconds,
-                    bytes_per_second: 0.0,
-                    operations_per_second: 0.0,
-                    of_bandwidth: 0.0,
-                    of_token: 0.0,
-                }),
+                None => {
+                    lines.push(steps.len());
+                    steps.push(Line {
+                        step: name.to_owned(),
+                        op,
+                        count: 1,
+                        bytes,
+                        operations: step.cost.flops,
+                        seconds: 0.0,
+                        kernels: BTreeMap::new(),
+                        bytes_per_second: 0.0,
+                        operations_per_second: 0.0,
+                        of_bandwidth: 0.0,
+                        of_token: 0.0,
+                    });
+                }
+            }
+        }
+        for (i, profile) in profiles.iter().enumerate() {
+            for timing in &profile.timings {
+                let line = &mut steps[lines[timing.step]];
+                let seconds = timing.nanoseconds as f64 / 1e9 / times as f64;
+                line.seconds += seconds;
+                let kernel = line.kernels.entry(timing.kernel.clone()).or_default();
+                kernel.seconds += seconds;
+                kernel.count += usize::from(i == 0);
             }
         }
         let seconds: f64 = steps.iter().map(|line| line.seconds).sum();
@@ -195,8 +260,20 @@ impl Document {
             line.of_bandwidth = line.bytes_per_second / bandwidth.max(1.0);
             line.of_token = line.seconds / seconds.max(1e-9);
         }
-        let (model, depth, tokens) = (args.model.clone(), args.depth, args.tokens);
-        Self { model, device, depth, tokens, prompt: args.prompt, bandwidth, seconds, steps }
+        let whole: f64 = profiles.iter().map(|profile| profile.whole.as_secs_f64()).sum();
+        Self {
+            model: args.model.clone(),
+            backend: device.name,
+            device: device.description.clone(),
+            depth: args.depth,
+            tokens: args.tokens,
+            prompt: args.prompt,
+            bandwidth,
+            seconds,
+            serialised: profiles.iter().any(|profile| profile.serialised),
+            whole_seconds: whole / times as f64,
+            steps,
+        }
     }
 
     fn table(&self) -> String {
@@ -236,27 +313,34 @@ impl Document {
             self.model, self.device, self.depth
         );
         out.push_str(&text::columns(&rows, &[2, 3, 4, 5, 6, 7, 8]));
+        let ms = |seconds: f64| 1e3 * seconds;
         if let Some(n) = self.prompt {
             let operations: u64 = self.steps.iter().map(|line| line.operations).sum();
             let _ = writeln!(
                 out,
                 "\n{:.1} ms a chunk, {:.1} tokens/s: {:.0} Gop/s",
-                1e3 * self.seconds,
+                ms(self.seconds),
                 f64::from(n) / self.seconds.max(1e-9),
                 operations as f64 / self.seconds.max(1e-9) / 1e9
             );
-            return out;
+        } else {
+            let bytes: u64 = self.steps.iter().map(|line| line.bytes).sum();
+            let speed = bytes as f64 / self.seconds.max(1e-9);
+            let _ = writeln!(
+                out,
+                "\n{:.2} ms a token: {} at {:.1} GB/s, {:.0} % of the {:.1} GB/s that were measured",
+                ms(self.seconds),
+                text::bytes(bytes),
+                speed / 1e9,
+                100.0 * speed / self.bandwidth.max(1.0),
+                self.bandwidth / 1e9
+            );
         }
-        let bytes: u64 = self.steps.iter().map(|line| line.bytes).sum();
-        let speed = bytes as f64 / self.seconds.max(1e-9);
+        let apart = if self.serialised { "kept apart to be timed; " } else { "" };
         let _ = writeln!(
             out,
-            "\n{:.2} ms a token: {} at {:.1} GB/s, {:.0} % of the {:.1} GB/s that were measured",
-            1e3 * self.seconds,
-            text::bytes(bytes),
-            speed / 1e9,
-            100.0 * speed / self.bandwidth.max(1.0),
-            self.bandwidth / 1e9
+            "{apart}as always, without a clock between: {:.2} ms",
+            ms(self.whole_seconds)
         );
         out
     }

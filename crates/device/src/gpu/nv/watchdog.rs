@@ -1,11 +1,12 @@
-//! How long a step may stand still before its channel counts as hung.
+//! The watchdog: how long a step may stand still before its channel counts as hung.
 //!
-//! What counts is not how long a step takes but how long it goes without a sign that it gets on. Its end
-//! is a sign; a step that may be long releases a semaphore here and there on the way, so often that the
-//! work between two signs is never more than a second at the least speed ([`limit`]). That is
-//! known before anything has run, so that the first execution of a plan is watched like any other.
+//! What counts is not how long a step takes but how long it goes without progress. Its end is progress;
+//! a step that may be long has progress markers: launches here and there that release a semaphore, so
+//! often that the work between two of them is never more than a second at the least speed ([`limit`]).
+//! That is known before anything has run, so that the first execution of a plan is watched like any
+//! other.
 //!
-//! Time is counted in looks, each a tenth of a second of waiting, and not by a clock: nobody concludes
+//! Time is counted in polls, each a tenth of a second of waiting, and not by a clock: nobody concludes
 //! anything from time in which this process, or the machine, was stopped.
 //!
 //! What is waited too long for is only a rebuild and a repetition, so being wrong costs time and no token.
@@ -15,23 +16,23 @@ use std::time::Duration;
 use super::super::launch::Launch;
 use super::super::limit;
 
-/// Between two looks at how far a step is.
-const LOOK: Duration = Duration::from_millis(100);
-/// Looks without a sign after which a channel counts as hung, if no launch may take longer than
+/// Between two polls of how far a step is.
+const POLL: Duration = Duration::from_millis(100);
+/// Polls without progress after which a channel counts as hung, if no launch may take longer than
 /// [`limit::LONGEST`]: half as long again.
-const LOOKS: u32 = 15;
+const POLLS: u32 = 15;
 
-/// Which launches of a step tell that they are done.
+/// Which launches of a step release a semaphore when they are done.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Signs {
+pub(super) struct ProgressMarkers {
     /// For each launch.
     pub(super) after: Vec<bool>,
-    /// Looks without a sign after which the channel counts as hung.
-    pub(super) looks: u32,
+    /// Polls without progress after which the channel counts as hung.
+    pub(super) polls: u32,
 }
 
-impl Signs {
-    /// Those of a plan whose rows see `context` positions. Few: telling costs a launch a write, which
+impl ProgressMarkers {
+    /// Those of a plan whose rows see `context` positions. Few: a marker costs a launch a write, which
     /// decode should not pay more often than it must.
     pub(super) fn of(launches: &[Launch], context: u64) -> Self {
         Self::between(launches.iter().map(|launch| limit::of(launch, context)))
@@ -58,25 +59,25 @@ impl Signs {
         {
             (*first, *last) = (true, true);
         }
-        let looks = (longest * 3 / 2).as_nanos().div_ceil(LOOK.as_nanos());
-        Self { after, looks: u32::try_from(looks).unwrap_or(u32::MAX).max(LOOKS) }
+        let polls = (longest * 3 / 2).as_nanos().div_ceil(POLL.as_nanos());
+        Self { after, polls: u32::try_from(polls).unwrap_or(u32::MAX).max(POLLS) }
     }
 }
 
-/// Waits for a step: `look` waits so long at most, and gives what changes while it gets on. Gives up
-/// after `looks` looks, which may depend on how far it is, without change.
+/// Waits for a step: `poll` waits so long at most, and gives what changes while the step progresses.
+/// Gives up after `polls` polls, which may depend on how far it is, without change.
 pub(super) fn watch<P: PartialEq, E>(
-    looks: impl Fn(&P) -> u32,
+    polls: impl Fn(&P) -> u32,
     is_late: impl Fn(&E) -> bool,
-    mut look: impl FnMut(Duration) -> (P, Result<(), E>),
+    mut poll: impl FnMut(Duration) -> (P, Result<(), E>),
 ) -> Result<(), E> {
     let (mut seen, mut still) = (None, 0);
     loop {
-        let (progress, result) = look(LOOK);
+        let (progress, result) = poll(POLL);
         match result {
             Err(error) if is_late(&error) => {
                 still = if seen.as_ref() == Some(&progress) { still + 1 } else { 0 };
-                if still >= looks(&progress) {
+                if still >= polls(&progress) {
                     return Err(error);
                 }
                 seen = Some(progress);
@@ -90,31 +91,34 @@ pub(super) fn watch<P: PartialEq, E>(
 mod tests {
     use super::*;
 
-    fn signs(milliseconds: &[u64]) -> Signs {
-        Signs::between(milliseconds.iter().copied().map(Duration::from_millis))
+    fn markers(milliseconds: &[u64]) -> ProgressMarkers {
+        ProgressMarkers::between(milliseconds.iter().copied().map(Duration::from_millis))
     }
 
     #[test]
-    fn between_two_signs_there_is_a_second_of_work_at_most() {
-        assert_eq!(signs(&[400, 600]).after, [false; 2]);
-        assert_eq!(signs(&[400, 601]).after, [true, true]);
-        assert_eq!(signs(&[300, 300, 300, 300, 900]).after, [true, false, true, true, true]);
-        assert_eq!(signs(&[1000; 4]).after, [true; 4]);
-        assert_eq!(signs(&[10; 4]).looks, LOOKS);
-        assert_eq!(signs(&[1000; 4]).looks, LOOKS);
+    fn between_two_markers_there_is_a_second_of_work_at_most() {
+        assert_eq!(markers(&[400, 600]).after, [false; 2]);
+        assert_eq!(markers(&[400, 601]).after, [true, true]);
+        assert_eq!(markers(&[300, 300, 300, 300, 900]).after, [true, false, true, true, true]);
+        assert_eq!(markers(&[1000; 4]).after, [true; 4]);
+        assert_eq!(markers(&[10; 4]).polls, POLLS);
+        assert_eq!(markers(&[1000; 4]).polls, POLLS);
         // A launch that may take longer, and cannot be had in parts, is given longer.
-        assert_eq!(signs(&[10, 4000, 10]), Signs { after: vec![true, true, true], looks: 60 });
+        assert_eq!(
+            markers(&[10, 4000, 10]),
+            ProgressMarkers { after: vec![true, true, true], polls: 60 }
+        );
     }
 
     #[test]
     fn a_hang_is_noticed_within_two_seconds() {
-        // The look in which it began, and those that saw nothing new.
-        assert!(LOOK * (LOOKS + 2) < Duration::from_secs(2));
-        assert!(LOOK * LOOKS >= limit::LONGEST * 3 / 2);
+        // The poll in which it began, and those that saw nothing new.
+        assert!(POLL * (POLLS + 2) < Duration::from_secs(2));
+        assert!(POLL * POLLS >= limit::LONGEST * 3 / 2);
     }
 
-    /// Steps of launches that take so many looks each, of which the one `stuck` never ends: what the
-    /// wait came to, and after how many looks.
+    /// Steps of launches that take so many polls each, of which the one `stuck` never ends: what the
+    /// wait came to, and after how many polls.
     fn wait_for(launches: &[u32], stuck: Option<usize>) -> (Result<(), &'static str>, u32) {
         let ends: Vec<u32> = launches
             .iter()
@@ -127,10 +131,10 @@ mod tests {
             .collect();
         let mut now = 0;
         let result = watch(
-            |_| LOOKS,
+            |_| POLLS,
             |error: &&str| *error == "late",
             |limit| {
-                assert_eq!(limit, LOOK);
+                assert_eq!(limit, POLL);
                 now += 1;
                 let done = ends.iter().take_while(|end| **end <= now).count();
                 let done = stuck.map_or(done, |stuck| done.min(stuck));
@@ -141,20 +145,20 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_gets_on_is_waited_for_and_one_that_stands_still_is_not() {
+    fn a_step_that_progresses_is_waited_for_and_one_that_stands_still_is_not() {
         let launches: Vec<u32> = (0..50).map(|i| 1 + i % 15).collect();
         assert_eq!(wait_for(&launches, None), (Ok(()), launches.iter().sum()));
         for stuck in [0, 1, 20, 49] {
-            let (result, looks) = wait_for(&launches, Some(stuck));
+            let (result, polls) = wait_for(&launches, Some(stuck));
             assert_eq!(result, Err("late"));
             let hung_at: u32 = launches[..stuck].iter().sum();
-            assert!(looks - hung_at <= LOOKS + 1, "{stuck}: {}", looks - hung_at);
+            assert!(polls - hung_at <= POLLS + 1, "{stuck}: {}", polls - hung_at);
         }
     }
 
     #[test]
     fn errors_other_than_lateness_end_the_watch() {
-        let result = watch(|()| LOOKS, |_: &&str| false, |_| ((), Err("fault")));
+        let result = watch(|()| POLLS, |_: &&str| false, |_| ((), Err("fault")));
         assert_eq!(result, Err("fault"));
     }
 }

@@ -1,0 +1,289 @@
+//! The seam's rules, kept once for every device: which plans there are, what is under way, which
+//! elements a caller may touch, in which order writes and submissions take effect, whose tokens can be
+//! read. [`super`] says what they are.
+//!
+//! Owns no memory and knows no hardware: it gives offsets into a plan's own buffers, and keeps what a
+//! driver needs for each plan beside them.
+
+use std::borrow::Cow;
+
+use zerocopy::IntoBytes;
+
+use super::plan_buffers::{Elements, PlanBuffers};
+use super::{Data, Error, MAX_SUBMISSIONS, Prepared, RING_STEPS, STAGED_WRITES, Scope, Ticket};
+use plan::{BufferId, Class, DType};
+
+pub(super) fn invalid<T>(what: impl Into<String>) -> Result<T, Error> {
+    Err(Error::Invalid(what.into()))
+}
+
+impl<'a> Data<'a> {
+    fn dtype(self) -> DType {
+        match self {
+            Self::I32(_) => DType::I32,
+            Self::F32(_) => DType::F32,
+        }
+    }
+
+    fn bytes(self) -> &'a [u8] {
+        match self {
+            Self::I32(values) => values.as_bytes(),
+            Self::F32(values) => values.as_bytes(),
+        }
+    }
+}
+
+/// Elements for a mailbox, checked.
+#[derive(Clone, Debug)]
+pub(super) struct Write<'a> {
+    pub(super) mailbox: BufferId,
+    /// From which element on.
+    pub(super) at: usize,
+    /// The same as an offset into the plan's own buffers.
+    pub(super) offset: u64,
+    pub(super) bytes: Cow<'a, [u8]>,
+}
+
+/// A prepared plan, with what its driver keeps for it.
+pub(super) struct Entry<S> {
+    pub(super) buffers: PlanBuffers,
+    pub(super) state: S,
+    /// Steps submitted so far: the ring's cursor when all of them are done.
+    pub(super) steps: u64,
+    /// Its latest submission, 0 for none.
+    latest: u64,
+    /// Writes that wait for its next submission.
+    staged: Vec<Write<'static>>,
+}
+
+/// What a device said when it was lost.
+struct Loss {
+    scope: Scope,
+    rebuildable: bool,
+    reason: String,
+}
+
+/// Plans and submissions of one instance.
+pub(super) struct Ledger<S> {
+    entries: Vec<Entry<S>>,
+    /// The latest submission.
+    submitted: u64,
+    /// The latest one that has been waited for.
+    waited: u64,
+    loss: Option<Loss>,
+}
+
+impl<S> Ledger<S> {
+    pub(super) const fn new() -> Self {
+        Self { entries: Vec::new(), submitted: 0, waited: 0, loss: None }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Takes a plan in.
+    pub(super) fn add(&mut self, buffers: PlanBuffers, state: S) -> Result<Prepared, Error> {
+        let Ok(number) = u32::try_from(self.entries.len()) else {
+            return invalid(format!("{} plans are prepared already", self.entries.len()));
+        };
+        self.entries.push(Entry { buffers, state, steps: 0, latest: 0, staged: Vec::new() });
+        Ok(Prepared(number))
+    }
+
+    /// The plan, whatever is under way.
+    pub(super) fn entry(&self, prepared: Prepared) -> Result<&Entry<S>, Error> {
+        match self.entries.get(prepared.0 as usize) {
+            Some(entry) => Ok(entry),
+            None => invalid(format!("plan {}, {} are prepared", prepared.0, self.entries.len())),
+        }
+    }
+
+    /// The plan, to change what its driver keeps.
+    pub(super) fn entry_mut(&mut self, prepared: Prepared) -> Result<&mut Entry<S>, Error> {
+        let count = self.entries.len();
+        match self.entries.get_mut(prepared.0 as usize) {
+            Some(entry) => Ok(entry),
+            None => invalid(format!("plan {}, {count} are prepared", prepared.0)),
+        }
+    }
+
+    /// Remembers a loss.
+    pub(super) fn lose(&mut self, error: Error) -> Error {
+        if let Error::Lost { scope, rebuildable, reason, .. } = &error {
+            let (scope, rebuildable, reason) = (*scope, *rebuildable, reason.clone());
+            self.loss = Some(Loss { scope, rebuildable, reason });
+        }
+        error
+    }
+
+    /// Refuses when the device has been lost.
+    fn alive(&self) -> Result<(), Error> {
+        match &self.loss {
+            None => Ok(()),
+            Some(Loss { scope, rebuildable, reason }) => Err(Error::Lost {
+                scope: *scope,
+                rebuildable: *rebuildable,
+                reason: reason.clone(),
+                source: None,
+            }),
+        }
+    }
+
+    /// Refuses while anything is under way.
+    pub(super) fn quiet(&self, what: &str) -> Result<(), Error> {
+        self.alive()?;
+        if self.submitted > self.waited {
+            let count = self.submitted - self.waited;
+            return invalid(format!("{what} while {count} submissions are under way: wait first"));
+        }
+        Ok(())
+    }
+
+    pub(super) const fn is_under_way(&self, entry: &Entry<S>) -> bool {
+        entry.latest > self.waited
+    }
+
+    /// Takes a write. `put` carries it out: at once, or not at all while the plan is under way; then
+    /// [`Ledger::staged`] has it.
+    pub(super) fn write(
+        &mut self,
+        prepared: Prepared,
+        mailbox: BufferId,
+        at: usize,
+        data: Data<'_>,
+        mut put: impl FnMut(&mut S, &Write<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.alive()?;
+        let waited = self.waited;
+        let entry = self.entry_mut(prepared)?;
+        let bytes = data.bytes();
+        let (class, dtype, len) = (Class::Mailbox, data.dtype(), bytes.len() / 4);
+        let offset = entry.buffers.range(Elements { buffer: mailbox, class, dtype, at, len })?;
+        let write = Write { mailbox, at, offset, bytes: Cow::Borrowed(bytes) };
+        if entry.latest > waited {
+            return entry.stage(write);
+        }
+        // Staged once, and then waited for instead of submitted.
+        for earlier in entry.staged.drain(..) {
+            put(&mut entry.state, &earlier)?;
+        }
+        put(&mut entry.state, &write)
+    }
+
+    /// What is to be written before the plan's next submission runs.
+    pub(super) fn staged(&mut self, prepared: Prepared) -> Result<Vec<Write<'static>>, Error> {
+        Ok(std::mem::take(&mut self.entry_mut(prepared)?.staged))
+    }
+
+    /// Where `len` elements of an output lie.
+    pub(super) fn output(
+        &self,
+        prepared: Prepared,
+        output: BufferId,
+        at: usize,
+        len: usize,
+    ) -> Result<(&Entry<S>, u64), Error> {
+        self.alive()?;
+        let entry = self.entry(prepared)?;
+        if self.is_under_way(entry) {
+            return invalid(format!("an output of plan {}, which is under way", prepared.0));
+        }
+        let (class, dtype) = (Class::Output, DType::F32);
+        let elements = Elements { buffer: output, class, dtype, at, len };
+        Ok((entry, entry.buffers.range(elements)?))
+    }
+
+    /// The plan, when `steps` steps of it may be submitted.
+    pub(super) fn admit(&self, prepared: Prepared, steps: u32) -> Result<&Entry<S>, Error> {
+        self.alive()?;
+        if steps == 0 || steps > RING_STEPS {
+            return invalid(format!("{steps} steps, 1 to {RING_STEPS} can be submitted"));
+        }
+        let entry = self.entry(prepared)?;
+        if self.submitted - self.waited == MAX_SUBMISSIONS as u64 {
+            return invalid(format!(
+                "{MAX_SUBMISSIONS} submissions are under way already: wait for the first"
+            ));
+        }
+        Ok(entry)
+    }
+
+    /// Notes that admitted steps have been handed over.
+    pub(super) fn submitted(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
+        let sequence = self.submitted + 1;
+        let entry = self.entry_mut(prepared)?;
+        let first = entry.steps;
+        entry.steps += u64::from(steps);
+        entry.latest = sequence;
+        self.submitted = sequence;
+        Ok(Ticket { prepared, sequence, first, steps })
+    }
+
+    /// Whether the ticket must still be waited for.
+    pub(super) fn is_open(&self, ticket: Ticket) -> Result<bool, Error> {
+        self.alive()?;
+        let entry = self.entry(ticket.prepared)?;
+        let Ticket { sequence, first, steps, .. } = ticket;
+        if sequence == 0 || sequence > entry.latest || first + u64::from(steps) > entry.steps {
+            return invalid(format!("submission {sequence} of plan {}", ticket.prepared.0));
+        }
+        Ok(sequence > self.waited)
+    }
+
+    /// Notes that everything up to the ticket is done.
+    pub(super) fn finished(&mut self, ticket: Ticket) {
+        self.waited = self.waited.max(ticket.sequence);
+    }
+
+    /// Where the tokens of a step lie.
+    pub(super) fn tokens(
+        &self,
+        ticket: Ticket,
+        step: u32,
+        len: usize,
+    ) -> Result<(&Entry<S>, u64), Error> {
+        let open = self.is_open(ticket)?;
+        let entry = self.entry(ticket.prepared)?;
+        let number = ticket.first + u64::from(step);
+        if open {
+            return invalid(format!("tokens of submission {}: wait first", ticket.sequence));
+        }
+        if step >= ticket.steps {
+            return invalid(format!("tokens of step {step}, {} were submitted", ticket.steps));
+        }
+        if entry.steps - number > u64::from(RING_STEPS) {
+            return invalid(format!(
+                "tokens of a step that {} later ones have overwritten, {RING_STEPS} are kept",
+                entry.steps - number - 1
+            ));
+        }
+        if len != entry.buffers.sampled {
+            return invalid(format!("{len} tokens, a step has {}", entry.buffers.sampled));
+        }
+        Ok((entry, entry.buffers.ring_at(number)))
+    }
+}
+
+impl<S> Entry<S> {
+    fn stage(&mut self, write: Write<'_>) -> Result<(), Error> {
+        let count = self.staged.len() + 1;
+        let staged: usize = self.staged.iter().map(|write| write.bytes.len()).sum();
+        let (bytes, most) = ((staged + write.bytes.len()) as u64, self.buffers.mailbox_bytes);
+        if count > STAGED_WRITES || bytes > most {
+            return invalid(format!(
+                "{count} writes of {bytes} bytes for the plan's next submission, while it is under way \
+                 {STAGED_WRITES} of {most} can wait: submit it, or wait for it"
+            ));
+        }
+        self.staged.push(Write { bytes: write.bytes.into_owned().into(), ..write });
+        Ok(())
+    }
+}
+
+/// Words as a device wrote them.
+pub(super) fn words<T>(bytes: &[u8], out: &mut [T], word: impl Fn([u8; 4]) -> T) {
+    for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *out = word(*bytes);
+    }
+}

@@ -1,0 +1,113 @@
+//! A plan's own buffers, through which its caller talks to it: mailboxes, outputs, and the ring of
+//! sampled tokens with its cursor. Where they lie is arithmetic, the same on every device; the memory
+//! is the device's.
+
+use super::{Error, RING_STEPS};
+use plan::{BufferId, Class, DType, Op, Plan};
+
+/// Alignment of each: what the widest loads of any device need.
+const ALIGN: u64 = 256;
+
+/// A mailbox or an output.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    class: Class,
+    dtype: DType,
+    elements: usize,
+    offset: u64,
+}
+
+/// Elements of a mailbox or output, as a caller names them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Elements {
+    pub(super) buffer: BufferId,
+    pub(super) class: Class,
+    pub(super) dtype: DType,
+    pub(super) at: usize,
+    pub(super) len: usize,
+}
+
+/// Offsets into the memory of a plan's own buffers.
+#[derive(Clone, Debug)]
+pub(super) struct PlanBuffers {
+    /// For each of the plan's buffers, where it is its own.
+    places: Vec<Option<Place>>,
+    /// Bytes of the mailboxes.
+    pub(super) mailbox_bytes: u64,
+    /// Tokens that a step samples; 0 when it samples none.
+    pub(super) sampled: usize,
+    /// The ring: tokens of [`RING_STEPS`] steps.
+    pub(super) ring: u64,
+    /// A word, for a device that counts steps itself: the number of the next one.
+    pub(super) cursor: u64,
+    /// All of it.
+    pub(super) bytes: u64,
+}
+
+impl PlanBuffers {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let (mut bytes, mut mailbox_bytes) = (0, 0);
+        let mut place = |size: u64| {
+            let at = bytes;
+            bytes += size.next_multiple_of(ALIGN);
+            at
+        };
+        let mut own = Vec::with_capacity(plan.buffers.len());
+        for buffer in &plan.buffers {
+            let size = 4 * buffer.elements() as u64;
+            own.push(match buffer.class {
+                Class::Mailbox | Class::Output => Some(Place {
+                    class: buffer.class,
+                    dtype: buffer.dtype,
+                    elements: buffer.elements(),
+                    offset: place(size),
+                }),
+                Class::Weight | Class::State | Class::Scratch | Class::Constant(_) => None,
+            });
+            if buffer.class == Class::Mailbox {
+                mailbox_bytes += size;
+            }
+        }
+        let sample = plan.steps.iter().find(|s| matches!(s.op, Op::Sample | Op::SampleAdvance));
+        let sampled = sample.map_or(0, |step| step.writes[0].elements());
+        let ring = place(4 * u64::from(RING_STEPS) * sampled as u64);
+        let cursor = place(4);
+        Self { places: own, mailbox_bytes, sampled, ring, cursor, bytes }
+    }
+
+    /// Offset of the tokens of the plan's `step`th step.
+    pub(super) const fn ring_at(&self, step: u64) -> u64 {
+        self.ring + step % RING_STEPS as u64 * 4 * self.sampled as u64
+    }
+
+    /// Offset of a mailbox or output; `None` for another class of buffer.
+    pub(super) fn offset(&self, buffer: BufferId) -> Option<u64> {
+        Some(self.places.get(buffer.index()).copied().flatten()?.offset)
+    }
+
+    /// Offset of elements.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless they are inside a buffer of that class and type.
+    pub(super) fn range(&self, elements: Elements) -> Result<u64, Error> {
+        let Elements { buffer, class, dtype, at, len } = elements;
+        let place = self.places.get(buffer.index()).copied().flatten();
+        match place {
+            Some(place)
+                if place.class == class
+                    && place.dtype == dtype
+                    && at.checked_add(len).is_some_and(|end| end <= place.elements) =>
+            {
+                Ok(place.offset + 4 * at as u64)
+            }
+            Some(Place { class: is, dtype: of, elements, .. }) => Err(Error::Invalid(format!(
+                "{len} elements of {dtype} from {at} of {class:?} {}: it is {is:?} of {elements} elements of {of}",
+                buffer.0
+            ))),
+            None => Err(Error::Invalid(format!(
+                "{class:?} {}: the plan has no mailbox or output of that number",
+                buffer.0
+            ))),
+        }
+    }
+}
