@@ -6,12 +6,13 @@
 //!
 //! The doorbell and the waits of a simulated Orin cost processor time that a real one does not. A bare
 //! submission and its wait cost the same through the same simulator; what a token takes beyond that is
-//! the engine's own. Prints one JSON object.
+//! the engine's own. Also counts how often the engine waits in vain: steps under way, and times that its
+//! thread sleeps for a token, on the simulated Orin and on the CPU. Prints one JSON object.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
 
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings};
 use plan::sample::Sampling;
@@ -26,6 +27,7 @@ use tegra_sim::trace::Work;
 
 const TOKENS: u32 = 1000;
 const REPETITIONS: usize = 9;
+const CHUNK: usize = 8;
 
 /// Shader code that takes no time.
 struct Nothing;
@@ -38,13 +40,13 @@ impl ComputeEngine for Nothing {
 
 fn main() {
     tegra_sim_preload::orin().unwrap().gpu().set_compute_engine(Box::new(Nothing));
-    let handle = load();
-    generate(&handle, TOKENS);
+    let handle = load("nv");
+    generate(&handle, 3, TOKENS);
     let mut tokens: Vec<f64> = Vec::new();
     let mut bare: Vec<f64> = Vec::new();
     for _ in 0..REPETITIONS {
         let before = engine_ns();
-        generate(&handle, TOKENS);
+        generate(&handle, 3, TOKENS);
         tokens.push((engine_ns() - before) as f64 / f64::from(TOKENS));
         bare.push(submissions());
     }
@@ -59,18 +61,45 @@ fn main() {
             "thread_us_per_token": median(tokens),
             "bare_submission_us": median(bare),
             "engine_us_per_token": median(own),
+            "nv": waits(handle),
+            "cpu": waits(load("cpu")),
         })
     );
 }
 
-fn load() -> Handle {
+/// How the engine waits for a device: most steps under way in a prompt of four chunks and in decoding, sleeps
+/// of its thread, and tokens a second.
+fn waits(handle: Handle) -> serde_json::Value {
+    let peak = || {
+        let peak = handle.exclusive("peak", |core| core.take_most_under_way());
+        peak.blocking_recv().unwrap().unwrap()
+    };
+    peak();
+    generate(&handle, 4 * CHUNK, 1);
+    let prompt = peak();
+    let slept = |handle: &Handle| (engine_sleeps(), handle.snapshot().activity.sleeps);
+    let (before, begin) = (slept(&handle), Instant::now());
+    generate(&handle, 3, TOKENS);
+    let (after, took) = (slept(&handle), begin.elapsed());
+    let per_token = |sleeps: u64| sleeps as f64 / f64::from(TOKENS);
+    let value = json!({
+        "most_under_way": { "prompt_of_4_chunks": prompt, "decode": peak() },
+        "thread_sleeps_per_token": per_token(after.0 - before.0),
+        "device_sleeps_per_token": per_token(after.1 - before.1),
+        "tokens_per_s": f64::from(TOKENS) / took.as_secs_f64(),
+    });
+    handle.stop(Duration::from_secs(5));
+    value
+}
+
+fn load(backend: &str) -> Handle {
     let handle = Handle::start(Settings { queue_limit: 4 }).unwrap();
     let mut events = handle.load(LoadSpec {
         model: "synthetic:tiny-llama:q6_k".into(),
-        backend: "nv".into(),
+        backend: backend.into(),
         slots: 1,
         context: TOKENS as usize + 8,
-        prefill_chunk: 8,
+        prefill_chunk: CHUNK,
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: orind::engine::tuning::Tuning::default(),
@@ -84,9 +113,9 @@ fn load() -> Handle {
     }
 }
 
-fn generate(handle: &Handle, max_tokens: u32) {
+fn generate(handle: &Handle, prompt: usize, max_tokens: u32) {
     let request = Request {
-        prompt: vec![1, 2, 3],
+        prompt: (1..=prompt as u32).collect(),
         max_tokens,
         sampling: Sampling::GREEDY,
         stop: vec![],
@@ -108,10 +137,22 @@ fn generate(handle: &Handle, max_tokens: u32) {
 
 /// Processor time that the engine's thread has used.
 fn engine_ns() -> u64 {
+    processor_ns(&engine())
+}
+
+/// Times that the engine's thread has given up its processor to wait.
+fn engine_sleeps() -> u64 {
+    let status = std::fs::read_to_string(engine().join("status")).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+/// The directory of the engine's thread in `/proc`.
+fn engine() -> PathBuf {
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
         let task = task.unwrap().path();
         if std::fs::read_to_string(task.join("comm")).unwrap().trim() == "engine" {
-            return processor_ns(&task);
+            return task;
         }
     }
     panic!("no engine thread");

@@ -57,18 +57,20 @@ fn prompt(seed: u64, len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| philox([i, 0, 0, 0], seed)[0] % 256 + 1).collect()
 }
 
+fn request(prompt: &[u32], max_tokens: u32) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        max_tokens,
+        sampling: Sampling::GREEDY,
+        stop: vec![],
+        ignore_end: true,
+        logprobs: Some(2),
+        prompt_logprobs: false,
+    }
+}
+
 fn begin(handle: &Handle, prompt: &[u32], max_tokens: u32) -> UnboundedReceiver<Event> {
-    handle
-        .generate(Request {
-            prompt: prompt.to_vec(),
-            max_tokens,
-            sampling: Sampling::GREEDY,
-            stop: vec![],
-            ignore_end: true,
-            logprobs: Some(2),
-            prompt_logprobs: false,
-        })
-        .unwrap()
+    handle.generate(request(prompt, max_tokens)).unwrap()
 }
 
 /// Tokens, and by how much each was ahead of the next best.
@@ -154,6 +156,37 @@ fn a_step_is_one_submit_and_one_doorbell() {
     assert_eq!(after.doorbells - before.doorbells, steps);
     assert_eq!((steps, after.rebuilds), (11, 0), "a prompt of one token and ten more steps");
     assert!(after.launches - before.launches <= steps * (5 * layers + 12));
+}
+
+/// Where nobody looks at logits, the next step is under way when a token comes; the tokens are the same.
+#[test]
+fn a_prompts_chunks_go_together_and_decode_is_a_step_ahead() {
+    let nv = start("synthetic:tiny-llama:q8_0", "nv");
+    let peak = || {
+        let peak = nv.exclusive("peak", |core| core.take_most_under_way());
+        peak.blocking_recv().unwrap().unwrap()
+    };
+    let ids = |logprobs, prompt: &[u32], max_tokens| -> Vec<u32> {
+        let request = Request { logprobs, ..request(prompt, max_tokens) };
+        let mut events = nv.generate(request).unwrap();
+        std::iter::from_fn(|| events.blocking_recv())
+            .filter_map(|event| if let Event::Token(token) = event { Some(token.id) } else { None })
+            .collect()
+    };
+    let prompt = prompt(11, 32);
+    let expected = ids(Some(2), &prompt, 12);
+    assert_eq!((expected.len(), peak()), (12, 4), "four chunks, and then one step at a time");
+    let before = nv.snapshot().activity;
+    assert_eq!(ids(None, &prompt[..1], 12).len(), 12);
+    let after = nv.snapshot().activity;
+    assert_eq!(peak(), 2);
+    assert_eq!(after.submits - before.submits, 12, "none too many: the last token is known to be");
+    assert!(after.sleeps - before.sleeps <= 12, "{before:?} {after:?}");
+    assert_eq!(ids(None, &prompt, 12), expected);
+    // An end in the middle of what has been submitted.
+    let running = nv.generate(Request { logprobs: None, ..request(&prompt, 90) }).unwrap();
+    nv.stop(Duration::ZERO);
+    drop(running);
 }
 
 #[test]

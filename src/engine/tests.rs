@@ -7,8 +7,9 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::tuning::Tuning;
 use super::{Event, FinishReason, GenerateError, Handle, LoadEvent, LoadSpec, Request, Settings};
+use device::tune::Choices;
 use device::{
-    Activity, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Scope, Ticket,
+    Activity, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, Scope, Ticket,
     WeightSource,
 };
 use plan::sample::Sampling;
@@ -82,6 +83,14 @@ impl Instance for Spy {
 
     fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
         self.inner_mut().prepare(plan)
+    }
+
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
+        self.inner_mut().prepare_as(plan, choices)
+    }
+
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+        self.inner_mut().profile(prepared)
     }
 
     fn write(
