@@ -346,6 +346,7 @@ impl Core {
         };
         let mut rest = tokens;
         let mut sampled = std::mem::take(&mut self.scratch.tokens);
+        sampled.clear();
         while !rest.is_empty() || !self.under_way.is_empty() {
             while !rest.is_empty() {
                 let outputs =
