@@ -278,11 +278,16 @@ fn what_is_under_way_is_not_read(device: &dyn Device) {
 
 /// What is written while a plan is under way is seen by its next submission and by none before.
 fn writes_take_effect_in_order(device: &dyn Device) {
-    assert_eq!(pipelined(device), [[6, 7, 8, 9], [21, 22, 0, 0], [23, 0, 0, 0], [41, 42, 43, 0]]);
+    assert_eq!(pipelined(device).0, PIPELINED);
 }
 
-/// Tokens of four submissions, all made before any is waited for, of which two are written for.
-pub(crate) fn pipelined(device: &dyn Device) -> [[i32; 4]; 4] {
+/// What [`pipelined`] gives.
+pub(crate) const PIPELINED: [[i32; 4]; 4] =
+    [[6, 7, 8, 9], [21, 22, 0, 0], [23, 0, 0, 0], [41, 42, 43, 0]];
+
+/// Tokens of four submissions, all made before any is waited for, of which two are written for; and how
+/// often channels were rebuilt meanwhile.
+pub(crate) fn pipelined(device: &dyn Device) -> ([[i32; 4]; 4], u64) {
     let mut s = Session::new(device);
     s.start(5);
     let first = s.submit(4);
@@ -299,13 +304,14 @@ pub(crate) fn pipelined(device: &dyn Device) -> [[i32; 4]; 4] {
     let fourth = s.submit(3);
     s.instance.wait(fourth).unwrap();
     assert_eq!(s.copied()[..3], [1.0, 2.0, 0.0]);
-    [first, second, third, fourth].map(|ticket| {
+    let tokens = [first, second, third, fourth].map(|ticket| {
         let mut tokens = [0; 4];
         for (step, token) in (0..ticket.steps).zip(&mut tokens) {
             *token = s.token(ticket, step);
         }
         tokens
-    })
+    });
+    (tokens, s.instance.activity().rebuilds)
 }
 
 /// So many writes, and no more bytes than the mailboxes have.

@@ -33,13 +33,17 @@ fn every_device_keeps_the_contract() {
 #[ignore = "run by the next test, in a process of its own"]
 fn pipelined_on_the_simulated_orin() {
     let nv = named("nv", "auto", 0).unwrap();
-    println!("tokens {:?}", contract::pipelined(&*nv));
+    let (tokens, rebuilds) = contract::pipelined(&*nv);
+    assert_eq!(tokens, contract::PIPELINED);
+    println!("rebuilds: {rebuilds}.");
 }
 
 /// A fault between submissions that were written for while they were under way: steps are repeated
 /// with the inputs that were theirs.
 #[test]
 fn faults_repeat_steps_with_their_own_writes() {
+    // Of the submissions, and of the channel's set-up before them, one each.
+    let mut rebuilds = 0;
     for at in 1..13 {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["pipelined_on_the_simulated_orin", "--exact", "--ignored", "--nocapture"])
@@ -48,7 +52,7 @@ fn faults_repeat_steps_with_their_own_writes() {
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "fault at {at}: {text}");
-        let expected = "tokens [[6, 7, 8, 9], [21, 22, 0, 0], [23, 0, 0, 0], [41, 42, 43, 0]]";
-        assert!(text.contains(expected), "fault at {at}: {text}");
+        rebuilds += usize::from(text.contains("rebuilds: 1."));
     }
+    assert!(rebuilds > 8, "{rebuilds} of 12 faults were met");
 }
