@@ -16,13 +16,13 @@ mod channel;
 mod clock;
 mod compute;
 mod copy;
+mod dependencies;
 mod device;
 mod doorbell;
 mod gpfifo;
 mod host;
 mod launch;
 mod mmu;
-mod order;
 mod pace;
 mod pbdma;
 mod qmd;
@@ -59,7 +59,7 @@ pub struct GpuConfig {
     /// and when the program does not read the clock while the GPU works.
     pub hold: Duration,
     /// How long everything may wait on semaphores before that is called a deadlock.
-    pub patience: Duration,
+    pub deadlock_timeout: Duration,
     /// Where records go.
     pub trace: Trace,
     /// Where findings go.
@@ -81,7 +81,7 @@ impl GpuConfig {
         Self {
             seed: config.seed,
             hold: Duration::from_micros(500),
-            patience: Duration::from_secs(60),
+            deadlock_timeout: Duration::from_secs(60),
             trace,
             reporter: Arc::new(Stderr { warn_only: config.lint == Lint::Warn }),
             injection,
