@@ -89,7 +89,7 @@ requests! { b'N';
     CACHE_LIST = iow 17, 32 {
         0 => HANDLES: u64, 8 => OFFSETS: u64, 16 => SIZES: u64, 24 => NR: u32, 28 => OP: u32,
     };
-    GET_IVM_HEAPS = ior 20, 4;
+    GET_IVM_HEAPS = ior 21, 4;
     FROM_VA = iowr 22, 24 {
         0 => VA: u64, 8 => SIZE: u32, 12 => FLAGS: u32, 16 => HANDLE: u32, 16 => SIZE64: u64,
     };
