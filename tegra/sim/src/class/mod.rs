@@ -12,7 +12,7 @@
 use std::fmt;
 
 /// Host methods, class 0xc76f.
-#[expect(missing_docs, non_snake_case, reason = "the names are those of the header")]
+#[expect(non_snake_case, reason = "modules are named as the header names methods")]
 pub mod host {
     use super::Method;
 
@@ -23,7 +23,7 @@ pub mod host {
 }
 
 /// Copy methods, class 0xc7b5.
-#[expect(missing_docs, non_snake_case, reason = "the names are those of the header")]
+#[expect(non_snake_case, reason = "modules are named as the header names methods")]
 pub mod copy {
     use super::Method;
 
@@ -31,7 +31,7 @@ pub mod copy {
 }
 
 /// Compute methods, class 0xc7c0.
-#[expect(missing_docs, non_snake_case, reason = "the names are those of the header")]
+#[expect(non_snake_case, reason = "modules are named as the header names methods")]
 pub mod compute {
     use super::Method;
 
@@ -39,7 +39,6 @@ pub mod compute {
 }
 
 /// QMD 3.0: the fields of the 256 bytes that describe one launch. None crosses a word.
-#[expect(missing_docs, reason = "the names are those of the header")]
 pub mod qmd {
     use super::Field;
 
@@ -72,7 +71,6 @@ pub struct Method {
     pub count: u32,
     /// Bytes from one to the next.
     pub step: u32,
-    /// NVIDIA's name.
     pub name: &'static str,
     /// The fields of its data.
     pub fields: &'static [Field],
@@ -97,25 +95,14 @@ pub enum BadData {
     /// Bits are set that mean nothing.
     #[error("{method} = {data:#x} sets reserved bits {bits:#x}")]
     Reserved {
-        /// The method.
         method: &'static str,
-        /// The word.
         data: u32,
         /// Its reserved bits that are set.
         bits: u32,
     },
     /// A field holds a number that stands for nothing.
     #[error("{method} = {data:#x}: {field} has no value {value:#x}")]
-    Value {
-        /// The method.
-        method: &'static str,
-        /// The word.
-        data: u32,
-        /// The field.
-        field: &'static str,
-        /// Its number.
-        value: u32,
-    },
+    Value { method: &'static str, data: u32, field: &'static str, value: u32 },
 }
 
 impl Field {

@@ -229,7 +229,6 @@ pub(super) enum Done {
     Residual(usize),
 }
 
-/// What a handler gives.
 pub(super) type Handled = Result<Done, Refused>;
 
 /// How one nvgpu node checks its requests.

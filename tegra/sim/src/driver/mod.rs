@@ -95,11 +95,8 @@ pub struct Live {
     pub dma_bufs: usize,
     /// GPU mappings that the program made.
     pub mappings: usize,
-    /// Address spaces.
     pub address_spaces: usize,
-    /// TSGs.
     pub tsgs: usize,
-    /// Channels.
     pub channels: usize,
     /// Open file descriptions, events not counted.
     pub files: usize,
@@ -202,7 +199,7 @@ impl Orin {
             None => Calibration::default(),
         };
         let gpu = GpuConfig {
-            pace: calibration.pace,
+            latency: calibration.latency,
             ..GpuConfig::new(config, trace.clone(), Arc::clone(&injection))
         };
         Self::assemble(config, gpu, calibration.hardware, fds)

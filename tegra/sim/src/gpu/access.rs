@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::clock::{Clock, Random};
 use super::dependencies::{Agent, Dependencies, Stamp};
+use super::latency::Latency;
 use super::mmu::{Access, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
-use super::pace::Pace;
 use super::semaphore::{Width, Write};
 use super::shadow::Shadow;
 use super::{ComputeEngine, GpuMemory, SmFault};
@@ -69,7 +69,7 @@ pub(crate) struct Core {
     /// What shader code is checked for.
     pub(crate) checks: Checks,
     /// What takes how long.
-    pub(crate) pace: Pace,
+    pub(crate) latency: Latency,
     /// Findings of the step under way, without listings yet.
     pub(crate) findings: Vec<Finding>,
     /// Interrupts of the step under way that wake waiters.
@@ -178,7 +178,7 @@ impl Core {
         // Aligned, so never across pages.
         let Some(piece) = pieces.first() else { return Ok(()) };
         let (buffer, offset) = (&piece.buffer, piece.offset);
-        let time = self.clock.advance(self.pace.release);
+        let time = self.clock.advance(self.latency.release);
         self.shadow.wrote(piece);
         self.dependencies.release(site.agent, piece);
         if timestamp {

@@ -68,7 +68,6 @@ impl From<Failure> for Stop {
 /// Whether a method was done.
 pub(crate) type Flow = Result<(), Stop>;
 
-/// An engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
     Compute,
@@ -92,7 +91,6 @@ pub(crate) enum Task {
     Report(Write, bool),
 }
 
-/// A channel.
 pub(crate) struct Channel {
     pub(crate) id: u16,
     pub(crate) token: u32,

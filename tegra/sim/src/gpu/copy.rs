@@ -338,8 +338,9 @@ impl Channel {
             self.copy.unflushed = true;
             let (channel, bytes) =
                 (self.id, transfer.destination_line.saturating_mul(transfer.lines));
-            let time =
-                core.clock.advance(core.pace.copy_start + bytes / core.pace.copy_bytes.max(1));
+            let time = core
+                .clock
+                .advance(core.latency.copy_start + bytes / core.latency.copy_bytes.max(1));
             core.trace.record(time, || Event::Copy {
                 channel,
                 source: (transfer.source_line > 0).then_some(transfer.source),

@@ -22,7 +22,6 @@ struct Shared {
     callers: AtomicU32,
     clock: Arc<Clock>,
     doorbell: Arc<Doorbell>,
-    /// Releases so far.
     releases: Arc<AtomicU64>,
     waker: Waker,
     closing: AtomicBool,
@@ -94,7 +93,6 @@ impl Gpu {
         Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)), thread_id }))
     }
 
-    /// Makes a TSG.
     pub fn open_tsg(&self) -> TsgId {
         self.shared.machine().open_tsg()
     }

@@ -191,7 +191,7 @@ impl Channel {
         if core.random.one_in(2) {
             self.write_back();
         }
-        let (time, channel) = (core.clock.advance(core.pace.entry), self.id);
+        let (time, channel) = (core.clock.advance(core.latency.entry), self.id);
         let (address, words, sync) = match Entry::decode(entry) {
             Entry::Fetch { conditional: true, .. } if !self.parser.is_active() => return Ok(()),
             Entry::Fetch { address, words, sync, .. } => (address, words, sync),

@@ -101,7 +101,7 @@ impl Channel {
             match self.parser.take(word) {
                 Ok(Step::Nothing) => {}
                 Ok(Step::Method(method)) => {
-                    core.clock.advance(core.pace.method);
+                    core.clock.advance(core.latency.method);
                     return Ok(Some(method));
                 }
                 Ok(Step::EndSegment) => self.segment = None,

@@ -153,7 +153,6 @@ impl Channel {
         }
     }
 
-    /// Does a launch.
     pub(crate) fn run_launch(
         &mut self,
         core: &mut Core,
@@ -224,7 +223,7 @@ impl Channel {
             }
             None => Ok(None),
         };
-        let ticks = if job.chained { core.pace.dependent } else { core.pace.launch };
+        let ticks = if job.chained { core.latency.dependent } else { core.latency.launch };
         let (time, channel) = (core.clock.advance(ticks), self.id);
         core.trace.record(time, || Event::Launch {
             channel,

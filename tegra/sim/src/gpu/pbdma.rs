@@ -17,7 +17,6 @@ pub(crate) struct Method {
 pub(crate) enum Step {
     /// A header without data, or data that the subdevice mask hides.
     Nothing,
-    /// A method.
     Method(Method),
     /// The rest of the segment is to be skipped.
     EndSegment,
@@ -74,7 +73,6 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// Takes one word.
     pub(crate) fn take(&mut self, word: u32) -> Result<Step, EntryError> {
         if self.left > 0 {
             return Ok(self.data(word));

@@ -31,7 +31,6 @@ pub struct Bank {
 /// A launch, decoded and found valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The channel.
     pub channel: u16,
     /// Address of its QMD.
     pub qmd: u64,
@@ -53,7 +52,6 @@ pub struct Launch {
     pub local_low: u32,
     /// Local memory of a thread in bytes, hanging down from 2^24.
     pub local_high: u32,
-    /// Constant banks.
     pub constants: [Option<Bank>; BANKS],
     /// Where shared memory appears in the generic address space, [`WINDOW`] bytes.
     pub shared_window: u64,

@@ -78,7 +78,7 @@ enum Actor {
 
 impl Machine {
     pub(crate) fn new(config: GpuConfig, clock: Arc<Clock>, doorbell: Arc<Doorbell>) -> Self {
-        let GpuConfig { seed, trace, reporter, injection, bundles, checks, pace, .. } = config;
+        let GpuConfig { seed, trace, reporter, injection, bundles, checks, latency, .. } = config;
         let core = Core {
             clock,
             random: Random::new(seed),
@@ -89,7 +89,7 @@ impl Machine {
             engine: None,
             bundles,
             checks,
-            pace,
+            latency,
             findings: Vec::new(),
             interrupts: 0,
         };
@@ -326,7 +326,7 @@ impl Machine {
         let mut any = false;
         while let Some(place) = self.held.iter().position(|held| held.left == 0) {
             let Held { channel: id, put, seen, .. } = self.held.remove(place);
-            self.core.clock.advance(self.core.pace.doorbell);
+            self.core.clock.advance(self.core.latency.doorbell);
             self.core.dependencies.rung(id, seen);
             if let Some(channel) = self.channels.get_mut(&id).filter(|channel| channel.alive) {
                 channel.accept(&mut self.core, put);

@@ -128,7 +128,6 @@ struct State {
     closed: bool,
 }
 
-/// One channel.
 pub(super) struct Channel {
     device: Arc<Device>,
     id: u16,
@@ -167,7 +166,6 @@ impl Channel {
         self.id
     }
 
-    /// Its runlist.
     pub(super) fn runlist(&self) -> u32 {
         self.runlist
     }

@@ -232,7 +232,6 @@ impl Client {
         self.table().handles.remove(&id);
     }
 
-    /// Answers one request.
     pub(super) fn ioctl(&self, device: &Device, request: u32, arg: u64) -> Result<Answer, Refused> {
         let parts = Parts::of(request);
         if parts.magic != b'N' {
