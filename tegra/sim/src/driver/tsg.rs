@@ -237,10 +237,10 @@ impl Tsg {
                     return Err(&WAYS);
                 }
                 SET_L2_MAX_WAYS_EVICT_LAST => {
-                    self.state().l2_ways = args.get(SET_L2_MAX_WAYS_EVICT_LAST::MAX_WAYS)
+                    self.state().l2_ways = args.get(SET_L2_MAX_WAYS_EVICT_LAST::MAX_WAYS);
                 }
                 GET_L2_MAX_WAYS_EVICT_LAST => {
-                    args.set(GET_L2_MAX_WAYS_EVICT_LAST::MAX_WAYS, self.state().l2_ways)
+                    args.set(GET_L2_MAX_WAYS_EVICT_LAST::MAX_WAYS, self.state().l2_ways);
                 }
                 SET_L2_SECTOR_PROMOTION
                     if !matches!(args.get(SET_L2_SECTOR_PROMOTION::PROMOTION_FLAG), 1 | 2 | 4) =>

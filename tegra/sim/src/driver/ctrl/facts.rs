@@ -131,7 +131,7 @@ pub(super) fn answer(device: &Device, request: u32, args: &mut Args) -> Handled 
             masks[..shape.gpcs as usize].fill((1 << shape.tpcs_of_gpc) - 1);
             let (room, address) = (u64::from(args.get(MASK_BUF_SIZE)), args.get(MASK_BUF_ADDR));
             return sized(room, address, &words(&masks), |size| {
-                args.set(MASK_BUF_SIZE, size as u32)
+                args.set(MASK_BUF_SIZE, size as u32);
             });
         }
         GET_FBP_L2_MASKS => {
@@ -141,7 +141,7 @@ pub(super) fn answer(device: &Device, request: u32, args: &mut Args) -> Handled 
             return sized(room, address, &masks, |size| args.set(MASK_BUF_SIZE, size as u32));
         }
         GET_TPC_EXCEPTION_EN_STATUS => {
-            args.set(GET_TPC_EXCEPTION_EN_STATUS::TPC_EXCEPTION_EN_SM_MASK, 0)
+            args.set(GET_TPC_EXCEPTION_EN_STATUS::TPC_EXCEPTION_EN_SM_MASK, 0);
         }
         NUM_VSMS => args.set(NUM_VSMS::NUM_VSMS, shape.sms()),
         VSMS_MAPPING => return copy_out(args.get(VSMS_MAPPING::VSMS_MAP_BUF_ADDR), &sm_map(shape)),
