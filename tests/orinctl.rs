@@ -277,8 +277,7 @@ fn a_profile_leaves_a_trace_that_adds_up_to_its_report() {
     let output = home.run(&["profile", MODEL, "-n", "1", "--json", "--trace", name]);
     assert!(output.status.success(), "{}", stderr(&output));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let trace: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let slices = |category: &str| {
         let events = trace["traceEvents"].as_array().unwrap().iter();
         events.filter(|e| e["cat"] == category).map(|e| e["dur"].as_f64().unwrap()).sum::<f64>()

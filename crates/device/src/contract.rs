@@ -35,9 +35,8 @@ pub(crate) fn check(device: &dyn Device) {
 /// A decode step that counts, and a step that copies floats.
 fn plans(fusions: Fusions) -> [Plan; 2] {
     let mut g = Graph::new();
-    let mut mailbox = |name: &str, dtype, shape: &[usize]| {
-        g.source(Class::Mailbox, name, dtype, shape).unwrap()
-    };
+    let mut mailbox =
+        |name: &str, dtype, shape: &[usize]| g.source(Class::Mailbox, name, dtype, shape).unwrap();
     let tokens = mailbox("tokens", DType::I32, &[1]);
     let positions = mailbox("positions", DType::I32, &[1]);
     let parameters = SampleInputs {

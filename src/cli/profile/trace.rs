@@ -157,7 +157,9 @@ mod tests {
         let track = |tid: u32| -> Vec<(&str, f64, f64)> {
             let slices = events.iter().filter(|e| e["ph"] == "X" && e["tid"] == tid);
             let number = |event: &Value, field: &str| event[field].as_f64().unwrap();
-            slices.map(|e| (e["name"].as_str().unwrap(), number(e, "ts"), number(e, "dur"))).collect()
+            slices
+                .map(|e| (e["name"].as_str().unwrap(), number(e, "ts"), number(e, "dur")))
+                .collect()
         };
         assert_eq!(track(STEPS), [("first", 0.0, 1.5), ("second", 1.5, 0.3)]);
         assert_eq!(track(PARTS), [("add", 0.0, 1.5), ("add", 1.5, 0.25), ("merge", 1.75, 0.05)]);
