@@ -270,6 +270,28 @@ fn profile_works_without_a_daemon() {
 }
 
 #[test]
+fn a_profile_leaves_a_trace_that_adds_up_to_its_report() {
+    let home = Home::new();
+    let file = home.path().join("token.json");
+    let name = file.to_str().unwrap();
+    let output = home.run(&["profile", MODEL, "-n", "1", "--json", "--trace", name]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let slices = |category: &str| {
+        let events = trace["traceEvents"].as_array().unwrap().iter();
+        events.filter(|e| e["cat"] == category).map(|e| e["dur"].as_f64().unwrap()).sum::<f64>()
+    };
+    let seconds = report["seconds"].as_f64().unwrap();
+    assert!(seconds > 0.0 && report["whole_seconds"].as_f64().unwrap() > 0.0);
+    for category in ["step", "kernel"] {
+        assert!((slices(category) / 1e6 / seconds - 1.0).abs() < 1e-6, "{category}: {trace}");
+    }
+    let output = home.run(&["profile", MODEL, "-n", "1", "--trace", "/nowhere/token.json"]);
+    assert!(stderr(&output).contains("/nowhere/token.json"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let home = Home::new();
     let mut child = home.orinctl(&["plan", MODEL, "--full"]).spawn().unwrap();
@@ -287,6 +309,8 @@ fn mistakes_get_one_error_and_the_right_code() {
         (&["bench", "-p", "0", "-n", "0"], 2, "nothing to measure"),
         (&["plan", MODEL, "--batch", "0"], 2, "--batch"),
         (&["profile", MODEL, "--cpu-isa", "sve9"], 2, "this machine has: "),
+        (&["profile", MODEL, "--backend", "nv", "--threads", "2"], 2, "--threads and --cpu-isa"),
+        (&["profile", MODEL, "--backend", "nv"], 1, "--backend nv: "),
         (&["plan", "synthetic:tiny-lama:q8_0"], 1, "synthetic:tiny-llama:q8_0"),
         (&["plan", "/nowhere/x.gguf"], 1, "/nowhere/x.gguf"),
         (&["status"], 1, "no daemon is listening"),

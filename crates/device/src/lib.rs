@@ -7,7 +7,7 @@
 //! The device owns KV storage; who sits in which slot is the engine's business. What may be tuned a
 //! device declares as [`Space`]s ([`Tunable`]); what was chosen it is told in the [`Request`].
 //!
-//! Rules that every device keeps (`ledger`), and `tests/device_contract.rs` holds all of them to:
+//! Rules that every device keeps (`ledger`) and is held to (`contract`):
 //!
 //! - Submissions, of whatever plans, run and finish in the order in which they were made. At most
 //!   [`MAX_SUBMISSIONS`] are under way at once.
@@ -24,6 +24,8 @@
 //! - Weights are uploaded while nothing is under way.
 //! - What has been lost stays lost: every later call that needs the device says so again.
 
+#[cfg(test)]
+mod contract;
 pub mod cpu;
 pub mod gpu;
 mod kernels;
@@ -400,7 +402,8 @@ pub trait Instance: Send {
     /// overwritten by [`RING_STEPS`] later ones of its plan, or `out` has the wrong length.
     fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error>;
 
-    /// Reads `F32` elements of an output of the plan's latest step, from element `at`.
+    /// Reads `F32` elements of an output of the plan's latest step, from element `at`: zeroes before the
+    /// first.
     ///
     /// # Errors
     /// [`Error::Invalid`] when range or type do not fit or the plan is under way.

@@ -116,3 +116,70 @@ impl Event {
 fn microseconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e3
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use device::Timing;
+    use plan::graph::Graph;
+    use plan::{Binary, Bucket, Class, DType, Outputs};
+
+    use super::*;
+
+    /// Two steps, the second of two launches.
+    fn trace() -> Value {
+        let mut g = Graph::new();
+        let x = g.source(Class::Mailbox, "x", DType::F32, &[1, 8]).unwrap();
+        for label in ["first", "second"] {
+            g.at(label);
+            let y = g.binary(Binary::Add, x, x).unwrap();
+            g.output(label, y);
+        }
+        let bucket = Bucket { batch: 1, chunk: 1, context: 1, outputs: Outputs::None };
+        let plan = g.lower(bucket).unwrap();
+        let timing = |step: usize, kernel: &str, nanoseconds| Timing {
+            step,
+            label: plan.steps[step].label.clone(),
+            kernel: kernel.into(),
+            nanoseconds,
+        };
+        let timings = vec![timing(0, "add", 1500), timing(1, "add", 250), timing(1, "merge", 50)];
+        let profile = Profile { timings, serialised: true, whole: Duration::from_nanos(1700) };
+        let text = serde_json::to_string(&Trace::new("model on device", &plan, &profile)).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn slices_of_both_tracks_lie_end_to_end_and_add_up() {
+        let trace = trace();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let track = |tid: u32| -> Vec<(&str, f64, f64)> {
+            let slices = events.iter().filter(|e| e["ph"] == "X" && e["tid"] == tid);
+            let number = |event: &Value, field: &str| event[field].as_f64().unwrap();
+            slices
+                .map(|e| (e["name"].as_str().unwrap(), number(e, "ts"), number(e, "dur")))
+                .collect()
+        };
+        assert_eq!(track(STEPS), [("first", 0.0, 1.5), ("second", 1.5, 0.3)]);
+        assert_eq!(track(PARTS), [("add", 0.0, 1.5), ("add", 1.5, 0.25), ("merge", 1.75, 0.05)]);
+        assert_eq!(trace["otherData"]["microseconds as always"], 1.7);
+        assert_eq!(trace["otherData"]["serialised"], true);
+    }
+
+    /// What the Trace Event Format asks for: a phase, a process and a track everywhere, begin and
+    /// duration of slices, names of tracks in `args`.
+    #[test]
+    fn every_event_has_the_fields_of_its_phase() {
+        let trace = trace();
+        assert_eq!(trace["displayTimeUnit"], "ns");
+        for event in trace["traceEvents"].as_array().unwrap() {
+            assert!(event["pid"].is_u64() && event["tid"].is_u64() && event["name"].is_string());
+            match event["ph"].as_str().unwrap() {
+                "X" => assert!(event["ts"].is_f64() && event["dur"].is_f64(), "{event}"),
+                "M" => assert!(event["args"]["name"].is_string() && event["ts"].is_null()),
+                other => panic!("{other}"),
+            }
+        }
+    }
+}

@@ -215,7 +215,10 @@ impl Instance for CudaInstance {
         let buffers = PlanBuffers::new(plan);
         let memory = Memory::new(&self.gpu, Kind::Device, buffers.bytes)?;
         let driver = self.gpu.enter().map_err(failed)?;
-        driver.clear(memory.address(), memory.bytes(), stream).map_err(failed)?;
+        // Outputs can be read before the first step, and by another stream than the steps'.
+        let reads = self.reads.get();
+        let cleared = driver.clear(memory.address(), memory.bytes(), reads);
+        cleared.and_then(|()| driver.synchronize(reads)).map_err(failed)?;
         let launches = self.lower(plan, &buffers, memory.address(), choices)?;
         let seen = Memory::new(&self.gpu, Kind::Pinned, buffers.bytes - buffers.ring)?;
         let ring = memory.address() + buffers.ring;

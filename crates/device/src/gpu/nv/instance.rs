@@ -289,8 +289,9 @@ impl NvInstance {
         let memory = &state.memory;
         let cursor = flight.base + done;
         memory.store_u32(buffers.cursor, cursor as u32).map_err(failed)?;
-        let (Some(advances), Some(inputs)) = (state.advances, &flight.inputs) else {
-            return Ok(());
+        let Some(advances) = state.advances else { return Ok(()) };
+        let Some(inputs) = &flight.inputs else {
+            unreachable!("`submit` notes the inputs of a plan that advances them");
         };
         match &inputs.tokens {
             Some(tokens) if done == 0 => memory.write(advances.tokens, tokens),

@@ -249,6 +249,13 @@ fn halves_are_not_written_while_they_are_copied() {
 }
 
 #[test]
+fn the_contract_of_the_seam_is_kept() {
+    let fake = Arc::new(Fake::new(&[ORIN]));
+    crate::contract::check(&cuda(&fake).unwrap());
+    assert!(fake.leaks().is_empty(), "{:?}", fake.leaks());
+}
+
+#[test]
 fn a_step_is_one_graph() {
     let fake = Arc::new(Fake::new(&[ORIN]));
     let mut running = Running::new(&cuda(&fake).unwrap(), DType::Q8_0).unwrap();

@@ -1,0 +1,422 @@
+//! The contract of the seam, rule by rule, as [`super`] documents it: one set of checks for every
+//! device. Unit tests hold the reference, the CPU and CUDA over its fake driver to it, the test program
+//! `contract` the simulated Orin.
+//!
+//! The model counts: whatever token goes in, the next one comes out. So every token says which writes
+//! its step has seen.
+
+use plan::graph::{Graph, SampleInputs};
+use plan::{Binary, Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Plan, fuse};
+
+use super::{
+    Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, RING_STEPS, Request, STAGED_WRITES,
+    Ticket, WeightSource,
+};
+
+/// Tokens, after the last of which comes the first. More than a ring's, so that none repeats in it.
+const VOCABULARY: usize = 96;
+/// Values of a row; a token's row is zero but at its own column.
+const WIDTH: usize = 256;
+/// Of the parameters of sampling.
+const TEMPERATURE: f32 = 0.0;
+
+/// Holds a device to every rule.
+pub(crate) fn check(device: &dyn Device) {
+    types_and_places_are_checked(device);
+    submissions_are_limited_and_finish_in_order(device);
+    what_is_under_way_is_not_read(device);
+    writes_take_effect_in_order(device);
+    writes_that_wait_are_limited(device);
+    tokens_are_those_of_their_ticket(device);
+    a_profile_is_two_steps(device);
+    what_is_not_supported_names_the_device(device);
+}
+
+/// A decode step that counts, and a step that copies floats.
+fn plans(fusions: Fusions) -> [Plan; 2] {
+    let mut g = Graph::new();
+    let mut mailbox =
+        |name: &str, dtype, shape: &[usize]| g.source(Class::Mailbox, name, dtype, shape).unwrap();
+    let tokens = mailbox("tokens", DType::I32, &[1]);
+    let positions = mailbox("positions", DType::I32, &[1]);
+    let parameters = SampleInputs {
+        temperature: mailbox("temperature", DType::F32, &[1]),
+        top_k: mailbox("top_k", DType::I32, &[1]),
+        top_p: mailbox("top_p", DType::F32, &[1]),
+        seed: mailbox("seed", DType::I32, &[1, 2]),
+        positions,
+    };
+    let embedding = g.source(Class::Weight, "embedding", DType::F16, &[VOCABULARY, WIDTH]).unwrap();
+    let output = g.source(Class::Weight, "output", DType::F16, &[VOCABULARY, WIDTH]).unwrap();
+    g.at("embed");
+    let row = g.gather(embedding, &[tokens]).unwrap();
+    g.at("logits");
+    let logits = g.matmul(row, output).unwrap();
+    g.output("logits", logits);
+    g.at("sample");
+    let sampled = g.sample(logits, parameters).unwrap();
+    g.output("sampled", sampled);
+    let one = g.constant(1.0);
+    let next = g.binary(Binary::Add, positions, one).unwrap();
+    g.assign(tokens, sampled).unwrap();
+    g.assign(positions, next).unwrap();
+    let decode = g.lower(Bucket::decode(1, 16)).unwrap();
+
+    let mut g = Graph::new();
+    let x = g.source(Class::Mailbox, "x", DType::F32, &[1, WIDTH]).unwrap();
+    let embedding = g.source(Class::Weight, "embedding", DType::F16, &[VOCABULARY, WIDTH]).unwrap();
+    g.at("first values");
+    let y = g.matmul(x, embedding).unwrap();
+    g.output("y", y);
+    let bucket = Bucket { batch: 1, chunk: 1, context: 1, outputs: Outputs::None };
+    let copy = g.lower(bucket).unwrap();
+    [decode, copy].map(|plan| fuse(&plan, fusions))
+}
+
+/// Rows of zeroes, but for a one at the column that `column` gives.
+struct OneHot(fn(usize) -> usize);
+
+impl OneHot {
+    fn of(weight: &str) -> Self {
+        Self(match weight {
+            "embedding" => |token| token,
+            "output" => |token| (token + VOCABULARY - 1) % VOCABULARY,
+            other => panic!("no weight `{other}`"),
+        })
+    }
+}
+
+impl WeightSource for OneHot {
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let mut bytes = vec![0; 2 * VOCABULARY * WIDTH];
+        for token in 0..VOCABULARY {
+            let at = 2 * (token * WIDTH + self.0(token));
+            bytes[at..at + 2].copy_from_slice(&[0x00, 0x3c]);
+        }
+        bytes.as_slice().read_at(offset, buf)
+    }
+}
+
+/// An instance with both plans.
+struct Session {
+    instance: Box<dyn Instance>,
+    plans: [Plan; 2],
+    decode: Prepared,
+    copy: Prepared,
+}
+
+impl Session {
+    fn new(device: &dyn Device) -> Self {
+        let plans = plans(device.fusions());
+        let weights = weights(&plans);
+        let request = Request { weights: &weights, states: &[], plans: &plans, choices: None };
+        let mut instance = device.open(&request).unwrap();
+        for weight in &weights {
+            instance.upload(&weight.name, &OneHot::of(&weight.name), &|_| {}).unwrap();
+        }
+        let [decode, copy] = [0, 1].map(|i| instance.prepare(&plans[i]).unwrap());
+        let mut session = Self { instance, plans, decode, copy };
+        let temperature = session.mailbox("temperature");
+        session.instance.write(decode, temperature, 0, Data::F32(&[TEMPERATURE])).unwrap();
+        session
+    }
+
+    fn mailbox(&self, name: &str) -> BufferId {
+        self.plans[0].find(Class::Mailbox, name).unwrap()
+    }
+
+    fn output(&self, name: &str) -> BufferId {
+        self.plans[0].find(Class::Output, name).unwrap()
+    }
+
+    fn x(&self) -> BufferId {
+        self.plans[1].find(Class::Mailbox, "x").unwrap()
+    }
+
+    /// Sets the token that is counted from.
+    fn start(&mut self, token: i32) {
+        let tokens = self.mailbox("tokens");
+        self.instance.write(self.decode, tokens, 0, Data::I32(&[token])).unwrap();
+    }
+
+    fn submit(&mut self, steps: u32) -> Ticket {
+        self.instance.submit(self.decode, steps).unwrap()
+    }
+
+    fn token(&self, ticket: Ticket, step: u32) -> i32 {
+        let mut token = [-1];
+        self.instance.tokens(ticket, step, &mut token).unwrap();
+        token[0]
+    }
+
+    /// The first values that the last copy has copied.
+    fn copied(&self) -> Vec<f32> {
+        let y = self.plans[1].find(Class::Output, "y").unwrap();
+        let mut values = vec![-1.0; VOCABULARY];
+        self.instance.read(self.copy, y, 0, &mut values).unwrap();
+        values
+    }
+}
+
+fn weights(plans: &[Plan]) -> Vec<Buffer> {
+    let mut weights: Vec<Buffer> = Vec::new();
+    for buffer in plans.iter().flat_map(|plan| &plan.buffers) {
+        if buffer.class == Class::Weight && !weights.contains(buffer) {
+            weights.push(buffer.clone());
+        }
+    }
+    weights
+}
+
+#[track_caller]
+fn refused<T>(result: Result<T, Error>) {
+    match result {
+        Err(Error::Invalid(_)) => {}
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("not refused"),
+    }
+}
+
+/// Mailboxes are written and outputs read, with their own type, inside their bounds.
+fn types_and_places_are_checked(device: &dyn Device) {
+    let mut s = Session::new(device);
+    let (tokens, temperature) = (s.mailbox("tokens"), s.mailbox("temperature"));
+    let (logits, sampled) = (s.output("logits"), s.output("sampled"));
+    let weight = s.plans[0].find(Class::Weight, "output").unwrap();
+    let unknown = BufferId(9999);
+    let (decode, i) = (s.decode, &mut s.instance);
+    refused(i.write(decode, tokens, 0, Data::F32(&[1.0])));
+    refused(i.write(decode, temperature, 0, Data::I32(&[1])));
+    refused(i.write(decode, tokens, 1, Data::I32(&[1])));
+    refused(i.write(decode, tokens, 0, Data::I32(&[1, 2])));
+    refused(i.write(decode, tokens, usize::MAX, Data::I32(&[1])));
+    refused(i.write(decode, unknown, 0, Data::I32(&[1])));
+    refused(i.write(decode, logits, 0, Data::F32(&[1.0])));
+    refused(i.write(decode, sampled, 0, Data::I32(&[1])));
+    refused(i.write(decode, weight, 0, Data::F32(&[1.0])));
+    refused(i.write(Prepared(7), tokens, 0, Data::I32(&[1])));
+    refused(i.read(decode, temperature, 0, &mut [0.0]));
+    refused(i.read(decode, tokens, 0, &mut [0.0]));
+    refused(i.read(decode, sampled, 0, &mut [0.0]));
+    refused(i.read(decode, weight, 0, &mut [0.0]));
+    refused(i.read(decode, logits, 1, &mut [0.0; VOCABULARY]));
+    refused(i.read(decode, logits, usize::MAX, &mut [0.0]));
+    refused(i.read(decode, unknown, 0, &mut [0.0]));
+    refused(i.read(Prepared(7), logits, 0, &mut [0.0]));
+    refused(i.upload("no such weight", &OneHot::of("output"), &|_| {}));
+    // What was refused has changed nothing.
+    s.start(5);
+    let ticket = s.submit(1);
+    s.instance.wait(ticket).unwrap();
+    assert_eq!(s.token(ticket, 0), 6);
+    let mut row = [0.0; 3];
+    s.instance.read(s.decode, logits, 5, &mut row).unwrap();
+    assert_eq!(row, [0.0, 1.0, 0.0]);
+}
+
+/// So many submissions of whatever plans, and waiting for one is waiting for all before it.
+fn submissions_are_limited_and_finish_in_order(device: &dyn Device) {
+    let mut s = Session::new(device);
+    for steps in [0, RING_STEPS + 1] {
+        refused(s.instance.submit(s.decode, steps));
+    }
+    refused(s.instance.submit(Prepared(7), 1));
+    s.start(0);
+    let submit = |s: &mut Session, n: usize| {
+        let plan = if n.is_multiple_of(2) { s.decode } else { s.copy };
+        s.instance.submit(plan, 1)
+    };
+    let mut tickets: Vec<Ticket> =
+        (0..MAX_SUBMISSIONS).map(|n| submit(&mut s, n).unwrap()).collect();
+    refused(submit(&mut s, 0));
+    refused(submit(&mut s, 1));
+    // Of every two one has been waited for now.
+    s.instance.wait(tickets[1]).unwrap();
+    for n in [0, 1] {
+        tickets.push(submit(&mut s, n).unwrap());
+    }
+    refused(submit(&mut s, 0));
+    s.instance.wait(*tickets.last().unwrap()).unwrap();
+    s.instance.wait(tickets[0]).unwrap();
+    for (count, ticket) in tickets.iter().step_by(2).enumerate() {
+        assert_eq!(s.token(*ticket, 0), count as i32 + 1);
+    }
+    let last = tickets[0];
+    for unknown in [
+        Ticket { sequence: 100, ..last },
+        Ticket { sequence: 0, ..last },
+        Ticket { steps: 64, ..last },
+        Ticket { prepared: Prepared(7), ..last },
+    ] {
+        refused(s.instance.wait(unknown));
+    }
+}
+
+/// Neither outputs nor tokens, nor weights uploaded, even when the step happens to have finished.
+fn what_is_under_way_is_not_read(device: &dyn Device) {
+    let mut s = Session::new(device);
+    let (logits, mut row) = (s.output("logits"), [0.0; VOCABULARY]);
+    s.start(1);
+    let ticket = s.submit(2);
+    let given_time = std::time::Duration::from_millis(20);
+    std::thread::sleep(given_time);
+    refused(s.instance.read(s.decode, logits, 0, &mut row));
+    refused(s.instance.tokens(ticket, 0, &mut [0]));
+    refused(s.instance.upload("output", &OneHot::of("output"), &|_| {}));
+    refused(s.instance.profile(s.copy));
+    // Another plan is its own.
+    assert_eq!(s.copied(), [0.0; VOCABULARY]);
+    s.instance.wait(ticket).unwrap();
+    s.instance.read(s.decode, logits, 0, &mut row).unwrap();
+    assert_eq!(row.iter().position(|&value| value == 1.0), Some(3));
+}
+
+/// What is written while a plan is under way is seen by its next submission and by none before.
+fn writes_take_effect_in_order(device: &dyn Device) {
+    assert_eq!(pipelined(device).0, PIPELINED);
+}
+
+/// What [`pipelined`] gives.
+pub(crate) const PIPELINED: [[i32; 4]; 4] =
+    [[6, 7, 8, 9], [21, 22, 0, 0], [23, 0, 0, 0], [41, 42, 43, 0]];
+
+/// Tokens of four submissions, all made before any is waited for, of which two are written for; and how
+/// often channels were rebuilt meanwhile.
+pub(crate) fn pipelined(device: &dyn Device) -> ([[i32; 4]; 4], u64) {
+    let mut s = Session::new(device);
+    s.start(5);
+    let first = s.submit(4);
+    s.start(90);
+    s.start(20);
+    let second = s.submit(2);
+    let x = s.x();
+    for (at, value) in [(0, 1.0), (1, 2.0)] {
+        s.instance.write(s.copy, x, at, Data::F32(&[value])).unwrap();
+        s.instance.submit(s.copy, 1).unwrap();
+    }
+    let third = s.submit(1);
+    s.start(40);
+    let fourth = s.submit(3);
+    s.instance.wait(fourth).unwrap();
+    assert_eq!(s.copied()[..3], [1.0, 2.0, 0.0]);
+    let tokens = [first, second, third, fourth].map(|ticket| {
+        let mut tokens = [0; 4];
+        for (step, token) in (0..ticket.steps).zip(&mut tokens) {
+            *token = s.token(ticket, step);
+        }
+        tokens
+    });
+    (tokens, s.instance.activity().rebuilds)
+}
+
+/// So many writes, and no more bytes than the mailboxes have.
+fn writes_that_wait_are_limited(device: &dyn Device) {
+    let mut s = Session::new(device);
+    let x = s.x();
+    let one = |s: &mut Session, at: usize, value: f32| {
+        s.instance.write(s.copy, x, at, Data::F32(&[value]))
+    };
+    // None wait while nothing is under way.
+    for at in 0..2 * STAGED_WRITES {
+        one(&mut s, at, 1.0).unwrap();
+    }
+    s.instance.submit(s.copy, 1).unwrap();
+    for at in 0..STAGED_WRITES {
+        one(&mut s, at, 2.0).unwrap();
+    }
+    refused(one(&mut s, STAGED_WRITES, 2.0));
+    let second = s.instance.submit(s.copy, 1).unwrap();
+    let all = [3.0; WIDTH];
+    s.instance.write(s.copy, x, 0, Data::F32(&all)).unwrap();
+    refused(one(&mut s, 0, 4.0));
+    s.instance.wait(second).unwrap();
+    let copied = s.copied();
+    assert!(copied[..STAGED_WRITES].iter().all(|&value| value == 2.0), "{copied:?}");
+    assert!(copied[STAGED_WRITES..2 * STAGED_WRITES].iter().all(|&value| value == 1.0));
+    // What waited for a submission and was waited for instead comes before what is written now.
+    one(&mut s, 1, 5.0).unwrap();
+    let third = s.instance.submit(s.copy, 1).unwrap();
+    s.instance.wait(third).unwrap();
+    assert_eq!(s.copied()[..3], [3.0, 5.0, 3.0]);
+}
+
+/// A ticket gives its own tokens, however many newer ones there are, until the ring holds them no more.
+fn tokens_are_those_of_their_ticket(device: &dyn Device) {
+    let mut s = Session::new(device);
+    s.start(0);
+    let first = s.submit(2);
+    s.instance.wait(first).unwrap();
+    refused(s.instance.tokens(first, 2, &mut [0]));
+    refused(s.instance.tokens(first, 0, &mut []));
+    refused(s.instance.tokens(first, 0, &mut [0, 0]));
+    s.start(50);
+    let second = s.submit(3);
+    assert_eq!([s.token(first, 0), s.token(first, 1)], [1, 2]);
+    s.instance.wait(second).unwrap();
+    assert_eq!([s.token(first, 1), s.token(second, 0), s.token(second, 2)], [2, 51, 53]);
+    // As many steps as the ring has, this one's last among them.
+    let third = s.submit(RING_STEPS - 4);
+    refused(s.instance.tokens(first, 0, &mut [0]));
+    assert_eq!([s.token(first, 1), s.token(second, 0)], [2, 51]);
+    // Submitted is enough to be overwritten.
+    let fourth = s.submit(1);
+    refused(s.instance.tokens(first, 1, &mut [0]));
+    assert_eq!(s.token(second, 0), 51);
+    s.instance.wait(fourth).unwrap();
+    let last = 53 + RING_STEPS as i32 - 4;
+    let after = |count: i32| count % VOCABULARY as i32;
+    assert_eq!(s.token(third, RING_STEPS - 5), after(last));
+    assert_eq!(s.token(fourth, 0), after(last + 1));
+    // A plan that samples nothing.
+    let copy = s.instance.submit(s.copy, 1).unwrap();
+    s.instance.wait(copy).unwrap();
+    s.instance.tokens(copy, 0, &mut []).unwrap();
+    refused(s.instance.tokens(copy, 0, &mut [0]));
+}
+
+/// It times every step of the plan, and to the plan it is two of them.
+fn a_profile_is_two_steps(device: &dyn Device) {
+    let mut s = Session::new(device);
+    s.start(10);
+    let before = s.submit(1);
+    s.instance.wait(before).unwrap();
+    let profile = s.instance.profile(s.decode).unwrap();
+    let plan = &s.plans[0];
+    assert!(!profile.whole.is_zero() && !profile.timings.is_empty());
+    assert!(profile.timings.iter().any(|timing| timing.nanoseconds > 0), "{profile:?}");
+    assert!(profile.timings.is_sorted_by_key(|timing| timing.step));
+    for timing in &profile.timings {
+        assert_eq!(timing.label, plan.steps[timing.step].label);
+        assert!(!timing.kernel.is_empty());
+    }
+    for (number, step) in plan.steps.iter().enumerate() {
+        assert!(profile.timings.iter().any(|timing| timing.step == number), "{}", step.label);
+    }
+    let after = s.submit(2);
+    s.instance.wait(after).unwrap();
+    assert_eq!([s.token(before, 0), s.token(after, 0), s.token(after, 1)], [11, 14, 15]);
+    refused(s.instance.profile(Prepared(7)));
+}
+
+/// A plan fused as this device does not want it.
+fn what_is_not_supported_names_the_device(device: &dyn Device) {
+    let other = if device.fusions() == Fusions::NONE { Fusions::ALL } else { Fusions::NONE };
+    let plans = plans(other);
+    let weights = weights(&plans);
+    let request = Request { weights: &weights, states: &[], plans: &plans, choices: None };
+    let prepared = device.open(&request).and_then(|mut instance| {
+        for weight in &weights {
+            instance.upload(&weight.name, &OneHot::of(&weight.name), &|_| {})?;
+        }
+        instance.prepare(&plans[0])
+    });
+    match prepared {
+        Err(Error::Unsupported { device: name, .. }) => assert_eq!(name, device.info().name),
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("{} takes a plan with other steps", device.info().name),
+    }
+}

@@ -1,0 +1,58 @@
+//! The contract of the seam over every device that can be used here: the reference, the CPU, the
+//! simulated Orin, which answers this process's system calls, and a real GPU where there is one.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and report")]
+
+use std::process::Command;
+
+use device::{
+    Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, RING_STEPS, Request, STAGED_WRITES,
+    Ticket, WeightSource, named,
+};
+use tegra_sim_preload as _;
+
+#[path = "../src/contract.rs"]
+mod contract;
+
+#[test]
+fn every_device_keeps_the_contract() {
+    for name in device::NAMES {
+        match named(name, "auto", 2) {
+            Ok(device) => contract::check(&*device),
+            Err(reason) => {
+                println!("{name}: skipped, {reason}");
+                assert_eq!(name, "cuda", "{reason}");
+            }
+        }
+    }
+}
+
+/// Prints the tokens of four submissions under way at once. The parent says which faults there are.
+#[test]
+#[ignore = "run by the next test, in a process of its own"]
+fn pipelined_on_the_simulated_orin() {
+    let nv = named("nv", "auto", 0).unwrap();
+    let (tokens, rebuilds) = contract::pipelined(&*nv);
+    assert_eq!(tokens, contract::PIPELINED);
+    println!("rebuilds: {rebuilds}.");
+}
+
+/// A fault between submissions that were written for while they were under way: steps are repeated
+/// with the inputs that were theirs.
+#[test]
+fn faults_repeat_steps_with_their_own_writes() {
+    // Of the submissions, and of the channel's set-up before them, one each.
+    let mut rebuilds = 0;
+    for at in 1..13 {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["pipelined_on_the_simulated_orin", "--exact", "--ignored", "--nocapture"])
+            .env("TEGRA_SIM_FAULTS", format!("mmu-fault@{at}"))
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "fault at {at}: {text}");
+        rebuilds += usize::from(text.contains("rebuilds: 1."));
+    }
+    assert!(rebuilds > 8, "{rebuilds} of 12 faults were met");
+}
