@@ -270,12 +270,12 @@ impl Instance for CpuInstance {
         let mut timings = Vec::with_capacity(clock.len());
         let mut from = 0;
         for (step, (label, &end)) in labels.iter().zip(&program.ends).enumerate() {
-            for stage in from..end {
+            for (stage, clock) in program.stages[from..end].iter().zip(&clock[from..end]) {
                 timings.push(Timing {
                     step,
                     label: label.clone(),
-                    kernel: program.stages[stage].name().to_owned(),
-                    nanoseconds: clock[stage].load(Ordering::Relaxed),
+                    kernel: stage.name().to_owned(),
+                    nanoseconds: clock.load(Ordering::Relaxed),
                 });
             }
             from = end;

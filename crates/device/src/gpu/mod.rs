@@ -51,7 +51,7 @@ pub struct Outline {
 /// [`Error::Unsupported`] for steps, types or shapes that the kernels do not take.
 pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outline>, Error> {
     let layout = layout::Layout::new(request)?;
-    let launches = launches(plan, &layout, (request, sms))?;
+    let launches = launches(plan, &layout, request, sms)?;
     let waits = dependencies::waits(&launches);
     let outline = launches.iter().zip(waits).map(|(launch, wait)| Outline {
         label: launch.label.clone(),
