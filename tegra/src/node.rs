@@ -169,6 +169,6 @@ pub(crate) fn adopt(fd: RawFd) -> OwnedFd {
     fd
 }
 
-fn errno_of(error: &std::io::Error) -> Errno {
+pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
