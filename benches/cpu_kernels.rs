@@ -11,13 +11,13 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use orind::device::cpu::Isa;
-use orind::device::cpu::activations::{self, F32Block, Form, Q8Block};
-use orind::device::cpu::attention::{self, Attend};
-use orind::device::cpu::matmul::{Loops, Product, Rows, matmul};
-use orind::device::cpu::mem::AlignedBuf;
-use orind::device::cpu::packed::PackedLayout;
-use orind::plan::DType;
+use device::cpu::Isa;
+use device::cpu::activations::{self, F32Block, Form, Q8Block};
+use device::cpu::attention::{self, Attend};
+use device::cpu::matmul::{Loops, Product, Rows, matmul};
+use device::cpu::mem::AlignedBuf;
+use device::cpu::packed::PackedLayout;
+use plan::DType;
 
 const TYPES: [DType; 6] =
     [DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F16];

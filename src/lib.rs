@@ -5,20 +5,11 @@
 //! `ARCHITECTURE.md`. Both binaries, `orind` and `orinctl`, are thin doors to this library.
 
 pub mod bench;
+mod chain;
 pub mod cli;
 pub mod config;
-pub mod contact;
 pub mod control;
 pub mod daemon;
-pub mod device;
 pub mod doctor;
 pub mod engine;
-pub mod gguf;
-pub mod graph;
-pub mod model;
 pub mod parity;
-pub mod plan;
-pub mod quant;
-pub mod telemetry;
-pub mod tokenizer;
-pub mod tune;

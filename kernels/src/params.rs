@@ -5,7 +5,8 @@
 //! may be absent. All tensors are contiguous and row-major. The mirror in CUDA is
 //! `src/cuda/params.cuh`; every unit asserts the offsets listed here when it is compiled.
 
-use zerocopy::{Immutable, IntoBytes};
+use zerocopy::Immutable;
+pub use zerocopy::IntoBytes;
 
 /// A parameter block: [`IntoBytes::as_bytes`] is what goes into constant memory (little-endian, no
 /// padding).

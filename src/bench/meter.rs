@@ -5,7 +5,7 @@ use super::report::{Roof, Stream as Reading};
 use super::roof::Bandwidth;
 use super::spec::Error;
 use crate::engine::{self, Core};
-use crate::telemetry::memory;
+use telemetry::memory;
 
 /// What reads, and what was measured so far.
 pub(super) enum Meter {
@@ -49,7 +49,7 @@ impl Meter {
             },
             Err(error) => Gpu {
                 stream: None,
-                limit: Some(engine::chain(&error)),
+                limit: Some(crate::chain::one_line(&error)),
                 bytes: 0,
                 resident: 0,
                 history: Vec::new(),
@@ -67,7 +67,7 @@ impl Meter {
             Self::Gpu(gpu) => match gpu.stream.as_mut().map(engine::Stream::measure) {
                 Some(Ok(speed)) => gpu.history.push(speed),
                 Some(Err(error)) => {
-                    gpu.limit = Some(engine::chain(&error));
+                    gpu.limit = Some(crate::chain::one_line(&error));
                     gpu.stream = None;
                 }
                 None => {}

@@ -12,8 +12,8 @@ use super::args;
 use super::error::Error;
 use super::terminal::{Live, Terminal};
 use super::text;
-use crate::contact::runner::{self, Choice, Progress, Run};
-use crate::contact::{EXPERIMENTS, Risk};
+use tegra_probe::runner::{self, Choice, Progress, Run};
+use tegra_probe::{EXPERIMENTS, Risk};
 
 pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), Error> {
     let mut choices = runner::choose(&args.only, &args.skip).map_err(|error| usage(&error))?;
@@ -45,7 +45,7 @@ pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), 
     })?;
     drop(live);
     if args.json {
-        let mut json = profile.to_json().map_err(crate::contact::Error::from)?;
+        let mut json = profile.to_json().map_err(tegra_probe::Error::from)?;
         json.push('\n');
         text::print(&json)?;
     } else {
@@ -58,7 +58,7 @@ pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), 
     Ok(())
 }
 
-fn usage(error: &crate::contact::Error) -> Error {
+fn usage(error: &tegra_probe::Error) -> Error {
     Error::Usage(format!("{error}; `orinctl first-contact --list` shows all"))
 }
 

@@ -58,7 +58,7 @@ pub fn main() -> ExitCode {
         }
         Command::Plan(plan) => plan::run(&plan, &terminal),
         Command::Profile(profile) => profile::run(&profile, &terminal),
-        Command::Experiment(experiment) => return crate::contact::child(&experiment.name),
+        Command::Experiment(experiment) => return tegra_probe::child(&experiment.name),
         Command::FirstContact(contact) => first_contact::run(&contact, &terminal),
         Command::Parity(parity) => parity::run(&parity, &terminal),
         Command::Bench(bench) => interruptible(bench::run(&args.connection, &bench, &terminal)),

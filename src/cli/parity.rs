@@ -2,7 +2,6 @@
 //! daemon.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde::Serialize;
 
@@ -10,12 +9,12 @@ use super::args;
 use super::error::Error;
 use super::terminal::Terminal;
 use super::text;
-use crate::device::{self, Device, named};
-use crate::model::{Model, synthetic};
 use crate::parity::case::Case;
 use crate::parity::model::{Comparison, Failure, Task, Tolerance, Trace};
 use crate::parity::{case::noise, steps};
-use crate::tokenizer::{Specials, Tokenizer, Vocabulary};
+use device::{self, Device, named};
+use model::tokenizer::{Specials, Tokenizer, Vocabulary};
+use model::{Model, synthetic};
 
 pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error> {
     let path = if synthetic::is_synthetic(&args.model) {
@@ -100,13 +99,7 @@ fn prompts(args: &args::Parity, model: &Model) -> Result<Vec<Vec<u32>>, Error> {
 }
 
 fn parity(failure: &Failure) -> Error {
-    let mut text = failure.to_string();
-    let mut cause = std::error::Error::source(failure);
-    while let Some(inner) = cause {
-        let _ = write!(text, ": {inner}");
-        cause = inner.source();
-    }
-    Error::Parity(text)
+    Error::Parity(crate::chain::one_line(failure))
 }
 
 /// A case, and what the reference computes.

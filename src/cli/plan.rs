@@ -9,9 +9,9 @@ use super::error::Error;
 use super::estimate::{Estimate, Machine};
 use super::terminal::Terminal;
 use super::text;
-use crate::device::{Request, gpu};
-use crate::model::{KvLayout, Model, synthetic};
-use crate::plan::{Bucket, Cost, Fusions, Outputs, Plan, Step, fuse};
+use device::{Request, gpu};
+use model::{KvLayout, Model, synthetic};
+use plan::{Bucket, Cost, Fusions, Outputs, Plan, Step, fuse};
 
 pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
     let bucket = bucket(args)?;
@@ -327,7 +327,7 @@ impl From<Cost> for Amounts {
 
 impl From<&Plan> for PlanDocument {
     fn from(plan: &Plan) -> Self {
-        let names = |views: &[crate::plan::View]| {
+        let names = |views: &[plan::View]| {
             views.iter().map(|view| plan.buffer(view.buffer).name.clone()).collect()
         };
         let step = |step: &Step| StepDocument {

@@ -25,13 +25,14 @@ use tokio_util::sync::CancellationToken;
 use self::log::Log;
 use self::service::{EngineGone, Service};
 use self::signals::{Parent, Signals, Told, gone};
+use crate::chain::one_line;
 use crate::config::{self, Config, Effect, IoctlFilter};
 use crate::control::server::tcp::{self, Port, Token};
 use crate::control::server::{self, App, Listeners, socket};
 use crate::engine::tuning::Tuning;
 use crate::engine::{Handle, LoadEvent, LoadSpec, Settings, at_most_processors};
-use crate::model::Model;
-use crate::model::synthetic;
+use model::Model;
+use model::synthetic;
 
 /// Threads that serve connections; the work is done on the engine's.
 const IO_THREADS: usize = 2;
@@ -195,7 +196,7 @@ fn check(config: &Config) -> Result<(), String> {
         name => {
             let path = config.resolve_model(name);
             let model =
-                Model::open(Path::new(&path)).map_err(|e| format!("{path}: {}", chain(&e)))?;
+                Model::open(Path::new(&path)).map_err(|e| format!("{path}: {}", one_line(&e)))?;
             let (parameters, bytes) = (model.parameters(), model.weight_bytes());
             format!("{path}, {parameters} parameters, {bytes} bytes of weights")
         }
@@ -203,17 +204,6 @@ fn check(config: &Config) -> Result<(), String> {
     // Writing to a string cannot fail.
     let _ = write!(text, "\n# The configuration is valid. Model: {model}.\n");
     io::stdout().write_all(text.as_bytes()).map_err(|e| e.to_string())
-}
-
-/// An error with its sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let _ = write!(text, ": {source}");
-        next = source.source();
-    }
-    text
 }
 
 /// Serves until a signal, or until the process that it was started with is gone. `config` is what

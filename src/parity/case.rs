@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::device::{Data, Device, Error, Instance, Prepared, Request, WeightSource};
-use crate::graph::{Graph, Tensor};
-use crate::plan::sample::philox;
-use crate::plan::{Bucket, Buffer, Class, DType, Fusions, Plan, fuse};
+use device::{Data, Device, Error, Instance, Prepared, Request, WeightSource};
+use plan::graph::{Graph, Tensor};
+use plan::sample::philox;
+use plan::{Bucket, Buffer, Class, DType, Fusions, Plan, fuse};
 
 /// Values of a mailbox.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,8 +54,8 @@ impl Case {
     pub fn stage(
         mut self,
         bucket: Bucket,
-        build: impl FnOnce(&mut Sketch<'_>) -> Result<(), crate::graph::Error>,
-    ) -> Result<Self, crate::graph::Error> {
+        build: impl FnOnce(&mut Sketch<'_>) -> Result<(), plan::graph::Error>,
+    ) -> Result<Self, plan::graph::Error> {
         let mut sketch = Sketch::new(&mut self.weights);
         build(&mut sketch)?;
         let Sketch { g, inputs, .. } = sketch;
@@ -120,7 +120,7 @@ impl Case {
                     if buffer.class != Class::Output || buffer.dtype != DType::F32 {
                         continue;
                     }
-                    let id = crate::plan::BufferId(at as u32);
+                    let id = plan::BufferId(at as u32);
                     let mut values = vec![0.0; buffer.elements()];
                     instance.read(prepared[i], id, 0, &mut values)?;
                     results.push((format!("{i}.{}", buffer.name), values));
@@ -192,7 +192,7 @@ impl<'a> Sketch<'a> {
         name: &str,
         shape: &[usize],
         values: Vec<f32>,
-    ) -> Result<Tensor, crate::graph::Error> {
+    ) -> Result<Tensor, plan::graph::Error> {
         self.inputs.push((name.into(), Values::F32(values)));
         self.g.source(Class::Mailbox, name, DType::F32, shape)
     }
@@ -206,7 +206,7 @@ impl<'a> Sketch<'a> {
         name: &str,
         shape: &[usize],
         values: Vec<i32>,
-    ) -> Result<Tensor, crate::graph::Error> {
+    ) -> Result<Tensor, plan::graph::Error> {
         self.inputs.push((name.into(), Values::I32(values)));
         self.g.source(Class::Mailbox, name, DType::I32, shape)
     }
@@ -221,7 +221,7 @@ impl<'a> Sketch<'a> {
         dtype: DType,
         shape: &[usize],
         bytes: Vec<u8>,
-    ) -> Result<Tensor, crate::graph::Error> {
+    ) -> Result<Tensor, plan::graph::Error> {
         self.weights.insert(name.into(), bytes);
         self.g.source(Class::Weight, name, dtype, shape)
     }
@@ -230,7 +230,7 @@ impl<'a> Sketch<'a> {
     ///
     /// # Errors
     /// When the name is taken by another shape or type.
-    pub fn cache(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, crate::graph::Error> {
+    pub fn cache(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, plan::graph::Error> {
         self.g.source(Class::State, name, DType::F16, shape)
     }
 }

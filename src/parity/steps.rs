@@ -5,11 +5,11 @@ use half::f16;
 
 use super::case::{Case, Results, Sketch, noise};
 use super::measure::Difference;
-use crate::device::reference::Reference;
-use crate::device::{Device, Error};
-use crate::graph::{self, Caches, Rows, SampleInputs, Tensor};
-use crate::plan::{Binary, Bucket, DType, Outputs, RopeStyle};
-use crate::quant;
+use device::reference::Reference;
+use device::{Device, Error};
+use plan::graph::{self, Caches, Rows, SampleInputs, Tensor};
+use plan::quant;
+use plan::{Binary, Bucket, DType, Outputs, RopeStyle};
 
 type Built = Result<Case, graph::Error>;
 

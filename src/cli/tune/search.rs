@@ -11,8 +11,8 @@ use super::super::error::Error;
 use super::super::session::{Room, Session};
 use super::super::terminal::Terminal;
 use super::super::{text, until};
-use crate::tune::Clock;
-use crate::tune::report::{Progress, Report, Row, Spec, State};
+use device::tune::Clock;
+use device::tune::report::{Progress, Report, Row, Spec, State};
 
 /// Searches, or holds what was found against the heuristic once more. Interrupted, it says what was found
 /// until then; a second time, it ends at once.

@@ -11,9 +11,9 @@ use crate::cli::error::Error;
 use crate::cli::terminal::Terminal;
 use crate::cli::text;
 use crate::config;
-use crate::device::Kernels;
-use crate::tune::store::{self, Change, File, Listed, State, StoreError, describe};
-use crate::tune::{Choice, Clock, Cost, DeviceKey, Record, Store, When};
+use device::Kernels;
+use device::tune::store::{self, Change, File, Listed, State, StoreError, describe};
+use device::tune::{Choice, Clock, Cost, DeviceKey, Record, Store, When};
 
 /// The store in a directory, or where it lies when nothing is said.
 fn open(place: &TunePlace) -> Result<Store, Error> {
@@ -56,7 +56,7 @@ struct Entry {
     clocks: String,
     candidates: String,
     source: String,
-    rejected: Vec<crate::tune::Rejected>,
+    rejected: Vec<device::tune::Rejected>,
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,

@@ -44,7 +44,7 @@ fn fault(
 
 /// Writes parameters again.
 fn again(loaded: &Loaded, params: &RowsParams) {
-    use orind_kernels::params::Parameters as _;
+    use orind_kernels::params::IntoBytes;
     loaded.bank.write(0x160, params.as_bytes());
 }
 

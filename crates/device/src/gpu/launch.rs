@@ -1,0 +1,66 @@
+//! A kernel launch as every driver takes it.
+
+use orind_kernels::catalogue::Kernel;
+use orind_kernels::params::{
+    AttentionParams, EmbedParams, GatherParams, IntoBytes, ProjectParams, RopeTableParams,
+    RowsParams, SampleParams,
+};
+
+/// A run of GPU memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Region {
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+}
+
+impl Region {
+    pub(super) const fn new(address: u64, bytes: u64) -> Self {
+        Self { address, bytes }
+    }
+
+    pub(super) const fn overlaps(self, other: Self) -> bool {
+        self.address < other.address + other.bytes && other.address < self.address + self.bytes
+    }
+}
+
+/// The parameter block of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Params {
+    Project(ProjectParams),
+    Embed(EmbedParams),
+    Gather(GatherParams),
+    RopeTable(RopeTableParams),
+    Attention(AttentionParams),
+    Sample(SampleParams),
+    Rows(RowsParams),
+}
+
+impl Params {
+    /// The block as it goes into constant memory.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Project(p) => p.as_bytes(),
+            Self::Embed(p) => p.as_bytes(),
+            Self::Gather(p) => p.as_bytes(),
+            Self::RopeTable(p) => p.as_bytes(),
+            Self::Attention(p) => p.as_bytes(),
+            Self::Sample(p) => p.as_bytes(),
+            Self::Rows(p) => p.as_bytes(),
+        }
+    }
+}
+
+/// One launch. Launches of a list run as if one after the other.
+#[derive(Clone, Debug)]
+pub(super) struct Launch {
+    /// The step it belongs to, for people.
+    pub(super) label: String,
+    pub(super) kernel: Kernel,
+    pub(super) grid: [u32; 3],
+    /// Dynamic shared memory of a block, in bytes.
+    pub(super) shared_bytes: u32,
+    pub(super) params: Params,
+    /// Memory that changes while plans run, as far as the launch reads it: not weights.
+    pub(super) reads: Vec<Region>,
+    pub(super) writes: Vec<Region>,
+}

@@ -1,0 +1,207 @@
+//! Chat templates: messages to the one text that a model was trained on.
+//!
+//! A template is a Jinja program inside the model file, so it is untrusted code: it runs without
+//! access to anything but the messages, and within limits on its length, instructions and output.
+//! The engine follows nested code and nested values by recursion, so both compiling and running
+//! happen on a thread whose stack is deep enough for all that the other limits admit.
+//! What a program may call beyond Jinja itself is in [`python`].
+
+mod python;
+
+use std::io::{self, Write};
+
+use jiff::Timestamp;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, ErrorKind, Value};
+
+use super::{Error, Vocabulary};
+
+/// Bytes of a template; the longest published ones have about 30,000.
+const SOURCE: usize = 256 << 10;
+/// Bytes of stack: about twice what the most nested code of that length takes.
+const STACK: usize = 256 << 20;
+/// Instructions for a template itself; published templates need a few hundred.
+const FUEL: u64 = 50_000;
+/// Instructions for each message on top; published templates need less than a hundred.
+const FUEL_PER_MESSAGE: u64 = 300;
+/// Instructions in all: some can nest values one level deeper, or copy them.
+const FUEL_MAX: u64 = 1_000_000;
+/// Bytes of output beyond the messages' own.
+const OUTPUT: usize = 1 << 20;
+/// How often the text of the messages may be repeated in the output.
+const OUTPUT_PER_BYTE: usize = 4;
+/// Nesting of macro calls.
+const RECURSION: usize = 64;
+
+const NAME: &str = "chat_template";
+const LLAMA3: &str = include_str!("llama3.jinja");
+const CHATML: &str = include_str!("chatml.jinja");
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Who speaks: `system`, `user`, `assistant`, `tool`.
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+impl Message {
+    /// A message of `role`.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into() }
+    }
+}
+
+/// A compiled chat template, with the conventions of Hugging Face's `apply_chat_template`.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    /// `bos_token` and `eos_token`, where the model has them.
+    tokens: Vec<(&'static str, String)>,
+}
+
+impl ChatTemplate {
+    /// The template of a model: its own, or when it has none that of its family, told by the
+    /// special tokens (Llama 3's headers, else ChatML).
+    ///
+    /// # Errors
+    /// [`Error::TemplateSyntax`] when the template does not parse.
+    pub fn new(vocabulary: &Vocabulary) -> Result<Self, Error> {
+        let source = vocabulary.chat_template.as_deref().unwrap_or_else(|| {
+            let llama3 = vocabulary.tokens.iter().any(|token| token == "<|start_header_id|>");
+            if llama3 { LLAMA3 } else { CHATML }
+        });
+        Self::from_source(source, vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos))
+    }
+
+    /// A template from its source and the texts of the model's BOS and EOS tokens.
+    ///
+    /// # Errors
+    /// [`Error::TemplateSyntax`] when it does not parse, [`Error::TemplateLength`] when it is too
+    /// long.
+    pub fn from_source(source: &str, bos: Option<&str>, eos: Option<&str>) -> Result<Self, Error> {
+        if source.len() > SOURCE {
+            return Err(Error::TemplateLength { bytes: source.len(), limit: SOURCE });
+        }
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|e| syntax_error(&e))?);
+        environment.set_recursion_limit(RECURSION);
+        python::install(&mut environment);
+        on_deep_stack(|| environment.add_template_owned(NAME, source.to_owned()))?
+            .map_err(|error| syntax_error(&error))?;
+        let tokens = [("bos_token", bos), ("eos_token", eos)];
+        let tokens = tokens.into_iter().filter_map(|(name, text)| Some((name, text?.to_owned())));
+        Ok(Self { environment, tokens: tokens.collect() })
+    }
+
+    /// The prompt for `messages`; with `add_generation_prompt` it ends where the assistant's next
+    /// message begins. Encode it with [`super::Specials::Parse`].
+    ///
+    /// # Errors
+    /// When the template fails on these messages or refuses them (its own words are in the
+    /// message), or runs into a limit.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String, Error> {
+        self.render_at(messages, add_generation_prompt, Timestamp::now())
+    }
+
+    /// [`Self::render`] with the time that `strftime_now` shows.
+    fn render_at(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        now: Timestamp,
+    ) -> Result<String, Error> {
+        let text: usize = messages.iter().map(|m| m.role.len() + m.content.len()).sum();
+        let limit = OUTPUT.saturating_add(text.saturating_mul(OUTPUT_PER_BYTE));
+        let fuel = FUEL_PER_MESSAGE.saturating_mul(messages.len() as u64).saturating_add(FUEL);
+        let fuel = fuel.min(FUEL_MAX);
+
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(fuel));
+        environment.add_function("strftime_now", move |format: &str| python::strftime(format, now));
+        let messages: Vec<Value> = messages
+            .iter()
+            .map(|m| Value::from_pairs([("role", m.role.as_str()), ("content", &m.content)]))
+            .collect();
+        let mut context = vec![
+            ("messages", Value::from(messages)),
+            ("add_generation_prompt", Value::from(add_generation_prompt)),
+            // Given as None, not left undefined, because templates ask which of the two it is.
+            ("tools", Value::from(())),
+            ("documents", Value::from(())),
+        ];
+        context.extend(self.tokens.iter().map(|(name, text)| (*name, Value::from(text.as_str()))));
+
+        let mut out = Bounded { text: Vec::new(), limit, full: false };
+        let rendered = on_deep_stack(|| {
+            let template = environment.get_template(NAME)?;
+            template.render_captured_to(Value::from_pairs(context), &mut out).map(drop)
+        })?;
+        match rendered {
+            Ok(()) => Ok(String::from_utf8_lossy(&out.text).into_owned()),
+            Err(_) if out.full => Err(Error::TemplateOutput { limit }),
+            Err(error) => {
+                let line = error.line().unwrap_or(1);
+                Err(if error.kind() == ErrorKind::OutOfFuel {
+                    Error::TemplateFuel { line, fuel }
+                } else {
+                    Error::TemplateRender { line, message: describe(&error) }
+                })
+            }
+        }
+    }
+}
+
+/// Runs `f` on a thread of its own with [`STACK`] bytes of stack, of which only what is used takes
+/// memory.
+fn on_deep_stack<T: Send>(f: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("chat-template".into())
+            .stack_size(STACK)
+            .spawn_scoped(scope, f)
+            .map_err(Error::TemplateThread)?;
+        Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+fn syntax_error(error: &minijinja::Error) -> Error {
+    Error::TemplateSyntax { line: error.line().unwrap_or(1), message: describe(error) }
+}
+
+/// What the engine says, without the position, which our message has already.
+fn describe(error: &minijinja::Error) -> String {
+    match (error.kind(), error.detail()) {
+        (ErrorKind::InvalidOperation, Some(detail)) => detail.to_owned(),
+        (kind, Some(detail)) => format!("{kind}: {detail}"),
+        (kind, None) => kind.to_string(),
+    }
+}
+
+/// Output that refuses to grow beyond its limit.
+struct Bounded {
+    text: Vec<u8>,
+    limit: usize,
+    full: bool,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.limit - self.text.len() {
+            self.full = true;
+            return Err(io::Error::other("output limit"));
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,45 @@
+//! The process of one experiment: finds the answer and writes it to standard output.
+
+use std::io::{Read, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use tegra_profile::{Experiment as Record, Verdict};
+
+use super::{Error, Experiment, find};
+
+/// Makes the experiment of a name and writes its record, one line of JSON.
+#[must_use]
+pub fn main(name: &str) -> ExitCode {
+    let Some(experiment) = find(name) else { return ExitCode::from(2) };
+    // Standard input ends with the process that started us: nobody waits for the answer then.
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(3);
+    });
+    let record = make(experiment);
+    let Ok(mut line) = serde_json::to_vec(&record) else { return ExitCode::FAILURE };
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    match out.write_all(&line).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn make(experiment: &Experiment) -> Record {
+    let Experiment { name, question, method, .. } = experiment;
+    let started = Instant::now();
+    let mut record = Record::new(name, question, method, Verdict::Failed);
+    match (experiment.run)() {
+        Ok(answer) => {
+            record.verdict = answer.verdict;
+            record.answer = answer.text;
+            record.facts = answer.facts;
+            record.samples = answer.samples;
+        }
+        Err(error) => record.error = Some(error.to_string()),
+    }
+    record.seconds = started.elapsed().as_secs_f64();
+    record
+}
