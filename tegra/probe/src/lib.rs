@@ -1,4 +1,4 @@
-//! First contact: what is not known of a real Orin, asked one question at a time.
+//! The hardware probe: what is not known of a real Orin, asked one question at a time.
 //!
 //! An [`Experiment`] is a question with a method and a function that finds the answer on the GPU of
 //! this machine, over crate `tegra`. [`EXPERIMENTS`] is the table of all, from what only asks to
