@@ -2,6 +2,7 @@
 //! daemon.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use serde::Serialize;
 

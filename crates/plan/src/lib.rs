@@ -3,6 +3,8 @@
 //! A [`Plan`] is a flat list of steps over named buffers. Everything above (`graph`, `model`)
 //! produces plans, everything beside (`device`) consumes them; this module depends on neither.
 
+#![forbid(unsafe_code)]
+
 mod arena;
 mod buffer;
 mod cost;

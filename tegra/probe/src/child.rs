@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tegra_profile::{Experiment as Record, Verdict};
 
-use super::{Error, Experiment, find};
+use super::{Experiment, find};
 
 /// Makes the experiment of a name and writes its record, one line of JSON.
 #[must_use]

@@ -9,9 +9,10 @@ use std::cell::Cell;
 use std::io::{self, Write};
 use std::process;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tegra_sim::config::Config;
 use tegra_sim::driver::{FdTable, Orin};
 
@@ -111,7 +112,7 @@ fn configured(files: Arc<dyn FdTable>) -> io::Result<Arc<Orin>> {
 pub(crate) fn start_with(
     make: impl FnOnce(Arc<dyn FdTable>) -> io::Result<Arc<Orin>>,
 ) -> io::Result<&'static World> {
-    let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = STARTING.lock();
     if existing().is_some() {
         if current().is_none() {
             say(

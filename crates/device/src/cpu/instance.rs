@@ -6,10 +6,12 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Isa;
 use super::execute::{self, Context, Work};
@@ -116,7 +118,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 
@@ -260,7 +262,7 @@ impl Instance for CpuInstance {
             Form::Packed(layout) => {
                 // SAFETY: the weight's own bytes; nothing runs, and `&mut self` is the only door.
                 let packed = unsafe { std::slice::from_raw_parts_mut(address, layout.bytes()) };
-                let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut pool = self.pool.lock();
                 pack(&mut pool, &layout, packed, source, progress).map_err(failed)
             }
         }
@@ -342,7 +344,7 @@ impl Instance for CpuInstance {
             if let Some(reason) = &queue.lost {
                 return Err(lost(reason));
             }
-            queue = self.shared.done.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            self.shared.done.wait(&mut queue);
         }
         self.waited = self.waited.max(ticket.sequence);
         Ok(())
@@ -354,7 +356,7 @@ impl Instance for CpuInstance {
             return Err(Error::Invalid("plans are under way".into()));
         }
         let clock: Vec<AtomicU64> = program.stages.iter().map(|_| AtomicU64::new(0)).collect();
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = self.pool.lock();
         for _ in 0..times {
             // SAFETY: nothing is under way, and `&mut self` is the only door: the buffers and the
             // memory are this call's.
@@ -440,7 +442,7 @@ fn pack(
     let per_claim = (UPLOAD / raw_panel.max(1)).max(1);
     let target = Packed(packed.as_mut_ptr());
     let failure = Mutex::new(None);
-    let stopped = || failure.lock().is_ok_and(|f| f.is_some());
+    let stopped = || failure.lock().is_some();
     pool.run(&|w| {
         let mut raw = vec![0u8; per_claim * raw_panel];
         while let Some(panels) = w.claim(total, per_claim) {
@@ -448,7 +450,7 @@ fn pack(
             let end = (panels.end * raw_panel).min(layout.rows() * layout.raw_row_bytes());
             let raw = &mut raw[..end - start];
             if let Err(e) = source.read_at(start as u64, raw) {
-                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+                failure.lock().get_or_insert(e);
             }
             if stopped() {
                 return;
@@ -463,7 +465,7 @@ fn pack(
             progress((end - start) as u64);
         }
     });
-    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    match failure.into_inner() {
         Some(error) => Err(error),
         None => Ok(()),
     }
@@ -480,10 +482,10 @@ fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, work: &Wo
             if let Some(task) = queue.tasks.pop_front() {
                 break task;
             }
-            queue = shared.submitted.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            shared.submitted.wait(&mut queue);
         };
         drop(queue);
-        let mut pool = pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = pool.lock();
         for step in 0..task.steps {
             let executed = catch_unwind(AssertUnwindSafe(|| {
                 // SAFETY: this submission is under way, so its buffers are this thread's; there is

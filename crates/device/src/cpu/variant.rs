@@ -7,7 +7,8 @@
 //! second-level cache, another memory latency or more neighbours wants others.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::Isa;
 use super::activations::TILE;
@@ -181,7 +182,7 @@ pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
 /// Hash of what products with weights of a type are made from; computed once.
 fn source(isa: Isa, dtype: DType) -> String {
     static KNOWN: Mutex<BTreeMap<(&str, DType), String>> = Mutex::new(BTreeMap::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     known.entry((isa.name(), dtype)).or_insert_with(|| hash(isa, dtype)).clone()
 }
 

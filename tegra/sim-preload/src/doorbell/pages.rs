@@ -1,9 +1,9 @@
 //! Where in the address space doorbell pages lie. The signal handler asks without a lock.
 
 use std::ffi::c_void;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
 
 use super::trap;
 use crate::files::Mapped;
@@ -49,7 +49,7 @@ pub(crate) fn map(
     flags: i32,
     held: Mapped,
 ) -> Result<*mut c_void, (MapError, Mapped)> {
-    let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = HELD.lock();
     let Some(free) = all.iter().position(Option::is_none) else {
         return Err((MapError::Full, held));
     };
@@ -87,7 +87,7 @@ pub(crate) fn unmap(address: usize, bytes: usize) -> Option<Unmap> {
     if !PLACES.iter().any(touches) {
         return None;
     }
-    let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = HELD.lock();
     let mut released = Vec::new();
     for (place, held) in PLACES.iter().zip(all.iter_mut()) {
         if touches(place) {

@@ -13,7 +13,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::driver::user;
 pub use ram::{Charge, Ram};
@@ -186,7 +188,7 @@ impl DmaBuf {
 
     /// What programs have attached to the buffer.
     pub(crate) fn metadata(&self) -> MutexGuard<'_, Option<Metadata>> {
-        self.metadata.lock().unwrap_or_else(PoisonError::into_inner)
+        self.metadata.lock()
     }
 
     /// Whether any page of the range has ever been written by CPU or GPU. Page granular, and a CPU
