@@ -8,7 +8,7 @@
 //! first used: [`prepare`] sees to that before there is a signal. From then on it works on the
 //! stack alone.
 
-use iced_x86::{Decoder, DecoderError, DecoderOptions, EncodingKind, Mnemonic, OpKind};
+use iced_x86::{Decoder, DecoderError, DecoderOptions, EncodingKind, Mnemonic as M, OpKind};
 
 /// An instruction with one memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,22 +140,20 @@ fn operation(code: &iced_x86::Instruction) -> Option<Operation> {
         Some(Operation::Arithmetic { kind, left, with, bytes })
     };
     match (code.mnemonic(), left) {
-        (Mnemonic::Mov | Mnemonic::Movnti, Side::Memory) => {
-            Some(Operation::Store { from: source(code)?, bytes })
-        }
-        (Mnemonic::Mov | Mnemonic::Movzx, Side::Register) => load(false),
-        (Mnemonic::Movsx | Mnemonic::Movsxd, Side::Register) => load(true),
-        (Mnemonic::Xchg, Side::Memory) => {
+        (M::Mov | M::Movnti, Side::Memory) => Some(Operation::Store { from: source(code)?, bytes }),
+        (M::Mov | M::Movzx, Side::Register) => load(false),
+        (M::Movsx | M::Movsxd, Side::Register) => load(true),
+        (M::Xchg, Side::Memory) => {
             Some(Operation::Exchange { with: general(code.op1_register())?, bytes })
         }
-        (Mnemonic::Cmp, _) => arithmetic(Arithmetic::Compare),
-        (Mnemonic::Test, Side::Memory) => arithmetic(Arithmetic::Test),
+        (M::Cmp, _) => arithmetic(Arithmetic::Compare),
+        (M::Test, Side::Memory) => arithmetic(Arithmetic::Test),
         // With memory on the left these write it as well.
-        (Mnemonic::Add, Side::Register) => arithmetic(Arithmetic::Add),
-        (Mnemonic::Or, Side::Register) => arithmetic(Arithmetic::Or),
-        (Mnemonic::And, Side::Register) => arithmetic(Arithmetic::And),
-        (Mnemonic::Sub, Side::Register) => arithmetic(Arithmetic::Sub),
-        (Mnemonic::Xor, Side::Register) => arithmetic(Arithmetic::Xor),
+        (M::Add, Side::Register) => arithmetic(Arithmetic::Add),
+        (M::Or, Side::Register) => arithmetic(Arithmetic::Or),
+        (M::And, Side::Register) => arithmetic(Arithmetic::And),
+        (M::Sub, Side::Register) => arithmetic(Arithmetic::Sub),
+        (M::Xor, Side::Register) => arithmetic(Arithmetic::Xor),
         _ => vector_move(code, left, bytes),
     }
 }
@@ -163,10 +161,8 @@ fn operation(code: &iced_x86::Instruction) -> Option<Operation> {
 fn string(code: &iced_x86::Instruction, bytes: u8) -> Option<Operation> {
     let repeats = code.has_rep_prefix();
     match code.mnemonic() {
-        Mnemonic::Movsb | Mnemonic::Movsw | Mnemonic::Movsd | Mnemonic::Movsq => {
-            Some(Operation::MoveString { bytes, repeats })
-        }
-        Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq => {
+        M::Movsb | M::Movsw | M::Movsd | M::Movsq => Some(Operation::MoveString { bytes, repeats }),
+        M::Stosb | M::Stosw | M::Stosd | M::Stosq => {
             Some(Operation::StoreString { bytes, repeats })
         }
         _ => None,
@@ -189,6 +185,17 @@ fn source(code: &iced_x86::Instruction) -> Option<Source> {
     }
 }
 
+/// What of a vector register is moved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// The lowest element; a load clears the others.
+    Scalar,
+    /// A half of the low 16 bytes; a load leaves the rest as it was.
+    LowHalf,
+    HighHalf,
+}
+
 /// A move between memory, which stands on the side `memory`, and a vector register.
 fn vector_move(code: &iced_x86::Instruction, memory: Side, bytes: u8) -> Option<Operation> {
     let is_store = memory == Side::Memory;
@@ -196,34 +203,22 @@ fn vector_move(code: &iced_x86::Instruction, memory: Side, bytes: u8) -> Option<
     if !register.is_vector_register() {
         return None;
     }
-    // Whether the whole register is moved, and where in it a part of it lies. A load of one half
-    // leaves the other as it was.
-    let (whole, at, is_half) = match code.mnemonic() {
-        Mnemonic::Movups | Mnemonic::Movupd | Mnemonic::Movaps | Mnemonic::Movapd => {
-            (true, 0, false)
-        }
-        Mnemonic::Movdqa | Mnemonic::Movdqu | Mnemonic::Movntps => (true, 0, false),
-        Mnemonic::Movntpd | Mnemonic::Movntdq | Mnemonic::Vmovups => (true, 0, false),
-        Mnemonic::Vmovupd | Mnemonic::Vmovaps | Mnemonic::Vmovapd => (true, 0, false),
-        Mnemonic::Vmovdqa | Mnemonic::Vmovdqa32 | Mnemonic::Vmovdqa64 => (true, 0, false),
-        Mnemonic::Vmovdqu | Mnemonic::Vmovdqu8 | Mnemonic::Vmovdqu16 => (true, 0, false),
-        Mnemonic::Vmovdqu32 | Mnemonic::Vmovdqu64 | Mnemonic::Vmovntps => (true, 0, false),
-        Mnemonic::Vmovntpd | Mnemonic::Vmovntdq => (true, 0, false),
-        Mnemonic::Movss | Mnemonic::Movsd | Mnemonic::Movd | Mnemonic::Movq => (false, 0, false),
-        Mnemonic::Vmovss | Mnemonic::Vmovsd | Mnemonic::Vmovd | Mnemonic::Vmovq => {
-            (false, 0, false)
-        }
-        Mnemonic::Movlps | Mnemonic::Movlpd | Mnemonic::Vmovlps | Mnemonic::Vmovlpd => {
-            (false, 0, true)
-        }
-        Mnemonic::Movhps | Mnemonic::Movhpd | Mnemonic::Vmovhps | Mnemonic::Vmovhpd => {
-            (false, 8, true)
-        }
+    let part = match code.mnemonic() {
+        M::Movups | M::Movupd | M::Movaps | M::Movapd | M::Movdqa | M::Movdqu => Part::Whole,
+        M::Vmovups | M::Vmovupd | M::Vmovaps | M::Vmovapd => Part::Whole,
+        M::Vmovdqa | M::Vmovdqa32 | M::Vmovdqa64 | M::Vmovdqu => Part::Whole,
+        M::Vmovdqu8 | M::Vmovdqu16 | M::Vmovdqu32 | M::Vmovdqu64 => Part::Whole,
+        M::Movntps | M::Movntpd | M::Movntdq => Part::Whole,
+        M::Vmovntps | M::Vmovntpd | M::Vmovntdq => Part::Whole,
+        M::Movss | M::Movsd | M::Movd | M::Movq => Part::Scalar,
+        M::Vmovss | M::Vmovsd | M::Vmovd | M::Vmovq => Part::Scalar,
+        M::Movlps | M::Movlpd | M::Vmovlps | M::Vmovlpd => Part::LowHalf,
+        M::Movhps | M::Movhpd | M::Vmovhps | M::Vmovhpd => Part::HighHalf,
         _ => return None,
     };
     let mask = match code.op_mask() {
         iced_x86::Register::None => None,
-        _ if !whole => return None,
+        _ if part != Part::Whole => return None,
         mask => Some(Mask {
             register: mask.number() as u8,
             element: code.memory_size().element_size() as u8,
@@ -231,13 +226,14 @@ fn vector_move(code: &iced_x86::Instruction, memory: Side, bytes: u8) -> Option<
         }),
     };
     let register = register.number() as u8;
+    let at = if part == Part::HighHalf { 8 } else { 0 };
     if is_store {
         return Some(Operation::VectorStore { register, at, bytes, mask });
     }
-    let zero_to = match code.encoding() {
-        _ if is_half => at + bytes,
-        EncodingKind::Legacy => 16,
-        _ => 64,
+    let zero_to = match (part, code.encoding()) {
+        (Part::LowHalf | Part::HighHalf, _) => at + bytes,
+        (Part::Whole | Part::Scalar, EncodingKind::Legacy) => 16,
+        (Part::Whole | Part::Scalar, _) => 64,
     };
     Some(Operation::VectorLoad { register, at, bytes, zero_to, mask })
 }
