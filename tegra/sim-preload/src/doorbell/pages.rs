@@ -42,7 +42,8 @@ pub(super) fn offset_of(address: usize) -> Option<usize> {
 }
 
 /// Maps a doorbell page of `bytes` and traps it; `flags` is what the program gave. `held` is kept
-/// until the page is unmapped, or handed back with the error.
+/// until the page is unmapped, or handed back with the error. The program may have said where, and
+/// there is no access: what mapping libraries do not offer.
 pub(crate) fn map(
     hint: *mut c_void,
     bytes: usize,

@@ -457,6 +457,8 @@ fn memfd(bytes: u64) -> io::Result<(OwnedFd, u64)> {
     Ok((fd, stat.st_ino))
 }
 
+/// Maps by the system call: the `mmap` that a library would call may be the preload library's, for which
+/// this would be the program's own mapping.
 fn map_shared(fd: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
