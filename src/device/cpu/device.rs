@@ -8,7 +8,7 @@ use super::memory::{DEVICE, Layout, Memory};
 use super::pool::{Pool, default_threads};
 use super::variant;
 use crate::device::{Device, Error, Footprint, Info, Instance, Request};
-use crate::plan::{Fusions, Plan};
+use crate::plan::{Fusions, Op};
 use crate::tune::{Case, DeviceKey, Space};
 
 /// The CPU with a choice of instruction set and threads.
@@ -93,10 +93,13 @@ impl Device for Cpu {
     }
 
     fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
-        let of = |plan: &Plan| -> Vec<Case> {
-            plan.steps.iter().filter_map(|step| variant::case(plan, step)).collect()
-        };
-        Ok(request.plans.iter().flat_map(of).collect())
+        let cases = request.plans.iter().flat_map(|plan| {
+            plan.steps.iter().filter_map(|step| match &step.op {
+                Op::Project(project) => variant::case(plan, project),
+                _ => None,
+            })
+        });
+        Ok(cases.collect())
     }
 
     fn space(&self, case: &Case) -> Option<Space> {
