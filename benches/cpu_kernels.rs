@@ -11,13 +11,13 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use orind::device::cpu::Isa;
-use orind::device::cpu::activations::{self, ActivationFormat, F32Block, Q8Block};
-use orind::device::cpu::attention::{self, Attend};
-use orind::device::cpu::matmul::{Activations, Loops, Product, Q8Activations, matmul};
-use orind::device::cpu::mem::AlignedBuf;
-use orind::device::cpu::packed::PackedLayout;
-use orind::plan::DType;
+use device::cpu::Isa;
+use device::cpu::activations::{self, ActivationFormat, F32Block, Q8Block};
+use device::cpu::attention::{self, Attend};
+use device::cpu::matmul::{Activations, Loops, Product, Q8Activations, matmul};
+use device::cpu::mem::AlignedBuf;
+use device::cpu::packed::PackedLayout;
+use plan::DType;
 
 const TYPES: [DType; 6] =
     [DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F16];
@@ -213,7 +213,7 @@ fn attend(c: &mut Criterion) {
         let (heads, dim) = (4, 64);
         // Keys and values, of two bytes.
         group.throughput(Throughput::Bytes((2 * 2 * positions * dim) as u64));
-        let mut attend = attention(isa, (heads, dim), 1, positions);
+        let mut attend = attention(isa, heads, dim, 1, positions);
         group.bench_function(BenchmarkId::from_parameter(positions), |b| {
             b.iter(|| attend(positions));
         });
@@ -223,7 +223,7 @@ fn attend(c: &mut Criterion) {
         // As many multiply-adds for scores as for values; each token attends to itself and those before.
         let positions = tokens * (tokens + 1) / 2;
         group.throughput(Throughput::Elements((2 * 2 * heads * dim * positions) as u64));
-        let mut attend = attention(isa, (heads, dim), rows, tokens);
+        let mut attend = attention(isa, heads, dim, rows, tokens);
         group.bench_function(BenchmarkId::new("prompt", dim), |b| {
             b.iter(|| (0..tokens).step_by(rows).for_each(|before| attend(before + 1)));
         });
@@ -233,12 +233,7 @@ fn attend(c: &mut Criterion) {
 
 /// Attention of some neighbouring tokens, given how many positions the first one attends to; there is room for
 /// `most` positions.
-fn attention(
-    isa: Isa,
-    (heads, dim): (usize, usize),
-    rows: usize,
-    most: usize,
-) -> impl FnMut(usize) {
+fn attention(isa: Isa, heads: usize, dim: usize, rows: usize, most: usize) -> impl FnMut(usize) {
     let cache: Vec<u16> = (0..most * dim).map(|i| 0x3400 + (i * 7919 % 1024) as u16).collect();
     let (q, mut out) = (vec![0.1f32; rows * heads * dim], vec![0.0f32; rows * heads * dim]);
     let mut scratch = vec![0.0f32; attention::scratch_len(dim)];

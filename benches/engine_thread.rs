@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings};
-use orind::plan::sample::Sampling;
+use plan::sample::Sampling;
 use serde_json::json;
 use tegra::context::{Context, Options};
 use tegra::orin::Orin;

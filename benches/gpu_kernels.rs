@@ -10,14 +10,14 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
-use orind::device::gpu::cuda::Cuda;
-use orind::device::{Device, Error, Instance, Request, Timing, WeightSource};
+use device::gpu::cuda::Cuda;
+use device::{Device, Error, Instance, Request, Timing, WeightSource};
+use model::{KvLayout, Model, synthetic};
 use orind::engine::Stream;
-use orind::model::{KvLayout, Model, synthetic};
 use orind::parity::case::{Sketch, noise};
 use orind::parity::steps;
-use orind::plan::{Bucket, Buffer, Class, DType, Outputs, Plan, fuse};
-use orind::quant;
+use plan::quant;
+use plan::{Bucket, Buffer, Class, DType, Outputs, Plan, fuse};
 use serde_json::json;
 
 /// Steps that are timed, after as many that are not.

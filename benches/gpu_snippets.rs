@@ -15,8 +15,8 @@ use std::ptr;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
-use orind::device::Device as _;
-use orind::device::gpu::cuda::Cuda;
+use device::Device as _;
+use device::gpu::cuda::Cuda;
 use orind_kernels::snippets::{self, LANES, Snippet, WARPS, WORDS, Warp};
 use serde_json::json;
 

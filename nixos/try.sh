@@ -11,7 +11,7 @@
 # rust-toolchain.toml for both, patchelf, unzip, jq and python3. It builds the workspace twice with
 # optimisation: 21 minutes of processor time.
 #
-# Prints what was typed and answered (docs/nixos.md shows it) and fails when an expectation does.
+# Prints what was typed and answered and fails when an expectation does.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 core=$(realpath "${ORIND_NIXPKGS_CORE:?names no checkout of github:auxolotl/core}")

@@ -4,7 +4,7 @@
 #
 #     systemd/try.sh [IMAGE]        IMAGE: a directory that is made when it is not there
 #
-# Prints what was typed and answered (docs/service.md shows it) and fails when an expectation does.
+# Prints what was typed and answered and fails when an expectation does.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 image=${1:-/var/tmp/orind-image}

@@ -5,12 +5,12 @@
 
 use std::path::PathBuf;
 
-use orind::device::{
+use device::{
     Data, Device, Instance, Prepared, Request, WeightSource, cpu::Cpu, gpu::nv::Nv,
     reference::Reference,
 };
-use orind::model::{KvLayout, Model, ports};
-use orind::plan::{Bucket, BufferId, Class, Outputs, Plan, fuse};
+use model::{KvLayout, Model, ports};
+use plan::{Bucket, BufferId, Class, Outputs, Plan, fuse};
 use serde_json::Value;
 use tegra_sim_preload as _;
 

@@ -4,10 +4,10 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use model::gguf::Gguf;
 use orind::bench::{self, Error, Progress, Report, Spec};
 use orind::engine::{Handle, LoadEvent, LoadSpec, Settings};
-use orind::gguf::Gguf;
-use orind::telemetry::{Probe, Root};
+use telemetry::{Probe, Root};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/models/tiny-llama-Q8_0.gguf");
 const SLOTS: usize = 2;
@@ -105,7 +105,7 @@ fn rows_are_counted_from_the_plan_and_the_clock() {
     // 20 tokens in chunks of 8. The last chunk reads everything; the two before it give no logits
     // and need no more of the last layer than its keys and values.
     let last_layer = format!("blk.{}.", layers - 1);
-    let unneeded = |t: &&orind::gguf::TensorInfo| {
+    let unneeded = |t: &&model::gguf::TensorInfo| {
         let of_layer = t.name.strip_prefix(&last_layer);
         of_layer.is_some_and(|name| {
             !["attn_norm", "attn_k", "attn_v"].iter().any(|n| name.starts_with(n))
@@ -122,7 +122,7 @@ fn rows_are_counted_from_the_plan_and_the_clock() {
     assert!(!report.manifest.model.synthetic);
     assert_eq!(
         report.manifest.model.parameters,
-        gguf.tensors().iter().map(orind::gguf::TensorInfo::elements).sum::<u64>()
+        gguf.tensors().iter().map(model::gguf::TensorInfo::elements).sum::<u64>()
     );
 
     assert_eq!(told[0], Progress::Probe);

@@ -6,11 +6,11 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use orind::device::cpu::{Cpu, Isa};
-use orind::device::{Data, Device, Error, Instance, Prepared, Request, Ticket, WeightSource};
-use orind::model::{KvLayout, Model, ports};
-use orind::plan::{Bucket, BufferId, Class, Outputs, Plan, fuse};
-use orind::tune::{Case, Choices};
+use device::cpu::{Cpu, Isa};
+use device::tune::{Case, Choices};
+use device::{Data, Device, Error, Instance, Prepared, Request, Ticket, WeightSource};
+use model::{KvLayout, Model, ports};
+use plan::{Bucket, BufferId, Class, Outputs, Plan, fuse};
 
 const LAYOUT: KvLayout = KvLayout { slots: 3, context: 160 };
 

@@ -10,7 +10,7 @@ use orind::engine::{
     Event, FinishReason, Finished, GenerateError, Handle, LoadError, LoadEvent, LoadSpec,
     ModelInfo, Request, Settings, State, TokenLogprobs,
 };
-use orind::plan::sample::Sampling;
+use plan::sample::Sampling;
 use serde_json::Value;
 
 fn data(path: &str) -> PathBuf {

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use orind::daemon::filter;
 use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings};
-use orind::plan::sample::Sampling;
+use plan::sample::Sampling;
 use seccompiler::sock_filter;
 use tegra_sim_preload as _;
 

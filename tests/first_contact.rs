@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use orind::contact::{EXPERIMENTS, Risk};
+use tegra_probe::{EXPERIMENTS, Risk};
 use tegra_profile::{Experiment, Machine, Profile, Value, Verdict, facts, unit};
 use tegra_sim::profile::{Calibration, SIMULATED};
 use tempfile::TempDir;

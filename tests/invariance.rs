@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use orind::engine::tuning::Tuning;
 use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings, State, TokenLogprobs};
-use orind::plan::sample::Sampling;
+use plan::sample::Sampling;
 
 fn start(model: &str, threads: usize, prefill_chunk: usize, slots: usize) -> Handle {
     start_tuned(model, threads, prefill_chunk, slots, Tuning::default())

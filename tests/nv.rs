@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings};
-use orind::plan::sample::{Sampling, philox};
+use plan::sample::{Sampling, philox};
 use tegra_sim_preload as _;
 use tokio::sync::mpsc::UnboundedReceiver;
 

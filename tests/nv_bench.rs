@@ -8,14 +8,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use device::gpu::nv::Nv;
+use device::{Data, Device, Request, WeightSource};
 use orind::bench::{self, Report, Spec};
-use orind::device::gpu::nv::Nv;
-use orind::device::{Data, Device, Request, WeightSource};
 use orind::engine::{Handle, LoadEvent, LoadSpec, Settings, Stream};
-use orind::graph::Graph;
-use orind::plan::{Bucket, Buffer, Class, DType, Outputs, fuse};
-use orind::telemetry::{Probe, Root};
+use plan::graph::Graph;
+use plan::{Bucket, Buffer, Class, DType, Outputs, fuse};
 use tegra_sim_preload as _;
+use telemetry::{Probe, Root};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/models/tiny-llama-Q8_0.gguf");
 

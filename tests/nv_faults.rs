@@ -8,12 +8,12 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use orind::device::gpu::nv::Nv;
-use orind::device::{Data, Device, Request as DeviceRequest, WeightSource};
+use device::gpu::nv::Nv;
+use device::{Data, Device, Request as DeviceRequest, WeightSource};
+use model::{KvLayout, Model, ports};
 use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings};
-use orind::model::{KvLayout, Model, ports};
-use orind::plan::sample::{Sampling, philox};
-use orind::plan::{Bucket, Class, fuse};
+use plan::sample::{Sampling, philox};
+use plan::{Bucket, Class, fuse};
 use tegra_sim::bundle::Bundle;
 use tegra_sim::engine::Replay;
 use tegra_sim_preload as _;

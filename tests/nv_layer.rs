@@ -10,10 +10,10 @@ mod shapes;
 
 use std::process::Command;
 
-use orind::device::gpu::nv::Nv;
-use orind::device::{Data, Device, Request, WeightSource};
-use orind::model::{KvLayout, Model, ports};
-use orind::plan::{Bucket, Class, fuse};
+use device::gpu::nv::Nv;
+use device::{Data, Device, Request, WeightSource};
+use model::{KvLayout, Model, ports};
+use plan::{Bucket, Class, fuse};
 use serde_json::Value;
 use shapes::{LLAMA_3_2_1B, Shapes, Sizes};
 use tegra_sim_preload as _;

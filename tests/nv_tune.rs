@@ -7,18 +7,18 @@
 
 use std::process::Command;
 
-use orind::device::gpu::nv::Nv;
-use orind::device::{Device, Kernels};
+use device::gpu::nv::Nv;
+use device::tune::beam::{Bench, Known, Settings, search};
+use device::tune::report::Spec;
+use device::tune::store::describe;
+use device::tune::{Candidates, Case, Choice, Clock, Cost, Heuristic, Record, Store, When};
+use device::{Device, Kernels};
 use orind::engine::tuning::bench::{CaseBench, Stopwatch};
 use orind::engine::tuning::counted::Counted;
 use orind::engine::tuning::pace::Pace;
 use orind::engine::tuning::run;
-use orind::plan::DType;
-use orind::tune::beam::{Bench, Known, Settings, search};
-use orind::tune::report::Spec;
-use orind::tune::store::describe;
-use orind::tune::{Candidates, Case, Choice, Clock, Cost, Heuristic, Record, Store, When};
 use orind_kernels::jit;
+use plan::DType;
 use tegra_sim_preload as _;
 
 fn case(family: &str, dtype: DType, rows: u32, cols: u32, batch: u32) -> Case {

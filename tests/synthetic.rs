@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings, TokenLogprobs};
-use orind::plan::sample::Sampling;
+use plan::sample::Sampling;
 
 fn start(model: &str, backend: &str, context: usize) -> Handle {
     let handle = Handle::start(Settings { queue_limit: 4 }).unwrap();

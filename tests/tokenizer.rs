@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use orind::gguf::{Gguf, Strings};
-use orind::tokenizer::{
+use model::gguf::{Gguf, Strings};
+use model::tokenizer::{
     ChatTemplate, Detokeniser, Error, Message, Specials, StopMatcher, Tokenizer, Vocabulary,
 };
 use proptest::prelude::*;

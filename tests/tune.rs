@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use device::cpu::{Cpu, Isa};
+use device::tune::report::{Mode, Progress, Report, Spec, State};
+use device::tune::{Clock, Record, Store};
+use device::{Device, Kernels};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use orind::device::cpu::{Cpu, Isa};
-use orind::device::{Device, Kernels};
 use orind::engine::tuning::Tuning;
 use orind::engine::tuning::pace::Pace;
 use orind::engine::{
     Event, Handle, LoadEvent, LoadSpec, ModelInfo, Request, Settings, State as EngineState,
 };
-use orind::plan::sample::Sampling;
-use orind::tune::report::{Mode, Progress, Report, Spec, State};
-use orind::tune::{Clock, Record, Store};
+use plan::sample::Sampling;
 use serde_json::Value;
 
 fn tuning(mode: Mode, dir: &Path) -> Tuning {

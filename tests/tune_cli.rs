@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use orind::device;
-use orind::plan::DType;
-use orind::tune::store::File;
-use orind::tune::{Candidates, Case, Cost, DeviceKey, Heuristic, Record, Rejected, Store, When};
+use device;
+use device::tune::store::File;
+use device::tune::{Candidates, Case, Cost, DeviceKey, Heuristic, Record, Rejected, Store, When};
+use plan::DType;
 
 fn tune(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_orinctl"))

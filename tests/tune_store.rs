@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use device::tune::store::{self, StoreError};
+use device::tune::{Candidates, Case, Choice, Cost, DeviceKey, Heuristic, Record, Store, When};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
-use orind::plan::DType;
-use orind::tune::store::{self, StoreError};
-use orind::tune::{Candidates, Case, Choice, Cost, DeviceKey, Heuristic, Record, Store, When};
+use plan::DType;
 
 const DIR: &str = "ORIND_TEST_STORE_DIR";
 const ROLE: &str = "ORIND_TEST_STORE_ROLE";

@@ -1,12 +1,12 @@
 //! The GGUF reader on arbitrary bytes: it may refuse them, but what it accepts must be readable.
 //!
 //! Run with `cargo +nightly fuzz run gguf`. The corpus beside this file is also replayed by the
-//! ordinary tests of `orind::gguf`.
+//! ordinary tests of `model::gguf`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use orind::gguf::Gguf;
+use model::gguf::Gguf;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(model) = Gguf::from_bytes(data.to_vec()) else { return };

@@ -2,12 +2,12 @@
 //! back so that it reads the same.
 //!
 //! Run with `cargo +nightly fuzz run tune_store`. The corpus beside this file is also replayed by the
-//! ordinary tests of `orind::tune::store`.
+//! ordinary tests of `device::tune::store`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use orind::tune::store::File;
+use device::tune::store::File;
 
 fuzz_target!(|text: &str| {
     let Ok(file) = File::parse(text) else { return };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::telemetry::{Probe, Range, Recording, State, Users, Watch};
+use telemetry::{Probe, Range, Recording, State, Users, Watch};
 
 /// Part of its value by which a clock may move: less than one step of any table of clocks.
 const STEADY: f64 = 0.02;
@@ -180,7 +180,7 @@ impl Conditions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::{Alarm, PowerMode, User};
+    use telemetry::{Alarm, PowerMode, User};
 
     fn steady(hz: f64) -> Option<Range> {
         Some(Range { min: hz, mean: hz, max: hz, samples: 9 })

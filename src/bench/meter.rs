@@ -5,7 +5,7 @@ use super::report::{Roof, Stream as Reading};
 use super::roof::Bandwidth;
 use super::spec::Error;
 use crate::engine::{self, Core};
-use crate::telemetry::memory;
+use telemetry::memory;
 
 /// What reads, and what was measured so far.
 pub(super) enum Meter {

@@ -12,7 +12,7 @@ use memmap2::MmapMut;
 
 use super::report::{Roof, Stream};
 use super::spec::Error;
-use crate::telemetry;
+use telemetry;
 
 /// Bytes of the buffer: four times the last-level cache where that is known, within these limits
 /// and a quarter of the memory that is available.

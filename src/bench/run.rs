@@ -12,9 +12,9 @@ use super::schedule::{self, Schedule, Speed};
 use super::spec::{Error, Kind, Progress, Spec, Test};
 use super::statistics::Summary;
 use crate::engine::Core;
-use crate::plan::sample::philox;
-use crate::plan::{Bucket, Cost, Outputs};
-use crate::telemetry::{Probe, Recording, memory};
+use plan::sample::philox;
+use plan::{Bucket, Cost, Outputs};
+use telemetry::{Probe, Recording, memory};
 
 /// Tokens of the probe that estimates how long tests will take.
 const PROBE: (u32, u32) = (64, 8);

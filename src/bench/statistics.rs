@@ -110,7 +110,7 @@ fn student_t_975(degrees: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::sample::philox;
+    use plan::sample::philox;
 
     /// Worked by hand: mean 12, deviations 2 1 0 1 2, variance 10/4.
     #[test]

@@ -68,7 +68,7 @@ pub(super) enum Command {
     /// Ask a real Orin what nobody could ask yet, and write the answers to a file; needs no daemon
     FirstContact(FirstContact),
     /// Make one experiment of first contact
-    #[command(hide = true, name = crate::contact::runner::CHILD_COMMAND)]
+    #[command(hide = true, name = tegra_probe::runner::CHILD_COMMAND)]
     Experiment(Experiment),
     /// Install the programs and the systemd service on this machine; needs no daemon
     Install(Install),

@@ -8,10 +8,10 @@ use super::error::Error;
 use super::text;
 use crate::config::{self, Config};
 use crate::control::client::Client;
-use crate::device::Kernels;
 use crate::doctor::{Facts, Finding, Report, Verdict, examine, worst};
-use crate::telemetry::{Probe, Root};
-use crate::tune::Declared;
+use device::Kernels;
+use device::tune::Declared;
+use telemetry::{Probe, Root};
 
 /// Looks, prints, and says by its exit code how bad it is.
 pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<ExitCode, Error> {

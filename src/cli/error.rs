@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::control::client;
-use crate::model;
+use model;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -61,10 +61,13 @@ pub(super) enum Error {
     Synthetic(#[from] model::synthetic::Error),
     /// The plan cannot be made.
     #[error("{0}")]
-    Graph(#[from] crate::graph::Error),
+    Graph(#[from] plan::graph::Error),
+    /// A case of `parity` cannot be made.
+    #[error(transparent)]
+    Case(#[from] crate::parity::case::BuildError),
     /// The device, for `profile`.
     #[error(transparent)]
-    Device(#[from] crate::device::Error),
+    Device(#[from] device::Error),
     /// The bandwidth cannot be measured, for `profile`.
     #[error(transparent)]
     Bandwidth(#[from] crate::bench::Error),
@@ -72,11 +75,11 @@ pub(super) enum Error {
     #[error("{error}; to see it on a simulated Orin: tegra-sim run -- orinctl first-contact")]
     NoOrin {
         /// What is missing.
-        error: Box<crate::contact::Error>,
+        error: Box<tegra_probe::Error>,
     },
     /// First contact cannot write what it found.
     #[error(transparent)]
-    Contact(#[from] crate::contact::Error),
+    Contact(#[from] tegra_probe::Error),
     /// Devices that differ, or cannot be compared.
     #[error("{0}")]
     Parity(String),
@@ -85,7 +88,7 @@ pub(super) enum Error {
     Install(#[from] super::install::Error),
     /// The store of tuned choices.
     #[error(transparent)]
-    Store(#[from] crate::tune::store::StoreError),
+    Store(#[from] device::tune::store::StoreError),
     /// A file of another device.
     #[error("{} was measured on another device than this machine has: {device}", file.display())]
     OtherDevice {

@@ -15,7 +15,7 @@ use tegra_profile::{Profile, unit};
 
 use super::error::Error;
 use super::text;
-use crate::plan::{Bucket, Cost};
+use plan::{Bucket, Cost};
 
 /// Streaming multiprocessors of an Orin with all of them on.
 const ORIN_SMS: u32 = 16;
@@ -56,7 +56,7 @@ pub(super) struct Estimate {
 
 impl Machine {
     pub(super) fn read(file: &Path) -> Result<Self, Error> {
-        let profile = Profile::read(file).map_err(crate::contact::Error::from)?;
+        let profile = Profile::read(file).map_err(tegra_probe::Error::from)?;
         Ok(Self { profile, file: file.display().to_string() })
     }
 

@@ -2,7 +2,7 @@
 
 use super::text;
 use crate::control::api::Machine;
-use crate::telemetry::Clock;
+use telemetry::Clock;
 
 /// Names and values; nothing where the machine tells nothing of its own, as most PCs.
 pub(super) fn rows(machine: &Machine) -> Vec<Vec<String>> {

@@ -10,12 +10,12 @@ use super::args;
 use super::error::Error;
 use super::terminal::Terminal;
 use super::text;
-use crate::device::{self, Device, named};
-use crate::model::{Model, synthetic};
 use crate::parity::case::Case;
 use crate::parity::model::{Comparison, Failure, Task, Tolerance, Trace};
 use crate::parity::{case::noise, steps};
-use crate::tokenizer::{Specials, Tokenizer, Vocabulary};
+use device::{self, Device, named};
+use model::tokenizer::{Specials, Tokenizer, Vocabulary};
+use model::{Model, synthetic};
 
 pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error> {
     let path = if synthetic::is_synthetic(&args.model) {

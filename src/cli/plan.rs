@@ -9,9 +9,9 @@ use super::error::Error;
 use super::estimate::{Estimate, Machine};
 use super::terminal::Terminal;
 use super::text;
-use crate::device::{Request, gpu};
-use crate::model::{KvLayout, Model, synthetic};
-use crate::plan::{Bucket, Cost, Fusions, Op, Outputs, Plan, Step, View, fuse};
+use device::{Request, gpu};
+use model::{KvLayout, Model, synthetic};
+use plan::{Bucket, Cost, Fusions, Op, Outputs, Plan, Step, View, fuse};
 
 pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
     let bucket = bucket(args)?;

@@ -14,10 +14,10 @@ use super::plan::{open, place};
 use super::terminal::Terminal;
 use super::text;
 use crate::bench::roof::Bandwidth;
-use crate::device::cpu::{Cpu, Isa, pool::default_threads};
-use crate::device::{Data, Device, Instance, Prepared, Request, WeightSource};
-use crate::model::{KvLayout, Model, ports};
-use crate::plan::{Bucket, Class, Outputs, Plan, fuse};
+use device::cpu::{Cpu, Isa, pool::default_threads};
+use device::{Data, Device, Instance, Prepared, Request, WeightSource};
+use model::{KvLayout, Model, ports};
+use plan::{Bucket, Class, Outputs, Plan, fuse};
 
 /// Tokens decoded before the clock starts.
 const WARM_UP: u32 = 4;

@@ -7,7 +7,7 @@ use super::args::{self, Connection};
 use super::error::Error;
 use super::{machine, text};
 use crate::control::api::{Model, State, Status};
-use crate::tune::report::{Searching, Used};
+use device::tune::report::{Searching, Used};
 
 pub(super) async fn run(connection: &Connection, args: &args::Status) -> Result<(), Error> {
     let client = connection.client()?;

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::tune::Clock;
-use crate::tune::report::{Mode, Searching, Used};
+use device::tune::Clock;
+use device::tune::report::{Mode, Searching, Used};
 
-pub use crate::telemetry::State as Machine;
+pub use telemetry::State as Machine;
 
 /// Routes of the daemon.
 pub mod route {

@@ -7,7 +7,7 @@ pub mod api;
 pub mod client;
 pub mod server;
 
-impl From<crate::config::Tune> for crate::tune::report::Mode {
+impl From<crate::config::Tune> for device::tune::report::Mode {
     fn from(tune: crate::config::Tune) -> Self {
         match tune {
             crate::config::Tune::Off => Self::Off,

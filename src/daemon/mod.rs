@@ -30,8 +30,8 @@ use crate::control::server::tcp::{self, Port, Token};
 use crate::control::server::{self, App, Listeners, socket};
 use crate::engine::tuning::Tuning;
 use crate::engine::{Handle, LoadEvent, LoadSpec, Settings, at_most_processors};
-use crate::model::Model;
-use crate::model::synthetic;
+use model::Model;
+use model::synthetic;
 
 /// Threads that serve connections; the work is done on the engine's.
 const IO_THREADS: usize = 2;

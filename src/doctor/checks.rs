@@ -3,8 +3,8 @@
 use super::facts::{Facts, Tuned, is_root};
 use super::{Finding, Verdict};
 use crate::config::Tune;
-use crate::telemetry::Release;
-use crate::tune::DeviceKey;
+use device::tune::DeviceKey;
+use telemetry::Release;
 
 const GIB: f64 = (1u64 << 30) as f64;
 /// Free space below which logs and models are in danger.
@@ -431,7 +431,7 @@ fn memory(facts: &Facts) -> Finding {
 }
 
 fn swap(facts: &Facts) -> Finding {
-    use crate::telemetry::SwapDevice::{Emmc, SdCard};
+    use telemetry::SwapDevice::{Emmc, SdCard};
     const CHECK: &str = "swap";
     let swaps = &facts.state.memory.swaps;
     let flash = swaps.iter().find(|swap| [Emmc, SdCard].contains(&swap.device));

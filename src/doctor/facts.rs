@@ -8,9 +8,9 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, Gid, Group, Uid, access};
 
 use crate::config::Config;
-use crate::model::{KvLayout, Model, synthetic};
-use crate::telemetry::{Probe, State, Users};
-use crate::tune::{Declared, DeviceKey, Store, store};
+use device::tune::{Declared, DeviceKey, Store, store};
+use model::{KvLayout, Model, synthetic};
+use telemetry::{Probe, State, Users};
 
 /// Device nodes that the NV device opens. Source: `tegra::error::Node`.
 const NODES: [&str; 2] = ["/dev/nvmap", "/dev/nvgpu/igpu0/ctrl"];

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::facts::Facts;
 use super::{Finding, Verdict, worst};
 use crate::config::Config;
-use crate::telemetry::State;
+use telemetry::State;
 
 /// A report.
 #[derive(Clone, Debug, Serialize)]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{LoadError, LoadSpec};
-use crate::device::{AUTO, Device, NAMES, named};
+use device::{AUTO, Device, NAMES, named};
 
 /// Devices still to be tried, and why others were not taken.
 pub(super) struct Choice {

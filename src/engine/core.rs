@@ -9,12 +9,12 @@ use super::tuning::bench::{Stopwatch, WallClock};
 use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
 use super::{ModelInfo, Stream, Text};
-use crate::device::{Activity, Data, Device, Error, Instance, Prepared, Ticket};
-use crate::model::{KvLayout, Model, ports};
-use crate::plan::sample::Sampling;
-use crate::plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
-use crate::tune::report::{Progress, Report, Spec};
-use crate::tune::{Case, Store};
+use device::tune::report::{Progress, Report, Spec};
+use device::tune::{Case, Store};
+use device::{Activity, Data, Device, Error, Instance, Prepared, Ticket};
+use model::{KvLayout, Model, ports};
+use plan::sample::Sampling;
+use plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
 
 /// Rows of the bucket that gives logits for every row: enough to keep the weights' cost shared,
 /// few enough that a large vocabulary's logits stay small.

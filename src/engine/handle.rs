@@ -16,11 +16,11 @@ use super::scheduler::{Command, Scheduler};
 use super::sequence::Waiting;
 use super::tuning::{self, Tuning};
 use super::{Event, GenerateError, LoadEvent, LoadSpec, Request, Snapshot, State, Text};
-use crate::device::{Activity, Device};
-use crate::plan::sample::Sampling;
-use crate::tune::DeviceKey;
-use crate::tune::report::Searching;
-use crate::tune::store::Loaded;
+use device::tune::DeviceKey;
+use device::tune::report::Searching;
+use device::tune::store::Loaded;
+use device::{Activity, Device};
+use plan::sample::Sampling;
 
 /// How the engine behaves, whatever model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

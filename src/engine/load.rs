@@ -11,12 +11,12 @@ use super::core::{self, Core, Parts};
 use super::pulse::Pulse;
 use super::tuning;
 use super::{LoadError, LoadSpec, MemoryUse, ModelInfo};
-use crate::device::{self, Device, Footprint, Request, WeightSource};
-use crate::gguf::Gguf;
-use crate::model::{self, KvLayout, Model, synthetic};
-use crate::plan::{Buffer, Plan, fuse};
-use crate::telemetry::memory;
-use crate::tokenizer::{ChatTemplate, Tokenizer, Vocabulary};
+use device::{self, Device, Footprint, Request, WeightSource};
+use model::gguf::Gguf;
+use model::tokenizer::{ChatTemplate, Tokenizer, Vocabulary};
+use model::{self, KvLayout, Model, synthetic};
+use plan::{Buffer, Plan, fuse};
+use telemetry::memory;
 
 /// Context of a slot when none is configured and the model allows it.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -64,7 +64,7 @@ pub(super) fn open(
     let first = choice.next()?;
     let path = locate(&spec.model, progress)?;
     let model = Model::open(&path).map_err(|e| match e {
-        model::Error::Gguf(crate::gguf::Error::Open { .. }) => LoadError::NotFound(chain(&e)),
+        model::Error::Gguf(model::gguf::Error::Open { .. }) => LoadError::NotFound(chain(&e)),
         e => LoadError::Invalid(format!("{}: {}", path.display(), chain(&e))),
     })?;
     let text = Arc::new(
@@ -99,7 +99,7 @@ fn fit(
         let plans = core::buckets(layout, chunk, device.skips_padding())
             .into_iter()
             .map(plan)
-            .collect::<Result<Vec<Plan>, crate::graph::Error>>()
+            .collect::<Result<Vec<Plan>, plan::graph::Error>>()
             .map_err(|e| LoadError::Invalid(chain(&e)))?;
         let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
         match device.footprint(&request) {
@@ -254,7 +254,7 @@ fn describe(
         memory: MemoryUse { device: footprint, peak_resident: 0 },
         step_bytes: 0,
         load_time: std::time::Duration::ZERO,
-        tuning: crate::tune::report::Used::default(),
+        tuning: device::tune::report::Used::default(),
     }
 }
 

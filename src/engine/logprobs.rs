@@ -1,7 +1,7 @@
 //! Log-probabilities from logits.
 
 use super::{Logprob, TokenLogprobs};
-use crate::tokenizer::Tokenizer;
+use model::tokenizer::Tokenizer;
 
 /// The log-probability of `id` under `logits`, and the `top` most likely alternatives.
 pub(super) fn of(logits: &[f32], id: u32, top: u8, tokenizer: &Tokenizer) -> TokenLogprobs {

@@ -18,7 +18,7 @@ pub mod tuning;
 
 pub use self::core::Core;
 pub use self::stream::Stream;
-pub use crate::device::cpu::pool::at_most_processors;
+pub use device::cpu::pool::at_most_processors;
 pub use handle::{Handle, Settings};
 pub use load::Text;
 pub(crate) use load::chain;

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::tuning::Tuning;
-use crate::device::{Activity, Footprint};
-use crate::plan::sample::Sampling;
-use crate::tune::report::{Searching, Used};
+use device::tune::report::{Searching, Used};
+use device::{Activity, Footprint};
+use plan::sample::Sampling;
 
 /// One generation.
 #[derive(Clone, Debug, PartialEq)]

@@ -17,8 +17,8 @@ use super::tuning::Idle;
 use super::{
     Event, FinishReason, GenerateError, LoadError, LoadEvent, LoadSpec, ModelInfo, State, load,
 };
-use crate::plan::Outputs;
-use crate::plan::sample::Sampling;
+use plan::Outputs;
+use plan::sample::Sampling;
 
 /// What the thread can be told.
 pub(super) enum Command {
@@ -292,7 +292,7 @@ impl Scheduler {
     }
 
     /// One chunk of the oldest unfinished prompt, then one token for everything past its prompt.
-    fn step(&mut self) -> Result<(), crate::device::Error> {
+    fn step(&mut self) -> Result<(), device::Error> {
         if let Some(at) = self.active.iter().position(Sequence::in_prompt) {
             self.prefill(at)?;
         }
@@ -303,7 +303,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn prefill(&mut self, at: usize) -> Result<(), crate::device::Error> {
+    fn prefill(&mut self, at: usize) -> Result<(), device::Error> {
         let Some(core) = &mut self.core else { return Ok(()) };
         let sequence = &mut self.active[at];
         let left = sequence.request.prompt.len() - sequence.position;
@@ -355,7 +355,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn decode(&mut self) -> Result<(), crate::device::Error> {
+    fn decode(&mut self) -> Result<(), device::Error> {
         let Some(core) = &mut self.core else { return Ok(()) };
         // Rows in slot order: the membership changes only when a sequence comes or goes.
         self.active.sort_unstable_by_key(|s| (s.in_prompt(), s.slot));

@@ -10,7 +10,7 @@ use super::logprobs;
 use super::{
     Event, FinishReason, Finished, GenerateError, Request, Text, TokenEvent, TokenLogprobs,
 };
-use crate::tokenizer::{Detokeniser, StopMatcher};
+use model::tokenizer::{Detokeniser, StopMatcher};
 
 /// A request that waits for a slot.
 #[derive(Debug)]

@@ -8,10 +8,10 @@
 use std::time::{Duration, Instant};
 
 use super::tuning::bench::{Rows, bucket, noise};
-use crate::device::{Device, Error, Instance, Prepared, Request};
-use crate::graph::{self, Graph};
-use crate::plan::{Buffer, Class, DType, Plan, fuse};
-use crate::quant;
+use device::{Device, Error, Instance, Prepared, Request};
+use plan::graph::{self, Graph};
+use plan::quant;
+use plan::{Buffer, Class, DType, Plan, fuse};
 
 /// Columns of every matrix: 8 KiB a row.
 const COLS: usize = 4096;
@@ -170,8 +170,8 @@ mod tests {
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
     use super::*;
-    use crate::device::{Data, Footprint, Info, Ticket, WeightSource};
-    use crate::plan::{BufferId, Fusions};
+    use device::{Data, Footprint, Info, Ticket, WeightSource};
+    use plan::{BufferId, Fusions};
 
     const MIB: u64 = 1 << 20;
 

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::measure::{Difference, argmax, divergence, margin};
-use crate::device::{Data, Device, Error, Instance, Prepared, Request, WeightSource};
-use crate::model::{KvLayout, Model, ports};
-use crate::plan::{Bucket, Class, Outputs, Plan, fuse};
+use device::{Data, Device, Error, Instance, Prepared, Request, WeightSource};
+use model::{KvLayout, Model, ports};
+use plan::{Bucket, Class, Outputs, Plan, fuse};
 
 /// Rows of a chunk of a prompt.
 const CHUNK: usize = 32;
@@ -20,7 +20,7 @@ pub enum Failure {
     Device(#[from] Error),
     /// The model's graph.
     #[error("the model's graph")]
-    Model(#[from] crate::graph::Error),
+    Model(#[from] plan::graph::Error),
     /// A prompt that the model cannot take.
     #[error("a prompt of {tokens} tokens and {steps} steps do not fit into {context} positions")]
     Long {

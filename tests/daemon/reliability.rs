@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use orind::plan::sample::philox;
+use plan::sample::philox;
 use serde_json::json;
 
 use crate::support::{self, Daemon, MODEL, eventually, head, post};

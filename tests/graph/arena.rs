@@ -1,6 +1,6 @@
 //! Scratch buffers that live at the same time never share a byte, whatever the plan.
 
-use orind::plan::{
+use plan::{
     Arena, Bucket, Buffer, BufferId, Class, Cost, DType, Gather, Op, Plan, SCRATCH_ALIGN, Step,
     View,
 };

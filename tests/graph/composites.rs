@@ -1,8 +1,8 @@
 //! The definitions of the composites against their formulas in `f64`.
 
 use half::f16;
-use orind::graph::{Caches, Rows, Tensor};
-use orind::plan::{DType, RopeStyle};
+use plan::graph::{Caches, Rows, Tensor};
+use plan::{DType, RopeStyle};
 
 use super::{Case, assert_close, noise};
 

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orind::device::gpu::{self, Outline};
-use orind::device::{Error, Request};
-use orind::model::{KvLayout, Model};
-use orind::plan::{Bucket, Buffer, DType, Fusions, Outputs, Plan, fuse};
+use device::gpu::{self, Outline};
+use device::{Error, Request};
+use model::{KvLayout, Model};
+use plan::{Bucket, Buffer, DType, Fusions, Outputs, Plan, fuse};
 
 use super::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
 

@@ -10,10 +10,10 @@ mod plans;
 mod primitives;
 mod shapes;
 
-use orind::device::{Data, Device, Request, WeightSource, reference::Reference};
-use orind::graph::{Graph, Tensor};
-use orind::plan::sample::philox;
-use orind::plan::{Bucket, Class, DType};
+use device::{Data, Device, Request, WeightSource, reference::Reference};
+use plan::graph::{Graph, Tensor};
+use plan::sample::philox;
+use plan::{Bucket, Class, DType};
 
 /// A graph under construction, with the values of its inputs.
 struct Case {

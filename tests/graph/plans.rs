@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use orind::model::{KvLayout, Model, ports};
-use orind::plan::{Bucket, Class, DType, Fusions, Op, Outputs, Plan, RopeKv, fuse};
+use model::{KvLayout, Model, ports};
+use plan::{Bucket, Class, DType, Fusions, Op, Outputs, Plan, RopeKv, fuse};
 
 use super::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
 
@@ -72,9 +72,8 @@ fn every_fusion_of_every_bucket_is_valid_and_moves_the_same_weights() {
                     assert_eq!(names(&plan, class), names(&unfused, class), "{place}");
                 }
                 assert!(
-                    (0..plan.buffers.len() as u32).all(|i| {
-                        plan.steps.iter().any(|s| s.touches(orind::plan::BufferId(i)))
-                    }),
+                    (0..plan.buffers.len() as u32)
+                        .all(|i| { plan.steps.iter().any(|s| s.touches(plan::BufferId(i))) }),
                     "{place}: a buffer that no step touches"
                 );
                 assert_eq!(plan.cost().weight_bytes, unfused.cost().weight_bytes, "{place}");

@@ -2,8 +2,8 @@
 //! Both round to `f32` after every operation and sum in `f64`, so they must agree exactly.
 
 use half::{bf16, f16};
-use orind::graph::{Graph, Tensor};
-use orind::plan::{Binary, Class, DType, Reduce, Unary};
+use plan::graph::{Graph, Tensor};
+use plan::{Binary, Class, DType, Reduce, Unary};
 use proptest::prelude::*;
 
 use super::{Case, noise};
@@ -382,9 +382,9 @@ fn products_with_quantised_matrices_equal_those_with_their_values() {
         let (rows, width) = (3, 256);
         let source = noise(5, rows * width);
         let mut bytes = vec![0; dtype.size_of((rows * width) as u64).unwrap() as usize];
-        orind::quant::quantise(dtype, &source, &mut bytes).unwrap();
+        plan::quant::quantise(dtype, &source, &mut bytes).unwrap();
         let mut stored = vec![0.0; rows * width];
-        orind::quant::dequantise(dtype, &bytes, &mut stored).unwrap();
+        plan::quant::dequantise(dtype, &bytes, &mut stored).unwrap();
         let x = noise(6, 2 * width);
 
         let mut case = Case::new();

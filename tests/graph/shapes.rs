@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use orind::gguf::Writer;
-use orind::model::Model;
-use orind::plan::DType;
+use model::Model;
+use model::gguf::Writer;
+use plan::DType;
 
 pub(super) const LLAMA_3_2_1B: Sizes = Sizes {
     architecture: "llama",

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use device::gpu;
 use orind::config::Config;
-use orind::device::gpu;
 use orind::doctor::{Disk, Facts, Finding, Need, Node, Socket, Tuned, Verdict, examine, worst};
-use orind::telemetry::{User, Users};
+use telemetry::{User, Users};
 
 use crate::tree::Machine;
 

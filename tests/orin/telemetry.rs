@@ -1,6 +1,6 @@
 //! What is read from each machine.
 
-use orind::telemetry::{Probe, Release, SwapDevice};
+use telemetry::{Probe, Release, SwapDevice};
 
 use crate::tree::Machine;
 
@@ -143,7 +143,7 @@ fn a_pc_is_asked_nothing_that_only_an_orin_knows() {
 #[test]
 fn nothing_at_all_is_no_error() {
     let empty = tempfile::tempdir().unwrap();
-    let state = Probe::new(orind::telemetry::Root::new(empty.path())).state();
+    let state = Probe::new(telemetry::Root::new(empty.path())).state();
     assert!(!state.orin && state.unread.is_empty() && state.memory.total.is_none());
 }
 
@@ -167,7 +167,7 @@ fn the_state_survives_the_wire() {
     for name in ["agx64-maxn", "agx64-throttling", "nano8-limit", "pc"] {
         let state = Machine::new(name).probe().state();
         let json = serde_json::to_string(&state).unwrap();
-        assert_eq!(serde_json::from_str::<orind::telemetry::State>(&json).unwrap(), state);
+        assert_eq!(serde_json::from_str::<telemetry::State>(&json).unwrap(), state);
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use orind::telemetry::{Probe, Root};
+use telemetry::{Probe, Root};
 use tempfile::TempDir;
 
 /// A machine's files in a directory of their own.

@@ -1,8 +1,8 @@
 //! Scheduling and fusion: a fused step is its parts, and known models take known numbers of launches.
 
-use orind::device::{Device, Error, Footprint, Info, Instance, Request};
+use device::{Device, Error, Footprint, Info, Instance, Request};
 use orind::parity::model::{Task, Tolerance, Trace};
-use orind::plan::{Bucket, Fusions, fuse};
+use plan::{Bucket, Fusions, fuse};
 
 use super::{devices, model};
 
@@ -61,7 +61,7 @@ fn fused_equals_unfused() {
 #[test]
 fn steps_that_are_left_apart_are_more() {
     let model = model("tiny-llama-Q8_0");
-    let layout = orind::model::KvLayout { slots: 1, context: 64 };
+    let layout = model::KvLayout { slots: 1, context: 64 };
     let plan = model.plan(layout, Bucket::decode(1, 64)).unwrap();
     let steps = |fusions| fuse(&plan, fusions).steps.len();
     let layers = model.hyperparameters().layers;

@@ -18,8 +18,8 @@ mod types;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use orind::device::{Device, named};
-use orind::model::Model;
+use device::{Device, named};
+use model::Model;
 use tegra_sim_preload as _;
 
 /// The devices that can be used here, without the reference.

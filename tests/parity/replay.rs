@@ -1,9 +1,9 @@
 //! Recordings replayed: with new inputs, many of them, interleaved. What one leaves behind, no other
 //! may see.
 
-use orind::device::{Data, Device, Instance, Prepared, Request, WeightSource};
-use orind::model::{KvLayout, Model, ports};
-use orind::plan::{Bucket, Class, Outputs, Plan, fuse};
+use device::{Data, Device, Instance, Prepared, Request, WeightSource};
+use model::{KvLayout, Model, ports};
+use plan::{Bucket, Class, Outputs, Plan, fuse};
 
 use super::{devices, model};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use orind::device::Error;
-use orind::device::reference::Reference;
+use device::Error;
+use device::reference::Reference;
 use orind::parity::steps;
 
 use super::devices;

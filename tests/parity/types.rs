@@ -1,6 +1,6 @@
 //! Models of every type that devices run, through prompt and decode.
 
-use orind::device::reference::Reference;
+use device::reference::Reference;
 use orind::parity::model::{Task, Tolerance, Trace};
 
 use super::{devices, model};

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::api::{Device, Model, Requests, Roof, State, Status};
-use crate::telemetry::{Alarm, Clock, Gpu, PowerMode, Rail, Zone};
+use telemetry::{Alarm, Clock, Gpu, PowerMode, Rail, Zone};
 
 fn status(steps: u64) -> Status {
     let mut status = Status {
@@ -30,7 +30,7 @@ fn status(steps: u64) -> Status {
                 threads: 1,
             },
             memory: crate::control::api::DeviceMemory::default(),
-            tuning: crate::tune::report::Used::default(),
+            tuning: device::tune::report::Used::default(),
             step_bytes: 1_000_000_000,
             load_s: 1.0,
         }),
@@ -46,7 +46,7 @@ fn status(steps: u64) -> Status {
         },
         memory: crate::control::api::ProcessMemory::default(),
         searching: None,
-        machine: crate::telemetry::State { orin: true, ..Default::default() },
+        machine: telemetry::State { orin: true, ..Default::default() },
         roof: Some(Roof { bytes_per_second: 200e9, source: "memory clock".into() }),
     };
     let machine = &mut status.machine;

@@ -42,7 +42,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, history: &History) {
     series(frame, bytes, "weights", &read, &history.bytes);
     let status = history.last.as_ref().map(|(_, status)| status);
     let now = status.map(|status| &status.machine.now);
-    let power = match now.and_then(crate::telemetry::Sample::watts) {
+    let power = match now.and_then(telemetry::Sample::watts) {
         Some(watts) => format!("{watts:.1} W"),
         None => "no meter".into(),
     };

@@ -11,14 +11,15 @@ use super::super::error::Error;
 use super::super::session::{Room, Session};
 use super::super::terminal::Terminal;
 use super::super::{text, until};
-use crate::tune::Clock;
-use crate::tune::report::{Progress, Report, Row, Spec, State};
+use device::tune::Clock;
+use device::tune::report::{Progress, Report, Row, Spec, State};
 
 /// Searches, or holds what was found against the heuristic once more. Interrupted, it says what was found
 /// until then; a second time, it ends at once.
 pub(in crate::cli) async fn run(
     connection: &Connection,
-    (args, verify): (&TuneSearch, bool),
+    args: &TuneSearch,
+    verify: bool,
     terminal: &Terminal,
     interrupted: Arc<Notify>,
 ) -> Result<(), Error> {

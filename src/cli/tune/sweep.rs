@@ -16,7 +16,7 @@ use crate::bench::statistics::{DEFINITION, Summary};
 use crate::bench::{Progress, Report, Spec};
 use crate::cli::private::Private;
 use crate::control::api::LoadRequest;
-use crate::tune::report::Mode;
+use device::tune::report::Mode;
 
 /// How the model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 
 use super::status;
 use crate::engine::{Handle, State};
-use crate::telemetry::{Clock, Probe, memory};
+use telemetry::{Clock, Probe, memory};
 
 /// One answered request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -44,7 +44,7 @@ use super::api::route;
 use crate::config::Config;
 use crate::engine::tuning::pace::Pace;
 use crate::engine::{Handle, LoadError, LoadEvent, LoadSpec};
-use crate::telemetry::{Probe, Root};
+use telemetry::{Probe, Root};
 
 /// Version of the daemon.
 const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -22,7 +22,7 @@ use crate::bench;
 use crate::control::api;
 use crate::engine::tuning::Tuning;
 use crate::engine::{self, LoadEvent, LoadSpec, at_most_processors};
-use crate::model::synthetic;
+use model::synthetic;
 
 /// How long an answer waits for a first event that may turn out to be an error, which then gets a
 /// status of its own instead of 200 and an `error` event.

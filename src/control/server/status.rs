@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use crate::control::api;
 use crate::engine::{ModelInfo, Snapshot, State};
-use crate::telemetry::memory;
+use telemetry::memory;
 
 use super::App;
 

@@ -18,8 +18,8 @@ use crate::control::api;
 use crate::engine::tuning;
 use crate::engine::tuning::pace::Pace;
 use crate::engine::{self, GenerateError};
-use crate::tune::Record;
-use crate::tune::report::{Progress, Report, Spec};
+use device::tune::Record;
+use device::tune::report::{Progress, Report, Spec};
 
 /// How often a search is asked whether the daemon is stopping.
 const LOOK: Duration = Duration::from_millis(100);

@@ -10,13 +10,13 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use super::pace::{Pace, Stopped};
-use crate::device::{Data, Device, Error, Instance, Prepared, Request, WeightSource};
-use crate::graph::{self, Graph};
-use crate::plan::sample::philox;
-use crate::plan::{Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Plan, fuse};
-use crate::quant;
-use crate::tune::beam::{Bench, Failure};
-use crate::tune::{Case, Choice, Choices, Clock, Scope, Space};
+use device::tune::beam::{Bench, Failure};
+use device::tune::{Case, Choice, Choices, Clock, Scope, Space};
+use device::{Data, Device, Error, Instance, Prepared, Request, WeightSource};
+use plan::graph::{self, Graph};
+use plan::quant;
+use plan::sample::philox;
+use plan::{Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Plan, fuse};
 
 /// Rows of weights before they repeat: a prime, so that a row that is read in another's place differs.
 const PERIOD: usize = 61;

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::bench::Stopwatch;
-use crate::tune::Clock;
+use device::tune::Clock;
 
 /// The simulator's variable that names the file.
 const TRACE: &str = "TEGRA_SIM_TRACE";

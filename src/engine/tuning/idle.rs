@@ -10,11 +10,11 @@ use std::thread::JoinHandle;
 use super::Tuning;
 use super::bench::WallClock;
 use super::pace::Pace;
-use crate::device::Device;
 use crate::engine::core::Core;
 use crate::engine::handle::Shared;
-use crate::tune::report::{Mode, Progress, Searching, Spec, State};
-use crate::tune::{Case, Store};
+use device::Device;
+use device::tune::report::{Mode, Progress, Searching, Spec, State};
+use device::tune::{Case, Store};
 
 /// Seconds of measuring after a load.
 const BUDGET_SECONDS: f64 = 300.0;

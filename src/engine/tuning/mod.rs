@@ -1,7 +1,7 @@
 //! Tuning the loaded model's device: which cases there are, searched one by one, remembered as they
 //! are found.
 //!
-//! The search itself is [`crate::tune::beam`]'s, what is remembered [`crate::tune::Store`]'s;
+//! The search itself is [`device::tune::beam`]'s, what is remembered [`device::tune::Store`]'s;
 //! `bench` measures a case on a device by the clock or by what is `counted`, `pace` says when, `idle` searches while nobody asks for
 //! anything.
 
@@ -16,16 +16,16 @@ use std::time::Duration;
 
 use self::bench::{CaseBench, Stopwatch};
 use self::pace::Pace;
-use crate::device::{Device, Kernels, Request};
-use crate::telemetry::memory;
-use crate::tune::beam::{self, Failure, Outcome, Settings};
-use crate::tune::report::{Mode, Progress, Report, Row, Spec, Used};
-use crate::tune::store::{Journal, Loaded, StoreError, Topic, Tried, Verdict};
-use crate::tune::{
+use device::tune::beam::{self, Failure, Outcome, Settings};
+use device::tune::report::{Mode, Progress, Report, Row, Spec, Used};
+use device::tune::store::{Journal, Loaded, StoreError, Topic, Tried, Verdict};
+use device::tune::{
     Candidates, Case, Choice, Choices, Clock, Cost, DeviceKey, Heuristic, Record, Rejected, Scope,
     Space, Store, When, leader,
 };
+use device::{Device, Kernels, Request};
 pub(super) use idle::Idle;
+use telemetry::memory;
 
 /// How a model is to be tuned at load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -127,7 +127,7 @@ pub(super) fn choices(
 pub(super) fn cases(
     device: &dyn Device,
     request: &Request<'_>,
-) -> Result<Vec<Case>, crate::device::Error> {
+) -> Result<Vec<Case>, device::Error> {
     let mut cases = device.cases(request)?;
     cases.sort_unstable();
     cases.dedup();
@@ -328,13 +328,13 @@ impl Search<'_> {
                 let mut hear = |choice: &Choice, verdict: &Verdict| {
                     let tried = Tried { choice: choice.clone(), verdict: verdict.clone() };
                     remembered(case, store.note(key, topic, &tried));
-                    progress(Progress::candidate(case, (number, self.total), &tried));
+                    progress(Progress::candidate(case, number, self.total, &tried));
                 };
                 let known = beam::Known { bad: &bad, tried: &tried };
                 beam::search(space, settings, known, &mut bench, &mut hear)?
             }
         };
-        let row = Row::new(case, space, &outcome, (bytes, clock), self.spec.verify);
+        let row = Row::new(case, space, &outcome, bytes, clock, self.spec.verify);
         // What was not searched to its end and found nothing is no record, but what it tried is known.
         // Verifying changes nothing, so that what is a matrix's stays what the others were found under.
         let worth = outcome.complete || outcome.choice != space.heuristic;
@@ -367,7 +367,7 @@ fn record(case: &Case, space: &Space, outcome: &Outcome, (bytes, clock): (u64, C
         cost,
         heuristic: Heuristic { choice: space.heuristic.clone(), cost: outcome.heuristic.median },
         when: When::now(),
-        clocks: crate::telemetry::clocks::summary(),
+        clocks: telemetry::clocks::summary(),
         candidates: space.candidates,
         rejected: outcome
             .rejected

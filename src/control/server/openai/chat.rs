@@ -17,7 +17,7 @@ use crate::control::server::body::JsonBody;
 use crate::control::server::error::Error;
 use crate::control::server::{App, events, generation, unique};
 use crate::engine::{Event, Finished, Request, Text};
-use crate::tokenizer::{Message, Specials};
+use model::tokenizer::{Message, Specials};
 
 const ROLE: &str = "assistant";
 

@@ -18,7 +18,7 @@ use crate::control::server::body::JsonBody;
 use crate::control::server::error::Error;
 use crate::control::server::{App, events, generation, unique};
 use crate::engine::{Event, Finished, Request, Text, TokenLogprobs};
-use crate::tokenizer::{self, Specials};
+use model::tokenizer::{self, Specials};
 
 /// Prompts of one request at most.
 const PROMPTS: usize = 64;

@@ -10,7 +10,7 @@ use crate::control::api;
 use crate::control::server::error::Error;
 use crate::control::server::{App, unique};
 use crate::engine::{GenerateError, ModelInfo, Request, State, Text};
-use crate::plan::sample::Sampling;
+use plan::sample::Sampling;
 
 /// How tokens are chosen when the request does not say: llama.cpp's defaults, which users of local
 /// models are used to.

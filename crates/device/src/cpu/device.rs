@@ -1,0 +1,115 @@
+//! The CPU as a device: what it is, what it needs, and how an instance is opened.
+
+use std::num::NonZeroUsize;
+
+use super::Isa;
+use super::instance::CpuInstance;
+use super::memory::{DEVICE, Layout, Memory};
+use super::pool::{Pool, default_threads};
+use super::variant;
+use crate::tune::{Case, DeviceKey, Space};
+use crate::{Device, Error, Footprint, Info, Instance, Request};
+use plan::{Fusions, Op};
+
+/// The CPU with a choice of instruction set and threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Cpu {
+    isa: Isa,
+    threads: NonZeroUsize,
+}
+
+impl Cpu {
+    /// The best instruction set, one thread per processor that this process may use.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self { isa: Isa::detect(), threads: default_threads() }
+    }
+
+    /// A chosen instruction set and number of threads.
+    #[must_use]
+    pub const fn new(isa: Isa, threads: NonZeroUsize) -> Self {
+        Self { isa, threads }
+    }
+}
+
+impl Device for Cpu {
+    fn info(&self) -> Info {
+        let model = processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+        Info {
+            name: DEVICE,
+            description: format!("{model}, {}", self.isa),
+            threads: self.threads.get(),
+        }
+    }
+
+    fn fusions(&self) -> Fusions {
+        Fusions::ALL
+    }
+
+    fn skips_padding(&self) -> bool {
+        true
+    }
+
+    fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {
+        Ok(Layout::new(request, self.isa)?.footprint(self.threads.get()))
+    }
+
+    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
+        let layout = Layout::new(request, self.isa)?;
+        let need = layout.footprint(self.threads.get());
+        let have = telemetry::memory::available().unwrap_or(u64::MAX);
+        let refused = |why: &str| Error::OutOfMemory {
+            what: format!(
+                "weights {} + KV cache {} + activations {} bytes{why}",
+                need.weights, need.state, need.activations
+            ),
+            need: need.total(),
+            have,
+        };
+        if need.total() > have {
+            return Err(refused(""));
+        }
+        let threads = self.threads.get();
+        let memory = Memory::new(layout, threads).map_err(|e| refused(&format!(" ({e})")))?;
+        let started = Pool::new(self.threads).and_then(|pool| {
+            let choices = request.choices.cloned().unwrap_or_default();
+            CpuInstance::new(self.isa, memory, pool, choices)
+        });
+        match started {
+            Ok(instance) => Ok(Box::new(instance)),
+            Err(e) => Err(Error::Lost {
+                scope: crate::Scope::Instance,
+                rebuildable: true,
+                reason: format!("{threads} threads could not be started"),
+                source: Some(Box::new(e)),
+            }),
+        }
+    }
+
+    fn key(&self) -> Option<DeviceKey> {
+        let model = processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+        let cores = u32::try_from(self.threads.get()).unwrap_or(u32::MAX);
+        Some(DeviceKey::cpu(&model, self.isa.name(), cores))
+    }
+
+    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
+        let cases = request.plans.iter().flat_map(|plan| {
+            plan.steps.iter().filter_map(|step| match &step.op {
+                Op::Project(project) => variant::case(plan, project),
+                _ => None,
+            })
+        });
+        Ok(cases.collect())
+    }
+
+    fn space(&self, case: &Case) -> Option<Space> {
+        variant::space(self.isa, case)
+    }
+}
+
+/// The processor's name, where the system tells it.
+fn processor() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}

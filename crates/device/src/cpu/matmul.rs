@@ -1,0 +1,600 @@
+//! Packed weights times activation rows.
+//!
+//! One weight block (16 rows by 32 columns) is unpacked into registers and meets every activation
+//! row of a tile, up to [`TILE`]. With one row (decode) the kernel is a stream over the packed bytes.
+//! With many (prefill) the sums lie in the first-level cache, the tile's activations in the second-level
+//! one, and the integer dot products are the limit.
+//!
+//! An output is the sum, in order, over spans of columns whose activations share a scale: that scale times
+//! the span's exact integer dot products, each times its own scale, added up by fused multiply-add. Neither
+//! the rows nor the row groups of the call enter into it.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use super::activations::{self, F32Block, Q8Block, TILE};
+use super::format::{self, Plain, Quant, Scale, WeightFormat};
+use super::isa::{Isa, dispatch};
+use super::packed::{LINE, PackedLayout};
+use super::simd::{BIAS, LANES, Simd, load_first, store_first};
+use plan::DType;
+
+/// How the loops of a product are arranged. Nothing of it enters into a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loops {
+    /// How far ahead of the reader weights are prefetched, in bytes.
+    pub prefetch_distance: usize,
+    /// Rows of activations that meet a block of weights while it is in registers: a divisor of
+    /// [`TILE`]. One row knows no other.
+    pub tile: usize,
+}
+
+impl Loops {
+    /// What is taken where nothing has been measured, for a product with `rows` rows. Several of them leave
+    /// time between lines, which makes no stream that a processor would follow by itself.
+    #[must_use]
+    pub fn heuristic(isa: Isa, rows: usize) -> Self {
+        let prefetch_distance = if rows > 1 { 8192 } else { isa.ahead() };
+        Self { prefetch_distance, tile: TILE }
+    }
+}
+
+/// Activation rows as a product reads them, see [`super::activations`].
+#[derive(Clone, Copy, Debug)]
+pub enum Activations {
+    /// For quantised weights.
+    Q8(Q8Activations),
+    /// For plain weights.
+    F32(*const F32Block),
+}
+
+/// Quantised activation rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Q8Activations {
+    /// The first block.
+    pub blocks: *const Q8Block,
+    /// Residual planes that there are, 1 or 2.
+    pub residual_planes: usize,
+    /// How many of them count: with 1, the second is passed over.
+    pub used_planes: usize,
+}
+
+/// Everything about a product but the instruction set.
+#[derive(Clone, Debug)]
+pub struct Product<'a> {
+    /// Layout of the weights.
+    pub layout: &'a PackedLayout,
+    /// The whole packed matrix.
+    pub weights: &'a [u8],
+    /// Row groups to compute: output columns `16 * start..16 * end`, cut at the matrix's rows.
+    pub groups: Range<usize>,
+    /// The activations.
+    pub x: Activations,
+    /// Rows of activations to compute, from the start of a tile.
+    pub rows: Range<usize>,
+    /// Rows that the activations are laid out for.
+    pub of: usize,
+    /// Where output column 0 of row 0 goes.
+    pub out: *mut f32,
+    /// Distance between output rows.
+    pub stride: usize,
+    /// What to add, laid out as the output; it may be the output itself.
+    pub residual: Option<*const f32>,
+    /// How it is done.
+    pub loops: Loops,
+}
+
+/// Computes a range of output columns.
+///
+/// # Safety
+///
+/// `x` holds [`blocks`](super::activations::blocks)`(k) * of` blocks in each residual plane, `rows` are some of `of`; `out` (and `residual`) are
+/// valid for column range and rows as described, and nobody else accesses those elements meanwhile.
+///
+/// # Panics
+///
+/// The weights are not the layout's size, groups or rows are outside of theirs or the rows begin
+/// inside a tile, groups are parts of panels, the instruction set has no kernels for the packing, the tile of
+/// the loops does not divide [`TILE`], or the kind of activations is not the one that the weights' type needs.
+pub unsafe fn matmul(isa: Isa, p: &Product<'_>) {
+    assert_eq!(p.weights.len(), p.layout.bytes(), "packed size of the weights");
+    assert!(p.groups.end <= p.layout.groups(), "row groups of the weights");
+    assert!(p.rows.end <= p.of && p.rows.start.is_multiple_of(TILE), "rows of the activations");
+    assert!(p.loops.tile > 0 && TILE.is_multiple_of(p.loops.tile), "{:?}", p.loops);
+    let (width, whole) = (p.layout.panel_width(), p.layout.groups());
+    assert!(isa.packings().contains(&(width * LANES)), "panels of {width} row groups");
+    assert!(p.groups.start.is_multiple_of(width), "panels of {width} from {:?}", p.groups);
+    assert!(p.groups.end.is_multiple_of(width) || p.groups.end == whole, "{:?}", p.groups);
+    if p.rows.is_empty() {
+        return;
+    }
+    // SAFETY: the caller's contract, and the checks above.
+    unsafe {
+        match (p.layout.dtype(), p.x) {
+            (DType::Q8_0, Activations::Q8(x)) => q8_0(isa, p, x),
+            (DType::Q4_0, Activations::Q8(x)) => q4_0(isa, p, x),
+            (DType::Q4_K, Activations::Q8(x)) => q4_k(isa, p, x),
+            (DType::Q5_K, Activations::Q8(x)) => q5_k(isa, p, x),
+            (DType::Q6_K, Activations::Q8(x)) => q6_k(isa, p, x),
+            (DType::F32, Activations::F32(x)) => f32(isa, p, x),
+            (DType::F16, Activations::F32(x)) => f16(isa, p, x),
+            (DType::BF16, Activations::F32(x)) => bf16(isa, p, x),
+            (dtype, x) => panic!("{x:?} for weights of {dtype}"),
+        }
+    }
+}
+
+dispatch! {
+    unsafe fn q8_0(p: &Product<'_>, x: Q8Activations) = quantised<format::Q8_0>;
+    unsafe fn q4_0(p: &Product<'_>, x: Q8Activations) = quantised<format::Q4_0>;
+    unsafe fn q4_k(p: &Product<'_>, x: Q8Activations) = quantised<format::Q4K>;
+    unsafe fn q5_k(p: &Product<'_>, x: Q8Activations) = quantised<format::Q5K>;
+    unsafe fn q6_k(p: &Product<'_>, x: Q8Activations) = quantised<format::Q6K>;
+    unsafe fn f32(p: &Product<'_>, x: *const F32Block) = plain<format::F32>;
+    unsafe fn f16(p: &Product<'_>, x: *const F32Block) = plain<format::F16>;
+    unsafe fn bf16(p: &Product<'_>, x: *const F32Block) = plain<format::BF16>;
+}
+
+/// Writes (or adds) 16 output columns of one row.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `group` is one of the product's, `row` one of its rows.
+#[inline(always)]
+unsafe fn finish<S: Simd>(p: &Product<'_>, group: usize, row: usize, sum: S::F) {
+    // SAFETY: the columns that the matrix has are within the caller's output.
+    unsafe {
+        let column = group * LANES;
+        let n = (p.layout.rows() - column).min(LANES);
+        let at = row * p.stride + column;
+        let sum = match p.residual {
+            Some(r) => S::add(load_first::<S>(r.add(at), n), sum),
+            None => sum,
+        };
+        store_first::<S>(p.out.add(at), sum, n);
+    }
+}
+
+/// Where a block stands among those that share its scale of activations.
+#[derive(Clone, Copy)]
+struct AccumulationPosition {
+    /// It is the first of them.
+    first: bool,
+    /// It is the last of them.
+    last: bool,
+    /// See [`WeightFormat::negated`].
+    negated: bool,
+}
+
+/// A weight block of each of `G` row groups: its integers, and what they are worth.
+type Blocks<'a, S, const G: usize> = [(&'a [<S as Simd>::B; 8], &'a Scale<S>); G];
+
+/// Block `b` of a superblock.
+#[inline(always)]
+fn blocks_of<'a, S: Simd, const G: usize>(
+    operands: &'a [[S::B; 8]; G],
+    scales: &'a [[Scale<S>; 8]; G],
+    b: usize,
+) -> Blocks<'a, S, G> {
+    let mut blocks = [(&operands[0], &scales[0][b]); G];
+    for (g, block) in blocks.iter_mut().enumerate() {
+        *block = (&operands[g], &scales[g][b]);
+    }
+    blocks
+}
+
+/// What one weight block of each of `G` row groups contributes to `R` neighbouring rows, added to what
+/// `parts` gives, which is asked late: until then the registers are the products'.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `x` is valid for `R` blocks.
+#[inline(always)]
+unsafe fn add_block<S: Simd, Q: Quant, const G: usize, const R: usize>(
+    w: Blocks<'_, S, G>,
+    negated: bool,
+    x: *const Q8Block,
+    parts: impl FnOnce() -> [[S::F; R]; G],
+) -> [[S::F; R]; G] {
+    // SAFETY: the caller's contract; reads are within the blocks.
+    unsafe {
+        let start = |half: usize| {
+            let mut dots = [S::splat_i(BIAS); R];
+            for (r, dot) in dots.iter_mut().enumerate() {
+                let x = x.add(r);
+                match Q::FORMAT {
+                    WeightFormat::Signed => *dot = S::init_8((*x).less128),
+                    WeightFormat::Offset8 => *dot = S::splat_i((*x).less8),
+                    WeightFormat::Offset32 => *dot = S::splat_i((*x).less32[half]),
+                    WeightFormat::Minimum if negated => {
+                        *dot = S::splat_i((*x).negated[Q::BITS as usize - 4]);
+                    }
+                    WeightFormat::Minimum => {}
+                }
+            }
+            [dots; G]
+        };
+        let add = |dots: [[S::I; R]; G], half: usize| {
+            let q = (&raw const (*x).q).cast::<i8>().add(16 * half);
+            let mut operands = [[w[0].0[0]; 4]; G];
+            for (to, (w, _)) in operands.iter_mut().zip(&w) {
+                *to = [w[4 * half], w[4 * half + 1], w[4 * half + 2], w[4 * half + 3]];
+            }
+            match Q::FORMAT {
+                WeightFormat::Signed => S::dots_8(dots, operands, q),
+                _ => S::dots_u(dots, operands, q),
+            }
+        };
+        let mut dots = add(start(0), 0);
+        if const { matches!(Q::FORMAT, WeightFormat::Offset32) } {
+            let mut parts = parts();
+            for half in [0, 1] {
+                if half == 1 {
+                    dots = add(start(1), 1);
+                }
+                for g in 0..G {
+                    let scale = [w[g].1.scale, w[g].1.second][half];
+                    for r in 0..R {
+                        parts[g][r] = S::fma(S::bits_f(dots[g][r]), scale, parts[g][r]);
+                    }
+                }
+            }
+            parts
+        } else {
+            dots = add(dots, 1);
+            let mut parts = parts();
+            for r in 0..R {
+                for g in 0..G {
+                    parts[g][r] = S::fma(S::bits_f(dots[g][r]), w[g].1.scale, parts[g][r]);
+                }
+                if const { matches!(Q::FORMAT, WeightFormat::Minimum) } {
+                    let sum = S::splat((*x.add(r)).sum);
+                    for g in 0..G {
+                        parts[g][r] = S::fma(w[g].1.second, sum, parts[g][r]);
+                    }
+                }
+            }
+            parts
+        }
+    }
+}
+
+/// [`add_block`] to sums in memory, of which those of a row group lie [`TILE`] apart from the next one's:
+/// to `parts`, what has the same scale of activations, and with the last such block to `sums`. The first
+/// one starts from `minus_bias`.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `x` is valid for `R` blocks, `sums` and `parts` for `R` values of each row group.
+#[inline(always)]
+unsafe fn fold<S: Simd, Q: Quant, const G: usize, const R: usize>(
+    w: Blocks<'_, S, G>,
+    position: AccumulationPosition,
+    minus_bias: [S::F; G],
+    x: *const Q8Block,
+    sums: *mut S::F,
+    parts: *mut S::F,
+) {
+    // SAFETY: the caller's contract; reads are within the blocks.
+    unsafe {
+        let before = || {
+            let mut before = [[minus_bias[0]; R]; G];
+            for (g, before) in before.iter_mut().enumerate() {
+                for (r, before) in before.iter_mut().enumerate() {
+                    *before = if position.first { minus_bias[g] } else { *parts.add(g * TILE + r) };
+                }
+            }
+            before
+        };
+        let part = add_block::<S, Q, G, R>(w, position.negated, x, before);
+        for (g, part) in part.iter().enumerate() {
+            for (r, &part) in part.iter().enumerate() {
+                if position.last {
+                    let sum = sums.add(g * TILE + r);
+                    *sum = S::fma(part, S::splat((*x.add(r)).scale), *sum);
+                } else {
+                    *parts.add(g * TILE + r) = part;
+                }
+            }
+        }
+    }
+}
+
+/// Calls `$step!(b)` for every block `b` of a superblock, `b` a literal.
+macro_rules! each_block {
+    ($columns:expr, $step:ident) => {
+        $step!(0);
+        $step!(1);
+        if $columns == 256 {
+            $step!(2);
+            $step!(3);
+            $step!(4);
+            $step!(5);
+            $step!(6);
+            $step!(7);
+        }
+    };
+}
+
+#[inline(always)]
+unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>, x: Q8Activations) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        for first in p.rows.clone().step_by(p.loops.tile) {
+            let rows = first..p.rows.end.min(first + p.loops.tile);
+            let mut group = p.groups.start;
+            while group < p.groups.end {
+                let pair = p.layout.panel_width() == 2 && group + 1 < p.groups.end;
+                group += if const { PAIRS * 8 <= S::ACCUMULATORS } && pair {
+                    panel::<S, Q, PAIRS>(p, x, group, rows.clone())
+                } else {
+                    panel::<S, Q, 1>(p, x, group, rows.clone())
+                };
+            }
+        }
+    }
+}
+
+/// Row groups of the widest panel.
+const PAIRS: usize = 2;
+
+/// The panel of `G` row groups from `first`; returns `G`.
+#[inline(always)]
+unsafe fn panel<S: Simd, Q: Quant, const G: usize>(
+    p: &Product<'_>,
+    x: Q8Activations,
+    first: usize,
+    rows: Range<usize>,
+) -> usize {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if rows.len() == 1 {
+            if x.used_planes == 1 {
+                gemv::<S, Q, G, 1>(p, x, first, rows.start);
+            } else {
+                gemv::<S, Q, G, 2>(p, x, first, rows.start);
+            }
+        } else if const { S::ACCUMULATORS >= 16 && G == 1 } {
+            gemm::<S, Q, G, 8>(p, x, first, rows);
+        } else {
+            gemm::<S, Q, G, 4>(p, x, first, rows);
+        }
+        G
+    }
+}
+
+/// Prefetches the lines of a superblock of `bytes` at `w`, which lies ahead: part `i` of `parts` of
+/// them, so that the requests are spread over the work.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn prefetch<S: Simd>(w: *const u8, i: usize, bytes: usize, parts: usize) {
+    let lines = bytes / LINE;
+    for line in i * lines / parts..(i + 1) * lines / parts {
+        // SAFETY: the caller's contract.
+        unsafe { S::prefetch(w.wrapping_add(line * LINE)) };
+    }
+}
+
+/// One row of `G` row groups, with `P` residual planes: streams of weights, and sums that stay in registers.
+#[inline(always)]
+unsafe fn gemv<S: Simd, Q: Quant, const G: usize, const P: usize>(
+    p: &Product<'_>,
+    x: Q8Activations,
+    first: usize,
+    row: usize,
+) {
+    // SAFETY: as in `gemm`.
+    unsafe {
+        let mut w = p.weights.as_ptr().add(first * p.layout.group_bytes());
+        let count = activations::blocks(p.layout.k()) * x.residual_planes;
+        let place = activations::place(row, p.of, count);
+        let mut blocks = x.blocks.add(place.first);
+        let mut sums = [S::splat(0.0); G];
+        for _ in 0..p.layout.superblocks() {
+            let scales = Q::scales::<S, G>(w);
+            let mut parts = [[[S::splat(0.0); 1]; G]; P];
+            macro_rules! step {
+                ($b:literal) => {
+                    // Processors follow a stream whose lines are asked for in order; a compiler would mix
+                    // those of several blocks.
+                    compiler_fence(Ordering::SeqCst);
+                    let operands = Q::operands::<S, G>(w, $b);
+                    prefetch::<S>(w.wrapping_add(p.loops.prefetch_distance), $b, G * Q::BYTES, Q::COLUMNS / 32);
+                    if const { $b % Q::SPAN == 0 } {
+                        for parts in &mut parts {
+                            for (part, scales) in parts.iter_mut().zip(&scales) {
+                                *part = [Q::minus_bias::<S>(scales, $b)];
+                            }
+                        }
+                    }
+                    for (plane, parts) in parts.iter_mut().enumerate() {
+                        let x = blocks.add(($b * x.residual_planes + plane) * place.step);
+                        let w = blocks_of::<S, G>(&operands, &scales, $b);
+                        *parts = add_block::<S, Q, G, 1>(w, Q::FORMAT.negated($b), x, || *parts);
+                        if const { $b % Q::SPAN == Q::SPAN - 1 } {
+                            for (sum, &[part]) in sums.iter_mut().zip(&*parts) {
+                                *sum = S::fma(part, S::splat((*x).scale), *sum);
+                            }
+                        }
+                    }
+                };
+            }
+            each_block!(Q::COLUMNS, step);
+            w = w.add(G * Q::BYTES);
+            blocks = blocks.add(Q::COLUMNS / 32 * x.residual_planes * place.step);
+        }
+        for (g, &sum) in sums.iter().enumerate() {
+            finish::<S>(p, first + g, row, sum);
+        }
+    }
+}
+
+/// The last blocks of a tile, under which the lines of its output are fetched.
+const LAST: usize = 8;
+
+/// Prefetches part `i` of [`LAST`] of the output's lines: a store to one that is far away holds up every store
+/// after it.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn prefetch_out<S: Simd, const G: usize>(
+    p: &Product<'_>,
+    first: usize,
+    rows: &Range<usize>,
+    i: usize,
+) {
+    for row in i * rows.len() / LAST..(i + 1) * rows.len() / LAST {
+        let at = (rows.start + row) * p.stride + first * LANES;
+        for g in 0..G {
+            // SAFETY: the caller's contract.
+            unsafe { S::prefetch(p.out.wrapping_add(at + g * LANES).cast()) };
+        }
+    }
+}
+
+/// Up to [`TILE`] rows of `G` row groups, `R` rows at a time.
+#[inline(always)]
+unsafe fn gemm<S: Simd, Q: Quant, const G: usize, const R: usize>(
+    p: &Product<'_>,
+    x: Q8Activations,
+    first: usize,
+    rows: Range<usize>,
+) {
+    // SAFETY: the weights are the layout's size, the activations cover its columns; the row groups and
+    // the rows are the product's.
+    unsafe {
+        let mut w = p.weights.as_ptr().add(first * p.layout.group_bytes());
+        let count = activations::blocks(p.layout.k()) * x.residual_planes;
+        let place = activations::place(rows.start, p.of, count);
+        let mut blocks = x.blocks.add(place.first);
+        let (n, whole) = (rows.len(), rows.len() / R * R);
+        // Half a page from the activations: a store to a sum would delay reads that are a multiple of a
+        // page behind it.
+        let mut space = [MaybeUninit::<S::F>::uninit(); 7 * TILE];
+        let space = space.as_mut_ptr().cast::<S::F>();
+        let apart = blocks.addr().wrapping_sub(space.addr()) / LINE;
+        let sums = space.add((apart + TILE / 2) % TILE);
+        let parts = sums.add(G * TILE);
+        for g in 0..G {
+            for r in 0..n {
+                *sums.add(g * TILE + r) = S::splat(0.0);
+            }
+        }
+        let before = (p.layout.superblocks() * Q::COLUMNS / 32).saturating_sub(LAST);
+        for s in 0..p.layout.superblocks() {
+            let scales = Q::scales::<S, G>(w);
+            let mut minus_bias = [S::splat(0.0); G];
+            macro_rules! step {
+                ($b:literal) => {
+                    let operands = Q::operands::<S, G>(w, $b);
+                    prefetch::<S>(
+                        w.wrapping_add(p.loops.prefetch_distance),
+                        $b,
+                        G * Q::BYTES,
+                        Q::COLUMNS / 32,
+                    );
+                    if const { $b % Q::SPAN == 0 } {
+                        for (minus_bias, scales) in minus_bias.iter_mut().zip(&scales) {
+                            *minus_bias = Q::minus_bias::<S>(scales, $b);
+                        }
+                    }
+                    if let Some(i) = (s * Q::COLUMNS / 32 + $b).checked_sub(before) {
+                        prefetch_out::<S, G>(p, first, &rows, i);
+                    }
+                    let position = AccumulationPosition {
+                        first: $b % Q::SPAN == 0,
+                        last: $b % Q::SPAN == Q::SPAN - 1,
+                        negated: Q::FORMAT.negated($b),
+                    };
+                    for plane in 0..x.used_planes {
+                        let x = blocks.add(($b * x.residual_planes + plane) * place.step);
+                        let parts = parts.add(plane * G * TILE);
+                        let w = blocks_of::<S, G>(&operands, &scales, $b);
+                        for r in (0..whole).step_by(R) {
+                            let (sums, parts) = (sums.add(r), parts.add(r));
+                            fold::<S, Q, G, R>(w, position, minus_bias, x.add(r), sums, parts);
+                        }
+                        for r in whole..n {
+                            let (sums, parts) = (sums.add(r), parts.add(r));
+                            fold::<S, Q, G, 1>(w, position, minus_bias, x.add(r), sums, parts);
+                        }
+                    }
+                };
+            }
+            each_block!(Q::COLUMNS, step);
+            w = w.add(G * Q::BYTES);
+            blocks = blocks.add(Q::COLUMNS / 32 * x.residual_planes * place.step);
+        }
+        for g in 0..G {
+            for (r, row) in rows.clone().enumerate() {
+                finish::<S>(p, first + g, row, *sums.add(g * TILE + r));
+            }
+        }
+    }
+}
+
+/// Columns of a superblock of plain weights.
+const PLAIN: usize = 16;
+
+#[inline(always)]
+unsafe fn plain<S: Simd, P: Plain>(p: &Product<'_>, x: *const F32Block) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        for first in p.rows.clone().step_by(p.loops.tile) {
+            let rows = first..p.rows.end.min(first + p.loops.tile);
+            // The sums of one row stay in registers.
+            if rows.len() == 1 {
+                plain_tile::<S, P, 1>(p, x, rows);
+            } else {
+                plain_tile::<S, P, TILE>(p, x, rows);
+            }
+        }
+    }
+}
+
+/// Up to `N` rows of all row groups.
+#[inline(always)]
+unsafe fn plain_tile<S: Simd, P: Plain, const N: usize>(
+    p: &Product<'_>,
+    x: *const F32Block,
+    rows: Range<usize>,
+) {
+    // SAFETY: the caller's contract: weights of the layout's size, activations that cover its
+    // columns in blocks of 32, rows of the product.
+    unsafe {
+        let superblocks = p.layout.superblocks();
+        let bytes = PLAIN * LANES * P::WIDTH;
+        let place = activations::place(rows.start, p.of, activations::blocks(p.layout.k()));
+        let x = x.add(place.first).cast::<f32>();
+        let n = rows.len().min(N);
+        for group in p.groups.clone() {
+            let mut w = p.weights.as_ptr().add(group * superblocks * bytes);
+            // Two chains per row: even and odd columns.
+            let mut sums = [[S::splat(0.0); 2]; N];
+            for s in 0..superblocks {
+                prefetch::<S>(w.wrapping_add(p.loops.prefetch_distance), 0, bytes, 1);
+                let mut columns = [S::splat(0.0); PLAIN];
+                for (k, column) in columns.iter_mut().enumerate() {
+                    *column = P::load::<S>(w.add(k * LANES * P::WIDTH));
+                }
+                let mut x = x.add(s / 2 * place.step * 32 + s % 2 * PLAIN);
+                for sums in &mut sums[..if N == 1 { 1 } else { n }] {
+                    for k in 0..PLAIN {
+                        sums[k % 2] = S::fma(columns[k], S::splat(*x.add(k)), sums[k % 2]);
+                    }
+                    x = x.add(32);
+                }
+                w = w.add(bytes);
+            }
+            for (row, sums) in rows.clone().zip(&sums) {
+                finish::<S>(p, group, row, S::add(sums[0], sums[1]));
+            }
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! What lies where: the memory of an instance, and the sizes it is made of.
+
+use std::collections::HashMap;
+use std::io;
+
+use super::Isa;
+use super::activations::{self, F32Block, Q8Block};
+use super::attention;
+use super::mem::AlignedBuf;
+use super::packed::PackedLayout;
+use super::simd::LANES;
+use super::variant::{STRIP, packing};
+use crate::precision::residual_planes;
+use crate::tune::Choices;
+use crate::{Error, RING_STEPS, Request};
+use plan::sample::Candidate;
+use plan::{Arena, Buffer, Class, DType, Op, Plan, View};
+
+/// The name of this device in errors.
+pub(super) const DEVICE: &str = "cpu";
+
+/// Alignment of everything inside a buffer: a cache line.
+const ALIGN: usize = 64;
+
+/// How a weight is held.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Form {
+    /// A matrix, packed for the kernels.
+    Packed(PackedLayout),
+    /// A vector of `f32`.
+    Plain(usize),
+}
+
+impl Form {
+    fn of(buffer: &Buffer, isa: Isa, choices: Option<&Choices>) -> Result<Self, Error> {
+        match (buffer.shape.as_slice(), buffer.dtype) {
+            (&[rows, k], dtype) => PackedLayout::new(dtype, rows, k)
+                .map(|layout| Self::Packed(layout.packed_by(packing(isa, choices, dtype, k))))
+                .map_err(|e| unsupported(format!("weight `{}`: {e}", buffer.name))),
+            (&[n], DType::F32) => Ok(Self::Plain(n)),
+            (shape, dtype) => {
+                Err(unsupported(format!("weight `{}` of {dtype} {shape:?}", buffer.name)))
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Packed(layout) => layout.bytes(),
+            Self::Plain(n) => 4 * n,
+        }
+    }
+}
+
+/// Shape of a KV buffer, as this device lays it out: `[slot][kv head]`, then what `rope` says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cache {
+    /// Sequences.
+    pub(super) slots: usize,
+    /// Positions of each.
+    pub(super) capacity: usize,
+    /// KV heads.
+    pub(super) heads: usize,
+    /// Values of a head.
+    pub(super) dim: usize,
+}
+
+impl Cache {
+    fn of(buffer: &Buffer) -> Result<Self, Error> {
+        match (buffer.shape.as_slice(), buffer.dtype) {
+            (&[slots, capacity, heads, dim], DType::F16)
+                if dim.is_multiple_of(LANES) && dim > 0 =>
+            {
+                Ok(Self { slots, capacity, heads, dim })
+            }
+            (shape, dtype) => {
+                Err(unsupported(format!("KV cache `{}` of {dtype} {shape:?}", buffer.name)))
+            }
+        }
+    }
+
+    /// Values of one head of one slot.
+    pub(super) const fn head_len(&self) -> usize {
+        self.capacity.next_multiple_of(attention::POSITION_STEP) * self.dim
+    }
+
+    const fn bytes(&self) -> usize {
+        2 * self.slots * self.heads * self.head_len()
+    }
+}
+
+/// Sizes of everything that plans take beyond weights and state.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Working {
+    /// Bytes of the scratch arena, shared by all plans.
+    pub(super) arena: usize,
+    /// Quantised activation blocks.
+    pub(super) q8: usize,
+    /// Plain activation blocks.
+    pub(super) f32: usize,
+    /// `f32` values of scratch for each thread.
+    pub(super) thread: usize,
+    /// Width of the logits that are sampled from.
+    pub(super) vocabulary: usize,
+}
+
+impl Working {
+    fn of(plan: &Plan) -> Result<Self, Error> {
+        let mut w =
+            Self { arena: size(Arena::new(plan, |_, bytes| bytes).bytes)?, ..Self::default() };
+        let last = |view: &View| view.shape.last().copied().unwrap_or(0);
+        for step in &plan.steps {
+            match &step.op {
+                Op::Project(project) => {
+                    let k = last(&project.x).max(1);
+                    let rows = project.x.elements() / k;
+                    let blocks = activations::blocks(k) * rows;
+                    w.q8 = w.q8.max(blocks * residual_planes(plan, project));
+                    w.f32 = w.f32.max(blocks);
+                    w.thread = w.thread.max(rows.min(activations::TILE) * STRIP);
+                    if project.norm.is_some() {
+                        w.thread = w.thread.max(k);
+                    }
+                }
+                Op::RopeKv(rope) => w.thread = w.thread.max(last(&rope.k)),
+                Op::Attention(attention) => {
+                    w.thread = w.thread.max(attention::scratch_len(last(&attention.q)));
+                }
+                Op::Sample(sample) => w.vocabulary = w.vocabulary.max(last(&sample.logits)),
+                _ => {}
+            }
+        }
+        Ok(w)
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self {
+            arena: self.arena.max(other.arena),
+            q8: self.q8.max(other.q8),
+            f32: self.f32.max(other.f32),
+            thread: self.thread.max(other.thread),
+            vocabulary: self.vocabulary.max(other.vocabulary),
+        }
+    }
+
+    /// True when plans of these sizes run in the memory of `other`.
+    fn fits(&self, other: &Self) -> bool {
+        self.arena <= other.arena
+            && self.q8 <= other.q8
+            && self.f32 <= other.f32
+            && self.thread <= other.thread
+            && self.vocabulary <= other.vocabulary
+    }
+
+    fn bytes(&self, threads: usize) -> usize {
+        let per_thread = 4 * self.thread + self.vocabulary * size_of::<Candidate>();
+        self.arena
+            + self.q8 * size_of::<Q8Block>()
+            + self.f32 * size_of::<F32Block>()
+            + threads * per_thread
+    }
+}
+
+/// Bytes of a plan's own buffers: mailboxes, outputs, and the ring of sampled tokens.
+pub(super) fn own_bytes(plan: &Plan) -> usize {
+    let own = |b: &&Buffer| matches!(b.class, Class::Mailbox | Class::Output);
+    let buffers: usize =
+        plan.buffers.iter().filter(own).map(|b| (4 * b.elements()).next_multiple_of(ALIGN)).sum();
+    buffers + 4 * RING_STEPS as usize * plan.bucket.logit_rows()
+}
+
+/// All sizes of an instance, by arithmetic.
+pub(super) struct Layout {
+    weights: HashMap<String, (usize, Form)>,
+    weight_bytes: usize,
+    caches: HashMap<String, (usize, Cache)>,
+    cache_bytes: usize,
+    working: Working,
+    own_bytes: usize,
+}
+
+impl Layout {
+    /// Lays out what a request asks for, weights as its choices want them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] for a weight, cache or step that this device cannot hold or run.
+    pub(super) fn new(request: &Request<'_>, isa: Isa) -> Result<Self, Error> {
+        let mut weights = HashMap::new();
+        let mut weight_bytes = 0usize;
+        for buffer in request.weights {
+            let form = Form::of(buffer, isa, request.choices)?;
+            weights.insert(buffer.name.clone(), (weight_bytes, form));
+            weight_bytes = grow(weight_bytes, form.bytes())?;
+        }
+        let mut caches = HashMap::new();
+        let mut cache_bytes = 0usize;
+        for buffer in request.states {
+            let cache = Cache::of(buffer)?;
+            caches.insert(buffer.name.clone(), (cache_bytes, cache));
+            cache_bytes = grow(cache_bytes, cache.bytes())?;
+        }
+        let mut working = Working::default();
+        let mut own = 0;
+        for plan in request.plans {
+            super::program::check(plan)?;
+            working = working.max(Working::of(plan)?);
+            own += own_bytes(plan);
+        }
+        Ok(Self { weights, weight_bytes, caches, cache_bytes, working, own_bytes: own })
+    }
+
+    pub(super) fn footprint(&self, threads: usize) -> crate::Footprint {
+        crate::Footprint {
+            weights: self.weight_bytes as u64,
+            state: self.cache_bytes as u64,
+            activations: (self.working.bytes(threads) + self.own_bytes) as u64,
+        }
+    }
+}
+
+/// The memory that programs run in. They hold raw pointers into it; who may touch what, and when, is
+/// `instance`'s business.
+pub(super) struct Memory {
+    layout: Layout,
+    weights: AlignedBuf,
+    caches: AlignedBuf,
+    arena: AlignedBuf,
+    q8: AlignedBuf,
+    f32: AlignedBuf,
+    threads: Vec<AlignedBuf>,
+}
+
+impl Memory {
+    /// Reserves everything.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses a mapping.
+    pub(super) fn new(layout: Layout, threads: usize) -> io::Result<Self> {
+        let w = layout.working;
+        Ok(Self {
+            weights: AlignedBuf::new(layout.weight_bytes)?,
+            caches: AlignedBuf::new(layout.cache_bytes)?,
+            arena: AlignedBuf::new(w.arena)?,
+            q8: AlignedBuf::new(w.q8 * size_of::<Q8Block>())?,
+            f32: AlignedBuf::new(w.f32 * size_of::<F32Block>())?,
+            threads: (0..threads)
+                .map(|_| AlignedBuf::new(4 * w.thread))
+                .collect::<io::Result<Vec<_>>>()?,
+            layout,
+        })
+    }
+
+    pub(super) const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(super) const fn working(&self) -> &Working {
+        &self.layout.working
+    }
+
+    /// Refuses a plan that was not counted when the memory was reserved.
+    pub(super) fn admits(&self, plan: &Plan) -> Result<(), Error> {
+        if Working::of(plan)?.fits(&self.layout.working) {
+            return Ok(());
+        }
+        Err(Error::Invalid("the plan was not part of the request".into()))
+    }
+
+    /// Where a weight lies and how.
+    pub(super) fn weight(&self, name: &str) -> Option<(*mut u8, Form)> {
+        let (offset, form) = self.layout.weights.get(name)?;
+        // SAFETY: the layout's offsets are inside the buffer.
+        Some((unsafe { self.weights.start().add(*offset) }.as_ptr(), *form))
+    }
+
+    /// Where a cache lies and its shape.
+    pub(super) fn cache(&self, name: &str) -> Option<(*mut u16, Cache)> {
+        let (offset, cache) = self.layout.caches.get(name)?;
+        // SAFETY: the layout's offsets are inside the buffer.
+        Some((unsafe { self.caches.start().add(*offset) }.as_ptr().cast(), *cache))
+    }
+
+    /// The scratch arena.
+    pub(super) fn arena(&self) -> *mut u8 {
+        self.arena.start().as_ptr()
+    }
+
+    /// Room for quantised activations.
+    pub(super) fn q8(&self) -> *mut Q8Block {
+        self.q8.start().as_ptr().cast()
+    }
+
+    /// Room for plain activations.
+    pub(super) fn f32(&self) -> *mut F32Block {
+        self.f32.start().as_ptr().cast()
+    }
+
+    /// Scratch of each thread.
+    pub(super) fn thread(&self, index: usize) -> *mut f32 {
+        self.threads[index].start().as_ptr().cast()
+    }
+}
+
+/// This device does not do that.
+pub(super) fn unsupported(what: String) -> Error {
+    Error::Unsupported { device: DEVICE, what }
+}
+
+fn size(bytes: u64) -> Result<usize, Error> {
+    usize::try_from(bytes).map_err(|_| unsupported(format!("{bytes} bytes of scratch")))
+}
+
+/// The next aligned offset after `bytes` at `offset`.
+fn grow(offset: usize, bytes: usize) -> Result<usize, Error> {
+    offset
+        .checked_add(bytes)
+        .and_then(|end| end.checked_next_multiple_of(ALIGN))
+        .ok_or_else(|| unsupported("memory beyond this machine's addresses".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::{Case, Choice};
+
+    #[test]
+    fn weights_lie_as_the_request_chooses_and_take_no_more_room() {
+        let matrix = |name: &str, dtype, cols| Buffer {
+            name: name.to_owned(),
+            class: Class::Weight,
+            dtype,
+            shape: vec![48, cols],
+        };
+        let weights = [
+            matrix("chosen", DType::Q8_0, 1024),
+            matrix("other columns", DType::Q8_0, 512),
+            matrix("plain", DType::F16, 1024),
+        ];
+        let case = |dtype| Case { family: "project".into(), dtype, rows: 48, cols: 1024, batch: 1 };
+        let choice = Choice::from([(super::super::variant::PACKING.to_owned(), 32)]);
+        let choices: Choices = [DType::Q8_0, DType::F16]
+            .map(|dtype| (case(dtype), choice.clone()))
+            .into_iter()
+            .collect();
+        for isa in Isa::available() {
+            let lay = |choices| {
+                let request = Request { weights: &weights, states: &[], plans: &[], choices };
+                Layout::new(&request, isa).unwrap()
+            };
+            let (chosen, heuristic) = (lay(Some(&choices)), lay(None));
+            let panel_width = |layout: &Layout| {
+                ["chosen", "other columns", "plain"].map(|name| match layout.weights[name].1 {
+                    Form::Packed(layout) => layout.panel_width(),
+                    Form::Plain(_) => 0,
+                })
+            };
+            let most = isa.packings().last().unwrap() / LANES;
+            assert_eq!(panel_width(&chosen), [most, 1, 1], "{isa}");
+            assert_eq!(panel_width(&heuristic), [1; 3], "{isa}");
+            assert_eq!(chosen.weight_bytes, heuristic.weight_bytes);
+        }
+    }
+}

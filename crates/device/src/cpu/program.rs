@@ -1,0 +1,567 @@
+//! From a fused plan to a program: the same steps with every address resolved.
+//!
+//! What is known when a plan is prepared is decided here; what changes from step to step (tokens,
+//! positions, slots) is read from the mailboxes while the program runs.
+
+use super::Isa;
+use super::activations::ActivationFormat;
+use super::instance::Own;
+use super::memory::{Cache, Form, Memory, unsupported};
+use super::packed::PackedLayout;
+use super::variant::{self, Variant};
+use crate::tune::Choices;
+use crate::{
+    Error,
+    precision::{residual_planes, residual_planes_of},
+};
+use plan::{Arena, Binary, Class, DType, MAX_WEIGHTS, Op, Plan, Product, RopeStyle, Step, View};
+
+/// A weight matrix as a stage uses it.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix {
+    pub(super) layout: PackedLayout,
+    pub(super) packed: *const u8,
+}
+
+/// A per-head or per-row norm.
+#[derive(Clone, Copy)]
+pub(super) struct Norm {
+    pub(super) weight: *const f32,
+    pub(super) eps: f32,
+}
+
+/// Where each row lives: the mailboxes that say so.
+#[derive(Clone, Copy)]
+pub(super) struct KvRows {
+    pub(super) slots: *const i32,
+    pub(super) positions: *const i32,
+}
+
+/// One stage: all threads work on it, then meet at a barrier. `rows` are those of the plan's bucket.
+#[derive(Clone, Copy)]
+pub(super) enum Stage {
+    /// Rows of a packed matrix, decoded: `out[i] = matrix[ids[i]]`.
+    Embed {
+        matrix: Matrix,
+        ids: *const i32,
+        rows: usize,
+        out: *mut f32,
+    },
+    /// Rows of 4-byte elements: `out[i] = table[ids[i]]`, zeroes for an index outside `0..extent`.
+    Gather {
+        table: *const u32,
+        extent: usize,
+        width: usize,
+        ids: *const i32,
+        rows: usize,
+        out: *mut u32,
+    },
+    /// Cosines, then sines, of position times frequency.
+    RopeTable {
+        positions: *const i32,
+        frequencies: *const f32,
+        half: usize,
+        magnitude: f32,
+        rows: usize,
+        out: *mut f32,
+    },
+    /// Rows normalised.
+    RmsNorm {
+        x: *const f32,
+        norm: Norm,
+        n: usize,
+        rows: usize,
+        out: *mut f32,
+    },
+    /// Elementwise sum of rows.
+    Add {
+        a: *const f32,
+        b: *const f32,
+        n: usize,
+        rows: usize,
+        out: *mut f32,
+    },
+    /// Elementwise gate.
+    SwiGlu {
+        gate: *const f32,
+        up: *const f32,
+        n: usize,
+        rows: usize,
+        out: *mut f32,
+    },
+    Arrange(Arrange),
+    Project(Project),
+    Gate(Gate),
+    RopeKv(RopeKv),
+    Attention(Attention),
+    Sample(Sample),
+}
+
+/// Rows, normalised if asked, brought into the form that products read.
+#[derive(Clone, Copy)]
+pub(super) struct Arrange {
+    pub(super) x: *const f32,
+    pub(super) norm: Option<Norm>,
+    pub(super) k: usize,
+    pub(super) rows: usize,
+    /// For quantised weights.
+    pub(super) q8: Option<ActivationFormat>,
+    /// For plain ones.
+    pub(super) f32: bool,
+}
+
+/// Products of the arranged rows with matrices.
+#[derive(Clone, Copy)]
+pub(super) struct Project {
+    pub(super) linears: [Option<Linear>; MAX_WEIGHTS],
+    pub(super) rows: usize,
+    pub(super) residual_planes: usize,
+    pub(super) residual: Option<*const f32>,
+    pub(super) variant: Variant,
+}
+
+/// One matrix, where its product goes, and how many of the residual planes count for it.
+#[derive(Clone, Copy)]
+pub(super) struct Linear {
+    pub(super) matrix: Matrix,
+    pub(super) out: *mut f32,
+    pub(super) used_planes: usize,
+}
+
+/// `silu(x W0^T) * (x W1^T)` of the arranged rows.
+#[derive(Clone, Copy)]
+pub(super) struct Gate {
+    pub(super) gate: Matrix,
+    pub(super) up: Matrix,
+    pub(super) rows: usize,
+    pub(super) residual_planes: usize,
+    pub(super) out: *mut f32,
+    pub(super) variant: Variant,
+}
+
+/// Queries (none when `heads` is 0) rotated, keys rotated and values into their caches.
+#[derive(Clone, Copy)]
+pub(super) struct RopeKv {
+    pub(super) q: *const f32,
+    pub(super) q_norm: Option<Norm>,
+    pub(super) k: *const f32,
+    pub(super) k_norm: Option<Norm>,
+    pub(super) v: *const f32,
+    pub(super) table: *const f32,
+    pub(super) at: KvRows,
+    pub(super) style: RopeStyle,
+    pub(super) heads: usize,
+    pub(super) cache: Cache,
+    pub(super) rows: usize,
+    pub(super) out: *mut f32,
+    pub(super) keys: *mut u16,
+    pub(super) values: *mut u16,
+}
+
+/// Attention over the caches.
+#[derive(Clone, Copy)]
+pub(super) struct Attention {
+    pub(super) q: *const f32,
+    pub(super) at: KvRows,
+    pub(super) heads: usize,
+    pub(super) cache: Cache,
+    pub(super) scale: f32,
+    pub(super) rows: usize,
+    pub(super) out: *mut f32,
+    pub(super) keys: *const u16,
+    pub(super) values: *const u16,
+}
+
+/// Tokens chosen from rows of logits; then, in decode, the next step's inputs.
+#[derive(Clone, Copy)]
+pub(super) struct Sample {
+    pub(super) logits: *const f32,
+    pub(super) vocabulary: usize,
+    pub(super) temperature: *const f32,
+    pub(super) top_k: *const i32,
+    pub(super) top_p: *const f32,
+    pub(super) seed: *const i32,
+    pub(super) positions: *const i32,
+    pub(super) rows: usize,
+    pub(super) ids: *mut i32,
+    pub(super) next: Option<NextInputs>,
+}
+
+/// Where the next step's inputs go.
+#[derive(Clone, Copy)]
+pub(super) struct NextInputs {
+    pub(super) tokens: *mut i32,
+    pub(super) positions: *mut i32,
+}
+
+/// A prepared plan, ready to run.
+pub(super) struct Program {
+    pub(super) stages: Vec<Stage>,
+    /// Stages up to the end of each of the plan's steps.
+    pub(super) ends: Vec<usize>,
+    /// Rows of tokens in the bucket.
+    pub(super) rows: usize,
+    /// The slots mailbox: rows after the last one with a slot are padding and are not computed.
+    pub(super) slots: Option<*const i32>,
+    /// Sampled tokens of a step, and how many.
+    pub(super) sampled: Option<(*const i32, usize)>,
+    /// The plan's own buffers.
+    pub(super) own: Own,
+}
+
+// SAFETY: the pointers lead into the instance's memory and the plan's own, which outlive the
+// program (the instance drops the thread that runs it first); `instance` orders all access.
+unsafe impl Send for Program {}
+// SAFETY: as above.
+unsafe impl Sync for Program {}
+
+/// Refuses steps that this device does not run.
+pub(super) fn check(plan: &Plan) -> Result<(), Error> {
+    plan.validate().map_err(|e| Error::Invalid(e.to_string()))?;
+    for step in &plan.steps {
+        let fits = match &step.op {
+            Op::Gather(gather) => gather.indices.len() == 1,
+            Op::Binary { op: Binary::Add, a, b, out } => {
+                plan.buffer(out.buffer).dtype != DType::I32 && a.shape == b.shape
+            }
+            Op::RmsNorm(_)
+            | Op::RopeTable(_)
+            | Op::SwiGlu { .. }
+            | Op::Attention(_)
+            | Op::Project(_)
+            | Op::RopeKv(_)
+            | Op::Sample(_) => true,
+            _ => false,
+        };
+        if !fits {
+            return Err(unsupported(format!("step {} ({})", step.op.name(), step.label)));
+        }
+        let cached = |view: &View| plan.buffer(view.buffer).class == Class::State;
+        let mut views = step.op.reads().into_iter().chain(step.op.writes());
+        if views.any(|view| !view.is_contiguous() && !cached(view)) {
+            return Err(unsupported(format!("strides in {} ({})", step.op.name(), step.label)));
+        }
+    }
+    Ok(())
+}
+
+/// Resolves the operands of a plan.
+struct Resolver<'a> {
+    plan: &'a Plan,
+    memory: &'a Memory,
+    arena: Arena,
+    own: &'a Own,
+    isa: Isa,
+    choices: Option<&'a Choices>,
+}
+
+impl Resolver<'_> {
+    /// Address of a view of 4-byte elements.
+    fn address(&self, view: &View) -> Result<*mut u8, Error> {
+        let buffer = self.plan.buffer(view.buffer);
+        let base = match buffer.class {
+            Class::Scratch => self
+                .arena
+                .offset(view.buffer)
+                .and_then(|offset| usize::try_from(offset).ok())
+                // SAFETY: the arena's offsets are inside the memory reserved for it.
+                .map(|offset| unsafe { self.memory.arena().add(offset) }),
+            Class::Mailbox | Class::Output => self.own.address(view.buffer),
+            Class::Weight => match self.memory.weight(&buffer.name) {
+                Some((base, Form::Plain(n))) if n == buffer.elements() => Some(base),
+                _ => None,
+            },
+            Class::State | Class::Constant(_) => None,
+        };
+        let base = base.ok_or_else(|| {
+            unsupported(format!("{:?} `{}` as an operand here", buffer.class, buffer.name))
+        })?;
+        // SAFETY: the plan is valid, so the view lies inside its buffer.
+        Ok(unsafe { base.add(4 * view.offset) })
+    }
+
+    fn f32(&self, view: &View) -> Result<*mut f32, Error> {
+        Ok(self.typed(view, DType::F32)?.cast())
+    }
+
+    fn i32(&self, view: &View) -> Result<*mut i32, Error> {
+        Ok(self.typed(view, DType::I32)?.cast())
+    }
+
+    fn typed(&self, view: &View, dtype: DType) -> Result<*mut u8, Error> {
+        let buffer = self.plan.buffer(view.buffer);
+        if buffer.dtype != dtype {
+            return Err(unsupported(format!("`{}` of {} as {dtype}", buffer.name, buffer.dtype)));
+        }
+        self.address(view)
+    }
+
+    fn matrix(&self, view: &View) -> Result<Matrix, Error> {
+        let buffer = self.plan.buffer(view.buffer);
+        match self.memory.weight(&buffer.name) {
+            Some((packed, Form::Packed(layout)))
+                if buffer.class == Class::Weight
+                    && view.shape == buffer.shape
+                    && *view.shape == [layout.rows(), layout.k()]
+                    && buffer.dtype == layout.dtype() =>
+            {
+                Ok(Matrix { layout, packed })
+            }
+            _ => Err(unsupported(format!("`{}` as a matrix of weights", buffer.name))),
+        }
+    }
+
+    fn cache(&self, view: &View) -> Result<(*mut u16, Cache), Error> {
+        let buffer = self.plan.buffer(view.buffer);
+        self.memory
+            .cache(&buffer.name)
+            .filter(|(_, c)| *view.shape == [c.slots, c.capacity, c.heads, c.dim])
+            .ok_or_else(|| unsupported(format!("`{}` as a KV cache", buffer.name)))
+    }
+
+    fn norm(&self, norm: &plan::Norm) -> Result<Norm, Error> {
+        Ok(Norm { weight: self.f32(&norm.weight)?, eps: norm.eps.get() })
+    }
+
+    fn rows(&self, rows: &plan::Rows) -> Result<KvRows, Error> {
+        Ok(KvRows { slots: self.i32(&rows.slots)?, positions: self.i32(&rows.positions)? })
+    }
+
+    fn stages(&self, step: &Step, stages: &mut Vec<Stage>) -> Result<(), Error> {
+        let stage = match &step.op {
+            Op::Gather(gather) => self.gather(gather)?,
+            Op::Binary { op: Binary::Add, a, b, out } => {
+                let (rows, n) = rows_of(a);
+                Stage::Add { a: self.f32(a)?, b: self.f32(b)?, n, rows, out: self.f32(out)? }
+            }
+            Op::SwiGlu { gate, up, out } => {
+                let (rows, n) = rows_of(gate);
+                let (gate, up) = (self.f32(gate)?, self.f32(up)?);
+                Stage::SwiGlu { gate, up, n, rows, out: self.f32(out)? }
+            }
+            Op::RmsNorm(plan::RmsNorm { x, norm, out }) => {
+                let (rows, n) = rows_of(x);
+                let (x, norm) = (self.f32(x)?, self.norm(norm)?);
+                Stage::RmsNorm { x, norm, n, rows, out: self.f32(out)? }
+            }
+            Op::RopeTable(table) => Stage::RopeTable {
+                positions: self.i32(&table.positions)?,
+                frequencies: self.f32(&table.frequencies)?,
+                half: table.frequencies.elements(),
+                magnitude: table.magnitude.get(),
+                rows: table.positions.elements(),
+                out: self.f32(&table.out)?,
+            },
+            Op::Project(project) => return self.project(project, stages),
+            Op::RopeKv(rope) => Stage::RopeKv(self.rope_kv(rope)?),
+            Op::Attention(attention) => Stage::Attention(self.attention(attention)?),
+            Op::Sample(sample) => Stage::Sample(self.sample(sample)?),
+            op => unreachable!("`check` refuses {}", op.name()),
+        };
+        stages.push(stage);
+        Ok(())
+    }
+
+    /// `[M, H, D]` of queries that fit the cache.
+    fn heads(&self, q: &View, cache: &Cache) -> Result<[usize; 3], Error> {
+        match q.shape[..] {
+            [rows, heads, dim]
+                if dim == cache.dim && cache.heads > 0 && heads.is_multiple_of(cache.heads) =>
+            {
+                Ok([rows, heads, dim])
+            }
+            _ => Err(unsupported(format!("queries {:?} over {cache:?}", q.shape))),
+        }
+    }
+
+    fn gather(&self, gather: &plan::Gather) -> Result<Stage, Error> {
+        let (table, ids) = (&gather.table, &gather.indices[0]);
+        let (rows, ids) = (ids.elements(), self.i32(ids)?);
+        let buffer = self.plan.buffer(table.buffer);
+        if buffer.class == Class::Weight && table.shape.len() == 2 {
+            let (matrix, out) = (self.matrix(table)?, self.f32(&gather.out)?);
+            return Ok(Stage::Embed { matrix, ids, rows, out });
+        }
+        Ok(Stage::Gather {
+            table: self.address(table)?.cast(),
+            extent: table.shape[0],
+            width: table.shape[1..].iter().product(),
+            ids,
+            rows,
+            out: self.typed(&gather.out, buffer.dtype)?.cast(),
+        })
+    }
+
+    fn linear(&self, weight: &View, out: &View) -> Result<Linear, Error> {
+        let used_planes = residual_planes_of(self.plan, out);
+        Ok(Linear { matrix: self.matrix(weight)?, out: self.f32(out)?, used_planes })
+    }
+
+    fn project(&self, project: &plan::Project, stages: &mut Vec<Stage>) -> Result<(), Error> {
+        let (rows, k) = rows_of(&project.x);
+        let weights = project.product.weights().into_iter();
+        let layouts =
+            weights.map(|view| Ok(self.matrix(view)?.layout)).collect::<Result<Vec<_>, Error>>()?;
+        if let Some(layout) = layouts.iter().find(|layout| layout.k() != k) {
+            return Err(Error::Invalid(format!("{k} columns times {} rows", layout.k())));
+        }
+        let planes = residual_planes(self.plan, project);
+        stages.push(Stage::Arrange(Arrange {
+            x: self.f32(&project.x)?,
+            norm: project.norm.as_ref().map(|norm| self.norm(norm)).transpose()?,
+            k,
+            rows,
+            q8: layouts
+                .iter()
+                .filter(|layout| layout.quantised())
+                .map(|layout| ActivationFormat { residual_planes: planes, span: layout.span() })
+                .max_by_key(|format| format.span),
+            f32: layouts.iter().any(|layout| !layout.quantised()),
+        }));
+        let widest = layouts.iter().map(PackedLayout::group_bytes).max().unwrap_or(1);
+        let case = variant::case(self.plan, project);
+        let variant = Variant::of(self.isa, self.choices, case.as_ref(), widest, rows);
+        let linears = |linears, residual| {
+            Stage::Project(Project { linears, rows, residual_planes: planes, residual, variant })
+        };
+        stages.push(match &project.product {
+            Product::Each(each) => {
+                let mut to = [None; MAX_WEIGHTS];
+                for (to, linear) in to.iter_mut().zip(each) {
+                    *to = Some(self.linear(&linear.weight, &linear.out)?);
+                }
+                linears(to, None)
+            }
+            Product::Residual { weight, residual, out } => {
+                let residual = self.f32(residual)?.cast_const();
+                linears([Some(self.linear(weight, out)?), None, None], Some(residual))
+            }
+            Product::SwiGlu { gate, up, out } => Stage::Gate(Gate {
+                gate: self.matrix(gate)?,
+                up: self.matrix(up)?,
+                rows,
+                residual_planes: planes,
+                out: self.f32(out)?,
+                variant,
+            }),
+        });
+        Ok(())
+    }
+
+    fn rope_kv(&self, rope: &plan::RopeKv) -> Result<RopeKv, Error> {
+        let (keys, cache) = self.cache(&rope.caches.keys)?;
+        let (values, _) = self.cache(&rope.caches.values)?;
+        let [rows, ..] = self.heads(&rope.k, &cache)?;
+        let norm = |weight: &View, eps: plan::Scalar| {
+            Ok::<_, Error>(Norm { weight: self.f32(weight)?, eps: eps.get() })
+        };
+        let (mut q, mut out, mut heads) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        if let Some(queries) = &rope.queries {
+            [_, heads, _] = self.heads(&queries.q, &cache)?;
+            (q, out) = (self.f32(&queries.q)?, self.f32(&queries.out)?);
+        }
+        let (mut q_norm, mut k_norm) = (None, None);
+        if let Some(plan::QkNorm { q, k, eps }) = &rope.norm {
+            q_norm = q.as_ref().map(|q| norm(q, *eps)).transpose()?;
+            k_norm = Some(norm(k, *eps)?);
+        }
+        Ok(RopeKv {
+            q,
+            q_norm,
+            k: self.f32(&rope.k)?,
+            k_norm,
+            v: self.f32(&rope.v)?,
+            table: self.f32(&rope.table)?,
+            at: self.rows(&rope.rows)?,
+            style: rope.style,
+            heads,
+            cache,
+            rows,
+            out,
+            keys,
+            values,
+        })
+    }
+
+    fn attention(&self, attention: &plan::Attention) -> Result<Attention, Error> {
+        let (keys, cache) = self.cache(&attention.caches.keys)?;
+        let (values, _) = self.cache(&attention.caches.values)?;
+        let [rows, heads, _] = self.heads(&attention.q, &cache)?;
+        Ok(Attention {
+            q: self.f32(&attention.q)?,
+            at: self.rows(&attention.rows)?,
+            heads,
+            cache,
+            scale: attention.scale.get(),
+            rows,
+            out: self.f32(&attention.out)?,
+            keys,
+            values,
+        })
+    }
+
+    fn sample(&self, sample: &plan::Sample) -> Result<Sample, Error> {
+        let (inputs, (rows, vocabulary)) = (&sample.inputs, rows_of(&sample.logits));
+        let next = |next: &plan::NextInputs| {
+            let (tokens, positions) = (self.i32(&next.tokens)?, self.i32(&next.positions)?);
+            Ok::<_, Error>(NextInputs { tokens, positions })
+        };
+        Ok(Sample {
+            logits: self.f32(&sample.logits)?,
+            vocabulary,
+            temperature: self.f32(&inputs.temperature)?,
+            top_k: self.i32(&inputs.top_k)?,
+            top_p: self.f32(&inputs.top_p)?,
+            seed: self.i32(&inputs.seed)?,
+            positions: self.i32(&inputs.positions)?,
+            rows,
+            ids: self.i32(&sample.ids)?,
+            next: sample.next.as_ref().map(next).transpose()?,
+        })
+    }
+}
+
+/// Rows and columns of a view whose last axis is the row.
+fn rows_of(view: &View) -> (usize, usize) {
+    let n = view.shape.last().copied().unwrap_or(1);
+    (view.elements() / n.max(1), n)
+}
+
+impl Program {
+    /// Resolves a plan that [`check`] has accepted and the memory admits, for an instruction set
+    /// and under the choices given.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] for operands that this device cannot take there.
+    pub(super) fn new(
+        plan: &Plan,
+        memory: &Memory,
+        own: Own,
+        isa: Isa,
+        choices: Option<&Choices>,
+    ) -> Result<Self, Error> {
+        let arena = Arena::new(plan, |_, bytes| bytes);
+        let resolver = Resolver { plan, memory, arena, own: &own, isa, choices };
+        let (mut stages, mut ends) = (Vec::new(), Vec::new());
+        for step in &plan.steps {
+            resolver.stages(step, &mut stages)?;
+            ends.push(stages.len());
+        }
+        let rows = plan.bucket.rows();
+        let slots = stages.iter().find_map(|stage| match stage {
+            Stage::Attention(Attention { at, rows: r, .. })
+            | Stage::RopeKv(RopeKv { at, rows: r, .. })
+                if *r == rows =>
+            {
+                Some(at.slots)
+            }
+            _ => None,
+        });
+        let sampled = stages.iter().find_map(|stage| match stage {
+            Stage::Sample(Sample { ids, rows, .. }) => Some((ids.cast_const(), *rows)),
+            _ => None,
+        });
+        Ok(Self { stages, ends, rows, slots, sampled, own })
+    }
+}

@@ -1,0 +1,714 @@
+//! Every kernel against `f64` arithmetic, on every instruction set that this machine has, and bit
+//! for bit between them; results do not depend on who else is in the call.
+
+use half::f16;
+
+use super::activations::{self, ActivationFormat, F32Block, Q8Block};
+use super::attention::{self, Attend};
+use super::matmul::{Activations, Loops, Product, Q8Activations, matmul};
+use super::packed::{LayoutError, PackedLayout};
+use super::simd::{BIAS, MINUS_BIAS};
+use super::{Isa, norm, rope};
+use plan::quant;
+use plan::{DType, RopeStyle};
+
+const WEIGHTS: [DType; 8] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+];
+
+/// SplitMix64: the seed is in the test, so a failure repeats.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// In -1 to 1.
+    fn unit(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / 8_388_608.0 - 1.0
+    }
+
+    fn vector(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.unit()).collect()
+    }
+
+    /// Rows of a type, with every bit pattern of the quants and finite scales.
+    fn raw(&mut self, dtype: DType, rows: usize, k: usize) -> Vec<u8> {
+        let blocks = rows * k / dtype.block_len();
+        let mut out = Vec::new();
+        for _ in 0..blocks {
+            let at = out.len();
+            out.extend((0..dtype.block_bytes()).map(|_| self.bits() as u8));
+            let scale = f16::from_f32(self.unit() * 0.05).to_le_bytes();
+            let block = &mut out[at..];
+            match dtype {
+                DType::F32 => block.copy_from_slice(&self.unit().to_le_bytes()),
+                DType::F16 => block.copy_from_slice(&f16::from_f32(self.unit()).to_le_bytes()),
+                DType::BF16 => block.copy_from_slice(&self.unit().to_le_bytes()[2..]),
+                DType::Q8_0 | DType::Q4_0 => block[..2].copy_from_slice(&scale),
+                DType::Q4_K | DType::Q5_K => {
+                    block[..2].copy_from_slice(&scale);
+                    block[2..4].copy_from_slice(&f16::from_f32(self.unit()).to_le_bytes());
+                }
+                DType::Q6_K => block[208..].copy_from_slice(&scale),
+                DType::I32 => {}
+            }
+        }
+        out
+    }
+}
+
+/// A matrix in its packed form and as numbers.
+struct Matrix {
+    layout: PackedLayout,
+    packed: Vec<u8>,
+    values: Vec<f32>,
+}
+
+impl Matrix {
+    fn new(dtype: DType, rows: usize, k: usize, raw: &[u8]) -> Self {
+        Self::packed_by(16, dtype, rows, k, raw)
+    }
+
+    fn packed_by(packing: usize, dtype: DType, rows: usize, k: usize, raw: &[u8]) -> Self {
+        let layout = PackedLayout::new(dtype, rows, k).unwrap().packed_by(packing);
+        let mut packed = vec![0; layout.bytes()];
+        // In two pieces that do not fall on a row group.
+        let cut = rows / 3 * layout.raw_row_bytes();
+        layout.pack_rows(0, &raw[..cut], &mut packed);
+        layout.pack_rows(rows / 3, &raw[cut..], &mut packed);
+        let mut values = vec![0.0; rows * k];
+        quant::dequantise(dtype, raw, &mut values).unwrap();
+        Self { layout, packed, values }
+    }
+}
+
+impl Matrix {
+    /// How its activations are quantised, if they are.
+    fn format(&self, residual_planes: usize) -> Option<ActivationFormat> {
+        self.layout
+            .quantised()
+            .then(|| ActivationFormat { residual_planes, span: self.layout.span() })
+    }
+}
+
+/// Activation rows in the form that a type needs.
+enum Acts {
+    Q8(Vec<Q8Block>),
+    F32(Vec<F32Block>),
+}
+
+impl Acts {
+    /// Quantised in a form, or plain.
+    fn new(isa: Isa, format: Option<ActivationFormat>, x: &[f32], k: usize) -> Self {
+        let (rows, quantised) = (x.len() / k, format.is_some());
+        let planes = format.map_or(1, |format| format.residual_planes);
+        let n = activations::blocks(k) * rows * planes;
+        let mut q8 = vec![Q8Block::default(); if quantised { n } else { 0 }];
+        let mut plain = vec![[0.0; 32]; if quantised { 0 } else { n }];
+        for (r, x) in x.chunks_exact(k).enumerate() {
+            let at = activations::place(r, rows, activations::blocks(k) * planes);
+            // SAFETY: sizes as computed above.
+            unsafe {
+                if let Some(format) = format {
+                    let dst = q8.as_mut_ptr().add(at.first);
+                    activations::quantise(isa, x.as_ptr(), k, dst, at.step, format);
+                } else {
+                    let dst = plain.as_mut_ptr().add(at.first);
+                    activations::arrange(isa, x.as_ptr(), k, dst, at.step);
+                }
+            }
+        }
+        if quantised { Self::Q8(q8) } else { Self::F32(plain) }
+    }
+
+    fn rows(&self, planes: usize) -> Activations {
+        match self {
+            Self::Q8(b) => Activations::Q8(Q8Activations {
+                blocks: b.as_ptr(),
+                residual_planes: planes,
+                used_planes: planes,
+            }),
+            Self::F32(b) => Activations::F32(b.as_ptr()),
+        }
+    }
+}
+
+/// `out[m][n]`, or added to it, computed in two ranges of row groups.
+fn product(isa: Isa, w: &Matrix, x: &[f32], init: Option<f32>) -> Vec<f32> {
+    product_with_planes(isa, w, x, init, 1)
+}
+
+fn product_with_planes(
+    isa: Isa,
+    w: &Matrix,
+    x: &[f32],
+    init: Option<f32>,
+    planes: usize,
+) -> Vec<f32> {
+    product_with_loops(isa, w, x, init, planes, Loops::heuristic(isa, x.len() / w.layout.k()))
+}
+
+fn product_with_loops(
+    isa: Isa,
+    w: &Matrix,
+    x: &[f32],
+    init: Option<f32>,
+    planes: usize,
+    loops: Loops,
+) -> Vec<f32> {
+    let (k, n, groups) = (w.layout.k(), w.layout.rows(), w.layout.groups());
+    let rows = x.len() / k;
+    let acts = Acts::new(isa, w.format(planes), x, k);
+    // One column more than needed: it must stay as it is.
+    let mut out = vec![init.unwrap_or(f32::NAN); rows * (n + 1)];
+    // Ranges are of whole panels.
+    let middle = (groups / 2).next_multiple_of(w.layout.panel_width()).min(groups);
+    for groups in [0..middle, middle..groups] {
+        let p = Product {
+            layout: &w.layout,
+            weights: &w.packed,
+            groups,
+            x: acts.rows(planes),
+            rows: 0..rows,
+            of: rows,
+            out: out.as_mut_ptr(),
+            stride: n + 1,
+            residual: init.map(|_| out.as_ptr()),
+            loops,
+        };
+        // SAFETY: the output has the rows and the stride, the activations the blocks.
+        unsafe { matmul(isa, &p) };
+    }
+    for row in out.chunks_exact(n + 1) {
+        assert_eq!(row[n].to_bits(), init.unwrap_or(f32::NAN).to_bits(), "beyond the last column");
+    }
+    out.chunks_exact(n + 1).flat_map(|row| row[..n].to_vec()).collect()
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    // NaN payloads are not promised.
+    x.iter().map(|v| if v.is_nan() { u32::MAX } else { v.to_bits() }).collect()
+}
+
+fn shapes(dtype: DType) -> [(usize, usize); 3] {
+    match dtype.block_len() {
+        256 => [(16, 256), (37, 512), (1, 768)],
+        32 => [(16, 64), (37, 96), (5, 32)],
+        _ => [(16, 64), (37, 40), (3, 7)],
+    }
+}
+
+#[test]
+fn packed_rows_decode_as_quant_does() {
+    for (dtype, packing) in WEIGHTS.into_iter().flat_map(|dtype| [(dtype, 16), (dtype, 32)]) {
+        for (rows, k) in shapes(dtype) {
+            let raw = Random(7).raw(dtype, rows, k);
+            let m = Matrix::packed_by(packing, dtype, rows, k, &raw);
+            let mut row = vec![0.0; k];
+            for (r, want) in m.values.chunks_exact(k).enumerate() {
+                m.layout.dequantise_row(&m.packed, r, &mut row);
+                assert_eq!(bits(&row), bits(want), "{dtype} {rows}x{k} row {r}");
+            }
+            // Panel by panel gives the same bytes.
+            let mut by_panel = vec![0; m.layout.bytes()];
+            let panel_raw = m.layout.panel_width() * 16 * m.layout.raw_row_bytes();
+            let panels = by_panel.chunks_mut(m.layout.panel_width() * m.layout.group_bytes());
+            for (raw, out) in raw.chunks(panel_raw).zip(panels) {
+                m.layout.pack_panel(raw, out);
+            }
+            assert!(by_panel == m.packed, "{dtype} {rows}x{k}");
+        }
+    }
+}
+
+#[test]
+fn packed_size_is_that_of_the_file() {
+    for dtype in WEIGHTS {
+        let layout = PackedLayout::new(dtype, 2048, 2048).unwrap();
+        let file = (2048 * layout.raw_row_bytes()) as f64;
+        assert!((layout.bytes() as f64) < file * 1.011, "{dtype}");
+    }
+}
+
+#[test]
+fn impossible_layouts_are_refused() {
+    use LayoutError::{Columns, TooLarge, Type};
+    assert!(matches!(PackedLayout::new(DType::I32, 1, 32), Err(Type(_))));
+    assert!(matches!(PackedLayout::new(DType::Q8_0, 1, 48), Err(Columns { .. })));
+    assert!(matches!(PackedLayout::new(DType::F32, 1, 0), Err(Columns { .. })));
+    assert!(matches!(PackedLayout::new(DType::F32, usize::MAX / 8, 1024), Err(TooLarge { .. })));
+}
+
+#[test]
+fn products_equal_f64_arithmetic_over_the_same_blocks() {
+    for dtype in WEIGHTS {
+        for (n, k) in shapes(dtype) {
+            let mut random = Random(n as u64 * 1000 + k as u64);
+            let w = Matrix::new(dtype, n, k, &random.raw(dtype, n, k));
+            let x = random.vector(3 * k);
+            // What the kernel multiplies: the activations after quantisation.
+            let seen = match Acts::new(Isa::detect(), w.format(1), &x, k) {
+                Acts::Q8(b) => {
+                    let value = |m: usize, i: usize| {
+                        let block = &b[i / 32 * 3 + m];
+                        f64::from(block.q[i % 32]) * f64::from(block.scale)
+                    };
+                    (0..3 * k).map(|i| value(i / k, i % k)).collect::<Vec<_>>()
+                }
+                Acts::F32(_) => x.iter().map(|&v| f64::from(v)).collect(),
+            };
+            for isa in Isa::available() {
+                for init in [None, Some(0.5f32)] {
+                    let got = product(isa, &w, &x, init);
+                    for (i, &got) in got.iter().enumerate() {
+                        let (m, r) = (i / n, i % n);
+                        let row = &w.values[r * k..][..k];
+                        let terms = row.iter().zip(&seen[m * k..]).map(|(&w, x)| f64::from(w) * x);
+                        let want = terms.clone().sum::<f64>() + f64::from(init.unwrap_or(0.0));
+                        // The offsets of unsigned quants cancel terms up to this size.
+                        let size: f64 = terms.map(f64::abs).sum::<f64>() + 1.0;
+                        // Where blocks add up before they are scaled, their biases do too.
+                        let rounding = if w.layout.span() > 1 { 4e-4 } else { 4e-6 };
+                        assert!(
+                            (f64::from(got) - want).abs() <= size * rounding,
+                            "{isa} {dtype} {n}x{k} row {m} column {r}: {got} for {want}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn quantised_activations_are_within_half_a_step() {
+    let mut random = Random(3);
+    let mut x = random.vector(100);
+    x[40] = 1000.0;
+    x[99] = -1e-9;
+    for isa in Isa::available() {
+        let format = ActivationFormat { residual_planes: 1, span: 1 };
+        let Acts::Q8(blocks) = Acts::new(isa, Some(format), &x, 100) else { unreachable!() };
+        assert_eq!(blocks.len(), 4);
+        for (i, &x) in x.iter().enumerate() {
+            let b = &blocks[i / 32];
+            let error = f32::from(b.q[i % 32]) * b.scale - x;
+            assert!(error.abs() <= b.scale * 0.500_01, "{isa} {i}: {x} off by {error}");
+        }
+        for b in &blocks {
+            let sum = |r: std::ops::Range<usize>| b.q[r].iter().map(|&q| i32::from(q)).sum::<i32>();
+            assert_eq!(b.less32, [BIAS - 32 * sum(0..16), BIAS - 32 * sum(16..32)]);
+            assert_eq!((b.less8, b.less128), (BIAS - 8 * sum(0..32), BIAS - 128 * sum(0..32)));
+            assert_eq!(b.sum, sum(0..32) as f32);
+            assert_eq!(b.negated, [15, 31].map(|m| MINUS_BIAS - m * sum(0..32)));
+            assert!(b.q.iter().all(|&q| q != i8::MIN));
+        }
+    }
+}
+
+#[test]
+fn products_are_the_same_bits_on_every_set_and_in_any_company() {
+    for dtype in WEIGHTS {
+        let (n, k) = shapes(dtype)[1];
+        let mut random = Random(11);
+        let w = Matrix::new(dtype, n, k, &random.raw(dtype, n, k));
+        let x = random.vector(71 * k);
+        let alone: Vec<Vec<u32>> = x
+            .chunks_exact(k)
+            .map(|x| bits(&product(Isa::named("scalar").unwrap(), &w, x, None)))
+            .collect();
+        for isa in Isa::available() {
+            for rows in [1, 2, 3, 4, 5, 8, 64, 71] {
+                let got = product(isa, &w, &x[..rows * k], None);
+                for (m, got) in got.chunks_exact(n).enumerate() {
+                    assert_eq!(bits(got), alone[m], "{isa} {dtype} row {m} of {rows}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_arrangement_of_the_loops_or_the_weights_changes_a_bit() {
+    for dtype in WEIGHTS {
+        // Five row groups: pairs and a last one alone.
+        let (n, k) = (70, dtype.block_len().max(64) * 2);
+        let mut random = Random(17);
+        let raw = random.raw(dtype, n, k);
+        let w = Matrix::new(dtype, n, k, &raw);
+        let x = random.vector(71 * k);
+        for isa in Isa::available() {
+            let packed = |&packing| Matrix::packed_by(packing, dtype, n, k, &raw);
+            let packings: Vec<Matrix> = isa.packings().iter().map(packed).collect();
+            for (rows, planes) in [(1, 1), (1, 2), (3, 1), (71, 2)] {
+                let planes = if dtype.is_quantised() { planes } else { 1 };
+                let x = &x[..rows * k];
+                let expected = bits(&product_with_planes(isa, &w, x, Some(0.5), planes));
+                for (prefetch_distance, tile) in
+                    [(0, 64), (32768, 64), (8192, 16), (1 << 40, 32), (8192, 1)]
+                {
+                    let loops = Loops { prefetch_distance, tile };
+                    for w in &packings {
+                        let got = product_with_loops(isa, w, x, Some(0.5), planes, loops);
+                        let panel_width = w.layout.panel_width();
+                        assert_eq!(
+                            bits(&got),
+                            expected,
+                            "{isa} {dtype} {rows} rows {loops:?} {panel_width}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_second_plane_leaves_a_fraction_of_the_error() {
+    for dtype in WEIGHTS.into_iter().filter(|t| t.is_quantised()) {
+        let (n, k) = shapes(dtype)[1];
+        let mut random = Random(13);
+        let w = Matrix::new(dtype, n, k, &random.raw(dtype, n, k));
+        let x = random.vector(6 * k);
+        let scalar = Isa::named("scalar").unwrap();
+        let alone: Vec<Vec<u32>> =
+            x.chunks_exact(k).map(|x| bits(&product_with_planes(scalar, &w, x, None, 2))).collect();
+        for isa in Isa::available() {
+            let both = product_with_planes(isa, &w, &x, None, 2);
+            for (m, row) in both.chunks_exact(n).enumerate() {
+                assert_eq!(bits(row), alone[m], "{isa} {dtype} row {m}");
+            }
+            let first = product(isa, &w, &x, None);
+            let mut errors = [0.0f64; 2];
+            for (i, y) in [&first, &both].into_iter().enumerate() {
+                for (j, &y) in y.iter().enumerate() {
+                    let (row, x) = (&w.values[j % n * k..][..k], &x[j / n * k..][..k]);
+                    let exact: f64 =
+                        row.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
+                    errors[i] += (f64::from(y) - exact).powi(2);
+                }
+            }
+            // Of its square: a hundredth of the error, or a tenth where rounded biases add up.
+            let left = if w.layout.span() > 1 { 0.01 } else { 1e-4 };
+            assert!(errors[1] < errors[0] * left, "{isa} {dtype}: {errors:?}");
+        }
+    }
+}
+
+#[test]
+fn extreme_bytes_do_not_saturate() {
+    for (dtype, fill) in [
+        (DType::Q8_0, 0x80u8),
+        (DType::Q8_0, 0x7F),
+        (DType::Q4_0, 0xFF),
+        (DType::Q4_K, 0xFF),
+        (DType::Q5_K, 0xFF),
+        (DType::Q6_K, 0xFF),
+    ] {
+        let k = dtype.block_len() * 2;
+        let mut raw = Random(1).raw(dtype, 16, k);
+        let one = f16::from_f32(1.0).to_le_bytes();
+        for block in raw.chunks_exact_mut(dtype.block_bytes()) {
+            let scales = match dtype {
+                DType::Q6_K => 208..210,
+                DType::Q4_K | DType::Q5_K => 0..4,
+                _ => 0..2,
+            };
+            block.fill(fill);
+            for half in block[scales].chunks_exact_mut(2) {
+                half.copy_from_slice(&one);
+            }
+        }
+        let w = Matrix::new(dtype, 16, k, &raw);
+        for sign in [1.0f32, -1.0] {
+            let x = vec![sign; k];
+            let want: f64 = w.values[..k].iter().map(|&v| f64::from(v * sign)).sum();
+            for isa in Isa::available() {
+                let got = f64::from(product(isa, &w, &x, None)[0]);
+                assert!((got - want).abs() <= want.abs() * 3e-5, "{isa} {dtype}: {got} for {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn zeros_stay_zero_and_one_nan_or_infinity_taints_its_own_row_only() {
+    for dtype in WEIGHTS {
+        let (n, k) = shapes(dtype)[0];
+        let w = Matrix::new(dtype, n, k, &Random(5).raw(dtype, n, k));
+        for isa in Isa::available() {
+            assert!(
+                product(isa, &w, &vec![0.0; k], None).iter().all(|&y| y == 0.0),
+                "{isa} {dtype}"
+            );
+            for bad in [f32::NAN, f32::INFINITY] {
+                let mut x = Random(6).vector(2 * k);
+                x[5] = bad;
+                let y = product(isa, &w, &x, None);
+                assert!(y[..n].iter().all(|y| !y.is_finite()), "{isa} {dtype} {bad}");
+                assert!(y[n..].iter().all(|y| y.is_finite()), "{isa} {dtype} {bad}");
+            }
+        }
+    }
+}
+
+/// Runs on every set, asserts equal bits, and returns the result.
+fn everywhere(what: &str, f: impl Fn(Isa) -> Vec<f32>) -> Vec<f32> {
+    let want = f(Isa::named("scalar").unwrap());
+    for isa in Isa::available() {
+        assert_eq!(bits(&f(isa)), bits(&want), "{what} on {isa}");
+    }
+    want
+}
+
+fn close(what: &str, got: &[f32], want: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), want.len());
+    for (i, (&got, &want)) in got.iter().zip(want).enumerate() {
+        let error = (f64::from(got) - want).abs();
+        assert!(error <= tolerance * want.abs().max(1.0), "{what} [{i}]: {got} for {want}");
+    }
+}
+
+#[test]
+fn rms_norm_equals_f64() {
+    for n in [1, 15, 16, 64, 100, 2048] {
+        let mut random = Random(n as u64);
+        let (x, weight) = (random.vector(n), random.vector(n));
+        let got = everywhere("rms_norm", |isa| {
+            let mut y = x.clone();
+            // SAFETY: all three are `n` long, in place.
+            unsafe { norm::rms_norm(isa, y.as_ptr(), weight.as_ptr(), y.as_mut_ptr(), n, 1e-5) };
+            y
+        });
+        let mean = x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / n as f64;
+        let want: Vec<f64> = x
+            .iter()
+            .zip(&weight)
+            .map(|(&x, &w)| f64::from(x) / (mean + 1e-5).sqrt() * f64::from(w))
+            .collect();
+        close("rms_norm", &got, &want, 1e-6);
+    }
+}
+
+#[test]
+fn swiglu_equals_f64_over_the_whole_range() {
+    let mut gate: Vec<f32> = (-2000..2000).map(|i| i as f32 * 0.05).collect();
+    gate.extend([0.0, -0.0, 1e30, -1e30, f32::MIN_POSITIVE]);
+    let up = vec![1.5f32; gate.len()];
+    let got = everywhere("swiglu", |isa| {
+        let mut y = gate.clone();
+        // SAFETY: all three are equally long.
+        unsafe { norm::swiglu(isa, y.as_ptr(), up.as_ptr(), y.as_mut_ptr(), y.len()) };
+        y
+    });
+    for (&g, &got) in gate.iter().zip(&got) {
+        let want = f64::from(g) / (1.0 + (-f64::from(g)).exp()) * 1.5;
+        assert!(
+            (f64::from(got) - want).abs() <= want.abs() * 5e-7 + 1e-30,
+            "{g}: {got} for {want}"
+        );
+    }
+    let nan = everywhere("swiglu", |isa| {
+        let mut y = vec![f32::NAN, 1.0];
+        // SAFETY: all three are two long.
+        unsafe { norm::swiglu(isa, y.as_ptr(), up.as_ptr(), y.as_mut_ptr(), 2) };
+        y
+    });
+    assert!(nan[0].is_nan() && nan[1].is_finite());
+}
+
+#[test]
+fn add_and_argmax_do_as_told() {
+    let (a, b) = (Random(1).vector(77), Random(2).vector(77));
+    let got = everywhere("add", |isa| {
+        let mut y = vec![0.0; 77];
+        // SAFETY: all three are equally long.
+        unsafe { norm::add(isa, a.as_ptr(), b.as_ptr(), y.as_mut_ptr(), 77) };
+        y
+    });
+    assert!(got.iter().zip(a.iter().zip(&b)).all(|(y, (a, b))| *y == a + b));
+
+    let nan = f32::NAN;
+    let mut long = Random(3).vector(1000);
+    (long[700], long[701], long[20], long[999]) = (2.0, 2.0, nan, nan);
+    for (x, want) in [
+        (&long[..], 700),
+        (&[1.0, 3.0, 3.0][..], 1),
+        (&[nan, -5.0][..], 1),
+        (&[nan, nan][..], 0),
+        (&[f32::NEG_INFINITY; 3][..], 0),
+        (&[][..], 0),
+    ] {
+        for isa in Isa::available() {
+            // SAFETY: the slice's own length.
+            assert_eq!(unsafe { norm::argmax(isa, x.as_ptr(), x.len()) }, want, "{isa}");
+        }
+    }
+}
+
+#[test]
+fn rope_rotates_the_pairs_of_its_style() {
+    for style in [RopeStyle::Interleaved, RopeStyle::HalfSplit] {
+        for dim in [16, 64, 80, 128] {
+            let mut random = Random(dim as u64);
+            let (x, angle) = (random.vector(dim), random.vector(dim / 2));
+            let (cos, sin): (Vec<f32>, Vec<f32>) = angle.iter().map(|a| (a.cos(), a.sin())).unzip();
+            let got = everywhere("rope", |isa| {
+                let mut y = x.clone();
+                // SAFETY: sizes as documented.
+                unsafe { rope::rope(isa, y.as_mut_ptr(), dim, cos.as_ptr(), sin.as_ptr(), style) };
+                y
+            });
+            let mut want = vec![0.0f64; dim];
+            for i in 0..dim / 2 {
+                let (p, q) = match style {
+                    RopeStyle::Interleaved => (2 * i, 2 * i + 1),
+                    RopeStyle::HalfSplit => (i, i + dim / 2),
+                };
+                let (a, b) = (f64::from(x[p]), f64::from(x[q]));
+                let (c, s) = (f64::from(cos[i]), f64::from(sin[i]));
+                (want[p], want[q]) = (a * c - b * s, a * s + b * c);
+            }
+            close("rope", &got, &want, 2e-7);
+        }
+    }
+}
+
+/// One KV head's keys and values, as numbers and in a cache.
+struct Cached {
+    dim: usize,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    keys: Vec<u16>,
+    values: Vec<u16>,
+}
+
+const SCALE: f32 = 0.3;
+
+impl Cached {
+    fn new(random: &mut Random, dim: usize, positions: usize) -> Self {
+        let (k, v) = (random.vector(positions * dim), random.vector(positions * dim));
+        // What has not been written may be anything.
+        let capacity = positions.next_multiple_of(attention::POSITION_STEP);
+        let mut keys = vec![f16::NAN.to_bits(); capacity * dim];
+        let mut values = keys.clone();
+        for (p, (k, v)) in k.chunks_exact(dim).zip(v.chunks_exact(dim)).enumerate() {
+            let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
+            // SAFETY: both hold `capacity` positions.
+            unsafe {
+                rope::kv_write(Isa::detect(), k.as_ptr(), v.as_ptr(), dim, p, keys, values);
+            }
+        }
+        Self { dim, k, v, keys, values }
+    }
+
+    /// Attention of tokens, the first to `positions` positions, with `heads` times `dim` queries each.
+    fn attend(&self, isa: Isa, q: &[f32], heads: usize, positions: usize) -> Vec<f32> {
+        let mut scratch = vec![f32::NAN; attention::scratch_len(self.dim)];
+        let mut out = vec![f32::NAN; q.len()];
+        let a = Attend {
+            q: q.as_ptr(),
+            rows: q.len() / (heads * self.dim),
+            stride: heads * self.dim,
+            heads,
+            dim: self.dim,
+            keys: self.keys.as_ptr(),
+            values: self.values.as_ptr(),
+            positions,
+            scale: SCALE,
+            scratch: scratch.as_mut_ptr(),
+            out: out.as_mut_ptr(),
+        };
+        // SAFETY: sizes as documented.
+        unsafe { attention::attend(isa, &a) };
+        out
+    }
+
+    /// One query's attention to `positions` positions.
+    fn exact(&self, q: &[f32], positions: usize) -> Vec<f64> {
+        let rounded = |x: f32| f16::from_f32(x).to_f64();
+        let scores: Vec<f64> = self
+            .k
+            .chunks_exact(self.dim)
+            .take(positions)
+            .map(|k| {
+                let products = q.iter().zip(k).map(|(&q, &k)| f64::from(q) * rounded(k));
+                products.sum::<f64>() * f64::from(SCALE)
+            })
+            .collect();
+        let max = scores.iter().copied().fold(f64::MIN, f64::max);
+        let total: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+        let mut out = vec![0.0; self.dim];
+        for (s, v) in scores.iter().zip(self.v.chunks_exact(self.dim)) {
+            for (out, &v) in out.iter_mut().zip(v) {
+                *out += (s - max).exp() / total * rounded(v);
+            }
+        }
+        out
+    }
+}
+
+#[test]
+fn attention_equals_f64_and_ignores_what_lies_beyond() {
+    // Heads that share the cache; tokens, and how many positions the first of them attends to: within a span,
+    // across its end, where whole spans lie before some tokens only, and more than go through a span together.
+    for (heads, dim, rows, first) in [
+        (1, 16, 1, 1usize),
+        (3, 64, 1, 31),
+        (4, 128, 1, 33),
+        (7, 80, 1, 512),
+        (2, 256, 1, 513),
+        (5, 32, 1, 1100),
+        (1, 48, 11, 1),
+        (4, 64, 16, 1),
+        (2, 128, 16, 17),
+        (3, 64, 11, 505),
+        (2, 128, 16, 509),
+        (5, 48, 11, 1020),
+        (4, 64, 17, 500),
+        (9, 128, 16, 1015),
+    ] {
+        let what = format!("{heads} heads of {dim}, {rows} tokens from {first}");
+        let mut random = Random(first as u64);
+        let cached = Cached::new(&mut random, dim, first + rows - 1);
+        let q: Vec<f32> = random.vector(rows * heads * dim).iter().map(|x| x * 3.0).collect();
+        let got = everywhere(&what, |isa| cached.attend(isa, &q, heads, first));
+        for (line, (q, got)) in q.chunks_exact(dim).zip(got.chunks_exact(dim)).enumerate() {
+            let positions = first + line / heads;
+            let what = format!("{what}, line {line}");
+            close(&what, got, &cached.exact(q, positions), 4e-6);
+            let alone = cached.attend(Isa::detect(), q, 1, positions);
+            assert_eq!(bits(&alone), bits(got), "{what} alone");
+        }
+    }
+}
+
+#[test]
+fn half_precision_in_the_cache_is_rounded_to_nearest_even() {
+    let mut x = Random(9).vector(64);
+    x.extend([0.0, -0.0, 65504.0, 65520.0, -1e9, 1e-8, 5.96e-8, 2049.0, 2051.0, 0.1]);
+    x.resize(80, 1.0);
+    for isa in Isa::available() {
+        let mut keys = vec![0; 80 * 16];
+        let mut values = vec![0; 80 * 16];
+        let (k, v) = (keys.as_mut_ptr(), values.as_mut_ptr());
+        // SAFETY: room for 16 positions.
+        unsafe { rope::kv_write(isa, x.as_ptr(), x.as_ptr(), 80, 3, k, v) };
+        for (d, &x) in x.iter().enumerate() {
+            let want = f16::from_f32(x).to_bits();
+            assert_eq!((keys[d * 16 + 3], values[3 * 80 + d]), (want, want), "{isa}: {x}");
+        }
+    }
+}

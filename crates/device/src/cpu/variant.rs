@@ -1,0 +1,285 @@
+//! What may be tuned of the CPU's kernels: products with weights, which are what a token's time goes to.
+//!
+//! Four parameters, none of which enters into a result: how much of a matrix a thread takes at a time,
+//! how far ahead it asks for weights, how many rows of activations meet a block of weights while it is in
+//! registers, and how many rows of the matrix lie side by side. The last one is decided when weights are
+//! loaded, for all launches with them. The heuristic's values were measured on one machine; a core with a smaller
+//! second-level cache, another memory latency or more neighbours wants others.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use super::Isa;
+use super::activations::TILE;
+use super::matmul::Loops;
+use super::packed::PackedLayout;
+use super::simd::LANES;
+use crate::precision::residual_planes;
+use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space, digest};
+use plan::{DType, Plan, Product, Project};
+
+/// Rows of a matrix that a thread takes at a time; what lies side by side is not torn apart.
+pub const ROWS_PER_TASK: &str = "rows_per_task";
+/// How far ahead weights are asked for, in bytes.
+pub const PREFETCH: &str = "prefetch_bytes";
+/// Rows of activations in a tile.
+pub const TILE_ROWS: &str = "tile_rows";
+
+/// Rows of the matrix that lie side by side.
+pub const PACKING: &str = "packing";
+
+/// Most row groups that a thread takes at a time, and so the widest strip of a matrix that a gate
+/// needs beside it.
+const MOST_GROUPS: usize = 32;
+
+/// Distance between the rows of such a strip: a line more than there can be columns, so that its rows do not
+/// all meet in the same sets of a cache.
+pub(super) const STRIP: usize = (MOST_GROUPS + 1) * LANES;
+
+/// Row groups that a thread takes where many rows of activations keep it busy.
+const WIDE_CLAIM: usize = 8;
+
+/// Bytes of weights that a thread takes at a time with few rows, where that is not more groups than
+/// above: enough to be a stream, little enough to balance.
+const BYTES_PER_TASK: usize = 192 << 10;
+
+/// How a step's products are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Variant {
+    /// Row groups that a thread takes at a time: for at most a tile of rows, and for more.
+    claim: [usize; 2],
+    /// Inside of one.
+    pub(super) loops: Loops,
+}
+
+impl Variant {
+    /// Row groups that a thread takes at a time of a product with `rows` rows.
+    pub(super) const fn claim(&self, rows: usize) -> usize {
+        self.claim[(rows > TILE) as usize]
+    }
+
+    /// What is taken where nothing has been measured, for `rows` rows and matrices of which the widest has row
+    /// groups of `group_bytes`.
+    fn heuristic(isa: Isa, group_bytes: usize, rows: usize) -> Self {
+        let few = (BYTES_PER_TASK / group_bytes.max(1)).clamp(1, WIDE_CLAIM);
+        Self { claim: [few, WIDE_CLAIM], loops: Loops::heuristic(isa, rows) }
+    }
+
+    /// The variant for a step: the table's choice, if it has one that can be made.
+    pub(super) fn of(
+        isa: Isa,
+        choices: Option<&Choices>,
+        case: Option<&Case>,
+        group_bytes: usize,
+        rows: usize,
+    ) -> Self {
+        let mut variant = Self::heuristic(isa, group_bytes, rows);
+        let (Some(choices), Some(case)) = (choices, case) else { return variant };
+        let Some(choice) = choices.get(case) else { return variant };
+        if space(isa, case).is_none_or(|space| space.check(choice).is_err()) {
+            return variant;
+        }
+        let value = |name: &str| choice.get(name).map(|&value| value as usize);
+        // What was measured under another packing than the matrix has says nothing.
+        let lies = packing(isa, Some(choices), case.dtype, case.cols as usize);
+        if value(PACKING).is_some_and(|packing| packing != lies) {
+            return variant;
+        }
+        if let Some(task) = value(ROWS_PER_TASK) {
+            variant.claim[usize::from(rows > TILE)] = task / LANES;
+        }
+        variant.loops = Loops {
+            prefetch_distance: value(PREFETCH).unwrap_or(variant.loops.prefetch_distance),
+            tile: value(TILE_ROWS).unwrap_or(variant.loops.tile),
+        };
+        variant
+    }
+}
+
+/// Rows that lie side by side in the matrices of a type and a number of columns.
+pub(super) fn packing(isa: Isa, choices: Option<&Choices>, dtype: DType, cols: usize) -> usize {
+    let chosen = || choices?.of_matrix(PACKING, dtype, u32::try_from(cols).ok()?);
+    let chosen = chosen().map_or(LANES, |rows| rows as usize);
+    if isa.packings().contains(&chosen) { chosen } else { LANES }
+}
+
+/// The case of a projection: all its matrices together, under the first one's type.
+pub(super) fn case(plan: &Plan, project: &Project) -> Option<Case> {
+    let weights = project.product.weights();
+    let dtype = plan.buffer(weights.first()?.buffer).dtype;
+    let fine = dtype.is_quantised() && residual_planes(plan, project) == 2;
+    let cols = project.x.shape.last().copied().unwrap_or(1).max(1);
+    let number = |n: usize| u32::try_from(n).ok().filter(|&n| n > 0);
+    let family = match project.product {
+        Product::SwiGlu { .. } => "gate",
+        Product::Each(_) | Product::Residual { .. } if fine => "project_fine",
+        Product::Each(_) | Product::Residual { .. } => "project",
+    };
+    Some(Case {
+        family: family.to_owned(),
+        dtype,
+        rows: number(weights.iter().map(|view| view.shape[0]).sum())?,
+        cols: number(cols)?,
+        batch: number(project.x.elements() / cols)?,
+    })
+}
+
+/// What may be chosen for a case.
+pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
+    if !["project", "project_fine", "gate"].contains(&case.family.as_str()) {
+        return None;
+    }
+    let (rows, cols) = (case.rows as usize, case.cols as usize);
+    let layout = PackedLayout::new(case.dtype, rows, cols).ok()?;
+    let batch = case.batch as usize;
+    let heuristic = Variant::heuristic(isa, layout.group_bytes(), batch);
+    let (claim, loops) = (heuristic.claim(batch), heuristic.loops);
+    let many = batch > 1;
+    // Of a gate each thread's share is of both matrices.
+    let most = if case.family == "gate" { layout.groups() / 2 } else { layout.groups() };
+    let parameter = |name, meaning, values: &[usize]| Parameter {
+        name,
+        meaning,
+        values: values.iter().map(|&value| value as u32).collect(),
+        scope: Scope::Launch,
+    };
+    let tasks: Vec<usize> = [1, 2, 4, 8, 16, MOST_GROUPS]
+        .into_iter()
+        .filter(|&groups| groups <= most.max(1))
+        .map(|groups| groups * LANES)
+        .collect();
+    let mut parameters = vec![
+        parameter(ROWS_PER_TASK, "rows of the matrix that a thread takes at a time", &tasks),
+        parameter(
+            PREFETCH,
+            "how far ahead weights are asked for, in bytes",
+            &[1024, 2048, 4096, 8192, 16384, 32768],
+        ),
+    ];
+    let mut heuristic = Choice::from([
+        (ROWS_PER_TASK.to_owned(), (claim * LANES) as u32),
+        (PREFETCH.to_owned(), loops.prefetch_distance as u32),
+    ]);
+    if many && batch > TILE / 4 {
+        let meaning = "rows of activations that meet a block of weights in registers";
+        parameters.push(parameter(TILE_ROWS, meaning, &[TILE / 4, TILE / 2, TILE]));
+        heuristic.insert(TILE_ROWS.to_owned(), loops.tile as u32);
+    }
+    if case.dtype.is_quantised() && isa.packings().len() > 1 {
+        let meaning =
+            "rows of the matrix that lie side by side and share what is read of activations";
+        let packing = parameter(PACKING, meaning, isa.packings());
+        parameters.push(Parameter { scope: Scope::Layout, ..packing });
+        heuristic.insert(PACKING.to_owned(), LANES as u32);
+    }
+    let source = source(isa, case.dtype);
+    Some(Space::new(parameters, heuristic, source, Candidates::BuiltIn, |_| Ok(())))
+}
+
+/// Hash of what products with weights of a type are made from; computed once.
+fn source(isa: Isa, dtype: DType) -> String {
+    static KNOWN: Mutex<BTreeMap<(&str, DType), String>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry((isa.name(), dtype)).or_insert_with(|| hash(isa, dtype)).clone()
+}
+
+fn hash(isa: Isa, dtype: DType) -> String {
+    digest(&[
+        include_str!("matmul.rs"),
+        include_str!("format.rs"),
+        include_str!("packed.rs"),
+        include_str!("activations.rs"),
+        include_str!("simd/mod.rs"),
+        isa.source(),
+        dtype.name(),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_lie_as_the_case_with_fewest_rows_chose_where_kernels_can_read_them() {
+        let choose =
+            |case: Case, packing: u32| (case, Choice::from([(PACKING.to_owned(), packing)]));
+        let choices: Choices = [
+            choose(case("project", 3072, 1), 32),
+            choose(case("project", 3072, 256), 16),
+            choose(Case { cols: 2048, ..case("project", 3072, 1) }, 48),
+        ]
+        .into_iter()
+        .collect();
+        for isa in Isa::available() {
+            let can = isa.packings().contains(&32);
+            let of = |choices, dtype, cols| packing(isa, choices, dtype, cols);
+            assert_eq!(of(Some(&choices), DType::Q8_0, 1024), if can { 32 } else { 16 });
+            assert_eq!(of(Some(&choices), DType::Q6_K, 1024), 16, "another type");
+            assert_eq!(of(Some(&choices), DType::Q8_0, 2048), 16, "48 is no packing");
+            assert_eq!(of(None, DType::Q8_0, 1024), 16);
+            let has = |case: &Case| space(isa, case).unwrap().parameter(PACKING).is_some();
+            assert_eq!(has(&case("project", 3072, 1)), can);
+            assert!(!has(&Case { dtype: DType::F16, ..case("project", 3072, 1) }));
+        }
+    }
+
+    #[test]
+    fn what_was_measured_under_another_packing_is_left_aside() {
+        let (decides, other) = (case("project", 3072, 1), case("project", 3072, 4));
+        for isa in Isa::available().filter(|isa| isa.packings().contains(&32)) {
+            let choose = |case: &Case, packing: u32, task: u32| {
+                let mut choice = space(isa, case).unwrap().heuristic;
+                choice.insert(PACKING.to_owned(), packing);
+                choice.insert(ROWS_PER_TASK.to_owned(), task);
+                (case.clone(), choice)
+            };
+            for packing in [16, 32] {
+                let choices: Choices =
+                    [choose(&decides, 32, 64), choose(&other, packing, 512)].into_iter().collect();
+                let variant = Variant::of(isa, Some(&choices), Some(&other), 1088 * 16, 4);
+                let heuristic = Variant::heuristic(isa, 1088 * 16, 4);
+                assert_eq!(variant == heuristic, packing == 16);
+            }
+        }
+    }
+
+    fn case(family: &str, rows: u32, batch: u32) -> Case {
+        Case { family: family.into(), dtype: DType::Q8_0, rows, cols: 1024, batch }
+    }
+
+    #[test]
+    fn the_heuristic_is_in_every_space_and_unknown_families_have_none() {
+        for isa in Isa::available() {
+            for family in ["project", "project_fine", "gate"] {
+                for (rows, batch) in [(16, 1), (48, 1), (3072, 1), (3072, 4), (3072, 256), (1, 256)]
+                {
+                    let space = space(isa, &case(family, rows, batch)).unwrap();
+                    space.check(&space.heuristic).unwrap();
+                    let ahead = if batch == 1 { isa.ahead() } else { 8192 };
+                    assert_eq!(space.heuristic[PREFETCH], ahead as u32, "batch {batch}");
+                    assert!(rows < 64 || !space.neighbours(&space.heuristic).is_empty());
+                }
+            }
+            assert!(space(isa, &case("attention", 64, 1)).is_none());
+            let other = Case { cols: 33, ..case("project", 64, 1) };
+            assert!(space(isa, &other).is_none(), "33 columns do not fill blocks");
+        }
+    }
+
+    #[test]
+    fn a_choice_that_cannot_be_made_leaves_the_heuristic() {
+        let isa = Isa::detect();
+        let case = case("project", 3072, 1);
+        let heuristic = Variant::of(isa, None, Some(&case), 1088 * 16, 1);
+        let with = |name: &str, value: u32| {
+            let mut choice = space(isa, &case).unwrap().heuristic;
+            choice.insert(name.into(), value);
+            let choices = [(case.clone(), choice)].into_iter().collect();
+            Variant::of(isa, Some(&choices), Some(&case), 1088 * 16, 1)
+        };
+        assert_eq!(with(ROWS_PER_TASK, 17), heuristic);
+        assert_eq!(with(TILE_ROWS, 32), heuristic, "one row knows no tile");
+        assert_eq!(with(ROWS_PER_TASK, 512).claim(1), 32);
+        assert_eq!(with(PREFETCH, 1024).loops.prefetch_distance, 1024);
+    }
+}

@@ -1,0 +1,114 @@
+//! The kernels as modules of the driver: the cubin of the device's SM where there is one, else PTX,
+//! which the driver compiles.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use orind_kernels::catalogue::{Kernel, Unit};
+use orind_kernels::source::Target;
+use orind_kernels::{jit, prebuilt};
+
+use super::DEVICE;
+use super::driver::{Function, Module};
+use super::fault::Fault;
+use super::gpu::{Gpu, Owned};
+use crate::Error;
+
+/// Dynamic shared memory that every kernel may have without being asked for.
+const SHARED_FREE: u32 = 48 << 10;
+
+/// The machine code for a compute capability: a cubin runs on its own SM alone.
+pub(super) const fn target(capability: u32) -> Target {
+    match capability {
+        87 => Target::Sm87,
+        90 => Target::Sm90,
+        _ => Target::Compute80,
+    }
+}
+
+/// What the driver loads at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum File {
+    /// A unit that is prebuilt.
+    Unit(Unit),
+    /// A kernel that was compiled here.
+    Compiled(Kernel),
+}
+
+/// Kernels by need.
+pub(super) struct Code {
+    gpu: Arc<Gpu>,
+    target: Target,
+    modules: HashMap<File, Owned<Module>>,
+    /// Each kernel, and the shared memory it may have.
+    functions: HashMap<Kernel, (Function, u32)>,
+}
+
+impl Code {
+    pub(super) fn new(gpu: &Arc<Gpu>) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            target: target(gpu.capability),
+            modules: HashMap::new(),
+            functions: HashMap::new(),
+        }
+    }
+
+    /// The kernel, ready for a launch with `shared_bytes` of dynamic shared memory.
+    pub(super) fn function(
+        &mut self,
+        kernel: Kernel,
+        shared_bytes: u32,
+    ) -> Result<Function, Error> {
+        let (function, allowed) = match self.functions.get(&kernel) {
+            Some(&known) => known,
+            None => (self.find(kernel)?, SHARED_FREE),
+        };
+        if shared_bytes > allowed {
+            let driver = self.gpu.enter().map_err(Fault::at_the_seam)?;
+            driver.allow_shared(function, shared_bytes).map_err(Fault::at_the_seam)?;
+        }
+        self.functions.insert(kernel, (function, allowed.max(shared_bytes)));
+        Ok(function)
+    }
+
+    fn find(&mut self, kernel: Kernel) -> Result<Function, Error> {
+        let target = self.target;
+        let which = if kernel.is_prebuilt(target) {
+            File::Unit(kernel.unit())
+        } else {
+            File::Compiled(kernel)
+        };
+        let name = match which {
+            File::Unit(unit) => target.file(unit),
+            File::Compiled(kernel) => kernel.symbol(),
+        };
+        let broken =
+            |why: String| Error::Unsupported { device: DEVICE, what: format!("{name}: {why}") };
+        let module = match self.modules.entry(which) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let file = match which {
+                    File::Unit(unit) => {
+                        prebuilt::file(unit, target).ok_or_else(|| broken("not built".into()))?
+                    }
+                    File::Compiled(kernel) => jit::code(kernel, target, &|| true)
+                        .map_err(|error| broken(error.to_string()))?,
+                };
+                // PTX is text, which the driver reads up to a zero.
+                let mut image = file.to_vec();
+                image.push(0);
+                let loaded = Owned::new(&self.gpu, |driver| driver.load(&image));
+                entry.insert(loaded.map_err(|fault| match fault.at_the_seam() {
+                    Error::Unsupported { what, .. } => broken(what),
+                    error => error,
+                })?)
+            }
+        };
+        let driver = self.gpu.enter().map_err(Fault::at_the_seam)?;
+        driver
+            .function(module.get(), &kernel.symbol())
+            .map_err(|fault| broken(format!("{}: {fault}", kernel.symbol())))
+    }
+}

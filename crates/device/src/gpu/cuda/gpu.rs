@@ -1,0 +1,160 @@
+//! A context, and owners of what lives in it: each handle is given back once, while the context still
+//! stands.
+
+use std::sync::Arc;
+
+use super::driver::{Attribute, Context, Driver, Event, Graph, Kind, Module, Place, Stream};
+use super::fault::{Code, Fault};
+use crate::Error;
+
+/// A GPU with a context of this process's own.
+pub(super) struct Gpu {
+    driver: Arc<dyn Driver>,
+    device: i32,
+    context: Context,
+    /// Its name, as the driver tells it.
+    pub(super) name: String,
+    /// Compute capability, 10 x major + minor.
+    pub(super) capability: u32,
+    pub(super) sms: u32,
+    /// Whether it shares the CPU's memory.
+    pub(super) integrated: bool,
+}
+
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gpu").field("name", &self.name).field("sm", &self.capability).finish()
+    }
+}
+
+impl Gpu {
+    /// Takes over a context.
+    pub(super) fn new(
+        driver: Arc<dyn Driver>,
+        (device, context): (i32, Context),
+        name: String,
+        (capability, sms, integrated): (u32, u32, bool),
+    ) -> Self {
+        Self { driver, device, context, name, capability, sms, integrated }
+    }
+
+    /// The driver, with this context as the thread's: what every call begins with.
+    pub(super) fn enter(&self) -> Result<&dyn Driver, Fault> {
+        self.driver.enter(self.context)?;
+        Ok(&*self.driver)
+    }
+
+    /// The highest clock in MHz, 0 where the driver does not tell: it only tells devices apart.
+    pub(super) fn clock_mhz(&self) -> u32 {
+        let khz = self.driver.attribute(self.device, Attribute::ClockRate).unwrap_or(0);
+        u32::try_from(khz).unwrap_or(0) / 1000
+    }
+
+    /// Bytes free.
+    pub(super) fn free(&self) -> Result<u64, Fault> {
+        Ok(self.enter()?.memory()?.0)
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        if let Err(fault) = self.driver.destroy_context(self.context) {
+            tracing::debug!(%fault, "a CUDA context that could not be destroyed");
+        }
+    }
+}
+
+/// What is given back to the driver.
+pub(super) trait Resource: Copy {
+    fn release(self, driver: &dyn Driver) -> Result<(), Fault>;
+}
+
+macro_rules! resources {
+    ($($type:ty: $release:ident;)*) => {$(
+        impl Resource for $type {
+            fn release(self, driver: &dyn Driver) -> Result<(), Fault> {
+                driver.$release(self)
+            }
+        }
+    )*};
+}
+
+resources! {
+    Module: unload;
+    Stream: destroy_stream;
+    Event: destroy_event;
+    Graph: destroy_graph;
+}
+
+impl Resource for (Kind, Place) {
+    fn release(self, driver: &dyn Driver) -> Result<(), Fault> {
+        driver.free(self.0, self.1)
+    }
+}
+
+/// Owner of a handle.
+pub(super) struct Owned<H: Resource> {
+    gpu: Arc<Gpu>,
+    handle: H,
+}
+
+impl<H: Resource> Owned<H> {
+    pub(super) fn new(
+        gpu: &Arc<Gpu>,
+        make: impl FnOnce(&dyn Driver) -> Result<H, Fault>,
+    ) -> Result<Self, Fault> {
+        let handle = make(gpu.enter()?)?;
+        Ok(Self { gpu: Arc::clone(gpu), handle })
+    }
+
+    pub(super) const fn get(&self) -> H {
+        self.handle
+    }
+}
+
+impl<H: Resource> Drop for Owned<H> {
+    fn drop(&mut self) {
+        // Handles know their context: they can go even where it cannot be entered any more.
+        let entered = self.gpu.enter().map(drop);
+        let released = self.handle.release(&*self.gpu.driver);
+        if let Err(fault) = entered.and(released) {
+            tracing::debug!(%fault, "a CUDA handle that could not be given back");
+        }
+    }
+}
+
+/// Memory of one kind.
+pub(super) struct Memory {
+    owned: Owned<(Kind, Place)>,
+    bytes: u64,
+}
+
+impl Memory {
+    /// At least a byte, so that every allocation has an address.
+    pub(super) fn new(gpu: &Arc<Gpu>, kind: Kind, bytes: u64) -> Result<Self, Error> {
+        let bytes = bytes.max(1);
+        let made = Owned::new(gpu, |driver| Ok((kind, driver.alloc(kind, bytes)?)));
+        let owned = made.map_err(|fault| match fault.code {
+            Code::OUT_OF_MEMORY => Error::OutOfMemory {
+                what: format!("{} memory of {}", kind.name(), gpu.name),
+                need: bytes,
+                have: gpu.free().unwrap_or(0),
+            },
+            _ => fault.at_the_seam(),
+        })?;
+        Ok(Self { owned, bytes })
+    }
+
+    pub(super) const fn address(&self) -> u64 {
+        self.owned.get().1.address
+    }
+
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where the CPU sees it; null where it does not.
+    pub(super) fn host(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.owned.get().1.host)
+    }
+}

@@ -1,0 +1,224 @@
+//! The CUDA driver: the same launches on any NVIDIA GPU from SM 8.0 on, through libcuda, which is
+//! loaded at run time. On an Orin it is what the NV driver is held against.
+//!
+//! `driver` names the calls, `library` makes them, `fault` says what their results mean;
+//! `gpu` owns a context and what lives in it. `weights` moves the model, `code` loads kernels,
+//! `record` makes a step one graph, `instance` replays it.
+
+mod code;
+mod driver;
+mod fault;
+mod gpu;
+mod instance;
+mod library;
+mod record;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use std::sync::Arc;
+
+use orind_kernels::source::Target;
+
+use super::layout::Layout;
+use super::{cases as gpu_cases, variant};
+use crate::tune::{Case, Choice, DeviceKey, Space};
+use crate::{Device, Error, Footprint, Info, Instance, Request};
+use driver::{Attribute, ComputeMode, Driver, Kind};
+use fault::{Code, Fault};
+use gpu::Gpu;
+use instance::CudaInstance;
+use plan::Fusions;
+use telemetry::{Probe, Root};
+
+/// The name of this device.
+const DEVICE: &str = "cuda";
+
+/// The driver's version that cubins of CUDA 12 need (minor versions are compatible), and the one that
+/// PTX of NVRTC 12.6 (ISA 8.5) needs.
+const LEAST_VERSION: i32 = 12_000;
+const LEAST_VERSION_FOR_PTX: i32 = 12_050;
+
+/// The least compute capability that the kernels are compiled for.
+const LEAST_CAPABILITY: u32 = 80;
+
+/// Which memory holds the weights: `device`, `pinned` or `managed`.
+const MEMORY: &str = "ORIND_CUDA_MEMORY";
+/// CUDA's own list of the GPUs that a process may see.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
+/// An NVIDIA GPU with a context of its own, through the CUDA driver.
+#[derive(Clone, Debug)]
+pub struct Cuda {
+    gpu: Arc<Gpu>,
+    kind: Kind,
+}
+
+impl Cuda {
+    /// Takes the first GPU that can be used; `CUDA_VISIBLE_DEVICES` chooses among several.
+    ///
+    /// # Errors
+    /// The reason why there is none, in one line.
+    pub fn detect() -> Result<Self, String> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let library = library::Library::load()?;
+        let driver: Arc<dyn Driver> = Arc::new(library);
+        Self::with(&driver, variable(VISIBLE).as_deref(), variable(MEMORY).as_deref())
+    }
+
+    /// The same with a driver and the environment's words.
+    fn with(
+        driver: &Arc<dyn Driver>,
+        visible: Option<&str>,
+        memory: Option<&str>,
+    ) -> Result<Self, String> {
+        let version = driver.version().map_err(|fault| fault.to_string())?;
+        if version < LEAST_VERSION {
+            return Err(format!(
+                "the CUDA driver is too old: it is for CUDA {}, 12.0 is the least; update it",
+                dotted(version)
+            ));
+        }
+        let hidden = || match visible {
+            Some(list) => format!("{VISIBLE}=\"{list}\" hides every GPU"),
+            None => "the CUDA driver finds no GPU".into(),
+        };
+        match driver.init() {
+            Err(fault) if fault.code == Code::NO_DEVICE => return Err(hidden()),
+            Err(fault) => return Err(fault.to_string()),
+            Ok(()) => {}
+        }
+        let count = driver.devices().map_err(|fault| fault.to_string())?;
+        let mut refusals = Vec::new();
+        for device in 0..count {
+            match open(driver, device, version) {
+                Ok(gpu) => {
+                    let kind = kind(memory, gpu.integrated)?;
+                    return Ok(Self { gpu: Arc::new(gpu), kind });
+                }
+                Err(reason) => refusals.push(reason),
+            }
+        }
+        Err(if refusals.is_empty() { hidden() } else { refusals.join("; ") })
+    }
+}
+
+/// Which memory holds the weights. Where GPU and CPU share their memory, managed memory is what both
+/// cache and no copy is made of (CUDA for Tegra, "Memory Types"); elsewhere the GPU's own is fastest.
+fn kind(asked: Option<&str>, integrated: bool) -> Result<Kind, String> {
+    let kinds = [Kind::Device, Kind::Pinned, Kind::Managed];
+    match asked {
+        None if integrated => Ok(Kind::Managed),
+        None => Ok(Kind::Device),
+        Some(name) => kinds.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            format!("{MEMORY} is `{name}`; allowed are {}", kinds.map(Kind::name).join(", "))
+        }),
+    }
+}
+
+fn dotted(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// Opens a context on a device, or says in a line why not.
+fn open(driver: &Arc<dyn Driver>, device: i32, version: i32) -> Result<Gpu, String> {
+    let name = driver.name(device).unwrap_or_else(|_| format!("GPU {device}"));
+    let told = |fault: Fault| format!("{name}: {fault}");
+    let ask = |attribute| driver.attribute(device, attribute).map_err(told);
+    let number = |value: i32| u32::try_from(value).unwrap_or(0);
+    let (major, minor) = (number(ask(Attribute::Major)?), number(ask(Attribute::Minor)?));
+    let capability = 10 * major + minor;
+    if capability < LEAST_CAPABILITY {
+        return Err(format!(
+            "{name} is too old: SM {major}.{minor}, the kernels need 8.0 or later"
+        ));
+    }
+    if code::target(capability) == Target::Compute80 && version < LEAST_VERSION_FOR_PTX {
+        return Err(format!(
+            "{name}: SM {major}.{minor} needs a driver for CUDA {}, this one is for {}; update it",
+            dotted(LEAST_VERSION_FOR_PTX),
+            dotted(version)
+        ));
+    }
+    let mode = ask(Attribute::ComputeMode)?;
+    if mode == ComputeMode::PROHIBITED {
+        return Err(format!("{name} lets nobody compute (mode Prohibited): see nvidia-smi -c"));
+    }
+    let context = driver.create_context(device).map_err(|fault| match fault.code {
+        Code::DEVICE_UNAVAILABLE | Code::INVALID_DEVICE
+            if mode == ComputeMode::EXCLUSIVE_PROCESS =>
+        {
+            format!("{name} is in use by another process (mode Exclusive_Process)")
+        }
+        Code::OUT_OF_MEMORY => format!("{name}: its memory is used up by other processes"),
+        _ => told(fault),
+    })?;
+    let gpu = |sms, integrated| {
+        Gpu::new(Arc::clone(driver), (device, context), name.clone(), (capability, sms, integrated))
+    };
+    match (ask(Attribute::Multiprocessors), ask(Attribute::Integrated)) {
+        (Ok(sms), Ok(integrated)) => Ok(gpu(number(sms), integrated != 0)),
+        // Dropped at once, and with it the context.
+        (Err(reason), _) | (_, Err(reason)) => {
+            drop(gpu(0, false));
+            Err(reason)
+        }
+    }
+}
+
+impl Device for Cuda {
+    fn info(&self) -> Info {
+        let Gpu { name, capability, sms, .. } = &*self.gpu;
+        let code = code::target(*capability).architecture();
+        Info {
+            name: DEVICE,
+            description: format!(
+                "{name}, {sms} SMs, {code}, weights in {} memory",
+                self.kind.name()
+            ),
+            threads: 0,
+        }
+    }
+
+    fn fusions(&self) -> Fusions {
+        Fusions::ALL
+    }
+
+    fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {
+        Ok(Layout::new(request)?.footprint())
+    }
+
+    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
+        let layout = Layout::new(request)?;
+        layout.footprint().fits(self.gpu.free().map_err(Fault::at_the_seam)?)?;
+        let choices = request.choices.cloned().unwrap_or_default();
+        Ok(Box::new(CudaInstance::new(&self.gpu, layout, self.kind, choices)?))
+    }
+
+    fn gpu_memory(&self) -> Option<u64> {
+        Some(self.gpu.free().unwrap_or(0))
+    }
+
+    fn key(&self) -> Option<DeviceKey> {
+        let probe = Probe::new(Root::system());
+        Some(super::key(&probe, self.gpu.capability, self.gpu.sms, self.gpu.clock_mhz()))
+    }
+
+    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
+        gpu_cases(request)
+    }
+
+    fn space(&self, case: &Case) -> Option<Space> {
+        variant::space(code::target(self.gpu.capability), case)
+    }
+
+    fn compile(
+        &self,
+        case: &Case,
+        choice: &Choice,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
+        let made = variant::compile(code::target(self.gpu.capability), case, choice, wanted);
+        made.map_err(|error| Error::Unsupported { device: DEVICE, what: error.to_string() })
+    }
+}

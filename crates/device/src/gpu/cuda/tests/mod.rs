@@ -1,0 +1,406 @@
+//! The CUDA driver without CUDA: a fake libcuda behind the same calls, whose kernels are executed from
+//! their machine code. What it computes is held against the CPU device.
+
+use std::sync::Arc;
+
+mod fake;
+
+use super::weights::Weights;
+use super::*;
+use crate::cpu::Cpu;
+use crate::{Data, Prepared, Scope, WeightSource};
+use fake::{Fake, FakeGpu, ORIN};
+use plan::{Buffer, BufferId, Class, DType, Plan};
+
+const HIDDEN: usize = 256;
+const VOCABULARY: usize = 96;
+
+/// A step by hand: a row of a table, twice through a projection of each type, a sampled token.
+mod sketch {
+    use super::*;
+    use plan::{
+        Bucket, Gather, Linear, NextInputs, Norm, Op, Outputs, Product, Project, Sample,
+        SampleInputs, Scalar, Step, View,
+    };
+
+    pub(super) struct Sketch {
+        buffers: Vec<Buffer>,
+        steps: Vec<Step>,
+    }
+
+    impl Sketch {
+        fn buffer(&mut self, name: &str, class: Class, dtype: DType, shape: &[usize]) -> View {
+            let id = BufferId(self.buffers.len() as u32);
+            self.buffers.push(Buffer { name: name.into(), class, dtype, shape: shape.to_vec() });
+            View::whole(id, shape)
+        }
+
+        fn step(&mut self, op: Op, label: &str) {
+            let cost = plan::Cost::default();
+            self.steps.push(Step { op, label: label.into(), scope: None, cost });
+        }
+    }
+
+    pub(super) fn decode(dtype: DType) -> Plan {
+        use Class::{Mailbox, Output, Scratch, Weight};
+        let mut s = Sketch { buffers: Vec::new(), steps: Vec::new() };
+        let tokens = s.buffer("tokens", Mailbox, DType::I32, &[1]);
+        let positions = s.buffer("positions", Mailbox, DType::I32, &[1]);
+        let temperature = s.buffer("temperature", Mailbox, DType::F32, &[1]);
+        let top_k = s.buffer("top_k", Mailbox, DType::I32, &[1]);
+        let top_p = s.buffer("top_p", Mailbox, DType::F32, &[1]);
+        let seed = s.buffer("seed", Mailbox, DType::I32, &[1, 2]);
+        let table = s.buffer("table", Weight, dtype, &[VOCABULARY, HIDDEN]);
+        let square = s.buffer("square", Weight, dtype, &[HIDDEN, HIDDEN]);
+        let norm = s.buffer("norm", Weight, DType::F32, &[HIDDEN]);
+        let x = s.buffer("x", Scratch, DType::F32, &[1, HIDDEN]);
+        let y = s.buffer("y", Scratch, DType::F32, &[1, HIDDEN]);
+        let logits = s.buffer("logits", Output, DType::F32, &[1, VOCABULARY]);
+        let sampled = s.buffer("sampled", Output, DType::I32, &[1]);
+        let gather = Gather { table: table.clone(), indices: vec![tokens.clone()], out: x.clone() };
+        s.step(Op::Gather(gather), "embed");
+        let norm = Some(Norm { weight: norm, eps: Scalar::new(1e-5) });
+        let product = Product::Residual { weight: square, residual: x.clone(), out: y.clone() };
+        s.step(Op::Project(Project { x, norm: norm.clone(), product }), "square");
+        let product = Product::Each(vec![Linear { weight: table, out: logits.clone() }]);
+        s.step(Op::Project(Project { x: y, norm, product }), "output");
+        let next = Some(NextInputs { tokens, positions: positions.clone() });
+        let inputs = SampleInputs { temperature, top_k, top_p, seed, positions };
+        s.step(Op::Sample(Sample { logits, inputs, ids: sampled, next }), "sample");
+        let bucket = Bucket { batch: 1, chunk: 1, context: 8, outputs: Outputs::Last };
+        Plan { bucket, buffers: s.buffers, steps: s.steps, scopes: Vec::new() }
+    }
+}
+
+/// Seeded values in a weight's own type.
+fn weight(buffer: &Buffer) -> Vec<u8> {
+    let mut state = buffer.name.bytes().fold(7u64, |h, b| h.wrapping_mul(31) + u64::from(b));
+    let mut random = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+    };
+    let values: Vec<f32> = (0..buffer.elements()).map(|_| random()).collect();
+    if buffer.dtype == DType::F32 {
+        return values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    }
+    let mut bytes = vec![0; buffer.bytes() as usize];
+    plan::quant::quantise(buffer.dtype, &values, &mut bytes).unwrap();
+    bytes
+}
+
+struct Running {
+    instance: Box<dyn Instance>,
+    prepared: Prepared,
+    plan: Plan,
+}
+
+impl Running {
+    fn new(device: &dyn Device, dtype: DType) -> Result<Self, Error> {
+        let plan = sketch::decode(dtype);
+        let weights: Vec<Buffer> =
+            plan.buffers.iter().filter(|b| b.class == Class::Weight).cloned().collect();
+        let plans = std::slice::from_ref(&plan);
+        let mut instance =
+            device.open(&Request { weights: &weights, states: &[], plans, choices: None })?;
+        for buffer in &weights {
+            let source: &[u8] = &weight(buffer);
+            let source: &dyn WeightSource = &Bytes(source);
+            instance.upload(&buffer.name, source, &|_| {})?;
+        }
+        let prepared = instance.prepare(&plan)?;
+        Ok(Self { instance, prepared, plan })
+    }
+
+    fn find(&self, class: Class, name: &str) -> BufferId {
+        self.plan.find(class, name).unwrap()
+    }
+
+    /// Tokens of a few steps from a first one, and the last logits.
+    fn run(&mut self, token: i32, steps: u32) -> Result<(Vec<i32>, Vec<f32>), Error> {
+        for (name, value) in [("tokens", token), ("positions", 0)] {
+            let mailbox = self.find(Class::Mailbox, name);
+            self.instance.write(self.prepared, mailbox, 0, Data::I32(&[value]))?;
+        }
+        let ticket = self.instance.submit(self.prepared, steps)?;
+        self.instance.wait(ticket)?;
+        let mut tokens = Vec::new();
+        for step in 0..steps {
+            let mut one = [0];
+            self.instance.tokens(ticket, step, &mut one)?;
+            tokens.extend(one);
+        }
+        let mut logits = vec![0.0; VOCABULARY];
+        let output = self.find(Class::Output, "logits");
+        self.instance.read(self.prepared, output, 0, &mut logits)?;
+        Ok((tokens, logits))
+    }
+}
+
+struct Bytes<'a>(&'a [u8]);
+
+impl WeightSource for Bytes<'_> {
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self.0.read_at(offset, buf)
+    }
+}
+
+fn cuda(fake: &Arc<Fake>) -> Result<Cuda, String> {
+    with(fake, None, None)
+}
+
+fn with(fake: &Arc<Fake>, visible: Option<&str>, memory: Option<&str>) -> Result<Cuda, String> {
+    let driver: Arc<dyn Driver> = fake.clone();
+    Cuda::with(&driver, visible, memory)
+}
+
+const TYPES: [DType; 5] = [DType::Q8_0, DType::Q6_K, DType::Q4_K, DType::Q5_K, DType::F16];
+
+#[test]
+fn steps_compute_what_the_cpu_computes() {
+    for dtype in TYPES {
+        let fake = Arc::new(Fake::new(&[ORIN]));
+        let device = cuda(&fake).unwrap();
+        let mut ours = Running::new(&device, dtype).unwrap();
+        let mut theirs = Running::new(&Cpu::detect(), dtype).unwrap();
+        // For these the CPU's activations share a scale for 256 columns, the GPU's for 32.
+        let coarse = matches!(dtype, DType::Q6_K | DType::Q4_K | DType::Q5_K);
+        let tolerance = if coarse { 3e-2 } else { 1e-3 };
+        for token in [1, 77] {
+            let (a, b) = (ours.run(token, 3).unwrap(), theirs.run(token, 3).unwrap());
+            assert_eq!(a.0, b.0, "{dtype}");
+            for (a, b) in a.1.iter().zip(&b.1) {
+                assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "{dtype}: {a} for {b}");
+            }
+        }
+        drop((ours, device));
+        assert!(fake.leaks().is_empty(), "{:?}", fake.leaks());
+    }
+}
+
+#[test]
+fn every_kind_of_memory_holds_the_same_weights() {
+    let answers: Vec<_> = ["device", "pinned", "managed"]
+        .map(|kind| {
+            let fake = Arc::new(Fake::new(&[ORIN]));
+            let device = with(&fake, None, Some(kind)).unwrap();
+            assert!(device.info().description.contains(kind), "{:?}", device.info());
+            Running::new(&device, DType::Q6_K).unwrap().run(5, 2).unwrap()
+        })
+        .into();
+    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]));
+    let shared = FakeGpu { integrated: true, ..ORIN };
+    let device = cuda(&Arc::new(Fake::new(&[shared]))).unwrap();
+    assert!(device.info().description.contains("managed"), "{:?}", device.info());
+    let wrong = with(&Arc::new(Fake::new(&[ORIN])), None, Some("fast")).unwrap_err();
+    assert!(wrong.contains("`fast`") && wrong.contains("managed"), "{wrong}");
+}
+
+#[test]
+fn halves_are_not_written_while_they_are_copied() {
+    let fake = Arc::new(Fake::new(&[ORIN]));
+    let device = cuda(&fake).unwrap();
+    for dtype in TYPES {
+        let plan = sketch::decode(dtype);
+        let buffers: Vec<Buffer> =
+            plan.buffers.iter().filter(|b| b.class == Class::Weight).cloned().collect();
+        let request = Request { weights: &buffers, states: &[], plans: &[], choices: None };
+        let layout = Layout::new(&request).unwrap();
+        let stream = gpu::Owned::new(&device.gpu, |driver| driver.create_stream()).unwrap();
+        // A few rows at a time.
+        let mut weights = Weights::new(&device.gpu, &layout, Kind::Device, 2048).unwrap();
+        let progress = std::sync::atomic::AtomicU64::new(0);
+        for buffer in &buffers {
+            let count = |n| {
+                progress.fetch_add(n, std::sync::atomic::Ordering::Relaxed);
+            };
+            let bytes = weight(buffer);
+            weights.upload(&buffer.name, &Bytes(&bytes), &count, stream.get()).unwrap();
+        }
+        weights.seal(stream.get()).unwrap();
+        let total: u64 = buffers.iter().map(Buffer::bytes).sum();
+        assert_eq!(progress.into_inner(), total);
+        for buffer in &buffers {
+            let (address, form) = weights.places()[&buffer.name];
+            let mut want = vec![0; form.bytes() as usize];
+            super::super::weights::fill(
+                &buffer.name,
+                &form,
+                &Bytes(&weight(buffer)),
+                &mut want,
+                &|_| {},
+            )
+            .unwrap();
+            assert!(fake.peek(address, want.len()) == want, "{dtype} {}", buffer.name);
+        }
+        let again = weights.upload("table", &Bytes(&[]), &|_| {}, stream.get());
+        assert!(matches!(again, Err(Error::Invalid(_))));
+    }
+}
+
+#[test]
+fn a_step_is_one_graph() {
+    let fake = Arc::new(Fake::new(&[ORIN]));
+    let mut running = Running::new(&cuda(&fake).unwrap(), DType::Q8_0).unwrap();
+    assert_eq!((fake.calls("instantiate"), fake.calls("launch")), (1, 4));
+    running.run(3, 5).unwrap();
+    running.run(4, 2).unwrap();
+    assert_eq!((fake.calls("instantiate"), fake.calls("launch")), (1, 4), "recorded once");
+    assert_eq!(fake.calls("launch_graph"), 7);
+    let activity = running.instance.activity();
+    assert_eq!((activity.submits, activity.launches), (7, 28));
+    // Launch by launch it is the same step.
+    let alone = running.run(9, 2).unwrap();
+    for (name, value) in [("tokens", 9), ("positions", 0)] {
+        let mailbox = running.find(Class::Mailbox, name);
+        running.instance.write(running.prepared, mailbox, 0, Data::I32(&[value])).unwrap();
+    }
+    for _ in 0..2 {
+        let timings = running.instance.time_launches(running.prepared).unwrap();
+        let labels: Vec<&str> = timings.iter().map(|t| t.label.as_str()).collect();
+        assert_eq!(labels, ["embed", "square", "output", "sample"]);
+        assert!(timings.iter().all(|t| t.nanoseconds == 1000));
+    }
+    let mut logits = vec![0.0; VOCABULARY];
+    let output = running.find(Class::Output, "logits");
+    running.instance.read(running.prepared, output, 0, &mut logits).unwrap();
+    assert_eq!(logits, alone.1);
+}
+
+#[test]
+fn steps_under_way_are_counted() {
+    let fake = Arc::new(Fake::new(&[ORIN]));
+    let mut running = Running::new(&cuda(&fake).unwrap(), DType::Q8_0).unwrap();
+    let ticket = running.instance.submit(running.prepared, 4).unwrap();
+    let mut seen = 0;
+    while seen < 4 {
+        let now = running.instance.completed(ticket);
+        assert!(now >= seen, "{now} after {seen}");
+        seen = now;
+    }
+    running.instance.tokens(ticket, 3, &mut [0]).unwrap();
+    let mailbox = running.find(Class::Mailbox, "tokens");
+    let early = running.instance.write(running.prepared, mailbox, 0, Data::I32(&[1]));
+    assert!(matches!(early, Err(Error::Invalid(_))), "not waited for: {early:?}");
+    running.instance.wait(ticket).unwrap();
+    running.instance.write(running.prepared, mailbox, 0, Data::I32(&[1])).unwrap();
+}
+
+#[test]
+fn a_kernel_that_goes_wrong_loses_the_device_and_a_new_context_works() {
+    let mut fake = Fake::new(&[ORIN]);
+    fake.fatal = Some(6);
+    let fake = Arc::new(fake);
+    let device = cuda(&fake).unwrap();
+    let mut running = Running::new(&device, DType::Q8_0).unwrap();
+    let first = running.run(1, 3).map(drop);
+    let then = running.instance.submit(running.prepared, 1).map(drop);
+    for result in [first, then] {
+        match result {
+            Err(Error::Lost { scope: Scope::Device, rebuildable: true, reason, .. }) => {
+                assert!(reason.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{reason}");
+                assert!(reason.contains("load the model again"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    drop((running, device));
+    assert!(fake.leaks().is_empty(), "{:?}", fake.leaks());
+    Running::new(&cuda(&fake).unwrap(), DType::Q8_0).unwrap().run(1, 3).unwrap();
+}
+
+#[test]
+fn whichever_call_fails_it_is_an_error_and_nothing_is_left_behind() {
+    let whole = |fake: &Arc<Fake>| -> Result<(), String> {
+        let device = cuda(fake)?;
+        let mut running = Running::new(&device, DType::Q8_0).map_err(|e| e.to_string())?;
+        running.run(1, 2).map_err(|e| e.to_string())?;
+        running.instance.time_launches(running.prepared).map_err(|e| e.to_string())?;
+        Ok(())
+    };
+    let fake = Arc::new(Fake::new(&[ORIN]));
+    whole(&fake).unwrap();
+    let calls = fake.all_calls();
+    for code in [Code::OUT_OF_MEMORY.0, Code::ILLEGAL_ADDRESS.0, 46, 12_345] {
+        let mut failed = 0;
+        // Every call of the start, and some of the many of the steps.
+        for at in (0..calls).step_by(3) {
+            let fake = Arc::new(Fake::new(&[ORIN]));
+            fake.fail_after(at, code);
+            failed += usize::from(whole(&fake).is_err());
+            assert!(fake.leaks().is_empty(), "{code} at call {at}: {:?}", fake.leaks());
+        }
+        assert!(failed * 2 > calls / 3, "{failed} of {}", calls / 3);
+    }
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_in_one_line() {
+    let gpu = |change: fn(&mut FakeGpu)| {
+        let mut gpu = ORIN;
+        change(&mut gpu);
+        Fake::new(&[gpu])
+    };
+    let driver = |change: fn(&mut Fake)| {
+        let mut fake = Fake::new(&[ORIN]);
+        change(&mut fake);
+        fake
+    };
+    let ampere = |version| {
+        let mut fake = Fake::new(&[FakeGpu { capability: (8, 6), ..ORIN }]);
+        fake.version = version;
+        fake
+    };
+    for (fake, visible, words) in [
+        (driver(|f| f.version = 11_040), None, &["too old", "11.4", "12.0"][..]),
+        (driver(|f| f.init = 100), Some(""), &["CUDA_VISIBLE_DEVICES=\"\"", "hides"]),
+        (driver(|f| f.init = 100), None, &["no GPU"]),
+        (Fake::new(&[]), Some("7"), &["CUDA_VISIBLE_DEVICES=\"7\"", "hides"]),
+        (driver(|f| f.init = 34), None, &["STUB_LIBRARY", "LD_LIBRARY_PATH"]),
+        (driver(|f| f.init = 803), None, &["SYSTEM_DRIVER_MISMATCH", "reboot"]),
+        (driver(|f| f.init = 4242), None, &["cuInit", "4242"]),
+        (gpu(|g| g.capability = (7, 5)), None, &["Orin is too old", "7.5", "8.0"]),
+        (gpu(|g| g.mode = 2), None, &["Prohibited"]),
+        (driver(|f| f.context = 2), None, &["used up by other processes"]),
+        (driver(|f| f.context = 46), None, &["DEVICE_UNAVAILABLE", "exclusively"]),
+        (ampere(12_020), None, &["12.5", "12.2"]),
+    ] {
+        let reason = with(&Arc::new(fake), visible, None).unwrap_err();
+        assert!(words.iter().all(|word| reason.contains(word)), "{reason}: {words:?}");
+        assert_eq!(reason.lines().count(), 1);
+    }
+    let mut busy = Fake::new(&[FakeGpu { mode: ComputeMode::EXCLUSIVE_PROCESS, ..ORIN }]);
+    busy.context = 101;
+    let reason = with(&Arc::new(busy), None, None).unwrap_err();
+    assert!(reason.contains("in use by another process"), "{reason}");
+    // The next one is taken.
+    let old = FakeGpu { name: "old", capability: (6, 1), ..ORIN };
+    let device = cuda(&Arc::new(Fake::new(&[old, ORIN]))).unwrap();
+    assert!(device.info().description.starts_with("Orin, 4 SMs, sm_87"), "{:?}", device.info());
+    assert!(cuda(&Arc::new(ampere(12_050))).unwrap().info().description.contains("compute_80"));
+}
+
+#[test]
+fn a_gpu_that_is_too_small_says_so_before_anything_is_allocated() {
+    let fake = Arc::new(Fake::new(&[FakeGpu { bytes: 1000, ..ORIN }]));
+    match Running::new(&cuda(&fake).unwrap(), DType::Q8_0).map(drop) {
+        Err(Error::OutOfMemory { what, need, have: 1000 }) => {
+            assert!(what.contains("weights") && need > 1000, "{what}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(fake.calls("alloc"), 0);
+}
+
+#[test]
+fn without_the_library_there_is_a_reason() {
+    // Wherever this runs, it must not panic.
+    match Cuda::detect() {
+        Ok(device) => assert_eq!(device.info().name, "cuda"),
+        Err(reason) => assert_eq!(reason.lines().count(), 1, "{reason}"),
+    }
+}

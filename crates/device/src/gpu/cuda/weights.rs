@@ -1,0 +1,226 @@
+//! A model's weights in GPU memory, and how they get there.
+//!
+//! Memory that the CPU sees is filled in place. The GPU's own is filled through two page-locked
+//! halves in turn: while one is copied, the other is read into and laid out.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::super::layout::{ALIGN, Form, Layout};
+use super::super::ledger::invalid;
+use super::super::weights::fill;
+use super::driver::{Event, Kind, Stream};
+use super::gpu::{Gpu, Memory, Owned};
+use crate::{Error, WeightSource};
+
+/// Bytes of a half: enough that a copy costs more than to start it.
+pub(super) const HALF: usize = 4 << 20;
+
+/// All weights of an instance.
+pub(super) struct Weights {
+    gpu: Arc<Gpu>,
+    memory: Memory,
+    /// Address and form of each.
+    places: HashMap<String, (u64, Form)>,
+    uploaded: HashSet<String>,
+    /// While there is something to upload into memory that the CPU does not see.
+    staging: Option<Staging>,
+    open: bool,
+}
+
+impl Weights {
+    pub(super) fn new(
+        gpu: &Arc<Gpu>,
+        layout: &Layout,
+        kind: Kind,
+        half: usize,
+    ) -> Result<Self, Error> {
+        let memory = Memory::new(gpu, kind, layout.weight_bytes)?;
+        let mut at = memory.address();
+        let mut places = HashMap::new();
+        let mut names: Vec<&String> = layout.weights.keys().collect();
+        names.sort_unstable();
+        for name in names {
+            let form = layout.weights[name];
+            places.insert(name.clone(), (at, form));
+            at += form.bytes().next_multiple_of(ALIGN);
+        }
+        let staging = match kind {
+            Kind::Device => Some(Staging::new(gpu, layout, half)?),
+            Kind::Pinned | Kind::Managed => None,
+        };
+        let gpu = Arc::clone(gpu);
+        Ok(Self { gpu, memory, places, uploaded: HashSet::new(), staging, open: true })
+    }
+
+    /// Where each lies.
+    pub(super) const fn places(&self) -> &HashMap<String, (u64, Form)> {
+        &self.places
+    }
+
+    pub(super) fn upload(
+        &mut self,
+        weight: &str,
+        source: &dyn WeightSource,
+        progress: &(dyn Fn(u64) + Sync),
+        stream: Stream,
+    ) -> Result<(), Error> {
+        let Some(&(address, form)) = self.places.get(weight) else {
+            return invalid(format!("weight `{weight}` is not part of the request"));
+        };
+        if !self.open {
+            return invalid("weights cannot change once plans have been prepared");
+        }
+        if self.uploaded.contains(weight) {
+            return invalid(format!("weight `{weight}` has been uploaded already"));
+        }
+        match &mut self.staging {
+            Some(staging) => {
+                let to = Destination { gpu: &self.gpu, address, stream };
+                staging.fill(weight, &form, source, &to, progress)?;
+            }
+            None => {
+                let at = (address - self.memory.address()) as usize;
+                let base = self.memory.host().wrapping_add(at);
+                // SAFETY: the places divide the allocation, which the CPU sees from `host` on; no
+                // launch has been submitted yet, so the GPU touches none of it.
+                let place = unsafe { std::slice::from_raw_parts_mut(base, form.bytes() as usize) };
+                fill(weight, &form, source, place, progress)?;
+            }
+        }
+        self.uploaded.insert(weight.to_owned());
+        Ok(())
+    }
+
+    /// Ends the upload: everything is in place.
+    pub(super) fn seal(&mut self, stream: Stream) -> Result<(), Error> {
+        if let Some(name) = self.places.keys().find(|name| !self.uploaded.contains(*name)) {
+            return invalid(format!("weight `{name}` has not been uploaded"));
+        }
+        if self.open {
+            let driver = self.gpu.enter().map_err(super::Fault::at_the_seam)?;
+            driver.synchronize(stream).map_err(super::Fault::at_the_seam)?;
+            self.staging = None;
+            self.open = false;
+        }
+        Ok(())
+    }
+}
+
+/// Where a weight goes.
+struct Destination<'a> {
+    gpu: &'a Gpu,
+    address: u64,
+    stream: Stream,
+}
+
+/// One page-locked buffer, and when it is free again.
+struct Half {
+    memory: Memory,
+    copied: Owned<Event>,
+    busy: bool,
+}
+
+struct Staging {
+    halves: [Half; 2],
+    next: usize,
+    /// Rows as the file has them, for types that are laid out anew.
+    file: Vec<u8>,
+    /// Bytes of a half.
+    bytes: usize,
+}
+
+impl Staging {
+    fn new(gpu: &Arc<Gpu>, layout: &Layout, half: usize) -> Result<Self, Error> {
+        let row = |form: &Form| match form {
+            Form::Matrix(_, layout) => layout.of_rows(1).bytes(),
+            Form::Plain(_) => 0,
+        };
+        let bytes = layout.weights.values().map(row).max().unwrap_or(0).max(half);
+        let one = || {
+            let memory = Memory::new(gpu, Kind::Pinned, bytes as u64)?;
+            let copied = Owned::new(gpu, |driver| driver.create_event(false))
+                .map_err(super::Fault::at_the_seam)?;
+            Ok(Half { memory, copied, busy: false })
+        };
+        Ok(Self { halves: [one()?, one()?], next: 0, file: Vec::new(), bytes })
+    }
+
+    fn fill(
+        &mut self,
+        weight: &str,
+        form: &Form,
+        source: &dyn WeightSource,
+        to: &Destination<'_>,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), Error> {
+        let failed = |source| Error::Weight { weight: weight.to_owned(), source };
+        match form {
+            Form::Matrix(_, layout) if !layout.is_file() => {
+                let (row, total) = (layout.file_row_bytes(), layout.rows());
+                let rows = (self.bytes / layout.of_rows(1).bytes()).max(1);
+                for first in (0..total).step_by(rows) {
+                    let rows = rows.min(total - first);
+                    self.file.resize(rows * row, 0);
+                    source.read_at((first * row) as u64, &mut self.file).map_err(failed)?;
+                    let part = layout.of_rows(rows);
+                    let (mut from, mut plane_at) = (0, 0);
+                    let pieces = layout.planes().map(|plane| {
+                        let piece = (from, plane_at + plane * first, plane * rows);
+                        (from, plane_at) = (from + plane * rows, plane_at + plane * total);
+                        piece
+                    });
+                    let Self { halves, file, next, .. } = self;
+                    halves[*next].send(part.bytes(), &pieces, to, |half| {
+                        part.pack(0, file, half).map_err(|e| failed(Box::new(e)))
+                    })?;
+                    *next = 1 - *next;
+                    progress((rows * row) as u64);
+                }
+            }
+            _ => {
+                let total = form.bytes() as usize;
+                for at in (0..total).step_by(self.bytes) {
+                    let bytes = self.bytes.min(total - at);
+                    self.halves[self.next].send(bytes, &[(0, at, bytes)], to, |half| {
+                        source.read_at(at as u64, half).map_err(failed)
+                    })?;
+                    self.next = 1 - self.next;
+                    progress(bytes as u64);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Half {
+    /// Has the first `bytes` bytes written by `write`, then copies `pieces` of them: from, to, bytes.
+    fn send(
+        &mut self,
+        bytes: usize,
+        pieces: &[(usize, usize, usize)],
+        to: &Destination<'_>,
+        write: impl FnOnce(&mut [u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let failed = super::Fault::at_the_seam;
+        let driver = to.gpu.enter().map_err(failed)?;
+        if std::mem::take(&mut self.busy) {
+            driver.wait(self.copied.get()).map_err(failed)?;
+        }
+        if bytes as u64 > self.memory.bytes() {
+            return invalid(format!("{bytes} bytes staged in {}", self.memory.bytes()));
+        }
+        // SAFETY: pinned memory of at least `bytes` bytes, and no copy out of it is under way.
+        write(unsafe { std::slice::from_raw_parts_mut(self.memory.host(), bytes) })?;
+        self.busy = true;
+        for &(from, at, len) in pieces.iter().filter(|piece| piece.2 > 0) {
+            let from = self.memory.host().wrapping_add(from);
+            // SAFETY: the pieces lie within the `bytes` bytes, which are not written again before
+            // the event below has been waited for.
+            unsafe { driver.copy_in(to.address + at as u64, from, len, to.stream) }
+                .map_err(failed)?;
+        }
+        driver.record(self.copied.get(), to.stream).map_err(failed)
+    }
+}

@@ -1,0 +1,280 @@
+//! How much memory an instance takes, and where everything lies in it: arithmetic only.
+
+use std::collections::HashMap;
+
+use orind_kernels::catalogue::Weight;
+use orind_kernels::catalogue::launch::attention_partial_bytes;
+use orind_kernels::repack;
+
+use super::lower;
+use crate::{Error, Footprint, RING_STEPS, Request};
+use plan::{Attention, Buffer, BufferId, Class, DType, Op, Plan, Sample};
+
+/// Alignment of everything: what the widest loads and constant banks need.
+pub(super) const ALIGN: u64 = 256;
+
+/// Blocks that share the vocabulary when a token is chosen.
+pub(super) const SAMPLE_PARTS: u32 = 32;
+/// Scratch of one part of one row.
+const SAMPLE_PART_BYTES: u64 = 16;
+
+/// This device does not do that.
+pub(super) fn unsupported(what: String) -> Error {
+    Error::Unsupported { device: "gpu", what }
+}
+
+/// How a weight is held.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Form {
+    /// A matrix in the kernels' layout.
+    Matrix(Weight, repack::Layout),
+    /// A vector of `f32`.
+    Plain(u64),
+}
+
+impl Form {
+    fn of(buffer: &Buffer) -> Result<Self, Error> {
+        let refused = |why: String| unsupported(format!("weight `{}`{why}", buffer.name));
+        match (buffer.shape.as_slice(), buffer.dtype) {
+            (&[n], DType::F32) => Ok(Self::Plain(4 * n as u64)),
+            (&[rows, k], dtype) => {
+                let weight = weight(dtype).ok_or_else(|| {
+                    refused(format!(" of {dtype}; kernels exist for F16, Q8_0, Q4_K, Q5_K, Q6_K"))
+                })?;
+                let layout = repack::Layout::new(weight, rows, k);
+                layout.map(|l| Self::Matrix(weight, l)).map_err(|e| refused(format!(": {e}")))
+            }
+            (shape, dtype) => Err(refused(format!(" of {dtype} {shape:?}"))),
+        }
+    }
+
+    pub(super) const fn bytes(&self) -> u64 {
+        match self {
+            Self::Matrix(_, layout) => layout.bytes() as u64,
+            Self::Plain(bytes) => *bytes,
+        }
+    }
+}
+
+/// The kernels' name of a type.
+pub(super) const fn weight(dtype: DType) -> Option<Weight> {
+    Some(match dtype {
+        DType::F16 => Weight::F16,
+        DType::Q8_0 => Weight::Q8_0,
+        DType::Q4_K => Weight::Q4_K,
+        DType::Q5_K => Weight::Q5_K,
+        DType::Q6_K => Weight::Q6_K,
+        _ => return None,
+    })
+}
+
+/// The type that the kernels call so.
+pub(super) const fn dtype(weight: Weight) -> DType {
+    match weight {
+        Weight::F16 => DType::F16,
+        Weight::Q8_0 => DType::Q8_0,
+        Weight::Q4_K => DType::Q4_K,
+        Weight::Q5_K => DType::Q5_K,
+        Weight::Q6_K => DType::Q6_K,
+    }
+}
+
+/// Shape of a KV buffer, laid out `[slot][kv head][position][value]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cache {
+    pub(super) slots: u32,
+    pub(super) capacity: u32,
+    pub(super) heads: u32,
+    pub(super) dim: u32,
+}
+
+impl Cache {
+    fn of(buffer: &Buffer) -> Result<Self, Error> {
+        let size = |n: usize| u32::try_from(n).ok().filter(|&n| n > 0);
+        match (buffer.shape.as_slice(), buffer.dtype) {
+            (&[slots, capacity, heads, dim], DType::F16) if dim.is_multiple_of(8) => {
+                let sizes = (size(slots), size(capacity), size(heads), size(dim));
+                if let (Some(slots), Some(capacity), Some(heads), Some(dim)) = sizes {
+                    return Ok(Self { slots, capacity, heads, dim });
+                }
+            }
+            _ => {}
+        }
+        let (name, dtype, shape) = (&buffer.name, buffer.dtype, &buffer.shape);
+        Err(unsupported(format!("KV cache `{name}` of {dtype} {shape:?}")))
+    }
+
+    pub(super) fn bytes(self) -> u64 {
+        [self.capacity, self.heads, self.dim]
+            .into_iter()
+            .fold(2 * u64::from(self.slots), |bytes, n| bytes.saturating_mul(u64::from(n)))
+    }
+}
+
+/// Working memory that plans share, beyond weights and caches: only one plan runs at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Working {
+    /// The scratch arena.
+    pub(super) arena: u64,
+    /// Attention's parts.
+    pub(super) attention: u64,
+    /// Sampling's parts.
+    pub(super) sample: u64,
+    /// Sampling's candidates.
+    pub(super) candidates: u64,
+    /// Counters of attention, then of sampling: zero between launches.
+    pub(super) attention_counters: u64,
+    pub(super) sample_counters: u64,
+}
+
+impl Working {
+    fn of(plan: &Plan) -> Result<Self, Error> {
+        let mut w = Self { arena: lower::arena(plan).bytes, ..Self::default() };
+        let own = |a: &mut u64, b: u64| *a = (*a).max(b.next_multiple_of(ALIGN));
+        for step in &plan.steps {
+            match &step.op {
+                Op::Attention(Attention { q, caches, .. }) => {
+                    let (&[rows, heads, dim], &[_, capacity, kv_heads, _]) =
+                        (q.shape.as_slice(), caches.keys.shape.as_slice())
+                    else {
+                        return Err(unsupported(format!("attention of {:?}", q.shape)));
+                    };
+                    let splits = lower::splits(heads as u32, kv_heads as u32, dim as u32, capacity);
+                    let [rows, heads, dim] = [rows as u64, heads as u64, dim as u64];
+                    let parts = attention_partial_bytes(rows, heads, dim, u64::from(splits));
+                    own(&mut w.attention, parts);
+                    own(&mut w.attention_counters, 4 * rows * heads);
+                }
+                Op::Sample(Sample { logits, inputs, .. }) => {
+                    let rows = inputs.temperature.elements() as u64;
+                    let vocabulary = logits.shape.last().copied().unwrap_or(0) as u64;
+                    own(&mut w.sample, rows * u64::from(SAMPLE_PARTS) * SAMPLE_PART_BYTES);
+                    own(&mut w.candidates, 8 * rows * vocabulary);
+                    own(&mut w.sample_counters, 4 * (rows + 1));
+                }
+                _ => {}
+            }
+        }
+        w.arena = w.arena.next_multiple_of(ALIGN);
+        Ok(w)
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self {
+            arena: self.arena.max(other.arena),
+            attention: self.attention.max(other.attention),
+            sample: self.sample.max(other.sample),
+            candidates: self.candidates.max(other.candidates),
+            attention_counters: self.attention_counters.max(other.attention_counters),
+            sample_counters: self.sample_counters.max(other.sample_counters),
+        }
+    }
+
+    /// Bytes that only the GPU touches.
+    pub(super) const fn scratch(&self) -> u64 {
+        self.arena + self.attention + self.sample + self.candidates
+    }
+
+    /// Bytes of counters, which the CPU clears.
+    pub(super) const fn counters(&self) -> u64 {
+        self.attention_counters + self.sample_counters
+    }
+}
+
+/// A plan's own buffers, through which the CPU talks to it: mailboxes, outputs, the ring of sampled
+/// tokens and its cursor.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    places: Vec<Option<u64>>,
+    /// Rows of sampled tokens; 0 when the plan samples none.
+    pub(super) sampled: usize,
+    pub(super) ring: u64,
+    pub(super) cursor: u64,
+    pub(super) bytes: u64,
+}
+
+impl Own {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let mut bytes = 0u64;
+        let mut place = |size: u64| {
+            let at = bytes;
+            bytes += size.next_multiple_of(ALIGN);
+            at
+        };
+        let mine = |b: &Buffer| matches!(b.class, Class::Mailbox | Class::Output);
+        let places =
+            plan.buffers.iter().map(|b| mine(b).then(|| place(4 * b.elements() as u64))).collect();
+        let sampled = plan.bucket.logit_rows();
+        let ring = place(4 * u64::from(RING_STEPS) * sampled as u64);
+        let cursor = place(4);
+        Self { places, sampled, ring, cursor, bytes }
+    }
+
+    /// Offset of the tokens of the plan's `step`th step.
+    pub(super) const fn ring_at(&self, step: u64) -> u64 {
+        self.ring + step % RING_STEPS as u64 * 4 * self.sampled as u64
+    }
+
+    /// Offset of a mailbox or output.
+    pub(super) fn offset(&self, buffer: BufferId) -> Option<u64> {
+        self.places.get(buffer.index()).copied().flatten()
+    }
+}
+
+/// Everything that an instance needs.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    pub(super) weights: HashMap<String, Form>,
+    pub(super) weight_bytes: u64,
+    /// Offset and shape of each cache.
+    pub(super) caches: HashMap<String, (u64, Cache)>,
+    pub(super) cache_bytes: u64,
+    pub(super) working: Working,
+    own_bytes: u64,
+}
+
+impl Layout {
+    /// Lays out what a request asks for.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a weight or cache that the kernels cannot read.
+    pub(super) fn new(request: &Request<'_>) -> Result<Self, Error> {
+        let mut weights = HashMap::new();
+        let mut weight_bytes = 0u64;
+        for buffer in request.weights {
+            let form = Form::of(buffer)?;
+            weight_bytes = weight_bytes.saturating_add(form.bytes().next_multiple_of(ALIGN));
+            weights.insert(buffer.name.clone(), form);
+        }
+        let mut caches = HashMap::new();
+        let mut cache_bytes = 0u64;
+        for buffer in request.states {
+            let cache = Cache::of(buffer)?;
+            caches.insert(buffer.name.clone(), (cache_bytes, cache));
+            cache_bytes = cache_bytes.saturating_add(cache.bytes().next_multiple_of(ALIGN));
+        }
+        let mut working = Working::default();
+        let mut own_bytes = 0;
+        for plan in request.plans {
+            working = working.max(Working::of(plan)?);
+            own_bytes += Own::new(plan).bytes;
+        }
+        Ok(Self { weights, weight_bytes, caches, cache_bytes, working, own_bytes })
+    }
+
+    /// Refuses a plan that was not counted.
+    pub(super) fn admits(&self, plan: &Plan) -> Result<(), Error> {
+        if self.working.max(Working::of(plan)?) == self.working {
+            return Ok(());
+        }
+        Err(Error::Invalid("the plan was not part of the request".into()))
+    }
+
+    pub(super) const fn footprint(&self) -> Footprint {
+        Footprint {
+            weights: self.weight_bytes,
+            state: self.cache_bytes,
+            activations: self.working.scratch() + self.working.counters() + self.own_bytes,
+        }
+    }
+}

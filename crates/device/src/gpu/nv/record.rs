@@ -1,0 +1,181 @@
+//! A list of launches written down for the hardware: QMDs, constant banks and a command stream.
+//!
+//! Launches form a chain: completion of one starts the next, without the host unit or the CPU. What
+//! a launch must see of those before it decides which caches it drops first. A recording exists
+//! twice, and steps use the two in turn, so that one can be looked at after a fault while the
+//! other runs, and nothing that the GPU still reads is ever written.
+//!
+//! In a step that may be long some launches release a semaphore, so that one that gets on can be told from
+//! one that hangs.
+
+use orind_kernels::bank0::Bank0;
+use tegra::address::QmdAddress;
+use tegra::buffer::Mailbox;
+use tegra::class::Compute;
+use tegra::class::qmd::{DependentAction, Membar};
+use tegra::pushbuffer::{CacheInvalidate, Entry, Payload, PushBuffer, Windows};
+use tegra::qmd::{ConstantBank, Dependent, Invalidate, Launch as QmdLaunch, QmdRelease};
+use tegra::space::AddressSpace;
+
+use super::super::launch::Launch;
+use super::super::layout::ALIGN;
+use super::super::order::{Wait, waits};
+use super::code::{Code, Loaded};
+use super::failed;
+use super::patience::Signs;
+use crate::Error;
+
+/// Copies of a recording.
+pub(super) const COPIES: usize = 2;
+
+/// Bytes of a QMD.
+const QMD_BYTES: u64 = 256;
+
+/// Bytes from one copy's word of progress to the other's.
+const WORD_STRIDE: u64 = 64;
+
+/// The initial stack pointer: the end of a thread's local addresses, less what lies above it.
+const STACK_POINTER: u32 =
+    (1 << tegra::local_memory::THREAD_ADDRESS_BITS) - tegra::local_memory::ABOVE_STACK_POINTER;
+
+/// A recorded list of launches.
+#[derive(Debug)]
+pub(super) struct Recording {
+    /// Keeps what the streams point at.
+    _memory: Mailbox,
+    bodies: [Entry; COPIES],
+    launches: u64,
+    /// For each copy the number of the launch that has told last that it is done.
+    progress: Option<Mailbox>,
+    looks: u32,
+}
+
+impl Recording {
+    pub(super) fn new(
+        space: &AddressSpace,
+        code: &Code,
+        launches: &[Launch],
+        signs: &Signs,
+    ) -> Result<Self, Error> {
+        let tells = signs.after.contains(&true);
+        let progress = tells.then(|| Mailbox::new(space, COPIES as u64 * WORD_STRIDE));
+        let progress = progress.transpose().map_err(failed)?;
+        let loaded =
+            launches.iter().map(|l| code.kernel(l.kernel)).collect::<Result<Vec<_>, _>>()?;
+        let bank_bytes = |l: &Launch, loaded: &Loaded| {
+            u64::from(loaded.params_offset) + l.params.as_bytes().len() as u64
+        };
+        let aligned = |bytes: u64| bytes.next_multiple_of(ALIGN);
+        let banks: u64 =
+            launches.iter().zip(&loaded).map(|(l, loaded)| aligned(bank_bytes(l, loaded))).sum();
+        let stream = PushBuffer::<Compute>::new().stream(QmdAddress::from_shifted(0));
+        let copy = QMD_BYTES * launches.len() as u64 + banks + aligned(4 * stream.len() as u64);
+        let memory = Mailbox::new(space, COPIES as u64 * copy).map_err(failed)?;
+        let waits = waits(launches);
+        let record = |number: u64| -> Result<Entry, tegra::Error> {
+            let start = copy * number;
+            let qmd_at = |i: usize| start + QMD_BYTES * i as u64;
+            let mut bank_at = qmd_at(launches.len());
+            for (i, (launch, loaded)) in launches.iter().zip(&loaded).enumerate() {
+                let bank = bank0(launch, loaded, space.windows());
+                memory.write(bank_at, &bank)?;
+                let mut qmd = describe(launch, loaded, waits[i]);
+                qmd.constants[0] = Some(ConstantBank {
+                    address: memory.at(bank_at)?,
+                    bytes: bank.len() as u32,
+                    invalidate: true,
+                });
+                if i + 1 < launches.len() {
+                    qmd.dependent = Some(Dependent {
+                        qmd: QmdAddress::new(memory.at(qmd_at(i + 1))?)?,
+                        action: DependentAction::Schedule,
+                        prefetch: true,
+                    });
+                }
+                if let Some(progress) = progress.as_ref().filter(|_| signs.after[i]) {
+                    qmd.releases[0] = Some(QmdRelease {
+                        at: progress.at(WORD_STRIDE * number)?,
+                        payload: Payload::Word(i as u32 + 1),
+                        timestamp: false,
+                        system_barrier: false,
+                    });
+                }
+                let words = qmd.encode().map_err(|error| tegra::Error::Unsupported {
+                    what: "a launch",
+                    found: format!("{} ({}): {error}", launch.kernel.symbol(), launch.label),
+                    expected: "one that the hardware takes",
+                })?;
+                memory.write_words(qmd_at(i), words.words())?;
+                bank_at += aligned(bank.len() as u64);
+            }
+            let first = QmdAddress::new(memory.at(qmd_at(0))?)?;
+            memory.write_stream(bank_at, &PushBuffer::<Compute>::new().stream(first))
+        };
+        let bodies = [record(0).map_err(failed)?, record(1).map_err(failed)?];
+        let (launches, looks) = (launches.len() as u64, signs.looks);
+        Ok(Self { _memory: memory, bodies, launches, progress, looks })
+    }
+
+    /// Launches of a step.
+    pub(super) const fn launches(&self) -> u64 {
+        self.launches
+    }
+
+    /// Looks without a sign after which the channel counts as hung.
+    pub(super) const fn looks(&self) -> u32 {
+        self.looks
+    }
+
+    /// The last sign of each copy.
+    pub(super) fn progress(&self) -> [Option<u32>; COPIES] {
+        // The words are within the buffer, so that they can be read.
+        [0, WORD_STRIDE].map(|at| self.progress.as_ref()?.load_u32(at).ok())
+    }
+
+    /// The stream of the `step`th step.
+    pub(super) const fn body(&self, step: u64) -> Entry {
+        self.bodies[(step % COPIES as u64) as usize]
+    }
+}
+
+/// The stream of a step.
+trait Stream {
+    fn stream(self, first: QmdAddress) -> Vec<u32>;
+}
+
+impl Stream for PushBuffer<Compute> {
+    fn stream(mut self, first: QmdAddress) -> Vec<u32> {
+        // The CPU may have written mailboxes, and code before the first step.
+        let all = CacheInvalidate { instruction: true, data: true, constant: true, wait: true };
+        self.invalidate_shader_caches(all).launch(first);
+        self.into_words()
+    }
+}
+
+fn describe(launch: &Launch, loaded: &Loaded, wait: Wait) -> QmdLaunch {
+    let mut qmd = QmdLaunch::new(loaded.program, launch.grid, [launch.kernel.threads(), 1, 1]);
+    qmd.shared_bytes = loaded.shared_bytes + launch.shared_bytes;
+    qmd.constants[2] =
+        loaded.literals.map(|(address, bytes)| ConstantBank { address, bytes, invalidate: false });
+    qmd.invalidate = Invalidate {
+        texture: false,
+        data: wait == Wait::Visible,
+        instruction: false,
+        constant: false,
+    };
+    qmd.membar = Membar::System;
+    qmd
+}
+
+/// The image of constant bank 0.
+fn bank0(launch: &Launch, loaded: &Loaded, windows: Windows) -> Vec<u8> {
+    let bank = Bank0 {
+        block: [launch.kernel.threads(), 1, 1],
+        grid: launch.grid,
+        shared_window: windows.shared().get(),
+        local_window: windows.local().get(),
+        stack_pointer: STACK_POINTER,
+        dynamic_shared: launch.shared_bytes,
+    };
+    bank.image(loaded.params_offset, launch.params.as_bytes())
+}

@@ -1,0 +1,346 @@
+//! What may be tuned of the GPU's kernels: projections, which are what a token's time goes to.
+//!
+//! Some of their variants are prebuilt ([`ProjectVariant::prebuilt`]), the rest of the space is compiled on
+//! the machine where NVRTC is there; the parameters and their ranges stand in [`PROJECT_SPACE`], beside the
+//! kernels. One more is the launch's: how many warps of a projection an
+//! SM gets. The heuristic is 32 threads per row, as measured on an Orin with tinygrad's kernels: 8 gave
+//! 18.3 tokens a second, 32 gave 29.9 (a beam search 36.7).
+
+use orind_kernels::catalogue::{Kernel, PROJECT_SPACE, ProjectVariant, Unit, Weight};
+use orind_kernels::jit;
+use orind_kernels::params::ProjectParams;
+use orind_kernels::source::{self, Target};
+
+use super::launch::{Launch, Params};
+use super::layout;
+use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space};
+
+/// Warps of a projection that an SM gets at a time.
+pub const RESIDENT: &str = "warps_per_sm";
+
+/// An SM has 48 warps (SM 8.7); shared memory allows at least 32 of a projection.
+const WARPS: [u32; 5] = [8, 16, 24, 32, 48];
+const HEURISTIC_WARPS: u32 = 32;
+
+/// What a lowering knows of tuning: which machine code there is, and what was chosen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tuning<'a> {
+    pub(super) target: Target,
+    pub(super) choices: Option<&'a Choices>,
+    /// Whether more can be compiled.
+    pub(super) compiles: bool,
+}
+
+/// Whether kernels can be compiled on this machine.
+pub(super) fn compiles() -> bool {
+    jit::compiler().is_ok()
+}
+
+/// How a projection is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) variant: ProjectVariant,
+    /// Blocks that an SM gets.
+    pub(super) blocks: u32,
+}
+
+impl Tuning<'_> {
+    /// How a projection is to be launched. The lanes that share a row decide the order in which numbers
+    /// are added, so every launch with a matrix takes the same: see [`Choices::of_matrix`].
+    pub(super) fn shape(&self, weight: Weight, case: &Case) -> Shape {
+        let heuristic = ProjectVariant::heuristic(weight);
+        let built = |v: &ProjectVariant| {
+            variants(self.target, weight, case.batch).contains(v)
+                || self.compiles && can_compile(self.target, weight, case, *v)
+        };
+        let order = self
+            .choices
+            .and_then(|choices| choices.of_matrix(THREADS_PER_ROW, case.dtype, case.cols))
+            .map(|threads_per_row| ProjectVariant { threads_per_row, ..heuristic })
+            // Built for every batch, or taken for none.
+            .filter(|v| ROWS.iter().all(|&rows| variants(self.target, weight, rows).contains(v)))
+            .unwrap_or(heuristic);
+        let chosen = self.choices.and_then(|choices| choices.get(case)).and_then(variant);
+        match chosen {
+            Some((variant, warps))
+                if variant.threads_per_row == order.threads_per_row && built(&variant) =>
+            {
+                Shape { variant, blocks: (warps / variant.warps).max(1) }
+            }
+            _ => Shape { variant: order, blocks: (HEURISTIC_WARPS / order.warps).max(1) },
+        }
+    }
+}
+
+/// Rows of activations that there are kernels for.
+const ROWS: [u32; 4] = [1, 2, 4, 8];
+
+const THREADS_PER_ROW: &str = PROJECT_SPACE[0].name;
+
+/// The variants that there is machine code of.
+fn variants(target: Target, weight: Weight, rows: u32) -> Vec<ProjectVariant> {
+    if target == Target::Compute80 {
+        return vec![ProjectVariant::heuristic(weight)];
+    }
+    ProjectVariant::prebuilt(weight, rows)
+}
+
+/// Whether a variant can be compiled. What decides the order of additions is prebuilt for every batch
+/// size: a matrix must not depend on a compiler for one order.
+fn can_compile(target: Target, weight: Weight, case: &Case, variant: ProjectVariant) -> bool {
+    let order = |v: &ProjectVariant| v.threads_per_row == variant.threads_per_row;
+    let everywhere = |&rows: &u32| variants(target, weight, rows).iter().any(order);
+    variant.check(weight, columns(case)).is_ok() && ROWS.iter().all(everywhere)
+}
+
+/// The kernel that a choice takes, if it has to be compiled.
+fn compiled(target: Target, case: &Case, choice: &Choice) -> Option<Kernel> {
+    let weight = layout::weight(case.dtype)?;
+    let (variant, _) = variant(choice)?;
+    let missing = !variants(target, weight, case.batch).contains(&variant);
+    missing.then_some(Kernel::Project { weight, rows: case.batch, planes: planes(case), variant })
+}
+
+fn planes(case: &Case) -> u32 {
+    if case.family == "project_fine" { 2 } else { 1 }
+}
+
+/// Columns of activations that a weight meets.
+fn columns(case: &Case) -> u32 {
+    case.batch * planes(case)
+}
+
+/// Compiles what a choice needs and is not prebuilt, as long as it is `wanted`.
+pub(super) fn compile(
+    target: Target,
+    case: &Case,
+    choice: &Choice,
+    wanted: &dyn Fn() -> bool,
+) -> Result<(), jit::Error> {
+    let Some(kernel) = compiled(target, case, choice) else { return Ok(()) };
+    jit::code(kernel, target, wanted).map(|_| ())
+}
+
+fn choice(variant: ProjectVariant, warps: u32) -> Choice {
+    let values = PROJECT_SPACE.iter().zip(variant.values());
+    let own = values.map(|(parameter, value)| (parameter.name.to_owned(), value));
+    own.chain([(RESIDENT.to_owned(), warps)]).collect()
+}
+
+fn variant(choice: &Choice) -> Option<(ProjectVariant, u32)> {
+    let mut values = [0; PROJECT_SPACE.len()];
+    for (value, parameter) in values.iter_mut().zip(&PROJECT_SPACE) {
+        *value = *choice.get(parameter.name)?;
+    }
+    Some((ProjectVariant::of(values), *choice.get(RESIDENT)?))
+}
+
+/// The case of a projection by the kernel for `batch` rows: all matrices of the launch together.
+pub(super) fn case(weight: Weight, planes: u32, batch: u32, params: &ProjectParams) -> Case {
+    let ProjectParams { segments, swiglu, k: cols, .. } = *params;
+    let (family, rows) = match (swiglu, planes) {
+        (1, _) => ("gate", 2 * segments[0].n),
+        (_, 2) => ("project_fine", segments.iter().map(|s| s.n).sum()),
+        _ => ("project", segments.iter().map(|s| s.n).sum()),
+    };
+    Case { family: family.into(), dtype: layout::dtype(weight), rows, cols, batch }
+}
+
+/// The cases of a plan's launches.
+pub(super) fn cases(launches: &[Launch]) -> Vec<Case> {
+    let of = |launch: &Launch| match (launch.kernel, &launch.params) {
+        (Kernel::Project { weight, rows, planes, .. }, Params::Project(p)) => {
+            Some(case(weight, planes, rows, p))
+        }
+        _ => None,
+    };
+    launches.iter().filter_map(of).collect()
+}
+
+/// What may be chosen for a case, of the machine code for a target.
+pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
+    let compiler = jit::compiler();
+    let version = compiler.as_ref().ok().map(|compiler| compiler.version());
+    let mut space = space_with(target, case, version)?;
+    space.origin = match compiler {
+        Ok(_) => format!("prebuilt, and compiled here by {}", space.candidates),
+        Err(why) => format!("prebuilt alone ({why})"),
+    };
+    Some(space)
+}
+
+/// The same with a compiler of that version, or none.
+fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Option<Space> {
+    let weight = layout::weight(case.dtype)?;
+    let known = ["project", "project_fine", "gate"].contains(&case.family.as_str());
+    if !known || !ROWS.contains(&case.batch) || planes(case) > 1 && !weight.is_quantised() {
+        return None;
+    }
+    let built = variants(target, weight, case.batch);
+    let candidates = match compiler {
+        Some((major, minor)) => Candidates::Nvrtc(major.unsigned_abs(), minor.unsigned_abs()),
+        None => Candidates::Prebuilt,
+    };
+    let of = case.clone();
+    let exists = move |v: ProjectVariant| {
+        v.check(weight, columns(&of)).map_err(|invalid| invalid.to_string())?;
+        if !v.has_work(weight, of.cols) {
+            let (lanes, cols, name) = (v.threads_per_row, of.cols, weight.name());
+            return Err(format!(
+                "{cols} columns of {name} are too few for {lanes} threads_per_row"
+            ));
+        }
+        if built.contains(&v) || compiler.is_some() && can_compile(target, weight, &of, v) {
+            return Ok(());
+        }
+        Err("this combination is not prebuilt, and cannot be compiled here".to_owned())
+    };
+    let all = ProjectVariant::all(weight, columns(case)).into_iter();
+    let all = all.filter(|v| exists(*v).is_ok());
+    let all: Vec<Choice> = all.map(|v| choice(v, 0)).collect();
+    let mut parameters: Vec<Parameter> = PROJECT_SPACE
+        .iter()
+        .map(|p| Parameter {
+            name: p.name,
+            meaning: p.meaning,
+            values: p
+                .values
+                .iter()
+                .copied()
+                .filter(|v| all.iter().any(|c| c[p.name] == *v))
+                .collect(),
+            scope: if p.decides_order { Scope::Order } else { Scope::Launch },
+        })
+        .collect();
+    parameters.push(Parameter {
+        name: RESIDENT,
+        meaning: "warps of a projection that an SM gets at a time",
+        values: WARPS.to_vec(),
+        scope: Scope::Launch,
+    });
+    let rule = move |choice: &Choice| match variant(choice) {
+        Some((v, warps)) if !warps.is_multiple_of(v.warps) => {
+            Err(format!("{warps} warps are no whole blocks of {}", v.warps))
+        }
+        Some((v, _)) => exists(v),
+        None => Ok(()),
+    };
+    let source = source::unit_hash(Unit::Project(weight), target);
+    let heuristic = choice(ProjectVariant::heuristic(weight), HEURISTIC_WARPS);
+    let space = Space::new(parameters, heuristic, source, candidates, rule);
+    let case = case.clone();
+    Some(space.compiling(move |choice| compiled(target, &case, choice).is_some()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plan::DType;
+
+    fn case_of(dtype: DType, rows: u32, batch: u32) -> Case {
+        Case { family: "project".into(), dtype, rows, cols: 2048, batch }
+    }
+
+    #[test]
+    fn the_heuristic_is_32_threads_per_row_and_in_every_space() {
+        for dtype in [DType::Q8_0, DType::Q6_K, DType::Q4_K, DType::Q5_K, DType::F16] {
+            for batch in ROWS {
+                for target in Target::ALL {
+                    let space = space_with(target, &case_of(dtype, 512, batch), None).unwrap();
+                    space.check(&space.heuristic).unwrap();
+                    assert_eq!(space.heuristic[THREADS_PER_ROW], 32);
+                    assert!(!space.neighbours(&space.heuristic).is_empty());
+                }
+            }
+        }
+        let space = |target, case: &Case| space_with(target, case, None);
+        assert!(space(Target::Sm87, &case_of(DType::Q4_0, 512, 1)).is_none());
+        assert!(space(Target::Sm87, &case_of(DType::Q8_0, 512, 3)).is_none());
+        let space = space(Target::Sm87, &case_of(DType::Q8_0, 512, 1)).unwrap();
+        for (name, value, says) in [
+            (THREADS_PER_ROW, 128, "threads_per_row = 128; it takes [8, 16, 32, 64]"),
+            ("stages", 5, "stages = 5; it takes [1, 2]"),
+            ("vector_bytes", 2, "vector_bytes = 2; it takes [8, 16]"),
+            ("accumulators", 8, "accumulators = 8; it takes [1, 2]"),
+        ] {
+            let why = space.heuristic_with(name, value).unwrap_err().to_string();
+            assert!(why.contains(says), "{why}");
+        }
+        // As an entry from before they were parameters.
+        let mut old = space.heuristic.clone();
+        old.retain(|name, _| !["stages", "vector_bytes", "accumulators"].contains(&name.as_str()));
+        let why = space.check(&old).unwrap_err().to_string();
+        assert!(why.contains("stages, vector_bytes, accumulators, warps_per_sm, not "), "{why}");
+    }
+
+    #[test]
+    fn with_a_compiler_the_rest_of_the_space_is_there() {
+        let case = case_of(DType::Q6_K, 512, 1);
+        let prebuilt = space_with(Target::Sm87, &case, None).unwrap();
+        let compiling = space_with(Target::Sm87, &case, Some((12, 6))).unwrap();
+        assert_eq!(compiling.candidates, Candidates::Nvrtc(12, 6));
+        assert_eq!(compiling.heuristic, prebuilt.heuristic);
+        let exist = |space: &Space| {
+            let all = ProjectVariant::all(Weight::Q6_K, 1).into_iter();
+            let all = all.map(|v| choice(v, HEURISTIC_WARPS));
+            all.filter(|c| space.check(c).is_ok()).collect::<Vec<Choice>>()
+        };
+        let (few, all) = (exist(&prebuilt), exist(&compiling));
+        // 2048 columns of Q6_K are 32 chunks: no second warp.
+        assert_eq!(few.len() + 1, ProjectVariant::prebuilt(Weight::Q6_K, 1).len());
+        assert_eq!(all.len(), 624 / 4 * 3);
+        let why = compiling.heuristic_with(THREADS_PER_ROW, 64).unwrap_err().to_string();
+        assert!(why.contains("threads_per_row = 64; it takes [8, 16, 32]"), "{why}");
+        let long = Case { cols: 4096, ..case.clone() };
+        let space = space_with(Target::Sm87, &long, Some((12, 6))).unwrap();
+        assert_eq!(exist(&space).len(), 624);
+        for choice in &all {
+            assert_eq!(compiling.is_compiled(choice), !few.contains(choice), "{choice:?}");
+        }
+        // Of what has one order alone, no other is compiled.
+        for (target, dtype) in [(Target::Sm87, DType::Q5_K), (Target::Compute80, DType::Q6_K)] {
+            let space = space_with(target, &case_of(dtype, 512, 1), Some((12, 6))).unwrap();
+            assert_eq!(space.parameter(THREADS_PER_ROW).unwrap().values, [32]);
+            assert!(exist(&space).len() > 5);
+        }
+        // What was chosen is launched where it can be compiled, and nowhere else.
+        let odd = ProjectVariant { warps: 4, ..ProjectVariant::heuristic(Weight::Q6_K) };
+        let odd = ProjectVariant { unroll: 4, ..odd };
+        let choices = [(case.clone(), choice(odd, 16))].into_iter().collect();
+        let shape = |compiles| {
+            let tuning = Tuning { target: Target::Sm87, choices: Some(&choices), compiles };
+            tuning.shape(Weight::Q6_K, &case).variant
+        };
+        assert_eq!(shape(true), odd);
+        assert_eq!(shape(false), ProjectVariant::heuristic(Weight::Q6_K));
+    }
+
+    /// Whatever the table holds: a matrix's numbers are added in one order for every batch, and only
+    /// what is built is launched.
+    #[test]
+    fn one_order_for_every_batch() {
+        let weight = Weight::Q8_0;
+        let large = case_of(DType::Q8_0, 4096, 1);
+        let mut choices = Choices::default();
+        for (rows, batch, lanes) in [(4096, 1, 64), (512, 1, 8), (512, 4, 32), (4096, 8, 16)] {
+            let v = ProjectVariant { threads_per_row: lanes, ..ProjectVariant::heuristic(weight) };
+            choices.insert(case_of(DType::Q8_0, rows, batch), choice(v, 16));
+        }
+        let tuning = Tuning { target: Target::Sm87, choices: Some(&choices), compiles: false };
+        for rows in [512, 4096, 640] {
+            for batch in ROWS {
+                let Shape { variant, blocks } =
+                    tuning.shape(weight, &case_of(DType::Q8_0, rows, batch));
+                assert_eq!(variant.threads_per_row, 64, "{rows} rows, batch {batch}");
+                assert!(ProjectVariant::prebuilt(weight, batch).contains(&variant));
+                assert_eq!(
+                    blocks == 2,
+                    rows == 4096 && batch == 1,
+                    "warps of its own choice alone"
+                );
+            }
+        }
+        let ptx = Tuning { target: Target::Compute80, choices: Some(&choices), compiles: false };
+        assert_eq!(ptx.shape(weight, &large).variant, ProjectVariant::heuristic(weight));
+    }
+}

@@ -1,0 +1,402 @@
+//! The seam: what a device does with a plan.
+//!
+//! A [`Device`] says what it is and which fused steps it knows, and opens an [`Instance`]: the
+//! memory of one loaded model. Weights arrive one tensor at a time, plans are prepared once, then
+//! submitted again and again; a [`Ticket`] stands for steps under way. What changes from token to
+//! token lives in the plan's mailboxes, in device memory; sampled tokens come back through a ring.
+//! The device owns KV storage; who sits in which slot is the engine's business. What may be tuned a
+//! device declares as [`Space`]s; what was chosen it is told in the [`Request`].
+//!
+//! A plan is under way from its submission until its latest ticket has been waited for, finished or
+//! not: what these rules refuse must not depend on how fast a device is.
+
+pub mod cpu;
+pub mod gpu;
+mod kernels;
+mod named;
+mod precision;
+pub mod reference;
+pub mod tune;
+
+pub use kernels::Kernels;
+pub use named::{AUTO, NAMES, named};
+
+use std::time::Duration;
+
+use crate::tune::{Case, Choice, Choices, DeviceKey, Space};
+use plan::{Buffer, BufferId, Fusions, Plan};
+
+/// Steps of one submission whose tokens the ring keeps.
+pub const RING_STEPS: u32 = 64;
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Short name, as in `--backend`: `cpu`, `reference`.
+    pub name: &'static str,
+    /// One line for people: processor, instruction set.
+    pub description: String,
+    /// Worker threads; 0 where the term does not apply.
+    pub threads: usize,
+}
+
+/// What an instance will need: every plan it will be asked to prepare, already fused for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Weights, as stored in the model file.
+    pub weights: &'a [Buffer],
+    /// Persistent state, by logical shape.
+    pub states: &'a [Buffer],
+    /// All plans to come.
+    pub plans: &'a [Plan],
+    /// How kernels are to be run, where something better than the heuristic is known.
+    pub choices: Option<&'a Choices>,
+}
+
+/// Memory of an instance, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Weights as the device packs them.
+    pub weights: u64,
+    /// KV cache.
+    pub state: u64,
+    /// Scratch, mailboxes and outputs.
+    pub activations: u64,
+}
+
+impl Footprint {
+    /// All of it.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.weights + self.state + self.activations
+    }
+
+    /// Refuses what `have` bytes do not hold.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] with the arithmetic.
+    pub fn fits(&self, have: u64) -> Result<(), Error> {
+        if self.total() <= have {
+            return Ok(());
+        }
+        let Self { weights, state, activations } = self;
+        Err(Error::OutOfMemory {
+            what: format!("weights {weights} + KV cache {state} + activations {activations} bytes"),
+            need: self.total(),
+            have,
+        })
+    }
+}
+
+/// How much of the device a failure took with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// One channel or instance.
+    Instance,
+    /// The whole device.
+    Device,
+}
+
+/// What can go wrong at the seam. Driver detail hangs below as the source.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Refused before anything was allocated.
+    #[error("{what}: needs {need} bytes, {have} are available")]
+    OutOfMemory {
+        /// What was to be allocated, with its parts.
+        what: String,
+        /// Bytes needed.
+        need: u64,
+        /// Bytes available.
+        have: u64,
+    },
+    /// The device stopped working.
+    #[error("device lost ({scope:?}): {reason}")]
+    Lost {
+        /// How much is gone.
+        scope: Scope,
+        /// True when opening a new instance can succeed.
+        rebuildable: bool,
+        /// What happened.
+        reason: String,
+        /// Driver detail.
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// The device does not do this.
+    #[error("{device} does not support {what}")]
+    Unsupported {
+        /// The device.
+        device: &'static str,
+        /// Step, type or shape.
+        what: String,
+    },
+    /// The caller broke a rule of the seam.
+    #[error("invalid request to the device: {0}")]
+    Invalid(String),
+    /// A weight could not be read.
+    #[error("reading weight `{weight}`")]
+    Weight {
+        /// Its name.
+        weight: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// The stored bytes of one weight, readable from several threads at once.
+pub trait WeightSource: Sync {
+    /// Fills `buf` from byte `offset` of the tensor.
+    ///
+    /// # Errors
+    /// Whatever the source's medium reports.
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
+}
+
+/// A weight that is already in memory.
+impl WeightSource for [u8] {
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let bytes = usize::try_from(offset)
+            .ok()
+            .and_then(|start| self.get(start..start.checked_add(buf.len())?))
+            .ok_or_else(|| format!("bytes {offset}.. of a weight of {}", self.len()))?;
+        buf.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Elements for a mailbox.
+#[derive(Clone, Copy, Debug)]
+pub enum Data<'a> {
+    /// For `I32` mailboxes.
+    I32(&'a [i32]),
+    /// For `F32` mailboxes.
+    F32(&'a [f32]),
+}
+
+/// What an instance has asked of the hardware so far; zero where the term does not apply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Kernels launched.
+    pub launches: u64,
+    /// Hand-overs to a hardware queue.
+    pub submits: u64,
+    /// Times a doorbell was rung.
+    pub doorbells: u64,
+    /// Times that waiting slept, each one system call.
+    pub sleeps: u64,
+    /// Times that channels were made anew after a fault.
+    pub rebuilds: u64,
+}
+
+/// How long one kernel launch of a step took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Where it stands in the model: `blk.3.attn_q`.
+    pub label: String,
+    /// The kernel's symbol.
+    pub kernel: String,
+    /// Its time on the device.
+    pub nanoseconds: u64,
+}
+
+/// A plan made ready by an instance; valid for that instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prepared(pub u32);
+
+/// Steps under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The plan they run.
+    pub prepared: Prepared,
+    /// Number of this submission, from 1; submissions finish in order.
+    pub sequence: u64,
+    /// Steps submitted.
+    pub steps: u32,
+}
+
+/// A device that can run plans.
+pub trait Device: Send + Sync {
+    /// What it is.
+    fn info(&self) -> Info;
+
+    /// The fused steps it knows; plans for it are rewritten to use them.
+    fn fusions(&self) -> Fusions;
+
+    /// Whether rows without a slot cost nothing, so that a bucket may be far wider than what it is
+    /// used for.
+    fn skips_padding(&self) -> bool {
+        false
+    }
+
+    /// The memory an instance would take, by arithmetic; allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a step, type or shape it cannot run.
+    fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error>;
+
+    /// Reserves everything an instance will ever use.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] before allocating, [`Error::Unsupported`].
+    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error>;
+
+    /// Bytes that a GPU has free for instances, 0 where its driver does not tell; `None` for a device that
+    /// computes on this process's threads, in this process's memory.
+    fn gpu_memory(&self) -> Option<u64> {
+        None
+    }
+
+    /// For which hardware choices that were found here hold; `None` where nothing can be chosen.
+    fn key(&self) -> Option<DeviceKey> {
+        None
+    }
+
+    /// What of the request's plans can be tuned: one entry for each time that it occurs.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a step, type or shape it cannot run.
+    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
+        let _ = request;
+        Ok(Vec::new())
+    }
+
+    /// What may be chosen for a case; `None` where there are no such kernels.
+    fn space(&self, case: &Case) -> Option<Space> {
+        let _ = case;
+        None
+    }
+
+    /// Compiles the machine code that a choice needs and that does not come with this program. Where there
+    /// is any this takes seconds; while it goes on `wanted` is asked whether anybody still waits.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with what the compiler says.
+    fn compile(
+        &self,
+        case: &Case,
+        choice: &Choice,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
+        let _ = (case, choice, wanted);
+        Ok(())
+    }
+}
+
+/// The memory of one model on a device, and its prepared plans. All calls come from one thread.
+pub trait Instance: Send {
+    /// Memory actually reserved.
+    fn footprint(&self) -> Footprint;
+
+    /// What the hardware has been asked to do.
+    fn activity(&self) -> Activity {
+        Activity::default()
+    }
+
+    /// Reads one weight from its source, packing it as the device likes. `progress` is called with
+    /// the bytes of the source consumed since the last call.
+    ///
+    /// # Errors
+    /// [`Error::Weight`] when the source fails, [`Error::Invalid`] for a name not in the request.
+    fn upload(
+        &mut self,
+        weight: &str,
+        source: &dyn WeightSource,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), Error>;
+
+    /// Makes a plan of the request ready.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it was not part of the request or a weight is missing.
+    fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error>;
+
+    /// Makes a plan of the request ready under other choices than the request's. For measuring.
+    ///
+    /// # Errors
+    /// As [`Instance::prepare`]; [`Error::Unsupported`] where nothing can be chosen.
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
+        let what = format!("preparing {} steps under {} choices", plan.steps.len(), choices.len());
+        Err(Error::Unsupported { device: "this device", what })
+    }
+
+    /// Writes elements of a mailbox, from element `at`. The plan must not be under way.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when range or type do not fit or the plan is under way.
+    fn write(
+        &mut self,
+        prepared: Prepared,
+        mailbox: BufferId,
+        at: usize,
+        data: Data<'_>,
+    ) -> Result<(), Error>;
+
+    /// Starts `steps` executions of the plan, each after the other, and returns at once. Several
+    /// steps make sense for decode plans, whose last step prepares the next one's inputs.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for 0 steps, more than [`RING_STEPS`], or too many submissions under way;
+    /// [`Error::Lost`].
+    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error>;
+
+    /// Steps of the submission that have finished. Never blocks.
+    fn completed(&self, ticket: Ticket) -> u32;
+
+    /// Blocks until the submission has finished.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when it never will.
+    fn wait(&mut self, ticket: Ticket) -> Result<(), Error>;
+
+    /// Executes a plan `times` times and waits; the time that each of its steps took, of all
+    /// executions together. For measuring: nothing of it enters the ring.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where steps cannot be timed one by one, [`Error::Invalid`] while plans
+    /// are under way.
+    fn profile(&mut self, prepared: Prepared, times: u32) -> Result<Vec<Duration>, Error> {
+        let what = format!("timing the steps of plan {} ({times} times)", prepared.0);
+        Err(Error::Unsupported { device: "this device", what })
+    }
+
+    /// The tokens sampled by one finished step of the latest submission of its plan, one per row of
+    /// logits.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the step has not finished, has been overwritten, or `out` has the
+    /// wrong length.
+    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error>;
+
+    /// Reads `F32` elements of an output of the plan's latest finished step, from element `at`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the range does not fit or the plan is under way.
+    fn read(
+        &self,
+        prepared: Prepared,
+        output: BufferId,
+        at: usize,
+        out: &mut [f32],
+    ) -> Result<(), Error>;
+
+    /// Runs one step of the plan launch by launch and says how long each took. To the plan it is a
+    /// step like any other.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where launches cannot be timed, [`Error::Invalid`] while anything is
+    /// under way.
+    fn time_launches(&mut self, prepared: Prepared) -> Result<Vec<Timing>, Error> {
+        let _ = prepared;
+        Err(Error::Unsupported { device: "this device", what: "timing of single launches".into() })
+    }
+}

@@ -1,0 +1,293 @@
+//! One function per primitive, over strided views, in the plainest way.
+
+use half::{bf16, f16};
+
+use super::Error;
+use plan::sample::{self, Sampling};
+use plan::{Binary, Buffer, Class, DType, Gather, Op, Plan, Reduce, Sample, Unary, View};
+
+/// The elements of a buffer. Integers are kept as their bits; halves as `f32` rounded to them.
+#[derive(Clone, Debug)]
+pub(super) struct Storage {
+    pub(super) dtype: DType,
+    pub(super) values: Vec<f32>,
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self { dtype: DType::F32, values: Vec::new() }
+    }
+}
+
+impl Storage {
+    pub(super) fn zeroed(buffer: &Buffer) -> Self {
+        let value = match buffer.class {
+            Class::Constant(value) => value.get(),
+            _ => 0.0,
+        };
+        Self { dtype: buffer.dtype, values: vec![value; buffer.elements()] }
+    }
+
+    fn int(&self, at: usize) -> i32 {
+        self.values[at].to_bits() as i32
+    }
+}
+
+/// Refuses plans with anything but primitives.
+pub(super) fn supported(plan: &Plan) -> Result<(), Error> {
+    match plan.steps.iter().find(|step| !step.op.is_primitive()) {
+        Some(step) => Err(Error::Unsupported {
+            device: "reference",
+            what: format!("fused step {}", step.op.name()),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Executes every step once.
+pub(super) fn run(plan: &Plan, storage: &mut [Storage]) {
+    for step in &plan.steps {
+        execute(&step.op, storage);
+    }
+}
+
+fn execute(op: &Op, storage: &mut [Storage]) {
+    let read = |view| Operand::of(view, storage);
+    let dtype = |view: &View| storage[view.buffer.index()].dtype;
+    // The result is computed aside, so that a step may overwrite what it reads.
+    let (target, result): (&View, Vec<f32>) = match op {
+        Op::Unary { op, x, out } => (out, read(x).elements().map(|x| unary(*op, x)).collect()),
+        Op::Binary { op, a, b, out } if dtype(out) == DType::I32 => {
+            let int = |a: i32, b: f32| f32::from_bits(binary(*op, a as f32, b) as i32 as u32);
+            (out, read(a).ints().zip(read(b).elements()).map(|(a, b)| int(a, b)).collect())
+        }
+        Op::Binary { op, a, b, out } => {
+            let pairs = read(a).elements().zip(read(b).elements());
+            (out, pairs.map(|(a, b)| binary(*op, a, b)).collect())
+        }
+        Op::Cast { x, out } => (out, cast(read(x), dtype(out))),
+        Op::Copy { x, out } | Op::Assign { value: x, mailbox: out } => {
+            (out, read(x).elements().collect())
+        }
+        Op::Reduce { op, axis, x, out } => (out, reduce(read(x), *op, *axis)),
+        Op::Pad { axis, before, x, out } => (out, pad(read(x), out, *axis, *before)),
+        Op::Iota { out } => (out, (0..out.elements()).map(|i| i as f32).collect()),
+        Op::MatMul { a, b, out } => (out, matmul(read(a), read(b))),
+        Op::Gather(Gather { table, indices, out }) => {
+            let indices: Vec<Operand<'_>> = indices.iter().map(read).collect();
+            (out, gather(read(table), &indices))
+        }
+        Op::Scatter { indices, values, table } => {
+            let indices: Vec<Operand<'_>> = indices.iter().map(read).collect();
+            let writes = scatter(table, &indices, read(values));
+            let values = &mut storage[table.buffer.index()].values;
+            for (at, value) in writes {
+                values[at] = value;
+            }
+            return;
+        }
+        Op::Sample(sample) => (&sample.ids, choose(sample, storage)),
+        fused => unreachable!("`supported` refuses {}", fused.name()),
+    };
+    let values = &mut storage[target.buffer.index()].values;
+    for (at, value) in offsets(target).zip(result) {
+        values[at] = value;
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Operand<'a> {
+    view: &'a View,
+    storage: &'a Storage,
+}
+
+impl<'a> Operand<'a> {
+    fn of(view: &'a View, storage: &'a [Storage]) -> Self {
+        Self { view, storage: &storage[view.buffer.index()] }
+    }
+
+    fn elements(self) -> impl Iterator<Item = f32> + 'a {
+        offsets(self.view).map(move |at| self.storage.values[at])
+    }
+
+    fn ints(self) -> impl Iterator<Item = i32> + 'a {
+        offsets(self.view).map(move |at| self.storage.int(at))
+    }
+}
+
+/// Offsets of a view's elements, in row-major order.
+fn offsets(view: &View) -> impl Iterator<Item = usize> + use<> {
+    offsets_of(view.offset, view.shape.clone(), view.strides.clone())
+}
+
+fn offsets_of(
+    offset: usize,
+    shape: Vec<usize>,
+    strides: Vec<usize>,
+) -> impl Iterator<Item = usize> {
+    let count: usize = shape.iter().product();
+    let mut index = vec![0; shape.len()];
+    let mut at = offset;
+    (0..count).map(move |_| {
+        let here = at;
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            at += strides[axis];
+            if index[axis] < shape[axis] {
+                break;
+            }
+            at -= strides[axis] * shape[axis];
+            index[axis] = 0;
+        }
+        here
+    })
+}
+
+fn unary(op: Unary, x: f32) -> f32 {
+    let x = f64::from(x);
+    (match op {
+        Unary::Neg => -x,
+        Unary::Exp => x.exp(),
+        Unary::Ln => x.ln(),
+        Unary::Sqrt => x.sqrt(),
+        Unary::Recip => 1.0 / x,
+        Unary::Sin => x.sin(),
+        Unary::Cos => x.cos(),
+    }) as f32
+}
+
+fn binary(op: Binary, a: f32, b: f32) -> f32 {
+    match op {
+        Binary::Add => a + b,
+        Binary::Sub => a - b,
+        Binary::Mul => a * b,
+        Binary::Max => a.max(b),
+        Binary::LessEqual => f32::from(a <= b),
+    }
+}
+
+fn cast(x: Operand<'_>, to: DType) -> Vec<f32> {
+    let from = x.storage.dtype;
+    let float = |at: usize| {
+        if from == DType::I32 { x.storage.int(at) as f32 } else { x.storage.values[at] }
+    };
+    let convert = |v: f32| match to {
+        DType::F16 => f16::from_f32(v).to_f32(),
+        DType::BF16 => bf16::from_f32(v).to_f32(),
+        DType::I32 => f32::from_bits(v as i32 as u32),
+        _ => v,
+    };
+    offsets(x.view).map(|at| convert(float(at))).collect()
+}
+
+fn reduce(x: Operand<'_>, op: Reduce, axis: usize) -> Vec<f32> {
+    let (len, stride) = (x.view.shape[axis], x.view.strides[axis]);
+    let first = x.view.slice(axis, 0, 1);
+    let run = |at: usize| (0..len).map(move |i| x.storage.values[at + i * stride]);
+    offsets(&first)
+        .map(|at| match op {
+            Reduce::Sum => run(at).map(f64::from).sum::<f64>() as f32,
+            Reduce::Max => run(at).fold(f32::NEG_INFINITY, f32::max),
+        })
+        .collect()
+}
+
+fn pad(x: Operand<'_>, target: &View, axis: usize, before: usize) -> Vec<f32> {
+    let mut result = vec![0.0; target.elements()];
+    let window = View { offset: 0, ..target.clone() }.slice(axis, before, x.view.shape[axis]);
+    for (at, value) in offsets(&window).zip(x.elements()) {
+        result[at] = value;
+    }
+    result
+}
+
+fn matmul(a: Operand<'_>, b: Operand<'_>) -> Vec<f32> {
+    let rank = a.view.shape.len();
+    let (m, n, k) = (a.view.shape[rank - 2], b.view.shape[rank - 2], a.view.shape[rank - 1]);
+    let heads = |x: &View| {
+        offsets_of(x.offset, x.shape[..rank - 2].to_vec(), x.strides[..rank - 2].to_vec())
+    };
+    let (row_a, col_a) = (a.view.strides[rank - 2], a.view.strides[rank - 1]);
+    let (row_b, col_b) = (b.view.strides[rank - 2], b.view.strides[rank - 1]);
+    let mut result = Vec::with_capacity(a.view.elements() / k.max(1) * n);
+    for (base_a, base_b) in heads(a.view).zip(heads(b.view)) {
+        for i in 0..m {
+            for j in 0..n {
+                let (start_a, start_b) = (base_a + i * row_a, base_b + j * row_b);
+                let term = |l: usize| {
+                    f64::from(a.storage.values[start_a + l * col_a])
+                        * f64::from(b.storage.values[start_b + l * col_b])
+                };
+                result.push((0..k).map(term).sum::<f64>() as f32);
+            }
+        }
+    }
+    result
+}
+
+/// Start of each indexed row in the table, `None` for a negative or too large index.
+fn row_starts(table: &View, indices: &[Operand<'_>]) -> Vec<Option<usize>> {
+    let rows = indices[0].view.elements();
+    let columns: Vec<Vec<i32>> = indices.iter().map(|i| i.ints().collect()).collect();
+    let start = |row: usize| {
+        columns.iter().enumerate().try_fold(table.offset, |at, (axis, column)| {
+            let index = usize::try_from(column[row]).ok().filter(|i| *i < table.shape[axis])?;
+            Some(at + index * table.strides[axis])
+        })
+    };
+    (0..rows).map(start).collect()
+}
+
+fn gather(table: Operand<'_>, indices: &[Operand<'_>]) -> Vec<f32> {
+    let (shape, strides) =
+        (&table.view.shape[indices.len()..], &table.view.strides[indices.len()..]);
+    let width: usize = shape.iter().product();
+    let mut result = Vec::new();
+    for start in row_starts(table.view, indices) {
+        match start {
+            Some(at) => {
+                result.extend(
+                    offsets_of(at, shape.to_vec(), strides.to_vec())
+                        .map(|at| table.storage.values[at]),
+                );
+            }
+            None => result.resize(result.len() + width, 0.0),
+        }
+    }
+    result
+}
+
+/// Offsets in the target and their new values.
+fn scatter(target: &View, indices: &[Operand<'_>], values: Operand<'_>) -> Vec<(usize, f32)> {
+    let (shape, strides) = (&target.shape[indices.len()..], &target.strides[indices.len()..]);
+    let mut values = values.elements();
+    let width: usize = shape.iter().product();
+    let mut writes = Vec::new();
+    for start in row_starts(target, indices) {
+        let row = values.by_ref().take(width);
+        match start {
+            Some(at) => writes.extend(offsets_of(at, shape.to_vec(), strides.to_vec()).zip(row)),
+            None => row.for_each(drop),
+        }
+    }
+    writes
+}
+
+fn choose(sample: &Sample, storage: &[Storage]) -> Vec<f32> {
+    let floats = |view| Operand::of(view, storage).elements().collect::<Vec<f32>>();
+    let ints = |view| Operand::of(view, storage).ints().collect::<Vec<i32>>();
+    let (logits, inputs) = (floats(&sample.logits), &sample.inputs);
+    let (temperature, top_p) = (floats(&inputs.temperature), floats(&inputs.top_p));
+    let (top_k, seed) = (ints(&inputs.top_k), ints(&inputs.seed));
+    let positions = ints(&inputs.positions);
+    let row = |(i, logits): (usize, &[f32])| {
+        let sampling = Sampling {
+            temperature: temperature[i],
+            top_k: top_k[i] as u32,
+            top_p: top_p[i],
+            seed: u64::from(seed[2 * i] as u32) | u64::from(seed[2 * i + 1] as u32) << 32,
+        };
+        f32::from_bits(sample::choose(logits, sampling, positions[i] as u32, &mut Vec::new()))
+    };
+    logits.chunks(sample.logits.shape[1].max(1)).enumerate().map(row).collect()
+}

@@ -1,0 +1,58 @@
+//! What changed between two states of the memory: two files, or one file at two times.
+
+use std::collections::BTreeMap;
+
+use super::format::File;
+use super::record::{Case, Clock, Record, When};
+
+/// What became of one case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change<'a> {
+    /// The case.
+    pub case: &'a Case,
+    /// What costs are counted in.
+    pub clock: Clock,
+    /// What was best before, if anything was known.
+    pub before: Option<&'a Record>,
+    /// What is best after.
+    pub after: Option<&'a Record>,
+}
+
+/// The latest record of each case, of those found by then.
+fn latest(Snapshot { file, until }: Snapshot<'_>) -> BTreeMap<(&Case, Clock), &Record> {
+    let mut latest: BTreeMap<(&Case, Clock), &Record> = BTreeMap::new();
+    let found = |record: &&Record| until.is_none_or(|until| record.when <= until);
+    for record in file.records.iter().filter(found) {
+        let entry = latest.entry((&record.case, record.cost.clock())).or_insert(record);
+        if record.when > entry.when {
+            *entry = record;
+        }
+    }
+    latest
+}
+
+/// A file as it was.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshot<'a> {
+    /// The file.
+    pub file: &'a File,
+    /// When; now without.
+    pub until: Option<When>,
+}
+
+/// Every case of either, each with what was the latest by then. Of a file only what is still in it
+/// counts: an entry that a later one of the same kernels replaced is gone.
+#[must_use]
+pub fn compare<'a>(before: Snapshot<'a>, after: Snapshot<'a>) -> Vec<Change<'a>> {
+    let (before, after) = (latest(before), latest(after));
+    let mut changes: BTreeMap<(&Case, Clock), Change<'a>> = BTreeMap::new();
+    for (&(case, clock), &record) in &before {
+        let change = Change { case, clock, before: Some(record), after: None };
+        changes.insert((case, clock), change);
+    }
+    for (&(case, clock), &record) in &after {
+        let none = Change { case, clock, before: None, after: None };
+        changes.entry((case, clock)).or_insert(none).after = Some(record);
+    }
+    changes.into_values().collect()
+}

@@ -1,0 +1,234 @@
+//! What a search has tried and not yet concluded: a line of JSON for each candidate, in a file beside the
+//! store's. A case that is interrupted goes on from there; what it found is the store's, and then its
+//! lines go. Nothing is chosen by the journal, so a line that cannot be read is only work lost.
+
+use serde::{Deserialize, Serialize};
+
+use super::disk::{self, Lock, PATIENCE};
+use super::{Case, Choice, Clock, DeviceKey, Store, StoreError};
+use plan::DType;
+
+/// How a candidate did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Faster than the best so far; its cost in units of the heuristic's.
+    Faster(f64),
+    /// Slower, or no different that could be told.
+    Slower(f64),
+    /// Wrong or faulting.
+    Rejected(String),
+}
+
+/// A candidate that has been tried.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tried {
+    /// The candidate.
+    pub choice: Choice,
+    /// How it did.
+    pub verdict: Verdict,
+}
+
+/// What lines are about: the same case of the same kernels, compared with the same choice.
+#[derive(Clone, Copy, Debug)]
+pub struct Topic<'a> {
+    /// The case.
+    pub case: &'a Case,
+    /// Hash of the source of the kernels.
+    pub source: &'a str,
+    /// What costs are counted in.
+    pub clock: Clock,
+    /// What candidates are compared with.
+    pub heuristic: &'a Choice,
+}
+
+/// A line.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    family: String,
+    dtype: String,
+    rows: u32,
+    cols: u32,
+    batch: u32,
+    source: String,
+    clock: Clock,
+    heuristic: Choice,
+    choice: Choice,
+    verdict: Verdict,
+}
+
+impl Line {
+    fn new(topic: Topic<'_>, tried: &Tried) -> Self {
+        let Case { family, dtype, rows, cols, batch } = topic.case.clone();
+        Self {
+            family,
+            dtype: dtype.name().to_owned(),
+            rows,
+            cols,
+            batch,
+            source: topic.source.to_owned(),
+            clock: topic.clock,
+            heuristic: topic.heuristic.clone(),
+            choice: tried.choice.clone(),
+            verdict: tried.verdict.clone(),
+        }
+    }
+
+    fn is_of(&self, case: &Case) -> bool {
+        self.family == case.family
+            && self.dtype.parse::<DType>().is_ok_and(|dtype| dtype == case.dtype)
+            && (self.rows, self.cols, self.batch) == (case.rows, case.cols, case.batch)
+    }
+
+    fn is_about(&self, topic: Topic<'_>) -> bool {
+        self.is_of(topic.case)
+            && self.source == topic.source
+            && self.clock == topic.clock
+            && self.heuristic == *topic.heuristic
+    }
+}
+
+/// What unfinished searches have tried.
+#[derive(Default)]
+pub struct Journal {
+    lines: Vec<Line>,
+}
+
+impl Journal {
+    /// What has been tried, in that order.
+    #[must_use]
+    pub fn tried(&self, topic: Topic<'_>) -> Vec<Tried> {
+        let of = self.lines.iter().filter(|line| line.is_about(topic));
+        of.map(|line| Tried { choice: line.choice.clone(), verdict: line.verdict.clone() })
+            .collect()
+    }
+
+    /// Whether a search of the case is unfinished, whatever it began from.
+    #[must_use]
+    pub fn is_unfinished(&self, case: &Case, source: &str, clock: Clock) -> bool {
+        let of = |line: &Line| line.is_of(case) && line.source == source && line.clock == clock;
+        self.lines.iter().any(of)
+    }
+}
+
+/// The lines of a journal that can be read.
+fn lines(bytes: &[u8]) -> impl Iterator<Item = Line> {
+    let believable = |line: &Line| match line.verdict {
+        Verdict::Faster(cost) | Verdict::Slower(cost) => cost.is_finite() && cost > 0.0,
+        Verdict::Rejected(_) => true,
+    };
+    let read = move |line: &[u8]| serde_json::from_slice(line).ok().filter(believable);
+    bytes.split(|byte| *byte == b'\n').filter_map(read)
+}
+
+impl Store {
+    /// What unfinished searches of a device's cases have tried.
+    ///
+    /// # Errors
+    /// The journal cannot be read; where there is none nothing was tried.
+    pub fn journal(&self, key: &DeviceKey) -> Result<Journal, StoreError> {
+        let bytes = disk::read(&self.journal_path(key))?.unwrap_or_default();
+        Ok(Journal { lines: lines(&bytes).collect() })
+    }
+
+    /// Notes that a candidate has been tried. Several processes may do it at once.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn note(&self, key: &DeviceKey, topic: Topic<'_>, tried: &Tried) -> Result<(), StoreError> {
+        let path = self.journal_path(key);
+        let lock = Lock::acquire(&self.path(key), PATIENCE)?;
+        let mut line = serde_json::to_string(&Line::new(topic, tried))
+            .map_err(|e| StoreError::io("write", &path, e.into()))?;
+        line.push('\n');
+        lock.append(&path, &line)
+    }
+
+    /// Forgets what was tried of a case, under whatever kernels: its search is over, or begins anew.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn conclude(&self, key: &DeviceKey, case: &Case) -> Result<(), StoreError> {
+        let path = self.journal_path(key);
+        let Some(bytes) = disk::read(&path)? else { return Ok(()) };
+        if !lines(&bytes).any(|line| line.is_of(case)) {
+            return Ok(());
+        }
+        let lock = Lock::acquire(&self.path(key), PATIENCE)?;
+        // What others have noted meanwhile stays.
+        let bytes = disk::read(&path)?.unwrap_or_default();
+        let mut text = String::new();
+        for line in lines(&bytes).filter(|line| !line.is_of(case)) {
+            let line = serde_json::to_string(&line)
+                .map_err(|e| StoreError::io("write", &path, e.into()))?;
+            text.push_str(&line);
+            text.push('\n');
+        }
+        lock.rewrite(&path, &text)
+    }
+
+    fn journal_path(&self, key: &DeviceKey) -> std::path::PathBuf {
+        self.path(key).with_extension("journal")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(value: u32) -> Choice {
+        Choice::from([("a".to_owned(), value)])
+    }
+
+    fn case(rows: u32) -> Case {
+        Case { family: "project".into(), dtype: DType::Q8_0, rows, cols: 64, batch: 1 }
+    }
+
+    #[test]
+    fn what_was_tried_is_known_until_the_search_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, key) = (Store::new(dir.path()), DeviceKey::gpu(87, 8, 1000));
+        let (one, two, heuristic) = (case(16), case(32), choice(1));
+        let topic = |case| Topic {
+            case,
+            source: "0123456789",
+            clock: Clock::Measured,
+            heuristic: &heuristic,
+        };
+        let tried = |topic| store.journal(&key).unwrap().tried(topic);
+        assert_eq!(tried(topic(&one)), []);
+        let slow = Tried { choice: choice(2), verdict: Verdict::Slower(1.25) };
+        let why = "row 3 is \"1\"\nnot 2".to_owned();
+        let wrong = Tried { choice: choice(4), verdict: Verdict::Rejected(why) };
+        store.note(&key, topic(&one), &slow).unwrap();
+        store.note(&key, topic(&two), &slow).unwrap();
+        store.note(&key, topic(&one), &wrong).unwrap();
+        assert_eq!(tried(topic(&one)), [slow.clone(), wrong]);
+        // Of other kernels, another clock or another start nothing is known.
+        let others = [
+            Topic { source: "9876543210", ..topic(&one) },
+            Topic { clock: Clock::Counted, ..topic(&one) },
+            Topic { heuristic: &slow.choice, ..topic(&one) },
+        ];
+        for other in others {
+            assert_eq!(tried(other), []);
+        }
+        let journal = store.journal(&key).unwrap();
+        assert!(journal.is_unfinished(&one, "0123456789", Clock::Measured));
+        assert!(!journal.is_unfinished(&one, "0123456789", Clock::Counted));
+        // A line that was cut short costs itself, and not the next one.
+        let path = store.journal_path(&key);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.truncate(bytes.len() - 9);
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(tried(topic(&one)), std::slice::from_ref(&slow));
+        store.note(&key, topic(&two), &slow).unwrap();
+        assert_eq!(tried(topic(&two)), [slow.clone(), slow.clone()]);
+        store.conclude(&key, &one).unwrap();
+        assert_eq!(tried(topic(&one)), []);
+        assert_eq!(tried(topic(&two)).len(), 2);
+        store.conclude(&key, &two).unwrap();
+        assert!(!path.exists(), "a journal without lines is no file");
+    }
+}

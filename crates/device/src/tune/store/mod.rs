@@ -1,0 +1,351 @@
+//! The memory of tuning: a directory with one TOML file for each device.
+//!
+//! `record` says what is remembered, `key` for which hardware, `format` how that is spelt, `disk`
+//! how it gets onto the disk whole, `journal` what an unfinished search has tried. [`Store`] joins them: [`Store::read`] gives what may be used now
+//! and says of everything else why not; [`Store::merge`] adds to what is there. Nothing is ever
+//! dropped: what is stale, unusable or damaged is kept, and reported. What kernels there are, and
+//! what may be varied in them, it is told by [`Declared`].
+
+mod compare;
+mod disk;
+mod error;
+mod format;
+mod journal;
+mod key;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use compare::{Change, Snapshot, compare};
+pub use error::StoreError;
+pub use format::{Added, File, FormatError, Unusable, VERSION};
+pub use journal::{Journal, Topic, Tried, Verdict};
+pub use key::{CLOCK_BAND_MHZ, DeviceKey};
+pub use record::{
+    Candidates, Case, Choice, Clock, Cost, Heuristic, Record, Rejected, When, describe,
+};
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use disk::{Lock, PATIENCE};
+
+/// What this program knows of the kernels of a device: against it a record is held before use.
+pub trait Declared {
+    /// Hash of the source that the case's kernels are made from, in hexadecimal digits; none where
+    /// there are no such kernels.
+    fn source(&self, case: &Case) -> Option<String>;
+
+    /// Whether the machine code that was measured is what the choice would run now.
+    ///
+    /// # Errors
+    /// What has changed.
+    fn still(&self, record: &Record) -> Result<(), String> {
+        let _ = record;
+        Ok(())
+    }
+
+    /// Whether the choice can be made for the case.
+    ///
+    /// # Errors
+    /// The parameter that is not known, or the value and its range.
+    fn admits(&self, case: &Case, choice: &Choice) -> Result<(), String>;
+}
+
+/// What a file holds, sorted by whether it may be used.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Loaded {
+    /// Records that hold for the kernels of this program.
+    pub current: Vec<Record>,
+    /// Records that held once or elsewhere, each with the reason.
+    pub stale: Vec<(Record, String)>,
+    /// Entries that cannot be true, each with what it is about and what is wrong.
+    pub ignored: Vec<(String, String)>,
+    /// The whole file is not used: where it is and why. The next merge sets it aside.
+    pub damaged: Option<(PathBuf, String)>,
+}
+
+/// What a merge did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// Records about what nothing was known of.
+    pub added: usize,
+    /// Records that changed what was there.
+    pub changed: usize,
+    /// Records that are older, or the same, as what was there and stays.
+    pub known: usize,
+    /// Where a file went that could not be used.
+    pub set_aside: Option<PathBuf>,
+}
+
+/// What an import did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Imported {
+    /// What was taken.
+    pub merged: Merged,
+    /// What does not hold for the kernels of this program, each with the reason; not taken.
+    pub stale: Vec<(Record, String)>,
+    /// What cannot be true, each with what it is about and what is wrong; not taken.
+    pub ignored: Vec<(String, String)>,
+}
+
+/// A file in the store's directory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    /// The file.
+    pub path: PathBuf,
+    /// What it holds, or why it is not used.
+    pub content: Result<File, String>,
+}
+
+/// The directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    dir: PathBuf,
+}
+
+/// What is at a device's path.
+enum Found {
+    Nothing,
+    Own(File),
+    /// A file that is not used, the word for its name when it is set aside, and why.
+    Other(&'static str, String),
+}
+
+impl Store {
+    /// A store in a directory, which need not exist before something is stored.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The file of a device.
+    #[must_use]
+    pub fn path(&self, key: &DeviceKey) -> PathBuf {
+        self.dir.join(key.stem() + ".toml")
+    }
+
+    /// What is known of a device, for costs under one clock: a count of the simulator is never taken
+    /// for a time. Needs no lock: a file is replaced in one step.
+    ///
+    /// # Errors
+    /// [`StoreError::Newer`], or the file cannot be read. A damaged file is no error, see
+    /// [`Loaded::damaged`].
+    pub fn read(
+        &self,
+        key: &DeviceKey,
+        clock: Clock,
+        declared: &dyn Declared,
+    ) -> Result<Loaded, StoreError> {
+        Ok(match self.find(key)? {
+            Found::Nothing => Loaded::default(),
+            Found::Own(file) => Loaded::sort(file, clock, declared),
+            Found::Other(_, why) => {
+                Loaded { damaged: Some((self.path(key), why)), ..Loaded::default() }
+            }
+        })
+    }
+
+    /// Adds records to a device's file. When this returns they are on the disk; when it fails the
+    /// file is as it was. Several processes may do it at once.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn merge(&self, key: &DeviceKey, records: &[Record]) -> Result<Merged, StoreError> {
+        for record in records {
+            record.plausible().map_err(|why| {
+                let case = record.case.to_string();
+                StoreError::Implausible { case, why }
+            })?;
+        }
+        let mut merged = Merged::default();
+        if records.is_empty() {
+            return Ok(merged);
+        }
+        let path = self.path(key);
+        let lock = Lock::acquire(&path, PATIENCE)?;
+        let mut file = match self.find(key)? {
+            Found::Own(file) => file,
+            Found::Nothing => File::new(key.clone()),
+            Found::Other(word, _) => {
+                merged.set_aside = Some(lock.set_aside(word)?);
+                File::new(key.clone())
+            }
+        };
+        for record in records {
+            match file.add(record.clone()) {
+                Added::New => merged.added += 1,
+                Added::Changed => merged.changed += 1,
+                Added::Known => merged.known += 1,
+            }
+        }
+        if merged.added + merged.changed > 0 {
+            lock.replace(&file.text())?;
+        }
+        Ok(merged)
+    }
+
+    /// Takes over what another store of the same device holds, as far as it holds for the kernels of
+    /// this program. The caller makes sure that the device is one of this machine.
+    ///
+    /// # Errors
+    /// As [`Self::merge`].
+    pub fn import(&self, file: File, declared: &dyn Declared) -> Result<Imported, StoreError> {
+        let key = file.key.clone();
+        // Each under its own clock: both are true, of what they were taken from.
+        let sort = |clock| {
+            let of = |record: &&Record| record.cost.clock() == clock;
+            let records = file.records.iter().filter(of).cloned().collect();
+            let unusable = Vec::new();
+            Loaded::sort(File { key: key.clone(), records, unusable }, clock, declared)
+        };
+        let (mut all, counted) = (sort(Clock::Measured), sort(Clock::Counted));
+        all.current.extend(counted.current);
+        all.stale.extend(counted.stale);
+        all.ignored.extend(counted.ignored);
+        all.ignored.extend(file.unusable.into_iter().map(|u| (u.about(), u.why)));
+        let merged = self.merge(&key, &all.current)?;
+        Ok(Imported { merged, stale: all.stale, ignored: all.ignored })
+    }
+
+    /// Every device's file, by name.
+    ///
+    /// # Errors
+    /// The directory cannot be read; one that does not exist is empty.
+    pub fn list(&self) -> Result<Vec<Listed>, StoreError> {
+        let failed = |e| StoreError::io("read the directory", &self.dir, e);
+        let entries = match fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(failed(e)),
+        };
+        let mut listed = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_some_and(|extension| extension == "toml") {
+                let content = open(&path).map_err(reason).and_then(|file| {
+                    if path.file_stem().is_some_and(|stem| *stem == *file.key.stem()) {
+                        Ok(file)
+                    } else {
+                        Err(foreign(&file.key))
+                    }
+                });
+                listed.push(Listed { path, content });
+            }
+        }
+        listed.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(listed)
+    }
+
+    fn find(&self, key: &DeviceKey) -> Result<Found, StoreError> {
+        let path = self.path(key);
+        let Some(bytes) = disk::read(&path)? else { return Ok(Found::Nothing) };
+        match parse(&bytes) {
+            Ok(file) if file.key == *key => Ok(Found::Own(file)),
+            Ok(file) => Ok(Found::Other("foreign", foreign(&file.key))),
+            Err(FormatError::Newer(version)) => {
+                Err(StoreError::Newer { path, version, known: VERSION })
+            }
+            Err(FormatError::Damaged(why)) => Ok(Found::Other("damaged", why)),
+        }
+    }
+}
+
+/// Why a file is not used, where its name is said anyway.
+fn reason(error: StoreError) -> String {
+    match error {
+        StoreError::Io { source, .. } => source.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// Reads a file wherever it is: one of the store, or one that was exported.
+///
+/// # Errors
+/// It cannot be read, or is no file of the store.
+pub fn open(path: &Path) -> Result<File, StoreError> {
+    let failed = |e| StoreError::io("read", path, e);
+    let bytes = disk::read(path)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    parse(&bytes).map_err(|error| match error {
+        FormatError::Newer(version) => {
+            StoreError::Newer { path: path.to_owned(), version, known: VERSION }
+        }
+        FormatError::Damaged(why) => failed(io::Error::new(io::ErrorKind::InvalidData, why)),
+    })
+}
+
+fn parse(bytes: &[u8]) -> Result<File, FormatError> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => File::parse(text),
+        Err(error) => {
+            let at = error.valid_up_to();
+            Err(FormatError::Damaged(format!("byte {at} is not UTF-8")))
+        }
+    }
+}
+
+fn foreign(key: &DeviceKey) -> String {
+    format!("it is about another device: {key}")
+}
+
+impl Loaded {
+    /// Sorts a file's entries by whether they may be used.
+    #[must_use]
+    pub fn sort(file: File, clock: Clock, declared: &dyn Declared) -> Self {
+        let mut loaded = Self::default();
+        for unusable in file.unusable {
+            loaded.ignored.push((unusable.about(), unusable.why));
+        }
+        for record in file.records {
+            match state(&record, clock, declared) {
+                State::Current => loaded.current.push(record),
+                State::Stale(why) => loaded.stale.push((record, why)),
+                State::Ignored(why) => loaded.ignored.push((record.case.to_string(), why)),
+            }
+        }
+        loaded
+    }
+}
+
+/// Whether a record may be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It may.
+    Current,
+    /// It held once or elsewhere.
+    Stale(String),
+    /// It cannot be true.
+    Ignored(String),
+}
+
+/// Whether a record may be used under a clock by a program with these kernels.
+#[must_use]
+pub fn state(record: &Record, clock: Clock, declared: &dyn Declared) -> State {
+    if record.cost.clock() != clock {
+        return State::Stale(match clock {
+            Clock::Measured => "counted by the simulator, not measured".into(),
+            Clock::Counted => "measured on hardware, not counted by the simulator".into(),
+        });
+    }
+    match declared.source(&record.case) {
+        None => State::Stale("this program has no such kernels".into()),
+        Some(source) if source != record.source => {
+            let short = |hash: &str| hash.get(..8).unwrap_or(hash).to_owned();
+            let (then, now) = (short(&record.source), short(&source));
+            State::Stale(format!("the kernels have changed since: {then} then, {now} now"))
+        }
+        Some(_) => match declared.still(record) {
+            Err(why) => State::Stale(why),
+            Ok(()) => match declared.admits(&record.case, &record.choice) {
+                Ok(()) => State::Current,
+                Err(why) => State::Ignored(why),
+            },
+        },
+    }
+}

@@ -1,0 +1,243 @@
+//! Language models: hyperparameters and weights from a GGUF file, and the graph of one step.
+//!
+//! Nothing here knows of devices, or of text: a model maps token ids to logits and sampled ids.
+
+#![forbid(unsafe_code)]
+
+mod architecture;
+mod decoder;
+pub mod gguf;
+mod hyper;
+pub mod ports;
+mod rope;
+pub mod synthetic;
+pub mod tokenizer;
+
+use std::path::Path;
+
+use crate::gguf::Gguf;
+use plan::graph::{self, Graph};
+use plan::{Bucket, Buffer, Class, DType, Plan};
+
+pub use architecture::Architecture;
+pub use hyper::Hyperparameters;
+use rope::Rope;
+
+/// Why a file is not a model this program can run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file itself.
+    #[error(transparent)]
+    Gguf(#[from] gguf::Error),
+    /// `general.architecture` names something else.
+    #[error("architecture `{found}` is not supported; supported: {}", Architecture::names())]
+    Architecture {
+        /// The name in the file.
+        found: String,
+    },
+    /// A hyperparameter has a value that this program cannot run.
+    #[error("`{key}` is {value}, {expected}")]
+    Hyperparameter {
+        /// The metadata key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What is supported.
+        expected: String,
+    },
+    /// A tensor is not in the file.
+    #[error("tensor `{name}` is missing from {path}")]
+    MissingTensor {
+        /// Its name.
+        name: String,
+        /// The file.
+        path: String,
+    },
+    /// A tensor has another shape than the hyperparameters demand.
+    #[error("tensor `{name}` has shape {found:?}, {expected:?} expected from the metadata")]
+    TensorShape {
+        /// Its name.
+        name: String,
+        /// The shape in the file.
+        found: Vec<usize>,
+        /// The shape the metadata demands.
+        expected: Vec<usize>,
+    },
+    /// A tensor has a type that cannot be used in its place.
+    #[error("tensor `{name}` is {found}, {expected} expected")]
+    TensorType {
+        /// Its name.
+        name: String,
+        /// The type in the file.
+        found: DType,
+        /// What is possible there.
+        expected: &'static str,
+    },
+    /// What was asked for is not in the model.
+    #[error("{bytes} bytes from {offset} of weight `{name}` are not in the model")]
+    Weight {
+        /// The weight's name.
+        name: String,
+        /// The first byte.
+        offset: u64,
+        /// How many.
+        bytes: usize,
+    },
+    /// A definition of this program is wrong.
+    #[error("building the graph")]
+    Graph(#[from] graph::Error),
+}
+
+/// Where a weight's bytes come from.
+#[derive(Clone, Debug, PartialEq)]
+enum Origin {
+    /// Index into the file's tensors.
+    File(usize),
+    /// Computed from metadata.
+    Derived(Vec<u8>),
+}
+
+/// One weight of the model.
+#[derive(Clone, Debug, PartialEq)]
+struct Weight {
+    buffer: Buffer,
+    origin: Origin,
+}
+
+/// KV slots that a plan's caches have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvLayout {
+    /// Sequences.
+    pub slots: usize,
+    /// Tokens of each.
+    pub context: usize,
+}
+
+/// A model: what it is, which weights it needs, how a step computes. The file stays open; its
+/// tensors are read when a device asks for them.
+#[derive(Debug)]
+pub struct Model {
+    gguf: Gguf,
+    architecture: Architecture,
+    hyper: Hyperparameters,
+    weights: Vec<Weight>,
+    /// Factor on the rotary cosines and sines.
+    rope_magnitude: f32,
+}
+
+impl Model {
+    /// Opens a GGUF file and checks that it holds everything the architecture needs.
+    ///
+    /// # Errors
+    /// [`Error`] names the key or tensor that is missing or wrong, and what is supported.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::from_gguf(Gguf::open(path)?)
+    }
+
+    /// The same for an open file.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn from_gguf(gguf: Gguf) -> Result<Self, Error> {
+        let name = gguf.metadata().str("general.architecture")?;
+        let architecture = Architecture::parse(name)
+            .ok_or_else(|| Error::Architecture { found: name.to_owned() })?;
+        let hyper = Hyperparameters::read(&gguf, architecture)?;
+        let rope = Rope::read(&gguf, architecture, &hyper)?;
+        let weights = decoder::weights(&gguf, architecture, &hyper, &rope)?;
+        Ok(Self { gguf, architecture, hyper, weights, rope_magnitude: rope.magnitude })
+    }
+
+    /// The open file.
+    #[must_use]
+    pub const fn gguf(&self) -> &Gguf {
+        &self.gguf
+    }
+
+    /// Which family it is.
+    #[must_use]
+    pub const fn architecture(&self) -> Architecture {
+        self.architecture
+    }
+
+    /// Its sizes.
+    #[must_use]
+    pub const fn hyperparameters(&self) -> &Hyperparameters {
+        &self.hyper
+    }
+
+    /// The weights a device must be given.
+    pub fn weights(&self) -> impl ExactSizeIterator<Item = &Buffer> {
+        self.weights.iter().map(|weight| &weight.buffer)
+    }
+
+    /// Bytes of all weights as stored.
+    #[must_use]
+    pub fn weight_bytes(&self) -> u64 {
+        self.weights().map(Buffer::bytes).sum()
+    }
+
+    /// Number of parameters: elements of all tensors in the file.
+    #[must_use]
+    pub fn parameters(&self) -> u64 {
+        self.gguf.tensors().iter().map(gguf::TensorInfo::elements).sum()
+    }
+
+    /// Fills `buf` from byte `offset` of a weight.
+    ///
+    /// # Errors
+    /// [`Error::Weight`] when the model has no such weight or not as many bytes of it, [`Error::Gguf`] when
+    /// the file cannot be read, or has shrunk.
+    pub fn read_weight(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        let bytes = buf.len();
+        let missing = || Error::Weight { name: name.to_owned(), offset, bytes };
+        let weight = self.weights.iter().find(|weight| weight.buffer.name == name);
+        match &weight.ok_or_else(missing)?.origin {
+            Origin::File(index) => Ok(self.gguf.read(&self.gguf.tensors()[*index], offset, buf)?),
+            Origin::Derived(weight) => {
+                let start = usize::try_from(offset).map_err(|_| missing())?;
+                let from = weight.get(start..).and_then(|rest| rest.get(..bytes));
+                buf.copy_from_slice(from.ok_or_else(missing)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// The KV cache: one key and one value buffer per layer, logically `[slots, context, kv heads,
+    /// head size]` in `F16`.
+    #[must_use]
+    pub fn states(&self, layout: KvLayout) -> Vec<Buffer> {
+        let hyper = &self.hyper;
+        let shape = vec![layout.slots, layout.context, hyper.kv_heads, hyper.head_size];
+        let buffer =
+            |name| Buffer { name, class: Class::State, dtype: DType::F16, shape: shape.clone() };
+        (0..hyper.layers)
+            .flat_map(|i| [buffer(ports::key_cache(i)), buffer(ports::value_cache(i))])
+            .collect()
+    }
+
+    /// Bytes of the KV cache, `None` when the product overflows.
+    #[must_use]
+    pub fn state_bytes(&self, layout: KvLayout) -> Option<u64> {
+        let hyper = &self.hyper;
+        let per_token = (2 * hyper.layers * hyper.kv_heads * hyper.head_size) as u64
+            * DType::F16.block_bytes() as u64;
+        per_token.checked_mul(layout.slots as u64)?.checked_mul(layout.context as u64)
+    }
+
+    /// The graph of one step in a bucket.
+    ///
+    /// # Errors
+    /// [`graph::Error`] would be a bug of a definition, or a band wider than the layout's context.
+    pub fn graph(&self, layout: KvLayout, bucket: Bucket) -> Result<Graph, graph::Error> {
+        decoder::graph(self, layout, bucket)
+    }
+
+    /// The plan of one step in a bucket, in primitives.
+    ///
+    /// # Errors
+    /// As [`Model::graph`].
+    pub fn plan(&self, layout: KvLayout, bucket: Bucket) -> Result<Plan, graph::Error> {
+        self.graph(layout, bucket)?.lower(bucket)
+    }
+}

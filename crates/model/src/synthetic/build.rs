@@ -1,0 +1,212 @@
+//! Making a file: metadata, then weights in chunks on several threads.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+use super::random::{self, key};
+use super::shape::{Family, Mix, Role, Shape, Tensor};
+use super::vocabulary::{Vocabulary, chat_template};
+use super::{Error, Spec, VERSION, VERSION_KEY, planted};
+use crate::gguf::{self, DataWriter, TensorId, Writer};
+use plan::DType;
+use plan::quant;
+
+/// Elements that a thread makes at a time: 1 MiB of `f32`.
+const CHUNK: usize = 1 << 18;
+
+/// Makes the file of `spec` at `path`; the number of threads does not change it.
+pub(super) fn build(
+    spec: Spec,
+    path: &Path,
+    threads: usize,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), Error> {
+    let Spec { shape, mix } = spec;
+    let mut writer = Writer::new(path);
+    describe(&mut writer, shape, mix)?;
+
+    let planted = if shape.planted { planted::weights(shape) } else { BTreeMap::new() };
+    let mut jobs = Vec::new();
+    let mut total = 0;
+    for tensor in shape.tensors() {
+        let dtype = mix.dtype(&tensor, shape.layers);
+        let id = writer.tensor(&tensor.name, &tensor.shape, dtype)?;
+        let elements: usize = tensor.shape.iter().product();
+        let weights = match planted.get(&tensor.name) {
+            Some(values) => Weights::Values(values),
+            None => Weights::of(shape, &tensor),
+        };
+        for first in (0..elements).step_by(CHUNK) {
+            let count = CHUNK.min(elements - first);
+            jobs.push(Job { id, dtype, first, count, weights: weights.clone() });
+        }
+        total += dtype.size_of(elements as u64).unwrap_or(0);
+    }
+    let data = writer.begin()?;
+    run(&jobs, threads, &data, total, progress)?;
+    Ok(data.finish()?)
+}
+
+/// A part of a tensor. Chunks are multiples of a super-block, so blocks are never split.
+struct Job<'a> {
+    id: TensorId,
+    dtype: DType,
+    first: usize,
+    count: usize,
+    weights: Weights<'a>,
+}
+
+/// Where a tensor's numbers come from.
+#[derive(Clone)]
+enum Weights<'a> {
+    /// Uniform noise around `mean`.
+    Noise { key: u64, mean: f32, deviation: f32 },
+    /// Given.
+    Values(&'a [f32]),
+    /// Given, and few.
+    Owned(Vec<f32>),
+}
+
+impl Weights<'_> {
+    /// Of a tensor of a large model. A matrix keeps the size of what goes through it; what a layer
+    /// adds to the residual is smaller, so that the residual grows to about 1 over all layers,
+    /// well above the embedding in it (else the tied output would repeat the last token); logits
+    /// get a deviation of 2. Attention adds less than the feed-forward part: it averages,
+    /// so what the positions have in common would grow from layer to layer until every position
+    /// says the same.
+    fn of(shape: &Shape, tensor: &Tensor) -> Self {
+        let row = tensor.shape.last().copied().unwrap_or(1) as f32;
+        let (mean, deviation) = match tensor.role {
+            Role::RopeFactors => return Self::Owned(shape.rope_factors()),
+            Role::Norm if tensor.name == "output_norm.weight" => (2.0, 0.1),
+            Role::Norm => (1.0, 0.1),
+            Role::Embedding => (0.0, 1.0 / row.sqrt()),
+            Role::Query | Role::Key | Role::Value | Role::Gate | Role::Up => {
+                (0.0, 1.0 / row.sqrt())
+            }
+            Role::Down => (0.0, 1.0 / (row * shape.layers as f32).sqrt()),
+            Role::AttentionOutput => (0.0, 0.25 / (row * shape.layers as f32).sqrt()),
+        };
+        Self::Noise { key: key(&format!("{} {}", shape.name, tensor.name)), mean, deviation }
+    }
+
+    fn fill(&self, first: usize, out: &mut [f32]) {
+        match self {
+            Self::Noise { key, mean, deviation } => {
+                random::fill(*key, first as u64, *deviation, out);
+                if *mean != 0.0 {
+                    out.iter_mut().for_each(|value| *value += mean);
+                }
+            }
+            Self::Values(values) => out.copy_from_slice(&values[first..][..out.len()]),
+            Self::Owned(values) => out.copy_from_slice(&values[first..][..out.len()]),
+        }
+    }
+}
+
+/// Does all jobs, telling `progress` from this thread.
+fn run(
+    jobs: &[Job<'_>],
+    threads: usize,
+    data: &DataWriter,
+    total: u64,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), Error> {
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let (sender, done) = mpsc::channel();
+        for _ in 0..threads {
+            let (sender, next) = (sender.clone(), &next);
+            scope.spawn(move || {
+                let (mut values, mut bytes) = (Vec::new(), Vec::new());
+                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = work(job, data, &mut values, &mut bytes);
+                    let failed = result.is_err();
+                    // Nobody listens any more once another thread has failed.
+                    if sender.send(result).is_err() || failed {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut so_far = 0;
+        for result in done {
+            so_far += result?;
+            progress(so_far, total);
+        }
+        Ok(())
+    })
+}
+
+/// Makes one chunk; returns its bytes.
+fn work(
+    job: &Job<'_>,
+    data: &DataWriter,
+    values: &mut Vec<f32>,
+    bytes: &mut Vec<u8>,
+) -> Result<u64, Error> {
+    let size = |elements: usize| elements / job.dtype.block_len() * job.dtype.block_bytes();
+    values.resize(job.count, 0.0);
+    bytes.resize(size(job.count), 0);
+    job.weights.fill(job.first, values);
+    quant::quantise(job.dtype, values, bytes)?;
+    data.write(job.id, size(job.first) as u64, bytes)?;
+    Ok(bytes.len() as u64)
+}
+
+/// Writes the metadata: the keys that llama.cpp's converter and quantiser write, and ours.
+fn describe(writer: &mut Writer, shape: &Shape, mix: Mix) -> Result<(), gguf::Error> {
+    let arch = shape.architecture();
+    let name = format!("{} (synthetic, random weights)", shape.title);
+    writer.metadata("general.architecture", arch)?;
+    writer.metadata("general.type", "model")?;
+    writer.metadata("general.name", name)?;
+    writer.metadata("general.file_type", mix.file_type())?;
+    writer.metadata("general.quantization_version", 2_u32)?;
+    writer.metadata(VERSION_KEY, VERSION)?;
+    writer.metadata("orind.synthetic.seed", super::SEED)?;
+
+    let head_dim = shape.head_dim as u32;
+    let numbers = [
+        ("vocab_size", shape.vocab as u32),
+        ("context_length", shape.context),
+        ("embedding_length", shape.dim as u32),
+        ("block_count", shape.layers as u32),
+        ("feed_forward_length", shape.ffn as u32),
+        ("attention.head_count", shape.heads as u32),
+        ("attention.head_count_kv", shape.kv_heads as u32),
+        ("attention.key_length", head_dim),
+        ("attention.value_length", head_dim),
+    ];
+    for (key, value) in numbers {
+        writer.metadata(&format!("{arch}.{key}"), value)?;
+    }
+    if shape.family == Family::Llama {
+        writer.metadata(&format!("{arch}.rope.dimension_count"), head_dim)?;
+    }
+    writer.metadata(&format!("{arch}.attention.layer_norm_rms_epsilon"), shape.epsilon)?;
+    writer.metadata(&format!("{arch}.rope.freq_base"), shape.rope_base)?;
+
+    let vocabulary = Vocabulary::of(shape);
+    let pre = match shape.family {
+        Family::Llama => "llama-bpe",
+        Family::Qwen3 => "qwen2",
+    };
+    writer.metadata("tokenizer.ggml.model", "gpt2")?;
+    writer.metadata("tokenizer.ggml.pre", pre)?;
+    writer.metadata("tokenizer.ggml.tokens", vocabulary.tokens)?;
+    writer.metadata("tokenizer.ggml.token_type", vocabulary.types)?;
+    writer.metadata("tokenizer.ggml.merges", vocabulary.merges)?;
+    writer.metadata("tokenizer.ggml.bos_token_id", vocabulary.bos)?;
+    writer.metadata("tokenizer.ggml.eos_token_id", vocabulary.eos)?;
+    if let Some(padding) = vocabulary.padding {
+        writer.metadata("tokenizer.ggml.padding_token_id", padding)?;
+    }
+    writer.metadata("tokenizer.ggml.add_bos_token", shape.family == Family::Llama)?;
+    writer.metadata("tokenizer.chat_template", chat_template(shape.family))?;
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! From graph to plan: liveness, views as strides, one step per remaining operation.
+
+use super::{Graph, Kind, Node, Tensor};
+use crate::{Bucket, Buffer, BufferId, Class, DType, Op, Plan, ScopeId, Step, View, cost_of};
+
+pub(super) fn lower(graph: &Graph, bucket: Bucket) -> Plan {
+    let live = live_nodes(graph);
+    let mut lowering = Lowering {
+        graph,
+        plan: Plan { bucket, buffers: Vec::new(), steps: Vec::new(), scopes: Vec::new() },
+        views: vec![None; graph.nodes.len()],
+        scopes: Vec::new(),
+    };
+    for (i, node) in graph.nodes.iter().enumerate() {
+        if live[i] {
+            lowering.node(i, node);
+        }
+    }
+    let scopes = lowering.scopes.iter().map(|&composite| &graph.composites[composite]);
+    lowering.plan.scopes = scopes.map(|op| lowering.on_views(op)).collect();
+    lowering.plan
+}
+
+/// Nodes that an output or an update needs, updates included.
+fn live_nodes(graph: &Graph) -> Vec<bool> {
+    let mut live = vec![false; graph.nodes.len()];
+    for (_, tensor) in &graph.outputs {
+        live[tensor.0] = true;
+    }
+    for (i, node) in graph.nodes.iter().enumerate().rev() {
+        live[i] |= matches!(node.kind, Kind::Update(_));
+        if live[i] {
+            for input in node.kind.inputs() {
+                live[input.0] = true;
+            }
+        }
+    }
+    live
+}
+
+struct Lowering<'a> {
+    graph: &'a Graph,
+    plan: Plan,
+    views: Vec<Option<View>>,
+    /// The composites that have steps, in the order of the plan's scopes.
+    scopes: Vec<usize>,
+}
+
+impl Lowering<'_> {
+    fn node(&mut self, i: usize, node: &Node) {
+        let view = match &node.kind {
+            Kind::Source { class, name } => {
+                self.buffer(name.clone(), *class, node.dtype, &node.shape)
+            }
+            Kind::Constant(value) => {
+                let (name, class) = (value.get().to_string(), Class::Constant(*value));
+                match self.plan.find(class, &name) {
+                    Some(id) => View::whole(id, &[]),
+                    None => self.buffer(name, class, DType::F32, &[]),
+                }
+            }
+            Kind::Reshape(x) => {
+                let x = self.view(*x);
+                match x.reshape(&node.shape) {
+                    Some(view) => view,
+                    None => self.copy(node, x),
+                }
+            }
+            Kind::Permute(x, axes) => self.view(*x).permute(axes),
+            Kind::Expand(x) => self.view(*x).expand(&node.shape),
+            Kind::Slice { x, axis, start } => self.view(*x).slice(*axis, *start, node.shape[*axis]),
+            Kind::Compute(op) => {
+                let output = self.graph.outputs.iter().find(|(_, tensor)| tensor.0 == i);
+                let (class, name) = match output {
+                    Some((name, _)) => (Class::Output, name.clone()),
+                    None => (Class::Scratch, format!("t{i}")),
+                };
+                let out = self.buffer(name, class, node.dtype, &node.shape);
+                self.step(node, op.map(|read| self.view(*read), |_| out.clone()));
+                out
+            }
+            Kind::Update(op) => {
+                self.step(node, self.on_views(op));
+                self.view(*op.writes()[0])
+            }
+        };
+        self.views[i] = Some(view);
+    }
+
+    fn view(&self, tensor: Tensor) -> View {
+        match &self.views[tensor.0] {
+            Some(view) => view.clone(),
+            None => unreachable!("inputs precede their users and live as long as these"),
+        }
+    }
+
+    fn on_views(&self, op: &Op<Tensor>) -> Op {
+        let view = |tensor: &Tensor| self.view(*tensor);
+        op.map(view, view)
+    }
+
+    /// A new buffer, whole.
+    fn buffer(&mut self, name: String, class: Class, dtype: DType, shape: &[usize]) -> View {
+        let id = BufferId(self.plan.buffers.len() as u32);
+        self.plan.buffers.push(Buffer { name, class, dtype, shape: shape.to_vec() });
+        View::whole(id, shape)
+    }
+
+    /// A view made contiguous, in the node's shape.
+    fn copy(&mut self, node: &Node, x: View) -> View {
+        let name = format!("copy{}", self.plan.buffers.len());
+        let out = self.buffer(name, Class::Scratch, node.dtype, &x.shape);
+        let id = out.buffer;
+        self.step(node, Op::Copy { x, out });
+        View::whole(id, &node.shape)
+    }
+
+    fn step(&mut self, node: &Node, op: Op) {
+        let scope = node.scope.map(|composite| self.scope(composite));
+        let cost = cost_of(&op, &self.plan.buffers, &self.plan.bucket);
+        let label = self.graph.labels[node.label].clone();
+        self.plan.steps.push(Step { op, label, scope, cost });
+    }
+
+    fn scope(&mut self, composite: usize) -> ScopeId {
+        let known = self.scopes.iter().rposition(|&scope| scope == composite);
+        let index = known.unwrap_or_else(|| {
+            self.scopes.push(composite);
+            self.scopes.len() - 1
+        });
+        ScopeId(index as u32)
+    }
+}

@@ -1,0 +1,121 @@
+//! The lowest vocabulary of the house: data types, buffers, steps, fusion passes.
+//!
+//! A [`Plan`] is a flat list of steps over named buffers. Everything above (`graph`, `model`)
+//! produces plans, everything beside (`device`) consumes them; this module depends on neither.
+
+mod arena;
+mod buffer;
+mod cost;
+mod dtype;
+mod fuse;
+pub mod graph;
+mod op;
+pub mod quant;
+pub mod sample;
+mod step;
+mod validate;
+
+pub use arena::{Arena, SCRATCH_ALIGN};
+pub use buffer::{Buffer, BufferId, Class, Scalar, View, row_major};
+pub(crate) use cost::cost_of;
+pub use dtype::{DType, UnknownDType};
+pub use fuse::{Fusions, fuse};
+pub use op::{
+    Attention, Binary, Caches, Gather, Linear, MAX_INDICES, MAX_WEIGHTS, NextInputs, Norm, Op,
+    Product, Project, QkNorm, Queries, Reduce, RmsNorm, RopeKv, RopeStyle, RopeTable, Rows, Sample,
+    SampleInputs, Unary,
+};
+pub use step::{Cost, ScopeId, Step};
+pub use validate::Invalid;
+
+/// Which logits a plan computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Outputs {
+    /// None: a prefill chunk that is not a prompt's last.
+    None,
+    /// One row of logits, and one sampled token, per sequence.
+    Last,
+    /// A row of logits for every row of tokens.
+    All,
+}
+
+/// The shape a plan is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Bucket {
+    /// Sequences.
+    pub batch: usize,
+    /// Tokens of each sequence: 1 in decode, more in prefill.
+    pub chunk: usize,
+    /// Context band: no row's position may reach it.
+    pub context: usize,
+    /// Which logits.
+    pub outputs: Outputs,
+}
+
+impl Bucket {
+    /// One token for each of `batch` sequences.
+    #[must_use]
+    pub const fn decode(batch: usize, context: usize) -> Self {
+        Self { batch, chunk: 1, context, outputs: Outputs::Last }
+    }
+
+    /// `chunk` tokens of one sequence.
+    #[must_use]
+    pub const fn prefill(chunk: usize, context: usize, outputs: Outputs) -> Self {
+        Self { batch: 1, chunk, context, outputs }
+    }
+
+    /// Rows of tokens.
+    #[must_use]
+    pub const fn rows(&self) -> usize {
+        self.batch * self.chunk
+    }
+
+    /// Rows of logits.
+    #[must_use]
+    pub const fn logit_rows(&self) -> usize {
+        match self.outputs {
+            Outputs::None => 0,
+            Outputs::Last => self.batch,
+            Outputs::All => self.rows(),
+        }
+    }
+}
+
+/// A flat list of steps over named buffers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The shape it was made for.
+    pub bucket: Bucket,
+    /// Every buffer a step touches.
+    pub buffers: Vec<Buffer>,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+    /// The composites that primitive steps belong to, each as the one operation that those steps make
+    /// together; empty once fused.
+    pub scopes: Vec<Op>,
+}
+
+impl Plan {
+    /// The buffer behind an id.
+    ///
+    /// # Panics
+    /// When the id is not of this plan; [`Plan::validate`] refuses such plans.
+    #[must_use]
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.index()]
+    }
+
+    /// The buffer of that class and name.
+    #[must_use]
+    pub fn find(&self, class: Class, name: &str) -> Option<BufferId> {
+        let index = self.buffers.iter().position(|b| b.class == class && b.name == name)?;
+        Some(BufferId(u32::try_from(index).ok()?))
+    }
+
+    /// Sum of all steps.
+    #[must_use]
+    pub fn cost(&self) -> Cost {
+        self.steps.iter().map(|step| step.cost).sum()
+    }
+}

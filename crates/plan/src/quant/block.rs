@@ -1,0 +1,169 @@
+//! Memory layout of the blocks, as in files (ggml `ggml-common.h`).
+//!
+//! Every field is bytes, so a block may lie at any address; `f16` fields are little-endian.
+
+use half::f16;
+
+use super::{BLOCK, SUPER_BLOCK};
+use crate::DType;
+
+/// A block format that consists of bytes only.
+///
+/// # Safety
+/// The type must be `repr(C)` with fields of one-byte integers and arrays of them, so that its
+/// alignment is 1, it has no padding and every bit pattern is a value.
+pub unsafe trait Block: Copy {
+    /// The type that is stored in such blocks.
+    const DTYPE: DType;
+}
+
+/// 32 values `d * q`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Q8_0 {
+    /// Scale, `f16`.
+    pub d: [u8; 2],
+    /// The values.
+    pub qs: [i8; BLOCK],
+}
+
+/// 32 values `d * (q - 8)`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Q4_0 {
+    /// Scale, `f16`.
+    pub d: [u8; 2],
+    /// Byte `j` holds value `j` in its low nibble and value `j + 16` in its high one.
+    pub qs: [u8; BLOCK / 2],
+}
+
+/// 256 values in 8 sub-blocks of 32: `(d * scale) * q - (dmin * min)`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Q4_K {
+    /// Scale of the scales, `f16`.
+    pub d: [u8; 2],
+    /// Scale of the minima, `f16`.
+    pub dmin: [u8; 2],
+    /// Eight 6-bit scales and minima: [`scale_and_min`].
+    pub scales: [u8; 12],
+    /// 32 bytes for each pair of sub-blocks: low nibbles are the even one, high nibbles the odd.
+    pub qs: [u8; SUPER_BLOCK / 2],
+}
+
+/// As [`Q4_K`] with a fifth bit.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Q5_K {
+    /// Scale of the scales, `f16`.
+    pub d: [u8; 2],
+    /// Scale of the minima, `f16`.
+    pub dmin: [u8; 2],
+    /// Eight 6-bit scales and minima: [`scale_and_min`].
+    pub scales: [u8; 12],
+    /// Bit `s` of byte `l` is the fifth bit of value `l` of sub-block `s`.
+    pub qh: [u8; SUPER_BLOCK / 8],
+    /// The lower four bits, as in [`Q4_K`].
+    pub qs: [u8; SUPER_BLOCK / 2],
+}
+
+/// 256 values in 16 sub-blocks of 16: `(d * scale) * (q - 32)`.
+///
+/// Each half of the block (128 values, in 4 quarters of 32) has 64 bytes of `ql` and 32 of `qh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Q6_K {
+    /// Lower four bits: byte `l` of a half is value `l` (low nibble) and `l + 64` (high).
+    pub ql: [u8; SUPER_BLOCK / 2],
+    /// Upper two bits: byte `l` of a half has those of value `l + 32 k` at bit `2 k`.
+    pub qh: [u8; SUPER_BLOCK / 4],
+    /// One scale for each sub-block.
+    pub scales: [i8; SUPER_BLOCK / 16],
+    /// Scale of the scales, `f16`.
+    pub d: [u8; 2],
+}
+
+// SAFETY: `repr(C)`, fields are `u8` and `i8` arrays.
+unsafe impl Block for Q8_0 {
+    const DTYPE: DType = DType::Q8_0;
+}
+// SAFETY: as above.
+unsafe impl Block for Q4_0 {
+    const DTYPE: DType = DType::Q4_0;
+}
+// SAFETY: as above.
+unsafe impl Block for Q4_K {
+    const DTYPE: DType = DType::Q4_K;
+}
+// SAFETY: as above.
+unsafe impl Block for Q5_K {
+    const DTYPE: DType = DType::Q5_K;
+}
+// SAFETY: as above.
+unsafe impl Block for Q6_K {
+    const DTYPE: DType = DType::Q6_K;
+}
+
+const _: () = {
+    assert!(size_of::<Q8_0>() == DType::Q8_0.block_bytes());
+    assert!(size_of::<Q4_0>() == DType::Q4_0.block_bytes());
+    assert!(size_of::<Q4_K>() == DType::Q4_K.block_bytes());
+    assert!(size_of::<Q5_K>() == DType::Q5_K.block_bytes());
+    assert!(size_of::<Q6_K>() == DType::Q6_K.block_bytes());
+};
+
+/// The whole blocks in `bytes`; what is left over at the end is not part of the result.
+#[must_use]
+pub fn blocks<B: Block>(bytes: &[u8]) -> &[B] {
+    let count = bytes.len() / size_of::<B>();
+    // SAFETY: `count` blocks lie within `bytes`; by `Block`'s contract their alignment is 1 and
+    // any bytes are a value; the borrow is that of `bytes`.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), count) }
+}
+
+/// The whole blocks in `bytes`, to be written.
+#[must_use]
+pub fn blocks_mut<B: Block>(bytes: &mut [u8]) -> &mut [B] {
+    let count = bytes.len() / size_of::<B>();
+    // SAFETY: as in `blocks`; a block has no padding, so writing one leaves only initialised
+    // bytes, and the borrow is unique because that of `bytes` is.
+    unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) }
+}
+
+/// The 6-bit scale and minimum of sub-block `index` (0 to 7) of a [`Q4_K`] or [`Q5_K`] block.
+///
+/// Bytes 0 to 3 have the scales of sub-blocks 0 to 3 in their lower six bits, bytes 4 to 7 the
+/// minima. Bytes 8 to 11 have the lower four bits of scale (low nibble) and minimum (high) of
+/// sub-blocks 4 to 7, whose upper two bits are the upper two of bytes 0 to 7.
+#[inline]
+#[must_use]
+pub const fn scale_and_min(scales: &[u8; 12], index: usize) -> (u8, u8) {
+    if index < 4 {
+        (scales[index] & 63, scales[index + 4] & 63)
+    } else {
+        let low = scales[index + 4];
+        ((low & 15) | (scales[index - 4] >> 6 << 4), (low >> 4) | (scales[index] >> 6 << 4))
+    }
+}
+
+/// The inverse of [`scale_and_min`] for all sub-blocks; each number must be below 64.
+pub(super) fn pack_scales(pairs: [(u8, u8); 8]) -> [u8; 12] {
+    let mut scales = [0; 12];
+    for (index, (scale, min)) in pairs.into_iter().enumerate() {
+        if index < 4 {
+            scales[index] |= scale;
+            scales[index + 4] |= min;
+        } else {
+            scales[index + 4] = (scale & 15) | (min << 4);
+            scales[index - 4] |= scale >> 4 << 6;
+            scales[index] |= min >> 4 << 6;
+        }
+    }
+    scales
+}
+
+/// An `f16` field as a number.
+#[inline]
+pub(super) fn half_to_f32(bytes: [u8; 2]) -> f32 {
+    f16::from_le_bytes(bytes).to_f32()
+}

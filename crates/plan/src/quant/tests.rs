@@ -1,0 +1,197 @@
+//! The room against the numpy reference's vectors, and round trips with their bounds.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+const REAL: [DType; 8] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+];
+
+fn data(name: &str, dtype: DType) -> Vec<u8> {
+    let root = env!("CARGO_MANIFEST_DIR");
+    std::fs::read(format!("{root}/../../tests/data/quant/{name}.{dtype}.bin")).expect("checked in")
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+fn stored(dtype: DType, values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; dtype.size_of(values.len() as u64).unwrap() as usize];
+    quantise(dtype, values, &mut bytes).unwrap();
+    bytes
+}
+
+fn round_trip(dtype: DType, values: &[f32]) -> Vec<f32> {
+    let mut back = vec![0.0; values.len()];
+    dequantise(dtype, &stored(dtype, values), &mut back).unwrap();
+    back
+}
+
+#[test]
+fn dequantise_agrees_with_the_reference_bit_for_bit() {
+    for dtype in REAL.into_iter().filter(|t| *t != DType::F32) {
+        let expected = floats(&data("values", dtype));
+        let mut out = vec![0.0; expected.len()];
+        dequantise(dtype, &data("blocks", dtype), &mut out).unwrap();
+        for (i, (got, want)) in out.iter().zip(&expected).enumerate() {
+            let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+            assert!(same, "{dtype} element {i}: {got:e}, the reference has {want:e}");
+        }
+    }
+}
+
+#[test]
+fn quantise_agrees_with_the_reference_where_it_has_one() {
+    for dtype in [DType::Q8_0, DType::Q4_0, DType::F16, DType::BF16] {
+        let values = floats(&data("input", dtype));
+        assert_eq!(stored(dtype, &values), data("stored", dtype), "{dtype}");
+    }
+}
+
+/// Uniform in -1..1 and reproducible: a hash of the index (the finaliser of `SplitMix64`).
+fn noise(index: u64) -> f32 {
+    let mut x = index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (x >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
+
+/// What ggml 0.9's own quantisers reach on the values of the test below: root mean square of the
+/// error over that of the values.
+const GGML_ERROR: [(DType, f64); 7] = [
+    (DType::F16, 0.00021),
+    (DType::BF16, 0.00166),
+    (DType::Q8_0, 0.00528),
+    (DType::Q4_0, 0.08483),
+    (DType::Q4_K, 0.07056),
+    (DType::Q5_K, 0.03580),
+    (DType::Q6_K, 0.01755),
+];
+
+#[test]
+fn the_error_on_normal_values_is_within_6_percent_of_ggml() {
+    let values: Vec<f32> =
+        (0..1 << 16).map(|i| (0..12).map(|k| noise(i * 12 + k)).sum::<f32>() * 0.01).collect();
+    for (dtype, ggml) in GGML_ERROR {
+        let back = round_trip(dtype, &values);
+        let square = |x: f64| x * x;
+        let error: f64 = values.iter().zip(&back).map(|(a, b)| square(f64::from(a - b))).sum();
+        let power: f64 = values.iter().map(|a| square(f64::from(*a))).sum();
+        let relative = (error / power).sqrt();
+        assert!(relative < 1.06 * ggml, "{dtype}: relative error {relative:.5}, ggml has {ggml}");
+    }
+}
+
+#[test]
+fn lengths_and_types_are_checked() {
+    let mut out = [0.0; 32];
+    let error = dequantise(DType::Q8_0, &[0; 33], &mut out).unwrap_err().to_string();
+    assert_eq!(error, "32 elements of Q8_0 are not 33 bytes (32 elements take 34)");
+    assert!(dequantise(DType::Q4_K, &[0; 18], &mut out).is_err());
+    assert!(quantise(DType::Q8_0, &out[..31], &mut [0; 34]).is_err());
+    let error = dequantise(DType::I32, &[0; 128], &mut out).unwrap_err();
+    assert_eq!(error, Error::NotReal { dtype: DType::I32 });
+    assert!(quantise(DType::I32, &out, &mut [0; 128]).is_err());
+}
+
+#[test]
+fn numbers_without_a_scale_are_named() {
+    for dtype in REAL.into_iter().filter(|t| t.is_quantised()) {
+        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -1e30] {
+            let mut values = vec![1.0; 512];
+            values[300] = value;
+            let mut bytes = vec![0; dtype.size_of(512).unwrap() as usize];
+            match quantise(dtype, &values, &mut bytes) {
+                Err(Error::Range { at: 300, .. }) => {}
+                other => panic!("{dtype} {value}: {other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn packed_scales_unpack() {
+    let pairs: [(u8, u8); 8] = std::array::from_fn(|i| (i as u8 * 9, 63 - i as u8 * 7));
+    let packed = block::pack_scales(pairs);
+    assert_eq!(std::array::from_fn(|i| scale_and_min(&packed, i)), pairs);
+}
+
+/// The largest distance between a number and what is stored for it, for a block of numbers.
+///
+/// Half a step of the format's grid, with the step made from the range of the whole block (a
+/// K format's sub-block has at most that range), plus what rounding the scales themselves costs.
+fn bound(dtype: DType, block: &[f32]) -> f32 {
+    let low = block.iter().fold(0.0_f32, |a, b| a.min(*b));
+    let high = block.iter().fold(0.0_f32, |a, b| a.max(*b));
+    let (largest, range) = (high.max(-low), high - low);
+    // Below half precision's normal numbers a scale is off by half of the least number, and that
+    // times the largest scale and value.
+    let tiny = |factor: f32| factor * 2_f32.powi(-25);
+    match dtype {
+        DType::F32 | DType::I32 => 0.0,
+        DType::F16 => largest * 2_f32.powi(-11) + tiny(1.0),
+        DType::BF16 => largest * 2_f32.powi(-8),
+        DType::Q8_0 => largest / 127.0 * 0.6 + tiny(128.0),
+        // The grid is -8 to 7: the side opposite to the extreme is cut by up to a step.
+        DType::Q4_0 => largest / 8.0 * 1.05 + tiny(16.0),
+        DType::Q4_K => range / 15.0 + range / 63.0 + tiny(63.0 * 16.0),
+        DType::Q5_K => range / 31.0 + range / 63.0 + tiny(63.0 * 32.0),
+        DType::Q6_K => largest / 32.0 * 1.3 + tiny(128.0 * 32.0),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_stored_is_near(
+        values in vec(-1.0_f32..1.0, 256),
+        exponent in -12_i32..5,
+        sparse in 0_usize..4,
+    ) {
+        let scale = 4_f32.powi(exponent);
+        let values: Vec<f32> = values
+            .iter()
+            .enumerate()
+            .map(|(i, v)| if sparse > 0 && i % (sparse * 7) != 0 { 0.0 } else { v * scale })
+            .collect();
+        for dtype in REAL {
+            let back = round_trip(dtype, &values);
+            for (block, stored) in
+                values.chunks(dtype.block_len()).zip(back.chunks(dtype.block_len()))
+            {
+                let bound = bound(dtype, block);
+                for (a, b) in block.iter().zip(stored) {
+                    prop_assert!((a - b).abs() <= bound, "{}: {} became {}, bound {}", dtype, a, b, bound);
+                }
+            }
+        }
+    }
+
+    /// Any bits at all: an answer or an error, and the same one each time.
+    #[test]
+    fn any_input_is_deterministic_and_harmless(bits in vec(any::<u32>(), 256), shift in 0_u32..32) {
+        let values: Vec<f32> = bits.iter().map(|b| f32::from_bits(b >> shift)).collect();
+        for dtype in REAL {
+            let size = dtype.size_of(256).unwrap() as usize;
+            let (mut one, mut two) = (vec![0; size], vec![255; size]);
+            let first = quantise(dtype, &values, &mut one);
+            let second = quantise(dtype, &values, &mut two);
+            prop_assert_eq!(first.is_ok(), second.is_ok());
+            if first.is_ok() {
+                prop_assert_eq!(&one, &two);
+                dequantise(dtype, &one, &mut vec![0.0; 256]).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The meaning of [`super::Op::Sample`]: how a token is chosen from logits.
+//!
+//! Greedy is the largest logit, the lowest id among equals. Otherwise the candidates are cut by
+//! top-k, then by top-p, and the token is the largest of `logit / temperature + gumbel(seed,
+//! position, id)`, which is a draw from the softmax over the candidates (the Gumbel-max trick). The
+//! noise comes from a counter-based generator, Philox4x32-10 (Salmon et al., SC 2011), keyed by the
+//! seed with counter (position, id): a discarded or repeated step gives the same token, on any
+//! device and in any batch.
+
+/// How one row of logits is sampled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 (or less) is greedy.
+    pub temperature: f32,
+    /// Candidates kept, by logit; 0 keeps all.
+    pub top_k: u32,
+    /// Smallest probability mass kept, by logit; 1 keeps all.
+    pub top_p: f32,
+    /// Key of the generator.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// The largest logit.
+    pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
+}
+
+/// No draw of [`gumbel`] exceeds this: `-ln(-ln(1 - 2^-24))`, rounded up.
+const GUMBEL_MAX: f32 = 16.7;
+
+/// One candidate token.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    id: u32,
+    logit: f32,
+}
+
+/// Chooses a token id. `work` is scratch for top-k and top-p: with a capacity of `logits.len()` no
+/// allocation happens. NaN logits are never chosen over numbers; an empty slice gives 0.
+pub fn choose(logits: &[f32], sampling: Sampling, position: u32, work: &mut Vec<Candidate>) -> u32 {
+    let best = argmax(logits);
+    let largest = logits.get(best as usize).copied().unwrap_or(f32::NEG_INFINITY);
+    if sampling.temperature.is_nan() || sampling.temperature <= 0.0 || !largest.is_finite() {
+        return best;
+    }
+    let noise = |id| gumbel(sampling.seed, position, id);
+    let scale = 1.0 / sampling.temperature;
+    let ids = 0u32..;
+    let all = || ids.clone().zip(logits).map(|(id, &logit)| Candidate { id, logit });
+    let (top_k, top_p) = (sampling.top_k as usize, f64::from(sampling.top_p.clamp(0.0, 1.0)));
+    let cut_k = top_k > 0 && top_k < logits.len();
+    if !cut_k && top_p >= 1.0 {
+        return draw(all(), best, largest, scale, noise);
+    }
+
+    let weight = |logit: f32| f64::from((logit - largest) * scale).exp();
+    work.clear();
+    if cut_k {
+        work.extend(all().filter(|c| !c.logit.is_nan()));
+        if top_k < work.len() {
+            work.select_nth_unstable_by(top_k - 1, by_logit);
+            work.truncate(top_k);
+        }
+        work.sort_unstable_by(by_logit);
+    } else {
+        // A token below this weight can never be needed: all of them together hold less than 1 - p.
+        let total: f64 = logits.iter().filter(|l| !l.is_nan()).map(|&l| weight(l)).sum();
+        let negligible = (1.0 - top_p) * total / logits.len() as f64;
+        work.extend(all().filter(|c| weight(c.logit) >= negligible));
+        work.sort_unstable_by(by_logit);
+        keep_mass(work, top_p * total, weight);
+        return draw(work.iter().copied(), best, largest, scale, noise);
+    }
+    if top_p < 1.0 {
+        let total: f64 = work.iter().map(|c| weight(c.logit)).sum();
+        keep_mass(work, top_p * total, weight);
+    }
+    draw(work.iter().copied(), best, largest, scale, noise)
+}
+
+/// Keeps the shortest prefix whose weights reach `mass`, at least one candidate.
+fn keep_mass(sorted: &mut Vec<Candidate>, mass: f64, weight: impl Fn(f32) -> f64) {
+    let mut sum = 0.0;
+    let needed = sorted.iter().position(|c| {
+        sum += weight(c.logit);
+        sum >= mass
+    });
+    if let Some(last) = needed {
+        sorted.truncate(last + 1);
+    }
+}
+
+fn by_logit(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
+}
+
+/// Largest of `logit * scale + gumbel`. Noise is computed only where it could still win.
+fn draw(
+    candidates: impl Iterator<Item = Candidate>,
+    best: u32,
+    largest: f32,
+    scale: f32,
+    noise: impl Fn(u32) -> f32,
+) -> u32 {
+    let mut winner = (largest * scale + noise(best), best);
+    for c in candidates {
+        let score = c.logit * scale;
+        if score + GUMBEL_MAX < winner.0 || score.is_nan() {
+            continue;
+        }
+        let noisy = score + noise(c.id);
+        if noisy > winner.0 || (noisy == winner.0 && c.id < winner.1) {
+            winner = (noisy, c.id);
+        }
+    }
+    winner.1
+}
+
+/// Index of the largest element, the lowest among equals; NaN never wins.
+#[must_use]
+pub fn argmax(logits: &[f32]) -> u32 {
+    let mut best = (f32::NEG_INFINITY, 0);
+    for (id, &logit) in (0u32..).zip(logits) {
+        if logit > best.0 {
+            best = (logit, id);
+        }
+    }
+    best.1
+}
+
+/// A standard Gumbel variate for one token at one position.
+#[must_use]
+pub fn gumbel(seed: u64, position: u32, id: u32) -> f32 {
+    let word = philox([position, id, 0, 0], seed)[0];
+    // 24 bits, centred: never 0. The largest would round to 1, whose variate is infinite.
+    let uniform = ((word >> 8) as f32 + 0.5) * (1.0 / 16_777_216.0);
+    -(-uniform.min(1.0 - f32::EPSILON / 2.0).ln()).ln()
+}
+
+/// Philox4x32-10 with the constants of the paper.
+#[must_use]
+pub fn philox(mut counter: [u32; 4], key: u64) -> [u32; 4] {
+    const M: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
+    const W: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+    let mut key = [key as u32, (key >> 32) as u32];
+    for _ in 0..10 {
+        let a = M[0] * u64::from(counter[0]);
+        let b = M[1] * u64::from(counter[2]);
+        counter = [
+            (b >> 32) as u32 ^ counter[1] ^ key[0],
+            b as u32,
+            (a >> 32) as u32 ^ counter[3] ^ key[1],
+            a as u32,
+        ];
+        key = [key[0].wrapping_add(W[0]), key[1].wrapping_add(W[1])];
+    }
+    counter
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Known answers of the Random123 distribution (`kat_vectors`, philox4x32 10).
+    #[test]
+    fn philox_known_answers() {
+        assert_eq!(philox([0; 4], 0), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(
+            philox([u32::MAX; 4], u64::MAX),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
+        assert_eq!(
+            philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], 0x299f_31d0_a409_3822),
+            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
+        );
+    }
+
+    #[test]
+    fn the_largest_draw_is_finite() {
+        let (seed, position, id) = (1, 306, 90_498);
+        assert_eq!(philox([position, id, 0, 0], seed)[0] >> 8, 0x00ff_ffff);
+        let largest = gumbel(seed, position, id);
+        assert!(largest > 16.0 && largest < GUMBEL_MAX, "{largest}");
+    }
+
+    fn naive(logits: &[f32], s: Sampling, position: u32) -> u32 {
+        let mut order: Vec<u32> =
+            (0..logits.len() as u32).filter(|&i| !logits[i as usize].is_nan()).collect();
+        order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
+        if s.temperature <= 0.0 {
+            return order[0];
+        }
+        if s.top_k > 0 {
+            order.truncate(s.top_k as usize);
+        }
+        let weight = |&i: &u32| {
+            f64::from((logits[i as usize] - logits[order[0] as usize]) / s.temperature).exp()
+        };
+        let total: f64 = order.iter().map(weight).sum();
+        let mut sum = 0.0;
+        let kept = order
+            .iter()
+            .take_while(|i| {
+                let take = sum < f64::from(s.top_p) * total;
+                sum += weight(i);
+                take
+            })
+            .count()
+            .max(1);
+        let noisy =
+            |&i: &u32| logits[i as usize] * (1.0 / s.temperature) + gumbel(s.seed, position, i);
+        *order[..kept].iter().max_by(|a, b| noisy(a).total_cmp(&noisy(b)).then(b.cmp(a))).unwrap()
+    }
+
+    #[test]
+    fn pruned_choice_equals_the_naive_one() {
+        let mut work = Vec::new();
+        for case in 0..400u32 {
+            let word = |i: u32| philox([i, case, 7, 0], 42);
+            let logits: Vec<f32> =
+                (0..300).map(|i| (word(i)[0] as f32 / 4e9 - 0.5) * 20.0).collect();
+            let s = Sampling {
+                temperature: [0.0, 0.3, 1.0, 2.0][case as usize % 4],
+                top_k: [0, 1, 5, 40, 1000][case as usize % 5],
+                top_p: [1.0, 0.9, 0.5, 0.0][case as usize / 4 % 4],
+                seed: u64::from(case),
+            };
+            assert_eq!(
+                choose(&logits, s, case, &mut work),
+                naive(&logits, s, case),
+                "case {case}: {s:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn draws_follow_the_softmax() {
+        let logits = [0.0f32, 1.0, 2.0, f32::NEG_INFINITY];
+        let s = Sampling { temperature: 1.0, seed: 9, ..Sampling::GREEDY };
+        let mut counts = [0u32; 4];
+        let draws = 20_000;
+        for position in 0..draws {
+            counts[choose(&logits, s, position, &mut Vec::new()) as usize] += 1;
+        }
+        let total: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
+        for (i, &count) in counts.iter().enumerate() {
+            let p = f64::from(logits[i]).exp() / total;
+            let sigma = (f64::from(draws) * p * (1.0 - p)).sqrt();
+            assert!(
+                (f64::from(count) - f64::from(draws) * p).abs() <= 4.0 * sigma + 0.5,
+                "{i}: {count}"
+            );
+        }
+    }
+
+    #[test]
+    fn odd_logits_do_not_break_the_choice() {
+        let nan = f32::NAN;
+        let s = Sampling { temperature: 1.0, top_k: 2, top_p: 0.9, seed: 1 };
+        assert_eq!(choose(&[], s, 0, &mut Vec::new()), 0);
+        assert_eq!(choose(&[nan, nan], s, 0, &mut Vec::new()), 0);
+        assert_eq!(choose(&[nan, 3.0, nan], s, 0, &mut Vec::new()), 1);
+        assert_eq!(choose(&[f32::INFINITY, 3.0], s, 0, &mut Vec::new()), 0);
+        assert_eq!(argmax(&[1.0, 2.0, 2.0]), 1);
+    }
+}

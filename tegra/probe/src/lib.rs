@@ -1,0 +1,308 @@
+//! The hardware probe: what is not known of a real Orin, asked one question at a time.
+//!
+//! An [`Experiment`] is a question with a method and a function that finds the answer on the GPU of
+//! this machine, over crate `tegra`. [`EXPERIMENTS`] is the table of all, from what only asks to
+//! what breaks something on purpose. Each runs in a process of its own with a time limit
+//! ([`runner`]): a crash, a fault or a time-out is an answer too, and the next goes on. The answers
+//! are a [`tegra_profile::Profile`].
+//!
+//! Nothing here needs root, changes a setting of the machine, or knows of models. The parts: one file
+//! for each family of experiments; `rig` is what they stand on, `kernel` what they launch, `raw` the
+//! requests that the wrappers refuse to make, `answer` how an answer is put together.
+
+mod addresses;
+mod answer;
+mod bring_up;
+mod child;
+mod error;
+mod faults;
+mod handover;
+mod identity;
+mod kernel;
+mod latency;
+mod launches;
+mod limits;
+mod machine;
+mod mapping;
+mod power;
+mod raw;
+mod rig;
+pub mod runner;
+
+use std::time::Duration;
+
+use tegra_profile::facts;
+
+use answer::Answer;
+pub use child::main as child;
+pub use error::Error;
+
+/// What an experiment may do to the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Risk {
+    /// Asks, or does work as any program does.
+    Harmless,
+    /// Does on purpose what programs should not. The reason says what may come of it.
+    Risky(&'static str),
+}
+
+/// A question and the way to its answer.
+#[derive(Debug)]
+pub struct Experiment {
+    /// Its name.
+    pub name: &'static str,
+    /// What is asked.
+    pub question: &'static str,
+    /// How it is found out.
+    pub method: &'static str,
+    /// What it may do to the machine.
+    pub risk: Risk,
+    /// After how long it is killed.
+    pub limit: Duration,
+    run: fn() -> Result<Answer, Error>,
+}
+
+impl Experiment {
+    const fn new(
+        name: &'static str,
+        run: fn() -> Result<Answer, Error>,
+        question: &'static str,
+        method: &'static str,
+    ) -> Self {
+        let limit = Duration::from_secs(60);
+        Self { name, question, method, risk: Risk::Harmless, limit, run }
+    }
+
+    const fn risky(mut self, what: &'static str) -> Self {
+        self.risk = Risk::Risky(what);
+        self
+    }
+
+    const fn within(mut self, seconds: u64) -> Self {
+        self.limit = Duration::from_secs(seconds);
+        self
+    }
+}
+
+/// Every experiment, in the order in which they are made.
+pub static EXPERIMENTS: &[Experiment] = &[
+    Experiment::new(
+        facts::CHARACTERISTICS,
+        identity::characteristics,
+        "What does the driver say that the GPU is?",
+        "GET_CHARACTERISTICS, all bytes, without the number of the device; SM and TPC masks",
+    ),
+    Experiment::new(
+        facts::ENGINES,
+        identity::engines,
+        "Which engines are there, and on which runlists?",
+        "GET_ENGINE_INFO",
+    ),
+    Experiment::new(
+        "clocks",
+        identity::clocks,
+        "What are the timer's steps, does it drift, which clocks are there?",
+        "64 reads of the timer; two pairs with the system's time 50 ms apart; CLK_GET_RANGE",
+    ),
+    Experiment::new(
+        "placement",
+        addresses::placement,
+        "Where do buffers land?",
+        "buffers of 4 KiB to 64 MiB in a new address space; one freed and asked for again",
+    ),
+    Experiment::new(
+        "va-range",
+        addresses::ranges,
+        "Which ranges may an address space have, and how large a piece can be had?",
+        "address spaces with ends at powers of two; reservations, halving, freed at once",
+    ),
+    Experiment::new(
+        "page-sizes",
+        addresses::page_sizes,
+        "Which page sizes are there?",
+        "reservations of one page of 4 KiB to 2 MiB",
+    ),
+    Experiment::new(
+        "map-flags",
+        mapping::flags,
+        "Which flags may a mapping have?",
+        "a buffer mapped with each flag and unmapped at once",
+    ),
+    Experiment::new(
+        "bring-up",
+        bring_up::steps,
+        "Is the proven order accepted, what does each step take, what are the tokens?",
+        "a copy channel and two compute channels, step by step by the CPU's clock",
+    ),
+    Experiment::new(
+        "bring-up-orders",
+        bring_up::orders,
+        "Which orders and values does the driver refuse?",
+        "requests in wrong orders, each on a channel of its own, compared with the driver's sources",
+    ),
+    Experiment::new(
+        "doorbell-latency",
+        latency::doorbell,
+        "How long is it from the doorbell to completion?",
+        "empty submissions one by one, by the CPU's clock and by the GPU's; the CPU spins",
+    ),
+    Experiment::new(
+        "submission-cost",
+        latency::submission,
+        "What do a semaphore release and a ring entry cost the host unit?",
+        "48 releases in one stream, and 48 entries, against one",
+    ),
+    Experiment::new(
+        "event-latency",
+        latency::event,
+        "How long until an event wakes a sleeper, and with many channels?",
+        "empty submissions that raise the interrupt, waited for in poll, with 1 and 16 channels",
+    ),
+    Experiment::new(
+        "copy-bandwidth",
+        mapping::copies,
+        "How fast does the copy engine copy, and does a cacheable mapping change it?",
+        "copies of 64 KiB to 256 MiB by the GPU's timer; the rate between smallest and largest",
+    ),
+    Experiment::new(
+        "cpu-bandwidth",
+        mapping::cpu,
+        "How fast does one CPU go through each kind of its mappings?",
+        "4 MiB written and read word by word",
+    ),
+    Experiment::new(
+        facts::READ_RATE.experiment,
+        mapping::reads,
+        "How fast does a kernel read, and does a cacheable mapping change it?",
+        "the F16 projection of one row over matrices of up to 256 MiB, by the GPU's timer",
+    ),
+    Experiment::new(
+        "handover",
+        handover::classes,
+        "Do CPU and GPU see each other's writes without cache maintenance?",
+        "64 KiB written by one and read by the other, 64 times, each of the CPU's mapping kinds",
+    ),
+    Experiment::new(
+        "handover-l2",
+        handover::invalidated,
+        "The same through a cacheable mapping, with L2 invalidated before the GPU reads?",
+        "as handover, with L2_SYSMEM_INVALIDATE in the stream before",
+    ),
+    Experiment::new(
+        "release-order",
+        handover::release_order,
+        "Is what a kernel stored there for the CPU as soon as a release behind it is?",
+        "a product looked at when the timeline's release is seen, and a launch's own, thousands of times",
+    ),
+    Experiment::new(
+        "launch-latency",
+        launches::launch,
+        "What does a launch cost?",
+        "a kernel of one EXIT, once and 33 times in one stream, by the GPU's timer",
+    ),
+    Experiment::new(
+        "dependent-launch",
+        launches::dependent,
+        "What is the gap between two launches of which one starts the other?",
+        "a chain of 33 QMDs ordered by dependence against one, by the GPU's timer",
+    ),
+    Experiment::new(
+        "launch-release",
+        launches::released,
+        "Does a launch take a release beside a dependent, and what does it cost?",
+        "the chain of dependent-launch with a semaphore release in each QMD, against one without",
+    ),
+    Experiment::new(
+        "launch-jitter",
+        launches::jitter,
+        "Do the same launches always take the same time, or are there two speeds?",
+        "the chain of dependent-launch up to 4000 times, by the GPU's timer; those 1.5 times slower",
+    ),
+    Experiment::new(
+        "preemption",
+        launches::preemption,
+        "Which kinds of preemption are taken, and what do they cost a launch?",
+        "SET_PREEMPTION_MODE and the launch of launch-latency under each",
+    ),
+    Experiment::new(
+        "sharing",
+        launches::sharing,
+        "How long does a launch wait for others on the GPU, and does their kind of preemption matter?",
+        "the launch of launch-latency while another group runs kernels that read up to 256 MiB each",
+    ),
+    Experiment::new(
+        "import",
+        mapping::import,
+        "Can pages of a process become a buffer, and what does pinning them cost?",
+        "FROM_VA of 64 MiB to 4 GiB, an eighth of what is free at most, mapped and given back",
+    ),
+    Experiment::new(
+        "large-ring",
+        bring_up::large_ring,
+        "Is a ring of 4 MiB fetched from when addresses end 4 GiB below 2^40?",
+        "a copy channel with 524288 entries and one empty submission",
+    ),
+    Experiment::new(
+        "idle-power",
+        power::idle,
+        "Does the GPU power down without channels, and what does it take to come back?",
+        "channels closed for 1.5 s while runtime_status is watched, then opened again",
+    )
+    .within(90),
+    Experiment::new(
+        "copy-runlist",
+        bring_up::copy_runlist,
+        "Does a copy engine's own runlist take channels, and with which token?",
+        "OPEN_CHANNEL with each runlist of an asynchronous copy engine, up to the object",
+    )
+    .risky("nobody has been seen to open a channel there; the driver may log errors"),
+    Experiment::new(
+        facts::LARGEST.experiment,
+        limits::largest,
+        "How large a buffer can be had in one piece?",
+        "what is available less 4 GiB or an eighth, then by bisection; released at once",
+    )
+    .within(240)
+    .risky("takes most of the free memory for some seconds"),
+    Experiment::new(
+        "handover-l2-unmaintained",
+        handover::forbidden,
+        "What happens through a cacheable mapping without invalidation?",
+        "as handover, with a cacheable mapping and nothing else: what the rules forbid",
+    )
+    .risky("breaks a rule on purpose; its own buffers only"),
+    Experiment::new(
+        "recovery",
+        faults::recovery,
+        "How long until work goes on after a fault?",
+        "a copy from an unmapped address, told, rebuilt, and the next copy; three times",
+    )
+    .risky("faults on purpose; the kernel logs it"),
+    Experiment::new(
+        "bystander",
+        faults::bystander,
+        "Does another group of channels go on during a fault?",
+        "two contexts of one process; one faults, the other works before, during and after",
+    )
+    .risky("faults on purpose; the kernel logs it"),
+    Experiment::new(
+        "hang-recovery",
+        faults::hang,
+        "How long until a channel that hangs is replaced?",
+        "a wait for a semaphore that nobody releases, given up after 100 ms",
+    )
+    .risky("leaves a channel waiting and closes it"),
+    Experiment::new(
+        "doorbell-after-power-off",
+        power::doorbell_page,
+        "What does the doorbell page do when the GPU has no power?",
+        "channels closed for 1.5 s, then one read of the timer's register",
+    )
+    .risky("may kill the process of the experiment; writes nothing"),
+];
+
+/// The experiment of a name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Experiment> {
+    EXPERIMENTS.iter().find(|experiment| experiment.name == name)
+}
