@@ -241,3 +241,31 @@ impl Model {
         self.graph(layout, bucket)?.lower(bucket)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_model_does_not_have_is_refused() {
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/models");
+        let model = Model::open(models.join("tiny-llama-f16.gguf")).unwrap();
+        let mut buf = [7; 4];
+        let refused =
+            |name: &str, offset, buf: &mut [u8]| match model.read_weight(name, offset, buf) {
+                Err(Error::Weight { name, .. }) => Some(name),
+                _ => None,
+            };
+        let unknown = "blk.0.attn_z.weight";
+        assert_eq!(refused(unknown, 0, &mut buf).as_deref(), Some(unknown));
+        // Not in the file, so not the reader's to refuse.
+        let derived = ports::ROPE_FREQUENCIES;
+        let bytes = model.weights().find(|weight| weight.name == derived).unwrap().bytes();
+        for offset in [bytes - 3, bytes + 1, u64::MAX] {
+            assert_eq!(refused(derived, offset, &mut buf).as_deref(), Some(derived), "{offset}");
+        }
+        assert_eq!(buf, [7; 4], "nothing was written");
+        model.read_weight(derived, bytes - 4, &mut buf).unwrap();
+        assert_ne!(buf, [7; 4]);
+    }
+}

@@ -525,3 +525,69 @@ impl<T> Product<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `orinctl plan` prints, and the order in which scratch comes to life, hangs on these lists.
+    #[test]
+    fn operands_are_listed_in_order() {
+        let rows = Rows { slots: "slots", positions: "positions" };
+        let caches = Caches { keys: "keys", values: "values" };
+        let eps = Scalar::new(1e-5);
+        let rope = RopeKv {
+            style: RopeStyle::Interleaved,
+            queries: Some(Queries { q: "q", out: "rotated" }),
+            k: "k",
+            v: "v",
+            table: "table",
+            rows,
+            norm: Some(QkNorm { q: Some("q norm"), k: "k norm", eps }),
+            caches,
+        };
+        let project = |product| {
+            Op::Project(Project { x: "x", norm: Some(Norm { weight: "norm", eps }), product })
+        };
+        let linear = |weight, out| Linear { weight, out };
+        let sample = Op::Sample(Sample {
+            logits: "logits",
+            inputs: SampleInputs {
+                temperature: "temperature",
+                top_k: "top k",
+                top_p: "top p",
+                seed: "seed",
+                positions: "positions",
+            },
+            ids: "ids",
+            next: Some(NextInputs { tokens: "tokens", positions: "positions" }),
+        });
+        let bare = RopeKv { queries: None, norm: None, ..rope.clone() };
+        for (op, reads, writes) in [
+            (Op::RopeKv(rope), "q k v table slots positions q_norm k_norm", "rotated keys values"),
+            (Op::RopeKv(bare), "k v table slots positions", "keys values"),
+            (project(Product::Each(vec![linear("a", "A"), linear("b", "B")])), "x norm a b", "A B"),
+            (project(Product::SwiGlu { gate: "gate", up: "up", out: "y" }), "x norm gate up", "y"),
+            (
+                project(Product::Residual { weight: "w", residual: "r", out: "y" }),
+                "x norm w r",
+                "y",
+            ),
+            (sample, "logits temperature top_k top_p seed positions", "ids tokens positions"),
+            (
+                Op::Attention(Attention { scale: eps, q: "q", caches, rows, out: "y" }),
+                "q keys values slots positions",
+                "y",
+            ),
+            (Op::KvWrite { rows, values: "v", cache: "cache" }, "slots positions v", "cache"),
+            (Op::Scatter { indices: vec!["i", "j"], values: "v", table: "t" }, "i j v", "t"),
+            (Op::Gather(Gather { table: "t", indices: vec!["i", "j"], out: "y" }), "t i j", "y"),
+        ] {
+            let list = |operands: Vec<&&str>| {
+                operands.iter().map(|name| name.replace(' ', "_")).collect::<Vec<_>>().join(" ")
+            };
+            assert_eq!(list(op.reads()), reads, "{}", op.name());
+            assert_eq!(list(op.writes()), writes, "{}", op.name());
+        }
+    }
+}

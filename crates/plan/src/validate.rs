@@ -98,3 +98,38 @@ fn check_counts(op: &Op) -> Result<(), String> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Caches, Linear, Rows, Scalar, View};
+
+    #[test]
+    fn counts_that_names_leave_open_are_checked() {
+        let view = || View::whole(crate::BufferId(0), &[1]);
+        let project = |n| {
+            let each = vec![Linear { weight: view(), out: view() }; n];
+            Op::Project(Project { x: view(), norm: None, product: Product::Each(each) })
+        };
+        let gather =
+            |n| Op::Gather(Gather { table: view(), indices: vec![view(); n], out: view() });
+        let rope = |q: Option<View>| {
+            Op::RopeKv(RopeKv {
+                style: crate::RopeStyle::HalfSplit,
+                queries: None,
+                k: view(),
+                v: view(),
+                table: view(),
+                rows: Rows { slots: view(), positions: view() },
+                norm: Some(QkNorm { q, k: view(), eps: Scalar::new(1e-6) }),
+                caches: Caches { keys: view(), values: view() },
+            })
+        };
+        for n in 0..5 {
+            assert_eq!(check_counts(&project(n)).is_ok(), (1..=3).contains(&n), "{n} weights");
+            assert_eq!(check_counts(&gather(n)).is_ok(), (1..=3).contains(&n), "{n} indices");
+        }
+        assert_eq!(check_counts(&rope(None)), Ok(()));
+        check_counts(&rope(Some(view()))).unwrap_err();
+    }
+}
