@@ -32,6 +32,7 @@ rustPlatform.buildRustPackage {
         "CHANGELOG.md"
         "CONTRIBUTING.md"
         "README.md"
+        "SECURITY.md"
         "docs/nixos.md"
         "flake.nix"
         "flake.lock"

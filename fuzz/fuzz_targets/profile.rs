@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(Profile::parse(text.as_bytes()).expect("and read again"), profile);
         let _ = diff::compare(&profile, &profile);
         if let Ok(calibration) = Calibration::of(&profile) {
-            assert!(calibration.pace.copy_bytes > 0 && calibration.pace.entry > 0);
+            assert!(calibration.latency.copy_bytes > 0 && calibration.latency.entry > 0);
         }
     }
 });

@@ -42,7 +42,7 @@ fuzz_target!(|data: &[u8]| {
     for node in [Node::Nvmap, Node::Ctrl, Node::Tsg, Node::Channel] {
         orin.open(node).expect("an open node");
     }
-    let known: Vec<u32> = requests().map(|(_, _, request)| request).collect();
+    let known: Vec<u32> = requests().map(|(_, request)| request.code).collect();
     for call in data.chunks_exact(CALL) {
         let number = usize::from(u16::from_le_bytes([call[1], call[2]]));
         let request = known.get(number % 256).copied().unwrap_or(number as u32);

@@ -11,6 +11,7 @@
 use std::fmt;
 
 use crate::address::{AddressError, GpuAddress, QmdAddress};
+use crate::class::Value;
 use crate::class::qmd::{
     self as fields, BANKS, CallLimit, DependentAction, Membar, PrefetchType, QmdField, RELEASES,
     ReleaseMembar, SamplerIndex, StructureSize, WORDS,
@@ -236,60 +237,59 @@ impl Launch {
     pub fn encode(&self) -> Result<Qmd, QmdError> {
         let shared = self.check()?;
         let mut qmd = Qmd([0; WORDS]);
-        let mut set = |field: QmdField, value: u32| field.set(&mut qmd.0, value);
 
-        set(fields::QMD_MAJOR_VERSION, fields::MAJOR);
-        set(fields::QMD_VERSION, fields::MINOR);
-        set(fields::SASS_VERSION, SASS_VERSION);
-        set(fields::QMD_GROUP_ID, GROUP_ID);
-        set(fields::SM_GLOBAL_CACHING_ENABLE, 1);
-        set(fields::API_VISIBLE_CALL_LIMIT, CallLimit::NoCheck.number());
-        set(fields::SAMPLER_INDEX, SamplerIndex::ViaHeaderIndex.number());
+        qmd.set(fields::QMD_MAJOR_VERSION, fields::MAJOR);
+        qmd.set(fields::QMD_VERSION, fields::MINOR);
+        qmd.set(fields::SASS_VERSION, SASS_VERSION);
+        qmd.set(fields::QMD_GROUP_ID, GROUP_ID);
+        qmd.set(fields::SM_GLOBAL_CACHING_ENABLE, true);
+        qmd.set(fields::API_VISIBLE_CALL_LIMIT, CallLimit::NoCheck);
+        qmd.set(fields::SAMPLER_INDEX, SamplerIndex::ViaHeaderIndex);
 
         let Program { address, code_bytes, registers, barriers, local_bytes } = self.program;
-        set(fields::PROGRAM_ADDRESS_LOWER, address.lower());
-        set(fields::PROGRAM_ADDRESS_UPPER, address.upper());
+        qmd.set(fields::PROGRAM_ADDRESS_LOWER, address.lower());
+        qmd.set(fields::PROGRAM_ADDRESS_UPPER, address.upper());
         let prefetch = address.get() / u64::from(PREFETCH_GRANULE);
-        set(fields::PROGRAM_PREFETCH_ADDR_LOWER_SHIFTED, prefetch as u32);
-        set(fields::PROGRAM_PREFETCH_ADDR_UPPER_SHIFTED, (prefetch >> 32) as u32);
+        qmd.set(fields::PROGRAM_PREFETCH_ADDR_LOWER_SHIFTED, prefetch as u32);
+        qmd.set(fields::PROGRAM_PREFETCH_ADDR_UPPER_SHIFTED, (prefetch >> 32) as u32);
         let blocks = (code_bytes / PREFETCH_GRANULE).min(fields::PROGRAM_PREFETCH_SIZE.max());
-        set(fields::PROGRAM_PREFETCH_SIZE, blocks);
-        set(fields::PROGRAM_PREFETCH_TYPE, PrefetchType::Launch.number());
-        set(fields::REGISTER_COUNT_V, registers);
-        set(fields::BARRIER_COUNT, barriers);
-        set(fields::SHADER_LOCAL_MEMORY_LOW_SIZE, 0);
-        set(fields::SHADER_LOCAL_MEMORY_HIGH_SIZE, local_bytes);
+        qmd.set(fields::PROGRAM_PREFETCH_SIZE, blocks);
+        qmd.set(fields::PROGRAM_PREFETCH_TYPE, PrefetchType::Launch);
+        qmd.set(fields::REGISTER_COUNT_V, registers);
+        qmd.set(fields::BARRIER_COUNT, barriers);
+        qmd.set(fields::SHADER_LOCAL_MEMORY_LOW_SIZE, 0);
+        qmd.set(fields::SHADER_LOCAL_MEMORY_HIGH_SIZE, local_bytes);
 
         let [x, y, z] = self.grid;
-        set(fields::CTA_RASTER_WIDTH, x);
-        set(fields::CTA_RASTER_HEIGHT, y);
-        set(fields::CTA_RASTER_DEPTH, z);
+        qmd.set(fields::CTA_RASTER_WIDTH, x);
+        qmd.set(fields::CTA_RASTER_HEIGHT, y);
+        qmd.set(fields::CTA_RASTER_DEPTH, z);
         let [x, y, z] = self.block;
-        set(fields::CTA_THREAD_DIMENSION0, x);
-        set(fields::CTA_THREAD_DIMENSION1, y);
-        set(fields::CTA_THREAD_DIMENSION2, z);
+        qmd.set(fields::CTA_THREAD_DIMENSION0, x);
+        qmd.set(fields::CTA_THREAD_DIMENSION1, y);
+        qmd.set(fields::CTA_THREAD_DIMENSION2, z);
 
-        set(fields::SHARED_MEMORY_SIZE, shared.bytes);
-        set(fields::MIN_SM_CONFIG_SHARED_MEM_SIZE, shared.carve_out);
-        set(fields::TARGET_SM_CONFIG_SHARED_MEM_SIZE, shared.carve_out);
-        set(fields::MAX_SM_CONFIG_SHARED_MEM_SIZE, Shared::LARGEST);
+        qmd.set(fields::SHARED_MEMORY_SIZE, shared.bytes);
+        qmd.set(fields::MIN_SM_CONFIG_SHARED_MEM_SIZE, shared.carve_out);
+        qmd.set(fields::TARGET_SM_CONFIG_SHARED_MEM_SIZE, shared.carve_out);
+        qmd.set(fields::MAX_SM_CONFIG_SHARED_MEM_SIZE, Shared::LARGEST);
 
         let Invalidate { texture, data, instruction, constant } = self.invalidate;
-        set(fields::INVALIDATE_TEXTURE_HEADER_CACHE, texture.into());
-        set(fields::INVALIDATE_TEXTURE_SAMPLER_CACHE, texture.into());
-        set(fields::INVALIDATE_TEXTURE_DATA_CACHE, texture.into());
-        set(fields::INVALIDATE_SHADER_DATA_CACHE, data.into());
-        set(fields::INVALIDATE_INSTRUCTION_CACHE, instruction.into());
-        set(fields::INVALIDATE_SHADER_CONSTANT_CACHE, constant.into());
-        set(fields::CWD_MEMBAR_TYPE, self.membar.number());
+        qmd.set(fields::INVALIDATE_TEXTURE_HEADER_CACHE, texture);
+        qmd.set(fields::INVALIDATE_TEXTURE_SAMPLER_CACHE, texture);
+        qmd.set(fields::INVALIDATE_TEXTURE_DATA_CACHE, texture);
+        qmd.set(fields::INVALIDATE_SHADER_DATA_CACHE, data);
+        qmd.set(fields::INVALIDATE_INSTRUCTION_CACHE, instruction);
+        qmd.set(fields::INVALIDATE_SHADER_CONSTANT_CACHE, constant);
+        qmd.set(fields::CWD_MEMBAR_TYPE, self.membar);
 
         for (bank, constant) in self.constants.iter().enumerate() {
             let Some(ConstantBank { address, bytes, invalidate }) = *constant else { continue };
-            set(fields::CONSTANT_BUFFER_VALID[bank], 1);
-            set(fields::CONSTANT_BUFFER_ADDR_LOWER[bank], address.lower());
-            set(fields::CONSTANT_BUFFER_ADDR_UPPER[bank], address.upper());
-            set(fields::CONSTANT_BUFFER_SIZE_SHIFTED4[bank], bytes.div_ceil(BANK_GRANULE));
-            set(fields::CONSTANT_BUFFER_INVALIDATE[bank], invalidate.into());
+            qmd.set(fields::CONSTANT_BUFFER_VALID[bank], true);
+            qmd.set(fields::CONSTANT_BUFFER_ADDR_LOWER[bank], address.lower());
+            qmd.set(fields::CONSTANT_BUFFER_ADDR_UPPER[bank], address.upper());
+            qmd.set(fields::CONSTANT_BUFFER_SIZE_SHIFTED4[bank], bytes.div_ceil(BANK_GRANULE));
+            qmd.set(fields::CONSTANT_BUFFER_INVALIDATE[bank], invalidate);
         }
         for (slot, release) in RELEASES.iter().zip(&self.releases) {
             let Some(QmdRelease { at, payload, timestamp, system_barrier }) = *release else {
@@ -303,21 +303,21 @@ impl Launch {
             };
             let membar = if system_barrier { ReleaseMembar::System } else { ReleaseMembar::None };
             let [low, high] = payload.words();
-            set(slot.enable, 1);
-            set(slot.address_lower, at.lower());
-            set(slot.address_upper, at.upper());
-            set(slot.membar_type, membar.number());
-            set(slot.payload64b, long.into());
-            set(slot.structure_size, size.number());
-            set(slot.payload_lower, low);
-            set(slot.payload_upper, high);
+            qmd.set(slot.enable, true);
+            qmd.set(slot.address_lower, at.lower());
+            qmd.set(slot.address_upper, at.upper());
+            qmd.set(slot.membar_type, membar);
+            qmd.set(slot.payload64b, long);
+            qmd.set(slot.structure_size, size);
+            qmd.set(slot.payload_lower, low);
+            qmd.set(slot.payload_upper, high);
         }
-        set(fields::DEPENDENCE_COUNTER, self.dependence_count.into());
-        if let Some(Dependent { qmd, action, prefetch }) = self.dependent {
-            set(fields::DEPENDENT_QMD0_ENABLE, 1);
-            set(fields::DEPENDENT_QMD0_POINTER, qmd.shifted());
-            set(fields::DEPENDENT_QMD0_ACTION, action.number());
-            set(fields::DEPENDENT_QMD0_PREFETCH, prefetch.into());
+        qmd.set(fields::DEPENDENCE_COUNTER, self.dependence_count.into());
+        if let Some(Dependent { qmd: dependent, action, prefetch }) = self.dependent {
+            qmd.set(fields::DEPENDENT_QMD0_ENABLE, true);
+            qmd.set(fields::DEPENDENT_QMD0_POINTER, dependent.shifted());
+            qmd.set(fields::DEPENDENT_QMD0_ACTION, action);
+            qmd.set(fields::DEPENDENT_QMD0_PREFETCH, prefetch);
         }
         Ok(qmd)
     }
@@ -362,46 +362,40 @@ impl Launch {
     /// # Errors
     /// [`QmdError`] when encoding the result would not give the same QMD.
     pub fn decode(qmd: &Qmd) -> Result<Self, QmdError> {
-        let get = |field: QmdField| qmd.get(field);
-        let is_set = |field: QmdField| qmd.get(field) != 0;
-        let address = |upper, lower| GpuAddress::from_words(get(upper), get(lower));
+        let address = |upper, lower| GpuAddress::from_words(qmd.get(upper), qmd.get(lower));
         let mut constants = [None; BANKS];
         for (bank, constant) in constants.iter_mut().enumerate() {
-            if is_set(fields::CONSTANT_BUFFER_VALID[bank]) {
+            if qmd.get(fields::CONSTANT_BUFFER_VALID[bank]) {
                 *constant = Some(ConstantBank {
                     address: address(
                         fields::CONSTANT_BUFFER_ADDR_UPPER[bank],
                         fields::CONSTANT_BUFFER_ADDR_LOWER[bank],
                     )?,
-                    bytes: get(fields::CONSTANT_BUFFER_SIZE_SHIFTED4[bank]) * BANK_GRANULE,
-                    invalidate: is_set(fields::CONSTANT_BUFFER_INVALIDATE[bank]),
+                    bytes: qmd.get(fields::CONSTANT_BUFFER_SIZE_SHIFTED4[bank]) * BANK_GRANULE,
+                    invalidate: qmd.get(fields::CONSTANT_BUFFER_INVALIDATE[bank]),
                 });
             }
         }
         let mut releases = [None; 3];
         for (release, slot) in releases.iter_mut().zip(RELEASES) {
-            if is_set(slot.enable) {
+            if qmd.get(slot.enable) {
                 *release = Some(QmdRelease {
                     at: address(slot.address_upper, slot.address_lower)?,
                     payload: Payload::from_words(
-                        is_set(slot.payload64b),
-                        get(slot.payload_lower),
-                        get(slot.payload_upper),
+                        qmd.get(slot.payload64b),
+                        qmd.get(slot.payload_lower),
+                        qmd.get(slot.payload_upper),
                     ),
-                    timestamp: get(slot.structure_size) == StructureSize::FourWords.number(),
-                    system_barrier: is_set(slot.membar_type),
+                    timestamp: qmd.get(slot.structure_size) == Some(StructureSize::FourWords),
+                    system_barrier: qmd.get(slot.membar_type) == Some(ReleaseMembar::System),
                 });
             }
         }
-        let dependent = if is_set(fields::DEPENDENT_QMD0_ENABLE) {
+        let dependent = if qmd.get(fields::DEPENDENT_QMD0_ENABLE) {
             Some(Dependent {
-                qmd: QmdAddress::from_shifted(get(fields::DEPENDENT_QMD0_POINTER)),
-                action: qmd.value(
-                    "DEPENDENT_QMD0_ACTION",
-                    fields::DEPENDENT_QMD0_ACTION,
-                    DependentAction::from_number,
-                )?,
-                prefetch: is_set(fields::DEPENDENT_QMD0_PREFETCH),
+                qmd: QmdAddress::from_shifted(qmd.get(fields::DEPENDENT_QMD0_POINTER)),
+                action: qmd.value("DEPENDENT_QMD0_ACTION", fields::DEPENDENT_QMD0_ACTION)?,
+                prefetch: qmd.get(fields::DEPENDENT_QMD0_PREFETCH),
             })
         } else {
             None
@@ -409,33 +403,33 @@ impl Launch {
         let launch = Self {
             program: Program {
                 address: address(fields::PROGRAM_ADDRESS_UPPER, fields::PROGRAM_ADDRESS_LOWER)?,
-                code_bytes: get(fields::PROGRAM_PREFETCH_SIZE) * PREFETCH_GRANULE,
-                registers: get(fields::REGISTER_COUNT_V),
-                barriers: get(fields::BARRIER_COUNT),
-                local_bytes: get(fields::SHADER_LOCAL_MEMORY_HIGH_SIZE),
+                code_bytes: qmd.get(fields::PROGRAM_PREFETCH_SIZE) * PREFETCH_GRANULE,
+                registers: qmd.get(fields::REGISTER_COUNT_V),
+                barriers: qmd.get(fields::BARRIER_COUNT),
+                local_bytes: qmd.get(fields::SHADER_LOCAL_MEMORY_HIGH_SIZE),
             },
             grid: [
-                get(fields::CTA_RASTER_WIDTH),
-                get(fields::CTA_RASTER_HEIGHT),
-                get(fields::CTA_RASTER_DEPTH),
+                qmd.get(fields::CTA_RASTER_WIDTH),
+                qmd.get(fields::CTA_RASTER_HEIGHT),
+                qmd.get(fields::CTA_RASTER_DEPTH),
             ],
             block: [
-                get(fields::CTA_THREAD_DIMENSION0),
-                get(fields::CTA_THREAD_DIMENSION1),
-                get(fields::CTA_THREAD_DIMENSION2),
+                qmd.get(fields::CTA_THREAD_DIMENSION0),
+                qmd.get(fields::CTA_THREAD_DIMENSION1),
+                qmd.get(fields::CTA_THREAD_DIMENSION2),
             ],
-            shared_bytes: get(fields::SHARED_MEMORY_SIZE).saturating_sub(SHARED_RESERVED),
+            shared_bytes: qmd.get(fields::SHARED_MEMORY_SIZE).saturating_sub(SHARED_RESERVED),
             constants,
             invalidate: Invalidate {
-                texture: is_set(fields::INVALIDATE_TEXTURE_HEADER_CACHE),
-                data: is_set(fields::INVALIDATE_SHADER_DATA_CACHE),
-                instruction: is_set(fields::INVALIDATE_INSTRUCTION_CACHE),
-                constant: is_set(fields::INVALIDATE_SHADER_CONSTANT_CACHE),
+                texture: qmd.get(fields::INVALIDATE_TEXTURE_HEADER_CACHE),
+                data: qmd.get(fields::INVALIDATE_SHADER_DATA_CACHE),
+                instruction: qmd.get(fields::INVALIDATE_INSTRUCTION_CACHE),
+                constant: qmd.get(fields::INVALIDATE_SHADER_CONSTANT_CACHE),
             },
-            membar: qmd.value("CWD_MEMBAR_TYPE", fields::CWD_MEMBAR_TYPE, Membar::from_number)?,
+            membar: qmd.value("CWD_MEMBAR_TYPE", fields::CWD_MEMBAR_TYPE)?,
             releases,
             dependent,
-            dependence_count: get(fields::DEPENDENCE_COUNTER) as u16,
+            dependence_count: qmd.get(fields::DEPENDENCE_COUNTER) as u16,
         };
         let again = launch.encode()?;
         match (0..WORDS).find(|&word| again.0[word] != qmd.0[word]) {
@@ -506,18 +500,20 @@ impl Qmd {
 
     /// The value of one field.
     #[must_use]
-    pub const fn get(&self, field: QmdField) -> u32 {
+    pub fn get<T: Value>(&self, field: QmdField<T>) -> T::Read {
         field.get(&self.0)
     }
 
-    fn value<T>(
+    fn set<T: Value>(&mut self, field: QmdField<T>, value: T) {
+        field.set(&mut self.0, value);
+    }
+
+    fn value<T: Value<Read = Option<T>>>(
         &self,
         name: &'static str,
-        field: QmdField,
-        from_number: impl Fn(u32) -> Option<T>,
+        field: QmdField<T>,
     ) -> Result<T, QmdError> {
-        let value = self.get(field);
-        from_number(value).ok_or(QmdError::Value { field: name, value })
+        self.get(field).ok_or_else(|| QmdError::Value { field: name, value: self.get(field.raw()) })
     }
 }
 
@@ -530,7 +526,7 @@ impl fmt::Display for Qmd {
                 value => writeln!(f, "{name} = {value:#x}")?,
             }
         }
-        for bank in (0..BANKS).filter(|bank| self.get(fields::CONSTANT_BUFFER_VALID[*bank]) != 0) {
+        for bank in (0..BANKS).filter(|bank| self.get(fields::CONSTANT_BUFFER_VALID[*bank])) {
             writeln!(
                 f,
                 "bank {bank} = {:#x}{:08x}, {:#x} bytes",

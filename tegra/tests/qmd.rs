@@ -34,7 +34,7 @@ impl Reader {
     fn new() -> Self {
         let mut fields = BTreeMap::new();
         let number = |text: &str| text.parse::<usize>().expect("number");
-        for [class, kind, name, high, low, stride] in rows(include_str!("data/classes.csv")) {
+        for [class, kind, name, high, low, stride, _] in rows(include_str!("data/classes.csv")) {
             if class != "qmd-v03_00" || kind != "field" {
                 continue;
             }

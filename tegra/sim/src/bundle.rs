@@ -24,46 +24,25 @@ pub const LIMIT: u64 = 64 << 20;
 pub enum BundleError {
     /// The file cannot be read or written.
     #[error("bundle {path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The file is something else.
     #[error("bundle {path}: not a fault bundle of version 1")]
-    Magic {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The header is none.
+    Magic { path: PathBuf },
     #[error("bundle {path}: header: {source}")]
-    Header {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: serde_json::Error,
-    },
+    Header { path: PathBuf, source: serde_json::Error },
     /// The header says what cannot be.
     #[error("bundle {path}: {what}")]
-    Contents {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
+    Contents { path: PathBuf, what: String },
 }
 
 /// What is known of a failed launch, beside memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// The channel.
     pub channel: u16,
     /// The broken rule's name.
     pub rule: String,
     /// The error notifier's code.
     pub notifier: u32,
-    /// What happened.
     pub message: String,
     /// The fault was made to happen on request.
     pub injected: bool,
@@ -108,9 +87,7 @@ pub struct LocalMemory {
 /// One mapping of the address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
-    /// The first address.
     pub va: u64,
-    /// Its length.
     pub bytes: u64,
     /// Whether the GPU may write.
     pub writable: bool,
@@ -123,9 +100,7 @@ pub struct Mapping {
 /// Addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
-    /// The first address.
     pub va: u64,
-    /// The length.
     pub bytes: u64,
 }
 

@@ -80,7 +80,6 @@ pub struct Config {
 pub struct FaultRequest {
     /// What fails.
     pub what: Occasion,
-    /// When.
     pub when: When,
 }
 
@@ -119,9 +118,7 @@ pub enum ConfigError {
     /// A variable has a value that is none.
     #[error("{variable}={value}: expected {expected}")]
     Value {
-        /// The variable.
         variable: &'static str,
-        /// Its value.
         value: String,
         /// What it may be.
         expected: &'static str,
@@ -132,28 +129,16 @@ pub enum ConfigError {
          mmu-fault@WHEN, lost-event@WHEN, channel-timeout@WHEN, stuck-semaphore@WHEN and \
          memory-full=SIZE"
     )]
-    Fault {
-        /// The word.
-        word: String,
-    },
+    Fault { word: String },
     /// A time that is none.
     #[error("TEGRA_SIM_FAULTS: {word:?} does not say when: add @N for the N-th, or @1/N")]
-    When {
-        /// The word.
-        word: String,
-    },
+    When { word: String },
     /// A size that is none.
     #[error("TEGRA_SIM_FAULTS: {word:?} is no size: a number, with K, M or G behind it")]
-    Size {
-        /// The word.
-        word: String,
-    },
+    Size { word: String },
     /// An errno that is none.
     #[error("TEGRA_SIM_FAULTS: no errno {word:?}; there are {}", names())]
-    Errno {
-        /// The word.
-        word: String,
-    },
+    Errno { word: String },
 }
 
 /// Errnos that a driver call can be made to fail with.

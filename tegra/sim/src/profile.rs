@@ -9,7 +9,7 @@ use std::path::Path;
 use tegra_profile::facts::{self, Fact, OutOfBounds};
 use tegra_profile::{Profile, Value, Verdict, unit};
 
-use crate::gpu::{Pace, SMS, TICK};
+use crate::gpu::{Latency, SMS, TICK};
 
 /// The answers of the simulator itself, made by `tegra-sim run -- orinctl first-contact`; times of
 /// the CPU's clock and raw series are left out. A test holds it to what the simulator does.
@@ -50,7 +50,6 @@ impl Shape {
     pub const MOST_GPCS: u32 = 2;
     /// TPCs of a whole GPC.
     pub const MOST_TPCS: u32 = 4;
-    /// SMs of a TPC.
     pub const SMS_OF_TPC: u32 = 2;
 
     /// SMs with power.
@@ -98,7 +97,7 @@ impl Hardware {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calibration {
     /// Times of the virtual clock.
-    pub pace: Pace,
+    pub latency: Latency,
     /// What the drivers say.
     pub hardware: Hardware,
     /// What was taken: its meaning and its value.
@@ -110,7 +109,6 @@ pub struct Calibration {
 /// Why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// The file is none.
     #[error("profile {0}")]
     File(#[from] tegra_profile::Error),
     /// A value cannot be true.
@@ -119,9 +117,7 @@ pub enum ProfileError {
     /// The driver's record or the list of engines is none.
     #[error("profile: {experiment}.{fact} {what}")]
     List {
-        /// The experiment.
         experiment: &'static str,
-        /// The fact.
         fact: &'static str,
         /// What is wrong with it.
         what: String,
@@ -176,37 +172,38 @@ impl Calibration {
     }
 
     fn take_times(&mut self, profile: &Profile) -> Result<(), ProfileError> {
-        let mut pace = self.pace;
+        let mut latency = self.latency;
         if let Some(entry) = self.ticks(profile, facts::ENTRY)? {
-            pace.entry = entry;
+            latency.entry = entry;
         }
         if let Some(release) = self.ticks(profile, facts::RELEASE)? {
             // A release is measured with its methods.
-            let methods = RELEASE_METHODS * pace.method;
+            let methods = RELEASE_METHODS * latency.method;
             if release > methods {
-                pace.release = release - methods;
+                latency.release = release - methods;
             } else {
-                (pace.method, pace.release) = (0, release);
+                (latency.method, latency.release) = (0, release);
             }
         }
         if let Some(reaction) = self.ticks(profile, facts::DOORBELL)? {
-            let rest = READ_TICKS + pace.entry + RELEASE_METHODS * pace.method + pace.release;
-            pace.doorbell = reaction.saturating_sub(rest).max(1);
+            let rest =
+                READ_TICKS + latency.entry + RELEASE_METHODS * latency.method + latency.release;
+            latency.doorbell = reaction.saturating_sub(rest).max(1);
         }
         if let Some(launch) = self.ticks(profile, facts::LAUNCH)? {
-            pace.launch = launch;
+            latency.launch = launch;
         }
         if let Some(dependent) = self.ticks(profile, facts::DEPENDENT)? {
-            pace.dependent = dependent;
+            latency.dependent = dependent;
         }
         if let Some(start) = self.ticks(profile, facts::COPY_START)? {
-            pace.copy_start = start.saturating_sub(COPY_METHODS * pace.method).max(1);
+            latency.copy_start = start.saturating_sub(COPY_METHODS * latency.method).max(1);
         }
         if let Some(rate) = self.fact(profile, facts::COPY_RATE)? {
             // 10^9 bytes a second are as many bytes a nanosecond.
-            pace.copy_bytes = ((rate * TICK as f64).round() as u64).max(1);
+            latency.copy_bytes = ((rate * TICK as f64).round() as u64).max(1);
         }
-        self.pace = pace;
+        self.latency = latency;
         Ok(())
     }
 

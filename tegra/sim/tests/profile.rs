@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use tegra_profile::{Experiment, Machine, Profile, Value, Verdict, facts};
-use tegra_sim::gpu::Pace;
+use tegra_sim::gpu::Latency;
 use tegra_sim::profile::{Calibration, SIMULATED};
 
 fn with(experiment: &str, fact: &str, value: impl Into<Value>) -> Profile {
@@ -23,7 +23,7 @@ fn refused(experiment: &str, fact: &str, value: &str) -> String {
 #[test]
 fn its_own_record_changes_next_to_nothing() {
     let calibration = Calibration::of(&Profile::parse(SIMULATED.as_bytes()).unwrap()).unwrap();
-    let (found, own) = (calibration.pace, Pace::default());
+    let (found, own) = (calibration.latency, Latency::default());
     let near = |a: u64, b: u64| a.abs_diff(b) <= 8.max(b / 10);
     for (what, found, own) in [
         ("doorbell", found.doorbell, own.doorbell),
@@ -94,9 +94,9 @@ proptest! {
             record.facts.insert(fact.name.into(), number.into());
             profile.experiments.push(record);
         }
-        if let Ok(Calibration { pace, .. }) = Calibration::of(&profile) {
-            prop_assert!(pace.copy_bytes > 0 && pace.release > 0 && pace.launch > 0);
-            prop_assert!(pace.doorbell > 0 && pace.entry > 0 && pace.copy_start > 0);
+        if let Ok(Calibration { latency, .. }) = Calibration::of(&profile) {
+            prop_assert!(latency.copy_bytes > 0 && latency.release > 0 && latency.launch > 0);
+            prop_assert!(latency.doorbell > 0 && latency.entry > 0 && latency.copy_start > 0);
         }
     }
 

@@ -52,31 +52,31 @@ class! {
         /// Data of [`LAUNCH_DMA`].
         launch_dma of "LAUNCH_DMA" {
             /// [`super::DestinationLayout`].
-            DST_MEMORY_LAYOUT = 0:0;
+            DST_MEMORY_LAYOUT: super::DestinationLayout = 0:0;
             /// What happens at the end: [`super::Completion`].
-            COMPLETION_TYPE = 5:4;
+            COMPLETION_TYPE: super::Completion = 5:4;
             /// Leave out the system membar at the end.
-            SYSMEMBAR_DISABLE = 6:6;
+            SYSMEMBAR_DISABLE: bool = 6:6;
         }
 
         /// Data of [`INVALIDATE_SHADER_CACHES`].
         invalidate_shader_caches of "INVALIDATE_SHADER_CACHES" {
             /// Instructions.
-            INSTRUCTION = 0:0;
+            INSTRUCTION: bool = 0:0;
             /// Global data in L1.
-            DATA = 4:4;
+            DATA: bool = 4:4;
             /// Constants.
-            CONSTANT = 12:12;
+            CONSTANT: bool = 12:12;
         }
 
         /// Data of [`INVALIDATE_SHADER_CACHES_NO_WFI`].
         invalidate_shader_caches_no_wfi of "INVALIDATE_SHADER_CACHES_NO_WFI" {
             /// Instructions.
-            INSTRUCTION = 0:0;
+            INSTRUCTION: bool = 0:0;
             /// Global data in L1.
-            GLOBAL_DATA = 4:4;
+            GLOBAL_DATA: bool = 4:4;
             /// Constants.
-            CONSTANT = 12:12;
+            CONSTANT: bool = 12:12;
         }
 
         /// Data of the upper half of the shared-memory window's address.
@@ -100,7 +100,7 @@ class! {
         /// Data of [`SEND_SIGNALING_PCAS2_B`].
         send_signaling_pcas2_b of "SEND_SIGNALING_PCAS2_B" {
             /// [`super::PcasAction`].
-            PCAS_ACTION = 3:0;
+            PCAS_ACTION: super::PcasAction = 3:0;
         }
     }
 

@@ -53,37 +53,37 @@ class! {
         /// Data of [`LAUNCH_DMA`].
         launch_dma of "LAUNCH_DMA" {
             /// [`super::Transfer`].
-            DATA_TRANSFER_TYPE = 1:0;
+            DATA_TRANSFER_TYPE: super::Transfer = 1:0;
             /// Make the writes visible to the system before the semaphore.
-            FLUSH_ENABLE = 2:2;
+            FLUSH_ENABLE: bool = 2:2;
             /// [`super::SemaphoreType`].
-            SEMAPHORE_TYPE = 4:3;
+            SEMAPHORE_TYPE: super::SemaphoreType = 4:3;
             /// [`super::Interrupt`].
-            INTERRUPT_TYPE = 6:5;
+            INTERRUPT_TYPE: super::Interrupt = 6:5;
             /// [`super::SourceLayout`].
-            SRC_MEMORY_LAYOUT = 7:7;
+            SRC_MEMORY_LAYOUT: super::SourceLayout = 7:7;
             /// [`super::DestinationLayout`].
-            DST_MEMORY_LAYOUT = 8:8;
+            DST_MEMORY_LAYOUT: super::DestinationLayout = 8:8;
             /// Use pitches and line count.
-            MULTI_LINE_ENABLE = 9:9;
+            MULTI_LINE_ENABLE: bool = 9:9;
             /// Build elements as [`super::SET_REMAP_COMPONENTS`] says.
-            REMAP_ENABLE = 10:10;
+            REMAP_ENABLE: bool = 10:10;
             /// 64-bit semaphore payload.
-            SEMAPHORE_PAYLOAD_SIZE = 27:27;
+            SEMAPHORE_PAYLOAD_SIZE: bool = 27:27;
         }
 
         /// Data of [`SET_REMAP_COMPONENTS`].
         remap of "SET_REMAP_COMPONENTS" {
             /// What the first component is: [`super::RemapSource`].
-            DST_X = 2:0;
+            DST_X: super::RemapSource = 2:0;
             /// What the second component is.
-            DST_Y = 6:4;
+            DST_Y: super::RemapSource = 6:4;
             /// What the third component is.
-            DST_Z = 10:8;
+            DST_Z: super::RemapSource = 10:8;
             /// What the fourth component is.
-            DST_W = 14:12;
+            DST_W: super::RemapSource = 14:12;
             /// Bytes of a component, less one.
-            COMPONENT_SIZE = 17:16;
+            COMPONENT_SIZE: super::ComponentSize = 17:16;
             /// Components read, less one.
             NUM_SRC_COMPONENTS = 21:20;
             /// Components written, less one.

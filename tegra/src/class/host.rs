@@ -52,13 +52,13 @@ class! {
         /// Data of [`MEM_OP_C`].
         mem_op_c of "MEM_OP_C" {
             /// [`super::MembarType`], for a membar.
-            MEMBAR_TYPE = 2:0;
+            MEMBAR_TYPE: super::MembarType = 2:0;
         }
 
         /// Data of [`MEM_OP_D`].
         mem_op_d of "MEM_OP_D" {
             /// [`super::MemOp`].
-            OPERATION = 31:27;
+            OPERATION: super::MemOp = 31:27;
         }
 
         /// Data of [`SEM_ADDR_LO`].
@@ -76,15 +76,15 @@ class! {
         /// Data of [`SEM_EXECUTE`].
         sem_execute of "SEM_EXECUTE" {
             /// [`super::SemOperation`].
-            OPERATION = 2:0;
+            OPERATION: super::SemOperation = 2:0;
             /// After a failed acquire, let another TSG run.
-            ACQUIRE_SWITCH_TSG = 12:12;
+            ACQUIRE_SWITCH_TSG: bool = 12:12;
             /// Before a release, wait for idle and make all writes visible to the system.
-            RELEASE_WFI = 20:20;
-            /// 0: 32 bits, 1: 64 bits.
-            PAYLOAD_SIZE = 24:24;
+            RELEASE_WFI: bool = 20:20;
+            /// 64 bits instead of 32.
+            PAYLOAD_SIZE: bool = 24:24;
             /// Write the GPU's nanosecond timer behind the payload, before it.
-            RELEASE_TIMESTAMP = 25:25;
+            RELEASE_TIMESTAMP: bool = 25:25;
             /// Which reduction.
             REDUCTION = 30:27;
             /// 0 signed, 1 unsigned.
@@ -94,13 +94,13 @@ class! {
         /// Data of [`WFI`].
         wfi of "WFI" {
             /// [`super::WfiScope`].
-            SCOPE = 0:0;
+            SCOPE: super::WfiScope = 0:0;
         }
 
         /// Low word of a ring entry.
         gp_entry0 of "GP_ENTRY0" {
-            /// 1: fetch only if the subdevice mask matches.
-            FETCH = 0:0;
+            /// Fetch only if the subdevice mask matches.
+            FETCH: bool = 0:0;
             /// Address bits 31:2, in place.
             GET = 31:2;
         }
@@ -109,12 +109,12 @@ class! {
         gp_entry1 of "GP_ENTRY1" {
             /// Address bits 39:32.
             GET_HI = 7:0;
-            /// 1: a subroutine, whose progress TOP_LEVEL_GET does not report.
-            LEVEL = 9:9;
+            /// A subroutine, whose progress TOP_LEVEL_GET does not report.
+            LEVEL: bool = 9:9;
             /// Words; 0 makes the entry a control entry.
             LENGTH = 30:10;
-            /// 1: wait until the segment before has been processed.
-            SYNC = 31:31;
+            /// Wait until the segment before has been processed.
+            SYNC: bool = 31:31;
             /// What a control entry does.
             OPCODE = 7:0;
         }
@@ -122,7 +122,7 @@ class! {
         /// A push-buffer header.
         dma of "DMA" {
             /// [`super::SecOp`].
-            SEC_OP = 31:29;
+            SEC_OP: super::SecOp = 31:29;
             /// With [`super::SecOp::UseTertiary`]: which of four; 0 with a zero count is a NOP.
             TERT_OP = 17:16;
             /// Data words that follow.

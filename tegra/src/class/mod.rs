@@ -26,16 +26,16 @@ macro_rules! enumeration {
         impl $Value {
             /// Every value, in the order of the header.
             pub const ALL: &[Self] = &[ $( Self::$Variant, )* ];
+        }
 
-            /// The encoded number.
-            #[must_use]
-            pub const fn number(self) -> u32 {
+        impl $crate::class::Value for $Value {
+            type Read = Option<Self>;
+
+            fn number(self) -> u32 {
                 self as u32
             }
 
-            /// The value that a number encodes, if it encodes one.
-            #[must_use]
-            pub const fn from_number(number: u32) -> Option<Self> {
+            fn from_number(number: u32) -> Option<Self> {
                 match number {
                     $( $number => Some(Self::$Variant), )*
                     _ => None,
@@ -46,13 +46,13 @@ macro_rules! enumeration {
 }
 
 /// Declares a class: methods, the fields of data words, and enumerated values, each under the
-/// header's name, plus the table of them all.
+/// header's name, plus the table of them all. A field without a type is a number.
 macro_rules! class {
     (
         for $Class:ident;
         methods { $( $(#[$mdoc:meta])* $METHOD:ident = $address:literal; )* }
         words { $( $(#[$wdoc:meta])* $word:ident of $wname:literal {
-            $( $(#[$fdoc:meta])* $FIELD:ident = $high:literal : $low:literal; )*
+            $( $(#[$fdoc:meta])* $FIELD:ident $(: $T:ty)? = $high:literal : $low:literal; )*
         } )* }
         values { $( $(#[$vdoc:meta])* $Value:ident of $vname:literal {
             $( $(#[$edoc:meta])* $Variant:ident = $number:literal, $ename:literal; )*
@@ -67,7 +67,7 @@ macro_rules! class {
             $(#[$wdoc])*
             pub mod $word {
                 use $crate::class::Field;
-                $( $(#[$fdoc])* pub const $FIELD: Field = Field::new($high, $low); )*
+                $( $(#[$fdoc])* pub const $FIELD: Field$(<$T>)? = Field::new($high, $low); )*
             }
         )*
         $( enumeration! { $(#[$vdoc])* $Value { $( $(#[$edoc])* $Variant = $number; )* } } )*
@@ -193,57 +193,105 @@ impl<C: Class> fmt::Display for Method<C> {
     }
 }
 
-/// A range of bits in a 32-bit word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    high: u32,
-    low: u32,
+/// What a field holds: a number, a flag, or one of the values that the class gives names.
+pub trait Value: std::marker::Copy {
+    /// What a word says: of named values `None` for a number that stands for nothing.
+    type Read;
+
+    /// The number that stands for it.
+    fn number(self) -> u32;
+
+    /// What a number stands for.
+    fn from_number(number: u32) -> Self::Read;
 }
 
-impl Field {
-    pub(crate) const fn new(high: u32, low: u32) -> Self {
-        assert!(low <= high && high < 32, "a field lies within a word");
-        Self { high, low }
+impl Value for u32 {
+    type Read = Self;
+
+    fn number(self) -> u32 {
+        self
     }
 
-    /// The largest value that fits.
+    fn from_number(number: u32) -> u32 {
+        number
+    }
+}
+
+impl Value for bool {
+    type Read = Self;
+
+    fn number(self) -> u32 {
+        self.into()
+    }
+
+    fn from_number(number: u32) -> bool {
+        number != 0
+    }
+}
+
+/// A range of bits in a 32-bit word, and what it holds.
+///
+/// ```
+/// use tegra::class::host::{WfiScope, wfi};
+///
+/// assert_eq!(wfi::SCOPE.put(WfiScope::All), 1);
+/// assert_eq!(wfi::SCOPE.get(1), Some(WfiScope::All));
+/// ```
+///
+/// A value of another field does not compile:
+///
+/// ```compile_fail,E0308
+/// use tegra::class::host::{WfiScope, mem_op_c};
+///
+/// mem_op_c::MEMBAR_TYPE.put(WfiScope::All);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<T = u32> {
+    high: u32,
+    low: u32,
+    value: PhantomData<T>,
+}
+
+impl<T> Field<T> {
+    pub(crate) const fn new(high: u32, low: u32) -> Self {
+        assert!(low <= high && high < 32, "a field lies within a word");
+        Self { high, low, value: PhantomData }
+    }
+
+    /// The largest number that fits.
     #[must_use]
-    pub const fn max(self) -> u32 {
+    pub const fn max(&self) -> u32 {
         u32::MAX >> (31 - (self.high - self.low))
     }
 
+    /// The same bits as a number.
+    #[must_use]
+    pub const fn raw(&self) -> Field {
+        Field::new(self.high, self.low)
+    }
+
+    /// The field's bits in place.
+    #[must_use]
+    pub const fn mask(&self) -> u32 {
+        self.max() << self.low
+    }
+}
+
+impl<T: Value> Field<T> {
     /// `value` at the field's place in an otherwise zero word.
     ///
     /// # Panics
     /// When `value` does not fit: callers check against [`Field::max`] or have a type that fits.
     #[must_use]
-    pub const fn put(self, value: u32) -> u32 {
-        assert!(value <= self.max(), "a value does not fit its field");
-        value << self.low
+    pub fn put(self, value: T) -> u32 {
+        assert!(value.number() <= self.max(), "a value does not fit its field");
+        value.number() << self.low
     }
 
-    /// One or zero at the field's place.
+    /// What `word` holds there.
     #[must_use]
-    pub const fn flag(self, set: bool) -> u32 {
-        self.put(set as u32)
-    }
-
-    /// The field's value in `word`.
-    #[must_use]
-    pub const fn get(self, word: u32) -> u32 {
-        word >> self.low & self.max()
-    }
-
-    /// Whether any bit of the field is set in `word`.
-    #[must_use]
-    pub const fn is_set(self, word: u32) -> bool {
-        self.get(word) != 0
-    }
-
-    /// The field's bits in place.
-    #[must_use]
-    pub const fn mask(self) -> u32 {
-        self.max() << self.low
+    pub fn get(self, word: u32) -> T::Read {
+        T::from_number(word >> self.low & self.max())
     }
 }
 

@@ -4,6 +4,8 @@
 //! hardware). Queues, preemption resume and the fields that only hardware writes are left out:
 //! they are zero in a launch.
 
+use super::{Field, Value};
+
 /// Words of a QMD.
 pub const WORDS: usize = 64;
 /// Its alignment in bytes: pointers to it are shifted right by 8.
@@ -15,28 +17,36 @@ pub const MINOR: u32 = 0;
 /// Constant banks.
 pub const BANKS: usize = 8;
 
-/// A field of a QMD; none crosses a word.
+/// A field of a QMD, and what it holds; none crosses a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QmdField {
+pub struct QmdField<T = u32> {
     word: usize,
-    bits: super::Field,
+    bits: Field<T>,
 }
 
-impl QmdField {
+impl<T> QmdField<T> {
     pub(crate) const fn new(high: u32, low: u32) -> Self {
         assert!(high / 32 == low / 32 && (high as usize) < 32 * WORDS, "within one word of 64");
-        Self { word: (low / 32) as usize, bits: super::Field::new(high % 32, low % 32) }
+        Self { word: (low / 32) as usize, bits: Field::new(high % 32, low % 32) }
     }
 
-    /// The largest value that fits.
+    /// The largest number that fits.
     #[must_use]
-    pub const fn max(self) -> u32 {
+    pub const fn max(&self) -> u32 {
         self.bits.max()
     }
 
+    /// The same bits as a number.
+    #[must_use]
+    pub const fn raw(&self) -> QmdField {
+        QmdField { word: self.word, bits: self.bits.raw() }
+    }
+}
+
+impl<T: Value> QmdField<T> {
     /// The field's value.
     #[must_use]
-    pub const fn get(self, qmd: &[u32; WORDS]) -> u32 {
+    pub fn get(self, qmd: &[u32; WORDS]) -> T::Read {
         self.bits.get(qmd[self.word])
     }
 
@@ -44,26 +54,27 @@ impl QmdField {
     ///
     /// # Panics
     /// When `value` does not fit: callers check against [`QmdField::max`] or have a type that fits.
-    pub const fn set(self, qmd: &mut [u32; WORDS], value: u32) {
+    pub fn set(self, qmd: &mut [u32; WORDS], value: T) {
         qmd[self.word] = qmd[self.word] & !self.bits.mask() | self.bits.put(value);
     }
 }
 
-/// Declares fields (`NAME = high:low`), repeated fields (`NAME[count] = high:low step bits`) and
+/// Declares fields (`NAME: type = high:low`), repeated fields (`NAME[count] = high:low step bits`) and
 /// values, under the header's names.
 macro_rules! qmd {
     (
-        fields { $( $(#[$fdoc:meta])* $FIELD:ident = $high:literal : $low:literal; )* }
-        repeated { $( $(#[$rdoc:meta])* $REPEATED:ident [$count:literal] =
+        fields { $( $(#[$fdoc:meta])* $FIELD:ident $(: $T:ty)? =
+            $high:literal : $low:literal; )* }
+        repeated { $( $(#[$rdoc:meta])* $REPEATED:ident $(: $R:ty)? [$count:literal] =
             $rhigh:literal : $rlow:literal step $step:literal; )* }
         values { $( $(#[$vdoc:meta])* $Value:ident of $vname:literal {
             $( $(#[$edoc:meta])* $Variant:ident = $number:literal, $ename:literal; )*
         } )* }
     ) => {
-        $( $(#[$fdoc])* pub const $FIELD: QmdField = QmdField::new($high, $low); )*
+        $( $(#[$fdoc])* pub const $FIELD: QmdField$(<$T>)? = QmdField::new($high, $low); )*
         $(
             $(#[$rdoc])*
-            pub const $REPEATED: [QmdField; $count] = {
+            pub const $REPEATED: [QmdField$(<$R>)?; $count] = {
                 let mut fields = [QmdField::new($rhigh, $rlow); $count];
                 let mut i = 0;
                 while i < $count {
@@ -88,7 +99,7 @@ macro_rules! qmd {
             &[ $( (stringify!($REPEATED), $count, $step), )* ];
 
         /// Every single field with its name, for listings.
-        pub const FIELDS: &[(&str, QmdField)] = &[ $( (stringify!($FIELD), $FIELD), )* ];
+        pub const FIELDS: &[(&str, QmdField)] = &[ $( (stringify!($FIELD), $FIELD.raw()), )* ];
     };
 }
 
@@ -97,29 +108,29 @@ qmd! {
         /// Group id; 0x3f in the proven code.
         QMD_GROUP_ID = 133:128;
         /// Let L1 cache global loads.
-        SM_GLOBAL_CACHING_ENABLE = 134:134;
+        SM_GLOBAL_CACHING_ENABLE: bool = 134:134;
         /// Decrements that this launch waits for before it runs.
         DEPENDENCE_COUNTER = 157:142;
         /// Invalidate texture headers at the start.
-        INVALIDATE_TEXTURE_HEADER_CACHE = 186:186;
+        INVALIDATE_TEXTURE_HEADER_CACHE: bool = 186:186;
         /// Invalidate samplers at the start.
-        INVALIDATE_TEXTURE_SAMPLER_CACHE = 187:187;
+        INVALIDATE_TEXTURE_SAMPLER_CACHE: bool = 187:187;
         /// Invalidate texture data at the start.
-        INVALIDATE_TEXTURE_DATA_CACHE = 188:188;
+        INVALIDATE_TEXTURE_DATA_CACHE: bool = 188:188;
         /// Invalidate global data in L1 at the start.
-        INVALIDATE_SHADER_DATA_CACHE = 189:189;
+        INVALIDATE_SHADER_DATA_CACHE: bool = 189:189;
         /// Invalidate instructions at the start.
-        INVALIDATE_INSTRUCTION_CACHE = 190:190;
+        INVALIDATE_INSTRUCTION_CACHE: bool = 190:190;
         /// Invalidate constants at the start.
-        INVALIDATE_SHADER_CONSTANT_CACHE = 191:191;
+        INVALIDATE_SHADER_CONSTANT_CACHE: bool = 191:191;
         /// Code to prefetch: address shifted right by 8, low word.
         PROGRAM_PREFETCH_ADDR_LOWER_SHIFTED = 287:256;
         /// Barrier at the end of every block.
-        CWD_MEMBAR_TYPE = 369:368;
+        CWD_MEMBAR_TYPE: Membar = 369:368;
         /// Depth of calls.
-        API_VISIBLE_CALL_LIMIT = 378:378;
+        API_VISIBLE_CALL_LIMIT: CallLimit = 378:378;
         /// How samplers are found.
-        SAMPLER_INDEX = 382:382;
+        SAMPLER_INDEX: SamplerIndex = 382:382;
         /// Blocks in x.
         CTA_RASTER_WIDTH = 415:384;
         /// Blocks in y.
@@ -129,11 +140,11 @@ qmd! {
         /// The launch that depends on this one: address shifted right by 8.
         DEPENDENT_QMD0_POINTER = 511:480;
         /// Whether there is one.
-        DEPENDENT_QMD0_ENABLE = 512:512;
+        DEPENDENT_QMD0_ENABLE: bool = 512:512;
         /// What completion does to it.
-        DEPENDENT_QMD0_ACTION = 515:513;
+        DEPENDENT_QMD0_ACTION: DependentAction = 515:513;
         /// Fetch it beforehand.
-        DEPENDENT_QMD0_PREFETCH = 516:516;
+        DEPENDENT_QMD0_PREFETCH: bool = 516:516;
         /// Bytes of shared memory of a block.
         SHARED_MEMORY_SIZE = 561:544;
         /// Smallest carve-out, as a code.
@@ -169,7 +180,7 @@ qmd! {
         /// Code to prefetch, in units of 256 bytes.
         PROGRAM_PREFETCH_SIZE = 1649:1641;
         /// When to prefetch.
-        PROGRAM_PREFETCH_TYPE = 1651:1650;
+        PROGRAM_PREFETCH_TYPE: PrefetchType = 1651:1650;
         /// Version of the machine code.
         SASS_VERSION = 1663:1656;
         /// First release: address, low word.
@@ -177,13 +188,13 @@ qmd! {
         /// First release: address, bits 39:32.
         RELEASE0_ADDRESS_UPPER = 807:800;
         /// First release: barrier before it.
-        RELEASE0_MEMBAR_TYPE = 819:819;
+        RELEASE0_MEMBAR_TYPE: ReleaseMembar = 819:819;
         /// First release: whether it happens.
-        RELEASE0_ENABLE = 823:823;
+        RELEASE0_ENABLE: bool = 823:823;
         /// First release: 64-bit payload.
-        RELEASE0_PAYLOAD64B = 829:829;
+        RELEASE0_PAYLOAD64B: bool = 829:829;
         /// First release: what is written.
-        RELEASE0_STRUCTURE_SIZE = 831:830;
+        RELEASE0_STRUCTURE_SIZE: StructureSize = 831:830;
         /// First release: payload, low word.
         RELEASE0_PAYLOAD_LOWER = 863:832;
         /// First release: payload, high word.
@@ -193,13 +204,13 @@ qmd! {
         /// Second release: address, bits 39:32.
         RELEASE1_ADDRESS_UPPER = 935:928;
         /// Second release: barrier before it.
-        RELEASE1_MEMBAR_TYPE = 947:947;
+        RELEASE1_MEMBAR_TYPE: ReleaseMembar = 947:947;
         /// Second release: whether it happens.
-        RELEASE1_ENABLE = 951:951;
+        RELEASE1_ENABLE: bool = 951:951;
         /// Second release: 64-bit payload.
-        RELEASE1_PAYLOAD64B = 957:957;
+        RELEASE1_PAYLOAD64B: bool = 957:957;
         /// Second release: what is written.
-        RELEASE1_STRUCTURE_SIZE = 959:958;
+        RELEASE1_STRUCTURE_SIZE: StructureSize = 959:958;
         /// Second release: payload, low word.
         RELEASE1_PAYLOAD_LOWER = 991:960;
         /// Second release: payload, high word.
@@ -209,13 +220,13 @@ qmd! {
         /// Third release: address, bits 39:32.
         RELEASE2_ADDRESS_UPPER = 1703:1696;
         /// Third release: barrier before it.
-        RELEASE2_MEMBAR_TYPE = 1715:1715;
+        RELEASE2_MEMBAR_TYPE: ReleaseMembar = 1715:1715;
         /// Third release: whether it happens.
-        RELEASE2_ENABLE = 1719:1719;
+        RELEASE2_ENABLE: bool = 1719:1719;
         /// Third release: 64-bit payload.
-        RELEASE2_PAYLOAD64B = 1725:1725;
+        RELEASE2_PAYLOAD64B: bool = 1725:1725;
         /// Third release: what is written.
-        RELEASE2_STRUCTURE_SIZE = 1727:1726;
+        RELEASE2_STRUCTURE_SIZE: StructureSize = 1727:1726;
         /// Third release: payload, low word.
         RELEASE2_PAYLOAD_LOWER = 1759:1728;
         /// Third release: payload, high word.
@@ -228,15 +239,15 @@ qmd! {
 
     repeated {
         /// Whether the bank is bound.
-        CONSTANT_BUFFER_VALID[8] = 640:640 step 1;
+        CONSTANT_BUFFER_VALID: bool [8] = 640:640 step 1;
         /// The bank's address, low word.
         CONSTANT_BUFFER_ADDR_LOWER[8] = 1055:1024 step 64;
         /// The bank's address, bits 48:32.
         CONSTANT_BUFFER_ADDR_UPPER[8] = 1072:1056 step 64;
         /// Prefetch the bank after launch instead of before.
-        CONSTANT_BUFFER_PREFETCH_POST[8] = 1073:1073 step 64;
+        CONSTANT_BUFFER_PREFETCH_POST: bool [8] = 1073:1073 step 64;
         /// Invalidate cached constants of the bank at the start.
-        CONSTANT_BUFFER_INVALIDATE[8] = 1074:1074 step 64;
+        CONSTANT_BUFFER_INVALIDATE: bool [8] = 1074:1074 step 64;
         /// The bank's size in units of 16 bytes.
         CONSTANT_BUFFER_SIZE_SHIFTED4[8] = 1087:1075 step 64;
     }
@@ -311,14 +322,14 @@ pub struct ReleaseFields {
     pub address_lower: QmdField,
     /// Address, bits 39:32.
     pub address_upper: QmdField,
-    /// [`ReleaseMembar`].
-    pub membar_type: QmdField,
+    /// Barrier before it.
+    pub membar_type: QmdField<ReleaseMembar>,
     /// Whether it happens.
-    pub enable: QmdField,
+    pub enable: QmdField<bool>,
     /// 64-bit payload.
-    pub payload64b: QmdField,
-    /// [`StructureSize`].
-    pub structure_size: QmdField,
+    pub payload64b: QmdField<bool>,
+    /// What is written.
+    pub structure_size: QmdField<StructureSize>,
     /// Payload, low word.
     pub payload_lower: QmdField,
     /// Payload, high word.

@@ -8,14 +8,12 @@ use std::collections::BTreeMap;
 
 use super::header::{Header, HeaderError};
 use super::operation::{
-    Acquire, CacheInvalidate, Condition, Engine, Fill, L2Operation, LAUNCH, Operation,
-    OperationError, Payload, Release, Shape, Signal, Transfer, Upload, Windows,
+    Acquire, CacheInvalidate, Condition, Engine, Fill, L2Operation, Operation, OperationError,
+    Payload, Release, Shape, Signal, Transfer, Upload, Windows, launch,
 };
 use crate::address::{AddressError, GpuAddress, QmdAddress};
 use crate::class::copy::{Interrupt, SemaphoreType, Transfer as TransferType};
-use crate::class::host::{
-    MemOp, MembarType, SemOperation, WfiScope, mem_op_c, mem_op_d, sem_execute, set_object,
-};
+use crate::class::host::{MemOp, SemOperation, mem_op_c, mem_op_d, sem_execute, set_object, wfi};
 use crate::class::{Class, Compute, Copy, Host, Method, compute, copy, host};
 use crate::local_memory::LocalMemory;
 
@@ -87,14 +85,14 @@ pub fn decode(stream: &[u32]) -> Result<Vec<Operation>, DecodeError> {
             Header::Immediate { subchannel, address, data } => {
                 decoder.method(subchannel, address, data)?;
             }
-            Header::Methods { form, subchannel, address, count } => {
+            Header::Methods { opcode, subchannel, address, count } => {
                 let count = count as usize;
                 let Some((data, after)) = rest.split_at_checked(count) else {
                     return Err(DecodeError::Truncated { missing: count - rest.len() });
                 };
                 rest = after;
                 for (index, word) in (0..).zip(data) {
-                    decoder.method(subchannel, form.address(address, index), *word)?;
+                    decoder.method(subchannel, opcode.address(address, index), *word)?;
                 }
             }
         }
@@ -180,8 +178,8 @@ impl Decoder {
         Ok(Some(match method {
             host::NON_STALL_INTERRUPT if word == 0 => Operation::NonStallInterrupt,
             host::WFI => {
-                // The scope is the word's lowest field, and no other may be set.
-                Operation::WaitForIdle(WfiScope::from_number(word).ok_or(other)?)
+                let scope = wfi::SCOPE.get(word).filter(|scope| wfi::SCOPE.put(*scope) == word);
+                Operation::WaitForIdle(scope.ok_or(other)?)
             }
             host::SET_REFERENCE => Operation::SetReference(word),
             host::SEM_EXECUTE => self.semaphore(word)?,
@@ -205,20 +203,20 @@ impl Decoder {
         let at = self.need_address(by, host::SEM_ADDR_HI, host::SEM_ADDR_LO)?;
         let low = self.need(by, host::SEM_PAYLOAD_LO)?;
         let high = self.need(by, host::SEM_PAYLOAD_HI)?;
-        let long = sem_execute::PAYLOAD_SIZE.is_set(execute);
+        let long = sem_execute::PAYLOAD_SIZE.get(execute);
         if !long && high != 0 {
             let method = host::SEM_PAYLOAD_HI.name();
             return Err(DecodeError::Word { method, word: high });
         }
         let payload = Payload::from_words(long, low, high);
         let other = DecodeError::Word { method: by.name(), word: execute };
-        let condition = match SemOperation::from_number(sem_execute::OPERATION.get(execute)) {
+        let condition = match sem_execute::OPERATION.get(execute) {
             Some(SemOperation::Release) => {
                 let mut release = Release::new(at, payload)?;
-                if sem_execute::RELEASE_TIMESTAMP.is_set(execute) {
+                if sem_execute::RELEASE_TIMESTAMP.get(execute) {
                     release = release.with_timestamp()?;
                 }
-                if !sem_execute::RELEASE_WFI.is_set(execute) {
+                if !sem_execute::RELEASE_WFI.get(execute) {
                     release = release.at_once();
                 }
                 if release.execute() != execute {
@@ -234,7 +232,7 @@ impl Decoder {
             Some(SemOperation::Reduction) | None => return Err(other),
         };
         let mut acquire = Acquire::new(at, payload, condition)?;
-        if sem_execute::ACQUIRE_SWITCH_TSG.is_set(execute) {
+        if sem_execute::ACQUIRE_SWITCH_TSG.get(execute) {
             acquire = acquire.switching_tsg();
         }
         if acquire.execute() == execute { Ok(Operation::Acquire(acquire)) } else { Err(other) }
@@ -249,25 +247,22 @@ impl Decoder {
             }
         }
         let c = self.need(by, host::MEM_OP_C)?;
-        let number = mem_op_d::OPERATION.get(d);
-        let (operation, expected) = match MemOp::from_number(number) {
-            Some(MemOp::Membar) => {
-                let reach = MembarType::from_number(mem_op_c::MEMBAR_TYPE.get(c));
+        let other = DecodeError::Word { method: by.name(), word: d };
+        let code = mem_op_d::OPERATION.get(d).ok_or(other)?;
+        let (operation, expected) = match code {
+            MemOp::Membar => {
+                let reach = mem_op_c::MEMBAR_TYPE.get(c);
                 let reach = reach.ok_or(DecodeError::Word { method: "MEM_OP_C", word: c })?;
-                let expected = mem_op_c::MEMBAR_TYPE.put(reach.number());
+                let expected = mem_op_c::MEMBAR_TYPE.put(reach);
                 (Operation::MemoryBarrier(reach), expected)
             }
-            Some(MemOp::L2SysmemInvalidate) => (Operation::L2(L2Operation::InvalidateSysmem), 0),
-            Some(MemOp::L2FlushDirty) => (Operation::L2(L2Operation::FlushDirty), 0),
-            None => return Err(DecodeError::Word { method: by.name(), word: d }),
+            MemOp::L2SysmemInvalidate => (Operation::L2(L2Operation::InvalidateSysmem), 0),
+            MemOp::L2FlushDirty => (Operation::L2(L2Operation::FlushDirty), 0),
         };
         if c != expected {
             return Err(DecodeError::Word { method: host::MEM_OP_C.name(), word: c });
         }
-        if d != mem_op_d::OPERATION.put(number) {
-            return Err(DecodeError::Word { method: by.name(), word: d });
-        }
-        Ok(operation)
+        if d == mem_op_d::OPERATION.put(code) { Ok(operation) } else { Err(other) }
     }
 
     fn compute(
@@ -281,7 +276,7 @@ impl Decoder {
             compute::INVALIDATE_SHADER_CACHES_NO_WFI => Some(invalidate(word, false).ok_or(other)?),
             compute::SEND_SIGNALING_PCAS2_B => {
                 let qmd = QmdAddress::from_shifted(self.need(method, compute::SEND_PCAS_A)?);
-                if word != LAUNCH {
+                if word != launch() {
                     return Err(other);
                 }
                 Some(Operation::Launch(qmd))
@@ -329,7 +324,7 @@ impl Decoder {
         let bytes = self.need(by, compute::LINE_LENGTH_IN)?;
         let lines = self.need(by, compute::LINE_COUNT)?;
         for (method, word, wanted) in [
-            (by, launch, Upload::LAUNCH),
+            (by, launch, Upload::launch()),
             (compute::LINE_COUNT, lines, 1),
             (compute::LINE_LENGTH_IN, bytes, bytes.max(4) & !3),
         ] {
@@ -369,11 +364,11 @@ impl Decoder {
     fn launch_dma(&mut self, launch: u32) -> Result<Operation, DecodeError> {
         let by = copy::LAUNCH_DMA;
         let signal = self.signal(launch)?;
-        if copy::launch_dma::REMAP_ENABLE.is_set(launch) {
+        if copy::launch_dma::REMAP_ENABLE.get(launch) {
             return self.fill(launch);
         }
         let other = DecodeError::Word { method: by.name(), word: launch };
-        let order = TransferType::from_number(copy::launch_dma::DATA_TRANSFER_TYPE.get(launch));
+        let order = copy::launch_dma::DATA_TRANSFER_TYPE.get(launch);
         let (operation, expected) = match (order.ok_or(other)?, signal) {
             (TransferType::None, Some(signal)) => (Operation::Signal(signal), signal.launch()),
             (TransferType::None, None) => return Err(other),
@@ -394,7 +389,7 @@ impl Decoder {
     fn signal(&mut self, launch: u32) -> Result<Option<Signal>, DecodeError> {
         let by = copy::LAUNCH_DMA;
         let other = DecodeError::Word { method: by.name(), word: launch };
-        let kind = SemaphoreType::from_number(copy::launch_dma::SEMAPHORE_TYPE.get(launch));
+        let kind = copy::launch_dma::SEMAPHORE_TYPE.get(launch);
         let timestamp = match kind.ok_or(other)? {
             SemaphoreType::None => return Ok(None),
             SemaphoreType::NoTimestamp => false,
@@ -402,10 +397,10 @@ impl Decoder {
         };
         let at = self.need_address(by, copy::SET_SEMAPHORE_A, copy::SET_SEMAPHORE_B)?;
         let low = self.need(by, copy::SET_SEMAPHORE_PAYLOAD)?;
-        let long = copy::launch_dma::SEMAPHORE_PAYLOAD_SIZE.is_set(launch);
+        let long = copy::launch_dma::SEMAPHORE_PAYLOAD_SIZE.get(launch);
         let high = if long { self.need(by, copy::SET_SEMAPHORE_PAYLOAD_UPPER)? } else { 0 };
         let signal = Signal::new(at, Payload::from_words(long, low, high), timestamp)?;
-        let interrupt = Interrupt::from_number(copy::launch_dma::INTERRUPT_TYPE.get(launch));
+        let interrupt = copy::launch_dma::INTERRUPT_TYPE.get(launch);
         Ok(Some(match interrupt.ok_or(other)? {
             Interrupt::NonBlocking => signal.interrupting(),
             Interrupt::None | Interrupt::Blocking => signal,
@@ -417,7 +412,7 @@ impl Decoder {
         let source = self.need_address(by, copy::OFFSET_IN_UPPER, copy::OFFSET_IN_LOWER)?;
         let destination = self.need_address(by, copy::OFFSET_OUT_UPPER, copy::OFFSET_OUT_LOWER)?;
         let width = self.need(by, copy::LINE_LENGTH_IN)?;
-        let shape = if copy::launch_dma::MULTI_LINE_ENABLE.is_set(launch) {
+        let shape = if copy::launch_dma::MULTI_LINE_ENABLE.get(launch) {
             Shape::Lines {
                 width,
                 count: self.need(by, copy::LINE_COUNT)?,
@@ -436,9 +431,10 @@ impl Decoder {
         let value = self.need(by, copy::SET_REMAP_CONST_A)?;
         let components = self.need(by, copy::SET_REMAP_COMPONENTS)?;
         let words = self.need(by, copy::LINE_LENGTH_IN)?;
-        for (method, word, wanted) in
-            [(copy::SET_REMAP_COMPONENTS, components, Fill::COMPONENTS), (by, launch, Fill::LAUNCH)]
-        {
+        for (method, word, wanted) in [
+            (copy::SET_REMAP_COMPONENTS, components, Fill::components()),
+            (by, launch, Fill::launch()),
+        ] {
             if word != wanted {
                 return Err(DecodeError::Word { method: method.name(), word });
             }

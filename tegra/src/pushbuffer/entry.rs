@@ -78,13 +78,13 @@ impl Entry {
 
     /// The 8 bytes of the ring, low word first. LEVEL is 1, as in the proven code.
     #[must_use]
-    pub const fn encode(self) -> u64 {
+    pub fn encode(self) -> u64 {
         // The address is a multiple of 4, so its low word is the GET field in place.
         let low = self.address.lower();
         let high = gp_entry1::GET_HI.put(self.address.upper())
-            | gp_entry1::LEVEL.flag(true)
+            | gp_entry1::LEVEL.put(true)
             | gp_entry1::LENGTH.put(self.words)
-            | gp_entry1::SYNC.flag(self.waits);
+            | gp_entry1::SYNC.put(self.waits);
         (high as u64) << 32 | low as u64
     }
 
@@ -98,7 +98,7 @@ impl Entry {
             GpuAddress::from_words(gp_entry1::GET_HI.get(high), low & gp_entry0::GET.mask())?;
         let plain = Self::new(address, gp_entry1::LENGTH.get(high) as usize)
             .map_err(|_| EntryError::NotAFetch { entry })?;
-        let decoded = if gp_entry1::SYNC.is_set(high) { plain.after_previous() } else { plain };
+        let decoded = if gp_entry1::SYNC.get(high) { plain.after_previous() } else { plain };
         if decoded.encode() == entry { Ok(decoded) } else { Err(EntryError::NotAFetch { entry }) }
     }
 }

@@ -5,7 +5,7 @@ use crate::class::{Class, Method};
 
 /// How data words map to methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum Opcode {
     /// Each word to the next method.
     Incrementing,
     /// Every word to the same method.
@@ -14,7 +14,7 @@ pub enum Form {
     IncrementOnce,
 }
 
-impl Form {
+impl Opcode {
     const fn sec_op(self) -> SecOp {
         match self {
             Self::Incrementing => SecOp::Incrementing,
@@ -65,7 +65,7 @@ pub enum Header {
     /// Data words follow.
     Methods {
         /// How they map to methods.
-        form: Form,
+        opcode: Opcode,
         /// Subchannel.
         subchannel: u32,
         /// Byte address of the first method.
@@ -96,22 +96,22 @@ impl Header {
     /// When a field does not fit. Headers that the crate makes fit by construction, decoded ones
     /// because they came from a word.
     #[must_use]
-    pub const fn encode(self) -> u32 {
+    pub fn encode(self) -> u32 {
         match self {
             Self::Nop => 0,
-            Self::Methods { form, subchannel, address, count } => {
-                dma::SEC_OP.put(form.sec_op().number())
+            Self::Methods { opcode, subchannel, address, count } => {
+                dma::SEC_OP.put(opcode.sec_op())
                     | dma::METHOD_COUNT.put(count)
                     | dma::METHOD_SUBCHANNEL.put(subchannel)
                     | dma::METHOD_ADDRESS.put(address / 4)
             }
             Self::Immediate { subchannel, address, data } => {
-                dma::SEC_OP.put(SecOp::Immediate.number())
+                dma::SEC_OP.put(SecOp::Immediate)
                     | dma::IMMD_DATA.put(data)
                     | dma::METHOD_SUBCHANNEL.put(subchannel)
                     | dma::METHOD_ADDRESS.put(address / 4)
             }
-            Self::EndSegment => dma::SEC_OP.put(SecOp::EndSegment.number()),
+            Self::EndSegment => dma::SEC_OP.put(SecOp::EndSegment),
         }
     }
 
@@ -124,11 +124,11 @@ impl Header {
         let subchannel = dma::METHOD_SUBCHANNEL.get(word);
         let address = dma::METHOD_ADDRESS.get(word) * 4;
         let count = dma::METHOD_COUNT.get(word);
-        let methods = |form| Self::Methods { form, subchannel, address, count };
-        let header = match SecOp::from_number(dma::SEC_OP.get(word)) {
-            Some(SecOp::Incrementing) => methods(Form::Incrementing),
-            Some(SecOp::NonIncrementing) => methods(Form::NonIncrementing),
-            Some(SecOp::IncrementOnce) => methods(Form::IncrementOnce),
+        let methods = |opcode| Self::Methods { opcode, subchannel, address, count };
+        let header = match dma::SEC_OP.get(word) {
+            Some(SecOp::Incrementing) => methods(Opcode::Incrementing),
+            Some(SecOp::NonIncrementing) => methods(Opcode::NonIncrementing),
+            Some(SecOp::IncrementOnce) => methods(Opcode::IncrementOnce),
             Some(SecOp::Immediate) => {
                 Self::Immediate { subchannel, address, data: dma::IMMD_DATA.get(word) }
             }
@@ -136,8 +136,8 @@ impl Header {
             Some(SecOp::UseTertiary) if dma::TERT_OP.get(word) == 0 && count == 0 => Self::Nop,
             Some(SecOp::UseTertiary) | None => return Err(HeaderError::Opcode { word }),
         };
-        if let Self::Methods { form, count: 1.., .. } = header {
-            let last = form.address(address, count - 1);
+        if let Self::Methods { opcode, count: 1.., .. } = header {
+            let last = opcode.address(address, count - 1);
             if last / 4 > dma::METHOD_ADDRESS.max() {
                 return Err(HeaderError::Overflow { word });
             }
@@ -148,12 +148,12 @@ impl Header {
 
 /// Appends `data` for consecutive methods from `first` on.
 pub(super) fn incrementing<C: Class>(out: &mut Vec<u32>, first: Method<C>, data: &[u32]) {
-    methods(out, Form::Incrementing, first, data);
+    methods(out, Opcode::Incrementing, first, data);
 }
 
 /// Appends `data` for one method, over and over.
 pub(super) fn non_incrementing<C: Class>(out: &mut Vec<u32>, method: Method<C>, data: &[u32]) {
-    methods(out, Form::NonIncrementing, method, data);
+    methods(out, Opcode::NonIncrementing, method, data);
 }
 
 /// Appends one method with 13 bits of data.
@@ -162,9 +162,9 @@ pub(super) fn immediate<C: Class>(out: &mut Vec<u32>, method: Method<C>, data: u
     out.push(Header::Immediate { subchannel, address, data }.encode());
 }
 
-fn methods<C: Class>(out: &mut Vec<u32>, form: Form, first: Method<C>, data: &[u32]) {
+fn methods<C: Class>(out: &mut Vec<u32>, opcode: Opcode, first: Method<C>, data: &[u32]) {
     let header = Header::Methods {
-        form,
+        opcode,
         subchannel: C::SUBCHANNEL,
         address: first.address(),
         count: data.len() as u32,

@@ -39,12 +39,12 @@ impl Listing<'_> {
                 Ok(Header::Immediate { subchannel, address, data }) => {
                     writeln!(f, "{} = {data:#x}", name(subchannel, address))?;
                 }
-                Ok(Header::Methods { form, subchannel, address, count }) => {
-                    writeln!(f, "{form:?}, {count} words")?;
+                Ok(Header::Methods { opcode, subchannel, address, count }) => {
+                    writeln!(f, "{opcode:?}, {count} words")?;
                     let (data, after) = rest.split_at(rest.len().min(count as usize));
                     rest = after;
                     for (index, word) in (0..).zip(data) {
-                        let name = name(subchannel, form.address(address, index));
+                        let name = name(subchannel, opcode.address(address, index));
                         writeln!(f, "        {word:08x} {name}")?;
                     }
                 }

@@ -19,7 +19,7 @@ use std::marker::PhantomData;
 
 pub use decode::{DecodeError, decode};
 pub use entry::{Entry, EntryError};
-pub use header::{Form, Header, HeaderError};
+pub use header::{Header, HeaderError, Opcode};
 pub use listing::Listing;
 pub use operation::{
     Acquire, CacheInvalidate, Condition, Engine, Fill, L2Operation, Operation, OperationError,

@@ -155,10 +155,10 @@ impl Acquire {
         self
     }
 
-    pub(super) const fn execute(self) -> u32 {
-        sem_execute::OPERATION.put(self.condition.operation().number())
-            | sem_execute::ACQUIRE_SWITCH_TSG.flag(self.switches_tsg)
-            | sem_execute::PAYLOAD_SIZE.flag(self.payload.is_long())
+    pub(super) fn execute(self) -> u32 {
+        sem_execute::OPERATION.put(self.condition.operation())
+            | sem_execute::ACQUIRE_SWITCH_TSG.put(self.switches_tsg)
+            | sem_execute::PAYLOAD_SIZE.put(self.payload.is_long())
     }
 }
 
@@ -200,11 +200,11 @@ impl Release {
         self
     }
 
-    pub(super) const fn execute(self) -> u32 {
-        sem_execute::OPERATION.put(SemOperation::Release.number())
-            | sem_execute::RELEASE_WFI.flag(self.waits_for_idle)
-            | sem_execute::PAYLOAD_SIZE.flag(self.payload.is_long())
-            | sem_execute::RELEASE_TIMESTAMP.flag(self.timestamp)
+    pub(super) fn execute(self) -> u32 {
+        sem_execute::OPERATION.put(SemOperation::Release)
+            | sem_execute::RELEASE_WFI.put(self.waits_for_idle)
+            | sem_execute::PAYLOAD_SIZE.put(self.payload.is_long())
+            | sem_execute::RELEASE_TIMESTAMP.put(self.timestamp)
     }
 }
 
@@ -307,18 +307,18 @@ pub struct CacheInvalidate {
 }
 
 impl CacheInvalidate {
-    const fn word(self) -> u32 {
+    fn word(self) -> u32 {
         // The two methods have their fields at the same places; a test holds them to that.
-        invalidate_shader_caches::INSTRUCTION.flag(self.instruction)
-            | invalidate_shader_caches::DATA.flag(self.data)
-            | invalidate_shader_caches::CONSTANT.flag(self.constant)
+        invalidate_shader_caches::INSTRUCTION.put(self.instruction)
+            | invalidate_shader_caches::DATA.put(self.data)
+            | invalidate_shader_caches::CONSTANT.put(self.constant)
     }
 
     pub(super) fn from_word(word: u32, wait: bool) -> Option<Self> {
         let caches = Self {
-            instruction: invalidate_shader_caches::INSTRUCTION.is_set(word),
-            data: invalidate_shader_caches::DATA.is_set(word),
-            constant: invalidate_shader_caches::CONSTANT.is_set(word),
+            instruction: invalidate_shader_caches::INSTRUCTION.get(word),
+            data: invalidate_shader_caches::DATA.get(word),
+            constant: invalidate_shader_caches::CONSTANT.get(word),
             wait,
         };
         (caches.word() == word).then_some(caches)
@@ -347,13 +347,11 @@ impl Upload {
         Ok(Self { destination, words })
     }
 
-    const fn launch() -> u32 {
-        compute::launch_dma::DST_MEMORY_LAYOUT.put(compute::DestinationLayout::Pitch.number())
-            | compute::launch_dma::COMPLETION_TYPE.put(compute::Completion::FlushDisable.number())
-            | compute::launch_dma::SYSMEMBAR_DISABLE.flag(true)
+    pub(super) fn launch() -> u32 {
+        compute::launch_dma::DST_MEMORY_LAYOUT.put(compute::DestinationLayout::Pitch)
+            | compute::launch_dma::COMPLETION_TYPE.put(compute::Completion::FlushDisable)
+            | compute::launch_dma::SYSMEMBAR_DISABLE.put(true)
     }
-
-    pub(super) const LAUNCH: u32 = Self::launch();
 }
 
 /// A release of a semaphore by the copy engine, after a flush.
@@ -382,14 +380,14 @@ impl Signal {
         self
     }
 
-    pub(super) const fn launch(self) -> u32 {
+    pub(super) fn launch(self) -> u32 {
         let semaphore =
             if self.timestamp { SemaphoreType::WithTimestamp } else { SemaphoreType::NoTimestamp };
         let interrupt = if self.interrupts { Interrupt::NonBlocking } else { Interrupt::None };
-        copy::launch_dma::FLUSH_ENABLE.flag(true)
-            | copy::launch_dma::SEMAPHORE_TYPE.put(semaphore.number())
-            | copy::launch_dma::INTERRUPT_TYPE.put(interrupt.number())
-            | copy::launch_dma::SEMAPHORE_PAYLOAD_SIZE.flag(self.payload.is_long())
+        copy::launch_dma::FLUSH_ENABLE.put(true)
+            | copy::launch_dma::SEMAPHORE_TYPE.put(semaphore)
+            | copy::launch_dma::INTERRUPT_TYPE.put(interrupt)
+            | copy::launch_dma::SEMAPHORE_PAYLOAD_SIZE.put(self.payload.is_long())
     }
 
     fn encode(self, out: &mut Vec<u32>) {
@@ -494,7 +492,7 @@ impl Transfer {
         self
     }
 
-    pub(super) const fn launch(self) -> u32 {
+    pub(super) fn launch(self) -> u32 {
         let order = if self.overlaps_previous {
             TransferType::Pipelined
         } else {
@@ -504,10 +502,10 @@ impl Transfer {
             Some(signal) => signal.launch(),
             None => 0,
         };
-        copy::launch_dma::DATA_TRANSFER_TYPE.put(order.number())
-            | copy::launch_dma::SRC_MEMORY_LAYOUT.put(SourceLayout::Pitch.number())
-            | copy::launch_dma::DST_MEMORY_LAYOUT.put(DestinationLayout::Pitch.number())
-            | copy::launch_dma::MULTI_LINE_ENABLE.flag(matches!(self.shape, Shape::Lines { .. }))
+        copy::launch_dma::DATA_TRANSFER_TYPE.put(order)
+            | copy::launch_dma::SRC_MEMORY_LAYOUT.put(SourceLayout::Pitch)
+            | copy::launch_dma::DST_MEMORY_LAYOUT.put(DestinationLayout::Pitch)
+            | copy::launch_dma::MULTI_LINE_ENABLE.put(matches!(self.shape, Shape::Lines { .. }))
             | signal
     }
 }
@@ -537,14 +535,17 @@ impl Fill {
         Ok(Self { destination, value, words })
     }
 
-    pub(super) const COMPONENTS: u32 = copy::remap::DST_X.put(RemapSource::ConstA.number())
-        | copy::remap::COMPONENT_SIZE.put(ComponentSize::Four.number());
+    pub(super) fn components() -> u32 {
+        copy::remap::DST_X.put(RemapSource::ConstA)
+            | copy::remap::COMPONENT_SIZE.put(ComponentSize::Four)
+    }
 
-    pub(super) const LAUNCH: u32 = copy::launch_dma::DATA_TRANSFER_TYPE
-        .put(TransferType::NonPipelined.number())
-        | copy::launch_dma::SRC_MEMORY_LAYOUT.put(SourceLayout::Pitch.number())
-        | copy::launch_dma::DST_MEMORY_LAYOUT.put(DestinationLayout::Pitch.number())
-        | copy::launch_dma::REMAP_ENABLE.flag(true);
+    pub(super) fn launch() -> u32 {
+        copy::launch_dma::DATA_TRANSFER_TYPE.put(TransferType::NonPipelined)
+            | copy::launch_dma::SRC_MEMORY_LAYOUT.put(SourceLayout::Pitch)
+            | copy::launch_dma::DST_MEMORY_LAYOUT.put(DestinationLayout::Pitch)
+            | copy::launch_dma::REMAP_ENABLE.put(true)
+    }
 }
 
 /// One thing that a stream makes the GPU do.
@@ -607,10 +608,10 @@ impl Operation {
             }
             Self::NonStallInterrupt => incrementing(out, host::NON_STALL_INTERRUPT, &[0]),
             Self::WaitForIdle(scope) => {
-                immediate(out, host::WFI, wfi::SCOPE.put(scope.number()));
+                immediate(out, host::WFI, wfi::SCOPE.put(*scope));
             }
             Self::MemoryBarrier(reach) => {
-                let reach = mem_op_c::MEMBAR_TYPE.put(reach.number());
+                let reach = mem_op_c::MEMBAR_TYPE.put(*reach);
                 memory_operation(out, reach, MemOp::Membar);
             }
             Self::L2(operation) => memory_operation(out, 0, operation.operation()),
@@ -642,13 +643,13 @@ impl Operation {
             }
             Self::Launch(qmd) => {
                 incrementing(out, compute::SEND_PCAS_A, &[qmd.shifted()]);
-                incrementing(out, compute::SEND_SIGNALING_PCAS2_B, &[LAUNCH]);
+                incrementing(out, compute::SEND_SIGNALING_PCAS2_B, &[launch()]);
             }
             Self::Upload(Upload { destination, words }) => {
                 let bytes = words.len() as u32 * 4;
                 let shape = [bytes, 1, destination.upper(), destination.lower()];
                 incrementing(out, compute::LINE_LENGTH_IN, &shape);
-                incrementing(out, compute::LAUNCH_DMA, &[Upload::LAUNCH]);
+                incrementing(out, compute::LAUNCH_DMA, &[Upload::launch()]);
                 non_incrementing(out, compute::LOAD_INLINE_DATA, words);
             }
             Self::Transfer(transfer) => {
@@ -674,9 +675,9 @@ impl Operation {
                 let end = [destination.upper(), destination.lower()];
                 incrementing(out, copy::OFFSET_OUT_UPPER, &end);
                 incrementing(out, copy::SET_REMAP_CONST_A, &[*value]);
-                incrementing(out, copy::SET_REMAP_COMPONENTS, &[Fill::COMPONENTS]);
+                incrementing(out, copy::SET_REMAP_COMPONENTS, &[Fill::components()]);
                 incrementing(out, copy::LINE_LENGTH_IN, &[*words]);
-                incrementing(out, copy::LAUNCH_DMA, &[Fill::LAUNCH]);
+                incrementing(out, copy::LAUNCH_DMA, &[Fill::launch()]);
             }
             Self::Signal(signal) => {
                 signal.encode(out);
@@ -687,8 +688,9 @@ impl Operation {
 }
 
 /// What a launch does with the QMD: fetch it and run it (seen on hardware).
-pub(super) const LAUNCH: u32 =
-    send_signaling_pcas2_b::PCAS_ACTION.put(PcasAction::PrefetchSchedule.number());
+pub(super) fn launch() -> u32 {
+    send_signaling_pcas2_b::PCAS_ACTION.put(PcasAction::PrefetchSchedule)
+}
 
 fn semaphore(out: &mut Vec<u32>, at: GpuAddress, payload: Payload, execute: u32) {
     let [low, high] = payload.words();
@@ -696,7 +698,7 @@ fn semaphore(out: &mut Vec<u32>, at: GpuAddress, payload: Payload, execute: u32)
 }
 
 fn memory_operation(out: &mut Vec<u32>, c: u32, operation: MemOp) {
-    let d = mem_op_d::OPERATION.put(operation.number());
+    let d = mem_op_d::OPERATION.put(operation);
     incrementing(out, host::MEM_OP_A, &[0, 0, c, d]);
 }
 

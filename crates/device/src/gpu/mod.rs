@@ -1,19 +1,19 @@
 //! GPUs: from a fused plan to kernel launches, the same for every driver.
 //!
 //! `layout` says by arithmetic how much memory an instance takes and where everything lies in it;
-//! `lower` turns a plan into launches over addresses; `order` finds out which launches must wait for
-//! others; `limit` how long each takes at most; `variant` says what may be tuned; `ledger` keeps the
+//! `lower` turns a plan into launches over addresses; `dependencies` says which launches must wait
+//! for others, `limit` how long each takes at most, `variant` what may be tuned; `ledger` keeps the
 //! seam's rules. A driver ([`nv`], [`cuda`]) allocates the memory, and carries the launches to the
 //! hardware. Kernels and their variants belong to the crate `orind-kernels`.
 
 pub mod cuda;
+mod dependencies;
 mod launch;
 mod layout;
 mod ledger;
 mod limit;
 mod lower;
 pub mod nv;
-mod order;
 pub mod variant;
 mod weights;
 
@@ -52,13 +52,13 @@ pub struct Outline {
 pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outline>, Error> {
     let layout = layout::Layout::new(request)?;
     let launches = launches(plan, &layout, (request, sms))?;
-    let waits = order::waits(&launches);
+    let waits = dependencies::waits(&launches);
     let outline = launches.iter().zip(waits).map(|(launch, wait)| Outline {
         label: launch.label.clone(),
         kernel: launch.kernel.symbol(),
         blocks: launch.grid.iter().map(|&n| u64::from(n)).product(),
         threads: launch.kernel.threads(),
-        waits: wait != order::Wait::None,
+        waits: wait != dependencies::Wait::None,
         at_most: limit::of(launch, plan.bucket.context as u64),
     });
     Ok(outline.collect())

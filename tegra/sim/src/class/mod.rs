@@ -1,56 +1,52 @@
 //! What the hardware reads, as the simulator knows it: methods, their fields, QMD fields.
 //!
-//! Made from NVIDIA's class headers `clc76f.h` (host), `clc7b5.h` (copy), `clc7c0.h` (compute) and
-//! `clc7c0qmd.h` (QMDV03_00) of the open-gpu-doc repository, and on purpose not from
-//! `tegra::class`: a wrong offset must not agree with itself. A test holds the two against each
-//! other. Bits that no field covers are reserved, as are fields of that name.
+//! `build.rs` makes them from NVIDIA's class headers `clc76f.h` (host), `clc7b5.h` (copy),
+//! `clc7c0.h` (compute) and `clc7c0qmd.h` (QMDV03_00) of the open-gpu-doc repository, and on purpose
+//! not from `tegra::class`, which is written by hand: a wrong offset must not agree with itself. A
+//! test holds the two against each other. Bits that no field covers are reserved, as are fields of
+//! that name.
+//!
+//! A method `NAME` is a constant, its address, and a module of its fields (`NAME::FIELD`) and their
+//! values (`NAME::FIELD_VALUE`).
 
 use std::fmt;
 
-/// Declares a table of methods: `address NAME { FIELD high:low (number VALUE, ..), .. };`, with
-/// `address[count step bytes]` for arrays.
-macro_rules! methods {
-    ($($address:literal $([$count:literal step $step:literal])? $NAME:ident {
-        $($FIELD:ident $high:literal : $low:literal
-            $(($($number:literal $VALUE:tt),* $(,)?))?),* $(,)?
-    };)*) => {
-        /// Every method, by rising address.
-        pub const METHODS: &[$crate::class::Method] = &[$(
-            $crate::class::Method {
-                address: $address,
-                count: $crate::class::first_or(&[$($count)?], 1),
-                step: $crate::class::first_or(&[$($step)?], 4),
-                name: stringify!($NAME),
-                fields: &[$(
-                    $crate::class::Field {
-                        name: stringify!($FIELD),
-                        high: $high,
-                        low: $low,
-                        values: &[$($(($number, stringify!($VALUE)),)*)?],
-                    },
-                )*],
-            },
-        )*];
+/// Host methods, class 0xc76f.
+#[expect(non_snake_case, reason = "modules are named as the header names methods")]
+pub mod host {
+    use super::Method;
 
-        $(
-            #[doc = concat!("Address of `", stringify!($NAME), "`, the first if there are several.")]
-            pub const $NAME: u32 = $address;
-        )*
-    };
+    include!(concat!(env!("OUT_DIR"), "/c76f.rs"));
+
+    /// Engine methods begin here, and `SET_OBJECT` at 0 is one too. PBDMA manual of GA100.
+    pub const METHODS_END: u32 = 0x100;
 }
 
-/// The first number, or `default` of an empty list: what a macro's optional part gives.
-const fn first_or(numbers: &[u32], default: u32) -> u32 {
-    match numbers {
-        [first, ..] => *first,
-        [] => default,
-    }
+/// Copy methods, class 0xc7b5.
+#[expect(non_snake_case, reason = "modules are named as the header names methods")]
+pub mod copy {
+    use super::Method;
+
+    include!(concat!(env!("OUT_DIR"), "/c7b5.rs"));
 }
 
-pub mod compute;
-pub mod copy;
-pub mod host;
-pub mod qmd;
+/// Compute methods, class 0xc7c0.
+#[expect(non_snake_case, reason = "modules are named as the header names methods")]
+pub mod compute {
+    use super::Method;
+
+    include!(concat!(env!("OUT_DIR"), "/c7c0.rs"));
+}
+
+/// QMD 3.0: the fields of the 256 bytes that describe one launch. None crosses a word.
+pub mod qmd {
+    use super::Field;
+
+    include!(concat!(env!("OUT_DIR"), "/qmd.rs"));
+
+    /// Words of a QMD.
+    pub const WORDS: usize = 64;
+}
 
 /// `AMPERE_CHANNEL_GPFIFO_B`.
 pub const HOST: u32 = 0xc76f;
@@ -75,74 +71,22 @@ pub struct Method {
     pub count: u32,
     /// Bytes from one to the next.
     pub step: u32,
-    /// NVIDIA's name.
     pub name: &'static str,
     /// The fields of its data.
     pub fields: &'static [Field],
 }
 
 /// A field of a data word, or of a QMD.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Field {
     /// NVIDIA's name, without that of the method.
     pub name: &'static str,
-    /// Highest bit.
+    /// Highest bit; of a QMD, below 2048.
     pub high: u32,
     /// Lowest bit.
     pub low: u32,
     /// The values that are defined; none when every number is one.
     pub values: &'static [(u32, &'static str)],
-}
-
-/// Where a field lies in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bits {
-    low: u32,
-    mask: u32,
-}
-
-impl Bits {
-    /// The field's number in `word`.
-    #[must_use]
-    pub const fn get(self, word: u32) -> u32 {
-        word >> self.low & self.mask
-    }
-
-    /// Whether any bit of the field is set in `word`.
-    #[must_use]
-    pub const fn is_set(self, word: u32) -> bool {
-        self.get(word) != 0
-    }
-}
-
-/// The bits of a method's field, looked up while compiling.
-///
-/// # Panics
-/// When the table has no such method or field; in a constant that is a compiler error.
-#[must_use]
-pub const fn bits(table: &[Method], address: u32, field: &str) -> Bits {
-    let mut i = 0;
-    while i < table.len() {
-        let fields = table[i].fields;
-        let mut k = 0;
-        while table[i].address == address && k < fields.len() {
-            if same(fields[k].name.as_bytes(), field.as_bytes()) {
-                let Field { high, low, .. } = fields[k];
-                return Bits { low, mask: u32::MAX >> (31 - (high - low)) };
-            }
-            k += 1;
-        }
-        i += 1;
-    }
-    panic!("no such field in the class's table")
-}
-
-const fn same(a: &[u8], b: &[u8]) -> bool {
-    let mut i = 0;
-    while i < a.len() && i < b.len() && a[i] == b[i] {
-        i += 1;
-    }
-    i == a.len() && i == b.len()
 }
 
 /// Why a data word is not what the class takes.
@@ -151,38 +95,39 @@ pub enum BadData {
     /// Bits are set that mean nothing.
     #[error("{method} = {data:#x} sets reserved bits {bits:#x}")]
     Reserved {
-        /// The method.
         method: &'static str,
-        /// The word.
         data: u32,
         /// Its reserved bits that are set.
         bits: u32,
     },
     /// A field holds a number that stands for nothing.
     #[error("{method} = {data:#x}: {field} has no value {value:#x}")]
-    Value {
-        /// The method.
-        method: &'static str,
-        /// The word.
-        data: u32,
-        /// The field.
-        field: &'static str,
-        /// Its number.
-        value: u32,
-    },
+    Value { method: &'static str, data: u32, field: &'static str, value: u32 },
 }
 
 impl Field {
-    /// Bits in place, of a field within 32 bits.
+    /// The word of a QMD that the field lies in; 0 for the field of a data word.
     #[must_use]
-    pub const fn mask(&self) -> u32 {
-        (u32::MAX >> (31 - (self.high % 32 - self.low % 32))) << (self.low % 32)
+    pub const fn word(&self) -> usize {
+        (self.low / 32) as usize
     }
 
-    /// The field's number in `word`.
+    /// Its bits in place in their word.
+    #[must_use]
+    pub const fn mask(&self) -> u32 {
+        (u32::MAX >> (31 - (self.high - self.low))) << (self.low % 32)
+    }
+
+    /// The field's number in its word.
     #[must_use]
     pub const fn get(&self, word: u32) -> u32 {
         (word & self.mask()) >> (self.low % 32)
+    }
+
+    /// Whether any bit of the field is set in its word.
+    #[must_use]
+    pub const fn is_set(&self, word: u32) -> bool {
+        self.get(word) != 0
     }
 
     /// The name of a number in this field.

@@ -4,7 +4,10 @@
 //! write, and copied back when it says read and the handler succeeded: fields of a failed call stay
 //! as the caller left them.
 
+use std::marker::PhantomData;
+
 use super::errno::{Refused, refusals};
+use super::user::BadAddress;
 use super::{Answer, user};
 
 refusals! { "nvgpu";
@@ -28,8 +31,8 @@ const fn request(direction: u32, magic: u8, number: u8, size: u32) -> u32 {
 }
 
 /// A request without arguments.
-pub(super) const fn io(magic: u8, number: u8) -> u32 {
-    request(0, magic, number, 0)
+pub(super) const fn io(magic: u8, number: u8, size: u32) -> u32 {
+    request(0, magic, number, size)
 }
 
 /// A request whose arguments go in.
@@ -45,6 +48,62 @@ pub(super) const fn ior(magic: u8, number: u8, size: u32) -> u32 {
 /// A request whose arguments go in and come out.
 pub(super) const fn iowr(magic: u8, number: u8, size: u32) -> u32 {
     request(READ | WRITE, magic, number, size)
+}
+
+/// Declares the requests of a node, each in one place: `NAME = direction number, size of the argument
+/// { offset => MEMBER: type, .. };`, with the members that are looked at.
+///
+/// Makes of each its number as the program passes it, and a module of its members ([`layout`]); and
+/// the table of all, `REQUESTS`.
+macro_rules! requests {
+    ($magic:literal; $(
+        $NAME:ident = $direction:ident $number:literal
+        $(, $size:literal $({ $( $offset:literal => $MEMBER:ident : $ty:ty ),* $(,)? })? )?;
+    )+) => {
+        $(
+            const $NAME: u32 = $crate::driver::dispatch::$direction($magic, $number, 0 $(+ $size)?);
+            $($( $crate::driver::dispatch::layout! {
+                $NAME, $size { $( $offset => $MEMBER: $ty ),* }
+            } )?)?
+        )+
+
+        /// Every request of the node.
+        pub(in crate::driver) const REQUESTS: &[$crate::driver::Request] = &[$(
+            $crate::driver::Request {
+                name: stringify!($NAME),
+                code: $NAME,
+                members: &[$($($( (stringify!($MEMBER), $offset, size_of::<$ty>()) ),*)?)?],
+            },
+        )+];
+    };
+}
+
+/// Declares a C structure, of so many bytes, as a module with its size and the members that are
+/// looked at.
+macro_rules! layout {
+    ($NAME:ident, $size:literal { $( $offset:literal => $MEMBER:ident : $ty:ty ),* $(,)? }) => {
+        #[expect(non_snake_case, reason = "named as the header names it")]
+        mod $NAME {
+            pub(in crate::driver) const BYTES: usize = $size;
+            $(
+                pub(in crate::driver) const $MEMBER: $crate::driver::dispatch::Member<$ty> =
+                    $crate::driver::dispatch::Member::at($offset, BYTES);
+            )*
+        }
+    };
+}
+
+pub(super) use {layout, requests};
+
+/// One request that is answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Its name in the header, without the node's prefix.
+    pub name: &'static str,
+    /// The number that the program passes.
+    pub code: u32,
+    /// Name, offset and size in bytes of the members of its argument that are looked at.
+    pub members: &'static [(&'static str, usize, usize)],
 }
 
 /// The parts of a request.
@@ -72,64 +131,91 @@ impl Parts {
 /// The largest argument of any node.
 const LARGEST: usize = 264;
 
-/// An argument structure, by offset. Offsets are constants of the handlers and lie within it.
+/// A number in an argument.
+pub(super) trait Scalar: Copy {
+    fn load(bytes: &[u8]) -> Self;
+    fn store(self, bytes: &mut [u8]);
+}
+
+macro_rules! scalars {
+    ($($ty:ty),+) => {$(
+        impl Scalar for $ty {
+            fn load(bytes: &[u8]) -> Self {
+                let mut own = [0; size_of::<Self>()];
+                own.copy_from_slice(&bytes[..size_of::<Self>()]);
+                Self::from_le_bytes(own)
+            }
+
+            fn store(self, bytes: &mut [u8]) {
+                bytes[..size_of::<Self>()].copy_from_slice(&self.to_le_bytes());
+            }
+        }
+    )+};
+}
+
+scalars!(u8, u16, u32, u64, i16, i32);
+
+/// Where a number lies in an argument.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member<T> {
+    offset: usize,
+    ty: PhantomData<T>,
+}
+
+impl<T> Member<T> {
+    /// At an offset in a structure of so many bytes.
+    pub(super) const fn at(offset: usize, size: usize) -> Self {
+        assert!(offset + size_of::<T>() <= size, "a member lies within its structure");
+        Self { offset, ty: PhantomData }
+    }
+
+    /// Bytes from the structure's beginning.
+    pub(super) const fn offset(&self) -> u64 {
+        self.offset as u64
+    }
+}
+
+/// An argument, or another C structure of the program's.
 #[derive(Debug)]
-pub(super) struct Args([u8; LARGEST]);
+pub(super) struct Args {
+    bytes: [u8; LARGEST],
+    size: usize,
+}
 
 impl Args {
-    /// All zero, as the driver's buffer is before anything is copied in.
-    pub(super) const fn zeroed() -> Self {
-        Self([0; LARGEST])
+    /// So many bytes, all zero, as the driver's buffer is before anything is copied in.
+    pub(super) const fn zeroed(size: usize) -> Self {
+        Self { bytes: [0; LARGEST], size }
     }
 
-    /// The first `size` bytes.
-    pub(super) fn bytes(&self, size: usize) -> &[u8] {
-        &self.0[..size]
+    /// Copies one in from the program's memory.
+    pub(super) fn read(address: u64, size: usize) -> Result<Self, BadAddress> {
+        let mut args = Self::zeroed(size);
+        user::read(address, &mut args.bytes[..size])?;
+        Ok(args)
     }
 
-    /// The first `size` bytes, to fill.
-    pub(super) fn bytes_mut(&mut self, size: usize) -> &mut [u8] {
-        &mut self.0[..size]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.size]
     }
 
-    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
-        std::array::from_fn(|i| self.0[at + i])
+    pub(super) fn get<T: Scalar>(&self, member: Member<T>) -> T {
+        T::load(&self.bytes[member.offset..])
     }
 
-    pub(super) fn u8(&self, at: usize) -> u8 {
-        self.0[at]
+    pub(super) fn set<T: Scalar>(&mut self, member: Member<T>, value: T) {
+        value.store(&mut self.bytes[member.offset..]);
     }
 
-    pub(super) fn i16(&self, at: usize) -> i16 {
-        i16::from_le_bytes(self.array(at))
-    }
-
-    pub(super) fn u32(&self, at: usize) -> u32 {
-        u32::from_le_bytes(self.array(at))
-    }
-
-    pub(super) fn i32(&self, at: usize) -> i32 {
-        i32::from_le_bytes(self.array(at))
-    }
-
-    pub(super) fn u64(&self, at: usize) -> u64 {
-        u64::from_le_bytes(self.array(at))
-    }
-
-    pub(super) fn set<const N: usize>(&mut self, at: usize, value: [u8; N]) {
-        self.0[at..at + N].copy_from_slice(&value);
-    }
-
-    pub(super) fn set_u32(&mut self, at: usize, value: u32) {
-        self.set(at, value.to_le_bytes());
-    }
-
-    pub(super) fn set_i32(&mut self, at: usize, value: i32) {
-        self.set(at, value.to_le_bytes());
-    }
-
-    pub(super) fn set_u64(&mut self, at: usize, value: u64) {
-        self.set(at, value.to_le_bytes());
+    /// Sets a member of element `index` of an array of structures of `size` bytes.
+    pub(super) fn set_element<T: Scalar>(
+        &mut self,
+        index: usize,
+        size: usize,
+        member: Member<T>,
+        value: T,
+    ) {
+        value.store(&mut self.bytes[index * size + member.offset..]);
     }
 }
 
@@ -143,7 +229,6 @@ pub(super) enum Done {
     Residual(usize),
 }
 
-/// What a handler gives.
 pub(super) type Handled = Result<Done, Refused>;
 
 /// How one nvgpu node checks its requests.
@@ -162,6 +247,20 @@ pub(super) struct Rules {
 }
 
 impl Rules {
+    /// The rules of a node with these requests.
+    pub(super) const fn of(requests: &[Request]) -> Self {
+        let magic = Parts::of(requests[0].code).magic;
+        let mut rules = Self { magic, last: 0, largest: 0, output_faults: false, always_out: None };
+        let mut i = 0;
+        while i < requests.len() {
+            let Parts { number, size, .. } = Parts::of(requests[i].code);
+            rules.last = if number > rules.last { number } else { rules.last };
+            rules.largest = if size > rules.largest { size } else { rules.largest };
+            i += 1;
+        }
+        rules
+    }
+
     /// Answers one request of the node.
     pub(super) fn dispatch(
         &self,
@@ -177,16 +276,17 @@ impl Rules {
         {
             return Err(&WRONG_NUMBER);
         }
-        let mut args = Args::zeroed();
-        if parts.goes_in {
-            user::read(arg, args.bytes_mut(parts.size)).map_err(|_| &BAD_INPUT)?;
-        }
+        let mut args = if parts.goes_in {
+            Args::read(arg, parts.size).map_err(|_| &BAD_INPUT)?
+        } else {
+            Args::zeroed(parts.size)
+        };
         let handled = handler(&mut args);
         let residual = match handled {
             Ok(Done::Residual(left)) => left,
             Err(refused) if self.always_out != Some(request) => return Err(refused),
             Ok(Done::Ok) | Err(_) if parts.comes_out => {
-                let left = user::write_most(arg, args.bytes(parts.size));
+                let left = user::write_most(arg, args.bytes());
                 if left != 0 && self.output_faults {
                     return Err(&BAD_OUTPUT);
                 }

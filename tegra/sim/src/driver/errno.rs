@@ -10,7 +10,6 @@ use std::sync::LazyLock;
 /// An error number of Linux, as far as these drivers use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
-#[expect(missing_docs, reason = "the names are Linux's own")]
 #[rustfmt::skip]
 pub enum Errno {
     EPERM = 1, ENOENT = 2, EINTR = 4, EIO = 5, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13,

@@ -29,6 +29,7 @@ use address_space::AddressSpace;
 use channel::Channel;
 use ctrl::{Ctrl, NoFd, Opened};
 use device::Device;
+pub use dispatch::Request;
 pub use errno::{ERRNOS, Errno, Refusal, Refused};
 pub use fd::{FdTable, FileId, NewFile, OpenFile};
 use interrupt::{Interrupts, Members};
@@ -94,11 +95,8 @@ pub struct Live {
     pub dma_bufs: usize,
     /// GPU mappings that the program made.
     pub mappings: usize,
-    /// Address spaces.
     pub address_spaces: usize,
-    /// TSGs.
     pub tsgs: usize,
-    /// Channels.
     pub channels: usize,
     /// Open file descriptions, events not counted.
     pub files: usize,
@@ -121,31 +119,31 @@ enum File {
 }
 
 impl File {
-    /// The node's name and its requests by name.
-    fn requests(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+    /// The node's name and its requests.
+    fn requests(&self) -> (&'static str, &'static [Request]) {
         match self {
-            Self::Nvmap => ("nvmap", nvmap::NAMES),
-            Self::Ctrl(_) => ("ctrl", ctrl::NAMES),
-            Self::Space(_) => ("as", address_space::NAMES),
-            Self::Tsg(_) => ("tsg", tsg::NAMES),
-            Self::Channel(_) => ("channel", channel::NAMES),
+            Self::Nvmap => ("nvmap", nvmap::REQUESTS),
+            Self::Ctrl(_) => ("ctrl", ctrl::REQUESTS),
+            Self::Space(_) => ("as", address_space::REQUESTS),
+            Self::Tsg(_) => ("tsg", tsg::REQUESTS),
+            Self::Channel(_) => ("channel", channel::REQUESTS),
             Self::Event(_) => ("event", &[]),
             Self::Silent => ("other", &[]),
         }
     }
 }
 
-/// Every request that is answered: node, name, number.
-pub fn requests() -> impl Iterator<Item = (&'static str, &'static str, u32)> {
+/// Every request that is answered, with its node.
+pub fn requests() -> impl Iterator<Item = (&'static str, &'static Request)> {
     [
-        ("nvmap", nvmap::NAMES),
-        ("ctrl", ctrl::NAMES),
-        ("as", address_space::NAMES),
-        ("tsg", tsg::NAMES),
-        ("channel", channel::NAMES),
+        ("nvmap", nvmap::REQUESTS),
+        ("ctrl", ctrl::REQUESTS),
+        ("as", address_space::REQUESTS),
+        ("tsg", tsg::REQUESTS),
+        ("channel", channel::REQUESTS),
     ]
     .into_iter()
-    .flat_map(|(node, names)| names.iter().map(move |(request, name)| (node, *name, *request)))
+    .flat_map(|(node, requests)| requests.iter().map(move |request| (node, request)))
 }
 
 /// The table of open file descriptions.
@@ -201,7 +199,7 @@ impl Orin {
             None => Calibration::default(),
         };
         let gpu = GpuConfig {
-            pace: calibration.pace,
+            latency: calibration.latency,
             ..GpuConfig::new(config, trace.clone(), Arc::clone(&injection))
         };
         Self::assemble(config, gpu, calibration.hardware, fds)
@@ -276,8 +274,8 @@ impl Orin {
     /// The refusal says which errno, and which function of the driver decides so.
     pub fn ioctl(&self, file: FileId, request: u32, arg: u64) -> Result<Answer, Refused> {
         let file = self.files.get(file).ok_or(&errno::CLOSED)?;
-        let (node, names) = file.requests();
-        let name = names.iter().find(|(known, _)| *known == request).map(|(_, name)| *name);
+        let (node, known) = file.requests();
+        let name = known.iter().find(|known| known.code == request).map(|known| known.name);
         let answer = name
             .map_or(Ok(()), |name| self.device.inject(name))
             .and_then(|()| self.answer(&file, request, arg));

@@ -14,7 +14,6 @@ refusals! { "open";
 
 /// One device node of an Orin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names are those of the nodes")]
 pub enum Node {
     Nvmap,
     Power,

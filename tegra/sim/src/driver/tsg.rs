@@ -7,7 +7,7 @@ use super::Answer;
 use super::address_space::AddressSpace;
 use super::channel::Channel;
 use super::device::{Counted, Device};
-use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, copy_out, io, ior, iow, iowr};
+use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, copy_out, layout, requests};
 use super::errno::{Refused, refusals};
 use super::fd::{FileId, NewFile};
 use super::interrupt::Members;
@@ -62,51 +62,35 @@ refusals! { "tsg";
         "os/linux/ioctl_tsg.c:nvgpu_tsg_ioctl_get_share_token";
 }
 
-const BIND_CHANNEL: u32 = iow(b'T', 1, 4);
-const UNBIND_CHANNEL: u32 = iow(b'T', 2, 4);
-const ENABLE: u32 = io(b'T', 3);
-const DISABLE: u32 = io(b'T', 4);
-const PREEMPT: u32 = io(b'T', 5);
-const EVENT_ID_CTRL: u32 = iowr(b'T', 7, 16);
-const SET_RUNLIST_INTERLEAVE: u32 = iow(b'T', 8, 8);
-const SET_TIMESLICE: u32 = iow(b'T', 9, 8);
-const GET_TIMESLICE: u32 = ior(b'T', 10, 8);
-const BIND_CHANNEL_EX: u32 = iowr(b'T', 11, 24);
-const READ_SINGLE_SM_ERROR_STATE: u32 = iowr(b'T', 12, 24);
-const SET_L2_MAX_WAYS_EVICT_LAST: u32 = iow(b'T', 13, 8);
-const GET_L2_MAX_WAYS_EVICT_LAST: u32 = ior(b'T', 14, 8);
-const SET_L2_SECTOR_PROMOTION: u32 = iow(b'T', 15, 8);
-const BIND_SCHEDULING_DOMAIN: u32 = iow(b'T', 16, 32);
-const CREATE_SUBCONTEXT: u32 = iowr(b'T', 18, 16);
-const DELETE_SUBCONTEXT: u32 = iow(b'T', 19, 8);
-const GET_SHARE_TOKEN: u32 = iowr(b'T', 20, 24);
-const REVOKE_SHARE_TOKEN: u32 = iow(b'T', 21, 24);
+requests! { b'T';
+    BIND_CHANNEL = iow 1, 4 { 0 => CHANNEL_FD: i32 };
+    UNBIND_CHANNEL = iow 2, 4 { 0 => CHANNEL_FD: i32 };
+    ENABLE = io 3;
+    DISABLE = io 4;
+    PREEMPT = io 5;
+    EVENT_ID_CTRL = iowr 7, 16 { 0 => CMD: u32, 4 => EVENT_ID: u32, 8 => EVENT_FD: i32 };
+    SET_RUNLIST_INTERLEAVE = iow 8, 8 { 0 => LEVEL: u32 };
+    SET_TIMESLICE = iow 9, 8 { 0 => TIMESLICE_US: u32 };
+    GET_TIMESLICE = ior 10, 8 { 0 => TIMESLICE_US: u32 };
+    BIND_CHANNEL_EX = iowr 11, 24 { 0 => CHANNEL_FD: i32, 4 => SUBCONTEXT_ID: u32 };
+    READ_SINGLE_SM_ERROR_STATE = iowr 12, 24 {
+        0 => SM_ID: u32, 8 => RECORD_MEM: u64, 16 => RECORD_SIZE: u64,
+    };
+    SET_L2_MAX_WAYS_EVICT_LAST = iow 13, 8 { 0 => MAX_WAYS: u32 };
+    GET_L2_MAX_WAYS_EVICT_LAST = ior 14, 8 { 0 => MAX_WAYS: u32 };
+    SET_L2_SECTOR_PROMOTION = iow 15, 8 { 0 => PROMOTION_FLAG: u32 };
+    BIND_SCHEDULING_DOMAIN = iow 16, 32;
+    CREATE_SUBCONTEXT = iowr 18, 16 { 0 => TYPE: u32, 4 => AS_FD: i32, 8 => VEID: u32 };
+    DELETE_SUBCONTEXT = iow 19, 8 { 0 => VEID: u32 };
+    GET_SHARE_TOKEN = iowr 20, 24;
+    REVOKE_SHARE_TOKEN = iow 21, 24;
+}
 
-/// Requests by name.
-pub(super) const NAMES: &[(u32, &str)] = &[
-    (BIND_CHANNEL, "BIND_CHANNEL"),
-    (UNBIND_CHANNEL, "UNBIND_CHANNEL"),
-    (ENABLE, "ENABLE"),
-    (DISABLE, "DISABLE"),
-    (PREEMPT, "PREEMPT"),
-    (EVENT_ID_CTRL, "EVENT_ID_CTRL"),
-    (SET_RUNLIST_INTERLEAVE, "SET_RUNLIST_INTERLEAVE"),
-    (SET_TIMESLICE, "SET_TIMESLICE"),
-    (GET_TIMESLICE, "GET_TIMESLICE"),
-    (BIND_CHANNEL_EX, "BIND_CHANNEL_EX"),
-    (READ_SINGLE_SM_ERROR_STATE, "READ_SINGLE_SM_ERROR_STATE"),
-    (SET_L2_MAX_WAYS_EVICT_LAST, "SET_L2_MAX_WAYS_EVICT_LAST"),
-    (GET_L2_MAX_WAYS_EVICT_LAST, "GET_L2_MAX_WAYS_EVICT_LAST"),
-    (SET_L2_SECTOR_PROMOTION, "SET_L2_SECTOR_PROMOTION"),
-    (BIND_SCHEDULING_DOMAIN, "BIND_SCHEDULING_DOMAIN"),
-    (CREATE_SUBCONTEXT, "CREATE_SUBCONTEXT"),
-    (DELETE_SUBCONTEXT, "DELETE_SUBCONTEXT"),
-    (GET_SHARE_TOKEN, "GET_SHARE_TOKEN"),
-    (REVOKE_SHARE_TOKEN, "REVOKE_SHARE_TOKEN"),
-];
+layout! { SM_ERROR_STATE_RECORD, 24 {
+    0 => GLOBAL_ESR: u32, 4 => WARP_ESR: u32, 8 => WARP_ESR_PC: u64,
+} }
 
-const RULES: Rules =
-    Rules { magic: b'T', last: 21, largest: 32, output_faults: false, always_out: None };
+const RULES: Rules = Rules::of(REQUESTS);
 
 /// Subcontexts of a TSG at most.
 pub(super) const SUBCONTEXTS: u32 = 64;
@@ -211,16 +195,20 @@ impl Tsg {
         RULES.dispatch(request, arg, |args| {
             match request {
                 BIND_CHANNEL => {
-                    let channel = find.channel(args.i32(0)).ok_or(&BAD_CHANNEL)?;
+                    let channel =
+                        find.channel(args.get(BIND_CHANNEL::CHANNEL_FD)).ok_or(&BAD_CHANNEL)?;
                     channel.bind_tsg(self, None)?;
                 }
                 BIND_CHANNEL_EX => {
-                    let channel = find.channel(args.i32(0)).ok_or(&BAD_CHANNEL)?;
-                    let veid = Some(args.u32(4)).filter(|veid| *veid < SUBCONTEXTS);
+                    let channel =
+                        find.channel(args.get(BIND_CHANNEL_EX::CHANNEL_FD)).ok_or(&BAD_CHANNEL)?;
+                    let veid = Some(args.get(BIND_CHANNEL_EX::SUBCONTEXT_ID))
+                        .filter(|veid| *veid < SUBCONTEXTS);
                     channel.bind_tsg(self, Some(veid.ok_or(&BAD_VEID)?))?;
                 }
                 UNBIND_CHANNEL => {
-                    let channel = find.channel(args.i32(0)).ok_or(&NOT_MEMBER)?;
+                    let channel =
+                        find.channel(args.get(UNBIND_CHANNEL::CHANNEL_FD)).ok_or(&NOT_MEMBER)?;
                     if !channel.unbind_tsg(self) {
                         return Err(&NOT_MEMBER);
                     }
@@ -231,31 +219,48 @@ impl Tsg {
                 }
                 PREEMPT => self.device.gpu.preempt(self.gpu),
                 EVENT_ID_CTRL => return self.event(args, find),
-                SET_RUNLIST_INTERLEAVE if args.u32(0) > 2 => return Err(&LEVEL),
+                SET_RUNLIST_INTERLEAVE if args.get(SET_RUNLIST_INTERLEAVE::LEVEL) > 2 => {
+                    return Err(&LEVEL);
+                }
                 SET_RUNLIST_INTERLEAVE => {}
-                SET_TIMESLICE if !(1000..=50_000).contains(&args.u32(0)) => {
+                SET_TIMESLICE
+                    if !(1000..=50_000).contains(&args.get(SET_TIMESLICE::TIMESLICE_US)) =>
+                {
                     return Err(&TIMESLICE);
                 }
-                SET_TIMESLICE => self.state().timeslice_us = args.u32(0),
-                GET_TIMESLICE => args.set_u32(0, self.state().timeslice_us),
+                SET_TIMESLICE => self.state().timeslice_us = args.get(SET_TIMESLICE::TIMESLICE_US),
+                GET_TIMESLICE => args.set(GET_TIMESLICE::TIMESLICE_US, self.state().timeslice_us),
                 READ_SINGLE_SM_ERROR_STATE => return self.sm_error(args),
-                SET_L2_MAX_WAYS_EVICT_LAST if args.u32(0) > 16 => return Err(&WAYS),
-                SET_L2_MAX_WAYS_EVICT_LAST => self.state().l2_ways = args.u32(0),
-                GET_L2_MAX_WAYS_EVICT_LAST => args.set_u32(0, self.state().l2_ways),
-                SET_L2_SECTOR_PROMOTION if !matches!(args.u32(0), 1 | 2 | 4) => {
+                SET_L2_MAX_WAYS_EVICT_LAST
+                    if args.get(SET_L2_MAX_WAYS_EVICT_LAST::MAX_WAYS) > 16 =>
+                {
+                    return Err(&WAYS);
+                }
+                SET_L2_MAX_WAYS_EVICT_LAST => {
+                    self.state().l2_ways = args.get(SET_L2_MAX_WAYS_EVICT_LAST::MAX_WAYS);
+                }
+                GET_L2_MAX_WAYS_EVICT_LAST => {
+                    args.set(GET_L2_MAX_WAYS_EVICT_LAST::MAX_WAYS, self.state().l2_ways);
+                }
+                SET_L2_SECTOR_PROMOTION
+                    if !matches!(args.get(SET_L2_SECTOR_PROMOTION::PROMOTION_FLAG), 1 | 2 | 4) =>
+                {
                     return Err(&PROMOTION);
                 }
                 SET_L2_SECTOR_PROMOTION => {}
-                BIND_SCHEDULING_DOMAIN if args.bytes(32)[4..].iter().any(|byte| *byte != 0) => {
+                BIND_SCHEDULING_DOMAIN if args.bytes()[4..].iter().any(|byte| *byte != 0) => {
                     return Err(&RESERVED);
                 }
                 BIND_SCHEDULING_DOMAIN => return Err(&NO_DOMAIN),
                 CREATE_SUBCONTEXT => {
-                    let (kind, space) = (args.u32(0), find.address_space(args.i32(4)));
+                    let (kind, space) = (
+                        args.get(CREATE_SUBCONTEXT::TYPE),
+                        find.address_space(args.get(CREATE_SUBCONTEXT::AS_FD)),
+                    );
                     let space = space.filter(|_| kind <= ASYNC).ok_or(&SUBCONTEXT)?;
-                    args.set_u32(8, self.create_subcontext(kind, &space)?);
+                    args.set(CREATE_SUBCONTEXT::VEID, self.create_subcontext(kind, &space)?);
                 }
-                DELETE_SUBCONTEXT => self.delete_subcontext(args.u32(0))?,
+                DELETE_SUBCONTEXT => self.delete_subcontext(args.get(DELETE_SUBCONTEXT::VEID))?,
                 GET_SHARE_TOKEN | REVOKE_SHARE_TOKEN => return Err(&TOKEN),
                 _ => return Err(&UNKNOWN),
             }
@@ -336,7 +341,7 @@ impl Tsg {
     fn event(&self, args: &mut Args, find: &dyn Find) -> Handled {
         const ENABLE: u32 = 1;
         const EVENTS: u32 = 6;
-        let (command, event) = (args.u32(0), args.u32(4));
+        let (command, event) = (args.get(EVENT_ID_CTRL::CMD), args.get(EVENT_ID_CTRL::EVENT_ID));
         if event >= EVENTS || command != ENABLE {
             return Err(&EVENT);
         }
@@ -346,7 +351,7 @@ impl Tsg {
         self.members.add_event(file, event, ours, self.device.census.events.one());
         match self.device.fds.install(NewFile::Event(file, theirs)) {
             Ok(fd) => {
-                args.set_i32(8, fd);
+                args.set(EVENT_ID_CTRL::EVENT_FD, fd);
                 Ok(Done::Ok)
             }
             Err(_) => {
@@ -359,23 +364,23 @@ impl Tsg {
 
     /// Source: os/linux/ioctl_tsg.c:gk20a_tsg_ioctl_read_single_sm_error_state.
     fn sm_error(&self, args: &mut Args) -> Handled {
-        const RECORD: usize = 24;
-        let (sm, address, room) = (args.u32(0), args.u64(8), args.u64(16));
+        use READ_SINGLE_SM_ERROR_STATE::{RECORD_MEM, RECORD_SIZE, SM_ID};
+        let (sm, address, room) = (args.get(SM_ID), args.get(RECORD_MEM), args.get(RECORD_SIZE));
         if sm >= self.device.hardware.shape().sms() {
             return Err(&NO_SM);
         }
         let error = self.members.sm_error(sm);
-        let mut record = [0; RECORD];
-        record[..4].copy_from_slice(&error.global_esr.to_le_bytes());
-        record[4..8].copy_from_slice(&error.warp_esr.to_le_bytes());
-        record[8..16].copy_from_slice(&error.warp_pc.to_le_bytes());
+        let mut record = Args::zeroed(SM_ERROR_STATE_RECORD::BYTES);
+        record.set(SM_ERROR_STATE_RECORD::GLOBAL_ESR, error.global_esr);
+        record.set(SM_ERROR_STATE_RECORD::WARP_ESR, error.warp_esr);
+        record.set(SM_ERROR_STATE_RECORD::WARP_ESR_PC, error.warp_pc);
         if room > 0 {
-            let bytes = room.min(RECORD as u64);
-            let done = copy_out(address, &record[..bytes as usize])?;
+            let bytes = room.min(SM_ERROR_STATE_RECORD::BYTES as u64);
+            let done = copy_out(address, &record.bytes()[..bytes as usize])?;
             if done != Done::Ok {
                 return Ok(done);
             }
-            args.set_u64(16, bytes);
+            args.set(RECORD_SIZE, bytes);
         }
         Ok(Done::Ok)
     }

@@ -30,7 +30,6 @@ const SHARED_RESERVED: u32 = 0x400;
 const ENDLESS: u64 = 1 << 32;
 /// Warps that are worth a thread of the host.
 const WARPS_A_THREAD: u64 = 32;
-/// SMs of a TPC.
 const SMS_A_TPC: u64 = 2;
 
 /// Runs machine code.

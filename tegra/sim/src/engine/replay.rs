@@ -31,33 +31,19 @@ pub enum ReplayError {
         "the bundle has {count} mappings of {bytes:#x} bytes, limits {MAPPINGS} and {MAPPED:#x}"
     )]
     Mappings {
-        /// How many.
         count: usize,
         /// Bytes of all of them.
         bytes: u64,
     },
     /// A mapping that there cannot be.
     #[error("the bundle's mapping at {va:#x}: {why}")]
-    Mapping {
-        /// Its address.
-        va: u64,
-        /// What is wrong.
-        why: String,
-    },
+    Mapping { va: u64, why: String },
     /// No memory for a mapping.
     #[error("no memory for the bundle's mapping at {va:#x}: {source}")]
-    Memory {
-        /// Its address.
-        va: u64,
-        /// Why.
-        source: io::Error,
-    },
+    Memory { va: u64, source: io::Error },
     /// Memory that is not mapped.
     #[error("the bundle's memory at {va:#x} is not mapped")]
-    Contents {
-        /// Its address.
-        va: u64,
-    },
+    Contents { va: u64 },
     /// The QMD is not there.
     #[error("the bundle has {words} words of a QMD, which has 64")]
     Qmd {

@@ -28,7 +28,6 @@ macro_rules! rules {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Rule { $(#[doc = $why] $Variant,)* }
 
-        /// Every rule.
         pub const ALL: &[Rule] = &[$(Rule::$Variant,)*];
 
         impl Rule {
@@ -191,7 +190,6 @@ pub mod notifier {
     pub const ACQUIRE_TIMEOUT: u32 = 24;
     /// A method that the compute class does not have.
     pub const ILLEGAL_NOTIFY: u32 = 25;
-    /// An MMU fault.
     pub const MMU_FAULT: u32 = 31;
     /// A PBDMA or copy-engine error.
     pub const PBDMA_ERROR: u32 = 32;

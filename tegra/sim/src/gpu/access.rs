@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::clock::{Clock, Random};
+use super::dependencies::{Agent, Dependencies, Stamp};
+use super::latency::Latency;
 use super::mmu::{Access, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
-use super::order::{Agent, Order, Stamp};
-use super::pace::Pace;
 use super::semaphore::{Width, Write};
 use super::shadow::Shadow;
 use super::{ComputeEngine, GpuMemory, SmFault};
@@ -49,7 +49,7 @@ impl Failure {
 pub(crate) struct Site<'a> {
     pub(crate) mmu: &'a Arc<Mmu>,
     pub(crate) channel: u16,
-    /// For the order of accesses.
+    /// What the access depends on.
     pub(crate) agent: &'a Agent,
     /// For messages.
     pub(crate) unit: &'static str,
@@ -62,14 +62,14 @@ pub(crate) struct Core {
     pub(crate) trace: Trace,
     pub(crate) injection: Arc<Injection>,
     pub(crate) shadow: Shadow,
-    pub(crate) order: Order,
+    pub(crate) dependencies: Dependencies,
     pub(crate) engine: Option<Box<dyn ComputeEngine>>,
     /// Directory that gets a bundle of every launch that fails.
     pub(crate) bundles: Option<PathBuf>,
     /// What shader code is checked for.
     pub(crate) checks: Checks,
     /// What takes how long.
-    pub(crate) pace: Pace,
+    pub(crate) latency: Latency,
     /// Findings of the step under way, without listings yet.
     pub(crate) findings: Vec<Finding>,
     /// Interrupts of the step under way that wake waiters.
@@ -144,7 +144,7 @@ impl Core {
             let message = format!("{unit} reads GPU address {at:#x}, which L2 holds otherwise");
             self.find(Rule::StaleL2, Some(channel), message);
         }
-        if let Some(other) = self.order.read(site.agent, piece) {
+        if let Some(other) = self.dependencies.read(site.agent, piece) {
             self.unordered(site, va, piece, "reads", other);
         }
     }
@@ -155,7 +155,7 @@ impl Core {
         if piece.cacheable {
             self.shadow.l2.wrote(piece);
         }
-        if let Some(other) = self.order.write(site.agent, piece) {
+        if let Some(other) = self.dependencies.write(site.agent, piece) {
             self.unordered(site, va, piece, "writes", other);
         }
     }
@@ -178,9 +178,9 @@ impl Core {
         // Aligned, so never across pages.
         let Some(piece) = pieces.first() else { return Ok(()) };
         let (buffer, offset) = (&piece.buffer, piece.offset);
-        let time = self.clock.advance(self.pace.release);
+        let time = self.clock.advance(self.latency.release);
         self.shadow.wrote(piece);
-        self.order.release(site.agent, piece);
+        self.dependencies.release(site.agent, piece);
         if timestamp {
             buffer.store_u64(offset + 8, time).map_err(lost)?;
         }

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use super::access::{Core, Failure, Site, load, within_host};
 use super::compute::ComputeState;
 use super::copy::{CopyJob, CopyState};
+use super::dependencies::{Agent, Kind};
 use super::gpfifo::{Accepted, Segment};
 use super::host::HostState;
 use super::launch::LaunchJob;
 use super::mmu::{Access, Mmu, MmuFault};
-use super::order::{Agent, Kind};
 use super::pbdma::{Method, Parser};
 use super::semaphore::{Condition, Width, Write};
 use super::shadow::{Change, Snapshot};
@@ -68,7 +68,6 @@ impl From<Failure> for Stop {
 /// Whether a method was done.
 pub(crate) type Flow = Result<(), Stop>;
 
-/// An engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
     Compute,
@@ -92,7 +91,6 @@ pub(crate) enum Task {
     Report(Write, bool),
 }
 
-/// A channel.
 pub(crate) struct Channel {
     pub(crate) id: u16,
     pub(crate) token: u32,
@@ -261,14 +259,14 @@ impl Channel {
         if !self.is_idle() {
             return Err(Stop::Wait(Wait::Idle));
         }
-        core.order.drained(self.id);
+        core.dependencies.drained(self.id);
         self.unwaited = false;
         Ok(())
     }
 
     /// Hands work to `engine`. The caller has seen to the engine switch.
     pub(crate) fn issue(&mut self, core: &mut Core, task: Task, kind: Kind) {
-        let agent = core.order.issue(self.id, kind);
+        let agent = core.dependencies.issue(self.id, kind);
         let watched = match task {
             Task::Report(..) => Vec::new(),
             Task::Copy(_) | Task::Launch(_) => {
@@ -281,7 +279,7 @@ impl Channel {
             Task::Launch(_) | Task::Report(..) => true,
         };
         if releases {
-            core.order.next_epoch(self.id);
+            core.dependencies.next_epoch(self.id);
         }
         self.unwaited = true;
         self.work.push_back(Work { agent, task, watched });

@@ -6,68 +6,17 @@ use std::collections::BTreeMap;
 
 use super::access::{Core, Failure, within_host};
 use super::channel::{Channel, Flow, Task};
-use super::order::{Agent, Kind};
+use super::dependencies::{Agent, Kind};
 use super::qmd::{BYTES, LocalMemory};
 use super::semaphore::{Reduction, Width, Write};
+use crate::class;
+pub(super) use crate::class::compute::SEND_SIGNALING_PCAS2_B as pcas2;
 use crate::class::compute::{self as methods, METHODS};
-use crate::class::{self, Bits, bits};
 use crate::finding::{Rule, notifier};
 use crate::trace::Event;
 
-const fn execute(field: &str) -> Bits {
-    bits(METHODS, methods::REPORT_SEMAPHORE_EXECUTE, field)
-}
-
-const REPORT_OPERATION: Bits = execute("OPERATION");
-const REPORT_AWAKEN: Bits = execute("AWAKEN_ENABLE");
-const REPORT_SIZE: Bits = execute("STRUCTURE_SIZE");
-const REPORT_REDUCTION_ENABLE: Bits = execute("REDUCTION_ENABLE");
-const REPORT_REDUCTION_OP: Bits = execute("REDUCTION_OP");
-const REPORT_REDUCTION_FORMAT: Bits = execute("REDUCTION_FORMAT");
-const REPORT_PAYLOAD64: Bits = execute("PAYLOAD_SIZE64");
-
-const fn report_d(field: &str) -> Bits {
-    bits(METHODS, methods::SET_REPORT_SEMAPHORE_D, field)
-}
-
-const OLD_OPERATION: Bits = report_d("OPERATION");
-const OLD_AWAKEN: Bits = report_d("AWAKEN_ENABLE");
-const OLD_SIZE: Bits = report_d("STRUCTURE_SIZE");
-const OLD_REDUCTION_ENABLE: Bits = report_d("REDUCTION_ENABLE");
-const OLD_REDUCTION_OP: Bits = report_d("REDUCTION_OP");
-const OLD_REDUCTION_FORMAT: Bits = report_d("REDUCTION_FORMAT");
-
-const fn upload(field: &str) -> Bits {
-    bits(METHODS, methods::LAUNCH_DMA, field)
-}
-
-const UPLOAD_LAYOUT: Bits = upload("DST_MEMORY_LAYOUT");
-const UPLOAD_COMPLETION: Bits = upload("COMPLETION_TYPE");
-const UPLOAD_INTERRUPT: Bits = upload("INTERRUPT_TYPE");
-const UPLOAD_SEMAPHORE_SIZE: Bits = upload("SEMAPHORE_STRUCT_SIZE");
-const UPLOAD_REDUCTION: Bits = upload("REDUCTION_ENABLE");
-
-const PCAS_ACTION: Bits = bits(METHODS, methods::SEND_SIGNALING_PCAS2_B, "PCAS_ACTION");
-const PCAS_INVALIDATE: Bits = bits(METHODS, methods::SEND_SIGNALING_PCAS_B, "INVALIDATE");
-const PCAS_SCHEDULE: Bits = bits(METHODS, methods::SEND_SIGNALING_PCAS_B, "SCHEDULE");
-
-/// `SEND_SIGNALING_PCAS2_B_PCAS_ACTION`.
-pub(super) mod action {
-    pub(in crate::gpu) const NOP: u32 = 0x0;
-    pub(in crate::gpu) const INVALIDATE: u32 = 0x1;
-    pub(in crate::gpu) const SCHEDULE: u32 = 0x2;
-    pub(in crate::gpu) const INVALIDATE_COPY_SCHEDULE: u32 = 0x3;
-    pub(in crate::gpu) const DECREMENT_DEPENDENCE: u32 = 0x7;
-    pub(in crate::gpu) const PREFETCH: u32 = 0x8;
-    pub(in crate::gpu) const PREFETCH_SCHEDULE: u32 = 0x9;
-    pub(in crate::gpu) const INVALIDATE_PREFETCH_COPY_SCHEDULE: u32 = 0xa;
-    pub(in crate::gpu) const INCREMENT_DEPENDENCE: u32 = 0xc;
-}
-
 /// `SET_RENDER_ENABLE_C_MODE_TRUE`, and of the override the value that does nothing.
 const RENDER: u32 = 1;
-/// Release operation of report semaphores.
-const RELEASE: u32 = 0;
 
 /// Registers of the compute engine that belong to the channel, and launches that wait.
 #[derive(Clone, Debug, Default)]
@@ -186,8 +135,8 @@ impl ComputeState {
 /// Whether the method makes a QMD run, as far as it alone says.
 pub(crate) fn launches(address: u32, data: u32) -> bool {
     match address {
-        methods::SEND_SIGNALING_PCAS2_B => schedules(PCAS_ACTION.get(data)),
-        methods::SEND_SIGNALING_PCAS_B => PCAS_SCHEDULE.is_set(data),
+        methods::SEND_SIGNALING_PCAS2_B => schedules(pcas2::PCAS_ACTION.get(data)),
+        methods::SEND_SIGNALING_PCAS_B => methods::SEND_SIGNALING_PCAS_B::SCHEDULE.is_set(data),
         _ => false,
     }
 }
@@ -196,10 +145,10 @@ pub(crate) fn launches(address: u32, data: u32) -> bool {
 pub(super) const fn schedules(number: u32) -> bool {
     matches!(
         number,
-        action::SCHEDULE
-            | action::INVALIDATE_COPY_SCHEDULE
-            | action::PREFETCH_SCHEDULE
-            | action::INVALIDATE_PREFETCH_COPY_SCHEDULE
+        pcas2::PCAS_ACTION_SCHEDULE
+            | pcas2::PCAS_ACTION_INVALIDATE_COPY_SCHEDULE
+            | pcas2::PCAS_ACTION_PREFETCH_SCHEDULE
+            | pcas2::PCAS_ACTION_INVALIDATE_PREFETCH_COPY_SCHEDULE
     )
 }
 
@@ -232,15 +181,15 @@ impl Channel {
             }
             methods::INVALIDATE_SHADER_CACHES_NO_WFI => invalidate(core, data),
             methods::SEND_SIGNALING_PCAS2_B => {
-                return self.pcas(core, self.compute.qmd, PCAS_ACTION.get(data));
+                return self.pcas(core, self.compute.qmd, pcas2::PCAS_ACTION.get(data));
             }
             methods::SEND_SIGNALING_PCAS_B => {
                 let qmd = self.compute.qmd;
-                if PCAS_INVALIDATE.is_set(data) {
-                    self.pcas(core, qmd, action::INVALIDATE)?;
+                if methods::SEND_SIGNALING_PCAS_B::INVALIDATE.is_set(data) {
+                    self.pcas(core, qmd, pcas2::PCAS_ACTION_INVALIDATE)?;
                 }
-                if PCAS_SCHEDULE.is_set(data) {
-                    self.pcas(core, qmd, action::SCHEDULE)?;
+                if methods::SEND_SIGNALING_PCAS_B::SCHEDULE.is_set(data) {
+                    self.pcas(core, qmd, pcas2::PCAS_ACTION_SCHEDULE)?;
                 }
             }
             methods::LAUNCH_DMA => return self.begin_upload(core, data),
@@ -288,8 +237,8 @@ impl Channel {
 
     fn begin_upload(&mut self, core: &mut Core, launch: u32) -> Flow {
         let state = &mut self.compute;
-        let plain = UPLOAD_LAYOUT.is_set(launch) && state.line_count == 1;
-        if !plain || UPLOAD_REDUCTION.is_set(launch) {
+        let plain = methods::LAUNCH_DMA::DST_MEMORY_LAYOUT.is_set(launch) && state.line_count == 1;
+        if !plain || methods::LAUNCH_DMA::REDUCTION_ENABLE.is_set(launch) {
             let what = format!("upload {launch:#x} of {} lines", state.line_count);
             self.find(core, Rule::NotModelled, what);
             return Ok(());
@@ -316,39 +265,41 @@ impl Channel {
             return Ok(());
         };
         data.truncate(self.compute.line_length as usize);
-        let agent = core.order.issue(self.id, Kind::Immediate);
+        let agent = core.dependencies.issue(self.id, Kind::Immediate);
         let site = self.site(&agent, "upload");
         core.write(site, destination, &data).map_err(|fault| Failure::mmu(fault, "FE"))?;
         let (time, channel, bytes) = (core.clock.advance(2), self.id, data.len() as u64);
         core.trace.record(time, || Event::Upload { channel, destination, bytes });
-        if UPLOAD_COMPLETION.get(launch) == 2 {
+        if methods::LAUNCH_DMA::COMPLETION_TYPE.get(launch) == 2 {
             let write = Write {
                 address: self.compute.upload_semaphore,
                 payload: self.compute.upload_payload.into(),
                 width: Width::Word,
-                timestamp: !UPLOAD_SEMAPHORE_SIZE.is_set(launch),
+                timestamp: !methods::LAUNCH_DMA::SEMAPHORE_STRUCT_SIZE.is_set(launch),
                 reduction: None,
             };
-            core.order.next_epoch(self.id);
+            core.dependencies.next_epoch(self.id);
             self.release(core, &agent, &write, "upload")?;
         }
-        if UPLOAD_INTERRUPT.is_set(launch) {
+        if methods::LAUNCH_DMA::INTERRUPT_TYPE.is_set(launch) {
             core.interrupt(self.id);
         }
         Ok(())
     }
 
     fn report(&mut self, core: &mut Core, data: u32) -> Flow {
-        let width = if REPORT_PAYLOAD64.is_set(data) { Width::Long } else { Width::Word };
-        let timestamp = REPORT_SIZE.get(data) == 0;
-        let fits = timestamp || REPORT_SIZE.get(data) == if width == Width::Long { 2 } else { 1 };
-        if REPORT_OPERATION.get(data) != RELEASE || !fits {
+        use methods::REPORT_SEMAPHORE_EXECUTE as report;
+        let width = if report::PAYLOAD_SIZE64.is_set(data) { Width::Long } else { Width::Word };
+        let timestamp = report::STRUCTURE_SIZE.get(data) == 0;
+        let fits = timestamp
+            || report::STRUCTURE_SIZE.get(data) == if width == Width::Long { 2 } else { 1 };
+        if report::OPERATION.get(data) != report::OPERATION_RELEASE || !fits {
             self.find(core, Rule::NotModelled, format!("REPORT_SEMAPHORE_EXECUTE {data:#x}"));
             return Ok(());
         }
-        let unsigned = REPORT_REDUCTION_FORMAT.get(data) == 0;
-        let op = REPORT_REDUCTION_OP.get(data);
-        let reduction = REPORT_REDUCTION_ENABLE.is_set(data);
+        let unsigned = report::REDUCTION_FORMAT.get(data) == 0;
+        let op = report::REDUCTION_OP.get(data);
+        let reduction = report::REDUCTION_ENABLE.is_set(data);
         let write = Write {
             address: self.compute.report,
             payload: self.compute.report_payload,
@@ -356,40 +307,41 @@ impl Channel {
             timestamp,
             reduction: reduction.then(|| Reduction::of_engine(op, unsigned)),
         };
-        self.issue(core, Task::Report(write, REPORT_AWAKEN.is_set(data)), Kind::Serial);
+        self.issue(core, Task::Report(write, report::AWAKEN_ENABLE.is_set(data)), Kind::Serial);
         Ok(())
     }
 
     fn old_report(&mut self, core: &mut Core, data: u32) -> Flow {
-        if OLD_OPERATION.get(data) != RELEASE {
+        use methods::SET_REPORT_SEMAPHORE_D as report_d;
+        if report_d::OPERATION.get(data) != report_d::OPERATION_RELEASE {
             self.find(core, Rule::NotModelled, format!("SET_REPORT_SEMAPHORE_D {data:#x}"));
             return Ok(());
         }
-        let unsigned = OLD_REDUCTION_FORMAT.get(data) == 0;
-        let op = OLD_REDUCTION_OP.get(data);
+        let unsigned = report_d::REDUCTION_FORMAT.get(data) == 0;
+        let op = report_d::REDUCTION_OP.get(data);
         let write = Write {
             address: self.compute.report,
             payload: self.compute.report_payload & u64::from(u32::MAX),
             width: Width::Word,
-            timestamp: !OLD_SIZE.is_set(data),
-            reduction: OLD_REDUCTION_ENABLE
+            timestamp: !report_d::STRUCTURE_SIZE.is_set(data),
+            reduction: report_d::REDUCTION_ENABLE
                 .is_set(data)
                 .then(|| Reduction::of_engine(op, unsigned)),
         };
-        self.issue(core, Task::Report(write, OLD_AWAKEN.is_set(data)), Kind::Serial);
+        self.issue(core, Task::Report(write, report_d::AWAKEN_ENABLE.is_set(data)), Kind::Serial);
         Ok(())
     }
 
     fn inline_qmd_word(&mut self, core: &mut Core, index: u32, data: u32) -> Flow {
         let qmd = self.compute.inline_qmd;
         let at = qmd + u64::from(index) * 4;
-        let agent = core.order.issue(self.id, Kind::Immediate);
+        let agent = core.dependencies.issue(self.id, Kind::Immediate);
         let site = self.site(&agent, "inline QMD");
         within_host(at, 4)
             .and_then(|()| core.write(site, at, &data.to_le_bytes()))
             .map_err(|fault| Failure::mmu(fault, "FE"))?;
         if index as usize == BYTES / 4 - 1 {
-            return self.pcas(core, qmd, action::SCHEDULE);
+            return self.pcas(core, qmd, pcas2::PCAS_ACTION_SCHEDULE);
         }
         Ok(())
     }
@@ -412,9 +364,7 @@ impl Channel {
 
 fn invalidate(core: &mut Core, data: u32) {
     // Both methods have these fields at the same places.
-    const INSTRUCTION: Bits = bits(METHODS, methods::INVALIDATE_SHADER_CACHES, "INSTRUCTION");
-    const DATA: Bits = bits(METHODS, methods::INVALIDATE_SHADER_CACHES, "DATA");
-    const CONSTANT: Bits = bits(METHODS, methods::INVALIDATE_SHADER_CACHES, "CONSTANT");
+    use methods::INVALIDATE_SHADER_CACHES::{CONSTANT, DATA, INSTRUCTION};
     if INSTRUCTION.is_set(data) {
         core.shadow.instructions.invalidate();
     }

@@ -5,44 +5,25 @@
 
 use super::access::{Core, Failure, Site};
 use super::channel::{Channel, Flow, Task};
+use super::dependencies::{Agent, Kind};
 use super::mmu::MmuFault;
-use super::order::{Agent, Kind};
 use super::semaphore::{Reduction, Width, Write};
+use crate::class::copy::LAUNCH_DMA::{
+    DATA_TRANSFER_TYPE, DST_MEMORY_LAYOUT, DST_TYPE, FLUSH_ENABLE, FLUSH_TYPE, INTERRUPT_TYPE,
+    MULTI_LINE_ENABLE, REMAP_ENABLE, SEMAPHORE_PAYLOAD_SIZE, SEMAPHORE_REDUCTION,
+    SEMAPHORE_REDUCTION_ENABLE, SEMAPHORE_REDUCTION_SIGN, SEMAPHORE_TYPE, SRC_MEMORY_LAYOUT,
+    SRC_TYPE, VPRMODE,
+};
+use crate::class::copy::SET_REMAP_COMPONENTS::{
+    COMPONENT_SIZE, DST_W, DST_X, DST_Y, DST_Z, NUM_DST_COMPONENTS, NUM_SRC_COMPONENTS,
+};
 use crate::class::copy::{self as methods, METHODS};
-use crate::class::{self, Bits, bits};
+use crate::class::{self, Field};
 use crate::config::Occasion;
 use crate::finding::{Rule, notifier};
 use crate::trace::Event;
 
-const fn launch(field: &str) -> Bits {
-    bits(METHODS, methods::LAUNCH_DMA, field)
-}
-
-const DATA_TRANSFER_TYPE: Bits = launch("DATA_TRANSFER_TYPE");
-const FLUSH_ENABLE: Bits = launch("FLUSH_ENABLE");
-const FLUSH_TYPE: Bits = launch("FLUSH_TYPE");
-const SEMAPHORE_TYPE: Bits = launch("SEMAPHORE_TYPE");
-const INTERRUPT_TYPE: Bits = launch("INTERRUPT_TYPE");
-const SRC_MEMORY_LAYOUT: Bits = launch("SRC_MEMORY_LAYOUT");
-const DST_MEMORY_LAYOUT: Bits = launch("DST_MEMORY_LAYOUT");
-const MULTI_LINE_ENABLE: Bits = launch("MULTI_LINE_ENABLE");
-const REMAP_ENABLE: Bits = launch("REMAP_ENABLE");
-const SRC_TYPE: Bits = launch("SRC_TYPE");
-const DST_TYPE: Bits = launch("DST_TYPE");
-const VPRMODE: Bits = launch("VPRMODE");
-const SEMAPHORE_REDUCTION: Bits = launch("SEMAPHORE_REDUCTION");
-const SEMAPHORE_REDUCTION_SIGN: Bits = launch("SEMAPHORE_REDUCTION_SIGN");
-const SEMAPHORE_REDUCTION_ENABLE: Bits = launch("SEMAPHORE_REDUCTION_ENABLE");
-const SEMAPHORE_PAYLOAD_SIZE: Bits = launch("SEMAPHORE_PAYLOAD_SIZE");
-
-const fn remap(field: &str) -> Bits {
-    bits(METHODS, methods::SET_REMAP_COMPONENTS, field)
-}
-
-const COMPONENTS: [Bits; 4] = [remap("DST_X"), remap("DST_Y"), remap("DST_Z"), remap("DST_W")];
-const COMPONENT_SIZE: Bits = remap("COMPONENT_SIZE");
-const NUM_SRC_COMPONENTS: Bits = remap("NUM_SRC_COMPONENTS");
-const NUM_DST_COMPONENTS: Bits = remap("NUM_DST_COMPONENTS");
+const COMPONENTS: [Field; 4] = [DST_X, DST_Y, DST_Z, DST_W];
 
 /// `SET_RENDER_ENABLE_C_MODE_TRUE`.
 const RENDER: u32 = 1;
@@ -357,8 +338,9 @@ impl Channel {
             self.copy.unflushed = true;
             let (channel, bytes) =
                 (self.id, transfer.destination_line.saturating_mul(transfer.lines));
-            let time =
-                core.clock.advance(core.pace.copy_start + bytes / core.pace.copy_bytes.max(1));
+            let time = core
+                .clock
+                .advance(core.latency.copy_start + bytes / core.latency.copy_bytes.max(1));
             core.trace.record(time, || Event::Copy {
                 channel,
                 source: (transfer.source_line > 0).then_some(transfer.source),

@@ -22,7 +22,6 @@ struct Shared {
     callers: AtomicU32,
     clock: Arc<Clock>,
     doorbell: Arc<Doorbell>,
-    /// Releases so far.
     releases: Arc<AtomicU64>,
     waker: Waker,
     closing: AtomicBool,
@@ -34,7 +33,7 @@ struct Shared {
     drained: Mutex<u64>,
     drained_changed: Condvar,
     hold: Duration,
-    patience: Duration,
+    deadlock_timeout: Duration,
 }
 
 impl Shared {
@@ -71,7 +70,7 @@ impl Gpu {
     pub fn new(config: GpuConfig, events: Arc<dyn Events>) -> io::Result<Arc<Self>> {
         let clock = Arc::new(Clock::new());
         let doorbell = Arc::new(Doorbell::new());
-        let (hold, patience) = (config.hold, config.patience);
+        let (hold, deadlock_timeout) = (config.hold, config.deadlock_timeout);
         let machine = Machine::new(config, Arc::clone(&clock), Arc::clone(&doorbell));
         let shared = Arc::new(Shared {
             clock,
@@ -84,7 +83,7 @@ impl Gpu {
             drained: Mutex::new(0),
             drained_changed: Condvar::new(),
             hold,
-            patience,
+            deadlock_timeout,
             machine: Mutex::new(machine),
             callers: AtomicU32::new(0),
         });
@@ -94,7 +93,6 @@ impl Gpu {
         Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)), thread_id }))
     }
 
-    /// Makes a TSG.
     pub fn open_tsg(&self) -> TsgId {
         self.shared.machine().open_tsg()
     }
@@ -272,7 +270,7 @@ impl Worker {
                         shared.hurry.store(false, Ordering::SeqCst);
                     }
                     let since = *quiet_since.get_or_insert_with(Instant::now);
-                    if waiting && !told && since.elapsed() >= shared.patience {
+                    if waiting && !told && since.elapsed() >= shared.deadlock_timeout {
                         told = true;
                         let notices = {
                             let mut machine = shared.machine_for_work();

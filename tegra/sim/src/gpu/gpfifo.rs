@@ -7,7 +7,7 @@
 use super::access::{Core, Failure, HOST_END, Site};
 use super::channel::{Channel, Scout, userd};
 use super::compute;
-use super::order::Kind;
+use super::dependencies::Kind;
 use super::pbdma::{Method, Step};
 use super::shadow::{Change, Snapshot};
 use crate::class;
@@ -191,7 +191,7 @@ impl Channel {
         if core.random.one_in(2) {
             self.write_back();
         }
-        let (time, channel) = (core.clock.advance(core.pace.entry), self.id);
+        let (time, channel) = (core.clock.advance(core.latency.entry), self.id);
         let (address, words, sync) = match Entry::decode(entry) {
             Entry::Fetch { conditional: true, .. } if !self.parser.is_active() => return Ok(()),
             Entry::Fetch { address, words, sync, .. } => (address, words, sync),
@@ -208,7 +208,7 @@ impl Channel {
         };
         core.trace.record(time, || Event::Entry { channel, index, address, words, sync });
         let mut bytes = vec![0; words as usize * 4];
-        let agent = core.order.issue(self.id, Kind::Immediate);
+        let agent = core.dependencies.issue(self.id, Kind::Immediate);
         let site = Site { mmu: &self.mmu, channel, agent: &agent, unit: "PBDMA" };
         core.read(site, address, &mut bytes).map_err(|fault| Failure::mmu(fault, "PBDMA"))?;
         let mut current = words_of(&bytes);

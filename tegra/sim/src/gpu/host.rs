@@ -5,38 +5,18 @@
 
 use super::access::{Core, Failure};
 use super::channel::{Acquire, Channel, Engine, Flow, Stop, Wait, userd};
-use super::order::Kind;
+use super::dependencies::Kind;
 use super::pbdma::{Method, Step};
 use super::semaphore::{Condition, Reduction, Width, Write};
-use crate::class::host::{self as methods, METHODS, METHODS_END};
-use crate::class::{self, Bits, bits};
+use crate::class;
+use crate::class::host::SEM_EXECUTE::{
+    OPERATION, OPERATION_REDUCTION, OPERATION_RELEASE, PAYLOAD_SIZE, REDUCTION, REDUCTION_FORMAT,
+    RELEASE_TIMESTAMP, RELEASE_WFI,
+};
+use crate::class::host::{self as methods, MEM_OP_D as mem_op, METHODS, METHODS_END};
 use crate::config::Occasion;
 use crate::finding::{Rule, notifier};
 use crate::trace::Event;
-
-const OPERATION: Bits = bits(METHODS, methods::SEM_EXECUTE, "OPERATION");
-const RELEASE_WFI: Bits = bits(METHODS, methods::SEM_EXECUTE, "RELEASE_WFI");
-const PAYLOAD_SIZE: Bits = bits(METHODS, methods::SEM_EXECUTE, "PAYLOAD_SIZE");
-const RELEASE_TIMESTAMP: Bits = bits(METHODS, methods::SEM_EXECUTE, "RELEASE_TIMESTAMP");
-const REDUCTION: Bits = bits(METHODS, methods::SEM_EXECUTE, "REDUCTION");
-const REDUCTION_FORMAT: Bits = bits(METHODS, methods::SEM_EXECUTE, "REDUCTION_FORMAT");
-const MEM_OP: Bits = bits(METHODS, methods::MEM_OP_D, "OPERATION");
-const MEMBAR_TYPE: Bits = bits(METHODS, methods::MEM_OP_C, "MEMBAR_TYPE");
-const NVCLASS: Bits = bits(METHODS, methods::SET_OBJECT, "NVCLASS");
-
-/// `SEM_EXECUTE` operations that do not acquire.
-const RELEASE: u32 = 1;
-const REDUCE: u32 = 6;
-
-/// What the classes' table calls `MEM_OP_D_OPERATION`.
-mod mem_op {
-    pub(super) const MEMBAR: u32 = 0x05;
-    pub(super) const L2_PEERMEM_INVALIDATE: u32 = 0x0d;
-    pub(super) const L2_SYSMEM_INVALIDATE: u32 = 0x0e;
-    pub(super) const L2_CLEAN_COMPTAGS: u32 = 0x0f;
-    pub(super) const L2_FLUSH_DIRTY: u32 = 0x10;
-    pub(super) const L2_WAIT_FOR_SYS_PENDING_READS: u32 = 0x15;
-}
 
 /// Registers of the host unit that belong to the channel.
 #[derive(Clone, Copy, Debug, Default)]
@@ -121,7 +101,7 @@ impl Channel {
             match self.parser.take(word) {
                 Ok(Step::Nothing) => {}
                 Ok(Step::Method(method)) => {
-                    core.clock.advance(core.pace.method);
+                    core.clock.advance(core.latency.method);
                     return Ok(Some(method));
                 }
                 Ok(Step::EndSegment) => self.segment = None,
@@ -169,7 +149,7 @@ impl Channel {
     }
 
     fn bind(&mut self, subchannel: u32, data: u32) -> Flow {
-        let class = NVCLASS.get(data);
+        let class = methods::SET_OBJECT::NVCLASS.get(data);
         let expected = match subchannel {
             0 => class::GRAPHICS,
             1 => class::COMPUTE,
@@ -234,16 +214,18 @@ impl Channel {
             let what = format!("METHOD: MEM_OP_D = {data:#x}: {what}");
             Err(pbdma_error(Rule::PbdmaMethod, METHOD, &what).into())
         };
-        match MEM_OP.get(data) {
-            mem_op::MEMBAR if MEMBAR_TYPE.get(self.host.mem_op_c) > 1 => {
+        match mem_op::OPERATION.get(data) {
+            mem_op::OPERATION_MEMBAR
+                if methods::MEM_OP_C::MEMBAR_TYPE.get(self.host.mem_op_c) > 1 =>
+            {
                 return refuse("no such membar");
             }
-            mem_op::L2_SYSMEM_INVALIDATE => core.shadow.l2.invalidate(),
-            mem_op::MEMBAR
-            | mem_op::L2_PEERMEM_INVALIDATE
-            | mem_op::L2_CLEAN_COMPTAGS
-            | mem_op::L2_FLUSH_DIRTY
-            | mem_op::L2_WAIT_FOR_SYS_PENDING_READS => {}
+            mem_op::OPERATION_L2_SYSMEM_INVALIDATE => core.shadow.l2.invalidate(),
+            mem_op::OPERATION_MEMBAR
+            | mem_op::OPERATION_L2_PEERMEM_INVALIDATE
+            | mem_op::OPERATION_L2_CLEAN_COMPTAGS
+            | mem_op::OPERATION_L2_FLUSH_DIRTY
+            | mem_op::OPERATION_L2_WAIT_FOR_SYS_PENDING_READS => {}
             _ => return refuse("privileged or unknown"),
         }
         if data << 5 != 0 {
@@ -256,7 +238,7 @@ impl Channel {
         let width = if PAYLOAD_SIZE.is_set(data) { Width::Long } else { Width::Word };
         let (address, payload) = (self.host.address(), self.host.payload());
         match OPERATION.get(data) {
-            operation @ (RELEASE | REDUCE) => {
+            operation @ (OPERATION_RELEASE | OPERATION_REDUCTION) => {
                 if RELEASE_WFI.is_set(data) {
                     self.wait_for_idle(core)?;
                     self.copy.flushed();
@@ -264,7 +246,7 @@ impl Channel {
                     let message = format!("semaphore {address:#x} = {payload:#x}");
                     self.find(core, Rule::ReleaseBeforeIdle, message);
                 }
-                let reduction = (operation == REDUCE)
+                let reduction = (operation == OPERATION_REDUCTION)
                     .then(|| Reduction::of_host(REDUCTION.get(data), REDUCTION_FORMAT.is_set(data)))
                     .flatten();
                 let timestamp = RELEASE_TIMESTAMP.is_set(data);
@@ -274,8 +256,8 @@ impl Channel {
                     core.trace.record(time, || Event::Injected { what: "stuck-semaphore".into() });
                     return Ok(());
                 }
-                let agent = core.order.issue(self.id, Kind::Immediate);
-                core.order.next_epoch(self.id);
+                let agent = core.dependencies.issue(self.id, Kind::Immediate);
+                core.dependencies.next_epoch(self.id);
                 self.release(core, &agent, &write, "host")?;
                 Ok(())
             }
@@ -303,7 +285,7 @@ impl Channel {
         if let Ok(pieces) = self.mmu.resolve(address, width.bytes(), super::Access::Read)
             && let Some(piece) = pieces.first()
         {
-            core.order.acquire(self.id, piece);
+            core.dependencies.acquire(self.id, piece);
         }
         let (time, channel) = (core.clock.advance(1), self.id);
         core.trace.record(time, || Event::Acquired { channel, address, payload });

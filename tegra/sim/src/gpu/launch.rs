@@ -8,10 +8,10 @@ use super::SmFault;
 use super::access::{Core, Failure, Site, SmMemory, within_host};
 use super::capture::Chance;
 use super::channel::{Channel, Flow, Task, Work};
-use super::compute::{Dependence, action, schedules};
+use super::compute::{Dependence, pcas2, schedules};
 use super::copy::injected;
+use super::dependencies::{Agent, Kind};
 use super::mmu::{Access, Mmu, MmuFault, PAGE, Piece};
-use super::order::{Agent, Kind};
 use super::qmd::{BYTES, Bank, DependentAction, Qmd, SkedError, WINDOW, esr};
 use super::shadow::Snapshot;
 use crate::config::Occasion;
@@ -44,22 +44,24 @@ impl Channel {
     /// Does something with a QMD.
     pub(crate) fn pcas(&mut self, core: &mut Core, qmd: u64, number: u32) -> Flow {
         match number {
-            action::NOP => {}
-            action::INVALIDATE => self.invalidate_qmd(qmd)?,
-            action::PREFETCH => {
+            pcas2::PCAS_ACTION_NOP => {}
+            pcas2::PCAS_ACTION_INVALIDATE => self.invalidate_qmd(qmd)?,
+            pcas2::PCAS_ACTION_PREFETCH => {
                 self.read_qmd(core, qmd)?;
             }
-            action::DECREMENT_DEPENDENCE => {
-                let agent = core.order.issue(self.id, Kind::Overlapping);
+            pcas2::PCAS_ACTION_DECREMENT_DEPENDENCE => {
+                let agent = core.dependencies.issue(self.id, Kind::Overlapping);
                 self.count_down(core, qmd, &agent)?;
             }
-            action::INCREMENT_DEPENDENCE => {
+            pcas2::PCAS_ACTION_INCREMENT_DEPENDENCE => {
                 let counter = self.read_qmd(core, qmd)?.dependence_counter();
                 let entry = self.compute.dependents.entry(qmd);
                 entry.or_insert(Dependence { left: counter, scheduled: false }).left += 1;
             }
             number if schedules(number) => {
-                if number != action::SCHEDULE && number != action::PREFETCH_SCHEDULE {
+                if number != pcas2::PCAS_ACTION_SCHEDULE
+                    && number != pcas2::PCAS_ACTION_PREFETCH_SCHEDULE
+                {
                     self.invalidate_qmd(qmd)?;
                 }
                 let counter = self.read_qmd(core, qmd)?.dependence_counter();
@@ -116,13 +118,13 @@ impl Channel {
     /// A launch that another one's completion starts.
     fn start_dependent(&mut self, core: &mut Core, qmd: u64, by: &Agent, joins: bool) {
         self.chained += 1;
-        let agent = by.follower(core.order.next_serial(self.id), joins);
+        let agent = by.follower(core.dependencies.next_serial(self.id), joins);
         let task = Task::Launch(LaunchJob { qmd, chained: true });
         self.work.push_front(Work { agent, task, watched: Vec::new() });
     }
 
     fn read_qmd(&self, core: &mut Core, qmd: u64) -> Result<Qmd, Failure> {
-        let agent = core.order.issue(self.id, Kind::Immediate);
+        let agent = core.dependencies.issue(self.id, Kind::Immediate);
         self.read_qmd_as(core, qmd, &agent)
     }
 
@@ -151,7 +153,6 @@ impl Channel {
         }
     }
 
-    /// Does a launch.
     pub(crate) fn run_launch(
         &mut self,
         core: &mut Core,
@@ -222,7 +223,7 @@ impl Channel {
             }
             None => Ok(None),
         };
-        let ticks = if job.chained { core.pace.dependent } else { core.pace.launch };
+        let ticks = if job.chained { core.latency.dependent } else { core.latency.launch };
         let (time, channel) = (core.clock.advance(ticks), self.id);
         core.trace.record(time, || Event::Launch {
             channel,

@@ -25,7 +25,6 @@ pub enum MapAccess {
 pub struct MapFlags {
     /// L2 may keep lines (`MAP_BUFFER_EX` flag 4); otherwise every access goes to memory.
     pub cacheable: bool,
-    /// Rights.
     pub access: MapAccess,
     /// Page-table entries exist but are not valid (flag 0x20).
     pub unmapped_pte: bool,
@@ -38,12 +37,9 @@ impl Default for MapFlags {
     }
 }
 
-/// What an access does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It reads.
     Read,
-    /// It writes.
     Write,
     /// It reads and writes at once.
     Atomic,
@@ -69,20 +65,15 @@ pub enum MmuFaultKind {
 pub struct MmuFault {
     /// The first address that failed.
     pub va: u64,
-    /// What was tried.
     pub access: Access,
-    /// Why it failed.
     pub kind: MmuFaultKind,
 }
 
 /// A part of a translated range that lies in one buffer.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// The buffer.
     pub buffer: Arc<DmaBuf>,
-    /// Where in it.
     pub offset: u64,
-    /// Bytes.
     pub bytes: u64,
     /// Whether L2 may keep it.
     pub cacheable: bool,
@@ -119,7 +110,6 @@ pub enum MapError {
     Misaligned {
         /// What is misaligned.
         what: &'static str,
-        /// Its value.
         value: u64,
     },
     /// The range leaves the buffer.
@@ -127,19 +117,13 @@ pub enum MapError {
     OutsideBuffer {
         /// Where it begins in the buffer.
         offset: u64,
-        /// Its length.
         bytes: u64,
         /// The buffer's length.
         size: u64,
     },
     /// A part of the range is mapped already, or the range leaves the page tables.
     #[error("GPU addresses {va:#x} and {bytes:#x} bytes on are not free")]
-    NotFree {
-        /// The first address.
-        va: u64,
-        /// The length.
-        bytes: u64,
-    },
+    NotFree { va: u64, bytes: u64 },
 }
 
 /// The page tables' reach: 49 bits.

@@ -16,14 +16,14 @@ mod channel;
 mod clock;
 mod compute;
 mod copy;
+mod dependencies;
 mod device;
 mod doorbell;
 mod gpfifo;
 mod host;
+mod latency;
 mod launch;
 mod mmu;
-mod order;
-mod pace;
 mod pbdma;
 mod qmd;
 mod schedule;
@@ -36,8 +36,8 @@ use std::time::Duration;
 
 pub use clock::{Random, TICK};
 pub use device::Gpu;
+pub use latency::Latency;
 pub use mmu::{Access, MapAccess, MapError, MapFlags, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
-pub use pace::Pace;
 pub use qmd::{BANKS, Bank, Launch, LocalMemory, WINDOW};
 
 use crate::config::{Checks, Config, Injection, Lint};
@@ -59,10 +59,8 @@ pub struct GpuConfig {
     /// and when the program does not read the clock while the GPU works.
     pub hold: Duration,
     /// How long everything may wait on semaphores before that is called a deadlock.
-    pub patience: Duration,
-    /// Where records go.
+    pub deadlock_timeout: Duration,
     pub trace: Trace,
-    /// Where findings go.
     pub reporter: Arc<dyn Reporter>,
     /// Failures to produce.
     pub injection: Arc<Injection>,
@@ -71,7 +69,7 @@ pub struct GpuConfig {
     /// What shader code is checked for.
     pub checks: Checks,
     /// What takes how long.
-    pub pace: Pace,
+    pub latency: Latency,
 }
 
 impl GpuConfig {
@@ -81,18 +79,17 @@ impl GpuConfig {
         Self {
             seed: config.seed,
             hold: Duration::from_micros(500),
-            patience: Duration::from_secs(60),
+            deadlock_timeout: Duration::from_secs(60),
             trace,
             reporter: Arc::new(Stderr { warn_only: config.lint == Lint::Warn }),
             injection,
             bundles: config.bundles.clone(),
             checks: config.checks,
-            pace: Pace::default(),
+            latency: Latency::default(),
         }
     }
 }
 
-/// A TSG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TsgId(u32);
 
@@ -103,11 +100,9 @@ pub struct ChannelSetup {
     pub id: u16,
     /// What its doorbell is rung with.
     pub token: u32,
-    /// Its TSG.
     pub tsg: TsgId,
     /// Its subcontext.
     pub veid: u32,
-    /// The ring.
     pub ring: Arc<DmaBuf>,
     /// Entries of the ring, a power of two.
     pub entries: u32,
@@ -122,22 +117,13 @@ pub struct ChannelSetup {
 pub enum ChannelError {
     /// There is one of this id or token.
     #[error("channel {id} or token {token:#x} is in use")]
-    InUse {
-        /// The id.
-        id: u16,
-        /// The token.
-        token: u32,
-    },
+    InUse { id: u16, token: u32 },
     /// The TSG does not exist or has been stopped.
     #[error("{tsg:?} does not exist or has been stopped")]
-    NoTsg {
-        /// The TSG.
-        tsg: TsgId,
-    },
+    NoTsg { tsg: TsgId },
     /// The ring does not hold a power of two of entries, or USERD is too small.
     #[error("a ring of {entries} entries in {ring} bytes, with USERD in {userd} bytes")]
     Sizes {
-        /// Entries.
         entries: u32,
         /// Bytes of the ring's buffer.
         ring: u64,
@@ -149,7 +135,6 @@ pub enum ChannelError {
 /// A channel that waits for a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The channel.
     pub channel: u16,
     /// The semaphore.
     pub address: u64,
@@ -204,7 +189,6 @@ pub enum SmFault {
     Exception {
         /// The broken rule's name, as the engine calls it.
         name: &'static str,
-        /// The SM.
         sm: u32,
         /// `global_esr`.
         global_esr: u32,

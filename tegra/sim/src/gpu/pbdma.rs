@@ -17,7 +17,6 @@ pub(crate) struct Method {
 pub(crate) enum Step {
     /// A header without data, or data that the subdevice mask hides.
     Nothing,
-    /// A method.
     Method(Method),
     /// The rest of the segment is to be skipped.
     EndSegment,
@@ -41,7 +40,7 @@ const ADDRESSES: u32 = 1 << 12;
 
 /// How data words map to methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum Opcode {
     Incrementing,
     NonIncrementing,
     IncrementOnce,
@@ -50,7 +49,7 @@ enum Form {
 /// The state of decoding.
 #[derive(Clone, Debug)]
 pub(crate) struct Parser {
-    form: Form,
+    opcode: Opcode,
     subchannel: u32,
     /// In words.
     address: u32,
@@ -63,7 +62,7 @@ pub(crate) struct Parser {
 impl Default for Parser {
     fn default() -> Self {
         Self {
-            form: Form::NonIncrementing,
+            opcode: Opcode::NonIncrementing,
             subchannel: 0,
             address: 0,
             left: 0,
@@ -74,30 +73,29 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// Takes one word.
     pub(crate) fn take(&mut self, word: u32) -> Result<Step, EntryError> {
         if self.left > 0 {
             return Ok(self.data(word));
         }
-        let opcode = word >> 29;
+        let sec_op = word >> 29;
         let count = word >> 16 & 0x1fff;
-        match opcode {
+        match sec_op {
             0 => self.tertiary(word),
             1 | 3 | 5 => {
                 if word >> 12 & 1 != 0 {
                     return Err(EntryError::Reserved { word });
                 }
-                self.form = match opcode {
-                    1 => Form::Incrementing,
-                    3 => Form::NonIncrementing,
-                    _ => Form::IncrementOnce,
+                self.opcode = match sec_op {
+                    1 => Opcode::Incrementing,
+                    3 => Opcode::NonIncrementing,
+                    _ => Opcode::IncrementOnce,
                 };
                 self.subchannel = word >> 13 & 7;
                 self.address = word & 0xfff;
-                let last = match self.form {
-                    Form::Incrementing => self.address + count.saturating_sub(1),
-                    Form::NonIncrementing => self.address,
-                    Form::IncrementOnce => self.address + u32::from(count > 1),
+                let last = match self.opcode {
+                    Opcode::Incrementing => self.address + count.saturating_sub(1),
+                    Opcode::NonIncrementing => self.address,
+                    Opcode::IncrementOnce => self.address + u32::from(count > 1),
                 };
                 if last >= ADDRESSES {
                     return Err(EntryError::Wrap { word, count, address: 4 * self.address });
@@ -113,7 +111,7 @@ impl Parser {
                 Ok(self.visible(Method { subchannel, address, data: count }))
             }
             7 => Ok(Step::EndSegment),
-            _ => Err(EntryError::Opcode { word, opcode }),
+            _ => Err(EntryError::Opcode { word, opcode: sec_op }),
         }
     }
 
@@ -136,12 +134,12 @@ impl Parser {
     fn data(&mut self, data: u32) -> Step {
         let method = Method { subchannel: self.subchannel, address: 4 * self.address, data };
         self.left -= 1;
-        match self.form {
-            Form::Incrementing => self.address += 1,
-            Form::NonIncrementing => {}
-            Form::IncrementOnce => {
+        match self.opcode {
+            Opcode::Incrementing => self.address += 1,
+            Opcode::NonIncrementing => {}
+            Opcode::IncrementOnce => {
                 self.address += 1;
-                self.form = Form::NonIncrementing;
+                self.opcode = Opcode::NonIncrementing;
             }
         }
         self.visible(method)

@@ -7,7 +7,7 @@
 use super::capture::Chance;
 use super::compute::ComputeState;
 use super::semaphore::{Reduction, Width, Write};
-use crate::class::qmd as fields;
+use crate::class::{Field, qmd as fields};
 
 /// Constant banks of a launch.
 pub const BANKS: usize = 8;
@@ -31,7 +31,6 @@ pub struct Bank {
 /// A launch, decoded and found valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The channel.
     pub channel: u16,
     /// Address of its QMD.
     pub qmd: u64,
@@ -53,7 +52,6 @@ pub struct Launch {
     pub local_low: u32,
     /// Local memory of a thread in bytes, hanging down from 2^24.
     pub local_high: u32,
-    /// Constant banks.
     pub constants: [Option<Bank>; BANKS],
     /// Where shared memory appears in the generic address space, [`WINDOW`] bytes.
     pub shared_window: u64,
@@ -182,15 +180,15 @@ impl Qmd {
         Self(words)
     }
 
-    fn get(&self, bits: fields::Bits) -> u32 {
-        bits.get(&self.0)
+    fn get(&self, field: Field) -> u32 {
+        field.get(self.0[field.word()])
     }
 
-    fn is_set(&self, bits: fields::Bits) -> bool {
-        bits.is_set(&self.0)
+    fn is_set(&self, field: Field) -> bool {
+        self.get(field) != 0
     }
 
-    fn address(&self, upper: fields::Bits, lower: fields::Bits) -> u64 {
+    fn address(&self, upper: Field, lower: Field) -> u64 {
         u64::from(self.get(upper)) << 32 | u64::from(self.get(lower))
     }
 
@@ -239,15 +237,14 @@ impl Qmd {
     /// Constant banks that are bound.
     pub(crate) fn constants(&self) -> [Option<Bank>; BANKS] {
         std::array::from_fn(|bank| {
-            let bank = bank as u32;
-            let valid = self.is_set(fields::CONSTANT_BUFFER_VALID.at(bank, 1));
+            let valid = self.is_set(fields::CONSTANT_BUFFER_VALID[bank]);
             valid.then(|| Bank {
                 address: self.address(
-                    fields::CONSTANT_BUFFER_ADDR_UPPER.at(bank, 64),
-                    fields::CONSTANT_BUFFER_ADDR_LOWER.at(bank, 64),
+                    fields::CONSTANT_BUFFER_ADDR_UPPER[bank],
+                    fields::CONSTANT_BUFFER_ADDR_LOWER[bank],
                 ),
-                bytes: self.get(fields::CONSTANT_BUFFER_SIZE_SHIFTED4.at(bank, 64)) << 4,
-                invalidate: self.is_set(fields::CONSTANT_BUFFER_INVALIDATE.at(bank, 64)),
+                bytes: self.get(fields::CONSTANT_BUFFER_SIZE_SHIFTED4[bank]) << 4,
+                invalidate: self.is_set(fields::CONSTANT_BUFFER_INVALIDATE[bank]),
             })
         })
     }
@@ -267,17 +264,12 @@ impl Qmd {
     /// A field that hardware reserves for itself and that is not zero.
     pub(crate) fn reserved(&self) -> Option<&'static str> {
         let mut known = [0u32; fields::WORDS];
-        for entry in fields::FIELDS {
-            let name = entry.field.name;
-            for index in 0..entry.count {
-                let (high, low) =
-                    (entry.field.high + index * entry.step, entry.field.low + index * entry.step);
-                let bits = fields::Bits::new(high, low);
-                if (name.contains("RESERVED") || name.starts_with("HW_ONLY")) && self.is_set(bits) {
-                    return Some(name);
-                }
-                known[(low / 32) as usize] |= bits.mask();
+        for field in fields::FIELDS {
+            let name = field.name;
+            if (name.contains("RESERVED") || name.starts_with("HW_ONLY")) && self.is_set(*field) {
+                return Some(name);
             }
+            known[field.word()] |= field.mask();
         }
         let gap = self.0.iter().zip(known).any(|(word, known)| word & !known != 0);
         gap.then_some("bits that no field covers")

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::access::{Core, Failure};
 use super::channel::{Channel, Task, Wait, Work, userd};
 use super::clock::{Clock, Random};
+use super::dependencies::Dependencies;
 use super::doorbell::{Doorbell, Rung};
-use super::order::Order;
 use super::shadow::Shadow;
 use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, GpuConfig, TsgId};
 use crate::finding::{Fault, Finding, Reporter, Rule, notifier};
@@ -78,18 +78,18 @@ enum Actor {
 
 impl Machine {
     pub(crate) fn new(config: GpuConfig, clock: Arc<Clock>, doorbell: Arc<Doorbell>) -> Self {
-        let GpuConfig { seed, trace, reporter, injection, bundles, checks, pace, .. } = config;
+        let GpuConfig { seed, trace, reporter, injection, bundles, checks, latency, .. } = config;
         let core = Core {
             clock,
             random: Random::new(seed),
             trace,
             injection,
             shadow: Shadow::default(),
-            order: Order::default(),
+            dependencies: Dependencies::default(),
             engine: None,
             bundles,
             checks,
-            pace,
+            latency,
             findings: Vec::new(),
             interrupts: 0,
         };
@@ -107,7 +107,7 @@ impl Machine {
 
     /// Counts releases.
     pub(crate) fn releases(&self) -> Arc<AtomicU64> {
-        self.core.order.count()
+        self.core.dependencies.count()
     }
 
     pub(crate) fn open_tsg(&mut self) -> TsgId {
@@ -137,7 +137,7 @@ impl Machine {
         if !entries.is_power_of_two() || !fits {
             return Err(ChannelError::Sizes { entries, ring, userd: page });
         }
-        self.core.order.open(id);
+        self.core.dependencies.open(id);
         self.doorbell.register(id, Arc::clone(&setup.userd));
         self.channels.insert(id, Channel::new(setup));
         Ok(())
@@ -303,7 +303,7 @@ impl Machine {
                 (found.map(|channel| channel.id).into_iter().collect(), put, seen)
             }
             Rung::Channels(channels) => {
-                (channels, None, self.core.order.count().load(Ordering::Acquire))
+                (channels, None, self.core.dependencies.count().load(Ordering::Acquire))
             }
         };
         for held in &mut self.held {
@@ -326,8 +326,8 @@ impl Machine {
         let mut any = false;
         while let Some(place) = self.held.iter().position(|held| held.left == 0) {
             let Held { channel: id, put, seen, .. } = self.held.remove(place);
-            self.core.clock.advance(self.core.pace.doorbell);
-            self.core.order.rung(id, seen);
+            self.core.clock.advance(self.core.latency.doorbell);
+            self.core.dependencies.rung(id, seen);
             if let Some(channel) = self.channels.get_mut(&id).filter(|channel| channel.alive) {
                 channel.accept(&mut self.core, put);
                 if !self.core.findings.is_empty() {
@@ -353,7 +353,7 @@ impl Machine {
         }
         if self.channels.values().all(Channel::is_settled) && self.doorbell.is_empty() {
             self.core.shadow.settle();
-            self.core.order.settle();
+            self.core.dependencies.settle();
         }
         Run::Quiet { waiting: !self.blocked().is_empty() }
     }

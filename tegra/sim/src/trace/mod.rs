@@ -34,14 +34,12 @@ pub enum Event {
     },
     /// A doorbell was taken.
     Doorbell {
-        /// The channel.
         channel: u16,
         /// GP_PUT as it was then.
         put: u32,
     },
     /// A ring entry was fetched.
     Entry {
-        /// The channel.
         channel: u16,
         /// Its index in the ring.
         index: u32,
@@ -54,62 +52,47 @@ pub enum Event {
     },
     /// A method was executed or given to its engine.
     Method {
-        /// The channel.
         channel: u16,
-        /// The subchannel.
         subchannel: u32,
-        /// Its address.
         address: u32,
-        /// Its data.
         data: u32,
         /// Name and fields.
         text: String,
     },
     /// A semaphore was written.
     Release {
-        /// The channel.
         channel: u16,
-        /// Where.
         address: u64,
-        /// What.
         payload: u64,
         /// The unit that wrote it.
         unit: Cow<'static, str>,
     },
     /// A wait was over.
     Acquired {
-        /// The channel.
         channel: u16,
-        /// Where.
         address: u64,
         /// What was waited for.
         payload: u64,
     },
     /// Memory was copied or filled.
     Copy {
-        /// The channel.
         channel: u16,
         /// From where; none of a fill.
         source: Option<u64>,
-        /// To where.
         destination: u64,
         /// Bytes written.
         bytes: u64,
     },
     /// Words of a stream were written to memory.
     Upload {
-        /// The channel.
         channel: u16,
-        /// To where.
         destination: u64,
         /// Bytes written.
         bytes: u64,
     },
     /// A kernel ran.
     Launch {
-        /// The channel.
         channel: u16,
-        /// Its QMD.
         qmd: u64,
         /// Its first instruction.
         program: u64,
@@ -122,24 +105,17 @@ pub enum Event {
         work: Option<Box<Work>>,
     },
     /// An interrupt that wakes waiters.
-    Interrupt {
-        /// The channel.
-        channel: u16,
-    },
+    Interrupt { channel: u16 },
     /// A rule was broken.
     Finding {
         /// The channel, where one is concerned.
         channel: Option<u16>,
         /// The rule's name.
         rule: Cow<'static, str>,
-        /// What happened.
         message: String,
     },
     /// Something was made to fail on request.
-    Injected {
-        /// What.
-        what: Cow<'static, str>,
-    },
+    Injected { what: Cow<'static, str> },
 }
 
 /// What a kernel did.
@@ -211,7 +187,6 @@ pub struct Instructions {
 pub struct Record {
     /// GPU time in nanoseconds.
     pub time: u64,
-    /// What happened.
     #[serde(flatten)]
     pub event: Event,
 }

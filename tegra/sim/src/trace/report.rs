@@ -15,20 +15,13 @@ use super::{Event, Record, Work};
 pub enum TraceError {
     /// The file cannot be opened or read.
     #[error("trace {path}: {source}")]
-    Io {
-        /// The file.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: String, source: io::Error },
     /// A line is no record.
     #[error("trace {path}, line {line}: {source}")]
     Line {
-        /// The file.
         path: String,
         /// The line's number, from 1.
         line: usize,
-        /// Why.
         source: serde_json::Error,
     },
 }
@@ -91,15 +84,12 @@ pub struct Kernel {
 /// What a trace holds, counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// Driver calls.
     pub ioctls: u64,
     /// Driver calls that were refused.
     pub refused: u64,
-    /// Doorbells.
     pub doorbells: u64,
     /// Ring entries fetched.
     pub submits: u64,
-    /// Methods.
     pub methods: u64,
     /// Kernel launches.
     pub launches: u64,
@@ -115,7 +105,6 @@ pub struct Stats {
     pub acquires: u64,
     /// Interrupts that wake waiters.
     pub interrupts: u64,
-    /// Broken rules.
     pub findings: u64,
     /// Failures made on request.
     pub injected: u64,

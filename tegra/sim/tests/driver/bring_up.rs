@@ -1,7 +1,7 @@
 //! The order of calls that is proven on hardware, and what each of them gives.
 
 use tegra::abi::{channel, ctrl, tsg};
-use tegra_sim::driver::{Errno, Live, MapAnswer, Node};
+use tegra_sim::driver::{Errno, Live, MapAnswer, Node, Request, requests};
 
 use crate::bench::{Bench, RANGE, bytes, code, errno, whole};
 
@@ -232,16 +232,37 @@ fn numbers_equal_the_headers() {
     let missing =
         [("SET_L2_MAX_WAYS_EVICT_LAST", 0x4008_540d), ("GET_L2_MAX_WAYS_EVICT_LAST", 0x8008_540e)];
     let mut seen = 0;
-    for (node, name, request) in tegra_sim::driver::requests() {
-        let (_, prefix) = prefixes.iter().find(|(known, _)| *known == node).unwrap();
-        let prefix = if node == "tsg" && old.contains(&name) { "NVGPU_IOCTL_TSG_" } else { prefix };
-        let expected = missing
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map_or_else(|| code(&format!("{prefix}{name}")), |(_, request)| *request);
-        assert_eq!(expected, request, "{node} {name}");
+    let table = |text: &'static str| text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let mut members = 0;
+    for (node, Request { name, code: own, members: layout }) in requests() {
         seen += 1;
+        if let Some((_, request)) = missing.iter().find(|(known, _)| known == name) {
+            assert_eq!(own, request, "{node} {name}");
+            continue;
+        }
+        let (_, prefix) = prefixes.iter().find(|(known, _)| *known == node).unwrap();
+        let prefix = if node == "tsg" && old.contains(name) { "NVGPU_IOCTL_TSG_" } else { prefix };
+        let theirs = format!("{prefix}{name}");
+        assert_eq!(code(&theirs), *own, "{node} {name}");
+        let row = table(include_str!("../../../tests/data/ioctls.csv"))
+            .find(|row| row[0] == "r36.4.3" && row[2] == theirs)
+            .unwrap();
+        // Members of unions are named with or without the union's name.
+        let fields: Vec<_> = table(include_str!("../../../tests/data/structs.csv"))
+            .filter(|field| field[0] == "r36.4.3" && field[2] == row[5] && !field[3].is_empty())
+            .collect();
+        for (member, offset, size) in layout.iter().filter(|_| !fields.is_empty()) {
+            let found = fields.iter().any(|field| {
+                let path = field[3].to_uppercase();
+                let same =
+                    path.replace('.', "_") == *member || path.rsplit('.').next() == Some(member);
+                same && field[4] == offset.to_string() && field[5] == size.to_string()
+            });
+            assert!(found, "{node} {name}: {member} at {offset}, {size} bytes");
+            members += 1;
+        }
     }
+    assert!(members > 100, "{members}");
     assert!(seen > 100, "{seen}");
 }
 

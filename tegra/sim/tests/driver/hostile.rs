@@ -51,7 +51,7 @@ proptest! {
         let bench = Bench::new();
         bench.running();
         let mut random = Random::new(seed);
-        let known: Vec<u32> = requests().map(|(_, _, request)| request).collect();
+        let known: Vec<u32> = requests().map(|(_, request)| request.code).collect();
         for _ in 0..calls {
             let (file, request) = (FileId(random.below(14)), request(&mut random, &known));
             let mut bytes = argument(&mut random);

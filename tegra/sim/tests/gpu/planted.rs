@@ -113,8 +113,8 @@ fn run(rule: Rule, broken: bool, seed: u64) -> Rig {
         Rule::ChannelTimeout if broken => "channel-timeout@1",
         _ => "",
     };
-    let patience = if rule == Rule::Deadlock { Duration::ZERO } else { Duration::MAX };
-    let rig = Rig::with(seed, faults, patience);
+    let deadlock_timeout = if rule == Rule::Deadlock { Duration::ZERO } else { Duration::MAX };
+    let rig = Rig::with(seed, faults, deadlock_timeout);
     let words = |wrong: &[u32], right: &[u32]| (if broken { wrong } else { right }).to_vec();
     let bind_copy = [0x2001_8000, 0xc7b5];
     let bind_compute = [0x2001_2000, 0xc7c0];

@@ -86,16 +86,16 @@ impl Rig {
         Self::with(seed, "", Duration::from_secs(1000))
     }
 
-    /// A GPU with failures to produce, and its patience.
-    pub(crate) fn with(seed: u64, faults: &str, patience: Duration) -> Self {
-        Self::with_bundles(seed, faults, patience, None)
+    /// A GPU with failures to produce, and its limit for deadlocks.
+    pub(crate) fn with(seed: u64, faults: &str, deadlock_timeout: Duration) -> Self {
+        Self::with_bundles(seed, faults, deadlock_timeout, None)
     }
 
     /// The same, and a directory for bundles.
     pub(crate) fn with_bundles(
         seed: u64,
         faults: &str,
-        patience: Duration,
+        deadlock_timeout: Duration,
         bundles: Option<&Path>,
     ) -> Self {
         let get = |name: &str| (name == "TEGRA_SIM_FAULTS").then(|| faults.to_owned());
@@ -106,7 +106,7 @@ impl Rig {
         let config = GpuConfig {
             // Long enough that only `drain` ends it.
             hold: Duration::from_secs(1000),
-            patience,
+            deadlock_timeout,
             bundles: bundles.map(Path::to_owned),
             checks: Checks::Race,
             reporter: Arc::clone(&findings) as Arc<_>,

@@ -32,7 +32,7 @@ pub(crate) fn run(data: &[u8]) {
     let config = Config { seed: u64::from_le_bytes(*seed), ..Config::default() };
     let config = GpuConfig {
         hold: Duration::from_secs(1000),
-        patience: Duration::ZERO,
+        deadlock_timeout: Duration::ZERO,
         reporter: Arc::new(Collector::default()),
         ..GpuConfig::new(&config, Trace::off(), Arc::new(Injection::default()))
     };

@@ -1,4 +1,7 @@
 //! [`Simd`] in plain Rust: the meaning of every operation, and the fallback.
+//!
+//! What takes 16 calls or 64 products is not inlined: kernels unroll a superblock, and unrolled once more lane
+//! by lane they were most of this crate's machine code.
 
 use half::f16;
 
@@ -43,12 +46,12 @@ impl Simd for Scalar {
     unsafe fn store(p: *mut f32, x: F) {
         unsafe { p.cast::<F>().write_unaligned(x) }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_f16(p: *const u16) -> F {
         let h = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         lanes!(i => f16::from_bits(h[i]).to_f32())
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_f16(p: *mut u16, x: F) {
         let h: [u16; LANES] = lanes!(i => f16::from_f32(x[i]).to_bits());
         unsafe { p.cast::<[u16; LANES]>().write_unaligned(h) }
@@ -74,7 +77,7 @@ impl Simd for Scalar {
     unsafe fn div(a: F, b: F) -> F {
         lanes!(i => a[i] / b[i])
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn fma(a: F, b: F, c: F) -> F {
         lanes!(i => a[i].mul_add(b[i], c[i]))
     }
@@ -116,7 +119,7 @@ impl Simd for Scalar {
         }
         max
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn round_i(x: F) -> I {
         #[expect(clippy::cast_possible_truncation, reason = "the caller's values fit")]
         let out = lanes!(i => x[i].round_ties_even() as i32);
@@ -206,7 +209,7 @@ impl Simd for Scalar {
         }
         a
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn dot_u(mut acc: I, w: [u8; 64], a: *const i8) -> I {
         let a = unsafe { a.cast::<[i8; 4]>().read() };
         for i in 0..LANES {

@@ -17,9 +17,9 @@ use tegra::pushbuffer::{CacheInvalidate, Entry, Payload, PushBuffer, Windows};
 use tegra::qmd::{ConstantBank, Dependent, Invalidate, Launch as QmdLaunch, QmdRelease};
 use tegra::space::AddressSpace;
 
+use super::super::dependencies::{Wait, waits};
 use super::super::launch::Launch;
 use super::super::layout::ALIGN;
-use super::super::order::{Wait, waits};
 use super::code::{Code, Loaded};
 use super::failed;
 use super::patience::Signs;

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{AddressSpace, KIND_INVALID, Mapping, PAGE, Space};
+use super::{
+    AddressSpace, KIND_INVALID, MAP_BUFFER_BATCH, MAP_BUFFER_EX, MAPPING_MODIFY, Mapping, PAGE,
+    Space,
+};
 use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled};
 use crate::driver::errno::{Refused, refusals};
 use crate::driver::user;
@@ -78,13 +81,13 @@ pub(super) struct MapRequest {
 impl MapRequest {
     pub(super) fn of(args: &Args) -> Self {
         Self {
-            flags: args.u32(0),
-            compressed_kind: args.i16(4),
-            kind: args.i16(6),
-            fd: args.i32(8),
-            buffer_offset: args.u64(16),
-            bytes: args.u64(24),
-            va: args.u64(32),
+            flags: args.get(MAP_BUFFER_EX::FLAGS),
+            compressed_kind: args.get(MAP_BUFFER_EX::COMPR_KIND),
+            kind: args.get(MAP_BUFFER_EX::INCOMPR_KIND),
+            fd: args.get(MAP_BUFFER_EX::DMABUF_FD),
+            buffer_offset: args.get(MAP_BUFFER_EX::BUFFER_OFFSET),
+            bytes: args.get(MAP_BUFFER_EX::MAPPING_SIZE),
+            va: args.get(MAP_BUFFER_EX::OFFSET),
         }
     }
 
@@ -265,8 +268,9 @@ impl AddressSpace {
     /// os/linux/ioctl_as.c:gk20a_as_ioctl_map_buffer_batch.
     pub(super) fn map_batch(&self, args: &Args) -> Handled {
         const MOST: u32 = 256;
-        let (unmaps, maps) = (args.u64(0), args.u64(8));
-        let (unmap_count, map_count) = (args.u32(16), args.u32(20));
+        let (unmaps, maps) = (args.get(MAP_BUFFER_BATCH::UNMAPS), args.get(MAP_BUFFER_BATCH::MAPS));
+        let (unmap_count, map_count) =
+            (args.get(MAP_BUFFER_BATCH::NUM_UNMAPS), args.get(MAP_BUFFER_BATCH::NUM_MAPS));
         if unmap_count > MOST || map_count > MOST {
             return Err(&BATCH);
         }
@@ -275,8 +279,8 @@ impl AddressSpace {
             self.unmap(u64::from_le_bytes(va));
         }
         for i in 0..u64::from(map_count) {
-            let mut map = Args::zeroed();
-            user::read(maps.wrapping_add(40 * i), map.bytes_mut(40)).map_err(|_| &BAD_NESTED)?;
+            let at = maps.wrapping_add(MAP_BUFFER_EX::BYTES as u64 * i);
+            let map = Args::read(at, MAP_BUFFER_EX::BYTES).map_err(|_| &BAD_NESTED)?;
             self.map(&MapRequest::of(&map))?;
         }
         Ok(Done::Ok)
@@ -284,13 +288,15 @@ impl AddressSpace {
 
     /// Kinds change nothing that is simulated. Source: os/linux/vm.c:nvgpu_vm_mapping_modify.
     pub(super) fn modify(&self, args: &Args) -> Handled {
-        let (offset, bytes, va) = (args.u64(8), args.u64(16), args.u64(24));
+        let (offset, bytes) =
+            (args.get(MAPPING_MODIFY::BUFFER_OFFSET), args.get(MAPPING_MODIFY::BUFFER_SIZE));
+        let va = args.get(MAPPING_MODIFY::MAP_ADDRESS);
         let space = self.space();
         let mapping = space.mappings.get(&va).ok_or(&MODIFY)?;
         let aligned = offset.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
         let inside = bytes <= mapping.bytes && offset <= mapping.bytes - bytes;
         // Without compression tags the plain kind is used, whatever the other is.
-        if !aligned || !inside || args.i16(2) == KIND_INVALID {
+        if !aligned || !inside || args.get(MAPPING_MODIFY::INCOMPR_KIND) == KIND_INVALID {
             return Err(&MODIFY);
         }
         Ok(Done::Ok)

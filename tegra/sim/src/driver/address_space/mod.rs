@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::buddy::Buddy;
 use super::device::{Counted, Device};
-use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules, UNKNOWN, ior, iowr};
+use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules, UNKNOWN, layout, requests};
 use super::errno::{Refused, refusals};
 use super::{Answer, user};
 use mapping::MapRequest;
@@ -39,33 +39,34 @@ const KERNEL_BYTES: u64 = 1 << 32;
 /// The end of every address space.
 const LIMIT: u64 = 1 << 49;
 
-const BIND_CHANNEL: u32 = iowr(b'A', 1, 4);
-const FREE_SPACE: u32 = iowr(b'A', 3, 32);
-const UNMAP_BUFFER: u32 = iowr(b'A', 5, 8);
-const ALLOC_SPACE: u32 = iowr(b'A', 6, 32);
-const MAP_BUFFER_EX: u32 = iowr(b'A', 7, 40);
-const GET_VA_REGIONS: u32 = iowr(b'A', 8, 16);
-const MAP_BUFFER_BATCH: u32 = iowr(b'A', 11, 32);
-const GET_SYNC_RO_MAP: u32 = ior(b'A', 12, 16);
-const MAPPING_MODIFY: u32 = iowr(b'A', 13, 32);
-const REMAP: u32 = iowr(b'A', 14, 16);
+requests! { b'A';
+    BIND_CHANNEL = iowr 1, 4 { 0 => CHANNEL_FD: i32 };
+    FREE_SPACE = iowr 3, 32 { 0 => OFFSET: u64 };
+    UNMAP_BUFFER = iowr 5, 8 { 0 => OFFSET: u64 };
+    ALLOC_SPACE = iowr 6, 32 {
+        0 => PAGES: u64, 8 => PAGE_SIZE: u32, 12 => FLAGS: u32, 16 => OFFSET: u64,
+    };
+    MAP_BUFFER_EX = iowr 7, 40 {
+        0 => FLAGS: u32, 4 => COMPR_KIND: i16, 6 => INCOMPR_KIND: i16, 8 => DMABUF_FD: i32,
+        16 => BUFFER_OFFSET: u64, 24 => MAPPING_SIZE: u64, 32 => OFFSET: u64,
+    };
+    GET_VA_REGIONS = iowr 8, 16 { 0 => BUF_ADDR: u64, 8 => BUF_SIZE: u32 };
+    MAP_BUFFER_BATCH = iowr 11, 32 {
+        0 => UNMAPS: u64, 8 => MAPS: u64, 16 => NUM_UNMAPS: u32, 20 => NUM_MAPS: u32,
+    };
+    GET_SYNC_RO_MAP = ior 12, 16 {
+        0 => BASE_GPUVA: u64, 8 => SYNC_SIZE: u32, 12 => NUM_SYNCPOINTS: u32,
+    };
+    MAPPING_MODIFY = iowr 13, 32 {
+        2 => INCOMPR_KIND: i16, 8 => BUFFER_OFFSET: u64, 16 => BUFFER_SIZE: u64,
+        24 => MAP_ADDRESS: u64,
+    };
+    REMAP = iowr 14, 16 { 0 => OPS: u64, 8 => NUM_OPS: u32 };
+}
 
-/// Requests by name.
-pub(super) const NAMES: &[(u32, &str)] = &[
-    (BIND_CHANNEL, "BIND_CHANNEL"),
-    (FREE_SPACE, "FREE_SPACE"),
-    (UNMAP_BUFFER, "UNMAP_BUFFER"),
-    (ALLOC_SPACE, "ALLOC_SPACE"),
-    (MAP_BUFFER_EX, "MAP_BUFFER_EX"),
-    (GET_VA_REGIONS, "GET_VA_REGIONS"),
-    (MAP_BUFFER_BATCH, "MAP_BUFFER_BATCH"),
-    (GET_SYNC_RO_MAP, "GET_SYNC_RO_MAP"),
-    (MAPPING_MODIFY, "MAPPING_MODIFY"),
-    (REMAP, "REMAP"),
-];
+layout! { VA_REGION, 24 { 0 => OFFSET: u64, 8 => PAGE_SIZE: u32, 16 => PAGES: u64 } }
 
-const RULES: Rules =
-    Rules { magic: b'A', last: 14, largest: 40, output_faults: true, always_out: Some(REMAP) };
+const RULES: Rules = Rules { output_faults: true, always_out: Some(REMAP), ..Rules::of(REQUESTS) };
 
 const SPACE_FIXED: u32 = 1 << 0;
 const SPACE_SPARSE: u32 = 1 << 1;
@@ -194,21 +195,21 @@ impl AddressSpace {
     ) -> Result<Answer, Refused> {
         RULES.dispatch(request, arg, |args| match request {
             BIND_CHANNEL => {
-                let channel = channel(args.i32(0)).ok_or(&BAD_CHANNEL)?;
+                let channel = channel(args.get(BIND_CHANNEL::CHANNEL_FD)).ok_or(&BAD_CHANNEL)?;
                 if channel.bind_address_space(self) { Ok(Done::Ok) } else { Err(&BOUND) }
             }
             ALLOC_SPACE => self.alloc_space(args),
             FREE_SPACE => {
-                self.free_space(args.u64(0));
+                self.free_space(args.get(FREE_SPACE::OFFSET));
                 Ok(Done::Ok)
             }
             MAP_BUFFER_EX => {
                 let va = self.map(&MapRequest::of(args))?;
-                args.set_u64(32, va);
+                args.set(MAP_BUFFER_EX::OFFSET, va);
                 Ok(Done::Ok)
             }
             UNMAP_BUFFER => {
-                self.unmap(args.u64(0));
+                self.unmap(args.get(UNMAP_BUFFER::OFFSET));
                 Ok(Done::Ok)
             }
             GET_VA_REGIONS => self.va_regions(args),
@@ -222,21 +223,21 @@ impl AddressSpace {
 
     /// Source: common/mm/vm_area.c:nvgpu_vm_area_alloc. The alignment of `o_a` is not looked at.
     fn alloc_space(&self, args: &mut Args) -> Handled {
-        let (pages, flags) = (args.u64(0), args.u32(12));
-        if args.u32(8) != PAGE as u32 {
+        let (pages, flags) = (args.get(ALLOC_SPACE::PAGES), args.get(ALLOC_SPACE::FLAGS));
+        if args.get(ALLOC_SPACE::PAGE_SIZE) != PAGE as u32 {
             return Err(&PAGE_SIZE);
         }
         let bytes = pages.wrapping_mul(PAGE);
         let mut space = self.space();
         let start = if flags & SPACE_FIXED != 0 {
-            space.user.alloc_fixed(args.u64(16), bytes)
+            space.user.alloc_fixed(args.get(ALLOC_SPACE::OFFSET), bytes)
         } else {
             space.user.alloc(bytes)
         };
         let start = start.ok_or(&NO_SPACE)?;
         let sparse = flags & SPACE_SPARSE != 0;
         space.areas.push(Area { start, bytes, sparse, mappings: Vec::new() });
-        args.set_u64(16, start);
+        args.set(ALLOC_SPACE::OFFSET, start);
         Ok(Done::Ok)
     }
 
@@ -257,26 +258,27 @@ impl AddressSpace {
 
     /// One region: small pages. Source: os/linux/ioctl_as.c:gk20a_as_ioctl_get_va_regions.
     fn va_regions(&self, args: &mut Args) -> Handled {
-        const REGION: u32 = 24;
-        if args.u32(8) >= REGION {
+        const REGION: u32 = VA_REGION::BYTES as u32;
+        if args.get(GET_VA_REGIONS::BUF_SIZE) >= REGION {
             let space = self.space();
             let (start, end) = (space.user.start(), space.user.end());
-            let mut region = [0; REGION as usize];
-            region[..8].copy_from_slice(&start.to_le_bytes());
-            region[8..12].copy_from_slice(&(PAGE as u32).to_le_bytes());
-            region[16..].copy_from_slice(&((end - start) / PAGE).to_le_bytes());
-            user::write(args.u64(0), &region).map_err(|_| &BAD_NESTED)?;
+            let mut region = Args::zeroed(VA_REGION::BYTES);
+            region.set(VA_REGION::OFFSET, start);
+            region.set(VA_REGION::PAGE_SIZE, PAGE as u32);
+            region.set(VA_REGION::PAGES, (end - start) / PAGE);
+            user::write(args.get(GET_VA_REGIONS::BUF_ADDR), region.bytes())
+                .map_err(|_| &BAD_NESTED)?;
         }
-        args.set_u32(8, REGION);
+        args.set(GET_VA_REGIONS::BUF_SIZE, REGION);
         Ok(Done::Ok)
     }
 
     /// Source: hal/sync/syncpt_cmdbuf_gv11b_fusa.c:gv11b_syncpt_get_sync_ro_map.
     fn syncpoint_window(&self, args: &mut Args) -> Handled {
         let base = self.map_syncpoints().ok_or(&NO_WINDOW)?;
-        args.set_u64(0, base);
-        args.set_u32(8, super::device::SYNCPOINT_BYTES as u32);
-        args.set_u32(12, super::device::SYNCPOINTS);
+        args.set(GET_SYNC_RO_MAP::BASE_GPUVA, base);
+        args.set(GET_SYNC_RO_MAP::SYNC_SIZE, super::device::SYNCPOINT_BYTES as u32);
+        args.set(GET_SYNC_RO_MAP::NUM_SYNCPOINTS, super::device::SYNCPOINTS);
         Ok(Done::Ok)
     }
 

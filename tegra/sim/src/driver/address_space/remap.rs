@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use super::{AddressSpace, Area, KIND_INVALID, LIMIT, PAGE};
-use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled};
+use super::{AddressSpace, Area, KIND_INVALID, LIMIT, PAGE, REMAP};
+use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled, layout};
 use crate::driver::errno::{Refused, refusals};
 use crate::driver::user;
 use crate::gpu::{MapAccess, MapFlags};
@@ -27,8 +27,11 @@ refusals! { "as";
         "os/linux/ioctl_as.c:nvgpu_as_ioctl_remap";
 }
 
-/// Bytes of one operation in the program's array.
-const OP_BYTES: u64 = 40;
+layout! { OP, 40 {
+    0 => FLAGS: u32, 4 => COMPR_KIND: i16, 6 => INCOMPR_KIND: i16, 8 => MEM_HANDLE: i32,
+    16 => MEM_OFFSET_IN_PAGES: u64, 24 => VIRT_OFFSET_IN_PAGES: u64, 32 => NUM_PAGES: u64,
+} }
+
 /// Operations beyond this need more contiguous memory than the kernel gives: 4 MiB.
 const MOST_OPS: u32 = 100_000;
 
@@ -49,14 +52,15 @@ struct Op {
 impl Op {
     fn translate(raw: &Args) -> Result<Self, Refused> {
         let op = Self {
-            flags: raw.u32(0),
-            fd: raw.i32(8),
-            buffer_page: raw.u64(16),
-            page: raw.u64(24),
-            pages: raw.u64(32),
+            flags: raw.get(OP::FLAGS),
+            fd: raw.get(OP::MEM_HANDLE),
+            buffer_page: raw.get(OP::MEM_OFFSET_IN_PAGES),
+            page: raw.get(OP::VIRT_OFFSET_IN_PAGES),
+            pages: raw.get(OP::NUM_PAGES),
         };
         let known = if op.unmaps() { PAGE_SIZES } else { PAGE_SIZES | CACHEABLE | NO_WRITE };
-        let kinds = (raw.i16(4), raw.i16(6)) == (KIND_INVALID, KIND_INVALID);
+        let kinds =
+            (raw.get(OP::COMPR_KIND), raw.get(OP::INCOMPR_KIND)) == (KIND_INVALID, KIND_INVALID);
         let limit = LIMIT / PAGE;
         let fits = op.pages <= limit && op.buffer_page <= limit && op.page <= limit;
         let wrong = op.flags & !known != 0
@@ -83,7 +87,7 @@ impl Op {
 
 /// Does the operations of the program's array; on failure none of them.
 pub(super) fn remap(space: &AddressSpace, args: &mut Args) -> Handled {
-    let (address, count) = (args.u64(0), args.u32(8));
+    let (address, count) = (args.get(REMAP::OPS), args.get(REMAP::NUM_OPS));
     if count == 0 {
         return Ok(Done::Ok);
     }
@@ -93,10 +97,9 @@ pub(super) fn remap(space: &AddressSpace, args: &mut Args) -> Handled {
     let mut raw = Vec::new();
     let mut ops = Vec::new();
     for i in 0..u64::from(count) {
-        let mut op = Args::zeroed();
-        let from = address.wrapping_add(i * OP_BYTES);
-        user::read(from, op.bytes_mut(OP_BYTES as usize)).map_err(|_| &BAD_NESTED)?;
-        ops.push(Op::translate(&op).inspect_err(|_| args.set_u32(8, 0))?);
+        let from = address.wrapping_add(i * OP::BYTES as u64);
+        let op = Args::read(from, OP::BYTES).map_err(|_| &BAD_NESTED)?;
+        ops.push(Op::translate(&op).inspect_err(|_| args.set(REMAP::NUM_OPS, 0))?);
         raw.push(op);
     }
     let inner = space.space();
@@ -106,7 +109,7 @@ pub(super) fn remap(space: &AddressSpace, args: &mut Args) -> Handled {
         .filter(|area| area.sparse)
         .ok_or(&NO_AREA)
         .and_then(|area| ops.iter().map(|op| check(space, area, op)).collect::<Result<Vec<_>, _>>())
-        .inspect_err(|_| args.set_u32(8, 0))?;
+        .inspect_err(|_| args.set(REMAP::NUM_OPS, 0))?;
     for (op, buffer) in ops.iter().zip(buffers) {
         let (va, bytes) = (op.page * PAGE, op.pages * PAGE);
         space.mmu.unmap(va, bytes);
@@ -125,9 +128,9 @@ pub(super) fn remap(space: &AddressSpace, args: &mut Args) -> Handled {
     }
     drop(inner);
     for (i, op) in raw.iter().enumerate() {
-        let to = address.wrapping_add(i as u64 * OP_BYTES);
-        if user::write(to, op.bytes(OP_BYTES as usize)).is_err() {
-            args.set_u32(8, i as u32);
+        let to = address.wrapping_add((i * OP::BYTES) as u64);
+        if user::write(to, op.bytes()).is_err() {
+            args.set(REMAP::NUM_OPS, i as u32);
             return Err(&BAD_NESTED);
         }
     }

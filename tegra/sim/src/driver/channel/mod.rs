@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Answer;
 use super::address_space::AddressSpace;
 use super::device::{Counted, Device, SYNCPOINT_BYTES};
-use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, io, ior, iow, iowr};
+use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, requests};
 use super::errno::{Refused, refusals};
 use super::interrupt::{NOTIFICATION_BYTES, Notifier, RESET, Service};
 use super::tsg::{BOUND, Preemption, Tsg};
@@ -53,55 +53,43 @@ refusals! { "channel";
         "os/linux/ioctl_channel.c:gk20a_channel_ioctl";
 }
 
-const SET_NVMAP_FD: u32 = iow(b'H', 5, 4);
-const SET_TIMEOUT: u32 = iow(b'H', 11, 4);
-const GET_TIMEDOUT: u32 = ior(b'H', 12, 4);
-const SET_TIMEOUT_EX: u32 = iowr(b'H', 18, 8);
-const WAIT: u32 = iowr(b'H', 102, 24);
-const SUBMIT_GPFIFO: u32 = iowr(b'H', 107, 24);
-const ALLOC_OBJ_CTX: u32 = iowr(b'H', 108, 16);
-const ZCULL_BIND: u32 = iowr(b'H', 110, 16);
-const SET_ERROR_NOTIFIER: u32 = iowr(b'H', 111, 24);
-const OPEN: u32 = ior(b'H', 112, 4);
-const ENABLE: u32 = io(b'H', 113);
-const DISABLE: u32 = io(b'H', 114);
-const PREEMPT: u32 = io(b'H', 115);
-const FORCE_RESET: u32 = io(b'H', 116);
-const WDT: u32 = iow(b'H', 119, 8);
-const SET_PREEMPTION_MODE: u32 = iow(b'H', 122, 8);
-const ALLOC_GPFIFO_EX: u32 = iow(b'H', 123, 32);
-const SET_BOOSTED_CTX: u32 = iow(b'H', 124, 8);
-const GET_USER_SYNCPOINT: u32 = ior(b'H', 126, 16);
-const RESCHEDULE_RUNLIST: u32 = iow(b'H', 127, 4);
-const SETUP_BIND: u32 = iowr(b'H', 128, 104);
+requests! { b'H';
+    SET_NVMAP_FD = iow 5, 4;
+    SET_TIMEOUT = iow 11, 4;
+    GET_TIMEDOUT = ior 12, 4 { 0 => VALUE: u32 };
+    SET_TIMEOUT_EX = iowr 18, 8;
+    WAIT = iowr 102, 24 {
+        0 => TYPE: u32, 4 => TIMEOUT: i32, 8 => DMABUF_FD: i32, 12 => OFFSET: u32,
+        16 => PAYLOAD: u32,
+    };
+    SUBMIT_GPFIFO = iowr 107, 24 { 0 => GPFIFO: u64, 8 => NUM_ENTRIES: u32, 12 => FLAGS: u32 };
+    ALLOC_OBJ_CTX = iowr 108, 16 { 0 => CLASS_NUM: u32, 4 => FLAGS: u32 };
+    ZCULL_BIND = iowr 110, 16;
+    SET_ERROR_NOTIFIER = iowr 111, 24 { 0 => OFFSET: u64, 16 => MEM: i32 };
+    OPEN = ior 112, 4 { 0 => CHANNEL_FD: i32 };
+    ENABLE = io 113;
+    DISABLE = io 114;
+    PREEMPT = io 115;
+    FORCE_RESET = io 116;
+    WDT = iow 119, 8 { 0 => WDT_STATUS: u32 };
+    SET_PREEMPTION_MODE = iow 122, 8 {
+        0 => GRAPHICS_PREEMPT_MODE: u32, 4 => COMPUTE_PREEMPT_MODE: u32,
+    };
+    ALLOC_GPFIFO_EX = iow 123, 32 { 0 => NUM_ENTRIES: u32, 8 => FLAGS: u32 };
+    SET_BOOSTED_CTX = iow 124, 8;
+    GET_USER_SYNCPOINT = ior 126, 16 {
+        0 => GPU_VA: u64, 8 => SYNCPOINT_ID: u32, 12 => SYNCPOINT_MAX: u32,
+    };
+    RESCHEDULE_RUNLIST = iow 127, 4;
+    SETUP_BIND = iowr 128, 104 {
+        0 => NUM_GPFIFO_ENTRIES: u32, 8 => FLAGS: u32, 12 => USERD_DMABUF_FD: i32,
+        16 => GPFIFO_DMABUF_FD: i32, 20 => WORK_SUBMIT_TOKEN: u32, 24 => USERD_DMABUF_OFFSET: u64,
+        32 => GPFIFO_DMABUF_OFFSET: u64, 40 => GPFIFO_GPU_VA: u64, 48 => USERD_GPU_VA: u64,
+        56 => USERMODE_MMIO_GPU_VA: u64,
+    };
+}
 
-/// Requests by name.
-pub(super) const NAMES: &[(u32, &str)] = &[
-    (SET_NVMAP_FD, "SET_NVMAP_FD"),
-    (SET_TIMEOUT, "SET_TIMEOUT"),
-    (GET_TIMEDOUT, "GET_TIMEDOUT"),
-    (SET_TIMEOUT_EX, "SET_TIMEOUT_EX"),
-    (WAIT, "WAIT"),
-    (SUBMIT_GPFIFO, "SUBMIT_GPFIFO"),
-    (ALLOC_OBJ_CTX, "ALLOC_OBJ_CTX"),
-    (ZCULL_BIND, "ZCULL_BIND"),
-    (SET_ERROR_NOTIFIER, "SET_ERROR_NOTIFIER"),
-    (OPEN, "OPEN"),
-    (ENABLE, "ENABLE"),
-    (DISABLE, "DISABLE"),
-    (PREEMPT, "PREEMPT"),
-    (FORCE_RESET, "FORCE_RESET"),
-    (WDT, "WDT"),
-    (SET_PREEMPTION_MODE, "SET_PREEMPTION_MODE"),
-    (ALLOC_GPFIFO_EX, "ALLOC_GPFIFO_EX"),
-    (SET_BOOSTED_CTX, "SET_BOOSTED_CTX"),
-    (GET_USER_SYNCPOINT, "GET_USER_SYNCPOINT"),
-    (RESCHEDULE_RUNLIST, "RESCHEDULE_RUNLIST"),
-    (SETUP_BIND, "SETUP_BIND"),
-];
-
-const RULES: Rules =
-    Rules { magic: b'H', last: 128, largest: 104, output_faults: false, always_out: None };
+const RULES: Rules = Rules::of(REQUESTS);
 
 /// What a new syncpoint counts to, as seen on hardware.
 const SYNCPOINT_VALUE: u32 = 30_000;
@@ -140,7 +128,6 @@ struct State {
     closed: bool,
 }
 
-/// One channel.
 pub(super) struct Channel {
     device: Arc<Device>,
     id: u16,
@@ -179,7 +166,6 @@ impl Channel {
         self.id
     }
 
-    /// Its runlist.
     pub(super) fn runlist(&self) -> u32 {
         self.runlist
     }
@@ -282,12 +268,14 @@ impl Channel {
                 return Err(&CLOSING);
             }
             match request {
-                OPEN => args.set_i32(0, open()?),
+                OPEN => args.set(OPEN::CHANNEL_FD, open()?),
                 WAIT => return self.wait(args),
                 // The fd is looked at by nobody. Time limits are not simulated: a channel runs
                 // into one when it is asked to.
                 SET_NVMAP_FD | SET_TIMEOUT | SET_TIMEOUT_EX => {}
-                GET_TIMEDOUT => args.set_u32(0, u32::from(self.service.unserviceable())),
+                GET_TIMEDOUT => {
+                    args.set(GET_TIMEDOUT::VALUE, u32::from(self.service.unserviceable()));
+                }
                 SUBMIT_GPFIFO => return self.submit(args),
                 ALLOC_OBJ_CTX => return self.alloc_object(args),
                 ZCULL_BIND => return Err(&ZCULL),
@@ -317,7 +305,7 @@ impl Channel {
         const OFF: u32 = 1;
         const ON: u32 = 2;
         let mut state = self.state();
-        let status = args.u32(0) & (OFF | ON);
+        let status = args.get(WDT::WDT_STATUS) & (OFF | ON);
         if state.deterministic && status != OFF {
             return Err(&WDT_LOCKED);
         }
@@ -332,7 +320,8 @@ impl Channel {
     /// The previous notifier goes first, whatever comes of the new one. Source:
     /// os/linux/ioctl_channel.c:gk20a_init_error_notifier.
     fn set_notifier(&self, args: &Args) -> Handled {
-        let (offset, mem) = (args.u64(0), args.i32(16));
+        let (offset, mem) =
+            (args.get(SET_ERROR_NOTIFIER::OFFSET), args.get(SET_ERROR_NOTIFIER::MEM));
         let _calls = self.state();
         if mem == 0 {
             return Err(&NOTIFIER);
@@ -355,7 +344,7 @@ impl Channel {
     fn alloc_object(&self, args: &Args) -> Handled {
         const GFXP: u32 = 1 << 1;
         const CILP: u32 = 1 << 2;
-        let (class, flags) = (args.u32(0), args.u32(4));
+        let (class, flags) = (args.get(ALLOC_OBJ_CTX::CLASS_NUM), args.get(ALLOC_OBJ_CTX::FLAGS));
         let mut state = self.state();
         let (compute, graphics) =
             (COMPUTE_CLASSES.contains(&class), GRAPHICS_CLASSES.contains(&class));
@@ -389,8 +378,10 @@ impl Channel {
         let tsg = state.tsg.as_ref().filter(|_| state.class != 0).ok_or(&NO_CLASS)?;
         let now = tsg.preemption();
         // A mode that is set already counts as none.
-        let graphics = Some(args.u32(0)).filter(|mode| *mode != 0 && *mode != now.graphics);
-        let compute = Some(args.u32(4)).filter(|mode| *mode != 0 && *mode != now.compute);
+        let graphics = Some(args.get(SET_PREEMPTION_MODE::GRAPHICS_PREEMPT_MODE))
+            .filter(|mode| *mode != 0 && *mode != now.graphics);
+        let compute = Some(args.get(SET_PREEMPTION_MODE::COMPUTE_PREEMPT_MODE))
+            .filter(|mode| *mode != 0 && *mode != now.compute);
         if graphics.is_none() && compute.is_none() {
             return Ok(Done::Ok);
         }
@@ -437,9 +428,9 @@ impl Channel {
                 *state.syncpoint.insert(Syncpoint { id, va })
             }
         };
-        args.set_u64(0, syncpoint.va);
-        args.set_u32(8, syncpoint.id);
-        args.set_u32(12, SYNCPOINT_VALUE);
+        args.set(GET_USER_SYNCPOINT::GPU_VA, syncpoint.va);
+        args.set(GET_USER_SYNCPOINT::SYNCPOINT_ID, syncpoint.id);
+        args.set(GET_USER_SYNCPOINT::SYNCPOINT_MAX, SYNCPOINT_VALUE);
         Ok(Done::Ok)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Args, Channel, Done, Handled, State};
+use super::{ALLOC_GPFIFO_EX, Args, Channel, Done, Handled, SETUP_BIND, SUBMIT_GPFIFO, State};
 use crate::driver::address_space::AddressSpace;
 use crate::driver::device::{Device, NotDmaBuf};
 use crate::driver::errno::{Refused, refusals};
@@ -101,24 +101,29 @@ struct Request {
 impl Channel {
     pub(super) fn setup_bind(&self, args: &mut Args) -> Handled {
         let request = Request {
-            entries: args.u32(0),
-            flags: args.u32(8),
-            userd_fd: args.i32(12),
-            ring_fd: args.i32(16),
-            offsets: args.u64(24) != 0 || args.u64(32) != 0,
+            entries: args.get(SETUP_BIND::NUM_GPFIFO_ENTRIES),
+            flags: args.get(SETUP_BIND::FLAGS),
+            userd_fd: args.get(SETUP_BIND::USERD_DMABUF_FD),
+            ring_fd: args.get(SETUP_BIND::GPFIFO_DMABUF_FD),
+            offsets: args.get(SETUP_BIND::USERD_DMABUF_OFFSET) != 0
+                || args.get(SETUP_BIND::GPFIFO_DMABUF_OFFSET) != 0,
         };
         let token = self.setup(&request)?;
         // Kernel mode has no token of the program's; the driver's structure is zero there.
-        args.set_u32(20, if request.flags & USERMODE != 0 { token } else { 0 });
+        args.set(
+            SETUP_BIND::WORK_SUBMIT_TOKEN,
+            if request.flags & USERMODE != 0 { token } else { 0 },
+        );
         // The GPU cannot ring doorbells here: the three addresses are 0.
-        for at in [40, 48, 56] {
-            args.set_u64(at, 0);
-        }
+        args.set(SETUP_BIND::GPFIFO_GPU_VA, 0);
+        args.set(SETUP_BIND::USERD_GPU_VA, 0);
+        args.set(SETUP_BIND::USERMODE_MMIO_GPU_VA, 0);
         Ok(Done::Ok)
     }
 
     pub(super) fn alloc_gpfifo(&self, args: &Args) -> Handled {
-        let (entries, flags) = (args.u32(0), args.u32(8));
+        let (entries, flags) =
+            (args.get(ALLOC_GPFIFO_EX::NUM_ENTRIES), args.get(ALLOC_GPFIFO_EX::FLAGS));
         let request = Request { entries, flags, userd_fd: 0, ring_fd: 0, offsets: false };
         self.setup(&request)?;
         Ok(Done::Ok)
@@ -241,7 +246,11 @@ impl Channel {
         const FENCE_GET: u32 = 1 << 1;
         /// Entries that the driver keeps for its own waits and increments.
         const EXTRA: u32 = 2;
-        let (address, count, flags) = (args.u64(0), args.u32(8), args.u32(12));
+        let (address, count, flags) = (
+            args.get(SUBMIT_GPFIFO::GPFIFO),
+            args.get(SUBMIT_GPFIFO::NUM_ENTRIES),
+            args.get(SUBMIT_GPFIFO::FLAGS),
+        );
         let mut state = self.state();
         if self.service.unserviceable() {
             return Err(&UNSERVICEABLE);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Args, Channel, Done, Handled};
+use super::{Args, Channel, Done, Handled, WAIT};
 use crate::driver::errno::refusals;
 use crate::gpu::TICK;
 use crate::memory::DmaBuf;
@@ -43,14 +43,14 @@ impl Channel {
         if self.service.unserviceable() {
             return Err(&UNSERVICEABLE);
         }
-        let limit = match args.u32(4) as i32 {
+        let limit = match args.get(WAIT::TIMEOUT) {
             // The driver's limit is signed, and only one above 0 is a limit.
             ..=0 => None,
             ms => Some(Duration::from_millis(ms as u64)),
         };
-        let (fd, offset) = (args.i32(8), args.u32(12));
+        let (fd, offset) = (args.get(WAIT::DMABUF_FD), args.get(WAIT::OFFSET));
         self.device.gpu.hurry();
-        match args.u32(0) {
+        match args.get(WAIT::TYPE) {
             NOTIFIER => {
                 let buffer = self.device.dma_buf(fd).map_err(|_| &NOT_DMA_BUF)?;
                 let offset = u64::from(offset);
@@ -73,7 +73,7 @@ impl Channel {
                 if buffer.pages().is_none() {
                     return Err(&SEMAPHORE_PAGES);
                 }
-                let payload = args.u32(16);
+                let payload = args.get(WAIT::PAYLOAD);
                 let reached = || buffer.load_u32(u64::from(offset)) == Ok(payload);
                 let done = || reached() || self.service.unserviceable();
                 if self.service.wait(limit, done) { Ok(Done::Ok) } else { Err(&TIMEOUT) }

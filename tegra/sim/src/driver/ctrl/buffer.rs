@@ -1,6 +1,6 @@
 //! REGISTER_BUFFER and GET_BUFFER_INFO: bytes that programs attach to a dma-buf for each other.
 
-use super::{Args, BAD_NESTED, Device, Done, Handled};
+use super::{Args, BAD_NESTED, Device, Done, GET_BUFFER_INFO, Handled, REGISTER_BUFFER};
 use crate::driver::errno::refusals;
 use crate::driver::user;
 use crate::memory::Metadata;
@@ -27,8 +27,10 @@ const MODIFY: u32 = 1 << 2;
 pub(super) fn register(device: &Device, args: &mut Args) -> Handled {
     const REQUIRED: u8 = 2;
     const MOST: u32 = 256;
-    let (fd, comptags) = (args.i32(0), args.u8(4));
-    let (address, bytes, flags) = (args.u64(8), args.u32(16), args.u32(20));
+    use REGISTER_BUFFER::{COMPTAGS_ALLOC_CONTROL, DMABUF_FD, FLAGS, METADATA_ADDR, METADATA_SIZE};
+    let (fd, comptags) = (args.get(DMABUF_FD), args.get(COMPTAGS_ALLOC_CONTROL));
+    let (address, bytes, flags) =
+        (args.get(METADATA_ADDR), args.get(METADATA_SIZE), args.get(FLAGS));
     if bytes > MOST || comptags > REQUIRED {
         return Err(&SIZE);
     }
@@ -43,7 +45,7 @@ pub(super) fn register(device: &Device, args: &mut Args) -> Handled {
         return Err(&COMPTAGS);
     }
     *metadata = Some(Metadata { blob, mutable: flags & MUTABLE != 0 });
-    args.set_u32(20, 0);
+    args.set(FLAGS, 0);
     Ok(Done::Ok)
 }
 
@@ -51,7 +53,12 @@ pub(super) fn register(device: &Device, args: &mut Args) -> Handled {
 pub(super) fn info(device: &Device, args: &mut Args) -> Handled {
     const REGISTERED: u64 = 1 << 0;
     const MUTABLE_METADATA: u64 = 1 << 2;
-    let (fd, room, address) = (args.i32(0), args.u32(4) as usize, args.u64(8));
+    use GET_BUFFER_INFO::{
+        IN_DMABUF_FD, IN_METADATA_ADDR, IN_METADATA_SIZE, OUT_FLAGS, OUT_METADATA_SIZE,
+        OUT_RESERVED, OUT_SIZE,
+    };
+    let (fd, address) = (args.get(IN_DMABUF_FD), args.get(IN_METADATA_ADDR));
+    let room = args.get(IN_METADATA_SIZE) as usize;
     let buffer = device.dma_buf(fd).map_err(|error| error.refused(&CLOSED_FD, &NOT_DMA_BUF))?;
     let (mut flags, mut bytes) = (0, 0);
     if let Some(metadata) = &*buffer.metadata() {
@@ -60,9 +67,9 @@ pub(super) fn info(device: &Device, args: &mut Args) -> Handled {
         flags = REGISTERED | if metadata.mutable { MUTABLE_METADATA } else { 0 };
         bytes = metadata.blob.len() as u32;
     }
-    args.set_u64(0, flags);
-    args.set_u32(8, bytes);
-    args.set_u32(12, 0);
-    args.set_u64(16, buffer.bytes());
+    args.set(OUT_FLAGS, flags);
+    args.set(OUT_METADATA_SIZE, bytes);
+    args.set(OUT_RESERVED, 0);
+    args.set(OUT_SIZE, buffer.bytes());
     Ok(Done::Ok)
 }

@@ -1,6 +1,7 @@
 //! GPU clocks, and the sensors that an Orin does not have.
 
-use super::{Args, BAD_NESTED, Done, Handled};
+use super::{Args, BAD_NESTED, CLK_GET_INFO, CLK_GET_RANGE, CLK_GET_VF_POINTS, Done, Handled};
+use crate::driver::dispatch::{Member, layout};
 use crate::driver::errno::{Refused, refusals};
 use crate::driver::user;
 
@@ -38,86 +39,98 @@ const NOW: u64 = 612_000_000;
 
 const SPECIFIC_DOMAINS: u32 = 1;
 
+layout! { CLK_RANGE, 24 {
+    0 => FLAGS: u32, 4 => CLK_DOMAIN: u32, 8 => MIN_HZ: u64, 16 => MAX_HZ: u64,
+} }
+
+layout! { CLK_INFO, 16 {
+    0 => FLAGS: u16, 2 => CLK_TYPE: u16, 4 => CLK_DOMAIN: u32, 8 => FREQ_HZ: u64,
+} }
+
 /// How many entries to fill: all domains, or those that the entries name.
-fn entries(args: &mut Args) -> Result<Option<u16>, Refused> {
-    let (flags, count) = (args.u32(0), u16::from_le_bytes([args.u8(6), args.u8(7)]));
-    match (flags, count) {
+fn entries(
+    args: &mut Args,
+    flags: Member<u32>,
+    num_entries: Member<u16>,
+) -> Result<Option<u16>, Refused> {
+    match (args.get(flags), args.get(num_entries)) {
         (0, 0) => {
-            args.set(6, 1u16.to_le_bytes());
+            args.set(num_entries, 1);
             Ok(None)
         }
         (0, _) => Ok(Some(1)),
         // One domain, and three kinds of frequency.
-        (SPECIFIC_DOMAINS, 0..=3) => Ok(Some(count)),
+        (SPECIFIC_DOMAINS, count @ 0..=3) => Ok(Some(count)),
         _ => Err(&COUNT),
     }
 }
 
-/// Lowest and highest frequency of each domain, in entries of 24 bytes.
+/// Lowest and highest frequency of each domain.
 pub(super) fn range(args: &mut Args) -> Handled {
-    let specific = args.u32(0) == SPECIFIC_DOMAINS;
-    let Some(count) = entries(args)? else { return Ok(Done::Ok) };
+    use CLK_GET_RANGE::{CLK_RANGE_ENTRIES, FLAGS, NUM_ENTRIES};
+    let specific = args.get(FLAGS) == SPECIFIC_DOMAINS;
+    let Some(count) = entries(args, FLAGS, NUM_ENTRIES)? else { return Ok(Done::Ok) };
     for i in 0..u64::from(count) {
-        let at = args.u64(8).wrapping_add(24 * i);
-        let mut entry = user::read_array::<24>(at).map_err(|_| &BAD_NESTED)?;
-        let domain = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
-        if specific && domain != GPC_CLOCK {
+        let at = args.get(CLK_RANGE_ENTRIES).wrapping_add(CLK_RANGE::BYTES as u64 * i);
+        let mut entry = Args::read(at, CLK_RANGE::BYTES).map_err(|_| &BAD_NESTED)?;
+        if specific && entry.get(CLK_RANGE::CLK_DOMAIN) != GPC_CLOCK {
             return Err(&COUNT);
         }
-        entry[..4].fill(0);
-        entry[4..8].copy_from_slice(&GPC_CLOCK.to_le_bytes());
-        entry[8..16].copy_from_slice(&FREQUENCIES[0].to_le_bytes());
-        entry[16..].copy_from_slice(&super::facts::MAX_HZ.to_le_bytes());
-        user::write(at, &entry).map_err(|_| &BAD_NESTED)?;
+        entry.set(CLK_RANGE::FLAGS, 0);
+        entry.set(CLK_RANGE::CLK_DOMAIN, GPC_CLOCK);
+        entry.set(CLK_RANGE::MIN_HZ, FREQUENCIES[0]);
+        entry.set(CLK_RANGE::MAX_HZ, super::facts::MAX_HZ);
+        user::write(at, entry.bytes()).map_err(|_| &BAD_NESTED)?;
     }
-    args.set(6, count.to_le_bytes());
+    args.set(NUM_ENTRIES, count);
     Ok(Done::Ok)
 }
 
 /// The frequencies of a domain.
 pub(super) fn points(args: &mut Args) -> Handled {
-    let (flags, domain) = (args.u32(0), args.u32(4));
-    let room = usize::from(u16::from_le_bytes([args.u8(8), args.u8(9)]));
+    use CLK_GET_VF_POINTS::{CLK_DOMAIN, CLK_VF_POINT_ENTRIES, FLAGS, MAX_ENTRIES, NUM_ENTRIES};
+    let room = usize::from(args.get(MAX_ENTRIES));
     let count = FREQUENCIES.len() as u16;
-    if flags != 0 || domain != GPC_CLOCK || (room != 0 && room < FREQUENCIES.len()) {
+    let fits = room == 0 || room >= FREQUENCIES.len();
+    if args.get(FLAGS) != 0 || args.get(CLK_DOMAIN) != GPC_CLOCK || !fits {
         return Err(&POINTS);
     }
     if room == 0 {
-        args.set(8, count.to_le_bytes());
-        args.set(10, 0u16.to_le_bytes());
+        args.set(MAX_ENTRIES, count);
+        args.set(NUM_ENTRIES, 0);
         return Ok(Done::Ok);
     }
     let list: Vec<u8> = FREQUENCIES.iter().flat_map(|hz| hz.to_le_bytes()).collect();
-    user::write(args.u64(16), &list).map_err(|_| &BAD_NESTED)?;
-    args.set(10, count.to_le_bytes());
+    user::write(args.get(CLK_VF_POINT_ENTRIES), &list).map_err(|_| &BAD_NESTED)?;
+    args.set(NUM_ENTRIES, count);
     Ok(Done::Ok)
 }
 
-/// The present frequency of each domain, in entries of 16 bytes.
+/// The present frequency of each domain.
 pub(super) fn info(args: &mut Args) -> Handled {
+    use CLK_GET_INFO::{CLK_INFO_ENTRIES, CLK_TYPE, FLAGS, NUM_ENTRIES};
     const KINDS: std::ops::RangeInclusive<u16> = 1..=3;
-    let specific = args.u32(0) == SPECIFIC_DOMAINS;
-    let wanted = u16::from_le_bytes([args.u8(4), args.u8(5)]);
-    let Some(count) = entries(args)? else { return Ok(Done::Ok) };
+    let specific = args.get(FLAGS) == SPECIFIC_DOMAINS;
+    let wanted = args.get(CLK_TYPE);
+    let Some(count) = entries(args, FLAGS, NUM_ENTRIES)? else { return Ok(Done::Ok) };
     for i in 0..u64::from(count) {
-        let at = args.u64(8).wrapping_add(16 * i);
-        let mut entry = user::read_array::<16>(at).map_err(|_| &BAD_NESTED)?;
+        let at = args.get(CLK_INFO_ENTRIES).wrapping_add(CLK_INFO::BYTES as u64 * i);
+        let mut entry = Args::read(at, CLK_INFO::BYTES).map_err(|_| &BAD_NESTED)?;
         let (kind, domain) = if specific {
-            let domain = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
-            (u16::from_le_bytes([entry[2], entry[3]]), domain)
+            (entry.get(CLK_INFO::CLK_TYPE), entry.get(CLK_INFO::CLK_DOMAIN))
         } else {
             (wanted, GPC_CLOCK)
         };
         if !KINDS.contains(&kind) || domain != GPC_CLOCK {
             return Err(&COUNT);
         }
-        entry[..2].fill(0);
-        entry[2..4].copy_from_slice(&kind.to_le_bytes());
-        entry[4..8].copy_from_slice(&domain.to_le_bytes());
-        entry[8..].copy_from_slice(&NOW.to_le_bytes());
-        user::write(at, &entry).map_err(|_| &BAD_NESTED)?;
+        entry.set(CLK_INFO::FLAGS, 0);
+        entry.set(CLK_INFO::CLK_TYPE, kind);
+        entry.set(CLK_INFO::CLK_DOMAIN, domain);
+        entry.set(CLK_INFO::FREQ_HZ, NOW);
+        user::write(at, entry.bytes()).map_err(|_| &BAD_NESTED)?;
     }
-    args.set(6, count.to_le_bytes());
+    args.set(NUM_ENTRIES, count);
     Ok(Done::Ok)
 }
 

@@ -4,11 +4,12 @@
 //! source names are 0, and the copy engines' list is a guess.
 
 use super::{
-    Args, Device, Done, GET_ENGINE_INFO, GET_FBP_L2_MASKS, GET_GPC_LOCAL_TO_LOGICAL_MAP,
-    GET_GPC_LOCAL_TO_PHYSICAL_MAP, GET_TPC_EXCEPTION_EN_STATUS, GET_TPC_MASKS, Handled, NUM_VSMS,
-    UNKNOWN, VSMS_MAPPING, ZCULL_GET_CTX_SIZE, ZCULL_GET_INFO,
+    Args, Device, Done, GET_CHARACTERISTICS, GET_CPU_TIME_CORRELATION_INFO, GET_ENGINE_INFO,
+    GET_FBP_L2_MASKS, GET_GPC_LOCAL_TO_LOGICAL_MAP, GET_GPC_LOCAL_TO_PHYSICAL_MAP,
+    GET_TPC_EXCEPTION_EN_STATUS, GET_TPC_MASKS, Handled, NUM_VSMS, UNKNOWN, VSMS_MAPPING,
+    ZCULL_GET_CTX_SIZE, ZCULL_GET_INFO,
 };
-use crate::driver::dispatch::{BAD_NESTED, copy_out};
+use crate::driver::dispatch::{BAD_NESTED, copy_out, layout};
 use crate::driver::errno::refusals;
 use crate::driver::user;
 use crate::profile::{Engine, Shape};
@@ -89,6 +90,7 @@ fn record() -> [u8; CHARACTERISTICS] {
 
 /// A shorter buffer gets the beginning; the size told is the driver's.
 pub(super) fn characteristics(device: &Device, args: &mut Args) -> Handled {
+    use GET_CHARACTERISTICS::{GPU_CHARACTERISTICS_BUF_ADDR, GPU_CHARACTERISTICS_BUF_SIZE};
     let own;
     let record = match &device.hardware.record {
         Some(measured) => measured.as_slice(),
@@ -97,7 +99,9 @@ pub(super) fn characteristics(device: &Device, args: &mut Args) -> Handled {
             &own
         }
     };
-    sized(args.u64(0), args.u64(8), record, |size| args.set_u64(0, size))
+    let (room, address) =
+        (args.get(GPU_CHARACTERISTICS_BUF_SIZE), args.get(GPU_CHARACTERISTICS_BUF_ADDR));
+    sized(room, address, record, |size| args.set(GPU_CHARACTERISTICS_BUF_SIZE, size))
 }
 
 /// Copies as much of `data` as there is room for, and tells how much there is.
@@ -118,30 +122,38 @@ fn words(words: &[u32]) -> Vec<u8> {
 pub(super) fn answer(device: &Device, request: u32, args: &mut Args) -> Handled {
     let shape = device.hardware.shape();
     match request {
-        ZCULL_GET_CTX_SIZE => args.set_u32(0, 164_352),
+        ZCULL_GET_CTX_SIZE => args.set(ZCULL_GET_CTX_SIZE::SIZE, 164_352),
         // Graphics is not simulated: its geometry is all 0.
         ZCULL_GET_INFO => {}
         GET_TPC_MASKS => {
+            use GET_TPC_MASKS::{MASK_BUF_ADDR, MASK_BUF_SIZE};
             let mut masks = [0; Shape::MOST_GPCS as usize];
             masks[..shape.gpcs as usize].fill((1 << shape.tpcs_of_gpc) - 1);
-            let (room, address) = (u64::from(args.u32(0)), args.u64(8));
-            return sized(room, address, &words(&masks), |size| args.set_u32(0, size as u32));
+            let (room, address) = (u64::from(args.get(MASK_BUF_SIZE)), args.get(MASK_BUF_ADDR));
+            return sized(room, address, &words(&masks), |size| {
+                args.set(MASK_BUF_SIZE, size as u32);
+            });
         }
         GET_FBP_L2_MASKS => {
-            let (room, address) = (u64::from(args.u32(0)), args.u64(8));
+            use GET_FBP_L2_MASKS::{MASK_BUF_ADDR, MASK_BUF_SIZE};
+            let (room, address) = (u64::from(args.get(MASK_BUF_SIZE)), args.get(MASK_BUF_ADDR));
             let masks = words(&[1; FBPS as usize]);
-            return sized(room, address, &masks, |size| args.set_u32(0, size as u32));
+            return sized(room, address, &masks, |size| args.set(MASK_BUF_SIZE, size as u32));
         }
-        GET_TPC_EXCEPTION_EN_STATUS => args.set_u64(0, 0),
-        NUM_VSMS => args.set_u32(0, shape.sms()),
-        VSMS_MAPPING => return copy_out(args.u64(0), &sm_map(shape)),
+        GET_TPC_EXCEPTION_EN_STATUS => {
+            args.set(GET_TPC_EXCEPTION_EN_STATUS::TPC_EXCEPTION_EN_SM_MASK, 0);
+        }
+        NUM_VSMS => args.set(NUM_VSMS::NUM_VSMS, shape.sms()),
+        VSMS_MAPPING => return copy_out(args.get(VSMS_MAPPING::VSMS_MAP_BUF_ADDR), &sm_map(shape)),
         GET_ENGINE_INFO => return list_engines(device, args),
         GET_GPC_LOCAL_TO_PHYSICAL_MAP | GET_GPC_LOCAL_TO_LOGICAL_MAP => {
-            if args.u32(0) != 4 * shape.gpcs {
+            // Both have the same members.
+            use GET_GPC_LOCAL_TO_PHYSICAL_MAP::{MAP_BUF_SIZE, PHYSICAL_GPC_BUF_ADDR};
+            if args.get(MAP_BUF_SIZE) != 4 * shape.gpcs {
                 return Err(&GPC_MAP);
             }
             let map: Vec<u32> = (0..shape.gpcs).collect();
-            user::write(args.u64(8), &words(&map)).map_err(|_| &BAD_NESTED)?;
+            user::write(args.get(PHYSICAL_GPC_BUF_ADDR), &words(&map)).map_err(|_| &BAD_NESTED)?;
         }
         _ => return Err(&UNKNOWN),
     }
@@ -178,27 +190,33 @@ pub(super) fn runlists(device: &Device) -> impl Iterator<Item = u32> {
 
 /// Engines with their runlists.
 fn list_engines(device: &Device, args: &mut Args) -> Handled {
+    use GET_ENGINE_INFO::{ENGINE_INFO_BUF_ADDR, ENGINE_INFO_BUF_SIZE};
     const ITEM: usize = 16;
     let engines = engines(device);
-    let room = args.u32(0) as usize / ITEM;
+    let room = args.get(ENGINE_INFO_BUF_SIZE) as usize / ITEM;
     let listed: Vec<u8> = engines
         .iter()
         .take(room)
         .flat_map(|[id, instance, runlist]| words(&[*id, *instance, *runlist, 0]))
         .collect();
-    let done = copy_out(args.u64(8), &listed)?;
+    let done = copy_out(args.get(ENGINE_INFO_BUF_ADDR), &listed)?;
     if done == Done::Ok {
-        args.set_u32(0, (engines.len() * ITEM) as u32);
+        args.set(ENGINE_INFO_BUF_SIZE, (engines.len() * ITEM) as u32);
     }
     Ok(done)
 }
+
+layout! { SAMPLE, 16 { 0 => CPU_TIMESTAMP: u64, 8 => GPU_TIMESTAMP: u64 } }
 
 /// Pairs of CPU and GPU time. Both clocks of the CPU follow the GPU's, which is the only one here.
 pub(super) fn time_samples(device: &Device, args: &mut Args) -> Handled {
     const MOST: u32 = 16;
     const TSC: u32 = 1;
     const OS_TIME: u32 = 2;
-    let (count, source) = (args.u32(256), args.u32(260));
+    let (count, source) = (
+        args.get(GET_CPU_TIME_CORRELATION_INFO::COUNT),
+        args.get(GET_CPU_TIME_CORRELATION_INFO::SOURCE_ID),
+    );
     if count > MOST || !matches!(source, TSC | OS_TIME) {
         return Err(&SAMPLES);
     }
@@ -206,8 +224,8 @@ pub(super) fn time_samples(device: &Device, args: &mut Args) -> Handled {
         let gpu = device.gpu.time_ns();
         // The counter runs at the timer's 31.25 MHz, one step in 32 ns.
         let cpu = if source == TSC { gpu / 32 } else { gpu };
-        args.set_u64(16 * i, cpu);
-        args.set_u64(16 * i + 8, gpu);
+        args.set_element(i, SAMPLE::BYTES, SAMPLE::CPU_TIMESTAMP, cpu);
+        args.set_element(i, SAMPLE::BYTES, SAMPLE::GPU_TIMESTAMP, gpu);
     }
     Ok(Done::Ok)
 }

@@ -12,7 +12,7 @@ use super::Answer;
 use super::address_space::{AddressSpace, BadRange, Range};
 use super::channel::Channel;
 use super::device::{CHANNELS, Device};
-use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules, UNKNOWN, io, ior, iowr};
+use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules, UNKNOWN, requests};
 use super::errno::{Refused, refusals};
 use super::tsg::Tsg;
 use super::user;
@@ -48,85 +48,74 @@ refusals! { "ctrl";
         "debugging; it is not simulated", "not the driver's answer";
 }
 
-const OPEN_CHANNEL: u32 = iowr(b'G', 11, 4);
-const ZCULL_GET_CTX_SIZE: u32 = ior(b'G', 1, 4);
-const ZCULL_GET_INFO: u32 = ior(b'G', 2, 40);
-const GET_CHARACTERISTICS: u32 = iowr(b'G', 5, 16);
-const ALLOC_AS: u32 = iowr(b'G', 8, 64);
-const OPEN_TSG: u32 = iowr(b'G', 9, 24);
-const GET_TPC_MASKS: u32 = iowr(b'G', 10, 16);
-const FLUSH_L2: u32 = iowr(b'G', 12, 5);
-const SET_MMUDEBUG_MODE: u32 = iowr(b'G', 14, 8);
-const SET_SM_DEBUG_MODE: u32 = iowr(b'G', 15, 16);
-const WAIT_FOR_PAUSE: u32 = iowr(b'G', 16, 8);
-const GET_TPC_EXCEPTION_EN_STATUS: u32 = iowr(b'G', 17, 8);
-const NUM_VSMS: u32 = iowr(b'G', 18, 8);
-const VSMS_MAPPING: u32 = iowr(b'G', 19, 8);
-const RESUME_FROM_PAUSE: u32 = io(b'G', 21);
-const TRIGGER_SUSPEND: u32 = io(b'G', 22);
-const CLEAR_SM_ERRORS: u32 = io(b'G', 23);
-const GET_CPU_TIME_CORRELATION_INFO: u32 = iowr(b'G', 24, 264);
-const GET_GPU_TIME: u32 = iowr(b'G', 25, 16);
-const GET_ENGINE_INFO: u32 = iowr(b'G', 26, 16);
-const CLK_GET_RANGE: u32 = iowr(b'G', 28, 16);
-const CLK_GET_VF_POINTS: u32 = iowr(b'G', 29, 24);
-const CLK_GET_INFO: u32 = iowr(b'G', 30, 16);
-const CLK_SET_INFO: u32 = iowr(b'G', 31, 24);
-const GET_EVENT_FD: u32 = iowr(b'G', 32, 8);
-const GET_VOLTAGE: u32 = iowr(b'G', 34, 16);
-const GET_CURRENT: u32 = iowr(b'G', 35, 16);
-const GET_POWER: u32 = iowr(b'G', 36, 16);
-const GET_TEMPERATURE: u32 = iowr(b'G', 37, 16);
-const GET_FBP_L2_MASKS: u32 = iowr(b'G', 38, 16);
-const SET_THERM_ALERT_LIMIT: u32 = iowr(b'G', 39, 16);
-const SET_DETERMINISTIC_OPTS: u32 = iowr(b'G', 40, 16);
-const REGISTER_BUFFER: u32 = iowr(b'G', 41, 24);
-const GET_BUFFER_INFO: u32 = iowr(b'G', 42, 24);
-const GET_GPC_LOCAL_TO_PHYSICAL_MAP: u32 = iowr(b'G', 43, 16);
-const GET_GPC_LOCAL_TO_LOGICAL_MAP: u32 = iowr(b'G', 44, 16);
+requests! { b'G';
+    OPEN_CHANNEL = iowr 11, 4 { 0 => RUNLIST_ID: i32, 0 => CHANNEL_FD: i32 };
+    ZCULL_GET_CTX_SIZE = ior 1, 4 { 0 => SIZE: u32 };
+    ZCULL_GET_INFO = ior 2, 40;
+    GET_CHARACTERISTICS = iowr 5, 16 {
+        0 => GPU_CHARACTERISTICS_BUF_SIZE: u64, 8 => GPU_CHARACTERISTICS_BUF_ADDR: u64,
+    };
+    ALLOC_AS = iowr 8, 64 {
+        0 => BIG_PAGE_SIZE: u32, 4 => AS_FD: i32, 16 => VA_RANGE_START: u64,
+        24 => VA_RANGE_END: u64, 32 => VA_RANGE_SPLIT: u64,
+    };
+    OPEN_TSG = iowr 9, 24 {
+        0 => TSG_FD: i32, 4 => FLAGS: u32, 8 => SOURCE_DEVICE_INSTANCE_ID: u64,
+        16 => SHARE_TOKEN: u64,
+    };
+    GET_TPC_MASKS = iowr 10, 16 { 0 => MASK_BUF_SIZE: u32, 8 => MASK_BUF_ADDR: u64 };
+    FLUSH_L2 = iowr 12, 5 { 0 => L2_FLUSH: u8 };
+    SET_MMUDEBUG_MODE = iowr 14, 8;
+    SET_SM_DEBUG_MODE = iowr 15, 16;
+    WAIT_FOR_PAUSE = iowr 16, 8;
+    GET_TPC_EXCEPTION_EN_STATUS = iowr 17, 8 { 0 => TPC_EXCEPTION_EN_SM_MASK: u64 };
+    NUM_VSMS = iowr 18, 8 { 0 => NUM_VSMS: u32 };
+    VSMS_MAPPING = iowr 19, 8 { 0 => VSMS_MAP_BUF_ADDR: u64 };
+    RESUME_FROM_PAUSE = io 21;
+    TRIGGER_SUSPEND = io 22;
+    CLEAR_SM_ERRORS = io 23;
+    GET_CPU_TIME_CORRELATION_INFO = iowr 24, 264 { 256 => COUNT: u32, 260 => SOURCE_ID: u32 };
+    GET_GPU_TIME = iowr 25, 16 { 0 => GPU_TIMESTAMP: u64 };
+    GET_ENGINE_INFO = iowr 26, 16 {
+        0 => ENGINE_INFO_BUF_SIZE: u32, 8 => ENGINE_INFO_BUF_ADDR: u64,
+    };
+    CLK_GET_RANGE = iowr 28, 16 {
+        0 => FLAGS: u32, 6 => NUM_ENTRIES: u16, 8 => CLK_RANGE_ENTRIES: u64,
+    };
+    CLK_GET_VF_POINTS = iowr 29, 24 {
+        0 => FLAGS: u32, 4 => CLK_DOMAIN: u32, 8 => MAX_ENTRIES: u16, 10 => NUM_ENTRIES: u16,
+        16 => CLK_VF_POINT_ENTRIES: u64,
+    };
+    CLK_GET_INFO = iowr 30, 16 {
+        0 => FLAGS: u32, 4 => CLK_TYPE: u16, 6 => NUM_ENTRIES: u16, 8 => CLK_INFO_ENTRIES: u64,
+    };
+    CLK_SET_INFO = iowr 31, 24;
+    GET_EVENT_FD = iowr 32, 8;
+    GET_VOLTAGE = iowr 34, 16;
+    GET_CURRENT = iowr 35, 16;
+    GET_POWER = iowr 36, 16;
+    GET_TEMPERATURE = iowr 37, 16;
+    GET_FBP_L2_MASKS = iowr 38, 16 { 0 => MASK_BUF_SIZE: u32, 8 => MASK_BUF_ADDR: u64 };
+    SET_THERM_ALERT_LIMIT = iowr 39, 16;
+    SET_DETERMINISTIC_OPTS = iowr 40, 16 {
+        0 => NUM_CHANNELS: u32, 4 => FLAGS: u32, 8 => CHANNELS: u64,
+    };
+    REGISTER_BUFFER = iowr 41, 24 {
+        0 => DMABUF_FD: i32, 4 => COMPTAGS_ALLOC_CONTROL: u8, 8 => METADATA_ADDR: u64,
+        16 => METADATA_SIZE: u32, 20 => FLAGS: u32,
+    };
+    GET_BUFFER_INFO = iowr 42, 24 {
+        0 => IN_DMABUF_FD: i32, 4 => IN_METADATA_SIZE: u32, 8 => IN_METADATA_ADDR: u64,
+        0 => OUT_FLAGS: u64, 8 => OUT_METADATA_SIZE: u32, 12 => OUT_RESERVED: u32,
+        16 => OUT_SIZE: u64,
+    };
+    GET_GPC_LOCAL_TO_PHYSICAL_MAP = iowr 43, 16 {
+        0 => MAP_BUF_SIZE: u32, 8 => PHYSICAL_GPC_BUF_ADDR: u64,
+    };
+    GET_GPC_LOCAL_TO_LOGICAL_MAP = iowr 44, 16;
+}
 
-/// Requests by name.
-pub(super) const NAMES: &[(u32, &str)] = &[
-    (OPEN_CHANNEL, "OPEN_CHANNEL"),
-    (ZCULL_GET_CTX_SIZE, "ZCULL_GET_CTX_SIZE"),
-    (ZCULL_GET_INFO, "ZCULL_GET_INFO"),
-    (GET_CHARACTERISTICS, "GET_CHARACTERISTICS"),
-    (ALLOC_AS, "ALLOC_AS"),
-    (OPEN_TSG, "OPEN_TSG"),
-    (GET_TPC_MASKS, "GET_TPC_MASKS"),
-    (FLUSH_L2, "FLUSH_L2"),
-    (SET_MMUDEBUG_MODE, "SET_MMUDEBUG_MODE"),
-    (SET_SM_DEBUG_MODE, "SET_SM_DEBUG_MODE"),
-    (WAIT_FOR_PAUSE, "WAIT_FOR_PAUSE"),
-    (GET_TPC_EXCEPTION_EN_STATUS, "GET_TPC_EXCEPTION_EN_STATUS"),
-    (NUM_VSMS, "NUM_VSMS"),
-    (VSMS_MAPPING, "VSMS_MAPPING"),
-    (RESUME_FROM_PAUSE, "RESUME_FROM_PAUSE"),
-    (TRIGGER_SUSPEND, "TRIGGER_SUSPEND"),
-    (CLEAR_SM_ERRORS, "CLEAR_SM_ERRORS"),
-    (GET_CPU_TIME_CORRELATION_INFO, "GET_CPU_TIME_CORRELATION_INFO"),
-    (GET_GPU_TIME, "GET_GPU_TIME"),
-    (GET_ENGINE_INFO, "GET_ENGINE_INFO"),
-    (CLK_GET_RANGE, "CLK_GET_RANGE"),
-    (CLK_GET_VF_POINTS, "CLK_GET_VF_POINTS"),
-    (CLK_GET_INFO, "CLK_GET_INFO"),
-    (CLK_SET_INFO, "CLK_SET_INFO"),
-    (GET_EVENT_FD, "GET_EVENT_FD"),
-    (GET_VOLTAGE, "GET_VOLTAGE"),
-    (GET_CURRENT, "GET_CURRENT"),
-    (GET_POWER, "GET_POWER"),
-    (GET_TEMPERATURE, "GET_TEMPERATURE"),
-    (GET_FBP_L2_MASKS, "GET_FBP_L2_MASKS"),
-    (SET_THERM_ALERT_LIMIT, "SET_THERM_ALERT_LIMIT"),
-    (SET_DETERMINISTIC_OPTS, "SET_DETERMINISTIC_OPTS"),
-    (REGISTER_BUFFER, "REGISTER_BUFFER"),
-    (GET_BUFFER_INFO, "GET_BUFFER_INFO"),
-    (GET_GPC_LOCAL_TO_PHYSICAL_MAP, "GET_GPC_LOCAL_TO_PHYSICAL_MAP"),
-    (GET_GPC_LOCAL_TO_LOGICAL_MAP, "GET_GPC_LOCAL_TO_LOGICAL_MAP"),
-];
-
-const RULES: Rules =
-    Rules { magic: b'G', last: 44, largest: 264, output_faults: false, always_out: None };
+const RULES: Rules = Rules::of(REQUESTS);
 
 /// What OPEN_CHANNEL is given for the graphics runlist.
 pub(super) const GRAPHICS_RUNLIST: i32 = -1;
@@ -188,21 +177,24 @@ pub(super) fn ioctl(
             GET_CHARACTERISTICS => return facts::characteristics(device, args),
             ALLOC_AS => {
                 let space = AddressSpace::new(device, range(args)?);
-                args.set_i32(4, files.open(Opened::Space(space)).map_err(|NoFd| &NO_FD)?);
+                args.set(ALLOC_AS::AS_FD, files.open(Opened::Space(space)).map_err(|NoFd| &NO_FD)?);
             }
             OPEN_TSG => {
-                if args.u32(4) & 1 != 0 || args.u64(8) != 0 || args.u64(16) != 0 {
+                use OPEN_TSG::{FLAGS, SHARE_TOKEN, SOURCE_DEVICE_INSTANCE_ID};
+                let source = args.get(SOURCE_DEVICE_INSTANCE_ID);
+                if args.get(FLAGS) & 1 != 0 || source != 0 || args.get(SHARE_TOKEN) != 0 {
                     return Err(&SHARE);
                 }
                 let tsg = Tsg::new(device).ok_or(&NO_TSG)?;
-                args.set_i32(0, files.open(Opened::Tsg(tsg)).map_err(|NoFd| &NO_FD)?);
+                args.set(OPEN_TSG::TSG_FD, files.open(Opened::Tsg(tsg)).map_err(|NoFd| &NO_FD)?);
             }
             OPEN_CHANNEL => {
-                let fd = open_channel(device, args.i32(0), files)?;
-                args.set_i32(0, fd);
+                let fd = open_channel(device, args.get(OPEN_CHANNEL::RUNLIST_ID), files)?;
+                args.set(OPEN_CHANNEL::CHANNEL_FD, fd);
             }
             FLUSH_L2 => {
-                let flags = args.u8(0);
+                // Three of one bit: l2_flush, l2_invalidate, fb_flush.
+                let flags = args.get(FLUSH_L2::L2_FLUSH);
                 let (l2, invalidate, fb) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
                 if !l2 && (!fb || invalidate) {
                     return Err(&FLUSH);
@@ -214,7 +206,7 @@ pub(super) fn ioctl(
             SET_MMUDEBUG_MODE | SET_SM_DEBUG_MODE | WAIT_FOR_PAUSE => return Err(&DEBUGGER),
             // No SM is ever paused, and none has an exception without a teardown.
             RESUME_FROM_PAUSE | TRIGGER_SUSPEND | CLEAR_SM_ERRORS => {}
-            GET_GPU_TIME => args.set_u64(0, device.gpu.time_ns()),
+            GET_GPU_TIME => args.set(GET_GPU_TIME::GPU_TIMESTAMP, device.gpu.time_ns()),
             GET_CPU_TIME_CORRELATION_INFO => return facts::time_samples(device, args),
             SET_DETERMINISTIC_OPTS => return railgating(args, files),
             REGISTER_BUFFER => return buffer::register(device, args),
@@ -254,13 +246,13 @@ pub(super) fn open_channel(
 
 /// Source: common/mm/as.c:gk20a_vm_alloc_share.
 fn range(args: &Args) -> Result<Range, Refused> {
-    if args.u32(0) != 0 {
+    if args.get(ALLOC_AS::BIG_PAGE_SIZE) != 0 {
         return Err(&BIG_PAGES);
     }
-    let range = Range::new(args.u64(16), args.u64(24));
+    let range = Range::new(args.get(ALLOC_AS::VA_RANGE_START), args.get(ALLOC_AS::VA_RANGE_END));
     match range {
         Err(BadRange::Misshapen) => Err(&RANGE),
-        _ if args.u64(32) != 0 => Err(&SPLIT),
+        _ if args.get(ALLOC_AS::VA_RANGE_SPLIT) != 0 => Err(&SPLIT),
         Err(BadRange::TooLarge) => Err(&TOO_LARGE),
         Ok(range) => Ok(range),
     }
@@ -271,7 +263,8 @@ fn range(args: &Args) -> Result<Range, Refused> {
 fn railgating(args: &Args, files: &dyn Files) -> Handled {
     const ALLOW: u32 = 1;
     const DISALLOW: u32 = 2;
-    let (count, flags, address) = (args.u32(0), args.u32(4), args.u64(8));
+    use SET_DETERMINISTIC_OPTS::{CHANNELS as ARRAY, FLAGS, NUM_CHANNELS};
+    let (count, flags, address) = (args.get(NUM_CHANNELS), args.get(FLAGS), args.get(ARRAY));
     if count > u32::from(CHANNELS) {
         return Err(&RAILGATING);
     }

@@ -1,6 +1,9 @@
 //! Requests that touch a handle's memory on behalf of the CPU.
 
-use super::{Args, BAD_ARGUMENT, Client, Handle, read};
+use super::{
+    Args, BAD_ARGUMENT, CACHE, CACHE_64, CACHE_LIST, Client, GUP_TEST, Handle, SET_TAG_LABEL,
+    WRITE, read,
+};
 use crate::driver::errno::{Refused, refusals};
 use crate::driver::{user, vma};
 
@@ -37,10 +40,12 @@ refusals! { "nvmap";
 /// Copies elements between a handle and the program, and tells how many bytes. Source:
 /// nvmap_ioctl.c: nvmap_ioctl_rw_handle, rw_handle.
 pub(super) fn copy(client: &Client, reads: bool, arg: u64) -> Result<(), Refused> {
-    const COUNT: u64 = 48;
-    let args = read(arg, 56)?;
-    let (address, id, offset, element) = (args.u64(0), args.u32(8), args.u64(16), args.u64(24));
-    let (stride, user_stride, count) = (args.u64(32), args.u64(40), args.u64(COUNT as usize));
+    // READ has the same argument.
+    use WRITE::{ADDR, COUNT, ELEM_SIZE, HANDLE, HMEM_STRIDE, OFFSET, USER_STRIDE};
+    let args = read(arg, WRITE)?;
+    let (address, id, offset) = (args.get(ADDR), args.get(HANDLE), args.get(OFFSET));
+    let (element, count) = (args.get(ELEM_SIZE), args.get(COUNT));
+    let (stride, user_stride) = (args.get(HMEM_STRIDE), args.get(USER_STRIDE));
     if address == 0 || count == 0 || element == 0 {
         return Err(&COPY_EMPTY);
     }
@@ -50,7 +55,7 @@ pub(super) fn copy(client: &Client, reads: bool, arg: u64) -> Result<(), Refused
     }
     let tell = |bytes: u64| {
         // Whether the count could be told is not looked at.
-        let _ = user::write(arg.wrapping_add(COUNT), &bytes.to_le_bytes());
+        let _ = user::write(arg.wrapping_add(COUNT.offset()), &bytes.to_le_bytes());
     };
     let checked = check(&handle, offset, element, stride, user_stride, count);
     checked.inspect_err(|_| tell(0))?;
@@ -112,10 +117,13 @@ fn check(
 /// Nothing to do for caches, which the GPU snoops; only the checks remain. Source:
 /// nvmap_cache.c:__nvmap_cache_maint.
 pub(super) fn cache(client: &Client, wide: bool, arg: u64) -> Result<(), Refused> {
-    let args = read(arg, if wide { 32 } else { 24 })?;
-    let (address, id) = (args.u64(0), args.u32(8));
-    let (bytes, op) =
-        if wide { (args.u64(16), args.i32(24)) } else { (u64::from(args.u32(12)), args.i32(16)) };
+    let args = read(arg, if wide { CACHE_64 } else { CACHE })?;
+    let (address, id) = (args.get(CACHE::ADDR), args.get(CACHE::HANDLE));
+    let (bytes, op) = if wide {
+        (args.get(CACHE_64::LEN), args.get(CACHE_64::OP))
+    } else {
+        (u64::from(args.get(CACHE::LEN)), args.get(CACHE::OP))
+    };
     let handle = client.get(id).filter(|_| address != 0 && (0..=2).contains(&op));
     let handle = handle.ok_or(&CACHE_OP)?;
     let vma = vma::containing(address).filter(|vma| client.is_dma_buf(vma.inode));
@@ -127,8 +135,9 @@ pub(super) fn cache(client: &Client, wide: bool, arg: u64) -> Result<(), Refused
 pub(super) fn cache_list(client: &Client, args: &Args) -> Result<(), Refused> {
     const WIDE: u32 = 1 << 31;
     const MOST: u64 = 1 << 16;
-    let (handles, offsets, sizes) = (args.u64(0), args.u64(8), args.u64(16));
-    let count = u64::from(args.u32(24));
+    let handles = args.get(CACHE_LIST::HANDLES);
+    let (offsets, sizes) = (args.get(CACHE_LIST::OFFSETS), args.get(CACHE_LIST::SIZES));
+    let count = u64::from(args.get(CACHE_LIST::NR));
     if count == 0 || count > u64::from(u32::MAX / 4) {
         return Err(&LIST);
     }
@@ -138,7 +147,7 @@ pub(super) fn cache_list(client: &Client, args: &Args) -> Result<(), Refused> {
     if handles == 0 || offsets == 0 || sizes == 0 {
         return Err(&LIST);
     }
-    let element = if args.u32(28) & WIDE != 0 { 8 } else { 4 };
+    let element = if args.get(CACHE_LIST::OP) & WIDE != 0 { 8 } else { 4 };
     let mut ids = vec![0; 4 * count as usize];
     user::read(handles, &mut ids).map_err(|_| &LIST_FAULT)?;
     for array in [offsets, sizes] {
@@ -156,16 +165,16 @@ pub(super) fn cache_list(client: &Client, args: &Args) -> Result<(), Refused> {
 
 /// Whether a mapping shows a handle's pages. Source: nvmap_ioctl.c:nvmap_ioctl_gup_test.
 pub(super) fn gup_test(client: &Client, arg: u64) -> Result<(), Refused> {
-    let mut args = read(arg, 16)?;
-    let vma = vma::containing(args.u64(0));
-    let handle = client.get(args.u32(8));
+    let mut args = read(arg, GUP_TEST)?;
+    let vma = vma::containing(args.get(GUP_TEST::VA));
+    let handle = client.get(args.get(GUP_TEST::HANDLE));
     let (Some(vma), Some(handle)) = (vma, handle) else { return Err(&GUP) };
     if vma.end - vma.start != handle.buffer.bytes() {
         return Err(&GUP);
     }
     let same = vma.inode == handle.buffer.inode();
-    args.set_u32(12, u32::from(same));
-    user::write(arg, args.bytes(16)).map_err(|_| &BAD_ARGUMENT)?;
+    args.set(GUP_TEST::RESULT, u32::from(same));
+    user::write(arg, args.bytes()).map_err(|_| &BAD_ARGUMENT)?;
     if same { Ok(()) } else { Err(&GUP) }
 }
 
@@ -174,8 +183,9 @@ pub(super) fn gup_test(client: &Client, arg: u64) -> Result<(), Refused> {
 pub(super) fn set_tag_label(args: &Args) -> Result<(), Refused> {
     const LONGEST: usize = 63;
     let mut label = [0; LONGEST];
-    let bytes = (args.u32(4) as usize).min(LONGEST);
-    user::read(args.u64(8), &mut label[..bytes]).map_err(|_| &BAD_ARGUMENT as Refused)
+    let bytes = (args.get(SET_TAG_LABEL::LEN) as usize).min(LONGEST);
+    user::read(args.get(SET_TAG_LABEL::ADDR), &mut label[..bytes])
+        .map_err(|_| &BAD_ARGUMENT as Refused)
 }
 
 impl Client {

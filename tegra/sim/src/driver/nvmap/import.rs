@@ -1,6 +1,8 @@
 //! FROM_VA: a handle over pages that the program already has.
 
-use super::{Client, DmaBuf, FLAG_READ_ONLY, HEAP_IOVMM, Heap, PAGE, Pages, caching, read};
+use super::{
+    Client, DmaBuf, FLAG_READ_ONLY, FROM_VA, HEAP_IOVMM, Heap, PAGE, Pages, caching, read,
+};
 use crate::driver::device::Device;
 use crate::driver::errno::{Refused, refusals};
 use crate::driver::vma;
@@ -21,13 +23,13 @@ refusals! { "nvmap";
 /// Makes an allocated handle. The pages stay the program's: they are not charged, and the
 /// simulator reads and writes them where they are.
 pub(super) fn from_va(client: &Client, device: &Device, arg: u64) -> Result<(), Refused> {
-    let mut args = read(arg, 24)?;
-    let (va, flags) = (args.u64(0), args.u32(12));
+    let mut args = read(arg, FROM_VA)?;
+    let (va, flags) = (args.get(FROM_VA::VA), args.get(FROM_VA::FLAGS));
     if !va.is_multiple_of(PAGE) {
         return Err(&ALIGNMENT);
     }
     let first = vma::containing(va).ok_or(&NO_MAPPING)?;
-    let bytes = match (args.u32(8), args.u64(16)) {
+    let bytes = match (args.get(FROM_VA::SIZE), args.get(FROM_VA::SIZE64)) {
         (0, 0) => first.end - va,
         (0, wide) => wide,
         (narrow, _) => u64::from(narrow),
@@ -53,6 +55,6 @@ pub(super) fn from_va(client: &Client, device: &Device, arg: u64) -> Result<(), 
     buffer.allocate(pages).map_err(|_| &NO_MEMORY)?;
     let heap = Heap { kind: HEAP_IOVMM, flags, align: PAGE };
     let id = client.insert(buffer, read_only, Some(heap));
-    args.set_u32(16, id);
-    client.tell(id, arg, args.bytes(24))
+    args.set(FROM_VA::HANDLE, id);
+    client.tell(id, arg, &args)
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Answer;
 use super::device::{Device, NotDmaBuf};
-use super::dispatch::{Args, Parts, io, ior, iow, iowr};
+use super::dispatch::{Args, Parts, requests};
 use super::errno::{Refused, refusals};
 use super::fd::NewFile;
 use super::user;
@@ -67,59 +67,50 @@ refusals! { "nvmap";
     NODE_MMAP = "mmap", EPERM, "the node itself", "nvmap_dev.c:nvmap_map";
 }
 
-const CREATE: u32 = iowr(b'N', 0, 8);
-const CREATE_64: u32 = iowr(b'N', 1, 8);
-const FROM_ID: u32 = iowr(b'N', 2, 8);
-const ALLOC: u32 = iow(b'N', 3, 20);
-const FREE: u32 = io(b'N', 4);
-const WRITE: u32 = iow(b'N', 6, 56);
-const READ: u32 = iow(b'N', 7, 56);
-const CACHE: u32 = iow(b'N', 12, 24);
-const CACHE_64: u32 = iow(b'N', 12, 32);
-const GET_ID: u32 = iowr(b'N', 13, 8);
-const GET_FD: u32 = iowr(b'N', 15, 8);
-const FROM_FD: u32 = iowr(b'N', 16, 8);
-const CACHE_LIST: u32 = iow(b'N', 17, 32);
-const GET_IVM_HEAPS: u32 = ior(b'N', 20, 4);
-const FROM_VA: u32 = iowr(b'N', 22, 24);
-const GUP_TEST: u32 = iowr(b'N', 23, 16);
-const SET_TAG_LABEL: u32 = iow(b'N', 24, 16);
-const GET_AVAILABLE_HEAPS: u32 = ior(b'N', 25, 8);
-const GET_HEAP_SIZE: u32 = ior(b'N', 26, 16);
-const PARAMETERS: u32 = ior(b'N', 27, 72);
-const GET_SCIIPCID: u32 = ior(b'N', 103, 32);
-const HANDLE_FROM_SCIIPCID: u32 = ior(b'N', 104, 32);
-const QUERY_HEAP_PARAMS: u32 = ior(b'N', 105, 48);
-const DUP_HANDLE: u32 = iowr(b'N', 106, 12);
-const GET_FD_FOR_RANGE_FROM_LIST: u32 = ior(b'N', 107, 40);
-
-/// Requests by name.
-pub(super) const NAMES: &[(u32, &str)] = &[
-    (CREATE, "CREATE"),
-    (CREATE_64, "CREATE_64"),
-    (FROM_ID, "FROM_ID"),
-    (ALLOC, "ALLOC"),
-    (FREE, "FREE"),
-    (WRITE, "WRITE"),
-    (READ, "READ"),
-    (CACHE, "CACHE"),
-    (CACHE_64, "CACHE_64"),
-    (GET_ID, "GET_ID"),
-    (GET_FD, "GET_FD"),
-    (FROM_FD, "FROM_FD"),
-    (CACHE_LIST, "CACHE_LIST"),
-    (FROM_VA, "FROM_VA"),
-    (GUP_TEST, "GUP_TEST"),
-    (SET_TAG_LABEL, "SET_TAG_LABEL"),
-    (GET_AVAILABLE_HEAPS, "GET_AVAILABLE_HEAPS"),
-    (GET_HEAP_SIZE, "GET_HEAP_SIZE"),
-    (PARAMETERS, "PARAMETERS"),
-    (GET_SCIIPCID, "GET_SCIIPCID"),
-    (HANDLE_FROM_SCIIPCID, "HANDLE_FROM_SCIIPCID"),
-    (QUERY_HEAP_PARAMS, "QUERY_HEAP_PARAMS"),
-    (DUP_HANDLE, "DUP_HANDLE"),
-    (GET_FD_FOR_RANGE_FROM_LIST, "GET_FD_FOR_RANGE_FROM_LIST"),
-];
+requests! { b'N';
+    CREATE = iowr 0, 8 { 0 => SIZE: u32, 4 => HANDLE: u32 };
+    CREATE_64 = iowr 1, 8 { 0 => SIZE64: u64, 0 => HANDLE64: u32 };
+    FROM_ID = iowr 2, 8;
+    ALLOC = iow 3, 20 {
+        0 => HANDLE: u32, 4 => HEAP_MASK: u32, 8 => FLAGS: u32, 12 => ALIGN: u32,
+        16 => NUMA_NID: i32,
+    };
+    FREE = io 4;
+    WRITE = iow 6, 56 {
+        0 => ADDR: u64, 8 => HANDLE: u32, 16 => OFFSET: u64, 24 => ELEM_SIZE: u64,
+        32 => HMEM_STRIDE: u64, 40 => USER_STRIDE: u64, 48 => COUNT: u64,
+    };
+    READ = iow 7, 56;
+    CACHE = iow 12, 24 { 0 => ADDR: u64, 8 => HANDLE: u32, 12 => LEN: u32, 16 => OP: i32 };
+    CACHE_64 = iow 12, 32 { 16 => LEN: u64, 24 => OP: i32 };
+    GET_ID = iowr 13, 8;
+    GET_FD = iowr 15, 8 { 0 => FD: i32, 4 => HANDLE: u32 };
+    FROM_FD = iowr 16, 8 { 0 => FD: i32, 4 => HANDLE: u32 };
+    CACHE_LIST = iow 17, 32 {
+        0 => HANDLES: u64, 8 => OFFSETS: u64, 16 => SIZES: u64, 24 => NR: u32, 28 => OP: u32,
+    };
+    GET_IVM_HEAPS = ior 21, 4;
+    FROM_VA = iowr 22, 24 {
+        0 => VA: u64, 8 => SIZE: u32, 12 => FLAGS: u32, 16 => HANDLE: u32, 16 => SIZE64: u64,
+    };
+    GUP_TEST = iowr 23, 16 { 0 => VA: u64, 8 => HANDLE: u32, 12 => RESULT: u32 };
+    SET_TAG_LABEL = iow 24, 16 { 4 => LEN: u32, 8 => ADDR: u64 };
+    GET_AVAILABLE_HEAPS = ior 25, 8;
+    GET_HEAP_SIZE = ior 26, 16 { 0 => HEAP: u32, 8 => SIZE: u64 };
+    PARAMETERS = ior 27, 72 {
+        0 => CONTIG: u8, 8 => HANDLE: u32, 12 => HEAP_NUMBER: u32, 16 => ACCESS_FLAGS: u32,
+        24 => HEAP: u64, 32 => ALIGN: u64, 40 => COHERENCY: u64, 48 => SIZE: u64, 56 => OFFSET: u64,
+        64 => SERIAL_ID: u64,
+    };
+    GET_SCIIPCID = ior 103, 32;
+    HANDLE_FROM_SCIIPCID = ior 104, 32;
+    QUERY_HEAP_PARAMS = ior 105, 48 {
+        0 => HEAP_MASK: u32, 16 => TOTAL: u64, 24 => FREE: u64, 32 => LARGEST_FREE_BLOCK: u64,
+        40 => GRANULE_SIZE: u32,
+    };
+    DUP_HANDLE = iowr 106, 12 { 0 => HANDLE: u32, 4 => ACCESS_FLAGS: u32, 8 => DUP_HANDLE: u32 };
+    GET_FD_FOR_RANGE_FROM_LIST = ior 107, 40;
+}
 
 /// Id of the first handle.
 const FIRST_ID: u32 = u32::MAX / 2;
@@ -241,7 +232,6 @@ impl Client {
         self.table().handles.remove(&id);
     }
 
-    /// Answers one request.
     pub(super) fn ioctl(&self, device: &Device, request: u32, arg: u64) -> Result<Answer, Refused> {
         let parts = Parts::of(request);
         if parts.magic != b'N' {
@@ -257,13 +247,13 @@ impl Client {
             CREATE | CREATE_64 => self.create(request == CREATE_64, arg)?,
             FROM_FD => self.handle_of_fd(device, arg)?,
             GET_FD => self.get_fd(device, arg)?,
-            ALLOC => self.alloc(device, &read(arg, 20)?)?,
+            ALLOC => self.alloc(device, &read(arg, ALLOC)?)?,
             FROM_VA => import::from_va(self, device, arg)?,
             WRITE | READ => access::copy(self, request == READ, arg)?,
             CACHE | CACHE_64 => access::cache(self, request == CACHE_64, arg)?,
-            CACHE_LIST => access::cache_list(self, &read(arg, 32)?)?,
+            CACHE_LIST => access::cache_list(self, &read(arg, CACHE_LIST)?)?,
             GUP_TEST => access::gup_test(self, arg)?,
-            SET_TAG_LABEL => access::set_tag_label(&read(arg, 16)?)?,
+            SET_TAG_LABEL => access::set_tag_label(&read(arg, SET_TAG_LABEL)?)?,
             GET_AVAILABLE_HEAPS => {
                 let heaps = u64::from(HEAP_VPR | HEAP_FSI).to_le_bytes();
                 user::write(arg, &heaps).map_err(|_| &HEAPS_FAULT)?;
@@ -283,20 +273,21 @@ impl Client {
 
     /// Source: nvmap_handle.c:nvmap_create_handle. The id goes where the size was.
     fn create(&self, wide: bool, arg: u64) -> Result<(), Refused> {
-        let mut args = read(arg, 8)?;
-        let bytes = if wide { args.u64(0) } else { u64::from(args.u32(0)) };
+        let mut args = read(arg, if wide { CREATE_64 } else { CREATE })?;
+        let bytes =
+            if wide { args.get(CREATE_64::SIZE64) } else { u64::from(args.get(CREATE::SIZE)) };
         if bytes == 0 {
             return Err(&EMPTY);
         }
         let buffer = DmaBuf::new(bytes).map_err(|_| &NO_HANDLE_MEMORY)?;
         let id = self.insert(buffer, false, None);
-        args.set_u32(if wide { 0 } else { 4 }, id);
-        self.tell(id, arg, args.bytes(8))
+        args.set(if wide { CREATE_64::HANDLE64 } else { CREATE::HANDLE }, id);
+        self.tell(id, arg, &args)
     }
 
     /// Tells the program of a new id, or takes it back.
-    fn tell(&self, id: u32, arg: u64, bytes: &[u8]) -> Result<(), Refused> {
-        user::write(arg, bytes).map_err(|_| {
+    fn tell(&self, id: u32, arg: u64, args: &Args) -> Result<(), Refused> {
+        user::write(arg, args.bytes()).map_err(|_| {
             self.remove(id);
             &BAD_ARGUMENT as Refused
         })
@@ -305,44 +296,46 @@ impl Client {
     /// A handle without pages, or a dma-buf of another exporter, gives one more fd instead of an
     /// id. Source: nvmap_ioctl.c:nvmap_ioctl_create.
     fn handle_of_fd(&self, device: &Device, arg: u64) -> Result<(), Refused> {
-        let mut args = read(arg, 8)?;
-        let found = device.dma_buf(args.i32(0));
+        let mut args = read(arg, FROM_FD)?;
+        let found = device.dma_buf(args.get(FROM_FD::FD));
         let buffer = found.map_err(|error| error.refused(&FROM_CLOSED, &FROM_OTHER))?;
         let Some(read_only) = buffer.pages().map(|pages| pages.read_only) else {
             let fd = device.fds.install(NewFile::DmaBuf(buffer)).map_err(|_| &NO_FD)?;
-            args.set_i32(4, fd);
-            return user::write(arg, args.bytes(8)).map_err(|_| &BAD_ARGUMENT as Refused);
+            args.set(FROM_FD::HANDLE, fd as u32);
+            return user::write(arg, args.bytes()).map_err(|_| &BAD_ARGUMENT as Refused);
         };
         let id = self.insert(buffer, read_only, None);
-        args.set_u32(4, id);
-        self.tell(id, arg, args.bytes(8))
+        args.set(FROM_FD::HANDLE, id);
+        self.tell(id, arg, &args)
     }
 
     /// Source: nvmap_ioctl.c:nvmap_ioctl_getfd.
     fn get_fd(&self, device: &Device, arg: u64) -> Result<(), Refused> {
-        let mut args = read(arg, 8)?;
-        let buffer = match self.get(args.u32(4)) {
+        let mut args = read(arg, GET_FD)?;
+        let id = args.get(GET_FD::HANDLE);
+        let buffer = match self.get(id) {
             Some(handle) => handle.buffer,
             None => device
-                .dma_buf(args.i32(4))
+                .dma_buf(id as i32)
                 .map_err(|error: NotDmaBuf| error.refused(&GET_CLOSED, &GET_OTHER))?,
         };
         let fd = device.fds.install(NewFile::DmaBuf(buffer)).map_err(|_| &NO_FD)?;
-        args.set_i32(0, fd);
-        user::write(arg, args.bytes(8)).map_err(|_| &BAD_ARGUMENT as Refused)
+        args.set(GET_FD::FD, fd);
+        user::write(arg, args.bytes()).map_err(|_| &BAD_ARGUMENT as Refused)
     }
 
     /// The checks in the driver's order. Source: nvmap_ioctl.c:nvmap_ioctl_alloc, nvmap_dev.c:
     /// is_nvmap_memory_available, nvmap_alloc.c:nvmap_alloc_handle.
     fn alloc(&self, device: &Device, args: &Args) -> Result<(), Refused> {
-        let (id, heaps, flags, align) = (args.u32(0), args.u32(4), args.u32(8), args.u32(12));
+        let (id, heaps) = (args.get(ALLOC::HANDLE), args.get(ALLOC::HEAP_MASK));
+        let (flags, align) = (args.get(ALLOC::FLAGS), args.get(ALLOC::ALIGN));
         if align & align.wrapping_sub(1) != 0 && align != 0 {
             return Err(&ALIGNMENT);
         }
         if id == 0 {
             return Err(&ALLOC_UNKNOWN);
         }
-        if !(-1..=MAX_NUMA_NODES).contains(&args.i32(16)) {
+        if !(-1..=MAX_NUMA_NODES).contains(&args.get(ALLOC::NUMA_NID)) {
             return Err(&NUMA);
         }
         let handle = self.get(id).ok_or(&ALLOC_UNKNOWN)?;
@@ -392,36 +385,37 @@ impl Client {
     /// Source: nvmap_ioctl.c:nvmap_ioctl_get_handle_parameters. Fields that it does not set keep
     /// what the program had there.
     fn parameters(&self, arg: u64) -> Result<(), Refused> {
-        let mut args = read(arg, 72)?;
-        let handle = self.get(args.u32(8)).ok_or(&PARAMETERS_UNKNOWN)?;
+        let mut args = read(arg, PARAMETERS)?;
+        let handle = self.get(args.get(PARAMETERS::HANDLE)).ok_or(&PARAMETERS_UNKNOWN)?;
         let heap = *handle.heap.lock().unwrap_or_else(PoisonError::into_inner);
         let contiguous = match heap.kind {
             0 => false,
             HEAP_IOVMM => heap.flags & FLAG_CONTIGUOUS != 0,
             _ => true,
         };
-        args.set(0, [u8::from(contiguous)]);
+        args.set(PARAMETERS::CONTIG, u8::from(contiguous));
         // No peer of another virtual machine.
-        args.set_u32(12, u32::MAX);
+        args.set(PARAMETERS::HEAP_NUMBER, u32::MAX);
         if handle.read_only {
-            args.set_u32(16, FLAG_READ_ONLY);
+            args.set(PARAMETERS::ACCESS_FLAGS, FLAG_READ_ONLY);
         }
-        args.set_u64(24, u64::from(heap.kind));
-        args.set_u64(32, heap.align);
-        args.set_u64(40, u64::from(heap.flags & 3));
-        args.set_u64(48, handle.buffer.bytes());
-        args.set_u64(56, 0);
-        args.set_u64(64, handle.serial);
-        user::write(arg, args.bytes(72)).map_err(|_| &PARAMETERS_UNKNOWN as Refused)
+        args.set(PARAMETERS::HEAP, u64::from(heap.kind));
+        args.set(PARAMETERS::ALIGN, heap.align);
+        args.set(PARAMETERS::COHERENCY, u64::from(heap.flags & 3));
+        args.set(PARAMETERS::SIZE, handle.buffer.bytes());
+        args.set(PARAMETERS::OFFSET, 0);
+        args.set(PARAMETERS::SERIAL_ID, handle.serial);
+        user::write(arg, args.bytes()).map_err(|_| &PARAMETERS_UNKNOWN as Refused)
     }
 
     /// Source: nvmap_ioctl.c:nvmap_ioctl_dup_handle.
     fn duplicate(&self, device: &Device, arg: u64) -> Result<(), Refused> {
-        let mut args = read(arg, 12)?;
-        let wants_read_only = args.u32(4) == FLAG_READ_ONLY;
-        let (buffer, read_only) = match self.get(args.u32(0)) {
+        let mut args = read(arg, DUP_HANDLE)?;
+        let id = args.get(DUP_HANDLE::HANDLE);
+        let wants_read_only = args.get(DUP_HANDLE::ACCESS_FLAGS) == FLAG_READ_ONLY;
+        let (buffer, read_only) = match self.get(id) {
             Some(handle) => (handle.buffer, handle.read_only),
-            None => (device.dma_buf(args.i32(0)).map_err(|_| &DUP_UNKNOWN)?, false),
+            None => (device.dma_buf(id as i32).map_err(|_| &DUP_UNKNOWN)?, false),
         };
         if read_only && !wants_read_only {
             return Err(&DUP_WRITABLE);
@@ -430,8 +424,8 @@ impl Client {
             return Err(&DUP_UNKNOWN);
         }
         let id = self.insert(buffer, wants_read_only, None);
-        args.set_u32(8, id);
-        self.tell(id, arg, args.bytes(12))
+        args.set(DUP_HANDLE::DUP_HANDLE, id);
+        self.tell(id, arg, &args)
     }
 
     /// Whether the kernel would map a dma-buf into the program. Source:
@@ -457,35 +451,34 @@ impl Client {
     }
 }
 
-/// Copies an argument in.
-fn read(arg: u64, size: usize) -> Result<Args, Refused> {
-    let mut args = Args::zeroed();
-    user::read(arg, args.bytes_mut(size)).map_err(|_| &BAD_ARGUMENT)?;
-    Ok(args)
+/// Copies a request's argument in.
+fn read(arg: u64, request: u32) -> Result<Args, Refused> {
+    Args::read(arg, Parts::of(request).size).map_err(|_| &BAD_ARGUMENT as Refused)
 }
 
 /// Source: nvmap_ioctl.c:nvmap_ioctl_get_heap_size.
 fn heap_size(arg: u64) -> Result<(), Refused> {
-    let mut args = read(arg, 16)?;
-    let heaps = args.u32(0);
+    let mut args = read(arg, GET_HEAP_SIZE)?;
+    let heaps = args.get(GET_HEAP_SIZE::HEAP);
     let (_, size) = CARVEOUTS.iter().find(|(heap, _)| heaps & heap != 0).ok_or(&NO_CARVEOUT)?;
-    args.set_u64(8, *size);
-    user::write(arg, args.bytes(16)).map_err(|_| &BAD_ARGUMENT as Refused)
+    args.set(GET_HEAP_SIZE::SIZE, *size);
+    user::write(arg, args.bytes()).map_err(|_| &BAD_ARGUMENT as Refused)
 }
 
 /// Source: nvmap_ioctl.c:nvmap_ioctl_query_heap_params.
 fn query_heap(device: &Device, arg: u64) -> Result<(), Refused> {
-    let mut args = read(arg, 48)?;
-    let heaps = args.u32(0);
+    use QUERY_HEAP_PARAMS::{FREE, GRANULE_SIZE, HEAP_MASK, LARGEST_FREE_BLOCK, TOTAL};
+    let mut args = read(arg, QUERY_HEAP_PARAMS)?;
+    let heaps = args.get(HEAP_MASK);
     if heaps & (HEAP_IOVMM - 1) != 0 {
         let (_, size) = CARVEOUTS.iter().find(|(heap, _)| heaps & heap != 0).ok_or(&NO_CARVEOUT)?;
-        args.set_u64(16, *size);
-        args.set_u64(24, *size);
+        args.set(TOTAL, *size);
+        args.set(FREE, *size);
     } else if heaps & HEAP_IOVMM != 0 {
-        args.set_u64(16, device.ram.total());
-        args.set_u64(24, device.ram.free());
-        args.set_u32(40, PAGE as u32);
+        args.set(TOTAL, device.ram.total());
+        args.set(FREE, device.ram.free());
+        args.set(GRANULE_SIZE, PAGE as u32);
     }
-    args.set_u64(32, PAGE);
-    user::write(arg, args.bytes(48)).map_err(|_| &BAD_ARGUMENT as Refused)
+    args.set(LARGEST_FREE_BLOCK, PAGE);
+    user::write(arg, args.bytes()).map_err(|_| &BAD_ARGUMENT as Refused)
 }

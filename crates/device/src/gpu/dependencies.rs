@@ -1,4 +1,4 @@
-//! Which launches must wait for earlier ones.
+//! Dependencies between launches: which must wait for earlier ones.
 
 use super::launch::{Launch, Region};
 

@@ -1,5 +1,5 @@
-//! Which accesses are ordered: happens-before between channels, and between work of one channel
-//! that may overlap.
+//! Dependencies between accesses: happens-before between channels, by vector clocks, and between work
+//! of one channel that may overlap. An access that depends on none of those before it is a data race.
 //!
 //! Channels order each other by semaphores alone: a release publishes what the channel has done, an
 //! acquire takes it over. The CPU may have looked at every semaphore that was released before it
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::mmu::Piece;
 
 /// By channel: the last epoch that has been seen.
-type Seen = BTreeMap<u16, u64>;
+type VectorClock = BTreeMap<u16, u64>;
 
 /// Most readers remembered of a range.
 const READERS: usize = 8;
@@ -39,14 +39,14 @@ impl fmt::Display for Stamp {
     }
 }
 
-/// Work and what is ordered before it.
+/// Work and what it depends on.
 #[derive(Clone, Debug)]
 pub(crate) struct Agent {
     pub(crate) stamp: Stamp,
     /// Work of its own channel up to this serial is done.
     after: u64,
     /// What of other channels is done.
-    seen: Arc<Seen>,
+    seen: Arc<VectorClock>,
 }
 
 impl Agent {
@@ -69,7 +69,7 @@ impl Agent {
     }
 }
 
-/// What work is like, for the order within its channel.
+/// What work of the same channel it depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Done at once, by the front end.
@@ -81,14 +81,14 @@ pub(crate) enum Kind {
 }
 
 #[derive(Debug, Default)]
-struct Strand {
+struct ChannelClock {
     epoch: u64,
     serial: u64,
     /// Everything up to this serial is done.
     drained: u64,
     /// Bound of the last work, which overlapping work shares.
     after: u64,
-    seen: Arc<Seen>,
+    seen: Arc<VectorClock>,
 }
 
 #[derive(Clone, Debug)]
@@ -98,36 +98,36 @@ struct Range {
     readers: Vec<Stamp>,
 }
 
-/// The order of all channels.
+/// The dependencies of all channels.
 #[derive(Debug, Default)]
-pub(crate) struct Order {
-    strands: BTreeMap<u16, Strand>,
+pub(crate) struct Dependencies {
+    channels: BTreeMap<u16, ChannelClock>,
     /// By buffer and offset: what an acquire of the semaphore there takes over.
-    released: HashMap<(u64, u64), Seen>,
+    released: HashMap<(u64, u64), VectorClock>,
     /// Releases in order, with what they publish; those that the CPU is known to have seen are
     /// gone from the front and joined in `cpu`.
-    log: VecDeque<Seen>,
+    log: VecDeque<VectorClock>,
     /// Releases so far, for whoever rings a doorbell.
     count: Arc<AtomicU64>,
-    cpu: Seen,
+    cpu: VectorClock,
     /// By buffer and offset: who touched the range last.
     ranges: HashMap<u64, BTreeMap<u64, Range>>,
 }
 
-fn join(into: &mut Seen, other: &Seen) {
+fn join(into: &mut VectorClock, other: &VectorClock) {
     for (channel, epoch) in other {
         let seen = into.entry(*channel).or_default();
         *seen = (*seen).max(*epoch);
     }
 }
 
-impl Order {
+impl Dependencies {
     /// A channel begins.
     pub(crate) fn open(&mut self, channel: u16) {
         // A later channel of this number is ordered after the earlier one, which was closed.
-        let strand = self.strands.entry(channel).or_default();
-        strand.epoch += 1;
-        strand.drained = strand.serial;
+        let clock = self.channels.entry(channel).or_default();
+        clock.epoch += 1;
+        clock.drained = clock.serial;
     }
 
     /// Releases so far: what a doorbell's ring remembers.
@@ -144,43 +144,43 @@ impl Order {
                 join(&mut self.cpu, &seen);
             }
         }
-        if let Some(strand) = self.strands.get_mut(&channel) {
-            join(Arc::make_mut(&mut strand.seen), &self.cpu);
+        if let Some(clock) = self.channels.get_mut(&channel) {
+            join(Arc::make_mut(&mut clock.seen), &self.cpu);
         }
     }
 
     /// Work is given to an engine, or done by the front end.
     pub(crate) fn issue(&mut self, channel: u16, kind: Kind) -> Agent {
-        let strand = self.strands.entry(channel).or_default();
-        strand.serial += 1;
-        let serial = strand.serial;
-        strand.after = match kind {
-            Kind::Immediate => strand.after,
+        let clock = self.channels.entry(channel).or_default();
+        clock.serial += 1;
+        let serial = clock.serial;
+        clock.after = match kind {
+            Kind::Immediate => clock.after,
             Kind::Serial => serial - 1,
-            Kind::Overlapping => strand.after.max(strand.drained),
+            Kind::Overlapping => clock.after.max(clock.drained),
         };
-        let after = if kind == Kind::Immediate { strand.drained } else { strand.after };
+        let after = if kind == Kind::Immediate { clock.drained } else { clock.after };
         let in_order = kind == Kind::Immediate;
-        let stamp = Stamp { channel, epoch: strand.epoch, serial, chain: serial, in_order };
-        Agent { stamp, after, seen: Arc::clone(&strand.seen) }
+        let stamp = Stamp { channel, epoch: clock.epoch, serial, chain: serial, in_order };
+        Agent { stamp, after, seen: Arc::clone(&clock.seen) }
     }
 
     /// Work that releases is issued: what comes later is not published by it.
     pub(crate) fn next_epoch(&mut self, channel: u16) {
-        self.strands.entry(channel).or_default().epoch += 1;
+        self.channels.entry(channel).or_default().epoch += 1;
     }
 
     /// A serial for work that completion starts.
     pub(crate) fn next_serial(&mut self, channel: u16) -> u64 {
-        let strand = self.strands.entry(channel).or_default();
-        strand.serial += 1;
-        strand.serial
+        let clock = self.channels.entry(channel).or_default();
+        clock.serial += 1;
+        clock.serial
     }
 
     /// Nothing of the channel is under way.
     pub(crate) fn drained(&mut self, channel: u16) {
-        let strand = self.strands.entry(channel).or_default();
-        strand.drained = strand.serial;
+        let clock = self.channels.entry(channel).or_default();
+        clock.drained = clock.serial;
     }
 
     /// A semaphore is about to be written: whoever sees it must find the release counted.
@@ -199,8 +199,8 @@ impl Order {
         let Some(seen) = self.released.get(&(piece.buffer.inode(), piece.offset)) else {
             return self.rung(channel, self.count.load(Ordering::Acquire));
         };
-        let strand = self.strands.entry(channel).or_default();
-        join(Arc::make_mut(&mut strand.seen), seen);
+        let clock = self.channels.entry(channel).or_default();
+        join(Arc::make_mut(&mut clock.seen), seen);
     }
 
     /// Nothing is under way, and every doorbell yet to come is rung after all that was released:
@@ -218,8 +218,8 @@ impl Order {
             !ranges.is_empty()
         });
         self.released.clear();
-        for strand in self.strands.values_mut() {
-            join(Arc::make_mut(&mut strand.seen), &all);
+        for clock in self.channels.values_mut() {
+            join(Arc::make_mut(&mut clock.seen), &all);
         }
         self.cpu = all;
         self.log.clear();

@@ -2,12 +2,11 @@
 
 /// Ticks of the GPU's timer that work takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct Latency {
     /// From a doorbell until the host unit looks at the ring.
     pub doorbell: u64,
     /// A ring entry.
     pub entry: u64,
-    /// A method.
     pub method: u64,
     /// A semaphore release.
     pub release: u64,
@@ -21,7 +20,7 @@ pub struct Pace {
     pub copy_bytes: u64,
 }
 
-impl Default for Pace {
+impl Default for Latency {
     /// Launches of about 5 microseconds and copies of 18 GB/s, as seen on hardware; the rest is made
     /// up.
     fn default() -> Self {
