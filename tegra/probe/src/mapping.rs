@@ -8,7 +8,7 @@ use tegra::context::Options;
 use tegra::space::L2;
 use tegra_profile::facts;
 
-use super::answer::{Answer, gb_per_s, line, median, timed};
+use super::answer::{Answer, Point, gb_per_s, line, median, timed};
 use super::bring_up::outcome;
 use super::error::Error;
 use super::kernel::{ROW_BYTES, Reader};
@@ -81,8 +81,8 @@ pub(super) fn copies() -> Result<Answer, Error> {
         found.push(rate(&mut answer, name, &times));
         if l2 == L2::Volatile {
             let (first, last) = (times[0], times[times.len() - 1]);
-            let point = |(bytes, ns): (u64, f64)| (bytes as f64, ns);
-            let (_, start) = line(point(first), point(last));
+            let point = |(bytes, ns): (u64, f64)| Point { x: bytes as f64, y: ns };
+            let start = line(point(first), point(last)).start;
             answer.fact(facts::COPY_START.name, start.max(0.0));
         }
     }

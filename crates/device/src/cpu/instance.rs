@@ -203,7 +203,7 @@ impl CpuInstance {
             need: own_bytes(plan) as u64,
             have: 0,
         })?;
-        Program::new(plan, &self.memory, own, (self.isa, Some(choices)))
+        Program::new(plan, &self.memory, own, self.isa, Some(choices))
     }
 
     fn add(&mut self, program: Program) -> Prepared {
@@ -436,9 +436,9 @@ fn pack(
             unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
         }
     }
-    let raw_panel = layout.beside() * super::simd::LANES * layout.raw_row_bytes();
-    let bytes = layout.beside() * layout.group_bytes();
-    let total = layout.groups().div_ceil(layout.beside());
+    let raw_panel = layout.panel_width() * super::simd::LANES * layout.raw_row_bytes();
+    let bytes = layout.panel_width() * layout.group_bytes();
+    let total = layout.groups().div_ceil(layout.panel_width());
     let per_claim = (UPLOAD / raw_panel.max(1)).max(1);
     let target = Packed(packed.as_mut_ptr());
     let failure = Mutex::new(None);

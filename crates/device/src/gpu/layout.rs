@@ -8,7 +8,7 @@ use orind_kernels::repack;
 
 use super::lower;
 use crate::{Error, Footprint, RING_STEPS, Request};
-use plan::{Buffer, BufferId, Class, Composite, DType, Op, Plan};
+use plan::{Attention, Buffer, BufferId, Class, DType, Op, Plan, Sample};
 
 /// Alignment of everything: what the widest loads and constant banks need.
 pub(super) const ALIGN: u64 = 256;
@@ -133,10 +133,9 @@ impl Working {
         let own = |a: &mut u64, b: u64| *a = (*a).max(b.next_multiple_of(ALIGN));
         for step in &plan.steps {
             match &step.op {
-                Op::Composite(Composite::Attention { .. }) => {
-                    let (q, cache) = (&step.reads[0], &step.reads[1]);
+                Op::Attention(Attention { q, caches, .. }) => {
                     let (&[rows, heads, dim], &[_, capacity, kv_heads, _]) =
-                        (q.shape.as_slice(), cache.shape.as_slice())
+                        (q.shape.as_slice(), caches.keys.shape.as_slice())
                     else {
                         return Err(unsupported(format!("attention of {:?}", q.shape)));
                     };
@@ -146,9 +145,9 @@ impl Working {
                     own(&mut w.attention, parts);
                     own(&mut w.attention_counters, 4 * rows * heads);
                 }
-                Op::Sample | Op::SampleAdvance => {
-                    let rows = step.reads[1].elements() as u64;
-                    let vocabulary = step.reads[0].shape.last().copied().unwrap_or(0) as u64;
+                Op::Sample(Sample { logits, inputs, .. }) => {
+                    let rows = inputs.temperature.elements() as u64;
+                    let vocabulary = logits.shape.last().copied().unwrap_or(0) as u64;
                     own(&mut w.sample, rows * u64::from(SAMPLE_PARTS) * SAMPLE_PART_BYTES);
                     own(&mut w.candidates, 8 * rows * vocabulary);
                     own(&mut w.sample_counters, 4 * (rows + 1));

@@ -4,7 +4,7 @@
 
 use super::layout::Own;
 use crate::{Data, Error, Prepared, RING_STEPS, Ticket};
-use plan::{BufferId, Class, DType, Op, Plan};
+use plan::{BufferId, Class, DType, NextInputs, Op, Plan, Sample};
 
 /// Submissions that can be under way at once.
 pub(super) const QUEUE: u64 = 8;
@@ -43,10 +43,12 @@ impl<K> Ledger<K> {
     }
 
     pub(super) fn add(&mut self, plan: &Plan, own: Own, kept: K) -> Prepared {
-        let advances =
-            plan.steps.iter().find(|s| s.op == Op::SampleAdvance).map(|step| {
-                (step.writes[1].buffer, step.writes[2].buffer, step.writes[1].elements())
-            });
+        let advances = plan.steps.iter().find_map(|step| match &step.op {
+            Op::Sample(Sample { next: Some(NextInputs { tokens, positions }), .. }) => {
+                Some((tokens.buffer, positions.buffer, tokens.elements()))
+            }
+            _ => None,
+        });
         let classes = plan.buffers.iter().map(|b| (b.class, b.dtype, b.elements())).collect();
         self.entries.push(Entry { own, classes, advances, kept, steps: 0, latest: 0 });
         Prepared(self.entries.len() as u32 - 1)

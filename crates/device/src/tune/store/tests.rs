@@ -376,14 +376,16 @@ fn what_changed_between_two_files_or_two_times() {
     for record in [sample(1), later.clone(), Record { when: day(21), ..sample(2) }] {
         file.add(record);
     }
-    let changes = compare((&file, Some(day(20))), (&file, None));
+    let by = |n: u32| Snapshot { file: &file, until: Some(day(n)) };
+    let now = |file| Snapshot { file, until: None };
+    let changes = compare(by(20), now(&file));
     assert_eq!(changes.len(), 2, "nothing was found by noon of the first day");
     assert!(changes.iter().all(|change| change.before.is_none() && change.after.is_some()));
-    let changes = compare((&file, Some(day(21))), (&file, Some(day(22))));
+    let changes = compare(by(21), by(22));
     assert_eq!((changes[0].before, changes[0].after), (Some(&sample(1)), Some(&later)));
     assert_eq!(changes[1].before, changes[1].after);
     let empty = File::new(orin());
-    let changes = compare((&file, None), (&empty, None));
+    let changes = compare(now(&file), now(&empty));
     assert_eq!((changes[0].before, changes[0].after), (Some(&later), None));
 }
 

@@ -48,14 +48,14 @@ fn write_json(
         ValueKind::Number => out.push_str(&value.to_string()),
         ValueKind::Seq | ValueKind::Iterable => {
             let items = value.try_iter()?.map(|item| (None, item));
-            write_items(('[', ']'), items, indent, depth, out)?;
+            write_items(['[', ']'], items, indent, depth, out)?;
         }
         ValueKind::Map => {
             let items = value.try_iter()?.map(|key| {
                 let item = value.get_item(&key).unwrap_or_default();
                 (Some(key), item)
             });
-            write_items(('{', '}'), items, indent, depth, out)?;
+            write_items(['{', '}'], items, indent, depth, out)?;
         }
         _ => write_string(&value.to_string(), out),
     }
@@ -64,7 +64,7 @@ fn write_json(
 
 /// The items of a list, or with keys of an object.
 fn write_items(
-    (open, close): (char, char),
+    [open, close]: [char; 2],
     items: impl Iterator<Item = (Option<Value>, Value)>,
     indent: Option<usize>,
     depth: usize,
