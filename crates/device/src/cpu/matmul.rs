@@ -184,6 +184,65 @@ fn blocks_of<'a, S: Simd, const G: usize>(
     blocks
 }
 
+/// What the dot products of half `half` of a weight block start from, for `R` neighbouring rows.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `x` is valid for `R` blocks.
+#[inline(always)]
+unsafe fn start<S: Simd, Q: Quant, const G: usize, const R: usize>(
+    x: *const Q8Block,
+    negated: bool,
+    half: usize,
+) -> [[S::I; R]; G] {
+    // SAFETY: the caller's contract; reads are within the blocks.
+    unsafe {
+        let mut dots = [S::splat_i(BIAS); R];
+        for (r, dot) in dots.iter_mut().enumerate() {
+            let x = x.add(r);
+            match Q::FORMAT {
+                WeightFormat::Signed => *dot = S::init_8((*x).less128),
+                WeightFormat::Offset8 => *dot = S::splat_i((*x).less8),
+                WeightFormat::Offset32 => *dot = S::splat_i((*x).less32[half]),
+                WeightFormat::Minimum if negated => {
+                    *dot = S::splat_i((*x).negated[Q::BITS as usize - 4]);
+                }
+                WeightFormat::Minimum => {}
+            }
+        }
+        [dots; G]
+    }
+}
+
+/// Adds the dot products of half `half` of a weight block of each of `G` row groups with `R` neighbouring rows.
+///
+/// A function that is always inlined, as [`start`] is, and no closure: a compiler may leave a closure that is
+/// called twice out of line, where it has none of the instruction set's features and calls each instruction.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `x` is valid for `R` blocks.
+#[inline(always)]
+unsafe fn add_half<S: Simd, Q: Quant, const G: usize, const R: usize>(
+    dots: [[S::I; R]; G],
+    w: &Blocks<'_, S, G>,
+    x: *const Q8Block,
+    half: usize,
+) -> [[S::I; R]; G] {
+    // SAFETY: the caller's contract; reads are within the blocks.
+    unsafe {
+        let q = (&raw const (*x).q).cast::<i8>().add(16 * half);
+        let mut operands = [[w[0].0[0]; 4]; G];
+        for (to, (w, _)) in operands.iter_mut().zip(w) {
+            *to = [w[4 * half], w[4 * half + 1], w[4 * half + 2], w[4 * half + 3]];
+        }
+        match Q::FORMAT {
+            WeightFormat::Signed => S::dots_8(dots, operands, q),
+            _ => S::dots_u(dots, operands, q),
+        }
+    }
+}
+
 /// What one weight block of each of `G` row groups contributes to `R` neighbouring rows, added to what
 /// `parts` gives, which is asked late: until then the registers are the products'.
 ///
@@ -199,39 +258,14 @@ unsafe fn add_block<S: Simd, Q: Quant, const G: usize, const R: usize>(
 ) -> [[S::F; R]; G] {
     // SAFETY: the caller's contract; reads are within the blocks.
     unsafe {
-        let start = |half: usize| {
-            let mut dots = [S::splat_i(BIAS); R];
-            for (r, dot) in dots.iter_mut().enumerate() {
-                let x = x.add(r);
-                match Q::FORMAT {
-                    WeightFormat::Signed => *dot = S::init_8((*x).less128),
-                    WeightFormat::Offset8 => *dot = S::splat_i((*x).less8),
-                    WeightFormat::Offset32 => *dot = S::splat_i((*x).less32[half]),
-                    WeightFormat::Minimum if negated => {
-                        *dot = S::splat_i((*x).negated[Q::BITS as usize - 4]);
-                    }
-                    WeightFormat::Minimum => {}
-                }
-            }
-            [dots; G]
-        };
-        let add = |dots: [[S::I; R]; G], half: usize| {
-            let q = (&raw const (*x).q).cast::<i8>().add(16 * half);
-            let mut operands = [[w[0].0[0]; 4]; G];
-            for (to, (w, _)) in operands.iter_mut().zip(&w) {
-                *to = [w[4 * half], w[4 * half + 1], w[4 * half + 2], w[4 * half + 3]];
-            }
-            match Q::FORMAT {
-                WeightFormat::Signed => S::dots_8(dots, operands, q),
-                _ => S::dots_u(dots, operands, q),
-            }
-        };
-        let mut dots = add(start(0), 0);
+        let dots = start::<S, Q, G, R>(x, negated, 0);
+        let mut dots = add_half::<S, Q, G, R>(dots, &w, x, 0);
         if const { matches!(Q::FORMAT, WeightFormat::Offset32) } {
             let mut parts = parts();
             for half in [0, 1] {
                 if half == 1 {
-                    dots = add(start(1), 1);
+                    let second = start::<S, Q, G, R>(x, negated, 1);
+                    dots = add_half::<S, Q, G, R>(second, &w, x, 1);
                 }
                 for g in 0..G {
                     let scale = [w[g].1.scale, w[g].1.second][half];
@@ -242,7 +276,7 @@ unsafe fn add_block<S: Simd, Q: Quant, const G: usize, const R: usize>(
             }
             parts
         } else {
-            dots = add(dots, 1);
+            dots = add_half::<S, Q, G, R>(dots, &w, x, 1);
             let mut parts = parts();
             for r in 0..R {
                 for g in 0..G {
