@@ -99,7 +99,7 @@ impl Scheduler {
             );
             if let Err(error) = self.step() {
                 tracing::error!(%error, "device step failed");
-                let error = GenerateError::Device(load::chain(&error));
+                let error = GenerateError::Device(crate::chain::one_line(&error));
                 for sequence in std::mem::take(&mut self.active) {
                     self.release(sequence.slot);
                     self.shared.failed();
