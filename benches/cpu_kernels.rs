@@ -12,9 +12,9 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use device::cpu::Isa;
-use device::cpu::activations::{self, F32Block, Form, Q8Block};
+use device::cpu::activations::{self, ActivationFormat, F32Block, Q8Block};
 use device::cpu::attention::{self, Attend};
-use device::cpu::matmul::{Loops, Product, Rows, matmul};
+use device::cpu::matmul::{Activations, Loops, Product, Q8Activations, matmul};
 use device::cpu::mem::AlignedBuf;
 use device::cpu::packed::PackedLayout;
 use plan::DType;
@@ -37,8 +37,8 @@ struct Acts {
 }
 
 impl Acts {
-    fn new(isa: Isa, rows: usize, form: Form) -> Self {
-        let (blocks, planes) = (activations::blocks(K), form.planes);
+    fn new(isa: Isa, rows: usize, format: ActivationFormat) -> Self {
+        let (blocks, planes) = (activations::blocks(K), format.residual_planes);
         let (q8, f32) = (Q8Block::default(), [0.0; 32]);
         let mut acts =
             Self { q8: vec![q8; blocks * rows * planes], f32: vec![f32; blocks * rows], planes };
@@ -49,7 +49,7 @@ impl Acts {
             // SAFETY: both hold the blocks of all rows.
             unsafe {
                 let (q8, f32) = (acts.q8.as_mut_ptr(), acts.f32.as_mut_ptr());
-                activations::quantise(isa, x.as_ptr(), K, q8.add(at8.first), at8.step, form);
+                activations::quantise(isa, x.as_ptr(), K, q8.add(at8.first), at8.step, format);
                 activations::arrange(isa, x.as_ptr(), K, f32.add(at32.first), at32.step);
             }
         }
@@ -67,9 +67,13 @@ impl Acts {
     ) {
         assert!(out.len() >= rows * layout.rows());
         let x = if layout.quantised() {
-            Rows::Q8 { blocks: self.q8.as_ptr(), planes: self.planes, used: self.planes }
+            Activations::Q8(Q8Activations {
+                blocks: self.q8.as_ptr(),
+                residual_planes: self.planes,
+                used_planes: self.planes,
+            })
         } else {
-            Rows::F32(self.f32.as_ptr())
+            Activations::F32(self.f32.as_ptr())
         };
         let product = Product {
             layout,
@@ -117,11 +121,15 @@ fn decode(c: &mut Criterion) {
         let per_group = PackedLayout::new(dtype, 16, K).unwrap().bytes();
         let layout = PackedLayout::new(dtype, PIECE / per_group * 16, K).unwrap();
         group.throughput(Throughput::Bytes(layout.bytes() as u64));
-        // Logits take activations in two planes.
+        // Logits take activations in two residual planes.
         let logits = layout.quantised().then_some(("logits", 1, 2));
         let few = [("1", 1, 1), ("2", 2, 1), ("4", 4, 1), ("8", 8, 1)];
         for (name, rows, planes) in few.into_iter().chain(logits) {
-            let acts = Acts::new(isa, rows, Form { planes, span: layout.span() });
+            let acts = Acts::new(
+                isa,
+                rows,
+                ActivationFormat { residual_planes: planes, span: layout.span() },
+            );
             let mut out = vec![0.0; rows * layout.rows()];
             group.bench_function(BenchmarkId::new(dtype.name(), name), |b| {
                 b.iter(|| {
@@ -153,7 +161,8 @@ fn prefill(c: &mut Criterion) {
         let layout = PackedLayout::new(dtype, 256, K).unwrap();
         let weights = vec![ORDINARY; layout.bytes()];
         let (rows, mut out) = (512, vec![0.0; 512 * 256]);
-        let acts = Acts::new(isa, rows, Form { planes: 1, span: layout.span() });
+        let acts =
+            Acts::new(isa, rows, ActivationFormat { residual_planes: 1, span: layout.span() });
         // Multiply-adds count two, so "elements per second" reads as operations per second.
         group.throughput(Throughput::Elements((2 * rows * layout.rows() * K) as u64));
         group.bench_function(dtype.name(), |b| {
@@ -181,7 +190,14 @@ fn quantise(c: &mut Criterion) {
                     // SAFETY: both hold all rows.
                     unsafe {
                         let (x, dst) = (x.as_ptr().add(row * K), blocks.as_mut_ptr().add(at.first));
-                        activations::quantise(isa, x, K, dst, at.step, Form { planes, span });
+                        activations::quantise(
+                            isa,
+                            x,
+                            K,
+                            dst,
+                            at.step,
+                            ActivationFormat { residual_planes: planes, span },
+                        );
                     }
                 }
             });
@@ -197,7 +213,7 @@ fn attend(c: &mut Criterion) {
         let (heads, dim) = (4, 64);
         // Keys and values, of two bytes.
         group.throughput(Throughput::Bytes((2 * 2 * positions * dim) as u64));
-        let mut attend = attention(isa, (heads, dim), 1, positions);
+        let mut attend = attention(isa, heads, dim, 1, positions);
         group.bench_function(BenchmarkId::from_parameter(positions), |b| {
             b.iter(|| attend(positions));
         });
@@ -207,7 +223,7 @@ fn attend(c: &mut Criterion) {
         // As many multiply-adds for scores as for values; each token attends to itself and those before.
         let positions = tokens * (tokens + 1) / 2;
         group.throughput(Throughput::Elements((2 * 2 * heads * dim * positions) as u64));
-        let mut attend = attention(isa, (heads, dim), rows, tokens);
+        let mut attend = attention(isa, heads, dim, rows, tokens);
         group.bench_function(BenchmarkId::new("prompt", dim), |b| {
             b.iter(|| (0..tokens).step_by(rows).for_each(|before| attend(before + 1)));
         });
@@ -217,12 +233,7 @@ fn attend(c: &mut Criterion) {
 
 /// Attention of some neighbouring tokens, given how many positions the first one attends to; there is room for
 /// `most` positions.
-fn attention(
-    isa: Isa,
-    (heads, dim): (usize, usize),
-    rows: usize,
-    most: usize,
-) -> impl FnMut(usize) {
+fn attention(isa: Isa, heads: usize, dim: usize, rows: usize, most: usize) -> impl FnMut(usize) {
     let cache: Vec<u16> = (0..most * dim).map(|i| 0x3400 + (i * 7919 % 1024) as u16).collect();
     let (q, mut out) = (vec![0.1f32; rows * heads * dim], vec![0.0f32; rows * heads * dim]);
     let mut scratch = vec![0.0f32; attention::scratch_len(dim)];

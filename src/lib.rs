@@ -5,6 +5,7 @@
 //! `ARCHITECTURE.md`. Both binaries, `orind` and `orinctl`, are thin doors to this library.
 
 pub mod bench;
+mod chain;
 pub mod cli;
 pub mod config;
 pub mod control;

@@ -2,9 +2,11 @@
 //! code is checked in. Each is compiled once by a process, from the sources that the library contains.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::catalogue::Kernel;
 use crate::nvrtc::{self, Compiler};
@@ -67,7 +69,7 @@ pub fn code(
     wanted: &dyn Fn() -> bool,
 ) -> Result<&'static [u8], Error> {
     // One at a time: whoever wants the same kernel finds it made.
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut made = MADE.lock();
     let made = made.get_or_insert_with(HashMap::new);
     if let Some(known) = made.get(&(kernel, target)) {
         return known.clone();

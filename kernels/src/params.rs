@@ -5,25 +5,22 @@
 //! may be absent. All tensors are contiguous and row-major. The mirror in CUDA is
 //! `src/cuda/params.cuh`; every unit asserts the offsets listed here when it is compiled.
 
-/// A parameter block.
-pub trait Parameters: Copy {
+use zerocopy::Immutable;
+pub use zerocopy::IntoBytes;
+
+/// A parameter block: [`IntoBytes::as_bytes`] is what goes into constant memory (little-endian, no
+/// padding).
+pub trait Parameters: Copy + IntoBytes + Immutable {
     /// Name of the struct in CUDA.
     const NAME: &'static str;
     /// Fields and their offsets in bytes.
     const FIELDS: &'static [(&'static str, usize)];
-
-    /// The block as it goes into constant memory (little-endian, no padding).
-    fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the macro below asserts that the struct has no padding; its fields are integers
-        // and floats, so every byte is initialised. The borrow is that of `self`.
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
-    }
 }
 
 macro_rules! parameters {
     ($($(#[$doc:meta])* struct $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, IntoBytes, Immutable)]
         #[repr(C)]
         pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
 
@@ -33,7 +30,6 @@ macro_rules! parameters {
                 &[$((stringify!($field), std::mem::offset_of!($name, $field)),)*];
         }
 
-        const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())*, "no padding");
         const _: () = assert!(size_of::<$name>() % 8 == 0 && cfg!(target_endian = "little"));
     )*};
 }

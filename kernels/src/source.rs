@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use crate::catalogue::{Kernel, Unit};
@@ -141,7 +141,7 @@ pub fn hash() -> String {
 #[must_use]
 pub fn unit_hash(unit: Unit, target: Target) -> String {
     static KNOWN: Mutex<BTreeMap<(Unit, Target), String>> = Mutex::new(BTreeMap::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     known.entry((unit, target)).or_insert_with(|| hash_of(unit, target)).clone()
 }
 

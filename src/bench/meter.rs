@@ -67,7 +67,7 @@ impl Meter {
             },
             Err(error) => Gpu {
                 stream: None,
-                limit: Some(engine::chain(&error)),
+                limit: Some(crate::chain::one_line(&error)),
                 bytes: 0,
                 resident: 0,
                 history: Vec::new(),
@@ -85,7 +85,7 @@ impl Meter {
             Reader::Gpu(gpu) => match gpu.stream.as_mut().map(engine::Stream::measure) {
                 Some(Ok(speed)) => gpu.history.push(speed),
                 Some(Err(error)) => {
-                    gpu.limit = Some(engine::chain(&error));
+                    gpu.limit = Some(crate::chain::one_line(&error));
                     gpu.stream = None;
                 }
                 None => {}

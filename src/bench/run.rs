@@ -2,7 +2,9 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
 
 use super::conditions::Observer;
 use super::machine::Watch;
@@ -11,6 +13,7 @@ use super::report::{Manifest, Memory, Model, Report, Row};
 use super::schedule::{self, Schedule, Speed};
 use super::spec::{Error, Kind, Progress, Spec, Test};
 use super::statistics::Summary;
+use crate::chain::one_line;
 use crate::engine::Core;
 use plan::sample::philox;
 use plan::{Bucket, Cost, Outputs};
@@ -37,7 +40,7 @@ pub fn run(
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Report, Error> {
     spec.check()?;
-    let date = rfc3339(SystemTime::now());
+    let date = Timestamp::now().strftime("%FT%TZ").to_string();
     let observer = Observer::start(probe);
     let now = Instant::now();
     let mut runner =
@@ -341,45 +344,5 @@ fn count(n: usize) -> u32 {
 }
 
 fn engine(error: impl std::error::Error) -> Error {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    Error::Engine(text)
-}
-
-/// `2026-01-02T03:04:05Z`. Days to civil date after Howard Hinnant's public-domain algorithm.
-fn rfc3339(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * day + 2) / 153;
-    let day = day - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// As `date -u -d @SECONDS +%FT%TZ` prints them.
-    #[test]
-    fn dates_across_leap_years_and_centuries() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_399, "2000-02-28T23:59:59Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_709_164_800, "2024-02-29T00:00:00Z"),
-            (4_107_542_400, "2100-03-01T00:00:00Z"),
-        ] {
-            assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
-        }
-    }
+    Error::Engine(one_line(&error))
 }

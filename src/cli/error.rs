@@ -62,6 +62,9 @@ pub(super) enum Error {
     /// The plan cannot be made.
     #[error("{0}")]
     Graph(#[from] plan::graph::Error),
+    /// A case of `parity` cannot be made.
+    #[error(transparent)]
+    Case(#[from] crate::parity::case::BuildError),
     /// The device, for `profile`.
     #[error(transparent)]
     Device(#[from] device::Error),

@@ -32,7 +32,7 @@ pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), 
     let limit = args.time_limit.map(|seconds| Duration::from_secs_f64(seconds.min(86400.0)));
     let run = Run { choices: &choices, file: &args.output, limit, stop: &stop };
     let live = terminal.steps();
-    let total = choices.iter().filter(|(_, left_out)| left_out.is_none()).count() as u64;
+    let total = choices.iter().filter(|choice| choice.left_out.is_none()).count() as u64;
     let mut done = 0;
     run.make(&mut profile, |progress| match progress {
         Progress::Begins(experiment) => live.set(done, total, experiment.name),
@@ -64,8 +64,8 @@ fn usage(error: &tegra_probe::Error) -> Error {
 
 /// Says which experiments break something on purpose, and asks once where somebody can answer.
 fn announce(choices: &mut [Choice], agreed: bool, terminal: &Terminal) -> Result<(), Error> {
-    let risky = |(experiment, left_out): &Choice| match experiment.risk {
-        Risk::Risky(what) if left_out.is_none() => Some((experiment.name, what)),
+    let risky = |choice: &Choice| match choice.experiment.risk {
+        Risk::Risky(what) if choice.left_out.is_none() => Some((choice.experiment.name, what)),
         _ => None,
     };
     let rows: Vec<Vec<String>> = choices
@@ -92,7 +92,7 @@ fn announce(choices: &mut [Choice], agreed: bool, terminal: &Terminal) -> Result
     };
     for choice in choices.iter_mut() {
         if risky(choice).is_some() {
-            choice.1 = Some(reason.into());
+            choice.left_out = Some(reason.into());
         }
     }
     Ok(())

@@ -71,11 +71,10 @@ pub fn main() -> ExitCode {
         Command::Load(load) => interruptible(models::load(&args.connection, &load, &terminal)),
         Command::Tune(tune) => match &tune.command {
             None => started(|interrupted| {
-                let what = (&tune.search, false);
-                tune::search::run(&args.connection, what, &terminal, interrupted)
+                tune::search::run(&args.connection, &tune.search, false, &terminal, interrupted)
             }),
             Some(TuneCommand::Verify(verify)) => started(|interrupted| {
-                tune::search::run(&args.connection, (verify, true), &terminal, interrupted)
+                tune::search::run(&args.connection, verify, true, &terminal, interrupted)
             }),
             Some(TuneCommand::Sweep(sweep)) => {
                 interruptible(tune::sweep::run(&args.connection, sweep, &terminal))

@@ -100,13 +100,7 @@ fn prompts(args: &args::Parity, model: &Model) -> Result<Vec<Vec<u32>>, Error> {
 }
 
 fn parity(failure: &Failure) -> Error {
-    let mut text = failure.to_string();
-    let mut cause = std::error::Error::source(failure);
-    while let Some(inner) = cause {
-        let _ = write!(text, ": {inner}");
-        cause = inner.source();
-    }
-    Error::Parity(text)
+    Error::Parity(crate::chain::one_line(failure))
 }
 
 /// A case, and what the reference computes.

@@ -11,7 +11,7 @@ use super::terminal::Terminal;
 use super::text;
 use device::{Request, gpu};
 use model::{KvLayout, Model, synthetic};
-use plan::{Bucket, Cost, Fusions, Outputs, Plan, Step, fuse};
+use plan::{Bucket, Cost, Fusions, Op, Outputs, Plan, Step, View, fuse};
 
 pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
     let bucket = bucket(args)?;
@@ -224,7 +224,7 @@ fn by_layer(plan: &Plan) -> Vec<Group> {
             }
             _ => {
                 let composite = step.scope.and_then(|id| plan.scopes.get(id.0 as usize));
-                let op = composite.map_or_else(|| step.op.name(), |s| s.composite.name().into());
+                let op = composite.unwrap_or(&step.op).name();
                 group.lines.push(Line { op, label: label.into(), steps: 1, cost: step.cost });
             }
         }
@@ -299,7 +299,7 @@ struct PlanDocument {
 struct StepDocument {
     op: String,
     label: String,
-    composite: Option<&'static str>,
+    composite: Option<String>,
     reads: Vec<String>,
     writes: Vec<String>,
     #[serde(flatten)]
@@ -327,18 +327,15 @@ impl From<Cost> for Amounts {
 
 impl From<&Plan> for PlanDocument {
     fn from(plan: &Plan) -> Self {
-        let names = |views: &[plan::View]| {
-            views.iter().map(|view| plan.buffer(view.buffer).name.clone()).collect()
+        let names = |views: Vec<&View>| {
+            views.into_iter().map(|view| plan.buffer(view.buffer).name.clone()).collect()
         };
         let step = |step: &Step| StepDocument {
             op: step.op.name(),
             label: step.label.clone(),
-            composite: step
-                .scope
-                .and_then(|id| plan.scopes.get(id.0 as usize))
-                .map(|scope| scope.composite.name()),
-            reads: names(&step.reads),
-            writes: names(&step.writes),
+            composite: step.scope.and_then(|id| plan.scopes.get(id.0 as usize)).map(Op::name),
+            reads: names(step.op.reads()),
+            writes: names(step.op.writes()),
             cost: step.cost.into(),
         };
         Self { total: plan.cost().into(), steps: plan.steps.iter().map(step).collect() }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::error::Error;
+use crate::chain::one_line;
 
 /// Standard error.
 pub(super) struct Terminal {
@@ -34,17 +35,7 @@ impl Terminal {
         }
         let (red, bold, end) =
             if self.colour { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
-        let mut text = format!("{red}error:{end} {error}");
-        let mut source = std::error::Error::source(error);
-        while let Some(cause) = source {
-            let cause_text = cause.to_string();
-            // Some messages already end with their cause.
-            if !text.ends_with(&cause_text) {
-                text.push_str(&format!(": {cause_text}"));
-            }
-            source = cause.source();
-        }
-        self.say(&text);
+        self.say(&format!("{red}error:{end} {}", one_line(error)));
         if let Some(hint) = error.hint() {
             self.say(&format!("{bold}hint:{end} {hint}"));
         }

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use self::log::Log;
 use self::service::{EngineGone, Service};
 use self::signals::{Parent, Signals, Told, gone};
+use crate::chain::one_line;
 use crate::config::{self, Config, Effect, IoctlFilter};
 use crate::control::server::tcp::{self, Port, Token};
 use crate::control::server::{self, App, Listeners, socket};
@@ -195,7 +196,7 @@ fn check(config: &Config) -> Result<(), String> {
         name => {
             let path = config.resolve_model(name);
             let model =
-                Model::open(Path::new(&path)).map_err(|e| format!("{path}: {}", chain(&e)))?;
+                Model::open(Path::new(&path)).map_err(|e| format!("{path}: {}", one_line(&e)))?;
             let (parameters, bytes) = (model.parameters(), model.weight_bytes());
             format!("{path}, {parameters} parameters, {bytes} bytes of weights")
         }
@@ -203,17 +204,6 @@ fn check(config: &Config) -> Result<(), String> {
     // Writing to a string cannot fail.
     let _ = write!(text, "\n# The configuration is valid. Model: {model}.\n");
     io::stdout().write_all(text.as_bytes()).map_err(|e| e.to_string())
-}
-
-/// An error with its sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let _ = write!(text, ": {source}");
-        next = source.source();
-    }
-    text
 }
 
 /// Serves until a signal, or until the process that it was started with is gone. `config` is what

@@ -1,12 +1,13 @@
 //! The door to the engine thread: cheap to clone, usable from any thread.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Sender, unbounded};
+use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -63,43 +64,43 @@ pub(super) struct TunedDevice {
 
 impl Shared {
     pub(super) fn set_state(&self, state: State) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        *self.state.lock() = state;
     }
 
     /// A load is on its way: where nothing is loaded, that is the state from now on, not only when the
     /// thread comes to it.
     fn announce(&self, model: &str) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if *state == State::Empty {
             *state = State::Loading { model: model.to_owned(), progress: 0.0 };
         }
     }
 
     fn state(&self) -> State {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state.lock().clone()
     }
 
     pub(super) fn set_text(&self, text: Option<Arc<Text>>) {
-        *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        *self.text.lock() = text;
     }
 
     /// Counts a step of the device, before anybody hears of its tokens.
     pub(super) fn stepped(&self, core: &Core) {
         self.steps.store(core.steps(), Ordering::Relaxed);
-        *self.activity.lock().unwrap_or_else(PoisonError::into_inner) = core.activity();
+        *self.activity.lock() = core.activity();
     }
 
     /// Devices that are not to be used, and why.
     pub(super) fn disabled(&self) -> Vec<Disabled> {
-        self.disabled.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.disabled.lock().clone()
     }
 
     pub(super) fn set_tuned_device(&self, tuned: Option<TunedDevice>) {
-        *self.tuned_device.lock().unwrap_or_else(PoisonError::into_inner) = tuned;
+        *self.tuned_device.lock() = tuned;
     }
 
     pub(super) fn set_searching(&self, searching: Option<Searching>) {
-        *self.searching.lock().unwrap_or_else(PoisonError::into_inner) = searching;
+        *self.searching.lock() = searching;
     }
 
     pub(super) fn count_tokens(&self, tokens: u32) {
@@ -249,7 +250,7 @@ impl Handle {
 
     /// From the next load on, does not use the device of that name; loads are told why.
     pub fn disable(&self, device: &'static str, reason: &'static str) {
-        let mut disabled = self.shared.disabled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut disabled = self.shared.disabled.lock();
         disabled.push(Disabled { device, reason });
     }
 
@@ -282,8 +283,8 @@ impl Handle {
             prompt_tokens: shared.prompt_tokens.load(Ordering::Relaxed),
             completion_tokens: shared.completion_tokens.load(Ordering::Relaxed),
             steps: shared.steps.load(Ordering::Relaxed),
-            activity: *shared.activity.lock().unwrap_or_else(PoisonError::into_inner),
-            searching: shared.searching.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            activity: *shared.activity.lock(),
+            searching: shared.searching.lock().clone(),
         }
     }
 
@@ -295,7 +296,7 @@ impl Handle {
     pub fn tuned(
         &self,
     ) -> Result<Result<(PathBuf, DeviceKey, Loaded), tuning::Error>, GenerateError> {
-        let tuned = self.shared.tuned_device.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let tuned = self.shared.tuned_device.lock().clone();
         let TunedDevice { device, tuning } = tuned.ok_or(GenerateError::NoModel)?;
         Ok(tuning::contents(&*device, &tuning))
     }
@@ -303,7 +304,7 @@ impl Handle {
     /// Tokeniser and chat template of the loaded model.
     #[must_use]
     pub fn text(&self) -> Option<Arc<Text>> {
-        self.shared.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.text.lock().clone()
     }
 
     /// Stops admitting, lets what is in flight finish until the deadline, cancels the rest, and
@@ -314,7 +315,7 @@ impl Handle {
         if self.commands.send(Command::Stop(until)).is_err() {
             return;
         }
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             // One step may be under way at the deadline: give it a moment.
             while !thread.is_finished() && Instant::now() < until + Duration::from_secs(2) {

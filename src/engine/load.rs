@@ -11,6 +11,7 @@ use super::core::{self, Core, Parts};
 use super::heartbeat::Heartbeat;
 use super::tuning;
 use super::{LoadError, LoadSpec, MemoryUse, ModelInfo};
+use crate::chain::one_line;
 use device::{self, Device, Footprint, Request, WeightSource};
 use model::gguf::Gguf;
 use model::tokenizer::{ChatTemplate, Tokenizer, Vocabulary};
@@ -64,8 +65,8 @@ pub(super) fn open(
     let first = candidates.next()?;
     let path = locate(&spec.model, progress)?;
     let model = Model::open(&path).map_err(|e| match e {
-        model::Error::Gguf(model::gguf::Error::Open { .. }) => LoadError::NotFound(chain(&e)),
-        e => LoadError::Invalid(format!("{}: {}", path.display(), chain(&e))),
+        model::Error::Gguf(model::gguf::Error::Open { .. }) => LoadError::NotFound(one_line(&e)),
+        e => LoadError::Invalid(format!("{}: {}", path.display(), one_line(&e))),
     })?;
     let text = Arc::new(
         read_text(model.gguf())
@@ -100,11 +101,11 @@ fn fit(
             .into_iter()
             .map(plan)
             .collect::<Result<Vec<Plan>, plan::graph::Error>>()
-            .map_err(|e| LoadError::Invalid(chain(&e)))?;
+            .map_err(|e| LoadError::Invalid(one_line(&e)))?;
         let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
         match device.footprint(&request) {
             Err(error) if candidates.has_more() => {
-                candidates.refuse(device.info().name, &chain(&error));
+                candidates.refuse(device.info().name, &one_line(&error));
                 found = candidates.next()?;
             }
             Err(error) => return Err(device_error(error)),
@@ -135,7 +136,7 @@ pub(super) fn upload(
             Ok(opened) => break opened,
             // Too small, or in use by others.
             Err(error) if candidates.has_more() => {
-                candidates.refuse(device.info().name, &chain(&error));
+                candidates.refuse(device.info().name, &one_line(&error));
                 let next = candidates.next()?;
                 fitted = fit(&mut candidates, next, &model, &spec, layout)?;
             }
@@ -210,15 +211,15 @@ fn locate(name: &str, progress: Progress<'_>) -> Result<PathBuf, LoadError> {
     synthetic::locate(name, &mut |done, total| progress("synthesise", done, total)).map_err(|e| {
         match e {
             synthetic::Error::Unknown { .. } => LoadError::NotFound(e.to_string()),
-            e => LoadError::Invalid(chain(&e)),
+            e => LoadError::Invalid(one_line(&e)),
         }
     })
 }
 
 fn read_text(gguf: &Gguf) -> Result<Text, String> {
-    let vocabulary = Vocabulary::from_metadata(gguf.metadata()).map_err(|e| chain(&e))?;
-    let chat = ChatTemplate::new(&vocabulary).map_err(|e| chain(&e))?;
-    let tokenizer = Tokenizer::new(vocabulary).map_err(|e| chain(&e))?;
+    let vocabulary = Vocabulary::from_metadata(gguf.metadata()).map_err(|e| one_line(&e))?;
+    let chat = ChatTemplate::new(&vocabulary).map_err(|e| one_line(&e))?;
+    let tokenizer = Tokenizer::new(vocabulary).map_err(|e| one_line(&e))?;
     Ok(Text { tokenizer: Arc::new(tokenizer), chat })
 }
 
@@ -312,21 +313,6 @@ fn device_error(error: device::Error) -> LoadError {
             mib(*need),
             mib(*have)
         )),
-        _ => LoadError::Device(chain(&error)),
+        _ => LoadError::Device(one_line(&error)),
     }
-}
-
-/// An error and its causes on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.ends_with(&inner_text) {
-            text.push_str(": ");
-            text.push_str(&inner_text);
-        }
-        cause = inner.source();
-    }
-    text
 }

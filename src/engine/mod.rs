@@ -23,7 +23,6 @@ pub use self::stream::Stream;
 pub use device::cpu::pool::at_most_processors;
 pub use handle::{Handle, Settings};
 pub use load::Text;
-pub(crate) use load::chain;
 pub use request::{
     Event, FinishReason, Finished, GenerateError, LoadError, LoadEvent, LoadSpec, Logprob,
     MemoryUse, ModelInfo, Request, Snapshot, State, TokenEvent, TokenLogprobs,

@@ -128,7 +128,7 @@ impl Scheduler {
             );
             if let Err(error) = self.submit().and_then(|()| self.finish_step()) {
                 tracing::error!(%error, "device step failed");
-                let error = GenerateError::Device(load::chain(&error));
+                let error = GenerateError::Device(crate::chain::one_line(&error));
                 // The core waits for what is left of them before it submits anything else.
                 self.under_way.clear();
                 for sequence in std::mem::take(&mut self.active) {

@@ -94,7 +94,7 @@ impl Stream {
             match next {
                 Ok(larger) => stream = larger,
                 Err(error) => {
-                    stream.limit = Some(super::load::chain(&error));
+                    stream.limit = Some(crate::chain::one_line(&error));
                     return Ok(stream);
                 }
             }

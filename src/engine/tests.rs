@@ -1,8 +1,9 @@
 //! The engine as a device sees it: what is submitted before what is waited for.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::tuning::Tuning;
@@ -105,7 +106,7 @@ impl Instance for Spy {
 
     fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
         let ticket = self.inner_mut().submit(prepared, steps)?;
-        let mut log = self.log.lock().unwrap();
+        let mut log = self.log.lock();
         log.calls.push(Call::Submit(self.kind(prepared)));
         log.under_way.push(ticket);
         assert!(log.under_way.len() <= MAX_SUBMISSIONS);
@@ -114,7 +115,7 @@ impl Instance for Spy {
 
     fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
         self.inner_mut().wait(ticket)?;
-        let mut log = self.log.lock().unwrap();
+        let mut log = self.log.lock();
         if log.fail > 0 {
             log.fail -= 1;
             if log.fail == 0 {
@@ -129,7 +130,7 @@ impl Instance for Spy {
     }
 
     fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
-        let mut log = self.log.lock().unwrap();
+        let mut log = self.log.lock();
         let call = Call::Tokens(self.kind(ticket.prepared), log.under_way.len());
         log.calls.push(call);
         self.inner().tokens(ticket, step, out)
@@ -206,7 +207,7 @@ impl Watched {
     /// Waits until nothing runs any more, and takes what was asked of the device.
     fn calls(&self) -> Vec<Call> {
         self.handle.exclusive("look", |_| ()).blocking_recv().unwrap().unwrap();
-        let mut log = self.log.lock().unwrap();
+        let mut log = self.log.lock();
         assert_eq!(log.under_way, [], "nothing is left under way");
         std::mem::take(&mut log.calls)
     }
@@ -426,7 +427,7 @@ fn a_failure_ends_what_runs_and_the_next_request_is_served() {
     let [one, two] = [request(prompt(1, 5), 40), request(prompt(2, 4 * CHUNK), 40)];
     let expected = engine.ask(one.clone());
     for fail in [1, 3, 20] {
-        engine.log.lock().unwrap().fail = fail;
+        engine.log.lock().fail = fail;
         for events in engine.begin_together(&[one.clone(), two.clone()]) {
             let error = collect(events).unwrap_err();
             assert!(matches!(&error, GenerateError::Device(why) if why.contains("asked to fail")));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use device::{Data, Device, Error, Instance, Prepared, Request, WeightSource};
 use plan::graph::{Graph, Tensor};
 use plan::sample::philox;
-use plan::{Bucket, Buffer, Class, DType, Fusions, Plan, fuse};
+use plan::{Bucket, Buffer, Class, DType, Fusions, Plan, fuse, quant};
 
 /// Values of a mailbox.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +36,22 @@ pub struct Case {
     weights: BTreeMap<String, Vec<u8>>,
 }
 
+/// Why a case cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// Shapes or types do not fit.
+    #[error(transparent)]
+    Graph(#[from] plan::graph::Error),
+    /// The type of a weight does not take its values.
+    #[error("values of weight `{weight}`")]
+    Quantise {
+        /// The weight's name.
+        weight: String,
+        /// What does not fit.
+        source: quant::Error,
+    },
+}
+
 /// What came out: outputs by stage and name; sampled tokens as numbers under `tokens`.
 pub type Results = Vec<(String, Vec<f32>)>;
 
@@ -54,8 +70,8 @@ impl Case {
     pub fn stage(
         mut self,
         bucket: Bucket,
-        build: impl FnOnce(&mut Sketch<'_>) -> Result<(), plan::graph::Error>,
-    ) -> Result<Self, plan::graph::Error> {
+        build: impl FnOnce(&mut Sketch<'_>) -> Result<(), BuildError>,
+    ) -> Result<Self, BuildError> {
         let mut sketch = Sketch::new(&mut self.weights);
         build(&mut sketch)?;
         let Sketch { g, inputs, .. } = sketch;
@@ -192,9 +208,9 @@ impl<'a> Sketch<'a> {
         name: &str,
         shape: &[usize],
         values: Vec<f32>,
-    ) -> Result<Tensor, plan::graph::Error> {
+    ) -> Result<Tensor, BuildError> {
         self.inputs.push((name.into(), Values::F32(values)));
-        self.g.source(Class::Mailbox, name, DType::F32, shape)
+        Ok(self.g.source(Class::Mailbox, name, DType::F32, shape)?)
     }
 
     /// An `I32` mailbox.
@@ -206,9 +222,9 @@ impl<'a> Sketch<'a> {
         name: &str,
         shape: &[usize],
         values: Vec<i32>,
-    ) -> Result<Tensor, plan::graph::Error> {
+    ) -> Result<Tensor, BuildError> {
         self.inputs.push((name.into(), Values::I32(values)));
-        self.g.source(Class::Mailbox, name, DType::I32, shape)
+        Ok(self.g.source(Class::Mailbox, name, DType::I32, shape)?)
     }
 
     /// A weight in its stored bytes; stages of a case share weights by name.
@@ -221,17 +237,34 @@ impl<'a> Sketch<'a> {
         dtype: DType,
         shape: &[usize],
         bytes: Vec<u8>,
-    ) -> Result<Tensor, plan::graph::Error> {
+    ) -> Result<Tensor, BuildError> {
         self.weights.insert(name.into(), bytes);
-        self.g.source(Class::Weight, name, dtype, shape)
+        Ok(self.g.source(Class::Weight, name, dtype, shape)?)
+    }
+
+    /// A weight from its values.
+    ///
+    /// # Errors
+    /// When the name is taken by another shape or type, or the type does not take the values.
+    pub fn quantised(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        values: &[f32],
+    ) -> Result<Tensor, BuildError> {
+        let failed = |source| BuildError::Quantise { weight: name.to_owned(), source };
+        let mut bytes = vec![0; values.len() / dtype.block_len() * dtype.block_bytes()];
+        quant::quantise(dtype, values, &mut bytes).map_err(failed)?;
+        self.weight(name, dtype, shape, bytes)
     }
 
     /// A KV cache.
     ///
     /// # Errors
     /// When the name is taken by another shape or type.
-    pub fn cache(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, plan::graph::Error> {
-        self.g.source(Class::State, name, DType::F16, shape)
+    pub fn cache(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, BuildError> {
+        Ok(self.g.source(Class::State, name, DType::F16, shape)?)
     }
 }
 

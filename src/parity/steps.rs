@@ -3,15 +3,14 @@
 
 use half::f16;
 
-use super::case::{Case, Results, Sketch, noise};
+use super::case::{BuildError, Case, Results, Sketch, noise};
 use super::measure::Difference;
 use device::reference::Reference;
 use device::{Device, Error};
-use plan::graph::{self, Caches, Rows, SampleInputs, Tensor};
-use plan::quant;
+use plan::graph::{Caches, Rows, SampleInputs, Tensor};
 use plan::{Binary, Bucket, DType, Outputs, RopeStyle};
 
-type Built = Result<Case, graph::Error>;
+type Built = Result<Case, BuildError>;
 
 /// Types of matrices that GPUs take; the CPU takes these and more.
 pub const TYPES: [DType; 5] = [DType::F16, DType::Q8_0, DType::Q6_K, DType::Q5_K, DType::Q4_K];
@@ -78,7 +77,7 @@ pub fn check(case: &Case, device: &dyn Device) -> Result<Outcome, Error> {
 ///
 /// # Errors
 /// None, unless a definition here does not fit its graph.
-pub fn all() -> Result<Vec<Case>, graph::Error> {
+pub fn all() -> Result<Vec<Case>, BuildError> {
     let mut cases = Vec::new();
     norms(&mut cases)?;
     elementwise(&mut cases)?;
@@ -95,18 +94,6 @@ const fn rows(batch: usize) -> Bucket {
     Bucket { batch, chunk: 1, context: 256, outputs: Outputs::None }
 }
 
-fn weight(dtype: DType, n: usize, values: &[f32]) -> Vec<u8> {
-    if dtype == DType::F32 {
-        return values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    }
-    let mut bytes = vec![0; n / dtype.block_len() * dtype.block_bytes()];
-    // Sizes and type are those of the buffer; a value that has no place would be zeroes.
-    if quant::quantise(dtype, values, &mut bytes).is_err() {
-        bytes.fill(0);
-    }
-    bytes
-}
-
 /// Values that a step may meet, by name.
 fn inputs(seed: u64, n: usize) -> [(&'static str, Vec<f32>); 5] {
     let scaled = |by: f32| noise(seed, n).into_iter().map(|v| v * by).collect::<Vec<_>>();
@@ -121,13 +108,13 @@ fn inputs(seed: u64, n: usize) -> [(&'static str, Vec<f32>); 5] {
     ]
 }
 
-fn norms(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
+fn norms(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     for (batch, n) in [(1, 64), (3, 1000), (2, 4096)] {
         for (name, x) in inputs(n as u64, batch * n) {
             let case = Case::new("rms-norm", format!("{batch}x{n} {name}"), tolerance::ROUNDING);
             cases.push(case.stage(rows(batch), |s| {
                 let x = s.floats("x", &[batch, n], x)?;
-                let w = s.weight("w", DType::F32, &[n], weight(DType::F32, n, &noise(1, n)))?;
+                let w = s.quantised("w", DType::F32, &[n], &noise(1, n))?;
                 let y = s.g.rms_norm(x, w, 1e-5)?;
                 s.g.output("y", y);
                 Ok(())
@@ -137,7 +124,7 @@ fn norms(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
     Ok(())
 }
 
-fn elementwise(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
+fn elementwise(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     for (batch, n) in [(1, 8), (5, 1111)] {
         for (name, x) in inputs(7, batch * n) {
             for product in [false, true] {
@@ -157,7 +144,7 @@ fn elementwise(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
     Ok(())
 }
 
-fn tables(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
+fn tables(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     for (half, magnitude) in [(8, 1.0), (32, 1.25), (64, 1.0)] {
         let positions = vec![0, 1, 63, 1000, 131_071];
         let name = format!("{half} pairs x {magnitude}");
@@ -175,20 +162,19 @@ fn tables(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
     Ok(())
 }
 
-fn frequencies(s: &mut Sketch<'_>, half: usize) -> Result<Tensor, graph::Error> {
+fn frequencies(s: &mut Sketch<'_>, half: usize) -> Result<Tensor, BuildError> {
     let values: Vec<f32> = (0..half).map(|i| 10_000f32.powf(-(i as f32) / half as f32)).collect();
-    s.weight("frequencies", DType::F32, &[half], weight(DType::F32, half, &values))
+    s.quantised("frequencies", DType::F32, &[half], &values)
 }
 
-fn embeddings(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
+fn embeddings(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     for dtype in TYPES {
         let (n, k) = (37, 512);
         let ids = vec![0, 36, 17, -1, 37, i32::MAX];
         cases.push(Case::new("embed", format!("{dtype} {n}x{k}"), tolerance::ROUNDING).stage(
             rows(ids.len()),
             |s| {
-                let table =
-                    s.weight("w", dtype, &[n, k], weight(dtype, n * k, &noise(3, n * k)))?;
+                let table = s.quantised("w", dtype, &[n, k], &noise(3, n * k))?;
                 let ids = s.ints("ids", &[ids.len()], ids)?;
                 let y = s.g.gather(table, &[ids])?;
                 s.g.output("y", y);
@@ -219,7 +205,15 @@ enum Around {
     Behind,
 }
 
-fn projections(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
+/// `[batch, k]` times the transpose of `[n, k]`.
+#[derive(Clone, Copy)]
+struct Product {
+    batch: usize,
+    n: usize,
+    k: usize,
+}
+
+fn projections(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     for dtype in TYPES {
         for around in [
             Around::Nothing,
@@ -230,11 +224,12 @@ fn projections(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
             Around::Behind,
         ] {
             for (batch, n, k) in [(1, 96, 512), (3, 33, 256), (9, 40, 768)] {
-                cases.push(projection(dtype, around, (batch, n, k), "random")?);
+                cases.push(projection(dtype, around, Product { batch, n, k }, "random")?);
             }
         }
         for values in ["zeroes", "large", "small", "outlier", "extreme weights"] {
-            cases.push(projection(dtype, Around::Nothing, (2, 48, 512), values)?);
+            let product = Product { batch: 2, n: 48, k: 512 };
+            cases.push(projection(dtype, Around::Nothing, product, values)?);
         }
     }
     Ok(())
@@ -243,7 +238,7 @@ fn projections(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
 fn projection(
     dtype: DType,
     around: Around,
-    (batch, n, k): (usize, usize, usize),
+    Product { batch, n, k }: Product,
     values: &'static str,
 ) -> Built {
     let found = inputs(5, batch * k).into_iter().find(|(name, _)| *name == values);
@@ -260,16 +255,15 @@ fn projection(
     let name = format!("{dtype} {batch}x{n}x{k} {around:?} {values}");
     Case::new("project", name, allowed).stage(rows(batch), |s| {
         let x = s.floats("x", &[batch, k], x)?;
-        let matrix = |s: &mut Sketch<'_>, name: &str, seed| {
-            let mut bytes = weight(dtype, n * k, &noise(seed, n * k));
-            if values == "extreme weights" {
-                saturate(dtype, &mut bytes);
-            }
-            s.weight(name, dtype, &[n, k], bytes)
+        let matrix = |s: &mut Sketch<'_>, name: &str, seed| match saturated(dtype, n * k)
+            .filter(|_| values == "extreme weights")
+        {
+            Some(bytes) => s.weight(name, dtype, &[n, k], bytes),
+            None => s.quantised(name, dtype, &[n, k], &noise(seed, n * k)),
         };
         let h = match around {
             Around::Norm => {
-                let w = s.weight("norm", DType::F32, &[k], weight(DType::F32, k, &noise(6, k)))?;
+                let w = s.quantised("norm", DType::F32, &[k], &noise(6, k))?;
                 s.g.rms_norm(x, w, 1e-5)?
             }
             _ => x,
@@ -292,8 +286,7 @@ fn projection(
                 }
             }
             Around::Behind => {
-                let w =
-                    s.weight("behind", DType::F32, &[n], weight(DType::F32, n, &vec![1.0; n]))?;
+                let w = s.quantised("behind", DType::F32, &[n], &vec![1.0; n])?;
                 let y = s.g.rms_norm(a, w, 1e-5)?;
                 s.g.output("y", y);
             }
@@ -308,37 +301,44 @@ fn projection(
     })
 }
 
-/// All bits of the quants set, and steps of one: the largest and smallest codes there are.
-fn saturate(dtype: DType, bytes: &mut [u8]) {
-    let one = f16::ONE.to_le_bytes();
-    let steps = match dtype {
+/// All bits of the quants set, and scales of one: the largest and smallest codes there are. None where there
+/// are no codes.
+fn saturated(dtype: DType, n: usize) -> Option<Vec<u8>> {
+    let scales = match dtype {
         DType::Q6_K => 208..210,
         DType::Q4_K | DType::Q5_K => 0..4,
         DType::Q8_0 => 0..2,
-        _ => return,
+        _ => return None,
     };
+    let mut bytes = vec![0; n / dtype.block_len() * dtype.block_bytes()];
     for (i, block) in bytes.chunks_exact_mut(dtype.block_bytes()).enumerate() {
         block.fill(if i % 2 == 0 { 0xff } else { 0x80 });
-        for half in block[steps.clone()].chunks_exact_mut(2) {
-            half.copy_from_slice(&one);
+        for half in block[scales.clone()].chunks_exact_mut(2) {
+            half.copy_from_slice(&f16::ONE.to_le_bytes());
         }
     }
+    Some(bytes)
 }
 
-/// Heads, KV heads, values of a head.
-type Heads = (usize, usize, usize);
+#[derive(Clone, Copy)]
+struct Heads {
+    heads: usize,
+    kv_heads: usize,
+    dim: usize,
+}
 
-fn attention(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
-    let shapes: [Heads; 5] = [(4, 4, 16), (4, 2, 64), (8, 2, 64), (6, 2, 80), (8, 1, 128)];
-    for heads in shapes {
+fn attention(cases: &mut Vec<Case>) -> Result<(), BuildError> {
+    for (heads, kv_heads, dim) in [(4, 4, 16), (4, 2, 64), (8, 2, 64), (6, 2, 80), (8, 1, 128)] {
+        let heads = Heads { heads, kv_heads, dim };
         for (style, norm) in [(RopeStyle::Interleaved, false), (RopeStyle::HalfSplit, true)] {
             for (chunk, then) in [(5, 1), (70, 3)] {
-                cases.push(attended(heads, (style, norm), (chunk, then), 1.0)?);
+                cases.push(attended(heads, style, norm, chunk, then, 1.0)?);
             }
         }
     }
+    let heads = Heads { heads: 4, kv_heads: 2, dim: 64 };
     for scale in [0.0, 30.0] {
-        cases.push(attended((4, 2, 64), (RopeStyle::HalfSplit, false), (20, 1), scale)?);
+        cases.push(attended(heads, RopeStyle::HalfSplit, false, 20, 1, scale)?);
     }
     Ok(())
 }
@@ -347,11 +347,13 @@ fn attention(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
 /// none beside it.
 fn attended(
     heads: Heads,
-    (style, norm): (RopeStyle, bool),
-    (chunk, then): (usize, usize),
+    style: RopeStyle,
+    norm: bool,
+    chunk: usize,
+    then: usize,
     scale: f32,
 ) -> Built {
-    let (h, kv, d) = heads;
+    let Heads { heads: h, kv_heads: kv, dim: d } = heads;
     let context = 128;
     let name = format!(
         "{h}/{kv} heads of {d}, {style:?}{}, {chunk} then {then}, queries x {scale}",
@@ -372,9 +374,8 @@ fn attended(
             let table = s.g.rope_table(positions, f, 1.0)?;
             let (mut q, mut k) = (q, k);
             if norm {
-                let weight = |seed| weight(DType::F32, d, &noise(seed, d));
-                let qw = s.weight("q_norm", DType::F32, &[d], weight(21))?;
-                let kw = s.weight("k_norm", DType::F32, &[d], weight(22))?;
+                let qw = s.quantised("q_norm", DType::F32, &[d], &noise(21, d))?;
+                let kw = s.quantised("k_norm", DType::F32, &[d], &noise(22, d))?;
                 (q, k) = (s.g.rms_norm(q, qw, 1e-6)?, s.g.rms_norm(k, kw, 1e-6)?);
             }
             let (q, k) = (s.g.rope(q, table, style)?, s.g.rope(k, table, style)?);
@@ -386,8 +387,8 @@ fn attended(
             let y = s.g.attention(q, Caches { keys, values }, rows, context)?;
             // What attention writes is no output in models, and devices do not let it be one.
             let y = s.g.reshape(y, &[m, h * d])?;
-            let beside = s.floats("beside", &[m, h * d], vec![0.0; m * h * d])?;
-            let y = s.g.binary(Binary::Add, y, beside)?;
+            let zeroes = s.floats("zeroes", &[m, h * d], vec![0.0; m * h * d])?;
+            let y = s.g.binary(Binary::Add, y, zeroes)?;
             s.g.output("y", y);
             Ok(())
         })
@@ -402,7 +403,7 @@ fn attended(
     Ok(case)
 }
 
-fn sampling(cases: &mut Vec<Case>) -> Result<(), graph::Error> {
+fn sampling(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     let vocabulary = 1000;
     let rows = 4;
     let random: Vec<f32> = noise(31, rows * vocabulary).into_iter().map(|v| 8.0 * v).collect();

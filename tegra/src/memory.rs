@@ -2,17 +2,15 @@
 //!
 //! Knows nothing of GPU addresses or of what memory is used for.
 
-use std::ffi::c_void;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::{self, NonNull};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
-use nix::libc;
 
 use crate::abi::address_space::PAGE_SIZE;
 use crate::abi::nvmap::{self, Caching};
 use crate::error::Error;
-use crate::node::adopt;
+use crate::node::{adopt, errno_of};
 use crate::orin::Orin;
 
 /// Any tag but 0, which the kernel warns of; this one was used on hardware.
@@ -100,47 +98,23 @@ fn out_of_memory(orin: &Orin, need: u64) -> Error {
 ///
 /// Not a slice: others may change it at any time. Unmapped when dropped.
 #[derive(Debug)]
-pub(crate) struct CpuMap {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: the mapping belongs to no thread; what is done through the pointer is for the owner to
-// synchronise.
-unsafe impl Send for CpuMap {}
-// SAFETY: as above; the type itself offers only the pointer.
-unsafe impl Sync for CpuMap {}
+pub(crate) struct CpuMap(MmapRaw);
 
 impl CpuMap {
     /// Maps the first `bytes` behind `fd`, for reading and writing.
     pub(crate) fn new(fd: BorrowedFd<'_>, what: &'static str, bytes: u64) -> Result<Self, Error> {
         let refuse = |errno| Error::Map { what, bytes, errno };
         let length = usize::try_from(bytes).map_err(|_| refuse(Errno::ENOMEM))?;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let base = unsafe {
-            libc::mmap(ptr::null_mut(), length, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0)
-        };
-        if base == libc::MAP_FAILED {
-            return Err(refuse(Errno::last()));
-        }
-        let base = NonNull::new(base.cast()).ok_or_else(|| refuse(Errno::EFAULT))?;
-        Ok(Self { base, bytes: length })
+        let map = MmapOptions::new().len(length).map_raw(&fd);
+        map.map(Self).map_err(|error| refuse(errno_of(&error)))
     }
 
     /// The first byte; valid for [`CpuMap::bytes`] bytes while `self` lives.
-    pub(crate) const fn base(&self) -> *mut u8 {
-        self.base.as_ptr()
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.0.as_mut_ptr()
     }
 
-    pub(crate) const fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
-
-impl Drop for CpuMap {
-    fn drop(&mut self) {
-        // SAFETY: exactly what `new` mapped, and no reference into it outlives `self`.
-        unsafe { libc::munmap(self.base.as_ptr().cast::<c_void>(), self.bytes) };
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.len()
     }
 }

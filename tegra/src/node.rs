@@ -21,6 +21,7 @@ const AGAIN_TRIES: u32 = 100;
 const AGAIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// Argument structures that name no memory: the driver touches nothing but the structure itself.
+/// That is about what their numbers mean, not about their bytes, so no derive can tell.
 ///
 /// # Safety
 /// No field is read by the driver as the address of user memory.
@@ -169,6 +170,6 @@ pub(crate) fn adopt(fd: RawFd) -> OwnedFd {
     fd
 }
 
-fn errno_of(error: &std::io::Error) -> Errno {
+pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }

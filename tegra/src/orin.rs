@@ -3,9 +3,10 @@
 //! Owns the fds of `/dev/nvmap` and the ctrl node for as long as anything made from them lives.
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use nix::libc;
+use parking_lot::Mutex;
 
 use crate::abi::ctrl::{self, Characteristics, EngineInfo, TimeSample};
 use crate::abi::nvmap;
@@ -110,7 +111,7 @@ impl Orin {
     /// # Errors
     /// [`Error::Map`].
     pub fn doorbell(&self) -> Result<Arc<Doorbell>, Error> {
-        let mut place = self.0.doorbell.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.0.doorbell.lock();
         if let Some(doorbell) = place.as_ref() {
             return Ok(Arc::clone(doorbell));
         }

@@ -1,7 +1,8 @@
 //! Scratch buffers that live at the same time never share a byte, whatever the plan.
 
 use plan::{
-    Arena, Bucket, Buffer, BufferId, Class, Cost, DType, Op, Plan, SCRATCH_ALIGN, Step, View,
+    Arena, Bucket, Buffer, BufferId, Class, Cost, DType, Gather, Op, Plan, SCRATCH_ALIGN, Step,
+    View,
 };
 use proptest::prelude::*;
 
@@ -23,11 +24,18 @@ fn plan(sizes: &[usize], steps: &[Vec<usize>]) -> Plan {
         let i = i % sizes.len();
         View::whole(BufferId(i as u32), &[sizes[i]])
     };
+    let op = |touched: &Vec<usize>| match &touched[..] {
+        [] => unreachable!("a step writes something"),
+        [out] => Op::Iota { out: view(out) },
+        [out, table, indices @ ..] => Op::Gather(Gather {
+            table: view(table),
+            indices: indices.iter().map(view).collect(),
+            out: view(out),
+        }),
+    };
     let step = |touched: &Vec<usize>| Step {
-        op: Op::Copy,
+        op: op(touched),
         label: String::new(),
-        reads: touched[1..].iter().map(view).collect(),
-        writes: vec![view(&touched[0])],
         scope: None,
         cost: Cost::default(),
     };

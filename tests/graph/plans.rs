@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use model::{KvLayout, Model, ports};
-use plan::{Bucket, Class, Composite, DType, Fusions, Op, Outputs, Plan, fuse};
+use plan::{Bucket, Class, DType, Fusions, Op, Outputs, Plan, RopeKv, fuse};
 
 use super::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
 
@@ -92,21 +92,23 @@ fn a_fully_fused_plan_holds_nothing_but_the_fused_steps() {
             let plan = fuse(&model.plan(LAYOUT, bucket).unwrap(), Fusions::ALL);
             let place = format!("{name} {bucket:?}");
             assert!(plan.scopes.is_empty(), "{place}");
-            assert_eq!(count(&plan, |op| *op == Op::MatMul), 0, "{place}");
-            assert_eq!(count(&plan, |op| matches!(op, Op::Unary(_) | Op::Binary(_))), 0, "{place}");
-            let rope = count(&plan, |op| matches!(op, Op::RopeKv { .. }));
+            assert_eq!(count(&plan, |op| matches!(op, Op::MatMul { .. })), 0, "{place}");
+            assert_eq!(
+                count(&plan, |op| matches!(op, Op::Unary { .. } | Op::Binary { .. })),
+                0,
+                "{place}"
+            );
+            let rope = count(&plan, |op| matches!(op, Op::RopeKv(_)));
             let kv = names(&plan, Class::State).len();
             assert_eq!(kv, 2 * layers, "{place}: every layer's keys and values are written");
             // Without logits the last layer only fills its cache: nothing asks for its queries.
             let silent = usize::from(bucket.outputs == Outputs::None);
             assert_eq!(rope, layers, "{place}");
-            let asked = count(&plan, |op| matches!(op, Op::RopeKv { queries: true, .. }));
+            let asked =
+                count(&plan, |op| matches!(op, Op::RopeKv(RopeKv { queries: Some(_), .. })));
             assert_eq!(asked, layers - silent, "{place}");
-            let left_over = |op: &Op| {
-                let parts = [Composite::KvWrite, Composite::SwiGlu];
-                matches!(op, Op::Composite(Composite::Rope { .. }))
-                    || parts.iter().any(|part| *op == Op::Composite(*part))
-            };
+            let left_over =
+                |op: &Op| matches!(op, Op::Rope { .. } | Op::KvWrite { .. } | Op::SwiGlu { .. });
             assert_eq!(count(&plan, left_over), 0, "{place}");
             super::arena::check(&plan, |_, bytes| bytes);
             super::arena::check(&plan, |_, bytes| bytes.next_multiple_of(4096));
@@ -172,7 +174,7 @@ fn launches_of_llama_3_2_1b() {
         let fused = fuse(&plan, Fusions::ALL);
         assert_eq!(fused.steps.len(), 16 * PER_LAYER + AROUND);
         assert_eq!(
-            count(&fused, |op| matches!(op, Op::RopeKv { norm: None, .. })),
+            count(&fused, |op| matches!(op, Op::RopeKv(RopeKv { norm: None, .. }))),
             16,
             "no QK-norm in this family"
         );
@@ -208,7 +210,7 @@ fn launches_of_qwen3_0_6b() {
     let plan = shapes.model.plan(layout, Bucket::decode(1, 2048)).unwrap();
     let fused = fuse(&plan, Fusions::ALL);
     assert_eq!(fused.steps.len(), 28 * PER_LAYER + AROUND);
-    assert_eq!(count(&fused, |op| matches!(op, Op::RopeKv { norm: Some(_), .. })), 28);
+    assert_eq!(count(&fused, |op| matches!(op, Op::RopeKv(RopeKv { norm: Some(_), .. }))), 28);
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use device::Error;
 use device::reference::Reference;
+use orind::parity::case::{BuildError, Case};
 use orind::parity::steps;
+use plan::{Bucket, DType, Outputs, quant};
 
 use super::devices;
 
@@ -42,4 +44,26 @@ fn every_step_computes_what_the_reference_computes() {
         }
     }
     assert!(failed.is_empty(), "{} of {}:\n{}", failed.len(), cases.len(), failed.join("\n"));
+}
+
+/// A case with other weights than it says would pass on every device.
+#[test]
+fn weights_that_their_type_does_not_take_make_no_case() {
+    let make = |dtype, shape: &[usize], values: &[f32]| {
+        let bucket = Bucket { batch: 1, chunk: 1, context: 1, outputs: Outputs::None };
+        let case = Case::new("any", "any", 0.0);
+        case.stage(bucket, |s| s.quantised("w", dtype, shape, values).map(|_| ())).map(|_| ())
+    };
+    make(DType::Q8_0, &[1, 64], &[1.0; 64]).unwrap();
+    let mut odd = [1.0; 64];
+    odd[40] = f32::INFINITY;
+    for (values, short) in [(&odd[..], false), (&[1.0; 63], true)] {
+        match make(DType::Q8_0, &[1, 64], values) {
+            Err(BuildError::Quantise { weight, source }) => {
+                assert_eq!(weight, "w");
+                assert_eq!(matches!(source, quant::Error::Length { .. }), short, "{source}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }

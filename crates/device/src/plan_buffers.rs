@@ -68,8 +68,11 @@ impl PlanBuffers {
                 mailbox_bytes += size;
             }
         }
-        let sample = plan.steps.iter().find(|s| matches!(s.op, Op::Sample | Op::SampleAdvance));
-        let sampled = sample.map_or(0, |step| step.writes[0].elements());
+        let sampled = plan.steps.iter().find_map(|step| match &step.op {
+            Op::Sample(sample) => Some(sample.ids.elements()),
+            _ => None,
+        });
+        let sampled = sampled.unwrap_or(0);
         let ring = place(4 * u64::from(RING_STEPS) * sampled as u64);
         let cursor = place(4);
         Self { places: own, mailbox_bytes, sampled, ring, cursor, bytes }

@@ -5,7 +5,8 @@ use plan::RopeStyle;
 /// A family of decoder-only transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Architecture {
-    /// Llama 2, 3, 3.1, 3.2 and whatever else calls itself `llama` in GGUF.
+    /// Llama 3, 3.1, 3.2 and whatever else calls itself `llama` in GGUF and has a byte-level BPE
+    /// vocabulary (Llama 2 does not).
     Llama,
     /// Qwen3, dense.
     Qwen3,

@@ -286,8 +286,7 @@ impl StepBuilder<'_> {
     fn weight(&mut self, name: &str) -> Result<Tensor, graph::Error> {
         match self.model.weights().find(|w| w.name == name) {
             Some(weight) => self.g.source(Class::Weight, name, weight.dtype, &weight.shape),
-            // `weights` checked the file for every name used here.
-            None => Err(graph::Error::Redeclared { class: Class::Weight, name: name.into() }),
+            None => unreachable!("`weights` lists every name used here, and not `{name}`"),
         }
     }
 

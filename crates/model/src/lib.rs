@@ -73,6 +73,16 @@ pub enum Error {
         /// What is possible there.
         expected: &'static str,
     },
+    /// What was asked for is not in the model.
+    #[error("{bytes} bytes from {offset} of weight `{name}` are not in the model")]
+    Weight {
+        /// The weight's name.
+        name: String,
+        /// The first byte.
+        offset: u64,
+        /// How many.
+        bytes: usize,
+    },
     /// A definition of this program is wrong.
     #[error("building the graph")]
     Graph(#[from] graph::Error),
@@ -176,22 +186,20 @@ impl Model {
     /// Fills `buf` from byte `offset` of a weight.
     ///
     /// # Errors
-    /// [`gguf::Error`] when the file cannot be read, or has shrunk.
-    pub fn read_weight(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<(), gguf::Error> {
-        match self
-            .weights
-            .iter()
-            .find(|weight| weight.buffer.name == name)
-            .map(|weight| &weight.origin)
-        {
-            Some(Origin::File(index)) => self.gguf.read(&self.gguf.tensors()[*index], offset, buf),
-            Some(Origin::Derived(bytes)) => {
-                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-                let len = buf.len().min(bytes.len() - start);
-                buf[..len].copy_from_slice(&bytes[start..start + len]);
+    /// [`Error::Weight`] when the model has no such weight or not as many bytes of it, [`Error::Gguf`] when
+    /// the file cannot be read, or has shrunk.
+    pub fn read_weight(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        let bytes = buf.len();
+        let missing = || Error::Weight { name: name.to_owned(), offset, bytes };
+        let weight = self.weights.iter().find(|weight| weight.buffer.name == name);
+        match &weight.ok_or_else(missing)?.origin {
+            Origin::File(index) => Ok(self.gguf.read(&self.gguf.tensors()[*index], offset, buf)?),
+            Origin::Derived(weight) => {
+                let start = usize::try_from(offset).map_err(|_| missing())?;
+                let from = weight.get(start..).and_then(|rest| rest.get(..bytes));
+                buf.copy_from_slice(from.ok_or_else(missing)?);
                 Ok(())
             }
-            None => Ok(()),
         }
     }
 
@@ -231,5 +239,33 @@ impl Model {
     /// As [`Model::graph`].
     pub fn plan(&self, layout: KvLayout, bucket: Bucket) -> Result<Plan, graph::Error> {
         self.graph(layout, bucket)?.lower(bucket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_model_does_not_have_is_refused() {
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/models");
+        let model = Model::open(models.join("tiny-llama-f16.gguf")).unwrap();
+        let mut buf = [7; 4];
+        let refused =
+            |name: &str, offset, buf: &mut [u8]| match model.read_weight(name, offset, buf) {
+                Err(Error::Weight { name, .. }) => Some(name),
+                _ => None,
+            };
+        let unknown = "blk.0.attn_z.weight";
+        assert_eq!(refused(unknown, 0, &mut buf).as_deref(), Some(unknown));
+        // Not in the file, so not the reader's to refuse.
+        let derived = ports::ROPE_FREQUENCIES;
+        let bytes = model.weights().find(|weight| weight.name == derived).unwrap().bytes();
+        for offset in [bytes - 3, bytes + 1, u64::MAX] {
+            assert_eq!(refused(derived, offset, &mut buf).as_deref(), Some(derived), "{offset}");
+        }
+        assert_eq!(buf, [7; 4], "nothing was written");
+        model.read_weight(derived, bytes - 4, &mut buf).unwrap();
+        assert_ne!(buf, [7; 4]);
     }
 }

@@ -20,6 +20,17 @@ impl Arena {
     /// kernels write whole tiles.
     #[must_use]
     pub fn new(plan: &Plan, pad: impl Fn(BufferId, u64) -> u64) -> Self {
+        Self::with_launches(plan, pad, |step| step)
+    }
+
+    /// The same for a device that does several steps as one launch: what a step touches stays alive until
+    /// the last step of its launch, which `last_of` names.
+    #[must_use]
+    pub fn with_launches(
+        plan: &Plan,
+        pad: impl Fn(BufferId, u64) -> u64,
+        last_of: impl Fn(usize) -> usize,
+    ) -> Self {
         struct Life {
             buffer: usize,
             bytes: u64,
@@ -28,18 +39,19 @@ impl Arena {
         }
         let mut lives: Vec<Option<Life>> = plan.buffers.iter().map(|_| None).collect();
         for (at, step) in plan.steps.iter().enumerate() {
-            for view in step.reads.iter().chain(&step.writes) {
+            let last = last_of(at);
+            for view in step.op.reads().into_iter().chain(step.op.writes()) {
                 let index = view.buffer.index();
                 let buffer = &plan.buffers[index];
                 if buffer.class != Class::Scratch {
                     continue;
                 }
                 match &mut lives[index] {
-                    Some(life) => life.last = at,
+                    Some(life) => life.last = life.last.max(last),
                     none => {
                         let bytes =
                             pad(view.buffer, buffer.bytes()).next_multiple_of(SCRATCH_ALIGN);
-                        *none = Some(Life { buffer: index, bytes, first: at, last: at });
+                        *none = Some(Life { buffer: index, bytes, first: at, last });
                     }
                 }
             }

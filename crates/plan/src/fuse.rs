@@ -7,7 +7,11 @@
 use std::collections::BTreeMap;
 
 use super::cost::cost_of;
-use super::{BufferId, Class, Composite, Epilogue, Op, Plan, ScopeId, Step, View};
+use super::{
+    Attention, Binary, BufferId, Caches, Class, Linear, MAX_WEIGHTS, NextInputs, Norm, Op, Plan,
+    Product, Project, QkNorm, Queries, RmsNorm, RopeKv, RopeStyle, Sample, Scalar, ScopeId, Step,
+    View,
+};
 
 /// The fused steps a device knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,21 +60,22 @@ pub fn fuse(plan: &Plan, fusions: Fusions) -> Plan {
     if fusions.composites {
         rewriter.collapse_composites();
         if fusions.projections {
-            rewriter.merge_projections();
-            rewriter.fold_swiglu();
+            rewriter.name_projections();
+            rewriter.rewrite(Rewriter::merged_projections);
+            rewriter.rewrite(Rewriter::folded_swiglu);
             if fusions.norm {
-                rewriter.fold_norms();
+                rewriter.rewrite(Rewriter::folded_norm);
             }
             if fusions.residual {
-                rewriter.fold_residuals();
+                rewriter.rewrite(Rewriter::folded_residual);
             }
         }
         if fusions.rope_kv {
-            rewriter.fuse_rope_kv();
+            rewriter.rewrite(Rewriter::fused_rope_kv);
         }
     }
     if fusions.sample_advance {
-        rewriter.fuse_sample_advance();
+        rewriter.rewrite(Rewriter::fused_sample_advance);
     }
     rewriter.drop_unused_buffers();
     rewriter.plan
@@ -80,37 +85,54 @@ struct Rewriter {
     plan: Plan,
 }
 
+/// Steps that become one.
+struct Rewrite {
+    /// The steps that go.
+    old: Vec<usize>,
+    /// Which of them the new one replaces.
+    at: usize,
+    new: Step,
+}
+
 /// Queries or keys on their way through norm and rotation.
 struct Rotated<'a> {
-    /// The step that rotates.
+    /// The step that rotates, with what.
     rope: usize,
-    /// The step that normalises, and its epsilon.
-    norm: Option<(usize, super::Attribute)>,
-    /// What goes in.
+    style: RopeStyle,
+    table: &'a View,
+    /// The step that normalises, with what.
+    norm: Option<(usize, &'a Norm)>,
+    /// What goes in, what comes out.
     x: &'a View,
+    out: &'a View,
 }
 
 impl Rotated<'_> {
-    fn eps(&self) -> Option<super::Attribute> {
-        self.norm.map(|(_, eps)| eps)
+    fn eps(&self) -> Option<Scalar> {
+        self.norm.map(|(_, norm)| norm.eps)
+    }
+
+    fn steps(&self) -> impl Iterator<Item = usize> {
+        [Some(self.rope), self.norm.map(|(step, _)| step)].into_iter().flatten()
     }
 }
 
 impl Rewriter {
-    fn step(&self, op: Op, label: String, reads: Vec<View>, writes: Vec<View>) -> Step {
-        let cost = cost_of(&op, &reads, &writes, &self.plan.buffers, &self.plan.bucket);
-        Step { op, label, reads, writes, scope: None, cost }
+    fn step(&self, op: Op, label: String) -> Step {
+        let cost = cost_of(&op, &self.plan.buffers, &self.plan.bucket);
+        Step { op, label, scope: None, cost }
     }
 
     /// Steps that read any part of the buffer.
     fn readers(&self, buffer: BufferId) -> Vec<usize> {
-        let reads = |step: &Step| step.reads.iter().any(|view| view.buffer == buffer);
+        let reads = |step: &Step| step.op.reads().iter().any(|view| view.buffer == buffer);
         (0..self.plan.steps.len()).filter(|&at| reads(&self.plan.steps[at])).collect()
     }
 
     /// The step that writes the (scratch) buffer.
     fn writer(&self, buffer: BufferId) -> Option<usize> {
-        self.plan.steps.iter().position(|step| step.writes.iter().any(|view| view.buffer == buffer))
+        let writes = |step: &Step| step.op.writes().iter().any(|view| view.buffer == buffer);
+        self.plan.steps.iter().position(writes)
     }
 
     fn class(&self, view: &View) -> Class {
@@ -122,15 +144,19 @@ impl Rewriter {
         self.class(view) == Class::Scratch && self.readers(view.buffer) == [reader]
     }
 
-    /// Replaces the steps at `old` (ascending) by `new`, standing where `at` stood.
-    fn replace(&mut self, old: &[usize], at: usize, new: Step) {
-        let steps = std::mem::take(&mut self.plan.steps);
-        let mut new = Some(new);
-        for (i, step) in steps.into_iter().enumerate() {
-            if i == at {
-                self.plan.steps.extend(new.take());
-            } else if !old.contains(&i) {
-                self.plan.steps.push(step);
+    /// Does what `find` finds around a step, for every step.
+    fn rewrite(&mut self, find: impl Fn(&Self, usize) -> Option<Rewrite>) {
+        let mut at = 0;
+        while at < self.plan.steps.len() {
+            if let Some(Rewrite { old, at: place, new }) = find(self, at) {
+                self.plan.steps[place] = new;
+                let mut index = 0..;
+                self.plan.steps.retain(|_| {
+                    index.next().is_some_and(|step| step == place || !old.contains(&step))
+                });
+                at = old.into_iter().fold(at, usize::min);
+            } else {
+                at += 1;
             }
         }
     }
@@ -144,284 +170,229 @@ impl Rewriter {
         }
         let steps = std::mem::take(&mut self.plan.steps);
         for (at, step) in steps.into_iter().enumerate() {
-            let Some(id) = step.scope else {
-                self.plan.steps.push(step);
-                continue;
-            };
-            if last_of.get(&id) == Some(&at) {
-                let scope = self.plan.scopes[id.0 as usize].clone();
-                let fused = self.step(
-                    Op::Composite(scope.composite),
-                    step.label,
-                    scope.reads,
-                    scope.writes,
-                );
-                self.plan.steps.push(fused);
+            match step.scope {
+                None => self.plan.steps.push(step),
+                Some(id) if last_of.get(&id) == Some(&at) => {
+                    let op = self.plan.scopes[id.0 as usize].clone();
+                    self.plan.steps.push(self.step(op, step.label));
+                }
+                Some(_) => {}
             }
         }
         self.plan.scopes.clear();
     }
 
-    /// Every product with a weight becomes a projection; neighbours that read the same operand
-    /// become one, at the place of the first.
-    fn merge_projections(&mut self) {
+    /// Every product with a weight becomes a projection.
+    fn name_projections(&mut self) {
         for at in 0..self.plan.steps.len() {
-            let step = &self.plan.steps[at];
-            let is_weight =
-                |view: &View| self.class(view) == Class::Weight && view.shape.len() == 2;
-            if step.op == Op::MatMul && is_weight(&step.reads[1]) && step.reads[0].is_contiguous() {
-                self.plan.steps[at].op =
-                    Op::Project { norm: None, weights: 1, epilogue: Epilogue::None };
+            let Op::MatMul { a, b, out } = &self.plan.steps[at].op else { continue };
+            if self.class(b) == Class::Weight && b.shape.len() == 2 && a.is_contiguous() {
+                let linear = Linear { weight: b.clone(), out: out.clone() };
+                let product = Product::Each(vec![linear]);
+                self.plan.steps[at].op = Op::Project(Project { x: a.clone(), norm: None, product });
             }
         }
-        let mut at = 0;
-        while at < self.plan.steps.len() {
-            let mut group = vec![at];
-            if let Op::Project { weights: 1, .. } = self.plan.steps[at].op {
-                let x = self.plan.steps[at].reads[0].clone();
-                // The operand is written once, before the first of them: the others may move up.
-                for next in at + 1..self.plan.steps.len() {
-                    let step = &self.plan.steps[next];
-                    if matches!(step.op, Op::Project { weights: 1, .. })
-                        && step.reads[0] == x
-                        && group.len() < 3
-                    {
-                        group.push(next);
-                    }
-                }
-            }
-            if group.len() > 1 {
-                let members: Vec<&Step> = group.iter().map(|&i| &self.plan.steps[i]).collect();
-                let mut reads = vec![members[0].reads[0].clone()];
-                reads.extend(members.iter().map(|step| step.reads[1].clone()));
-                let writes = members.iter().map(|step| step.writes[0].clone()).collect();
-                let label = join_labels(members.iter().map(|step| step.label.as_str()));
-                let op = Op::Project { norm: None, weights: group.len(), epilogue: Epilogue::None };
-                let merged = self.step(op, label, reads, writes);
-                self.replace(&group, at, merged);
-            }
-            at += 1;
+    }
+
+    /// Projections of one operand as one, at the place of the first: the operand is written once, before
+    /// it, so the others may move up.
+    fn merged_projections(&self, at: usize) -> Option<Rewrite> {
+        let single = |step: usize| match &self.plan.steps[step].op {
+            Op::Project(Project { x, norm: None, product: Product::Each(each) }) => match &each[..]
+            {
+                [linear] => Some((x, linear)),
+                _ => None,
+            },
+            _ => None,
+        };
+        let (x, _) = single(at)?;
+        let same = |step: &usize| single(*step).is_some_and(|(other, _)| other == x);
+        let old: Vec<usize> = (at..self.plan.steps.len()).filter(same).take(MAX_WEIGHTS).collect();
+        if old.len() == 1 {
+            return None;
         }
+        let each = old.iter().filter_map(|&step| Some(single(step)?.1.clone())).collect();
+        let label = join_labels(old.iter().map(|&step| self.plan.steps[step].label.as_str()));
+        let project = Project { x: x.clone(), norm: None, product: Product::Each(each) };
+        Some(Rewrite { at, new: self.step(Op::Project(project), label), old })
     }
 
     /// `silu(gate) * up` into the pair of projections that made `gate` and `up`.
-    fn fold_swiglu(&mut self) {
-        let mut at = 0;
-        while at < self.plan.steps.len() {
-            let step = &self.plan.steps[at];
-            let folded = (step.op == Op::Composite(Composite::SwiGlu)).then(|| {
-                let [gate, up] = &step.reads[..] else { return None };
-                let writer = self.writer(gate.buffer)?;
-                let pair = &self.plan.steps[writer];
-                let is_pair = pair.op
-                    == Op::Project { norm: None, weights: 2, epilogue: Epilogue::None }
-                    && pair.writes[0].buffer == gate.buffer
-                    && pair.writes[1].buffer == up.buffer
-                    && self.only_read_by(gate, at)
-                    && self.only_read_by(up, at);
-                is_pair.then(|| {
-                    let op = Op::Project { norm: None, weights: 2, epilogue: Epilogue::SwiGlu };
-                    (
-                        writer,
-                        self.step(op, pair.label.clone(), pair.reads.clone(), step.writes.clone()),
-                    )
-                })
-            });
-            if let Some(Some((writer, new))) = folded {
-                self.replace(&[writer, at], writer, new);
-            } else {
-                at += 1;
-            }
+    fn folded_swiglu(&self, at: usize) -> Option<Rewrite> {
+        let Op::SwiGlu { gate, up, out } = &self.plan.steps[at].op else { return None };
+        let writer = self.writer(gate.buffer)?;
+        let pair = &self.plan.steps[writer];
+        let Op::Project(Project { x, norm: None, product: Product::Each(each) }) = &pair.op else {
+            return None;
+        };
+        let [first, second] = &each[..] else { return None };
+        let made_here = first.out.buffer == gate.buffer && second.out.buffer == up.buffer;
+        if !made_here || !self.only_read_by(gate, at) || !self.only_read_by(up, at) {
+            return None;
         }
+        let (gate, up) = (first.weight.clone(), second.weight.clone());
+        let product = Product::SwiGlu { gate, up, out: out.clone() };
+        let project = Project { x: x.clone(), norm: None, product };
+        let new = self.step(Op::Project(project), pair.label.clone());
+        Some(Rewrite { old: vec![writer, at], at: writer, new })
     }
 
     /// RMSNorm into the one projection that reads its result.
-    fn fold_norms(&mut self) {
-        let mut at = 0;
-        while at < self.plan.steps.len() {
-            let step = &self.plan.steps[at];
-            let folded = match step.op {
-                Op::Composite(Composite::RmsNorm { eps }) => {
-                    match self.readers(step.writes[0].buffer)[..] {
-                        [reader] => Some((eps, reader)),
-                        _ => None,
-                    }
-                }
-                _ => None,
-            };
-            let new = folded.and_then(|(eps, reader)| {
-                let user = &self.plan.steps[reader];
-                let Op::Project { norm: None, weights, epilogue } = user.op else { return None };
-                if user.reads[0].buffer != step.writes[0].buffer || !step.reads[0].is_contiguous() {
-                    return None;
-                }
-                let mut reads = vec![step.reads[0].clone(), step.reads[1].clone()];
-                reads.extend(user.reads[1..].iter().cloned());
-                let op = Op::Project { norm: Some(eps), weights, epilogue };
-                Some((reader, self.step(op, user.label.clone(), reads, user.writes.clone())))
-            });
-            if let Some((reader, new)) = new {
-                self.replace(&[at, reader], reader, new);
-            } else {
-                at += 1;
-            }
+    fn folded_norm(&self, at: usize) -> Option<Rewrite> {
+        let Op::RmsNorm(RmsNorm { x, norm, out }) = &self.plan.steps[at].op else { return None };
+        let [reader] = self.readers(out.buffer)[..] else { return None };
+        let user = &self.plan.steps[reader];
+        let Op::Project(Project { x: normed, norm: None, product }) = &user.op else { return None };
+        if normed.buffer != out.buffer || !x.is_contiguous() {
+            return None;
         }
+        let (norm, product) = (Some(norm.clone()), product.clone());
+        let project = Project { x: x.clone(), norm, product };
+        let new = self.step(Op::Project(project), user.label.clone());
+        Some(Rewrite { old: vec![at, reader], at: reader, new })
     }
 
     /// `x + projection` into the projection, at the place of the addition.
-    fn fold_residuals(&mut self) {
-        let mut at = 0;
-        while at < self.plan.steps.len() {
-            let step = &self.plan.steps[at];
-            let mut new = None;
-            if step.op == Op::Binary(super::Binary::Add) {
-                for side in 0..2 {
-                    let (product, residual) = (&step.reads[side], &step.reads[1 - side]);
-                    let Some(writer) = self.writer(product.buffer) else { continue };
-                    let user = &self.plan.steps[writer];
-                    let plain = Op::Project { norm: None, weights: 1, epilogue: Epilogue::None };
-                    if user.op == plain
-                        && self.only_read_by(product, at)
-                        && residual.is_contiguous()
-                    {
-                        let mut reads = user.reads.clone();
-                        reads.push(residual.clone());
-                        let op =
-                            Op::Project { norm: None, weights: 1, epilogue: Epilogue::Residual };
-                        new = Some((
-                            writer,
-                            self.step(op, user.label.clone(), reads, step.writes.clone()),
-                        ));
-                        break;
-                    }
-                }
+    fn folded_residual(&self, at: usize) -> Option<Rewrite> {
+        let Op::Binary { op: Binary::Add, a, b, out } = &self.plan.steps[at].op else {
+            return None;
+        };
+        [(a, b), (b, a)].into_iter().find_map(|(sum, residual)| {
+            let writer = self.writer(sum.buffer)?;
+            let user = &self.plan.steps[writer];
+            let Op::Project(Project { x, norm: None, product: Product::Each(each) }) = &user.op
+            else {
+                return None;
+            };
+            let [linear] = &each[..] else { return None };
+            if !self.only_read_by(sum, at) || !residual.is_contiguous() {
+                return None;
             }
-            if let Some((writer, new)) = new {
-                self.replace(&[writer, at], at, new);
-            } else {
-                at += 1;
-            }
-        }
+            let (weight, residual) = (linear.weight.clone(), residual.clone());
+            let product = Product::Residual { weight, residual, out: out.clone() };
+            let project = Project { x: x.clone(), norm: None, product };
+            let new = self.step(Op::Project(project), user.label.clone());
+            Some(Rewrite { old: vec![writer, at], at, new })
+        })
     }
 
     /// The rotation of queries and keys and both KV writes, with the norms before them, as one step
-    /// at the place of the last.
-    fn fuse_rope_kv(&mut self) {
-        while let Some((old, at, new)) = self.find_rope_kv() {
-            self.replace(&old, at, new);
-        }
-    }
-
-    fn find_rope_kv(&self) -> Option<(Vec<usize>, usize, Step)> {
-        (0..self.plan.steps.len()).find_map(|k_write| self.rope_kv_at(k_write))
-    }
-
-    /// The fusion around the KV write of rotated keys at `k_write`, if there is one. A prefill chunk
-    /// without logits writes the last layer's keys and values but has no queries there.
-    fn rope_kv_at(&self, k_write: usize) -> Option<(Vec<usize>, usize, Step)> {
+    /// at the place of the last; found by the write of the keys. A prefill chunk without logits writes
+    /// the last layer's keys and values but has no queries there.
+    fn fused_rope_kv(&self, at: usize) -> Option<Rewrite> {
         let steps = &self.plan.steps;
-        let is_write = |at: usize| steps[at].op == Op::Composite(Composite::KvWrite);
-        let keys = steps.get(k_write).filter(|_| is_write(k_write))?;
-        let [slots, positions, k_rotated] = &keys.reads[..] else { return None };
-        let (k, style) = self.rotated(k_rotated, k_write)?;
-        let v_write = (k_write + 1..steps.len()).find(|&at| is_write(at))?;
-        let values = &steps[v_write];
-        let table = &steps[k.rope].reads[1];
-        if values.reads[..2] != keys.reads[..2] {
-            return None;
-        }
-        let attention = steps.iter().position(|step| {
-            matches!(step.op, Op::Composite(Composite::Attention { .. }))
-                && step.reads[1].buffer == keys.writes[0].buffer
-        });
-        let q = match attention {
-            Some(at) => {
-                let (q, q_style) = self.rotated(&steps[at].reads[0], at)?;
-                let agrees = q_style == style && steps[q.rope].reads[1] == *table;
-                Some(if agrees && q.eps() == k.eps() { q } else { return None })
-            }
-            None => None,
+        let kv_write = |step: usize| match &steps[step].op {
+            Op::KvWrite { rows, values, cache } => Some((rows, values, cache)),
+            _ => None,
         };
-        let parts: Vec<&Rotated<'_>> = q.iter().chain([&k]).collect();
-        let mut reads: Vec<View> = parts.iter().map(|part| part.x.clone()).collect();
-        reads.push(values.reads[2].clone());
-        if reads.iter().any(|view| !view.is_contiguous()) {
+        let (rows, rotated, keys) = kv_write(at)?;
+        let k = self.rotated(rotated, at)?;
+        let v_write = (at + 1..steps.len()).find(|&step| kv_write(step).is_some())?;
+        let (rows_of_v, v, values) = kv_write(v_write)?;
+        if rows_of_v != rows {
             return None;
         }
-        reads.extend([table, slots, positions].map(View::clone));
-        reads.extend(parts.iter().filter_map(|part| Some(steps[part.norm?.0].reads[1].clone())));
-        let mut writes: Vec<View> = q.iter().map(|q| steps[q.rope].writes[0].clone()).collect();
-        writes.extend([keys.writes[0].clone(), values.writes[0].clone()]);
-        let mut old = vec![k_write, v_write];
-        old.extend(parts.iter().flat_map(|p| [Some(p.rope), p.norm.map(|n| n.0)]).flatten());
-        let op = Op::RopeKv { style, norm: k.eps(), queries: q.is_some() };
-        let label = steps[k.rope].label.clone();
-        let at = *old.iter().max()?;
-        Some((old, at, self.step(op, label, reads, writes)))
-    }
-
-    /// The rotation that makes `view` for the step at `reader` alone, and the norm before it.
-    fn rotated(&self, view: &View, reader: usize) -> Option<(Rotated<'_>, super::RopeStyle)> {
-        let steps = &self.plan.steps;
-        let rope = self.writer(view.buffer).filter(|_| self.only_read_by(view, reader))?;
-        let Op::Composite(Composite::Rope { style }) = steps[rope].op else { return None };
-        let x = &steps[rope].reads[0];
-        let norm = self.writer(x.buffer).and_then(|at| match steps[at].op {
-            Op::Composite(Composite::RmsNorm { eps }) if self.only_read_by(x, rope) => {
-                Some((at, eps))
+        let attention = steps.iter().enumerate().find_map(|(step, s)| match &s.op {
+            Op::Attention(Attention { q, caches, .. }) if caches.keys.buffer == keys.buffer => {
+                Some((q, step))
             }
             _ => None,
         });
-        let x = norm.map_or(x, |(at, _)| &steps[at].reads[0]);
-        Some((Rotated { rope, norm, x }, style))
+        let q = match attention {
+            Some((q, reader)) => Some(self.rotated(q, reader)?),
+            None => None,
+        };
+        let agrees =
+            |q: &Rotated<'_>| q.style == k.style && q.table == k.table && q.eps() == k.eps();
+        let dense = |q: &Rotated<'_>| q.x.is_contiguous();
+        if !q.as_ref().is_none_or(|q| agrees(q) && dense(q)) || !dense(&k) || !v.is_contiguous() {
+            return None;
+        }
+        let weight = |of: &Rotated<'_>| of.norm.map(|(_, norm)| norm.weight.clone());
+        let op = Op::RopeKv(RopeKv {
+            style: k.style,
+            queries: q.as_ref().map(|q| Queries { q: q.x.clone(), out: q.out.clone() }),
+            k: k.x.clone(),
+            v: v.clone(),
+            table: k.table.clone(),
+            rows: rows.clone(),
+            norm: k.norm.map(|(_, norm)| QkNorm {
+                q: q.as_ref().and_then(weight),
+                k: norm.weight.clone(),
+                eps: norm.eps,
+            }),
+            caches: Caches { keys: keys.clone(), values: values.clone() },
+        });
+        let mut old = vec![at, v_write];
+        old.extend(q.iter().chain([&k]).flat_map(Rotated::steps));
+        let new = self.step(op, steps[k.rope].label.clone());
+        Some(Rewrite { at: *old.iter().max()?, new, old })
+    }
+
+    /// The rotation that makes `view` for the step at `reader` alone, and the norm before it.
+    fn rotated(&self, view: &View, reader: usize) -> Option<Rotated<'_>> {
+        let steps = &self.plan.steps;
+        let rope = self.writer(view.buffer).filter(|_| self.only_read_by(view, reader))?;
+        let Op::Rope { style, x, table, out } = &steps[rope].op else { return None };
+        let normed = self.writer(x.buffer).and_then(|at| match &steps[at].op {
+            Op::RmsNorm(norm) if self.only_read_by(x, rope) => Some((at, norm)),
+            _ => None,
+        });
+        let norm = normed.map(|(at, normed)| (at, &normed.norm));
+        let x = normed.map_or(x, |(_, normed)| &normed.x);
+        Some(Rotated { rope, style: *style, table, norm, x, out })
     }
 
     /// Sampling and the assignments that prepare the next step, at the place of the last.
-    fn fuse_sample_advance(&mut self) {
+    fn fused_sample_advance(&self, at: usize) -> Option<Rewrite> {
         let steps = &self.plan.steps;
-        let Some(sample) = steps.iter().position(|step| step.op == Op::Sample) else { return };
-        let ids = &steps[sample].writes[0];
-        let assign = |value: BufferId| {
-            steps.iter().position(|step| step.op == Op::Assign && step.reads[0].buffer == value)
+        let Op::Sample(sample @ Sample { next: None, .. }) = &steps[at].op else { return None };
+        let assign = |assigned: BufferId| {
+            steps.iter().enumerate().find_map(|(step, s)| match &s.op {
+                Op::Assign { value, mailbox } if value.buffer == assigned => Some((step, mailbox)),
+                _ => None,
+            })
         };
-        let Some(tokens) = assign(ids.buffer) else { return };
-        let next = steps.iter().position(|step| {
-            step.op == Op::Binary(super::Binary::Add)
-                && step.reads[0] == steps[sample].reads[5]
-                && matches!(self.class(&step.reads[1]), Class::Constant(one) if one.get() == 1.0)
-        });
-        let Some(next) = next else { return };
-        let Some(positions) = assign(steps[next].writes[0].buffer) else { return };
-        let writes =
-            vec![ids.clone(), steps[tokens].writes[0].clone(), steps[positions].writes[0].clone()];
-        let old = [sample, next, tokens, positions];
-        let Some(&at) = old.iter().max() else { return };
-        let new = self.step(
-            Op::SampleAdvance,
-            steps[sample].label.clone(),
-            steps[sample].reads.clone(),
-            writes,
-        );
-        self.replace(&old, at, new);
+        let (to_tokens, tokens) = assign(sample.ids.buffer)?;
+        let one =
+            |view: &View| matches!(self.class(view), Class::Constant(one) if one.get() == 1.0);
+        let (add, sum) = steps.iter().enumerate().find_map(|(step, s)| match &s.op {
+            Op::Binary { op: Binary::Add, a, b, out }
+                if *a == sample.inputs.positions && one(b) =>
+            {
+                Some((step, out))
+            }
+            _ => None,
+        })?;
+        let (to_positions, positions) = assign(sum.buffer)?;
+        let next = NextInputs { tokens: tokens.clone(), positions: positions.clone() };
+        let old = vec![at, add, to_tokens, to_positions];
+        let op = Op::Sample(Sample { next: Some(next), ..sample.clone() });
+        let new = self.step(op, steps[at].label.clone());
+        Some(Rewrite { at: *old.iter().max()?, new, old })
     }
 
     fn drop_unused_buffers(&mut self) {
-        let used = |id: BufferId, plan: &Plan| plan.steps.iter().any(|step| step.touches(id));
-        let keep: Vec<bool> = (0..self.plan.buffers.len())
-            .map(|i| u32::try_from(i).is_ok_and(|i| used(BufferId(i), &self.plan)))
-            .collect();
-        let mut renumbered = Vec::with_capacity(keep.len());
-        let mut next = 0;
-        for &kept in &keep {
-            renumbered.push(BufferId(next));
-            next += u32::from(kept);
-        }
-        let mut kept = keep.iter();
-        self.plan.buffers.retain(|_| kept.next().is_some_and(|k| *k));
-        for step in &mut self.plan.steps {
-            for view in step.reads.iter_mut().chain(&mut step.writes) {
-                view.buffer = renumbered[view.buffer.index()];
+        let mut used = vec![false; self.plan.buffers.len()];
+        for step in &self.plan.steps {
+            for view in step.op.reads().into_iter().chain(step.op.writes()) {
+                used[view.buffer.index()] = true;
             }
+        }
+        let mut next = 0;
+        let renumbered: Vec<BufferId> = used
+            .iter()
+            .map(|&used| {
+                next += u32::from(used);
+                BufferId(next - u32::from(used))
+            })
+            .collect();
+        let mut used = used.into_iter();
+        self.plan.buffers.retain(|_| used.next() == Some(true));
+        let renumber =
+            |view: &View| View { buffer: renumbered[view.buffer.index()], ..view.clone() };
+        for op in self.plan.steps.iter_mut().map(|step| &mut step.op).chain(&mut self.plan.scopes) {
+            *op = op.map(renumber, renumber);
         }
     }
 }

@@ -3,12 +3,15 @@
 //! A [`Plan`] is a flat list of steps over named buffers. Everything above (`graph`, `model`)
 //! produces plans, everything beside (`device`) consumes them; this module depends on neither.
 
+#![forbid(unsafe_code)]
+
 mod arena;
 mod buffer;
 mod cost;
 mod dtype;
 mod fuse;
 pub mod graph;
+mod op;
 pub mod quant;
 pub mod sample;
 mod step;
@@ -19,10 +22,12 @@ pub use buffer::{Buffer, BufferId, Class, Scalar, View, row_major};
 pub(crate) use cost::cost_of;
 pub use dtype::{DType, UnknownDType};
 pub use fuse::{Fusions, fuse};
-pub use step::{
-    Attribute, Binary, Composite, Cost, Epilogue, Op, Reduce, RopeStyle, Scope, ScopeId, Step,
-    Unary,
+pub use op::{
+    Attention, Binary, Caches, Gather, Linear, MAX_INDICES, MAX_WEIGHTS, NextInputs, Norm, Op,
+    Product, Project, QkNorm, Queries, Reduce, RmsNorm, RopeKv, RopeStyle, RopeTable, Rows, Sample,
+    SampleInputs, Unary,
 };
+pub use step::{Cost, ScopeId, Step};
 pub use validate::Invalid;
 
 /// Which logits a plan computes.
@@ -88,8 +93,9 @@ pub struct Plan {
     pub buffers: Vec<Buffer>,
     /// The steps, in order.
     pub steps: Vec<Step>,
-    /// The composites that primitive steps belong to; empty once fused.
-    pub scopes: Vec<Scope>,
+    /// The composites that primitive steps belong to, each as the one operation that those steps make
+    /// together; empty once fused.
+    pub scopes: Vec<Op>,
 }
 
 impl Plan {

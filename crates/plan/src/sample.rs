@@ -43,14 +43,14 @@ pub fn choose(logits: &[f32], sampling: Sampling, position: u32, work: &mut Vec<
     if sampling.temperature.is_nan() || sampling.temperature <= 0.0 || !largest.is_finite() {
         return best;
     }
-    let key = (sampling.seed, position);
+    let noise = |id| gumbel(sampling.seed, position, id);
     let scale = 1.0 / sampling.temperature;
     let ids = 0u32..;
     let all = || ids.clone().zip(logits).map(|(id, &logit)| Candidate { id, logit });
     let (top_k, top_p) = (sampling.top_k as usize, f64::from(sampling.top_p.clamp(0.0, 1.0)));
     let cut_k = top_k > 0 && top_k < logits.len();
     if !cut_k && top_p >= 1.0 {
-        return draw(all(), best, largest, scale, key);
+        return draw(all(), best, largest, scale, noise);
     }
 
     let weight = |logit: f32| f64::from((logit - largest) * scale).exp();
@@ -69,13 +69,13 @@ pub fn choose(logits: &[f32], sampling: Sampling, position: u32, work: &mut Vec<
         work.extend(all().filter(|c| weight(c.logit) >= negligible));
         work.sort_unstable_by(by_logit);
         keep_mass(work, top_p * total, weight);
-        return draw(work.iter().copied(), best, largest, scale, key);
+        return draw(work.iter().copied(), best, largest, scale, noise);
     }
     if top_p < 1.0 {
         let total: f64 = work.iter().map(|c| weight(c.logit)).sum();
         keep_mass(work, top_p * total, weight);
     }
-    draw(work.iter().copied(), best, largest, scale, key)
+    draw(work.iter().copied(), best, largest, scale, noise)
 }
 
 /// Keeps the shortest prefix whose weights reach `mass`, at least one candidate.
@@ -100,15 +100,15 @@ fn draw(
     best: u32,
     largest: f32,
     scale: f32,
-    (seed, position): (u64, u32),
+    noise: impl Fn(u32) -> f32,
 ) -> u32 {
-    let mut winner = (largest * scale + gumbel(seed, position, best), best);
+    let mut winner = (largest * scale + noise(best), best);
     for c in candidates {
         let score = c.logit * scale;
         if score + GUMBEL_MAX < winner.0 || score.is_nan() {
             continue;
         }
-        let noisy = score + gumbel(seed, position, c.id);
+        let noisy = score + noise(c.id);
         if noisy > winner.0 || (noisy == winner.0 && c.id < winner.1) {
             winner = (noisy, c.id);
         }

@@ -1,6 +1,6 @@
 //! Checks that a plan is well formed, so that a device may trust it.
 
-use super::{Class, Composite, Epilogue, Op, Plan};
+use super::{Class, Gather, MAX_INDICES, MAX_WEIGHTS, Op, Plan, Product, Project, QkNorm, RopeKv};
 
 /// Why a plan is not well formed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,7 +18,7 @@ pub struct Invalid {
 
 impl Plan {
     /// Checks the invariants that devices rely on: every view lies inside its buffer, every step
-    /// has the operands its operation documents, scratch is written before it is read, and weights
+    /// has as many operands as its operation takes, scratch is written before it is read, and weights
     /// and constants are never written.
     ///
     /// # Errors
@@ -32,15 +32,9 @@ impl Plan {
                 op: step.op.name(),
                 reason,
             };
-            let (reads, writes) = arity(&step.op);
-            if !reads.contains(&step.reads.len()) || step.writes.len() != writes {
-                return Err(fail(format!(
-                    "{} reads and {} writes, {reads:?} and {writes} expected",
-                    step.reads.len(),
-                    step.writes.len()
-                )));
-            }
-            for view in step.reads.iter().chain(&step.writes) {
+            check_counts(&step.op).map_err(fail)?;
+            let (reads, writes) = (step.op.reads(), step.op.writes());
+            for &view in reads.iter().chain(&writes) {
                 let Some(buffer) = self.buffers.get(view.buffer.index()) else {
                     return Err(fail(format!("buffer {} does not exist", view.buffer.0)));
                 };
@@ -56,7 +50,7 @@ impl Plan {
                     return Err(fail(format!("quantised `{}` seen through strides", buffer.name)));
                 }
             }
-            for view in &step.reads {
+            for view in reads {
                 let buffer = self.buffer(view.buffer);
                 if buffer.class == Class::Scratch && !written[view.buffer.index()] {
                     return Err(fail(format!(
@@ -65,7 +59,7 @@ impl Plan {
                     )));
                 }
             }
-            for view in &step.writes {
+            for view in writes {
                 let buffer = self.buffer(view.buffer);
                 if matches!(buffer.class, Class::Weight | Class::Constant(_)) {
                     return Err(fail(format!("writes `{}`, a {:?}", buffer.name, buffer.class)));
@@ -80,37 +74,62 @@ impl Plan {
     }
 }
 
-/// Allowed numbers of operands read, and the number written.
-fn arity(op: &Op) -> (std::ops::RangeInclusive<usize>, usize) {
-    let exactly = |n: usize| n..=n;
+/// What the operands' names leave open.
+fn check_counts(op: &Op) -> Result<(), String> {
+    let within = |what: &str, n: usize, most: usize| {
+        if (1..=most).contains(&n) {
+            Ok(())
+        } else {
+            Err(format!("{n} {what}, 1 to {most} expected"))
+        }
+    };
     match op {
-        Op::Unary(_) | Op::Cast | Op::Copy | Op::Reduce { .. } | Op::Pad { .. } | Op::Assign => {
-            (exactly(1), 1)
+        Op::Gather(Gather { indices, .. }) | Op::Scatter { indices, .. } => {
+            within("indices", indices.len(), MAX_INDICES)
         }
-        Op::Binary(_) | Op::MatMul => (exactly(2), 1),
-        Op::Iota => (exactly(0), 1),
-        Op::Gather => (2..=4, 1),
-        Op::Scatter => (2..=4, 1),
-        Op::Sample => (exactly(6), 1),
-        Op::SampleAdvance => (exactly(6), 3),
-        Op::Composite(composite) => match composite {
-            Composite::RmsNorm { .. }
-            | Composite::RopeTable { .. }
-            | Composite::Rope { .. }
-            | Composite::SwiGlu => (exactly(2), 1),
-            Composite::KvWrite => (exactly(3), 1),
-            Composite::Attention { .. } => (exactly(5), 1),
-        },
-        Op::Project { norm, weights, epilogue } => {
-            let reads = 1
-                + usize::from(norm.is_some())
-                + weights
-                + usize::from(*epilogue == Epilogue::Residual);
-            (exactly(reads), if *epilogue == Epilogue::None { *weights } else { 1 })
+        Op::Project(Project { product: Product::Each(each), .. }) => {
+            within("weights", each.len(), MAX_WEIGHTS)
         }
-        Op::RopeKv { norm, queries, .. } => {
-            let rotated = 1 + usize::from(*queries);
-            (exactly(4 + rotated * (1 + usize::from(norm.is_some()))), 1 + rotated)
+        Op::RopeKv(RopeKv { queries, norm: Some(QkNorm { q, .. }), .. })
+            if q.is_some() != queries.is_some() =>
+        {
+            Err("queries and the norm's weight for them go together".into())
         }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Caches, Linear, Rows, Scalar, View};
+
+    #[test]
+    fn counts_that_names_leave_open_are_checked() {
+        let view = || View::whole(crate::BufferId(0), &[1]);
+        let project = |n| {
+            let each = vec![Linear { weight: view(), out: view() }; n];
+            Op::Project(Project { x: view(), norm: None, product: Product::Each(each) })
+        };
+        let gather =
+            |n| Op::Gather(Gather { table: view(), indices: vec![view(); n], out: view() });
+        let rope = |q: Option<View>| {
+            Op::RopeKv(RopeKv {
+                style: crate::RopeStyle::HalfSplit,
+                queries: None,
+                k: view(),
+                v: view(),
+                table: view(),
+                rows: Rows { slots: view(), positions: view() },
+                norm: Some(QkNorm { q, k: view(), eps: Scalar::new(1e-6) }),
+                caches: Caches { keys: view(), values: view() },
+            })
+        };
+        for n in 0..5 {
+            assert_eq!(check_counts(&project(n)).is_ok(), (1..=3).contains(&n), "{n} weights");
+            assert_eq!(check_counts(&gather(n)).is_ok(), (1..=3).contains(&n), "{n} indices");
+        }
+        assert_eq!(check_counts(&rope(None)), Ok(()));
+        check_counts(&rope(Some(view()))).unwrap_err();
     }
 }

@@ -1,6 +1,6 @@
 //! Looks once for what there is, then reads it as often as wanted.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use super::rails::{self, CounterSource, Counters, RailSource};
 use super::root::Root;
@@ -70,7 +70,7 @@ impl Probe {
         let mut alarms: Vec<_> =
             self.alarms.iter().filter_map(|alarm| thermal::alarm(root, alarm)).collect();
         alarms.extend(self.rails.iter().filter_map(|rail| rails::alarm(root, rail)));
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = self.counted.lock();
         Sample {
             gpu_clock: gpu.map(|entry| frequencies::gpu(root, entry)),
             gpu_load: gpu.and_then(|entry| frequencies::gpu_load(root, entry)),

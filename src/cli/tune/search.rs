@@ -18,7 +18,8 @@ use device::tune::report::{Progress, Report, Row, Spec, State};
 /// until then; a second time, it ends at once.
 pub(in crate::cli) async fn run(
     connection: &Connection,
-    (args, verify): (&TuneSearch, bool),
+    args: &TuneSearch,
+    verify: bool,
     terminal: &Terminal,
     interrupted: Arc<Notify>,
 ) -> Result<(), Error> {

@@ -12,7 +12,7 @@ use crate::cli::terminal::Terminal;
 use crate::cli::text;
 use crate::config;
 use device::Kernels;
-use device::tune::store::{self, Change, File, Listed, State, StoreError, describe};
+use device::tune::store::{self, Change, File, Listed, Snapshot, State, StoreError, describe};
 use device::tune::{Choice, Clock, Cost, DeviceKey, Record, Store, When};
 
 /// The store in a directory, or where it lies when nothing is said.
@@ -315,10 +315,8 @@ pub(in crate::cli) fn diff(args: &TuneDiff) -> Result<(), Error> {
                 let _ = writeln!(out, "{}", listed.path.display());
                 match &listed.content {
                     Ok(file) => {
-                        out.push_str(&changes(&store::compare(
-                            (file, Some(then)),
-                            (file, Some(now)),
-                        )));
+                        let by = |when| Snapshot { file, until: Some(when) };
+                        out.push_str(&changes(&store::compare(by(then), by(now))));
                     }
                     Err(why) => {
                         let _ = writeln!(out, "  not used: {why}");
@@ -336,7 +334,8 @@ pub(in crate::cli) fn diff(args: &TuneDiff) -> Result<(), Error> {
                     args.before, before.key, args.after, after.key
                 );
             }
-            out.push_str(&changes(&store::compare((&before, None), (&after, None))));
+            let now = |file| Snapshot { file, until: None };
+            out.push_str(&changes(&store::compare(now(&before), now(&after))));
         }
         _ => {
             let both = "two files, or two days such as 2026-11-20, can be compared";

@@ -18,7 +18,7 @@ mod tune;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
@@ -31,6 +31,7 @@ use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use parking_lot::{Mutex, RwLock};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -85,14 +86,14 @@ impl App {
     /// The configuration as it is now.
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.config.read())
     }
 
     /// Takes over another configuration, which has been checked: what begins from now on is done as
     /// it says.
     pub fn reload(&self, config: Config) {
         self.engine.set_queue_limit(config.queue_limit);
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        *self.config.write() = Arc::new(config);
     }
 
     /// Loads a model; the load goes on when nobody listens to its events. Needs a tokio runtime.
@@ -125,11 +126,11 @@ impl App {
     }
 
     fn loaded(&self, result: Result<SystemTime, LoadError>) {
-        *self.last_load.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        *self.last_load.lock() = Some(result);
     }
 
     fn last_load(&self) -> Option<Result<SystemTime, LoadError>> {
-        self.last_load.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last_load.lock().clone()
     }
 
     /// Keeps what a bench could read, if it could.
@@ -137,7 +138,7 @@ impl App {
         let rate = report.roof.bytes_per_second;
         if rate > 0.0 {
             let device = report.manifest.device.clone();
-            *self.roof.lock().unwrap_or_else(PoisonError::into_inner) = Some((device, rate));
+            *self.roof.lock() = Some((device, rate));
         }
     }
 

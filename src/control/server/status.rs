@@ -1,7 +1,5 @@
 //! The engine's state in the words of the API.
 
-use std::sync::PoisonError;
-
 use crate::control::api;
 use crate::engine::{ModelInfo, Snapshot, State};
 use telemetry::memory;
@@ -41,7 +39,7 @@ pub(super) fn status(app: &App) -> api::Status {
 /// What the last bench measured with the device that holds the model now, else what the memory's pins can
 /// move.
 fn roof(app: &App, model: Option<&ModelInfo>, machine: &api::Machine) -> Option<api::Roof> {
-    let measured = app.roof.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let measured = app.roof.lock().clone();
     let measured = measured.filter(|(device, _)| model.is_none_or(|model| model.device == *device));
     let roof =
         |bytes_per_second, source: &str| api::Roof { bytes_per_second, source: source.into() };

@@ -1,6 +1,6 @@
 //! `/orin/v1/tune`: searches, and what they have found.
 
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Json;
@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use futures_util::stream::{self, StreamExt};
+use parking_lot::MutexGuard;
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::body::JsonBody;
@@ -91,7 +92,7 @@ pub(super) async fn stop(State(app): State<Arc<App>>) -> Json<api::Stopped> {
 impl App {
     /// Searches under way or waiting.
     fn searches(&self) -> MutexGuard<'_, Vec<Weak<Pace>>> {
-        let mut searches = self.searches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut searches = self.searches.lock();
         searches.retain(|pace| pace.strong_count() > 0);
         searches
     }
@@ -135,7 +136,7 @@ fn entry(record: Record, why: Option<String>) -> api::TunedEntry {
 
 impl From<tuning::Error> for Error {
     fn from(error: tuning::Error) -> Self {
-        let message = engine::chain(&error);
+        let message = crate::chain::one_line(&error);
         match error {
             tuning::Error::Nothing(_) => {
                 Self::new(StatusCode::BAD_REQUEST, "nothing_to_tune", message)

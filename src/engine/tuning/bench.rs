@@ -333,11 +333,11 @@ fn last(opened: &mut [(Choice, Opened)]) -> &mut Opened {
 }
 
 fn broken(error: &Error) -> Failure {
-    Failure::Broken(crate::engine::load::chain(error))
+    Failure::Broken(crate::chain::one_line(error))
 }
 
 fn rejected(error: &Error) -> Failure {
-    Failure::Rejected(crate::engine::load::chain(error))
+    Failure::Rejected(crate::chain::one_line(error))
 }
 
 /// Elements for a mailbox.

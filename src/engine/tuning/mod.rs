@@ -339,13 +339,13 @@ impl Search<'_> {
                 let mut hear = |choice: &Choice, verdict: &Verdict| {
                     let tried = Tried { choice: choice.clone(), verdict: verdict.clone() };
                     remembered(case, store.note(key, topic, &tried));
-                    progress(Progress::candidate(case, (number, self.total), &tried));
+                    progress(Progress::candidate(case, number, self.total, &tried));
                 };
                 let known = beam::Known { bad: &bad, tried: &tried };
                 beam::search(space, settings, known, &mut bench, &mut hear)?
             }
         };
-        let row = Row::new(case, space, &outcome, (bytes, clock), self.spec.verify);
+        let row = Row::new(case, space, &outcome, bytes, clock, self.spec.verify);
         // What was not searched to its end and found nothing is no record, but what it tried is known.
         // Verifying changes nothing, so that what is a matrix's stays what the others were found under.
         let worth = outcome.complete || outcome.choice != space.heuristic;

@@ -4,8 +4,10 @@
 //! until [`Pace::release`]: a request waits for one sample at most, and never runs beside one.
 
 use std::fmt;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Why there are no more turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +56,7 @@ impl Pace {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Does some work when nobody holds the pace.
@@ -104,7 +106,7 @@ impl Pace {
     fn free(&self) -> Result<MutexGuard<'_, State>, Stopped> {
         let mut state = self.lock();
         while state.held && !state.stopped {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
         if state.stopped { Err(Stopped) } else { Ok(state) }
     }
@@ -114,7 +116,7 @@ impl Pace {
         let mut state = self.lock();
         state.held = true;
         while state.under_way {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
     }
 

@@ -75,10 +75,23 @@ pub(super) fn gb_per_s(bytes: u64, ns: f64) -> f64 {
     if ns > 0.0 { bytes as f64 / ns } else { 0.0 }
 }
 
-/// Slope and value at 0 of the straight line through two points.
-pub(super) fn line((x0, y0): (f64, f64), (x1, y1): (f64, f64)) -> (f64, f64) {
-    let slope = if x1 == x0 { 0.0 } else { (y1 - y0) / (x1 - x0) };
-    (slope, y0 - slope * x0)
+/// A measurement.
+#[derive(Clone, Copy)]
+pub(super) struct Point {
+    pub(super) x: f64,
+    pub(super) y: f64,
+}
+
+/// A straight line: its slope, and its value at 0.
+pub(super) struct Line {
+    pub(super) slope: f64,
+    pub(super) start: f64,
+}
+
+/// The straight line through two points.
+pub(super) fn line(a: Point, b: Point) -> Line {
+    let slope = if b.x == a.x { 0.0 } else { (b.y - a.y) / (b.x - a.x) };
+    Line { slope, start: a.y - slope * a.x }
 }
 
 /// The middle of some numbers; 0 of none.
@@ -106,8 +119,11 @@ mod tests {
 
     #[test]
     fn lines() {
-        assert_eq!(line((1.0, 5.0), (3.0, 9.0)), (2.0, 3.0));
-        assert_eq!(line((1.0, 5.0), (1.0, 9.0)), (0.0, 5.0));
+        let point = |x, y| Point { x, y };
+        let found = line(point(1.0, 5.0), point(3.0, 9.0));
+        assert_eq!((found.slope, found.start), (2.0, 3.0));
+        let found = line(point(1.0, 5.0), point(1.0, 9.0));
+        assert_eq!((found.slope, found.start), (0.0, 5.0));
         assert_eq!(gb_per_s(100, 0.0), 0.0);
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tegra_profile::{Experiment as Record, Verdict};
 
-use super::{Error, Experiment, find};
+use super::{Experiment, find};
 
 /// Makes the experiment of a name and writes its record, one line of JSON.
 #[must_use]
@@ -38,22 +38,8 @@ fn make(experiment: &Experiment) -> Record {
             record.facts = answer.facts;
             record.samples = answer.samples;
         }
-        Err(error) => record.error = Some(told(&error)),
+        Err(error) => record.error = Some(error.to_string()),
     }
     record.seconds = started.elapsed().as_secs_f64();
     record
-}
-
-/// An error with its causes.
-fn told(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

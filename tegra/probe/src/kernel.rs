@@ -4,7 +4,7 @@
 use orind_kernels::bank0::Bank0;
 use orind_kernels::catalogue::{Kernel, Weight, launch};
 use orind_kernels::cubin::Cubin;
-use orind_kernels::params::{Parameters, ProjectParams, Segment};
+use orind_kernels::params::{IntoBytes, ProjectParams, Segment};
 use orind_kernels::prebuilt;
 use orind_kernels::source::Target;
 use tegra::address::{GpuAddress, QmdAddress};

@@ -9,7 +9,7 @@ use tegra::queue::Wake;
 use tegra::space::L2;
 use tegra_profile::facts;
 
-use super::answer::{Answer, line, median, timed};
+use super::answer::{Answer, Point, line, median, timed};
 use super::error::Error;
 use super::rig::{PATIENCE, Rig, repeat};
 
@@ -59,7 +59,8 @@ pub(super) fn submission() -> Result<Answer, Error> {
     };
     let (empty, single) = (time(&[])?, time(&[one])?);
     let (releases, entries) = (time(&[many])?, time(&[one; MANY])?);
-    let per = |many: f64| line((1.0, single), (MANY as f64, many)).0;
+    let per =
+        |many: f64| line(Point { x: 1.0, y: single }, Point { x: MANY as f64, y: many }).slope;
     let release = per(releases).max(0.0);
     let entry = (per(entries) - release).max(0.0);
     let mut answer = Answer::new();

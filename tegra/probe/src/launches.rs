@@ -10,7 +10,7 @@ use tegra::space::{AddressSpace, L2};
 use tegra_profile::facts;
 use tegra_profile::unit::time;
 
-use super::answer::{Answer, line, median, timed};
+use super::answer::{Answer, Point, line, median, timed};
 use super::error::Error;
 use super::kernel::{Link, Nothing, ROW_BYTES, Reader};
 use super::rig::{PATIENCE, Rig, growing, repeat};
@@ -28,12 +28,17 @@ fn launches(rig: &mut Rig, count: u64, link: Link) -> Result<f64, Error> {
     .max(0.0))
 }
 
+/// What each of [`MANY`] more takes.
+fn each(single: f64, many: f64) -> f64 {
+    line(Point { x: 1.0, y: single }, Point { x: MANY as f64, y: many }).slope
+}
+
 /// One launch, and many in one stream.
 pub(super) fn launch() -> Result<Answer, Error> {
     let mut rig = Rig::new()?;
     let single = launches(&mut rig, 1, Link::Stream)?;
     let many = launches(&mut rig, MANY, Link::Stream)?;
-    let (in_row, _) = line((1.0, single), (MANY as f64, many));
+    let in_row = each(single, many);
     let mut answer = Answer::new();
     answer.fact(facts::LAUNCH.name, single).fact("in_row_ns", in_row.max(0.0));
     Ok(answer.measured(format!("{} alone, {} each in a row", time(single), time(in_row))))
@@ -44,8 +49,7 @@ pub(super) fn dependent() -> Result<Answer, Error> {
     let mut rig = Rig::new()?;
     let single = launches(&mut rig, 1, Link::Dependence)?;
     let many = launches(&mut rig, MANY, Link::Dependence)?;
-    let (gap, _) = line((1.0, single), (MANY as f64, many));
-    let gap = gap.max(0.0);
+    let gap = each(single, many).max(0.0);
     let mut answer = Answer::new();
     answer.fact(facts::DEPENDENT.name, gap).fact("chain_ns", many).fact("launches", MANY);
     Ok(answer.measured(format!("{} from one launch to the one that it starts", time(gap))))

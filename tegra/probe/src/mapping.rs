@@ -8,12 +8,12 @@ use tegra::context::Options;
 use tegra::space::L2;
 use tegra_profile::facts;
 
-use super::answer::{Answer, gb_per_s, line, median, timed};
+use super::answer::{Answer, Point, gb_per_s, line, median, timed};
 use super::bring_up::outcome;
 use super::error::Error;
 use super::kernel::{ROW_BYTES, Reader};
 use super::limits;
-use super::raw::{self, Nodes, Pages};
+use super::raw::{self, Nodes};
 use super::rig::{Rig, growing};
 
 const START: u64 = 0x20_0000;
@@ -81,8 +81,8 @@ pub(super) fn copies() -> Result<Answer, Error> {
         found.push(rate(&mut answer, name, &times));
         if l2 == L2::Volatile {
             let (first, last) = (times[0], times[times.len() - 1]);
-            let point = |(bytes, ns): (u64, f64)| (bytes as f64, ns);
-            let (_, start) = line(point(first), point(last));
+            let point = |(bytes, ns): (u64, f64)| Point { x: bytes as f64, y: ns };
+            let start = line(point(first), point(last)).start;
             answer.fact(facts::COPY_START.name, start.max(0.0));
         }
     }
@@ -178,7 +178,7 @@ pub(super) fn import() -> Result<Answer, Error> {
     let mut per_page = Vec::new();
     for bytes in SIZES.into_iter().filter(|bytes| *bytes == SIZES[0] || *bytes <= room) {
         let pages = usize::try_from(bytes).map_err(|_| nix::errno::Errno::ENOMEM);
-        let pages = pages.and_then(Pages::new).map_err(Error::refused("pages to import"))?;
+        let pages = pages.and_then(raw::pages).map_err(Error::refused("pages to import"))?;
         let (memory, pin) = match timed(|| nodes.import(&pages)) {
             Err(errno) if !per_page.is_empty() => {
                 answer.fact("refused", format!("{errno}"));

@@ -6,8 +6,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
 
+use memmap2::{MmapMut, MmapOptions};
 use nix::errno::Errno;
 use nix::libc;
 use tegra::abi::{Request, address_space, channel, ctrl, nvmap, tsg};
@@ -122,12 +122,12 @@ impl Nodes {
     }
 
     /// A handle over the pages of `pages`, which it pins.
-    pub(super) fn import(&self, pages: &Pages) -> Result<Memory<'_>, Errno> {
+    pub(super) fn import(&self, pages: &MmapMut) -> Result<Memory<'_>, Errno> {
         let mut args = nvmap::FromVa {
-            va: pages.base.as_ptr() as u64,
+            va: pages.as_ptr() as u64,
             size: 0,
             flags: nvmap::alloc_flags(nvmap::Caching::InnerCacheable, TAG),
-            size64: pages.bytes as u64,
+            size64: pages.len() as u64,
         };
         // SAFETY: the range is a mapping of ours, which nobody refers to and which the caller keeps
         // longer than the handle.
@@ -253,27 +253,7 @@ pub(super) fn object(channel: &OwnedFd, class: u32) -> Result<(), Errno> {
 }
 
 /// Anonymous pages of this process, touched.
-pub(super) struct Pages {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-impl Pages {
-    pub(super) fn new(bytes: usize) -> Result<Self, Errno> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(Errno::last());
-        }
-        NonNull::new(base.cast()).map(|base| Self { base, bytes }).ok_or(Errno::EFAULT)
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: exactly what `new` mapped, and nothing refers to it.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
-    }
+pub(super) fn pages(bytes: usize) -> Result<MmapMut, Errno> {
+    let map = MmapOptions::new().len(bytes).populate().map_anon();
+    map.map_err(|error| error.raw_os_error().map_or(Errno::ENOMEM, Errno::from_raw))
 }

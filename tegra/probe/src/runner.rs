@@ -28,8 +28,14 @@ const LAST_WORDS: usize = 2000;
 /// The hidden command by which this program makes one experiment.
 pub const CHILD_COMMAND: &str = "first-contact-experiment";
 
-/// An experiment, and why it is left out, if it is.
-pub type Choice = (&'static Experiment, Option<String>);
+/// An experiment of a run.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// The experiment.
+    pub experiment: &'static Experiment,
+    /// Why it is left out, if it is.
+    pub left_out: Option<String>,
+}
 
 /// What to make of the table: `only` these, or all but `skip`.
 ///
@@ -53,7 +59,7 @@ pub fn choose(only: &[String], skip: &[String]) -> Result<Vec<Choice>, Error> {
         } else {
             None
         };
-        (experiment, reason.map(str::to_owned))
+        Choice { experiment, left_out: reason.map(str::to_owned) }
     };
     Ok(EXPERIMENTS.iter().map(choice).collect())
 }
@@ -110,7 +116,7 @@ impl Run<'_> {
         // Whoever has the file in mid-run sees what was not come to yet.
         profile.experiments = self.choices.iter().map(Self::unmade).collect();
         profile.write(self.file)?;
-        for (place, (experiment, left_out)) in self.choices.iter().enumerate() {
+        for (place, Choice { experiment, left_out }) in self.choices.iter().enumerate() {
             if left_out.is_some() {
                 watch(Progress::Ended(&profile.experiments[place]));
                 continue;
@@ -132,7 +138,7 @@ impl Run<'_> {
         Ok(profile.write(self.file)?)
     }
 
-    fn unmade((experiment, left_out): &Choice) -> Record {
+    fn unmade(Choice { experiment, left_out }: &Choice) -> Record {
         let Experiment { name, question, method, .. } = experiment;
         let mut record = Record::new(name, question, method, Verdict::Skipped);
         record.error = Some(left_out.clone().unwrap_or_else(|| "the run ended before".into()));

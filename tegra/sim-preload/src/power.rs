@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tegra_sim::driver::{FileId, user};
 
 use crate::world::World;
@@ -29,7 +29,7 @@ struct State {
 
 /// Answers a read: "2" for on or "0" for off, and a zero byte; nothing the second time.
 pub(crate) fn read(world: &World, file: FileId, into: u64, bytes: usize) -> Result<usize, c_int> {
-    let mut state = world.power.state.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut state = world.power.state.lock();
     if bytes < TEXT {
         return Err(libc::EINVAL);
     }
@@ -55,6 +55,6 @@ pub(crate) fn write(world: &World, from: u64, bytes: usize) -> Result<usize, c_i
         [b'1', 0 | b'\n'] => false,
         _ => return Err(libc::EINVAL),
     };
-    world.power.state.lock().unwrap_or_else(PoisonError::into_inner).forced_off = forced_off;
+    world.power.state.lock().forced_off = forced_off;
     Ok(bytes)
 }

@@ -1,7 +1,9 @@
 //! The one simulated Orin of this process: when it starts, and who may enter it.
 //!
 //! It starts when a node is first opened. Calls that the simulator itself makes, or a signal
-//! handler that interrupts it, are not simulated: they go straight to libc. A forked child is
+//! handler that interrupts it, are not simulated: they go straight to libc. That is why the locks
+//! here may be parking_lot's: it sleeps by `syscall`, which is not interposed, and the memory that it
+//! allocates for a thread that has to wait comes from calls that are not simulated. A forked child is
 //! another process that has only a copy of the memory and none of the threads: it does not see its
 //! parent's Orin. (`exec` makes a fresh start.)
 
@@ -9,9 +11,10 @@ use std::cell::Cell;
 use std::io::{self, Write};
 use std::process;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tegra_sim::config::Config;
 use tegra_sim::driver::{FdTable, Orin};
 
@@ -111,7 +114,7 @@ fn configured(files: Arc<dyn FdTable>) -> io::Result<Arc<Orin>> {
 pub(crate) fn start_with(
     make: impl FnOnce(Arc<dyn FdTable>) -> io::Result<Arc<Orin>>,
 ) -> io::Result<&'static World> {
-    let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = STARTING.lock();
     if existing().is_some() {
         if current().is_none() {
             say(

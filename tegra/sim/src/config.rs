@@ -25,8 +25,8 @@
 //! For example `ioctl:MAP_BUFFER_EX:ENOMEM@3,mmu-fault@1/100,memory-full=1G`.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::Random;
@@ -316,7 +316,7 @@ impl Injection {
         if self.requests.is_empty() {
             return None;
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let InjectionState { seen, random } = &mut *state;
         let mut fired = None;
         for (request, seen) in self.requests.iter().zip(seen) {

@@ -175,7 +175,7 @@ impl Mailbox {
     }
 
     /// The first byte for the CPU: for a port that outlives no field of this buffer.
-    pub(crate) const fn base(&self) -> *mut u8 {
+    pub(crate) fn base(&self) -> *mut u8 {
         self.cpu.base()
     }
 

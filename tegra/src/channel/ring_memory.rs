@@ -54,11 +54,11 @@ impl RingMemory {
         &self.userd
     }
 
-    pub(crate) const fn ring_base(&self) -> *mut u64 {
+    pub(crate) fn ring_base(&self) -> *mut u64 {
         self.ring_cpu.base().cast()
     }
 
-    pub(crate) const fn userd_base(&self) -> *mut u8 {
+    pub(crate) fn userd_base(&self) -> *mut u8 {
         self.userd_cpu.base()
     }
 

@@ -1,8 +1,8 @@
 //! What every test needs: the device to itself, a context, and nothing left behind.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tegra::buffer::Mailbox;
 use tegra::context::{Context, Options, QueueId};
 use tegra::copy::Copier;
@@ -17,7 +17,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs a test alone in this process, then checks that no handle, mapping, channel or fd is left.
 pub(crate) fn alone(test: impl FnOnce()) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ALONE.lock();
     test();
     let device = tegra_sim_preload::orin().expect("a simulated Orin");
     assert_eq!(device.live(), Default::default(), "left behind");

@@ -5,8 +5,8 @@
 //! first blocks come first, then all their second ones: a weight block held in registers meets a
 //! tile's rows in one contiguous run, and a tile is one contiguous piece of the second-level cache.
 //!
-//! Where 8 bits are too coarse (what goes into a softmax) a second *plane* of 8-bit blocks holds
-//! what the first one left over: it follows the block of the first, and a product adds both.
+//! Where 8 bits are too coarse (what goes into a softmax) there are two *residual planes* of 8-bit blocks:
+//! the second holds what the first one left over. It follows the block of the first, and a product adds both.
 //!
 //! Quantisation, per row and per *span* of 32 or 256 columns: `scale = max|x| / 127`, `q = round(x * (127
 //! / max|x|))` to nearest even. It depends on nothing but the span's values. A span whose `max|x|` is
@@ -31,7 +31,7 @@ const STEP: usize = 64;
 pub struct Q8Block {
     /// The quantised values, -127 to 127.
     pub q: [i8; BLOCK],
-    /// What one step is worth.
+    /// The value of 1.
     pub scale: f32,
     /// Sum of `q`.
     pub sum: f32,
@@ -49,9 +49,9 @@ pub struct Q8Block {
 
 /// How activations are quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct ActivationFormat {
     /// 8-bit values for each activation, 1 or 2: the second holds what the first left over.
-    pub planes: usize,
+    pub residual_planes: usize,
     /// Blocks that share a scale, see [`PackedLayout::span`](super::packed::PackedLayout::span).
     pub span: usize,
 }
@@ -93,7 +93,7 @@ dispatch! {
     ///
     /// `x` is valid for `k` values; `dst` for `blocks(k) * planes` blocks so far apart, accessed by
     /// nobody else meanwhile.
-    pub unsafe fn quantise(x: *const f32, k: usize, dst: *mut Q8Block, step: usize, form: Form) = quantise_in;
+    pub unsafe fn quantise(x: *const f32, k: usize, dst: *mut Q8Block, step: usize, format: ActivationFormat) = quantise_in;
 
     /// Copies the `k` values at `x` into blocks from `dst`, `step` apart.
     ///
@@ -109,7 +109,7 @@ unsafe fn quantise_in<S: Simd>(
     k: usize,
     dst: *mut Q8Block,
     step: usize,
-    form: Form,
+    format: ActivationFormat,
 ) {
     // SAFETY: the caller's contract; partial loads stop at `k`.
     unsafe {
@@ -124,15 +124,15 @@ unsafe fn quantise_in<S: Simd>(
             let mid = (start + LANES).min(k);
             [load_first::<S>(x.add(start), mid - start), load_first::<S>(x.add(mid), k - mid)]
         };
-        let (zero, planes) = (S::splat(0.0), form.planes);
-        for first in (0..all).step_by(form.span) {
-            let span = first..all.min(first + form.span);
+        let (zero, planes) = (S::splat(0.0), format.residual_planes);
+        for first in (0..all).step_by(format.span) {
+            let span = first..all.min(first + format.span);
             let mut max = zero;
             for b in span.clone() {
-                max = survey::<S>(load(b), max);
+                max = max_abs::<S>(load(b), max);
             }
-            let fine = Step::of::<S>(max);
-            let worth = S::splat(0.0 - fine.scale);
+            let fine = Scale::of::<S>(max);
+            let minus_scale = S::splat(0.0 - fine.scale);
             max = zero;
             for b in span.clone() {
                 let (block, dst) = (load(b), dst.add(b * planes * step));
@@ -140,14 +140,18 @@ unsafe fn quantise_in<S: Simd>(
                 S::prefetch(dst.wrapping_add(1).cast());
                 quantise_block::<S>(block, fine, dst);
                 if planes == 2 {
-                    max = survey::<S>(left::<S>(dst, worth, block), max);
+                    max = max_abs::<S>(residual::<S>(dst, minus_scale, block), max);
                 }
             }
             if planes == 2 {
-                let finer = Step::of::<S>(max);
+                let finer = Scale::of::<S>(max);
                 for b in span {
                     let dst = dst.add(b * planes * step);
-                    quantise_block::<S>(left::<S>(dst, worth, load(b)), finer, dst.add(step));
+                    quantise_block::<S>(
+                        residual::<S>(dst, minus_scale, load(b)),
+                        finer,
+                        dst.add(step),
+                    );
                 }
             }
         }
@@ -160,7 +164,7 @@ unsafe fn quantise_in<S: Simd>(
 ///
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn survey<S: Simd>(block: [S::F; 2], max: S::F) -> S::F {
+unsafe fn max_abs<S: Simd>(block: [S::F; 2], max: S::F) -> S::F {
     // SAFETY: the caller's contract.
     unsafe {
         // A minimum with a NaN is its second operand.
@@ -169,31 +173,35 @@ unsafe fn survey<S: Simd>(block: [S::F; 2], max: S::F) -> S::F {
     }
 }
 
-/// What a quantised block, a step of which is worth minus `worth`, left over of `x`.
+/// What a quantised block, whose scale is minus `minus_scale`, left over of `x`.
 ///
 /// # Safety
 ///
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn left<S: Simd>(block: *const Q8Block, worth: S::F, [x0, x1]: [S::F; 2]) -> [S::F; 2] {
+unsafe fn residual<S: Simd>(
+    block: *const Q8Block,
+    minus_scale: S::F,
+    [x0, x1]: [S::F; 2],
+) -> [S::F; 2] {
     // SAFETY: the caller's contract; reads are within the block.
     unsafe {
         let q = (&raw const (*block).q).cast::<i8>();
         [
-            S::fma(S::to_f(S::load_i8(q)), worth, x0),
-            S::fma(S::to_f(S::load_i8(q.add(LANES))), worth, x1),
+            S::fma(S::to_f(S::load_i8(q)), minus_scale, x0),
+            S::fma(S::to_f(S::load_i8(q.add(LANES))), minus_scale, x1),
         ]
     }
 }
 
-/// The step of a span.
+/// The scale of a span.
 #[derive(Clone, Copy)]
-struct Step {
+struct Scale {
     scale: f32,
     inverse: f32,
 }
 
-impl Step {
+impl Scale {
     /// # Safety
     ///
     /// As for [`Simd`].
@@ -218,20 +226,20 @@ impl Step {
 ///
 /// As for [`Simd`]; `to` is valid for a block.
 #[inline(always)]
-unsafe fn quantise_block<S: Simd>([x0, x1]: [S::F; 2], step: Step, to: *mut Q8Block) {
+unsafe fn quantise_block<S: Simd>([x0, x1]: [S::F; 2], scale: Scale, to: *mut Q8Block) {
     // SAFETY: the caller's contract; stores are into the block's own fields.
     unsafe {
-        if step.scale.is_nan() {
+        if scale.scale.is_nan() {
             let (less128, less8, less32) = (BIAS, BIAS, [BIAS; 2]);
             to.write(Q8Block { scale: f32::NAN, less128, less8, less32, ..Q8Block::default() });
             return;
         }
-        let inverse = S::splat(step.inverse);
+        let inverse = S::splat(scale.inverse);
         let (i0, i1) = (S::round_i(S::mul(x0, inverse)), S::round_i(S::mul(x1, inverse)));
         let q = (&raw mut (*to).q).cast::<i8>();
         let (s0, s1) = (S::store_i8(q, i0), S::store_i8(q.add(LANES), i1));
         let sum = s0 + s1;
-        (*to).scale = step.scale;
+        (*to).scale = scale.scale;
         #[expect(clippy::cast_precision_loss, reason = "below 2^12")]
         {
             (*to).sum = sum as f32;

@@ -226,11 +226,10 @@ impl<'a, C: Cached> Pass<'a, C> {
     #[inline(always)]
     unsafe fn run<S: Simd>(&self) {
         let (a, most) = (self.a, self.positions[self.lines - 1]);
-        // Each line's largest score so far, and the sum of exponentials relative to it.
-        let mut totals = [(0.0, 0.0); LINES];
+        let mut totals = [Softmax::ZERO; LINES];
         // SAFETY: the caller's contract; spans and lines stay within caches, scratch and output.
         unsafe {
-            each_group!(self, S, weave());
+            each_group!(self, S, interleave());
             for start in (0..most).step_by(SPAN) {
                 let end = most.min(start + SPAN).next_multiple_of(POSITION_STEP);
                 for line in 0..self.lines {
@@ -241,7 +240,7 @@ impl<'a, C: Cached> Pass<'a, C> {
                     let keys = C::read::<S>(keys, POSITION_STEP * a.dim, self.room);
                     each_group!(self, S, score(keys, start, p));
                 }
-                let mut span = [(0.0, 0.0); LINES];
+                let mut span = [Softmax::ZERO; LINES];
                 for (line, span) in span[..self.lines].iter_mut().enumerate() {
                     *span = self.softmax::<S>(line, start);
                 }
@@ -256,11 +255,11 @@ impl<'a, C: Cached> Pass<'a, C> {
                         out.copy_from_nonoverlapping(part, a.dim);
                         totals[line] = span[line];
                     } else if self.positions[line] > start {
-                        merge::<S>(a.dim, (out, &mut totals[line]), (part, span[line]));
+                        merge::<S>(a.dim, out, &mut totals[line], part, span[line]);
                     }
                 }
             }
-            for (line, &(_, sum)) in totals[..self.lines].iter().enumerate() {
+            for (line, &Softmax { sum, .. }) in totals[..self.lines].iter().enumerate() {
                 let (out, sum) = (a.out.add(self.place(line)), S::splat(sum));
                 for d in (0..a.dim).step_by(LANES) {
                     S::store(out.add(d), S::div(S::load(out.add(d)), sum));
@@ -271,7 +270,7 @@ impl<'a, C: Cached> Pass<'a, C> {
 
     /// Queries of the group from `line`.
     #[inline(always)]
-    unsafe fn weave<S: Simd, const R: usize>(&self, line: usize) {
+    unsafe fn interleave<S: Simd, const R: usize>(&self, line: usize) {
         // SAFETY: the caller's contract.
         unsafe {
             for r in 0..R {
@@ -364,10 +363,9 @@ impl<'a, C: Cached> Pass<'a, C> {
         }
     }
 
-    /// Turns a line's scores of a span into `e^(score - max)`; returns their maximum and the sum. A NaN among
-    /// them makes the sum NaN.
+    /// Turns a line's scores of a span into `e^(score - max)`. A NaN among them makes the sum NaN.
     #[inline(always)]
-    unsafe fn softmax<S: Simd>(&self, line: usize, start: usize) -> (f32, f32) {
+    unsafe fn softmax<S: Simd>(&self, line: usize, start: usize) -> Softmax {
         // SAFETY: the caller's contract: scores are stored in whole vectors.
         unsafe {
             let max = S::max_lanes(S::load(self.maxima.add(line * LANES)));
@@ -378,7 +376,7 @@ impl<'a, C: Cached> Pass<'a, C> {
                 S::store(at, e);
                 sum = S::add(sum, e);
             }
-            (max, S::sum(sum))
+            Softmax { max, sum: S::sum(sum) }
         }
     }
 
@@ -486,23 +484,35 @@ impl<'a, C: Cached> Pass<'a, C> {
     }
 }
 
-/// Merges the unnormalised result of a span into that of the spans before it, each with its maximum and sum.
+/// Of a softmax over some positions: the largest score, and the sum of exponentials relative to it.
+#[derive(Clone, Copy)]
+struct Softmax {
+    max: f32,
+    sum: f32,
+}
+
+impl Softmax {
+    const ZERO: Self = Self { max: 0.0, sum: 0.0 };
+}
+
+/// Merges the unnormalised result of a span into that of the spans before it.
 #[inline(always)]
 unsafe fn merge<S: Simd>(
     dim: usize,
-    (out, (max, sum)): (*mut f32, &mut (f32, f32)),
-    (part, (part_max, part_sum)): (*const f32, (f32, f32)),
+    out: *mut f32,
+    total: &mut Softmax,
+    part: *const f32,
+    span: Softmax,
 ) {
     // SAFETY: the caller's contract: both rows hold `dim` values.
     unsafe {
-        let new = if part_max > *max { part_max } else { *max };
+        let new = if span.max > total.max { span.max } else { total.max };
         let mut factors = [0.0f32; LANES];
-        factors[0] = *max - new;
-        factors[1] = part_max - new;
+        factors[0] = total.max - new;
+        factors[1] = span.max - new;
         S::store(factors.as_mut_ptr(), exp_to_88::<S>(S::load(factors.as_ptr())));
         let [old, add, ..] = factors;
-        *max = new;
-        *sum = (*sum).mul_add(old, part_sum * add);
+        *total = Softmax { max: new, sum: total.sum.mul_add(old, span.sum * add) };
         for d in (0..dim).step_by(LANES) {
             let scaled = S::mul(S::load(part.add(d)), S::splat(add));
             S::store(out.add(d), S::fma(S::load(out.add(d)), S::splat(old), scaled));

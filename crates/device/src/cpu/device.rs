@@ -9,7 +9,7 @@ use super::pool::{Pool, default_threads};
 use super::variant;
 use crate::tune::{Case, Choice, DeviceKey, Space};
 use crate::{Device, Error, Footprint, Info, Instance, Request, Tunable};
-use plan::{Fusions, Plan};
+use plan::{Fusions, Op};
 
 /// The CPU with a choice of instruction set and threads.
 #[derive(Clone, Copy, Debug)]
@@ -99,10 +99,13 @@ impl Tunable for Cpu {
     }
 
     fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
-        let of = |plan: &Plan| -> Vec<Case> {
-            plan.steps.iter().filter_map(|step| variant::case(plan, step)).collect()
-        };
-        Ok(request.plans.iter().flat_map(of).collect())
+        let cases = request.plans.iter().flat_map(|plan| {
+            plan.steps.iter().filter_map(|step| match &step.op {
+                Op::Project(project) => variant::case(plan, project),
+                _ => None,
+            })
+        });
+        Ok(cases.collect())
     }
 
     fn space(&self, case: &Case) -> Option<Space> {

@@ -7,12 +7,16 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
-use super::activations::{self, Form, TILE};
+use super::activations::{self, TILE};
 use super::attention::{self, Attend};
-use super::matmul::{Loops, Product, Rows, matmul};
+use super::matmul::{Activations, Product, Q8Activations, matmul};
 use super::memory::Memory;
+use super::packed::PackedLayout;
 use super::pool::Worker;
-use super::program::{Matrix, Norm, Program, Stage};
+use super::program::{
+    Arrange, Attention, Gate, Linear, Matrix, NextInputs, Norm, Program, Project, RopeKv, Sample,
+    Stage,
+};
 use super::simd::LANES;
 use super::variant::STRIP;
 use super::{Isa, norm, rope};
@@ -66,6 +70,31 @@ impl Context<'_> {
     fn rows(&self, rows: usize) -> usize {
         if rows == self.rows { self.active } else { rows }
     }
+
+    /// What the last arrangement left for products with `matrix`.
+    fn activations(
+        &self,
+        matrix: &Matrix,
+        residual_planes: usize,
+        used_planes: usize,
+    ) -> Activations {
+        if matrix.layout.quantised() {
+            let blocks = self.memory.q8();
+            Activations::Q8(Q8Activations { blocks, residual_planes, used_planes })
+        } else {
+            Activations::F32(self.memory.f32())
+        }
+    }
+}
+
+impl Matrix {
+    /// # Safety
+    ///
+    /// The weights stay as they are meanwhile, as they do while a program runs.
+    const unsafe fn weights(&self) -> &[u8] {
+        // SAFETY: the caller's contract; a matrix is as large as its layout says.
+        unsafe { std::slice::from_raw_parts(self.packed, self.layout.bytes()) }
+    }
 }
 
 /// This thread's share of a stage.
@@ -81,7 +110,7 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
         match *stage {
             Stage::Embed { matrix, ids, rows, out } => {
                 let k = matrix.layout.k();
-                let packed = std::slice::from_raw_parts(matrix.packed, matrix.layout.bytes());
+                let packed = matrix.weights();
                 for row in w.part(c.rows(rows)) {
                     let out = std::slice::from_raw_parts_mut(out.add(row * k), k);
                     match index(*ids.add(row), matrix.layout.rows()) {
@@ -126,74 +155,32 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                 let at = part.start;
                 norm::swiglu(c.isa, gate.add(at), up.add(at), out.add(at), part.len());
             }
-            Stage::Arrange { x, norm, k, rows, q8, f32 } => {
-                arrange(c, w, (x, norm, k), c.rows(rows), (q8, f32));
-            }
-            Stage::Project { ref weights, rows, planes, residual, variant } => {
-                // A claim is of whole panels, in every matrix.
-                let beside = |m: &Matrix| m.layout.beside();
-                let unit = weights.iter().flatten().map(|(m, ..)| beside(m)).max().unwrap_or(1);
-                let room = |m: &Matrix| m.layout.groups().next_multiple_of(unit);
-                let total = weights.iter().flatten().map(|(m, ..)| room(m)).sum();
-                let of = c.rows(rows);
-                let claim = variant.claim(of).next_multiple_of(unit);
-                while let Some((rows, range)) = claim_product(w, of, total, claim) {
-                    let mut base = 0;
-                    for &(matrix, out, used) in weights.iter().flatten() {
-                        let n = matrix.layout.groups();
-                        let groups = range.start.max(base)..range.end.min(base + n);
-                        if groups.start < groups.end {
-                            let groups = groups.start - base..groups.end - base;
-                            let x = (rows.clone(), of, [planes, used]);
-                            let out = (out, matrix.layout.rows());
-                            product(c, (&matrix, variant.loops), groups, x, out, residual);
-                        }
-                        base += room(&matrix);
-                    }
-                }
-            }
-            Stage::Gate { gate, up, rows, planes, out, variant } => {
-                let (of, n) = (c.rows(rows), gate.layout.rows());
-                let side = c.memory.thread(w.index());
-                let total = gate.layout.groups();
-                let unit = gate.layout.beside().max(up.layout.beside());
-                let (claim, loops) = (variant.claim(of).next_multiple_of(unit), variant.loops);
-                while let Some((rows, groups)) = claim_product(w, of, total, claim) {
-                    let (first, end) = (groups.start * LANES, n.min(groups.end * LANES));
-                    let x = (rows.clone(), of, [planes; 2]);
-                    product(c, (&gate, loops), groups.clone(), x.clone(), (out, n), None);
-                    // The strip beside it starts at its first row and column.
-                    let strip = side.wrapping_sub(rows.start * STRIP + first);
-                    product(c, (&up, loops), groups, x, (strip, STRIP), None);
-                    for row in rows {
-                        let (g, u) =
-                            (out.add(row * n + first), strip.wrapping_add(row * STRIP + first));
-                        norm::swiglu(c.isa, g, u, g, end - first);
-                    }
-                }
-            }
-            Stage::RopeKv { cache, rows, .. } => {
+            Stage::Arrange(ref stage) => arrange(stage, c, w),
+            Stage::Project(ref stage) => project(stage, c, w),
+            Stage::Gate(ref stage) => gate(stage, c, w),
+            Stage::RopeKv(ref stage) => {
                 // Row by row, as queries lie; neighbouring rows, whose keys share lines, with one thread.
-                let items = c.rows(rows) * cache.heads;
-                let claim = (items / (4 * w.threads())).clamp(1, ROWS_PER_CLAIM * cache.heads);
+                let heads = stage.cache.heads;
+                let items = c.rows(stage.rows) * heads;
+                let claim = (items / (4 * w.threads())).clamp(1, ROWS_PER_CLAIM * heads);
                 while let Some(items) = w.claim(items, claim) {
                     for item in items {
-                        rope_kv(stage, c, w, item / cache.heads, item % cache.heads);
+                        rope_kv(stage, c, w, item / heads, item % heads);
                     }
                 }
             }
-            Stage::Attend { cache, rows, .. } => {
+            Stage::Attention(ref stage) => {
                 // Head by head, so that neighbouring rows of one head stay with one thread.
-                let rows = c.rows(rows);
+                let rows = c.rows(stage.rows);
                 let chunk = rows.clamp(1, ROWS_PER_CLAIM);
                 let per_head = rows.div_ceil(chunk);
-                while let Some(items) = w.claim(cache.heads * per_head, 1) {
+                while let Some(items) = w.claim(stage.cache.heads * per_head, 1) {
                     let (head, first) = (items.start / per_head, items.start % per_head * chunk);
                     attend(stage, c, w, first..rows.min(first + chunk), head);
                 }
             }
-            Stage::Sample { rows, .. } => {
-                for row in w.part(c.rows(rows)) {
+            Stage::Sample(ref stage) => {
+                for row in w.part(c.rows(stage.rows)) {
                     choose(stage, c, w, row);
                 }
             }
@@ -220,13 +207,9 @@ unsafe fn normalise(isa: Isa, norm: Norm, x: *const f32, out: *mut f32, n: usize
 /// # Safety
 ///
 /// As for [`stage`].
-unsafe fn arrange(
-    c: &Context<'_>,
-    w: &Worker<'_>,
-    (x, norm, k): (*const f32, Option<Norm>, usize),
-    rows: usize,
-    (q8, f32): (Option<Form>, bool),
-) {
+unsafe fn arrange(stage: &Arrange, c: &Context<'_>, w: &Worker<'_>) {
+    let Arrange { x, norm, k, rows, q8, f32 } = *stage;
+    let rows = c.rows(rows);
     // SAFETY: blocks of different rows or pieces are different; the thread's scratch holds a row.
     unsafe {
         let piece = if norm.is_some() { k } else { ARRANGE.min(k) };
@@ -241,10 +224,11 @@ unsafe fn arrange(
                 x = normed;
             }
             let (blocks, before) = (activations::blocks(k), start / activations::BLOCK);
-            if let Some(form) = q8 {
-                let at = activations::place(row, rows, blocks * form.planes);
-                let dst = c.memory.q8().add(at.first + before * form.planes * at.step);
-                activations::quantise(c.isa, x, n, dst, at.step, form);
+            if let Some(format) = q8 {
+                let planes = format.residual_planes;
+                let at = activations::place(row, rows, blocks * planes);
+                let dst = c.memory.q8().add(at.first + before * planes * at.step);
+                activations::quantise(c.isa, x, n, dst, at.step, format);
             }
             if f32 {
                 let at = activations::place(row, rows, blocks);
@@ -269,32 +253,86 @@ fn claim_product(
     Some((row..rows.min(row + TILE), group..groups.min(group + claim)))
 }
 
-/// One matrix times some of the arranged rows (which, of how many, in how many planes of which how many
-/// count), for some row groups.
+/// The arranged rows times each matrix.
 ///
 /// # Safety
 ///
-/// As for [`matmul`].
-unsafe fn product(
-    c: &Context<'_>,
-    (matrix, loops): (&Matrix, Loops),
-    groups: Range<usize>,
-    (rows, of, [planes, used]): (Range<usize>, usize, [usize; 2]),
-    (out, stride): (*mut f32, usize),
-    residual: Option<*const f32>,
-) {
-    let layout = &matrix.layout;
-    // SAFETY: the caller's contract; the weights stay as they are while a program runs.
-    unsafe {
-        let weights = std::slice::from_raw_parts(matrix.packed, layout.bytes());
-        let x = if layout.quantised() {
-            Rows::Q8 { blocks: c.memory.q8(), planes, used }
-        } else {
-            Rows::F32(c.memory.f32())
-        };
-        let product =
-            Product { layout, weights, groups, x, rows, of, out, stride, residual, loops };
-        matmul(c.isa, &product);
+/// As for [`stage`].
+unsafe fn project(stage: &Project, c: &Context<'_>, w: &Worker<'_>) {
+    let &Project { ref linears, rows, residual_planes, residual, variant } = stage;
+    // A claim is of whole panels, in every matrix.
+    let width = |layout: &PackedLayout| layout.panel_width();
+    let unit = linears.iter().flatten().map(|l| width(&l.matrix.layout)).max().unwrap_or(1);
+    let room = |layout: &PackedLayout| layout.groups().next_multiple_of(unit);
+    let total = linears.iter().flatten().map(|l| room(&l.matrix.layout)).sum();
+    let of = c.rows(rows);
+    let claim = variant.claim(of).next_multiple_of(unit);
+    while let Some((rows, range)) = claim_product(w, of, total, claim) {
+        let mut base = 0;
+        for &Linear { ref matrix, out, used_planes } in linears.iter().flatten() {
+            let layout = &matrix.layout;
+            let groups = range.start.max(base)..range.end.min(base + layout.groups());
+            if groups.start < groups.end {
+                // SAFETY: the caller's contract; no other thread claims these groups of these rows.
+                unsafe {
+                    let product = Product {
+                        layout,
+                        weights: matrix.weights(),
+                        groups: groups.start - base..groups.end - base,
+                        x: c.activations(matrix, residual_planes, used_planes),
+                        rows: rows.clone(),
+                        of,
+                        out,
+                        stride: layout.rows(),
+                        residual,
+                        loops: variant.loops,
+                    };
+                    matmul(c.isa, &product);
+                }
+            }
+            base += room(layout);
+        }
+    }
+}
+
+/// The arranged rows times both matrices of a gate, and its elementwise part on what comes out, while that is
+/// in the thread's cache.
+///
+/// # Safety
+///
+/// As for [`stage`].
+unsafe fn gate(stage: &Gate, c: &Context<'_>, w: &Worker<'_>) {
+    let &Gate { ref gate, ref up, rows, residual_planes, out, variant } = stage;
+    let (of, n) = (c.rows(rows), gate.layout.rows());
+    let side = c.memory.thread(w.index());
+    let unit = gate.layout.panel_width().max(up.layout.panel_width());
+    let claim = variant.claim(of).next_multiple_of(unit);
+    while let Some((rows, groups)) = claim_product(w, of, gate.layout.groups(), claim) {
+        let (first, end) = (groups.start * LANES, n.min(groups.end * LANES));
+        // The strip beside it starts at its first row and column.
+        let strip = side.wrapping_sub(rows.start * STRIP + first);
+        // SAFETY: the caller's contract; no other thread claims these groups of these rows.
+        unsafe {
+            for (matrix, out, stride) in [(gate, out, n), (up, strip, STRIP)] {
+                let product = Product {
+                    layout: &matrix.layout,
+                    weights: matrix.weights(),
+                    groups: groups.clone(),
+                    x: c.activations(matrix, residual_planes, residual_planes),
+                    rows: rows.clone(),
+                    of,
+                    out,
+                    stride,
+                    residual: None,
+                    loops: variant.loops,
+                };
+                matmul(c.isa, &product);
+            }
+            for row in rows {
+                let (g, u) = (out.add(row * n + first), strip.wrapping_add(row * STRIP + first));
+                norm::swiglu(c.isa, g, u, g, end - first);
+            }
+        }
     }
 }
 
@@ -303,12 +341,8 @@ unsafe fn product(
 /// # Safety
 ///
 /// As for [`stage`].
-unsafe fn rope_kv(stage: &Stage, c: &Context<'_>, w: &Worker<'_>, row: usize, head: usize) {
-    let Stage::RopeKv { q, k, v, table, at, norms, style, heads, cache, out, keys, values, .. } =
-        *stage
-    else {
-        return;
-    };
+unsafe fn rope_kv(stage: &RopeKv, c: &Context<'_>, w: &Worker<'_>, row: usize, head: usize) {
+    let RopeKv { q, k, v, table, at, style, heads, cache, out, keys, values, .. } = *stage;
     // SAFETY: the caller's contract: rows and heads are within the operands; slot and position are
     // checked against the cache.
     unsafe {
@@ -324,14 +358,14 @@ unsafe fn rope_kv(stage: &Stage, c: &Context<'_>, w: &Worker<'_>, row: usize, he
         };
         for query in head * group..(head + 1) * group {
             let offset = (row * heads + query) * dim;
-            rotate(q.add(offset), norms.map(|n| n.0), out.add(offset));
+            rotate(q.add(offset), stage.q_norm, out.add(offset));
         }
         let slot = index(*at.slots.add(row), cache.slots);
         let position = index(*at.positions.add(row), cache.capacity);
         if let (Some(slot), Some(position)) = (slot, position) {
             let offset = (row * cache.heads + head) * dim;
             let rotated = c.memory.thread(w.index());
-            rotate(k.add(offset), norms.map(|n| n.1), rotated);
+            rotate(k.add(offset), stage.k_norm, rotated);
             let base = (slot * cache.heads + head) * cache.head_len();
             let (keys, values) = (keys.add(base), values.add(base));
             rope::kv_write(c.isa, rotated, v.add(offset), dim, position, keys, values);
@@ -344,10 +378,14 @@ unsafe fn rope_kv(stage: &Stage, c: &Context<'_>, w: &Worker<'_>, row: usize, he
 /// # Safety
 ///
 /// As for [`stage`].
-unsafe fn attend(stage: &Stage, c: &Context<'_>, w: &Worker<'_>, part: Range<usize>, head: usize) {
-    let Stage::Attend { q, at, heads, cache, scale, out, keys, values, .. } = *stage else {
-        return;
-    };
+unsafe fn attend(
+    stage: &Attention,
+    c: &Context<'_>,
+    w: &Worker<'_>,
+    part: Range<usize>,
+    head: usize,
+) {
+    let Attention { q, at, heads, cache, scale, out, keys, values, .. } = *stage;
     // SAFETY: as in `rope_kv`.
     unsafe {
         let (dim, group) = (cache.dim, heads / cache.heads);
@@ -393,22 +431,10 @@ unsafe fn attend(stage: &Stage, c: &Context<'_>, w: &Worker<'_>, part: Range<usi
 /// # Safety
 ///
 /// As for [`stage`].
-unsafe fn choose(stage: &Stage, c: &Context<'_>, w: &Worker<'_>, row: usize) {
-    let Stage::Sample {
-        logits,
-        vocabulary,
-        temperature,
-        top_k,
-        top_p,
-        seed,
-        positions,
-        ids,
-        advance,
-        ..
-    } = *stage
-    else {
-        return;
-    };
+unsafe fn choose(stage: &Sample, c: &Context<'_>, w: &Worker<'_>, row: usize) {
+    let Sample {
+        logits, vocabulary, temperature, top_k, top_p, seed, positions, ids, next, ..
+    } = *stage;
     // SAFETY: the caller's contract: `row` is within every operand; the scratch is this thread's.
     unsafe {
         let logits = logits.add(row * vocabulary);
@@ -429,9 +455,9 @@ unsafe fn choose(stage: &Stage, c: &Context<'_>, w: &Worker<'_>, row: usize) {
             u32::try_from(norm::argmax(c.isa, logits, vocabulary)).unwrap_or(0)
         };
         *ids.add(row) = token.cast_signed();
-        if let Some((tokens, next)) = advance {
+        if let Some(NextInputs { tokens, positions }) = next {
             *tokens.add(row) = token.cast_signed();
-            *next.add(row) = position.cast_signed().wrapping_add(1);
+            *positions.add(row) = position.cast_signed().wrapping_add(1);
         }
     }
 }

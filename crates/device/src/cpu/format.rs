@@ -7,7 +7,7 @@ use super::simd::{BIAS_F, LANES, Simd};
 
 /// How a block's integers become a number.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum WeightFormat {
     /// Signed bytes stored plus 128, one scale for 32 columns.
     Signed,
     /// Unsigned minus 8, one scale for 32 columns.
@@ -20,7 +20,7 @@ pub(super) enum Form {
     Minimum,
 }
 
-impl Form {
+impl WeightFormat {
     /// Whether block `b` of a superblock is stored negated.
     #[inline(always)]
     pub(super) const fn negated(self, b: usize) -> bool {
@@ -31,9 +31,9 @@ impl Form {
 /// What the integers of 16 rows by 32 columns are worth.
 #[derive(Clone, Copy)]
 pub(super) struct Scale<S: Simd> {
-    /// The scale; for [`Form::Offset32`] that of the first 16 columns.
+    /// The scale; for [`WeightFormat::Offset32`] that of the first 16 columns.
     pub(super) scale: S::F,
-    /// [`Form::Offset32`]: the scale of the last 16 columns. [`Form::Minimum`]: minus the minimum.
+    /// [`WeightFormat::Offset32`]: the scale of the last 16 columns. [`WeightFormat::Minimum`]: minus the minimum.
     pub(super) second: S::F,
 }
 
@@ -44,12 +44,12 @@ pub(super) trait Quant {
     /// Bytes of a superblock.
     const BYTES: usize;
     /// How its integers become numbers.
-    const FORM: Form;
+    const FORMAT: WeightFormat;
     /// Blocks of activations that share a scale: 1 or a superblock's.
     const SPAN: usize;
-    /// [`Form::Minimum`]: bits of an integer.
+    /// [`WeightFormat::Minimum`]: bits of an integer.
     const BITS: u32 = 4;
-    /// What the blocks of a superblock of `G` row groups side by side are worth, which begins at `sb`.
+    /// What the blocks of a superblock of a panel of `G` row groups are worth, which begins at `sb`.
     ///
     /// # Safety
     ///
@@ -63,15 +63,15 @@ pub(super) trait Quant {
     ///
     /// As for [`Simd`].
     #[inline(always)]
-    unsafe fn less_bias<S: Simd>(scales: &[Scale<S>; 8], first: usize) -> S::F {
+    unsafe fn minus_bias<S: Simd>(scales: &[Scale<S>; 8], first: usize) -> S::F {
         // SAFETY: the caller's contract.
         unsafe {
             let sum = if const { Self::SPAN == 1 } {
                 scales[first].scale
             } else {
-                let pair = |b: usize| match Self::FORM {
+                let pair = |b: usize| match Self::FORMAT {
                     // The odd one is negated.
-                    Form::Minimum => S::sub(scales[b].scale, scales[b + 1].scale),
+                    WeightFormat::Minimum => S::sub(scales[b].scale, scales[b + 1].scale),
                     _ => {
                         let [even, odd] = [b, b + 1].map(|b| &scales[b]);
                         S::add(S::add(even.scale, even.second), S::add(odd.scale, odd.second))
@@ -91,13 +91,13 @@ pub(super) trait Quant {
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G];
 }
 
-/// Where an offset of a superblock is for row group `g` of `G` side by side.
+/// Where an offset of a superblock is for row group `g` of a panel of `G`.
 ///
 /// # Safety
 ///
 /// `sb` is valid for the superblock of all of them.
 #[inline(always)]
-unsafe fn beside<const G: usize>(sb: *const u8, offset: usize, g: usize) -> *const u8 {
+unsafe fn in_panel<const G: usize>(sb: *const u8, offset: usize, g: usize) -> *const u8 {
     // SAFETY: the caller's contract.
     unsafe { sb.add((offset / LINE * G + g) * LINE + offset % LINE) }
 }
@@ -106,7 +106,7 @@ unsafe fn beside<const G: usize>(sb: *const u8, offset: usize, g: usize) -> *con
 ///
 /// # Safety
 ///
-/// As for [`beside`].
+/// As for [`in_panel`].
 #[inline(always)]
 unsafe fn lines<S: Simd, const G: usize, const N: usize>(
     sb: *const u8,
@@ -114,10 +114,10 @@ unsafe fn lines<S: Simd, const G: usize, const N: usize>(
 ) -> [[S::B; N]; G] {
     // SAFETY: the caller's contract.
     unsafe {
-        let mut lines = [[S::load_b(beside::<G>(sb, offset, 0)); N]; G];
+        let mut lines = [[S::load_b(in_panel::<G>(sb, offset, 0)); N]; G];
         for i in 0..N {
             for (g, lines) in lines.iter_mut().enumerate() {
-                lines[i] = S::load_b(beside::<G>(sb, offset + i * LINE, g));
+                lines[i] = S::load_b(in_panel::<G>(sb, offset + i * LINE, g));
             }
         }
         lines
@@ -130,7 +130,7 @@ unsafe fn two_scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; 
     // SAFETY: the caller's contract: two times 16 `f16`.
     unsafe {
         let scale = |b: usize, g: usize| {
-            let scale = S::load_f16(beside::<G>(sb, 32 * b, g).cast());
+            let scale = S::load_f16(in_panel::<G>(sb, 32 * b, g).cast());
             Scale { scale, second: scale }
         };
         let mut scales = [[scale(0, 0); 8]; G];
@@ -148,7 +148,7 @@ pub(super) struct Q8_0;
 impl Quant for Q8_0 {
     const COLUMNS: usize = 64;
     const BYTES: usize = 17 * LINE;
-    const FORM: Form = Form::Signed;
+    const FORMAT: WeightFormat = WeightFormat::Signed;
     const SPAN: usize = 1;
 
     #[inline(always)]
@@ -176,7 +176,7 @@ pub(super) struct Q4_0;
 impl Quant for Q4_0 {
     const COLUMNS: usize = 64;
     const BYTES: usize = 9 * LINE;
-    const FORM: Form = Form::Offset8;
+    const FORMAT: WeightFormat = WeightFormat::Offset8;
     const SPAN: usize = 1;
 
     #[inline(always)]
@@ -211,7 +211,7 @@ unsafe fn k_scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G]
         let zero = S::splat(0.0);
         let mut scales = [[Scale { scale: zero, second: zero }; 8]; G];
         for (g, to) in scales.iter_mut().enumerate() {
-            let place = |offset: usize| beside::<G>(sb, offset, g);
+            let place = |offset: usize| in_panel::<G>(sb, offset, g);
             let d = S::load_f16(place(0).cast());
             let neg_dmin = S::sub(zero, S::load_f16(place(at::K_MINIMUM).cast()));
             for (b, to) in to.iter_mut().enumerate() {
@@ -239,7 +239,7 @@ pub(super) struct Q4K;
 impl Quant for Q4K {
     const COLUMNS: usize = 256;
     const BYTES: usize = 36 * LINE;
-    const FORM: Form = Form::Minimum;
+    const FORMAT: WeightFormat = WeightFormat::Minimum;
     const SPAN: usize = 8;
 
     #[inline(always)]
@@ -267,7 +267,7 @@ pub(super) struct Q5K;
 impl Quant for Q5K {
     const COLUMNS: usize = 256;
     const BYTES: usize = 44 * LINE;
-    const FORM: Form = Form::Minimum;
+    const FORMAT: WeightFormat = WeightFormat::Minimum;
     const SPAN: usize = 8;
     const BITS: u32 = 5;
 
@@ -303,7 +303,7 @@ pub(super) struct Q6K;
 impl Quant for Q6K {
     const COLUMNS: usize = 256;
     const BYTES: usize = 53 * LINE;
-    const FORM: Form = Form::Offset32;
+    const FORMAT: WeightFormat = WeightFormat::Offset32;
     const SPAN: usize = 8;
 
     #[inline(always)]
@@ -313,9 +313,9 @@ impl Quant for Q6K {
             let zero = S::splat(0.0);
             let mut scales = [[Scale { scale: zero, second: zero }; 8]; G];
             for (g, to) in scales.iter_mut().enumerate() {
-                let d = S::load(beside::<G>(sb, 0, g).cast());
+                let d = S::load(in_panel::<G>(sb, 0, g).cast());
                 let scale = |j: usize| {
-                    let s = beside::<G>(sb, at::Q6_K_SCALES + LANES * j, g);
+                    let s = in_panel::<G>(sb, at::Q6_K_SCALES + LANES * j, g);
                     S::mul(d, S::to_f(S::load_i8(s.cast())))
                 };
                 for (b, to) in to.iter_mut().enumerate() {

@@ -6,10 +6,12 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Isa;
 use super::execute::{self, Context, Work};
@@ -57,7 +59,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 
@@ -188,7 +190,7 @@ impl Instance for CpuInstance {
             WeightStorage::Packed(layout) => {
                 // SAFETY: the weight's own bytes; nothing runs, and `&mut self` is the only door.
                 let packed = unsafe { std::slice::from_raw_parts_mut(address, layout.bytes()) };
-                let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut pool = self.pool.lock();
                 pack(&mut pool, &layout, packed, source, progress).map_err(failed)
             }
         }
@@ -204,7 +206,7 @@ impl Instance for CpuInstance {
         self.memory.admits(plan)?;
         let buffers = PlanMemory::new(plan)?;
         let layout = buffers.buffers().clone();
-        let program = Program::new(plan, &self.memory, buffers, (self.isa, Some(choices)))?;
+        let program = Program::new(plan, &self.memory, buffers, self.isa, Some(choices))?;
         let labels = plan.steps.iter().map(|step| step.label.clone()).collect();
         self.ledger.add(layout, PlanState { program: Arc::new(program), labels })
     }
@@ -247,7 +249,7 @@ impl Instance for CpuInstance {
             if let Some(reason) = &queue.lost {
                 return Err(self.ledger.lose(lost(reason)));
             }
-            queue = self.shared.done.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            self.shared.done.wait(&mut queue);
         }
         self.ledger.finished(ticket);
         Ok(())
@@ -262,7 +264,7 @@ impl Instance for CpuInstance {
         let PlanState { program, labels } = &self.ledger.entry(prepared)?.state;
         let clock: Vec<AtomicU64> = program.stages.iter().map(|_| AtomicU64::new(0)).collect();
         let (isa, memory, work) = (self.isa, &self.memory, &self.work);
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = self.pool.lock();
         let (pool, step) = (&mut *pool, ticket.first + 1);
         // SAFETY: nothing is under way, and `&mut self` is the only door: the buffers and the memory
         // are this call's.
@@ -343,13 +345,13 @@ fn pack(
             unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
         }
     }
-    let raw_panel = layout.beside() * super::simd::LANES * layout.raw_row_bytes();
-    let bytes = layout.beside() * layout.group_bytes();
-    let total = layout.groups().div_ceil(layout.beside());
+    let raw_panel = layout.panel_width() * super::simd::LANES * layout.raw_row_bytes();
+    let bytes = layout.panel_width() * layout.group_bytes();
+    let total = layout.groups().div_ceil(layout.panel_width());
     let per_claim = (UPLOAD / raw_panel.max(1)).max(1);
     let target = Packed(packed.as_mut_ptr());
     let failure = Mutex::new(None);
-    let stopped = || failure.lock().is_ok_and(|f| f.is_some());
+    let stopped = || failure.lock().is_some();
     pool.run(&|w| {
         let mut raw = vec![0u8; per_claim * raw_panel];
         while let Some(panels) = w.claim(total, per_claim) {
@@ -357,7 +359,7 @@ fn pack(
             let end = (panels.end * raw_panel).min(layout.rows() * layout.raw_row_bytes());
             let raw = &mut raw[..end - start];
             if let Err(e) = source.read_at(start as u64, raw) {
-                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+                failure.lock().get_or_insert(e);
             }
             if stopped() {
                 return;
@@ -372,7 +374,7 @@ fn pack(
             progress((end - start) as u64);
         }
     });
-    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    match failure.into_inner() {
         Some(error) => Err(error),
         None => Ok(()),
     }
@@ -389,10 +391,10 @@ fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, work: &Wo
             if let Some(task) = queue.tasks.pop_front() {
                 break task;
             }
-            queue = shared.submitted.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            shared.submitted.wait(&mut queue);
         };
         drop(queue);
-        let mut pool = pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = pool.lock();
         for write in &task.writes {
             // SAFETY: as below: earlier submissions of the plan have finished.
             unsafe { put(&task.program, write) };

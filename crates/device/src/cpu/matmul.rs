@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::activations::{self, F32Block, Q8Block, TILE};
-use super::format::{self, Form, Plain, Quant, Scale};
+use super::format::{self, Plain, Quant, Scale, WeightFormat};
 use super::isa::{Isa, dispatch};
 use super::packed::{LINE, PackedLayout};
 use super::simd::{BIAS, LANES, Simd, load_first, store_first};
@@ -23,8 +23,8 @@ use plan::DType;
 /// How the loops of a product are arranged. Nothing of it enters into a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loops {
-    /// How far ahead of the reader weights are asked for, in bytes.
-    pub ahead: usize,
+    /// How far ahead of the reader weights are prefetched, in bytes.
+    pub prefetch_distance: usize,
     /// Rows of activations that meet a block of weights while it is in registers: a divisor of
     /// [`TILE`]. One row knows no other.
     pub tile: usize,
@@ -35,24 +35,29 @@ impl Loops {
     /// time between lines, which makes no stream that a processor would follow by itself.
     #[must_use]
     pub fn heuristic(isa: Isa, rows: usize) -> Self {
-        Self { ahead: if rows > 1 { 8192 } else { isa.ahead() }, tile: TILE }
+        let prefetch_distance = if rows > 1 { 8192 } else { isa.ahead() };
+        Self { prefetch_distance, tile: TILE }
     }
 }
 
 /// Activation rows as a product reads them, see [`super::activations`].
 #[derive(Clone, Copy, Debug)]
-pub enum Rows {
+pub enum Activations {
     /// For quantised weights.
-    Q8 {
-        /// The first block.
-        blocks: *const Q8Block,
-        /// Planes that there are, 1 or 2.
-        planes: usize,
-        /// Planes that count: with 1, the second is passed over.
-        used: usize,
-    },
+    Q8(Q8Activations),
     /// For plain weights.
     F32(*const F32Block),
+}
+
+/// Quantised activation rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Q8Activations {
+    /// The first block.
+    pub blocks: *const Q8Block,
+    /// Residual planes that there are, 1 or 2.
+    pub residual_planes: usize,
+    /// How many of them count: with 1, the second is passed over.
+    pub used_planes: usize,
 }
 
 /// Everything about a product but the instruction set.
@@ -65,7 +70,7 @@ pub struct Product<'a> {
     /// Row groups to compute: output columns `16 * start..16 * end`, cut at the matrix's rows.
     pub groups: Range<usize>,
     /// The activations.
-    pub x: Rows,
+    pub x: Activations,
     /// Rows of activations to compute, from the start of a tile.
     pub rows: Range<usize>,
     /// Rows that the activations are laid out for.
@@ -84,7 +89,7 @@ pub struct Product<'a> {
 ///
 /// # Safety
 ///
-/// `x` holds [`blocks`](super::activations::blocks)`(k) * of` blocks in each plane, `rows` are some of `of`; `out` (and `residual`) are
+/// `x` holds [`blocks`](super::activations::blocks)`(k) * of` blocks in each residual plane, `rows` are some of `of`; `out` (and `residual`) are
 /// valid for column range and rows as described, and nobody else accesses those elements meanwhile.
 ///
 /// # Panics
@@ -95,42 +100,40 @@ pub struct Product<'a> {
 pub unsafe fn matmul(isa: Isa, p: &Product<'_>) {
     assert_eq!(p.weights.len(), p.layout.bytes(), "packed size of the weights");
     assert!(p.groups.end <= p.layout.groups(), "row groups of the weights");
-    let quantised = matches!(p.x, Rows::Q8 { .. });
-    assert_eq!(quantised, p.layout.quantised(), "activations for {}", p.layout.dtype());
     assert!(p.rows.end <= p.of && p.rows.start.is_multiple_of(TILE), "rows of the activations");
     assert!(p.loops.tile > 0 && TILE.is_multiple_of(p.loops.tile), "{:?}", p.loops);
-    let (beside, whole) = (p.layout.beside(), p.layout.groups());
-    assert!(isa.packings().contains(&(beside * LANES)), "{beside} row groups side by side");
-    assert!(p.groups.start.is_multiple_of(beside), "panels of {beside} from {:?}", p.groups);
-    assert!(p.groups.end.is_multiple_of(beside) || p.groups.end == whole, "{:?}", p.groups);
+    let (width, whole) = (p.layout.panel_width(), p.layout.groups());
+    assert!(isa.packings().contains(&(width * LANES)), "panels of {width} row groups");
+    assert!(p.groups.start.is_multiple_of(width), "panels of {width} from {:?}", p.groups);
+    assert!(p.groups.end.is_multiple_of(width) || p.groups.end == whole, "{:?}", p.groups);
     if p.rows.is_empty() {
         return;
     }
     // SAFETY: the caller's contract, and the checks above.
     unsafe {
-        match p.layout.dtype() {
-            DType::Q8_0 => q8_0(isa, p),
-            DType::Q4_0 => q4_0(isa, p),
-            DType::Q4_K => q4_k(isa, p),
-            DType::Q5_K => q5_k(isa, p),
-            DType::Q6_K => q6_k(isa, p),
-            DType::F32 => f32(isa, p),
-            DType::F16 => f16(isa, p),
-            DType::BF16 => bf16(isa, p),
-            DType::I32 => unreachable!("no layout exists for I32"),
+        match (p.layout.dtype(), p.x) {
+            (DType::Q8_0, Activations::Q8(x)) => q8_0(isa, p, x),
+            (DType::Q4_0, Activations::Q8(x)) => q4_0(isa, p, x),
+            (DType::Q4_K, Activations::Q8(x)) => q4_k(isa, p, x),
+            (DType::Q5_K, Activations::Q8(x)) => q5_k(isa, p, x),
+            (DType::Q6_K, Activations::Q8(x)) => q6_k(isa, p, x),
+            (DType::F32, Activations::F32(x)) => f32(isa, p, x),
+            (DType::F16, Activations::F32(x)) => f16(isa, p, x),
+            (DType::BF16, Activations::F32(x)) => bf16(isa, p, x),
+            (dtype, x) => panic!("{x:?} for weights of {dtype}"),
         }
     }
 }
 
 dispatch! {
-    unsafe fn q8_0(p: &Product<'_>) = quantised<format::Q8_0>;
-    unsafe fn q4_0(p: &Product<'_>) = quantised<format::Q4_0>;
-    unsafe fn q4_k(p: &Product<'_>) = quantised<format::Q4K>;
-    unsafe fn q5_k(p: &Product<'_>) = quantised<format::Q5K>;
-    unsafe fn q6_k(p: &Product<'_>) = quantised<format::Q6K>;
-    unsafe fn f32(p: &Product<'_>) = plain<format::F32>;
-    unsafe fn f16(p: &Product<'_>) = plain<format::F16>;
-    unsafe fn bf16(p: &Product<'_>) = plain<format::BF16>;
+    unsafe fn q8_0(p: &Product<'_>, x: Q8Activations) = quantised<format::Q8_0>;
+    unsafe fn q4_0(p: &Product<'_>, x: Q8Activations) = quantised<format::Q4_0>;
+    unsafe fn q4_k(p: &Product<'_>, x: Q8Activations) = quantised<format::Q4K>;
+    unsafe fn q5_k(p: &Product<'_>, x: Q8Activations) = quantised<format::Q5K>;
+    unsafe fn q6_k(p: &Product<'_>, x: Q8Activations) = quantised<format::Q6K>;
+    unsafe fn f32(p: &Product<'_>, x: *const F32Block) = plain<format::F32>;
+    unsafe fn f16(p: &Product<'_>, x: *const F32Block) = plain<format::F16>;
+    unsafe fn bf16(p: &Product<'_>, x: *const F32Block) = plain<format::BF16>;
 }
 
 /// Writes (or adds) 16 output columns of one row.
@@ -153,14 +156,14 @@ unsafe fn finish<S: Simd>(p: &Product<'_>, group: usize, row: usize, sum: S::F) 
     }
 }
 
-/// What a block contributes beside others that share its scale of activations.
+/// Where a block stands among those that share its scale of activations.
 #[derive(Clone, Copy)]
-struct Stand {
+struct AccumulationPosition {
     /// It is the first of them.
     first: bool,
     /// It is the last of them.
     last: bool,
-    /// See [`Form::negated`].
+    /// See [`WeightFormat::negated`].
     negated: bool,
 }
 
@@ -181,6 +184,65 @@ fn blocks_of<'a, S: Simd, const G: usize>(
     blocks
 }
 
+/// What the dot products of half `half` of a weight block start from, for `R` neighbouring rows.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `x` is valid for `R` blocks.
+#[inline(always)]
+unsafe fn start<S: Simd, Q: Quant, const G: usize, const R: usize>(
+    x: *const Q8Block,
+    negated: bool,
+    half: usize,
+) -> [[S::I; R]; G] {
+    // SAFETY: the caller's contract; reads are within the blocks.
+    unsafe {
+        let mut dots = [S::splat_i(BIAS); R];
+        for (r, dot) in dots.iter_mut().enumerate() {
+            let x = x.add(r);
+            match Q::FORMAT {
+                WeightFormat::Signed => *dot = S::init_8((*x).less128),
+                WeightFormat::Offset8 => *dot = S::splat_i((*x).less8),
+                WeightFormat::Offset32 => *dot = S::splat_i((*x).less32[half]),
+                WeightFormat::Minimum if negated => {
+                    *dot = S::splat_i((*x).negated[Q::BITS as usize - 4]);
+                }
+                WeightFormat::Minimum => {}
+            }
+        }
+        [dots; G]
+    }
+}
+
+/// Adds the dot products of half `half` of a weight block of each of `G` row groups with `R` neighbouring rows.
+///
+/// A function that is always inlined, as [`start`] is, and no closure: a compiler may leave a closure that is
+/// called twice out of line, where it has none of the instruction set's features and calls each instruction.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `x` is valid for `R` blocks.
+#[inline(always)]
+unsafe fn add_half<S: Simd, Q: Quant, const G: usize, const R: usize>(
+    dots: [[S::I; R]; G],
+    w: &Blocks<'_, S, G>,
+    x: *const Q8Block,
+    half: usize,
+) -> [[S::I; R]; G] {
+    // SAFETY: the caller's contract; reads are within the blocks.
+    unsafe {
+        let q = (&raw const (*x).q).cast::<i8>().add(16 * half);
+        let mut operands = [[w[0].0[0]; 4]; G];
+        for (to, (w, _)) in operands.iter_mut().zip(w) {
+            *to = [w[4 * half], w[4 * half + 1], w[4 * half + 2], w[4 * half + 3]];
+        }
+        match Q::FORMAT {
+            WeightFormat::Signed => S::dots_8(dots, operands, q),
+            _ => S::dots_u(dots, operands, q),
+        }
+    }
+}
+
 /// What one weight block of each of `G` row groups contributes to `R` neighbouring rows, added to what
 /// `parts` gives, which is asked late: until then the registers are the products'.
 ///
@@ -196,39 +258,14 @@ unsafe fn add_block<S: Simd, Q: Quant, const G: usize, const R: usize>(
 ) -> [[S::F; R]; G] {
     // SAFETY: the caller's contract; reads are within the blocks.
     unsafe {
-        let start = |half: usize| {
-            let mut dots = [S::splat_i(BIAS); R];
-            for (r, dot) in dots.iter_mut().enumerate() {
-                let x = x.add(r);
-                match Q::FORM {
-                    Form::Signed => *dot = S::init_8((*x).less128),
-                    Form::Offset8 => *dot = S::splat_i((*x).less8),
-                    Form::Offset32 => *dot = S::splat_i((*x).less32[half]),
-                    Form::Minimum if negated => {
-                        *dot = S::splat_i((*x).negated[Q::BITS as usize - 4]);
-                    }
-                    Form::Minimum => {}
-                }
-            }
-            [dots; G]
-        };
-        let add = |dots: [[S::I; R]; G], half: usize| {
-            let q = (&raw const (*x).q).cast::<i8>().add(16 * half);
-            let mut operands = [[w[0].0[0]; 4]; G];
-            for (to, (w, _)) in operands.iter_mut().zip(&w) {
-                *to = [w[4 * half], w[4 * half + 1], w[4 * half + 2], w[4 * half + 3]];
-            }
-            match Q::FORM {
-                Form::Signed => S::dots_8(dots, operands, q),
-                _ => S::dots_u(dots, operands, q),
-            }
-        };
-        let mut dots = add(start(0), 0);
-        if const { matches!(Q::FORM, Form::Offset32) } {
+        let dots = start::<S, Q, G, R>(x, negated, 0);
+        let mut dots = add_half::<S, Q, G, R>(dots, &w, x, 0);
+        if const { matches!(Q::FORMAT, WeightFormat::Offset32) } {
             let mut parts = parts();
             for half in [0, 1] {
                 if half == 1 {
-                    dots = add(start(1), 1);
+                    let second = start::<S, Q, G, R>(x, negated, 1);
+                    dots = add_half::<S, Q, G, R>(second, &w, x, 1);
                 }
                 for g in 0..G {
                     let scale = [w[g].1.scale, w[g].1.second][half];
@@ -239,13 +276,13 @@ unsafe fn add_block<S: Simd, Q: Quant, const G: usize, const R: usize>(
             }
             parts
         } else {
-            dots = add(dots, 1);
+            dots = add_half::<S, Q, G, R>(dots, &w, x, 1);
             let mut parts = parts();
             for r in 0..R {
                 for g in 0..G {
                     parts[g][r] = S::fma(S::bits_f(dots[g][r]), w[g].1.scale, parts[g][r]);
                 }
-                if const { matches!(Q::FORM, Form::Minimum) } {
+                if const { matches!(Q::FORMAT, WeightFormat::Minimum) } {
                     let sum = S::splat((*x.add(r)).sum);
                     for g in 0..G {
                         parts[g][r] = S::fma(w[g].1.second, sum, parts[g][r]);
@@ -259,7 +296,7 @@ unsafe fn add_block<S: Simd, Q: Quant, const G: usize, const R: usize>(
 
 /// [`add_block`] to sums in memory, of which those of a row group lie [`TILE`] apart from the next one's:
 /// to `parts`, what has the same scale of activations, and with the last such block to `sums`. The first
-/// one starts from `unbias`.
+/// one starts from `minus_bias`.
 ///
 /// # Safety
 ///
@@ -267,25 +304,27 @@ unsafe fn add_block<S: Simd, Q: Quant, const G: usize, const R: usize>(
 #[inline(always)]
 unsafe fn fold<S: Simd, Q: Quant, const G: usize, const R: usize>(
     w: Blocks<'_, S, G>,
-    (stand, unbias): (Stand, [S::F; G]),
+    position: AccumulationPosition,
+    minus_bias: [S::F; G],
     x: *const Q8Block,
-    (sums, parts): (*mut S::F, *mut S::F),
+    sums: *mut S::F,
+    parts: *mut S::F,
 ) {
     // SAFETY: the caller's contract; reads are within the blocks.
     unsafe {
         let before = || {
-            let mut before = [[unbias[0]; R]; G];
+            let mut before = [[minus_bias[0]; R]; G];
             for (g, before) in before.iter_mut().enumerate() {
                 for (r, before) in before.iter_mut().enumerate() {
-                    *before = if stand.first { unbias[g] } else { *parts.add(g * TILE + r) };
+                    *before = if position.first { minus_bias[g] } else { *parts.add(g * TILE + r) };
                 }
             }
             before
         };
-        let part = add_block::<S, Q, G, R>(w, stand.negated, x, before);
+        let part = add_block::<S, Q, G, R>(w, position.negated, x, before);
         for (g, part) in part.iter().enumerate() {
             for (r, &part) in part.iter().enumerate() {
-                if stand.last {
+                if position.last {
                     let sum = sums.add(g * TILE + r);
                     *sum = S::fma(part, S::splat((*x.add(r)).scale), *sum);
                 } else {
@@ -313,16 +352,14 @@ macro_rules! each_block {
 }
 
 #[inline(always)]
-unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>) {
+unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>, x: Q8Activations) {
     // SAFETY: the caller's contract.
     unsafe {
-        let Rows::Q8 { blocks, planes, used } = p.x else { return };
-        let x = Planes { blocks, planes, used };
         for first in p.rows.clone().step_by(p.loops.tile) {
             let rows = first..p.rows.end.min(first + p.loops.tile);
             let mut group = p.groups.start;
             while group < p.groups.end {
-                let pair = p.layout.beside() == 2 && group + 1 < p.groups.end;
+                let pair = p.layout.panel_width() == 2 && group + 1 < p.groups.end;
                 group += if const { PAIRS * 8 <= S::ACCUMULATORS } && pair {
                     panel::<S, Q, PAIRS>(p, x, group, rows.clone())
                 } else {
@@ -340,35 +377,35 @@ const PAIRS: usize = 2;
 #[inline(always)]
 unsafe fn panel<S: Simd, Q: Quant, const G: usize>(
     p: &Product<'_>,
-    x: Planes,
+    x: Q8Activations,
     first: usize,
     rows: Range<usize>,
 ) -> usize {
     // SAFETY: the caller's contract.
     unsafe {
         if rows.len() == 1 {
-            if x.used == 1 {
-                one::<S, Q, G, 1>(p, x, first, rows.start);
+            if x.used_planes == 1 {
+                gemv::<S, Q, G, 1>(p, x, first, rows.start);
             } else {
-                one::<S, Q, G, 2>(p, x, first, rows.start);
+                gemv::<S, Q, G, 2>(p, x, first, rows.start);
             }
         } else if const { S::ACCUMULATORS >= 16 && G == 1 } {
-            tile::<S, Q, G, 8>(p, x, first, rows);
+            gemm::<S, Q, G, 8>(p, x, first, rows);
         } else {
-            tile::<S, Q, G, 4>(p, x, first, rows);
+            gemm::<S, Q, G, 4>(p, x, first, rows);
         }
         G
     }
 }
 
-/// Asks for the lines of a superblock of `bytes` at `w`, which lies ahead: part `i` of `parts` of
+/// Prefetches the lines of a superblock of `bytes` at `w`, which lies ahead: part `i` of `parts` of
 /// them, so that the requests are spread over the work.
 ///
 /// # Safety
 ///
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn ask<S: Simd>(w: *const u8, i: usize, bytes: usize, parts: usize) {
+unsafe fn prefetch<S: Simd>(w: *const u8, i: usize, bytes: usize, parts: usize) {
     let lines = bytes / LINE;
     for line in i * lines / parts..(i + 1) * lines / parts {
         // SAFETY: the caller's contract.
@@ -376,26 +413,18 @@ unsafe fn ask<S: Simd>(w: *const u8, i: usize, bytes: usize, parts: usize) {
     }
 }
 
-/// [`Rows::Q8`], unwrapped.
-#[derive(Clone, Copy)]
-struct Planes {
-    blocks: *const Q8Block,
-    planes: usize,
-    used: usize,
-}
-
-/// One row of `G` row groups, with `P` planes: streams of weights, and sums that stay in registers.
+/// One row of `G` row groups, with `P` residual planes: streams of weights, and sums that stay in registers.
 #[inline(always)]
-unsafe fn one<S: Simd, Q: Quant, const G: usize, const P: usize>(
+unsafe fn gemv<S: Simd, Q: Quant, const G: usize, const P: usize>(
     p: &Product<'_>,
-    x: Planes,
+    x: Q8Activations,
     first: usize,
     row: usize,
 ) {
-    // SAFETY: as in `tile`.
+    // SAFETY: as in `gemm`.
     unsafe {
         let mut w = p.weights.as_ptr().add(first * p.layout.group_bytes());
-        let count = activations::blocks(p.layout.k()) * x.planes;
+        let count = activations::blocks(p.layout.k()) * x.residual_planes;
         let place = activations::place(row, p.of, count);
         let mut blocks = x.blocks.add(place.first);
         let mut sums = [S::splat(0.0); G];
@@ -408,18 +437,18 @@ unsafe fn one<S: Simd, Q: Quant, const G: usize, const P: usize>(
                     // those of several blocks.
                     compiler_fence(Ordering::SeqCst);
                     let operands = Q::operands::<S, G>(w, $b);
-                    ask::<S>(w.wrapping_add(p.loops.ahead), $b, G * Q::BYTES, Q::COLUMNS / 32);
+                    prefetch::<S>(w.wrapping_add(p.loops.prefetch_distance), $b, G * Q::BYTES, Q::COLUMNS / 32);
                     if const { $b % Q::SPAN == 0 } {
                         for parts in &mut parts {
                             for (part, scales) in parts.iter_mut().zip(&scales) {
-                                *part = [Q::less_bias::<S>(scales, $b)];
+                                *part = [Q::minus_bias::<S>(scales, $b)];
                             }
                         }
                     }
                     for (plane, parts) in parts.iter_mut().enumerate() {
-                        let x = blocks.add(($b * x.planes + plane) * place.step);
+                        let x = blocks.add(($b * x.residual_planes + plane) * place.step);
                         let w = blocks_of::<S, G>(&operands, &scales, $b);
-                        *parts = add_block::<S, Q, G, 1>(w, Q::FORM.negated($b), x, || *parts);
+                        *parts = add_block::<S, Q, G, 1>(w, Q::FORMAT.negated($b), x, || *parts);
                         if const { $b % Q::SPAN == Q::SPAN - 1 } {
                             for (sum, &[part]) in sums.iter_mut().zip(&*parts) {
                                 *sum = S::fma(part, S::splat((*x).scale), *sum);
@@ -430,7 +459,7 @@ unsafe fn one<S: Simd, Q: Quant, const G: usize, const P: usize>(
             }
             each_block!(Q::COLUMNS, step);
             w = w.add(G * Q::BYTES);
-            blocks = blocks.add(Q::COLUMNS / 32 * x.planes * place.step);
+            blocks = blocks.add(Q::COLUMNS / 32 * x.residual_planes * place.step);
         }
         for (g, &sum) in sums.iter().enumerate() {
             finish::<S>(p, first + g, row, sum);
@@ -441,14 +470,14 @@ unsafe fn one<S: Simd, Q: Quant, const G: usize, const P: usize>(
 /// The last blocks of a tile, under which the lines of its output are fetched.
 const LAST: usize = 8;
 
-/// Asks for part `i` of [`LAST`] of the output's lines: a store to one that is far away holds up every store
+/// Prefetches part `i` of [`LAST`] of the output's lines: a store to one that is far away holds up every store
 /// after it.
 ///
 /// # Safety
 ///
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn ask_out<S: Simd, const G: usize>(
+unsafe fn prefetch_out<S: Simd, const G: usize>(
     p: &Product<'_>,
     first: usize,
     rows: &Range<usize>,
@@ -465,9 +494,9 @@ unsafe fn ask_out<S: Simd, const G: usize>(
 
 /// Up to [`TILE`] rows of `G` row groups, `R` rows at a time.
 #[inline(always)]
-unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
+unsafe fn gemm<S: Simd, Q: Quant, const G: usize, const R: usize>(
     p: &Product<'_>,
-    x: Planes,
+    x: Q8Activations,
     first: usize,
     rows: Range<usize>,
 ) {
@@ -475,7 +504,7 @@ unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
     // the rows are the product's.
     unsafe {
         let mut w = p.weights.as_ptr().add(first * p.layout.group_bytes());
-        let count = activations::blocks(p.layout.k()) * x.planes;
+        let count = activations::blocks(p.layout.k()) * x.residual_planes;
         let place = activations::place(rows.start, p.of, count);
         let mut blocks = x.blocks.add(place.first);
         let (n, whole) = (rows.len(), rows.len() / R * R);
@@ -494,40 +523,47 @@ unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
         let before = (p.layout.superblocks() * Q::COLUMNS / 32).saturating_sub(LAST);
         for s in 0..p.layout.superblocks() {
             let scales = Q::scales::<S, G>(w);
-            let mut unbias = [S::splat(0.0); G];
+            let mut minus_bias = [S::splat(0.0); G];
             macro_rules! step {
                 ($b:literal) => {
                     let operands = Q::operands::<S, G>(w, $b);
-                    ask::<S>(w.wrapping_add(p.loops.ahead), $b, G * Q::BYTES, Q::COLUMNS / 32);
+                    prefetch::<S>(
+                        w.wrapping_add(p.loops.prefetch_distance),
+                        $b,
+                        G * Q::BYTES,
+                        Q::COLUMNS / 32,
+                    );
                     if const { $b % Q::SPAN == 0 } {
-                        for (unbias, scales) in unbias.iter_mut().zip(&scales) {
-                            *unbias = Q::less_bias::<S>(scales, $b);
+                        for (minus_bias, scales) in minus_bias.iter_mut().zip(&scales) {
+                            *minus_bias = Q::minus_bias::<S>(scales, $b);
                         }
                     }
                     if let Some(i) = (s * Q::COLUMNS / 32 + $b).checked_sub(before) {
-                        ask_out::<S, G>(p, first, &rows, i);
+                        prefetch_out::<S, G>(p, first, &rows, i);
                     }
-                    let stand = Stand {
+                    let position = AccumulationPosition {
                         first: $b % Q::SPAN == 0,
                         last: $b % Q::SPAN == Q::SPAN - 1,
-                        negated: Q::FORM.negated($b),
+                        negated: Q::FORMAT.negated($b),
                     };
-                    for plane in 0..x.used {
-                        let x = blocks.add(($b * x.planes + plane) * place.step);
-                        let to = |r| (sums.add(r), parts.add(plane * G * TILE + r));
+                    for plane in 0..x.used_planes {
+                        let x = blocks.add(($b * x.residual_planes + plane) * place.step);
+                        let parts = parts.add(plane * G * TILE);
                         let w = blocks_of::<S, G>(&operands, &scales, $b);
                         for r in (0..whole).step_by(R) {
-                            fold::<S, Q, G, R>(w, (stand, unbias), x.add(r), to(r));
+                            let (sums, parts) = (sums.add(r), parts.add(r));
+                            fold::<S, Q, G, R>(w, position, minus_bias, x.add(r), sums, parts);
                         }
                         for r in whole..n {
-                            fold::<S, Q, G, 1>(w, (stand, unbias), x.add(r), to(r));
+                            let (sums, parts) = (sums.add(r), parts.add(r));
+                            fold::<S, Q, G, 1>(w, position, minus_bias, x.add(r), sums, parts);
                         }
                     }
                 };
             }
             each_block!(Q::COLUMNS, step);
             w = w.add(G * Q::BYTES);
-            blocks = blocks.add(Q::COLUMNS / 32 * x.planes * place.step);
+            blocks = blocks.add(Q::COLUMNS / 32 * x.residual_planes * place.step);
         }
         for g in 0..G {
             for (r, row) in rows.clone().enumerate() {
@@ -541,10 +577,9 @@ unsafe fn tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
 const PLAIN: usize = 16;
 
 #[inline(always)]
-unsafe fn plain<S: Simd, P: Plain>(p: &Product<'_>) {
+unsafe fn plain<S: Simd, P: Plain>(p: &Product<'_>, x: *const F32Block) {
     // SAFETY: the caller's contract.
     unsafe {
-        let Rows::F32(x) = p.x else { return };
         for first in p.rows.clone().step_by(p.loops.tile) {
             let rows = first..p.rows.end.min(first + p.loops.tile);
             // The sums of one row stay in registers.
@@ -577,7 +612,7 @@ unsafe fn plain_tile<S: Simd, P: Plain, const N: usize>(
             // Two chains per row: even and odd columns.
             let mut sums = [[S::splat(0.0); 2]; N];
             for s in 0..superblocks {
-                ask::<S>(w.wrapping_add(p.loops.ahead), 0, bytes, 1);
+                prefetch::<S>(w.wrapping_add(p.loops.prefetch_distance), 0, bytes, 1);
                 let mut columns = [S::splat(0.0); PLAIN];
                 for (k, column) in columns.iter_mut().enumerate() {
                     *column = P::load::<S>(w.add(k * LANES * P::WIDTH));

@@ -1,11 +1,10 @@
 //! Page-backed memory for weights, KV cache and scratch: zeroed, aligned, advised to be huge.
 
 use std::io;
-use std::num::NonZeroUsize;
-use std::os::raw::c_void;
 use std::ptr::NonNull;
 
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Size and alignment of the huge pages that a large buffer is aligned for.
 const HUGE: usize = 2 << 20;
@@ -14,36 +13,10 @@ const HUGE: usize = 2 << 20;
 /// large). Pages take memory only once written.
 #[derive(Debug)]
 pub struct AlignedBuf {
-    base: NonNull<c_void>,
-    mapped: usize,
+    map: MmapRaw,
     offset: usize,
     len: usize,
 }
-
-// SAFETY: the mapping belongs to this value alone; access follows the borrow of the value.
-unsafe impl Send for AlignedBuf {}
-// SAFETY: as above; `&AlignedBuf` gives only shared slices.
-unsafe impl Sync for AlignedBuf {}
-
-/// Plain numbers: any bytes are a value, and there is no padding.
-///
-/// # Safety
-///
-/// Implementors promise just that, and an alignment of at most 64.
-pub unsafe trait Plain: Copy {}
-
-// SAFETY: integers and floats have no invalid bit patterns and no padding.
-unsafe impl Plain for u8 {}
-// SAFETY: as above.
-unsafe impl Plain for i8 {}
-// SAFETY: as above.
-unsafe impl Plain for u16 {}
-// SAFETY: as above.
-unsafe impl Plain for u32 {}
-// SAFETY: as above.
-unsafe impl Plain for i32 {}
-// SAFETY: as above.
-unsafe impl Plain for f32 {}
 
 impl AlignedBuf {
     /// Reserves `len` zeroed bytes. Asks for huge pages where that helps; a refusal is ignored.
@@ -53,24 +26,17 @@ impl AlignedBuf {
     /// The kernel refuses the mapping, or `len` overflows.
     pub fn new(len: usize) -> io::Result<Self> {
         let slack = if len >= HUGE { HUGE } else { 0 };
-        let mapped =
-            len.max(1).checked_add(slack).and_then(NonZeroUsize::new).ok_or_else(|| {
-                io::Error::new(
-                    io::ErrorKind::OutOfMemory,
-                    format!("{len} bytes overflow the address"),
-                )
-            })?;
-        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
-        // SAFETY: a fresh anonymous mapping aliases nothing.
-        let base = unsafe { mmap_anonymous(None, mapped, prot, flags) }?;
-        let offset = if slack > 0 { base.as_ptr().align_offset(HUGE).min(slack) } else { 0 };
-        let buf = Self { base, mapped: mapped.get(), offset, len };
+        let mapped = len.max(1).checked_add(slack).ok_or_else(|| {
+            let message = format!("{len} bytes overflow the address");
+            io::Error::new(io::ErrorKind::OutOfMemory, message)
+        })?;
+        let map = MmapOptions::new().len(mapped).no_reserve_swap().map_anon()?;
+        let offset = if slack > 0 { map.as_ptr().align_offset(HUGE).min(slack) } else { 0 };
         if slack > 0 {
-            // SAFETY: the range is this mapping. Without huge pages everything still works.
-            let _ = unsafe { madvise(base, buf.mapped, MmapAdvise::MADV_HUGEPAGE) };
+            // Without huge pages everything still works.
+            let _ = map.advise(Advice::HugePage);
         }
-        Ok(buf)
+        Ok(Self { map: map.into(), offset, len })
     }
 
     /// Bytes reserved.
@@ -87,36 +53,31 @@ impl AlignedBuf {
 
     /// The first byte, for access that several threads divide among themselves.
     pub(super) fn start(&self) -> NonNull<u8> {
-        // SAFETY: `offset + len` is within the mapping.
-        unsafe { self.base.cast::<u8>().add(self.offset) }
+        // SAFETY: `offset + len` is within the mapping, which does not lie at address 0.
+        unsafe { NonNull::new_unchecked(self.map.as_mut_ptr().add(self.offset)) }
     }
 
-    /// The bytes as values of `T`; a remainder smaller than one is left out.
+    /// The bytes as numbers; a remainder smaller than one is left out.
     #[must_use]
-    pub fn as_slice<T: Plain>(&self) -> &[T] {
-        // SAFETY: in the mapping, aligned to 64, initialised (zeroed by the kernel), borrowed.
-        unsafe {
-            std::slice::from_raw_parts(self.start().cast().as_ptr(), self.len / size_of::<T>())
-        }
+    pub fn as_slice<T: FromBytes + KnownLayout + Immutable>(&self) -> &[T] {
+        // SAFETY: in the mapping, initialised (zeroed by the kernel), borrowed.
+        let bytes = unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.len) };
+        let Ok((values, _)) = <[T]>::ref_from_prefix(bytes) else { unreachable!("{ALIGNED}") };
+        values
     }
 
-    /// The bytes as values of `T`, to write; a remainder smaller than one is left out.
+    /// The bytes as numbers, to write; a remainder smaller than one is left out.
     #[must_use]
-    pub fn as_mut_slice<T: Plain>(&mut self) -> &mut [T] {
+    pub fn as_mut_slice<T: FromBytes + IntoBytes + KnownLayout>(&mut self) -> &mut [T] {
         // SAFETY: as above, borrowed mutably.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.start().cast().as_ptr(), self.len / size_of::<T>())
-        }
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), self.len) };
+        let Ok((values, _)) = <[T]>::mut_from_prefix(bytes) else { unreachable!("{ALIGNED}") };
+        values
     }
 }
 
-impl Drop for AlignedBuf {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, borrowed by nobody any more.
-        let result = unsafe { munmap(self.base, self.mapped) };
-        debug_assert!(result.is_ok(), "munmap of an own mapping: {result:?}");
-    }
-}
+/// Why any number of any values fits at the start of a buffer.
+const ALIGNED: &str = "no value is aligned to more than a page";
 
 #[cfg(test)]
 mod tests {

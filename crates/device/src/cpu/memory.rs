@@ -11,10 +11,11 @@ use super::packed::PackedLayout;
 use super::simd::LANES;
 use super::variant::{STRIP, packing};
 use crate::plan_buffers::PlanBuffers;
+use crate::precision::residual_planes;
 use crate::tune::Choices;
 use crate::{Error, Request};
 use plan::sample::Candidate;
-use plan::{Arena, Buffer, BufferId, Composite, DType, Op, Plan};
+use plan::{Arena, Buffer, BufferId, DType, Op, Plan, View};
 
 /// The name of this device in errors.
 pub(super) const DEVICE: &str = "cpu";
@@ -108,25 +109,25 @@ impl Workspace {
     fn of(plan: &Plan) -> Result<Self, Error> {
         let mut w =
             Self { arena: size(Arena::new(plan, |_, bytes| bytes).bytes)?, ..Self::default() };
+        let last = |view: &View| view.shape.last().copied().unwrap_or(0);
         for step in &plan.steps {
-            let last = |i: usize| step.reads[i].shape.last().copied().unwrap_or(0);
             match &step.op {
-                Op::Project { norm, .. } => {
-                    let k = last(0).max(1);
-                    let rows = step.reads[0].elements() / k;
+                Op::Project(project) => {
+                    let k = last(&project.x).max(1);
+                    let rows = project.x.elements() / k;
                     let blocks = activations::blocks(k) * rows;
-                    w.q8 = w.q8.max(blocks * crate::precision::planes(plan, step));
+                    w.q8 = w.q8.max(blocks * residual_planes(plan, project));
                     w.f32 = w.f32.max(blocks);
                     w.thread = w.thread.max(rows.min(activations::TILE) * STRIP);
-                    if norm.is_some() {
+                    if project.norm.is_some() {
                         w.thread = w.thread.max(k);
                     }
                 }
-                Op::RopeKv { .. } => w.thread = w.thread.max(last(0)),
-                Op::Composite(Composite::Attention { .. }) => {
-                    w.thread = w.thread.max(attention::scratch_len(last(0)));
+                Op::RopeKv(rope) => w.thread = w.thread.max(last(&rope.k)),
+                Op::Attention(attention) => {
+                    w.thread = w.thread.max(attention::scratch_len(last(&attention.q)));
                 }
-                Op::Sample | Op::SampleAdvance => w.vocabulary = w.vocabulary.max(last(0)),
+                Op::Sample(sample) => w.vocabulary = w.vocabulary.max(last(&sample.logits)),
                 _ => {}
             }
         }
@@ -382,15 +383,15 @@ mod tests {
                 Layout::new(&request, isa).unwrap()
             };
             let (chosen, heuristic) = (lay(Some(&choices)), lay(None));
-            let beside = |layout: &Layout| {
+            let panel_width = |layout: &Layout| {
                 ["chosen", "other columns", "plain"].map(|name| match layout.weights[name].1 {
-                    WeightStorage::Packed(layout) => layout.beside(),
+                    WeightStorage::Packed(layout) => layout.panel_width(),
                     WeightStorage::Plain(_) => 0,
                 })
             };
             let most = isa.packings().last().unwrap() / LANES;
-            assert_eq!(beside(&chosen), [most, 1, 1], "{isa}");
-            assert_eq!(beside(&heuristic), [1; 3], "{isa}");
+            assert_eq!(panel_width(&chosen), [most, 1, 1], "{isa}");
+            assert_eq!(panel_width(&heuristic), [1; 3], "{isa}");
             assert_eq!(chosen.weight_bytes, heuristic.weight_bytes);
         }
     }

@@ -96,7 +96,7 @@ pub struct PackedLayout {
     superblocks: usize,
     superblock_bytes: usize,
     /// Row groups of a panel, 1 or 2.
-    beside: usize,
+    panel_width: usize,
 }
 
 /// Columns and bytes (for 16 rows) of a superblock.
@@ -126,7 +126,7 @@ impl PackedLayout {
             return Err(LayoutError::Columns { dtype, k, block });
         }
         let superblocks = k.div_ceil(columns);
-        let layout = Self { dtype, rows, k, superblocks, superblock_bytes, beside: 1 };
+        let layout = Self { dtype, rows, k, superblocks, superblock_bytes, panel_width: 1 };
         superblocks
             .checked_mul(superblock_bytes)
             .and_then(|g| g.checked_mul(rows.div_ceil(LANES)))
@@ -135,7 +135,7 @@ impl PackedLayout {
             .ok_or(LayoutError::TooLarge { dtype, rows, k })
     }
 
-    /// The same matrix with `packing` rows side by side, 16 (as [`PackedLayout::new`] has it) or 32. Plain
+    /// The same matrix in panels of `packing` rows, 16 (as [`PackedLayout::new`] has it) or 32. Plain
     /// weights stay as they are.
     ///
     /// # Panics
@@ -143,14 +143,15 @@ impl PackedLayout {
     /// It is another number.
     #[must_use]
     pub fn packed_by(self, packing: usize) -> Self {
-        assert!(matches!(packing, 16 | 32), "{packing} rows side by side");
-        Self { beside: if self.quantised() { packing / LANES } else { 1 }, ..self }
+        assert!(matches!(packing, 16 | 32), "panels of {packing} rows");
+        let panel_width = if self.quantised() { packing / LANES } else { 1 };
+        Self { panel_width, ..self }
     }
 
     /// Row groups of a panel.
     #[must_use]
-    pub const fn beside(&self) -> usize {
-        self.beside
+    pub const fn panel_width(&self) -> usize {
+        self.panel_width
     }
 
     /// The weights' type.
@@ -217,13 +218,14 @@ impl PackedLayout {
         }
     }
 
-    /// The panel of a row group: its bytes in the packed matrix, and where the row group's lines are in it.
-    fn panel(&self, group: usize) -> (Range<usize>, Lines) {
-        let first = group / self.beside * self.beside;
-        let beside = self.beside.min(self.groups() - first);
+    /// The panel of a row: its bytes in the packed matrix, and where the row lies in it.
+    fn panel(&self, row: usize) -> (Range<usize>, PanelRow) {
+        let group = row / LANES;
+        let first = group / self.panel_width * self.panel_width;
+        let panel_width = self.panel_width.min(self.groups() - first);
         let start = first * self.group_bytes();
-        let bytes = start..start + beside * self.group_bytes();
-        (bytes, Lines { beside, group: group - first })
+        let bytes = start..start + panel_width * self.group_bytes();
+        (bytes, PanelRow { panel_width, group: group - first, lane: row % LANES })
     }
 
     /// Packs whole rows, `first_row` onwards, from their GGUF bytes into the whole packed matrix,
@@ -237,9 +239,8 @@ impl PackedLayout {
         assert!(raw.len().is_multiple_of(row_bytes), "{} bytes are not whole rows", raw.len());
         assert!(first_row + raw.len() / row_bytes <= self.rows, "rows beyond the matrix");
         for (i, row) in raw.chunks_exact(row_bytes).enumerate() {
-            let r = first_row + i;
-            let (panel, lines) = self.panel(r / LANES);
-            self.pack_row((lines, r % LANES), row, &mut packed[panel]);
+            let (panel, at) = self.panel(first_row + i);
+            self.pack_row(at, row, &mut packed[panel]);
         }
     }
 
@@ -248,57 +249,61 @@ impl PackedLayout {
     ///
     /// # Panics
     ///
-    /// `raw` is not whole rows or more than a panel's, or `panel` is not one or [`PackedLayout::beside`]
+    /// `raw` is not whole rows or more than a panel's, or `panel` is not one or [`PackedLayout::panel_width`]
     /// times [`PackedLayout::group_bytes`] long.
     pub fn pack_panel(&self, raw: &[u8], panel: &mut [u8]) {
         let row_bytes = self.raw_row_bytes();
-        let beside = panel.len() / self.group_bytes();
-        assert!((1..=self.beside).contains(&beside) && panel.len() == beside * self.group_bytes());
-        assert!(raw.len().is_multiple_of(row_bytes) && raw.len() <= beside * LANES * row_bytes);
+        let panel_width = panel.len() / self.group_bytes();
+        assert!((1..=self.panel_width).contains(&panel_width));
+        assert_eq!(panel.len(), panel_width * self.group_bytes(), "bytes of whole row groups");
+        assert!(raw.len().is_multiple_of(row_bytes));
+        assert!(raw.len() <= panel_width * LANES * row_bytes);
         // One superblock of all rows after the other: its lines stay in the first-level cache.
         let columns = superblock(self.dtype).map_or(self.k, |(columns, _)| columns);
         let raw_superblock = columns / self.dtype.block_len() * self.dtype.block_bytes();
-        for (i, superblock) in panel.chunks_exact_mut(beside * self.superblock_bytes).enumerate() {
+        for (i, superblock) in
+            panel.chunks_exact_mut(panel_width * self.superblock_bytes).enumerate()
+        {
             for (r, row) in raw.chunks_exact(row_bytes).enumerate() {
                 let end = ((i + 1) * raw_superblock).min(row_bytes);
-                let lines = Lines { beside, group: r / LANES };
-                self.pack_row((lines, r % LANES), &row[i * raw_superblock..end], superblock);
+                let at = PanelRow { panel_width, group: r / LANES, lane: r % LANES };
+                self.pack_row(at, &row[i * raw_superblock..end], superblock);
             }
         }
     }
 
-    fn pack_row(&self, (l, r): (Lines, usize), row: &[u8], panel: &mut [u8]) {
-        let size = l.beside * self.superblock_bytes;
+    fn pack_row(&self, l: PanelRow, row: &[u8], panel: &mut [u8]) {
+        let (r, size) = (l.lane, l.panel_width * self.superblock_bytes);
         match self.dtype {
             DType::Q8_0 => {
                 for (b, block) in row.chunks_exact(34).enumerate() {
                     let (sb, h) = (&mut panel[b / 2 * size..][..size], b % 2);
                     l.put(sb, 32 * h + 2 * r, &block[..2]);
                     let quants = words(&block[2..]).map(|w| w ^ 0x8080_8080);
-                    l.fill(sb, at::Q8_0_QUANTS + 8 * h * LINE, r, quants);
+                    l.fill(sb, at::Q8_0_QUANTS + 8 * h * LINE, quants);
                 }
             }
             DType::Q4_0 => {
                 for (b, block) in row.chunks_exact(18).enumerate() {
                     let (sb, h) = (&mut panel[b / 2 * size..][..size], b % 2);
                     l.put(sb, 32 * h + 2 * r, &block[..2]);
-                    l.fill(sb, at::Q4_0_QUANTS + 4 * h * LINE, r, words(&block[2..]));
+                    l.fill(sb, at::Q4_0_QUANTS + 4 * h * LINE, words(&block[2..]));
                 }
             }
             DType::Q4_K => {
                 for (block, sb) in row.chunks_exact(144).zip(panel.chunks_exact_mut(size)) {
-                    pack_k_scales(&block[..16], (l, r), sb);
+                    pack_k_scales(&block[..16], l, sb);
                     // A byte's upper nibble is of an odd block.
                     let quants = words(&block[16..]).map(|w| w ^ 0xf0f0_f0f0);
-                    l.fill(sb, at::Q4_K_QUANTS, r, quants);
+                    l.fill(sb, at::Q4_K_QUANTS, quants);
                 }
             }
             DType::Q5_K => {
                 for (block, sb) in row.chunks_exact(176).zip(panel.chunks_exact_mut(size)) {
-                    pack_k_scales(&block[..16], (l, r), sb);
+                    pack_k_scales(&block[..16], l, sb);
                     for b in 0..8 {
                         let quants = bits::pack_five(q5_k_block(block, b));
-                        l.fill(sb, at::Q5_K_QUANTS + 5 * b * LINE, r, quants);
+                        l.fill(sb, at::Q5_K_QUANTS + 5 * b * LINE, quants);
                     }
                 }
             }
@@ -306,7 +311,7 @@ impl PackedLayout {
                 for (block, sb) in row.chunks_exact(210).zip(panel.chunks_exact_mut(size)) {
                     for j in 0..16 {
                         let quants = bits::pack_six(q6_k_half(block, j));
-                        l.fill(sb, at::Q6_K_QUANTS + 3 * j * LINE, r, quants);
+                        l.fill(sb, at::Q6_K_QUANTS + 3 * j * LINE, quants);
                     }
                     for (j, &s) in block[192..208].iter().enumerate() {
                         sb[l.place(at::Q6_K_SCALES + LANES * j + r)] = s;
@@ -314,12 +319,13 @@ impl PackedLayout {
                     l.put(sb, 4 * r, &half_at(block, 208).to_le_bytes());
                 }
             }
-            DType::F32 | DType::F16 | DType::BF16 | DType::I32 => {
+            DType::F32 | DType::F16 | DType::BF16 => {
                 let width = self.dtype.block_bytes();
                 for (i, value) in row.chunks_exact(width).enumerate() {
                     l.put(panel, (i * LANES + r) * width, value);
                 }
             }
+            DType::I32 => unreachable!("`PackedLayout::new` refuses I32"),
         }
     }
 
@@ -332,10 +338,9 @@ impl PackedLayout {
     pub fn dequantise_row(&self, packed: &[u8], row: usize, out: &mut [f32]) {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.k, "a row is {} values", self.k);
-        let (panel, l) = self.panel(row / LANES);
+        let (panel, l) = self.panel(row);
         let panel = &packed[panel];
-        let r = row % LANES;
-        let size = l.beside * self.superblock_bytes;
+        let (r, size) = (l.lane, l.panel_width * self.superblock_bytes);
         match self.dtype {
             DType::F32 => {
                 for (i, y) in out.iter_mut().enumerate() {
@@ -357,8 +362,7 @@ impl PackedLayout {
                     let (sb, h) = (&panel[b / 2 * size..][..size], b % 2);
                     let d = half_at(sb, l.place(32 * h + 2 * r));
                     for (i, y) in y.iter_mut().enumerate() {
-                        *y = d
-                            * (f32::from(l.byte(sb, at::Q8_0_QUANTS + 8 * h * LINE, r, i)) - 128.0);
+                        *y = d * (f32::from(l.byte(sb, at::Q8_0_QUANTS + 8 * h * LINE, i)) - 128.0);
                     }
                 }
             }
@@ -367,8 +371,7 @@ impl PackedLayout {
                     let (sb, h) = (&panel[b / 2 * size..][..size], b % 2);
                     let d = half_at(sb, l.place(32 * h + 2 * r));
                     for (i, y) in y.iter_mut().enumerate() {
-                        let q =
-                            nibble(l.byte(sb, at::Q4_0_QUANTS + 4 * h * LINE, r, i % 16), i / 16);
+                        let q = nibble(l.byte(sb, at::Q4_0_QUANTS + 4 * h * LINE, i % 16), i / 16);
                         *y = d * (f32::from(q) - 8.0);
                     }
                 }
@@ -376,12 +379,12 @@ impl PackedLayout {
             DType::Q4_K | DType::Q5_K => {
                 for (y, sb) in out.chunks_exact_mut(256).zip(panel.chunks_exact(size)) {
                     for (b, y) in y.chunks_exact_mut(32).enumerate() {
-                        let (scale, minimum) = k_scale(sb, (l, r), b);
+                        let (scale, minimum) = k_scale(sb, l, b);
                         let (most, stored) = if self.dtype == DType::Q4_K {
-                            let both = l.words(sb, at::Q4_K_QUANTS + b / 2 * 8 * LINE, r);
+                            let both = l.words(sb, at::Q4_K_QUANTS + b / 2 * 8 * LINE);
                             (15, both.map(|word: u32| word >> (b % 2 * 4) & 0x0f0f_0f0f))
                         } else {
-                            (31, bits::unpack_five(l.words(sb, at::Q5_K_QUANTS + 5 * b * LINE, r)))
+                            (31, bits::unpack_five(l.words(sb, at::Q5_K_QUANTS + 5 * b * LINE)))
                         };
                         for (y, q) in y.iter_mut().zip(stored.map(u32::to_le_bytes).as_flattened())
                         {
@@ -396,8 +399,7 @@ impl PackedLayout {
                     let d = f32::from_le_bytes(get(sb, l.place(4 * r)));
                     for (j, y) in y.chunks_exact_mut(16).enumerate() {
                         let s = sb[l.place(at::Q6_K_SCALES + LANES * j + r)].cast_signed();
-                        let stored =
-                            bits::unpack_six(l.words(sb, at::Q6_K_QUANTS + 3 * j * LINE, r));
+                        let stored = bits::unpack_six(l.words(sb, at::Q6_K_QUANTS + 3 * j * LINE));
                         for (y, q) in y.iter_mut().zip(stored.map(u32::to_le_bytes).as_flattened())
                         {
                             *y = d * f32::from(s) * (f32::from(*q) - 32.0);
@@ -405,24 +407,26 @@ impl PackedLayout {
                     }
                 }
             }
-            DType::I32 => {}
+            DType::I32 => unreachable!("`PackedLayout::new` refuses I32"),
         }
     }
 }
 
-/// Which of a panel's lines are those of a row group.
+/// Where a row lies in a panel.
 #[derive(Clone, Copy)]
-struct Lines {
+struct PanelRow {
     /// Row groups of the panel.
-    beside: usize,
-    /// Which of them it is.
+    panel_width: usize,
+    /// Which of them it is in.
     group: usize,
+    /// Which row of that it is: the word of every line that is its own.
+    lane: usize,
 }
 
-impl Lines {
+impl PanelRow {
     /// Where the byte at an offset of the row group's superblock lies in the panel's.
     const fn place(self, offset: usize) -> usize {
-        (offset / LINE * self.beside + self.group) * LINE + offset % LINE
+        (offset / LINE * self.panel_width + self.group) * LINE + offset % LINE
     }
 
     /// Copies a few bytes of one line to an offset.
@@ -431,22 +435,23 @@ impl Lines {
         to[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// A word of row `r` to each of the lines from an offset on.
-    fn fill(self, to: &mut [u8], offset: usize, r: usize, words: impl IntoIterator<Item = u32>) {
-        let lines = to[self.place(offset)..].chunks_mut(self.beside * LINE);
+    /// The row's word to each of the lines from an offset on.
+    fn fill(self, to: &mut [u8], offset: usize, words: impl IntoIterator<Item = u32>) {
+        let lines = to[self.place(offset)..].chunks_mut(self.panel_width * LINE);
         for (line, word) in lines.zip(words) {
-            line[4 * r..4 * r + 4].copy_from_slice(&word.to_le_bytes());
+            line[4 * self.lane..4 * self.lane + 4].copy_from_slice(&word.to_le_bytes());
         }
     }
 
-    /// The words of row `r` in the lines from an offset on.
-    fn words<const N: usize>(self, sb: &[u8], offset: usize, r: usize) -> [u32; N] {
-        std::array::from_fn(|i| u32::from_le_bytes(get(sb, self.place(offset + i * LINE + 4 * r))))
+    /// The row's words in the lines from an offset on.
+    fn words<const N: usize>(self, sb: &[u8], offset: usize) -> [u32; N] {
+        let at = |i| self.place(offset + i * LINE + 4 * self.lane);
+        std::array::from_fn(|i| u32::from_le_bytes(get(sb, at(i))))
     }
 
-    /// Byte `i` of row `r` in the lines from an offset on.
-    fn byte(self, sb: &[u8], offset: usize, r: usize, i: usize) -> u8 {
-        sb[self.place(offset + i / 4 * LINE + 4 * r + i % 4)]
+    /// The row's byte `i` in the lines from an offset on.
+    fn byte(self, sb: &[u8], offset: usize, i: usize) -> u8 {
+        sb[self.place(offset + i / 4 * LINE + 4 * self.lane + i % 4)]
     }
 }
 
@@ -497,7 +502,8 @@ fn q6_k_half(block: &[u8], j: usize) -> [u32; 4] {
 
 /// `d`, `dmin` and the 12 bytes of 6-bit scales and minima, as ggml packs them
 /// (`get_scale_min_k4` in ggml-quants), to the layout of [`at::K_LOW`] and [`at::K_HIGH`].
-fn pack_k_scales(head: &[u8], (l, r): (Lines, usize), to: &mut [u8]) {
+fn pack_k_scales(head: &[u8], l: PanelRow, to: &mut [u8]) {
+    let r = l.lane;
     l.put(to, 2 * r, &head[..2]);
     l.put(to, at::K_MINIMUM + 2 * r, &head[2..4]);
     let s = &head[4..16];
@@ -514,8 +520,9 @@ fn pack_k_scales(head: &[u8], (l, r): (Lines, usize), to: &mut [u8]) {
     }
 }
 
-/// Scale and minimum of block `b` of row `r`, multiplied out; both products are exact.
-fn k_scale(sb: &[u8], (l, r): (Lines, usize), b: usize) -> (f32, f32) {
+/// Scale and minimum of block `b` of a row, multiplied out; both products are exact.
+fn k_scale(sb: &[u8], l: PanelRow, b: usize) -> (f32, f32) {
+    let r = l.lane;
     let low = sb[l.place(at::K_LOW + LANES * b + r)];
     let high = sb[l.place(at::K_HIGH + LANES * (b / 2) + r)] >> (4 * (b % 2));
     let (scale, minimum) = (low & 15 | (high & 3) << 4, low >> 4 | (high >> 2 & 3) << 4);

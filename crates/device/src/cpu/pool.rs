@@ -15,13 +15,14 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crossbeam::utils::CachePadded;
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 
 /// Pauses before a waiting thread gives up its time slice or goes to sleep: roughly 50 us on
 /// current x86-64.
@@ -95,7 +96,7 @@ impl Shared {
         let worker = Worker { shared: self, index };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| job(&worker))) {
             if !payload.is::<Aborted>() {
-                let mut first = self.payload.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut first = self.payload.lock();
                 first.get_or_insert(payload);
             }
             self.failed.store(true, Ordering::Release);
@@ -289,7 +290,7 @@ impl Pool {
             s.relax(&mut turns);
         }
         if s.failed.load(Ordering::Acquire) {
-            let payload = s.payload.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let payload = s.payload.lock().take();
             resume_unwind(payload.unwrap_or_else(|| Box::new("a thread of the pool panicked")));
         }
     }

@@ -4,16 +4,16 @@
 //! positions, slots) is read from the mailboxes while the program runs.
 
 use super::Isa;
-use super::activations;
+use super::activations::ActivationFormat;
 use super::memory::{Cache, Memory, PlanMemory, WeightStorage, unsupported};
 use super::packed::PackedLayout;
 use super::variant::{self, Variant};
 use crate::tune::Choices;
 use crate::{
     Error,
-    precision::{planes, planes_for},
+    precision::{residual_planes, residual_planes_of},
 };
-use plan::{Arena, Binary, Class, Composite, DType, Epilogue, Op, Plan, RopeStyle, Step, View};
+use plan::{Arena, Binary, Class, DType, MAX_WEIGHTS, Op, Plan, Product, RopeStyle, Step, View};
 
 /// A weight matrix as a stage uses it.
 #[derive(Clone, Copy)]
@@ -29,9 +29,9 @@ pub(super) struct Norm {
     pub(super) eps: f32,
 }
 
-/// Attention's inputs that depend on the row.
+/// Where each row lives: the mailboxes that say so.
 #[derive(Clone, Copy)]
-pub(super) struct RowsOfSlots {
+pub(super) struct KvRows {
     pub(super) slots: *const i32,
     pub(super) positions: *const i32,
 }
@@ -40,7 +40,12 @@ pub(super) struct RowsOfSlots {
 #[derive(Clone, Copy)]
 pub(super) enum Stage {
     /// Rows of a packed matrix, decoded: `out[i] = matrix[ids[i]]`.
-    Embed { matrix: Matrix, ids: *const i32, rows: usize, out: *mut f32 },
+    Embed {
+        matrix: Matrix,
+        ids: *const i32,
+        rows: usize,
+        out: *mut f32,
+    },
     /// Rows of 4-byte elements: `out[i] = table[ids[i]]`, zeroes for an index outside `0..extent`.
     Gather {
         table: *const u32,
@@ -60,71 +65,132 @@ pub(super) enum Stage {
         out: *mut f32,
     },
     /// Rows normalised.
-    RmsNorm { x: *const f32, norm: Norm, n: usize, rows: usize, out: *mut f32 },
-    /// Elementwise sum of rows.
-    Add { a: *const f32, b: *const f32, n: usize, rows: usize, out: *mut f32 },
-    /// Elementwise gate.
-    SwiGlu { gate: *const f32, up: *const f32, n: usize, rows: usize, out: *mut f32 },
-    /// Rows, normalised if asked, brought into the form that products read.
-    Arrange {
+    RmsNorm {
         x: *const f32,
-        norm: Option<Norm>,
-        k: usize,
-        rows: usize,
-        q8: Option<activations::Form>,
-        f32: bool,
-    },
-    /// Products of the arranged rows with up to three matrices, each with its own number of planes.
-    Project {
-        weights: [Option<(Matrix, *mut f32, usize)>; 3],
-        rows: usize,
-        planes: usize,
-        residual: Option<*const f32>,
-        variant: Variant,
-    },
-    /// `silu(x W0^T) * (x W1^T)` of the arranged rows.
-    Gate { gate: Matrix, up: Matrix, rows: usize, planes: usize, out: *mut f32, variant: Variant },
-    /// Queries (none when `heads` is 0) rotated, keys rotated and values into their caches.
-    RopeKv {
-        q: *const f32,
-        k: *const f32,
-        v: *const f32,
-        table: *const f32,
-        at: RowsOfSlots,
-        norms: Option<(Norm, Norm)>,
-        style: RopeStyle,
-        heads: usize,
-        cache: Cache,
+        norm: Norm,
+        n: usize,
         rows: usize,
         out: *mut f32,
-        keys: *mut u16,
-        values: *mut u16,
     },
-    /// Attention over the caches.
-    Attend {
-        q: *const f32,
-        at: RowsOfSlots,
-        heads: usize,
-        cache: Cache,
-        scale: f32,
+    /// Elementwise sum of rows.
+    Add {
+        a: *const f32,
+        b: *const f32,
+        n: usize,
         rows: usize,
         out: *mut f32,
-        keys: *const u16,
-        values: *const u16,
     },
-    /// Tokens chosen from rows of logits; then, in decode, the next step's inputs.
-    Sample {
-        logits: *const f32,
-        vocabulary: usize,
-        temperature: *const f32,
-        top_k: *const i32,
-        top_p: *const f32,
-        seed: *const i32,
-        positions: *const i32,
+    /// Elementwise gate.
+    SwiGlu {
+        gate: *const f32,
+        up: *const f32,
+        n: usize,
         rows: usize,
-        ids: *mut i32,
-        advance: Option<(*mut i32, *mut i32)>,
+        out: *mut f32,
     },
+    Arrange(Arrange),
+    Project(Project),
+    Gate(Gate),
+    RopeKv(RopeKv),
+    Attention(Attention),
+    Sample(Sample),
+}
+
+/// Rows, normalised if asked, brought into the form that products read.
+#[derive(Clone, Copy)]
+pub(super) struct Arrange {
+    pub(super) x: *const f32,
+    pub(super) norm: Option<Norm>,
+    pub(super) k: usize,
+    pub(super) rows: usize,
+    /// For quantised weights.
+    pub(super) q8: Option<ActivationFormat>,
+    /// For plain ones.
+    pub(super) f32: bool,
+}
+
+/// Products of the arranged rows with matrices.
+#[derive(Clone, Copy)]
+pub(super) struct Project {
+    pub(super) linears: [Option<Linear>; MAX_WEIGHTS],
+    pub(super) rows: usize,
+    pub(super) residual_planes: usize,
+    pub(super) residual: Option<*const f32>,
+    pub(super) variant: Variant,
+}
+
+/// One matrix, where its product goes, and how many of the residual planes count for it.
+#[derive(Clone, Copy)]
+pub(super) struct Linear {
+    pub(super) matrix: Matrix,
+    pub(super) out: *mut f32,
+    pub(super) used_planes: usize,
+}
+
+/// `silu(x W0^T) * (x W1^T)` of the arranged rows.
+#[derive(Clone, Copy)]
+pub(super) struct Gate {
+    pub(super) gate: Matrix,
+    pub(super) up: Matrix,
+    pub(super) rows: usize,
+    pub(super) residual_planes: usize,
+    pub(super) out: *mut f32,
+    pub(super) variant: Variant,
+}
+
+/// Queries (none when `heads` is 0) rotated, keys rotated and values into their caches.
+#[derive(Clone, Copy)]
+pub(super) struct RopeKv {
+    pub(super) q: *const f32,
+    pub(super) q_norm: Option<Norm>,
+    pub(super) k: *const f32,
+    pub(super) k_norm: Option<Norm>,
+    pub(super) v: *const f32,
+    pub(super) table: *const f32,
+    pub(super) at: KvRows,
+    pub(super) style: RopeStyle,
+    pub(super) heads: usize,
+    pub(super) cache: Cache,
+    pub(super) rows: usize,
+    pub(super) out: *mut f32,
+    pub(super) keys: *mut u16,
+    pub(super) values: *mut u16,
+}
+
+/// Attention over the caches.
+#[derive(Clone, Copy)]
+pub(super) struct Attention {
+    pub(super) q: *const f32,
+    pub(super) at: KvRows,
+    pub(super) heads: usize,
+    pub(super) cache: Cache,
+    pub(super) scale: f32,
+    pub(super) rows: usize,
+    pub(super) out: *mut f32,
+    pub(super) keys: *const u16,
+    pub(super) values: *const u16,
+}
+
+/// Tokens chosen from rows of logits; then, in decode, the next step's inputs.
+#[derive(Clone, Copy)]
+pub(super) struct Sample {
+    pub(super) logits: *const f32,
+    pub(super) vocabulary: usize,
+    pub(super) temperature: *const f32,
+    pub(super) top_k: *const i32,
+    pub(super) top_p: *const f32,
+    pub(super) seed: *const i32,
+    pub(super) positions: *const i32,
+    pub(super) rows: usize,
+    pub(super) ids: *mut i32,
+    pub(super) next: Option<NextInputs>,
+}
+
+/// Where the next step's inputs go.
+#[derive(Clone, Copy)]
+pub(super) struct NextInputs {
+    pub(super) tokens: *mut i32,
+    pub(super) positions: *mut i32,
 }
 
 impl Stage {
@@ -137,12 +203,12 @@ impl Stage {
             Self::RmsNorm { .. } => "rms-norm",
             Self::Add { .. } => "add",
             Self::SwiGlu { .. } => "swiglu",
-            Self::Arrange { .. } => "arrange",
-            Self::Project { .. } => "project",
-            Self::Gate { .. } => "gate",
-            Self::RopeKv { .. } => "rope-kv",
-            Self::Attend { .. } => "attend",
-            Self::Sample { .. } => "sample",
+            Self::Arrange(_) => "arrange",
+            Self::Project(_) => "project",
+            Self::Gate(_) => "gate",
+            Self::RopeKv(_) => "rope-kv",
+            Self::Attention(_) => "attention",
+            Self::Sample(_) => "sample",
         }
     }
 }
@@ -171,28 +237,27 @@ unsafe impl Sync for Program {}
 /// Refuses steps that this device does not run.
 pub(super) fn check(plan: &Plan) -> Result<(), Error> {
     plan.validate().map_err(|e| Error::Invalid(e.to_string()))?;
-    let i32 = |view: &View| plan.buffer(view.buffer).dtype == DType::I32;
     for step in &plan.steps {
         let fits = match &step.op {
-            Op::Gather => step.reads.len() == 2,
-            Op::Binary(Binary::Add) => {
-                !i32(&step.writes[0]) && step.reads[0].shape == step.reads[1].shape
+            Op::Gather(gather) => gather.indices.len() == 1,
+            Op::Binary { op: Binary::Add, a, b, out } => {
+                plan.buffer(out.buffer).dtype != DType::I32 && a.shape == b.shape
             }
-            Op::Project { .. } | Op::RopeKv { .. } | Op::Sample | Op::SampleAdvance => true,
-            Op::Composite(c) => matches!(
-                c,
-                Composite::RmsNorm { .. }
-                    | Composite::RopeTable { .. }
-                    | Composite::SwiGlu
-                    | Composite::Attention { .. }
-            ),
+            Op::RmsNorm(_)
+            | Op::RopeTable(_)
+            | Op::SwiGlu { .. }
+            | Op::Attention(_)
+            | Op::Project(_)
+            | Op::RopeKv(_)
+            | Op::Sample(_) => true,
             _ => false,
         };
         if !fits {
             return Err(unsupported(format!("step {} ({})", step.op.name(), step.label)));
         }
         let cached = |view: &View| plan.buffer(view.buffer).class == Class::State;
-        if step.reads.iter().chain(&step.writes).any(|v| !v.is_contiguous() && !cached(v)) {
+        let mut views = step.op.reads().into_iter().chain(step.op.writes());
+        if views.any(|view| !view.is_contiguous() && !cached(view)) {
             return Err(unsupported(format!("strides in {} ({})", step.op.name(), step.label)));
         }
     }
@@ -205,7 +270,8 @@ struct Resolver<'a> {
     memory: &'a Memory,
     arena: Arena,
     buffers: &'a PlanMemory,
-    tuning: (Isa, Option<&'a Choices>),
+    isa: Isa,
+    choices: Option<&'a Choices>,
 }
 
 impl Resolver<'_> {
@@ -272,73 +338,44 @@ impl Resolver<'_> {
             .ok_or_else(|| unsupported(format!("`{}` as a KV cache", buffer.name)))
     }
 
-    fn slots(&self, slots: &View, positions: &View) -> Result<RowsOfSlots, Error> {
-        Ok(RowsOfSlots { slots: self.i32(slots)?, positions: self.i32(positions)? })
+    fn norm(&self, norm: &plan::Norm) -> Result<Norm, Error> {
+        Ok(Norm { weight: self.f32(&norm.weight)?, eps: norm.eps.get() })
+    }
+
+    fn rows(&self, rows: &plan::Rows) -> Result<KvRows, Error> {
+        Ok(KvRows { slots: self.i32(&rows.slots)?, positions: self.i32(&rows.positions)? })
     }
 
     fn stages(&self, step: &Step, stages: &mut Vec<Stage>) -> Result<(), Error> {
-        let (reads, writes) = (&step.reads[..], &step.writes[..]);
-        let last = |view: &View| view.shape.last().copied().unwrap_or(1);
-        let rows_of = |view: &View| view.elements() / last(view).max(1);
         let stage = match &step.op {
-            Op::Gather => self.gather(step)?,
-            Op::Binary(_) => Stage::Add {
-                a: self.f32(&reads[0])?,
-                b: self.f32(&reads[1])?,
-                n: last(&reads[0]),
-                rows: rows_of(&reads[0]),
-                out: self.f32(&writes[0])?,
-            },
-            Op::Project { .. } => return self.project(step, stages),
-            Op::RopeKv { style, norm, queries } => {
-                self.rope_kv(step, *style, norm.map(plan::Scalar::get), *queries)?
+            Op::Gather(gather) => self.gather(gather)?,
+            Op::Binary { op: Binary::Add, a, b, out } => {
+                let (rows, n) = rows_of(a);
+                Stage::Add { a: self.f32(a)?, b: self.f32(b)?, n, rows, out: self.f32(out)? }
             }
-            Op::Sample => self.sample(step, None)?,
-            Op::SampleAdvance => {
-                let advance = (self.i32(&writes[1])?, self.i32(&writes[2])?);
-                self.sample(step, Some(advance))?
+            Op::SwiGlu { gate, up, out } => {
+                let (rows, n) = rows_of(gate);
+                let (gate, up) = (self.f32(gate)?, self.f32(up)?);
+                Stage::SwiGlu { gate, up, n, rows, out: self.f32(out)? }
             }
-            Op::Composite(Composite::RmsNorm { eps }) => Stage::RmsNorm {
-                x: self.f32(&reads[0])?,
-                norm: Norm { weight: self.f32(&reads[1])?, eps: eps.get() },
-                n: last(&reads[0]),
-                rows: rows_of(&reads[0]),
-                out: self.f32(&writes[0])?,
-            },
-            Op::Composite(Composite::SwiGlu) => Stage::SwiGlu {
-                gate: self.f32(&reads[0])?,
-                up: self.f32(&reads[1])?,
-                n: last(&reads[0]),
-                rows: rows_of(&reads[0]),
-                out: self.f32(&writes[0])?,
-            },
-            Op::Composite(Composite::RopeTable { magnitude }) => Stage::RopeTable {
-                positions: self.i32(&reads[0])?,
-                frequencies: self.f32(&reads[1])?,
-                half: reads[1].elements(),
-                magnitude: magnitude.get(),
-                rows: reads[0].elements(),
-                out: self.f32(&writes[0])?,
-            },
-            Op::Composite(Composite::Attention { scale }) => {
-                let (keys, cache) = self.cache(&reads[1])?;
-                let (values, _) = self.cache(&reads[2])?;
-                let [rows, heads, dim] = self.heads(&reads[0], &cache)?;
-                debug_assert_eq!(dim, cache.dim);
-                Stage::Attend {
-                    q: self.f32(&reads[0])?,
-                    at: self.slots(&reads[3], &reads[4])?,
-                    heads,
-                    cache,
-                    scale: scale.get(),
-                    rows,
-                    out: self.f32(&writes[0])?,
-                    keys,
-                    values,
-                }
+            Op::RmsNorm(plan::RmsNorm { x, norm, out }) => {
+                let (rows, n) = rows_of(x);
+                let (x, norm) = (self.f32(x)?, self.norm(norm)?);
+                Stage::RmsNorm { x, norm, n, rows, out: self.f32(out)? }
             }
-            // `check` refused the others.
-            _ => return Err(unsupported(format!("step {}", step.op.name()))),
+            Op::RopeTable(table) => Stage::RopeTable {
+                positions: self.i32(&table.positions)?,
+                frequencies: self.f32(&table.frequencies)?,
+                half: table.frequencies.elements(),
+                magnitude: table.magnitude.get(),
+                rows: table.positions.elements(),
+                out: self.f32(&table.out)?,
+            },
+            Op::Project(project) => return self.project(project, stages),
+            Op::RopeKv(rope) => Stage::RopeKv(self.rope_kv(rope)?),
+            Op::Attention(attention) => Stage::Attention(self.attention(attention)?),
+            Op::Sample(sample) => Stage::Sample(self.sample(sample)?),
+            op => unreachable!("`check` refuses {}", op.name()),
         };
         stages.push(stage);
         Ok(())
@@ -356,116 +393,107 @@ impl Resolver<'_> {
         }
     }
 
-    fn gather(&self, step: &Step) -> Result<Stage, Error> {
-        let (table, ids) = (&step.reads[0], &step.reads[1]);
-        let (rows, indices) = (ids.elements(), self.i32(ids)?);
+    fn gather(&self, gather: &plan::Gather) -> Result<Stage, Error> {
+        let (table, ids) = (&gather.table, &gather.indices[0]);
+        let (rows, ids) = (ids.elements(), self.i32(ids)?);
         let buffer = self.plan.buffer(table.buffer);
         if buffer.class == Class::Weight && table.shape.len() == 2 {
-            let (matrix, out) = (self.matrix(table)?, self.f32(&step.writes[0])?);
-            return Ok(Stage::Embed { matrix, ids: indices, rows, out });
+            let (matrix, out) = (self.matrix(table)?, self.f32(&gather.out)?);
+            return Ok(Stage::Embed { matrix, ids, rows, out });
         }
         Ok(Stage::Gather {
             table: self.address(table)?.cast(),
             extent: table.shape[0],
             width: table.shape[1..].iter().product(),
-            ids: indices,
+            ids,
             rows,
-            out: self.typed(&step.writes[0], buffer.dtype)?.cast(),
+            out: self.typed(&gather.out, buffer.dtype)?.cast(),
         })
     }
 
-    fn project(&self, step: &Step, stages: &mut Vec<Stage>) -> Result<(), Error> {
-        let Op::Project { norm, weights, epilogue } = step.op else { return Ok(()) };
-        let x = &step.reads[0];
-        let k = x.shape.last().copied().unwrap_or(1);
-        let rows = x.elements() / k.max(1);
-        let norm = match norm {
-            Some(eps) => Some(Norm { weight: self.f32(&step.reads[1])?, eps: eps.get() }),
-            None => None,
-        };
-        let first = 1 + usize::from(norm.is_some());
-        let matrices = step.reads[first..first + weights]
-            .iter()
-            .map(|view| self.matrix(view))
-            .collect::<Result<Vec<_>, _>>()?;
-        if let Some(m) = matrices.iter().find(|m| m.layout.k() != k) {
-            return Err(Error::Invalid(format!("{k} columns times {} rows", m.layout.k())));
+    fn linear(&self, weight: &View, out: &View) -> Result<Linear, Error> {
+        let used_planes = residual_planes_of(self.plan, out);
+        Ok(Linear { matrix: self.matrix(weight)?, out: self.f32(out)?, used_planes })
+    }
+
+    fn project(&self, project: &plan::Project, stages: &mut Vec<Stage>) -> Result<(), Error> {
+        let (rows, k) = rows_of(&project.x);
+        let weights = project.product.weights().into_iter();
+        let layouts =
+            weights.map(|view| Ok(self.matrix(view)?.layout)).collect::<Result<Vec<_>, Error>>()?;
+        if let Some(layout) = layouts.iter().find(|layout| layout.k() != k) {
+            return Err(Error::Invalid(format!("{k} columns times {} rows", layout.k())));
         }
-        let planes = planes(self.plan, step);
-        stages.push(Stage::Arrange {
-            x: self.f32(x)?,
-            norm,
+        let planes = residual_planes(self.plan, project);
+        stages.push(Stage::Arrange(Arrange {
+            x: self.f32(&project.x)?,
+            norm: project.norm.as_ref().map(|norm| self.norm(norm)).transpose()?,
             k,
             rows,
-            q8: matrices
+            q8: layouts
                 .iter()
-                .filter(|m| m.layout.quantised())
-                .map(|m| activations::Form { planes, span: m.layout.span() })
-                .max_by_key(|form| form.span),
-            f32: matrices.iter().any(|m| !m.layout.quantised()),
-        });
-        let widest = matrices.iter().map(|m| m.layout.group_bytes()).max().unwrap_or(1);
-        let (isa, choices) = self.tuning;
-        let case = variant::case(self.plan, step);
-        let variant = Variant::of(isa, choices, case.as_ref(), (widest, rows));
-        let stage = match (epilogue, &matrices[..]) {
-            (Epilogue::SwiGlu, &[gate, up]) => {
-                Stage::Gate { gate, up, rows, planes, out: self.f32(&step.writes[0])?, variant }
-            }
-            (Epilogue::None | Epilogue::Residual, [_] | [_, _] | [_, _, _]) => {
-                let mut outputs = [None; 3];
-                for (i, (&matrix, out)) in matrices.iter().zip(&step.writes).enumerate() {
-                    let used = planes_for(self.plan, out).min(planes);
-                    outputs[i] = Some((matrix, self.f32(out)?, used));
-                }
-                let residual = match epilogue {
-                    Epilogue::Residual => {
-                        Some(self.f32(&step.reads[first + weights])?.cast_const())
-                    }
-                    _ => None,
-                };
-                Stage::Project { weights: outputs, rows, planes, residual, variant }
-            }
-            _ => return Err(unsupported(format!("{weights} weights in {}", step.op.name()))),
+                .filter(|layout| layout.quantised())
+                .map(|layout| ActivationFormat { residual_planes: planes, span: layout.span() })
+                .max_by_key(|format| format.span),
+            f32: layouts.iter().any(|layout| !layout.quantised()),
+        }));
+        let widest = layouts.iter().map(PackedLayout::group_bytes).max().unwrap_or(1);
+        let case = variant::case(self.plan, project);
+        let variant = Variant::of(self.isa, self.choices, case.as_ref(), widest, rows);
+        let linears = |linears, residual| {
+            Stage::Project(Project { linears, rows, residual_planes: planes, residual, variant })
         };
-        stages.push(stage);
+        stages.push(match &project.product {
+            Product::Each(each) => {
+                let mut to = [None; MAX_WEIGHTS];
+                for (to, linear) in to.iter_mut().zip(each) {
+                    *to = Some(self.linear(&linear.weight, &linear.out)?);
+                }
+                linears(to, None)
+            }
+            Product::Residual { weight, residual, out } => {
+                let residual = self.f32(residual)?.cast_const();
+                linears([Some(self.linear(weight, out)?), None, None], Some(residual))
+            }
+            Product::SwiGlu { gate, up, out } => Stage::Gate(Gate {
+                gate: self.matrix(gate)?,
+                up: self.matrix(up)?,
+                rows,
+                residual_planes: planes,
+                out: self.f32(out)?,
+                variant,
+            }),
+        });
         Ok(())
     }
 
-    fn rope_kv(
-        &self,
-        step: &Step,
-        style: RopeStyle,
-        eps: Option<f32>,
-        queries: bool,
-    ) -> Result<Stage, Error> {
-        // Without queries every operand stands one place further in front.
-        let at = usize::from(queries);
-        let (reads, writes) = (&step.reads, &step.writes);
-        let (keys, cache) = self.cache(&writes[at])?;
-        let (values, _) = self.cache(&writes[at + 1])?;
-        let [rows, heads, _] = self.heads(&reads[0], &cache)?;
-        let norms = match eps {
-            Some(eps) => Some((
-                Norm { weight: self.f32(&reads[at + 5])?, eps },
-                Norm { weight: self.f32(&reads[2 * at + 5])?, eps },
-            )),
-            None => None,
+    fn rope_kv(&self, rope: &plan::RopeKv) -> Result<RopeKv, Error> {
+        let (keys, cache) = self.cache(&rope.caches.keys)?;
+        let (values, _) = self.cache(&rope.caches.values)?;
+        let [rows, ..] = self.heads(&rope.k, &cache)?;
+        let norm = |weight: &View, eps: plan::Scalar| {
+            Ok::<_, Error>(Norm { weight: self.f32(weight)?, eps: eps.get() })
         };
-        let (q, out) = if queries {
-            (self.f32(&reads[0])?, self.f32(&writes[0])?)
-        } else {
-            (std::ptr::null_mut(), std::ptr::null_mut())
-        };
-        Ok(Stage::RopeKv {
+        let (mut q, mut out, mut heads) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        if let Some(queries) = &rope.queries {
+            [_, heads, _] = self.heads(&queries.q, &cache)?;
+            (q, out) = (self.f32(&queries.q)?, self.f32(&queries.out)?);
+        }
+        let (mut q_norm, mut k_norm) = (None, None);
+        if let Some(plan::QkNorm { q, k, eps }) = &rope.norm {
+            q_norm = q.as_ref().map(|q| norm(q, *eps)).transpose()?;
+            k_norm = Some(norm(k, *eps)?);
+        }
+        Ok(RopeKv {
             q,
-            k: self.f32(&reads[at])?,
-            v: self.f32(&reads[at + 1])?,
-            table: self.f32(&reads[at + 2])?,
-            at: self.slots(&reads[at + 3], &reads[at + 4])?,
-            norms,
-            style,
-            heads: if queries { heads } else { 0 },
+            q_norm,
+            k: self.f32(&rope.k)?,
+            k_norm,
+            v: self.f32(&rope.v)?,
+            table: self.f32(&rope.table)?,
+            at: self.rows(&rope.rows)?,
+            style: rope.style,
+            heads,
             cache,
             rows,
             out,
@@ -474,21 +502,48 @@ impl Resolver<'_> {
         })
     }
 
-    fn sample(&self, step: &Step, advance: Option<(*mut i32, *mut i32)>) -> Result<Stage, Error> {
-        let reads = &step.reads;
-        Ok(Stage::Sample {
-            logits: self.f32(&reads[0])?,
-            vocabulary: reads[0].shape.last().copied().unwrap_or(0),
-            temperature: self.f32(&reads[1])?,
-            top_k: self.i32(&reads[2])?,
-            top_p: self.f32(&reads[3])?,
-            seed: self.i32(&reads[4])?,
-            positions: self.i32(&reads[5])?,
-            rows: reads[1].elements(),
-            ids: self.i32(&step.writes[0])?,
-            advance,
+    fn attention(&self, attention: &plan::Attention) -> Result<Attention, Error> {
+        let (keys, cache) = self.cache(&attention.caches.keys)?;
+        let (values, _) = self.cache(&attention.caches.values)?;
+        let [rows, heads, _] = self.heads(&attention.q, &cache)?;
+        Ok(Attention {
+            q: self.f32(&attention.q)?,
+            at: self.rows(&attention.rows)?,
+            heads,
+            cache,
+            scale: attention.scale.get(),
+            rows,
+            out: self.f32(&attention.out)?,
+            keys,
+            values,
         })
     }
+
+    fn sample(&self, sample: &plan::Sample) -> Result<Sample, Error> {
+        let (inputs, (rows, vocabulary)) = (&sample.inputs, rows_of(&sample.logits));
+        let next = |next: &plan::NextInputs| {
+            let (tokens, positions) = (self.i32(&next.tokens)?, self.i32(&next.positions)?);
+            Ok::<_, Error>(NextInputs { tokens, positions })
+        };
+        Ok(Sample {
+            logits: self.f32(&sample.logits)?,
+            vocabulary,
+            temperature: self.f32(&inputs.temperature)?,
+            top_k: self.i32(&inputs.top_k)?,
+            top_p: self.f32(&inputs.top_p)?,
+            seed: self.i32(&inputs.seed)?,
+            positions: self.i32(&inputs.positions)?,
+            rows,
+            ids: self.i32(&sample.ids)?,
+            next: sample.next.as_ref().map(next).transpose()?,
+        })
+    }
+}
+
+/// Rows and columns of a view whose last axis is the row.
+fn rows_of(view: &View) -> (usize, usize) {
+    let n = view.shape.last().copied().unwrap_or(1);
+    (view.elements() / n.max(1), n)
 }
 
 impl Program {
@@ -502,10 +557,11 @@ impl Program {
         plan: &Plan,
         memory: &Memory,
         buffers: PlanMemory,
-        tuning: (Isa, Option<&Choices>),
+        isa: Isa,
+        choices: Option<&Choices>,
     ) -> Result<Self, Error> {
         let arena = Arena::new(plan, |_, bytes| bytes);
-        let resolver = Resolver { plan, memory, arena, buffers: &buffers, tuning };
+        let resolver = Resolver { plan, memory, arena, buffers: &buffers, isa, choices };
         let (mut stages, mut ends) = (Vec::new(), Vec::new());
         for step in &plan.steps {
             resolver.stages(step, &mut stages)?;
@@ -513,13 +569,16 @@ impl Program {
         }
         let rows = plan.bucket.rows();
         let slots = stages.iter().find_map(|stage| match stage {
-            Stage::Attend { at, rows: r, .. } | Stage::RopeKv { at, rows: r, .. } if *r == rows => {
+            Stage::Attention(Attention { at, rows: r, .. })
+            | Stage::RopeKv(RopeKv { at, rows: r, .. })
+                if *r == rows =>
+            {
                 Some(at.slots)
             }
             _ => None,
         });
         let sampled = stages.iter().find_map(|stage| match stage {
-            Stage::Sample { ids, rows, .. } => Some((ids.cast_const(), *rows)),
+            Stage::Sample(Sample { ids, rows, .. }) => Some((ids.cast_const(), *rows)),
             _ => None,
         });
         Ok(Self { stages, ends, rows, slots, sampled, buffers })

@@ -3,9 +3,9 @@
 
 use half::f16;
 
-use super::activations::{self, F32Block, Form, Q8Block};
+use super::activations::{self, ActivationFormat, F32Block, Q8Block};
 use super::attention::{self, Attend};
-use super::matmul::{Loops, Product, Rows, matmul};
+use super::matmul::{Activations, Loops, Product, Q8Activations, matmul};
 use super::packed::{LayoutError, PackedLayout};
 use super::simd::{BIAS, MINUS_BIAS};
 use super::{Isa, norm, rope};
@@ -96,8 +96,10 @@ impl Matrix {
 
 impl Matrix {
     /// How its activations are quantised, if they are.
-    fn form(&self, planes: usize) -> Option<Form> {
-        self.layout.quantised().then(|| Form { planes, span: self.layout.span() })
+    fn format(&self, residual_planes: usize) -> Option<ActivationFormat> {
+        self.layout
+            .quantised()
+            .then(|| ActivationFormat { residual_planes, span: self.layout.span() })
     }
 }
 
@@ -109,9 +111,9 @@ enum Acts {
 
 impl Acts {
     /// Quantised in a form, or plain.
-    fn new(isa: Isa, form: Option<Form>, x: &[f32], k: usize) -> Self {
-        let (rows, quantised) = (x.len() / k, form.is_some());
-        let planes = form.map_or(1, |form| form.planes);
+    fn new(isa: Isa, format: Option<ActivationFormat>, x: &[f32], k: usize) -> Self {
+        let (rows, quantised) = (x.len() / k, format.is_some());
+        let planes = format.map_or(1, |format| format.residual_planes);
         let n = activations::blocks(k) * rows * planes;
         let mut q8 = vec![Q8Block::default(); if quantised { n } else { 0 }];
         let mut plain = vec![[0.0; 32]; if quantised { 0 } else { n }];
@@ -119,9 +121,9 @@ impl Acts {
             let at = activations::place(r, rows, activations::blocks(k) * planes);
             // SAFETY: sizes as computed above.
             unsafe {
-                if let Some(form) = form {
+                if let Some(format) = format {
                     let dst = q8.as_mut_ptr().add(at.first);
-                    activations::quantise(isa, x.as_ptr(), k, dst, at.step, form);
+                    activations::quantise(isa, x.as_ptr(), k, dst, at.step, format);
                 } else {
                     let dst = plain.as_mut_ptr().add(at.first);
                     activations::arrange(isa, x.as_ptr(), k, dst, at.step);
@@ -131,10 +133,14 @@ impl Acts {
         if quantised { Self::Q8(q8) } else { Self::F32(plain) }
     }
 
-    fn rows(&self, planes: usize) -> Rows {
+    fn rows(&self, planes: usize) -> Activations {
         match self {
-            Self::Q8(b) => Rows::Q8 { blocks: b.as_ptr(), planes, used: planes },
-            Self::F32(b) => Rows::F32(b.as_ptr()),
+            Self::Q8(b) => Activations::Q8(Q8Activations {
+                blocks: b.as_ptr(),
+                residual_planes: planes,
+                used_planes: planes,
+            }),
+            Self::F32(b) => Activations::F32(b.as_ptr()),
         }
     }
 }
@@ -164,11 +170,11 @@ fn product_with_loops(
 ) -> Vec<f32> {
     let (k, n, groups) = (w.layout.k(), w.layout.rows(), w.layout.groups());
     let rows = x.len() / k;
-    let acts = Acts::new(isa, w.form(planes), x, k);
+    let acts = Acts::new(isa, w.format(planes), x, k);
     // One column more than needed: it must stay as it is.
     let mut out = vec![init.unwrap_or(f32::NAN); rows * (n + 1)];
     // Ranges are of whole panels.
-    let middle = (groups / 2).next_multiple_of(w.layout.beside()).min(groups);
+    let middle = (groups / 2).next_multiple_of(w.layout.panel_width()).min(groups);
     for groups in [0..middle, middle..groups] {
         let p = Product {
             layout: &w.layout,
@@ -217,8 +223,8 @@ fn packed_rows_decode_as_quant_does() {
             }
             // Panel by panel gives the same bytes.
             let mut by_panel = vec![0; m.layout.bytes()];
-            let panel_raw = m.layout.beside() * 16 * m.layout.raw_row_bytes();
-            let panels = by_panel.chunks_mut(m.layout.beside() * m.layout.group_bytes());
+            let panel_raw = m.layout.panel_width() * 16 * m.layout.raw_row_bytes();
+            let panels = by_panel.chunks_mut(m.layout.panel_width() * m.layout.group_bytes());
             for (raw, out) in raw.chunks(panel_raw).zip(panels) {
                 m.layout.pack_panel(raw, out);
             }
@@ -253,7 +259,7 @@ fn products_equal_f64_arithmetic_over_the_same_blocks() {
             let w = Matrix::new(dtype, n, k, &random.raw(dtype, n, k));
             let x = random.vector(3 * k);
             // What the kernel multiplies: the activations after quantisation.
-            let seen = match Acts::new(Isa::detect(), w.form(1), &x, k) {
+            let seen = match Acts::new(Isa::detect(), w.format(1), &x, k) {
                 Acts::Q8(b) => {
                     let value = |m: usize, i: usize| {
                         let block = &b[i / 32 * 3 + m];
@@ -293,8 +299,8 @@ fn quantised_activations_are_within_half_a_step() {
     x[40] = 1000.0;
     x[99] = -1e-9;
     for isa in Isa::available() {
-        let form = Form { planes: 1, span: 1 };
-        let Acts::Q8(blocks) = Acts::new(isa, Some(form), &x, 100) else { unreachable!() };
+        let format = ActivationFormat { residual_planes: 1, span: 1 };
+        let Acts::Q8(blocks) = Acts::new(isa, Some(format), &x, 100) else { unreachable!() };
         assert_eq!(blocks.len(), 4);
         for (i, &x) in x.iter().enumerate() {
             let b = &blocks[i / 32];
@@ -350,15 +356,17 @@ fn no_arrangement_of_the_loops_or_the_weights_changes_a_bit() {
                 let planes = if dtype.is_quantised() { planes } else { 1 };
                 let x = &x[..rows * k];
                 let expected = bits(&product_with_planes(isa, &w, x, Some(0.5), planes));
-                for (ahead, tile) in [(0, 64), (32768, 64), (8192, 16), (1 << 40, 32), (8192, 1)] {
-                    let loops = Loops { ahead, tile };
+                for (prefetch_distance, tile) in
+                    [(0, 64), (32768, 64), (8192, 16), (1 << 40, 32), (8192, 1)]
+                {
+                    let loops = Loops { prefetch_distance, tile };
                     for w in &packings {
                         let got = product_with_loops(isa, w, x, Some(0.5), planes, loops);
-                        let beside = w.layout.beside();
+                        let panel_width = w.layout.panel_width();
                         assert_eq!(
                             bits(&got),
                             expected,
-                            "{isa} {dtype} {rows} rows {loops:?} {beside}"
+                            "{isa} {dtype} {rows} rows {loops:?} {panel_width}"
                         );
                     }
                 }

@@ -7,16 +7,17 @@
 //! second-level cache, another memory latency or more neighbours wants others.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::Isa;
 use super::activations::TILE;
 use super::matmul::Loops;
 use super::packed::PackedLayout;
 use super::simd::LANES;
-use crate::precision::planes;
+use crate::precision::residual_planes;
 use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space, digest};
-use plan::{DType, Epilogue, Op, Plan, Step};
+use plan::{DType, Plan, Product, Project};
 
 /// Rows of a matrix that a thread takes at a time; what lies side by side is not torn apart.
 pub const ROWS_PER_TASK: &str = "rows_per_task";
@@ -70,7 +71,8 @@ impl Variant {
         isa: Isa,
         choices: Option<&Choices>,
         case: Option<&Case>,
-        (group_bytes, rows): (usize, usize),
+        group_bytes: usize,
+        rows: usize,
     ) -> Self {
         let mut variant = Self::heuristic(isa, group_bytes, rows);
         let (Some(choices), Some(case)) = (choices, case) else { return variant };
@@ -88,7 +90,7 @@ impl Variant {
             variant.claim[usize::from(rows > TILE)] = task / LANES;
         }
         variant.loops = Loops {
-            ahead: value(PREFETCH).unwrap_or(variant.loops.ahead),
+            prefetch_distance: value(PREFETCH).unwrap_or(variant.loops.prefetch_distance),
             tile: value(TILE_ROWS).unwrap_or(variant.loops.tile),
         };
         variant
@@ -102,26 +104,24 @@ pub(super) fn packing(isa: Isa, choices: Option<&Choices>, dtype: DType, cols: u
     if isa.packings().contains(&chosen) { chosen } else { LANES }
 }
 
-/// The case of a step, if it is a product: all its matrices together, under the first one's type.
-pub(super) fn case(plan: &Plan, step: &Step) -> Option<Case> {
-    let Op::Project { norm, weights, epilogue } = step.op else { return None };
-    let first = 1 + usize::from(norm.is_some());
-    let matrices = step.reads.get(first..first + weights)?;
-    let dtype = plan.buffer(matrices.first()?.buffer).dtype;
-    let fine = dtype.is_quantised() && planes(plan, step) == 2;
-    let cols = step.reads[0].shape.last().copied().unwrap_or(1).max(1);
+/// The case of a projection: all its matrices together, under the first one's type.
+pub(super) fn case(plan: &Plan, project: &Project) -> Option<Case> {
+    let weights = project.product.weights();
+    let dtype = plan.buffer(weights.first()?.buffer).dtype;
+    let fine = dtype.is_quantised() && residual_planes(plan, project) == 2;
+    let cols = project.x.shape.last().copied().unwrap_or(1).max(1);
     let number = |n: usize| u32::try_from(n).ok().filter(|&n| n > 0);
-    let family = match epilogue {
-        Epilogue::SwiGlu => "gate",
-        Epilogue::None | Epilogue::Residual if fine => "project_fine",
-        Epilogue::None | Epilogue::Residual => "project",
+    let family = match project.product {
+        Product::SwiGlu { .. } => "gate",
+        Product::Each(_) | Product::Residual { .. } if fine => "project_fine",
+        Product::Each(_) | Product::Residual { .. } => "project",
     };
     Some(Case {
         family: family.to_owned(),
         dtype,
-        rows: number(matrices.iter().map(|view| view.shape[0]).sum())?,
+        rows: number(weights.iter().map(|view| view.shape[0]).sum())?,
         cols: number(cols)?,
-        batch: number(step.reads[0].elements() / cols)?,
+        batch: number(project.x.elements() / cols)?,
     })
 }
 
@@ -159,7 +159,7 @@ pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
     ];
     let mut heuristic = Choice::from([
         (ROWS_PER_TASK.to_owned(), (claim * LANES) as u32),
-        (PREFETCH.to_owned(), loops.ahead as u32),
+        (PREFETCH.to_owned(), loops.prefetch_distance as u32),
     ]);
     if many && batch > TILE / 4 {
         let meaning = "rows of activations that meet a block of weights in registers";
@@ -173,15 +173,14 @@ pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
         parameters.push(Parameter { scope: Scope::Layout, ..packing });
         heuristic.insert(PACKING.to_owned(), LANES as u32);
     }
-    Some(Space::new(parameters, heuristic, (source(isa, case.dtype), Candidates::BuiltIn), |_| {
-        Ok(())
-    }))
+    let source = source(isa, case.dtype);
+    Some(Space::new(parameters, heuristic, source, Candidates::BuiltIn, |_| Ok(())))
 }
 
 /// Hash of what products with weights of a type are made from; computed once.
 fn source(isa: Isa, dtype: DType) -> String {
     static KNOWN: Mutex<BTreeMap<(&str, DType), String>> = Mutex::new(BTreeMap::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     known.entry((isa.name(), dtype)).or_insert_with(|| hash(isa, dtype)).clone()
 }
 
@@ -238,7 +237,7 @@ mod tests {
             for packing in [16, 32] {
                 let choices: Choices =
                     [choose(&decides, 32, 64), choose(&other, packing, 512)].into_iter().collect();
-                let variant = Variant::of(isa, Some(&choices), Some(&other), (1088 * 16, 4));
+                let variant = Variant::of(isa, Some(&choices), Some(&other), 1088 * 16, 4);
                 let heuristic = Variant::heuristic(isa, 1088 * 16, 4);
                 assert_eq!(variant == heuristic, packing == 16);
             }
@@ -272,16 +271,16 @@ mod tests {
     fn a_choice_that_cannot_be_made_leaves_the_heuristic() {
         let isa = Isa::detect();
         let case = case("project", 3072, 1);
-        let heuristic = Variant::of(isa, None, Some(&case), (1088 * 16, 1));
+        let heuristic = Variant::of(isa, None, Some(&case), 1088 * 16, 1);
         let with = |name: &str, value: u32| {
             let mut choice = space(isa, &case).unwrap().heuristic;
             choice.insert(name.into(), value);
             let choices = [(case.clone(), choice)].into_iter().collect();
-            Variant::of(isa, Some(&choices), Some(&case), (1088 * 16, 1))
+            Variant::of(isa, Some(&choices), Some(&case), 1088 * 16, 1)
         };
         assert_eq!(with(ROWS_PER_TASK, 17), heuristic);
         assert_eq!(with(TILE_ROWS, 32), heuristic, "one row knows no tile");
         assert_eq!(with(ROWS_PER_TASK, 512).claim(1), 32);
-        assert_eq!(with(PREFETCH, 1024).loops.ahead, 1024);
+        assert_eq!(with(PREFETCH, 1024).loops.prefetch_distance, 1024);
     }
 }

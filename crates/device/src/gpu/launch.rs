@@ -2,7 +2,7 @@
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::params::{
-    AttentionParams, EmbedParams, GatherParams, Parameters, ProjectParams, RopeTableParams,
+    AttentionParams, EmbedParams, GatherParams, IntoBytes, ProjectParams, RopeTableParams,
     RowsParams, SampleParams,
 };
 

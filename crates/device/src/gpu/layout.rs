@@ -9,7 +9,7 @@ use orind_kernels::repack;
 use super::lower;
 use crate::plan_buffers::PlanBuffers;
 use crate::{Error, Footprint, Request};
-use plan::{Buffer, Composite, DType, Op, Plan};
+use plan::{Attention, Buffer, DType, Op, Plan, Sample};
 
 /// Alignment of everything: what the widest loads and constant banks need.
 pub(super) const ALIGN: u64 = 256;
@@ -145,10 +145,9 @@ impl Workspace {
         let grow = |a: &mut u64, b: u64| *a = (*a).max(b.next_multiple_of(ALIGN));
         for step in &plan.steps {
             match &step.op {
-                Op::Composite(Composite::Attention { .. }) => {
-                    let (q, cache) = (&step.reads[0], &step.reads[1]);
+                Op::Attention(Attention { q, caches, .. }) => {
                     let (&[rows, heads, dim], &[_, capacity, kv_heads, _]) =
-                        (q.shape.as_slice(), cache.shape.as_slice())
+                        (q.shape.as_slice(), caches.keys.shape.as_slice())
                     else {
                         return Err(unsupported(format!("attention of {:?}", q.shape)));
                     };
@@ -158,9 +157,9 @@ impl Workspace {
                     grow(&mut w.attention, parts);
                     grow(&mut w.attention_counters, 4 * rows * heads);
                 }
-                Op::Sample | Op::SampleAdvance => {
-                    let rows = step.reads[1].elements() as u64;
-                    let vocabulary = step.reads[0].shape.last().copied().unwrap_or(0) as u64;
+                Op::Sample(Sample { logits, inputs, .. }) => {
+                    let rows = inputs.temperature.elements() as u64;
+                    let vocabulary = logits.shape.last().copied().unwrap_or(0) as u64;
                     grow(&mut w.sample, rows * u64::from(SAMPLE_PARTS) * SAMPLE_PART_BYTES);
                     grow(&mut w.candidates, 8 * rows * vocabulary);
                     grow(&mut w.sample_counters, 4 * (rows + 1));

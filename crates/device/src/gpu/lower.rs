@@ -4,6 +4,7 @@
 //! kernels, so a list of launches is good for as long as the memory stands.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use orind_kernels::catalogue::launch::{
     attention_grid, elements_grid, embed_grid, project_shared_bytes, project_tiles, rope_kv_grid,
@@ -14,7 +15,6 @@ use orind_kernels::params::{
     AttentionParams, EmbedParams, GatherParams, ProjectParams, RopeTableParams, RowsParams,
     SampleParams, Segment,
 };
-use orind_kernels::repack;
 
 use super::launch::{Launch, Params, Region};
 use super::layout::{Cache, SAMPLE_PARTS, WeightLayout, Workspace, unsupported};
@@ -23,7 +23,8 @@ use super::variant::{self, Shape, Tuning};
 use crate::plan_buffers::PlanBuffers;
 use crate::{Error, RING_STEPS, precision};
 use plan::{
-    Arena, Binary, Buffer, Class, Composite, DType, Epilogue, Op, Plan, RopeStyle, Step, View,
+    Arena, Attention, Binary, Buffer, Caches, Class, DType, Gather, Linear, Op, Plan, Product,
+    Project, QkNorm, Queries, RmsNorm, RopeKv, RopeStyle, RopeTable, Rows, Sample, Step, View,
 };
 
 /// Rows of activations that a projection takes at once.
@@ -87,10 +88,11 @@ pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch
     let mut steps = plan.steps.iter().enumerate().peekable();
     while let Some((at, step)) = steps.next() {
         lowering.at = at;
-        match steps.next_if(|(_, next)| absorbs(plan, step, next)) {
-            Some((at, attention)) => {
-                lowering.at = at;
-                lowering.attention(attention, Some(step))?;
+        match absorbed(plan, at) {
+            Some(Absorbed { rope, attention, label }) => {
+                steps.next();
+                lowering.at = at + 1;
+                lowering.attention(label, attention, Some(rope))?;
             }
             None => lowering.step(step)?,
         }
@@ -98,33 +100,34 @@ pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch
     Ok(lowering.launches)
 }
 
-/// Whether one launch does both steps: in decode, where every row has a slot of its own, `next` is
-/// the attention over what `step` rotates, and nobody else reads that.
-fn absorbs(plan: &Plan, step: &Step, next: &Step) -> bool {
-    let (Op::RopeKv { queries: true, .. }, Op::Composite(Composite::Attention { .. })) =
-        (&step.op, &next.op)
-    else {
-        return false;
-    };
-    let rotated = &step.writes[0];
-    let readers = plan.steps.iter().filter(|s| s.reads.iter().any(|r| r.buffer == rotated.buffer));
-    plan.bucket.chunk == 1
-        && next.reads[0] == *rotated
-        && next.reads[1..3] == step.writes[1..3]
-        && next.reads[3..5] == step.reads[4..6]
-        && readers.count() == 1
-        && plan.buffers.get(rotated.buffer.index()).is_some_and(|b| b.class == Class::Scratch)
+/// Two steps that one launch does.
+struct Absorbed<'a> {
+    rope: &'a RopeKv,
+    attention: &'a Attention,
+    /// Of the attention.
+    label: &'a str,
+}
+
+/// The step at `at` and the next one, if one launch does both: in decode, where every row has a slot of
+/// its own, the next is the attention over what this one rotates, and nobody else reads that.
+fn absorbed(plan: &Plan, at: usize) -> Option<Absorbed<'_>> {
+    let (step, next) = (&plan.steps[at], plan.steps.get(at + 1)?);
+    let (Op::RopeKv(rope), Op::Attention(attention)) = (&step.op, &next.op) else { return None };
+    let rotated = &rope.queries.as_ref()?.out;
+    let reads = |step: &&Step| step.op.reads().iter().any(|view| view.buffer == rotated.buffer);
+    let absorbs = plan.bucket.chunk == 1
+        && attention.q == *rotated
+        && attention.caches == rope.caches
+        && attention.rows == rope.rows
+        && plan.steps.iter().filter(reads).count() == 1
+        && plan.buffer(rotated.buffer).class == Class::Scratch;
+    absorbs.then_some(Absorbed { rope, attention, label: &next.label })
 }
 
 /// Where scratch lies. What one launch reads for two steps lives until the second has written.
 pub(super) fn arena(plan: &Plan) -> Arena {
-    let mut launched = plan.clone();
-    for (at, pair) in plan.steps.windows(2).enumerate() {
-        if absorbs(plan, &pair[0], &pair[1]) {
-            launched.steps[at + 1].reads.extend_from_slice(&pair[0].reads);
-        }
-    }
-    Arena::new(&launched, |_, bytes| bytes)
+    let last_of = |at| at + usize::from(absorbed(plan, at).is_some());
+    Arena::with_launches(plan, |_, bytes| bytes, last_of)
 }
 
 struct Lowering<'a> {
@@ -134,6 +137,39 @@ struct Lowering<'a> {
     launches: Vec<Launch>,
     /// The number of the plan's step that is lowered.
     at: usize,
+}
+
+/// A matrix of weights, and where the products with it go: of a gate's pair only the first one's do.
+#[derive(Clone, Copy)]
+struct Matrix {
+    address: u64,
+    weight: Weight,
+    /// Its rows.
+    n: u32,
+    out: Option<Region>,
+}
+
+/// Everything about a projection's step but its matrices.
+struct Projection {
+    x: Region,
+    k: usize,
+    /// 0 for no norm.
+    norm_weight: u64,
+    eps: f32,
+    residual: Option<Region>,
+    swiglu: bool,
+}
+
+/// Rows of activations that one launch of a projection takes.
+#[derive(Clone, Copy)]
+struct Chunk {
+    first: usize,
+    rows: usize,
+    /// Rows that the kernel has room for.
+    room: u32,
+    /// Residual planes of quantised activations.
+    planes: u32,
+    shared_bytes: u32,
 }
 
 /// Rows and columns of a view whose last axis is the row.
@@ -162,6 +198,16 @@ fn rows_of_attention(all: AttentionParams, first: u32, rows: u32) -> AttentionPa
         part.table += 4 * first * dim;
     }
     part
+}
+
+/// As many of the rows as one launch can take.
+fn chunk(weight: Weight, planes: u32, rows: Range<usize>, k: usize) -> Option<Chunk> {
+    (1..=rows.len().min(PROJECT_ROWS)).rev().find_map(|take| {
+        let kernel = Kernel::project(weight, u32::try_from(take).ok()?, planes)?;
+        let Kernel::Project { rows: room, .. } = kernel else { return None };
+        let shared_bytes = project_shared_bytes(weight, room, planes, k)?;
+        Some(Chunk { first: rows.start, rows: take, room, planes, shared_bytes })
+    })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "dimensions are far below 2^24")]
@@ -214,13 +260,14 @@ impl Lowering<'_> {
         self.typed(view, DType::I32)
     }
 
-    fn matrix(&self, view: &View) -> Result<(u64, Weight, repack::Layout), Error> {
+    fn matrix(&self, view: &View, out: Option<&View>) -> Result<Matrix, Error> {
         let buffer = self.buffer(view);
         match self.addresses.weights.get(&buffer.name) {
-            Some(&(at, WeightLayout::Matrix(weight, layout)))
+            Some(&(address, WeightLayout::Matrix(weight, _)))
                 if buffer.class == Class::Weight && view.shape == buffer.shape =>
             {
-                Ok((at, weight, layout))
+                let out = out.map(|out| self.f32(out)).transpose()?;
+                Ok(Matrix { address, weight, n: count(view.shape[0])?, out })
             }
             _ => Err(unsupported(format!("`{}` as a matrix of weights", buffer.name))),
         }
@@ -238,224 +285,216 @@ impl Lowering<'_> {
         }
     }
 
-    fn push(
+    fn launch(
         &mut self,
-        step: &Step,
-        (kernel, grid, shared_bytes): (Kernel, [u32; 3], u32),
+        label: &str,
+        kernel: Kernel,
+        grid: [u32; 3],
         params: Params,
         reads: Vec<Region>,
         writes: Vec<Region>,
     ) {
-        let (step, label) = (self.at, step.label.clone());
+        let label = label.to_owned();
+        let (step, shared_bytes) = (self.at, 0);
         let launch = Launch { step, label, kernel, grid, shared_bytes, params, reads, writes };
         self.launches.push(launch);
     }
 
     fn step(&mut self, step: &Step) -> Result<(), Error> {
+        let label = step.label.as_str();
         match &step.op {
-            Op::Gather => self.gather(step),
-            Op::Binary(Binary::Add) => self.elementwise(step, Kernel::Add),
-            Op::Composite(Composite::SwiGlu) => self.elementwise(step, Kernel::SwiGlu),
-            Op::Composite(Composite::RmsNorm { eps }) => self.rms_norm(step, eps.get()),
-            Op::Composite(Composite::RopeTable { magnitude }) => {
-                self.rope_table(step, magnitude.get())
+            Op::Gather(gather) => self.gather(label, gather),
+            Op::Binary { op: Binary::Add, a, b, out } => {
+                self.elementwise(label, Kernel::Add, [a, b], out)
             }
-            Op::Composite(Composite::Attention { .. }) => self.attention(step, None),
-            Op::RopeKv { .. } => self.rope_kv(step),
-            Op::Project { .. } => self.project(step),
-            Op::Sample | Op::SampleAdvance => self.sample(step),
-            op => Err(unsupported(format!("step {} ({})", op.name(), step.label))),
+            Op::SwiGlu { gate, up, out } => {
+                self.elementwise(label, Kernel::SwiGlu, [gate, up], out)
+            }
+            Op::RmsNorm(norm) => self.rms_norm(label, norm),
+            Op::RopeTable(table) => self.rope_table(label, table),
+            Op::Attention(attention) => self.attention(label, attention, None),
+            Op::RopeKv(rope) => self.rope_kv(label, rope),
+            Op::Project(project) => self.project(label, project),
+            Op::Sample(sample) => self.sample(label, sample),
+            op => Err(unsupported(format!("step {} ({label})", op.name()))),
         }
     }
 
-    fn gather(&mut self, step: &Step) -> Result<(), Error> {
-        let [table, ids] = &step.reads[..] else {
-            return Err(unsupported(format!("gather by several indices ({})", step.label)));
+    fn gather(&mut self, label: &str, gather: &Gather) -> Result<(), Error> {
+        let table = &gather.table;
+        let [ids] = &gather.indices[..] else {
+            return Err(unsupported(format!("gather by several indices ({label})")));
         };
-        let out = self.region(&step.writes[0])?;
+        let out = self.region(&gather.out)?;
         let rows = count(ids.elements())?;
         let ids = self.i32(ids)?;
         if self.buffer(table).class == Class::Weight && table.shape.len() == 2 {
-            let (at, weight, _) = self.matrix(table)?;
-            let (n, k) = (count(table.shape[0])?, count(table.shape[1])?);
-            let (kernel, grid) = (Kernel::Embed(weight), embed_grid(weight, k, rows));
-            let params = EmbedParams {
-                table: at,
+            let Matrix { address, weight, n, .. } = self.matrix(table, None)?;
+            let k = count(table.shape[1])?;
+            let params = Params::Embed(EmbedParams {
+                table: address,
                 ids: ids.address,
                 out: out.address,
                 n,
                 k,
                 rows,
                 reserved: 0,
-            };
-            self.push(step, (kernel, grid, 0), Params::Embed(params), vec![ids], vec![out]);
+            });
+            let grid = embed_grid(weight, k, rows);
+            self.launch(label, Kernel::Embed(weight), grid, params, vec![ids], vec![out]);
             return Ok(());
         }
         let source = self.region(table)?;
-        let extent = count(table.shape[0])?;
         let width = count(table.shape[1..].iter().product())?;
-        let (kernel, grid) = (Kernel::Gather, elements_grid(width, rows));
-        let (table, ids_at) = (source.address, ids.address);
-        let params =
-            GatherParams { table, ids: ids_at, out: out.address, extent, width, rows, reserved: 0 };
-        self.push(step, (kernel, grid, 0), Params::Gather(params), vec![source, ids], vec![out]);
+        let params = Params::Gather(GatherParams {
+            table: source.address,
+            ids: ids.address,
+            out: out.address,
+            extent: count(table.shape[0])?,
+            width,
+            rows,
+            reserved: 0,
+        });
+        let grid = elements_grid(width, rows);
+        self.launch(label, Kernel::Gather, grid, params, vec![source, ids], vec![out]);
         Ok(())
     }
 
-    fn elementwise(&mut self, step: &Step, kernel: Kernel) -> Result<(), Error> {
-        let (rows, n) = rows_of(&step.reads[0]);
-        let (a, b) = (self.f32(&step.reads[0])?, self.f32(&step.reads[1])?);
-        let out = self.f32(&step.writes[0])?;
+    fn elementwise(
+        &mut self,
+        label: &str,
+        kernel: Kernel,
+        operands: [&View; 2],
+        out: &View,
+    ) -> Result<(), Error> {
+        let (rows, n) = rows_of(operands[0]);
+        let [a, b] = [self.f32(operands[0])?, self.f32(operands[1])?];
+        let out = self.f32(out)?;
         let (rows, n) = (count(rows)?, count(n)?);
-        let grid = elements_grid(n, rows);
-        let params = RowsParams {
+        let params = Params::Rows(RowsParams {
             a: a.address,
             b: b.address,
             out: out.address,
             n,
             rows,
             ..RowsParams::default()
-        };
-        self.push(step, (kernel, grid, 0), Params::Rows(params), vec![a, b], vec![out]);
+        });
+        self.launch(label, kernel, elements_grid(n, rows), params, vec![a, b], vec![out]);
         Ok(())
     }
 
-    fn rms_norm(&mut self, step: &Step, eps: f32) -> Result<(), Error> {
-        let (rows, n) = rows_of(&step.reads[0]);
-        let (x, weight) = (self.f32(&step.reads[0])?, self.f32(&step.reads[1])?);
-        let out = self.f32(&step.writes[0])?;
-        let params = RowsParams {
+    fn rms_norm(&mut self, label: &str, step: &RmsNorm) -> Result<(), Error> {
+        let (rows, n) = rows_of(&step.x);
+        let (x, weight) = (self.f32(&step.x)?, self.f32(&step.norm.weight)?);
+        let (out, rows) = (self.f32(&step.out)?, count(rows)?);
+        let params = Params::Rows(RowsParams {
             a: x.address,
             b: weight.address,
             out: out.address,
             n: count(n)?,
-            rows: count(rows)?,
-            eps,
+            rows,
+            eps: step.norm.eps.get(),
             inverse_n: inverse(n),
-        };
-        let grid = rows_grid(params.rows);
-        self.push(step, (Kernel::RmsNorm, grid, 0), Params::Rows(params), vec![x], vec![out]);
+        });
+        self.launch(label, Kernel::RmsNorm, rows_grid(rows), params, vec![x], vec![out]);
         Ok(())
     }
 
-    fn rope_table(&mut self, step: &Step, magnitude: f32) -> Result<(), Error> {
-        let positions = self.i32(&step.reads[0])?;
-        let frequencies = self.f32(&step.reads[1])?;
-        let out = self.f32(&step.writes[0])?;
-        let rows = count(step.reads[0].elements())?;
-        let params = RopeTableParams {
+    fn rope_table(&mut self, label: &str, step: &RopeTable) -> Result<(), Error> {
+        let positions = self.i32(&step.positions)?;
+        let frequencies = self.f32(&step.frequencies)?;
+        let out = self.f32(&step.out)?;
+        let rows = count(step.positions.elements())?;
+        let params = Params::RopeTable(RopeTableParams {
             positions: positions.address,
             frequencies: frequencies.address,
             out: out.address,
-            half: count(step.reads[1].elements())?,
+            half: count(step.frequencies.elements())?,
             rows,
-            magnitude,
+            magnitude: step.magnitude.get(),
             reserved: 0,
-        };
-        let shape = (Kernel::RopeTable, rows_grid(rows), 0);
-        self.push(step, shape, Params::RopeTable(params), vec![positions], vec![out]);
+        });
+        let grid = rows_grid(rows);
+        self.launch(label, Kernel::RopeTable, grid, params, vec![positions], vec![out]);
         Ok(())
     }
 
     /// Products of the rows with matrices of one type at a time, as many rows as a kernel takes.
-    fn project(&mut self, step: &Step) -> Result<(), Error> {
-        let Op::Project { norm, weights, epilogue } = step.op else { return Ok(()) };
-        let (rows, k) = rows_of(&step.reads[0]);
-        let x = self.f32(&step.reads[0])?;
-        let norm_weight = match norm {
-            Some(_) => self.f32(&step.reads[1])?.address,
-            None => 0,
+    fn project(&mut self, label: &str, project: &Project) -> Result<(), Error> {
+        let (rows, k) = rows_of(&project.x);
+        let mut projection = Projection {
+            x: self.f32(&project.x)?,
+            k,
+            norm_weight: 0,
+            eps: 0.0,
+            residual: None,
+            swiglu: false,
         };
-        let first = 1 + usize::from(norm.is_some());
-        let swiglu = epilogue == Epilogue::SwiGlu;
-        let residual = match epilogue {
-            Epilogue::Residual => Some(self.f32(&step.reads[first + weights])?),
-            _ => None,
+        if let Some(norm) = &project.norm {
+            projection.norm_weight = self.f32(&norm.weight)?.address;
+            projection.eps = norm.eps.get();
+        }
+        let mut matrices = match &project.product {
+            Product::Each(each) => {
+                let matrix = |l: &Linear| self.matrix(&l.weight, Some(&l.out));
+                each.iter().map(matrix).collect::<Result<Vec<_>, _>>()?
+            }
+            Product::SwiGlu { gate, up, out } => {
+                projection.swiglu = true;
+                let (gate, up) = (self.matrix(gate, Some(out))?, self.matrix(up, None)?);
+                if gate.weight != up.weight {
+                    let what = format!("gate and up of different types ({label})");
+                    return Err(unsupported(what));
+                }
+                vec![gate, up]
+            }
+            Product::Residual { weight, residual, out } => {
+                projection.residual = Some(self.f32(residual)?);
+                vec![self.matrix(weight, Some(out))?]
+            }
         };
-        let mut matrices = Vec::new();
-        for (i, view) in step.reads[first..first + weights].iter().enumerate() {
-            let (at, weight, _) = self.matrix(view)?;
-            let out = match step.writes.get(i) {
-                Some(out) => Some(self.f32(out)?),
-                None => None,
-            };
-            matrices.push((at, weight, count(view.shape[0])?, out));
-        }
-        if swiglu && matrices.windows(2).any(|pair| pair[0].1 != pair[1].1) {
-            return Err(unsupported(format!("gate and up of different types ({})", step.label)));
-        }
-        let wanted = count(precision::planes(self.plan, step))?;
-        while let Some(&(_, weight, ..)) = matrices.first() {
-            let (same, rest): (Vec<_>, Vec<_>) = matrices.into_iter().partition(|m| m.1 == weight);
+        let wanted = count(precision::residual_planes(self.plan, project))?;
+        while let Some(&Matrix { weight, .. }) = matrices.first() {
+            let (same, rest): (Vec<_>, Vec<_>) =
+                matrices.into_iter().partition(|m| m.weight == weight);
             matrices = rest;
             let planes = if weight.is_quantised() { wanted } else { 1 };
-            let mut done = 0;
-            while done < rows {
-                let (take, kernel, shared) =
-                    self.rows_at_once(step, weight, planes, rows - done, k)?;
-                self.project_rows(
-                    step,
-                    (kernel, shared),
-                    (x, norm_weight, norm.map_or(0.0, plan::Scalar::get)),
-                    (done, take, k),
-                    &same,
-                    (swiglu, residual),
-                )?;
-                done += take;
+            let mut first = 0;
+            while first < rows {
+                let chunk = chunk(weight, planes, first..rows, k).ok_or_else(|| {
+                    unsupported(format!("{k} columns of {} ({label})", weight.name()))
+                })?;
+                self.project_rows(label, &projection, &same, chunk)?;
+                first += chunk.rows;
             }
         }
         Ok(())
     }
 
-    /// How many of `rows` rows one launch takes, with which kernel and how much shared memory.
-    fn rows_at_once(
-        &self,
-        step: &Step,
-        weight: Weight,
-        planes: u32,
-        rows: usize,
-        k: usize,
-    ) -> Result<(usize, Kernel, u32), Error> {
-        for take in (1..=rows.min(PROJECT_ROWS)).rev() {
-            let Some(kernel) = Kernel::project(weight, count(take)?, planes) else { continue };
-            let Kernel::Project { rows: room, .. } = kernel else { continue };
-            if let Some(shared) = project_shared_bytes(weight, room, planes, k) {
-                return Ok((take, kernel, shared));
-            }
-        }
-        Err(unsupported(format!("{k} columns of {} ({})", weight.name(), step.label)))
-    }
-
+    /// One launch: a chunk of the rows, and matrices of one type.
     fn project_rows(
         &mut self,
-        step: &Step,
-        (kernel, shared): (Kernel, u32),
-        (x, norm_weight, eps): (Region, u64, f32),
-        (first, rows, k): (usize, usize, usize),
-        matrices: &[(u64, Weight, u32, Option<Region>)],
-        (swiglu, residual): (bool, Option<Region>),
+        label: &str,
+        projection: &Projection,
+        matrices: &[Matrix],
+        chunk: Chunk,
     ) -> Result<(), Error> {
-        let Kernel::Project { weight, rows: room, planes, .. } = kernel else { return Ok(()) };
+        let &Projection { x, k, norm_weight, eps, residual, swiglu } = projection;
+        let Chunk { first, rows, room, planes, shared_bytes } = chunk;
         // The rows of this launch within the rows of the step.
         let part = |whole: Region, n: u64| {
             Region::new(whole.address + 4 * n * first as u64, 4 * n * rows as u64)
         };
         let mut segments = [Segment::default(); 3];
         let mut writes = Vec::new();
-        for (segment, &(weights, _, n, out)) in segments.iter_mut().zip(matrices) {
+        for (segment, &Matrix { address, n, out, .. }) in segments.iter_mut().zip(matrices) {
             let out = out.map(|out| part(out, u64::from(n)));
             writes.extend(out);
-            *segment = Segment { weights, out: out.map_or(0, |out| out.address), n, reserved: 0 };
+            let out = out.map_or(0, |out| out.address);
+            *segment = Segment { weights: address, out, n, reserved: 0 };
         }
         let x = part(x, k as u64);
         let residual = residual.map(|r| part(r, u64::from(segments[0].n)));
-        let ns: Vec<u32> = matrices.iter().map(|m| m.2).take(if swiglu { 1 } else { 3 }).collect();
-        let Addresses { sms, tuning, .. } = self.addresses;
-        let case = variant::case((weight, planes), (ns.iter().sum(), count(k)?, room), swiglu);
-        let Shape { variant, blocks } = tuning.shape(weight, &case);
-        let kernel = Kernel::Project { weight, rows: room, planes, variant };
-        // More blocks than the device holds at once would only prepare the same activations again.
-        let grid = [project_tiles(variant, &ns, swiglu).min(sms * blocks).max(1), 1, 1];
         let params = ProjectParams {
             x: x.address,
             norm_weight,
@@ -468,46 +507,64 @@ impl Lowering<'_> {
             inverse_k: inverse(k),
             reserved: 0,
         };
-        let reads = std::iter::once(x).chain(residual).collect();
-        self.push(step, (kernel, grid, shared), Params::Project(params), reads, writes);
+        let weight = matrices[0].weight;
+        let Addresses { sms, tuning, .. } = self.addresses;
+        let case = variant::case(weight, planes, room, &params);
+        let Shape { variant, blocks } = tuning.shape(weight, &case);
+        let ns: Vec<u32> = matrices.iter().map(|m| m.n).take(if swiglu { 1 } else { 3 }).collect();
+        self.launches.push(Launch {
+            step: self.at,
+            label: label.to_owned(),
+            kernel: Kernel::Project { weight, rows: room, planes, variant },
+            // More blocks than the device holds at once would only prepare the same activations again.
+            grid: [project_tiles(variant, &ns, swiglu).min(sms * blocks).max(1), 1, 1],
+            shared_bytes,
+            params: Params::Project(params),
+            reads: std::iter::once(x).chain(residual).collect(),
+            writes,
+        });
         Ok(())
     }
 
-    /// What [`Op::RopeKv`] says of keys, values and norms, into the parameters.
-    fn rotation(&self, step: &Step, params: &mut AttentionParams) -> Result<Vec<Region>, Error> {
-        let Op::RopeKv { style, norm, queries } = step.op else { return Ok(Vec::new()) };
-        let at = usize::from(queries);
-        let reads = &step.reads;
-        let operands = [&reads[at], &reads[at + 1], &reads[at + 2]];
-        let mut regions = operands.iter().map(|v| self.f32(v)).collect::<Result<Vec<_>, _>>()?;
-        [params.k, params.v, params.table] = [0, 1, 2].map(|i: usize| regions[i].address);
-        let (slots, positions) = (self.i32(&reads[at + 3])?, self.i32(&reads[at + 4])?);
-        (params.slots, params.positions) = (slots.address, positions.address);
-        regions.extend([slots, positions]);
-        if queries {
-            let q = self.f32(&reads[0])?;
+    /// What [`RopeKv`] says of queries, keys, values and norms, into the parameters.
+    fn rotation(&self, rope: &RopeKv, params: &mut AttentionParams) -> Result<Vec<Region>, Error> {
+        let (k, v, table) = (self.f32(&rope.k)?, self.f32(&rope.v)?, self.f32(&rope.table)?);
+        (params.k, params.v, params.table) = (k.address, v.address, table.address);
+        let mut regions = vec![k, v, table];
+        regions.extend(self.rows(&rope.rows, params)?);
+        if let Some(Queries { q, .. }) = &rope.queries {
+            let q = self.f32(q)?;
             params.q = q.address;
             regions.push(q);
         }
-        if let Some(eps) = norm {
+        if let Some(QkNorm { q, k, eps }) = &rope.norm {
             params.eps = eps.get();
-            params.k_norm = self.f32(&reads[2 * at + 5])?.address;
-            if queries {
-                params.q_norm = self.f32(&reads[at + 5])?.address;
+            params.k_norm = self.f32(k)?.address;
+            if let Some(q) = q {
+                params.q_norm = self.f32(q)?.address;
             }
         }
-        params.interleaved = u32::from(style == RopeStyle::Interleaved);
+        params.interleaved = u32::from(rope.style == RopeStyle::Interleaved);
         Ok(regions)
+    }
+
+    /// Slots and positions, into the parameters.
+    fn rows(&self, rows: &Rows, params: &mut AttentionParams) -> Result<[Region; 2], Error> {
+        let (slots, positions) = (self.i32(&rows.slots)?, self.i32(&rows.positions)?);
+        (params.slots, params.positions) = (slots.address, positions.address);
+        Ok([slots, positions])
     }
 
     /// Caches and sizes, into the parameters.
     fn shape(
         &self,
         params: &mut AttentionParams,
-        (keys, values): (&View, &View),
-        (rows, heads): (usize, usize),
+        caches: &Caches,
+        rows: usize,
+        heads: usize,
     ) -> Result<[Region; 2], Error> {
-        let ((keys, cache), (values, other)) = (self.cache(keys)?, self.cache(values)?);
+        let (keys, cache) = self.cache(&caches.keys)?;
+        let (values, other) = self.cache(&caches.values)?;
         let heads = count(heads)?;
         if cache != other || !heads.is_multiple_of(cache.heads) {
             return Err(unsupported(format!("{heads} query heads over {cache:?} and {other:?}")));
@@ -520,51 +577,50 @@ impl Lowering<'_> {
         Ok([keys, values])
     }
 
-    fn rope_kv(&mut self, step: &Step) -> Result<(), Error> {
-        let Op::RopeKv { queries, .. } = step.op else { return Ok(()) };
-        let at = usize::from(queries);
-        let [rows, heads, _] = step.reads[0].shape[..] else {
-            return Err(unsupported(format!("heads {:?}", step.reads[0].shape)));
+    fn rope_kv(&mut self, label: &str, rope: &RopeKv) -> Result<(), Error> {
+        let shape = &rope.queries.as_ref().map_or(&rope.k, |queries| &queries.q).shape;
+        let [rows, heads, _] = shape[..] else {
+            return Err(unsupported(format!("heads {shape:?}")));
         };
         let mut params = AttentionParams::default();
-        let reads = self.rotation(step, &mut params)?;
-        let caches =
-            self.shape(&mut params, (&step.writes[at], &step.writes[at + 1]), (rows, heads))?;
-        let mut writes = caches.to_vec();
-        if queries {
-            let out = self.f32(&step.writes[0])?;
-            params.q_out = out.address;
+        let reads = self.rotation(rope, &mut params)?;
+        let mut writes = self.shape(&mut params, &rope.caches, rows, heads)?.to_vec();
+        let mut rotated = 0;
+        if let Some(Queries { out, .. }) = &rope.queries {
+            let out = self.f32(out)?;
+            (params.q_out, rotated) = (out.address, params.heads);
             writes.push(out);
         }
-        let rotated = if queries { params.heads } else { 0 };
         let grid = rope_kv_grid(rotated, params.kv_heads, params.rows);
-        self.push(step, (Kernel::RopeKv, grid, 0), Params::Attention(params), reads, writes);
+        self.launch(label, Kernel::RopeKv, grid, Params::Attention(params), reads, writes);
         Ok(())
     }
 
     /// Attention, which rotates and stores first when `rotation` is given.
-    fn attention(&mut self, step: &Step, rotation: Option<&Step>) -> Result<(), Error> {
-        let Op::Composite(Composite::Attention { scale }) = step.op else { return Ok(()) };
-        let reads = &step.reads;
-        let [rows, heads, dim] = reads[0].shape[..] else {
-            return Err(unsupported(format!("queries {:?}", reads[0].shape)));
+    fn attention(
+        &mut self,
+        label: &str,
+        attention: &Attention,
+        rotation: Option<&RopeKv>,
+    ) -> Result<(), Error> {
+        let [rows, heads, dim] = attention.q.shape[..] else {
+            return Err(unsupported(format!("queries {:?}", attention.q.shape)));
         };
         let mut params = AttentionParams::default();
         let mut regions = match rotation {
             Some(rope) => self.rotation(rope, &mut params)?,
             None => {
-                let q = self.f32(&reads[0])?;
-                let (slots, positions) = (self.i32(&reads[3])?, self.i32(&reads[4])?);
+                let q = self.f32(&attention.q)?;
                 params.q = q.address;
-                (params.slots, params.positions) = (slots.address, positions.address);
+                let [slots, positions] = self.rows(&attention.rows, &mut params)?;
                 vec![q, slots, positions]
             }
         };
-        let caches = self.shape(&mut params, (&reads[1], &reads[2]), (rows, heads))?;
+        let caches = self.shape(&mut params, &attention.caches, rows, heads)?;
         regions.extend(caches);
-        let out = self.f32(&step.writes[0])?;
+        let out = self.f32(&attention.out)?;
         params.out = out.address;
-        params.scale = scale.get();
+        params.scale = attention.scale.get();
         let group = params.heads / params.kv_heads;
         params.splits = splits(params.heads, params.kv_heads, params.dim, params.capacity as usize);
         let kernel = Kernel::attention(count(dim)?, group, rotation.is_some());
@@ -572,7 +628,7 @@ impl Lowering<'_> {
             attention_grid(kernel, params.heads, params.kv_heads, params.splits, 1)
         });
         let (Some(kernel), Some([blocks, ..])) = (kernel, grid) else {
-            return Err(unsupported(format!("heads of {dim} values ({})", step.label)));
+            return Err(unsupported(format!("heads of {dim} values ({label})")));
         };
         (params.partial, params.counters) = self.addresses.attention();
         let workspace = self.addresses.workspace;
@@ -588,26 +644,26 @@ impl Lowering<'_> {
         for first in (0..params.rows).step_by(most as usize) {
             let rows = most.min(params.rows - first);
             let part = Params::Attention(rows_of_attention(params, first, rows));
-            let shape = (kernel, [blocks, params.splits, rows], 0);
-            self.push(step, shape, part, regions.clone(), writes.clone());
+            let grid = [blocks, params.splits, rows];
+            self.launch(label, kernel, grid, part, regions.clone(), writes.clone());
         }
         Ok(())
     }
 
-    fn sample(&mut self, step: &Step) -> Result<(), Error> {
-        let reads = &step.reads;
-        let (rows, vocabulary) = rows_of(&reads[0]);
+    fn sample(&mut self, label: &str, sample: &Sample) -> Result<(), Error> {
+        let (rows, vocabulary) = rows_of(&sample.logits);
         let (buffers, base) = (self.addresses.buffers, self.addresses.buffers_at);
+        let inputs = &sample.inputs;
         let regions = [
-            self.f32(&reads[0])?,
-            self.f32(&reads[1])?,
-            self.i32(&reads[2])?,
-            self.f32(&reads[3])?,
-            self.i32(&reads[4])?,
-            self.i32(&reads[5])?,
+            self.f32(&sample.logits)?,
+            self.f32(&inputs.temperature)?,
+            self.i32(&inputs.top_k)?,
+            self.f32(&inputs.top_p)?,
+            self.i32(&inputs.seed)?,
+            self.i32(&inputs.positions)?,
         ];
         let [logits, temperature, top_k, top_p, seed, positions] = regions.map(|r| r.address);
-        let ids = self.i32(&step.writes[0])?;
+        let ids = self.i32(&sample.ids)?;
         let (parts, candidates, counters) = self.addresses.sample();
         let ring = Region::new(base + buffers.ring, 4 * u64::from(RING_STEPS) * rows as u64);
         let cursor = Region::new(base + buffers.cursor, 4);
@@ -620,13 +676,14 @@ impl Lowering<'_> {
             Region::new(candidates, workspace.candidates),
             Region::new(counters, workspace.sample_counters),
         ];
-        let mut next = [0, 0];
-        if step.op == Op::SampleAdvance {
-            let (tokens, positions) = (self.i32(&step.writes[1])?, self.i32(&step.writes[2])?);
-            next = [tokens.address, positions.address];
+        let (mut next_tokens, mut next_positions) = (0, 0);
+        if let Some(next) = &sample.next {
+            let (tokens, positions) = (self.i32(&next.tokens)?, self.i32(&next.positions)?);
+            (next_tokens, next_positions) = (tokens.address, positions.address);
             writes.extend([tokens, positions]);
         }
-        let params = SampleParams {
+        let rows = count(rows)?;
+        let params = Params::Sample(SampleParams {
             logits,
             temperature,
             top_k,
@@ -634,21 +691,20 @@ impl Lowering<'_> {
             seed,
             positions,
             ids: ids.address,
-            next_tokens: next[0],
-            next_positions: next[1],
+            next_tokens,
+            next_positions,
             ring: ring.address,
             cursor: cursor.address,
             partial: parts,
             counters,
             candidates,
             vocabulary: count(vocabulary)?,
-            rows: count(rows)?,
+            rows,
             ring_entries: RING_STEPS,
             reserved: 0,
-        };
-        let grid = [SAMPLE_PARTS, count(rows)?, 1];
-        let params = Params::Sample(params);
-        self.push(step, (Kernel::Sample, grid, 0), params, regions.to_vec(), writes);
+        });
+        let grid = [SAMPLE_PARTS, rows, 1];
+        self.launch(label, Kernel::Sample, grid, params, regions.to_vec(), writes);
         Ok(())
     }
 }

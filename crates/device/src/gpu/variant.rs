@@ -8,6 +8,7 @@
 
 use orind_kernels::catalogue::{Kernel, PROJECT_SPACE, ProjectVariant, Unit, Weight};
 use orind_kernels::jit;
+use orind_kernels::params::ProjectParams;
 use orind_kernels::source::{self, Target};
 
 use super::launch::{Launch, Params};
@@ -134,18 +135,14 @@ fn variant(choice: &Choice) -> Option<(ProjectVariant, u32)> {
     Some((ProjectVariant::of(values), *choice.get(RESIDENT)?))
 }
 
-/// The case of a projection: all matrices of the launch together.
-pub(super) fn case(
-    (weight, planes): (Weight, u32),
-    (rows, cols, batch): (u32, u32, u32),
-    swiglu: bool,
-) -> Case {
-    let family = match (swiglu, planes) {
-        (true, _) => "gate",
-        (false, 2) => "project_fine",
-        (false, _) => "project",
+/// The case of a projection by the kernel for `batch` rows: all matrices of the launch together.
+pub(super) fn case(weight: Weight, planes: u32, batch: u32, params: &ProjectParams) -> Case {
+    let ProjectParams { segments, swiglu, k: cols, .. } = *params;
+    let (family, rows) = match (swiglu, planes) {
+        (1, _) => ("gate", 2 * segments[0].n),
+        (_, 2) => ("project_fine", segments.iter().map(|s| s.n).sum()),
+        _ => ("project", segments.iter().map(|s| s.n).sum()),
     };
-    let rows = if swiglu { 2 * rows } else { rows };
     Case { family: family.into(), dtype: layout::dtype(weight), rows, cols, batch }
 }
 
@@ -153,10 +150,7 @@ pub(super) fn case(
 pub(super) fn cases(launches: &[Launch]) -> Vec<Case> {
     let of = |launch: &Launch| match (launch.kernel, &launch.params) {
         (Kernel::Project { weight, rows, planes, .. }, Params::Project(p)) => {
-            let swiglu = p.swiglu != 0;
-            let n: u32 =
-                if swiglu { p.segments[0].n } else { p.segments.iter().map(|s| s.n).sum() };
-            Some(case((weight, planes), (n, p.k, rows), swiglu))
+            Some(case(weight, planes, rows, p))
         }
         _ => None,
     };
@@ -233,7 +227,7 @@ fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Opti
     };
     let source = source::unit_hash(Unit::Project(weight), target);
     let heuristic = choice(ProjectVariant::heuristic(weight), HEURISTIC_WARPS);
-    let space = Space::new(parameters, heuristic, (source, candidates), rule);
+    let space = Space::new(parameters, heuristic, source, candidates, rule);
     let case = case.clone();
     Some(space.compiling(move |choice| compiled(target, &case, choice).is_some()))
 }

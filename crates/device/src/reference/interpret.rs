@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::Error;
 use plan::sample::{self, Sampling};
-use plan::{Binary, Buffer, Class, DType, Op, Plan, Reduce, Step, Unary, View};
+use plan::{Binary, Buffer, Class, DType, Gather, Op, Plan, Reduce, Sample, Unary, View};
 
 /// The elements of a buffer. Integers are kept as their bits; halves as `f32` rounded to them.
 #[derive(Clone, Debug)]
@@ -33,15 +33,9 @@ impl Storage {
     }
 }
 
-/// Refuses plans with fused steps.
+/// Refuses plans with anything but primitives.
 pub(super) fn supported(plan: &Plan) -> Result<(), Error> {
-    let fused = |step: &&Step| {
-        matches!(
-            step.op,
-            Op::Composite(_) | Op::Project { .. } | Op::RopeKv { .. } | Op::SampleAdvance
-        )
-    };
-    match plan.steps.iter().find(fused) {
+    match plan.steps.iter().find(|step| !step.op.is_primitive()) {
         Some(step) => Err(Error::Unsupported {
             device: super::DEVICE,
             what: format!("fused step {}", step.op.name()),
@@ -53,53 +47,48 @@ pub(super) fn supported(plan: &Plan) -> Result<(), Error> {
 /// Executes every step once, and calls `done` after each.
 pub(super) fn run(plan: &Plan, storage: &mut [Storage], mut done: impl FnMut()) {
     for step in &plan.steps {
-        execute(step, storage);
+        execute(&step.op, storage);
         done();
     }
 }
 
-fn execute(step: &Step, storage: &mut [Storage]) {
+fn execute(op: &Op, storage: &mut [Storage]) {
+    let read = |view| Operand::of(view, storage);
+    let dtype = |view: &View| storage[view.buffer.index()].dtype;
     // The result is computed aside, so that a step may overwrite what it reads.
-    let target = &step.writes[0];
-    let dtype = storage[target.buffer.index()].dtype;
-    let read = |i: usize| Operand {
-        view: &step.reads[i],
-        storage: &storage[step.reads[i].buffer.index()],
-    };
-    let result: Vec<f32> = match &step.op {
-        Op::Unary(op) => read(0).elements().map(|x| unary(*op, x)).collect(),
-        Op::Binary(op) if dtype == DType::I32 => {
-            let ints = offsets(&step.reads[0]).map(|at| read(0).storage.int(at));
+    let (target, result): (&View, Vec<f32>) = match op {
+        Op::Unary { op, x, out } => (out, read(x).elements().map(|x| unary(*op, x)).collect()),
+        Op::Binary { op, a, b, out } if dtype(out) == DType::I32 => {
             let int = |a: i32, b: f32| f32::from_bits(binary(*op, a as f32, b) as i32 as u32);
-            ints.zip(read(1).elements()).map(|(a, b)| int(a, b)).collect()
+            (out, read(a).ints().zip(read(b).elements()).map(|(a, b)| int(a, b)).collect())
         }
-        Op::Binary(op) => {
-            read(0).elements().zip(read(1).elements()).map(|(a, b)| binary(*op, a, b)).collect()
+        Op::Binary { op, a, b, out } => {
+            let pairs = read(a).elements().zip(read(b).elements());
+            (out, pairs.map(|(a, b)| binary(*op, a, b)).collect())
         }
-        Op::Cast => cast(read(0), dtype),
-        Op::Copy | Op::Assign => read(0).elements().collect(),
-        Op::Reduce { op, axis } => reduce(read(0), *op, *axis),
-        Op::Pad { axis, before } => pad(read(0), target, *axis, *before),
-        Op::Iota => (0..target.elements()).map(|i| i as f32).collect(),
-        Op::MatMul => matmul(read(0), read(1)),
-        Op::Gather => {
-            let indices: Vec<Operand<'_>> = (1..step.reads.len()).map(read).collect();
-            gather(read(0), &indices)
+        Op::Cast { x, out } => (out, cast(read(x), dtype(out))),
+        Op::Copy { x, out } | Op::Assign { value: x, mailbox: out } => {
+            (out, read(x).elements().collect())
         }
-        Op::Scatter => {
-            let last = step.reads.len() - 1;
-            let indices: Vec<Operand<'_>> = (0..last).map(read).collect();
-            let writes = scatter(target, &indices, read(last));
-            let values = &mut storage[target.buffer.index()].values;
+        Op::Reduce { op, axis, x, out } => (out, reduce(read(x), *op, *axis)),
+        Op::Pad { axis, before, x, out } => (out, pad(read(x), out, *axis, *before)),
+        Op::Iota { out } => (out, (0..out.elements()).map(|i| i as f32).collect()),
+        Op::MatMul { a, b, out } => (out, matmul(read(a), read(b))),
+        Op::Gather(Gather { table, indices, out }) => {
+            let indices: Vec<Operand<'_>> = indices.iter().map(read).collect();
+            (out, gather(read(table), &indices))
+        }
+        Op::Scatter { indices, values, table } => {
+            let indices: Vec<Operand<'_>> = indices.iter().map(read).collect();
+            let writes = scatter(table, &indices, read(values));
+            let values = &mut storage[table.buffer.index()].values;
             for (at, value) in writes {
                 values[at] = value;
             }
             return;
         }
-        Op::Sample => sample_rows(&(0..6).map(read).collect::<Vec<_>>()),
-        Op::Composite(_) | Op::Project { .. } | Op::RopeKv { .. } | Op::SampleAdvance => {
-            unreachable!("`supported` refuses plans with a fused step: {}", step.op.name())
-        }
+        Op::Sample(sample) => (&sample.ids, choose(sample, storage)),
+        fused => unreachable!("`supported` refuses {}", fused.name()),
     };
     let values = &mut storage[target.buffer.index()].values;
     for (at, value) in offsets(target).zip(result) {
@@ -114,6 +103,10 @@ struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
+    fn of(view: &'a View, storage: &'a [Storage]) -> Self {
+        Self { view, storage: &storage[view.buffer.index()] }
+    }
+
     fn elements(self) -> impl Iterator<Item = f32> + 'a {
         offsets(self.view).map(move |at| self.storage.values[at])
     }
@@ -281,14 +274,13 @@ fn scatter(target: &View, indices: &[Operand<'_>], values: Operand<'_>) -> Vec<(
     writes
 }
 
-fn sample_rows(reads: &[Operand<'_>]) -> Vec<f32> {
-    let [logits, temperature, top_k, top_p, seed, positions] = reads else { return Vec::new() };
-    let width = logits.view.shape[1];
-    let logits: Vec<f32> = logits.elements().collect();
-    let temperature: Vec<f32> = temperature.elements().collect();
-    let top_p: Vec<f32> = top_p.elements().collect();
-    let (top_k, seed, positions): (Vec<i32>, Vec<i32>, Vec<i32>) =
-        (top_k.ints().collect(), seed.ints().collect(), positions.ints().collect());
+fn choose(sample: &Sample, storage: &[Storage]) -> Vec<f32> {
+    let floats = |view| Operand::of(view, storage).elements().collect::<Vec<f32>>();
+    let ints = |view| Operand::of(view, storage).ints().collect::<Vec<i32>>();
+    let (logits, inputs) = (floats(&sample.logits), &sample.inputs);
+    let (temperature, top_p) = (floats(&inputs.temperature), floats(&inputs.top_p));
+    let (top_k, seed) = (ints(&inputs.top_k), ints(&inputs.seed));
+    let positions = ints(&inputs.positions);
     let row = |(i, logits): (usize, &[f32])| {
         let sampling = Sampling {
             temperature: temperature[i],
@@ -298,5 +290,5 @@ fn sample_rows(reads: &[Operand<'_>]) -> Vec<f32> {
         };
         f32::from_bits(sample::choose(logits, sampling, positions[i] as u32, &mut Vec::new()))
     };
-    logits.chunks(width.max(1)).enumerate().map(row).collect()
+    logits.chunks(sample.logits.shape[1].max(1)).enumerate().map(row).collect()
 }

@@ -154,8 +154,10 @@ impl Instance for ReferenceInstance {
             }
         }
         interpret::supported(plan)?;
-        let mut steps = plan.steps.iter().filter(|step| step.op == Op::Sample);
-        let sampled = steps.next().map(|step| step.writes[0].buffer);
+        let sampled = plan.steps.iter().find_map(|step| match &step.op {
+            Op::Sample(sample) => Some(sample.ids.buffer),
+            _ => None,
+        });
         let storage = |b: &Buffer| match b.class {
             Class::Weight | Class::State => Storage::default(),
             _ => Storage::zeroed(b),

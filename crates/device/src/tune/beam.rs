@@ -276,7 +276,7 @@ impl Search<'_> {
                         break;
                     }
                     None => {
-                        let verdict = self.judge(&candidate, &best)?;
+                        let verdict = self.judge(&candidate, &best.1, best.0)?;
                         progress(&candidate, &verdict);
                         verdict
                     }
@@ -341,12 +341,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// How a candidate does beside the best choice so far.
-    fn judge(
-        &mut self,
-        candidate: &Choice,
-        (cost, best): &(f64, Choice),
-    ) -> Result<Verdict, Failure> {
+    /// How a candidate does beside the best choice so far, which costs `cost`.
+    fn judge(&mut self, candidate: &Choice, best: &Choice, cost: f64) -> Result<Verdict, Failure> {
         match self.duel(candidate, best, [0, self.settings.pairs]) {
             Ok(duel) => {
                 let (cost, won) = (duel.ratio() * cost, duel.won());

@@ -152,7 +152,7 @@ pub enum Progress {
 impl Progress {
     /// A candidate of the `number`th of some cases.
     #[must_use]
-    pub fn candidate(case: &Case, (number, of): (usize, usize), tried: &Tried) -> Self {
+    pub fn candidate(case: &Case, number: usize, of: usize, tried: &Tried) -> Self {
         let (cost, rejected) = match &tried.verdict {
             Verdict::Faster(cost) | Verdict::Slower(cost) => (Some(*cost), None),
             Verdict::Rejected(why) => (None, Some(why.clone())),
@@ -240,7 +240,8 @@ impl Row {
         case: &Case,
         space: &Space,
         outcome: &Outcome,
-        (bytes, clock): (u64, Clock),
+        bytes: u64,
+        clock: Clock,
         verified: bool,
     ) -> Self {
         let same = outcome.choice == space.heuristic;

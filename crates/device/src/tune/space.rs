@@ -101,7 +101,8 @@ impl Space {
     pub fn new(
         mut parameters: Vec<Parameter>,
         heuristic: Choice,
-        (source, candidates): (String, Candidates),
+        source: String,
+        candidates: Candidates,
         rule: impl Fn(&Choice) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
         for parameter in &mut parameters {
@@ -297,7 +298,8 @@ mod tests {
         Space::new(
             vec![parameter("a", &[1, 2, 4, 8]), parameter("b", &[2, 16])],
             choice(&[("a", 2), ("b", 4)]),
-            ("0123456789".into(), Candidates::BuiltIn),
+            "0123456789".into(),
+            Candidates::BuiltIn,
             rule,
         )
     }

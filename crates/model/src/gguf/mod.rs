@@ -5,9 +5,9 @@
 //! `tokenizer`.
 //!
 //! A file is untrusted input. Every count and offset is checked against the file before it is
-//! used, and nothing is mapped into memory: the header is read in bounded chunks and tensor data
-//! with positional reads into the caller's memory, so a file that shrinks while it is open gives
-//! an [`Error`], never a signal.
+//! used, and nothing is mapped into memory (`source.rs` says why): the header is read in bounded
+//! chunks and tensor data with positional reads into the caller's memory, so a file that shrinks
+//! while it is open gives an [`Error`], never a signal.
 //!
 //! Layout (ggml `docs/gguf.md`): magic, version, tensor count, metadata count, the metadata, the
 //! tensor directory, padding to `general.alignment`, the tensor data.

@@ -1,4 +1,10 @@
 //! Where bytes come from: a file read by position, or memory.
+//!
+//! A file is read, not mapped. Every device lays weights out anew (the CPU packs them in the order of
+//! its kernels, a GPU in that of its own), so their bytes in the file are used once and mapping would
+//! save no copy: it would add page faults, and count the file's pages to the process. And a read of a
+//! file that has shrunk, or of a bad disk, is an error that names the place; a load from a mapping is
+//! `SIGBUS`, which no thread of a server can answer.
 
 use std::fs::File;
 use std::io;

@@ -427,13 +427,13 @@ impl<'a> Planter<'a> {
                     _ => [-sin, cos],
                 };
                 let writes = [(re, real * size / product), (im, imaginary * size / product)];
-                let reads = (left + 2 * index + x, right + 2 * index + y);
+                let reads = [left + 2 * index + x, right + 2 * index + y];
                 units.product(reads, answer, &writes);
             }
         }
         if last {
             let writes = [(MARK, -MARK_ANSWER / product)];
-            units.product((CONSTANT, CONSTANT), answer / CONSTANT_SIZE, &writes);
+            units.product([CONSTANT, CONSTANT], answer / CONSTANT_SIZE, &writes);
         }
         let (gate, up, down) = units.finish();
         self.reader(&name("ffn_gate"), &gate, &norm, tensors);
@@ -544,12 +544,12 @@ impl Units {
     }
 
     /// Adds the product of two elements of the residual, each times `answer`, with two units.
-    fn product(&mut self, reads: (usize, usize), answer: f64, writes: &[(usize, f64)]) {
+    fn product(&mut self, reads: [usize; 2], answer: f64, writes: &[(usize, f64)]) {
         for sign in [1.0, -1.0] {
             let unit = self.order[self.used];
             self.used += 1;
-            self.gate.set(unit, reads.0, sign * answer);
-            self.up.set(unit, reads.1, sign * answer);
+            self.gate.set(unit, reads[0], sign * answer);
+            self.up.set(unit, reads[1], sign * answer);
             for (place, size) in writes {
                 self.down.set(unit, *place, *size);
             }

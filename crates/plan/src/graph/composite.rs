@@ -1,8 +1,10 @@
 //! The named composites, each defined once in primitives. The definition is the meaning: the
 //! reference on every device.
 
-use super::{CompositeNode, Error, Graph, Tensor};
-use crate::{Binary, Composite, DType, Reduce, RopeStyle, Scalar, Unary};
+use super::{Caches, Error, Graph, Rows, Tensor};
+use crate::{
+    Attention, Binary, DType, Norm, Op, Reduce, RmsNorm, RopeStyle, RopeTable, Scalar, Unary,
+};
 
 impl Graph {
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last axis.
@@ -10,8 +12,9 @@ impl Graph {
     /// # Errors
     /// When shapes or types do not fit.
     pub fn rms_norm(&mut self, x: Tensor, weight: Tensor, eps: f32) -> Result<Tensor, Error> {
-        let composite = Composite::RmsNorm { eps: Scalar::new(eps) };
-        self.composite(composite, &[x, weight], |g| {
+        let norm = Norm { weight, eps: Scalar::new(eps) };
+        let op = |out| Op::RmsNorm(RmsNorm { x, norm, out });
+        self.composite(op, |g| {
             let axis = g.last_axis("rms_norm", x)?;
             let count = g.constant(1.0 / g.shape(x)[axis] as f32);
             let square = g.binary(Binary::Mul, x, x)?;
@@ -36,8 +39,9 @@ impl Graph {
         frequencies: Tensor,
         magnitude: f32,
     ) -> Result<Tensor, Error> {
-        let composite = Composite::RopeTable { magnitude: Scalar::new(magnitude) };
-        self.composite(composite, &[positions, frequencies], |g| {
+        let scalar = Scalar::new(magnitude);
+        let op = |out| Op::RopeTable(RopeTable { magnitude: scalar, positions, frequencies, out });
+        self.composite(op, |g| {
             let (rows, half) = (g.shape(positions)[0], g.shape(frequencies)[0]);
             let positions = g.cast(positions, DType::F32)?;
             let positions = g.reshape(positions, &[rows, 1, 1])?;
@@ -56,7 +60,8 @@ impl Graph {
     /// # Errors
     /// When shapes or types do not fit.
     pub fn rope(&mut self, x: Tensor, table: Tensor, style: RopeStyle) -> Result<Tensor, Error> {
-        self.composite(Composite::Rope { style }, &[x, table], |g| {
+        let op = |out| Op::Rope { style, x, table, out };
+        self.composite(op, |g| {
             let &[rows, heads, dim] = g.shape(x) else {
                 return Err(g.shape_error("rope", &[x, table], "x must be [M, H, D]"));
             };
@@ -90,7 +95,8 @@ impl Graph {
     /// # Errors
     /// When shapes or types do not fit.
     pub fn swiglu(&mut self, gate: Tensor, up: Tensor) -> Result<Tensor, Error> {
-        self.composite(Composite::SwiGlu, &[gate, up], |g| {
+        let op = |out| Op::SwiGlu { gate, up, out };
+        self.composite(op, |g| {
             let negative = g.unary(Unary::Neg, gate)?;
             let exp = g.unary(Unary::Exp, negative)?;
             let one = g.constant(1.0);
@@ -106,7 +112,8 @@ impl Graph {
     /// # Errors
     /// When shapes or types do not fit.
     pub fn kv_write(&mut self, cache: Tensor, rows: Rows, values: Tensor) -> Result<Tensor, Error> {
-        self.composite(Composite::KvWrite, &[rows.slots, rows.positions, values], |g| {
+        let op = |_| Op::KvWrite { rows, values, cache };
+        self.composite(op, |g| {
             let values = g.cast(values, g.dtype(cache))?;
             g.scatter(cache, &[rows.slots, rows.positions], values)
         })
@@ -143,9 +150,9 @@ impl Graph {
         }
         let scale = 1.0 / (dim as f32).sqrt();
         let group = heads / kv_heads;
-        let composite = Composite::Attention { scale: Scalar::new(scale) };
-        let inputs = [q, caches.keys, caches.values, rows.slots, rows.positions];
-        self.composite(composite, &inputs, |g| {
+        let factor = Scalar::new(scale);
+        let op = |out| Op::Attention(Attention { scale: factor, q, caches, rows, out });
+        self.composite(op, |g| {
             let mut band = |cache: Tensor| {
                 let rows = g.gather(cache, &[rows.slots])?;
                 g.slice(rows, 1, 0, context)
@@ -190,36 +197,21 @@ impl Graph {
             .ok_or_else(|| self.shape_error(op, &[x], "at least one axis"))
     }
 
-    /// Runs a definition with its nodes tagged as one composite; composites do not nest.
+    /// Runs a definition with its nodes tagged as the operation that `op` makes of its result; composites
+    /// do not nest.
     fn composite(
         &mut self,
-        composite: Composite,
-        inputs: &[Tensor],
+        op: impl FnOnce(Tensor) -> Op<Tensor>,
         define: impl FnOnce(&mut Self) -> Result<Tensor, Error>,
     ) -> Result<Tensor, Error> {
+        let start = self.nodes.len();
         self.open_composite = true;
         let output = define(self);
         self.open_composite = false;
-        let output = output?;
-        self.composites.push(CompositeNode { composite, inputs: inputs.to_vec(), output });
-        Ok(output)
+        match output {
+            Ok(output) => self.composites.push(op(output)),
+            Err(_) => self.nodes.truncate(start),
+        }
+        output
     }
-}
-
-/// Where each row of tokens lives: `I32 [M]` each.
-#[derive(Clone, Copy, Debug)]
-pub struct Rows {
-    /// KV slot; negative for padding rows.
-    pub slots: Tensor,
-    /// Position in the sequence.
-    pub positions: Tensor,
-}
-
-/// Key and value cache of one layer, `[slots, C, KVH, D]` each.
-#[derive(Clone, Copy, Debug)]
-pub struct Caches {
-    /// Keys, rotated.
-    pub keys: Tensor,
-    /// Values.
-    pub values: Tensor,
 }

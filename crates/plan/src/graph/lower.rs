@@ -1,11 +1,7 @@
 //! From graph to plan: liveness, views as strides, one step per remaining operation.
 
-use std::collections::HashMap;
-
 use super::{Graph, Kind, Node, Tensor};
-use crate::{
-    Bucket, Buffer, BufferId, Class, DType, Op, Plan, Scope, ScopeId, Step, View, cost_of,
-};
+use crate::{Bucket, Buffer, BufferId, Class, DType, Op, Plan, ScopeId, Step, View, cost_of};
 
 pub(super) fn lower(graph: &Graph, bucket: Bucket) -> Plan {
     let live = live_nodes(graph);
@@ -13,13 +9,15 @@ pub(super) fn lower(graph: &Graph, bucket: Bucket) -> Plan {
         graph,
         plan: Plan { bucket, buffers: Vec::new(), steps: Vec::new(), scopes: Vec::new() },
         views: vec![None; graph.nodes.len()],
-        scopes: HashMap::new(),
+        scopes: Vec::new(),
     };
     for (i, node) in graph.nodes.iter().enumerate() {
         if live[i] {
             lowering.node(i, node);
         }
     }
+    let scopes = lowering.scopes.iter().map(|&composite| &graph.composites[composite]);
+    lowering.plan.scopes = scopes.map(|op| lowering.on_views(op)).collect();
     lowering.plan
 }
 
@@ -27,16 +25,13 @@ pub(super) fn lower(graph: &Graph, bucket: Bucket) -> Plan {
 fn live_nodes(graph: &Graph) -> Vec<bool> {
     let mut live = vec![false; graph.nodes.len()];
     for (_, tensor) in &graph.outputs {
-        live[tensor.0 as usize] = true;
+        live[tensor.0] = true;
     }
-    for i in (0..graph.nodes.len()).rev() {
-        let node = &graph.nodes[i];
-        if matches!(node.kind, Kind::Update(_)) {
-            live[i] = true;
-        }
+    for (i, node) in graph.nodes.iter().enumerate().rev() {
+        live[i] |= matches!(node.kind, Kind::Update(_));
         if live[i] {
-            for input in &node.inputs {
-                live[input.0 as usize] = true;
+            for input in node.kind.inputs() {
+                live[input.0] = true;
             }
         }
     }
@@ -47,111 +42,92 @@ struct Lowering<'a> {
     graph: &'a Graph,
     plan: Plan,
     views: Vec<Option<View>>,
-    /// Scope in the plan of each composite that has steps.
-    scopes: HashMap<u32, ScopeId>,
+    /// The composites that have steps, in the order of the plan's scopes.
+    scopes: Vec<usize>,
 }
 
 impl Lowering<'_> {
     fn node(&mut self, i: usize, node: &Node) {
         let view = match &node.kind {
             Kind::Source { class, name } => {
-                let id = self.buffer(name.clone(), *class, node.dtype, &node.shape);
-                View::whole(id, &node.shape)
+                self.buffer(name.clone(), *class, node.dtype, &node.shape)
             }
             Kind::Constant(value) => {
-                let id = self.buffer(
-                    format!("{}", value.get()),
-                    Class::Constant(*value),
-                    DType::F32,
-                    &[],
-                );
-                View::whole(id, &[])
-            }
-            Kind::Reshape => {
-                let view = self.view(node.inputs[0]);
-                match view.reshape(&node.shape) {
-                    Some(view) => view,
-                    None => View::whole(self.copy(node, view), &node.shape),
+                let (name, class) = (value.get().to_string(), Class::Constant(*value));
+                match self.plan.find(class, &name) {
+                    Some(id) => View::whole(id, &[]),
+                    None => self.buffer(name, class, DType::F32, &[]),
                 }
             }
-            Kind::Permute(axes) => self.view(node.inputs[0]).permute(axes),
-            Kind::Expand => self.view(node.inputs[0]).expand(&node.shape),
-            Kind::Slice { axis, start } => {
-                self.view(node.inputs[0]).slice(*axis, *start, node.shape[*axis])
+            Kind::Reshape(x) => {
+                let x = self.view(*x);
+                match x.reshape(&node.shape) {
+                    Some(view) => view,
+                    None => self.copy(node, x),
+                }
             }
+            Kind::Permute(x, axes) => self.view(*x).permute(axes),
+            Kind::Expand(x) => self.view(*x).expand(&node.shape),
+            Kind::Slice { x, axis, start } => self.view(*x).slice(*axis, *start, node.shape[*axis]),
             Kind::Compute(op) => {
-                let reads: Vec<View> = node.inputs.iter().map(|t| self.view(*t)).collect();
-                let output = self.graph.outputs.iter().find(|(_, t)| t.0 as usize == i);
+                let output = self.graph.outputs.iter().find(|(_, tensor)| tensor.0 == i);
                 let (class, name) = match output {
                     Some((name, _)) => (Class::Output, name.clone()),
                     None => (Class::Scratch, format!("t{i}")),
                 };
-                let id = self.buffer(name, class, node.dtype, &node.shape);
-                let write = View::whole(id, &node.shape);
-                self.step(node, op.clone(), reads, write.clone());
-                write
+                let out = self.buffer(name, class, node.dtype, &node.shape);
+                self.step(node, op.map(|read| self.view(*read), |_| out.clone()));
+                out
             }
             Kind::Update(op) => {
-                let target = self.view(node.inputs[0]);
-                let reads = node.inputs[1..].iter().map(|t| self.view(*t)).collect();
-                self.step(node, op.clone(), reads, target.clone());
-                target
+                self.step(node, self.on_views(op));
+                self.view(*op.writes()[0])
             }
         };
-        if let Some(scope) = node.scope
-            && self.graph.composites.get(scope as usize).is_some_and(|c| c.output.0 as usize == i)
-        {
-            let scope = self.scope(scope);
-            self.plan.scopes[scope.0 as usize].writes = vec![view.clone()];
-        }
         self.views[i] = Some(view);
     }
 
     fn view(&self, tensor: Tensor) -> View {
-        // Inputs precede their users, and live nodes keep their inputs alive.
-        self.views[tensor.0 as usize]
-            .clone()
-            .unwrap_or_else(|| View::whole(BufferId(u32::MAX), &[]))
+        match &self.views[tensor.0] {
+            Some(view) => view.clone(),
+            None => unreachable!("inputs precede their users and live as long as these"),
+        }
     }
 
-    fn buffer(&mut self, name: String, class: Class, dtype: DType, shape: &[usize]) -> BufferId {
-        if let Some(id) =
-            matches!(class, Class::Constant(_)).then(|| self.plan.find(class, &name)).flatten()
-        {
-            return id;
-        }
+    fn on_views(&self, op: &Op<Tensor>) -> Op {
+        let view = |tensor: &Tensor| self.view(*tensor);
+        op.map(view, view)
+    }
+
+    /// A new buffer, whole.
+    fn buffer(&mut self, name: String, class: Class, dtype: DType, shape: &[usize]) -> View {
+        let id = BufferId(self.plan.buffers.len() as u32);
         self.plan.buffers.push(Buffer { name, class, dtype, shape: shape.to_vec() });
-        BufferId(u32::try_from(self.plan.buffers.len() - 1).unwrap_or(u32::MAX))
+        View::whole(id, shape)
     }
 
-    fn copy(&mut self, node: &Node, view: View) -> BufferId {
-        let shape = view.shape.clone();
+    /// A view made contiguous, in the node's shape.
+    fn copy(&mut self, node: &Node, x: View) -> View {
         let name = format!("copy{}", self.plan.buffers.len());
-        let id = self.buffer(name, Class::Scratch, node.dtype, &shape);
-        self.step(node, Op::Copy, vec![view], View::whole(id, &shape));
-        id
+        let out = self.buffer(name, Class::Scratch, node.dtype, &x.shape);
+        let id = out.buffer;
+        self.step(node, Op::Copy { x, out });
+        View::whole(id, &node.shape)
     }
 
-    fn step(&mut self, node: &Node, op: Op, reads: Vec<View>, write: View) {
-        let scope = node
-            .scope
-            .filter(|s| (*s as usize) < self.graph.composites.len())
-            .map(|s| self.scope(s));
-        let writes = vec![write];
-        let cost = cost_of(&op, &reads, &writes, &self.plan.buffers, &self.plan.bucket);
-        let label = self.graph.labels.get(node.label as usize).cloned().unwrap_or_default();
-        self.plan.steps.push(Step { op, label, reads, writes, scope, cost });
+    fn step(&mut self, node: &Node, op: Op) {
+        let scope = node.scope.map(|composite| self.scope(composite));
+        let cost = cost_of(&op, &self.plan.buffers, &self.plan.bucket);
+        let label = self.graph.labels[node.label].clone();
+        self.plan.steps.push(Step { op, label, scope, cost });
     }
 
-    fn scope(&mut self, composite: u32) -> ScopeId {
-        if let Some(id) = self.scopes.get(&composite) {
-            return *id;
-        }
-        let node = &self.graph.composites[composite as usize];
-        let reads = node.inputs.iter().map(|t| self.view(*t)).collect();
-        self.plan.scopes.push(Scope { composite: node.composite, reads, writes: vec![] });
-        let id = ScopeId(u32::try_from(self.plan.scopes.len() - 1).unwrap_or(u32::MAX));
-        self.scopes.insert(composite, id);
-        id
+    fn scope(&mut self, composite: usize) -> ScopeId {
+        let known = self.scopes.iter().rposition(|&scope| scope == composite);
+        let index = known.unwrap_or_else(|| {
+            self.scopes.push(composite);
+            self.scopes.len() - 1
+        });
+        ScopeId(index as u32)
     }
 }

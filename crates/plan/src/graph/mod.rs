@@ -5,14 +5,20 @@ mod composite;
 mod lower;
 mod primitive;
 
-pub use composite::{Caches, Rows};
-pub use primitive::SampleInputs;
-
-use crate::{Bucket, Class, Composite, DType, Plan, Scalar};
+use crate::{Bucket, Class, DType, Op, Plan, Scalar};
 
 /// A tensor of a graph: a cheap handle, valid for the graph that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Tensor(u32);
+pub struct Tensor(usize);
+
+/// Where each row of tokens lives.
+pub type Rows = crate::Rows<Tensor>;
+
+/// Key and value cache of one layer.
+pub type Caches = crate::Caches<Tensor>;
+
+/// Per-row parameters of [`Graph::sample`].
+pub type SampleInputs = crate::SampleInputs<Tensor>;
 
 /// An operation that cannot be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +56,7 @@ pub enum Error {
     Plan(#[from] crate::Invalid),
 }
 
-/// What a node computes from its inputs.
+/// What a node computes, and from what.
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
     /// A named buffer.
@@ -60,34 +66,42 @@ enum Kind {
     },
     Constant(Scalar),
     // Views: free where strides allow.
-    Reshape,
-    Permute(Vec<usize>),
-    Expand,
+    Reshape(Tensor),
+    Permute(Tensor, Vec<usize>),
+    Expand(Tensor),
     Slice {
+        x: Tensor,
         axis: usize,
         start: usize,
     },
-    /// A step.
-    Compute(crate::Op),
-    /// A new version of a state or mailbox: the first input, overwritten in place.
-    Update(crate::Op),
+    /// A step that writes this node.
+    Compute(Op<Tensor>),
+    /// A step that writes a new version of a state or mailbox in place: the node is what it writes.
+    Update(Op<Tensor>),
+}
+
+impl Kind {
+    /// The nodes that it needs.
+    fn inputs(&self) -> Vec<Tensor> {
+        match self {
+            Self::Source { .. } | Self::Constant(_) => vec![],
+            Self::Reshape(x) | Self::Permute(x, _) | Self::Expand(x) | Self::Slice { x, .. } => {
+                vec![*x]
+            }
+            Self::Compute(op) => op.reads().into_iter().copied().collect(),
+            Self::Update(op) => op.writes().into_iter().chain(op.reads()).copied().collect(),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Node {
     kind: Kind,
-    inputs: Vec<Tensor>,
     shape: Vec<usize>,
     dtype: DType,
-    scope: Option<u32>,
-    label: u32,
-}
-
-#[derive(Clone, Debug)]
-struct CompositeNode {
-    composite: Composite,
-    inputs: Vec<Tensor>,
-    output: Tensor,
+    /// The composite that it is a part of.
+    scope: Option<usize>,
+    label: usize,
 }
 
 /// A graph under construction. Nodes are kept in the order they were added, which is the order
@@ -95,10 +109,9 @@ struct CompositeNode {
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     nodes: Vec<Node>,
-    composites: Vec<CompositeNode>,
+    composites: Vec<Op<Tensor>>,
     open_composite: bool,
     labels: Vec<String>,
-    label: u32,
     outputs: Vec<(String, Tensor)>,
 }
 
@@ -112,7 +125,6 @@ impl Graph {
     /// Names the place in the model that the following operations belong to.
     pub fn at(&mut self, label: impl Into<String>) {
         self.labels.push(label.into());
-        self.label = u32::try_from(self.labels.len() - 1).unwrap_or(0);
     }
 
     /// Shape of a tensor.
@@ -134,7 +146,7 @@ impl Graph {
             Kind::Compute(_) => tensor,
             _ => {
                 let (shape, dtype) = (node.shape.clone(), node.dtype);
-                self.push(Kind::Compute(crate::Op::Copy), vec![tensor], shape, dtype)
+                self.compute(shape, dtype, |out| Op::Copy { x: tensor, out })
             }
         };
         self.outputs.push((name.into(), tensor));
@@ -152,14 +164,23 @@ impl Graph {
     }
 
     fn node(&self, tensor: Tensor) -> &Node {
-        &self.nodes[tensor.0 as usize]
+        &self.nodes[tensor.0]
     }
 
-    fn push(&mut self, kind: Kind, inputs: Vec<Tensor>, shape: Vec<usize>, dtype: DType) -> Tensor {
-        let id = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
-        let scope =
-            self.open_composite.then(|| u32::try_from(self.composites.len()).unwrap_or(u32::MAX));
-        self.nodes.push(Node { kind, inputs, shape, dtype, scope, label: self.label });
-        Tensor(id)
+    fn push(&mut self, kind: Kind, shape: Vec<usize>, dtype: DType) -> Tensor {
+        let scope = self.open_composite.then_some(self.composites.len());
+        self.nodes.push(Node { kind, shape, dtype, scope, label: self.labels.len() - 1 });
+        Tensor(self.nodes.len() - 1)
+    }
+
+    /// Adds a node that a step writes.
+    fn compute(
+        &mut self,
+        shape: Vec<usize>,
+        dtype: DType,
+        op: impl FnOnce(Tensor) -> Op<Tensor>,
+    ) -> Tensor {
+        let out = Tensor(self.nodes.len());
+        self.push(Kind::Compute(op(out)), shape, dtype)
     }
 }

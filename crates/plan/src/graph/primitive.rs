@@ -1,7 +1,7 @@
 //! The primitives: sources, views, elementwise, reductions, products, gather and scatter.
 
-use super::{Error, Graph, Kind, Tensor};
-use crate::{Binary, Class, DType, Op, Reduce, Scalar, Unary};
+use super::{Error, Graph, Kind, SampleInputs, Tensor};
+use crate::{Binary, Class, DType, Gather, Op, Reduce, Sample, Scalar, Unary};
 
 impl Graph {
     /// A named buffer of the model or the engine.
@@ -21,19 +21,19 @@ impl Graph {
             if node.dtype != dtype || node.shape != shape {
                 return Err(Error::Redeclared { class, name: name.to_owned() });
             }
-            return Ok(Tensor(i as u32));
+            return Ok(Tensor(i));
         }
-        Ok(self.push(kind, vec![], shape.to_vec(), dtype))
+        Ok(self.push(kind, shape.to_vec(), dtype))
     }
 
     /// A scalar, broadcast where it is used.
     pub fn constant(&mut self, value: f32) -> Tensor {
-        self.push(Kind::Constant(Scalar::new(value)), vec![], vec![], DType::F32)
+        self.push(Kind::Constant(Scalar::new(value)), vec![], DType::F32)
     }
 
     /// `0, 1, 2, .. len - 1` as `F32`.
     pub fn iota(&mut self, len: usize) -> Tensor {
-        self.push(Kind::Compute(Op::Iota), vec![], vec![len], DType::F32)
+        self.compute(vec![len], DType::F32, |out| Op::Iota { out })
     }
 
     /// The same elements in row-major order under another shape.
@@ -46,7 +46,7 @@ impl Graph {
             return Err(self.shape_error("reshape", &[x], "the element count must stay"));
         }
         let dtype = node.dtype;
-        Ok(self.push(Kind::Reshape, vec![x], shape.to_vec(), dtype))
+        Ok(self.push(Kind::Reshape(x), shape.to_vec(), dtype))
     }
 
     /// Dimensions reordered: dimension `i` of the result is `axes[i]` of `x`.
@@ -62,7 +62,7 @@ impl Graph {
         }
         let shape = axes.iter().map(|&a| node.shape[a]).collect();
         let dtype = node.dtype;
-        Ok(self.push(Kind::Permute(axes.to_vec()), vec![x], shape, dtype))
+        Ok(self.push(Kind::Permute(x, axes.to_vec()), shape, dtype))
     }
 
     /// Dimensions of extent 1 repeated; missing leading dimensions are added.
@@ -84,7 +84,7 @@ impl Graph {
         padded.extend(&have);
         let x = if missing > 0 { self.reshape(x, &padded)? } else { x };
         let dtype = self.dtype(x);
-        Ok(self.push(Kind::Expand, vec![x], shape.to_vec(), dtype))
+        Ok(self.push(Kind::Expand(x), shape.to_vec(), dtype))
     }
 
     /// `len` entries of `axis` from `start`.
@@ -104,7 +104,7 @@ impl Graph {
         }
         let (mut shape, dtype) = (node.shape.clone(), node.dtype);
         shape[axis] = len;
-        Ok(self.push(Kind::Slice { axis, start }, vec![x], shape, dtype))
+        Ok(self.push(Kind::Slice { x, axis, start }, shape, dtype))
     }
 
     /// Zeroes around `axis`.
@@ -124,7 +124,7 @@ impl Graph {
             return Err(self.shape_error("pad", &[x], "no such axis"));
         };
         *extent += before + after;
-        Ok(self.push(Kind::Compute(Op::Pad { axis, before }), vec![x], shape, DType::F32))
+        Ok(self.compute(shape, DType::F32, |out| Op::Pad { axis, before, x, out }))
     }
 
     /// Elementwise, one operand.
@@ -134,7 +134,7 @@ impl Graph {
     pub fn unary(&mut self, op: Unary, x: Tensor) -> Result<Tensor, Error> {
         self.want_f32("unary", x)?;
         let shape = self.shape(x).to_vec();
-        Ok(self.push(Kind::Compute(Op::Unary(op)), vec![x], shape, DType::F32))
+        Ok(self.compute(shape, DType::F32, |out| Op::Unary { op, x, out }))
     }
 
     /// Elementwise, two operands, broadcast against each other. Both `F32`, or an `I32` and a
@@ -147,7 +147,7 @@ impl Graph {
         if dtype == DType::I32 && matches!(self.node(b).kind, Kind::Constant(_)) {
             let shape = self.shape(a).to_vec();
             let b = self.expand(b, &shape)?;
-            return Ok(self.push(Kind::Compute(Op::Binary(op)), vec![a, b], shape, dtype));
+            return Ok(self.compute(shape, dtype, |out| Op::Binary { op, a, b, out }));
         }
         self.want_f32("binary", a)?;
         self.want_f32("binary", b)?;
@@ -156,7 +156,7 @@ impl Graph {
         let extent = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |j| s[j]);
         let shape: Vec<usize> = (0..rank).map(|i| extent(sa, i).max(extent(sb, i))).collect();
         let (a, b) = (self.expand(a, &shape)?, self.expand(b, &shape)?);
-        Ok(self.push(Kind::Compute(Op::Binary(op)), vec![a, b], shape, DType::F32))
+        Ok(self.compute(shape, DType::F32, |out| Op::Binary { op, a, b, out }))
     }
 
     /// Conversion between `F32`, `F16`, `BF16` and `I32`.
@@ -173,7 +173,7 @@ impl Graph {
             return Err(Error::DType { op: "cast", found, expected: "plain" });
         }
         let shape = self.shape(x).to_vec();
-        Ok(self.push(Kind::Compute(Op::Cast), vec![x], shape, dtype))
+        Ok(self.compute(shape, dtype, |out| Op::Cast { x, out }))
     }
 
     /// Reduction along one axis, which stays with extent 1.
@@ -187,7 +187,7 @@ impl Graph {
             return Err(self.shape_error("reduce", &[x], "no such axis"));
         };
         *extent = 1;
-        Ok(self.push(Kind::Compute(Op::Reduce { op, axis }), vec![x], shape, DType::F32))
+        Ok(self.compute(shape, DType::F32, |out| Op::Reduce { op, axis, x, out }))
     }
 
     /// `a [.., M, K]` times `b [.., N, K]` transposed: `[.., M, N]` in `F32`. `b` may be a quantised
@@ -212,7 +212,7 @@ impl Graph {
         }
         let mut shape = sa.to_vec();
         shape[ra - 1] = sb[rb - 2];
-        Ok(self.push(Kind::Compute(Op::MatMul), vec![a, b], shape, DType::F32))
+        Ok(self.compute(shape, DType::F32, |out| Op::MatMul { a, b, out }))
     }
 
     /// Rows of `table [A.., rest..]` chosen by one `I32 [M]` index per leading axis: `[M, rest..]`,
@@ -225,8 +225,8 @@ impl Graph {
         let mut shape = vec![rows];
         shape.extend(&self.shape(table)[indices.len()..]);
         let dtype = if self.dtype(table) == DType::I32 { DType::I32 } else { DType::F32 };
-        let inputs = [&[table], indices].concat();
-        Ok(self.push(Kind::Compute(Op::Gather), inputs, shape, dtype))
+        let indices = indices.to_vec();
+        Ok(self.compute(shape, dtype, |out| Op::Gather(Gather { table, indices, out })))
     }
 
     /// `state [A.., rest..]` with rows overwritten by `values [M, rest..]` (in the state's type),
@@ -259,8 +259,8 @@ impl Graph {
                 expected: "the state's type",
             });
         }
-        let inputs = [&[state], indices, &[values]].concat();
-        Ok(self.push(Kind::Update(Op::Scatter), inputs, shape, dtype))
+        let scatter = Op::Scatter { indices: indices.to_vec(), values, table: state };
+        Ok(self.push(Kind::Update(scatter), shape, dtype))
     }
 
     /// A mailbox overwritten by `value`, for the next step. Use the returned version afterwards.
@@ -279,16 +279,16 @@ impl Graph {
                 expected: "the mailbox's type",
             });
         }
-        Ok(self.push(Kind::Update(Op::Assign), vec![mailbox, value], shape, dtype))
+        Ok(self.push(Kind::Update(Op::Assign { value, mailbox }), shape, dtype))
     }
 
     /// Token ids `[N]` chosen from `logits [N, V]`; see [`crate::sample`].
     ///
     /// # Errors
     /// [`Error::Shape`] when the parameters are not one per row.
-    pub fn sample(&mut self, logits: Tensor, parameters: SampleInputs) -> Result<Tensor, Error> {
+    pub fn sample(&mut self, logits: Tensor, inputs: SampleInputs) -> Result<Tensor, Error> {
         self.want_f32("sample", logits)?;
-        let SampleInputs { temperature, top_k, top_p, seed, positions } = parameters;
+        let SampleInputs { temperature, top_k, top_p, seed, positions } = inputs;
         let rows = self.shape(logits)[0];
         let fits = self.shape(logits).len() == 2
             && [temperature, top_k, top_p, positions].iter().all(|t| *self.shape(*t) == [rows])
@@ -300,8 +300,8 @@ impl Graph {
                 "one per row",
             ));
         }
-        let inputs = vec![logits, temperature, top_k, top_p, seed, positions];
-        Ok(self.push(Kind::Compute(Op::Sample), inputs, vec![rows], DType::I32))
+        let op = |ids| Op::Sample(Sample { logits, inputs, ids, next: None });
+        Ok(self.compute(vec![rows], DType::I32, op))
     }
 
     fn index_rows(
@@ -351,19 +351,4 @@ impl Graph {
             reason,
         }
     }
-}
-
-/// Per-row parameters of [`Graph::sample`].
-#[derive(Clone, Copy, Debug)]
-pub struct SampleInputs {
-    /// `F32 [N]`.
-    pub temperature: Tensor,
-    /// `I32 [N]`.
-    pub top_k: Tensor,
-    /// `F32 [N]`.
-    pub top_p: Tensor,
-    /// `I32 [N, 2]`: low and high half.
-    pub seed: Tensor,
-    /// `I32 [N]`.
-    pub positions: Tensor,
 }

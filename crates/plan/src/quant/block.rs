@@ -3,22 +3,19 @@
 //! Every field is bytes, so a block may lie at any address; `f16` fields are little-endian.
 
 use half::f16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{BLOCK, SUPER_BLOCK};
 use crate::DType;
 
 /// A block format that consists of bytes only.
-///
-/// # Safety
-/// The type must be `repr(C)` with fields of one-byte integers and arrays of them, so that its
-/// alignment is 1, it has no padding and every bit pattern is a value.
-pub unsafe trait Block: Copy {
+pub trait Block: FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned {
     /// The type that is stored in such blocks.
     const DTYPE: DType;
 }
 
 /// 32 values `d * q`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Q8_0 {
     /// Scale, `f16`.
@@ -28,7 +25,7 @@ pub struct Q8_0 {
 }
 
 /// 32 values `d * (q - 8)`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Q4_0 {
     /// Scale, `f16`.
@@ -38,7 +35,7 @@ pub struct Q4_0 {
 }
 
 /// 256 values in 8 sub-blocks of 32: `(d * scale) * q - (dmin * min)`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Q4_K {
     /// Scale of the scales, `f16`.
@@ -52,7 +49,7 @@ pub struct Q4_K {
 }
 
 /// As [`Q4_K`] with a fifth bit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Q5_K {
     /// Scale of the scales, `f16`.
@@ -70,7 +67,7 @@ pub struct Q5_K {
 /// 256 values in 16 sub-blocks of 16: `(d * scale) * (q - 32)`.
 ///
 /// Each half of the block (128 values, in 4 quarters of 32) has 64 bytes of `ql` and 32 of `qh`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Q6_K {
     /// Lower four bits: byte `l` of a half is value `l` (low nibble) and `l + 64` (high).
@@ -83,24 +80,23 @@ pub struct Q6_K {
     pub d: [u8; 2],
 }
 
-// SAFETY: `repr(C)`, fields are `u8` and `i8` arrays.
-unsafe impl Block for Q8_0 {
+impl Block for Q8_0 {
     const DTYPE: DType = DType::Q8_0;
 }
-// SAFETY: as above.
-unsafe impl Block for Q4_0 {
+
+impl Block for Q4_0 {
     const DTYPE: DType = DType::Q4_0;
 }
-// SAFETY: as above.
-unsafe impl Block for Q4_K {
+
+impl Block for Q4_K {
     const DTYPE: DType = DType::Q4_K;
 }
-// SAFETY: as above.
-unsafe impl Block for Q5_K {
+
+impl Block for Q5_K {
     const DTYPE: DType = DType::Q5_K;
 }
-// SAFETY: as above.
-unsafe impl Block for Q6_K {
+
+impl Block for Q6_K {
     const DTYPE: DType = DType::Q6_K;
 }
 
@@ -115,20 +111,19 @@ const _: () = {
 /// The whole blocks in `bytes`; what is left over at the end is not part of the result.
 #[must_use]
 pub fn blocks<B: Block>(bytes: &[u8]) -> &[B] {
-    let count = bytes.len() / size_of::<B>();
-    // SAFETY: `count` blocks lie within `bytes`; by `Block`'s contract their alignment is 1 and
-    // any bytes are a value; the borrow is that of `bytes`.
-    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), count) }
+    let Ok((blocks, _)) = <[B]>::ref_from_prefix(bytes) else { unreachable!("{ANYWHERE}") };
+    blocks
 }
 
 /// The whole blocks in `bytes`, to be written.
 #[must_use]
 pub fn blocks_mut<B: Block>(bytes: &mut [u8]) -> &mut [B] {
-    let count = bytes.len() / size_of::<B>();
-    // SAFETY: as in `blocks`; a block has no padding, so writing one leaves only initialised
-    // bytes, and the borrow is unique because that of `bytes` is.
-    unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) }
+    let Ok((blocks, _)) = <[B]>::mut_from_prefix(bytes) else { unreachable!("{ANYWHERE}") };
+    blocks
 }
+
+/// Why there are always blocks, if none at all.
+const ANYWHERE: &str = "a block may lie at any address, and there may be none";
 
 /// The 6-bit scale and minimum of sub-block `index` (0 to 7) of a [`Q4_K`] or [`Q5_K`] block.
 ///

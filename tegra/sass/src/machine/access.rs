@@ -1,7 +1,8 @@
 //! Loads and stores: addresses, alignment, bounds, and what is counted.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
 
 use super::cache::Cache;
 use super::lanes::Each;

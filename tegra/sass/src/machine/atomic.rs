@@ -1,6 +1,5 @@
 //! Atomic operations on global, shared and generic memory.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Outcome;
@@ -78,7 +77,7 @@ fn update_global(env: &Env<'_>, words: &[AtomicU32], f: impl Fn(u64) -> u64) -> 
             u64::from(result.unwrap_or_else(|old| old))
         }
         [low, high, ..] => {
-            let _held = env.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let _held = env.lock.lock();
             let old = pair(low.load(Ordering::Acquire), high.load(Ordering::Acquire));
             let new = f(old);
             low.store(new as u32, Ordering::Release);

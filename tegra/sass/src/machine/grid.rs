@@ -1,8 +1,9 @@
 //! A grid: its blocks, in an order that depends on the seed, on several threads.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use super::access::Env;
 use super::block::{Block, Random};

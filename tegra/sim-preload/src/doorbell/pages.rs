@@ -1,9 +1,9 @@
 //! Where in the address space doorbell pages lie. The signal handler asks without a lock.
 
 use std::ffi::c_void;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
 
 use super::trap;
 use crate::files::Mapped;
@@ -42,14 +42,15 @@ pub(super) fn offset_of(address: usize) -> Option<usize> {
 }
 
 /// Maps a doorbell page of `bytes` and traps it; `flags` is what the program gave. `held` is kept
-/// until the page is unmapped, or handed back with the error.
+/// until the page is unmapped, or handed back with the error. The program may have said where, and
+/// there is no access: what mapping libraries do not offer.
 pub(crate) fn map(
     hint: *mut c_void,
     bytes: usize,
     flags: i32,
     held: Mapped,
 ) -> Result<*mut c_void, (MapError, Mapped)> {
-    let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = HELD.lock();
     let Some(free) = all.iter().position(Option::is_none) else {
         return Err((MapError::Full, held));
     };
@@ -87,7 +88,7 @@ pub(crate) fn unmap(address: usize, bytes: usize) -> Option<Unmap> {
     if !PLACES.iter().any(touches) {
         return None;
     }
-    let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = HELD.lock();
     let mut released = Vec::new();
     for (place, held) in PLACES.iter().zip(all.iter_mut()) {
         if touches(place) {

@@ -44,6 +44,8 @@ static PROGRAM: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 /// Puts the handler in place, once.
 pub(super) fn install() {
     INSTALL.call_once(|| {
+        #[cfg(target_arch = "x86_64")]
+        super::x86_64::prepare();
         let mut action = no_action();
         action.sa_sigaction = on_fault as *const () as usize;
         // Any thread's stack will do; on its own one a stack overflow can still be told.

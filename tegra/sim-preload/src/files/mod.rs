@@ -9,9 +9,10 @@ mod identity;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tegra_sim::driver::{FdTable, FileId, NewFile, Node, OpenFile};
 use tegra_sim::memory::DmaBuf;
 
@@ -120,7 +121,7 @@ pub(crate) struct Files {
 
 impl Files {
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// Gives the program an fd of an opened node.

@@ -6,9 +6,9 @@
 use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event, sigset_t};
+use parking_lot::Mutex;
 
 use super::ready::{self, Deadline};
 use crate::files::marks;
@@ -29,7 +29,7 @@ struct Watch {
 static WATCHES: Mutex<Vec<Watch>> = Mutex::new(Vec::new());
 
 fn watches<T>(work: impl FnOnce(&mut Vec<Watch>) -> T) -> T {
-    work(&mut WATCHES.lock().unwrap_or_else(PoisonError::into_inner))
+    work(&mut WATCHES.lock())
 }
 
 /// The number is about to mean something else: as an epoll set or as an event in one.

@@ -2,13 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "integration tests")]
 
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{io, ptr};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// One test at a time: they count what is alive.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ONE.lock()
 }
 
 pub(crate) fn open(path: &CStr) -> c_int {

@@ -1,10 +1,13 @@
 //! Whether a file can be simulated: the dynamic linker must load it, or it passes the simulator by.
-//!
-//! Source: ELF-64 object file format, version 1.5 draft 2: file and program headers.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
+
+use object::LittleEndian;
+use object::elf::{EM_AARCH64, EM_X86_64, FileHeader64, PT_INTERP};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::{ReadCache, ReadRef};
 
 /// What kind of program a file is.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,17 +28,7 @@ pub(super) enum Kind {
 }
 
 /// `e_machine` of this build.
-#[cfg(target_arch = "x86_64")]
-const MACHINE: u16 = 62;
-#[cfg(target_arch = "aarch64")]
-const MACHINE: u16 = 183;
-/// `PT_INTERP`.
-const INTERPRETER: u32 = 3;
-/// Bytes of a file header, and of a program header.
-const FILE_HEADER: usize = 64;
-const PROGRAM_HEADER: usize = 56;
-/// Program headers that are looked at; no linker makes as many.
-const MOST_HEADERS: u16 = 128;
+const MACHINE: u16 = if cfg!(target_arch = "aarch64") { EM_AARCH64 } else { EM_X86_64 };
 
 /// Looks at a file.
 ///
@@ -54,27 +47,19 @@ fn kind_of(file: &mut (impl Read + Seek)) -> io::Result<Kind> {
         let program = text.split_whitespace().next().unwrap_or_default();
         return Ok(Kind::Script(PathBuf::from(program)));
     }
-    let is_elf64 = start.starts_with(b"\x7fELF\x02\x01");
-    if !is_elf64 || start.len() < FILE_HEADER {
-        return Ok(Kind::Unknown);
-    }
-    let half = |at: usize| u16::from_le_bytes([start[at], start[at + 1]]);
-    let machine = half(18);
+    let file = ReadCache::new(file);
+    Ok(kind_of_elf(&file).unwrap_or(Kind::Unknown))
+}
+
+fn kind_of_elf<'data>(file: impl ReadRef<'data>) -> object::read::Result<Kind> {
+    let header = FileHeader64::<LittleEndian>::parse(file)?;
+    let endian = header.endian()?;
+    let machine = header.e_machine(endian);
     if machine != MACHINE {
         return Ok(Kind::Foreign { machine });
     }
-    let mut offset = [0; 8];
-    offset.copy_from_slice(&start[32..40]);
-    let (size, count) = (half(54), half(56));
-    if usize::from(size) != PROGRAM_HEADER {
-        return Ok(Kind::Unknown);
-    }
-    file.seek(SeekFrom::Start(u64::from_le_bytes(offset)))?;
-    let mut headers = Vec::new();
-    let bytes = u64::from(count.min(MOST_HEADERS)) * PROGRAM_HEADER as u64;
-    file.take(bytes).read_to_end(&mut headers)?;
-    let interpreted =
-        headers.chunks_exact(PROGRAM_HEADER).any(|header| header[..4] == INTERPRETER.to_le_bytes());
+    let mut headers = header.program_headers(endian, file)?.iter();
+    let interpreted = headers.any(|header| header.p_type(endian) == PT_INTERP);
     Ok(if interpreted { Kind::Dynamic } else { Kind::Static })
 }
 
@@ -85,6 +70,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Bytes of a file header, and of a program header.
+    const FILE_HEADER: usize = 64;
+    const PROGRAM_HEADER: usize = 56;
+    /// `PT_INTERP`.
+    const INTERPRETER: u32 = 3;
 
     /// An ELF file with one program header of a type.
     fn elf(machine: u16, header: u32) -> Vec<u8> {
@@ -110,6 +101,9 @@ mod tests {
         let script = Kind::Script(PathBuf::from("/usr/bin/env"));
         assert_eq!(kind_of_bytes(b"#! /usr/bin/env python3\nprint()\n"), script);
         assert_eq!(kind_of_bytes(b"hello"), Kind::Unknown);
+        let mut big_endian = elf(MACHINE, INTERPRETER);
+        big_endian[5] = 2;
+        assert_eq!(kind_of_bytes(&big_endian), Kind::Unknown);
     }
 
     #[test]

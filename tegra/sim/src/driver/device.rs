@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 use super::errno::{Errno, Refused, refusals};
 use super::fd::{FdTable, OpenFile};
@@ -126,28 +128,28 @@ impl Device {
     /// The channel id freed last, or the highest never used. Source: free_channel adds to the
     /// head of the list that allocate_channel takes from (common/fifo/channel.c).
     pub(super) fn take_channel_id(&self) -> Option<u16> {
-        self.channel_ids.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        self.channel_ids.lock().pop()
     }
 
     pub(super) fn give_channel_id(&self, id: u16) {
-        self.channel_ids.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        self.channel_ids.lock().push(id);
     }
 
     /// The lowest free TSG id. Source: common/fifo/tsg.c:nvgpu_tsg_acquire_unused_tsg.
     pub(super) fn take_tsg_id(&self) -> Option<u16> {
-        self.tsg_ids.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
+        self.tsg_ids.lock().pop_first()
     }
 
     pub(super) fn give_tsg_id(&self, id: u16) {
-        self.tsg_ids.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+        self.tsg_ids.lock().insert(id);
     }
 
     pub(super) fn take_syncpoint(&self) -> Option<u32> {
-        self.syncpoint_ids.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
+        self.syncpoint_ids.lock().pop_first()
     }
 
     pub(super) fn give_syncpoint(&self, id: u32) {
-        self.syncpoint_ids.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+        self.syncpoint_ids.lock().insert(id);
     }
 
     /// The shim of all syncpoints, memory that releases write to. The counters behind it, which

@@ -5,9 +5,11 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::device::Counted;
 use super::fd::FileId;
@@ -23,10 +25,6 @@ pub(super) const RESET: u32 = 43;
 
 /// Bytes of `nvgpu_notification`.
 pub(super) const NOTIFICATION_BYTES: u64 = 16;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Where a channel's errors are written.
 #[derive(Clone, Debug)]
@@ -76,18 +74,18 @@ impl Service {
     }
 
     pub(super) fn set_notifier(&self, notifier: Option<Notifier>) {
-        *lock(&self.notifier) = notifier;
+        *self.notifier.lock() = notifier;
     }
 
     fn notify(&self, code: u32) {
-        if let Some(notifier) = &*lock(&self.notifier) {
+        if let Some(notifier) = &*self.notifier.lock() {
             // The program has taken lent pages away: there is nowhere to write to.
             let _ = notifier.write(code);
         }
     }
 
     fn wake(&self) {
-        *lock(&self.wakes) += 1;
+        *self.wakes.lock() += 1;
         self.woken.notify_all();
     }
 
@@ -95,24 +93,21 @@ impl Service {
     /// for no limit. Gives what `ready` said last.
     pub(super) fn wait(&self, limit: Option<Duration>, mut ready: impl FnMut() -> bool) -> bool {
         let deadline = limit.map(|limit| Instant::now() + limit);
-        let mut seen = *lock(&self.wakes);
+        let mut seen = *self.wakes.lock();
         loop {
             if ready() {
                 return true;
             }
-            let mut wakes = lock(&self.wakes);
+            let mut wakes = self.wakes.lock();
             while *wakes == seen {
                 let Some(deadline) = deadline else {
-                    wakes = self.woken.wait(wakes).unwrap_or_else(PoisonError::into_inner);
+                    self.woken.wait(&mut wakes);
                     continue;
                 };
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
+                if self.woken.wait_until(&mut wakes, deadline).timed_out() && *wakes == seen {
                     drop(wakes);
                     return ready();
                 }
-                (wakes, _) =
-                    self.woken.wait_timeout(wakes, left).unwrap_or_else(PoisonError::into_inner);
             }
             seen = *wakes;
         }
@@ -158,37 +153,37 @@ pub(super) struct Members {
 
 impl Members {
     pub(super) fn add(&self, id: u16, service: &Arc<Service>) {
-        lock(&self.channels).push((id, Arc::clone(service)));
+        self.channels.lock().push((id, Arc::clone(service)));
     }
 
     pub(super) fn remove(&self, id: u16) {
-        lock(&self.channels).retain(|(other, _)| *other != id);
+        self.channels.lock().retain(|(other, _)| *other != id);
     }
 
     pub(super) fn len(&self) -> usize {
-        lock(&self.channels).len()
+        self.channels.lock().len()
     }
 
     pub(super) fn ids(&self) -> Vec<u16> {
-        lock(&self.channels).iter().map(|(id, _)| *id).collect()
+        self.channels.lock().iter().map(|(id, _)| *id).collect()
     }
 
     pub(super) fn add_event(&self, file: FileId, event: u32, eventfd: OwnedFd, count: Counted) {
-        lock(&self.events).push(EventFd { file, event, eventfd, _counted: count });
+        self.events.lock().push(EventFd { file, event, eventfd, _counted: count });
     }
 
     pub(super) fn remove_event(&self, file: FileId) {
-        lock(&self.events).retain(|event| event.file != file);
+        self.events.lock().retain(|event| event.file != file);
     }
 
     pub(super) fn sm_error(&self, sm: u32) -> SmError {
-        lock(&self.sm_errors).get(&sm).copied().unwrap_or_default()
+        self.sm_errors.lock().get(&sm).copied().unwrap_or_default()
     }
 
     /// Writes every notifier, ends every channel and wakes every waiter. Source:
     /// common/fifo/tsg.c: nvgpu_tsg_set_error_notifier, nvgpu_tsg_mark_error.
     pub(super) fn fail(&self, code: u32) {
-        let channels = lock(&self.channels);
+        let channels = self.channels.lock();
         channels.iter().for_each(|(_, service)| service.notify(code));
         for (_, service) in &*channels {
             service.set_unserviceable(true);
@@ -197,7 +192,7 @@ impl Members {
     }
 
     fn post(&self, event: u32) {
-        lock(&self.events).iter().filter(|fd| fd.event == event).for_each(EventFd::post);
+        self.events.lock().iter().filter(|fd| fd.event == event).for_each(EventFd::post);
     }
 }
 
@@ -217,37 +212,37 @@ pub(super) struct Interrupts {
 
 impl Interrupts {
     pub(super) fn add_tsg(&self, id: TsgId, members: &Arc<Members>) {
-        self.tsgs.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::clone(members));
+        self.tsgs.write().insert(id, Arc::clone(members));
     }
 
     pub(super) fn remove_tsg(&self, id: TsgId) {
-        self.tsgs.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.tsgs.write().remove(&id);
     }
 
     pub(super) fn bind(&self, channel: u16, service: &Arc<Service>, members: &Arc<Members>) {
         let bound = Bound { service: Arc::clone(service), members: Arc::clone(members) };
-        self.bound.write().unwrap_or_else(PoisonError::into_inner).insert(channel, bound);
+        self.bound.write().insert(channel, bound);
     }
 
     pub(super) fn unbind(&self, channel: u16) {
-        self.bound.write().unwrap_or_else(PoisonError::into_inner).remove(&channel);
+        self.bound.write().remove(&channel);
     }
 }
 
 impl Events for Interrupts {
     fn channel_error(&self, tsg: TsgId, code: u32, detail: &Fault) {
-        let members = self.tsgs.read().unwrap_or_else(PoisonError::into_inner).get(&tsg).cloned();
+        let members = self.tsgs.read().get(&tsg).cloned();
         // The ioctl that asked for a reset has told everybody before it returned.
         let Some(members) = members.filter(|_| code != RESET) else { return };
         if let Some((sm, error)) = sm_error(detail) {
-            lock(&members.sm_errors).insert(sm, error);
+            members.sm_errors.lock().insert(sm, error);
         }
         members.fail(code);
     }
 
     /// Source: common/fifo/channel.c:nvgpu_channel_semaphore_wakeup.
     fn non_stall_interrupt(&self) {
-        for bound in self.bound.read().unwrap_or_else(PoisonError::into_inner).values() {
+        for bound in self.bound.read().values() {
             bound.service.wake();
             bound.members.post(BLOCKING_SYNC);
         }

@@ -22,8 +22,8 @@ mod vma;
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use address_space::AddressSpace;
 use channel::Channel;
@@ -34,6 +34,7 @@ pub use errno::{ERRNOS, Errno, Refusal, Refused};
 pub use fd::{FdTable, FileId, NewFile, OpenFile};
 use interrupt::{Interrupts, Members};
 pub use node::Node;
+use parking_lot::RwLock;
 use tsg::Tsg;
 
 use crate::config::{Config, Injection};
@@ -156,20 +157,20 @@ struct Files {
 impl Files {
     fn add(&self, file: File) -> FileId {
         let id = FileId(self.next.fetch_add(1, Ordering::Relaxed));
-        self.open.write().unwrap_or_else(PoisonError::into_inner).insert(id, file);
+        self.open.write().insert(id, file);
         id
     }
 
     fn get(&self, id: FileId) -> Option<File> {
-        self.open.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.open.read().get(&id).cloned()
     }
 
     fn remove(&self, id: FileId) -> Option<File> {
-        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
+        self.open.write().remove(&id)
     }
 
     fn count(&self, wanted: impl Fn(&File) -> bool) -> usize {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.read();
         open.values().filter(|file| wanted(file)).count()
     }
 }

@@ -1,7 +1,9 @@
 //! A TSG fd: channels that are scheduled, preempted and torn down together. Magic `T`.
 
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Answer;
 use super::address_space::AddressSpace;
@@ -171,7 +173,7 @@ impl Tsg {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The preemption modes of its graphics context.

@@ -6,7 +6,9 @@
 //! containers forbid it.)
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
 
 /// The range is not readable, or not writable, memory of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +39,7 @@ fn passage() -> Result<&'static Mutex<OwnedFd>, BadAddress> {
 /// # Errors
 /// Some byte is not readable.
 pub fn read(address: u64, out: &mut [u8]) -> Result<(), BadAddress> {
-    let file = passage()?.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = passage()?.lock();
     for (i, piece) in out.chunks_mut(CHUNK).enumerate() {
         let from = address.checked_add((i * CHUNK) as u64).ok_or(BadAddress)?;
         // SAFETY: the kernel checks the program's range and reads it only.
@@ -54,7 +56,7 @@ pub fn read(address: u64, out: &mut [u8]) -> Result<(), BadAddress> {
 /// # Errors
 /// Some byte is not writable.
 pub fn write(address: u64, data: &[u8]) -> Result<(), BadAddress> {
-    let file = passage()?.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = passage()?.lock();
     for (i, piece) in data.chunks(CHUNK).enumerate() {
         let to = address.checked_add((i * CHUNK) as u64).ok_or(BadAddress)?;
         let from = piece.as_ptr() as u64;

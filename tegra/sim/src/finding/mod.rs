@@ -6,7 +6,8 @@
 
 use std::fmt;
 use std::io::Write as _;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::gpu::SmFault;
 
@@ -234,12 +235,12 @@ pub struct Collector(Mutex<Vec<Finding>>);
 impl Collector {
     /// What was found so far, taken out.
     pub fn take(&self) -> Vec<Finding> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.lock())
     }
 }
 
 impl Reporter for Collector {
     fn report(&self, finding: &Finding) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(finding.clone());
+        self.0.lock().push(finding.clone());
     }
 }

@@ -5,7 +5,9 @@
 
 use std::borrow::Cow;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::clock::{Clock, Random};
 use super::dependencies::{Agent, Dependencies, Stamp};
@@ -274,7 +276,7 @@ pub(crate) struct SmMemory<'a> {
 
 impl SmMemory<'_> {
     fn note(&self, va: u64, pieces: &[Piece], access: Access) {
-        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut core = self.core.lock();
         let mut at = va;
         for piece in pieces {
             if access != Access::Write {

@@ -1,10 +1,12 @@
 //! The GPU as the driver holds it: control calls, the doorbell, and the thread that works.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::clock::Clock;
 use super::doorbell::{Doorbell, Waker};
@@ -40,7 +42,7 @@ impl Shared {
     /// The machine, for callers.
     fn machine(&self) -> MutexGuard<'_, Machine> {
         self.callers.fetch_add(1, Ordering::SeqCst);
-        let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        let machine = self.machine.lock();
         self.callers.fetch_sub(1, Ordering::SeqCst);
         machine
     }
@@ -50,7 +52,7 @@ impl Shared {
         while self.callers.load(Ordering::SeqCst) > 0 {
             thread::yield_now();
         }
-        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+        self.machine.lock()
     }
 }
 
@@ -184,13 +186,8 @@ impl Gpu {
         if thread::current().id() != self.thread_id {
             let ticket = self.shared.drains.fetch_add(1, Ordering::SeqCst) + 1;
             self.shared.waker.wake();
-            let drained = self.shared.drained.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(
-                self.shared
-                    .drained_changed
-                    .wait_while(drained, |drained| *drained < ticket)
-                    .unwrap_or_else(PoisonError::into_inner),
-            );
+            let mut drained = self.shared.drained.lock();
+            self.shared.drained_changed.wait_while(&mut drained, |drained| *drained < ticket);
         }
         self.shared.machine().blocked()
     }
@@ -211,7 +208,7 @@ impl Drop for Gpu {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
         self.shared.waker.wake();
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.get_mut().take();
         if thread::current().id() != self.thread_id {
             // A panic of the thread has been printed; there is nothing left to do about it.
             let _ = thread.map(JoinHandle::join);
@@ -246,7 +243,7 @@ impl Worker {
                 break;
             }
             let drains = shared.drains.load(Ordering::SeqCst);
-            let pending = *shared.drained.lock().unwrap_or_else(PoisonError::into_inner) < drains;
+            let pending = *shared.drained.lock() < drains;
             let over = pending || hold_over || shared.hurry.load(Ordering::SeqCst);
             let (run, notices) = {
                 let mut machine = shared.machine_for_work();
@@ -293,7 +290,7 @@ impl Worker {
     }
 
     fn drained(&self, ticket: u64) {
-        let mut drained = self.shared.drained.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut drained = self.shared.drained.lock();
         *drained = ticket.max(*drained);
         self.shared.drained_changed.notify_all();
     }

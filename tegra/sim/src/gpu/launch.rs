@@ -2,7 +2,7 @@
 //!
 //! What a QMD says is in [`super::qmd`]; the methods that send one are in [`super::compute`].
 
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 use super::SmFault;
 use super::access::{Core, Failure, Site, SmMemory, within_host};

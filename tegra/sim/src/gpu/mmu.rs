@@ -4,7 +4,9 @@
 //! the driver's business.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use crate::memory::DmaBuf;
 
@@ -161,7 +163,7 @@ impl Mmu {
         }
         let end = va.checked_add(bytes).filter(|end| *end <= REACH);
         let end = end.ok_or(MapError::NotFree { va, bytes })?;
-        let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
+        let mut mappings = self.mappings.write();
         if overlapping(&mappings, va, end).next().is_some() {
             return Err(MapError::NotFree { va, bytes });
         }
@@ -172,7 +174,7 @@ impl Mmu {
     /// Drops every translation within `bytes` from `va` on, cutting mappings that reach further.
     pub fn unmap(&self, va: u64, bytes: u64) {
         let end = va.saturating_add(bytes);
-        let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
+        let mut mappings = self.mappings.write();
         let starts: Vec<u64> = overlapping(&mappings, va, end).map(|(start, _)| start).collect();
         for start in starts {
             let Some(Mapping { end: old_end, buffer, offset, flags }) = mappings.remove(&start)
@@ -210,7 +212,7 @@ impl Mmu {
     ) -> Result<(), MmuFault> {
         let limit = MmuFault { va, access, kind: MmuFaultKind::LimitViolation };
         let end = va.checked_add(bytes).filter(|end| *end <= REACH).ok_or(limit)?;
-        let mappings = self.mappings.read().unwrap_or_else(PoisonError::into_inner);
+        let mappings = self.mappings.read();
         let mut at = va;
         while at < end {
             let found = mappings.range(..=at).next_back().filter(|(_, found)| at < found.end);
@@ -244,7 +246,7 @@ impl Mmu {
 
     /// Every mapping, by address.
     pub(crate) fn mappings(&self) -> Vec<Mapped> {
-        let mappings = self.mappings.read().unwrap_or_else(PoisonError::into_inner);
+        let mappings = self.mappings.read();
         let mapped = mappings.iter().map(|(va, mapping)| Mapped {
             va: *va,
             piece: Piece {
@@ -261,7 +263,7 @@ impl Mmu {
     /// Whether the page-table entry of an address exists, but is not valid.
     #[must_use]
     pub fn has_unmapped_pte(&self, va: u64) -> bool {
-        let mappings = self.mappings.read().unwrap_or_else(PoisonError::into_inner);
+        let mappings = self.mappings.read();
         let found = mappings.range(..=va).next_back();
         found.is_some_and(|(_, mapping)| va < mapping.end && mapping.flags.unmapped_pte)
     }
@@ -269,7 +271,7 @@ impl Mmu {
     /// The first mapped address within `bytes` from `va` on.
     #[must_use]
     pub fn first_mapped(&self, va: u64, bytes: u64) -> Option<u64> {
-        let mappings = self.mappings.read().unwrap_or_else(PoisonError::into_inner);
+        let mappings = self.mappings.read();
         let first = overlapping(&mappings, va, va.saturating_add(bytes)).map(|(start, _)| start);
         first.min().map(|start| start.max(va))
     }

@@ -4,9 +4,10 @@
 //! The CPU's stores cannot be seen, only their effect, so contents are kept and compared. The
 //! GPU's own writes are counted per page, to tell the two apart.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::Hasher;
+
+use rustc_hash::{FxHashMap, FxHasher};
 
 use super::mmu::{Access, Mmu, PAGE, Piece};
 
@@ -17,27 +18,7 @@ const LINES: usize = 1 << 15;
 /// Most bytes that a snapshot keeps an eye on; of longer ranges, both ends.
 const WATCHED: u64 = 256 << 10;
 
-/// A hash of small integers, in place of one that resists attacks.
-#[derive(Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
-    }
-}
-
-type Map<V> = HashMap<(u64, u64), V, BuildHasherDefault<Mix>>;
+type Map<V> = FxHashMap<(u64, u64), V>;
 
 /// Writes of the GPU, and what its caches hold.
 #[derive(Default)]
@@ -223,12 +204,7 @@ fn contents(mmu: &Mmu, va: u64, bytes: u64) -> Option<(Piece, u64)> {
     let mut page = [0; PAGE as usize];
     let page = page.get_mut(..bytes as usize)?;
     piece.buffer.read(piece.offset, page).ok()?;
-    let mut hash = Mix::default();
-    let mut words = page.chunks_exact(8);
-    for word in words.by_ref() {
-        // Chunks of exactly 8 bytes.
-        hash.write_u64(word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)));
-    }
-    hash.write(words.remainder());
+    let mut hash = FxHasher::default();
+    hash.write(page);
     Some((piece, hash.finish()))
 }

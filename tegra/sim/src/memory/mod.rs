@@ -13,7 +13,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::driver::user;
 pub use ram::{Charge, Ram};
@@ -186,7 +188,7 @@ impl DmaBuf {
 
     /// What programs have attached to the buffer.
     pub(crate) fn metadata(&self) -> MutexGuard<'_, Option<Metadata>> {
-        self.metadata.lock().unwrap_or_else(PoisonError::into_inner)
+        self.metadata.lock()
     }
 
     /// Whether any page of the range has ever been written by CPU or GPU. Page granular, and a CPU
@@ -455,6 +457,8 @@ fn memfd(bytes: u64) -> io::Result<(OwnedFd, u64)> {
     Ok((fd, stat.st_ino))
 }
 
+/// Maps by the system call: the `mmap` that a library would call may be the preload library's, for which
+/// this would be the program's own mapping.
 fn map_shared(fd: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;

@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 pub use report::{Kernel, Stats, TraceError, decode, stats};
@@ -233,7 +234,7 @@ impl Trace {
     pub fn record(&self, time: u64, event: impl FnOnce() -> Event) {
         let Some(target) = &self.0 else { return };
         let record = Record { time, event: event() };
-        match &mut *target.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &mut *target.lock() {
             Target::Memory(records) => records.push(record),
             // Whole lines at once: the process may end at any time, by a finding for one. A full
             // disk must not change what the simulated GPU does.
@@ -250,7 +251,7 @@ impl Trace {
     #[must_use]
     pub fn take(&self) -> Vec<Record> {
         let Some(target) = &self.0 else { return Vec::new() };
-        match &mut *target.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &mut *target.lock() {
             Target::Memory(records) => std::mem::take(records),
             Target::File(_) => Vec::new(),
         }

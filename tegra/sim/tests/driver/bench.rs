@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tegra::abi::{Request, address_space, channel, ctrl, nvmap, tsg};
 use tegra_sim::config::{Config, Injection};
 use tegra_sim::driver::{Errno, FdTable, FileId, NewFile, Node, OpenFile, Orin, Refused};
@@ -43,7 +44,7 @@ impl Fds {
 
     /// Whether an event is latched; takes it, as a poll would.
     pub(crate) fn poll(&self, fd: i32) -> bool {
-        let entries = self.entries.lock().unwrap();
+        let entries = self.entries.lock();
         let Some(Entry::Event(_, event)) = entries.get(&fd) else { panic!("{fd} is no event") };
         let mut count = [0u8; 8];
         // SAFETY: eight writable bytes.
@@ -53,7 +54,7 @@ impl Fds {
 
 impl FdTable for Fds {
     fn install(&self, file: NewFile) -> io::Result<i32> {
-        let mut entries = self.entries.lock().unwrap();
+        let mut entries = self.entries.lock();
         if entries.len() >= self.limit.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
@@ -70,7 +71,7 @@ impl FdTable for Fds {
     }
 
     fn lookup(&self, fd: i32) -> Option<OpenFile> {
-        Some(match self.entries.lock().unwrap().get(&fd)? {
+        Some(match self.entries.lock().get(&fd)? {
             Entry::File(id) | Entry::Event(id, _) => OpenFile::File(*id),
             Entry::DmaBuf(buffer) => OpenFile::DmaBuf(Arc::clone(buffer)),
         })
@@ -131,7 +132,7 @@ impl Bench {
 
     /// Closes an fd, and its description with the last one.
     pub(crate) fn close(&self, fd: i32) {
-        let entry = self.fds.entries.lock().unwrap().remove(&fd);
+        let entry = self.fds.entries.lock().remove(&fd);
         match entry.unwrap_or_else(|| panic!("{fd} is not open")) {
             Entry::File(id) | Entry::Event(id, _) => self.orin.close(id),
             Entry::DmaBuf(_) => {}
@@ -140,7 +141,7 @@ impl Bench {
 
     /// Closes every fd, newest first, and both nodes.
     pub(crate) fn close_all(&self) {
-        let open: Vec<i32> = self.fds.entries.lock().unwrap().keys().rev().copied().collect();
+        let open: Vec<i32> = self.fds.entries.lock().keys().rev().copied().collect();
         open.into_iter().for_each(|fd| self.close(fd));
         self.orin.close(self.ctrl);
         self.orin.close(self.nvmap);

@@ -35,7 +35,7 @@ fn fault(
     let mut loaded = Loaded::new(&rig, kernel, grid, &params);
     spoil(&rig, &mut loaded, &mut params);
     assert!(!loaded.run(&rig), "nothing is released behind a fault");
-    let errors = rig.driver.errors.lock().unwrap();
+    let errors = rig.driver.errors.lock();
     let (_, code, told) = &errors[0];
     assert_eq!(errors.len(), 1);
     let message = told.finding.message.clone();
@@ -44,7 +44,7 @@ fn fault(
 
 /// Writes parameters again.
 fn again(loaded: &Loaded, params: &RowsParams) {
-    use orind_kernels::params::Parameters as _;
+    use orind_kernels::params::IntoBytes;
     loaded.bank.write(0x160, params.as_bytes());
 }
 
@@ -179,7 +179,7 @@ fn bad(
         rig.assert_clean();
         return Ok(());
     }
-    let errors = rig.driver.errors.lock().unwrap();
+    let errors = rig.driver.errors.lock();
     let (_, code, told) = &errors[0];
     Err((*code, told.finding.rule, told.sm.clone().unwrap(), told.finding.message.clone()))
 }

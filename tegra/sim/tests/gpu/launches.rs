@@ -1,7 +1,8 @@
 //! Launches: what the engine is given, order, dependents, releases, and SKED's checks.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tegra::class::qmd::{DependentAction, Membar};
 use tegra::pushbuffer::{Payload, PushBuffer, Release, Upload};
 use tegra::qmd::{Dependent, QmdRelease};
@@ -19,7 +20,7 @@ struct Engine {
 
 impl ComputeEngine for Engine {
     fn launch(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<Work, SmFault> {
-        self.seen.lock().unwrap().push(launch.clone());
+        self.seen.lock().push(launch.clone());
         if let Some(bank) = launch.constants[0] {
             let mut word = [0; 4];
             memory.read(bank.address, &mut word).map_err(SmFault::Mmu)?;
@@ -68,7 +69,7 @@ fn the_engine_gets_the_decoded_launch() {
     stream.launch(kernel.at(0)).release(release(slot.at(0), 1));
     rig.submit(&mut channel, stream.words());
     rig.assert_clean();
-    let seen = seen.lock().unwrap();
+    let seen = seen.lock();
     let got = &seen[0];
     assert_eq!(seen.len(), 1);
     assert_eq!((got.program, got.registers, got.qmd), (kernel.code.va, 16, kernel.qmd.va));
@@ -101,7 +102,7 @@ fn unordered_launches_run_in_any_order_and_barriers_order_them() {
         }
         rig.submit(&mut channel, stream.words());
         rig.assert_clean();
-        let seen = seen.lock().unwrap();
+        let seen = seen.lock();
         seen.iter().map(|launch| (launch.qmd - kernel.qmd.va) / 256).collect::<Vec<_>>()
     };
     let mut orders: Vec<_> = (0..40).map(|seed| order(seed, false)).collect();
@@ -132,7 +133,7 @@ fn dependents_run_one_after_the_other() {
         stream.launch(kernel.at(0)).release(release(slot.at(0), 1));
         rig.submit(&mut channel, stream.words());
         rig.assert_clean();
-        let seen = seen.lock().unwrap();
+        let seen = seen.lock();
         let order: Vec<_> = seen.iter().map(|l| (l.qmd - kernel.qmd.va) / 256).collect();
         assert_eq!(order, [0, 1, 2, 3, 4]);
         assert_eq!(slot.long(0), 1);
@@ -164,7 +165,7 @@ fn a_launch_waits_to_be_counted_down() {
         stream.release(release(slot.at(0), 1));
         rig.submit(&mut channel, stream.words());
         rig.assert_clean();
-        assert_eq!(seen.lock().unwrap()[2].qmd, kernel.qmd.va + 512);
+        assert_eq!(seen.lock()[2].qmd, kernel.qmd.va + 512);
         assert_eq!(slot.long(0), 1);
     }
 }
@@ -185,7 +186,7 @@ fn an_inline_qmd_and_an_upload() {
     rig.submit(&mut channel, &words);
     rig.assert_clean();
     assert_eq!([target.word(8), target.word(12), target.word(16), target.word(20)], [1, 2, 3, 0]);
-    assert_eq!(seen.lock().unwrap()[0].qmd, kernel.qmd.va + 1024);
+    assert_eq!(seen.lock()[0].qmd, kernel.qmd.va + 1024);
     assert_eq!(kernel.qmd.read(1024, 256), kernel.qmd.read(0, 256));
 }
 
@@ -206,10 +207,10 @@ fn report_semaphores_follow_launches() {
         words.extend([0x2004_26c0, 0, low + 32, 8, 1 << 28]);
         rig.submit(&mut channel, &words);
         rig.assert_clean();
-        assert_eq!(seen.lock().unwrap().len(), 1);
+        assert_eq!(seen.lock().len(), 1);
         assert_eq!((slot.long(0), slot.long(32)), (9, 8));
         assert!(slot.long(8) > 0);
-        assert_eq!(*rig.driver.interrupts.lock().unwrap(), 1);
+        assert_eq!(*rig.driver.interrupts.lock(), 1);
     }
 }
 
@@ -224,7 +225,7 @@ fn an_exception_of_the_sm_stops_the_tsg() {
     stream.launch(kernel.at(0)).release(release(slot.at(0), 1));
     rig.submit(&mut channel, stream.words());
     assert_eq!(rig.fault(), (13, Rule::SmException));
-    let errors = rig.driver.errors.lock().unwrap();
+    let errors = rig.driver.errors.lock();
     let fault = &errors[0].2;
     assert!(matches!(fault.sm, Some(SmFault::Exception { sm: 3, warp_esr: 0xf, .. })));
     for part in
@@ -271,7 +272,7 @@ fn sked_refuses() {
         stream.launch(kernel.at(0));
         rig.submit(&mut channel, stream.words());
         assert_eq!(rig.fault(), (13, Rule::SkedException), "bit {bit}");
-        let errors = rig.driver.errors.lock().unwrap();
+        let errors = rig.driver.errors.lock();
         let expected = format!("sked exception: esr {:#010x}", 1u32 << bit);
         let message = &errors[0].2.finding.message;
         assert!(message.contains(&expected), "bit {bit}: {message}");
@@ -288,7 +289,7 @@ fn missing_windows_are_the_exception_of_the_hardware() {
     stream.bind().launch(kernel.at(0));
     rig.submit(&mut channel, stream.words());
     assert_eq!(rig.fault(), (13, Rule::SkedException));
-    let errors = rig.driver.errors.lock().unwrap();
+    let errors = rig.driver.errors.lock();
     assert!(errors[0].2.finding.message.contains("esr 0x01000000"));
     assert!(!errors[0].2.finding.listing.is_empty());
 }
@@ -302,7 +303,7 @@ fn a_dependence_counted_below_zero() {
     words.extend([0x2001_20ad, kernel.at(0).shifted(), 0x2001_20b0, 7]);
     rig.submit(&mut channel, &words);
     assert_eq!(rig.fault(), (13, Rule::SkedException));
-    let errors = rig.driver.errors.lock().unwrap();
+    let errors = rig.driver.errors.lock();
     assert!(errors[0].2.finding.message.contains("esr 0x00000100"));
 }
 
@@ -318,7 +319,7 @@ fn an_active_qmd_must_not_be_invalidated() {
             words.extend([0x2001_20ad, kernel.at(0).shifted(), 0x2001_20b0, 9, 0x2001_20b0, 1]);
             rig.submit(&mut channel, &words);
             rig.gpu.drain();
-            let errors = rig.driver.errors.lock().unwrap();
+            let errors = rig.driver.errors.lock();
             errors.iter().any(|(_, _, fault)| fault.finding.message.contains("esr 0x20000000"))
         })
         .count();

@@ -1,9 +1,10 @@
 //! A GPU with memory and channels, as a program and its driver would have set them up.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tegra::address::{GpuAddress, QmdAddress};
 use tegra::local_memory::{LocalMemory, LocalMemorySize};
 use tegra::pushbuffer::{Condition, Entry, Payload, PushBuffer, Release, Shape, Transfer, Windows};
@@ -32,11 +33,11 @@ pub(crate) struct Driver {
 
 impl Events for Driver {
     fn channel_error(&self, tsg: TsgId, code: u32, detail: &Fault) {
-        self.errors.lock().unwrap().push((tsg, code, detail.clone()));
+        self.errors.lock().push((tsg, code, detail.clone()));
     }
 
     fn non_stall_interrupt(&self) {
-        *self.interrupts.lock().unwrap() += 1;
+        *self.interrupts.lock() += 1;
     }
 }
 
@@ -124,7 +125,7 @@ impl Rig {
 
     pub(crate) fn mapped(&self, bytes: u64, flags: MapFlags) -> Buffer {
         let memory = DmaBuf::new(bytes).unwrap();
-        let mut next = self.next_va.lock().unwrap();
+        let mut next = self.next_va.lock();
         let va = *next;
         // A page between buffers stays unmapped.
         *next += memory.bytes() + 4096;
@@ -138,7 +139,7 @@ impl Rig {
     }
 
     pub(crate) fn channel_in(&self, tsg: TsgId, entries: u32) -> Channel {
-        let mut next = self.next_id.lock().unwrap();
+        let mut next = self.next_id.lock();
         let id = *next;
         *next -= 1;
         let ring = DmaBuf::new(u64::from(entries) * 8).unwrap();
@@ -202,7 +203,7 @@ impl Rig {
     #[track_caller]
     pub(crate) fn fault(&self) -> (u32, Rule) {
         self.gpu.drain();
-        let errors = self.driver.errors.lock().unwrap();
+        let errors = self.driver.errors.lock();
         assert_eq!(errors.len(), 1, "{errors:?}");
         (errors[0].1, errors[0].2.finding.rule)
     }

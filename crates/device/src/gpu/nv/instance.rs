@@ -37,7 +37,7 @@ use crate::{
     Activity, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, RING_STEPS,
     Ticket, Timing, WeightSource,
 };
-use plan::{BufferId, Op, Plan};
+use plan::{BufferId, NextInputs, Op, Plan, Sample};
 
 /// Ring entries of the channel: two for each step under way, one for each submission's uploads.
 const ENTRIES: u32 = (MAX_SUBMISSIONS as u32 * (2 * RING_STEPS + 1) + 1).next_power_of_two();
@@ -68,17 +68,16 @@ struct Advances {
 
 impl Advances {
     fn of(plan: &Plan, buffers: &PlanBuffers) -> Result<Option<Self>, Error> {
-        let Some(step) = plan.steps.iter().find(|s| s.op == Op::SampleAdvance) else {
-            return Ok(None);
-        };
-        let [_, tokens, positions] = &step.writes[..] else {
-            return invalid(format!("step `{}` writes {} operands", step.label, step.writes.len()));
-        };
+        let next = plan.steps.iter().find_map(|step| match &step.op {
+            Op::Sample(Sample { next: Some(next), .. }) => Some(next),
+            _ => None,
+        });
+        let Some(NextInputs { tokens, positions }) = next else { return Ok(None) };
         match (buffers.offset(tokens.buffer), buffers.offset(positions.buffer)) {
             (Some(to), Some(at)) => {
                 Ok(Some(Self { tokens: to, positions: at, rows: tokens.elements() }))
             }
-            _ => invalid(format!("step `{}` advances what is no mailbox", step.label)),
+            _ => invalid("a step advances what is no mailbox"),
         }
     }
 }

@@ -31,8 +31,8 @@ fn space(from: [usize; 3]) -> Space {
     let rule = |c: &Choice| {
         if c["a"] * c["b"] > 256 { Err("a x b: at most 256".to_owned()) } else { Ok(()) }
     };
-    let source = ("0123456789".to_owned(), Candidates::BuiltIn);
-    Space::new(NAMES.map(parameter).to_vec(), choice(from), source, rule)
+    let parameters = NAMES.map(parameter).to_vec();
+    Space::new(parameters, choice(from), "0123456789".to_owned(), Candidates::BuiltIn, rule)
 }
 
 impl Planted {

@@ -18,8 +18,8 @@ pub struct Change<'a> {
     pub after: Option<&'a Record>,
 }
 
-/// The latest record of each case, of those found by the end of `until`.
-fn latest(file: &File, until: Option<When>) -> BTreeMap<(&Case, Clock), &Record> {
+/// The latest record of each case, of those found by then.
+fn latest(Snapshot { file, until }: Snapshot<'_>) -> BTreeMap<(&Case, Clock), &Record> {
     let mut latest: BTreeMap<(&Case, Clock), &Record> = BTreeMap::new();
     let found = |record: &&Record| until.is_none_or(|until| record.when <= until);
     for record in file.records.iter().filter(found) {
@@ -31,14 +31,20 @@ fn latest(file: &File, until: Option<When>) -> BTreeMap<(&Case, Clock), &Record>
     latest
 }
 
+/// A file as it was.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshot<'a> {
+    /// The file.
+    pub file: &'a File,
+    /// When; now without.
+    pub until: Option<When>,
+}
+
 /// Every case of either, each with what was the latest by then. Of a file only what is still in it
 /// counts: an entry that a later one of the same kernels replaced is gone.
 #[must_use]
-pub fn compare<'a>(
-    (before, then): (&'a File, Option<When>),
-    (after, now): (&'a File, Option<When>),
-) -> Vec<Change<'a>> {
-    let (before, after) = (latest(before, then), latest(after, now));
+pub fn compare<'a>(before: Snapshot<'a>, after: Snapshot<'a>) -> Vec<Change<'a>> {
+    let (before, after) = (latest(before), latest(after));
     let mut changes: BTreeMap<(&Case, Clock), Change<'a>> = BTreeMap::new();
     for (&(case, clock), &record) in &before {
         let change = Change { case, clock, before: Some(record), after: None };

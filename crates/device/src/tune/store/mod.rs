@@ -16,7 +16,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use compare::{Change, compare};
+pub use compare::{Change, Snapshot, compare};
 pub use error::StoreError;
 pub use format::{Added, File, FormatError, Unusable, VERSION};
 pub use journal::{Journal, Topic, Tried, Verdict};

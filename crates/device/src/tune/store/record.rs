@@ -4,8 +4,8 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::SystemTime;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use plan::DType;
@@ -160,35 +160,32 @@ pub struct Rejected {
 
 /// A second in UTC, written as in RFC 3339: `2026-11-20T21:00:00Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct When(SystemTime);
+pub struct When(Timestamp);
 
 impl When {
     /// The current second.
     #[must_use]
     pub fn now() -> Self {
-        Self::from(SystemTime::now())
+        Timestamp::now().into()
     }
 
     /// Reads what [`fmt::Display`] writes.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        humantime::parse_rfc3339(text).ok().map(Self::from)
+        text.parse::<Timestamp>().ok().map(Self::from)
     }
 }
 
-/// Cut to the second, and to the years that the form has digits for.
-impl From<SystemTime> for When {
-    fn from(time: SystemTime) -> Self {
-        /// 9999-12-31T23:59:59Z.
-        const LAST: u64 = 253_402_300_799;
-        let seconds = time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        Self(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds.min(LAST)))
+/// The second that a time lies in; 1970 for what is before.
+impl From<Timestamp> for When {
+    fn from(time: Timestamp) -> Self {
+        Self(Timestamp::from_second(time.as_second().max(0)).unwrap_or(Timestamp::UNIX_EPOCH))
     }
 }
 
 impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&humantime::format_rfc3339_seconds(self.0).to_string())
+        f.pad(&self.0.to_string())
     }
 }
 

@@ -376,14 +376,16 @@ fn what_changed_between_two_files_or_two_times() {
     for record in [sample(1), later.clone(), Record { when: day(21), ..sample(2) }] {
         file.add(record);
     }
-    let changes = compare((&file, Some(day(20))), (&file, None));
+    let by = |n: u32| Snapshot { file: &file, until: Some(day(n)) };
+    let now = |file| Snapshot { file, until: None };
+    let changes = compare(by(20), now(&file));
     assert_eq!(changes.len(), 2, "nothing was found by noon of the first day");
     assert!(changes.iter().all(|change| change.before.is_none() && change.after.is_some()));
-    let changes = compare((&file, Some(day(21))), (&file, Some(day(22))));
+    let changes = compare(by(21), by(22));
     assert_eq!((changes[0].before, changes[0].after), (Some(&sample(1)), Some(&later)));
     assert_eq!(changes[1].before, changes[1].after);
     let empty = File::new(orin());
-    let changes = compare((&file, None), (&empty, None));
+    let changes = compare(now(&file), now(&empty));
     assert_eq!((changes[0].before, changes[0].after), (Some(&later), None));
 }
 
@@ -407,8 +409,7 @@ fn the_corpus_of_the_fuzzer_is_answered() {
 }
 
 mod properties {
-    use std::time::{Duration, SystemTime};
-
+    use jiff::Timestamp;
     use proptest::collection::{btree_map, vec};
     use proptest::prelude::*;
 
@@ -435,7 +436,7 @@ mod properties {
         ];
         let rejected = vec((choices(), any::<String>()), 0..3);
         let heuristic = (choices(), costs());
-        let words = (any::<String>(), "[0-9a-f]{8}", 0..253_402_300_799u64, 0..3);
+        let words = (any::<String>(), "[0-9a-f]{8}", 0..=Timestamp::MAX.as_second(), 0..3);
         (case, choices(), cost, heuristic, words, rejected)
             .prop_map(|(case, choice, cost, heuristic, words, rejected)| {
                 let (family, dtype, rows, cols, batch) = case;
@@ -443,7 +444,7 @@ mod properties {
                 let candidates =
                     [Candidates::Prebuilt, Candidates::Nvrtc(12, 6), Candidates::BuiltIn]
                         [candidates as usize];
-                let when = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+                let when = Timestamp::from_second(seconds).unwrap();
                 let rejected = rejected.into_iter().map(|(choice, why)| Rejected { choice, why });
                 let dtype = DType::ALL[dtype];
                 Record {

@@ -9,8 +9,8 @@
 mod python;
 
 use std::io::{self, Write};
-use std::time::SystemTime;
 
+use jiff::Timestamp;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, Value};
 
@@ -107,7 +107,7 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, Error> {
-        self.render_at(messages, add_generation_prompt, SystemTime::now())
+        self.render_at(messages, add_generation_prompt, Timestamp::now())
     }
 
     /// [`Self::render`] with the time that `strftime_now` shows.
@@ -115,7 +115,7 @@ impl ChatTemplate {
         &self,
         messages: &[Message],
         add_generation_prompt: bool,
-        now: SystemTime,
+        now: Timestamp,
     ) -> Result<String, Error> {
         let text: usize = messages.iter().map(|m| m.role.len() + m.content.len()).sum();
         let limit = OUTPUT.saturating_add(text.saturating_mul(OUTPUT_PER_BYTE));

@@ -1,9 +1,9 @@
 //! What chat templates expect of the Python around their Jinja: string methods, `tojson` as
 //! `json.dumps` writes it, `raise_exception`, `strftime_now`.
 
-use std::fmt::Write;
-use std::time::{SystemTime, UNIX_EPOCH};
-
+use jiff::Timestamp;
+use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
+use jiff::tz::TimeZone;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
 
@@ -48,14 +48,14 @@ fn write_json(
         ValueKind::Number => out.push_str(&value.to_string()),
         ValueKind::Seq | ValueKind::Iterable => {
             let items = value.try_iter()?.map(|item| (None, item));
-            write_items(('[', ']'), items, indent, depth, out)?;
+            write_items(['[', ']'], items, indent, depth, out)?;
         }
         ValueKind::Map => {
             let items = value.try_iter()?.map(|key| {
                 let item = value.get_item(&key).unwrap_or_default();
                 (Some(key), item)
             });
-            write_items(('{', '}'), items, indent, depth, out)?;
+            write_items(['{', '}'], items, indent, depth, out)?;
         }
         _ => write_string(&value.to_string(), out),
     }
@@ -64,7 +64,7 @@ fn write_json(
 
 /// The items of a list, or with keys of an object.
 fn write_items(
-    (open, close): (char, char),
+    [open, close]: [char; 2],
     items: impl Iterator<Item = (Option<Value>, Value)>,
     indent: Option<usize>,
     depth: usize,
@@ -102,87 +102,12 @@ fn write_string(text: &str, out: &mut String) {
     out.push_str(&serde_json::Value::from(text).to_string());
 }
 
-const DAYS: [&str; 7] =
-    ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
-const MONTHS: [(&str, u64); 12] = [
-    ("January", 31),
-    ("February", 28),
-    ("March", 31),
-    ("April", 30),
-    ("May", 31),
-    ("June", 30),
-    ("July", 31),
-    ("August", 31),
-    ("September", 30),
-    ("October", 31),
-    ("November", 30),
-    ("December", 31),
-];
-
-/// `now` (UTC) in the notation of C's `strftime`, the part of it that templates use.
-pub(super) fn strftime(format: &str, now: SystemTime) -> Result<String, Error> {
-    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, second_of_day) = (seconds / 86_400, seconds % 86_400);
-    let (mut year, mut day) = (1970u64, days);
-    let leap = |year: u64| {
-        u64::from(year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400))
-    };
-    while day >= 365 + leap(year) {
-        day -= 365 + leap(year);
-        year += 1;
-    }
-    let day_of_year = day + 1;
-    let mut month = 0;
-    for (index, (_, length)) in MONTHS.iter().enumerate() {
-        let length = length + if index == 1 { leap(year) } else { 0 };
-        month = index;
-        if day < length {
-            break;
-        }
-        day -= length;
-    }
-    let (month_name, month, day) = (MONTHS[month].0, month + 1, day + 1);
-    // 1970 began on a Thursday.
-    let day_name = DAYS[((days + 4) % 7) as usize];
-    let (hour, minute, second) =
-        (second_of_day / 3600, second_of_day / 60 % 60, second_of_day % 60);
-
-    let mut out = String::new();
-    let mut rest = format.chars();
-    while let Some(character) = rest.next() {
-        if character != '%' {
-            out.push(character);
-            continue;
-        }
-        let directive = rest.next();
-        let written = match directive {
-            Some('Y') => write!(out, "{year:04}"),
-            Some('y') => write!(out, "{:02}", year % 100),
-            Some('m') => write!(out, "{month:02}"),
-            Some('B') => write!(out, "{month_name}"),
-            Some('b') => write!(out, "{}", &month_name[..3]),
-            Some('d') => write!(out, "{day:02}"),
-            Some('e') => write!(out, "{day:2}"),
-            Some('j') => write!(out, "{day_of_year:03}"),
-            Some('A') => write!(out, "{day_name}"),
-            Some('a') => write!(out, "{}", &day_name[..3]),
-            Some('H') => write!(out, "{hour:02}"),
-            Some('I') => write!(out, "{:02}", (hour + 11) % 12 + 1),
-            Some('p') => write!(out, "{}", if hour < 12 { "AM" } else { "PM" }),
-            Some('M') => write!(out, "{minute:02}"),
-            Some('S') => write!(out, "{second:02}"),
-            Some('F') => write!(out, "{year:04}-{month:02}-{day:02}"),
-            Some('T') => write!(out, "{hour:02}:{minute:02}:{second:02}"),
-            Some('Z') => write!(out, "UTC"),
-            Some('%') => write!(out, "%"),
-            _ => {
-                let directive = directive.map(String::from).unwrap_or_default();
-                return Err(failure(format!("strftime_now: `%{directive}` is not supported")));
-            }
-        };
-        written.map_err(|e| failure(format!("strftime_now: {e}")))?;
-    }
-    Ok(out)
+/// `now` (UTC) in the notation of C's `strftime`, in its POSIX locale.
+pub(super) fn strftime(format: &str, now: Timestamp) -> Result<String, Error> {
+    let posix = Config::new().custom(PosixCustom::new());
+    BrokenDownTime::from(&now.to_zoned(TimeZone::UTC))
+        .to_string_with_config(&posix, format)
+        .map_err(|e| failure(format!("strftime_now: {e}")))
 }
 
 fn failure(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -191,8 +116,6 @@ fn failure(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn render(source: &str) -> String {
@@ -224,19 +147,29 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_date_dash_u() {
-        // From `date -u -d @SECONDS '+%A %d %B %Y %j %H:%M:%S %I%p'`.
-        for (seconds, expected) in [
-            (0, "Thursday 01 January 1970 001 00:00:00 12AM"),
-            (951_782_400, "Tuesday 29 February 2000 060 00:00:00 12AM"),
-            (1_735_646_399, "Tuesday 31 December 2024 366 11:59:59 11AM"),
-            (4_107_542_400, "Monday 01 March 2100 060 00:00:00 12AM"),
+        // From `LC_ALL=C date -u -d @SECONDS +FORMAT`.
+        const FULL: &str = "%A %d %B %Y %j %H:%M:%S %I%p";
+        const SHORT: &str = "%a %e %b %y, %m %F %T %Z %%";
+        for (seconds, format, expected) in [
+            (0, FULL, "Thursday 01 January 1970 001 00:00:00 12AM"),
+            (0, SHORT, "Thu  1 Jan 70, 01 1970-01-01 00:00:00 UTC %"),
+            (951_782_399, SHORT, "Mon 28 Feb 00, 02 2000-02-28 23:59:59 UTC %"),
+            (951_782_400, FULL, "Tuesday 29 February 2000 060 00:00:00 12AM"),
+            (1_709_164_800, "%d %b %Y, %a %e %%", "29 Feb 2024, Thu 29 %"),
+            (1_735_646_399, FULL, "Tuesday 31 December 2024 366 11:59:59 11AM"),
+            (1_735_689_599, SHORT, "Tue 31 Dec 24, 12 2024-12-31 23:59:59 UTC %"),
+            (
+                1_735_646_400,
+                "%c | %x | %X | %r",
+                "Tue Dec 31 12:00:00 2024 | 12/31/24 | 12:00:00 | 12:00:00 PM",
+            ),
+            (1_735_646_400, "%-d.%-m., %I %p", "31.12., 12 PM"),
+            (4_107_542_400, FULL, "Monday 01 March 2100 060 00:00:00 12AM"),
         ] {
-            let now = UNIX_EPOCH + Duration::from_secs(seconds);
-            assert_eq!(strftime("%A %d %B %Y %j %H:%M:%S %I%p", now).unwrap(), expected);
+            let now = Timestamp::from_second(seconds).unwrap();
+            assert_eq!(strftime(format, now).unwrap(), expected);
         }
-        let now = UNIX_EPOCH + Duration::from_secs(1_709_164_800);
-        assert_eq!(strftime("%d %b %Y, %a %e %%", now).unwrap(), "29 Feb 2024, Thu 29 %");
-        assert!(strftime("%Q", now).is_err());
-        assert!(strftime("%", now).is_err());
+        assert!(strftime("%!", Timestamp::UNIX_EPOCH).is_err());
+        assert!(strftime("%", Timestamp::UNIX_EPOCH).is_err());
     }
 }

@@ -10,7 +10,11 @@ use std::ptr;
 
 use super::super::bus::Bus;
 use super::super::trap::Undecoded;
+use super::decode::{LONGEST, Refused, decode};
 use super::execute::Cpu;
+
+/// The smallest page.
+const PAGE: usize = 4096;
 
 /// Offset of the frame's own words behind the legacy area.
 const SOFTWARE_RESERVED: usize = 464;
@@ -70,17 +74,22 @@ impl Thread {
     /// Decodes and carries out the instruction that the thread stopped at; `at` is the offset of
     /// its memory operand. The error holds the bytes that could not be decoded.
     pub(crate) fn step(&mut self, bus: &mut impl Bus, at: usize) -> Result<(), Undecoded> {
-        let start = self.register(libc::REG_RIP) as *const u8;
-        let mut seen = Undecoded { bytes: [0; 15], length: 0, address: start as usize };
-        let code = (0..15).map(|index| {
-            // SAFETY: the processor has just fetched this instruction, and the decoder takes no
-            // byte beyond it.
-            let byte = unsafe { start.add(index).read_volatile() };
-            seen.bytes[index] = byte;
-            seen.length = index + 1;
-            byte
-        });
-        let Some(instruction) = super::decode(code) else { return Err(seen) };
+        let address = self.register(libc::REG_RIP) as usize;
+        let mut bytes = [0; LONGEST];
+        // The next page may not be there: it is looked at if the instruction reaches into it.
+        let mut length = LONGEST.min(PAGE - address % PAGE);
+        let instruction = loop {
+            for (index, byte) in bytes[..length].iter_mut().enumerate() {
+                // SAFETY: the processor has just fetched this instruction, and pages are readable
+                // as a whole.
+                *byte = unsafe { (address as *const u8).add(index).read_volatile() };
+            }
+            match decode(&bytes[..length]) {
+                Ok(instruction) => break instruction,
+                Err(Refused::Cut) if length < LONGEST => length = LONGEST,
+                Err(_) => return Err(Undecoded { bytes, length, address }),
+            }
+        };
         super::execute(&instruction, self, bus, at);
         Ok(())
     }

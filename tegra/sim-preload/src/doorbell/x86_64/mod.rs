@@ -8,5 +8,6 @@ mod execute;
 #[cfg(test)]
 mod tests;
 
-use decode::decode;
+#[cfg(target_arch = "x86_64")]
+pub(super) use decode::prepare;
 use execute::execute;

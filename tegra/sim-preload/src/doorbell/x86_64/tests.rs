@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::super::bus::Bus;
-use super::decode::Instruction;
+use super::decode::{Instruction, LONGEST, Refused, decode};
+use super::execute;
 use super::execute::Cpu;
-use super::{decode, execute};
 
 /// Byte `i` of general register `n` is `n << 4 | i`; of vector register `n`, `3 * n + i`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -107,13 +107,19 @@ fn bytes(hex: &str) -> Vec<u8> {
     hex.split(' ').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
-fn read(hex: &str) -> Option<Instruction> {
-    decode(bytes(hex).into_iter())
+fn read(hex: &str) -> Result<Instruction, Refused> {
+    decode(&bytes(hex))
 }
 
 /// Runs one instruction; its whole encoding must have been taken, and not a byte more.
 fn run(hex: &str) -> (Fake, Memory) {
-    let instruction = read(hex).unwrap_or_else(|| panic!("{hex} is not decoded"));
+    let mut code = bytes(hex);
+    for length in 0..code.len() {
+        assert_eq!(decode(&code[..length]), Err(Refused::Cut), "{length} bytes of {hex}");
+    }
+    let instruction = decode(&code).unwrap_or_else(|why| panic!("{hex}: {why:?}"));
+    code.resize(LONGEST, 0xcc);
+    assert_eq!(decode(&code), Ok(instruction), "{hex} and more");
     let (mut cpu, mut memory) = (Fake::new(), Memory::default());
     execute(&instruction, &mut cpu, &mut memory, 0);
     assert_eq!(usize::from(cpu.advanced), bytes(hex).len(), "{hex}: length");
@@ -287,14 +293,14 @@ fn what_is_not_a_plain_access_is_refused() {
         "89 f7",       // mov edi, esi: no memory operand
         "90",
     ] {
-        assert_eq!(read(hex), None, "{hex}");
+        assert_eq!(read(hex), Err(Refused::Unknown), "{hex}");
     }
 }
 
 proptest! {
     #[test]
     fn any_bytes_are_decoded_within_themselves_or_refused(code in prop::collection::vec(any::<u8>(), 0..20)) {
-        if let Some(instruction) = decode(code.iter().copied()) {
+        if let Ok(instruction) = decode(&code) {
             prop_assert!((1..=15).contains(&instruction.length));
             prop_assert!(usize::from(instruction.length) <= code.len());
             execute(&instruction, &mut Fake::new(), &mut Memory::default(), 0);

@@ -7,7 +7,9 @@ pub(super) mod mapping;
 pub(super) mod remap;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::buddy::Buddy;
 use super::device::{Counted, Device};
@@ -183,7 +185,7 @@ impl AddressSpace {
     }
 
     fn space(&self) -> MutexGuard<'_, Space> {
-        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+        self.space.lock()
     }
 
     /// Answers one request.

@@ -6,7 +6,9 @@
 pub(super) mod setup;
 pub(super) mod wait;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Answer;
 use super::address_space::AddressSpace;
@@ -176,7 +178,7 @@ impl Channel {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Binds an address space, once.

@@ -8,7 +8,9 @@ pub(super) mod access;
 pub(super) mod import;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Answer;
 use super::device::{Device, NotDmaBuf};
@@ -183,7 +185,7 @@ impl Client {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Handles alive, and dma-bufs that something keeps alive.
@@ -378,7 +380,7 @@ impl Client {
         let pages = Pages { caching, read_only: false, charge };
         handle.buffer.allocate(pages).map_err(|_| &TWICE)?;
         let heap = Heap { kind, flags, align: u64::from(align).max(PAGE) };
-        *handle.heap.lock().unwrap_or_else(PoisonError::into_inner) = heap;
+        *handle.heap.lock() = heap;
         Ok(())
     }
 
@@ -387,7 +389,7 @@ impl Client {
     fn parameters(&self, arg: u64) -> Result<(), Refused> {
         let mut args = read(arg, PARAMETERS)?;
         let handle = self.get(args.get(PARAMETERS::HANDLE)).ok_or(&PARAMETERS_UNKNOWN)?;
-        let heap = *handle.heap.lock().unwrap_or_else(PoisonError::into_inner);
+        let heap = *handle.heap.lock();
         let contiguous = match heap.kind {
             0 => false,
             HEAP_IOVMM => heap.flags & FLAG_CONTIGUOUS != 0,
@@ -443,7 +445,7 @@ impl Client {
         }
         let pages = buffer.pages().ok_or(&NOT_ALLOCATED_MMAP)?;
         let heap = self.table().heaps.get(&buffer.inode()).map(|(heap, _)| Arc::clone(heap));
-        let kind = heap.map(|heap| heap.lock().unwrap_or_else(PoisonError::into_inner).kind);
+        let kind = heap.map(|heap| heap.lock().kind);
         if kind == Some(HEAP_VPR) {
             return Err(&NOT_ALLOCATED_MMAP);
         }

@@ -5,10 +5,11 @@
 //! the bytes that pinned memory holds by then. Any call can be made to fail.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use orind_kernels::cubin::Cubin;
+use parking_lot::{Mutex, MutexGuard};
 use sass::check::Checks;
 use sass::launch::{BANKS, Launch};
 use sass::machine::{Cache, Options, run};
@@ -130,7 +131,7 @@ impl Fake {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Fails the call with that number, counted from now.
@@ -238,7 +239,7 @@ impl Fake {
             }
             Work::Launch { function, grid, threads, shared, params } => {
                 let number = {
-                    let mut launched = self.launched.lock().unwrap();
+                    let mut launched = self.launched.lock();
                     *launched += 1;
                     *launched
                 };

@@ -18,7 +18,10 @@ const VOCABULARY: usize = 96;
 /// A step by hand: a row of a table, twice through a projection of each type, a sampled token.
 mod sketch {
     use super::*;
-    use plan::{Bucket, Epilogue, Op, Outputs, Scalar, Step, View};
+    use plan::{
+        Bucket, Gather, Linear, NextInputs, Norm, Op, Outputs, Product, Project, Sample,
+        SampleInputs, Scalar, Step, View,
+    };
 
     pub(super) struct Sketch {
         buffers: Vec<Buffer>,
@@ -32,16 +35,9 @@ mod sketch {
             View::whole(id, shape)
         }
 
-        fn step(&mut self, op: Op, label: &str, reads: &[&View], writes: &[&View]) {
-            let all = |views: &[&View]| views.iter().map(|&v| v.clone()).collect();
-            self.steps.push(Step {
-                op,
-                label: label.into(),
-                reads: all(reads),
-                writes: all(writes),
-                scope: None,
-                cost: plan::Cost::default(),
-            });
+        fn step(&mut self, op: Op, label: &str) {
+            let cost = plan::Cost::default();
+            self.steps.push(Step { op, label: label.into(), scope: None, cost });
         }
     }
 
@@ -61,18 +57,16 @@ mod sketch {
         let y = s.buffer("y", Scratch, DType::F32, &[1, HIDDEN]);
         let logits = s.buffer("logits", Output, DType::F32, &[1, VOCABULARY]);
         let sampled = s.buffer("sampled", Output, DType::I32, &[1]);
-        s.step(Op::Gather, "embed", &[&table, &tokens], &[&x]);
-        let eps = Some(Scalar::new(1e-5));
-        let op = Op::Project { norm: eps, weights: 1, epilogue: Epilogue::Residual };
-        s.step(op, "square", &[&x, &norm, &square, &x], &[&y]);
-        let op = Op::Project { norm: eps, weights: 1, epilogue: Epilogue::None };
-        s.step(op, "output", &[&y, &norm, &table], &[&logits]);
-        s.step(
-            Op::SampleAdvance,
-            "sample",
-            &[&logits, &temperature, &top_k, &top_p, &seed, &positions],
-            &[&sampled, &tokens, &positions],
-        );
+        let gather = Gather { table: table.clone(), indices: vec![tokens.clone()], out: x.clone() };
+        s.step(Op::Gather(gather), "embed");
+        let norm = Some(Norm { weight: norm, eps: Scalar::new(1e-5) });
+        let product = Product::Residual { weight: square, residual: x.clone(), out: y.clone() };
+        s.step(Op::Project(Project { x, norm: norm.clone(), product }), "square");
+        let product = Product::Each(vec![Linear { weight: table, out: logits.clone() }]);
+        s.step(Op::Project(Project { x: y, norm, product }), "output");
+        let next = Some(NextInputs { tokens, positions: positions.clone() });
+        let inputs = SampleInputs { temperature, top_k, top_p, seed, positions };
+        s.step(Op::Sample(Sample { logits, inputs, ids: sampled, next }), "sample");
         let bucket = Bucket { batch: 1, chunk: 1, context: 8, outputs: Outputs::Last };
         Plan { bucket, buffers: s.buffers, steps: s.steps, scopes: Vec::new() }
     }

@@ -1,0 +1,593 @@
+//! Operations of a plan, with their operands by name. [`Op::map`] is the only list of what an operation
+//! reads and writes: whatever goes over operands (liveness, the arena, bytes, printing) is derived from it.
+
+#![expect(missing_docs, reason = "operands that an operation's documentation explains")]
+
+use crate::{Scalar, View};
+
+/// Elementwise functions of one operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unary {
+    /// `-x`
+    Neg,
+    /// `e^x`
+    Exp,
+    /// Natural logarithm; `ln 0` is minus infinity.
+    Ln,
+    /// Square root.
+    Sqrt,
+    /// `1 / x`
+    Recip,
+    /// Sine of an angle in radians.
+    Sin,
+    /// Cosine of an angle in radians.
+    Cos,
+}
+
+/// Elementwise functions of two operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Binary {
+    /// `a + b`
+    Add,
+    /// `a - b`
+    Sub,
+    /// `a * b`
+    Mul,
+    /// `max(a, b)`
+    Max,
+    /// 1 where `a <= b`, else 0.
+    LessEqual,
+}
+
+/// Reductions along one axis, which stays with extent 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reduce {
+    /// Sum of the elements.
+    Sum,
+    /// Largest element.
+    Max,
+}
+
+/// How rotary embedding pairs the elements of a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RopeStyle {
+    /// Element `2i` with `2i + 1` (GGUF `llama`).
+    Interleaved,
+    /// Element `i` with `i + head_dim / 2` (GGUF `qwen3`).
+    HalfSplit,
+}
+
+/// What a step does, and to what. `T` is what an operand is: a [`View`] in a plan, a tensor in a graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op<T = View> {
+    // Primitives.
+    /// Elementwise, one operand.
+    Unary { op: Unary, x: T, out: T },
+    /// Elementwise, two operands of equal shape.
+    Binary { op: Binary, a: T, b: T, out: T },
+    /// Conversion to the type of `out` (rounding to nearest, ties to even).
+    Cast { x: T, out: T },
+    /// A strided view made contiguous.
+    Copy { x: T, out: T },
+    /// Reduction along `axis`, which stays with extent 1.
+    Reduce { op: Reduce, axis: usize, x: T, out: T },
+    /// Zeroes before `axis` up to `before`, then `x`, then zeroes to the extent of `out`.
+    Pad { axis: usize, before: usize, x: T, out: T },
+    /// Writes `0, 1, 2, ...`
+    Iota { out: T },
+    /// `a [.., M, K]` times `b [.., N, K]` transposed: `[.., M, N]`. `b` may be quantised (then it is a
+    /// whole matrix).
+    MatMul { a: T, b: T, out: T },
+    /// Rows of a table.
+    Gather(Gather<T>),
+    /// Writes `values [M, rest..]` into the table `[A.., rest..]`, one index tensor `[M]` per leading axis.
+    /// A row with a negative index is skipped.
+    Scatter { indices: Vec<T>, values: T, table: T },
+    /// Overwrites a mailbox.
+    Assign { value: T, mailbox: T },
+    /// Tokens chosen from logits. Fused when it has [`Sample::next`].
+    Sample(Sample<T>),
+
+    // Composites: operations that `graph` defines in primitives; that definition is their meaning.
+    /// `x / sqrt(mean(x^2) + eps) * weight`, `x [.., D]`.
+    RmsNorm(RmsNorm<T>),
+    /// Cosines and sines of positions.
+    RopeTable(RopeTable<T>),
+    /// `x [M, H, D]` rotated by the table.
+    Rope { style: RopeStyle, x: T, table: T, out: T },
+    /// `gate * sigmoid(gate) * up`.
+    SwiGlu { gate: T, up: T, out: T },
+    /// Writes `values [M, KVH, D]` into the cache `[slots, C, KVH, D]`, converted to the cache's type.
+    /// Negative slots are skipped.
+    KvWrite { rows: Rows<T>, values: T, cache: T },
+    /// Attention over the caches.
+    Attention(Attention<T>),
+
+    // Fused.
+    /// RMSNorm, products with weights, what follows them.
+    Project(Project<T>),
+    /// QK-norm, RoPE on queries and keys, keys and values into their caches.
+    RopeKv(RopeKv<T>),
+}
+
+/// Where each row of tokens lives: `I32 [M]` each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows<T = View> {
+    /// KV slot; negative for padding rows.
+    pub slots: T,
+    /// Position in the sequence.
+    pub positions: T,
+}
+
+/// Key and value cache of one layer, `[slots, C, KVH, D]` each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caches<T = View> {
+    /// Keys, rotated.
+    pub keys: T,
+    /// Values.
+    pub values: T,
+}
+
+/// What RMSNorm needs beside its operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Norm<T = View> {
+    /// Factor of each column, `F32 [D]`.
+    pub weight: T,
+    /// Added to the mean square.
+    pub eps: Scalar,
+}
+
+/// [`Op::Gather`]: `out [M, rest..]` from the table `[A.., rest..]`, as `F32` unless the table holds integers.
+/// A negative index gives zeroes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gather<T = View> {
+    pub table: T,
+    /// One index tensor `[M]` per leading axis, at most [`MAX_INDICES`].
+    pub indices: Vec<T>,
+    pub out: T,
+}
+
+/// [`Op::Sample`]; see [`crate::sample`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample<T = View> {
+    /// `F32 [N, V]`.
+    pub logits: T,
+    pub inputs: SampleInputs<T>,
+    /// Token ids, `I32 [N]`.
+    pub ids: T,
+    /// The next step's inputs, where this step writes them too.
+    pub next: Option<NextInputs<T>>,
+}
+
+/// How the token of each row is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleInputs<T = View> {
+    /// `F32 [N]`.
+    pub temperature: T,
+    /// `I32 [N]`.
+    pub top_k: T,
+    /// `F32 [N]`.
+    pub top_p: T,
+    /// `I32 [N, 2]`: low and high half.
+    pub seed: T,
+    /// `I32 [N]`.
+    pub positions: T,
+}
+
+/// The mailboxes that make a decode step's results the next one's inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextInputs<T = View> {
+    /// Gets the sampled tokens.
+    pub tokens: T,
+    /// Gets every position plus one.
+    pub positions: T,
+}
+
+/// [`Op::RmsNorm`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RmsNorm<T = View> {
+    pub x: T,
+    pub norm: Norm<T>,
+    pub out: T,
+}
+
+/// [`Op::RopeTable`]: `out [M, 2, D/2]` holds cosines, then sines, of `position * frequency`, both times
+/// `magnitude`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RopeTable<T = View> {
+    /// Factor on cosine and sine (1 but for YaRN).
+    pub magnitude: Scalar,
+    /// `I32 [M]`.
+    pub positions: T,
+    /// `F32 [D/2]`.
+    pub frequencies: T,
+    pub out: T,
+}
+
+/// [`Op::Attention`]: softmax attention over positions `0..=position` of the row's slot, each KV head serving
+/// `H / KVH` query heads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attention<T = View> {
+    /// Factor on the scores.
+    pub scale: Scalar,
+    /// `[M, H, D]`, as is `out`.
+    pub q: T,
+    pub caches: Caches<T>,
+    pub rows: Rows<T>,
+    pub out: T,
+}
+
+/// [`Op::Project`]: products of one operand with weights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Project<T = View> {
+    pub x: T,
+    /// RMSNorm of `x` before the products.
+    pub norm: Option<Norm<T>>,
+    pub product: Product<T>,
+}
+
+/// The weights of an [`Op::Project`], and what becomes of their products.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Product<T = View> {
+    /// A result for each weight, at most [`MAX_WEIGHTS`].
+    Each(Vec<Linear<T>>),
+    /// `silu(x gate^T) * (x up^T)`.
+    SwiGlu { gate: T, up: T, out: T },
+    /// `residual + x weight^T`.
+    Residual { weight: T, residual: T, out: T },
+}
+
+/// One weight and the product with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Linear<T = View> {
+    pub weight: T,
+    pub out: T,
+}
+
+/// [`Op::RopeKv`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RopeKv<T = View> {
+    pub style: RopeStyle,
+    /// Absent where a step only fills the caches.
+    pub queries: Option<Queries<T>>,
+    /// `[M, KVH, D]`, as is `v`.
+    pub k: T,
+    pub v: T,
+    /// See [`RopeTable`].
+    pub table: T,
+    pub rows: Rows<T>,
+    pub norm: Option<QkNorm<T>>,
+    /// Written.
+    pub caches: Caches<T>,
+}
+
+/// Queries `[M, H, D]` as they come, and rotated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queries<T = View> {
+    pub q: T,
+    pub out: T,
+}
+
+/// RMSNorm of every head before its rotation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QkNorm<T = View> {
+    /// Present where there are queries.
+    pub q: Option<T>,
+    pub k: T,
+    /// Added to the mean square.
+    pub eps: Scalar,
+}
+
+/// Most leading axes that a gather or scatter indexes.
+pub const MAX_INDICES: usize = 3;
+
+/// Most weights of an [`Op::Project`]: queries, keys and values.
+pub const MAX_WEIGHTS: usize = 3;
+
+impl<T> Op<T> {
+    /// The same operation on other operands: what it reads goes through `read`, what it writes through
+    /// `write`, each in the order of [`Op::reads`] and [`Op::writes`].
+    #[must_use]
+    pub fn map<'a, U>(
+        &'a self,
+        mut read: impl FnMut(&'a T) -> U,
+        mut write: impl FnMut(&'a T) -> U,
+    ) -> Op<U> {
+        match self {
+            Self::Unary { op, x, out } => Op::Unary { op: *op, x: read(x), out: write(out) },
+            Self::Binary { op, a, b, out } => {
+                Op::Binary { op: *op, a: read(a), b: read(b), out: write(out) }
+            }
+            Self::Cast { x, out } => Op::Cast { x: read(x), out: write(out) },
+            Self::Copy { x, out } => Op::Copy { x: read(x), out: write(out) },
+            Self::Reduce { op, axis, x, out } => {
+                Op::Reduce { op: *op, axis: *axis, x: read(x), out: write(out) }
+            }
+            Self::Pad { axis, before, x, out } => {
+                Op::Pad { axis: *axis, before: *before, x: read(x), out: write(out) }
+            }
+            Self::Iota { out } => Op::Iota { out: write(out) },
+            Self::MatMul { a, b, out } => Op::MatMul { a: read(a), b: read(b), out: write(out) },
+            Self::Gather(Gather { table, indices, out }) => Op::Gather(Gather {
+                table: read(table),
+                indices: indices.iter().map(read).collect(),
+                out: write(out),
+            }),
+            Self::Scatter { indices, values, table } => Op::Scatter {
+                indices: indices.iter().map(&mut read).collect(),
+                values: read(values),
+                table: write(table),
+            },
+            Self::Assign { value, mailbox } => {
+                Op::Assign { value: read(value), mailbox: write(mailbox) }
+            }
+            Self::Sample(Sample { logits, inputs, ids, next }) => Op::Sample(Sample {
+                logits: read(logits),
+                inputs: SampleInputs {
+                    temperature: read(&inputs.temperature),
+                    top_k: read(&inputs.top_k),
+                    top_p: read(&inputs.top_p),
+                    seed: read(&inputs.seed),
+                    positions: read(&inputs.positions),
+                },
+                ids: write(ids),
+                next: next.as_ref().map(|NextInputs { tokens, positions }| NextInputs {
+                    tokens: write(tokens),
+                    positions: write(positions),
+                }),
+            }),
+            Self::RmsNorm(RmsNorm { x, norm, out }) => {
+                Op::RmsNorm(RmsNorm { x: read(x), norm: norm.map(read), out: write(out) })
+            }
+            Self::RopeTable(RopeTable { magnitude, positions, frequencies, out }) => {
+                Op::RopeTable(RopeTable {
+                    magnitude: *magnitude,
+                    positions: read(positions),
+                    frequencies: read(frequencies),
+                    out: write(out),
+                })
+            }
+            Self::Rope { style, x, table, out } => {
+                Op::Rope { style: *style, x: read(x), table: read(table), out: write(out) }
+            }
+            Self::SwiGlu { gate, up, out } => {
+                Op::SwiGlu { gate: read(gate), up: read(up), out: write(out) }
+            }
+            Self::KvWrite { rows, values, cache } => {
+                Op::KvWrite { rows: rows.map(&mut read), values: read(values), cache: write(cache) }
+            }
+            Self::Attention(Attention { scale, q, caches, rows, out }) => {
+                Op::Attention(Attention {
+                    scale: *scale,
+                    q: read(q),
+                    caches: caches.map(&mut read),
+                    rows: rows.map(read),
+                    out: write(out),
+                })
+            }
+            Self::Project(Project { x, norm, product }) => Op::Project(Project {
+                x: read(x),
+                norm: norm.as_ref().map(|norm| norm.map(&mut read)),
+                product: product.map(read, write),
+            }),
+            Self::RopeKv(RopeKv { style, queries, k, v, table, rows, norm, caches }) => {
+                Op::RopeKv(RopeKv {
+                    style: *style,
+                    queries: queries
+                        .as_ref()
+                        .map(|Queries { q, out }| Queries { q: read(q), out: write(out) }),
+                    k: read(k),
+                    v: read(v),
+                    table: read(table),
+                    rows: rows.map(&mut read),
+                    norm: norm.as_ref().map(|QkNorm { q, k, eps }| QkNorm {
+                        q: q.as_ref().map(&mut read),
+                        k: read(k),
+                        eps: *eps,
+                    }),
+                    caches: caches.map(write),
+                })
+            }
+        }
+    }
+
+    /// What it reads.
+    #[must_use]
+    pub fn reads(&self) -> Vec<&T> {
+        let mut reads = Vec::new();
+        let _: Op<()> = self.map(|operand| reads.push(operand), |_| ());
+        reads
+    }
+
+    /// What it writes.
+    #[must_use]
+    pub fn writes(&self) -> Vec<&T> {
+        let mut writes = Vec::new();
+        let _: Op<()> = self.map(|_| (), |operand| writes.push(operand));
+        writes
+    }
+
+    /// False for composites and fused operations.
+    #[must_use]
+    pub const fn is_primitive(&self) -> bool {
+        match self {
+            Self::Unary { .. }
+            | Self::Binary { .. }
+            | Self::Cast { .. }
+            | Self::Copy { .. }
+            | Self::Reduce { .. }
+            | Self::Pad { .. }
+            | Self::Iota { .. }
+            | Self::MatMul { .. }
+            | Self::Gather(_)
+            | Self::Scatter { .. }
+            | Self::Assign { .. } => true,
+            Self::Sample(sample) => sample.next.is_none(),
+            Self::RmsNorm(_)
+            | Self::RopeTable(_)
+            | Self::Rope { .. }
+            | Self::SwiGlu { .. }
+            | Self::KvWrite { .. }
+            | Self::Attention(_)
+            | Self::Project(_)
+            | Self::RopeKv(_) => false,
+        }
+    }
+
+    /// Short name for tables and logs.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Unary { op, .. } => format!("{op:?}").to_lowercase(),
+            Self::Binary { op, .. } => format!("{op:?}").to_lowercase(),
+            Self::Cast { .. } => "cast".into(),
+            Self::Copy { .. } => "copy".into(),
+            Self::Reduce { op, .. } => format!("reduce-{op:?}").to_lowercase(),
+            Self::Pad { .. } => "pad".into(),
+            Self::Iota { .. } => "iota".into(),
+            Self::MatMul { .. } => "matmul".into(),
+            Self::Gather(_) => "gather".into(),
+            Self::Scatter { .. } => "scatter".into(),
+            Self::Assign { .. } => "assign".into(),
+            Self::Sample(Sample { next: None, .. }) => "sample".into(),
+            Self::Sample(_) => "sample+advance".into(),
+            Self::RmsNorm(_) => "rms-norm".into(),
+            Self::RopeTable(_) => "rope-table".into(),
+            Self::Rope { .. } => "rope".into(),
+            Self::SwiGlu { .. } => "swiglu".into(),
+            Self::KvWrite { .. } => "kv-write".into(),
+            Self::Attention(_) => "attention".into(),
+            Self::Project(Project { norm, product, .. }) => {
+                let norm = if norm.is_some() { "norm+" } else { "" };
+                match product {
+                    Product::Each(each) if each.len() > 1 => {
+                        format!("{norm}projectx{}", each.len())
+                    }
+                    Product::Each(_) => format!("{norm}project"),
+                    Product::SwiGlu { .. } => format!("{norm}projectx2+swiglu"),
+                    Product::Residual { .. } => format!("{norm}project+residual"),
+                }
+            }
+            Self::RopeKv(RopeKv { norm: None, .. }) => "rope+kv".into(),
+            Self::RopeKv(_) => "qknorm+rope+kv".into(),
+        }
+    }
+}
+
+impl<T> Rows<T> {
+    fn map<'a, U>(&'a self, mut f: impl FnMut(&'a T) -> U) -> Rows<U> {
+        Rows { slots: f(&self.slots), positions: f(&self.positions) }
+    }
+}
+
+impl<T> Caches<T> {
+    fn map<'a, U>(&'a self, mut f: impl FnMut(&'a T) -> U) -> Caches<U> {
+        Caches { keys: f(&self.keys), values: f(&self.values) }
+    }
+}
+
+impl<T> Norm<T> {
+    fn map<'a, U>(&'a self, mut f: impl FnMut(&'a T) -> U) -> Norm<U> {
+        Norm { weight: f(&self.weight), eps: self.eps }
+    }
+}
+
+impl<T> Product<T> {
+    fn map<'a, U>(
+        &'a self,
+        mut read: impl FnMut(&'a T) -> U,
+        mut write: impl FnMut(&'a T) -> U,
+    ) -> Product<U> {
+        match self {
+            Self::Each(each) => {
+                let linear =
+                    |l: &'a Linear<T>| Linear { weight: read(&l.weight), out: write(&l.out) };
+                Product::Each(each.iter().map(linear).collect())
+            }
+            Self::SwiGlu { gate, up, out } => {
+                Product::SwiGlu { gate: read(gate), up: read(up), out: write(out) }
+            }
+            Self::Residual { weight, residual, out } => Product::Residual {
+                weight: read(weight),
+                residual: read(residual),
+                out: write(out),
+            },
+        }
+    }
+
+    /// The matrices, in the order in which a step reads them.
+    #[must_use]
+    pub fn weights(&self) -> Vec<&T> {
+        match self {
+            Self::Each(each) => each.iter().map(|linear| &linear.weight).collect(),
+            Self::SwiGlu { gate, up, .. } => vec![gate, up],
+            Self::Residual { weight, .. } => vec![weight],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `orinctl plan` prints, and the order in which scratch comes to life, hangs on these lists.
+    #[test]
+    fn operands_are_listed_in_order() {
+        let rows = Rows { slots: "slots", positions: "positions" };
+        let caches = Caches { keys: "keys", values: "values" };
+        let eps = Scalar::new(1e-5);
+        let rope = RopeKv {
+            style: RopeStyle::Interleaved,
+            queries: Some(Queries { q: "q", out: "rotated" }),
+            k: "k",
+            v: "v",
+            table: "table",
+            rows,
+            norm: Some(QkNorm { q: Some("q norm"), k: "k norm", eps }),
+            caches,
+        };
+        let project = |product| {
+            Op::Project(Project { x: "x", norm: Some(Norm { weight: "norm", eps }), product })
+        };
+        let linear = |weight, out| Linear { weight, out };
+        let sample = Op::Sample(Sample {
+            logits: "logits",
+            inputs: SampleInputs {
+                temperature: "temperature",
+                top_k: "top k",
+                top_p: "top p",
+                seed: "seed",
+                positions: "positions",
+            },
+            ids: "ids",
+            next: Some(NextInputs { tokens: "tokens", positions: "positions" }),
+        });
+        let bare = RopeKv { queries: None, norm: None, ..rope.clone() };
+        for (op, reads, writes) in [
+            (Op::RopeKv(rope), "q k v table slots positions q_norm k_norm", "rotated keys values"),
+            (Op::RopeKv(bare), "k v table slots positions", "keys values"),
+            (project(Product::Each(vec![linear("a", "A"), linear("b", "B")])), "x norm a b", "A B"),
+            (project(Product::SwiGlu { gate: "gate", up: "up", out: "y" }), "x norm gate up", "y"),
+            (
+                project(Product::Residual { weight: "w", residual: "r", out: "y" }),
+                "x norm w r",
+                "y",
+            ),
+            (sample, "logits temperature top_k top_p seed positions", "ids tokens positions"),
+            (
+                Op::Attention(Attention { scale: eps, q: "q", caches, rows, out: "y" }),
+                "q keys values slots positions",
+                "y",
+            ),
+            (Op::KvWrite { rows, values: "v", cache: "cache" }, "slots positions v", "cache"),
+            (Op::Scatter { indices: vec!["i", "j"], values: "v", table: "t" }, "i j v", "t"),
+            (Op::Gather(Gather { table: "t", indices: vec!["i", "j"], out: "y" }), "t i j", "y"),
+        ] {
+            let list = |operands: Vec<&&str>| {
+                operands.iter().map(|name| name.replace(' ', "_")).collect::<Vec<_>>().join(" ")
+            };
+            assert_eq!(list(op.reads()), reads, "{}", op.name());
+            assert_eq!(list(op.writes()), writes, "{}", op.name());
+        }
+    }
+}
