@@ -232,7 +232,7 @@ pub struct Model {
 /// The device of a loaded model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// `cpu`, `reference`.
+    /// `nv`, `cuda`, `cpu` or `reference`.
     pub name: String,
     /// The device in one line.
     pub description: String,
@@ -322,7 +322,7 @@ pub struct TunedEntry {
 pub struct LoadRequest {
     /// A path, the name of a file in the models directory, or `synthetic:NAME`.
     pub model: String,
-    /// `auto`, `cpu`, `reference`.
+    /// `auto`, or a device by its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
     /// Sequences served at once.
