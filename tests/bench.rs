@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ops::ControlFlow;
+use std::process::Command;
 use std::sync::Arc;
 
 use model::gguf::Gguf;
@@ -45,6 +46,17 @@ fn bench(spec: &Spec, last: usize) -> (Vec<Progress>, Result<Report, Error>) {
         (told, result)
     });
     outcome.blocking_recv().unwrap().unwrap()
+}
+
+/// The commit of this repository, unless these are sources without one.
+fn head() -> Option<String> {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(["-C", root]).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap().trim().to_owned())
+    };
+    let of_this = git(&["rev-parse", "--show-prefix"])?.is_empty();
+    if of_this { git(&["rev-parse", "HEAD"]) } else { None }
 }
 
 fn small() -> Spec {
@@ -119,6 +131,10 @@ fn rows_are_counted_from_the_plan_and_the_clock() {
     assert!(report.roof.bytes_per_second > 0.0 && report.roof.measurements == 4);
     assert!(report.memory.weights > 0 && report.memory.kv > 0 && report.memory.peak > 0);
     assert_eq!(report.manifest.repetitions, 2);
+    if let Some(head) = head() {
+        let commit = report.manifest.commit.as_deref().unwrap();
+        assert_eq!(commit.strip_suffix("-dirty").unwrap_or(commit), head);
+    }
     assert!(!report.manifest.model.synthetic);
     assert_eq!(
         report.manifest.model.parameters,

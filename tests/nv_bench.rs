@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use device::gpu::nv::Nv;
 use device::{Data, Device, Request, WeightSource};
+use model::gguf::Gguf;
 use orind::bench::{self, Report, Spec};
 use orind::engine::{Handle, LoadEvent, LoadSpec, Settings, Stream};
 use plan::graph::Graph;
@@ -19,6 +20,9 @@ use telemetry::{Probe, Root};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/models/tiny-llama-Q8_0.gguf");
 
+/// Rows of a prompt, in one chunk: launches of 8, 8 and 4.
+const PROMPT: u32 = 20;
+
 fn report() -> Report {
     let engine = Handle::start(Settings { queue_limit: 1 }).unwrap();
     let mut events = engine.load(LoadSpec {
@@ -26,7 +30,7 @@ fn report() -> Report {
         backend: "nv".into(),
         slots: 1,
         context: 64,
-        prefill_chunk: 8,
+        prefill_chunk: PROMPT as usize,
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: orind::engine::tuning::Tuning::default(),
@@ -39,7 +43,7 @@ fn report() -> Report {
         }
     }
     let spec = Spec {
-        prompts: Some(vec![8]),
+        prompts: Some(vec![PROMPT]),
         generate: Some(vec![4]),
         repetitions: Some(2),
         warmup: 0,
@@ -86,10 +90,30 @@ fn the_roof_is_what_the_gpu_reads_and_gpu_memory_is_told_apart() {
         let fraction = row.bytes_per_second / roof.bytes_per_second;
         assert!((row.fraction_of_roof / fraction - 1.0).abs() < 1e-9);
     }
+    weights_are_counted_as_often_as_they_are_read(&report);
     assert!(report.memory.gpu);
     let text = bench::table(&report);
     assert!(!text.contains("threads,") && !text.contains("0 threads"), "{text}");
     assert!(text.contains(&matrix) && text.contains("GPU memory"), "{text}");
+}
+
+/// Every launch reads its matrices. Of the last layer only keys and values are of all rows.
+fn weights_are_counted_as_often_as_they_are_read(report: &Report) {
+    let gguf = Gguf::open(MODEL).unwrap();
+    let of_all_rows = |name: &str| {
+        let cached = name.contains("attn_k") || name.contains("attn_v");
+        name.starts_with("blk.0.") || name.starts_with("blk.1.") && cached
+    };
+    let (mut once, mut again) = (0, 0);
+    for tensor in gguf.tensors() {
+        once += tensor.bytes;
+        again += u64::from(tensor.shape.len() == 2 && of_all_rows(&tensor.name)) * tensor.bytes;
+    }
+    let prefill = report.rows.iter().find(|row| row.name == "pp20").unwrap();
+    let read = prefill.weight_bytes_per_token * f64::from(PROMPT);
+    let expected = (once + 2 * again) as f64;
+    // Rows of the embedding are the rest.
+    assert!((read / expected - 1.0).abs() < 0.01, "{read} {expected}");
 }
 
 /// As a quick GPU is asked for; the simulated one is not quick.

@@ -11,6 +11,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
@@ -499,6 +500,64 @@ fn a_bench_reports_and_can_be_broken_off() {
     drop(events);
     daemon.until("the device is free again", |s| s["state"]["name"] == "ready");
     assert_eq!(daemon.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 1})).status, 200);
+}
+
+/// Passes requests on to the daemon, and answers on with the bench's report stamped INVALID.
+fn relay(listener: &UnixListener, daemon: &Daemon) {
+    for stream in listener.incoming() {
+        let mut stream = stream.unwrap();
+        let (mut request, mut buffer) = (String::new(), [0; 4096]);
+        loop {
+            let read = stream.read(&mut buffer).unwrap();
+            request.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+            let Some((head, body)) = request.split_once("\r\n\r\n") else {
+                if read == 0 {
+                    return;
+                }
+                continue;
+            };
+            let length = head.to_lowercase();
+            let length = length.split_once("content-length: ").map_or("0", |(_, rest)| rest);
+            if body.len() >= length.lines().next().unwrap().parse().unwrap() {
+                break;
+            }
+        }
+        let answer = daemon.raw(&request.replacen("\r\n", "\r\nconnection: close\r\n", 1));
+        let headers = answer.headers.replace("transfer-encoding: chunked\r\n", "");
+        let body =
+            answer.body.replace("\"invalid\":[]", "\"invalid\":[\"the power mode changed\"]");
+        let headers = headers.split("\r\n").filter(|line| !line.starts_with("content-length"));
+        let headers = headers.collect::<Vec<_>>().join("\r\n");
+        let _ = write!(stream, "{headers}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    }
+}
+
+#[test]
+fn an_invalid_run_has_an_exit_code_of_its_own() {
+    let daemon = Daemon::start(SMALL);
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let run = |socket: &Path| {
+        let mut orinctl = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+        orinctl.args(["bench", "-p", "8", "-n", "4", "-r", "1", "--json", "--socket"]).arg(socket);
+        let run = orinctl.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (run.status.code(), text(run.stdout), text(run.stderr))
+    };
+    let (code, _, error) = run(&daemon.socket());
+    assert_eq!(code, Some(0), "{error}");
+    let (code, report, error) = std::thread::scope(|scope| {
+        scope.spawn(|| relay(&listener, &daemon));
+        let result = run(&socket);
+        // A connection without a request ends the relay.
+        drop(UnixStream::connect(&socket));
+        result
+    });
+    assert_eq!(code, Some(3), "{error}");
+    assert!(error.contains("the run is INVALID: the power mode changed"), "{error}");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["invalid"], json!(["the power mode changed"]));
 }
 
 #[test]

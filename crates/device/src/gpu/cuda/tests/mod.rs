@@ -36,7 +36,7 @@ mod sketch {
         }
 
         fn step(&mut self, op: Op, label: &str) {
-            let cost = plan::Cost::default();
+            let cost = Cost::default();
             self.steps.push(Step { op, label: label.into(), scope: None, cost });
         }
     }
