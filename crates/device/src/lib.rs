@@ -183,8 +183,22 @@ pub trait WeightSource: Sync {
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
 }
 
+/// A weight that a function reads.
+impl<F> WeightSource for F
+where
+    F: Fn(u64, &mut [u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> + Sync,
+{
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self(offset, buf)
+    }
+}
+
 /// A weight that is already in memory.
-impl WeightSource for [u8] {
+impl WeightSource for Vec<u8> {
     fn read_at(
         &self,
         offset: u64,
