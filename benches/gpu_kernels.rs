@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use device::gpu::cuda::Cuda;
-use device::{Device, Error, Instance, Request, Timing, WeightSource};
+use device::{Device, Error, Instance, Request, Timing};
 use model::{KvLayout, Model, synthetic};
 use orind::engine::Stream;
 use orind::parity::case::{Sketch, noise};
@@ -68,18 +68,6 @@ fn correctness(device: &Cuda) {
     }
 }
 
-struct Bytes<'a>(&'a [u8]);
-
-impl WeightSource for Bytes<'_> {
-    fn read_at(
-        &self,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        self.0.read_at(offset, buf)
-    }
-}
-
 /// Opens a plan, gives every weight its bytes, and times its launches: medians.
 fn timings(
     device: &Cuda,
@@ -130,7 +118,7 @@ fn matrix(device: &Cuda, roof: f64, dtype: DType, n: usize, k: usize) {
     let weights: Vec<Buffer> =
         plan.buffers.iter().filter(|b| b.class == Class::Weight).cloned().collect();
     let timings = timings(device, &plan, &weights, &[], |instance, weight| {
-        instance.upload(&weight.name, &Bytes(&bytes), &|_| {}).unwrap();
+        instance.upload(&weight.name, &bytes, &|_| {}).unwrap();
     });
     let ns: u64 = timings.iter().map(|t| t.nanoseconds).sum();
     let speed = bytes.len() as f64 / ns as f64;
@@ -155,7 +143,7 @@ fn token(device: &Cuda, roof: f64, name: &str) {
     let timings = timings(device, &plan, &weights, &model.states(layout), |instance, weight| {
         buffer.resize(weight.bytes() as usize, 0);
         model.read_weight(&weight.name, 0, &mut buffer).unwrap();
-        instance.upload(&weight.name, &Bytes(&buffer), &|_| {}).unwrap();
+        instance.upload(&weight.name, &buffer, &|_| {}).unwrap();
     });
     let mut kernels: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for t in &timings {

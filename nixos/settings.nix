@@ -1,5 +1,5 @@
 # The daemon's settings as options. `settings.json` says which there are, their types, limits and
-# defaults, and a test of the daemon (tests/nixos.rs) holds it to `config::Config`; what they mean is
+# defaults, and a test of the daemon (tests/host/nixos.rs) holds it to `config::Config`; what they mean is
 # taken from the table in docs/configuration.md. So neither is said twice, and a key that does not exist
 # or a value out of its limits is refused before anything is built.
 { lib }:

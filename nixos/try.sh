@@ -149,7 +149,7 @@ done
 expect "LD_LIBRARY_PATH is not set" shell bash -c '[[ ! -v LD_LIBRARY_PATH ]]'
 expect "the code is formatted" shell cargo fmt --all --check
 expect "a lint" shell cargo clippy --locked -p orind-kernels -- -D warnings
-run nix develop -c cargo test --quiet --locked -p orind-kernels --test prebuilt
+run nix develop -c cargo test --quiet --locked -p orind-kernels --test suite prebuilt
 expect "NVRTC compiles the kernels" shell cargo run --locked -p orind-kernels -- build
 expect "their bytes are those of kernels/prebuilt" git diff --exit-code kernels/prebuilt
 expect "a program built there looks for libcuda there" \

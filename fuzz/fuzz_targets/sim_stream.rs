@@ -8,7 +8,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../tegra/sim/tests/gpu/stream.rs"]
+#[path = "../../tegra/sim/tests/suite/gpu/stream.rs"]
 mod stream;
 
 fuzz_target!(|data: &[u8]| stream::run(data));

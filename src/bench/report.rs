@@ -32,7 +32,7 @@ pub struct Report {
 pub struct Manifest {
     /// Version of orind.
     pub version: String,
-    /// Commit it was built from, when the build knew.
+    /// Commit it was built from, with `-dirty` where sources differed; `None` for a build without git.
     pub commit: Option<String>,
     /// True for a build with debug assertions, whose speeds mean little.
     pub debug_build: bool,

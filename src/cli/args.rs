@@ -91,7 +91,9 @@ Examples:
   orinctl bench --json > before.json
 
 With a daemon on the socket its loaded model is measured; requests wait meanwhile. Without one a
-private daemon is started, and stopped at the end.")]
+private daemon is started, and stopped at the end.
+
+Exit code: 3 when the run is INVALID, since the machine changed during it.")]
 pub(super) struct Bench {
     #[command(flatten)]
     pub(super) model: ModelChoice,

@@ -75,7 +75,12 @@ pub(super) async fn run(
         Summary::of(seconds).map(|seconds| FirstToken { prompt_tokens: first_prompt, seconds });
     report.cold_start = cold_start;
     drop(session);
-    print(&report, &args.format)
+    print(&report, &args.format)?;
+    if report.invalid.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::InvalidRun(report.invalid.join("; ")))
+    }
 }
 
 fn spec(args: &args::Bench) -> Spec {

@@ -113,6 +113,9 @@ pub(super) enum Error {
         /// Why not.
         source: io::Error,
     },
+    /// A benchmark that the machine changed under.
+    #[error("the run is INVALID: {0}")]
+    InvalidRun(String),
     /// Standard input or output.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -150,11 +153,12 @@ impl Error {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// 0 for a broken pipe, 2 for usage, 130 for Ctrl-C, else 1.
+    /// 0 for a broken pipe, 2 for usage, 3 for a benchmark that says nothing, 130 for Ctrl-C, else 1.
     pub(super) fn exit_code(&self) -> ExitCode {
         match self {
             _ if self.is_broken_pipe() => ExitCode::SUCCESS,
             Self::Usage(_) => ExitCode::from(2),
+            Self::InvalidRun(_) => ExitCode::from(3),
             Self::Interrupted => ExitCode::from(130),
             _ => ExitCode::FAILURE,
         }

@@ -316,7 +316,7 @@ impl Core {
     pub fn cost(&self, bucket: Bucket) -> Result<Cost, Error> {
         let layout = KvLayout { slots: self.layout.slots.max(bucket.batch), ..self.layout };
         let plan = self.model.plan(layout, bucket).map_err(|e| Error::Invalid(e.to_string()))?;
-        Ok(fuse(&plan, self.device.fusions()).cost())
+        Ok(self.device.cost(&fuse(&plan, self.device.fusions())))
     }
 
     /// Forgets all sequences of [`Core::prefill`].

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use device::{Data, Device, Error, Instance, Prepared, Request, WeightSource};
+use device::{Data, Device, Error, Instance, Prepared, Request};
 use plan::graph::{Graph, Tensor};
 use plan::sample::philox;
 use plan::{Bucket, Buffer, Class, DType, Fusions, Plan, fuse, quant};
@@ -119,9 +119,10 @@ impl Case {
             plans: &plans,
             choices: None,
         })?;
+        let none = Vec::new();
         for weight in &weights {
-            let bytes = self.weights.get(&weight.name).map_or(&[][..], Vec::as_slice);
-            instance.upload(&weight.name, &Bytes(bytes), &|_| {})?;
+            let bytes = self.weights.get(&weight.name).unwrap_or(&none);
+            instance.upload(&weight.name, bytes, &|_| {})?;
         }
         let prepared =
             plans.iter().map(|plan| instance.prepare(plan)).collect::<Result<Vec<_>, _>>()?;
@@ -170,18 +171,6 @@ impl Stage {
             instance.write(prepared, id, 0, data)?;
         }
         Ok(())
-    }
-}
-
-struct Bytes<'a>(&'a [u8]);
-
-impl WeightSource for Bytes<'_> {
-    fn read_at(
-        &self,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        self.0.read_at(offset, buf)
     }
 }
 

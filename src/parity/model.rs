@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::measure::{Difference, argmax, divergence, margin};
-use device::{Data, Device, Error, Instance, Prepared, Request, WeightSource};
+use device::{Data, Device, Error, Instance, Prepared, Request};
 use model::{KvLayout, Model, ports};
 use plan::{Bucket, Class, Outputs, Plan, fuse};
 
@@ -176,18 +176,6 @@ impl Trace {
     }
 }
 
-struct Source<'a>(&'a Model, &'a str);
-
-impl WeightSource for Source<'_> {
-    fn read_at(
-        &self,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        Ok(self.0.read_weight(self.1, offset, buf)?)
-    }
-}
-
 /// A model on a device, driven through the seam alone.
 struct Runner {
     instance: Box<dyn Instance>,
@@ -220,7 +208,9 @@ impl Runner {
             choices: None,
         })?;
         for weight in &weights {
-            instance.upload(&weight.name, &Source(model, &weight.name), &|_| {})?;
+            let name = &weight.name;
+            let read = |at, bytes: &mut [u8]| Ok(model.read_weight(name, at, bytes)?);
+            instance.upload(name, &read, &|_| {})?;
         }
         let [prefill, decode] = plans;
         let prefill = (prefill.clone(), instance.prepare(&prefill)?);

@@ -2,7 +2,7 @@
 //! recorded.
 //!
 //! Over plain memory, so that the numbers are of this crate alone: no driver, no simulator, no
-//! uncached doorbell. That a submit enters no kernel is a test, `tests/port.rs`.
+//! uncached doorbell. That a submit enters no kernel is a test, `tests/suite/port.rs`.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark may panic")]
 

@@ -97,7 +97,7 @@ impl WeightSource for OneHot {
             let at = 2 * (token * WIDTH + self.0(token));
             bytes[at..at + 2].copy_from_slice(&[0x00, 0x3c]);
         }
-        bytes.as_slice().read_at(offset, buf)
+        bytes.read_at(offset, buf)
     }
 }
 

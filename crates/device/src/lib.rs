@@ -42,7 +42,7 @@ pub use named::{AUTO, NAMES, named};
 use std::time::Duration;
 
 use crate::tune::{Case, Choice, Choices, DeviceKey, Space};
-use plan::{Buffer, BufferId, Fusions, Plan};
+use plan::{Buffer, BufferId, Cost, Fusions, Plan};
 
 /// Steps of a plan whose tokens its ring keeps, and most steps of one submission.
 pub const RING_STEPS: u32 = 64;
@@ -183,8 +183,22 @@ pub trait WeightSource: Sync {
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
 }
 
+/// A weight that a function reads.
+impl<F> WeightSource for F
+where
+    F: Fn(u64, &mut [u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> + Sync,
+{
+    fn read_at(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self(offset, buf)
+    }
+}
+
 /// A weight that is already in memory.
-impl WeightSource for [u8] {
+impl WeightSource for Vec<u8> {
     fn read_at(
         &self,
         offset: u64,
@@ -277,6 +291,11 @@ pub trait Device: Send + Sync {
     /// used for.
     fn skips_padding(&self) -> bool {
         false
+    }
+
+    /// What a plan that is fused for this device moves and computes: weights as often as kernels read them.
+    fn cost(&self, plan: &Plan) -> Cost {
+        plan.cost()
     }
 
     /// The memory an instance would take, by arithmetic; allocates nothing.

@@ -7,51 +7,15 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::process::Command;
 
-/// Where cargo puts the preload library and programs: `target/debug/deps` and the directory above.
-fn built() -> PathBuf {
-    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    assert!(deps.join("libtegra_sim_preload.so").is_file(), "cargo builds it along with the tests");
-    deps
-}
+use orind_testing::program::{built, preload_library, said, tegra_sim};
 
-/// The program `tegra-sim`, built if need be.
-fn tegra_sim() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT
-        .get_or_init(|| {
-            let directory = built().parent().unwrap().to_owned();
-            let target = directory.parent().unwrap();
-            let status = Command::new(env!("CARGO"))
-                .args(["build", "--quiet", "-p", "tegra-sim", "--bin", "tegra-sim", "--target-dir"])
-                .arg(target)
-                .status()
-                .unwrap();
-            assert!(status.success(), "tegra-sim is built");
-            directory.join("tegra-sim")
-        })
-        .clone()
-}
-
-/// Runs a program under `tegra-sim run` and waits for it.
-fn run<I: AsRef<OsStr>>(command: impl IntoIterator<Item = I>) -> Output {
-    let library = built().join("libtegra_sim_preload.so");
-    Command::new(tegra_sim())
-        .args(["run", "--seed", "1", "--"])
-        .args(command)
-        .env("TEGRA_SIM_PRELOAD", library)
-        .output()
-        .unwrap()
-}
-
-/// What a program wrote to stdout; it must have succeeded.
-fn stdout(output: &Output) -> String {
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
-    text
+/// A program under `tegra-sim run`.
+fn run<I: AsRef<OsStr>>(words: impl IntoIterator<Item = I>) -> Command {
+    let mut command = tegra_sim();
+    command.args(["run", "--seed", "1", "--"]).args(words);
+    command
 }
 
 fn source(name: &str) -> PathBuf {
@@ -92,7 +56,7 @@ fn has(program: &str) -> bool {
 fn a_c_program_runs() {
     for flags in [["-O0"].as_slice(), &["-O2", "-D_FORTIFY_SOURCE=2", "-D_FILE_OFFSET_BITS=64"]] {
         let Some((_keep, program)) = compile("release.c", flags) else { return };
-        let text = stdout(&run([&program]));
+        let text = said(&mut run([&program]));
         assert_eq!(text, "token 511, semaphore written three times, time runs\n", "{flags:?}");
     }
 }
@@ -100,7 +64,7 @@ fn a_c_program_runs() {
 #[test]
 fn a_python_program_runs() {
     if has("python3") {
-        let text = stdout(&run(["python3".into(), source("release.py")]));
+        let text = said(&mut run(["python3".into(), source("release.py")]));
         assert_eq!(text, "token 511, semaphore written four times\n");
     }
 }
@@ -108,7 +72,7 @@ fn a_python_program_runs() {
 #[test]
 fn a_static_program_is_refused() {
     let Some((_keep, program)) = compile("release.c", &["-static"]) else { return };
-    let output = run([&program]);
+    let output = run([&program]).output().unwrap();
     assert_eq!(output.status.code(), Some(125));
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(message.contains("statically linked"), "{message}");
@@ -118,13 +82,13 @@ fn a_static_program_is_refused() {
 fn nodes_look_as_on_the_device() {
     if has("stat") {
         let text =
-            stdout(&run(["stat", "-c", "%n %F %a %U", "/dev/nvmap", "/dev/nvgpu/igpu0/ctrl"]));
+            said(&mut run(["stat", "-c", "%n %F %a %U", "/dev/nvmap", "/dev/nvgpu/igpu0/ctrl"]));
         let expected = "/dev/nvmap character special file 660 root\n\
                         /dev/nvgpu/igpu0/ctrl character special file 660 root\n";
         assert_eq!(text, expected);
     }
     if has("ls") {
-        let text = stdout(&run(["ls", "-l", "/dev/nvgpu/igpu0/prof"]));
+        let text = said(&mut run(["ls", "-l", "/dev/nvgpu/igpu0/prof"]));
         assert!(text.starts_with("crw------- 1 root"), "{text}");
     }
 }
@@ -133,18 +97,18 @@ fn nodes_look_as_on_the_device() {
 fn shell_redirections_reach_a_node() {
     let script = "test -c /dev/nvmap && test ! -e /dev/nvmap1 && echo 1 > /dev/nvgpu/igpu0/power && \
                   ! echo x > /dev/nvgpu/igpu0/power && head -c2 /dev/nvgpu/igpu0/power";
-    assert_eq!(stdout(&run(["sh", "-c", script])), "2\0");
+    assert_eq!(said(&mut run(["sh", "-c", script])), "2\0");
 }
 
 #[test]
 fn the_exit_status_is_the_programs_own() {
-    assert_eq!(run(["sh", "-c", "exit 7"]).status.code(), Some(7));
-    assert_eq!(run(["no-such-program-anywhere"]).status.code(), Some(125));
+    assert_eq!(run(["sh", "-c", "exit 7"]).status().unwrap().code(), Some(7));
+    assert_eq!(run(["no-such-program-anywhere"]).status().unwrap().code(), Some(125));
 }
 
 #[test]
 fn a_missing_library_is_named_with_how_to_build_it() {
-    let output = Command::new(tegra_sim())
+    let output = tegra_sim()
         .args(["run", "--", "sh"])
         .env("TEGRA_SIM_PRELOAD", "/nonexistent/library.so")
         .output()
@@ -166,26 +130,19 @@ fn an_installed_program_finds_its_library() {
         fs::hard_link(file, &installed).unwrap();
         installed
     };
-    let program = install(tegra_sim(), "bin");
-    let library = install(built().join("libtegra_sim_preload.so"), "lib");
-    let output = Command::new(program)
-        .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"])
-        .env_remove("TEGRA_SIM_PRELOAD")
-        .env_remove("LD_PRELOAD")
-        .output()
-        .unwrap();
-    assert_eq!(stdout(&output).trim(), library.to_str().unwrap());
+    let program = install(tegra_sim().get_program().into(), "bin");
+    let library = install(preload_library(), "lib");
+    let mut command = Command::new(program);
+    command.args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let output = said(command.env_remove("TEGRA_SIM_PRELOAD").env_remove("LD_PRELOAD"));
+    assert_eq!(output.trim(), library.to_str().unwrap());
 }
 
 #[test]
 fn a_trace_tells_what_happened() {
     let Some((keep, program)) = compile("release.c", &[]) else { return };
     let trace = keep.path().join("trace.jsonl");
-    let under = |arguments: &[&OsStr]| {
-        let library = built().join("libtegra_sim_preload.so");
-        let mut command = Command::new(tegra_sim());
-        stdout(&command.args(arguments).env("TEGRA_SIM_PRELOAD", library).output().unwrap())
-    };
+    let under = |arguments: &[&OsStr]| said(tegra_sim().args(arguments));
     let word = OsStr::new;
     under(&[word("run"), word("--trace"), trace.as_os_str(), word("--"), program.as_os_str()]);
     let stats = under(&[word("stats"), word("--json"), trace.as_os_str()]);

@@ -6,7 +6,7 @@
 //! Source of every number here: the uapi headers of L4T r36.4.3 (`nvmap.h`, `nvgpu-ctrl.h`,
 //! `nvgpu-as.h`, `nvgpu.h`), byte for byte the same in r36.2, r36.3, r36.4 and r36.4.2. In release
 //! r35.6 OPEN_TSG has 8 bytes of arguments, SETUP_BIND 80 and the characteristics 312, and there
-//! are no requests for subcontexts: this crate does not run there. `tests/abi.rs` compares every
+//! are no requests for subcontexts: this crate does not run there. `tests/suite/abi.rs` compares every
 //! item with tables extracted by a C compiler from those headers. The errnos are read from
 //! the drivers of r36.4.x.
 //!

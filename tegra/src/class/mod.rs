@@ -5,7 +5,7 @@
 //! to write it.
 //!
 //! Sources: NVIDIA's published class headers `clc76f.h` (host), `clc7b5.h` (copy), `clc7c0.h`
-//! (compute) and `clc7c0qmd.h` (QMD 3.0), with which `tests/class.rs` compares every item; for
+//! (compute) and `clc7c0qmd.h` (QMD 3.0), with which `tests/suite/class.rs` compares every item; for
 //! [`usermode`] the TU104 manual. The Orin's GPU, GA10B, has no public manual of its own.
 
 use std::fmt;

@@ -7,7 +7,7 @@
 //! Owns the encoding only: where words are stored, when they may be changed and who rings the
 //! doorbell belong to the queue. Nothing reachable by the GPU may be rewritten.
 //!
-//! Words follow what was seen to work on hardware; `tests/pushbuffer.rs` holds those words.
+//! Words follow what was seen to work on hardware; `tests/suite/pushbuffer.rs` holds those words.
 
 mod decode;
 mod entry;

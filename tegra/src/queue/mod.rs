@@ -38,7 +38,7 @@
 //! own release and acquire fences reach the inner domain only and are not enough in 1 and 2. The
 //! GPU's side of 3 is the wait for idle and the system barrier of a [`Release`].
 //!
-//! `tests/queue_model.rs` explores every order that these rules leave open, at every pace of the
+//! `tests/suite/queue_model.rs` explores every order that these rules leave open, at every pace of the
 //! GPU, and finds a failure as soon as any one of the three is left out.
 
 mod port;

@@ -11,7 +11,8 @@ use tegra::context::{Context, Options};
 use tegra::pushbuffer::Engine;
 use tegra::queue::Wake;
 
-use crate::emulated;
+use orind_testing::program::again;
+
 use crate::support::{Copies, LONG, alone, space};
 
 const SCENARIO: &str = "TEGRA_TEST_SCENARIO";
@@ -33,11 +34,8 @@ const SCENARIOS: &[(&str, fn())] = &[
 /// Runs a scenario with failures; what the simulator recorded, when `trace`.
 fn run(scenario: &str, failures: &str, trace: bool) -> Option<String> {
     let file = std::env::temp_dir().join(format!("tegra-{}-{scenario}.jsonl", std::process::id()));
-    let mut command = emulated::command(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", "injected::child", "--include-ignored", "--nocapture"])
-        .env(SCENARIO, scenario)
-        .env("TEGRA_SIM_FAULTS", failures);
+    let mut command = again(module_path!(), "child");
+    command.env(SCENARIO, scenario).env("TEGRA_SIM_FAULTS", failures);
     if trace {
         command.env("TEGRA_SIM_TRACE", &file);
     }

@@ -9,8 +9,6 @@ use tegra_sim_preload as _;
 mod bring_up;
 mod buffers;
 mod copies;
-#[path = "../common/emulated.rs"]
-mod emulated;
 mod faults;
 mod idle;
 mod injected;

@@ -9,6 +9,7 @@ use super::matmul::{Activations, Loops, Product, Q8Activations, matmul};
 use super::packed::{LayoutError, PackedLayout};
 use super::simd::{BIAS, MINUS_BIAS};
 use super::{Isa, norm, rope};
+use orind_testing::random::Random;
 use plan::quant;
 use plan::{DType, RopeStyle};
 
@@ -23,50 +24,29 @@ const WEIGHTS: [DType; 8] = [
     DType::Q6_K,
 ];
 
-/// SplitMix64: the seed is in the test, so a failure repeats.
-struct Random(u64);
-
-impl Random {
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// In -1 to 1.
-    fn unit(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / 8_388_608.0 - 1.0
-    }
-
-    fn vector(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| self.unit()).collect()
-    }
-
-    /// Rows of a type, with every bit pattern of the quants and finite scales.
-    fn raw(&mut self, dtype: DType, rows: usize, k: usize) -> Vec<u8> {
-        let blocks = rows * k / dtype.block_len();
-        let mut out = Vec::new();
-        for _ in 0..blocks {
-            let at = out.len();
-            out.extend((0..dtype.block_bytes()).map(|_| self.bits() as u8));
-            let scale = f16::from_f32(self.unit() * 0.05).to_le_bytes();
-            let block = &mut out[at..];
-            match dtype {
-                DType::F32 => block.copy_from_slice(&self.unit().to_le_bytes()),
-                DType::F16 => block.copy_from_slice(&f16::from_f32(self.unit()).to_le_bytes()),
-                DType::BF16 => block.copy_from_slice(&self.unit().to_le_bytes()[2..]),
-                DType::Q8_0 | DType::Q4_0 => block[..2].copy_from_slice(&scale),
-                DType::Q4_K | DType::Q5_K => {
-                    block[..2].copy_from_slice(&scale);
-                    block[2..4].copy_from_slice(&f16::from_f32(self.unit()).to_le_bytes());
-                }
-                DType::Q6_K => block[208..].copy_from_slice(&scale),
-                DType::I32 => {}
+/// Rows of a type, with every bit pattern of the quants and finite scales.
+fn raw(random: &mut Random, dtype: DType, rows: usize, k: usize) -> Vec<u8> {
+    let blocks = rows * k / dtype.block_len();
+    let mut out = Vec::new();
+    for _ in 0..blocks {
+        let at = out.len();
+        out.extend((0..dtype.block_bytes()).map(|_| random.bits() as u8));
+        let scale = f16::from_f32(random.real(1.0) * 0.05).to_le_bytes();
+        let block = &mut out[at..];
+        match dtype {
+            DType::F32 => block.copy_from_slice(&random.real(1.0).to_le_bytes()),
+            DType::F16 => block.copy_from_slice(&f16::from_f32(random.real(1.0)).to_le_bytes()),
+            DType::BF16 => block.copy_from_slice(&random.real(1.0).to_le_bytes()[2..]),
+            DType::Q8_0 | DType::Q4_0 => block[..2].copy_from_slice(&scale),
+            DType::Q4_K | DType::Q5_K => {
+                block[..2].copy_from_slice(&scale);
+                block[2..4].copy_from_slice(&f16::from_f32(random.real(1.0)).to_le_bytes());
             }
+            DType::Q6_K => block[208..].copy_from_slice(&scale),
+            DType::I32 => {}
         }
-        out
     }
+    out
 }
 
 /// A matrix in its packed form and as numbers.
@@ -214,7 +194,7 @@ fn shapes(dtype: DType) -> [(usize, usize); 3] {
 fn packed_rows_decode_as_quant_does() {
     for (dtype, packing) in WEIGHTS.into_iter().flat_map(|dtype| [(dtype, 16), (dtype, 32)]) {
         for (rows, k) in shapes(dtype) {
-            let raw = Random(7).raw(dtype, rows, k);
+            let raw = raw(&mut Random(7), dtype, rows, k);
             let m = Matrix::packed_by(packing, dtype, rows, k, &raw);
             let mut row = vec![0.0; k];
             for (r, want) in m.values.chunks_exact(k).enumerate() {
@@ -256,8 +236,8 @@ fn products_equal_f64_arithmetic_over_the_same_blocks() {
     for dtype in WEIGHTS {
         for (n, k) in shapes(dtype) {
             let mut random = Random(n as u64 * 1000 + k as u64);
-            let w = Matrix::new(dtype, n, k, &random.raw(dtype, n, k));
-            let x = random.vector(3 * k);
+            let w = Matrix::new(dtype, n, k, &raw(&mut random, dtype, n, k));
+            let x = random.reals(3 * k, 1.0);
             // What the kernel multiplies: the activations after quantisation.
             let seen = match Acts::new(Isa::detect(), w.format(1), &x, k) {
                 Acts::Q8(b) => {
@@ -295,7 +275,7 @@ fn products_equal_f64_arithmetic_over_the_same_blocks() {
 #[test]
 fn quantised_activations_are_within_half_a_step() {
     let mut random = Random(3);
-    let mut x = random.vector(100);
+    let mut x = random.reals(100, 1.0);
     x[40] = 1000.0;
     x[99] = -1e-9;
     for isa in Isa::available() {
@@ -323,8 +303,8 @@ fn products_are_the_same_bits_on_every_set_and_in_any_company() {
     for dtype in WEIGHTS {
         let (n, k) = shapes(dtype)[1];
         let mut random = Random(11);
-        let w = Matrix::new(dtype, n, k, &random.raw(dtype, n, k));
-        let x = random.vector(71 * k);
+        let w = Matrix::new(dtype, n, k, &raw(&mut random, dtype, n, k));
+        let x = random.reals(71 * k, 1.0);
         let alone: Vec<Vec<u32>> = x
             .chunks_exact(k)
             .map(|x| bits(&product(Isa::named("scalar").unwrap(), &w, x, None)))
@@ -346,9 +326,9 @@ fn no_arrangement_of_the_loops_or_the_weights_changes_a_bit() {
         // Five row groups: pairs and a last one alone.
         let (n, k) = (70, dtype.block_len().max(64) * 2);
         let mut random = Random(17);
-        let raw = random.raw(dtype, n, k);
+        let raw = raw(&mut random, dtype, n, k);
         let w = Matrix::new(dtype, n, k, &raw);
-        let x = random.vector(71 * k);
+        let x = random.reals(71 * k, 1.0);
         for isa in Isa::available() {
             let packed = |&packing| Matrix::packed_by(packing, dtype, n, k, &raw);
             let packings: Vec<Matrix> = isa.packings().iter().map(packed).collect();
@@ -380,8 +360,8 @@ fn a_second_plane_leaves_a_fraction_of_the_error() {
     for dtype in WEIGHTS.into_iter().filter(|t| t.is_quantised()) {
         let (n, k) = shapes(dtype)[1];
         let mut random = Random(13);
-        let w = Matrix::new(dtype, n, k, &random.raw(dtype, n, k));
-        let x = random.vector(6 * k);
+        let w = Matrix::new(dtype, n, k, &raw(&mut random, dtype, n, k));
+        let x = random.reals(6 * k, 1.0);
         let scalar = Isa::named("scalar").unwrap();
         let alone: Vec<Vec<u32>> =
             x.chunks_exact(k).map(|x| bits(&product_with_planes(scalar, &w, x, None, 2))).collect();
@@ -418,7 +398,7 @@ fn extreme_bytes_do_not_saturate() {
         (DType::Q6_K, 0xFF),
     ] {
         let k = dtype.block_len() * 2;
-        let mut raw = Random(1).raw(dtype, 16, k);
+        let mut raw = raw(&mut Random(1), dtype, 16, k);
         let one = f16::from_f32(1.0).to_le_bytes();
         for block in raw.chunks_exact_mut(dtype.block_bytes()) {
             let scales = match dtype {
@@ -447,14 +427,14 @@ fn extreme_bytes_do_not_saturate() {
 fn zeros_stay_zero_and_one_nan_or_infinity_taints_its_own_row_only() {
     for dtype in WEIGHTS {
         let (n, k) = shapes(dtype)[0];
-        let w = Matrix::new(dtype, n, k, &Random(5).raw(dtype, n, k));
+        let w = Matrix::new(dtype, n, k, &raw(&mut Random(5), dtype, n, k));
         for isa in Isa::available() {
             assert!(
                 product(isa, &w, &vec![0.0; k], None).iter().all(|&y| y == 0.0),
                 "{isa} {dtype}"
             );
             for bad in [f32::NAN, f32::INFINITY] {
-                let mut x = Random(6).vector(2 * k);
+                let mut x = Random(6).reals(2 * k, 1.0);
                 x[5] = bad;
                 let y = product(isa, &w, &x, None);
                 assert!(y[..n].iter().all(|y| !y.is_finite()), "{isa} {dtype} {bad}");
@@ -485,7 +465,7 @@ fn close(what: &str, got: &[f32], want: &[f64], tolerance: f64) {
 fn rms_norm_equals_f64() {
     for n in [1, 15, 16, 64, 100, 2048] {
         let mut random = Random(n as u64);
-        let (x, weight) = (random.vector(n), random.vector(n));
+        let (x, weight) = (random.reals(n, 1.0), random.reals(n, 1.0));
         let got = everywhere("rms_norm", |isa| {
             let mut y = x.clone();
             // SAFETY: all three are `n` long, in place.
@@ -531,7 +511,7 @@ fn swiglu_equals_f64_over_the_whole_range() {
 
 #[test]
 fn add_and_argmax_do_as_told() {
-    let (a, b) = (Random(1).vector(77), Random(2).vector(77));
+    let (a, b) = (Random(1).reals(77, 1.0), Random(2).reals(77, 1.0));
     let got = everywhere("add", |isa| {
         let mut y = vec![0.0; 77];
         // SAFETY: all three are equally long.
@@ -541,7 +521,7 @@ fn add_and_argmax_do_as_told() {
     assert!(got.iter().zip(a.iter().zip(&b)).all(|(y, (a, b))| *y == a + b));
 
     let nan = f32::NAN;
-    let mut long = Random(3).vector(1000);
+    let mut long = Random(3).reals(1000, 1.0);
     (long[700], long[701], long[20], long[999]) = (2.0, 2.0, nan, nan);
     for (x, want) in [
         (&long[..], 700),
@@ -563,7 +543,7 @@ fn rope_rotates_the_pairs_of_its_style() {
     for style in [RopeStyle::Interleaved, RopeStyle::HalfSplit] {
         for dim in [16, 64, 80, 128] {
             let mut random = Random(dim as u64);
-            let (x, angle) = (random.vector(dim), random.vector(dim / 2));
+            let (x, angle) = (random.reals(dim, 1.0), random.reals(dim / 2, 1.0));
             let (cos, sin): (Vec<f32>, Vec<f32>) = angle.iter().map(|a| (a.cos(), a.sin())).unzip();
             let got = everywhere("rope", |isa| {
                 let mut y = x.clone();
@@ -599,7 +579,7 @@ const SCALE: f32 = 0.3;
 
 impl Cached {
     fn new(random: &mut Random, dim: usize, positions: usize) -> Self {
-        let (k, v) = (random.vector(positions * dim), random.vector(positions * dim));
+        let (k, v) = (random.reals(positions * dim, 1.0), random.reals(positions * dim, 1.0));
         // What has not been written may be anything.
         let capacity = positions.next_multiple_of(attention::POSITION_STEP);
         let mut keys = vec![f16::NAN.to_bits(); capacity * dim];
@@ -683,7 +663,7 @@ fn attention_equals_f64_and_ignores_what_lies_beyond() {
         let what = format!("{heads} heads of {dim}, {rows} tokens from {first}");
         let mut random = Random(first as u64);
         let cached = Cached::new(&mut random, dim, first + rows - 1);
-        let q: Vec<f32> = random.vector(rows * heads * dim).iter().map(|x| x * 3.0).collect();
+        let q: Vec<f32> = random.reals(rows * heads * dim, 1.0).iter().map(|x| x * 3.0).collect();
         let got = everywhere(&what, |isa| cached.attend(isa, &q, heads, first));
         for (line, (q, got)) in q.chunks_exact(dim).zip(got.chunks_exact(dim)).enumerate() {
             let positions = first + line / heads;
@@ -697,7 +677,7 @@ fn attention_equals_f64_and_ignores_what_lies_beyond() {
 
 #[test]
 fn half_precision_in_the_cache_is_rounded_to_nearest_even() {
-    let mut x = Random(9).vector(64);
+    let mut x = Random(9).reals(64, 1.0);
     x.extend([0.0, -0.0, 65504.0, 65520.0, -1e9, 1e-8, 5.96e-8, 2049.0, 2051.0, 0.1]);
     x.resize(80, 1.0);
     for isa in Isa::available() {

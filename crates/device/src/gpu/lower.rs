@@ -17,14 +17,15 @@ use orind_kernels::params::{
 };
 
 use super::launch::{Launch, Params, Region};
-use super::layout::{Cache, SAMPLE_PARTS, WeightLayout, Workspace, unsupported};
+use super::layout::{Cache, SAMPLE_PARTS, WeightLayout, Workspace, unsupported, weight};
 use super::limit;
 use super::variant::{self, Shape, Tuning};
 use crate::plan_buffers::PlanBuffers;
 use crate::{Error, RING_STEPS, precision};
 use plan::{
-    Arena, Attention, Binary, Buffer, Caches, Class, DType, Gather, Linear, Op, Plan, Product,
-    Project, QkNorm, Queries, RmsNorm, RopeKv, RopeStyle, RopeTable, Rows, Sample, Step, View,
+    Arena, Attention, Binary, Buffer, Caches, Class, Cost, DType, Gather, Linear, Op, Plan,
+    Product, Project, QkNorm, Queries, RmsNorm, RopeKv, RopeStyle, RopeTable, Rows, Sample, Step,
+    View,
 };
 
 /// Rows of activations that a projection takes at once.
@@ -208,6 +209,38 @@ fn chunk(weight: Weight, planes: u32, rows: Range<usize>, k: usize) -> Option<Ch
         let shared_bytes = project_shared_bytes(weight, room, planes, k)?;
         Some(Chunk { first: rows.start, rows: take, room, planes, shared_bytes })
     })
+}
+
+/// All rows, launch by launch. `None` where no kernel takes that many columns.
+fn chunks(weight: Weight, planes: u32, rows: usize, k: usize) -> Option<Vec<Chunk>> {
+    let mut chunks = Vec::new();
+    let mut first = 0;
+    while first < rows {
+        let chunk = chunk(weight, planes, first..rows, k)?;
+        first += chunk.rows;
+        chunks.push(chunk);
+    }
+    Some(chunks)
+}
+
+/// What a plan moves and computes: each launch of a projection reads its matrices anew.
+pub(super) fn cost(plan: &Plan) -> Cost {
+    let mut cost = plan.cost();
+    for step in &plan.steps {
+        let Op::Project(project) = &step.op else { continue };
+        let (rows, k) = rows_of(&project.x);
+        let planes = precision::residual_planes(plan, project) as u32;
+        for view in project.product.weights() {
+            let matrix = plan.buffer(view.buffer);
+            let launches = weight(matrix.dtype).and_then(|weight| {
+                chunks(weight, if weight.is_quantised() { planes } else { 1 }, rows, k)
+            });
+            // What has no kernel is refused by `lower`.
+            let again = launches.map_or(0, |launches| launches.len() - 1);
+            cost.weight_bytes += matrix.bytes() * again as u64;
+        }
+    }
+    cost
 }
 
 #[expect(clippy::cast_precision_loss, reason = "dimensions are far below 2^24")]
@@ -459,13 +492,11 @@ impl Lowering<'_> {
                 matrices.into_iter().partition(|m| m.weight == weight);
             matrices = rest;
             let planes = if weight.is_quantised() { wanted } else { 1 };
-            let mut first = 0;
-            while first < rows {
-                let chunk = chunk(weight, planes, first..rows, k).ok_or_else(|| {
-                    unsupported(format!("{k} columns of {} ({label})", weight.name()))
-                })?;
+            let chunks = chunks(weight, planes, rows, k).ok_or_else(|| {
+                unsupported(format!("{k} columns of {} ({label})", weight.name()))
+            })?;
+            for chunk in chunks {
                 self.project_rows(label, &projection, &same, chunk)?;
-                first += chunk.rows;
             }
         }
         Ok(())

@@ -28,7 +28,7 @@ use driver::{Attribute, ComputeMode, Driver, Kind};
 use fault::{Code, Fault};
 use gpu::Gpu;
 use instance::CudaInstance;
-use plan::Fusions;
+use plan::{Cost, Fusions, Plan};
 use telemetry::{Probe, Root};
 
 /// The name of this device.
@@ -183,6 +183,10 @@ impl Device for Cuda {
 
     fn fusions(&self) -> Fusions {
         Fusions::ALL
+    }
+
+    fn cost(&self, plan: &Plan) -> Cost {
+        super::lower::cost(plan)
     }
 
     fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {

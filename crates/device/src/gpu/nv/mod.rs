@@ -21,7 +21,7 @@ use crate::gpu;
 use crate::tune::{Case, Choice, DeviceKey, Space};
 use crate::{Device, Error, Footprint, Info, Instance, Request, Scope, Tunable};
 use instance::NvInstance;
-use plan::Fusions;
+use plan::{Cost, Fusions, Plan};
 use telemetry::{Probe, Root};
 
 /// The name of this device.
@@ -62,6 +62,10 @@ impl Device for Nv {
 
     fn fusions(&self) -> Fusions {
         Fusions::ALL
+    }
+
+    fn cost(&self, plan: &Plan) -> Cost {
+        gpu::lower::cost(plan)
     }
 
     fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {

@@ -9,12 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use orind_kernels::cubin::Cubin;
+use orind_testing::machine::{self, Shape};
 use parking_lot::{Mutex, MutexGuard};
-use sass::check::Checks;
-use sass::launch::{BANKS, Launch};
-use sass::machine::{Cache, Options, run};
 use sass::memory::{Access, Memory, MemoryFault, Region};
-use sass::program::Program;
 
 use super::super::driver::{
     Attribute, Call, Context, Driver, Event, Function, Graph, Kind, Module, Place, Stream,
@@ -309,37 +306,8 @@ fn execute(
 ) -> Result<(), String> {
     let cubin = Cubin::parse(&image[..image.len() - 1]).map_err(|e| e.to_string())?;
     let found = cubin.kernel(name).ok_or("not in the module")?;
-    let block = [threads, 1, 1];
-    let mut bank0 = found.constants0.to_vec();
-    for (i, word) in block.iter().chain(&grid).enumerate() {
-        bank0[4 * i..4 * i + 4].copy_from_slice(&word.to_le_bytes());
-    }
-    bank0[0x28..0x2c].copy_from_slice(&0x00ff_fdc0_u32.to_le_bytes());
-    let at = found.params_offset as usize;
-    bank0[at..at + params.len()].copy_from_slice(params);
-    let mut banks: [&[u8]; BANKS] = [&[]; BANKS];
-    banks[0] = &bank0;
-    banks[2] = found.constants2.unwrap_or_default();
-    let launch = Launch {
-        name,
-        grid,
-        block,
-        registers: found.registers,
-        shared_bytes: u32::try_from(found.shared_bytes).unwrap().next_multiple_of(16) + shared,
-        shared_reserved: 1024,
-        local_bytes: 0x240,
-        banks,
-        shared_window: 0x7_2900_0000_0000 >> 8,
-        local_window: 0x7_2800_0000_0000 >> 8,
-        entry: 0,
-        time_ns: 0,
-        sms: 4,
-    };
-    let options = Options { checks: Checks::ALL, ..Options::default() };
-    let program = Program::new(found.code).map_err(|e| e.to_string())?;
-    run(&program, &launch, &Seen(memory), &Cache::default(), &options)
-        .map(drop)
-        .map_err(|e| e.to_string())
+    let shape = Shape { grid, block: [threads, 1, 1], shared };
+    machine::execute(found, shape, params, &Seen(memory), 0).map_err(|e| e.to_string())
 }
 
 impl Driver for Fake {

@@ -8,7 +8,7 @@ mod fake;
 use super::weights::Weights;
 use super::*;
 use crate::cpu::Cpu;
-use crate::{Data, Prepared, Scope, WeightSource};
+use crate::{Data, Prepared, Scope};
 use fake::{Fake, FakeGpu, ORIN};
 use plan::{Buffer, BufferId, Class, DType, Plan};
 
@@ -36,7 +36,7 @@ mod sketch {
         }
 
         fn step(&mut self, op: Op, label: &str) {
-            let cost = plan::Cost::default();
+            let cost = Cost::default();
             self.steps.push(Step { op, label: label.into(), scope: None, cost });
         }
     }
@@ -104,9 +104,7 @@ impl Running {
         let mut instance =
             device.open(&Request { weights: &weights, states: &[], plans, choices: None })?;
         for buffer in &weights {
-            let source: &[u8] = &weight(buffer);
-            let source: &dyn WeightSource = &Bytes(source);
-            instance.upload(&buffer.name, source, &|_| {})?;
+            instance.upload(&buffer.name, &weight(buffer), &|_| {})?;
         }
         let prepared = instance.prepare(&plan)?;
         Ok(Self { instance, prepared, plan })
@@ -134,18 +132,6 @@ impl Running {
         let output = self.find(Class::Output, "logits");
         self.instance.read(self.prepared, output, 0, &mut logits)?;
         Ok((tokens, logits))
-    }
-}
-
-struct Bytes<'a>(&'a [u8]);
-
-impl WeightSource for Bytes<'_> {
-    fn read_at(
-        &self,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        self.0.read_at(offset, buf)
     }
 }
 
@@ -219,7 +205,7 @@ fn halves_are_not_written_while_they_are_copied() {
                 progress.fetch_add(n, std::sync::atomic::Ordering::Relaxed);
             };
             let bytes = weight(buffer);
-            weights.upload(&buffer.name, &Bytes(&bytes), &count, stream.get()).unwrap();
+            weights.upload(&buffer.name, &bytes, &count, stream.get()).unwrap();
         }
         weights.seal(stream.get()).unwrap();
         let total: u64 = buffers.iter().map(Buffer::bytes).sum();
@@ -227,17 +213,11 @@ fn halves_are_not_written_while_they_are_copied() {
         for buffer in &buffers {
             let (address, form) = weights.places()[&buffer.name];
             let mut want = vec![0; form.bytes() as usize];
-            super::super::weights::fill(
-                &buffer.name,
-                &form,
-                &Bytes(&weight(buffer)),
-                &mut want,
-                &|_| {},
-            )
-            .unwrap();
+            let bytes = weight(buffer);
+            super::super::weights::fill(&buffer.name, &form, &bytes, &mut want, &|_| {}).unwrap();
             assert!(fake.peek(address, want.len()) == want, "{dtype} {}", buffer.name);
         }
-        let again = weights.upload("table", &Bytes(&[]), &|_| {}, stream.get());
+        let again = weights.upload("table", &Vec::new(), &|_| {}, stream.get());
         assert!(matches!(again, Err(Error::Invalid(_))));
     }
 }

@@ -1,0 +1,127 @@
+//! An engine with a model, asked through its handle.
+
+use orind::engine::tuning::Tuning;
+use orind::engine::{
+    Event, FinishReason, Finished, GenerateError, Handle, LoadError, LoadEvent, LoadSpec,
+    ModelInfo, Request, Settings, TokenLogprobs,
+};
+use plan::sample::Sampling;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+/// A small load; the model is a path or `synthetic:`.
+pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
+    LoadSpec {
+        model: model.into(),
+        backend: backend.into(),
+        slots: 1,
+        context: 256,
+        prefill_chunk: 8,
+        threads: 1,
+        cpu_isa: "auto".into(),
+        tuning: Tuning::default(),
+    }
+}
+
+/// An engine without a model.
+#[must_use]
+pub fn engine() -> Handle {
+    Handle::start(Settings { queue_limit: 64 }).unwrap()
+}
+
+/// Loads a model and waits for it.
+///
+/// # Errors
+/// Those of the load.
+pub fn load(handle: &Handle, spec: LoadSpec) -> Result<ModelInfo, LoadError> {
+    let mut events = handle.load(spec);
+    let mut progress = 0;
+    loop {
+        match events.blocking_recv().unwrap() {
+            LoadEvent::Progress { done, total, .. } => {
+                assert!(done <= total);
+                progress += 1;
+            }
+            LoadEvent::Loaded(info) => {
+                assert!(progress > 0, "a load reports progress");
+                return Ok(*info);
+            }
+            LoadEvent::Failed(error) => return Err(error),
+        }
+    }
+}
+
+/// An engine with a model, on the backend that was asked for.
+#[must_use]
+pub fn start(spec: LoadSpec) -> Handle {
+    let (handle, backend) = (engine(), spec.backend.clone());
+    let info = load(&handle, spec).unwrap();
+    assert!(backend == "auto" || info.device == backend, "{} instead of {backend}", info.device);
+    handle
+}
+
+/// A greedy request for so many tokens, whatever the model thinks of an end.
+pub fn request(prompt: impl IntoIterator<Item = u32>, max_tokens: u32) -> Request {
+    Request {
+        prompt: prompt.into_iter().collect(),
+        max_tokens,
+        sampling: Sampling::GREEDY,
+        stop: vec![],
+        ignore_end: true,
+        logprobs: None,
+        prompt_logprobs: false,
+    }
+}
+
+/// All that comes back of a request.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// Of the prompt, where asked for.
+    pub prompt: Option<Vec<TokenLogprobs>>,
+    /// Generated tokens.
+    pub ids: Vec<u32>,
+    /// Their text.
+    pub text: String,
+    /// Of the generated tokens, where asked for.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// How it ended.
+    pub finished: Option<Finished>,
+}
+
+impl Answer {
+    /// Why it ended.
+    #[must_use]
+    pub fn reason(&self) -> &FinishReason {
+        &self.finished.as_ref().unwrap().reason
+    }
+}
+
+/// Waits for an answer's end.
+///
+/// # Errors
+/// What the engine says in place of an answer.
+pub fn collect(mut events: UnboundedReceiver<Event>) -> Result<Answer, GenerateError> {
+    let mut answer = Answer::default();
+    while let Some(event) = events.blocking_recv() {
+        assert!(answer.finished.is_none(), "nothing follows the end");
+        match event {
+            Event::Prompt(all) => answer.prompt = Some(all),
+            Event::Token(token) => {
+                answer.ids.push(token.id);
+                answer.text.push_str(&token.text);
+                answer.logprobs.extend(token.logprobs);
+            }
+            Event::Finished(finished) => {
+                answer.text.push_str(&finished.text);
+                answer.finished = Some(finished);
+            }
+            Event::Failed(error) => return Err(error),
+        }
+    }
+    Ok(answer)
+}
+
+/// The answer to a request.
+#[must_use]
+pub fn ask(handle: &Handle, request: Request) -> Answer {
+    collect(handle.generate(request).unwrap()).unwrap()
+}

@@ -1,0 +1,107 @@
+//! Programs of this build as cargo would start them, and this test program again, for a test that
+//! needs a process of its own.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+/// The words in front of a program of this build: of an emulator where it is for another processor.
+#[must_use]
+pub fn runner() -> Vec<OsString> {
+    const RUNNER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";
+    let runner = std::env::var(RUNNER).ok().filter(|_| cfg!(target_arch = "aarch64"));
+    runner.iter().flat_map(|runner| runner.split_whitespace()).map(Into::into).collect()
+}
+
+/// A program of this build.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut words = runner();
+    words.push(program.as_ref().to_owned());
+    let mut command = Command::new(words.remove(0));
+    command.args(words);
+    command
+}
+
+/// One test of this very program, in a process of its own: `again(module_path!(), "name")`. It is
+/// `#[ignore]`d, so that nothing else runs it.
+#[must_use]
+pub fn again(module: &str, test: &str) -> Command {
+    // Names of tests begin below the crate.
+    let name = match module.split_once("::") {
+        Some((_, module)) => format!("{module}::{test}"),
+        None => test.to_owned(),
+    };
+    let mut command = command(std::env::current_exe().unwrap());
+    command.args([name.as_str(), "--exact", "--ignored", "--nocapture"]);
+    command
+}
+
+/// What a command that must succeed prints.
+pub fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = stdout(&output);
+    assert!(output.status.success(), "{command:?}: {}\n{said}\n{}", output.status, stderr(&output));
+    said
+}
+
+/// What a program has printed.
+#[must_use]
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a program has printed of errors.
+#[must_use]
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Where cargo puts programs: `target/debug` or the like.
+#[must_use]
+pub fn built() -> PathBuf {
+    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
+}
+
+/// The simulator's library, for `LD_PRELOAD`.
+#[must_use]
+pub fn preload_library() -> PathBuf {
+    let library = built().join("deps/libtegra_sim_preload.so");
+    assert!(library.is_file(), "cargo builds {} along with the tests", library.display());
+    library
+}
+
+/// `tegra-sim`. Cargo builds only a test's own programs with it, and a test of the whole workspace all:
+/// where it is missing or older than its library, it is built here.
+pub fn tegra_sim() -> Command {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let program = BUILT.get_or_init(|| {
+        let program = built().join("tegra-sim");
+        let library = |path: &Path| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            name.starts_with("libtegra_sim-") && name.ends_with(".rlib")
+        };
+        let files = fs::read_dir(built().join("deps")).unwrap().map(|file| file.unwrap().path());
+        let newest = files.filter(|path| library(path)).filter_map(|path| written(&path)).max();
+        if written(&program) < newest {
+            let mut build = Command::new(env!("CARGO"));
+            build.args(["build", "--quiet", "-p", "tegra-sim", "--bin", "tegra-sim"]);
+            build.arg("--target-dir").arg(built().parent().unwrap());
+            if !cfg!(debug_assertions) {
+                build.arg("--release");
+            }
+            assert!(build.status().unwrap().success(), "tegra-sim is built");
+        }
+        program
+    });
+    let mut command = Command::new(program);
+    command.env("TEGRA_SIM_PRELOAD", preload_library());
+    command
+}
+
+/// When a file was last written, if it is there.
+fn written(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).ok()?.modified().ok()
+}

@@ -1,0 +1,109 @@
+//! A model on a device, driven through the seam alone.
+
+use device::tune::{Case, Choices};
+use device::{Data, Device, Instance, Prepared, Request, Ticket};
+use model::{KvLayout, Model, ports};
+use plan::{Bucket, Class, Plan, fuse};
+
+/// A row of a step: token, position, slot.
+pub type Row = (i32, i32, i32);
+
+/// An open instance with the model's weights, and a recording of each plan.
+pub struct Session {
+    /// What the device has made of it.
+    pub instance: Box<dyn Instance>,
+    /// One for each bucket.
+    pub plans: Vec<(Plan, Prepared)>,
+    /// Logits of a row.
+    pub vocabulary: usize,
+}
+
+impl Session {
+    /// Loads a model for these buckets.
+    #[must_use]
+    pub fn new(device: &dyn Device, model: &Model, layout: KvLayout, buckets: &[Bucket]) -> Self {
+        Self::tuned(device, model, layout, buckets, None)
+    }
+
+    /// With a value for a parameter of every kernel that has it.
+    #[must_use]
+    pub fn tuned(
+        device: &dyn Device,
+        model: &Model,
+        layout: KvLayout,
+        buckets: &[Bucket],
+        parameter: Option<(&str, u32)>,
+    ) -> Self {
+        let plan = |bucket: &Bucket| fuse(&model.plan(layout, *bucket).unwrap(), device.fusions());
+        let plans: Vec<Plan> = buckets.iter().map(plan).collect();
+        let weights: Vec<_> = model.weights().cloned().collect();
+        let states = model.states(layout);
+        let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
+        let choices: Option<Choices> = parameter.map(|(name, value)| {
+            let of = |case: Case| {
+                let choice = device.tunable()?.space(&case)?.heuristic_with(name, value).ok()?;
+                Some((case, choice))
+            };
+            let choices: Choices = device
+                .tunable()
+                .unwrap()
+                .cases(&request)
+                .unwrap()
+                .into_iter()
+                .filter_map(of)
+                .collect();
+            assert!(!choices.is_empty(), "no kernel has `{name}`");
+            choices
+        });
+        let request = Request { choices: choices.as_ref(), ..request };
+        let mut instance = device.open(&request).unwrap();
+        assert_eq!(instance.footprint(), device.footprint(&request).unwrap());
+        for weight in &weights {
+            let name = &weight.name;
+            let read = |at, bytes: &mut [u8]| Ok(model.read_weight(name, at, bytes)?);
+            instance.upload(name, &read, &|_| {}).unwrap();
+        }
+        let plans = plans.into_iter().map(|p| (p.clone(), instance.prepare(&p).unwrap())).collect();
+        Self { instance, plans, vocabulary: model.hyperparameters().vocabulary }
+    }
+
+    /// Writes a mailbox of a plan.
+    pub fn write(&mut self, plan: usize, name: &str, data: Data<'_>) {
+        let (plan, prepared) = &self.plans[plan];
+        let mailbox = plan.find(Class::Mailbox, name).unwrap();
+        self.instance.write(*prepared, mailbox, 0, data).unwrap();
+    }
+
+    /// Rows, then padding up to the plan's; greedy. Logits, where they are of one row, of the last.
+    pub fn load(&mut self, plan: usize, rows: &[Row]) {
+        let bucket = self.plans[plan].0.bucket.rows();
+        let column = |f: fn(&Row) -> i32, pad: i32| {
+            let mut column: Vec<i32> = rows.iter().map(f).collect();
+            column.resize(bucket, pad);
+            column
+        };
+        self.write(plan, ports::TOKENS, Data::I32(&column(|r| r.0, 0)));
+        self.write(plan, ports::POSITIONS, Data::I32(&column(|r| r.1, 0)));
+        self.write(plan, ports::SLOTS, Data::I32(&column(|r| r.2, -1)));
+        if self.plans[plan].0.find(Class::Mailbox, ports::LOGIT_ROWS).is_some() {
+            self.write(plan, ports::LOGIT_ROWS, Data::I32(&[rows.len() as i32 - 1]));
+        }
+    }
+
+    /// Runs a plan and waits.
+    pub fn run(&mut self, plan: usize, steps: u32) -> Ticket {
+        let ticket = self.instance.submit(self.plans[plan].1, steps).unwrap();
+        self.instance.wait(ticket).unwrap();
+        ticket
+    }
+
+    /// All logits of a plan's last step.
+    #[must_use]
+    pub fn logits(&self, plan: usize) -> Vec<f32> {
+        let (plan, prepared) = &self.plans[plan];
+        let output = plan.find(Class::Output, ports::LOGITS).unwrap();
+        let mut logits = vec![0.0; plan.buffer(output).elements()];
+        self.instance.read(*prepared, output, 0, &mut logits).unwrap();
+        logits
+    }
+}

@@ -1,0 +1,10 @@
+//! The kernels as they are checked in, and what launches and loads them.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and report")]
+
+mod catalogue;
+mod cubin;
+mod layout;
+mod machine;
+mod nvrtc;
+mod prebuilt;

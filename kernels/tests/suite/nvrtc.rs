@@ -1,0 +1,103 @@
+//! Kernels compiled on the machine: where NVRTC is, and what is said where it is not.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+
+use orind_kernels::catalogue::launch::SHARED_LIMIT;
+use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
+use orind_kernels::cubin::Cubin;
+use orind_kernels::jit;
+use orind_kernels::nvrtc::{Compiler, Error};
+use orind_kernels::source::Target;
+use orind_testing::program::{again, said};
+
+/// A variant that is not checked in.
+fn odd(weight: Weight) -> Kernel {
+    let variant = ProjectVariant { warps: 4, unroll: 1, ..ProjectVariant::heuristic(weight) };
+    Kernel::Project { weight, rows: 2, planes: 1, variant }
+}
+
+#[test]
+fn a_variant_that_is_not_checked_in_is_compiled_once() {
+    if let Err(why) = Compiler::load() {
+        return println!("skipped: {why}");
+    }
+    let kernel = odd(Weight::Q6_K);
+    assert!(!kernel.is_prebuilt(Target::Sm87));
+    let waited = Cell::new(0);
+    let alive = || {
+        waited.set(waited.get() + 1);
+        true
+    };
+    let code = jit::code(kernel, Target::Sm87, &alive).unwrap();
+    let cubin = Cubin::parse(code).unwrap();
+    let found = cubin.kernel(&kernel.symbol()).unwrap();
+    assert_eq!((found.stack_bytes, cubin.relocations.len()), (0, 0));
+    waited.set(0);
+    let again = jit::code(kernel, Target::Sm87, &alive).unwrap();
+    assert!(std::ptr::eq(code, again) && waited.get() == 0);
+    let ptx = jit::code(kernel, Target::Compute80, &alive).unwrap();
+    assert!(String::from_utf8_lossy(ptx).contains(".target sm_80"));
+}
+
+/// The most that a kernel declares of shared memory: 8 rows, and 8 of 16 warps that hand over sums.
+#[test]
+fn the_largest_exchange_is_left_room_for() {
+    if let Err(why) = Compiler::load() {
+        return println!("skipped: {why}");
+    }
+    let variant = ProjectVariant {
+        threads_per_row: 64,
+        warps: 16,
+        unroll: 1,
+        ..ProjectVariant::heuristic(Weight::F16)
+    };
+    assert_eq!(variant.check(Weight::F16, 8), Ok(()));
+    let kernel = Kernel::Project { weight: Weight::F16, rows: 8, planes: 1, variant };
+    let code = jit::code(kernel, Target::Sm87, &|| true).unwrap();
+    let own = Cubin::parse(code).unwrap().kernel(&kernel.symbol()).unwrap().shared_bytes;
+    assert_eq!(own + u64::from(SHARED_LIMIT), 99 << 10);
+}
+
+#[test]
+fn what_does_not_compile_is_told_with_the_compiler_s_words() {
+    let compiler = match Compiler::load() {
+        Ok(compiler) => compiler,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let options = ["--gpu-architecture=sm_87".to_owned()];
+    let error = compiler.compile("x.cu", "int x = y;", &[], &options, false).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::Call { call: "nvrtcCompileProgram", .. }), "{error:?}");
+    assert!(text.contains("x.cu") && text.contains("\"y\" is undefined"), "{text}");
+}
+
+/// Both of CUDA 12, which an Orin has, and of CUDA 13, which has the number in its name alone where the
+/// development package is not installed.
+#[test]
+fn nvrtc_is_found_under_the_names_that_cuda_12_and_13_give_it() {
+    // Any library will do: that it lacks the functions says that it was found.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let library = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5))
+        .find(|path| path.contains("libgcc_s"))
+        .unwrap();
+    if let Ok(compiler) = Compiler::load() {
+        return println!("skipped: NVRTC {:?} is here, and found first", compiler.version());
+    }
+    for name in ["libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so"] {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::copy(library, folder.join(name)).unwrap();
+        let mut command = again(module_path!(), "what_is_loaded");
+        let text = said(command.env("LD_LIBRARY_PATH", &folder).env_remove("ORIND_NVRTC"));
+        assert!(text.contains(&format!("{name} has no nvrtcVersion")), "{name}: {text}");
+    }
+}
+
+#[test]
+#[ignore = "run by `nvrtc_is_found_under_the_names_that_cuda_12_and_13_give_it`"]
+fn what_is_loaded() {
+    println!("{}", Compiler::load().unwrap_err());
+}

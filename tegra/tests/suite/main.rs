@@ -1,0 +1,19 @@
+//! The driver interface, the command front end and the queue, without a device.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may panic, and tells of skips"
+)]
+
+mod abi;
+mod absent;
+mod class;
+mod ordering_aarch64;
+mod port;
+mod probe;
+mod pushbuffer;
+mod qmd;
+mod queue;
+mod queue_model;
+mod table;

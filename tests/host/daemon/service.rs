@@ -1,0 +1,264 @@
+//! The daemon as a service: the test is the service manager that it reports to.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::ptrace;
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use serde_json::json;
+use tempfile::TempDir;
+
+use orind_testing::daemon::{self, Daemon, MODEL, eventually};
+
+/// What a service manager hears.
+struct Manager {
+    dir: TempDir,
+    socket: UnixDatagram,
+    /// Lines of the last message that nobody has asked for yet.
+    heard: RefCell<VecDeque<String>>,
+}
+
+impl Manager {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+        Self { dir, socket, heard: RefCell::default() }
+    }
+
+    /// Starts a service with those lines of configuration and a watchdog.
+    fn start(&self, settings: &str, watchdog: Duration) -> Daemon {
+        let settings = format!("model = '{MODEL}'\nthreads = 2\n{settings}");
+        let mut command = daemon::orind();
+        command
+            .env("NOTIFY_SOCKET", self.dir.path().join("notify"))
+            .env("WATCHDOG_USEC", watchdog.as_micros().to_string());
+        // Who runs the tests under nohup has it ignored, and a daemon keeps to that.
+        let hear_hangups = || {
+            // SAFETY: the default action is no handler of ours.
+            unsafe { signal(Signal::SIGHUP, SigHandler::SigDfl) }.map(drop).map_err(Into::into)
+        };
+        // SAFETY: one system call between fork and exec, nothing of the parent's is touched.
+        unsafe { command.pre_exec(hear_hangups) };
+        Daemon::launch_with(command, &settings)
+    }
+
+    /// The next line, or none within `limit`.
+    fn hear(&self, limit: Duration) -> Option<String> {
+        let mut heard = self.heard.borrow_mut();
+        if heard.is_empty() {
+            self.socket.set_read_timeout(Some(limit)).unwrap();
+            let mut bytes = [0; 4096];
+            let n = self.socket.recv(&mut bytes).ok()?;
+            let text = std::str::from_utf8(&bytes[..n]).unwrap();
+            heard.extend(text.lines().map(str::to_owned));
+        }
+        heard.pop_front()
+    }
+
+    /// Waits for a line that begins so, and returns all before it.
+    fn until(&self, wanted: &str) -> Vec<String> {
+        let mut before = Vec::new();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(60) {
+            match self.hear(Duration::from_secs(60)) {
+                Some(line) if line.starts_with(wanted) => return before,
+                line => before.extend(line),
+            }
+        }
+        panic!("waited for {wanted}; heard {before:?}");
+    }
+}
+
+const CALM: Duration = Duration::from_secs(60);
+
+#[test]
+fn it_says_when_it_is_ready_reloads_and_stops() {
+    let manager = Manager::new();
+    let mut daemon = manager.start("queue_limit = 7\nslots = 2\ncontext = 256", CALM);
+    let before = manager.until("READY=1");
+    // Readiness is that of the model.
+    assert_eq!(daemon.get("/health").status, 200, "{before:?}");
+    manager.until(&format!("STATUS={MODEL} on cpu, 0 of 2 slots busy, 0 waiting"));
+
+    daemon
+        .configure("queue_limit = 3\nslots = 1\nsocket_mode = '0600'\nlog = 'debug'\nthreads = 2");
+    daemon.signal(Signal::SIGHUP);
+    manager.until("RELOADING=1");
+    manager.until("MONOTONIC_USEC=");
+    manager.until("READY=1");
+    let status = daemon.get("/orin/v1/status").json();
+    assert_eq!(status["requests"]["queue_limit"], 3);
+    assert_eq!(status["model"]["slots"], 2);
+    let log = daemon.log();
+    assert!(log.contains("reloaded") && log.contains("needs a restart"), "{log}");
+    assert!(log.contains("socket_mode"), "{log}");
+    eventually("debug lines", || daemon.log().contains("DEBUG"));
+    let loaded = daemon.stream("/orin/v1/models", &json!({ "model": MODEL })).last().unwrap();
+    assert!(loaded.1.contains("\"slots\":1"), "{}", loaded.1);
+
+    daemon.configure("queue_limt = 3");
+    daemon.signal(Signal::SIGHUP);
+    manager.until("RELOADING=1");
+    manager.until("READY=1");
+    let log = daemon.log();
+    assert!(log.contains("stays as it was") && log.contains("`queue_limt`"), "{log}");
+
+    daemon.signal(Signal::SIGTERM);
+    manager.until("STOPPING=1");
+    manager.until("EXTEND_TIMEOUT_USEC=20000000");
+    assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
+}
+
+/// A load that fails is no reason not to serve: another model can be loaded.
+#[test]
+fn it_is_ready_when_its_model_is_not_there() {
+    let manager = Manager::new();
+    let mut command = daemon::orind();
+    command.env("NOTIFY_SOCKET", manager.dir.path().join("notify"));
+    let daemon = Daemon::launch_with(command, "model = '/nowhere.gguf'");
+    manager.until("READY=1");
+    assert_eq!(daemon.get("/health").error(), (503, "load_failed".into()));
+}
+
+/// The thread of that name, stopped from outside while the others run.
+struct Frozen(Pid);
+
+impl Frozen {
+    fn thread(pid: i32, name: &str) -> Self {
+        let tid = fs::read_dir(format!("/proc/{pid}/task"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .find(|task| fs::read_to_string(task.join("comm")).unwrap().trim() == name)
+            .and_then(|task| task.file_name()?.to_str()?.parse().ok())
+            .unwrap();
+        let tid = Pid::from_raw(tid);
+        ptrace::seize(tid, ptrace::Options::empty()).unwrap();
+        ptrace::interrupt(tid).unwrap();
+        waitpid(tid, Some(WaitPidFlag::__WALL)).unwrap();
+        Self(tid)
+    }
+
+    fn thaw(self) {
+        ptrace::detach(self.0, None).unwrap();
+    }
+}
+
+#[test]
+fn the_watchdog_hears_of_an_idle_engine_and_not_of_a_hung_one() {
+    let manager = Manager::new();
+    let daemon = manager.start("slots = 1\ncontext = 256", Duration::from_millis(400));
+    manager.until("READY=1");
+    for _ in 0..3 {
+        manager.until("WATCHDOG=1");
+    }
+    let engine = Frozen::thread(daemon.pid(), "engine");
+    // What was under way when it froze, then silence; the rest of the daemon still answers.
+    while manager.hear(Duration::from_secs(1)).is_some() {}
+    assert_eq!(daemon.get("/orin/v1/status").status, 200);
+    assert_eq!(manager.hear(Duration::from_millis(500)), None);
+    engine.thaw();
+    manager.until("WATCHDOG=1");
+}
+
+#[test]
+fn a_long_bench_does_not_alarm_the_watchdog() {
+    let manager = Manager::new();
+    let daemon = manager.start("slots = 1\ncontext = 256", Duration::from_secs(2));
+    manager.until("READY=1");
+    let endless = json!({"prompts": [8], "generate": [64], "repetitions": 1000});
+    let mut events = daemon.stream("/orin/v1/bench", &endless);
+    events.next().unwrap();
+    manager.until("STATUS=bench of ");
+    for _ in 0..3 {
+        manager.until("WATCHDOG=1");
+    }
+}
+
+/// `Seccomp:` of every thread: 2 is a filter.
+fn filtered(daemon: &Daemon) -> Vec<bool> {
+    fs::read_dir(format!("/proc/{}/task", daemon.pid()))
+        .unwrap()
+        .filter_map(|task| fs::read_to_string(task.unwrap().path().join("status")).ok())
+        .map(|status| status.contains("Seccomp:\t2"))
+        .collect()
+}
+
+#[test]
+fn the_ioctl_filter_is_on_every_thread_and_disables_cuda() {
+    let daemon = Daemon::start("slots = 1\ncontext = 256\nioctl_filter = 'on'");
+    let threads = filtered(&daemon);
+    assert!(threads.len() > 2 && threads.iter().all(|on| *on), "{threads:?}");
+    let cuda = daemon.post("/orin/v1/models", &json!({"model": MODEL, "backend": "cuda"}));
+    assert!(cuda.message().contains("the ioctl filter is on"), "{}", cuda.body);
+    let auto = daemon.stream("/orin/v1/models", &json!({"model": MODEL, "backend": "auto"}));
+    let model: serde_json::Value = serde_json::from_str(&auto.last().unwrap().1).unwrap();
+    let reason = model["device"]["reason"].as_str().unwrap();
+    assert!(reason.contains("not cuda (the ioctl filter is on"), "{reason}");
+    let answer = daemon.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1}));
+    assert_eq!(answer.status, 200);
+
+    let off = Daemon::launch("ioctl_filter = 'off'");
+    assert!(filtered(&off).iter().all(|on| !*on));
+    let both = daemon::orind().args(["--ioctl-filter", "on", "--backend", "cuda"]).output();
+    let both = String::from_utf8(both.unwrap().stderr).unwrap();
+    assert!(both.contains("ioctl_filter is `on`; the CUDA driver's requests"), "{both}");
+}
+
+/// A daemon that finds `listener` as systemd would have left it.
+fn activated(listener: &UnixListener, dir: &TempDir) -> Child {
+    let mut command = std::process::Command::new("sh");
+    command
+        .args([
+            "-c",
+            "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --socket \"$1\"",
+        ])
+        .arg(env!("CARGO_BIN_EXE_orind"))
+        .arg(dir.path().join("s"))
+        .env("XDG_DATA_HOME", dir.path().join("data"))
+        .stdin(Stdio::from(OwnedFd::from(listener.try_clone().unwrap())))
+        .stderr(File::create(dir.path().join("log")).unwrap());
+    command.spawn().unwrap()
+}
+
+#[test]
+fn a_socket_that_is_handed_over_outlives_the_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let listener = UnixListener::bind(&path).unwrap();
+    for how in [Signal::SIGKILL, Signal::SIGTERM] {
+        // Connects before the daemon is there, and is answered all the same.
+        let answer = std::thread::scope(|scope| {
+            let client = scope.spawn(|| daemon::get(&path, "/orin/v1/status"));
+            let mut daemon = activated(&listener, &dir);
+            let answer = client.join().unwrap();
+            nix::sys::signal::kill(Pid::from_raw(daemon.id().cast_signed()), how).unwrap();
+            daemon.wait().unwrap();
+            answer
+        });
+        assert_eq!(answer.status, 200);
+        assert!(path.exists(), "the socket is its maker's to remove");
+    }
+}
+
+#[test]
+fn something_else_that_is_handed_over_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let datagrams = UnixDatagram::bind(dir.path().join("d")).unwrap();
+    let run = std::process::Command::new("sh")
+        .args(["-c", "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\""])
+        .arg(env!("CARGO_BIN_EXE_orind"))
+        .stdin(Stdio::from(OwnedFd::from(datagrams)))
+        .output()
+        .unwrap();
+    let message = String::from_utf8(run.stderr).unwrap();
+    assert_eq!(run.status.code(), Some(1));
+    assert!(message.contains("a listening unix stream socket is needed"), "{message}");
+}

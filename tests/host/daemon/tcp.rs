@@ -1,0 +1,161 @@
+//! The daemon on TCP: who is served there, and under which limits.
+
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+
+use orind_testing::daemon::{self, Answer, Daemon, eventually, head, orind};
+
+const TOKEN: &str = "correct-horse-battery-staple";
+
+/// Where it listens; the configuration asks for any port.
+fn address(daemon: &Daemon) -> String {
+    let log = daemon.log();
+    let (_, rest) = log.split_once("address=").unwrap();
+    rest.split_whitespace().next().unwrap().to_owned()
+}
+
+/// A daemon on every interface, its address on loopback, and the file in `dir` that holds its token.
+fn off_loopback(dir: &Path) -> (Daemon, String, PathBuf) {
+    let token = dir.join("token");
+    fs::write(&token, format!("{TOKEN}\n")).unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let settings = format!("listen = '0.0.0.0:0'\ntoken_file = '{}'", token.display());
+    let daemon = Daemon::start(&format!("{settings}\nslots = 1\ncontext = 256"));
+    let address = address(&daemon).replace("0.0.0.0", "127.0.0.1");
+    (daemon, address, token)
+}
+
+fn ask(address: &str, request: &str) -> Answer {
+    Answer::parse(&Answer::bytes(&mut TcpStream::connect(address).unwrap(), request))
+}
+
+fn status(headers: &str) -> String {
+    head("GET", "/orin/v1/status", &format!("connection: close\r\n{headers}"))
+}
+
+#[test]
+fn a_port_off_loopback_serves_those_who_show_the_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let (daemon, address, _) = off_loopback(dir.path());
+
+    let bearer = format!("authorization: Bearer {TOKEN}\r\n");
+    assert_eq!(ask(&address, &status(&bearer)).json()["pid"], daemon.pid());
+    for headers in ["", "authorization: Bearer correct-horse-battery-stapler\r\n"] {
+        let refused = ask(&address, &status(headers));
+        assert!(refused.headers.contains("www-authenticate: bearer"), "{}", refused.headers);
+        assert_eq!(refused.error(), (401, "unauthorized".into()));
+    }
+    // Before the body is looked at, and whatever the route.
+    let body =
+        daemon::post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1}).to_string());
+    assert_eq!(ask(&address, &body).error().0, 401);
+    assert_eq!(ask(&address, &head("GET", "/nope", "connection: close\r\n")).error().0, 401);
+    let body = body.replacen("\r\n", &format!("\r\n{bearer}"), 1);
+    assert_eq!(ask(&address, &body).status, 200);
+    // The unix socket has its permissions instead.
+    assert_eq!(daemon.get("/health").status, 200);
+    assert!(!daemon.log().contains(TOKEN));
+}
+
+#[test]
+fn on_loopback_no_web_page_is_served_and_limits_hold() {
+    let settings = "listen = '127.0.0.1:0'\nmax_connections = 2\nmax_body_bytes = 4096\nrequest_timeout_s = 1\nlog = 'debug'";
+    let daemon = Daemon::launch(settings);
+    let address = address(&daemon);
+    let local =
+        |name: &str| ask(&address, &status("").replace("host: x", &format!("host: {name}")));
+    assert_eq!(local("localhost:8080").status, 200);
+    assert_eq!(local(&address).status, 200);
+    assert_eq!(local("evil.example").error(), (403, "foreign_host".into()));
+
+    let large =
+        daemon::post("/v1/completions", &"x".repeat(5000)).replace("host: x", "host: localhost");
+    assert_eq!(ask(&address, &large).error(), (413, "body_too_large".into()));
+    // A head that never ends is cut off.
+    assert_eq!(
+        Answer::bytes(&mut TcpStream::connect(&address).unwrap(), "GET / HTTP/1.1\r\n"),
+        b""
+    );
+    // Both kinds of connections count.
+    let mut idle = Vec::new();
+    eventually("all places are taken", || {
+        idle.push(TcpStream::connect(&address).unwrap());
+        daemon.get("/health").error().1 == "too_many_connections"
+    });
+
+    // Who has connected: on the unix socket by the kernel's word.
+    let log = daemon.log();
+    let me = format!("pid={} uid={}", std::process::id(), nix::unistd::Uid::current());
+    assert!(log.contains("peer=127.0.0.1:") && log.contains(&me), "{me} in {log}");
+}
+
+/// `orinctl` over the port, its token from a file or the environment and never from the command line.
+#[test]
+fn orinctl_speaks_tcp() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_daemon, address, token) = off_loopback(dir.path());
+    let orinctl = |args: &[&str], secret: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+        // No daemon of this user's own is meant.
+        command.env("ORIND_SOCKET", dir.path().join("none")).env("ORIND_TOKEN", secret);
+        let output = command.args(args).args(["--tcp", &address]).output().unwrap();
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, said, error) = orinctl(&["status"], TOKEN);
+    assert!(code == 0 && said.contains(&format!("on tcp://{address}")), "{said}{error}");
+    let file = token.to_str().unwrap();
+    let args = ["generate", "-n", "4", "--token-file", file, "once upon"];
+    let (code, said, error) = orinctl(&args, "");
+    assert!(code == 0 && !said.trim().is_empty(), "{said}{error}");
+    let (code, said, _) = orinctl(&["bench", "-p", "0", "-n", "4", "-r", "1", "--json"], TOKEN);
+    assert!(code == 0 && said.contains("tokens_per_second"), "{said}");
+
+    // A path is the daemon's: where it is relative, it stays so. A file of that name here means nothing.
+    let (code, _, error) = orinctl(&["load", "tests/data/none.gguf"], TOKEN);
+    let here = env!("CARGO_MANIFEST_DIR");
+    assert!(code != 0 && error.contains("tests/data/none.gguf"), "{error}");
+    assert!(!error.contains(here), "{error}");
+
+    for (secret, words) in
+        [("", "needs the token"), ("correct-horse-battery-stapler", "needs the token")]
+    {
+        let (code, _, error) = orinctl(&["status"], secret);
+        assert!(code == 1 && error.contains(words) && !error.contains("horse"), "{error}");
+    }
+    let (code, _, error) = orinctl(&["status"], "two words");
+    assert!(code == 2 && error.contains("$ORIND_TOKEN holds no token"), "{error}");
+    // What was meant is there, and nothing is started here in its place.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+    let output = command.args(["generate", "a", "--tcp", &gone.to_string()]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains(&format!("no daemon is listening on tcp://{gone}")), "{error}");
+}
+
+#[test]
+fn a_port_without_a_needed_token_is_refused() {
+    let run = |flags: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("orind.toml");
+        fs::write(&file, flags).unwrap();
+        let mut command = orind();
+        let run = command.arg("--config").arg(&file).arg("--socket").arg(dir.path().join("s"));
+        let run = run.output().unwrap();
+        assert_eq!(run.status.code(), Some(1));
+        String::from_utf8(run.stderr).unwrap()
+    };
+    assert!(run("listen = '0.0.0.0:0'").contains("token_file is needed"));
+    let nowhere = run("listen = '127.0.0.1:0'\ntoken_file = '/nowhere'");
+    assert!(nowhere.contains("cannot read the token in /nowhere"), "{nowhere}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let message = run(&format!("listen = '{address}'"));
+    assert!(message.contains(&format!("cannot listen on {address}")), "{message}");
+}

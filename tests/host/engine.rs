@@ -1,0 +1,247 @@
+//! The engine through its handle: answers, batching, cancellation, limits. Runs on the reference
+//! device with small models, whose answers are known from elsewhere, and on the CPU device.
+
+use std::time::Duration;
+
+use orind::engine::{
+    FinishReason, GenerateError, Handle, LoadError, LoadEvent, LoadSpec, Request, Settings, State,
+};
+use orind_testing::engine::{self, Answer, ask, collect, load};
+use orind_testing::{data, tiny};
+use plan::sample::Sampling;
+use serde_json::Value;
+
+fn spec(model: &str, backend: &str) -> LoadSpec {
+    LoadSpec { slots: 4, prefill_chunk: 32, threads: 2, ..engine::spec(tiny(model), backend) }
+}
+
+fn start(model: &str, backend: &str) -> Handle {
+    engine::start(spec(model, backend))
+}
+
+fn request(prompt: &[u32], max_tokens: u32) -> Request {
+    engine::request(prompt.iter().copied(), max_tokens)
+}
+
+/// Prompts and llama.cpp's greedy answers with their margins.
+fn known(model: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
+    let bytes = std::fs::read(data(&format!("expected/{model}.json"))).unwrap();
+    let json: Value = serde_json::from_slice(&bytes).unwrap();
+    let ids =
+        |v: &Value| v.as_array().unwrap().iter().map(|i| i.as_u64().unwrap() as u32).collect();
+    let prompt = |p: &Value| {
+        let variant = &p["variants"]["kv_f16_fa0"];
+        let margins =
+            variant["margin"].as_array().unwrap().iter().map(|m| m.as_f64().unwrap()).collect();
+        (ids(&p["ids"]), ids(&variant["greedy"]), margins)
+    };
+    json["prompts"].as_array().unwrap().iter().map(prompt).collect()
+}
+
+fn greedy_answers_are_llama_cpps(backend: &str) {
+    for model in ["tiny-llama-Q8_0", "tiny-qwen3-Q4_K_M"] {
+        let handle = start(model, backend);
+        for (prompt, greedy, margins) in known(model) {
+            // Twice the largest error llama.cpp itself shows on these models.
+            let sure = margins.iter().position(|m| *m < 1.2).unwrap_or(margins.len());
+            let answer = ask(&handle, request(&prompt, greedy.len() as u32));
+            assert_eq!(answer.ids[..sure], greedy[..sure], "{model}");
+            assert_eq!(answer.ids.len(), greedy.len());
+            assert_eq!(*answer.reason(), FinishReason::Length);
+        }
+        handle.stop(Duration::from_secs(5));
+    }
+}
+
+#[test]
+fn greedy_answers_are_llama_cpps_on_the_reference() {
+    greedy_answers_are_llama_cpps("reference");
+}
+
+#[test]
+fn greedy_answers_are_llama_cpps_on_the_cpu() {
+    greedy_answers_are_llama_cpps("cpu");
+}
+
+fn sampled(seed: u64) -> Sampling {
+    Sampling { temperature: 1.5, top_k: 50, top_p: 0.95, seed }
+}
+
+/// More requests than slots, of different lengths, all at once: each answer is the one it gets
+/// alone.
+fn company_changes_nothing(backend: &str) {
+    let handle = start("tiny-llama-Q6_K", backend);
+    let requests: Vec<Request> = (0..10u32)
+        .map(|i| {
+            let prompt: Vec<u32> = (0..1 + i * 7).map(|j| (i * 31 + j * 17) % 1000).collect();
+            let mut request = request(&prompt, 8 + i);
+            if i % 2 == 1 {
+                request.sampling = sampled(u64::from(i));
+            }
+            request.logprobs = Some(2);
+            request
+        })
+        .collect();
+    let alone: Vec<Answer> = requests.iter().map(|r| ask(&handle, r.clone())).collect();
+    let together: Vec<_> = requests.iter().map(|r| handle.generate(r.clone()).unwrap()).collect();
+    for (alone, events) in alone.iter().zip(together) {
+        let answer = collect(events).unwrap();
+        assert_eq!((&alone.ids, &alone.text), (&answer.ids, &answer.text));
+        assert_eq!(alone.logprobs, answer.logprobs, "log-probabilities are equal to the bit");
+    }
+    assert_eq!(handle.snapshot().active, 0);
+}
+
+#[test]
+fn company_changes_nothing_on_the_reference() {
+    company_changes_nothing("reference");
+}
+
+#[test]
+fn company_changes_nothing_on_the_cpu() {
+    company_changes_nothing("cpu");
+}
+
+#[test]
+fn a_seed_gives_the_same_answer_and_another_seed_another() {
+    let handle = start("tiny-llama-Q8_0", "reference");
+    let with =
+        |seed| ask(&handle, Request { sampling: sampled(seed), ..request(&[1, 2, 3], 24) }).ids;
+    assert_eq!(with(7), with(7));
+    assert_ne!(with(7), with(8));
+}
+
+#[test]
+fn prompt_and_token_logprobs_are_of_one_distribution() {
+    let handle = start("tiny-qwen3-Q8_0", "reference");
+    let prompt: Vec<u32> = (0..40).map(|i| i * 23 % 1000).collect();
+    let generated = ask(&handle, Request { logprobs: Some(5), ..request(&prompt, 6) });
+    assert!(generated.prompt.is_none());
+    // The generated tokens as part of a longer prompt: the same log-probabilities.
+    let longer = [&prompt[..], &generated.ids].concat();
+    let echoed =
+        ask(&handle, Request { logprobs: Some(5), prompt_logprobs: true, ..request(&longer, 0) });
+    let all = echoed.prompt.as_ref().unwrap();
+    assert_eq!(all.len(), longer.len());
+    assert!(all[0].token.logprob.is_nan() && all[0].top.is_empty());
+    assert!(echoed.ids.is_empty());
+    for (i, (echoed, generated)) in all[prompt.len()..].iter().zip(&generated.logprobs).enumerate()
+    {
+        assert_eq!(echoed, generated, "token {i}");
+        assert_eq!(generated.top.len(), 5);
+        assert_eq!(generated.top[0].id, generated.token.id, "greedy takes the most likely");
+        assert!(generated.top.windows(2).all(|w| w[0].logprob >= w[1].logprob));
+    }
+}
+
+#[test]
+fn stop_texts_end_the_answer_and_are_not_part_of_it() {
+    let handle = start("tiny-llama-Q8_0", "reference");
+    let free = ask(&handle, request(&[5, 6, 7], 40));
+    let whole: Vec<char> = free.text.chars().collect();
+    let stop: String = whole[whole.len() / 2..whole.len() / 2 + 3].iter().collect();
+    let stopped = ask(&handle, Request { stop: vec![stop.clone()], ..request(&[5, 6, 7], 40) });
+    assert_eq!(*stopped.reason(), FinishReason::Stop);
+    assert_eq!(stopped.text, free.text[..free.text.find(&stop).unwrap()]);
+}
+
+#[test]
+fn a_dropped_receiver_frees_its_slot() {
+    let handle = start("tiny-llama-Q8_0", "reference");
+    let mut long = handle.generate(request(&[1], 250)).unwrap();
+    long.blocking_recv().unwrap();
+    assert_eq!(handle.snapshot().active, 1);
+    drop(long);
+    let before = handle.snapshot().requests;
+    let _ = ask(&handle, request(&[1], 2));
+    let now = handle.snapshot();
+    assert_eq!((now.active, now.queued, now.requests), (0, 0, before + 2));
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_at_once() {
+    let handle = Handle::start(Settings { queue_limit: 1 }).unwrap();
+    assert_eq!(handle.generate(request(&[1], 1)).unwrap_err(), GenerateError::NoModel);
+    load(&handle, LoadSpec { slots: 1, ..spec("tiny-llama-Q8_0", "reference") }).unwrap();
+    let too_long = handle.generate(request(&[1; 200], 57)).unwrap_err();
+    assert_eq!(too_long, GenerateError::TooLong { prompt: 200, max_tokens: 57, context: 256 });
+    assert!(matches!(
+        handle.generate(request(&[], 1)),
+        Err(GenerateError::Invalid { field: "prompt", .. })
+    ));
+    assert!(matches!(
+        handle.generate(request(&[1024], 1)),
+        Err(GenerateError::Invalid { field: "prompt", .. })
+    ));
+    let one = handle.generate(request(&[1], 200)).unwrap();
+    let two = handle.generate(request(&[1], 1)).unwrap();
+    let three = handle.generate(request(&[1], 1)).unwrap_err();
+    assert!(matches!(three, GenerateError::QueueFull { limit: 1, .. }), "{three}");
+    drop(one);
+    assert_eq!(collect(two).unwrap().ids.len(), 1);
+}
+
+#[test]
+fn stopping_cancels_what_is_late_and_refuses_what_is_new() {
+    let handle = start("tiny-llama-Q8_0", "reference");
+    let mut slow = handle.generate(request(&[1], 250)).unwrap();
+    slow.blocking_recv().unwrap();
+    handle.stop(Duration::from_millis(20));
+    let answer = collect(slow).unwrap();
+    assert_eq!(*answer.reason(), FinishReason::Cancelled);
+    assert!(matches!(
+        handle.generate(request(&[1], 1)),
+        Err(GenerateError::Stopping | GenerateError::NoModel)
+    ));
+}
+
+/// Who asks at once is not told that there is no model.
+#[test]
+fn a_load_shows_as_soon_as_it_is_asked_for() {
+    let handle = Handle::start(Settings { queue_limit: 1 }).unwrap();
+    let mut events = handle.load(spec("tiny-llama-Q8_0", "cpu"));
+    assert!(!matches!(handle.snapshot().state, State::Empty));
+    while let Some(LoadEvent::Progress { .. }) = events.blocking_recv() {}
+    assert!(matches!(handle.snapshot().state, State::Ready(_)));
+}
+
+#[test]
+fn a_bad_load_leaves_the_loaded_model_in_place() {
+    let handle = start("tiny-llama-Q8_0", "reference");
+    let missing = load(&handle, spec("no-such-file", "reference")).unwrap_err();
+    assert!(matches!(missing, LoadError::NotFound(_)), "{missing}");
+    let huge = LoadSpec { slots: 256, context: 1 << 24, ..spec("tiny-llama-Q6_K", "reference") };
+    let refused = load(&handle, huge).unwrap_err();
+    assert!(
+        matches!(&refused, LoadError::OutOfMemory(why) if why.contains("256 slots")),
+        "{refused}"
+    );
+    let unknown = LoadSpec { backend: "abacus".into(), ..spec("tiny-llama-Q6_K", "reference") };
+    assert!(matches!(load(&handle, unknown), Err(LoadError::Invalid(_))));
+    let isa = LoadSpec { cpu_isa: "sve9".into(), ..spec("tiny-llama-Q6_K", "cpu") };
+    let refused = load(&handle, isa).unwrap_err();
+    assert!(
+        matches!(&refused, LoadError::Invalid(why) if why.contains("sve9") && why.contains("scalar")),
+        "{refused}"
+    );
+    assert_eq!(ask(&handle, request(&[1], 3)).ids.len(), 3);
+    load(&handle, spec("tiny-qwen3-Q8_0", "reference")).unwrap();
+    let State::Ready(info) = handle.snapshot().state else { panic!("a model is loaded") };
+    assert_eq!((info.architecture.as_str(), info.file_type.as_str()), ("qwen3", "Q8_0"));
+}
+
+#[test]
+fn a_task_has_the_model_to_itself() {
+    let handle = start("tiny-llama-Q8_0", "reference");
+    let other = handle.generate(request(&[1], 30)).unwrap();
+    let lengths = handle.exclusive("test", |core| {
+        core.reset();
+        core.prefill(0, &[1, 2, 3]).unwrap();
+        core.prefill(1, &[4; 70]).unwrap();
+        core.decode(2, 5).unwrap();
+        assert!(core.decode(3, 300).is_err(), "more than the context");
+        [core.length(0), core.length(1)]
+    });
+    assert_eq!(lengths.blocking_recv().unwrap().unwrap(), [8, 75]);
+    assert_eq!(collect(other).unwrap().ids.len(), 30);
+}

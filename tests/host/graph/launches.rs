@@ -1,0 +1,135 @@
+//! What plans become on a GPU: how many launches, which kernels, what waits for what. Needs no GPU.
+
+use std::time::Duration;
+
+use device::gpu::{self, Outline};
+use device::{Error, Request};
+use model::{KvLayout, Model};
+use plan::{Bucket, Buffer, DType, Fusions, Outputs, Plan, fuse};
+
+use orind_testing::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
+use orind_testing::tiny;
+
+const SMS: u32 = 16;
+
+fn open(name: &str) -> Model {
+    Model::open(tiny(name)).unwrap()
+}
+
+fn outline(model: &Model, layout: KvLayout, bucket: Bucket) -> Result<Vec<Outline>, Error> {
+    let plan: Plan = fuse(&model.plan(layout, bucket).unwrap(), Fusions::ALL);
+    let weights: Vec<Buffer> = model.weights().cloned().collect();
+    let states = model.states(layout);
+    let request = Request {
+        weights: &weights,
+        states: &states,
+        plans: std::slice::from_ref(&plan),
+        choices: None,
+    };
+    gpu::outline(&plan, &request, SMS)
+}
+
+fn kernels<'a>(launches: &'a [Outline], of: &str) -> Vec<&'a str> {
+    launches.iter().map(|l| l.kernel.as_str()).filter(|k| k.starts_with(of)).collect()
+}
+
+const LAYOUT: KvLayout = KvLayout { slots: 8, context: 512 };
+
+#[test]
+fn a_decoded_token_is_five_launches_a_layer() {
+    for name in ["tiny-llama-Q8_0", "tiny-llama-Q6_K", "tiny-qwen3-Q8_0"] {
+        let model = open(name);
+        let layers = model.hyperparameters().layers;
+        for batch in [1, 4, 8] {
+            let launches = outline(&model, LAYOUT, Bucket::decode(batch, 512)).unwrap();
+            // Embedding, RoPE table, logits, sampling.
+            assert_eq!(launches.len(), 5 * layers + 4, "{name}, batch {batch}");
+            assert_eq!(kernels(&launches, "attention_rope").len(), layers);
+            assert_eq!(kernels(&launches, "project").len(), 4 * layers + 1);
+            assert!(!launches[1].waits, "embedding and RoPE table do not depend on each other");
+            assert!(launches[2..].iter().all(|l| l.waits), "everything else is a chain");
+        }
+    }
+}
+
+#[test]
+fn matrices_of_several_types_are_launched_by_type() {
+    let model = open("tiny-llama-Q4_K_M");
+    let layers = model.hyperparameters().layers;
+    let launches = outline(&model, LAYOUT, Bucket::decode(1, 512)).unwrap();
+    let extra = launches.len() - (5 * layers + 4);
+    assert!((1..=layers).contains(&extra), "{extra} layers have V of another type");
+    assert!(!kernels(&launches, "project_q4_k").is_empty());
+    assert!(!kernels(&launches, "project_q6_k").is_empty());
+}
+
+#[test]
+fn a_chunk_of_a_prompt_rotates_first_and_goes_through_in_eights() {
+    let model = open("tiny-llama-Q8_0");
+    let layers = model.hyperparameters().layers;
+    for (rows, parts) in [(2, 1), (8, 1), (9, 2), (20, 3)] {
+        let bucket = Bucket::prefill(rows, 512, Outputs::Last);
+        let launches = outline(&model, LAYOUT, bucket).unwrap();
+        assert_eq!(kernels(&launches, "rope_kv").len(), layers, "rows share a slot");
+        assert!(kernels(&launches, "attention_rope").is_empty());
+        // The last layer goes on with the last row alone.
+        let projections = kernels(&launches, "project").len();
+        assert!(projections > parts * 4 * (layers - 1), "{rows} rows: {projections}");
+        let wide = launches.iter().filter(|l| l.kernel.contains("_r8_")).count();
+        assert_eq!(wide > 0, rows >= 5);
+    }
+}
+
+#[test]
+fn what_kernels_do_not_read_is_refused() {
+    let shapes = Shapes::new(&Sizes { dtype: DType::Q4_0, ..LLAMA_3_2_1B });
+    let refused = outline(&shapes.model, LAYOUT, Bucket::decode(1, 512));
+    let why = refused.unwrap_err().to_string();
+    assert!(why.contains("Q4_0") && why.contains("Q8_0"), "{why}");
+}
+
+#[test]
+fn llama_3_2_1b_decodes_with_few_launches() {
+    let shapes = Shapes::new(&LLAMA_3_2_1B);
+    let launches = outline(&shapes.model, LAYOUT, Bucket::decode(1, 512)).unwrap();
+    assert_eq!(launches.len(), 84, "tinygrad's NV backend launched 230");
+}
+
+/// A launch that could take long would have to be told from a hang.
+#[test]
+fn no_launch_takes_longer_than_a_second() {
+    let large = Sizes {
+        layers: 2,
+        width: 8192,
+        feed_forward: 28_672,
+        heads: 64,
+        kv_heads: 8,
+        head_size: 128,
+        ..LLAMA_3_2_1B
+    };
+    let qwen = Sizes { architecture: "qwen3", width: 5120, vocabulary: 151_936, ..large };
+    let f16 = Sizes { dtype: DType::F16, feed_forward: 17_408, ..qwen };
+    let (second, context) = (Duration::from_secs(1), 131_072);
+    let layout = KvLayout { slots: 8, context };
+    for sizes in [LLAMA_3_2_1B, large, qwen, f16] {
+        let shapes = Shapes::new(&sizes);
+        for bucket in [
+            Bucket::decode(1, context),
+            Bucket::decode(8, context),
+            Bucket::prefill(512, context, Outputs::All),
+        ] {
+            let launches = outline(&shapes.model, layout, bucket).unwrap();
+            let longest = launches.iter().max_by_key(|launch| launch.at_most).unwrap();
+            assert!(longest.at_most <= second, "{longest:?}");
+        }
+    }
+    // What is seen makes it longer, and its parts are more then.
+    let shapes = Shapes::new(&large);
+    let attentions = |context| {
+        let layout = KvLayout { slots: 1, context };
+        let bucket = Bucket::prefill(512, context, Outputs::Last);
+        let launches = outline(&shapes.model, layout, bucket).unwrap();
+        kernels(&launches, "attention").len()
+    };
+    assert!(attentions(512) < attentions(context));
+}

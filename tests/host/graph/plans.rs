@@ -1,0 +1,246 @@
+//! What every plan of every model promises, before and after any fusion: it is valid, it reads each
+//! weight once, and its steps are the ones that a device is meant to launch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{KvLayout, Model, ports};
+use plan::{Bucket, Class, DType, Fusions, Op, Outputs, Plan, RopeKv, fuse};
+
+use orind_testing::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
+use orind_testing::tiny;
+
+const LAYOUT: KvLayout = KvLayout { slots: 4, context: 64 };
+
+fn open(name: &str) -> Model {
+    Model::open(tiny(name)).unwrap()
+}
+
+fn models() -> Vec<(&'static str, Model)> {
+    ["tiny-llama-Q4_K_M", "tiny-llama-f16", "tiny-qwen3-Q4_K_M"]
+        .map(|name| (name, open(name)))
+        .into()
+}
+
+fn buckets() -> Vec<Bucket> {
+    let mut buckets: Vec<Bucket> = [1, 2, 3, 4].map(|n| Bucket::decode(n, 64)).into();
+    for outputs in [Outputs::None, Outputs::Last, Outputs::All] {
+        for chunk in [2, 7, 32] {
+            buckets.push(Bucket::prefill(chunk, 48, outputs));
+        }
+        buckets.push(Bucket { batch: 3, chunk: 5, context: 16, outputs });
+    }
+    buckets
+}
+
+fn all_fusions() -> impl Iterator<Item = Fusions> {
+    (0u32..64).map(|bits| {
+        let bit = |i: u32| bits >> i & 1 == 1;
+        Fusions {
+            composites: bit(0),
+            projections: bit(1),
+            norm: bit(2),
+            residual: bit(3),
+            rope_kv: bit(4),
+            sample_advance: bit(5),
+        }
+    })
+}
+
+/// Names of the buffers of one class.
+fn names(plan: &Plan, class: Class) -> BTreeSet<&str> {
+    plan.buffers.iter().filter(|b| b.class == class).map(|b| b.name.as_str()).collect()
+}
+
+fn count(plan: &Plan, matches: impl Fn(&Op) -> bool) -> usize {
+    plan.steps.iter().filter(|step| matches(&step.op)).count()
+}
+
+#[test]
+fn every_fusion_of_every_bucket_is_valid_and_moves_the_same_weights() {
+    for (name, model) in models() {
+        for bucket in buckets() {
+            let unfused = model.plan(LAYOUT, bucket).unwrap();
+            assert_eq!(fuse(&unfused, Fusions::NONE), unfused, "{name} {bucket:?}");
+            for fusions in all_fusions() {
+                let place = format!("{name} {bucket:?} {fusions:?}");
+                let plan = fuse(&unfused, fusions);
+                plan.validate().unwrap_or_else(|e| panic!("{place}: {e}"));
+                assert_eq!(plan.bucket, bucket);
+                // The doors stay: same weights, same caches, same mailboxes, same outputs.
+                for class in [Class::Weight, Class::State, Class::Mailbox, Class::Output] {
+                    assert_eq!(names(&plan, class), names(&unfused, class), "{place}");
+                }
+                assert!(
+                    (0..plan.buffers.len() as u32)
+                        .all(|i| { plan.steps.iter().any(|s| s.touches(plan::BufferId(i))) }),
+                    "{place}: a buffer that no step touches"
+                );
+                assert_eq!(plan.cost().weight_bytes, unfused.cost().weight_bytes, "{place}");
+                assert!(plan.cost().bytes() <= unfused.cost().bytes(), "{place}");
+                assert!(plan.steps.len() <= unfused.steps.len(), "{place}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fully_fused_plan_holds_nothing_but_the_fused_steps() {
+    for (name, model) in models() {
+        let layers = model.hyperparameters().layers;
+        for bucket in buckets() {
+            let plan = fuse(&model.plan(LAYOUT, bucket).unwrap(), Fusions::ALL);
+            let place = format!("{name} {bucket:?}");
+            assert!(plan.scopes.is_empty(), "{place}");
+            assert_eq!(count(&plan, |op| matches!(op, Op::MatMul { .. })), 0, "{place}");
+            assert_eq!(
+                count(&plan, |op| matches!(op, Op::Unary { .. } | Op::Binary { .. })),
+                0,
+                "{place}"
+            );
+            let rope = count(&plan, |op| matches!(op, Op::RopeKv(_)));
+            let kv = names(&plan, Class::State).len();
+            assert_eq!(kv, 2 * layers, "{place}: every layer's keys and values are written");
+            // Without logits the last layer only fills its cache: nothing asks for its queries.
+            let silent = usize::from(bucket.outputs == Outputs::None);
+            assert_eq!(rope, layers, "{place}");
+            let asked =
+                count(&plan, |op| matches!(op, Op::RopeKv(RopeKv { queries: Some(_), .. })));
+            assert_eq!(asked, layers - silent, "{place}");
+            let left_over =
+                |op: &Op| matches!(op, Op::Rope { .. } | Op::KvWrite { .. } | Op::SwiGlu { .. });
+            assert_eq!(count(&plan, left_over), 0, "{place}");
+            super::arena::check(&plan, |_, bytes| bytes);
+            super::arena::check(&plan, |_, bytes| bytes.next_multiple_of(4096));
+        }
+    }
+}
+
+/// All weights once, and of the embedding only the rows looked up.
+#[test]
+fn a_decode_step_reads_the_weights_and_the_band_once() {
+    for (name, model) in models() {
+        let hyper = model.hyperparameters();
+        let weights: BTreeMap<_, _> = model.weights().map(|w| (w.name.as_str(), w)).collect();
+        let embedding = weights["token_embd.weight"];
+        let row = embedding.dtype.size_of(hyper.width as u64).unwrap();
+        let tied = !weights.contains_key("output.weight");
+        for batch in [1, 2, 4] {
+            let bucket = Bucket::decode(batch, 64);
+            let cost = fuse(&model.plan(LAYOUT, bucket).unwrap(), Fusions::ALL).cost();
+            let rows = batch as u64 * row;
+            let once = model.weight_bytes() - if tied { 0 } else { embedding.bytes() };
+            assert_eq!(cost.weight_bytes, once + rows, "{name} batch {batch}");
+            let per_token = (hyper.layers * 2 * hyper.kv_heads * hyper.head_size * 2) as u64;
+            let band = batch as u64 * (bucket.context as u64 + 1) * per_token;
+            assert_eq!(cost.state_bytes, band, "{name} batch {batch}");
+        }
+    }
+}
+
+#[test]
+fn flops_grow_with_the_rows_and_bytes_do_not() {
+    for (_, model) in models() {
+        let cost = |chunk| {
+            let bucket = Bucket::prefill(chunk, 64, Outputs::All);
+            fuse(&model.plan(LAYOUT, bucket).unwrap(), Fusions::ALL).cost()
+        };
+        let (few, many) = (cost(8), cost(16));
+        assert_eq!(many.flops, 2 * few.flops);
+        let embedding = model.weights().next().unwrap();
+        let row = embedding.dtype.size_of(model.hyperparameters().width as u64).unwrap();
+        assert_eq!(many.weight_bytes, few.weight_bytes + 8 * row);
+        // Two flops for each weight but the embedding's, and the attention on top.
+        let matrices: u64 = model
+            .weights()
+            .filter(|w| w.shape.len() == 2 && w.name != "token_embd.weight")
+            .map(|w| w.elements() as u64)
+            .sum();
+        assert!(few.flops > 8 * 2 * matrices);
+    }
+}
+
+/// Per layer: norm+QKV, RoPE+KV, attention, output+residual, norm+gate/up+SwiGLU, down+residual.
+/// Around them: embedding, RoPE table, norm+logits, sampling with the next inputs.
+const PER_LAYER: usize = 6;
+const AROUND: usize = 4;
+
+#[test]
+fn launches_of_llama_3_2_1b() {
+    let shapes = Shapes::new(&LLAMA_3_2_1B);
+    let layout = KvLayout { slots: 8, context: 4096 };
+    for batch in [1, 8] {
+        let plan = shapes.model.plan(layout, Bucket::decode(batch, 4096)).unwrap();
+        let fused = fuse(&plan, Fusions::ALL);
+        assert_eq!(fused.steps.len(), 16 * PER_LAYER + AROUND);
+        assert_eq!(
+            count(&fused, |op| matches!(op, Op::RopeKv(RopeKv { norm: None, .. }))),
+            16,
+            "no QK-norm in this family"
+        );
+        // 1,235,814,400 parameters without the RoPE factors; all but the norms in Q6_K.
+        let norms = (16 * 2 + 1) * 2048;
+        let matrices = 1_235_814_400 - norms;
+        let embedding_rows = batch as u64 * 2048 / 256 * 210;
+        let frequencies = 32 * 4;
+        let bytes = matrices / 256 * 210 + norms * 4 + embedding_rows + frequencies;
+        assert_eq!(fused.cost().weight_bytes, bytes);
+    }
+    let chunk = Bucket::prefill(256, 4096, Outputs::Last);
+    let fused = fuse(&shapes.model.plan(layout, chunk).unwrap(), Fusions::ALL);
+    // Two gathers of the rows that go on after the last attention, one of their positions; no
+    // assignment of next inputs.
+    assert_eq!(fused.steps.len(), 16 * PER_LAYER + AROUND + 3);
+}
+
+#[test]
+fn launches_of_qwen3_0_6b() {
+    let shapes = Shapes::new(&Sizes {
+        architecture: "qwen3",
+        dtype: DType::Q8_0,
+        layers: 28,
+        width: 1024,
+        feed_forward: 3072,
+        heads: 16,
+        kv_heads: 8,
+        head_size: 128,
+        vocabulary: 151_936,
+    });
+    let layout = KvLayout { slots: 1, context: 2048 };
+    let plan = shapes.model.plan(layout, Bucket::decode(1, 2048)).unwrap();
+    let fused = fuse(&plan, Fusions::ALL);
+    assert_eq!(fused.steps.len(), 28 * PER_LAYER + AROUND);
+    assert_eq!(count(&fused, |op| matches!(op, Op::RopeKv(RopeKv { norm: Some(_), .. }))), 28);
+}
+
+#[test]
+fn the_doors_of_a_decode_plan() {
+    for (name, model) in models() {
+        let plan = fuse(&model.plan(LAYOUT, Bucket::decode(2, 64)).unwrap(), Fusions::ALL);
+        let mailboxes = [
+            (ports::TOKENS, DType::I32, vec![2]),
+            (ports::POSITIONS, DType::I32, vec![2]),
+            (ports::SLOTS, DType::I32, vec![2]),
+            (ports::TEMPERATURE, DType::F32, vec![2]),
+            (ports::TOP_K, DType::I32, vec![2]),
+            (ports::TOP_P, DType::F32, vec![2]),
+            (ports::SEED, DType::I32, vec![2, 2]),
+        ];
+        assert_eq!(names(&plan, Class::Mailbox).len(), mailboxes.len(), "{name}");
+        for (port, dtype, shape) in mailboxes {
+            let buffer = plan.buffer(plan.find(Class::Mailbox, port).unwrap());
+            assert_eq!((buffer.dtype, &buffer.shape), (dtype, &shape), "{name} {port}");
+        }
+        let vocabulary = model.hyperparameters().vocabulary;
+        let logits = plan.buffer(plan.find(Class::Output, ports::LOGITS).unwrap());
+        assert_eq!(logits.shape, [2, vocabulary], "{name}");
+        let sampled = plan.buffer(plan.find(Class::Output, ports::SAMPLED).unwrap());
+        assert_eq!(sampled.shape, [2], "{name}");
+    }
+}
+
+#[test]
+fn a_band_wider_than_the_cache_is_refused() {
+    let (_, model) = models().remove(0);
+    let error = model.plan(LAYOUT, Bucket::decode(1, LAYOUT.context + 1)).unwrap_err();
+    assert!(error.to_string().contains("slice"), "{error}");
+}

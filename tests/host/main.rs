@@ -1,0 +1,33 @@
+//! The daemon, its client and what they are made of, from outside, on a machine without a GPU.
+//!
+//! One program: linking it is most of the wait. Its tests run side by side in one process, or, with
+//! `cargo nextest`, each in its own; one that cannot share a process starts this program again
+//! ([`orind_testing::program::again`]).
+
+#![cfg(target_os = "linux")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test may panic and report"
+)]
+
+mod allocation;
+mod bench;
+mod cpu;
+mod daemon;
+mod engine;
+mod first_contact;
+mod graph;
+mod house;
+mod install;
+mod invariance;
+mod nixos;
+mod orin;
+mod orinctl;
+mod recorded;
+mod synthetic;
+mod tokenizer;
+mod tune;
+mod tune_cli;
+mod tune_store;

@@ -1,0 +1,172 @@
+//! The NixOS module's settings and the daemon's configuration are the same: keys, types, limits and
+//! defaults. `nixos/settings.json` is what the module makes its options of.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use orind::config::{Config, Effect, KEYS};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+/// One setting, as the module declares it.
+#[derive(Deserialize)]
+struct Setting {
+    #[serde(flatten)]
+    kind: Kind,
+    default: Value,
+    /// Whether a reload is enough for a change to take effect.
+    reload: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Kind {
+    /// An absolute path, whose default is the service's.
+    Path,
+    /// An absolute path or nothing.
+    OptionalPath,
+    /// An IP address and a port, or nothing.
+    Address,
+    /// Octal digits.
+    Mode,
+    String,
+    Enum {
+        values: Vec<String>,
+    },
+    Integer {
+        min: i64,
+        max: i64,
+    },
+}
+
+fn settings() -> Vec<(String, Setting)> {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("nixos/settings.json");
+    let json: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    json.into_iter().map(|(key, value)| (key, serde_json::from_value(value).unwrap())).collect()
+}
+
+/// Whether the daemon takes this value.
+fn takes(key: &str, value: impl Into<Value>) -> bool {
+    let table = Table::from_iter([(key.to_owned(), value.into())]);
+    Config::parse(&table.to_string(), "orind.toml").is_ok_and(|config| config.check().is_ok())
+}
+
+#[test]
+fn the_module_has_the_daemons_keys() {
+    let keys: Vec<String> = settings().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, KEYS);
+}
+
+#[test]
+fn a_default_is_the_daemons() {
+    let daemon = Table::try_from(Config::default()).unwrap();
+    for (key, Setting { kind, default, .. }) in settings() {
+        assert!(takes(&key, default.clone()), "{key}: {default} is refused");
+        match kind {
+            // They depend on who runs the daemon. The documentation says what root, and so the
+            // service, gets; where this test runs as root, the daemon does.
+            Kind::Path => {
+                let page = include_str!("../../docs/configuration.md");
+                let service = format!("`{}`", default.as_str().unwrap());
+                assert!(page.contains(&service), "{key}: {service} is not in the documentation");
+                if nix::unistd::Uid::effective().is_root()
+                    && std::env::var_os("ORIND_SOCKET").is_none()
+                {
+                    assert_eq!(default, daemon[&key], "{key}");
+                }
+            }
+            _ => assert_eq!(default, daemon[&key], "{key}"),
+        }
+    }
+}
+
+#[test]
+fn a_type_takes_what_the_daemon_takes_and_nothing_else() {
+    for (key, Setting { kind, .. }) in settings() {
+        match kind {
+            Kind::Path => {
+                assert!(takes(&key, "/a/path"), "{key}");
+                assert!(!takes(&key, 1), "{key}");
+            }
+            Kind::OptionalPath => {
+                assert!(takes(&key, "") && takes(&key, "/a/path"), "{key}");
+                assert!(!takes(&key, 1), "{key}");
+            }
+            Kind::Address => {
+                for address in ["", "127.0.0.1:8080", "[::1]:8080"] {
+                    assert!(takes(&key, address), "{key} = {address}");
+                }
+                for address in ["localhost", "8080", "::1:8080"] {
+                    assert!(!takes(&key, address), "{key} = {address}");
+                }
+            }
+            Kind::Mode => {
+                assert!(takes(&key, "0777") && takes(&key, "7"), "{key}");
+                assert!(!takes(&key, "0888") && !takes(&key, 0o660), "{key}");
+            }
+            Kind::String => assert!(!takes(&key, 1) && !takes(&key, true), "{key}"),
+            Kind::Enum { values } => {
+                let unique: BTreeSet<&String> = values.iter().collect();
+                assert_eq!(unique.len(), values.len(), "{key}");
+                for value in &values {
+                    assert!(takes(&key, value.as_str()), "{key} = {value}");
+                }
+                assert!(!takes(&key, "none of these"), "{key}");
+            }
+            Kind::Integer { min, max } => {
+                assert!(takes(&key, min) && takes(&key, max), "{key}: {min} to {max}");
+                assert!(!takes(&key, min - 1), "{key} may be less than {min}");
+                assert!(!takes(&key, max + 1), "{key} may be more than {max}");
+                assert!(!takes(&key, min.to_string()), "{key}");
+            }
+        }
+    }
+}
+
+/// An enumeration must also be complete: the daemon's message lists what it takes.
+#[test]
+fn an_enumeration_has_every_value() {
+    for (key, Setting { kind, .. }) in settings() {
+        let Kind::Enum { values } = kind else { continue };
+        let text = format!("{key} = 'none of these'");
+        let error = match Config::parse(&text, "orind.toml") {
+            Ok(config) => config.check().unwrap_err(),
+            Err(error) => error,
+        };
+        let message = error.to_string();
+        let (_, listed) = message.rsplit_once("allowed are ").unwrap_or_else(|| {
+            // serde's words: expected `text` or `json`.
+            message.rsplit_once("expected ").unwrap()
+        });
+        let separators = [",", "`", " or ", "one of "];
+        let listed = separators.iter().fold(listed.to_owned(), |text, s| text.replace(s, " "));
+        assert_eq!(listed.split_whitespace().collect::<Vec<_>>(), values, "{key}: {message}");
+    }
+}
+
+/// On a change the module has the service reloaded or started again, and says so of each key.
+#[test]
+fn a_reload_is_enough_where_the_module_says_so() {
+    for (key, Setting { kind, default, reload }) in settings() {
+        let other = match kind {
+            Kind::Path | Kind::OptionalPath => "/another/path".into(),
+            Kind::Address => "127.0.0.1:1".into(),
+            Kind::Mode => "0600".into(),
+            Kind::String => "debug".into(),
+            Kind::Enum { values } => {
+                values.into_iter().map(Value::from).find(|value| *value != default).unwrap()
+            }
+            Kind::Integer { min, max } => {
+                Value::from(if default == Value::from(min) { max } else { min })
+            }
+        };
+        let table = Table::from_iter([(key.clone(), other)]);
+        let new = Config::parse(&table.to_string(), "orind.toml").unwrap();
+        let changes = Config::default().changes(&new);
+        let effects: Vec<Effect> = changes.iter().map(|change| change.effect).collect();
+        assert_eq!(effects.len(), 1, "{key}: {changes:?}");
+        assert_eq!(effects == [Effect::Now], reload, "{key}: {effects:?}");
+    }
+}

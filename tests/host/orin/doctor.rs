@@ -1,0 +1,255 @@
+//! What `orinctl doctor` says of each machine.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use device::gpu;
+use orind::config::Config;
+use orind::doctor::{Disk, Facts, Finding, Need, Node, Socket, Tuned, Verdict, examine, worst};
+use telemetry::{User, Users};
+
+use super::tree::Machine;
+
+/// A machine with everything in order but what its page says.
+fn facts(name: &str) -> Facts {
+    let machine = Machine::new(name);
+    let socket = Socket {
+        path: "/run/orind/orind.sock".into(),
+        mode: Some(0o660),
+        group: Some("orind".into()),
+        permitted: true,
+    };
+    let mut facts = Facts::gather(&machine.probe(), Ok(Config::default()), &socket.path, None);
+    facts.users = Users::default();
+    facts.disk = Some(Disk { directory: PathBuf::from("/models"), free: 100 << 30 });
+    facts.socket = socket;
+    facts
+}
+
+fn finding(facts: &Facts, check: &str) -> Finding {
+    examine(facts).into_iter().find(|finding| finding.check == check).unwrap()
+}
+
+/// Checks that are to be mended, with what mends them.
+fn to_mend(facts: &Facts) -> Vec<(String, Verdict)> {
+    let findings = examine(facts);
+    for finding in &findings {
+        let bad = finding.verdict >= Verdict::Warning;
+        assert_eq!(finding.mend.is_some() && finding.why.is_some(), bad, "{finding:?}");
+    }
+    let bad = findings.into_iter().filter(|finding| finding.verdict >= Verdict::Warning);
+    bad.map(|finding| (finding.check, finding.verdict)).collect()
+}
+
+fn warnings(checks: &[&str]) -> Vec<(String, Verdict)> {
+    checks.iter().map(|check| ((*check).to_owned(), Verdict::Warning)).collect()
+}
+
+#[test]
+fn an_orin_in_order_has_nothing_to_mend() {
+    let facts = facts("agx64-maxn");
+    assert_eq!(to_mend(&facts), []);
+    assert_eq!(finding(&facts, "power mode").found, "MAXN (mode 0), 16 of 16 SMs");
+}
+
+#[test]
+fn the_factory_setting_is_half_a_gpu() {
+    let facts = facts("agx64-30w");
+    assert_eq!(to_mend(&facts), warnings(&["power mode", "clocks"]));
+    let mode = finding(&facts, "power mode");
+    assert_eq!(mode.found, "MODE_30W (mode 2), 8 of 16 SMs");
+    assert!(mode.mend.unwrap().starts_with("sudo nvpmodel -m 0"));
+    assert!(finding(&facts, "clocks").mend.unwrap().contains("jetson_clocks"));
+    assert!(finding(&facts, "not told").found.contains("/sys/kernel/debug"));
+}
+
+#[test]
+fn a_hot_machine_with_company() {
+    let mut facts = facts("agx64-throttling");
+    facts.users.processes = vec![User { pid: 700, name: "gnome-shell".into() }];
+    assert_eq!(to_mend(&facts), warnings(&["clocks", "throttling", "other GPU users"]));
+    assert!(finding(&facts, "other GPU users").found.contains("42 % busy: gnome-shell (700)"));
+    // While a daemon of ours has a model, the load is most likely its own.
+    facts.loaded = Some("llama".into());
+    assert_eq!(finding(&facts, "other GPU users").verdict, Verdict::Note);
+}
+
+#[test]
+fn a_limited_release_little_memory_and_swap_on_flash() {
+    let mut facts = facts("nano8-limit");
+    assert_eq!(to_mend(&facts), warnings(&["allocation limit", "swap"]));
+    facts.need = Some(Ok(Need { weights: 2 << 30, kv: 300 << 20 }));
+    assert_eq!(finding(&facts, "memory").verdict, Verdict::Ok);
+    // 2.6 GiB are available, but the free part of CMA is not for buffers.
+    facts.need = Some(Ok(Need { weights: 2 << 30, kv: 450 << 20 }));
+    let memory = finding(&facts, "memory");
+    assert_eq!(memory.verdict, Verdict::Failure);
+    assert!(memory.found.contains("need 2.4 GiB, 2.4 GiB can be had"), "{}", memory.found);
+    // What is loaded already has its memory.
+    facts.loaded = Some("model".into());
+    assert_eq!(finding(&facts, "memory").verdict, Verdict::Ok);
+}
+
+#[test]
+fn an_older_release_is_not_supported() {
+    let facts = facts("agx32-r35");
+    assert_eq!(finding(&facts, "release").verdict, Verdict::Failure);
+    assert_eq!(finding(&facts, "CUDA").verdict, Verdict::Warning);
+    assert_eq!(worst(&examine(&facts)), Verdict::Failure);
+}
+
+#[test]
+fn nodes_groups_sockets_disks_toolkits_and_configurations() {
+    let mut facts = facts("agx64-maxn");
+    facts.nodes[0] = Node {
+        path: "/dev/nvmap".into(),
+        exists: true,
+        permitted: false,
+        group: Some("video".into()),
+    };
+    facts.nodes[1].exists = false;
+    facts.socket.permitted = false;
+    facts.disk = Some(Disk { directory: "/models".into(), free: 1 << 30 });
+    facts.state.drivers.cuda_toolkit = Some("13.0.48".into());
+    facts.config = Err("orind.toml:1: unknown key `modle`".into());
+    let bad = to_mend(&facts);
+    let names: Vec<&str> = bad.iter().map(|(check, _)| check.as_str()).collect();
+    let expected = ["device nodes", "permission", "CUDA", "configuration", "disk", "socket"];
+    assert_eq!(names, expected);
+    let permission = finding(&facts, "permission");
+    assert!(permission.mend.unwrap().contains("usermod -aG video"));
+    assert!(finding(&facts, "device nodes").found.contains("/dev/nvgpu/igpu0/ctrl"));
+    facts.socket.permitted = true;
+    facts.socket.mode = Some(0o666);
+    assert_eq!(finding(&facts, "socket").verdict, Verdict::Warning);
+    facts.socket.mode = None;
+    assert_eq!(finding(&facts, "socket").verdict, Verdict::Note);
+}
+
+#[test]
+fn tuning_that_is_missing_or_for_another_machine() {
+    let mut facts = facts("agx64-maxn");
+    let tuned = |device: &str, entries| Tuned { device: device.into(), entries };
+    // Also where this user may not open the GPU, so that its kernels cannot be asked.
+    for entries in [None, Some((12, 0))] {
+        facts.tuned = vec![tuned("gpu-sm87-16sm-1300mhz", entries)];
+        assert_eq!(finding(&facts, "tuning").verdict, Verdict::Ok);
+    }
+    facts.tuned = vec![tuned("gpu-sm87-16sm-1300mhz", Some((9, 3)))];
+    let changed = finding(&facts, "tuning");
+    assert_eq!(changed.verdict, Verdict::Warning);
+    assert!(changed.found.starts_with("stale: 3 of 12 entries"), "{}", changed.found);
+    facts.tuned = vec![tuned("gpu-sm87-8sm-600mhz", None), tuned("cpu-x", Some((4, 0)))];
+    let stale = finding(&facts, "tuning");
+    assert_eq!(stale.verdict, Verdict::Warning);
+    assert!(stale.found.contains("gpu-sm87-8sm-600mhz"), "{}", stale.found);
+    facts.tuned.clear();
+    assert_eq!(finding(&facts, "tuning").verdict, Verdict::Note);
+    // The devices' files, by the clock of the power mode whatever the driver says of the chip.
+    for (name, sms, stem) in
+        [("agx64-maxn", 16, "gpu-sm87-16sm-1300mhz"), ("agx64-30w", 8, "gpu-sm87-8sm-600mhz")]
+    {
+        let key = gpu::key(&Machine::new(name).probe(), 87, sms, 1300);
+        assert_eq!(key.stem(), stem);
+        let mut facts = self::facts(name);
+        facts.tuned = vec![tuned(stem, None)];
+        assert_eq!(finding(&facts, "tuning").verdict, Verdict::Ok, "{name}");
+    }
+    // A processor's kernels are tuned too.
+    let mut pc = self::facts("pc");
+    assert_eq!(finding(&pc, "tuning").verdict, Verdict::Note);
+    pc.tuned = vec![tuned("cpu-x", Some((0, 4))), tuned("gpu-sm87-8sm-600mhz", None)];
+    assert_eq!(to_mend(&pc), warnings(&["tuning"]));
+    pc.tuned[0].entries = Some((4, 0));
+    assert_eq!(finding(&pc, "tuning").found, "kernels are tuned for cpu-x");
+}
+
+#[test]
+fn a_pc_is_told_that_no_orin_is_here_and_nothing_is_wrong_with_that() {
+    let facts = facts("pc");
+    assert_eq!(to_mend(&facts), []);
+    assert!(finding(&facts, "board").found.starts_with("no Orin here"));
+    let absent: Vec<String> = examine(&facts)
+        .into_iter()
+        .filter(|finding| finding.verdict == Verdict::NotApplicable)
+        .map(|finding| finding.check)
+        .collect();
+    for check in ["release", "allocation limit", "power mode", "clocks", "device nodes"] {
+        assert!(absent.iter().any(|name| name == check), "{check} of {absent:?}");
+    }
+}
+
+/// Every text of a value.
+fn texts(value: &serde_json::Value) -> Vec<String> {
+    match value {
+        serde_json::Value::String(text) => vec![text.clone()],
+        serde_json::Value::Array(values) => values.iter().flat_map(texts).collect(),
+        serde_json::Value::Object(fields) => fields.values().flat_map(texts).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The real program on a machine's page, with secrets planted around it.
+fn doctor(machine: &Machine, home: &Path, args: &[&str]) -> Output {
+    // Without one of its own it would look at what this computer's service has tuned.
+    std::fs::create_dir_all(home.join("data/orind/tune")).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_orinctl"))
+        .arg("doctor")
+        .args(args)
+        .env("ORIND_SYSROOT", machine.path("/"))
+        .env("ORIND_SOCKET", home.join("none.sock"))
+        .env("HOME", home)
+        .env("XDG_DATA_HOME", home.join("data"))
+        .env("USER", "adalovelace")
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn the_program_prints_exits_and_reports_without_secrets() {
+    let machine = Machine::new("agx64-30w");
+    machine.write("/proc/device-tree/serial-number", "1421722012345");
+    machine.write("/sys/class/net/eth0/address", "48:b0:2d:12:34:56");
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("orind.toml");
+    let model = home.path().join("secret-plans.gguf");
+    std::fs::write(&config, format!("model = \"{}\"\n", model.display())).unwrap();
+    let report = home.path().join("report.json");
+    let output = doctor(
+        &machine,
+        home.path(),
+        &["--config", config.to_str().unwrap(), "--report", report.to_str().unwrap()],
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("warning  power mode        MODE_30W (mode 2), 8 of 16 SMs"), "{text}");
+    assert!(text.contains("mend              sudo nvpmodel -m 0"), "{text}");
+    assert!(!text.contains('\x1b'), "colour only on a terminal");
+
+    let report = std::fs::read_to_string(&report).unwrap();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let host = host.trim();
+    let place = home.path().display().to_string();
+    for secret in ["1421722012345", "48:b0:2d", "secret-plans", &place, "adalovelace"] {
+        assert!(!report.contains(secret), "{secret} is in {report}");
+    }
+    let value: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let words =
+        |text: &str| text.split(|c: char| !c.is_alphanumeric() && c != '-').any(|w| w == host);
+    assert!(!texts(&value).iter().any(|text| words(text)), "{host} is in {report}");
+    let report = value;
+    assert_eq!(report["worst"], "warning");
+    assert_eq!(report["machine"]["power_mode"]["name"], "MODE_30W");
+    assert_eq!(report["settings"]["slots"], 4);
+
+    let json = doctor(&machine, home.path(), &["--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["findings"].as_array().unwrap().len(), 17);
+
+    std::fs::write(&config, "modle = 1").unwrap();
+    let broken = doctor(&machine, home.path(), &["--config", config.to_str().unwrap()]);
+    assert_eq!(broken.status.code(), Some(4));
+    assert!(String::from_utf8(broken.stdout).unwrap().contains("did you mean `model`"));
+    let pc = doctor(&Machine::new("pc"), home.path(), &[]);
+    assert_eq!(pc.status.code(), Some(0), "{}", String::from_utf8_lossy(&pc.stdout));
+}

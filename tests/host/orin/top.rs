@@ -1,0 +1,111 @@
+//! `orinctl top` as a program: without a terminal, and on one.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::pty::{Winsize, openpty};
+use nix::sys::signal::Signal;
+use orind_testing::daemon::{Daemon, eventually, orind};
+
+use super::tree::Machine;
+
+/// A daemon on a machine's page.
+fn start(machine: &Machine) -> Daemon {
+    let mut command = orind();
+    command.env("ORIND_SYSROOT", machine.path("/"));
+    Daemon::launch_with(command, "")
+}
+
+fn orinctl(daemon: &Daemon, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+    command.args(args).arg("--socket").arg(daemon.socket());
+    command
+}
+
+#[test]
+fn status_and_metrics_show_the_machine_and_top_prints_a_page_without_a_terminal() {
+    let machine = Machine::new("agx64-30w");
+    let daemon = start(&machine);
+    let status = orinctl(&daemon, &["status"]).output().unwrap();
+    let text = String::from_utf8(status.stdout).unwrap();
+    for part in ["L4T R36.4.3", "MODE_30W (mode 2), 8 of 16 SMs", "limit 612", "tj 52 °C"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    let top = orinctl(&daemon, &["top"]).stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8(top.stdout).unwrap();
+    assert!(top.status.success() && text.contains("no model is loaded"), "{text}");
+    assert!(text.contains("MODE_30W") && !text.contains('\x1b'), "{text}");
+
+    let metrics = daemon.get("/metrics").body;
+    for line in [
+        "orind_power_mode 2.0",
+        "orind_gpu_multiprocessors 8.0",
+        "orind_gpu_clock_hertz 306000000.0",
+        "orind_temperature_celsius{zone=\"tj\"} 52.3",
+        "orind_rail_watts{rail=\"VDD_CPU_CV\"} 1.574",
+        "orind_alarm_active{alarm=\"gpu-throttle-alert\"} 0.0",
+        "orind_cpu_clock_hertz{cpus=\"4 5 6 7\"} 1190400000.0",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+    let none = Command::new(env!("CARGO_BIN_EXE_orinctl"))
+        .args(["top", "--socket", "/nowhere/orind.sock"])
+        .output()
+        .unwrap();
+    assert_eq!(none.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&none.stderr).contains("no daemon is listening"));
+}
+
+#[test]
+fn on_a_terminal_it_lives_through_a_restart_of_the_daemon_and_q_quits() {
+    let machine = Machine::new("agx64-maxn");
+    let mut daemon = start(&machine);
+    let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    let pty = openpty(&size, None).unwrap();
+    let slave = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
+    let mut top = orinctl(&daemon, &["top"])
+        .stdin(slave(&pty.slave))
+        .stdout(slave(&pty.slave))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(pty.slave);
+    let mut screen = File::from(pty.master.try_clone().unwrap());
+    let (heard, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        // Ends with an error when the program has closed the terminal.
+        while let Ok(read @ 1..) = screen.read(&mut buffer) {
+            let _ = heard.send(String::from_utf8_lossy(&buffer[..read]).into_owned());
+        }
+    });
+    let mut seen = String::new();
+    let mut wait_for = |word: &str| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !seen.contains(word) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            seen.push_str(
+                &told.recv_timeout(left).unwrap_or_else(|_| panic!("no {word} in {seen}")),
+            );
+        }
+        seen.clear();
+    };
+    wait_for("MAXN");
+    daemon.signal(Signal::SIGKILL);
+    wait_for("waiting");
+    let mut command = orind();
+    command.env("ORIND_SYSROOT", machine.path("/"));
+    daemon.restart_with(command);
+    wait_for("loaded");
+    let mut keys = File::from(pty.master);
+    keys.write_all(b"q").unwrap();
+    let mut status = None;
+    eventually("it quits", || {
+        status = top.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(0));
+}

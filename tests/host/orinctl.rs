@@ -1,0 +1,326 @@
+//! `orinctl` as a program: no daemon, no model file, its own cache directory.
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use orind::bench::Report;
+use orind_testing::daemon::{MODEL, eventually, orinctl};
+use orind_testing::program::{stderr, stdout};
+use tegra_profile::{Experiment, Machine, Profile, Verdict, facts};
+use tempfile::TempDir;
+
+/// Where one test's run-time files go.
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn orinctl(&self, args: &[&str]) -> Command {
+        let mut command = orinctl(self.path());
+        command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.orinctl(args).output().unwrap()
+    }
+
+    /// What private daemons left behind.
+    fn leftovers(&self) -> Vec<String> {
+        std::fs::read_dir(self.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
+    }
+
+    /// Waits for the socket of a private daemon and returns the daemon's process id.
+    fn private_daemon(&self) -> Pid {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            for process in std::fs::read_dir("/proc").unwrap().flatten() {
+                let Ok(pid) = process.file_name().to_string_lossy().parse::<i32>() else {
+                    continue;
+                };
+                let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+                let line = String::from_utf8_lossy(&line).into_owned();
+                let ours =
+                    line.contains("--socket") && line.contains(&self.path().display().to_string());
+                if ours && line.contains("exit-with-parent") && !self.leftovers().is_empty() {
+                    return Pid::from_raw(pid);
+                }
+            }
+            assert!(Instant::now() < deadline, "no private daemon appeared");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn wait_until_gone(pid: Pid) {
+    eventually("the process is gone", || kill(pid, None).is_err());
+}
+
+#[test]
+fn bench_needs_no_daemon_and_leaves_nothing_behind() {
+    let home = Home::new();
+    let args = ["bench", "-m", MODEL, "-p", "8", "-n", "4", "-b", "1,2", "-r", "2", "--json"];
+    let output = home.run(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: Report = serde_json::from_str(&stdout(&output)).unwrap();
+    let names: Vec<&str> = report.rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["pp8", "tg4", "tg4 x2"]);
+    assert!(report.manifest.model.synthetic && report.manifest.model.id == MODEL);
+    for row in &report.rows {
+        assert_eq!(row.tokens_per_second.samples.len(), 2);
+        assert!(row.tokens_per_second.min > 0.0 && row.bytes_per_second > 0.0);
+    }
+    let cold = report.cold_start.unwrap();
+    assert!(0.0 < cold.socket_seconds && cold.socket_seconds < cold.loaded_seconds);
+    assert!(cold.loaded_seconds < cold.first_token_seconds);
+    assert!(report.first_token.unwrap().seconds.min > 0.0);
+    assert!(stderr(&output).contains("starting a private one"), "{}", stderr(&output));
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+#[test]
+fn the_table_and_the_csv_hold_the_same_tests() {
+    let home = Home::new();
+    let args = |format: &'static str| {
+        let mut args = vec!["bench", "-m", MODEL, "-p", "4", "-n", "2", "-r", "1", "--warmup", "0"];
+        args.extend((!format.is_empty()).then_some(format));
+        args
+    };
+    let table = home.run(&args(""));
+    assert!(table.status.success(), "{}", stderr(&table));
+    let rows: Vec<String> =
+        stdout(&table).lines().filter(|l| l.starts_with('|')).map(str::to_owned).collect();
+    assert_eq!(rows.len(), 4);
+    assert!(rows[0].contains("tok/s") && rows[2].contains("pp4") && rows[3].contains("tg2"));
+    assert!(rows.iter().all(|row| row.chars().count() == rows[0].chars().count()), "{rows:#?}");
+    assert!(stdout(&table).contains("synthetic: seeded random weights"));
+    let csv = home.run(&args("--csv"));
+    assert!(stdout(&csv).starts_with("version,") && stdout(&csv).lines().count() == 3);
+}
+
+#[test]
+fn generate_streams_the_same_text_again() {
+    let home = Home::new();
+    let args = ["generate", "-m", MODEL, "-n", "6", "-q", "Once upon a time"];
+    let (first, second) = (home.run(&args), home.run(&args));
+    assert!(first.status.success(), "{}", stderr(&first));
+    assert!(first.stdout.len() > 1 && first.stdout.ends_with(b"\n"));
+    assert_eq!(first.stdout, second.stdout);
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+#[test]
+fn plan_works_without_a_daemon() {
+    let home = Home::new();
+    let output = home.run(&["plan", MODEL, "--depth", "100"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    for part in
+        ["Before fusion", "After fusion", "layers 0-1 (2 alike)", "attention", "GPU launches"]
+    {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    let json = home.run(&["plan", MODEL, "--depth", "100", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
+    let total = |plan: &str, what: &str| json[plan]["total"][what].as_u64().unwrap();
+    let steps = |plan: &str| json[plan]["steps"].as_array().unwrap().len();
+    assert!(steps("after") * 5 < steps("before"));
+    assert_eq!(total("before", "weight_bytes"), total("after", "weight_bytes"));
+    assert!(total("after", "other_bytes") < total("before", "other_bytes"));
+    assert_eq!(json["context"], 101);
+}
+
+/// The speed on an Orin follows from its profile, by a formula that can be done by hand.
+#[test]
+fn plan_estimates_the_speed_on_the_orin_of_a_profile() {
+    let home = Home::new();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("profile.json");
+    let mut profile = Profile::new(
+        "orinctl",
+        0,
+        Machine {
+            model: Some("NVIDIA Jetson AGX Orin Developer Kit".into()),
+            power_mode: Some("MODE_30W (mode 2)".into()),
+            sms: Some(8),
+            ..Machine::default()
+        },
+    );
+    let measured = [
+        (facts::READ_RATE, 40.0),
+        (facts::DEPENDENT, 1500.0),
+        (facts::LAUNCH, 4000.0),
+        (facts::DOORBELL, 900.0),
+        (facts::RELEASE, 200.0),
+        (facts::ENTRY, 50.0),
+    ];
+    for (fact, value) in measured {
+        let mut found = profile
+            .experiment(fact.experiment)
+            .cloned()
+            .unwrap_or_else(|| Experiment::new(fact.experiment, "what", "so", Verdict::Measured));
+        found.facts.insert(fact.name.into(), value.into());
+        profile.experiments.retain(|experiment| experiment.name != fact.experiment);
+        profile.experiments.push(found);
+    }
+    profile.write(&file).unwrap();
+    let file_name = file.to_str().unwrap();
+    let plan = |args: &[&str]| home.run(&[&["plan", MODEL, "--profile", file_name], args].concat());
+    let json = plan(&["--depth", "100", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let total = |what: &str| json["after"]["total"][what].as_f64().unwrap();
+    let launches = json["launches"].as_array().unwrap().len() as f64;
+    let ns = (total("weight_bytes") + total("kv_bytes")) / 40.0
+        + (launches - 1.0) * 1500.0
+        + (4000.0 + 900.0 + 200.0 + 2.0 * 50.0);
+    let estimate = &json["estimate"];
+    assert!((estimate["step_ns"].as_f64().unwrap() / ns - 1.0).abs() < 1e-9, "{estimate} {ns}");
+    let speed = estimate["tokens_per_second"].as_f64().unwrap();
+    assert!((speed * ns / 1e9 - 1.0).abs() < 1e-9);
+
+    let text = stdout(&plan(&["--depth", "100"]));
+    for part in [
+        "An estimate for NVIDIA Jetson AGX Orin Developer Kit (MODE_30W (mode 2), 8 SMs)",
+        "40.0 GB/s",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    let prefill = stdout(&plan(&["--prefill", "16"]));
+    assert!(prefill.contains("at most "), "{prefill}");
+
+    // Without a kernel's rate there is the copy engine's, and it says so; without either, what to do.
+    let kernels = facts::READ_RATE.experiment;
+    profile.experiments.retain(|experiment| experiment.name != kernels);
+    profile.write(&file).unwrap();
+    let output = plan(&[]);
+    assert_eq!(output.status.code(), Some(2));
+    let hint = format!("orinctl first-contact --only {kernels}");
+    assert!(stderr(&output).contains(&hint), "{}", stderr(&output));
+    let copy = facts::COPY_RATE;
+    let mut copies = Experiment::new(copy.experiment, "what", "so", Verdict::Measured);
+    copies.facts.insert(copy.name.into(), 20.0.into());
+    profile.experiments.push(copies);
+    profile.write(&file).unwrap();
+    let text = stdout(&plan(&[]));
+    assert!(text.contains("the copy engine, both ways; no kernel was timed"), "{text}");
+    std::fs::write(&file, "{}").unwrap();
+    assert_eq!(plan(&[]).status.code(), Some(1));
+}
+
+#[test]
+fn profile_works_without_a_daemon() {
+    let home = Home::new();
+    let output = home.run(&["profile", MODEL, "-n", "3", "--depth", "20", "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let steps = json["steps"].as_array().unwrap();
+    let sum = |what: &str| steps.iter().map(|step| step[what].as_f64().unwrap()).sum::<f64>();
+    let plan = home.run(&["plan", MODEL, "--depth", "23", "--json"]);
+    let plan: serde_json::Value = serde_json::from_slice(&plan.stdout).unwrap();
+    let total = |what: &str| plan["after"]["total"][what].as_f64().unwrap();
+    assert!(sum("bytes") >= total("weight_bytes"), "{json}");
+    assert_eq!(sum("count") as usize, plan["after"]["steps"].as_array().unwrap().len());
+    assert!((sum("of_token") - 1.0).abs() < 1e-6 && json["bandwidth"].as_f64().unwrap() > 0.0);
+    let table = home.run(&["profile", MODEL, "-n", "2", "--cpu-isa", "scalar"]);
+    assert!(stdout(&table).contains("% of bandwidth"), "{}", stdout(&table));
+}
+
+#[test]
+fn a_profile_leaves_a_trace_that_adds_up_to_its_report() {
+    let home = Home::new();
+    let file = home.path().join("token.json");
+    let name = file.to_str().unwrap();
+    let output = home.run(&["profile", MODEL, "-n", "1", "--json", "--trace", name]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let slices = |category: &str| {
+        let events = trace["traceEvents"].as_array().unwrap().iter();
+        events.filter(|e| e["cat"] == category).map(|e| e["dur"].as_f64().unwrap()).sum::<f64>()
+    };
+    let seconds = report["seconds"].as_f64().unwrap();
+    assert!(seconds > 0.0 && report["whole_seconds"].as_f64().unwrap() > 0.0);
+    for category in ["step", "kernel"] {
+        assert!((slices(category) / 1e6 / seconds - 1.0).abs() < 1e-6, "{category}: {trace}");
+    }
+    let output = home.run(&["profile", MODEL, "-n", "1", "--trace", "/nowhere/token.json"]);
+    assert!(stderr(&output).contains("/nowhere/token.json"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let home = Home::new();
+    let mut child = home.orinctl(&["plan", MODEL, "--full"]).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && stderr(&output).is_empty(), "{}", stderr(&output));
+}
+
+#[test]
+fn mistakes_get_one_error_and_the_right_code() {
+    let home = Home::new();
+    for (args, code, words) in [
+        (&["bench", "--nope"][..], 2, "--nope"),
+        (&["bench", "-b", "0"], 2, "batches"),
+        (&["bench", "-p", "0", "-n", "0"], 2, "nothing to measure"),
+        (&["plan", MODEL, "--batch", "0"], 2, "--batch"),
+        (&["profile", MODEL, "--cpu-isa", "sve9"], 2, "this machine has: "),
+        (&["profile", MODEL, "--backend", "nv", "--threads", "2"], 2, "--threads and --cpu-isa"),
+        (&["profile", MODEL, "--backend", "nv"], 1, "--backend nv: "),
+        (&["plan", "synthetic:tiny-lama:q8_0"], 1, "synthetic:tiny-llama:q8_0"),
+        (&["plan", "/nowhere/x.gguf"], 1, "/nowhere/x.gguf"),
+        (&["status"], 1, "no daemon is listening"),
+        (&["unload"], 1, "no daemon is listening"),
+        (&["generate", "-m", "/nowhere/x.gguf", "hello"], 1, "/nowhere/x.gguf"),
+    ] {
+        let output = home.run(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
+        let text = stderr(&output);
+        assert!(text.contains(words) && text.contains("error:"), "{args:?}: {text}");
+        assert!(!text.contains('\x1b') && output.stdout.is_empty(), "{args:?}: {text}");
+    }
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+/// A bench that would run for hours, once its private daemon is there.
+fn endless(home: &Home) -> (Child, Pid) {
+    let child = home.orinctl(&["bench", "-m", MODEL, "-p", "64", "-r", "1000"]).spawn().unwrap();
+    let daemon = home.private_daemon();
+    (child, daemon)
+}
+
+#[test]
+fn ctrl_c_stops_the_private_daemon_too() {
+    let home = Home::new();
+    let (mut child, daemon) = endless(&home);
+    // Well into the tests.
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("running ")));
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(130));
+    assert!(lines.any(|line| line.unwrap() == "error: interrupted"));
+    wait_until_gone(daemon);
+    assert_eq!(home.leftovers(), [""; 0]);
+}
+
+#[test]
+fn a_killed_client_takes_its_private_daemon_along() {
+    let home = Home::new();
+    let (mut child, daemon) = endless(&home);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until_gone(daemon);
+}

@@ -1,0 +1,20 @@
+//! What runs on the simulated Orin, which is linked into this program: it answers the process's system
+//! calls and executes the kernels' machine code. `ORIND_TEST_FULL=1` runs more of the same.
+//!
+//! There is one simulated Orin in a process, which all tests share. A test that chooses its faults,
+//! counts what is alive on it or filters the process's system calls starts this program again
+//! ([`orind_testing::program::again`]).
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and report")]
+
+mod accuracy;
+mod filter;
+mod nv;
+mod nv_bench;
+mod nv_faults;
+mod nv_layer;
+mod nv_tune;
+mod parity;
+
+use tegra_sim_preload as _;

@@ -1,0 +1,185 @@
+//! The NV driver: the same engine as on the CPU, its tokens, whatever the prompt, the batch and the
+//! company.
+
+use std::time::Duration;
+
+use orind::engine::{Event, Handle, LoadSpec, Request, TokenLogprobs};
+use orind_testing::{engine, full};
+use plan::sample::philox;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+/// By how much the CPU's best token must be ahead for the GPU's to be the same, in logits. Both
+/// quantise activations to 8 bits, and neither sums as the other does.
+const TOLERANCE: f32 = 0.5;
+
+fn start(model: &str, backend: &str) -> Handle {
+    start_chunked(model, backend, 8)
+}
+
+fn start_chunked(model: &str, backend: &str, prefill_chunk: usize) -> Handle {
+    start_with(model, backend, prefill_chunk, (8, 128))
+}
+
+fn start_with(
+    model: &str,
+    backend: &str,
+    prefill_chunk: usize,
+    (slots, context): (usize, usize),
+) -> Handle {
+    let spec = engine::spec(model, backend);
+    engine::start(LoadSpec { slots, context, prefill_chunk, ..spec })
+}
+
+fn prompt(seed: u64, len: usize) -> Vec<u32> {
+    (0..len as u32).map(|i| philox([i, 0, 0, 0], seed)[0] % 256 + 1).collect()
+}
+
+fn request(prompt: &[u32], max_tokens: u32) -> Request {
+    let request = engine::request(prompt.iter().copied(), max_tokens);
+    Request { logprobs: Some(2), ..request }
+}
+
+fn begin(handle: &Handle, prompt: &[u32], max_tokens: u32) -> UnboundedReceiver<Event> {
+    handle.generate(request(prompt, max_tokens)).unwrap()
+}
+
+/// Tokens, and by how much each was ahead of the next best.
+fn end(events: UnboundedReceiver<Event>) -> Vec<(u32, f32)> {
+    let ahead = |t: &TokenLogprobs| (t.token.id, t.top[0].logprob - t.top[1].logprob);
+    engine::collect(events).unwrap().logprobs.iter().map(ahead).collect()
+}
+
+/// Every token of `ours` must be that of `theirs` where it is clear; returns how many were compared.
+fn compare(what: &str, ours: &[(u32, f32)], theirs: &[(u32, f32)]) -> usize {
+    assert_eq!(ours.len(), theirs.len(), "{what}");
+    for (i, (a, b)) in ours.iter().zip(theirs).enumerate() {
+        if a.0 != b.0 {
+            assert!(b.1 < TOLERANCE, "{what}: token {i} is {a:?}, the CPU's is {b:?}");
+            // What follows answers another text.
+            return i;
+        }
+    }
+    ours.len()
+}
+
+#[test]
+fn tokens_are_the_cpus() {
+    const LENGTHS: [usize; 8] = [9, 1, 64, 2, 8, 31, 7, 17];
+    let seeds = if full() { 20 } else { 2 };
+    for family in ["tiny-llama", "tiny-qwen3"] {
+        for kind in ["q8_0", "q6_k", "q4_k_m"] {
+            let model = format!("synthetic:{family}:{kind}");
+            let (nv, cpu) = (start(&model, "nv"), start(&model, "cpu"));
+            let (mut compared, mut asked) = (0, 0);
+            for (seed, len) in (0..seeds).zip(LENGTHS.into_iter().cycle()) {
+                let prompt = prompt(seed, len);
+                let what = format!("{model}, seed {seed}, {len} tokens");
+                let [ours, theirs] = [&nv, &cpu].map(|h| end(begin(h, &prompt, 6)));
+                compared += compare(&what, &ours, &theirs);
+                asked += 6;
+            }
+            assert!(compared * 10 >= asked * 9, "{model}: only {compared} of {asked} were clear");
+            nv.stop(Duration::from_secs(5));
+        }
+    }
+}
+
+#[test]
+fn company_changes_nothing() {
+    let nv = start("synthetic:tiny-llama:q8_0", "nv");
+    for seed in 0..if full() { 20 } else { 1 } {
+        let prompts: Vec<Vec<u32>> =
+            (0..8).map(|i| prompt(100 + 8 * seed + i, 1 + i as usize)).collect();
+        let alone: Vec<_> = prompts.iter().map(|p| end(begin(&nv, p, 4))).collect();
+        for batch in [4, 8] {
+            let together: Vec<_> = prompts[..batch].iter().map(|p| begin(&nv, p, 4)).collect();
+            for (i, (events, alone)) in together.into_iter().zip(&alone).enumerate() {
+                assert_eq!(end(events), *alone, "seed {seed}: sequence {i} of {batch}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_step_is_one_submit_and_one_doorbell() {
+    let nv = start("synthetic:tiny-llama:q6_k", "nv");
+    let layers = 2;
+    end(begin(&nv, &[1, 2, 3], 2));
+    let before = nv.snapshot().activity;
+    let answer = end(begin(&nv, &[4], 11));
+    let after = nv.snapshot().activity;
+    assert_eq!(answer.len(), 11);
+    let steps = after.submits - before.submits;
+    assert_eq!(after.doorbells - before.doorbells, steps);
+    assert_eq!((steps, after.rebuilds), (11, 0), "a prompt of one token and ten more steps");
+    assert!(after.launches - before.launches <= steps * (5 * layers + 12));
+}
+
+/// Where nobody looks at logits, the next step is under way when a token comes; the tokens are the same.
+#[test]
+fn a_prompts_chunks_go_together_and_decode_is_a_step_ahead() {
+    let nv = start("synthetic:tiny-llama:q8_0", "nv");
+    let peak = || {
+        let peak = nv.exclusive("peak", |core| core.take_most_under_way());
+        peak.blocking_recv().unwrap().unwrap()
+    };
+    let ids = |logprobs, prompt: &[u32], max_tokens| -> Vec<u32> {
+        let request = Request { logprobs, ..request(prompt, max_tokens) };
+        let mut events = nv.generate(request).unwrap();
+        std::iter::from_fn(|| events.blocking_recv())
+            .filter_map(|event| if let Event::Token(token) = event { Some(token.id) } else { None })
+            .collect()
+    };
+    let prompt = prompt(11, 32);
+    let expected = ids(Some(2), &prompt, 12);
+    assert_eq!((expected.len(), peak()), (12, 4), "four chunks, and then one step at a time");
+    let before = nv.snapshot().activity;
+    assert_eq!(ids(None, &prompt[..1], 12).len(), 12);
+    let after = nv.snapshot().activity;
+    assert_eq!(peak(), 2);
+    assert_eq!(after.submits - before.submits, 12, "none too many: the last token is known to be");
+    assert!(after.sleeps - before.sleeps <= 12, "{before:?} {after:?}");
+    assert_eq!(ids(None, &prompt, 12), expected);
+    // An end in the middle of what has been submitted.
+    let running = nv.generate(Request { logprobs: None, ..request(&prompt, 90) }).unwrap();
+    nv.stop(Duration::ZERO);
+    drop(running);
+}
+
+#[test]
+fn a_short_prompt_is_a_short_step() {
+    let nv = start_chunked("synthetic:tiny-llama:q8_0", "nv", 64);
+    let launches = |len| {
+        let before = nv.snapshot().activity.launches;
+        end(begin(&nv, &prompt(7, len), 1));
+        nv.snapshot().activity.launches - before
+    };
+    let [of_3, of_8, of_9, of_64] = [3, 8, 9, 64].map(launches);
+    assert_eq!(of_3, of_8);
+    assert!(of_8 < of_9 && of_9 < of_64, "{of_8}, {of_9}, {of_64}");
+
+    let narrow = start("synthetic:tiny-llama:q8_0", "nv");
+    for len in [3, 9, 17, 40, 64, 65] {
+        let prompt = prompt(8, len);
+        let [wide, narrow] = [&nv, &narrow].map(|h| end(begin(h, &prompt, 3)));
+        assert_eq!(wide, narrow, "{len} tokens");
+    }
+}
+
+/// Over 131,072 positions attention of 64 rows is three launches, of 8 one: nothing but their number
+/// differs.
+#[test]
+fn attention_in_parts_is_the_same() {
+    let start = |chunk| start_with("synthetic:tiny-llama:q8_0", "nv", chunk, (1, 131_072));
+    let (wide, narrow) = (start(64), start(8));
+    let prompt = prompt(9, 64);
+    let answers = [&wide, &narrow].map(|nv| end(begin(nv, &prompt, 3)));
+    assert_eq!(answers[0], answers[1]);
+    let short = start_chunked("synthetic:tiny-llama:q8_0", "nv", 64);
+    let launches = |nv: &Handle| {
+        let before = nv.snapshot().activity.launches;
+        end(begin(nv, &prompt, 1));
+        nv.snapshot().activity.launches - before
+    };
+    assert_eq!(launches(&wide) - launches(&short), 2 + 2, "two layers");
+}

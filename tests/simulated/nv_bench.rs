@@ -1,0 +1,135 @@
+//! A benchmark on the simulated Orin: what decode is held against is how fast the GPU itself reads. The
+//! numbers are the host's; what is checked is who read what, and that nothing of it stays.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use device::gpu::nv::Nv;
+use device::{Data, Device, Request};
+use model::gguf::Gguf;
+use orind::bench::{self, Report, Spec};
+use orind::engine::{LoadSpec, Stream};
+use orind_testing::program::{again, said};
+use orind_testing::{engine, tiny};
+use plan::graph::Graph;
+use plan::{Bucket, Buffer, Class, DType, Outputs, fuse};
+use telemetry::{Probe, Root};
+
+/// Rows of a prompt, in one chunk: launches of 8, 8 and 4.
+const PROMPT: u32 = 20;
+
+fn report() -> Report {
+    let spec = engine::spec(tiny("tiny-llama-Q8_0"), "nv");
+    let load = LoadSpec { context: 64, prefill_chunk: PROMPT as usize, ..spec };
+    let engine = engine::start(load);
+    let spec = Spec {
+        prompts: Some(vec![PROMPT]),
+        generate: Some(vec![4]),
+        repetitions: Some(2),
+        warmup: 0,
+        ..Spec::default()
+    };
+    let report = engine.exclusive("bench", move |core| {
+        let probe = Arc::new(Probe::new(Root::system()));
+        bench::run(core, &probe, &spec, &mut |_| ControlFlow::Continue(()))
+    });
+    report.blocking_recv().unwrap().unwrap().unwrap()
+}
+
+/// What is alive on the simulated Orin when nothing runs any more.
+fn live() -> impl PartialEq + std::fmt::Debug {
+    let orin = tegra_sim_preload::orin().unwrap();
+    orin.gpu().drain();
+    orin.live()
+}
+
+#[test]
+fn the_roof_is_what_the_gpu_reads_and_gpu_memory_is_told_apart() {
+    said(&mut again(module_path!(), "roof"));
+}
+
+#[test]
+#[ignore = "run by the other test, in a process that has the Orin to itself"]
+fn roof() {
+    let nv = Nv::detect().unwrap();
+    let (before, alive) = (live(), AtomicUsize::new(0));
+    let count = || {
+        alive.fetch_add(1, Ordering::Relaxed);
+    };
+    let mut stream = Stream::open(&nv, &count).unwrap();
+    assert!(stream.measure().unwrap() > 0.0);
+    assert_ne!(live(), before);
+    drop(stream);
+    assert_eq!(live(), before);
+    assert!(alive.into_inner() >= 3);
+    several_steps_of_a_plan_without_tokens(&nv);
+    assert_eq!(live(), before);
+    drop(nv);
+
+    let report = report();
+    let roof = &report.roof;
+    assert_eq!((roof.threads, roof.measurements, roof.limit.as_deref()), (0, 3, None), "{roof:#?}");
+    let matrix = format!("read by the GPU: F16 matrix of {} MiB", roof.bytes >> 20);
+    assert_eq!((roof.stream.as_str(), roof.streams.len()), (matrix.as_str(), 1));
+    assert!(roof.bytes >= 4 << 20 && roof.bytes_per_second >= roof.lowest && roof.lowest > 0.0);
+    for row in &report.rows {
+        let fraction = row.bytes_per_second / roof.bytes_per_second;
+        assert!((row.fraction_of_roof / fraction - 1.0).abs() < 1e-9);
+    }
+    weights_are_counted_as_often_as_they_are_read(&report);
+    assert!(report.memory.gpu);
+    let text = bench::table(&report);
+    assert!(!text.contains("threads,") && !text.contains("0 threads"), "{text}");
+    assert!(text.contains(&matrix) && text.contains("GPU memory"), "{text}");
+}
+
+/// Every launch reads its matrices. Of the last layer only keys and values are of all rows.
+fn weights_are_counted_as_often_as_they_are_read(report: &Report) {
+    let gguf = Gguf::open(tiny("tiny-llama-Q8_0")).unwrap();
+    let of_all_rows = |name: &str| {
+        let cached = name.contains("attn_k") || name.contains("attn_v");
+        name.starts_with("blk.0.") || name.starts_with("blk.1.") && cached
+    };
+    let (mut once, mut again) = (0, 0);
+    for tensor in gguf.tensors() {
+        once += tensor.bytes;
+        again += u64::from(tensor.shape.len() == 2 && of_all_rows(&tensor.name)) * tensor.bytes;
+    }
+    let prefill = report.rows.iter().find(|row| row.name == "pp20").unwrap();
+    let read = prefill.weight_bytes_per_token * f64::from(PROMPT);
+    let expected = (once + 2 * again) as f64;
+    // Rows of the embedding are the rest.
+    assert!((read / expected - 1.0).abs() < 0.01, "{read} {expected}");
+}
+
+/// As a quick GPU is asked for; the simulated one is not quick.
+fn several_steps_of_a_plan_without_tokens(nv: &Nv) {
+    let mut g = Graph::new();
+    let x = g.source(Class::Mailbox, "x", DType::F32, &[1, 256]).unwrap();
+    let w = g.source(Class::Weight, "w", DType::F16, &[64, 256]).unwrap();
+    let y = g.matmul(x, w).unwrap();
+    g.output("y", y);
+    let bucket = Bucket { batch: 1, chunk: 1, context: 1, outputs: Outputs::None };
+    let plan = fuse(&g.lower(bucket).unwrap(), nv.fusions());
+    let of_weights = plan.buffers.iter().filter(|b| b.class == Class::Weight);
+    let weights: Vec<Buffer> = of_weights.cloned().collect();
+    let plans = std::slice::from_ref(&plan);
+    let request = Request { weights: &weights, states: &[], plans, choices: None };
+    let mut instance = nv.open(&request).unwrap();
+    let ones = |_: u64, bytes: &mut [u8]| {
+        bytes.as_chunks_mut::<2>().0.fill([0, 0x3c]);
+        Ok(())
+    };
+    instance.upload("w", &ones, &|_| {}).unwrap();
+    let prepared = instance.prepare(&plan).unwrap();
+    let x = plan.find(Class::Mailbox, "x").unwrap();
+    instance.write(prepared, x, 0, Data::F32(&[1.0; 256])).unwrap();
+    for steps in [16, 1, 16] {
+        let ticket = instance.submit(prepared, steps).unwrap();
+        instance.wait(ticket).unwrap();
+    }
+    let mut y = [0.0; 64];
+    instance.read(prepared, plan.find(Class::Output, "y").unwrap(), 0, &mut y).unwrap();
+    assert_eq!(y, [256.0; 64]);
+}

@@ -1,0 +1,244 @@
+//! GPU faults in the middle of a generation: the daemon's engine rebuilds the channel, executes the
+//! interrupted step again on the caches as they are, and the stream's tokens are those of a run that
+//! nothing disturbed.
+
+use std::process::Command;
+
+use device::gpu::nv::Nv;
+use model::{KvLayout, Model};
+use orind::engine::{LoadSpec, Request};
+use orind_testing::program::{again, said, stderr};
+use orind_testing::session::Session;
+use orind_testing::{engine, tiny};
+use plan::Bucket;
+use plan::sample::{Sampling, philox};
+use tegra_sim::bundle::Bundle;
+use tegra_sim::engine::Replay;
+
+const TOKENS: u32 = 60;
+/// The variable that says how many steps are handed over at once.
+const STEPS: &str = "ORIND_TEST_STEPS";
+/// The variable that says how many positions a slot of a generation has.
+const CONTEXT: &str = "ORIND_TEST_CONTEXT";
+
+/// One generation, with the faults that the environment asks the simulator for. The parent reads
+/// what this prints.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn generation() {
+    let context = std::env::var(CONTEXT).map_or(128, |context| context.parse().unwrap());
+    // All of the prompt at once where that is to take long.
+    let prefill_chunk = if context > 128 { 32 } else { 8 };
+    let spec = engine::spec("synthetic:tiny-llama:q8_0", "nv");
+    let handle = engine::start(LoadSpec { slots: 2, context, prefill_chunk, ..spec });
+    // Random, so that a repeated step that drew other numbers would show.
+    let sampling = Sampling { temperature: 1.5, top_k: 0, top_p: 1.0, seed: 7 };
+    let request = Request { sampling, ..engine::request(1..20, TOKENS) };
+    let ids = engine::ask(&handle, request).ids;
+    println!("tokens {ids:?}");
+    println!("rebuilds {}", handle.snapshot().activity.rebuilds);
+}
+
+/// The generation with these faults.
+fn generation_with(faults: &str) -> Command {
+    let mut command = again(module_path!(), "generation");
+    command.env("TEGRA_SIM_FAULTS", faults);
+    command
+}
+
+/// Its tokens and rebuilds.
+fn generate(faults: &str) -> (String, usize) {
+    let text = said(&mut generation_with(faults));
+    (line(&text, "tokens "), line(&text, "rebuilds ").parse().unwrap())
+}
+
+/// An address fault at each of these places.
+fn faults_at(places: impl IntoIterator<Item = u64>) -> String {
+    places.into_iter().map(|at| format!("mmu-fault@{at}")).collect::<Vec<_>>().join(",")
+}
+
+/// What the simulator leaves behind can be looked at on any machine.
+#[test]
+fn every_fault_leaves_a_bundle_that_replays() {
+    let dir = tempfile::tempdir().unwrap();
+    said(generation_with(&faults_at(places(2, 3))).env("TEGRA_SIM_BUNDLES", dir.path()));
+    let files: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), 3, "{files:?}");
+    for file in files {
+        let replay = Replay::run(&Bundle::read(&file).unwrap(), None).unwrap();
+        assert!(replay.is_same(), "{}: {replay}", file.display());
+    }
+}
+
+/// `count` places at which something fails, a step apart at least.
+fn places(seed: u64, count: u32) -> Vec<u64> {
+    let mut at = 5;
+    (0..count)
+        .map(|i| {
+            at += 16 + u64::from(philox([i, 0, 0, 0], seed)[0] % 10);
+            at
+        })
+        .collect()
+}
+
+#[test]
+fn fifty_faults_change_no_token() {
+    let (undisturbed, rebuilds) = generate("");
+    assert_eq!(rebuilds, 0);
+    assert_eq!(undisturbed.split(',').count(), TOKENS as usize);
+    let (disturbed, rebuilds) = generate(&faults_at(places(1, 50)));
+    assert_eq!(disturbed, undisturbed);
+    assert_eq!(rebuilds, 50);
+}
+
+/// Nothing reports a hang: the release that a step ends with just does not come, and neither does that of
+/// the step ahead. Of one release that is lost the next one makes up for it: it says that both steps are done.
+#[test]
+fn a_hung_channel_is_rebuilt_and_no_token_is_lost() {
+    let (undisturbed, _) = generate("");
+    for (stuck, hangs) in [(&[20, 21, 45, 46][..], 2), (&[20], 0)] {
+        let (disturbed, rebuilds) = generate(&stuck_semaphores(stuck));
+        assert_eq!(disturbed, undisturbed);
+        assert_eq!(rebuilds, hangs);
+    }
+}
+
+/// The second of three prefill chunks stands still, and with it the third, which is under way: both are
+/// executed again.
+#[test]
+fn a_prefill_that_hangs_is_rebuilt_and_no_token_is_lost() {
+    let (undisturbed, _) = generate("");
+    let (disturbed, rebuilds) = generate(&stuck_semaphores(&[3, 4]));
+    assert_eq!(disturbed, undisturbed);
+    assert_eq!(rebuilds, 1);
+}
+
+/// Releases that do not come.
+fn stuck_semaphores(releases: &[u64]) -> String {
+    let faults: Vec<String> = releases.iter().map(|at| format!("stuck-semaphore@{at}")).collect();
+    faults.join(",")
+}
+
+/// What may be long releases semaphores on the way, what is short has nothing to tell.
+#[test]
+fn a_long_step_tells_how_far_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let generate = |context: u32, faults: &str| {
+        let trace = dir.path().join(format!("{context}{faults}"));
+        let mut command = generation_with(faults);
+        let text = said(command.env(CONTEXT, context.to_string()).env("TEGRA_SIM_TRACE", &trace));
+        let trace = std::fs::read_to_string(&trace).unwrap();
+        let signs = trace.lines().filter(|event| event.contains("\"unit\":\"QMD\"")).count();
+        (line(&text, "tokens "), line(&text, "rebuilds "), signs)
+    };
+    let (_, _, signs) = generate(128, "");
+    assert_eq!(signs, 0);
+    let (undisturbed, _, signs) = generate(131_072, "");
+    assert!(
+        (3..20).contains(&signs),
+        "{signs} for one chunk of launches that may take two seconds"
+    );
+    // Its end does not come the first time.
+    let (disturbed, rebuilds, twice) = generate(131_072, "stuck-semaphore@2");
+    assert_eq!((disturbed, rebuilds.as_str(), twice), (undisturbed, "1", 2 * signs));
+}
+
+#[test]
+fn a_step_that_never_succeeds_ends_the_request_and_not_the_daemon() {
+    let output = generation_with(&faults_at(40..48)).output().unwrap();
+    // The request fails with a reason, which is where that test stops.
+    let error = stderr(&output);
+    assert!(error.contains("address fault"), "{error}");
+    assert!(!output.status.success());
+}
+
+/// Steps handed over at once, sixteen if the environment does not say, through the seam; prints how waiting
+/// for them went.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn many_steps_at_once() {
+    let (layout, bucket) = (KvLayout { slots: 1, context: 64 }, Bucket::decode(1, 64));
+    let model = Model::open(tiny("tiny-llama-Q8_0")).unwrap();
+    let mut session = Session::new(&Nv::detect().unwrap(), &model, layout, &[bucket]);
+    session.load(0, &[(5, 0, 0)]);
+    let Session { instance, plans, .. } = &mut session;
+    let steps = std::env::var(STEPS).map_or(16, |steps| steps.parse().unwrap());
+    let ticket = instance.submit(plans[0].1, steps).unwrap();
+    match instance.wait(ticket) {
+        Ok(()) => {
+            let mut tokens = vec![[0]; steps as usize];
+            for (step, token) in tokens.iter_mut().enumerate() {
+                instance.tokens(ticket, step as u32, token).unwrap();
+            }
+            println!("tokens {:?}", tokens.concat());
+        }
+        Err(error) => {
+            println!("first {error}");
+            println!("again {}", instance.wait(ticket).is_err());
+        }
+    }
+    println!("rebuilds {}", instance.activity().rebuilds);
+    println!("sleeps {}", instance.activity().sleeps);
+}
+
+/// What that process printed.
+fn so_many_steps_with(steps: u32, faults: &str) -> String {
+    let mut command = again(module_path!(), "many_steps_at_once");
+    said(command.env("TEGRA_SIM_FAULTS", faults).env(STEPS, steps.to_string()))
+}
+
+/// What it printed behind `name`.
+fn line(text: &str, name: &str) -> String {
+    text.lines().find_map(|l| Some(l.split_once(name)?.1.to_owned())).unwrap_or_default()
+}
+
+/// What sixteen steps printed behind `name`.
+fn steps_with(faults: &str, name: &str) -> String {
+    line(&so_many_steps_with(16, faults), name)
+}
+
+/// Time is counted in sleeps of a tenth of a second, which end when the GPU comes to rest: the host may be
+/// as slow as it likes.
+#[test]
+fn a_hang_is_noticed_within_two_seconds_in_the_first_execution_too() {
+    // The release of the very first step (the one before it is the new channel's own), of the last of
+    // sixteen, and of the first when it is repeated, which is given twice the time.
+    for (steps, faults, hangs, longest) in [
+        (1, "stuck-semaphore@2", 1, 20),
+        (16, "stuck-semaphore@17", 1, 20),
+        (1, "stuck-semaphore@2,stuck-semaphore@4", 2, 20 + 35),
+    ] {
+        let [undisturbed, disturbed] = ["", faults].map(|faults| so_many_steps_with(steps, faults));
+        assert_eq!(line(&disturbed, "tokens "), line(&undisturbed, "tokens "));
+        assert_eq!(line(&disturbed, "rebuilds "), hangs.to_string());
+        let sleeps: u32 = line(&disturbed, "sleeps ").parse().unwrap();
+        assert!((15 * hangs..=longest).contains(&sleeps), "{faults}: {sleeps} sleeps");
+    }
+}
+
+#[test]
+fn faults_among_many_steps_change_no_token() {
+    let undisturbed = steps_with("", "tokens ");
+    assert_eq!(undisturbed.split(',').count(), 16);
+    assert_eq!(steps_with("mmu-fault@3,mmu-fault@50,mmu-fault@140", "tokens "), undisturbed);
+}
+
+/// The last launch writes the next step's inputs: a fault in it may find them written or not.
+#[test]
+fn faults_in_the_launch_that_advances_change_no_token() {
+    const LAUNCHES: u64 = 14;
+    // Each step fails once, in its last launch, and is executed again.
+    let faults = faults_at((0..16).map(|step| 2 * LAUNCHES * step + LAUNCHES));
+    assert_eq!(steps_with(&faults, "rebuilds "), "16");
+    assert_eq!(steps_with(&faults, "tokens "), steps_with("", "tokens "));
+}
+
+#[test]
+fn a_step_that_fails_again_and_again_is_given_up_and_stays_failed() {
+    // The same step each time, with steps before it that are done.
+    let faults = faults_at(100..130);
+    assert!(steps_with(&faults, "first ").contains("address fault"));
+    assert_eq!(steps_with(&faults, "again "), "true");
+    assert!(steps_with(&faults, "rebuilds ").parse::<u32>().unwrap() <= 6);
+}
