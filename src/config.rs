@@ -62,7 +62,6 @@ pub struct Config {
     pub ioctl_filter: IoctlFilter,
     /// What is logged: a level, or directives as `RUST_LOG` has them.
     pub log: String,
-    /// How it is logged.
     pub log_format: LogFormat,
 }
 
@@ -137,7 +136,6 @@ pub enum IoctlFilter {
     Auto,
     /// Always; the start fails where there can be none.
     On,
-    /// Never.
     Off,
 }
 
@@ -158,7 +156,6 @@ impl FromStr for IoctlFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// For people.
     Text,
     /// One JSON object per line.
     Json,
@@ -182,40 +179,20 @@ pub enum Tune {
 pub enum Error {
     /// The file cannot be read.
     #[error("cannot read the configuration {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A key that does not exist.
     #[error("{place}: unknown key `{key}`{}", nearest.map(|n| format!("; did you mean `{n}`?")).unwrap_or_default())]
-    UnknownKey {
-        /// File and line.
-        place: String,
-        /// The key.
-        key: String,
-        /// A key it resembles.
-        nearest: Option<&'static str>,
-    },
+    UnknownKey { place: String, key: String, nearest: Option<&'static str> },
     /// Not TOML, or a value of the wrong type.
     #[error("{place}: {reason}")]
     Invalid {
         /// File, line, and the key if one is at fault.
         place: String,
-        /// What is wrong.
         reason: String,
     },
     /// A value out of its range.
     #[error("{key} is {value}; {allowed}")]
-    Range {
-        /// The key.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// What is allowed.
-        allowed: String,
-    },
+    Range { key: &'static str, value: String, allowed: String },
 }
 
 impl Config {
@@ -438,7 +415,6 @@ const AT_LOAD: [&str; 8] =
 /// When a changed key takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// With the reload.
     Now,
     /// When the next model is loaded.
     NextLoad,
@@ -461,7 +437,6 @@ impl Effect {
 /// A key whose value differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The key.
     pub key: &'static str,
     /// Its value until now, as TOML.
     pub from: String,

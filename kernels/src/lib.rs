@@ -5,6 +5,8 @@
 //! machine code checked in under `prebuilt/` ([`prebuilt`]), what is compiled beside it on the machine
 //! ([`jit`], by [`nvrtc`]), what a loader reads out of it ([`cubin`]), and random programs for holding GPUs against each other ([`snippets`]). Does not know plans, models, drivers or queues.
 
+#![warn(missing_docs)]
+
 pub mod bank0;
 pub mod catalogue;
 pub mod cubin;

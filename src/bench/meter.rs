@@ -12,7 +12,6 @@ use telemetry::memory;
 pub struct Meter(Reader);
 
 enum Reader {
-    /// This machine's processor.
     Cpu(Bandwidth),
     /// The GPU that holds the model.
     Gpu(Gpu),
@@ -20,7 +19,6 @@ enum Reader {
 
 /// What a GPU reads with, and what it read.
 struct Gpu {
-    /// Until it fails.
     stream: Option<engine::Stream>,
     /// Why there is none, or a smaller one than usual.
     limit: Option<String>,

@@ -11,7 +11,6 @@ pub struct Report {
     /// Why the numbers say nothing: the machine changed under them. Empty when it did not.
     #[serde(default)]
     pub invalid: Vec<String>,
-    /// Under which conditions.
     pub manifest: Manifest,
     /// Memory bandwidth measured in the same run.
     pub roof: Roof,
@@ -30,7 +29,6 @@ pub struct Report {
 /// The conditions of a benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of orind.
     pub version: String,
     /// Commit it was built from, with `-dirty` where sources differed; `None` for a build without git.
     pub commit: Option<String>,
@@ -38,7 +36,6 @@ pub struct Manifest {
     pub debug_build: bool,
     /// When the benchmark began, RFC 3339, UTC.
     pub date: String,
-    /// The model.
     pub model: Model,
     /// Short name of the device.
     pub device: String,
@@ -74,16 +71,13 @@ pub struct Model {
     pub synthetic: bool,
     /// Bytes of tensor data.
     pub bytes: u64,
-    /// Number of parameters.
     pub parameters: u64,
 }
 
 /// What the machine said about itself. Fields that it does not tell are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Processor.
     pub processor: Option<String>,
-    /// Kernel release.
     pub kernel: Option<String>,
     /// Cores this process may use.
     pub cores: usize,
@@ -104,7 +98,6 @@ pub struct Roof {
     /// Its best measurement, in bytes per second: the roof that rows are held against. 0 where it could not
     /// be measured; [`Roof::limit`] says why.
     pub bytes_per_second: f64,
-    /// Its slowest measurement.
     pub lowest: f64,
     /// Bytes read per pass.
     pub bytes: u64,
@@ -112,7 +105,6 @@ pub struct Roof {
     pub threads: usize,
     /// Times it was measured: before, between and after the tests.
     pub measurements: u32,
-    /// Every stream tried.
     pub streams: Vec<Stream>,
     /// Why it was not measured, or by reading less than usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,9 +114,7 @@ pub struct Roof {
 /// One way of reading memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stream {
-    /// Its name.
     pub name: String,
-    /// Its best measurement.
     pub bytes_per_second: f64,
 }
 
@@ -133,7 +123,6 @@ pub struct Stream {
 pub struct Row {
     /// Its name, as llama-bench writes it.
     pub name: String,
-    /// The test.
     #[serde(flatten)]
     pub test: Test,
     /// Tokens per second, all sequences together.
@@ -165,9 +154,7 @@ pub struct Memory {
     pub peak: u64,
     /// Weights as the device holds them.
     pub weights: u64,
-    /// KV cache reserved.
     pub kv: u64,
-    /// Activations reserved.
     pub activations: u64,
     /// Whether those three are a GPU's memory, reserved from its driver: they are no part of `peak`, but where
     /// the driver lets the process see them.
@@ -193,9 +180,7 @@ impl Memory {
 /// Time from sending a request over the socket to its first token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FirstToken {
-    /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Seconds.
     pub seconds: Summary,
 }
 
@@ -208,6 +193,5 @@ pub struct ColdStart {
     pub loaded_seconds: f64,
     /// From starting the process to the first token.
     pub first_token_seconds: f64,
-    /// Tokens of the prompt.
     pub prompt_tokens: u32,
 }

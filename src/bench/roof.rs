@@ -54,7 +54,6 @@ pub struct Bandwidth {
     buffer: MmapMut,
     threads: usize,
     best: [f64; Pattern::ALL.len()],
-    /// Best of each measurement.
     history: Vec<f64>,
 }
 

@@ -132,7 +132,6 @@ pub enum Kind {
 /// One row to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Test {
-    /// What is timed.
     pub kind: Kind,
     /// Tokens of each sequence under the clock.
     pub tokens: u32,
@@ -213,9 +212,7 @@ pub enum Progress {
     Probe,
     /// What will be run.
     Chosen {
-        /// The tests, by name.
         tests: Vec<String>,
-        /// Timed repetitions of each.
         repetitions: u32,
         /// How long it will take, by the probe.
         estimated_seconds: f64,
@@ -224,7 +221,6 @@ pub enum Progress {
     Roof,
     /// A test begins.
     Test {
-        /// Its name.
         test: String,
         /// From 1; 0 in a warm-up round.
         repetition: u32,
@@ -245,7 +241,6 @@ pub enum Error {
     /// A field of the [`Spec`] is out of range.
     #[error("{field}: {reason}")]
     Invalid {
-        /// The field.
         field: &'static str,
         /// What is wrong with it, and what is allowed.
         reason: String,
@@ -254,24 +249,10 @@ pub enum Error {
     #[error(
         "{test} needs {need} tokens of context, a slot holds {context}; load the model with a larger context"
     )]
-    TooLong {
-        /// The test.
-        test: String,
-        /// Tokens needed.
-        need: u64,
-        /// Tokens a slot holds.
-        context: usize,
-    },
+    TooLong { test: String, need: u64, context: usize },
     /// Too many sequences at once.
     #[error("{test} needs {need} slots, {slots} are loaded; load the model with more slots")]
-    TooManySequences {
-        /// The test.
-        test: String,
-        /// Slots needed.
-        need: u32,
-        /// Slots there are.
-        slots: usize,
-    },
+    TooManySequences { test: String, need: u32, slots: usize },
     /// Whoever asked went away.
     #[error("cancelled")]
     Cancelled,

@@ -23,13 +23,9 @@ pub const DEFINITION: &str = "median ± half the 95 % prediction interval of one
 pub struct Summary {
     /// The measurements, in the order they were made.
     pub samples: Vec<f64>,
-    /// Median.
     pub median: f64,
-    /// Arithmetic mean.
     pub mean: f64,
-    /// Smallest.
     pub min: f64,
-    /// Largest.
     pub max: f64,
     /// Sample standard deviation; `None` for one measurement.
     pub stddev: Option<f64>,

@@ -18,44 +18,23 @@ pub(super) enum Error {
     Usage(String),
     /// Another model is loaded than the one asked for.
     #[error("{loaded} is loaded in the daemon on {daemon}, not {wanted}")]
-    OtherModel {
-        /// What is loaded.
-        loaded: String,
-        /// What was asked for.
-        wanted: String,
-        /// Where the daemon is.
-        daemon: client::Address,
-    },
+    OtherModel { loaded: String, wanted: String, daemon: client::Address },
     /// The daemon has no model.
     #[error("no model is loaded in the daemon on {daemon}")]
-    NoModel {
-        /// Where the daemon is.
-        daemon: client::Address,
-    },
+    NoModel { daemon: client::Address },
     /// The private daemon ended or never came up.
     #[error("the private daemon {what}{}", said(log))]
     Private {
-        /// What happened to it.
         what: String,
         /// The last lines of its log.
         log: String,
     },
     /// Something this process needs.
     #[error("{what}: {source}")]
-    Setup {
-        /// What.
-        what: &'static str,
-        /// Why not.
-        source: io::Error,
-    },
+    Setup { what: &'static str, source: io::Error },
     /// A model file, for `plan` and `profile`.
     #[error("{model}: {source}")]
-    Model {
-        /// The model.
-        model: String,
-        /// Why not.
-        source: Box<model::Error>,
-    },
+    Model { model: String, source: Box<model::Error> },
     /// A synthetic model cannot be made.
     #[error(transparent)]
     Synthetic(#[from] model::synthetic::Error),
@@ -71,7 +50,6 @@ pub(super) enum Error {
     /// A device that is not here.
     #[error("--backend {name}: {why}")]
     Backend {
-        /// Its name.
         name: String,
         /// Why it cannot be used.
         why: String,
@@ -81,10 +59,7 @@ pub(super) enum Error {
     Bandwidth(#[from] crate::bench::Error),
     /// First contact without anything to meet.
     #[error("{error}; to see it on a simulated Orin: tegra-sim run -- orinctl first-contact")]
-    NoOrin {
-        /// What is missing.
-        error: Box<tegra_probe::Error>,
-    },
+    NoOrin { error: Box<tegra_probe::Error> },
     /// First contact cannot write what it found.
     #[error(transparent)]
     Contact(#[from] tegra_probe::Error),
@@ -99,27 +74,16 @@ pub(super) enum Error {
     Store(#[from] device::tune::store::StoreError),
     /// A file of another device.
     #[error("{} was measured on another device than this machine has: {device}", file.display())]
-    OtherDevice {
-        /// The file.
-        file: PathBuf,
-        /// Its device.
-        device: String,
-    },
+    OtherDevice { file: PathBuf, device: String },
     /// A file that cannot be written.
     #[error("{} cannot be written: {source}", file.display())]
-    Write {
-        /// The file.
-        file: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Write { file: PathBuf, source: io::Error },
     /// A benchmark that the machine changed under.
     #[error("the run is INVALID: {0}")]
     InvalidRun(String),
     /// Standard input or output.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
 }

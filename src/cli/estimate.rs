@@ -31,9 +31,7 @@ pub(super) struct Machine {
 /// What a step takes. Times in nanoseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Estimate {
-    /// The profile.
     profile: String,
-    /// Its machine.
     machine: String,
     /// Bytes of weights and KV cache.
     bytes: u64,
@@ -41,7 +39,6 @@ pub(super) struct Estimate {
     bytes_per_second: f64,
     /// Where that rate comes from.
     rate_from: &'static str,
-    /// Reading them.
     memory_ns: f64,
     launches: usize,
     /// From one launch to the next, all of them; none where the profile lacks it.

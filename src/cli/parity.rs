@@ -168,9 +168,7 @@ fn steps_on(
 struct Document<'a> {
     model: &'a str,
     reference: &'a str,
-    /// Tokens of each prompt.
     prompts: Vec<usize>,
-    /// Tokens after each prompt.
     tokens: usize,
     tolerance: Tolerance,
     passed: bool,

@@ -50,7 +50,6 @@ pub mod event {
 /// Body of every answer that is not a success, and of `error` events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// What went wrong.
     pub error: ErrorDetail,
 }
 
@@ -77,13 +76,11 @@ pub struct ErrorDetail {
 pub struct Status {
     /// Version of the daemon.
     pub version: String,
-    /// Its process id.
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_s: f64,
     /// What it is doing.
     pub state: State,
-    /// The loaded model.
     pub model: Option<Model>,
     /// What was and is being served.
     pub requests: Requests,
@@ -120,16 +117,13 @@ pub enum State {
     },
     /// A model is being loaded.
     Loading {
-        /// The model.
         model: String,
         /// Fraction done, 0 to 1.
         progress: f64,
     },
-    /// Requests are served.
     Ready,
     /// A bench or another exclusive task has the device; requests wait.
     Exclusive {
-        /// What.
         what: String,
     },
     /// The daemon finishes what is under way and exits.
@@ -139,7 +133,6 @@ pub enum State {
 /// Load and counters since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
-    /// Generations being served.
     pub active: usize,
     /// Generations waiting for a slot.
     pub queued: usize,
@@ -152,9 +145,7 @@ pub struct Requests {
     pub finished: u64,
     /// Generations refused or failed.
     pub failed: u64,
-    /// Prompt tokens evaluated.
     pub prompt_tokens: u64,
-    /// Tokens generated.
     pub completion_tokens: u64,
     /// Steps submitted to the device.
     pub steps: u64,
@@ -166,11 +157,9 @@ pub struct Requests {
 /// What a GPU has been asked to do since the model was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Kernels launched.
     pub launches: u64,
     /// Hand-overs to its queue, one for each step.
     pub submits: u64,
-    /// Doorbells rung.
     pub doorbells: u64,
     /// Times that waiting for it slept.
     pub sleeps: u64,
@@ -206,7 +195,6 @@ pub struct Model {
     pub synthetic: bool,
     /// Bytes of tensor data.
     pub bytes: u64,
-    /// Number of parameters.
     pub parameters: u64,
     /// Entries of the vocabulary.
     pub vocabulary: usize,
@@ -216,7 +204,6 @@ pub struct Model {
     pub trained_context: usize,
     /// Sequences served at once.
     pub slots: usize,
-    /// The device it is on.
     pub device: Device,
     /// Memory reserved for it on the device, in bytes.
     pub memory: DeviceMemory,
@@ -236,27 +223,21 @@ pub struct Device {
     pub name: String,
     /// The device in one line.
     pub description: String,
-    /// Why this one.
     pub reason: String,
-    /// Worker threads.
     pub threads: usize,
 }
 
 /// Memory reserved on a device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMemory {
-    /// Weights as packed.
     pub weights: u64,
-    /// KV cache.
     pub kv: u64,
-    /// Scratch, mailboxes, outputs.
     pub activations: u64,
 }
 
 /// Answer of `GET /orin/v1/models`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Models {
-    /// The loaded model.
     pub loaded: Option<Model>,
     /// The directory that `available` files are from.
     pub models_dir: PathBuf,
@@ -278,13 +259,11 @@ pub struct Available {
 /// Answer of `GET /orin/v1/tune`: what the store holds about the loaded model's device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tuned {
-    /// The device's file.
     pub file: PathBuf,
     /// The hardware that it is about.
     pub device: String,
     /// Why nothing of it can be used, if so.
     pub damaged: Option<String>,
-    /// What it holds.
     pub entries: Vec<TunedEntry>,
 }
 
@@ -298,9 +277,7 @@ pub struct TunedEntry {
     /// Why it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The best choice.
     pub choice: BTreeMap<String, u32>,
-    /// The heuristic's.
     pub heuristic: BTreeMap<String, u32>,
     /// `measured` (nanoseconds) or `counted`.
     pub clock: Clock,
@@ -310,7 +287,6 @@ pub struct TunedEntry {
     pub heuristic_cost: f64,
     /// When it was found.
     pub when: String,
-    /// Under which clocks.
     pub clocks: String,
     /// Where the candidates came from.
     pub candidates: String,
@@ -392,7 +368,6 @@ pub struct ModelList {
 /// One entry of [`ModelList`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelEntry {
-    /// Its id.
     pub id: String,
     /// `model`.
     pub object: String,
@@ -408,7 +383,6 @@ pub struct CompletionRequest {
     /// The id of the loaded model; may be left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// What to continue.
     pub prompt: Prompt,
     /// Tokens to generate at most; the rest of the slot's context when not given. 0 only evaluates
     /// the prompt.
@@ -441,7 +415,6 @@ pub struct CompletionRequest {
     /// Answer with server-sent events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
-    /// Options of the stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
     /// Everything else: refused where it would change the answer, else ignored.
@@ -456,11 +429,9 @@ pub struct CompletionRequest {
     expecting = "expected a string, a list of strings, a list of token ids, or a list of lists of token ids"
 )]
 pub enum Prompt {
-    /// One text.
     Text(String),
     /// One list of token ids, taken as they are.
     Ids(Vec<u32>),
-    /// Several texts.
     Texts(Vec<String>),
     /// Several lists of token ids.
     IdLists(Vec<Vec<u32>>),
@@ -476,13 +447,10 @@ impl Default for Prompt {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 pub enum Stop {
-    /// One.
     One(String),
-    /// Several.
     Many(Vec<String>),
 }
 
-/// Options of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamOptions {
     /// Send the token counts in one more event before the end.
@@ -495,9 +463,7 @@ pub struct StreamOptions {
 pub struct Usage {
     /// Of the prompt or prompts.
     pub prompt_tokens: u64,
-    /// Generated.
     pub completion_tokens: u64,
-    /// Both.
     pub total_tokens: u64,
 }
 
@@ -515,7 +481,6 @@ pub struct Timings {
 /// Answer of `POST /v1/completions`, and each event of its stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
-    /// Of this request.
     pub id: String,
     /// `text_completion`.
     pub object: String,
@@ -527,7 +492,6 @@ pub struct Completion {
     pub system_fingerprint: String,
     /// One per prompt; in a stream, what is new.
     pub choices: Vec<CompletionChoice>,
-    /// Token counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// Of a request with one prompt, with its end (extension).
@@ -538,7 +502,6 @@ pub struct Completion {
 /// The answer to one prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CompletionChoice {
-    /// Which prompt.
     pub index: usize,
     /// The text; in a stream, what is new.
     pub text: String,
@@ -584,7 +547,6 @@ pub struct ChatRequest {
     /// The id of the loaded model; may be left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The conversation.
     pub messages: Vec<ChatMessage>,
     /// Tokens to generate at most; the rest of the slot's context when not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -592,7 +554,6 @@ pub struct ChatRequest {
     /// The older name of `max_completion_tokens`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
-    /// Report log-probabilities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<bool>,
     /// With this many alternatives per token, 0 to 20.
@@ -619,7 +580,6 @@ pub struct ChatRequest {
     /// Answer with server-sent events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
-    /// Options of the stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
     /// Everything else: refused where it would change the answer, else ignored.
@@ -632,7 +592,6 @@ pub struct ChatRequest {
 pub struct ChatMessage {
     /// `system`, `developer`, `user`, `assistant`.
     pub role: String,
-    /// What was said.
     pub content: Content,
 }
 
@@ -643,9 +602,7 @@ pub struct ChatMessage {
     expecting = "expected a string or a list of parts {\"type\": \"text\", \"text\": ..}"
 )]
 pub enum Content {
-    /// Text.
     Text(String),
-    /// Parts, joined.
     Parts(Vec<ContentPart>),
 }
 
@@ -655,7 +612,6 @@ pub struct ContentPart {
     /// `text`; nothing else can be read.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The text.
     #[serde(default)]
     pub text: String,
 }
@@ -663,7 +619,6 @@ pub struct ContentPart {
 /// Answer of `POST /v1/chat/completions`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Chat {
-    /// Of this request.
     pub id: String,
     /// `chat.completion`.
     pub object: String,
@@ -673,11 +628,8 @@ pub struct Chat {
     pub model: String,
     /// The build that answered.
     pub system_fingerprint: String,
-    /// One.
     pub choices: Vec<ChatChoice>,
-    /// Token counts.
     pub usage: Usage,
-    /// Extension.
     pub timings: Timings,
 }
 
@@ -699,7 +651,6 @@ pub struct ChatChoice {
 pub struct AssistantMessage {
     /// `assistant`.
     pub role: String,
-    /// The text.
     pub content: String,
     /// Always `null`: the shape has it.
     pub refusal: Option<String>,
@@ -715,7 +666,6 @@ pub struct ChatLogprobs {
 /// Log-probabilities of one token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChatTokenLogprobs {
-    /// The token.
     #[serde(flatten)]
     pub token: TokenLogprob,
     /// The alternatives, most likely first.
@@ -725,7 +675,6 @@ pub struct ChatTokenLogprobs {
 /// One event of a chat's stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChatChunk {
-    /// Of this request.
     pub id: String,
     /// `chat.completion.chunk`.
     pub object: String,
@@ -750,7 +699,6 @@ pub struct ChatChunk {
 pub struct ChatChunkChoice {
     /// 0.
     pub index: usize,
-    /// The new part.
     pub delta: Delta,
     /// When asked for.
     pub logprobs: Option<ChatLogprobs>,
@@ -764,7 +712,6 @@ pub struct Delta {
     /// `assistant`, in the first event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
 }

@@ -38,7 +38,6 @@ impl Signals {
         })
     }
 
-    /// The next one.
     pub(super) async fn next(&mut self) -> Told {
         let hangup = async {
             match &mut self.hangup {

@@ -21,11 +21,9 @@ const DEFAULT_CONTEXT: usize = 4096;
 /// Everything that the checks look at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
-    /// The machine.
     pub state: State,
     /// Who has the GPU open.
     pub users: Users,
-    /// Device nodes.
     pub nodes: Vec<Node>,
     /// The configuration, or why it is not valid.
     pub config: Result<Config, String>,
@@ -44,7 +42,6 @@ pub struct Facts {
 /// A device node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its path.
     pub path: String,
     /// False when there is none.
     pub exists: bool,
@@ -76,16 +73,13 @@ pub struct Tuned {
 /// A file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
-    /// The directory on it.
     pub directory: PathBuf,
     /// Bytes free for this user.
     pub free: u64,
 }
 
-/// A socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// Its path.
     pub path: PathBuf,
     /// Permissions, when it is there and is a socket.
     pub mode: Option<u32>,

@@ -21,7 +21,6 @@ pub enum Verdict {
     NotApplicable,
     /// As it should be.
     Ok,
-    /// Worth knowing.
     Note,
     /// Slower or more fragile than it need be.
     Warning,
@@ -36,7 +35,6 @@ pub struct Finding {
     pub check: String,
     /// How bad it is.
     pub verdict: Verdict,
-    /// What was found.
     pub found: String,
     /// Why it matters; only where something is to be mended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,7 +44,6 @@ pub struct Finding {
     pub mend: Option<String>,
 }
 
-/// The worst of the findings.
 #[must_use]
 pub fn worst(findings: &[Finding]) -> Verdict {
     findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok)

@@ -11,16 +11,13 @@ use super::{Finding, Verdict, worst};
 use crate::config::Config;
 use telemetry::State;
 
-/// A report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Version of the program that wrote it.
     pub version: &'static str,
-    /// The worst verdict.
     pub worst: Verdict,
     /// What the checks found.
     pub findings: Vec<Finding>,
-    /// The machine.
     pub machine: State,
     /// Settings that change how a model runs.
     pub settings: Option<Settings>,
@@ -29,13 +26,10 @@ pub struct Report {
 /// Settings without places, names and secrets.
 #[derive(Clone, Debug, Serialize)]
 pub struct Settings {
-    /// Device asked for.
     pub backend: String,
-    /// Worker threads.
     pub threads: usize,
     /// Sequences at once.
     pub slots: usize,
-    /// Tokens each.
     pub context: usize,
     /// Rows of a prefill chunk.
     pub prefill_chunk: usize,

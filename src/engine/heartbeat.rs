@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct Heartbeat(Arc<AtomicU64>);
 
 impl Heartbeat {
-    /// One beat.
     pub(super) fn beat(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }

@@ -27,9 +27,7 @@ const MAX_SLOTS: usize = 256;
 /// Text in and out of the loaded model.
 #[derive(Debug)]
 pub struct Text {
-    /// Ids and text.
     pub tokenizer: Arc<Tokenizer>,
-    /// Messages to text.
     pub chat: ChatTemplate,
 }
 

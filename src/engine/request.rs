@@ -35,7 +35,6 @@ impl Request {
 /// One alternative at one place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logprob {
-    /// Token id.
     pub id: u32,
     /// The token's bytes, which need not be UTF-8 on their own.
     pub bytes: Vec<u8>,
@@ -56,7 +55,6 @@ pub struct TokenLogprobs {
 /// One generated token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenEvent {
-    /// Its id.
     pub id: u32,
     /// Text that became final with it: whole UTF-8 sequences, nothing that may yet turn out to be
     /// part of a stop text. May be empty.
@@ -70,10 +68,8 @@ pub struct TokenEvent {
 pub enum FinishReason {
     /// An end-of-generation token.
     End {
-        /// The token.
         id: u32,
     },
-    /// A stop text.
     Stop,
     /// `max_tokens`, or the end of the slot's context.
     Length,
@@ -84,13 +80,10 @@ pub enum FinishReason {
 /// The end of a generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
-    /// Why.
     pub reason: FinishReason,
     /// Text held back until now.
     pub text: String,
-    /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Tokens generated.
     pub completion_tokens: u32,
     /// From arrival to the start of the prompt's evaluation.
     pub queued: Duration,
@@ -106,9 +99,7 @@ pub struct Finished {
 pub enum Event {
     /// The prompt's log-probabilities, one entry per prompt token.
     Prompt(Vec<TokenLogprobs>),
-    /// A token.
     Token(TokenEvent),
-    /// The end.
     Finished(Finished),
     /// The request cannot be finished.
     Failed(GenerateError),
@@ -117,15 +108,12 @@ pub enum Event {
 /// Why a request is refused or fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
-    /// Nothing is loaded.
     #[error("no model is loaded; load one with `orinctl load MODEL`")]
     NoModel,
     /// All slots are busy and the queue is full.
     #[error("{queued} requests are waiting already, the limit is {limit}; try again in {} s", retry_after.as_secs())]
     QueueFull {
-        /// Requests waiting.
         queued: usize,
-        /// The limit.
         limit: usize,
         /// A guess from recent requests.
         retry_after: Duration,
@@ -134,18 +122,10 @@ pub enum GenerateError {
     #[error(
         "the prompt has {prompt} tokens and {max_tokens} more were asked for, but a slot holds {context}; shorten the prompt, lower max_tokens or load the model with a larger context"
     )]
-    TooLong {
-        /// Tokens of the prompt.
-        prompt: usize,
-        /// Tokens asked for.
-        max_tokens: u32,
-        /// Tokens a slot holds.
-        context: usize,
-    },
+    TooLong { prompt: usize, max_tokens: u32, context: usize },
     /// A field is out of range.
     #[error("{field}: {reason}")]
     Invalid {
-        /// The field.
         field: &'static str,
         /// What is wrong with it, and what is allowed.
         reason: String,
@@ -153,7 +133,6 @@ pub enum GenerateError {
     /// The daemon is stopping, or the model is being replaced.
     #[error("the engine is stopping or the model is being replaced; try again")]
     Stopping,
-    /// The device failed.
     #[error("the device failed: {0}")]
     Device(String),
 }
@@ -213,7 +192,6 @@ pub enum LoadError {
     /// The engine is stopping.
     #[error("the engine is stopping")]
     Stopping,
-    /// The device failed.
     #[error("{0}")]
     Device(String),
 }
@@ -244,7 +222,6 @@ pub struct ModelInfo {
     pub synthetic: bool,
     /// Bytes of tensor data.
     pub bytes: u64,
-    /// Number of parameters.
     pub parameters: u64,
     /// Entries of the vocabulary.
     pub vocabulary: usize,
@@ -258,11 +235,8 @@ pub struct ModelInfo {
     pub device: String,
     /// The device in one line.
     pub device_description: String,
-    /// Why this device.
     pub device_reason: String,
-    /// Worker threads.
     pub threads: usize,
-    /// Memory reserved.
     pub memory: MemoryUse,
     /// Bytes of weights that a decode step of one sequence reads.
     pub step_bytes: u64,
@@ -275,22 +249,17 @@ pub struct ModelInfo {
 /// What the engine is doing.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
-    /// Nothing is loaded.
     Empty,
     /// A model is being loaded.
     Loading {
-        /// The model.
         model: String,
         /// Fraction done, 0 to 1.
         progress: f64,
     },
-    /// Ready to serve.
     Ready(Box<ModelInfo>),
     /// A bench or another exclusive task runs.
     Exclusive {
-        /// What.
         what: String,
-        /// The model.
         model: Box<ModelInfo>,
     },
     /// Finishing what is under way.
@@ -302,7 +271,6 @@ pub enum State {
 pub struct Snapshot {
     /// What the engine is doing.
     pub state: State,
-    /// Requests being served.
     pub active: usize,
     /// Requests waiting for a slot.
     pub queued: usize,

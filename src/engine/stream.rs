@@ -190,7 +190,6 @@ mod tests {
         free: u64,
         most: u64,
         takes: Duration,
-        /// Instances that there are.
         alive: Arc<AtomicU32>,
         uploaded: Arc<AtomicU64>,
     }

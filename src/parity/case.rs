@@ -44,12 +44,7 @@ pub enum BuildError {
     Graph(#[from] plan::graph::Error),
     /// The type of a weight does not take its values.
     #[error("values of weight `{weight}`")]
-    Quantise {
-        /// The weight's name.
-        weight: String,
-        /// What does not fit.
-        source: quant::Error,
-    },
+    Quantise { weight: String, source: quant::Error },
 }
 
 /// What came out: outputs by stage and name; sampled tokens as numbers under `tokens`.
@@ -176,7 +171,6 @@ impl Stage {
 
 /// A graph under construction, with the values of its inputs and weights.
 pub struct Sketch<'a> {
-    /// The graph.
     pub g: Graph,
     inputs: Vec<(String, Values)>,
     weights: &'a mut BTreeMap<String, Vec<u8>>,

@@ -5,9 +5,7 @@ use serde::Serialize;
 /// How far values are from those expected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Difference {
-    /// Largest distance.
     pub max: f64,
-    /// Mean distance.
     pub mean: f64,
     /// Root mean square of the values expected, at least the least normal `f32`.
     pub scale: f64,

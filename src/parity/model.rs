@@ -15,18 +15,14 @@ const SLOT: i32 = 1;
 /// Why a comparison could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The device.
     #[error(transparent)]
     Device(#[from] Error),
-    /// The model's graph.
     #[error("the model's graph")]
     Model(#[from] plan::graph::Error),
     /// A prompt that the model cannot take.
     #[error("a prompt of {tokens} tokens and {steps} steps do not fit into {context} positions")]
     Long {
-        /// Its tokens.
         tokens: usize,
-        /// Steps behind it.
         steps: usize,
         /// What the model was trained for, at most 4096.
         context: usize,
@@ -36,7 +32,6 @@ pub enum Failure {
 /// What is run.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
-    /// The model.
     pub model: &'a Model,
     /// Token ids of each prompt; none is empty.
     pub prompts: &'a [Vec<u32>],
@@ -77,7 +72,6 @@ pub struct Step {
     pub divergence: f64,
     /// The reference's most likely token.
     pub expected: usize,
-    /// The device's.
     pub found: usize,
     /// How far the reference's is ahead of its next.
     pub margin: f64,
@@ -108,11 +102,9 @@ impl Step {
 pub struct Comparison {
     /// Largest distance of a logit.
     pub max_error: f64,
-    /// Mean distance.
     pub mean_error: f64,
     /// Largest divergence of a step, in nats.
     pub max_divergence: f64,
-    /// Mean divergence.
     pub mean_divergence: f64,
     /// Share of steps with the same most likely token.
     pub top1_agreement: f64,

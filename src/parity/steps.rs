@@ -36,7 +36,6 @@ mod tolerance {
 pub struct Outcome {
     /// The worst of its results.
     pub difference: Difference,
-    /// Which one that is.
     pub result: String,
     /// Whether it is within the case's tolerance.
     pub passed: bool,

@@ -27,7 +27,6 @@ struct Field<'a> {
     low: u32,
     /// Bits from one to the next, and how many there are, for an array.
     array: Option<(u32, u32)>,
-    /// Number and name.
     values: Vec<(&'a str, &'a str)>,
 }
 

@@ -16,6 +16,8 @@
 //! family, "seen on hardware" and "proven" an observation on a Jetson AGX Orin with L4T r36.4.4,
 //! "inferred" a conclusion nobody has tested on a device yet.
 
+#![warn(missing_docs)]
+
 pub mod abi;
 pub mod address;
 mod barrier;

@@ -28,7 +28,6 @@ enum Kind {
     OptionalPath,
     /// An IP address and a port, or nothing.
     Address,
-    /// Octal digits.
     Mode,
     String,
     Enum {

@@ -23,7 +23,6 @@ fn key() -> DeviceKey {
     DeviceKey::gpu(87, 16, 1300)
 }
 
-/// The record of that number.
 fn record(number: u32) -> Record {
     let choice = |warps| Choice::from([("warps".to_owned(), warps)]);
     Record {

@@ -66,7 +66,6 @@ struct Loss {
 /// Plans and submissions of one instance.
 pub(super) struct Ledger<S> {
     entries: Vec<Entry<S>>,
-    /// The latest submission.
     submitted: u64,
     /// The latest one that has been waited for.
     waited: u64,

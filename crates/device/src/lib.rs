@@ -83,14 +83,12 @@ pub struct Request<'a> {
 pub struct Footprint {
     /// Weights as the device packs them.
     pub weights: u64,
-    /// KV cache.
     pub state: u64,
     /// Scratch, mailboxes and outputs.
     pub activations: u64,
 }
 
 impl Footprint {
-    /// All of it.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.weights + self.state + self.activations
@@ -118,7 +116,6 @@ impl Footprint {
 pub enum Scope {
     /// One channel or instance.
     Instance,
-    /// The whole device.
     Device,
 }
 
@@ -138,33 +135,23 @@ pub enum Error {
     /// The device stopped working.
     #[error("device lost ({scope:?}): {reason}")]
     Lost {
-        /// How much is gone.
         scope: Scope,
         /// True when opening a new instance can succeed.
         rebuildable: bool,
-        /// What happened.
         reason: String,
-        /// Driver detail.
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
     /// The device does not do this.
     #[error("{device} does not support {what}")]
-    Unsupported {
-        /// The device's name.
-        device: &'static str,
-        /// Step, type or shape.
-        what: String,
-    },
+    Unsupported { device: &'static str, what: String },
     /// The caller broke a rule of the seam.
     #[error("invalid request to the device: {0}")]
     Invalid(String),
     /// A weight could not be read.
     #[error("reading weight `{weight}`")]
     Weight {
-        /// Its name.
         weight: String,
-        /// Why.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -225,7 +212,6 @@ pub enum Data<'a> {
 /// What an instance has asked of the hardware so far; zero where the term does not apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
-    /// Kernels launched.
     pub launches: u64,
     /// Hand-overs to a hardware queue.
     pub submits: u64,
@@ -275,13 +261,11 @@ pub struct Ticket {
     pub sequence: u64,
     /// Steps of the plan that had been submitted before.
     pub first: u64,
-    /// Steps submitted.
     pub steps: u32,
 }
 
 /// A device that can run plans.
 pub trait Device: Send + Sync {
-    /// What it is.
     fn info(&self) -> Info;
 
     /// The fused steps it knows; plans for it are rewritten to use them.

@@ -40,7 +40,6 @@ pub(super) struct PlanBuffers {
     pub(super) ring: u64,
     /// A word, for a device that counts steps itself: the number of the next one.
     pub(super) cursor: u64,
-    /// All of it.
     pub(super) bytes: u64,
 }
 

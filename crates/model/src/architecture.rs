@@ -13,7 +13,6 @@ pub enum Architecture {
 }
 
 impl Architecture {
-    /// All of them.
     pub const ALL: [Self; 2] = [Self::Llama, Self::Qwen3];
 
     /// The value of `general.architecture`.

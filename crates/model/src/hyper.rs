@@ -6,13 +6,11 @@ use crate::gguf::Gguf;
 /// The numbers that shape a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hyperparameters {
-    /// Transformer blocks.
     pub layers: usize,
     /// Width of the residual stream.
     pub width: usize,
     /// Width inside the feed-forward network.
     pub feed_forward: usize,
-    /// Query heads.
     pub heads: usize,
     /// Key and value heads; divides `heads`.
     pub kv_heads: usize,

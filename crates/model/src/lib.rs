@@ -26,7 +26,6 @@ use rope::Rope;
 /// Why a file is not a model this program can run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file itself.
     #[error(transparent)]
     Gguf(#[from] gguf::Error),
     /// `general.architecture` names something else.
@@ -37,26 +36,13 @@ pub enum Error {
     },
     /// A hyperparameter has a value that this program cannot run.
     #[error("`{key}` is {value}, {expected}")]
-    Hyperparameter {
-        /// The metadata key.
-        key: String,
-        /// Its value.
-        value: String,
-        /// What is supported.
-        expected: String,
-    },
+    Hyperparameter { key: String, value: String, expected: String },
     /// A tensor is not in the file.
     #[error("tensor `{name}` is missing from {path}")]
-    MissingTensor {
-        /// Its name.
-        name: String,
-        /// The file.
-        path: String,
-    },
+    MissingTensor { name: String, path: String },
     /// A tensor has another shape than the hyperparameters demand.
     #[error("tensor `{name}` has shape {found:?}, {expected:?} expected from the metadata")]
     TensorShape {
-        /// Its name.
         name: String,
         /// The shape in the file.
         found: Vec<usize>,
@@ -66,21 +52,17 @@ pub enum Error {
     /// A tensor has a type that cannot be used in its place.
     #[error("tensor `{name}` is {found}, {expected} expected")]
     TensorType {
-        /// Its name.
         name: String,
         /// The type in the file.
         found: DType,
-        /// What is possible there.
         expected: &'static str,
     },
     /// What was asked for is not in the model.
     #[error("{bytes} bytes from {offset} of weight `{name}` are not in the model")]
     Weight {
-        /// The weight's name.
         name: String,
         /// The first byte.
         offset: u64,
-        /// How many.
         bytes: usize,
     },
     /// A definition of this program is wrong.
@@ -107,9 +89,7 @@ struct Weight {
 /// KV slots that a plan's caches have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvLayout {
-    /// Sequences.
     pub slots: usize,
-    /// Tokens of each.
     pub context: usize,
 }
 

@@ -8,7 +8,6 @@ use super::DType;
 pub struct BufferId(pub u32);
 
 impl BufferId {
-    /// The id as an index.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -57,9 +56,7 @@ impl Scalar {
 pub struct Buffer {
     /// Unique within its class; for weights, the GGUF tensor name.
     pub name: String,
-    /// Purpose and lifetime.
     pub class: Class,
-    /// Element type.
     pub dtype: DType,
     /// Row-major shape, outermost dimension first.
     pub shape: Vec<usize>,

@@ -87,7 +87,6 @@ struct Rewriter {
 
 /// Steps that become one.
 struct Rewrite {
-    /// The steps that go.
     old: Vec<usize>,
     /// Which of them the new one replaces.
     at: usize,

@@ -44,13 +44,11 @@ pub enum Outputs {
 /// The shape a plan is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bucket {
-    /// Sequences.
     pub batch: usize,
     /// Tokens of each sequence: 1 in decode, more in prefill.
     pub chunk: usize,
     /// Context band: no row's position may reach it.
     pub context: usize,
-    /// Which logits.
     pub outputs: Outputs,
 }
 
@@ -73,7 +71,6 @@ impl Bucket {
         self.batch * self.chunk
     }
 
-    /// Rows of logits.
     #[must_use]
     pub const fn logit_rows(&self) -> usize {
         match self.outputs {

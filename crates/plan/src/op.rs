@@ -1,8 +1,6 @@
 //! Operations of a plan, with their operands by name. [`Op::map`] is the only list of what an operation
 //! reads and writes: whatever goes over operands (liveness, the arena, bytes, printing) is derived from it.
 
-#![expect(missing_docs, reason = "operands that an operation's documentation explains")]
-
 use crate::{Scalar, View};
 
 /// Elementwise functions of one operand.
@@ -14,7 +12,6 @@ pub enum Unary {
     Exp,
     /// Natural logarithm; `ln 0` is minus infinity.
     Ln,
-    /// Square root.
     Sqrt,
     /// `1 / x`
     Recip,
@@ -44,7 +41,6 @@ pub enum Binary {
 pub enum Reduce {
     /// Sum of the elements.
     Sum,
-    /// Largest element.
     Max,
 }
 
@@ -122,9 +118,7 @@ pub struct Rows<T = View> {
 /// Key and value cache of one layer, `[slots, C, KVH, D]` each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caches<T = View> {
-    /// Keys, rotated.
     pub keys: T,
-    /// Values.
     pub values: T,
 }
 
@@ -257,7 +251,6 @@ pub struct RopeKv<T = View> {
     pub table: T,
     pub rows: Rows<T>,
     pub norm: Option<QkNorm<T>>,
-    /// Written.
     pub caches: Caches<T>,
 }
 
@@ -391,7 +384,6 @@ impl<T> Op<T> {
         }
     }
 
-    /// What it reads.
     #[must_use]
     pub fn reads(&self) -> Vec<&T> {
         let mut reads = Vec::new();
@@ -399,7 +391,6 @@ impl<T> Op<T> {
         reads
     }
 
-    /// What it writes.
     #[must_use]
     pub fn writes(&self) -> Vec<&T> {
         let mut writes = Vec::new();

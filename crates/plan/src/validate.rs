@@ -8,9 +8,7 @@ use super::{Class, Gather, MAX_INDICES, MAX_WEIGHTS, Op, Plan, Product, Project,
 pub struct Invalid {
     /// Index of the step.
     pub step: usize,
-    /// Its label.
     pub label: String,
-    /// Its operation.
     pub op: String,
     /// What is wrong with it.
     pub reason: String,

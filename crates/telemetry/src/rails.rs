@@ -7,9 +7,16 @@ use super::state::{Alarm, Rail, Unread};
 #[derive(Clone, Debug)]
 pub(super) enum RailSource {
     /// Millivolts and milliamperes in two files; an alarm in two more.
-    Monitor { name: String, volts: String, amperes: String, alarms: Vec<String> },
-    /// A battery's directory.
-    Battery { name: String, directory: String },
+    Monitor {
+        name: String,
+        volts: String,
+        amperes: String,
+        alarms: Vec<String>,
+    },
+    Battery {
+        name: String,
+        directory: String,
+    },
 }
 
 /// Monitors on the I2C bus, then batteries. Sources: jetson_stats, `power.py`;

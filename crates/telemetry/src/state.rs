@@ -106,7 +106,6 @@ pub struct Drivers {
 /// Power mode of a Jetson.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PowerMode {
-    /// Its number.
     pub id: u32,
     /// Its name: `MAXN`, `MODE_30W`.
     pub name: Option<String>,
@@ -138,7 +137,6 @@ impl fmt::Display for PowerMode {
 pub struct Gpu {
     /// Texture processing clusters that the power mode switched off, one bit each.
     pub gated_mask: Option<u32>,
-    /// Clusters in use.
     pub tpcs: Option<u32>,
     /// Clusters of the module, as its data sheet says.
     pub of_tpcs: Option<u32>,
@@ -155,7 +153,6 @@ impl Gpu {
 /// Memory of the machine, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// All of it.
     pub total: Option<u64>,
     /// In nobody's use, not even as page cache.
     pub free: Option<u64>,
@@ -190,20 +187,17 @@ pub struct Swap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SwapDevice {
-    /// Compressed memory.
     Zram,
     /// The soldered eMMC, which wears out.
     Emmc,
     /// An SD card, which wears out sooner.
     SdCard,
-    /// Something else.
     Other,
 }
 
 /// What changes all the time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Clock of the GPU.
     pub gpu_clock: Option<Clock>,
     /// Part of the time that the GPU is busy, 0 to 1.
     pub gpu_load: Option<f64>,
@@ -211,11 +205,9 @@ pub struct Sample {
     pub memory_clock: Option<Clock>,
     /// Processor cores that share a clock.
     pub clusters: Vec<Cluster>,
-    /// Temperatures.
     pub zones: Vec<Zone>,
     /// Signs that something is being held back.
     pub alarms: Vec<Alarm>,
-    /// Power.
     pub rails: Vec<Rail>,
     /// Joules counted since some moment, where the processor counts them (RAPL).
     pub joules: Option<f64>,
@@ -231,7 +223,6 @@ impl Sample {
         })
     }
 
-    /// The hottest zone.
     #[must_use]
     pub fn hottest(&self) -> Option<&Zone> {
         self.zones.iter().max_by(|a, b| a.celsius.total_cmp(&b.celsius))
@@ -241,7 +232,6 @@ impl Sample {
 /// A clock: now, and in which range it may move.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
-    /// Hertz now.
     pub now_hz: Option<u64>,
     /// Least that is allowed.
     pub min_hz: Option<u64>,
@@ -266,7 +256,6 @@ impl Clock {
 pub struct Cluster {
     /// Their numbers, as the kernel lists them.
     pub cpus: String,
-    /// Their clock.
     pub clock: Clock,
 }
 
@@ -275,7 +264,6 @@ pub struct Cluster {
 pub struct Zone {
     /// `cpu`, `gpu`, `tj`.
     pub name: String,
-    /// Degrees.
     pub celsius: f64,
     /// Where clocks begin to be lowered.
     pub throttles_at: Option<f64>,
@@ -284,7 +272,6 @@ pub struct Zone {
 /// A sign that something is being held back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alarm {
-    /// What.
     pub name: String,
     /// True while it lasts.
     pub active: bool,
@@ -297,7 +284,6 @@ pub struct Alarm {
 pub struct Rail {
     /// As the board calls it: `VDD_GPU_SOC`.
     pub name: String,
-    /// Watts.
     pub watts: f64,
     /// True for the supply that feeds all others.
     pub all: bool,
@@ -308,7 +294,6 @@ pub struct Rail {
 pub struct Unread {
     /// What it would have told.
     pub what: String,
-    /// Where.
     pub path: String,
     /// Why not.
     pub reason: String,

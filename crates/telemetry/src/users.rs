@@ -9,7 +9,6 @@ use super::root::Root;
 /// A process that has a node of the GPU open.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct User {
-    /// Its number.
     pub pid: u32,
     /// Its name, as the kernel keeps it.
     pub name: String,
@@ -18,7 +17,6 @@ pub struct User {
 /// Who has the GPU open, as far as this user may see.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Users {
-    /// The processes.
     pub processes: Vec<User>,
     /// Processes whose open files this user may not see.
     pub hidden: usize,

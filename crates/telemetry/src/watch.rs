@@ -21,13 +21,10 @@ use super::state::Sample;
 /// Least, mean and largest of what was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Range {
-    /// Least.
     pub min: f64,
     /// Mean over the samples.
     pub mean: f64,
-    /// Largest.
     pub max: f64,
-    /// Samples.
     pub samples: u32,
 }
 

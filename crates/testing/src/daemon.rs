@@ -244,10 +244,8 @@ pub fn post(path: &str, body: &str) -> String {
     head("POST", path, &headers) + body
 }
 
-/// An answer.
 #[derive(Debug)]
 pub struct Answer {
-    /// The status code.
     pub status: u16,
     /// The head, in lower case.
     pub headers: String,

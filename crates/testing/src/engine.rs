@@ -77,13 +77,10 @@ pub fn request(prompt: impl IntoIterator<Item = u32>, max_tokens: u32) -> Reques
 pub struct Answer {
     /// Of the prompt, where asked for.
     pub prompt: Option<Vec<TokenLogprobs>>,
-    /// Generated tokens.
     pub ids: Vec<u32>,
-    /// Their text.
     pub text: String,
     /// Of the generated tokens, where asked for.
     pub logprobs: Vec<TokenLogprobs>,
-    /// How it ended.
     pub finished: Option<Finished>,
 }
 
@@ -120,7 +117,6 @@ pub fn collect(mut events: UnboundedReceiver<Event>) -> Result<Answer, GenerateE
     Ok(answer)
 }
 
-/// The answer to a request.
 #[must_use]
 pub fn ask(handle: &Handle, request: Request) -> Answer {
     collect(handle.generate(request).unwrap()).unwrap()

@@ -15,9 +15,7 @@ const STACK: u32 = 0x00ff_fdc0;
 /// How a kernel is launched.
 #[derive(Clone, Copy)]
 pub struct Shape {
-    /// Blocks.
     pub grid: [u32; 3],
-    /// Threads of each.
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub shared: u32,
@@ -26,9 +24,7 @@ pub struct Shape {
 /// Where generic addresses mean shared memory, and where local memory.
 #[derive(Clone, Copy)]
 pub struct Windows {
-    /// Shared memory.
     pub shared: u64,
-    /// Local memory.
     pub local: u64,
 }
 

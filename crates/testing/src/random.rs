@@ -17,7 +17,6 @@ impl Random {
         (self.bits() % end as u64) as usize
     }
 
-    /// One of them.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }

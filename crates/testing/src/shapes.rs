@@ -22,7 +22,6 @@ pub const LLAMA_3_2_1B: Sizes = Sizes {
 /// A file with the shapes of a real model and room for its data, which stays a hole.
 pub struct Shapes {
     _dir: tempfile::TempDir,
-    /// The open file.
     pub model: Model,
 }
 
@@ -33,19 +32,15 @@ pub struct Sizes {
     pub architecture: &'static str,
     /// Of every matrix; vectors are `F32`.
     pub dtype: DType,
-    /// Blocks.
     pub layers: usize,
-    /// Of an embedding.
     pub width: usize,
     /// Rows of gate and up.
     pub feed_forward: usize,
-    /// Of queries.
     pub heads: usize,
     /// Of keys and values.
     pub kv_heads: usize,
     /// Elements of a head.
     pub head_size: usize,
-    /// Tokens.
     pub vocabulary: usize,
 }
 

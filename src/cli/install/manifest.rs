@@ -6,7 +6,6 @@ use std::path::{Component, Path, PathBuf};
 /// Paths as they are on the installed system, whatever directory it is staged in.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Manifest {
-    /// Files.
     pub(super) files: BTreeSet<PathBuf>,
     /// Directories that were not there before.
     pub(super) directories: BTreeSet<PathBuf>,

@@ -55,30 +55,13 @@ pub(super) enum Error {
     Program(PathBuf),
     /// Nothing was installed below that prefix.
     #[error("nothing is installed below {}: there is no {}", prefix.display(), manifest.display())]
-    NotInstalled {
-        /// The prefix.
-        prefix: PathBuf,
-        /// The manifest's place.
-        manifest: PathBuf,
-    },
+    NotInstalled { prefix: PathBuf, manifest: PathBuf },
     /// The manifest is not ours.
     #[error("{} has a line that no installation writes: {line}", manifest.display())]
-    Manifest {
-        /// Its place.
-        manifest: PathBuf,
-        /// The line.
-        line: String,
-    },
+    Manifest { manifest: PathBuf, line: String },
     /// A file or directory.
     #[error("cannot {what} {}: {source}", path.display())]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl Error {

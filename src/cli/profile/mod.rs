@@ -181,11 +181,9 @@ struct Document {
 struct Line {
     step: String,
     op: String,
-    /// How many there are.
     count: usize,
     /// Weights and KV cache that they read and write.
     bytes: u64,
-    /// Additions and multiplications.
     operations: u64,
     seconds: f64,
     /// What it became on the device.

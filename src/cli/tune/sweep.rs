@@ -24,7 +24,6 @@ use device::tune::report::Mode;
 enum Setting {
     /// As the heuristics say.
     Heuristic,
-    /// With what is remembered.
     Remembered,
     /// With the parameter set to a value.
     Value(u32),

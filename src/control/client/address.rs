@@ -21,11 +21,9 @@ const AGAIN: u32 = 10;
 /// A daemon's address.
 #[derive(Clone, Debug)]
 pub enum Address {
-    /// A unix socket.
     Socket(PathBuf),
     /// A port, as `HOST:PORT`.
     Port {
-        /// Host and port.
         authority: String,
         /// The secret that the daemon asks for.
         token: Option<Token>,

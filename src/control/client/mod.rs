@@ -29,21 +29,10 @@ pub use address::{Address, Token};
 pub enum Error {
     /// Nobody listens: there is no socket, or a stale one.
     #[error("no daemon is listening on {daemon}; start one with `orind`")]
-    NotRunning {
-        /// Where one was expected.
-        daemon: Address,
-        /// What connecting said.
-        source: io::Error,
-    },
+    NotRunning { daemon: Address, source: io::Error },
     /// Somebody may listen, but connecting failed.
     #[error("connecting to {daemon} failed: {source}{}", may_not(daemon))]
-    Connect {
-        /// Where.
-        daemon: Address,
-        /// What connecting said.
-        source: io::Error,
-    },
-    /// The connection broke.
+    Connect { daemon: Address, source: io::Error },
     #[error("the connection to the daemon broke")]
     Transport(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The daemon refused or failed; its words.
@@ -51,7 +40,6 @@ pub enum Error {
     Api {
         /// HTTP status; 200 when the answer had begun before the failure.
         status: u16,
-        /// Code, message, hint.
         detail: Box<api::ErrorDetail>,
     },
     /// The answer is not what this version expects.

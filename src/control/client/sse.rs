@@ -1,6 +1,5 @@
 //! Server-sent events, taken apart: bytes in, events out.
 
-/// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Event {
     /// Its name; `message` when the stream gives none.

@@ -26,7 +26,6 @@ struct Answer {
     status: u16,
 }
 
-/// All metrics.
 #[derive(Debug)]
 pub(super) struct Metrics {
     registry: Registry,

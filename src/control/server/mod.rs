@@ -227,7 +227,6 @@ impl Connections {
 
 /// Where clients come from.
 pub struct Listeners {
-    /// The unix socket.
     pub unix: UnixListener,
     /// A port, if there is one.
     pub tcp: Option<Port>,

@@ -27,33 +27,19 @@ pub enum Error {
     /// A daemon listens on it.
     #[error("{} is in use by {holder}; stop it, or choose another with --socket", path.display())]
     InUse {
-        /// The socket.
         path: PathBuf,
         /// Process id and name, as far as they can be told.
         holder: String,
     },
     /// Something else has its name; it is never deleted.
     #[error("{} exists and is not a socket; move it away, or choose another path with --socket", path.display())]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
+    NotASocket { path: PathBuf },
     /// The kernel has no room for the path.
     #[error("the socket path {} has {} bytes; at most {LONGEST} are possible", path.display(), path.as_os_str().len())]
-    TooLong {
-        /// The path.
-        path: PathBuf,
-    },
+    TooLong { path: PathBuf },
     /// The file system or the kernel refused.
     #[error("cannot {what} {}: {source}", path.display())]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// On which file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// `sun_path` less its terminator.

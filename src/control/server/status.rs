@@ -6,7 +6,6 @@ use telemetry::memory;
 
 use super::App;
 
-/// The loaded model.
 pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
     match state {
         State::Ready(model) | State::Exclusive { model, .. } => Some(model),

@@ -39,7 +39,6 @@ pub enum Error {
     Listen {
         /// `listen`.
         address: SocketAddr,
-        /// Why not.
         source: io::Error,
     },
     /// The token cannot be read.
@@ -47,7 +46,6 @@ pub enum Error {
     Read {
         /// `token_file`.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
     /// Others can read it too.

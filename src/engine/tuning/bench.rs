@@ -383,7 +383,6 @@ impl WeightSource for Rows {
 /// A case as plans: which, over what, and what comes out.
 struct Product {
     case: Case,
-    /// One for each part.
     plans: Vec<Plan>,
     inputs: Vec<Vec<(BufferId, Input)>>,
     /// Outputs of each part's copies, and their rows.
@@ -393,7 +392,6 @@ struct Product {
     rows: [Rows; 2],
     /// Bytes of weights of one copy.
     bytes: u64,
-    /// Columns of an output.
     width: usize,
     /// What is expected of each checked row of activations and each row of weights in a period, and how
     /// far off it may be.

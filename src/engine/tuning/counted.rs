@@ -19,7 +19,6 @@ const TRACE: &str = "TEGRA_SIM_TRACE";
 /// Kinds of instructions that are told apart.
 const KINDS: [&str; 6] = ["integer", "dot", "float", "shared", "global", "control"];
 
-/// There is nothing that counts.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "nothing counts here: {TRACE} names no file; run under `tegra-sim run --trace FILE -- ...`, or measure"

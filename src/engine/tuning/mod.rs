@@ -30,7 +30,6 @@ use telemetry::memory;
 /// How a model is to be tuned at load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// What is used.
     pub mode: Mode,
     /// Where it is remembered.
     pub dir: PathBuf,

@@ -19,7 +19,6 @@ struct State {
     held: bool,
     under_way: bool,
     stopped: bool,
-    /// Time spent in turns.
     spent: Duration,
     /// Up to where what is being done may spend.
     share: Option<Duration>,

@@ -80,7 +80,6 @@ pub(super) fn ranges() -> Result<Answer, Error> {
     Ok(answer.judged(known, text))
 }
 
-/// Page sizes.
 pub(super) fn page_sizes() -> Result<Answer, Error> {
     let nodes = Nodes::open()?;
     let space = nodes.space(0, START, END).map_err(Error::refused("an address space"))?;

@@ -18,12 +18,7 @@ pub enum Error {
     Launch(#[from] QmdError),
     /// A request outside the wrappers was refused.
     #[error("{what}: {errno}")]
-    Refused {
-        /// The step.
-        what: &'static str,
-        /// Why.
-        errno: Errno,
-    },
+    Refused { what: &'static str, errno: Errno },
     /// A kernel that cannot be loaded.
     #[error("kernel {0}")]
     Kernel(String),
@@ -32,23 +27,13 @@ pub enum Error {
     Implausible(String),
     /// The process of an experiment cannot be started or heard.
     #[error("{what}: {source}")]
-    Process {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        source: io::Error,
-    },
+    Process { what: &'static str, source: io::Error },
     /// The profile cannot be written.
     #[error(transparent)]
     Profile(#[from] tegra_profile::Error),
     /// No experiment has this name.
     #[error("there is no experiment {name:?}{}", hint(near))]
-    Unknown {
-        /// The name.
-        name: String,
-        /// The nearest that there is.
-        near: Option<&'static str>,
-    },
+    Unknown { name: String, near: Option<&'static str> },
 }
 
 fn hint(near: &Option<&'static str>) -> String {

@@ -49,9 +49,7 @@ pub enum Risk {
 /// A question and the way to its answer.
 #[derive(Debug)]
 pub struct Experiment {
-    /// Its name.
     pub name: &'static str,
-    /// What is asked.
     pub question: &'static str,
     /// How it is found out.
     pub method: &'static str,
@@ -301,7 +299,6 @@ pub static EXPERIMENTS: &[Experiment] = &[
     .risky("may kill the process of the experiment; writes nothing"),
 ];
 
-/// The experiment of a name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Experiment> {
     EXPERIMENTS.iter().find(|experiment| experiment.name == name)

@@ -31,7 +31,6 @@ pub const CHILD_COMMAND: &str = "first-contact-experiment";
 /// An experiment of a run.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// The experiment.
     pub experiment: &'static Experiment,
     /// Why it is left out, if it is.
     pub left_out: Option<String>,
@@ -67,13 +66,10 @@ pub fn choose(only: &[String], skip: &[String]) -> Result<Vec<Choice>, Error> {
 /// What happens, for whoever watches.
 #[derive(Debug)]
 pub enum Progress<'a> {
-    /// An experiment begins.
     Begins(&'a Experiment),
-    /// It is over.
     Ended(&'a Record),
 }
 
-/// A run to be.
 #[derive(Debug)]
 pub struct Run<'a> {
     /// What is made, and what is left out.

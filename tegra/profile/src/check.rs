@@ -15,7 +15,6 @@ pub const MOST_SAMPLES: usize = 100_000;
 pub const MOST_TEXT: usize = 16 << 10;
 /// Most bytes of a name.
 const MOST_NAME: usize = 64;
-/// Most clocks.
 const MOST_CLOCKS: usize = 64;
 
 /// Checks format and version before anything else is looked at.

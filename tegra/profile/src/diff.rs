@@ -27,9 +27,7 @@ pub enum Comparison {
 /// One line of the comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The experiment.
     pub experiment: String,
-    /// What it asks.
     pub question: String,
     /// The fact; none for the verdicts.
     pub fact: Option<String>,

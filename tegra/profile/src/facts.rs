@@ -12,9 +12,7 @@ use super::{Profile, Value};
 pub struct Fact {
     /// The experiment that measures it.
     pub experiment: &'static str,
-    /// Its name there.
     pub name: &'static str,
-    /// What it is.
     pub meaning: &'static str,
     /// The least that can be true.
     pub least: f64,
@@ -26,7 +24,6 @@ pub struct Fact {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}.{} is {found}, outside {} to {}", fact.experiment, fact.name, fact.least, fact.most)]
 pub struct OutOfBounds {
-    /// The fact.
     pub fact: Fact,
     /// Its value in the file.
     pub found: String,

@@ -17,12 +17,7 @@ pub const MOST_BYTES: usize = 8 << 20;
 pub enum Error {
     /// The system cannot read or write it.
     #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The file is too large.
     #[error("it has more than {MOST_BYTES} bytes: no profile has")]
     TooLarge,
@@ -41,24 +36,13 @@ pub enum Error {
     #[error(
         "it has version {found}, this program reads version {VERSION}: make it anew, or use a newer program"
     )]
-    Version {
-        /// Its version.
-        found: u64,
-    },
+    Version { found: u64 },
     /// A part that no run writes.
     #[error("{what}")]
-    Invalid {
-        /// Which, and why not.
-        what: String,
-    },
+    Invalid { what: String },
     /// Any of these, of a named file.
     #[error("{}: {error}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        error: Box<Error>,
-    },
+    File { path: PathBuf, error: Box<Error> },
 }
 
 /// What every version has.

@@ -58,11 +58,9 @@ pub struct Machine {
     pub kernel: Option<String>,
     /// The GPU's name, `ga10b`.
     pub chip: Option<String>,
-    /// SMs with power.
     pub sms: Option<u32>,
     /// Power mode, as nvpmodel names it.
     pub power_mode: Option<String>,
-    /// CPUs online.
     pub cpus: Option<u32>,
     /// Memory of the system, in bytes.
     pub memory_bytes: Option<u64>,
@@ -90,7 +88,6 @@ pub struct Clock {
 pub struct Experiment {
     /// Its name: lower-case letters, digits and hyphens.
     pub name: String,
-    /// What is asked.
     pub question: String,
     /// How it is found out.
     pub method: String,
@@ -183,11 +180,9 @@ impl Verdict {
 pub enum Value {
     /// Yes or no.
     Flag(bool),
-    /// A whole number.
     Count(u64),
     /// Any other number; finite.
     Number(f64),
-    /// Text.
     Text(String),
 }
 

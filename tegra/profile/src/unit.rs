@@ -12,15 +12,11 @@ use super::Value;
 /// What a fact is measured in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Nanoseconds.
     Nanoseconds,
     /// 10^9 bytes a second.
     Bandwidth,
-    /// Bytes.
     Bytes,
-    /// Hz.
     Hertz,
-    /// An address.
     Address,
     /// A bare number or a word.
     Plain,

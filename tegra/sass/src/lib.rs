@@ -19,6 +19,8 @@
 //! floating-point matrices in their last bits (they are rounded correctly here), and 64-bit atomic
 //! operations, which are atomic among themselves but not against 32-bit stores to their halves.
 
+#![warn(missing_docs)]
+
 pub mod check;
 pub mod count;
 pub mod decode;

@@ -22,7 +22,6 @@ const KEPT_FLAGS: i32 =
 
 /// A new placeholder.
 pub(crate) struct Placeholder {
-    /// The program's.
     pub(crate) fd: RawFd,
     /// What keeps its identity alone in the world.
     pub(crate) keeper: Option<OwnedFd>,

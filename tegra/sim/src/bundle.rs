@@ -64,7 +64,6 @@ pub struct Header {
     pub local_window: u64,
     /// Where local memory is kept.
     pub local_memory: LocalMemory,
-    /// The address space.
     pub mappings: Vec<Mapping>,
     /// What the bundle holds of it, in the order of the bytes. Memory is as the launch left it: what
     /// the kernel had written by then is written.
@@ -107,7 +106,6 @@ pub struct Range {
 /// A failed launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bundle {
-    /// All but memory.
     pub header: Header,
     /// The bytes of each of the header's contents.
     pub memory: Vec<Vec<u8>>,

@@ -45,7 +45,6 @@ pub enum Lint {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Checks {
-    /// Nothing.
     Fast,
     /// Registers and shared memory without a value that reach an address, a branch or a store.
     #[default]
@@ -59,7 +58,6 @@ pub enum Checks {
 pub struct Config {
     /// What decides everything that hardware leaves open.
     pub seed: u64,
-    /// Failures to produce.
     pub faults: Vec<FaultRequest>,
     /// Bytes of RAM for buffers, where it is limited.
     pub memory: Option<u64>,
@@ -78,7 +76,6 @@ pub struct Config {
 /// A failure to produce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultRequest {
-    /// What fails.
     pub what: Occasion,
     pub when: When,
 }
@@ -97,7 +94,6 @@ pub enum Occasion {
     MmuFault,
     /// An interrupt that wakes waiters.
     LostEvent,
-    /// A ring entry.
     ChannelTimeout,
     /// A semaphore release of the host unit.
     StuckSemaphore,
@@ -117,12 +113,7 @@ pub enum When {
 pub enum ConfigError {
     /// A variable has a value that is none.
     #[error("{variable}={value}: expected {expected}")]
-    Value {
-        variable: &'static str,
-        value: String,
-        /// What it may be.
-        expected: &'static str,
-    },
+    Value { variable: &'static str, value: String, expected: &'static str },
     /// A failure that there is not.
     #[error(
         "TEGRA_SIM_FAULTS: no failure {word:?}; there are ioctl:REQUEST:ERRNO@WHEN, \

@@ -4,8 +4,6 @@
 //! the device nodes. [`class`] is what hardware reads, as the simulator knows it; [`finding`] says what
 //! is wrong with a program, [`trace`] what it did, [`bundle`] how a launch failed, [`profile`] what a real Orin does otherwise, [`config`] what is asked for. Production code knows nothing of this crate.
 
-#![allow(missing_docs, reason = "not published: a name that says everything needs no comment")]
-
 pub mod bundle;
 pub mod class;
 pub mod config;

@@ -39,7 +39,6 @@ pub type Engine = [u32; 3];
 /// What of the chip has power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// GPCs, of two.
     pub gpcs: u32,
     /// TPCs of each GPC, of four.
     pub tpcs_of_gpc: u32,

@@ -523,9 +523,12 @@ fn relay(listener: &UnixListener, daemon: &Daemon) {
         let headers = answer.headers.replace("transfer-encoding: chunked\r\n", "");
         let body =
             answer.body.replace("\"invalid\":[]", "\"invalid\":[\"the power mode changed\"]");
-        let headers = headers.split("\r\n").filter(|line| !line.starts_with("content-length"));
-        let headers = headers.collect::<Vec<_>>().join("\r\n");
-        let _ = write!(stream, "{headers}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        // The first line is the status, in small letters like the fields.
+        let fields = headers.lines().skip(1).filter(|line| !line.starts_with("content-length"));
+        let head: String = fields.flat_map(|line| [line, "\r\n"]).collect();
+        let (status, length) = (answer.status, body.len());
+        let head = format!("HTTP/1.1 {status} \r\n{head}content-length: {length}\r\n\r\n");
+        let _ = stream.write_all((head + &body).as_bytes());
     }
 }
 

@@ -66,7 +66,6 @@ impl Shared {
 /// What there is for a prepared plan.
 struct PlanState {
     program: Arc<Program>,
-    /// Of each step.
     labels: Vec<String>,
 }
 

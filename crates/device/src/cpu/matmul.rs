@@ -43,9 +43,7 @@ impl Loops {
 /// Activation rows as a product reads them, see [`super::activations`].
 #[derive(Clone, Copy, Debug)]
 pub enum Activations {
-    /// For quantised weights.
     Q8(Q8Activations),
-    /// For plain weights.
     F32(*const F32Block),
 }
 
@@ -69,7 +67,6 @@ pub struct Product<'a> {
     pub weights: &'a [u8],
     /// Row groups to compute: output columns `16 * start..16 * end`, cut at the matrix's rows.
     pub groups: Range<usize>,
-    /// The activations.
     pub x: Activations,
     /// Rows of activations to compute, from the start of a tile.
     pub rows: Range<usize>,

@@ -56,11 +56,8 @@ impl WeightStorage {
 /// Shape of a KV buffer, as this device lays it out: `[slot][kv head]`, then what `rope` says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cache {
-    /// Sequences.
     pub(super) slots: usize,
-    /// Positions of each.
     pub(super) capacity: usize,
-    /// KV heads.
     pub(super) heads: usize,
     /// Values of a head.
     pub(super) dim: usize,

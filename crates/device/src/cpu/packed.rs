@@ -67,24 +67,10 @@ pub enum LayoutError {
     Type(DType),
     /// Rows must be whole blocks.
     #[error("a row of {k} columns of {dtype} does not fill whole blocks of {block}")]
-    Columns {
-        /// The type.
-        dtype: DType,
-        /// Columns given.
-        k: usize,
-        /// Columns of one block.
-        block: usize,
-    },
+    Columns { dtype: DType, k: usize, block: usize },
     /// The size does not fit the address space.
     #[error("a {rows} x {k} matrix of {dtype} is too large for this machine's addresses")]
-    TooLarge {
-        /// The type.
-        dtype: DType,
-        /// Rows given.
-        rows: usize,
-        /// Columns given.
-        k: usize,
-    },
+    TooLarge { dtype: DType, rows: usize, k: usize },
 }
 
 /// Where everything lies in the packed form of a `rows` x `k` matrix.

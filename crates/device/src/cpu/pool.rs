@@ -44,7 +44,6 @@ struct Shared {
     active: CachePadded<AtomicUsize>,
     /// Threads that have arrived at the barrier.
     arrived: CachePadded<AtomicUsize>,
-    /// Barriers passed so far.
     generation: CachePadded<AtomicU32>,
     /// How many chunks of each thread's part of the stage have been claimed, by whomever.
     claimed: Box<[CachePadded<AtomicUsize>]>,

@@ -49,7 +49,6 @@ const BYTES_PER_TASK: usize = 192 << 10;
 pub(super) struct Variant {
     /// Row groups that a thread takes at a time: for at most a tile of rows, and for more.
     claim: [usize; 2],
-    /// Inside of one.
     pub(super) loops: Loops,
 }
 

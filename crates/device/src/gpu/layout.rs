@@ -126,13 +126,9 @@ impl Cache {
 /// Memory that plans share, beyond weights and caches: only one plan runs at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Workspace {
-    /// The scratch arena.
     pub(super) arena: u64,
-    /// Attention's parts.
     pub(super) attention: u64,
-    /// Sampling's parts.
     pub(super) sample: u64,
-    /// Sampling's candidates.
     pub(super) candidates: u64,
     /// Counters of attention, then of sampling: zero between launches.
     pub(super) attention_counters: u64,

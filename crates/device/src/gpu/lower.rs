@@ -54,7 +54,6 @@ pub(super) struct Addresses<'a> {
     pub(super) workspace: &'a Workspace,
     /// The scratch that only the GPU touches, as [`Workspace`] divides it.
     pub(super) scratch: u64,
-    /// The counters, likewise.
     pub(super) counters: u64,
     /// The plan's own buffers, and where they begin.
     pub(super) buffers: &'a PlanBuffers,
@@ -105,7 +104,6 @@ pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch
 struct Absorbed<'a> {
     rope: &'a RopeKv,
     attention: &'a Attention,
-    /// Of the attention.
     label: &'a str,
 }
 
@@ -145,7 +143,6 @@ struct Lowering<'a> {
 struct Matrix {
     address: u64,
     weight: Weight,
-    /// Its rows.
     n: u32,
     out: Option<Region>,
 }

@@ -33,7 +33,6 @@ use telemetry::Probe;
 pub struct Outline {
     /// Where it stands in the model: `blk.3.attn_q`.
     pub label: String,
-    /// The kernel's symbol.
     pub kernel: String,
     /// Blocks of the grid.
     pub blocks: u64,

@@ -87,7 +87,6 @@ pub struct Known<'a> {
 pub struct Outcome {
     /// The choice to use: better than the heuristic's, or that.
     pub choice: Choice,
-    /// What it costs.
     pub cost: Estimate,
     /// What the heuristic's choice costs.
     pub heuristic: Estimate,
@@ -99,7 +98,6 @@ pub struct Outcome {
     pub tried: usize,
     /// Of these, what an interrupted search had tried before.
     pub before: usize,
-    /// Samples taken.
     pub samples: u64,
     /// False when it was stopped or ran out of samples before all levels were searched.
     pub complete: bool,
@@ -172,7 +170,6 @@ pub fn verify(
 struct Duel {
     candidate: Vec<f64>,
     incumbent: Vec<f64>,
-    /// Candidate over incumbent.
     ratios: Vec<f64>,
 }
 
@@ -196,7 +193,6 @@ struct Search<'a> {
     /// Samples that may still be taken.
     left: u64,
     heuristic: Choice,
-    /// Choices that are right.
     checked: BTreeSet<Choice>,
     /// Samples of the heuristic's choice.
     base: Vec<f64>,

@@ -9,7 +9,6 @@
 /// A median with its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The median.
     pub median: f64,
     /// The ends of its 95 % interval; those of all samples where they are fewer than [`FEWEST`].
     pub interval: [f64; 2],

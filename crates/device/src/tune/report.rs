@@ -16,7 +16,6 @@ pub enum Mode {
     /// Nothing: the heuristic alone.
     #[default]
     Off,
-    /// Uses it.
     Load,
     /// Uses it, and searches on while nothing else is to be done.
     Auto,
@@ -25,9 +24,7 @@ pub enum Mode {
 /// How far the search in idle time is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Searching {
-    /// Cases to be searched.
     pub cases: usize,
-    /// Those done.
     pub done: usize,
     /// Those of which something is faster than the heuristic.
     pub faster: usize,
@@ -122,31 +119,23 @@ impl Spec {
 pub enum Progress {
     /// What will be done.
     Begun {
-        /// Cases to be searched.
         cases: usize,
         /// Cases that are known and left alone.
         known: usize,
     },
     /// A candidate was tried.
     Candidate {
-        /// The case.
         case: String,
         /// Its number, from 1.
         number: usize,
-        /// How many there are.
         of: usize,
-        /// The candidate.
         choice: String,
         /// Its cost in units of the heuristic's; none when it was rejected.
         cost: Option<f64>,
-        /// Why it was rejected.
         rejected: Option<String>,
     },
     /// A case is done.
-    Case {
-        /// What was found.
-        row: Row,
-    },
+    Case { row: Row },
 }
 
 impl Progress {
@@ -181,11 +170,8 @@ pub enum State {
 /// What was found for a case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// The case.
     pub case: String,
-    /// How it ended.
     pub state: State,
-    /// The heuristic's choice.
     pub heuristic: String,
     /// The choice to use.
     pub choice: String,
@@ -199,23 +185,19 @@ pub struct Row {
     pub gain_interval: [f64; 2],
     /// Weights read per second, 10^9 bytes; none where nothing was measured.
     pub gb_per_s: Option<f64>,
-    /// Candidates tried.
     pub tried: usize,
     /// Of these, what an interrupted search had tried before.
     #[serde(default)]
     pub before: usize,
     /// Wrong or faulting ones, with the reason.
     pub rejected: Vec<String>,
-    /// Samples taken.
     pub samples: u64,
-    /// What went wrong.
     pub why: Option<String>,
 }
 
 /// The end of a search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The device.
     pub device: String,
     /// Where it is remembered.
     pub file: PathBuf,
@@ -223,7 +205,6 @@ pub struct Report {
     pub candidates: String,
     /// `measured` or `counted`.
     pub clock: Clock,
-    /// What was searched.
     pub rows: Vec<Row>,
     /// Cases left alone because they are known.
     pub known: usize,

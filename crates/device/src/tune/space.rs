@@ -18,7 +18,6 @@ use plan::DType;
 pub struct Parameter {
     /// As in choices and in `--param`.
     pub name: &'static str,
-    /// What it does.
     pub meaning: &'static str,
     /// The values it may take, ascending.
     pub values: Vec<u32>,
@@ -46,7 +45,6 @@ type Question = Box<dyn Fn(&Choice) -> bool + Send + Sync>;
 
 /// Everything that may be chosen for a case.
 pub struct Space {
-    /// The parameters.
     pub parameters: Vec<Parameter>,
     /// What is taken where nothing has been measured.
     pub heuristic: Choice,
@@ -74,22 +72,10 @@ impl fmt::Debug for Space {
 pub enum Outside {
     /// A parameter that the case does not have, or lacks.
     #[error("the parameters are {known}, not {given}")]
-    Parameters {
-        /// The space's.
-        known: String,
-        /// The choice's.
-        given: String,
-    },
+    Parameters { known: String, given: String },
     /// A value that the parameter does not take.
     #[error("{name} = {value}; it takes {values:?}")]
-    Value {
-        /// The parameter.
-        name: &'static str,
-        /// As given.
-        value: u32,
-        /// What it takes.
-        values: Vec<u32>,
-    },
+    Value { name: &'static str, value: u32, values: Vec<u32> },
     /// A combination that does not exist.
     #[error("{0}")]
     Combination(String),
@@ -134,7 +120,6 @@ impl Space {
         (self.compiled)(choice)
     }
 
-    /// The parameter of that name.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<&Parameter> {
         self.parameters.iter().find(|parameter| parameter.name == name)
@@ -234,7 +219,6 @@ impl Choices {
         self.table.is_empty()
     }
 
-    /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (&Case, &Choice)> {
         self.table.iter()
     }

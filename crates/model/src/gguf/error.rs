@@ -10,28 +10,13 @@ use super::ValueType;
 pub enum Error {
     /// The file cannot be opened or its length not be had.
     #[error("cannot open {}: {cause}", .path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
+    Open { path: PathBuf, cause: io::Error },
     /// Reading failed.
     #[error("{}: byte {offset}: {field}: cannot read: {cause}", .path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Where the read began.
-        offset: u64,
-        /// What was being read.
-        field: String,
-        /// What the system said.
-        cause: io::Error,
-    },
+    Read { path: PathBuf, offset: u64, field: String, cause: io::Error },
     /// The file does not hold what the format asks for.
     #[error("{}: byte {offset}: {field}: {defect}", .path.display())]
     Malformed {
-        /// The file.
         path: PathBuf,
         /// Where the field, or the part of it that is wrong, begins.
         offset: u64,
@@ -43,7 +28,6 @@ pub enum Error {
     /// The shards of a split model do not fit together.
     #[error("{}: {defect}", .path.display())]
     Split {
-        /// The shard.
         path: PathBuf,
         /// What is wrong with it.
         defect: SplitDefect,
@@ -51,7 +35,6 @@ pub enum Error {
     /// A metadata key that the caller needs is absent.
     #[error("metadata key `{key}` is missing (expected {expected})")]
     MissingKey {
-        /// The key.
         key: String,
         /// The type that the caller needs.
         expected: &'static str,
@@ -59,7 +42,6 @@ pub enum Error {
     /// A metadata key has another type, or a value outside the range, of what the caller needs.
     #[error("metadata key `{key}`: expected {expected}, found {found}")]
     KeyType {
-        /// The key.
         key: String,
         /// The type that the caller needs.
         expected: &'static str,
@@ -69,7 +51,6 @@ pub enum Error {
     /// A read outside a tensor's bytes.
     #[error("tensor `{tensor}`: bytes {at}..{at}+{len} asked for, it has {bytes}")]
     OutsideTensor {
-        /// The tensor.
         tensor: String,
         /// First byte asked for.
         at: u64,
@@ -80,16 +61,10 @@ pub enum Error {
     },
     /// The file cannot be written.
     #[error("cannot write {}: {cause}", .path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
+    Write { path: PathBuf, cause: io::Error },
     /// What the caller asked to be written is not a valid file.
     #[error("cannot write {}: {name}: {defect}", .path.display())]
     Content {
-        /// The file.
         path: PathBuf,
         /// The metadata key or tensor.
         name: String,
@@ -112,10 +87,7 @@ pub enum Defect {
     BigEndian,
     /// A version other than 2 and 3.
     #[error("version {found} is not supported (supported: 2, 3); convert the model again")]
-    Version {
-        /// The version.
-        found: u32,
-    },
+    Version { found: u32 },
     /// The file ends too early.
     #[error("{need} bytes needed, {have} left: the file is truncated or was changed while in use")]
     Ends {
@@ -126,10 +98,7 @@ pub enum Defect {
     },
     /// The header goes on for longer than any real one.
     #[error("the header is longer than {limit} bytes")]
-    HeaderTooLong {
-        /// The limit.
-        limit: u64,
-    },
+    HeaderTooLong { limit: u64 },
     /// A count that the file cannot hold.
     #[error("{count} entries of at least {each} bytes cannot fit in the {have} bytes left")]
     Count {
@@ -142,12 +111,7 @@ pub enum Defect {
     },
     /// A key or name that is longer than the format allows.
     #[error("{len} bytes long, the limit is {limit}")]
-    NameTooLong {
-        /// Its length.
-        len: u64,
-        /// The limit.
-        limit: u64,
-    },
+    NameTooLong { len: u64, limit: u64 },
     /// A string that is not UTF-8.
     #[error("not UTF-8 from its byte {valid} on")]
     Utf8 {
@@ -156,10 +120,7 @@ pub enum Defect {
     },
     /// A metadata type that does not exist.
     #[error("unknown metadata type {found} (known: 0 to 12)")]
-    ValueType {
-        /// The type's number.
-        found: u32,
-    },
+    ValueType { found: u32 },
     /// A boolean that is neither 0 nor 1.
     #[error("a boolean must be 0 or 1, found {found}")]
     Bool {
@@ -168,10 +129,7 @@ pub enum Defect {
     },
     /// Arrays in arrays in arrays.
     #[error("arrays nested more than {limit} deep")]
-    Depth {
-        /// The limit.
-        limit: u32,
-    },
+    Depth { limit: u32 },
     /// A key or a tensor name that was there before.
     #[error("appears twice")]
     Duplicate,
@@ -183,13 +141,7 @@ pub enum Defect {
     },
     /// No dimension, or too many.
     #[error("{found} dimensions, supported are 1 to {limit}")]
-    Dims {
-        /// Number of dimensions.
-        found: u32,
-        /// The limit.
-        limit: u32,
-    },
-    /// A dimension of zero.
+    Dims { found: u32, limit: u32 },
     #[error("dimension {index} is zero")]
     ZeroDim {
         /// Which dimension, counted as in the file: 0 is the row.
@@ -203,30 +155,18 @@ pub enum Defect {
     },
     /// A tensor type that is known but not supported.
     #[error("type {name} is not supported (supported: {})", super::types::supported())]
-    UnsupportedType {
-        /// Its name in ggml.
-        name: &'static str,
-    },
+    UnsupportedType { name: &'static str },
     /// A tensor type that does not exist.
     #[error("unknown tensor type {found} (supported: {})", super::types::supported())]
-    UnknownType {
-        /// The type's number.
-        found: u32,
-    },
+    UnknownType { found: u32 },
     /// A row that is not made of whole blocks.
     #[error("rows of {row} elements are not whole blocks of {block} elements")]
-    Row {
-        /// Elements of a row.
-        row: u64,
-        /// Elements of a block.
-        block: usize,
-    },
+    Row { row: u64, block: usize },
     /// A tensor's offset is not a multiple of the alignment.
     #[error("offset {found} is not a multiple of the alignment {alignment}")]
     Misaligned {
         /// The offset within the data section.
         found: u64,
-        /// The alignment.
         alignment: u32,
     },
     /// A tensor's data does not lie within the file.
@@ -241,10 +181,7 @@ pub enum Defect {
     },
     /// Two tensors share bytes.
     #[error("data overlaps that of `{other}`")]
-    Overlap {
-        /// The other tensor.
-        other: String,
-    },
+    Overlap { other: String },
 }
 
 /// What is wrong with a shard of a split model.
@@ -277,17 +214,13 @@ pub enum SplitDefect {
     /// The shards together do not have the promised tensors.
     #[error("the shards have {found} tensors, `split.tensors.count` says {expected}")]
     TensorCount {
-        /// Tensors in all shards.
         found: u64,
         /// Tensors by the first shard's metadata.
         expected: u64,
     },
     /// A tensor is in two shards.
     #[error("tensor `{tensor}` is also in an earlier shard")]
-    Duplicate {
-        /// The tensor.
-        tensor: String,
-    },
+    Duplicate { tensor: String },
 }
 
 /// Why something cannot be written.
@@ -298,12 +231,7 @@ pub enum WriteDefect {
     Duplicate,
     /// The name is empty or too long.
     #[error("names must have 1 to {limit} bytes, this one has {len}")]
-    Name {
-        /// Its length.
-        len: usize,
-        /// The limit.
-        limit: usize,
-    },
+    Name { len: usize, limit: usize },
     /// The value cannot be written.
     #[error("expected {expected}, found {found}")]
     Value {
@@ -314,12 +242,7 @@ pub enum WriteDefect {
     },
     /// The shape has no dimension, too many, a zero, overflows, or its rows are not whole blocks.
     #[error("shape {shape:?} cannot be stored as {dtype}")]
-    Shape {
-        /// The shape, outermost first.
-        shape: Vec<usize>,
-        /// The type.
-        dtype: plan::DType,
-    },
+    Shape { shape: Vec<usize>, dtype: plan::DType },
     /// Not all, or more than all, of the tensor's bytes were written.
     #[error("{written} bytes of {bytes} written")]
     Bytes {

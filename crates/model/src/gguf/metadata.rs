@@ -27,7 +27,6 @@ pub enum ValueType {
     Bool = 7,
     /// UTF-8 with its length.
     Str = 8,
-    /// Values of one type.
     Array = 9,
     /// Unsigned, 64 bits.
     U64 = 10,
@@ -100,7 +99,6 @@ impl fmt::Display for ValueType {
 
 /// One metadata value.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the variants are those of `ValueType`")]
 pub enum Value {
     U8(u8),
     I8(i8),
@@ -119,7 +117,6 @@ pub enum Value {
 
 /// An array: elements of one type, or arrays (whose types may differ).
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the variants are those of `ValueType`")]
 pub enum Array {
     U8(Vec<u8>),
     I8(Vec<i8>),
@@ -137,7 +134,6 @@ pub enum Array {
 }
 
 impl Value {
-    /// The value's type.
     #[must_use]
     pub const fn value_type(&self) -> ValueType {
         match self {
@@ -194,7 +190,6 @@ impl Value {
 }
 
 impl Array {
-    /// The type of the elements.
     #[must_use]
     pub const fn element_type(&self) -> ValueType {
         match self {
@@ -356,7 +351,6 @@ impl Metadata {
     }
 }
 
-/// The getters that borrow.
 macro_rules! borrowing_getters {
     ($(#[$doc:meta] $name:ident, $opt:ident, $result:ty, $expected:literal, $pattern:pat => $picked:expr;)*) => {
         impl Metadata {$(
@@ -383,9 +377,7 @@ macro_rules! borrowing_getters {
     };
 }
 borrowing_getters! {
-    /// A string.
     str, str_opt, str, "STRING", Value::Str(v) => v.as_str();
-    /// An array of strings.
     str_array, str_array_opt, Strings, "ARRAY of STRING", Value::Array(Array::Str(v)) => v;
     /// An array of 32-bit signed integers.
     i32_array, i32_array_opt, [i32], "ARRAY of INT32", Value::Array(Array::I32(v)) => v.as_slice();

@@ -13,7 +13,6 @@ use plan::DType;
 /// it.
 #[derive(Debug)]
 pub struct Gguf {
-    /// In order; never empty.
     shards: Vec<Source>,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
@@ -146,7 +145,6 @@ impl Gguf {
         &self.tensors
     }
 
-    /// The tensor of this name.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.by_name.get(name).and_then(|index| self.tensors.get(*index))

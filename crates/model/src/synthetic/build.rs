@@ -63,10 +63,12 @@ struct Job<'a> {
 #[derive(Clone)]
 enum Weights<'a> {
     /// Uniform noise around `mean`.
-    Noise { key: u64, mean: f32, deviation: f32 },
-    /// Given.
+    Noise {
+        key: u64,
+        mean: f32,
+        deviation: f32,
+    },
     Values(&'a [f32]),
-    /// Given, and few.
     Owned(Vec<f32>),
 }
 

@@ -50,19 +50,13 @@ pub enum Error {
     /// No model of this name.
     #[error("no synthetic model `{name}`; did you mean `{nearest}`? There are: {}", names().join(", "))]
     Unknown {
-        /// The name as given.
         name: String,
         /// The most similar name that exists.
         nearest: String,
     },
     /// The cache cannot be used.
     #[error("cannot use the cache {}: {cause}", .path.display())]
-    Cache {
-        /// The folder or file.
-        path: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
+    Cache { path: PathBuf, cause: io::Error },
     /// The file cannot be written.
     #[error(transparent)]
     Gguf(#[from] gguf::Error),

@@ -99,9 +99,7 @@ pub(super) fn weights(shape: &Shape) -> BTreeMap<String, Vec<f32>> {
 struct Numbers {
     /// How many there are: as many as text tokens.
     count: usize,
-    /// The number of each token.
     of_token: Vec<usize>,
-    /// Frequencies of the code.
     frequencies: Vec<usize>,
 }
 
@@ -189,7 +187,6 @@ impl Matrix {
         matrix
     }
 
-    /// The matrix times a vector.
     fn times(&self, vector: &[f64]) -> Vec<f64> {
         (0..self.rows()).map(|row| dot(self.row(row), vector)).collect()
     }

@@ -14,7 +14,6 @@ pub(super) enum Family {
 pub(super) struct Shape {
     /// As in `synthetic:NAME:TYPE`.
     pub(super) name: &'static str,
-    /// For people.
     pub(super) title: &'static str,
     pub(super) family: Family,
     pub(super) layers: usize,

@@ -27,7 +27,6 @@ struct Cache {
 struct Textbook {
     shape: &'static Shape,
     weights: HashMap<String, Vec<f64>>,
-    /// Of each layer.
     cache: Vec<Cache>,
     /// Round what enters each matrix to 8 bits in blocks of 32, as CPU kernels do.
     eight_bits: bool,

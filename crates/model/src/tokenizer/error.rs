@@ -33,7 +33,6 @@ pub enum Error {
         "the vocabulary has {tokens} tokens but {types} token types (tokenizer.ggml.token_type); the file is damaged"
     )]
     TokenTypeCount {
-        /// The number of tokens.
         tokens: usize,
         /// The number of token types.
         types: usize,
@@ -41,27 +40,18 @@ pub enum Error {
     /// A token type outside the six that GGUF defines.
     #[error("token {id} has type {value} (tokenizer.ggml.token_type); 1 to 6 are defined")]
     TokenType {
-        /// The token.
         id: u32,
         /// Its type in the file.
         value: i32,
     },
     /// Two ids with the same text: encoding would be ambiguous.
     #[error("tokens {first} and {second} have the same text {text:?} (tokenizer.ggml.tokens)")]
-    DuplicateToken {
-        /// The text of both.
-        text: String,
-        /// The lower id.
-        first: u32,
-        /// The higher id.
-        second: u32,
-    },
+    DuplicateToken { text: String, first: u32, second: u32 },
     /// A normal token with a character that stands for no byte.
     #[error(
         "token {id} {text:?} has the character {character:?}, which stands for no byte; tokens of a `gpt2` vocabulary use the byte-level alphabet"
     )]
     Alphabet {
-        /// The token.
         id: u32,
         /// Its text in the file.
         text: String,
@@ -75,7 +65,6 @@ pub enum Error {
     MergeSyntax {
         /// Its position in the list.
         index: usize,
-        /// Its text.
         merge: String,
     },
     /// A merge whose part or product is not a token.
@@ -85,21 +74,13 @@ pub enum Error {
     MergeToken {
         /// Its position in the list.
         index: usize,
-        /// Its text.
         merge: String,
         /// The token that is missing.
         token: String,
     },
     /// A key that names a token outside the vocabulary.
     #[error("{key} is {id}, but the vocabulary has only {size} tokens")]
-    TokenId {
-        /// The metadata key.
-        key: &'static str,
-        /// Its value.
-        id: u32,
-        /// The number of tokens.
-        size: usize,
-    },
+    TokenId { key: &'static str, id: u32, size: usize },
     /// The model wants a token around every prompt but does not say which.
     #[error("{flag} is true, but {key} is missing: there is no token to add")]
     MissingTokenId {
@@ -126,12 +107,7 @@ pub enum Error {
     },
     /// A chat template longer than any in use.
     #[error("the chat template has {bytes} bytes; at most {limit} are accepted")]
-    TemplateLength {
-        /// Its length.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
-    },
+    TemplateLength { bytes: usize, limit: usize },
     /// The thread for chat templates could not be started.
     #[error("no thread for the chat template")]
     TemplateThread(#[source] std::io::Error),
@@ -158,7 +134,6 @@ pub enum Error {
     TemplateFuel {
         /// The line, from 1.
         line: usize,
-        /// The limit.
         fuel: u64,
     },
     /// A chat template that wrote more than any prompt can be.

@@ -50,9 +50,7 @@ impl Ids {
 /// What two neighbours become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Merge {
-    /// Lower goes first.
     rank: u32,
-    /// The product.
     id: u32,
 }
 

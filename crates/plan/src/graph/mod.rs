@@ -25,32 +25,13 @@ pub type SampleInputs = crate::SampleInputs<Tensor>;
 pub enum Error {
     /// Operand shapes do not fit the operation.
     #[error("{op}: shapes {shapes:?} do not fit: {reason}")]
-    Shape {
-        /// The operation.
-        op: &'static str,
-        /// Operand shapes.
-        shapes: Vec<Vec<usize>>,
-        /// What was expected.
-        reason: &'static str,
-    },
+    Shape { op: &'static str, shapes: Vec<Vec<usize>>, reason: &'static str },
     /// Operand types do not fit the operation.
     #[error("{op}: {found} operand, {expected} expected")]
-    DType {
-        /// The operation.
-        op: &'static str,
-        /// The type given.
-        found: DType,
-        /// What was expected.
-        expected: &'static str,
-    },
+    DType { op: &'static str, found: DType, expected: &'static str },
     /// A buffer was declared twice, differently.
     #[error("{class:?} `{name}` is declared twice, with different shapes or types")]
-    Redeclared {
-        /// Its class.
-        class: Class,
-        /// Its name.
-        name: String,
-    },
+    Redeclared { class: Class, name: String },
     /// The lowered plan is not valid: a bug in a definition.
     #[error("lowering gave an invalid plan: {0}")]
     Plan(#[from] crate::Invalid),
@@ -127,7 +108,6 @@ impl Graph {
         self.labels.push(label.into());
     }
 
-    /// Shape of a tensor.
     #[must_use]
     pub fn shape(&self, tensor: Tensor) -> &[usize] {
         &self.node(tensor).shape

@@ -20,7 +20,6 @@ pub trait Block: FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned {
 pub struct Q8_0 {
     /// Scale, `f16`.
     pub d: [u8; 2],
-    /// The values.
     pub qs: [i8; BLOCK],
 }
 

@@ -33,14 +33,10 @@ pub enum Error {
     #[error(
         "{dtype} is not a format of real numbers; supported: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K"
     )]
-    NotReal {
-        /// The type.
-        dtype: DType,
-    },
+    NotReal { dtype: DType },
     /// Bytes and elements do not fit together.
     #[error("{elements} elements of {dtype} are not {bytes} bytes ({} elements take {})", .dtype.block_len(), .dtype.block_bytes())]
     Length {
-        /// The type.
         dtype: DType,
         /// Elements of the slice of numbers.
         elements: usize,
@@ -49,14 +45,7 @@ pub enum Error {
     },
     /// A number that is not finite, or too large for the format's half-precision scale.
     #[error("element {at} is {value}: {dtype} cannot represent it")]
-    Range {
-        /// The type.
-        dtype: DType,
-        /// Index of the element.
-        at: usize,
-        /// The element.
-        value: f32,
-    },
+    Range { dtype: DType, at: usize, value: f32 },
 }
 
 /// Checks that `elements` of `dtype` take `bytes`.

@@ -217,7 +217,6 @@ impl Choice {
 struct Streaming {
     head: api::Completion,
     choices: Vec<Choice>,
-    /// Choices not yet finished.
     left: usize,
     include_usage: bool,
     usage: api::Usage,

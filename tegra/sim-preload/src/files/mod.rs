@@ -27,7 +27,6 @@ pub(crate) enum Known {
     Node(FileId, Node),
     /// An address space, a TSG or a channel: a file that an ioctl gave.
     Object(FileId),
-    /// A buffer.
     DmaBuf(Arc<DmaBuf>),
     /// An event: a real eventfd.
     Event(FileId),

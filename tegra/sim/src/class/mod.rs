@@ -44,7 +44,6 @@ pub mod qmd {
 
     include!(concat!(env!("OUT_DIR"), "/qmd.rs"));
 
-    /// Words of a QMD.
     pub const WORDS: usize = 64;
 }
 
@@ -83,7 +82,6 @@ pub struct Field {
     pub name: &'static str,
     /// Highest bit; of a QMD, below 2048.
     pub high: u32,
-    /// Lowest bit.
     pub low: u32,
     /// The values that are defined; none when every number is one.
     pub values: &'static [(u32, &'static str)],
@@ -161,7 +159,6 @@ impl Method {
         Ok(())
     }
 
-    /// The field of a name.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.name == name)

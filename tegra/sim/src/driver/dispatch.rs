@@ -106,7 +106,6 @@ pub struct Request {
     pub members: &'static [(&'static str, usize, usize)],
 }
 
-/// The parts of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts {
     pub(super) magic: u8,
@@ -222,7 +221,6 @@ impl Args {
 /// How a handler ended that did not refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
-    /// The call succeeded.
     Ok,
     /// A nested copy left so many bytes: the driver returns their number, a positive result, and
     /// copies nothing back.
@@ -236,7 +234,6 @@ pub(super) type Handled = Result<Done, Refused>;
 pub(super) struct Rules {
     /// The letter of its requests.
     pub(super) magic: u8,
-    /// The highest number.
     pub(super) last: u8,
     /// Bytes of the largest argument.
     pub(super) largest: usize,

@@ -26,7 +26,6 @@ pub enum NewFile {
 pub enum OpenFile {
     /// A description of the simulator's.
     File(FileId),
-    /// A buffer.
     DmaBuf(Arc<DmaBuf>),
 }
 

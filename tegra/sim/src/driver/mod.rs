@@ -90,7 +90,6 @@ pub enum MapAnswer {
 /// What is alive, for leak checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
-    /// nvmap handles.
     pub handles: usize,
     /// dma-bufs, whether a handle, an fd or a mapping keeps them.
     pub dma_bufs: usize,
@@ -101,7 +100,6 @@ pub struct Live {
     pub channels: usize,
     /// Open file descriptions, events not counted.
     pub files: usize,
-    /// Event descriptions.
     pub events: usize,
 }
 

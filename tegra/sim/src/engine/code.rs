@@ -83,7 +83,6 @@ pub(super) fn read(memory: &dyn GpuMemory, address: u64) -> Result<Vec<u8>, MmuF
 /// How far a program has been looked at.
 #[derive(Debug, Default)]
 struct Extent {
-    /// The next instruction.
     at: usize,
     /// The last instruction that a branch leads to.
     furthest: usize,

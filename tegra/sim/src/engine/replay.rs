@@ -46,10 +46,7 @@ pub enum ReplayError {
     Contents { va: u64 },
     /// The QMD is not there.
     #[error("the bundle has {words} words of a QMD, which has 64")]
-    Qmd {
-        /// How many it has.
-        words: usize,
-    },
+    Qmd { words: usize },
 }
 
 /// What came of running a bundle.

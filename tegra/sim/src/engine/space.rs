@@ -39,7 +39,6 @@ struct Part {
     bytes: u64,
     writable: bool,
     buffer: Arc<DmaBuf>,
-    /// Where in the buffer.
     offset: u64,
     /// The words, where the buffer's pages are lent and cannot be accessed in place: written back
     /// at the end.

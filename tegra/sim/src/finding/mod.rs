@@ -131,7 +131,6 @@ rules! {
 }
 
 impl Rule {
-    /// The rule of a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         ALL.iter().copied().find(|rule| rule.name() == name)
@@ -147,7 +146,6 @@ impl fmt::Display for Rule {
 /// One broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which rule.
     pub rule: Rule,
     /// The channel, where one is concerned.
     pub channel: Option<u16>,

@@ -27,7 +27,6 @@ pub(crate) const HOST_END: u64 = 1 << 40;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) rule: Rule,
-    /// The notifier's code.
     pub(crate) code: u32,
     pub(crate) message: String,
     pub(crate) sm: Option<SmFault>,
@@ -53,7 +52,6 @@ pub(crate) struct Site<'a> {
     pub(crate) channel: u16,
     /// What the access depends on.
     pub(crate) agent: &'a Agent,
-    /// For messages.
     pub(crate) unit: &'static str,
 }
 

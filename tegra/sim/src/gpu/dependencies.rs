@@ -23,7 +23,6 @@ const READERS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     channel: u16,
-    /// Counts the channel's releases.
     epoch: u64,
     /// Running number of the work within its channel.
     serial: u64,

@@ -27,7 +27,6 @@ struct Shared {
     releases: Arc<AtomicU64>,
     waker: Waker,
     closing: AtomicBool,
-    /// The program blocks.
     hurry: AtomicBool,
     /// Calls of [`Gpu::drain`] so far.
     drains: AtomicU64,

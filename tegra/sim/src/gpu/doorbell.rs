@@ -111,7 +111,6 @@ pub(crate) struct Doorbell {
     slots: Box<[AtomicU64]>,
     /// By slot: GP_PUT as it was, and one; 0 when there was no channel.
     seen_puts: Box<[AtomicU64]>,
-    /// By channel.
     puts: Box<[Put]>,
     head: AtomicU64,
     tail: AtomicU64,

@@ -29,11 +29,9 @@ pub(crate) enum Entry {
         /// Only if the subdevice mask includes this GPU.
         conditional: bool,
     },
-    /// Does nothing.
     Nop,
     /// Compare a CRC of the streams so far.
     StreamCrc,
-    /// Is discarded: why.
     Invalid(&'static str),
 }
 
@@ -79,7 +77,6 @@ pub(crate) struct Segment {
     pub(crate) index: u32,
     pub(crate) address: u64,
     pub(crate) words: Vec<u32>,
-    /// Words done.
     pub(crate) at: usize,
 }
 

@@ -5,10 +5,8 @@
 pub struct Latency {
     /// From a doorbell until the host unit looks at the ring.
     pub doorbell: u64,
-    /// A ring entry.
     pub entry: u64,
     pub method: u64,
-    /// A semaphore release.
     pub release: u64,
     /// A launch that a stream sends.
     pub launch: u64,

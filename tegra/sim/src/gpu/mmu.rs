@@ -109,18 +109,13 @@ pub struct Mmu {
 pub enum MapError {
     /// Addresses, offsets and lengths are in pages.
     #[error("{what} {value:#x} is no multiple of 4096")]
-    Misaligned {
-        /// What is misaligned.
-        what: &'static str,
-        value: u64,
-    },
+    Misaligned { what: &'static str, value: u64 },
     /// The range leaves the buffer.
     #[error("{bytes:#x} bytes at offset {offset:#x} leave a buffer of {size:#x} bytes")]
     OutsideBuffer {
         /// Where it begins in the buffer.
         offset: u64,
         bytes: u64,
-        /// The buffer's length.
         size: u64,
     },
     /// A part of the range is mapped already, or the range leaves the page tables.

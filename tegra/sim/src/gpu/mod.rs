@@ -62,7 +62,6 @@ pub struct GpuConfig {
     pub deadlock_timeout: Duration,
     pub trace: Trace,
     pub reporter: Arc<dyn Reporter>,
-    /// Failures to produce.
     pub injection: Arc<Injection>,
     /// Directory that gets a bundle of every launch that fails.
     pub bundles: Option<PathBuf>,
@@ -96,19 +95,15 @@ pub struct TsgId(u32);
 /// A channel as it is when its ring is set up.
 #[derive(Clone, Debug)]
 pub struct ChannelSetup {
-    /// Channel id.
     pub id: u16,
     /// What its doorbell is rung with.
     pub token: u32,
     pub tsg: TsgId,
-    /// Its subcontext.
     pub veid: u32,
     pub ring: Arc<DmaBuf>,
     /// Entries of the ring, a power of two.
     pub entries: u32,
-    /// The USERD page.
     pub userd: Arc<DmaBuf>,
-    /// Its address space.
     pub mmu: Arc<Mmu>,
 }
 
@@ -136,7 +131,6 @@ pub enum ChannelError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
     pub channel: u16,
-    /// The semaphore.
     pub address: u64,
     /// What it is compared with.
     pub payload: u64,
@@ -185,7 +179,6 @@ pub trait GpuMemory: Sync {
 pub enum SmFault {
     /// An access that the page tables refuse.
     Mmu(MmuFault),
-    /// An exception of the SM.
     Exception {
         /// The broken rule's name, as the engine calls it.
         name: &'static str,
@@ -194,9 +187,7 @@ pub enum SmFault {
         global_esr: u32,
         /// `warp_esr`, low 16 bits.
         warp_esr: u32,
-        /// Address of the instruction.
         warp_pc: u64,
-        /// Kernel, instruction, lane.
         message: String,
     },
 }

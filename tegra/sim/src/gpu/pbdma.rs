@@ -51,7 +51,6 @@ enum Opcode {
 pub(crate) struct Parser {
     opcode: Opcode,
     subchannel: u32,
-    /// In words.
     address: u32,
     /// Data words still to come.
     left: u32,

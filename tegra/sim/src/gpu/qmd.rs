@@ -34,7 +34,6 @@ pub struct Launch {
     pub channel: u16,
     /// Address of its QMD.
     pub qmd: u64,
-    /// The QMD itself.
     pub words: [u32; fields::WORDS],
     /// Address of the first instruction.
     pub program: u64,

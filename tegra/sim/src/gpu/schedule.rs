@@ -33,10 +33,7 @@ pub(crate) enum Run {
     /// Only doorbells that are held back.
     Holding,
     /// Nothing can run.
-    Quiet {
-        /// Channels wait for semaphores.
-        waiting: bool,
-    },
+    Quiet { waiting: bool },
 }
 
 /// Something to tell, once no lock is held.
@@ -62,7 +59,6 @@ pub(crate) struct Machine {
     reporter: Arc<dyn Reporter>,
     doorbell: Arc<Doorbell>,
     next_tsg: u32,
-    /// Whether each is alive.
     tsgs: BTreeMap<TsgId, bool>,
     channels: BTreeMap<u16, Channel>,
     held: Vec<Held>,

@@ -23,7 +23,6 @@ type Map<V> = FxHashMap<(u64, u64), V>;
 /// Writes of the GPU, and what its caches hold.
 #[derive(Default)]
 pub(crate) struct Shadow {
-    /// Counts the GPU's writes.
     now: u64,
     /// By buffer and page: the GPU's last write.
     writes: Map<u64>,

@@ -75,7 +75,6 @@ pub enum MemoryError {
     /// An atomic access must be aligned to its size.
     #[error("offset {offset:#x} is not a multiple of {align}")]
     Misaligned {
-        /// The offset asked for.
         offset: u64,
         /// Bytes of the access.
         align: u64,

@@ -30,7 +30,6 @@ pub enum Event {
         request: Cow<'static, str>,
         /// 0 or a positive result; the negated errno of a refusal.
         result: i32,
-        /// The arguments, readable.
         detail: String,
     },
     /// A doorbell was taken.
@@ -44,22 +43,13 @@ pub enum Event {
         channel: u16,
         /// Its index in the ring.
         index: u32,
-        /// Where the stream lies.
         address: u64,
-        /// Words of the stream.
         words: u32,
         /// Whether it waits for the entry before.
         sync: bool,
     },
     /// A method was executed or given to its engine.
-    Method {
-        channel: u16,
-        subchannel: u32,
-        address: u32,
-        data: u32,
-        /// Name and fields.
-        text: String,
-    },
+    Method { channel: u16, subchannel: u32, address: u32, data: u32, text: String },
     /// A semaphore was written.
     Release {
         channel: u16,
@@ -69,12 +59,7 @@ pub enum Event {
         unit: Cow<'static, str>,
     },
     /// A wait was over.
-    Acquired {
-        channel: u16,
-        address: u64,
-        /// What was waited for.
-        payload: u64,
-    },
+    Acquired { channel: u16, address: u64, payload: u64 },
     /// Memory was copied or filled.
     Copy {
         channel: u16,
@@ -95,11 +80,8 @@ pub enum Event {
     Launch {
         channel: u16,
         qmd: u64,
-        /// Its first instruction.
         program: u64,
-        /// Blocks.
         grid: [u32; 3],
-        /// Threads of a block.
         block: [u32; 3],
         /// What it did; none when it failed, or nothing executed it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,7 +93,6 @@ pub enum Event {
     Finding {
         /// The channel, where one is concerned.
         channel: Option<u16>,
-        /// The rule's name.
         rule: Cow<'static, str>,
         message: String,
     },

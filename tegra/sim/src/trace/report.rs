@@ -76,7 +76,6 @@ impl fmt::Display for Record {
 pub struct Kernel {
     /// Launches that ended well.
     pub launches: u64,
-    /// What they did.
     #[serde(flatten)]
     pub work: Work,
 }
@@ -88,18 +87,14 @@ pub struct Stats {
     /// Driver calls that were refused.
     pub refused: u64,
     pub doorbells: u64,
-    /// Ring entries fetched.
     pub submits: u64,
     pub methods: u64,
-    /// Kernel launches.
     pub launches: u64,
-    /// Copies and fills.
     pub copies: u64,
     /// Bytes that they wrote.
     pub bytes_copied: u64,
     /// Bytes written from streams.
     pub bytes_uploaded: u64,
-    /// Semaphores written.
     pub releases: u64,
     /// Waits that were over.
     pub acquires: u64,

@@ -16,15 +16,12 @@ macro_rules! handles {
 }
 
 handles! {
-    /// A context.
     Context;
     /// Loaded machine code.
     Module;
     /// A kernel in a module.
     Function;
-    /// A stream.
     Stream;
-    /// An event.
     Event;
     /// A graph that can be launched.
     Graph;
@@ -33,11 +30,8 @@ handles! {
 /// What is asked of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attribute {
-    /// Major compute capability.
     Major,
-    /// Minor compute capability.
     Minor,
-    /// Streaming multiprocessors.
     Multiprocessors,
     /// 1 when it shares the CPU's memory.
     Integrated,
@@ -82,7 +76,6 @@ impl Kind {
 /// Where an allocation lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// For the GPU.
     pub(super) address: u64,
     /// For the CPU; 0 where it has no mapping.
     pub(super) host: usize,

@@ -112,9 +112,7 @@ static KNOWN: &[Known] = &[
 /// A call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// The function.
     pub(super) call: &'static str,
-    /// What it gave.
     pub(super) code: Code,
 }
 

@@ -45,7 +45,6 @@ impl PlanState {
 /// A submission that has not been waited for.
 struct Flight {
     sequence: u64,
-    /// One for each step.
     events: Vec<Owned<Event>>,
 }
 
@@ -53,7 +52,6 @@ struct Flight {
 pub(super) struct CudaInstance {
     ledger: Ledger<PlanState>,
     flights: VecDeque<Flight>,
-    /// Events that are free.
     events: Vec<Owned<Event>>,
     code: Code,
     choices: Choices,
@@ -61,7 +59,6 @@ pub(super) struct CudaInstance {
     caches: Memory,
     scratch: Memory,
     counters: Memory,
-    /// Where steps run.
     steps: Owned<Stream>,
     /// Where outputs come from, beside the steps of other plans.
     reads: Owned<Stream>,

@@ -119,9 +119,7 @@ struct Destination<'a> {
 /// Bytes of a half that lie together in the weight too.
 #[derive(Clone, Copy)]
 struct Piece {
-    /// In the half.
     from: usize,
-    /// In the weight.
     at: usize,
     len: usize,
 }

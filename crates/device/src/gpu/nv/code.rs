@@ -33,7 +33,6 @@ pub(super) struct Loaded {
 /// Machine code of some kernels.
 #[derive(Debug)]
 pub(super) struct Code {
-    /// Keeps the memory.
     memory: Vec<Weights>,
     loaded: HashMap<Kernel, Loaded>,
     /// Bytes of stack that local memory was made for.

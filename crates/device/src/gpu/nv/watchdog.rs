@@ -25,7 +25,6 @@ const POLLS: u32 = 15;
 /// Which launches of a step release a semaphore when they are done.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ProgressMarkers {
-    /// For each launch.
     pub(super) after: Vec<bool>,
     /// Polls without progress after which the channel counts as hung.
     pub(super) polls: u32,

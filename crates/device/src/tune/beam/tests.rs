@@ -8,7 +8,6 @@ struct Planted {
     best: [usize; 3],
     seed: u64,
     taken: u32,
-    /// Wrong output although fastest.
     wrong: Option<Choice>,
     /// Faults when it is timed.
     faulting: Option<Choice>,

@@ -8,7 +8,6 @@ use super::record::{Case, Clock, Record, When};
 /// What became of one case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change<'a> {
-    /// The case.
     pub case: &'a Case,
     /// What costs are counted in.
     pub clock: Clock,
@@ -31,10 +30,8 @@ fn latest(Snapshot { file, until }: Snapshot<'_>) -> BTreeMap<(&Case, Clock), &R
     latest
 }
 
-/// A file as it was.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
-    /// The file.
     pub file: &'a File,
     /// When; now without.
     pub until: Option<When>,

@@ -13,9 +13,7 @@ pub enum StoreError {
         path.display()
     )]
     Newer {
-        /// The file.
         path: PathBuf,
-        /// Its version.
         version: i64,
         /// The latest version that is understood.
         known: i64,
@@ -25,7 +23,6 @@ pub enum StoreError {
     Implausible {
         /// What the record is about.
         case: String,
-        /// What is not believable.
         why: String,
     },
     /// No room for the new file; the old one is as it was.
@@ -37,7 +34,6 @@ pub enum StoreError {
     Full {
         /// The file that could not be written.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
     /// Another process has held the lock for too long.
@@ -48,7 +44,6 @@ pub enum StoreError {
         path.display()
     )]
     Busy {
-        /// The lock file.
         path: PathBuf,
         /// Seconds waited.
         waited_s: u64,
@@ -58,9 +53,7 @@ pub enum StoreError {
     Io {
         /// What was to be done.
         what: &'static str,
-        /// With which file.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
 }

@@ -55,7 +55,6 @@ impl Unusable {
 /// Why a text is no file of the store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// A later version.
     #[error("version {0} of the format; this program knows {VERSION}")]
     Newer(i64),
     /// Nothing of it can be trusted.

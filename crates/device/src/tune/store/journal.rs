@@ -23,16 +23,13 @@ pub enum Verdict {
 /// A candidate that has been tried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tried {
-    /// The candidate.
     pub choice: Choice,
-    /// How it did.
     pub verdict: Verdict,
 }
 
 /// What lines are about: the same case of the same kernels, compared with the same choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Topic<'a> {
-    /// The case.
     pub case: &'a Case,
     /// Hash of the source of the kernels.
     pub source: &'a str,
@@ -42,7 +39,6 @@ pub struct Topic<'a> {
     pub heuristic: &'a Choice,
 }
 
-/// A line.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {

@@ -12,7 +12,6 @@ pub enum DeviceKey {
     Gpu {
         /// SM version: 87 for SM 8.7.
         sm: u32,
-        /// Streaming multiprocessors in use.
         sms: u32,
         /// The clock that it may reach, in MHz, cut to a multiple of [`CLOCK_BAND_MHZ`]; 0 where it
         /// is not known.
@@ -24,7 +23,6 @@ pub enum DeviceKey {
         model: String,
         /// The instruction set that the kernels use.
         features: String,
-        /// Threads that compute.
         cores: u32,
     },
 }

@@ -82,7 +82,6 @@ pub struct Merged {
 /// What an import did.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
-    /// What was taken.
     pub merged: Merged,
     /// What does not hold for the kernels of this program, each with the reason; not taken.
     pub stale: Vec<(Record, String)>,
@@ -93,7 +92,6 @@ pub struct Imported {
 /// A file in the store's directory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed {
-    /// The file.
     pub path: PathBuf,
     /// What it holds, or why it is not used.
     pub content: Result<File, String>,
@@ -119,7 +117,6 @@ impl Store {
         Self { dir: dir.into() }
     }
 
-    /// The directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir

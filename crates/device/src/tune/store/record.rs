@@ -48,7 +48,6 @@ pub fn describe(choice: &Choice) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
-    /// Time on hardware.
     Measured,
     /// The simulator's count, which is no time and says nothing about hardware.
     Counted,
@@ -93,7 +92,6 @@ impl Cost {
 /// What the heuristic would have chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Heuristic {
-    /// Its choice.
     pub choice: Choice,
     /// What that costs, counted as the record's [`Cost::value`].
     pub cost: f64,
@@ -152,7 +150,6 @@ impl TryFrom<String> for Candidates {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rejected {
-    /// The candidate.
     pub choice: Choice,
     /// What was wrong with it.
     pub why: String,
@@ -192,13 +189,10 @@ impl fmt::Display for When {
 /// The best choice found for one case, and how that was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// What was tuned.
     pub case: Case,
     /// Hash of the source of the kernels, in hexadecimal digits.
     pub source: String,
-    /// The best choice.
     pub choice: Choice,
-    /// What it costs.
     pub cost: Cost,
     /// What it is to be compared with.
     pub heuristic: Heuristic,

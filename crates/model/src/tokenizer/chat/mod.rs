@@ -42,7 +42,6 @@ const CHATML: &str = include_str!("chatml.jinja");
 pub struct Message {
     /// Who speaks: `system`, `user`, `assistant`, `tool`.
     pub role: String,
-    /// What is said.
     pub content: String,
 }
 

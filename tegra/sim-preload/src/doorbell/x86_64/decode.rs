@@ -15,7 +15,6 @@ use iced_x86::{Decoder, DecoderError, DecoderOptions, EncodingKind, Mnemonic as 
 pub(crate) struct Instruction {
     /// Bytes of the encoding, at most 15.
     pub(crate) length: u8,
-    /// What it does.
     pub(crate) operation: Operation,
 }
 

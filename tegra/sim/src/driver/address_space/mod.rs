@@ -113,7 +113,6 @@ struct Area {
     /// What the driver computes, wrapping as it does.
     bytes: u64,
     sparse: bool,
-    /// Fixed mappings inside.
     mappings: Vec<u64>,
 }
 

@@ -183,12 +183,10 @@ fn engines(device: &Device) -> &[Engine] {
     device.hardware.engines.as_deref().unwrap_or(&OWN_ENGINES)
 }
 
-/// The runlists that there are.
 pub(super) fn runlists(device: &Device) -> impl Iterator<Item = u32> {
     engines(device).iter().map(|[_, _, runlist]| *runlist)
 }
 
-/// Engines with their runlists.
 fn list_engines(device: &Device, args: &mut Args) -> Handled {
     use GET_ENGINE_INFO::{ENGINE_INFO_BUF_ADDR, ENGINE_INFO_BUF_SIZE};
     const ITEM: usize = 16;

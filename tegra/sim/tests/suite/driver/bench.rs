@@ -362,7 +362,6 @@ pub(crate) fn bytes<const N: usize>(fields: &[(usize, u64, usize)]) -> [u8; N] {
     bytes
 }
 
-/// The errno of a refusal.
 pub(crate) fn errno<T>(result: Result<T, Refused>) -> Result<T, Errno> {
     result.map_err(|refused| refused.errno)
 }

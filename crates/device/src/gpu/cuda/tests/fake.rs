@@ -21,7 +21,6 @@ use super::super::fault::{Code, Fault};
 /// Addresses of neighbouring allocations of the GPU's own are this far apart.
 const APART: u64 = 1 << 32;
 
-/// A GPU of the fake.
 #[derive(Clone)]
 pub(super) struct FakeGpu {
     pub(super) name: &'static str,
