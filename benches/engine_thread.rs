@@ -61,26 +61,26 @@ fn main() {
             "thread_us_per_token": median(tokens),
             "bare_submission_us": median(bare),
             "engine_us_per_token": median(own),
-            "nv": waits(handle),
-            "cpu": waits(load("cpu")),
+            "nv": waits(&handle),
+            "cpu": waits(&load("cpu")),
         })
     );
 }
 
 /// How the engine waits for a device: most steps under way in a prompt of four chunks and in decoding, sleeps
 /// of its thread, and tokens a second.
-fn waits(handle: Handle) -> serde_json::Value {
+fn waits(handle: &Handle) -> serde_json::Value {
     let peak = || {
-        let peak = handle.exclusive("peak", |core| core.take_most_under_way());
+        let peak = handle.exclusive("peak", orind::engine::Core::take_most_under_way);
         peak.blocking_recv().unwrap().unwrap()
     };
     peak();
-    generate(&handle, 4 * CHUNK, 1);
+    generate(handle, 4 * CHUNK, 1);
     let prompt = peak();
     let slept = |handle: &Handle| (engine_sleeps(), handle.snapshot().activity.sleeps);
-    let (before, begin) = (slept(&handle), Instant::now());
-    generate(&handle, 3, TOKENS);
-    let (after, took) = (slept(&handle), begin.elapsed());
+    let (before, begin) = (slept(handle), Instant::now());
+    generate(handle, 3, TOKENS);
+    let (after, took) = (slept(handle), begin.elapsed());
     let per_token = |sleeps: u64| sleeps as f64 / f64::from(TOKENS);
     let value = json!({
         "most_under_way": { "prompt_of_4_chunks": prompt, "decode": peak() },

@@ -5,12 +5,7 @@
 //! ([`orind_testing::program::again`]).
 
 #![cfg(target_os = "linux")]
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a test may panic and report"
-)]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod allocation;
 mod bench;

@@ -120,7 +120,7 @@ fn a_step_is_one_submit_and_one_doorbell() {
 fn a_prompts_chunks_go_together_and_decode_is_a_step_ahead() {
     let nv = start("synthetic:tiny-llama:q8_0", "nv");
     let peak = || {
-        let peak = nv.exclusive("peak", |core| core.take_most_under_way());
+        let peak = nv.exclusive("peak", orind::engine::Core::take_most_under_way);
         peak.blocking_recv().unwrap().unwrap()
     };
     let ids = |logprobs, prompt: &[u32], max_tokens| -> Vec<u32> {

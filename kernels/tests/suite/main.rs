@@ -1,6 +1,6 @@
 //! The kernels as they are checked in, and what launches and loads them.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and report")]
+#![expect(clippy::unwrap_used, reason = "a test may panic and report")]
 
 mod catalogue;
 mod cubin;

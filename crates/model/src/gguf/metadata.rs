@@ -377,7 +377,9 @@ macro_rules! borrowing_getters {
     };
 }
 borrowing_getters! {
+    /// A string.
     str, str_opt, str, "STRING", Value::Str(v) => v.as_str();
+    /// An array of strings.
     str_array, str_array_opt, Strings, "ARRAY of STRING", Value::Array(Array::Str(v)) => v;
     /// An array of 32-bit signed integers.
     i32_array, i32_array_opt, [i32], "ARRAY of INT32", Value::Array(Array::I32(v)) => v.as_slice();
