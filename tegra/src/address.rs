@@ -44,17 +44,11 @@ impl GpuAddress {
     pub const END: u64 = 1 << 40;
 
     /// Accepts an address below [`GpuAddress::END`].
-    ///
-    /// # Errors
-    /// [`AddressError::TooHigh`].
     pub const fn new(address: u64) -> Result<Self, AddressError> {
         if address < Self::END { Ok(Self(address)) } else { Err(AddressError::TooHigh { address }) }
     }
 
     /// Joins the two words in which a method takes an address.
-    ///
-    /// # Errors
-    /// [`AddressError::TooHigh`].
     pub const fn from_words(upper: u32, lower: u32) -> Result<Self, AddressError> {
         Self::new((upper as u64) << 32 | lower as u64)
     }
@@ -78,9 +72,6 @@ impl GpuAddress {
     }
 
     /// The same address, if it is a multiple of `alignment`.
-    ///
-    /// # Errors
-    /// [`AddressError::Misaligned`].
     pub const fn aligned(self, alignment: u64) -> Result<Self, AddressError> {
         if self.0.is_multiple_of(alignment) {
             Ok(self)
@@ -90,9 +81,6 @@ impl GpuAddress {
     }
 
     /// The same address, if `bytes` from it on lie within the space.
-    ///
-    /// # Errors
-    /// [`AddressError::TooLong`].
     pub const fn spanning(self, bytes: u64) -> Result<Self, AddressError> {
         match self.0.checked_add(bytes) {
             Some(end) if end <= Self::END => Ok(self),
@@ -101,9 +89,6 @@ impl GpuAddress {
     }
 
     /// The address `bytes` further on.
-    ///
-    /// # Errors
-    /// [`AddressError::TooLong`].
     pub const fn offset(self, bytes: u64) -> Result<Self, AddressError> {
         match self.0.checked_add(bytes) {
             Some(address) if address < Self::END => Ok(Self(address)),
@@ -130,9 +115,6 @@ pub struct QmdAddress(GpuAddress);
 
 impl QmdAddress {
     /// Accepts a multiple of [`qmd::ALIGNMENT`].
-    ///
-    /// # Errors
-    /// [`AddressError::Misaligned`].
     pub const fn new(address: GpuAddress) -> Result<Self, AddressError> {
         match address.aligned(qmd::ALIGNMENT) {
             Ok(address) => Ok(Self(address)),

@@ -15,10 +15,8 @@ use crate::queue::Wake;
 use crate::space::AddressSpace;
 
 /// Records a copy of `bytes` from `from` to `to`, after earlier ones of the channel. Where the two
-/// ranges overlap the result is undefined. Nothing is recorded for no bytes.
-///
-/// # Errors
-/// [`Error::Operation`] when either range leaves the address space.
+/// ranges overlap the result is undefined. Nothing is recorded for no bytes. [`Error::Operation`]
+/// when either range leaves the address space.
 pub fn copy(
     stream: &mut PushBuffer<class::Copy>,
     from: GpuAddress,
@@ -39,8 +37,6 @@ pub fn copy(
 }
 
 /// Records a fill of `words` words at `to` with `value`. Nothing is recorded for no words.
-///
-/// # Errors
 /// [`Error::Operation`] unless `to` is a multiple of 4 with room for them.
 pub fn fill(
     stream: &mut PushBuffer<class::Copy>,
@@ -82,19 +78,13 @@ pub struct Copier {
 
 impl Copier {
     /// A copier for a queue of the copy engine.
-    ///
-    /// # Errors
-    /// Those of [`Mailbox::new`].
     pub fn new(space: &AddressSpace, queue: QueueId) -> Result<Self, Error> {
         let streams = Mailbox::new(space, SLOTS as u64 * SLOT_BYTES)?;
         Ok(Self { queue, streams, tickets: vec![None; SLOTS], next: 0 })
     }
 
-    /// Copies `bytes` from `from` to `to`; see [`copy`].
-    ///
-    /// # Errors
-    /// Those of [`copy`] and [`Context::submit`], and of waiting for earlier copies when many are
-    /// in flight.
+    /// Copies `bytes` from `from` to `to`; see [`copy`]. Waits for earlier copies when many are in
+    /// flight.
     pub fn copy(
         &mut self,
         context: &mut Context,
@@ -108,9 +98,6 @@ impl Copier {
     }
 
     /// Fills `words` words at `to` with `value`; see [`fill`].
-    ///
-    /// # Errors
-    /// As [`Copier::copy`].
     pub fn fill(
         &mut self,
         context: &mut Context,
@@ -123,10 +110,7 @@ impl Copier {
         self.submit(context, &stream)
     }
 
-    /// Submits a stream of the caller's making.
-    ///
-    /// # Errors
-    /// As [`Copier::copy`]; [`Error::Range`] for a stream of more than 2048 words.
+    /// Submits a stream of the caller's making. [`Error::Range`] for one of more than 2048 words.
     pub fn submit(
         &mut self,
         context: &mut Context,

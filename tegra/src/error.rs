@@ -1,7 +1,10 @@
 //! What can go wrong between this process and the GPU, each with what to do about it.
 //!
 //! One enumeration for the wrappers. The pure layers have errors of their own, which appear here as
-//! variants.
+//! variants. Whatever asks a driver may fail with [`Error::Request`], whatever makes a buffer with
+//! [`Error::OutOfMemory`], [`Error::Empty`], [`Error::Map`] or [`Error::Window`], whatever reaches into
+//! one with [`Error::Range`] or [`Error::Misaligned`], and what takes a queue's number with
+//! [`Error::NoSuchQueue`]: functions tell what there is beyond that.
 
 use std::fmt;
 use std::time::Duration;

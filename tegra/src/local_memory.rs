@@ -62,11 +62,9 @@ impl LocalMemory {
     /// SMs that may use local memory: the proven limit, above any Orin's number.
     pub const MAX_SMS: u32 = 0xff;
 
-    /// A store at `base` of `per_tpc` bytes for each TPC.
-    ///
-    /// # Errors
-    /// [`AddressError::Misaligned`] unless `per_tpc` is a multiple of 32 KiB,
-    /// [`AddressError::TooLong`] when not even one TPC's share fits the address space.
+    /// A store at `base` of `per_tpc` bytes for each TPC. [`AddressError::Misaligned`] unless
+    /// `per_tpc` is a multiple of 32 KiB, [`AddressError::TooLong`] when not even one TPC's share
+    /// fits the address space.
     pub const fn new(base: GpuAddress, per_tpc: u64) -> Result<Self, AddressError> {
         if !per_tpc.is_multiple_of(TPC_GRANULE) {
             return Err(AddressError::Misaligned { address: per_tpc, alignment: TPC_GRANULE });

@@ -107,9 +107,6 @@ impl Orin {
     }
 
     /// The doorbell page: one mapping, whatever the number of channels.
-    ///
-    /// # Errors
-    /// [`Error::Map`].
     pub fn doorbell(&self) -> Result<Arc<Doorbell>, Error> {
         let mut place = self.0.doorbell.lock();
         if let Some(doorbell) = place.as_ref() {
@@ -120,10 +117,8 @@ impl Orin {
         Ok(doorbell)
     }
 
-    /// Nanoseconds of the timer that semaphore releases stamp.
-    ///
-    /// # Errors
-    /// [`Error::Request`]; `EBUSY` when the timer could not be read consistently.
+    /// Nanoseconds of the timer that semaphore releases stamp. `EBUSY` when the timer could not be
+    /// read consistently.
     pub fn gpu_time(&self) -> Result<u64, Error> {
         let mut time = ctrl::GetGpuTime::default();
         self.0.ctrl.call(ctrl::GET_GPU_TIME, &mut time)?;
@@ -131,9 +126,6 @@ impl Orin {
     }
 
     /// A pair of the system's time and the GPU's, nanoseconds each.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn time_pair(&self) -> Result<TimeSample, Error> {
         let mut info = ctrl::GetCpuTimeCorrelationInfo {
             count: 1,
@@ -145,9 +137,6 @@ impl Orin {
     }
 
     /// The engines and their runlists.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn engines(&self) -> Result<Vec<EngineInfo>, Error> {
         let mut args = ctrl::GetEngineInfo::default();
         // SAFETY: a size of 0 names no memory; the driver reports the size that it has.
@@ -163,9 +152,6 @@ impl Orin {
     }
 
     /// The powered TPCs of each GPC, a bit mask each.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn tpc_masks(&self) -> Result<Vec<u32>, Error> {
         let mut masks = vec![0u32; self.highest_gpc()];
         let mut args = ctrl::GetTpcMasks {
@@ -179,9 +165,6 @@ impl Orin {
     }
 
     /// The L2 slices of each frame-buffer partition, a bit mask each.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn l2_masks(&self) -> Result<Vec<u32>, Error> {
         let mut masks = vec![0u32; self.0.characteristics.max_fbps_count as usize];
         let mut args = ctrl::GetFbpL2Masks {
@@ -195,9 +178,6 @@ impl Orin {
     }
 
     /// Where each SM lies.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn sm_map(&self) -> Result<Vec<ctrl::VsmEntry>, Error> {
         let mut map = vec![ctrl::VsmEntry::default(); self.0.sms as usize];
         let mut args = ctrl::VsmsMapping { vsms_map_buf_addr: map.as_mut_ptr() as u64 };
@@ -207,9 +187,6 @@ impl Orin {
     }
 
     /// The physical index of each powered GPC.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn physical_gpcs(&self) -> Result<Vec<u32>, Error> {
         let mut map = vec![0u32; self.0.characteristics.gpc_mask.count_ones() as usize];
         let mut args = ctrl::GetGpcPhysicalMap {
@@ -222,10 +199,7 @@ impl Orin {
         Ok(map)
     }
 
-    /// The clocks that the driver tells of.
-    ///
-    /// # Errors
-    /// [`Error::Request`]; `EINVAL` where the driver has no control of clocks.
+    /// The clocks that the driver tells of. `EINVAL` where the driver has no control of clocks.
     pub fn clocks(&self) -> Result<Vec<Clock>, Error> {
         let mut args = ctrl::ClkGetRange::default();
         // SAFETY: no entries, so no memory is named.
@@ -277,9 +251,6 @@ impl Orin {
     }
 
     /// The memory that buffers come from.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn memory(&self) -> Result<MemoryInfo, Error> {
         let mut heap =
             nvmap::QueryHeapParams { heap_mask: nvmap::HEAP_IOVMM, ..Default::default() };

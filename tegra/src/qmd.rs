@@ -230,10 +230,7 @@ impl Launch {
         }
     }
 
-    /// The QMD.
-    ///
-    /// # Errors
-    /// [`QmdError`] for what the hardware would refuse.
+    /// The QMD, or what of it the hardware would refuse.
     pub fn encode(&self) -> Result<Qmd, QmdError> {
         let shared = self.check()?;
         let mut qmd = Qmd([0; WORDS]);
@@ -291,7 +288,7 @@ impl Launch {
             qmd.set(fields::CONSTANT_BUFFER_SIZE_SHIFTED4[bank], bytes.div_ceil(BANK_GRANULE));
             qmd.set(fields::CONSTANT_BUFFER_INVALIDATE[bank], invalidate);
         }
-        for (slot, release) in RELEASES.iter().zip(&self.releases) {
+        for (behind, release) in RELEASES.into_iter().zip(&self.releases) {
             let Some(QmdRelease { at, payload, timestamp, system_barrier }) = *release else {
                 continue;
             };
@@ -303,14 +300,14 @@ impl Launch {
             };
             let membar = if system_barrier { ReleaseMembar::System } else { ReleaseMembar::None };
             let [low, high] = payload.words();
-            qmd.set(slot.enable, true);
-            qmd.set(slot.address_lower, at.lower());
-            qmd.set(slot.address_upper, at.upper());
-            qmd.set(slot.membar_type, membar);
-            qmd.set(slot.payload64b, long);
-            qmd.set(slot.structure_size, size);
-            qmd.set(slot.payload_lower, low);
-            qmd.set(slot.payload_upper, high);
+            qmd.set(fields::RELEASE0_ENABLE.after(behind), true);
+            qmd.set(fields::RELEASE0_ADDRESS_LOWER.after(behind), at.lower());
+            qmd.set(fields::RELEASE0_ADDRESS_UPPER.after(behind), at.upper());
+            qmd.set(fields::RELEASE0_MEMBAR_TYPE.after(behind), membar);
+            qmd.set(fields::RELEASE0_PAYLOAD64B.after(behind), long);
+            qmd.set(fields::RELEASE0_STRUCTURE_SIZE.after(behind), size);
+            qmd.set(fields::RELEASE0_PAYLOAD_LOWER.after(behind), low);
+            qmd.set(fields::RELEASE0_PAYLOAD_UPPER.after(behind), high);
         }
         qmd.set(fields::DEPENDENCE_COUNTER, self.dependence_count.into());
         if let Some(Dependent { qmd: dependent, action, prefetch }) = self.dependent {
@@ -358,8 +355,6 @@ impl Launch {
     }
 
     /// Reads a QMD that [`Launch::encode`] made. Sizes come back rounded to their granules.
-    ///
-    /// # Errors
     /// [`QmdError`] when encoding the result would not give the same QMD.
     pub fn decode(qmd: &Qmd) -> Result<Self, QmdError> {
         let address = |upper, lower| GpuAddress::from_words(qmd.get(upper), qmd.get(lower));
@@ -377,17 +372,22 @@ impl Launch {
             }
         }
         let mut releases = [None; 3];
-        for (release, slot) in releases.iter_mut().zip(RELEASES) {
-            if qmd.get(slot.enable) {
+        for (release, behind) in releases.iter_mut().zip(RELEASES) {
+            if qmd.get(fields::RELEASE0_ENABLE.after(behind)) {
+                let size = qmd.get(fields::RELEASE0_STRUCTURE_SIZE.after(behind));
+                let membar = qmd.get(fields::RELEASE0_MEMBAR_TYPE.after(behind));
                 *release = Some(QmdRelease {
-                    at: address(slot.address_upper, slot.address_lower)?,
+                    at: address(
+                        fields::RELEASE0_ADDRESS_UPPER.after(behind),
+                        fields::RELEASE0_ADDRESS_LOWER.after(behind),
+                    )?,
                     payload: Payload::from_words(
-                        qmd.get(slot.payload64b),
-                        qmd.get(slot.payload_lower),
-                        qmd.get(slot.payload_upper),
+                        qmd.get(fields::RELEASE0_PAYLOAD64B.after(behind)),
+                        qmd.get(fields::RELEASE0_PAYLOAD_LOWER.after(behind)),
+                        qmd.get(fields::RELEASE0_PAYLOAD_UPPER.after(behind)),
                     ),
-                    timestamp: qmd.get(slot.structure_size) == Some(StructureSize::FourWords),
-                    system_barrier: qmd.get(slot.membar_type) == Some(ReleaseMembar::System),
+                    timestamp: size == Some(StructureSize::FourWords),
+                    system_barrier: membar == Some(ReleaseMembar::System),
                 });
             }
         }

@@ -98,9 +98,6 @@ struct Inner {
 
 impl AddressSpace {
     /// A new address space with its windows kept free.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn new(orin: &Orin, l2: L2) -> Result<Self, Error> {
         let mut args = ctrl::AllocAs {
             flags: AS_UNIFIED_VA,

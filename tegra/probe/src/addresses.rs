@@ -14,7 +14,6 @@ const START: u64 = 0x20_0000;
 const END: u64 = 0xff_0000_0000;
 const PAGE: u64 = 4096;
 
-/// Where buffers land.
 pub(super) fn placement() -> Result<Answer, Error> {
     let space = AddressSpace::new(&Orin::open()?, L2::Volatile)?;
     let mut answer = Answer::new();

@@ -8,7 +8,6 @@ use tegra_profile::{Value, Verdict};
 /// Most samples that are kept of a series.
 const KEPT: usize = 4096;
 
-/// What an experiment found out.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) verdict: Verdict,
@@ -75,7 +74,6 @@ pub(super) fn gb_per_s(bytes: u64, ns: f64) -> f64 {
     if ns > 0.0 { bytes as f64 / ns } else { 0.0 }
 }
 
-/// A measurement.
 #[derive(Clone, Copy)]
 pub(super) struct Point {
     pub(super) x: f64,
@@ -88,7 +86,6 @@ pub(super) struct Line {
     pub(super) start: f64,
 }
 
-/// The straight line through two points.
 pub(super) fn line(a: Point, b: Point) -> Line {
     let slope = if b.x == a.x { 0.0 } else { (b.y - a.y) / (b.x - a.x) };
     Line { slope, start: a.y - slope * a.x }

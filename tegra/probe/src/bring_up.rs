@@ -113,7 +113,6 @@ const CASES: &[Case] = &[
     ("object_unknown", REFUSED, |p| Ok(raw::object(&p.bound(false)?, 0x1234))),
 ];
 
-/// What the driver refuses.
 pub(super) fn orders() -> Result<Answer, Error> {
     let nodes = Nodes::open()?;
     let mut answer = Answer::new();

@@ -7,31 +7,24 @@ use tegra::address::AddressError;
 use tegra::pushbuffer::OperationError;
 use tegra::qmd::QmdError;
 
-/// Why an experiment has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A driver or the GPU refused a step.
     #[error(transparent)]
     Gpu(#[from] tegra::Error),
-    /// A launch that cannot be described.
     #[error(transparent)]
     Launch(#[from] QmdError),
-    /// A request outside the wrappers was refused.
     #[error("{what}: {errno}")]
     Refused { what: &'static str, errno: Errno },
-    /// A kernel that cannot be loaded.
     #[error("kernel {0}")]
     Kernel(String),
-    /// Something came out that cannot be.
     #[error("{0}")]
     Implausible(String),
     /// The process of an experiment cannot be started or heard.
     #[error("{what}: {source}")]
     Process { what: &'static str, source: io::Error },
-    /// The profile cannot be written.
     #[error(transparent)]
     Profile(#[from] tegra_profile::Error),
-    /// No experiment has this name.
     #[error("there is no experiment {name:?}{}", hint(near))]
     Unknown { name: String, near: Option<&'static str> },
 }

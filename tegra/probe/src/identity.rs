@@ -14,7 +14,6 @@ use super::raw::Nodes;
 /// Where the record has a number that tells this board from others: not for a shared file.
 const DEVICE_IDENTIFIER: std::ops::Range<usize> = 280..288;
 
-/// The driver's record.
 pub(super) fn characteristics() -> Result<Answer, Error> {
     let mut record = Nodes::open()?.characteristics().map_err(Error::refused("characteristics"))?;
     if let Some(identifier) = record.get_mut(DEVICE_IDENTIFIER) {
@@ -53,7 +52,6 @@ pub(super) fn characteristics() -> Result<Answer, Error> {
     Ok(answer.judged(known, text))
 }
 
-/// The engines and their runlists.
 pub(super) fn engines() -> Result<Answer, Error> {
     let engines = Orin::open()?.engines()?;
     let mut answer = Answer::new();

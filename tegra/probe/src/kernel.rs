@@ -23,7 +23,6 @@ const EXIT: [u64; 4] =
     [0x0000_0000_0000_794d, 0x000f_ea00_0380_0000, 0xffff_fff0_0000_7947, 0x000f_c000_0383_ffff];
 /// Mapped behind code: instructions are prefetched.
 const PREFETCH: u64 = 4096;
-/// Bytes of a QMD.
 const QMD: u64 = 256;
 
 /// Puts code into memory that the GPU reads.
@@ -44,7 +43,6 @@ fn stream(launches: &[QmdAddress]) -> Vec<u32> {
     stream.into_words()
 }
 
-/// How launches follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
     /// The stream sends each.
@@ -125,7 +123,6 @@ pub(super) struct Reader {
     _code: Weights,
 }
 
-/// Columns of the matrix.
 const COLUMNS: u32 = 4096;
 /// Bytes of a row of it.
 pub(super) const ROW_BYTES: u64 = COLUMNS as u64 * 2;

@@ -51,11 +51,8 @@ pub enum Risk {
 pub struct Experiment {
     pub name: &'static str,
     pub question: &'static str,
-    /// How it is found out.
     pub method: &'static str,
-    /// What it may do to the machine.
     pub risk: Risk,
-    /// After how long it is killed.
     pub limit: Duration,
     run: fn() -> Result<Answer, Error>,
 }

@@ -13,7 +13,6 @@ const SPARE: u64 = 4 << 30;
 /// The first size, and how near the limit is found.
 const FIRST: u64 = 64 << 20;
 
-/// The largest buffer.
 pub(super) fn largest() -> Result<Answer, Error> {
     // Should the system run short after all, this process is the one to go.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");

@@ -11,7 +11,6 @@ use telemetry::{self, Probe};
 /// one.
 const SIMULATOR: &str = "tegra_sim_preload";
 
-/// Looks at the machine.
 pub(super) fn look(probe: &Probe) -> Machine {
     let state = probe.state();
     let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();

@@ -22,12 +22,10 @@ const END: u64 = 0xff_0000_0000;
 const MAP_UNMAPPED_PTE: u32 = 1 << 5;
 const MAP_L3_ALLOC: u32 = 1 << 7;
 const MAP_SYSTEM_COHERENT: u32 = 1 << 9;
-/// How often each size is timed.
 const ROUNDS: usize = 3;
 const LARGEST: u64 = 256 << 20;
 const FILLING: u32 = 0x0101_0101;
 
-/// Which flags are taken.
 pub(super) fn flags() -> Result<Answer, Error> {
     let nodes = Nodes::open()?;
     let space = nodes.space(0, START, END).map_err(Error::refused("an address space"))?;
@@ -61,7 +59,6 @@ pub(super) fn flags() -> Result<Answer, Error> {
     Ok(answer.judged(other.is_empty(), text))
 }
 
-/// The copy engine.
 pub(super) fn copies() -> Result<Answer, Error> {
     let mut answer = Answer::new();
     let mut found = Vec::new();
@@ -105,7 +102,6 @@ fn rate(answer: &mut Answer, name: &str, times: &[(u64, f64)]) -> Option<f64> {
     })
 }
 
-/// Two rates in words.
 fn rates(volatile: Option<f64>, cacheable: Option<f64>) -> String {
     match (volatile, cacheable) {
         (Some(volatile), Some(cacheable)) => {

@@ -34,7 +34,6 @@ fn own(fd: i32) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The two nodes.
 pub(super) struct Nodes {
     nvmap: File,
     ctrl: File,
@@ -105,7 +104,6 @@ impl Nodes {
         own(args.channel_fd)
     }
 
-    /// Memory with pages.
     pub(super) fn memory(&self, bytes: u64) -> Result<Memory<'_>, Errno> {
         let mut create = nvmap::Create64 { size64: bytes };
         call(self.nvmap.as_fd(), nvmap::CREATE_64, &mut create)?;
@@ -181,7 +179,6 @@ pub(super) fn reserve(space: &OwnedFd, pages: u64, page_size: u32) -> Result<u64
     Ok(offset)
 }
 
-/// What a channel needs around it.
 pub(super) struct Parts<'a> {
     pub(super) nodes: &'a Nodes,
     space: OwnedFd,
@@ -246,7 +243,6 @@ pub(super) fn set_up(
     call(channel.as_fd(), channel::SETUP_BIND, &mut args)
 }
 
-/// Gives a channel an object.
 pub(super) fn object(channel: &OwnedFd, class: u32) -> Result<(), Errno> {
     let mut args = channel::AllocObjCtx { class_num: class, ..Default::default() };
     call(channel.as_fd(), channel::ALLOC_OBJ_CTX, &mut args)

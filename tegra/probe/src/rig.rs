@@ -15,10 +15,8 @@ use super::error::Error;
 
 /// How long work of the GPU may take; the limit of the whole experiment is longer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
-/// Ring entries of a queue.
 const ENTRIES: u32 = 256;
 
-/// The GPU, ready for work.
 pub(super) struct Rig {
     // Buffers of the caller's must outlive the context's work: every submission is waited for.
     pub(super) context: Context,
@@ -69,7 +67,6 @@ impl Rig {
             .ok_or_else(|| Error::Implausible("a timed submission has no times".into()))
     }
 
-    /// Copies and waits.
     pub(super) fn copy(
         &mut self,
         from: GpuAddress,
@@ -80,7 +77,6 @@ impl Rig {
         Ok(self.context.wait(ticket, PATIENCE)?)
     }
 
-    /// Fills with a word and waits.
     pub(super) fn fill(&mut self, to: GpuAddress, value: u32, bytes: u64) -> Result<(), Error> {
         let ticket = self.copier.fill(&mut self.context, to, value, bytes / 4)?;
         Ok(self.context.wait(ticket, PATIENCE)?)

@@ -28,7 +28,6 @@ const LAST_WORDS: usize = 2000;
 /// The hidden command by which this program makes one experiment.
 pub const CHILD_COMMAND: &str = "first-contact-experiment";
 
-/// An experiment of a run.
 #[derive(Clone, Debug)]
 pub struct Choice {
     pub experiment: &'static Experiment,
@@ -37,9 +36,6 @@ pub struct Choice {
 }
 
 /// What to make of the table: `only` these, or all but `skip`.
-///
-/// # Errors
-/// [`Error::Unknown`].
 pub fn choose(only: &[String], skip: &[String]) -> Result<Vec<Choice>, Error> {
     for name in only.iter().chain(skip) {
         if find(name).is_none() {
@@ -74,7 +70,6 @@ pub enum Progress<'a> {
 pub struct Run<'a> {
     /// What is made, and what is left out.
     pub choices: &'a [Choice],
-    /// Where the profile goes.
     pub file: &'a Path,
     /// A limit for every experiment instead of its own.
     pub limit: Option<Duration>,
@@ -165,7 +160,6 @@ fn identify(profile: &mut Profile, record: &Record) {
     }
 }
 
-/// How a process ended.
 enum How {
     Itself(ExitStatus),
     Killed,
@@ -299,7 +293,6 @@ impl End {
     }
 }
 
-/// The record that a process wrote.
 fn answer(said: &[u8], name: &str) -> Result<Record, String> {
     let record: Record = serde_json::from_slice(said)
         .map_err(|error| format!("its answer is not understood: {error}"))?;

@@ -5,11 +5,9 @@ use std::collections::BTreeSet;
 use super::{Experiment, FORMAT, Machine, Profile, VERSION, Value};
 use crate::file::Error;
 
-/// Most experiments of a profile.
 pub const MOST_EXPERIMENTS: usize = 256;
 /// Most facts of an experiment, and most series.
 pub const MOST_FACTS: usize = 512;
-/// Most samples of a series.
 pub const MOST_SAMPLES: usize = 100_000;
 /// Most bytes of a text.
 pub const MOST_TEXT: usize = 16 << 10;
@@ -28,7 +26,6 @@ pub(crate) fn head(format: &str, version: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks a whole profile.
 pub(crate) fn profile(profile: &Profile) -> Result<(), Error> {
     head(&profile.format, profile.version.into())?;
     text("tool", &profile.tool)?;

@@ -14,7 +14,6 @@ const SAME: f64 = 0.25;
 pub enum Comparison {
     /// The same, or near enough for a time.
     Same,
-    /// Not the same.
     Differs,
     /// By this factor, the other over the one.
     Factor(f64),
@@ -24,7 +23,6 @@ pub enum Comparison {
     Missing,
 }
 
-/// One line of the comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub experiment: String,
@@ -35,7 +33,6 @@ pub struct Row {
     pub one: String,
     /// In the second.
     pub other: String,
-    /// How they stand to each other.
     pub comparison: Comparison,
 }
 

@@ -10,13 +10,10 @@ use super::{Profile, Value};
 /// A number that a model of the GPU can use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fact {
-    /// The experiment that measures it.
     pub experiment: &'static str,
     pub name: &'static str,
     pub meaning: &'static str,
-    /// The least that can be true.
     pub least: f64,
-    /// The most that can be true.
     pub most: f64,
 }
 
@@ -25,7 +22,6 @@ pub struct Fact {
 #[error("{}.{} is {found}, outside {} to {}", fact.experiment, fact.name, fact.least, fact.most)]
 pub struct OutOfBounds {
     pub fact: Fact,
-    /// Its value in the file.
     pub found: String,
 }
 

@@ -15,23 +15,16 @@ pub const MOST_BYTES: usize = 8 << 20;
 /// Why a file is no profile, or cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The system cannot read or write it.
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// The file is too large.
     #[error("it has more than {MOST_BYTES} bytes: no profile has")]
     TooLarge,
-    /// No JSON, or JSON of another shape.
     #[error("it is no profile: {0}")]
     Json(#[from] serde_json::Error),
-    /// JSON of another kind.
     #[error(
         "its format is {found:?}, not {FORMAT:?}: a file that `orinctl first-contact` wrote is needed"
     )]
-    Format {
-        /// What it says that it is.
-        found: String,
-    },
+    Format { found: String },
     /// A version that this program does not know.
     #[error(
         "it has version {found}, this program reads version {VERSION}: make it anew, or use a newer program"
@@ -72,9 +65,6 @@ impl Profile {
     }
 
     /// Whether [`Profile::parse`] would take it.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`].
     pub fn check(&self) -> Result<(), Error> {
         check::profile(self)
     }
@@ -92,18 +82,12 @@ impl Profile {
     }
 
     /// The file's text.
-    ///
-    /// # Errors
-    /// [`Error::Json`].
     pub fn to_json(&self) -> Result<String, Error> {
         Ok(compact_numbers(&serde_json::to_string_pretty(self)?))
     }
 
     /// Writes the file and has it on the disk: whoever reads it, also after a power failure, sees
     /// the old one or the new one whole.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         let io = |source| Error::Io { path: path.into(), source };
         let text = self.to_json()?;

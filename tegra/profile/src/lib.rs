@@ -26,19 +26,15 @@ pub const FORMAT: &str = "orin-profile";
 /// The version that this crate writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// The answers of one machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// [`FORMAT`].
     pub format: String,
-    /// [`VERSION`].
     pub version: u32,
     /// The program that made it, with its version.
     pub tool: String,
     /// When it was begun, in seconds since 1970 UTC.
     pub taken: u64,
-    /// The machine as it was found.
     pub machine: Machine,
     /// The experiments, in the order in which they were made.
     pub experiments: Vec<Experiment>,
@@ -54,7 +50,6 @@ pub struct Machine {
     pub model: Option<String>,
     /// Release of L4T, as `36.4.4`.
     pub l4t: Option<String>,
-    /// Release of the kernel.
     pub kernel: Option<String>,
     /// The GPU's name, `ga10b`.
     pub chip: Option<String>,
@@ -74,7 +69,6 @@ pub struct Machine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Clock {
-    /// What it runs at.
     pub now_hz: Option<u64>,
     /// The lowest that is allowed now.
     pub min_hz: Option<u64>,
@@ -82,7 +76,6 @@ pub struct Clock {
     pub max_hz: Option<u64>,
 }
 
-/// One experiment and its answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
@@ -91,7 +84,6 @@ pub struct Experiment {
     pub question: String,
     /// How it is found out.
     pub method: String,
-    /// What came of it.
     pub verdict: Verdict,
     /// The answer in a sentence; empty where there is none.
     #[serde(default)]
@@ -111,7 +103,6 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// An experiment without an answer.
     #[must_use]
     pub fn new(name: &str, question: &str, method: &str, verdict: Verdict) -> Self {
         Self {
@@ -128,11 +119,9 @@ impl Experiment {
     }
 }
 
-/// What came of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// As the code assumes.
     Expected,
     /// Otherwise than the code assumes.
     Differs,
@@ -146,7 +135,6 @@ pub enum Verdict {
     Crashed,
     /// It was under way when the whole run ended.
     Unfinished,
-    /// It was left out.
     Skipped,
 }
 
@@ -174,11 +162,9 @@ impl Verdict {
     }
 }
 
-/// A measured value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// Yes or no.
     Flag(bool),
     Count(u64),
     /// Any other number; finite.
@@ -187,7 +173,6 @@ pub enum Value {
 }
 
 impl Value {
-    /// The number, if it is one.
     #[must_use]
     pub fn number(&self) -> Option<f64> {
         match self {
@@ -197,7 +182,6 @@ impl Value {
         }
     }
 
-    /// The text, if it is one.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -207,64 +191,38 @@ impl Value {
     }
 }
 
-impl From<bool> for Value {
-    fn from(flag: bool) -> Self {
-        Self::Flag(flag)
-    }
+macro_rules! from {
+    ($($from:ty: $value:ident => $made:expr;)*) => {$(
+        impl From<$from> for Value {
+            fn from($value: $from) -> Self {
+                $made
+            }
+        }
+    )*};
 }
-
-impl From<u64> for Value {
-    fn from(count: u64) -> Self {
-        Self::Count(count)
-    }
-}
-
-impl From<u32> for Value {
-    fn from(count: u32) -> Self {
-        Self::Count(count.into())
-    }
-}
-
-impl From<usize> for Value {
-    fn from(count: usize) -> Self {
-        Self::Count(count as u64)
-    }
-}
-
-impl From<f64> for Value {
-    /// A number that is none becomes 0, so that the file can be written and read.
-    fn from(number: f64) -> Self {
-        Self::Number(if number.is_finite() { number } else { 0.0 })
-    }
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.into())
-    }
+from! {
+    bool: flag => Self::Flag(flag);
+    u64: count => Self::Count(count);
+    u32: count => Self::Count(count.into());
+    usize: count => Self::Count(count as u64);
+    // A number that is none becomes 0, so that the file can be written and read.
+    f64: number => Self::Number(if number.is_finite() { number } else { 0.0 });
+    String: text => Self::Text(text);
+    &str: text => Self::Text(text.into());
 }
 
 impl Profile {
-    /// A profile without experiments.
     #[must_use]
     pub fn new(tool: impl Into<String>, taken: u64, machine: Machine) -> Self {
         let (format, tool) = (FORMAT.into(), tool.into());
         Self { format, version: VERSION, tool, taken, machine, experiments: Vec::new() }
     }
 
-    /// An experiment by name.
     #[must_use]
     pub fn experiment(&self, name: &str) -> Option<&Experiment> {
         self.experiments.iter().find(|experiment| experiment.name == name)
     }
 
-    /// A fact that an experiment found.
     #[must_use]
     pub fn fact(&self, experiment: &str, fact: &str) -> Option<&Value> {
         self.experiment(experiment)?.facts.get(fact)

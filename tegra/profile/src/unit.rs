@@ -9,7 +9,6 @@
 
 use super::Value;
 
-/// What a fact is measured in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Nanoseconds,
@@ -53,7 +52,6 @@ pub fn is_timed(name: &str) -> bool {
     matches!(of(name), Unit::Nanoseconds | Unit::Bandwidth)
 }
 
-/// A value for people.
 #[must_use]
 pub fn show(name: &str, value: &Value) -> String {
     match (value, value.number()) {

@@ -7,9 +7,10 @@
 mod support;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use orind_testing::random::Random;
 use sass::check::Checks;
 use support::Arg::{self, Float, Int, Pointer};
-use support::{Arena, Call, Kernel, Random, kernel};
+use support::{Arena, Call, Kernel, kernel, words};
 
 /// A kernel with arguments that make it work for a while.
 fn measure(
@@ -42,10 +43,10 @@ fn matrix_times_vector(criterion: &mut Criterion) {
     let mut random = Random(1);
     let mut memory = Arena::default();
     let args = [
-        Pointer(memory.words(&random.words(rows * blocks * 8))),
+        Pointer(memory.words(&words(&mut random, rows * blocks * 8))),
         Pointer(memory.words(&vec![0x2000_2000; rows * blocks / 2])),
-        Pointer(memory.words(&random.words(blocks * 8))),
-        Pointer(memory.floats(&random.units(blocks))),
+        Pointer(memory.words(&words(&mut random, blocks * 8))),
+        Pointer(memory.floats(&random.reals(blocks, 1.0))),
         Pointer(memory.zeros(rows)),
         Int(blocks as i32),
     ];
@@ -70,8 +71,8 @@ fn norm(criterion: &mut Criterion) {
     let mut random = Random(2);
     let mut memory = Arena::default();
     let args = [
-        Pointer(memory.floats(&random.units(8 * n))),
-        Pointer(memory.floats(&random.units(n))),
+        Pointer(memory.floats(&random.reals(8 * n, 1.0))),
+        Pointer(memory.floats(&random.reals(n, 1.0))),
         Pointer(memory.zeros(8 * n)),
         Int(n as i32),
         Float(1e-5),
@@ -83,7 +84,7 @@ fn softmax(criterion: &mut Criterion) {
     let n = 4096usize;
     let mut memory = Arena::default();
     let args = [
-        Pointer(memory.floats(&Random(3).units(4 * n))),
+        Pointer(memory.floats(&Random(3).reals(4 * n, 1.0))),
         Pointer(memory.zeros(4 * n)),
         Int(n as i32),
     ];

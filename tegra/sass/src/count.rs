@@ -1,7 +1,5 @@
 //! What a kernel did, in numbers.
 
-use crate::isa::Opcode;
-
 macro_rules! classes {
     ($($name:ident $doc:literal,)*) => {
         /// A kind of instruction.
@@ -38,70 +36,6 @@ classes! {
 /// Kinds of instructions.
 pub const CLASSES: usize = Class::ALL.len();
 
-impl Class {
-    /// The kind of an operation.
-    #[must_use]
-    pub fn of(opcode: Opcode) -> Self {
-        use Opcode as O;
-        match opcode {
-            O::Iadd3
-            | O::Imad
-            | O::Isetp
-            | O::Imnmx
-            | O::Iabs
-            | O::Lea
-            | O::Lop3
-            | O::Shf
-            | O::Sgxt
-            | O::Bmsk
-            | O::Prmt
-            | O::Sel
-            | O::Mov
-            | O::Popc
-            | O::Flo
-            | O::Brev
-            | O::Plop3
-            | O::P2r
-            | O::R2p
-            | O::Vabsdiff
-            | O::Vabsdiff4 => Self::Integer,
-            O::Idp => Self::Dot,
-            O::Fadd | O::Fmul | O::Ffma | O::Fmnmx | O::Fsel | O::Fsetp | O::Fchk => Self::Float,
-            O::Hadd2 | O::Hmul2 | O::Hfma2 | O::Hmnmx2 | O::Hset2 | O::Hsetp2 => Self::Packed,
-            O::Dadd | O::Dmul | O::Dfma | O::Dsetp => Self::Double,
-            O::F2f | O::F2fp | O::F2i | O::I2f | O::I2fp | O::I2i | O::Frnd => Self::Conversion,
-            O::Mufu => Self::Function,
-            O::Hmma | O::Imma => Self::Matrix,
-            O::Shfl | O::Vote | O::Match | O::Redux => Self::Exchange,
-            O::Ldc | O::Uldc => Self::Constant,
-            O::Ldg | O::Stg | O::Atomg | O::Red | O::Ld | O::St | O::Atom | O::Ldgsts => {
-                Self::Global
-            }
-            O::Lds | O::Sts | O::Atoms | O::Ldsm => Self::Shared,
-            O::Ldl | O::Stl => Self::Local,
-            O::Ubmsk
-            | O::Ubrev
-            | O::Uflo
-            | O::Uiadd3
-            | O::Uimad
-            | O::Uisetp
-            | O::Ulea
-            | O::Ulop3
-            | O::Umov
-            | O::Uplop3
-            | O::Upopc
-            | O::Uprmt
-            | O::Usel
-            | O::Usgxt
-            | O::Ushf
-            | O::R2ur
-            | O::S2ur
-            | O::Voteu => Self::Uniform,
-            _ => Self::Control,
-        }
-    }
-}
-
 /// What a launch did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -130,19 +64,16 @@ pub struct Counters {
 
 impl Counters {
     /// Instructions of a kind, counted for every lane.
-    #[must_use]
     pub fn lanes(&self, class: Class) -> u64 {
         self.lane_instructions[class as usize]
     }
 
     /// Instructions of a kind, counted for every warp.
-    #[must_use]
     pub fn warps(&self, class: Class) -> u64 {
         self.warp_instructions[class as usize]
     }
 
     /// Instructions of all kinds, counted for every lane.
-    #[must_use]
     pub fn lane_total(&self) -> u64 {
         self.lane_instructions.iter().sum()
     }

@@ -43,19 +43,16 @@ pub struct Launch<'a> {
 
 impl Launch<'_> {
     /// Threads of a block.
-    #[must_use]
     pub fn threads(&self) -> u32 {
         self.block.iter().fold(1, |all, &threads| all.saturating_mul(threads))
     }
 
     /// Warps of a block.
-    #[must_use]
     pub fn warps(&self) -> u32 {
         self.threads().div_ceil(32)
     }
 
     /// Blocks of the grid.
-    #[must_use]
     pub fn blocks(&self) -> u64 {
         self.grid.iter().fold(1, |all, &blocks| all.saturating_mul(u64::from(blocks)))
     }

@@ -77,9 +77,6 @@ impl Region<'_> {
 /// Global memory.
 pub trait Memory: Sync {
     /// The region that an address lies in; larger regions are asked for less often. The mapping
-    /// holds until the launch ends.
-    ///
-    /// # Errors
-    /// [`MemoryFault`] when the address is not mapped for the access.
+    /// holds until the launch ends. [`MemoryFault`] when the address is not mapped for the access.
     fn region(&self, address: u64, access: Access) -> Result<Region<'_>, MemoryFault>;
 }

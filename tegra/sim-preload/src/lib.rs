@@ -43,8 +43,6 @@ pub fn orin() -> Option<Arc<Orin>> {
 
 /// Starts the simulated Orin that `make` gives, for a test that wants another one than the
 /// `TEGRA_SIM_` variables ask for: with a seed of its own, or a reporter that collects findings.
-///
-/// # Errors
 /// `AlreadyExists` when the process has one: it starts with the first node that is opened, or the
 /// first call of [`orin`]. Otherwise those of `make`.
 pub fn start(
@@ -54,7 +52,6 @@ pub fn start(
 }
 
 /// The numbers of the program's open files that are the simulator's, for leak checks.
-#[must_use]
 pub fn open_files() -> Vec<RawFd> {
     world::with(|world| {
         world.files.refresh_all();

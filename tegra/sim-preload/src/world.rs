@@ -107,10 +107,8 @@ fn configured(files: Arc<dyn FdTable>) -> io::Result<Arc<Orin>> {
     Orin::new(&config, files)
 }
 
-/// Starts the world with an Orin that `make` gives.
-///
-/// # Errors
-/// `AlreadyExists` when there is one, and those of `make`.
+/// Starts the world with an Orin that `make` gives. `AlreadyExists` when there is one, and those of
+/// `make`.
 pub(crate) fn start_with(
     make: impl FnOnce(Arc<dyn FdTable>) -> io::Result<Arc<Orin>>,
 ) -> io::Result<&'static World> {

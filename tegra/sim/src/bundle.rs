@@ -113,9 +113,6 @@ pub struct Bundle {
 
 impl Bundle {
     /// Writes the file.
-    ///
-    /// # Errors
-    /// [`BundleError::Io`].
     pub fn write(&self, path: &Path) -> Result<(), BundleError> {
         let failed = |source| BundleError::Io { path: path.to_owned(), source };
         let header = serde_json::to_string(&self.header)
@@ -126,10 +123,7 @@ impl Bundle {
         self.memory.iter().try_for_each(|bytes| file.write_all(bytes)).map_err(failed)
     }
 
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// [`BundleError`] for everything that is not as [`Bundle::write`] leaves it.
+    /// Reads a file. [`BundleError`] for everything that is not as [`Bundle::write`] leaves it.
     pub fn read(path: &Path) -> Result<Self, BundleError> {
         let owned = || path.to_owned();
         let failed = |source| BundleError::Io { path: owned(), source };

@@ -83,17 +83,13 @@ pub struct FaultRequest {
 /// Something that can be made to fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Occasion {
-    /// A driver call.
-    Ioctl {
-        /// The request's name; none for any.
-        request: Option<String>,
-        /// The errno that it fails with.
-        errno: i32,
-    },
+    /// A driver call: the request's name, none for any, and the errno that it fails with.
+    Ioctl { request: Option<String>, errno: i32 },
     /// A piece of an engine's work.
     MmuFault,
     /// An interrupt that wakes waiters.
     LostEvent,
+    /// A ring entry.
     ChannelTimeout,
     /// A semaphore release of the host unit.
     StuckSemaphore,
@@ -154,20 +150,14 @@ fn names() -> String {
 }
 
 impl Config {
-    /// Reads the environment.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for anything that is not understood.
+    /// Reads the environment. [`ConfigError`] for anything that is not understood.
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_variables(|name| {
             std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
         })
     }
 
-    /// Reads variables from `get`.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for anything that is not understood.
+    /// Reads variables from `get`. [`ConfigError`] for anything that is not understood.
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let set = |name| get(name).filter(|value| !value.is_empty());
         let mut config = Self {
@@ -273,7 +263,6 @@ struct InjectionState {
 
 impl Injection {
     /// Failures as a configuration asks for them.
-    #[must_use]
     pub fn new(config: &Config) -> Self {
         Self {
             requests: config.faults.clone(),

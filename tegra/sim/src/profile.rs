@@ -52,7 +52,6 @@ impl Shape {
     pub const SMS_OF_TPC: u32 = 2;
 
     /// SMs with power.
-    #[must_use]
     pub const fn sms(self) -> u32 {
         self.gpcs * self.tpcs_of_gpc * Self::SMS_OF_TPC
     }
@@ -84,7 +83,6 @@ pub struct Hardware {
 
 impl Hardware {
     /// What has power, as the record says.
-    #[must_use]
     pub fn shape(&self) -> Shape {
         let read =
             |record: &Vec<u8>| Shape { gpcs: word(record, GPCS), tpcs_of_gpc: word(record, TPCS) };
@@ -125,17 +123,11 @@ pub enum ProfileError {
 
 impl Calibration {
     /// Reads a file.
-    ///
-    /// # Errors
-    /// [`ProfileError`].
     pub fn read(path: &Path) -> Result<Self, ProfileError> {
         Self::of(&Profile::read(path)?)
     }
 
-    /// Takes what there is a use for.
-    ///
-    /// # Errors
-    /// [`ProfileError`] for values that cannot be true.
+    /// Takes what there is a use for. [`ProfileError`] for values that cannot be true.
     pub fn of(profile: &Profile) -> Result<Self, ProfileError> {
         let mut all = Self::default();
         all.take_times(profile)?;

@@ -26,109 +26,66 @@ pub const MAP_ACCESS_READ_ONLY: u32 = 1 << 10;
 /// buffer.
 pub const MAP_ACCESS_READ_WRITE: u32 = 2 << 10;
 
-layout! {
+layouts! {
     /// Arguments of [`BIND_CHANNEL`].
     pub struct BindChannel = "nvgpu_as_bind_channel_args", size 4 {
-        /// In: the channel's fd.
-        0 => channel_fd: u32,
+        0 => channel_fd: u32, "In: the channel's fd.";
     }
-}
 
-layout! {
     /// Arguments of [`ALLOC_SPACE`].
     pub struct AllocSpace = "nvgpu_as_alloc_space_args", size 32 {
-        /// In: pages wanted.
-        0 => pages: u64,
-        /// In: [`PAGE_SIZE`].
-        8 => page_size: u32,
-        /// In: [`SPACE_FIXED_OFFSET`], [`SPACE_SPARSE`].
-        12 => flags: u32,
-        /// In: address when fixed, else alignment. Out: address.
-        16 => o_a: u64,
-        /// Reserved.
-        24 => padding: [u32; 2],
+        0 => pages: u64, "In: pages wanted.";
+        8 => page_size: u32, "In: [`PAGE_SIZE`].";
+        12 => flags: u32, "In: [`SPACE_FIXED_OFFSET`], [`SPACE_SPARSE`].";
+        16 => o_a: u64, "In: address when fixed, else alignment. Out: address.";
+        24 => padding: [u32; 2], "Reserved.";
     }
-}
 
-layout! {
     /// Arguments of [`FREE_SPACE`].
     pub struct FreeSpace = "nvgpu_as_free_space_args", size 32 {
-        /// In: address of the area.
-        0 => offset: u64,
-        /// In: its pages.
-        8 => pages: u64,
-        /// In: [`PAGE_SIZE`].
-        16 => page_size: u32,
-        /// Reserved.
-        20 => padding: [u32; 3],
+        0 => offset: u64, "In: address of the area.";
+        8 => pages: u64, "In: its pages.";
+        16 => page_size: u32, "In: [`PAGE_SIZE`].";
+        20 => padding: [u32; 3], "Reserved.";
     }
-}
 
-layout! {
     /// Arguments of [`MAP_BUFFER_EX`].
     pub struct MapBufferEx = "nvgpu_as_map_buffer_ex_args", size 40 {
-        /// In: the `MAP_` flags.
-        0 => flags: u32,
-        /// In: [`KIND_INVALID`].
-        4 => compr_kind: i16,
-        /// In: [`KIND_PITCH`].
-        6 => incompr_kind: i16,
-        /// In: any dma-buf; it may be closed after the call.
-        8 => dmabuf_fd: u32,
-        /// In: [`PAGE_SIZE`]; not looked at in r36.
-        12 => page_size: u32,
-        /// In: start within the buffer; 0 unless fixed.
-        16 => buffer_offset: u64,
-        /// In: bytes; 0 for the whole buffer, and unless fixed.
-        24 => mapping_size: u64,
-        /// In when fixed, else 0. Out: GPU address.
-        32 => offset: u64,
+        0 => flags: u32, "In: the `MAP_` flags.";
+        4 => compr_kind: i16, "In: [`KIND_INVALID`].";
+        6 => incompr_kind: i16, "In: [`KIND_PITCH`].";
+        8 => dmabuf_fd: u32, "In: any dma-buf; it may be closed after the call.";
+        12 => page_size: u32, "In: [`PAGE_SIZE`]; not looked at in r36.";
+        16 => buffer_offset: u64, "In: start within the buffer; 0 unless fixed.";
+        24 => mapping_size: u64, "In: bytes; 0 for the whole buffer, and unless fixed.";
+        32 => offset: u64, "In when fixed, else 0. Out: GPU address.";
     }
-}
 
-layout! {
     /// Arguments of [`UNMAP_BUFFER`].
     pub struct UnmapBuffer = "nvgpu_as_unmap_buffer_args", size 8 {
-        /// In: the GPU address that the map returned.
-        0 => offset: u64,
+        0 => offset: u64, "In: the GPU address that the map returned.";
     }
-}
 
-layout! {
     /// Arguments of [`GET_VA_REGIONS`].
     pub struct GetVaRegions = "nvgpu_as_get_va_regions_args", size 16 {
-        /// In: CPU address of [`VaRegion`] items.
-        0 => buf_addr: u64,
-        /// In: bytes of the buffer. Out: bytes that the driver has.
-        8 => buf_size: u32,
-        /// Reserved.
-        12 => reserved: u32,
+        0 => buf_addr: u64, "In: CPU address of [`VaRegion`] items.";
+        8 => buf_size: u32, "In: bytes of the buffer. Out: bytes that the driver has.";
+        12 => reserved: u32, "Reserved.";
     }
-}
 
-layout! {
     /// One range of an address space as GET_VA_REGIONS lists it.
     pub struct VaRegion = "nvgpu_as_va_region", size 24 {
-        /// First address.
-        0 => offset: u64,
-        /// Page size.
-        8 => page_size: u32,
-        /// Reserved.
-        12 => reserved: u32,
-        /// Pages.
-        16 => pages: u64,
+        0 => offset: u64, "First address.";
+        8 => page_size: u32, "Page size.";
+        12 => reserved: u32, "Reserved.";
+        16 => pages: u64, "Pages.";
     }
-}
 
-layout! {
     /// Arguments of [`GET_SYNC_RO_MAP`].
     pub struct GetSyncRoMap = "nvgpu_as_get_sync_ro_map_args", size 16 {
-        /// Out: GPU address of all syncpoints, for reading.
-        0 => base_gpuva: u64,
-        /// Out: bytes of each, `0x1_0000`.
-        8 => sync_size: u32,
-        /// Out: how many.
-        12 => num_syncpoints: u32,
+        0 => base_gpuva: u64, "Out: GPU address of all syncpoints, for reading.";
+        8 => sync_size: u32, "Out: bytes of each, `0x1_0000`.";
+        12 => num_syncpoints: u32, "Out: how many.";
     }
 }
 

@@ -26,19 +26,15 @@ pub const GRAPHICS_PREEMPTION_WFI: u32 = 1 << 0;
 /// [`Notification::status`] once an error is recorded; written last.
 pub const NOTIFICATION_SET: u16 = 0xffff;
 
-layout! {
+layouts! {
     /// Arguments of [`SET_TIMEOUT`].
     pub struct SetTimeout = "nvgpu_set_timeout_args", size 4 {
-        /// In: milliseconds that a context switch may take; 3000 at first.
-        0 => timeout: u32,
+        0 => timeout: u32, "In: milliseconds that a context switch may take; 3000 at first.";
     }
-}
 
-layout! {
     /// Arguments of [`GET_TIMEDOUT`].
     pub struct GetTimedout = "nvgpu_get_param_args", size 4 {
-        /// Out: 1 when the channel is unserviceable, for ever.
-        0 => value: u32,
+        0 => value: u32, "Out: 1 when the channel is unserviceable, for ever.";
     }
 }
 
@@ -47,182 +43,125 @@ pub const WAIT_NOTIFIER: u32 = 0;
 /// [`Wait::type`]: wait until a word of memory equals a value.
 pub const WAIT_SEMAPHORE: u32 = 1;
 
-layout! {
+layouts! {
     /// Arguments of [`WAIT`].
     pub struct Wait = "nvgpu_wait_args", size 24 {
-        /// In: [`WAIT_NOTIFIER`] or [`WAIT_SEMAPHORE`].
-        0 => r#type: u32,
-        /// In: milliseconds, 0 for ever.
-        4 => timeout: u32,
-        /// In: for a semaphore the dma-buf's fd, the offset of the word, its value, 0.
+        0 => r#type: u32, "In: [`WAIT_NOTIFIER`] or [`WAIT_SEMAPHORE`].";
+        4 => timeout: u32, "In: milliseconds, 0 for ever.";
         8 => condition: [u32; 4],
+            "In: for a semaphore the dma-buf's fd, the offset of the word, its value, 0.";
     }
-}
 
-layout! {
     /// Arguments of [`ALLOC_OBJ_CTX`].
     pub struct AllocObjCtx = "nvgpu_alloc_obj_ctx_args", size 16 {
-        /// In: [`crate::class::ClassId`].
-        0 => class_num: u32,
-        /// In: preemption flags, 0.
-        4 => flags: u32,
-        /// Out: 0.
-        8 => obj_id: u64,
+        0 => class_num: u32, "In: [`crate::class::ClassId`].";
+        4 => flags: u32, "In: preemption flags, 0.";
+        8 => obj_id: u64, "Out: 0.";
     }
-}
 
-layout! {
     /// Arguments of [`SET_ERROR_NOTIFIER`].
     pub struct SetErrorNotifier = "nvgpu_set_error_notifier", size 24 {
-        /// In: where in the dma-buf the [`Notification`] lies.
-        0 => offset: u64,
-        /// In: its bytes.
-        8 => size: u64,
-        /// In: fd of the dma-buf.
-        16 => mem: u32,
-        /// Reserved.
-        20 => padding: u32,
+        0 => offset: u64, "In: where in the dma-buf the [`Notification`] lies.";
+        8 => size: u64, "In: its bytes.";
+        16 => mem: u32, "In: fd of the dma-buf.";
+        20 => padding: u32, "Reserved.";
     }
-}
 
-layout! {
     /// The record that a fault writes.
     pub struct Notification = "nvgpu_notification", size 16 {
-        /// Wall-clock nanoseconds, low word first.
-        0 => time_stamp: [u32; 2],
-        /// Error code; see [`ErrorCode`].
-        8 => info32: u32,
-        /// More about it.
-        12 => info16: u16,
-        /// [`NOTIFICATION_SET`] once the rest is valid.
-        14 => status: u16,
+        0 => time_stamp: [u32; 2], "Wall-clock nanoseconds, low word first.";
+        8 => info32: u32, "Error code; see [`ErrorCode`].";
+        12 => info16: u16, "More about it.";
+        14 => status: u16, "[`NOTIFICATION_SET`] once the rest is valid.";
     }
 }
 
-/// What [`Notification::info32`] says went wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorCode {
-    /// 8: a context switch or preemption took too long, or the watchdog expired.
-    IdleTimeout,
-    /// 12: a software method failed.
-    SoftwareMethod,
-    /// 13: an exception of the graphics engine: SM, scheduler, bad method data.
-    GrException,
-    /// 24: a semaphore acquire timed out; with the watchdog only.
-    SemaphoreTimeout,
-    /// 25: an unknown method.
-    IllegalNotify,
-    /// 31: an address fault.
-    MmuFault,
-    /// 32: a malformed push buffer, or any copy-engine error.
-    Pbdma,
-    /// 37: an unimplemented firmware method.
-    FecsUnimplemented,
-    /// 43: the channel was reset on request.
-    Reset,
-    /// 80: a push-buffer checksum differs.
-    PbdmaCrc,
-    /// Any other code.
-    Other(u32),
-}
-
-impl std::fmt::Display for ErrorCode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::IdleTimeout => "context switch timed out (8)",
-            Self::SoftwareMethod => "software method failed (12)",
-            Self::GrException => "exception of the graphics engine (13)",
-            Self::SemaphoreTimeout => "semaphore acquire timed out (24)",
-            Self::IllegalNotify => "unknown method (25)",
-            Self::MmuFault => "address fault (31)",
-            Self::Pbdma => "malformed stream, or an error of the copy engine (32)",
-            Self::FecsUnimplemented => "unimplemented firmware method (37)",
-            Self::Reset => "reset on request (43)",
-            Self::PbdmaCrc => "stream checksum differs (80)",
-            Self::Other(code) => return write!(f, "unknown error ({code})"),
-        })
-    }
-}
-
-impl ErrorCode {
-    /// Reads [`Notification::info32`].
-    #[must_use]
-    pub const fn from_info32(info32: u32) -> Self {
-        match info32 {
-            8 => Self::IdleTimeout,
-            12 => Self::SoftwareMethod,
-            13 => Self::GrException,
-            24 => Self::SemaphoreTimeout,
-            25 => Self::IllegalNotify,
-            31 => Self::MmuFault,
-            32 => Self::Pbdma,
-            37 => Self::FecsUnimplemented,
-            43 => Self::Reset,
-            80 => Self::PbdmaCrc,
-            other => Self::Other(other),
+/// Declares the error codes: name, number, what a message says, what it means.
+macro_rules! error_codes {
+    ($( $Code:ident = $number:literal, $text:literal, $doc:literal; )+) => {
+        /// What [`Notification::info32`] says went wrong.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum ErrorCode {
+            $( #[doc = $doc] $Code, )+
+            /// Any other code.
+            Other(u32),
         }
-    }
+
+        impl std::fmt::Display for ErrorCode {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self {
+                    $( Self::$Code => f.write_str(concat!($text, " (", $number, ")")), )+
+                    Self::Other(code) => write!(f, "unknown error ({code})"),
+                }
+            }
+        }
+
+        impl ErrorCode {
+            /// Reads [`Notification::info32`].
+            #[must_use]
+            pub const fn from_info32(info32: u32) -> Self {
+                match info32 {
+                    $( $number => Self::$Code, )+
+                    other => Self::Other(other),
+                }
+            }
+        }
+    };
 }
 
-layout! {
+error_codes! {
+    IdleTimeout = 8, "context switch timed out",
+        "8: a context switch or preemption took too long, or the watchdog expired.";
+    SoftwareMethod = 12, "software method failed", "12: a software method failed.";
+    GrException = 13, "exception of the graphics engine",
+        "13: an exception of the graphics engine: SM, scheduler, bad method data.";
+    SemaphoreTimeout = 24, "semaphore acquire timed out",
+        "24: a semaphore acquire timed out; with the watchdog only.";
+    IllegalNotify = 25, "unknown method", "25: an unknown method.";
+    MmuFault = 31, "address fault", "31: an address fault.";
+    Pbdma = 32, "malformed stream, or an error of the copy engine",
+        "32: a malformed push buffer, or any copy-engine error.";
+    FecsUnimplemented = 37, "unimplemented firmware method", "37: an unimplemented firmware method.";
+    Reset = 43, "reset on request", "43: the channel was reset on request.";
+    PbdmaCrc = 80, "stream checksum differs", "80: a push-buffer checksum differs.";
+}
+
+layouts! {
     /// Arguments of [`WDT`].
     pub struct Wdt = "nvgpu_channel_wdt_args", size 8 {
-        /// In: [`WDT_DISABLE`].
-        0 => wdt_status: u32,
-        /// In: milliseconds when a timeout is set.
-        4 => timeout_ms: u32,
+        0 => wdt_status: u32, "In: [`WDT_DISABLE`].";
+        4 => timeout_ms: u32, "In: milliseconds when a timeout is set.";
     }
-}
 
-layout! {
     /// Arguments of [`SET_PREEMPTION_MODE`].
     pub struct PreemptionMode = "nvgpu_preemption_mode_args", size 8 {
-        /// In: [`GRAPHICS_PREEMPTION_WFI`].
-        0 => graphics_preempt_mode: u32,
-        /// In: one of the `COMPUTE_PREEMPTION_` modes.
-        4 => compute_preempt_mode: u32,
+        0 => graphics_preempt_mode: u32, "In: [`GRAPHICS_PREEMPTION_WFI`].";
+        4 => compute_preempt_mode: u32, "In: one of the `COMPUTE_PREEMPTION_` modes.";
     }
-}
 
-layout! {
     /// Arguments of [`GET_USER_SYNCPOINT`].
     pub struct GetUserSyncpoint = "nvgpu_get_user_syncpoint_args", size 16 {
-        /// Out: GPU address; a semaphore release to it increments the syncpoint.
-        0 => gpu_va: u64,
-        /// Out: its id.
-        8 => syncpoint_id: u32,
-        /// Out: its present maximum.
-        12 => syncpoint_max: u32,
+        0 => gpu_va: u64, "Out: GPU address; a semaphore release to it increments the syncpoint.";
+        8 => syncpoint_id: u32, "Out: its id.";
+        12 => syncpoint_max: u32, "Out: its present maximum.";
     }
-}
 
-layout! {
     /// Arguments of [`SETUP_BIND`]. 80 bytes in r35.6, without the three GPU addresses.
     pub struct SetupBind = "nvgpu_channel_setup_bind_args", size 104 {
-        /// In: ring entries, a power of two, at least 2.
-        0 => num_gpfifo_entries: u32,
-        /// In: 0.
-        4 => num_inflight_jobs: u32,
-        /// In: [`BIND_DETERMINISTIC`] and [`BIND_USERMODE`].
-        8 => flags: u32,
-        /// In: dma-buf of the USERD page, see [`crate::class::host::userd`].
+        0 => num_gpfifo_entries: u32, "In: ring entries, a power of two, at least 2.";
+        4 => num_inflight_jobs: u32, "In: 0.";
+        8 => flags: u32, "In: [`BIND_DETERMINISTIC`] and [`BIND_USERMODE`].";
         12 => userd_dmabuf_fd: i32,
-        /// In: dma-buf of the ring, at least a page and 8 bytes an entry.
+            "In: dma-buf of the USERD page, see [`crate::class::host::userd`].";
         16 => gpfifo_dmabuf_fd: i32,
-        /// Out: what to store to the doorbell.
-        20 => work_submit_token: u32,
-        /// In: 0.
-        24 => userd_dmabuf_offset: u64,
-        /// In: 0.
-        32 => gpfifo_dmabuf_offset: u64,
-        /// Out: 0 on an Orin.
-        40 => gpfifo_gpu_va: u64,
-        /// Out: 0 on an Orin.
-        48 => userd_gpu_va: u64,
-        /// Out: 0 on an Orin.
-        56 => usermode_mmio_gpu_va: u64,
-        /// Reserved.
-        64 => reserved: [u32; 9],
+            "In: dma-buf of the ring, at least a page and 8 bytes an entry.";
+        20 => work_submit_token: u32, "Out: what to store to the doorbell.";
+        24 => userd_dmabuf_offset: u64, "In: 0.";
+        32 => gpfifo_dmabuf_offset: u64, "In: 0.";
+        40 => gpfifo_gpu_va: u64, "Out: 0 on an Orin.";
+        48 => userd_gpu_va: u64, "Out: 0 on an Orin.";
+        56 => usermode_mmio_gpu_va: u64, "Out: 0 on an Orin.";
+        64 => reserved: [u32; 9], "Reserved.";
     }
 }
 

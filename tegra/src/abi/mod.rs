@@ -21,19 +21,19 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 
-/// Declares a `repr(C)` argument structure, checks its size and offsets at compile time, and
-/// publishes both for comparison with the headers.
-macro_rules! layout {
-    (
+/// Declares `repr(C)` argument structures, each field with its documentation behind it, checks their
+/// sizes and offsets at compile time, and publishes both for comparison with the headers.
+macro_rules! layouts {
+    ($(
         $(#[$meta:meta])*
         pub struct $Name:ident = $cname:literal, size $size:literal {
-            $( $(#[$fmeta:meta])* $offset:literal => $field:ident : $ty:ty, )+
+            $( $offset:literal => $field:ident : $ty:ty, $doc:literal; )+
         }
-    ) => {
+    )+) => {$(
         $(#[$meta])*
         #[repr(C)]
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct $Name { $( $(#[$fmeta])* pub $field: $ty, )+ }
+        pub struct $Name { $( #[doc = $doc] pub $field: $ty, )+ }
 
         const _: () = assert!(size_of::<$Name>() == $size);
         $( const _: () = assert!(std::mem::offset_of!($Name, $field) == $offset); )+
@@ -46,7 +46,7 @@ macro_rules! layout {
                 fields: &[ $( (stringify!($field), $offset, size_of::<$ty>()), )+ ],
             };
         }
-    };
+    )+};
 }
 
 /// Declares the requests of one node as typed constants, and the table of all of them.
@@ -156,11 +156,9 @@ impl<Args> Request<Args> {
         self.code as u32
     }
 
-    /// Enters the kernel. `args` is read, and written when the request's direction says so.
-    ///
-    /// # Errors
-    /// The driver's errno. A positive result, which nvgpu uses for bytes that it could not copy
-    /// out, becomes `EFAULT`.
+    /// Enters the kernel. `args` is read, and written when the request's direction says so. The
+    /// error is the driver's errno. A positive result, which nvgpu uses for bytes that it could not
+    /// copy out, becomes `EFAULT`.
     ///
     /// # Safety
     /// `fd` refers to the node that this request belongs to: another driver may read the same
@@ -201,10 +199,7 @@ impl Command {
         self.code as u32
     }
 
-    /// Enters the kernel.
-    ///
-    /// # Errors
-    /// The driver's errno.
+    /// Enters the kernel; the driver's errno when it refuses.
     ///
     /// # Safety
     /// `fd` refers to the node that this request belongs to.

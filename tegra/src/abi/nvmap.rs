@@ -38,11 +38,10 @@ pub const fn alloc_flags(caching: Caching, tag: u16) -> u32 {
     (tag as u32) << 16 | caching as u32
 }
 
-layout! {
+layouts! {
     /// Arguments of [`CREATE_64`]. The kernel writes the handle over the low half of the size.
     pub struct Create64 = "nvmap_create_handle", size 8 {
-        /// In: bytes wanted, rounded up to 4096. Out: see [`Create64::handle`].
-        0 => size64: u64,
+        0 => size64: u64, "In: bytes wanted, rounded up to 4096. Out: see [`Create64::handle`].";
     }
 }
 
@@ -55,43 +54,28 @@ impl Create64 {
     }
 }
 
-layout! {
+layouts! {
     /// Arguments of [`GET_FD`] and [`FROM_FD`].
     pub struct HandleFd = "nvmap_create_handle", size 8 {
-        /// The dma-buf's fd: out for GET_FD, in for FROM_FD.
-        0 => fd: i32,
-        /// The handle: in for GET_FD, out for FROM_FD.
-        4 => handle: u32,
+        0 => fd: i32, "The dma-buf's fd: out for GET_FD, in for FROM_FD.";
+        4 => handle: u32, "The handle: in for GET_FD, out for FROM_FD.";
     }
-}
 
-layout! {
     /// Arguments of [`ALLOC`].
     pub struct Alloc = "nvmap_alloc_handle", size 20 {
-        /// The handle to back with pages.
-        0 => handle: u32,
-        /// One or more heap bits; [`HEAP_IOVMM`].
-        4 => heap_mask: u32,
-        /// [`alloc_flags`].
-        8 => flags: u32,
-        /// Alignment in bytes, a power of two, raised to 4096.
-        12 => align: u32,
-        /// NUMA node: 0, or -1 for any.
-        16 => numa_nid: i32,
+        0 => handle: u32, "The handle to back with pages.";
+        4 => heap_mask: u32, "One or more heap bits; [`HEAP_IOVMM`].";
+        8 => flags: u32, "[`alloc_flags`].";
+        12 => align: u32, "Alignment in bytes, a power of two, raised to 4096.";
+        16 => numa_nid: i32, "NUMA node: 0, or -1 for any.";
     }
-}
 
-layout! {
     /// Arguments of [`FROM_VA`].
     pub struct FromVa = "nvmap_create_handle_from_va", size 24 {
-        /// Page-aligned CPU address of existing pages.
-        0 => va: u64,
-        /// Bytes; 0 to use `size64`.
-        8 => size: u32,
-        /// Flags as in [`Alloc`].
-        12 => flags: u32,
-        /// In: bytes when `size` is 0. Out: see [`FromVa::handle`].
-        16 => size64: u64,
+        0 => va: u64, "Page-aligned CPU address of existing pages.";
+        8 => size: u32, "Bytes; 0 to use `size64`.";
+        12 => flags: u32, "Flags as in [`Alloc`].";
+        16 => size64: u64, "In: bytes when `size` is 0. Out: see [`FromVa::handle`].";
     }
 }
 
@@ -110,83 +94,50 @@ pub const CACHE_INVALIDATE: i32 = 1;
 /// [`Cache64::op`]: write dirty lines back, then drop them.
 pub const CACHE_WRITE_BACK_INVALIDATE: i32 = 2;
 
-layout! {
+layouts! {
     /// Arguments of [`CACHE_64`].
     pub struct Cache64 = "nvmap_cache_op_64", size 32 {
-        /// In: CPU address inside a mapping of the handle.
-        0 => addr: u64,
-        /// In: the handle.
-        8 => handle: u32,
-        /// In: bytes.
-        16 => len: u64,
-        /// In: one of the `CACHE_` operations.
-        24 => op: i32,
+        0 => addr: u64, "In: CPU address inside a mapping of the handle.";
+        8 => handle: u32, "In: the handle.";
+        16 => len: u64, "In: bytes.";
+        24 => op: i32, "In: one of the `CACHE_` operations.";
     }
-}
 
-layout! {
     /// Arguments of [`GET_HEAP_SIZE`].
     pub struct HeapSize = "nvmap_heap_size", size 16 {
-        /// In: one heap bit.
-        0 => heap: u32,
-        /// Out: bytes.
-        8 => size: u64,
+        0 => heap: u32, "In: one heap bit.";
+        8 => size: u64, "Out: bytes.";
     }
-}
 
-layout! {
     /// Arguments of [`GET_AVAILABLE_HEAPS`].
     pub struct AvailableHeaps = "nvmap_available_heaps", size 8 {
-        /// Out: heap bits. An Orin reports `0x1000_0004`, without [`HEAP_IOVMM`].
-        0 => heaps: u64,
+        0 => heaps: u64, "Out: heap bits. An Orin reports `0x1000_0004`, without [`HEAP_IOVMM`].";
     }
-}
 
-layout! {
     /// Arguments of [`QUERY_HEAP_PARAMS`]. The numbers are bytes.
     pub struct QueryHeapParams = "nvmap_query_heap_params", size 48 {
-        /// In: exactly one heap bit.
-        0 => heap_mask: u32,
-        /// In: heap flags, 0.
-        4 => flags: u32,
-        /// Out: whether the heap is contiguous.
-        8 => contig: u8,
-        /// Out: size of the heap; for [`HEAP_IOVMM`] all of RAM.
-        16 => total: u64,
-        /// Out: free bytes.
-        24 => free: u64,
-        /// Out: the largest free block.
-        32 => largest_free_block: u64,
-        /// Out: allocation granule.
-        40 => granule_size: u32,
+        0 => heap_mask: u32, "In: exactly one heap bit.";
+        4 => flags: u32, "In: heap flags, 0.";
+        8 => contig: u8, "Out: whether the heap is contiguous.";
+        16 => total: u64, "Out: size of the heap; for [`HEAP_IOVMM`] all of RAM.";
+        24 => free: u64, "Out: free bytes.";
+        32 => largest_free_block: u64, "Out: the largest free block.";
+        40 => granule_size: u32, "Out: allocation granule.";
     }
-}
 
-layout! {
     /// Arguments of [`PARAMETERS`].
     pub struct Parameters = "nvmap_handle_parameters", size 72 {
-        /// Out: whether the pages are contiguous.
-        0 => contig: u8,
-        /// Out: import id.
-        4 => import_id: u32,
-        /// In, although the direction bits say read only: the handle.
-        8 => handle: u32,
-        /// Out: heap number.
-        12 => heap_number: u32,
-        /// Out: 1 read-only, 2 read-write.
-        16 => access_flags: u32,
-        /// Out: heap bit, 0 until allocated.
-        24 => heap: u64,
-        /// Out: alignment.
-        32 => align: u64,
-        /// Out: caching, as [`Caching`].
-        40 => coherency: u64,
-        /// Out: bytes.
-        48 => size: u64,
-        /// Out: offset of a sub-buffer.
-        56 => offset: u64,
-        /// Out: number of the buffer.
-        64 => serial_id: u64,
+        0 => contig: u8, "Out: whether the pages are contiguous.";
+        4 => import_id: u32, "Out: import id.";
+        8 => handle: u32, "In, although the direction bits say read only: the handle.";
+        12 => heap_number: u32, "Out: heap number.";
+        16 => access_flags: u32, "Out: 1 read-only, 2 read-write.";
+        24 => heap: u64, "Out: heap bit, 0 until allocated.";
+        32 => align: u64, "Out: alignment.";
+        40 => coherency: u64, "Out: caching, as [`Caching`].";
+        48 => size: u64, "Out: bytes.";
+        56 => offset: u64, "Out: offset of a sub-buffer.";
+        64 => serial_id: u64, "Out: number of the buffer.";
     }
 }
 
@@ -223,10 +174,8 @@ requests! {
 /// Request number of FREE, `NVMAP_IOC_FREE`: the handle is passed by value, see [`free`].
 pub const FREE: u32 = nix::request_code_none!(b'N', 4) as u32;
 
-/// Drops this process's reference to a handle. GPU and CPU mappings keep the memory alive.
-///
-/// # Errors
-/// None is known: an unknown handle and handle 0 succeed too.
+/// Drops this process's reference to a handle. GPU and CPU mappings keep the memory alive. An
+/// unknown handle and handle 0 succeed too.
 ///
 /// # Safety
 /// `fd` refers to `/dev/nvmap`.

@@ -10,103 +10,63 @@ pub const EVENT_ENABLE: u32 = 1;
 /// [`EventIdCtrl::event_id`]: a non-stalling interrupt came in.
 pub const EVENT_BLOCKING_SYNC: u32 = 2;
 
-layout! {
+layouts! {
     /// Arguments of [`BIND_CHANNEL_EX`].
     pub struct BindChannelEx = "nvgpu_tsg_bind_channel_ex_args", size 24 {
-        /// In: the channel's fd.
-        0 => channel_fd: i32,
-        /// In: [`CreateSubcontext::veid`].
-        4 => subcontext_id: u32,
-        /// Reserved.
-        8 => reserved: [u8; 16],
+        0 => channel_fd: i32, "In: the channel's fd.";
+        4 => subcontext_id: u32, "In: [`CreateSubcontext::veid`].";
+        8 => reserved: [u8; 16], "Reserved.";
     }
-}
 
-layout! {
     /// Arguments of [`CREATE_SUBCONTEXT`]. Not in r35.6.
     pub struct CreateSubcontext = "nvgpu_tsg_create_subcontext_args", size 16 {
-        /// In: [`SUBCONTEXT_SYNC`] or [`SUBCONTEXT_ASYNC`].
-        0 => r#type: u32,
-        /// In: the address space's fd.
-        4 => as_fd: i32,
-        /// Out: id of the subcontext.
-        8 => veid: u32,
-        /// Reserved.
-        12 => reserved: u32,
+        0 => r#type: u32, "In: [`SUBCONTEXT_SYNC`] or [`SUBCONTEXT_ASYNC`].";
+        4 => as_fd: i32, "In: the address space's fd.";
+        8 => veid: u32, "Out: id of the subcontext.";
+        12 => reserved: u32, "Reserved.";
     }
-}
 
-layout! {
     /// Arguments of [`DELETE_SUBCONTEXT`]. Not in r35.6.
     pub struct DeleteSubcontext = "nvgpu_tsg_delete_subcontext_args", size 8 {
-        /// In: id of the subcontext.
-        0 => veid: u32,
-        /// Reserved.
-        4 => reserved: u32,
+        0 => veid: u32, "In: id of the subcontext.";
+        4 => reserved: u32, "Reserved.";
     }
-}
 
-layout! {
     /// Arguments of [`EVENT_ID_CTRL`].
     pub struct EventIdCtrl = "nvgpu_event_id_ctrl_args", size 16 {
-        /// In: [`EVENT_ENABLE`].
-        0 => cmd: u32,
-        /// In: [`EVENT_BLOCKING_SYNC`] or another of the six.
-        4 => event_id: u32,
-        /// Out: an fd to poll; the event stays latched until a poll takes it.
-        8 => event_fd: i32,
-        /// Reserved.
-        12 => padding: u32,
+        0 => cmd: u32, "In: [`EVENT_ENABLE`].";
+        4 => event_id: u32, "In: [`EVENT_BLOCKING_SYNC`] or another of the six.";
+        8 => event_fd: i32, "Out: an fd to poll; the event stays latched until a poll takes it.";
+        12 => padding: u32, "Reserved.";
     }
-}
 
-layout! {
     /// Arguments of [`SET_RUNLIST_INTERLEAVE`].
     pub struct RunlistInterleave = "nvgpu_runlist_interleave_args", size 8 {
-        /// In: 0 low, 1 medium, 2 high.
-        0 => level: u32,
-        /// Reserved.
-        4 => reserved: u32,
+        0 => level: u32, "In: 0 low, 1 medium, 2 high.";
+        4 => reserved: u32, "Reserved.";
     }
-}
 
-layout! {
     /// Arguments of [`SET_TIMESLICE`] and [`GET_TIMESLICE`].
     pub struct Timeslice = "nvgpu_timeslice_args", size 8 {
-        /// Microseconds, 1000 to 50000; 1024 at first.
-        0 => timeslice_us: u32,
-        /// Reserved.
-        4 => reserved: u32,
+        0 => timeslice_us: u32, "Microseconds, 1000 to 50000; 1024 at first.";
+        4 => reserved: u32, "Reserved.";
     }
-}
 
-layout! {
     /// Arguments of [`READ_SINGLE_SM_ERROR_STATE`].
     pub struct ReadSingleSmErrorState = "nvgpu_tsg_read_single_sm_error_state_args", size 24 {
-        /// In: which SM.
-        0 => sm_id: u32,
-        /// Reserved.
-        4 => reserved: u32,
-        /// In: CPU address of an [`SmErrorState`].
-        8 => record_mem: u64,
-        /// In: its bytes.
-        16 => record_size: u64,
+        0 => sm_id: u32, "In: which SM.";
+        4 => reserved: u32, "Reserved.";
+        8 => record_mem: u64, "In: CPU address of an [`SmErrorState`].";
+        16 => record_size: u64, "In: its bytes.";
     }
-}
 
-layout! {
     /// What an SM recorded when it raised an exception.
     pub struct SmErrorState = "nvgpu_tsg_sm_error_state_record", size 24 {
-        /// SM-wide status: bit 2 several warps, bits 4 and 5 breakpoints.
-        0 => global_esr: u32,
-        /// Warp status; the low 16 bits say what went wrong.
-        4 => warp_esr: u32,
-        /// Address of the instruction.
-        8 => warp_esr_pc: u64,
-        /// Which SM-wide conditions are reported.
-        16 => global_esr_report_mask: u32,
-        /// Which warp conditions are reported.
-        20 => warp_esr_report_mask: u32,
+        0 => global_esr: u32, "SM-wide status: bit 2 several warps, bits 4 and 5 breakpoints.";
+        4 => warp_esr: u32, "Warp status; the low 16 bits say what went wrong.";
+        8 => warp_esr_pc: u64, "Address of the instruction.";
+        16 => global_esr_report_mask: u32, "Which SM-wide conditions are reported.";
+        20 => warp_esr_report_mask: u32, "Which warp conditions are reported.";
     }
 }
 

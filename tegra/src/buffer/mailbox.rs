@@ -28,10 +28,6 @@ pub struct Mailbox {
 
 impl Mailbox {
     /// Zeroed memory of at least `bytes`.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::Empty`], [`Error::Map`], [`Error::Request`],
-    /// [`Error::Window`].
     pub fn new(space: &AddressSpace, bytes: u64) -> Result<Self, Error> {
         let handle = Handle::allocate(space.orin(), WHAT, bytes, Caching::InnerCacheable)?;
         let cpu = handle.map(WHAT)?;
@@ -53,28 +49,20 @@ impl Mailbox {
     }
 
     /// Where the GPU sees the byte at `offset`.
-    ///
-    /// # Errors
-    /// [`Error::Range`].
     pub fn at(&self, offset: u64) -> Result<GpuAddress, Error> {
         within(offset, 1, self.bytes())?;
         Ok(self.address().offset(offset)?)
     }
 
-    /// The word at `offset`; what the GPU wrote before it can be read afterwards.
-    ///
-    /// # Errors
-    /// [`Error::Range`]; [`Error::Misaligned`] unless a multiple of 4.
+    /// The word at `offset`, a multiple of 4; what the GPU wrote before it can be read afterwards.
     pub fn load_u32(&self, offset: u64) -> Result<u32, Error> {
         let value = self.word(offset)?.load(Ordering::Relaxed);
         barrier::loads();
         Ok(value)
     }
 
-    /// The double word at `offset`; what the GPU wrote before it can be read afterwards.
-    ///
-    /// # Errors
-    /// [`Error::Range`]; [`Error::Misaligned`] unless a multiple of 8.
+    /// The double word at `offset`, a multiple of 8; what the GPU wrote before it can be read
+    /// afterwards.
     pub fn load_u64(&self, offset: u64) -> Result<u64, Error> {
         let value = self.long(offset)?.load(Ordering::Relaxed);
         barrier::loads();
@@ -82,9 +70,6 @@ impl Mailbox {
     }
 
     /// Stores a word, after everything that the CPU stored before.
-    ///
-    /// # Errors
-    /// As [`Mailbox::load_u32`].
     pub fn store_u32(&self, offset: u64, value: u32) -> Result<(), Error> {
         let word = self.word(offset)?;
         barrier::stores();
@@ -93,9 +78,6 @@ impl Mailbox {
     }
 
     /// Stores a double word, after everything that the CPU stored before: releases a semaphore.
-    ///
-    /// # Errors
-    /// As [`Mailbox::load_u64`].
     pub fn store_u64(&self, offset: u64, value: u64) -> Result<(), Error> {
         let long = self.long(offset)?;
         barrier::stores();
@@ -104,9 +86,6 @@ impl Mailbox {
     }
 
     /// Copies bytes out. Orders nothing: the GPU must have been seen to be done with them.
-    ///
-    /// # Errors
-    /// [`Error::Range`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         within(offset, into.len() as u64, self.bytes())?;
         let base = self.cpu.base().wrapping_add(offset as usize);
@@ -128,9 +107,6 @@ impl Mailbox {
     }
 
     /// Copies bytes in. The GPU sees them with the next submit, and must not be using their place.
-    ///
-    /// # Errors
-    /// [`Error::Range`].
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
         within(offset, from.len() as u64, self.bytes())?;
         let base = self.cpu.base().wrapping_add(offset as usize);
@@ -150,10 +126,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Copies words in; see [`Mailbox::write`].
-    ///
-    /// # Errors
-    /// [`Error::Range`]; [`Error::Misaligned`] unless `offset` is a multiple of 4.
+    /// Copies words in; see [`Mailbox::write`]. `offset` must be a multiple of 4.
     pub fn write_words(&self, offset: u64, words: &[u32]) -> Result<(), Error> {
         self.place(offset, size_of_val(words) as u64, 4)?;
         let base = self.cpu.base().wrapping_add(offset as usize).cast::<u32>();
@@ -164,10 +137,8 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Copies a command stream in and gives the ring entry that fetches it.
-    ///
-    /// # Errors
-    /// As [`Mailbox::write_words`]; [`Error::Entry`] for a length that entries do not have.
+    /// Copies a command stream in and gives the ring entry that fetches it. [`Error::Entry`] for a
+    /// length that entries do not have.
     pub fn write_stream(&self, offset: u64, words: &[u32]) -> Result<Entry, Error> {
         let entry = Entry::new(self.at(offset)?, words.len())?;
         self.write_words(offset, words)?;

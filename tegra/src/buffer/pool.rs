@@ -79,10 +79,7 @@ impl Loading {
         Ok((Placement { chunk: index, offset, bytes }, place))
     }
 
-    /// Hands everything to the GPU.
-    ///
-    /// # Errors
-    /// As [`Filling::seal`].
+    /// Hands everything to the GPU; see [`Filling::seal`].
     pub fn seal(self) -> Result<WeightsPool, Error> {
         let chunks = self.chunks.into_iter().map(|chunk| chunk.filling.seal());
         Ok(WeightsPool { chunks: chunks.collect::<Result<_, _>>()? })

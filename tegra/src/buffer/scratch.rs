@@ -17,9 +17,6 @@ pub struct Scratch {
 
 impl Scratch {
     /// Zeroed memory of at least `bytes`.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::Empty`], [`Error::Request`], [`Error::Window`].
     pub fn new(space: &AddressSpace, bytes: u64) -> Result<Self, Error> {
         let handle = Handle::allocate(space.orin(), WHAT, bytes, Caching::InnerCacheable)?;
         let gpu = space.map(&handle, Access::ReadWrite, space.l2())?;
@@ -41,9 +38,6 @@ impl Scratch {
     /// A copy of the memory as the CPU sees it, for a report after a fault.
     ///
     /// Of a working GPU with lines in its L2 it may show older content.
-    ///
-    /// # Errors
-    /// [`Error::Map`], [`Error::Request`].
     pub fn snapshot(&self) -> Result<Vec<u8>, Error> {
         let cpu = self.handle.map(WHAT)?;
         let words = cpu.bytes() / size_of::<u64>();

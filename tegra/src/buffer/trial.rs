@@ -34,10 +34,8 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Zeroed memory of at least `bytes`.
-    ///
-    /// # Errors
-    /// [`Error::Request`] when the driver takes no such attributes, and those of every buffer.
+    /// Zeroed memory of at least `bytes`. [`Error::Request`] when the driver takes no such
+    /// attributes.
     pub fn new(space: &AddressSpace, bytes: u64, attributes: Attributes) -> Result<Self, Error> {
         let Attributes { caching, map_flags } = attributes;
         let handle = Handle::allocate(space.orin(), WHAT, bytes, caching)?;
@@ -59,9 +57,6 @@ impl Trial {
     }
 
     /// Stores `words` double words, each `value` of its index, from the start on.
-    ///
-    /// # Errors
-    /// [`Error::Range`].
     pub fn fill(&self, words: u64, value: impl Fn(u64) -> u64) -> Result<(), Error> {
         let base = self.words(words)?;
         for word in 0..words {
@@ -74,9 +69,6 @@ impl Trial {
 
     /// Loads `words` double words from the start on and counts those that `matches` does not say
     /// yes to, with their index.
-    ///
-    /// # Errors
-    /// [`Error::Range`].
     pub fn mismatches(&self, words: u64, matches: impl Fn(u64, u64) -> bool) -> Result<u64, Error> {
         let base = self.words(words)?;
         let mut wrong = 0;

@@ -18,9 +18,6 @@ pub struct Filling {
 
 impl Filling {
     /// Zeroed memory of at least `bytes`.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::Empty`], [`Error::Map`], [`Error::Request`].
     pub fn new(space: &AddressSpace, bytes: u64) -> Result<Self, Error> {
         let handle = Handle::allocate(space.orin(), WHAT, bytes, Caching::InnerCacheable)?;
         let cpu = handle.map(WHAT)?;
@@ -42,11 +39,7 @@ impl Filling {
         unsafe { std::slice::from_raw_parts_mut(self.cpu.base(), self.cpu.bytes()) }
     }
 
-    /// Hands the memory to the GPU.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`] without a free range of addresses, [`Error::Request`],
-    /// [`Error::Window`].
+    /// Hands the memory to the GPU. [`Error::OutOfMemory`] without a free range of addresses.
     pub fn seal(self) -> Result<Weights, Error> {
         let gpu = self.space.map(&self.handle, Access::Read, self.space.l2())?;
         Ok(Weights { gpu, filled: self })

@@ -47,19 +47,13 @@ pub struct Draft<S> {
 }
 
 impl Draft<stage::Opened> {
-    /// A channel on the graphics runlist.
-    ///
-    /// # Errors
-    /// [`Error::Request`]; `ENOMEM` when all 512 of the GPU are in use.
+    /// A channel on the graphics runlist. `ENOMEM` when all 512 of the GPU are in use.
     pub fn open(orin: &Orin) -> Result<Self, Error> {
         Self::open_with(orin, GRAPHICS_RUNLIST)
     }
 
     /// A channel on another runlist, of those that [`Orin::engines`] lists. What a copy engine does
-    /// with it nobody has seen yet.
-    ///
-    /// # Errors
-    /// As [`Draft::open`]; `EINVAL` when there is no such runlist.
+    /// with it nobody has seen yet. `EINVAL` when there is no such runlist.
     pub fn open_on(orin: &Orin, runlist: u32) -> Result<Self, Error> {
         Self::open_with(orin, i32::try_from(runlist).unwrap_or(i32::MAX))
     }
@@ -73,9 +67,6 @@ impl Draft<stage::Opened> {
 
     /// Makes it use the address space of the subcontext that it will belong to: another would be
     /// refused later.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn bind_space(self, group: &Subcontext) -> Result<Draft<stage::InSpace>, Error> {
         group.space().bind(&self.fd)?;
         Ok(Draft { fd: self.fd, stage: stage::InSpace(group.clone()) })
@@ -83,11 +74,8 @@ impl Draft<stage::Opened> {
 }
 
 impl Draft<stage::InSpace> {
-    /// Puts it into the subcontext's group.
-    ///
-    /// # Errors
-    /// [`Error::Request`]; `EINVAL` when the group has 128 channels, `EPERM` when another program
-    /// holds the scheduler.
+    /// Puts it into the subcontext's group. `EINVAL` when the group has 128 channels, `EPERM` when
+    /// another program holds the scheduler.
     pub fn bind_group(self) -> Result<Draft<stage::InGroup>, Error> {
         let stage::InSpace(group) = self.stage;
         group.bind(self.fd.as_fd())?;
@@ -97,9 +85,6 @@ impl Draft<stage::InSpace> {
 
 impl Draft<stage::InGroup> {
     /// Turns the watchdog off: it counts jobs that the kernel submits, and there are none.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn disable_watchdog(self) -> Result<Draft<stage::Unwatched>, Error> {
         let mut args = abi::Wdt { wdt_status: abi::WDT_DISABLE, timeout_ms: 0 };
         self.fd.call(abi::WDT, &mut args)?;
@@ -109,9 +94,6 @@ impl Draft<stage::InGroup> {
 
 impl Draft<stage::Unwatched> {
     /// Gives it a ring, cleared, for submission from user mode. From here on the GPU stays powered.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn set_up(self, mut ring: RingMemory) -> Result<Draft<stage::SetUp>, Error> {
         ring.clear();
         let (ring_fd, userd_fd) = (ring.ring().export()?, ring.userd().export()?);
@@ -131,9 +113,6 @@ impl Draft<stage::Unwatched> {
 
 impl Draft<stage::SetUp> {
     /// Gives it an engine. The first compute object of a process takes about a second.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn allocate_object(self, engine: Engine) -> Result<Channel, Error> {
         let mut args = abi::AllocObjCtx { class_num: engine.class() as u32, ..Default::default() };
         self.fd.call(abi::ALLOC_OBJ_CTX, &mut args)?;
@@ -199,17 +178,11 @@ impl Channel {
     }
 
     /// Has faults recorded in `notifier`, whose record is cleared.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn set_notifier(&self, notifier: &Notifier) -> Result<(), Error> {
         notifier.register(|args| self.fd.call(abi::SET_ERROR_NOTIFIER, args))
     }
 
     /// Whether a fault has killed it, for ever.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn is_dead(&self) -> Result<bool, Error> {
         let mut args = abi::GetTimedout::default();
         self.fd.call(abi::GET_TIMEDOUT, &mut args)?;
@@ -217,9 +190,6 @@ impl Channel {
     }
 
     /// Sets where its kernels may be interrupted.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn set_preemption(&self, preemption: Preemption) -> Result<(), Error> {
         let mut args = abi::PreemptionMode {
             graphics_preempt_mode: abi::GRAPHICS_PREEMPTION_WFI,
@@ -229,9 +199,6 @@ impl Channel {
     }
 
     /// Its syncpoint, for work of other engines of the system to wait for.
-    ///
-    /// # Errors
-    /// [`Error::Request`], [`Error::Address`].
     pub fn syncpoint(&self) -> Result<Syncpoint, Error> {
         let mut args = abi::GetUserSyncpoint::default();
         self.fd.call(abi::GET_USER_SYNCPOINT, &mut args)?;
@@ -240,9 +207,6 @@ impl Channel {
     }
 
     /// Tears its whole group down, as a fault would: for what hangs, and for tests of recovery.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn reset(&self) -> Result<(), Error> {
         self.fd.command(abi::FORCE_RESET)
     }

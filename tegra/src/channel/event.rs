@@ -22,9 +22,6 @@ impl Event {
     }
 
     /// Sleeps until raised, a signal, or `timeout`, rounded up to milliseconds. `true` when raised.
-    ///
-    /// # Errors
-    /// [`Error::Request`] when the system cannot poll.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
         let millis = timeout.as_nanos().div_ceil(1_000_000);
         let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);

@@ -52,20 +52,14 @@ impl Preemption {
 pub struct Tsg(Arc<NodeFd>);
 
 impl Tsg {
-    /// A group of one's own.
-    ///
-    /// # Errors
-    /// [`Error::Request`]; `ENOMEM` when all groups of the GPU are in use.
+    /// A group of one's own. `ENOMEM` when all groups of the GPU are in use.
     pub fn open(orin: &Orin) -> Result<Self, Error> {
         let mut args = ctrl::OpenTsg::default();
         orin.ctrl().call(ctrl::OPEN_TSG, &mut args)?;
         Ok(Self(Arc::new(NodeFd::adopt(Node::Tsg, args.tsg_fd as i32))))
     }
 
-    /// A subcontext for compute in an address space.
-    ///
-    /// # Errors
-    /// [`Error::Request`]; `ENOSPC` when the group has no free one.
+    /// A subcontext for compute in an address space. `ENOSPC` when the group has no free one.
     pub fn subcontext(&self, space: &AddressSpace) -> Result<Subcontext, Error> {
         let mut args = abi::CreateSubcontext {
             r#type: abi::SUBCONTEXT_ASYNC,
@@ -78,18 +72,12 @@ impl Tsg {
     }
 
     /// Sets how long the group runs while others wait: 1 to 50 ms.
-    ///
-    /// # Errors
-    /// [`Error::Request`]; `EINVAL` outside that range.
     pub fn set_timeslice(&self, slice: Duration) -> Result<(), Error> {
         let timeslice_us = u32::try_from(slice.as_micros()).unwrap_or(u32::MAX);
         self.0.call(abi::SET_TIMESLICE, &mut abi::Timeslice { timeslice_us, reserved: 0 })
     }
 
     /// How long the group runs while others wait.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn timeslice(&self) -> Result<Duration, Error> {
         let mut args = abi::Timeslice::default();
         self.0.call(abi::GET_TIMESLICE, &mut args)?;
@@ -97,9 +85,6 @@ impl Tsg {
     }
 
     /// Sets how often the group appears in the runlist.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn set_interleave(&self, level: Interleave) -> Result<(), Error> {
         let level = match level {
             Interleave::Low => 0,
@@ -111,9 +96,6 @@ impl Tsg {
     }
 
     /// An event that a non-stalling interrupt raises.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
     pub fn event(&self) -> Result<Event, Error> {
         let mut args = abi::EventIdCtrl {
             cmd: abi::EVENT_ENABLE,
@@ -124,10 +106,8 @@ impl Tsg {
         Ok(Event::adopt(args.event_fd))
     }
 
-    /// What SM number `sm` recorded; `None` when it raised no exception.
-    ///
-    /// # Errors
-    /// [`Error::Request`]; `EINVAL` for an SM that there is not.
+    /// What SM number `sm` recorded; `None` when it raised no exception. `EINVAL` for an SM that
+    /// there is not.
     pub fn sm_error(&self, sm: u32) -> Result<Option<SmError>, Error> {
         let mut record = abi::SmErrorState::default();
         let mut args = abi::ReadSingleSmErrorState {

@@ -29,9 +29,6 @@ pub struct Notifier {
 
 impl Notifier {
     /// An empty record.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::Map`], [`Error::Request`].
     pub fn new(orin: &Orin) -> Result<Self, Error> {
         let bytes = size_of::<Notification>() as u64;
         let handle = Handle::allocate(orin, WHAT, bytes, Caching::InnerCacheable)?;

@@ -6,195 +6,125 @@ class! {
     for Host;
 
     methods {
-        /// Binds a class to the subchannel. Address 0 belongs to the engine, not to the host unit.
-        SET_OBJECT = 0x00;
-        /// Raises an error on purpose.
-        ILLEGAL = 0x04;
-        /// Does nothing.
-        NOP = 0x08;
-        /// Raises an interrupt that does not stop the channel: it wakes waiters.
-        NON_STALL_INTERRUPT = 0x20;
-        /// First of four words of a memory operation; all four are sent.
-        MEM_OP_A = 0x28;
-        /// Second word of a memory operation.
-        MEM_OP_B = 0x2c;
-        /// Third word of a memory operation.
-        MEM_OP_C = 0x30;
-        /// Fourth word of a memory operation: executes it.
-        MEM_OP_D = 0x34;
-        /// Waits for idle, then stores a value in the USERD page.
-        SET_REFERENCE = 0x50;
-        /// Semaphore address, bits 31:2.
-        SEM_ADDR_LO = 0x5c;
-        /// Semaphore address, bits 39:32.
-        SEM_ADDR_HI = 0x60;
-        /// Payload, low word.
-        SEM_PAYLOAD_LO = 0x64;
-        /// Payload, high word.
-        SEM_PAYLOAD_HI = 0x68;
-        /// Executes a semaphore operation.
-        SEM_EXECUTE = 0x6c;
-        /// Waits for the engine that got the last engine method.
-        WFI = 0x78;
-        /// Gives the rest of the time slice away.
-        YIELD = 0x80;
+        SET_OBJECT = 0x00,
+            "Binds a class to the subchannel. Address 0 belongs to the engine, not to the host unit.";
+        ILLEGAL = 0x04, "Raises an error on purpose.";
+        NOP = 0x08, "Does nothing.";
+        NON_STALL_INTERRUPT = 0x20,
+            "Raises an interrupt that does not stop the channel: it wakes waiters.";
+        MEM_OP_A = 0x28, "First of four words of a memory operation; all four are sent.";
+        MEM_OP_B = 0x2c, "Second word of a memory operation.";
+        MEM_OP_C = 0x30, "Third word of a memory operation.";
+        MEM_OP_D = 0x34, "Fourth word of a memory operation: executes it.";
+        SET_REFERENCE = 0x50, "Waits for idle, then stores a value in the USERD page.";
+        SEM_ADDR_LO = 0x5c, "Semaphore address, bits 31:2.";
+        SEM_ADDR_HI = 0x60, "Semaphore address, bits 39:32.";
+        SEM_PAYLOAD_LO = 0x64, "Payload, low word.";
+        SEM_PAYLOAD_HI = 0x68, "Payload, high word.";
+        SEM_EXECUTE = 0x6c, "Executes a semaphore operation.";
+        WFI = 0x78, "Waits for the engine that got the last engine method.";
+        YIELD = 0x80, "Gives the rest of the time slice away.";
     }
 
     words {
-        /// Data of [`SET_OBJECT`].
-        set_object of "SET_OBJECT" {
-            /// The class number.
-            NVCLASS = 15:0;
-            /// The engine; 0.
-            ENGINE = 20:16;
+        set_object of "SET_OBJECT", "Data of [`SET_OBJECT`]." {
+            NVCLASS = 15:0, "The class number.";
+            ENGINE = 20:16, "The engine; 0.";
         }
 
-        /// Data of [`MEM_OP_C`].
-        mem_op_c of "MEM_OP_C" {
-            /// [`super::MembarType`], for a membar.
-            MEMBAR_TYPE: super::MembarType = 2:0;
+        mem_op_c of "MEM_OP_C", "Data of [`MEM_OP_C`]." {
+            MEMBAR_TYPE: super::MembarType = 2:0, "[`super::MembarType`], for a membar.";
         }
 
-        /// Data of [`MEM_OP_D`].
-        mem_op_d of "MEM_OP_D" {
-            /// [`super::MemOp`].
-            OPERATION: super::MemOp = 31:27;
+        mem_op_d of "MEM_OP_D", "Data of [`MEM_OP_D`]." {
+            OPERATION: super::MemOp = 31:27, "[`super::MemOp`].";
         }
 
-        /// Data of [`SEM_ADDR_LO`].
-        sem_addr_lo of "SEM_ADDR_LO" {
-            /// Address bits 31:2, in place.
-            OFFSET = 31:2;
+        sem_addr_lo of "SEM_ADDR_LO", "Data of [`SEM_ADDR_LO`]." {
+            OFFSET = 31:2, "Address bits 31:2, in place.";
         }
 
-        /// Data of [`SEM_ADDR_HI`].
-        sem_addr_hi of "SEM_ADDR_HI" {
-            /// Address bits 39:32.
-            OFFSET = 7:0;
+        sem_addr_hi of "SEM_ADDR_HI", "Data of [`SEM_ADDR_HI`]." {
+            OFFSET = 7:0, "Address bits 39:32.";
         }
 
-        /// Data of [`SEM_EXECUTE`].
-        sem_execute of "SEM_EXECUTE" {
-            /// [`super::SemOperation`].
-            OPERATION: super::SemOperation = 2:0;
-            /// After a failed acquire, let another TSG run.
-            ACQUIRE_SWITCH_TSG: bool = 12:12;
-            /// Before a release, wait for idle and make all writes visible to the system.
-            RELEASE_WFI: bool = 20:20;
-            /// 64 bits instead of 32.
-            PAYLOAD_SIZE: bool = 24:24;
-            /// Write the GPU's nanosecond timer behind the payload, before it.
-            RELEASE_TIMESTAMP: bool = 25:25;
-            /// Which reduction.
-            REDUCTION = 30:27;
-            /// 0 signed, 1 unsigned.
-            REDUCTION_FORMAT = 31:31;
+        sem_execute of "SEM_EXECUTE", "Data of [`SEM_EXECUTE`]." {
+            OPERATION: super::SemOperation = 2:0, "[`super::SemOperation`].";
+            ACQUIRE_SWITCH_TSG: bool = 12:12, "After a failed acquire, let another TSG run.";
+            RELEASE_WFI: bool = 20:20,
+                "Before a release, wait for idle and make all writes visible to the system.";
+            PAYLOAD_SIZE: bool = 24:24, "64 bits instead of 32.";
+            RELEASE_TIMESTAMP: bool = 25:25,
+                "Write the GPU's nanosecond timer behind the payload, before it.";
+            REDUCTION = 30:27, "Which reduction.";
+            REDUCTION_FORMAT = 31:31, "0 signed, 1 unsigned.";
         }
 
-        /// Data of [`WFI`].
-        wfi of "WFI" {
-            /// [`super::WfiScope`].
-            SCOPE: super::WfiScope = 0:0;
+        wfi of "WFI", "Data of [`WFI`]." {
+            SCOPE: super::WfiScope = 0:0, "[`super::WfiScope`].";
         }
 
-        /// Low word of a ring entry.
-        gp_entry0 of "GP_ENTRY0" {
-            /// Fetch only if the subdevice mask matches.
-            FETCH: bool = 0:0;
-            /// Address bits 31:2, in place.
-            GET = 31:2;
+        gp_entry0 of "GP_ENTRY0", "Low word of a ring entry." {
+            FETCH: bool = 0:0, "Fetch only if the subdevice mask matches.";
+            GET = 31:2, "Address bits 31:2, in place.";
         }
 
-        /// High word of a ring entry.
-        gp_entry1 of "GP_ENTRY1" {
-            /// Address bits 39:32.
-            GET_HI = 7:0;
-            /// A subroutine, whose progress TOP_LEVEL_GET does not report.
-            LEVEL: bool = 9:9;
-            /// Words; 0 makes the entry a control entry.
-            LENGTH = 30:10;
-            /// Wait until the segment before has been processed.
-            SYNC: bool = 31:31;
-            /// What a control entry does.
-            OPCODE = 7:0;
+        gp_entry1 of "GP_ENTRY1", "High word of a ring entry." {
+            GET_HI = 7:0, "Address bits 39:32.";
+            LEVEL: bool = 9:9, "A subroutine, whose progress TOP_LEVEL_GET does not report.";
+            LENGTH = 30:10, "Words; 0 makes the entry a control entry.";
+            SYNC: bool = 31:31, "Wait until the segment before has been processed.";
+            OPCODE = 7:0, "What a control entry does.";
         }
 
-        /// A push-buffer header.
-        dma of "DMA" {
-            /// [`super::SecOp`].
-            SEC_OP: super::SecOp = 31:29;
-            /// With [`super::SecOp::UseTertiary`]: which of four; 0 with a zero count is a NOP.
-            TERT_OP = 17:16;
-            /// Data words that follow.
-            METHOD_COUNT = 28:16;
-            /// The data of an immediate method.
-            IMMD_DATA = 28:16;
-            /// Subchannel.
-            METHOD_SUBCHANNEL = 15:13;
-            /// Method address in words.
-            METHOD_ADDRESS = 11:0;
+        dma of "DMA", "A push-buffer header." {
+            SEC_OP: super::SecOp = 31:29, "[`super::SecOp`].";
+            TERT_OP = 17:16,
+                "With [`super::SecOp::UseTertiary`]: which of four; 0 with a zero count is a NOP.";
+            METHOD_COUNT = 28:16, "Data words that follow.";
+            IMMD_DATA = 28:16, "The data of an immediate method.";
+            METHOD_SUBCHANNEL = 15:13, "Subchannel.";
+            METHOD_ADDRESS = 11:0, "Method address in words.";
         }
     }
 
     values {
-        /// What a push-buffer header does.
-        SecOp of "DMA_SEC_OP" {
-            /// Subdevice masks; all zero is a NOP word.
-            UseTertiary = 0, "GRP0_USE_TERT";
-            /// Consecutive methods.
-            Incrementing = 1, "INC_METHOD";
-            /// One method, again and again.
-            NonIncrementing = 3, "NON_INC_METHOD";
-            /// One method, its data in the header.
-            Immediate = 4, "IMMD_DATA_METHOD";
-            /// One method, then the next one again and again.
-            IncrementOnce = 5, "ONE_INC";
-            /// The rest of the segment is not looked at.
-            EndSegment = 7, "END_PB_SEGMENT";
+        SecOp of "DMA_SEC_OP", "What a push-buffer header does." {
+            UseTertiary = 0, "GRP0_USE_TERT", "Subdevice masks; all zero is a NOP word.";
+            Incrementing = 1, "INC_METHOD", "Consecutive methods.";
+            NonIncrementing = 3, "NON_INC_METHOD", "One method, again and again.";
+            Immediate = 4, "IMMD_DATA_METHOD", "One method, its data in the header.";
+            IncrementOnce = 5, "ONE_INC", "One method, then the next one again and again.";
+            EndSegment = 7, "END_PB_SEGMENT", "The rest of the segment is not looked at.";
         }
 
-        /// Semaphore operations.
-        SemOperation of "SEM_EXECUTE_OPERATION" {
-            /// Wait until memory equals the payload.
-            Acquire = 0, "ACQUIRE";
-            /// Write the payload.
-            Release = 1, "RELEASE";
-            /// Wait until memory is at least the payload, unsigned.
-            AcquireStrictGeq = 2, "ACQ_STRICT_GEQ";
-            /// Wait until memory minus payload, signed, is not negative.
-            AcquireCircularGeq = 3, "ACQ_CIRC_GEQ";
-            /// Wait until memory and payload share a bit.
-            AcquireAnd = 4, "ACQ_AND";
-            /// Wait until a bit is clear in both.
-            AcquireNor = 5, "ACQ_NOR";
-            /// Combine memory and payload.
-            Reduction = 6, "REDUCTION";
+        SemOperation of "SEM_EXECUTE_OPERATION", "Semaphore operations." {
+            Acquire = 0, "ACQUIRE", "Wait until memory equals the payload.";
+            Release = 1, "RELEASE", "Write the payload.";
+            AcquireStrictGeq = 2, "ACQ_STRICT_GEQ",
+                "Wait until memory is at least the payload, unsigned.";
+            AcquireCircularGeq = 3, "ACQ_CIRC_GEQ",
+                "Wait until memory minus payload, signed, is not negative.";
+            AcquireAnd = 4, "ACQ_AND", "Wait until memory and payload share a bit.";
+            AcquireNor = 5, "ACQ_NOR", "Wait until a bit is clear in both.";
+            Reduction = 6, "REDUCTION", "Combine memory and payload.";
         }
 
-        /// Memory operations an ordinary channel may use.
-        MemOp of "MEM_OP_D_OPERATION" {
-            /// Order earlier writes.
-            Membar = 0x05, "MEMBAR";
-            /// Drop clean L2 lines of system memory.
-            L2SysmemInvalidate = 0x0e, "L2_SYSMEM_INVALIDATE";
-            /// Write dirty L2 lines back.
-            L2FlushDirty = 0x10, "L2_FLUSH_DIRTY";
+        MemOp of "MEM_OP_D_OPERATION", "Memory operations an ordinary channel may use." {
+            Membar = 0x05, "MEMBAR", "Order earlier writes.";
+            L2SysmemInvalidate = 0x0e, "L2_SYSMEM_INVALIDATE",
+                "Drop clean L2 lines of system memory.";
+            L2FlushDirty = 0x10, "L2_FLUSH_DIRTY", "Write dirty L2 lines back.";
         }
 
-        /// How far a membar reaches.
-        MembarType of "MEM_OP_C_MEMBAR_TYPE" {
-            /// CPU and other devices.
-            System = 0, "SYS_MEMBAR";
-            /// The GPU.
-            Gpu = 1, "MEMBAR";
+        MembarType of "MEM_OP_C_MEMBAR_TYPE", "How far a membar reaches." {
+            System = 0, "SYS_MEMBAR", "CPU and other devices.";
+            Gpu = 1, "MEMBAR", "The GPU.";
         }
 
-        /// What a WFI waits for.
-        WfiScope of "WFI_SCOPE" {
-            /// This subcontext.
-            CurrentVeid = 0, "CURRENT_VEID";
-            /// Every subcontext.
-            All = 1, "ALL";
+        WfiScope of "WFI_SCOPE", "What a WFI waits for." {
+            CurrentVeid = 0, "CURRENT_VEID", "This subcontext.";
+            All = 1, "ALL", "Every subcontext.";
         }
     }
 }

@@ -13,15 +13,11 @@ use std::marker::PhantomData;
 
 /// Declares an enumeration of encoded values.
 macro_rules! enumeration {
-    (
-        $(#[$doc:meta])* $Value:ident {
-            $( $(#[$edoc:meta])* $Variant:ident = $number:literal; )*
-        }
-    ) => {
-        $(#[$doc])*
+    ($Value:ident, $vdoc:literal { $( $Variant:ident = $number:literal, $edoc:literal; )* }) => {
+        #[doc = $vdoc]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u32)]
-        pub enum $Value { $( $(#[$edoc])* $Variant = $number, )* }
+        pub enum $Value { $( #[doc = $edoc] $Variant = $number, )* }
 
         impl $Value {
             /// Every value, in the order of the header.
@@ -46,31 +42,32 @@ macro_rules! enumeration {
 }
 
 /// Declares a class: methods, the fields of data words, and enumerated values, each under the
-/// header's name, plus the table of them all. A field without a type is a number.
+/// header's name and with its documentation behind it, plus the table of them all. A field without a
+/// type is a number.
 macro_rules! class {
     (
         for $Class:ident;
-        methods { $( $(#[$mdoc:meta])* $METHOD:ident = $address:literal; )* }
-        words { $( $(#[$wdoc:meta])* $word:ident of $wname:literal {
-            $( $(#[$fdoc:meta])* $FIELD:ident $(: $T:ty)? = $high:literal : $low:literal; )*
+        methods { $( $METHOD:ident = $address:literal, $mdoc:literal; )* }
+        words { $( $word:ident of $wname:literal, $wdoc:literal {
+            $( $FIELD:ident $(: $T:ty)? = $high:literal : $low:literal, $fdoc:literal; )*
         } )* }
-        values { $( $(#[$vdoc:meta])* $Value:ident of $vname:literal {
-            $( $(#[$edoc:meta])* $Variant:ident = $number:literal, $ename:literal; )*
+        values { $( $Value:ident of $vname:literal, $vdoc:literal {
+            $( $Variant:ident = $number:literal, $ename:literal, $edoc:literal; )*
         } )* }
     ) => {
         $(
-            $(#[$mdoc])*
+            #[doc = $mdoc]
             pub const $METHOD: $crate::class::Method<$crate::class::$Class> =
                 $crate::class::Method::new($address, stringify!($METHOD));
         )*
         $(
-            $(#[$wdoc])*
+            #[doc = $wdoc]
             pub mod $word {
                 use $crate::class::Field;
-                $( $(#[$fdoc])* pub const $FIELD: Field$(<$T>)? = Field::new($high, $low); )*
+                $( #[doc = $fdoc] pub const $FIELD: Field$(<$T>)? = Field::new($high, $low); )*
             }
         )*
-        $( enumeration! { $(#[$vdoc])* $Value { $( $(#[$edoc])* $Variant = $number; )* } } )*
+        $( enumeration! { $Value, $vdoc { $( $Variant = $number, $edoc; )* } } )*
 
         /// Every method.
         pub const METHODS: &[$crate::class::Method<$crate::class::$Class>] = &[ $( $METHOD, )* ];

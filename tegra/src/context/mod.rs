@@ -137,10 +137,7 @@ pub struct Statistics {
 }
 
 impl Context {
-    /// A context without queues.
-    ///
-    /// # Errors
-    /// [`Error::Map`] when the doorbell page cannot be mapped.
+    /// A context without queues. [`Error::Map`] when the doorbell page cannot be mapped.
     pub fn new(space: &AddressSpace, options: Options) -> Result<Self, Error> {
         Ok(Self {
             lanes: Vec::new(),
@@ -177,10 +174,7 @@ impl Context {
     }
 
     /// Backs the threads' stacks. `memory` must lie in a buffer of the caller's, which stays until
-    /// another replaces it.
-    ///
-    /// # Errors
-    /// [`Error::Busy`] unless all queues are idle, and those of submitting.
+    /// another replaces it. [`Error::Busy`] unless all queues are idle.
     pub fn set_local_memory(&mut self, memory: LocalMemory) -> Result<(), Error> {
         self.idle()?;
         self.local_memory = Some(memory);
@@ -211,9 +205,6 @@ impl Context {
     }
 
     /// As [`Context::submit`], with the times of begin and end recorded: two more ring entries.
-    ///
-    /// # Errors
-    /// As [`Context::submit`].
     pub fn submit_timed(
         &mut self,
         queue: QueueId,
@@ -232,9 +223,6 @@ impl Context {
 
     /// When the GPU worked on a timed submission. `None` unless it was timed and is done, and once
     /// its record has been used again: after as many submissions as the ring has entries.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchQueue`].
     pub fn timing(&self, ticket: Ticket) -> Result<Option<Timing>, Error> {
         if !ticket.timed || ticket.epoch != self.epoch {
             return Ok(None);
@@ -243,26 +231,17 @@ impl Context {
     }
 
     /// The wait by which a stream of another queue orders itself after `ticket`.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchQueue`].
     pub fn acquire(&self, ticket: Ticket) -> Result<Acquire, Error> {
         let payload = Payload::Long(ticket.point.value());
         Ok(Acquire::new(self.timeline(ticket.queue)?, payload, Condition::Reached)?)
     }
 
     /// Where a queue's timeline lies: 16 bytes, payload and timestamp of the last point reached.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchQueue`].
     pub fn timeline(&self, queue: QueueId) -> Result<GpuAddress, Error> {
         Ok(self.lane(queue)?.timeline())
     }
 
     /// Ring entries that are free, at least.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchQueue`].
     pub fn room(&self, queue: QueueId) -> Result<usize, Error> {
         Ok(self.lane(queue)?.room())
     }
@@ -332,8 +311,6 @@ impl Context {
     }
 
     /// Closes the channels, so that the GPU may power down. The next submission opens them again.
-    ///
-    /// # Errors
     /// [`Error::Busy`] unless all queues are idle.
     pub fn close(&mut self) -> Result<(), Error> {
         self.idle()?;
@@ -343,9 +320,6 @@ impl Context {
 
     /// Closes the channels when nothing has been submitted for `after` and all work is done. To be
     /// called now and then; says whether the channels are closed now.
-    ///
-    /// # Errors
-    /// [`Error::Queue`] for a corrupt timeline.
     pub fn close_if_idle(&mut self, after: Duration) -> Result<bool, Error> {
         if !self.is_open() {
             return Ok(true);

@@ -82,10 +82,7 @@ impl Context {
         }
     }
 
-    /// Waits until every queue is idle.
-    ///
-    /// # Errors
-    /// As [`Context::wait`].
+    /// Waits until every queue is idle; see [`Context::wait`].
     pub fn drain(&mut self, timeout: Duration) -> Result<(), Error> {
         let started = Instant::now();
         for queue in 0..self.lanes.len() {
@@ -103,9 +100,6 @@ impl Context {
     }
 
     /// Looks at the fault records. No system call.
-    ///
-    /// # Errors
-    /// [`Error::Fault`].
     pub fn check_records(&mut self) -> Result<(), Error> {
         if self.fault.is_none() && self.lanes.iter().all(|lane| lane.notice().is_none()) {
             return Ok(());

@@ -70,10 +70,7 @@ impl From<AddressError> for DecodeError {
     }
 }
 
-/// The operations of a stream.
-///
-/// # Errors
-/// [`DecodeError`] for the first word that [`Operation::encode`] would not have written.
+/// The operations of a stream, or the first word that [`Operation::encode`] would not have written.
 pub fn decode(stream: &[u32]) -> Result<Vec<Operation>, DecodeError> {
     let mut decoder = Decoder::default();
     let mut rest = stream;

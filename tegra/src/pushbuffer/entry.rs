@@ -89,9 +89,6 @@ impl Entry {
     }
 
     /// Reads an entry that [`Entry::encode`] made.
-    ///
-    /// # Errors
-    /// [`EntryError::NotAFetch`] for anything else.
     pub fn decode(entry: u64) -> Result<Self, EntryError> {
         let (high, low) = ((entry >> 32) as u32, entry as u32);
         let address =

@@ -115,11 +115,8 @@ impl Header {
         }
     }
 
-    /// Reads a word as a header.
-    ///
-    /// # Errors
-    /// [`HeaderError`] for a word that [`Header::encode`] cannot have made, or that runs beyond
-    /// the last method.
+    /// Reads a word that [`Header::encode`] can have made, and that does not run beyond the last
+    /// method.
     pub fn decode(word: u32) -> Result<Self, HeaderError> {
         let subchannel = dma::METHOD_SUBCHANNEL.get(word);
         let address = dma::METHOD_ADDRESS.get(word) * 4;

@@ -135,10 +135,8 @@ pub struct Acquire {
 }
 
 impl Acquire {
-    /// Waits until the semaphore at `at` meets `condition` with `payload`.
-    ///
-    /// # Errors
-    /// Unless `at` is a multiple of the payload's size.
+    /// Waits until the semaphore at `at`, a multiple of the payload's size, meets `condition` with
+    /// `payload`.
     pub fn new(
         at: GpuAddress,
         payload: Payload,
@@ -172,20 +170,15 @@ pub struct Release {
 }
 
 impl Release {
-    /// Waits for idle, makes all writes visible to the system, then writes `payload` at `at`.
-    ///
-    /// # Errors
-    /// Unless `at` is a multiple of the payload's size.
+    /// Waits for idle, makes all writes visible to the system, then writes `payload` at `at`, a
+    /// multiple of its size.
     pub fn new(at: GpuAddress, payload: Payload) -> Result<Self, OperationError> {
         payload.place(at, false)?;
         Ok(Self { at, payload, waits_for_idle: true, timestamp: false })
     }
 
-    /// The same release, with the GPU's nanosecond timer at 8 bytes behind `at`, written before
-    /// the payload.
-    ///
-    /// # Errors
-    /// Unless the address is a multiple of 16.
+    /// The same release, with the GPU's nanosecond timer at 8 bytes behind `at`, written before the
+    /// payload. The address must be a multiple of 16.
     pub fn with_timestamp(mut self) -> Result<Self, OperationError> {
         self.payload.place(self.at, true)?;
         self.timestamp = true;
@@ -266,10 +259,7 @@ impl Windows {
     /// bits (inferred; 1 GiB each is reserved in the proven code).
     pub const SPAN: u64 = 1 << THREAD_ADDRESS_BITS;
 
-    /// Windows at two addresses.
-    ///
-    /// # Errors
-    /// Unless both are multiples of [`Windows::SPAN`] and differ.
+    /// Windows at two addresses, which are multiples of [`Windows::SPAN`] and differ.
     pub fn new(local: GpuAddress, shared: GpuAddress) -> Result<Self, OperationError> {
         local.aligned(Self::SPAN)?.spanning(Self::SPAN)?;
         shared.aligned(Self::SPAN)?.spanning(Self::SPAN)?;
@@ -336,11 +326,8 @@ impl Upload {
     /// Most words of one upload: those behind one header.
     pub const MAX_WORDS: u32 = Header::MAX_COUNT;
 
-    /// Writes `words` at `destination`.
-    ///
-    /// # Errors
-    /// Without words or with more than [`Upload::MAX_WORDS`]; unless the destination is a multiple
-    /// of 4 with room for them.
+    /// Writes `words`, 1 to [`Upload::MAX_WORDS`], at `destination`, a multiple of 4 with room for
+    /// them.
     pub fn new(destination: GpuAddress, words: Vec<u32>) -> Result<Self, OperationError> {
         let count = in_range("an upload in words", words.len() as u64, Self::MAX_WORDS.into())?;
         destination.aligned(4)?.spanning(count * 4)?;
@@ -364,10 +351,8 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Writes `payload` at `at`, with the nanosecond timer 8 bytes behind it when `timestamp`.
-    ///
-    /// # Errors
-    /// Unless `at` is a multiple of the payload's size, of 16 with a timestamp.
+    /// Writes `payload` at `at`, with the nanosecond timer 8 bytes behind it when `timestamp`. `at`
+    /// must be a multiple of the payload's size, of 16 with a timestamp.
     pub fn new(at: GpuAddress, payload: Payload, timestamp: bool) -> Result<Self, OperationError> {
         payload.place(at, timestamp)?;
         Ok(Self { at, payload, timestamp, interrupts: false })
@@ -524,10 +509,7 @@ impl Fill {
     /// Most words of one fill.
     pub const MAX_WORDS: u32 = Transfer::MAX_BYTES / 4;
 
-    /// Writes `value` `words` times at `destination`.
-    ///
-    /// # Errors
-    /// When `words` is 0 or above [`Fill::MAX_WORDS`]; unless the destination is a multiple of 4
+    /// Writes `value` `words` times, 1 to [`Fill::MAX_WORDS`], at `destination`, a multiple of 4
     /// with room for them.
     pub fn new(destination: GpuAddress, value: u32, words: u32) -> Result<Self, OperationError> {
         let count = in_range("a fill in words", words.into(), Self::MAX_WORDS.into())?;

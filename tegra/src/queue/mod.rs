@@ -192,11 +192,8 @@ pub struct Queue<P> {
 }
 
 impl<P: Port> Queue<P> {
-    /// A queue on an empty ring. Writes what never changes of every tail.
-    ///
-    /// # Errors
-    /// [`QueueError`] for a bad number of entries, or memory that is misaligned or ends above
-    /// 2^40.
+    /// A queue on an empty ring. Writes what never changes of every tail. [`QueueError`] for a bad
+    /// number of entries, or memory that is misaligned or ends above 2^40.
     pub fn new(mut port: P, config: QueueConfig) -> Result<Self, QueueError> {
         let QueueConfig { entries, tails, timeline, start } = config;
         let ring = Ring::new(entries, start).ok_or(QueueError::Entries { entries })?;
@@ -257,9 +254,6 @@ impl<P: Port> Queue<P> {
     }
 
     /// Looks how far the GPU is, frees ring space, and gives the last point reached.
-    ///
-    /// # Errors
-    /// [`QueueError::Timeline`].
     pub fn poll(&mut self) -> Result<Point, QueueError> {
         let found = self.port.load_timeline();
         if self.ring.complete(found) {
@@ -271,9 +265,6 @@ impl<P: Port> Queue<P> {
     }
 
     /// Whether the GPU has reached `point`. Looks at memory only when it had not when last seen.
-    ///
-    /// # Errors
-    /// [`QueueError::Timeline`].
     pub fn is_reached(&mut self, point: Point) -> Result<bool, QueueError> {
         Ok(self.ring.has_completed(point.0) || {
             self.poll()?;
@@ -281,10 +272,8 @@ impl<P: Port> Queue<P> {
         })
     }
 
-    /// The wait by which another channel's stream orders itself after `point`.
-    ///
-    /// # Errors
-    /// None for a queue that could be made: its timeline is aligned.
+    /// The wait by which another channel's stream orders itself after `point`. It cannot fail for a
+    /// queue that could be made: its timeline is aligned.
     pub fn acquire(&self, point: Point) -> Result<Acquire, OperationError> {
         Acquire::new(self.timeline, Payload::Long(point.0), Condition::Reached)
     }

@@ -9,7 +9,7 @@ use tegra::pushbuffer::Engine;
 use tegra::queue::Wake;
 use tegra::space::{AddressSpace, L2};
 
-use crate::support::{LONG, alone, space};
+use crate::support::{LONG, alone, complete, space};
 
 #[test]
 fn the_device_tells_what_it_is() {
@@ -110,8 +110,7 @@ fn an_empty_submission_completes_with_its_time() {
         let compute = context.add_queue(Engine::Compute, 4).unwrap();
         let copy = context.add_queue(Engine::Copy, 8).unwrap();
         assert!(!context.is_open(), "nothing to do yet");
-        let ticket = context.submit(compute, &[], Wake::Quiet).unwrap();
-        context.wait(ticket, LONG).unwrap();
+        complete(&mut context, compute, Wake::Quiet);
         let before = context.gpu_time().unwrap();
         let ticket = context.submit_timed(copy, &[], Wake::Interrupt).unwrap();
         context.wait(ticket, LONG).unwrap();
@@ -124,8 +123,7 @@ fn an_empty_submission_completes_with_its_time() {
         );
         // A record lives until as many submissions as the ring has entries came after.
         for _ in 0..8 {
-            let ticket = context.submit(copy, &[], Wake::Quiet).unwrap();
-            context.wait(ticket, LONG).unwrap();
+            let ticket = complete(&mut context, copy, Wake::Quiet);
             assert_eq!(context.timing(ticket).unwrap(), None, "not timed");
         }
         assert_eq!(context.timing(ticket).unwrap(), None, "used again");

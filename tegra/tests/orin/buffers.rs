@@ -1,13 +1,14 @@
 //! Buffers of every class and size, what may be done to them, and addresses over many of them.
 
 use nix::errno::Errno;
+use orind_testing::random::Random;
 use tegra::Error;
 use tegra::buffer::{Filling, Loading, Mailbox, Scratch};
 use tegra::context::Options;
 use tegra::orin::Orin;
 use tegra::space::{AddressSpace, L2};
 
-use crate::support::{Copies, Random, alone, count, space, space_with};
+use crate::support::{Copies, alone, count, space, space_with};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -62,7 +63,7 @@ fn weights_are_read_by_both_once_sealed() {
 
 fn weights_in(l2: L2) {
     let mut copies = Copies::within(space_with(l2), Options::default());
-    let content = Random::new(0x3e16).bytes(10_000);
+    let content = Random(0x3e16).bytes(10_000);
     let mut filling = Filling::new(&copies.space, content.len() as u64).unwrap();
     let before = copies.space.usage();
     filling.as_mut_slice()[..content.len()].copy_from_slice(&content);
@@ -87,13 +88,13 @@ fn weights_in(l2: L2) {
 fn a_pool_of_tensors() {
     alone(|| {
         let space = space();
-        let mut random = Random::new(0x9001);
+        let mut random = Random(0x9001);
         let mut loading = Loading::new(&space, 3 * MIB);
         let mut tensors = Vec::new();
         for _ in 0..100 {
-            let alignment = 1 << random.below(13);
-            let bytes = 1 + random.below(100_000);
-            let fill = random.next() as u8;
+            let alignment = 1 << (random.bits() % 13);
+            let bytes = 1 + random.bits() % 100_000;
+            let fill = random.bits() as u8;
             let (placement, place) = loading.tensor(bytes, alignment).unwrap();
             assert_eq!(place.len() as u64, bytes);
             place.fill(fill);
@@ -132,17 +133,17 @@ fn mailboxes_check_every_access() {
         assert!(matches!(mailbox.write_words(4092, &[0; 2]), Err(Error::Range { .. })));
         assert!(mailbox.at(4095).is_ok() && mailbox.at(4096).is_err());
         // Any offset and length, against a plain array.
-        let mut random = Random::new(0xb0b);
+        let mut random = Random(0xb0b);
         let mut model = vec![0; 4096];
         mailbox.write(0, &model).unwrap();
         for _ in 0..200 {
-            let start = random.below(4000) as usize;
-            let bytes = random.below(90).min(4096 - start as u64) as usize;
+            let start = random.below(4000);
+            let bytes = random.below(90).min(4096 - start);
             let data = random.bytes(bytes);
             mailbox.write(start as u64, &data).unwrap();
             model[start..start + bytes].copy_from_slice(&data);
-            let start = random.below(4000) as usize;
-            let mut back = vec![0; random.below(90) as usize];
+            let start = random.below(4000);
+            let mut back = vec![0; random.below(90)];
             mailbox.read(start as u64, &mut back).unwrap();
             assert_eq!(back, model[start..start + back.len()]);
         }
@@ -183,11 +184,11 @@ fn months_of_maps_do_not_exhaust_addresses() {
         let space = space();
         let lasting = Mailbox::new(&space, MIB).unwrap();
         let cycles = count(20_000, 1_000_000);
-        let mut random = Random::new(0x3a7);
+        let mut random = Random(0x3a7);
         let mut live = Vec::new();
         for cycle in 0..cycles {
             // Some overlap, of many classes; a gibibyte of addresses now and then.
-            let bytes = match random.below(1000) {
+            let bytes = match random.bits() % 1000 {
                 0 => 256 * MIB,
                 size => (1 + size % 64) * 4 * KIB,
             };
@@ -199,7 +200,7 @@ fn months_of_maps_do_not_exhaust_addresses() {
             assert!(0x20_0000 <= start && end <= 0xff_0000_0000, "cycle {cycle}: {start:#x}");
             live.push(buffer);
             if live.len() > 8 {
-                live.swap_remove(random.below(8) as usize);
+                live.swap_remove(random.below(8));
             }
         }
         assert_eq!(space.usage().buffers, live.len() as u64 + 1);

@@ -11,7 +11,7 @@ use tegra::fault::Fault;
 use tegra::pushbuffer::{Acquire, Condition, Engine, Payload, PushBuffer};
 use tegra::queue::Wake;
 
-use crate::support::{Copies, LONG, alone, space};
+use crate::support::{Copies, LONG, alone, complete, space};
 
 fn fault(error: Error) -> Fault {
     assert!(error.can_rebuild());
@@ -36,8 +36,7 @@ fn a_copy_from_nowhere_faults_and_the_context_is_rebuilt() {
         let address = to.address();
         for round in 1..=3 {
             let Copies { context, copier, queue, .. } = &mut copies;
-            let done = context.submit(*queue, &[], Wake::Quiet).unwrap();
-            context.wait(done, LONG).unwrap();
+            let done = complete(context, *queue, Wake::Quiet);
             let lost = copier.copy(context, nowhere(), address, 64).unwrap();
             let report = fault(context.wait(lost, LONG).unwrap_err());
             assert_eq!(report.code, Some(ErrorCode::MmuFault));
@@ -105,19 +104,16 @@ fn other_contexts_go_on() {
         let queues = [0, 1].map(|_| first.add_queue(Engine::Copy, 16).unwrap());
         let other = second.add_queue(Engine::Copy, 16).unwrap();
         let mut copier = tegra::copy::Copier::new(&space, queues[0]).unwrap();
-        let bystander = first.submit(queues[1], &[], Wake::Quiet).unwrap();
-        first.wait(bystander, LONG).unwrap();
+        complete(&mut first, queues[1], Wake::Quiet);
         let target = tegra::buffer::Mailbox::new(&space, 4096).unwrap();
         let lost = copier.copy(&mut first, nowhere(), target.address(), 8).unwrap();
         let report = fault(first.wait(lost, LONG).unwrap_err());
         assert_eq!(report.queues.len(), 2);
         assert!(report.queues[0].is_busy() && !report.queues[1].is_busy());
-        let ticket = second.submit(other, &[], Wake::Interrupt).unwrap();
-        second.wait(ticket, LONG).unwrap();
+        complete(&mut second, other, Wake::Interrupt);
         first.rebuild().unwrap();
         for queue in queues {
-            let ticket = first.submit(queue, &[], Wake::Interrupt).unwrap();
-            first.wait(ticket, LONG).unwrap();
+            complete(&mut first, queue, Wake::Interrupt);
         }
     });
 }
@@ -147,8 +143,7 @@ fn stalled_work_is_given_up() {
         assert!(context.wait(stuck, patience).is_err());
         context.rebuild().unwrap();
         assert!(matches!(context.is_done(stuck), Err(Error::Lost { .. })));
-        let ticket = context.submit(*queue, &[], Wake::Interrupt).unwrap();
-        context.wait(ticket, LONG).unwrap();
+        complete(context, *queue, Wake::Interrupt);
         // So that nothing is left waiting for it.
         gate.store_u64(0, 1).unwrap();
     });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tegra::context::Options;
 use tegra::queue::Wake;
 
-use crate::support::{Copies, LONG, alone};
+use crate::support::{Copies, LONG, alone, complete};
 
 #[test]
 fn closing_when_idle_and_opening_again() {
@@ -36,8 +36,7 @@ fn tickets_outlive_a_close() {
         let mut copies = Copies::with(Options { spin: Duration::ZERO, ..Options::default() });
         let queue = copies.queue;
         let context = &mut copies.context;
-        let first = context.submit(queue, &[], Wake::Interrupt).unwrap();
-        context.wait(first, LONG).unwrap();
+        let first = complete(context, queue, Wake::Interrupt);
         context.close().unwrap();
         assert!(context.is_done(first).unwrap());
         context.wait(first, Duration::ZERO).unwrap();
@@ -56,12 +55,10 @@ fn work_puts_the_close_off() {
         let mut copies = Copies::new();
         let queue = copies.queue;
         let context = &mut copies.context;
-        let ticket = context.submit(queue, &[], Wake::Quiet).unwrap();
-        context.wait(ticket, LONG).unwrap();
+        complete(context, queue, Wake::Quiet);
         let hour = Duration::from_secs(3600);
         assert!(!context.close_if_idle(hour).unwrap());
-        let ticket = context.submit(queue, &[], Wake::Quiet).unwrap();
-        context.wait(ticket, LONG).unwrap();
+        complete(context, queue, Wake::Quiet);
         assert!(!context.close_if_idle(hour).unwrap());
         assert!(context.is_open());
     });

@@ -13,7 +13,7 @@ use tegra::queue::Wake;
 
 use orind_testing::program::again;
 
-use crate::support::{Copies, LONG, alone, space};
+use crate::support::{Copies, LONG, alone, complete, space};
 
 const SCENARIO: &str = "TEGRA_TEST_SCENARIO";
 
@@ -89,8 +89,7 @@ fn a_step_fails() {
     assert_eq!(error.errno(), Some(Errno::ENODEV), "{error}");
     assert!(!context.is_open(), "all or nothing");
     for queue in [first, second] {
-        let ticket = context.submit(queue, &[], Wake::Interrupt).unwrap();
-        context.wait(ticket, LONG).unwrap();
+        complete(&mut context, queue, Wake::Interrupt);
     }
 }
 
@@ -149,8 +148,7 @@ fn never_woken() {
     let mut copies = Copies::with(Options { spin: Duration::ZERO, ..Options::default() });
     let context = &mut copies.context;
     for _ in 0..5 {
-        let ticket = context.submit(copies.queue, &[], Wake::Interrupt).unwrap();
-        context.wait(ticket, LONG).unwrap();
+        complete(context, copies.queue, Wake::Interrupt);
     }
 }
 
@@ -193,8 +191,7 @@ fn stuck() {
     assert!(matches!(error, Error::Stalled { .. }) && error.can_rebuild(), "{error}");
     context.rebuild().unwrap();
     assert!(matches!(context.wait(ticket, LONG), Err(Error::Lost { .. })));
-    let ticket = context.submit(queue, &[], Wake::Interrupt).unwrap();
-    context.wait(ticket, LONG).unwrap();
+    complete(context, queue, Wake::Interrupt);
 }
 
 #[test]
@@ -207,8 +204,7 @@ fn steps(count: u64) {
     let mut copies = Copies::with(Options { spin: LONG, ..Options::default() });
     let (queue, context) = (copies.queue, &mut copies.context);
     for _ in 0..count {
-        let ticket = context.submit(queue, &[], Wake::Interrupt).unwrap();
-        context.wait(ticket, LONG).unwrap();
+        complete(context, queue, Wake::Interrupt);
     }
     let statistics = context.statistics();
     assert_eq!((statistics.submissions, statistics.sleeps), (count, 0));

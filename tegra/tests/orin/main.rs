@@ -2,7 +2,7 @@
 //!
 //! Every test runs alone and leaves nothing behind: [`support::alone`] sees to both.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests may panic; seeds are told")]
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
 
 use tegra_sim_preload as _;
 

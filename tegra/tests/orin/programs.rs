@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use orind_testing::random::Random;
 use tegra::buffer::Mailbox;
 use tegra::class;
 use tegra::context::{Context, Options, QueueId, Ticket};
@@ -14,7 +15,7 @@ use tegra::pushbuffer::{Engine, PushBuffer};
 use tegra::queue::Wake;
 use tegra::space::AddressSpace;
 
-use crate::support::{LONG, Random, alone, count, space};
+use crate::support::{LONG, alone, count, space};
 
 const ARENA: u64 = 32 << 10;
 const STREAM: u64 = 4096;
@@ -28,13 +29,13 @@ enum Step {
 impl Step {
     fn random(random: &mut Random) -> Self {
         if random.below(4) == 0 {
-            let words = 1 + random.below(300);
-            let to = random.below(ARENA / 4 - words) * 4;
-            return Self::Fill { to, value: random.next() as u32, words };
+            let words = 1 + random.bits() % 300;
+            let to = random.bits() % (ARENA / 4 - words) * 4;
+            return Self::Fill { to, value: random.bits() as u32, words };
         }
-        let bytes = 1 + random.below(2000);
+        let bytes = 1 + random.bits() % 2000;
         loop {
-            let (from, to) = (random.below(ARENA - bytes), random.below(ARENA - bytes));
+            let (from, to) = (random.bits() % (ARENA - bytes), random.bits() % (ARENA - bytes));
             // What overlaps itself is not defined.
             if from.abs_diff(to) >= bytes {
                 return Self::Copy { from, to, bytes };
@@ -88,19 +89,19 @@ impl Step {
 }
 
 fn program(space: &AddressSpace, seed: u64) {
-    let mut random = Random::new(seed);
+    let mut random = Random(seed);
     let mut context = Context::new(space, Options::default()).unwrap();
     let queues: Vec<_> =
         (0..2 + random.below(4)).map(|_| context.add_queue(Engine::Copy, 64).unwrap()).collect();
     let mut model = random.bytes(ARENA as usize);
     let arena = Mailbox::new(space, ARENA).unwrap();
     arena.write(0, &model).unwrap();
-    let length = 5 + random.below(25);
+    let length = 5 + random.bits() % 25;
     let streams = Mailbox::new(space, length * STREAM).unwrap();
     let mut done: Vec<(Step, QueueId, Ticket)> = Vec::new();
     for number in 0..length {
         let step = Step::random(&mut random);
-        let queue = queues[random.below(queues.len() as u64) as usize];
+        let queue = random.pick(&queues);
         let mut stream = PushBuffer::new();
         for (earlier, other, ticket) in &done {
             if *other != queue && step.must_follow(earlier) {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use orind_testing::random::Random;
 use tegra::buffer::Mailbox;
 use tegra::class;
 use tegra::context::{Context, Options};
@@ -11,7 +12,7 @@ use tegra::pushbuffer::{Acquire, Condition, Engine, Payload, PushBuffer};
 use tegra::queue::{SubmitError, Wake};
 use tegra::{Error, context};
 
-use crate::support::{LONG, Random, alone, count, space};
+use crate::support::{LONG, alone, complete, count, space};
 
 /// Waits for the oldest when the ring is full.
 fn submit(
@@ -47,11 +48,11 @@ fn rings_wrap_around() {
         copy::copy(&mut stream, memory.at(0).unwrap(), memory.at(8).unwrap(), 8).unwrap();
         let body = memory.write_stream(4096, stream.words()).unwrap();
         let entries = count(30_000, 1_000_000);
-        let mut random = Random::new(0x1209);
+        let mut random = Random(0x1209);
         let mut oldest = VecDeque::new();
         let mut written = 0;
         while written < entries {
-            let bodies = vec![body; random.below(12) as usize];
+            let bodies = vec![body; random.below(12)];
             submit(&mut context, queue, &bodies, &mut oldest);
             written += bodies.len() as u64 + 1;
         }
@@ -88,8 +89,7 @@ fn a_full_ring_refuses_until_work_completes() {
         assert!(!context.close_if_idle(Duration::ZERO).unwrap());
         gate.store_u64(0, 1).unwrap();
         context.wait(held, LONG).unwrap();
-        let after = context.submit(queue, &[], Wake::Quiet).unwrap();
-        context.wait(after, LONG).unwrap();
+        complete(&mut context, queue, Wake::Quiet);
     });
 }
 

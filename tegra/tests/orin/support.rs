@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tegra::buffer::Mailbox;
-use tegra::context::{Context, Options, QueueId};
+use tegra::context::{Context, Options, QueueId, Ticket};
 use tegra::copy::Copier;
 use tegra::orin::Orin;
 use tegra::pushbuffer::Engine;
+use tegra::queue::Wake;
 use tegra::space::{AddressSpace, L2};
 
 /// Far longer than anything takes: a wait that ends so has failed.
@@ -74,29 +75,11 @@ impl Copies {
     }
 }
 
-/// A small generator; the same seed gives the same numbers.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        println!("seed {seed:#x}");
-        Self(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next() as u8).collect()
-    }
+/// Submits nothing but a point, and waits for it.
+pub(crate) fn complete(context: &mut Context, queue: QueueId, wake: Wake) -> Ticket {
+    let ticket = context.submit(queue, &[], wake).unwrap();
+    context.wait(ticket, LONG).unwrap();
+    ticket
 }
 
 /// A count that an environment variable may raise from what suits every day to what was asked.

@@ -17,3 +17,9 @@ mod qmd;
 mod queue;
 mod queue_model;
 mod table;
+
+use tegra::address::GpuAddress;
+
+fn at(address: u64) -> GpuAddress {
+    GpuAddress::new(address).expect("address below 2^40")
+}

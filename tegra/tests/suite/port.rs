@@ -3,10 +3,11 @@
 use std::ptr::addr_of_mut;
 
 use nix::libc;
-use tegra::address::GpuAddress;
 use tegra::class::host::userd;
 use tegra::pushbuffer::{Entry, Operation, Payload, Release};
 use tegra::queue::{MappedPort, PortMemory, Queue, QueueConfig, TAIL_WORDS, Wake};
+
+use super::at;
 
 const ENTRIES: u32 = 8;
 const TAILS: u64 = 0x10_0000;
@@ -19,10 +20,6 @@ struct Memory {
     tails: [[u32; TAIL_WORDS]; ENTRIES as usize],
     timeline: u64,
     doorbell: u32,
-}
-
-fn at(address: u64) -> GpuAddress {
-    GpuAddress::new(address).expect("low")
 }
 
 /// A queue over memory that [`forget`] frees after the queue is gone.

@@ -11,9 +11,7 @@ use tegra::pushbuffer::{
     Shape, Signal, Transfer, Upload, Windows, decode,
 };
 
-fn at(address: u64) -> GpuAddress {
-    GpuAddress::new(address).expect("address below 2^40")
-}
+use super::at;
 
 fn words(operation: &Operation) -> Vec<u32> {
     let mut words = Vec::new();
@@ -36,21 +34,12 @@ fn first_compute_submission_of_the_hardware() {
     assert_eq!(
         stream.words(),
         [
-            0x2001_2000,
-            0x0000_c7c0, //
-            0x2002_21ec,
-            0x0000_00fd,
-            0x0000_0000, //
-            0x2002_20a8,
-            0x0000_00fe,
-            0x0000_0000, //
-            0x2005_0017,
-            0xffb0_0010,
-            0x0000_00ff,
-            0x0000_0001,
-            0x0000_0000,
-            0x0310_0001,
+            &[0x2001_2000, 0x0000_c7c0][..],
+            &[0x2002_21ec, 0x0000_00fd, 0x0000_0000],
+            &[0x2002_20a8, 0x0000_00fe, 0x0000_0000],
+            &[0x2005_0017, 0xffb0_0010, 0x0000_00ff, 0x0000_0001, 0x0000_0000, 0x0310_0001],
         ]
+        .concat()
     );
 }
 
@@ -65,15 +54,12 @@ fn launch_words_of_the_hardware() {
     assert_eq!(
         stream.words(),
         [
-            0x2001_2087,
-            0x0000_1011, //
-            0x2001_25a6,
-            0x0000_1011, //
-            0x2001_20ad,
-            0xffff_a012, //
-            0x2001_20b0,
-            0x0000_0009,
+            &[0x2001_2087, 0x0000_1011][..],
+            &[0x2001_25a6, 0x0000_1011],
+            &[0x2001_20ad, 0xffff_a012],
+            &[0x2001_20b0, 0x0000_0009],
         ]
+        .concat()
     );
 }
 
@@ -84,14 +70,10 @@ fn local_memory_words_of_the_hardware() {
     assert_eq!(
         stream.words(),
         [
-            0x2002_21e4,
-            0x0000_00ff,
-            0xe200_0000, //
-            0x2003_20b9,
-            0x0000_0000,
-            0x001b_0000,
-            0x0000_00ff,
+            &[0x2002_21e4, 0x0000_00ff, 0xe200_0000][..],
+            &[0x2003_20b9, 0x0000_0000, 0x001b_0000, 0x0000_00ff],
         ]
+        .concat()
     );
 }
 
@@ -106,24 +88,14 @@ fn copy_words_of_the_hardware() {
     assert_eq!(
         stream.words(),
         [
-            0x2001_8000,
-            0x0000_c7b5, //
-            0x2004_8100,
-            0xff,
-            0x1000_0000,
-            0xfe,
-            0x2000_0000, //
-            0x2001_8106,
-            0x0001_0000, //
-            0x2001_80c0,
-            0x0000_0182, //
-            0x2003_8090,
-            0xff,
-            0xffb0_0020,
-            7, //
-            0x2001_80c0,
-            0x0000_0014,
+            &[0x2001_8000, 0x0000_c7b5][..],
+            &[0x2004_8100, 0xff, 0x1000_0000, 0xfe, 0x2000_0000],
+            &[0x2001_8106, 0x0001_0000],
+            &[0x2001_80c0, 0x0000_0182],
+            &[0x2003_8090, 0xff, 0xffb0_0020, 7],
+            &[0x2001_80c0, 0x0000_0014],
         ]
+        .concat()
     );
 }
 
@@ -158,18 +130,13 @@ fn inferred_words() {
     assert_eq!(
         words(&Operation::Fill(fill)),
         [
-            0x2002_8102,
-            0,
-            0x20_0000,
-            0x2001_81c0,
-            0xdead_beef,
-            0x2001_81c2,
-            0x0003_0004, //
-            0x2001_8106,
-            16,
-            0x2001_80c0,
-            0x0000_0582,
+            &[0x2002_8102, 0, 0x20_0000][..],
+            &[0x2001_81c0, 0xdead_beef],
+            &[0x2001_81c2, 0x0003_0004],
+            &[0x2001_8106, 16],
+            &[0x2001_80c0, 0x0000_0582],
         ]
+        .concat()
     );
     let signal = Signal::new(at(0x30_0000), Payload::Long(3), true).unwrap();
     let copy = Transfer::new(at(0x20_0000), at(0x21_0000), Shape::Linear { bytes: 3 }).unwrap();
@@ -178,19 +145,8 @@ fn inferred_words() {
     let upload = Upload::new(at(0x20_0000), vec![1, 2, 3]).unwrap();
     assert_eq!(
         words(&Operation::Upload(upload)),
-        [
-            0x2004_2060,
-            12,
-            1,
-            0,
-            0x20_0000,
-            0x2001_206c,
-            0x41, //
-            0x6003_206d,
-            1,
-            2,
-            3,
-        ]
+        [&[0x2004_2060, 12, 1, 0, 0x20_0000][..], &[0x2001_206c, 0x41], &[0x6003_206d, 1, 2, 3],]
+            .concat()
     );
 }
 

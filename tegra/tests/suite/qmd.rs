@@ -2,16 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::table::rows;
+use super::{at, table::rows};
 use proptest::prelude::*;
-use tegra::address::{GpuAddress, QmdAddress};
+use tegra::address::QmdAddress;
 use tegra::class::qmd::{DependentAction, Membar};
 use tegra::pushbuffer::Payload;
 use tegra::qmd::{ConstantBank, Dependent, Invalidate, Launch, Program, Qmd, QmdError, QmdRelease};
-
-fn at(address: u64) -> GpuAddress {
-    GpuAddress::new(address).expect("address below 2^40")
-}
 
 fn program() -> Program {
     Program {

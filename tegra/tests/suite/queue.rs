@@ -4,21 +4,20 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use orind_testing::random::Random;
 use proptest::prelude::*;
-use tegra::address::GpuAddress;
 use tegra::pushbuffer::{Acquire, Condition, Entry, Operation, Payload, Release, decode};
 use tegra::queue::{
     Port, Queue, QueueConfig, QueueError, SubmitError, TAIL_BYTES, TAIL_WORDS, Wake,
 };
 
+use super::at;
+
 const TAILS: u64 = 0x4000_0000;
 const TIMELINE: u64 = 0x8000_0010;
 
-fn at(address: u64) -> GpuAddress {
-    GpuAddress::new(address).expect("address below 2^40")
-}
-
 /// Memory that the queue and the GPU share, and what the GPU knows.
+#[derive(Default)]
 struct Device {
     ring: Vec<u64>,
     tails: Vec<[u32; TAIL_WORDS]>,
@@ -101,13 +100,8 @@ fn queue(entries: u32, start: u64) -> (Queue<Shared>, Rc<RefCell<Device>>) {
     let device = Rc::new(RefCell::new(Device {
         ring: vec![u64::MAX; entries as usize],
         tails: vec![[u32::MAX; TAIL_WORDS]; entries as usize],
-        put: 0,
-        get: 0,
         timeline: start,
-        doorbells: 0,
-        interrupts: 0,
-        known_put: 0,
-        ran: VecDeque::new(),
+        ..Device::default()
     }));
     let queue = Queue::new(Shared(Rc::clone(&device)), config(entries, start)).expect("valid");
     (queue, device)
@@ -257,15 +251,8 @@ fn soak(size: u32, start: u64, entries: u64, mut random: impl FnMut() -> u64) {
 /// A million entries through a small ring, whose timeline passes the end of its 64 bits.
 #[test]
 fn a_million_entries_wrap_around() {
-    let seed = 0x5eed_0000_0000_0001;
-    println!("seed {seed:#x}");
-    let mut state: u64 = seed;
-    soak(64, u64::MAX - 10_000, 1_000_000, || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    });
+    let mut random = Random(0x5eed_0000_0000_0001);
+    soak(64, u64::MAX - 10_000, 1_000_000, || random.bits());
 }
 
 proptest! {

@@ -9,11 +9,12 @@
 
 use std::collections::HashSet;
 
-use tegra::address::GpuAddress;
 use tegra::pushbuffer::{Entry, Operation, Payload, Release, decode};
 use tegra::queue::{
     Port, Queue, QueueConfig, QueueError, SubmitError, TAIL_BYTES, TAIL_WORDS, Wake,
 };
+
+use super::at;
 
 const ENTRIES: u32 = 8;
 const SUBMISSIONS: u64 = 5;
@@ -30,14 +31,14 @@ enum Place {
 }
 
 /// Which barriers are there.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Barriers {
     work_before_put: bool,
     put_before_doorbell: bool,
     timeline_before_results: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Machine {
     barriers: Barriers,
     /// Stores that are not visible yet, each with the number of barriers before it.
@@ -67,27 +68,6 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(barriers: Barriers) -> Self {
-        Self {
-            barriers,
-            buffered: Vec::new(),
-            epoch: 0,
-            ring: [0; ENTRIES as usize],
-            tails: [[0; TAIL_WORDS]; ENTRIES as usize],
-            put: 0,
-            doorbell: false,
-            timeline: 0,
-            known_put: 0,
-            get: 0,
-            running: None,
-            ran: 0,
-            written: [false; SUBMISSIONS as usize],
-            results: [false; SUBMISSIONS as usize],
-            loaded_early: None,
-            used: 0,
-        }
-    }
-
     fn store(&mut self, place: Place, value: u64) {
         self.buffered.push((self.epoch, place, value));
     }
@@ -191,10 +171,6 @@ impl Port for Machine {
     }
 }
 
-fn at(address: u64) -> GpuAddress {
-    GpuAddress::new(address).expect("address below 2^40")
-}
-
 /// All states reachable in one step, the CPU's first.
 fn steps(queue: &Queue<Machine>) -> Result<Vec<Queue<Machine>>, String> {
     let mut next = Vec::new();
@@ -214,10 +190,13 @@ fn steps(queue: &Queue<Machine>) -> Result<Vec<Queue<Machine>>, String> {
         complete(&mut after)?;
         next.push(after);
     }
-    if machine.used < SUBMISSIONS && machine.loaded_early.is_none() {
+    let changed = |change: &dyn Fn(&mut Machine)| {
         let mut after = queue.clone();
-        after.port_mut().loaded_early = Some(machine.results);
-        next.push(after);
+        change(after.port_mut());
+        after
+    };
+    if machine.used < SUBMISSIONS && machine.loaded_early.is_none() {
+        next.push(changed(&|m| m.loaded_early = Some(m.results)));
     }
     for n in 0..machine.buffered.len() {
         let mut after = queue.clone();
@@ -225,39 +204,22 @@ fn steps(queue: &Queue<Machine>) -> Result<Vec<Queue<Machine>>, String> {
             next.push(after);
         }
     }
-    let mut gpu = |change: &dyn Fn(&mut Machine) -> Result<(), String>| {
-        let mut after = queue.clone();
-        change(after.port_mut())?;
-        next.push(after);
-        Ok::<(), String>(())
-    };
     // The GPU may still be answering an older doorbell: it may look at GP_PUT at any time.
     if machine.known_put != machine.put {
-        gpu(&|m| {
-            m.known_put = m.put;
-            Ok(())
-        })?;
+        next.push(changed(&|m| m.known_put = m.put));
     }
     if machine.doorbell {
-        gpu(&|m| {
-            m.doorbell = false;
-            m.known_put = m.put;
-            Ok(())
-        })?;
+        next.push(changed(&|m| (m.doorbell, m.known_put) = (false, m.put)));
     }
     if machine.running.is_some() {
-        gpu(&|m| {
-            m.finish();
-            Ok(())
-        })?;
+        next.push(changed(&Machine::finish));
     } else if machine.get != machine.known_put {
-        gpu(&Machine::fetch)?;
+        let mut after = queue.clone();
+        after.port_mut().fetch()?;
+        next.push(after);
     }
     for n in (0..machine.written.len()).filter(|n| machine.written[*n] && !machine.results[*n]) {
-        gpu(&|m| {
-            m.results[n] = true;
-            Ok(())
-        })?;
+        next.push(changed(&|m| m.results[n] = true));
     }
     Ok(next)
 }
@@ -276,8 +238,8 @@ fn is_stuck(queue: &Queue<Machine>) -> bool {
 fn explore(barriers: Barriers) -> Result<usize, String> {
     let config =
         QueueConfig { entries: ENTRIES, tails: at(TAILS), timeline: at(TIMELINE), start: 0 };
-    let mut queue =
-        Queue::new(Machine::new(barriers), config).map_err(|e: QueueError| e.to_string())?;
+    let machine = Machine { barriers, ..Machine::default() };
+    let mut queue = Queue::new(machine, config).map_err(|e: QueueError| e.to_string())?;
     // Set-up is long past when the first work comes.
     while !queue.port().buffered.is_empty() {
         queue.port_mut().show(0);

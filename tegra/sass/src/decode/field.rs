@@ -346,6 +346,13 @@ impl What {
                 Operand::Register { index: word.get(low, 8) as u8, modify }
             }
         };
+        let predicate = |index, not, uniform| {
+            let index = index as u8;
+            match uniform {
+                true => Operand::UniformPredicate { index, not },
+                false => Operand::Predicate { index, not },
+            }
+        };
         Ok(match self {
             Self::D => Operand::Register { index: word.get(16, 8) as u8, modify: NONE },
             Self::Ud => Operand::Uniform { index: word.get(16, 6) as u8, modify: NONE },
@@ -380,24 +387,11 @@ impl What {
                 _ => register(32, modify(word, kind, &AT_32, carry)?),
             },
             Self::Reg(low) => Operand::Register { index: word.get(low, 8) as u8, modify: NONE },
-            Self::P(low) => Operand::Predicate { index: word.get(low, 3) as u8, not: false },
-            Self::Up(low) => {
-                Operand::UniformPredicate { index: word.get(low, 3) as u8, not: false }
-            }
-            Self::Q(low, not) => {
-                Operand::Predicate { index: word.get(low, 3) as u8, not: word.flag(not) }
-            }
-            Self::Uq(low, not) => {
-                Operand::UniformPredicate { index: word.get(low, 3) as u8, not: word.flag(not) }
-            }
-            Self::Third => {
-                let (index, not) = (word.get(68, 3) as u8, word.flag(71));
-                if word.flag(67) {
-                    Operand::UniformPredicate { index, not }
-                } else {
-                    Operand::Predicate { index, not }
-                }
-            }
+            Self::P(low) => predicate(word.get(low, 3), false, false),
+            Self::Up(low) => predicate(word.get(low, 3), false, true),
+            Self::Q(low, not) => predicate(word.get(low, 3), word.flag(not), false),
+            Self::Uq(low, not) => predicate(word.get(low, 3), word.flag(not), true),
+            Self::Third => predicate(word.get(68, 3), word.flag(71), word.flag(67)),
             Self::Number(low, width) => {
                 Operand::Immediate(Immediate::Bits(word.get(low, width) as u32))
             }
@@ -417,33 +411,10 @@ impl What {
                 SpecialRegister::from_number(word.get(72, 8) as u32).ok_or(Illegal::Field(72))?,
             ),
             Self::Global { uniform, wide, plain } => {
-                require(word, 91)?;
-                let index = word.get(uniform, 6) as u8;
-                let (wide, plain) = (word.flag(wide), word.flag(plain));
-                let described = word.flag(101);
-                if plain && !wide {
-                    return Err(Illegal::Field(90));
-                }
-                Operand::Address(Address {
-                    register: word.get(24, 8) as u8,
-                    wide,
-                    scale: 1,
-                    uniform: (!plain).then_some(index),
-                    descriptor: (plain && described).then_some(index),
-                    offset: word.signed(40, 24) as i32,
-                })
+                Operand::Address(global(word, [uniform, wide, plain], 90, (40, 24))?)
             }
-            Self::Flat => Operand::Address(Address {
-                register: word.get(24, 8) as u8,
-                wide: false,
-                scale: 1,
-                uniform: None,
-                descriptor: None,
-                offset: word.signed(40, 24) as i32,
-            }),
+            Self::Flat => Operand::Address(address(word, 24, (40, 24))),
             Self::Near { scale, uniform } => Operand::Address(Address {
-                register: word.get(24, 8) as u8,
-                wide: false,
                 scale: match if scale == 0 { 0 } else { word.get(scale, 2) } {
                     0 => 1,
                     1 => 4,
@@ -451,33 +422,10 @@ impl What {
                     _ => 16,
                 },
                 uniform: word.flag(91).then(|| word.get(uniform, 6) as u8),
-                descriptor: None,
-                offset: word.signed(40, 24) as i32,
+                ..address(word, 24, (40, 24))
             }),
-            Self::CopyTarget => Operand::Address(Address {
-                register: word.get(16, 8) as u8,
-                wide: false,
-                scale: 1,
-                uniform: None,
-                descriptor: None,
-                offset: word.signed(44, 20) as i32,
-            }),
-            Self::CopySource => {
-                require(word, 91)?;
-                let (index, wide, plain) = (word.get(64, 6) as u8, word.flag(70), word.flag(76));
-                let described = word.flag(101);
-                if plain && !wide {
-                    return Err(Illegal::Field(70));
-                }
-                Operand::Address(Address {
-                    register: word.get(24, 8) as u8,
-                    wide,
-                    scale: 1,
-                    uniform: (!plain).then_some(index),
-                    descriptor: (plain && described).then_some(index),
-                    offset: word.signed(32, 12) as i32,
-                })
-            }
+            Self::CopyTarget => Operand::Address(address(word, 16, (44, 20))),
+            Self::CopySource => Operand::Address(global(word, [64, 70, 76], 70, (32, 12))?),
             Self::Indexed => Operand::Constant {
                 bank: word.get(54, 5) as u8,
                 offset: word.signed(38, 16) as i32,
@@ -498,6 +446,35 @@ impl What {
             Self::Matrix(low, layout) => Operand::Matrix(word.get(low, 8) as u8, layout),
         })
     }
+}
+
+/// An address in a register and an offset, by where they are.
+fn address(word: &Bits, register: u8, (low, width): (u8, u8)) -> Address {
+    Address {
+        register: word.get(register, 8) as u8,
+        wide: false,
+        scale: 1,
+        uniform: None,
+        descriptor: None,
+        offset: word.signed(low, width) as i32,
+    }
+}
+
+/// An address in global memory, by where the uniform register, what it is, and the offset are; an
+/// address that is plain and not wide is illegal at bit `narrow`.
+fn global(
+    word: &Bits,
+    [index, wide, plain]: [u8; 3],
+    narrow: u8,
+    at: (u8, u8),
+) -> Result<Address, Illegal> {
+    require(word, 91)?;
+    let (index, plain, described) = (word.get(index, 6) as u8, word.flag(plain), word.flag(101));
+    if plain && !word.flag(wide) {
+        return Err(Illegal::Field(narrow));
+    }
+    let (uniform, descriptor) = ((!plain).then_some(index), (plain && described).then_some(index));
+    Ok(Address { wide: word.flag(wide), uniform, descriptor, ..address(word, 24, at) })
 }
 
 fn require(word: &Bits, bit: u8) -> Result<(), Illegal> {

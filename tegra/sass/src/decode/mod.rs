@@ -59,10 +59,8 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// Decodes the instruction at a byte offset of the code.
-///
-/// # Errors
-/// [`DecodeError::Illegal`] when the bits are not an instruction that is known in full.
+/// Decodes the instruction at a byte offset of the code. [`DecodeError::Illegal`] when the bits are
+/// not an instruction that is known in full.
 pub fn decode(bits: u128, offset: usize) -> Result<Instruction, DecodeError> {
     let illegal = |reason| DecodeError::Illegal { offset, bits, reason };
     let word = Bits::new(bits);

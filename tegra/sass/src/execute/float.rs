@@ -13,13 +13,7 @@ use crate::program::op::{Float, Function, Lane, Round};
 pub(crate) const NAN: u32 = 0x7fff_ffff;
 
 #[inline(always)]
-pub(super) fn apply<const N: usize>(
-    lane: &Lane,
-    a: &[u32; N],
-    b: &[u32; N],
-    c: &[u32; N],
-    p: u32,
-) -> [u32; N] {
+pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u32) -> [u32; N] {
     match *lane {
         Lane::FloatAdd(mode) if simple(mode) => {
             map2!(a, b, |a, b| bits(f32::from_bits(a) + f32::from_bits(b)))

@@ -4,13 +4,7 @@ use super::{LANES, Lanes, gather, map, map2, map3, mask};
 use crate::program::op::{Integer, Lane, Shift};
 
 #[inline(always)]
-pub(super) fn apply<const N: usize>(
-    lane: &Lane,
-    a: &[u32; N],
-    b: &[u32; N],
-    c: &[u32; N],
-    p: u32,
-) -> [u32; N] {
+pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u32) -> [u32; N] {
     match *lane {
         Lane::Select => map3!(a, b, &mask::<N>(p), |a, b, p| (a & p) | (b & !p)),
         Lane::Add3 => map3!(a, b, c, |a, b, c| a.wrapping_add(b).wrapping_add(c)),

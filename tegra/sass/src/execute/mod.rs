@@ -55,30 +55,24 @@ use {map, map2, map3};
 
 /// The results of a lane's operation; the condition is a bit for each lane.
 #[inline(always)]
-fn apply<const N: usize>(
-    lane: &Lane,
-    a: &[u32; N],
-    b: &[u32; N],
-    c: &[u32; N],
-    p: u32,
-) -> [u32; N] {
+fn apply<const N: usize>(lane: &Lane, sources: [&[u32; N]; 3], p: u32) -> [u32; N] {
     match lane {
         Lane::FloatAdd(_)
         | Lane::FloatMultiply(_)
         | Lane::FloatFused(_)
         | Lane::FloatMinimum { .. }
-        | Lane::Function(_) => float::apply(lane, a, b, c, p),
+        | Lane::Function(_) => float::apply(lane, sources, p),
         Lane::PackedAdd(_)
         | Lane::PackedMultiply(_)
         | Lane::PackedFused(_)
         | Lane::PackedMinimum { .. }
         | Lane::PackedAddWide { .. }
         | Lane::PackedCompare { .. }
-        | Lane::Pack { .. } => packed::apply(lane, a, b, c, p),
+        | Lane::Pack { .. } => packed::apply(lane, sources, p),
         Lane::ToInteger { .. } | Lane::FromInteger { .. } | Lane::RoundToInteger { .. } => {
-            convert::apply(lane, a)
+            convert::apply(lane, sources[0])
         }
-        _ => integer::apply(lane, a, b, c, p),
+        _ => integer::apply(lane, sources, p),
     }
 }
 
@@ -104,7 +98,7 @@ fn mask<const N: usize>(p: u32) -> [u32; N] {
 
 /// The results of an operation for one set of uniform registers.
 pub(crate) fn apply_one(lane: &Lane, a: u32, b: u32, c: u32, p: bool) -> u32 {
-    apply(lane, &[a], &[b], &[c], u32::from(p))[0]
+    apply(lane, [&[a], &[b], &[c]], u32::from(p))[0]
 }
 
 /// Functions over a warp's lanes, compiled twice: for any machine, and for one with AVX2 and fused
@@ -134,7 +128,7 @@ macro_rules! vectorised {
 
 vectorised! {
     /// The results of an operation for a warp.
-    apply_all, apply_avx2 = apply: (lane: &Lane, a: &Lanes, b: &Lanes, c: &Lanes, p: u32) -> Lanes;
+    apply_all, apply_avx2 = apply: (lane: &Lane, sources: [&Lanes; 3], p: u32) -> Lanes;
     /// Where integers are less and where they are equal.
     compare_integers, compare_integers_avx2 = compare::integers:
         (a: &Lanes, b: &Lanes, signed: bool) -> [u32; 2];

@@ -24,13 +24,7 @@ macro_rules! both {
 }
 
 #[inline(always)]
-pub(super) fn apply<const N: usize>(
-    lane: &Lane,
-    a: &[u32; N],
-    b: &[u32; N],
-    c: &[u32; N],
-    p: u32,
-) -> [u32; N] {
+pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u32) -> [u32; N] {
     match *lane {
         Lane::PackedAdd(mode) if plain(mode) => {
             map2!(a, b, |a, b| both!(|half| round_half(odd_sum(single(a, half), single(b, half)))))

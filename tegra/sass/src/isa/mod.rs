@@ -44,7 +44,6 @@ pub struct Instruction {
 
 impl Instruction {
     /// Whether it carries a modifier.
-    #[must_use]
     pub fn has(&self, modifier: Modifier) -> bool {
         self.modifiers.contains(&modifier)
     }

@@ -2,12 +2,23 @@
 
 use std::fmt;
 
+use crate::count::Class;
+
 macro_rules! opcodes {
-    ($($name:ident $text:literal $doc:literal;)*) => {
+    ($($name:ident $text:literal $class:ident $doc:literal;)*) => {
         /// What an instruction is.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Opcode {
             $(#[doc = $doc] $name,)*
+        }
+
+        impl Class {
+            /// The kind of an operation.
+            pub fn of(opcode: Opcode) -> Self {
+                match opcode {
+                    $(Opcode::$name => Self::$class,)*
+                }
+            }
         }
 
         impl fmt::Display for Opcode {
@@ -21,124 +32,123 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    Atom "ATOM" "Atomic operation at a generic address.";
-    Atomg "ATOMG" "Atomic operation on global memory.";
-    Atoms "ATOMS" "Atomic operation on shared memory.";
-    B2r "B2R" "Result of a barrier's reduction.";
-    Bar "BAR" "Barrier of a block.";
-    Bmov "BMOV" "Move from or to a convergence barrier.";
-    Bmsk "BMSK" "Mask of consecutive bits.";
-    Bpt "BPT" "Trap.";
-    Bra "BRA" "Branch.";
-    Break "BREAK" "Leave a convergence barrier.";
-    Brev "BREV" "Bits in reverse order.";
-    Brx "BRX" "Branch to an address in a register, relative.";
-    Bssy "BSSY" "Take part in a convergence barrier.";
-    Bsync "BSYNC" "Wait at a convergence barrier.";
-    Call "CALL" "Call: a branch, the caller has put the return address into registers.";
-    Cctl "CCTL" "Cache control.";
-    Cs2r "CS2R" "Read a special register, quickly.";
-    Dadd "DADD" "Double-precision addition.";
-    Depbar "DEPBAR" "Wait for outstanding operations.";
-    Dfma "DFMA" "Double-precision fused multiply-add.";
-    Dmul "DMUL" "Double-precision multiplication.";
-    Dsetp "DSETP" "Double-precision comparison.";
-    Errbar "ERRBAR" "Wait for errors of earlier accesses.";
-    Exit "EXIT" "End of the lane.";
-    F2f "F2F" "Between floating-point formats.";
-    F2fp "F2FP" "Two numbers to a packed pair.";
-    F2i "F2I" "Floating point to integer.";
-    Fadd "FADD" "Addition.";
-    Fchk "FCHK" "Whether a division needs the slow path.";
-    Ffma "FFMA" "Fused multiply-add.";
-    Flo "FLO" "Position of the leading bit.";
-    Fmnmx "FMNMX" "Minimum or maximum.";
-    Fmul "FMUL" "Multiplication.";
-    Frnd "FRND" "Round to an integer.";
-    Fsel "FSEL" "Select, floating point.";
-    Fsetp "FSETP" "Comparison.";
-    Hadd2 "HADD2" "Addition of pairs of halves.";
-    Hfma2 "HFMA2" "Fused multiply-add of pairs of halves.";
-    Hmma "HMMA" "Matrix multiply-add, floating point.";
-    Hmnmx2 "HMNMX2" "Minimum or maximum of pairs of halves.";
-    Hmul2 "HMUL2" "Multiplication of pairs of halves.";
-    Hset2 "HSET2" "Comparison of pairs of halves, into a register.";
-    Hsetp2 "HSETP2" "Comparison of pairs of halves, into predicates.";
-    I2f "I2F" "Integer to floating point.";
-    I2fp "I2FP" "Integer to single precision.";
-    I2i "I2I" "Integer to a narrower one, saturating.";
-    Iabs "IABS" "Absolute value.";
-    Iadd3 "IADD3" "Sum of three.";
-    Idp "IDP" "Dot product of packed integers.";
-    Imad "IMAD" "Multiply-add.";
-    Imma "IMMA" "Matrix multiply-add, integers.";
-    Imnmx "IMNMX" "Minimum or maximum of integers.";
-    Isetp "ISETP" "Comparison of integers.";
-    Jmp "JMP" "Branch, absolute.";
-    Jmx "JMX" "Branch to an address in a register.";
-    Ld "LD" "Load from a generic address.";
-    Ldc "LDC" "Load from a constant bank.";
-    Ldg "LDG" "Load from global memory.";
-    Ldgdepbar "LDGDEPBAR" "Counts the copies before it as one group.";
-    Ldgsts "LDGSTS" "Copy from global to shared memory.";
-    Ldl "LDL" "Load from local memory.";
-    Lds "LDS" "Load from shared memory.";
-    Ldsm "LDSM" "Load matrices from shared memory.";
-    Lea "LEA" "Shift and add.";
-    Lop3 "LOP3" "Any logical operation of three.";
-    Match "MATCH" "Lanes with the same value.";
-    Membar "MEMBAR" "Memory fence.";
-    Mov "MOV" "Move.";
-    Mufu "MUFU" "Special function.";
-    Nanosleep "NANOSLEEP" "Wait a while.";
-    Nop "NOP" "Nothing.";
-    P2r "P2R" "Predicates into a register.";
-    Plop3 "PLOP3" "Any logical operation of three predicates.";
-    Popc "POPC" "Number of ones.";
-    Prmt "PRMT" "Permute bytes.";
-    Qspc "QSPC" "Which memory an address belongs to.";
-    R2p "R2P" "A register into predicates.";
-    R2ur "R2UR" "A register into the warp's.";
-    Red "RED" "Reduction into global memory.";
-    Redux "REDUX" "Reduction over lanes.";
-    Ret "RET" "Return to an address in registers.";
-    S2r "S2R" "Read a special register.";
-    S2ur "S2UR" "Read a special register into the warp's.";
-    Sel "SEL" "Select.";
-    Sgxt "SGXT" "Extend the sign of a narrow number.";
-    Shf "SHF" "Funnel shift.";
-    Shfl "SHFL" "Exchange between lanes.";
-    St "ST" "Store to a generic address.";
-    Stg "STG" "Store to global memory.";
-    Stl "STL" "Store to local memory.";
-    Sts "STS" "Store to shared memory.";
-    Ubmsk "UBMSK" "Mask of consecutive bits, the warp's.";
-    Ubrev "UBREV" "Bits in reverse order, the warp's.";
-    Uflo "UFLO" "Position of the leading bit, the warp's.";
-    Uiadd3 "UIADD3" "Sum of three, the warp's.";
-    Uimad "UIMAD" "Multiply-add, the warp's.";
-    Uisetp "UISETP" "Comparison of integers, the warp's.";
-    Uldc "ULDC" "Load from a constant bank, the warp's.";
-    Ulea "ULEA" "Shift and add, the warp's.";
-    Ulop3 "ULOP3" "Any logical operation of three, the warp's.";
-    Umov "UMOV" "Move, the warp's.";
-    Uplop3 "UPLOP3" "Any logical operation of three predicates, the warp's.";
-    Upopc "UPOPC" "Number of ones, the warp's.";
-    Uprmt "UPRMT" "Permute bytes, the warp's.";
-    Usel "USEL" "Select, the warp's.";
-    Usgxt "USGXT" "Extend the sign of a narrow number, the warp's.";
-    Ushf "USHF" "Funnel shift, the warp's.";
-    Vabsdiff "VABSDIFF" "Absolute difference and sum.";
-    Vabsdiff4 "VABSDIFF4" "Absolute differences of four bytes.";
-    Vote "VOTE" "Vote of the lanes.";
-    Voteu "VOTEU" "Vote of the lanes, into the warp's registers.";
-    Warpsync "WARPSYNC" "Wait for lanes.";
-    Yield "YIELD" "Let others go first.";
+    Atom "ATOM" Global "Atomic operation at a generic address.";
+    Atomg "ATOMG" Global "Atomic operation on global memory.";
+    Atoms "ATOMS" Shared "Atomic operation on shared memory.";
+    B2r "B2R" Control "Result of a barrier's reduction.";
+    Bar "BAR" Control "Barrier of a block.";
+    Bmov "BMOV" Control "Move from or to a convergence barrier.";
+    Bmsk "BMSK" Integer "Mask of consecutive bits.";
+    Bpt "BPT" Control "Trap.";
+    Bra "BRA" Control "Branch.";
+    Break "BREAK" Control "Leave a convergence barrier.";
+    Brev "BREV" Integer "Bits in reverse order.";
+    Brx "BRX" Control "Branch to an address in a register, relative.";
+    Bssy "BSSY" Control "Take part in a convergence barrier.";
+    Bsync "BSYNC" Control "Wait at a convergence barrier.";
+    Call "CALL" Control "Call: a branch, the caller has put the return address into registers.";
+    Cctl "CCTL" Control "Cache control.";
+    Cs2r "CS2R" Control "Read a special register, quickly.";
+    Dadd "DADD" Double "Double-precision addition.";
+    Depbar "DEPBAR" Control "Wait for outstanding operations.";
+    Dfma "DFMA" Double "Double-precision fused multiply-add.";
+    Dmul "DMUL" Double "Double-precision multiplication.";
+    Dsetp "DSETP" Double "Double-precision comparison.";
+    Errbar "ERRBAR" Control "Wait for errors of earlier accesses.";
+    Exit "EXIT" Control "End of the lane.";
+    F2f "F2F" Conversion "Between floating-point formats.";
+    F2fp "F2FP" Conversion "Two numbers to a packed pair.";
+    F2i "F2I" Conversion "Floating point to integer.";
+    Fadd "FADD" Float "Addition.";
+    Fchk "FCHK" Float "Whether a division needs the slow path.";
+    Ffma "FFMA" Float "Fused multiply-add.";
+    Flo "FLO" Integer "Position of the leading bit.";
+    Fmnmx "FMNMX" Float "Minimum or maximum.";
+    Fmul "FMUL" Float "Multiplication.";
+    Frnd "FRND" Conversion "Round to an integer.";
+    Fsel "FSEL" Float "Select, floating point.";
+    Fsetp "FSETP" Float "Comparison.";
+    Hadd2 "HADD2" Packed "Addition of pairs of halves.";
+    Hfma2 "HFMA2" Packed "Fused multiply-add of pairs of halves.";
+    Hmma "HMMA" Matrix "Matrix multiply-add, floating point.";
+    Hmnmx2 "HMNMX2" Packed "Minimum or maximum of pairs of halves.";
+    Hmul2 "HMUL2" Packed "Multiplication of pairs of halves.";
+    Hset2 "HSET2" Packed "Comparison of pairs of halves, into a register.";
+    Hsetp2 "HSETP2" Packed "Comparison of pairs of halves, into predicates.";
+    I2f "I2F" Conversion "Integer to floating point.";
+    I2fp "I2FP" Conversion "Integer to single precision.";
+    I2i "I2I" Conversion "Integer to a narrower one, saturating.";
+    Iabs "IABS" Integer "Absolute value.";
+    Iadd3 "IADD3" Integer "Sum of three.";
+    Idp "IDP" Dot "Dot product of packed integers.";
+    Imad "IMAD" Integer "Multiply-add.";
+    Imma "IMMA" Matrix "Matrix multiply-add, integers.";
+    Imnmx "IMNMX" Integer "Minimum or maximum of integers.";
+    Isetp "ISETP" Integer "Comparison of integers.";
+    Jmp "JMP" Control "Branch, absolute.";
+    Jmx "JMX" Control "Branch to an address in a register.";
+    Ld "LD" Global "Load from a generic address.";
+    Ldc "LDC" Constant "Load from a constant bank.";
+    Ldg "LDG" Global "Load from global memory.";
+    Ldgdepbar "LDGDEPBAR" Control "Counts the copies before it as one group.";
+    Ldgsts "LDGSTS" Global "Copy from global to shared memory.";
+    Ldl "LDL" Local "Load from local memory.";
+    Lds "LDS" Shared "Load from shared memory.";
+    Ldsm "LDSM" Shared "Load matrices from shared memory.";
+    Lea "LEA" Integer "Shift and add.";
+    Lop3 "LOP3" Integer "Any logical operation of three.";
+    Match "MATCH" Exchange "Lanes with the same value.";
+    Membar "MEMBAR" Control "Memory fence.";
+    Mov "MOV" Integer "Move.";
+    Mufu "MUFU" Function "Special function.";
+    Nanosleep "NANOSLEEP" Control "Wait a while.";
+    Nop "NOP" Control "Nothing.";
+    P2r "P2R" Integer "Predicates into a register.";
+    Plop3 "PLOP3" Integer "Any logical operation of three predicates.";
+    Popc "POPC" Integer "Number of ones.";
+    Prmt "PRMT" Integer "Permute bytes.";
+    Qspc "QSPC" Control "Which memory an address belongs to.";
+    R2p "R2P" Integer "A register into predicates.";
+    R2ur "R2UR" Uniform "A register into the warp's.";
+    Red "RED" Global "Reduction into global memory.";
+    Redux "REDUX" Exchange "Reduction over lanes.";
+    Ret "RET" Control "Return to an address in registers.";
+    S2r "S2R" Control "Read a special register.";
+    S2ur "S2UR" Uniform "Read a special register into the warp's.";
+    Sel "SEL" Integer "Select.";
+    Sgxt "SGXT" Integer "Extend the sign of a narrow number.";
+    Shf "SHF" Integer "Funnel shift.";
+    Shfl "SHFL" Exchange "Exchange between lanes.";
+    St "ST" Global "Store to a generic address.";
+    Stg "STG" Global "Store to global memory.";
+    Stl "STL" Local "Store to local memory.";
+    Sts "STS" Shared "Store to shared memory.";
+    Ubmsk "UBMSK" Uniform "Mask of consecutive bits, the warp's.";
+    Ubrev "UBREV" Uniform "Bits in reverse order, the warp's.";
+    Uflo "UFLO" Uniform "Position of the leading bit, the warp's.";
+    Uiadd3 "UIADD3" Uniform "Sum of three, the warp's.";
+    Uimad "UIMAD" Uniform "Multiply-add, the warp's.";
+    Uisetp "UISETP" Uniform "Comparison of integers, the warp's.";
+    Uldc "ULDC" Constant "Load from a constant bank, the warp's.";
+    Ulea "ULEA" Uniform "Shift and add, the warp's.";
+    Ulop3 "ULOP3" Uniform "Any logical operation of three, the warp's.";
+    Umov "UMOV" Uniform "Move, the warp's.";
+    Uplop3 "UPLOP3" Uniform "Any logical operation of three predicates, the warp's.";
+    Upopc "UPOPC" Uniform "Number of ones, the warp's.";
+    Uprmt "UPRMT" Uniform "Permute bytes, the warp's.";
+    Usel "USEL" Uniform "Select, the warp's.";
+    Usgxt "USGXT" Uniform "Extend the sign of a narrow number, the warp's.";
+    Ushf "USHF" Uniform "Funnel shift, the warp's.";
+    Vabsdiff "VABSDIFF" Integer "Absolute difference and sum.";
+    Vabsdiff4 "VABSDIFF4" Integer "Absolute differences of four bytes.";
+    Vote "VOTE" Exchange "Vote of the lanes.";
+    Voteu "VOTEU" Uniform "Vote of the lanes, into the warp's registers.";
+    Warpsync "WARPSYNC" Control "Wait for lanes.";
+    Yield "YIELD" Control "Let others go first.";
 }
 
 impl Opcode {
     /// Whether it takes the lanes elsewhere.
-    #[must_use]
     pub fn is_branch(self) -> bool {
         matches!(self, Self::Bra | Self::Brx | Self::Call | Self::Jmp | Self::Jmx | Self::Ret)
     }

@@ -3,11 +3,11 @@
 use std::fmt;
 
 macro_rules! special_registers {
-    ($($(#[$doc:meta])* $name:ident = $number:literal $text:literal;)*) => {
+    ($($name:ident = $number:literal $text:literal $doc:literal;)*) => {
         /// A special register.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum SpecialRegister {
-            $($(#[$doc])* $name,)*
+            $(#[doc = $doc] $name,)*
         }
 
         impl SpecialRegister {
@@ -31,40 +31,22 @@ macro_rules! special_registers {
 }
 
 special_registers! {
-    /// The lane, 0 to 31.
-    LaneId = 0x00 "SR_LANEID";
-    /// The warp slot on its SM, in bits 14:8.
-    VirtId = 0x03 "SR_VIRTID";
-    /// Thread index in x.
-    TidX = 0x21 "SR_TID.X";
-    /// Thread index in y.
-    TidY = 0x22 "SR_TID.Y";
-    /// Thread index in z.
-    TidZ = 0x23 "SR_TID.Z";
-    /// Block index in x.
-    CtaidX = 0x25 "SR_CTAID.X";
-    /// Block index in y.
-    CtaidY = 0x26 "SR_CTAID.Y";
-    /// Block index in z.
-    CtaidZ = 0x27 "SR_CTAID.Z";
-    /// Bytes of shared memory, the system's reserve included.
-    SmemSize = 0x32 "SR_SMEMSZ";
-    /// The lane's own bit.
-    EqMask = 0x38 "SR_EQMASK";
-    /// Bits of lower lanes.
-    LtMask = 0x39 "SR_LTMASK";
-    /// Bits of lower lanes and the own.
-    LeMask = 0x3a "SR_LEMASK";
-    /// Bits of higher lanes.
-    GtMask = 0x3b "SR_GTMASK";
-    /// Bits of higher lanes and the own.
-    GeMask = 0x3c "SR_GEMASK";
-    /// The SM.
-    VirtualSmId = 0x43 "SR_VIRTUALSMID";
-    /// Clock cycles.
-    Clock = 0x50 "SR_CLOCKLO";
-    /// Nanoseconds.
-    GlobalTimer = 0x52 "SR_GLOBALTIMERLO";
-    /// Zero.
-    Zero = 0xff "SRZ";
+    LaneId = 0x00 "SR_LANEID" "The lane, 0 to 31.";
+    VirtId = 0x03 "SR_VIRTID" "The warp slot on its SM, in bits 14:8.";
+    TidX = 0x21 "SR_TID.X" "Thread index in x.";
+    TidY = 0x22 "SR_TID.Y" "Thread index in y.";
+    TidZ = 0x23 "SR_TID.Z" "Thread index in z.";
+    CtaidX = 0x25 "SR_CTAID.X" "Block index in x.";
+    CtaidY = 0x26 "SR_CTAID.Y" "Block index in y.";
+    CtaidZ = 0x27 "SR_CTAID.Z" "Block index in z.";
+    SmemSize = 0x32 "SR_SMEMSZ" "Bytes of shared memory, the system's reserve included.";
+    EqMask = 0x38 "SR_EQMASK" "The lane's own bit.";
+    LtMask = 0x39 "SR_LTMASK" "Bits of lower lanes.";
+    LeMask = 0x3a "SR_LEMASK" "Bits of lower lanes and the own.";
+    GtMask = 0x3b "SR_GTMASK" "Bits of higher lanes.";
+    GeMask = 0x3c "SR_GEMASK" "Bits of higher lanes and the own.";
+    VirtualSmId = 0x43 "SR_VIRTUALSMID" "The SM.";
+    Clock = 0x50 "SR_CLOCKLO" "Clock cycles.";
+    GlobalTimer = 0x52 "SR_GLOBALTIMERLO" "Nanoseconds.";
+    Zero = 0xff "SRZ" "Zero.";
 }

@@ -50,6 +50,14 @@ pub(crate) fn narrow(word: u32, address: u64, size: Size) -> u32 {
     }
 }
 
+/// A word after a narrow store to a part of it.
+#[inline(always)]
+pub(crate) fn merge(old: u32, address: u64, bytes: u8, value: u32) -> u32 {
+    let shift = (address % 4 * 8) as u32;
+    let mask = ((1u32 << (8 * u32::from(bytes))) - 1) << shift;
+    (old & !mask) | (value << shift & mask)
+}
+
 impl<'a> Env<'a> {
     /// The word of global memory that an access begins at, and those behind it.
     #[inline(always)]
@@ -115,6 +123,11 @@ impl<'a> Env<'a> {
         Ok(found)
     }
 
+    /// Which memory an access reaches, and the address in it.
+    pub(crate) fn place(&self, space: Space, address: u64) -> (Space, u64) {
+        if space == Space::Generic { self.resolve(address) } else { (space, address) }
+    }
+
     /// Which memory a generic address means, and the address in it.
     pub(crate) fn resolve(&self, address: u64) -> (Space, u64) {
         let inside = |window: u64| address.wrapping_sub(window) < WINDOW_BYTES;
@@ -176,27 +189,23 @@ impl Warp {
         size: Size,
     ) -> Outcome<()> {
         let addresses = self.addresses(pointer);
-        match pointer.space {
-            Space::Global => env.count_global(&addresses, mask, size.bytes, false),
-            Space::Shared => env.count_shared(&addresses, mask, size.bytes),
-            Space::Local | Space::Generic => {}
-        }
+        env.count(pointer.space, &addresses, mask, size.bytes, false);
         let words = size.bytes.div_ceil(4);
         if pointer.space == Space::Global && self.load_quickly(env, mask, d, &addresses, size) {
             return Ok(());
         }
         let mut undefined = [0u32; 4];
         for lane in Each(mask) {
-            let (space, address) = match pointer.space {
-                Space::Generic => env.resolve(addresses[lane]),
-                space => (space, addresses[lane]),
-            };
+            let (space, address) = env.place(pointer.space, addresses[lane]);
             let values = match space {
                 Space::Shared => {
-                    let word = env.shared.locate(address, size.bytes, lane)?;
-                    if C::RACES {
-                        env.shared.note(Kind::Read, self.index, address, size.bytes, lane)?;
-                    }
+                    let word = env.shared.access::<C>(
+                        Kind::Read,
+                        self.index,
+                        address,
+                        size.bytes,
+                        lane,
+                    )?;
                     if C::DEFINEDNESS {
                         for (at, undefined) in
                             (address..).step_by(4).zip(&mut undefined[..usize::from(words)])
@@ -328,16 +337,9 @@ impl Warp {
         size: Size,
     ) -> Outcome<()> {
         let addresses = self.addresses(pointer);
-        match pointer.space {
-            Space::Global => env.count_global(&addresses, mask, size.bytes, true),
-            Space::Shared => env.count_shared(&addresses, mask, size.bytes),
-            Space::Local | Space::Generic => {}
-        }
+        env.count(pointer.space, &addresses, mask, size.bytes, true);
         for lane in Each(mask) {
-            let (space, address) = match pointer.space {
-                Space::Generic => env.resolve(addresses[lane]),
-                space => (space, addresses[lane]),
-            };
+            let (space, address) = env.place(pointer.space, addresses[lane]);
             let mut values = [0; 4];
             if source != RZ {
                 for word in 0..size.bytes.div_ceil(4) {
@@ -347,10 +349,13 @@ impl Warp {
             }
             match space {
                 Space::Shared => {
-                    let word = env.shared.locate(address, size.bytes, lane)?;
-                    if C::RACES {
-                        env.shared.note(Kind::Write, self.index, address, size.bytes, lane)?;
-                    }
+                    let word = env.shared.access::<C>(
+                        Kind::Write,
+                        self.index,
+                        address,
+                        size.bytes,
+                        lane,
+                    )?;
                     if C::DEFINEDNESS {
                         env.shared.set_written(address, size.bytes, true);
                     }
@@ -376,22 +381,14 @@ impl Warp {
                             word.store(value, Ordering::Relaxed);
                         }
                     } else {
-                        store_narrow(found, address, size.bytes, values[0]);
+                        // Part of a word, leaving what others write to the rest of it. The closure
+                        // always gives a value, so this cannot fail.
+                        let new = |old| Some(merge(old, address, size.bytes, values[0]));
+                        let _ = found[0].fetch_update(Ordering::Relaxed, Ordering::Relaxed, new);
                     }
                 }
             }
         }
         Ok(())
-    }
-}
-
-/// Replaces part of a word, leaving what others write to the rest of it.
-fn store_narrow(found: &[AtomicU32], address: u64, bytes: u8, value: u32) {
-    let shift = (address % 4 * 8) as u32;
-    let mask = ((1u32 << (8 * u32::from(bytes))) - 1) << shift;
-    if let Some(word) = found.first() {
-        let replace = |old: u32| Some((old & !mask) | (value << shift & mask));
-        // The closure always gives a value, so this cannot fail.
-        let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, replace);
     }
 }

@@ -6,7 +6,10 @@ use super::operands::bits;
 use super::warp::Warp;
 use crate::execute::{self, LANES, compare, wide};
 use crate::isa::{PT, RZ};
-use crate::program::op::{Combine, Compared, Condition, Lane, Op, Relation, Source, Wide};
+use crate::program::op::{
+    Carry, Combine, Compared, Comparison, Lane, LogicTest, Op, Relation, ShiftAddCarry, Wide,
+    WideOp,
+};
 
 #[inline(always)]
 fn relate(relation: Relation, less: u32, equal: u32, greater: u32) -> u32 {
@@ -36,7 +39,7 @@ impl Warp {
                 let c = self.fetch_one(env, c)?;
                 self.write_uniform(d, execute::apply_one(lane, a, b, c, p));
             }
-            Op::Carry { d, ref a, ref b, ref c, extra, out, carry, uniform } => {
+            Op::Carry(Carry { d, ref a, ref b, ref c, extra, out, carry, uniform }) => {
                 let mut spaces = [[0; LANES]; 3];
                 let [x, y, z] = &mut spaces;
                 let a = self.fetch_in(env, a, x)?;
@@ -52,7 +55,16 @@ impl Warp {
                 self.write_out(out[0], mask, first, uniform);
                 self.write_out(out[1], mask, second, uniform);
             }
-            Op::ShiftAddCarry { d, ref a, ref b, ref upper, shift, extra, out, uniform } => {
+            Op::ShiftAddCarry(ShiftAddCarry {
+                d,
+                ref a,
+                ref b,
+                ref upper,
+                shift,
+                extra,
+                out,
+                uniform,
+            }) => {
                 let (a, b) = (self.fetch(env, a)?, self.fetch(env, b)?);
                 let upper = upper.as_ref().map(|upper| self.fetch(env, upper)).transpose()?;
                 let (mut values, mut carries) = ([0; LANES], 0);
@@ -71,16 +83,16 @@ impl Warp {
                 self.write_wide(d, mask, 1, uniform, &values);
                 self.write_out(out, mask, carries, uniform);
             }
-            Op::LogicTest { table, d, ref a, ref b, ref c, out, p, and, uniform } => {
+            Op::LogicTest(LogicTest { table, d, ref a, ref b, ref c, out, p, and, uniform }) => {
                 let (a, b, c) = (self.fetch(env, a)?, self.fetch(env, b)?, self.fetch(env, c)?);
                 let p = self.holds(p);
-                let values = execute::apply_all(&Lane::Logic { table }, &a, &b, &c, p);
+                let values = execute::apply_all(&Lane::Logic { table }, [&a, &b, &c], p);
                 let some = bits(|lane| values[lane] != 0);
                 let truth = if and { some & p } else { some | p };
                 self.write_wide(d, mask, 1, uniform, &values.map(u64::from));
                 self.write_out(out, mask, truth, uniform);
             }
-            Op::Wide {
+            Op::Wide(WideOp {
                 wide: Wide::MultiplyAdd { signed, high: false, narrow: false, negate: false },
                 d,
                 ref a,
@@ -89,7 +101,7 @@ impl Warp {
                 out: PT,
                 carry: None,
                 uniform: false,
-            } => {
+            }) => {
                 let mut spaces = [[0; LANES]; 4];
                 let [w, x, y, z] = &mut spaces;
                 let a = self.fetch_in(env, &a[0], w)?;
@@ -101,7 +113,16 @@ impl Warp {
                     self.write(d.wrapping_add(1), mask, &high);
                 }
             }
-            Op::Wide { wide: ref operation, d, ref a, ref b, ref c, out, carry, uniform } => {
+            Op::Wide(WideOp {
+                wide: ref operation,
+                d,
+                ref a,
+                ref b,
+                ref c,
+                out,
+                carry,
+                uniform,
+            }) => {
                 let (a, b) = (self.fetch_wide(env, a, uniform)?, self.fetch_wide(env, b, uniform)?);
                 let c = self.fetch_wide(env, c, uniform)?;
                 let carry = carry.map_or(0, |condition| self.holds(condition));
@@ -115,21 +136,11 @@ impl Warp {
                 self.write_wide(d, mask, operation.words(), uniform, &values);
                 self.write_out(out, mask, carries, uniform);
             }
-            Op::Compare {
-                compared,
-                relation,
-                combine: how,
-                out,
-                ref a,
-                ref b,
-                p,
-                extra,
-                uniform,
-            } => {
-                let p = self.holds(p);
-                let (first, second) = self.compare(env, compared, relation, [a, b], extra)?;
-                self.write_out(out[0], mask, combine(how, first, p), uniform);
-                self.write_out(out[1], mask, combine(how, second, p), uniform);
+            Op::Compare(ref op) => {
+                let p = self.holds(op.p);
+                let (first, second) = self.compare(env, op)?;
+                self.write_out(op.out[0], mask, combine(op.combine, first, p), op.uniform);
+                self.write_out(op.out[1], mask, combine(op.combine, second, p), op.uniform);
             }
             Op::Predicates { tables, out, sources, uniform } => {
                 let [a, b, c] = sources.map(|condition| self.holds(condition));
@@ -167,7 +178,7 @@ impl Warp {
             Op::LeadingTest { d, ref a, signed, distance, out } => {
                 let a = self.fetch(env, a)?;
                 let lane = Lane::LeadingOne { signed, distance };
-                let values = execute::apply_all(&lane, &a, &a, &a, 0);
+                let values = execute::apply_all(&lane, [&a; 3], 0);
                 self.write(d, mask, &values);
                 self.write_predicate(out, mask, bits(|lane| values[lane] != !0));
             }
@@ -176,15 +187,8 @@ impl Warp {
         Ok(true)
     }
 
-    pub(super) fn compare(
-        &self,
-        env: &Env<'_>,
-        compared: Compared,
-        relation: Relation,
-        sources: [&[Source; 2]; 2],
-        extra: Condition,
-    ) -> Outcome<(u32, u32)> {
-        let [a, b] = sources;
+    fn compare(&self, env: &Env<'_>, op: &Comparison) -> Outcome<(u32, u32)> {
+        let Comparison { compared, relation, ref a, ref b, extra, .. } = *op;
         let (x, y) = (&mut [0; LANES], &mut [0; LANES]);
         match compared {
             Compared::Integers { signed } => {

@@ -14,7 +14,7 @@ use crate::execute::{LANES, apply_one};
 use crate::fault::FaultKind;
 use crate::isa::{PT, RZ};
 use crate::memory::Access;
-use crate::program::op::{Atomic, AtomicType, Lane, Packed, Pointer, Space};
+use crate::program::op::{Atomic, AtomicOp, AtomicType, Lane, Packed, Space};
 
 /// The value that replaces one in memory.
 fn replace(operation: Atomic, kind: AtomicType, old: u64, value: u64, compare: u64) -> u64 {
@@ -88,37 +88,22 @@ fn update_global(env: &Env<'_>, words: &[AtomicU32], f: impl Fn(u64) -> u64) -> 
     }
 }
 
-/// An atomic operation's operands.
-pub(super) struct Operands {
-    pub(super) operation: Atomic,
-    pub(super) kind: AtomicType,
-    pub(super) out: u8,
-    pub(super) d: Option<u8>,
-    pub(super) source: u8,
-    pub(super) source2: u8,
-}
-
 impl Warp {
     /// One atomic operation for each lane, in the lanes' order.
     pub(crate) fn atomic<C: Strictness>(
         &mut self,
         env: &mut Env<'_>,
         mask: u32,
-        pointer: &Pointer,
-        operands: &Operands,
+        op: &AtomicOp,
     ) -> Outcome<()> {
-        let Operands { operation, kind, out, d, source, source2 } = *operands;
+        let AtomicOp { operation, kind, out, d, ref pointer, source, source2 } = *op;
         let floating = matches!(kind, AtomicType::F32 | AtomicType::F64 | AtomicType::F16x2);
         let mut undone = 0;
         let addresses: [u64; LANES] = self.addresses(pointer);
         let words = kind.words();
         let bytes = words * 4;
         env.counters.atomics += u64::from(mask.count_ones());
-        match pointer.space {
-            Space::Global => env.count_global(&addresses, mask, bytes, true),
-            Space::Shared => env.count_shared(&addresses, mask, bytes),
-            Space::Local | Space::Generic => {}
-        }
+        env.count(pointer.space, &addresses, mask, bytes, true);
         for lane in Each(mask) {
             let operand = |register: u8| {
                 let high = usize::from(register.wrapping_add(1));
@@ -128,10 +113,7 @@ impl Warp {
             };
             let (value, compare) = (operand(source), operand(source2));
             let new = |old| replace(operation, kind, old, value, compare);
-            let (space, address) = match pointer.space {
-                Space::Generic => env.resolve(addresses[lane]),
-                space => (space, addresses[lane]),
-            };
+            let (space, address) = env.place(pointer.space, addresses[lane]);
             if floating && out != PT && pointer.space == Space::Generic && space != Space::Global {
                 // The code behind looks at the predicate, and does it by other means.
                 undone |= 1 << lane;
@@ -139,10 +121,8 @@ impl Warp {
             }
             let old = match space {
                 Space::Shared => {
-                    let word = env.shared.locate(address, bytes, lane)?;
-                    if C::RACES {
-                        env.shared.note(Kind::Atomic, self.index, address, bytes, lane)?;
-                    }
+                    let word =
+                        env.shared.access::<C>(Kind::Atomic, self.index, address, bytes, lane)?;
                     let high = if words == 2 { env.shared.words[word + 1] } else { 0 };
                     let old = pair(env.shared.words[word], high);
                     let result = new(old);

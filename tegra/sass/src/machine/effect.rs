@@ -2,7 +2,6 @@
 
 use super::Outcome;
 use super::access::Env;
-use super::atomic::Operands;
 use super::lanes::Each;
 use super::operands::bits;
 use super::warp::Warp;
@@ -36,10 +35,7 @@ impl Warp {
                     self.write_uniform(d + 1, env.constant(bank, offset + 4, 4)?);
                 }
             }
-            Op::Atomic { operation, kind, out, d, ref pointer, source, source2 } => {
-                let operands = Operands { operation, kind, out, d, source, source2 };
-                self.atomic::<C>(env, mask, pointer, &operands)?;
-            }
+            Op::Atomic(ref op) => self.atomic::<C>(env, mask, op)?,
             Op::CopyAsync { ref to, ref from, bytes, p } => {
                 let full = self.holds(p);
                 self.copy_async::<C>(env, mask, full, to, from, bytes)?;

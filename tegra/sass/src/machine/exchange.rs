@@ -69,12 +69,11 @@ impl Warp {
                     self.write(d.wrapping_add(step as u8), mask, values);
                 }
             }
-            Op::MatrixInteger { d, a, b, c, depth, left, right, saturate } => {
-                let words = (u16::from(depth) * u16::from(left.bits) / 64) as u8;
+            Op::MatrixInteger { d, a, b, c, depth, kinds, saturate } => {
+                let words = (u16::from(depth) * u16::from(kinds[0].bits) / 64) as u8;
                 let (first, second) =
                     (self.registers_at(a, words), self.registers_at(b, words / 2));
                 let sum = self.registers_at(c, 4);
-                let kinds = [left, right];
                 let result =
                     matrix::integer(kinds, usize::from(depth), saturate, &first, &second, &sum);
                 for (step, values) in result.iter().enumerate() {
@@ -167,10 +166,7 @@ impl Warp {
         let (mut rows, mut written) = ([[0; 4]; LANES], [true; LANES]);
         for lane in Each(mask) {
             let address = addresses[lane];
-            let word = env.shared.locate(address, 16, lane)?;
-            if C::RACES {
-                env.shared.note(Kind::Read, self.index, address, 16, lane)?;
-            }
+            let word = env.shared.access::<C>(Kind::Read, self.index, address, 16, lane)?;
             if C::DEFINEDNESS {
                 written[lane] = env.shared.is_written(address, 16);
             }
@@ -220,10 +216,7 @@ impl Warp {
                     *word = value.load(Ordering::Relaxed);
                 }
             }
-            env.shared.locate(targets[lane], bytes, lane)?;
-            if C::RACES {
-                env.shared.note(Kind::Write, self.index, targets[lane], bytes, lane)?;
-            }
+            env.shared.access::<C>(Kind::Write, self.index, targets[lane], bytes, lane)?;
             if C::DEFINEDNESS {
                 // Until somebody has waited for it, what lies there is nothing to rely on.
                 env.shared.set_written(targets[lane], bytes, false);

@@ -42,10 +42,8 @@ impl Default for Options {
     }
 }
 
-/// Runs a launch to its end.
-///
-/// # Errors
-/// The [`Fault`] that ended it. With several threads and several faults, it is the first one found.
+/// Runs a launch to its end, or to the [`Fault`] that ended it. With several threads and several faults,
+/// it is the first one found.
 pub fn run(
     program: &Program,
     launch: &Launch<'_>,

@@ -1,6 +1,6 @@
 //! Local memory: words lie lane by lane, as the hardware interleaves them.
 
-use super::access::{Env, narrow};
+use super::access::{Env, merge, narrow};
 use super::warp::Warp;
 use super::{Outcome, Raised};
 use crate::execute::LANES;
@@ -67,10 +67,8 @@ impl Warp {
                 self.local[(word + step) * LANES + lane] = *value;
             }
         } else {
-            let shift = (address % 4 * 8) as u32;
-            let mask = ((1u32 << (8 * u32::from(bytes))) - 1) << shift;
             let target = &mut self.local[word * LANES + lane];
-            *target = (*target & !mask) | (values[0] << shift & mask);
+            *target = merge(*target, address, bytes, values[0]);
         }
     }
 }

@@ -1,8 +1,10 @@
 //! A block's shared memory, and what the checks know about it.
 
+use super::access::{merge, narrow};
 use super::{Outcome, Raised};
 use crate::check::Strictness;
 use crate::fault::FaultKind;
+use crate::program::op::Size;
 
 /// Warps of a block at most.
 pub(crate) const WARPS: usize = 32;
@@ -66,9 +68,25 @@ impl Shared {
         }
     }
 
-    /// Checks an access and gives its first word.
+    /// Checks an access, notes it for finding races, and gives its first word.
     #[inline(always)]
-    pub(crate) fn locate(&self, address: u64, bytes: u8, lane: usize) -> Outcome<usize> {
+    pub(crate) fn access<C: Strictness>(
+        &mut self,
+        kind: Kind,
+        warp: u8,
+        address: u64,
+        bytes: u8,
+        lane: usize,
+    ) -> Outcome<usize> {
+        let word = self.locate(address, bytes, lane)?;
+        if C::RACES {
+            self.note(kind, warp, address, bytes, lane)?;
+        }
+        Ok(word)
+    }
+
+    #[inline(always)]
+    fn locate(&self, address: u64, bytes: u8, lane: usize) -> Outcome<usize> {
         if !address.is_multiple_of(u64::from(bytes)) {
             return Err(Raised::new(FaultKind::Misaligned { address, bytes }, 1 << lane));
         }
@@ -106,14 +124,7 @@ impl Shared {
     }
 
     /// Notes an access, and finds whether it races with an earlier one.
-    pub(crate) fn note(
-        &mut self,
-        kind: Kind,
-        warp: u8,
-        address: u64,
-        bytes: u8,
-        lane: usize,
-    ) -> Outcome<()> {
+    fn note(&mut self, kind: Kind, warp: u8, address: u64, bytes: u8, lane: usize) -> Outcome<()> {
         let mine = self.clocks[usize::from(warp)];
         let unordered =
             |touch: &Touch| touch.warp != warp && touch.clock > mine[usize::from(touch.warp)];
@@ -172,18 +183,13 @@ impl Shared {
 
     /// Reads an access of up to four words; narrow ones as they lie in the word.
     #[inline(always)]
-    pub(crate) fn read(
-        &self,
-        word: usize,
-        address: u64,
-        size: crate::program::op::Size,
-    ) -> [u32; 4] {
+    pub(crate) fn read(&self, word: usize, address: u64, size: Size) -> [u32; 4] {
         let mut values = [0; 4];
         if size.bytes >= 4 {
             let count = usize::from(size.bytes / 4);
             values[..count].copy_from_slice(&self.words[word..word + count]);
         } else {
-            values[0] = super::access::narrow(self.words[word], address, size);
+            values[0] = narrow(self.words[word], address, size);
         }
         values
     }
@@ -195,9 +201,7 @@ impl Shared {
             let count = usize::from(bytes / 4);
             self.words[word..word + count].copy_from_slice(&values[..count]);
         } else {
-            let shift = (address % 4 * 8) as u32;
-            let mask = ((1u32 << (8 * u32::from(bytes))) - 1) << shift;
-            self.words[word] = (self.words[word] & !mask) | (values[0] << shift & mask);
+            self.words[word] = merge(self.words[word], address, bytes, values[0]);
         }
     }
 }

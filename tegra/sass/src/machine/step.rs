@@ -119,41 +119,29 @@ impl Warp {
         seeded: bool,
     ) -> Outcome<()> {
         match op {
-            Op::Alu { lane, d, a, b, c, p } => {
-                if mask != 0 {
-                    let p = self.holds(*p);
-                    let mut spaces = [[0; LANES]; 3];
-                    let [x, y, z] = &mut spaces;
-                    let a = self.fetch_in(env, a, x)?;
-                    let b = self.fetch_in(env, b, y)?;
-                    let c = self.fetch_in(env, c, z)?;
-                    let values = execute::apply_all(lane, a, b, c, p);
-                    self.write(*d, mask, &values);
-                }
-                self.active.pc += 1;
-                Ok(())
-            }
             Op::Branch { p, target } => {
                 let taken = mask & self.holds(*p);
                 self.branch(taken, *target, seeded);
-                Ok(())
+                return Ok(());
             }
-            Op::Load { d, pointer, size } => {
-                if mask != 0 {
-                    self.load::<C>(env, mask, *d, pointer, *size)?;
-                }
-                self.active.pc += 1;
-                Ok(())
+            Op::Alu { .. } | Op::Load { .. } | Op::Store { .. } if mask == 0 => {}
+            Op::Alu { lane, d, a, b, c, p } => {
+                let p = self.holds(*p);
+                let mut spaces = [[0; LANES]; 3];
+                let [x, y, z] = &mut spaces;
+                let (a, b) = (self.fetch_in(env, a, x)?, self.fetch_in(env, b, y)?);
+                let c = self.fetch_in(env, c, z)?;
+                let values = execute::apply_all(lane, [a, b, c], p);
+                self.write(*d, mask, &values);
             }
+            Op::Load { d, pointer, size } => self.load::<C>(env, mask, *d, pointer, *size)?,
             Op::Store { pointer, source, size } => {
-                if mask != 0 {
-                    self.store::<C>(env, mask, pointer, *source, *size)?;
-                }
-                self.active.pc += 1;
-                Ok(())
+                self.store::<C>(env, mask, pointer, *source, *size)?;
             }
-            _ => self.other::<C>(env, op, mask, seeded),
+            _ => return self.other::<C>(env, op, mask, seeded),
         }
+        self.active.pc += 1;
+        Ok(())
     }
 
     #[inline(never)]

@@ -3,6 +3,7 @@
 use super::access::Env;
 use super::lanes::Each;
 use crate::execute::LANES;
+use crate::program::op::Space;
 
 /// Whether all lanes follow each other without gaps.
 #[inline(always)]
@@ -15,6 +16,23 @@ pub(super) fn linear(addresses: &[u64; LANES], bytes: u64) -> bool {
 }
 
 impl Env<'_> {
+    /// Counts an access of a warp; those to local memory and at generic addresses are not.
+    #[inline(always)]
+    pub(crate) fn count(
+        &mut self,
+        space: Space,
+        addresses: &[u64; LANES],
+        mask: u32,
+        bytes: u8,
+        store: bool,
+    ) {
+        match space {
+            Space::Global => self.count_global(addresses, mask, bytes, store),
+            Space::Shared => self.count_shared(addresses, mask, bytes),
+            Space::Local | Space::Generic => {}
+        }
+    }
+
     /// Counts an access of a warp to global memory.
     pub(crate) fn count_global(
         &mut self,

@@ -1,7 +1,10 @@
 //! Which registers and predicates an operation reads and writes, for the checks.
 
 use super::Step;
-use super::op::{Condition, Element, Format, Lane, Op, Origin, Pointer, Size, Source, Space, Wide};
+use super::op::{
+    AtomicOp, Carry, Comparison, Condition, Element, Format, Lane, LogicTest, Op, Origin, Pointer,
+    ShiftAddCarry, Size, Source, Space, Wide, WideOp,
+};
 use crate::isa::{PT, RZ};
 
 /// What an operation touches. Uniform registers count from 256.
@@ -41,7 +44,7 @@ impl Effects {
                 | Op::BranchIndirect { .. }
                 | Op::Exit { .. }
                 | Op::Store { .. }
-                | Op::Atomic { .. }
+                | Op::Atomic(_)
                 | Op::CopyAsync { .. }
         );
         if way {
@@ -71,17 +74,11 @@ impl Effects {
     }
 
     fn source(&mut self, source: &Source) {
-        match source.origin {
-            Origin::Register(index) => self.reads.push(u16::from(index)),
-            Origin::Uniform(index) => self.reads.push(UNIFORM + u16::from(index)),
-            Origin::Constant { .. } | Origin::Immediate(_) => {}
-        }
+        self.reads.extend(register(source));
     }
 
     fn sources<'a>(&mut self, sources: impl IntoIterator<Item = &'a Source>) {
-        for source in sources {
-            self.source(source);
-        }
+        self.reads.extend(sources.into_iter().filter_map(register));
     }
 
     fn registers_of(first: u8, count: u8) -> impl Iterator<Item = u16> {
@@ -129,7 +126,7 @@ impl Effects {
                 self.reads(*p);
                 self.write_uniform(*d, 1);
             }
-            Op::Carry { d, a, b, c, out, carry, uniform, .. } => {
+            Op::Carry(Carry { d, a, b, c, out, carry, uniform, .. }) => {
                 self.sources([a, b, c]);
                 for condition in carry.iter().flatten() {
                     self.reads(*condition);
@@ -137,18 +134,18 @@ impl Effects {
                 self.destination(*d, 1, *uniform);
                 out.iter().for_each(|&predicate| self.sets(predicate, *uniform));
             }
-            Op::ShiftAddCarry { d, a, b, upper, out, uniform, .. } => {
+            Op::ShiftAddCarry(ShiftAddCarry { d, a, b, upper, out, uniform, .. }) => {
                 self.sources([a, b].into_iter().chain(upper));
                 self.destination(*d, 1, *uniform);
                 self.sets(*out, *uniform);
             }
-            Op::LogicTest { table, d, a, b, c, out, p, uniform, .. } => {
+            Op::LogicTest(LogicTest { table, d, a, b, c, out, p, uniform, .. }) => {
                 self.lane(&Lane::Logic { table: *table }, [a, b, c]);
                 self.reads(*p);
                 self.destination(*d, 1, *uniform);
                 self.sets(*out, *uniform);
             }
-            Op::Wide { wide, d, a, b, c, out, carry, uniform } => {
+            Op::Wide(WideOp { wide, d, a, b, c, out, carry, uniform }) => {
                 self.sources(a.iter().chain(b).chain(c));
                 if let Some(carry) = carry {
                     self.reads(*carry);
@@ -156,7 +153,7 @@ impl Effects {
                 self.destination(*d, wide.words(), *uniform);
                 self.sets(*out, *uniform);
             }
-            Op::Compare { out, a, b, p, extra, uniform, .. } => {
+            Op::Compare(Comparison { out, a, b, p, extra, uniform, .. }) => {
                 self.sources(a.iter().chain(b));
                 self.reads(*p);
                 self.reads(*extra);
@@ -208,8 +205,8 @@ impl Effects {
                 self.read(*c, if *half { 2 } else { 4 });
                 self.write(*d, if *half { 2 } else { 4 });
             }
-            Op::MatrixInteger { d, a, b, c, depth, left, .. } => {
-                let words = (u16::from(*depth) * u16::from(left.bits) / 64) as u8;
+            Op::MatrixInteger { d, a, b, c, depth, kinds, .. } => {
+                let words = (u16::from(*depth) * u16::from(kinds[0].bits) / 64) as u8;
                 self.read(*a, words);
                 self.read(*b, words / 2);
                 self.read(*c, 4);
@@ -241,7 +238,7 @@ impl Effects {
                     self.need(*source, words(*size));
                 }
             }
-            Op::Atomic { kind, out, d, pointer, source, source2, .. } => {
+            Op::Atomic(AtomicOp { kind, out, d, pointer, source, source2, .. }) => {
                 self.sets(*out, false);
                 self.pointer(pointer);
                 self.need(*source, kind.words());
@@ -292,11 +289,7 @@ impl Effects {
     }
 
     fn needed(&mut self, source: &Source) {
-        match source.origin {
-            Origin::Register(index) => self.needs.push(u16::from(index)),
-            Origin::Uniform(index) => self.needs.push(UNIFORM + u16::from(index)),
-            Origin::Constant { .. } | Origin::Immediate(_) => {}
-        }
+        self.needs.extend(register(source));
     }
 
     /// Sources of a lane's operation, but for those that cannot matter.
@@ -321,6 +314,15 @@ impl Effects {
     }
 }
 
+/// The register that a source is.
+fn register(source: &Source) -> Option<u16> {
+    match source.origin {
+        Origin::Register(index) => Some(u16::from(index)),
+        Origin::Uniform(index) => Some(UNIFORM + u16::from(index)),
+        Origin::Constant { .. } | Origin::Immediate(_) => None,
+    }
+}
+
 /// Registers that an access of a size takes.
 fn words(size: Size) -> u8 {
     size.bytes.div_ceil(4)
@@ -330,19 +332,9 @@ impl Wide {
     /// Registers of the result.
     pub(crate) fn words(self) -> u8 {
         match self {
-            Self::MultiplyAdd { high, narrow, .. } => {
-                if high || narrow {
-                    1
-                } else {
-                    2
-                }
-            }
+            Self::MultiplyAdd { high, narrow, .. } => 2 - u8::from(high || narrow),
             Self::Convert { to, .. } | Self::FromInteger { to, .. } => {
-                if to == Format::Double {
-                    2
-                } else {
-                    1
-                }
+                1 + u8::from(to == Format::Double)
             }
             Self::ToInteger { to, .. } => to.bits.div_ceil(32),
             Self::DoubleAdd(_)

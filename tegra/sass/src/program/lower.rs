@@ -2,13 +2,14 @@
 //! `lower_flow`'s.
 
 use super::op::{
-    Compared, Condition, Element, Format, Function, Integer, Lane, Op, Reduction, Relation, Shift,
-    Shuffle, Source, Vote, Wide,
+    ALWAYS, Carry, Combine, Compared, Comparison, Condition, Element, Format, Function, Integer,
+    Lane, LogicTest, Op, Reduction, Relation, Shift, ShiftAddCarry, Shuffle, Source, Vote, Wide,
+    WideOp,
 };
 use super::operands::{Number, View};
 use crate::isa::{Modifier, Opcode, Operand, PT, Part};
 
-const ALWAYS: Condition = Condition { index: PT, not: false, uniform: false };
+const ZERO: Source = Source::zero();
 
 /// The operation of an instruction; `None` if what it asks for is not known.
 pub(super) fn lower(view: &View<'_>) -> Option<Op> {
@@ -24,11 +25,9 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
         O::Imad | O::Uimad => multiply(view),
         O::Isetp | O::Uisetp => {
             let signed = !view.has(Modifier::U32);
-            let extended = view.has(Modifier::Ex);
-            let compared = if extended {
-                Compared::UpperIntegers { signed }
-            } else {
-                Compared::Integers { signed }
+            let compared = match view.has(Modifier::Ex) {
+                true => Compared::UpperIntegers { signed },
+                false => Compared::Integers { signed },
             };
             compare(view, compared, Int)
         }
@@ -101,17 +100,17 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             with_condition(view, lane, Float)
         }
         O::Fsetp => compare(view, Compared::Floats { flush: view.has(Modifier::Ftz) }, Float),
-        O::Fchk => Some(Op::Compare {
+        O::Fchk => Some(Op::Compare(Comparison {
             compared: Compared::Division,
             relation: NEVER,
-            combine: super::op::Combine::And,
+            combine: Combine::And,
             out: [view.predicate(0)?, PT],
-            a: [view.source(1, Float)?, Source::zero()],
-            b: [view.source(2, Float)?, Source::zero()],
+            a: [view.source(1, Float)?, ZERO],
+            b: [view.source(2, Float)?, ZERO],
             p: ALWAYS,
             extra: ALWAYS,
             uniform: false,
-        }),
+        })),
         O::Mufu => {
             let function = view.one_of(&[
                 (Modifier::Cos, Function::Cos),
@@ -233,7 +232,7 @@ fn alu_with(view: &View<'_>, lane: Lane, sources: [Source; 3], p: Condition) -> 
 
 /// Sources from a position on, as many as there are.
 fn alu(view: &View<'_>, lane: Lane, first: usize, number: Number) -> Option<Op> {
-    let mut sources = [Source::zero(); 3];
+    let mut sources = [ZERO; 3];
     for (position, source) in sources.iter_mut().enumerate() {
         let operand = view.operand(first + position);
         if operand.is_some_and(|operand| {
@@ -251,14 +250,19 @@ fn alu(view: &View<'_>, lane: Lane, first: usize, number: Number) -> Option<Op> 
 
 /// One source, behind the destination.
 fn unary(view: &View<'_>, lane: Lane, number: Number) -> Option<Op> {
-    let source = view.source(1, number)?;
-    alu_with(view, lane, [source, Source::zero(), Source::zero()], ALWAYS)
+    alu_with(view, lane, [view.source(1, number)?, ZERO, ZERO], ALWAYS)
 }
 
 /// Two sources and a condition.
 fn with_condition(view: &View<'_>, lane: Lane, number: Number) -> Option<Op> {
-    let sources = [view.source(1, number)?, view.source(2, number)?, Source::zero()];
+    let sources = [view.source(1, number)?, view.source(2, number)?, ZERO];
     alu_with(view, lane, sources, view.condition(3)?)
+}
+
+/// Three integers, from a position on.
+fn integers(view: &View<'_>, first: usize) -> Option<[Source; 3]> {
+    let source = |position| view.source(first + position, Number::Integer);
+    Some([source(0)?, source(1)?, source(2)?])
 }
 
 fn uniform(view: &View<'_>) -> bool {
@@ -266,73 +270,43 @@ fn uniform(view: &View<'_>) -> bool {
 }
 
 fn add3(view: &View<'_>) -> Option<Op> {
-    let mut sources = [
-        view.source(3, Number::Integer)?,
-        view.source(4, Number::Integer)?,
-        view.source(5, Number::Integer)?,
-    ];
+    let mut sources = integers(view, 3)?;
     let out = [view.predicate(1)?, view.predicate(2)?];
     let extended = view.has(Modifier::X);
     if out == [PT; 2] && !extended {
         return alu_with(view, Lane::Add3, sources, ALWAYS);
     }
     let extra = View::take_ones(&mut sources);
-    let [a, b, c] = sources;
-    Some(Op::Carry {
-        d: view.register(0)?,
-        a,
-        b,
-        c,
-        extra,
-        out,
-        carry: if extended { Some([view.condition(6)?, view.condition(7)?]) } else { None },
-        uniform: uniform(view),
-    })
+    let carry = if extended { Some([view.condition(6)?, view.condition(7)?]) } else { None };
+    let (d, [a, b, c], uniform) = (view.register(0)?, sources, uniform(view));
+    Some(Op::Carry(Carry { d, a, b, c, extra, out, carry, uniform }))
+}
+
+/// An operation on 64-bit numbers, without carries.
+fn wide(view: &View<'_>, wide: Wide, sources: [[Source; 2]; 3]) -> Option<WideOp> {
+    let (d, [a, b, c], uniform) = (view.register(0)?, sources, uniform(view));
+    Some(WideOp { wide, d, a, b, c, out: PT, carry: None, uniform })
 }
 
 fn multiply(view: &View<'_>) -> Option<Op> {
-    if view.has(Modifier::X) {
-        // With a carry: a product of which the lower word counts.
-        let carry = Some(view.condition(4)?);
-        let zero = Source::zero();
-        let c = view.source(3, Number::Integer)?;
-        return Some(Op::Wide {
-            wide: Wide::MultiplyAdd { signed: false, high: false, narrow: true, negate: false },
-            d: view.register(0)?,
-            a: [view.source(1, Number::Integer)?, zero],
-            b: [view.source(2, Number::Integer)?, zero],
-            c: [c, zero],
-            out: PT,
-            carry,
-            uniform: uniform(view),
-        });
+    let sources = integers(view, 1)?;
+    if !view.has(Modifier::X) {
+        return alu_with(view, Lane::MultiplyAdd, sources, ALWAYS);
     }
-    let sources = [
-        view.source(1, Number::Integer)?,
-        view.source(2, Number::Integer)?,
-        view.source(3, Number::Integer)?,
-    ];
-    alu_with(view, Lane::MultiplyAdd, sources, ALWAYS)
+    // With a carry: a product of which the lower word counts.
+    let product = Wide::MultiplyAdd { signed: false, high: false, narrow: true, negate: false };
+    let operation = wide(view, product, sources.map(|source| [source, ZERO]))?;
+    Some(Op::Wide(WideOp { carry: Some(view.condition(4)?), ..operation }))
 }
 
 fn multiply_wide(view: &View<'_>) -> Option<Op> {
     let (c, negate) = view.integer_pair(4)?;
-    let zero = Source::zero();
-    Some(Op::Wide {
-        wide: Wide::MultiplyAdd {
-            signed: !view.has(Modifier::U32),
-            high: view.has(Modifier::Hi),
-            narrow: false,
-            negate,
-        },
-        d: view.register(0)?,
-        a: [view.source(2, Number::Integer)?, zero],
-        b: [view.source(3, Number::Integer)?, zero],
-        c,
-        out: view.predicate(1)?,
-        carry: if view.has(Modifier::X) { Some(view.condition(5)?) } else { None },
-        uniform: uniform(view),
-    })
+    let (signed, high) = (!view.has(Modifier::U32), view.has(Modifier::Hi));
+    let product = Wide::MultiplyAdd { signed, high, narrow: false, negate };
+    let [a, b] = [view.source(2, Number::Integer)?, view.source(3, Number::Integer)?];
+    let carry = if view.has(Modifier::X) { Some(view.condition(5)?) } else { None };
+    let operation = wide(view, product, [[a, ZERO], [b, ZERO], c])?;
+    Some(Op::Wide(WideOp { out: view.predicate(1)?, carry, ..operation }))
 }
 
 fn shift_add(view: &View<'_>) -> Option<Op> {
@@ -340,52 +314,34 @@ fn shift_add(view: &View<'_>) -> Option<Op> {
     let b = view.source(3, Number::Integer)?;
     let out = view.predicate(1)?;
     let shift = view.number(5)? as u8;
-    let carry = view.has(Modifier::X);
+    let (carry, signed) = (view.has(Modifier::X), view.has(Modifier::Sx32));
     let high = view.has(Modifier::Hi);
+    // The carry of a sign-extended or carried sum is not known, and only upper words have either.
+    if (out != PT || !high) && (carry || signed) {
+        return None;
+    }
     if out != PT {
-        // The carry of a sign-extended or carried sum is not known.
-        if carry || view.has(Modifier::Sx32) {
-            return None;
-        }
         let mut sources = [b];
         let extra = View::take_ones(&mut sources);
         let upper = if high { Some(view.source(4, Number::Integer)?) } else { None };
-        let (d, [b]) = (view.register(0)?, sources);
-        return Some(Op::ShiftAddCarry {
-            d,
-            a,
-            b,
-            upper,
-            shift,
-            extra,
-            out,
-            uniform: uniform(view),
-        });
+        let (d, [b], uniform) = (view.register(0)?, sources, uniform(view));
+        let sum = ShiftAddCarry { d, a, b, upper, shift, extra, out, uniform };
+        return Some(Op::ShiftAddCarry(sum));
     }
     if !high {
-        // A shift that neither extends nor carries; the others are of upper words.
-        return if carry || view.has(Modifier::Sx32) {
-            None
-        } else {
-            alu_with(view, Lane::ShiftAdd { shift }, [a, b, Source::zero()], ALWAYS)
-        };
+        return alu_with(view, Lane::ShiftAdd { shift }, [a, b, ZERO], ALWAYS);
     }
     if a.plus != 0 {
         return None;
     }
-    let lane = Lane::ShiftAddHigh { shift, signed: view.has(Modifier::Sx32), carry };
     let c = view.source(4, Number::Integer)?;
     let p = if carry { view.condition(6)? } else { ALWAYS };
-    alu_with(view, lane, [a, b, c], p)
+    alu_with(view, Lane::ShiftAddHigh { shift, signed, carry }, [a, b, c], p)
 }
 
 fn logic(view: &View<'_>) -> Option<Op> {
     let table = view.number(5)? as u8;
-    let [a, b, c] = [
-        view.source(2, Number::Integer)?,
-        view.source(3, Number::Integer)?,
-        view.source(4, Number::Integer)?,
-    ];
+    let [a, b, c] = integers(view, 2)?;
     let uniform = matches!(view.operand(1)?, Operand::Uniform { .. });
     let (d, out) = (view.register(1)?, view.predicate(0)?);
     if out == PT {
@@ -397,15 +353,14 @@ fn logic(view: &View<'_>) -> Option<Op> {
         });
     }
     let (p, and) = (view.condition(6)?, view.has(Modifier::Pand));
-    Some(Op::LogicTest { table, d, a, b, c, out, p, and, uniform })
+    Some(Op::LogicTest(LogicTest { table, d, a, b, c, out, p, and, uniform }))
 }
 
 fn leading(view: &View<'_>) -> Option<Op> {
     let (signed, distance) = (!view.has(Modifier::U32), view.has(Modifier::Sh));
     let (a, out) = (view.source(2, Number::Integer)?, view.predicate(1)?);
     if out == PT {
-        let sources = [a, Source::zero(), Source::zero()];
-        return alu_with(view, Lane::LeadingOne { signed, distance }, sources, ALWAYS);
+        return alu_with(view, Lane::LeadingOne { signed, distance }, [a, ZERO, ZERO], ALWAYS);
     }
     if uniform(view) {
         return None;
@@ -414,88 +369,65 @@ fn leading(view: &View<'_>) -> Option<Op> {
 }
 
 fn compare(view: &View<'_>, compared: Compared, number: Number) -> Option<Op> {
-    let zero = Source::zero();
+    let (a, b) = (view.source(2, number)?, view.source(3, number)?);
+    comparison(view, compared, view.relation()?, [a, ZERO], [b, ZERO])
+}
+
+fn compare_doubles(view: &View<'_>) -> Option<Op> {
+    let (compared, relation) = match view.one_of(&[(Modifier::Min, false), (Modifier::Max, true)]) {
+        Some(maximum) => (Compared::DoubleExtreme { maximum }, NEVER),
+        None => (Compared::Doubles, view.relation()?),
+    };
+    comparison(view, compared, relation, view.pair(2)?, view.pair(3)?)
+}
+
+fn comparison(
+    view: &View<'_>,
+    compared: Compared,
+    relation: Relation,
+    a: [Source; 2],
+    b: [Source; 2],
+) -> Option<Op> {
     let extra = match compared {
         Compared::UpperIntegers { .. } => view.condition(5)?,
         _ => ALWAYS,
     };
-    Some(Op::Compare {
-        compared,
-        relation: view.relation()?,
-        combine: view.combine(),
-        out: [view.predicate(0)?, view.predicate(1)?],
-        a: [view.source(2, number)?, zero],
-        b: [view.source(3, number)?, zero],
-        p: view.condition(4)?,
-        extra,
-        uniform: view.0.opcode == Opcode::Uisetp,
-    })
+    let (out, p) = ([view.predicate(0)?, view.predicate(1)?], view.condition(4)?);
+    let (combine, uniform) = (view.combine(), view.0.opcode == Opcode::Uisetp);
+    Some(Op::Compare(Comparison { compared, relation, combine, out, a, b, p, extra, uniform }))
 }
 
-fn compare_doubles(view: &View<'_>) -> Option<Op> {
-    let extreme = view.one_of(&[(Modifier::Min, false), (Modifier::Max, true)]);
-    Some(Op::Compare {
-        compared: extreme.map_or(Compared::Doubles, |maximum| Compared::DoubleExtreme { maximum }),
-        relation: if extreme.is_some() { NEVER } else { view.relation()? },
-        combine: view.combine(),
-        out: [view.predicate(0)?, view.predicate(1)?],
-        a: view.pair(2)?,
-        b: view.pair(3)?,
-        p: view.condition(4)?,
-        extra: ALWAYS,
-        uniform: false,
-    })
-}
-
-fn double(view: &View<'_>, wide: Wide) -> Option<Op> {
-    let zero = [Source::zero(); 2];
-    let c = if view.operand(3).is_some() { view.pair(3)? } else { zero };
-    Some(Op::Wide {
-        wide,
-        d: view.register(0)?,
-        a: view.pair(1)?,
-        b: view.pair(2)?,
-        c,
-        out: PT,
-        carry: None,
-        uniform: false,
-    })
+fn double(view: &View<'_>, operation: Wide) -> Option<Op> {
+    let c = if view.operand(3).is_some() { view.pair(3)? } else { [ZERO; 2] };
+    Some(Op::Wide(wide(view, operation, [view.pair(1)?, view.pair(2)?, c])?))
 }
 
 fn convert(view: &View<'_>) -> Option<Op> {
-    let round = view.round();
-    let flush = view.has(Modifier::Ftz);
-    let wide = |wide, a: [Source; 2]| -> Option<Op> {
-        let zero = [Source::zero(); 2];
-        let d = view.register(0)?;
-        Some(Op::Wide { wide, d, a, b: zero, c: zero, out: PT, carry: None, uniform: false })
-    };
-    let single = || -> Option<Source> { view.source(1, Number::Float) };
+    let (round, flush) = (view.round(), view.has(Modifier::Ftz));
+    let wide = |operation, a| Some(Op::Wide(wide(view, operation, [a, [ZERO; 2], [ZERO; 2]])?));
+    let narrow = |lane, a| alu_with(view, lane, [a, ZERO, ZERO], ALWAYS);
     match view.0.opcode {
         Opcode::F2i => {
             let (from, to) = (view.format(), view.integer());
             if from == Format::Double {
                 return wide(Wide::ToInteger { from, to, round, flush }, view.pair(1)?);
             }
-            let source = float_of(single()?, from, view)?;
+            let source = single(view, from)?;
             if to.bits == 64 {
-                return wide(Wide::ToInteger { from, to, round, flush }, [source, Source::zero()]);
+                return wide(Wide::ToInteger { from, to, round, flush }, [source, ZERO]);
             }
-            let sources = [source, Source::zero(), Source::zero()];
-            alu_with(view, Lane::ToInteger { from, to, round, flush }, sources, ALWAYS)
+            narrow(Lane::ToInteger { from, to, round, flush }, source)
         }
         Opcode::I2f | Opcode::I2fp => {
             let (from, to) = (view.integer(), view.format());
             if from.bits == 64 {
-                let (pair, _) = view.integer_pair(1)?;
-                return wide(Wide::FromInteger { from, to, round }, pair);
+                return wide(Wide::FromInteger { from, to, round }, view.integer_pair(1)?.0);
             }
             let source = view.source(1, Number::Integer)?;
             if to == Format::Double {
-                return wide(Wide::FromInteger { from, to, round }, [source, Source::zero()]);
+                return wide(Wide::FromInteger { from, to, round }, [source, ZERO]);
             }
-            let sources = [source, Source::zero(), Source::zero()];
-            alu_with(view, Lane::FromInteger { from, to, round }, sources, ALWAYS)
+            narrow(Lane::FromInteger { from, to, round }, source)
         }
         Opcode::F2f => {
             // The destination is written first.
@@ -506,31 +438,25 @@ fn convert(view: &View<'_>) -> Option<Op> {
                 _ => None,
             });
             let (to, from) = (formats.next()?, formats.next()?);
-            let source =
-                if from == Format::Double { view.pair(1)? } else { [single()?, Source::zero()] };
+            let source = match from {
+                Format::Double => view.pair(1)?,
+                Format::Single | Format::Half => [view.source(1, Number::Float)?, ZERO],
+            };
             wide(Wide::Convert { from, to, round, flush }, source)
         }
-        _ => {
-            let format = view.format();
-            if format == Format::Double {
-                return wide(Wide::RoundToInteger { round }, view.pair(1)?);
-            }
-            let source = float_of(single()?, format, view)?;
-            let sources = [source, Source::zero(), Source::zero()];
-            alu_with(view, Lane::RoundToInteger { format, round, flush }, sources, ALWAYS)
-        }
+        _ => match view.format() {
+            Format::Double => wide(Wide::RoundToInteger { round }, view.pair(1)?),
+            format => narrow(Lane::RoundToInteger { format, round, flush }, single(view, format)?),
+        },
     }
 }
 
-/// A source's sign is where its format has it.
-fn float_of(mut source: Source, format: Format, view: &View<'_>) -> Option<Source> {
-    if format == Format::Half {
-        source = view.source(1, Number::Halves)?;
-        if matches!(source.part, Part::Byte(_)) {
-            return None;
-        }
+/// A source of at most 32 bits, whose sign is where its format has it.
+fn single(view: &View<'_>, format: Format) -> Option<Source> {
+    match format {
+        Format::Half => view.source(1, Number::Halves).filter(|s| !matches!(s.part, Part::Byte(_))),
+        Format::Single | Format::Double => view.source(1, Number::Float),
     }
-    Some(source)
 }
 
 fn matrix_float(view: &View<'_>) -> Option<Op> {
@@ -565,8 +491,8 @@ fn matrix_integer(view: &View<'_>) -> Option<Op> {
         Modifier::S4 => Some(Integer { bits: 4, signed: true }),
         _ => None,
     });
-    let (left, right) = (types.next()?, types.next()?);
-    if left.bits != right.bits || (depth == 64) != (left.bits == 4) {
+    let kinds = [types.next()?, types.next()?];
+    if kinds[0].bits != kinds[1].bits || (depth == 64) != (kinds[0].bits == 4) {
         return None;
     }
     Some(Op::MatrixInteger {
@@ -575,8 +501,7 @@ fn matrix_integer(view: &View<'_>) -> Option<Op> {
         b: view.register(2)?,
         c: view.register(3)?,
         depth,
-        left,
-        right,
+        kinds,
         saturate: view.has(Modifier::Sat),
     })
 }

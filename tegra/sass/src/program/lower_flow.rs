@@ -1,10 +1,8 @@
 //! Instructions to operations: memory, control flow, barriers, special registers.
 
-use super::op::{Arrival, Atomic, AtomicType, Condition, Op, Space};
+use super::op::{ALWAYS, Arrival, Atomic, AtomicOp, AtomicType, Op, Space};
 use super::operands::{Number, View};
 use crate::isa::{Modifier, Opcode, Operand, PT, RZ, URZ};
-
-const ALWAYS: Condition = Condition { index: PT, not: false, uniform: false };
 
 /// The operation of an instruction; `None` if what it asks for is not known.
 pub(super) fn lower(view: &View<'_>) -> Option<Op> {
@@ -53,7 +51,7 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
         }
         O::Atomg => atomic(view, Space::Global, 1, 2),
         O::Atom => atomic(view, Space::Generic, 1, 2),
-        O::Atoms if view.has(Modifier::Popc) => Some(Op::Atomic {
+        O::Atoms if view.has(Modifier::Popc) => Some(Op::Atomic(AtomicOp {
             operation: Atomic::AddOne,
             kind: AtomicType::U32,
             out: PT,
@@ -61,13 +59,14 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             pointer: view.pointer(1, Space::Shared)?,
             source: RZ,
             source2: RZ,
-        }),
+        })),
         O::Atoms => atomic(view, Space::Shared, 0, 1),
         O::Red => {
             let pointer = view.pointer(0, Space::Global)?;
             let (operation, kind) = (operation(view)?, kind(view)?);
             let source = view.register(1)?;
-            Some(Op::Atomic { operation, kind, out: PT, d: None, pointer, source, source2: RZ })
+            let (out, d, source2) = (PT, None, RZ);
+            Some(Op::Atomic(AtomicOp { operation, kind, out, d, pointer, source, source2 }))
         }
         O::Ldgsts => Some(Op::CopyAsync {
             to: view.pointer(0, Space::Shared)?,
@@ -226,5 +225,5 @@ fn atomic(view: &View<'_>, space: Space, d: usize, address: usize) -> Option<Op>
     let source = view.register(address + 1)?;
     // Shared memory's have no predicate; the others' says whether it was done.
     let out = if space == Space::Shared { PT } else { view.predicate(0)? };
-    Some(Op::Atomic { operation, kind, out, d: Some(d), pointer, source, source2 })
+    Some(Op::Atomic(AtomicOp { operation, kind, out, d: Some(d), pointer, source, source2 }))
 }

@@ -35,11 +35,9 @@ pub struct Program {
 }
 
 impl Program {
-    /// Decodes code. Instructions that are not known are kept: they fault when they are reached,
-    /// as they do on the hardware.
-    ///
-    /// # Errors
-    /// [`DecodeError::Length`] when the code is not a whole number of instructions.
+    /// Decodes code. Instructions that are not known are kept: they fault when they are reached, as
+    /// they do on the hardware. [`DecodeError::Length`] when the code is not a whole number of
+    /// instructions.
     pub fn new(code: &[u8]) -> Result<Self, DecodeError> {
         let (chunks, rest) = code.as_chunks::<INSTRUCTION_BYTES>();
         if !rest.is_empty() {
@@ -68,7 +66,6 @@ impl Program {
 
     /// Offsets of instructions that would be illegal if they were reached: not decoded, or asking
     /// for something that is not modelled.
-    #[must_use]
     pub fn unknown(&self) -> Vec<usize> {
         let illegal = |step: &Step| step.op == Op::Illegal;
         let steps = self.steps.iter().enumerate();
@@ -79,13 +76,11 @@ impl Program {
     }
 
     /// Registers of a lane that the code names: the highest and one.
-    #[must_use]
     pub fn registers(&self) -> u32 {
         self.registers
     }
 
     /// Bytes of code.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.words.len() * INSTRUCTION_BYTES
     }

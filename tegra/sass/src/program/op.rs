@@ -1,6 +1,6 @@
 //! Operations as they are executed: every choice made, operands at hand.
 
-use crate::isa::{Part, SpecialRegister};
+use crate::isa::{PT, Part, SpecialRegister};
 
 /// Where a 32-bit source comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,9 @@ pub(crate) struct Condition {
     pub(crate) not: bool,
     pub(crate) uniform: bool,
 }
+
+/// What always holds.
+pub(crate) const ALWAYS: Condition = Condition { index: PT, not: false, uniform: false };
 
 /// How two truths are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,172 +154,73 @@ pub(crate) enum Function {
     Tanh,
 }
 
-/// What a lane computes from at most three words and a truth.
+/// What a lane computes from at most three words and a truth. `Select` is the first word where the truth
+/// holds, else the second; `PackedAddWide` the sum of the low halves in single precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     Move,
-    /// The first where the condition holds, else the second.
     Select,
     Add3,
     MultiplyAdd,
-    Minimum {
-        signed: bool,
-    },
+    Minimum { signed: bool },
     Absolute,
-    ShiftAdd {
-        shift: u8,
-    },
-    ShiftAddHigh {
-        shift: u8,
-        signed: bool,
-        carry: bool,
-    },
-    Logic {
-        table: u8,
-    },
+    ShiftAdd { shift: u8 },
+    ShiftAddHigh { shift: u8, signed: bool, carry: bool },
+    Logic { table: u8 },
     Shift(Shift),
-    Extend {
-        signed: bool,
-        wrap: bool,
-    },
-    Mask {
-        wrap: bool,
-    },
+    Extend { signed: bool, wrap: bool },
+    Mask { wrap: bool },
     Permute,
     CountOnes,
-    LeadingOne {
-        signed: bool,
-        distance: bool,
-    },
+    LeadingOne { signed: bool, distance: bool },
     Reverse,
-    Dot4 {
-        a: bool,
-        b: bool,
-    },
-    Dot2 {
-        a: bool,
-        b: bool,
-        high: bool,
-    },
-    AbsoluteDifference {
-        signed: bool,
-    },
-    AbsoluteDifference4 {
-        signed: bool,
-        sum: bool,
-    },
+    Dot4 { a: bool, b: bool },
+    Dot2 { a: bool, b: bool, high: bool },
+    AbsoluteDifference { signed: bool },
+    AbsoluteDifference4 { signed: bool, sum: bool },
     Saturate(Integer),
     FloatAdd(Float),
     FloatMultiply(Float),
     FloatFused(Float),
-    FloatMinimum {
-        flush: bool,
-        nan: bool,
-        sign: bool,
-    },
+    FloatMinimum { flush: bool, nan: bool, sign: bool },
     Function(Function),
     PackedAdd(Packed),
     PackedMultiply(Packed),
     PackedFused(Packed),
-    PackedMinimum {
-        packed: Packed,
-        nan: bool,
-        sign: bool,
-    },
-    /// The halves' sum as one single-precision number: the low halves.
-    PackedAddWide {
-        saturate: bool,
-    },
-    PackedCompare {
-        relation: Relation,
-        brain: bool,
-        flush: bool,
-        combine: Combine,
-        float: bool,
-    },
-    Pack {
-        brain: bool,
-        relu: bool,
-        round: Round,
-    },
-    ToInteger {
-        from: Format,
-        to: Integer,
-        round: Round,
-        flush: bool,
-    },
-    FromInteger {
-        from: Integer,
-        to: Format,
-        round: Round,
-    },
-    RoundToInteger {
-        format: Format,
-        round: Round,
-        flush: bool,
-    },
+    PackedMinimum { packed: Packed, nan: bool, sign: bool },
+    PackedAddWide { saturate: bool },
+    PackedCompare { relation: Relation, brain: bool, flush: bool, combine: Combine, float: bool },
+    Pack { brain: bool, relu: bool, round: Round },
+    ToInteger { from: Format, to: Integer, round: Round, flush: bool },
+    FromInteger { from: Integer, to: Format, round: Round },
+    RoundToInteger { format: Format, round: Round, flush: bool },
 }
 
-/// What a lane computes with 64-bit numbers.
+/// What a lane computes with 64-bit numbers. `MultiplyAdd` is a 64-bit product of 32-bit numbers and a
+/// 64-bit number, which may be negated, with carries; the whole, its upper word or, when narrow, its
+/// lower one. `Convert` goes between floating-point formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wide {
-    /// A 64-bit product of 32-bit numbers and a 64-bit number, which may be negated, with carries;
-    /// the whole, its upper word or, when narrow, its lower one.
-    MultiplyAdd {
-        signed: bool,
-        high: bool,
-        narrow: bool,
-        negate: bool,
-    },
+    MultiplyAdd { signed: bool, high: bool, narrow: bool, negate: bool },
     DoubleAdd(Round),
     DoubleMultiply(Round),
     DoubleFused(Round),
-    /// Between floating-point formats.
-    Convert {
-        from: Format,
-        to: Format,
-        round: Round,
-        flush: bool,
-    },
-    ToInteger {
-        from: Format,
-        to: Integer,
-        round: Round,
-        flush: bool,
-    },
-    FromInteger {
-        from: Integer,
-        to: Format,
-        round: Round,
-    },
-    RoundToInteger {
-        round: Round,
-    },
+    Convert { from: Format, to: Format, round: Round, flush: bool },
+    ToInteger { from: Format, to: Integer, round: Round, flush: bool },
+    FromInteger { from: Integer, to: Format, round: Round },
+    RoundToInteger { round: Round },
 }
 
-/// What is compared.
+/// What is compared. Of `UpperIntegers` the lower words' outcome is the extra condition; `DoubleExtreme`
+/// is whether the first is the minimum or maximum, `Division` whether a division needs care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compared {
-    Integers {
-        signed: bool,
-    },
-    /// The upper words; the lower ones' outcome is the extra condition.
-    UpperIntegers {
-        signed: bool,
-    },
-    Floats {
-        flush: bool,
-    },
+    Integers { signed: bool },
+    UpperIntegers { signed: bool },
+    Floats { flush: bool },
     Doubles,
-    /// Double-precision minimum or maximum: whether the first is it.
-    DoubleExtreme {
-        maximum: bool,
-    },
-    Halves {
-        flush: bool,
-        both: bool,
-    },
-    /// Whether a division needs care.
+    DoubleExtreme { maximum: bool },
+    Halves { flush: bool, both: bool },
     Division,
 }
 
@@ -426,286 +330,137 @@ pub(crate) enum Arrival {
     Any,
 }
 
-/// A pre-decoded operation.
+/// A sum with carries; `extra` is added for negated sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Carry {
+    pub(crate) d: u8,
+    pub(crate) a: Source,
+    pub(crate) b: Source,
+    pub(crate) c: Source,
+    pub(crate) extra: u8,
+    pub(crate) out: [u8; 2],
+    pub(crate) carry: Option<[Condition; 2]>,
+    pub(crate) uniform: bool,
+}
+
+/// Shift and add, with carry out; with an upper word, the upper half of the shifted pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShiftAddCarry {
+    pub(crate) d: u8,
+    pub(crate) a: Source,
+    pub(crate) b: Source,
+    pub(crate) upper: Option<Source>,
+    pub(crate) shift: u8,
+    pub(crate) extra: u8,
+    pub(crate) out: u8,
+    pub(crate) uniform: bool,
+}
+
+/// Logic with a truth about the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogicTest {
+    pub(crate) table: u8,
+    pub(crate) d: u8,
+    pub(crate) a: Source,
+    pub(crate) b: Source,
+    pub(crate) c: Source,
+    pub(crate) out: u8,
+    pub(crate) p: Condition,
+    pub(crate) and: bool,
+    pub(crate) uniform: bool,
+}
+
+/// An operation on 64-bit numbers, with a carry in and out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WideOp {
+    pub(crate) wide: Wide,
+    pub(crate) d: u8,
+    pub(crate) a: [Source; 2],
+    pub(crate) b: [Source; 2],
+    pub(crate) c: [Source; 2],
+    pub(crate) out: u8,
+    pub(crate) carry: Option<Condition>,
+    pub(crate) uniform: bool,
+}
+
+/// A comparison, combined with a truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Comparison {
+    pub(crate) compared: Compared,
+    pub(crate) relation: Relation,
+    pub(crate) combine: Combine,
+    pub(crate) out: [u8; 2],
+    pub(crate) a: [Source; 2],
+    pub(crate) b: [Source; 2],
+    pub(crate) p: Condition,
+    pub(crate) extra: Condition,
+    pub(crate) uniform: bool,
+}
+
+/// An atomic operation on memory. `out` is whether it was done: floating-point ones are not on shared or
+/// local memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AtomicOp {
+    pub(crate) operation: Atomic,
+    pub(crate) kind: AtomicType,
+    pub(crate) out: u8,
+    pub(crate) d: Option<u8>,
+    pub(crate) pointer: Pointer,
+    pub(crate) source: u8,
+    pub(crate) source2: u8,
+}
+
+/// A pre-decoded operation. `BranchTogether` is taken when all lanes would take it, else by none
+/// (inferred: the compiler jumps so over a region with a convergence barrier, in front of it);
+/// `BranchIndirect` goes to the register pair's value and an offset; `Illegal` is not understood.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Op {
-    /// Not understood.
     Illegal,
     Nothing,
-    Alu {
-        lane: Lane,
-        d: u8,
-        a: Source,
-        b: Source,
-        c: Source,
-        p: Condition,
-    },
-    UniformAlu {
-        lane: Lane,
-        d: u8,
-        a: Source,
-        b: Source,
-        c: Source,
-        p: Condition,
-    },
-    /// A sum with carries; `extra` is added for negated sources.
-    Carry {
-        d: u8,
-        a: Source,
-        b: Source,
-        c: Source,
-        extra: u8,
-        out: [u8; 2],
-        carry: Option<[Condition; 2]>,
-        uniform: bool,
-    },
-    /// Shift and add, with carry out; with an upper word, the upper half of the shifted pair.
-    ShiftAddCarry {
-        d: u8,
-        a: Source,
-        b: Source,
-        upper: Option<Source>,
-        shift: u8,
-        extra: u8,
-        out: u8,
-        uniform: bool,
-    },
-    /// Logic with a truth about the result.
-    LogicTest {
-        table: u8,
-        d: u8,
-        a: Source,
-        b: Source,
-        c: Source,
-        out: u8,
-        p: Condition,
-        and: bool,
-        uniform: bool,
-    },
-    Wide {
-        wide: Wide,
-        d: u8,
-        a: [Source; 2],
-        b: [Source; 2],
-        c: [Source; 2],
-        out: u8,
-        carry: Option<Condition>,
-        uniform: bool,
-    },
-    Compare {
-        compared: Compared,
-        relation: Relation,
-        combine: Combine,
-        out: [u8; 2],
-        a: [Source; 2],
-        b: [Source; 2],
-        p: Condition,
-        extra: Condition,
-        uniform: bool,
-    },
-    Predicates {
-        tables: [u8; 2],
-        out: [u8; 2],
-        sources: [Condition; 3],
-        uniform: bool,
-    },
-    FromPredicates {
-        d: u8,
-        base: Source,
-        mask: Source,
-    },
-    ToPredicates {
-        source: Source,
-        mask: Source,
-    },
-    LeadingTest {
-        d: u8,
-        a: Source,
-        signed: bool,
-        distance: bool,
-        out: u8,
-    },
-    LoadConstant {
-        d: u8,
-        bank: u8,
-        register: u8,
-        offset: i32,
-        size: Size,
-    },
-    LoadUniform {
-        d: u8,
-        bank: u8,
-        index: Option<u8>,
-        offset: i32,
-        size: Size,
-    },
-    Load {
-        d: u8,
-        pointer: Pointer,
-        size: Size,
-    },
-    Store {
-        pointer: Pointer,
-        source: u8,
-        size: Size,
-    },
-    Atomic {
-        operation: Atomic,
-        kind: AtomicType,
-        /// Whether it was done: floating-point ones are not on shared or local memory.
-        out: u8,
-        d: Option<u8>,
-        pointer: Pointer,
-        source: u8,
-        source2: u8,
-    },
-    CopyAsync {
-        to: Pointer,
-        from: Pointer,
-        bytes: u8,
-        p: Condition,
-    },
+    Alu { lane: Lane, d: u8, a: Source, b: Source, c: Source, p: Condition },
+    UniformAlu { lane: Lane, d: u8, a: Source, b: Source, c: Source, p: Condition },
+    Carry(Carry),
+    ShiftAddCarry(ShiftAddCarry),
+    LogicTest(LogicTest),
+    Wide(WideOp),
+    Compare(Comparison),
+    Predicates { tables: [u8; 2], out: [u8; 2], sources: [Condition; 3], uniform: bool },
+    FromPredicates { d: u8, base: Source, mask: Source },
+    ToPredicates { source: Source, mask: Source },
+    LeadingTest { d: u8, a: Source, signed: bool, distance: bool, out: u8 },
+    LoadConstant { d: u8, bank: u8, register: u8, offset: i32, size: Size },
+    LoadUniform { d: u8, bank: u8, index: Option<u8>, offset: i32, size: Size },
+    Load { d: u8, pointer: Pointer, size: Size },
+    Store { pointer: Pointer, source: u8, size: Size },
+    Atomic(AtomicOp),
+    CopyAsync { to: Pointer, from: Pointer, bytes: u8, p: Condition },
     CommitCopies,
-    WaitCopies {
-        left: u8,
-    },
-    LoadMatrix {
-        d: u8,
-        pointer: Pointer,
-        count: u8,
-        transpose: bool,
-    },
-    MatrixFloat {
-        d: u8,
-        a: u8,
-        b: u8,
-        c: u8,
-        depth: u8,
-        element: Element,
-        half: bool,
-    },
-    MatrixInteger {
-        d: u8,
-        a: u8,
-        b: u8,
-        c: u8,
-        depth: u8,
-        left: Integer,
-        right: Integer,
-        saturate: bool,
-    },
-    SpaceTest {
-        out: u8,
-        space: Space,
-        register: u8,
-        offset: i32,
-    },
-    Shuffle {
-        mode: Shuffle,
-        out: u8,
-        d: u8,
-        a: Source,
-        lane: Source,
-        limit: Source,
-    },
-    Match {
-        all: bool,
-        wide: bool,
-        out: u8,
-        d: u8,
-        a: u8,
-    },
-    Reduce {
-        reduction: Reduction,
-        signed: bool,
-        d: u8,
-        a: Source,
-    },
-    Vote {
-        vote: Vote,
-        d: u8,
-        out: u8,
-        p: Condition,
-        uniform: bool,
-    },
-    ReadSpecial {
-        d: u8,
-        special: SpecialRegister,
-        wide: bool,
-    },
-    ReadSpecialUniform {
-        d: u8,
-        special: SpecialRegister,
-    },
-    ToUniform {
-        d: u8,
-        a: Source,
-    },
-    Branch {
-        p: Condition,
-        target: u32,
-    },
-    /// Taken when all lanes would take it, else by none (inferred: the compiler jumps so over a region
-    /// with a convergence barrier, in front of it).
-    BranchTogether {
-        p: Condition,
-        target: u32,
-    },
-    /// To the register pair's value and an offset.
-    BranchIndirect {
-        p: Condition,
-        register: u8,
-        offset: i64,
-    },
-    BranchIf {
-        p: Condition,
-        mask: Source,
-        converged: bool,
-        target: u32,
-    },
-    Exit {
-        p: Condition,
-    },
-    Join {
-        p: Condition,
-        barrier: u8,
-    },
-    Synchronise {
-        p: Condition,
-        barrier: u8,
-    },
-    Leave {
-        p: Condition,
-        barrier: u8,
-    },
-    SaveBarrier {
-        d: u8,
-        barrier: u8,
-        clear: bool,
-    },
-    CopyBarrier {
-        d: u8,
-        barrier: u8,
-        clear: bool,
-    },
-    RestoreBarrier {
-        barrier: u8,
-        source: Source,
-    },
-    WarpSync {
-        p: Condition,
-        mask: Source,
-    },
+    WaitCopies { left: u8 },
+    LoadMatrix { d: u8, pointer: Pointer, count: u8, transpose: bool },
+    MatrixFloat { d: u8, a: u8, b: u8, c: u8, depth: u8, element: Element, half: bool },
+    MatrixInteger { d: u8, a: u8, b: u8, c: u8, depth: u8, kinds: [Integer; 2], saturate: bool },
+    SpaceTest { out: u8, space: Space, register: u8, offset: i32 },
+    Shuffle { mode: Shuffle, out: u8, d: u8, a: Source, lane: Source, limit: Source },
+    Match { all: bool, wide: bool, out: u8, d: u8, a: u8 },
+    Reduce { reduction: Reduction, signed: bool, d: u8, a: Source },
+    Vote { vote: Vote, d: u8, out: u8, p: Condition, uniform: bool },
+    ReadSpecial { d: u8, special: SpecialRegister, wide: bool },
+    ReadSpecialUniform { d: u8, special: SpecialRegister },
+    ToUniform { d: u8, a: Source },
+    Branch { p: Condition, target: u32 },
+    BranchTogether { p: Condition, target: u32 },
+    BranchIndirect { p: Condition, register: u8, offset: i64 },
+    BranchIf { p: Condition, mask: Source, converged: bool, target: u32 },
+    Exit { p: Condition },
+    Join { p: Condition, barrier: u8 },
+    Synchronise { p: Condition, barrier: u8 },
+    Leave { p: Condition, barrier: u8 },
+    SaveBarrier { d: u8, barrier: u8, clear: bool },
+    CopyBarrier { d: u8, barrier: u8, clear: bool },
+    RestoreBarrier { barrier: u8, source: Source },
+    WarpSync { p: Condition, mask: Source },
     Yield,
-    Barrier {
-        id: Source,
-        threads: u32,
-        arrival: Arrival,
-        p: Condition,
-    },
-    BarrierResult {
-        d: u8,
-        out: u8,
-    },
+    Barrier { id: Source, threads: u32, arrival: Arrival, p: Condition },
+    BarrierResult { d: u8, out: u8 },
     Trap,
 }

@@ -3,8 +3,13 @@
 //! Every kernel runs with all checks on; the sources lie in `tests/data/kernels`.
 
 use crate::support::Arg::{Float, Int, Pointer};
-use crate::support::{Arena, Call, Random, kernel};
+use crate::support::{Arena, Call, kernel, words};
 use half::f16;
+use orind_testing::random::Random;
+
+fn halves(random: &mut Random, count: usize, scale: f32) -> Vec<f16> {
+    random.reals(count, scale).into_iter().map(f16::from_f32).collect()
+}
 
 fn close(ours: &[f32], expected: &[f64], tolerance: f64, what: &str) {
     for (index, (ours, expected)) in ours.iter().zip(expected).enumerate() {
@@ -21,16 +26,14 @@ fn quantised_matrix_times_vector() {
     let kernel = kernel("matvec", "matvec_q8");
     let (rows, blocks) = (5usize, 37usize);
     let mut random = Random(11);
-    let w = random.words(rows * blocks * 8);
-    let x = random.words(blocks * 8);
-    let scales: Vec<f16> =
-        (0..rows * blocks).map(|_| f16::from_f32(random.unit() * 0.01)).collect();
-    let xs = random.units(blocks);
+    let w = words(&mut random, rows * blocks * 8);
+    let x = words(&mut random, blocks * 8);
+    let scales = halves(&mut random, rows * blocks, 0.01);
+    let xs = random.reals(blocks, 1.0);
     let mut memory = Arena::default();
-    let scale_bytes: Vec<u8> = scales.iter().flat_map(|s| s.to_bits().to_le_bytes()).collect();
     let args = [
         Pointer(memory.words(&w)),
-        Pointer(memory.bytes(&scale_bytes)),
+        Pointer(memory.halves(&scales)),
         Pointer(memory.words(&x)),
         Pointer(memory.floats(&xs)),
         Pointer(memory.zeros(rows)),
@@ -66,18 +69,10 @@ fn half_matrix_times_vector() {
     let kernel = kernel("matvec", "matvec_half2");
     let n = 40usize;
     let mut random = Random(3);
-    let mut halves =
-        |count: usize| -> Vec<f16> { (0..count).map(|_| f16::from_f32(random.unit())).collect() };
-    let (w, x) = (halves(4 * n * 8), halves(n * 8));
-    let bytes = |h: &[f16]| h.iter().flat_map(|h| h.to_bits().to_le_bytes()).collect::<Vec<u8>>();
+    let (w, x) = (halves(&mut random, 4 * n * 8, 1.0), halves(&mut random, n * 8, 1.0));
     let mut memory = Arena::default();
     let y = memory.zeros(2);
-    let args = [
-        Pointer(memory.bytes(&bytes(&w))),
-        Pointer(memory.bytes(&bytes(&x))),
-        Pointer(y),
-        Int(n as i32),
-    ];
+    let args = [Pointer(memory.halves(&w)), Pointer(memory.halves(&x)), Pointer(y), Int(n as i32)];
     let mut call = Call::new(&kernel, 2, 32);
     call.block = [32, 2, 1];
     call.run(&memory, &args);
@@ -94,7 +89,7 @@ fn norm_over_several_warps() {
     let kernel = kernel("transformer", "rms_norm");
     let n = 300usize;
     let mut random = Random(5);
-    let (x, w) = (random.units(2 * n), random.units(n));
+    let (x, w) = (random.reals(2 * n, 1.0), random.reals(n, 1.0));
     let mut memory = Arena::default();
     let y = memory.zeros(2 * n);
     let args = [
@@ -120,7 +115,7 @@ fn norm_over_several_warps() {
 fn softmax_over_rows() {
     let kernel = kernel("transformer", "softmax");
     let n = 700usize;
-    let x: Vec<f32> = Random(7).units(3 * n).iter().map(|v| v * 10.0).collect();
+    let x: Vec<f32> = Random(7).reals(3 * n, 10.0);
     let mut memory = Arena::default();
     let y = memory.zeros(3 * n);
     let args = [Pointer(memory.floats(&x)), Pointer(y), Int(n as i32)];
@@ -142,16 +137,14 @@ fn attention_with_dynamic_shared_memory() {
     let kernel = kernel("transformer", "attention");
     let (n, heads) = (77usize, 2usize);
     let mut random = Random(9);
-    let q = random.units(heads * 64);
-    let mut halves = || -> Vec<f16> { (0..n * 64).map(|_| f16::from_f32(random.unit())).collect() };
-    let (k, v) = (halves(), halves());
-    let bytes = |h: &[f16]| h.iter().flat_map(|h| h.to_bits().to_le_bytes()).collect::<Vec<u8>>();
+    let q = random.reals(heads * 64, 1.0);
+    let (k, v) = (halves(&mut random, n * 64, 1.0), halves(&mut random, n * 64, 1.0));
     let mut memory = Arena::default();
     let out = memory.zeros(heads * 64);
     let args = [
         Pointer(memory.floats(&q)),
-        Pointer(memory.bytes(&bytes(&k))),
-        Pointer(memory.bytes(&bytes(&v))),
+        Pointer(memory.halves(&k)),
+        Pointer(memory.halves(&v)),
         Pointer(out),
         Pointer(memory.words(&[n as u32])),
         Float(0.125),
@@ -182,7 +175,7 @@ fn rotary_embedding_with_slow_trigonometry() {
     let kernel = kernel("transformer", "rope");
     let (d, heads) = (64usize, 3usize);
     for position in [0u32, 5, 100_000] {
-        let q = Random(13).units(heads * d);
+        let q = Random(13).reals(heads * d, 1.0);
         let mut memory = Arena::default();
         let qa = memory.floats(&q);
         let k = memory.zeros((position as usize + 1) * heads * d / 2);
@@ -218,7 +211,7 @@ fn argmax_by_atomics_and_the_last_block() {
     let kernel = kernel("transformer", "argmax");
     for (seed, threads) in [(0, 1), (1, 2), (2, 1)] {
         let n = 5000usize;
-        let mut x = Random(seed + 20).units(n);
+        let mut x = Random(seed + 20).reals(n, 1.0);
         x[(seed * 997 + 13) as usize] = 2.0;
         let mut memory = Arena::default();
         let (best, out, count) = (memory.zeros(2), memory.zeros(1), memory.zeros(1));
@@ -241,7 +234,7 @@ fn argmax_by_atomics_and_the_last_block() {
 fn loops_of_different_lengths() {
     let kernel = kernel("control", "collatz");
     let mut random = Random(17);
-    let input: Vec<u32> = (0..128).map(|_| random.below(5000) + 1).collect();
+    let input: Vec<u32> = (0..128).map(|_| random.below(5000) as u32 + 1).collect();
     let mut memory = Arena::default();
     let (a, out) = (memory.words(&input), memory.zeros(128));
     Call::new(&kernel, 2, 64).run(&memory, &[Pointer(a), Pointer(out)]);
@@ -264,7 +257,7 @@ fn nested_loops_left_early() {
         let mut random = Random(seed);
         let input: Vec<i32> = (0..n * 32).map(|_| random.below(400) as i32 - 190).collect();
         let mut memory = Arena::default();
-        let a = memory.words(&input.iter().map(|&v| v as u32).collect::<Vec<_>>());
+        let a = memory.ints(&input);
         let out = memory.zeros(32);
         let mut call = Call::new(&kernel, 1, 32);
         call.options.seed = seed;
@@ -306,7 +299,7 @@ fn switch_through_a_table() {
     let input: Vec<i32> = (0..32).map(|t| (t * 7) % 13 - 1).chain((0..64).map(|v| v * 3)).collect();
     let start: Vec<u32> = (0..192).map(|v| v * 11).collect();
     let mut memory = Arena::default();
-    let a = memory.words(&input.iter().map(|&v| v as u32).collect::<Vec<_>>());
+    let a = memory.ints(&input);
     let out = memory.words(&start);
     Call::new(&kernel, 1, 32).run(&memory, &[Pointer(a), Pointer(out)]);
     let ours = memory.read(out);
@@ -345,7 +338,7 @@ fn votes_shuffles_matches_reductions() {
     let kernel = kernel("control", "warp");
     for seed in 0..3 {
         let mut random = Random(seed);
-        let mut x: Vec<u32> = (0..128).map(|_| random.below(9)).collect();
+        let mut x: Vec<u32> = (0..128).map(|_| random.below(9) as u32).collect();
         x[99] = !0;
         let mut memory = Arena::default();
         let (a, out) = (memory.words(&x), memory.zeros(704));
@@ -395,7 +388,7 @@ fn votes_shuffles_matches_reductions() {
 fn transposition_through_shared_memory() {
     let kernel = kernel("memory", "transpose");
     let n = 64usize;
-    let x = Random(23).units(n * n);
+    let x = Random(23).reals(n * n, 1.0);
     let mut memory = Arena::default();
     let (a, b) = (memory.floats(&x), memory.zeros(n * n));
     let mut call = Call::new(&kernel, 2, 32);
@@ -413,7 +406,7 @@ fn transposition_through_shared_memory() {
 fn arrays_in_local_memory() {
     let kernel = kernel("memory", "local_array");
     let n = 50;
-    let input = Random(29).words(64 * 32);
+    let input = words(&mut Random(29), 64 * 32);
     let mut memory = Arena::default();
     let (a, out) = (memory.words(&input), memory.zeros(32));
     Call::new(&kernel, 1, 32).run(&memory, &[Pointer(a), Pointer(out), Int(n)]);
@@ -436,17 +429,17 @@ fn integer_division_of_all_widths() {
     let kernel = kernel("integer", "division");
     let mut random = Random(31);
     let a: Vec<i32> = (0..64)
-        .map(|_| random.word() as i32 >> random.below(30))
+        .map(|_| random.bits() as i32 >> random.below(30))
         .map(|v| if v == 0 { 7 } else { v })
         .collect();
-    let b: Vec<u32> = (0..65).map(|_| (random.word() >> random.below(31)).max(1)).collect();
+    let b: Vec<u32> = (0..65).map(|_| (random.bits() as u32 >> random.below(31)).max(1)).collect();
     let c: Vec<i64> = (0..65)
-        .map(|_| random.long() as i64 >> random.below(62))
+        .map(|_| random.bits() as i64 >> random.below(62))
         .map(|v| if v == 0 { 9 } else { v })
         .collect();
     let mut memory = Arena::default();
     let args = [
-        Pointer(memory.words(&a.iter().map(|&v| v as u32).collect::<Vec<_>>())),
+        Pointer(memory.ints(&a)),
         Pointer(memory.words(&b)),
         Pointer(memory.longs(&c.iter().map(|&v| v as u64).collect::<Vec<_>>())),
         Pointer(memory.zeros(192)),
@@ -473,18 +466,10 @@ fn tensor_cores_with_asynchronous_copies() {
     let kernel = kernel("tensor", "gemm_f16");
     let k = 48usize;
     let mut random = Random(37);
-    let mut halves =
-        |count: usize| -> Vec<f16> { (0..count).map(|_| f16::from_f32(random.unit())).collect() };
-    let (a, b) = (halves(16 * k), halves(k * 8));
-    let bytes = |h: &[f16]| h.iter().flat_map(|h| h.to_bits().to_le_bytes()).collect::<Vec<u8>>();
+    let (a, b) = (halves(&mut random, 16 * k, 1.0), halves(&mut random, k * 8, 1.0));
     let mut memory = Arena::default();
     let c = memory.zeros(16 * 8);
-    let args = [
-        Pointer(memory.bytes(&bytes(&a))),
-        Pointer(memory.bytes(&bytes(&b))),
-        Pointer(c),
-        Int(k as i32),
-    ];
+    let args = [Pointer(memory.halves(&a)), Pointer(memory.halves(&b)), Pointer(c), Int(k as i32)];
     Call::new(&kernel, 1, 32).run(&memory, &args);
     let expected: Vec<f64> = (0..16 * 8)
         .map(|i| (0..k).map(|j| a[i / 8 * k + j].to_f64() * b[j * 8 + i % 8].to_f64()).sum())
@@ -499,7 +484,7 @@ fn barriers_with_counts_and_reductions() {
         let mut random = Random(seed);
         let input: Vec<i32> = (0..256).map(|_| random.below(100) as i32 - 20).collect();
         let mut memory = Arena::default();
-        let a = memory.words(&input.iter().map(|&v| v as u32).collect::<Vec<_>>());
+        let a = memory.ints(&input);
         let n = 5;
         let mut call = Call::new(&kernel, 1, 256);
         call.options.seed = seed;
@@ -600,8 +585,8 @@ fn matrices_of_all_element_types() {
     let kernel = kernel("tensor", "mma_forms");
     let mut random = Random(41);
     // Halves, bfloat16 and tf32 all at once: words whose parts are small numbers in each.
-    let a: Vec<u32> = (0..128).map(|_| 0x3c00_3c00 | random.word() & 0x8300_8300).collect();
-    let b: Vec<u32> = (0..64).map(|_| 0x3c00_3c00 | random.word() & 0x8300_8300).collect();
+    let a: Vec<u32> = (0..128).map(|_| 0x3c00_3c00 | random.bits() as u32 & 0x8300_8300).collect();
+    let b: Vec<u32> = (0..64).map(|_| 0x3c00_3c00 | random.bits() as u32 & 0x8300_8300).collect();
     let mut memory = Arena::default();
     let c = memory.zeros(512);
     let args = [Pointer(memory.words(&a)), Pointer(memory.words(&b)), Pointer(c)];

@@ -116,6 +116,19 @@ impl Lane<'_> {
     }
 }
 
+/// What an addend adds: a negated one is its complement and one.
+fn added((raw, modify): (u32, Modify)) -> u64 {
+    match (modify.negate, modify.invert) {
+        (true, _) => u64::from(!raw) + 1,
+        (_, true) => u64::from(!raw),
+        _ => u64::from(raw),
+    }
+}
+
+fn double_bits(value: f64) -> u64 {
+    if value.is_nan() { 0xfff8 << 48 } else { value.to_bits() }
+}
+
 fn float_bits(value: f32) -> u32 {
     if value.is_nan() { 0x7fff_ffff } else { value.to_bits() }
 }
@@ -138,11 +151,12 @@ fn directed(i: &Instruction, exact: f64) -> f32 {
     }
 }
 
+fn flushed(i: &Instruction, value: f32) -> f32 {
+    if i.has(M::Ftz) && value.is_subnormal() { 0f32.copysign(value) } else { value }
+}
+
 fn finish(i: &Instruction, value: f32) -> u32 {
-    let mut value = value;
-    if i.has(M::Ftz) && value.is_subnormal() {
-        value = 0f32.copysign(value);
-    }
+    let mut value = flushed(i, value);
     if i.has(M::Sat) {
         value = if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) + 0.0 };
     }
@@ -150,8 +164,7 @@ fn finish(i: &Instruction, value: f32) -> u32 {
 }
 
 fn source(i: &Instruction, value: f32) -> f64 {
-    let flushed = i.has(M::Ftz) && value.is_subnormal();
-    f64::from(if flushed { 0f32.copysign(value) } else { value })
+    f64::from(flushed(i, value))
 }
 
 fn related(i: &Instruction, order: Option<std::cmp::Ordering>) -> bool {
@@ -197,6 +210,12 @@ fn integer_type(i: &Instruction) -> (u32, bool) {
     (32, true)
 }
 
+/// The least and the largest number of a type.
+fn limits((bits, signed): (u32, bool)) -> (i128, i128) {
+    let size = 1i128 << bits;
+    if signed { (-size / 2, size / 2 - 1) } else { (0, size - 1) }
+}
+
 /// A number as the nearest integer of a type.
 fn to_integer(i: &Instruction, value: f64) -> i128 {
     let (bits, signed) = integer_type(i);
@@ -208,13 +227,8 @@ fn to_integer(i: &Instruction, value: f64) -> i128 {
             (true, _) => i128::from(i32::MIN),
         };
     }
-    let whole = rounded(i, value);
-    let (least, most) = if signed {
-        (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1)
-    } else {
-        (0, (1i128 << bits) - 1)
-    };
-    (whole as i128).clamp(least, most)
+    let (least, most) = limits((bits, signed));
+    (rounded(i, value) as i128).clamp(least, most)
 }
 
 fn rounded(i: &Instruction, value: f64) -> f64 {
@@ -289,25 +303,20 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
     let long = |value: u64| {
         Some(Result { words: vec![value as u32, (value >> 32) as u32], predicates: vec![] })
     };
+    let pair = |first, second| {
+        let predicates = vec![(index(&o[0]), first), (index(&o[1]), second)];
+        Some(Result { words: vec![], predicates })
+    };
     let int = |at: usize| lane.integer(&o[at]);
     let unsigned = i.has(M::U32);
+    let wide = |value: u32| if unsigned { i64::from(value) } else { i64::from(value as i32) };
     let brain = i.has(M::Bf16V2);
     match i.opcode {
         O::Mov => word(int(1)),
         O::Iadd3 => {
-            let extended = i.has(M::X);
-            // Carries count in the sum of what is really added: a negated source is its
-            // complement and one.
-            let mut sum = 0u64;
-            for operand in &o[3..6] {
-                let (raw, modify) = lane.raw(operand, 0);
-                sum += match (modify.negate, modify.invert) {
-                    (true, _) => u64::from(!raw) + 1,
-                    (_, true) => u64::from(!raw),
-                    _ => u64::from(raw),
-                };
-            }
-            if extended {
+            // Carries count in the sum of what is really added.
+            let mut sum: u64 = o[3..6].iter().map(|operand| added(lane.raw(operand, 0))).sum();
+            if i.has(M::X) {
                 sum += u64::from(lane.predicate(&o[6])) + u64::from(lane.predicate(&o[7]));
             }
             let carries = sum >> 32;
@@ -315,12 +324,7 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             Some(Result { words: vec![sum as u32], predicates })
         }
         O::Imad if i.has(M::Wide) || i.has(M::Hi) => {
-            let (a, b) = (int(2), int(3));
-            let product = if unsigned {
-                i128::from(a) * i128::from(b)
-            } else {
-                i128::from(a as i32) * i128::from(b as i32)
-            };
+            let product = i128::from(wide(int(2))) * i128::from(wide(int(3)));
             let (_, modify) = lane.raw(&o[4], 0);
             let c = if let Operand::Immediate(Immediate::Signed(value)) = o[4] {
                 if unsigned { u64::from(value as u32) } else { value as u64 }
@@ -343,33 +347,24 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             word(int(1).wrapping_mul(int(2)).wrapping_add(int(3)).wrapping_add(u32::from(carry)))
         }
         O::Isetp => {
-            let (a, b) = (int(2), int(3));
-            let order = if unsigned { a.cmp(&b) } else { (a as i32).cmp(&(b as i32)) };
+            let order = wide(int(2)).cmp(&wide(int(3)));
             let truth = if i.has(M::Ex) && order.is_eq() {
                 lane.predicate(&o[5])
             } else {
                 related(i, Some(order))
             };
             let p = lane.predicate(&o[4]);
-            let predicates =
-                vec![(index(&o[0]), joined(i, truth, p)), (index(&o[1]), joined(i, !truth, p))];
-            Some(Result { words: vec![], predicates })
+            pair(joined(i, truth, p), joined(i, !truth, p))
         }
         O::Imnmx => {
             let (a, b) = (int(1), int(2));
             let smaller = lane.predicate(&o[3]);
-            let less = if unsigned { a < b } else { (a as i32) < b as i32 };
-            word(if less == smaller { a } else { b })
+            word(if (wide(a) < wide(b)) == smaller { a } else { b })
         }
         O::Iabs => word((int(1) as i32).wrapping_abs() as u32),
         O::Lea => {
             let Operand::Immediate(Immediate::Bits(shift)) = o[5] else { return None };
-            let (a, b) = (int(2), lane.raw(&o[3], 0));
-            let b = match (b.1.negate, b.1.invert) {
-                (true, _) => u64::from(!b.0) + 1,
-                (_, true) => u64::from(!b.0),
-                _ => u64::from(b.0),
-            };
+            let (a, b) = (int(2), added(lane.raw(&o[3], 0)));
             let upper = if i.has(M::Sx32) { (a as i32 >> 31) as u32 } else { lane.integer(&o[4]) };
             let shifted = (u64::from(a) | u64::from(upper) << 32) << shift;
             let part = if i.has(M::Hi) { shifted >> 32 } else { shifted & 0xffff_ffff };
@@ -467,22 +462,12 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             word((sum + i64::from(int(3))) as u32)
         }
         O::Vabsdiff => {
-            let (a, b) = (int(2), int(3));
-            let difference = if unsigned {
-                i64::from(a) - i64::from(b)
-            } else {
-                i64::from(a as i32) - i64::from(b as i32)
-            };
+            let difference = wide(int(2)) - wide(int(3));
             word((difference.unsigned_abs() as u32).wrapping_add(int(4)))
         }
         O::I2i => {
-            let (bits, signed) = integer_type(i);
-            let (least, most) = if signed {
-                (-(1i64 << (bits - 1)), (1 << (bits - 1)) - 1)
-            } else {
-                (0, (1 << bits) - 1)
-            };
-            word(i64::from(int(1) as i32).clamp(least, most) as u32)
+            let (least, most) = limits(integer_type(i));
+            word(i128::from(int(1) as i32).clamp(least, most) as u32)
         }
         O::Fadd => {
             let (a, b) = (source(i, lane.float(&o[1])), source(i, lane.float(&o[2])));
@@ -503,9 +488,7 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
         O::Fmnmx => {
             let (a, b) = (lane.float(&o[1]), lane.float(&o[2]));
             let smaller = lane.predicate(&o[3]);
-            let flushed =
-                |v: f32| if i.has(M::Ftz) && v.is_subnormal() { 0f32.copysign(v) } else { v };
-            let (a, b) = (flushed(a), flushed(b));
+            let (a, b) = (flushed(i, a), flushed(i, b));
             if i.has(M::Nan) && (a.is_nan() || b.is_nan()) || a.is_nan() && b.is_nan() {
                 return word(0x7fff_ffff);
             }
@@ -515,9 +498,7 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
         O::Fsetp => {
             let (a, b) = (source(i, lane.float(&o[2])), source(i, lane.float(&o[3])));
             let (truth, p) = (related(i, a.partial_cmp(&b)), lane.predicate(&o[4]));
-            let predicates =
-                vec![(index(&o[0]), joined(i, truth, p)), (index(&o[1]), joined(i, !truth, p))];
-            Some(Result { words: vec![], predicates })
+            pair(joined(i, truth, p), joined(i, !truth, p))
         }
         O::Dadd | O::Dmul | O::Dfma if i.modifiers.is_empty() => {
             let (a, b) = (lane.double(&o[1]), lane.double(&o[2]));
@@ -526,14 +507,12 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
                 O::Dmul => a * b,
                 _ => a.mul_add(b, lane.double(&o[3])),
             };
-            long(if value.is_nan() { 0xfff8 << 48 } else { value.to_bits() })
+            long(double_bits(value))
         }
         O::Dsetp if !i.has(M::Min) && !i.has(M::Max) => {
             let (a, b) = (lane.double(&o[2]), lane.double(&o[3]));
             let (truth, p) = (related(i, a.partial_cmp(&b)), lane.predicate(&o[4]));
-            let predicates =
-                vec![(index(&o[0]), joined(i, truth, p)), (index(&o[1]), joined(i, !truth, p))];
-            Some(Result { words: vec![], predicates })
+            pair(joined(i, truth, p), joined(i, !truth, p))
         }
         O::Hadd2 if i.has(M::F32) => {
             let ([a, _], [b, _]) = (lane.halves(&o[1], false), lane.halves(&o[2], false));
@@ -580,11 +559,7 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             }
             let both = truth[0] && truth[1];
             let truth = if i.has(M::HAnd) { [both, !both] } else { truth };
-            let predicates = vec![
-                (index(&o[0]), joined(i, truth[0], p)),
-                (index(&o[1]), joined(i, truth[1], p)),
-            ];
-            Some(Result { words: vec![], predicates })
+            pair(joined(i, truth[0], p), joined(i, truth[1], p))
         }
         O::F2fp if !i.has(M::Rz) => {
             let value = [f64::from(lane.float(&o[2])), f64::from(lane.float(&o[1]))];
@@ -630,17 +605,11 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
         O::F2f => {
             match (i.modifiers.iter().rfind(|m| matches!(m, M::F32 | M::F64)), i.has(M::Rz)) {
                 (Some(M::F64), _) => word(float_bits(directed(i, lane.double(&o[1])))),
-                (Some(M::F32), _) => {
-                    let value = f64::from(lane.float(&o[1]));
-                    long(if value.is_nan() { 0xfff8 << 48 } else { value.to_bits() })
-                }
+                (Some(M::F32), _) => long(double_bits(f64::from(lane.float(&o[1])))),
                 _ => None,
             }
         }
-        O::Frnd if i.has(M::F64) => {
-            let value = rounded(i, lane.double(&o[1]));
-            long(if value.is_nan() { 0xfff8 << 48 } else { value.to_bits() })
-        }
+        O::Frnd if i.has(M::F64) => long(double_bits(rounded(i, lane.double(&o[1])))),
         O::Frnd => word(float_bits(rounded(i, source(i, lane.float(&o[1]))) as f32)),
         O::Plop3 => {
             let numbers: Vec<u32> = o[5..7]
@@ -653,9 +622,7 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             let entry =
                 o[2..5].iter().fold(0, |e, operand| e << 1 | u32::from(lane.predicate(operand)));
             let truth = |table: u32| table >> entry & 1 == 1;
-            let predicates =
-                vec![(index(&o[0]), truth(numbers[0])), (index(&o[1]), truth(numbers[1]))];
-            Some(Result { words: vec![], predicates })
+            pair(truth(numbers[0]), truth(numbers[1]))
         }
         _ => None,
     }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use orind_testing::random::Random;
 use sass::check::Checks;
 use sass::isa::{Instruction, Operand};
 use sass::launch::{BANKS, Launch};
@@ -13,7 +14,7 @@ use sass::machine::{Cache, Options, run};
 use sass::program::Program;
 
 use crate::model::{Lane, evaluate};
-use crate::support::{Arena, Random};
+use crate::support::Arena;
 
 /// Registers that the program itself uses.
 const INDEX: u8 = 254;
@@ -62,21 +63,21 @@ fn operand(random: &mut Random) -> u32 {
         0x4b00_0001,
     ];
     match random.below(8) {
-        0 => SPECIAL[random.below(16) as usize],
-        1 => random.below(70),
-        2 => (random.unit() * 100.0).to_bits(),
-        3 => (random.unit() * 3e9).to_bits(),
+        0 => random.pick(&SPECIAL),
+        1 => random.below(70) as u32,
+        2 => random.real(100.0).to_bits(),
+        3 => random.real(3e9).to_bits(),
         4 => {
-            f64::from(random.unit() * 1e5).to_bits() as u32
-                | (f64::from(random.unit() * 5e9).to_bits() >> 32) as u32
+            f64::from(random.real(1e5)).to_bits() as u32
+                | (f64::from(random.real(5e9)).to_bits() >> 32) as u32
         }
         5 => {
             let half =
-                |random: &mut Random| u32::from(half::f16::from_f32(random.unit() * 8.0).to_bits());
+                |random: &mut Random| u32::from(half::f16::from_f32(random.real(8.0)).to_bits());
             half(random) | half(random) << 16
         }
-        6 => (random.word() as i32 >> random.below(31)) as u32,
-        _ => random.word(),
+        6 => (random.bits() as i32 >> random.below(31)) as u32,
+        _ => random.bits() as u32,
     }
 }
 

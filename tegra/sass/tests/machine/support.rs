@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use half::f16;
+use orind_testing::random::Random;
 use sass::check::Checks;
 use sass::count::Counters;
 use sass::fault::Fault;
@@ -115,6 +117,14 @@ impl Arena {
             u32::from_le_bytes(word)
         });
         self.words(&chunks.collect::<Vec<_>>())
+    }
+
+    pub(crate) fn halves(&mut self, halves: &[f16]) -> u64 {
+        self.bytes(&halves.iter().flat_map(|half| half.to_le_bytes()).collect::<Vec<_>>())
+    }
+
+    pub(crate) fn ints(&mut self, ints: &[i32]) -> u64 {
+        self.words(&ints.iter().map(|&int| int as u32).collect::<Vec<_>>())
     }
 
     pub(crate) fn longs(&mut self, longs: &[u64]) -> u64 {
@@ -246,35 +256,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// A generator with a seed: SplitMix64.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn long(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-
-    pub(crate) fn word(&mut self) -> u32 {
-        (self.long() >> 32) as u32
-    }
-
-    pub(crate) fn below(&mut self, limit: u32) -> u32 {
-        ((u64::from(self.word()) * u64::from(limit)) >> 32) as u32
-    }
-
-    /// From -1 to 1.
-    pub(crate) fn unit(&mut self) -> f32 {
-        self.word() as i32 as f32 / 2_147_483_648.0
-    }
-
-    pub(crate) fn units(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.unit()).collect()
-    }
-
-    pub(crate) fn words(&mut self, count: usize) -> Vec<u32> {
-        (0..count).map(|_| self.word()).collect()
-    }
+/// Random words.
+pub(crate) fn words(random: &mut Random, count: usize) -> Vec<u32> {
+    (0..count).map(|_| random.bits() as u32).collect()
 }

@@ -6,10 +6,6 @@ use super::epoll;
 use crate::files::marks;
 use crate::{real, world};
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     // SAFETY: the arguments are the caller's.
@@ -26,10 +22,6 @@ pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     .unwrap_or_else(close)
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // SAFETY: the arguments are the caller's.

@@ -17,30 +17,18 @@ fn duplicated(from: c_int, to: c_int) -> c_int {
     to
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn dup(fd: c_int) -> c_int {
     // SAFETY: the arguments are the caller's.
     duplicated(fd, unsafe { real::dup(fd) })
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     // SAFETY: the arguments are the caller's.
     duplicated(from, unsafe { real::dup2(from, to) })
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: the arguments are the caller's.
@@ -54,20 +42,13 @@ fn controlled(fd: c_int, command: c_int, result: c_int) -> c_int {
     result
 }
 
-/// Interposed. Commands without a third word get a meaningless one, which they do not read.
-///
-/// # Safety
-/// As of the C function.
+/// Commands without a third word get a meaningless one, which they do not read.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the arguments are the caller's.
     controlled(fd, command, unsafe { real::fcntl(fd, command, argument) })
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the arguments are the caller's.

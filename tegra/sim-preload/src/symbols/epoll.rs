@@ -40,10 +40,6 @@ pub(super) fn closed(fd: RawFd) {
     marks::clear(fd);
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn epoll_ctl(
     epoll: c_int,
@@ -101,10 +97,6 @@ fn take(reported: &mut [epoll_event], watched: &[Watch]) -> usize {
     kept
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn epoll_pwait(
     epoll: c_int,
@@ -136,10 +128,6 @@ pub(super) unsafe extern "C" fn epoll_pwait(
     }
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn epoll_wait(
     epoll: c_int,

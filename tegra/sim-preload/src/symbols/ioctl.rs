@@ -6,11 +6,8 @@ use crate::files::Known;
 use crate::real::{self, fail};
 use crate::world;
 
-/// Interposed. glibc declares the request as `unsigned long`, musl as `int`: only the low 32 bits
+/// glibc declares the request as `unsigned long`, musl as `int`: only the low 32 bits
 /// matter. The third word is taken whether the caller gave one or not.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     let simulated = world::with(|world| {
@@ -19,10 +16,8 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize
             // Requests to a dma-buf are the kernel's; a memory file knows none of them.
             Known::DmaBuf(_) => return Some(fail(libc::ENOTTY)),
         };
-        Some(match world.orin.ioctl(file, request as u32, argument as u64) {
-            Ok(answer) => answer.value,
-            Err(refusal) => fail(refusal.errno.code()),
-        })
+        let answer = world.orin.ioctl(file, request as u32, argument as u64);
+        Some(answer.unwrap_or_else(|refusal| fail(refusal.errno.code())))
     });
     match simulated.flatten() {
         Some(result) => result,

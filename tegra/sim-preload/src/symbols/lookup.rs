@@ -79,10 +79,6 @@ unsafe extern "C" fn instead(handle: *mut c_void, name: *const c_char) -> *mut c
     }
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -106,10 +102,6 @@ pub(super) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
     )
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use libc::{MAP_FAILED, size_t};
-use tegra_sim::driver::{FileId, MapAnswer};
+use tegra_sim::driver::FileId;
 
 use crate::doorbell::{self, MapError};
 use crate::files::Known;
@@ -53,7 +53,7 @@ impl Request {
         let (bytes, offset) = (self.bytes as u64, self.offset as u64);
         let answer = world.orin.mmap(file, bytes, offset);
         let bytes = match answer {
-            Ok(MapAnswer::Doorbell { bytes }) => bytes as usize,
+            Ok(bytes) => bytes as usize,
             Err(refusal) => return refuse(refusal.errno.code()),
         };
         let Some(held) = world.files.mapped(self.fd) else { return refuse(libc::EBADF) };
@@ -80,19 +80,13 @@ fn refuse(errno: c_int) -> *mut c_void {
 }
 
 fn map(request: &Request) -> *mut c_void {
-    if request.fd < 0 || request.flags & libc::MAP_ANONYMOUS != 0 {
+    let of_a_file = request.fd >= 0 && request.flags & libc::MAP_ANONYMOUS == 0;
+    let simulated = of_a_file.then(|| world::with(|world| request.simulated(world)).flatten());
+    simulated.flatten().unwrap_or_else(|| {
         let mapping = request.pass_on();
         replaced(request, mapping);
-        return mapping;
-    }
-    match world::with(|world| request.simulated(world)).flatten() {
-        Some(mapping) => mapping,
-        None => {
-            let mapping = request.pass_on();
-            replaced(request, mapping);
-            mapping
-        }
-    }
+        mapping
+    })
 }
 
 /// A fixed mapping may have taken the place of a doorbell page.
@@ -114,42 +108,26 @@ fn unmapped(address: usize, bytes: usize) {
     });
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn mmap(
-    address: *mut c_void,
-    bytes: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-) -> *mut c_void {
-    map(&Request { address, bytes, protection, flags, fd, offset })
+macro_rules! interpose {
+    ($($name:ident)+) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub(super) unsafe extern "C" fn $name(
+                address: *mut c_void,
+                bytes: size_t,
+                protection: c_int,
+                flags: c_int,
+                fd: c_int,
+                offset: i64,
+            ) -> *mut c_void {
+                map(&Request { address, bytes, protection, flags, fd, offset })
+            }
+        )+
+    };
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn mmap64(
-    address: *mut c_void,
-    bytes: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-) -> *mut c_void {
-    map(&Request { address, bytes, protection, flags, fd, offset })
-}
+interpose! { mmap mmap64 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     // SAFETY: the arguments are the caller's.

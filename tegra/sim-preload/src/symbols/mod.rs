@@ -1,5 +1,6 @@
 //! The interposed functions, by what they are about.
 //!
+//! An interposed function has the signature and the safety contract of the C function of its name.
 //! Each asks first whether a call can concern the simulator at all; if not, or if the simulator
 //! itself is calling, it goes to the next definition. The functions unwind into nobody: a panic
 //! ends the program with its message.

@@ -35,10 +35,6 @@ fn opened(path: *const c_char, flags: c_int, otherwise: impl FnOnce() -> c_int) 
 macro_rules! interpose {
     ($( fn $name:ident($([$dir:ident])? path, flags $(, $mode:ident)?); )+) => {
         $(
-            /// Interposed.
-            ///
-            /// # Safety
-            /// As of the C function.
             #[unsafe(no_mangle)]
             pub(super) unsafe extern "C" fn $name(
                 $($dir: c_int,)?

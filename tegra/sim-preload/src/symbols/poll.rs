@@ -62,10 +62,6 @@ unsafe fn concerning<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pol
     fds.iter().any(|one| marks::is_set(one.fd)).then_some(fds)
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the arguments are the caller's.
@@ -80,10 +76,6 @@ pub(super) unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
     }
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn ppoll(
     fds: *mut pollfd,
@@ -108,10 +100,7 @@ fn check(count: nfds_t, object: size_t) {
     }
 }
 
-/// Interposed: `poll` with the size of the list's object.
-///
-/// # Safety
-/// As of the C function.
+/// `poll` with the size of the list's object.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __poll_chk(
     fds: *mut pollfd,
@@ -124,10 +113,7 @@ pub(super) unsafe extern "C" fn __poll_chk(
     unsafe { poll(fds, count, timeout) }
 }
 
-/// Interposed: `ppoll` with the size of the list's object.
-///
-/// # Safety
-/// As of the C function.
+/// `ppoll` with the size of the list's object.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __ppoll_chk(
     fds: *mut pollfd,

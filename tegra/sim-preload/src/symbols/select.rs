@@ -137,10 +137,7 @@ unsafe fn simulated(
     Some((count, deadline))
 }
 
-/// Interposed. As in Linux, what is left of the time is written back.
-///
-/// # Safety
-/// As of the C function.
+/// As in Linux, what is left of the time is written back.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn select(
     limit: c_int,
@@ -168,10 +165,6 @@ pub(super) unsafe extern "C" fn select(
     }
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn pselect(
     limit: c_int,

@@ -10,10 +10,6 @@ use libc::{SIGSEGV, sighandler_t, sigset_t};
 use crate::doorbell::{program_action, set_program_action};
 use crate::real;
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn sigaction(
     signal: c_int,
@@ -37,10 +33,7 @@ pub(super) unsafe extern "C" fn sigaction(
     0
 }
 
-/// Interposed, with BSD's meaning, as in glibc.
-///
-/// # Safety
-/// As of the C function.
+/// With BSD's meaning, as in glibc.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
     let kept = if signal == SIGSEGV { program_action() } else { None };
@@ -77,10 +70,6 @@ unsafe fn unblocked(how: c_int, new: *const sigset_t) -> Option<sigset_t> {
 macro_rules! interpose {
     ($($name:ident)+) => {
         $(
-            /// Interposed.
-            ///
-            /// # Safety
-            /// As of the C function.
             #[unsafe(no_mangle)]
             pub(super) unsafe extern "C" fn $name(
                 how: c_int,

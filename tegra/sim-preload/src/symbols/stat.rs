@@ -94,11 +94,8 @@ macro_rules! interpose {
     ($( fn $name:ident($($before:ident: $kind:ty,)*) = $real:ident($($given:ident),*), $node:expr; )+)
     => {
         $(
-            /// Interposed. The structures with and without 64 in their names are one and the same
+            /// The structures with and without 64 in their names are one and the same
             /// on 64-bit Linux; a leading version word is the C library's way before glibc 2.33.
-            ///
-            /// # Safety
-            /// As of the C function.
             #[unsafe(no_mangle)]
             #[expect(clippy::allow_attributes, reason = "one macro for all signatures")]
             #[allow(unused_variables, reason = "the version word is not looked at")]
@@ -131,10 +128,7 @@ interpose! {
 macro_rules! interpose_at {
     ($( fn $name:ident($($version:ident)?); )+) => {
         $(
-            /// Interposed; see the forms without a directory.
-            ///
-            /// # Safety
-            /// As of the C function.
+            /// See the forms without a directory.
             #[unsafe(no_mangle)]
             #[expect(clippy::allow_attributes, reason = "one macro for all signatures")]
             #[allow(unused_variables, reason = "the version word is not looked at")]
@@ -162,10 +156,6 @@ interpose_at! {
     fn __fxstatat64(version);
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn statx(
     dir: c_int,
@@ -187,10 +177,6 @@ fn permitted(node: Node, wanted: c_int) -> c_int {
     if wanted as u32 & !granted == 0 { 0 } else { fail(libc::EACCES) }
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn access(path: *const c_char, wanted: c_int) -> c_int {
     match node_at(path) {
@@ -200,10 +186,6 @@ pub(super) unsafe extern "C" fn access(path: *const c_char, wanted: c_int) -> c_
     }
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn faccessat(
     dir: c_int,

@@ -31,10 +31,6 @@ fn simulated(
     })
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn read(fd: c_int, into: *mut c_void, bytes: size_t) -> ssize_t {
     let answer = simulated(fd, |world, file| power::read(world, file, into as u64, bytes));
@@ -42,10 +38,6 @@ pub(super) unsafe extern "C" fn read(fd: c_int, into: *mut c_void, bytes: size_t
     answer.unwrap_or_else(|| unsafe { real::read(fd, into, bytes) })
 }
 
-/// Interposed.
-///
-/// # Safety
-/// As of the C function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn write(fd: c_int, from: *const c_void, bytes: size_t) -> ssize_t {
     let answer = simulated(fd, |world, _| power::write(world, from as u64, bytes));

@@ -4,14 +4,6 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::{io, ptr};
 
-use parking_lot::{Mutex, MutexGuard};
-
-/// One test at a time: they count what is alive.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock()
-}
-
 pub(crate) fn open(path: &CStr) -> c_int {
     // SAFETY: a C string.
     let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };

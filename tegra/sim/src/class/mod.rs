@@ -92,12 +92,7 @@ pub struct Field {
 pub enum BadData {
     /// Bits are set that mean nothing.
     #[error("{method} = {data:#x} sets reserved bits {bits:#x}")]
-    Reserved {
-        method: &'static str,
-        data: u32,
-        /// Its reserved bits that are set.
-        bits: u32,
-    },
+    Reserved { method: &'static str, data: u32, bits: u32 },
     /// A field holds a number that stands for nothing.
     #[error("{method} = {data:#x}: {field} has no value {value:#x}")]
     Value { method: &'static str, data: u32, field: &'static str, value: u32 },
@@ -105,31 +100,26 @@ pub enum BadData {
 
 impl Field {
     /// The word of a QMD that the field lies in; 0 for the field of a data word.
-    #[must_use]
     pub const fn word(&self) -> usize {
         (self.low / 32) as usize
     }
 
     /// Its bits in place in their word.
-    #[must_use]
     pub const fn mask(&self) -> u32 {
         (u32::MAX >> (31 - (self.high - self.low))) << (self.low % 32)
     }
 
     /// The field's number in its word.
-    #[must_use]
     pub const fn get(&self, word: u32) -> u32 {
         (word & self.mask()) >> (self.low % 32)
     }
 
     /// Whether any bit of the field is set in its word.
-    #[must_use]
     pub const fn is_set(&self, word: u32) -> bool {
         self.get(word) != 0
     }
 
     /// The name of a number in this field.
-    #[must_use]
     pub fn value(&self, number: u32) -> Option<&'static str> {
         self.values.iter().find(|(value, _)| *value == number).map(|(_, name)| *name)
     }
@@ -140,10 +130,7 @@ impl Field {
 }
 
 impl Method {
-    /// Refuses data that the method does not take.
-    ///
-    /// # Errors
-    /// [`BadData`], the first found.
+    /// Refuses data that the method does not take. The error is the first found.
     pub fn check(&self, data: u32) -> Result<(), BadData> {
         let known = self.fields.iter().filter(|field| !field.is_reserved());
         let known = known.fold(0, |mask, field| mask | field.mask());
@@ -159,13 +146,11 @@ impl Method {
         Ok(())
     }
 
-    #[must_use]
     pub fn field(&self, name: &str) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.name == name)
     }
 
     /// `data` with its fields named, for listings.
-    #[must_use]
     pub fn decode(&'static self, data: u32) -> Decoded {
         Decoded { method: self, data }
     }
@@ -206,7 +191,6 @@ impl fmt::Display for Decoded {
 }
 
 /// The method of `table` at `address`.
-#[must_use]
 pub fn find(table: &'static [Method], address: u32) -> Option<&'static Method> {
     let upper = table.partition_point(|method| method.address <= address);
     // Arrays interleave, so a few tables back may hold the address.
@@ -214,7 +198,6 @@ pub fn find(table: &'static [Method], address: u32) -> Option<&'static Method> {
 }
 
 /// The tables of a class number.
-#[must_use]
 pub const fn methods(class: u32) -> Option<&'static [Method]> {
     match class {
         HOST => Some(host::METHODS),
@@ -225,7 +208,6 @@ pub const fn methods(class: u32) -> Option<&'static [Method]> {
 }
 
 /// The name of the method at `address` when class `class` is bound, for listings.
-#[must_use]
 pub fn name(class: u32, address: u32) -> Option<&'static str> {
     let table = if address != 0 && address < host::METHODS_END { HOST } else { class };
     find(methods(table)?, address).map(|method| method.name)

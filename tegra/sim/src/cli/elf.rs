@@ -16,11 +16,8 @@ pub(super) enum Kind {
     Dynamic,
     /// Has no program interpreter.
     Static,
-    /// For another processor.
-    Foreign {
-        /// `e_machine`.
-        machine: u16,
-    },
+    /// For another processor, of this `e_machine`.
+    Foreign { machine: u16 },
     /// A script that the named program runs.
     Script(PathBuf),
     /// Nothing that is known here; whether it runs is for the kernel to say.
@@ -31,9 +28,6 @@ pub(super) enum Kind {
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { EM_AARCH64 } else { EM_X86_64 };
 
 /// Looks at a file.
-///
-/// # Errors
-/// It cannot be read.
 pub(super) fn kind(path: &Path) -> io::Result<Kind> {
     kind_of(&mut File::open(path)?)
 }

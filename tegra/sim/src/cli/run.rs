@@ -63,12 +63,7 @@ pub(super) enum RunError {
     NotFound(OsString),
     /// It cannot be looked at.
     #[error("{path:?} cannot be read: {error}")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    Unreadable { path: PathBuf, error: io::Error },
     /// Nothing can stand in front of its libc.
     #[error(
         "{0:?} is statically linked: it calls the kernel without a libc that the simulator could \
@@ -80,21 +75,13 @@ pub(super) enum RunError {
         "{path:?} is for another processor (ELF machine {machine}); run it with a tegra-sim that is \
          built for it, under user-mode emulation"
     )]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-        /// `e_machine`.
-        machine: u16,
-    },
+    Foreign { path: PathBuf, machine: u16 },
     /// The library is not where it should be.
     #[error(
         "{LIBRARY} is in none of {searched:?}; build it with `cargo build -p tegra-sim-preload`, \
          or name it in {PRELOAD}"
     )]
-    NoLibrary {
-        /// Where it was looked for.
-        searched: Vec<PathBuf>,
-    },
+    NoLibrary { searched: Vec<PathBuf> },
     /// The dynamic linker separates names by spaces and colons.
     #[error("{0:?}: the dynamic linker cannot preload a path with a space or a colon; move it")]
     UnfitPath(PathBuf),
@@ -103,20 +90,10 @@ pub(super) enum RunError {
     Profile(#[from] ProfileError),
     /// `exec` failed.
     #[error("{path:?} cannot be started: {error}")]
-    Exec {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    Exec { path: PathBuf, error: io::Error },
     /// A path has no absolute form.
     #[error("the path {path:?}: {error}")]
-    Output {
-        /// The path.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    Output { path: PathBuf, error: io::Error },
 }
 
 impl Run {

@@ -264,7 +264,7 @@ impl Rules {
         request: u32,
         arg: u64,
         handler: impl FnOnce(&mut Args) -> Handled,
-    ) -> Result<Answer, Refused> {
+    ) -> Answer {
         let parts = Parts::of(request);
         if parts.magic != self.magic
             || parts.number == 0
@@ -292,7 +292,7 @@ impl Rules {
             Ok(Done::Ok) | Err(_) => 0,
         };
         handled?;
-        Ok(Answer { value: i32::try_from(residual).unwrap_or(i32::MAX) })
+        Ok(i32::try_from(residual).unwrap_or(i32::MAX))
     }
 }
 

@@ -19,7 +19,6 @@ pub enum Errno {
 
 impl Errno {
     /// The positive number for `errno`.
-    #[must_use]
     pub const fn code(self) -> i32 {
         self as i32
     }

@@ -33,10 +33,8 @@ pub enum OpenFile {
 /// as the program has an fd of it, and calls [`super::Orin::close`] when the last fd of a
 /// description is gone. It is called while the simulator holds locks: it must not call back.
 pub trait FdTable: Send + Sync {
-    /// Gives a file the lowest free number, close-on-exec.
-    ///
-    /// # Errors
-    /// The table is full; the simulator answers `EMFILE`.
+    /// Gives a file the lowest free number, close-on-exec. Fails when the table is full: the
+    /// simulator answers `EMFILE`.
     fn install(&self, file: NewFile) -> io::Result<RawFd>;
 
     /// What a number refers to; none when it is closed or a file that the simulator does not know.

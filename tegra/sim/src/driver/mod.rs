@@ -69,23 +69,8 @@ static REFUSALS: &[&[Refused]] = &[
 /// RAM of a 64 GB module as Linux counts it, in bytes.
 const RAM: u64 = 62_800 << 20;
 
-/// What a successful ioctl returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// The call's result: 0, or with nvgpu the bytes that could not be copied out.
-    pub value: i32,
-}
-
-/// What an mmap of a description gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapAnswer {
-    /// The page of the doorbell and the timer, of this many bytes. Its owner says when it is gone:
-    /// [`Orin::unmapped`].
-    Doorbell {
-        /// Length asked for, at most 64 KiB.
-        bytes: u64,
-    },
-}
+/// What an ioctl returns: 0, or with nvgpu the bytes that could not be copied out.
+pub type Answer = Result<i32, Refused>;
 
 /// What is alive, for leak checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -183,10 +168,8 @@ pub struct Orin {
 
 impl Orin {
     /// Powers the device up, as a configuration asks for it, for a program whose descriptors `fds`
-    /// keeps.
-    ///
-    /// # Errors
-    /// The trace file cannot be written, the profile is none, or the GPU's thread cannot be started.
+    /// keeps. Fails when the trace file cannot be written, the profile is none, or the GPU's thread
+    /// cannot be started.
     pub fn new(config: &Config, fds: Arc<dyn FdTable>) -> io::Result<Arc<Self>> {
         let trace = match &config.trace {
             Some(path) => Trace::to_file(path)?,
@@ -205,10 +188,7 @@ impl Orin {
     }
 
     /// As [`Orin::new`], with a GPU that behaves otherwise than the configuration says: tests give
-    /// one that collects findings.
-    ///
-    /// # Errors
-    /// The GPU's thread cannot be started.
+    /// one that collects findings. Fails when its thread cannot be started.
     pub fn with_gpu(
         config: &Config,
         gpu: GpuConfig,
@@ -234,15 +214,12 @@ impl Orin {
     }
 
     /// The GPU, for its doorbell, its timer and its compute engine.
-    #[must_use]
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.device.gpu
     }
 
-    /// Opens a node.
-    ///
-    /// # Errors
-    /// As the node's `open`: a node of root's, no big pages for `as`, no free channel or TSG.
+    /// Opens a node. Refused as by the node's `open`: a node of root's, no big pages for `as`, no
+    /// free channel or TSG.
     pub fn open(&self, node: Node) -> Result<FileId, Refused> {
         node.check_access()?;
         Ok(self.files.add(match node {
@@ -268,10 +245,8 @@ impl Orin {
     }
 
     /// Answers an ioctl. `arg` is the caller's third argument, usually an address in its memory.
-    ///
-    /// # Errors
     /// The refusal says which errno, and which function of the driver decides so.
-    pub fn ioctl(&self, file: FileId, request: u32, arg: u64) -> Result<Answer, Refused> {
+    pub fn ioctl(&self, file: FileId, request: u32, arg: u64) -> Answer {
         let file = self.files.get(file).ok_or(&errno::CLOSED)?;
         let (node, known) = file.requests();
         let name = known.iter().find(|known| known.code == request).map(|known| known.name);
@@ -281,13 +256,13 @@ impl Orin {
         self.trace.record(self.device.gpu.now_ns(), || Event::Ioctl {
             node: node.into(),
             request: name.map_or_else(|| format!("{request:#010x}").into(), Into::into),
-            result: answer.map_or_else(|refused| -refused.errno.code(), |answer| answer.value),
+            result: answer.unwrap_or_else(|refused| -refused.errno.code()),
             detail: answer.err().map_or_else(String::new, ToString::to_string),
         });
         answer
     }
 
-    fn answer(&self, file: &File, request: u32, arg: u64) -> Result<Answer, Refused> {
+    fn answer(&self, file: &File, request: u32, arg: u64) -> Answer {
         match file {
             File::Nvmap => self.nvmap.ioctl(&self.device, request, arg),
             File::Ctrl(_) => ctrl::ioctl(&self.device, request, arg, self),
@@ -300,13 +275,12 @@ impl Orin {
         }
     }
 
-    /// Answers an mmap of a description that is no dma-buf.
-    ///
-    /// # Errors
-    /// The refusal says which errno, and which function of the driver decides so.
-    pub fn mmap(&self, file: FileId, bytes: u64, offset: u64) -> Result<MapAnswer, Refused> {
+    /// Answers an mmap of a description that is no dma-buf: it gives so many bytes of the page of
+    /// the doorbell and the timer, at most 64 KiB. Its owner says when it is gone:
+    /// [`Orin::unmapped`].
+    pub fn mmap(&self, file: FileId, bytes: u64, offset: u64) -> Result<u64, Refused> {
         match self.files.get(file).ok_or(&errno::CLOSED)? {
-            File::Ctrl(ctrl) => ctrl.mmap(bytes, offset).map(|bytes| MapAnswer::Doorbell { bytes }),
+            File::Ctrl(ctrl) => ctrl.mmap(bytes, offset),
             File::Nvmap => Err(&nvmap::NODE_MMAP),
             _ => Err(&errno::NO_MMAP),
         }
@@ -320,11 +294,8 @@ impl Orin {
     }
 
     /// Whether the kernel would map a dma-buf into the program; the fd is a real memfd, which the
-    /// caller maps if so.
-    ///
-    /// # Errors
-    /// `EPERM`: no pages yet, secure ones, or a writable mapping of read-only ones. `EINVAL`:
-    /// beyond the buffer.
+    /// caller maps if so. `EPERM`: no pages yet, secure ones, or a writable mapping of read-only
+    /// ones. `EINVAL`: beyond the buffer.
     pub fn check_dma_buf_mmap(
         &self,
         buffer: &DmaBuf,
@@ -336,7 +307,6 @@ impl Orin {
     }
 
     /// What is alive now.
-    #[must_use]
     pub fn live(&self) -> Live {
         let (handles, dma_bufs) = self.nvmap.live();
         let census = &self.device.census;

@@ -51,7 +51,6 @@ const GPU_NODES: [(&str, Node, u32, &str); 13] = [
 
 impl Node {
     /// The node at a path; none when an Orin has none there.
-    #[must_use]
     pub fn at(path: &str) -> Option<Self> {
         match path {
             "/dev/nvmap" => return Some(Self::Nvmap),
@@ -67,15 +66,11 @@ impl Node {
     }
 
     /// The permission bits that `stat` shows.
-    #[must_use]
     pub fn mode(self) -> u32 {
         GPU_NODES.iter().find(|(_, node, ..)| *node == self).map_or(0o660, |(.., mode, _)| *mode)
     }
 
-    /// Whether a member of group `video` may open it.
-    ///
-    /// # Errors
-    /// `EACCES`: the node is root's.
+    /// Whether a member of group `video` may open it. `EACCES` when it is root's.
     pub fn check_access(self) -> Result<(), Refused> {
         match GPU_NODES.iter().find(|(_, node, ..)| *node == self) {
             Some((.., "root")) => Err(&ROOT_ONLY),

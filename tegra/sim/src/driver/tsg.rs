@@ -188,12 +188,7 @@ impl Tsg {
 
     /// Answers one request. `find` turns an fd into a channel, `space` into an address space,
     /// `event` makes a description for an event.
-    pub(super) fn ioctl(
-        self: &Arc<Self>,
-        request: u32,
-        arg: u64,
-        find: &dyn Find,
-    ) -> Result<Answer, Refused> {
+    pub(super) fn ioctl(self: &Arc<Self>, request: u32, arg: u64, find: &dyn Find) -> Answer {
         RULES.dispatch(request, arg, |args| {
             match request {
                 BIND_CHANNEL => {

@@ -34,10 +34,7 @@ fn passage() -> Result<&'static Mutex<OwnedFd>, BadAddress> {
     Ok(PASSAGE.get_or_init(|| Mutex::new(fd)))
 }
 
-/// Reads `out.len()` bytes at `address`.
-///
-/// # Errors
-/// Some byte is not readable.
+/// Reads `out.len()` bytes at `address`. Fails unless all are readable.
 pub fn read(address: u64, out: &mut [u8]) -> Result<(), BadAddress> {
     let file = passage()?.lock();
     for (i, piece) in out.chunks_mut(CHUNK).enumerate() {
@@ -52,9 +49,7 @@ pub fn read(address: u64, out: &mut [u8]) -> Result<(), BadAddress> {
 }
 
 /// Writes `data` at `address`. A range that is writable in its first part only is written there.
-///
-/// # Errors
-/// Some byte is not writable.
+/// Fails unless all are writable.
 pub fn write(address: u64, data: &[u8]) -> Result<(), BadAddress> {
     let file = passage()?.lock();
     for (i, piece) in data.chunks(CHUNK).enumerate() {
@@ -86,10 +81,7 @@ pub fn write_most(address: u64, data: &[u8]) -> usize {
     data.len() - done
 }
 
-/// Reads an array of `N` bytes at `address`.
-///
-/// # Errors
-/// Some byte is not readable.
+/// Reads an array of `N` bytes at `address`. Fails unless all are readable.
 pub fn read_array<const N: usize>(address: u64) -> Result<[u8; N], BadAddress> {
     let mut bytes = [0; N];
     read(address, &mut bytes)?;

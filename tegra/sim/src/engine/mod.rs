@@ -44,7 +44,6 @@ pub struct MachineCode {
 
 impl MachineCode {
     /// An engine that checks as asked, on all cores of the host.
-    #[must_use]
     pub fn new(checks: Checks) -> Self {
         let threads = thread::available_parallelism().map_or(1, NonZero::get);
         Self { checks, sms: SMS, threads, programs: Programs::default(), cache: Cache::default() }
@@ -56,10 +55,7 @@ impl MachineCode {
         Self { sms, ..self }
     }
 
-    /// Runs a launch to its end.
-    ///
-    /// # Errors
-    /// [`Stopped`]: the fault, and where the machine was.
+    /// Runs a launch to its end. [`Stopped`] has the fault, and where the machine was.
     pub fn run(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<Work, Stopped> {
         let code = self.programs.at(memory, launch.program).map_err(Stopped::before)?;
         if code.barriers > launch.barriers {

@@ -10,8 +10,7 @@ use super::{MachineCode, Stopped};
 use crate::bundle::{Bundle, Header};
 use crate::config::Checks;
 use crate::gpu::{
-    Access, GpuMemory, Launch, LocalMemory, MapAccess, MapFlags, Mmu, MmuFault, MmuFaultKind,
-    Piece, SmFault,
+    Access, GpuMemory, Launch, MapAccess, MapFlags, Mmu, MmuFault, MmuFaultKind, Piece, SmFault,
 };
 use crate::memory::DmaBuf;
 
@@ -135,28 +134,13 @@ fn memory(bundle: &Bundle) -> Result<Memory, ReplayError> {
 
 impl Replay {
     /// Runs the launch of a bundle; with other checks than it had, when some are given.
-    ///
-    /// # Errors
     /// [`ReplayError`] when it cannot be run at all.
     pub fn run(bundle: &Bundle, checks: Option<Checks>) -> Result<Self, ReplayError> {
         let header = bundle.header.clone();
         let memory = memory(bundle)?;
         let words = <[u32; 64]>::try_from(header.words.as_slice())
             .map_err(|_| ReplayError::Qmd { words: header.words.len() })?;
-        let held = header.local_memory;
-        let local = LocalMemory {
-            base: held.base,
-            bytes_per_tpc: held.bytes_per_tpc,
-            max_sms: held.max_sms,
-        };
-        let launch = Launch::from_words(
-            header.channel,
-            header.qmd,
-            words,
-            (header.shared_window, header.local_window),
-            local,
-            (header.seed, header.time),
-        );
+        let launch = Launch::of_bundle(&header, words);
         let mut stopped = None;
         let mut program = None;
         if let Ok(launch) = &launch {
@@ -171,7 +155,6 @@ impl Replay {
     /// Whether the launch failed as it did before; of a failure that was made to happen, whether it
     /// does not fail by itself. Blocks run side by side: of several bad addresses another one may
     /// come first.
-    #[must_use]
     pub fn is_same(&self) -> bool {
         let Header { message, injected, .. } = &self.header;
         match (&self.launch, &self.stopped) {

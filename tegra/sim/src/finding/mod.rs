@@ -33,19 +33,16 @@ macro_rules! rules {
 
         impl Rule {
             /// The stable name.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$Variant => $name,)* }
             }
 
             /// Why it is a rule, in one line.
-            #[must_use]
             pub const fn why(self) -> &'static str {
                 match self { $(Self::$Variant => $why,)* }
             }
 
             /// How much it matters.
-            #[must_use]
             pub const fn severity(self) -> Severity {
                 match self { $(Self::$Variant => Severity::$severity,)* }
             }
@@ -60,28 +57,19 @@ rules! {
         "A push-buffer word that is no header: reserved opcode, reserved bit, address overflow.";
     PbdmaMethod "pbdma-method" Fault
         "A host method that does not exist, is privileged, or takes no such data.";
-    PbdmaDevice "pbdma-device" Fault
-        "A method on subchannels 5 to 7, which are for software.";
-    PushbufferCrc "pushbuffer-crc" Fault
-        "A CRC control entry that the stream does not have.";
-    IllegalClass "illegal-class" Fault
-        "A method on a subchannel to which its class was not bound.";
+    PbdmaDevice "pbdma-device" Fault "A method on subchannels 5 to 7, which are for software.";
+    PushbufferCrc "pushbuffer-crc" Fault "A CRC control entry that the stream does not have.";
+    IllegalClass "illegal-class" Fault "A method on a subchannel to which its class was not bound.";
     IllegalMethod "illegal-method" Fault
         "A method that the compute class does not have or the driver does not accept.";
-    CopyMethod "copy-method" Fault
-        "A method that the copy class does not have.";
-    CopyPrivileged "copy-privileged" Fault
-        "A copy by physical address or of protected memory.";
+    CopyMethod "copy-method" Fault "A method that the copy class does not have.";
+    CopyPrivileged "copy-privileged" Fault "A copy by physical address or of protected memory.";
     ReservedBits "reserved-bits" Fault
         "Data with reserved bits set, or a number that stands for nothing.";
-    SkedException "sked-exception" Fault
-        "A launch that the scheduler of compute work refuses.";
-    SmException "sm-exception" Fault
-        "A shader did what the SM refuses.";
-    ChannelTimeout "channel-timeout" Fault
-        "The channel did not yield within its limit.";
-    ForceReset "force-reset" Fault
-        "The channel was reset on request.";
+    SkedException "sked-exception" Fault "A launch that the scheduler of compute work refuses.";
+    SmException "sm-exception" Fault "A shader did what the SM refuses.";
+    ChannelTimeout "channel-timeout" Fault "The channel did not yield within its limit.";
+    ForceReset "force-reset" Fault "The channel was reset on request.";
     GpPutRange "gp-put-range" Silent
         "GP_PUT beyond the ring: the channel stalls, nothing tells the program.";
     GpEntry "gp-entry" Silent
@@ -98,10 +86,8 @@ rules! {
         "A QMD changed before its launch completed: the GPU reads and writes it until then.";
     ConstantsRewritten "constant-bank-rewritten" Lint
         "A constant bank changed before its launch completed.";
-    BufferReused "buffer-reused" Lint
-        "The CPU changed the source of a copy that had not run yet.";
-    UninitialisedRead "uninitialised-read" Lint
-        "The GPU reads memory that nobody has written.";
+    BufferReused "buffer-reused" Lint "The CPU changed the source of a copy that had not run yet.";
+    UninitialisedRead "uninitialised-read" Lint "The GPU reads memory that nobody has written.";
     StaleL2 "stale-l2" Lint
         "Read through a cacheable mapping after the CPU changed it, without L2_SYSMEM_INVALIDATE.";
     StaleConstantCache "stale-constant-cache" Lint
@@ -122,16 +108,12 @@ rules! {
         "Memory is mapped where a window lies: shaders never reach it.";
     QmdReserved "qmd-reserved" Lint
         "A QMD sets bits that are reserved or that only hardware writes.";
-    Deadlock "deadlock" Lint
-        "A channel waits for a semaphore that nothing releases.";
-    DoorbellMissing "doorbell-missing" Lint
-        "GP_PUT moved, but no doorbell told the GPU.";
-    NotModelled "not-modelled" Lint
-        "Legal on hardware, but the simulator does not do it.";
+    Deadlock "deadlock" Lint "A channel waits for a semaphore that nothing releases.";
+    DoorbellMissing "doorbell-missing" Lint "GP_PUT moved, but no doorbell told the GPU.";
+    NotModelled "not-modelled" Lint "Legal on hardware, but the simulator does not do it.";
 }
 
 impl Rule {
-    #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         ALL.iter().copied().find(|rule| rule.name() == name)
     }

@@ -102,32 +102,13 @@ impl Core {
     /// Reads memory.
     pub(crate) fn read(&mut self, site: Site<'_>, va: u64, out: &mut [u8]) -> Result<(), MmuFault> {
         let pieces = site.mmu.resolve(va, out.len() as u64, Access::Read)?;
-        let mut rest = out;
-        let mut at = va;
-        for piece in &pieces {
-            self.before_read(site, at, piece);
-            let (part, tail) = rest.split_at_mut(piece.bytes as usize);
-            read_piece(piece, at, part)?;
-            rest = tail;
-            at += piece.bytes;
-        }
-        Ok(())
+        read_pieces(&pieces, va, out, |at, piece| self.before_read(site, at, piece))
     }
 
     /// Writes memory.
     pub(crate) fn write(&mut self, site: Site<'_>, va: u64, data: &[u8]) -> Result<(), MmuFault> {
         let pieces = site.mmu.resolve(va, data.len() as u64, Access::Write)?;
-        let mut rest = data;
-        let mut at = va;
-        for piece in &pieces {
-            let (part, tail) = rest.split_at(piece.bytes as usize);
-            let lost = |_| fault(at, Access::Write, MmuFaultKind::InvalidPte);
-            piece.buffer.write(piece.offset, part).map_err(lost)?;
-            self.after_write(site, at, piece);
-            rest = tail;
-            at += piece.bytes;
-        }
-        Ok(())
+        write_pieces(&pieces, va, data, |at, piece| self.after_write(site, at, piece))
     }
 
     /// What reading a piece at `va` reveals.
@@ -194,16 +175,13 @@ impl Core {
                 let new = |v| reduction.apply(width, v, payload);
                 new(buffer.update_u64(offset, new).map_err(lost)?)
             }
-            (None, Width::Word) if timestamp => {
-                let payload = payload & u64::from(u32::MAX);
-                buffer.store_u64(offset, payload).map_err(lost)?;
-                payload
-            }
-            (None, Width::Word) => {
+            (None, Width::Word) if !timestamp => {
                 buffer.store_u32(offset, payload as u32).map_err(lost)?;
                 payload & u64::from(u32::MAX)
             }
-            (None, Width::Long) => {
+            (None, _) => {
+                let payload =
+                    if width == Width::Word { payload & u64::from(u32::MAX) } else { payload };
                 buffer.store_u64(offset, payload).map_err(lost)?;
                 payload
             }
@@ -246,10 +224,39 @@ fn fault(va: u64, access: Access, kind: MmuFaultKind) -> MmuFault {
     MmuFault { va, access, kind }
 }
 
-fn read_piece(piece: &Piece, va: u64, out: &mut [u8]) -> Result<(), MmuFault> {
-    // Pages lent with FROM_VA may be gone; the real driver pins them.
-    let lost = |_| fault(va, Access::Read, MmuFaultKind::InvalidPte);
-    piece.buffer.read(piece.offset, out).map_err(lost)
+/// Reads pieces that begin at `va`; `before` is told of each.
+fn read_pieces(
+    pieces: &[Piece],
+    mut va: u64,
+    mut out: &mut [u8],
+    mut before: impl FnMut(u64, &Piece),
+) -> Result<(), MmuFault> {
+    for piece in pieces {
+        before(va, piece);
+        let (part, rest) = std::mem::take(&mut out).split_at_mut(piece.bytes as usize);
+        // Pages lent with FROM_VA may be gone; the real driver pins them.
+        let lost = |_| fault(va, Access::Read, MmuFaultKind::InvalidPte);
+        piece.buffer.read(piece.offset, part).map_err(lost)?;
+        (va, out) = (va + piece.bytes, rest);
+    }
+    Ok(())
+}
+
+/// Writes pieces that begin at `va`; `after` is told of each.
+fn write_pieces(
+    pieces: &[Piece],
+    mut va: u64,
+    mut data: &[u8],
+    mut after: impl FnMut(u64, &Piece),
+) -> Result<(), MmuFault> {
+    for piece in pieces {
+        let (part, rest) = data.split_at(piece.bytes as usize);
+        let lost = |_| fault(va, Access::Write, MmuFaultKind::InvalidPte);
+        piece.buffer.write(piece.offset, part).map_err(lost)?;
+        after(va, piece);
+        (va, data) = (va + piece.bytes, rest);
+    }
+    Ok(())
 }
 
 /// Offset of the first page of the piece that nobody has written.
@@ -298,28 +305,12 @@ impl GpuMemory for SmMemory<'_> {
     fn read(&self, va: u64, out: &mut [u8]) -> Result<(), MmuFault> {
         let pieces = self.site.mmu.resolve(va, out.len() as u64, Access::Read)?;
         self.note(va, &pieces, Access::Read);
-        let mut rest = out;
-        let mut at = va;
-        for piece in &pieces {
-            let (part, tail) = rest.split_at_mut(piece.bytes as usize);
-            read_piece(piece, at, part)?;
-            rest = tail;
-            at += piece.bytes;
-        }
-        Ok(())
+        read_pieces(&pieces, va, out, |_, _| {})
     }
 
     fn write(&self, va: u64, data: &[u8]) -> Result<(), MmuFault> {
         let pieces = self.site.mmu.resolve(va, data.len() as u64, Access::Write)?;
-        let mut rest = data;
-        let mut at = va;
-        for piece in &pieces {
-            let (part, tail) = rest.split_at(piece.bytes as usize);
-            let lost = |_| fault(at, Access::Write, MmuFaultKind::InvalidPte);
-            piece.buffer.write(piece.offset, part).map_err(lost)?;
-            rest = tail;
-            at += piece.bytes;
-        }
+        write_pieces(&pieces, va, data, |_, _| {})?;
         self.note(va, &pieces, Access::Write);
         Ok(())
     }

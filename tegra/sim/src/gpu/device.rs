@@ -64,10 +64,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Starts a GPU without channels.
-    ///
-    /// # Errors
-    /// When its thread cannot be started.
+    /// Starts a GPU without channels. Fails when its thread cannot be started.
     pub fn new(config: GpuConfig, events: Arc<dyn Events>) -> io::Result<Arc<Self>> {
         let clock = Arc::new(Clock::new());
         let doorbell = Arc::new(Doorbell::new());
@@ -103,10 +100,7 @@ impl Gpu {
         self.control(|machine| machine.close_tsg(tsg));
     }
 
-    /// Makes a channel that can be rung.
-    ///
-    /// # Errors
-    /// [`ChannelError`]: the driver has checked all of it before.
+    /// Makes a channel that can be rung. The driver has checked all of it before.
     pub fn open_channel(&self, setup: ChannelSetup) -> Result<(), ChannelError> {
         self.shared.machine().open_channel(setup)
     }
@@ -157,13 +151,11 @@ impl Gpu {
 
     /// GPU time in nanoseconds, a multiple of 32. Takes no lock. Reading moves it, so that a
     /// program that waits for a time gets there.
-    #[must_use]
     pub fn time_ns(&self) -> u64 {
         self.shared.clock.read()
     }
 
     /// GPU time in nanoseconds as it is, for records: nothing moves it.
-    #[must_use]
     pub(crate) fn now_ns(&self) -> u64 {
         self.shared.clock.now()
     }
@@ -232,7 +224,8 @@ impl Worker {
     fn run(self) {
         let shared = &self.shared;
         let mut poll = POLL.0;
-        let mut quiet_since: Option<Instant> = None;
+        // What has been waited for, and since when.
+        let (mut blocked, mut since) = (Vec::new(), Instant::now());
         let mut told = false;
         let mut hold_over = false;
         loop {
@@ -244,17 +237,20 @@ impl Worker {
             let drains = shared.drains.load(Ordering::SeqCst);
             let pending = *shared.drained.lock() < drains;
             let over = pending || hold_over || shared.hurry.load(Ordering::SeqCst);
-            let (run, notices) = {
+            let (run, now_blocked, notices) = {
                 let mut machine = shared.machine_for_work();
                 let run = machine.run(STEPS, over);
-                (run, machine.take_notices())
+                (run, machine.blocked(), machine.take_notices())
             };
+            if now_blocked != blocked {
+                (blocked, since, told) = (now_blocked, Instant::now(), false);
+            }
             hold_over = false;
             self.deliver(notices);
             match run {
                 Run::Busy => {
                     poll = POLL.0;
-                    (quiet_since, told) = (None, false);
+                    (since, told) = (Instant::now(), false);
                 }
                 Run::Holding => {
                     shared.waker.sleep(count, Some(shared.hold));
@@ -265,7 +261,6 @@ impl Worker {
                     if shared.doorbell.is_empty() {
                         shared.hurry.store(false, Ordering::SeqCst);
                     }
-                    let since = *quiet_since.get_or_insert_with(Instant::now);
                     if waiting && !told && since.elapsed() >= shared.deadlock_timeout {
                         told = true;
                         let notices = {

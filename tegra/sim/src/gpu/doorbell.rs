@@ -217,13 +217,9 @@ impl Drop for Doorbell {
 /// What the doorbell was rung with.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Rung {
-    Token {
-        token: u32,
-        /// GP_PUT of the channel that the token names, whatever its runlist.
-        put: Option<u32>,
-        /// Releases that the CPU may have seen.
-        seen: u64,
-    },
+    /// A token, GP_PUT of the channel that it names, whatever its runlist, and releases that the CPU
+    /// may have seen.
+    Token { token: u32, put: Option<u32>, seen: u64 },
     /// Channels whose order was lost.
     Channels(Vec<u16>),
 }

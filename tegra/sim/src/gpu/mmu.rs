@@ -112,12 +112,7 @@ pub enum MapError {
     Misaligned { what: &'static str, value: u64 },
     /// The range leaves the buffer.
     #[error("{bytes:#x} bytes at offset {offset:#x} leave a buffer of {size:#x} bytes")]
-    OutsideBuffer {
-        /// Where it begins in the buffer.
-        offset: u64,
-        bytes: u64,
-        size: u64,
-    },
+    OutsideBuffer { offset: u64, bytes: u64, size: u64 },
     /// A part of the range is mapped already, or the range leaves the page tables.
     #[error("GPU addresses {va:#x} and {bytes:#x} bytes on are not free")]
     NotFree { va: u64, bytes: u64 },
@@ -130,15 +125,12 @@ const PDE_COVERAGE: u64 = 1 << 21;
 
 impl Mmu {
     /// An address space with nothing mapped.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Maps `bytes` of `buffer` from `offset` on at `va`.
-    ///
-    /// # Errors
-    /// [`MapError`]; the driver has checked the same before, with errnos.
+    /// Maps `bytes` of `buffer` from `offset` on at `va`. The driver has checked the same before,
+    /// with errnos.
     pub fn map(
         &self,
         va: u64,
@@ -187,10 +179,8 @@ impl Mmu {
         }
     }
 
-    /// The memory behind `bytes` from `va` on, in pieces of one buffer each.
-    ///
-    /// # Errors
-    /// [`MmuFault`] at the first address that cannot be reached so.
+    /// The memory behind `bytes` from `va` on, in pieces of one buffer each. [`MmuFault`] at the
+    /// first address that cannot be reached so.
     pub fn resolve(&self, va: u64, bytes: u64, access: Access) -> Result<Vec<Piece>, MmuFault> {
         let mut pieces = Vec::with_capacity(1);
         self.visit(va, bytes, access, |piece| pieces.push(piece))?;
@@ -256,7 +246,6 @@ impl Mmu {
     }
 
     /// Whether the page-table entry of an address exists, but is not valid.
-    #[must_use]
     pub fn has_unmapped_pte(&self, va: u64) -> bool {
         let mappings = self.mappings.read();
         let found = mappings.range(..=va).next_back();
@@ -264,7 +253,6 @@ impl Mmu {
     }
 
     /// The first mapped address within `bytes` from `va` on.
-    #[must_use]
     pub fn first_mapped(&self, va: u64, bytes: u64) -> Option<u64> {
         let mappings = self.mappings.read();
         let first = overlapping(&mappings, va, va.saturating_add(bytes)).map(|(start, _)| start);

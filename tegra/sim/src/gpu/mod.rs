@@ -73,7 +73,6 @@ pub struct GpuConfig {
 
 impl GpuConfig {
     /// A GPU as the environment asks for it; failures and records are shared with the driver.
-    #[must_use]
     pub fn new(config: &Config, trace: Trace, injection: Arc<Injection>) -> Self {
         Self {
             seed: config.seed,
@@ -118,13 +117,7 @@ pub enum ChannelError {
     NoTsg { tsg: TsgId },
     /// The ring does not hold a power of two of entries, or USERD is too small.
     #[error("a ring of {entries} entries in {ring} bytes, with USERD in {userd} bytes")]
-    Sizes {
-        entries: u32,
-        /// Bytes of the ring's buffer.
-        ring: u64,
-        /// Bytes of the USERD buffer.
-        userd: u64,
-    },
+    Sizes { entries: u32, ring: u64, userd: u64 },
 }
 
 /// A channel that waits for a semaphore.
@@ -149,23 +142,15 @@ pub trait Events: Send + Sync {
 
 /// Memory as shaders see it, through the channel's page tables and caches.
 pub trait GpuMemory: Sync {
-    /// Reads bytes.
-    ///
-    /// # Errors
-    /// [`MmuFault`] at the first address that cannot be read.
+    /// Reads bytes. [`MmuFault`] at the first address that cannot be read.
     fn read(&self, va: u64, out: &mut [u8]) -> Result<(), MmuFault>;
 
-    /// Writes bytes.
-    ///
-    /// # Errors
-    /// [`MmuFault`] at the first address that cannot be written.
+    /// Writes bytes. [`MmuFault`] at the first address that cannot be written.
     fn write(&self, va: u64, data: &[u8]) -> Result<(), MmuFault>;
 
     /// The buffers behind a range, for engines that go to them directly; such an engine says what
-    /// it touched with [`GpuMemory::touched`]. Valid until the launch ends.
-    ///
-    /// # Errors
-    /// [`MmuFault`] at the first address that cannot be accessed so.
+    /// it touched with [`GpuMemory::touched`]. Valid until the launch ends. [`MmuFault`] at the
+    /// first address that cannot be accessed so.
     fn resolve(&self, va: u64, bytes: u64, access: Access) -> Result<Vec<Piece>, MmuFault>;
 
     /// Says that a range was accessed in the buffers themselves: the checks of [`GpuMemory::read`]
@@ -194,9 +179,6 @@ pub enum SmFault {
 
 /// What runs shader code.
 pub trait ComputeEngine: Send {
-    /// Runs one kernel to its end, and tells what it did.
-    ///
-    /// # Errors
-    /// [`SmFault`] when it is stopped.
+    /// Runs one kernel to its end, and tells what it did. [`SmFault`] when it is stopped.
     fn launch(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<Work, SmFault>;
 }

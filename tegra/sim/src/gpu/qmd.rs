@@ -7,6 +7,7 @@
 use super::capture::Chance;
 use super::compute::ComputeState;
 use super::semaphore::{Reduction, Width, Write};
+use crate::bundle::Header;
 use crate::class::{Field, qmd as fields};
 
 /// Constant banks of a launch.
@@ -76,21 +77,17 @@ impl Launch {
         };
     }
 
-    /// The launch that a QMD asks for on a channel with these windows, of shared and of local
-    /// memory.
-    ///
-    /// # Errors
-    /// The message of the scheduler's check that failed.
-    pub(crate) fn from_words(
-        channel: u16,
-        qmd: u64,
-        words: [u32; fields::WORDS],
-        (shared_window, local_window): (u64, u64),
-        local_memory: LocalMemory,
-        (seed, time): (u64, u64),
-    ) -> Result<Self, String> {
-        let state = ComputeState::of_launch(shared_window, local_window, local_memory);
-        let launch = Qmd(words).launch(channel, qmd, &state, Chance { seed, time });
+    /// The launch that a bundle's QMD asks for. The error is the message of the scheduler's check that failed.
+    pub(crate) fn of_bundle(of: &Header, words: [u32; fields::WORDS]) -> Result<Self, String> {
+        let held = of.local_memory;
+        let local_memory = LocalMemory {
+            base: held.base,
+            bytes_per_tpc: held.bytes_per_tpc,
+            max_sms: held.max_sms,
+        };
+        let state = ComputeState::of_launch(of.shared_window, of.local_window, local_memory);
+        let chance = Chance { seed: of.seed, time: of.time };
+        let launch = Qmd(words).launch(of.channel, of.qmd, &state, chance);
         launch.map_err(|error| error.message)
     }
 }
@@ -276,47 +273,24 @@ impl Qmd {
 
     /// The releases that completion does; `Err` for one that SKED has no form for.
     pub(crate) fn releases(&self) -> Result<Vec<Write>, String> {
-        let slots = [
-            [
-                fields::RELEASE0_ENABLE,
-                fields::RELEASE0_ADDRESS_UPPER,
-                fields::RELEASE0_ADDRESS_LOWER,
-                fields::RELEASE0_PAYLOAD_UPPER,
-                fields::RELEASE0_PAYLOAD_LOWER,
-                fields::RELEASE0_PAYLOAD64B,
-                fields::RELEASE0_STRUCTURE_SIZE,
-                fields::RELEASE0_REDUCTION_ENABLE,
-                fields::RELEASE0_REDUCTION_OP,
-                fields::RELEASE0_REDUCTION_FORMAT,
-            ],
-            [
-                fields::RELEASE1_ENABLE,
-                fields::RELEASE1_ADDRESS_UPPER,
-                fields::RELEASE1_ADDRESS_LOWER,
-                fields::RELEASE1_PAYLOAD_UPPER,
-                fields::RELEASE1_PAYLOAD_LOWER,
-                fields::RELEASE1_PAYLOAD64B,
-                fields::RELEASE1_STRUCTURE_SIZE,
-                fields::RELEASE1_REDUCTION_ENABLE,
-                fields::RELEASE1_REDUCTION_OP,
-                fields::RELEASE1_REDUCTION_FORMAT,
-            ],
-            [
-                fields::RELEASE2_ENABLE,
-                fields::RELEASE2_ADDRESS_UPPER,
-                fields::RELEASE2_ADDRESS_LOWER,
-                fields::RELEASE2_PAYLOAD_UPPER,
-                fields::RELEASE2_PAYLOAD_LOWER,
-                fields::RELEASE2_PAYLOAD64B,
-                fields::RELEASE2_STRUCTURE_SIZE,
-                fields::RELEASE2_REDUCTION_ENABLE,
-                fields::RELEASE2_REDUCTION_OP,
-                fields::RELEASE2_REDUCTION_FORMAT,
-            ],
+        let first = [
+            fields::RELEASE0_ENABLE,
+            fields::RELEASE0_ADDRESS_UPPER,
+            fields::RELEASE0_ADDRESS_LOWER,
+            fields::RELEASE0_PAYLOAD_UPPER,
+            fields::RELEASE0_PAYLOAD_LOWER,
+            fields::RELEASE0_PAYLOAD64B,
+            fields::RELEASE0_STRUCTURE_SIZE,
+            fields::RELEASE0_REDUCTION_ENABLE,
+            fields::RELEASE0_REDUCTION_OP,
+            fields::RELEASE0_REDUCTION_FORMAT,
         ];
         let mut releases = Vec::new();
-        for slot in slots {
-            let [enable, upper, lower, high, low, long, structure, reduce, op, format] = slot;
+        // The fields of each slot lie alike.
+        for slot in [fields::RELEASE0_ENABLE, fields::RELEASE1_ENABLE, fields::RELEASE2_ENABLE] {
+            let behind = slot.low - fields::RELEASE0_ENABLE.low;
+            let [enable, upper, lower, high, low, long, structure, reduce, op, format] =
+                first.map(|of| Field { high: of.high + behind, low: of.low + behind, ..of });
             if !self.is_set(enable) {
                 continue;
             }

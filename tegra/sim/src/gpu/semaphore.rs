@@ -19,6 +19,14 @@ impl Width {
             Self::Long => 8,
         }
     }
+
+    /// A number of this width, sign-extended: as unsigned numbers too it is ordered as before.
+    const fn widen(self, number: u64) -> i64 {
+        match self {
+            Self::Word => number as i32 as i64,
+            Self::Long => number as i64,
+        }
+    }
 }
 
 /// When a wait is over.
@@ -46,24 +54,13 @@ impl Condition {
 
     /// Whether `memory` meets it with `payload`.
     pub(crate) const fn holds(self, width: Width, memory: u64, payload: u64) -> bool {
-        match width {
-            Width::Word => {
-                let (memory, payload) = (memory as u32, payload as u32);
-                match self {
-                    Self::Equal => memory == payload,
-                    Self::AtLeast => memory >= payload,
-                    Self::Reached => memory.wrapping_sub(payload) as i32 >= 0,
-                    Self::AnyBit => memory & payload != 0,
-                    Self::AnyClear => !(memory | payload) != 0,
-                }
-            }
-            Width::Long => match self {
-                Self::Equal => memory == payload,
-                Self::AtLeast => memory >= payload,
-                Self::Reached => memory.wrapping_sub(payload) as i64 >= 0,
-                Self::AnyBit => memory & payload != 0,
-                Self::AnyClear => !(memory | payload) != 0,
-            },
+        let (memory, payload) = (width.widen(memory), width.widen(payload));
+        match self {
+            Self::Equal => memory == payload,
+            Self::AtLeast => memory as u64 >= payload as u64,
+            Self::Reached => width.widen(memory.wrapping_sub(payload) as u64) >= 0,
+            Self::AnyBit => memory & payload != 0,
+            Self::AnyClear => !(memory | payload) != 0,
         }
     }
 }
@@ -131,40 +128,38 @@ impl Reduction {
 
     /// What it leaves in memory.
     pub(crate) fn apply(self, width: Width, memory: u64, payload: u64) -> u64 {
-        match width {
-            Width::Word => u64::from(self.apply_word(memory as u32, payload as u32)),
-            Width::Long => self.apply_long(memory, payload),
-        }
-    }
-
-    fn apply_word(self, v: u32, p: u32) -> u32 {
-        match (self.op, self.unsigned) {
-            (Op::Min, true) => v.min(p),
-            (Op::Min, false) => (v as i32).min(p as i32) as u32,
-            (Op::Max, true) => v.max(p),
-            (Op::Max, false) => (v as i32).max(p as i32) as u32,
-            (Op::Xor, _) => v ^ p,
-            (Op::And, _) => v & p,
-            (Op::Or, _) => v | p,
-            (Op::Add, _) => v.wrapping_add(p),
-            (Op::Inc, _) => v.checked_add(1).filter(|next| *next <= p).unwrap_or(0),
-            (Op::Dec, _) => v.checked_sub(1).filter(|_| v <= p).unwrap_or(p),
-        }
-    }
-
-    fn apply_long(self, v: u64, p: u64) -> u64 {
-        match (self.op, self.unsigned) {
-            (Op::Min, true) => v.min(p),
-            (Op::Min, false) => (v as i64).min(p as i64) as u64,
-            (Op::Max, true) => v.max(p),
-            (Op::Max, false) => (v as i64).max(p as i64) as u64,
-            (Op::Xor, _) => v ^ p,
-            (Op::And, _) => v & p,
-            (Op::Or, _) => v | p,
-            (Op::Add, _) => v.wrapping_add(p),
-            (Op::Inc, _) => v.checked_add(1).filter(|next| *next <= p).unwrap_or(0),
-            (Op::Dec, _) => v.checked_sub(1).filter(|_| v <= p).unwrap_or(p),
-        }
+        let (v, p) = (width.widen(memory), width.widen(payload));
+        let (uv, up) = (v as u64, p as u64);
+        let last = match width {
+            Width::Word => u64::from(u32::MAX),
+            Width::Long => u64::MAX,
+        };
+        let result = match (self.op, self.unsigned) {
+            (Op::Min, true) => uv.min(up),
+            (Op::Min, false) => v.min(p) as u64,
+            (Op::Max, true) => uv.max(up),
+            (Op::Max, false) => v.max(p) as u64,
+            (Op::Xor, _) => uv ^ up,
+            (Op::And, _) => uv & up,
+            (Op::Or, _) => uv | up,
+            (Op::Add, _) => uv.wrapping_add(up),
+            // Between 0 and the payload, round and round.
+            (Op::Inc, _) => {
+                if uv < up {
+                    uv + 1
+                } else {
+                    0
+                }
+            }
+            (Op::Dec, _) => {
+                if uv == 0 || uv > up {
+                    up
+                } else {
+                    uv - 1
+                }
+            }
+        };
+        result & last
     }
 }
 

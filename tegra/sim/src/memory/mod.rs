@@ -64,28 +64,14 @@ pub struct Metadata {
 pub enum MemoryError {
     /// The range does not lie within the buffer.
     #[error("{len} bytes at offset {offset:#x} lie beyond a buffer of {bytes:#x} bytes")]
-    OutOfRange {
-        /// First byte asked for.
-        offset: u64,
-        /// Bytes asked for.
-        len: u64,
-        /// Bytes of the buffer.
-        bytes: u64,
-    },
+    OutOfRange { offset: u64, len: u64, bytes: u64 },
     /// An atomic access must be aligned to its size.
     #[error("offset {offset:#x} is not a multiple of {align}")]
-    Misaligned {
-        offset: u64,
-        /// Bytes of the access.
-        align: u64,
-    },
+    Misaligned { offset: u64, align: u64 },
     /// The program has unmapped or protected the pages that it had lent with FROM_VA. The real
     /// driver pins them; the simulator cannot.
     #[error("the program's own page at {va:#x}, lent with FROM_VA, is no longer accessible")]
-    LentPageGone {
-        /// CPU address of the access.
-        va: u64,
-    },
+    LentPageGone { va: u64 },
 }
 
 /// Where the bytes are.
@@ -115,11 +101,7 @@ unsafe impl Sync for DmaBuf {}
 
 impl DmaBuf {
     /// Makes a zeroed buffer of `bytes`, rounded up to whole pages. Pages that nobody touches cost
-    /// nothing.
-    ///
-    /// # Errors
-    /// Those of `memfd_create`, `ftruncate` and `mmap`; `InvalidInput` for a size of 0 or above
-    /// 2^40.
+    /// nothing. `InvalidInput` for a size of 0 or above 2^40.
     pub fn new(bytes: u64) -> io::Result<Arc<Self>> {
         let (bytes, len) = whole_pages(bytes)?;
         let (fd, inode) = memfd(bytes)?;
@@ -130,11 +112,8 @@ impl DmaBuf {
         Ok(Self::over(Backing::Memfd { base, present }, fd, inode, bytes))
     }
 
-    /// Makes a buffer over pages that the program already has at the CPU address `va`. Accesses
-    /// are checked: the program may take the pages away.
-    ///
-    /// # Errors
-    /// Those of `memfd_create`; `InvalidInput` for a size of 0.
+    /// Makes a buffer over pages that the program already has at the CPU address `va`. Accesses are
+    /// checked: the program may take the pages away. `InvalidInput` for a size of 0.
     pub fn over_user_pages(va: u64, bytes: u64) -> io::Result<Arc<Self>> {
         let (bytes, _) = whole_pages(bytes)?;
         // An empty file: its fd has an identity, and a CPU mapping of it faults as nvmap's does.
@@ -148,39 +127,31 @@ impl DmaBuf {
     }
 
     /// Size, a multiple of [`PAGE`].
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The number that every fd of this buffer has in common: `st_ino` of an `fstat`.
-    #[must_use]
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
     /// The simulator's own fd; duplicate it to give one to the program.
-    #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
     /// What was decided about the pages; none before ALLOC.
-    #[must_use]
     pub fn pages(&self) -> Option<&Pages> {
         self.pages.get()
     }
 
     /// How the CPU maps the pages; none before ALLOC.
-    #[must_use]
     pub fn caching(&self) -> Option<Caching> {
         self.pages.get().map(|pages| pages.caching)
     }
 
-    /// Gives the buffer its pages, once.
-    ///
-    /// # Errors
-    /// Gives `pages` back when the buffer has some already.
+    /// Gives the buffer its pages, once. Gives `pages` back when the buffer has some already.
     pub fn allocate(&self, pages: Pages) -> Result<(), Pages> {
         self.pages.set(pages)
     }
@@ -192,7 +163,6 @@ impl DmaBuf {
 
     /// Whether any page of the range has ever been written by CPU or GPU. Page granular, and a CPU
     /// read through a mapping counts as a write: the kernel gives such a page storage too.
-    #[must_use]
     pub fn ever_written(&self, offset: u64, len: u64) -> bool {
         if len == 0 || self.check(offset, len).is_err() {
             return false;
@@ -200,10 +170,8 @@ impl DmaBuf {
         (offset / PAGE..=(offset + len - 1) / PAGE).any(|page| self.has_page(page))
     }
 
-    /// Reads bytes; a page never written reads as zeros and stays unwritten.
-    ///
-    /// # Errors
-    /// The range is not within the buffer, or lent pages are gone.
+    /// Reads bytes; a page never written reads as zeros and stays unwritten. Fails when the range
+    /// is not within the buffer, or lent pages are gone.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         self.check(offset, out.len() as u64)?;
         let base = match &self.backing {
@@ -230,10 +198,7 @@ impl DmaBuf {
         Ok(())
     }
 
-    /// Writes bytes.
-    ///
-    /// # Errors
-    /// The range is not within the buffer, or lent pages are gone.
+    /// Writes bytes. Fails when the range is not within the buffer, or lent pages are gone.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryError> {
         self.check(offset, data.len() as u64)?;
         match &self.backing {
@@ -245,99 +210,6 @@ impl DmaBuf {
             Backing::Lent { va } => {
                 let va = va + offset;
                 user::write(va, data).map_err(|_| MemoryError::LentPageGone { va })
-            }
-        }
-    }
-
-    /// Loads an aligned word, with acquire order.
-    ///
-    /// # Errors
-    /// Range, alignment, or lent pages that are gone.
-    pub fn load_u32(&self, offset: u64) -> Result<u32, MemoryError> {
-        let Some(word) = self.word_u32(offset)? else {
-            let mut bytes = [0; 4];
-            return self.read(offset, &mut bytes).map(|()| u32::from_le_bytes(bytes));
-        };
-        Ok(if self.has_page(offset / PAGE) { word.load(Ordering::Acquire) } else { 0 })
-    }
-
-    /// Loads an aligned double word, with acquire order.
-    ///
-    /// # Errors
-    /// Range, alignment, or lent pages that are gone.
-    pub fn load_u64(&self, offset: u64) -> Result<u64, MemoryError> {
-        let Some(word) = self.word_u64(offset)? else {
-            let mut bytes = [0; 8];
-            return self.read(offset, &mut bytes).map(|()| u64::from_le_bytes(bytes));
-        };
-        Ok(if self.has_page(offset / PAGE) { word.load(Ordering::Acquire) } else { 0 })
-    }
-
-    /// Stores an aligned word, with release order.
-    ///
-    /// # Errors
-    /// Range, alignment, or lent pages that are gone.
-    pub fn store_u32(&self, offset: u64, value: u32) -> Result<(), MemoryError> {
-        match self.word_u32(offset)? {
-            Some(word) => word.store(value, Ordering::Release),
-            None => self.write(offset, &value.to_le_bytes())?,
-        }
-        Ok(())
-    }
-
-    /// Stores an aligned double word, with release order.
-    ///
-    /// # Errors
-    /// Range, alignment, or lent pages that are gone.
-    pub fn store_u64(&self, offset: u64, value: u64) -> Result<(), MemoryError> {
-        match self.word_u64(offset)? {
-            Some(word) => word.store(value, Ordering::Release),
-            None => self.write(offset, &value.to_le_bytes())?,
-        }
-        Ok(())
-    }
-
-    /// Replaces an aligned word by a function of it, in one step for every observer (in two over
-    /// lent pages), and gives the word before.
-    ///
-    /// # Errors
-    /// Range, alignment, or lent pages that are gone.
-    pub fn update_u32(
-        &self,
-        offset: u64,
-        mut new: impl FnMut(u32) -> u32,
-    ) -> Result<u32, MemoryError> {
-        let Some(word) = self.word_u32(offset)? else {
-            let before = self.load_u32(offset)?;
-            return self.store_u32(offset, new(before)).map(|()| before);
-        };
-        let mut seen = word.load(Ordering::Acquire);
-        loop {
-            match word.compare_exchange(seen, new(seen), Ordering::AcqRel, Ordering::Acquire) {
-                Ok(before) => return Ok(before),
-                Err(now) => seen = now,
-            }
-        }
-    }
-
-    /// As [`DmaBuf::update_u32`], for a double word.
-    ///
-    /// # Errors
-    /// Range, alignment, or lent pages that are gone.
-    pub fn update_u64(
-        &self,
-        offset: u64,
-        mut new: impl FnMut(u64) -> u64,
-    ) -> Result<u64, MemoryError> {
-        let Some(word) = self.word_u64(offset)? else {
-            let before = self.load_u64(offset)?;
-            return self.store_u64(offset, new(before)).map(|()| before);
-        };
-        let mut seen = word.load(Ordering::Acquire);
-        loop {
-            match word.compare_exchange(seen, new(seen), Ordering::AcqRel, Ordering::Acquire) {
-                Ok(before) => return Ok(before),
-                Err(now) => seen = now,
             }
         }
     }
@@ -367,36 +239,6 @@ impl DmaBuf {
         }
     }
 
-    /// The word at `offset` of the mapping; none over lent pages.
-    fn word_u32(&self, offset: u64) -> Result<Option<&AtomicU32>, MemoryError> {
-        self.check(offset, 4)?;
-        if !offset.is_multiple_of(4) {
-            return Err(MemoryError::Misaligned { offset, align: 4 });
-        }
-        Ok(match &self.backing {
-            // SAFETY: in range and aligned, as just checked; the mapping outlives the borrow.
-            Backing::Memfd { base, .. } => Some(unsafe {
-                AtomicU32::from_ptr(base.as_ptr().add(offset as usize).cast::<u32>())
-            }),
-            Backing::Lent { .. } => None,
-        })
-    }
-
-    /// The double word at `offset` of the mapping; none over lent pages.
-    fn word_u64(&self, offset: u64) -> Result<Option<&AtomicU64>, MemoryError> {
-        self.check(offset, 8)?;
-        if !offset.is_multiple_of(8) {
-            return Err(MemoryError::Misaligned { offset, align: 8 });
-        }
-        Ok(match &self.backing {
-            // SAFETY: in range and aligned, as just checked; the mapping outlives the borrow.
-            Backing::Memfd { base, .. } => Some(unsafe {
-                AtomicU64::from_ptr(base.as_ptr().add(offset as usize).cast::<u64>())
-            }),
-            Backing::Lent { .. } => None,
-        })
-    }
-
     /// Whether the memfd has storage for a page. Looked up before every read, since reading a hole
     /// through a mapping would fill it; remembered, since pages never go away again.
     fn has_page(&self, page: u64) -> bool {
@@ -416,6 +258,73 @@ impl DmaBuf {
         }
         written
     }
+}
+
+/// Atomic accesses to aligned words of one size. They fail out of range or misaligned, and when lent
+/// pages are gone.
+macro_rules! words {
+    ($( $ty:ty, $Atomic:ty: $word:ident $load:ident $store:ident $update:ident; )+) => {$(
+        impl DmaBuf {
+            /// The word at `offset` of the mapping; none over lent pages.
+            fn $word(&self, offset: u64) -> Result<Option<&$Atomic>, MemoryError> {
+                let align = size_of::<$ty>() as u64;
+                self.check(offset, align)?;
+                if !offset.is_multiple_of(align) {
+                    return Err(MemoryError::Misaligned { offset, align });
+                }
+                Ok(match &self.backing {
+                    // SAFETY: in range and aligned, as just checked; the mapping outlives the borrow.
+                    Backing::Memfd { base, .. } => Some(unsafe {
+                        <$Atomic>::from_ptr(base.as_ptr().add(offset as usize).cast::<$ty>())
+                    }),
+                    Backing::Lent { .. } => None,
+                })
+            }
+
+            /// Loads a word, with acquire order.
+            pub fn $load(&self, offset: u64) -> Result<$ty, MemoryError> {
+                let Some(word) = self.$word(offset)? else {
+                    let mut bytes = [0; size_of::<$ty>()];
+                    return self.read(offset, &mut bytes).map(|()| <$ty>::from_le_bytes(bytes));
+                };
+                Ok(if self.has_page(offset / PAGE) { word.load(Ordering::Acquire) } else { 0 })
+            }
+
+            /// Stores a word, with release order.
+            pub fn $store(&self, offset: u64, value: $ty) -> Result<(), MemoryError> {
+                match self.$word(offset)? {
+                    Some(word) => word.store(value, Ordering::Release),
+                    None => self.write(offset, &value.to_le_bytes())?,
+                }
+                Ok(())
+            }
+
+            /// Replaces a word by a function of it, in one step for every observer (in two over lent
+            /// pages), and gives the word before.
+            pub fn $update(
+                &self,
+                offset: u64,
+                mut new: impl FnMut($ty) -> $ty,
+            ) -> Result<$ty, MemoryError> {
+                let Some(word) = self.$word(offset)? else {
+                    let before = self.$load(offset)?;
+                    return self.$store(offset, new(before)).map(|()| before);
+                };
+                let mut seen = word.load(Ordering::Acquire);
+                loop {
+                    match word.compare_exchange(seen, new(seen), Ordering::AcqRel, Ordering::Acquire) {
+                        Ok(before) => return Ok(before),
+                        Err(now) => seen = now,
+                    }
+                }
+            }
+        }
+    )+};
+}
+
+words! {
+    u32, AtomicU32: word_u32 load_u32 store_u32 update_u32;
+    u64, AtomicU64: word_u64 load_u64 store_u64 update_u64;
 }
 
 impl Drop for DmaBuf {

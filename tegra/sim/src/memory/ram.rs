@@ -12,19 +12,16 @@ pub struct Ram {
 
 impl Ram {
     /// Memory of `total` bytes, all free.
-    #[must_use]
     pub fn new(total: u64) -> Arc<Self> {
         Arc::new(Self { total, used: AtomicU64::new(0) })
     }
 
     /// Bytes in all.
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
     /// Bytes that nobody has taken.
-    #[must_use]
     pub fn free(&self) -> u64 {
         self.total - self.used.load(Ordering::Relaxed)
     }

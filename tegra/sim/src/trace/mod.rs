@@ -22,60 +22,23 @@ pub use report::{Kernel, Stats, TraceError, decode, stats};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// The program called a driver.
-    Ioctl {
-        /// The node, as `nvmap` or `channel`.
-        node: Cow<'static, str>,
-        /// The request, as `MAP_BUFFER_EX`.
-        request: Cow<'static, str>,
-        /// 0 or a positive result; the negated errno of a refusal.
-        result: i32,
-        detail: String,
-    },
-    /// A doorbell was taken.
-    Doorbell {
-        channel: u16,
-        /// GP_PUT as it was then.
-        put: u32,
-    },
-    /// A ring entry was fetched.
-    Entry {
-        channel: u16,
-        /// Its index in the ring.
-        index: u32,
-        address: u64,
-        words: u32,
-        /// Whether it waits for the entry before.
-        sync: bool,
-    },
+    /// The program called a driver: the node, as `channel`, the request, as `MAP_BUFFER_EX`, and 0 or a
+    /// positive result or the negated errno of a refusal.
+    Ioctl { node: Cow<'static, str>, request: Cow<'static, str>, result: i32, detail: String },
+    /// A doorbell was taken, when GP_PUT was this.
+    Doorbell { channel: u16, put: u32 },
+    /// The ring entry of an index was fetched; `sync` when it waits for the entry before.
+    Entry { channel: u16, index: u32, address: u64, words: u32, sync: bool },
     /// A method was executed or given to its engine.
     Method { channel: u16, subchannel: u32, address: u32, data: u32, text: String },
-    /// A semaphore was written.
-    Release {
-        channel: u16,
-        address: u64,
-        payload: u64,
-        /// The unit that wrote it.
-        unit: Cow<'static, str>,
-    },
+    /// A unit wrote a semaphore.
+    Release { channel: u16, address: u64, payload: u64, unit: Cow<'static, str> },
     /// A wait was over.
     Acquired { channel: u16, address: u64, payload: u64 },
-    /// Memory was copied or filled.
-    Copy {
-        channel: u16,
-        /// From where; none of a fill.
-        source: Option<u64>,
-        destination: u64,
-        /// Bytes written.
-        bytes: u64,
-    },
+    /// Memory was copied or, without a source, filled; `bytes` were written.
+    Copy { channel: u16, source: Option<u64>, destination: u64, bytes: u64 },
     /// Words of a stream were written to memory.
-    Upload {
-        channel: u16,
-        destination: u64,
-        /// Bytes written.
-        bytes: u64,
-    },
+    Upload { channel: u16, destination: u64, bytes: u64 },
     /// A kernel ran.
     Launch {
         channel: u16,
@@ -89,13 +52,8 @@ pub enum Event {
     },
     /// An interrupt that wakes waiters.
     Interrupt { channel: u16 },
-    /// A rule was broken.
-    Finding {
-        /// The channel, where one is concerned.
-        channel: Option<u16>,
-        rule: Cow<'static, str>,
-        message: String,
-    },
+    /// A rule was broken, on a channel where one is concerned.
+    Finding { channel: Option<u16>, rule: Cow<'static, str>, message: String },
     /// Something was made to fail on request.
     Injected { what: Cow<'static, str> },
 }
@@ -123,13 +81,11 @@ pub struct Work {
 
 impl Work {
     /// Bytes of global memory that were asked for and written.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes_loaded.saturating_add(self.bytes_stored)
     }
 
     /// Instructions of all kinds, each counted once for a warp.
-    #[must_use]
     pub fn warp_instructions(&self) -> u64 {
         self.instructions.values().fold(0, |sum, kind| sum.saturating_add(kind.warps))
     }
@@ -185,28 +141,22 @@ pub struct Trace(Option<Arc<Mutex<Target>>>);
 
 impl Trace {
     /// Records nothing.
-    #[must_use]
     pub fn off() -> Self {
         Self::default()
     }
 
     /// Records to a new file.
-    ///
-    /// # Errors
-    /// Those of creating it.
     pub fn to_file(path: &Path) -> io::Result<Self> {
         let file = File::create(path)?;
         Ok(Self(Some(Arc::new(Mutex::new(Target::File(file))))))
     }
 
     /// Records to a list, for tests.
-    #[must_use]
     pub fn to_memory() -> Self {
         Self(Some(Arc::new(Mutex::new(Target::Memory(Vec::new())))))
     }
 
     /// Whether anything is recorded.
-    #[must_use]
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }

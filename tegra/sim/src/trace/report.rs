@@ -16,14 +16,9 @@ pub enum TraceError {
     /// The file cannot be opened or read.
     #[error("trace {path}: {source}")]
     Io { path: String, source: io::Error },
-    /// A line is no record.
+    /// A line, counted from 1, is no record.
     #[error("trace {path}, line {line}: {source}")]
-    Line {
-        path: String,
-        /// The line's number, from 1.
-        line: usize,
-        source: serde_json::Error,
-    },
+    Line { path: String, line: usize, source: serde_json::Error },
 }
 
 impl fmt::Display for Record {
@@ -209,17 +204,11 @@ impl fmt::Display for Stats {
 }
 
 /// Prints every record of the trace at `path` to `out`, a line each.
-///
-/// # Errors
-/// [`TraceError`].
 pub fn decode(path: &Path, out: &mut dyn io::Write) -> Result<(), TraceError> {
     each(path, |record| writeln!(out, "{record}"))
 }
 
 /// Counts the records of the trace at `path`.
-///
-/// # Errors
-/// [`TraceError`].
 pub fn stats(path: &Path) -> Result<Stats, TraceError> {
     let mut stats = Stats::default();
     each(path, |record| {

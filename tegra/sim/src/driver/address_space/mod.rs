@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::buddy::Buddy;
 use super::device::{Counted, Device};
 use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules, UNKNOWN, layout, requests};
-use super::errno::{Refused, refusals};
+use super::errno::refusals;
 use super::{Answer, user};
 use mapping::MapRequest;
 
@@ -193,7 +193,7 @@ impl AddressSpace {
         request: u32,
         arg: u64,
         channel: impl FnOnce(i32) -> Option<Arc<super::channel::Channel>>,
-    ) -> Result<Answer, Refused> {
+    ) -> Answer {
         RULES.dispatch(request, arg, |args| match request {
             BIND_CHANNEL => {
                 let channel = channel(args.get(BIND_CHANNEL::CHANNEL_FD)).ok_or(&BAD_CHANNEL)?;

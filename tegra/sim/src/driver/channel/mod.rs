@@ -118,6 +118,7 @@ struct Syncpoint {
     va: u64,
 }
 
+#[derive(Default)]
 struct State {
     space: Option<Arc<AddressSpace>>,
     tsg: Option<Arc<Tsg>>,
@@ -148,17 +149,7 @@ impl Channel {
             id,
             runlist,
             service: Service::new(),
-            state: Mutex::new(State {
-                space: None,
-                tsg: None,
-                veid: 0,
-                watchdog: true,
-                queue: None,
-                deterministic: false,
-                class: 0,
-                syncpoint: None,
-                closed: false,
-            }),
+            state: Mutex::new(State { watchdog: true, ..State::default() }),
             _counted: device.census.channels.one(),
         }))
     }
@@ -264,7 +255,7 @@ impl Channel {
         request: u32,
         arg: u64,
         open: impl FnOnce() -> Result<i32, Refused>,
-    ) -> Result<Answer, Refused> {
+    ) -> Answer {
         RULES.dispatch(request, arg, |args| {
             if self.state().closed {
                 return Err(&CLOSING);

@@ -40,8 +40,7 @@ refusals! { "ctrl";
     RAILGATING = "SET_DETERMINISTIC_OPTS", EINVAL,
         "above 512 channels, an fd that is no deterministic channel, or both flags",
         "os/linux/ioctl_ctrl.c:nvgpu_gpu_set_deterministic_opts";
-    MAPPED = "mmap", EBUSY, "the fd is mapped already",
-        "os/linux/ioctl_ctrl.c:gk20a_ctrl_dev_mmap";
+    MAPPED = "mmap", EBUSY, "the fd is mapped already", "os/linux/ioctl_ctrl.c:gk20a_ctrl_dev_mmap";
     MAP_RANGE = "mmap", EINVAL, "more than 64 KiB, or an offset",
         "os/linux/ioctl_ctrl.c:gk20a_ctrl_dev_mmap";
     DEBUGGER = "SET_MMUDEBUG_MODE, SET_SM_DEBUG_MODE, WAIT_FOR_PAUSE", EINVAL,
@@ -166,12 +165,7 @@ impl Ctrl {
 }
 
 /// Answers one request.
-pub(super) fn ioctl(
-    device: &Arc<Device>,
-    request: u32,
-    arg: u64,
-    files: &dyn Files,
-) -> Result<Answer, Refused> {
+pub(super) fn ioctl(device: &Arc<Device>, request: u32, arg: u64, files: &dyn Files) -> Answer {
     RULES.dispatch(request, arg, |args| {
         match request {
             GET_CHARACTERISTICS => return facts::characteristics(device, args),

@@ -16,8 +16,7 @@ refusals! { "nvmap";
         "nvmap_handle.c:nvmap_create_handle_from_va";
     NOT_WRITABLE = "FROM_VA", EINVAL, "a writable handle over read-only pages",
         "nvmap_handle.c:nvmap_create_handle_from_va";
-    NO_MEMORY = "FROM_VA", ENOMEM, "no memory for the handle",
-        "nvmap_handle.c:nvmap_create_handle";
+    NO_MEMORY = "FROM_VA", ENOMEM, "no memory for the handle", "nvmap_handle.c:nvmap_create_handle";
 }
 
 /// Makes an allocated handle. The pages stay the program's: they are not charged, and the

@@ -21,8 +21,7 @@ use super::user;
 use crate::memory::{Caching, DmaBuf, PAGE, Pages};
 
 refusals! { "nvmap";
-    UNKNOWN = "any", ENOTTY, "wrong magic, or a request without a case",
-        "nvmap_dev.c:nvmap_ioctl";
+    UNKNOWN = "any", ENOTTY, "wrong magic, or a request without a case", "nvmap_dev.c:nvmap_ioctl";
     NOT_USER = "any", EFAULT, "an argument address outside the program's half of the addresses",
         "nvmap_dev.c:nvmap_ioctl (access_ok)";
     BAD_ARGUMENT = "any", EFAULT, "the argument cannot be read or written",
@@ -161,7 +160,7 @@ struct Heap {
     align: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Table {
     handles: HashMap<u32, Handle>,
     next_id: u32,
@@ -176,12 +175,7 @@ pub(super) struct Client(Mutex<Table>);
 
 impl Client {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Table {
-            handles: HashMap::new(),
-            next_id: FIRST_ID,
-            next_serial: 0,
-            heaps: HashMap::new(),
-        }))
+        Self(Mutex::new(Table { next_id: FIRST_ID, ..Table::default() }))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -234,7 +228,7 @@ impl Client {
         self.table().handles.remove(&id);
     }
 
-    pub(super) fn ioctl(&self, device: &Device, request: u32, arg: u64) -> Result<Answer, Refused> {
+    pub(super) fn ioctl(&self, device: &Device, request: u32, arg: u64) -> Answer {
         let parts = Parts::of(request);
         if parts.magic != b'N' {
             return Err(&UNKNOWN);
@@ -270,7 +264,7 @@ impl Client {
             }
             _ => return Err(&UNKNOWN),
         }
-        Ok(Answer { value: 0 })
+        Ok(0)
     }
 
     /// Source: nvmap_handle.c:nvmap_create_handle. The id goes where the size was.

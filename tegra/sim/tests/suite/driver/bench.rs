@@ -114,12 +114,18 @@ impl Bench {
         args: &mut A,
     ) -> Result<i32, Refused> {
         let address = std::ptr::from_mut(args) as u64;
-        self.orin.ioctl(file, request.code(), address).map(|answer| answer.value)
+        self.orin.ioctl(file, request.code(), address)
+    }
+
+    /// A typed ioctl that succeeds; its arguments afterwards.
+    pub(crate) fn ask<A>(&self, file: FileId, request: Request<A>, mut args: A) -> A {
+        self.call(file, request, &mut args).unwrap();
+        args
     }
 
     /// An ioctl by its name in the header, with raw bytes.
     pub(crate) fn raw(&self, file: FileId, name: &str, args: &mut [u8]) -> Result<i32, Refused> {
-        self.orin.ioctl(file, code(name), args.as_mut_ptr() as u64).map(|answer| answer.value)
+        self.orin.ioctl(file, code(name), args.as_mut_ptr() as u64)
     }
 
     /// The description behind an fd.
@@ -148,22 +154,22 @@ impl Bench {
     }
 
     pub(crate) fn handle(&self, bytes: u64) -> u32 {
-        let mut create = nvmap::Create64 { size64: bytes };
-        self.call(self.nvmap, nvmap::CREATE_64, &mut create).unwrap();
-        create.handle()
+        self.ask(self.nvmap, nvmap::CREATE_64, nvmap::Create64 { size64: bytes }).handle()
     }
 
-    pub(crate) fn alloc(&self, handle: u32) {
+    pub(crate) fn try_alloc(&self, handle: u32) -> Result<i32, Refused> {
         let flags = nvmap::alloc_flags(nvmap::Caching::WriteCombined, 0x900);
         let (heap_mask, align) = (nvmap::HEAP_IOVMM, 4096);
         let mut alloc = nvmap::Alloc { handle, heap_mask, flags, align, numa_nid: 0 };
-        self.call(self.nvmap, nvmap::ALLOC, &mut alloc).unwrap();
+        self.call(self.nvmap, nvmap::ALLOC, &mut alloc)
+    }
+
+    pub(crate) fn alloc(&self, handle: u32) {
+        self.try_alloc(handle).unwrap();
     }
 
     pub(crate) fn fd_of(&self, handle: u32) -> i32 {
-        let mut get = nvmap::HandleFd { fd: 0, handle };
-        self.call(self.nvmap, nvmap::GET_FD, &mut get).unwrap();
-        get.fd
+        self.ask(self.nvmap, nvmap::GET_FD, nvmap::HandleFd { fd: 0, handle }).fd
     }
 
     pub(crate) fn free(&self, handle: u32) {
@@ -204,8 +210,7 @@ impl Bench {
     }
 
     pub(crate) fn tsg(&self) -> i32 {
-        let mut args = ctrl::OpenTsg::default();
-        self.call(self.ctrl, ctrl::OPEN_TSG, &mut args).unwrap();
+        let args = self.ask(self.ctrl, ctrl::OPEN_TSG, ctrl::OpenTsg::default());
         args.tsg_fd as i32
     }
 
@@ -241,6 +246,13 @@ impl Bench {
     pub(crate) fn watchdog(&self, channel: i32, status: u32) -> Result<i32, Refused> {
         let mut args = channel::Wdt { wdt_status: status, timeout_ms: 0 };
         self.call(self.file(channel), channel::WDT, &mut args)
+    }
+
+    /// All that a channel needs before SETUP_BIND.
+    pub(crate) fn bind(&self, channel: i32, space: i32, tsg: i32, veid: u32) {
+        self.bind_space(space, channel).unwrap();
+        self.bind_tsg(tsg, channel, veid).unwrap();
+        self.watchdog(channel, channel::WDT_DISABLE).unwrap();
     }
 
     pub(crate) fn setup(
@@ -290,9 +302,7 @@ impl Bench {
         let (space, tsg) = (self.space(), self.tsg());
         let veid = self.subcontext(tsg, tsg::SUBCONTEXT_ASYNC, space).unwrap();
         let channel = self.channel();
-        self.bind_space(space, channel).unwrap();
-        self.bind_tsg(tsg, channel, veid).unwrap();
-        self.watchdog(channel, channel::WDT_DISABLE).unwrap();
+        self.bind(channel, space, tsg, veid);
         let ((_, ring), (_, userd)) = (self.buffer(8192), self.buffer(4096));
         Ready { space, tsg, veid, channel, ring, userd }
     }

@@ -1,7 +1,7 @@
 //! The order of calls that is proven on hardware, and what each of them gives.
 
 use tegra::abi::{channel, ctrl, tsg};
-use tegra_sim::driver::{Errno, Live, MapAnswer, Node, Request, requests};
+use tegra_sim::driver::{Errno, Live, Node, Request, requests};
 
 use super::bench::{Bench, RANGE, bytes, code, errno, whole};
 
@@ -21,9 +21,7 @@ fn the_proven_order_gives_what_hardware_gave() {
         let ((ring_handle, ring), (userd_handle, userd)) = (bench.buffer(8192), bench.buffer(4096));
         handles.extend([ring_handle, userd_handle]);
         let channel = bench.channel();
-        bench.bind_space(space, channel).unwrap();
-        bench.bind_tsg(tsg, channel, 1).unwrap();
-        bench.watchdog(channel, channel::WDT_DISABLE).unwrap();
+        bench.bind(channel, space, tsg, 1);
         let mut setup = channel::SetupBind {
             num_gpfifo_entries: 1024,
             flags: 0xa,
@@ -47,8 +45,7 @@ fn the_proven_order_gives_what_hardware_gave() {
     assert!(handles.iter().all(|handle| *handle >= 0x7fff_ffff), "{handles:x?}");
     assert!(handles.windows(2).all(|pair| pair[1] == pair[0] + 1), "{handles:x?}");
     // 16: the doorbell page.
-    let page = bench.orin.mmap(bench.ctrl, 0x1_0000, 0).unwrap();
-    assert_eq!(page, MapAnswer::Doorbell { bytes: 0x1_0000 });
+    assert_eq!(bench.orin.mmap(bench.ctrl, 0x1_0000, 0), Ok(0x1_0000));
     assert_eq!(bench.findings.take(), []);
     handles.iter().for_each(|handle| bench.free(*handle));
     bench.close_all();
@@ -60,9 +57,7 @@ fn channel_ids_are_handed_out_from_the_top_and_the_last_freed_first() {
     let bench = Bench::new();
     let token = |channel: i32, ready: &super::bench::Ready| {
         let veid = bench.subcontext(ready.tsg, tsg::SUBCONTEXT_ASYNC, ready.space).unwrap();
-        bench.bind_space(ready.space, channel).unwrap();
-        bench.bind_tsg(ready.tsg, channel, veid).unwrap();
-        bench.watchdog(channel, 1).unwrap();
+        bench.bind(channel, ready.space, ready.tsg, veid);
         let mut setup = ready.request();
         bench.setup(channel, &mut setup).unwrap();
         setup.work_submit_token
@@ -86,9 +81,7 @@ fn a_copy_runlist_shows_in_the_token() {
     let channel = bench.open_channel(1).unwrap();
     let other = bench.tsg();
     let veid = bench.subcontext(other, tsg::SUBCONTEXT_ASYNC, ready.space).unwrap();
-    bench.bind_space(ready.space, channel).unwrap();
-    bench.bind_tsg(other, channel, veid).unwrap();
-    bench.watchdog(channel, 1).unwrap();
+    bench.bind(channel, ready.space, other, veid);
     let mut setup = ready.request();
     bench.setup(channel, &mut setup).unwrap();
     assert_eq!(setup.work_submit_token, 1 << 16 | 510);
@@ -99,15 +92,10 @@ fn the_timeslice_is_kept_and_starts_at_its_default() {
     let bench = Bench::new();
     let tsg = bench.tsg();
     let file = bench.file(tsg);
-    let read = || {
-        let mut slice = tsg::Timeslice::default();
-        bench.call(file, tsg::GET_TIMESLICE, &mut slice).unwrap();
-        slice.timeslice_us
-    };
+    let read = || bench.ask(file, tsg::GET_TIMESLICE, tsg::Timeslice::default()).timeslice_us;
     assert_eq!(read(), 1024);
     for us in [1000, 50_000] {
-        let mut slice = tsg::Timeslice { timeslice_us: us, reserved: 0 };
-        bench.call(file, tsg::SET_TIMESLICE, &mut slice).unwrap();
+        bench.ask(file, tsg::SET_TIMESLICE, tsg::Timeslice { timeslice_us: us, reserved: 0 });
         assert_eq!(read(), us);
     }
 }
@@ -160,9 +148,7 @@ fn a_ring_above_forty_bits_is_accepted_and_never_fetched() {
     let tsg = bench.tsg();
     let veid = bench.subcontext(tsg, tsg::SUBCONTEXT_ASYNC, space).unwrap();
     let channel = bench.channel();
-    bench.bind_space(space, channel).unwrap();
-    bench.bind_tsg(tsg, channel, veid).unwrap();
-    bench.watchdog(channel, 1).unwrap();
+    bench.bind(channel, space, tsg, veid);
     let ((_, ring), (_, userd)) = (bench.buffer(3 << 20), bench.buffer(4096));
     let mut setup = channel::SetupBind {
         num_gpfifo_entries: 1024,
@@ -288,11 +274,8 @@ fn only_the_range_that_was_asked_for_is_the_programs() {
 #[test]
 fn gpu_time_moves_in_steps_of_the_timer() {
     let bench = Bench::new();
-    let read = || {
-        let mut time = ctrl::GetGpuTime::default();
-        bench.call(bench.ctrl, ctrl::GET_GPU_TIME, &mut time).unwrap();
-        time.gpu_timestamp
-    };
+    let read =
+        || bench.ask(bench.ctrl, ctrl::GET_GPU_TIME, ctrl::GetGpuTime::default()).gpu_timestamp;
     let (first, second) = (read(), read());
     assert!(second > first && first % 32 == 0 && second % 32 == 0, "{first} {second}");
 }

@@ -54,8 +54,8 @@ fn a_short_buffer_gets_the_beginning_and_none_gets_the_size() {
     };
     bench.call(bench.ctrl, ctrl::GET_CHARACTERISTICS, &mut args).unwrap();
     assert_eq!(short, [0x70, 1, 0, 0, 0xb, 0, 0, 0, 0xee, 0xee, 0xee, 0xee]);
-    let mut none = ctrl::GetCharacteristics::default();
-    bench.call(bench.ctrl, ctrl::GET_CHARACTERISTICS, &mut none).unwrap();
+    let none =
+        bench.ask(bench.ctrl, ctrl::GET_CHARACTERISTICS, ctrl::GetCharacteristics::default());
     assert_eq!(none.gpu_characteristics_buf_size, 328);
 }
 
@@ -63,8 +63,7 @@ fn a_short_buffer_gets_the_beginning_and_none_gets_the_size() {
 fn every_way_to_count_sms_agrees() {
     let bench = Bench::new();
     let record = characteristics(&bench);
-    let mut sms = ctrl::NumVsms::default();
-    bench.call(bench.ctrl, ctrl::NUM_VSMS, &mut sms).unwrap();
+    let sms = bench.ask(bench.ctrl, ctrl::NUM_VSMS, ctrl::NumVsms::default());
     assert_eq!(sms.num_vsms, record.num_gpc * record.num_tpc_per_gpc * 2);
     let mut map = vec![0xee_u8; 6 * sms.num_vsms as usize];
     let mut args = bytes::<8>(&[(0, map.as_mut_ptr() as u64, 8)]);
@@ -80,8 +79,8 @@ fn every_way_to_count_sms_agrees() {
 #[test]
 fn heaps_are_reported_without_the_one_to_use() {
     let bench = Bench::new();
-    let mut heaps = nvmap::AvailableHeaps::default();
-    bench.call(bench.nvmap, nvmap::GET_AVAILABLE_HEAPS, &mut heaps).unwrap();
+    let heaps =
+        bench.ask(bench.nvmap, nvmap::GET_AVAILABLE_HEAPS, nvmap::AvailableHeaps::default());
     assert_eq!(heaps.heaps, 0x1000_0004);
     let query = || {
         let mut args =

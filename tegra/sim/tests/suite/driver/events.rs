@@ -40,9 +40,7 @@ impl Bench {
     }
 
     fn timedout(&self, channel: i32) -> u32 {
-        let mut args = channel::GetTimedout { value: 9 };
-        self.call(self.file(channel), channel::GET_TIMEDOUT, &mut args).unwrap();
-        args.value
+        self.ask(self.file(channel), channel::GET_TIMEDOUT, channel::GetTimedout { value: 9 }).value
     }
 
     fn wait(
@@ -191,9 +189,7 @@ fn force_reset_ends_the_tsg_before_it_returns() {
     bench.close(ready.tsg);
     let (tsg, channel) = (bench.tsg(), bench.channel());
     let veid = bench.subcontext(tsg, 1, ready.space).unwrap();
-    bench.bind_space(ready.space, channel).unwrap();
-    bench.bind_tsg(tsg, channel, veid).unwrap();
-    bench.watchdog(channel, 1).unwrap();
+    bench.bind(channel, ready.space, tsg, veid);
     bench.dma_buf(ready.userd).write(0, &[0; 4096]).unwrap();
     bench.setup(channel, &mut Ready { channel, tsg, veid, ..ready }.request()).unwrap();
     assert_eq!(bench.timedout(channel), 0);

@@ -58,8 +58,7 @@ fn the_handle_table_is_the_processes_and_ends_with_the_last_open() {
     let bench = Bench::new();
     let handle = bench.handle(4096);
     let second = bench.orin.open(Node::Nvmap).unwrap();
-    let mut get = nvmap::HandleFd { fd: 0, handle };
-    bench.call(second, nvmap::GET_FD, &mut get).unwrap();
+    let get = bench.ask(second, nvmap::GET_FD, nvmap::HandleFd { fd: 0, handle });
     bench.orin.close(bench.nvmap);
     assert_eq!(bench.orin.live().handles, 1);
     bench.orin.close(second);
@@ -109,16 +108,7 @@ fn memory_runs_out_where_the_configuration_says() {
     let config = Config { memory: Some(1 << 20), ..Config::default() };
     let bench = Bench::with(&config);
     let (first, fd) = bench.buffer(768 << 10);
-    let alloc = |handle: u32| {
-        let mut args = nvmap::Alloc {
-            handle,
-            heap_mask: 1 << 30,
-            flags: 0x900_0001,
-            align: 4096,
-            numa_nid: 0,
-        };
-        errno(bench.call(bench.nvmap, nvmap::ALLOC, &mut args))
-    };
+    let alloc = |handle| errno(bench.try_alloc(handle));
     let second = bench.handle(512 << 10);
     assert_eq!(alloc(second), Err(Errno::ENOMEM));
     assert_eq!(alloc(bench.handle(2 << 20)), Err(Errno::ENOMEM), "more than there is");
@@ -141,8 +131,7 @@ fn requests_fail_when_the_configuration_wants_it() {
     assert_eq!(create(), Err(Errno::ENOMEM));
     assert!(create().is_ok());
     for _ in 0..3 {
-        let mut args = nvmap::Alloc { handle, heap_mask: 1 << 30, flags: 1, align: 0, numa_nid: 0 };
-        assert_eq!(errno(bench.call(bench.nvmap, nvmap::ALLOC, &mut args)), Err(Errno::EINTR));
+        assert_eq!(errno(bench.try_alloc(handle)), Err(Errno::EINTR));
     }
     let all: Vec<_> = (0..4).map(|_| create().is_ok()).collect();
     assert_eq!(all, [true, true, false, true], "the ninth request of all");
@@ -167,9 +156,7 @@ fn lent_pages_serve_the_gpu_where_they_are() {
     let mut back = [0; 4];
     tegra_sim::driver::user::read(va + 4096, &mut back).unwrap();
     assert_eq!(back, 77u32.to_le_bytes());
-    let mut again =
-        nvmap::Alloc { handle: from.handle(), heap_mask: 1 << 30, flags: 1, align: 0, numa_nid: 0 };
-    assert_eq!(errno(bench.call(bench.nvmap, nvmap::ALLOC, &mut again)), Err(Errno::EEXIST));
+    assert_eq!(errno(bench.try_alloc(from.handle())), Err(Errno::EEXIST));
     // SAFETY: the mapping made above. It is not unmapped: another test's could take its place.
     unsafe { libc::mprotect(va as *mut libc::c_void, 8192, libc::PROT_NONE) };
     assert!(memory.load_u32(4096).is_err());

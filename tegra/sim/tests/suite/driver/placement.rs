@@ -49,9 +49,9 @@ fn the_same_map_gives_the_same_address_and_one_more_reference() {
 impl Bench {
     /// The handle that FROM_FD gives.
     fn handle_of(&self, fd: i32) -> u32 {
-        let mut from = tegra::abi::nvmap::HandleFd { fd, handle: 0 };
-        self.call(self.nvmap, tegra::abi::nvmap::FROM_FD, &mut from).unwrap();
-        from.handle
+        let mut args = tegra::abi::nvmap::HandleFd { fd, handle: 0 };
+        self.call(self.nvmap, tegra::abi::nvmap::FROM_FD, &mut args).unwrap();
+        args.handle
     }
 }
 

@@ -9,11 +9,9 @@ use tegra::abi::address_space::{
     AllocSpace, FreeSpace, MAP_ACCESS_READ_WRITE, MAP_FIXED_OFFSET, MapBufferEx,
 };
 use tegra::abi::{address_space, channel, ctrl, nvmap, tsg};
-use tegra_sim::driver::{ERRNOS, Errno, Node, Refused};
+use tegra_sim::driver::{Answer, ERRNOS, Errno, Node};
 
 use super::bench::{Bench, RANGE, Ready, bytes, whole};
-
-type Answer = Result<i32, Refused>;
 
 struct Row {
     name: &'static str,
@@ -31,7 +29,7 @@ macro_rules! rows {
 const NOWHERE: u64 = 0x1000;
 
 fn ioctl(bench: &Bench, file: tegra_sim::driver::FileId, request: u32, arg: u64) -> Answer {
-    bench.orin.ioctl(file, request, arg).map(|answer| answer.value)
+    bench.orin.ioctl(file, request, arg)
 }
 
 /// An ioctl by number, with the bytes of `args`.
@@ -659,9 +657,7 @@ fn syncpoint(b: &Bench, channel: i32) -> Answer {
 /// Takes the whole of the driver's own range with one ring.
 fn fill(b: &Bench, ready: &Ready) {
     let channel = b.channel();
-    b.bind_space(ready.space, channel).unwrap();
-    b.bind_tsg(ready.tsg, channel, ready.veid).unwrap();
-    b.watchdog(channel, 1).unwrap();
+    b.bind(channel, ready.space, ready.tsg, ready.veid);
     let (_, ring) = b.buffer(4 << 30);
     b.setup(channel, &mut Ready { ring, ..*ready }.request()).unwrap();
 }

@@ -153,14 +153,13 @@ fn every_access_is_seen_by_the_checks() {
     let Rows { rig, params, .. } = rows(64, 1, 1);
     for _ in 0..2 {
         let loaded = Loaded::new(&rig, Kernel::Add, elements_grid(64, 1), &params);
-        let mut channel = rig.channel();
         let words = loaded.launch.encode().unwrap();
         let bytes: Vec<u8> = words.words().iter().flat_map(|word| word.to_le_bytes()).collect();
         loaded.qmd.write(0, &bytes);
         let qmd = tegra::address::QmdAddress::new(loaded.qmd.at(0)).unwrap();
         let mut stream = crate::gpu::rig::compute_stream();
         stream.launch(qmd);
-        rig.submit(&mut channel, stream.words());
+        rig.submit(&mut rig.channel(), stream.words());
     }
     rig.assert_found(Rule::UnorderedAccess);
 }

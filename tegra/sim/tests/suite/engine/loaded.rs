@@ -107,7 +107,6 @@ impl Loaded {
 
     /// Launches and waits for the end; whether the release behind the launch was seen.
     pub(crate) fn run(&self, rig: &Rig) -> bool {
-        let mut channel = rig.channel();
         let slot = rig.buffer(4096);
         let mut words = self.launch.encode().unwrap().words().to_vec();
         if let Some(spoil) = self.spoil {
@@ -121,7 +120,7 @@ impl Loaded {
             stream.set_local_memory(LocalMemory::new(at(store), bytes).unwrap());
         }
         stream.launch(qmd).release(release(slot.at(0), 1));
-        rig.submit(&mut channel, stream.words());
+        rig.submit(&mut rig.channel(), stream.words());
         rig.gpu.drain();
         slot.long(0) == 1
     }

@@ -5,7 +5,7 @@ use tegra::class::Copy;
 use tegra::pushbuffer::{Fill, Payload, PushBuffer, Shape, Signal, Transfer};
 use tegra_sim::finding::Rule;
 
-use super::rig::{Rig, copy, copy_stream, release};
+use super::rig::{Rig, copy, copy_stream, copying, release};
 
 fn pattern(bytes: usize, salt: usize) -> Vec<u8> {
     (0..bytes).map(|index| (index * 31 + salt + index / 251) as u8).collect()
@@ -20,24 +20,14 @@ fn words_of_the_hardware() {
     rig.submit(
         &mut channel,
         &[
-            0x2001_8000,
-            0xc7b5,
-            0x2004_8100,
-            0,
-            from.va as u32,
-            0,
-            to.va as u32, //
-            0x2001_8106,
-            777,
-            0x2001_80c0,
-            0x182, //
-            0x2003_8090,
-            0,
-            slot.va as u32,
-            42,
-            0x2001_80c0,
-            0x14,
-        ],
+            &[0x2001_8000, 0xc7b5][..],
+            &[0x2004_8100, 0, from.va as u32, 0, to.va as u32],
+            &[0x2001_8106, 777],
+            &[0x2001_80c0, 0x182],
+            &[0x2003_8090, 0, slot.va as u32, 42],
+            &[0x2001_80c0, 0x14],
+        ]
+        .concat(),
     );
     rig.assert_clean();
     assert_eq!(to.read(0, 777), from.read(0, 777));
@@ -71,20 +61,13 @@ fn fills_and_remapped_copies() {
     rig.submit(
         &mut channel,
         &[
-            0x2004_8100,
-            0,
-            source,
-            0,
-            target,
-            0x2001_8106,
-            5,
-            0x2001_81c1,
-            0xffff_abcd, //
-            0x2001_81c2,
-            components,
-            0x2001_80c0,
-            0x582,
-        ],
+            &[0x2004_8100, 0, source, 0, target][..],
+            &[0x2001_8106, 5],
+            &[0x2001_81c1, 0xffff_abcd],
+            &[0x2001_81c2, components],
+            &[0x2001_80c0, 0x582],
+        ]
+        .concat(),
     );
     rig.assert_clean();
     let read = from.read(0, 30);
@@ -123,7 +106,6 @@ proptest! {
         const SIZE: usize = 128 << 10;
         let Case { from, to, width, lines, gaps } = case;
         let rig = Rig::new(seed);
-        let mut channel = rig.channel();
         let (source, target) = (rig.buffer(SIZE as u64), rig.buffer(SIZE as u64));
         let data = pattern(SIZE, from);
         source.write(0, &data);
@@ -147,8 +129,7 @@ proptest! {
         let mut stream = copy_stream();
         let transfer = Transfer::new(source.at(from as u64), target.at(to as u64), shape).unwrap();
         stream.transfer(transfer);
-        rig.submit(&mut channel, stream.words());
-        rig.assert_clean();
+        rig.run(stream.words());
         prop_assert!(target.read(0, SIZE) == expected);
     }
 }
@@ -156,7 +137,6 @@ proptest! {
 #[test]
 fn a_copy_over_several_mappings() {
     let rig = Rig::new(3);
-    let mut channel = rig.channel();
     let (first, second) = (rig.buffer(8192), rig.buffer(8192));
     let target = rig.buffer(16384);
     first.write(0, &pattern(8192, 1));
@@ -167,10 +147,7 @@ fn a_copy_over_several_mappings() {
         rig.mmu.map(va, memory, offset, 4096, Default::default()).unwrap();
     };
     map(first.va + 8192, 4096);
-    let mut stream = copy_stream();
-    stream.transfer(copy(first.at(5), target.at(3), 12000));
-    rig.submit(&mut channel, stream.words());
-    rig.assert_clean();
+    rig.run(&copying(first.at(5), target.at(3), 12000));
     let expected = [pattern(8192, 1)[5..].to_vec(), second.read(4096, 4096)].concat();
     assert_eq!(target.read(3, 12000), expected[..12000]);
 }
@@ -181,7 +158,6 @@ fn pipelined_copies_may_swap_and_others_may_not() {
         (0..40)
             .map(|seed| {
                 let rig = Rig::new(seed);
-                let mut channel = rig.channel();
                 let (from, to) = (rig.buffer(4096), rig.buffer(4096));
                 from.write(0, &[1, 0, 0, 0, 2, 0, 0, 0]);
                 let mut stream = copy_stream();
@@ -193,7 +169,7 @@ fn pipelined_copies_may_swap_and_others_may_not() {
                         transfer
                     });
                 }
-                rig.submit(&mut channel, stream.words());
+                rig.submit(&mut rig.channel(), stream.words());
                 let rules = rig.rules();
                 let expected = if pipelined { vec![Rule::UnorderedAccess] } else { vec![] };
                 assert_eq!(rules, expected, "seed {seed}");
@@ -229,7 +205,6 @@ fn signals_of_the_copy_engine() {
 fn compute_and_copy_in_one_channel_are_serialised() {
     for seed in 0..10 {
         let rig = Rig::new(seed);
-        let mut channel = rig.channel();
         let (from, to, slot) = (rig.buffer(4096), rig.buffer(4096), rig.buffer(4096));
         from.write(0, &[0; 64]);
         let mut words = PushBuffer::<tegra::class::Compute>::new();
@@ -238,8 +213,7 @@ fn compute_and_copy_in_one_channel_are_serialised() {
         let mut stream = PushBuffer::<Copy>::new();
         stream.bind().transfer(copy(from.at(0), to.at(0), 16)).release(release(slot.at(0), 1));
         let words = [words.words(), stream.words()].concat();
-        rig.submit(&mut channel, &words);
-        rig.assert_clean();
+        rig.run(&words);
         assert_eq!(to.read(0, 16), [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
     }
 }

@@ -66,9 +66,7 @@ proptest! {
             let value = if one_bit { kernel.qmd.word(at) ^ 1 << (value % 32) } else { value };
             kernel.qmd.memory.store_u32(at, value).unwrap();
         }
-        let mut stream = compute_stream();
-        stream.launch(kernel.at(0));
-        rig.submit(&mut channel, stream.words());
+        rig.submit(&mut channel, &kernel.stream());
         rig.findings();
     }
 }
@@ -101,14 +99,11 @@ fn launches_that_never_end_are_stopped() {
     use tegra::qmd::Dependent;
 
     let rig = Rig::new(1);
-    let mut channel = rig.channel();
     let kernel = Kernel::new(&rig);
     let mut launch = kernel.launch;
     let action = DependentAction::Schedule;
     launch.dependent = Some(Dependent { qmd: kernel.at(0), action, prefetch: false });
     kernel.store(0, &launch);
-    let mut stream = compute_stream();
-    stream.launch(kernel.at(0));
-    rig.submit(&mut channel, stream.words());
+    rig.submit(&mut rig.channel(), &kernel.stream());
     assert_eq!(rig.fault(), (8, tegra_sim::finding::Rule::ChannelTimeout));
 }

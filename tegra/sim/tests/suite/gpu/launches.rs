@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tegra::address::GpuAddress;
 use tegra::class::qmd::{DependentAction, Membar};
 use tegra::pushbuffer::{Payload, PushBuffer, Release, Upload};
 use tegra::qmd::{Dependent, QmdRelease};
@@ -46,29 +47,32 @@ fn engine(rig: &Rig, fault: bool) -> Arc<Mutex<Vec<Launch>>> {
     seen
 }
 
+/// A rig whose launches are seen, and a kernel to launch.
+fn ready(seed: u64) -> (Rig, Arc<Mutex<Vec<Launch>>>, Kernel) {
+    let rig = Rig::new(seed);
+    let (seen, kernel) = (engine(&rig, false), Kernel::new(&rig));
+    (rig, seen, kernel)
+}
+
+fn stamped(at: GpuAddress, payload: u64) -> Option<QmdRelease> {
+    let payload = Payload::Long(payload);
+    Some(QmdRelease { at, payload, timestamp: true, system_barrier: true })
+}
+
 #[test]
 fn the_engine_gets_the_decoded_launch() {
-    let rig = Rig::new(1);
-    let seen = engine(&rig, false);
-    let mut channel = rig.channel();
-    let kernel = Kernel::new(&rig);
+    let (rig, seen, kernel) = ready(1);
     let slot = rig.buffer(4096);
     let mut launch = kernel.launch;
     launch.grid = [70000, 3, 2];
     launch.block = [32, 4, 2];
     launch.shared_bytes = 5000;
     launch.membar = Membar::Gpu;
-    launch.releases[1] = Some(QmdRelease {
-        at: slot.at(16),
-        payload: Payload::Long(77),
-        timestamp: true,
-        system_barrier: true,
-    });
+    launch.releases[1] = stamped(slot.at(16), 77);
     kernel.store(0, &launch);
     let mut stream = compute_stream();
     stream.launch(kernel.at(0)).release(release(slot.at(0), 1));
-    rig.submit(&mut channel, stream.words());
-    rig.assert_clean();
+    rig.run(stream.words());
     let seen = seen.lock();
     let got = &seen[0];
     assert_eq!(seen.len(), 1);
@@ -88,10 +92,7 @@ fn the_engine_gets_the_decoded_launch() {
 #[test]
 fn unordered_launches_run_in_any_order_and_barriers_order_them() {
     let order = |seed, wait: bool| {
-        let rig = Rig::new(seed);
-        let seen = engine(&rig, false);
-        let mut channel = rig.channel();
-        let kernel = Kernel::new(&rig);
+        let (rig, seen, kernel) = ready(seed);
         let mut stream = compute_stream();
         for index in 0..3 {
             kernel.store(index, &kernel.launch);
@@ -100,8 +101,7 @@ fn unordered_launches_run_in_any_order_and_barriers_order_them() {
                 stream.wait_for_idle(tegra::class::host::WfiScope::CurrentVeid);
             }
         }
-        rig.submit(&mut channel, stream.words());
-        rig.assert_clean();
+        rig.run(stream.words());
         let seen = seen.lock();
         seen.iter().map(|launch| (launch.qmd - kernel.qmd.va) / 256).collect::<Vec<_>>()
     };
@@ -115,10 +115,7 @@ fn unordered_launches_run_in_any_order_and_barriers_order_them() {
 #[test]
 fn dependents_run_one_after_the_other() {
     for seed in 0..10 {
-        let rig = Rig::new(seed);
-        let seen = engine(&rig, false);
-        let mut channel = rig.channel();
-        let kernel = Kernel::new(&rig);
+        let (rig, seen, kernel) = ready(seed);
         let slot = rig.buffer(4096);
         for index in 0..5 {
             let mut launch = kernel.launch;
@@ -131,8 +128,7 @@ fn dependents_run_one_after_the_other() {
         }
         let mut stream = compute_stream();
         stream.launch(kernel.at(0)).release(release(slot.at(0), 1));
-        rig.submit(&mut channel, stream.words());
-        rig.assert_clean();
+        rig.run(stream.words());
         let seen = seen.lock();
         let order: Vec<_> = seen.iter().map(|l| (l.qmd - kernel.qmd.va) / 256).collect();
         assert_eq!(order, [0, 1, 2, 3, 4]);
@@ -143,10 +139,7 @@ fn dependents_run_one_after_the_other() {
 #[test]
 fn a_launch_waits_to_be_counted_down() {
     for seed in 0..10 {
-        let rig = Rig::new(seed);
-        let seen = engine(&rig, false);
-        let mut channel = rig.channel();
-        let kernel = Kernel::new(&rig);
+        let (rig, seen, kernel) = ready(seed);
         for index in 0..2 {
             let mut launch = kernel.launch;
             launch.dependent = Some(Dependent {
@@ -163,8 +156,7 @@ fn a_launch_waits_to_be_counted_down() {
         let mut stream = compute_stream();
         stream.launch(kernel.at(2)).launch(kernel.at(0)).launch(kernel.at(1));
         stream.release(release(slot.at(0), 1));
-        rig.submit(&mut channel, stream.words());
-        rig.assert_clean();
+        rig.run(stream.words());
         assert_eq!(seen.lock()[2].qmd, kernel.qmd.va + 512);
         assert_eq!(slot.long(0), 1);
     }
@@ -172,10 +164,7 @@ fn a_launch_waits_to_be_counted_down() {
 
 #[test]
 fn an_inline_qmd_and_an_upload() {
-    let rig = Rig::new(1);
-    let seen = engine(&rig, false);
-    let mut channel = rig.channel();
-    let kernel = Kernel::new(&rig);
+    let (rig, seen, kernel) = ready(1);
     let target = rig.buffer(4096);
     let mut stream = compute_stream();
     stream.upload(Upload::new(target.at(8), vec![1, 2, 3]).unwrap());
@@ -183,8 +172,7 @@ fn an_inline_qmd_and_an_upload() {
     let address = (kernel.qmd.va + 1024) >> 8;
     words.extend([0x2002_20c6, 0, address as u32, 0x2040_20c8]);
     words.extend(kernel.launch.encode().unwrap().words());
-    rig.submit(&mut channel, &words);
-    rig.assert_clean();
+    rig.run(&words);
     assert_eq!([target.word(8), target.word(12), target.word(16), target.word(20)], [1, 2, 3, 0]);
     assert_eq!(seen.lock()[0].qmd, kernel.qmd.va + 1024);
     assert_eq!(kernel.qmd.read(1024, 256), kernel.qmd.read(0, 256));
@@ -193,10 +181,7 @@ fn an_inline_qmd_and_an_upload() {
 #[test]
 fn report_semaphores_follow_launches() {
     for seed in 0..5 {
-        let rig = Rig::new(seed);
-        let seen = engine(&rig, false);
-        let mut channel = rig.channel();
-        let kernel = Kernel::new(&rig);
+        let (rig, seen, kernel) = ready(seed);
         let slot = rig.buffer(4096);
         let mut stream = compute_stream();
         stream.launch(kernel.at(0));
@@ -205,8 +190,7 @@ fn report_semaphores_follow_launches() {
         // Payload, address, release of four words that wakes; then the older form, one word.
         words.extend([0x2004_2056, 9, 0, low, 0, 0x2001_205a, 0x4]);
         words.extend([0x2004_26c0, 0, low + 32, 8, 1 << 28]);
-        rig.submit(&mut channel, &words);
-        rig.assert_clean();
+        rig.run(&words);
         assert_eq!(seen.lock().len(), 1);
         assert_eq!((slot.long(0), slot.long(32)), (9, 8));
         assert!(slot.long(8) > 0);
@@ -218,12 +202,11 @@ fn report_semaphores_follow_launches() {
 fn an_exception_of_the_sm_stops_the_tsg() {
     let rig = Rig::new(1);
     engine(&rig, true);
-    let mut channel = rig.channel();
     let kernel = Kernel::new(&rig);
     let slot = rig.buffer(4096);
     let mut stream = compute_stream();
     stream.launch(kernel.at(0)).release(release(slot.at(0), 1));
-    rig.submit(&mut channel, stream.words());
+    rig.submit(&mut rig.channel(), stream.words());
     assert_eq!(rig.fault(), (13, Rule::SmException));
     let errors = rig.driver.errors.lock();
     let fault = &errors[0].2;
@@ -260,7 +243,6 @@ fn sked_refuses() {
     ];
     for (word, clear, set, bit) in cases {
         let rig = Rig::new(1);
-        let mut channel = rig.channel();
         let mut kernel = Kernel::new(&rig);
         if bit == 26 {
             kernel.launch.block = [512, 1, 1];
@@ -268,9 +250,7 @@ fn sked_refuses() {
         }
         let old = kernel.qmd.word(word as u64 * 4);
         kernel.qmd.memory.store_u32(word as u64 * 4, old & !clear | set).unwrap();
-        let mut stream = compute_stream();
-        stream.launch(kernel.at(0));
-        rig.submit(&mut channel, stream.words());
+        rig.submit(&mut rig.channel(), &kernel.stream());
         assert_eq!(rig.fault(), (13, Rule::SkedException), "bit {bit}");
         let errors = rig.driver.errors.lock();
         let expected = format!("sked exception: esr {:#010x}", 1u32 << bit);
@@ -283,11 +263,10 @@ fn sked_refuses() {
 #[test]
 fn missing_windows_are_the_exception_of_the_hardware() {
     let rig = Rig::new(1);
-    let mut channel = rig.channel();
     let kernel = Kernel::new(&rig);
     let mut stream = PushBuffer::<tegra::class::Compute>::new();
     stream.bind().launch(kernel.at(0));
-    rig.submit(&mut channel, stream.words());
+    rig.submit(&mut rig.channel(), stream.words());
     assert_eq!(rig.fault(), (13, Rule::SkedException));
     let errors = rig.driver.errors.lock();
     assert!(errors[0].2.finding.message.contains("esr 0x01000000"));
@@ -297,11 +276,10 @@ fn missing_windows_are_the_exception_of_the_hardware() {
 #[test]
 fn a_dependence_counted_below_zero() {
     let rig = Rig::new(1);
-    let mut channel = rig.channel();
     let kernel = Kernel::new(&rig);
     let mut words = compute_stream().into_words();
     words.extend([0x2001_20ad, kernel.at(0).shifted(), 0x2001_20b0, 7]);
-    rig.submit(&mut channel, &words);
+    rig.submit(&mut rig.channel(), &words);
     assert_eq!(rig.fault(), (13, Rule::SkedException));
     let errors = rig.driver.errors.lock();
     assert!(errors[0].2.finding.message.contains("esr 0x00000100"));
@@ -313,11 +291,10 @@ fn an_active_qmd_must_not_be_invalidated() {
     let refused = (0..20)
         .filter(|seed| {
             let rig = Rig::new(*seed);
-            let mut channel = rig.channel();
             let kernel = Kernel::new(&rig);
             let mut words = compute_stream().into_words();
             words.extend([0x2001_20ad, kernel.at(0).shifted(), 0x2001_20b0, 9, 0x2001_20b0, 1]);
-            rig.submit(&mut channel, &words);
+            rig.submit(&mut rig.channel(), &words);
             rig.gpu.drain();
             let errors = rig.driver.errors.lock();
             errors.iter().any(|(_, _, fault)| fault.finding.message.contains("esr 0x20000000"))
@@ -331,21 +308,15 @@ fn a_release_without_waiting_may_come_before_the_launch() {
     let early = (0..20)
         .filter(|seed| {
             let rig = Rig::new(*seed);
-            let mut channel = rig.channel();
             let kernel = Kernel::new(&rig);
             let slot = rig.buffer(4096);
             let mut launch = kernel.launch;
-            launch.releases[0] = Some(QmdRelease {
-                at: slot.at(16),
-                payload: Payload::Long(1),
-                timestamp: true,
-                system_barrier: true,
-            });
+            launch.releases[0] = stamped(slot.at(16), 1);
             kernel.store(0, &launch);
             let mut stream = compute_stream();
             let at_once = Release::new(slot.at(0), Payload::Long(1)).unwrap();
             stream.launch(kernel.at(0)).release(at_once.with_timestamp().unwrap().at_once());
-            rig.submit(&mut channel, stream.words());
+            rig.submit(&mut rig.channel(), stream.words());
             rig.gpu.drain();
             slot.long(8) < slot.long(24)
         })

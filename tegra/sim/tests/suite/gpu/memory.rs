@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tegra_sim::gpu::{Access, MapAccess, MapError, MapFlags, Mmu, MmuFaultKind};
 use tegra_sim::memory::DmaBuf;
 
-use super::rig::{Rig, copy, copy_stream};
+use super::rig::{Rig, copying};
 
 const PAGE: u64 = 4096;
 
@@ -58,9 +58,7 @@ fn copies_survive_unmapped_entries() {
     let from = rig.buffer(PAGE);
     from.write(0, &[1; 64]);
     let to = rig.mapped(PAGE, MapFlags { unmapped_pte: true, ..MapFlags::default() });
-    let mut stream = copy_stream();
-    stream.transfer(copy(from.at(0), to.at(0), 64));
-    rig.submit(&mut rig.channel(), stream.words());
+    rig.submit(&mut rig.channel(), &copying(from.at(0), to.at(0), 64));
     rig.assert_clean();
     assert!(rig.driver.errors.lock().is_empty());
 }

@@ -13,7 +13,8 @@ use tegra_sim::memory::DmaBuf;
 use tegra_sim::trace::Work;
 
 use super::rig::{
-    Buffer, Channel, Kernel, LOCAL, Rig, acquire, compute_stream, copy, copy_stream, release,
+    Buffer, Channel, Kernel, LOCAL, Rig, acquire, compute_stream, copy, copy_stream, copying,
+    release,
 };
 
 type Words = PushBuffer<tegra::class::Copy>;
@@ -122,9 +123,7 @@ fn run(rule: Rule, broken: bool, seed: u64) -> Rig {
     match rule {
         Rule::MmuFault => {
             let (from, to) = (filled(&rig), rig.buffer(4096));
-            let mut stream = copy_stream();
-            stream.transfer(copy(from.at(0), to.at(0), if broken { 4097 } else { 4096 }));
-            submit(stream.words());
+            submit(&copying(from.at(0), to.at(0), if broken { 4097 } else { 4096 }));
         }
         Rule::PbdmaEntry => submit(&words(&[0xc000_0000], &[0])),
         Rule::PbdmaMethod => submit(&words(&[0x2001_0001, 0], &[0x2001_0002, 0])),
@@ -156,18 +155,14 @@ fn run(rule: Rule, broken: bool, seed: u64) -> Rig {
             let mut stream = PushBuffer::<tegra::class::Compute>::new();
             stream.bind().launch(kernel.at(0));
             let wrong = stream.into_words();
-            let mut stream = compute_stream();
-            stream.launch(kernel.at(0));
-            submit(&words(&wrong, stream.words()));
+            submit(&words(&wrong, &kernel.stream()));
         }
         Rule::SmException => {
             if broken {
                 rig.gpu.set_compute_engine(Box::new(Failing));
             }
             let kernel = Kernel::new(&rig);
-            let mut stream = compute_stream();
-            stream.launch(kernel.at(0));
-            submit(stream.words());
+            submit(&kernel.stream());
         }
         Rule::ChannelTimeout => submit(&[0]),
         Rule::ForceReset => {
@@ -234,9 +229,7 @@ fn run(rule: Rule, broken: bool, seed: u64) -> Rig {
         }
         Rule::QmdRewritten => {
             let kernel = Kernel::new(&rig);
-            let mut stream = compute_stream();
-            stream.launch(kernel.at(0));
-            gated(&rig, stream.words(), || {
+            gated(&rig, &kernel.stream(), || {
                 let mut launch = kernel.launch;
                 launch.grid = [5, 1, 1];
                 kernel.store(u64::from(!broken), &launch);
@@ -244,33 +237,27 @@ fn run(rule: Rule, broken: bool, seed: u64) -> Rig {
         }
         Rule::ConstantsRewritten => {
             let kernel = Kernel::new(&rig);
-            let mut stream = compute_stream();
-            stream.launch(kernel.at(0));
-            gated(&rig, stream.words(), || {
+            gated(&rig, &kernel.stream(), || {
                 kernel.constants.write(if broken { 0x170 } else { 0x180 }, &[2]);
             });
         }
         Rule::BufferReused => {
             let (from, to) = (filled(&rig), rig.buffer(4096));
-            let mut stream = copy_stream();
-            stream.transfer(copy(from.at(0), to.at(0), 64));
-            gated(&rig, stream.words(), || from.write(if broken { 63 } else { 64 }, &[1]));
+            gated(&rig, &copying(from.at(0), to.at(0), 64), || {
+                from.write(if broken { 63 } else { 64 }, &[1]);
+            });
         }
         Rule::UninitialisedRead => {
             let (from, to) = (rig.buffer(8192), rig.buffer(8192));
             from.write(0, &[1; 4096]);
-            let mut stream = copy_stream();
-            stream.transfer(copy(from.at(0), to.at(0), if broken { 4097 } else { 4096 }));
-            submit(stream.words());
+            submit(&copying(from.at(0), to.at(0), if broken { 4097 } else { 4096 }));
         }
         Rule::StaleL2 => {
             let flags = MapFlags { cacheable: true, ..MapFlags::default() };
             let (from, to) = (rig.mapped(4096, flags), rig.buffer(4096));
             from.write(0, &[1; 64]);
             let mut channel = rig.channel();
-            let mut stream = copy_stream();
-            stream.transfer(copy(from.at(0), to.at(0), 64));
-            rig.submit(&mut channel, stream.words());
+            rig.submit(&mut channel, &copying(from.at(0), to.at(0), 64));
             rig.gpu.drain();
             from.write(0, &[2; 64]);
             let mut stream = Words::new();
@@ -339,18 +326,14 @@ fn run(rule: Rule, broken: bool, seed: u64) -> Rig {
         }
         Rule::CopyOverlap => {
             let from = filled(&rig);
-            let mut stream = copy_stream();
-            stream.transfer(copy(from.at(0), from.at(if broken { 63 } else { 64 }), 64));
-            submit(stream.words());
+            submit(&copying(from.at(0), from.at(if broken { 63 } else { 64 }), 64));
         }
         Rule::MappingInWindow => {
             let memory = DmaBuf::new(4096).unwrap();
             let va = LOCAL + if broken { 0xff_f000 } else { 0x100_0000 };
             rig.mmu.map(va, memory, 0, 4096, MapFlags::default()).unwrap();
             let kernel = Kernel::new(&rig);
-            let mut stream = compute_stream();
-            stream.launch(kernel.at(0));
-            submit(stream.words());
+            submit(&kernel.stream());
         }
         Rule::QmdReserved => {
             let kernel = Kernel::new(&rig);
@@ -358,9 +341,7 @@ fn run(rule: Rule, broken: bool, seed: u64) -> Rig {
                 // A bit of HW_ONLY_INNER_GET.
                 kernel.qmd.memory.store_u32(57 * 4, 1).unwrap();
             }
-            let mut stream = compute_stream();
-            stream.launch(kernel.at(0));
-            submit(stream.words());
+            submit(&kernel.stream());
         }
         Rule::Deadlock => {
             let slot = rig.buffer(4096);
@@ -463,9 +444,7 @@ fn a_read_only_mapping_is_not_written() {
     let rig = Rig::new(1);
     let flags = MapFlags { access: MapAccess::ReadOnly, ..MapFlags::default() };
     let (from, to) = (filled(&rig), rig.mapped(4096, flags));
-    let mut stream = copy_stream();
-    stream.transfer(copy(from.at(0), to.at(0), 64));
-    rig.submit(&mut rig.channel(), stream.words());
+    rig.submit(&mut rig.channel(), &copying(from.at(0), to.at(0), 64));
     assert_eq!(rig.fault(), (31, Rule::MmuFault));
     let errors = rig.driver.errors.lock();
     assert!(errors[0].2.finding.message.contains("id=6"), "{}", errors[0].2.finding.message);
@@ -475,9 +454,7 @@ fn a_read_only_mapping_is_not_written() {
 fn freed_memory_is_not_reached() {
     let rig = Rig::new(1);
     let (from, to) = (filled(&rig), rig.buffer(4096));
-    let mut stream = copy_stream();
-    stream.transfer(copy(from.at(0), to.at(0), 64));
-    gated(&rig, stream.words(), || rig.mmu.unmap(to.va, 4096));
+    gated(&rig, &copying(from.at(0), to.at(0), 64), || rig.mmu.unmap(to.va, 4096));
     assert_eq!(rig.fault(), (31, Rule::MmuFault));
     drop(Arc::clone(&to.memory));
 }

@@ -177,6 +177,13 @@ impl Rig {
         stream
     }
 
+    /// Runs words on a channel of their own, which find nothing.
+    #[track_caller]
+    pub(crate) fn run(&self, words: &[u32]) {
+        self.submit(&mut self.channel(), words);
+        self.assert_clean();
+    }
+
     /// Waits for rest, and gives the findings so far.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         self.gpu.drain();
@@ -259,6 +266,13 @@ pub(crate) fn copy_stream() -> PushBuffer<tegra::class::Copy> {
     stream
 }
 
+/// A stream with one copy.
+pub(crate) fn copying(from: GpuAddress, to: GpuAddress, bytes: u32) -> Vec<u32> {
+    let mut stream = copy_stream();
+    stream.transfer(copy(from, to, bytes));
+    stream.into_words()
+}
+
 /// Bind, windows and local memory: what comes before a launch.
 pub(crate) fn compute_stream() -> PushBuffer<tegra::class::Compute> {
     let mut stream = PushBuffer::<tegra::class::Compute>::new();
@@ -302,6 +316,13 @@ impl Kernel {
         let qmd = launch.encode().unwrap();
         let bytes: Vec<u8> = qmd.words().iter().flat_map(|word| word.to_le_bytes()).collect();
         self.qmd.write(index * 256, &bytes);
+    }
+
+    /// A stream that launches slot 0.
+    pub(crate) fn stream(&self) -> Vec<u32> {
+        let mut stream = compute_stream();
+        stream.launch(self.at(0));
+        stream.into_words()
     }
 
     pub(crate) fn at(&self, index: u64) -> QmdAddress {

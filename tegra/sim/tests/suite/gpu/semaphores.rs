@@ -1,5 +1,7 @@
 //! Host semaphores: words seen on hardware, every form, waiting across channels.
 
+use std::time::Duration;
+
 use tegra::class::host::{MembarType, WfiScope};
 use tegra::pushbuffer::{L2Operation, Payload, PushBuffer, Release};
 use tegra_sim::finding::Rule;
@@ -22,22 +24,13 @@ fn first_submission_of_the_hardware() {
     };
     map(0xff_ffa0_1000, &stream);
     map(0xff_ffb0_0000, &slot);
-    let words: [u32; 14] = [
-        0x2001_2000,
-        0xc7c0,
-        0x2002_21ec,
-        0xfd,
-        0,
-        0x2002_20a8,
-        0xfe,
-        0, //
-        0x2005_0017,
-        0xffb0_0010,
-        0xff,
-        1,
-        0,
-        0x0310_0001,
-    ];
+    let words = [
+        &[0x2001_2000, 0xc7c0][..],
+        &[0x2002_21ec, 0xfd, 0],
+        &[0x2002_20a8, 0xfe, 0],
+        &[0x2005_0017, 0xffb0_0010, 0xff, 1, 0, 0x0310_0001],
+    ]
+    .concat();
     // The release, six words, lies where the entry that was seen has it; the rest behind.
     let bytes =
         |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
@@ -53,6 +46,22 @@ fn first_submission_of_the_hardware() {
     let time = slot.load_u64(0x18).unwrap();
     assert!(time > 0 && time.is_multiple_of(32) && time <= rig.gpu.time_ns());
     assert_eq!(channel.gp_get(), 2);
+}
+
+/// What counts is how long a channel waits, not how long the GPU had nothing to do before that.
+#[test]
+fn idleness_before_a_wait_is_no_deadlock() {
+    let limit = Duration::from_secs(2);
+    let rig = Rig::with(1, "", limit);
+    rig.gpu.drain();
+    std::thread::sleep(limit);
+    let gate = rig.buffer(4096);
+    let mut stream = copy_stream();
+    stream.acquire(acquire(gate.at(0), 1));
+    rig.submit(&mut rig.channel(), stream.words());
+    assert_eq!(rig.gpu.drain().len(), 1);
+    gate.memory.store_u64(0, 1).unwrap();
+    rig.assert_clean();
 }
 
 #[test]
@@ -131,27 +140,17 @@ fn acquires_wait_until_their_condition_holds() {
     ];
     for (operation, before, after, payload) in cases {
         let rig = Rig::new(u64::from(operation));
-        let mut channel = rig.channel();
         let (gate, slot) = (rig.buffer(4096), rig.buffer(4096));
         gate.memory.store_u64(0, before).unwrap();
         let [low, high] = [payload as u32, (payload >> 32) as u32];
         let execute = 0x0100_0000 | operation;
         rig.submit(
-            &mut channel,
+            &mut rig.channel(),
             &[
-                0x2005_0017,
-                gate.va as u32,
-                0,
-                low,
-                high,
-                execute, //
-                0x2005_0017,
-                slot.va as u32,
-                0,
-                1,
-                0,
-                0x0110_0001,
-            ],
+                &[0x2005_0017, gate.va as u32, 0, low, high, execute][..],
+                &[0x2005_0017, slot.va as u32, 0, 1, 0, 0x0110_0001],
+            ]
+            .concat(),
         );
         let blocked = rig.gpu.drain();
         assert_eq!(blocked.len(), 1, "operation {operation}");
@@ -219,9 +218,8 @@ fn misaligned_semaphores_are_refused_silently() {
         (0x0100_0003, 8, false),
     ] {
         let rig = Rig::new(5);
-        let mut channel = rig.channel();
         let slot = rig.buffer(4096);
-        rig.submit(&mut channel, &[0x2005_0017, slot.va as u32 + offset, 0, 0, 0, execute]);
+        rig.submit(&mut rig.channel(), &[0x2005_0017, slot.va as u32 + offset, 0, 0, 0, execute]);
         let expected: &[Rule] = if misaligned { &[Rule::SemaphoreMisuse] } else { &[] };
         assert_eq!(rig.rules(), expected, "{execute:#x} at {offset}");
         assert!(rig.driver.errors.lock().is_empty());
@@ -272,16 +270,14 @@ fn masks_and_control_entries() {
 
 #[test]
 fn a_stuck_semaphore_and_a_lost_event_on_request() {
-    let rig = Rig::with(8, "stuck-semaphore@2,lost-event@1", std::time::Duration::MAX);
-    let mut channel = rig.channel();
+    let rig = Rig::with(8, "stuck-semaphore@2,lost-event@1", Duration::MAX);
     let slots = rig.buffer(4096);
     let mut stream = copy_stream();
     for index in 0..3 {
         stream.release(Release::new(slots.at(8 * index), Payload::Long(1)).unwrap());
         stream.non_stall_interrupt();
     }
-    rig.submit(&mut channel, stream.words());
-    rig.assert_clean();
+    rig.run(stream.words());
     assert_eq!([0, 8, 16].map(|at| slots.long(at)), [1, 0, 1]);
     assert_eq!(*rig.driver.interrupts.lock(), 2);
 }
