@@ -2,20 +2,17 @@
 
 use plan::RopeStyle;
 
-/// A family of decoder-only transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Architecture {
     /// Llama 3, 3.1, 3.2 and whatever else calls itself `llama` in GGUF and has a byte-level BPE
     /// vocabulary (Llama 2 does not).
     Llama,
-    /// Qwen3, dense.
     Qwen3,
 }
 
 impl Architecture {
     pub const ALL: [Self; 2] = [Self::Llama, Self::Qwen3];
 
-    /// The value of `general.architecture`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -24,7 +21,6 @@ impl Architecture {
         }
     }
 
-    /// The family of that name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|a| a.name() == name)

@@ -3,7 +3,7 @@
 
 use super::rope::Rope;
 use super::{Architecture, Error, Hyperparameters, KvLayout, Model, Origin, Weight, ports};
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, TensorInfo};
 use plan::graph::{self, Caches, Graph, Rows, SampleInputs, Tensor};
 use plan::{Binary, Bucket, Buffer, Class, DType, Outputs};
 
@@ -82,22 +82,10 @@ impl Finder<'_> {
         expected: &'static str,
     ) -> Result<(), Error> {
         let Some(index) = self.gguf.tensors().iter().position(|t| t.name == name) else {
-            return Err(Error::MissingTensor {
-                name: name.into(),
-                path: self.gguf.path().display().to_string(),
-            });
+            return Err(Error::missing_tensor(self.gguf, name));
         };
         let tensor = &self.gguf.tensors()[index];
-        if tensor.shape != shape {
-            return Err(Error::TensorShape {
-                name: name.into(),
-                found: tensor.shape.clone(),
-                expected: shape,
-            });
-        }
-        if !fits(tensor.dtype) {
-            return Err(Error::TensorType { name: name.into(), found: tensor.dtype, expected });
-        }
+        check(tensor, &shape, expected, fits)?;
         let buffer = Buffer { name: name.into(), class: Class::Weight, dtype: tensor.dtype, shape };
         self.weights.push(Weight { buffer, origin: Origin::File(index) });
         Ok(())
@@ -116,12 +104,21 @@ impl Finder<'_> {
     }
 }
 
-/// The graph of one step.
-pub(super) fn graph(
-    model: &Model,
-    layout: KvLayout,
-    bucket: Bucket,
-) -> Result<Graph, graph::Error> {
+pub(super) fn check(
+    tensor: &TensorInfo,
+    shape: &[usize],
+    expected: &'static str,
+    fits: impl Fn(DType) -> bool,
+) -> Result<(), Error> {
+    let (name, found) = (tensor.name.clone(), tensor.dtype);
+    if tensor.shape != shape {
+        let (found, expected) = (tensor.shape.clone(), shape.to_vec());
+        return Err(Error::TensorShape { name, found, expected });
+    }
+    if fits(found) { Ok(()) } else { Err(Error::TensorType { name, found, expected }) }
+}
+
+pub(super) fn graph(model: &Model, layout: KvLayout, bucket: Bucket) -> graph::Result<Graph> {
     let mut step = StepBuilder { g: Graph::new(), model, layout, bucket };
     step.build()?;
     Ok(step.g)
@@ -134,7 +131,6 @@ struct StepBuilder<'a> {
     bucket: Bucket,
 }
 
-/// The mailboxes of a step.
 #[derive(Clone, Copy)]
 struct Inputs {
     tokens: Tensor,
@@ -144,7 +140,7 @@ struct Inputs {
 }
 
 impl StepBuilder<'_> {
-    fn build(&mut self) -> Result<(), graph::Error> {
+    fn build(&mut self) -> graph::Result<()> {
         let hyper = self.model.hyperparameters();
         let inputs = self.inputs()?;
         self.g.at("token_embd");
@@ -164,7 +160,7 @@ impl StepBuilder<'_> {
         Ok(())
     }
 
-    fn inputs(&mut self) -> Result<Inputs, graph::Error> {
+    fn inputs(&mut self) -> graph::Result<Inputs> {
         let rows = [self.bucket.rows()];
         let partial = self.bucket.outputs == Outputs::Last && self.bucket.chunk > 1;
         Ok(Inputs {
@@ -189,7 +185,7 @@ impl StepBuilder<'_> {
         table: Tensor,
         rows: Rows,
         selected: Option<Tensor>,
-    ) -> Result<Tensor, graph::Error> {
+    ) -> graph::Result {
         let hyper = self.model.hyperparameters();
         let (m, eps, style) =
             (self.bucket.rows(), hyper.norm_eps, self.model.architecture().rope_style());
@@ -240,7 +236,7 @@ impl StepBuilder<'_> {
     }
 
     /// Logits, sampled tokens, and in decode the next step's inputs.
-    fn head(&mut self, x: Tensor, inputs: Inputs) -> Result<(), graph::Error> {
+    fn head(&mut self, x: Tensor, inputs: Inputs) -> graph::Result<()> {
         let n = self.bucket.logit_rows();
         let h = self.norm("output_norm", x)?;
         let output = if self.model.gguf().tensor(OUTPUT).is_some() { OUTPUT } else { EMBEDDING };
@@ -271,35 +267,30 @@ impl StepBuilder<'_> {
         Ok(())
     }
 
-    fn norm(&mut self, name: &str, x: Tensor) -> Result<Tensor, graph::Error> {
+    fn norm(&mut self, name: &str, x: Tensor) -> graph::Result {
         self.g.at(name);
         let weight = self.weight(&format!("{name}.weight"))?;
         self.g.rms_norm(x, weight, self.model.hyperparameters().norm_eps)
     }
 
-    fn project(&mut self, name: &str, x: Tensor) -> Result<Tensor, graph::Error> {
+    fn project(&mut self, name: &str, x: Tensor) -> graph::Result {
         self.g.at(name);
         let weight = self.weight(&format!("{name}.weight"))?;
         self.g.matmul(x, weight)
     }
 
-    fn weight(&mut self, name: &str) -> Result<Tensor, graph::Error> {
+    fn weight(&mut self, name: &str) -> graph::Result {
         match self.model.weights().find(|w| w.name == name) {
             Some(weight) => self.g.source(Class::Weight, name, weight.dtype, &weight.shape),
             None => unreachable!("`weights` lists every name used here, and not `{name}`"),
         }
     }
 
-    fn mailbox(
-        &mut self,
-        name: &str,
-        dtype: DType,
-        shape: &[usize],
-    ) -> Result<Tensor, graph::Error> {
+    fn mailbox(&mut self, name: &str, dtype: DType, shape: &[usize]) -> graph::Result {
         self.g.source(Class::Mailbox, name, dtype, shape)
     }
 
-    fn cache(&mut self, name: &str) -> Result<Tensor, graph::Error> {
+    fn cache(&mut self, name: &str) -> graph::Result {
         let hyper = self.model.hyperparameters();
         let shape = [self.layout.slots, self.layout.context, hyper.kv_heads, hyper.head_size];
         self.g.source(Class::State, name, DType::F16, &shape)

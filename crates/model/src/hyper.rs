@@ -3,20 +3,16 @@
 use super::{Architecture, Error};
 use crate::gguf::Gguf;
 
-/// The numbers that shape a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hyperparameters {
     pub layers: usize,
     /// Width of the residual stream.
     pub width: usize,
-    /// Width inside the feed-forward network.
     pub feed_forward: usize,
     pub heads: usize,
     /// Key and value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Elements of one head.
     pub head_size: usize,
-    /// Entries of the vocabulary.
     pub vocabulary: usize,
     /// Tokens the model was trained for.
     pub context: usize,
@@ -32,16 +28,9 @@ impl Hyperparameters {
     pub(super) fn read(gguf: &Gguf, architecture: Architecture) -> Result<Self, Error> {
         let meta = gguf.metadata();
         let key = |name: &str| format!("{}.{name}", architecture.name());
-        let number = |name: &str, value: u32, limit: usize| {
-            let value = value as usize;
-            if (1..=limit).contains(&value) {
-                return Ok(value);
-            }
-            Err(Error::Hyperparameter {
-                key: key(name),
-                value: value.to_string(),
-                expected: format!("1 to {limit} expected"),
-            })
+        let number = |name: &str, value: u32, limit: usize| match value as usize {
+            value if (1..=limit).contains(&value) => Ok(value),
+            value => Err(Error::hyperparameter(key(name), &value, &format!("1 to {limit}"))),
         };
         let required = |name: &str, limit: usize| number(name, meta.u32(&key(name))?, limit);
         let optional = |name: &str, default: usize, limit: usize| match meta.u32_opt(&key(name))? {
@@ -57,47 +46,27 @@ impl Hyperparameters {
         let rotated = optional("rope.dimension_count", head_size, MAX_EXTENT)?;
         let vocabulary = match gguf.tensor("token_embd.weight").map(|t| &t.shape[..]) {
             Some([rows, _]) => *rows,
-            _ => {
-                return Err(Error::MissingTensor {
-                    name: "token_embd.weight".into(),
-                    path: gguf.path().display().to_string(),
-                });
+            _ => return Err(Error::missing_tensor(gguf, "token_embd.weight")),
+        };
+        let divisor = format!("a divisor of {heads} heads");
+        let key_length = format!("{head_size} (the key length)");
+        for (name, value, fits, expected) in [
+            ("head_count_kv", kv_heads, heads.is_multiple_of(kv_heads), &*divisor),
+            ("key_length", head_size, head_size.is_multiple_of(16), "a multiple of 16"),
+            ("value_length", value_size, value_size == head_size, &key_length),
+        ] {
+            if !fits {
+                let key = key(&format!("attention.{name}"));
+                return Err(Error::hyperparameter(key, &value, expected));
             }
-        };
-        let refuse = |name: &str, value: usize, expected: String| {
-            Err(Error::Hyperparameter { key: key(name), value: value.to_string(), expected })
-        };
-        if !heads.is_multiple_of(kv_heads) {
-            return refuse(
-                "attention.head_count_kv",
-                kv_heads,
-                format!("a divisor of {heads} heads expected"),
-            );
-        }
-        if !head_size.is_multiple_of(16) {
-            return refuse("attention.key_length", head_size, "a multiple of 16 expected".into());
-        }
-        if value_size != head_size {
-            return refuse(
-                "attention.value_length",
-                value_size,
-                format!("{head_size} (the key length) expected"),
-            );
         }
         if rotated != head_size {
-            return refuse(
-                "rope.dimension_count",
-                rotated,
-                format!("{head_size} (the key length) expected"),
-            );
+            return Err(Error::hyperparameter(key("rope.dimension_count"), &rotated, &key_length));
         }
-        let norm_eps = meta.f32(&key("attention.layer_norm_rms_epsilon"))?;
+        let eps_key = key("attention.layer_norm_rms_epsilon");
+        let norm_eps = meta.f32(&eps_key)?;
         if !(norm_eps > 0.0 && norm_eps < 1.0) {
-            return Err(Error::Hyperparameter {
-                key: key("attention.layer_norm_rms_epsilon"),
-                value: norm_eps.to_string(),
-                expected: "a number between 0 and 1 expected".into(),
-            });
+            return Err(Error::hyperparameter(eps_key, &norm_eps, "a number between 0 and 1"));
         }
         Ok(Self {
             layers: required("block_count", MAX_LAYERS)?,

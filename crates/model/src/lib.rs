@@ -13,6 +13,7 @@ mod rope;
 pub mod synthetic;
 pub mod tokenizer;
 
+use std::fmt::Display;
 use std::path::Path;
 
 use crate::gguf::Gguf;
@@ -28,58 +29,41 @@ use rope::Rope;
 pub enum Error {
     #[error(transparent)]
     Gguf(#[from] gguf::Error),
-    /// `general.architecture` names something else.
     #[error("architecture `{found}` is not supported; supported: {}", Architecture::names())]
-    Architecture {
-        /// The name in the file.
-        found: String,
-    },
-    /// A hyperparameter has a value that this program cannot run.
+    Architecture { found: String },
     #[error("`{key}` is {value}, {expected}")]
     Hyperparameter { key: String, value: String, expected: String },
-    /// A tensor is not in the file.
     #[error("tensor `{name}` is missing from {path}")]
     MissingTensor { name: String, path: String },
-    /// A tensor has another shape than the hyperparameters demand.
     #[error("tensor `{name}` has shape {found:?}, {expected:?} expected from the metadata")]
-    TensorShape {
-        name: String,
-        /// The shape in the file.
-        found: Vec<usize>,
-        /// The shape the metadata demands.
-        expected: Vec<usize>,
-    },
-    /// A tensor has a type that cannot be used in its place.
+    TensorShape { name: String, found: Vec<usize>, expected: Vec<usize> },
     #[error("tensor `{name}` is {found}, {expected} expected")]
-    TensorType {
-        name: String,
-        /// The type in the file.
-        found: DType,
-        expected: &'static str,
-    },
-    /// What was asked for is not in the model.
+    TensorType { name: String, found: DType, expected: &'static str },
     #[error("{bytes} bytes from {offset} of weight `{name}` are not in the model")]
-    Weight {
-        name: String,
-        /// The first byte.
-        offset: u64,
-        bytes: usize,
-    },
+    Weight { name: String, offset: u64, bytes: usize },
     /// A definition of this program is wrong.
     #[error("building the graph")]
     Graph(#[from] graph::Error),
 }
 
-/// Where a weight's bytes come from.
+impl Error {
+    fn hyperparameter(key: String, value: &dyn Display, expected: &str) -> Self {
+        let expected = format!("{expected} expected");
+        Self::Hyperparameter { key, value: value.to_string(), expected }
+    }
+
+    fn missing_tensor(gguf: &Gguf, name: &str) -> Self {
+        Self::MissingTensor { name: name.into(), path: gguf.path().display().to_string() }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 enum Origin {
-    /// Index into the file's tensors.
     File(usize),
     /// Computed from metadata.
     Derived(Vec<u8>),
 }
 
-/// One weight of the model.
 #[derive(Clone, Debug, PartialEq)]
 struct Weight {
     buffer: Buffer,
@@ -114,10 +98,6 @@ impl Model {
         Self::from_gguf(Gguf::open(path)?)
     }
 
-    /// The same for an open file.
-    ///
-    /// # Errors
-    /// As [`Model::open`].
     pub fn from_gguf(gguf: Gguf) -> Result<Self, Error> {
         let name = gguf.metadata().str("general.architecture")?;
         let architecture = Architecture::parse(name)
@@ -128,19 +108,16 @@ impl Model {
         Ok(Self { gguf, architecture, hyper, weights, rope_magnitude: rope.magnitude })
     }
 
-    /// The open file.
     #[must_use]
     pub const fn gguf(&self) -> &Gguf {
         &self.gguf
     }
 
-    /// Which family it is.
     #[must_use]
     pub const fn architecture(&self) -> Architecture {
         self.architecture
     }
 
-    /// Its sizes.
     #[must_use]
     pub const fn hyperparameters(&self) -> &Hyperparameters {
         &self.hyper
@@ -151,7 +128,6 @@ impl Model {
         self.weights.iter().map(|weight| &weight.buffer)
     }
 
-    /// Bytes of all weights as stored.
     #[must_use]
     pub fn weight_bytes(&self) -> u64 {
         self.weights().map(Buffer::bytes).sum()
@@ -209,15 +185,12 @@ impl Model {
     ///
     /// # Errors
     /// [`graph::Error`] would be a bug of a definition, or a band wider than the layout's context.
-    pub fn graph(&self, layout: KvLayout, bucket: Bucket) -> Result<Graph, graph::Error> {
+    pub fn graph(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Graph> {
         decoder::graph(self, layout, bucket)
     }
 
     /// The plan of one step in a bucket, in primitives.
-    ///
-    /// # Errors
-    /// As [`Model::graph`].
-    pub fn plan(&self, layout: KvLayout, bucket: Bucket) -> Result<Plan, graph::Error> {
+    pub fn plan(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Plan> {
         self.graph(layout, bucket)?.lower(bucket)
     }
 }

@@ -24,13 +24,11 @@ pub const SAMPLED: &str = "sampled";
 /// Weight `F32 [D/2]`, derived from metadata: radians per position of each rotary pair.
 pub const ROPE_FREQUENCIES: &str = "rope_frequencies";
 
-/// State: the key cache of a layer.
 #[must_use]
 pub fn key_cache(layer: usize) -> String {
     format!("blk.{layer}.k_cache")
 }
 
-/// State: the value cache of a layer.
 #[must_use]
 pub fn value_cache(layer: usize) -> String {
     format!("blk.{layer}.v_cache")

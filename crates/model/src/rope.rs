@@ -2,16 +2,15 @@
 
 use std::f64::consts::PI;
 
+use super::decoder::check;
 use super::{Architecture, Error, Hyperparameters};
 use crate::gguf::Gguf;
 use plan::DType;
 
-/// What rotates each pair of a head.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rope {
     /// Radians per position, one per pair.
     pub(super) frequencies: Vec<f32>,
-    /// Factor on cosine and sine.
     pub(super) magnitude: f32,
 }
 
@@ -19,7 +18,6 @@ pub(super) struct Rope {
 const FACTORS: &str = "rope_freqs.weight";
 
 impl Rope {
-    /// Reads base, scaling and factors.
     pub(super) fn read(
         gguf: &Gguf,
         architecture: Architecture,
@@ -32,11 +30,7 @@ impl Rope {
             if value.is_finite() && value > 0.0 {
                 return Ok(f64::from(value));
             }
-            Err(Error::Hyperparameter {
-                key: key(name),
-                value: value.to_string(),
-                expected: "a positive number expected".into(),
-            })
+            Err(Error::hyperparameter(key(name), &value, "a positive number"))
         };
         let base = positive("freq_base", meta.f32_opt(&key("freq_base"))?.unwrap_or(10_000.0))?;
         let scaling = match meta.str_opt(&key("scaling.type"))? {
@@ -82,11 +76,8 @@ impl Rope {
         let frequencies: Vec<f32> =
             frequencies.iter().enumerate().map(|(i, f)| (f / divisor(i)) as f32).collect();
         if frequencies.iter().any(|f| !f.is_finite()) {
-            return Err(Error::Hyperparameter {
-                key: FACTORS.into(),
-                value: "a tensor with zero or not finite entries".into(),
-                expected: "positive divisors expected".into(),
-            });
+            let found = "a tensor with zero or not finite entries";
+            return Err(Error::hyperparameter(FACTORS.into(), &found, "positive divisors"));
         }
         Ok(Self { frequencies, magnitude: magnitude as f32 })
     }
@@ -95,22 +86,9 @@ impl Rope {
 /// The values of [`FACTORS`], when the file has them.
 fn factors(gguf: &Gguf, hyper: &Hyperparameters) -> Result<Option<Vec<f32>>, Error> {
     let Some(tensor) = gguf.tensor(FACTORS) else { return Ok(None) };
-    let expected = vec![hyper.head_size / 2];
-    if tensor.shape != expected {
-        return Err(Error::TensorShape {
-            name: FACTORS.into(),
-            found: tensor.shape.clone(),
-            expected,
-        });
-    }
-    if tensor.dtype != DType::F32 {
-        return Err(Error::TensorType {
-            name: FACTORS.into(),
-            found: tensor.dtype,
-            expected: "F32",
-        });
-    }
-    let mut bytes = vec![0; expected[0] * 4];
+    let pairs = hyper.head_size / 2;
+    check(tensor, &[pairs], "F32", |dtype| dtype == DType::F32)?;
+    let mut bytes = vec![0; 4 * pairs];
     gguf.read(tensor, 0, &mut bytes)?;
     Ok(Some(bytes.as_chunks::<4>().0.iter().map(|quad| f32::from_le_bytes(*quad)).collect()))
 }

@@ -6,10 +6,8 @@ use super::{BufferId, Class, Plan};
 /// Alignment of every scratch buffer, in bytes: a cache line, and the widest vector.
 pub const SCRATCH_ALIGN: u64 = 64;
 
-/// The layout of a plan's scratch buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arena {
-    /// Bytes of the whole arena.
     pub bytes: u64,
     offsets: Vec<Option<u64>>,
 }

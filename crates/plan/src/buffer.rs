@@ -38,20 +38,17 @@ pub enum Class {
 pub struct Scalar(u32);
 
 impl Scalar {
-    /// Wraps a value.
     #[must_use]
     pub const fn new(value: f32) -> Self {
         Self(value.to_bits())
     }
 
-    /// The value.
     #[must_use]
     pub const fn get(self) -> f32 {
         f32::from_bits(self.0)
     }
 }
 
-/// A named tensor that steps read and write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// Unique within its class; for weights, the GGUF tensor name.
@@ -63,7 +60,6 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Number of elements.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
@@ -85,9 +81,7 @@ pub(super) fn bytes_of(dtype: DType, elements: usize) -> u64 {
 /// A strided window into a buffer. Offsets and strides are in elements; a stride of 0 repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// The buffer looked into.
     pub buffer: BufferId,
-    /// First element.
     pub offset: usize,
     /// Extent of each dimension, outermost first.
     pub shape: Vec<usize>,
@@ -95,7 +89,6 @@ pub struct View {
     pub strides: Vec<usize>,
 }
 
-/// Strides of a contiguous row-major tensor.
 #[must_use]
 pub fn row_major(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
@@ -106,13 +99,11 @@ pub fn row_major(shape: &[usize]) -> Vec<usize> {
 }
 
 impl View {
-    /// The whole buffer, contiguous.
     #[must_use]
     pub fn whole(buffer: BufferId, shape: &[usize]) -> Self {
         Self { buffer, offset: 0, shape: shape.to_vec(), strides: row_major(shape) }
     }
 
-    /// Number of elements seen through the view.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
@@ -121,22 +112,16 @@ impl View {
     /// Number of different elements of the buffer seen through the view.
     #[must_use]
     pub fn distinct_elements(&self) -> usize {
-        self.shape
-            .iter()
-            .zip(&self.strides)
-            .filter(|(_, stride)| **stride != 0)
-            .map(|(n, _)| n)
-            .product()
+        let extents = self.shape.iter().zip(&self.strides);
+        extents.filter(|(_, stride)| **stride != 0).map(|(n, _)| n).product()
     }
 
     /// True when the elements lie one after the other in row-major order.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         let dense = row_major(&self.shape);
-        self.shape
-            .iter()
-            .zip(self.strides.iter().zip(&dense))
-            .all(|(n, (have, want))| *n == 1 || have == want)
+        let mut axes = self.shape.iter().zip(self.strides.iter().zip(&dense));
+        axes.all(|(n, (have, want))| *n == 1 || have == want)
     }
 
     /// One past the largest element index the view reaches.
@@ -145,14 +130,8 @@ impl View {
         if self.elements() == 0 {
             return self.offset;
         }
-        self.offset
-            + self
-                .shape
-                .iter()
-                .zip(&self.strides)
-                .map(|(n, stride)| (n - 1) * stride)
-                .sum::<usize>()
-            + 1
+        let steps = self.shape.iter().zip(&self.strides).map(|(n, stride)| (n - 1) * stride);
+        self.offset + steps.sum::<usize>() + 1
     }
 
     /// The same elements under another shape, when no copy is needed for it.
@@ -194,35 +173,22 @@ impl View {
             left /= n;
             step *= n;
         }
-        Some(Self { buffer: self.buffer, offset: self.offset, shape: shape.to_vec(), strides })
+        Some(Self { shape: shape.to_vec(), strides, ..*self })
     }
 
     /// Dimensions reordered: dimension `i` of the result is `axes[i]` of this view.
     #[must_use]
     pub fn permute(&self, axes: &[usize]) -> Self {
-        Self {
-            buffer: self.buffer,
-            offset: self.offset,
-            shape: axes.iter().map(|&a| self.shape[a]).collect(),
-            strides: axes.iter().map(|&a| self.strides[a]).collect(),
-        }
+        let of = |all: &[usize]| axes.iter().map(|&axis| all[axis]).collect();
+        Self { shape: of(&self.shape), strides: of(&self.strides), ..*self }
     }
 
     /// Dimensions of extent 1 repeated to `shape`.
     #[must_use]
     pub fn expand(&self, shape: &[usize]) -> Self {
-        let strides = self
-            .shape
-            .iter()
-            .zip(shape)
-            .zip(&self.strides)
-            .map(|((have, want), s)| if have == want { *s } else { 0 });
-        Self {
-            buffer: self.buffer,
-            offset: self.offset,
-            shape: shape.to_vec(),
-            strides: strides.collect(),
-        }
+        let stride = |((have, want), s)| if have == want { s } else { 0 };
+        let strides = self.shape.iter().zip(shape).zip(self.strides.iter().copied());
+        Self { shape: shape.to_vec(), strides: strides.map(stride).collect(), ..*self }
     }
 
     /// `len` entries of `axis`, from `start`.

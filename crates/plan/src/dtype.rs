@@ -12,9 +12,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(non_camel_case_types, reason = "the field's names are Q4_K and Q6_K")]
 pub enum DType {
-    /// IEEE 754 single precision.
     F32,
-    /// IEEE 754 half precision.
     F16,
     /// The upper half of an `f32`.
     BF16,
@@ -33,7 +31,6 @@ pub enum DType {
 }
 
 impl DType {
-    /// Every type, in the order of the enum.
     pub const ALL: [Self; 9] = [
         Self::F32,
         Self::F16,
@@ -46,28 +43,31 @@ impl DType {
         Self::I32,
     ];
 
+    /// The field's name, elements and bytes of one block.
+    const fn row(self) -> (&'static str, usize, usize) {
+        match self {
+            Self::F32 => ("F32", 1, 4),
+            Self::F16 => ("F16", 1, 2),
+            Self::BF16 => ("BF16", 1, 2),
+            Self::Q8_0 => ("Q8_0", 32, 34),
+            Self::Q4_0 => ("Q4_0", 32, 18),
+            Self::Q4_K => ("Q4_K", 256, 144),
+            Self::Q5_K => ("Q5_K", 256, 176),
+            Self::Q6_K => ("Q6_K", 256, 210),
+            Self::I32 => ("I32", 1, 4),
+        }
+    }
+
     /// Elements in one block; 1 for plain types.
     #[must_use]
     pub const fn block_len(self) -> usize {
-        match self {
-            Self::F32 | Self::F16 | Self::BF16 | Self::I32 => 1,
-            Self::Q8_0 | Self::Q4_0 => 32,
-            Self::Q4_K | Self::Q5_K | Self::Q6_K => 256,
-        }
+        self.row().1
     }
 
     /// Bytes of one block; the element size for plain types.
     #[must_use]
     pub const fn block_bytes(self) -> usize {
-        match self {
-            Self::F32 | Self::I32 => 4,
-            Self::F16 | Self::BF16 => 2,
-            Self::Q8_0 => 34,
-            Self::Q4_0 => 18,
-            Self::Q4_K => 144,
-            Self::Q5_K => 176,
-            Self::Q6_K => 210,
-        }
+        self.row().2
     }
 
     /// True for types stored in blocks with scales.
@@ -90,17 +90,7 @@ impl DType {
     /// The field's name: `F32`, `Q6_K`, ...
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::BF16 => "BF16",
-            Self::Q8_0 => "Q8_0",
-            Self::Q4_0 => "Q4_0",
-            Self::Q4_K => "Q4_K",
-            Self::Q5_K => "Q5_K",
-            Self::Q6_K => "Q6_K",
-            Self::I32 => "I32",
-        }
+        self.row().0
     }
 }
 
@@ -110,11 +100,9 @@ impl fmt::Display for DType {
     }
 }
 
-/// A type name that is not in [`DType::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown tensor type `{name}`; known: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, I32")]
 pub struct UnknownDType {
-    /// The name as given.
     pub name: String,
 }
 

@@ -16,7 +16,6 @@ use super::{
 /// The fused steps a device knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fusions {
-    /// Composites as single steps.
     pub composites: bool,
     /// Matrix products with weights as [`Op::Project`], those of one operand merged (Q, K and V as
     /// one; gate and up with SiLU and product).
@@ -33,27 +32,22 @@ pub struct Fusions {
 
 impl Fusions {
     /// No fusion: the plan stays in primitives.
-    pub const NONE: Self = Self {
-        composites: false,
-        projections: false,
-        norm: false,
-        residual: false,
-        rope_kv: false,
-        sample_advance: false,
-    };
+    pub const NONE: Self = Self::every(false);
 
-    /// Everything this module can do.
-    pub const ALL: Self = Self {
-        composites: true,
-        projections: true,
-        norm: true,
-        residual: true,
-        rope_kv: true,
-        sample_advance: true,
-    };
+    pub const ALL: Self = Self::every(true);
+
+    const fn every(known: bool) -> Self {
+        Self {
+            composites: known,
+            projections: known,
+            norm: known,
+            residual: known,
+            rope_kv: known,
+            sample_advance: known,
+        }
+    }
 }
 
-/// The plan rewritten to use `fusions`.
 #[must_use]
 pub fn fuse(plan: &Plan, fusions: Fusions) -> Plan {
     let mut rewriter = Rewriter { plan: plan.clone() };
@@ -85,7 +79,6 @@ struct Rewriter {
     plan: Plan,
 }
 
-/// Steps that become one.
 struct Rewrite {
     old: Vec<usize>,
     /// Which of them the new one replaces.
@@ -122,13 +115,11 @@ impl Rewriter {
         Step { op, label, scope: None, cost }
     }
 
-    /// Steps that read any part of the buffer.
     fn readers(&self, buffer: BufferId) -> Vec<usize> {
         let reads = |step: &Step| step.op.reads().iter().any(|view| view.buffer == buffer);
         (0..self.plan.steps.len()).filter(|&at| reads(&self.plan.steps[at])).collect()
     }
 
-    /// The step that writes the (scratch) buffer.
     fn writer(&self, buffer: BufferId) -> Option<usize> {
         let writes = |step: &Step| step.op.writes().iter().any(|view| view.buffer == buffer);
         self.plan.steps.iter().position(writes)
@@ -242,7 +233,7 @@ impl Rewriter {
         let [reader] = self.readers(out.buffer)[..] else { return None };
         let user = &self.plan.steps[reader];
         let Op::Project(Project { x: normed, norm: None, product }) = &user.op else { return None };
-        if normed.buffer != out.buffer || !x.is_contiguous() {
+        if normed.buffer != out.buffer || !self.only_read_by(out, reader) || !x.is_contiguous() {
             return None;
         }
         let (norm, product) = (Some(norm.clone()), product.clone());

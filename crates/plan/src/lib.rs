@@ -30,7 +30,6 @@ pub use op::{
 pub use step::{Cost, ScopeId, Step};
 pub use validate::Invalid;
 
-/// Which logits a plan computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outputs {
     /// None: a prefill chunk that is not a prompt's last.
@@ -41,7 +40,6 @@ pub enum Outputs {
     All,
 }
 
-/// The shape a plan is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bucket {
     pub batch: usize,
@@ -65,7 +63,6 @@ impl Bucket {
         Self { batch: 1, chunk, context, outputs }
     }
 
-    /// Rows of tokens.
     #[must_use]
     pub const fn rows(&self) -> usize {
         self.batch * self.chunk
@@ -84,11 +81,8 @@ impl Bucket {
 /// A flat list of steps over named buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The shape it was made for.
     pub bucket: Bucket,
-    /// Every buffer a step touches.
     pub buffers: Vec<Buffer>,
-    /// The steps, in order.
     pub steps: Vec<Step>,
     /// The composites that primitive steps belong to, each as the one operation that those steps make
     /// together; empty once fused.
@@ -105,14 +99,12 @@ impl Plan {
         &self.buffers[id.index()]
     }
 
-    /// The buffer of that class and name.
     #[must_use]
     pub fn find(&self, class: Class, name: &str) -> Option<BufferId> {
         let index = self.buffers.iter().position(|b| b.class == class && b.name == name)?;
         Some(BufferId(u32::try_from(index).ok()?))
     }
 
-    /// Sum of all steps.
     #[must_use]
     pub fn cost(&self) -> Cost {
         self.steps.iter().map(|step| step.cost).sum()

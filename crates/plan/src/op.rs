@@ -39,7 +39,6 @@ pub enum Binary {
 /// Reductions along one axis, which stays with extent 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduce {
-    /// Sum of the elements.
     Sum,
     Max,
 }
@@ -57,46 +56,92 @@ pub enum RopeStyle {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op<T = View> {
     // Primitives.
-    /// Elementwise, one operand.
-    Unary { op: Unary, x: T, out: T },
+    Unary {
+        op: Unary,
+        x: T,
+        out: T,
+    },
     /// Elementwise, two operands of equal shape.
-    Binary { op: Binary, a: T, b: T, out: T },
+    Binary {
+        op: Binary,
+        a: T,
+        b: T,
+        out: T,
+    },
     /// Conversion to the type of `out` (rounding to nearest, ties to even).
-    Cast { x: T, out: T },
+    Cast {
+        x: T,
+        out: T,
+    },
     /// A strided view made contiguous.
-    Copy { x: T, out: T },
+    Copy {
+        x: T,
+        out: T,
+    },
     /// Reduction along `axis`, which stays with extent 1.
-    Reduce { op: Reduce, axis: usize, x: T, out: T },
+    Reduce {
+        op: Reduce,
+        axis: usize,
+        x: T,
+        out: T,
+    },
     /// Zeroes before `axis` up to `before`, then `x`, then zeroes to the extent of `out`.
-    Pad { axis: usize, before: usize, x: T, out: T },
+    Pad {
+        axis: usize,
+        before: usize,
+        x: T,
+        out: T,
+    },
     /// Writes `0, 1, 2, ...`
-    Iota { out: T },
+    Iota {
+        out: T,
+    },
     /// `a [.., M, K]` times `b [.., N, K]` transposed: `[.., M, N]`. `b` may be quantised (then it is a
     /// whole matrix).
-    MatMul { a: T, b: T, out: T },
-    /// Rows of a table.
+    MatMul {
+        a: T,
+        b: T,
+        out: T,
+    },
     Gather(Gather<T>),
     /// Writes `values [M, rest..]` into the table `[A.., rest..]`, one index tensor `[M]` per leading axis.
     /// A row with a negative index is skipped.
-    Scatter { indices: Vec<T>, values: T, table: T },
-    /// Overwrites a mailbox.
-    Assign { value: T, mailbox: T },
+    Scatter {
+        indices: Vec<T>,
+        values: T,
+        table: T,
+    },
+    Assign {
+        value: T,
+        mailbox: T,
+    },
     /// Tokens chosen from logits. Fused when it has [`Sample::next`].
     Sample(Sample<T>),
 
     // Composites: operations that `graph` defines in primitives; that definition is their meaning.
     /// `x / sqrt(mean(x^2) + eps) * weight`, `x [.., D]`.
     RmsNorm(RmsNorm<T>),
-    /// Cosines and sines of positions.
     RopeTable(RopeTable<T>),
     /// `x [M, H, D]` rotated by the table.
-    Rope { style: RopeStyle, x: T, table: T, out: T },
+    Rope {
+        style: RopeStyle,
+        x: T,
+        table: T,
+        out: T,
+    },
     /// `gate * sigmoid(gate) * up`.
-    SwiGlu { gate: T, up: T, out: T },
+    SwiGlu {
+        gate: T,
+        up: T,
+        out: T,
+    },
     /// Writes `values [M, KVH, D]` into the cache `[slots, C, KVH, D]`, converted to the cache's type.
     /// Negative slots are skipped.
-    KvWrite { rows: Rows<T>, values: T, cache: T },
-    /// Attention over the caches.
+    KvWrite {
+        rows: Rows<T>,
+        values: T,
+        cache: T,
+    },
     Attention(Attention<T>),
 
     // Fused.
@@ -111,7 +156,6 @@ pub enum Op<T = View> {
 pub struct Rows<T = View> {
     /// KV slot; negative for padding rows.
     pub slots: T,
-    /// Position in the sequence.
     pub positions: T,
 }
 
@@ -153,7 +197,6 @@ pub struct Sample<T = View> {
     pub next: Option<NextInputs<T>>,
 }
 
-/// How the token of each row is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleInputs<T = View> {
     /// `F32 [N]`.
@@ -177,7 +220,6 @@ pub struct NextInputs<T = View> {
     pub positions: T,
 }
 
-/// [`Op::RmsNorm`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RmsNorm<T = View> {
     pub x: T,
@@ -231,14 +273,12 @@ pub enum Product<T = View> {
     Residual { weight: T, residual: T, out: T },
 }
 
-/// One weight and the product with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Linear<T = View> {
     pub weight: T,
     pub out: T,
 }
 
-/// [`Op::RopeKv`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RopeKv<T = View> {
     pub style: RopeStyle,
@@ -401,28 +441,18 @@ impl<T> Op<T> {
     /// False for composites and fused operations.
     #[must_use]
     pub const fn is_primitive(&self) -> bool {
-        match self {
-            Self::Unary { .. }
-            | Self::Binary { .. }
-            | Self::Cast { .. }
-            | Self::Copy { .. }
-            | Self::Reduce { .. }
-            | Self::Pad { .. }
-            | Self::Iota { .. }
-            | Self::MatMul { .. }
-            | Self::Gather(_)
-            | Self::Scatter { .. }
-            | Self::Assign { .. } => true,
-            Self::Sample(sample) => sample.next.is_none(),
-            Self::RmsNorm(_)
-            | Self::RopeTable(_)
-            | Self::Rope { .. }
-            | Self::SwiGlu { .. }
-            | Self::KvWrite { .. }
-            | Self::Attention(_)
-            | Self::Project(_)
-            | Self::RopeKv(_) => false,
-        }
+        !matches!(
+            self,
+            Self::Sample(Sample { next: Some(_), .. })
+                | Self::RmsNorm(_)
+                | Self::RopeTable(_)
+                | Self::Rope { .. }
+                | Self::SwiGlu { .. }
+                | Self::KvWrite { .. }
+                | Self::Attention(_)
+                | Self::Project(_)
+                | Self::RopeKv(_)
+        )
     }
 
     /// Short name for tables and logs.

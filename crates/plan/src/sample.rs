@@ -7,7 +7,6 @@
 //! seed with counter (position, id): a discarded or repeated step gives the same token, on any
 //! device and in any batch.
 
-/// How one row of logits is sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// 0 (or less) is greedy.
@@ -21,14 +20,12 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// The largest logit.
     pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
 }
 
 /// No draw of [`gumbel`] exceeds this: `-ln(-ln(1 - 2^-24))`, rounded up.
 const GUMBEL_MAX: f32 = 16.7;
 
-/// One candidate token.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
     id: u32,

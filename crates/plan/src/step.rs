@@ -5,7 +5,6 @@ use super::{BufferId, Op};
 /// What a step moves and computes, at the plan's full context band.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Bytes of weights read.
     pub weight_bytes: u64,
     /// Bytes of state (KV cache) read or written.
     pub state_bytes: u64,
@@ -16,7 +15,6 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// All bytes moved.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.weight_bytes + self.state_bytes + self.other_bytes
@@ -45,17 +43,14 @@ impl std::iter::Sum for Cost {
 /// One step. Steps run in order; nothing else orders them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What it does, and to what.
     pub op: Op,
     /// Where it stands in the model, for people: `blk.3.attn_q`.
     pub label: String,
     /// The composite this primitive step is a part of.
     pub scope: Option<ScopeId>,
-    /// What it moves and computes.
     pub cost: Cost,
 }
 
-/// Index into [`super::Plan::scopes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ScopeId(pub u32);
 

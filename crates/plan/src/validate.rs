@@ -2,15 +2,12 @@
 
 use super::{Class, Gather, MAX_INDICES, MAX_WEIGHTS, Op, Plan, Product, Project, QkNorm, RopeKv};
 
-/// Why a plan is not well formed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("step {step} ({label}, {op}): {reason}")]
 pub struct Invalid {
-    /// Index of the step.
     pub step: usize,
     pub label: String,
     pub op: String,
-    /// What is wrong with it.
     pub reason: String,
 }
 

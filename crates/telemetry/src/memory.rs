@@ -47,33 +47,24 @@ fn field_kib(text: &str, name: &str) -> Option<u64> {
 /// What the memory cgroup leaves (v2, then v1). Reclaimable page cache counts as free.
 fn cgroup_left() -> Option<u64> {
     let read = |path: &str| fs::read_to_string(path).ok();
-    let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
     let own = read("/proc/self/cgroup")?;
-    let path = |controller: &str| {
-        own.lines()
-            .find_map(|line| line.split_once(controller).map(|(_, path)| path.trim().to_owned()))
+    let left = |group: &str, [limit, used, reclaimable]: [&str; 3]| {
+        let base = format!("/sys/fs/cgroup{}", group.trim_end_matches('/'));
+        let number = |file: &str| read(&format!("{base}/{file}"))?.trim().parse::<u64>().ok();
+        let (limit, used) = (number(limit)?, number(used)?);
+        let stat = read(&format!("{base}/memory.stat")).unwrap_or_default();
+        let cache = stat.lines().find_map(|l| l.strip_prefix(reclaimable)?.trim().parse().ok());
+        Some(limit.saturating_sub(used.saturating_sub(cache.unwrap_or(0))))
     };
-    let cache = |stat: String, key: &str| -> Option<u64> {
-        stat.lines().find_map(|l| l.strip_prefix(key)?.trim().parse::<u64>().ok())
-    };
-    if let Some(group) = own.lines().find_map(|line| line.strip_prefix("0::")) {
-        let base = format!("/sys/fs/cgroup{}", group.trim().trim_end_matches('/'));
-        if let (Some(limit), Some(used)) =
-            (number(&format!("{base}/memory.max")), number(&format!("{base}/memory.current")))
-        {
-            let file = read(&format!("{base}/memory.stat"))
-                .and_then(|s| cache(s, "inactive_file "))
-                .unwrap_or(0);
-            return Some(limit.saturating_sub(used.saturating_sub(file)));
-        }
-    }
-    let base = format!("/sys/fs/cgroup/memory{}", path(":memory:")?.trim_end_matches('/'));
-    let limit = number(&format!("{base}/memory.limit_in_bytes"))?;
-    let used = number(&format!("{base}/memory.usage_in_bytes"))?;
-    let file = read(&format!("{base}/memory.stat"))
-        .and_then(|s| cache(s, "total_inactive_file "))
-        .unwrap_or(0);
-    Some(limit.saturating_sub(used.saturating_sub(file)))
+    let v2 = own
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))
+        .and_then(|group| left(group.trim(), ["memory.max", "memory.current", "inactive_file "]));
+    v2.or_else(|| {
+        let (_, group) = own.lines().find_map(|line| line.split_once(":memory:"))?;
+        let files = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "];
+        left(&format!("/memory{}", group.trim()), files)
+    })
 }
 
 #[cfg(test)]

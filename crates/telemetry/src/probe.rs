@@ -27,7 +27,6 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Looks for clocks, temperatures and rails.
     #[must_use]
     pub fn new(root: Root) -> Self {
         let mut unread = Vec::new();
@@ -46,13 +45,11 @@ impl Probe {
         }
     }
 
-    /// The files it reads.
     #[must_use]
     pub const fn root(&self) -> &Root {
         &self.root
     }
 
-    /// True for a Jetson Orin.
     #[must_use]
     pub const fn is_orin(&self) -> bool {
         self.orin
@@ -83,7 +80,6 @@ impl Probe {
         }
     }
 
-    /// Everything.
     #[must_use]
     pub fn state(&self) -> State {
         let root = &self.root;

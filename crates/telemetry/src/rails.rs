@@ -3,7 +3,6 @@
 use super::root::Root;
 use super::state::{Alarm, Rail, Unread};
 
-/// A supply that was found.
 #[derive(Clone, Debug)]
 pub(super) enum RailSource {
     /// Millivolts and milliamperes in two files; an alarm in two more.

@@ -14,7 +14,6 @@ impl Root {
     /// The variable of the environment that names another root.
     pub const VARIABLE: &str = "ORIND_SYSROOT";
 
-    /// Files under `directory`.
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self(directory.into())
@@ -25,12 +24,6 @@ impl Root {
     pub fn system() -> Self {
         let other = std::env::var_os(Self::VARIABLE).map(PathBuf::from);
         Self(other.filter(|path| path.is_absolute()).unwrap_or_else(|| "/".into()))
-    }
-
-    /// True when this is the machine that the process runs on.
-    #[must_use]
-    pub fn is_system(&self) -> bool {
-        self.0 == Path::new("/")
     }
 
     /// Where an absolute path lies.
@@ -48,7 +41,6 @@ impl Root {
         read(&self.path(path)).ok()
     }
 
-    /// A file that holds one number.
     pub(super) fn number<T: FromStr>(&self, path: &str) -> Option<T> {
         self.text(path)?.parse().ok()
     }
@@ -64,7 +56,6 @@ impl Root {
         }
     }
 
-    /// A number that should be there.
     pub(super) fn wanted_number<T: FromStr>(
         &self,
         what: &str,

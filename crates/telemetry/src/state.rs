@@ -4,20 +4,15 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a machine says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The board's name in its device tree; a PC has none.
     pub board: Option<String>,
     /// True for a Jetson Orin (SoC T234).
     pub orin: bool,
-    /// Release of Jetson Linux.
     pub release: Option<Release>,
-    /// Versions of what drives the GPU.
     pub drivers: Drivers,
-    /// Power mode of the board.
     pub power_mode: Option<PowerMode>,
-    /// How much of the GPU there is.
     pub gpu: Option<Gpu>,
     /// Memory, which CPU and GPU share on an Orin.
     pub memory: Memory,
@@ -49,11 +44,8 @@ impl State {
 /// A release of Jetson Linux (L4T): R36.4.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Release {
-    /// 36.
     pub major: u32,
-    /// 4.
     pub minor: u32,
-    /// 3.
     pub patch: u32,
 }
 
@@ -90,7 +82,6 @@ impl fmt::Display for Release {
     }
 }
 
-/// Versions of what drives the GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drivers {
     /// Release of the kernel.
@@ -99,11 +90,9 @@ pub struct Drivers {
     pub nvgpu: bool,
     /// The desktop GPU driver, where that one is loaded.
     pub nvidia: Option<String>,
-    /// The CUDA toolkit installed.
     pub cuda_toolkit: Option<String>,
 }
 
-/// Power mode of a Jetson.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PowerMode {
     pub id: u32,
@@ -168,22 +157,17 @@ pub struct Memory {
     pub largest_buffer: Option<u64>,
     /// The largest run of physically contiguous free memory that the page allocator lists.
     pub largest_contiguous: Option<u64>,
-    /// Swap spaces in use.
     pub swaps: Vec<Swap>,
 }
 
-/// A swap space.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Swap {
-    /// What it lies on.
     pub device: SwapDevice,
-    /// Its size in bytes.
     pub bytes: u64,
     /// Bytes in use.
     pub used: u64,
 }
 
-/// What a swap space lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SwapDevice {
@@ -233,9 +217,7 @@ impl Sample {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
     pub now_hz: Option<u64>,
-    /// Least that is allowed.
     pub min_hz: Option<u64>,
-    /// Most that is allowed.
     pub max_hz: Option<u64>,
     /// Most that the hardware can do.
     pub hardware_max_hz: Option<u64>,
@@ -259,7 +241,6 @@ pub struct Cluster {
     pub clock: Clock,
 }
 
-/// A temperature.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Zone {
     /// `cpu`, `gpu`, `tj`.
@@ -273,13 +254,11 @@ pub struct Zone {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alarm {
     pub name: String,
-    /// True while it lasts.
     pub active: bool,
     /// How often it happened since the machine started, where that is counted.
     pub count: Option<u64>,
 }
 
-/// A supply and what it gives now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rail {
     /// As the board calls it: `VDD_GPU_SOC`.
@@ -295,6 +274,5 @@ pub struct Unread {
     /// What it would have told.
     pub what: String,
     pub path: String,
-    /// Why not.
     pub reason: String,
 }

@@ -41,7 +41,6 @@ pub(super) fn zone(root: &Root, source: &ZoneSource) -> Option<Zone> {
     there.then(|| Zone { name: source.name.clone(), celsius, throttles_at: source.throttles_at })
 }
 
-/// An alarm that was found.
 #[derive(Clone, Debug)]
 pub(super) enum AlarmSource {
     /// Active while the file's number is above zero.

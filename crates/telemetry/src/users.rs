@@ -10,7 +10,6 @@ use super::root::Root;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct User {
     pub pid: u32,
-    /// Its name, as the kernel keeps it.
     pub name: String,
 }
 

@@ -22,7 +22,6 @@ use super::state::Sample;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Range {
     pub min: f64,
-    /// Mean over the samples.
     pub mean: f64,
     pub max: f64,
     pub samples: u32,

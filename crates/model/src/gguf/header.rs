@@ -9,7 +9,6 @@ use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DEPTH, MAX_DIMS, MAX_HE
 use super::{Defect, Error, Strings, types};
 use plan::DType;
 
-/// What a header says.
 pub(super) struct Header {
     pub(super) metadata: Metadata,
     pub(super) tensors: Vec<Entry>,
@@ -48,7 +47,6 @@ impl fmt::Display for Field<'_> {
     }
 }
 
-/// Reads and checks the header of `source`.
 pub(super) fn parse(source: &Source) -> Result<Header, Error> {
     let mut cursor = Cursor::new(source);
 
@@ -158,7 +156,6 @@ struct Cursor<'a> {
     window_at: u64,
 }
 
-/// Bytes read at a time.
 const WINDOW: u64 = 256 << 10;
 
 impl<'a> Cursor<'a> {
@@ -175,7 +172,6 @@ impl<'a> Cursor<'a> {
         self.source.len.min(MAX_HEADER).saturating_sub(self.at)
     }
 
-    /// Fails unless `need` bytes are left.
     fn require(&self, need: u64, field: Field<'_>) -> Result<(), Error> {
         if need <= self.left() {
             return Ok(());
@@ -191,7 +187,6 @@ impl<'a> Cursor<'a> {
         ))
     }
 
-    /// The next `need` bytes.
     fn bytes(&mut self, need: u64, field: Field<'_>) -> Result<&[u8], Error> {
         self.require(need, field)?;
         let mut start = self.at - self.window_at;
@@ -255,7 +250,6 @@ impl<'a> Cursor<'a> {
         Ok(strings)
     }
 
-    /// A key or a tensor name.
     fn name(&mut self, field: Field<'_>) -> Result<String, Error> {
         let at = self.at;
         let name = self.string(field)?;

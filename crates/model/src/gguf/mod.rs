@@ -36,7 +36,6 @@ pub const DEFAULT_ALIGNMENT: u32 = 32;
 /// The metadata key that sets the alignment of tensor data.
 pub const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// The first four bytes of every file.
 const MAGIC: [u8; 4] = *b"GGUF";
 
 /// Longest header accepted, bytes. The largest vocabularies in use take about 20 MB.

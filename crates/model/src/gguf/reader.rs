@@ -19,7 +19,6 @@ pub struct Gguf {
     by_name: HashMap<String, usize>,
 }
 
-/// A tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Its name, unique in the model.
@@ -27,16 +26,13 @@ pub struct TensorInfo {
     /// Its shape, outermost dimension first (a file has the row first: a matrix stored there as
     /// `[in, out]` is `[out, in]` here). Never empty, no dimension is zero.
     pub shape: Vec<usize>,
-    /// The type of its elements.
     pub dtype: DType,
-    /// Bytes of its data.
     pub bytes: u64,
     shard: usize,
     offset: u64,
 }
 
 impl TensorInfo {
-    /// Number of elements.
     #[must_use]
     pub fn elements(&self) -> u64 {
         self.shape.iter().map(|dim| *dim as u64).product()
@@ -169,7 +165,6 @@ impl Gguf {
         }
     }
 
-    /// Bytes of all files.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.shards.iter().map(|source| source.len).sum()
@@ -182,7 +177,6 @@ impl Gguf {
     }
 }
 
-/// What a file says about being a shard.
 struct Split {
     /// Counted from 0.
     number: u64,

@@ -69,7 +69,6 @@ impl Source {
         })
     }
 
-    /// An error about this source.
     pub(super) fn malformed(&self, offset: u64, field: String, defect: Defect) -> Error {
         Error::Malformed { path: self.path.clone(), offset, field, defect }
     }

@@ -7,24 +7,20 @@ use std::ops::Index;
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Strings {
     text: String,
-    /// Where each string ends in `text`.
     ends: Vec<usize>,
 }
 
 impl Strings {
-    /// An empty list.
     #[must_use]
     pub const fn new() -> Self {
         Self { text: String::new(), ends: Vec::new() }
     }
 
-    /// Adds a string at the end.
     pub fn push(&mut self, string: &str) {
         self.text.push_str(string);
         self.ends.push(self.text.len());
     }
 
-    /// The string at `index`.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&str> {
         let end = *self.ends.get(index)?;
@@ -32,24 +28,20 @@ impl Strings {
         self.text.get(start..end)
     }
 
-    /// All strings in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
         (0..self.len()).map(|index| &self[index])
     }
 
-    /// Number of strings.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// True without strings.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Bytes of all strings together.
     #[must_use]
     pub const fn text_len(&self) -> usize {
         self.text.len()

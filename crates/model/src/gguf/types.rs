@@ -3,19 +3,6 @@
 use super::Defect;
 use plan::DType;
 
-/// Numbers of the supported types (ggml `enum ggml_type`).
-const SUPPORTED: [(u32, DType); 9] = [
-    (0, DType::F32),
-    (1, DType::F16),
-    (2, DType::Q4_0),
-    (8, DType::Q8_0),
-    (12, DType::Q4_K),
-    (13, DType::Q5_K),
-    (14, DType::Q6_K),
-    (26, DType::I32),
-    (30, DType::BF16),
-];
-
 /// Types that exist in files but are not supported, so that an error can name them.
 const KNOWN: [(u32, &str); 24] = [
     (3, "Q4_1"),
@@ -44,18 +31,15 @@ const KNOWN: [(u32, &str); 24] = [
     (40, "NVFP4"),
 ];
 
-/// The type with ggml's number `id`.
 pub(super) fn from_ggml(id: u32) -> Result<DType, Defect> {
-    if let Some(&(_, dtype)) = SUPPORTED.iter().find(|(n, _)| *n == id) {
-        return Ok(dtype);
-    }
-    Err(match KNOWN.iter().find(|(n, _)| *n == id) {
+    let supported = DType::ALL.into_iter().find(|dtype| to_ggml(*dtype) == id);
+    supported.ok_or_else(|| match KNOWN.iter().find(|(n, _)| *n == id) {
         Some(&(_, name)) => Defect::UnsupportedType { name },
         None => Defect::UnknownType { found: id },
     })
 }
 
-/// ggml's number of a type.
+/// ggml's number of a type (ggml `enum ggml_type`).
 pub(super) fn to_ggml(dtype: DType) -> u32 {
     match dtype {
         DType::F32 => 0,
@@ -70,7 +54,6 @@ pub(super) fn to_ggml(dtype: DType) -> u32 {
     }
 }
 
-/// The supported types' names, for messages.
 pub(super) fn supported() -> String {
     DType::ALL.map(DType::name).join(", ")
 }

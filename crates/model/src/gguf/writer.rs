@@ -190,7 +190,6 @@ pub struct DataWriter {
     slots: Vec<Slot>,
 }
 
-/// Where one tensor's data goes.
 #[derive(Debug)]
 struct Slot {
     name: String,

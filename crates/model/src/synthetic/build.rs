@@ -59,15 +59,9 @@ struct Job<'a> {
     weights: Weights<'a>,
 }
 
-/// Where a tensor's numbers come from.
 #[derive(Clone)]
 enum Weights<'a> {
-    /// Uniform noise around `mean`.
-    Noise {
-        key: u64,
-        mean: f32,
-        deviation: f32,
-    },
+    Noise { key: u64, mean: f32, deviation: f32 },
     Values(&'a [f32]),
     Owned(Vec<f32>),
 }

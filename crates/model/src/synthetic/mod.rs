@@ -25,7 +25,6 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::thread;
 
 use crate::gguf::{self, Gguf};
@@ -41,31 +40,24 @@ pub const VERSION: u32 = 1;
 /// The metadata key that holds [`VERSION`]; only synthetic models have it.
 pub const VERSION_KEY: &str = "orind.synthetic.version";
 
-/// The seed of all weights and vocabularies.
 pub const SEED: u64 = 0x06f7_2a3d_5eed_0001;
 
-/// Why a synthetic model cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No model of this name.
     #[error("no synthetic model `{name}`; did you mean `{nearest}`? There are: {}", names().join(", "))]
     Unknown {
         name: String,
         /// The most similar name that exists.
         nearest: String,
     },
-    /// The cache cannot be used.
     #[error("cannot use the cache {}: {cause}", .path.display())]
     Cache { path: PathBuf, cause: io::Error },
-    /// The file cannot be written.
     #[error(transparent)]
     Gguf(#[from] gguf::Error),
-    /// A weight cannot be stored in the type.
     #[error(transparent)]
     Quant(#[from] quant::Error),
 }
 
-/// A synthetic model: which one, in which type.
 #[derive(Clone, Copy, PartialEq)]
 pub struct Spec {
     shape: &'static Shape,
@@ -136,7 +128,6 @@ impl Spec {
         })
     }
 
-    /// The name of the file in the cache.
     #[must_use]
     pub fn file_name(&self) -> String {
         format!("{}-{}-v{VERSION}-{SEED:016x}.gguf", self.shape.name, self.mix.name())
@@ -217,13 +208,5 @@ impl fmt::Display for Spec {
 impl fmt::Debug for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Spec({self})")
-    }
-}
-
-impl FromStr for Spec {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self, Error> {
-        Self::parse(name)
     }
 }

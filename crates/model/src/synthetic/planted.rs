@@ -137,7 +137,6 @@ fn frequencies(count: usize) -> Vec<usize> {
     (0..64).map(candidate).min_by(|a, b| likeness(a).total_cmp(&likeness(b))).unwrap_or_default()
 }
 
-/// Rows of the same length.
 struct Matrix {
     columns: usize,
     values: Vec<f64>,
@@ -456,7 +455,6 @@ struct Lookback {
     key: Vec<f64>,
     /// Size of the elements that answer to content.
     content: f64,
-    /// True for each element that does.
     is_content: Vec<bool>,
 }
 

@@ -2,7 +2,6 @@
 
 use plan::DType;
 
-/// Which family a model belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Llama,
@@ -35,97 +34,51 @@ pub(super) struct Shape {
 /// The models' dimensions: Llama-3.2-1B, Qwen3-0.6B and Qwen3-1.7B by their published
 /// configurations, and a tiny one of each family.
 pub(super) const SHAPES: [Shape; 5] = [
-    Shape {
-        name: "llama-3.2-1b",
-        title: "Llama 3.2 1B",
-        family: Family::Llama,
-        layers: 16,
-        dim: 2048,
-        ffn: 8192,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 64,
-        vocab: 128_256,
-        text_tokens: 128_000,
-        context: 131_072,
-        rope_base: 500_000.0,
-        epsilon: 1e-5,
-        planted: false,
-    },
-    Shape {
-        name: "qwen3-0.6b",
-        title: "Qwen3 0.6B",
-        family: Family::Qwen3,
-        layers: 28,
-        dim: 1024,
-        ffn: 3072,
-        heads: 16,
-        kv_heads: 8,
-        head_dim: 128,
-        vocab: 151_936,
-        text_tokens: 151_643,
-        context: 40_960,
-        rope_base: 1_000_000.0,
-        epsilon: 1e-6,
-        planted: false,
-    },
-    Shape {
-        name: "qwen3-1.7b",
-        title: "Qwen3 1.7B",
-        family: Family::Qwen3,
-        layers: 28,
-        dim: 2048,
-        ffn: 6144,
-        heads: 16,
-        kv_heads: 8,
-        head_dim: 128,
-        vocab: 151_936,
-        text_tokens: 151_643,
-        context: 40_960,
-        rope_base: 1_000_000.0,
-        epsilon: 1e-6,
-        planted: false,
-    },
-    Shape {
-        name: "tiny-llama",
-        title: "tiny llama",
-        family: Family::Llama,
-        layers: 2,
-        dim: 256,
-        ffn: 768,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 64,
-        vocab: 1024,
-        text_tokens: 1019,
-        context: 8192,
-        rope_base: 500_000.0,
-        epsilon: 1e-5,
-        planted: true,
-    },
-    Shape {
-        name: "tiny-qwen3",
-        title: "tiny qwen3",
-        family: Family::Qwen3,
-        layers: 2,
-        dim: 256,
-        ffn: 768,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 128,
-        vocab: 1024,
-        text_tokens: 1019,
-        context: 8192,
-        rope_base: 1_000_000.0,
-        epsilon: 1e-6,
-        planted: true,
-    },
+    LLAMA,
+    QWEN3,
+    Shape { name: "qwen3-1.7b", title: "Qwen3 1.7B", dim: 2048, ffn: 6144, ..QWEN3 },
+    Shape { name: "tiny-llama", title: "tiny llama", ..LLAMA.tiny() },
+    Shape { name: "tiny-qwen3", title: "tiny qwen3", ..QWEN3.tiny() },
 ];
 
-/// What a tensor does in its layer.
+const LLAMA: Shape = Shape {
+    name: "llama-3.2-1b",
+    title: "Llama 3.2 1B",
+    family: Family::Llama,
+    layers: 16,
+    dim: 2048,
+    ffn: 8192,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 64,
+    vocab: 128_256,
+    text_tokens: 128_000,
+    context: 131_072,
+    rope_base: 500_000.0,
+    epsilon: 1e-5,
+    planted: false,
+};
+
+const QWEN3: Shape = Shape {
+    name: "qwen3-0.6b",
+    title: "Qwen3 0.6B",
+    family: Family::Qwen3,
+    layers: 28,
+    dim: 1024,
+    ffn: 3072,
+    heads: 16,
+    kv_heads: 8,
+    head_dim: 128,
+    vocab: 151_936,
+    text_tokens: 151_643,
+    context: 40_960,
+    rope_base: 1_000_000.0,
+    epsilon: 1e-6,
+    planted: false,
+};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Weights of a normalisation.
     Norm,
     RopeFactors,
     Embedding,
@@ -138,7 +91,6 @@ pub(super) enum Role {
     Down,
 }
 
-/// A tensor of a model.
 #[derive(Debug)]
 pub(super) struct Tensor {
     pub(super) name: String,
@@ -150,6 +102,22 @@ pub(super) struct Tensor {
 }
 
 impl Shape {
+    /// A planted model of the family, as small as the rule allows.
+    const fn tiny(self) -> Self {
+        Self {
+            layers: 2,
+            dim: 256,
+            ffn: 768,
+            heads: 4,
+            kv_heads: 2,
+            vocab: 1024,
+            text_tokens: 1019,
+            context: 8192,
+            planted: true,
+            ..self
+        }
+    }
+
     /// The architecture's name in metadata and keys.
     pub(super) const fn architecture(&self) -> &'static str {
         match self.family {
@@ -262,32 +230,27 @@ impl Mix {
         if shape.planted { &Self::ALL } else { &Self::ALL[..4] }
     }
 
-    /// As in `synthetic:NAME:TYPE`.
-    pub(super) const fn name(self) -> &'static str {
+    /// The name as in `synthetic:NAME:TYPE`, the number for `general.file_type` (llama.cpp `enum
+    /// llama_ftype`; `q5_k` is its Q5_K_S), and the type that most matrices are stored in.
+    const fn row(self) -> (&'static str, u32, DType) {
         match self {
-            Self::F16 => "f16",
-            Self::Q8_0 => "q8_0",
-            Self::Q6K => "q6_k",
-            Self::Q4KM => "q4_k_m",
-            Self::F32 => "f32",
-            Self::BF16 => "bf16",
-            Self::Q4_0 => "q4_0",
-            Self::Q5K => "q5_k",
+            Self::F32 => ("f32", 0, DType::F32),
+            Self::F16 => ("f16", 1, DType::F16),
+            Self::Q4_0 => ("q4_0", 2, DType::Q4_0),
+            Self::Q8_0 => ("q8_0", 7, DType::Q8_0),
+            Self::Q4KM => ("q4_k_m", 15, DType::Q4_K),
+            Self::Q5K => ("q5_k", 16, DType::Q5_K),
+            Self::Q6K => ("q6_k", 18, DType::Q6_K),
+            Self::BF16 => ("bf16", 32, DType::BF16),
         }
     }
 
-    /// The number for `general.file_type` (llama.cpp `enum llama_ftype`; `q5_k` is its Q5_K_S).
+    pub(super) const fn name(self) -> &'static str {
+        self.row().0
+    }
+
     pub(super) const fn file_type(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q4_0 => 2,
-            Self::Q8_0 => 7,
-            Self::Q4KM => 15,
-            Self::Q5K => 16,
-            Self::Q6K => 18,
-            Self::BF16 => 32,
-        }
+        self.row().1
     }
 
     /// The type in which llama.cpp's quantiser stores a tensor of a model with `layers` layers.
@@ -295,16 +258,7 @@ impl Mix {
     /// (Its fallback for rows that are not whole super-blocks does not arise: every row of these
     /// models is a multiple of 256.)
     pub(super) fn dtype(self, tensor: &Tensor, layers: usize) -> DType {
-        let base = match self {
-            Self::F32 => DType::F32,
-            Self::F16 => DType::F16,
-            Self::BF16 => DType::BF16,
-            Self::Q8_0 => DType::Q8_0,
-            Self::Q4_0 => DType::Q4_0,
-            Self::Q4KM => DType::Q4_K,
-            Self::Q5K => DType::Q5_K,
-            Self::Q6K => DType::Q6_K,
-        };
+        let (_, _, base) = self.row();
         match tensor.role {
             Role::Norm | Role::RopeFactors => DType::F32,
             // The embedding is the output too, which is never stored in less than Q6_K.

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::random;
 use super::shape::{Family, Shape};
+use crate::tokenizer::alphabet::char_of;
 
 /// `tokenizer.ggml.token_type` of ordinary text (llama.cpp `LLAMA_TOKEN_TYPE_NORMAL`).
 const NORMAL: i32 = 1;
@@ -19,7 +20,6 @@ const USER_DEFINED: i32 = 4;
 /// Of padding (`LLAMA_TOKEN_TYPE_UNUSED`).
 const UNUSED: i32 = 5;
 
-/// What the tokeniser section of a file holds.
 pub(super) struct Vocabulary {
     pub(super) tokens: Vec<String>,
     pub(super) types: Vec<i32>,
@@ -57,7 +57,6 @@ const CODAS: [&str; 12] = ["", "n", "r", "s", "t", "l", "d", "m", "ng", "st", "n
 const LONGEST: usize = 14;
 
 impl Vocabulary {
-    /// The vocabulary of a model.
     pub(super) fn of(shape: &Shape) -> Self {
         let mut text = Text::bytes(shape.text_tokens);
         text.spaces();
@@ -81,39 +80,28 @@ impl Vocabulary {
     /// and fillers up to the real size.
     fn add_special(&mut self, shape: &Shape) {
         let first = shape.text_tokens;
-        let named: &[(usize, &str, i32)] = match (shape.family, shape.planted) {
-            (Family::Llama, false) => &[
-                (0, "<|begin_of_text|>", CONTROL),
-                (1, "<|end_of_text|>", CONTROL),
-                (6, "<|start_header_id|>", CONTROL),
-                (7, "<|end_header_id|>", CONTROL),
-                (8, "<|eom_id|>", CONTROL),
-                (9, "<|eot_id|>", CONTROL),
+        // Its place behind the text, in the real vocabulary and in the tiny one.
+        let named: &[(usize, Option<usize>, &'static str, i32)] = match shape.family {
+            Family::Llama => &[
+                (0, Some(0), "<|begin_of_text|>", CONTROL),
+                (1, Some(1), "<|end_of_text|>", CONTROL),
+                (6, Some(2), "<|start_header_id|>", CONTROL),
+                (7, Some(3), "<|end_header_id|>", CONTROL),
+                (8, None, "<|eom_id|>", CONTROL),
+                (9, Some(4), "<|eot_id|>", CONTROL),
             ],
-            (Family::Llama, true) => &[
-                (0, "<|begin_of_text|>", CONTROL),
-                (1, "<|end_of_text|>", CONTROL),
-                (2, "<|start_header_id|>", CONTROL),
-                (3, "<|end_header_id|>", CONTROL),
-                (4, "<|eot_id|>", CONTROL),
-            ],
-            (Family::Qwen3, false) => &[
-                (0, "<|endoftext|>", CONTROL),
-                (1, "<|im_start|>", CONTROL),
-                (2, "<|im_end|>", CONTROL),
-                (24, "<think>", USER_DEFINED),
-                (25, "</think>", USER_DEFINED),
-            ],
-            (Family::Qwen3, true) => &[
-                (0, "<|endoftext|>", CONTROL),
-                (1, "<|im_start|>", CONTROL),
-                (2, "<|im_end|>", CONTROL),
-                (3, "<think>", USER_DEFINED),
-                (4, "</think>", USER_DEFINED),
+            Family::Qwen3 => &[
+                (0, Some(0), "<|endoftext|>", CONTROL),
+                (1, Some(1), "<|im_start|>", CONTROL),
+                (2, Some(2), "<|im_end|>", CONTROL),
+                (24, Some(3), "<think>", USER_DEFINED),
+                (25, Some(4), "</think>", USER_DEFINED),
             ],
         };
-        let mut named: HashMap<usize, (&str, i32)> =
-            named.iter().map(|(at, token, kind)| (first + at, (*token, *kind))).collect();
+        let place = |&(real, tiny, token, kind): &(usize, Option<usize>, &'static str, i32)| {
+            Some((first + if shape.planted { tiny? } else { real }, (token, kind)))
+        };
+        let mut named: HashMap<usize, (&str, i32)> = named.iter().filter_map(place).collect();
         let mut ids = HashMap::new();
         for id in first..shape.vocab {
             let (token, kind) = match (named.remove(&id), shape.family) {
@@ -144,22 +132,8 @@ impl Vocabulary {
     }
 }
 
-/// A byte as a printable character (GPT-2's table): printable Latin-1 as it is, the rest from
-/// U+0100 on.
-fn shown(byte: u8) -> char {
-    match byte {
-        b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => byte.into(),
-        0..=0x20 => char::from_u32(0x100 + u32::from(byte)).unwrap_or('?'),
-        0x7f..=0xa0 => char::from_u32(0x100 + 33 + u32::from(byte - 0x7f)).unwrap_or('?'),
-        0xad => '\u{143}',
-    }
-}
-
-/// A space as it is shown.
 const SPACE: &str = "\u{120}";
-/// A line break as it is shown.
 const NEWLINE: &str = "\u{10a}";
-/// A tab as it is shown.
 const TAB: &str = "\u{109}";
 
 /// Text tokens and merges so far.
@@ -167,18 +141,17 @@ struct Text {
     tokens: Vec<String>,
     known: HashSet<String>,
     merges: Vec<String>,
-    /// How many tokens there shall be.
     target: usize,
 }
 
 impl Text {
     /// The 256 bytes, in GPT-2's order.
     fn bytes(target: usize) -> Self {
-        let plain = |byte: &u8| u32::from(shown(*byte)) < 0x100;
+        let plain = |byte: &u8| u32::from(char_of(*byte)) < 0x100;
         let tokens: Vec<String> = (0..=255)
             .filter(plain)
             .chain((0..=255).filter(|byte| !plain(byte)))
-            .map(|byte| shown(byte).to_string())
+            .map(|byte| char_of(byte).to_string())
             .collect();
         let known = tokens.iter().cloned().collect();
         Self { tokens, known, merges: Vec::new(), target }
@@ -267,7 +240,6 @@ impl Text {
     }
 }
 
-/// The chat template of a family.
 pub(super) const fn chat_template(family: Family) -> &'static str {
     match family {
         Family::Llama => {

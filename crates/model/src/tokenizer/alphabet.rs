@@ -4,8 +4,7 @@
 //! bytes of Latin-1 stand for themselves, the other 68 take the characters from U+0100 on, in
 //! order. GGUF stores tokens and merges of `gpt2` vocabularies in this form.
 
-/// The character that stands for `byte`.
-pub(super) fn char_of(byte: u8) -> char {
+pub(crate) fn char_of(byte: u8) -> char {
     let code = match byte {
         0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => u32::from(byte),
         0x00..=0x20 => 0x100 + u32::from(byte),

@@ -39,9 +39,6 @@ pub struct Tokenizer {
     /// The token of every byte, where it has one.
     bytes: Vec<Option<u32>>,
     ends: BTreeSet<u32>,
-    bos: Option<u32>,
-    eos: Option<u32>,
-    pad: Option<u32>,
     add_bos: Option<u32>,
     add_eos: Option<u32>,
 }
@@ -96,9 +93,6 @@ impl Tokenizer {
             kinds,
             bytes,
             ends,
-            bos: vocabulary.bos,
-            eos: vocabulary.eos,
-            pad: vocabulary.pad,
             add_bos,
             add_eos,
         })
@@ -218,31 +212,12 @@ impl Tokenizer {
     pub fn vocab_size(&self) -> usize {
         self.kinds.len()
     }
-
-    /// Begin of text, where the model has one.
-    #[must_use]
-    pub fn bos(&self) -> Option<u32> {
-        self.bos
-    }
-
-    /// End of text, where the model names one.
-    #[must_use]
-    pub fn eos(&self) -> Option<u32> {
-        self.eos
-    }
-
-    /// Padding, where the model names it.
-    #[must_use]
-    pub fn pad(&self) -> Option<u32> {
-        self.pad
-    }
 }
 
 /// The bytes of every token, in one allocation.
 #[derive(Debug)]
 struct Pieces {
     bytes: Vec<u8>,
-    /// Where each token's bytes end.
     ends: Vec<usize>,
 }
 

@@ -13,7 +13,6 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable, hash_table};
 use super::Error;
 use crate::gguf::Strings;
 
-/// Tokens by their text.
 #[derive(Debug)]
 pub(super) struct Ids {
     texts: Strings,
@@ -40,21 +39,18 @@ impl Ids {
         Ok(Self { texts, table, hasher })
     }
 
-    /// The token with this text.
     pub(super) fn get(&self, text: &str) -> Option<u32> {
         let same = |&id: &u32| self.texts[id as usize] == *text;
         self.table.find(self.hasher.hash_one(text), same).copied()
     }
 }
 
-/// What two neighbours become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Merge {
     rank: u32,
     id: u32,
 }
 
-/// All merges of a vocabulary.
 #[derive(Debug)]
 pub(super) struct Merges {
     pairs: HashMap<(u32, u32), Merge>,
@@ -89,7 +85,6 @@ impl Merges {
     }
 }
 
-/// No neighbour.
 const NONE: u32 = u32::MAX;
 
 /// A token of a word that is being merged, and its neighbours.

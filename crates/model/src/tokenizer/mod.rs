@@ -8,7 +8,7 @@
 //! Meaning follows llama.cpp, whose ids a GGUF's users expect: the same pre-tokeniser patterns,
 //! special tokens by token type, end-of-generation tokens by metadata key and by name.
 
-mod alphabet;
+pub(crate) mod alphabet;
 mod bpe;
 mod chat;
 mod error;

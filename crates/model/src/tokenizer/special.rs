@@ -26,7 +26,6 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The kind with GGUF's number `value`.
     fn numbered(value: i32) -> Option<Self> {
         Some(match value {
             1 => Self::Normal,

@@ -24,14 +24,11 @@ const QWEN2: &str = concat!(
     r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
 );
 
-/// A family of pre-tokenisers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PreTokeniser {
     /// What llama.cpp does when the file does not say.
     Default,
-    /// GPT-2.
     Gpt2,
-    /// Llama 3.
     Llama3,
     /// Qwen2, Qwen2.5 and Qwen3.
     Qwen2,
@@ -81,7 +78,6 @@ impl PreTokeniser {
     }
 }
 
-/// One pass over the text.
 #[derive(Debug)]
 enum Stage {
     /// Matches and what lies between them are both pieces.
@@ -114,7 +110,6 @@ impl Splitter {
 }
 
 impl Stage {
-    /// Appends the pieces of `text` to `pieces`.
     fn cut<'t>(&self, text: &'t str, pieces: &mut Vec<&'t str>) {
         let (Self::Isolate(regex) | Self::Words(regex)) = self;
         let mut push = |piece: &'t str| {

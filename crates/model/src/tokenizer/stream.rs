@@ -19,7 +19,6 @@ pub struct Detokeniser {
 }
 
 impl Detokeniser {
-    /// A detokeniser at the start of a text.
     #[must_use]
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         Self { tokenizer, pending: Vec::new(), text: String::new() }
@@ -58,7 +57,6 @@ impl Detokeniser {
     }
 }
 
-/// What a [`StopMatcher`] let through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emitted<'a> {
     /// Text that is surely no part of a stop string.

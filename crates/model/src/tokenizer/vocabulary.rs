@@ -36,7 +36,6 @@ pub struct Vocabulary {
     pub add_bos: Option<bool>,
     /// Whether a prompt ends with [`eos`](Self::eos) (`add_eos_token`).
     pub add_eos: Option<bool>,
-    /// The Jinja source of the chat template.
     pub chat_template: Option<String>,
 }
 
@@ -66,7 +65,6 @@ impl Vocabulary {
         })
     }
 
-    /// The ids with a key of their own.
     pub(super) fn named_ids(&self) -> [(&'static str, Option<u32>); 5] {
         [(BOS, self.bos), (EOS, self.eos), (EOT, self.eot), (EOM, self.eom), (PAD, self.pad)]
     }

@@ -1,17 +1,14 @@
 //! The named composites, each defined once in primitives. The definition is the meaning: the
 //! reference on every device.
 
-use super::{Caches, Error, Graph, Rows, Tensor};
+use super::{Caches, Graph, Result, Rows, Tensor};
 use crate::{
     Attention, Binary, DType, Norm, Op, Reduce, RmsNorm, RopeStyle, RopeTable, Scalar, Unary,
 };
 
 impl Graph {
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last axis.
-    ///
-    /// # Errors
-    /// When shapes or types do not fit.
-    pub fn rms_norm(&mut self, x: Tensor, weight: Tensor, eps: f32) -> Result<Tensor, Error> {
+    pub fn rms_norm(&mut self, x: Tensor, weight: Tensor, eps: f32) -> Result {
         let norm = Norm { weight, eps: Scalar::new(eps) };
         let op = |out| Op::RmsNorm(RmsNorm { x, norm, out });
         self.composite(op, |g| {
@@ -30,15 +27,7 @@ impl Graph {
     }
 
     /// Cosines and sines `[M, 2, D/2]` of `positions [M]` times `frequencies [D/2]`.
-    ///
-    /// # Errors
-    /// When shapes or types do not fit.
-    pub fn rope_table(
-        &mut self,
-        positions: Tensor,
-        frequencies: Tensor,
-        magnitude: f32,
-    ) -> Result<Tensor, Error> {
+    pub fn rope_table(&mut self, positions: Tensor, frequencies: Tensor, magnitude: f32) -> Result {
         let scalar = Scalar::new(magnitude);
         let op = |out| Op::RopeTable(RopeTable { magnitude: scalar, positions, frequencies, out });
         self.composite(op, |g| {
@@ -56,10 +45,7 @@ impl Graph {
     }
 
     /// `x [M, H, D]` rotated by the table.
-    ///
-    /// # Errors
-    /// When shapes or types do not fit.
-    pub fn rope(&mut self, x: Tensor, table: Tensor, style: RopeStyle) -> Result<Tensor, Error> {
+    pub fn rope(&mut self, x: Tensor, table: Tensor, style: RopeStyle) -> Result {
         let op = |out| Op::Rope { style, x, table, out };
         self.composite(op, |g| {
             let &[rows, heads, dim] = g.shape(x) else {
@@ -91,10 +77,7 @@ impl Graph {
     }
 
     /// `silu(gate) * up`.
-    ///
-    /// # Errors
-    /// When shapes or types do not fit.
-    pub fn swiglu(&mut self, gate: Tensor, up: Tensor) -> Result<Tensor, Error> {
+    pub fn swiglu(&mut self, gate: Tensor, up: Tensor) -> Result {
         let op = |out| Op::SwiGlu { gate, up, out };
         self.composite(op, |g| {
             let negative = g.unary(Unary::Neg, gate)?;
@@ -108,10 +91,7 @@ impl Graph {
     }
 
     /// The cache `[slots, C, KVH, D]` with `values [M, KVH, D]` at `(slot, position)`.
-    ///
-    /// # Errors
-    /// When shapes or types do not fit.
-    pub fn kv_write(&mut self, cache: Tensor, rows: Rows, values: Tensor) -> Result<Tensor, Error> {
+    pub fn kv_write(&mut self, cache: Tensor, rows: Rows, values: Tensor) -> Result {
         let op = |_| Op::KvWrite { rows, values, cache };
         self.composite(op, |g| {
             let values = g.cast(values, g.dtype(cache))?;
@@ -121,33 +101,16 @@ impl Graph {
 
     /// Causal attention of `q [M, H, D]` over the first `context` positions of each row's slot in
     /// the caches `[slots, C, KVH, D]`: `[M, H, D]`.
-    ///
-    /// # Errors
-    /// When shapes or types do not fit.
-    pub fn attention(
-        &mut self,
-        q: Tensor,
-        caches: Caches,
-        rows: Rows,
-        context: usize,
-    ) -> Result<Tensor, Error> {
+    pub fn attention(&mut self, q: Tensor, caches: Caches, rows: Rows, context: usize) -> Result {
         let &[m, heads, dim] = self.shape(q) else {
             return Err(self.shape_error("attention", &[q], "q must be [M, H, D]"));
         };
         let Some(&[_, _, kv_heads, _]) = self.shape(caches.keys).first_chunk::<4>() else {
-            return Err(self.shape_error(
-                "attention",
-                &[caches.keys],
-                "caches must be [slots, C, KVH, D]",
-            ));
+            let reason = "caches must be [slots, C, KVH, D]";
+            return Err(self.shape_error("attention", &[caches.keys], reason));
         };
-        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return Err(self.shape_error(
-                "attention",
-                &[q, caches.keys],
-                "H must be a multiple of KVH",
-            ));
-        }
+        let fits = kv_heads > 0 && heads.is_multiple_of(kv_heads);
+        self.want(fits, "attention", &[q, caches.keys], "H must be a multiple of KVH")?;
         let scale = 1.0 / (dim as f32).sqrt();
         let group = heads / kv_heads;
         let factor = Scalar::new(scale);
@@ -183,14 +146,14 @@ impl Graph {
     }
 
     /// `a` and `b` one after the other along `axis`.
-    fn concat(&mut self, a: Tensor, b: Tensor, axis: usize) -> Result<Tensor, Error> {
+    fn concat(&mut self, a: Tensor, b: Tensor, axis: usize) -> Result {
         let (na, nb) = (self.shape(a)[axis], self.shape(b)[axis]);
         let a = self.pad(a, axis, 0, nb)?;
         let b = self.pad(b, axis, na, 0)?;
         self.binary(Binary::Add, a, b)
     }
 
-    fn last_axis(&self, op: &'static str, x: Tensor) -> Result<usize, Error> {
+    fn last_axis(&self, op: &'static str, x: Tensor) -> Result<usize> {
         self.shape(x)
             .len()
             .checked_sub(1)
@@ -202,8 +165,8 @@ impl Graph {
     fn composite(
         &mut self,
         op: impl FnOnce(Tensor) -> Op<Tensor>,
-        define: impl FnOnce(&mut Self) -> Result<Tensor, Error>,
-    ) -> Result<Tensor, Error> {
+        define: impl FnOnce(&mut Self) -> Result,
+    ) -> Result {
         let start = self.nodes.len();
         self.open_composite = true;
         let output = define(self);

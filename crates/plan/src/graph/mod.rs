@@ -11,25 +11,19 @@ use crate::{Bucket, Class, DType, Op, Plan, Scalar};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tensor(usize);
 
-/// Where each row of tokens lives.
 pub type Rows = crate::Rows<Tensor>;
 
-/// Key and value cache of one layer.
 pub type Caches = crate::Caches<Tensor>;
 
 /// Per-row parameters of [`Graph::sample`].
 pub type SampleInputs = crate::SampleInputs<Tensor>;
 
-/// An operation that cannot be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Operand shapes do not fit the operation.
     #[error("{op}: shapes {shapes:?} do not fit: {reason}")]
     Shape { op: &'static str, shapes: Vec<Vec<usize>>, reason: &'static str },
-    /// Operand types do not fit the operation.
     #[error("{op}: {found} operand, {expected} expected")]
     DType { op: &'static str, found: DType, expected: &'static str },
-    /// A buffer was declared twice, differently.
     #[error("{class:?} `{name}` is declared twice, with different shapes or types")]
     Redeclared { class: Class, name: String },
     /// The lowered plan is not valid: a bug in a definition.
@@ -37,10 +31,12 @@ pub enum Error {
     Plan(#[from] crate::Invalid),
 }
 
+/// What adding an operation gives: an [`Error`] where shapes or types of its operands do not fit.
+pub type Result<T = Tensor> = std::result::Result<T, Error>;
+
 /// What a node computes, and from what.
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
-    /// A named buffer.
     Source {
         class: Class,
         name: String,
@@ -62,7 +58,6 @@ enum Kind {
 }
 
 impl Kind {
-    /// The nodes that it needs.
     fn inputs(&self) -> Vec<Tensor> {
         match self {
             Self::Source { .. } | Self::Constant(_) => vec![],
@@ -80,7 +75,6 @@ struct Node {
     kind: Kind,
     shape: Vec<usize>,
     dtype: DType,
-    /// The composite that it is a part of.
     scope: Option<usize>,
     label: usize,
 }
@@ -97,7 +91,6 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// An empty graph.
     #[must_use]
     pub fn new() -> Self {
         Self { labels: vec![String::new()], ..Self::default() }
@@ -113,7 +106,6 @@ impl Graph {
         &self.node(tensor).shape
     }
 
-    /// Element type of a tensor.
     #[must_use]
     pub fn dtype(&self, tensor: Tensor) -> DType {
         self.node(tensor).dtype
@@ -137,7 +129,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::Plan`] when the result is not valid, which is a bug in a definition.
-    pub fn lower(&self, bucket: Bucket) -> Result<Plan, Error> {
+    pub fn lower(&self, bucket: Bucket) -> Result<Plan> {
         let plan = lower::lower(self, bucket);
         plan.validate()?;
         Ok(plan)
@@ -153,7 +145,6 @@ impl Graph {
         Tensor(self.nodes.len() - 1)
     }
 
-    /// Adds a node that a step writes.
     fn compute(
         &mut self,
         shape: Vec<usize>,

@@ -1,20 +1,11 @@
 //! The primitives: sources, views, elementwise, reductions, products, gather and scatter.
 
-use super::{Error, Graph, Kind, SampleInputs, Tensor};
+use super::{Error, Graph, Kind, Result, SampleInputs, Tensor};
 use crate::{Binary, Class, DType, Gather, Op, Reduce, Sample, Scalar, Unary};
 
 impl Graph {
     /// A named buffer of the model or the engine.
-    ///
-    /// # Errors
-    /// [`Error::Redeclared`] when the name exists with another shape or type.
-    pub fn source(
-        &mut self,
-        class: Class,
-        name: &str,
-        dtype: DType,
-        shape: &[usize],
-    ) -> Result<Tensor, Error> {
+    pub fn source(&mut self, class: Class, name: &str, dtype: DType, shape: &[usize]) -> Result {
         let kind = Kind::Source { class, name: name.to_owned() };
         if let Some(i) = self.nodes.iter().position(|node| node.kind == kind) {
             let node = &self.nodes[i];
@@ -37,39 +28,28 @@ impl Graph {
     }
 
     /// The same elements in row-major order under another shape.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when the element counts differ.
-    pub fn reshape(&mut self, x: Tensor, shape: &[usize]) -> Result<Tensor, Error> {
+    pub fn reshape(&mut self, x: Tensor, shape: &[usize]) -> Result {
         let node = self.node(x);
-        if node.shape.iter().product::<usize>() != shape.iter().product::<usize>() {
-            return Err(self.shape_error("reshape", &[x], "the element count must stay"));
-        }
+        let fits = node.shape.iter().product::<usize>() == shape.iter().product::<usize>();
+        self.want(fits, "reshape", &[x], "the element count must stay")?;
         let dtype = node.dtype;
         Ok(self.push(Kind::Reshape(x), shape.to_vec(), dtype))
     }
 
     /// Dimensions reordered: dimension `i` of the result is `axes[i]` of `x`.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when `axes` is not a permutation.
-    pub fn permute(&mut self, x: Tensor, axes: &[usize]) -> Result<Tensor, Error> {
+    pub fn permute(&mut self, x: Tensor, axes: &[usize]) -> Result {
         let node = self.node(x);
         let mut sorted = axes.to_vec();
         sorted.sort_unstable();
-        if sorted != (0..node.shape.len()).collect::<Vec<_>>() {
-            return Err(self.shape_error("permute", &[x], "axes must be a permutation"));
-        }
+        let fits = sorted.into_iter().eq(0..node.shape.len());
+        self.want(fits, "permute", &[x], "axes must be a permutation")?;
         let shape = axes.iter().map(|&a| node.shape[a]).collect();
         let dtype = node.dtype;
         Ok(self.push(Kind::Permute(x, axes.to_vec()), shape, dtype))
     }
 
     /// Dimensions of extent 1 repeated; missing leading dimensions are added.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when `x` does not broadcast to `shape`.
-    pub fn expand(&mut self, x: Tensor, shape: &[usize]) -> Result<Tensor, Error> {
+    pub fn expand(&mut self, x: Tensor, shape: &[usize]) -> Result {
         let have = self.shape(x).to_vec();
         if have == shape {
             return Ok(x);
@@ -88,36 +68,18 @@ impl Graph {
     }
 
     /// `len` entries of `axis` from `start`.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when the range leaves the axis.
-    pub fn slice(
-        &mut self,
-        x: Tensor,
-        axis: usize,
-        start: usize,
-        len: usize,
-    ) -> Result<Tensor, Error> {
+    pub fn slice(&mut self, x: Tensor, axis: usize, start: usize, len: usize) -> Result {
         let node = self.node(x);
-        if node.shape.get(axis).is_none_or(|&n| start.checked_add(len).is_none_or(|end| end > n)) {
-            return Err(self.shape_error("slice", &[x], "the range must lie inside the axis"));
-        }
+        let end = start.checked_add(len);
+        let fits = node.shape.get(axis).is_some_and(|&n| end.is_some_and(|end| end <= n));
+        self.want(fits, "slice", &[x], "the range must lie inside the axis")?;
         let (mut shape, dtype) = (node.shape.clone(), node.dtype);
         shape[axis] = len;
         Ok(self.push(Kind::Slice { x, axis, start }, shape, dtype))
     }
 
     /// Zeroes around `axis`.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when there is no such axis, [`Error::DType`] when `x` is not `F32`.
-    pub fn pad(
-        &mut self,
-        x: Tensor,
-        axis: usize,
-        before: usize,
-        after: usize,
-    ) -> Result<Tensor, Error> {
+    pub fn pad(&mut self, x: Tensor, axis: usize, before: usize, after: usize) -> Result {
         self.want_f32("pad", x)?;
         let mut shape = self.shape(x).to_vec();
         let Some(extent) = shape.get_mut(axis) else {
@@ -127,11 +89,7 @@ impl Graph {
         Ok(self.compute(shape, DType::F32, |out| Op::Pad { axis, before, x, out }))
     }
 
-    /// Elementwise, one operand.
-    ///
-    /// # Errors
-    /// [`Error::DType`] when `x` is not `F32`.
-    pub fn unary(&mut self, op: Unary, x: Tensor) -> Result<Tensor, Error> {
+    pub fn unary(&mut self, op: Unary, x: Tensor) -> Result {
         self.want_f32("unary", x)?;
         let shape = self.shape(x).to_vec();
         Ok(self.compute(shape, DType::F32, |out| Op::Unary { op, x, out }))
@@ -139,10 +97,7 @@ impl Graph {
 
     /// Elementwise, two operands, broadcast against each other. Both `F32`, or an `I32` and a
     /// constant.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] or [`Error::DType`] when they do not fit.
-    pub fn binary(&mut self, op: Binary, a: Tensor, b: Tensor) -> Result<Tensor, Error> {
+    pub fn binary(&mut self, op: Binary, a: Tensor, b: Tensor) -> Result {
         let dtype = self.dtype(a);
         if dtype == DType::I32 && matches!(self.node(b).kind, Kind::Constant(_)) {
             let shape = self.shape(a).to_vec();
@@ -160,10 +115,7 @@ impl Graph {
     }
 
     /// Conversion between `F32`, `F16`, `BF16` and `I32`.
-    ///
-    /// # Errors
-    /// [`Error::DType`] for quantised types.
-    pub fn cast(&mut self, x: Tensor, dtype: DType) -> Result<Tensor, Error> {
+    pub fn cast(&mut self, x: Tensor, dtype: DType) -> Result {
         let found = self.dtype(x);
         if found == dtype {
             return Ok(x);
@@ -177,10 +129,7 @@ impl Graph {
     }
 
     /// Reduction along one axis, which stays with extent 1.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when there is no such axis, [`Error::DType`] when `x` is not `F32`.
-    pub fn reduce(&mut self, op: Reduce, x: Tensor, axis: usize) -> Result<Tensor, Error> {
+    pub fn reduce(&mut self, op: Reduce, x: Tensor, axis: usize) -> Result {
         self.want_f32("reduce", x)?;
         let mut shape = self.shape(x).to_vec();
         let Some(extent) = shape.get_mut(axis) else {
@@ -192,24 +141,14 @@ impl Graph {
 
     /// `a [.., M, K]` times `b [.., N, K]` transposed: `[.., M, N]` in `F32`. `b` may be a quantised
     /// matrix.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] or [`Error::DType`] when they do not fit.
-    pub fn matmul(&mut self, a: Tensor, b: Tensor) -> Result<Tensor, Error> {
+    pub fn matmul(&mut self, a: Tensor, b: Tensor) -> Result {
         self.want_f32("matmul", a)?;
         let (sa, sb) = (self.shape(a), self.shape(b));
         let (ra, rb) = (sa.len(), sb.len());
         let fits = ra >= 2 && rb == ra && sa[ra - 1] == sb[rb - 1] && sa[..ra - 2] == sb[..rb - 2];
-        if !fits {
-            return Err(self.shape_error("matmul", &[a, b], "[.., M, K] and [.., N, K] expected"));
-        }
-        if self.dtype(b) == DType::I32 {
-            return Err(Error::DType {
-                op: "matmul",
-                found: DType::I32,
-                expected: "floating-point or quantised",
-            });
-        }
+        self.want(fits, "matmul", &[a, b], "[.., M, K] and [.., N, K] expected")?;
+        let expected = "floating-point or quantised";
+        self.want_type("matmul", b, expected, |found| found != DType::I32)?;
         let mut shape = sa.to_vec();
         shape[ra - 1] = sb[rb - 2];
         Ok(self.compute(shape, DType::F32, |out| Op::MatMul { a, b, out }))
@@ -217,10 +156,7 @@ impl Graph {
 
     /// Rows of `table [A.., rest..]` chosen by one `I32 [M]` index per leading axis: `[M, rest..]`,
     /// as `F32` unless the table holds integers. A negative index gives zeroes.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] or [`Error::DType`] when they do not fit.
-    pub fn gather(&mut self, table: Tensor, indices: &[Tensor]) -> Result<Tensor, Error> {
+    pub fn gather(&mut self, table: Tensor, indices: &[Tensor]) -> Result {
         let rows = self.index_rows("gather", table, indices)?;
         let mut shape = vec![rows];
         shape.extend(&self.shape(table)[indices.len()..]);
@@ -232,84 +168,43 @@ impl Graph {
     /// `state [A.., rest..]` with rows overwritten by `values [M, rest..]` (in the state's type),
     /// chosen by one `I32 [M]` index per leading axis; a row with a negative index is skipped.
     /// Happens in place: use the returned version afterwards.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] or [`Error::DType`] when they do not fit.
-    pub fn scatter(
-        &mut self,
-        state: Tensor,
-        indices: &[Tensor],
-        values: Tensor,
-    ) -> Result<Tensor, Error> {
+    pub fn scatter(&mut self, state: Tensor, indices: &[Tensor], values: Tensor) -> Result {
         let rows = self.index_rows("scatter", state, indices)?;
         let node = self.node(state);
         let (shape, dtype) = (node.shape.clone(), node.dtype);
         let have = self.shape(values);
-        if have.first() != Some(&rows) || have[1..] != shape[indices.len()..] {
-            return Err(self.shape_error(
-                "scatter",
-                &[state, values],
-                "values must be [M, rest of the state..]",
-            ));
-        }
-        if self.dtype(values) != dtype {
-            return Err(Error::DType {
-                op: "scatter",
-                found: self.dtype(values),
-                expected: "the state's type",
-            });
-        }
+        let fits = have.first() == Some(&rows) && have[1..] == shape[indices.len()..];
+        let reason = "values must be [M, rest of the state..]";
+        self.want(fits, "scatter", &[state, values], reason)?;
+        self.want_type("scatter", values, "the state's type", |found| found == dtype)?;
         let scatter = Op::Scatter { indices: indices.to_vec(), values, table: state };
         Ok(self.push(Kind::Update(scatter), shape, dtype))
     }
 
     /// A mailbox overwritten by `value`, for the next step. Use the returned version afterwards.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] or [`Error::DType`] when they do not fit.
-    pub fn assign(&mut self, mailbox: Tensor, value: Tensor) -> Result<Tensor, Error> {
+    pub fn assign(&mut self, mailbox: Tensor, value: Tensor) -> Result {
         let (shape, dtype) = (self.shape(mailbox).to_vec(), self.dtype(mailbox));
-        if self.shape(value) != shape {
-            return Err(self.shape_error("assign", &[mailbox, value], "both must have one shape"));
-        }
-        if self.dtype(value) != dtype {
-            return Err(Error::DType {
-                op: "assign",
-                found: self.dtype(value),
-                expected: "the mailbox's type",
-            });
-        }
+        let fits = self.shape(value) == shape;
+        self.want(fits, "assign", &[mailbox, value], "both must have one shape")?;
+        self.want_type("assign", value, "the mailbox's type", |found| found == dtype)?;
         Ok(self.push(Kind::Update(Op::Assign { value, mailbox }), shape, dtype))
     }
 
     /// Token ids `[N]` chosen from `logits [N, V]`; see [`crate::sample`].
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when the parameters are not one per row.
-    pub fn sample(&mut self, logits: Tensor, inputs: SampleInputs) -> Result<Tensor, Error> {
+    pub fn sample(&mut self, logits: Tensor, inputs: SampleInputs) -> Result {
         self.want_f32("sample", logits)?;
         let SampleInputs { temperature, top_k, top_p, seed, positions } = inputs;
         let rows = self.shape(logits)[0];
         let fits = self.shape(logits).len() == 2
             && [temperature, top_k, top_p, positions].iter().all(|t| *self.shape(*t) == [rows])
             && *self.shape(seed) == [rows, 2];
-        if !fits {
-            return Err(self.shape_error(
-                "sample",
-                &[logits, temperature, top_k, top_p, seed],
-                "one per row",
-            ));
-        }
+        let operands = [logits, temperature, top_k, top_p, seed];
+        self.want(fits, "sample", &operands, "one per row")?;
         let op = |ids| Op::Sample(Sample { logits, inputs, ids, next: None });
         Ok(self.compute(vec![rows], DType::I32, op))
     }
 
-    fn index_rows(
-        &self,
-        op: &'static str,
-        table: Tensor,
-        indices: &[Tensor],
-    ) -> Result<usize, Error> {
+    fn index_rows(&self, op: &'static str, table: Tensor, indices: &[Tensor]) -> Result<usize> {
         let Some(&first) = indices.first() else {
             return Err(self.shape_error(op, &[table], "an index per leading axis expected"));
         };
@@ -317,26 +212,38 @@ impl Graph {
         let fits = rows.len() == 1
             && indices.len() <= self.shape(table).len()
             && indices.iter().all(|i| *self.shape(*i) == *rows);
-        if !fits {
-            return Err(self.shape_error(
-                op,
-                &[&[table], indices].concat(),
-                "indices must be [M], at most one an axis",
-            ));
-        }
+        let operands = [&[table], indices].concat();
+        self.want(fits, op, &operands, "indices must be [M], at most one an axis")?;
         for &index in indices {
-            if self.dtype(index) != DType::I32 {
-                return Err(Error::DType { op, found: self.dtype(index), expected: "I32" });
-            }
+            self.want_type(op, index, "I32", |found| found == DType::I32)?;
         }
         Ok(rows[0])
     }
 
-    fn want_f32(&self, op: &'static str, x: Tensor) -> Result<(), Error> {
-        match self.dtype(x) {
-            DType::F32 => Ok(()),
-            found => Err(Error::DType { op, found, expected: "F32" }),
-        }
+    fn want_f32(&self, op: &'static str, x: Tensor) -> Result<()> {
+        self.want_type(op, x, "F32", |found| found == DType::F32)
+    }
+
+    fn want_type(
+        &self,
+        op: &'static str,
+        x: Tensor,
+        expected: &'static str,
+        fits: impl Fn(DType) -> bool,
+    ) -> Result<()> {
+        let found = self.dtype(x);
+        if fits(found) { Ok(()) } else { Err(Error::DType { op, found, expected }) }
+    }
+
+    /// Refuses operands whose shapes do not fit.
+    pub(super) fn want(
+        &self,
+        fits: bool,
+        op: &'static str,
+        operands: &[Tensor],
+        reason: &'static str,
+    ) -> Result<()> {
+        if fits { Ok(()) } else { Err(self.shape_error(op, operands, reason)) }
     }
 
     pub(super) fn shape_error(
@@ -345,10 +252,7 @@ impl Graph {
         operands: &[Tensor],
         reason: &'static str,
     ) -> Error {
-        Error::Shape {
-            op,
-            shapes: operands.iter().map(|t| self.shape(*t).to_vec()).collect(),
-            reason,
-        }
+        let shapes = operands.iter().map(|t| self.shape(*t).to_vec()).collect();
+        Error::Shape { op, shapes, reason }
     }
 }

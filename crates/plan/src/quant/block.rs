@@ -10,7 +10,6 @@ use crate::DType;
 
 /// A block format that consists of bytes only.
 pub trait Block: FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned {
-    /// The type that is stored in such blocks.
     const DTYPE: DType;
 }
 
@@ -73,39 +72,20 @@ pub struct Q6_K {
     pub ql: [u8; SUPER_BLOCK / 2],
     /// Upper two bits: byte `l` of a half has those of value `l + 32 k` at bit `2 k`.
     pub qh: [u8; SUPER_BLOCK / 4],
-    /// One scale for each sub-block.
     pub scales: [i8; SUPER_BLOCK / 16],
     /// Scale of the scales, `f16`.
     pub d: [u8; 2],
 }
 
-impl Block for Q8_0 {
-    const DTYPE: DType = DType::Q8_0;
+macro_rules! blocks_of {
+    ($($dtype:ident),*) => {$(
+        impl Block for $dtype {
+            const DTYPE: DType = DType::$dtype;
+        }
+        const _: () = assert!(size_of::<$dtype>() == DType::$dtype.block_bytes());
+    )*};
 }
-
-impl Block for Q4_0 {
-    const DTYPE: DType = DType::Q4_0;
-}
-
-impl Block for Q4_K {
-    const DTYPE: DType = DType::Q4_K;
-}
-
-impl Block for Q5_K {
-    const DTYPE: DType = DType::Q5_K;
-}
-
-impl Block for Q6_K {
-    const DTYPE: DType = DType::Q6_K;
-}
-
-const _: () = {
-    assert!(size_of::<Q8_0>() == DType::Q8_0.block_bytes());
-    assert!(size_of::<Q4_0>() == DType::Q4_0.block_bytes());
-    assert!(size_of::<Q4_K>() == DType::Q4_K.block_bytes());
-    assert!(size_of::<Q5_K>() == DType::Q5_K.block_bytes());
-    assert!(size_of::<Q6_K>() == DType::Q6_K.block_bytes());
-};
+blocks_of!(Q8_0, Q4_0, Q4_K, Q5_K, Q6_K);
 
 /// The whole blocks in `bytes`; what is left over at the end is not part of the result.
 #[must_use]
@@ -156,7 +136,6 @@ pub(super) fn pack_scales(pairs: [(u8, u8); 8]) -> [u8; 12] {
     scales
 }
 
-/// An `f16` field as a number.
 #[inline]
 pub(super) fn half_to_f32(bytes: [u8; 2]) -> f32 {
     f16::from_le_bytes(bytes).to_f32()

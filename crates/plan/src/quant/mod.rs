@@ -29,26 +29,17 @@ pub const SUPER_BLOCK: usize = 256;
 /// A slice or a value that a format cannot take.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// The type does not stand for real numbers.
     #[error(
         "{dtype} is not a format of real numbers; supported: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K"
     )]
     NotReal { dtype: DType },
-    /// Bytes and elements do not fit together.
     #[error("{elements} elements of {dtype} are not {bytes} bytes ({} elements take {})", .dtype.block_len(), .dtype.block_bytes())]
-    Length {
-        dtype: DType,
-        /// Elements of the slice of numbers.
-        elements: usize,
-        /// Bytes of the slice of blocks.
-        bytes: usize,
-    },
+    Length { dtype: DType, elements: usize, bytes: usize },
     /// A number that is not finite, or too large for the format's half-precision scale.
     #[error("element {at} is {value}: {dtype} cannot represent it")]
     Range { dtype: DType, at: usize, value: f32 },
 }
 
-/// Checks that `elements` of `dtype` take `bytes`.
 fn check(dtype: DType, elements: usize, bytes: usize) -> Result<(), Error> {
     if dtype.size_of(elements as u64) == Some(bytes as u64) {
         Ok(())

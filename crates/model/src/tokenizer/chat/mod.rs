@@ -30,14 +30,12 @@ const FUEL_MAX: u64 = 1_000_000;
 const OUTPUT: usize = 1 << 20;
 /// How often the text of the messages may be repeated in the output.
 const OUTPUT_PER_BYTE: usize = 4;
-/// Nesting of macro calls.
 const RECURSION: usize = 64;
 
 const NAME: &str = "chat_template";
 const LLAMA3: &str = include_str!("llama3.jinja");
 const CHATML: &str = include_str!("chatml.jinja");
 
-/// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Who speaks: `system`, `user`, `assistant`, `tool`.
@@ -46,7 +44,6 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message of `role`.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into() }
     }
@@ -183,7 +180,6 @@ fn describe(error: &minijinja::Error) -> String {
     }
 }
 
-/// Output that refuses to grow beyond its limit.
 struct Bounded {
     text: Vec<u8>,
     limit: usize,
