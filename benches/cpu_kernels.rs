@@ -11,13 +11,13 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use device::cpu::Isa;
-use device::cpu::activations::{self, ActivationFormat, F32Block, Q8Block};
-use device::cpu::attention::{self, Attend};
-use device::cpu::matmul::{Activations, Loops, Product, Q8Activations, matmul};
 use device::cpu::mem::AlignedBuf;
-use device::cpu::packed::PackedLayout;
 use plan::DType;
+use simd::Isa;
+use simd::activations::{self, ActivationFormat, F32Block, Q8Block};
+use simd::attention::{self, Attend};
+use simd::matmul::{Activations, Loops, Product, Q8Activations, matmul};
+use simd::packed::PackedLayout;
 
 const TYPES: [DType; 6] =
     [DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F16];

@@ -13,7 +13,7 @@ use std::io::Write as _;
 use device::gpu::cuda::Cuda;
 use device::{Device, Error, Instance, Request, Timing};
 use model::{KvLayout, Model, synthetic};
-use orind::engine::Stream;
+use orind::engine::GpuBandwidth;
 use orind::parity::case::{Sketch, noise};
 use orind::parity::steps;
 use plan::quant;
@@ -33,7 +33,7 @@ fn main() {
     };
     println!("{}", json!({ "device": device.info().description }));
     correctness(&device);
-    let mut stream = Stream::open(&device, &|| {}).unwrap();
+    let mut stream = GpuBandwidth::open(&device, &|| {}).unwrap();
     let roof = (0..TIMES).map(|_| stream.measure().unwrap()).fold(0.0, f64::max);
     println!("{}", json!({ "bandwidth_gb_s": roof / 1e9, "read_mb": stream.bytes() as f64 / 1e6 }));
     drop(stream);

@@ -1,6 +1,4 @@
-//! Stops one thread of a process, and leaves the others running: how a hung engine is planted from
-//! outside, with no hook in the daemon. `systemd/try.sh` uses it.
-//!
+//! Stops one thread of a process: how `systemd/try.sh` plants a hung engine from outside.
 //! `freeze PID THREAD` seizes the thread of that name with ptrace, prints `frozen TID` and waits until the
 //! process is gone.
 

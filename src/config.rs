@@ -19,9 +19,7 @@ use toml::de::DeTable;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Unix socket to listen on.
     pub socket: PathBuf,
-    /// Permissions of the socket.
     pub socket_mode: SocketMode,
     /// Address and port to listen on as well, such as `127.0.0.1:8080`; empty: none.
     pub listen: String,
@@ -29,7 +27,6 @@ pub struct Config {
     pub token_file: PathBuf,
     /// Model to load at start: a GGUF file, `synthetic:NAME`, or nothing.
     pub model: String,
-    /// Directory of models that can be loaded by name.
     pub models_dir: PathBuf,
     /// Device: one of [`BACKENDS`].
     pub backend: String,
@@ -37,7 +34,6 @@ pub struct Config {
     pub threads: usize,
     /// Instruction set of the CPU device: `auto`, or one that the machine has.
     pub cpu_isa: String,
-    /// Sequences served at once.
     pub slots: usize,
     /// Tokens a slot holds; 0 takes the model's own, at most 4096.
     pub context: usize,
@@ -45,20 +41,15 @@ pub struct Config {
     pub prefill_chunk: usize,
     /// Whether what tuning found is used, and whether it is looked for.
     pub tune: Tune,
-    /// Directory in which that is remembered.
     pub tune_dir: PathBuf,
-    /// Requests that may wait for a slot.
     pub queue_limit: usize,
-    /// Connections served at once.
     pub max_connections: usize,
     /// Bytes of a request's body at most.
     pub max_body_bytes: usize,
-    /// Seconds a client may take to send a request's head, and again for its body; also how long
-    /// an idle connection is kept.
+    /// Seconds a client may take to send a request's head, and again for its body, and that one may be idle.
     pub request_timeout_s: u64,
     /// Seconds that requests in flight get to finish when the daemon stops.
     pub shutdown_deadline_s: u64,
-    /// Whether the daemon limits its own ioctls.
     pub ioctl_filter: IoctlFilter,
     /// What is logged: a level, or directives as `RUST_LOG` has them.
     pub log: String,
@@ -128,7 +119,6 @@ impl fmt::Display for SocketMode {
     }
 }
 
-/// Whether the daemon installs its filter of ioctl requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IoctlFilter {
@@ -152,7 +142,6 @@ impl FromStr for IoctlFilter {
     }
 }
 
-/// Shape of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
@@ -174,13 +163,10 @@ pub enum Tune {
     Auto,
 }
 
-/// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be read.
     #[error("cannot read the configuration {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// A key that does not exist.
     #[error("{place}: unknown key `{key}`{}", nearest.map(|n| format!("; did you mean `{n}`?")).unwrap_or_default())]
     UnknownKey { place: String, key: String, nearest: Option<&'static str> },
     /// Not TOML, or a value of the wrong type.
@@ -190,17 +176,18 @@ pub enum Error {
         place: String,
         reason: String,
     },
-    /// A value out of its range.
     #[error("{key} is {value}; {allowed}")]
     Range { key: &'static str, value: String, allowed: String },
 }
 
+impl Error {
+    fn range(key: &'static str, value: impl Into<String>, allowed: impl Into<String>) -> Self {
+        Self::Range { key, value: value.into(), allowed: allowed.into() }
+    }
+}
+
 impl Config {
-    /// Reads a file. Values are not yet checked: flags may override them; then call
-    /// [`Self::check`].
-    ///
-    /// # Errors
-    /// [`Error`] with file and line.
+    /// Reads a file. Values are checked later ([`Self::check`]): flags may override them.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let text = fs::read_to_string(path)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
@@ -208,9 +195,6 @@ impl Config {
     }
 
     /// Reads TOML; `origin` names it in errors.
-    ///
-    /// # Errors
-    /// [`Error`] with `origin` and line.
     pub fn parse(text: &str, origin: &str) -> Result<Self, Error> {
         let place = |at: usize| {
             let line = 1 + text.bytes().take(at).filter(|&b| b == b'\n').count();
@@ -225,7 +209,7 @@ impl Config {
         let table = DeTable::parse(text).map_err(|e| refuse(None, &e))?;
         for key in table.get_ref().keys() {
             let name: &str = key.get_ref();
-            if !KEYS.contains(&name) {
+            if keys().all(|key| key != name) {
                 let nearest = nearest(name);
                 let place = place(key.span().start);
                 return Err(Error::UnknownKey { place, key: name.to_owned(), nearest });
@@ -239,37 +223,34 @@ impl Config {
     }
 
     /// Checks every value's range.
-    ///
-    /// # Errors
-    /// [`Error::Range`] with key, value and limits.
     pub fn check(&self) -> Result<(), Error> {
         let range = |key, value: usize, allowed: RangeInclusive<usize>| {
             if allowed.contains(&value) {
                 return Ok(());
             }
             let allowed = format!("{} to {} are allowed", allowed.start(), allowed.end());
-            Err(Error::Range { key, value: value.to_string(), allowed })
+            Err(Error::range(key, value.to_string(), allowed))
         };
         let one_of = |key, value: &str, allowed: &[&str]| {
             if allowed.contains(&value) {
                 return Ok(());
             }
             let allowed = format!("allowed are {}", allowed.join(", "));
-            Err(Error::Range { key, value: format!("`{value}`"), allowed })
+            Err(Error::range(key, format!("`{value}`"), allowed))
         };
         let seconds = |key, value: u64, allowed: RangeInclusive<usize>| {
             range(key, usize::try_from(value).unwrap_or(usize::MAX), allowed)
         };
         if self.socket.as_os_str().is_empty() {
-            let allowed = "a path is needed".into();
-            return Err(Error::Range { key: "socket", value: "empty".into(), allowed });
+            let allowed = "a path is needed";
+            return Err(Error::range("socket", "empty", allowed));
         }
         self.port()?;
         one_of("backend", &self.backend, &BACKENDS)?;
         if self.tune != Tune::Off && !self.tune_dir.is_absolute() {
             let value = format!("`{}`", self.tune_dir.display());
-            let allowed = "an absolute path is needed, or tune = \"off\"".into();
-            return Err(Error::Range { key: "tune_dir", value, allowed });
+            let allowed = "an absolute path is needed, or tune = \"off\"";
+            return Err(Error::range("tune_dir", value, allowed));
         }
         range("threads", self.threads, 0..=1024)?;
         one_of("cpu_isa", &self.cpu_isa, &CPU_ISAS)?;
@@ -284,19 +265,17 @@ impl Config {
         if self.ioctl_filter == IoctlFilter::On && self.backend == "cuda" {
             let allowed =
                 "the CUDA driver's requests are not known: `off` or `auto` with the backend `cuda`";
-            let (value, allowed) = ("`on`".into(), allowed.into());
-            return Err(Error::Range { key: "ioctl_filter", value, allowed });
+            return Err(Error::range("ioctl_filter", "`on`", allowed));
         }
         tracing_subscriber::EnvFilter::builder().parse(&self.log).map_err(|error| {
             let allowed = format!("{error}; a level is error, warn, info, debug or trace");
-            Error::Range { key: "log", value: format!("`{}`", self.log), allowed }
+            Error::range("log", format!("`{}`", self.log), allowed)
         })?;
         Ok(())
     }
 
     /// The file or name that a model's name stands for: `synthetic:NAME` and paths as they are, a
     /// bare name is looked up in `models_dir`, with `.gguf` added where that finds a file.
-    #[must_use]
     pub fn resolve_model(&self, name: &str) -> String {
         if name.starts_with("synthetic:") || name.contains('/') {
             return name.to_owned();
@@ -308,18 +287,12 @@ impl Config {
             .map_or_else(|| name.to_owned(), |path| path.display().to_string())
     }
 
-    /// The address of [`Self::listen`], if there is one.
-    ///
-    /// # Errors
-    /// [`Error::Range`] when it is not an address, or off loopback and without a token.
+    /// The address of [`Self::listen`]; an error when it is not one, or off loopback and without a token.
     pub fn port(&self) -> Result<Option<SocketAddr>, Error> {
         if self.listen.is_empty() {
             return Ok(None);
         }
-        let refuse = |allowed: &str| {
-            let value = format!("`{}`", self.listen);
-            Error::Range { key: "listen", value, allowed: allowed.into() }
-        };
+        let refuse = |allowed: &str| Error::range("listen", format!("`{}`", self.listen), allowed);
         let address: SocketAddr = self
             .listen
             .parse()
@@ -337,13 +310,9 @@ impl Config {
         let shown =
             |value: Option<&toml::Value>| value.map(ToString::to_string).unwrap_or_default();
         KEYS.into_iter()
-            .filter(|key| old.get(*key) != new.get(*key))
-            .map(|key| Change {
-                key,
-                from: shown(old.get(key)),
-                to: shown(new.get(key)),
-                effect: Effect::of(key),
-            })
+            .map(|(key, effect)| (key, effect, old.get(key), new.get(key)))
+            .filter(|(_, _, from, to)| from != to)
+            .map(|(key, effect, from, to)| Change { key, from: shown(from), to: shown(to), effect })
             .collect()
     }
 
@@ -351,8 +320,8 @@ impl Config {
     #[must_use]
     pub fn reloaded(&self, new: Self) -> Self {
         let (old, mut table) = (self.table(), new.table());
-        for key in AT_RESTART {
-            if let Some(value) = old.get(key) {
+        for (key, effect) in KEYS {
+            if let (Effect::Restart, Some(value)) = (effect, old.get(key)) {
                 table.insert(key.to_owned(), value.clone());
             }
         }
@@ -360,103 +329,71 @@ impl Config {
         table.try_into().unwrap_or(new)
     }
 
-    /// Keys and values.
     fn table(&self) -> toml::Table {
         toml::Table::try_from(self).unwrap_or_default()
     }
 
     /// [`Self::request_timeout_s`].
-    #[must_use]
     pub const fn request_timeout(&self) -> Duration {
         Duration::from_secs(self.request_timeout_s)
     }
-
-    /// [`Self::shutdown_deadline_s`].
-    #[must_use]
-    pub const fn shutdown_deadline(&self) -> Duration {
-        Duration::from_secs(self.shutdown_deadline_s)
-    }
 }
 
-/// Every key.
-pub const KEYS: [&str; 22] = [
-    "socket",
-    "socket_mode",
-    "listen",
-    "token_file",
-    "model",
-    "models_dir",
-    "backend",
-    "threads",
-    "cpu_isa",
-    "slots",
-    "context",
-    "prefill_chunk",
-    "tune",
-    "tune_dir",
-    "queue_limit",
-    "max_connections",
-    "max_body_bytes",
-    "request_timeout_s",
-    "shutdown_deadline_s",
-    "ioctl_filter",
-    "log",
-    "log_format",
+/// Keys in the order of the documentation, and when a change of one takes effect.
+const KEYS: [(&str, Effect); 22] = [
+    ("socket", Effect::Restart),
+    ("socket_mode", Effect::Restart),
+    ("listen", Effect::Restart),
+    ("token_file", Effect::Restart),
+    ("model", Effect::Restart),
+    ("models_dir", Effect::Now),
+    ("backend", Effect::NextLoad),
+    ("threads", Effect::NextLoad),
+    ("cpu_isa", Effect::NextLoad),
+    ("slots", Effect::NextLoad),
+    ("context", Effect::NextLoad),
+    ("prefill_chunk", Effect::NextLoad),
+    ("tune", Effect::NextLoad),
+    ("tune_dir", Effect::NextLoad),
+    ("queue_limit", Effect::Now),
+    ("max_connections", Effect::Now),
+    ("max_body_bytes", Effect::Now),
+    ("request_timeout_s", Effect::Now),
+    ("shutdown_deadline_s", Effect::Now),
+    ("ioctl_filter", Effect::Restart),
+    ("log", Effect::Now),
+    ("log_format", Effect::Restart),
 ];
 
-/// Keys that only a restart changes.
-const AT_RESTART: [&str; 7] =
-    ["socket", "socket_mode", "listen", "token_file", "model", "ioctl_filter", "log_format"];
+pub fn keys() -> impl Iterator<Item = &'static str> {
+    KEYS.into_iter().map(|(key, _)| key)
+}
 
-/// Keys that are what a load asks for when the request for it says nothing else.
-const AT_LOAD: [&str; 8] =
-    ["backend", "threads", "cpu_isa", "slots", "context", "prefill_chunk", "tune", "tune_dir"];
-
-/// When a changed key takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     Now,
-    /// When the next model is loaded.
+    /// It is what a load asks for when the request for it says nothing else.
     NextLoad,
-    /// When the daemon is started again.
     Restart,
 }
 
-impl Effect {
-    fn of(key: &str) -> Self {
-        if AT_RESTART.contains(&key) {
-            Self::Restart
-        } else if AT_LOAD.contains(&key) {
-            Self::NextLoad
-        } else {
-            Self::Now
-        }
-    }
-}
-
-/// A key whose value differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub key: &'static str,
     /// Its value until now, as TOML.
     pub from: String,
-    /// Its value in the file.
     pub to: String,
-    /// When it would take effect.
     pub effect: Effect,
 }
 
 /// The key that a misspelt one most likely means.
 fn nearest(key: &str) -> Option<&'static str> {
     let alike = |known: &str| strsim::jaro_winkler(known, &key.to_lowercase());
-    KEYS.into_iter()
-        .max_by(|a, b| alike(a).total_cmp(&alike(b)))
-        .filter(|known| alike(known) > 0.75)
+    keys().max_by(|a, b| alike(a).total_cmp(&alike(b))).filter(|known| alike(known) > 0.75)
 }
 
 /// The socket that the daemon and its client use when none is named: `$ORIND_SOCKET`; the service's
 /// `/run/orind/orind.sock` for the service and for root; `orind.sock` in the user's run-time directory.
-#[must_use]
 pub fn default_socket() -> PathBuf {
     if let Some(socket) = variable("ORIND_SOCKET") {
         return socket;
@@ -476,7 +413,6 @@ pub fn default_socket() -> PathBuf {
 }
 
 /// The socket for a client: [`default_socket`], or the service's when only that one exists.
-#[must_use]
 pub fn client_socket() -> PathBuf {
     let own = default_socket();
     let service = PathBuf::from(SERVICE_SOCKET);
@@ -500,7 +436,6 @@ fn default_models_dir() -> PathBuf {
 
 /// Where tuned choices are remembered when nothing else is said: `tune` in `$STATE_DIRECTORY`, which
 /// systemd sets for the service; in the user's data directory; in the service's where root has none.
-#[must_use]
 pub fn default_tune_dir() -> PathBuf {
     let state = service_directory("STATE_DIRECTORY");
     let root = nix::unistd::Uid::effective().is_root() && variable("XDG_DATA_HOME").is_none();
@@ -510,7 +445,6 @@ pub fn default_tune_dir() -> PathBuf {
 
 /// The directory of tuned choices for a client: [`default_tune_dir`], or the service's when only
 /// that one exists.
-#[must_use]
 pub fn client_tune_dir() -> PathBuf {
     let own = default_tune_dir();
     let service = Path::new(SERVICE_DATA).join("tune");
@@ -546,12 +480,12 @@ mod tests {
 
     #[test]
     fn the_list_of_keys_is_the_struct() {
-        let keys: Vec<String> = Config::default().table().keys().cloned().collect();
-        let mut known = KEYS.to_vec();
+        let mut known: Vec<&str> = keys().collect();
         known.sort_unstable();
-        let mut keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        keys.sort_unstable();
-        assert_eq!(keys, known);
+        let table = Config::default().table();
+        let mut found: Vec<&String> = table.keys().collect();
+        found.sort_unstable();
+        assert_eq!(found, known);
     }
 
     #[test]
@@ -562,61 +496,54 @@ mod tests {
 
     #[test]
     fn an_unknown_key_is_refused_with_its_line_and_the_nearest_name() {
-        assert_eq!(
-            refused("slots = 2\n\n# more\nprefil_chunk = 8\n"),
-            "orind.toml:4: unknown key `prefil_chunk`; did you mean `prefill_chunk`?"
-        );
-        assert_eq!(
-            refused("queue-limit = 2"),
-            "orind.toml:1: unknown key `queue-limit`; did you mean `queue_limit`?"
-        );
-        assert_eq!(
-            refused("Model = 'x'"),
-            "orind.toml:1: unknown key `Model`; did you mean `model`?"
-        );
-        assert_eq!(refused("[zzz]\na = 1"), "orind.toml:1: unknown key `zzz`");
+        for (text, message) in [
+            (
+                "slots = 2\n\n# more\nprefil_chunk = 8\n",
+                "4: unknown key `prefil_chunk`; did you mean `prefill_chunk`?",
+            ),
+            ("queue-limit = 2", "1: unknown key `queue-limit`; did you mean `queue_limit`?"),
+            ("Model = 'x'", "1: unknown key `Model`; did you mean `model`?"),
+            ("[zzz]\na = 1", "1: unknown key `zzz`"),
+        ] {
+            assert_eq!(refused(text), format!("orind.toml:{message}"));
+        }
     }
 
     #[test]
     fn wrong_types_and_syntax_name_key_and_line() {
-        let message = refused("model = 'a'\nslots = 'two'\n");
-        assert!(message.starts_with("orind.toml:2: slots: "), "{message}");
-        let message = refused("slots = -1\n");
-        assert!(message.starts_with("orind.toml:1: slots: "), "{message}");
-        let message = refused("model = 'a'\nslots = \n");
-        assert!(message.starts_with("orind.toml:2: "), "{message}");
-        let message = refused("slots = 1\nslots = 2\n");
-        assert!(
-            message.starts_with("orind.toml:2: ") && message.contains("duplicate"),
-            "{message}"
-        );
-        let message = refused("socket_mode = '0999'");
-        assert!(message.contains("socket_mode") && message.contains("octal"), "{message}");
-        let message = refused("log_format = 'xml'");
-        assert!(message.contains("log_format") && message.contains("json"), "{message}");
+        for (text, start, word) in [
+            ("model = 'a'\nslots = 'two'\n", "2: slots: ", ""),
+            ("slots = -1\n", "1: slots: ", ""),
+            ("model = 'a'\nslots = \n", "2: ", ""),
+            ("slots = 1\nslots = 2\n", "2: ", "duplicate"),
+            ("socket_mode = '0999'", "1: socket_mode: ", "octal"),
+            ("log_format = 'xml'", "1: log_format: ", "json"),
+        ] {
+            let message = refused(text);
+            let starts = message.starts_with(&format!("orind.toml:{start}"));
+            assert!(starts && message.contains(word), "{message}");
+        }
     }
 
     #[test]
     fn a_value_out_of_range_names_key_value_and_limits() {
         let check = |text: &str| Config::parse(text, "x").unwrap().check().unwrap_err().to_string();
-        assert_eq!(check("slots = 0"), "slots is 0; 1 to 256 are allowed");
-        assert_eq!(
-            check("max_body_bytes = 10"),
-            "max_body_bytes is 10; 1024 to 1073741824 are allowed"
-        );
-        assert_eq!(
-            check("backend = 'tpu'"),
-            "backend is `tpu`; allowed are auto, nv, cuda, cpu, reference"
-        );
-        assert_eq!(check("socket = ''"), "socket is empty; a path is needed");
-        assert_eq!(
-            check("tune_dir = 'tune'"),
-            "tune_dir is `tune`; an absolute path is needed, or tune = \"off\""
-        );
-        assert_eq!(
-            check("listen = 'localhost'"),
-            "listen is `localhost`; an address and a port are needed, such as 127.0.0.1:8080"
-        );
+        for (text, message) in [
+            ("slots = 0", "slots is 0; 1 to 256 are allowed"),
+            ("max_body_bytes = 10", "max_body_bytes is 10; 1024 to 1073741824 are allowed"),
+            ("backend = 'tpu'", "backend is `tpu`; allowed are auto, nv, cuda, cpu, reference"),
+            ("socket = ''", "socket is empty; a path is needed"),
+            (
+                "tune_dir = 'tune'",
+                "tune_dir is `tune`; an absolute path is needed, or tune = \"off\"",
+            ),
+            (
+                "listen = 'localhost'",
+                "listen is `localhost`; an address and a port are needed, such as 127.0.0.1:8080",
+            ),
+        ] {
+            assert_eq!(check(text), message);
+        }
         for far in ["0.0.0.0:80", "[::]:80", "192.168.7.1:80"] {
             let refused = check(&format!("listen = '{far}'"));
             assert!(refused.ends_with("so a token_file is needed"), "{refused}");
@@ -638,8 +565,7 @@ mod tests {
                 Some((key, cells.next()?.trim_matches('`')))
             })
             .collect();
-        let keys: Vec<&str> = rows.iter().map(|(key, _)| *key).collect();
-        assert_eq!(keys, KEYS);
+        assert!(rows.iter().map(|(key, _)| *key).eq(keys()), "{rows:?}");
         let defaults = Config::default().table();
         for (key, value) in rows {
             if value != "see below" {
@@ -655,9 +581,8 @@ mod tests {
         assert_eq!(Config::parse(example, "docs/orind.toml").unwrap(), Config::default());
         let shown = example.lines().filter_map(|line| line.strip_prefix("#"));
         let shown: Vec<&str> = shown.filter(|line| !line.starts_with(' ')).collect();
-        let keys: Vec<&str> =
-            shown.iter().filter_map(|line| Some(line.split_once(" =")?.0)).collect();
-        assert_eq!(keys, KEYS);
+        let found = shown.iter().filter_map(|line| Some(line.split_once(" =")?.0));
+        assert!(found.eq(keys()), "{shown:?}");
         let config = Config::parse(&shown.join("\n"), "docs/orind.toml").unwrap();
         let paths = Config::default();
         let Config { socket, models_dir, tune_dir, .. } = paths;
@@ -669,15 +594,14 @@ mod tests {
     #[test]
     fn a_reload_changes_what_the_documentation_says() {
         let text = include_str!("../docs/configuration.md");
-        for (marker, keys) in
-            [("from the next load on: ", &AT_LOAD[..]), ("with a restart only: ", &AT_RESTART[..])]
-        {
+        for (marker, effect) in [
+            ("from the next load on: ", Effect::NextLoad),
+            ("with a restart only: ", Effect::Restart),
+        ] {
+            let keys = KEYS.iter().filter(|(_, at)| *at == effect).map(|(key, _)| *key);
             let (_, rest) = text.split_once(marker).unwrap();
             let (list, _) = rest.split_once('.').unwrap();
-            let listed: Vec<&str> =
-                list.split(',').map(|key| key.trim().trim_matches('`')).collect();
-            assert_eq!(listed, keys);
-            assert!(keys.iter().all(|key| KEYS.contains(key)));
+            assert!(list.split(',').map(|key| key.trim().trim_matches('`')).eq(keys), "{list}");
         }
         let old = Config::default();
         let new = Config { slots: 9, queue_limit: 1, socket: "/x".into(), ..old.clone() };

@@ -1,8 +1,5 @@
-//! `orind`: a daemon that runs GGUF language models on NVIDIA Jetson Orin by driving the GPU
-//! itself, with a CPU device as the embedded default.
-//!
-//! The rooms of the house and the direction of the arrows between them are described in
-//! `ARCHITECTURE.md`. Both binaries, `orind` and `orinctl`, are thin doors to this library.
+//! A daemon that runs GGUF language models on NVIDIA Jetson Orin by driving the GPU itself, with a CPU device
+//! as the embedded default; `ARCHITECTURE.md` describes its parts.
 
 pub mod bench;
 mod chain;

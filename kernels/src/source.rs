@@ -117,22 +117,20 @@ fn asserts<P: Parameters>(text: &mut String) {
 /// SHA-256 of everything that the machine code is made from: headers, units, options.
 #[must_use]
 pub fn hash() -> String {
+    let units = Unit::all().flat_map(|unit| Target::ALL.map(|target| (unit, target)));
+    let units: Vec<_> =
+        units.map(|(unit, target)| (target.file(unit), text(unit, target))).collect();
+    let units = units.iter().flat_map(|(file, text)| [file.as_str(), text.as_str()]);
+    digest(HEADERS.iter().flat_map(|(name, body)| [*name, *body]).chain(units))
+}
+
+/// SHA-256 of some texts and the options.
+fn digest<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
-    let mut part = |bytes: &[u8]| {
-        hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
-    };
-    for (name, body) in HEADERS {
-        part(name.as_bytes());
-        part(body.as_bytes());
+    for part in parts.chain(OPTIONS.iter().copied()) {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
     }
-    for unit in Unit::all() {
-        for target in Target::ALL {
-            part(target.file(unit).as_bytes());
-            part(text(unit, target).as_bytes());
-        }
-    }
-    OPTIONS.iter().for_each(|option| part(option.as_bytes()));
     hex(&hash.finalize())
 }
 
@@ -159,20 +157,9 @@ fn hash_of(unit: Unit, target: Target) -> String {
             }
         }
     }
-    reached.sort_unstable();
-    let mut hash = Sha256::new();
-    let mut part = |bytes: &[u8]| {
-        hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
-    };
-    part(target.architecture().as_bytes());
-    part(text.as_bytes());
-    for (name, body) in HEADERS.iter().filter(|(name, _)| reached.contains(name)) {
-        part(name.as_bytes());
-        part(body.as_bytes());
-    }
-    OPTIONS.iter().for_each(|option| part(option.as_bytes()));
-    hex(&hash.finalize())
+    let headers = HEADERS.iter().filter(|(name, _)| reached.contains(name));
+    let headers = headers.flat_map(|(name, body)| [*name, *body]);
+    digest([target.architecture(), &text].into_iter().chain(headers))
 }
 
 /// Lower-case hexadecimal.

@@ -1,7 +1,5 @@
-//! The machine's state around and during the tests, and whether it stood still.
-//!
-//! A number measured while the machine changed under it says nothing: such a run is stamped
-//! invalid, with the reasons.
+//! The machine's state around and during the tests. A run during which the machine changed says nothing, and
+//! is stamped invalid, with the reasons.
 
 use std::sync::Arc;
 
@@ -17,13 +15,10 @@ const IDLE: f64 = 0.05;
 /// The machine's state before, during and after the tests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
-    /// Before the first test.
     pub before: State,
-    /// After the last one.
     pub after: State,
     /// Other processes that had the GPU open before, as far as could be seen.
     pub gpu_users_before: Users,
-    /// And after.
     pub gpu_users_after: Users,
     /// GPU clock while tests ran, in hertz.
     pub gpu_hz: Option<Range>,
@@ -86,8 +81,7 @@ impl Observer {
 }
 
 impl Conditions {
-    /// Why the run says nothing; empty when the machine stood still. `allowed` are the ranges of
-    /// what GPU and cores were allowed.
+    /// Why the run says nothing, given the ranges that GPU and cores were allowed; empty when it stood still.
     fn invalid(&self, allowed: [Option<Range>; 2], device: &str) -> Vec<String> {
         let on_gpu = ["nv", "cuda"].contains(&device);
         let mut reasons = Vec::new();

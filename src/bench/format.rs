@@ -1,7 +1,7 @@
 //! A report as text: a table for people, Markdown, CSV. Field-standard columns first, ours after.
 
 use super::statistics::{DEFINITION, Summary};
-use super::{Report, Roof, Row};
+use super::{Model, Report, Roof, Row};
 use std::fmt::Write as _;
 
 const COLUMNS: [&str; 12] = [
@@ -23,7 +23,6 @@ const LEFT: [bool; 12] =
     [true, false, false, true, false, true, false, false, false, false, false, false];
 
 /// The table that a terminal shows: conditions above, columns aligned, definitions below.
-#[must_use]
 pub fn table(report: &Report) -> String {
     let mut text = conditions(report);
     text.push('\n');
@@ -40,7 +39,6 @@ pub fn table(report: &Report) -> String {
 }
 
 /// The same as Markdown, for a README or an issue tracker.
-#[must_use]
 pub fn markdown(report: &Report) -> String {
     let mut text = aligned(report);
     text.push('\n');
@@ -57,7 +55,6 @@ pub fn markdown(report: &Report) -> String {
 }
 
 /// One line per row, SI units, every condition repeated on each line.
-#[must_use]
 pub fn csv(report: &Report) -> String {
     let m = &report.manifest;
     let mut text = String::from(
@@ -200,11 +197,8 @@ fn conditions(report: &Report) -> String {
         text.push_str("BUILT WITH DEBUG ASSERTIONS: these speeds mean little\n");
     }
     let weights = if m.model.synthetic { ", synthetic: seeded random weights" } else { "" };
-    let _ = writeln!(
-        text,
-        "model   {}: {} {}{weights}",
-        m.model.id, m.model.architecture, m.model.file_type
-    );
+    let Model { id, architecture, file_type, .. } = &m.model;
+    let _ = writeln!(text, "model   {id}: {architecture} {file_type}{weights}");
     let _ = match m.threads {
         0 => writeln!(text, "device  {}", m.device_description),
         threads => writeln!(text, "device  {}, {threads} threads", m.device_description),
@@ -237,37 +231,26 @@ fn conditions(report: &Report) -> String {
 fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let mut facts = vec![("memory bandwidth", bandwidth(&report.roof))];
     if let Some(first) = &report.first_token {
-        facts.push((
-            "time to first token",
-            format!(
-                "{} ms (prompt of {} tokens, over the socket)",
-                plus_minus(&first.seconds.scaled(1e3), 1),
-                first.prompt_tokens
-            ),
-        ));
+        let (ms, tokens) = (plus_minus(&first.seconds.scaled(1e3), 1), first.prompt_tokens);
+        let first = format!("{ms} ms (prompt of {tokens} tokens, over the socket)");
+        facts.push(("time to first token", first));
     }
     facts.push(("load time", format!("{:.2} s", report.load_seconds)));
     if let Some(cold) = &report.cold_start {
-        facts.push((
-            "cold start",
-            format!(
-                "{:.2} s from process start to first token (socket {:.2} s, model loaded {:.2} s, \
-                 prompt of {} tokens)",
-                cold.first_token_seconds,
-                cold.socket_seconds,
-                cold.loaded_seconds,
-                cold.prompt_tokens
-            ),
-        ));
+        let [first, socket, loaded] =
+            [cold.first_token_seconds, cold.socket_seconds, cold.loaded_seconds];
+        let cold = format!(
+            "{first:.2} s from process start to first token (socket {socket:.2} s, \
+             model loaded {loaded:.2} s, prompt of {} tokens)",
+            cold.prompt_tokens
+        );
+        facts.push(("cold start", cold));
     }
     let memory = &report.memory;
     let resident = format!("{} resident", binary_bytes(memory.peak as f64));
-    let reserved = format!(
-        "weights {}, KV cache {}, activations {} reserved",
-        binary_bytes(memory.weights as f64),
-        binary_bytes(memory.kv as f64),
-        binary_bytes(memory.activations as f64)
-    );
+    let [weights, kv, activations] =
+        [memory.weights, memory.kv, memory.activations].map(|bytes| binary_bytes(bytes as f64));
+    let reserved = format!("weights {weights}, KV cache {kv}, activations {activations} reserved");
     if memory.gpu {
         facts.push(("peak memory", resident));
         let total = binary_bytes(memory.reserved() as f64);
@@ -299,7 +282,6 @@ fn bandwidth(roof: &Roof) -> String {
     )
 }
 
-/// How to read it.
 fn notes(report: &Report) -> Vec<String> {
     let m = &report.manifest;
     let joules = report.rows.iter().any(|row| row.joules_per_token.is_some());
@@ -349,8 +331,7 @@ fn parameters(count: u64) -> String {
 mod tests {
     use super::*;
     use crate::bench::{
-        ColdStart, Conditions, FirstToken, Kind, Machine, Manifest, Memory, Model, Spec, Stream,
-        Test,
+        ColdStart, Conditions, FirstToken, Kind, Machine, Manifest, Memory, Spec, Stream, Test,
     };
 
     fn row(test: Test, samples: Vec<f64>, bytes_per_token: f64) -> Row {

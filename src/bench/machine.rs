@@ -1,5 +1,4 @@
-//! What the machine says about itself before and after the tests: `/proc` and `/sys`, nothing is
-//! changed.
+//! What the machine says about itself before and after the tests; changes nothing.
 
 use std::fs;
 
@@ -24,7 +23,6 @@ impl Watch {
         Self { mhz: mhz(), own: own_ticks(), all: all_ticks() }
     }
 
-    /// Looks again and describes the machine.
     pub(super) fn finish(&self) -> Machine {
         let text = |path: &str| Some(fs::read_to_string(path).ok()?.trim().to_owned());
         Machine {

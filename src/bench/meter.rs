@@ -13,13 +13,12 @@ pub struct Meter(Reader);
 
 enum Reader {
     Cpu(Bandwidth),
-    /// The GPU that holds the model.
     Gpu(Gpu),
 }
 
 /// What a GPU reads with, and what it read.
 struct Gpu {
-    stream: Option<engine::Stream>,
+    stream: Option<engine::GpuBandwidth>,
     /// Why there is none, or a smaller one than usual.
     limit: Option<String>,
     bytes: u64,
@@ -31,24 +30,18 @@ struct Gpu {
 
 impl Meter {
     /// Reserves what is read. That a GPU has no room for it is no error: there is no roof then.
-    ///
-    /// # Errors
-    /// [`Error::Roof`] when this process's memory cannot be had.
     pub(super) fn new(core: &Core) -> Result<Self, Error> {
-        Self::with(core.threads(), || core.stream())
+        Self::with(core.threads(), || core.bandwidth())
     }
 
     /// The same for a device that nobody has loaded a model on. `alive` is called while memory is filled.
-    ///
-    /// # Errors
-    /// [`Error::Roof`] when this process's memory cannot be had.
     pub fn of_device(device: &dyn Device, alive: &(dyn Fn() + Sync)) -> Result<Self, Error> {
-        Self::with(device.info().threads, || engine::Stream::of(device, alive))
+        Self::with(device.info().threads, || engine::GpuBandwidth::of(device, alive))
     }
 
     fn with(
         threads: usize,
-        stream: impl FnOnce() -> Option<Result<engine::Stream, device::Error>>,
+        stream: impl FnOnce() -> Option<Result<engine::GpuBandwidth, device::Error>>,
     ) -> Result<Self, Error> {
         let resident = || memory::resident().unwrap_or(0);
         let before = resident();
@@ -80,7 +73,7 @@ impl Meter {
             Reader::Cpu(bandwidth) => {
                 bandwidth.measure();
             }
-            Reader::Gpu(gpu) => match gpu.stream.as_mut().map(engine::Stream::measure) {
+            Reader::Gpu(gpu) => match gpu.stream.as_mut().map(engine::GpuBandwidth::measure) {
                 Some(Ok(speed)) => gpu.history.push(speed),
                 Some(Err(error)) => {
                     gpu.limit = Some(crate::chain::one_line(&error));
@@ -100,13 +93,10 @@ impl Meter {
         }
     }
 
-    /// Whether a GPU reads.
     pub(super) const fn is_gpu(&self) -> bool {
         matches!(self.0, Reader::Gpu(_))
     }
 
-    /// What was found.
-    #[must_use]
     pub fn roof(&self) -> Roof {
         match &self.0 {
             Reader::Cpu(bandwidth) => bandwidth.roof(),

@@ -1,9 +1,6 @@
-//! Benchmarks: workloads, statistics, the memory roof, reports.
-//!
-//! [`run`] has the engine to itself and times prefill and decode on it; what it found is a
-//! [`Report`], plain data that travels as JSON and prints as a table, Markdown or CSV. The tests
-//! are interleaved: every repetition runs all of them once, and the memory roof is measured between
-//! repetitions, so that a slow minute of the machine touches all rows and shows in their spread.
+//! Benchmarks: [`run`] has the engine to itself and times prefill and decode; what it found is a [`Report`],
+//! which travels as JSON and prints as a table, Markdown or CSV. Every repetition runs all tests once, with
+//! the memory roof measured between: a slow minute of the machine touches all rows and shows in their spread.
 
 mod conditions;
 mod format;

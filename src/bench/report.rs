@@ -5,18 +5,14 @@ use serde::{Deserialize, Serialize};
 use super::statistics::Summary;
 use super::{Conditions, Spec, Test};
 
-/// A finished benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Why the numbers say nothing: the machine changed under them. Empty when it did not.
     #[serde(default)]
     pub invalid: Vec<String>,
     pub manifest: Manifest,
-    /// Memory bandwidth measured in the same run.
     pub roof: Roof,
-    /// One per test.
     pub rows: Vec<Row>,
-    /// Memory of the process that ran the tests.
     pub memory: Memory,
     /// Seconds from the start of loading to a model that is ready.
     pub load_seconds: f64,
@@ -26,7 +22,6 @@ pub struct Report {
     pub cold_start: Option<ColdStart>,
 }
 
-/// The conditions of a benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub version: String,
@@ -45,12 +40,9 @@ pub struct Manifest {
     pub threads: usize,
     /// Tokens a sequence has room for.
     pub context: usize,
-    /// The machine before the first and after the last test.
     pub machine: Machine,
-    /// The machine's state before, during and after the tests.
     #[serde(default)]
     pub conditions: Conditions,
-    /// What was asked for.
     pub spec: Spec,
     /// Timed repetitions of each test.
     pub repetitions: u32,
@@ -58,10 +50,8 @@ pub struct Manifest {
     pub seconds: f64,
 }
 
-/// The model measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Model {
-    /// The id clients use.
     pub id: String,
     /// `llama`, `qwen3`.
     pub architecture: String,
@@ -111,14 +101,12 @@ pub struct Roof {
     pub limit: Option<String>,
 }
 
-/// One way of reading memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stream {
     pub name: String,
     pub bytes_per_second: f64,
 }
 
-/// One test's result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Its name, as llama-bench writes it.
@@ -127,13 +115,10 @@ pub struct Row {
     pub test: Test,
     /// Tokens per second, all sequences together.
     pub tokens_per_second: Summary,
-    /// The same for each sequence.
     pub tokens_per_second_per_sequence: f64,
-    /// Bytes of weights read for each token.
     pub weight_bytes_per_token: f64,
     /// Bytes of KV cache read or written for each token.
     pub kv_bytes_per_token: f64,
-    /// Floating-point operations for each token.
     pub flops_per_token: f64,
     /// Weights and KV cache moved per second, at the median speed.
     pub bytes_per_second: f64,
@@ -141,8 +126,7 @@ pub struct Row {
     pub fraction_of_roof: f64,
     /// Floating-point operations per second, at the median speed.
     pub flops_per_second: f64,
-    /// Joules of the whole module or machine for each token, where it has a meter and the test
-    /// ran for a second at least.
+    /// Joules of the whole module or machine for each token: with a meter, and for tests of a second at least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joules_per_token: Option<f64>,
 }
@@ -152,7 +136,6 @@ pub struct Row {
 pub struct Memory {
     /// Largest resident set, without the buffer that the roof is measured on.
     pub peak: u64,
-    /// Weights as the device holds them.
     pub weights: u64,
     pub kv: u64,
     pub activations: u64,
@@ -163,15 +146,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Weights, KV cache and activations.
-    #[must_use]
     pub const fn reserved(&self) -> u64 {
         self.weights + self.kv + self.activations
     }
 
     /// What of the process's memory is not reserved; reserved memory that was never touched is not resident
     /// and makes this smaller. Means nothing with a GPU.
-    #[must_use]
     pub const fn rest(&self) -> u64 {
         self.peak.saturating_sub(self.reserved())
     }
@@ -189,9 +169,7 @@ pub struct FirstToken {
 pub struct ColdStart {
     /// From starting the process to a socket that answers, in seconds.
     pub socket_seconds: f64,
-    /// From starting the process to a loaded model.
     pub loaded_seconds: f64,
-    /// From starting the process to the first token.
     pub first_token_seconds: f64,
     pub prompt_tokens: u32,
 }

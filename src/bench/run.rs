@@ -29,10 +29,6 @@ const METERED: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_millis(250);
 
 /// Runs a benchmark on the machine that `probe` reads. `progress` is told what is being done and can break it off.
-///
-/// # Errors
-/// [`Error`]: the spec makes no sense or does not fit the loaded model, the engine failed, or
-/// `progress` broke it off.
 pub fn run(
     core: &mut Core,
     probe: &Arc<Probe>,
@@ -126,13 +122,13 @@ impl Runner<'_> {
             .zip(samples)
             .map(|(test, samples)| self.row(*test, samples, roof.bytes_per_second))
             .collect::<Result<Vec<Row>, _>>()?;
-        let observed = self.observer.take().map(|o| o.finish(&self.core.model().device));
+        let observed = self.observer.take().map(|o| o.finish(&self.core.model().device.name));
         let (conditions, recording, invalid) = observed.unwrap_or_default();
         for (row, intervals) in rows.iter_mut().zip(&intervals) {
             row.joules_per_token = joules_per_token(row.test, intervals, &recording);
         }
         let info = self.core.model();
-        let device = info.memory.device;
+        let device = info.memory;
         Ok(Report {
             invalid,
             manifest: Manifest {
@@ -148,8 +144,8 @@ impl Runner<'_> {
                     bytes: info.bytes,
                     parameters: info.parameters,
                 },
-                device: info.device.clone(),
-                device_description: info.device_description.clone(),
+                device: info.device.name.clone(),
+                device_description: info.device.description.clone(),
                 threads: self.core.threads(),
                 context: self.core.context(),
                 machine: watch.finish(),
@@ -163,11 +159,11 @@ impl Runner<'_> {
             memory: Memory {
                 peak,
                 weights: device.weights,
-                kv: device.state,
+                kv: device.kv,
                 activations: device.activations,
                 gpu: meter.is_gpu(),
             },
-            load_seconds: info.load_time.as_secs_f64(),
+            load_seconds: info.load_s,
             first_token: None,
             cold_start: None,
         })

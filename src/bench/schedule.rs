@@ -40,7 +40,6 @@ impl Speed {
     }
 }
 
-/// What will be run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Schedule {
     pub(super) tests: Vec<Test>,

@@ -23,7 +23,6 @@ pub struct Spec {
     pub warmup: u32,
     /// Seconds that what is chosen automatically may take together.
     pub budget_seconds: f64,
-    /// Seed of the random token ids.
     pub seed: u64,
 }
 
@@ -49,19 +48,15 @@ impl Spec {
     pub const GENERATE: [u32; 3] = [128, 64, 32];
     /// Fewest and most repetitions chosen automatically.
     pub const REPETITIONS: [u32; 2] = [3, 10];
-    /// Most repetitions that can be asked for.
     pub const MAX_REPETITIONS: u32 = 1000;
-    /// Most tests one benchmark may have.
     pub const MAX_TESTS: usize = 256;
 
     /// Sequences the engine must have room for.
-    #[must_use]
     pub fn slots(&self) -> u32 {
         self.batches.iter().copied().max().unwrap_or(1).max(1)
     }
 
     /// Tokens each sequence must have room for.
-    #[must_use]
     pub fn context(&self) -> u32 {
         let longest = |list: Option<&Vec<u32>>, all: &[u32]| {
             list.map_or(all, Vec::as_slice).iter().copied().max().unwrap_or(0)
@@ -74,9 +69,6 @@ impl Spec {
     }
 
     /// Refuses what makes no sense on any engine.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] with the field and what is allowed.
     pub fn check(&self) -> Result<(), Error> {
         let invalid = |field, reason: String| Err(Error::Invalid { field, reason });
         let zero = |list: &[u32]| list.contains(&0);
@@ -129,7 +121,6 @@ pub enum Kind {
     Decode,
 }
 
-/// One row to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Test {
     pub kind: Kind,
@@ -143,7 +134,6 @@ pub struct Test {
 
 impl Test {
     /// Every combination, prompts first; lengths of 0 are left out.
-    #[must_use]
     pub fn all(prompts: &[u32], generate: &[u32], depths: &[u32], batches: &[u32]) -> Vec<Self> {
         let mut tests = Vec::new();
         let mut add = |test: Self| {
@@ -165,19 +155,16 @@ impl Test {
     }
 
     /// Tokens under the clock, of all sequences.
-    #[must_use]
     pub const fn total_tokens(&self) -> u64 {
         self.tokens as u64 * self.batch as u64
     }
 
     /// Tokens each sequence must have room for.
-    #[must_use]
     pub const fn context(&self) -> u64 {
         self.start() as u64 + self.tokens as u64
     }
 
     /// Tokens in each sequence when the clock starts: a generation needs at least one.
-    #[must_use]
     pub const fn start(&self) -> u32 {
         match self.kind {
             Kind::Decode if self.depth == 0 => 1,
@@ -204,59 +191,48 @@ impl fmt::Display for Test {
     }
 }
 
-/// What is said while a benchmark runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "phase", rename_all = "snake_case")]
 pub enum Progress {
     /// An untimed run to see how fast the machine is.
     Probe,
-    /// What will be run.
     Chosen {
         tests: Vec<String>,
         repetitions: u32,
         /// How long it will take, by the probe.
         estimated_seconds: f64,
     },
-    /// The memory roof is being measured.
     Roof,
-    /// A test begins.
     Test {
         test: String,
         /// From 1; 0 in a warm-up round.
         repetition: u32,
-        /// Timed repetitions of each test.
         repetitions: u32,
         /// Tests finished in all rounds, warm-up included.
         done: u32,
-        /// Tests to run in all rounds.
         total: u32,
         /// Median of this test so far, in tokens per second.
         tokens_per_second: Option<f64>,
     },
 }
 
-/// Why a benchmark is refused or fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A field of the [`Spec`] is out of range.
     #[error("{field}: {reason}")]
     Invalid {
         field: &'static str,
         /// What is wrong with it, and what is allowed.
         reason: String,
     },
-    /// A sequence does not fit.
     #[error(
         "{test} needs {need} tokens of context, a slot holds {context}; load the model with a larger context"
     )]
     TooLong { test: String, need: u64, context: usize },
-    /// Too many sequences at once.
     #[error("{test} needs {need} slots, {slots} are loaded; load the model with more slots")]
     TooManySequences { test: String, need: u32, slots: usize },
     /// Whoever asked went away.
     #[error("cancelled")]
     Cancelled,
-    /// The roof cannot be measured.
     #[error("measuring the memory bandwidth: {0}")]
     Roof(String),
     /// The engine failed, as a whole chain of messages.

@@ -1,13 +1,10 @@
 //! From repetitions to a number and an interval.
 //!
-//! The number is the median, which one disturbed repetition does not move. The interval answers the
-//! question that a reader of two tables has: *could another run have given that?* It is half the
-//! 95 % prediction interval of one further repetition, `t(0.975, n-1) * s * sqrt(1 + 1/n)` with the
-//! sample's standard deviation `s`. For independent repetitions that is wider than the uncertainty
-//! of the median; the surplus is for the drift of shared machines, which repetitions of one run see
-//! only in part because they lie close together in time. It never claims less than
-//! [`FLOOR`] of the median: where code and pages come to lie differs from process to process, and
-//! no repetition inside one process can see that.
+//! The number is the median, which one disturbed repetition does not move. The interval is half the 95 %
+//! prediction interval of one further repetition, `t(0.975, n-1) * s * sqrt(1 + 1/n)` with the sample's
+//! standard deviation `s`: *could another run have given that?* It is wider than the uncertainty of the
+//! median, for the drift of shared machines, and [`FLOOR`] of the median at least: where code and pages come
+//! to lie differs from process to process, which no repetition inside one process can see.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +15,6 @@ pub const FLOOR: f64 = 0.01;
 pub const DEFINITION: &str = "median ± half the 95 % prediction interval of one further repetition \
      (Student's t on the interleaved repetitions, at least 1 %)";
 
-/// Several measurements of one thing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The measurements, in the order they were made.
@@ -35,7 +31,6 @@ pub struct Summary {
 
 impl Summary {
     /// Summarises measurements; `None` when there are none or one is not finite.
-    #[must_use]
     pub fn of(samples: Vec<f64>) -> Option<Self> {
         if samples.is_empty() || samples.iter().any(|x| !x.is_finite()) {
             return None;
@@ -66,7 +61,6 @@ impl Summary {
     }
 
     /// The same in another unit.
-    #[must_use]
     pub fn scaled(&self, factor: f64) -> Self {
         Self {
             samples: self.samples.iter().map(|x| x * factor).collect(),
@@ -80,7 +74,6 @@ impl Summary {
     }
 
     /// True when the other's median lies within this one's spread.
-    #[must_use]
     pub fn agrees_with(&self, other: &Self) -> bool {
         self.spread.is_some_and(|spread| (self.median - other.median).abs() <= spread)
     }

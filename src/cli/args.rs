@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-/// Talk to orind, the daemon that runs GGUF language models; measure with it.
+/// Control orind, the daemon that runs GGUF language models, and measure with it.
 #[derive(Debug, Parser)]
 #[command(name = "orinctl", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "\
@@ -42,41 +42,48 @@ pub(super) struct Connection {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Measure prefill and decode, and hold them against the machine's memory bandwidth
+    /// Measure prefill and decode, and compare them with the machine's memory bandwidth
     Bench(Bench),
     /// Continue a text, or answer a message
     Generate(Generate),
     /// Show what the daemon is doing
-    Status(Status),
+    Status(Json),
     /// Watch daemon and machine live: speed, queue, KV cache, clocks, power, heat
     Top(Top),
-    /// Say what keeps models from running, or from running fast, on this machine, and what mends it
+    /// Find what keeps models from running, or from running fast, on this machine, and how to fix it
     Doctor(Doctor),
     /// List the models that can be loaded
-    Models(Models),
+    Models(Json),
     /// Load a model in place of the loaded one
     Load(Load),
     /// Unload the model
     Unload,
     /// Show the plan of one step before and after fusion, and what it costs; needs no daemon
     Plan(Plan),
-    /// Time every step of decoding a token on a device and hold it against the memory bandwidth;
+    /// Time every step of decoding a token on a device and compare it with the memory bandwidth;
     /// needs no daemon
     Profile(Profile),
-    /// Hold devices against the reference: single steps, and a model's logits; needs no daemon
+    /// Compare devices with the reference: single steps, and a model's logits; needs no daemon
     Parity(Parity),
-    /// Ask a real Orin what nobody could ask yet, and write the answers to a file; needs no daemon
+    /// Run experiments on a real Orin and write the results to a file; needs no daemon
     FirstContact(FirstContact),
-    /// Make one experiment of first contact
+    /// Run one experiment of first-contact
     #[command(hide = true, name = tegra_probe::runner::CHILD_COMMAND)]
     Experiment(Experiment),
     /// Install the programs and the systemd service on this machine; needs no daemon
-    Install(Install),
-    /// Remove what `install` has put there; models and configuration stay
+    #[command(after_help = "\
+Examples:
+  orinctl install --dry-run          what would be done
+  sudo orinctl install               into /usr/local
+  orinctl install --root stage --prefix /usr    for a package
+
+An existing configuration is kept. docs/service.md describes the service.")]
+    Install(Place),
+    /// Remove what `install` has installed; models and configuration stay
     Uninstall(Uninstall),
-    /// Find out how kernels run fastest on this machine, and remember it
+    /// Find the fastest settings of the kernels on this machine, and store them
     Tune(Tune),
-    /// Be the daemon
+    /// Run as the daemon
     #[command(hide = true)]
     Daemon(Daemon),
 }
@@ -103,7 +110,7 @@ pub(super) struct Bench {
     /// Tokens to generate [default: one of 128,64,32 that fits the budget; 0: none]
     #[arg(short = 'n', long = "gen-tokens", value_name = "N,..", value_delimiter = ',')]
     pub(super) generate: Option<Vec<u32>>,
-    /// Tokens that are there before the clock starts
+    /// Tokens already in the context when timing starts
     #[arg(short, long = "depth", value_name = "N,..", value_delimiter = ',', default_value = "0")]
     pub(super) depths: Vec<u32>,
     /// Sequences generated at once
@@ -210,7 +217,7 @@ pub(super) struct Generate {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Status {
+pub(super) struct Json {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -218,7 +225,7 @@ pub(super) struct Status {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Top {
-    /// Print one view as text and end; done in any case where there is no terminal
+    /// Print one view as text and exit; the default where there is no terminal
     #[arg(long)]
     pub(super) once: bool,
 }
@@ -230,7 +237,7 @@ Examples:
   orinctl doctor --config /etc/orind/orind.toml   for the model that is configured there
   orinctl doctor --report report.json             a file to show to others
 
-Exit code: 0 when nothing is to be mended, 3 with warnings, 4 with failures. Nothing is changed.")]
+Exit code: 0 when nothing needs to be fixed, 3 with warnings, 4 with failures. Nothing is changed.")]
 pub(super) struct Doctor {
     /// Configuration of the daemon [default: what a daemon without one uses]
     #[arg(long, value_name = "FILE")]
@@ -238,16 +245,9 @@ pub(super) struct Doctor {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
-    /// Write findings and the machine's state to a file that names no user, host or place
+    /// Write findings and the machine's state to a file without names of users, hosts or paths
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct Models {
-    /// Print JSON
-    #[arg(long)]
-    pub(super) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -297,7 +297,7 @@ pub(super) struct Plan {
     /// Plan decode of N sequences
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) batch: usize,
-    /// Tokens that are there before
+    /// Tokens already in the context
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) depth: usize,
     /// Estimate the speed on the Orin whose profile this is, as `orinctl first-contact` writes it
@@ -321,12 +321,13 @@ Examples:
   tegra-sim run -- orinctl profile synthetic:tiny-llama:q8_0 --backend nv
 
 Steps of the same kind in different layers are summed. Bytes are those of weights and KV cache; the
-bandwidth is measured before and after, by the device itself. A GPU's launches are kept apart for the
-clock's sake; how long they take as always is said beside.")]
+bandwidth is measured before and after, by the device itself. A GPU's launches are serialised to be
+timed; the last line says how long they take without that. A simulated Orin has a clock of its own:
+no bandwidth is measured there, and % of bandwidth is a dash.")]
 pub(super) struct Profile {
     /// GGUF file or synthetic:NAME
     pub(super) model: String,
-    /// Tokens that are there before
+    /// Tokens already in the context
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) depth: usize,
     /// Tokens to time, or chunks with --prompt
@@ -375,7 +376,7 @@ pub(super) struct Parity {
     /// Tokens after each prompt
     #[arg(short = 'n', long = "tokens", value_name = "N", default_value_t = 16)]
     pub(super) tokens: usize,
-    /// What the model's logits are held against; the reference is slow on large models
+    /// Device that the model's logits are compared with; the reference is slow on large models
     #[arg(long, value_name = "NAME", default_value = "reference")]
     pub(super) reference: String,
     /// Leave out the single steps
@@ -389,31 +390,18 @@ pub(super) struct Parity {
     pub(super) json: bool,
 }
 
-/// Where an installation goes.
+// Where an installation goes.
 #[derive(Debug, clap::Args)]
 pub(super) struct Place {
-    /// Below this directory: bin, lib/systemd/system, lib/sysusers.d, ..
+    /// Install below this directory: bin, lib/systemd/system, lib/sysusers.d, ..
     #[arg(long, value_name = "DIR", default_value = "/usr/local")]
     pub(super) prefix: PathBuf,
-    /// Stage it: this directory stands for /, and the system is not told
+    /// Use this directory as /, and leave the running system alone
     #[arg(long, value_name = "DIR")]
     pub(super) root: Option<PathBuf>,
-    /// Say what would be done, do nothing
+    /// Print what would be done, do nothing
     #[arg(long)]
     pub(super) dry_run: bool,
-}
-
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  orinctl install --dry-run          what would be done
-  sudo orinctl install               into /usr/local
-  orinctl install --root stage --prefix /usr    for a package
-
-A configuration that is there already is kept. docs/service.md describes the service.")]
-pub(super) struct Install {
-    #[command(flatten)]
-    pub(super) place: Place,
 }
 
 #[derive(Debug, clap::Args)]
@@ -429,28 +417,28 @@ pub(super) struct Uninstall {
 #[command(after_help = "\
 Examples:
   orinctl first-contact                               everything; asks before what is risky
-  orinctl first-contact --list                        what is asked
+  orinctl first-contact --list                        the experiments
   orinctl first-contact --only doorbell-latency,copy-bandwidth
   orinctl first-contact --yes --skip largest-allocation -o agx-64.json
   tegra-sim run -- orinctl first-contact              the same on a simulated Orin
   tegra-sim profile diff orin-profile.json            how the simulator differs from the machine
 
-Every experiment runs in a process of its own with a time limit; how it fails is an answer too. Nothing
+Every experiment runs in a process of its own with a time limit; a failure is a result too. Nothing
 needs root, no setting is changed, everything is released. The file has no serial numbers and no paths.")]
 pub(super) struct FirstContact {
-    /// Make these experiments only
+    /// Run these experiments only
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub(super) only: Vec<String>,
     /// Leave these experiments out
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub(super) skip: Vec<String>,
-    /// Show what is asked, and make nothing
+    /// List the experiments, run none
     #[arg(long)]
     pub(super) list: bool,
-    /// Make risky experiments without asking
+    /// Run risky experiments without asking
     #[arg(short, long)]
     pub(super) yes: bool,
-    /// Where the profile goes
+    /// File that the profile is written to
     #[arg(short, long, value_name = "FILE", default_value = "orin-profile.json")]
     pub(super) output: PathBuf,
     /// Seconds after which any experiment is killed [default: its own limit]
@@ -478,15 +466,15 @@ pub(super) struct Experiment {
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Examples:
-  orinctl tune                                    search for two minutes, remember what was found
+  orinctl tune                                    search for two minutes, store what was found
   orinctl tune -m model.gguf --beam 4 --budget 600
   orinctl tune --kernel 'gate Q6_K'               one family and type
   orinctl tune verify                             do the winners still win?
   orinctl tune sweep --param threads_per_row=8,16,32
-  orinctl tune show                               what is remembered, and whether it is used
+  orinctl tune show                               what is stored, and whether it is used
 
 With a daemon on the socket its loaded model is tuned; requests wait meanwhile. Without one a private
-daemon is started. Ctrl-C keeps what was found; the next call goes on from there.")]
+daemon is started. Ctrl-C keeps what was found; the next call continues from there.")]
 pub(super) struct Tune {
     #[command(subcommand)]
     pub(super) command: Option<TuneCommand>,
@@ -504,7 +492,7 @@ pub(super) enum TuneCommand {
     Show(TuneShow),
     /// Write what was found on one device to a file
     Export(TuneExport),
-    /// Take over what was found on another machine with the same device
+    /// Import what was found on another machine with the same device
     Import(TuneImport),
     /// Show what changed between two files, or between two days
     Diff(TuneDiff),
@@ -562,7 +550,7 @@ pub(super) struct TuneDiff {
     pub(super) place: TunePlace,
     /// A file, or a day (UTC): what was known at its end
     pub(super) before: String,
-    /// Another
+    /// Another file or day
     pub(super) after: String,
 }
 
@@ -579,7 +567,7 @@ pub(super) struct TuneSearch {
     /// Only cases whose name contains this: a family, a type, a shape
     #[arg(long, value_name = "TEXT")]
     pub(super) kernel: Option<String>,
-    /// Measure again what is known
+    /// Measure known cases again
     #[arg(long)]
     pub(super) again: bool,
     /// Count what a simulated Orin does instead of measuring time: under `tegra-sim run --trace FILE`
@@ -605,14 +593,14 @@ Examples:
   orinctl tune sweep --param threads_per_row=8,16,32,64          on a GPU
   orinctl tune sweep --param prefetch_bytes=1024,8192,32768      on a CPU
   orinctl tune sweep --param tile_rows=16,32,64 --prefill 512
-  orinctl tune sweep                                             what is remembered, end to end
+  orinctl tune sweep                                             what is stored, end to end
 
 A private daemon loads the model once for each setting and round. Values are compared with the
-heuristic: what is remembered is not used beside them.")]
+heuristic: what is stored is not used beside them.")]
 pub(super) struct TuneSweep {
     #[command(flatten)]
     pub(super) model: ModelChoice,
-    /// The parameter and its values [default: what is remembered against the heuristic]
+    /// The parameter and its values [default: what is stored, compared with the heuristic]
     #[arg(long, value_name = "NAME=VALUE,..")]
     pub(super) param: Option<String>,
     /// Tokens to generate

@@ -35,19 +35,19 @@ pub(super) async fn run(
     };
 
     let mut session = Session::open(connection, &args.model, room, terminal).await?;
-    if session.synthesised() {
+    if session.synthesised {
         // A start that made the model's file says nothing about later ones: start once more.
         let file = ModelChoice { private: true, ..args.model.clone() };
         drop(session);
         session = Session::private(&file, room, terminal).await?;
     }
-    let cold_start = match session.private_daemon() {
+    let cold_start = match &session.private {
         Some(private) => {
-            first_token(session.client(), COLD_PROMPT, 0).await?;
+            first_token(&session.client, COLD_PROMPT, 0).await?;
             Some(ColdStart {
-                socket_seconds: private.socket_after().as_secs_f64(),
-                loaded_seconds: session.loaded_after().unwrap_or_default().as_secs_f64(),
-                first_token_seconds: private.started().elapsed().as_secs_f64(),
+                socket_seconds: private.socket_after.as_secs_f64(),
+                loaded_seconds: session.loaded_after.unwrap_or_default().as_secs_f64(),
+                first_token_seconds: private.started.elapsed().as_secs_f64(),
                 prompt_tokens: COLD_PROMPT,
             })
         }
@@ -56,7 +56,7 @@ pub(super) async fn run(
 
     let left = args.budget - RESERVE - begin.elapsed().as_secs_f64();
     spec.budget_seconds = left.max(0.0);
-    let mut report = measure(session.client(), &spec, args, terminal).await?;
+    let mut report = measure(&session.client, &spec, args, terminal).await?;
     let mut seconds = Vec::new();
     {
         let live = terminal.spinner();
@@ -64,7 +64,7 @@ pub(super) async fn run(
         for repetition in 0..FIRST_REPETITIONS {
             // Always a prompt that has not been seen.
             let seed = 1 + repetition as u32;
-            seconds.push(first_token(session.client(), first_prompt, seed).await?.as_secs_f64());
+            seconds.push(first_token(&session.client, first_prompt, seed).await?.as_secs_f64());
             let late = begin.elapsed().as_secs_f64() > args.budget;
             if late && seconds.len() >= 2 {
                 break;
@@ -96,7 +96,6 @@ fn spec(args: &args::Bench) -> Spec {
     }
 }
 
-/// Runs the tests and shows how far they are.
 async fn measure(
     client: &Client,
     spec: &Spec,
@@ -150,14 +149,13 @@ async fn first_token(client: &Client, tokens: u32, seed: u32) -> Result<Duration
 }
 
 fn print(report: &Report, format: &args::Format) -> Result<(), Error> {
-    if format.json {
-        text::print_json(report)?;
-    } else if format.csv {
-        text::print(&bench::csv(report))?;
-    } else if format.markdown {
-        text::print(&bench::markdown(report))?;
-    } else {
-        text::print(&bench::table(report))?;
-    }
-    Ok(())
+    text::show(
+        report,
+        format.json,
+        match format {
+            args::Format { csv: true, .. } => bench::csv,
+            args::Format { markdown: true, .. } => bench::markdown,
+            _ => bench::table,
+        },
+    )
 }

@@ -13,9 +13,6 @@ const TOKEN: &str = "ORIND_TOKEN";
 
 impl Connection {
     /// A client of that daemon. Does not connect.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] for a file or variable without a token.
     pub(super) fn client(&self) -> Result<Client, Error> {
         match &self.tcp {
             Some(authority) => Ok(Client::tcp(authority, self.token()?)),

@@ -41,13 +41,9 @@ pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<
         std::fs::write(path, shareable)
             .map_err(|source| Error::Setup { what: "writing the report", source })?;
     }
-    if args.json {
-        text::print_json(&report)?;
-    } else {
-        let out = std::io::stdout();
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        text::print(&listing(&report.findings, out.is_terminal() && !plain))?;
-    }
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colour = std::io::stdout().is_terminal() && !plain;
+    text::show(&report, args.json, |report| listing(&report.findings, colour))?;
     Ok(ExitCode::from(match worst {
         Verdict::Failure => 4,
         Verdict::Warning => 3,
@@ -55,7 +51,7 @@ pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<
     }))
 }
 
-/// What is to be mended first, then the rest in short.
+/// What is to be fixed first, then the rest in short.
 fn listing(findings: &[Finding], colour: bool) -> String {
     let mut text = String::new();
     let mut sorted: Vec<&Finding> = findings.iter().collect();
@@ -69,7 +65,7 @@ fn listing(findings: &[Finding], colour: bool) -> String {
         };
         let (on, off) = if colour && !paint.is_empty() { (paint, "\x1b[0m") } else { ("", "") };
         text.push_str(&format!("{on}{word:<8}{off} {:<17} {}\n", finding.check, finding.found));
-        for (name, line) in [("why", &finding.why), ("mend", &finding.mend)] {
+        for (name, line) in [("why", &finding.why), ("fix", &finding.fix)] {
             if let Some(line) = line {
                 text.push_str(&format!("         {name:<17} {line}\n"));
             }

@@ -7,81 +7,57 @@ use std::process::ExitCode;
 use crate::control::client;
 use model;
 
-/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    /// The daemon, or the way to it.
     #[error(transparent)]
     Client(#[from] client::Error),
     /// The arguments do not go together.
     #[error("{0}")]
     Usage(String),
-    /// Another model is loaded than the one asked for.
     #[error("{loaded} is loaded in the daemon on {daemon}, not {wanted}")]
     OtherModel { loaded: String, wanted: String, daemon: client::Address },
-    /// The daemon has no model.
     #[error("no model is loaded in the daemon on {daemon}")]
     NoModel { daemon: client::Address },
-    /// The private daemon ended or never came up.
     #[error("the private daemon {what}{}", said(log))]
     Private {
         what: String,
         /// The last lines of its log.
         log: String,
     },
-    /// Something this process needs.
     #[error("{what}: {source}")]
     Setup { what: &'static str, source: io::Error },
     /// A model file, for `plan` and `profile`.
     #[error("{model}: {source}")]
     Model { model: String, source: Box<model::Error> },
-    /// A synthetic model cannot be made.
     #[error(transparent)]
     Synthetic(#[from] model::synthetic::Error),
-    /// The plan cannot be made.
     #[error("{0}")]
     Graph(#[from] plan::graph::Error),
     /// A case of `parity` cannot be made.
     #[error(transparent)]
     Case(#[from] crate::parity::case::BuildError),
-    /// The device, for `profile`.
     #[error(transparent)]
     Device(#[from] device::Error),
-    /// A device that is not here.
     #[error("--backend {name}: {why}")]
-    Backend {
-        name: String,
-        /// Why it cannot be used.
-        why: String,
-    },
-    /// The bandwidth cannot be measured, for `profile`.
+    Backend { name: String, why: String },
     #[error(transparent)]
     Bandwidth(#[from] crate::bench::Error),
-    /// First contact without anything to meet.
     #[error("{error}; to see it on a simulated Orin: tegra-sim run -- orinctl first-contact")]
     NoOrin { error: Box<tegra_probe::Error> },
-    /// First contact cannot write what it found.
     #[error(transparent)]
     Contact(#[from] tegra_probe::Error),
-    /// Devices that differ, or cannot be compared.
     #[error("{0}")]
     Parity(String),
-    /// `install` or `uninstall`.
     #[error(transparent)]
     Install(#[from] super::install::Error),
-    /// The store of tuned choices.
     #[error(transparent)]
     Store(#[from] device::tune::store::StoreError),
-    /// A file of another device.
     #[error("{} was measured on another device than this machine has: {device}", file.display())]
     OtherDevice { file: PathBuf, device: String },
-    /// A file that cannot be written.
     #[error("{} cannot be written: {source}", file.display())]
     Write { file: PathBuf, source: io::Error },
-    /// A benchmark that the machine changed under.
     #[error("the run is INVALID: {0}")]
     InvalidRun(String),
-    /// Standard input or output.
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("interrupted")]
@@ -93,7 +69,6 @@ fn said(log: &str) -> String {
 }
 
 impl Error {
-    /// What to do about it.
     pub(super) fn hint(&self) -> Option<String> {
         match self {
             Self::Install(error) => error.hint(),

@@ -1,10 +1,7 @@
-//! How long a step takes on the Orin that a profile of first contact was made on: an estimate from what
-//! was measured there, for `plan`. Nothing is run.
-//!
-//! The model is as simple as its numbers: weights and KV cache are read once at the rate at which a
-//! kernel read memory, launches follow each other after the gap that was measured, nothing overlaps,
-//! and arithmetic costs nothing. So a decode step of few sequences, which memory bounds, is near it; a
-//! prefill chunk, which arithmetic bounds, is slower.
+//! How long a step takes on the Orin that a profile of first contact was made on: an estimate for `plan`.
+//! Weights and KV cache are read once at the rate at which a kernel read memory, launches follow each other
+//! after the gap that was measured, nothing overlaps, and arithmetic costs nothing. So a decode step of few
+//! sequences, which memory bounds, is near it; a prefill chunk, which arithmetic bounds, is slower.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -22,7 +19,6 @@ const ORIN_SMS: u32 = 16;
 /// Ring entries of a step: its stream and its release.
 const ENTRIES: f64 = 2.0;
 
-/// A machine that steps are estimated for.
 pub(super) struct Machine {
     profile: Profile,
     file: String,
@@ -37,7 +33,6 @@ pub(super) struct Estimate {
     bytes: u64,
     /// Bytes per second that they are read with.
     bytes_per_second: f64,
-    /// Where that rate comes from.
     rate_from: &'static str,
     memory_ns: f64,
     launches: usize,
@@ -134,12 +129,8 @@ impl Estimate {
             let time = time.map_or_else(|| "not measured".into(), unit::time);
             vec![format!("  {name}"), time, what]
         };
-        let memory = format!(
-            "{} at {:.1} GB/s, as measured by {}",
-            text::bytes(self.bytes),
-            self.bytes_per_second / 1e9,
-            self.rate_from
-        );
+        let (size, rate) = (text::bytes(self.bytes), self.bytes_per_second / 1e9);
+        let memory = format!("{size} at {rate:.1} GB/s, as measured by {}", self.rate_from);
         let gaps = format!("between {}, as measured", self.launches);
         let rows = [
             row("memory", Some(self.memory_ns), memory),
@@ -153,12 +144,8 @@ impl Estimate {
         } else {
             ("", "; nothing was run, and arithmetic is not in it")
         };
-        let _ = writeln!(
-            out,
-            "  {} a step, {at_most}{:.1} tok/s{why}",
-            unit::time(self.step_ns),
-            self.tokens_per_second
-        );
+        let (time, speed) = (unit::time(self.step_ns), self.tokens_per_second);
+        let _ = writeln!(out, "  {time} a step, {at_most}{speed:.1} tok/s{why}");
         out
     }
 }

@@ -1,4 +1,4 @@
-//! `orinctl first-contact`: asks a real Orin what nobody has been able to ask yet, and writes the
+//! `orinctl first-contact`: runs the experiments of the hardware probe on an Orin and writes the
 //! answers to a file. Needs no daemon and no model.
 
 use std::io::{BufRead, IsTerminal, Write};
@@ -18,7 +18,7 @@ use tegra_probe::{EXPERIMENTS, Risk};
 pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), Error> {
     let mut choices = runner::choose(&args.only, &args.skip).map_err(|error| usage(&error))?;
     if args.list {
-        return Ok(text::print(&list())?);
+        return text::print(&list());
     }
     runner::look_for_orin().map_err(|error| Error::NoOrin { error: Box::new(error) })?;
     let mut profile = runner::begin();
@@ -98,7 +98,6 @@ fn announce(choices: &mut [Choice], agreed: bool, terminal: &Terminal) -> Result
     Ok(())
 }
 
-/// The table of experiments.
 fn list() -> String {
     let mut rows = vec![["EXPERIMENT", "RISK", "QUESTION"].map(str::to_owned).to_vec()];
     rows.extend(EXPERIMENTS.iter().map(|experiment| {
@@ -132,7 +131,6 @@ fn said(record: &Record) -> String {
     }
 }
 
-/// What was found, for people.
 fn table(profile: &Profile) -> String {
     let mut rows = vec![["EXPERIMENT", "VERDICT", "TIME", "ANSWER"].map(str::to_owned).to_vec()];
     for record in &profile.experiments {

@@ -3,15 +3,18 @@
 use std::io::Read;
 use std::time::Instant;
 
+use serde::de::DeserializeOwned;
+
 use super::args::{self, Connection};
 use super::error::Error;
 use super::session::{Room, Session};
 use super::terminal::Terminal;
 use super::text;
 use crate::control::api::{
-    ChatMessage, ChatRequest, CompletionRequest, Content, Prompt, Stop, StreamOptions, Timings,
-    Usage,
+    ChatChunk, ChatMessage, ChatRequest, Completion, CompletionRequest, Content, Prompt, Stop,
+    StreamOptions, Timings, Usage,
 };
+use crate::control::client::Stream;
 
 /// What the stream said besides text.
 #[derive(Default)]
@@ -29,8 +32,8 @@ pub(super) async fn run(
     let prompt = prompt(args)?;
     let room = Room { slots: 1, context: None };
     let session = Session::open(connection, &args.model, room, terminal).await?;
-    if session.model().synthetic && !args.quiet {
-        terminal.say(&format!("{} has random weights: the text means nothing", session.model().id));
+    if session.model.synthetic && !args.quiet {
+        terminal.say(&format!("{} has random weights: the text means nothing", session.model.id));
     }
     let begin = Instant::now();
     let end = if args.chat {
@@ -75,16 +78,9 @@ async fn complete(session: &Session, args: &args::Generate, prompt: String) -> R
         stream_options: Some(StreamOptions { include_usage: true }),
         ..CompletionRequest::default()
     };
-    let mut stream = session.client().completions(&request).await?;
-    let mut end = End::default();
-    while let Some(part) = stream.next().await? {
-        for choice in &part.choices {
-            end.print(&choice.text)?;
-        }
-        end.usage = part.usage.or(end.usage);
-        end.timings = part.timings.or(end.timings);
-    }
-    Ok(end)
+    let stream = session.client.completions(&request).await?;
+    let text = |part: &Completion| part.choices.iter().map(|choice| &*choice.text).collect();
+    End::of(stream, |part| (text(&part), part.usage, part.timings)).await
 }
 
 async fn chat(session: &Session, args: &args::Generate, prompt: String) -> Result<End, Error> {
@@ -100,25 +96,30 @@ async fn chat(session: &Session, args: &args::Generate, prompt: String) -> Resul
         stream_options: Some(StreamOptions { include_usage: true }),
         ..ChatRequest::default()
     };
-    let mut stream = session.client().chat(&request).await?;
-    let mut end = End::default();
-    while let Some(part) = stream.next().await? {
-        for choice in &part.choices {
-            end.print(choice.delta.content.as_deref().unwrap_or_default())?;
-        }
-        end.usage = part.usage.or(end.usage);
-        end.timings = part.timings.or(end.timings);
-    }
-    Ok(end)
+    let stream = session.client.chat(&request).await?;
+    let text = |part: &ChatChunk| {
+        part.choices.iter().filter_map(|choice| choice.delta.content.as_deref()).collect()
+    };
+    End::of(stream, |part| (text(&part), part.usage, part.timings)).await
 }
 
 impl End {
-    fn print(&mut self, text: &str) -> Result<(), Error> {
-        if !text.is_empty() {
-            text::print(text)?;
-            self.ends_with_line_feed = text.ends_with('\n');
+    /// Prints a stream's texts as they come, until it ends.
+    async fn of<T: DeserializeOwned>(
+        mut stream: Stream<T>,
+        split: impl Fn(T) -> (String, Option<Usage>, Option<Timings>),
+    ) -> Result<Self, Error> {
+        let mut end = Self::default();
+        while let Some(part) = stream.next().await? {
+            let (text, usage, timings) = split(part);
+            if !text.is_empty() {
+                text::print(&text)?;
+                end.ends_with_line_feed = text.ends_with('\n');
+            }
+            end.usage = usage.or(end.usage);
+            end.timings = timings.or(end.timings);
         }
-        Ok(())
+        Ok(end)
     }
 }
 

@@ -1,8 +1,6 @@
-//! `orinctl`: the client program. One file per subcommand.
-//!
-//! Talks to the daemon through [`crate::control::client`], never to the engine. Results go to
-//! standard output, everything else to standard error. Where no daemon listens, `bench` and
-//! `generate` start a private one (`private`) and stop it at the end.
+//! `orinctl`: one file per subcommand. It talks to the daemon through [`crate::control::client`], never to the
+//! engine. Results go to standard output, everything else to standard error. Where no daemon listens, `bench`
+//! and `generate` start a private one and stop it at the end.
 
 mod args;
 mod bench;
@@ -36,8 +34,6 @@ use args::{Args, Command, TuneCommand};
 use error::Error;
 use terminal::Terminal;
 
-/// Runs the program with the arguments of the process.
-#[must_use]
 pub fn main() -> ExitCode {
     let args = Args::parse();
     let terminal = Terminal::new();
@@ -45,17 +41,10 @@ pub fn main() -> ExitCode {
         Command::Daemon(arguments) => return private::become_daemon(arguments),
         Command::Install(install) => install::install(&install).map_err(Error::from),
         Command::Uninstall(uninstall) => install::uninstall(&uninstall).map_err(Error::from),
-        Command::Doctor(doctor) => {
-            let mut code = ExitCode::SUCCESS;
-            let done = interruptible(async {
-                code = doctor::run(&args.connection, &doctor).await?;
-                Ok(())
-            });
-            match done {
-                Ok(()) => return code,
-                failed => failed,
-            }
-        }
+        Command::Doctor(doctor) => match interruptible(doctor::run(&args.connection, &doctor)) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Plan(plan) => plan::run(&plan, &terminal),
         Command::Profile(profile) => profile::run(&profile, &terminal),
         Command::Experiment(experiment) => return tegra_probe::child(&experiment.name),
@@ -97,7 +86,7 @@ pub fn main() -> ExitCode {
 
 /// Runs a command to its end or until Ctrl-C, SIGTERM or SIGHUP; then everything it holds is
 /// dropped in the usual way: a private daemon stops, a request in flight is cancelled.
-fn interruptible(work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+fn interruptible<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     started(|interrupted| until(interrupted, work))
 }
 
@@ -113,9 +102,9 @@ async fn until<T>(
 }
 
 /// Runs a command that is told of Ctrl-C, SIGTERM and SIGHUP.
-fn started<F: Future<Output = Result<(), Error>>>(
+fn started<T, F: Future<Output = Result<T, Error>>>(
     work: impl FnOnce(Arc<Notify>) -> F,
-) -> Result<(), Error> {
+) -> Result<T, Error> {
     let interrupted = Arc::new(Notify::new());
     let notify = Arc::clone(&interrupted);
     ctrlc::set_handler(move || notify.notify_one())

@@ -6,35 +6,23 @@ use super::session;
 use super::status::describe;
 use super::terminal::Terminal;
 use super::text;
-use crate::control::api::LoadRequest;
+use crate::control::api::{Available, LoadRequest};
 
-pub(super) async fn list(connection: &Connection, args: &args::Models) -> Result<(), Error> {
+pub(super) async fn list(connection: &Connection, args: &args::Json) -> Result<(), Error> {
     let models = connection.client()?.models().await?;
-    if args.json {
-        text::print_json(&models)?;
-        return Ok(());
-    }
-    let loaded = match &models.loaded {
-        Some(model) => format!("loaded: {}\n", describe(model)),
-        None => "loaded: nothing\n".into(),
-    };
-    let rows: Vec<Vec<String>> = models
-        .available
-        .iter()
-        .map(|model| {
-            let size = match model.bytes {
-                Some(bytes) => text::bytes(bytes),
-                None => "made when loaded".into(),
-            };
+    text::show(&models, args.json, |models| {
+        let loaded = models.loaded.as_ref().map_or_else(|| "nothing".into(), describe);
+        let row = |model: &Available| {
+            let size = model.bytes.map_or_else(|| "made when loaded".into(), text::bytes);
             vec![format!("  {}", model.model), size]
-        })
-        .collect();
-    text::print(&format!(
-        "{loaded}available in {} and by name:\n{}",
-        models.models_dir.display(),
-        text::columns(&rows, &[1])
-    ))?;
-    Ok(())
+        };
+        let rows: Vec<Vec<String>> = models.available.iter().map(row).collect();
+        format!(
+            "loaded: {loaded}\navailable in {} and by name:\n{}",
+            models.models_dir.display(),
+            text::columns(&rows, &[1])
+        )
+    })
 }
 
 pub(super) async fn load(
@@ -60,12 +48,10 @@ pub(super) async fn load(
         model.device.name,
         model.slots,
         model.context
-    ))?;
-    Ok(())
+    ))
 }
 
 pub(super) async fn unload(connection: &Connection) -> Result<(), Error> {
     let unloaded = connection.client()?.unload().await?;
-    text::print(if unloaded { "unloaded\n" } else { "nothing was loaded\n" })?;
-    Ok(())
+    text::print(if unloaded { "unloaded\n" } else { "nothing was loaded\n" })
 }

@@ -1,5 +1,4 @@
-//! `orinctl parity`: devices held against the reference, step by step and model by model. Needs no
-//! daemon.
+//! `orinctl parity`: devices held against the reference, step by step and model by model; no daemon.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,26 +7,18 @@ use serde::Serialize;
 
 use super::args;
 use super::error::Error;
+use super::plan::open;
 use super::terminal::Terminal;
 use super::text;
 use crate::parity::case::Case;
 use crate::parity::model::{Comparison, Failure, Task, Tolerance, Trace};
 use crate::parity::{case::noise, steps};
 use device::{self, Device, named};
+use model::Model;
 use model::tokenizer::{Specials, Tokenizer, Vocabulary};
-use model::{Model, synthetic};
 
 pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error> {
-    let path = if synthetic::is_synthetic(&args.model) {
-        let live = terminal.bytes();
-        let mut progress = |done, total| live.set(done, total, "making model");
-        synthetic::Spec::parse(&args.model)?
-            .generate(&synthetic::default_cache_dir(), &mut progress)?
-    } else {
-        args.model.clone().into()
-    };
-    let model = Model::open(&path)
-        .map_err(|source| Error::Model { model: args.model.clone(), source: Box::new(source) })?;
+    let model = open(&args.model, terminal)?;
     let prompts = prompts(args, &model)?;
     let task = Task { model: &model, prompts: &prompts, steps: args.tokens };
     let threads = args.threads.unwrap_or(0);
@@ -72,11 +63,7 @@ pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error>
         passed: verdict.is_ok(),
         devices,
     };
-    if args.json {
-        text::print_json(&document)?;
-    } else {
-        text::print(&document.table())?;
-    }
+    text::show(&document, args.json, Document::table)?;
     verdict
 }
 
@@ -103,7 +90,6 @@ fn parity(failure: &Failure) -> Error {
     Error::Parity(crate::chain::one_line(failure))
 }
 
-/// A case, and what the reference computes.
 struct Checked {
     case: Case,
     expected: crate::parity::case::Results,
@@ -259,13 +245,11 @@ fn logits(model: &Comparison, tolerance: &Tolerance) -> String {
             "first other token: prompt {prompt}, step {step}, where the reference's is ahead by {margin:.4}"
         ),
     };
+    let Comparison { max_error, mean_error, max_divergence, mean_divergence, .. } = model;
     format!(
-        "logits of {steps} steps: error max {:.4}, mean {:.5}; divergence max {:.2e}, mean {:.2e} \
+        "logits of {steps} steps: error max {max_error:.4}, mean {mean_error:.5}; \
+         divergence max {max_divergence:.2e}, mean {mean_divergence:.2e} \
          (tolerance {:.0e}); top-1 agreement {:.1} %; {first}",
-        model.max_error,
-        model.mean_error,
-        model.max_divergence,
-        model.mean_divergence,
         tolerance.divergence,
         100.0 * model.top1_agreement,
     )

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::args;
 use super::error::Error;
@@ -33,61 +33,59 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
         }
         _ => None,
     };
-    if args.json {
-        text::print_json(&Document {
-            model: &args.model,
-            batch: bucket.batch,
-            chunk: bucket.chunk,
-            context: bucket.context,
-            before: (&before).into(),
-            after: (&after).into(),
-            launches: launches.ok().map(|launches| launches.iter().map(Into::into).collect()),
-            estimate,
-        })?;
-        return Ok(());
-    }
-    let mut out = heading(&args.model, &model, &bucket);
-    for (title, plan) in [("Before fusion", &before), ("After fusion", &after)] {
-        let cost = plan.cost();
-        let _ = writeln!(out, "\n{title}: {} steps, {}\n", plan.steps.len(), amounts(&cost));
-        out.push_str(&table(plan, args.full));
-    }
-    let _ = match &launches {
-        Ok(launches) => writeln!(
-            out,
-            "\nAn Orin's GPU launches {} kernels for this plan; one for each step would be {} after \
-             fusion, {} before.",
-            launches.len(),
-            after.steps.len(),
-            before.steps.len()
-        ),
-        Err(why) => writeln!(out, "\nNot for an Orin's GPU: {why}."),
+    let launch = |launch: &gpu::Outline| {
+        json!({
+            "label": launch.label,
+            "kernel": launch.kernel,
+            "blocks": launch.blocks,
+            "threads": launch.threads,
+            "waits": launch.waits,
+        })
     };
+    let mut document = json!({
+        "model": args.model,
+        "batch": bucket.batch,
+        "chunk": bucket.chunk,
+        "context": bucket.context,
+        "before": described(&before),
+        "after": described(&after),
+        // None when an Orin's GPU cannot run the model.
+        "launches": launches.as_ref().ok().map(|all| all.iter().map(launch).collect::<Vec<_>>()),
+    });
     if let Some(estimate) = &estimate {
-        out.push_str(&estimate.table());
+        document["estimate"] = json!(estimate);
     }
-    text::print(&out)?;
-    Ok(())
+    text::show(&document, args.json, |_| {
+        let mut out = heading(&args.model, &model, &bucket);
+        for (title, plan) in [("Before fusion", &before), ("After fusion", &after)] {
+            let cost = plan.cost();
+            let _ = writeln!(out, "\n{title}: {} steps, {}\n", plan.steps.len(), amounts(&cost));
+            out.push_str(&table(plan, args.full));
+        }
+        let _ = match &launches {
+            Ok(launches) => writeln!(
+                out,
+                "\nAn Orin's GPU launches {} kernels for this plan; one for each step would be {} \
+                 after fusion, {} before.",
+                launches.len(),
+                after.steps.len(),
+                before.steps.len()
+            ),
+            Err(why) => writeln!(out, "\nNot for an Orin's GPU: {why}."),
+        };
+        out + &estimate.as_ref().map_or_else(String::new, Estimate::table)
+    })
 }
 
 /// Opens a GGUF file or a synthetic model, which is made where it is not cached.
 pub(super) fn open(name: &str, terminal: &Terminal) -> Result<Model, Error> {
-    let path = if synthetic::is_synthetic(name) {
-        let live = terminal.bytes();
-        synthetic::Spec::parse(name)?.generate(
-            &synthetic::default_cache_dir(),
-            &mut |done, total| {
-                live.set(done, total, "making model");
-            },
-        )?
-    } else {
-        name.into()
-    };
+    let live = terminal.bytes();
+    let path = synthetic::locate(name, &mut |done, total| live.set(done, total, "making model"))?;
+    drop(live);
     Model::open(&path)
         .map_err(|source| Error::Model { model: name.to_owned(), source: Box::new(source) })
 }
 
-/// The shape that was asked for.
 fn bucket(args: &args::Plan) -> Result<Bucket, Error> {
     const LIMIT: usize = 1 << 24;
     let positive = |name: &str, value: usize| {
@@ -123,13 +121,9 @@ fn heading(name: &str, model: &Model, bucket: &Bucket) -> String {
 }
 
 fn amounts(cost: &Cost) -> String {
-    format!(
-        "{} of weights, {} of KV cache, {} of activations moved, {} flop",
-        text::bytes(cost.weight_bytes),
-        text::bytes(cost.state_bytes),
-        text::bytes(cost.other_bytes),
-        text::count(cost.flops)
-    )
+    let parts = [cost.weight_bytes, cost.state_bytes, cost.other_bytes];
+    let ([weights, kv, other], flop) = (parts.map(text::bytes), text::count(cost.flops));
+    format!("{weights} of weights, {kv} of KV cache, {other} of activations moved, {flop} flop")
 }
 
 /// One line of the table: a step, or the primitive steps of one composite together.
@@ -257,89 +251,34 @@ pub(super) fn place(label: &str) -> (Option<usize>, &str) {
     of_layer().map_or((None, label), |(layer, rest)| (Some(layer), rest))
 }
 
-/// `--json`.
-#[derive(Serialize)]
-struct Document<'a> {
-    model: &'a str,
-    batch: usize,
-    chunk: usize,
-    context: usize,
-    before: PlanDocument,
-    after: PlanDocument,
-    /// The kernels that an Orin's GPU launches, unless it cannot run the model.
-    launches: Option<Vec<LaunchDocument>>,
-    /// What the step takes on the machine of a profile, if one was given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    estimate: Option<Estimate>,
-}
-
-#[derive(Serialize)]
-struct LaunchDocument {
-    label: String,
-    kernel: String,
-    blocks: u64,
-    threads: u32,
-    waits: bool,
-}
-
-impl From<&gpu::Outline> for LaunchDocument {
-    fn from(launch: &gpu::Outline) -> Self {
-        let gpu::Outline { label, kernel, blocks, threads, waits, .. } = launch.clone();
-        Self { label, kernel, blocks, threads, waits }
-    }
-}
-
-#[derive(Serialize)]
-struct PlanDocument {
-    total: Amounts,
-    steps: Vec<StepDocument>,
-}
-
-#[derive(Serialize)]
-struct StepDocument {
-    op: String,
-    label: String,
-    composite: Option<String>,
-    reads: Vec<String>,
-    writes: Vec<String>,
-    #[serde(flatten)]
-    cost: Amounts,
-}
-
-#[derive(Serialize)]
-struct Amounts {
-    weight_bytes: u64,
-    kv_bytes: u64,
-    other_bytes: u64,
-    flops: u64,
-}
-
-impl From<Cost> for Amounts {
-    fn from(cost: Cost) -> Self {
-        Self {
-            weight_bytes: cost.weight_bytes,
-            kv_bytes: cost.state_bytes,
-            other_bytes: cost.other_bytes,
-            flops: cost.flops,
-        }
-    }
-}
-
-impl From<&Plan> for PlanDocument {
-    fn from(plan: &Plan) -> Self {
-        let names = |views: Vec<&View>| {
-            views.into_iter().map(|view| plan.buffer(view.buffer).name.clone()).collect()
-        };
-        let step = |step: &Step| StepDocument {
-            op: step.op.name(),
-            label: step.label.clone(),
-            composite: step.scope.and_then(|id| plan.scopes.get(id.0 as usize)).map(Op::name),
-            reads: names(step.op.reads()),
-            writes: names(step.op.writes()),
-            cost: step.cost.into(),
-        };
-        Self { total: plan.cost().into(), steps: plan.steps.iter().map(step).collect() }
-    }
+/// A plan for `--json`.
+fn described(plan: &Plan) -> Value {
+    let names = |views: Vec<&View>| -> Vec<&str> {
+        views.into_iter().map(|view| plan.buffer(view.buffer).name.as_str()).collect()
+    };
+    let step = |step: &Step| {
+        json!({
+            "op": step.op.name(),
+            "label": step.label,
+            "composite": step.scope.and_then(|id| plan.scopes.get(id.0 as usize)).map(Op::name),
+            "reads": names(step.op.reads()),
+            "writes": names(step.op.writes()),
+            "weight_bytes": step.cost.weight_bytes,
+            "kv_bytes": step.cost.state_bytes,
+            "other_bytes": step.cost.other_bytes,
+            "flops": step.cost.flops,
+        })
+    };
+    let total = plan.cost();
+    json!({
+        "total": {
+            "weight_bytes": total.weight_bytes,
+            "kv_bytes": total.state_bytes,
+            "other_bytes": total.other_bytes,
+            "flops": total.flops,
+        },
+        "steps": plan.steps.iter().map(step).collect::<Vec<_>>(),
+    })
 }
 
 #[cfg(test)]

@@ -23,13 +23,12 @@ const LOG_LINES: usize = 12;
 pub(super) struct Private {
     child: Child,
     directory: PathBuf,
-    started: Instant,
-    socket_after: Duration,
-    client: Client,
+    pub(super) started: Instant,
+    pub(super) socket_after: Duration,
+    pub(super) client: Client,
 }
 
 impl Private {
-    /// Starts one and waits until it answers.
     pub(super) async fn start() -> Result<Self, Error> {
         let setup = |what| move |source| Error::Setup { what, source };
         let directory = directory().map_err(setup("making a directory for the private daemon"))?;
@@ -80,7 +79,6 @@ impl Private {
         }
     }
 
-    /// Says how the process ended, when it has.
     pub(super) fn ended(&mut self) -> Option<Error> {
         let status = self.child.try_wait().ok()??;
         Some(Error::Private { what: how_it_ended(status), log: self.log() })
@@ -91,20 +89,6 @@ impl Private {
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
-    }
-
-    pub(super) const fn client(&self) -> &Client {
-        &self.client
-    }
-
-    /// When the process was started.
-    pub(super) const fn started(&self) -> Instant {
-        self.started
-    }
-
-    /// How long it took until the socket answered.
-    pub(super) const fn socket_after(&self) -> Duration {
-        self.socket_after
     }
 }
 

@@ -21,20 +21,18 @@ pub(super) struct Room {
     pub(super) context: Option<usize>,
 }
 
-/// A daemon with a model.
 pub(super) struct Session {
-    client: Client,
-    private: Option<Private>,
-    model: Model,
+    pub(super) client: Client,
+    pub(super) private: Option<Private>,
+    pub(super) model: Model,
     /// From the start of a private daemon to its model being ready.
-    loaded_after: Option<Duration>,
+    pub(super) loaded_after: Option<Duration>,
     /// The synthetic model's file had to be made first.
-    synthesised: bool,
+    pub(super) synthesised: bool,
 }
 
 impl Session {
-    /// Connects to the daemon on the socket; where none listens, or a private one was asked for,
-    /// starts one and loads the model.
+    /// Connects to the daemon on the socket, or to a private one, started here with the model.
     pub(super) async fn open(
         connection: &Connection,
         choice: &ModelChoice,
@@ -45,7 +43,7 @@ impl Session {
             return Self::private(choice, room, terminal).await;
         }
         let client = connection.client()?;
-        let daemon = client.daemon().clone();
+        let daemon = client.daemon.clone();
         let status = match client.status().await {
             Ok(status) => status,
             // Elsewhere it is that machine which was meant.
@@ -91,7 +89,7 @@ impl Session {
             cpu_isa: choice.cpu_isa.clone(),
             ..LoadRequest::default()
         };
-        let (model, synthesised) = match load(private.client(), &request, terminal).await {
+        let (model, synthesised) = match load(&private.client, &request, terminal).await {
             Ok(loaded) => loaded,
             // The daemon's end explains more than the connection's.
             Err(error @ Error::Client(client::Error::Transport(_))) => {
@@ -100,29 +98,9 @@ impl Session {
             }
             Err(error) => return Err(error),
         };
-        let loaded_after = Some(private.started().elapsed());
-        let client = private.client().clone();
+        let loaded_after = Some(private.started.elapsed());
+        let client = private.client.clone();
         Ok(Self { client, private: Some(private), model, loaded_after, synthesised })
-    }
-
-    pub(super) const fn client(&self) -> &Client {
-        &self.client
-    }
-
-    pub(super) const fn model(&self) -> &Model {
-        &self.model
-    }
-
-    pub(super) const fn private_daemon(&self) -> Option<&Private> {
-        self.private.as_ref()
-    }
-
-    pub(super) const fn loaded_after(&self) -> Option<Duration> {
-        self.loaded_after
-    }
-
-    pub(super) const fn synthesised(&self) -> bool {
-        self.synthesised
     }
 }
 

@@ -6,34 +6,23 @@ use std::time::Duration;
 use super::args::{self, Connection};
 use super::error::Error;
 use super::{machine, text};
-use crate::control::api::{Model, State, Status};
+use crate::control::api::{Device, Model, Requests, State, Status};
+use device::Activity;
 use device::tune::report::{Searching, Used};
 
-pub(super) async fn run(connection: &Connection, args: &args::Status) -> Result<(), Error> {
+pub(super) async fn run(connection: &Connection, args: &args::Json) -> Result<(), Error> {
     let client = connection.client()?;
     let status = client.status().await?;
-    if args.json {
-        text::print_json(&status)?;
-    } else {
-        let lines = lines(&status, &client.daemon().to_string());
-        text::print(&text::columns(&lines, &[]))?;
-    }
-    Ok(())
+    let daemon = client.daemon.to_string();
+    text::show(&status, args.json, |status| text::columns(&lines(status, &daemon), &[]))
 }
 
 fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     let mut row = |name: &str, value: String| rows.push(vec![name.to_owned(), value]);
     let uptime = Duration::from_secs_f64(status.uptime_s.clamp(0.0, 1e12));
-    row(
-        "daemon",
-        format!(
-            "orind {}, process {}, up {}, on {daemon}",
-            status.version,
-            status.pid,
-            text::duration(uptime)
-        ),
-    );
+    let (Status { version, pid, .. }, up) = (status, text::duration(uptime));
+    row("daemon", format!("orind {version}, process {pid}, up {up}, on {daemon}"));
     row("state", state(&status.state));
     if let Some(model) = &status.model {
         row("model", describe(model));
@@ -41,71 +30,46 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
             0 => String::new(),
             threads => format!(", {threads} threads"),
         };
-        row(
-            "device",
-            format!(
-                "{}: {}{threads} ({})",
-                model.device.name, model.device.description, model.device.reason
-            ),
-        );
+        let Device { name, description, reason, .. } = &model.device;
+        row("device", format!("{name}: {description}{threads} ({reason})"));
         row("slots", format!("{} of {} tokens each", model.slots, model.context));
         let memory = &model.memory;
-        row(
-            "reserved",
-            format!(
-                "weights {}, KV cache {}, activations {}",
-                text::bytes(memory.weights),
-                text::bytes(memory.kv),
-                text::bytes(memory.activations)
-            ),
-        );
+        let [weights, kv, other] = [memory.weights, memory.kv, memory.activations].map(text::bytes);
+        row("reserved", format!("weights {weights}, KV cache {kv}, activations {other}"));
         row("tuning", tuning(&model.tuning, status.searching.as_ref()));
     }
     let memory = &status.memory;
     let optional = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), text::bytes);
-    row(
-        "memory",
-        format!(
-            "{} resident, {} at most, {} available",
-            optional(memory.resident),
-            optional(memory.peak_resident),
-            optional(memory.available)
-        ),
-    );
+    let [now, peak, available] =
+        [memory.resident, memory.peak_resident, memory.available].map(optional);
+    row("memory", format!("{now} resident, {peak} at most, {available} available"));
     let requests = &status.requests;
-    row(
-        "requests",
-        format!(
-            "{} running, {} of {} waiting, {} finished, {} failed",
-            requests.active,
-            requests.queued,
-            requests.queue_limit,
-            requests.finished,
-            requests.failed
-        ),
-    );
+    row("requests", format!("{} running, {}", requests.active, others(requests)));
+    let Requests { prompt_tokens, completion_tokens, steps, .. } = requests;
     row(
         "tokens",
-        format!(
-            "{} of prompts, {} generated, in {} steps",
-            requests.prompt_tokens, requests.completion_tokens, requests.steps
-        ),
+        format!("{prompt_tokens} of prompts, {completion_tokens} generated, in {steps} steps"),
     );
     if let Some(gpu) = &requests.gpu {
-        let each = |n: u64| n as f64 / gpu.submits.max(1) as f64;
+        let Activity { submits, rebuilds, .. } = *gpu;
+        let each = |n: u64| n as f64 / submits.max(1) as f64;
         row(
             "gpu",
             format!(
-                "{:.0} launches, 1 submit and {:.0} doorbell a step; {} steps, {} rebuilds",
+                "{:.0} launches, 1 submit and {:.0} doorbell a step; {submits} steps, {rebuilds} rebuilds",
                 each(gpu.launches),
-                each(gpu.doorbells),
-                gpu.submits,
-                gpu.rebuilds
+                each(gpu.doorbells)
             ),
         );
     }
     rows.extend(machine::rows(&status.machine));
     rows
+}
+
+/// The requests that are not being served.
+pub(super) fn others(requests: &Requests) -> String {
+    let Requests { queued, queue_limit, finished, failed, .. } = requests;
+    format!("{queued} of {queue_limit} waiting, {finished} finished, {failed} failed")
 }
 
 /// Which choices of kernels are in use, and what becomes of the search for better ones.
@@ -114,13 +78,10 @@ fn tuning(used: &Used, searching: Option<&Searching>) -> String {
         (None, _) => "off".to_owned(),
         (Some(file), Some(why)) => format!("nothing of {} is used: {why}", file.display()),
         (Some(file), None) => {
+            let Used { used, current, stale, ignored, .. } = used;
+            let from = file.display();
             format!(
-                "{} of {} entries in use, {} stale, {} ignored, from {}",
-                used.used,
-                used.current,
-                used.stale,
-                used.ignored,
-                file.display()
+                "{used} of {current} entries in use, {stale} stale, {ignored} ignored, from {from}"
             )
         }
     };
@@ -150,7 +111,6 @@ fn state(state: &State) -> String {
     }
 }
 
-/// A loaded model in one line.
 pub(super) fn describe(model: &Model) -> String {
     format!(
         "{}: {} {}, {} parameters, {}{}",

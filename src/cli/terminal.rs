@@ -1,5 +1,4 @@
-//! Standard error as people see it: a live line, plain lines, errors. Colour only on a terminal
-//! and without `NO_COLOR`.
+//! Standard error: a live line, plain lines, errors. Colour only on a terminal and without `NO_COLOR`.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -9,7 +8,6 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::error::Error;
 use crate::chain::one_line;
 
-/// Standard error.
 pub(super) struct Terminal {
     live: bool,
     colour: bool,
@@ -28,7 +26,6 @@ impl Terminal {
         let _ = writeln!(std::io::stderr(), "{line}");
     }
 
-    /// An error with its causes and its hint.
     pub(super) fn error(&self, error: &Error) {
         if error.is_broken_pipe() {
             return;
@@ -79,7 +76,6 @@ impl Terminal {
 pub(super) struct Live(ProgressBar);
 
 impl Live {
-    /// Where the work stands.
     pub(super) fn set(&self, done: u64, total: u64, message: impl Into<String>) {
         self.0.set_length(total);
         self.0.set_position(done);
@@ -91,7 +87,6 @@ impl Live {
         self.0.suspend(|| terminal.say(line));
     }
 
-    /// What is being done.
     pub(super) fn message(&self, message: impl Into<String>) {
         let message = message.into();
         if self.0.message() != message {

@@ -5,28 +5,26 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::error::Error;
+
 /// 1024-based: `604.2 MiB`.
 pub(super) fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = count as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+    in_units(count, 1024.0, 1, [" B", " KiB", " MiB", " GiB", " TiB"])
 }
 
 /// 1000-based: `1.24 G`; for counts of parameters and operations.
 pub(super) fn count(count: u64) -> String {
-    const UNITS: [&str; 5] = ["", " k", " M", " G", " T"];
-    let mut value = count as f64;
-    let mut unit = 0;
-    while value >= 1000.0 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
+    in_units(count, 1000.0, 2, ["", " k", " M", " G", " T"])
+}
+
+fn in_units(count: u64, step: f64, digits: usize, units: [&str; 5]) -> String {
+    let (mut value, mut unit) = (count as f64, 0);
+    while value >= step && unit + 1 < units.len() {
+        value /= step;
         unit += 1;
     }
-    if unit == 0 { count.to_string() } else { format!("{value:.2}{}", UNITS[unit]) }
+    let digits = if unit == 0 { 0 } else { digits };
+    format!("{value:.digits$}{}", units[unit])
 }
 
 /// `3 d 4 h`, `5 min 6 s`, `7.8 s`.
@@ -78,18 +76,23 @@ pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
     text
 }
 
-/// Writes to standard output.
-pub(super) fn print(text: &str) -> io::Result<()> {
+pub(super) fn print(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
-    out.flush()
+    Ok(out.flush()?)
 }
 
-/// Writes a value as indented JSON.
-pub(super) fn print_json(value: &impl Serialize) -> io::Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
-    text.push('\n');
-    print(&text)
+/// Prints a document: as indented JSON, or as the text that is made of it.
+pub(super) fn show<T: Serialize>(
+    document: &T,
+    json: bool,
+    text: impl FnOnce(&T) -> String,
+) -> Result<(), Error> {
+    print(&if json {
+        serde_json::to_string_pretty(document).map_err(io::Error::from)? + "\n"
+    } else {
+        text(document)
+    })
 }
 
 #[cfg(test)]

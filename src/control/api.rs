@@ -9,12 +9,13 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use device::Activity;
 use device::tune::Clock;
-use device::tune::report::{Mode, Searching, Used};
+use device::tune::report::{Mode, Searching};
 
+pub use crate::engine::{DeviceInfo as Device, ModelInfo as Model};
 pub use telemetry::State as Machine;
 
-/// Routes of the daemon.
 pub mod route {
     /// `GET`: 200 when a generation would be served, else 503 with the reason.
     pub const HEALTH: &str = "/health";
@@ -37,7 +38,6 @@ pub mod route {
     pub const CHAT: &str = "/v1/chat/completions";
 }
 
-/// Names of server-sent events on `/orin/v1` streams.
 pub mod event {
     /// Work done so far; any number of them.
     pub const PROGRESS: &str = "progress";
@@ -53,14 +53,12 @@ pub struct ErrorBody {
     pub error: ErrorDetail,
 }
 
-/// What went wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorDetail {
     /// For programs: `queue_full`, `model_not_found`; listed in `docs/api.md`.
     pub code: String,
     /// For people: the thing, the value, the limit.
     pub message: String,
-    /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// OpenAI's coarse class: `invalid_request_error`, `rate_limit_error`, `server_error`.
@@ -74,22 +72,16 @@ pub struct ErrorDetail {
 /// Answer of `GET /orin/v1/status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Version of the daemon.
     pub version: String,
     pub pid: u32,
-    /// Seconds since it started.
     pub uptime_s: f64,
-    /// What it is doing.
     pub state: State,
     pub model: Option<Model>,
-    /// What was and is being served.
     pub requests: Requests,
-    /// Memory of the process and the machine, in bytes.
     pub memory: ProcessMemory,
     /// The search in idle time, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searching: Option<Searching>,
-    /// The machine: power mode, clocks, temperatures, rails.
     #[serde(default)]
     pub machine: Machine,
     /// What decoding is held against; absent while nothing tells it.
@@ -100,22 +92,18 @@ pub struct Status {
 /// Bytes per second that weights can be read with at best.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Roof {
-    /// Bytes per second.
     pub bytes_per_second: f64,
     /// `bench`, measured by the last one; `memory clock`, what an Orin's pins can move.
     pub source: String,
 }
 
-/// What the daemon is doing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "snake_case")]
 pub enum State {
-    /// No model is loaded.
     Empty {
         /// Why the last load failed, if one did.
         last_error: Option<ErrorDetail>,
     },
-    /// A model is being loaded.
     Loading {
         model: String,
         /// Fraction done, 0 to 1.
@@ -136,7 +124,6 @@ pub struct Requests {
     pub active: usize,
     /// Generations waiting for a slot.
     pub queued: usize,
-    /// Most that may wait.
     pub queue_limit: usize,
     /// Positions of the KV cache that generations in flight fill, of `slots` x `context`.
     #[serde(default)]
@@ -149,22 +136,9 @@ pub struct Requests {
     pub completion_tokens: u64,
     /// Steps submitted to the device.
     pub steps: u64,
-    /// What the device asked of its GPU; absent on a device without.
+    /// What the GPU has been asked to do since the model was loaded; absent on a device without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpu: Option<Gpu>,
-}
-
-/// What a GPU has been asked to do since the model was loaded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gpu {
-    pub launches: u64,
-    /// Hand-overs to its queue, one for each step.
-    pub submits: u64,
-    pub doorbells: u64,
-    /// Times that waiting for it slept.
-    pub sleeps: u64,
-    /// Times that its channels were rebuilt after a fault.
-    pub rebuilds: u64,
+    pub gpu: Option<Activity>,
 }
 
 /// Memory in bytes; `None` where the system does not say.
@@ -178,63 +152,6 @@ pub struct ProcessMemory {
     pub available: Option<u64>,
 }
 
-/// A loaded model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Model {
-    /// The id for `model` in requests: the file's stem, or `synthetic:NAME`.
-    pub id: String,
-    /// Its name for people.
-    pub name: String,
-    /// `llama`, `qwen3`.
-    pub architecture: String,
-    /// The dominant weight type: `Q6_K`.
-    pub file_type: String,
-    /// Where it was read from.
-    pub path: PathBuf,
-    /// True for seeded random weights: fit for measuring, not for reading.
-    pub synthetic: bool,
-    /// Bytes of tensor data.
-    pub bytes: u64,
-    pub parameters: u64,
-    /// Entries of the vocabulary.
-    pub vocabulary: usize,
-    /// Tokens a slot holds.
-    pub context: usize,
-    /// Tokens the model was trained for.
-    pub trained_context: usize,
-    /// Sequences served at once.
-    pub slots: usize,
-    pub device: Device,
-    /// Memory reserved for it on the device, in bytes.
-    pub memory: DeviceMemory,
-    /// The tuned choices that it runs under.
-    pub tuning: Used,
-    /// Bytes of weights that one step reads.
-    #[serde(default)]
-    pub step_bytes: u64,
-    /// Seconds that loading took.
-    pub load_s: f64,
-}
-
-/// The device of a loaded model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Device {
-    /// Its name among the backends that `docs/configuration.md` lists.
-    pub name: String,
-    /// The device in one line.
-    pub description: String,
-    pub reason: String,
-    pub threads: usize,
-}
-
-/// Memory reserved on a device, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceMemory {
-    pub weights: u64,
-    pub kv: u64,
-    pub activations: u64,
-}
-
 /// Answer of `GET /orin/v1/models`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Models {
@@ -245,7 +162,6 @@ pub struct Models {
     pub available: Vec<Available>,
 }
 
-/// A model that can be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Available {
     /// The name for [`LoadRequest::model`].
@@ -267,14 +183,12 @@ pub struct Tuned {
     pub entries: Vec<TunedEntry>,
 }
 
-/// One entry of the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TunedEntry {
     /// The case: family, type, shape.
     pub case: String,
     /// False for an entry that is not used.
     pub current: bool,
-    /// Why it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     pub choice: BTreeMap<String, u32>,
@@ -285,7 +199,6 @@ pub struct TunedEntry {
     pub cost: f64,
     /// What the heuristic's does.
     pub heuristic_cost: f64,
-    /// When it was found.
     pub when: String,
     pub clocks: String,
     /// Where the candidates came from.
@@ -365,7 +278,6 @@ pub struct ModelList {
     pub data: Vec<ModelEntry>,
 }
 
-/// One entry of [`ModelList`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelEntry {
     pub id: String,
@@ -377,49 +289,61 @@ pub struct ModelEntry {
     pub owned_by: String,
 }
 
-/// Body of `POST /v1/completions`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CompletionRequest {
-    /// The id of the loaded model; may be left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    pub prompt: Prompt,
-    /// Tokens to generate at most; the rest of the slot's context when not given. 0 only evaluates
-    /// the prompt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_tokens: Option<u32>,
-    /// Put the prompt before the answer; with `logprobs`, report the prompt's tokens too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub echo: Option<bool>,
-    /// Report log-probabilities, with this many alternatives per token, 0 to 20.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub logprobs: Option<u32>,
-    /// 0 is greedy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub temperature: Option<f32>,
-    /// Smallest probability mass to choose from, over 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub top_p: Option<f32>,
-    /// Number of tokens to choose from; 0 is all (extension).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub top_k: Option<u32>,
-    /// Same seed, same request, same answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seed: Option<i64>,
-    /// Texts that end the answer and are not part of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stop: Option<Stop>,
-    /// Generate on past end-of-generation tokens (extension).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ignore_eos: Option<bool>,
-    /// Answer with server-sent events.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stream: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stream_options: Option<StreamOptions>,
-    /// Everything else: refused where it would change the answer, else ignored.
-    #[serde(flatten)]
-    pub other: Map<String, Value>,
+/// A body with fields of its own between those that both generating routes have.
+macro_rules! generating {
+    ($(#[$meta:meta])* pub struct $name:ident { $($own:tt)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        pub struct $name {
+            /// The id of the loaded model; may be left out.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub model: Option<String>,
+            $($own)*
+            /// 0 is greedy.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub temperature: Option<f32>,
+            /// Smallest probability mass to choose from, over 0 to 1.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub top_p: Option<f32>,
+            /// Number of tokens to choose from; 0 is all (extension).
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub top_k: Option<u32>,
+            /// Same seed, same request, same answer.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub seed: Option<i64>,
+            /// Texts that end the answer and are not part of it.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub stop: Option<Stop>,
+            /// Generate on past end-of-generation tokens (extension).
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub ignore_eos: Option<bool>,
+            /// Answer with server-sent events.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub stream: Option<bool>,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub stream_options: Option<StreamOptions>,
+            /// Everything else: refused where it would change the answer, else ignored.
+            #[serde(flatten)]
+            pub other: Map<String, Value>,
+        }
+    };
+}
+
+generating! {
+    /// Body of `POST /v1/completions`.
+    pub struct CompletionRequest {
+        pub prompt: Prompt,
+        /// Tokens to generate at most; the rest of the slot's context when not given. 0 only
+        /// evaluates the prompt.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub max_tokens: Option<u32>,
+        /// Put the prompt before the answer; with `logprobs`, report the prompt's tokens too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub echo: Option<bool>,
+        /// Report log-probabilities, with this many alternatives per token, 0 to 20.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub logprobs: Option<u32>,
+    }
 }
 
 /// A prompt: text or token ids, one or several.
@@ -443,7 +367,6 @@ impl Default for Prompt {
     }
 }
 
-/// One stop text, or several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 pub enum Stop {
@@ -458,7 +381,6 @@ pub struct StreamOptions {
     pub include_usage: bool,
 }
 
-/// Token counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Of the prompt or prompts.
@@ -478,18 +400,25 @@ pub struct Timings {
     pub total_ms: f64,
 }
 
-/// Answer of `POST /v1/completions`, and each event of its stream.
+/// What every answer under `/v1` begins with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Completion {
+pub struct Head {
     pub id: String,
-    /// `text_completion`.
+    /// `text_completion`, `chat.completion` or, in a chat's stream, `chat.completion.chunk`.
     pub object: String,
     /// Seconds since 1970.
     pub created: u64,
-    /// The model that answered.
+    /// The model that answers.
     pub model: String,
-    /// The build that answered.
+    /// The build that answers.
     pub system_fingerprint: String,
+}
+
+/// Answer of `POST /v1/completions`, and each event of its stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Completion {
+    #[serde(flatten)]
+    pub head: Head,
     /// One per prompt; in a stream, what is new.
     pub choices: Vec<CompletionChoice>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -499,8 +428,7 @@ pub struct Completion {
     pub timings: Option<Timings>,
 }
 
-/// The answer to one prompt.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CompletionChoice {
     pub index: usize,
     /// The text; in a stream, what is new.
@@ -528,7 +456,6 @@ pub struct CompletionLogprobs {
     pub top: Vec<Vec<TokenLogprob>>,
 }
 
-/// A token and its log-probability.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     /// Its id (extension).
@@ -537,57 +464,27 @@ pub struct TokenLogprob {
     pub token: String,
     /// Natural logarithm of its probability at temperature 1; at least -9999.
     pub logprob: f32,
-    /// Its bytes.
     pub bytes: Vec<u8>,
 }
 
-/// Body of `POST /v1/chat/completions`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ChatRequest {
-    /// The id of the loaded model; may be left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    pub messages: Vec<ChatMessage>,
-    /// Tokens to generate at most; the rest of the slot's context when not given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_completion_tokens: Option<u32>,
-    /// The older name of `max_completion_tokens`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_tokens: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub logprobs: Option<bool>,
-    /// With this many alternatives per token, 0 to 20.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub top_logprobs: Option<u32>,
-    /// 0 is greedy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub temperature: Option<f32>,
-    /// Smallest probability mass to choose from, over 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub top_p: Option<f32>,
-    /// Number of tokens to choose from; 0 is all (extension).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub top_k: Option<u32>,
-    /// Same seed, same request, same answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seed: Option<i64>,
-    /// Texts that end the answer and are not part of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stop: Option<Stop>,
-    /// Generate on past end-of-generation tokens (extension).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ignore_eos: Option<bool>,
-    /// Answer with server-sent events.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stream: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stream_options: Option<StreamOptions>,
-    /// Everything else: refused where it would change the answer, else ignored.
-    #[serde(flatten)]
-    pub other: Map<String, Value>,
+generating! {
+    /// Body of `POST /v1/chat/completions`.
+    pub struct ChatRequest {
+        pub messages: Vec<ChatMessage>,
+        /// Tokens to generate at most; the rest of the slot's context when not given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub max_completion_tokens: Option<u32>,
+        /// The older name of `max_completion_tokens`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub max_tokens: Option<u32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub logprobs: Option<bool>,
+        /// With this many alternatives per token, 0 to 20.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub top_logprobs: Option<u32>,
+    }
 }
 
-/// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatMessage {
     /// `system`, `developer`, `user`, `assistant`.
@@ -595,7 +492,6 @@ pub struct ChatMessage {
     pub content: Content,
 }
 
-/// Content of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     untagged,
@@ -606,7 +502,6 @@ pub enum Content {
     Parts(Vec<ContentPart>),
 }
 
-/// A part of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentPart {
     /// `text`; nothing else can be read.
@@ -619,26 +514,17 @@ pub struct ContentPart {
 /// Answer of `POST /v1/chat/completions`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Chat {
-    pub id: String,
-    /// `chat.completion`.
-    pub object: String,
-    /// Seconds since 1970.
-    pub created: u64,
-    /// The model that answered.
-    pub model: String,
-    /// The build that answered.
-    pub system_fingerprint: String,
+    #[serde(flatten)]
+    pub head: Head,
     pub choices: Vec<ChatChoice>,
     pub usage: Usage,
     pub timings: Timings,
 }
 
-/// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChatChoice {
     /// 0.
     pub index: usize,
-    /// What the model says.
     pub message: AssistantMessage,
     /// When asked for.
     pub logprobs: Option<ChatLogprobs>,
@@ -646,7 +532,6 @@ pub struct ChatChoice {
     pub finish_reason: String,
 }
 
-/// What the model says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssistantMessage {
     /// `assistant`.
@@ -656,14 +541,12 @@ pub struct AssistantMessage {
     pub refusal: Option<String>,
 }
 
-/// Log-probabilities of a chat answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChatLogprobs {
     /// One entry per token.
     pub content: Vec<ChatTokenLogprobs>,
 }
 
-/// Log-probabilities of one token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChatTokenLogprobs {
     #[serde(flatten)]
@@ -675,15 +558,8 @@ pub struct ChatTokenLogprobs {
 /// One event of a chat's stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChatChunk {
-    pub id: String,
-    /// `chat.completion.chunk`.
-    pub object: String,
-    /// Seconds since 1970.
-    pub created: u64,
-    /// The model that answers.
-    pub model: String,
-    /// The build that answers.
-    pub system_fingerprint: String,
+    #[serde(flatten)]
+    pub head: Head,
     /// One, or none in the event with the usage.
     pub choices: Vec<ChatChunkChoice>,
     /// In the last event, when asked for.
@@ -694,7 +570,6 @@ pub struct ChatChunk {
     pub timings: Option<Timings>,
 }
 
-/// What is new in a chat's stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChatChunkChoice {
     /// 0.
@@ -706,7 +581,6 @@ pub struct ChatChunkChoice {
     pub finish_reason: Option<String>,
 }
 
-/// The new part of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta {
     /// `assistant`, in the first event.

@@ -1,12 +1,10 @@
-//! The daemon's own system-call filter: which ioctl requests it may make, by number.
+//! Which ioctl requests the daemon may make, by number.
 //!
-//! A driver's ioctls are its largest face, and permission to open a node is permission for all of them.
-//! So after start-up the kernel is told to let through the requests that `tegra::abi` knows, and the few
-//! that the runtime makes; every other ioctl fails with `EPERM`, on every thread, for good. What would
-//! lead around the filter goes too: io_uring, and on x86-64 the numbers of the x32 interface.
-//! Which system calls there are besides ioctl is the service unit's business.
-//!
-//! The CUDA driver's requests are its own affair, so with the filter there is no CUDA.
+//! Permission to open a node is permission for all of its driver's ioctls. So after start-up the kernel is
+//! told to let through the requests that `tegra::abi` knows, and the few that the runtime makes; every other
+//! ioctl fails with `EPERM`, on every thread, for good. What would lead around the filter goes too: io_uring,
+//! and on x86-64 the numbers of the x32 interface. Other system calls are the service unit's business. The
+//! CUDA driver's requests are its own affair, so with the filter there is no CUDA.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -37,16 +35,12 @@ const TCGETS2: u32 = 0x802c_542a;
 /// The argument of ioctl that holds the request.
 const REQUEST: u8 = 1;
 
-/// Why there is no filter.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Built for a processor that the filter's compiler does not know.
     #[error("filters cannot be made for {ARCH}; `ioctl_filter = \"off\"` starts without one")]
     Architecture,
-    /// The filter cannot be compiled.
     #[error("cannot make the ioctl filter: {0}")]
     Compile(seccompiler::BackendError),
-    /// The kernel does not take it.
     #[error(
         "cannot install the ioctl filter: {0}; does the kernel have CONFIG_SECCOMP_FILTER? \
          `ioctl_filter = \"off\"` starts without one"
@@ -54,15 +48,11 @@ pub enum Error {
     Install(#[from] seccompiler::Error),
 }
 
-/// Every request that passes.
 pub fn requests() -> impl Iterator<Item = u32> {
     tegra::abi::requests().map(|(_, number)| number).chain(RUNTIME)
 }
 
 /// The filter as the kernel's classic BPF.
-///
-/// # Errors
-/// [`Error`] when there is none for this processor.
 pub fn program() -> Result<BpfProgram, Error> {
     let architecture = TargetArch::try_from(ARCH).map_err(|_| Error::Architecture)?;
     let is_not = |request: u32| {
@@ -93,10 +83,7 @@ pub fn program() -> Result<BpfProgram, Error> {
 #[cfg(target_arch = "x86_64")]
 const X32: i64 = 0x4000_0000;
 
-/// Puts all threads of this process, those to come too, under the filter.
-///
-/// # Errors
-/// [`Error`]; then nothing is filtered.
+/// Puts all threads of this process, those to come too, under the filter; after an error nothing is filtered.
 pub fn install() -> Result<(), Error> {
     Ok(apply_filter_all_threads(&program()?)?)
 }
@@ -107,7 +94,6 @@ const CUDA_NODES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
 
 /// Whether `config` asks for the filter on this machine. `auto` goes without one where CUDA is what
 /// models run on: by name, or because there is a GPU for it and none of an Orin.
-#[must_use]
 pub(super) fn wanted(config: &Config) -> bool {
     match (config.ioctl_filter, config.backend.as_str()) {
         (IoctlFilter::On, _) => true,

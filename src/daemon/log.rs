@@ -6,7 +6,6 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, LogFormat};
 
-/// The way to the log's filter.
 pub(super) struct Log {
     set: Box<dyn Fn(EnvFilter)>,
 }
@@ -36,7 +35,6 @@ impl Log {
         Self { set }
     }
 
-    /// Filters by other directives from now on.
     pub(super) fn set(&self, directives: &str) {
         (self.set)(filter(directives));
     }

@@ -1,7 +1,5 @@
-//! The daemon as a program: flags, logging, start, reload and stop.
-//!
-//! `orind` is a thin door to [`main`], and `orinctl` becomes the daemon through the same door. What
-//! is served is [`crate::control::server`]'s business.
+//! The daemon as a program: flags, logging, start, reload and stop. `orind` and `orinctl` become the daemon
+//! through [`main`].
 
 pub mod filter;
 mod log;
@@ -27,10 +25,10 @@ use self::service::{EngineGone, Service};
 use self::signals::{Parent, Signals, Told, gone};
 use crate::chain::one_line;
 use crate::config::{self, Config, Effect, IoctlFilter};
+use crate::control::api::LoadRequest;
 use crate::control::server::tcp::{self, Port, Token};
 use crate::control::server::{self, App, Listeners, socket};
-use crate::engine::tuning::Tuning;
-use crate::engine::{Handle, LoadEvent, LoadSpec, Settings, at_most_processors};
+use crate::engine::{Handle, LoadEvent, Settings};
 use model::Model;
 use model::synthetic;
 
@@ -123,29 +121,18 @@ impl Args {
     }
 }
 
-/// Why the daemon cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The socket cannot be taken.
     #[error(transparent)]
     Socket(#[from] socket::Error),
-    /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] config::Error),
-    /// The port cannot be served.
     #[error(transparent)]
     Port(#[from] tcp::Error),
-    /// The ioctl filter was asked for and cannot be had.
     #[error(transparent)]
     Filter(#[from] filter::Error),
-    /// The system refused something.
     #[error("cannot {what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
     /// A bug: the thread never ends by itself.
     #[error("the engine thread has ended; its last words are in the log above")]
     EngineGone,
@@ -184,7 +171,6 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Says what would be used.
 fn check(config: &Config) -> Result<(), String> {
     let mut text = toml::to_string(config).map_err(|e| e.to_string())?;
     let model = match config.model.as_str() {
@@ -206,8 +192,7 @@ fn check(config: &Config) -> Result<(), String> {
     io::stdout().write_all(text.as_bytes()).map_err(|e| e.to_string())
 }
 
-/// Serves until a signal, or until the process that it was started with is gone. `config` is what
-/// `args` came to.
+/// Serves until a signal, or until the process that it was started with is gone.
 fn run(args: &Args, config: Config, log: &Log) -> Result<(), Error> {
     // While this is the only thread.
     let inherited = service::inherited().map_err(Error::system("take the service's socket"))?;
@@ -252,7 +237,8 @@ async fn serve(
 
     confine(&config, &engine)?;
 
-    let first = (!config.model.is_empty()).then(|| load_spec(&config));
+    let request = LoadRequest { model: config.model.clone(), ..LoadRequest::default() };
+    let first = (!config.model.is_empty()).then(|| server::load_spec(&config, request));
     let handed_over = claim.is_none();
     tracing::info!(socket = %config.socket.display(), handed_over, version = env!("CARGO_PKG_VERSION"), "listening");
     let app = App::new(engine.clone(), config);
@@ -265,7 +251,7 @@ async fn serve(
     let mut service = Service::new(engine.clone(), first.is_some());
     let until = Until { args, app: &app, log, signals: &mut signals };
     let stopped = until.stop(&mut service, parent, first).await;
-    let deadline = app.config().shutdown_deadline();
+    let deadline = Duration::from_secs(app.config().shutdown_deadline_s);
     match stopped {
         Ok(why) => tracing::info!(why, ?deadline, "stopping"),
         // Every request has failed by now; a fresh process is what helps.
@@ -294,7 +280,6 @@ async fn serve(
     Ok(())
 }
 
-/// Listens on the port of the configuration, if there is one.
 async fn open_port(config: &Config) -> Result<Option<Port>, Error> {
     let Some(address) = config.port()? else { return Ok(None) };
     let token = match config.token_file.as_os_str().is_empty() {
@@ -332,7 +317,6 @@ fn confine(config: &Config, engine: &Handle) -> Result<(), Error> {
     }
 }
 
-/// What the running daemon reacts to.
 struct Until<'a> {
     args: &'a Args,
     app: &'a App,
@@ -370,15 +354,13 @@ impl Until<'_> {
     }
 }
 
-/// Waits for the end of a load, if there is one.
 async fn over(load: Option<UnboundedReceiver<LoadEvent>>) {
     if let Some(mut events) = load {
         while let Some(LoadEvent::Progress { .. }) = events.recv().await {}
     }
 }
 
-/// Reads the configuration again and takes over what can change while the daemon runs. A file with
-/// an error changes nothing.
+/// Takes over what can change while the daemon runs. A configuration with an error changes nothing.
 fn reload(args: &Args, app: &App, log: &Log) {
     let new = match args.config() {
         Ok(new) => new,
@@ -405,22 +387,4 @@ fn reload(args: &Args, app: &App, log: &Log) {
     let new = old.reloaded(new);
     log.set(&new.log);
     app.reload(new);
-}
-
-/// What to load at start.
-fn load_spec(config: &Config) -> LoadSpec {
-    LoadSpec {
-        model: config.resolve_model(&config.model),
-        backend: config.backend.clone(),
-        slots: config.slots,
-        context: config.context,
-        prefill_chunk: config.prefill_chunk,
-        threads: at_most_processors(config.threads),
-        cpu_isa: config.cpu_isa.clone(),
-        tuning: Tuning {
-            mode: config.tune.into(),
-            dir: config.tune_dir.clone(),
-            ..Tuning::default()
-        },
-    }
 }

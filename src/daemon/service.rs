@@ -1,8 +1,5 @@
-//! The daemon as a service of systemd: readiness, status, watchdog, sockets that it hands over.
-//!
-//! Speaks the notification protocol (`sd_notify(3)`) and socket activation (`sd_listen_fds(3)`).
-//! Without a service manager every message goes nowhere and there is no watchdog. What the daemon
-//! does is decided elsewhere; here it is only told.
+//! The daemon as a service of systemd: the notification protocol (`sd_notify(3)`) and socket activation
+//! (`sd_listen_fds(3)`). Without a service manager every message goes nowhere and there is no watchdog.
 
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -35,7 +32,6 @@ pub(super) struct Service {
     status: String,
 }
 
-/// The engine thread is gone.
 #[derive(Debug)]
 pub(super) struct EngineGone;
 
@@ -126,17 +122,17 @@ fn describe(now: &Snapshot) -> String {
         }
         State::Ready(model) => format!(
             "{} on {}, {} of {} slots busy, {} waiting",
-            model.id, model.device, now.active, model.slots, now.queued
+            model.id, model.device.name, now.active, model.slots, now.queued
         ),
-        State::Exclusive { what, model } => format!("{what} of {} on {}", model.id, model.device),
+        State::Exclusive { what, model } => {
+            format!("{what} of {} on {}", model.id, model.device.name)
+        }
         State::Stopping => "stopping: finishing requests".into(),
     }
 }
 
-/// The listening unix socket that the service manager has handed over, if it did.
-///
-/// # Errors
-/// What was handed over is something else: refused, because serving on it would be a surprise.
+/// The listening unix socket that the service manager has handed over, if it did. Anything else is refused,
+/// because serving on it would be a surprise.
 pub(super) fn inherited() -> io::Result<Option<UnixListener>> {
     let mut found = None;
     for fd in sd_notify::listen_fds()? {

@@ -8,15 +8,12 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a signal asks for.
 pub(super) enum Told {
     /// Stop; the signal's name.
     Stop(&'static str),
-    /// Read the configuration again.
     Reload,
 }
 
-/// The signals that the daemon listens to.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -52,7 +49,6 @@ impl Signals {
         }
     }
 
-    /// The next one that asks to stop.
     pub(super) async fn stop(&mut self) -> &'static str {
         loop {
             if let Told::Stop(signal) = self.next().await {

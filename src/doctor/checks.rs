@@ -12,55 +12,72 @@ const LITTLE_DISK: f64 = 2.0 * GIB;
 /// Part of the time that somebody else may use the GPU unnoticed.
 const IDLE: f64 = 0.05;
 
-/// All checks, in the order in which they are best read.
-const CHECKS: [fn(&Facts) -> Finding; 17] = [
-    board,
-    release,
-    allocations,
-    power_mode,
-    clocks,
-    throttling,
-    nodes,
-    group,
-    gpu_users,
-    cuda,
-    tuning,
-    configuration,
-    memory,
-    swap,
-    disk,
-    socket,
-    told,
+/// Where there is something to check.
+#[derive(Clone, Copy, PartialEq)]
+enum On {
+    Any,
+    Orin,
+}
+
+type Check = fn(&Facts) -> Finding;
+
+/// All checks by name, in the order in which they are best read.
+const CHECKS: [(&str, On, Check); 17] = [
+    ("board", On::Any, board),
+    ("release", On::Orin, release),
+    ("allocation limit", On::Orin, allocations),
+    ("power mode", On::Orin, power_mode),
+    ("clocks", On::Orin, clocks),
+    ("throttling", On::Any, throttling),
+    ("device nodes", On::Orin, nodes),
+    ("permission", On::Orin, group),
+    ("other GPU users", On::Any, gpu_users),
+    ("CUDA", On::Any, cuda),
+    ("tuning", On::Any, tuning),
+    ("configuration", On::Any, configuration),
+    ("memory", On::Any, memory),
+    ("swap", On::Any, swap),
+    ("disk", On::Any, disk),
+    ("socket", On::Any, socket),
+    ("not told", On::Any, told),
 ];
 
-/// Runs all checks.
-#[must_use]
 pub fn examine(facts: &Facts) -> Vec<Finding> {
-    CHECKS.iter().map(|check| check(facts)).collect()
+    let examine = |(name, on, check): (&str, On, Check)| {
+        let here = on == On::Any || facts.state.orin;
+        Finding { check: name.into(), ..if here { check(facts) } else { absent(NO_ORIN) } }
+    };
+    CHECKS.into_iter().map(examine).collect()
 }
 
-fn plain(check: &str, verdict: Verdict, found: impl Into<String>) -> Finding {
-    Finding { check: check.into(), verdict, found: found.into(), why: None, mend: None }
+const NO_ORIN: &str = "no Orin here";
+
+fn plain(verdict: Verdict, found: impl Into<String>) -> Finding {
+    Finding { check: String::new(), verdict, found: found.into(), why: None, fix: None }
 }
 
-fn ok(check: &str, found: impl Into<String>) -> Finding {
-    plain(check, Verdict::Ok, found)
+fn ok(found: impl Into<String>) -> Finding {
+    plain(Verdict::Ok, found)
 }
 
-/// Only an Orin has it.
-fn not_here(check: &str) -> Finding {
-    plain(check, Verdict::NotApplicable, "no Orin here")
+fn note(found: impl Into<String>) -> Finding {
+    plain(Verdict::Note, found)
 }
 
-fn wrong(
-    check: &str,
-    verdict: Verdict,
-    found: impl Into<String>,
-    why: impl Into<String>,
-    mend: impl Into<String>,
-) -> Finding {
-    let (why, mend) = (Some(why.into()), Some(mend.into()));
-    Finding { check: check.into(), verdict, found: found.into(), why, mend }
+fn absent(found: &str) -> Finding {
+    plain(Verdict::NotApplicable, found)
+}
+
+fn warning(found: impl Into<String>, why: &str, fix: impl Into<String>) -> Finding {
+    wrong(Verdict::Warning, found, why, fix)
+}
+
+fn failure(found: impl Into<String>, why: &str, fix: impl Into<String>) -> Finding {
+    wrong(Verdict::Failure, found, why, fix)
+}
+
+fn wrong(verdict: Verdict, found: impl Into<String>, why: &str, fix: impl Into<String>) -> Finding {
+    Finding { why: Some(why.into()), fix: Some(fix.into()), ..plain(verdict, found) }
 }
 
 fn gib(bytes: u64) -> String {
@@ -70,7 +87,7 @@ fn gib(bytes: u64) -> String {
 fn board(facts: &Facts) -> Finding {
     let name = facts.state.board.as_deref();
     if facts.state.orin {
-        return ok("board", name.unwrap_or("a Jetson Orin"));
+        return ok(name.unwrap_or("a Jetson Orin"));
     }
     let what = match (name, &facts.state.drivers.nvidia) {
         (Some(name), _) => format!("no Orin here, but {name}"),
@@ -78,27 +95,20 @@ fn board(facts: &Facts) -> Finding {
         (None, None) => "no Orin here".into(),
     };
     let rest = "models run on the CPU, or through CUDA where a GPU and its driver are";
-    plain("board", Verdict::Note, format!("{what}: {rest}"))
+    note(format!("{what}: {rest}"))
 }
 
 fn release(facts: &Facts) -> Finding {
-    const CHECK: &str = "release";
-    if !facts.state.orin {
-        return not_here(CHECK);
-    }
     let Some(release) = facts.state.release else {
-        return plain(
-            CHECK,
-            Verdict::Note,
+        return note(
             "Jetson Linux does not tell its release; R36.4 is the one that is known to fit",
         );
     };
     if release.is_supported() {
-        return ok(CHECK, format!("Jetson Linux {release}"));
+        return ok(format!("Jetson Linux {release}"));
     }
     let verdict = if release.major == 36 { Verdict::Warning } else { Verdict::Failure };
     wrong(
-        CHECK,
         verdict,
         format!("Jetson Linux {release}; R36.4 is supported"),
         "the GPU's driver interface differs between releases, and only that of R36.4 is known here: \
@@ -108,19 +118,14 @@ fn release(facts: &Facts) -> Finding {
 }
 
 fn allocations(facts: &Facts) -> Finding {
-    const CHECK: &str = "allocation limit";
-    let Some(release) = facts.state.release.filter(|_| facts.state.orin) else {
-        return not_here(CHECK);
-    };
+    let Some(release) = facts.state.release else { return absent(NO_ORIN) };
     if !release.limits_allocations() {
-        return ok(CHECK, format!("{release} gives large buffers"));
+        return ok(format!("{release} gives large buffers"));
     }
     let largest = facts.state.memory.largest_buffer.map_or_else(String::new, |bytes| {
         format!("; about {} can be had in one piece now", gib(bytes))
     });
-    wrong(
-        CHECK,
-        Verdict::Warning,
+    warning(
         format!("{release} refuses large buffers though memory is free{largest}"),
         "a security update of the driver counts memory that holds file caches as taken; loading a \
          large model can fail with `error 12` (ENOMEM)",
@@ -130,66 +135,51 @@ fn allocations(facts: &Facts) -> Finding {
 }
 
 fn power_mode(facts: &Facts) -> Finding {
-    const CHECK: &str = "power mode";
-    if !facts.state.orin {
-        return not_here(CHECK);
-    }
     let Some(mode) = &facts.state.power_mode else {
-        return plain(CHECK, Verdict::Note, "the power mode cannot be told: see `not told`");
+        return note("the power mode cannot be told: see `not told`");
     };
     let sms = facts.state.gpu.and_then(|gpu| Some((gpu.sms()?, gpu.of_tpcs? * 2)));
     let parts = sms.map_or_else(String::new, |(sms, of)| format!(", {sms} of {of} SMs"));
     match (mode.is_unlimited(), mode.unlimited) {
-        (Some(true), _) => ok(CHECK, format!("{mode}{parts}")),
-        (Some(false), Some(unlimited)) => wrong(
-            CHECK,
-            Verdict::Warning,
+        (Some(true), _) => ok(format!("{mode}{parts}")),
+        (Some(false), Some(unlimited)) => warning(
             format!("{mode}{parts}"),
             "the mode lowers clocks and may switch parts of the GPU off; the 30 W that an AGX Orin \
              leaves the factory with has half of the SMs at half the clock",
             format!("sudo nvpmodel -m {unlimited}, and restart when it asks to"),
         ),
-        _ => plain(CHECK, Verdict::Note, format!("{mode}{parts}; its name is not known")),
+        _ => note(format!("{mode}{parts}; its name is not known")),
     }
 }
 
 fn clocks(facts: &Facts) -> Finding {
-    const CHECK: &str = "clocks";
-    if !facts.state.orin {
-        return not_here(CHECK);
-    }
     let Some(clock) = &facts.state.now.gpu_clock else {
-        return plain(CHECK, Verdict::Note, "the GPU's clock cannot be told");
+        return note("the GPU's clock cannot be told");
     };
     let mhz = |hz: Option<u64>| hz.map_or_else(|| "?".into(), |hz| (hz / 1_000_000).to_string());
     let (min, max) = (mhz(clock.min_hz), mhz(clock.max_hz));
     match clock.is_pinned() {
-        Some(true) => ok(CHECK, format!("GPU pinned at {max} MHz")),
-        Some(false) => wrong(
-            CHECK,
-            Verdict::Warning,
+        Some(true) => ok(format!("GPU pinned at {max} MHz")),
+        Some(false) => warning(
             format!("the GPU's clock follows its load, between {min} and {max} MHz"),
             "each answer begins slowly, and a bench that the clock moves under is invalid",
             "sudo jetson_clocks (until the next restart)",
         ),
-        None => plain(CHECK, Verdict::Note, "the range of the GPU's clock cannot be told"),
+        None => note("the range of the GPU's clock cannot be told"),
     }
 }
 
 fn throttling(facts: &Facts) -> Finding {
-    const CHECK: &str = "throttling";
     let now = &facts.state.now;
     if now.alarms.is_empty() && now.zones.is_empty() {
-        return plain(CHECK, Verdict::NotApplicable, "this machine tells no temperatures");
+        return absent("this machine tells no temperatures");
     }
     let active: Vec<&str> =
         now.alarms.iter().filter(|alarm| alarm.active).map(|alarm| alarm.name.as_str()).collect();
     let hottest = now.hottest().map(|zone| format!("{} at {:.0} °C", zone.name, zone.celsius));
     let hottest = hottest.unwrap_or_else(|| "no temperature told".into());
     if !active.is_empty() {
-        return wrong(
-            CHECK,
-            Verdict::Warning,
+        return warning(
             format!("being slowed down now: {} ({hottest})", active.join(", ")),
             "clocks are lowered to protect the machine, whatever was asked for",
             "better cooling (sudo nvfancontrol, or a larger heat sink), a stronger supply, or a \
@@ -203,25 +193,19 @@ fn throttling(facts: &Facts) -> Finding {
         .map(|(alarm, count)| format!("{} {count} times", alarm.name))
         .collect();
     if events.is_empty() {
-        return ok(CHECK, format!("none; {hottest}"));
+        return ok(format!("none; {hottest}"));
     }
-    plain(CHECK, Verdict::Note, format!("since the start: {}; {hottest}", events.join(", ")))
+    note(format!("since the start: {}; {hottest}", events.join(", ")))
 }
 
 fn nodes(facts: &Facts) -> Finding {
-    const CHECK: &str = "device nodes";
-    if !facts.state.orin {
-        return not_here(CHECK);
-    }
     let missing: Vec<&str> =
         facts.nodes.iter().filter(|node| !node.exists).map(|node| node.path.as_str()).collect();
     if missing.is_empty() {
-        return ok(CHECK, "all there");
+        return ok("all there");
     }
     let loaded = if facts.state.drivers.nvgpu { "" } else { "; the module nvgpu is not loaded" };
-    wrong(
-        CHECK,
-        Verdict::Failure,
+    failure(
         format!("{} missing{loaded}", missing.join(", ")),
         "without them the GPU cannot be used at all; in a container they must be passed in",
         "sudo modprobe nvgpu; for a container: --device /dev/nvmap --device /dev/nvgpu",
@@ -229,17 +213,11 @@ fn nodes(facts: &Facts) -> Finding {
 }
 
 fn group(facts: &Facts) -> Finding {
-    const CHECK: &str = "permission";
-    if !facts.state.orin {
-        return not_here(CHECK);
-    }
     let Some(refused) = facts.nodes.iter().find(|node| node.exists && !node.permitted) else {
-        return ok(CHECK, "this user may use the nodes that are there");
+        return ok("this user may use the nodes that are there");
     };
     let group = refused.group.as_deref().unwrap_or("video");
-    wrong(
-        CHECK,
-        Verdict::Failure,
+    failure(
         format!("this user may not open {}, which belongs to group {group}", refused.path),
         "the GPU's driver is open to the members of that group only",
         format!("sudo usermod -aG {group} $USER, then log in again"),
@@ -247,9 +225,8 @@ fn group(facts: &Facts) -> Finding {
 }
 
 fn gpu_users(facts: &Facts) -> Finding {
-    const CHECK: &str = "other GPU users";
     if !facts.state.orin && facts.state.drivers.nvidia.is_none() {
-        return not_here(CHECK);
+        return absent(NO_ORIN);
     }
     let users = &facts.users;
     let names: Vec<String> =
@@ -263,28 +240,25 @@ fn gpu_users(facts: &Facts) -> Finding {
         && let Some(load) = load.filter(|load| *load > IDLE)
     {
         let who = if names.is_empty() { "nobody seen".into() } else { names.join(", ") };
-        return wrong(
-            CHECK,
-            Verdict::Warning,
+        return warning(
             format!("the GPU is {:.0} % busy: {who}{hidden}", load * 100.0),
             "they take time and memory bandwidth from every token",
             "stop them; a desktop can be left out with: sudo systemctl set-default multi-user.target",
         );
     }
     match names.is_empty() {
-        true => ok(CHECK, format!("none seen{hidden}")),
-        false => plain(CHECK, Verdict::Note, format!("open in {}{hidden}", names.join(", "))),
+        true => ok(format!("none seen{hidden}")),
+        false => note(format!("open in {}{hidden}", names.join(", "))),
     }
 }
 
 fn cuda(facts: &Facts) -> Finding {
-    const CHECK: &str = "CUDA";
     let drivers = &facts.state.drivers;
     let toolkit = drivers.cuda_toolkit.as_deref();
     let Some(driver) = facts.state.release.and_then(Release::cuda) else {
         return match toolkit {
-            Some(version) => plain(CHECK, Verdict::Note, format!("toolkit {version} is installed")),
-            None => plain(CHECK, Verdict::NotApplicable, "no CUDA toolkit; none is needed"),
+            Some(version) => note(format!("toolkit {version} is installed")),
+            None => absent("no CUDA toolkit; none is needed"),
         };
     };
     let (major, minor) = driver;
@@ -294,31 +268,26 @@ fn cuda(facts: &Facts) -> Finding {
         Some((number(parts.next()?)?, number(parts.next()?)?))
     });
     match (toolkit, installed) {
-        (Some(version), Some(installed)) if installed > driver => wrong(
-            CHECK,
-            Verdict::Warning,
+        (Some(version), Some(installed)) if installed > driver => warning(
             format!("toolkit {version}, but the driver is for CUDA {major}.{minor}"),
             "what that toolkit compiles may not load; device nv does not use CUDA",
             format!(
                 "sudo apt install cuda-toolkit-{major}-{minor}, and point /usr/local/cuda at it"
             ),
         ),
-        _ if major < 12 => wrong(
-            CHECK,
-            Verdict::Warning,
+        _ if major < 12 => warning(
             format!("the driver is for CUDA {major}.{minor}; device cuda needs 12.0"),
             "device cuda cannot be used",
             "flash JetPack 6",
         ),
-        (Some(version), _) => ok(CHECK, format!("toolkit {version}, driver for {major}.{minor}")),
-        (None, _) => ok(CHECK, format!("driver for {major}.{minor}; no toolkit, none is needed")),
+        (Some(version), _) => ok(format!("toolkit {version}, driver for {major}.{minor}")),
+        (None, _) => ok(format!("driver for {major}.{minor}; no toolkit, none is needed")),
     }
 }
 
 fn tuning(facts: &Facts) -> Finding {
-    const CHECK: &str = "tuning";
     if facts.config.as_ref().is_ok_and(|config| config.tune == Tune::Off) {
-        return plain(CHECK, Verdict::Note, "switched off by the configuration");
+        return note("switched off by the configuration");
     }
     // An Orin's GPU, whose file has this name though it may not be opened by this user.
     let clock = facts.state.now.gpu_clock.as_ref().and_then(|clock| clock.max_hz);
@@ -337,9 +306,7 @@ fn tuning(facts: &Facts) -> Finding {
     if let (Some(own), false) = (&orin, mine.iter().any(of_gpu)) {
         let others: Vec<&Tuned> = others.into_iter().filter(of_gpu).collect();
         if !others.is_empty() {
-            return wrong(
-                CHECK,
-                Verdict::Warning,
+            return warning(
                 format!("stale: kernels are tuned for {}, this is {own}", names(&others)),
                 "what is best depends on the number of SMs and on the clock: the tuned choices are \
                  not used",
@@ -348,19 +315,17 @@ fn tuning(facts: &Facts) -> Finding {
         }
         let found =
             format!("nothing is remembered for {own}; `orinctl tune` looks for what is fastest");
-        return plain(CHECK, Verdict::Note, found);
+        return note(found);
     }
     let entries = mine.iter().filter_map(|tuned| tuned.entries);
     let (current, stale) = entries.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
     if mine.is_empty() {
         let found =
             "nothing is remembered for this machine; `orinctl tune` looks for what is fastest";
-        return plain(CHECK, Verdict::Note, found);
+        return note(found);
     }
     if stale > 0 {
-        return wrong(
-            CHECK,
-            Verdict::Warning,
+        return warning(
             format!(
                 "stale: {stale} of {} entries for {} do not hold",
                 current + stale,
@@ -370,40 +335,34 @@ fn tuning(facts: &Facts) -> Finding {
             "orinctl tune (`orinctl tune show` says which)",
         );
     }
-    ok(CHECK, format!("kernels are tuned for {}", names(&mine)))
+    ok(format!("kernels are tuned for {}", names(&mine)))
 }
 
 fn configuration(facts: &Facts) -> Finding {
-    const CHECK: &str = "configuration";
     match &facts.config {
-        Ok(config) if config.model.is_empty() => {
-            plain(CHECK, Verdict::Note, "valid; no model is loaded at start")
-        }
-        Ok(_) => ok(CHECK, "valid"),
-        Err(error) => wrong(
-            CHECK,
-            Verdict::Failure,
+        Ok(config) if config.model.is_empty() => note("valid; no model is loaded at start"),
+        Ok(_) => ok("valid"),
+        Err(error) => failure(
             error.clone(),
             "the daemon does not start with it",
-            "mend the line; docs/configuration.md lists the keys, `orind --check` tries it",
+            "correct the line; docs/configuration.md lists the keys, `orind --check` tries it",
         ),
     }
 }
 
 fn memory(facts: &Facts) -> Finding {
-    const CHECK: &str = "memory";
     let memory = &facts.state.memory;
     let Some(available) = memory.available else {
-        return plain(CHECK, Verdict::NotApplicable, "this machine does not tell its memory");
+        return absent("this machine does not tell its memory");
     };
     if let Some(model) = &facts.loaded {
-        return ok(CHECK, format!("{model} is loaded; {} more are available", gib(available)));
+        return ok(format!("{model} is loaded; {} more are available", gib(available)));
     }
     let need = match &facts.need {
-        None => return ok(CHECK, format!("{} available; no model is configured", gib(available))),
+        None => return ok(format!("{} available; no model is configured", gib(available))),
         Some(Err(reason)) => {
             let found = format!("what the model needs cannot be told: {reason}");
-            return plain(CHECK, Verdict::Note, found);
+            return note(found);
         }
         Some(Ok(need)) => need,
     };
@@ -418,11 +377,9 @@ fn memory(facts: &Facts) -> Finding {
         gib(usable)
     );
     if sum <= usable {
-        return ok(CHECK, sums);
+        return ok(sums);
     }
-    wrong(
-        CHECK,
-        Verdict::Failure,
+    failure(
         sums,
         "GPU and CPU share this memory, and all of it is reserved at load: the load will be refused",
         "lower `context` or `slots`, take a smaller model, or stop the desktop: sudo systemctl isolate \
@@ -432,15 +389,12 @@ fn memory(facts: &Facts) -> Finding {
 
 fn swap(facts: &Facts) -> Finding {
     use telemetry::SwapDevice::{Emmc, SdCard};
-    const CHECK: &str = "swap";
     let swaps = &facts.state.memory.swaps;
     let flash = swaps.iter().find(|swap| [Emmc, SdCard].contains(&swap.device));
     match flash {
-        None if swaps.is_empty() => ok(CHECK, "none"),
-        None => ok(CHECK, "not on flash memory"),
-        Some(swap) => wrong(
-            CHECK,
-            Verdict::Warning,
+        None if swaps.is_empty() => ok("none"),
+        None => ok("not on flash memory"),
+        Some(swap) => warning(
             format!(
                 "{} of swap on the {}, {} in use",
                 gib(swap.bytes),
@@ -455,17 +409,14 @@ fn swap(facts: &Facts) -> Finding {
 }
 
 fn disk(facts: &Facts) -> Finding {
-    const CHECK: &str = "disk";
     let Some(disk) = &facts.disk else {
-        return plain(CHECK, Verdict::NotApplicable, "the directory of models cannot be looked at");
+        return absent("the directory of models cannot be looked at");
     };
     let found = format!("{} free for models", gib(disk.free));
     if disk.free as f64 >= LITTLE_DISK {
-        return ok(CHECK, found);
+        return ok(found);
     }
-    wrong(
-        CHECK,
-        Verdict::Warning,
+    warning(
         found,
         "a model, a log or an update will soon find no room",
         "free some: sudo journalctl --vacuum-size=200M, sudo apt clean; or set models_dir to another \
@@ -474,40 +425,30 @@ fn disk(facts: &Facts) -> Finding {
 }
 
 fn socket(facts: &Facts) -> Finding {
-    const CHECK: &str = "socket";
     let socket = &facts.socket;
     let Some(mode) = socket.mode else {
-        return plain(
-            CHECK,
-            Verdict::Note,
-            "no daemon has made the socket; start one with `orind`",
-        );
+        return note("no daemon has made the socket; start one with `orind`");
     };
     let group = socket.group.as_deref().unwrap_or("unknown");
     if !socket.permitted {
-        return wrong(
-            CHECK,
-            Verdict::Failure,
+        return failure(
             format!("this user may not connect (mode {mode:04o}, group {group})"),
             "every request fails",
             format!("sudo usermod -aG {group} $USER, then log in again"),
         );
     }
     if mode & 0o002 != 0 {
-        return wrong(
-            CHECK,
-            Verdict::Warning,
+        return warning(
             format!("every user of the machine may connect (mode {mode:04o})"),
             "whoever connects can load models and stop the work of others",
             "set socket_mode = \"0660\" in the configuration",
         );
     }
-    ok(CHECK, format!("may be used (mode {mode:04o}, group {group})"))
+    ok(format!("may be used (mode {mode:04o}, group {group})"))
 }
 
 /// What could not be read.
 fn told(facts: &Facts) -> Finding {
-    const CHECK: &str = "not told";
     let unread: Vec<String> = facts
         .state
         .unread
@@ -515,9 +456,9 @@ fn told(facts: &Facts) -> Finding {
         .map(|unread| format!("{} ({}: {})", unread.what, unread.path, unread.reason))
         .collect();
     if unread.is_empty() {
-        return ok(CHECK, "nothing that was looked for");
+        return ok("nothing that was looked for");
     }
     let found = unread.join("; ");
     let hint = if is_root() { "" } else { "; root may see more" };
-    plain(CHECK, Verdict::Note, format!("{found}{hint}"))
+    note(format!("{found}{hint}"))
 }

@@ -18,7 +18,6 @@ const NODES: [&str; 2] = ["/dev/nvmap", "/dev/nvgpu/igpu0/ctrl"];
 /// Tokens that a slot holds where the configuration leaves it to the model.
 const DEFAULT_CONTEXT: usize = 4096;
 
-/// Everything that the checks look at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     pub state: State,
@@ -29,21 +28,16 @@ pub struct Facts {
     pub config: Result<Config, String>,
     /// What the configured model needs, or why that cannot be told; `None` where none is configured.
     pub need: Option<Result<Need, String>>,
-    /// Where models are kept.
     pub disk: Option<Disk>,
-    /// Devices that kernels were tuned for.
     pub tuned: Vec<Tuned>,
-    /// The socket that a client would use.
     pub socket: Socket,
     /// The model that a running daemon has loaded, whose memory is reserved already.
     pub loaded: Option<String>,
 }
 
-/// A device node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub path: String,
-    /// False when there is none.
     pub exists: bool,
     /// This user may read and write it.
     pub permitted: bool,
@@ -70,7 +64,6 @@ pub struct Tuned {
     pub entries: Option<(usize, usize)>,
 }
 
-/// A file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
     pub directory: PathBuf,
@@ -83,16 +76,12 @@ pub struct Socket {
     pub path: PathBuf,
     /// Permissions, when it is there and is a socket.
     pub mode: Option<u32>,
-    /// The group that owns it.
     pub group: Option<String>,
-    /// This user may connect to it.
     pub permitted: bool,
 }
 
 impl Facts {
-    /// Reads the machine of `probe` for a daemon with this configuration and a client with this
-    /// socket. Changes nothing.
-    #[must_use]
+    /// Reads the machine for a daemon with this configuration and a client with this socket.
     pub fn gather(
         probe: &Probe,
         config: Result<Config, String>,

@@ -4,69 +4,43 @@
 
 use regex::{NoExpand, Regex};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::facts::Facts;
 use super::{Finding, Verdict, worst};
-use crate::config::Config;
 use telemetry::State;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Version of the program that wrote it.
     pub version: &'static str,
     pub worst: Verdict,
-    /// What the checks found.
     pub findings: Vec<Finding>,
     pub machine: State,
-    /// Settings that change how a model runs.
-    pub settings: Option<Settings>,
-}
-
-/// Settings without places, names and secrets.
-#[derive(Clone, Debug, Serialize)]
-pub struct Settings {
-    pub backend: String,
-    pub threads: usize,
-    /// Sequences at once.
-    pub slots: usize,
-    pub context: usize,
-    /// Rows of a prefill chunk.
-    pub prefill_chunk: usize,
-    /// Permissions of the socket.
-    pub socket_mode: String,
-}
-
-impl Settings {
-    fn of(config: &Config) -> Self {
-        Self {
-            backend: config.backend.clone(),
-            threads: config.threads,
-            slots: config.slots,
-            context: config.context,
-            prefill_chunk: config.prefill_chunk,
-            socket_mode: config.socket_mode.to_string(),
-        }
-    }
+    /// Settings that change how a model runs, without places, names and secrets.
+    pub settings: Option<Value>,
 }
 
 impl Report {
-    /// Puts a report together.
-    #[must_use]
     pub fn new(facts: &Facts, findings: Vec<Finding>) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
             worst: worst(&findings),
             findings,
             machine: facts.state.clone(),
-            settings: facts.config.as_ref().ok().map(Settings::of),
+            settings: facts.config.as_ref().ok().map(|config| {
+                json!({
+                    "backend": config.backend,
+                    "threads": config.threads,
+                    "slots": config.slots,
+                    "context": config.context,
+                    "prefill_chunk": config.prefill_chunk,
+                    "socket_mode": config.socket_mode.to_string(),
+                })
+            }),
         }
     }
 
     /// The report as JSON that may be shown to anybody.
-    ///
-    /// # Errors
-    /// When it cannot be written as JSON, which would be a bug.
     pub fn shareable(&self) -> serde_json::Result<String> {
         let mut value = serde_json::to_value(self)?;
         scrub_all(&mut value, &Private::of_this_process());
@@ -84,7 +58,6 @@ fn scrub_all(value: &mut Value, private: &Private) {
     }
 }
 
-/// Words that are nobody else's business.
 struct Private {
     home: Option<String>,
     user: Option<String>,

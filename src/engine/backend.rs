@@ -6,14 +6,12 @@ use std::sync::Arc;
 use super::{LoadError, LoadSpec};
 use device::{AUTO, Device, NAMES, named};
 
-/// A device that must not be used.
 #[derive(Clone, Debug)]
 pub(super) struct Disabled {
     pub(super) device: &'static str,
     pub(super) reason: &'static str,
 }
 
-/// A device that was not taken.
 struct Refusal {
     device: &'static str,
     reason: String,
@@ -54,7 +52,6 @@ impl Candidates {
         Ok(Self { auto, cpu_isa, threads, left, disabled, refusals: Vec::new() })
     }
 
-    /// The next device that is there.
     pub(super) fn next(&mut self) -> Result<Found, LoadError> {
         while let Some(name) = self.left.pop_front() {
             if let Some(&Disabled { reason, .. }) = self.disabled.iter().find(|d| d.device == name)
@@ -78,7 +75,6 @@ impl Candidates {
         !self.left.is_empty()
     }
 
-    /// Notes why a device is not taken.
     pub(super) fn refuse(&mut self, device: &'static str, reason: &str) {
         if self.auto {
             tracing::info!(device, %reason, "not used");

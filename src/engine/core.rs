@@ -15,7 +15,7 @@ use super::heartbeat::Heartbeat;
 use super::tuning::bench::{Stopwatch, WallClock};
 use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
-use super::{ModelInfo, Stream, Text};
+use super::{GpuBandwidth, ModelInfo, Text};
 use device::tune::report::{Progress, Report, Spec};
 use device::tune::{Case, Store};
 use device::{Activity, Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, Ticket};
@@ -43,26 +43,16 @@ const SHORTEST_CHUNK: usize = 8;
 
 /// A loaded model. A bench gets it to itself, see [`super::Handle::exclusive`].
 pub struct Core {
-    info: ModelInfo,
-    text: Arc<Text>,
-    model: Model,
-    device: Arc<dyn Device>,
-    instance: Box<dyn Instance>,
-    layout: KvLayout,
+    loaded: Loaded,
     entries: Vec<Entry>,
     sequences: Vec<Sequence>,
     /// What has been submitted and not yet waited for, oldest first.
     under_way: VecDeque<Step>,
     most_under_way: usize,
     scratch: Scratch,
-    /// What of the plans can be tuned.
-    cases: Vec<Case>,
-    tuning: Tuning,
     steps: u64,
-    heartbeat: Heartbeat,
 }
 
-/// A step that has been submitted.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     entry: usize,
@@ -134,15 +124,14 @@ pub(super) fn buckets(layout: KvLayout, chunk: usize, skips_padding: bool) -> Ve
     buckets
 }
 
-/// What [`Core::new`] is made of.
-pub(super) struct Parts {
+/// What a load has brought together.
+pub(super) struct Loaded {
     pub(super) info: ModelInfo,
     pub(super) text: Arc<Text>,
     pub(super) model: Model,
     pub(super) device: Arc<dyn Device>,
     pub(super) instance: Box<dyn Instance>,
     pub(super) layout: KvLayout,
-    pub(super) plans: Vec<Plan>,
     pub(super) heartbeat: Heartbeat,
     /// What of the plans can be tuned.
     pub(super) cases: Vec<Case>,
@@ -150,22 +139,10 @@ pub(super) struct Parts {
 }
 
 impl Core {
-    pub(super) fn new(parts: Parts) -> Result<Self, Error> {
-        let Parts {
-            info,
-            text,
-            model,
-            device,
-            mut instance,
-            layout,
-            plans,
-            heartbeat,
-            cases,
-            tuning,
-        } = parts;
+    pub(super) fn new(mut loaded: Loaded, plans: Vec<Plan>) -> Result<Self, Error> {
         let prepare = |plan: Plan| {
-            let prepared = instance.prepare(&plan)?;
-            heartbeat.beat();
+            let prepared = loaded.instance.prepare(&plan)?;
+            loaded.heartbeat.beat();
             let mailbox = |name| plan.find(Class::Mailbox, name);
             let ports = Ports {
                 tokens: mailbox(ports::TOKENS),
@@ -190,90 +167,64 @@ impl Core {
             rows: Vec::with_capacity(widest),
             tokens: Vec::with_capacity(widest),
         };
-        let sequences = vec![Sequence::default(); layout.slots];
+        let sequences = vec![Sequence::default(); loaded.layout.slots];
         Ok(Self {
-            info,
-            text,
-            model,
-            device,
-            instance,
-            layout,
+            loaded,
             entries,
             sequences,
             under_way: VecDeque::with_capacity(MAX_SUBMISSIONS),
             most_under_way: 0,
             scratch,
-            cases,
-            tuning,
             steps: 0,
-            heartbeat,
         })
     }
 
-    /// Records what the load took.
-    pub(super) fn finish_load(&mut self, took: Duration, peak_resident: u64) -> Result<(), Error> {
-        self.info.step_bytes = self.cost(Bucket::decode(1, 1))?.weight_bytes;
-        self.info.load_time = took;
-        self.info.memory.peak_resident = peak_resident;
+    pub(super) fn finish_load(&mut self, took: Duration) -> Result<(), Error> {
+        self.loaded.info.step_bytes = self.cost(Bucket::decode(1, 1))?.weight_bytes;
+        self.loaded.info.load_s = took.as_secs_f64();
         Ok(())
     }
 
     #[cfg(test)]
     pub(super) fn instance(&mut self) -> &mut Box<dyn Instance> {
-        &mut self.instance
+        &mut self.loaded.instance
     }
 
-    /// The loaded model.
-    #[must_use]
     pub const fn model(&self) -> &ModelInfo {
-        &self.info
+        &self.loaded.info
     }
 
     pub(super) const fn text(&self) -> &Arc<Text> {
-        &self.text
+        &self.loaded.text
     }
 
     /// Sequences that fit at once.
-    #[must_use]
     pub const fn slots(&self) -> usize {
-        self.layout.slots
+        self.loaded.layout.slots
     }
 
-    /// Tokens a slot holds.
-    #[must_use]
     pub const fn context(&self) -> usize {
-        self.layout.context
+        self.loaded.layout.context
     }
 
-    /// Entries of the vocabulary.
-    #[must_use]
     pub const fn vocabulary(&self) -> usize {
-        self.model.hyperparameters().vocabulary
+        self.loaded.model.hyperparameters().vocabulary
     }
 
-    /// Worker threads of the device.
-    #[must_use]
     pub fn threads(&self) -> usize {
-        self.device.info().threads
+        self.loaded.device.info().threads
     }
 
-    /// What measures how fast the GPU that holds the model reads its memory; `None` where the device is none.
-    ///
-    /// # Errors
-    /// As [`Stream::open`].
-    pub fn stream(&self) -> Option<Result<Stream, Error>> {
-        let heartbeat = &self.heartbeat;
-        Stream::of(&*self.device, &|| heartbeat.beat())
+    /// Measures how fast the GPU that holds the model reads its memory; `None` where the device is no GPU.
+    pub fn bandwidth(&self) -> Option<Result<GpuBandwidth, Error>> {
+        let heartbeat = &self.loaded.heartbeat;
+        GpuBandwidth::of(&*self.loaded.device, &|| heartbeat.beat())
     }
 
-    /// What the device has asked of its hardware.
-    #[must_use]
     pub fn activity(&self) -> Activity {
-        self.instance.activity()
+        self.loaded.instance.activity()
     }
 
-    /// Steps submitted so far.
-    #[must_use]
     pub const fn steps(&self) -> u64 {
         self.steps
     }
@@ -285,38 +236,42 @@ impl Core {
 
     /// The device, and what of the model's plans can be tuned on it and how.
     pub(super) fn tunable(&self) -> (Arc<dyn Device>, &[Case], &Tuning) {
-        (Arc::clone(&self.device), &self.cases, &self.tuning)
+        (Arc::clone(&self.loaded.device), &self.loaded.cases, &self.loaded.tuning)
     }
 
     /// Searches the best choices for this model on its device, by the machine's clock or by what a simulator
     /// counts, and remembers them for the next load.
-    ///
-    /// # Errors
-    /// [`tuning::Error`].
     pub fn tune(
         &self,
         spec: &Spec,
         pace: &Pace,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Report, tuning::Error> {
-        let store = Store::new(&self.tuning.dir);
+        let store = Store::new(&self.loaded.tuning.dir);
         let mut watch: Box<dyn Stopwatch> =
             if spec.counted { Box::new(Counted::new()?) } else { Box::new(WallClock::default()) };
         // One sample or one tensor between two beats, however long a candidate takes.
-        let heartbeat = self.heartbeat.clone();
+        let heartbeat = self.loaded.heartbeat.clone();
         pace.listen(move || heartbeat.beat());
-        tuning::run(&*self.device, &self.cases, &store, spec, pace, &mut *watch, progress)
+        tuning::run(
+            &*self.loaded.device,
+            &self.loaded.cases,
+            &store,
+            spec,
+            pace,
+            &mut *watch,
+            progress,
+        )
     }
 
-    /// What one step in a bucket moves and computes, as fused for the device. The bucket's context
-    /// is the number of positions attended to.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when the bucket does not fit the loaded layout.
+    /// What one step in a bucket moves and computes, as fused for the device; [`Error::Invalid`] when the
+    /// bucket does not fit the loaded layout. Its context is the number of positions attended to.
     pub fn cost(&self, bucket: Bucket) -> Result<Cost, Error> {
-        let layout = KvLayout { slots: self.layout.slots.max(bucket.batch), ..self.layout };
-        let plan = self.model.plan(layout, bucket).map_err(|e| Error::Invalid(e.to_string()))?;
-        Ok(self.device.cost(&fuse(&plan, self.device.fusions())))
+        let layout =
+            KvLayout { slots: self.loaded.layout.slots.max(bucket.batch), ..self.loaded.layout };
+        let plan =
+            self.loaded.model.plan(layout, bucket).map_err(|e| Error::Invalid(e.to_string()))?;
+        Ok(self.loaded.device.cost(&fuse(&plan, self.loaded.device.fusions())))
     }
 
     /// Forgets all sequences of [`Core::prefill`].
@@ -324,16 +279,12 @@ impl Core {
         self.sequences.fill(Sequence::default());
     }
 
-    /// Tokens in a slot's sequence.
-    #[must_use]
     pub fn length(&self, slot: usize) -> usize {
         self.sequences.get(slot).map_or(0, |s| s.length)
     }
 
     /// Appends tokens to a slot's sequence and keeps the greedily sampled next token as pending.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when the slot does not exist or overflows, else the device's.
+    /// [`Error::Invalid`] when the slot does not exist or overflows.
     pub fn prefill(&mut self, slot: usize, tokens: &[u32]) -> Result<(), Error> {
         let Sequence { length, .. } = self.sequence(slot)?;
         self.check_room(slot, length, tokens.len())?;
@@ -367,11 +318,8 @@ impl Core {
         Ok(())
     }
 
-    /// Decodes `steps` tokens greedily for each of the first `slots` sequences; tokens that would
-    /// end a generation do not.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when a sequence does not exist or overflows, else the device's.
+    /// Decodes `steps` tokens greedily for each of the first `slots` sequences; none ends a generation.
+    /// [`Error::Invalid`] when a sequence does not exist or overflows.
     pub fn decode(&mut self, slots: usize, steps: u32) -> Result<(), Error> {
         for slot in 0..slots {
             let length = self.sequence(slot)?.length;
@@ -406,22 +354,21 @@ impl Core {
     }
 
     fn sequence(&self, slot: usize) -> Result<Sequence, Error> {
-        let none = || Error::Invalid(format!("slot {slot} of {}", self.layout.slots));
+        let none = || Error::Invalid(format!("slot {slot} of {}", self.loaded.layout.slots));
         self.sequences.get(slot).copied().ok_or_else(none)
     }
 
     fn check_room(&self, slot: usize, length: usize, more: usize) -> Result<(), Error> {
-        if length + more <= self.layout.context {
+        if length + more <= self.loaded.layout.context {
             return Ok(());
         }
         Err(Error::Invalid(format!(
             "slot {slot} holds {length} tokens, {more} more exceed its {}",
-            self.layout.context
+            self.loaded.layout.context
         )))
     }
 
     /// Rows of the largest prefill chunk.
-    #[must_use]
     pub fn chunk(&self) -> usize {
         self.bucket_rows(Outputs::None)
     }
@@ -433,26 +380,13 @@ impl Core {
         chunks.max().unwrap_or(1)
     }
 
-    /// The narrowest chunk with those logits that holds so many rows.
-    fn prefill_entry(&self, outputs: Outputs, rows: usize) -> Option<usize> {
-        let fits = |e: &(usize, &Entry)| {
-            let bucket = e.1.plan.bucket;
-            bucket.chunk > 1 && bucket.outputs == outputs && (1..=bucket.chunk).contains(&rows)
-        };
-        let entries = self.entries.iter().enumerate().filter(fits);
-        entries.min_by_key(|(_, e)| e.plan.bucket.chunk).map(|(i, _)| i)
+    /// The narrowest of some buckets that holds so many rows.
+    fn narrowest(&self, rows: usize, of: impl Fn(Bucket) -> bool) -> Option<usize> {
+        let all = self.entries.iter().map(|e| e.plan.bucket).enumerate();
+        let fits = all.filter(|(_, bucket)| of(*bucket) && (1..=bucket.rows()).contains(&rows));
+        fits.min_by_key(|(_, bucket)| bucket.rows()).map(|(i, _)| i)
     }
 
-    fn decode_entry(&self, rows: usize) -> Option<usize> {
-        let fits = |e: &(usize, &Entry)| {
-            let bucket = e.1.plan.bucket;
-            bucket.chunk == 1 && (1..=bucket.batch).contains(&rows)
-        };
-        let entries = self.entries.iter().enumerate().filter(fits);
-        entries.min_by_key(|(_, e)| e.plan.bucket.batch).map(|(i, _)| i)
-    }
-
-    /// Whether the device takes another step.
     fn has_room(&self) -> bool {
         self.under_way.len() < MAX_SUBMISSIONS
     }
@@ -470,7 +404,8 @@ impl Core {
         tokens: &[u32],
         outputs: Outputs,
     ) -> Result<bool, Error> {
-        let Some(entry) = self.prefill_entry(outputs, tokens.len()) else {
+        let of = |bucket: Bucket| bucket.chunk > 1 && bucket.outputs == outputs;
+        let Some(entry) = self.narrowest(tokens.len(), of) else {
             return Err(Error::Invalid(format!(
                 "a chunk of {} tokens with {outputs:?} logits",
                 tokens.len()
@@ -501,11 +436,11 @@ impl Core {
 
     /// Submits the decoding of one token for each row. False when the device has all it takes.
     pub(super) fn submit_decode(&mut self, rows: &[Row]) -> Result<bool, Error> {
-        let Some(entry) = self.decode_entry(rows.len()) else {
+        let Some(entry) = self.narrowest(rows.len(), |bucket| bucket.chunk == 1) else {
             return Err(Error::Invalid(format!(
                 "{} rows, 1 to {} fit",
                 rows.len(),
-                self.layout.slots
+                self.loaded.layout.slots
             )));
         };
         debug_assert!(!self.is_under_way(entry), "its tokens are not known yet");
@@ -536,7 +471,7 @@ impl Core {
 
     fn submit(&mut self, entry: usize, sampled: Range<usize>) -> Result<(), Error> {
         let Entry { prepared, rows, .. } = &mut self.entries[entry];
-        let ticket = self.instance.submit(*prepared, 1).inspect_err(|_| rows.clear())?;
+        let ticket = self.loaded.instance.submit(*prepared, 1).inspect_err(|_| rows.clear())?;
         self.under_way.push_back(Step { entry, ticket, sampled });
         self.most_under_way = self.most_under_way.max(self.under_way.len());
         self.steps += 1;
@@ -549,13 +484,13 @@ impl Core {
             unreachable!("nothing is under way that could be waited for");
         };
         let entry = &mut self.entries[step.entry];
-        self.instance.wait(step.ticket).inspect_err(|_| entry.rows.clear())?;
+        self.loaded.instance.wait(step.ticket).inspect_err(|_| entry.rows.clear())?;
         self.under_way.pop_front();
-        self.heartbeat.beat();
+        self.loaded.heartbeat.beat();
         tokens.clear();
         if !step.sampled.is_empty() {
             self.scratch.sampled.resize(entry.plan.bucket.logit_rows(), 0);
-            self.instance.tokens(step.ticket, 0, &mut self.scratch.sampled)?;
+            self.loaded.instance.tokens(step.ticket, 0, &mut self.scratch.sampled)?;
             tokens.extend(self.scratch.sampled[step.sampled.clone()].iter().map(|&t| t as u32));
         }
         for (row, &token) in entry.rows.iter_mut().zip(&*tokens) {
@@ -565,9 +500,6 @@ impl Core {
     }
 
     /// Waits for what a failure has left under way.
-    ///
-    /// # Errors
-    /// Why it will never finish.
     pub(super) fn settle(&mut self) -> Result<(), Error> {
         let mut tokens = std::mem::take(&mut self.scratch.tokens);
         while !self.under_way.is_empty() {
@@ -583,7 +515,7 @@ impl Core {
         let Some(logits) = ports.logits else {
             unreachable!("logits of a step of {:?}, which has none", plan.bucket);
         };
-        self.instance.read(*prepared, logits, row * out.len(), out)
+        self.loaded.instance.read(*prepared, logits, row * out.len(), out)
     }
 
     /// Fills the mailboxes, padding up to the bucket.
@@ -593,7 +525,7 @@ impl Core {
         let bucket = entry.plan.bucket;
         let (all, ports) = (bucket.rows(), entry.ports);
         let mut writer = Writer {
-            instance: &mut *self.instance,
+            instance: &mut *self.loaded.instance,
             prepared: entry.prepared,
             scratch: &mut self.scratch,
         };

@@ -32,9 +32,10 @@ pub struct Settings {
 }
 
 /// What the thread tells and everybody may read.
+#[derive(Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    text: Mutex<Option<Arc<Text>>>,
+    pub(super) text: Mutex<Option<Arc<Text>>>,
     /// Requests accepted and not yet over.
     in_flight: AtomicUsize,
     pub(super) active: AtomicUsize,
@@ -45,17 +46,16 @@ pub(super) struct Shared {
     completion_tokens: AtomicU64,
     steps: AtomicU64,
     activity: Mutex<Activity>,
-    tuned_device: Mutex<Option<TunedDevice>>,
-    /// The search in idle time, if there is one.
-    searching: Mutex<Option<Searching>>,
+    pub(super) tuned_device: Mutex<Option<TunedDevice>>,
+    pub(super) searching: Mutex<Option<Searching>>,
     /// Moving average of the time a request holds its slot, in milliseconds.
     service_ms: AtomicU64,
     queue_limit: AtomicUsize,
     pub(super) heartbeat: Heartbeat,
-    disabled: Mutex<Vec<Disabled>>,
+    /// Devices that are not to be used, and why.
+    pub(super) disabled: Mutex<Vec<Disabled>>,
 }
 
-/// The device of the loaded model, and how it is tuned.
 #[derive(Clone)]
 pub(super) struct TunedDevice {
     pub(super) device: Arc<dyn Device>,
@@ -67,8 +67,7 @@ impl Shared {
         *self.state.lock() = state;
     }
 
-    /// A load is on its way: where nothing is loaded, that is the state from now on, not only when the
-    /// thread comes to it.
+    /// A load is on its way: the state from now on, not only when the thread comes to it, if nothing is loaded.
     fn announce(&self, model: &str) {
         let mut state = self.state.lock();
         if *state == State::Empty {
@@ -80,27 +79,10 @@ impl Shared {
         self.state.lock().clone()
     }
 
-    pub(super) fn set_text(&self, text: Option<Arc<Text>>) {
-        *self.text.lock() = text;
-    }
-
     /// Counts a step of the device, before anybody hears of its tokens.
     pub(super) fn stepped(&self, core: &Core) {
         self.steps.store(core.steps(), Ordering::Relaxed);
         *self.activity.lock() = core.activity();
-    }
-
-    /// Devices that are not to be used, and why.
-    pub(super) fn disabled(&self) -> Vec<Disabled> {
-        self.disabled.lock().clone()
-    }
-
-    pub(super) fn set_tuned_device(&self, tuned: Option<TunedDevice>) {
-        *self.tuned_device.lock() = tuned;
-    }
-
-    pub(super) fn set_searching(&self, searching: Option<Searching>) {
-        *self.searching.lock() = searching;
     }
 
     pub(super) fn count_tokens(&self, tokens: u32) {
@@ -118,14 +100,12 @@ impl Shared {
         }
     }
 
-    /// A request is over without an answer.
     pub(super) fn failed(&self) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         self.finished(None);
     }
 }
 
-/// The door to the engine.
 #[derive(Clone)]
 pub struct Handle {
     commands: Sender<Command>,
@@ -135,39 +115,16 @@ pub struct Handle {
 
 impl Handle {
     /// Starts the engine thread, with nothing loaded.
-    ///
-    /// # Errors
-    /// When the system refuses a thread.
     pub fn start(settings: Settings) -> std::io::Result<Self> {
         let (commands, receiver) = unbounded();
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State::Empty),
-            text: Mutex::new(None),
-            in_flight: AtomicUsize::new(0),
-            active: AtomicUsize::new(0),
-            kv_tokens: AtomicUsize::new(0),
-            requests: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-            prompt_tokens: AtomicU64::new(0),
-            completion_tokens: AtomicU64::new(0),
-            steps: AtomicU64::new(0),
-            activity: Mutex::default(),
-            tuned_device: Mutex::default(),
-            searching: Mutex::default(),
-            service_ms: AtomicU64::new(0),
-            queue_limit: AtomicUsize::new(settings.queue_limit),
-            heartbeat: Heartbeat::default(),
-            disabled: Mutex::default(),
-        });
+        let queue_limit = AtomicUsize::new(settings.queue_limit);
+        let shared = Arc::new(Shared { queue_limit, ..Shared::default() });
         let scheduler = Scheduler::new(receiver, Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("engine".into()).spawn(|| scheduler.run())?;
         Ok(Self { commands, shared, thread: Arc::new(Mutex::new(Some(thread))) })
     }
 
     /// Queues a generation. Its events come through the receiver; dropping that cancels it.
-    ///
-    /// # Errors
-    /// [`GenerateError`] when it cannot be admitted.
     pub fn generate(&self, request: Request) -> Result<UnboundedReceiver<Event>, GenerateError> {
         let model = match self.shared.state() {
             State::Ready(model) | State::Exclusive { model, .. } => model,
@@ -262,14 +219,11 @@ impl Handle {
     /// Asks the engine thread for a heartbeat, and returns how many there were: a number that does not
     /// grow from one call to the next, with more time between them than a step takes, means that the
     /// thread is stuck. `None` when the thread has ended.
-    #[must_use]
     pub fn heartbeat(&self) -> Option<u64> {
         self.commands.send(Command::Heartbeat).ok()?;
         Some(self.shared.heartbeat.beats())
     }
 
-    /// State and counters now.
-    #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let shared = &self.shared;
         let active = shared.active.load(Ordering::Relaxed);
@@ -290,9 +244,6 @@ impl Handle {
 
     /// What the store holds about the loaded model's device: its file, the hardware, the entries. Reads a
     /// file; disturbs nobody.
-    ///
-    /// # Errors
-    /// [`GenerateError::NoModel`], or why it cannot be read.
     pub fn tuned(
         &self,
     ) -> Result<Result<(PathBuf, DeviceKey, Loaded), tuning::Error>, GenerateError> {
@@ -301,8 +252,6 @@ impl Handle {
         Ok(tuning::contents(&*device, &tuning))
     }
 
-    /// Tokeniser and chat template of the loaded model.
-    #[must_use]
     pub fn text(&self) -> Option<Arc<Text>> {
         self.shared.text.lock().clone()
     }

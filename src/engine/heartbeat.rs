@@ -1,8 +1,5 @@
-//! The engine thread's heartbeat, counted for whoever watches the thread from outside.
-//!
-//! The thread beats when it answers a command, has a weight or a plan in place, and after every step
-//! of a device. What lies between two beats is bounded by one of these; a thread that is stuck in a
-//! driver or in a loop of its own does not beat.
+//! The engine thread's heartbeat: it beats when it answers a command, has a weight or a plan in place, and
+//! after every step of a device. A thread that is stuck in a driver or in a loop of its own does not beat.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +13,6 @@ impl Heartbeat {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Beats so far.
     pub(super) fn beats(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

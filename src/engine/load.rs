@@ -1,5 +1,4 @@
-//! From a [`LoadSpec`] to a [`Core`]: find the model, choose the device, do the arithmetic, move
-//! the weights.
+//! From a [`LoadSpec`] to a [`Core`]: find the model, choose the device, plan memory, move the weights.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::backend::{Candidates, Disabled, Found};
-use super::core::{self, Core, Parts};
+use super::core::{self, Core, Loaded};
 use super::heartbeat::Heartbeat;
 use super::tuning;
-use super::{LoadError, LoadSpec, MemoryUse, ModelInfo};
+use super::{DeviceInfo, DeviceMemory, LoadError, LoadSpec, ModelInfo};
 use crate::chain::one_line;
-use device::{self, Device, Footprint, Request, WeightSource};
+use device::{self, Device, Footprint, Request};
 use model::gguf::Gguf;
 use model::tokenizer::{ChatTemplate, Tokenizer, Vocabulary};
 use model::{self, KvLayout, Model, synthetic};
@@ -21,10 +20,8 @@ use telemetry::memory;
 
 /// Context of a slot when none is configured and the model allows it.
 const DEFAULT_CONTEXT: usize = 4096;
-/// Most sequences served at once.
 const MAX_SLOTS: usize = 256;
 
-/// Text in and out of the loaded model.
 #[derive(Debug)]
 pub struct Text {
     pub tokenizer: Arc<Tokenizer>,
@@ -112,7 +109,6 @@ fn fit(
     }
 }
 
-/// Reserves memory and uploads the weights.
 pub(super) fn upload(
     opened: Opened,
     progress: Progress<'_>,
@@ -145,21 +141,20 @@ pub(super) fn upload(
     let total = model.weight_bytes();
     let done = AtomicU64::new(0);
     for weight in &weights {
-        let source = FileWeight { model: &model, name: &weight.name };
+        let name = &weight.name;
+        let read = |at, bytes: &mut [u8]| Ok(model.read_weight(name, at, bytes)?);
         let report = |bytes: u64| {
             progress("load", done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
         };
-        instance.upload(&weight.name, &source, &report).map_err(device_error)?;
+        instance.upload(name, &read, &report).map_err(device_error)?;
     }
     let footprint = instance.footprint();
     let info =
         ModelInfo { tuning: used, ..describe(&spec, &model, &*device, reason, layout, footprint) };
     let tuning = spec.tuning;
-    let parts =
-        Parts { info, text, model, device, instance, layout, plans, heartbeat, cases, tuning };
-    let mut core = Core::new(parts).map_err(device_error)?;
-    let peak_resident = memory::peak_resident().unwrap_or(0);
-    core.finish_load(started.elapsed(), peak_resident).map_err(device_error)?;
+    let loaded = Loaded { info, text, model, device, instance, layout, heartbeat, cases, tuning };
+    let mut core = Core::new(loaded, plans).map_err(device_error)?;
+    core.finish_load(started.elapsed()).map_err(device_error)?;
     Ok(core)
 }
 
@@ -248,19 +243,22 @@ fn describe(
         context: layout.context,
         trained_context: model.hyperparameters().context,
         slots: layout.slots,
-        device: info.name.to_owned(),
-        device_description: info.description,
-        device_reason: reason,
-        threads: info.threads,
-        memory: MemoryUse { device: footprint, peak_resident: 0 },
-        step_bytes: 0,
-        load_time: std::time::Duration::ZERO,
-        tuning: device::tune::report::Used::default(),
+        device: DeviceInfo {
+            name: info.name.to_owned(),
+            description: info.description,
+            reason,
+            threads: info.threads,
+        },
+        memory: DeviceMemory {
+            weights: footprint.weights,
+            kv: footprint.state,
+            activations: footprint.activations,
+        },
+        ..ModelInfo::default()
     }
 }
 
-/// llama.cpp's name of `general.file_type` (`llama_ftype` in llama.h), or the type that most
-/// elements have.
+/// llama.cpp's name of `general.file_type` (`llama_ftype` in llama.h), or the type of most elements.
 fn file_type(gguf: &Gguf) -> String {
     let named = match gguf.metadata().u32("general.file_type") {
         Ok(0) => Some("F32"),
@@ -286,21 +284,6 @@ fn file_type(gguf: &Gguf) -> String {
         .into_iter()
         .max_by_key(|(_, n)| *n)
         .map_or_else(|| "F32".into(), |(dtype, _)| dtype.name().into())
-}
-
-struct FileWeight<'a> {
-    model: &'a Model,
-    name: &'a str,
-}
-
-impl WeightSource for FileWeight<'_> {
-    fn read_at(
-        &self,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        Ok(self.model.read_weight(self.name, offset, buf)?)
-    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "`map_err` hands it over")]

@@ -1,10 +1,9 @@
-//! Sequences, slots, batching, sampling policy: what joins a model and a device.
-//!
-//! One engine thread owns the device. The rest of the program talks to it through a [`Handle`]:
-//! commands go in over a channel, each request gets its own stream of [`Event`]s back. This module
-//! knows nothing of HTTP, and devices know nothing of it.
+//! Sequences, slots, batching, sampling policy: what joins a model and a device. One engine thread owns the
+//! device. The rest of the program talks to it through a [`Handle`]: commands go in over a channel, each
+//! request gets its own stream of [`Event`]s back. Nothing here knows HTTP, and devices know nothing of it.
 
 mod backend;
+mod bandwidth;
 mod core;
 mod handle;
 mod heartbeat;
@@ -13,17 +12,16 @@ mod logprobs;
 mod request;
 mod scheduler;
 mod sequence;
-mod stream;
 #[cfg(test)]
 mod tests;
 pub mod tuning;
 
+pub use self::bandwidth::GpuBandwidth;
 pub use self::core::Core;
-pub use self::stream::Stream;
 pub use device::cpu::pool::at_most_processors;
 pub use handle::{Handle, Settings};
 pub use load::Text;
 pub use request::{
-    Event, FinishReason, Finished, GenerateError, LoadError, LoadEvent, LoadSpec, Logprob,
-    MemoryUse, ModelInfo, Request, Snapshot, State, TokenEvent, TokenLogprobs,
+    DeviceInfo, DeviceMemory, Event, FinishReason, Finished, GenerateError, LoadError, LoadEvent,
+    LoadSpec, Logprob, ModelInfo, Request, Snapshot, State, TokenEvent, TokenLogprobs,
 };

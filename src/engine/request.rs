@@ -3,19 +3,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::tuning::Tuning;
+use device::Activity;
 use device::tune::report::{Searching, Used};
-use device::{Activity, Footprint};
 use plan::sample::Sampling;
 
-/// One generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// The prompt's token ids; at least one.
     pub prompt: Vec<u32>,
     /// Tokens to generate at most; 0 only evaluates the prompt.
     pub max_tokens: u32,
-    /// How tokens are chosen.
     pub sampling: Sampling,
     /// Texts that end the generation; they are not part of the answer.
     pub stop: Vec<String>,
@@ -32,7 +32,6 @@ impl Request {
     pub const MAX_LOGPROBS: u8 = 20;
 }
 
-/// One alternative at one place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logprob {
     pub id: u32,
@@ -52,7 +51,6 @@ pub struct TokenLogprobs {
     pub top: Vec<Logprob>,
 }
 
-/// One generated token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenEvent {
     pub id: u32,
@@ -63,7 +61,6 @@ pub struct TokenEvent {
     pub logprobs: Option<TokenLogprobs>,
 }
 
-/// Why a generation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// An end-of-generation token.
@@ -77,7 +74,6 @@ pub enum FinishReason {
     Cancelled,
 }
 
-/// The end of a generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     pub reason: FinishReason,
@@ -93,24 +89,20 @@ pub struct Finished {
     pub total: Duration,
 }
 
-/// What the engine reports about a request. After [`Event::Finished`] or [`Event::Failed`] nothing
-/// follows.
+/// What the engine reports about a request; [`Event::Finished`] or [`Event::Failed`] is the last.
 #[derive(Debug)]
 pub enum Event {
     /// The prompt's log-probabilities, one entry per prompt token.
     Prompt(Vec<TokenLogprobs>),
     Token(TokenEvent),
     Finished(Finished),
-    /// The request cannot be finished.
     Failed(GenerateError),
 }
 
-/// Why a request is refused or fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
     #[error("no model is loaded; load one with `orinctl load MODEL`")]
     NoModel,
-    /// All slots are busy and the queue is full.
     #[error("{queued} requests are waiting already, the limit is {limit}; try again in {} s", retry_after.as_secs())]
     QueueFull {
         queued: usize,
@@ -118,26 +110,22 @@ pub enum GenerateError {
         /// A guess from recent requests.
         retry_after: Duration,
     },
-    /// The prompt leaves no room.
     #[error(
         "the prompt has {prompt} tokens and {max_tokens} more were asked for, but a slot holds {context}; shorten the prompt, lower max_tokens or load the model with a larger context"
     )]
     TooLong { prompt: usize, max_tokens: u32, context: usize },
-    /// A field is out of range.
     #[error("{field}: {reason}")]
     Invalid {
         field: &'static str,
         /// What is wrong with it, and what is allowed.
         reason: String,
     },
-    /// The daemon is stopping, or the model is being replaced.
     #[error("the engine is stopping or the model is being replaced; try again")]
     Stopping,
     #[error("the device failed: {0}")]
     Device(String),
 }
 
-/// Which model to load, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadSpec {
     /// A GGUF file, or `synthetic:NAME`.
@@ -154,7 +142,6 @@ pub struct LoadSpec {
     pub threads: usize,
     /// Instruction set of the CPU device: `auto` takes the best one, others by their names.
     pub cpu_isa: String,
-    /// Which choices of kernels are used and searched.
     pub tuning: Tuning,
 }
 
@@ -170,10 +157,8 @@ pub enum LoadEvent {
         /// Bytes in all.
         total: u64,
     },
-    /// The model is ready.
     Loaded(Box<ModelInfo>),
-    /// It is not; what was loaded before is still there when the error was found before replacing
-    /// it.
+    /// It is not; what was loaded before is still there unless replacing it had begun.
     Failed(LoadError),
 }
 
@@ -183,30 +168,18 @@ pub enum LoadError {
     /// It does not fit; the arithmetic is in the message.
     #[error("{0}")]
     OutOfMemory(String),
-    /// There is no such file or name.
     #[error("{0}")]
     NotFound(String),
-    /// The file or a setting is wrong or not supported.
     #[error("{0}")]
     Invalid(String),
-    /// The engine is stopping.
     #[error("the engine is stopping")]
     Stopping,
     #[error("{0}")]
     Device(String),
 }
 
-/// Memory of a loaded model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryUse {
-    /// Weights, KV cache and activations as reserved on the device.
-    pub device: Footprint,
-    /// Peak resident set of the process.
-    pub peak_resident: u64,
-}
-
-/// A loaded model.
-#[derive(Clone, Debug, PartialEq)]
+/// A loaded model, as `/orin/v1/status` shows it too.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelInfo {
     /// The id clients use: the file's stem, or `synthetic:NAME`.
     pub id: String,
@@ -216,9 +189,8 @@ pub struct ModelInfo {
     pub architecture: String,
     /// The dominant weight type, as llama.cpp names files: `Q6_K`, `Q4_K_M`.
     pub file_type: String,
-    /// Where it was read from.
     pub path: PathBuf,
-    /// True for seeded random weights.
+    /// True for seeded random weights: fit for measuring, not for reading.
     pub synthetic: bool,
     /// Bytes of tensor data.
     pub bytes: u64,
@@ -231,26 +203,41 @@ pub struct ModelInfo {
     pub trained_context: usize,
     /// Sequences served at once.
     pub slots: usize,
-    /// Name of the device it is on.
-    pub device: String,
-    /// The device in one line.
-    pub device_description: String,
-    pub device_reason: String,
-    pub threads: usize,
-    pub memory: MemoryUse,
-    /// Bytes of weights that a decode step of one sequence reads.
-    pub step_bytes: u64,
-    /// How long loading took.
-    pub load_time: Duration,
+    pub device: DeviceInfo,
+    pub memory: DeviceMemory,
     /// Which tuned choices it runs under.
     pub tuning: Used,
+    /// Bytes of weights that a decode step of one sequence reads.
+    #[serde(default)]
+    pub step_bytes: u64,
+    /// Seconds that loading took.
+    pub load_s: f64,
 }
 
-/// What the engine is doing.
-#[derive(Clone, Debug, PartialEq)]
+/// The device that a model is on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// Its name among the backends that `docs/configuration.md` lists.
+    pub name: String,
+    /// The device in one line.
+    pub description: String,
+    /// Why it was chosen.
+    pub reason: String,
+    pub threads: usize,
+}
+
+/// Memory reserved on a device, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceMemory {
+    pub weights: u64,
+    pub kv: u64,
+    pub activations: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum State {
+    #[default]
     Empty,
-    /// A model is being loaded.
     Loading {
         model: String,
         /// Fraction done, 0 to 1.
@@ -269,7 +256,6 @@ pub enum State {
 /// Counters and state at one moment; cheap to take from any thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// What the engine is doing.
     pub state: State,
     pub active: usize,
     /// Requests waiting for a slot.
@@ -288,6 +274,5 @@ pub struct Snapshot {
     pub steps: u64,
     /// What the device has asked of its hardware since the model was loaded.
     pub activity: Activity,
-    /// The search that goes on while there is nothing to do.
     pub searching: Option<Searching>,
 }

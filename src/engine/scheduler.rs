@@ -1,17 +1,16 @@
 //! The engine thread: takes commands, gives slots to waiting requests, and keeps the device busy.
 //!
 //! Chunks of the oldest unfinished prompt take turns with decode steps of every sequence that is past its
-//! prompt. Whatever does not depend on a token that the host has yet to see is submitted before anything is
-//! waited for: all chunks of a prompt, and one decode step ahead of the one whose tokens come next. Where a
-//! sequence turns out to have ended (an end token, a client that went away), the step ahead still runs and
-//! its token is dropped. What it has written to the slot lies behind the end of what anybody reads: whoever
-//! gets the slot next is submitted later, and writes every position before reading it.
+//! prompt. What does not depend on a token that the host has yet to see is submitted before anything is waited
+//! for: all chunks of a prompt, and one decode step ahead. Where a sequence turns out to have ended, the step
+//! ahead still runs and its token is dropped; whoever gets the slot next writes every position before reading
+//! it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError};
 use tokio::sync::mpsc::UnboundedSender;
@@ -21,14 +20,11 @@ use super::core::{Core, Row, Step};
 use super::handle::{Shared, TunedDevice};
 use super::sequence::{Sequence, Waiting};
 use super::tuning::Idle;
-use super::{
-    Event, FinishReason, GenerateError, LoadError, LoadEvent, LoadSpec, ModelInfo, State, load,
-};
+use super::{Event, FinishReason, GenerateError, LoadError, LoadEvent, LoadSpec, State, load};
 use device::MAX_SUBMISSIONS;
 use plan::Outputs;
 use plan::sample::Sampling;
 
-/// What the thread can be told.
 pub(super) enum Command {
     Generate(Waiting),
     Load(LoadSpec, UnboundedSender<LoadEvent>),
@@ -67,7 +63,6 @@ pub(super) struct Scheduler {
     /// Commands that wait until nothing is being served.
     idle_work: VecDeque<Command>,
     stop: Option<Instant>,
-    /// The search that goes on while there is nothing to do.
     idle: Option<Idle>,
     // Reused every step.
     rows: Vec<Row>,
@@ -139,14 +134,8 @@ impl Scheduler {
             }
             self.tell_cache();
         }
-        for waiting in self.waiting.drain(..) {
-            self.shared.failed();
-            waiting.fail(GenerateError::Stopping);
-        }
-        self.idle = None;
-        self.shared.set_tuned_device(None);
-        self.core = None;
-        self.shared.set_text(None);
+        self.fail_waiting(&GenerateError::Stopping);
+        self.drop_model();
         self.shared.set_state(State::Empty);
     }
 
@@ -172,7 +161,7 @@ impl Scheduler {
                     idle.release();
                 }
                 // A minute only bounds how long a waiting request of a gone client keeps its place.
-                let command = self.commands.recv_timeout(std::time::Duration::from_secs(60));
+                let command = self.commands.recv_timeout(Duration::from_secs(60));
                 if let Some(idle) = &self.idle {
                     idle.hold();
                 }
@@ -198,10 +187,7 @@ impl Scheduler {
                 Command::Stop(deadline) => {
                     self.stop = Some(deadline);
                     self.shared.set_state(State::Stopping);
-                    for waiting in self.waiting.drain(..) {
-                        self.shared.failed();
-                        waiting.fail(GenerateError::Stopping);
-                    }
+                    self.fail_waiting(&GenerateError::Stopping);
                 }
                 Command::Heartbeat => self.shared.heartbeat.beat(),
                 other => self.idle_work.push_back(other),
@@ -213,11 +199,9 @@ impl Scheduler {
         match work {
             Command::Load(spec, events) => self.load(&spec, &events),
             Command::Unload(done) => {
-                self.idle = None;
-                self.shared.set_tuned_device(None);
-                let loaded = self.core.take().is_some();
+                let loaded = self.core.is_some();
+                self.drop_model();
                 self.free_slots.clear();
-                self.shared.set_text(None);
                 self.shared.set_state(State::Empty);
                 self.fail_waiting(&GenerateError::NoModel);
                 // The asker may have gone.
@@ -250,12 +234,11 @@ impl Scheduler {
             shared.set_state(State::Loading { model: model.clone(), progress: fraction });
             let _ = events.send(LoadEvent::Progress { phase, done, total });
         };
+        let disabled = shared.disabled.lock().clone();
         // The old model stays until the new one is known to be sound, then makes room for it.
         self.idle = None;
-        let result = load::open(spec, shared.disabled(), &progress).and_then(|opened| {
-            self.core = None;
-            self.shared.set_tuned_device(None);
-            self.shared.set_text(None);
+        let result = load::open(spec, disabled, &progress).and_then(|opened| {
+            self.drop_model();
             self.fail_waiting(&GenerateError::Stopping);
             load::upload(opened, &progress, shared.heartbeat.clone())
         });
@@ -271,17 +254,18 @@ impl Scheduler {
     }
 
     fn adopt(&mut self, core: Core) -> LoadEvent {
-        let info: ModelInfo = core.model().clone();
-        tracing::info!(model = info.id, device = info.device, took = ?info.load_time, "model loaded");
+        let info = core.model().clone();
+        let took = Duration::from_secs_f64(info.load_s);
+        tracing::info!(model = info.id, device = info.device.name, ?took, "model loaded");
         self.free_slots = (0..core.slots() as u32).rev().collect();
         self.active = Vec::with_capacity(core.slots());
         self.under_way = VecDeque::with_capacity(MAX_SUBMISSIONS);
         self.rows = Vec::with_capacity(core.slots());
         self.tokens = Vec::with_capacity(core.slots());
         self.logits = vec![0.0; core.vocabulary()];
-        self.shared.set_text(Some(Arc::clone(core.text())));
+        *self.shared.text.lock() = Some(Arc::clone(core.text()));
         let (device, _, tuning) = core.tunable();
-        self.shared.set_tuned_device(Some(TunedDevice { device, tuning: tuning.clone() }));
+        *self.shared.tuned_device.lock() = Some(TunedDevice { device, tuning: tuning.clone() });
         self.idle = Idle::start(&core, &self.shared);
         self.core = Some(core);
         LoadEvent::Loaded(Box::new(info))
@@ -294,6 +278,14 @@ impl Scheduler {
             (None, None) => State::Empty,
         };
         self.shared.set_state(state);
+    }
+
+    /// Ends the search in idle time first: it uses the device too.
+    fn drop_model(&mut self) {
+        self.idle = None;
+        self.core = None;
+        *self.shared.tuned_device.lock() = None;
+        *self.shared.text.lock() = None;
     }
 
     fn fail_waiting(&mut self, error: &GenerateError) {

@@ -12,7 +12,6 @@ use super::{
 };
 use model::tokenizer::{Detokeniser, StopMatcher};
 
-/// A request that waits for a slot.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) request: Request,
@@ -27,7 +26,6 @@ impl Waiting {
     }
 }
 
-/// A request in a slot.
 pub(super) struct Sequence {
     pub(super) request: Request,
     events: UnboundedSender<Event>,

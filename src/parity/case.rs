@@ -7,12 +7,9 @@ use plan::graph::{Graph, Tensor};
 use plan::sample::philox;
 use plan::{Bucket, Buffer, Class, DType, Fusions, Plan, fuse, quant};
 
-/// Values of a mailbox.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values {
-    /// Of an `F32` one.
     F32(Vec<f32>),
-    /// Of an `I32` one.
     I32(Vec<i32>),
 }
 
@@ -26,7 +23,6 @@ pub struct Stage {
 /// Stages that run one after the other on the same weights and caches.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What kind of step it is.
     pub group: &'static str,
     /// The step, its type, shape and values.
     pub name: String,
@@ -36,13 +32,10 @@ pub struct Case {
     weights: BTreeMap<String, Vec<u8>>,
 }
 
-/// Why a case cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// Shapes or types do not fit.
     #[error(transparent)]
     Graph(#[from] plan::graph::Error),
-    /// The type of a weight does not take its values.
     #[error("values of weight `{weight}`")]
     Quantise { weight: String, source: quant::Error },
 }
@@ -51,17 +44,21 @@ pub enum BuildError {
 pub type Results = Vec<(String, Vec<f32>)>;
 
 impl Case {
-    /// A case without stages.
-    #[must_use]
     pub fn new(group: &'static str, name: impl Into<String>, tolerance: f64) -> Self {
         let weights = BTreeMap::new();
         Self { group, name: name.into(), tolerance, stages: Vec::new(), weights }
     }
 
+    /// One plan by itself, with what its mailboxes and weights hold.
+    pub fn of(
+        plan: Plan,
+        inputs: Vec<(String, Values)>,
+        weights: BTreeMap<String, Vec<u8>>,
+    ) -> Self {
+        Self { stages: vec![Stage { plan, inputs }], weights, ..Self::new("plan", "", 0.0) }
+    }
+
     /// Adds a stage, whose graph `build` makes.
-    ///
-    /// # Errors
-    /// What the graph says of shapes and types.
     pub fn stage(
         mut self,
         bucket: Bucket,
@@ -80,17 +77,11 @@ impl Case {
     }
 
     /// Runs all stages on a device, with the fusions that it knows.
-    ///
-    /// # Errors
-    /// What the device says.
     pub fn run(&self, device: &dyn Device) -> Result<Results, Error> {
         self.run_with(device, device.fusions(), 1)
     }
 
     /// The same with some fusions alone, and all stages `times` times over; the last results count.
-    ///
-    /// # Errors
-    /// What the device says.
     pub fn run_with(
         &self,
         device: &dyn Device,
@@ -182,10 +173,6 @@ impl<'a> Sketch<'a> {
         Self { g: Graph::new(), inputs: Vec::new(), weights }
     }
 
-    /// An `F32` mailbox.
-    ///
-    /// # Errors
-    /// When the name is taken.
     pub fn floats(
         &mut self,
         name: &str,
@@ -196,10 +183,6 @@ impl<'a> Sketch<'a> {
         Ok(self.g.source(Class::Mailbox, name, DType::F32, shape)?)
     }
 
-    /// An `I32` mailbox.
-    ///
-    /// # Errors
-    /// When the name is taken.
     pub fn ints(
         &mut self,
         name: &str,
@@ -211,9 +194,6 @@ impl<'a> Sketch<'a> {
     }
 
     /// A weight in its stored bytes; stages of a case share weights by name.
-    ///
-    /// # Errors
-    /// When the name is taken by another shape or type.
     pub fn weight(
         &mut self,
         name: &str,
@@ -225,10 +205,6 @@ impl<'a> Sketch<'a> {
         Ok(self.g.source(Class::Weight, name, dtype, shape)?)
     }
 
-    /// A weight from its values.
-    ///
-    /// # Errors
-    /// When the name is taken by another shape or type, or the type does not take the values.
     pub fn quantised(
         &mut self,
         name: &str,
@@ -242,17 +218,12 @@ impl<'a> Sketch<'a> {
         self.weight(name, dtype, shape, bytes)
     }
 
-    /// A KV cache.
-    ///
-    /// # Errors
-    /// When the name is taken by another shape or type.
     pub fn cache(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, BuildError> {
         Ok(self.g.source(Class::State, name, DType::F16, shape)?)
     }
 }
 
 /// `n` values from -1 to 1, the same for the same seed.
-#[must_use]
 pub fn noise(seed: u64, n: usize) -> Vec<f32> {
     let word = |i: usize| philox([(i / 4) as u32, 0, 0, 0], seed)[i % 4];
     (0..n).map(|i| (f64::from(word(i)) / f64::from(u32::MAX) * 2.0 - 1.0) as f32).collect()

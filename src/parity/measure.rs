@@ -15,7 +15,6 @@ pub struct Difference {
 
 impl Difference {
     /// Compares two results of one length; values beyond the shorter one count as unlike.
-    #[must_use]
     pub fn of(got: &[f32], want: &[f32]) -> Self {
         let mut d = Self { unlike: got.len().abs_diff(want.len()), ..Self::default() };
         let (mut squares, mut numbers) = (0.0, 0u32);
@@ -37,21 +36,18 @@ impl Difference {
     }
 
     /// Largest distance in units of the scale; infinite where values are unlike.
-    #[must_use]
     pub fn relative(&self) -> f64 {
         if self.unlike > 0 { f64::INFINITY } else { self.max / self.scale }
     }
 }
 
 /// Index of the largest value, the first among equals.
-#[must_use]
 pub fn argmax(values: &[f32]) -> usize {
     let best = values.iter().enumerate().filter(|(_, v)| !v.is_nan());
     best.fold((0, f32::NEG_INFINITY), |best, (i, &v)| if v > best.1 { (i, v) } else { best }).0
 }
 
 /// How far the largest value is ahead of the next.
-#[must_use]
 pub fn margin(values: &[f32]) -> f64 {
     let best = argmax(values);
     let rest = values.iter().enumerate().filter(|(i, v)| *i != best && !v.is_nan());
@@ -60,7 +56,6 @@ pub fn margin(values: &[f32]) -> f64 {
 }
 
 /// Kullback-Leibler divergence of the softmax of `got` from that of `want`, in nats.
-#[must_use]
 pub fn divergence(want: &[f32], got: &[f32]) -> f64 {
     let log_softmax = |logits: &[f32]| -> Vec<f64> {
         let largest = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));

@@ -12,7 +12,6 @@ const CHUNK: usize = 32;
 /// The slot that is used, of two.
 const SLOT: i32 = 1;
 
-/// Why a comparison could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error(transparent)]
@@ -29,7 +28,6 @@ pub enum Failure {
     },
 }
 
-/// What is run.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
     pub model: &'a Model,
@@ -66,7 +64,6 @@ impl Default for Tolerance {
 /// One step beside the reference's.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Step {
-    /// Distance of the logits.
     pub difference: Difference,
     /// Divergence from the reference, in nats.
     pub divergence: f64,
@@ -110,18 +107,12 @@ pub struct Comparison {
     pub top1_agreement: f64,
     /// The first step whose most likely token differs: prompt, step, margin of the reference.
     pub first_difference: Option<(usize, usize, f64)>,
-    /// Every step of every prompt.
     pub steps: Vec<Vec<Step>>,
-    /// Whether every step is within the tolerance.
     pub passed: bool,
 }
 
 impl Trace {
-    /// Runs a task on a device. `forced` gives the tokens; without it they are the device's own most
-    /// likely ones.
-    ///
-    /// # Errors
-    /// What the device says, or prompts that are too long.
+    /// Runs a task on a device, with `forced` tokens or the device's own most likely ones.
     pub fn record(
         device: &dyn Device,
         task: &Task<'_>,
@@ -140,8 +131,6 @@ impl Trace {
         Ok(Self { logits })
     }
 
-    /// This trace beside the reference's of the same task.
-    #[must_use]
     pub fn compare(&self, reference: &Self, tolerance: &Tolerance) -> Comparison {
         let pairs = self.logits.iter().zip(&reference.logits);
         let steps: Vec<Vec<Step>> = pairs
@@ -168,7 +157,6 @@ impl Trace {
     }
 }
 
-/// A model on a device, driven through the seam alone.
 struct Runner {
     instance: Box<dyn Instance>,
     prefill: (Plan, Prepared),

@@ -1,5 +1,4 @@
-//! Single steps over shapes, types and extreme values: what every device must compute like the
-//! reference.
+//! Single steps over shapes, types and extremes: what every device must compute like the reference.
 
 use half::f16;
 
@@ -31,18 +30,15 @@ mod tolerance {
     pub(super) const TWO_PLANES: f64 = 1.5e-3;
 }
 
-/// How a device did in a case.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The worst of its results.
     pub difference: Difference,
     pub result: String,
-    /// Whether it is within the case's tolerance.
     pub passed: bool,
 }
 
 /// Compares a device's results of a case with the reference's.
-#[must_use]
 pub fn compare(case: &Case, got: &Results, want: &Results) -> Outcome {
     let mut worst = Outcome {
         difference: Difference {
@@ -64,18 +60,12 @@ pub fn compare(case: &Case, got: &Results, want: &Results) -> Outcome {
     worst
 }
 
-/// Runs a case on a device and on the reference.
-///
-/// # Errors
-/// What the device says; [`Error::Unsupported`] when it does not take the step.
+/// Runs a case on a device and on the reference; [`Error::Unsupported`] when the device does not take it.
 pub fn check(case: &Case, device: &dyn Device) -> Result<Outcome, Error> {
     Ok(compare(case, &case.run(device)?, &case.run(&Reference)?))
 }
 
 /// Every case.
-///
-/// # Errors
-/// None, unless a definition here does not fit its graph.
 pub fn all() -> Result<Vec<Case>, BuildError> {
     let mut cases = Vec::new();
     norms(&mut cases)?;
@@ -107,16 +97,27 @@ fn inputs(seed: u64, n: usize) -> [(&'static str, Vec<f32>); 5] {
     ]
 }
 
+/// A case of one stage, whose result `build` makes.
+fn one(
+    case: Case,
+    bucket: Bucket,
+    build: impl FnOnce(&mut Sketch<'_>) -> Result<Tensor, BuildError>,
+) -> Built {
+    case.stage(bucket, |s| {
+        let y = build(s)?;
+        s.g.output("y", y);
+        Ok(())
+    })
+}
+
 fn norms(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     for (batch, n) in [(1, 64), (3, 1000), (2, 4096)] {
         for (name, x) in inputs(n as u64, batch * n) {
             let case = Case::new("rms-norm", format!("{batch}x{n} {name}"), tolerance::ROUNDING);
-            cases.push(case.stage(rows(batch), |s| {
+            cases.push(one(case, rows(batch), |s| {
                 let x = s.floats("x", &[batch, n], x)?;
                 let w = s.quantised("w", DType::F32, &[n], &noise(1, n))?;
-                let y = s.g.rms_norm(x, w, 1e-5)?;
-                s.g.output("y", y);
-                Ok(())
+                Ok(s.g.rms_norm(x, w, 1e-5)?)
             })?);
         }
     }
@@ -129,13 +130,10 @@ fn elementwise(cases: &mut Vec<Case>) -> Result<(), BuildError> {
             for product in [false, true] {
                 let group = if product { "swiglu" } else { "add" };
                 let case = Case::new(group, format!("{batch}x{n} {name}"), tolerance::ROUNDING);
-                cases.push(case.stage(rows(batch), |s| {
+                cases.push(one(case, rows(batch), |s| {
                     let a = s.floats("a", &[batch, n], x.clone())?;
                     let b = s.floats("b", &[batch, n], noise(8, batch * n))?;
-                    let y =
-                        if product { s.g.swiglu(a, b)? } else { s.g.binary(Binary::Add, a, b)? };
-                    s.g.output("y", y);
-                    Ok(())
+                    Ok(if product { s.g.swiglu(a, b)? } else { s.g.binary(Binary::Add, a, b)? })
                 })?);
             }
         }
@@ -146,17 +144,12 @@ fn elementwise(cases: &mut Vec<Case>) -> Result<(), BuildError> {
 fn tables(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     for (half, magnitude) in [(8, 1.0), (32, 1.25), (64, 1.0)] {
         let positions = vec![0, 1, 63, 1000, 131_071];
-        let name = format!("{half} pairs x {magnitude}");
-        cases.push(Case::new("rope-table", name, tolerance::ANGLE).stage(
-            rows(positions.len()),
-            |s| {
-                let p = s.ints("positions", &[positions.len()], positions)?;
-                let f = frequencies(s, half)?;
-                let y = s.g.rope_table(p, f, magnitude)?;
-                s.g.output("y", y);
-                Ok(())
-            },
-        )?);
+        let case = Case::new("rope-table", format!("{half} pairs x {magnitude}"), tolerance::ANGLE);
+        cases.push(one(case, rows(positions.len()), |s| {
+            let p = s.ints("positions", &[positions.len()], positions)?;
+            let f = frequencies(s, half)?;
+            Ok(s.g.rope_table(p, f, magnitude)?)
+        })?);
     }
     Ok(())
 }
@@ -170,24 +163,19 @@ fn embeddings(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     for dtype in TYPES {
         let (n, k) = (37, 512);
         let ids = vec![0, 36, 17, -1, 37, i32::MAX];
-        cases.push(Case::new("embed", format!("{dtype} {n}x{k}"), tolerance::ROUNDING).stage(
-            rows(ids.len()),
-            |s| {
-                let table = s.quantised("w", dtype, &[n, k], &noise(3, n * k))?;
-                let ids = s.ints("ids", &[ids.len()], ids)?;
-                let y = s.g.gather(table, &[ids])?;
-                s.g.output("y", y);
-                Ok(())
-            },
-        )?);
+        let case = Case::new("embed", format!("{dtype} {n}x{k}"), tolerance::ROUNDING);
+        cases.push(one(case, rows(ids.len()), |s| {
+            let table = s.quantised("w", dtype, &[n, k], &noise(3, n * k))?;
+            let ids = s.ints("ids", &[ids.len()], ids)?;
+            Ok(s.g.gather(table, &[ids])?)
+        })?);
     }
     let picks = vec![2, 0, -3, 9];
-    cases.push(Case::new("gather", "rows of activations", 0.0).stage(rows(picks.len()), |s| {
+    let case = Case::new("gather", "rows of activations", 0.0);
+    cases.push(one(case, rows(picks.len()), |s| {
         let x = s.floats("x", &[3, 100], noise(4, 300))?;
         let picks = s.ints("picks", &[picks.len()], picks)?;
-        let y = s.g.gather(x, &[picks])?;
-        s.g.output("y", y);
-        Ok(())
+        Ok(s.g.gather(x, &[picks])?)
     })?);
     Ok(())
 }
@@ -269,31 +257,28 @@ fn projection(
         };
         let a = matrix(s, "a", 11)?;
         let a = s.g.matmul(h, a)?;
-        match around {
-            Around::Nothing | Around::Norm => s.g.output("y", a),
+        let y = match around {
+            Around::Nothing | Around::Norm | Around::Three => a,
             Around::Residual => {
                 let residual = s.floats("residual", &[batch, n], noise(12, batch * n))?;
-                let y = s.g.binary(Binary::Add, residual, a)?;
-                s.g.output("y", y);
-            }
-            Around::Three => {
-                s.g.output("y", a);
-                for (name, seed) in [("b", 13), ("c", 14)] {
-                    let w = matrix(s, name, seed)?;
-                    let y = s.g.matmul(h, w)?;
-                    s.g.output(name, y);
-                }
+                s.g.binary(Binary::Add, residual, a)?
             }
             Around::Behind => {
                 let w = s.quantised("behind", DType::F32, &[n], &vec![1.0; n])?;
-                let y = s.g.rms_norm(a, w, 1e-5)?;
-                s.g.output("y", y);
+                s.g.rms_norm(a, w, 1e-5)?
             }
             Around::SwiGlu => {
                 let b = matrix(s, "b", 13)?;
                 let b = s.g.matmul(h, b)?;
-                let y = s.g.swiglu(a, b)?;
-                s.g.output("y", y);
+                s.g.swiglu(a, b)?
+            }
+        };
+        s.g.output("y", y);
+        if let Around::Three = around {
+            for (name, seed) in [("b", 13), ("c", 14)] {
+                let w = matrix(s, name, seed)?;
+                let y = s.g.matmul(h, w)?;
+                s.g.output(name, y);
             }
         }
         Ok(())

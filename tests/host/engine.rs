@@ -11,6 +11,8 @@ use orind_testing::{data, tiny};
 use plan::sample::Sampling;
 use serde_json::Value;
 
+const BACKENDS: [&str; 2] = ["reference", "cpu"];
+
 fn spec(model: &str, backend: &str) -> LoadSpec {
     LoadSpec { slots: 4, prefill_chunk: 32, threads: 2, ..engine::spec(tiny(model), backend) }
 }
@@ -38,14 +40,16 @@ fn known(model: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
     json["prompts"].as_array().unwrap().iter().map(prompt).collect()
 }
 
-fn greedy_answers_are_llama_cpps(backend: &str) {
-    for model in ["tiny-llama-Q8_0", "tiny-qwen3-Q4_K_M"] {
+#[test]
+fn greedy_answers_are_llama_cpps() {
+    let models = ["tiny-llama-Q8_0", "tiny-qwen3-Q4_K_M"];
+    for (backend, model) in BACKENDS.into_iter().flat_map(|b| models.map(|model| (b, model))) {
         let handle = start(model, backend);
         for (prompt, greedy, margins) in known(model) {
             // Twice the largest error llama.cpp itself shows on these models.
             let sure = margins.iter().position(|m| *m < 1.2).unwrap_or(margins.len());
             let answer = ask(&handle, request(&prompt, greedy.len() as u32));
-            assert_eq!(answer.ids[..sure], greedy[..sure], "{model}");
+            assert_eq!(answer.ids[..sure], greedy[..sure], "{model} on {backend}");
             assert_eq!(answer.ids.len(), greedy.len());
             assert_eq!(*answer.reason(), FinishReason::Length);
         }
@@ -53,23 +57,17 @@ fn greedy_answers_are_llama_cpps(backend: &str) {
     }
 }
 
-#[test]
-fn greedy_answers_are_llama_cpps_on_the_reference() {
-    greedy_answers_are_llama_cpps("reference");
-}
-
-#[test]
-fn greedy_answers_are_llama_cpps_on_the_cpu() {
-    greedy_answers_are_llama_cpps("cpu");
-}
-
 fn sampled(seed: u64) -> Sampling {
     Sampling { temperature: 1.5, top_k: 50, top_p: 0.95, seed }
 }
 
-/// More requests than slots, of different lengths, all at once: each answer is the one it gets
-/// alone.
-fn company_changes_nothing(backend: &str) {
+/// More requests than slots, of different lengths, all at once: each answer is the one it gets alone.
+#[test]
+fn company_changes_nothing() {
+    BACKENDS.into_iter().for_each(company_changes_nothing_on);
+}
+
+fn company_changes_nothing_on(backend: &str) {
     let handle = start("tiny-llama-Q6_K", backend);
     let requests: Vec<Request> = (0..10u32)
         .map(|i| {
@@ -86,20 +84,10 @@ fn company_changes_nothing(backend: &str) {
     let together: Vec<_> = requests.iter().map(|r| handle.generate(r.clone()).unwrap()).collect();
     for (alone, events) in alone.iter().zip(together) {
         let answer = collect(events).unwrap();
-        assert_eq!((&alone.ids, &alone.text), (&answer.ids, &answer.text));
+        assert_eq!((&alone.ids, &alone.text), (&answer.ids, &answer.text), "{backend}");
         assert_eq!(alone.logprobs, answer.logprobs, "log-probabilities are equal to the bit");
     }
     assert_eq!(handle.snapshot().active, 0);
-}
-
-#[test]
-fn company_changes_nothing_on_the_reference() {
-    company_changes_nothing("reference");
-}
-
-#[test]
-fn company_changes_nothing_on_the_cpu() {
-    company_changes_nothing("cpu");
 }
 
 #[test]
@@ -165,14 +153,10 @@ fn what_cannot_be_served_is_refused_at_once() {
     load(&handle, LoadSpec { slots: 1, ..spec("tiny-llama-Q8_0", "reference") }).unwrap();
     let too_long = handle.generate(request(&[1; 200], 57)).unwrap_err();
     assert_eq!(too_long, GenerateError::TooLong { prompt: 200, max_tokens: 57, context: 256 });
-    assert!(matches!(
-        handle.generate(request(&[], 1)),
-        Err(GenerateError::Invalid { field: "prompt", .. })
-    ));
-    assert!(matches!(
-        handle.generate(request(&[1024], 1)),
-        Err(GenerateError::Invalid { field: "prompt", .. })
-    ));
+    for prompt in [&[][..], &[1024]] {
+        let refused = handle.generate(request(prompt, 1)).unwrap_err();
+        assert!(matches!(refused, GenerateError::Invalid { field: "prompt", .. }), "{refused}");
+    }
     let one = handle.generate(request(&[1], 200)).unwrap();
     let two = handle.generate(request(&[1], 1)).unwrap();
     let three = handle.generate(request(&[1], 1)).unwrap_err();

@@ -1,5 +1,4 @@
-//! What the compiler cannot see of the arrows in `ARCHITECTURE.md`: between the rooms of `src/`, and from
-//! them to the crates below.
+//! The arrows in `ARCHITECTURE.md`: between the modules of `src/`, and from them to the crates below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

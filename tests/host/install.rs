@@ -6,16 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs `orinctl` and returns its exit code, output and errors.
+use orind_testing::program::outcome;
+
 fn orinctl(arguments: &[&str], root: &Path) -> (Option<i32>, String, String) {
-    let run = Command::new(env!("CARGO_BIN_EXE_orinctl"))
-        .args(arguments)
-        .arg("--root")
-        .arg(root)
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (run.status.code(), text(run.stdout), text(run.stderr))
+    outcome(Command::new(env!("CARGO_BIN_EXE_orinctl")).args(arguments).arg("--root").arg(root))
 }
 
 /// Every path below a directory with its permissions.

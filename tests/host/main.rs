@@ -1,7 +1,5 @@
-//! The daemon, its client and what they are made of, from outside, on a machine without a GPU.
-//!
-//! One program: linking it is most of the wait. Its tests run side by side in one process, or, with
-//! `cargo nextest`, each in its own; one that cannot share a process starts this program again
+//! The daemon, its client and what they are made of, from outside, on a machine without a GPU. One program:
+//! linking it is most of the wait. A test that cannot share a process starts this program again
 //! ([`orind_testing::program::again`]).
 
 #![cfg(target_os = "linux")]

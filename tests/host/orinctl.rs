@@ -8,11 +8,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use orind::bench::Report;
 use orind_testing::daemon::{MODEL, eventually, orinctl};
-use orind_testing::program::{stderr, stdout};
+use orind_testing::program::{said, stderr, stdout};
+use serde_json::Value;
 use tegra_profile::{Experiment, Machine, Profile, Verdict, facts};
 use tempfile::TempDir;
 
-/// Where one test's run-time files go.
 struct Home(TempDir);
 
 impl Home {
@@ -34,7 +34,10 @@ impl Home {
         self.orinctl(args).output().unwrap()
     }
 
-    /// What private daemons left behind.
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&said(&mut self.orinctl(args))).unwrap()
+    }
+
     fn leftovers(&self) -> Vec<String> {
         std::fs::read_dir(self.path())
             .unwrap()
@@ -132,8 +135,7 @@ fn plan_works_without_a_daemon() {
     {
         assert!(text.contains(part), "{part} is not in {text}");
     }
-    let json = home.run(&["plan", MODEL, "--depth", "100", "--json"]);
-    let json: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
+    let json = home.json(&["plan", MODEL, "--depth", "100", "--json"]);
     let total = |plan: &str, what: &str| json[plan]["total"][what].as_u64().unwrap();
     let steps = |plan: &str| json[plan]["steps"].as_array().unwrap().len();
     assert!(steps("after") * 5 < steps("before"));
@@ -179,7 +181,7 @@ fn plan_estimates_the_speed_on_the_orin_of_a_profile() {
     let file_name = file.to_str().unwrap();
     let plan = |args: &[&str]| home.run(&[&["plan", MODEL, "--profile", file_name], args].concat());
     let json = plan(&["--depth", "100", "--json"]);
-    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     let total = |what: &str| json["after"]["total"][what].as_f64().unwrap();
     let launches = json["launches"].as_array().unwrap().len() as f64;
     let ns = (total("weight_bytes") + total("kv_bytes")) / 40.0
@@ -224,11 +226,10 @@ fn profile_works_without_a_daemon() {
     let home = Home::new();
     let output = home.run(&["profile", MODEL, "-n", "3", "--depth", "20", "--json"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let steps = json["steps"].as_array().unwrap();
     let sum = |what: &str| steps.iter().map(|step| step[what].as_f64().unwrap()).sum::<f64>();
-    let plan = home.run(&["plan", MODEL, "--depth", "23", "--json"]);
-    let plan: serde_json::Value = serde_json::from_slice(&plan.stdout).unwrap();
+    let plan = home.json(&["plan", MODEL, "--depth", "23", "--json"]);
     let total = |what: &str| plan["after"]["total"][what].as_f64().unwrap();
     assert!(sum("bytes") >= total("weight_bytes"), "{json}");
     assert_eq!(sum("count") as usize, plan["after"]["steps"].as_array().unwrap().len());
@@ -242,10 +243,8 @@ fn a_profile_leaves_a_trace_that_adds_up_to_its_report() {
     let home = Home::new();
     let file = home.path().join("token.json");
     let name = file.to_str().unwrap();
-    let output = home.run(&["profile", MODEL, "-n", "1", "--json", "--trace", name]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let report = home.json(&["profile", MODEL, "-n", "1", "--json", "--trace", name]);
+    let trace: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let slices = |category: &str| {
         let events = trace["traceEvents"].as_array().unwrap().iter();
         events.filter(|e| e["cat"] == category).map(|e| e["dur"].as_f64().unwrap()).sum::<f64>()

@@ -1,11 +1,8 @@
 //! What the program answers, held against what an earlier build answered: requests over HTTP in order
 //! (`tests/data/recorded/http.jsonl`), and commands over TOML files (`toml.jsonl`); one exchange for each line.
-//!
-//! A new exchange is a line without `answer`. `ORIND_RECORD=path/to/orinctl cargo test --test host recorded` asks
-//! that program instead of this build and writes its answers down. The device is the CPU with its scalar
-//! instruction set, so that texts are the same on every machine.
-//!
-//! What cannot be the same is taken out of both sides by these rules:
+//! A new exchange is a line without `answer`. `ORIND_RECORD=path/to/orinctl cargo test --test host recorded`
+//! asks that program instead and writes its answers down. The device is the CPU with its scalar instruction
+//! set, so that texts are the same on every machine. What cannot be the same is taken out of both sides:
 //!
 //! - *by type*: a value that a clock, a process, a build or the machine decides ([`BY_TYPE`]) is replaced by
 //!   the name of its type, and so is the machine's state;
@@ -122,7 +119,6 @@ fn difference(at: &str, before: &Value, now: &Value) -> Option<String> {
     }
 }
 
-/// The name of a value's type.
 fn type_of(value: &Value) -> Value {
     let name = match value {
         Value::Null => "null",
@@ -200,7 +196,6 @@ fn events(body: &str, path: &str, dir: &str) -> Vec<Value> {
     events
 }
 
-/// Names and labels of metrics.
 fn metrics(body: &str) -> Vec<Value> {
     let of_the_machine = |line: &&str| !line.contains("orind_machine_");
     let lines = body.lines().filter(of_the_machine).map(|line| match line.strip_prefix('#') {

@@ -71,7 +71,6 @@ const CHAT: [(&str, i32); 6] = [
     ("[PAD]", UNUSED),
 ];
 
-/// Gives the string at `index` another text.
 fn set(strings: &mut Strings, index: usize, text: &str) {
     let other = |(at, old)| if at == index { text } else { old };
     *strings = strings.iter().enumerate().map(other).collect();

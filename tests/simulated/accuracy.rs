@@ -172,8 +172,7 @@ fn cpu_follows_llama_cpp() {
     }
 }
 
-/// On the simulated Orin: one model, all of them with
-/// `ORIND_TEST_FULL=1`.
+/// On the simulated Orin: one model, all of them with `ORIND_TEST_FULL=1`.
 #[test]
 fn nv_is_as_exact_as_llama_cpp() {
     let nv = Nv::detect().unwrap();

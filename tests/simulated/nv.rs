@@ -1,5 +1,4 @@
-//! The NV driver: the same engine as on the CPU, its tokens, whatever the prompt, the batch and the
-//! company.
+//! The NV driver: the same tokens as on the CPU, whatever the prompt, the batch and the company.
 
 use std::time::Duration;
 
@@ -12,22 +11,14 @@ use tokio::sync::mpsc::UnboundedReceiver;
 /// quantise activations to 8 bits, and neither sums as the other does.
 const TOLERANCE: f32 = 0.5;
 
+const MODEL: &str = "synthetic:tiny-llama:q8_0";
+
+fn spec(model: &str, backend: &str) -> LoadSpec {
+    LoadSpec { slots: 8, context: 128, ..engine::spec(model, backend) }
+}
+
 fn start(model: &str, backend: &str) -> Handle {
-    start_chunked(model, backend, 8)
-}
-
-fn start_chunked(model: &str, backend: &str, prefill_chunk: usize) -> Handle {
-    start_with(model, backend, prefill_chunk, (8, 128))
-}
-
-fn start_with(
-    model: &str,
-    backend: &str,
-    prefill_chunk: usize,
-    (slots, context): (usize, usize),
-) -> Handle {
-    let spec = engine::spec(model, backend);
-    engine::start(LoadSpec { slots, context, prefill_chunk, ..spec })
+    engine::start(spec(model, backend))
 }
 
 fn prompt(seed: u64, len: usize) -> Vec<u32> {
@@ -47,6 +38,13 @@ fn begin(handle: &Handle, prompt: &[u32], max_tokens: u32) -> UnboundedReceiver<
 fn end(events: UnboundedReceiver<Event>) -> Vec<(u32, f32)> {
     let ahead = |t: &TokenLogprobs| (t.token.id, t.top[0].logprob - t.top[1].logprob);
     engine::collect(events).unwrap().logprobs.iter().map(ahead).collect()
+}
+
+/// What evaluating a prompt launches.
+fn launches(nv: &Handle, prompt: &[u32]) -> u64 {
+    let before = nv.snapshot().activity.launches;
+    end(begin(nv, prompt, 1));
+    nv.snapshot().activity.launches - before
 }
 
 /// Every token of `ours` must be that of `theirs` where it is clear; returns how many were compared.
@@ -86,7 +84,7 @@ fn tokens_are_the_cpus() {
 
 #[test]
 fn company_changes_nothing() {
-    let nv = start("synthetic:tiny-llama:q8_0", "nv");
+    let nv = start(MODEL, "nv");
     for seed in 0..if full() { 20 } else { 1 } {
         let prompts: Vec<Vec<u32>> =
             (0..8).map(|i| prompt(100 + 8 * seed + i, 1 + i as usize)).collect();
@@ -118,7 +116,7 @@ fn a_step_is_one_submit_and_one_doorbell() {
 /// Where nobody looks at logits, the next step is under way when a token comes; the tokens are the same.
 #[test]
 fn a_prompts_chunks_go_together_and_decode_is_a_step_ahead() {
-    let nv = start("synthetic:tiny-llama:q8_0", "nv");
+    let nv = start(MODEL, "nv");
     let peak = || {
         let peak = nv.exclusive("peak", orind::engine::Core::take_most_under_way);
         peak.blocking_recv().unwrap().unwrap()
@@ -148,17 +146,12 @@ fn a_prompts_chunks_go_together_and_decode_is_a_step_ahead() {
 
 #[test]
 fn a_short_prompt_is_a_short_step() {
-    let nv = start_chunked("synthetic:tiny-llama:q8_0", "nv", 64);
-    let launches = |len| {
-        let before = nv.snapshot().activity.launches;
-        end(begin(&nv, &prompt(7, len), 1));
-        nv.snapshot().activity.launches - before
-    };
-    let [of_3, of_8, of_9, of_64] = [3, 8, 9, 64].map(launches);
+    let nv = engine::start(LoadSpec { prefill_chunk: 64, ..spec(MODEL, "nv") });
+    let [of_3, of_8, of_9, of_64] = [3, 8, 9, 64].map(|len| launches(&nv, &prompt(7, len)));
     assert_eq!(of_3, of_8);
     assert!(of_8 < of_9 && of_9 < of_64, "{of_8}, {of_9}, {of_64}");
 
-    let narrow = start("synthetic:tiny-llama:q8_0", "nv");
+    let narrow = start(MODEL, "nv");
     for len in [3, 9, 17, 40, 64, 65] {
         let prompt = prompt(8, len);
         let [wide, narrow] = [&nv, &narrow].map(|h| end(begin(h, &prompt, 3)));
@@ -170,16 +163,13 @@ fn a_short_prompt_is_a_short_step() {
 /// differs.
 #[test]
 fn attention_in_parts_is_the_same() {
-    let start = |chunk| start_with("synthetic:tiny-llama:q8_0", "nv", chunk, (1, 131_072));
-    let (wide, narrow) = (start(64), start(8));
+    let long =
+        |prefill_chunk| LoadSpec { slots: 1, context: 131_072, prefill_chunk, ..spec(MODEL, "nv") };
+    let (wide, narrow) = (engine::start(long(64)), engine::start(long(8)));
     let prompt = prompt(9, 64);
     let answers = [&wide, &narrow].map(|nv| end(begin(nv, &prompt, 3)));
     assert_eq!(answers[0], answers[1]);
-    let short = start_chunked("synthetic:tiny-llama:q8_0", "nv", 64);
-    let launches = |nv: &Handle| {
-        let before = nv.snapshot().activity.launches;
-        end(begin(nv, &prompt, 1));
-        nv.snapshot().activity.launches - before
-    };
-    assert_eq!(launches(&wide) - launches(&short), 2 + 2, "two layers");
+    let short = engine::start(LoadSpec { prefill_chunk: 64, ..spec(MODEL, "nv") });
+    let more = launches(&wide, &prompt) - launches(&short, &prompt);
+    assert_eq!(more, 2 + 2, "two layers");
 }

@@ -9,7 +9,7 @@ use device::gpu::nv::Nv;
 use device::{Data, Device, Request};
 use model::gguf::Gguf;
 use orind::bench::{self, Report, Spec};
-use orind::engine::{LoadSpec, Stream};
+use orind::engine::{GpuBandwidth, LoadSpec};
 use orind_testing::program::{again, said};
 use orind_testing::{engine, tiny};
 use plan::graph::Graph;
@@ -57,10 +57,10 @@ fn roof() {
     let count = || {
         alive.fetch_add(1, Ordering::Relaxed);
     };
-    let mut stream = Stream::open(&nv, &count).unwrap();
-    assert!(stream.measure().unwrap() > 0.0);
+    let mut bandwidth = GpuBandwidth::open(&nv, &count).unwrap();
+    assert!(bandwidth.measure().unwrap() > 0.0);
     assert_ne!(live(), before);
-    drop(stream);
+    drop(bandwidth);
     assert_eq!(live(), before);
     assert!(alive.into_inner() >= 3);
     several_steps_of_a_plan_without_tokens(&nv);

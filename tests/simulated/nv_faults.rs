@@ -1,6 +1,5 @@
-//! GPU faults in the middle of a generation: the daemon's engine rebuilds the channel, executes the
-//! interrupted step again on the caches as they are, and the stream's tokens are those of a run that
-//! nothing disturbed.
+//! GPU faults in the middle of a generation: the engine rebuilds the channel, executes the interrupted step
+//! again on the caches as they are, and the tokens are those of a run that nothing disturbed.
 
 use std::process::Command;
 
@@ -21,8 +20,7 @@ const STEPS: &str = "ORIND_TEST_STEPS";
 /// The variable that says how many positions a slot of a generation has.
 const CONTEXT: &str = "ORIND_TEST_CONTEXT";
 
-/// One generation, with the faults that the environment asks the simulator for. The parent reads
-/// what this prints.
+/// One generation, with the faults that the environment asks for. The parent reads what this prints.
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn generation() {
@@ -46,22 +44,20 @@ fn generation_with(faults: &str) -> Command {
     command
 }
 
-/// Its tokens and rebuilds.
 fn generate(faults: &str) -> (String, usize) {
     let text = said(&mut generation_with(faults));
     (line(&text, "tokens "), line(&text, "rebuilds ").parse().unwrap())
 }
 
-/// An address fault at each of these places.
-fn faults_at(places: impl IntoIterator<Item = u64>) -> String {
-    places.into_iter().map(|at| format!("mmu-fault@{at}")).collect::<Vec<_>>().join(",")
+fn faults(kind: &str, places: impl IntoIterator<Item = u64>) -> String {
+    places.into_iter().map(|at| format!("{kind}@{at}")).collect::<Vec<_>>().join(",")
 }
 
 /// What the simulator leaves behind can be looked at on any machine.
 #[test]
 fn every_fault_leaves_a_bundle_that_replays() {
     let dir = tempfile::tempdir().unwrap();
-    said(generation_with(&faults_at(places(2, 3))).env("TEGRA_SIM_BUNDLES", dir.path()));
+    said(generation_with(&faults("mmu-fault", places(2, 3))).env("TEGRA_SIM_BUNDLES", dir.path()));
     let files: Vec<_> =
         std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(files.len(), 3, "{files:?}");
@@ -87,7 +83,7 @@ fn fifty_faults_change_no_token() {
     let (undisturbed, rebuilds) = generate("");
     assert_eq!(rebuilds, 0);
     assert_eq!(undisturbed.split(',').count(), TOKENS as usize);
-    let (disturbed, rebuilds) = generate(&faults_at(places(1, 50)));
+    let (disturbed, rebuilds) = generate(&faults("mmu-fault", places(1, 50)));
     assert_eq!(disturbed, undisturbed);
     assert_eq!(rebuilds, 50);
 }
@@ -97,27 +93,15 @@ fn fifty_faults_change_no_token() {
 #[test]
 fn a_hung_channel_is_rebuilt_and_no_token_is_lost() {
     let (undisturbed, _) = generate("");
-    for (stuck, hangs) in [(&[20, 21, 45, 46][..], 2), (&[20], 0)] {
-        let (disturbed, rebuilds) = generate(&stuck_semaphores(stuck));
-        assert_eq!(disturbed, undisturbed);
-        assert_eq!(rebuilds, hangs);
+    for (stuck, hangs) in [
+        (&[20, 21, 45, 46][..], 2),
+        (&[20], 0),
+        // The second of three prefill chunks stands still, and with it the third, which is under way.
+        (&[3, 4], 1),
+    ] {
+        let faults = faults("stuck-semaphore", stuck.iter().copied());
+        assert_eq!(generate(&faults), (undisturbed.clone(), hangs), "{faults}");
     }
-}
-
-/// The second of three prefill chunks stands still, and with it the third, which is under way: both are
-/// executed again.
-#[test]
-fn a_prefill_that_hangs_is_rebuilt_and_no_token_is_lost() {
-    let (undisturbed, _) = generate("");
-    let (disturbed, rebuilds) = generate(&stuck_semaphores(&[3, 4]));
-    assert_eq!(disturbed, undisturbed);
-    assert_eq!(rebuilds, 1);
-}
-
-/// Releases that do not come.
-fn stuck_semaphores(releases: &[u64]) -> String {
-    let faults: Vec<String> = releases.iter().map(|at| format!("stuck-semaphore@{at}")).collect();
-    faults.join(",")
 }
 
 /// What may be long releases semaphores on the way, what is short has nothing to tell.
@@ -146,7 +130,7 @@ fn a_long_step_tells_how_far_it_is() {
 
 #[test]
 fn a_step_that_never_succeeds_ends_the_request_and_not_the_daemon() {
-    let output = generation_with(&faults_at(40..48)).output().unwrap();
+    let output = generation_with(&faults("mmu-fault", 40..48)).output().unwrap();
     // The request fails with a reason, which is where that test stops.
     let error = stderr(&output);
     assert!(error.contains("address fault"), "{error}");
@@ -229,7 +213,7 @@ fn faults_among_many_steps_change_no_token() {
 fn faults_in_the_launch_that_advances_change_no_token() {
     const LAUNCHES: u64 = 14;
     // Each step fails once, in its last launch, and is executed again.
-    let faults = faults_at((0..16).map(|step| 2 * LAUNCHES * step + LAUNCHES));
+    let faults = faults("mmu-fault", (0..16).map(|step| 2 * LAUNCHES * step + LAUNCHES));
     assert_eq!(steps_with(&faults, "rebuilds "), "16");
     assert_eq!(steps_with(&faults, "tokens "), steps_with("", "tokens "));
 }
@@ -237,7 +221,7 @@ fn faults_in_the_launch_that_advances_change_no_token() {
 #[test]
 fn a_step_that_fails_again_and_again_is_given_up_and_stays_failed() {
     // The same step each time, with steps before it that are done.
-    let faults = faults_at(100..130);
+    let faults = faults("mmu-fault", 100..130);
     assert!(steps_with(&faults, "first ").contains("address fault"));
     assert_eq!(steps_with(&faults, "again "), "true");
     assert!(steps_with(&faults, "rebuilds ").parse::<u32>().unwrap() <= 6);

@@ -10,8 +10,7 @@ use orind_testing::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
 use plan::Bucket;
 use serde_json::Value;
 
-/// One decoded token; the simulator writes what every launch did into the trace that the environment
-/// names.
+/// One decoded token; the simulator writes what every launch did into the environment's trace.
 #[test]
 #[ignore = "run by the other test, in a process of its own"]
 fn one_token() {

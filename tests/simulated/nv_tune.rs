@@ -6,7 +6,7 @@ use device::gpu::nv::Nv;
 use device::tune::beam::{Bench, Known, Settings, search};
 use device::tune::report::Spec;
 use device::tune::store::describe;
-use device::tune::{Candidates, Case, Choice, Clock, Cost, Heuristic, Record, Store, When};
+use device::tune::{Candidates, Case, Choice, Clock, Cost, Heuristic, Record, Space, Store, When};
 use device::{Kernels, Tunable};
 use orind::engine::tuning::bench::{CaseBench, Stopwatch};
 use orind::engine::tuning::counted::Counted;
@@ -18,6 +18,21 @@ use plan::DType;
 
 fn case(family: &str, dtype: DType, rows: u32, cols: u32, batch: u32) -> Case {
     Case { family: family.into(), dtype, rows, cols, batch }
+}
+
+/// What another search has left about a case.
+fn record(case: &Case, space: &Space, choice: Choice) -> Record {
+    Record {
+        case: case.clone(),
+        source: space.source.clone(),
+        choice,
+        cost: Cost::Counted(7.0),
+        heuristic: Heuristic { choice: space.heuristic.clone(), cost: 9.0 },
+        when: When::now(),
+        clocks: String::new(),
+        candidates: Candidates::Prebuilt,
+        rejected: Vec::new(),
+    }
 }
 
 /// Every choice of a case's space.
@@ -168,17 +183,8 @@ fn without_a_compiler_the_prebuilt_ones_are_left() {
     let why = space.check(&choice).unwrap_err().to_string();
     assert!(why.contains("not prebuilt, and cannot be compiled here"), "{why}");
     // What a compiler made elsewhere is kept and not used.
-    let record = Record {
-        case: case("project", DType::Q8_0, 512, 256, 1),
-        source: space.source.clone(),
-        choice,
-        cost: Cost::Counted(7.0),
-        heuristic: Heuristic { choice: space.heuristic.clone(), cost: 9.0 },
-        when: When::now(),
-        clocks: String::new(),
-        candidates: Candidates::Nvrtc(12, 6),
-        rejected: Vec::new(),
-    };
+    let case = case("project", DType::Q8_0, 512, 256, 1);
+    let record = Record { candidates: Candidates::Nvrtc(12, 6), ..record(&case, &space, choice) };
     let prebuilt = Record { choice: space.heuristic, ..record.clone() };
     for (record, current) in [(record, false), (prebuilt, true)] {
         let dir = tempfile::tempdir().unwrap();
@@ -215,17 +221,7 @@ fn an_entry_that_these_kernels_do_not_take_is_told_and_not_used() {
         (&space.source, with("threads_per_row", 128), false, "threads_per_row = 128; it takes"),
         (&space.source, with("stages", 4), false, "stages = 4; it takes [1, 2]"),
     ] {
-        let record = Record {
-            case: case.clone(),
-            source: source.to_owned(),
-            choice,
-            cost: Cost::Counted(7.0),
-            heuristic: Heuristic { choice: space.heuristic.clone(), cost: 9.0 },
-            when: When::now(),
-            clocks: String::new(),
-            candidates: Candidates::Prebuilt,
-            rejected: Vec::new(),
-        };
+        let record = Record { source: source.to_owned(), ..record(&case, &space, choice) };
         let dir = tempfile::tempdir().unwrap();
         let (store, key) = (Store::new(dir.path()), nv.key());
         store.merge(&key, &[record]).unwrap();

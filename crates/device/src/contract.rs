@@ -10,7 +10,7 @@ use plan::{Binary, Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Pla
 
 use super::{
     Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, RING_STEPS, Request, STAGED_WRITES,
-    Ticket, WeightSource,
+    Ticket,
 };
 
 /// Tokens, after the last of which comes the first. More than a ring's, so that none repeats in it.
@@ -20,7 +20,6 @@ const WIDTH: usize = 256;
 /// Of the parameters of sampling.
 const TEMPERATURE: f32 = 0.0;
 
-/// Holds a device to every rule.
 pub(crate) fn check(device: &dyn Device) {
     types_and_places_are_checked(device);
     submissions_are_limited_and_finish_in_order(device);
@@ -73,35 +72,22 @@ fn plans(fusions: Fusions) -> [Plan; 2] {
     [decode, copy].map(|plan| fuse(&plan, fusions))
 }
 
-/// Rows of zeroes, but for a one at the column that `column` gives.
-struct OneHot(fn(usize) -> usize);
-
-impl OneHot {
-    fn of(weight: &str) -> Self {
-        Self(match weight {
-            "embedding" => |token| token,
-            "output" => |token| (token + VOCABULARY - 1) % VOCABULARY,
-            other => panic!("no weight `{other}`"),
-        })
+/// Rows of zeroes, but for a one at the column of the row's own number, or in the output at that of the number
+/// before it.
+fn one_hot(weight: &str) -> Vec<u8> {
+    let before = match weight {
+        "embedding" => 0,
+        "output" => 1,
+        other => panic!("no weight `{other}`"),
+    };
+    let mut bytes = vec![0; 2 * VOCABULARY * WIDTH];
+    for token in 0..VOCABULARY {
+        let at = 2 * (token * WIDTH + (token + VOCABULARY - before) % VOCABULARY);
+        bytes[at..at + 2].copy_from_slice(&[0x00, 0x3c]);
     }
+    bytes
 }
 
-impl WeightSource for OneHot {
-    fn read_at(
-        &self,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let mut bytes = vec![0; 2 * VOCABULARY * WIDTH];
-        for token in 0..VOCABULARY {
-            let at = 2 * (token * WIDTH + self.0(token));
-            bytes[at..at + 2].copy_from_slice(&[0x00, 0x3c]);
-        }
-        bytes.read_at(offset, buf)
-    }
-}
-
-/// An instance with both plans.
 struct Session {
     instance: Box<dyn Instance>,
     plans: [Plan; 2],
@@ -116,7 +102,7 @@ impl Session {
         let request = Request { weights: &weights, states: &[], plans: &plans, choices: None };
         let mut instance = device.open(&request).unwrap();
         for weight in &weights {
-            instance.upload(&weight.name, &OneHot::of(&weight.name), &|_| {}).unwrap();
+            instance.upload(&weight.name, &one_hot(&weight.name), &|_| {}).unwrap();
         }
         let [decode, copy] = [0, 1].map(|i| instance.prepare(&plans[i]).unwrap());
         let mut session = Self { instance, plans, decode, copy };
@@ -207,7 +193,7 @@ fn types_and_places_are_checked(device: &dyn Device) {
     refused(i.read(decode, logits, usize::MAX, &mut [0.0]));
     refused(i.read(decode, unknown, 0, &mut [0.0]));
     refused(i.read(Prepared(7), logits, 0, &mut [0.0]));
-    refused(i.upload("no such weight", &OneHot::of("output"), &|_| {}));
+    refused(i.upload("no such weight", &one_hot("output"), &|_| {}));
     // What was refused has changed nothing.
     s.start(5);
     let ticket = s.submit(1);
@@ -266,7 +252,7 @@ fn what_is_under_way_is_not_read(device: &dyn Device) {
     std::thread::sleep(given_time);
     refused(s.instance.read(s.decode, logits, 0, &mut row));
     refused(s.instance.tokens(ticket, 0, &mut [0]));
-    refused(s.instance.upload("output", &OneHot::of("output"), &|_| {}));
+    refused(s.instance.upload("output", &one_hot("output"), &|_| {}));
     refused(s.instance.profile(s.copy));
     // Another plan is its own.
     assert_eq!(s.copied(), [0.0; VOCABULARY]);
@@ -280,7 +266,6 @@ fn writes_take_effect_in_order(device: &dyn Device) {
     assert_eq!(pipelined(device).0, PIPELINED);
 }
 
-/// What [`pipelined`] gives.
 pub(crate) const PIPELINED: [[i32; 4]; 4] =
     [[6, 7, 8, 9], [21, 22, 0, 0], [23, 0, 0, 0], [41, 42, 43, 0]];
 
@@ -410,7 +395,7 @@ fn what_is_not_supported_names_the_device(device: &dyn Device) {
     let request = Request { weights: &weights, states: &[], plans: &plans, choices: None };
     let prepared = device.open(&request).and_then(|mut instance| {
         for weight in &weights {
-            instance.upload(&weight.name, &OneHot::of(&weight.name), &|_| {})?;
+            instance.upload(&weight.name, &one_hot(&weight.name), &|_| {})?;
         }
         instance.prepare(&plans[0])
     });

@@ -10,10 +10,12 @@ use std::borrow::Cow;
 use zerocopy::IntoBytes;
 
 use super::plan_buffers::{Elements, PlanBuffers};
-use super::{Data, Error, MAX_SUBMISSIONS, Prepared, RING_STEPS, STAGED_WRITES, Scope, Ticket};
+use super::{
+    Data, Error, MAX_SUBMISSIONS, Prepared, RING_STEPS, Result, STAGED_WRITES, Scope, Ticket,
+};
 use plan::{BufferId, Class, DType};
 
-pub(super) fn invalid<T>(what: impl Into<String>) -> Result<T, Error> {
+pub(super) fn invalid<T>(what: impl Into<String>) -> Result<T> {
     Err(Error::Invalid(what.into()))
 }
 
@@ -52,7 +54,6 @@ pub(super) struct Entry<S> {
     pub(super) steps: u64,
     /// Its latest submission, 0 for none.
     latest: u64,
-    /// Writes that wait for its next submission.
     staged: Vec<Write<'static>>,
 }
 
@@ -63,7 +64,6 @@ struct Loss {
     reason: String,
 }
 
-/// Plans and submissions of one instance.
 pub(super) struct Ledger<S> {
     entries: Vec<Entry<S>>,
     submitted: u64,
@@ -81,8 +81,7 @@ impl<S> Ledger<S> {
         self.entries.is_empty()
     }
 
-    /// Takes a plan in.
-    pub(super) fn add(&mut self, buffers: PlanBuffers, state: S) -> Result<Prepared, Error> {
+    pub(super) fn add(&mut self, buffers: PlanBuffers, state: S) -> Result<Prepared> {
         let Ok(number) = u32::try_from(self.entries.len()) else {
             return invalid(format!("{} plans are prepared already", self.entries.len()));
         };
@@ -91,7 +90,7 @@ impl<S> Ledger<S> {
     }
 
     /// The plan, whatever is under way.
-    pub(super) fn entry(&self, prepared: Prepared) -> Result<&Entry<S>, Error> {
+    pub(super) fn entry(&self, prepared: Prepared) -> Result<&Entry<S>> {
         match self.entries.get(prepared.0 as usize) {
             Some(entry) => Ok(entry),
             None => invalid(format!("plan {}, {} are prepared", prepared.0, self.entries.len())),
@@ -99,7 +98,7 @@ impl<S> Ledger<S> {
     }
 
     /// The plan, to change what its driver keeps.
-    pub(super) fn entry_mut(&mut self, prepared: Prepared) -> Result<&mut Entry<S>, Error> {
+    pub(super) fn entry_mut(&mut self, prepared: Prepared) -> Result<&mut Entry<S>> {
         let count = self.entries.len();
         match self.entries.get_mut(prepared.0 as usize) {
             Some(entry) => Ok(entry),
@@ -107,7 +106,6 @@ impl<S> Ledger<S> {
         }
     }
 
-    /// Remembers a loss.
     pub(super) fn lose(&mut self, error: Error) -> Error {
         if let Error::Lost { scope, rebuildable, reason, .. } = &error {
             let (scope, rebuildable, reason) = (*scope, *rebuildable, reason.clone());
@@ -116,8 +114,7 @@ impl<S> Ledger<S> {
         error
     }
 
-    /// Refuses when the device has been lost.
-    fn alive(&self) -> Result<(), Error> {
+    fn alive(&self) -> Result<()> {
         match &self.loss {
             None => Ok(()),
             Some(Loss { scope, rebuildable, reason }) => Err(Error::Lost {
@@ -129,8 +126,7 @@ impl<S> Ledger<S> {
         }
     }
 
-    /// Refuses while anything is under way.
-    pub(super) fn quiet(&self, what: &str) -> Result<(), Error> {
+    pub(super) fn quiet(&self, what: &str) -> Result<()> {
         self.alive()?;
         if self.submitted > self.waited {
             let count = self.submitted - self.waited;
@@ -151,8 +147,8 @@ impl<S> Ledger<S> {
         mailbox: BufferId,
         at: usize,
         data: Data<'_>,
-        mut put: impl FnMut(&mut S, &Write<'_>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        mut put: impl FnMut(&mut S, &Write<'_>) -> Result<()>,
+    ) -> Result<()> {
         self.alive()?;
         let waited = self.waited;
         let entry = self.entry_mut(prepared)?;
@@ -171,7 +167,7 @@ impl<S> Ledger<S> {
     }
 
     /// What is to be written before the plan's next submission runs.
-    pub(super) fn staged(&mut self, prepared: Prepared) -> Result<Vec<Write<'static>>, Error> {
+    pub(super) fn staged(&mut self, prepared: Prepared) -> Result<Vec<Write<'static>>> {
         Ok(std::mem::take(&mut self.entry_mut(prepared)?.staged))
     }
 
@@ -182,7 +178,7 @@ impl<S> Ledger<S> {
         output: BufferId,
         at: usize,
         len: usize,
-    ) -> Result<(&Entry<S>, u64), Error> {
+    ) -> Result<(&Entry<S>, u64)> {
         self.alive()?;
         let entry = self.entry(prepared)?;
         if self.is_under_way(entry) {
@@ -194,7 +190,7 @@ impl<S> Ledger<S> {
     }
 
     /// The plan, when `steps` steps of it may be submitted.
-    pub(super) fn admit(&self, prepared: Prepared, steps: u32) -> Result<&Entry<S>, Error> {
+    pub(super) fn admit(&self, prepared: Prepared, steps: u32) -> Result<&Entry<S>> {
         self.alive()?;
         if steps == 0 || steps > RING_STEPS {
             return invalid(format!("{steps} steps, 1 to {RING_STEPS} can be submitted"));
@@ -209,7 +205,7 @@ impl<S> Ledger<S> {
     }
 
     /// Notes that admitted steps have been handed over.
-    pub(super) fn submitted(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
+    pub(super) fn submitted(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket> {
         let sequence = self.submitted + 1;
         let entry = self.entry_mut(prepared)?;
         let first = entry.steps;
@@ -220,7 +216,7 @@ impl<S> Ledger<S> {
     }
 
     /// Whether the ticket must still be waited for.
-    pub(super) fn is_open(&self, ticket: Ticket) -> Result<bool, Error> {
+    pub(super) fn is_open(&self, ticket: Ticket) -> Result<bool> {
         self.alive()?;
         let entry = self.entry(ticket.prepared)?;
         let Ticket { sequence, first, steps, .. } = ticket;
@@ -235,13 +231,7 @@ impl<S> Ledger<S> {
         self.waited = self.waited.max(ticket.sequence);
     }
 
-    /// Where the tokens of a step lie.
-    pub(super) fn tokens(
-        &self,
-        ticket: Ticket,
-        step: u32,
-        len: usize,
-    ) -> Result<(&Entry<S>, u64), Error> {
+    pub(super) fn tokens(&self, ticket: Ticket, step: u32, len: usize) -> Result<(&Entry<S>, u64)> {
         let open = self.is_open(ticket)?;
         let entry = self.entry(ticket.prepared)?;
         let number = ticket.first + u64::from(step);
@@ -265,7 +255,7 @@ impl<S> Ledger<S> {
 }
 
 impl<S> Entry<S> {
-    fn stage(&mut self, write: Write<'_>) -> Result<(), Error> {
+    fn stage(&mut self, write: Write<'_>) -> Result<()> {
         let count = self.staged.len() + 1;
         let staged: usize = self.staged.iter().map(|write| write.bytes.len()).sum();
         let (bytes, most) = ((staged + write.bytes.len()) as u64, self.buffers.mailbox_bytes);

@@ -54,7 +54,6 @@ pub const MAX_SUBMISSIONS: usize = 8;
 /// they are no larger than its mailboxes.
 pub const STAGED_WRITES: usize = 16;
 
-/// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Short name, as in `--backend`: one of [`NAMES`].
@@ -72,7 +71,6 @@ pub struct Request<'a> {
     pub weights: &'a [Buffer],
     /// Persistent state, by logical shape.
     pub states: &'a [Buffer],
-    /// All plans to come.
     pub plans: &'a [Plan],
     /// How kernels are to be run, where something better than the heuristic is known.
     pub choices: Option<&'a Choices>,
@@ -98,7 +96,7 @@ impl Footprint {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] with the arithmetic.
-    pub fn fits(&self, have: u64) -> Result<(), Error> {
+    pub fn fits(&self, have: u64) -> Result<()> {
         if self.total() <= have {
             return Ok(());
         }
@@ -124,15 +122,7 @@ pub enum Scope {
 pub enum Error {
     /// Refused before anything was allocated.
     #[error("{what}: needs {need} bytes, {have} are available")]
-    OutOfMemory {
-        /// What was to be allocated, with its parts.
-        what: String,
-        /// Bytes needed.
-        need: u64,
-        /// Bytes available.
-        have: u64,
-    },
-    /// The device stopped working.
+    OutOfMemory { what: String, need: u64, have: u64 },
     #[error("device lost ({scope:?}): {reason}")]
     Lost {
         scope: Scope,
@@ -140,22 +130,26 @@ pub enum Error {
         rebuildable: bool,
         reason: String,
         #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+        source: Option<Source>,
     },
-    /// The device does not do this.
     #[error("{device} does not support {what}")]
     Unsupported { device: &'static str, what: String },
     /// The caller broke a rule of the seam.
     #[error("invalid request to the device: {0}")]
     Invalid(String),
-    /// A weight could not be read.
     #[error("reading weight `{weight}`")]
     Weight {
         weight: String,
         #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: Source,
     },
 }
+
+/// What calls of the seam give.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of whoever is behind a device: a driver, the source of a weight.
+pub type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// The stored bytes of one weight, readable from several threads at once.
 pub trait WeightSource: Sync {
@@ -163,34 +157,19 @@ pub trait WeightSource: Sync {
     ///
     /// # Errors
     /// Whatever the source's medium reports.
-    fn read_at(
-        &self,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Source>;
 }
 
 /// A weight that a function reads.
-impl<F> WeightSource for F
-where
-    F: Fn(u64, &mut [u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> + Sync,
-{
-    fn read_at(
-        &self,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+impl<F: Fn(u64, &mut [u8]) -> Result<(), Source> + Sync> WeightSource for F {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Source> {
         self(offset, buf)
     }
 }
 
 /// A weight that is already in memory.
 impl WeightSource for Vec<u8> {
-    fn read_at(
-        &self,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Source> {
         let bytes = usize::try_from(offset)
             .ok()
             .and_then(|start| self.get(start..start.checked_add(buf.len())?))
@@ -203,19 +182,16 @@ impl WeightSource for Vec<u8> {
 /// Elements for a mailbox.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
-    /// For `I32` mailboxes.
     I32(&'a [i32]),
-    /// For `F32` mailboxes.
     F32(&'a [f32]),
 }
 
 /// What an instance has asked of the hardware so far; zero where the term does not apply.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Activity {
     pub launches: u64,
     /// Hand-overs to a hardware queue.
     pub submits: u64,
-    /// Times a doorbell was rung.
     pub doorbells: u64,
     /// Times that waiting slept, each one system call.
     pub sleeps: u64,
@@ -232,7 +208,6 @@ pub struct Timing {
     pub label: String,
     /// The kernel's symbol, or the stage's name.
     pub kernel: String,
-    /// Its time on the device.
     pub nanoseconds: u64,
 }
 
@@ -255,7 +230,6 @@ pub struct Prepared(pub u32);
 /// Steps under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// The plan they run.
     pub prepared: Prepared,
     /// Number of this submission, from 1; submissions finish in order.
     pub sequence: u64,
@@ -264,7 +238,6 @@ pub struct Ticket {
     pub steps: u32,
 }
 
-/// A device that can run plans.
 pub trait Device: Send + Sync {
     fn info(&self) -> Info;
 
@@ -286,13 +259,13 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a step, type or shape it cannot run.
-    fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error>;
+    fn footprint(&self, request: &Request<'_>) -> Result<Footprint>;
 
     /// Reserves everything an instance will ever use.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] before allocating, [`Error::Unsupported`].
-    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error>;
+    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>>;
 
     /// Bytes that a GPU has free for instances, 0 where its driver does not tell; `None` for a device that
     /// computes on this process's threads, in this process's memory.
@@ -313,7 +286,7 @@ pub trait Tunable {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a step, type or shape it cannot run.
-    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error>;
+    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>>;
 
     /// What may be chosen for a case; `None` where there are no such kernels.
     fn space(&self, case: &Case) -> Option<Space>;
@@ -323,8 +296,7 @@ pub trait Tunable {
     ///
     /// # Errors
     /// [`Error::Unsupported`] with what the compiler says.
-    fn compile(&self, case: &Case, choice: &Choice, wanted: &dyn Fn() -> bool)
-    -> Result<(), Error>;
+    fn compile(&self, case: &Case, choice: &Choice, wanted: &dyn Fn() -> bool) -> Result<()>;
 }
 
 /// The memory of one model on a device, and its prepared plans. All calls come from one thread.
@@ -349,19 +321,19 @@ pub trait Instance: Send {
         weight: &str,
         source: &dyn WeightSource,
         progress: &(dyn Fn(u64) + Sync),
-    ) -> Result<(), Error>;
+    ) -> Result<()>;
 
     /// Makes a plan of the request ready.
     ///
     /// # Errors
     /// [`Error::Invalid`] when it was not part of the request or a weight is missing.
-    fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error>;
+    fn prepare(&mut self, plan: &Plan) -> Result<Prepared>;
 
     /// Makes a plan of the request ready under other choices than the request's. For measuring.
     ///
     /// # Errors
     /// As [`Instance::prepare`]; [`Error::Unsupported`] where nothing can be chosen.
-    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error>;
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared>;
 
     /// Writes elements of a mailbox, from element `at`. Submissions of the plan that are under way do
     /// not see them, its next one does.
@@ -375,7 +347,7 @@ pub trait Instance: Send {
         mailbox: BufferId,
         at: usize,
         data: Data<'_>,
-    ) -> Result<(), Error>;
+    ) -> Result<()>;
 
     /// Starts `steps` executions of the plan, each after the other, and returns at once. Several
     /// steps make sense for decode plans, whose last step prepares the next one's inputs.
@@ -383,38 +355,32 @@ pub trait Instance: Send {
     /// # Errors
     /// [`Error::Invalid`] for 0 steps, more than [`RING_STEPS`], or when [`MAX_SUBMISSIONS`] are under
     /// way; [`Error::Lost`].
-    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error>;
+    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket>;
 
     /// Blocks until the submission has finished, and with it all before it.
     ///
     /// # Errors
     /// [`Error::Lost`] when it never will, [`Error::Invalid`] for a ticket that is not this instance's.
-    fn wait(&mut self, ticket: Ticket) -> Result<(), Error>;
+    fn wait(&mut self, ticket: Ticket) -> Result<()>;
 
     /// Executes the plan twice and waits: once as always, then part by part with a clock between. To
     /// the plan these are two steps like any other, but for their tokens, which nobody can ask for.
     ///
     /// # Errors
     /// [`Error::Invalid`] while anything is under way, [`Error::Lost`].
-    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error>;
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile>;
 
     /// The tokens sampled by one step of a submission that has been waited for, one per row of logits.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the submission is under way, has no such step, the step's tokens have been
     /// overwritten by [`RING_STEPS`] later ones of its plan, or `out` has the wrong length.
-    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error>;
+    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<()>;
 
     /// Reads `F32` elements of an output of the plan's latest step, from element `at`: zeroes before the
     /// first.
     ///
     /// # Errors
     /// [`Error::Invalid`] when range or type do not fit or the plan is under way.
-    fn read(
-        &self,
-        prepared: Prepared,
-        output: BufferId,
-        at: usize,
-        out: &mut [f32],
-    ) -> Result<(), Error>;
+    fn read(&self, prepared: Prepared, output: BufferId, at: usize, out: &mut [f32]) -> Result<()>;
 }

@@ -9,7 +9,6 @@ use super::{Device, reference::Reference};
 
 /// What `auto` tries, best first.
 pub const AUTO: [&str; 3] = ["nv", "cuda", "cpu"];
-/// Every device there may be.
 pub const NAMES: [&str; 4] = ["nv", "cuda", "cpu", "reference"];
 
 /// The device of that name. `cpu_isa` is the CPU's instruction set, `auto` for the best one; `threads` are

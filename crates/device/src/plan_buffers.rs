@@ -2,7 +2,7 @@
 //! sampled tokens with its cursor. Where they lie is arithmetic, the same on every device; the memory
 //! is the device's.
 
-use super::{Error, RING_STEPS};
+use super::{Error, RING_STEPS, Result};
 use plan::{BufferId, Class, DType, Op, Plan};
 
 /// Alignment of each: what the widest loads of any device need.
@@ -32,7 +32,6 @@ pub(super) struct Elements {
 pub(super) struct PlanBuffers {
     /// For each of the plan's buffers, where it is its own.
     places: Vec<Option<Place>>,
-    /// Bytes of the mailboxes.
     pub(super) mailbox_bytes: u64,
     /// Tokens that a step samples; 0 when it samples none.
     pub(super) sampled: usize,
@@ -91,7 +90,7 @@ impl PlanBuffers {
     ///
     /// # Errors
     /// [`Error::Invalid`] unless they are inside a buffer of that class and type.
-    pub(super) fn range(&self, elements: Elements) -> Result<u64, Error> {
+    pub(super) fn range(&self, elements: Elements) -> Result<u64> {
         let Elements { buffer, class, dtype, at, len } = elements;
         let place = self.places.get(buffer.index()).copied().flatten();
         match place {

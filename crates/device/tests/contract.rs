@@ -8,7 +8,7 @@ use std::process::Command;
 
 use device::{
     Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, RING_STEPS, Request, STAGED_WRITES,
-    Ticket, WeightSource, named,
+    Ticket, named,
 };
 use tegra_sim_preload as _;
 

@@ -35,15 +35,12 @@ fn program(name: &str) -> Command {
     command
 }
 
-/// A command for `orind`.
-#[must_use]
 pub fn orind() -> Command {
     program("orind")
 }
 
 /// A command for `orinctl` with nothing of the user's environment that it looks at: its files are
 /// below `home`, and its daemon's socket would be `none.sock` there.
-#[must_use]
 pub fn orinctl(home: &Path) -> Command {
     let mut command = program("orinctl");
     command
@@ -81,7 +78,6 @@ impl Daemon {
         daemon
     }
 
-    /// Writes its configuration anew.
     pub fn configure(&self, settings: &str) {
         fs::write(self.dir.path().join("orind.toml"), settings).unwrap();
     }
@@ -109,7 +105,6 @@ impl Daemon {
         }
     }
 
-    /// Starts the same daemon again after its end.
     pub fn restart(&mut self) {
         self.restart_with(orind());
     }
@@ -121,30 +116,22 @@ impl Daemon {
         self.wait_for_socket();
     }
 
-    /// Where it listens.
-    #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("s")
     }
 
-    /// Its process.
-    #[must_use]
     pub fn pid(&self) -> i32 {
         self.child.id().try_into().unwrap()
     }
 
-    /// What it has logged since its start.
-    #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid()), signal).unwrap();
     }
 
-    /// Waits for its end.
     pub fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         eventually("the daemon ends", || {
@@ -175,12 +162,10 @@ impl Daemon {
         stream
     }
 
-    /// Asks for a page.
     pub fn get(&self, path: &str) -> Answer {
         self.raw(&head("GET", path, "connection: close\r\n"))
     }
 
-    /// Posts JSON, and reads the whole answer.
     pub fn post(&self, path: &str, body: &Value) -> Answer {
         self.raw(&post(path, &body.to_string()))
     }
@@ -232,7 +217,6 @@ pub fn get(socket: &Path, path: &str) -> Answer {
     Answer::parse(&Answer::bytes(&mut stream, &head("GET", path, "connection: close\r\n")))
 }
 
-/// A request's head.
 pub fn head(method: &str, path: &str, headers: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n")
 }
@@ -254,8 +238,6 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Reads an answer.
-    #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         let (headers, mut body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
@@ -283,8 +265,6 @@ impl Answer {
         bytes
     }
 
-    /// The body.
-    #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
     }
@@ -294,7 +274,6 @@ impl Answer {
         (self.status, self.json()["error"]["code"].as_str().unwrap().to_owned())
     }
 
-    /// The error's message.
     pub fn message(&self) -> String {
         self.json()["error"]["message"].as_str().unwrap().to_owned()
     }

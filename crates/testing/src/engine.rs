@@ -23,15 +23,11 @@ pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
 }
 
 /// An engine without a model.
-#[must_use]
 pub fn engine() -> Handle {
     Handle::start(Settings { queue_limit: 64 }).unwrap()
 }
 
 /// Loads a model and waits for it.
-///
-/// # Errors
-/// Those of the load.
 pub fn load(handle: &Handle, spec: LoadSpec) -> Result<ModelInfo, LoadError> {
     let mut events = handle.load(spec);
     let mut progress = 0;
@@ -51,11 +47,14 @@ pub fn load(handle: &Handle, spec: LoadSpec) -> Result<ModelInfo, LoadError> {
 }
 
 /// An engine with a model, on the backend that was asked for.
-#[must_use]
 pub fn start(spec: LoadSpec) -> Handle {
     let (handle, backend) = (engine(), spec.backend.clone());
     let info = load(&handle, spec).unwrap();
-    assert!(backend == "auto" || info.device == backend, "{} instead of {backend}", info.device);
+    assert!(
+        backend == "auto" || info.device.name == backend,
+        "{} instead of {backend}",
+        info.device.name
+    );
     handle
 }
 
@@ -72,30 +71,22 @@ pub fn request(prompt: impl IntoIterator<Item = u32>, max_tokens: u32) -> Reques
     }
 }
 
-/// All that comes back of a request.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// Of the prompt, where asked for.
     pub prompt: Option<Vec<TokenLogprobs>>,
     pub ids: Vec<u32>,
     pub text: String,
-    /// Of the generated tokens, where asked for.
     pub logprobs: Vec<TokenLogprobs>,
     pub finished: Option<Finished>,
 }
 
 impl Answer {
-    /// Why it ended.
-    #[must_use]
     pub fn reason(&self) -> &FinishReason {
         &self.finished.as_ref().unwrap().reason
     }
 }
 
 /// Waits for an answer's end.
-///
-/// # Errors
-/// What the engine says in place of an answer.
 pub fn collect(mut events: UnboundedReceiver<Event>) -> Result<Answer, GenerateError> {
     let mut answer = Answer::default();
     while let Some(event) = events.blocking_recv() {
@@ -117,7 +108,6 @@ pub fn collect(mut events: UnboundedReceiver<Event>) -> Result<Answer, GenerateE
     Ok(answer)
 }
 
-#[must_use]
 pub fn ask(handle: &Handle, request: Request) -> Answer {
     collect(handle.generate(request).unwrap()).unwrap()
 }

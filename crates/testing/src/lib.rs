@@ -1,8 +1,4 @@
-//! What the workspace's tests share. Only ever a dev-dependency.
-//!
-//! Without features it has the checked-in [`data`], the [`program`]s of this build and seeded
-//! [`random`] numbers, and depends on nothing: every crate's tests may use it. The rest is behind
-//! features, each of which depends on what it is about:
+//! What the workspace's tests share. Without features it depends on nothing: every crate's tests may use it.
 //!
 //! | feature | what | for the tests of |
 //! | --- | --- | --- |
@@ -11,11 +7,9 @@
 //! | `engine` | load, ask, collect the answer | `orind` |
 //! | `daemon` | a daemon on a socket of its own | `orind` |
 //!
-//! A crate's integration tests may use a feature that depends on the crate itself. Its unit tests may
-//! not: they would meet every type of it twice.
-//!
-//! The simulated Orin is not in here. It stands in below libc, for the whole program that links it,
-//! so a test program that wants it says so itself: `use tegra_sim_preload as _;`.
+//! A crate's integration tests may use a feature that depends on the crate itself. Its unit tests may not:
+//! they would meet every type of it twice. The simulated Orin stands in below libc, for the whole program
+//! that links it, so a test program that wants it says so itself: `use tegra_sim_preload as _;`.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -35,26 +29,22 @@ pub mod session;
 pub mod shapes;
 
 /// A file of the repository, by its path from the root.
-#[must_use]
 pub fn repository(path: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     root.join(path)
 }
 
 /// A file of `tests/data`.
-#[must_use]
 pub fn data(path: &str) -> PathBuf {
     repository("tests/data").join(path)
 }
 
 /// The file of a tiny model, as `tiny-llama-Q8_0`.
-#[must_use]
 pub fn tiny(model: &str) -> String {
     data(&format!("models/{model}.gguf")).to_str().unwrap().to_owned()
 }
 
 /// Whether tests are to run all that they can, however long it takes: `ORIND_TEST_FULL=1`.
-#[must_use]
 pub fn full() -> bool {
     std::env::var_os("ORIND_TEST_FULL").is_some()
 }

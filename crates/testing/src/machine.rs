@@ -12,7 +12,6 @@ use sass::program::Program;
 /// Where the stack begins.
 const STACK: u32 = 0x00ff_fdc0;
 
-/// How a kernel is launched.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub grid: [u32; 3],
@@ -29,7 +28,6 @@ pub struct Windows {
 }
 
 /// A launch's constant bank 0: its shape, the windows, where the stack begins, the parameters.
-#[must_use]
 pub fn bank0(kernel: &Kernel<'_>, shape: Shape, windows: Windows, params: &[u8]) -> Vec<u8> {
     let mut bank = kernel.constants0.to_vec();
     let mut put = |at: usize, bytes: &[u8]| bank[at..at + bytes.len()].copy_from_slice(bytes);
@@ -44,9 +42,6 @@ pub fn bank0(kernel: &Kernel<'_>, shape: Shape, windows: Windows, params: &[u8])
 }
 
 /// Runs a kernel; blocks and warps take turns as `seed` says.
-///
-/// # Errors
-/// What is wrong with its code, or the fault that ended it.
 pub fn execute(
     kernel: &Kernel<'_>,
     shape: Shape,

@@ -9,7 +9,6 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 /// The words in front of a program of this build: of an emulator where it is for another processor.
-#[must_use]
 pub fn runner() -> Vec<OsString> {
     const RUNNER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";
     let runner = std::env::var(RUNNER).ok().filter(|_| cfg!(target_arch = "aarch64"));
@@ -27,7 +26,6 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
 
 /// One test of this very program, in a process of its own: `again(module_path!(), "name")`. It is
 /// `#[ignore]`d, so that nothing else runs it.
-#[must_use]
 pub fn again(module: &str, test: &str) -> Command {
     // Names of tests begin below the crate.
     let name = match module.split_once("::") {
@@ -39,6 +37,12 @@ pub fn again(module: &str, test: &str) -> Command {
     command
 }
 
+/// Exit code, output and errors of a command.
+pub fn outcome(command: &mut Command) -> (Option<i32>, String, String) {
+    let output = command.output().unwrap();
+    (output.status.code(), stdout(&output), stderr(&output))
+}
+
 /// What a command that must succeed prints.
 pub fn said(command: &mut Command) -> String {
     let output = command.output().unwrap();
@@ -47,26 +51,20 @@ pub fn said(command: &mut Command) -> String {
     said
 }
 
-/// What a program has printed.
-#[must_use]
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What a program has printed of errors.
-#[must_use]
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Where cargo puts programs: `target/debug` or the like.
-#[must_use]
 pub fn built() -> PathBuf {
     std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
 }
 
 /// The simulator's library, for `LD_PRELOAD`.
-#[must_use]
 pub fn preload_library() -> PathBuf {
     let library = built().join("deps/libtegra_sim_preload.so");
     assert!(library.is_file(), "cargo builds {} along with the tests", library.display());
@@ -101,7 +99,6 @@ pub fn tegra_sim() -> Command {
     command
 }
 
-/// When a file was last written, if it is there.
 fn written(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).ok()?.modified().ok()
 }

@@ -4,7 +4,6 @@
 pub struct Random(pub u64);
 
 impl Random {
-    /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,7 +30,6 @@ impl Random {
         (0..count).map(|_| self.real(scale)).collect()
     }
 
-    /// `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.bits() as u8).collect()
     }

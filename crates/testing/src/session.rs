@@ -10,7 +10,6 @@ pub type Row = (i32, i32, i32);
 
 /// An open instance with the model's weights, and a recording of each plan.
 pub struct Session {
-    /// What the device has made of it.
     pub instance: Box<dyn Instance>,
     /// One for each bucket.
     pub plans: Vec<(Plan, Prepared)>,
@@ -19,14 +18,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Loads a model for these buckets.
-    #[must_use]
     pub fn new(device: &dyn Device, model: &Model, layout: KvLayout, buckets: &[Bucket]) -> Self {
         Self::tuned(device, model, layout, buckets, None)
     }
 
     /// With a value for a parameter of every kernel that has it.
-    #[must_use]
     pub fn tuned(
         device: &dyn Device,
         model: &Model,
@@ -67,7 +63,6 @@ impl Session {
         Self { instance, plans, vocabulary: model.hyperparameters().vocabulary }
     }
 
-    /// Writes a mailbox of a plan.
     pub fn write(&mut self, plan: usize, name: &str, data: Data<'_>) {
         let (plan, prepared) = &self.plans[plan];
         let mailbox = plan.find(Class::Mailbox, name).unwrap();
@@ -90,7 +85,6 @@ impl Session {
         }
     }
 
-    /// Runs a plan and waits.
     pub fn run(&mut self, plan: usize, steps: u32) -> Ticket {
         let ticket = self.instance.submit(self.plans[plan].1, steps).unwrap();
         self.instance.wait(ticket).unwrap();
@@ -98,7 +92,6 @@ impl Session {
     }
 
     /// All logits of a plan's last step.
-    #[must_use]
     pub fn logits(&self, plan: usize) -> Vec<f32> {
         let (plan, prepared) = &self.plans[plan];
         let output = plan.find(Class::Output, ports::LOGITS).unwrap();

@@ -37,16 +37,12 @@ pub struct Sizes {
     /// Rows of gate and up.
     pub feed_forward: usize,
     pub heads: usize,
-    /// Of keys and values.
     pub kv_heads: usize,
-    /// Elements of a head.
     pub head_size: usize,
     pub vocabulary: usize,
 }
 
 impl Shapes {
-    /// Makes the file.
-    #[must_use]
     pub fn new(sizes: &Sizes) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = Writer::new(dir.path().join("shapes.gguf"));

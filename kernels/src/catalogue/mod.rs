@@ -283,12 +283,6 @@ impl Kernel {
         }
     }
 
-    /// True for kernels that move a model's bytes: these may not spill.
-    #[must_use]
-    pub const fn is_hot(self) -> bool {
-        matches!(self, Self::Project { .. } | Self::Attention { .. })
-    }
-
     /// Threads of a block.
     #[must_use]
     pub const fn threads(self) -> u32 {

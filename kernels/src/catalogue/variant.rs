@@ -17,6 +17,11 @@ pub struct Parameter {
     pub decides_order: bool,
 }
 
+/// A parameter that decides no order.
+const fn free(name: &'static str, meaning: &'static str, values: &'static [u32]) -> Parameter {
+    Parameter { name, meaning, values, decides_order: false }
+}
+
 /// The space of [`ProjectVariant`].
 pub const PROJECT_SPACE: [Parameter; 7] = [
     Parameter {
@@ -25,42 +30,24 @@ pub const PROJECT_SPACE: [Parameter; 7] = [
         values: &[8, 16, 32, 64],
         decides_order: true,
     },
-    Parameter {
-        name: "rows_per_thread",
-        meaning: "matrix rows that one activation read from shared memory serves",
-        values: &[2, 4],
-        decides_order: false,
-    },
-    Parameter {
-        name: "warps",
-        meaning: "warps of a block",
-        values: &[4, 8, 16],
-        decides_order: false,
-    },
-    Parameter {
-        name: "unroll",
-        meaning: "chunks of a row that a lane takes at a turn",
-        values: &[1, 2, 4],
-        decides_order: false,
-    },
-    Parameter {
-        name: "stages",
-        meaning: "turns whose weights are in registers: all but one of them on their way during products",
-        values: &[1, 2, 3, 4],
-        decides_order: false,
-    },
-    Parameter {
-        name: "vector_bytes",
-        meaning: "bytes of weights that a lane loads at a time",
-        values: &[4, 8, 16],
-        decides_order: false,
-    },
-    Parameter {
-        name: "accumulators",
-        meaning: "integer sums of the products of weights with one scale, which need not wait for each other",
-        values: &[1, 2, 4],
-        decides_order: false,
-    },
+    free(
+        "rows_per_thread",
+        "matrix rows that one activation read from shared memory serves",
+        &[2, 4],
+    ),
+    free("warps", "warps of a block", &[4, 8, 16]),
+    free("unroll", "chunks of a row that a lane takes at a turn", &[1, 2, 4]),
+    free(
+        "stages",
+        "turns whose weights are in registers: all but one of them on their way during products",
+        &[1, 2, 3, 4],
+    ),
+    free("vector_bytes", "bytes of weights that a lane loads at a time", &[4, 8, 16]),
+    free(
+        "accumulators",
+        "integer sums of the products of weights with one scale, which need not wait for each other",
+        &[1, 2, 4],
+    ),
 ];
 
 /// How a projection is laid over threads.
@@ -82,72 +69,10 @@ pub struct ProjectVariant {
     pub accumulators: u32,
 }
 
-/// A variant outside its space.
+/// A variant outside its space: the value or the combination that does not exist, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidVariant {
-    /// A value that the parameter does not take.
-    #[error("{name} = {value}; it takes {values:?}")]
-    Value {
-        /// The parameter.
-        name: &'static str,
-        /// As given.
-        value: u32,
-        /// What it takes.
-        values: &'static [u32],
-    },
-    /// Registers would not suffice.
-    #[error(
-        "rows_per_thread {rows_per_thread} x unroll {unroll} x stages {stages} over {warps} warps, with \
-         {columns} columns of activations: at most {limit}, or a thread's registers do not suffice"
-    )]
-    Registers {
-        /// As given.
-        rows_per_thread: u32,
-        /// As given.
-        unroll: u32,
-        /// As given.
-        stages: u32,
-        /// As given.
-        warps: u32,
-        /// As given.
-        columns: u32,
-        /// Largest product of the first three.
-        limit: u32,
-    },
-    /// Two ways to have more chunks on their way.
-    #[error(
-        "unroll {unroll} with stages {stages}: one of them is 1, or the compiler moves a turn's loads \
-         behind the products that they should go on during"
-    )]
-    Stages {
-        /// As given.
-        unroll: u32,
-        /// As given.
-        stages: u32,
-    },
-    /// Addresses would take the registers.
-    #[error(
-        "vector_bytes {vector_bytes} with rows_per_thread {rows_per_thread}: 16, or addresses take too \
-         many of a thread's registers"
-    )]
-    Addresses {
-        /// As given.
-        vector_bytes: u32,
-        /// As given.
-        rows_per_thread: u32,
-    },
-    /// Sums that are no integers.
-    #[error(
-        "accumulators {accumulators} of {weight}: its sums are no integers, and would be others with \
-         more than 1"
-    )]
-    Accumulators {
-        /// As given.
-        accumulators: u32,
-        /// The type's name.
-        weight: &'static str,
-    },
-}
+#[error("{0}")]
+pub struct InvalidVariant(String);
 
 impl ProjectVariant {
     /// The values in the order of [`PROJECT_SPACE`].
@@ -205,33 +130,37 @@ impl ProjectVariant {
     pub fn check(self, weight: Weight, columns: u32) -> Result<(), InvalidVariant> {
         for (parameter, value) in PROJECT_SPACE.iter().zip(self.values()) {
             if !parameter.values.contains(&value) {
-                let (name, values) = (parameter.name, parameter.values);
-                return Err(InvalidVariant::Value { name, value, values });
+                let Parameter { name, values, .. } = parameter;
+                return Err(InvalidVariant(format!("{name} = {value}; it takes {values:?}")));
             }
         }
         let Self { rows_per_thread, unroll, stages, warps, vector_bytes, accumulators, .. } = self;
         let (chunks, products) = if warps > 8 { (4, 1024) } else { (8, 4096) };
         let limit = chunks.min(products / (weight.chunk() as u32 * columns).max(1));
-        if self.chunks() > limit {
-            return Err(InvalidVariant::Registers {
-                rows_per_thread,
-                unroll,
-                stages,
-                warps,
-                columns,
-                limit,
-            });
-        }
-        if unroll > 1 && stages > 1 {
-            return Err(InvalidVariant::Stages { unroll, stages });
-        }
-        if vector_bytes < 16 && rows_per_thread > 2 {
-            return Err(InvalidVariant::Addresses { vector_bytes, rows_per_thread });
-        }
-        if accumulators > 1 && !weight.is_quantised() {
-            return Err(InvalidVariant::Accumulators { accumulators, weight: weight.name() });
-        }
-        Ok(())
+        Err(InvalidVariant(if self.chunks() > limit {
+            format!(
+                "rows_per_thread {rows_per_thread} x unroll {unroll} x stages {stages} over {warps} warps, with \
+                 {columns} columns of activations: at most {limit}, or a thread's registers do not suffice"
+            )
+        } else if unroll > 1 && stages > 1 {
+            format!(
+                "unroll {unroll} with stages {stages}: one of them is 1, or the compiler moves a turn's loads \
+                 behind the products that they should go on during"
+            )
+        } else if vector_bytes < 16 && rows_per_thread > 2 {
+            format!(
+                "vector_bytes {vector_bytes} with rows_per_thread {rows_per_thread}: 16, or addresses take too \
+                 many of a thread's registers"
+            )
+        } else if accumulators > 1 && !weight.is_quantised() {
+            format!(
+                "accumulators {accumulators} of {}: its sums are no integers, and would be others with \
+                 more than 1",
+                weight.name()
+            )
+        } else {
+            return Ok(());
+        }))
     }
 
     /// Whether rows of `k` columns have work for every warp that shares them.

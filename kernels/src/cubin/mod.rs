@@ -282,15 +282,22 @@ impl<'a> File<'a> {
             let place = SectionIndex(usize::try_from(section.sh_info(LE)).unwrap_or(usize::MAX));
             if let Some((entries, _)) = section.rel(LE, self.data)? {
                 for entry in entries {
-                    let one = (entry.r_offset(LE), entry.r_type(LE), entry.r_sym(LE), 0);
-                    all.extend(self.relocation(symbols, place, one)?);
+                    let (offset, kind) = (entry.r_offset(LE), entry.r_type(LE));
+                    all.extend(self.relocation(
+                        symbols,
+                        place,
+                        offset,
+                        kind,
+                        entry.r_sym(LE),
+                        0,
+                    )?);
                 }
             }
             if let Some((entries, _)) = section.rela(LE, self.data)? {
                 for entry in entries {
                     let (kind, symbol) = (entry.r_type(LE, false), entry.r_sym(LE, false));
-                    let one = (entry.r_offset.get(LE), kind, symbol, entry.r_addend.get(LE));
-                    all.extend(self.relocation(symbols, place, one)?);
+                    let (offset, addend) = (entry.r_offset.get(LE), entry.r_addend.get(LE));
+                    all.extend(self.relocation(symbols, place, offset, kind, symbol, addend)?);
                 }
             }
         }
@@ -302,7 +309,10 @@ impl<'a> File<'a> {
         &self,
         symbols: &SymbolTable<'a, Header>,
         place: SectionIndex,
-        (offset, kind, symbol, addend): (u64, u32, u32, i64),
+        offset: u64,
+        kind: u32,
+        symbol: u32,
+        addend: i64,
     ) -> Result<Option<Relocation>, Error> {
         let patched = self.sections.section(place)?;
         let section = self.name(patched)?;

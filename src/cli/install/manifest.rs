@@ -12,7 +12,6 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
-    /// The list as text.
     pub(super) fn to_text(&self) -> String {
         let mut text =
             "# What orinctl install has put here; orinctl uninstall reads it.\n".to_owned();

@@ -1,8 +1,6 @@
 //! `orinctl install` and `uninstall`: the programs and the service on a distribution without packages.
-//!
-//! Every action is printed before it is done; `--dry-run` only prints. What was put where is written
-//! down in a manifest, and `uninstall` removes exactly that. Models, caches and a configuration that
-//! was changed are the owner's, and stay unless `--purge` says otherwise.
+//! Actions are printed before they are done. What was put where is written down in a manifest, and `uninstall`
+//! removes exactly that; models, caches and a changed configuration stay unless `--purge` says otherwise.
 
 mod manifest;
 
@@ -40,32 +38,25 @@ const TEXTS: [(&str, &str); 7] = [
 /// Programs that are installed into `bin`, from where this one lies.
 const PROGRAMS: [&str; 2] = ["orind", "orinctl"];
 
-/// Why nothing, or not all, was done.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    /// A prefix that cannot be written into a unit.
     #[error("the prefix {} is not an absolute path of letters, digits and `/._+-`", .0.display())]
     Prefix(PathBuf),
-    /// One of our programs is not where this one is.
     #[error(
         "{} is not there; both programs are installed from one directory, and \
          `cargo build --release` makes both",
         .0.display()
     )]
     Program(PathBuf),
-    /// Nothing was installed below that prefix.
     #[error("nothing is installed below {}: there is no {}", prefix.display(), manifest.display())]
     NotInstalled { prefix: PathBuf, manifest: PathBuf },
-    /// The manifest is not ours.
     #[error("{} has a line that no installation writes: {line}", manifest.display())]
     Manifest { manifest: PathBuf, line: String },
-    /// A file or directory.
     #[error("cannot {what} {}: {source}", path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl Error {
-    /// What to do about it.
     pub(super) fn hint(&self) -> Option<String> {
         let Self::Io { source, .. } = self else { return None };
         let denied = source.kind() == io::ErrorKind::PermissionDenied;
@@ -109,7 +100,6 @@ impl<'a> Site<'a> {
         self.prefix.join(place)
     }
 
-    /// What an earlier installation has left.
     fn manifest(&self) -> Result<Option<Manifest>, Error> {
         let path = self.here(&self.below(MANIFEST));
         let text = match fs::read_to_string(&path) {
@@ -185,9 +175,8 @@ fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Installs programs, units and the files that go with them.
-pub(super) fn install(install: &args::Install) -> Result<(), Error> {
-    let site = Site::new(&install.place)?;
+pub(super) fn install(place: &args::Place) -> Result<(), Error> {
+    let site = Site::new(place)?;
     let before = site.manifest()?.unwrap_or_default();
     let mut files: Vec<(PathBuf, Vec<u8>, u32)> = Vec::new();
     let myself = std::env::current_exe().map_err(refused("find", Path::new("this program")))?;
@@ -258,7 +247,6 @@ pub(super) fn install(install: &args::Install) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what [`install`] has put there.
 pub(super) fn uninstall(uninstall: &args::Uninstall) -> Result<(), Error> {
     let site = Site::new(&uninstall.place)?;
     let list = site.below(MANIFEST);

@@ -5,7 +5,6 @@
 mod trace;
 
 use std::collections::BTreeMap;
-use std::error::Error as StdError;
 use std::fmt::Write as _;
 use std::io;
 use std::num::NonZeroUsize;
@@ -19,11 +18,12 @@ use super::error::Error;
 use super::plan::{open, place};
 use super::terminal::Terminal;
 use super::text;
-use crate::bench::{Meter, Roof};
+use crate::bench::Meter;
 use device::cpu::Isa;
-use device::{Data, Device, Info, Instance, Prepared, Profile, Request, WeightSource, named};
+use device::{Data, Device, Info, Instance, Prepared, Profile, Request, named};
 use model::{KvLayout, Model, ports};
 use plan::{Bucket, Class, Outputs, Plan, fuse};
+use tegra_probe::runner;
 use trace::Trace;
 
 /// Tokens decoded before the clock starts.
@@ -46,10 +46,15 @@ pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error
     });
     let plan = fuse(&model.plan(layout, bucket)?, device.fusions());
     let (mut instance, prepared) = load(&model, layout, &plan, &*device, terminal)?;
+    // A simulated GPU has a clock of its own: there the host's says nothing about bandwidth.
+    let simulated = device.info().name == "nv" && runner::begin().machine.simulated;
+    let mut meter = match simulated {
+        true => None,
+        false => Some(Meter::of_device(&*device, &|| {})?),
+    };
     let live = terminal.spinner();
     live.message("measuring the memory bandwidth");
-    let mut meter = Meter::of_device(&*device, &|| {})?;
-    meter.measure();
+    meter.iter_mut().for_each(Meter::measure);
     drop(live);
     let live = terminal.steps();
     let warm_up = args.prompt.map_or(WARM_UP, |_| 1);
@@ -65,8 +70,9 @@ pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error
         }
     }
     drop(live);
-    meter.measure();
-    let document = Document::new(args, &device.info(), &plan, &profiles, &meter.roof());
+    meter.iter_mut().for_each(Meter::measure);
+    let bandwidth = meter.map_or(0.0, |meter| meter.roof().bytes_per_second);
+    let document = Document::new(args, &device.info(), &plan, &profiles, bandwidth);
     if let (Some(file), Some(last)) = (&args.trace, profiles.last()) {
         let what = format!("{} on {}", args.model, document.device);
         let trace = serde_json::to_vec(&Trace::new(&what, &plan, last));
@@ -75,13 +81,9 @@ pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error
             .and_then(|trace| std::fs::write(file, trace))
             .map_err(|source| Error::Write { file: file.clone(), source })?;
     }
-    if args.json {
-        return Ok(text::print_json(&document)?);
-    }
-    Ok(text::print(&document.table())?)
+    text::show(&document, args.json, Document::table)
 }
 
-/// The device that is asked for.
 fn device(args: &args::Profile) -> Result<Arc<dyn Device>, Error> {
     let name = args.backend.as_str();
     if name != "cpu" && (args.threads.is_some() || args.cpu_isa.is_some()) {
@@ -93,15 +95,6 @@ fn device(args: &args::Profile) -> Result<Arc<dyn Device>, Error> {
     let isa = args.cpu_isa.as_deref().unwrap_or("auto");
     named(name, isa, args.threads.map_or(0, NonZeroUsize::get))
         .map_err(|why| Error::Backend { name: name.to_owned(), why })
-}
-
-/// A weight in a model's file.
-struct Weight<'a>(&'a Model, &'a str);
-
-impl WeightSource for Weight<'_> {
-    fn read_at(&self, at: u64, out: &mut [u8]) -> Result<(), Box<dyn StdError + Send + Sync>> {
-        Ok(self.0.read_weight(self.1, at, out)?)
-    }
 }
 
 /// The model in memory, and its plan ready to run.
@@ -122,7 +115,9 @@ fn load(
         live.set(done, model.weight_bytes(), "loading");
     };
     for weight in &weights {
-        instance.upload(&weight.name, &Weight(model, &weight.name), &progress)?;
+        let name = &weight.name;
+        let read = |at, bytes: &mut [u8]| Ok(model.read_weight(name, at, bytes)?);
+        instance.upload(name, &read, &progress)?;
     }
     let prepared = instance.prepare(plan)?;
     Ok((instance, prepared))
@@ -164,20 +159,19 @@ struct Document {
     tokens: u32,
     /// Tokens of the chunk that was timed instead of a token.
     prompt: Option<u32>,
-    /// Bytes per second that the device reads, best of the passes before and after; 0 where it could not be
-    /// measured.
+    /// Bytes per second that the device reads, best of the passes before and after; 0 where not measured.
     bandwidth: f64,
     /// Of one token or chunk, part by part.
     seconds: f64,
-    /// Whether the parts were kept apart to be timed.
+    /// Whether the parts were serialised to be timed.
     serialised: bool,
-    /// Of one token or chunk as always, without a clock between the parts.
+    /// Of one token or chunk without timing its parts.
     whole_seconds: f64,
     steps: Vec<Line>,
 }
 
 /// Steps of one kind, of all layers together, in one token or chunk.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Line {
     step: String,
     op: String,
@@ -190,7 +184,8 @@ struct Line {
     kernels: BTreeMap<String, Kernel>,
     bytes_per_second: f64,
     operations_per_second: f64,
-    of_bandwidth: f64,
+    /// None without a bandwidth.
+    of_bandwidth: Option<f64>,
     of_token: f64,
 }
 
@@ -207,39 +202,24 @@ impl Document {
         device: &Info,
         plan: &Plan,
         profiles: &[Profile],
-        roof: &Roof,
+        bandwidth: f64,
     ) -> Self {
-        let (bandwidth, times) = (roof.bytes_per_second, profiles.len().max(1));
+        let times = profiles.len().max(1);
         let mut steps: Vec<Line> = Vec::new();
         let mut lines = Vec::with_capacity(plan.steps.len());
         for step in &plan.steps {
             let (name, op) = (place(&step.label).1, step.op.name());
             let bytes = step.cost.weight_bytes + step.cost.state_bytes;
-            match steps.iter().position(|line| line.step == name && line.op == op) {
-                Some(at) => {
-                    let line = &mut steps[at];
-                    line.count += 1;
-                    line.bytes += bytes;
-                    line.operations += step.cost.flops;
-                    lines.push(at);
-                }
-                None => {
-                    lines.push(steps.len());
-                    steps.push(Line {
-                        step: name.to_owned(),
-                        op,
-                        count: 1,
-                        bytes,
-                        operations: step.cost.flops,
-                        seconds: 0.0,
-                        kernels: BTreeMap::new(),
-                        bytes_per_second: 0.0,
-                        operations_per_second: 0.0,
-                        of_bandwidth: 0.0,
-                        of_token: 0.0,
-                    });
-                }
+            let known = steps.iter().position(|line| line.step == name && line.op == op);
+            let at = known.unwrap_or(steps.len());
+            if known.is_none() {
+                steps.push(Line { step: name.to_owned(), op, ..Line::default() });
             }
+            let line = &mut steps[at];
+            line.count += 1;
+            line.bytes += bytes;
+            line.operations += step.cost.flops;
+            lines.push(at);
         }
         for (i, profile) in profiles.iter().enumerate() {
             for timing in &profile.timings {
@@ -255,7 +235,7 @@ impl Document {
         for line in &mut steps {
             line.bytes_per_second = line.bytes as f64 / line.seconds.max(1e-9);
             line.operations_per_second = line.operations as f64 / line.seconds.max(1e-9);
-            line.of_bandwidth = line.bytes_per_second / bandwidth.max(1.0);
+            line.of_bandwidth = (bandwidth > 0.0).then(|| line.bytes_per_second / bandwidth);
             line.of_token = line.seconds / seconds.max(1e-9);
         }
         let whole: f64 = profiles.iter().map(|profile| profile.whole.as_secs_f64()).sum();
@@ -297,7 +277,7 @@ impl Document {
                 some(text::bytes(line.bytes / line.count as u64)),
                 format!("{:.1}", line.seconds * 1e6 / line.count as f64),
                 some(format!("{:.1}", line.bytes_per_second / 1e9)),
-                some(format!("{:.0}", 100.0 * line.of_bandwidth)),
+                some(line.of_bandwidth.map_or("-".into(), |part| format!("{:.0}", 100.0 * part))),
                 format!("{:.0}", line.operations_per_second / 1e9),
                 format!("{:.1}", 100.0 * line.of_token),
             ]);
@@ -324,22 +304,17 @@ impl Document {
         } else {
             let bytes: u64 = self.steps.iter().map(|line| line.bytes).sum();
             let speed = bytes as f64 / self.seconds.max(1e-9);
-            let _ = writeln!(
-                out,
-                "\n{:.2} ms a token: {} at {:.1} GB/s, {:.0} % of the {:.1} GB/s that were measured",
-                ms(self.seconds),
-                text::bytes(bytes),
-                speed / 1e9,
-                100.0 * speed / self.bandwidth.max(1.0),
-                self.bandwidth / 1e9
-            );
+            let (time, bytes) = (ms(self.seconds), text::bytes(bytes));
+            let _ = write!(out, "\n{time:.2} ms a token: {bytes} at {:.1} GB/s", speed / 1e9);
+            if self.bandwidth > 0.0 {
+                let (part, measured) = (100.0 * speed / self.bandwidth, self.bandwidth / 1e9);
+                let _ = write!(out, ", {part:.0} % of the {measured:.1} GB/s that were measured");
+            }
+            out.push('\n');
         }
-        let apart = if self.serialised { "kept apart to be timed; " } else { "" };
-        let _ = writeln!(
-            out,
-            "{apart}as always, without a clock between: {:.2} ms",
-            ms(self.whole_seconds)
-        );
+        let serialised = if self.serialised { ", which serialises the launches" } else { "" };
+        let whole = ms(self.whole_seconds);
+        let _ = writeln!(out, "{whole:.2} ms without timing{serialised}");
         out
     }
 }

@@ -1,8 +1,6 @@
-//! One execution as a trace file in the Trace Event Format, which ui.perfetto.dev and
-//! `chrome://tracing` open: a track of the plan's steps above one of what they became.
-//!
-//! Only durations were measured. Parts are laid end to end in the order in which they ran, so that a
-//! slice's begin is the sum of the durations before it.
+//! One execution as a trace file in the Trace Event Format, which ui.perfetto.dev and `chrome://tracing` open:
+//! a track of the plan's steps above one of what they became. Only durations were measured: parts are laid end
+//! to end in the order in which they ran.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -15,7 +13,6 @@ const PROCESS: u32 = 1;
 const STEPS: u32 = 1;
 const PARTS: u32 = 2;
 
-/// A trace file.
 #[derive(Debug, Serialize)]
 pub(super) struct Trace {
     #[serde(rename = "displayTimeUnit")]
@@ -27,7 +24,7 @@ pub(super) struct Trace {
 }
 
 /// One event. Times are in microseconds.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Event {
     name: String,
     #[serde(rename = "cat", skip_serializing_if = "Option::is_none")]
@@ -72,7 +69,7 @@ impl Trace {
         }
         let about = json!({
             "serialised": profile.serialised,
-            "microseconds as always": microseconds(profile.whole.as_nanos() as u64),
+            "microseconds without timing": microseconds(profile.whole.as_nanos() as u64),
         });
         Self { unit: "ns", about, events }
     }
@@ -82,13 +79,11 @@ impl Event {
     fn name(of: &str, tid: u32, name: &str) -> Self {
         Self {
             name: of.to_owned(),
-            category: None,
             phase: "M",
-            begin: None,
-            duration: None,
             pid: PROCESS,
             tid,
             args: json!({ "name": name }),
+            ..Self::default()
         }
     }
 
@@ -163,7 +158,7 @@ mod tests {
         };
         assert_eq!(track(STEPS), [("first", 0.0, 1.5), ("second", 1.5, 0.3)]);
         assert_eq!(track(PARTS), [("add", 0.0, 1.5), ("add", 1.5, 0.25), ("merge", 1.75, 0.05)]);
-        assert_eq!(trace["otherData"]["microseconds as always"], 1.7);
+        assert_eq!(trace["otherData"]["microseconds without timing"], 1.7);
         assert_eq!(trace["otherData"]["serialised"], true);
     }
 

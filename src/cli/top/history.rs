@@ -8,10 +8,8 @@ use crate::control::api::{State, Status};
 /// Values that a series keeps: a minute at two a second.
 const LENGTH: usize = 120;
 
-/// What has been heard of a daemon.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct History {
-    /// Where the daemon is.
     pub(super) daemon: String,
     /// The last status, and when it came.
     pub(super) last: Option<(Instant, Status)>,
@@ -59,16 +57,7 @@ impl Series {
 
 impl History {
     pub(super) fn new(daemon: String) -> Self {
-        Self {
-            daemon,
-            last: None,
-            silence: None,
-            tokens: Series::default(),
-            prompt: Series::default(),
-            bytes: Series::default(),
-            watts: Series::default(),
-            celsius: Series::default(),
-        }
+        Self { daemon, ..Self::default() }
     }
 
     /// The daemon answered. Counters of another process, or of one that was started anew, begin a
@@ -95,7 +84,6 @@ impl History {
         self.last = Some((at, status));
     }
 
-    /// The daemon did not answer.
     pub(super) fn silent(&mut self, why: String) {
         self.silence = Some(why);
         for series in [&mut self.tokens, &mut self.prompt, &mut self.bytes] {
@@ -118,7 +106,6 @@ impl History {
         Some(status.requests.kv_tokens as f64 / room as f64)
     }
 
-    /// What the daemon is doing, in a word or two.
     pub(super) fn state(&self) -> String {
         if let Some(why) = &self.silence {
             return format!("waiting: {why}");

@@ -1,7 +1,5 @@
-//! `orinctl top`: what daemon and machine are doing, live.
-//!
-//! `history` turns statuses into speeds, `view` draws them; here a loop asks the daemon twice a second
-//! and listens to the keyboard. A daemon that goes away is waited for. Without a terminal one view is
+//! `orinctl top`: `history` turns statuses into speeds, `view` draws them; here a loop asks the daemon twice a
+//! second and listens to the keyboard. A daemon that goes away is waited for. Without a terminal one view is
 //! printed as text.
 
 mod history;
@@ -30,14 +28,13 @@ const PAGE: (u16, u16) = (80, 24);
 
 pub(super) async fn run(connection: &Connection, args: &args::Top) -> Result<(), Error> {
     let client = connection.client()?;
-    let mut history = History::new(client.daemon().to_string());
+    let mut history = History::new(client.daemon.to_string());
     if args.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         // Two statuses make a speed.
         history.answered(Instant::now(), client.status().await?);
         tokio::time::sleep(PERIOD).await;
         history.answered(Instant::now(), client.status().await?);
-        text::print(&page(&history)?)?;
-        return Ok(());
+        return text::print(&page(&history)?);
     }
     let mut screen = Screen::open()?;
     let mut asked: Option<Instant> = None;
@@ -73,7 +70,6 @@ pub(super) async fn run(connection: &Connection, args: &args::Top) -> Result<(),
     }
 }
 
-/// The view as text.
 fn page(history: &History) -> Result<String, Error> {
     let Ok(mut terminal) = Terminal::new(TestBackend::new(PAGE.0, PAGE.1));
     let Ok(_) = terminal.draw(|frame| view::draw(frame, history));

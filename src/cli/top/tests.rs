@@ -1,7 +1,7 @@
 //! The view, cell by cell.
 
 use super::*;
-use crate::control::api::{Device, Model, Requests, Roof, State, Status};
+use crate::control::api::{Device, Model, ProcessMemory, Requests, Roof, State, Status};
 use telemetry::{Alarm, Clock, Gpu, PowerMode, Rail, Zone};
 
 fn status(steps: u64) -> Status {
@@ -12,27 +12,13 @@ fn status(steps: u64) -> Status {
         state: State::Ready,
         model: Some(Model {
             id: "llama-3.2-1b".into(),
-            name: "Llama".into(),
-            architecture: "llama".into(),
             file_type: "Q6_K".into(),
-            path: "/models/x.gguf".into(),
-            synthetic: false,
             bytes: 1 << 30,
-            parameters: 1_235_814_432,
-            vocabulary: 128_256,
             context: 1000,
-            trained_context: 131_072,
             slots: 4,
-            device: Device {
-                name: "nv".into(),
-                description: "Orin".into(),
-                reason: "first".into(),
-                threads: 1,
-            },
-            memory: crate::control::api::DeviceMemory::default(),
-            tuning: device::tune::report::Used::default(),
+            device: Device { name: "nv".into(), ..Device::default() },
             step_bytes: 1_000_000_000,
-            load_s: 1.0,
+            ..Model::default()
         }),
         requests: Requests {
             active: 2,
@@ -44,7 +30,7 @@ fn status(steps: u64) -> Status {
             steps,
             ..Requests::default()
         },
-        memory: crate::control::api::ProcessMemory::default(),
+        memory: ProcessMemory::default(),
         searching: None,
         machine: telemetry::State { orin: true, ..Default::default() },
         roof: Some(Roof { bytes_per_second: 200e9, source: "memory clock".into() }),

@@ -7,7 +7,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline};
 
 use super::history::{History, Series};
+use crate::cli::status::others;
 use crate::cli::{machine, text};
+use crate::control::api::Model;
 
 /// Columns of the names on the left.
 const NAME: u16 = 10;
@@ -94,16 +96,9 @@ fn title(history: &History) -> Vec<Line<'static>> {
     let daemon = format!("{}, up {}: ", status.version, text::duration(up));
     let mut lines = vec![Line::from(vec![name("orind"), Span::raw(daemon), state])];
     if let Some(model) = &status.model {
-        lines.push(Line::from(vec![
-            name("model"),
-            Span::raw(format!(
-                "{} {}, {} on {}",
-                model.id,
-                model.file_type,
-                text::bytes(model.bytes),
-                model.device.name
-            )),
-        ]));
+        let Model { id, file_type, bytes, device, .. } = model;
+        let model = format!("{id} {file_type}, {} on {}", text::bytes(*bytes), device.name);
+        lines.push(Line::from(vec![name("model"), Span::raw(model)]));
     }
     lines
 }
@@ -117,17 +112,8 @@ fn details(history: &History) -> Vec<Line<'static>> {
     let mut line = |label: &str, value: String| {
         lines.push(Line::from(vec![name(label), Span::raw(value)]));
     };
-    line(
-        "requests",
-        format!(
-            "{} of {slots} slots, {} of {} waiting, {} finished, {} failed",
-            requests.active,
-            requests.queued,
-            requests.queue_limit,
-            requests.finished,
-            requests.failed
-        ),
-    );
+    let slots = format!("{} of {slots} slots", requests.active);
+    line("requests", format!("{slots}, {}", others(requests)));
     if let Some(fill) = history.kv_fill() {
         let tokens = requests.kv_tokens;
         line("KV cache", format!("{:.0} % full, {tokens} tokens", fill * 100.0));

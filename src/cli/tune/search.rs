@@ -64,53 +64,37 @@ pub(in crate::cli) async fn run(
                 }
             }
         };
-        let mut search = pin!(session.client().tune(&spec, on_progress));
+        let mut search = pin!(session.client.tune(&spec, on_progress));
         tokio::select! {
             report = search.as_mut() => report?,
             () = interrupted.notified() => {
                 stopped = true;
                 let stop = async {
-                    session.client().stop_tuning().await?;
+                    session.client.stop_tuning().await?;
                     Ok(search.await?)
                 };
                 until(interrupted, stop).await?
             }
         }
     };
-    if args.json {
-        text::print_json(&report)?;
-    } else {
-        text::print(&table(&report, session.model().id.as_str(), verify))?;
-    }
+    text::show(&report, args.json, |report| table(report, &session.model.id, verify))?;
     if stopped { Err(Error::Interrupted) } else { Ok(()) }
 }
 
-/// A case as soon as it is done.
 fn line(row: &Row) -> String {
+    let Row { case, choice, tried, .. } = row;
     let [low, high] = row.gain_interval.map(|gain| 100.0 * (gain - 1.0));
+    let (gain, before) = (100.0 * (row.gain - 1.0), before(row));
     match row.state {
-        State::Faster => format!(
-            "{}: {:+.1} % ({low:+.1} to {high:+.1}) with {}",
-            row.case,
-            100.0 * (row.gain - 1.0),
-            row.choice
-        ),
+        State::Faster => format!("{case}: {gain:+.1} % ({low:+.1} to {high:+.1}) with {choice}"),
         State::Heuristic => {
-            format!(
-                "{}: the heuristic stays, after {} candidates{}",
-                row.case,
-                row.tried,
-                before(row)
-            )
+            format!("{case}: the heuristic stays, after {tried} candidates{before}")
         }
-        State::Lost => format!("{}: no longer faster than the heuristic", row.case),
-        State::Partial => format!(
-            "{}: not finished; nothing faster so far, after {} candidates{}",
-            row.case,
-            row.tried,
-            before(row)
-        ),
-        State::Failed => format!("{}: {}", row.case, row.why.clone().unwrap_or_default()),
+        State::Lost => format!("{case}: no longer faster than the heuristic"),
+        State::Partial => {
+            format!("{case}: not finished; nothing faster so far, after {tried} candidates{before}")
+        }
+        State::Failed => format!("{case}: {}", row.why.clone().unwrap_or_default()),
     }
 }
 
@@ -161,6 +145,7 @@ fn table(report: &Report, model: &str, verify: bool) -> String {
     } else {
         out.push_str(&text::columns(&rows, &[1, 2, 3, 4, 5, 6]));
     }
+    let Report { known, left, seconds, .. } = report;
     let faster = report.rows.iter().filter(|row| row.state == State::Faster).count();
     let rejected: Vec<&String> = report.rows.iter().flat_map(|row| &row.rejected).collect();
     let verb = match (counted, verify) {
@@ -170,11 +155,8 @@ fn table(report: &Report, model: &str, verify: bool) -> String {
     };
     let _ = writeln!(
         out,
-        "\n{faster} of {} {verb} than the heuristic, {} known before, {} left, {:.0} s of measuring",
-        report.rows.len(),
-        report.known,
-        report.left,
-        report.seconds
+        "\n{faster} of {} {verb} than the heuristic, {known} known before, {left} left, {seconds:.0} s of measuring",
+        report.rows.len()
     );
     for why in rejected {
         let _ = writeln!(out, "rejected: {why}");

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use crate::cli::args::{TuneDiff, TuneExport, TuneImport, TunePlace, TuneShow};
 use crate::cli::error::Error;
@@ -12,8 +13,10 @@ use crate::cli::terminal::Terminal;
 use crate::cli::text;
 use crate::config;
 use device::Kernels;
-use device::tune::store::{self, Change, File, Listed, Snapshot, State, StoreError, describe};
-use device::tune::{Choice, Clock, Cost, DeviceKey, Record, Store, When};
+use device::tune::store::{
+    self, Change, File, Listed, Merged, Snapshot, State, StoreError, describe,
+};
+use device::tune::{Clock, Cost, DeviceKey, Record, Store, When};
 
 /// The store in a directory, or where it lies when nothing is said.
 fn open(place: &TunePlace) -> Result<Store, Error> {
@@ -23,8 +26,7 @@ fn open(place: &TunePlace) -> Result<Store, Error> {
     }))
 }
 
-/// One device's file, as it is shown.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Shown {
     file: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,46 +37,18 @@ struct Shown {
     #[serde(skip_serializing_if = "Option::is_none")]
     unusable: Option<String>,
     entries: Vec<Entry>,
-    /// Entries that cannot be read.
     ignored: Vec<Ignored>,
+    #[serde(skip)]
+    content: Option<File>,
 }
 
-/// A record, as it is shown.
 #[derive(Serialize)]
 struct Entry {
-    family: String,
-    dtype: &'static str,
-    rows: u32,
-    cols: u32,
-    batch: u32,
-    choice: Choice,
     #[serde(flatten)]
-    cost: Price,
-    heuristic: Baseline,
-    gain: f64,
-    when: String,
-    clocks: String,
-    candidates: String,
-    source: String,
-    rejected: Vec<device::tune::Rejected>,
+    record: Map<String, Value>,
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
-}
-
-/// A cost under the name of what it is counted in.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Price {
-    Measured { time_ns: f64, interval_ns: [f64; 2], gb_per_s: f64 },
-    Counted { counted: f64 },
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Baseline {
-    Measured { choice: Choice, time_ns: f64 },
-    Counted { choice: Choice, counted: f64 },
 }
 
 #[derive(Serialize)]
@@ -85,42 +59,24 @@ struct Ignored {
 
 pub(in crate::cli) fn show(args: &TuneShow) -> Result<(), Error> {
     let store = open(&args.place)?;
-    let shown: Vec<(Option<File>, Shown)> = store.list()?.into_iter().map(examine).collect();
-    if args.json {
-        let all: Vec<&Shown> = shown.iter().map(|(_, shown)| shown).collect();
-        text::print_json(&all)?;
-        return Ok(());
-    }
-    let mut out = String::new();
-    if shown.is_empty() {
-        let _ = writeln!(out, "nothing is stored in {}", store.dir().display());
-    }
-    for (n, (file, shown)) in shown.iter().enumerate() {
-        if n > 0 {
-            out.push('\n');
+    let shown: Vec<Shown> = store.list()?.into_iter().map(examine).collect();
+    text::show(&shown, args.json, |shown| {
+        if shown.is_empty() {
+            return format!("nothing is stored in {}\n", store.dir().display());
         }
-        out.push_str(&section(file.as_ref(), shown, args.all));
-    }
-    text::print(&out)?;
-    Ok(())
+        shown.iter().map(|shown| section(shown, args.all)).collect::<Vec<_>>().join("\n")
+    })
 }
 
 /// Holds a file against the kernels of this machine.
-fn examine(Listed { path, content }: Listed) -> (Option<File>, Shown) {
-    let shown = |device, here, unusable| Shown {
-        file: path.clone(),
-        device,
-        here,
-        unusable,
-        entries: Vec::new(),
-        ignored: Vec::new(),
-    };
+fn examine(Listed { path, content }: Listed) -> Shown {
+    let mut shown = Shown { file: path, ..Shown::default() };
     let file = match content {
         Ok(file) => file,
-        Err(why) => return (None, shown(None, false, Some(why))),
+        Err(why) => return Shown { unusable: Some(why), ..shown },
     };
     let kernels = Kernels::find(&file.key);
-    let mut shown = shown(Some(file.key.clone()), kernels.is_some(), None);
+    (shown.device, shown.here) = (Some(file.key.clone()), kernels.is_some());
     let ignored =
         |unusable: &store::Unusable| Ignored { about: unusable.about(), why: unusable.why.clone() };
     shown.ignored = file.unusable.iter().map(ignored).collect();
@@ -133,50 +89,52 @@ fn examine(Listed { path, content }: Listed) -> (Option<File>, Shown) {
                 State::Ignored(why) => ("ignored", Some(why)),
             },
         };
-        shown.entries.push(entry(record, state, why));
+        shown.entries.push(Entry { record: entry(record), state, why });
     }
-    (Some(file), shown)
+    Shown { content: Some(file), ..shown }
 }
 
-fn entry(record: &Record, state: &'static str, why: Option<String>) -> Entry {
-    let heuristic = record.heuristic.clone();
-    let (cost, heuristic) = match record.cost {
-        Cost::Measured { ns, interval_ns, gb_per_s } => (
-            Price::Measured { time_ns: ns, interval_ns, gb_per_s },
-            Baseline::Measured { choice: heuristic.choice, time_ns: heuristic.cost },
-        ),
-        Cost::Counted(counted) => (
-            Price::Counted { counted },
-            Baseline::Counted { choice: heuristic.choice, counted: heuristic.cost },
-        ),
+/// A record, with costs under the name of what they are counted in.
+fn entry(record: &Record) -> Map<String, Value> {
+    let Record { case, heuristic, .. } = record;
+    let (cost, name) = match record.cost {
+        Cost::Measured { ns, interval_ns, gb_per_s } => {
+            (json!({"time_ns": ns, "interval_ns": interval_ns, "gb_per_s": gb_per_s}), "time_ns")
+        }
+        Cost::Counted(counted) => (json!({"counted": counted}), "counted"),
     };
-    Entry {
-        family: record.case.family.clone(),
-        dtype: record.case.dtype.name(),
-        rows: record.case.rows,
-        cols: record.case.cols,
-        batch: record.case.batch,
-        choice: record.choice.clone(),
-        cost,
-        heuristic,
-        gain: record.gain(),
-        when: record.when.to_string(),
-        clocks: record.clocks.clone(),
-        candidates: record.candidates.to_string(),
-        source: record.source.clone(),
-        rejected: record.rejected.clone(),
-        state,
-        why,
-    }
+    let case = json!({
+        "family": case.family,
+        "dtype": case.dtype.name(),
+        "rows": case.rows,
+        "cols": case.cols,
+        "batch": case.batch,
+        "choice": record.choice,
+    });
+    let rest = json!({
+        "heuristic": {"choice": heuristic.choice, name: heuristic.cost},
+        "gain": record.gain(),
+        "when": record.when.to_string(),
+        "clocks": record.clocks,
+        "candidates": record.candidates.to_string(),
+        "source": record.source,
+        "rejected": record.rejected,
+    });
+    let parts = [case, cost, rest];
+    parts
+        .iter()
+        .filter_map(Value::as_object)
+        .flatten()
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect()
 }
 
-/// One device's part of the table.
-fn section(file: Option<&File>, shown: &Shown, all: bool) -> String {
+fn section(shown: &Shown, all: bool) -> String {
     let mut out = format!("{}\n", shown.file.display());
     if let Some(why) = &shown.unusable {
         let _ = writeln!(out, "  not used: {why}");
     }
-    let Some(file) = file else { return out };
+    let Some(file) = &shown.content else { return out };
     let here = if shown.here { "" } else { "; not a device of this machine" };
     let _ = writeln!(out, "  {}{here}", file.key);
     let unused = |entry: &Entry| entry.why.is_some();
@@ -239,8 +197,7 @@ fn day(when: When) -> String {
 pub(in crate::cli) fn export(args: &TuneExport, terminal: &Terminal) -> Result<(), Error> {
     let file = select(&open(&args.place)?, args.device.as_deref())?;
     if args.file == Path::new("-") {
-        text::print(&file.text())?;
-        return Ok(());
+        return text::print(&file.text());
     }
     fs::write(&args.file, file.text()).map_err(|source| StoreError::Io {
         what: "write",
@@ -286,15 +243,9 @@ pub(in crate::cli) fn import(args: &TuneImport) -> Result<(), Error> {
     };
     let path = store.path(&file.key);
     let imported = store.import(file, &kernels)?;
-    let merged = &imported.merged;
-    let mut out = format!(
-        "{} new, {} changed, {} known: {}\n",
-        merged.added,
-        merged.changed,
-        merged.known,
-        path.display()
-    );
-    if let Some(aside) = &merged.set_aside {
+    let Merged { added, changed, known, set_aside } = &imported.merged;
+    let mut out = format!("{added} new, {changed} changed, {known} known: {}\n", path.display());
+    if let Some(aside) = set_aside {
         let _ = writeln!(out, "what was there could not be used and is now {}", aside.display());
     }
     for (record, why) in &imported.stale {
@@ -303,8 +254,7 @@ pub(in crate::cli) fn import(args: &TuneImport) -> Result<(), Error> {
     for (about, why) in &imported.ignored {
         let _ = writeln!(out, "ignored, not taken: {about}: {why}");
     }
-    text::print(&out)?;
-    Ok(())
+    text::print(&out)
 }
 
 pub(in crate::cli) fn diff(args: &TuneDiff) -> Result<(), Error> {
@@ -342,8 +292,7 @@ pub(in crate::cli) fn diff(args: &TuneDiff) -> Result<(), Error> {
             return Err(Error::Usage(both.into()));
         }
     }
-    text::print(&out)?;
-    Ok(())
+    text::print(&out)
 }
 
 /// The last second of a day, or the second that is named.

@@ -18,18 +18,14 @@ use crate::cli::private::Private;
 use crate::control::api::LoadRequest;
 use device::tune::report::Mode;
 
-/// How the model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Setting {
-    /// As the heuristics say.
     Heuristic,
     Remembered,
-    /// With the parameter set to a value.
     Value(u32),
 }
 
-/// What came out for one setting.
 #[derive(Debug, Serialize)]
 struct Line {
     setting: Setting,
@@ -101,7 +97,7 @@ pub(in crate::cli) async fn run(
                 force: value.into_iter().collect::<BTreeMap<_, _>>(),
                 ..LoadRequest::default()
             };
-            let (model, _) = session::load(private.client(), &request, terminal).await?;
+            let (model, _) = session::load(&private.client, &request, terminal).await?;
             (document.model, document.device) =
                 (model.id.clone(), model.device.description.clone());
             cases[at] = if remembered { model.tuning.used } else { model.tuning.possible };
@@ -111,7 +107,7 @@ pub(in crate::cli) async fn run(
             let live = terminal.spinner();
             let label = setting.label(name.as_deref());
             live.message(format!("{label}, round {round} of {}", args.rounds));
-            let report: Report = private.client().bench(&spec, |_: Progress| {}).await?;
+            let report: Report = private.client.bench(&spec, |_: Progress| {}).await?;
             if let Some(row) = report.rows.first() {
                 samples[at].push(row.tokens_per_second.median);
                 document.test.clone_from(&row.name);
@@ -128,10 +124,7 @@ pub(in crate::cli) async fn run(
             tokens_per_second: Summary::of(samples),
         })
         .collect();
-    if args.json {
-        return Ok(text::print_json(&document)?);
-    }
-    Ok(text::print(&document.table())?)
+    text::show(&document, args.json, Document::table)
 }
 
 impl Setting {

@@ -18,7 +18,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SILENCE: u32 = 30;
 const AGAIN: u32 = 10;
 
-/// A daemon's address.
 #[derive(Clone, Debug)]
 pub enum Address {
     Socket(PathBuf),
@@ -37,7 +36,6 @@ pub struct Token(HeaderValue);
 impl Token {
     /// A token as a file or a variable holds it; `None` when it is none: letters, digits and signs
     /// on one line.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let token = text.trim();
         if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {

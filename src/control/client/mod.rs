@@ -1,7 +1,5 @@
-//! A client of the daemon: typed calls over its unix socket, or a port.
-//!
-//! One connection per call. Dropping a call's future or stream closes its connection, which cancels
-//! the work in the daemon. Needs a tokio runtime with I/O and time enabled.
+//! A client of the daemon, one connection per call. Dropping a call's future or stream closes its connection,
+//! which cancels the work in the daemon. Needs a tokio runtime with I/O and time enabled.
 
 mod address;
 mod sse;
@@ -24,7 +22,6 @@ use tokio_util::task::AbortOnDropHandle;
 use super::api::{self, route};
 pub use address::{Address, Token};
 
-/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody listens: there is no socket, or a stale one.
@@ -42,14 +39,12 @@ pub enum Error {
         status: u16,
         detail: Box<api::ErrorDetail>,
     },
-    /// The answer is not what this version expects.
     #[error("unexpected answer from the daemon: {0}")]
     Protocol(String),
 }
 
 impl Error {
     /// The daemon's error code, when the error is the daemon's.
-    #[must_use]
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Api { detail, .. } => Some(&detail.code),
@@ -57,8 +52,6 @@ impl Error {
         }
     }
 
-    /// What to do about it, when the daemon said.
-    #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Api { detail, .. } => detail.hint.as_deref(),
@@ -75,36 +68,24 @@ fn may_not(daemon: &Address) -> &'static str {
     }
 }
 
-/// Calls one daemon.
 #[derive(Clone, Debug)]
 pub struct Client {
-    daemon: Address,
+    pub daemon: Address,
 }
 
 impl Client {
     /// A client of the daemon on `socket`. Does not connect.
-    #[must_use]
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self { daemon: Address::Socket(socket.into()) }
     }
 
     /// A client of the daemon on a port, `HOST:PORT`. Does not connect. The token goes over the network
     /// as it is: off trusted networks something must encrypt.
-    #[must_use]
     pub fn tcp(authority: impl Into<String>, token: Option<Token>) -> Self {
         Self { daemon: Address::Port { authority: authority.into(), token } }
     }
 
-    /// Where the daemon is.
-    #[must_use]
-    pub const fn daemon(&self) -> &Address {
-        &self.daemon
-    }
-
-    /// Waits for a daemon that is being started, then returns its status.
-    ///
-    /// # Errors
-    /// [`Error::NotRunning`] when nobody listens after `limit`; any other error at once.
+    /// Waits for a daemon that is being started: [`Error::NotRunning`] when nobody listens after `limit`.
     pub async fn wait_until_up(&self, limit: Duration) -> Result<api::Status, Error> {
         let start = Instant::now();
         loop {
@@ -118,26 +99,16 @@ impl Client {
     }
 
     /// What the daemon is doing.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn status(&self) -> Result<api::Status, Error> {
         self.call(Method::GET, route::STATUS).await
     }
 
     /// The loaded model and what can be loaded.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn models(&self) -> Result<api::Models, Error> {
         self.call(Method::GET, route::MODELS).await
     }
 
-    /// Loads a model in place of the loaded one. Dropping the future stops listening; the load goes
-    /// on.
-    ///
-    /// # Errors
-    /// See [`Error`].
+    /// Loads a model in place of the loaded one. Dropping the future stops listening; the load goes on.
     pub async fn load(
         &self,
         request: &api::LoadRequest,
@@ -147,9 +118,6 @@ impl Client {
     }
 
     /// Unloads the model. False when none was loaded.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn unload(&self) -> Result<bool, Error> {
         let answer: api::Unloaded = self.call(Method::DELETE, route::MODELS).await?;
         Ok(answer.unloaded)
@@ -157,9 +125,6 @@ impl Client {
 
     /// Runs a bench: `spec` is a `bench::Spec`, progress a `bench::Progress`, the result a
     /// `bench::Report`. Dropping the future cancels the bench.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn bench<P: DeserializeOwned, R: DeserializeOwned>(
         &self,
         spec: &impl Serialize,
@@ -171,9 +136,6 @@ impl Client {
     /// Searches the best choices for the loaded model: `spec` is an `tune::report::Spec`, progress a
     /// `tune::report::Progress`, the result a `tune::report::Report`. Dropping the future ends the
     /// search; what was found until then is kept.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn tune<P: DeserializeOwned, R: DeserializeOwned>(
         &self,
         spec: &impl Serialize,
@@ -182,28 +144,18 @@ impl Client {
         self.work(route::TUNE, spec, on_progress).await
     }
 
-    /// Ends the searches under way or waiting; each answers with what it has found. How many there
-    /// were.
-    ///
-    /// # Errors
-    /// See [`Error`].
+    /// Ends the searches under way or waiting, each with what it has found; how many there were.
     pub async fn stop_tuning(&self) -> Result<usize, Error> {
         let answer: api::Stopped = self.call(Method::DELETE, route::TUNE).await?;
         Ok(answer.stopped)
     }
 
     /// What the store holds about the loaded model's device.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn tuned(&self) -> Result<api::Tuned, Error> {
         self.call(Method::GET, route::TUNE).await
     }
 
     /// Completes a prompt, as a stream whatever `request.stream` says.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn completions(
         &self,
         request: &api::CompletionRequest,
@@ -213,9 +165,6 @@ impl Client {
     }
 
     /// Answers a conversation, as a stream whatever `request.stream` says.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn chat(&self, request: &api::ChatRequest) -> Result<Stream<api::ChatChunk>, Error> {
         let request = api::ChatRequest { stream: Some(true), ..request.clone() };
         Ok(Stream::new(self.post(route::CHAT, &request).await?))
@@ -320,7 +269,6 @@ impl Response {
     }
 }
 
-/// Server-sent events of an answer.
 #[derive(Debug)]
 struct Events {
     response: Response,
@@ -362,9 +310,6 @@ impl<T: DeserializeOwned> Stream<T> {
     }
 
     /// The next part; `None` after the last one.
-    ///
-    /// # Errors
-    /// See [`Error`]; nothing follows one.
     pub async fn next(&mut self) -> Result<Option<T>, Error> {
         if self.done {
             return Ok(None);

@@ -12,7 +12,6 @@ use serde::de::DeserializeOwned;
 use super::App;
 use super::error::Error;
 
-/// The body of a request, parsed.
 pub(super) struct JsonBody<T>(pub(super) T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {

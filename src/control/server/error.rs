@@ -8,7 +8,6 @@ use axum::response::{IntoResponse, Response};
 use crate::control::api::{ErrorBody, ErrorDetail};
 use crate::engine::{GenerateError, LoadError};
 
-/// An answer that is not a success.
 #[derive(Clone, Debug)]
 pub(super) struct Error {
     status: StatusCode,
@@ -30,7 +29,6 @@ impl Error {
         Self { param: Some(param.into()), ..error }
     }
 
-    /// A fault of the daemon.
     pub(super) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
             .hint("this is a bug in orind; its log says more")
@@ -44,7 +42,6 @@ impl Error {
         Self { param: Some(param.into()), ..self }
     }
 
-    /// The body of the answer.
     pub(super) fn body(&self) -> ErrorBody {
         let kind = match self.status.as_u16() {
             429 => "rate_limit_error",

@@ -5,20 +5,57 @@ use std::time::Duration;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::{Stream, StreamExt};
+use futures_util::stream::{self, Stream, StreamExt};
 use serde::Serialize;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot::error::RecvError;
 
 use super::error::Error;
 use crate::control::api;
+use crate::engine::GenerateError;
 
-/// Time without an event after which a comment is sent, so that neither side takes the other for
-/// dead.
+/// Time without an event after which a comment is sent, so that neither side takes the other for dead.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// An answer made of events. Dropped when the client goes away.
 pub(super) fn answer(events: impl Stream<Item = Event> + Send + 'static) -> Response {
     let keep_alive = KeepAlive::new().interval(QUIET).text("waiting");
     Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(keep_alive).into_response()
+}
+
+/// How long an answer waits for a first event that may turn out to be an error, which then gets a
+/// status of its own instead of 200 and an `error` event.
+const SOON: Duration = Duration::from_secs(1);
+
+/// What work of some length sends on its way.
+pub(super) enum Step<P, R> {
+    Progress(P),
+    Done(Result<R, Error>),
+}
+
+/// An answer of any number of `progress` events and one `result`.
+pub(super) async fn work<P, R>(mut steps: UnboundedReceiver<Step<P, R>>) -> Result<Response, Error>
+where
+    P: Serialize + Send + 'static,
+    R: Serialize + Send + 'static,
+{
+    let first = tokio::time::timeout(SOON, steps.recv()).await.ok().flatten();
+    if let Some(Step::Done(Err(error))) = first {
+        return Err(error);
+    }
+    let rest = stream::poll_fn(move |context| steps.poll_recv(context));
+    Ok(answer(stream::iter(first).chain(rest).map(|step| match step {
+        Step::Progress(progress) => named(api::event::PROGRESS, &progress),
+        Step::Done(Ok(result)) => named(api::event::RESULT, &result),
+        Step::Done(Err(failed)) => error(&failed),
+    })))
+}
+
+/// What came of a task that had the engine to itself.
+pub(super) fn outcome<T, E: Into<Error>>(
+    task: Result<Result<Result<T, E>, GenerateError>, RecvError>,
+) -> Result<T, Error> {
+    task.map_err(|_| GenerateError::Stopping)??.map_err(Into::into)
 }
 
 /// An event without a name, as OpenAI's streams have them.

@@ -12,8 +12,7 @@ use super::App;
 use super::error::Error;
 use crate::engine::{Event, GenerateError, Request};
 
-/// One generation. Ends after [`Event::Finished`] or [`Event::Failed`], which always comes; dropping
-/// it cancels.
+/// One generation, until [`Event::Finished`] or [`Event::Failed`], which always comes; dropped, it cancels.
 pub(super) struct Generation {
     index: usize,
     events: UnboundedReceiver<Event>,

@@ -18,7 +18,6 @@ use super::status;
 use crate::engine::{Handle, State};
 use telemetry::{Clock, Probe, memory};
 
-/// One answered request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Answer {
     method: &'static str,
@@ -34,7 +33,6 @@ pub(super) struct Metrics {
     inter_token: Histogram,
 }
 
-/// The content type of [`Metrics::text`].
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 impl Metrics {
@@ -105,7 +103,7 @@ impl Collector for EngineMetrics {
             )?)?;
         }
         let model = status::loaded(&now.state);
-        let device = model.map(|m| m.memory.device).unwrap_or_default();
+        let device = model.map(|m| m.memory).unwrap_or_default();
         let ready = matches!(now.state, State::Ready(_));
         for (name, help, value) in [
             ("ready", "1 when generations are served", u64::from(ready)),
@@ -122,7 +120,7 @@ impl Collector for EngineMetrics {
                 model.map_or(0, |m| m.slots as u64),
             ),
             ("weights_bytes", "Memory of the weights", device.weights),
-            ("kv_bytes", "Memory of the KV cache", device.state),
+            ("kv_bytes", "Memory of the KV cache", device.kv),
             ("activations_bytes", "Memory of the activations", device.activations),
             ("resident_bytes", "Resident set of the process", memory::resident().unwrap_or(0)),
         ] {

@@ -1,7 +1,5 @@
-//! The server: routes, limits, and the life of connections.
-//!
-//! What a request means is in the modules below; they reach the engine only through [`App`]. When a
-//! client goes away its connection ends, and with it everything that was done for it.
+//! The server: routes, limits, and the life of connections. The modules below reach the engine only through
+//! [`App`]. When a client goes away, everything that was done for it ends.
 
 mod body;
 mod error;
@@ -40,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::error::Error;
 use self::metrics::Metrics;
+pub use self::own::load_spec;
 use self::tcp::Port;
 use super::api::route;
 use crate::config::Config;
@@ -47,7 +46,6 @@ use crate::engine::tuning::pace::Pace;
 use crate::engine::{Handle, LoadError, LoadEvent, LoadSpec};
 use telemetry::{Probe, Root};
 
-/// Version of the daemon.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Bytes of a request's head at most; hyper answers 431 beyond.
@@ -56,7 +54,6 @@ const MAX_HEAD: usize = 64 << 10;
 /// How long the writing of a refusal may take.
 const REFUSAL: Duration = Duration::from_secs(1);
 
-/// What every request needs.
 pub struct App {
     engine: Handle,
     config: RwLock<Arc<Config>>,
@@ -72,7 +69,6 @@ pub struct App {
 
 impl App {
     /// An application that serves `engine`. `config` has been checked.
-    #[must_use]
     pub fn new(engine: Handle, config: Config) -> Arc<Self> {
         let probe = Arc::new(Probe::new(Root::system()));
         let metrics = Metrics::new(engine.clone(), Arc::clone(&probe));
@@ -83,14 +79,11 @@ impl App {
         Arc::new(Self { engine, config, metrics, started, last_load, probe, roof, searches })
     }
 
-    /// The configuration as it is now.
-    #[must_use]
     pub fn config(&self) -> Arc<Config> {
         Arc::clone(&self.config.read())
     }
 
-    /// Takes over another configuration, which has been checked: what begins from now on is done as
-    /// it says.
+    /// Takes over another configuration, which has been checked, for what begins from now on.
     pub fn reload(&self, config: Config) {
         self.engine.set_queue_limit(config.queue_limit);
         *self.config.write() = Arc::new(config);
@@ -142,12 +135,10 @@ impl App {
         }
     }
 
-    /// Why the last load failed, if it did.
     fn last_error(&self) -> Option<Error> {
         Some(self.last_load()?.err()?.into())
     }
 
-    /// When the last load succeeded, if it did.
     fn loaded_at(&self) -> Option<SystemTime> {
         self.last_load()?.ok()
     }
@@ -213,7 +204,6 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     response
 }
 
-/// Connections that are still open.
 #[derive(Debug)]
 pub struct Connections(JoinSet<()>);
 
@@ -225,10 +215,8 @@ impl Connections {
     }
 }
 
-/// Where clients come from.
 pub struct Listeners {
     pub unix: UnixListener,
-    /// A port, if there is one.
     pub tcp: Option<Port>,
 }
 
@@ -283,7 +271,6 @@ fn introduce(stream: &UnixStream) {
     }
 }
 
-/// Connections, and what they are served with.
 struct Server {
     app: Arc<App>,
     connections: JoinSet<()>,

@@ -5,28 +5,24 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::{self, StreamExt};
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::body::JsonBody;
 use super::error::Error;
+use super::events::Step;
 use super::{App, events, metrics, status};
 use crate::bench;
+use crate::config::Config;
 use crate::control::api;
 use crate::engine::tuning::Tuning;
 use crate::engine::{self, LoadEvent, LoadSpec, at_most_processors};
 use model::synthetic;
-
-/// How long an answer waits for a first event that may turn out to be an error, which then gets a
-/// status of its own instead of 200 and an `error` event.
-pub(super) const SOON: Duration = Duration::from_secs(1);
 
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Health>, Error> {
     let unavailable =
@@ -69,7 +65,7 @@ async fn off_the_loop<T: Send + 'static>(
 }
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<api::Models> {
-    let loaded = status::loaded(&app.engine.snapshot().state).map(status::model);
+    let loaded = status::loaded(&app.engine.snapshot().state).cloned();
     let models_dir = app.config().models_dir.clone();
     let dir = models_dir.clone();
     // A directory may be slow to read; an unreadable one is an empty list.
@@ -123,8 +119,26 @@ pub(super) async fn load(
     if request.model.is_empty() {
         return Err(Error::value("model", "model: is empty; a file or `synthetic:NAME` is needed"));
     }
-    let config = app.config();
-    let mut events = app.load(LoadSpec {
+    let mut events = app.load(load_spec(&app.config(), request));
+    let (sender, steps) = unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(event) = events.recv().await {
+            // The client may have gone; the load goes on.
+            let _ = sender.send(match event {
+                LoadEvent::Progress { phase, done, total } => {
+                    Step::Progress(api::LoadProgress { phase: phase.into(), done, total })
+                }
+                LoadEvent::Loaded(info) => Step::Done(Ok(info)),
+                LoadEvent::Failed(error) => Step::Done(Err(error.into())),
+            });
+        }
+    });
+    events::work(steps).await
+}
+
+/// What a request asks for, with what it leaves out from the configuration.
+pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
+    LoadSpec {
         model: config.resolve_model(&request.model),
         backend: request.backend.unwrap_or_else(|| config.backend.clone()),
         slots: request.slots.unwrap_or(config.slots),
@@ -138,30 +152,11 @@ pub(super) async fn load(
             force: request.force,
             cold_bytes: None,
         },
-    });
-    let first = tokio::time::timeout(SOON, events.recv()).await.ok().flatten();
-    if let Some(LoadEvent::Failed(error)) = first {
-        return Err(error.into());
     }
-    let rest = stream::poll_fn(move |context| events.poll_recv(context));
-    Ok(events::answer(stream::iter(first).chain(rest).map(|event| match event {
-        LoadEvent::Progress { phase, done, total } => {
-            let progress = api::LoadProgress { phase: phase.into(), done, total };
-            events::named(api::event::PROGRESS, &progress)
-        }
-        LoadEvent::Loaded(info) => events::named(api::event::RESULT, &status::model(&info)),
-        LoadEvent::Failed(error) => events::error(&error.into()),
-    })))
 }
 
 pub(super) async fn unload(State(app): State<Arc<App>>) -> Json<api::Unloaded> {
     Json(api::Unloaded { unloaded: app.engine.unload().await })
-}
-
-/// What a bench sends on its way.
-enum BenchEvent {
-    Progress(bench::Progress),
-    Done(Result<Box<bench::Report>, Error>),
 }
 
 pub(super) async fn bench(
@@ -169,60 +164,42 @@ pub(super) async fn bench(
     JsonBody(spec): JsonBody<bench::Spec>,
 ) -> Result<Response, Error> {
     spec.check()?;
-    let (sender, mut events) = unbounded_channel();
+    let (sender, steps) = unbounded_channel();
     let progress = sender.clone();
     let probe = Arc::clone(&app.probe);
     let result = app.engine.exclusive("bench", move |core| {
         // Nobody listens any more: break it off.
-        bench::run(core, &probe, &spec, &mut |step| match progress.send(BenchEvent::Progress(step))
-        {
+        bench::run(core, &probe, &spec, &mut |step| match progress.send(Step::Progress(step)) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         })
     });
     tokio::spawn(async move {
-        let result = match result.await {
-            Ok(Ok(Ok(report))) => {
-                app.measured(&report);
-                Ok(Box::new(report))
-            }
-            Ok(Ok(Err(error))) => Err(error.into()),
-            Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(engine::GenerateError::Stopping.into()),
-        };
+        let result = events::outcome(result.await).map(Box::new);
+        if let Ok(report) = &result {
+            app.measured(report);
+        }
         // The client may have gone.
-        let _ = sender.send(BenchEvent::Done(result));
+        let _ = sender.send(Step::Done(result));
     });
-    let first = tokio::time::timeout(SOON, events.recv()).await.ok().flatten();
-    if let Some(BenchEvent::Done(Err(error))) = first {
-        return Err(error);
-    }
-    let rest = stream::poll_fn(move |context| events.poll_recv(context));
-    Ok(events::answer(stream::iter(first).chain(rest).map(|event| match event {
-        BenchEvent::Progress(step) => events::named(api::event::PROGRESS, &step),
-        BenchEvent::Done(Ok(report)) => events::named(api::event::RESULT, &report),
-        BenchEvent::Done(Err(error)) => events::error(&error),
-    })))
+    events::work(steps).await
 }
 
 impl From<bench::Error> for Error {
     fn from(error: bench::Error) -> Self {
         let message = error.to_string();
-        match error {
-            bench::Error::Invalid { field, .. } => Self::value(field, message),
-            bench::Error::TooLong { .. } => {
-                Self::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message)
-            }
+        let (status, code) = match error {
+            bench::Error::Invalid { field, .. } => return Self::value(field, message),
+            bench::Error::TooLong { .. } => (StatusCode::BAD_REQUEST, "context_length_exceeded"),
             bench::Error::TooManySequences { .. } => {
-                Self::new(StatusCode::BAD_REQUEST, "too_many_sequences", message)
+                (StatusCode::BAD_REQUEST, "too_many_sequences")
             }
-            bench::Error::Cancelled => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "cancelled", message)
-            }
+            bench::Error::Cancelled => (StatusCode::SERVICE_UNAVAILABLE, "cancelled"),
             bench::Error::Roof(_) | bench::Error::Engine(_) => {
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "bench_failed", message)
+                (StatusCode::INTERNAL_SERVER_ERROR, "bench_failed")
             }
-        }
+        };
+        Self::new(status, code, message)
     }
 }
 

@@ -1,13 +1,11 @@
-//! The daemon's place in the file system: the socket, and the lock that makes taking it safe.
-//!
-//! Beside `SOCKET` lies `SOCKET.lock`. Whoever holds its `flock` may replace a socket file that
-//! nobody listens on; the kernel drops the lock with the process, however it ends. A daemon removes
-//! both files when it stops, and only if they are still its own.
+//! The socket, and the lock beside it, `SOCKET.lock`: whoever holds its `flock` may replace a socket file that
+//! nobody listens on; the kernel drops the lock with the process. A daemon removes both files when it stops,
+//! and only if they are still its own.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::io::{Read, Seek, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -21,10 +19,8 @@ use nix::sys::socket::{
 
 use crate::config::SocketMode;
 
-/// Why a socket cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A daemon listens on it.
     #[error("{} is in use by {holder}; stop it, or choose another with --socket", path.display())]
     InUse {
         path: PathBuf,
@@ -34,10 +30,8 @@ pub enum Error {
     /// Something else has its name; it is never deleted.
     #[error("{} exists and is not a socket; move it away, or choose another path with --socket", path.display())]
     NotASocket { path: PathBuf },
-    /// The kernel has no room for the path.
     #[error("the socket path {} has {} bytes; at most {LONGEST} are possible", path.display(), path.as_os_str().len())]
     TooLong { path: PathBuf },
-    /// The file system or the kernel refused.
     #[error("cannot {what} {}: {source}", path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
 }
@@ -58,14 +52,6 @@ pub struct Claim {
     _lock: Flock<File>,
 }
 
-impl Claim {
-    /// The socket.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
 impl Drop for Claim {
     fn drop(&mut self) {
         if fs::symlink_metadata(&self.path).is_ok_and(|meta| identity(&meta) == self.identity) {
@@ -76,11 +62,8 @@ impl Drop for Claim {
     }
 }
 
-/// Takes `path`: replaces a socket file that nobody listens on, then listens. The file has `mode`
-/// before anyone can connect.
-///
-/// # Errors
-/// [`Error`]; nothing is changed unless the lock was free.
+/// Takes `path`: replaces a socket file that nobody listens on, then listens. The file has `mode` before anyone
+/// can connect. After an error nothing is changed unless the lock was free.
 pub fn claim(path: &Path, mode: SocketMode) -> Result<(UnixListener, Claim), Error> {
     let io = |what, path: &Path| {
         let path = path.to_owned();
@@ -94,13 +77,7 @@ pub fn claim(path: &Path, mode: SocketMode) -> Result<(UnixListener, Claim), Err
     let lock = take_lock(&lock_path, path)?;
     remove_stale(path)?;
 
-    let fd = socket(
-        AddressFamily::Unix,
-        SockType::Stream,
-        SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
-        None,
-    )
-    .map_err(io("create", path))?;
+    let fd = stream_socket().map_err(io("create", path))?;
     let address = UnixAddr::new(path).map_err(io("name", path))?;
     bind(fd.as_raw_fd(), &address).map_err(io("bind", path))?;
     let claim = {
@@ -206,14 +183,14 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
     }
 }
 
+fn stream_socket() -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    socket(AddressFamily::Unix, SockType::Stream, flags, None)
+}
+
 /// The process that listens on `path`.
 fn peer(path: &Path) -> nix::Result<i32> {
-    let fd = socket(
-        AddressFamily::Unix,
-        SockType::Stream,
-        SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
-        None,
-    )?;
+    let fd = stream_socket()?;
     connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
     getsockopt(&fd, sockopt::PeerCredentials).map(|credentials| credentials.pid())
 }

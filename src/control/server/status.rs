@@ -21,7 +21,7 @@ pub(super) fn status(app: &App) -> api::Status {
         version: super::VERSION.into(),
         pid: std::process::id(),
         uptime_s: app.started.elapsed().as_secs_f64(),
-        model: loaded(&now.state).map(model),
+        model: loaded(&now.state).cloned(),
         requests: requests(&now, app.config().queue_limit),
         memory: api::ProcessMemory {
             resident: memory::resident(),
@@ -39,7 +39,8 @@ pub(super) fn status(app: &App) -> api::Status {
 /// move.
 fn roof(app: &App, model: Option<&ModelInfo>, machine: &api::Machine) -> Option<api::Roof> {
     let measured = app.roof.lock().clone();
-    let measured = measured.filter(|(device, _)| model.is_none_or(|model| model.device == *device));
+    let measured =
+        measured.filter(|(device, _)| model.is_none_or(|model| model.device.name == *device));
     let roof =
         |bytes_per_second, source: &str| api::Roof { bytes_per_second, source: source.into() };
     let pins = || machine.pin_rate().map(|rate| roof(rate, "memory clock"));
@@ -67,47 +68,6 @@ fn requests(now: &Snapshot, queue_limit: usize) -> api::Requests {
         prompt_tokens: now.prompt_tokens,
         completion_tokens: now.completion_tokens,
         steps: now.steps,
-        gpu: (now.activity.submits > 0).then(|| {
-            let gpu = now.activity;
-            api::Gpu {
-                launches: gpu.launches,
-                submits: gpu.submits,
-                doorbells: gpu.doorbells,
-                sleeps: gpu.sleeps,
-                rebuilds: gpu.rebuilds,
-            }
-        }),
-    }
-}
-
-/// A loaded model as the API shows it.
-pub(super) fn model(info: &ModelInfo) -> api::Model {
-    api::Model {
-        id: info.id.clone(),
-        name: info.name.clone(),
-        architecture: info.architecture.clone(),
-        file_type: info.file_type.clone(),
-        path: info.path.clone(),
-        synthetic: info.synthetic,
-        bytes: info.bytes,
-        parameters: info.parameters,
-        vocabulary: info.vocabulary,
-        context: info.context,
-        trained_context: info.trained_context,
-        slots: info.slots,
-        device: api::Device {
-            name: info.device.clone(),
-            description: info.device_description.clone(),
-            reason: info.device_reason.clone(),
-            threads: info.threads,
-        },
-        memory: api::DeviceMemory {
-            weights: info.memory.device.weights,
-            kv: info.memory.device.state,
-            activations: info.memory.device.activations,
-        },
-        step_bytes: info.step_bytes,
-        load_s: info.load_time.as_secs_f64(),
-        tuning: info.tuning.clone(),
+        gpu: (now.activity.submits > 0).then_some(now.activity),
     }
 }

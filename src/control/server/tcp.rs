@@ -1,9 +1,7 @@
-//! The daemon on TCP: who may speak to it there.
-//!
-//! A unix socket has an owner and permissions, a port has none: off this machine nobody is served
-//! without the token, on loopback everybody is who can reach it, but no web page. (A page of a stranger
-//! can make a browser connect to a port here under a name of the stranger's own; it cannot make it
-//! send another `Host`.) Limits on connections, sizes and time are those of the unix socket.
+//! The daemon on TCP. A unix socket has an owner and permissions, a port has none: off this machine nobody is
+//! served without the token, on loopback everybody who can reach it, but no web page. (A stranger's page can
+//! make a browser connect to a port here under a name of the stranger's own; it cannot make it send another
+//! `Host`.)
 
 use std::fs;
 use std::io;
@@ -31,50 +29,27 @@ const SHORTEST: usize = 16;
 const SILENCE: u32 = 30;
 const QUESTIONS: u32 = 3;
 
-/// Why a port cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// `listen`.
-        address: SocketAddr,
-        source: io::Error,
-    },
-    /// The token cannot be read.
+    Listen { address: SocketAddr, source: io::Error },
     #[error("cannot read the token in {}: {source}", path.display())]
-    Read {
-        /// `token_file`.
-        path: PathBuf,
-        source: io::Error,
-    },
-    /// Others can read it too.
+    Read { path: PathBuf, source: io::Error },
     #[error("every user can read the token in {}; `chmod o= {}` keeps it secret", path.display(), path.display())]
-    Open {
-        /// `token_file`.
-        path: PathBuf,
-    },
-    /// It is no token.
+    Open { path: PathBuf },
     #[error(
         "{} holds no token: {SHORTEST} or more letters, digits and signs on one line are needed; \
          `openssl rand -base64 24` makes one",
         path.display()
     )]
-    Invalid {
-        /// `token_file`.
-        path: PathBuf,
-    },
+    Invalid { path: PathBuf },
 }
 
-/// A secret that clients show.
 #[derive(Clone)]
 pub struct Token(Arc<[u8]>);
 
 impl Token {
     /// Reads the token in a file that others cannot read.
-    ///
-    /// # Errors
-    /// [`Error`] when there is none, or anybody may know it.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let refuse = |source| Error::Read { path: path.to_owned(), source };
         if fs::metadata(path).map_err(refuse)?.mode() & 0o007 != 0 {
@@ -99,7 +74,6 @@ impl Token {
     }
 }
 
-/// A port that is listened on.
 pub struct Port {
     listener: TcpListener,
     token: Option<Token>,
@@ -107,9 +81,6 @@ pub struct Port {
 
 impl Port {
     /// Listens on `address`. `token` is what every request must show.
-    ///
-    /// # Errors
-    /// [`Error::Listen`].
     pub async fn open(address: SocketAddr, token: Option<Token>) -> Result<Self, Error> {
         let listener =
             TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
@@ -117,14 +88,10 @@ impl Port {
     }
 
     /// Where it listens; tells the port when any was asked for.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// The secret, if there is one.
     pub(super) fn token(&self) -> Option<Token> {
         self.token.clone()
     }

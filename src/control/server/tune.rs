@@ -7,43 +7,36 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use futures_util::stream::{self, StreamExt};
 use parking_lot::MutexGuard;
 use tokio::sync::mpsc::unbounded_channel;
 
+use super::App;
 use super::body::JsonBody;
 use super::error::Error;
-use super::own::SOON;
-use super::{App, events};
+use super::events::{self, Step};
 use crate::control::api;
+use crate::engine;
 use crate::engine::tuning;
 use crate::engine::tuning::pace::Pace;
-use crate::engine::{self, GenerateError};
 use device::tune::Record;
-use device::tune::report::{Progress, Report, Spec};
+use device::tune::report::Spec;
 
 /// How often a search is asked whether the daemon is stopping.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// What a search sends on its way.
-enum Event {
-    Progress(Progress),
-    Done(Result<Box<Report>, Error>),
-}
 
 pub(super) async fn search(
     State(app): State<Arc<App>>,
     JsonBody(spec): JsonBody<Spec>,
 ) -> Result<Response, Error> {
     spec.check().map_err(|(field, message)| Error::value(field, message))?;
-    let (sender, mut events) = unbounded_channel();
+    let (sender, steps) = unbounded_channel();
     let pace = Arc::new(Pace::default());
     app.searches().push(Arc::downgrade(&pace));
     let (progress, turns) = (sender.clone(), Arc::clone(&pace));
     let result = app.engine.exclusive("tune", move |core| {
         core.tune(&spec, &turns, &mut |step| {
             // Who listens no more is noticed below.
-            let _ = progress.send(Event::Progress(step));
+            let _ = progress.send(Step::Progress(step));
         })
     });
     tokio::spawn(async move {
@@ -61,25 +54,10 @@ pub(super) async fn search(
                 }
             }
         };
-        let result = match result {
-            Ok(Ok(Ok(report))) => Ok(Box::new(report)),
-            Ok(Ok(Err(error))) => Err(error.into()),
-            Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(GenerateError::Stopping.into()),
-        };
         // The client may have gone.
-        let _ = sender.send(Event::Done(result));
+        let _ = sender.send(Step::Done(events::outcome(result).map(Box::new)));
     });
-    let first = tokio::time::timeout(SOON, events.recv()).await.ok().flatten();
-    if let Some(Event::Done(Err(error))) = first {
-        return Err(error);
-    }
-    let rest = stream::poll_fn(move |context| events.poll_recv(context));
-    Ok(events::answer(stream::iter(first).chain(rest).map(|event| match event {
-        Event::Progress(step) => events::named(api::event::PROGRESS, &step),
-        Event::Done(Ok(report)) => events::named(api::event::RESULT, &report),
-        Event::Done(Err(error)) => events::error(&error),
-    })))
+    events::work(steps).await
 }
 
 /// Ends every search; each is answered with what it has found.
@@ -101,21 +79,17 @@ impl App {
 pub(super) async fn contents(State(app): State<Arc<App>>) -> Result<Json<api::Tuned>, Error> {
     let engine = app.engine.clone();
     // A file may be slow to read.
-    match tokio::task::spawn_blocking(move || engine.tuned()).await {
-        Ok(Ok(Ok((file, key, loaded)))) => {
-            let current = loaded.current.into_iter().map(|record| entry(record, None));
-            let stale = loaded.stale.into_iter().map(|(record, why)| entry(record, Some(why)));
-            Ok(Json(api::Tuned {
-                file,
-                device: key.to_string(),
-                damaged: loaded.damaged.map(|(_, why)| why),
-                entries: current.chain(stale).collect(),
-            }))
-        }
-        Ok(Ok(Err(error))) => Err(error.into()),
-        Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(Error::internal("the store could not be read")),
-    }
+    let read = tokio::task::spawn_blocking(move || engine.tuned()).await;
+    let (file, key, loaded) =
+        read.map_err(|_| Error::internal("the store could not be read"))???;
+    let current = loaded.current.into_iter().map(|record| entry(record, None));
+    let stale = loaded.stale.into_iter().map(|(record, why)| entry(record, Some(why)));
+    Ok(Json(api::Tuned {
+        file,
+        device: key.to_string(),
+        damaged: loaded.damaged.map(|(_, why)| why),
+        entries: current.chain(stale).collect(),
+    }))
 }
 
 fn entry(record: Record, why: Option<String>) -> api::TunedEntry {
@@ -137,16 +111,11 @@ fn entry(record: Record, why: Option<String>) -> api::TunedEntry {
 impl From<tuning::Error> for Error {
     fn from(error: tuning::Error) -> Self {
         let message = crate::chain::one_line(&error);
-        match error {
-            tuning::Error::Nothing(_) => {
-                Self::new(StatusCode::BAD_REQUEST, "nothing_to_tune", message)
-            }
-            tuning::Error::Uncounted(_) => {
-                Self::new(StatusCode::BAD_REQUEST, "nothing_counts", message)
-            }
-            tuning::Error::Store(_) => {
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "tune_failed", message)
-            }
-        }
+        let (status, code) = match error {
+            tuning::Error::Nothing(_) => (StatusCode::BAD_REQUEST, "nothing_to_tune"),
+            tuning::Error::Uncounted(_) => (StatusCode::BAD_REQUEST, "nothing_counts"),
+            tuning::Error::Store(_) => (StatusCode::INTERNAL_SERVER_ERROR, "tune_failed"),
+        };
+        Self::new(status, code, message)
     }
 }

@@ -1,10 +1,9 @@
 //! One case on a device: a product by itself, through the seam that models go through.
 //!
-//! The weights lie in several copies, which take turns, so that they come from memory as they do when a
-//! token is decoded; a sample is one execution of a quarter of the copies. Choices under which weights lie
-//! in another way have copies of their own, so that they can be sampled in turn. Every output is held against
-//! numbers computed here, and every choice that leaves the order of additions alone also against the
-//! heuristic's bits.
+//! Several copies of the weights take turns, so that they come from memory as they do when a token is decoded;
+//! a sample is one execution of a quarter of them. Choices under which weights lie in another way have copies
+//! of their own. Every output is held against numbers computed here, and every choice that leaves the order of
+//! additions alone also against the heuristic's bits.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -49,20 +48,14 @@ const LEAST_BYTES: u32 = 128 << 10;
 
 /// What samples are counted in.
 pub trait Stopwatch {
-    /// Begins a sample.
     fn start(&mut self);
 
     /// Ends it: nanoseconds, or counted cost.
-    ///
-    /// # Errors
-    /// Why there is no number.
     fn stop(&mut self) -> Result<f64, String>;
 
-    /// What the numbers are.
     fn clock(&self) -> Clock;
 }
 
-/// The machine's clock.
 #[derive(Debug, Default)]
 pub struct WallClock(Option<Instant>);
 
@@ -81,7 +74,6 @@ impl Stopwatch for WallClock {
     }
 }
 
-/// A case that can be checked and timed.
 pub struct CaseBench<'a> {
     device: &'a dyn Device,
     tunable: &'a dyn Tunable,
@@ -107,15 +99,12 @@ pub struct CaseBench<'a> {
 struct Opened {
     instance: Box<dyn Instance>,
     prepared: HashMap<Choice, Vec<Prepared>>,
-    /// Bytes that these take.
     bytes: u64,
 }
 
 impl<'a> CaseBench<'a> {
-    /// A bench for a case, with `cold` bytes of weights at least where few rows share them.
-    ///
-    /// # Errors
-    /// [`Failure::Broken`] when no plan of this device has that case.
+    /// A bench for a case, with `cold` bytes of weights at least where few rows share them; [`Failure::Broken`]
+    /// when no plan of this device has that case.
     pub fn new(
         device: &'a dyn Device,
         case: &Case,
@@ -154,13 +143,10 @@ impl<'a> CaseBench<'a> {
     }
 
     /// Bytes of weights that one execution of the case reads.
-    #[must_use]
     pub const fn weight_bytes(&self) -> u64 {
         self.product.bytes
     }
 
-    /// What samples are counted in.
-    #[must_use]
     pub fn clock(&self) -> Clock {
         self.watch.clock()
     }
@@ -205,12 +191,12 @@ impl<'a> CaseBench<'a> {
         }
         let opened = last(&mut self.opened);
         let mut all = Vec::new();
-        for (plan, x) in self.product.plans.iter().zip(&self.product.inputs) {
+        for plan in &self.product.plans {
             let instance = &mut opened.instance;
             let made = self.pace.turn(|| {
                 let prepared = instance.prepare_as(plan, &choices)?;
-                for (buffer, data) in x {
-                    instance.write(prepared, *buffer, 0, data.as_data())?;
+                for (buffer, data) in self.product.inputs(plan) {
+                    instance.write(prepared, buffer, 0, data)?;
                 }
                 Ok::<_, Error>(prepared)
             });
@@ -263,8 +249,8 @@ impl Bench for CaseBench<'_> {
         for (part, prepared) in parts.into_iter().enumerate() {
             self.run(prepared, false)?;
             let opened = last(&mut self.opened);
-            for &(output, rows) in &self.product.outputs[part] {
-                let mut got = vec![0.0; rows * self.product.width];
+            for (output, buffer) in buffers(&self.product.plans[part], Class::Output) {
+                let mut got = vec![0.0; buffer.elements()];
                 let read = || opened.instance.read(prepared, output, 0, &mut got);
                 self.pace.turn(read)?.map_err(|e| rejected(&e))?;
                 self.product.check(&got)?;
@@ -290,7 +276,7 @@ impl Bench for CaseBench<'_> {
         let parts = self.ready(choice)?;
         let part = self.next % parts.len();
         self.next += 1;
-        let copies = self.product.outputs[part].len() as f64;
+        let copies = buffers(&self.product.plans[part], Class::Output).count() as f64;
         if self.changed {
             self.run(parts[self.next % parts.len()], false)?;
         }
@@ -340,21 +326,6 @@ fn rejected(error: &Error) -> Failure {
     Failure::Rejected(crate::chain::one_line(error))
 }
 
-/// Elements for a mailbox.
-enum Input {
-    F32(Vec<f32>),
-    I32(Vec<i32>),
-}
-
-impl Input {
-    fn as_data(&self) -> Data<'_> {
-        match self {
-            Self::F32(values) => Data::F32(values),
-            Self::I32(values) => Data::I32(values),
-        }
-    }
-}
-
 /// Rows of weights that repeat, from some byte on: any tensor of as many columns.
 pub(in crate::engine) struct Rows {
     pub(in crate::engine) bytes: Vec<u8>,
@@ -384,9 +355,9 @@ impl WeightSource for Rows {
 struct Product {
     case: Case,
     plans: Vec<Plan>,
-    inputs: Vec<Vec<(BufferId, Input)>>,
-    /// Outputs of each part's copies, and their rows.
-    outputs: Vec<Vec<(BufferId, usize)>>,
+    x: Vec<f32>,
+    /// The first row of activations, the last, and one between.
+    checked: [i32; CHECKED],
     weights: Vec<Buffer>,
     /// The rows of weights: of gates and of all else, and of what a gate is multiplied with.
     rows: [Rows; 2],
@@ -417,8 +388,8 @@ impl Product {
         let mut product = Self {
             case: case.clone(),
             plans: Vec::new(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
+            x: noise(2, batch * cols),
+            checked: [0, case.batch / 2, case.batch - 1].map(|row| row as i32),
             weights: Vec::new(),
             rows: [0, SHIFT].map(|rows| Rows { bytes: Vec::new(), from: rows * row_bytes }),
             bytes,
@@ -431,10 +402,7 @@ impl Product {
         quant::quantise(case.dtype, &numbers, &mut stored).map_err(failed)?;
         product.rows[1].bytes.clone_from(&stored);
         product.rows[0].bytes = stored;
-        let x = noise(2, batch * cols);
-        // The first, the last, and one between.
-        let checked = [0, batch / 2, batch - 1];
-        product.expect(&x, checked, cols)?;
+        product.expect(cols)?;
         let each = copies.div_ceil(parts);
         for part in 0..parts {
             let mut g = Graph::new();
@@ -442,7 +410,9 @@ impl Product {
                 .draw(&mut g, part * each..(part + 1) * each, cols)
                 .and_then(|()| g.lower(bucket(batch)))
                 .map_err(|e| Failure::Broken(e.to_string()))?;
-            product.add(fuse(&plan, fusions), &x, checked);
+            let plan = fuse(&plan, fusions);
+            product.weights.extend(buffers(&plan, Class::Weight).map(|(_, weight)| weight.clone()));
+            product.plans.push(plan);
         }
         Ok(product)
     }
@@ -477,25 +447,11 @@ impl Product {
         Ok(())
     }
 
-    fn add(&mut self, plan: Plan, x: &[f32], checked: [usize; CHECKED]) {
-        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
-        for (at, buffer) in plan.buffers.iter().enumerate() {
-            let id = BufferId(at as u32);
-            match buffer.class {
-                Class::Mailbox if buffer.dtype == DType::F32 => {
-                    inputs.push((id, Input::F32(x.to_vec())));
-                }
-                Class::Mailbox => {
-                    inputs.push((id, Input::I32(checked.map(|row| row as i32).to_vec())));
-                }
-                Class::Output => outputs.push((id, buffer.elements() / self.width)),
-                Class::Weight => self.weights.push(buffer.clone()),
-                Class::State | Class::Scratch | Class::Constant(_) => {}
-            }
-        }
-        self.plans.push(plan);
-        self.inputs.push(inputs);
-        self.outputs.push(outputs);
+    fn inputs(&self, plan: &Plan) -> impl Iterator<Item = (BufferId, Data<'_>)> {
+        buffers(plan, Class::Mailbox).map(|(id, buffer)| {
+            let f32 = buffer.dtype == DType::F32;
+            (id, if f32 { Data::F32(&self.x) } else { Data::I32(&self.checked) })
+        })
     }
 
     /// Where a weight's bytes come from.
@@ -514,14 +470,14 @@ impl Product {
     }
 
     /// Products in `f64` of the rows as they are stored.
-    fn expect(&mut self, x: &[f32], checked: [usize; CHECKED], cols: usize) -> Result<(), Failure> {
+    fn expect(&mut self, cols: usize) -> Result<(), Failure> {
         let mut values = vec![0.0; PERIOD * cols];
         quant::dequantise(self.case.dtype, &self.rows[0].bytes, &mut values)
             .map_err(|e| Failure::Broken(e.to_string()))?;
         let norm = |v: &[f32]| v.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
         let gate = self.case.family == "gate";
-        for row in checked {
-            let x = &x[row * cols..][..cols];
+        for row in self.checked {
+            let x = &self.x[row as usize * cols..][..cols];
             let of = |w: &[f32]| {
                 let y: f64 = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
                 // Activations of 8 bits: ten times their error's root mean square, which is 25 times
@@ -548,11 +504,10 @@ impl Product {
         let rows = got.len() / self.width;
         for (row, got) in got.chunks_exact(self.width).enumerate() {
             // A plan gives the checked rows, or all of them, of which these are checked.
-            let batch = self.case.batch as usize;
             let which = if rows == CHECKED && self.case.family != "project_fine" {
                 Some(row)
             } else {
-                [0, batch / 2, batch - 1].iter().position(|&checked| checked == row)
+                self.checked.iter().position(|&checked| checked as usize == row)
             };
             let Some(expected) = which.map(|which| &self.expected[which]) else { continue };
             for (column, &got) in got.iter().enumerate() {
@@ -566,6 +521,12 @@ impl Product {
         }
         Ok(())
     }
+}
+
+/// A plan's buffers of a class.
+fn buffers(plan: &Plan, class: Class) -> impl Iterator<Item = (BufferId, &Buffer)> {
+    let all = plan.buffers.iter().enumerate().map(|(at, buffer)| (BufferId(at as u32), buffer));
+    all.filter(move |(_, buffer)| buffer.class == class)
 }
 
 /// A step of some rows without logits.

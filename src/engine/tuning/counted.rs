@@ -1,7 +1,5 @@
-//! What a simulated Orin counts, as a clock: the records of launches that it adds to its trace.
-//!
-//! A count says how much work a launch is, not how long it takes. It is remembered as a count and never
-//! used on hardware.
+//! What a simulated Orin counts, as a clock: the records of launches in its trace. A count says how much work a
+//! launch is, not how long it takes, and is never used on hardware.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -57,9 +55,6 @@ struct Issued {
 
 impl Counted {
     /// A clock for the simulator that this process runs on.
-    ///
-    /// # Errors
-    /// [`Uncounted`] where none says that it writes a trace.
     pub fn new() -> Result<Self, Uncounted> {
         let trace = std::env::var_os(TRACE).ok_or(Uncounted)?.into();
         Ok(Self { trace, at: 0, last: Counts::new() })

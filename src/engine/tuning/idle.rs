@@ -1,8 +1,6 @@
-//! The search that goes on while nobody asks for anything.
-//!
-//! It has a thread and device memory of its own. The engine holds its [`Pace`] from the moment it has
-//! something to do until it waits again, so that no sample is taken while a request runs or waits.
-//! What is found is used at the next load.
+//! The search that goes on while nobody asks for anything, with a thread and device memory of its own. The
+//! engine holds its [`Pace`] while it has something to do, so that no sample is taken while a request runs or
+//! waits. What is found is used at the next load.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -59,7 +57,6 @@ impl Idle {
         self.pace.is_held()
     }
 
-    /// Lets it go on.
     pub(in crate::engine) fn release(&self) {
         self.pace.release();
     }
@@ -73,7 +70,7 @@ impl Drop for Idle {
         {
             tracing::error!("the search in idle time panicked");
         }
-        self.shared.set_searching(None);
+        *self.shared.searching.lock() = None;
     }
 }
 
@@ -96,7 +93,7 @@ fn search(device: &dyn Device, cases: &[Case], tuning: &Tuning, pace: &Pace, sha
             }
         }
         state.turns = pace.turns();
-        shared.set_searching(Some(state.clone()));
+        *shared.searching.lock() = Some(state.clone());
     };
     let mut watch = WallClock::default();
     match super::run(device, cases, &store, &spec, pace, &mut watch, &mut progress) {

@@ -1,9 +1,6 @@
-//! Tuning the loaded model's device: which cases there are, searched one by one, remembered as they
-//! are found.
-//!
-//! The search itself is [`device::tune::beam`]'s, what is remembered [`device::tune::Store`]'s;
-//! `bench` measures a case on a device by the clock or by what is `counted`, `pace` says when, `idle` searches while nobody asks for
-//! anything.
+//! Tuning the loaded model's device: the search is [`device::tune::beam`]'s, what is remembered
+//! [`device::tune::Store`]'s; `bench` measures a case by the clock or by what is `counted`, `pace` says when,
+//! `idle` searches while nobody asks for anything.
 
 pub mod bench;
 pub mod counted;
@@ -21,34 +18,27 @@ use device::tune::report::{Mode, Progress, Report, Row, Spec, Used};
 use device::tune::store::{Journal, Loaded, StoreError, Topic, Tried, Verdict};
 use device::tune::{
     Candidates, Case, Choice, Choices, Clock, Cost, DeviceKey, Heuristic, Record, Rejected, Scope,
-    Space, Store, When, leader,
+    Space, Store, When, leader, of_matrix,
 };
 use device::{Device, Kernels, Request, Tunable};
 pub(super) use idle::Idle;
 use telemetry::memory;
 
-/// How a model is to be tuned at load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
     pub mode: Mode,
-    /// Where it is remembered.
     pub dir: PathBuf,
     /// Parameters that are set for every case that has them, whatever is remembered.
     pub force: BTreeMap<String, u32>,
-    /// Bytes of weights that take turns in the search of idle time; chosen by the machine's caches
-    /// when absent.
+    /// Bytes of weights that take turns in the search of idle time; the caches decide when absent.
     pub cold_bytes: Option<u64>,
 }
 
-/// What of the device can be tuned.
 fn kernels(device: &dyn Device) -> Result<&dyn Tunable, Error> {
     device.tunable().ok_or_else(|| Error::Nothing(device.info().name.into()))
 }
 
 /// What the store holds about a device: its file, the hardware, the entries.
-///
-/// # Errors
-/// [`Error`].
 pub(super) fn contents(
     device: &dyn Device,
     tuning: &Tuning,
@@ -127,9 +117,6 @@ pub(super) fn choices(
 }
 
 /// The cases of a model's plans, each once, in the order in which they are searched.
-///
-/// # Errors
-/// What the device says of a plan.
 pub(super) fn cases(
     device: &dyn Device,
     request: &Request<'_>,
@@ -143,25 +130,18 @@ pub(super) fn cases(
     Ok(cases)
 }
 
-/// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The device has nothing to choose.
     #[error("{0} has no kernels that can be tuned")]
     Nothing(String),
-    /// There is nothing that counts.
     #[error(transparent)]
     Uncounted(#[from] counted::Uncounted),
-    /// What was found cannot be remembered.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 /// Searches cases and remembers each as soon as it is found. Stops where `pace` does; what was found
 /// until then is kept, and what is known is not measured again unless asked for.
-///
-/// # Errors
-/// [`Error`].
 pub fn run(
     device: &dyn Device,
     cases: &[Case],
@@ -283,7 +263,6 @@ struct Search<'a> {
     spec: &'a Spec,
     pace: &'a Pace,
     watch: &'a mut dyn Stopwatch,
-    /// What is known so far.
     choices: Choices,
     total: usize,
     cold: u64,
@@ -299,7 +278,7 @@ impl Search<'_> {
             .filter(|(other, _)| before(other))
             .map(|(other, choice)| (other.clone(), choice.clone()))
             .collect();
-        let of = |name: &str| others.of_matrix(name, case.dtype, case.cols);
+        let of = |name: &str| of_matrix(&others, name, case.dtype, case.cols);
         let names = space.parameters.iter().filter(|p| p.scope != Scope::Launch).map(|p| p.name);
         let decided: Choice = names.filter_map(|name| Some((name.to_owned(), of(name)?))).collect();
         space.pin(&decided);
@@ -361,7 +340,6 @@ fn remembered(case: &Case, done: Result<(), StoreError>) {
     }
 }
 
-/// An outcome as it is remembered.
 fn record(case: &Case, space: &Space, outcome: &Outcome, bytes: u64, clock: Clock) -> Record {
     let ns = outcome.cost.median;
     let cost = match clock {

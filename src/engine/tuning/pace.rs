@@ -1,7 +1,5 @@
-//! When a search may measure: in turns, between which whoever serves requests can hold it.
-//!
-//! A turn is one sample, or one tensor moved. [`Pace::hold`] waits for a turn under way and lets none begin
-//! until [`Pace::release`]: a request waits for one sample at most, and never runs beside one.
+//! When a search may measure: in turns, each one sample or one tensor moved. [`Pace::hold`] waits for a turn
+//! under way and lets none begin until [`Pace::release`]: a request never runs beside one.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -58,10 +56,7 @@ impl Pace {
         self.state.lock()
     }
 
-    /// Does some work when nobody holds the pace.
-    ///
-    /// # Errors
-    /// [`Stopped`], before the work.
+    /// Does some work when nobody holds the pace; [`Stopped`] before it.
     pub fn turn<T>(&self, work: impl FnOnce() -> T) -> Result<T, Stopped> {
         let mut state = self.free()?;
         state.under_way = true;
@@ -86,11 +81,8 @@ impl Pace {
         Ok(result)
     }
 
-    /// Does some work that keeps nobody waiting, and does not touch the device: it begins when nobody holds
-    /// the pace, and whoever holds it then does not wait for its end. Its time counts as spent.
-    ///
-    /// # Errors
-    /// [`Stopped`], before the work.
+    /// Does some work that keeps nobody waiting, and does not touch the device: it begins when nobody holds the
+    /// pace, whoever holds it then does not wait for its end, and its time counts as spent.
     pub fn aside<T>(&self, work: impl FnOnce() -> T) -> Result<T, Stopped> {
         drop(self.free()?);
         self.alive();
@@ -101,7 +93,6 @@ impl Pace {
         Ok(result)
     }
 
-    /// Waits until nobody holds the pace.
     fn free(&self) -> Result<MutexGuard<'_, State>, Stopped> {
         let mut state = self.lock();
         while state.held && !state.stopped {
@@ -120,13 +111,11 @@ impl Pace {
     }
 
     /// Whether it is held, and no turn is under way.
-    #[must_use]
     pub fn is_held(&self) -> bool {
         let state = self.lock();
         state.held && !state.under_way
     }
 
-    /// Lets turns begin again.
     pub fn release(&self) {
         self.lock().held = false;
         self.changed.notify_all();
@@ -138,20 +127,15 @@ impl Pace {
         self.changed.notify_all();
     }
 
-    /// Whether it was stopped.
-    #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.lock().stopped
     }
 
     /// Time spent in turns so far: waiting does not count.
-    #[must_use]
     pub fn spent(&self) -> Duration {
         self.lock().spent
     }
 
-    /// Turns begun so far.
-    #[must_use]
     pub fn turns(&self) -> u64 {
         self.lock().turns
     }
@@ -162,8 +146,6 @@ impl Pace {
         state.share = Some(state.spent.saturating_add(share));
     }
 
-    /// Whether the allotted time has been spent.
-    #[must_use]
     pub fn is_share_spent(&self) -> bool {
         let state = self.lock();
         state.share.is_some_and(|share| state.spent >= share)

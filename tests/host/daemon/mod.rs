@@ -15,6 +15,7 @@ use nix::sys::signal::Signal;
 use orind::control::api;
 use orind::control::client::{self, Client};
 use orind_testing::daemon::{Answer, Daemon, MODEL, eventually, head, orind, post};
+use orind_testing::program::{outcome, said};
 use serde_json::{Value, json};
 
 /// Answers soon on any device.
@@ -356,9 +357,8 @@ fn a_killed_daemon_leaves_nothing_that_stops_the_next() {
 #[test]
 fn a_second_daemon_is_refused_and_told_who_holds_the_socket() {
     let daemon = Daemon::launch("");
-    let second = orind().arg("--socket").arg(daemon.socket()).output().unwrap();
-    let message = String::from_utf8(second.stderr).unwrap();
-    assert_eq!(second.status.code(), Some(1));
+    let (code, _, message) = outcome(orind().arg("--socket").arg(daemon.socket()));
+    assert_eq!(code, Some(1));
     assert!(message.contains(&format!("process {} (orind)", daemon.pid())), "{message}");
     assert_eq!(daemon.get("/orin/v1/status").status, 200);
 }
@@ -368,9 +368,8 @@ fn a_file_that_is_not_a_socket_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     fs::write(&path, "precious").unwrap();
-    let refused = orind().arg("--socket").arg(&path).output().unwrap();
-    let message = String::from_utf8(refused.stderr).unwrap();
-    assert!(!refused.status.success() && message.contains("is not a socket"), "{message}");
+    let (code, _, message) = outcome(orind().arg("--socket").arg(&path));
+    assert!(code != Some(0) && message.contains("is not a socket"), "{message}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 }
 
@@ -541,9 +540,7 @@ fn an_invalid_run_has_an_exit_code_of_its_own() {
     let run = |socket: &Path| {
         let mut orinctl = Command::new(env!("CARGO_BIN_EXE_orinctl"));
         orinctl.args(["bench", "-p", "8", "-n", "4", "-r", "1", "--json", "--socket"]).arg(socket);
-        let run = orinctl.output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (run.status.code(), text(run.stdout), text(run.stderr))
+        outcome(&mut orinctl)
     };
     let (code, _, error) = run(&daemon.socket());
     assert_eq!(code, Some(0), "{error}");
@@ -566,9 +563,7 @@ fn the_configuration_is_checked_before_anything_starts() {
     let file = dir.path().join("orind.toml");
     let run = |text: &str, flags: &[&str]| {
         fs::write(&file, text).unwrap();
-        let run = orind().arg("--config").arg(&file).args(flags).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (run.status.code(), text(run.stdout), text(run.stderr))
+        outcome(orind().arg("--config").arg(&file).args(flags))
     };
     let (code, _, error) = run("slots = 2\nmodle = 'a'\n", &[]);
     assert_eq!(code, Some(1));
@@ -640,10 +635,8 @@ fn openais_python_client_is_content() {
     }
     let daemon = Daemon::start("context = 256\nprefill_chunk = 16");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/host/daemon/openai_client.py");
-    let run = Command::new(&python).arg(script).arg(daemon.socket()).arg(MODEL).output().unwrap();
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    assert!(run.status.success(), "{}{}", text(&run.stdout), text(&run.stderr));
-    assert_eq!(text(&run.stdout), "ok\n");
+    let mut run = Command::new(&python);
+    assert_eq!(said(run.arg(script).arg(daemon.socket()).arg(MODEL)), "ok\n");
 }
 
 #[tokio::test]
@@ -691,7 +684,7 @@ async fn the_client_speaks_to_the_daemon() {
         ..Default::default()
     };
     let mut stream = client.chat(&chat).await.unwrap();
-    assert_eq!(stream.next().await.unwrap().unwrap().object, "chat.completion.chunk");
+    assert_eq!(stream.next().await.unwrap().unwrap().head.object, "chat.completion.chunk");
     drop(stream);
 
     let error = client.bench::<Value, Value>(&json!({"warmups": 1}), |_| {}).await.err().unwrap();

@@ -9,6 +9,7 @@ use std::process::Command;
 use serde_json::json;
 
 use orind_testing::daemon::{self, Answer, Daemon, eventually, head, orind};
+use orind_testing::program::outcome;
 
 const TOKEN: &str = "correct-horse-battery-staple";
 
@@ -103,9 +104,8 @@ fn orinctl_speaks_tcp() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
         // No daemon of this user's own is meant.
         command.env("ORIND_SOCKET", dir.path().join("none")).env("ORIND_TOKEN", secret);
-        let output = command.args(args).args(["--tcp", &address]).output().unwrap();
-        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+        let (code, said, error) = outcome(command.args(args).args(["--tcp", &address]));
+        (code.unwrap(), said, error)
     };
     let (code, said, error) = orinctl(&["status"], TOKEN);
     assert!(code == 0 && said.contains(&format!("on tcp://{address}")), "{said}{error}");
@@ -133,9 +133,8 @@ fn orinctl_speaks_tcp() {
     // What was meant is there, and nothing is started here in its place.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
-    let output = command.args(["generate", "a", "--tcp", &gone.to_string()]).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1));
+    let (code, _, error) = outcome(command.args(["generate", "a", "--tcp", &gone.to_string()]));
+    assert_eq!(code, Some(1));
     assert!(error.contains(&format!("no daemon is listening on tcp://{gone}")), "{error}");
 }
 
@@ -145,11 +144,11 @@ fn a_port_without_a_needed_token_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("orind.toml");
         fs::write(&file, flags).unwrap();
-        let mut command = orind();
-        let run = command.arg("--config").arg(&file).arg("--socket").arg(dir.path().join("s"));
-        let run = run.output().unwrap();
-        assert_eq!(run.status.code(), Some(1));
-        String::from_utf8(run.stderr).unwrap()
+        let socket = dir.path().join("s");
+        let (code, _, error) =
+            outcome(orind().arg("--config").arg(&file).arg("--socket").arg(socket));
+        assert_eq!(code, Some(1));
+        error
     };
     assert!(run("listen = '0.0.0.0:0'").contains("token_file is needed"));
     let nowhere = run("listen = '127.0.0.1:0'\ntoken_file = '/nowhere'");

@@ -7,35 +7,38 @@ mod launches;
 mod plans;
 mod primitives;
 
+use std::collections::BTreeMap;
+
 use device::reference::Reference;
-use device::{Data, Device, Request};
+use orind::parity;
+use orind::parity::case::{Values, noise};
 use plan::graph::{Graph, Tensor};
-use plan::sample::philox;
-use plan::{Bucket, Class, DType};
+use plan::{Bucket, Class, DType, Fusions, Outputs};
 
 /// A graph under construction, with the values of its inputs.
 struct Case {
     g: Graph,
-    floats: Vec<(String, Vec<f32>)>,
-    ints: Vec<(String, Vec<i32>)>,
-    weights: Vec<(String, Vec<u8>)>,
+    inputs: Vec<(String, Values)>,
+    weights: BTreeMap<String, Vec<u8>>,
 }
 
 impl Case {
     fn new() -> Self {
-        Self { g: Graph::new(), floats: vec![], ints: vec![], weights: vec![] }
+        Self { g: Graph::new(), inputs: vec![], weights: BTreeMap::new() }
     }
 
     fn float(&mut self, shape: &[usize], values: &[f32]) -> Tensor {
-        let name = format!("f{}", self.floats.len());
-        self.floats.push((name.clone(), values.to_vec()));
-        self.g.source(Class::Mailbox, &name, DType::F32, shape).unwrap()
+        self.input(DType::F32, shape, Values::F32(values.to_vec()))
     }
 
     fn int(&mut self, values: &[i32]) -> Tensor {
-        let name = format!("i{}", self.ints.len());
-        self.ints.push((name.clone(), values.to_vec()));
-        self.g.source(Class::Mailbox, &name, DType::I32, &[values.len()]).unwrap()
+        self.input(DType::I32, &[values.len()], Values::I32(values.to_vec()))
+    }
+
+    fn input(&mut self, dtype: DType, shape: &[usize], values: Values) -> Tensor {
+        let name = format!("input{}", self.inputs.len());
+        self.inputs.push((name.clone(), values));
+        self.g.source(Class::Mailbox, &name, dtype, shape).unwrap()
     }
 
     /// A state, all zero at first.
@@ -46,57 +49,24 @@ impl Case {
     /// A weight from its stored bytes.
     fn weight(&mut self, dtype: DType, shape: &[usize], bytes: Vec<u8>) -> Tensor {
         let name = format!("w{}", self.weights.len());
-        self.weights.push((name.clone(), bytes));
-        self.g.source(Class::Weight, &name, dtype, shape).unwrap()
+        let tensor = self.g.source(Class::Weight, &name, dtype, shape).unwrap();
+        self.weights.insert(name, bytes);
+        tensor
     }
 
     /// The values of tensors, which are `F32`, after one step on the reference device.
     fn run(mut self, results: &[Tensor]) -> Vec<Vec<f32>> {
-        for (i, tensor) in results.iter().enumerate() {
-            self.g.output(format!("result{i}"), *tensor);
+        let names: Vec<String> = (0..results.len()).map(|i| format!("result{i}")).collect();
+        for (name, tensor) in names.iter().zip(results) {
+            self.g.output(name.clone(), *tensor);
         }
-        let plan = self.g.lower(Bucket::decode(1, 16)).unwrap();
-        let of = |class| plan.buffers.iter().filter(move |b| b.class == class).cloned();
-        let (weights, states): (Vec<_>, Vec<_>) =
-            (of(Class::Weight).collect(), of(Class::State).collect());
-        let plans = [plan];
-        let mut instance = Reference
-            .open(&Request { weights: &weights, states: &states, plans: &plans, choices: None })
-            .unwrap();
-        let [plan] = plans;
-        for weight in &weights {
-            let (_, bytes) = self.weights.iter().find(|(name, _)| *name == weight.name).unwrap();
-            instance.upload(&weight.name, bytes, &|_| {}).unwrap();
-        }
-        let prepared = instance.prepare(&plan).unwrap();
-        // Inputs that no result needs are not in the plan.
-        let mailbox = |name: &str| plan.find(Class::Mailbox, name);
-        for (name, values) in &self.floats {
-            if let Some(id) = mailbox(name) {
-                instance.write(prepared, id, 0, Data::F32(values)).unwrap();
-            }
-        }
-        for (name, values) in &self.ints {
-            if let Some(id) = mailbox(name) {
-                instance.write(prepared, id, 0, Data::I32(values)).unwrap();
-            }
-        }
-        let ticket = instance.submit(prepared, 1).unwrap();
-        instance.wait(ticket).unwrap();
-        let read = |i: usize| {
-            let id = plan.find(Class::Output, &format!("result{i}")).unwrap();
-            let mut values = vec![0.0; plan.buffer(id).elements()];
-            instance.read(prepared, id, 0, &mut values).unwrap();
-            values
-        };
-        (0..results.len()).map(read).collect()
+        let bucket = Bucket { outputs: Outputs::None, ..Bucket::decode(1, 16) };
+        let plan = self.g.lower(bucket).unwrap();
+        let case = parity::case::Case::of(plan, self.inputs, self.weights);
+        let values: BTreeMap<_, _> =
+            case.run_with(&Reference, Fusions::NONE, 1).unwrap().into_iter().collect();
+        names.iter().map(|name| values[&format!("0.{name}")].clone()).collect()
     }
-}
-
-/// `n` values between -1 and 1, the same for the same seed.
-fn noise(seed: u64, n: usize) -> Vec<f32> {
-    let word = |i: u32| philox([i, 0, 0, 0], seed)[0];
-    (0..n as u32).map(|i| (f64::from(word(i)) / f64::from(u32::MAX) * 2.0 - 1.0) as f32).collect()
 }
 
 fn assert_close(have: &[f32], want: &[f64], tolerance: f64) {

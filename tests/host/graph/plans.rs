@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{KvLayout, Model, ports};
+use plan::graph::Graph;
 use plan::{Bucket, Class, DType, Fusions, Op, Outputs, Plan, RopeKv, fuse};
 
 use orind_testing::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
@@ -46,7 +47,6 @@ fn all_fusions() -> impl Iterator<Item = Fusions> {
     })
 }
 
-/// Names of the buffers of one class.
 fn names(plan: &Plan, class: Class) -> BTreeSet<&str> {
     plan.buffers.iter().filter(|b| b.class == class).map(|b| b.name.as_str()).collect()
 }
@@ -210,6 +210,24 @@ fn launches_of_qwen3_0_6b() {
     let fused = fuse(&plan, Fusions::ALL);
     assert_eq!(fused.steps.len(), 28 * PER_LAYER + AROUND);
     assert_eq!(count(&fused, |op| matches!(op, Op::RopeKv(RopeKv { norm: Some(_), .. }))), 28);
+}
+
+#[test]
+fn a_norm_that_the_host_reads_stays_a_step() {
+    let mut g = Graph::new();
+    let x = g.source(Class::Mailbox, "x", DType::F32, &[1, 32]).unwrap();
+    let scale = g.source(Class::Weight, "scale", DType::F32, &[32]).unwrap();
+    let matrix = g.source(Class::Weight, "matrix", DType::F16, &[8, 32]).unwrap();
+    let normed = g.rms_norm(x, scale, 1e-5).unwrap();
+    let y = g.matmul(normed, matrix).unwrap();
+    for (outputs, norms) in [(&[("y", y)][..], 0), (&[("y", y), ("normed", normed)], 1)] {
+        let mut g = g.clone();
+        for &(name, tensor) in outputs {
+            g.output(name, tensor);
+        }
+        let fused = fuse(&g.lower(Bucket::decode(1, 64)).unwrap(), Fusions::ALL);
+        assert_eq!(count(&fused, |op| matches!(op, Op::RmsNorm(_))), norms, "{outputs:?}");
+    }
 }
 
 #[test]

@@ -284,7 +284,6 @@ fn matmul(
     })
 }
 
-/// To half precision and back.
 fn cast(g: &mut Graph, x: Tensor, a: &Array, n: usize) -> (Tensor, Array) {
     let (dtype, round): (_, fn(f32) -> f32) = if n.is_multiple_of(2) {
         (DType::F16, |v| f16::from_f32(v).to_f32())

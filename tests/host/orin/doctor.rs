@@ -30,12 +30,12 @@ fn finding(facts: &Facts, check: &str) -> Finding {
     examine(facts).into_iter().find(|finding| finding.check == check).unwrap()
 }
 
-/// Checks that are to be mended, with what mends them.
-fn to_mend(facts: &Facts) -> Vec<(String, Verdict)> {
+/// Checks that are to be fixed, with what fixes them.
+fn to_fix(facts: &Facts) -> Vec<(String, Verdict)> {
     let findings = examine(facts);
     for finding in &findings {
         let bad = finding.verdict >= Verdict::Warning;
-        assert_eq!(finding.mend.is_some() && finding.why.is_some(), bad, "{finding:?}");
+        assert_eq!(finding.fix.is_some() && finding.why.is_some(), bad, "{finding:?}");
     }
     let bad = findings.into_iter().filter(|finding| finding.verdict >= Verdict::Warning);
     bad.map(|finding| (finding.check, finding.verdict)).collect()
@@ -46,20 +46,20 @@ fn warnings(checks: &[&str]) -> Vec<(String, Verdict)> {
 }
 
 #[test]
-fn an_orin_in_order_has_nothing_to_mend() {
+fn an_orin_in_order_has_nothing_to_fix() {
     let facts = facts("agx64-maxn");
-    assert_eq!(to_mend(&facts), []);
+    assert_eq!(to_fix(&facts), []);
     assert_eq!(finding(&facts, "power mode").found, "MAXN (mode 0), 16 of 16 SMs");
 }
 
 #[test]
 fn the_factory_setting_is_half_a_gpu() {
     let facts = facts("agx64-30w");
-    assert_eq!(to_mend(&facts), warnings(&["power mode", "clocks"]));
+    assert_eq!(to_fix(&facts), warnings(&["power mode", "clocks"]));
     let mode = finding(&facts, "power mode");
     assert_eq!(mode.found, "MODE_30W (mode 2), 8 of 16 SMs");
-    assert!(mode.mend.unwrap().starts_with("sudo nvpmodel -m 0"));
-    assert!(finding(&facts, "clocks").mend.unwrap().contains("jetson_clocks"));
+    assert!(mode.fix.unwrap().starts_with("sudo nvpmodel -m 0"));
+    assert!(finding(&facts, "clocks").fix.unwrap().contains("jetson_clocks"));
     assert!(finding(&facts, "not told").found.contains("/sys/kernel/debug"));
 }
 
@@ -67,7 +67,7 @@ fn the_factory_setting_is_half_a_gpu() {
 fn a_hot_machine_with_company() {
     let mut facts = facts("agx64-throttling");
     facts.users.processes = vec![User { pid: 700, name: "gnome-shell".into() }];
-    assert_eq!(to_mend(&facts), warnings(&["clocks", "throttling", "other GPU users"]));
+    assert_eq!(to_fix(&facts), warnings(&["clocks", "throttling", "other GPU users"]));
     assert!(finding(&facts, "other GPU users").found.contains("42 % busy: gnome-shell (700)"));
     // While a daemon of ours has a model, the load is most likely its own.
     facts.loaded = Some("llama".into());
@@ -77,7 +77,7 @@ fn a_hot_machine_with_company() {
 #[test]
 fn a_limited_release_little_memory_and_swap_on_flash() {
     let mut facts = facts("nano8-limit");
-    assert_eq!(to_mend(&facts), warnings(&["allocation limit", "swap"]));
+    assert_eq!(to_fix(&facts), warnings(&["allocation limit", "swap"]));
     facts.need = Some(Ok(Need { weights: 2 << 30, kv: 300 << 20 }));
     assert_eq!(finding(&facts, "memory").verdict, Verdict::Ok);
     // 2.6 GiB are available, but the free part of CMA is not for buffers.
@@ -112,12 +112,12 @@ fn nodes_groups_sockets_disks_toolkits_and_configurations() {
     facts.disk = Some(Disk { directory: "/models".into(), free: 1 << 30 });
     facts.state.drivers.cuda_toolkit = Some("13.0.48".into());
     facts.config = Err("orind.toml:1: unknown key `modle`".into());
-    let bad = to_mend(&facts);
+    let bad = to_fix(&facts);
     let names: Vec<&str> = bad.iter().map(|(check, _)| check.as_str()).collect();
     let expected = ["device nodes", "permission", "CUDA", "configuration", "disk", "socket"];
     assert_eq!(names, expected);
     let permission = finding(&facts, "permission");
-    assert!(permission.mend.unwrap().contains("usermod -aG video"));
+    assert!(permission.fix.unwrap().contains("usermod -aG video"));
     assert!(finding(&facts, "device nodes").found.contains("/dev/nvgpu/igpu0/ctrl"));
     facts.socket.permitted = true;
     facts.socket.mode = Some(0o666);
@@ -159,7 +159,7 @@ fn tuning_that_is_missing_or_for_another_machine() {
     let mut pc = self::facts("pc");
     assert_eq!(finding(&pc, "tuning").verdict, Verdict::Note);
     pc.tuned = vec![tuned("cpu-x", Some((0, 4))), tuned("gpu-sm87-8sm-600mhz", None)];
-    assert_eq!(to_mend(&pc), warnings(&["tuning"]));
+    assert_eq!(to_fix(&pc), warnings(&["tuning"]));
     pc.tuned[0].entries = Some((4, 0));
     assert_eq!(finding(&pc, "tuning").found, "kernels are tuned for cpu-x");
 }
@@ -167,7 +167,7 @@ fn tuning_that_is_missing_or_for_another_machine() {
 #[test]
 fn a_pc_is_told_that_no_orin_is_here_and_nothing_is_wrong_with_that() {
     let facts = facts("pc");
-    assert_eq!(to_mend(&facts), []);
+    assert_eq!(to_fix(&facts), []);
     assert!(finding(&facts, "board").found.starts_with("no Orin here"));
     let absent: Vec<String> = examine(&facts)
         .into_iter()
@@ -179,7 +179,6 @@ fn a_pc_is_told_that_no_orin_is_here_and_nothing_is_wrong_with_that() {
     }
 }
 
-/// Every text of a value.
 fn texts(value: &serde_json::Value) -> Vec<String> {
     match value {
         serde_json::Value::String(text) => vec![text.clone()],
@@ -223,7 +222,7 @@ fn the_program_prints_exits_and_reports_without_secrets() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(3), "{text}");
     assert!(text.contains("warning  power mode        MODE_30W (mode 2), 8 of 16 SMs"), "{text}");
-    assert!(text.contains("mend              sudo nvpmodel -m 0"), "{text}");
+    assert!(text.contains("fix               sudo nvpmodel -m 0"), "{text}");
     assert!(!text.contains('\x1b'), "colour only on a terminal");
 
     let report = std::fs::read_to_string(&report).unwrap();

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::Signal;
 use orind_testing::daemon::{Daemon, eventually, orind};
+use orind_testing::program::{outcome, said};
 
 use super::tree::Machine;
 
-/// A daemon on a machine's page.
 fn start(machine: &Machine) -> Daemon {
     let mut command = orind();
     command.env("ORIND_SYSROOT", machine.path("/"));
@@ -29,14 +29,12 @@ fn orinctl(daemon: &Daemon, args: &[&str]) -> Command {
 fn status_and_metrics_show_the_machine_and_top_prints_a_page_without_a_terminal() {
     let machine = Machine::new("agx64-30w");
     let daemon = start(&machine);
-    let status = orinctl(&daemon, &["status"]).output().unwrap();
-    let text = String::from_utf8(status.stdout).unwrap();
+    let text = said(&mut orinctl(&daemon, &["status"]));
     for part in ["L4T R36.4.3", "MODE_30W (mode 2), 8 of 16 SMs", "limit 612", "tj 52 °C"] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
-    let top = orinctl(&daemon, &["top"]).stdin(Stdio::null()).output().unwrap();
-    let text = String::from_utf8(top.stdout).unwrap();
-    assert!(top.status.success() && text.contains("no model is loaded"), "{text}");
+    let text = said(orinctl(&daemon, &["top"]).stdin(Stdio::null()));
+    assert!(text.contains("no model is loaded"), "{text}");
     assert!(text.contains("MODE_30W") && !text.contains('\x1b'), "{text}");
 
     let metrics = daemon.get("/metrics").body;
@@ -51,12 +49,9 @@ fn status_and_metrics_show_the_machine_and_top_prints_a_page_without_a_terminal(
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }
-    let none = Command::new(env!("CARGO_BIN_EXE_orinctl"))
-        .args(["top", "--socket", "/nowhere/orind.sock"])
-        .output()
-        .unwrap();
-    assert_eq!(none.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&none.stderr).contains("no daemon is listening"));
+    let mut none = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+    let (code, _, error) = outcome(none.args(["top", "--socket", "/nowhere/orind.sock"]));
+    assert!(code == Some(1) && error.contains("no daemon is listening"), "{error}");
 }
 
 #[test]

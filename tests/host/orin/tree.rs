@@ -45,14 +45,12 @@ impl Machine {
         Probe::new(self.root())
     }
 
-    /// Writes or overwrites a file.
     pub(crate) fn write(&self, path: &str, text: &str) {
         let path = self.path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text.replace("\\0", "\0") + "\n").unwrap();
     }
 
-    /// Takes a file away.
     pub(crate) fn remove(&self, path: &str) {
         fs::remove_file(self.path(path)).unwrap();
     }

@@ -1,6 +1,5 @@
-//! The parity suite: every device that is here against the reference, in one process. The CPU always,
-//! NV on the simulated Orin that is linked into this program, CUDA where there is a GPU; what is not
-//! here is skipped, and said so.
+//! The parity suite: every device that is here against the reference. The CPU always, NV on the simulated Orin
+//! that is linked into this program, CUDA where there is a GPU; what is not here is skipped, and said so.
 //!
 //! Rows: [`steps`] (every step over shapes, types, extremes), [`fusion`] (fused equals unfused, launch
 //! counts), [`types`] (models of every type), [`queues`] (signal, wait, copy, timestamps, many

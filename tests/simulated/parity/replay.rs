@@ -1,5 +1,4 @@
-//! Recordings replayed: with new inputs, many of them, interleaved. What one leaves behind, no other
-//! may see.
+//! Recordings replayed: with new inputs, many of them, interleaved; none leaves anything behind.
 
 use model::KvLayout;
 use orind_testing::session::{Row, Session};

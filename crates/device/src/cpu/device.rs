@@ -2,14 +2,14 @@
 
 use std::num::NonZeroUsize;
 
-use super::Isa;
 use super::instance::CpuInstance;
 use super::memory::{DEVICE, Layout, Memory};
 use super::pool::{Pool, default_threads};
 use super::variant;
 use crate::tune::{Case, Choice, DeviceKey, Space};
-use crate::{Device, Error, Footprint, Info, Instance, Request, Tunable};
+use crate::{Device, Error, Footprint, Info, Instance, Request, Result, Tunable};
 use plan::{Fusions, Op};
+use simd::Isa;
 
 /// The CPU with a choice of instruction set and threads.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,6 @@ impl Cpu {
         Self { isa: Isa::detect(), threads: default_threads() }
     }
 
-    /// A chosen instruction set and number of threads.
     #[must_use]
     pub const fn new(isa: Isa, threads: NonZeroUsize) -> Self {
         Self { isa, threads }
@@ -50,11 +49,11 @@ impl Device for Cpu {
         true
     }
 
-    fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {
+    fn footprint(&self, request: &Request<'_>) -> Result<Footprint> {
         Ok(Layout::new(request, self.isa)?.footprint(self.threads.get()))
     }
 
-    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
+    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>> {
         let layout = Layout::new(request, self.isa)?;
         let need = layout.footprint(self.threads.get());
         let have = telemetry::memory::available().unwrap_or(u64::MAX);
@@ -98,7 +97,7 @@ impl Tunable for Cpu {
         DeviceKey::cpu(&model, self.isa.name(), cores)
     }
 
-    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
+    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>> {
         let cases = request.plans.iter().flat_map(|plan| {
             plan.steps.iter().filter_map(|step| match &step.op {
                 Op::Project(project) => variant::case(plan, project),
@@ -112,7 +111,7 @@ impl Tunable for Cpu {
         variant::space(self.isa, case)
     }
 
-    fn compile(&self, _: &Case, _: &Choice, _: &dyn Fn() -> bool) -> Result<(), Error> {
+    fn compile(&self, _: &Case, _: &Choice, _: &dyn Fn() -> bool) -> Result<()> {
         // Every choice's code is in this program.
         Ok(())
     }

@@ -7,20 +7,20 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
-use super::activations::{self, TILE};
-use super::attention::{self, Attend};
-use super::matmul::{Activations, Product, Q8Activations, matmul};
 use super::memory::Memory;
-use super::packed::PackedLayout;
 use super::pool::Worker;
 use super::program::{
     Arrange, Attention, Gate, Linear, Matrix, NextInputs, Norm, Program, Project, RopeKv, Sample,
     Stage,
 };
-use super::simd::LANES;
 use super::variant::STRIP;
-use super::{Isa, norm, rope};
 use plan::sample::{self, Candidate, Sampling};
+use simd::activations::{self, TILE};
+use simd::attention::{self, Attend};
+use simd::matmul::{Activations, Product, Q8Activations, matmul};
+use simd::packed::PackedLayout;
+use simd::vector::LANES;
+use simd::{Isa, norm, rope};
 
 /// Columns of a row that are arranged at a time where rows alone do not keep the threads busy: whole
 /// spans of activations.

@@ -13,10 +13,8 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::Isa;
 use super::execute::{self, Context, Work};
 use super::memory::{Memory, PlanMemory, WeightStorage};
-use super::packed::PackedLayout;
 use super::pool::Pool;
 use super::program::{self, Program};
 use crate::ledger::{Ledger, Write};
@@ -26,6 +24,8 @@ use crate::{
     WeightSource,
 };
 use plan::{BufferId, Plan};
+use simd::Isa;
+use simd::packed::PackedLayout;
 
 /// Raw bytes of a weight that a thread reads and packs at a time: they stay in its second-level cache.
 const UPLOAD: usize = 256 << 10;
@@ -344,7 +344,7 @@ fn pack(
             unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
         }
     }
-    let raw_panel = layout.panel_width() * super::simd::LANES * layout.raw_row_bytes();
+    let raw_panel = layout.panel_width() * simd::vector::LANES * layout.raw_row_bytes();
     let bytes = layout.panel_width() * layout.group_bytes();
     let total = layout.groups().div_ceil(layout.panel_width());
     let per_claim = (UPLOAD / raw_panel.max(1)).max(1);

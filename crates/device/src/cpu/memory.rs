@@ -3,37 +3,33 @@
 use std::collections::HashMap;
 use std::io;
 
-use super::Isa;
-use super::activations::{self, F32Block, Q8Block};
-use super::attention;
 use super::mem::AlignedBuf;
-use super::packed::PackedLayout;
-use super::simd::LANES;
 use super::variant::{STRIP, packing};
 use crate::plan_buffers::PlanBuffers;
 use crate::precision::residual_planes;
 use crate::tune::Choices;
-use crate::{Error, Request};
+use crate::{Error, Request, Result};
 use plan::sample::Candidate;
 use plan::{Arena, Buffer, BufferId, DType, Op, Plan, View};
+use simd::Isa;
+use simd::activations::{self, F32Block, Q8Block};
+use simd::attention;
+use simd::packed::PackedLayout;
+use simd::vector::LANES;
 
-/// The name of this device in errors.
 pub(super) const DEVICE: &str = "cpu";
 
 /// Alignment of everything inside a buffer: a cache line.
 const ALIGN: usize = 64;
 
-/// How a weight is held.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WeightStorage {
-    /// A matrix, packed for the kernels.
     Packed(PackedLayout),
-    /// A vector of `f32`.
     Plain(usize),
 }
 
 impl WeightStorage {
-    fn of(buffer: &Buffer, isa: Isa, choices: Option<&Choices>) -> Result<Self, Error> {
+    fn of(buffer: &Buffer, isa: Isa, choices: Option<&Choices>) -> Result<Self> {
         match (buffer.shape.as_slice(), buffer.dtype) {
             (&[rows, k], dtype) => PackedLayout::new(dtype, rows, k)
                 .map(|layout| Self::Packed(layout.packed_by(packing(isa, choices, dtype, k))))
@@ -64,7 +60,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    fn of(buffer: &Buffer) -> Result<Self, Error> {
+    fn of(buffer: &Buffer) -> Result<Self> {
         match (buffer.shape.as_slice(), buffer.dtype) {
             (&[slots, capacity, heads, dim], DType::F16)
                 if dim.is_multiple_of(LANES) && dim > 0 =>
@@ -77,7 +73,6 @@ impl Cache {
         }
     }
 
-    /// Values of one head of one slot.
     pub(super) const fn head_len(&self) -> usize {
         self.capacity.next_multiple_of(attention::POSITION_STEP) * self.dim
     }
@@ -88,13 +83,11 @@ impl Cache {
 }
 
 /// Sizes of everything that plans take beyond weights and state.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Workspace {
     /// Bytes of the scratch arena, shared by all plans.
     pub(super) arena: usize,
-    /// Quantised activation blocks.
     pub(super) q8: usize,
-    /// Plain activation blocks.
     pub(super) f32: usize,
     /// `f32` values of scratch for each thread.
     pub(super) thread: usize,
@@ -103,7 +96,7 @@ pub(super) struct Workspace {
 }
 
 impl Workspace {
-    fn of(plan: &Plan) -> Result<Self, Error> {
+    fn of(plan: &Plan) -> Result<Self> {
         let mut w =
             Self { arena: size(Arena::new(plan, |_, bytes| bytes).bytes)?, ..Self::default() };
         let last = |view: &View| view.shape.last().copied().unwrap_or(0);
@@ -141,15 +134,6 @@ impl Workspace {
         }
     }
 
-    /// True when plans of these sizes run in the memory of `other`.
-    fn fits(&self, other: &Self) -> bool {
-        self.arena <= other.arena
-            && self.q8 <= other.q8
-            && self.f32 <= other.f32
-            && self.thread <= other.thread
-            && self.vocabulary <= other.vocabulary
-    }
-
     fn bytes(&self, threads: usize) -> usize {
         let per_thread = 4 * self.thread + self.vocabulary * size_of::<Candidate>();
         self.arena
@@ -171,7 +155,7 @@ impl PlanMemory {
     /// # Errors
     ///
     /// [`Error::OutOfMemory`] when the system refuses.
-    pub(super) fn new(plan: &Plan) -> Result<Self, Error> {
+    pub(super) fn new(plan: &Plan) -> Result<Self> {
         let buffers = PlanBuffers::new(plan);
         let buf = AlignedBuf::new(size(buffers.bytes)?).map_err(|e| Error::OutOfMemory {
             what: format!("mailboxes and outputs ({e})"),
@@ -181,12 +165,10 @@ impl PlanMemory {
         Ok(Self { buf, buffers })
     }
 
-    /// Where everything lies in it.
     pub(super) const fn buffers(&self) -> &PlanBuffers {
         &self.buffers
     }
 
-    /// Address of a mailbox or output.
     pub(super) fn address(&self, buffer: BufferId) -> Option<*mut u8> {
         Some(self.at(self.buffers.offset(buffer)?))
     }
@@ -215,7 +197,7 @@ impl Layout {
     /// # Errors
     ///
     /// [`Error::Unsupported`] for a weight, cache or step that this device cannot hold or run.
-    pub(super) fn new(request: &Request<'_>, isa: Isa) -> Result<Self, Error> {
+    pub(super) fn new(request: &Request<'_>, isa: Isa) -> Result<Self> {
         let mut weights = HashMap::new();
         let mut weight_bytes = 0usize;
         for buffer in request.weights {
@@ -291,59 +273,52 @@ impl Memory {
     }
 
     /// Refuses a plan that was not counted when the memory was reserved.
-    pub(super) fn admits(&self, plan: &Plan) -> Result<(), Error> {
-        if Workspace::of(plan)?.fits(&self.layout.workspace) {
+    pub(super) fn admits(&self, plan: &Plan) -> Result<()> {
+        if self.layout.workspace.max(Workspace::of(plan)?) == self.layout.workspace {
             return Ok(());
         }
         Err(Error::Invalid("the plan was not part of the request".into()))
     }
 
-    /// Where a weight lies and how.
     pub(super) fn weight(&self, name: &str) -> Option<(*mut u8, WeightStorage)> {
         let (offset, weight) = self.layout.weights.get(name)?;
         // SAFETY: the layout's offsets are inside the buffer.
         Some((unsafe { self.weights.start().add(*offset) }.as_ptr(), *weight))
     }
 
-    /// Where a cache lies and its shape.
     pub(super) fn cache(&self, name: &str) -> Option<(*mut u16, Cache)> {
         let (offset, cache) = self.layout.caches.get(name)?;
         // SAFETY: the layout's offsets are inside the buffer.
         Some((unsafe { self.caches.start().add(*offset) }.as_ptr().cast(), *cache))
     }
 
-    /// The scratch arena.
     pub(super) fn arena(&self) -> *mut u8 {
         self.arena.start().as_ptr()
     }
 
-    /// Room for quantised activations.
     pub(super) fn q8(&self) -> *mut Q8Block {
         self.q8.start().as_ptr().cast()
     }
 
-    /// Room for plain activations.
     pub(super) fn f32(&self) -> *mut F32Block {
         self.f32.start().as_ptr().cast()
     }
 
-    /// Scratch of each thread.
     pub(super) fn thread(&self, index: usize) -> *mut f32 {
         self.threads[index].start().as_ptr().cast()
     }
 }
 
-/// This device does not do that.
 pub(super) fn unsupported(what: String) -> Error {
     Error::Unsupported { device: DEVICE, what }
 }
 
-fn size(bytes: u64) -> Result<usize, Error> {
+fn size(bytes: u64) -> Result<usize> {
     usize::try_from(bytes).map_err(|_| unsupported(format!("{bytes} bytes of scratch")))
 }
 
 /// The next aligned offset after `bytes` at `offset`.
-fn grow(offset: usize, bytes: usize) -> Result<usize, Error> {
+fn grow(offset: usize, bytes: usize) -> Result<usize> {
     offset
         .checked_add(bytes)
         .and_then(|end| end.checked_next_multiple_of(ALIGN))

@@ -31,7 +31,6 @@ const SPINS: u32 = 1500;
 /// The same where there are more threads than processors, and spinning keeps somebody from working.
 const SPINS_CROWDED: u32 = 16;
 
-/// What every thread executes.
 type Job = *const (dyn Fn(&Worker<'_>) + Sync);
 
 /// Thrown in threads that wait for one that has panicked; never leaves [`Pool::run`].
@@ -42,12 +41,10 @@ struct Shared {
     epoch: CachePadded<AtomicU32>,
     /// Workers that have not finished the region.
     active: CachePadded<AtomicUsize>,
-    /// Threads that have arrived at the barrier.
     arrived: CachePadded<AtomicUsize>,
     generation: CachePadded<AtomicU32>,
     /// How many chunks of each thread's part of the stage have been claimed, by whomever.
     claimed: Box<[CachePadded<AtomicUsize>]>,
-    /// A thread of this region has panicked.
     failed: AtomicBool,
     payload: Mutex<Option<Box<dyn Any + Send>>>,
     stop: AtomicBool,
@@ -142,7 +139,6 @@ pub struct Pool {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// One thread inside a region.
 pub struct Worker<'a> {
     shared: &'a Shared,
     index: usize,
@@ -155,7 +151,6 @@ impl Worker<'_> {
         self.index
     }
 
-    /// Threads in the region.
     #[must_use]
     pub const fn threads(&self) -> usize {
         self.shared.threads

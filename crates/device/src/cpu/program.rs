@@ -3,26 +3,24 @@
 //! What is known when a plan is prepared is decided here; what changes from step to step (tokens,
 //! positions, slots) is read from the mailboxes while the program runs.
 
-use super::Isa;
-use super::activations::ActivationFormat;
 use super::memory::{Cache, Memory, PlanMemory, WeightStorage, unsupported};
-use super::packed::PackedLayout;
 use super::variant::{self, Variant};
 use crate::tune::Choices;
 use crate::{
-    Error,
+    Error, Result,
     precision::{residual_planes, residual_planes_of},
 };
 use plan::{Arena, Binary, Class, DType, MAX_WEIGHTS, Op, Plan, Product, RopeStyle, Step, View};
+use simd::Isa;
+use simd::activations::ActivationFormat;
+use simd::packed::PackedLayout;
 
-/// A weight matrix as a stage uses it.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
     pub(super) layout: PackedLayout,
     pub(super) packed: *const u8,
 }
 
-/// A per-head or per-row norm.
 #[derive(Clone, Copy)]
 pub(super) struct Norm {
     pub(super) weight: *const f32,
@@ -64,7 +62,6 @@ pub(super) enum Stage {
         rows: usize,
         out: *mut f32,
     },
-    /// Rows normalised.
     RmsNorm {
         x: *const f32,
         norm: Norm,
@@ -72,7 +69,6 @@ pub(super) enum Stage {
         rows: usize,
         out: *mut f32,
     },
-    /// Elementwise sum of rows.
     Add {
         a: *const f32,
         b: *const f32,
@@ -80,7 +76,6 @@ pub(super) enum Stage {
         rows: usize,
         out: *mut f32,
     },
-    /// Elementwise gate.
     SwiGlu {
         gate: *const f32,
         up: *const f32,
@@ -109,7 +104,6 @@ pub(super) struct Arrange {
     pub(super) f32: bool,
 }
 
-/// Products of the arranged rows with matrices.
 #[derive(Clone, Copy)]
 pub(super) struct Project {
     pub(super) linears: [Option<Linear>; MAX_WEIGHTS],
@@ -157,7 +151,6 @@ pub(super) struct RopeKv {
     pub(super) values: *mut u16,
 }
 
-/// Attention over the caches.
 #[derive(Clone, Copy)]
 pub(super) struct Attention {
     pub(super) q: *const f32,
@@ -186,7 +179,6 @@ pub(super) struct Sample {
     pub(super) next: Option<NextInputs>,
 }
 
-/// Where the next step's inputs go.
 #[derive(Clone, Copy)]
 pub(super) struct NextInputs {
     pub(super) tokens: *mut i32,
@@ -194,7 +186,6 @@ pub(super) struct NextInputs {
 }
 
 impl Stage {
-    /// For profiles.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Embed { .. } => "embed",
@@ -213,18 +204,15 @@ impl Stage {
     }
 }
 
-/// A prepared plan, ready to run.
 pub(super) struct Program {
     pub(super) stages: Vec<Stage>,
     /// Stages up to the end of each of the plan's steps.
     pub(super) ends: Vec<usize>,
-    /// Rows of tokens in the bucket.
     pub(super) rows: usize,
     /// The slots mailbox: rows after the last one with a slot are padding and are not computed.
     pub(super) slots: Option<*const i32>,
     /// Sampled tokens of a step, and how many.
     pub(super) sampled: Option<(*const i32, usize)>,
-    /// The plan's own buffers.
     pub(super) buffers: PlanMemory,
 }
 
@@ -234,8 +222,7 @@ unsafe impl Send for Program {}
 // SAFETY: as above.
 unsafe impl Sync for Program {}
 
-/// Refuses steps that this device does not run.
-pub(super) fn check(plan: &Plan) -> Result<(), Error> {
+pub(super) fn check(plan: &Plan) -> Result<()> {
     plan.validate().map_err(|e| Error::Invalid(e.to_string()))?;
     for step in &plan.steps {
         let fits = match &step.op {
@@ -264,7 +251,6 @@ pub(super) fn check(plan: &Plan) -> Result<(), Error> {
     Ok(())
 }
 
-/// Resolves the operands of a plan.
 struct Resolver<'a> {
     plan: &'a Plan,
     memory: &'a Memory,
@@ -276,7 +262,7 @@ struct Resolver<'a> {
 
 impl Resolver<'_> {
     /// Address of a view of 4-byte elements.
-    fn address(&self, view: &View) -> Result<*mut u8, Error> {
+    fn address(&self, view: &View) -> Result<*mut u8> {
         let buffer = self.plan.buffer(view.buffer);
         let base = match buffer.class {
             Class::Scratch => self
@@ -299,15 +285,15 @@ impl Resolver<'_> {
         Ok(unsafe { base.add(4 * view.offset) })
     }
 
-    fn f32(&self, view: &View) -> Result<*mut f32, Error> {
+    fn f32(&self, view: &View) -> Result<*mut f32> {
         Ok(self.typed(view, DType::F32)?.cast())
     }
 
-    fn i32(&self, view: &View) -> Result<*mut i32, Error> {
+    fn i32(&self, view: &View) -> Result<*mut i32> {
         Ok(self.typed(view, DType::I32)?.cast())
     }
 
-    fn typed(&self, view: &View, dtype: DType) -> Result<*mut u8, Error> {
+    fn typed(&self, view: &View, dtype: DType) -> Result<*mut u8> {
         let buffer = self.plan.buffer(view.buffer);
         if buffer.dtype != dtype {
             return Err(unsupported(format!("`{}` of {} as {dtype}", buffer.name, buffer.dtype)));
@@ -315,7 +301,7 @@ impl Resolver<'_> {
         self.address(view)
     }
 
-    fn matrix(&self, view: &View) -> Result<Matrix, Error> {
+    fn matrix(&self, view: &View) -> Result<Matrix> {
         let buffer = self.plan.buffer(view.buffer);
         match self.memory.weight(&buffer.name) {
             Some((packed, WeightStorage::Packed(layout)))
@@ -330,7 +316,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn cache(&self, view: &View) -> Result<(*mut u16, Cache), Error> {
+    fn cache(&self, view: &View) -> Result<(*mut u16, Cache)> {
         let buffer = self.plan.buffer(view.buffer);
         self.memory
             .cache(&buffer.name)
@@ -338,15 +324,15 @@ impl Resolver<'_> {
             .ok_or_else(|| unsupported(format!("`{}` as a KV cache", buffer.name)))
     }
 
-    fn norm(&self, norm: &plan::Norm) -> Result<Norm, Error> {
+    fn norm(&self, norm: &plan::Norm) -> Result<Norm> {
         Ok(Norm { weight: self.f32(&norm.weight)?, eps: norm.eps.get() })
     }
 
-    fn rows(&self, rows: &plan::Rows) -> Result<KvRows, Error> {
+    fn rows(&self, rows: &plan::Rows) -> Result<KvRows> {
         Ok(KvRows { slots: self.i32(&rows.slots)?, positions: self.i32(&rows.positions)? })
     }
 
-    fn stages(&self, step: &Step, stages: &mut Vec<Stage>) -> Result<(), Error> {
+    fn stages(&self, step: &Step, stages: &mut Vec<Stage>) -> Result<()> {
         let stage = match &step.op {
             Op::Gather(gather) => self.gather(gather)?,
             Op::Binary { op: Binary::Add, a, b, out } => {
@@ -382,7 +368,7 @@ impl Resolver<'_> {
     }
 
     /// `[M, H, D]` of queries that fit the cache.
-    fn heads(&self, q: &View, cache: &Cache) -> Result<[usize; 3], Error> {
+    fn heads(&self, q: &View, cache: &Cache) -> Result<[usize; 3]> {
         match q.shape[..] {
             [rows, heads, dim]
                 if dim == cache.dim && cache.heads > 0 && heads.is_multiple_of(cache.heads) =>
@@ -393,7 +379,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn gather(&self, gather: &plan::Gather) -> Result<Stage, Error> {
+    fn gather(&self, gather: &plan::Gather) -> Result<Stage> {
         let (table, ids) = (&gather.table, &gather.indices[0]);
         let (rows, ids) = (ids.elements(), self.i32(ids)?);
         let buffer = self.plan.buffer(table.buffer);
@@ -411,16 +397,16 @@ impl Resolver<'_> {
         })
     }
 
-    fn linear(&self, weight: &View, out: &View) -> Result<Linear, Error> {
+    fn linear(&self, weight: &View, out: &View) -> Result<Linear> {
         let used_planes = residual_planes_of(self.plan, out);
         Ok(Linear { matrix: self.matrix(weight)?, out: self.f32(out)?, used_planes })
     }
 
-    fn project(&self, project: &plan::Project, stages: &mut Vec<Stage>) -> Result<(), Error> {
+    fn project(&self, project: &plan::Project, stages: &mut Vec<Stage>) -> Result<()> {
         let (rows, k) = rows_of(&project.x);
         let weights = project.product.weights().into_iter();
         let layouts =
-            weights.map(|view| Ok(self.matrix(view)?.layout)).collect::<Result<Vec<_>, Error>>()?;
+            weights.map(|view| Ok(self.matrix(view)?.layout)).collect::<Result<Vec<_>>>()?;
         if let Some(layout) = layouts.iter().find(|layout| layout.k() != k) {
             return Err(Error::Invalid(format!("{k} columns times {} rows", layout.k())));
         }
@@ -467,7 +453,7 @@ impl Resolver<'_> {
         Ok(())
     }
 
-    fn rope_kv(&self, rope: &plan::RopeKv) -> Result<RopeKv, Error> {
+    fn rope_kv(&self, rope: &plan::RopeKv) -> Result<RopeKv> {
         let (keys, cache) = self.cache(&rope.caches.keys)?;
         let (values, _) = self.cache(&rope.caches.values)?;
         let [rows, ..] = self.heads(&rope.k, &cache)?;
@@ -502,7 +488,7 @@ impl Resolver<'_> {
         })
     }
 
-    fn attention(&self, attention: &plan::Attention) -> Result<Attention, Error> {
+    fn attention(&self, attention: &plan::Attention) -> Result<Attention> {
         let (keys, cache) = self.cache(&attention.caches.keys)?;
         let (values, _) = self.cache(&attention.caches.values)?;
         let [rows, heads, _] = self.heads(&attention.q, &cache)?;
@@ -519,7 +505,7 @@ impl Resolver<'_> {
         })
     }
 
-    fn sample(&self, sample: &plan::Sample) -> Result<Sample, Error> {
+    fn sample(&self, sample: &plan::Sample) -> Result<Sample> {
         let (inputs, (rows, vocabulary)) = (&sample.inputs, rows_of(&sample.logits));
         let next = |next: &plan::NextInputs| {
             let (tokens, positions) = (self.i32(&next.tokens)?, self.i32(&next.positions)?);
@@ -559,7 +545,7 @@ impl Program {
         buffers: PlanMemory,
         isa: Isa,
         choices: Option<&Choices>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let arena = Arena::new(plan, |_, bytes| bytes);
         let resolver = Resolver { plan, memory, arena, buffers: &buffers, isa, choices };
         let (mut stages, mut ends) = (Vec::new(), Vec::new());

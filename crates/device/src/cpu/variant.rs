@@ -10,20 +10,19 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use super::Isa;
-use super::activations::TILE;
-use super::matmul::Loops;
-use super::packed::PackedLayout;
-use super::simd::LANES;
 use crate::precision::residual_planes;
-use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space, digest};
+use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space, digest, of_matrix};
 use plan::{DType, Plan, Product, Project};
+use simd::Isa;
+use simd::activations::TILE;
+use simd::matmul::Loops;
+use simd::packed::PackedLayout;
+use simd::vector::LANES;
 
 /// Rows of a matrix that a thread takes at a time; what lies side by side is not torn apart.
 pub const ROWS_PER_TASK: &str = "rows_per_task";
 /// How far ahead weights are asked for, in bytes.
 pub const PREFETCH: &str = "prefetch_bytes";
-/// Rows of activations in a tile.
 pub const TILE_ROWS: &str = "tile_rows";
 
 /// Rows of the matrix that lie side by side.
@@ -44,7 +43,6 @@ const WIDE_CLAIM: usize = 8;
 /// above: enough to be a stream, little enough to balance.
 const BYTES_PER_TASK: usize = 192 << 10;
 
-/// How a step's products are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Variant {
     /// Row groups that a thread takes at a time: for at most a tile of rows, and for more.
@@ -98,7 +96,7 @@ impl Variant {
 
 /// Rows that lie side by side in the matrices of a type and a number of columns.
 pub(super) fn packing(isa: Isa, choices: Option<&Choices>, dtype: DType, cols: usize) -> usize {
-    let chosen = || choices?.of_matrix(PACKING, dtype, u32::try_from(cols).ok()?);
+    let chosen = || of_matrix(choices?, PACKING, dtype, u32::try_from(cols).ok()?);
     let chosen = chosen().map_or(LANES, |rows| rows as usize);
     if isa.packings().contains(&chosen) { chosen } else { LANES }
 }
@@ -124,7 +122,6 @@ pub(super) fn case(plan: &Plan, project: &Project) -> Option<Case> {
     })
 }
 
-/// What may be chosen for a case.
 pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
     if !["project", "project_fine", "gate"].contains(&case.family.as_str()) {
         return None;
@@ -184,15 +181,8 @@ fn source(isa: Isa, dtype: DType) -> String {
 }
 
 fn hash(isa: Isa, dtype: DType) -> String {
-    digest(&[
-        include_str!("matmul.rs"),
-        include_str!("format.rs"),
-        include_str!("packed.rs"),
-        include_str!("activations.rs"),
-        include_str!("simd/mod.rs"),
-        isa.source(),
-        dtype.name(),
-    ])
+    let [matmul, format, packed, activations, vectors, set] = isa.sources();
+    digest(&[matmul, format, packed, activations, vectors, set, dtype.name()])
 }
 
 #[cfg(test)]

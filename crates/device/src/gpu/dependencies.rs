@@ -2,7 +2,6 @@
 
 use super::launch::{Launch, Region};
 
-/// What a launch needs of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     /// Nothing: it may run beside those that nothing has waited for yet.

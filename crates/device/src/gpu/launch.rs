@@ -6,7 +6,6 @@ use orind_kernels::params::{
     RowsParams, SampleParams,
 };
 
-/// A run of GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Region {
     pub(super) address: u64,
@@ -23,7 +22,6 @@ impl Region {
     }
 }
 
-/// The parameter block of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Params {
     Project(ProjectParams),

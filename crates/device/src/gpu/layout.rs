@@ -8,7 +8,7 @@ use orind_kernels::repack;
 
 use super::lower;
 use crate::plan_buffers::PlanBuffers;
-use crate::{Error, Footprint, Request};
+use crate::{Error, Footprint, Request, Result};
 use plan::{Attention, Buffer, DType, Op, Plan, Sample};
 
 /// Alignment of everything: what the widest loads and constant banks need.
@@ -22,7 +22,6 @@ const SAMPLE_PART_BYTES: u64 = 16;
 /// The name of whatever GPU it is, where there may be none: see [`of_device`].
 const ANY: &str = "gpu";
 
-/// The kernels do not do that.
 pub(super) fn unsupported(what: String) -> Error {
     Error::Unsupported { device: ANY, what }
 }
@@ -35,17 +34,14 @@ pub(super) fn of_device(device: &'static str) -> impl Fn(Error) -> Error {
     }
 }
 
-/// How a weight lies in the device's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WeightLayout {
-    /// A matrix in the kernels' layout.
     Matrix(Weight, repack::Layout),
-    /// A vector of `f32`.
     Plain(u64),
 }
 
 impl WeightLayout {
-    fn of(buffer: &Buffer) -> Result<Self, Error> {
+    fn of(buffer: &Buffer) -> Result<Self> {
         let refused = |why: String| unsupported(format!("weight `{}`{why}", buffer.name));
         match (buffer.shape.as_slice(), buffer.dtype) {
             (&[n], DType::F32) => Ok(Self::Plain(4 * n as u64)),
@@ -101,7 +97,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    fn of(buffer: &Buffer) -> Result<Self, Error> {
+    fn of(buffer: &Buffer) -> Result<Self> {
         let size = |n: usize| u32::try_from(n).ok().filter(|&n| n > 0);
         match (buffer.shape.as_slice(), buffer.dtype) {
             (&[slots, capacity, heads, dim], DType::F16) if dim.is_multiple_of(8) => {
@@ -136,7 +132,7 @@ pub(super) struct Workspace {
 }
 
 impl Workspace {
-    fn of(plan: &Plan) -> Result<Self, Error> {
+    fn of(plan: &Plan) -> Result<Self> {
         let mut w = Self { arena: lower::arena(plan).bytes, ..Self::default() };
         let grow = |a: &mut u64, b: u64| *a = (*a).max(b.next_multiple_of(ALIGN));
         for step in &plan.steps {
@@ -189,7 +185,6 @@ impl Workspace {
     }
 }
 
-/// Everything that an instance needs.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     pub(super) weights: HashMap<String, WeightLayout>,
@@ -208,7 +203,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a weight or cache that the kernels cannot read.
-    pub(super) fn new(request: &Request<'_>) -> Result<Self, Error> {
+    pub(super) fn new(request: &Request<'_>) -> Result<Self> {
         let mut weights = HashMap::new();
         let mut weight_bytes = 0u64;
         for buffer in request.weights {
@@ -242,8 +237,13 @@ impl Layout {
         })
     }
 
+    /// Where each cache lies when they begin at an address.
+    pub(super) fn caches_at(&self, base: u64) -> HashMap<String, (u64, Cache)> {
+        self.caches.iter().map(|(name, (at, cache))| (name.clone(), (base + at, *cache))).collect()
+    }
+
     /// Refuses a plan that was not counted.
-    pub(super) fn admits(&self, plan: &Plan) -> Result<(), Error> {
+    pub(super) fn admits(&self, plan: &Plan) -> Result<()> {
         if self.workspace.max(Workspace::of(plan)?) == self.workspace
             && PlanBuffers::new(plan).mailbox_bytes <= self.mailbox_bytes
         {

@@ -21,7 +21,7 @@ use super::layout::{Cache, SAMPLE_PARTS, WeightLayout, Workspace, unsupported, w
 use super::limit;
 use super::variant::{self, Shape, Tuning};
 use crate::plan_buffers::PlanBuffers;
-use crate::{Error, RING_STEPS, precision};
+use crate::{Error, RING_STEPS, Result, precision};
 use plan::{
     Arena, Attention, Binary, Buffer, Caches, Class, Cost, DType, Gather, Linear, Op, Plan,
     Product, Project, QkNorm, Queries, RmsNorm, RopeKv, RopeStyle, RopeTable, Rows, Sample, Step,
@@ -47,7 +47,6 @@ pub(super) fn splits(heads: u32, kv_heads: u32, dim: u32, capacity: usize) -> u3
     ATTENTION_BLOCKS.div_ceil(blocks.max(1)).min(most)
 }
 
-/// Where everything lies, for one plan.
 pub(super) struct Addresses<'a> {
     pub(super) weights: &'a HashMap<String, (u64, WeightLayout)>,
     pub(super) caches: &'a HashMap<String, (u64, Cache)>,
@@ -58,9 +57,7 @@ pub(super) struct Addresses<'a> {
     /// The plan's own buffers, and where they begin.
     pub(super) buffers: &'a PlanBuffers,
     pub(super) buffers_at: u64,
-    /// Streaming multiprocessors of the device.
     pub(super) sms: u32,
-    /// How projections are laid over threads.
     pub(super) tuning: Tuning<'a>,
 }
 
@@ -81,7 +78,7 @@ impl Addresses<'_> {
 /// # Errors
 /// [`Error::Unsupported`] for steps, types or shapes that the kernels do not take,
 /// [`Error::Invalid`] for a plan that is not valid.
-pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch>, Error> {
+pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch>> {
     plan.validate().map_err(|e| Error::Invalid(e.to_string()))?;
     let arena = arena(plan);
     let mut lowering = Lowering { plan, addresses, arena, launches: Vec::new(), at: 0 };
@@ -100,7 +97,6 @@ pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch
     Ok(lowering.launches)
 }
 
-/// Two steps that one launch does.
 struct Absorbed<'a> {
     rope: &'a RopeKv,
     attention: &'a Attention,
@@ -165,7 +161,6 @@ struct Chunk {
     rows: usize,
     /// Rows that the kernel has room for.
     room: u32,
-    /// Residual planes of quantised activations.
     planes: u32,
     shared_bytes: u32,
 }
@@ -176,7 +171,7 @@ fn rows_of(view: &View) -> (usize, usize) {
     (view.elements() / n, n)
 }
 
-fn count(n: usize) -> Result<u32, Error> {
+fn count(n: usize) -> Result<u32> {
     u32::try_from(n).map_err(|_| unsupported(format!("a dimension of {n}")))
 }
 
@@ -251,7 +246,7 @@ impl Lowering<'_> {
     }
 
     /// Address of a contiguous view of 4-byte elements.
-    fn region(&self, view: &View) -> Result<Region, Error> {
+    fn region(&self, view: &View) -> Result<Region> {
         let buffer = self.buffer(view);
         let refused =
             |why: &str| unsupported(format!("{:?} `{}` {why}", buffer.class, buffer.name));
@@ -274,7 +269,7 @@ impl Lowering<'_> {
         Ok(Region::new(base + 4 * view.offset as u64, 4 * view.elements() as u64))
     }
 
-    fn typed(&self, view: &View, dtype: DType) -> Result<Region, Error> {
+    fn typed(&self, view: &View, dtype: DType) -> Result<Region> {
         let buffer = self.buffer(view);
         if buffer.dtype != dtype {
             return Err(unsupported(format!("`{}` of {} as {dtype}", buffer.name, buffer.dtype)));
@@ -282,15 +277,15 @@ impl Lowering<'_> {
         self.region(view)
     }
 
-    fn f32(&self, view: &View) -> Result<Region, Error> {
+    fn f32(&self, view: &View) -> Result<Region> {
         self.typed(view, DType::F32)
     }
 
-    fn i32(&self, view: &View) -> Result<Region, Error> {
+    fn i32(&self, view: &View) -> Result<Region> {
         self.typed(view, DType::I32)
     }
 
-    fn matrix(&self, view: &View, out: Option<&View>) -> Result<Matrix, Error> {
+    fn matrix(&self, view: &View, out: Option<&View>) -> Result<Matrix> {
         let buffer = self.buffer(view);
         match self.addresses.weights.get(&buffer.name) {
             Some(&(address, WeightLayout::Matrix(weight, _)))
@@ -303,7 +298,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn cache(&self, view: &View) -> Result<(Region, Cache), Error> {
+    fn cache(&self, view: &View) -> Result<(Region, Cache)> {
         let buffer = self.buffer(view);
         match self.addresses.caches.get(&buffer.name) {
             Some(&(at, c))
@@ -330,7 +325,7 @@ impl Lowering<'_> {
         self.launches.push(launch);
     }
 
-    fn step(&mut self, step: &Step) -> Result<(), Error> {
+    fn step(&mut self, step: &Step) -> Result<()> {
         let label = step.label.as_str();
         match &step.op {
             Op::Gather(gather) => self.gather(label, gather),
@@ -350,7 +345,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn gather(&mut self, label: &str, gather: &Gather) -> Result<(), Error> {
+    fn gather(&mut self, label: &str, gather: &Gather) -> Result<()> {
         let table = &gather.table;
         let [ids] = &gather.indices[..] else {
             return Err(unsupported(format!("gather by several indices ({label})")));
@@ -396,7 +391,7 @@ impl Lowering<'_> {
         kernel: Kernel,
         operands: [&View; 2],
         out: &View,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let (rows, n) = rows_of(operands[0]);
         let [a, b] = [self.f32(operands[0])?, self.f32(operands[1])?];
         let out = self.f32(out)?;
@@ -413,7 +408,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn rms_norm(&mut self, label: &str, step: &RmsNorm) -> Result<(), Error> {
+    fn rms_norm(&mut self, label: &str, step: &RmsNorm) -> Result<()> {
         let (rows, n) = rows_of(&step.x);
         let (x, weight) = (self.f32(&step.x)?, self.f32(&step.norm.weight)?);
         let (out, rows) = (self.f32(&step.out)?, count(rows)?);
@@ -430,7 +425,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn rope_table(&mut self, label: &str, step: &RopeTable) -> Result<(), Error> {
+    fn rope_table(&mut self, label: &str, step: &RopeTable) -> Result<()> {
         let positions = self.i32(&step.positions)?;
         let frequencies = self.f32(&step.frequencies)?;
         let out = self.f32(&step.out)?;
@@ -450,7 +445,7 @@ impl Lowering<'_> {
     }
 
     /// Products of the rows with matrices of one type at a time, as many rows as a kernel takes.
-    fn project(&mut self, label: &str, project: &Project) -> Result<(), Error> {
+    fn project(&mut self, label: &str, project: &Project) -> Result<()> {
         let (rows, k) = rows_of(&project.x);
         let mut projection = Projection {
             x: self.f32(&project.x)?,
@@ -506,7 +501,7 @@ impl Lowering<'_> {
         projection: &Projection,
         matrices: &[Matrix],
         chunk: Chunk,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let &Projection { x, k, norm_weight, eps, residual, swiglu } = projection;
         let Chunk { first, rows, room, planes, shared_bytes } = chunk;
         // The rows of this launch within the rows of the step.
@@ -555,7 +550,7 @@ impl Lowering<'_> {
     }
 
     /// What [`RopeKv`] says of queries, keys, values and norms, into the parameters.
-    fn rotation(&self, rope: &RopeKv, params: &mut AttentionParams) -> Result<Vec<Region>, Error> {
+    fn rotation(&self, rope: &RopeKv, params: &mut AttentionParams) -> Result<Vec<Region>> {
         let (k, v, table) = (self.f32(&rope.k)?, self.f32(&rope.v)?, self.f32(&rope.table)?);
         (params.k, params.v, params.table) = (k.address, v.address, table.address);
         let mut regions = vec![k, v, table];
@@ -577,7 +572,7 @@ impl Lowering<'_> {
     }
 
     /// Slots and positions, into the parameters.
-    fn rows(&self, rows: &Rows, params: &mut AttentionParams) -> Result<[Region; 2], Error> {
+    fn rows(&self, rows: &Rows, params: &mut AttentionParams) -> Result<[Region; 2]> {
         let (slots, positions) = (self.i32(&rows.slots)?, self.i32(&rows.positions)?);
         (params.slots, params.positions) = (slots.address, positions.address);
         Ok([slots, positions])
@@ -590,7 +585,7 @@ impl Lowering<'_> {
         caches: &Caches,
         rows: usize,
         heads: usize,
-    ) -> Result<[Region; 2], Error> {
+    ) -> Result<[Region; 2]> {
         let (keys, cache) = self.cache(&caches.keys)?;
         let (values, other) = self.cache(&caches.values)?;
         let heads = count(heads)?;
@@ -605,7 +600,7 @@ impl Lowering<'_> {
         Ok([keys, values])
     }
 
-    fn rope_kv(&mut self, label: &str, rope: &RopeKv) -> Result<(), Error> {
+    fn rope_kv(&mut self, label: &str, rope: &RopeKv) -> Result<()> {
         let shape = &rope.queries.as_ref().map_or(&rope.k, |queries| &queries.q).shape;
         let [rows, heads, _] = shape[..] else {
             return Err(unsupported(format!("heads {shape:?}")));
@@ -630,7 +625,7 @@ impl Lowering<'_> {
         label: &str,
         attention: &Attention,
         rotation: Option<&RopeKv>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let [rows, heads, dim] = attention.q.shape[..] else {
             return Err(unsupported(format!("queries {:?}", attention.q.shape)));
         };
@@ -678,7 +673,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn sample(&mut self, label: &str, sample: &Sample) -> Result<(), Error> {
+    fn sample(&mut self, label: &str, sample: &Sample) -> Result<()> {
         let (rows, vocabulary) = rows_of(&sample.logits);
         let (buffers, base) = (self.addresses.buffers, self.addresses.buffers_at);
         let inputs = &sample.inputs;

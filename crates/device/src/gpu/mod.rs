@@ -22,23 +22,20 @@ use std::time::Duration;
 use orind_kernels::source::Target;
 
 use crate::plan_buffers::PlanBuffers;
-use crate::tune::{Case, DeviceKey};
-use crate::{Error, Request};
+use crate::tune::{Case, Choice, Choices, DeviceKey, Space};
+use crate::{Device, Error, Footprint, Info, Instance, Request, Result, Tunable};
 use launch::Launch;
-use plan::Plan;
+use layout::{Layout, of_device};
+use plan::{Cost, Fusions, Plan};
 use telemetry::Probe;
 
-/// A launch, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outline {
     /// Where it stands in the model: `blk.3.attn_q`.
     pub label: String,
     pub kernel: String,
-    /// Blocks of the grid.
     pub blocks: u64,
-    /// Threads of a block.
     pub threads: u32,
-    /// Whether it must wait for launches before it.
     pub waits: bool,
     /// How long it takes at most on the slowest Orin; far more than it will.
     pub at_most: Duration,
@@ -48,8 +45,8 @@ pub struct Outline {
 ///
 /// # Errors
 /// [`Error::Unsupported`] for steps, types or shapes that the kernels do not take.
-pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outline>, Error> {
-    let layout = layout::Layout::new(request)?;
+pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outline>> {
+    let layout = Layout::new(request)?;
     let launches = launches(plan, &layout, request, sms)?;
     let waits = dependencies::waits(&launches);
     let outline = launches.iter().zip(waits).map(|(launch, wait)| Outline {
@@ -63,6 +60,74 @@ pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outli
     Ok(outline.collect())
 }
 
+/// A GPU through one of its drivers: what sets them apart.
+trait GpuDevice: Send + Sync {
+    const NAME: &'static str;
+
+    fn description(&self) -> String;
+
+    /// The machine code that runs there.
+    fn target(&self) -> Target;
+
+    fn device_key(&self) -> DeviceKey;
+
+    /// Bytes that it has free.
+    fn free(&self) -> Result<u64>;
+
+    fn instance(&self, layout: Layout, choices: Choices) -> Result<Box<dyn Instance>>;
+}
+
+impl<G: GpuDevice> Device for G {
+    fn info(&self) -> Info {
+        Info { name: G::NAME, description: self.description(), threads: 0 }
+    }
+
+    fn fusions(&self) -> Fusions {
+        Fusions::ALL
+    }
+
+    fn cost(&self, plan: &Plan) -> Cost {
+        lower::cost(plan)
+    }
+
+    fn footprint(&self, request: &Request<'_>) -> Result<Footprint> {
+        Ok(Layout::new(request).map_err(of_device(G::NAME))?.footprint())
+    }
+
+    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>> {
+        let layout = Layout::new(request).map_err(of_device(G::NAME))?;
+        layout.footprint().fits(self.free()?)?;
+        self.instance(layout, request.choices.cloned().unwrap_or_default())
+    }
+
+    fn gpu_memory(&self) -> Option<u64> {
+        Some(self.free().unwrap_or(0))
+    }
+
+    fn tunable(&self) -> Option<&dyn Tunable> {
+        Some(self)
+    }
+}
+
+impl<G: GpuDevice> Tunable for G {
+    fn key(&self) -> DeviceKey {
+        self.device_key()
+    }
+
+    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>> {
+        cases(request).map_err(of_device(G::NAME))
+    }
+
+    fn space(&self, case: &Case) -> Option<Space> {
+        variant::space(self.target(), case)
+    }
+
+    fn compile(&self, case: &Case, choice: &Choice, wanted: &dyn Fn() -> bool) -> Result<()> {
+        let made = variant::compile(self.target(), case, choice, wanted);
+        made.map_err(|error| Error::Unsupported { device: G::NAME, what: error.to_string() })
+    }
+}
+
 /// For which hardware choices hold, by the GPU's highest clock: what the system lets it reach now, on a
 /// Jetson that of the power mode, and what its driver says, in MHz, where the system does not tell.
 #[must_use]
@@ -72,9 +137,8 @@ pub fn key(probe: &Probe, sm: u32, sms: u32, driver_mhz: u32) -> DeviceKey {
     DeviceKey::gpu(sm, sms, mhz.unwrap_or(driver_mhz))
 }
 
-/// What of the request's plans can be tuned.
-fn cases(request: &Request<'_>) -> Result<Vec<Case>, Error> {
-    let layout = layout::Layout::new(request)?;
+fn cases(request: &Request<'_>) -> Result<Vec<Case>> {
+    let layout = Layout::new(request)?;
     let mut cases = Vec::new();
     for plan in request.plans {
         // How many multiprocessors there are decides nothing about them.
@@ -84,12 +148,7 @@ fn cases(request: &Request<'_>) -> Result<Vec<Case>, Error> {
 }
 
 /// The launches of a plan at addresses where nothing is.
-fn launches(
-    plan: &Plan,
-    layout: &layout::Layout,
-    request: &Request<'_>,
-    sms: u32,
-) -> Result<Vec<Launch>, Error> {
+fn launches(plan: &Plan, layout: &Layout, request: &Request<'_>, sms: u32) -> Result<Vec<Launch>> {
     /// Where memory would begin: addresses only have to differ.
     const BASE: u64 = 1 << 32;
     layout.admits(plan)?;
@@ -104,9 +163,7 @@ fn launches(
         .iter()
         .map(|(name, weight)| (name.clone(), (place(weight.bytes()), *weight)))
         .collect();
-    let base = place(layout.cache_bytes);
-    let caches =
-        layout.caches.iter().map(|(name, (at, c))| (name.clone(), (base + at, *c))).collect();
+    let caches = layout.caches_at(place(layout.cache_bytes));
     let buffers = PlanBuffers::new(plan);
     lower::lower(
         plan,

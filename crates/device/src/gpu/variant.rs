@@ -13,7 +13,7 @@ use orind_kernels::source::{self, Target};
 
 use super::launch::{Launch, Params};
 use super::layout;
-use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space};
+use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space, of_matrix};
 
 /// Warps of a projection that an SM gets at a time.
 pub const RESIDENT: &str = "warps_per_sm";
@@ -27,16 +27,13 @@ const HEURISTIC_WARPS: u32 = 32;
 pub(super) struct Tuning<'a> {
     pub(super) target: Target,
     pub(super) choices: Option<&'a Choices>,
-    /// Whether more can be compiled.
     pub(super) compiles: bool,
 }
 
-/// Whether kernels can be compiled on this machine.
 pub(super) fn compiles() -> bool {
     jit::compiler().is_ok()
 }
 
-/// How a projection is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) variant: ProjectVariant,
@@ -46,7 +43,7 @@ pub(super) struct Shape {
 
 impl Tuning<'_> {
     /// How a projection is to be launched. The lanes that share a row decide the order in which numbers
-    /// are added, so every launch with a matrix takes the same: see [`Choices::of_matrix`].
+    /// are added, so every launch with a matrix takes the same: see [`of_matrix`].
     pub(super) fn shape(&self, weight: Weight, case: &Case) -> Shape {
         let heuristic = ProjectVariant::heuristic(weight);
         let built = |v: &ProjectVariant| {
@@ -55,7 +52,7 @@ impl Tuning<'_> {
         };
         let order = self
             .choices
-            .and_then(|choices| choices.of_matrix(THREADS_PER_ROW, case.dtype, case.cols))
+            .and_then(|choices| of_matrix(choices, THREADS_PER_ROW, case.dtype, case.cols))
             .map(|threads_per_row| ProjectVariant { threads_per_row, ..heuristic })
             // Built for every batch, or taken for none.
             .filter(|v| ROWS.iter().all(|&rows| variants(self.target, weight, rows).contains(v)))
@@ -105,7 +102,6 @@ fn planes(case: &Case) -> u32 {
     if case.family == "project_fine" { 2 } else { 1 }
 }
 
-/// Columns of activations that a weight meets.
 fn columns(case: &Case) -> u32 {
     case.batch * planes(case)
 }
@@ -146,7 +142,6 @@ pub(super) fn case(weight: Weight, planes: u32, batch: u32, params: &ProjectPara
     Case { family: family.into(), dtype: layout::dtype(weight), rows, cols, batch }
 }
 
-/// The cases of a plan's launches.
 pub(super) fn cases(launches: &[Launch]) -> Vec<Case> {
     let of = |launch: &Launch| match (launch.kernel, &launch.params) {
         (Kernel::Project { weight, rows, planes, .. }, Params::Project(p)) => {

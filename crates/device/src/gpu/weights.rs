@@ -1,7 +1,7 @@
 //! A weight read from its source into memory that the CPU sees, laid out as the kernels read it.
 
 use super::layout::WeightLayout;
-use crate::{Error, WeightSource};
+use crate::{Error, Result, WeightSource};
 
 /// Bytes that are read and laid out at a time.
 pub(super) const PIECE: usize = 1 << 20;
@@ -16,7 +16,7 @@ pub(super) fn fill(
     source: &dyn WeightSource,
     place: &mut [u8],
     progress: &(dyn Fn(u64) + Sync),
-) -> Result<(), Error> {
+) -> Result<()> {
     let failed = |source| Error::Weight { weight: weight.to_owned(), source };
     match layout {
         WeightLayout::Matrix(_, layout) if !layout.is_file() => {

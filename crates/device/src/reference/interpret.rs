@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::Error;
+use super::{Error, Result};
 use plan::sample::{self, Sampling};
 use plan::{Binary, Buffer, Class, DType, Gather, Op, Plan, Reduce, Sample, Unary, View};
 
@@ -33,8 +33,7 @@ impl Storage {
     }
 }
 
-/// Refuses plans with anything but primitives.
-pub(super) fn supported(plan: &Plan) -> Result<(), Error> {
+pub(super) fn supported(plan: &Plan) -> Result<()> {
     match plan.steps.iter().find(|step| !step.op.is_primitive()) {
         Some(step) => Err(Error::Unsupported {
             device: super::DEVICE,

@@ -11,18 +11,16 @@ use std::time::Instant;
 use super::ledger::{Ledger, Write};
 use super::plan_buffers::PlanBuffers;
 use super::{
-    Data, Device, Error, Footprint, Info, Instance, Prepared, Profile, RING_STEPS, Request, Ticket,
-    Timing, Tunable, WeightSource,
+    Data, Device, Error, Footprint, Info, Instance, Prepared, Profile, RING_STEPS, Request, Result,
+    Ticket, Timing, Tunable, WeightSource,
 };
 use crate::tune::Choices;
 use interpret::Storage;
 use plan::quant;
 use plan::{Buffer, BufferId, Class, Fusions, Op, Plan};
 
-/// The name of this device.
 const DEVICE: &str = "reference";
 
-/// The reference device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reference;
 
@@ -35,7 +33,7 @@ impl Device for Reference {
         Fusions::NONE
     }
 
-    fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {
+    fn footprint(&self, request: &Request<'_>) -> Result<Footprint> {
         // Everything is held as f32 or i32.
         let sum = |buffers: &[Buffer]| buffers.iter().map(|b| 4 * b.elements() as u64).sum();
         let activations = |plan: &Plan| -> u64 {
@@ -49,7 +47,7 @@ impl Device for Reference {
         })
     }
 
-    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
+    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>> {
         let footprint = self.footprint(request)?;
         let have = telemetry::memory::available().unwrap_or(u64::MAX);
         footprint.fits(have)?;
@@ -70,7 +68,6 @@ struct ReferenceInstance {
     ledger: Ledger<PlanState>,
 }
 
-/// What there is for a prepared plan.
 struct PlanState {
     plan: Plan,
     /// One per buffer; weights and state are lent from `shared` while the plan runs.
@@ -121,7 +118,7 @@ impl Instance for ReferenceInstance {
         weight: &str,
         source: &dyn WeightSource,
         progress: &(dyn Fn(u64) + Sync),
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let Some(storage) = self.shared.get_mut(&(Class::Weight, weight.to_owned())) else {
             return Err(Error::Invalid(format!("weight `{weight}` is not part of the request")));
         };
@@ -141,7 +138,7 @@ impl Instance for ReferenceInstance {
         Ok(())
     }
 
-    fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
+    fn prepare(&mut self, plan: &Plan) -> Result<Prepared> {
         plan.validate().map_err(|e| Error::Invalid(e.to_string()))?;
         for buffer in
             plan.buffers.iter().filter(|b| matches!(b.class, Class::Weight | Class::State))
@@ -168,7 +165,7 @@ impl Instance for ReferenceInstance {
         self.ledger.add(buffers, PlanState { plan: plan.clone(), storage, sampled, ring })
     }
 
-    fn prepare_as(&mut self, _: &Plan, choices: &Choices) -> Result<Prepared, Error> {
+    fn prepare_as(&mut self, _: &Plan, choices: &Choices) -> Result<Prepared> {
         let what = format!("choices ({}): there is one way of executing a plan", choices.len());
         Err(Error::Unsupported { device: DEVICE, what })
     }
@@ -179,14 +176,14 @@ impl Instance for ReferenceInstance {
         mailbox: BufferId,
         at: usize,
         data: Data<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         self.ledger.write(prepared, mailbox, at, data, |state, write| {
             state.put(write);
             Ok(())
         })
     }
 
-    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
+    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket> {
         let first = self.ledger.admit(prepared, steps)?.steps;
         let staged = self.ledger.staged(prepared)?;
         let state = &mut self.ledger.entry_mut(prepared)?.state;
@@ -200,13 +197,13 @@ impl Instance for ReferenceInstance {
         self.ledger.submitted(prepared, steps)
     }
 
-    fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
+    fn wait(&mut self, ticket: Ticket) -> Result<()> {
         self.ledger.is_open(ticket)?;
         self.ledger.finished(ticket);
         Ok(())
     }
 
-    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile> {
         self.ledger.quiet("a step cannot be timed")?;
         let begin = Instant::now();
         let ticket = self.submit(prepared, 1)?;
@@ -234,20 +231,14 @@ impl Instance for ReferenceInstance {
         Ok(Profile { timings, serialised: false, whole })
     }
 
-    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
+    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<()> {
         let (entry, at) = self.ledger.tokens(ticket, step, out.len())?;
         let at = (at - entry.buffers.ring) as usize / 4;
         out.copy_from_slice(&entry.state.ring[at..at + out.len()]);
         Ok(())
     }
 
-    fn read(
-        &self,
-        prepared: Prepared,
-        output: BufferId,
-        at: usize,
-        out: &mut [f32],
-    ) -> Result<(), Error> {
+    fn read(&self, prepared: Prepared, output: BufferId, at: usize, out: &mut [f32]) -> Result<()> {
         let (entry, _) = self.ledger.output(prepared, output, at, out.len())?;
         out.copy_from_slice(&entry.state.storage[output.index()].values[at..at + out.len()]);
         Ok(())

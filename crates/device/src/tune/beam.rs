@@ -29,7 +29,6 @@ pub enum Failure {
     Broken(String),
 }
 
-/// What a search needs of the world.
 pub trait Bench {
     /// Executes a choice and compares its output with the reference.
     ///
@@ -82,17 +81,14 @@ pub struct Known<'a> {
     pub tried: &'a [Tried],
 }
 
-/// What a search found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The choice to use: better than the heuristic's, or that.
     pub choice: Choice,
     pub cost: Estimate,
-    /// What the heuristic's choice costs.
     pub heuristic: Estimate,
     /// The heuristic's cost over the choice's, pair by pair; exactly 1 when they are the same.
     pub gain: Estimate,
-    /// Wrong or faulting candidates, with the reason.
     pub rejected: Vec<(Choice, String)>,
     /// Candidates tried, those included.
     pub tried: usize,
@@ -115,19 +111,7 @@ pub fn search(
     bench: &mut dyn Bench,
     progress: &mut dyn FnMut(&Choice, &Verdict),
 ) -> Result<Outcome, Failure> {
-    let mut search = Search {
-        bench,
-        settings,
-        left: settings.samples,
-        heuristic: space.heuristic.clone(),
-        checked: BTreeSet::new(),
-        base: Vec::new(),
-        proved: None,
-        rejected: Vec::new(),
-        tried: 0,
-        before: 0,
-    };
-    search.begin()?;
+    let mut search = Search::begin(space, settings, bench)?;
     let complete = match search.levels(space, known, progress) {
         Ok(complete) => complete,
         Err(Failure::Stopped) => false,
@@ -146,19 +130,8 @@ pub fn verify(
     settings: Settings,
     bench: &mut dyn Bench,
 ) -> Result<Outcome, Failure> {
-    let mut search = Search {
-        bench,
-        settings,
-        left: settings.samples,
-        heuristic: space.heuristic.clone(),
-        checked: BTreeSet::new(),
-        base: Vec::new(),
-        proved: None,
-        rejected: Vec::new(),
-        tried: 1,
-        before: 0,
-    };
-    search.begin()?;
+    let mut search = Search::begin(space, settings, bench)?;
+    search.tried = 1;
     if *choice != space.heuristic {
         search.check(choice)?;
         search.settle(choice)?;
@@ -203,17 +176,28 @@ struct Search<'a> {
     before: usize,
 }
 
-impl Search<'_> {
-    /// The heuristic's choice: checked, warmed up, timed.
-    fn begin(&mut self) -> Result<(), Failure> {
-        let heuristic = self.heuristic.clone();
-        self.check(&heuristic)?;
-        self.sample(&heuristic)?;
+impl<'a> Search<'a> {
+    /// With the heuristic's choice checked, warmed up, timed.
+    fn begin(space: &Space, settings: Settings, bench: &'a mut dyn Bench) -> Result<Self, Failure> {
+        let mut search = Self {
+            bench,
+            settings,
+            left: settings.samples,
+            heuristic: space.heuristic.clone(),
+            checked: BTreeSet::new(),
+            base: Vec::new(),
+            proved: None,
+            rejected: Vec::new(),
+            tried: 0,
+            before: 0,
+        };
+        search.check(&space.heuristic)?;
+        search.sample(&space.heuristic)?;
         for _ in 0..super::median::FEWEST {
-            let time = self.sample(&heuristic)?;
-            self.base.push(time);
+            let time = search.sample(&space.heuristic)?;
+            search.base.push(time);
         }
-        Ok(())
+        Ok(search)
     }
 
     fn sample(&mut self, choice: &Choice) -> Result<f64, Failure> {
@@ -328,7 +312,6 @@ impl Search<'_> {
         }
     }
 
-    /// Checks a choice, once.
     fn check(&mut self, choice: &Choice) -> Result<(), Failure> {
         if !self.checked.contains(choice) {
             self.bench.check(choice)?;
@@ -403,34 +386,26 @@ impl Search<'_> {
     fn outcome(self, complete: bool) -> Result<Outcome, Failure> {
         let none = || Failure::Broken("no samples".into());
         let of = |samples: &[f64]| Estimate::of(samples).ok_or_else(none);
-        let samples = self.settings.samples - self.left;
-        let (rejected, tried, before) = (self.rejected, self.tried, self.before);
-        Ok(match self.proved {
+        let (choice, cost, heuristic, gain) = match self.proved {
             Some((choice, duel)) => {
                 let gains: Vec<f64> = duel.ratios.iter().map(|ratio| 1.0 / ratio).collect();
-                Outcome {
-                    choice,
-                    cost: of(&duel.candidate)?,
-                    heuristic: of(&duel.incumbent)?,
-                    gain: of(&gains)?,
-                    rejected,
-                    tried,
-                    before,
-                    samples,
-                    complete,
-                }
+                (choice, of(&duel.candidate)?, of(&duel.incumbent)?, of(&gains)?)
             }
-            None => Outcome {
-                choice: self.heuristic,
-                cost: of(&self.base)?,
-                heuristic: of(&self.base)?,
-                gain: Estimate { median: 1.0, interval: [1.0, 1.0] },
-                rejected,
-                tried,
-                before,
-                samples,
-                complete,
-            },
+            None => {
+                let (base, same) = (of(&self.base)?, Estimate { median: 1.0, interval: [1.0; 2] });
+                (self.heuristic, base, base, same)
+            }
+        };
+        Ok(Outcome {
+            choice,
+            cost,
+            heuristic,
+            gain,
+            rejected: self.rejected,
+            tried: self.tried,
+            before: self.before,
+            samples: self.settings.samples - self.left,
+            complete,
         })
     }
 }

@@ -6,7 +6,6 @@
 //! never suffice; six do when all of them are enclosed. One disturbed sample moves nothing but the
 //! ends.
 
-/// A median with its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     pub median: f64,
@@ -14,7 +13,6 @@ pub struct Estimate {
     pub interval: [f64; 2],
 }
 
-/// Fewest samples with an interval.
 pub const FEWEST: usize = 6;
 
 impl Estimate {

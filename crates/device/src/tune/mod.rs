@@ -11,7 +11,7 @@ pub mod report;
 mod space;
 pub mod store;
 
-pub use space::{Choices, Outside, Parameter, Scope, Space, digest, leader};
+pub use space::{Choices, Outside, Parameter, Scope, Space, digest, leader, of_matrix};
 pub use store::{
     Candidates, Case, Choice, Clock, Cost, Declared, DeviceKey, Heuristic, Record, Rejected, Store,
     When,

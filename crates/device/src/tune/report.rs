@@ -34,7 +34,6 @@ pub struct Searching {
     pub turns: u64,
 }
 
-/// What a load found in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
     /// The device's file; none where nothing is loaded.
@@ -43,11 +42,9 @@ pub struct Used {
     pub used: usize,
     /// Entries that hold for these kernels, also of other models.
     pub current: usize,
-    /// Entries of other kernels.
     pub stale: usize,
     /// Entries that cannot be true.
     pub ignored: usize,
-    /// Why the file could not be used.
     pub damaged: Option<String>,
     /// Cases whose parameters were set by hand to something else than they were.
     pub forced: usize,
@@ -55,13 +52,11 @@ pub struct Used {
     pub possible: usize,
 }
 
-/// What is to be searched.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Spec {
     /// Choices that go on to the next level, 1 to 8.
     pub beam: usize,
-    /// Seconds of measuring.
     pub budget_seconds: f64,
     /// Samples for one case at most.
     pub samples: u64,
@@ -113,17 +108,13 @@ impl Spec {
     }
 }
 
-/// What happens during a search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "phase", rename_all = "snake_case")]
 pub enum Progress {
-    /// What will be done.
     Begun {
         cases: usize,
-        /// Cases that are known and left alone.
         known: usize,
     },
-    /// A candidate was tried.
     Candidate {
         case: String,
         /// Its number, from 1.
@@ -134,8 +125,9 @@ pub enum Progress {
         cost: Option<f64>,
         rejected: Option<String>,
     },
-    /// A case is done.
-    Case { row: Row },
+    Case {
+        row: Row,
+    },
 }
 
 impl Progress {
@@ -151,7 +143,6 @@ impl Progress {
     }
 }
 
-/// How a case ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -167,13 +158,11 @@ pub enum State {
     Failed,
 }
 
-/// What was found for a case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     pub case: String,
     pub state: State,
     pub heuristic: String,
-    /// The choice to use.
     pub choice: String,
     /// Nanoseconds (or counted cost) of the heuristic's choice.
     pub heuristic_cost: f64,
@@ -189,17 +178,14 @@ pub struct Row {
     /// Of these, what an interrupted search had tried before.
     #[serde(default)]
     pub before: usize,
-    /// Wrong or faulting ones, with the reason.
     pub rejected: Vec<String>,
     pub samples: u64,
     pub why: Option<String>,
 }
 
-/// The end of a search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub device: String,
-    /// Where it is remembered.
     pub file: PathBuf,
     /// Where candidates come from: `prebuilt`, `built in`.
     pub candidates: String,
@@ -254,7 +240,6 @@ impl Row {
         }
     }
 
-    /// A case that could not be measured.
     #[must_use]
     pub fn failed(case: &Case, space: &Space, why: String) -> Self {
         let heuristic = describe(&space.heuristic);

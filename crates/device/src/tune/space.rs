@@ -13,7 +13,6 @@ use sha2::{Digest as _, Sha256};
 use super::{Candidates, Case, Choice};
 use plan::DType;
 
-/// One thing that can be set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     /// As in choices and in `--param`.
@@ -40,7 +39,6 @@ pub enum Scope {
 /// Says of a combination of allowed values why it does not exist.
 type Rule = Box<dyn Fn(&Choice) -> Result<(), String> + Send + Sync>;
 
-/// Asks something of a choice.
 type Question = Box<dyn Fn(&Choice) -> bool + Send + Sync>;
 
 /// Everything that may be chosen for a case.
@@ -50,7 +48,6 @@ pub struct Space {
     pub heuristic: Choice,
     /// Hash of the kernels' source: what was measured holds for these and no others.
     pub source: String,
-    /// Where the candidates come from.
     pub candidates: Candidates,
     /// The same in words, with what is not here and why.
     pub origin: String,
@@ -76,7 +73,6 @@ pub enum Outside {
     /// A value that the parameter does not take.
     #[error("{name} = {value}; it takes {values:?}")]
     Value { name: &'static str, value: u32, values: Vec<u32> },
-    /// A combination that does not exist.
     #[error("{0}")]
     Combination(String),
 }
@@ -184,64 +180,22 @@ impl Space {
     }
 }
 
-/// Choices by case: what a device is handed at open, and reads at prepare.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choices {
-    table: BTreeMap<Case, Choice>,
-}
+/// Choices by case: what a device is handed at open, and reads at prepare. What has none is left to the
+/// heuristic.
+pub type Choices = BTreeMap<Case, Choice>;
 
-impl Choices {
-    /// The choice for a case, if there is one.
-    #[must_use]
-    pub fn get(&self, case: &Case) -> Option<&Choice> {
-        self.table.get(case)
-    }
-
-    /// Sets the choice for a case.
-    pub fn insert(&mut self, case: Case, choice: Choice) {
-        self.table.insert(case, choice);
-    }
-
-    /// Leaves a case to the heuristic.
-    pub fn remove(&mut self, case: &Case) {
-        self.table.remove(case);
-    }
-
-    /// Cases that have one.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.table.len()
-    }
-
-    /// True when everything is left to the heuristic.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.table.is_empty()
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&Case, &Choice)> {
-        self.table.iter()
-    }
-
-    /// The value of a parameter that is a matrix's, for all products with matrices of a type and a number
-    /// of columns: that of the case with fewest rows of activations, and among those of
-    /// the largest. A matrix has one type and one number of columns, so it has one value, whatever
-    /// the batch and whichever other matrices it is launched with.
-    #[must_use]
-    pub fn of_matrix(&self, name: &str, dtype: DType, cols: u32) -> Option<u32> {
-        let of = |(case, choice): (&Case, &Choice)| {
-            let value = *choice.get(name)?;
-            (case.dtype == dtype && case.cols == cols).then_some((leader(case), value))
-        };
-        let first = |(a, value), (b, other)| if b < a { (b, other) } else { (a, value) };
-        self.table.iter().filter_map(of).reduce(first).map(|(_, value)| value)
-    }
-}
-
-impl FromIterator<(Case, Choice)> for Choices {
-    fn from_iter<I: IntoIterator<Item = (Case, Choice)>>(all: I) -> Self {
-        Self { table: all.into_iter().collect() }
-    }
+/// The value of a parameter that is a matrix's, for all products with matrices of a type and a number
+/// of columns: that of the case with fewest rows of activations, and among those of
+/// the largest. A matrix has one type and one number of columns, so it has one value, whatever
+/// the batch and whichever other matrices it is launched with.
+#[must_use]
+pub fn of_matrix(choices: &Choices, name: &str, dtype: DType, cols: u32) -> Option<u32> {
+    let of = |(case, choice): (&Case, &Choice)| {
+        let value = *choice.get(name)?;
+        (case.dtype == dtype && case.cols == cols).then_some((leader(case), value))
+    };
+    let first = |(a, value), (b, other)| if b < a { (b, other) } else { (a, value) };
+    choices.iter().filter_map(of).reduce(first).map(|(_, value)| value)
 }
 
 /// SHA-256 of some texts, in hexadecimal digits: for [`Space::source`].
@@ -327,9 +281,9 @@ mod tests {
         ]
         .into_iter()
         .collect();
-        assert_eq!(table.of_matrix("a", DType::Q8_0, 64), Some(16));
-        assert_eq!(table.of_matrix("a", DType::Q6_K, 64), None);
-        assert_eq!(table.of_matrix("a", DType::Q8_0, 128), None);
+        assert_eq!(of_matrix(&table, "a", DType::Q8_0, 64), Some(16));
+        assert_eq!(of_matrix(&table, "a", DType::Q6_K, 64), None);
+        assert_eq!(of_matrix(&table, "a", DType::Q8_0, 128), None);
         let mut space = space();
         space.pin(&choice(&[("a", 4), ("b", 2)]));
         assert_eq!(space.heuristic, choice(&[("a", 4), ("b", 4)]));

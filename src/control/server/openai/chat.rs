@@ -1,7 +1,6 @@
 //! `/v1/chat/completions`: a conversation, put into the model's own template.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use axum::Json;
 use axum::extract::State;
@@ -11,11 +10,11 @@ use axum::response::{IntoResponse, Response};
 use futures_util::future::ready;
 use futures_util::stream::{self, StreamExt};
 
-use super::{add_usage, fingerprint, finish_reason, logprobs, params, seconds, timings};
+use super::{add_usage, finish_reason, head, logprobs, params, timings};
 use crate::control::api;
 use crate::control::server::body::JsonBody;
 use crate::control::server::error::Error;
-use crate::control::server::{App, events, generation, unique};
+use crate::control::server::{App, events, generation};
 use crate::engine::{Event, Finished, Request, Text};
 use model::tokenizer::{Message, Specials};
 
@@ -44,17 +43,11 @@ pub(in crate::control::server) async fn chat(
     };
     let mut generations = generation::start(&app, vec![generation])?;
 
-    let id = format!("chatcmpl-{:016x}", unique());
-    let created = seconds(SystemTime::now());
-    let model = target.info.id;
+    let head = |object| head("chatcmpl", object, target.info.id.clone());
     let wants_logprobs = alternatives.is_some();
     if request.stream.unwrap_or(false) {
         let head = api::ChatChunk {
-            id,
-            object: "chat.completion.chunk".into(),
-            created,
-            model,
-            system_fingerprint: fingerprint(),
+            head: head("chat.completion.chunk"),
             choices: Vec::new(),
             usage: None,
             timings: None,
@@ -83,11 +76,7 @@ pub(in crate::control::server) async fn chat(
             finish_reason: finish_reason(&finished)?.into(),
         };
         let answer = api::Chat {
-            id,
-            object: "chat.completion".into(),
-            created,
-            model,
-            system_fingerprint: fingerprint(),
+            head: head("chat.completion"),
             choices: vec![choice],
             usage,
             timings: timings(&finished),
@@ -108,7 +97,6 @@ fn alternatives(request: &api::ChatRequest) -> Result<Option<u8>, Error> {
     wanted.then(|| params::alternatives("top_logprobs", number)).transpose()
 }
 
-/// The conversation as the template wants it.
 fn messages(messages: Vec<api::ChatMessage>) -> Result<Vec<Message>, Error> {
     if messages.is_empty() {
         return Err(Error::value("messages", "messages: is empty; at least one is needed"));
@@ -158,7 +146,6 @@ async fn prompt(text: Arc<Text>, messages: Vec<Message>) -> Result<Vec<u32>, Err
     })
 }
 
-/// What an event adds to the answer.
 #[derive(Default)]
 struct Part {
     text: String,
@@ -180,7 +167,6 @@ fn take(event: Event) -> Result<Part, Error> {
     }
 }
 
-/// An answer in parts.
 struct Streaming {
     head: api::ChatChunk,
     wants_logprobs: bool,

@@ -1,7 +1,6 @@
 //! `/v1/completions`: one or several prompts, as text or as token ids.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use axum::Json;
 use axum::extract::State;
@@ -12,11 +11,11 @@ use futures_util::stream::{self, StreamExt};
 
 use super::logprobs::{self, Offset};
 use super::params;
-use super::{add_usage, fingerprint, finish_reason, seconds, timings};
+use super::{add_usage, finish_reason, head, timings};
 use crate::control::api;
 use crate::control::server::body::JsonBody;
 use crate::control::server::error::Error;
-use crate::control::server::{App, events, generation, unique};
+use crate::control::server::{App, events, generation};
 use crate::engine::{Event, Finished, Request, Text, TokenLogprobs};
 use model::tokenizer::{self, Specials};
 
@@ -66,11 +65,7 @@ pub(in crate::control::server) async fn completions(
     }
     let mut generations = generation::start(&app, requests)?;
     let head = api::Completion {
-        id: format!("cmpl-{:016x}", unique()),
-        object: "text_completion".into(),
-        created: seconds(SystemTime::now()),
-        model: target.info.id,
-        system_fingerprint: fingerprint(),
+        head: head("cmpl", "text_completion", target.info.id),
         choices: Vec::new(),
         usage: None,
         timings: None,
@@ -109,7 +104,6 @@ pub(in crate::control::server) async fn completions(
     Ok(Json(answer).into_response())
 }
 
-/// A prompt ready for the engine.
 struct Prompt {
     ids: Vec<u32>,
     /// As given; `None` when ids were given.
@@ -161,7 +155,6 @@ async fn encode(text: Arc<Text>, texts: Vec<String>) -> Result<Vec<Prompt>, Erro
         .map_err(|e| Error::value("prompt", format!("prompt: {e}")))
 }
 
-/// The answer to one prompt, as it is made.
 struct Choice {
     index: usize,
     /// The prompt, until it has been sent.
@@ -173,12 +166,7 @@ struct Choice {
 
 impl Choice {
     fn empty(&self) -> api::CompletionChoice {
-        api::CompletionChoice {
-            index: self.index,
-            text: String::new(),
-            logprobs: None,
-            finish_reason: None,
-        }
+        api::CompletionChoice { index: self.index, ..Default::default() }
     }
 
     /// What an event adds to the answer, and the end if this is it.
@@ -213,7 +201,6 @@ impl Choice {
     }
 }
 
-/// An answer in parts.
 struct Streaming {
     head: api::Completion,
     choices: Vec<Choice>,

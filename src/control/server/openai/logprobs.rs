@@ -41,7 +41,6 @@ fn token(logprob: &Logprob) -> api::TokenLogprob {
     }
 }
 
-/// One token of a chat's answer.
 pub(super) fn chat(at: &TokenLogprobs) -> api::ChatTokenLogprobs {
     api::ChatTokenLogprobs {
         token: token(&at.token),
@@ -86,7 +85,6 @@ impl Offset {
     }
 }
 
-/// Appends what is new to what there is.
 pub(super) fn append(
     to: &mut Option<api::CompletionLogprobs>,
     new: Option<api::CompletionLogprobs>,

@@ -36,9 +36,15 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
-/// The build, as `system_fingerprint`.
-fn fingerprint() -> String {
-    format!("orind-{}", super::VERSION)
+/// What an answer begins with; its id begins with `prefix`.
+fn head(prefix: &str, object: &str, model: String) -> api::Head {
+    api::Head {
+        id: format!("{prefix}-{:016x}", super::unique()),
+        object: object.into(),
+        created: seconds(SystemTime::now()),
+        model,
+        system_fingerprint: format!("orind-{}", super::VERSION),
+    }
 }
 
 /// `finish_reason`. A generation that was cancelled has none: nobody listens, or the daemon stops.

@@ -12,8 +12,7 @@ use crate::control::server::{App, unique};
 use crate::engine::{GenerateError, ModelInfo, Request, State, Text};
 use plan::sample::Sampling;
 
-/// How tokens are chosen when the request does not say: llama.cpp's defaults, which users of local
-/// models are used to.
+/// How tokens are chosen when the request does not say: llama.cpp's defaults, which users know.
 const DEFAULT: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 0 };
 
 /// Stop texts of one request at most.
@@ -21,7 +20,6 @@ const STOPS: usize = 16;
 /// Bytes of one stop text at most.
 const STOP_BYTES: usize = 1024;
 
-/// The model that answers.
 pub(super) struct Target {
     pub(super) text: Arc<Text>,
     pub(super) info: Box<ModelInfo>,
@@ -96,7 +94,6 @@ pub(super) fn stops(stop: Option<api::Stop>) -> Result<Vec<String>, Error> {
     }
 }
 
-/// A number of alternatives per token.
 pub(super) fn alternatives(name: &'static str, asked: u32) -> Result<u8, Error> {
     let most = Request::MAX_LOGPROBS;
     let number = u8::try_from(asked).ok().filter(|n| *n <= most);
@@ -158,8 +155,7 @@ const REFUSED: [Refused; 22] = [
 /// Longest value that an error repeats.
 const SHOWN: usize = 40;
 
-/// Refuses known fields that cannot be honoured. Fields that nobody knows are ignored, as OpenAI's
-/// clients expect.
+/// Refuses known fields that cannot be honoured. Others are ignored, as OpenAI's clients expect.
 pub(super) fn refuse(other: &Map<String, Value>) -> Result<(), Error> {
     let asked = |(name, neutral, _): &Refused| other.get(*name).is_some_and(|v| !neutral(v));
     let Some((name, _, hint)) = REFUSED.into_iter().find(asked) else { return Ok(()) };

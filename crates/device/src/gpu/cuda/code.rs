@@ -13,7 +13,7 @@ use super::DEVICE;
 use super::driver::{Function, Module};
 use super::fault::Fault;
 use super::gpu::{Gpu, Owned};
-use crate::Error;
+use crate::{Error, Result};
 
 /// Dynamic shared memory that every kernel may have without being asked for.
 const SHARED_FREE: u32 = 48 << 10;
@@ -27,16 +27,12 @@ pub(super) const fn target(capability: u32) -> Target {
     }
 }
 
-/// What the driver loads at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum File {
-    /// A unit that is prebuilt.
     Unit(Unit),
-    /// A kernel that was compiled here.
     Compiled(Kernel),
 }
 
-/// Kernels by need.
 pub(super) struct Code {
     gpu: Arc<Gpu>,
     target: Target,
@@ -56,11 +52,7 @@ impl Code {
     }
 
     /// The kernel, ready for a launch with `shared_bytes` of dynamic shared memory.
-    pub(super) fn function(
-        &mut self,
-        kernel: Kernel,
-        shared_bytes: u32,
-    ) -> Result<Function, Error> {
+    pub(super) fn function(&mut self, kernel: Kernel, shared_bytes: u32) -> Result<Function> {
         let (function, allowed) = match self.functions.get(&kernel) {
             Some(&known) => known,
             None => (self.find(kernel)?, SHARED_FREE),
@@ -73,7 +65,7 @@ impl Code {
         Ok(function)
     }
 
-    fn find(&mut self, kernel: Kernel) -> Result<Function, Error> {
+    fn find(&mut self, kernel: Kernel) -> Result<Function> {
         let target = self.target;
         let which = if kernel.is_prebuilt(target) {
             File::Unit(kernel.unit())

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use super::driver::{Attribute, Context, Driver, Event, Graph, Kind, Module, Place, Stream};
 use super::fault::{Code, Fault};
-use crate::Error;
+use crate::{Error, Result};
 
 /// A GPU with a context of this process's own.
 pub(super) struct Gpu {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) device: i32,
     pub(super) context: Context,
-    /// Its name, as the driver tells it.
     pub(super) name: String,
     /// Compute capability, 10 x major + minor.
     pub(super) capability: u32,
@@ -40,7 +39,6 @@ impl Gpu {
         u32::try_from(khz).unwrap_or(0) / 1000
     }
 
-    /// Bytes free.
     pub(super) fn free(&self) -> Result<u64, Fault> {
         Ok(self.enter()?.memory()?.0)
     }
@@ -54,7 +52,6 @@ impl Drop for Gpu {
     }
 }
 
-/// What is given back to the driver.
 pub(super) trait Resource: Copy {
     fn release(self, driver: &dyn Driver) -> Result<(), Fault>;
 }
@@ -82,7 +79,6 @@ impl Resource for (Kind, Place) {
     }
 }
 
-/// Owner of a handle.
 pub(super) struct Owned<H: Resource> {
     gpu: Arc<Gpu>,
     handle: H,
@@ -113,7 +109,6 @@ impl<H: Resource> Drop for Owned<H> {
     }
 }
 
-/// Memory of one kind.
 pub(super) struct Memory {
     owned: Owned<(Kind, Place)>,
     bytes: u64,
@@ -121,7 +116,7 @@ pub(super) struct Memory {
 
 impl Memory {
     /// At least a byte, so that every allocation has an address.
-    pub(super) fn new(gpu: &Arc<Gpu>, kind: Kind, bytes: u64) -> Result<Self, Error> {
+    pub(super) fn new(gpu: &Arc<Gpu>, kind: Kind, bytes: u64) -> Result<Self> {
         let bytes = bytes.max(1);
         let made = Owned::new(gpu, |driver| Ok((kind, driver.alloc(kind, bytes)?)));
         let owned = made.map_err(|fault| match fault.code {

@@ -22,10 +22,11 @@ use super::weights::{HALF, Weights};
 use crate::ledger::{Ledger, Write, words};
 use crate::plan_buffers::PlanBuffers;
 use crate::tune::Choices;
-use crate::{Activity, Data, Error, Footprint, Instance, Prepared, Profile, Ticket, WeightSource};
+use crate::{
+    Activity, Data, Error, Footprint, Instance, Prepared, Profile, Result, Ticket, WeightSource,
+};
 use plan::{BufferId, Plan};
 
-/// What the driver keeps of a prepared plan.
 struct PlanState {
     // The recording goes first: it points at the memory.
     recording: Recording,
@@ -78,7 +79,7 @@ impl CudaInstance {
         layout: Layout,
         kind: Kind,
         choices: Choices,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let stream = || Owned::new(gpu, |driver| driver.create_stream()).map_err(failed);
         let device = |bytes: u64| Memory::new(gpu, Kind::Device, bytes);
         let (steps, reads) = (stream()?, stream()?);
@@ -110,11 +111,8 @@ impl CudaInstance {
         buffers: &PlanBuffers,
         buffers_at: u64,
         choices: &Choices,
-    ) -> Result<Vec<Launch>, Error> {
-        let at = self.caches.address();
-        let caches = &self.layout.caches;
-        let caches =
-            caches.iter().map(|(name, (offset, c))| (name.clone(), (at + offset, *c))).collect();
+    ) -> Result<Vec<Launch>> {
+        let caches = self.layout.caches_at(self.caches.address());
         lower(
             plan,
             &Addresses {
@@ -136,7 +134,7 @@ impl CudaInstance {
         .map_err(of_device(DEVICE))
     }
 
-    fn event(&mut self) -> Result<Owned<Event>, Error> {
+    fn event(&mut self) -> Result<Owned<Event>> {
         match self.events.pop() {
             Some(event) => Ok(event),
             None => Owned::new(&self.gpu, |driver| driver.create_event(false)).map_err(failed),
@@ -146,7 +144,7 @@ impl CudaInstance {
 
 impl CudaInstance {
     /// Queues steps of a plan behind what has been written for them; an event for each.
-    fn queue(&mut self, prepared: Prepared, steps: u32) -> Result<Vec<Owned<Event>>, Error> {
+    fn queue(&mut self, prepared: Prepared, steps: u32) -> Result<Vec<Owned<Event>>> {
         let stream = self.steps.get();
         let writes = self.ledger.staged(prepared)?;
         let state = &self.ledger.entry(prepared)?.state;
@@ -166,7 +164,6 @@ impl CudaInstance {
         Ok(events)
     }
 
-    /// Waits for everything up to a submission.
     fn finish(&mut self, sequence: u64) -> Result<(), Fault> {
         while let Some(flight) = self.flights.front()
             && flight.sequence <= sequence
@@ -195,17 +192,17 @@ impl Instance for CudaInstance {
         weight: &str,
         source: &dyn WeightSource,
         progress: &(dyn Fn(u64) + Sync),
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         self.ledger.quiet("weights cannot change")?;
         self.weights.upload(weight, source, progress, self.steps.get())
     }
 
-    fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
+    fn prepare(&mut self, plan: &Plan) -> Result<Prepared> {
         let choices = self.choices.clone();
         self.prepare_as(plan, &choices)
     }
 
-    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared> {
         self.layout.admits(plan).map_err(of_device(DEVICE))?;
         let stream = self.steps.get();
         self.weights.seal(stream)?;
@@ -229,7 +226,7 @@ impl Instance for CudaInstance {
         mailbox: BufferId,
         at: usize,
         data: Data<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let (gpu, stream) = (&self.gpu, self.steps.get());
         let written = self.ledger.write(prepared, mailbox, at, data, |state, write| {
             state.put(gpu, stream, write).map_err(failed)
@@ -237,7 +234,7 @@ impl Instance for CudaInstance {
         written.map_err(|error| self.ledger.lose(error))
     }
 
-    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
+    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket> {
         self.ledger.admit(prepared, steps)?;
         let events = self.queue(prepared, steps).map_err(|error| self.ledger.lose(error))?;
         let ticket = self.ledger.submitted(prepared, steps)?;
@@ -245,7 +242,7 @@ impl Instance for CudaInstance {
         Ok(ticket)
     }
 
-    fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
+    fn wait(&mut self, ticket: Ticket) -> Result<()> {
         if self.ledger.is_open(ticket)? {
             self.finish(ticket.sequence).map_err(|fault| self.ledger.lose(failed(fault)))?;
             self.ledger.finished(ticket);
@@ -253,7 +250,7 @@ impl Instance for CudaInstance {
         Ok(())
     }
 
-    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile> {
         self.ledger.quiet("a step cannot be timed")?;
         let writes = self.ledger.staged(prepared)?;
         let state = &self.ledger.entry(prepared)?.state;
@@ -270,7 +267,7 @@ impl Instance for CudaInstance {
         Ok(profile)
     }
 
-    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
+    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<()> {
         let (entry, at) = self.ledger.tokens(ticket, step, out.len())?;
         for (i, out) in out.iter_mut().enumerate() {
             *out = entry.state.recording.ring(at - entry.buffers.ring + 4 * i as u64);
@@ -278,13 +275,7 @@ impl Instance for CudaInstance {
         Ok(())
     }
 
-    fn read(
-        &self,
-        prepared: Prepared,
-        output: BufferId,
-        at: usize,
-        out: &mut [f32],
-    ) -> Result<(), Error> {
+    fn read(&self, prepared: Prepared, output: BufferId, at: usize, out: &mut [f32]) -> Result<()> {
         let (entry, offset) = self.ledger.output(prepared, output, at, out.len())?;
         let from = entry.state.memory.address() + offset;
         let mut bytes = vec![0; 4 * out.len()];

@@ -16,14 +16,12 @@ use cudarc::driver::sys::{
 use super::driver::{
     Attribute, Call, Context, Driver, Event, Function, Graph, Kind, Module, Place, Stream,
 };
-use super::fault::{Code, Fault};
+use super::fault::{Code, Fault, Result};
 
-/// A pointer of the driver.
 type Pointer = *mut c_void;
 
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
-        /// The driver's functions.
         #[expect(non_snake_case, reason = "the names of `cuda.h`")]
         pub(super) struct Library { $($name: unsafe extern "C" fn($($argument),*) -> u32,)* }
 
@@ -118,21 +116,21 @@ fn handle(pointer: Pointer) -> u64 {
 }
 
 impl Driver for Library {
-    fn version(&self) -> Result<i32, Fault> {
+    fn version(&self) -> Result<i32> {
         let mut version = 0;
         call!(self, cuDriverGetVersion(&raw mut version)).map(|()| version)
     }
 
-    fn init(&self) -> Result<(), Fault> {
+    fn init(&self) -> Result {
         call!(self, cuInit(0))
     }
 
-    fn devices(&self) -> Result<i32, Fault> {
+    fn devices(&self) -> Result<i32> {
         let mut count = 0;
         call!(self, cuDeviceGetCount(&raw mut count)).map(|()| count)
     }
 
-    fn name(&self, device: i32) -> Result<String, Fault> {
+    fn name(&self, device: i32) -> Result<String> {
         let mut name: [c_char; 256] = [0; 256];
         call!(self, cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device))?;
         let bytes = name.map(|c| c.to_ne_bytes()[0]);
@@ -140,7 +138,7 @@ impl Driver for Library {
         Ok(text.to_string_lossy().into_owned())
     }
 
-    fn attribute(&self, device: i32, attribute: Attribute) -> Result<i32, Fault> {
+    fn attribute(&self, device: i32, attribute: Attribute) -> Result<i32> {
         use CUdevice_attribute_enum as Number;
         let number = match attribute {
             Attribute::Major => Number::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
@@ -154,28 +152,28 @@ impl Driver for Library {
         call!(self, cuDeviceGetAttribute(&raw mut value, number as c_uint, device)).map(|()| value)
     }
 
-    fn create_context(&self, device: i32) -> Result<Context, Fault> {
+    fn create_context(&self, device: i32) -> Result<Context> {
         let mut context = ptr::null_mut();
         let flags = CUctx_flags_enum::CU_CTX_SCHED_AUTO as c_uint;
         call!(self, cuCtxCreate_v2(&raw mut context, flags, device))?;
         Ok(Context(handle(context)))
     }
 
-    fn destroy_context(&self, context: Context) -> Result<(), Fault> {
+    fn destroy_context(&self, context: Context) -> Result {
         call!(self, cuCtxDestroy_v2(pointer(context.0)))
     }
 
-    fn enter(&self, context: Context) -> Result<(), Fault> {
+    fn enter(&self, context: Context) -> Result {
         call!(self, cuCtxSetCurrent(pointer(context.0)))
     }
 
-    fn memory(&self) -> Result<(u64, u64), Fault> {
+    fn memory(&self) -> Result<(u64, u64)> {
         let (mut free, mut total) = (0, 0);
         call!(self, cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
         Ok((free as u64, total as u64))
     }
 
-    fn alloc(&self, kind: Kind, bytes: u64) -> Result<Place, Fault> {
+    fn alloc(&self, kind: Kind, bytes: u64) -> Result<Place> {
         let Ok(size) = usize::try_from(bytes) else {
             return Err(Fault::new("cuMemAlloc_v2", Code::OUT_OF_MEMORY));
         };
@@ -205,7 +203,7 @@ impl Driver for Library {
         }
     }
 
-    fn free(&self, kind: Kind, place: Place) -> Result<(), Fault> {
+    fn free(&self, kind: Kind, place: Place) -> Result {
         match kind {
             Kind::Device | Kind::Managed => call!(self, cuMemFree_v2(place.address)),
             Kind::Pinned => {
@@ -214,41 +212,29 @@ impl Driver for Library {
         }
     }
 
-    unsafe fn copy_in(
-        &self,
-        to: u64,
-        from: *const u8,
-        bytes: usize,
-        stream: Stream,
-    ) -> Result<(), Fault> {
+    unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize, stream: Stream) -> Result {
         call!(self, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, pointer(stream.0)))
     }
 
-    unsafe fn copy_out(
-        &self,
-        to: *mut u8,
-        from: u64,
-        bytes: usize,
-        stream: Stream,
-    ) -> Result<(), Fault> {
+    unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, stream: Stream) -> Result {
         call!(self, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, pointer(stream.0)))
     }
 
-    fn clear(&self, at: u64, bytes: u64, stream: Stream) -> Result<(), Fault> {
+    fn clear(&self, at: u64, bytes: u64, stream: Stream) -> Result {
         call!(self, cuMemsetD8Async(at, 0, bytes as usize, pointer(stream.0)))
     }
 
-    fn load(&self, image: &[u8]) -> Result<Module, Fault> {
+    fn load(&self, image: &[u8]) -> Result<Module> {
         let mut module = ptr::null_mut();
         call!(self, cuModuleLoadData(&raw mut module, image.as_ptr().cast()))?;
         Ok(Module(handle(module)))
     }
 
-    fn unload(&self, module: Module) -> Result<(), Fault> {
+    fn unload(&self, module: Module) -> Result {
         call!(self, cuModuleUnload(pointer(module.0)))
     }
 
-    fn function(&self, module: Module, name: &str) -> Result<Function, Fault> {
+    fn function(&self, module: Module, name: &str) -> Result<Function> {
         let Ok(name) = CString::new(name) else {
             return Err(Fault::new("cuModuleGetFunction", Code::INVALID_VALUE));
         };
@@ -257,27 +243,27 @@ impl Driver for Library {
         Ok(Function(handle(function)))
     }
 
-    fn allow_shared(&self, function: Function, bytes: u32) -> Result<(), Fault> {
+    fn allow_shared(&self, function: Function, bytes: u32) -> Result {
         let which = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         call!(self, cuFuncSetAttribute(pointer(function.0), which as c_uint, bytes as c_int))
     }
 
-    fn create_stream(&self) -> Result<Stream, Fault> {
+    fn create_stream(&self) -> Result<Stream> {
         let mut stream = ptr::null_mut();
         let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as c_uint;
         call!(self, cuStreamCreate(&raw mut stream, flags))?;
         Ok(Stream(handle(stream)))
     }
 
-    fn destroy_stream(&self, stream: Stream) -> Result<(), Fault> {
+    fn destroy_stream(&self, stream: Stream) -> Result {
         call!(self, cuStreamDestroy_v2(pointer(stream.0)))
     }
 
-    fn synchronize(&self, stream: Stream) -> Result<(), Fault> {
+    fn synchronize(&self, stream: Stream) -> Result {
         call!(self, cuStreamSynchronize(pointer(stream.0)))
     }
 
-    unsafe fn launch(&self, call: &Call<'_>, stream: Stream) -> Result<(), Fault> {
+    unsafe fn launch(&self, call: &Call<'_>, stream: Stream) -> Result {
         let [x, y, z] = call.grid;
         // The driver copies the parameter before it returns.
         let mut params = [call.params.as_ptr().cast_mut().cast::<c_void>()];
@@ -299,12 +285,12 @@ impl Driver for Library {
         )
     }
 
-    fn begin_capture(&self, stream: Stream) -> Result<(), Fault> {
+    fn begin_capture(&self, stream: Stream) -> Result {
         let mode = CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as c_uint;
         call!(self, cuStreamBeginCapture_v2(pointer(stream.0), mode))
     }
 
-    fn end_capture(&self, stream: Stream) -> Result<Graph, Fault> {
+    fn end_capture(&self, stream: Stream) -> Result<Graph> {
         let (mut graph, mut ready) = (ptr::null_mut(), ptr::null_mut());
         call!(self, cuStreamEndCapture(pointer(stream.0), &raw mut graph))?;
         let made = call!(self, cuGraphInstantiateWithFlags(&raw mut ready, graph, 0));
@@ -313,15 +299,15 @@ impl Driver for Library {
         made.map(|()| Graph(handle(ready)))
     }
 
-    fn launch_graph(&self, graph: Graph, stream: Stream) -> Result<(), Fault> {
+    fn launch_graph(&self, graph: Graph, stream: Stream) -> Result {
         call!(self, cuGraphLaunch(pointer(graph.0), pointer(stream.0)))
     }
 
-    fn destroy_graph(&self, graph: Graph) -> Result<(), Fault> {
+    fn destroy_graph(&self, graph: Graph) -> Result {
         call!(self, cuGraphExecDestroy(pointer(graph.0)))
     }
 
-    fn create_event(&self, timing: bool) -> Result<Event, Fault> {
+    fn create_event(&self, timing: bool) -> Result<Event> {
         let flags = if timing {
             CUevent_flags_enum::CU_EVENT_DEFAULT
         } else {
@@ -332,19 +318,19 @@ impl Driver for Library {
         Ok(Event(handle(event)))
     }
 
-    fn destroy_event(&self, event: Event) -> Result<(), Fault> {
+    fn destroy_event(&self, event: Event) -> Result {
         call!(self, cuEventDestroy_v2(pointer(event.0)))
     }
 
-    fn record(&self, event: Event, stream: Stream) -> Result<(), Fault> {
+    fn record(&self, event: Event, stream: Stream) -> Result {
         call!(self, cuEventRecord(pointer(event.0), pointer(stream.0)))
     }
 
-    fn wait(&self, event: Event) -> Result<(), Fault> {
+    fn wait(&self, event: Event) -> Result {
         call!(self, cuEventSynchronize(pointer(event.0)))
     }
 
-    fn elapsed(&self, from: Event, to: Event) -> Result<f32, Fault> {
+    fn elapsed(&self, from: Event, to: Event) -> Result<f32> {
         let mut milliseconds = 0.0;
         call!(self, cuEventElapsedTime(&raw mut milliseconds, pointer(from.0), pointer(to.0)))
             .map(|()| milliseconds)

@@ -20,18 +20,16 @@ use std::sync::Arc;
 
 use orind_kernels::source::Target;
 
-use super::layout::{Layout, of_device};
-use super::{cases as gpu_cases, variant};
-use crate::tune::{Case, Choice, DeviceKey, Space};
-use crate::{Device, Error, Footprint, Info, Instance, Request, Tunable};
+use super::GpuDevice;
+use super::layout::Layout;
+use crate::tune::{Choices, DeviceKey};
+use crate::{Instance, Result};
 use driver::{Attribute, ComputeMode, Driver, Kind};
 use fault::{Code, Fault};
 use gpu::Gpu;
 use instance::CudaInstance;
-use plan::{Cost, Fusions, Plan};
 use telemetry::{Probe, Root};
 
-/// The name of this device.
 const DEVICE: &str = "cuda";
 
 /// The driver's version that cubins of CUDA 12 need (minor versions are compatible), and the one that
@@ -167,69 +165,29 @@ fn open(driver: &Arc<dyn Driver>, device: i32, version: i32) -> Result<Gpu, Stri
     }
 }
 
-impl Device for Cuda {
-    fn info(&self) -> Info {
-        let Gpu { name, capability, sms, .. } = &*self.gpu;
-        let code = code::target(*capability).architecture();
-        Info {
-            name: DEVICE,
-            description: format!(
-                "{name}, {sms} SMs, {code}, weights in {} memory",
-                self.kind.name()
-            ),
-            threads: 0,
-        }
+impl GpuDevice for Cuda {
+    const NAME: &'static str = DEVICE;
+
+    fn description(&self) -> String {
+        let Gpu { name, sms, .. } = &*self.gpu;
+        let code = self.target().architecture();
+        format!("{name}, {sms} SMs, {code}, weights in {} memory", self.kind.name())
     }
 
-    fn fusions(&self) -> Fusions {
-        Fusions::ALL
+    fn target(&self) -> Target {
+        code::target(self.gpu.capability)
     }
 
-    fn cost(&self, plan: &Plan) -> Cost {
-        super::lower::cost(plan)
-    }
-
-    fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {
-        Ok(Layout::new(request).map_err(of_device(DEVICE))?.footprint())
-    }
-
-    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
-        let layout = Layout::new(request).map_err(of_device(DEVICE))?;
-        layout.footprint().fits(self.gpu.free().map_err(Fault::at_the_seam)?)?;
-        let choices = request.choices.cloned().unwrap_or_default();
-        Ok(Box::new(CudaInstance::new(&self.gpu, layout, self.kind, choices)?))
-    }
-
-    fn gpu_memory(&self) -> Option<u64> {
-        Some(self.gpu.free().unwrap_or(0))
-    }
-
-    fn tunable(&self) -> Option<&dyn Tunable> {
-        Some(self)
-    }
-}
-
-impl Tunable for Cuda {
-    fn key(&self) -> DeviceKey {
+    fn device_key(&self) -> DeviceKey {
         let probe = Probe::new(Root::system());
         super::key(&probe, self.gpu.capability, self.gpu.sms, self.gpu.clock_mhz())
     }
 
-    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
-        gpu_cases(request).map_err(of_device(DEVICE))
+    fn free(&self) -> Result<u64> {
+        self.gpu.free().map_err(Fault::at_the_seam)
     }
 
-    fn space(&self, case: &Case) -> Option<Space> {
-        variant::space(code::target(self.gpu.capability), case)
-    }
-
-    fn compile(
-        &self,
-        case: &Case,
-        choice: &Choice,
-        wanted: &dyn Fn() -> bool,
-    ) -> Result<(), Error> {
-        let made = variant::compile(code::target(self.gpu.capability), case, choice, wanted);
-        made.map_err(|error| Error::Unsupported { device: DEVICE, what: error.to_string() })
+    fn instance(&self, layout: Layout, choices: Choices) -> Result<Box<dyn Instance>> {
+        Ok(Box::new(CudaInstance::new(&self.gpu, layout, self.kind, choices)?))
     }
 }

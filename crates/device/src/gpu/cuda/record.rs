@@ -11,9 +11,8 @@ use super::code::Code;
 use super::driver::{Call, Driver, Event, Function, Graph, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
-use crate::{Error, Profile, Timing};
+use crate::{Error, Profile, Result, Timing};
 
-/// A recorded step.
 pub(super) struct Recording {
     gpu: Arc<Gpu>,
     launches: Vec<(Launch, Function)>,
@@ -31,7 +30,7 @@ impl Recording {
         launches: Vec<Launch>,
         ring: u64,
         seen: Memory,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let function = |launch: Launch| {
             let expected = launch.kernel.params_bytes();
             if launch.params.as_bytes().len() != expected {
@@ -41,7 +40,7 @@ impl Recording {
             let function = code.function(launch.kernel, launch.shared_bytes)?;
             Ok((launch, function))
         };
-        let launches = launches.into_iter().map(function).collect::<Result<Vec<_>, Error>>()?;
+        let launches = launches.into_iter().map(function).collect::<Result<Vec<_>>>()?;
         let graph = Owned::new(gpu, |driver| {
             driver.begin_capture(stream)?;
             let recorded =
@@ -57,12 +56,10 @@ impl Recording {
         Ok(Self { gpu: Arc::clone(gpu), launches, graph, ring, seen })
     }
 
-    /// Launches of a step.
     pub(super) fn launches(&self) -> u64 {
         self.launches.len() as u64
     }
 
-    /// Queues a step.
     pub(super) fn launch(&self, stream: Stream) -> Result<(), Fault> {
         self.gpu.enter()?.launch_graph(self.graph.get(), stream)
     }
@@ -127,7 +124,6 @@ fn queue(
     Ok(())
 }
 
-/// Queues the copy of the ring.
 fn bring(driver: &dyn Driver, stream: Stream, ring: u64, seen: &Memory) -> Result<(), Fault> {
     // SAFETY: the copy is as long as its pinned destination, which lives as long as the recording.
     unsafe { driver.copy_out(seen.host(), ring, seen.bytes() as usize, stream) }

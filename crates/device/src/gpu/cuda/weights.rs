@@ -12,16 +12,14 @@ use super::driver::{Event, Kind, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
 use crate::ledger::invalid;
-use crate::{Error, WeightSource};
+use crate::{Error, Result, WeightSource};
 
 /// Bytes of a half: enough that a copy costs more than to start it.
 pub(super) const HALF: usize = 4 << 20;
 
-/// All weights of an instance.
 pub(super) struct Weights {
     gpu: Arc<Gpu>,
     memory: Memory,
-    /// Address and layout of each.
     places: HashMap<String, (u64, WeightLayout)>,
     uploaded: HashSet<String>,
     /// While there is something to upload into memory that the CPU does not see.
@@ -30,12 +28,7 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    pub(super) fn new(
-        gpu: &Arc<Gpu>,
-        layout: &Layout,
-        kind: Kind,
-        half: usize,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(gpu: &Arc<Gpu>, layout: &Layout, kind: Kind, half: usize) -> Result<Self> {
         let memory = Memory::new(gpu, kind, layout.weight_bytes)?;
         let mut at = memory.address();
         let mut places = HashMap::new();
@@ -54,7 +47,6 @@ impl Weights {
         Ok(Self { gpu, memory, places, uploaded: HashSet::new(), staging, open: true })
     }
 
-    /// Where each lies.
     pub(super) const fn places(&self) -> &HashMap<String, (u64, WeightLayout)> {
         &self.places
     }
@@ -65,7 +57,7 @@ impl Weights {
         source: &dyn WeightSource,
         progress: &(dyn Fn(u64) + Sync),
         stream: Stream,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let Some(&(address, layout)) = self.places.get(weight) else {
             return invalid(format!("weight `{weight}` is not part of the request"));
         };
@@ -95,7 +87,7 @@ impl Weights {
     }
 
     /// Ends the upload: everything is in place.
-    pub(super) fn seal(&mut self, stream: Stream) -> Result<(), Error> {
+    pub(super) fn seal(&mut self, stream: Stream) -> Result<()> {
         if let Some(name) = self.places.keys().find(|name| !self.uploaded.contains(*name)) {
             return invalid(format!("weight `{name}` has not been uploaded"));
         }
@@ -109,7 +101,6 @@ impl Weights {
     }
 }
 
-/// Where a weight goes.
 struct Destination<'a> {
     gpu: &'a Gpu,
     address: u64,
@@ -141,7 +132,7 @@ struct Staging {
 }
 
 impl Staging {
-    fn new(gpu: &Arc<Gpu>, layout: &Layout, half: usize) -> Result<Self, Error> {
+    fn new(gpu: &Arc<Gpu>, layout: &Layout, half: usize) -> Result<Self> {
         let row = |weight: &WeightLayout| match weight {
             WeightLayout::Matrix(_, layout) => layout.of_rows(1).bytes(),
             WeightLayout::Plain(_) => 0,
@@ -163,7 +154,7 @@ impl Staging {
         source: &dyn WeightSource,
         to: &Destination<'_>,
         progress: &(dyn Fn(u64) + Sync),
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
         match layout {
             WeightLayout::Matrix(_, layout) if !layout.is_file() => {
@@ -215,8 +206,8 @@ impl Half {
         bytes: usize,
         pieces: &[Piece],
         to: &Destination<'_>,
-        write: impl FnOnce(&mut [u8]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        write: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
         let failed = Fault::at_the_seam;
         let driver = to.gpu.enter().map_err(failed)?;
         if std::mem::take(&mut self.busy) {

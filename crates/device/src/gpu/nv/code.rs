@@ -13,12 +13,11 @@ use tegra::space::AddressSpace;
 
 use super::super::layout::ALIGN;
 use super::{DEVICE, TARGET, failed};
-use crate::Error;
+use crate::{Error, Result};
 
 /// Mapped behind the last instruction: the hardware fetches ahead.
 const PREFETCH: usize = 4096;
 
-/// A kernel that can be launched.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Loaded {
     pub(super) program: Program,
@@ -30,7 +29,6 @@ pub(super) struct Loaded {
     pub(super) literals: Option<(tegra::address::GpuAddress, u32)>,
 }
 
-/// Machine code of some kernels.
 #[derive(Debug)]
 pub(super) struct Code {
     memory: Vec<Weights>,
@@ -46,7 +44,7 @@ fn broken(what: String) -> Error {
 }
 
 /// The file that a kernel is in, and its name: a prebuilt unit, or the kernel alone, compiled here.
-fn machine_code(kernel: Kernel) -> Result<(String, &'static [u8]), Error> {
+fn machine_code(kernel: Kernel) -> Result<(String, &'static [u8])> {
     if kernel.is_prebuilt(TARGET) {
         let name = TARGET.file(kernel.unit());
         return match prebuilt::file(kernel.unit(), TARGET) {
@@ -61,7 +59,7 @@ fn machine_code(kernel: Kernel) -> Result<(String, &'static [u8]), Error> {
 }
 
 /// A cubin that needs nothing but its code and literals.
-fn parsed<'a>(name: &str, file: &'a [u8]) -> Result<Cubin<'a>, Error> {
+fn parsed<'a>(name: &str, file: &'a [u8]) -> Result<Cubin<'a>> {
     let cubin = Cubin::parse(file).map_err(|e| broken(format!("{name}: {e}")))?;
     let free = cubin.relocations.is_empty()
         && cubin.constants3.is_none()
@@ -70,14 +68,12 @@ fn parsed<'a>(name: &str, file: &'a [u8]) -> Result<Cubin<'a>, Error> {
     if free { Ok(cubin) } else { Err(broken(format!("{name}: globals"))) }
 }
 
-/// Kernels side by side in one image.
 #[derive(Default)]
 struct Image {
     bytes: Vec<u8>,
     placed: Vec<Placed>,
 }
 
-/// Where a kernel's parts lie in the image.
 struct Placed {
     kernel: Kernel,
     code: cubin::Kernel<'static>,
@@ -87,7 +83,7 @@ struct Placed {
 
 impl Image {
     /// The code of some kernels: what is prebuilt, else what is compiled here.
-    fn new(kernels: &[Kernel]) -> Result<Self, Error> {
+    fn new(kernels: &[Kernel]) -> Result<Self> {
         let mut cubins = HashMap::new();
         let mut image = Self::default();
         for &kernel in kernels {
@@ -122,7 +118,7 @@ impl Image {
 
 impl Code {
     /// Loads the code of `kernels` for a GPU of `tpcs` TPCs.
-    pub(super) fn new(space: &AddressSpace, kernels: &[Kernel], tpcs: u32) -> Result<Self, Error> {
+    pub(super) fn new(space: &AddressSpace, kernels: &[Kernel], tpcs: u32) -> Result<Self> {
         let image = Image::new(kernels)?;
         let stack = image.stack();
         let local = LocalMemorySize::new(stack, tpcs)
@@ -133,7 +129,7 @@ impl Code {
     }
 
     /// Loads more kernels. What was loaded stays where it is.
-    pub(super) fn add(&mut self, space: &AddressSpace, kernels: &[Kernel]) -> Result<(), Error> {
+    pub(super) fn add(&mut self, space: &AddressSpace, kernels: &[Kernel]) -> Result<()> {
         if kernels.is_empty() {
             return Ok(());
         }
@@ -145,7 +141,7 @@ impl Code {
         self.load(space, image)
     }
 
-    fn load(&mut self, space: &AddressSpace, image: Image) -> Result<(), Error> {
+    fn load(&mut self, space: &AddressSpace, image: Image) -> Result<()> {
         let bytes = image.bytes.len();
         let mut memory = Filling::new(space, (bytes + PREFETCH) as u64).map_err(failed)?;
         memory.as_mut_slice()[..bytes].copy_from_slice(&image.bytes);
@@ -174,7 +170,7 @@ impl Code {
         Ok(())
     }
 
-    pub(super) fn kernel(&self, kernel: Kernel) -> Result<Loaded, Error> {
+    pub(super) fn kernel(&self, kernel: Kernel) -> Result<Loaded> {
         let loaded = self.loaded.get(&kernel).copied();
         loaded.ok_or_else(|| broken(format!("kernel {} was not loaded", kernel.symbol())))
     }

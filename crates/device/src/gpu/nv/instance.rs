@@ -35,7 +35,7 @@ use crate::plan_buffers::PlanBuffers;
 use crate::tune::Choices;
 use crate::{
     Activity, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, RING_STEPS,
-    Ticket, Timing, WeightSource,
+    Result, Ticket, Timing, WeightSource,
 };
 use plan::{BufferId, NextInputs, Op, Plan, Sample};
 
@@ -44,13 +44,11 @@ const ENTRIES: u32 = (MAX_SUBMISSIONS as u32 * (2 * RING_STEPS + 1) + 1).next_po
 /// Executions of one step that may fault before the device counts as lost.
 const ATTEMPTS: u32 = 3;
 
-/// Weights on their way in, then in place.
 enum Pool {
     Loading(Box<Loading>),
     Sealed(WeightsPool),
 }
 
-/// What the driver keeps of a prepared plan.
 struct PlanState {
     /// Its mailboxes, outputs and ring.
     memory: Mailbox,
@@ -67,7 +65,7 @@ struct Advances {
 }
 
 impl Advances {
-    fn of(plan: &Plan, buffers: &PlanBuffers) -> Result<Option<Self>, Error> {
+    fn of(plan: &Plan, buffers: &PlanBuffers) -> Result<Option<Self>> {
         let next = plan.steps.iter().find_map(|step| match &step.op {
             Op::Sample(Sample { next: Some(next), .. }) => Some(next),
             _ => None,
@@ -103,7 +101,6 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// Positions after `steps` steps.
     fn positions_after(&self, steps: u64) -> Vec<u8> {
         let positions = self.positions.as_chunks::<4>().0.iter();
         let after = |p: &[u8; 4]| u32::from_le_bytes(*p).wrapping_add(steps as u32).to_le_bytes();
@@ -132,11 +129,7 @@ pub(super) struct NvInstance {
 }
 
 impl NvInstance {
-    pub(super) fn new(
-        space: AddressSpace,
-        layout: Layout,
-        choices: Choices,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(space: AddressSpace, layout: Layout, choices: Choices) -> Result<Self> {
         // A step takes milliseconds: polling memory for longer than reading the clock takes would only
         // burn processor time.
         let options = Options { spin: Duration::ZERO, ..Options::default() };
@@ -165,7 +158,7 @@ impl NvInstance {
     }
 
     /// Hands the weights to the GPU, once.
-    fn seal(&mut self) -> Result<(), Error> {
+    fn seal(&mut self) -> Result<()> {
         if let Some(name) = self.layout.weights.keys().find(|n| !self.placements.contains_key(*n)) {
             return invalid(format!("weight `{name}` has not been uploaded"));
         }
@@ -182,7 +175,7 @@ impl NvInstance {
         buffers: &PlanBuffers,
         buffers_at: u64,
         choices: &Choices,
-    ) -> Result<Vec<Launch>, Error> {
+    ) -> Result<Vec<Launch>> {
         self.seal()?;
         let Some(Pool::Sealed(pool)) = &self.pool else {
             return invalid("weights were lost when they were handed to the GPU");
@@ -195,10 +188,7 @@ impl NvInstance {
             };
             weights.insert(name.clone(), (address.get(), *layout));
         }
-        let at = self.caches.address().get();
-        let caches = &self.layout.caches;
-        let caches =
-            caches.iter().map(|(name, (offset, c))| (name.clone(), (at + offset, *c))).collect();
+        let caches = self.layout.caches_at(self.caches.address().get());
         lower(
             plan,
             &Addresses {
@@ -217,7 +207,7 @@ impl NvInstance {
     }
 
     /// Loads the kernels that no earlier plan has brought in.
-    fn load_code(&mut self, launches: &[Launch]) -> Result<(), Error> {
+    fn load_code(&mut self, launches: &[Launch]) -> Result<()> {
         let mut kernels: Vec<_> = launches.iter().map(|launch| launch.kernel).collect();
         if let Some((code, _)) = &mut self.code {
             kernels.retain(|&kernel| code.kernel(kernel).is_err());
@@ -240,7 +230,7 @@ impl NvInstance {
         prepared: Prepared,
         upload: Option<Entry>,
         steps: Range<u64>,
-    ) -> Result<Vec<context::Ticket>, Error> {
+    ) -> Result<Vec<context::Ticket>> {
         let recording = &self.ledger.entry(prepared)?.state.recording;
         let context = self.context.get_mut();
         let mut tickets = Vec::with_capacity((steps.end - steps.start) as usize);
@@ -258,7 +248,7 @@ impl NvInstance {
     }
 
     /// Rebuilds the channel after a fault and executes again what it interrupted.
-    fn recover(&mut self) -> Result<(), Error> {
+    fn recover(&mut self) -> Result<()> {
         self.context.get_mut().rebuild().map_err(failed)?;
         let counters = vec![0; self.layout.workspace.counters() as usize];
         self.counters.write(0, &counters).map_err(failed)?;
@@ -283,7 +273,7 @@ impl NvInstance {
     }
 
     /// Sets a plan's inputs and cursor to what they were after `done` steps of a submission.
-    fn restore(&self, flight: &Flight, done: u64) -> Result<(), Error> {
+    fn restore(&self, flight: &Flight, done: u64) -> Result<()> {
         let ledger::Entry { buffers, state, .. } = self.ledger.entry(flight.prepared)?;
         let memory = &state.memory;
         let cursor = flight.base + done;
@@ -305,7 +295,7 @@ impl NvInstance {
     }
 
     /// What the plan's next submission goes on from.
-    fn inputs(&self, prepared: Prepared, writes: &[Write<'_>]) -> Result<Option<Inputs>, Error> {
+    fn inputs(&self, prepared: Prepared, writes: &[Write<'_>]) -> Result<Option<Inputs>> {
         let state = &self.ledger.entry(prepared)?.state;
         let Some(Advances { tokens, positions, rows }) = state.advances else { return Ok(None) };
         let before = self.flights.iter().rev().find(|flight| flight.prepared == prepared);
@@ -334,7 +324,7 @@ impl NvInstance {
     }
 
     /// A step as always, then one with a timestamp after each launch.
-    fn profile_steps(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+    fn profile_steps(&mut self, prepared: Prepared) -> Result<Profile> {
         let writes = self.ledger.staged(prepared)?;
         let ledger::Entry { state, steps, .. } = self.ledger.entry(prepared)?;
         let recording = &state.recording;
@@ -362,7 +352,7 @@ impl NvInstance {
     }
 
     /// Waits for all steps of the oldest submission, recovering as often as that helps.
-    fn finish_oldest(&mut self) -> Result<(), Error> {
+    fn finish_oldest(&mut self) -> Result<()> {
         // How often the step behind the first `reached` ones has failed.
         let (mut attempts, mut reached) = (0, 0);
         loop {
@@ -434,7 +424,7 @@ impl Instance for NvInstance {
         weight: &str,
         source: &dyn WeightSource,
         progress: &(dyn Fn(u64) + Sync),
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         self.ledger.quiet("weights cannot change")?;
         let Some(&layout) = self.layout.weights.get(weight) else {
             return invalid(format!("weight `{weight}` is not part of the request"));
@@ -451,12 +441,12 @@ impl Instance for NvInstance {
         Ok(())
     }
 
-    fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {
+    fn prepare(&mut self, plan: &Plan) -> Result<Prepared> {
         let choices = self.choices.clone();
         self.prepare_as(plan, &choices)
     }
 
-    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
+    fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared> {
         self.layout.admits(plan).map_err(of_device(DEVICE))?;
         let buffers = PlanBuffers::new(plan);
         let memory = Mailbox::new(&self.space, buffers.bytes).map_err(failed)?;
@@ -480,13 +470,13 @@ impl Instance for NvInstance {
         mailbox: BufferId,
         at: usize,
         data: Data<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         self.ledger.write(prepared, mailbox, at, data, |state, write| {
             state.memory.write(write.offset, &write.bytes).map_err(failed)
         })
     }
 
-    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
+    fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket> {
         let entry = self.ledger.admit(prepared, steps)?;
         let base = entry.steps;
         let to = entry.state.memory.address();
@@ -511,7 +501,7 @@ impl Instance for NvInstance {
         Ok(ticket)
     }
 
-    fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
+    fn wait(&mut self, ticket: Ticket) -> Result<()> {
         if self.ledger.is_open(ticket)? {
             while self.flights.front().is_some_and(|flight| flight.sequence <= ticket.sequence) {
                 self.finish_oldest().map_err(|error| self.ledger.lose(error))?;
@@ -521,7 +511,7 @@ impl Instance for NvInstance {
         Ok(())
     }
 
-    fn profile(&mut self, prepared: Prepared) -> Result<Profile, Error> {
+    fn profile(&mut self, prepared: Prepared) -> Result<Profile> {
         self.ledger.quiet("a step cannot be timed")?;
         let profile = self.profile_steps(prepared).map_err(|error| self.ledger.lose(error))?;
         let ticket = self.ledger.submitted(prepared, 2)?;
@@ -529,7 +519,7 @@ impl Instance for NvInstance {
         Ok(profile)
     }
 
-    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
+    fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<()> {
         let (entry, at) = self.ledger.tokens(ticket, step, out.len())?;
         let mut bytes = vec![0; 4 * out.len()];
         entry.state.memory.read(at, &mut bytes).map_err(failed)?;
@@ -537,13 +527,7 @@ impl Instance for NvInstance {
         Ok(())
     }
 
-    fn read(
-        &self,
-        prepared: Prepared,
-        output: BufferId,
-        at: usize,
-        out: &mut [f32],
-    ) -> Result<(), Error> {
+    fn read(&self, prepared: Prepared, output: BufferId, at: usize, out: &mut [f32]) -> Result<()> {
         let (entry, offset) = self.ledger.output(prepared, output, at, out.len())?;
         let mut bytes = vec![0; 4 * out.len()];
         entry.state.memory.read(offset, &mut bytes).map_err(failed)?;
@@ -564,7 +548,7 @@ fn time<P: PartialEq>(
     bodies: &[Entry],
     polls: u32,
     progress: impl Fn() -> P,
-) -> Result<context::Timing, Error> {
+) -> Result<context::Timing> {
     let ticket = context.submit_timed(queue, bodies, Wake::Interrupt).map_err(failed)?;
     let is_late = |error: &tegra::Error| matches!(error, tegra::Error::Stalled { .. });
     let wait = |limit| {

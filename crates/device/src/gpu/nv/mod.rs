@@ -16,22 +16,18 @@ use orind_kernels::source::Target;
 use tegra::orin::Orin;
 use tegra::space::{AddressSpace, L2};
 
-use super::layout::{Layout, of_device};
-use crate::gpu;
-use crate::tune::{Case, Choice, DeviceKey, Space};
-use crate::{Device, Error, Footprint, Info, Instance, Request, Scope, Tunable};
+use super::layout::Layout;
+use crate::gpu::{self, GpuDevice};
+use crate::tune::{Choices, DeviceKey};
+use crate::{Error, Instance, Result, Scope};
 use instance::NvInstance;
-use plan::{Cost, Fusions, Plan};
 use telemetry::{Probe, Root};
 
-/// The name of this device.
 const DEVICE: &str = "nv";
 
-/// The machine code that runs here.
 const TARGET: Target = Target::Sm87;
 const SM: u32 = 87;
 
-/// The GPU of a Jetson Orin.
 #[derive(Clone, Debug)]
 pub struct Nv {
     orin: Orin,
@@ -50,69 +46,31 @@ impl Nv {
     }
 }
 
-impl Device for Nv {
-    fn info(&self) -> Info {
-        let orin = &self.orin;
-        Info {
-            name: DEVICE,
-            description: format!("{}, {} SMs", orin.chip(), orin.sms()),
-            threads: 0,
-        }
+impl GpuDevice for Nv {
+    const NAME: &'static str = DEVICE;
+
+    fn description(&self) -> String {
+        format!("{}, {} SMs", self.orin.chip(), self.orin.sms())
     }
 
-    fn fusions(&self) -> Fusions {
-        Fusions::ALL
+    fn target(&self) -> Target {
+        TARGET
     }
 
-    fn cost(&self, plan: &Plan) -> Cost {
-        gpu::lower::cost(plan)
-    }
-
-    fn footprint(&self, request: &Request<'_>) -> Result<Footprint, Error> {
-        Ok(Layout::new(request).map_err(of_device(DEVICE))?.footprint())
-    }
-
-    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>, Error> {
-        let layout = Layout::new(request).map_err(of_device(DEVICE))?;
-        layout.footprint().fits(self.orin.memory().map_err(failed)?.free)?;
-        // No line of memory that the CPU writes is kept, so nothing needs to be thrown away.
-        let space = AddressSpace::new(&self.orin, L2::Volatile).map_err(failed)?;
-        let choices = request.choices.cloned().unwrap_or_default();
-        Ok(Box::new(NvInstance::new(space, layout, choices)?))
-    }
-
-    fn gpu_memory(&self) -> Option<u64> {
-        Some(self.orin.memory().map_or(0, |memory| memory.free))
-    }
-
-    fn tunable(&self) -> Option<&dyn Tunable> {
-        Some(self)
-    }
-}
-
-impl Tunable for Nv {
-    fn key(&self) -> DeviceKey {
+    fn device_key(&self) -> DeviceKey {
         let clock = self.orin.characteristics().max_freq / 1_000_000;
         let clock = u32::try_from(clock).unwrap_or(0);
         gpu::key(&Probe::new(Root::system()), SM, self.orin.sms(), clock)
     }
 
-    fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>, Error> {
-        gpu::cases(request).map_err(of_device(DEVICE))
+    fn free(&self) -> Result<u64> {
+        Ok(self.orin.memory().map_err(failed)?.free)
     }
 
-    fn space(&self, case: &Case) -> Option<Space> {
-        gpu::variant::space(TARGET, case)
-    }
-
-    fn compile(
-        &self,
-        case: &Case,
-        choice: &Choice,
-        wanted: &dyn Fn() -> bool,
-    ) -> Result<(), Error> {
-        let made = gpu::variant::compile(TARGET, case, choice, wanted);
-        made.map_err(|error| Error::Unsupported { device: DEVICE, what: error.to_string() })
+    fn instance(&self, layout: Layout, choices: Choices) -> Result<Box<dyn Instance>> {
+        // No line of memory that the CPU writes is kept, so nothing needs to be thrown away.
+        let space = AddressSpace::new(&self.orin, L2::Volatile).map_err(failed)?;
+        Ok(Box::new(NvInstance::new(space, layout, choices)?))
     }
 }
 

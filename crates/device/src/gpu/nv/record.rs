@@ -24,12 +24,10 @@ use super::super::layout::ALIGN;
 use super::code::{Code, Loaded};
 use super::failed;
 use super::watchdog::ProgressMarkers;
-use crate::Error;
+use crate::{Error, Result};
 
-/// Copies of a recording.
 pub(super) const COPIES: usize = 2;
 
-/// Bytes of a QMD.
 const QMD_BYTES: u64 = 256;
 
 /// Bytes of a semaphore with a timestamp: payload, then nanoseconds.
@@ -42,7 +40,6 @@ const WORD_STRIDE: u64 = 64;
 const STACK_POINTER: u32 =
     (1 << tegra::local_memory::THREAD_ADDRESS_BITS) - tegra::local_memory::ABOVE_STACK_POINTER;
 
-/// A recorded list of launches.
 #[derive(Debug)]
 pub(super) struct Recording {
     /// What the streams point at: QMDs first, then the rest.
@@ -54,7 +51,6 @@ pub(super) struct Recording {
     polls: u32,
 }
 
-/// What a launch is called.
 #[derive(Clone, Debug)]
 pub(super) struct Recorded {
     pub(super) step: usize,
@@ -68,7 +64,7 @@ impl Recording {
         code: &Code,
         launches: &[Launch],
         markers: &ProgressMarkers,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let marked = markers.after.contains(&true);
         let progress = marked.then(|| Mailbox::new(space, COPIES as u64 * WORD_STRIDE));
         let progress = progress.transpose().map_err(failed)?;
@@ -132,7 +128,6 @@ impl Recording {
         Ok(Self { memory, bodies, launches, progress, polls: markers.polls })
     }
 
-    /// Launches of a step.
     pub(super) fn launches(&self) -> &[Recorded] {
         &self.launches
     }
@@ -148,13 +143,12 @@ impl Recording {
         [0, WORD_STRIDE].map(|at| self.progress.as_ref()?.load_u32(at).ok())
     }
 
-    /// The stream of the `step`th step.
     pub(super) const fn body(&self, step: u64) -> Entry {
         self.bodies[(step % COPIES as u64) as usize]
     }
 
     /// A copy in which every launch ends with a timestamp.
-    pub(super) fn stamped(&self, space: &AddressSpace) -> Result<Stamped, Error> {
+    pub(super) fn stamped(&self, space: &AddressSpace) -> Result<Stamped> {
         let count = self.launches.len() as u64;
         let refused = |error: &dyn std::fmt::Display| {
             Error::Invalid(format!("a recorded launch cannot be read back: {error}"))
@@ -207,7 +201,6 @@ impl Stamped {
         QMD_BYTES * self.count + STAMP_BYTES * launch
     }
 
-    /// Launches that are done.
     pub(super) fn done(&self) -> u64 {
         let is_done =
             |&launch: &u64| self.memory.load_u32(self.stamp(launch)).is_ok_and(|n| n == 1);
@@ -215,13 +208,12 @@ impl Stamped {
     }
 
     /// When each launch was done, in nanoseconds of the GPU's timer.
-    pub(super) fn times(&self) -> Result<Vec<u64>, Error> {
+    pub(super) fn times(&self) -> Result<Vec<u64>> {
         let time = |launch| self.memory.load_u64(self.stamp(launch) + 8).map_err(failed);
         (0..self.count).map(time).collect()
     }
 }
 
-/// The stream of a step.
 trait Stream {
     fn stream(self, first: QmdAddress) -> Vec<u32>;
 }
@@ -250,7 +242,6 @@ fn describe(launch: &Launch, loaded: &Loaded, wait: Wait) -> QmdLaunch {
     qmd
 }
 
-/// The image of constant bank 0.
 fn bank0(launch: &Launch, loaded: &Loaded, windows: Windows) -> Vec<u8> {
     let bank = Bank0 {
         block: [launch.kernel.threads(), 1, 1],

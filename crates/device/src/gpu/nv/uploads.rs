@@ -11,12 +11,11 @@ use tegra::space::AddressSpace;
 
 use super::failed;
 use crate::ledger::{Write, invalid};
-use crate::{Error, MAX_SUBMISSIONS, STAGED_WRITES};
+use crate::{MAX_SUBMISSIONS, Result, STAGED_WRITES};
 
 /// Words of an upload beside its data: two headers with five words of data, and one before the data.
 const UPLOAD_WORDS: u64 = 8;
 
-/// Room for streams.
 pub(super) struct Uploads {
     memory: Mailbox,
     /// Bytes of one stream's place.
@@ -26,7 +25,7 @@ pub(super) struct Uploads {
 
 impl Uploads {
     /// Room for plans with so many bytes of mailboxes.
-    pub(super) fn new(space: &AddressSpace, mailbox_bytes: u64) -> Result<Self, Error> {
+    pub(super) fn new(space: &AddressSpace, mailbox_bytes: u64) -> Result<Self> {
         let split = mailbox_bytes / (4 * u64::from(Upload::MAX_WORDS));
         let place = mailbox_bytes + 4 * UPLOAD_WORDS * (STAGED_WRITES as u64 + split);
         let memory = Mailbox::new(space, MAX_SUBMISSIONS as u64 * place).map_err(failed)?;
@@ -35,11 +34,7 @@ impl Uploads {
 
     /// The stream that carries out writes to a plan's buffers at `base`. It stays as it is until so
     /// many others have been recorded as submissions can be under way.
-    pub(super) fn record(
-        &mut self,
-        base: GpuAddress,
-        writes: &[Write<'_>],
-    ) -> Result<Entry, Error> {
+    pub(super) fn record(&mut self, base: GpuAddress, writes: &[Write<'_>]) -> Result<Entry> {
         let mut stream = PushBuffer::<Compute>::new();
         for write in writes {
             let words: Vec<u32> =

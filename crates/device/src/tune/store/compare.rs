@@ -9,11 +9,9 @@ use super::record::{Case, Clock, Record, When};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change<'a> {
     pub case: &'a Case,
-    /// What costs are counted in.
     pub clock: Clock,
     /// What was best before, if anything was known.
     pub before: Option<&'a Record>,
-    /// What is best after.
     pub after: Option<&'a Record>,
 }
 

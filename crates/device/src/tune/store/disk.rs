@@ -16,6 +16,13 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// Larger files are not read: a record takes about 1 KiB.
 const LARGEST: u64 = 16 << 20;
 
+/// A file that is made where there is none.
+fn created() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.create(true).mode(0o644).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    options
+}
+
 /// The right to write one file, until dropped.
 #[derive(Debug)]
 pub(super) struct Lock {
@@ -31,13 +38,8 @@ impl Lock {
             fs::create_dir_all(dir).map_err(|e| StoreError::io("make the directory", dir, e))?;
         }
         let lock = path.with_extension("lock");
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o644)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-            .open(&lock)
-            .map_err(|e| StoreError::io("open", &lock, e))?;
+        let file = created().append(true).open(&lock);
+        let file = file.map_err(|e| StoreError::io("open", &lock, e))?;
         let start = Instant::now();
         loop {
             match file.try_lock() {
@@ -57,13 +59,7 @@ impl Lock {
     /// take this one with it.
     pub(super) fn append(&self, path: &Path, line: &str) -> Result<(), StoreError> {
         let write = || {
-            let mut file = OpenOptions::new()
-                .create(true)
-                .read(true)
-                .append(true)
-                .mode(0o644)
-                .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-                .open(path)?;
+            let mut file = created().read(true).append(true).open(path)?;
             let mut last = [b'\n'];
             if file.metadata()?.len() > 0 {
                 file.seek(SeekFrom::End(-1))?;
@@ -99,12 +95,9 @@ impl Lock {
     ) -> Result<(), StoreError> {
         // Always the same name: what a killed writer left is overwritten by the next.
         let temporary = self.path.with_extension("tmp");
-        let written = OpenOptions::new()
-            .create(true)
+        let written = created()
             .write(true)
             .truncate(true)
-            .mode(0o644)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
             .open(&temporary)
             .and_then(|mut file| write(&mut file).and_then(|()| file.sync_all()));
         if let Err(error) = written {

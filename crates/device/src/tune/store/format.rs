@@ -18,14 +18,11 @@ use super::record::{Candidates, Case, Choice, Clock, Cost, Heuristic, Record, Re
 /// The version of the format that is written, and the latest that is read.
 pub const VERSION: i64 = 1;
 
-/// All records of one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct File {
-    /// Where they were measured.
     pub key: DeviceKey,
     /// Sorted; no two with the same [`Record::identity`].
     pub records: Vec<Record>,
-    /// Entries that are not used but kept.
     pub unusable: Vec<Unusable>,
 }
 
@@ -34,7 +31,6 @@ pub struct File {
 pub struct Unusable {
     /// The entry as it stands in the file.
     pub entry: Table,
-    /// What is wrong with it.
     pub why: String,
 }
 
@@ -102,7 +98,6 @@ struct HeuristicEntry {
 }
 
 impl File {
-    /// An empty one.
     #[must_use]
     pub const fn new(key: DeviceKey) -> Self {
         Self { key, records: Vec::new(), unusable: Vec::new() }
@@ -201,10 +196,8 @@ impl File {
     }
 }
 
-/// What [`File::add`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
-    /// There was none about the same.
     New,
     /// What is kept differs from what was there.
     Changed,
@@ -252,7 +245,6 @@ fn record(entry: &Table, key: &DeviceKey) -> Result<Record, String> {
     Ok(record)
 }
 
-/// A device's lines.
 fn device(key: &DeviceKey) -> String {
     match key {
         DeviceKey::Gpu { sm, sms, clock_mhz } => {

@@ -8,7 +8,6 @@ use super::disk::{self, Lock, PATIENCE};
 use super::{Case, Choice, Clock, DeviceKey, Store, StoreError};
 use plan::DType;
 
-/// How a candidate did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -16,11 +15,9 @@ pub enum Verdict {
     Faster(f64),
     /// Slower, or no different that could be told.
     Slower(f64),
-    /// Wrong or faulting.
     Rejected(String),
 }
 
-/// A candidate that has been tried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tried {
     pub choice: Choice,
@@ -33,9 +30,7 @@ pub struct Topic<'a> {
     pub case: &'a Case,
     /// Hash of the source of the kernels.
     pub source: &'a str,
-    /// What costs are counted in.
     pub clock: Clock,
-    /// What candidates are compared with.
     pub heuristic: &'a Choice,
 }
 
@@ -129,9 +124,6 @@ impl Store {
     }
 
     /// Notes that a candidate has been tried. Several processes may do it at once.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub fn note(&self, key: &DeviceKey, topic: Topic<'_>, tried: &Tried) -> Result<(), StoreError> {
         let path = self.journal_path(key);
         let lock = Lock::acquire(&self.path(key), PATIENCE)?;
@@ -142,9 +134,6 @@ impl Store {
     }
 
     /// Forgets what was tried of a case, under whatever kernels: its search is over, or begins anew.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub fn conclude(&self, key: &DeviceKey, case: &Case) -> Result<(), StoreError> {
         let path = self.journal_path(key);
         let Some(bytes) = disk::read(&path)? else { return Ok(()) };

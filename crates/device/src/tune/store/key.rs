@@ -17,7 +17,6 @@ pub enum DeviceKey {
         /// is not known.
         clock_mhz: u32,
     },
-    /// A processor.
     Cpu {
         /// Its name, as the system tells it.
         model: String,
@@ -37,7 +36,6 @@ impl DeviceKey {
         Self::Gpu { sm, sms, clock_mhz: clock_mhz - clock_mhz % CLOCK_BAND_MHZ }
     }
 
-    /// A processor.
     #[must_use]
     pub fn cpu(model: &str, features: &str, cores: u32) -> Self {
         Self::Cpu { model: model.to_owned(), features: features.to_owned(), cores }

@@ -66,7 +66,6 @@ pub struct Loaded {
     pub damaged: Option<(PathBuf, String)>,
 }
 
-/// What a merge did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     /// Records about what nothing was known of.
@@ -79,7 +78,6 @@ pub struct Merged {
     pub set_aside: Option<PathBuf>,
 }
 
-/// What an import did.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
     pub merged: Merged,
@@ -97,7 +95,6 @@ pub struct Listed {
     pub content: Result<File, String>,
 }
 
-/// The directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     dir: PathBuf,
@@ -122,7 +119,6 @@ impl Store {
         &self.dir
     }
 
-    /// The file of a device.
     #[must_use]
     pub fn path(&self, key: &DeviceKey) -> PathBuf {
         self.dir.join(key.stem() + ".toml")
@@ -151,9 +147,6 @@ impl Store {
 
     /// Adds records to a device's file. When this returns they are on the disk; when it fails the
     /// file is as it was. Several processes may do it at once.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub fn merge(&self, key: &DeviceKey, records: &[Record]) -> Result<Merged, StoreError> {
         for record in records {
             record.plausible().map_err(|why| {
@@ -190,9 +183,6 @@ impl Store {
 
     /// Takes over what another store of the same device holds, as far as it holds for the kernels of
     /// this program. The caller makes sure that the device is one of this machine.
-    ///
-    /// # Errors
-    /// As [`Self::merge`].
     pub fn import(&self, file: File, declared: &dyn Declared) -> Result<Imported, StoreError> {
         let key = file.key.clone();
         // Each under its own clock: both are true, of what they were taken from.
@@ -310,10 +300,8 @@ impl Loaded {
     }
 }
 
-/// Whether a record may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It may.
     Current,
     /// It held once or elsewhere.
     Stale(String),

@@ -56,7 +56,6 @@ pub enum Clock {
 /// What a choice costs. A counted cost has no unit of time, so that none can be read from it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cost {
-    /// Measured on hardware.
     Measured {
         /// Median time of one execution, in nanoseconds.
         ns: f64,
@@ -70,7 +69,6 @@ pub enum Cost {
 }
 
 impl Cost {
-    /// What it is counted in.
     #[must_use]
     pub const fn clock(&self) -> Clock {
         match self {
@@ -89,7 +87,6 @@ impl Cost {
     }
 }
 
-/// What the heuristic would have chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Heuristic {
     pub choice: Choice,
@@ -151,7 +148,6 @@ impl TryFrom<String> for Candidates {
 #[serde(deny_unknown_fields)]
 pub struct Rejected {
     pub choice: Choice,
-    /// What was wrong with it.
     pub why: String,
 }
 
@@ -160,7 +156,6 @@ pub struct Rejected {
 pub struct When(Timestamp);
 
 impl When {
-    /// The current second.
     #[must_use]
     pub fn now() -> Self {
         Timestamp::now().into()
@@ -196,11 +191,9 @@ pub struct Record {
     pub cost: Cost,
     /// What it is to be compared with.
     pub heuristic: Heuristic,
-    /// When it was found.
     pub when: When,
     /// Clocks and power mode under which it was measured, for people.
     pub clocks: String,
-    /// Where the candidates came from.
     pub candidates: Candidates,
     /// Candidates that must not be used.
     pub rejected: Vec<Rejected>,
@@ -219,7 +212,6 @@ impl Record {
         self.heuristic.cost / self.cost.value()
     }
 
-    /// Whether a candidate is known to be wrong.
     #[must_use]
     pub fn rejects(&self, choice: &Choice) -> bool {
         self.rejected.iter().any(|rejected| rejected.choice == *choice)

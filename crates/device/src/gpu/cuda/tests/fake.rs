@@ -16,7 +16,7 @@ use sass::memory::{Access, Memory, MemoryFault, Region};
 use super::super::driver::{
     Attribute, Call, Context, Driver, Event, Function, Graph, Kind, Module, Place, Stream,
 };
-use super::super::fault::{Code, Fault};
+use super::super::fault::{Code, Fault, Result};
 
 /// Addresses of neighbouring allocations of the GPU's own are this far apart.
 const APART: u64 = 1 << 32;
@@ -72,8 +72,9 @@ struct State {
     /// What every call gives once a kernel has gone wrong.
     lost: Option<u32>,
     next: u64,
+    launched: u64,
     live: HashMap<u64, &'static str>,
-    memory: BTreeMap<u64, Arc<[AtomicU32]>>,
+    memory: Allocations,
     pinned: BTreeMap<usize, usize>,
     used: u64,
     queues: HashMap<u64, VecDeque<Work>>,
@@ -87,7 +88,6 @@ struct State {
     current: Option<u64>,
 }
 
-/// The driver.
 pub(super) struct Fake {
     pub(super) version: i32,
     pub(super) init: u32,
@@ -97,10 +97,12 @@ pub(super) struct Fake {
     /// Number of the kernel launch that goes wrong.
     pub(super) fatal: Option<u64>,
     state: Mutex<State>,
-    launched: Mutex<u64>,
 }
 
-struct Seen<'a>(&'a BTreeMap<u64, Arc<[AtomicU32]>>);
+/// Words by where they begin.
+type Allocations = BTreeMap<u64, Arc<[AtomicU32]>>;
+
+struct Seen<'a>(&'a Allocations);
 
 impl Memory for Seen<'_> {
     fn region(&self, address: u64, access: Access) -> Result<Region<'_>, MemoryFault> {
@@ -122,7 +124,6 @@ impl Fake {
             context: 0,
             fatal: None,
             state: Mutex::default(),
-            launched: Mutex::new(0),
         }
     }
 
@@ -136,7 +137,6 @@ impl Fake {
         state.fail = Some((state.log.len() + calls, code));
     }
 
-    /// How often each call has been made.
     pub(super) fn calls(&self, name: &str) -> usize {
         self.state().log.iter().filter(|call| **call == name).count()
     }
@@ -150,12 +150,11 @@ impl Fake {
         self.state().live.values().copied().collect()
     }
 
-    /// Bytes at an address of the GPU.
     pub(super) fn peek(&self, address: u64, bytes: usize) -> Vec<u8> {
         read(&self.state().memory, address, bytes).unwrap()
     }
 
-    fn call(&self, name: &'static str) -> Result<MutexGuard<'_, State>, Fault> {
+    fn call(&self, name: &'static str) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state();
         let number = state.log.len();
         state.log.push(name);
@@ -173,14 +172,13 @@ impl Fake {
         }
     }
 
-    /// A call in the current context.
-    fn inside(&self, name: &'static str) -> Result<MutexGuard<'_, State>, Fault> {
+    fn inside(&self, name: &'static str) -> Result<MutexGuard<'_, State>> {
         let state = self.call(name)?;
         assert!(state.current.is_some_and(|context| state.live.contains_key(&context)), "{name}");
         Ok(state)
     }
 
-    fn queue(&self, name: &'static str, stream: Stream, work: Work) -> Result<(), Fault> {
+    fn queue(&self, name: &'static str, stream: Stream, work: Work) -> Result {
         let mut state = self.inside(name)?;
         assert_eq!(state.live.get(&stream.0), Some(&"stream"), "{name}");
         match &mut state.capture {
@@ -191,7 +189,7 @@ impl Fake {
     }
 
     /// Does what has been queued, up to an event if one is named.
-    fn drain(&self, stream: u64, until: Option<u64>) -> Result<(), Fault> {
+    fn drain(&self, stream: u64, until: Option<u64>) -> Result {
         loop {
             let work = self.state().queues.entry(stream).or_default().pop_front();
             let Some(work) = work else { return Ok(()) };
@@ -234,30 +232,19 @@ impl Fake {
                 Ok(())
             }
             Work::Launch { function, grid, threads, shared, params } => {
-                let number = {
-                    let mut launched = self.launched.lock();
-                    *launched += 1;
-                    *launched
-                };
-                if self.fatal == Some(number) {
+                state.launched += 1;
+                if self.fatal == Some(state.launched) {
                     return Err(bad);
                 }
                 let (module, name) = &state.functions[&function];
-                execute(
-                    &state.modules[module],
-                    name,
-                    (grid, threads, shared),
-                    &params,
-                    &state.memory,
-                )
-                .map_err(|fault| {
-                    panic!("{name}: {fault}");
-                })
+                let shape = Shape { grid, block: [threads, 1, 1], shared };
+                execute(&state.modules[module], name, shape, &params, &state.memory);
+                Ok(())
             }
         }
     }
 
-    fn make(&self, name: &'static str, what: &'static str) -> Result<u64, Fault> {
+    fn make(&self, name: &'static str, what: &'static str) -> Result<u64> {
         let mut state = self.call(name)?;
         state.next += 1;
         let handle = state.next;
@@ -265,7 +252,7 @@ impl Fake {
         Ok(handle)
     }
 
-    fn give_back(&self, name: &'static str, handle: u64, what: &str) -> Result<(), Fault> {
+    fn give_back(&self, name: &'static str, handle: u64, what: &str) -> Result {
         // What a lost context says does not keep it from going.
         let result = self.call(name).map(drop);
         let mut state = self.state();
@@ -274,14 +261,14 @@ impl Fake {
     }
 }
 
-fn read(memory: &BTreeMap<u64, Arc<[AtomicU32]>>, at: u64, bytes: usize) -> Option<Vec<u8>> {
+fn read(memory: &Allocations, at: u64, bytes: usize) -> Option<Vec<u8>> {
     let (start, words) = memory.range(..=at).next_back()?;
     let skip = (at - start) as usize;
     let all: Vec<u8> = words.iter().flat_map(|w| w.load(Relaxed).to_le_bytes()).collect();
     all.get(skip..skip + bytes).map(<[u8]>::to_vec)
 }
 
-fn write(memory: &BTreeMap<u64, Arc<[AtomicU32]>>, at: u64, bytes: &[u8]) -> Option<()> {
+fn write(memory: &Allocations, at: u64, bytes: &[u8]) -> Option<()> {
     let (start, words) = memory.range(..=at).next_back()?;
     let skip = (at - start) as usize;
     if skip + bytes.len() > 4 * words.len() {
@@ -295,39 +282,32 @@ fn write(memory: &BTreeMap<u64, Arc<[AtomicU32]>>, at: u64, bytes: &[u8]) -> Opt
     Some(())
 }
 
-/// Runs a kernel out of its cubin.
-fn execute(
-    image: &[u8],
-    name: &str,
-    (grid, threads, shared): ([u32; 3], u32, u32),
-    params: &[u8],
-    memory: &BTreeMap<u64, Arc<[AtomicU32]>>,
-) -> Result<(), String> {
-    let cubin = Cubin::parse(&image[..image.len() - 1]).map_err(|e| e.to_string())?;
-    let found = cubin.kernel(name).ok_or("not in the module")?;
-    let shape = Shape { grid, block: [threads, 1, 1], shared };
-    machine::execute(found, shape, params, &Seen(memory), 0).map_err(|e| e.to_string())
+fn execute(image: &[u8], name: &str, shape: Shape, params: &[u8], memory: &Allocations) {
+    let cubin = Cubin::parse(&image[..image.len() - 1]).unwrap();
+    let found = cubin.kernel(name).unwrap_or_else(|| panic!("{name} is not in the module"));
+    let done = machine::execute(found, shape, params, &Seen(memory), 0);
+    done.unwrap_or_else(|fault| panic!("{name}: {fault}"));
 }
 
 impl Driver for Fake {
-    fn version(&self) -> Result<i32, Fault> {
+    fn version(&self) -> Result<i32> {
         self.call("version").map(|_| self.version)
     }
 
-    fn init(&self) -> Result<(), Fault> {
+    fn init(&self) -> Result {
         drop(self.call("init")?);
         if self.init == 0 { Ok(()) } else { Err(Fault::new("cuInit", Code(self.init))) }
     }
 
-    fn devices(&self) -> Result<i32, Fault> {
+    fn devices(&self) -> Result<i32> {
         self.call("devices").map(|_| self.gpus.len() as i32)
     }
 
-    fn name(&self, device: i32) -> Result<String, Fault> {
+    fn name(&self, device: i32) -> Result<String> {
         self.call("name").map(|_| self.gpus[device as usize].name.into())
     }
 
-    fn attribute(&self, device: i32, attribute: Attribute) -> Result<i32, Fault> {
+    fn attribute(&self, device: i32, attribute: Attribute) -> Result<i32> {
         drop(self.call("attribute")?);
         let gpu = &self.gpus[device as usize];
         Ok(match attribute {
@@ -340,31 +320,31 @@ impl Driver for Fake {
         })
     }
 
-    fn create_context(&self, _: i32) -> Result<Context, Fault> {
+    fn create_context(&self, _: i32) -> Result<Context> {
         if self.context != 0 {
             return Err(Fault::new("cuCtxCreate_v2", Code(self.context)));
         }
         self.make("create_context", "context").map(Context)
     }
 
-    fn destroy_context(&self, context: Context) -> Result<(), Fault> {
+    fn destroy_context(&self, context: Context) -> Result {
         let result = self.give_back("destroy_context", context.0, "context");
         // A new context begins anew.
         self.state().lost = None;
         result
     }
 
-    fn enter(&self, context: Context) -> Result<(), Fault> {
+    fn enter(&self, context: Context) -> Result {
         self.call("enter")?.current = Some(context.0);
         Ok(())
     }
 
-    fn memory(&self) -> Result<(u64, u64), Fault> {
+    fn memory(&self) -> Result<(u64, u64)> {
         let total = self.gpus[0].bytes;
         self.inside("memory").map(|state| (total - state.used, total))
     }
 
-    fn alloc(&self, kind: Kind, bytes: u64) -> Result<Place, Fault> {
+    fn alloc(&self, kind: Kind, bytes: u64) -> Result<Place> {
         let mut state = self.inside("alloc")?;
         if kind == Kind::Device && state.used + bytes > self.gpus[0].bytes {
             return Err(Fault::new("cuMemAlloc_v2", Code::OUT_OF_MEMORY));
@@ -389,7 +369,7 @@ impl Driver for Fake {
         Ok(place)
     }
 
-    fn free(&self, kind: Kind, place: Place) -> Result<(), Fault> {
+    fn free(&self, kind: Kind, place: Place) -> Result {
         let result = self.give_back("free", place.address, kind.name());
         let mut state = self.state();
         let words = state.memory.remove(&place.address).unwrap();
@@ -400,13 +380,7 @@ impl Driver for Fake {
         result
     }
 
-    unsafe fn copy_in(
-        &self,
-        to: u64,
-        from: *const u8,
-        bytes: usize,
-        stream: Stream,
-    ) -> Result<(), Fault> {
+    unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize, stream: Stream) -> Result {
         let at = from.expose_provenance();
         let pinned = |state: &State| {
             let found = state.pinned.range(..=at).next_back();
@@ -421,22 +395,16 @@ impl Driver for Fake {
         self.queue("copy_in", stream, work)
     }
 
-    unsafe fn copy_out(
-        &self,
-        to: *mut u8,
-        from: u64,
-        bytes: usize,
-        stream: Stream,
-    ) -> Result<(), Fault> {
+    unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, stream: Stream) -> Result {
         let to = to.expose_provenance();
         self.queue("copy_out", stream, Work::CopyOut { to, from, bytes })
     }
 
-    fn clear(&self, at: u64, bytes: u64, stream: Stream) -> Result<(), Fault> {
+    fn clear(&self, at: u64, bytes: u64, stream: Stream) -> Result {
         self.queue("clear", stream, Work::Clear { at, bytes })
     }
 
-    fn load(&self, image: &[u8]) -> Result<Module, Fault> {
+    fn load(&self, image: &[u8]) -> Result<Module> {
         drop(self.inside("load")?);
         assert_eq!(image.last(), Some(&0), "PTX ends at a zero");
         let module = self.make("load", "module")?;
@@ -444,11 +412,11 @@ impl Driver for Fake {
         Ok(Module(module))
     }
 
-    fn unload(&self, module: Module) -> Result<(), Fault> {
+    fn unload(&self, module: Module) -> Result {
         self.give_back("unload", module.0, "module")
     }
 
-    fn function(&self, module: Module, name: &str) -> Result<Function, Fault> {
+    fn function(&self, module: Module, name: &str) -> Result<Function> {
         let mut state = self.inside("function")?;
         state.next += 1;
         let function = state.next;
@@ -456,25 +424,25 @@ impl Driver for Fake {
         Ok(Function(function))
     }
 
-    fn allow_shared(&self, function: Function, bytes: u32) -> Result<(), Fault> {
+    fn allow_shared(&self, function: Function, bytes: u32) -> Result {
         self.inside("allow_shared")?.shared.insert(function.0, bytes);
         Ok(())
     }
 
-    fn create_stream(&self) -> Result<Stream, Fault> {
+    fn create_stream(&self) -> Result<Stream> {
         self.make("create_stream", "stream").map(Stream)
     }
 
-    fn destroy_stream(&self, stream: Stream) -> Result<(), Fault> {
+    fn destroy_stream(&self, stream: Stream) -> Result {
         self.give_back("destroy_stream", stream.0, "stream")
     }
 
-    fn synchronize(&self, stream: Stream) -> Result<(), Fault> {
+    fn synchronize(&self, stream: Stream) -> Result {
         drop(self.inside("synchronize")?);
         self.drain(stream.0, None)
     }
 
-    unsafe fn launch(&self, call: &Call<'_>, stream: Stream) -> Result<(), Fault> {
+    unsafe fn launch(&self, call: &Call<'_>, stream: Stream) -> Result {
         let allowed = self.state().shared.get(&call.function.0).copied().unwrap_or(48 << 10);
         assert!(call.shared_bytes <= allowed, "{} of {allowed}", call.shared_bytes);
         let work = Work::Launch {
@@ -487,14 +455,14 @@ impl Driver for Fake {
         self.queue("launch", stream, work)
     }
 
-    fn begin_capture(&self, stream: Stream) -> Result<(), Fault> {
+    fn begin_capture(&self, stream: Stream) -> Result {
         let mut state = self.inside("begin_capture")?;
         assert!(state.capture.is_none());
         state.capture = Some((stream.0, Vec::new()));
         Ok(())
     }
 
-    fn end_capture(&self, stream: Stream) -> Result<Graph, Fault> {
+    fn end_capture(&self, stream: Stream) -> Result<Graph> {
         // Recording ends also where that fails.
         let captured = self.state().capture.take();
         drop(self.inside("end_capture")?);
@@ -505,38 +473,38 @@ impl Driver for Fake {
         Ok(Graph(graph))
     }
 
-    fn launch_graph(&self, graph: Graph, stream: Stream) -> Result<(), Fault> {
+    fn launch_graph(&self, graph: Graph, stream: Stream) -> Result {
         let mut state = self.inside("launch_graph")?;
         let work = state.graphs[&graph.0].clone();
         state.queues.entry(stream.0).or_default().extend(work);
         Ok(())
     }
 
-    fn destroy_graph(&self, graph: Graph) -> Result<(), Fault> {
+    fn destroy_graph(&self, graph: Graph) -> Result {
         self.give_back("destroy_graph", graph.0, "graph")
     }
 
-    fn create_event(&self, _: bool) -> Result<Event, Fault> {
+    fn create_event(&self, _: bool) -> Result<Event> {
         self.make("create_event", "event").map(Event)
     }
 
-    fn destroy_event(&self, event: Event) -> Result<(), Fault> {
+    fn destroy_event(&self, event: Event) -> Result {
         self.give_back("destroy_event", event.0, "event")
     }
 
-    fn record(&self, event: Event, stream: Stream) -> Result<(), Fault> {
+    fn record(&self, event: Event, stream: Stream) -> Result {
         self.queue("record", stream, Work::Record(event.0))?;
         let mut state = self.state();
         state.events.insert(event.0, stream.0);
         Ok(())
     }
 
-    fn wait(&self, event: Event) -> Result<(), Fault> {
+    fn wait(&self, event: Event) -> Result {
         let stream = self.inside("wait")?.events.get(&event.0).copied();
         stream.map_or(Ok(()), |stream| self.drain(stream, Some(event.0)))
     }
 
-    fn elapsed(&self, _: Event, _: Event) -> Result<f32, Fault> {
+    fn elapsed(&self, _: Event, _: Event) -> Result<f32> {
         self.inside("elapsed").map(|_| 0.001)
     }
 }

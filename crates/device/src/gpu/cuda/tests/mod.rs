@@ -8,9 +8,9 @@ mod fake;
 use super::weights::Weights;
 use super::*;
 use crate::cpu::Cpu;
-use crate::{Data, Prepared, Scope};
+use crate::{Data, Device, Error, MAX_SUBMISSIONS, Prepared, Request, Scope};
 use fake::{Fake, FakeGpu, ORIN};
-use plan::{Buffer, BufferId, Class, DType, Plan};
+use plan::{Buffer, BufferId, Class, Cost, DType, Plan};
 
 const HIDDEN: usize = 256;
 const VOCABULARY: usize = 96;
@@ -89,6 +89,10 @@ fn weight(buffer: &Buffer) -> Vec<u8> {
     bytes
 }
 
+fn weights_of(plan: &Plan) -> Vec<Buffer> {
+    plan.buffers.iter().filter(|b| b.class == Class::Weight).cloned().collect()
+}
+
 struct Running {
     instance: Box<dyn Instance>,
     prepared: Prepared,
@@ -96,10 +100,9 @@ struct Running {
 }
 
 impl Running {
-    fn new(device: &dyn Device, dtype: DType) -> Result<Self, Error> {
+    fn new(device: &dyn Device, dtype: DType) -> Result<Self> {
         let plan = sketch::decode(dtype);
-        let weights: Vec<Buffer> =
-            plan.buffers.iter().filter(|b| b.class == Class::Weight).cloned().collect();
+        let weights = weights_of(&plan);
         let plans = std::slice::from_ref(&plan);
         let mut instance =
             device.open(&Request { weights: &weights, states: &[], plans, choices: None })?;
@@ -115,7 +118,7 @@ impl Running {
     }
 
     /// Tokens of a few steps from a first one, and the last logits.
-    fn run(&mut self, token: i32, steps: u32) -> Result<(Vec<i32>, Vec<f32>), Error> {
+    fn run(&mut self, token: i32, steps: u32) -> Result<(Vec<i32>, Vec<f32>)> {
         for (name, value) in [("tokens", token), ("positions", 0)] {
             let mailbox = self.find(Class::Mailbox, name);
             self.instance.write(self.prepared, mailbox, 0, Data::I32(&[value]))?;
@@ -191,9 +194,7 @@ fn halves_are_not_written_while_they_are_copied() {
     let fake = Arc::new(Fake::new(&[ORIN]));
     let device = cuda(&fake).unwrap();
     for dtype in TYPES {
-        let plan = sketch::decode(dtype);
-        let buffers: Vec<Buffer> =
-            plan.buffers.iter().filter(|b| b.class == Class::Weight).cloned().collect();
+        let buffers = weights_of(&sketch::decode(dtype));
         let request = Request { weights: &buffers, states: &[], plans: &[], choices: None };
         let layout = Layout::new(&request).unwrap();
         let stream = gpu::Owned::new(&device.gpu, |driver| driver.create_stream()).unwrap();
@@ -227,6 +228,23 @@ fn the_contract_of_the_seam_is_kept() {
     let fake = Arc::new(Fake::new(&[ORIN]));
     crate::contract::check(&cuda(&fake).unwrap());
     assert!(fake.leaks().is_empty(), "{:?}", fake.leaks());
+}
+
+/// Graphs are queued one behind the other, and the driver is not asked to wait before the host does.
+#[test]
+fn as_many_submissions_as_allowed_are_under_way_before_the_first_wait() {
+    let fake = Arc::new(Fake::new(&[ORIN]));
+    let mut running = Running::new(&cuda(&fake).unwrap(), DType::Q8_0).unwrap();
+    let waits = || fake.calls("wait") + fake.calls("synchronize");
+    let before = waits();
+    let submit = |_| running.instance.submit(running.prepared, 1).unwrap();
+    let tickets: Vec<_> = (0..MAX_SUBMISSIONS).map(submit).collect();
+    assert_eq!((fake.calls("launch_graph"), waits()), (MAX_SUBMISSIONS, before));
+    assert!(running.instance.submit(running.prepared, 1).is_err());
+    for ticket in tickets {
+        running.instance.wait(ticket).unwrap();
+    }
+    assert!(waits() - before <= MAX_SUBMISSIONS);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! row (`[position][head_dim]`).
 
 use super::isa::dispatch;
-use super::simd::{LANES, Simd};
+use super::vector::{LANES, Simd};
 use plan::RopeStyle;
 
 dispatch! {

@@ -1,28 +1,24 @@
 //! Every kernel against `f64` arithmetic, on every instruction set that this machine has, and bit
 //! for bit between them; results do not depend on who else is in the call.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 use half::f16;
 
-use super::activations::{self, ActivationFormat, F32Block, Q8Block};
-use super::attention::{self, Attend};
-use super::matmul::{Activations, Loops, Product, Q8Activations, matmul};
-use super::packed::{LayoutError, PackedLayout};
-use super::simd::{BIAS, MINUS_BIAS};
-use super::{Isa, norm, rope};
 use orind_testing::random::Random;
 use plan::quant;
 use plan::{DType, RopeStyle};
+use simd::activations::{self, ActivationFormat, F32Block, Q8Block};
+use simd::attention::{self, Attend};
+use simd::matmul::{Activations, Loops, Product, Q8Activations, matmul};
+use simd::packed::{LayoutError, PackedLayout};
+use simd::read::{PARTS_OF, Pattern, read};
+use simd::vector::{BIAS, MINUS_BIAS};
+use simd::{Isa, norm, rope};
 
-const WEIGHTS: [DType; 8] = [
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::Q8_0,
-    DType::Q4_0,
-    DType::Q4_K,
-    DType::Q5_K,
-    DType::Q6_K,
-];
+fn weights() -> impl Iterator<Item = DType> {
+    DType::ALL.into_iter().filter(|t| *t != DType::I32)
+}
 
 /// Rows of a type, with every bit pattern of the quants and finite scales.
 fn raw(random: &mut Random, dtype: DType, rows: usize, k: usize) -> Vec<u8> {
@@ -64,17 +60,20 @@ impl Matrix {
     fn packed_by(packing: usize, dtype: DType, rows: usize, k: usize, raw: &[u8]) -> Self {
         let layout = PackedLayout::new(dtype, rows, k).unwrap().packed_by(packing);
         let mut packed = vec![0; layout.bytes()];
-        // In two pieces that do not fall on a row group.
-        let cut = rows / 3 * layout.raw_row_bytes();
-        layout.pack_rows(0, &raw[..cut], &mut packed);
-        layout.pack_rows(rows / 3, &raw[cut..], &mut packed);
+        let rows_of_panel = layout.panel_width() * 16 * layout.raw_row_bytes();
+        let panels = packed.chunks_mut(layout.panel_width() * layout.group_bytes());
+        for (raw, panel) in raw.chunks(rows_of_panel).zip(panels) {
+            layout.pack_panel(raw, panel);
+        }
         let mut values = vec![0.0; rows * k];
         quant::dequantise(dtype, raw, &mut values).unwrap();
         Self { layout, packed, values }
     }
-}
 
-impl Matrix {
+    fn random(random: &mut Random, dtype: DType, rows: usize, k: usize) -> Self {
+        Self::new(dtype, rows, k, &raw(random, dtype, rows, k))
+    }
+
     /// How its activations are quantised, if they are.
     fn format(&self, residual_planes: usize) -> Option<ActivationFormat> {
         self.layout
@@ -192,7 +191,7 @@ fn shapes(dtype: DType) -> [(usize, usize); 3] {
 
 #[test]
 fn packed_rows_decode_as_quant_does() {
-    for (dtype, packing) in WEIGHTS.into_iter().flat_map(|dtype| [(dtype, 16), (dtype, 32)]) {
+    for (dtype, packing) in weights().flat_map(|dtype| [(dtype, 16), (dtype, 32)]) {
         for (rows, k) in shapes(dtype) {
             let raw = raw(&mut Random(7), dtype, rows, k);
             let m = Matrix::packed_by(packing, dtype, rows, k, &raw);
@@ -201,21 +200,13 @@ fn packed_rows_decode_as_quant_does() {
                 m.layout.dequantise_row(&m.packed, r, &mut row);
                 assert_eq!(bits(&row), bits(want), "{dtype} {rows}x{k} row {r}");
             }
-            // Panel by panel gives the same bytes.
-            let mut by_panel = vec![0; m.layout.bytes()];
-            let panel_raw = m.layout.panel_width() * 16 * m.layout.raw_row_bytes();
-            let panels = by_panel.chunks_mut(m.layout.panel_width() * m.layout.group_bytes());
-            for (raw, out) in raw.chunks(panel_raw).zip(panels) {
-                m.layout.pack_panel(raw, out);
-            }
-            assert!(by_panel == m.packed, "{dtype} {rows}x{k}");
         }
     }
 }
 
 #[test]
 fn packed_size_is_that_of_the_file() {
-    for dtype in WEIGHTS {
+    for dtype in weights() {
         let layout = PackedLayout::new(dtype, 2048, 2048).unwrap();
         let file = (2048 * layout.raw_row_bytes()) as f64;
         assert!((layout.bytes() as f64) < file * 1.011, "{dtype}");
@@ -233,10 +224,10 @@ fn impossible_layouts_are_refused() {
 
 #[test]
 fn products_equal_f64_arithmetic_over_the_same_blocks() {
-    for dtype in WEIGHTS {
+    for dtype in weights() {
         for (n, k) in shapes(dtype) {
             let mut random = Random(n as u64 * 1000 + k as u64);
-            let w = Matrix::new(dtype, n, k, &raw(&mut random, dtype, n, k));
+            let w = Matrix::random(&mut random, dtype, n, k);
             let x = random.reals(3 * k, 1.0);
             // What the kernel multiplies: the activations after quantisation.
             let seen = match Acts::new(Isa::detect(), w.format(1), &x, k) {
@@ -300,10 +291,10 @@ fn quantised_activations_are_within_half_a_step() {
 
 #[test]
 fn products_are_the_same_bits_on_every_set_and_in_any_company() {
-    for dtype in WEIGHTS {
+    for dtype in weights() {
         let (n, k) = shapes(dtype)[1];
         let mut random = Random(11);
-        let w = Matrix::new(dtype, n, k, &raw(&mut random, dtype, n, k));
+        let w = Matrix::random(&mut random, dtype, n, k);
         let x = random.reals(71 * k, 1.0);
         let alone: Vec<Vec<u32>> = x
             .chunks_exact(k)
@@ -322,7 +313,7 @@ fn products_are_the_same_bits_on_every_set_and_in_any_company() {
 
 #[test]
 fn no_arrangement_of_the_loops_or_the_weights_changes_a_bit() {
-    for dtype in WEIGHTS {
+    for dtype in weights() {
         // Five row groups: pairs and a last one alone.
         let (n, k) = (70, dtype.block_len().max(64) * 2);
         let mut random = Random(17);
@@ -357,10 +348,10 @@ fn no_arrangement_of_the_loops_or_the_weights_changes_a_bit() {
 
 #[test]
 fn a_second_plane_leaves_a_fraction_of_the_error() {
-    for dtype in WEIGHTS.into_iter().filter(|t| t.is_quantised()) {
+    for dtype in weights().filter(|t| t.is_quantised()) {
         let (n, k) = shapes(dtype)[1];
         let mut random = Random(13);
-        let w = Matrix::new(dtype, n, k, &raw(&mut random, dtype, n, k));
+        let w = Matrix::random(&mut random, dtype, n, k);
         let x = random.reals(6 * k, 1.0);
         let scalar = Isa::named("scalar").unwrap();
         let alone: Vec<Vec<u32>> =
@@ -425,9 +416,9 @@ fn extreme_bytes_do_not_saturate() {
 
 #[test]
 fn zeros_stay_zero_and_one_nan_or_infinity_taints_its_own_row_only() {
-    for dtype in WEIGHTS {
+    for dtype in weights() {
         let (n, k) = shapes(dtype)[0];
-        let w = Matrix::new(dtype, n, k, &raw(&mut Random(5), dtype, n, k));
+        let w = Matrix::random(&mut Random(5), dtype, n, k);
         for isa in Isa::available() {
             assert!(
                 product(isa, &w, &vec![0.0; k], None).iter().all(|&y| y == 0.0),
@@ -689,6 +680,19 @@ fn half_precision_in_the_cache_is_rounded_to_nearest_even() {
         for (d, &x) in x.iter().enumerate() {
             let want = f16::from_f32(x).to_bits();
             assert_eq!((keys[d * 16 + 3], values[3 * 80 + d]), (want, want), "{isa}: {x}");
+        }
+    }
+}
+
+#[test]
+fn every_pattern_of_reading_reads_every_byte() {
+    let part: Vec<u8> = (0..8 * PARTS_OF).map(|i| (i * 31 % 251) as u8).collect();
+    let sum = part
+        .chunks(8)
+        .fold(0u64, |sum, word| sum.wrapping_add(u64::from_ne_bytes(word.try_into().unwrap())));
+    for isa in Isa::available() {
+        for pattern in Pattern::ALL {
+            assert_eq!(read(isa, &part, pattern), sum, "{isa} {pattern:?}");
         }
     }
 }

@@ -10,14 +10,16 @@ const fn each(byte: u8) -> u32 {
 
 /// Four words of 6 bits in three: the first three are the lower bits, the upper pairs are the fourth, from its lowest
 /// pair.
-pub(super) fn pack_six(words: [u32; 4]) -> [u32; 3] {
+#[must_use]
+pub fn pack_six(words: [u32; 4]) -> [u32; 3] {
     let last = words[3];
     let pair = |i: u32| (last >> (2 * i) & each(3)) << 6;
     [words[0] | pair(0), words[1] | pair(1), words[2] | pair(2)]
 }
 
 /// What [`pack_six`] was given.
-pub(super) fn unpack_six(packed: [u32; 3]) -> [u32; 4] {
+#[must_use]
+pub fn unpack_six(packed: [u32; 3]) -> [u32; 4] {
     let [a, b, c] = packed;
     let [x, y, z] = packed.map(|word| word & each(63));
     let last = a >> 6 & each(3) | b >> 4 & each(12) | c >> 2 & each(48);
@@ -27,7 +29,8 @@ pub(super) fn unpack_six(packed: [u32; 3]) -> [u32; 4] {
 /// Eight words of 5 bits in five: the first five are the lower bits. Of the upper three bits, the sixth word is those of
 /// the first and two of the second, the seventh the same of the third and fourth, the eighth those of the fifth,
 /// then what the second and the fourth have left.
-pub(super) fn pack_five(words: [u32; 8]) -> [u32; 5] {
+#[must_use]
+pub fn pack_five(words: [u32; 8]) -> [u32; 5] {
     let [v, w, x, y, z, a, b, c] = words;
     let [upper, lower, second, first] = [28, 3, 2, 1].map(each);
     [
@@ -40,7 +43,8 @@ pub(super) fn pack_five(words: [u32; 8]) -> [u32; 5] {
 }
 
 /// What [`pack_five`] was given.
-pub(super) fn unpack_five(packed: [u32; 5]) -> [u32; 8] {
+#[must_use]
+pub fn unpack_five(packed: [u32; 5]) -> [u32; 8] {
     let [a, b, c, d, e] = packed;
     let [v, w, x, y, z] = packed.map(|word| word & each(31));
     let [upper, lower, second, first] = [28, 3, 2, 1].map(each);
@@ -54,26 +58,4 @@ pub(super) fn unpack_five(packed: [u32; 5]) -> [u32; 8] {
         c >> 3 & upper | d >> 6 & lower,
         e >> 3 & upper | b >> 4 & second | d >> 5 & first,
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::array::{uniform4, uniform8};
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn words_of_six_bits_come_back(words in uniform4(any::<u32>())) {
-            let words = words.map(|word| word & each(63));
-            prop_assert_eq!(unpack_six(pack_six(words)), words);
-        }
-
-        #[test]
-        fn words_of_five_bits_come_back(words in uniform8(any::<u32>())) {
-            let words = words.map(|word| word & each(31));
-            prop_assert_eq!(unpack_five(pack_five(words)), words);
-        }
-    }
 }

@@ -9,11 +9,11 @@ use std::sync::LazyLock;
 
 /// An instruction set that this machine supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Isa(pub(super) Kind);
+pub struct Isa(pub(crate) Kind);
 
 /// The sets that kernels are compiled for. Only [`Isa`] says that one may be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     #[cfg(target_arch = "x86_64")]
     Avx512,
     #[cfg(target_arch = "x86_64")]
@@ -66,14 +66,11 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("instruction set `{name}` is not available here; this machine has: {available}")]
 pub struct UnknownIsa {
-    /// The name as given.
     pub name: String,
-    /// The names that would do, best first.
     pub available: String,
 }
 
 impl Isa {
-    /// The best one.
     #[must_use]
     pub fn detect() -> Self {
         Self::available().next().unwrap_or(Self(Kind::Scalar))
@@ -96,7 +93,6 @@ impl Isa {
         })
     }
 
-    /// The name that [`Isa::named`] takes.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self.0 {
@@ -114,7 +110,8 @@ impl Isa {
     /// processor's maker that decides: what the core asks for by itself follows one ascending stream, and on
     /// AMD's (Zen 4) a second one far ahead disturbs it, while Intel's (Emerald Rapids) reads faster with it
     /// (docs/cpu.md has both).
-    pub(super) fn ahead(self) -> usize {
+    #[must_use]
+    pub fn ahead(self) -> usize {
         #[cfg(target_arch = "x86_64")]
         {
             // Asked once: a virtual machine's host answers, which takes as long as a small product.
@@ -131,7 +128,8 @@ impl Isa {
 
     /// Rows that quantised weights may have side by side: where registers hold the sums of two row groups
     /// beside their weights, 32.
-    pub(super) const fn packings(self) -> &'static [usize] {
+    #[must_use]
+    pub const fn packings(self) -> &'static [usize] {
         #[cfg(target_arch = "x86_64")]
         if matches!(self.0, Kind::Avx512) {
             return &[16, 32];
@@ -139,17 +137,26 @@ impl Isa {
         &[16]
     }
 
-    /// The source of its vector operations.
-    pub(super) const fn source(self) -> &'static str {
-        match self.0 {
+    /// The source of all that a product is made from.
+    #[must_use]
+    pub const fn sources(self) -> [&'static str; 6] {
+        let vectors = match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 => include_str!("simd/avx512.rs"),
+            Kind::Avx512 => include_str!("vector/avx512.rs"),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => include_str!("simd/avx2.rs"),
+            Kind::Avx2 => include_str!("vector/avx2.rs"),
             #[cfg(target_arch = "aarch64")]
-            Kind::Neon => include_str!("simd/neon.rs"),
-            Kind::Scalar => include_str!("simd/scalar.rs"),
-        }
+            Kind::Neon => include_str!("vector/neon.rs"),
+            Kind::Scalar => include_str!("vector/scalar.rs"),
+        };
+        [
+            include_str!("matmul.rs"),
+            include_str!("format.rs"),
+            include_str!("packed.rs"),
+            include_str!("activations.rs"),
+            include_str!("vector/mod.rs"),
+            vectors,
+        ]
     }
 }
 
@@ -160,74 +167,52 @@ impl fmt::Display for Isa {
 }
 
 /// Defines a function whose first argument is an [`Isa`] and whose body is a generic function over
-/// [`Simd`](super::simd::Simd) (and then over the types in angle brackets, if any), compiled once
-/// per instruction set.
+/// [`Simd`](super::vector::Simd) (and then over what is in angle brackets, if anything), compiled once
+/// per instruction set. The function's own generics stand in square brackets.
 macro_rules! dispatch {
     ($(
         $(#[$meta:meta])*
-        $vis:vis unsafe fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident $(<$($extra:ty),+>)?;
+        $vis:vis unsafe fn $name:ident $([$($generic:tt)*])? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident $(<$($extra:ty),+>)?;
     )*) => {$(
         $(#[$meta])*
-        $vis unsafe fn $name(isa: $crate::cpu::Isa, $($arg: $ty),*) $(-> $ret)? {
+        $vis unsafe fn $name $(<$($generic)*>)? (isa: $crate::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-            unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
+            unsafe fn avx512 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: compiled for the set that the type names; the rest is the caller's contract.
-                unsafe { $body::<$crate::cpu::simd::Avx512 $($(, $extra)+)?>($($arg),*) }
+                unsafe { $body::<$crate::vector::Avx512 $($(, $extra)+)?>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn avx2($($arg: $ty),*) $(-> $ret)? {
+            unsafe fn avx2 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: as above.
-                unsafe { $body::<$crate::cpu::simd::Avx2 $($(, $extra)+)?>($($arg),*) }
+                unsafe { $body::<$crate::vector::Avx2 $($(, $extra)+)?>($($arg),*) }
             }
             #[cfg(target_arch = "aarch64")]
             #[target_feature(enable = "neon,dotprod")]
-            unsafe fn neon($($arg: $ty),*) $(-> $ret)? {
+            unsafe fn neon $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: as above.
-                unsafe { $body::<$crate::cpu::simd::Neon $($(, $extra)+)?>($($arg),*) }
+                unsafe { $body::<$crate::vector::Neon $($(, $extra)+)?>($($arg),*) }
             }
-            unsafe fn scalar($($arg: $ty),*) $(-> $ret)? {
+            unsafe fn scalar $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: as above.
-                unsafe { $body::<$crate::cpu::simd::Scalar $($(, $extra)+)?>($($arg),*) }
+                unsafe { $body::<$crate::vector::Scalar $($(, $extra)+)?>($($arg),*) }
             }
             // SAFETY: an `Isa` exists only for a set that this machine supports; the rest is the
             // caller's contract.
             unsafe {
                 match isa.0 {
                     #[cfg(target_arch = "x86_64")]
-                    $crate::cpu::isa::Kind::Avx512 => avx512($($arg),*),
+                    $crate::isa::Kind::Avx512 => avx512 $(::<$($extra),+>)? ($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    $crate::cpu::isa::Kind::Avx2 => avx2($($arg),*),
+                    $crate::isa::Kind::Avx2 => avx2 $(::<$($extra),+>)? ($($arg),*),
                     #[cfg(target_arch = "aarch64")]
-                    $crate::cpu::isa::Kind::Neon => neon($($arg),*),
-                    $crate::cpu::isa::Kind::Scalar => scalar($($arg),*),
+                    $crate::isa::Kind::Neon => neon $(::<$($extra),+>)? ($($arg),*),
+                    $crate::isa::Kind::Scalar => scalar $(::<$($extra),+>)? ($($arg),*),
                 }
             }
         }
     )*};
 }
 
-pub(super) use dispatch;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_available_set_is_found_by_its_name_and_others_are_refused() {
-        for isa in Isa::available() {
-            assert_eq!(Isa::named(&isa.name().to_uppercase()), Ok(isa));
-        }
-        let e = Isa::named("sve9").unwrap_err();
-        assert!(e.to_string().contains("sve9") && e.to_string().contains("scalar"), "{e}");
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn how_far_ahead_follows_from_the_maker_that_the_system_names() {
-        let about = std::fs::read_to_string("/proc/cpuinfo").unwrap();
-        let amd = about.lines().any(|l| l.starts_with("vendor_id") && l.ends_with("AuthenticAMD"));
-        assert_eq!(Isa::detect().ahead(), if amd { 1024 } else { 8192 });
-    }
-}
+pub(crate) use dispatch;

@@ -15,9 +15,8 @@
 //! add up before a scale is applied, as ggml's `Q8_K` has it.
 
 use super::isa::dispatch;
-use super::simd::{BIAS, LANES, MINUS_BIAS, Simd, load_first};
+use super::vector::{BIAS, LANES, MINUS_BIAS, Simd, load_first};
 
-/// Columns of a block.
 pub const BLOCK: usize = 32;
 
 /// Columns are padded with zeros to a multiple of this, the widest step of a weight format that may
@@ -33,7 +32,6 @@ pub struct Q8Block {
     pub q: [i8; BLOCK],
     /// The value of 1.
     pub scale: f32,
-    /// Sum of `q`.
     pub sum: f32,
     /// `BIAS`, less 128 times the sum of `q`: where a dot product starts whose weights are 128 too
     /// large.
@@ -47,7 +45,6 @@ pub struct Q8Block {
     pub negated: [i32; 2],
 }
 
-/// How activations are quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActivationFormat {
     /// 8-bit values for each activation, 1 or 2: the second holds what the first left over.
@@ -65,13 +62,10 @@ pub const fn blocks(k: usize) -> usize {
     k.div_ceil(STEP) * (STEP / BLOCK)
 }
 
-/// Most rows of a tile.
 pub const TILE: usize = 64;
 
-/// Where a row's blocks lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Index of its first block.
     pub first: usize,
     /// Distance from one of its blocks (or planes) to the next.
     pub step: usize,
@@ -194,7 +188,6 @@ unsafe fn residual<S: Simd>(
     }
 }
 
-/// The scale of a span.
 #[derive(Clone, Copy)]
 struct Scale {
     scale: f32,

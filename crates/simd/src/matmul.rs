@@ -17,7 +17,7 @@ use super::activations::{self, F32Block, Q8Block, TILE};
 use super::format::{self, Plain, Quant, Scale, WeightFormat};
 use super::isa::{Isa, dispatch};
 use super::packed::{LINE, PackedLayout};
-use super::simd::{BIAS, LANES, Simd, load_first, store_first};
+use super::vector::{BIAS, LANES, Simd, load_first, store_first};
 use plan::DType;
 
 /// How the loops of a product are arranged. Nothing of it enters into a result.
@@ -109,28 +109,71 @@ pub unsafe fn matmul(isa: Isa, p: &Product<'_>) {
     // SAFETY: the caller's contract, and the checks above.
     unsafe {
         match (p.layout.dtype(), p.x) {
-            (DType::Q8_0, Activations::Q8(x)) => q8_0(isa, p, x),
-            (DType::Q4_0, Activations::Q8(x)) => q4_0(isa, p, x),
-            (DType::Q4_K, Activations::Q8(x)) => q4_k(isa, p, x),
-            (DType::Q5_K, Activations::Q8(x)) => q5_k(isa, p, x),
-            (DType::Q6_K, Activations::Q8(x)) => q6_k(isa, p, x),
-            (DType::F32, Activations::F32(x)) => f32(isa, p, x),
-            (DType::F16, Activations::F32(x)) => f16(isa, p, x),
-            (DType::BF16, Activations::F32(x)) => bf16(isa, p, x),
+            (DType::Q8_0, Activations::Q8(x)) => quantised::<format::Q8_0>(isa, p, x),
+            (DType::Q4_0, Activations::Q8(x)) => quantised::<format::Q4_0>(isa, p, x),
+            (DType::Q4_K, Activations::Q8(x)) => quantised::<format::Q4K>(isa, p, x),
+            (DType::Q5_K, Activations::Q8(x)) => quantised::<format::Q5K>(isa, p, x),
+            (DType::Q6_K, Activations::Q8(x)) => quantised::<format::Q6K>(isa, p, x),
+            (DType::F32, Activations::F32(x)) => plain::<format::F32>(isa, p, x),
+            (DType::F16, Activations::F32(x)) => plain::<format::F16>(isa, p, x),
+            (DType::BF16, Activations::F32(x)) => plain::<format::BF16>(isa, p, x),
             (dtype, x) => panic!("{x:?} for weights of {dtype}"),
         }
     }
 }
 
+// A function for each shape of the loops: a compiler takes the square of the time for twice the code.
 dispatch! {
-    unsafe fn q8_0(p: &Product<'_>, x: Q8Activations) = quantised<format::Q8_0>;
-    unsafe fn q4_0(p: &Product<'_>, x: Q8Activations) = quantised<format::Q4_0>;
-    unsafe fn q4_k(p: &Product<'_>, x: Q8Activations) = quantised<format::Q4K>;
-    unsafe fn q5_k(p: &Product<'_>, x: Q8Activations) = quantised<format::Q5K>;
-    unsafe fn q6_k(p: &Product<'_>, x: Q8Activations) = quantised<format::Q6K>;
-    unsafe fn f32(p: &Product<'_>, x: *const F32Block) = plain<format::F32>;
-    unsafe fn f16(p: &Product<'_>, x: *const F32Block) = plain<format::F16>;
-    unsafe fn bf16(p: &Product<'_>, x: *const F32Block) = plain<format::BF16>;
+    /// One row of the panel of `G` row groups from `first`, with `P` residual planes.
+    ///
+    /// # Safety
+    ///
+    /// As for [`matmul`]; panel and row are the product's.
+    unsafe fn gemv[Q: Quant, const G: usize, const P: usize](p: &Product<'_>, x: Q8Activations, first: usize, row: usize) = gemv_in<Q, G, P>;
+
+    /// Up to [`TILE`] rows of the panel of `G` row groups from `first`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`matmul`]; panel and rows are the product's.
+    unsafe fn gemm[Q: Quant, const G: usize](p: &Product<'_>, x: Q8Activations, first: usize, rows: Range<usize>) = gemm_in<Q, G>;
+
+    /// The whole of a product with weights that are not quantised.
+    ///
+    /// # Safety
+    ///
+    /// As for [`matmul`].
+    unsafe fn plain[P: Plain](p: &Product<'_>, x: *const F32Block) = plain_in<P>;
+}
+
+/// Row groups of the widest panel.
+const PAIRS: usize = 2;
+
+/// The whole of a product with quantised weights.
+///
+/// # Safety
+///
+/// As for [`matmul`].
+unsafe fn quantised<Q: Quant>(isa: Isa, p: &Product<'_>, x: Q8Activations) {
+    for first in p.rows.clone().step_by(p.loops.tile) {
+        let rows = first..p.rows.end.min(first + p.loops.tile);
+        let mut group = p.groups.start;
+        while group < p.groups.end {
+            let pair = p.layout.panel_width() == PAIRS && group + 1 < p.groups.end;
+            // SAFETY: the caller's contract.
+            unsafe {
+                match (pair, rows.len(), x.used_planes) {
+                    (false, 1, 1) => gemv::<Q, 1, 1>(isa, p, x, group, first),
+                    (false, 1, _) => gemv::<Q, 1, 2>(isa, p, x, group, first),
+                    (false, ..) => gemm::<Q, 1>(isa, p, x, group, rows.clone()),
+                    (true, 1, 1) => gemv::<Q, PAIRS, 1>(isa, p, x, group, first),
+                    (true, 1, _) => gemv::<Q, PAIRS, 2>(isa, p, x, group, first),
+                    (true, ..) => gemm::<Q, PAIRS>(isa, p, x, group, rows.clone()),
+                }
+            }
+            group += if pair { PAIRS } else { 1 };
+        }
+    }
 }
 
 /// Writes (or adds) 16 output columns of one row.
@@ -348,53 +391,6 @@ macro_rules! each_block {
     };
 }
 
-#[inline(always)]
-unsafe fn quantised<S: Simd, Q: Quant>(p: &Product<'_>, x: Q8Activations) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        for first in p.rows.clone().step_by(p.loops.tile) {
-            let rows = first..p.rows.end.min(first + p.loops.tile);
-            let mut group = p.groups.start;
-            while group < p.groups.end {
-                let pair = p.layout.panel_width() == 2 && group + 1 < p.groups.end;
-                group += if const { PAIRS * 8 <= S::ACCUMULATORS } && pair {
-                    panel::<S, Q, PAIRS>(p, x, group, rows.clone())
-                } else {
-                    panel::<S, Q, 1>(p, x, group, rows.clone())
-                };
-            }
-        }
-    }
-}
-
-/// Row groups of the widest panel.
-const PAIRS: usize = 2;
-
-/// The panel of `G` row groups from `first`; returns `G`.
-#[inline(always)]
-unsafe fn panel<S: Simd, Q: Quant, const G: usize>(
-    p: &Product<'_>,
-    x: Q8Activations,
-    first: usize,
-    rows: Range<usize>,
-) -> usize {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if rows.len() == 1 {
-            if x.used_planes == 1 {
-                gemv::<S, Q, G, 1>(p, x, first, rows.start);
-            } else {
-                gemv::<S, Q, G, 2>(p, x, first, rows.start);
-            }
-        } else if const { S::ACCUMULATORS >= 16 && G == 1 } {
-            gemm::<S, Q, G, 8>(p, x, first, rows);
-        } else {
-            gemm::<S, Q, G, 4>(p, x, first, rows);
-        }
-        G
-    }
-}
-
 /// Prefetches the lines of a superblock of `bytes` at `w`, which lies ahead: part `i` of `parts` of
 /// them, so that the requests are spread over the work.
 ///
@@ -410,15 +406,26 @@ unsafe fn prefetch<S: Simd>(w: *const u8, i: usize, bytes: usize, parts: usize) 
     }
 }
 
-/// One row of `G` row groups, with `P` residual planes: streams of weights, and sums that stay in registers.
+/// Whether an instruction set has registers for panels of `G` row groups: what it has not is not compiled.
+const fn fits<S: Simd, const G: usize>() -> bool {
+    G == 1 || G * 8 <= S::ACCUMULATORS
+}
+
+/// What [`fits`] rules out.
+const TOO_WIDE: &str = "a layout has only panels that the instruction set has registers for";
+
+/// Streams of weights, and sums that stay in registers.
 #[inline(always)]
-unsafe fn gemv<S: Simd, Q: Quant, const G: usize, const P: usize>(
+unsafe fn gemv_in<S: Simd, Q: Quant, const G: usize, const P: usize>(
     p: &Product<'_>,
     x: Q8Activations,
     first: usize,
     row: usize,
 ) {
-    // SAFETY: as in `gemm`.
+    if const { !fits::<S, G>() } {
+        unreachable!("{TOO_WIDE}");
+    }
+    // SAFETY: as in `gemm_tile`.
     unsafe {
         let mut w = p.weights.as_ptr().add(first * p.layout.group_bytes());
         let count = activations::blocks(p.layout.k()) * x.residual_planes;
@@ -489,9 +496,31 @@ unsafe fn prefetch_out<S: Simd, const G: usize>(
     }
 }
 
-/// Up to [`TILE`] rows of `G` row groups, `R` rows at a time.
+/// As many rows at a time as there are registers for.
 #[inline(always)]
-unsafe fn gemm<S: Simd, Q: Quant, const G: usize, const R: usize>(
+unsafe fn gemm_in<S: Simd, Q: Quant, const G: usize>(
+    p: &Product<'_>,
+    x: Q8Activations,
+    first: usize,
+    rows: Range<usize>,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if const { !fits::<S, G>() } {
+            unreachable!("{TOO_WIDE}");
+        } else if const { S::ACCUMULATORS >= 16 && G == 1 } {
+            gemm_tile::<S, Q, G, 8>(p, x, first, rows);
+        } else if const { S::ACCUMULATORS >= 4 } {
+            gemm_tile::<S, Q, G, 4>(p, x, first, rows);
+        } else {
+            gemm_tile::<S, Q, G, 1>(p, x, first, rows);
+        }
+    }
+}
+
+/// [`gemm`], `R` rows at a time.
+#[inline(always)]
+unsafe fn gemm_tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
     p: &Product<'_>,
     x: Q8Activations,
     first: usize,
@@ -574,7 +603,7 @@ unsafe fn gemm<S: Simd, Q: Quant, const G: usize, const R: usize>(
 const PLAIN: usize = 16;
 
 #[inline(always)]
-unsafe fn plain<S: Simd, P: Plain>(p: &Product<'_>, x: *const F32Block) {
+unsafe fn plain_in<S: Simd, P: Plain>(p: &Product<'_>, x: *const F32Block) {
     // SAFETY: the caller's contract.
     unsafe {
         for first in p.rows.clone().step_by(p.loops.tile) {

@@ -1,7 +1,7 @@
 //! [`Simd`] in plain Rust: the meaning of every operation, and the fallback.
 //!
-//! What takes 16 calls or 64 products is not inlined: kernels unroll a superblock, and unrolled once more lane
-//! by lane they were most of this crate's machine code.
+//! What takes 16 calls or 64 products is not inlined, and one row is computed at a time: kernels are unrolled
+//! as it is, and nothing is faster for it here.
 
 use half::f16;
 
@@ -32,7 +32,7 @@ impl Simd for Scalar {
     type F = F;
     type I = I;
     type B = [u8; 64];
-    const ACCUMULATORS: usize = 4;
+    const ACCUMULATORS: usize = 1;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {

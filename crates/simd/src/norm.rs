@@ -3,7 +3,7 @@
 //! These touch a few kilobytes per token; their limit is latency, not bytes.
 
 use super::isa::dispatch;
-use super::simd::{LANES, Simd, exp, load_first, store_first};
+use super::vector::{LANES, Simd, exp, load_first, store_first};
 
 dispatch! {
     /// Writes `x / sqrt(mean(x^2) + eps) * weight` to `y` (which may be `x`), all of `n` values.

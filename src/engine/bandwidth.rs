@@ -1,9 +1,7 @@
 //! How fast a GPU reads the memory that holds the weights, measured through the seam that models go through:
-//! one row of activations with a large F16 matrix, of which nearly all the time is reading the matrix.
-//!
-//! It has an instance of its own beside the model's. Matrices grow as long as reading one is quick, so that
-//! a GPU's caches hold next to nothing of the last, and a simulated GPU, which executes machine code, stops
-//! at the first.
+//! one row of activations with a large F16 matrix, on an instance beside the model's. Matrices grow as long as
+//! reading one is quick, so that a GPU's caches hold next to nothing of the last, and a simulated GPU, which
+//! executes machine code, stops at the first.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +29,7 @@ const MOST_READINGS: u32 = 16;
 const LONG: Duration = Duration::from_millis(20);
 
 /// A matrix in the GPU's memory, and the plan that reads it. Dropping it gives the memory back.
-pub struct Stream {
+pub struct GpuBandwidth {
     instance: Box<dyn Instance>,
     prepared: Prepared,
     bytes: u64,
@@ -40,28 +38,22 @@ pub struct Stream {
     limit: Option<String>,
 }
 
-impl std::fmt::Debug for Stream {
+impl std::fmt::Debug for GpuBandwidth {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stream").field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("GpuBandwidth").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 
-impl Stream {
+impl GpuBandwidth {
     /// That of a device; `None` where it is no GPU.
-    ///
-    /// # Errors
-    /// As [`Stream::open`].
     pub fn of(device: &dyn Device, alive: &(dyn Fn() + Sync)) -> Option<Result<Self, Error>> {
         device.gpu_memory()?;
         Some(Self::open(device, alive))
     }
 
-    /// The largest matrix that the device reads quickly and for which there is room. `alive` is called while
-    /// that goes on, many times a second.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for a device without memory of its own to read, [`Error::OutOfMemory`] without
-    /// room for the smallest, and what else the device says of that.
+    /// The largest matrix that the device reads quickly and for which there is room. `alive` is called many
+    /// times a second. [`Error::Unsupported`] for a device without memory of its own to read,
+    /// [`Error::OutOfMemory`] without room for the smallest.
     pub fn open(device: &dyn Device, alive: &(dyn Fn() + Sync)) -> Result<Self, Error> {
         let info = device.info();
         let Some(free) = device.gpu_memory() else {
@@ -73,14 +65,14 @@ impl Stream {
             let what = format!("a matrix to read, of a quarter of the {free} bytes that are free");
             return Err(Error::OutOfMemory { what, need: least, have: room });
         }
-        let mut stream = Self::with(device, least, alive)?;
+        let mut bandwidth = Self::with(device, least, alive)?;
         loop {
-            let took = stream.once()?;
-            stream.readings = (QUICK.as_nanos() / took.as_nanos().max(1)) as u32;
-            stream.readings = stream.readings.clamp(1, MOST_READINGS);
-            let larger = (GROWTH * stream.bytes).min(most);
-            if took >= QUICK || larger == stream.bytes {
-                return Ok(stream);
+            let took = bandwidth.once()?;
+            bandwidth.readings = (QUICK.as_nanos() / took.as_nanos().max(1)) as u32;
+            bandwidth.readings = bandwidth.readings.clamp(1, MOST_READINGS);
+            let larger = (GROWTH * bandwidth.bytes).min(most);
+            if took >= QUICK || larger == bandwidth.bytes {
+                return Ok(bandwidth);
             }
             let next = if larger > room {
                 Err(Error::OutOfMemory {
@@ -92,10 +84,10 @@ impl Stream {
                 Self::with(device, larger, alive)
             };
             match next {
-                Ok(larger) => stream = larger,
+                Ok(larger) => bandwidth = larger,
                 Err(error) => {
-                    stream.limit = Some(crate::chain::one_line(&error));
-                    return Ok(stream);
+                    bandwidth.limit = Some(crate::chain::one_line(&error));
+                    return Ok(bandwidth);
                 }
             }
         }
@@ -124,22 +116,15 @@ impl Stream {
         Ok(Self { instance, prepared, bytes, readings: 1, limit: None })
     }
 
-    /// Bytes of the matrix.
-    #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Why the matrix is smaller than it should be, where it is.
-    #[must_use]
     pub fn limit(&self) -> Option<&str> {
         self.limit.as_deref()
     }
 
     /// Bytes a second of the fastest of a few passes.
-    ///
-    /// # Errors
-    /// [`Error::Lost`].
     pub fn measure(&mut self) -> Result<f64, Error> {
         let begin = Instant::now();
         let mut best = f64::INFINITY;
@@ -186,17 +171,22 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// A GPU that needs so long to read anything, and refuses an instance above so many bytes.
+    #[derive(Clone)]
     struct Fake {
         free: u64,
         most: u64,
         takes: Duration,
-        alive: Arc<AtomicU32>,
+        /// Bytes of weights; each instance holds it too.
         uploaded: Arc<AtomicU64>,
     }
 
     impl Fake {
         fn new(free: u64, most: u64, takes: Duration) -> Self {
-            Self { free, most, takes, alive: Arc::default(), uploaded: Arc::default() }
+            Self { free, most, takes, uploaded: Arc::default() }
+        }
+
+        fn instances(&self) -> usize {
+            Arc::strong_count(&self.uploaded) - 1
         }
     }
 
@@ -217,9 +207,7 @@ mod tests {
             let [weight] = request.weights else { panic!("{request:?}") };
             let weights = weight.bytes();
             Footprint { weights, ..Footprint::default() }.fits(self.most)?;
-            self.alive.fetch_add(1, Ordering::Relaxed);
-            let (alive, uploaded) = (Arc::clone(&self.alive), Arc::clone(&self.uploaded));
-            Ok(Box::new(Opened { weights, takes: self.takes, alive, uploaded }))
+            Ok(Box::new(Opened { weights, gpu: self.clone() }))
         }
 
         fn gpu_memory(&self) -> Option<u64> {
@@ -233,15 +221,7 @@ mod tests {
 
     struct Opened {
         weights: u64,
-        takes: Duration,
-        alive: Arc<AtomicU32>,
-        uploaded: Arc<AtomicU64>,
-    }
-
-    impl Drop for Opened {
-        fn drop(&mut self) {
-            self.alive.fetch_sub(1, Ordering::Relaxed);
-        }
+        gpu: Fake,
     }
 
     impl Instance for Opened {
@@ -259,7 +239,7 @@ mod tests {
             let mut bytes = vec![0; 3 * PERIOD * COLS];
             source.read_at(self.weights - bytes.len() as u64, &mut bytes).unwrap();
             assert!(bytes.iter().filter(|byte| **byte == 0).count() < bytes.len() / 8);
-            self.uploaded.store(self.weights, Ordering::Relaxed);
+            self.gpu.uploaded.store(self.weights, Ordering::Relaxed);
             progress(self.weights);
             Ok(())
         }
@@ -287,7 +267,7 @@ mod tests {
         }
 
         fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
-            std::thread::sleep(self.takes * ticket.steps);
+            std::thread::sleep(self.gpu.takes * ticket.steps);
             Ok(())
         }
 
@@ -308,17 +288,17 @@ mod tests {
             let count = || {
                 calls.fetch_add(1, Ordering::Relaxed);
             };
-            let mut stream = Stream::open(&fake, &count).unwrap();
-            assert_eq!((stream.bytes(), stream.limit()), (bytes, None));
+            let mut bandwidth = GpuBandwidth::open(&fake, &count).unwrap();
+            assert_eq!((bandwidth.bytes(), bandwidth.limit()), (bytes, None));
             assert!(calls.into_inner() >= 3);
             assert_eq!(fake.uploaded.load(Ordering::Relaxed), bytes);
-            assert_eq!(fake.alive.load(Ordering::Relaxed), 1);
+            assert_eq!(fake.instances(), 1);
             // It cannot be faster than it sleeps.
             let most = bytes as f64 / takes.as_secs_f64();
-            let speed = stream.measure().unwrap();
+            let speed = bandwidth.measure().unwrap();
             assert!(speed > 0.0 && speed <= most, "{speed}");
-            drop(stream);
-            assert_eq!(fake.alive.load(Ordering::Relaxed), 0);
+            drop(bandwidth);
+            assert_eq!(fake.instances(), 0);
         }
     }
 
@@ -330,17 +310,17 @@ mod tests {
             (8 << 30, 100 * MIB, "weights 268435456 + KV cache 0"),
         ] {
             let fake = Fake::new(free, most, Duration::ZERO);
-            let stream = Stream::open(&fake, &|| {}).unwrap();
-            assert_eq!(stream.bytes(), 64 * MIB);
-            let limit = stream.limit().unwrap();
+            let bandwidth = GpuBandwidth::open(&fake, &|| {}).unwrap();
+            assert_eq!(bandwidth.bytes(), 64 * MIB);
+            let limit = bandwidth.limit().unwrap();
             assert!(limit.contains(why) && !limit.contains('\n'), "{limit}");
-            assert_eq!(fake.alive.load(Ordering::Relaxed), 1);
+            assert_eq!(fake.instances(), 1);
         }
         for (free, most) in [(15 * MIB, u64::MAX), (0, u64::MAX), (8 << 30, MIB)] {
             let fake = Fake::new(free, most, Duration::ZERO);
-            let error = Stream::open(&fake, &|| {}).unwrap_err();
+            let error = GpuBandwidth::open(&fake, &|| {}).unwrap_err();
             assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
-            assert_eq!(fake.alive.load(Ordering::Relaxed), 0);
+            assert_eq!(fake.instances(), 0);
         }
     }
 }

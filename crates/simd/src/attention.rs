@@ -11,9 +11,9 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::isa::dispatch;
+use super::isa::{Isa, dispatch};
 use super::packed::LINE;
-use super::simd::{LANES, Simd, exp_to_88};
+use super::vector::{LANES, Simd, exp_to_88};
 
 /// Positions of a span. Fixed: it is part of the order in which numbers are added.
 pub const SPAN: usize = 512;
@@ -73,31 +73,40 @@ pub struct Attend {
     pub out: *mut f32,
 }
 
+/// Writes each line's attention.
+///
+/// # Safety
+///
+/// The pointers are valid as described, the caches for the last token's positions rounded up to
+/// [`POSITION_STEP`]; `scratch` and `out` are accessed by nobody else.
+pub unsafe fn attend(isa: Isa, a: &Attend) {
+    let total = a.rows * a.heads;
+    for first in (0..total).step_by(LINES) {
+        let lines = LINES.min(total - first);
+        // SAFETY: the caller's contract; the lines are split without remainder.
+        unsafe {
+            if lines > GROUP {
+                pass::<f32>(isa, a, first, lines);
+            } else {
+                pass::<u16>(isa, a, first, lines);
+            }
+        }
+    }
+}
+
 dispatch! {
-    /// Writes each line's attention.
+    /// Some lines together.
     ///
     /// # Safety
     ///
-    /// The pointers are valid as described, the caches for the last token's positions rounded up to
-    /// [`POSITION_STEP`]; `scratch` and `out` are accessed by nobody else.
-    pub unsafe fn attend(a: &Attend) = attend_in;
+    /// As for [`attend`]; the lines are among those that there are.
+    unsafe fn pass[C: Cached](a: &Attend, first: usize, lines: usize) = pass_in<C>;
 }
 
 #[inline(always)]
-unsafe fn attend_in<S: Simd>(a: &Attend) {
-    // SAFETY: the caller's contract; the lines are split without remainder.
-    unsafe {
-        let (mut first, total) = (0, a.rows * a.heads);
-        while first < total {
-            let lines = LINES.min(total - first);
-            if lines > GROUP {
-                Pass::<f32>::new(a, first, lines).run::<S>();
-            } else {
-                Pass::<u16>::new(a, first, lines).run::<S>();
-            }
-            first += lines;
-        }
-    }
+unsafe fn pass_in<S: Simd, C: Cached>(a: &Attend, first: usize, lines: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { Pass::<C>::new(a, first, lines).run::<S>() }
 }
 
 /// What lines read of the cache.

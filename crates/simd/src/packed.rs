@@ -28,15 +28,16 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::{bits, simd::LANES};
+use super::{bits, vector::LANES};
 use plan::DType;
+use plan::quant::scale_and_min;
 
 /// Bytes of one line: 16 rows by 4 bytes.
-pub(super) const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// Offsets within a superblock, in bytes. Everything lies in the order in which it is first read, the
 /// scales in front.
-pub(super) mod at {
+pub(crate) mod at {
     use super::LINE;
 
     /// `Q8_0`: the quants; in front of them the scales of block `b` at `32 * b`.
@@ -62,13 +63,10 @@ pub(super) mod at {
 /// A matrix that the kernels have no layout for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// Not a type of weights.
     #[error("weights of type {0} have no packed layout")]
     Type(DType),
-    /// Rows must be whole blocks.
     #[error("a row of {k} columns of {dtype} does not fill whole blocks of {block}")]
     Columns { dtype: DType, k: usize, block: usize },
-    /// The size does not fit the address space.
     #[error("a {rows} x {k} matrix of {dtype} is too large for this machine's addresses")]
     TooLarge { dtype: DType, rows: usize, k: usize },
 }
@@ -134,13 +132,11 @@ impl PackedLayout {
         Self { panel_width, ..self }
     }
 
-    /// Row groups of a panel.
     #[must_use]
     pub const fn panel_width(&self) -> usize {
         self.panel_width
     }
 
-    /// The weights' type.
     #[must_use]
     pub const fn dtype(&self) -> DType {
         self.dtype
@@ -158,7 +154,6 @@ impl PackedLayout {
         self.k
     }
 
-    /// Superblocks along a row group.
     #[must_use]
     pub const fn superblocks(&self) -> usize {
         self.superblocks
@@ -170,13 +165,11 @@ impl PackedLayout {
         self.rows.div_ceil(LANES)
     }
 
-    /// Bytes of one row group.
     #[must_use]
     pub const fn group_bytes(&self) -> usize {
         self.superblocks * self.superblock_bytes
     }
 
-    /// Bytes of the packed matrix.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.groups() * self.group_bytes()
@@ -212,22 +205,6 @@ impl PackedLayout {
         let start = first * self.group_bytes();
         let bytes = start..start + panel_width * self.group_bytes();
         (bytes, PanelRow { panel_width, group: group - first, lane: row % LANES })
-    }
-
-    /// Packs whole rows, `first_row` onwards, from their GGUF bytes into the whole packed matrix,
-    /// which must be zero where nothing has been packed yet.
-    ///
-    /// # Panics
-    ///
-    /// `raw` is not whole rows, the rows are not in the matrix, or `packed` is too short.
-    pub fn pack_rows(&self, first_row: usize, raw: &[u8], packed: &mut [u8]) {
-        let row_bytes = self.raw_row_bytes();
-        assert!(raw.len().is_multiple_of(row_bytes), "{} bytes are not whole rows", raw.len());
-        assert!(first_row + raw.len() / row_bytes <= self.rows, "rows beyond the matrix");
-        for (i, row) in raw.chunks_exact(row_bytes).enumerate() {
-            let (panel, at) = self.panel(first_row + i);
-            self.pack_row(at, row, &mut packed[panel]);
-        }
     }
 
     /// Packs the rows of one panel from their GGUF bytes; what lies in parallel reach of others is not
@@ -398,10 +375,8 @@ impl PackedLayout {
     }
 }
 
-/// Where a row lies in a panel.
 #[derive(Clone, Copy)]
 struct PanelRow {
-    /// Row groups of the panel.
     panel_width: usize,
     /// Which of them it is in.
     group: usize,
@@ -456,7 +431,6 @@ fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes(get(bytes, at)).to_f32()
 }
 
-/// The words that bytes are.
 fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word))
 }
@@ -486,19 +460,14 @@ fn q6_k_half(block: &[u8], j: usize) -> [u32; 4] {
     columns
 }
 
-/// `d`, `dmin` and the 12 bytes of 6-bit scales and minima, as ggml packs them
-/// (`get_scale_min_k4` in ggml-quants), to the layout of [`at::K_LOW`] and [`at::K_HIGH`].
+/// `d`, `dmin` and the 12 bytes of 6-bit scales and minima, as ggml packs them, to the layout of [`at::K_LOW`] and [`at::K_HIGH`].
 fn pack_k_scales(head: &[u8], l: PanelRow, to: &mut [u8]) {
     let r = l.lane;
     l.put(to, 2 * r, &head[..2]);
     l.put(to, at::K_MINIMUM + 2 * r, &head[2..4]);
-    let s = &head[4..16];
+    let packed = get(head, 4);
     for b in 0..8 {
-        let (scale, minimum) = if b < 4 {
-            (s[b] & 63, s[b + 4] & 63)
-        } else {
-            (s[b + 4] & 15 | s[b - 4] >> 6 << 4, s[b + 4] >> 4 | s[b] >> 6 << 4)
-        };
+        let (scale, minimum) = scale_and_min(&packed, b);
         to[l.place(at::K_LOW + LANES * b + r)] = scale & 15 | minimum << 4;
         let high = (scale >> 4 | minimum >> 4 << 2) << (4 * (b % 2));
         let place = &mut to[l.place(at::K_HIGH + LANES * (b / 2) + r)];

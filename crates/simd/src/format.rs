@@ -3,11 +3,10 @@
 //! The counterpart of `packed`, which owns where the bytes lie.
 
 use super::packed::{LINE, at};
-use super::simd::{BIAS_F, LANES, Simd};
+use super::vector::{BIAS_F, LANES, Simd};
 
-/// How a block's integers become a number.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum WeightFormat {
+pub(crate) enum WeightFormat {
     /// Signed bytes stored plus 128, one scale for 32 columns.
     Signed,
     /// Unsigned minus 8, one scale for 32 columns.
@@ -23,30 +22,27 @@ pub(super) enum WeightFormat {
 impl WeightFormat {
     /// Whether block `b` of a superblock is stored negated.
     #[inline(always)]
-    pub(super) const fn negated(self, b: usize) -> bool {
+    pub(crate) const fn negated(self, b: usize) -> bool {
         matches!(self, Self::Minimum) && !b.is_multiple_of(2)
     }
 }
 
 /// What the integers of 16 rows by 32 columns are worth.
 #[derive(Clone, Copy)]
-pub(super) struct Scale<S: Simd> {
+pub(crate) struct Scale<S: Simd> {
     /// The scale; for [`WeightFormat::Offset32`] that of the first 16 columns.
-    pub(super) scale: S::F,
+    pub(crate) scale: S::F,
     /// [`WeightFormat::Offset32`]: the scale of the last 16 columns. [`WeightFormat::Minimum`]: minus the minimum.
-    pub(super) second: S::F,
+    pub(crate) second: S::F,
 }
 
-/// A quantised type of weights.
-pub(super) trait Quant {
+pub(crate) trait Quant {
     /// Columns of a superblock: 64 or 256.
     const COLUMNS: usize;
-    /// Bytes of a superblock.
     const BYTES: usize;
-    /// How its integers become numbers.
     const FORMAT: WeightFormat;
     /// Blocks of activations that share a scale: 1 or a superblock's.
-    const SPAN: usize;
+    const SPAN: usize = if Self::COLUMNS == 256 { 8 } else { 1 };
     /// [`WeightFormat::Minimum`]: bits of an integer.
     const BITS: u32 = 4;
     /// What the blocks of a superblock of a panel of `G` row groups are worth, which begins at `sb`.
@@ -54,7 +50,17 @@ pub(super) trait Quant {
     /// # Safety
     ///
     /// As for [`Simd`]; `sb` is valid for `G` times [`Quant::BYTES`] bytes.
-    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G];
+    #[inline(always)]
+    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match const { Self::FORMAT } {
+                WeightFormat::Signed | WeightFormat::Offset8 => two_scales::<S, G>(sb),
+                WeightFormat::Minimum => k_scales::<S, G>(sb),
+                WeightFormat::Offset32 => half_block_scales::<S, G>(sb),
+            }
+        }
+    }
     /// What a sum starts from that begins with block `first` of these: minus the biases of the blocks that share
     /// its scale of activations. It is exact: a long superblock's scales have 19 bits at most, the sum of 16 of them 4
     /// more, and the bias is 3 times a power of two.
@@ -142,20 +148,12 @@ unsafe fn two_scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; 
     }
 }
 
-/// `Q8_0`.
-pub(super) struct Q8_0;
+pub(crate) struct Q8_0;
 
 impl Quant for Q8_0 {
     const COLUMNS: usize = 64;
     const BYTES: usize = 17 * LINE;
     const FORMAT: WeightFormat = WeightFormat::Signed;
-    const SPAN: usize = 1;
-
-    #[inline(always)]
-    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
-        // SAFETY: within the superblock.
-        unsafe { two_scales::<S, G>(sb) }
-    }
 
     #[inline(always)]
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
@@ -170,20 +168,12 @@ impl Quant for Q8_0 {
     }
 }
 
-/// `Q4_0`.
-pub(super) struct Q4_0;
+pub(crate) struct Q4_0;
 
 impl Quant for Q4_0 {
     const COLUMNS: usize = 64;
     const BYTES: usize = 9 * LINE;
     const FORMAT: WeightFormat = WeightFormat::Offset8;
-    const SPAN: usize = 1;
-
-    #[inline(always)]
-    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
-        // SAFETY: within the superblock.
-        unsafe { two_scales::<S, G>(sb) }
-    }
 
     #[inline(always)]
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
@@ -233,20 +223,12 @@ unsafe fn k_scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G]
     }
 }
 
-/// `Q4_K`.
-pub(super) struct Q4K;
+pub(crate) struct Q4K;
 
 impl Quant for Q4K {
     const COLUMNS: usize = 256;
     const BYTES: usize = 36 * LINE;
     const FORMAT: WeightFormat = WeightFormat::Minimum;
-    const SPAN: usize = 8;
-
-    #[inline(always)]
-    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
-        // SAFETY: within the superblock.
-        unsafe { k_scales::<S, G>(sb) }
-    }
 
     #[inline(always)]
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
@@ -261,21 +243,13 @@ impl Quant for Q4K {
     }
 }
 
-/// `Q5_K`.
-pub(super) struct Q5K;
+pub(crate) struct Q5K;
 
 impl Quant for Q5K {
     const COLUMNS: usize = 256;
     const BYTES: usize = 44 * LINE;
     const FORMAT: WeightFormat = WeightFormat::Minimum;
-    const SPAN: usize = 8;
     const BITS: u32 = 5;
-
-    #[inline(always)]
-    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
-        // SAFETY: within the superblock.
-        unsafe { k_scales::<S, G>(sb) }
-    }
 
     #[inline(always)]
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
@@ -297,34 +271,33 @@ impl Quant for Q5K {
     }
 }
 
-/// `Q6_K`.
-pub(super) struct Q6K;
+/// A scale for each 16 columns, multiplied out.
+#[inline(always)]
+unsafe fn half_block_scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
+    // SAFETY: the caller's contract: offsets within the superblock.
+    unsafe {
+        let zero = S::splat(0.0);
+        let mut scales = [[Scale { scale: zero, second: zero }; 8]; G];
+        for (g, to) in scales.iter_mut().enumerate() {
+            let d = S::load(in_panel::<G>(sb, 0, g).cast());
+            let scale = |j: usize| {
+                let s = in_panel::<G>(sb, at::Q6_K_SCALES + LANES * j, g);
+                S::mul(d, S::to_f(S::load_i8(s.cast())))
+            };
+            for (b, to) in to.iter_mut().enumerate() {
+                *to = Scale { scale: scale(2 * b), second: scale(2 * b + 1) };
+            }
+        }
+        scales
+    }
+}
+
+pub(crate) struct Q6K;
 
 impl Quant for Q6K {
     const COLUMNS: usize = 256;
     const BYTES: usize = 53 * LINE;
     const FORMAT: WeightFormat = WeightFormat::Offset32;
-    const SPAN: usize = 8;
-
-    #[inline(always)]
-    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
-        // SAFETY: offsets within the superblock.
-        unsafe {
-            let zero = S::splat(0.0);
-            let mut scales = [[Scale { scale: zero, second: zero }; 8]; G];
-            for (g, to) in scales.iter_mut().enumerate() {
-                let d = S::load(in_panel::<G>(sb, 0, g).cast());
-                let scale = |j: usize| {
-                    let s = in_panel::<G>(sb, at::Q6_K_SCALES + LANES * j, g);
-                    S::mul(d, S::to_f(S::load_i8(s.cast())))
-                };
-                for (b, to) in to.iter_mut().enumerate() {
-                    *to = Scale { scale: scale(2 * b), second: scale(2 * b + 1) };
-                }
-            }
-            scales
-        }
-    }
 
     #[inline(always)]
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
@@ -346,9 +319,7 @@ impl Quant for Q6K {
     }
 }
 
-/// A plain type of weights.
-pub(super) trait Plain {
-    /// Bytes of an element.
+pub(crate) trait Plain {
     const WIDTH: usize;
     /// 16 rows of one column.
     ///
@@ -358,8 +329,7 @@ pub(super) trait Plain {
     unsafe fn load<S: Simd>(p: *const u8) -> S::F;
 }
 
-/// `F32`.
-pub(super) struct F32;
+pub(crate) struct F32;
 
 impl Plain for F32 {
     const WIDTH: usize = 4;
@@ -370,8 +340,7 @@ impl Plain for F32 {
     }
 }
 
-/// `F16`.
-pub(super) struct F16;
+pub(crate) struct F16;
 
 impl Plain for F16 {
     const WIDTH: usize = 2;
@@ -382,8 +351,7 @@ impl Plain for F16 {
     }
 }
 
-/// `BF16`.
-pub(super) struct BF16;
+pub(crate) struct BF16;
 
 impl Plain for BF16 {
     const WIDTH: usize = 2;

@@ -25,14 +25,14 @@ pub(crate) use neon::Neon;
 pub(crate) use scalar::Scalar;
 
 /// Lanes of a vector, and rows of a weight group.
-pub(crate) const LANES: usize = 16;
+pub const LANES: usize = 16;
 
-/// The bits of [`BIAS_F`]. Added to an integer `i` of less than 22 bits they are those of
+/// The bits of `BIAS_F`. Added to an integer `i` of less than 22 bits they are those of
 /// `BIAS_F + i`: a dot product that starts here ends as an `f32` without being converted.
-pub(crate) const BIAS: i32 = 0x4b40_0000;
+pub const BIAS: i32 = 0x4b40_0000;
 
-/// The bits of minus [`BIAS_F`]. Added to an integer `i` they are those of `-(BIAS_F + i)`.
-pub(crate) const MINUS_BIAS: i32 = BIAS | i32::MIN;
+/// The bits of minus `BIAS_F`. Added to an integer `i` they are those of `-(BIAS_F + i)`.
+pub const MINUS_BIAS: i32 = BIAS | i32::MIN;
 
 /// 1.5 times 2^23, see [`BIAS`].
 pub(crate) const BIAS_F: f32 = 12_582_912.0;

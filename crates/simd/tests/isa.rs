@@ -1,0 +1,20 @@
+//! Instruction sets: their names, and what follows from the maker.
+
+use simd::Isa;
+
+#[test]
+fn every_available_set_is_found_by_its_name_and_others_are_refused() {
+    for isa in Isa::available() {
+        assert_eq!(Isa::named(&isa.name().to_uppercase()), Ok(isa));
+    }
+    let e = Isa::named("sve9").unwrap_err();
+    assert!(e.to_string().contains("sve9") && e.to_string().contains("scalar"), "{e}");
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn how_far_ahead_follows_from_the_maker_that_the_system_names() {
+    let about = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    let amd = about.lines().any(|l| l.starts_with("vendor_id") && l.ends_with("AuthenticAMD"));
+    assert_eq!(Isa::detect().ahead(), if amd { 1024 } else { 8192 });
+}
