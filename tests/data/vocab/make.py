@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes `llama-bpe.gguf` and `vectors.json` from llama.cpp's `ggml-vocab-llama-bpe.gguf`.
+"""Makes `llama-bpe.gguf`, and the vectors of that name in `vectors.json`, from llama.cpp's `ggml-vocab-llama-bpe.gguf`.
 
     make.py ggml-vocab-llama-bpe.gguf more.json
 
 `more.json` holds further texts with llama.cpp's ids, with special tokens parsed and not. The vocabulary is
 cut to bytes, special tokens, and the tokens that occur in one of the texts: a merge whose product does not
 occur in a text can never be applied to it, so the ids stay those of the whole vocabulary. `original_ids`
-says which these are. What Qwen2's pre-tokeniser makes of the same texts and merges is computed by Hugging
-Face's `tokenizers` (pip install tokenizers), which must also give llama.cpp's ids for Llama 3.
+says which these are. Hugging Face's `tokenizers` (pip install tokenizers) must give llama.cpp's ids too.
+`qwen2.py` does the same for Qwen2.
 """
 
 import json
@@ -80,16 +80,23 @@ def byte_level():
     return table
 
 
-def tokenizer(keys, digits, ignore_merges, specials):
+def tokenizer(keys, specials):
     """Hugging Face's, of a whole vocabulary."""
     vocabulary = {token: i for i, token in enumerate(keys["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.split(" ")) for merge in keys["tokenizer.ggml.merges"]]
-    result = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=ignore_merges))
-    split = pre_tokenizers.Split(Regex(PATTERN.replace("DIGITS", digits)), "isolated")
+    result = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=True))
+    split = pre_tokenizers.Split(Regex(PATTERN.replace("DIGITS", "{1,3}")), "isolated")
     result.pre_tokenizer = pre_tokenizers.Sequence(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     result.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in specials])
     return lambda text: result.encode(text, add_special_tokens=False).ids
+
+
+def write_vectors(vectors):
+    lines = ",\n".join(
+        f' "{name}": [\n' + ",\n".join("  " + json.dumps(case) for case in cases) + "\n ]"
+        for name, cases in vectors.items())
+    (HERE / "vectors.json").write_text("{\n" + lines + "\n}\n")
 
 
 def main():
@@ -97,23 +104,20 @@ def main():
     keys = read(source.read_bytes())
     tokens, kinds = keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"]
     specials = [token for token, kind in zip(tokens, kinds) if kind == CONTROL]
-    plain, special = ([tokenizer(keys, "{1,3}", True, s) for s in ([], specials)])
-    qwen_plain, qwen_special = ([tokenizer(keys, "", False, s) for s in ([], specials)])
+    plain, special = ([tokenizer(keys, s) for s in ([], specials)])
 
     texts = pathlib.Path(f"{source}.inp").read_text().split("\n__ggml_vocab_test__\n")[:-1]
     ids = [[int(i) for i in line.split()] for line in
            pathlib.Path(f"{source}.out").read_text().splitlines()]
     cases = [{"text": text, "special": known} for text, known in zip(texts, ids, strict=True)]
     cases += json.loads(pathlib.Path(sys.argv[2]).read_text())["llama-bpe"]
-    vectors = {"llama-bpe": [], "qwen2": []}
+    vectors = json.loads((HERE / "vectors.json").read_text()) | {"llama-bpe": []}
     for case in cases:
         text = case["text"]
         assert special(text) == case["special"], (text, special(text), case["special"])
         assert plain(text) == case.get("plain", plain(text)), text
         vectors["llama-bpe"].append(
             {"text": text, "special": case["special"], "plain": plain(text)})
-        vectors["qwen2"].append(
-            {"text": text, "special": qwen_special(text), "plain": qwen_plain(text)})
 
     table = byte_level()
     seen = ["".join(table[byte] for byte in case["text"].encode()) for case in cases]
@@ -131,10 +135,7 @@ def main():
         "tokenizer.ggml.eos_token_id": kept.index(keys["tokenizer.ggml.eos_token_id"]),
         "original_ids": kept,
     })
-    lines = ",\n".join(
-        f' "{name}": [\n' + ",\n".join("  " + json.dumps(case) for case in cases) + "\n ]"
-        for name, cases in vectors.items())
-    (HERE / "vectors.json").write_text("{\n" + lines + "\n}\n")
+    write_vectors(vectors)
 
 
 if __name__ == "__main__":
