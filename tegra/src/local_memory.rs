@@ -14,8 +14,9 @@ pub const ABOVE_STACK_POINTER: u32 = 0x240;
 pub const THREAD_ADDRESS_BITS: u32 = 24;
 
 const THREADS_PER_WARP: u64 = 32;
-/// 48 on an SM of compute capability 8.6 and 8.7; the characteristics report them for each TPC.
-const WARPS_PER_SM: u64 = 48;
+/// As all code that ran on an Orin reserved for each SM: the number that the driver's characteristics
+/// report, twice what an SM of compute capability 8.7 holds.
+const WARPS_PER_SM: u64 = 96;
 const SMS_PER_TPC: u64 = 2;
 const THREAD_GRANULE: u32 = 32;
 const WARP_GRANULE: u64 = 0x200;

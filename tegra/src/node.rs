@@ -60,6 +60,7 @@ flat!(
     channel::GetTimedout,
     channel::AllocObjCtx,
     channel::SetErrorNotifier,
+    channel::SetTimeout,
     channel::Wdt,
     channel::PreemptionMode,
     channel::GetUserSyncpoint,

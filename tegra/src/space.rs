@@ -68,8 +68,10 @@ pub enum L2 {
 
 /// What the GPU may do with a mapped buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub enum Access {
+    /// A write is a fault. Nobody has been seen to map so on an Orin.
     Read,
+    /// Both, as in all proven code.
     ReadWrite,
 }
 
@@ -91,14 +93,21 @@ struct Inner {
     fd: NodeFd,
     orin: Orin,
     l2: L2,
+    sealed: Access,
     windows: Windows,
     buffers: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl AddressSpace {
-    /// A new address space with its windows kept free.
+    /// A new address space with its windows kept free. Weights and code are mapped for reading and
+    /// writing.
     pub fn new(orin: &Orin, l2: L2) -> Result<Self, Error> {
+        Self::with_sealed(orin, l2, Access::ReadWrite)
+    }
+
+    /// A new address space in which weights and code are mapped like this.
+    pub fn with_sealed(orin: &Orin, l2: L2, sealed: Access) -> Result<Self, Error> {
         let mut args = ctrl::AllocAs {
             flags: AS_UNIFIED_VA,
             va_range_start: START,
@@ -120,7 +129,7 @@ impl AddressSpace {
         let windows = Windows::new(GpuAddress::new(LOCAL)?, GpuAddress::new(SHARED)?)?;
         let orin = orin.clone();
         let (buffers, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self(Arc::new(Inner { fd, orin, l2, windows, buffers, bytes })))
+        Ok(Self(Arc::new(Inner { fd, orin, l2, sealed, windows, buffers, bytes })))
     }
 
     /// The GPU that the space belongs to.
@@ -139,6 +148,12 @@ impl AddressSpace {
     #[must_use]
     pub fn l2(&self) -> L2 {
         self.0.l2
+    }
+
+    /// What the GPU may do with weights and code.
+    #[must_use]
+    pub fn sealed(&self) -> Access {
+        self.0.sealed
     }
 
     /// What is mapped now.

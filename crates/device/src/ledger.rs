@@ -106,6 +106,11 @@ impl<S> Ledger<S> {
         }
     }
 
+    /// What the driver keeps of each plan.
+    pub(super) fn states_mut(&mut self) -> impl Iterator<Item = &mut S> {
+        self.entries.iter_mut().map(|entry| &mut entry.state)
+    }
+
     pub(super) fn lose(&mut self, error: Error) -> Error {
         if let Error::Lost { scope, rebuildable, reason, .. } = &error {
             let (scope, rebuildable, reason) = (*scope, *rebuildable, reason.clone());

@@ -27,6 +27,7 @@
 #[cfg(test)]
 mod contract;
 pub mod cpu;
+pub mod first_light;
 pub mod gpu;
 mod kernels;
 mod ledger;
@@ -41,6 +42,7 @@ pub use named::{AUTO, NAMES, named};
 
 use std::time::Duration;
 
+use crate::first_light::{FirstLight, Mode};
 use crate::tune::{Case, Choice, Choices, DeviceKey, Space};
 use plan::{Buffer, BufferId, Cost, Fusions, Plan};
 
@@ -273,8 +275,18 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// Whether its memory is the system's, so that what an instance takes others lack.
+    fn shares_memory(&self) -> bool {
+        self.gpu_memory().is_none()
+    }
+
     /// What can be tuned; `None` where nothing can be chosen.
     fn tunable(&self) -> Option<&dyn Tunable>;
+
+    /// What must be proven on this machine before it is relied on; `None` where nothing need be.
+    fn first_light(&self) -> Option<&dyn FirstLight> {
+        None
+    }
 }
 
 /// A device whose kernels can be run in more than one way.
@@ -307,6 +319,11 @@ pub trait Instance: Send {
     /// What the hardware has been asked to do.
     fn activity(&self) -> Activity {
         Activity::default()
+    }
+
+    /// The mode that it is in, of a device that has modes. After two faults of one step it is a lower one.
+    fn mode(&self) -> Option<Mode> {
+        None
     }
 
     /// Reads one weight from its source, packing it as the device likes. `progress` is called with

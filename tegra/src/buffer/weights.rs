@@ -4,7 +4,7 @@ use crate::abi::nvmap::Caching;
 use crate::address::GpuAddress;
 use crate::error::Error;
 use crate::memory::{CpuMap, Handle};
-use crate::space::{Access, AddressSpace, GpuMap};
+use crate::space::{AddressSpace, GpuMap};
 
 const WHAT: &str = "weights";
 
@@ -41,12 +41,12 @@ impl Filling {
 
     /// Hands the memory to the GPU. [`Error::OutOfMemory`] without a free range of addresses.
     pub fn seal(self) -> Result<Weights, Error> {
-        let gpu = self.space.map(&self.handle, Access::Read, self.space.l2())?;
+        let gpu = self.space.map(&self.handle, self.space.sealed(), self.space.l2())?;
         Ok(Weights { gpu, filled: self })
     }
 }
 
-/// Weights that the GPU reads. A write by the GPU is a fault.
+/// Weights that the GPU reads. Whether a write by the GPU is a fault, the address space decides.
 #[derive(Debug)]
 pub struct Weights {
     gpu: GpuMap,
@@ -70,8 +70,8 @@ impl Weights {
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         let cpu = &self.filled.cpu;
-        // SAFETY: as in `Filling::as_mut_slice`, but shared: the GPU's mapping is read-only and the
-        // CPU cannot write while it is sealed.
+        // SAFETY: as in `Filling::as_mut_slice`, but shared: the CPU cannot write while it is sealed,
+        // and no work is given the address to write to.
         unsafe { std::slice::from_raw_parts(cpu.base(), cpu.bytes()) }
     }
 

@@ -1,6 +1,7 @@
 //! The stages of a channel.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 use super::{Notifier, Preemption, RingMemory, Subcontext};
 use crate::abi::{channel as abi, ctrl};
@@ -196,6 +197,14 @@ impl Channel {
             compute_preempt_mode: preemption.mode(),
         };
         self.fd.call(abi::SET_PREEMPTION_MODE, &mut args)
+    }
+
+    /// Sets how long switches to other groups may be held up before the driver tears the group down, all
+    /// of them together over the channel's life: nothing resets the sum on a channel that is submitted
+    /// to from user mode (`nvgpu_channel_update_and_check_ctxsw_timeout`, L4T r36.4). 3 s at first.
+    pub fn set_timeout(&self, timeout: Duration) -> Result<(), Error> {
+        let timeout = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        self.fd.call(abi::SET_TIMEOUT, &mut abi::SetTimeout { timeout })
     }
 
     /// Its syncpoint, for work of other engines of the system to wait for.

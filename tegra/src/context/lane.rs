@@ -1,5 +1,7 @@
 //! One queue of a context: what survives its channel, and the channel while it is open.
 
+use std::time::Duration;
+
 use crate::address::GpuAddress;
 use crate::buffer::Mailbox;
 use crate::channel::{Channel, Draft, Notice, Notifier, Preemption, RingMemory, Subcontext};
@@ -15,6 +17,11 @@ use crate::queue::{
 use crate::space::AddressSpace;
 
 use super::Timing;
+
+/// How long switches to others may be held up over a channel's life. Work that is as it should be holds up
+/// none; a minute is enough for mishaps of months, and the longest that a desktop stands still where this
+/// process hangs with its channel.
+const SWITCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The mailbox of a lane: the timeline, the stream that configures a new channel, the tails, then
 /// for each ring entry a record of two times and the two streams that write it.
@@ -135,6 +142,9 @@ impl Lane {
             .set_up(ring)?
             .allocate_object(self.engine)?;
         channel.set_notifier(&self.notifier)?;
+        // A driver that does not take it has its own limit, which chains of the length that we submit do
+        // not come near.
+        let _ = channel.set_timeout(SWITCH_TIMEOUT);
         if self.engine == Engine::Compute && preemption != Preemption::default() {
             channel.set_preemption(preemption)?;
         }

@@ -33,10 +33,10 @@
 //! 3. The load of the timeline before loads of what the GPU wrote.
 //!
 //! Since the observer is a device, the barriers must reach the outer shareable domain or the full
-//! system: `dmb oshst` (1, 2) and `dmb oshld` (3) are what the architecture asks for, and what
-//! Linux puts around device memory; `dmb sy` in place 2 was seen to work on hardware. The compiler's
-//! own release and acquire fences reach the inner domain only and are not enough in 1 and 2. The
-//! GPU's side of 3 is the wait for idle and the system barrier of a [`Release`].
+//! system: 1 and 2 are `dmb sy`, which was seen to work on hardware, 3 is `dmb oshld`, which is what
+//! the architecture asks for and Linux puts around device memory. The compiler's own release and
+//! acquire fences reach the inner domain only and are not enough in 1 and 2. The GPU's side of 3 is
+//! the wait for idle and the system barrier of a [`Release`].
 //!
 //! `tests/suite/queue_model.rs` explores every order that these rules leave open, at every pace of the
 //! GPU, and finds a failure as soon as any one of the three is left out.

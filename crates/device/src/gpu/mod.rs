@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use orind_kernels::source::Target;
 
+use crate::first_light::FirstLight;
 use crate::plan_buffers::PlanBuffers;
 use crate::tune::{Case, Choice, Choices, DeviceKey, Space};
 use crate::{Device, Error, Footprint, Info, Instance, Request, Result, Tunable};
@@ -55,7 +56,7 @@ pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outli
         blocks: launch.grid.iter().map(|&n| u64::from(n)).product(),
         threads: launch.kernel.threads(),
         waits: wait != dependencies::Wait::None,
-        at_most: limit::of(launch, plan.bucket.context as u64),
+        at_most: limit::at_most(launch, plan.bucket.context as u64),
     });
     Ok(outline.collect())
 }
@@ -73,6 +74,13 @@ trait GpuDevice: Send + Sync {
 
     /// Bytes that it has free.
     fn free(&self) -> Result<u64>;
+
+    /// Whether they are the system's.
+    fn shares_memory(&self) -> bool;
+
+    fn first_light(&self) -> Option<&dyn FirstLight> {
+        None
+    }
 
     fn instance(&self, layout: Layout, choices: Choices) -> Result<Box<dyn Instance>>;
 }
@@ -104,8 +112,16 @@ impl<G: GpuDevice> Device for G {
         Some(self.free().unwrap_or(0))
     }
 
+    fn shares_memory(&self) -> bool {
+        GpuDevice::shares_memory(self)
+    }
+
     fn tunable(&self) -> Option<&dyn Tunable> {
         Some(self)
+    }
+
+    fn first_light(&self) -> Option<&dyn FirstLight> {
+        GpuDevice::first_light(self)
     }
 }
 

@@ -187,6 +187,10 @@ impl GpuDevice for Cuda {
         self.gpu.free().map_err(Fault::at_the_seam)
     }
 
+    fn shares_memory(&self) -> bool {
+        self.gpu.integrated
+    }
+
     fn instance(&self, layout: Layout, choices: Choices) -> Result<Box<dyn Instance>> {
         Ok(Box::new(CudaInstance::new(&self.gpu, layout, self.kind, choices)?))
     }

@@ -117,11 +117,12 @@ impl Image {
 }
 
 impl Code {
-    /// Loads the code of `kernels` for a GPU of `tpcs` TPCs.
-    pub(super) fn new(space: &AddressSpace, kernels: &[Kernel], tpcs: u32) -> Result<Self> {
-        let image = Image::new(kernels)?;
+    /// Loads the code of the kernels that nothing has been chosen for.
+    pub(super) fn new(space: &AddressSpace) -> Result<Self> {
+        let kernels: Vec<_> = Kernel::all().into_iter().filter(|k| k.is_default()).collect();
+        let image = Image::new(&kernels)?;
         let stack = image.stack();
-        let local = LocalMemorySize::new(stack, tpcs)
+        let local = LocalMemorySize::new(stack, space.orin().tpcs())
             .ok_or_else(|| broken(format!("{stack} bytes of stack")))?;
         let mut code = Self { memory: Vec::new(), loaded: HashMap::new(), stack, local };
         code.load(space, image)?;

@@ -5,14 +5,14 @@
 //!
 //! After a fault the channels are rebuilt and the interrupted step is executed again: caches and
 //! scratch still lie in memory, inputs that the plan advances by itself are set back to what they
-//! were, from the ring of sampled tokens. So a fault changes no token.
+//! were, from the ring of sampled tokens. So a fault changes no token. A step that fails twice is
+//! tried in the next lower mode, for which every plan is recorded anew.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use orind_kernels::catalogue::Kernel;
 use tegra::buffer::{Loading, Mailbox, Placement, Scratch, WeightsPool};
 use tegra::context::{self, Context, Options, QueueId};
 use tegra::local_memory::LocalMemory;
@@ -26,10 +26,11 @@ use super::super::lower::{Addresses, lower};
 use super::super::variant::{Tuning, compiles};
 use super::super::weights::fill;
 use super::code::Code;
-use super::record::{Recorded, Recording};
+use super::record::{Recording, Source, Stamped};
 use super::uploads::Uploads;
-use super::watchdog::{ProgressMarkers, watch};
+use super::watchdog::watch;
 use super::{DEVICE, TARGET, failed};
+use crate::first_light::{Mode, WakeBy};
 use crate::ledger::{self, Ledger, Write, invalid, words};
 use crate::plan_buffers::PlanBuffers;
 use crate::tune::Choices;
@@ -41,8 +42,10 @@ use plan::{BufferId, NextInputs, Op, Plan, Sample};
 
 /// Ring entries of the channel: two for each step under way, one for each submission's uploads.
 const ENTRIES: u32 = (MAX_SUBMISSIONS as u32 * (2 * RING_STEPS + 1) + 1).next_power_of_two();
-/// Executions of one step that may fault before the device counts as lost.
-const ATTEMPTS: u32 = 3;
+/// Executions of one step that may fail in a mode. Without a lower one the device counts as lost then.
+const ATTEMPTS: u32 = 2;
+/// In which a new channel must have answered.
+const OPENING: Duration = Duration::from_secs(1);
 
 enum Pool {
     Loading(Box<Loading>),
@@ -52,6 +55,9 @@ enum Pool {
 struct PlanState {
     /// Its mailboxes, outputs and ring.
     memory: Mailbox,
+    launches: Vec<Launch>,
+    /// Positions that its rows see.
+    context: u64,
     recording: Recording,
     advances: Option<Advances>,
 }
@@ -122,19 +128,34 @@ pub(super) struct NvInstance {
     caches: Scratch,
     scratch: Scratch,
     counters: Mailbox,
-    code: Option<(Code, Scratch)>,
+    code: Code,
+    /// Backs the threads' stacks.
+    _local: Scratch,
     choices: Choices,
     space: AddressSpace,
+    mode: Mode,
     launches: u64,
 }
 
 impl NvInstance {
-    pub(super) fn new(space: AddressSpace, layout: Layout, choices: Choices) -> Result<Self> {
+    /// Reserves everything, and opens the channel: what fails there is known before weights are read.
+    pub(super) fn new(
+        space: AddressSpace,
+        layout: Layout,
+        choices: Choices,
+        mode: Mode,
+    ) -> Result<Self> {
         // A step takes milliseconds: polling memory for longer than reading the clock takes would only
         // burn processor time.
         let options = Options { spin: Duration::ZERO, ..Options::default() };
         let mut context = Context::new(&space, options).map_err(failed)?;
         let queue = context.add_queue(Engine::Compute, ENTRIES).map_err(failed)?;
+        let code = Code::new(&space)?;
+        let local = Scratch::new(&space, code.local.total).map_err(failed)?;
+        let stacks = LocalMemory::new(local.address(), code.local.per_tpc);
+        let stacks = stacks.map_err(|e| failed(tegra::Error::from(e)))?;
+        context.set_local_memory(stacks).map_err(failed)?;
+        context.open().and_then(|()| context.drain(OPENING)).map_err(failed)?;
         let scratch = |bytes: u64| Scratch::new(&space, bytes.max(1)).map_err(failed);
         let counters = Mailbox::new(&space, layout.workspace.counters().max(1)).map_err(failed)?;
         let uploads = Uploads::new(&space, layout.mailbox_bytes)?;
@@ -149,10 +170,12 @@ impl NvInstance {
             caches: scratch(layout.cache_bytes)?,
             scratch: scratch(layout.workspace.scratch())?,
             counters,
-            code: None,
+            code,
+            _local: local,
             choices,
             layout,
             space,
+            mode,
             launches: 0,
         })
     }
@@ -209,19 +232,8 @@ impl NvInstance {
     /// Loads the kernels that no earlier plan has brought in.
     fn load_code(&mut self, launches: &[Launch]) -> Result<()> {
         let mut kernels: Vec<_> = launches.iter().map(|launch| launch.kernel).collect();
-        if let Some((code, _)) = &mut self.code {
-            kernels.retain(|&kernel| code.kernel(kernel).is_err());
-            return code.add(&self.space, &kernels);
-        }
-        kernels.extend(Kernel::all().into_iter().filter(|kernel| kernel.is_default()));
-        let orin = self.space.orin();
-        let code = Code::new(&self.space, &kernels, orin.tpcs())?;
-        let local = Scratch::new(&self.space, code.local.total).map_err(failed)?;
-        let memory = LocalMemory::new(local.address(), code.local.per_tpc)
-            .map_err(|e| failed(tegra::Error::from(e)))?;
-        self.context.get_mut().set_local_memory(memory).map_err(failed)?;
-        self.code = Some((code, local));
-        Ok(())
+        kernels.retain(|&kernel| self.code.kernel(kernel).is_err());
+        self.code.add(&self.space, &kernels)
     }
 
     /// Hands steps of a plan over, the first behind the `upload`.
@@ -231,25 +243,32 @@ impl NvInstance {
         upload: Option<Entry>,
         steps: Range<u64>,
     ) -> Result<Vec<context::Ticket>> {
-        let recording = &self.ledger.entry(prepared)?.state.recording;
+        let PlanState { recording, launches, .. } = &self.ledger.entry(prepared)?.state;
         let context = self.context.get_mut();
         let mut tickets = Vec::with_capacity((steps.end - steps.start) as usize);
         for step in steps.clone() {
-            let wake = if step + 1 == steps.end { Wake::Interrupt } else { Wake::Quiet };
+            let wake = match self.mode.wake {
+                WakeBy::Event if step + 1 == steps.end => Wake::Interrupt,
+                WakeBy::Event | WakeBy::Poll => Wake::Quiet,
+            };
             let body = recording.body(step);
             let ticket = match upload.filter(|_| step == steps.start) {
                 Some(upload) => context.submit(self.queue, &[upload, body], wake),
                 None => context.submit(self.queue, &[body], wake),
             };
             tickets.push(ticket.map_err(failed)?);
-            self.launches += recording.launches().len() as u64;
+            self.launches += launches.len() as u64;
         }
         Ok(tickets)
     }
 
-    /// Rebuilds the channel after a fault and executes again what it interrupted.
-    fn recover(&mut self) -> Result<()> {
+    /// Rebuilds the channel after a fault and executes again what it interrupted, in another mode if one is
+    /// given.
+    fn recover(&mut self, mode: Option<Mode>) -> Result<()> {
         self.context.get_mut().rebuild().map_err(failed)?;
+        if let Some(mode) = mode {
+            self.change_mode(mode)?;
+        }
         let counters = vec![0; self.layout.workspace.counters() as usize];
         self.counters.write(0, &counters).map_err(failed)?;
         let mut restored = HashSet::new();
@@ -268,6 +287,18 @@ impl NvInstance {
             }
             let again = self.launch(prepared, upload, from..to)?;
             self.flights[i].tickets.splice(done.., again);
+        }
+        Ok(())
+    }
+
+    /// Records every plan anew. Nothing may be running.
+    fn change_mode(&mut self, mode: Mode) -> Result<()> {
+        tracing::warn!(from = %self.mode, to = %mode, "the GPU is used in a lower mode");
+        self.mode = mode;
+        for state in self.ledger.states_mut() {
+            let (space, code) = (&self.space, &self.code);
+            let source = Source { space, code, launches: &state.launches, mode };
+            state.recording = Recording::new(source, state.context)?;
         }
         Ok(())
     }
@@ -327,26 +358,27 @@ impl NvInstance {
     fn profile_steps(&mut self, prepared: Prepared) -> Result<Profile> {
         let writes = self.ledger.staged(prepared)?;
         let ledger::Entry { state, steps, .. } = self.ledger.entry(prepared)?;
-        let recording = &state.recording;
+        let PlanState { recording, launches, memory, .. } = state;
         let polls = recording.polls();
-        let stamped = recording.stamped(&self.space)?;
-        let launches = recording.launches().to_vec();
+        let (space, code) = (&self.space, &self.code);
+        let source = Source { space, code, launches, mode: self.mode };
+        let stamped = Stamped::new(source)?;
         let mut bodies = vec![recording.body(*steps)];
         if !writes.is_empty() {
-            bodies.insert(0, self.uploads.record(state.memory.address(), &writes)?);
+            bodies.insert(0, self.uploads.record(memory.address(), &writes)?);
         }
         let (context, queue) = (self.context.get_mut(), self.queue);
         let whole = time(context, queue, &bodies, polls, || recording.progress())?;
         let parts = time(context, queue, &[stamped.body], polls, || stamped.done())?;
         self.launches += 2 * launches.len() as u64;
         let mut last = parts.started;
-        let timing = |(Recorded { step, label, kernel }, at): (Recorded, u64)| Timing {
-            step,
-            label,
+        let timing = |(Launch { step, label, kernel, .. }, at): (&Launch, u64)| Timing {
+            step: *step,
+            label: label.clone(),
             kernel: kernel.symbol(),
             nanoseconds: at.saturating_sub(std::mem::replace(&mut last, at)),
         };
-        let timings = launches.into_iter().zip(stamped.times()?).map(timing).collect();
+        let timings = launches.iter().zip(stamped.times()?).map(timing).collect();
         let whole = Duration::from_nanos(whole.finished.saturating_sub(whole.started));
         Ok(Profile { timings, serialised: true, whole })
     }
@@ -388,7 +420,9 @@ impl NvInstance {
             let done = done(context, &flight.tickets);
             attempts = if done > reached { 1 } else { attempts + 1 };
             reached = done;
-            if !error.can_rebuild() || attempts == ATTEMPTS {
+            let is_last = attempts == ATTEMPTS;
+            let lower = self.mode.chains.lower().filter(|_| is_last);
+            if !error.can_rebuild() || is_last && lower.is_none() {
                 return Err(match failed(error) {
                     Error::Lost { scope, reason, source, .. } => {
                         Error::Lost { scope, rebuildable: true, reason, source }
@@ -397,7 +431,10 @@ impl NvInstance {
                 });
             }
             tracing::warn!(%error, attempts, "GPU fault: the channel is rebuilt, the step repeated");
-            self.recover()?;
+            if is_last {
+                attempts = 0;
+            }
+            self.recover(lower.map(|chains| Mode { chains, ..self.mode }))?;
         }
     }
 }
@@ -417,6 +454,10 @@ impl Instance for NvInstance {
             sleeps: done.sleeps,
             rebuilds: done.rebuilds,
         }
+    }
+
+    fn mode(&self) -> Option<Mode> {
+        Some(self.mode)
     }
 
     fn upload(
@@ -457,11 +498,12 @@ impl Instance for NvInstance {
         }
         let launches = self.launches(plan, &buffers, memory.address().get(), choices)?;
         self.load_code(&launches)?;
-        let Some((code, _)) = &self.code else { return invalid("no machine code") };
-        let markers = ProgressMarkers::of(&launches, plan.bucket.context as u64);
-        let recording = Recording::new(&self.space, code, &launches, &markers)?;
+        let context = plan.bucket.context as u64;
+        let (space, code) = (&self.space, &self.code);
+        let source = Source { space, code, launches: &launches, mode: self.mode };
+        let recording = Recording::new(source, context)?;
         let advances = Advances::of(plan, &buffers)?;
-        self.ledger.add(buffers, PlanState { memory, recording, advances })
+        self.ledger.add(buffers, PlanState { memory, launches, context, recording, advances })
     }
 
     fn write(
@@ -490,7 +532,7 @@ impl Instance for NvInstance {
         let handed_over = match self.launch(prepared, upload, range.clone()) {
             // An earlier submission faulted: it is repeated first.
             Err(Error::Lost { rebuildable: true, .. }) => {
-                self.recover().and_then(|()| self.launch(prepared, upload, range))
+                self.recover(None).and_then(|()| self.launch(prepared, upload, range))
             }
             handed_over => handed_over,
         };

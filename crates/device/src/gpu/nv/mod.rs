@@ -1,11 +1,13 @@
 //! The NV driver: launches carried to an Orin's GPU by its own queues, without CUDA.
 //!
-//! `code` puts the kernels' machine code where the GPU finds it; `record` writes a list of
-//! launches down once, as QMDs, constant banks and a command stream that never change again;
-//! `uploads` writes mailboxes between two steps under way; `instance` replays recordings step by
-//! step, reads what comes back, and repeats a step that a fault interrupted, or that the `watchdog`
-//! gave up. Memory, channels and queues are those of the crate `tegra`.
+//! `code` puts the kernels' machine code where the GPU finds it; `chains` says how many launches the
+//! hardware gets at once; `record` writes them down once, as QMDs, constant banks and a command
+//! stream that never change again; `uploads` writes mailboxes between two steps under way;
+//! `instance` replays recordings step by step, reads what comes back, and repeats a step that a
+//! fault interrupted, or that the `watchdog` gave up, in a lower mode if need be. Memory, channels and
+//! queues are those of the crate `tegra`.
 
+mod chains;
 mod code;
 mod instance;
 mod record;
@@ -14,14 +16,15 @@ mod watchdog;
 
 use orind_kernels::source::Target;
 use tegra::orin::Orin;
-use tegra::space::{AddressSpace, L2};
+use tegra::space::{Access, AddressSpace, L2};
 
 use super::layout::Layout;
+use crate::first_light::{Maps, Mode};
 use crate::gpu::{self, GpuDevice};
 use crate::tune::{Choices, DeviceKey};
 use crate::{Error, Instance, Result, Scope};
 use instance::NvInstance;
-use telemetry::{Probe, Root};
+use telemetry::{Probe, Root, memory};
 
 const DEVICE: &str = "nv";
 
@@ -31,6 +34,7 @@ const SM: u32 = 87;
 #[derive(Clone, Debug)]
 pub struct Nv {
     orin: Orin,
+    mode: Mode,
 }
 
 impl Nv {
@@ -40,7 +44,7 @@ impl Nv {
     /// The reason why there is no Orin to use, in one line.
     pub fn detect() -> Result<Self, String> {
         match Orin::open() {
-            Ok(orin) => Ok(Self { orin }),
+            Ok(orin) => Ok(Self { orin, mode: Mode::default() }),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -64,13 +68,25 @@ impl GpuDevice for Nv {
     }
 
     fn free(&self) -> Result<u64> {
-        Ok(self.orin.memory().map_err(failed)?.free)
+        match self.orin.memory() {
+            Ok(memory) => Ok(memory.free),
+            // Buffers are pages of the system's memory: what is available there is what there is.
+            Err(error) => memory::available().ok_or_else(|| failed(error)),
+        }
+    }
+
+    fn shares_memory(&self) -> bool {
+        true
     }
 
     fn instance(&self, layout: Layout, choices: Choices) -> Result<Box<dyn Instance>> {
+        let maps = match self.mode.maps {
+            Maps::ReadOnly => Access::Read,
+            Maps::ReadWrite => Access::ReadWrite,
+        };
         // No line of memory that the CPU writes is kept, so nothing needs to be thrown away.
-        let space = AddressSpace::new(&self.orin, L2::Volatile).map_err(failed)?;
-        Ok(Box::new(NvInstance::new(space, layout, choices)?))
+        let space = AddressSpace::with_sealed(&self.orin, L2::Volatile, maps).map_err(failed)?;
+        Ok(Box::new(NvInstance::new(space, layout, choices, self.mode)?))
     }
 }
 

@@ -1,30 +1,33 @@
 //! A list of launches written down for the hardware: QMDs, constant banks and a command stream.
 //!
-//! Launches form a chain: completion of one starts the next, without the host unit or the CPU. What
-//! a launch must see of those before it decides which caches it drops first. A recording exists
-//! twice, and steps use the two in turn, so that one can be looked at after a fault while the
+//! Launches form [chains](super::chains): completion of one starts the next, without the host unit or
+//! the CPU. What a launch must see of those before it decides which caches it drops first. A recording
+//! exists twice, and steps use the two in turn, so that one can be looked at after a fault while the
 //! other runs, and nothing that the GPU still reads is ever written.
 //!
-//! In a step that may be long some launches release a semaphore, so that one that progresses can be told
-//! from one that hangs. To be profiled, a recording is copied with a timestamp after every launch.
+//! Behind each chain the host unit waits for the engine and releases a semaphore, so that a step that
+//! progresses can be told from one that hangs. To be profiled, launches are recorded one by one, with a
+//! timestamp behind each.
+
+use std::ops::Range;
 
 use orind_kernels::bank0::Bank0;
-use orind_kernels::catalogue::Kernel;
 use tegra::address::QmdAddress;
 use tegra::buffer::Mailbox;
 use tegra::class::Compute;
 use tegra::class::qmd::{DependentAction, Membar};
-use tegra::pushbuffer::{CacheInvalidate, Entry, Payload, PushBuffer, Windows};
-use tegra::qmd::{ConstantBank, Dependent, Invalidate, Launch as QmdLaunch, Qmd, QmdRelease};
+use tegra::pushbuffer::{CacheInvalidate, Entry, Payload, PushBuffer, Release, Windows};
+use tegra::qmd::{ConstantBank, Dependent, Invalidate, Launch as QmdLaunch};
 use tegra::space::AddressSpace;
 
 use super::super::dependencies::{Wait, waits};
 use super::super::launch::Launch;
 use super::super::layout::ALIGN;
+use super::chains::Chains;
 use super::code::{Code, Loaded};
 use super::failed;
-use super::watchdog::ProgressMarkers;
-use crate::{Error, Result};
+use crate::Result;
+use crate::first_light::{self, Mode};
 
 pub(super) const COPIES: usize = 2;
 
@@ -40,96 +43,46 @@ const WORD_STRIDE: u64 = 64;
 const STACK_POINTER: u32 =
     (1 << tegra::local_memory::THREAD_ADDRESS_BITS) - tegra::local_memory::ABOVE_STACK_POINTER;
 
+/// What a recording is made of.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) space: &'a AddressSpace,
+    pub(super) code: &'a Code,
+    pub(super) launches: &'a [Launch],
+    pub(super) mode: Mode,
+}
+
 #[derive(Debug)]
 pub(super) struct Recording {
     /// What the streams point at: QMDs first, then the rest.
-    memory: Mailbox,
+    _memory: Mailbox,
     bodies: [Entry; COPIES],
-    launches: Vec<Recorded>,
-    /// For each copy the number of the last marked launch that is done.
+    /// For each copy how many chains are done, where there are several.
     progress: Option<Mailbox>,
     polls: u32,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Recorded {
-    pub(super) step: usize,
-    pub(super) label: String,
-    pub(super) kernel: Kernel,
-}
-
 impl Recording {
-    pub(super) fn new(
-        space: &AddressSpace,
-        code: &Code,
-        launches: &[Launch],
-        markers: &ProgressMarkers,
-    ) -> Result<Self> {
-        let marked = markers.after.contains(&true);
-        let progress = marked.then(|| Mailbox::new(space, COPIES as u64 * WORD_STRIDE));
+    /// Records launches of a plan whose rows see `context` positions.
+    pub(super) fn new(source: Source<'_>, context: u64) -> Result<Self> {
+        let Source { space, launches, mode, .. } = source;
+        let Chains { lengths, polls } = Chains::of(launches, context, mode);
+        let progress =
+            (lengths.len() > 1).then(|| Mailbox::new(space, COPIES as u64 * WORD_STRIDE));
         let progress = progress.transpose().map_err(failed)?;
-        let loaded =
-            launches.iter().map(|l| code.kernel(l.kernel)).collect::<Result<Vec<_>, _>>()?;
-        let bank_bytes = |l: &Launch, loaded: &Loaded| {
-            u64::from(loaded.params_offset) + l.params.as_bytes().len() as u64
-        };
-        let aligned = |bytes: u64| bytes.next_multiple_of(ALIGN);
-        let banks: u64 =
-            launches.iter().zip(&loaded).map(|(l, loaded)| aligned(bank_bytes(l, loaded))).sum();
-        let stream = PushBuffer::<Compute>::new().stream(QmdAddress::from_shifted(0));
-        let copy = QMD_BYTES * launches.len() as u64 + banks + aligned(4 * stream.len() as u64);
-        let memory = Mailbox::new(space, COPIES as u64 * copy).map_err(failed)?;
-        let waits = waits(launches);
-        let record = |number: u64| -> Result<Entry, tegra::Error> {
-            let start = copy * number;
-            let qmd_at = |i: usize| start + QMD_BYTES * i as u64;
-            let mut bank_at = qmd_at(launches.len());
-            for (i, (launch, loaded)) in launches.iter().zip(&loaded).enumerate() {
-                let bank = bank0(launch, loaded, space.windows());
-                memory.write(bank_at, &bank)?;
-                let mut qmd = describe(launch, loaded, waits[i]);
-                qmd.constants[0] = Some(ConstantBank {
-                    address: memory.at(bank_at)?,
-                    bytes: bank.len() as u32,
-                    invalidate: true,
-                });
-                if i + 1 < launches.len() {
-                    qmd.dependent = Some(Dependent {
-                        qmd: QmdAddress::new(memory.at(qmd_at(i + 1))?)?,
-                        action: DependentAction::Schedule,
-                        prefetch: true,
-                    });
-                }
-                if let Some(progress) = progress.as_ref().filter(|_| markers.after[i]) {
-                    qmd.releases[0] = Some(QmdRelease {
-                        at: progress.at(WORD_STRIDE * number)?,
-                        payload: Payload::Word(i as u32 + 1),
-                        timestamp: false,
-                        system_barrier: false,
-                    });
-                }
-                let words = qmd.encode().map_err(|error| tegra::Error::Unsupported {
-                    what: "a launch",
-                    found: format!("{} ({}): {error}", launch.kernel.symbol(), launch.label),
-                    expected: "one that the hardware takes",
-                })?;
-                memory.write_words(qmd_at(i), words.words())?;
-                bank_at += aligned(bank.len() as u64);
-            }
-            let first = QmdAddress::new(memory.at(qmd_at(0))?)?;
-            memory.write_stream(bank_at, &PushBuffer::<Compute>::new().stream(first))
+        let layout = Layout::new(source, lengths)?;
+        let memory = Mailbox::new(space, COPIES as u64 * layout.bytes).map_err(failed)?;
+        let record = |number: u64| {
+            // The next step of the same recording counts alike: the last chain's number tells the two
+            // apart.
+            layout.write(source, &memory, layout.bytes * number, |chain| {
+                let Some(progress) = &progress else { return Ok(None) };
+                let done = Payload::Word(chain as u32 + 1);
+                Ok(Some(Release::new(progress.at(WORD_STRIDE * number)?, done)?))
+            })
         };
         let bodies = [record(0).map_err(failed)?, record(1).map_err(failed)?];
-        let recorded = |launch: &Launch| {
-            let Launch { step, label, kernel, .. } = launch;
-            Recorded { step: *step, label: label.clone(), kernel: *kernel }
-        };
-        let launches = launches.iter().map(recorded).collect();
-        Ok(Self { memory, bodies, launches, progress, polls: markers.polls })
-    }
-
-    pub(super) fn launches(&self) -> &[Recorded] {
-        &self.launches
+        Ok(Self { _memory: memory, bodies, progress, polls })
     }
 
     /// Polls without progress after which the channel counts as hung.
@@ -137,7 +90,7 @@ impl Recording {
         self.polls
     }
 
-    /// The last marked launch of each copy.
+    /// How many chains of each copy's latest execution are done.
     pub(super) fn progress(&self) -> [Option<u32>; COPIES] {
         // The words are within the buffer, so that they can be read.
         [0, WORD_STRIDE].map(|at| self.progress.as_ref()?.load_u32(at).ok())
@@ -146,59 +99,32 @@ impl Recording {
     pub(super) const fn body(&self, step: u64) -> Entry {
         self.bodies[(step % COPIES as u64) as usize]
     }
-
-    /// A copy in which every launch ends with a timestamp.
-    pub(super) fn stamped(&self, space: &AddressSpace) -> Result<Stamped> {
-        let count = self.launches.len() as u64;
-        let refused = |error: &dyn std::fmt::Display| {
-            Error::Invalid(format!("a recorded launch cannot be read back: {error}"))
-        };
-        let stream_at = (QMD_BYTES + STAMP_BYTES) * count;
-        let stream = PushBuffer::<Compute>::new().stream(QmdAddress::from_shifted(0));
-        let memory =
-            Mailbox::new(space, stream_at.next_multiple_of(ALIGN) + 4 * stream.len() as u64);
-        let memory = memory.map_err(failed)?;
-        for i in 0..count {
-            let mut words = [0; QMD_BYTES as usize / 4];
-            let mut bytes = [0; QMD_BYTES as usize];
-            self.memory.read(QMD_BYTES * i, &mut bytes).map_err(failed)?;
-            for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
-                *word = u32::from_le_bytes(*bytes);
-            }
-            let mut qmd = QmdLaunch::decode(&Qmd::from_words(words)).map_err(|e| refused(&e))?;
-            // Banks are shared with the original.
-            qmd.releases = [None; 3];
-            qmd.releases[0] = Some(QmdRelease {
-                at: memory.at(QMD_BYTES * count + STAMP_BYTES * i).map_err(failed)?,
-                payload: Payload::Word(1),
-                timestamp: true,
-                system_barrier: true,
-            });
-            if let Some(dependent) = &mut qmd.dependent {
-                let next = memory.at(QMD_BYTES * (i + 1)).map_err(failed)?;
-                dependent.qmd = QmdAddress::new(next).map_err(|e| refused(&e))?;
-            }
-            let qmd = qmd.encode().map_err(|e| refused(&e))?;
-            memory.write_words(QMD_BYTES * i, qmd.words()).map_err(failed)?;
-        }
-        let first = QmdAddress::new(memory.at(0).map_err(failed)?).map_err(|e| refused(&e))?;
-        let stream = PushBuffer::<Compute>::new().stream(first);
-        let stream_at = stream_at.next_multiple_of(ALIGN);
-        let body = memory.write_stream(stream_at, &stream).map_err(failed)?;
-        Ok(Stamped { memory, body, count })
-    }
 }
 
-/// A recording with timestamps, good for one execution.
+/// A recording with a timestamp behind each launch, good for one execution.
 pub(super) struct Stamped {
     memory: Mailbox,
     pub(super) body: Entry,
+    stamps: u64,
     count: u64,
 }
 
 impl Stamped {
+    pub(super) fn new(source: Source<'_>) -> Result<Self> {
+        let count = source.launches.len();
+        let layout = Layout::new(source, vec![1; count])?;
+        let (stamps, count) = (layout.bytes, count as u64);
+        let memory = Mailbox::new(source.space, stamps + STAMP_BYTES * count).map_err(failed)?;
+        let stamp = |launch: usize| {
+            let at = memory.at(stamps + STAMP_BYTES * launch as u64)?;
+            Ok(Some(Release::new(at, Payload::Word(1))?.with_timestamp()?))
+        };
+        let body = layout.write(source, &memory, 0, stamp).map_err(failed)?;
+        Ok(Self { memory, body, stamps, count })
+    }
+
     const fn stamp(&self, launch: u64) -> u64 {
-        QMD_BYTES * self.count + STAMP_BYTES * launch
+        self.stamps + STAMP_BYTES * launch
     }
 
     pub(super) fn done(&self) -> u64 {
@@ -214,31 +140,133 @@ impl Stamped {
     }
 }
 
-trait Stream {
-    fn stream(self, first: QmdAddress) -> Vec<u32>;
+/// Where things lie in a copy of a recording: QMDs, constant banks, the stream.
+struct Layout {
+    loaded: Vec<Loaded>,
+    waits: Vec<Wait>,
+    chains: Vec<Range<usize>>,
+    bytes: u64,
 }
 
-impl Stream for PushBuffer<Compute> {
-    fn stream(mut self, first: QmdAddress) -> Vec<u32> {
-        // The CPU may have written mailboxes, and code before the first step.
-        let all = CacheInvalidate { instruction: true, data: true, constant: true, wait: true };
-        self.invalidate_shader_caches(all).launch(first);
-        self.into_words()
+const fn aligned(bytes: u64) -> u64 {
+    bytes.next_multiple_of(ALIGN)
+}
+
+impl Layout {
+    fn new(source: Source<'_>, lengths: Vec<usize>) -> Result<Self> {
+        let Source { code, launches, .. } = source;
+        let loaded =
+            launches.iter().map(|l| code.kernel(l.kernel)).collect::<Result<Vec<_>, _>>()?;
+        let bank_bytes = |l: &Launch, loaded: &Loaded| {
+            aligned(u64::from(loaded.params_offset) + l.params.as_bytes().len() as u64)
+        };
+        let banks: u64 =
+            launches.iter().zip(&loaded).map(|(l, loaded)| bank_bytes(l, loaded)).sum();
+        let mut end = 0;
+        let chain = |length| {
+            let start = end;
+            end += length;
+            start..end
+        };
+        let chains: Vec<_> = lengths.into_iter().map(chain).collect();
+        // Addresses and payloads do not change how long a stream is.
+        let nowhere = tegra::address::GpuAddress::from_words(0, 0).map_err(|e| failed(e.into()))?;
+        let release = Release::new(nowhere, Payload::Word(0)).map_err(|e| failed(e.into()))?;
+        let first = QmdAddress::from_shifted(0);
+        let stream = stream(chains.iter().map(|_| Ok((first, Some(release))))).map_err(failed)?;
+        let bytes = QMD_BYTES * launches.len() as u64 + banks + aligned(4 * stream.len() as u64);
+        Ok(Self { loaded, waits: waits(launches), chains, bytes })
+    }
+
+    /// Writes a copy at `start`; `release` says what is released behind a chain.
+    fn write(
+        &self,
+        source: Source<'_>,
+        memory: &Mailbox,
+        start: u64,
+        release: impl Fn(usize) -> Result<Option<Release>, tegra::Error>,
+    ) -> Result<Entry, tegra::Error> {
+        let Source { space, launches, mode, .. } = source;
+        let qmd_at = |i: usize| start + QMD_BYTES * i as u64;
+        let mut bank_at = qmd_at(launches.len());
+        for chain in &self.chains {
+            for i in chain.clone() {
+                let (launch, loaded) = (&launches[i], &self.loaded[i]);
+                let bank = bank0(launch, loaded, space.windows());
+                memory.write(bank_at, &bank)?;
+                let mut qmd = describe(launch, loaded, self.waits[i], mode.chains);
+                qmd.constants[0] = Some(ConstantBank {
+                    address: memory.at(bank_at)?,
+                    bytes: bank.len() as u32,
+                    invalidate: true,
+                });
+                if i + 1 < chain.end {
+                    qmd.dependent = Some(Dependent {
+                        qmd: QmdAddress::new(memory.at(qmd_at(i + 1))?)?,
+                        action: DependentAction::Schedule,
+                        prefetch: true,
+                    });
+                }
+                let words = qmd.encode().map_err(|error| tegra::Error::Unsupported {
+                    what: "a launch",
+                    found: format!("{} ({}): {error}", launch.kernel.symbol(), launch.label),
+                    expected: "one that the hardware takes",
+                })?;
+                memory.write_words(qmd_at(i), words.words())?;
+                bank_at += aligned(bank.len() as u64);
+            }
+        }
+        let chains = self.chains.iter().enumerate().map(|(number, chain)| {
+            Ok((QmdAddress::new(memory.at(qmd_at(chain.start))?)?, release(number)?))
+        });
+        memory.write_stream(bank_at, &stream(chains)?)
     }
 }
 
-fn describe(launch: &Launch, loaded: &Loaded, wait: Wait) -> QmdLaunch {
+/// The stream that sends chains, each by its first QMD, and what is released behind them.
+fn stream(
+    chains: impl Iterator<Item = Result<(QmdAddress, Option<Release>), tegra::Error>>,
+) -> Result<Vec<u32>, tegra::Error> {
+    let mut stream = PushBuffer::<Compute>::new();
+    // The CPU may have written mailboxes, and code before the first step.
+    let all = CacheInvalidate { instruction: true, data: true, constant: true, wait: true };
+    stream.invalidate_shader_caches(all);
+    for chain in chains {
+        let (first, release) = chain?;
+        stream.launch(first);
+        if let Some(release) = release {
+            stream.release(release);
+        }
+    }
+    Ok(stream.into_words())
+}
+
+fn describe(
+    launch: &Launch,
+    loaded: &Loaded,
+    wait: Wait,
+    chains: first_light::Chains,
+) -> QmdLaunch {
     let mut qmd = QmdLaunch::new(loaded.program, launch.grid, [launch.kernel.threads(), 1, 1]);
     qmd.shared_bytes = loaded.shared_bytes + launch.shared_bytes;
     qmd.constants[2] =
         loaded.literals.map(|(address, bytes)| ConstantBank { address, bytes, invalidate: false });
-    qmd.invalidate = Invalidate {
-        texture: false,
-        data: wait == Wait::Visible,
-        instruction: false,
-        constant: false,
-    };
     qmd.membar = Membar::System;
+    match chains {
+        // As every launch that was seen to run on an Orin.
+        first_light::Chains::Split | first_light::Chains::Serial => {
+            qmd.invalidate = Invalidate::default();
+            qmd.program.barriers = qmd.program.barriers.max(1);
+        }
+        first_light::Chains::Full => {
+            qmd.invalidate = Invalidate {
+                texture: false,
+                data: wait == Wait::Visible,
+                instruction: false,
+                constant: false,
+            };
+        }
+    }
     qmd
 }
 

@@ -1,10 +1,8 @@
 //! The watchdog: how long a step may stand still before its channel counts as hung.
 //!
-//! What counts is not how long a step takes but how long it goes without progress. Its end is progress;
-//! a step that may be long has progress markers: launches here and there that release a semaphore, so
-//! often that the work between two of them is never more than a second at the least speed ([`limit`]).
-//! That is known before anything has run, so that the first execution of a plan is watched like any
-//! other.
+//! What counts is not how long a step takes but how long it goes without progress. Its end is progress,
+//! and the end of each of its [chains](super::chains). How long those take at most is known before
+//! anything has run, so that the first execution of a plan is watched like any other.
 //!
 //! Time is counted in polls, each a tenth of a second of waiting, and not by a clock: nobody concludes
 //! anything from time in which this process, or the machine, was stopped.
@@ -13,54 +11,15 @@
 
 use std::time::Duration;
 
-use super::super::launch::Launch;
-use super::super::limit;
-
 /// Between two polls of how far a step is.
 const POLL: Duration = Duration::from_millis(100);
-/// Polls without progress after which a channel counts as hung, if no launch may take longer than
-/// [`limit::LONGEST`]: half as long again.
+/// The least of them: half as long again as the longest launch that can be had in parts.
 const POLLS: u32 = 15;
 
-/// Which launches of a step release a semaphore when they are done.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct ProgressMarkers {
-    pub(super) after: Vec<bool>,
-    /// Polls without progress after which the channel counts as hung.
-    pub(super) polls: u32,
-}
-
-impl ProgressMarkers {
-    /// Those of a plan whose rows see `context` positions. Few: a marker costs a launch a write, which
-    /// decode should not pay more often than it must.
-    pub(super) fn of(launches: &[Launch], context: u64) -> Self {
-        Self::between(launches.iter().map(|launch| limit::of(launch, context)))
-    }
-
-    /// Those of launches that take so long at most.
-    fn between(limits: impl Iterator<Item = Duration>) -> Self {
-        let mut after: Vec<bool> = Vec::new();
-        let (mut open, mut longest) = (Duration::ZERO, limit::LONGEST);
-        for one in limits {
-            if open + one > limit::LONGEST
-                && let Some(last) = after.last_mut()
-            {
-                *last = true;
-                open = Duration::ZERO;
-            }
-            open += one;
-            longest = longest.max(open);
-            after.push(false);
-        }
-        // The next step of the same recording writes the same numbers: it takes two to see a change.
-        if after.contains(&true)
-            && let [first, .., last] = &mut after[..]
-        {
-            (*first, *last) = (true, true);
-        }
-        let polls = (longest * 3 / 2).as_nanos().div_ceil(POLL.as_nanos());
-        Self { after, polls: u32::try_from(polls).unwrap_or(u32::MAX).max(POLLS) }
-    }
+/// Polls without progress after which a channel counts as hung, where there is some after so long at most.
+pub(super) fn polls(longest: Duration) -> u32 {
+    let polls = (longest * 3 / 2).as_nanos().div_ceil(POLL.as_nanos());
+    u32::try_from(polls).unwrap_or(u32::MAX).max(POLLS)
 }
 
 /// Waits for a step: `poll` waits so long at most, and gives what changes while the step progresses.
@@ -88,26 +47,8 @@ pub(super) fn watch<P: PartialEq, E>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::limit;
     use super::*;
-
-    fn markers(milliseconds: &[u64]) -> ProgressMarkers {
-        ProgressMarkers::between(milliseconds.iter().copied().map(Duration::from_millis))
-    }
-
-    #[test]
-    fn between_two_markers_there_is_a_second_of_work_at_most() {
-        assert_eq!(markers(&[400, 600]).after, [false; 2]);
-        assert_eq!(markers(&[400, 601]).after, [true, true]);
-        assert_eq!(markers(&[300, 300, 300, 300, 900]).after, [true, false, true, true, true]);
-        assert_eq!(markers(&[1000; 4]).after, [true; 4]);
-        assert_eq!(markers(&[10; 4]).polls, POLLS);
-        assert_eq!(markers(&[1000; 4]).polls, POLLS);
-        // A launch that may take longer, and cannot be had in parts, is given longer.
-        assert_eq!(
-            markers(&[10, 4000, 10]),
-            ProgressMarkers { after: vec![true, true, true], polls: 60 }
-        );
-    }
 
     #[test]
     fn a_hang_is_noticed_within_two_seconds() {

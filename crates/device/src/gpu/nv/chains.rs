@@ -1,0 +1,109 @@
+//! Chains: how many launches the hardware is given at once.
+//!
+//! Completion of one launch of a chain starts the next; behind a chain the host unit waits until the GPU
+//! is idle and releases a semaphore. Only there others on the GPU can get their turn, and what was
+//! released says how far a step is: no time between two releases may be longer than the watchdog waits.
+
+use std::time::Duration;
+
+use super::super::launch::Launch;
+use super::super::limit;
+use super::watchdog;
+use crate::first_light;
+
+/// Most launches of a chain that is not to be longer than what has run on an Orin.
+const SHORT: usize = 32;
+
+/// A step's launches, chain by chain.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Chains {
+    /// How many launches each has.
+    pub(super) lengths: Vec<usize>,
+    /// Polls without progress after which the channel counts as hung.
+    pub(super) polls: u32,
+}
+
+/// How long a launch takes at most, and by the estimate.
+#[derive(Clone, Copy)]
+struct Times {
+    at_most: Duration,
+    estimate: Duration,
+}
+
+impl Chains {
+    /// Those of a plan whose rows see `context` positions.
+    pub(super) fn of(launches: &[Launch], context: u64, mode: first_light::Mode) -> Self {
+        let times = |launch| Times {
+            at_most: limit::at_most(launch, context),
+            estimate: limit::estimate(launch, context),
+        };
+        Self::between(launches.iter().map(times), mode)
+    }
+
+    fn between(launches: impl Iterator<Item = Times>, mode: first_light::Mode) -> Self {
+        let longest = mode.longest.max(1) as usize;
+        let (most, turn) = match mode.chains {
+            first_light::Chains::Full => (longest, limit::LONGEST),
+            first_light::Chains::Split => (longest.min(SHORT), limit::TURN),
+            first_light::Chains::Serial => (1, limit::TURN),
+        };
+        let mut lengths: Vec<usize> = Vec::new();
+        let (mut estimate, mut at_most, mut longest) =
+            (Duration::ZERO, Duration::ZERO, limit::LONGEST);
+        for launch in launches {
+            match lengths.last_mut() {
+                Some(length) if *length < most && estimate + launch.estimate <= turn => {
+                    *length += 1;
+                    estimate += launch.estimate;
+                    at_most += launch.at_most;
+                }
+                _ => {
+                    lengths.push(1);
+                    (estimate, at_most) = (launch.estimate, launch.at_most);
+                }
+            }
+            longest = longest.max(at_most);
+        }
+        Self { lengths, polls: watchdog::polls(longest) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::first_light::Mode;
+
+    fn lengths(milliseconds: &[u64], chains: first_light::Chains, longest: u32) -> Vec<usize> {
+        let times = |&n: &u64| Times {
+            at_most: Duration::from_millis(6 * n),
+            estimate: Duration::from_millis(n),
+        };
+        let mode = Mode { chains, longest, ..Mode::default() };
+        Chains::between(milliseconds.iter().map(times), mode).lengths
+    }
+
+    #[test]
+    fn a_chain_ends_before_it_is_too_long_by_count_or_by_time() {
+        use first_light::Chains::{Full, Serial, Split};
+        assert_eq!(lengths(&[1; 70], Split, 2048), [32, 32, 6]);
+        assert_eq!(lengths(&[1; 70], Split, 20), [20, 20, 20, 10]);
+        assert_eq!(lengths(&[20, 30, 1, 49, 50, 60, 1], Split, 2048), [2, 2, 1, 1, 1]);
+        assert_eq!(lengths(&[1; 70], Full, 2048), [70]);
+        assert_eq!(lengths(&[1; 70], Full, 64), [64, 6]);
+        assert_eq!(lengths(&[400; 5], Full, 64), [2, 2, 1]);
+        assert_eq!(lengths(&[1; 3], Serial, 2048), [1, 1, 1]);
+        assert_eq!(lengths(&[], Split, 32), [0; 0]);
+    }
+
+    #[test]
+    fn a_chain_that_may_take_longer_is_watched_for_longer() {
+        let polls = |at_most: u64, count: usize| {
+            let (at_most, estimate) = (Duration::from_millis(at_most), Duration::from_millis(1));
+            let times = vec![Times { at_most, estimate }; count];
+            Chains::between(times.into_iter(), Mode::default()).polls
+        };
+        assert_eq!(polls(10, 32), polls(1, 1));
+        assert_eq!(polls(125, 32), 60);
+        assert_eq!(polls(4000, 1), 60);
+    }
+}
