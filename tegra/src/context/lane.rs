@@ -113,6 +113,10 @@ impl Lane {
         self.live.is_some()
     }
 
+    pub(super) fn channel(&self) -> Option<&Channel> {
+        self.live.as_ref().map(|live| &live.channel)
+    }
+
     pub(super) fn timeline(&self) -> GpuAddress {
         self.control.address()
     }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::address::GpuAddress;
-use crate::channel::{Event, Interleave, Preemption, Subcontext, Tsg};
+use crate::channel::{Channel, Event, Interleave, Preemption, Subcontext, Tsg};
 use crate::doorbell::Doorbell;
 use crate::error::Error;
 use crate::fault::Fault;
@@ -239,6 +239,11 @@ impl Context {
     /// Where a queue's timeline lies: 16 bytes, payload and timestamp of the last point reached.
     pub fn timeline(&self, queue: QueueId) -> Result<GpuAddress, Error> {
         Ok(self.lane(queue)?.timeline())
+    }
+
+    /// A queue's channel, while it is open: what the driver says of it.
+    pub fn channel(&self, queue: QueueId) -> Result<Option<&Channel>, Error> {
+        Ok(self.lane(queue)?.channel())
     }
 
     /// Ring entries that are free, at least.
