@@ -11,6 +11,8 @@ pub const MOST_FACTS: usize = 512;
 pub const MOST_SAMPLES: usize = 100_000;
 /// Most bytes of a text.
 pub const MOST_TEXT: usize = 16 << 10;
+/// Most lines of the kernel's log that an experiment has.
+pub const MOST_LINES: usize = 64;
 /// Most bytes of a name.
 const MOST_NAME: usize = 64;
 const MOST_CLOCKS: usize = 64;
@@ -45,8 +47,8 @@ pub(crate) fn profile(profile: &Profile) -> Result<(), Error> {
 }
 
 fn machine(machine: &Machine) -> Result<(), Error> {
-    let texts = [&machine.model, &machine.l4t, &machine.kernel, &machine.chip, &machine.power_mode];
-    for found in texts.into_iter().flatten() {
+    let Machine { model, l4t, kernel, chip, power_mode, driver_log, .. } = machine;
+    for found in [model, l4t, kernel, chip, power_mode, driver_log].into_iter().flatten() {
         text("a line about the machine", found)?;
     }
     for clocks in [&machine.clocks, &machine.clocks_after] {
@@ -64,6 +66,8 @@ fn experiment(experiment: &Experiment) -> Result<(), Error> {
         text(what, found)?;
     }
     text("error", error.as_deref().unwrap_or_default())?;
+    at_most("lines of the log", experiment.driver_log.len(), MOST_LINES)?;
+    experiment.driver_log.iter().try_for_each(|line| text("a line of the log", line))?;
     finite("seconds", *seconds)?;
     at_most("facts", facts.len(), MOST_FACTS)?;
     for (fact, value) in facts {

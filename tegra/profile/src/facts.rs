@@ -122,6 +122,30 @@ pub const LARGEST: Fact = Fact {
     least: 4096.0,
     most: (1u64 << 40) as f64,
 };
+/// Launches of the longest chain whose results were right. Like the flags below not one of [`FACTS`]:
+/// it is for [`super::Proven`].
+pub const LONGEST_CHAIN: Fact = Fact {
+    experiment: "first-light-order",
+    name: "longest",
+    meaning: "the longest chain of launches",
+    least: 0.0,
+    most: (1u64 << 20) as f64,
+};
+
+/// An answer that is yes or no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flag {
+    pub experiment: &'static str,
+    pub name: &'static str,
+}
+
+/// Whether the GPU reads and executes through read-only mappings.
+pub const READ_ONLY: Flag = Flag { experiment: "read-only-maps", name: "works" };
+/// Whether the event wakes a sleeper in time.
+pub const EVENT: Flag = Flag { experiment: "first-light-event", name: "woken" };
+/// Whether the driver takes another limit for context switches.
+pub const SWITCH_TIMEOUT: Flag = Flag { experiment: "switch-timeout", name: "taken" };
+
 /// Whether [`LARGEST`] is what was refused beyond, and not only where asking stopped.
 pub const LARGEST_IS_LIMIT: &str = "refused_beyond";
 

@@ -33,6 +33,12 @@ pub enum Error {
     /// A part that no run writes.
     #[error("{what}")]
     Invalid { what: String },
+    /// A file that was to be made.
+    #[error(
+        "{} is there already and is never overwritten: `--resume {}` goes on with it, `-o` writes another file",
+        path.display(), path.display()
+    )]
+    Exists { path: PathBuf },
     /// Any of these, of a named file.
     #[error("{}: {error}", path.display())]
     File { path: PathBuf, error: Box<Error> },
@@ -81,13 +87,29 @@ impl Profile {
         Self::parse(&bytes).map_err(|error| Error::File { path: path.into(), error: error.into() })
     }
 
+    /// As [`Profile::read`], and `None` where there is no such file.
+    pub fn read_if_there(path: &Path) -> Result<Option<Self>, Error> {
+        match Self::read(path) {
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some),
+        }
+    }
+
     /// The file's text.
     pub fn to_json(&self) -> Result<String, Error> {
         Ok(compact_numbers(&serde_json::to_string_pretty(self)?))
     }
 
-    /// Writes the file and has it on the disk: whoever reads it, also after a power failure, sees
-    /// the old one or the new one whole.
+    /// As [`Profile::write`], for a name that must be free: [`Error::Exists`].
+    pub fn create(&self, path: &Path) -> Result<(), Error> {
+        if path.symlink_metadata().is_ok() {
+            return Err(Error::Exists { path: path.into() });
+        }
+        self.write(path)
+    }
+
+    /// Writes the file and has it on the disk with its name: whoever reads it, also after the whole
+    /// machine went down, sees the last one written whole.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         let io = |source| Error::Io { path: path.into(), source };
         let text = self.to_json()?;
@@ -98,11 +120,20 @@ impl Profile {
             file.write_all(text.as_bytes())?;
             file.sync_all()
         });
-        written.and_then(|()| std::fs::rename(&beside, path)).map_err(|source| {
+        let named = written.and_then(|()| std::fs::rename(&beside, path));
+        // The name is the directory's: without this the file of before may come back.
+        named.and_then(|()| File::open(directory(path))?.sync_all()).map_err(|source| {
             // Nothing is kept of it; that it cannot be removed either changes nothing.
             let _ = std::fs::remove_file(&beside);
             io(source)
         })
+    }
+}
+
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
     }
 }
 

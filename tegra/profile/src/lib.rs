@@ -6,20 +6,23 @@
 //!
 //! Files come from other people's machines: [`Profile::parse`] believes nothing. Sizes are limited
 //! before anything is kept, names are checked, numbers are finite. [`facts`] names what readers
-//! look for; [`diff`] holds two profiles against each other; [`mod@unit`] writes values for people.
+//! look for, [`Proven`] what of them a daemon can use; [`diff`] holds two profiles against each other;
+//! [`mod@unit`] writes values for people.
 
 mod check;
 pub mod diff;
 pub mod facts;
 mod file;
+mod proven;
 pub mod unit;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use check::{MOST_EXPERIMENTS, MOST_FACTS, MOST_SAMPLES, MOST_TEXT};
+pub use check::{MOST_EXPERIMENTS, MOST_FACTS, MOST_LINES, MOST_SAMPLES, MOST_TEXT};
 pub use file::{Error, MOST_BYTES};
+pub use proven::{FILE_NAME, Proven};
 
 /// What the file says that it is.
 pub const FORMAT: &str = "orin-profile";
@@ -63,6 +66,34 @@ pub struct Machine {
     pub clocks: BTreeMap<String, Clock>,
     /// Clocks at the end: where they differ from those at the begin, so may the numbers.
     pub clocks_after: BTreeMap<String, Clock>,
+    /// Whether the drivers' lines of the kernel's log could be read, or why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver_log: Option<String>,
+}
+
+impl Machine {
+    /// In what `now` is another machine than this, or another state of it in which answers may be
+    /// others; `None` where nothing that both tell differs. Clocks come and go: they do not count.
+    #[must_use]
+    pub fn difference(&self, now: &Self) -> Option<String> {
+        if self.simulated != now.simulated {
+            let kind = |simulated| if simulated { "a simulated Orin" } else { "a real one" };
+            return Some(format!("{}, not {}", kind(now.simulated), kind(self.simulated)));
+        }
+        let sms = |machine: &Self| machine.sms.map(|sms| sms.to_string());
+        let told = [
+            ("board", self.model.clone(), now.model.clone()),
+            ("L4T", self.l4t.clone(), now.l4t.clone()),
+            ("kernel", self.kernel.clone(), now.kernel.clone()),
+            ("chip", self.chip.clone(), now.chip.clone()),
+            ("number of SMs", sms(self), sms(now)),
+            ("power mode", self.power_mode.clone(), now.power_mode.clone()),
+        ];
+        told.into_iter().find_map(|(what, then, now)| match (then, now) {
+            (Some(then), Some(now)) if then != now => Some(format!("{what} {now}, not {then}")),
+            _ => None,
+        })
+    }
 }
 
 /// A clock, in Hz.
@@ -97,6 +128,9 @@ pub struct Experiment {
     /// Why there is no answer, or what went wrong beside it.
     #[serde(default)]
     pub error: Option<String>,
+    /// What the drivers wrote to the kernel's log meanwhile, where that could be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub driver_log: Vec<String>,
     /// How long it took.
     #[serde(default)]
     pub seconds: f64,
@@ -114,6 +148,7 @@ impl Experiment {
             facts: BTreeMap::new(),
             samples: BTreeMap::new(),
             error: None,
+            driver_log: Vec::new(),
             seconds: 0.0,
         }
     }

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tegra_profile::{
-    Clock, Error, Experiment, FORMAT, MOST_BYTES, MOST_EXPERIMENTS, MOST_SAMPLES, MOST_TEXT,
-    Machine, Profile, Value, Verdict, diff, facts,
+    Clock, Error, Experiment, FORMAT, MOST_BYTES, MOST_EXPERIMENTS, MOST_LINES, MOST_SAMPLES,
+    MOST_TEXT, Machine, Profile, Proven, Value, Verdict, diff, facts,
 };
 
 fn sample() -> Profile {
@@ -17,6 +17,7 @@ fn sample() -> Profile {
     experiment.facts.insert("note".into(), Value::Text("two\nlines [".into()));
     experiment.samples.insert("launch_ns".into(), vec![1.0, 2.5, 3.0]);
     experiment.samples.insert("none".into(), vec![]);
+    experiment.driver_log = vec!["[1.5] nvgpu: [".into(), "{ ] nvmap".into()];
     profile.experiments.push(experiment);
     profile.experiments.push(Experiment::new("other", "", "", Verdict::TimedOut));
     profile
@@ -35,9 +36,91 @@ fn what_is_written_is_read_back() {
     profile.write(&file).unwrap();
     assert_eq!(Profile::read(&file).unwrap(), profile);
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
+    let mut other = profile.clone();
+    other.taken += 1;
+    let refused = other.create(&file).unwrap_err();
+    assert!(matches!(refused, Error::Exists { .. }) && refused.to_string().contains("--resume"));
+    assert_eq!(Profile::read_if_there(&file).unwrap(), Some(profile), "it is as it was");
+    std::fs::remove_file(&file).unwrap();
+    other.create(&file).unwrap();
+    assert_eq!(Profile::read(&file).unwrap(), other);
+    std::fs::write(&file, "{}").unwrap();
+    assert!(Profile::read_if_there(&file).is_err(), "one that is none is not no file");
     std::fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(Profile::read_if_there(&file).unwrap(), None);
     let error = Profile::read(&file).unwrap_err().to_string();
     assert!(error.contains("profile.json"), "{error}");
+    assert!(other.write(&file).is_err(), "there is no such directory");
+}
+
+/// An experiment with one fact.
+fn found(experiment: &str, fact: &str, value: impl Into<Value>) -> Experiment {
+    let mut experiment = Experiment::new(experiment, "", "", Verdict::Expected);
+    experiment.facts.insert(fact.into(), value.into());
+    experiment
+}
+
+#[test]
+fn what_is_proven_is_what_was_shown() {
+    let mut profile = Profile::new("t", 0, Machine::default());
+    assert_eq!(profile.proven().unwrap(), Proven::default());
+    assert_eq!(Proven::default().to_string(), "nothing that can be used");
+    let limit = facts::LARGEST_IS_LIMIT;
+    profile.experiments = vec![
+        found(facts::READ_ONLY.experiment, facts::READ_ONLY.name, true),
+        found(facts::EVENT.experiment, facts::EVENT.name, false),
+        found(facts::LONGEST_CHAIN.experiment, facts::LONGEST_CHAIN.name, 2048u32),
+        found(facts::LARGEST.experiment, facts::LARGEST.name, 3u64 << 30),
+        Experiment::new(facts::SWITCH_TIMEOUT.experiment, "", "", Verdict::Crashed),
+    ];
+    let mut expected = Proven {
+        read_only_maps: Some(true),
+        longest_chain: Some(2048),
+        event: Some(false),
+        switch_timeout: Some(false),
+        largest_buffer: None,
+    };
+    assert_eq!(profile.proven().unwrap(), expected, "asking stopped at 3 GiB: no limit");
+    profile.experiments[3].facts.insert(limit.into(), true.into());
+    expected.largest_buffer = Some(3 << 30);
+    assert_eq!(profile.proven().unwrap(), expected);
+    assert_eq!(
+        expected.to_string(),
+        "read-only maps work, chains to 2048 launches, the event does not wake, the switch limit is \
+         fixed, buffers to 3072 MiB"
+    );
+    // A machine that went down over it has shown that it does not work, one that was never asked nothing.
+    profile.experiments[0] =
+        Experiment::new(facts::READ_ONLY.experiment, "", "", Verdict::Unfinished);
+    assert_eq!(profile.proven().unwrap().read_only_maps, Some(false));
+    profile.experiments[0].verdict = Verdict::Skipped;
+    assert_eq!(profile.proven().unwrap().read_only_maps, None);
+    profile.experiments[2].facts.insert(facts::LONGEST_CHAIN.name.into(), 1e12.into());
+    assert!(profile.proven().unwrap_err().to_string().contains("first-light-order.longest"));
+}
+
+#[test]
+fn machines_are_told_apart() {
+    let clocks = [("gpu".to_owned(), Clock { now_hz: Some(1), ..Clock::default() })].into();
+    let then = Machine {
+        l4t: Some("36.4.4".into()),
+        sms: Some(8),
+        power_mode: Some("MODE_30W".into()),
+        clocks,
+        ..Machine::default()
+    };
+    let unclocked = Machine { clocks: [].into(), model: Some("AGX".into()), ..then.clone() };
+    assert_eq!(then.difference(&unclocked), None, "what only one tells is no difference");
+    let differs = |now: Machine, expected: &str| {
+        assert_eq!(then.difference(&now).as_deref(), Some(expected));
+    };
+    differs(Machine { l4t: Some("36.2.0".into()), ..then.clone() }, "L4T 36.2.0, not 36.4.4");
+    differs(Machine { sms: Some(16), ..then.clone() }, "number of SMs 16, not 8");
+    differs(
+        Machine { power_mode: Some("MAXN".into()), ..then.clone() },
+        "power mode MAXN, not MODE_30W",
+    );
+    differs(Machine { simulated: true, ..then.clone() }, "a simulated Orin, not a real one");
 }
 
 #[test]
@@ -60,6 +143,12 @@ fn what_no_run_writes_is_refused() {
     refuse(&|p| first(p, &|e| e.name = "x".repeat(65)), "lower-case letters");
     refuse(&|p| first(p, &|e| e.question = "\u{1b}[2J".into()), "control character");
     refuse(&|p| first(p, &|e| e.error = Some("x".repeat(MOST_TEXT + 1))), "more than");
+    refuse(&|p| first(p, &|e| e.driver_log = vec!["\u{1b}[2J".into()]), "control character");
+    refuse(
+        &|p| first(p, &|e| e.driver_log = vec![String::new(); MOST_LINES + 1]),
+        "lines of the log",
+    );
+    refuse(&|p| p.machine.driver_log = Some("\r".into()), "control character");
     refuse(
         &|p| {
             first(p, &|e| {
