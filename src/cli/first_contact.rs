@@ -12,36 +12,38 @@ use super::args;
 use super::error::Error;
 use super::terminal::{Live, Terminal};
 use super::text;
-use tegra_probe::runner::{self, Choice, Progress, Run};
+use tegra_probe::runner::{self, Choice, Progress, Run, Wanted};
 use tegra_probe::{EXPERIMENTS, Risk};
 
 pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), Error> {
-    let mut choices = runner::choose(&args.only, &args.skip).map_err(|error| usage(&error))?;
+    let wanted = Wanted { only: &args.only, also: &args.risky, skip: &args.skip };
+    let mut choices = wanted.choose().map_err(|error| usage(&error))?;
     if args.list {
         return text::print(&list());
     }
     runner::look_for_orin().map_err(|error| Error::NoOrin { error: Box::new(error) })?;
-    let mut profile = runner::begin();
-    let simulated = profile.machine.simulated;
-    announce(&mut choices, args.yes || simulated, terminal)?;
+    let (mut profile, file) = match &args.resume {
+        Some(file) => (runner::resume(file, &mut choices)?, file),
+        None => (runner::begin(&args.output)?, &args.output),
+    };
+    announce(&mut choices, args.yes || profile.machine.simulated, terminal)?;
 
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&stop);
     ctrlc::set_handler(move || stopping.store(true, Ordering::Relaxed))
         .map_err(|e| Error::Setup { what: "handling Ctrl-C", source: std::io::Error::other(e) })?;
     let limit = args.time_limit.map(|seconds| Duration::from_secs_f64(seconds.min(86400.0)));
-    let run = Run { choices: &choices, file: &args.output, limit, stop: &stop };
+    let run = Run { choices: &choices, file, limit, stop: &stop };
     let live = terminal.steps();
     let total = choices.iter().filter(|choice| choice.left_out.is_none()).count() as u64;
     let mut done = 0;
     run.make(&mut profile, |progress| match progress {
         Progress::Begins(experiment) => live.set(done, total, experiment.name),
-        Progress::Ended(record) if record.verdict != Verdict::Skipped => {
+        Progress::Ended(record) => {
             done += 1;
             live.set(done, total, record.name.clone());
             tell(record, &live, terminal);
         }
-        Progress::Ended(_) => {}
     })?;
     drop(live);
     if args.json {
@@ -51,7 +53,7 @@ pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), 
     } else {
         text::print(&table(&profile))?;
     }
-    terminal.say(&format!("written to {}", args.output.display()));
+    terminal.say(&format!("written to {}", file.display()));
     if stop.load(Ordering::Relaxed) {
         return Err(Error::Interrupted);
     }
@@ -62,22 +64,31 @@ fn usage(error: &tegra_probe::Error) -> Error {
     Error::Usage(format!("{error}; `orinctl first-contact --list` shows all"))
 }
 
-/// Says which experiments break something on purpose, and asks once where somebody can answer.
+/// Says which experiments may do harm and what is known of them, and asks once, where somebody can answer,
+/// for those that are not asked for by name.
 fn announce(choices: &mut [Choice], agreed: bool, terminal: &Terminal) -> Result<(), Error> {
-    let risky = |choice: &Choice| match choice.experiment.risk {
-        Risk::Risky(what) if choice.left_out.is_none() => Some((choice.experiment.name, what)),
+    let harm = |choice: &Choice| match choice.experiment.risk {
+        Risk::Risky(what) | Risk::Dangerous(what) if choice.left_out.is_none() => Some(what),
         _ => None,
     };
-    let rows: Vec<Vec<String>> = choices
-        .iter()
-        .filter_map(risky)
-        .map(|(name, what)| vec![format!("  {name}"), what.to_owned()])
-        .collect();
-    if rows.is_empty() || agreed {
+    let show = |choices: &[Choice], named: bool| {
+        let chosen = choices.iter().filter(|choice| choice.named == named);
+        let row = |choice: &Choice| {
+            Some(vec![format!("  {}", choice.experiment.name), harm(choice)?.to_owned()])
+        };
+        text::columns(&chosen.filter_map(row).collect::<Vec<_>>(), &[]).trim_end().to_owned()
+    };
+    let named = show(choices, true);
+    if !named.is_empty() {
+        terminal.say("Asked for by name:");
+        terminal.say(&named);
+    }
+    let risky = show(choices, false);
+    if risky.is_empty() || agreed {
         return Ok(());
     }
     terminal.say("At the end come experiments that do on purpose what programs should not:");
-    terminal.say(text::columns(&rows, &[]).trim_end());
+    terminal.say(&risky);
     let reason = if std::io::stdin().is_terminal() {
         let _ = write!(std::io::stderr(), "Make these too? [y/N] ");
         let mut line = String::new();
@@ -91,7 +102,7 @@ fn announce(choices: &mut [Choice], agreed: bool, terminal: &Terminal) -> Result
         "not agreed to: --yes makes it"
     };
     for choice in choices.iter_mut() {
-        if risky(choice).is_some() {
+        if harm(choice).is_some() && !choice.named {
             choice.left_out = Some(reason.into());
         }
     }
@@ -99,13 +110,14 @@ fn announce(choices: &mut [Choice], agreed: bool, terminal: &Terminal) -> Result
 }
 
 fn list() -> String {
-    let mut rows = vec![["EXPERIMENT", "RISK", "QUESTION"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["EXPERIMENT", "QUESTION", "RISK"].map(str::to_owned).to_vec()];
     rows.extend(EXPERIMENTS.iter().map(|experiment| {
         let risk = match experiment.risk {
-            Risk::Harmless => "none",
-            Risk::Risky(what) => what,
+            Risk::Harmless => "none".into(),
+            Risk::Risky(what) => format!("risky: {what}"),
+            Risk::Dangerous(known) => format!("dangerous, only by name: {known}"),
         };
-        vec![experiment.name.into(), risk.into(), experiment.question.into()]
+        vec![experiment.name.into(), experiment.question.into(), risk]
     }));
     text::columns(&rows, &[])
 }
@@ -151,8 +163,12 @@ fn table(profile: &Profile) -> String {
     } else {
         machine.model.clone().unwrap_or_else(unknown)
     };
+    let log = match machine.driver_log.as_deref() {
+        None | Some("read") => String::new(),
+        Some(why) => format!("The drivers' log lines are missing: {why}. `sudo dmesg` has them.\n"),
+    };
     format!(
-        "{}\n{board}, L4T {}, {} SMs: {}\n",
+        "{}\n{board}, L4T {}, {} SMs: {}\n{log}",
         text::columns(&rows, &[2]),
         machine.l4t.clone().unwrap_or_else(unknown),
         machine.sms.map_or_else(unknown, |sms| sms.to_string()),

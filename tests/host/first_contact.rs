@@ -1,9 +1,11 @@
 //! First contact with the simulated Orin, through the real programs: every question gets an answer, what
-//! breaks does not stop the rest, and the simulator takes the file back.
+//! breaks does not stop the rest, what may take a machine down is made only by name, a run that was ended
+//! goes on without what was under way, and the simulator takes the file back.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use orind_testing::program::{stderr, stdout, tegra_sim};
 use tegra_probe::{EXPERIMENTS, Risk};
@@ -12,14 +14,29 @@ use tegra_sim::profile::{Calibration, SIMULATED};
 use tempfile::TempDir;
 
 /// `tegra-sim run OPTIONS -- orinctl first-contact ARGS`.
+fn command(options: &[&str], args: &[&str]) -> Command {
+    let mut command = tegra_sim();
+    command.arg("run").args(options);
+    command.args(["--", env!("CARGO_BIN_EXE_orinctl"), "first-contact"]).args(args);
+    command
+}
+
 fn contact(options: &[&str], args: &[&str]) -> Output {
-    tegra_sim()
-        .arg("run")
-        .args(options)
-        .args(["--", env!("CARGO_BIN_EXE_orinctl"), "first-contact"])
-        .args(args)
-        .output()
-        .unwrap()
+    command(options, args).output().unwrap()
+}
+
+fn names(choose: impl Fn(&tegra_probe::Experiment) -> bool) -> String {
+    let chosen = EXPERIMENTS.iter().filter(|experiment| choose(experiment));
+    chosen.map(|experiment| experiment.name).collect::<Vec<_>>().join(",")
+}
+
+/// All but some, for `--skip`.
+fn all_but(kept: &[&str]) -> String {
+    names(|experiment| !kept.contains(&experiment.name))
+}
+
+fn is_dangerous(experiment: &tegra_probe::Experiment) -> bool {
+    matches!(experiment.risk, Risk::Dangerous(_))
 }
 
 /// The profile of a whole run with what was printed, made once for all tests.
@@ -28,7 +45,8 @@ fn whole() -> &'static (Profile, Output) {
     WHOLE.get_or_init(|| {
         let directory = TempDir::new().unwrap();
         let file = directory.path().join("profile.json");
-        let output = contact(&[], &["-o", &file.display().to_string()]);
+        let dangerous = names(is_dangerous);
+        let output = contact(&[], &["--risky", &dangerous, "-o", &file.display().to_string()]);
         assert!(output.status.success(), "{}", stderr(&output));
         let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "nothing but the profile: {left:?}");
@@ -41,6 +59,7 @@ fn on_the_simulator_every_experiment_has_an_answer() {
     let (profile, output) = whole();
     assert!(profile.machine.simulated, "it does not pass for a real Orin");
     assert_eq!(profile.machine.chip.as_deref(), Some("ga10b"));
+    assert!(profile.machine.driver_log.is_some(), "whether the log was read is told");
     let names: Vec<&str> = profile.experiments.iter().map(|e| e.name.as_str()).collect();
     let known: Vec<&str> = EXPERIMENTS.iter().map(|e| e.name).collect();
     assert_eq!(names, known);
@@ -63,11 +82,112 @@ fn on_the_simulator_every_experiment_has_an_answer() {
         let found = fact.read(profile).unwrap();
         assert!(found.is_some(), "{}.{} is measured", fact.experiment, fact.name);
     }
-    let harmless = EXPERIMENTS.iter().position(|e| e.risk != Risk::Harmless).unwrap();
-    assert!(
-        EXPERIMENTS[harmless..].iter().all(|e| e.risk != Risk::Harmless),
-        "risky ones come last"
-    );
+    let harm = |experiment: &tegra_probe::Experiment| match experiment.risk {
+        Risk::Harmless => 0,
+        Risk::Risky(_) => 1,
+        Risk::Dangerous(_) => 2,
+    };
+    assert!(EXPERIMENTS.is_sorted_by_key(harm), "the more harm, the later");
+    let proven = profile.proven().unwrap();
+    assert_eq!((proven.read_only_maps, proven.switch_timeout), (Some(true), Some(true)));
+}
+
+#[test]
+fn what_is_dangerous_is_made_by_name_alone() {
+    let directory = TempDir::new().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let made = |file: &str| {
+        let profile = Profile::read(Path::new(file)).unwrap();
+        let answered = profile.experiments.iter().filter(|record| record.verdict.is_answer());
+        answered.map(|record| record.name.clone()).collect::<Vec<_>>()
+    };
+    let skip = names(|experiment| experiment.name != "page-sizes" && !is_dangerous(experiment));
+    let (yes, named, only) = (file("yes.json"), file("named.json"), file("only.json"));
+    let output = contact(&[], &["--yes", "--skip", &skip, "-o", &yes]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(made(&yes), ["page-sizes"]);
+    let left_out = Profile::read(Path::new(&yes)).unwrap();
+    let why = left_out.experiment("large-ring").unwrap().error.clone().unwrap();
+    assert!(why.contains("--risky large-ring"), "{why}");
+
+    let output = contact(&[], &["--risky", "va-range-beyond", "--skip", &skip, "-o", &named]);
+    let said = stderr(&output);
+    assert_eq!(made(&named), ["page-sizes", "va-range-beyond"], "{said}");
+    assert!(said.contains("Asked for by name:") && said.contains("2^49"), "{said}");
+
+    let output = contact(&[], &["--only", "va-range-beyond", "-o", &only]);
+    assert_eq!(made(&only), ["va-range-beyond"], "{}", stderr(&output));
+}
+
+#[test]
+fn a_file_is_never_overwritten() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("profile.json");
+    let name = file.display().to_string();
+    let first = contact(&[], &["--only", "page-sizes", "-o", &name]);
+    assert!(first.status.success(), "{}", stderr(&first));
+    let before = std::fs::read(&file).unwrap();
+    let second = contact(&[], &["--only", "placement", "-o", &name]);
+    let said = stderr(&second);
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("--resume {name}")) && said.contains("-o"), "{said}");
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+}
+
+/// The run is killed, as by a machine that goes down, while an experiment hangs.
+#[test]
+fn a_run_that_was_ended_goes_on_behind_what_was_under_way() {
+    const THREE: [&str; 3] = ["placement", "doorbell-latency", "submission-cost"];
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("profile.json");
+    let name = file.display().to_string();
+    let rest = all_but(&THREE);
+    let hang = ["--faults", "stuck-semaphore@100,stuck-semaphore@101,stuck-semaphore@102"];
+    let mut run = command(&hang, &["--skip", &rest, "-o", &name]);
+    let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let read = || Profile::read(&file).unwrap();
+    let verdict = |profile: &Profile, name: &str| profile.experiment(name).unwrap().verdict;
+    let under_way = |profile: &Profile| {
+        profile.experiment(THREE[1]).is_some_and(|e| e.verdict == Verdict::Unfinished)
+    };
+    let started = Instant::now();
+    while !Profile::read(&file).is_ok_and(|profile| under_way(&profile)) {
+        assert!(started.elapsed() < Duration::from_secs(60), "it never came to {}", THREE[1]);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let ended = read();
+    assert_eq!(verdict(&ended, THREE[2]), Verdict::Skipped);
+
+    let output = contact(&[], &["--skip", &rest, "--resume", &name]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let resumed = read();
+    assert_eq!(resumed.taken, ended.taken, "it is the same file");
+    assert_eq!(resumed.experiment(THREE[0]), ended.experiment(THREE[0]), "not made again");
+    assert_eq!(resumed.experiment(THREE[1]), ended.experiment(THREE[1]), "not made again");
+    assert_eq!(verdict(&resumed, THREE[2]), Verdict::Measured);
+
+    let output = contact(&[], &["--only", THREE[1], "--resume", &name]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let named = read();
+    assert_eq!(verdict(&named, THREE[1]), Verdict::Measured);
+    for kept in [THREE[0], THREE[2]] {
+        assert_eq!(named.experiment(kept), resumed.experiment(kept));
+    }
+
+    let refuse = |change: &dyn Fn(&mut Profile), expected: &str| {
+        let mut other = named.clone();
+        change(&mut other);
+        other.write(&file).unwrap();
+        let output = contact(&[], &["--skip", &rest, "--resume", &name]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(expected) && said.contains("-o"), "{said}");
+        assert_eq!(read(), other, "it is as it was");
+    };
+    refuse(&|other| other.machine.simulated = false, "a simulated Orin, not a real one");
+    refuse(&|other| other.tool = "orinctl 99".into(), "orinctl 99 made it");
 }
 
 /// Without times and what depends on the machine or the moment: what every run answers alike.
@@ -83,8 +203,17 @@ fn stable(profile: &Profile) -> Profile {
         record.samples.clear();
         record.answer.clear();
         record.error = None;
+        record.driver_log.clear();
         record.facts.retain(|name, _| {
-            let moment = ["rounds", "sleeps", "most_bytes", "words", "drift_ppm", "free_bytes"];
+            let moment = [
+                "rounds",
+                "sleeps",
+                "most_bytes",
+                "words",
+                "drift_ppm",
+                "free_bytes",
+                "chain_launches",
+            ];
             let machine = ["asked_at_most_bytes", "largest_bytes", "refused_beyond"];
             !unit::by_cpu(name) && !moment.iter().chain(&machine).any(|end| name.ends_with(end))
         });

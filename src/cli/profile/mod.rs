@@ -47,7 +47,7 @@ pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error
     let plan = fuse(&model.plan(layout, bucket)?, device.fusions());
     let (mut instance, prepared) = load(&model, layout, &plan, &*device, terminal)?;
     // A simulated GPU has a clock of its own: there the host's says nothing about bandwidth.
-    let simulated = device.info().name == "nv" && runner::begin().machine.simulated;
+    let simulated = device.info().name == "nv" && runner::this_machine().simulated;
     let mut meter = match simulated {
         true => None,
         false => Some(Meter::of_device(&*device, &|| {})?),

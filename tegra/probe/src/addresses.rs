@@ -43,19 +43,31 @@ pub(super) fn placement() -> Result<Answer, Error> {
     Ok(answer.judged(inside, text))
 }
 
+/// What the host unit, semaphores and QMDs can address.
+const ADDRESS_BITS: u32 = 40;
+
+/// The highest end that is taken, of those at powers of two and of those 4 GiB below.
+fn highest_end(nodes: &Nodes, bits: std::ops::RangeInclusive<u32>) -> u64 {
+    let ends = bits.flat_map(|bits| [(1u64 << bits) - (4 << 30), 1 << bits]);
+    ends.filter(|end| nodes.space(0, START, *end).is_ok()).max().unwrap_or(0)
+}
+
+/// Ends beyond the addresses that engines have.
+pub(super) fn beyond() -> Result<Answer, Error> {
+    let highest = highest_end(&Nodes::open()?, ADDRESS_BITS + 1..=49);
+    let mut answer = Answer::new();
+    answer.fact("highest_end_addr", highest);
+    Ok(answer.measured(match highest {
+        0 => "no range may end there".to_owned(),
+        highest => format!("ranges may end at {highest:#x}"),
+    }))
+}
+
 /// Which ranges an address space may have, and the largest piece of one.
 pub(super) fn ranges() -> Result<Answer, Error> {
     let nodes = Nodes::open()?;
     let mut answer = Answer::new();
-    let mut highest = 0;
-    for bits in 36..=49 {
-        let ends = [(1u64 << bits) - (4 << 30), 1 << bits];
-        for end in ends.into_iter().filter(|end| *end > START) {
-            if nodes.space(0, START, end).is_ok() {
-                highest = highest.max(end);
-            }
-        }
-    }
+    let highest = highest_end(&nodes, 36..=ADDRESS_BITS);
     answer.fact("highest_end_addr", highest);
     let starts = [PAGE, 1 << 16, 1 << 20, 1 << 21];
     let lowest = starts.into_iter().find(|&start| nodes.space(0, start, END).is_ok());

@@ -1,6 +1,7 @@
 //! Why an experiment has no answer.
 
 use std::io;
+use std::path::PathBuf;
 
 use nix::errno::Errno;
 use tegra::address::AddressError;
@@ -25,6 +26,8 @@ pub enum Error {
     Process { what: &'static str, source: io::Error },
     #[error(transparent)]
     Profile(#[from] tegra_profile::Error),
+    #[error("{} cannot be gone on with, {why}: `-o` writes another file", file.display())]
+    Resume { file: PathBuf, why: String },
     #[error("there is no experiment {name:?}{}", hint(near))]
     Unknown { name: String, near: Option<&'static str> },
 }

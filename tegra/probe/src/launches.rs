@@ -103,7 +103,7 @@ pub(super) fn jitter() -> Result<Answer, Error> {
 }
 
 /// Where kernels may be interrupted.
-const KINDS: [(&str, Preemption); 3] = [
+pub(super) const KINDS: [(&str, Preemption); 3] = [
     ("kernel", Preemption::Kernel),
     ("block", Preemption::Block),
     ("instruction", Preemption::Instruction),

@@ -1,8 +1,9 @@
 //! The hardware probe: what is not known of a real Orin, asked one question at a time.
 //!
 //! An [`Experiment`] is a question with a method and a function that finds the answer on the GPU of
-//! this machine, over crate `tegra`. [`EXPERIMENTS`] is the table of all, from what only asks to
-//! what breaks something on purpose. Each runs in a process of its own with a time limit
+//! this machine, over crate `tegra`. [`EXPERIMENTS`] is the table of all, in the order in which they
+//! are made: what only asks, then what the daemon's first light does, then measurements, then what
+//! does wrong on purpose, and last what may take the whole machine down. Each runs in a process of its own with a time limit
 //! ([`runner`]): a crash, a fault or a time-out is an answer too, and the next goes on. The answers
 //! are a [`tegra_profile::Profile`].
 //!
@@ -22,12 +23,16 @@ mod kernel;
 mod latency;
 mod launches;
 mod limits;
+mod log;
 mod machine;
 mod mapping;
 mod power;
 mod raw;
+mod read_only;
+mod results;
 mod rig;
 pub mod runner;
+mod switches;
 
 use std::time::Duration;
 
@@ -42,8 +47,12 @@ pub use error::Error;
 pub enum Risk {
     /// Asks, or does work as any program does.
     Harmless,
-    /// Does on purpose what programs should not. The reason says what may come of it.
+    /// Does on purpose what programs should not; one yes is enough for all of them. The text says what
+    /// may come of it.
     Risky(&'static str),
+    /// May take the whole machine down, so it is made only when it is asked for by its name. The text
+    /// says what is known of it.
+    Dangerous(&'static str),
 }
 
 /// A question and the way to its answer.
@@ -70,6 +79,11 @@ impl Experiment {
 
     const fn risky(mut self, what: &'static str) -> Self {
         self.risk = Risk::Risky(what);
+        self
+    }
+
+    const fn dangerous(mut self, known: &'static str) -> Self {
+        self.risk = Risk::Dangerous(known);
         self
     }
 
@@ -109,7 +123,7 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "va-range",
         addresses::ranges,
         "Which ranges may an address space have, and how large a piece can be had?",
-        "address spaces with ends at powers of two; reservations, halving, freed at once",
+        "address spaces with ends at powers of two up to 2^40; reservations, halving, freed at once",
     ),
     Experiment::new(
         "page-sizes",
@@ -124,16 +138,28 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "a buffer mapped with each flag and unmapped at once",
     ),
     Experiment::new(
+        facts::SWITCH_TIMEOUT.experiment,
+        switches::limit,
+        "May a program set the limit for held-up context switches of its channel?",
+        "SET_TIMEOUT of 10 s on a channel without an engine",
+    ),
+    Experiment::new(
         "bring-up",
         bring_up::steps,
         "Is the proven order accepted, what does each step take, what are the tokens?",
         "a copy channel and two compute channels, step by step by the CPU's clock",
     ),
     Experiment::new(
-        "bring-up-orders",
-        bring_up::orders,
-        "Which orders and values does the driver refuse?",
-        "requests in wrong orders, each on a channel of its own, compared with the driver's sources",
+        facts::READ_ONLY.experiment,
+        read_only::reads,
+        "Does the GPU read and run through read-only mappings?",
+        "64 KiB copied from one; the Q8_0 projection with code, literals and matrix behind them",
+    ),
+    Experiment::new(
+        "kernel-results",
+        results::classes,
+        "Do kernels compute what they should, for each class of instructions?",
+        "nine kernels of the decode path; words held against those computed without a GPU, and hashed",
     ),
     Experiment::new(
         "doorbell-latency",
@@ -226,16 +252,18 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "the launch of launch-latency while another group runs kernels that read up to 256 MiB each",
     ),
     Experiment::new(
+        "chain-preemption",
+        switches::preemption,
+        "How long does another program wait while a chain of launches runs, and does the driver object?",
+        "64 launches of about 10 ms in one chain under each kind of preemption, and in chains of 8; \
+         GET_TIMEDOUT afterwards",
+    )
+    .within(120),
+    Experiment::new(
         "import",
         mapping::import,
         "Can pages of a process become a buffer, and what does pinning them cost?",
         "FROM_VA of 64 MiB to 4 GiB, an eighth of what is free at most, mapped and given back",
-    ),
-    Experiment::new(
-        "large-ring",
-        bring_up::large_ring,
-        "Is a ring of 4 MiB fetched from when addresses end 4 GiB below 2^40?",
-        "a copy channel with 524288 entries and one empty submission",
     ),
     Experiment::new(
         "idle-power",
@@ -267,6 +295,13 @@ pub static EXPERIMENTS: &[Experiment] = &[
     )
     .risky("breaks a rule on purpose; its own buffers only"),
     Experiment::new(
+        "read-only-write",
+        read_only::write,
+        "What does a write through a read-only mapping do?",
+        "64 KiB copied to one; what is told, and what was written",
+    )
+    .risky("faults on purpose; the kernel logs it"),
+    Experiment::new(
         "recovery",
         faults::recovery,
         "How long until work goes on after a fault?",
@@ -281,19 +316,64 @@ pub static EXPERIMENTS: &[Experiment] = &[
     )
     .risky("faults on purpose; the kernel logs it"),
     Experiment::new(
+        "ctxsw-accumulation",
+        switches::accumulation,
+        "Does the driver add up held-up context switches until it tears the channel down?",
+        "40 switches held up for 150 ms by a chain of launches, with the driver's limit of 3 s and \
+         with one of 60 s",
+    )
+    .within(180)
+    .risky("other programs on the GPU, the desktop too, stutter for half a minute; a channel of its own is torn down"),
+    Experiment::new(
+        "bring-up-orders",
+        bring_up::orders,
+        "Which orders and values does the driver refuse?",
+        "requests in wrong orders, each on a channel of its own, compared with the driver's sources",
+    )
+    .dangerous(
+        "each request is one that the driver's sources refuse or survive, among them an engine before a \
+         ring; none of it was ever tried. Nothing here needs the answers",
+    ),
+    Experiment::new(
+        "va-range-beyond",
+        addresses::beyond,
+        "May address spaces end beyond 2^40?",
+        "address spaces with ends at powers of two from 2^41 to 2^49, given back at once",
+    )
+    .dangerous(
+        "engines have 40 address bits; at 2^49 the driver's sources run into an assertion, which is a \
+         warning in the log as they are built for Jetson. Nothing here needs the answer",
+    ),
+    Experiment::new(
         "hang-recovery",
         faults::hang,
         "How long until a channel that hangs is replaced?",
         "a wait for a semaphore that nobody releases, given up after 100 ms",
     )
-    .risky("leaves a channel waiting and closes it"),
+    .dangerous(
+        "a channel that waits for ever is closed; where the GPU does not let go of it in time the driver \
+         gives the GPU up until a reboot",
+    ),
     Experiment::new(
         "doorbell-after-power-off",
         power::doorbell_page,
         "What does the doorbell page do when the GPU has no power?",
         "channels closed for 1.5 s, then one read of the timer's register",
     )
-    .risky("may kill the process of the experiment; writes nothing"),
+    .dangerous(
+        "reads a register of a GPU that may be without power: a signal for its process where the driver \
+         takes the page away as its sources say, an error of the bus otherwise",
+    ),
+    Experiment::new(
+        "large-ring",
+        bring_up::large_ring,
+        "Is a ring of 4 MiB fetched from when addresses end 4 GiB below 2^40?",
+        "a copy channel with 524288 entries and one empty submission",
+    )
+    .dangerous(
+        "a ring of 3 MB froze a whole machine, though with another range of addresses: only cutting \
+         the power helped. Nothing here needs more than 16 KiB",
+    ),
 ];
 
 #[must_use]

@@ -248,6 +248,11 @@ pub(super) fn object(channel: &OwnedFd, class: u32) -> Result<(), Errno> {
     call(channel.as_fd(), channel::ALLOC_OBJ_CTX, &mut args)
 }
 
+/// Sets how long a context switch may take, in milliseconds.
+pub(super) fn set_timeout(channel: &OwnedFd, timeout: u32) -> Result<(), Errno> {
+    call(channel.as_fd(), channel::SET_TIMEOUT, &mut channel::SetTimeout { timeout })
+}
+
 /// Anonymous pages of this process, touched.
 pub(super) fn pages(bytes: usize) -> Result<MmapMut, Errno> {
     let map = MmapOptions::new().len(bytes).populate().map_anon();

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::Signal;
 use tegra::orin::Orin;
-use tegra_profile::{Experiment as Record, MOST_BYTES, Profile, Value, Verdict, facts};
+use tegra_profile::{Experiment as Record, MOST_BYTES, Machine, Profile, Value, Verdict, facts};
 
-use super::{EXPERIMENTS, Error, Experiment, find, machine};
+use super::log::Log;
+use super::{EXPERIMENTS, Error, Experiment, Risk, find, machine};
 use telemetry::{Probe, Root};
 
 /// How often a process is looked after.
@@ -31,32 +32,56 @@ pub const CHILD_COMMAND: &str = "first-contact-experiment";
 #[derive(Clone, Debug)]
 pub struct Choice {
     pub experiment: &'static Experiment,
+    /// Whether it was asked for by its name.
+    pub named: bool,
     /// Why it is left out, if it is.
     pub left_out: Option<String>,
 }
 
-/// What to make of the table: `only` these, or all but `skip`.
-pub fn choose(only: &[String], skip: &[String]) -> Result<Vec<Choice>, Error> {
-    for name in only.iter().chain(skip) {
-        if find(name).is_none() {
-            let names = EXPERIMENTS.iter().map(|experiment| experiment.name);
-            let distance = |known: &&str| strsim::damerau_levenshtein(known, name);
-            return Err(Error::Unknown { name: name.clone(), near: names.min_by_key(distance) });
+/// What is asked for, by names of experiments.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'a> {
+    /// These alone, where there are any.
+    pub only: &'a [String],
+    /// These too, whatever their risk.
+    pub also: &'a [String],
+    /// Not these.
+    pub skip: &'a [String],
+}
+
+impl Wanted<'_> {
+    /// What to make of the table. What is dangerous is left out unless it is named.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] for a name that no experiment has.
+    pub fn choose(&self) -> Result<Vec<Choice>, Error> {
+        let Self { only, also, skip } = *self;
+        for name in only.iter().chain(also).chain(skip) {
+            if find(name).is_none() {
+                let names = EXPERIMENTS.iter().map(|experiment| experiment.name);
+                let distance = |known: &&str| strsim::damerau_levenshtein(known, name);
+                return Err(Error::Unknown {
+                    name: name.clone(),
+                    near: names.min_by_key(distance),
+                });
+            }
         }
-    }
-    let named =
-        |list: &[String], experiment: &Experiment| list.iter().any(|name| name == experiment.name);
-    let choice = |experiment: &'static Experiment| {
-        let reason = if !only.is_empty() && !named(only, experiment) {
-            Some("left out by --only")
-        } else if named(skip, experiment) {
-            Some("left out by --skip")
-        } else {
-            None
+        let choice = |experiment: &'static Experiment| {
+            let is_in = |list: &[String]| list.iter().any(|name| name == experiment.name);
+            let named = is_in(only) || is_in(also);
+            let left_out = if is_in(skip) {
+                Some("left out by --skip".into())
+            } else if !only.is_empty() && !named {
+                Some("left out by --only".into())
+            } else if !named && matches!(experiment.risk, Risk::Dangerous(_)) {
+                Some(format!("dangerous: only --risky {} makes it", experiment.name))
+            } else {
+                None
+            };
+            Choice { experiment, named, left_out }
         };
-        Choice { experiment, left_out: reason.map(str::to_owned) }
-    };
-    Ok(EXPERIMENTS.iter().map(choice).collect())
+        Ok(EXPERIMENTS.iter().map(choice).collect())
+    }
 }
 
 /// What happens, for whoever watches.
@@ -70,6 +95,7 @@ pub enum Progress<'a> {
 pub struct Run<'a> {
     /// What is made, and what is left out.
     pub choices: &'a [Choice],
+    /// Where the profile is written to: the file of [`begin`] or [`resume`].
     pub file: &'a Path,
     /// A limit for every experiment instead of its own.
     pub limit: Option<Duration>,
@@ -85,12 +111,52 @@ pub fn look_for_orin() -> Result<(), Error> {
     Ok(Orin::open().map(drop)?)
 }
 
-/// An empty profile of this machine.
-#[must_use]
-pub fn begin() -> Profile {
+/// What makes a profile: answers of two versions are not mixed in one.
+const TOOL: &str = concat!("orinctl ", env!("CARGO_PKG_VERSION"));
+
+/// An empty profile of this machine, in a file that was not there.
+///
+/// # Errors
+/// [`Error::Profile`] where it was, or cannot be written.
+pub fn begin(file: &Path) -> Result<Profile, Error> {
     let taken = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let tool = concat!("orinctl ", env!("CARGO_PKG_VERSION"));
-    Profile::new(tool, taken.as_secs(), machine::look(&Probe::new(Root::system())))
+    let profile = Profile::new(TOOL, taken.as_secs(), this_machine());
+    profile.create(file)?;
+    Ok(profile)
+}
+
+/// This machine, as the head of a profile tells it.
+#[must_use]
+pub fn this_machine() -> Machine {
+    machine::look(&Probe::new(Root::system()))
+}
+
+/// The profile of a run that was ended early, and what of `choices` is left to make: not what has an
+/// answer, and what was under way when the run ended only if it is named, since it may have ended it.
+///
+/// # Errors
+/// [`Error::Profile`] for a file that is none, [`Error::Resume`] for one of another machine or version.
+pub fn resume(file: &Path, choices: &mut [Choice]) -> Result<Profile, Error> {
+    let profile = Profile::read(file)?;
+    let refuse = |why| Error::Resume { file: file.into(), why };
+    if profile.tool != TOOL {
+        return Err(refuse(format!("{} made it, not {TOOL}", profile.tool)));
+    }
+    // The driver's number of SMs, which the file has, is not known yet.
+    let now = Machine { sms: None, ..this_machine() };
+    if let Some(difference) = profile.machine.difference(&now) {
+        return Err(refuse(format!("this machine is another: {difference}")));
+    }
+    for Choice { experiment, named, left_out } in choices {
+        let verdict = profile.experiment(experiment.name).map(|record| record.verdict);
+        let why = match verdict {
+            Some(verdict) if verdict.is_answer() => "has an answer",
+            Some(Verdict::Unfinished) if !*named => "was under way when the last run ended",
+            _ => continue,
+        };
+        left_out.get_or_insert_with(|| why.into());
+    }
+    Ok(profile)
 }
 
 impl Run<'_> {
@@ -105,21 +171,29 @@ impl Run<'_> {
         mut watch: impl FnMut(Progress<'_>),
     ) -> Result<(), Error> {
         // Whoever has the file in mid-run sees what was not come to yet.
-        profile.experiments = self.choices.iter().map(Self::unmade).collect();
+        let before = std::mem::take(&mut profile.experiments);
+        let begun = |choice| Self::begun(choice, &before);
+        profile.experiments = self.choices.iter().map(begun).collect();
+        let mut log = Log::open();
+        profile.machine.driver_log = Some(log.state());
         profile.write(self.file)?;
-        for (place, Choice { experiment, left_out }) in self.choices.iter().enumerate() {
+        for (place, Choice { experiment, left_out, .. }) in self.choices.iter().enumerate() {
             if left_out.is_some() {
-                watch(Progress::Ended(&profile.experiments[place]));
                 continue;
             }
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
-            profile.experiments[place].verdict = Verdict::Unfinished;
-            profile.experiments[place].error = Some("it was under way".into());
+            let unfinished = Record {
+                verdict: Verdict::Unfinished,
+                error: Some("it was under way when the run ended".into()),
+                ..Self::record(experiment)
+            };
+            profile.experiments[place] = unfinished;
             profile.write(self.file)?;
             watch(Progress::Begins(experiment));
-            let record = self.one(experiment);
+            let mut record = self.one(experiment);
+            record.driver_log = log.lines();
             identify(profile, &record);
             profile.experiments[place] = record;
             profile.write(self.file)?;
@@ -129,19 +203,32 @@ impl Run<'_> {
         Ok(profile.write(self.file)?)
     }
 
-    fn unmade(Choice { experiment, left_out }: &Choice) -> Record {
+    /// What the file says of an experiment before the run comes to it: what is left out keeps what the
+    /// run before has of it.
+    fn begun(Choice { experiment, left_out, .. }: &Choice, before: &[Record]) -> Record {
+        let kept = before.iter().find(|record| record.name == experiment.name);
+        match (kept.filter(|kept| kept.verdict != Verdict::Skipped), left_out) {
+            (Some(kept), Some(_)) => kept.clone(),
+            (_, left_out) => {
+                let mut record = Self::record(experiment);
+                record.verdict = Verdict::Skipped;
+                let why = left_out.clone().unwrap_or_else(|| "the run ended before".into());
+                record.error = Some(why);
+                record
+            }
+        }
+    }
+
+    fn record(experiment: &Experiment) -> Record {
         let Experiment { name, question, method, .. } = experiment;
-        let mut record = Record::new(name, question, method, Verdict::Skipped);
-        record.error = Some(left_out.clone().unwrap_or_else(|| "the run ended before".into()));
-        record
+        Record::new(name, question, method, Verdict::Failed)
     }
 
     fn one(&self, experiment: &Experiment) -> Record {
-        let Experiment { name, question, method, limit, .. } = experiment;
-        let limit = self.limit.unwrap_or(*limit);
+        let limit = self.limit.unwrap_or(experiment.limit);
         let started = Instant::now();
-        let mut record = Record::new(name, question, method, Verdict::Failed);
-        match Process::start(name).and_then(|process| process.end(limit, self.stop)) {
+        let mut record = Self::record(experiment);
+        match Process::start(experiment.name).and_then(|process| process.end(limit, self.stop)) {
             Ok(end) => end.into_record(&mut record),
             Err(error) => record.error = Some(clean(&error.to_string())),
         }
@@ -299,7 +386,7 @@ fn answer(said: &[u8], name: &str) -> Result<Record, String> {
     if record.name != name {
         return Err(format!("it answered another question: {}", clean(&record.name)));
     }
-    let mut alone = Profile::new("", 0, tegra_profile::Machine::default());
+    let mut alone = Profile::new("", 0, Machine::default());
     let mut record = record;
     let texts = record.facts.values_mut().filter_map(|value| match value {
         Value::Text(text) => Some(text),

@@ -1,0 +1,90 @@
+//! What the GPU's drivers write to the kernel's log while an experiment runs, where this user may read
+//! it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+
+use nix::errno::Errno;
+use nix::libc;
+use tegra_profile::MOST_LINES;
+
+const KMSG: &str = "/dev/kmsg";
+/// More than the kernel has in a record.
+const RECORD: usize = 8192;
+/// Most characters of a line that are kept.
+const MOST_CHARACTERS: usize = 300;
+/// Whose lines are kept: the two drivers, the GPU's device, and the unit that maps its memory.
+const NAMES: [&str; 4] = ["nvgpu", "nvmap", "17000000.gpu", "smmu"];
+
+/// The log from where it ended when this was opened.
+pub(super) struct Log(Result<File, io::Error>);
+
+impl Log {
+    pub(super) fn open() -> Self {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_NONBLOCK);
+        let at_end = |mut file: File| file.seek(SeekFrom::End(0)).map(|_| file);
+        Self(options.open(KMSG).and_then(at_end))
+    }
+
+    /// Whether it can be read, for the head of a profile.
+    pub(super) fn state(&self) -> String {
+        match &self.0 {
+            Ok(_) => "read".into(),
+            Err(error) => format!("{KMSG} cannot be read: {error}"),
+        }
+    }
+
+    /// The drivers' lines since the last call, the oldest first.
+    pub(super) fn lines(&mut self) -> Vec<String> {
+        let Ok(file) = &mut self.0 else { return Vec::new() };
+        let mut lines = Vec::new();
+        let mut record = vec![0; RECORD];
+        loop {
+            match file.read(&mut record) {
+                Ok(bytes @ 1..) if lines.len() < MOST_LINES => {
+                    lines.extend(line(&String::from_utf8_lossy(&record[..bytes])));
+                }
+                Ok(1..) => {}
+                // The kernel wrote over what had not been read: what follows can be.
+                Err(error) if error.raw_os_error() == Some(Errno::EPIPE as i32) => {}
+                Ok(0) | Err(_) => return lines,
+            }
+        }
+    }
+}
+
+/// The line of a record, which is `PRIORITY,NUMBER,MICROSECONDS,FLAGS;TEXT` and more lines behind it,
+/// if it is a driver's.
+fn line(record: &str) -> Option<String> {
+    let (head, text) = record.split_once(';')?;
+    let text = text.lines().next()?;
+    if !NAMES.iter().any(|name| text.contains(name)) {
+        return None;
+    }
+    let time = head.split(',').nth(2)?.parse::<u64>().ok()?;
+    let text = text.chars().filter(|c| !c.is_control()).take(MOST_CHARACTERS);
+    Some(format!("[{}.{:06}] {}", time / 1_000_000, time % 1_000_000, text.collect::<String>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_drivers_are_kept() {
+        let record = "4,1201,5140900123,-;nvgpu: 17000000.gpu gv11b_fb_handle_mmu_fault:1\x1b[2J\n DEVICE=+a:b\n";
+        let kept = "[5140.900123] nvgpu: 17000000.gpu gv11b_fb_handle_mmu_fault:1[2J";
+        assert_eq!(line(record).as_deref(), Some(kept));
+        assert_eq!(
+            line("6,1,42,-;nvmap_alloc: failed").as_deref(),
+            Some("[0.000042] nvmap_alloc: failed")
+        );
+        assert_eq!(line("6,1,42,-;usb 1-1: a new device\n DRIVER=nvgpu\n"), None);
+        assert_eq!(line("no record of nvgpu"), None);
+        assert_eq!(line("6,1,late,-;nvgpu"), None);
+        let long = format!("6,1,42,-;nvgpu {}", "x".repeat(1000));
+        assert_eq!(line(&long).unwrap().len(), "[0.000042] ".len() + MOST_CHARACTERS);
+    }
+}

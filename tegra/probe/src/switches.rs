@@ -1,0 +1,220 @@
+//! The GPU shared with others while a chain of launches runs, which cannot be switched out in the middle:
+//! how long the others wait, and what the driver makes of it.
+//!
+//! Groups of one process stand for processes: the host unit schedules groups and knows no processes.
+
+use std::time::{Duration, Instant};
+
+use tegra::buffer::Scratch;
+use tegra::context::Options;
+use tegra::orin::Orin;
+use tegra::queue::Wake;
+use tegra::space::{AddressSpace, L2};
+use tegra_profile::facts;
+use tegra_profile::unit::time;
+
+use super::answer::{Answer, timed};
+use super::bring_up::outcome;
+use super::error::Error;
+use super::kernel::{Link, Nothing, ROW_BYTES, Reader};
+use super::launches::KINDS;
+use super::limits;
+use super::raw::{self, Nodes, Parts};
+use super::rig::{PATIENCE, Rig};
+
+const START: u64 = 0x20_0000;
+const END: u64 = 0xff_0000_0000;
+/// What the driver counts a blocked switch in.
+const PERIOD: f64 = 100e6;
+
+/// One who keeps the GPU busy and one who waits, with what they need.
+struct Two {
+    space: AddressSpace,
+    waiting: Rig,
+    nothing: Nothing,
+    matrix: Scratch,
+    /// Bytes that a launch of a chain reads, and what it takes: by the GPU's timer and by the CPU's clock.
+    bytes: u64,
+    launch: f64,
+    launch_cpu: f64,
+}
+
+impl Two {
+    /// Launches of about `each` nanoseconds, shorter where that takes too much memory, or too much of
+    /// the CPU's time as on a simulated GPU.
+    fn new(each: f64) -> Result<Self, Error> {
+        const MOST_BYTES: u64 = 1 << 30;
+        const MOST_CPU: f64 = 20e6;
+        let space = AddressSpace::new(&Orin::open()?, L2::Volatile)?;
+        let first = 64 * ROW_BYTES;
+        let room = limits::available().unwrap_or(0) / 8;
+        let most = room.clamp(first, MOST_BYTES) / ROW_BYTES * ROW_BYTES;
+        let matrix = Scratch::new(&space, most)?;
+        // Never sleeps: the spin is longer than the patience.
+        let spinning = Options { spin: PATIENCE, ..Options::default() };
+        let mut waiting = Rig::within(space.clone(), spinning)?;
+        let nothing = Nothing::new(&space, 1, Link::Stream)?;
+        let (mut bytes, mut launch, mut launch_cpu) = (first, 0.0, 0.0);
+        let (mut next, mut filled) = (first, 0);
+        while next <= most && launch < each && launch_cpu < MOST_CPU {
+            bytes = next;
+            waiting.fill(matrix.address().offset(filled)?, 0x0101_0101, bytes - filled)?;
+            filled = bytes;
+            let reader = Reader::new(&space, matrix.address(), bytes)?;
+            let compute = waiting.compute;
+            (launch, launch_cpu) = timed(|| waiting.duration(compute, &[reader.body]))?;
+            next *= 2;
+        }
+        Ok(Self { space, waiting, nothing, matrix, bytes, launch, launch_cpu })
+    }
+
+    fn chain(&self, count: u64) -> Result<Reader, Error> {
+        Reader::chain(&self.space, self.matrix.address(), self.bytes, count)
+    }
+
+    /// Runs `chain` in `other`, and a launch beside it that has to wait for its turn.
+    fn round(&mut self, other: &mut Rig, chain: &Reader) -> Result<Round, Error> {
+        let (queue, context) = (other.compute, &mut other.context);
+        let ticket = context.submit_timed(queue, &[chain.body], Wake::Quiet)?;
+        let compute = self.waiting.compute;
+        let ((), wait) = timed(|| self.waiting.run(compute, &[self.nothing.body]).map(drop))?;
+        match context.wait(ticket, PATIENCE) {
+            // It may have come to its end and have been torn down behind it.
+            Ok(()) if context.channel(queue)?.is_some_and(|c| c.is_dead().unwrap_or(true)) => {
+                Ok(Round::Killed { wait, code: "GET_TIMEDOUT says so".into() })
+            }
+            Ok(()) => {
+                let timing = other.finish(ticket)?;
+                let chain = timing.finished.saturating_sub(timing.started) as f64;
+                Ok(Round::Passed { wait, chain })
+            }
+            Err(tegra::Error::Fault(fault)) => {
+                let code = fault.code.map_or("without a code".into(), |code| code.to_string());
+                Ok(Round::Killed { wait, code })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// How a chain ended, and for how long another waited, in nanoseconds.
+enum Round {
+    Passed {
+        wait: f64,
+        chain: f64,
+    },
+    /// The driver tore the channel down.
+    Killed {
+        wait: f64,
+        code: String,
+    },
+}
+
+/// A chain as long as a step of a large model, under each kind of preemption, and the same launches in
+/// chains of 8.
+pub(super) fn preemption() -> Result<Answer, Error> {
+    const LAUNCHES: u64 = 64;
+    const SPLIT: u64 = 8;
+    const EACH: f64 = 10e6;
+    let mut two = Two::new(EACH)?;
+    let mut answer = Answer::new();
+    answer
+        .fact("launches", LAUNCHES)
+        .fact("launch_most_bytes", two.bytes)
+        .fact("launch_ns", two.launch);
+    let cases = KINDS.map(|(name, preemption)| (name, preemption, LAUNCHES));
+    let (_, by_default, _) = cases[0];
+    let mut text = Vec::new();
+    let mut killed = Vec::new();
+    for (name, preemption, count) in cases.into_iter().chain([("split", by_default, SPLIT)]) {
+        let options = Options { preemption, ..Options::default() };
+        let mut other = Rig::within(two.space.clone(), options)?;
+        let chain = two.chain(count)?;
+        let wait = match two.round(&mut other, &chain)? {
+            Round::Passed { wait, chain } => {
+                answer.fact(format!("{name}_chain_ns"), chain);
+                wait
+            }
+            Round::Killed { wait, code } => {
+                killed.push(format!("{name}: {code}"));
+                wait
+            }
+        };
+        answer.fact(format!("{name}_wait_cpu_ns"), wait);
+        text.push(format!("{name} {}", time(wait)));
+    }
+    answer.fact("killed", killed.join("; "));
+    let waits = format!("another's launch waits {}", text.join(", "));
+    match killed.is_empty() {
+        true => Ok(answer.judged(true, format!("no channel is torn down; {waits}"))),
+        false => Ok(answer.judged(false, format!("torn down: {}; {waits}", killed.join("; ")))),
+    }
+}
+
+/// Many switches that are blocked for longer than the driver's period, until the channel dies or enough
+/// are over: with the driver's limit and with a larger one.
+pub(super) fn accumulation() -> Result<Answer, Error> {
+    const SWITCHES: usize = 40;
+    const BLOCKED: f64 = 1.5 * PERIOD;
+    const MOST_LAUNCHES: f64 = 4096.0;
+    /// Most that a chain may take of the CPU's time: a simulated GPU does not come as far.
+    const MOST_CPU: f64 = 1e9;
+    const TIME: Duration = Duration::from_secs(60);
+    /// The driver's limit, and one that the switches do not come to.
+    const LIMITS: [(&str, Duration); 2] =
+        [("driver", Duration::from_secs(3)), ("larger", Duration::from_secs(60))];
+    let mut two = Two::new(10e6)?;
+    let wanted = (BLOCKED / two.launch.max(1.0)).ceil();
+    let count = wanted.min(MOST_CPU / two.launch_cpu.max(1.0)).clamp(1.0, MOST_LAUNCHES);
+    let chain = two.chain(count as u64)?;
+    let mut answer = Answer::new();
+    answer.fact("chain_launches", count as u64);
+    let mut text = Vec::new();
+    let mut as_read = true;
+    for (name, limit) in LIMITS {
+        let mut other = Rig::within(two.space.clone(), Options::default())?;
+        if let Some(channel) = other.context.channel(other.compute)? {
+            channel.set_timeout(limit)?;
+        }
+        let started = Instant::now();
+        let (mut blocked, mut ended) = (0usize, None);
+        while blocked < SWITCHES && started.elapsed() < TIME {
+            match two.round(&mut other, &chain)? {
+                Round::Passed { chain, .. } if chain < PERIOD => {
+                    let short =
+                        format!("a chain takes {}: too short to block a switch", time(chain));
+                    return Ok(answer.measured(short));
+                }
+                Round::Passed { wait, .. } => blocked += usize::from(wait >= PERIOD),
+                Round::Killed { code, .. } => {
+                    ended = Some(code);
+                    break;
+                }
+            }
+        }
+        answer.fact(format!("{name}_switches"), blocked);
+        answer.fact(format!("{name}_notice"), ended.clone().unwrap_or_else(|| "none".into()));
+        as_read &= ended.is_some() == (name == "driver");
+        text.push(match ended {
+            Some(code) => format!("after {blocked} blocked switches with the {name} limit: {code}"),
+            None => format!("{blocked} blocked switches with the {name} limit pass"),
+        });
+    }
+    Ok(answer.judged(as_read, text.join("; ")))
+}
+
+/// Whether a channel takes another limit than the driver's. The channel never gets an engine.
+pub(super) fn limit() -> Result<Answer, Error> {
+    let nodes = Nodes::open()?;
+    let parts = Parts::new(&nodes, START, END).map_err(Error::refused("a subcontext"))?;
+    let channel = parts.bound(false).map_err(Error::refused("a channel"))?;
+    let result = raw::set_timeout(&channel, 10_000);
+    let mut answer = Answer::new();
+    answer.fact(facts::SWITCH_TIMEOUT.name, result.is_ok());
+    answer.fact("answer", outcome(result));
+    let text = match result {
+        Ok(()) => "SET_TIMEOUT is taken".to_owned(),
+        Err(errno) => format!("SET_TIMEOUT is refused: {errno}"),
+    };
+    Ok(answer.judged(result.is_ok(), text))
+}
