@@ -9,6 +9,8 @@
 //! | `TEGRA_SIM_CHECKS` | `fast`, `strict` or `race`: what shader code is checked for | `strict` |
 //! | `TEGRA_SIM_BUNDLES` | directory that gets a file of every launch that fails | none |
 //! | `TEGRA_SIM_PROFILE` | what was measured on a real Orin, see [`crate::profile`] | none |
+//! | `TEGRA_SIM_MACHINE` | what fails on this machine, see [`crate::quirks`] | nothing |
+//! | `TEGRA_SIM_RELEASE` | the drivers' release: `r35.4`, `r36.2`, `r36.4`, `r39`, `r39:REQUEST` | `r36.4` |
 //!
 //! `TEGRA_SIM_FAULTS` is a list of failures with commas between them. `WHEN` is `@N` for the N-th
 //! occasion, counted from 1, or `@1/N` for each with a chance of one in N, drawn from the seed.
@@ -30,6 +32,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::Random;
+use crate::quirks::{Quirks, Release};
 
 /// What follows a finding that hardware would not have delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +74,10 @@ pub struct Config {
     pub bundles: Option<PathBuf>,
     /// What was measured on a real Orin.
     pub profile: Option<PathBuf>,
+    /// What fails on this machine.
+    pub quirks: Quirks,
+    /// Whose drivers answer.
+    pub release: Release,
 }
 
 /// A failure to produce.
@@ -123,13 +130,20 @@ pub enum ConfigError {
     /// A size that is none.
     #[error("TEGRA_SIM_FAULTS: {word:?} is no size: a number, with K, M or G behind it")]
     Size { word: String },
+    /// A word that is none.
+    #[error(
+        "TEGRA_SIM_MACHINE: no word {word:?}; there are no-event, no-qmd-release, lost-atomics, \
+         chain-cut=N, local-memory-refused, read-only-maps-fault, nan=INSTRUCTION, freeze=open-channel, \
+         freeze=object, freeze=doorbell, freeze=launch, no-heap-query and stale-handover"
+    )]
+    Machine { word: String },
     /// An errno that is none.
     #[error("TEGRA_SIM_FAULTS: no errno {word:?}; there are {}", names())]
     Errno { word: String },
 }
 
 /// Errnos that a driver call can be made to fail with.
-const ERRNOS: [(&str, i32); 13] = [
+const ERRNOS: [(&str, i32); 14] = [
     ("EPERM", libc::EPERM),
     ("EINTR", libc::EINTR),
     ("EIO", libc::EIO),
@@ -142,6 +156,7 @@ const ERRNOS: [(&str, i32); 13] = [
     ("ENODEV", libc::ENODEV),
     ("EINVAL", libc::EINVAL),
     ("EMFILE", libc::EMFILE),
+    ("ENOTTY", libc::ENOTTY),
     ("ETIMEDOUT", libc::ETIMEDOUT),
 ];
 
@@ -191,6 +206,17 @@ impl Config {
                 return Err(ConfigError::Value { variable, value, expected });
             }
         };
+        if let Some(list) = set("TEGRA_SIM_MACHINE") {
+            config.quirks = Quirks::parse(&list).map_err(|word| ConfigError::Machine { word })?;
+        }
+        if let Some(value) = set("TEGRA_SIM_RELEASE") {
+            let release = Release::parse(&value);
+            config.release = release.ok_or(ConfigError::Value {
+                variable: "TEGRA_SIM_RELEASE",
+                value,
+                expected: "r35.4, r36.2, r36.4, r39, or r39:REQUEST with a name as SETUP_BIND",
+            })?;
+        }
         if let Some(list) = set("TEGRA_SIM_FAULTS") {
             for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
                 match word.strip_prefix("memory-full=") {

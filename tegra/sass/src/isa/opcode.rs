@@ -21,6 +21,15 @@ macro_rules! opcodes {
             }
         }
 
+        impl Opcode {
+            /// The operation of a name, in letters of either case.
+            pub fn named(name: &str) -> Option<Self> {
+                let all = [$(($text, Self::$name),)*];
+                let found = all.into_iter().find(|(text, _)| text.eq_ignore_ascii_case(name));
+                found.map(|(_, opcode)| opcode)
+            }
+        }
+
         impl fmt::Display for Opcode {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(match self {

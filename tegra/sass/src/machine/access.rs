@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
+use super::block::Random;
 use super::cache::Cache;
 use super::lanes::Each;
 use super::shared::{Kind, Shared};
@@ -36,6 +37,8 @@ pub(crate) struct Env<'a> {
     pub(crate) number: u64,
     /// Instructions executed by the block.
     pub(crate) clock: u64,
+    /// Which atomic operations on global memory are lost, where any are.
+    pub(crate) losing: Option<Random>,
 }
 
 /// The value of a narrow access in its word.

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::Outcome;
 use super::Raised;
 use super::access::Env;
+use super::block::Random;
+use super::grid::LOST;
 use super::lanes::Each;
 use super::shared::Kind;
 use super::warp::Warp;
@@ -140,7 +142,9 @@ impl Warp {
                 }
                 Space::Global | Space::Generic => {
                     let found = env.global(address, bytes, Access::Atomic, lane)?;
-                    update_global(env, found, new)
+                    let draw = env.losing.as_mut().map(Random::next);
+                    let lost = draw.is_some_and(|draw| draw.is_multiple_of(LOST));
+                    update_global(env, found, |old| if lost { old } else { new(old) })
                 }
             };
             let result = match operation {

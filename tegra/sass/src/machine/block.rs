@@ -51,6 +51,7 @@ impl<'a> Block<'a> {
         self.env.shared.start::<C>(launch.shared_bytes, launch.warps());
         self.barriers.clear();
         self.random = Random(seed ^ number.wrapping_mul(0xd134_2543_de82_ef95));
+        self.env.losing = self.env.losing.map(|_| Random(!self.random.0));
         for (index, warp) in self.warps.iter_mut().enumerate() {
             warp.start(index as u32, launch.block, launch.registers, (launch.entry / 16) as u32);
         }

@@ -34,11 +34,17 @@ pub struct Options {
     pub threads: usize,
     /// Instructions of a thread's warps after which the launch is ended with a fault.
     pub limit: u64,
+    /// One atomic operation on global memory in [`LOST`] leaves memory as it was: for tests of
+    /// programs that must notice.
+    pub lossy_atomics: bool,
 }
+
+/// Of so many atomic operations one is lost, where any is.
+pub const LOST: u64 = 64;
 
 impl Default for Options {
     fn default() -> Self {
-        Self { checks: Checks::ALL, seed: 0, threads: 1, limit: 1 << 40 }
+        Self { checks: Checks::ALL, seed: 0, threads: 1, limit: 1 << 40, lossy_atomics: false }
     }
 }
 
@@ -166,6 +172,7 @@ impl Grid<'_> {
             block: [0; 3],
             number: 0,
             clock: 0,
+            losing: self.options.lossy_atomics.then_some(Random(0)),
         }
     }
 

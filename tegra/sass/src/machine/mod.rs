@@ -21,7 +21,7 @@ mod traffic;
 mod warp;
 
 pub use cache::Cache;
-pub use grid::{Options, run};
+pub use grid::{LOST, Options, run};
 
 use crate::fault::FaultKind;
 

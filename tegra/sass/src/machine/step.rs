@@ -7,8 +7,8 @@ use super::{Outcome, Raised};
 use crate::check::Strictness;
 use crate::execute::{self, LANES};
 use crate::fault::FaultKind;
-use crate::program::Effects;
 use crate::program::op::Op;
+use crate::program::{Effects, UNIFORM, WRONG};
 
 /// Why a warp stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,9 @@ impl Warp {
                 self.check(&program.effects[pc as usize], mask)?;
             }
             self.step::<C>(env, &step.op, mask, seeded)?;
+            if step.spoiled {
+                self.spoil(&program.effects[pc as usize], mask);
+            }
             since += 1;
             if since == ROTATION {
                 since = 0;
@@ -108,6 +111,17 @@ impl Warp {
             *target = (*target & !mask) | (defined & mask);
         }
         Ok(())
+    }
+
+    /// Makes results wrong.
+    #[cold]
+    fn spoil(&mut self, effects: &Effects, mask: u32) {
+        for &register in &effects.writes {
+            match u8::try_from(register) {
+                Ok(register) => self.write(register, mask, &[WRONG; LANES]),
+                Err(_) => self.write_uniform((register - UNIFORM) as u8, WRONG),
+            }
+        }
     }
 
     #[inline(always)]

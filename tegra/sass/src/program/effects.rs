@@ -24,7 +24,8 @@ pub(crate) struct Effects {
     pub(crate) predicate_writes: u8,
 }
 
-const UNIFORM: u16 = 256;
+/// The first of the warp's registers.
+pub(crate) const UNIFORM: u16 = 256;
 
 impl Effects {
     /// Registers of a lane that are named: the highest and one.

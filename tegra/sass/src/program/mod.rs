@@ -11,10 +11,13 @@ mod operands;
 
 use crate::count::Class;
 use crate::decode::{DecodeError, INSTRUCTION_BYTES, decode};
-use crate::isa::{Guard, Instruction};
-pub(crate) use effects::Effects;
+use crate::isa::{Guard, Instruction, Opcode};
+pub(crate) use effects::{Effects, UNIFORM};
 use op::{Condition, Op};
 use operands::View;
+
+/// What a spoiled operation gives: NaN, also as a pair of halves.
+pub const WRONG: u32 = 0x7fff_ffff;
 
 /// An instruction, ready to be executed.
 #[derive(Clone, Debug)]
@@ -22,6 +25,8 @@ pub(crate) struct Step {
     pub(crate) guard: Condition,
     pub(crate) op: Op,
     pub(crate) class: Class,
+    /// Its results in registers are wrong.
+    pub(crate) spoiled: bool,
 }
 
 /// Machine code, decoded.
@@ -59,6 +64,14 @@ impl Program {
         Ok(Self { steps, effects, words, decoded, registers })
     }
 
+    /// Makes an operation give [`WRONG`] in every register that it writes: for tests of programs that
+    /// must notice.
+    pub fn spoil(&mut self, opcode: Opcode) {
+        for (step, decoded) in self.steps.iter_mut().zip(&self.decoded) {
+            step.spoiled |= decoded.as_ref().is_ok_and(|decoded| decoded.opcode == opcode);
+        }
+    }
+
     /// The instructions, each at its index times 16; those that are not known are errors.
     pub fn instructions(&self) -> &[Result<Instruction, DecodeError>] {
         &self.decoded
@@ -94,12 +107,13 @@ impl Program {
 fn step(instruction: Option<&Instruction>, index: usize) -> Step {
     let always = Condition { index: crate::isa::PT, not: false, uniform: false };
     let Some(instruction) = instruction else {
-        return Step { guard: always, op: Op::Illegal, class: Class::Control };
+        return Step { guard: always, op: Op::Illegal, class: Class::Control, spoiled: false };
     };
     let Guard { index: guard, not, uniform } = instruction.guard;
     Step {
         guard: Condition { index: guard, not, uniform },
         op: lower::lower(&View(instruction, index * INSTRUCTION_BYTES)).unwrap_or(Op::Illegal),
         class: Class::of(instruction.opcode),
+        spoiled: false,
     }
 }

@@ -3,9 +3,12 @@
 //! Every kernel runs with all checks on; the sources lie in `tests/data/kernels`.
 
 use crate::support::Arg::{Float, Int, Pointer};
-use crate::support::{Arena, Call, kernel, words};
+use crate::support::{Arena, Call, Kernel, kernel, words};
 use half::f16;
 use orind_testing::random::Random;
+use sass::isa::Opcode;
+use sass::machine::LOST;
+use sass::program::WRONG;
 
 fn halves(random: &mut Random, count: usize, scale: f32) -> Vec<f16> {
     random.reals(count, scale).into_iter().map(f16::from_f32).collect()
@@ -547,6 +550,48 @@ fn atomics_of_all_kinds() {
         assert_eq!(memory.read(h)[..2], halves);
         assert_eq!(memory.read(counter), [64]);
     }
+}
+
+#[test]
+fn lost_atomics_change_nothing() {
+    let kernel = kernel("transformer", "argmax");
+    let counted = |lossy| {
+        let (blocks, mut memory) = (6400, Arena::default());
+        let x = memory.zeros(1);
+        let (best, out, count) = (memory.zeros(2), memory.zeros(1), memory.zeros(1));
+        let mut call = Call::new(&kernel, blocks, 32);
+        call.options.lossy_atomics = lossy;
+        call.run(&memory, &[Pointer(x), Int(1), Pointer(best), Pointer(out), Pointer(count)]);
+        memory.read(count)[0]
+    };
+    assert_eq!(counted(false), 0, "the last block sets it back");
+    let lost = 6400 - u64::from(counted(true));
+    assert!((60..140).contains(&lost), "{lost} of 6400, one in {LOST}");
+}
+
+#[test]
+fn a_spoiled_operation_is_wrong_and_no_other() {
+    let mut random = Random(5);
+    let (a, w) = (words(&mut random, 96), words(&mut random, 128));
+    let run = |kernel: &Kernel| {
+        let mut memory = Arena::default();
+        let (a, w) = (memory.words(&a), memory.words(&w));
+        let (o, p) = (memory.zeros(1056), memory.zeros(896));
+        Call::new(kernel, 1, 32).run(&memory, &[a, w, o, p].map(Pointer));
+        memory.read(o)
+    };
+    let mut kernel = kernel("integer", "bits");
+    let right = run(&kernel);
+    kernel.program.spoil(Opcode::Mufu);
+    assert_eq!(run(&kernel), right, "it has none");
+    kernel.program.spoil(Opcode::named("idp").unwrap());
+    let spoiled = run(&kernel);
+    for (at, (spoiled, right)) in spoiled.iter().zip(&right).enumerate() {
+        // Four dot products of every lane.
+        let expected = if (576..704).contains(&at) { &WRONG } else { right };
+        assert_eq!(spoiled, expected, "{at}");
+    }
+    assert!(right[576..704].iter().all(|right| *right != WRONG));
 }
 
 #[test]

@@ -190,7 +190,13 @@ impl<'a> Call<'a> {
             block: [block, 1, 1],
             dynamic_shared: 0,
             symbols: Vec::new(),
-            options: Options { checks: Checks::ALL, seed: 1, threads: 1, limit: 100_000_000 },
+            options: Options {
+                checks: Checks::ALL,
+                seed: 1,
+                threads: 1,
+                limit: 100_000_000,
+                lossy_atomics: false,
+            },
         }
     }
 

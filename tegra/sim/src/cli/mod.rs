@@ -20,12 +20,14 @@ Examples:
   tegra-sim stats --json run.jsonl
   tegra-sim run --bundles faults -- ./my-program; tegra-sim replay faults/fault-*.bundle
   tegra-sim run --profile orin-profile.json -- ./my-program
+  tegra-sim run --machine no-event,chain-cut=64 --release r36.2 -- ./my-program
   tegra-sim profile diff orin-profile.json
   tegra-sim errnos --node channel
 
 A broken rule that silicon would let pass is reported on stderr and ends the program, unless --lint
 warn is given. What TEGRA_SIM_SEED, TEGRA_SIM_FAULTS, TEGRA_SIM_TRACE, TEGRA_SIM_LINT,
-TEGRA_SIM_CHECKS, TEGRA_SIM_BUNDLES and TEGRA_SIM_PROFILE say, the options of `run` say too.
+TEGRA_SIM_CHECKS, TEGRA_SIM_BUNDLES, TEGRA_SIM_PROFILE, TEGRA_SIM_MACHINE and TEGRA_SIM_RELEASE say,
+the options of `run` say too.
 
 The program must be dynamically linked: the simulator stands in front of libc's functions. Raw
 system calls pass it by. Each process that opens a node has an Orin of its own.";

@@ -42,6 +42,12 @@ pub(super) struct Run {
     /// Behave as the Orin of which `orinctl first-contact` wrote FILE, as far as that is modelled
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
+    /// Be a machine on which something fails, as `no-event,chain-cut=64`
+    #[arg(long, value_name = "WORDS")]
+    machine: Option<String>,
+    /// Answer as the drivers of a release do: r35.4, r36.2, r36.4, r39 or r39:REQUEST
+    #[arg(long, value_name = "NAME")]
+    release: Option<String>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -127,8 +133,14 @@ impl Run {
         if let Some(seed) = self.seed {
             command.env("TEGRA_SIM_SEED", seed.to_string());
         }
-        if let Some(faults) = &self.faults {
-            command.env("TEGRA_SIM_FAULTS", faults);
+        for (variable, value) in [
+            ("TEGRA_SIM_FAULTS", &self.faults),
+            ("TEGRA_SIM_MACHINE", &self.machine),
+            ("TEGRA_SIM_RELEASE", &self.release),
+        ] {
+            if let Some(value) = value {
+                command.env(variable, value);
+            }
         }
         for (variable, path) in [
             ("TEGRA_SIM_TRACE", &self.trace),

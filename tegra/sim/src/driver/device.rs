@@ -10,10 +10,11 @@ use parking_lot::Mutex;
 use super::errno::{Errno, Refused, refusals};
 use super::fd::{FdTable, OpenFile};
 use super::interrupt::Interrupts;
-use crate::config::Injection;
+use crate::config::{Config, Injection};
 use crate::gpu::Gpu;
 use crate::memory::{DmaBuf, Ram};
 use crate::profile::Hardware;
+use crate::quirks::{Quirks, Release};
 
 refusals! { "injected";
     EPERM = "any", EPERM, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
@@ -28,6 +29,7 @@ refusals! { "injected";
     ENODEV = "any", ENODEV, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
     EINVAL = "any", EINVAL, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
     EMFILE = "any", EMFILE, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
+    ENOTTY = "any", ENOTTY, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
     ETIMEDOUT = "any", ETIMEDOUT, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
 }
 
@@ -84,6 +86,8 @@ pub(super) struct Device {
     pub(super) injection: Arc<Injection>,
     /// Where it is another than the simulator's own.
     pub(super) hardware: Hardware,
+    pub(super) quirks: Quirks,
+    pub(super) release: Release,
     pub(super) census: Census,
     /// Whether the golden context exists: the first compute object of the process builds it.
     pub(super) golden_context: AtomicBool,
@@ -102,8 +106,11 @@ impl Device {
         interrupts: Arc<Interrupts>,
         injection: Arc<Injection>,
         hardware: Hardware,
+        config: &Config,
     ) -> Arc<Self> {
         Arc::new(Self {
+            quirks: config.quirks,
+            release: config.release.clone(),
             fds,
             gpu,
             ram,

@@ -16,6 +16,7 @@ pub mod fd;
 mod interrupt;
 mod node;
 mod nvmap;
+mod release;
 mod tsg;
 pub mod user;
 mod vma;
@@ -42,6 +43,7 @@ use crate::engine::MachineCode;
 use crate::gpu::{Gpu, GpuConfig};
 use crate::memory::{DmaBuf, Ram};
 use crate::profile::{Calibration, Hardware};
+use crate::quirks;
 use crate::trace::{Event, Trace};
 
 /// The tables that [`ERRNOS`] is made of.
@@ -64,6 +66,7 @@ static REFUSALS: &[&[Refused]] = &[
     channel::setup::REFUSALS,
     channel::wait::REFUSALS,
     device::REFUSALS,
+    release::REFUSALS,
 ];
 
 /// RAM of a 64 GB module as Linux counts it, in bytes.
@@ -205,11 +208,12 @@ impl Orin {
     ) -> io::Result<Arc<Self>> {
         let interrupts = Arc::new(Interrupts::default());
         let (trace, injection) = (gpu.trace.clone(), Arc::clone(&gpu.injection));
-        let engine = Box::new(MachineCode::new(gpu.checks).with_sms(hardware.shape().sms()));
+        let engine = MachineCode::new(gpu.checks).with_sms(hardware.shape().sms());
+        let engine = Box::new(engine.with_quirks(gpu.quirks));
         let gpu = Gpu::new(gpu, Arc::clone(&interrupts) as Arc<_>)?;
         gpu.set_compute_engine(engine);
         let ram = Ram::new(config.memory.or(hardware.memory).unwrap_or(RAM));
-        let device = Device::new(fds, gpu, ram, interrupts, injection, hardware);
+        let device = Device::new(fds, gpu, ram, interrupts, injection, hardware, config);
         Ok(Arc::new(Self { device, nvmap: nvmap::Client::new(), files: Files::default(), trace }))
     }
 
@@ -249,10 +253,23 @@ impl Orin {
     pub fn ioctl(&self, file: FileId, request: u32, arg: u64) -> Answer {
         let file = self.files.get(file).ok_or(&errno::CLOSED)?;
         let (node, known) = file.requests();
-        let name = known.iter().find(|known| known.code == request).map(|known| known.name);
+        let Device { quirks, release, .. } = &*self.device;
+        let code = release.translate(request);
+        let name = known.iter().find(|known| known.code == code).map(|known| known.name);
+        if let (Some(freeze), Some(name)) = (quirks.freeze, name)
+            && freeze.is_at(name)
+        {
+            let what = Event::Injected { what: format!("freeze at {name}").into() };
+            self.trace.record(self.device.gpu.now_ns(), || what);
+            quirks::never_return();
+        }
         let answer = name
-            .map_or(Ok(()), |name| self.device.inject(name))
-            .and_then(|()| self.answer(&file, request, arg));
+            .map_or(Ok(()), |name| {
+                self.device.inject(name).and_then(|()| release.check(request, name, quirks))
+            })
+            .and_then(|()| {
+                release.adapt(request, arg, |request, arg| self.answer(&file, request, arg))
+            });
         self.trace.record(self.device.gpu.now_ns(), || Event::Ioctl {
             node: node.into(),
             request: name.map_or_else(|| format!("{request:#010x}").into(), Into::into),

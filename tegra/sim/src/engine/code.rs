@@ -33,11 +33,13 @@ pub(super) struct Code {
 pub(super) struct Programs(HashMap<u64, Arc<Code>>);
 
 impl Programs {
-    /// The program at an address, as it is in memory now.
+    /// The program at an address, as it is in memory now; with an instruction whose results are wrong, if
+    /// there is one.
     pub(super) fn at(
         &mut self,
         memory: &dyn GpuMemory,
         address: u64,
+        wrong: Option<Opcode>,
     ) -> Result<Arc<Code>, MmuFault> {
         if let Some(code) = self.0.get(&address)
             && mapped(memory, address, code.bytes.len() as u64) == code.bytes
@@ -48,7 +50,8 @@ impl Programs {
         // `read` gives whole instructions, so decoding cannot fail.
         let kind = MmuFaultKind::InvalidPte;
         let unreadable = |_| MmuFault { va: address, access: Access::Read, kind };
-        let program = Program::new(&bytes).map_err(unreadable)?;
+        let mut program = Program::new(&bytes).map_err(unreadable)?;
+        wrong.inspect(|wrong| program.spoil(*wrong));
         let barriers = program.instructions().iter().flatten().map(barriers).max().unwrap_or(0);
         let code = Arc::new(Code { bytes, program, barriers });
         if self.0.len() >= KEPT {

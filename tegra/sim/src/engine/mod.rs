@@ -18,6 +18,7 @@ use sass::machine::{Cache, Options, run};
 
 use crate::config::Checks;
 use crate::gpu::{Access, BANKS, ComputeEngine, GpuMemory, Launch, MmuFault, PAGE, SMS, SmFault};
+use crate::quirks::Quirks;
 use crate::trace::{Instructions, Work};
 use code::{Code, Programs};
 pub use fault::Stopped;
@@ -38,6 +39,7 @@ pub struct MachineCode {
     checks: Checks,
     sms: u32,
     threads: usize,
+    quirks: Quirks,
     programs: Programs,
     cache: Cache,
 }
@@ -46,7 +48,14 @@ impl MachineCode {
     /// An engine that checks as asked, on all cores of the host.
     pub fn new(checks: Checks) -> Self {
         let threads = thread::available_parallelism().map_or(1, NonZero::get);
-        Self { checks, sms: SMS, threads, programs: Programs::default(), cache: Cache::default() }
+        Self {
+            checks,
+            sms: SMS,
+            threads,
+            quirks: Quirks::default(),
+            programs: Programs::default(),
+            cache: Cache::default(),
+        }
     }
 
     /// The same with another number of SMs.
@@ -55,9 +64,16 @@ impl MachineCode {
         Self { sms, ..self }
     }
 
+    /// The same on a machine on which something fails.
+    #[must_use]
+    pub fn with_quirks(self, quirks: Quirks) -> Self {
+        Self { quirks, ..self }
+    }
+
     /// Runs a launch to its end. [`Stopped`] has the fault, and where the machine was.
     pub fn run(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<Work, Stopped> {
-        let code = self.programs.at(memory, launch.program).map_err(Stopped::before)?;
+        let code =
+            self.programs.at(memory, launch.program, self.quirks.wrong).map_err(Stopped::before)?;
         if code.barriers > launch.barriers {
             return Err(fault::barriers(launch, code.barriers));
         }
@@ -108,6 +124,7 @@ impl MachineCode {
             seed: launch.seed,
             threads: self.threads.min(useful).max(1),
             limit: ENDLESS,
+            lossy_atomics: self.quirks.lost_atomics,
         };
         run(&code.program, &launched, space, &self.cache, &options)
     }

@@ -40,8 +40,8 @@ struct Part {
     writable: bool,
     buffer: Arc<DmaBuf>,
     offset: u64,
-    /// The words, where the buffer's pages are lent and cannot be accessed in place: written back
-    /// at the end.
+    /// The words, where the buffer's pages are lent and cannot be accessed in place, or L1 has them
+    /// otherwise: written back at the end.
     copy: Option<Box<[AtomicU32]>>,
     marks: Box<[AtomicU8]>,
 }
@@ -81,12 +81,14 @@ impl<'a> Space<'a> {
         let mut start = base;
         pieces
             .into_iter()
-            .filter_map(|Piece { buffer, offset, bytes, .. }| {
+            .filter_map(|piece| {
                 let va = start;
-                start += bytes;
+                start += piece.bytes;
+                let stale = self.memory.stale(&piece).map(|bytes| words(&bytes));
+                let Piece { buffer, offset, bytes, .. } = piece;
                 let writable = self.memory.resolve(va, bytes, gpu::Access::Write).is_ok();
                 let copy = match buffer.words(offset, bytes) {
-                    Some(_) => None,
+                    Some(_) => stale,
                     None => Some(copy(&buffer, offset, bytes)?),
                 };
                 let marks = (0..bytes / WORD).map(|_| AtomicU8::new(0)).collect();
@@ -119,8 +121,12 @@ impl<'a> Space<'a> {
 fn copy(buffer: &DmaBuf, offset: u64, bytes: u64) -> Option<Box<[AtomicU32]>> {
     let mut data = vec![0; bytes as usize];
     buffer.read(offset, &mut data).ok()?;
-    let (words, _) = data.as_chunks::<4>();
-    Some(words.iter().map(|word| AtomicU32::new(u32::from_le_bytes(*word))).collect())
+    Some(words(&data))
+}
+
+fn words(bytes: &[u8]) -> Box<[AtomicU32]> {
+    let (words, _) = bytes.as_chunks::<4>();
+    words.iter().map(|word| AtomicU32::new(u32::from_le_bytes(*word))).collect()
 }
 
 impl Part {

@@ -18,6 +18,7 @@ use super::shadow::Shadow;
 use super::{ComputeEngine, GpuMemory, SmFault};
 use crate::config::{Checks, Injection};
 use crate::finding::{Finding, Rule, notifier};
+use crate::quirks::Quirks;
 use crate::trace::{Event, Trace};
 
 /// First address that the host unit, semaphores and QMD pointers cannot name.
@@ -70,6 +71,8 @@ pub(crate) struct Core {
     pub(crate) checks: Checks,
     /// What takes how long.
     pub(crate) latency: Latency,
+    /// What fails.
+    pub(crate) quirks: Quirks,
     /// Findings of the step under way, without listings yet.
     pub(crate) findings: Vec<Finding>,
     /// Interrupts of the step under way that wake waiters.
@@ -92,10 +95,20 @@ impl Core {
     pub(crate) fn interrupt(&mut self, channel: u16) {
         let time = self.clock.now();
         self.trace.record(time, || Event::Interrupt { channel });
-        if self.injection.fires(&crate::config::Occasion::LostEvent) {
+        if self.injection.fires(&crate::config::Occasion::LostEvent) || self.quirks.no_event {
             self.trace.record(time, || Event::Injected { what: "lost-event".into() });
         } else {
             self.interrupts += 1;
+        }
+    }
+
+    /// Drops what L1 holds; at the start of a launch, or by a method of a stream.
+    pub(crate) fn invalidate_data(&mut self, by_launch: bool) {
+        self.shadow.data.invalidate();
+        if let Some(stale) = &mut self.shadow.stale
+            && (by_launch || self.random.one_in(2))
+        {
+            stale.invalidate();
         }
     }
 
@@ -135,6 +148,9 @@ impl Core {
         self.shadow.wrote(piece);
         if piece.cacheable {
             self.shadow.l2.wrote(piece);
+        }
+        if let Some(stale) = &mut self.shadow.stale {
+            stale.wrote(piece);
         }
         if let Some(other) = self.dependencies.write(site.agent, piece) {
             self.unordered(site, va, piece, "writes", other);
@@ -291,6 +307,9 @@ impl SmMemory<'_> {
                     let message = format!("a shader reads GPU address {stale:#x}");
                     core.find(Rule::StaleDataCache, Some(self.site.channel), message);
                 }
+                if let Some(stale) = &mut core.shadow.stale {
+                    stale.fill(piece);
+                }
             }
             if access != Access::Read {
                 core.after_write(self.site, at, piece);
@@ -317,6 +336,10 @@ impl GpuMemory for SmMemory<'_> {
 
     fn resolve(&self, va: u64, bytes: u64, access: Access) -> Result<Vec<Piece>, MmuFault> {
         self.site.mmu.resolve(va, bytes, access)
+    }
+
+    fn stale(&self, piece: &Piece) -> Option<Vec<u8>> {
+        self.core.lock().shadow.stale.as_ref()?.differing(piece)
     }
 
     fn touched(&self, va: u64, bytes: u64, access: Access) {

@@ -42,7 +42,7 @@ impl Channel {
             bytes: piece.bytes,
             writable: flags.access == super::MapAccess::ReadWrite,
             cacheable: flags.cacheable,
-            valid: !flags.unmapped_pte,
+            valid: !flags.unmapped_pte && flags.access != super::MapAccess::Nothing,
         });
         let mappings = mappings.collect();
         mapped.sort_by_key(|mapped| mapped.piece.bytes);

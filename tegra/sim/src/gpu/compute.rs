@@ -369,7 +369,7 @@ fn invalidate(core: &mut Core, data: u32) {
         core.shadow.instructions.invalidate();
     }
     if DATA.is_set(data) {
-        core.shadow.data.invalidate();
+        core.invalidate_data(false);
     }
     if CONSTANT.is_set(data) {
         core.shadow.constants.invalidate();

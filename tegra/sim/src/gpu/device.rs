@@ -12,6 +12,7 @@ use super::clock::Clock;
 use super::doorbell::{Doorbell, Waker};
 use super::schedule::{Machine, Notice, Run};
 use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, Events, GpuConfig, TsgId};
+use crate::quirks::{Freeze, never_return};
 
 /// Steps that the thread does before it lets control calls in.
 const STEPS: usize = 256;
@@ -35,6 +36,7 @@ struct Shared {
     drained_changed: Condvar,
     hold: Duration,
     deadlock_timeout: Duration,
+    freeze: Option<Freeze>,
 }
 
 impl Shared {
@@ -69,6 +71,7 @@ impl Gpu {
         let clock = Arc::new(Clock::new());
         let doorbell = Arc::new(Doorbell::new());
         let (hold, deadlock_timeout) = (config.hold, config.deadlock_timeout);
+        let freeze = config.quirks.freeze;
         let machine = Machine::new(config, Arc::clone(&clock), Arc::clone(&doorbell));
         let shared = Arc::new(Shared {
             clock,
@@ -82,6 +85,7 @@ impl Gpu {
             drained_changed: Condvar::new(),
             hold,
             deadlock_timeout,
+            freeze,
             machine: Mutex::new(machine),
             callers: AtomicU32::new(0),
         });
@@ -138,8 +142,15 @@ impl Gpu {
     /// Rings the doorbell. Unknown tokens are ignored. Takes no lock and allocates nothing, so it
     /// may be called from a signal handler.
     pub fn doorbell(&self, token: u32) {
+        if self.shared.freeze == Some(Freeze::Doorbell) {
+            never_return();
+        }
         self.shared.doorbell.ring(token, self.shared.releases.load(Ordering::Acquire));
         self.shared.waker.wake();
+        if self.shared.freeze == Some(Freeze::Launch) {
+            // A launch among what was rung for keeps the GPU's thread for ever, and this one with it.
+            self.drain();
+        }
     }
 
     /// The program is about to block until the GPU has done something: no doorbell is held back for

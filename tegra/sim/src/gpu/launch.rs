@@ -16,6 +16,7 @@ use super::qmd::{BYTES, Bank, DependentAction, Qmd, SkedError, WINDOW, esr};
 use super::shadow::Snapshot;
 use crate::config::Occasion;
 use crate::finding::{Rule, notifier};
+use crate::quirks::{Freeze, never_return};
 use crate::trace::Event;
 
 /// Launches that one watched chain is followed for.
@@ -23,6 +24,8 @@ const CHAIN: usize = 4096;
 /// Launches that may start each other before that is taken for one that never ends: well above any
 /// chain of use, and below the driver's limit of 3 s.
 const ENDLESS: u32 = 1 << 16;
+/// Warps of a TPC that a machine wants local memory for on which what others have is refused: 96 of each SM.
+const LARGE_WARPS_PER_TPC: u64 = 192;
 /// Bytes of code that any program has.
 const LEAST_CODE: u64 = 16;
 
@@ -30,8 +33,8 @@ const LEAST_CODE: u64 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchJob {
     pub(crate) qmd: u64,
-    /// Whether completion of another started it.
-    pub(crate) chained: bool,
+    /// Launches of its chain before it: 0 when a stream sent it.
+    pub(crate) place: u32,
 }
 
 fn sked(error: &SkedError, qmd: u64) -> Failure {
@@ -51,7 +54,7 @@ impl Channel {
             }
             pcas2::PCAS_ACTION_DECREMENT_DEPENDENCE => {
                 let agent = core.dependencies.issue(self.id, Kind::Overlapping);
-                self.count_down(core, qmd, &agent)?;
+                self.count_down(core, qmd, &agent, 0)?;
             }
             pcas2::PCAS_ACTION_INCREMENT_DEPENDENCE => {
                 let counter = self.read_qmd(core, qmd)?.dependence_counter();
@@ -70,11 +73,7 @@ impl Channel {
                 dependence.scheduled = true;
                 if dependence.left == 0 {
                     self.compute.dependents.remove(&qmd);
-                    self.issue(
-                        core,
-                        Task::Launch(LaunchJob { qmd, chained: false }),
-                        Kind::Overlapping,
-                    );
+                    self.issue(core, Task::Launch(LaunchJob { qmd, place: 0 }), Kind::Overlapping);
                 }
             }
             number => {
@@ -94,7 +93,13 @@ impl Channel {
         Ok(())
     }
 
-    fn count_down(&mut self, core: &mut Core, qmd: u64, by: &Agent) -> Result<(), Failure> {
+    fn count_down(
+        &mut self,
+        core: &mut Core,
+        qmd: u64,
+        by: &Agent,
+        place: u32,
+    ) -> Result<(), Failure> {
         let dependence = match self.compute.dependents.get(&qmd) {
             Some(dependence) => *dependence,
             None => {
@@ -108,18 +113,21 @@ impl Channel {
         };
         if left == 0 && dependence.scheduled {
             self.compute.dependents.remove(&qmd);
-            self.start_dependent(core, qmd, by, true);
+            self.start_dependent(core, qmd, by, place, true);
         } else {
             self.compute.dependents.insert(qmd, Dependence { left, ..dependence });
         }
         Ok(())
     }
 
-    /// A launch that another one's completion starts.
-    fn start_dependent(&mut self, core: &mut Core, qmd: u64, by: &Agent, joins: bool) {
+    /// A launch that another one's completion starts, at a place of its chain.
+    fn start_dependent(&mut self, core: &mut Core, qmd: u64, by: &Agent, place: u32, joins: bool) {
+        if core.quirks.chain_cut.is_some_and(|cut| place >= cut) {
+            return;
+        }
         self.chained += 1;
         let agent = by.follower(core.dependencies.next_serial(self.id), joins);
-        let task = Task::Launch(LaunchJob { qmd, chained: true });
+        let task = Task::Launch(LaunchJob { qmd, place });
         self.work.push_front(Work { agent, task, watched: Vec::new() });
     }
 
@@ -180,6 +188,11 @@ impl Channel {
             let message = format!("ctxsw timeout: launches start each other for ever, QMD {at:#x}");
             return Err(Failure::new(Rule::ChannelTimeout, notifier::IDLE_TIMEOUT, message));
         }
+        if core.quirks.freeze == Some(Freeze::Launch) {
+            let time = core.clock.now();
+            core.trace.record(time, || Event::Injected { what: "freeze at a launch".into() });
+            never_return();
+        }
         let qmd = self.read_qmd_as(core, at, agent)?;
         let (major, minor) = qmd.version();
         if (major, minor) != (3, 0) {
@@ -199,6 +212,9 @@ impl Channel {
         }
         let launch = qmd.launch(self.id, at, &self.compute, chance);
         let mut launch = launch.map_err(|error| sked(&error, at))?;
+        if core.quirks.local_memory_refused {
+            launch.check_local_memory(LARGE_WARPS_PER_TPC).map_err(|error| sked(&error, at))?;
+        }
         if cut_short {
             launch.cut_short();
         }
@@ -223,7 +239,7 @@ impl Channel {
             }
             None => Ok(None),
         };
-        let ticks = if job.chained { core.latency.dependent } else { core.latency.launch };
+        let ticks = if job.place > 0 { core.latency.dependent } else { core.latency.launch };
         let (time, channel) = (core.clock.advance(ticks), self.id);
         core.trace.record(time, || Event::Launch {
             channel,
@@ -240,6 +256,7 @@ impl Channel {
         }
 
         match qmd.releases() {
+            Ok(_) if core.quirks.no_qmd_release => {}
             Ok(releases) => {
                 for write in &releases {
                     self.release(core, agent, write, "QMD")?;
@@ -247,6 +264,7 @@ impl Channel {
             }
             Err(what) => self.find(core, Rule::SemaphoreMisuse, format!("QMD {at:#x}: {what}")),
         }
+        let place = job.place + 1;
         match dependent.map(|dependent| (dependent.action, dependent.qmd)) {
             None => {}
             Some((DependentAction::Schedule, next)) => {
@@ -256,11 +274,11 @@ impl Channel {
                 dependence.scheduled = true;
                 if dependence.left == 0 {
                     self.compute.dependents.remove(&next);
-                    self.start_dependent(core, next, agent, false);
+                    self.start_dependent(core, next, agent, place, false);
                 }
             }
             Some((DependentAction::DecrementDependence, next)) => {
-                self.count_down(core, next, agent)?;
+                self.count_down(core, next, agent, place)?;
             }
             Some((DependentAction::Queue, next)) => {
                 self.find(core, Rule::NotModelled, format!("QMD {at:#x} acts on queue {next:#x}"));
@@ -278,7 +296,7 @@ impl Channel {
             core.shadow.instructions.invalidate();
         }
         if qmd.invalidates_data() {
-            core.shadow.data.invalidate();
+            core.invalidate_data(true);
         }
         for (index, bank) in qmd.constants().into_iter().enumerate() {
             let Some(Bank { address, bytes, invalidate }) = bank else { continue };

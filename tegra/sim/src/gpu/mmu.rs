@@ -20,6 +20,8 @@ pub enum MapAccess {
     ReadOnly,
     /// The GPU may read and write.
     ReadWrite,
+    /// The GPU may do nothing: read-only entries on a machine that takes them for invalid ones.
+    Nothing,
 }
 
 /// How a range is mapped.
@@ -214,8 +216,13 @@ impl Mmu {
             if mapping.flags.unmapped_pte {
                 return Err(MmuFault { va: at, access, kind: MmuFaultKind::InvalidPte });
             }
-            if access != Access::Read && mapping.flags.access == MapAccess::ReadOnly {
-                return Err(MmuFault { va: at, access, kind: MmuFaultKind::WriteToReadOnly });
+            let fault = |kind| Err(MmuFault { va: at, access, kind });
+            match mapping.flags.access {
+                MapAccess::ReadOnly if access != Access::Read => {
+                    return fault(MmuFaultKind::WriteToReadOnly);
+                }
+                MapAccess::Nothing => return fault(MmuFaultKind::InvalidPte),
+                MapAccess::ReadOnly | MapAccess::ReadWrite => {}
             }
             let until = end.min(mapping.end);
             each(Piece {

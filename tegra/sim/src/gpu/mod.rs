@@ -43,6 +43,7 @@ pub use qmd::{BANKS, Bank, Launch, LocalMemory, WINDOW};
 use crate::config::{Checks, Config, Injection, Lint};
 use crate::finding::{Fault, Reporter, Stderr};
 use crate::memory::DmaBuf;
+use crate::quirks::Quirks;
 use crate::trace::{Trace, Work};
 
 /// SMs with power: those of an Orin AGX 64 GB in its 30 W mode.
@@ -69,6 +70,8 @@ pub struct GpuConfig {
     pub checks: Checks,
     /// What takes how long.
     pub latency: Latency,
+    /// What fails.
+    pub quirks: Quirks,
 }
 
 impl GpuConfig {
@@ -84,6 +87,7 @@ impl GpuConfig {
             bundles: config.bundles.clone(),
             checks: config.checks,
             latency: Latency::default(),
+            quirks: config.quirks,
         }
     }
 }
@@ -152,6 +156,12 @@ pub trait GpuMemory: Sync {
     /// it touched with [`GpuMemory::touched`]. Valid until the launch ends. [`MmuFault`] at the
     /// first address that cannot be accessed so.
     fn resolve(&self, va: u64, bytes: u64, access: Access) -> Result<Vec<Piece>, MmuFault>;
+
+    /// What shaders see in place of a piece's memory: L1 may hold it otherwise, on a machine on which
+    /// invalidates get lost.
+    fn stale(&self, _piece: &Piece) -> Option<Vec<u8>> {
+        None
+    }
 
     /// Says that a range was accessed in the buffers themselves: the checks of [`GpuMemory::read`]
     /// and [`GpuMemory::write`] are made up for. Before the access for reads, after it for writes.

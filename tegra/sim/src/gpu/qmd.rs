@@ -77,6 +77,20 @@ impl Launch {
         };
     }
 
+    /// Whether each TPC's share of local memory is enough for so many warps.
+    pub(crate) fn check_local_memory(&self, warps_per_tpc: u64) -> Result<(), SkedError> {
+        let per_thread = u64::from(self.local_low) + u64::from(self.local_high);
+        let per_tpc = (per_thread * u64::from(WARP)).next_multiple_of(0x200) * warps_per_tpc;
+        let held = self.local_memory.bytes_per_tpc;
+        if per_thread > WINDOW || per_tpc > held {
+            let message = format!(
+                "{per_thread} bytes of local memory a thread need {per_tpc:#x} a TPC, of {held:#x}"
+            );
+            return Err(SkedError { bit: esr::LOCAL_MEMORY_TOTAL_SIZE, message });
+        }
+        Ok(())
+    }
+
     /// The launch that a bundle's QMD asks for. The error is the message of the scheduler's check that failed.
     pub(crate) fn of_bundle(of: &Header, words: [u32; fields::WORDS]) -> Result<Self, String> {
         let held = of.local_memory;
@@ -420,15 +434,7 @@ impl Qmd {
         {
             return fail(bit, format!("{bytes} bytes of local memory a thread"));
         }
-        let per_thread = u64::from(launch.local_low) + u64::from(launch.local_high);
-        let per_tpc = (per_thread * u64::from(WARP)).next_multiple_of(0x200) * WARPS_PER_TPC;
-        let held = state.local_memory.bytes_per_tpc;
-        if per_thread > WINDOW || per_tpc > held {
-            let message = format!(
-                "{per_thread} bytes of local memory a thread need {per_tpc:#x} a TPC, of {held:#x}"
-            );
-            return fail(esr::LOCAL_MEMORY_TOTAL_SIZE, message);
-        }
+        launch.check_local_memory(WARPS_PER_TPC)?;
         if let Some(bank) = launch.constants.iter().flatten().find(|bank| bank.bytes > BANK_BYTES) {
             let message = format!("a constant bank of {} bytes", bank.bytes);
             return fail(esr::CONSTANT_BUFFER_SIZE, message);

@@ -74,18 +74,21 @@ enum Actor {
 
 impl Machine {
     pub(crate) fn new(config: GpuConfig, clock: Arc<Clock>, doorbell: Arc<Doorbell>) -> Self {
-        let GpuConfig { seed, trace, reporter, injection, bundles, checks, latency, .. } = config;
+        let GpuConfig {
+            seed, trace, reporter, injection, bundles, checks, latency, quirks, ..
+        } = config;
         let core = Core {
             clock,
             random: Random::new(seed),
             trace,
             injection,
-            shadow: Shadow::default(),
+            shadow: Shadow::new(quirks.stale_handover),
             dependencies: Dependencies::default(),
             engine: None,
             bundles,
             checks,
             latency,
+            quirks,
             findings: Vec::new(),
             interrupts: 0,
         };

@@ -28,11 +28,18 @@ pub(crate) struct Shadow {
     writes: Map<u64>,
     pub(crate) l2: Cache,
     pub(crate) data: Cache,
+    /// L1 on a machine on which not every invalidate reaches it.
+    pub(crate) stale: Option<Cache>,
     pub(crate) constants: Cache,
     pub(crate) instructions: Cache,
 }
 
 impl Shadow {
+    /// Of a GPU whose L1 may be stale, or is not.
+    pub(crate) fn new(stale: bool) -> Self {
+        Self { stale: stale.then(Cache::default), ..Self::default() }
+    }
+
     /// The GPU has written a range.
     pub(crate) fn wrote(&mut self, piece: &Piece) {
         self.now += 1;
@@ -105,6 +112,35 @@ impl Cache {
             }
         }
         stale
+    }
+
+    /// Holds the lines of a range that it does not hold yet.
+    pub(crate) fn fill(&mut self, piece: &Piece) {
+        for line in lines(piece) {
+            if self.lines.len() >= LINES {
+                self.lines.clear();
+            }
+            let mut now = [0; LINE as usize];
+            if piece.buffer.read(line * LINE, &mut now).is_ok() {
+                self.lines.entry((piece.buffer.inode(), line)).or_insert(now);
+            }
+        }
+    }
+
+    /// A range as the cache has it; none where that is as memory has it.
+    pub(crate) fn differing(&self, piece: &Piece) -> Option<Vec<u8>> {
+        let mut memory = vec![0; piece.bytes as usize];
+        piece.buffer.read(piece.offset, &mut memory).ok()?;
+        let mut seen = memory.clone();
+        for line in lines(piece) {
+            let Some(held) = self.lines.get(&(piece.buffer.inode(), line)) else { continue };
+            let start = piece.offset.max(line * LINE);
+            let end = (piece.offset + piece.bytes).min((line + 1) * LINE);
+            let within = (start - line * LINE) as usize..(end - line * LINE) as usize;
+            let at = (start - piece.offset) as usize;
+            seen[at..at + within.len()].copy_from_slice(&held[within]);
+        }
+        (seen != memory).then_some(seen)
     }
 
     /// A range was written through the cache: lines that it holds have the new contents.

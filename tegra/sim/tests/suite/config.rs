@@ -1,6 +1,8 @@
 //! The environment: what is understood, what is refused and how it is said, what is made to fail.
 
+use sass::isa::Opcode;
 use tegra_sim::config::{Checks, Config, FaultRequest, Injection, Lint, Occasion, When};
+use tegra_sim::quirks::{Freeze, Quirks, Release};
 
 fn config(variables: &[(&str, &str)]) -> Result<Config, String> {
     let get = |name: &str| {
@@ -64,6 +66,12 @@ fn what_is_not_understood_is_said_with_what_is() {
         ("TEGRA_SIM_FAULTS", "mmu-fault@1/0", &["does not say when"]),
         ("TEGRA_SIM_FAULTS", "ioctl:CREATE@1", &["ioctl:REQUEST:ERRNO"]),
         ("TEGRA_SIM_FAULTS", "ioctl:CREATE:EBOGUS@1", &["\"EBOGUS\"", "ENOMEM", "ETIMEDOUT"]),
+        ("TEGRA_SIM_MACHINE", "no-events", &["\"no-events\"", "no-event", "chain-cut=N"]),
+        ("TEGRA_SIM_MACHINE", "no-event,chain-cut=0", &["\"chain-cut=0\""]),
+        ("TEGRA_SIM_MACHINE", "nan=foo", &["\"nan=foo\""]),
+        ("TEGRA_SIM_MACHINE", "freeze=now", &["\"freeze=now\"", "freeze=launch"]),
+        ("TEGRA_SIM_RELEASE", "r34", &["TEGRA_SIM_RELEASE=r34", "r35.4, r36.2, r36.4, r39"]),
+        ("TEGRA_SIM_RELEASE", "r39:SETUP", &["TEGRA_SIM_RELEASE=r39:SETUP"]),
         ("TEGRA_SIM_FAULTS", "memory-full=1T", &["\"1T\"", "K, M or G"]),
         ("TEGRA_SIM_FAULTS", "memory-full=99999999999G", &["is no size"]),
     ] {
@@ -72,6 +80,39 @@ fn what_is_not_understood_is_said_with_what_is() {
             assert!(error.contains(part), "{error}");
         }
     }
+}
+
+#[test]
+fn machines_and_releases() {
+    let list = "no-event, no-qmd-release,lost-atomics,chain-cut=64,local-memory-refused,\
+                read-only-maps-fault,nan=dp4a,freeze=object,no-heap-query,stale-handover";
+    let set = config(&[("TEGRA_SIM_MACHINE", list), ("TEGRA_SIM_RELEASE", "r39:SETUP_BIND")]);
+    let set = set.unwrap();
+    let quirks = Quirks {
+        no_event: true,
+        no_qmd_release: true,
+        lost_atomics: true,
+        chain_cut: Some(64),
+        local_memory_refused: true,
+        read_only_maps_fault: true,
+        wrong: Some(Opcode::Idp),
+        freeze: Some(Freeze::Object),
+        no_heap_query: true,
+        stale_handover: true,
+    };
+    assert_eq!(set.quirks, quirks);
+    assert_eq!(set.release, Release::R39 { renumbered: Some("SETUP_BIND".into()) });
+    for (name, release) in [
+        ("r35.4", Release::R35),
+        ("r36.2", Release::R36),
+        ("r36.4", Release::R36),
+        ("r39", Release::R39 { renumbered: None }),
+    ] {
+        assert_eq!(config(&[("TEGRA_SIM_RELEASE", name)]).unwrap().release, release);
+    }
+    let faults = faults("ioctl:SETUP_BIND:ENOTTY@1/1").unwrap().faults;
+    let what = Occasion::Ioctl { request: Some("SETUP_BIND".into()), errno: libc::ENOTTY };
+    assert_eq!(faults, [FaultRequest { what, when: When::OneIn(1) }]);
 }
 
 #[test]

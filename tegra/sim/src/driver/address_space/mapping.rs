@@ -9,7 +9,7 @@ use super::{
 use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled};
 use crate::driver::errno::{Refused, refusals};
 use crate::driver::user;
-use crate::gpu::{MapAccess, MapFlags};
+use crate::gpu::MapFlags;
 use crate::memory::DmaBuf;
 
 refusals! { "as";
@@ -198,7 +198,7 @@ impl AddressSpace {
         };
         let map_flags = MapFlags {
             cacheable: flags & MAP_CACHEABLE != 0,
-            access: if read_only { MapAccess::ReadOnly } else { MapAccess::ReadWrite },
+            access: self.map_access(read_only),
             unmapped_pte: flags & MAP_UNMAPPED_PTE != 0,
         };
         if let Some(index) = area

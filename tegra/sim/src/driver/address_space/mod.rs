@@ -314,6 +314,15 @@ impl AddressSpace {
         self.space().kernel.free(va);
     }
 
+    /// What the entries of a mapping of the program's let through.
+    fn map_access(&self, read_only: bool) -> MapAccess {
+        match read_only {
+            true if self.device.quirks.read_only_maps_fault => MapAccess::Nothing,
+            true => MapAccess::ReadOnly,
+            false => MapAccess::ReadWrite,
+        }
+    }
+
     fn map_kernel(
         &self,
         space: &mut Space,

@@ -9,7 +9,7 @@ use super::{AddressSpace, Area, KIND_INVALID, LIMIT, PAGE, REMAP};
 use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled, layout};
 use crate::driver::errno::{Refused, refusals};
 use crate::driver::user;
-use crate::gpu::{MapAccess, MapFlags};
+use crate::gpu::MapFlags;
 use crate::memory::DmaBuf;
 
 refusals! { "as";
@@ -114,11 +114,7 @@ pub(super) fn remap(space: &AddressSpace, args: &mut Args) -> Handled {
         let (va, bytes) = (op.page * PAGE, op.pages * PAGE);
         space.mmu.unmap(va, bytes);
         if let Some(buffer) = buffer {
-            let access = if op.flags & NO_WRITE != 0 || read_only(&buffer) {
-                MapAccess::ReadOnly
-            } else {
-                MapAccess::ReadWrite
-            };
+            let access = space.map_access(op.flags & NO_WRITE != 0 || read_only(&buffer));
             let cacheable = op.flags & CACHEABLE != 0;
             let flags = MapFlags { cacheable, access, unmapped_pte: false };
             // Range and offset are whole pages within the buffer, and the range is free now.

@@ -91,17 +91,11 @@ fn record() -> [u8; CHARACTERISTICS] {
 /// A shorter buffer gets the beginning; the size told is the driver's.
 pub(super) fn characteristics(device: &Device, args: &mut Args) -> Handled {
     use GET_CHARACTERISTICS::{GPU_CHARACTERISTICS_BUF_ADDR, GPU_CHARACTERISTICS_BUF_SIZE};
-    let own;
-    let record = match &device.hardware.record {
-        Some(measured) => measured.as_slice(),
-        None => {
-            own = record();
-            &own
-        }
-    };
+    let record = device.hardware.record.clone().unwrap_or_else(|| record().to_vec());
+    let record = device.release.record(record);
     let (room, address) =
         (args.get(GPU_CHARACTERISTICS_BUF_SIZE), args.get(GPU_CHARACTERISTICS_BUF_ADDR));
-    sized(room, address, record, |size| args.set(GPU_CHARACTERISTICS_BUF_SIZE, size))
+    sized(room, address, &record, |size| args.set(GPU_CHARACTERISTICS_BUF_SIZE, size))
 }
 
 /// Copies as much of `data` as there is room for, and tells how much there is.

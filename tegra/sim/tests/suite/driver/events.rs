@@ -10,14 +10,14 @@ use tegra_sim::driver::Errno;
 use super::bench::{Bench, Ready, bytes, errno, whole};
 
 impl Bench {
-    fn event(&self, tsg: i32, event_id: u32) -> i32 {
+    pub(super) fn event(&self, tsg: i32, event_id: u32) -> i32 {
         let mut args = tsg::EventIdCtrl { cmd: 1, event_id, event_fd: -9, padding: 0 };
         self.call(self.file(tsg), tsg::EVENT_ID_CTRL, &mut args).unwrap();
         args.event_fd
     }
 
     /// Runs words on a channel to the end: ring entry, GP_PUT, doorbell.
-    fn run(&self, ready: &Ready, words: &[u32]) {
+    pub(super) fn run(&self, ready: &Ready, words: &[u32]) {
         let (handle, fd) = self.buffer(4096);
         let va = self.map(ready.space, &mut whole(fd)).unwrap();
         let body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -34,12 +34,12 @@ impl Bench {
         self.free(handle);
     }
 
-    fn notifier(&self, channel: i32, mem: i32, offset: u64) {
+    pub(super) fn notifier(&self, channel: i32, mem: i32, offset: u64) {
         let mut args = channel::SetErrorNotifier { offset, size: 16, mem: mem as u32, padding: 0 };
         self.call(self.file(channel), channel::SET_ERROR_NOTIFIER, &mut args).unwrap();
     }
 
-    fn timedout(&self, channel: i32) -> u32 {
+    pub(super) fn timedout(&self, channel: i32) -> u32 {
         self.ask(self.file(channel), channel::GET_TIMEDOUT, channel::GetTimedout { value: 9 }).value
     }
 
@@ -64,7 +64,7 @@ impl Bench {
 }
 
 /// Host method NON_STALL_INTERRUPT, data ignored.
-const INTERRUPT: [u32; 2] = [0x2001_0008, 0];
+pub(super) const INTERRUPT: [u32; 2] = [0x2001_0008, 0];
 
 #[test]
 fn an_interrupt_is_latched_once_for_each_fd_of_the_event() {

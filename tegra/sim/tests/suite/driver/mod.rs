@@ -5,5 +5,6 @@ mod characteristics;
 mod events;
 mod hostile;
 mod lifetimes;
+mod machines;
 mod placement;
 mod refusals;

@@ -10,6 +10,7 @@ use orind_kernels::prebuilt;
 use orind_kernels::source::Target;
 use orind_testing::machine::{Shape, Windows, bank0};
 use tegra::local_memory::{LocalMemory, LocalMemorySize};
+use tegra::pushbuffer::CacheInvalidate;
 use tegra::qmd::{ConstantBank, Launch, Program};
 use tegra_sim::config::Checks;
 use tegra_sim::engine::MachineCode;
@@ -39,6 +40,8 @@ pub(crate) struct Loaded {
     pub(crate) launch: Launch,
     /// Another backing store of local memory: where it is, and its bytes a TPC.
     pub(crate) local: Option<(u64, u64)>,
+    /// Whether the stream invalidates L1 before the launch.
+    pub(crate) invalidate: bool,
     /// Changes the QMD's words as no encoder would.
     pub(crate) spoil: Option<fn(&mut [u32])>,
 }
@@ -101,6 +104,7 @@ impl Loaded {
             qmd,
             launch,
             local: None,
+            invalidate: false,
             spoil: None,
         }
     }
@@ -118,6 +122,12 @@ impl Loaded {
         let mut stream = compute_stream();
         if let Some((store, bytes)) = self.local {
             stream.set_local_memory(LocalMemory::new(at(store), bytes).unwrap());
+        }
+        if self.invalidate {
+            stream.invalidate_shader_caches(CacheInvalidate {
+                data: true,
+                ..CacheInvalidate::default()
+            });
         }
         stream.launch(qmd).release(release(slot.at(0), 1));
         rig.submit(&mut rig.channel(), stream.words());

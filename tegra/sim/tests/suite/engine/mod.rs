@@ -5,3 +5,4 @@ mod bundles;
 mod faults;
 mod kernels;
 mod loaded;
+mod machines;

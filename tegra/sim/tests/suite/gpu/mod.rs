@@ -5,6 +5,7 @@ mod copies;
 mod faults;
 mod hostile;
 mod launches;
+mod machines;
 mod memory;
 mod planted;
 mod property;

@@ -99,7 +99,23 @@ impl Rig {
         deadlock_timeout: Duration,
         bundles: Option<&Path>,
     ) -> Self {
-        let get = |name: &str| (name == "TEGRA_SIM_FAULTS").then(|| faults.to_owned());
+        Self::of(&[("TEGRA_SIM_FAULTS", faults)], seed, deadlock_timeout, bundles)
+    }
+
+    /// A GPU on which something fails.
+    pub(crate) fn on_machine(seed: u64, words: &str) -> Self {
+        Self::of(&[("TEGRA_SIM_MACHINE", words)], seed, Duration::from_secs(1000), None)
+    }
+
+    fn of(
+        variables: &[(&str, &str)],
+        seed: u64,
+        deadlock_timeout: Duration,
+        bundles: Option<&Path>,
+    ) -> Self {
+        let get = |name: &str| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        };
         let config = Config { seed, ..Config::from_variables(get).unwrap() };
         let findings = Arc::new(Collector::default());
         let trace = Trace::to_memory();

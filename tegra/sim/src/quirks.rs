@@ -1,0 +1,157 @@
+//! In what a simulated Orin differs from the one that everything else here describes: reliances of programs
+//! that fail on it, and the release of its drivers.
+//!
+//! Owns the words and their meaning; what a word does is done where the working machine does it otherwise.
+//!
+//! `TEGRA_SIM_MACHINE` is a list of words with commas between them:
+//!
+//! | word | what fails |
+//! |---|---|
+//! | `no-event` | no interrupt wakes a waiter |
+//! | `no-qmd-release` | releases of QMDs are not done |
+//! | `lost-atomics` | one atomic operation of shaders on global memory in 64 leaves memory as it was |
+//! | `chain-cut=N` | of QMDs that start each other the first N run; the rest never starts, and nothing waits for it |
+//! | `local-memory-refused` | a launch needs local memory for 96 warps of each SM, not of each TPC |
+//! | `read-only-maps-fault` | the GPU cannot read through a mapping without write access |
+//! | `nan=INSTRUCTION` | its results, as of `mufu`, `hmma`, `dp4a`, are 0x7fffffff: NaN, or wrong bits |
+//! | `freeze=POINT` | the machine freezes: what makes the point's request never returns |
+//! | `no-heap-query` | `QUERY_HEAP_PARAMS` and `GET_AVAILABLE_HEAPS` are unknown |
+//! | `stale-handover` | half of the invalidates in streams leave L1 as it is: an SM reads what the CPU had there before, unless its QMD invalidates |
+//!
+//! A freeze is at `open-channel`, `object` (`ALLOC_OBJ_CTX`), `doorbell` (the store) or `launch` (the store
+//! that leads to one; no other request of the GPU returns either).
+//!
+//! `TEGRA_SIM_RELEASE` is the release of L4T whose drivers answer: `r36.4`; `r36.2`, whose interface is the
+//! same; `r35.4`, with its shorter record, its shorter `OPEN_TSG` and `SETUP_BIND`, and without
+//! subcontexts; `r39` (JetPack 7), with a longer record, and as `r39:REQUEST` another number for that request,
+//! as `r39:SETUP_BIND`.
+
+use sass::isa::Opcode;
+
+/// Where a machine freezes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freeze {
+    OpenChannel,
+    Object,
+    Doorbell,
+    Launch,
+}
+
+const FREEZES: [(&str, Freeze); 4] = [
+    ("open-channel", Freeze::OpenChannel),
+    ("object", Freeze::Object),
+    ("doorbell", Freeze::Doorbell),
+    ("launch", Freeze::Launch),
+];
+
+impl Freeze {
+    /// Whether the driver call of a name is where it happens.
+    pub(crate) fn is_at(self, request: &str) -> bool {
+        match self {
+            Self::OpenChannel => matches!(request, "OPEN_CHANNEL" | "OPEN"),
+            Self::Object => request == "ALLOC_OBJ_CTX",
+            Self::Doorbell | Self::Launch => false,
+        }
+    }
+}
+
+/// What fails on a machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quirks {
+    pub no_event: bool,
+    pub no_qmd_release: bool,
+    pub lost_atomics: bool,
+    pub chain_cut: Option<u32>,
+    pub local_memory_refused: bool,
+    pub read_only_maps_fault: bool,
+    /// The instruction whose results are wrong.
+    pub wrong: Option<Opcode>,
+    pub freeze: Option<Freeze>,
+    pub no_heap_query: bool,
+    pub stale_handover: bool,
+}
+
+impl Quirks {
+    /// Reads a list of words. The error is the word that is none.
+    pub(crate) fn parse(list: &str) -> Result<Self, String> {
+        let mut quirks = Self::default();
+        for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            quirks.add(word).ok_or_else(|| word.to_owned())?;
+        }
+        Ok(quirks)
+    }
+
+    fn add(&mut self, word: &str) -> Option<()> {
+        match word.split_once('=') {
+            None => {
+                *match word {
+                    "no-event" => &mut self.no_event,
+                    "no-qmd-release" => &mut self.no_qmd_release,
+                    "lost-atomics" => &mut self.lost_atomics,
+                    "local-memory-refused" => &mut self.local_memory_refused,
+                    "read-only-maps-fault" => &mut self.read_only_maps_fault,
+                    "no-heap-query" => &mut self.no_heap_query,
+                    "stale-handover" => &mut self.stale_handover,
+                    _ => return None,
+                } = true;
+            }
+            Some(("chain-cut", count)) => {
+                self.chain_cut = Some(count.parse().ok().filter(|count| *count > 0)?);
+            }
+            Some(("nan", name)) => self.wrong = Some(instruction(name)?),
+            Some(("freeze", point)) => {
+                let (_, freeze) = FREEZES.into_iter().find(|(name, _)| *name == point)?;
+                self.freeze = Some(freeze);
+            }
+            Some(_) => return None,
+        }
+        Some(())
+    }
+}
+
+/// An instruction by the name that its disassembly begins with, or that PTX has for it.
+fn instruction(name: &str) -> Option<Opcode> {
+    match name {
+        "dp4a" | "dp2a" => Some(Opcode::Idp),
+        name => Opcode::named(name),
+    }
+}
+
+/// The release of L4T whose drivers answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Release {
+    R35,
+    #[default]
+    R36,
+    /// With the request that has another number, if there is one.
+    R39 {
+        renumbered: Option<String>,
+    },
+}
+
+impl Release {
+    /// The release of a name.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let is_request =
+            |name: &str| crate::driver::requests().any(|(_, known)| known.name == name);
+        match (name, name.strip_prefix("r39:")) {
+            ("r35.4", _) => Some(Self::R35),
+            ("r36.2" | "r36.4", _) => Some(Self::R36),
+            ("r39", _) => Some(Self::R39 { renumbered: None }),
+            (_, Some(request)) if is_request(request) => {
+                Some(Self::R39 { renumbered: Some(request.to_owned()) })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What a frozen machine does with a thread.
+pub(crate) fn never_return() -> ! {
+    loop {
+        // SAFETY: null stands for no files, no limit and no mask; no memory is passed.
+        unsafe {
+            libc::syscall(libc::SYS_ppoll, 0usize, 0usize, 0usize, 0usize, 0usize);
+        }
+    }
+}
