@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
-use orind_kernels::catalogue::{Kernel, Unit};
+use orind_kernels::catalogue::Unit;
 use orind_kernels::cubin::Cubin;
 use orind_kernels::manifest::{File, Manifest, Usage};
 use orind_kernels::nvrtc::Compiler;
 use orind_kernels::occupancy::blocks_per_sm;
 use orind_kernels::prebuilt::MANIFEST;
 use orind_kernels::snippets;
-use orind_kernels::source::{self, HEADERS, OPTIONS, Target};
+use orind_kernels::source::{self, Compiled, HEADERS, OPTIONS, Target};
 use sha2::{Digest as _, Sha256};
 
 /// What is checked in may not be larger.
@@ -51,11 +51,11 @@ pub(crate) fn build(compiler: &Compiler) -> anyhow::Result<()> {
                 let spills = spills(&output.log);
                 spilled = spills.values().map(|(stores, loads)| stores + loads).sum();
                 let cubin = Cubin::parse(&output.code).with_context(|| name.clone())?;
-                for kernel in source::kernels(unit, target) {
-                    let usage = usage(&cubin, kernel, &spills)?;
+                for kernel in source::compiled(unit, target) {
+                    let usage = usage(&cubin, &kernel, &spills)?;
                     spilled += usage.stack;
                     if target == Target::Sm87 {
-                        manifest.kernels.insert(kernel.symbol(), usage);
+                        manifest.kernels.insert(kernel.symbol, usage);
                     }
                 }
             }
@@ -108,11 +108,11 @@ fn write(folder: &Path, made: &BTreeMap<String, Vec<u8>>) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn usage(cubin: &Cubin<'_>, kernel: Kernel, spills: &Spills) -> anyhow::Result<Usage> {
-    let symbol = kernel.symbol();
-    let found = cubin.kernel(&symbol).with_context(|| format!("{symbol} was not compiled"))?;
+fn usage(cubin: &Cubin<'_>, kernel: &Compiled, spills: &Spills) -> anyhow::Result<Usage> {
+    let Compiled { symbol, threads, .. } = kernel;
+    let found = cubin.kernel(symbol).with_context(|| format!("{symbol} was not compiled"))?;
     let &(spill_stores, spill_loads) =
-        spills.get(&symbol).with_context(|| format!("the log does not name {symbol}"))?;
+        spills.get(symbol).with_context(|| format!("the log does not name {symbol}"))?;
     let shared = u32::try_from(found.shared_bytes)?;
     Ok(Usage {
         registers: found.registers,
@@ -121,7 +121,7 @@ fn usage(cubin: &Cubin<'_>, kernel: Kernel, spills: &Spills) -> anyhow::Result<U
         spill_stores,
         spill_loads,
         code: found.code.len(),
-        blocks_per_sm: blocks_per_sm(kernel.threads(), found.registers, shared),
+        blocks_per_sm: blocks_per_sm(*threads, found.registers, shared),
     })
 }
 

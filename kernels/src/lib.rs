@@ -3,13 +3,14 @@
 //! Owns: the CUDA C++ sources (`src/cuda`), what they are called with ([`params`]), how weights must
 //! lie for them ([`repack`]), what else their constants hold ([`bank0`]), which kernels exist and how they may be tuned ([`catalogue`]), the
 //! machine code checked in under `prebuilt/` ([`prebuilt`]), what is compiled beside it on the machine
-//! ([`jit`], by [`nvrtc`]), what a loader reads out of it ([`cubin`]), and random programs for holding GPUs against each other ([`snippets`]). Does not know plans, models, drivers or queues.
+//! ([`jit`], by [`nvrtc`]), what a loader reads out of it ([`cubin`]), kernels that tell whether a GPU can be trusted ([`first_light`]), and random programs for holding GPUs against each other ([`snippets`]). Does not know plans, models, drivers or queues.
 
 #![warn(missing_docs)]
 
 pub mod bank0;
 pub mod catalogue;
 pub mod cubin;
+pub mod first_light;
 pub mod jit;
 pub mod manifest;
 pub mod nvrtc;

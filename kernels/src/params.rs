@@ -34,6 +34,8 @@ macro_rules! parameters {
     )*};
 }
 
+pub(crate) use parameters;
+
 parameters! {
     /// One matrix of a projection.
     struct Segment {

@@ -1,7 +1,7 @@
 //! The CUDA sources and the units that are compiled from them.
 //!
 //! A unit is one family's header plus one line per kernel of the catalogue, so that the catalogue is
-//! the only list of kernels. The sources are part of this program: a build needs no files, and the
+//! the only list of a plan's kernels. The sources are part of this program: a build needs no files, and the
 //! hash of what was compiled can be recomputed anywhere.
 
 use std::collections::BTreeMap;
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use crate::catalogue::{Kernel, Unit};
+use crate::first_light::{self, AtomicsParams, HandoverParams, OrderParams, ProbeParams};
 use crate::params::{
     AttentionParams, EmbedParams, GatherParams, Parameters, ProjectParams, RopeTableParams,
     RowsParams, SampleParams, Segment,
@@ -26,6 +27,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "base.cuh",
     "cut.cuh",
     "embed.cuh",
+    "first_light.cuh",
     "format.cuh",
     "noise.cuh",
     "params.cuh",
@@ -72,8 +74,36 @@ impl Target {
 /// Options of every compilation, but for the architecture.
 pub const OPTIONS: &[&str] = &["--std=c++17", "--ptxas-options=-v"];
 
-/// The kernels of a unit that are compiled for a target.
-pub fn kernels(unit: Unit, target: Target) -> impl Iterator<Item = Kernel> {
+/// A kernel in a unit's machine code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// Its symbol.
+    pub symbol: String,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of its parameter block.
+    pub params_bytes: usize,
+    /// Whether it keeps a stack on purpose.
+    pub has_stack: bool,
+}
+
+/// All kernels of a unit that are compiled for a target.
+#[must_use]
+pub fn compiled(unit: Unit, target: Target) -> Vec<Compiled> {
+    if unit == Unit::FirstLight {
+        return first_light::Kernel::ALL.map(first_light::Kernel::compiled).into();
+    }
+    let compiled = |kernel: Kernel| Compiled {
+        symbol: kernel.symbol(),
+        threads: kernel.threads(),
+        params_bytes: kernel.params_bytes(),
+        has_stack: false,
+    };
+    kernels(unit, target).map(compiled).collect()
+}
+
+/// The kernels of a unit that a plan can launch and that are compiled for a target.
+fn kernels(unit: Unit, target: Target) -> impl Iterator<Item = Kernel> {
     let all = target != Target::Compute80;
     Kernel::all().into_iter().filter(move |k| k.unit() == unit && (all || k.is_default()))
 }
@@ -88,6 +118,13 @@ pub fn text(unit: Unit, target: Target) -> String {
 #[must_use]
 pub fn text_of(unit: Unit, kernels: impl IntoIterator<Item = Kernel>) -> String {
     let mut text = format!("#include \"{}\"\n", unit.header());
+    if unit == Unit::FirstLight {
+        asserts::<ProbeParams>(&mut text);
+        asserts::<OrderParams>(&mut text);
+        asserts::<AtomicsParams>(&mut text);
+        asserts::<HandoverParams>(&mut text);
+        return text;
+    }
     asserts::<Segment>(&mut text);
     asserts::<ProjectParams>(&mut text);
     asserts::<EmbedParams>(&mut text);

@@ -61,7 +61,7 @@ pub fn execute(
         registers: kernel.registers,
         shared_bytes: u32::try_from(kernel.shared_bytes)?.next_multiple_of(16) + shape.shared,
         shared_reserved: 1024,
-        local_bytes: 0x240,
+        local_bytes: kernel.stack_bytes + 0x240,
         banks,
         shared_window: WINDOWS.shared >> 8,
         local_window: WINDOWS.local >> 8,

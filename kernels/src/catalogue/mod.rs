@@ -1,4 +1,4 @@
-//! Which kernels exist, in which unit and under which name; [`launch`] has the arithmetic of their
+//! Which kernels a plan can launch, in which unit and under which name; [`launch`] has the arithmetic of their
 //! launches.
 
 pub mod launch;
@@ -92,6 +92,8 @@ pub enum Unit {
     Attention,
     /// Sampling.
     Sample,
+    /// What tells whether a GPU can be trusted: [`crate::first_light`], none of this catalogue.
+    FirstLight,
 }
 
 impl Unit {
@@ -102,6 +104,7 @@ impl Unit {
             Self::Rows,
             Self::Attention,
             Self::Sample,
+            Self::FirstLight,
         ])
     }
 
@@ -114,6 +117,7 @@ impl Unit {
             Self::Rows => "rows".into(),
             Self::Attention => "attention".into(),
             Self::Sample => "sample".into(),
+            Self::FirstLight => "first_light".into(),
         }
     }
 
@@ -126,6 +130,7 @@ impl Unit {
             Self::Rows => "rows.cuh",
             Self::Attention => "attention.cuh",
             Self::Sample => "sample.cuh",
+            Self::FirstLight => "first_light.cuh",
         }
     }
 }

@@ -5,7 +5,7 @@
 use orind_kernels::catalogue::launch::SHARED_LIMIT;
 use orind_kernels::catalogue::{Kernel, Unit};
 use orind_kernels::cubin::Cubin;
-use orind_kernels::source::{self, OPTIONS, Target};
+use orind_kernels::source::{self, Compiled, OPTIONS, Target};
 use orind_kernels::{occupancy, prebuilt};
 use sha2::{Digest as _, Sha256};
 
@@ -45,17 +45,16 @@ fn cubins_hold_the_catalogue() {
             // No unit has globals, so nothing needs an address but code and parameters.
             assert_eq!(cubin.relocations, []);
             assert_eq!((cubin.global_bytes, cubin.global_init, cubin.constants3), (0, None, None));
-            let expected: Vec<Kernel> = source::kernels(unit, target).collect();
-            for kernel in &expected {
-                let name = kernel.symbol();
-                let found = cubin.kernel(&name).unwrap();
+            let expected = source::compiled(unit, target);
+            for Compiled { symbol: name, threads, params_bytes, .. } in &expected {
+                let found = cubin.kernel(name).unwrap();
                 assert_eq!(found.params_offset, params, "{name}");
-                assert_eq!(found.params_bytes as usize, kernel.params_bytes(), "{name}");
+                assert_eq!(found.params_bytes as usize, *params_bytes, "{name}");
                 assert_eq!(found.params.len(), 1, "{name}");
-                assert_eq!(found.params[0].size as usize, kernel.params_bytes(), "{name}");
-                assert_eq!(found.max_threads, Some([kernel.threads(), 1, 1]), "{name}");
+                assert_eq!(found.params[0].size as usize, *params_bytes, "{name}");
+                assert_eq!(found.max_threads, Some([*threads, 1, 1]), "{name}");
                 assert!((1..=255).contains(&found.registers), "{name}: {}", found.registers);
-                let blocks = occupancy::blocks_per_sm(kernel.threads(), found.registers, 0);
+                let blocks = occupancy::blocks_per_sm(*threads, found.registers, 0);
                 assert!(blocks > 0, "{name} does not fit an SM");
             }
             // Units include each other's headers, but no kernel is in two of them.
@@ -67,14 +66,19 @@ fn cubins_hold_the_catalogue() {
 #[test]
 fn no_kernel_spills() {
     let manifest = prebuilt::manifest().unwrap();
-    for kernel in Kernel::all() {
-        let name = kernel.symbol();
-        let usage = manifest.kernels[&name];
-        assert_eq!((usage.spill_stores, usage.spill_loads), (0, 0), "{name} spills");
-        assert_eq!(usage.stack, 0, "{name} keeps a stack");
-    }
-    for (name, file) in &manifest.files {
-        assert_eq!(file.spilled, 0, "{name}");
+    for unit in Unit::all() {
+        let compiled = source::compiled(unit, Target::Sm87);
+        for Compiled { symbol: name, has_stack, .. } in &compiled {
+            let usage = manifest.kernels[name];
+            assert_eq!((usage.spill_stores, usage.spill_loads), (0, 0), "{name} spills");
+            assert_eq!(usage.stack > 0, *has_stack, "{name} keeps {} bytes of stack", usage.stack);
+        }
+        let on_purpose = compiled.iter().any(|kernel| kernel.has_stack);
+        for target in Target::ALL {
+            let name = target.file(unit);
+            let file = &manifest.files[&name];
+            assert!(file.spilled == 0 || on_purpose, "{name}: {}", file.spilled);
+        }
     }
 }
 
@@ -82,18 +86,19 @@ fn no_kernel_spills() {
 #[test]
 fn the_manifest_belongs_to_the_cubins() {
     let manifest = prebuilt::manifest().unwrap();
-    assert_eq!(manifest.kernels.len(), Kernel::all().len());
+    let mut kernels = 0;
     for unit in Unit::all() {
         let cubin = Cubin::parse(prebuilt::file(unit, Target::Sm87).unwrap()).unwrap();
-        for kernel in source::kernels(unit, Target::Sm87) {
-            let (found, usage) =
-                (cubin.kernel(&kernel.symbol()).unwrap(), manifest.kernels[&kernel.symbol()]);
+        for Compiled { symbol, .. } in source::compiled(unit, Target::Sm87) {
+            let (found, usage) = (cubin.kernel(&symbol).unwrap(), manifest.kernels[&symbol]);
+            kernels += 1;
             assert_eq!(usage.registers, found.registers);
             assert_eq!(usage.shared, found.shared_bytes);
             assert_eq!(usage.stack, found.stack_bytes);
             assert_eq!(usage.code, found.code.len());
         }
     }
+    assert_eq!(manifest.kernels.len(), kernels);
 }
 
 /// 100 KiB of a block's shared memory are proven, of which the hardware keeps one.
@@ -110,7 +115,9 @@ fn a_projection_s_own_shared_memory_is_left_room_for() {
 
 #[test]
 fn names_are_unique() {
-    let mut names: Vec<String> = Kernel::all().into_iter().map(Kernel::symbol).collect();
+    let compiled = |unit| source::compiled(unit, Target::Sm87);
+    let mut names: Vec<String> =
+        Unit::all().flat_map(compiled).map(|kernel| kernel.symbol).collect();
     let count = names.len();
     names.sort();
     names.dedup();

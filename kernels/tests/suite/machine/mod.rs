@@ -4,6 +4,7 @@
 
 mod attention;
 mod device;
+mod first_light;
 mod project;
 mod rows;
 mod sample;
