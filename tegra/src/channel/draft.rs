@@ -95,6 +95,7 @@ impl Draft<stage::InGroup> {
 
 impl Draft<stage::Unwatched> {
     /// Gives it a ring, cleared, for submission from user mode. From here on the GPU stays powered.
+    /// [`Error::Address`] when the driver says that it put ring or USERD page at or above 2^40.
     pub fn set_up(self, mut ring: RingMemory) -> Result<Draft<stage::SetUp>, Error> {
         ring.clear();
         let (ring_fd, userd_fd) = (ring.ring().export()?, ring.userd().export()?);
@@ -106,6 +107,9 @@ impl Draft<stage::Unwatched> {
             ..Default::default()
         };
         self.fd.call(abi::SETUP_BIND, &mut args)?;
+        // 0 where the driver does not tell. The host unit reads 40 bits of what it does.
+        GpuAddress::new(args.gpfifo_gpu_va)?;
+        GpuAddress::new(args.userd_gpu_va)?;
         let stage::Unwatched(group) = self.stage;
         let token = args.work_submit_token;
         Ok(Draft { fd: self.fd, stage: stage::SetUp { group, ring, token } })

@@ -60,13 +60,7 @@ impl Context {
         loop {
             self.check_records()?;
             let left = timeout.saturating_sub(started.elapsed());
-            let woken = match &self.group {
-                Some(Group { event, .. }) if !left.is_zero() => {
-                    self.sleeps += 1;
-                    event.wait(left.min(longest))?
-                }
-                _ => false,
-            };
+            let woken = !left.is_zero() && self.sleep(left.min(longest))?;
             if self.is_done(ticket)? {
                 return Ok(());
             }
@@ -80,6 +74,14 @@ impl Context {
                 return Err(Error::Stalled { queue, value, completed, waited });
             }
         }
+    }
+
+    /// Sleeps until an interrupt of the GPU, whoever raised it, or `timeout`; whether one came. It may have
+    /// come since the last sleep. One system call; none, and no sleep, while the channels are closed.
+    pub fn sleep(&mut self, timeout: Duration) -> Result<bool, Error> {
+        let Some(Group { event, .. }) = &self.group else { return Ok(false) };
+        self.sleeps += 1;
+        event.wait(timeout)
     }
 
     /// Waits until every queue is idle; see [`Context::wait`].

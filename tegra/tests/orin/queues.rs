@@ -173,6 +173,24 @@ fn timelines_across_channels() {
 }
 
 #[test]
+fn an_interrupt_wakes_who_sleeps_and_silence_does_not() {
+    alone(|| {
+        let mut context = Context::new(&space(), Options::default()).unwrap();
+        let queue = context.add_queue(Engine::Copy, 64).unwrap();
+        assert!(!context.sleep(LONG).unwrap(), "no channel is open, so none can wake");
+        assert!(context.channel(queue).unwrap().is_none());
+        complete(&mut context, queue, Wake::Quiet);
+        assert!(!context.sleep(Duration::from_millis(1)).unwrap());
+        let ticket = context.submit(queue, &[], Wake::Interrupt).unwrap();
+        assert!(context.sleep(LONG).unwrap());
+        context.wait(ticket, LONG).unwrap();
+        assert!(!context.sleep(Duration::from_millis(1)).unwrap(), "it was taken");
+        let channel = context.channel(queue).unwrap().unwrap();
+        assert_eq!((channel.engine(), channel.token()), (Engine::Copy, channel.id()));
+    });
+}
+
+#[test]
 fn a_wait_that_must_block_is_one_system_call() {
     alone(|| {
         const ROUNDS: u64 = 10;
