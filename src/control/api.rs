@@ -13,7 +13,7 @@ use device::Activity;
 use device::tune::Clock;
 use device::tune::report::{Mode, Searching};
 
-pub use crate::engine::{DeviceInfo as Device, ModelInfo as Model};
+pub use crate::engine::{DeviceHealth, DeviceInfo as Device, ModelInfo as Model};
 pub use telemetry::State as Machine;
 
 pub mod route {
@@ -82,6 +82,9 @@ pub struct Status {
     /// The search in idle time, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searching: Option<Searching>,
+    /// Devices of which there is more to tell than that they work.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceHealth>,
     #[serde(default)]
     pub machine: Machine,
     /// What decoding is held against; absent while nothing tells it.

@@ -3,14 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::devices::Disabled;
 use super::{LoadError, LoadSpec};
 use device::{AUTO, Device, NAMES, named};
-
-#[derive(Clone, Debug)]
-pub(super) struct Disabled {
-    pub(super) device: &'static str,
-    pub(super) reason: &'static str,
-}
 
 struct Refusal {
     device: &'static str,
@@ -54,9 +49,10 @@ impl Candidates {
 
     pub(super) fn next(&mut self) -> Result<Found, LoadError> {
         while let Some(name) = self.left.pop_front() {
-            if let Some(&Disabled { reason, .. }) = self.disabled.iter().find(|d| d.device == name)
-            {
-                self.refuse(name, reason);
+            // What was learnt last.
+            if let Some(disabled) = self.disabled.iter().rfind(|d| d.device == name) {
+                let reason = disabled.reason.clone();
+                self.refuse(name, &reason);
                 continue;
             }
             match named(name, &self.cpu_isa, self.threads) {
@@ -133,7 +129,8 @@ mod tests {
 
     #[test]
     fn a_disabled_device_is_not_even_looked_at() {
-        let disabled = vec![Disabled { device: "cpu", reason: "it is needed elsewhere" }];
+        let reason = "it is needed elsewhere".into();
+        let disabled = vec![Disabled { device: "cpu", model: None, reason }];
         let refused =
             Candidates::new(&spec("cpu"), disabled).unwrap().next().map(|_| ()).unwrap_err();
         let refused = refused.to_string();

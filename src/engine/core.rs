@@ -15,7 +15,7 @@ use super::heartbeat::Heartbeat;
 use super::tuning::bench::{Stopwatch, WallClock};
 use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
-use super::{GpuBandwidth, ModelInfo, Text};
+use super::{GpuBandwidth, LoadSpec, ModelInfo, Text};
 use device::tune::report::{Progress, Report, Spec};
 use device::tune::{Case, Store};
 use device::{Activity, Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, Ticket};
@@ -51,6 +51,8 @@ pub struct Core {
     most_under_way: usize,
     scratch: Scratch,
     steps: u64,
+    /// Whether the logits of its first step have been looked at.
+    proven: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -135,14 +137,21 @@ pub(super) struct Loaded {
     pub(super) heartbeat: Heartbeat,
     /// What of the plans can be tuned.
     pub(super) cases: Vec<Case>,
-    pub(super) tuning: Tuning,
+    pub(super) spec: LoadSpec,
 }
 
-impl Core {
-    pub(super) fn new(mut loaded: Loaded, plans: Vec<Plan>) -> Result<Self, Error> {
+/// The plans of a model, made ready on a device.
+pub(super) struct Entries(Vec<Entry>);
+
+impl Entries {
+    pub(super) fn prepare(
+        instance: &mut dyn Instance,
+        plans: Vec<Plan>,
+        heartbeat: &Heartbeat,
+    ) -> Result<Self, Error> {
         let prepare = |plan: Plan| {
-            let prepared = loaded.instance.prepare(&plan)?;
-            loaded.heartbeat.beat();
+            let prepared = instance.prepare(&plan)?;
+            heartbeat.beat();
             let mailbox = |name| plan.find(Class::Mailbox, name);
             let ports = Ports {
                 tokens: mailbox(ports::TOKENS),
@@ -158,7 +167,12 @@ impl Core {
             let rows = Vec::with_capacity(plan.bucket.rows());
             Ok(Entry { plan, prepared, ports, rows })
         };
-        let entries = plans.into_iter().map(prepare).collect::<Result<Vec<Entry>, Error>>()?;
+        plans.into_iter().map(prepare).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl Core {
+    pub(super) fn new(loaded: Loaded, Entries(entries): Entries) -> Self {
         let widest = entries.iter().map(|e| e.plan.bucket.rows()).max().unwrap_or(1);
         let scratch = Scratch {
             ints: Vec::with_capacity(2 * widest),
@@ -168,7 +182,7 @@ impl Core {
             tokens: Vec::with_capacity(widest),
         };
         let sequences = vec![Sequence::default(); loaded.layout.slots];
-        Ok(Self {
+        Self {
             loaded,
             entries,
             sequences,
@@ -176,7 +190,12 @@ impl Core {
             most_under_way: 0,
             scratch,
             steps: 0,
-        })
+            proven: false,
+        }
+    }
+
+    pub(super) fn into_loaded(self) -> Loaded {
+        self.loaded
     }
 
     pub(super) fn finish_load(&mut self, took: Duration) -> Result<(), Error> {
@@ -192,6 +211,15 @@ impl Core {
 
     pub const fn model(&self) -> &ModelInfo {
         &self.loaded.info
+    }
+
+    /// What the load was asked for.
+    pub(super) fn model_name(&self) -> &str {
+        &self.loaded.spec.model
+    }
+
+    pub(super) fn device(&self) -> &'static str {
+        self.loaded.device.info().name
     }
 
     pub(super) const fn text(&self) -> &Arc<Text> {
@@ -236,7 +264,7 @@ impl Core {
 
     /// The device, and what of the model's plans can be tuned on it and how.
     pub(super) fn tunable(&self) -> (Arc<dyn Device>, &[Case], &Tuning) {
-        (Arc::clone(&self.loaded.device), &self.loaded.cases, &self.loaded.tuning)
+        (Arc::clone(&self.loaded.device), &self.loaded.cases, &self.loaded.spec.tuning)
     }
 
     /// Searches the best choices for this model on its device, by the machine's clock or by what a simulator
@@ -247,7 +275,7 @@ impl Core {
         pace: &Pace,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Report, tuning::Error> {
-        let store = Store::new(&self.loaded.tuning.dir);
+        let store = Store::new(&self.loaded.spec.tuning.dir);
         let mut watch: Box<dyn Stopwatch> =
             if spec.counted { Box::new(Counted::new()?) } else { Box::new(WallClock::default()) };
         // One sample or one tensor between two beats, however long a candidate takes.
@@ -496,7 +524,28 @@ impl Core {
         for (row, &token) in entry.rows.iter_mut().zip(&*tokens) {
             *row = Row { token, position: row.position + 1, ..*row };
         }
+        if !self.proven && !step.sampled.is_empty() && !self.is_under_way(step.entry) {
+            self.prove(&step)?;
+        }
         Ok(step)
+    }
+
+    /// Looks at the logits of a model's first step: what is no number, or knows no difference between tokens,
+    /// is the device's failure, whatever it has passed with other models.
+    fn prove(&mut self, step: &Step) -> Result<(), Error> {
+        let mut logits = vec![0.0; self.vocabulary()];
+        self.logits(step, step.sampled.start, &mut logits)?;
+        let odd = logits.iter().filter(|logit| !logit.is_finite()).count();
+        let what = match (odd, &logits[..]) {
+            (0, [first, rest @ ..]) if rest.iter().any(|logit| logit != first) => {
+                self.proven = true;
+                return Ok(());
+            }
+            (0, _) => "are all equal".to_owned(),
+            (odd, all) => format!("have {odd} of {} that are not finite", all.len()),
+        };
+        let what = format!("this model: the logits of its first step {what}");
+        Err(Error::Unsupported { device: self.device(), what })
     }
 
     /// Waits for what a failure has left under way.

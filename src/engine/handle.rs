@@ -11,13 +11,15 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
-use super::backend::Disabled;
 use super::core::Core;
+use super::devices::Devices;
 use super::heartbeat::Heartbeat;
 use super::scheduler::{Command, Scheduler};
 use super::sequence::Waiting;
 use super::tuning::{self, Tuning};
-use super::{Event, GenerateError, LoadEvent, LoadSpec, Request, Snapshot, State, Text};
+use super::{
+    Event, GenerateError, LoadError, LoadEvent, LoadSpec, Request, Snapshot, State, Text,
+};
 use device::tune::DeviceKey;
 use device::tune::report::Searching;
 use device::tune::store::Loaded;
@@ -52,8 +54,9 @@ pub(super) struct Shared {
     service_ms: AtomicU64,
     queue_limit: AtomicUsize,
     pub(super) heartbeat: Heartbeat,
-    /// Devices that are not to be used, and why.
-    pub(super) disabled: Mutex<Vec<Disabled>>,
+    pub(super) devices: Devices,
+    /// Why the engine gave up a model that was loaded, until the next load.
+    pub(super) given_up: Mutex<Option<LoadError>>,
 }
 
 #[derive(Clone)]
@@ -177,7 +180,7 @@ impl Handle {
         if let Err(refused) = self.commands.send(Command::Load(spec, events))
             && let Command::Load(_, events) = refused.into_inner()
         {
-            let _ = events.send(LoadEvent::Failed(super::LoadError::Stopping));
+            let _ = events.send(LoadEvent::Failed(LoadError::Stopping));
         }
         receiver
     }
@@ -206,9 +209,8 @@ impl Handle {
     }
 
     /// From the next load on, does not use the device of that name; loads are told why.
-    pub fn disable(&self, device: &'static str, reason: &'static str) {
-        let mut disabled = self.shared.disabled.lock();
-        disabled.push(Disabled { device, reason });
+    pub fn disable(&self, device: &'static str, reason: &str) {
+        self.shared.devices.disable(device, reason.to_owned());
     }
 
     /// Changes how many requests may wait for a slot; those that wait already keep their place.
@@ -239,6 +241,8 @@ impl Handle {
             steps: shared.steps.load(Ordering::Relaxed),
             activity: *shared.activity.lock(),
             searching: shared.searching.lock().clone(),
+            devices: shared.devices.health(),
+            given_up: shared.given_up.lock().clone(),
         }
     }
 

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::backend::{Candidates, Disabled, Found};
-use super::core::{self, Core, Loaded};
+use super::backend::{Candidates, Found};
+use super::core::{self, Core, Entries, Loaded};
+use super::devices::Disabled;
 use super::heartbeat::Heartbeat;
 use super::tuning;
 use super::{DeviceInfo, DeviceMemory, LoadError, LoadSpec, ModelInfo};
 use crate::chain::one_line;
-use device::{self, Device, Footprint, Request};
+use device::tune::Case;
+use device::tune::report::Used;
+use device::{self, Device, Footprint, Instance, Request};
 use model::gguf::Gguf;
 use model::tokenizer::{ChatTemplate, Tokenizer, Vocabulary};
 use model::{self, KvLayout, Model, synthetic};
@@ -109,35 +112,74 @@ fn fit(
     }
 }
 
+/// The same for a model that its device has lost. Nothing of it is read from the file again but the weights.
+pub(super) fn reopen(lost: Core, disabled: Vec<Disabled>) -> Result<Opened, LoadError> {
+    let started = Instant::now();
+    // Its memory is free before another instance asks for some.
+    let Loaded { spec, model, text, layout, .. } = lost.into_loaded();
+    let mut candidates = Candidates::new(&spec, disabled)?;
+    let first = candidates.next()?;
+    let fitted = fit(&mut candidates, first, &model, &spec, layout)?;
+    Ok(Opened { spec, started, model, text, candidates, fitted, layout })
+}
+
 pub(super) fn upload(
     opened: Opened,
     progress: Progress<'_>,
-    heartbeat: Heartbeat,
+    heartbeat: &Heartbeat,
 ) -> Result<Core, LoadError> {
     let Opened { spec, started, model, text, mut candidates, mut fitted, layout } = opened;
-    let weights: Vec<Buffer> = model.weights().cloned().collect();
-    let states = model.states(layout);
-    let (mut instance, cases, used) = loop {
-        let Fitted { device, plans, .. } = &fitted;
-        let request = Request { weights: &weights, states: &states, plans, choices: None };
-        let opened = tuning::cases(&**device, &request).and_then(|cases| {
-            let (choices, used) =
-                tuning::choices(&**device, &cases, &spec.tuning, &|| heartbeat.beat());
-            let request = Request { choices: Some(&choices), ..request };
-            Ok((device.open(&request)?, cases, used))
-        });
-        match opened {
-            Ok(opened) => break opened,
-            // Too small, or in use by others.
+    let ready = loop {
+        match bring_up(&mut fitted, &model, &spec, layout, progress, heartbeat) {
+            Ok(ready) => break ready,
+            // The next device would read the same file.
+            Err(error @ device::Error::Weight { .. }) => return Err(device_error(error)),
+            // Too small, in use by others, or lost.
             Err(error) if candidates.has_more() => {
-                candidates.refuse(device.info().name, &one_line(&error));
+                candidates.refuse(fitted.device.info().name, &one_line(&error));
                 let next = candidates.next()?;
                 fitted = fit(&mut candidates, next, &model, &spec, layout)?;
             }
             Err(error) => return Err(device_error(error)),
         }
     };
-    let Fitted { device, reason, plans } = fitted;
+    let Ready { instance, entries, cases, used } = ready;
+    let Fitted { device, reason, .. } = fitted;
+    let footprint = instance.footprint();
+    let info =
+        ModelInfo { tuning: used, ..describe(&spec, &model, &*device, reason, layout, footprint) };
+    let heartbeat = heartbeat.clone();
+    let loaded = Loaded { info, text, model, device, instance, layout, heartbeat, cases, spec };
+    let mut core = Core::new(loaded, entries);
+    core.finish_load(started.elapsed()).map_err(device_error)?;
+    Ok(core)
+}
+
+/// What a device has of a model when it can run it.
+struct Ready {
+    instance: Box<dyn Instance>,
+    entries: Entries,
+    cases: Vec<Case>,
+    used: Used,
+}
+
+/// Reserves memory, moves the weights, prepares the plans.
+fn bring_up(
+    fitted: &mut Fitted,
+    model: &Model,
+    spec: &LoadSpec,
+    layout: KvLayout,
+    progress: Progress<'_>,
+    heartbeat: &Heartbeat,
+) -> Result<Ready, device::Error> {
+    let Fitted { device, plans, .. } = fitted;
+    let weights: Vec<Buffer> = model.weights().cloned().collect();
+    let states = model.states(layout);
+    let request = Request { weights: &weights, states: &states, plans, choices: None };
+    let cases = tuning::cases(&**device, &request)?;
+    let (choices, used) =
+        tuning::choices(&**device, &cases, &spec.tuning, &|| heartbeat.beat());
+    let mut instance = device.open(&Request { choices: Some(&choices), ..request })?;
     let total = model.weight_bytes();
     let done = AtomicU64::new(0);
     for weight in &weights {
@@ -146,16 +188,10 @@ pub(super) fn upload(
         let report = |bytes: u64| {
             progress("load", done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
         };
-        instance.upload(name, &read, &report).map_err(device_error)?;
+        instance.upload(name, &read, &report)?;
     }
-    let footprint = instance.footprint();
-    let info =
-        ModelInfo { tuning: used, ..describe(&spec, &model, &*device, reason, layout, footprint) };
-    let tuning = spec.tuning;
-    let loaded = Loaded { info, text, model, device, instance, layout, heartbeat, cases, tuning };
-    let mut core = Core::new(loaded, plans).map_err(device_error)?;
-    core.finish_load(started.elapsed()).map_err(device_error)?;
-    Ok(core)
+    let entries = Entries::prepare(&mut *instance, std::mem::take(plans), heartbeat)?;
+    Ok(Ready { instance, entries, cases, used })
 }
 
 fn check(spec: &LoadSpec) -> Result<(), LoadError> {

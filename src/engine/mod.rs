@@ -5,6 +5,7 @@
 mod backend;
 mod bandwidth;
 mod core;
+mod devices;
 mod handle;
 mod heartbeat;
 mod load;
@@ -18,6 +19,7 @@ pub mod tuning;
 
 pub use self::bandwidth::GpuBandwidth;
 pub use self::core::Core;
+pub use self::devices::DeviceHealth;
 pub use device::cpu::pool::at_most_processors;
 pub use handle::{Handle, Settings};
 pub use load::Text;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::devices::DeviceHealth;
 use super::tuning::Tuning;
 use device::Activity;
 use device::tune::report::{Searching, Used};
@@ -275,4 +276,7 @@ pub struct Snapshot {
     /// What the device has asked of its hardware since the model was loaded.
     pub activity: Activity,
     pub searching: Option<Searching>,
+    pub devices: Vec<DeviceHealth>,
+    /// Why a model that was loaded is not any more, where nobody asked for that.
+    pub given_up: Option<LoadError>,
 }

@@ -17,10 +17,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::core::{Core, Row, Step};
+use super::devices::Verdict;
 use super::handle::{Shared, TunedDevice};
 use super::sequence::{Sequence, Waiting};
 use super::tuning::Idle;
 use super::{Event, FinishReason, GenerateError, LoadError, LoadEvent, LoadSpec, State, load};
+use crate::chain::one_line;
 use device::MAX_SUBMISSIONS;
 use plan::Outputs;
 use plan::sample::Sampling;
@@ -122,21 +124,74 @@ impl Scheduler {
                 "a search measures while a request runs"
             );
             if let Err(error) = self.submit().and_then(|()| self.finish_step()) {
-                tracing::error!(%error, "device step failed");
-                let error = GenerateError::Device(crate::chain::one_line(&error));
-                // The core waits for what is left of them before it submits anything else.
-                self.under_way.clear();
-                for sequence in std::mem::take(&mut self.active) {
-                    self.release(sequence.slot);
-                    self.shared.failed();
-                    sequence.fail(error.clone());
-                }
+                self.step_failed(&error);
             }
             self.tell_cache();
         }
         self.fail_waiting(&GenerateError::Stopping);
         self.drop_model();
         self.shared.set_state(State::Empty);
+    }
+
+    fn step_failed(&mut self, error: &device::Error) {
+        let failed = one_line(error);
+        tracing::error!(error = failed, "device step failed");
+        // A core that stays waits for what is left of them before it submits anything else.
+        self.under_way.clear();
+        let core = core(&mut self.core);
+        let (device, model) = (core.device(), core.model_name());
+        let verdict = self.shared.devices.failed(device, model, error);
+        if verdict == Verdict::LoadAgain && self.stop.is_none() {
+            self.load_again(&failed);
+        } else {
+            self.fail_active(&GenerateError::Device(failed));
+        }
+    }
+
+    /// Loads the model again after it was lost, and repeats what was being served: on the same device if that
+    /// may still be used, else on the next one. Where there is none the model is given up.
+    fn load_again(&mut self, failed: &str) {
+        let Some(lost) = self.core.take() else {
+            unreachable!("a step failed, so a model was loaded");
+        };
+        // It uses the device too.
+        self.idle = None;
+        let (device, model) = (lost.device(), Box::new(lost.model().clone()));
+        let id = model.id.clone();
+        let what = format!("a load of {id} after the loss of device {device}");
+        self.shared.set_state(State::Exclusive { what, model });
+        let disabled = self.shared.devices.disabled_for(lost.model_name());
+        let heartbeat = self.shared.heartbeat.clone();
+        let again = load::reopen(lost, disabled)
+            .and_then(|opened| load::upload(opened, &|_, _, _| heartbeat.beat(), &heartbeat));
+        match again {
+            Ok(core) => {
+                let requests = self.active.len();
+                let now = core.device();
+                tracing::warn!(model = id, before = device, now, requests, "model loaded again");
+                self.attach(core);
+                self.active.iter_mut().for_each(Sequence::repeat);
+            }
+            Err(error) => {
+                tracing::error!(model = id, %error, "the model is not loaded any more");
+                let told = format!("{failed}; the model cannot be loaded again: {error}");
+                *self.shared.given_up.lock() = Some(error);
+                self.drop_model();
+                let told = GenerateError::Device(told);
+                self.fail_active(&told);
+                self.fail_waiting(&told);
+                self.free_slots.clear();
+            }
+        }
+        self.set_ready();
+    }
+
+    fn fail_active(&mut self, error: &GenerateError) {
+        for sequence in std::mem::take(&mut self.active) {
+            self.release(sequence.slot);
+            self.shared.failed();
+            sequence.fail(error.clone());
+        }
     }
 
     /// Whether nothing is being served and the device has nothing to do.
@@ -200,6 +255,7 @@ impl Scheduler {
             Command::Load(spec, events) => self.load(&spec, &events),
             Command::Unload(done) => {
                 let loaded = self.core.is_some();
+                *self.shared.given_up.lock() = None;
                 self.drop_model();
                 self.free_slots.clear();
                 self.shared.set_state(State::Empty);
@@ -234,13 +290,14 @@ impl Scheduler {
             shared.set_state(State::Loading { model: model.clone(), progress: fraction });
             let _ = events.send(LoadEvent::Progress { phase, done, total });
         };
-        let disabled = shared.disabled.lock().clone();
+        *shared.given_up.lock() = None;
+        let disabled = shared.devices.disabled_for(&spec.model);
         // The old model stays until the new one is known to be sound, then makes room for it.
         self.idle = None;
         let result = load::open(spec, disabled, &progress).and_then(|opened| {
             self.drop_model();
             self.fail_waiting(&GenerateError::Stopping);
-            load::upload(opened, &progress, shared.heartbeat.clone())
+            load::upload(opened, &progress, &shared.heartbeat)
         });
         let event = match result {
             Ok(core) => self.adopt(core),
@@ -259,6 +316,11 @@ impl Scheduler {
         tracing::info!(model = info.id, device = info.device.name, ?took, "model loaded");
         self.free_slots = (0..core.slots() as u32).rev().collect();
         self.active = Vec::with_capacity(core.slots());
+        self.attach(core);
+        LoadEvent::Loaded(Box::new(info))
+    }
+
+    fn attach(&mut self, core: Core) {
         self.under_way = VecDeque::with_capacity(MAX_SUBMISSIONS);
         self.rows = Vec::with_capacity(core.slots());
         self.tokens = Vec::with_capacity(core.slots());
@@ -268,7 +330,6 @@ impl Scheduler {
         *self.shared.tuned_device.lock() = Some(TunedDevice { device, tuning: tuning.clone() });
         self.idle = Idle::start(&core, &self.shared);
         self.core = Some(core);
-        LoadEvent::Loaded(Box::new(info))
     }
 
     fn set_ready(&self) {
@@ -346,7 +407,7 @@ impl Scheduler {
     fn submit_chunk(&mut self, at: usize) -> Result<bool, device::Error> {
         let core = core(&mut self.core);
         let sequence = &mut self.active[at];
-        let prompt = &sequence.request.prompt;
+        let prompt = sequence.prompt();
         let start = sequence.submitted;
         let left = prompt.len() - start;
         let outputs = match (sequence.request.prompt_logprobs, left <= core.chunk()) {
@@ -480,9 +541,9 @@ impl Scheduler {
         } else {
             None
         };
-        let before = sequence.generated;
+        let before = sequence.generated();
         let reason = sequence.sampled(token, core.context(), logits);
-        self.shared.count_tokens(sequence.generated - before);
+        self.shared.count_tokens(sequence.generated() - before);
         if let Some(reason) = reason {
             self.finish(at, reason);
         }

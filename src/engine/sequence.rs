@@ -33,13 +33,14 @@ pub(super) struct Sequence {
     /// No other sequence of this thread ever has it; slots are used again.
     pub(super) id: u64,
     pub(super) slot: u32,
-    /// Tokens of the prompt that the device has been given.
+    /// The prompt, and the tokens generated.
+    tokens: Vec<u32>,
+    /// How many of them were there before this device sampled any: its prompt.
+    given: usize,
+    /// Tokens of the device's prompt that it has been given.
     pub(super) submitted: usize,
     /// Tokens whose keys and values are in the cache.
     pub(super) position: usize,
-    /// The next token to feed, once the prompt is done.
-    pub(super) pending: u32,
-    pub(super) generated: u32,
     detokeniser: Detokeniser,
     stops: StopMatcher,
     prompt_logprobs: Vec<TokenLogprobs>,
@@ -52,10 +53,15 @@ impl Sequence {
     pub(super) fn start(waiting: Waiting, text: &Arc<Text>, id: u64, slot: u32) -> Self {
         let Waiting { request, events, arrived } = waiting;
         let stops = StopMatcher::new(request.stop.iter().cloned());
+        // All that there will be: decoding allocates nothing.
+        let mut tokens = Vec::with_capacity(request.prompt.len() + request.max_tokens as usize);
+        tokens.extend_from_slice(&request.prompt);
         Self {
             detokeniser: Detokeniser::new(Arc::clone(&text.tokenizer)),
             stops,
             prompt_logprobs: Vec::new(),
+            given: tokens.len(),
+            tokens,
             request,
             events,
             text: Arc::clone(text),
@@ -63,21 +69,37 @@ impl Sequence {
             slot,
             submitted: 0,
             position: 0,
-            pending: 0,
-            generated: 0,
             arrived,
             started: Instant::now(),
             first_token: None,
         }
     }
 
+    /// Begins again on an instance whose cache is empty. What has been sampled stays, and is evaluated as
+    /// if it were part of the prompt: the next token depends on the tokens before it, the seed and its place.
+    pub(super) fn repeat(&mut self) {
+        self.given = self.tokens.len();
+        self.submitted = 0;
+        self.position = 0;
+        self.prompt_logprobs.clear();
+    }
+
+    /// What the device evaluates before it samples.
+    pub(super) fn prompt(&self) -> &[u32] {
+        &self.tokens[..self.given]
+    }
+
     pub(super) fn in_prompt(&self) -> bool {
-        self.position < self.request.prompt.len()
+        self.position < self.given
     }
 
     /// Whether part of the prompt has not been submitted.
     pub(super) fn has_chunks_left(&self) -> bool {
-        self.submitted < self.request.prompt.len()
+        self.submitted < self.given
+    }
+
+    pub(super) fn generated(&self) -> u32 {
+        (self.tokens.len() - self.request.prompt.len()) as u32
     }
 
     /// Whether the step after the one under way can be submitted before its token is known: it is needed
@@ -86,7 +108,7 @@ impl Sequence {
     pub(super) fn can_run_ahead(&self, context: usize) -> bool {
         self.request.stop.is_empty()
             && !self.wants_logprobs()
-            && self.generated + 1 < self.request.max_tokens
+            && self.generated() + 1 < self.request.max_tokens
             && self.position + 1 < context
     }
 
@@ -97,7 +119,7 @@ impl Sequence {
     pub(super) fn row(&self) -> Row {
         Row {
             slot: self.slot,
-            token: self.pending,
+            token: self.tokens[self.position],
             position: self.position as u32,
             sampling: self.request.sampling,
         }
@@ -114,9 +136,9 @@ impl Sequence {
         self.prompt_logprobs.push(entry);
     }
 
-    /// Sends what was collected about the prompt, when it is complete.
+    /// Sends what was collected about the prompt, when it is complete; once.
     pub(super) fn prompt_done(&mut self) {
-        if self.request.prompt_logprobs {
+        if std::mem::take(&mut self.request.prompt_logprobs) {
             let all = std::mem::take(&mut self.prompt_logprobs);
             let _ = self.events.send(Event::Prompt(all));
         }
@@ -141,8 +163,7 @@ impl Sequence {
         if !self.request.ignore_end && self.text.tokenizer.is_end(id) {
             return Some(FinishReason::End { id });
         }
-        self.pending = id;
-        self.generated += 1;
+        self.tokens.push(id);
         let logprobs = logits
             .zip(self.request.logprobs)
             .map(|(logits, top)| logprobs::of(logits, id, top, &self.text.tokenizer));
@@ -155,7 +176,7 @@ impl Sequence {
             return Some(FinishReason::Stop);
         }
         let full = self.position >= context;
-        (self.generated >= self.request.max_tokens || full).then_some(FinishReason::Length)
+        (self.generated() >= self.request.max_tokens || full).then_some(FinishReason::Length)
     }
 
     /// What there is to say at the end, and who waits to hear it.
@@ -173,7 +194,7 @@ impl Sequence {
             reason,
             text,
             prompt_tokens: self.request.prompt.len() as u32,
-            completion_tokens: self.generated,
+            completion_tokens: self.generated(),
             queued: self.started - self.arrived,
             first_token: self.first_token.unwrap_or(now) - self.arrived,
             total: now - self.arrived,

@@ -7,7 +7,10 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::tuning::Tuning;
-use super::{Event, FinishReason, GenerateError, Handle, LoadEvent, LoadSpec, Request, Settings};
+use super::{
+    Event, FinishReason, GenerateError, Handle, LoadError, LoadEvent, LoadSpec, Request, Settings,
+    State, TokenLogprobs,
+};
 use device::tune::Choices;
 use device::{
     Activity, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, Scope, Ticket,
@@ -40,6 +43,10 @@ struct Log {
     under_way: Vec<Ticket>,
     /// The wait that fails, counted from now; 0 for none.
     fail: usize,
+    /// Whether a new instance would help then.
+    for_good: bool,
+    /// What every logit reads as, where it is not what it is.
+    logits: Option<f32>,
 }
 
 /// An instance that notes what is asked of it.
@@ -120,7 +127,7 @@ impl Instance for Spy {
             log.fail -= 1;
             if log.fail == 0 {
                 let reason = "asked to fail".to_owned();
-                let (scope, rebuildable) = (Scope::Instance, true);
+                let (scope, rebuildable) = (Scope::Instance, !log.for_good);
                 return Err(Error::Lost { scope, rebuildable, reason, source: None });
             }
         }
@@ -143,7 +150,24 @@ impl Instance for Spy {
         at: usize,
         out: &mut [f32],
     ) -> Result<(), Error> {
-        self.inner().read(prepared, output, at, out)
+        self.inner().read(prepared, output, at, out)?;
+        if let Some(logit) = self.log.lock().logits {
+            out.fill(logit);
+        }
+        Ok(())
+    }
+}
+
+fn spec(slots: usize) -> LoadSpec {
+    LoadSpec {
+        model: "synthetic:tiny-llama:q8_0".into(),
+        backend: "cpu".into(),
+        slots,
+        context: CONTEXT,
+        prefill_chunk: CHUNK,
+        threads: 1,
+        cpu_isa: "auto".into(),
+        tuning: Tuning::default(),
     }
 }
 
@@ -151,39 +175,47 @@ impl Instance for Spy {
 struct Watched {
     handle: Handle,
     log: Arc<Mutex<Log>>,
+    slots: usize,
 }
 
 impl Watched {
     fn new(slots: usize) -> Self {
         let handle = Handle::start(Settings { queue_limit: 64 }).unwrap();
-        let mut events = handle.load(LoadSpec {
-            model: "synthetic:tiny-llama:q8_0".into(),
-            backend: "cpu".into(),
-            slots,
-            context: CONTEXT,
-            prefill_chunk: CHUNK,
-            threads: 1,
-            cpu_isa: "auto".into(),
-            tuning: Tuning::default(),
-        });
-        while let Some(event) = events.blocking_recv() {
-            match event {
+        let watched = Self { handle, log: Arc::default(), slots };
+        watched.load().unwrap();
+        watched.watch();
+        watched
+    }
+
+    fn load(&self) -> Result<(), LoadError> {
+        let mut events = self.handle.load(spec(self.slots));
+        loop {
+            match events.blocking_recv().unwrap() {
                 LoadEvent::Progress { .. } => {}
-                LoadEvent::Loaded(_) => break,
-                LoadEvent::Failed(error) => panic!("{error}"),
+                LoadEvent::Loaded(_) => return Ok(()),
+                LoadEvent::Failed(error) => return Err(error),
             }
         }
-        let log = Arc::<Mutex<Log>>::default();
-        let of_spy = Arc::clone(&log);
+    }
+
+    /// Notes what the instance is asked that there is now.
+    fn watch(&self) {
+        *self.log.lock() = Log::default();
+        let log = Arc::clone(&self.log);
         // Batches of 1, 2, 4 and so on, and of all slots.
-        let decoders = slots.next_power_of_two().ilog2() + 1;
-        let watched = handle.exclusive("watch", move |core| {
-            let spy = |inner| Box::new(Spy { inner, log: Arc::clone(&of_spy), decoders });
+        let decoders = self.slots.next_power_of_two().ilog2() + 1;
+        let watched = self.handle.exclusive("watch", move |core| {
+            let spy = |inner| Box::new(Spy { inner, log: Arc::clone(&log), decoders });
             let real = std::mem::replace(core.instance(), spy(None));
             *core.instance() = spy(Some(real));
         });
         watched.blocking_recv().unwrap().unwrap();
-        Self { handle, log }
+    }
+
+    /// What is told of the device.
+    fn health(&self) -> (u64, Option<String>) {
+        let devices = self.handle.snapshot().devices;
+        devices.into_iter().find(|d| d.name == "cpu").map(|d| (d.losses, d.disabled)).unwrap_or_default()
     }
 
     fn begin(&self, request: Request) -> UnboundedReceiver<Event> {
@@ -223,21 +255,26 @@ impl Drop for Watched {
 struct Answer {
     ids: Vec<u32>,
     text: String,
+    /// Where asked for. The first of a prompt is no number, which equals nothing.
+    prompt: Vec<TokenLogprobs>,
     reason: FinishReason,
 }
 
 fn collect(mut events: UnboundedReceiver<Event>) -> Result<Answer, GenerateError> {
-    let (mut ids, mut text) = (Vec::new(), String::new());
+    let (mut ids, mut text, mut prompt) = (Vec::new(), String::new(), Vec::new());
     while let Some(event) = events.blocking_recv() {
         match event {
-            Event::Prompt(_) => {}
+            Event::Prompt(all) => {
+                assert!(prompt.is_empty() && ids.is_empty(), "once, and first");
+                prompt = all[1..].to_vec();
+            }
             Event::Token(token) => {
                 ids.push(token.id);
                 text.push_str(&token.text);
             }
             Event::Finished(finished) => {
                 text.push_str(&finished.text);
-                return Ok(Answer { ids, text, reason: finished.reason });
+                return Ok(Answer { ids, text, prompt, reason: finished.reason });
             }
             Event::Failed(error) => return Err(error),
         }
@@ -306,7 +343,9 @@ fn all_chunks_of_a_prompt_are_submitted_before_the_first_wait() {
 
     // The log-probabilities of a prompt's tokens are read chunk by chunk.
     let looked_at = Request { prompt_logprobs: true, ..request(prompt(1, 4 * CHUNK), 1) };
-    assert_eq!(engine.ask(looked_at), answer);
+    let looked_at = engine.ask(looked_at);
+    assert_eq!(looked_at.prompt.len(), 4 * CHUNK - 1);
+    assert_eq!(Answer { prompt: vec![], ..looked_at }, answer);
     assert_eq!(engine.calls(), [submit, wait, sampled].repeat(4));
 }
 
@@ -421,18 +460,89 @@ fn who_goes_away_leaves_the_slot_as_if_never_there() {
     }
 }
 
+/// Whatever a request looks at, and wherever it stands.
+fn all_kinds() -> [Request; 5] {
+    let seeded = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, seed: 5 };
+    [
+        request(prompt(1, 5), 40),
+        request(prompt(2, 4 * CHUNK), 30),
+        Request { sampling: seeded, ..request(prompt(5, 7), 50) },
+        Request { stop: vec!["no such text".into()], sampling: seeded, ..request(prompt(6, 20), 25) },
+        Request { logprobs: Some(2), prompt_logprobs: true, ..request(prompt(7, 3 * CHUNK), 20) },
+    ]
+}
+
 #[test]
-fn a_failure_ends_what_runs_and_the_next_request_is_served() {
-    let engine = Watched::new(2);
-    let [one, two] = [request(prompt(1, 5), 40), request(prompt(2, 4 * CHUNK), 40)];
-    let expected = engine.ask(one.clone());
-    for fail in [1, 3, 20] {
+fn a_lost_instance_is_opened_again_and_no_request_notices() {
+    let requests = all_kinds();
+    let expected: Vec<Answer> = {
+        let engine = Watched::new(4);
+        requests.iter().map(|request| engine.ask(request.clone())).collect()
+    };
+    // In prompts, between them, and far into the answers; one request waits for a slot.
+    for fail in [1, 2, 3, 5, 9, 20, 33] {
+        let engine = Watched::new(4);
         engine.log.lock().fail = fail;
-        for events in engine.begin_together(&[one.clone(), two.clone()]) {
-            let error = collect(events).unwrap_err();
-            assert!(matches!(&error, GenerateError::Device(why) if why.contains("asked to fail")));
+        let together = engine.begin_together(&requests);
+        for (events, expected) in together.into_iter().zip(&expected) {
+            assert_eq!(collect(events).unwrap(), *expected, "wait {fail} failed");
         }
-        assert_eq!(engine.ask(one.clone()), expected, "wait {fail} failed");
-        engine.calls();
+        assert_eq!(engine.health(), (1, None), "wait {fail} failed");
+        let now = engine.handle.snapshot();
+        assert_eq!((now.failures, now.active, now.queued), (0, 0, 0));
     }
+}
+
+#[test]
+fn a_device_that_is_lost_twice_is_not_used_any_more() {
+    let engine = Watched::new(2);
+    let one = request(prompt(1, 5), 40);
+    engine.log.lock().fail = 3;
+    let expected = engine.ask(one.clone());
+    engine.watch();
+    assert_eq!(engine.ask(one.clone()), expected);
+    engine.log.lock().fail = 3;
+    // The third has no slot yet.
+    let two = request(prompt(2, 4 * CHUNK), 40);
+    for events in engine.begin_together(&[one.clone(), two, one.clone()]) {
+        let told = collect(events).unwrap_err().to_string();
+        let known = ["asked to fail", "cannot be loaded again: backend cpu cannot be used", "2 times"];
+        assert!(known.iter().all(|word| told.contains(word)), "{told}");
+    }
+    let (losses, disabled) = engine.health();
+    assert!(losses == 2 && disabled.unwrap().contains("asked to fail"));
+    let now = engine.handle.snapshot();
+    assert_eq!((now.state, now.active, now.queued), (State::Empty, 0, 0));
+    assert!(now.given_up.unwrap().to_string().contains("lost 2 times"));
+    assert_eq!(engine.handle.generate(one).unwrap_err(), GenerateError::NoModel);
+    let refused = engine.load().unwrap_err().to_string();
+    assert!(refused.contains("lost 2 times"), "{refused}");
+    assert_eq!(engine.handle.snapshot().given_up, None, "the load's answer tells");
+}
+
+#[test]
+fn what_is_lost_for_good_is_not_opened_again() {
+    let engine = Watched::new(1);
+    *engine.log.lock() = Log { fail: 2, for_good: true, ..Log::default() };
+    let told = collect(engine.begin(request(prompt(1, 5), 40))).unwrap_err().to_string();
+    assert!(told.contains("lost for good"), "{told}");
+    assert_eq!(engine.health().0, 1);
+}
+
+#[test]
+fn a_model_whose_first_logits_say_nothing_is_not_served() {
+    for (logits, word) in [(f32::NAN, "1024 of 1024"), (f32::INFINITY, "finite"), (0.5, "all equal")] {
+        let engine = Watched::new(1);
+        engine.log.lock().logits = Some(logits);
+        let told = collect(engine.begin(request(prompt(1, 5), 40))).unwrap_err().to_string();
+        assert!(told.contains(word) && told.contains("first step"), "{told}");
+        assert_eq!(engine.health(), (0, None), "other models may do");
+        let refused = engine.load().unwrap_err().to_string();
+        assert!(refused.contains("first step"), "{refused}");
+    }
+    // Later ones may be whatever they are.
+    let engine = Watched::new(1);
+    let expected = engine.ask(request(prompt(1, 5), 40));
+    engine.log.lock().logits = Some(f32::NAN);
+    assert_eq!(engine.ask(request(prompt(1, 5), 40)), expected);
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use device::gpu::nv::Nv;
 use model::{KvLayout, Model};
-use orind::engine::{LoadSpec, Request};
+use orind::engine::{LoadSpec, Request, State};
 use orind_testing::program::{again, said, stderr};
 use orind_testing::session::Session;
 use orind_testing::{engine, tiny};
@@ -241,4 +241,62 @@ fn a_step_that_fails_again_and_again_is_given_up_and_stays_failed() {
     assert!(steps_with(&faults, "first ").contains("address fault"));
     assert_eq!(steps_with(&faults, "again "), "true");
     assert!(steps_with(&faults, "rebuilds ").parse::<u32>().unwrap() <= 6);
+}
+
+/// A greedy generation on whatever `auto` takes; prints what became of it.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn on_any_device() {
+    let spec = engine::spec("synthetic:tiny-llama:q8_0", "auto");
+    let handle = engine::start(LoadSpec { slots: 2, context: 128, ..spec });
+    let running = [20, 30].map(|end| handle.generate(engine::request(1..end, TOKENS)).unwrap());
+    for (events, name) in running.into_iter().zip(["first ", "second "]) {
+        println!("{name}{:?}", engine::collect(events).unwrap().ids);
+    }
+    let now = handle.snapshot();
+    let State::Ready(model) = now.state else { panic!("{:?}", now.state) };
+    println!("device {}", model.device.name);
+    println!("reason {}", model.device.reason);
+    println!("health {:?}", now.devices);
+}
+
+fn on_any_device_with(faults: &str) -> [String; 5] {
+    let mut command = again(module_path!(), "on_any_device");
+    let text = said(command.env("TEGRA_SIM_FAULTS", faults));
+    ["first ", "second ", "device ", "reason ", "health "].map(|name| line(&text, name))
+}
+
+/// A step that fails three times is lost, and the instance with it.
+#[test]
+fn a_lost_instance_is_opened_again_and_a_device_lost_twice_is_left() {
+    let [one, two, device, _, health] = on_any_device_with("");
+    assert_eq!((device.as_str(), health.as_str()), ("nv", "[]"));
+    assert_eq!(one.split(',').count(), TOKENS as usize);
+    let lost = |count: u64| on_any_device_with(&faults("mmu-fault", 200..200 + count));
+    let [once, twice] = [lost(3), lost(6)];
+    for (what, [first, second, ..]) in [("once", &once), ("twice", &twice)] {
+        assert_eq!((first, second), (&one, &two), "lost {what}");
+    }
+    let [_, _, device, _, health] = once;
+    assert!(device == "nv" && health.contains("losses: 1, disabled: None"), "{device} {health}");
+    let [_, _, device, reason, health] = twice;
+    assert!(device == "cpu" && health.contains("losses: 2"), "{device} {health}");
+    assert!(reason.contains("not nv (lost 2 times") && reason.contains("address fault"), "{reason}");
+}
+
+/// In `open`, while weights are moved, and while plans are prepared.
+#[test]
+fn wherever_a_load_fails_the_next_device_takes_the_model() {
+    let undisturbed = on_any_device_with("");
+    let mut failed = 0;
+    for at in (1..).step_by(3) {
+        let now = on_any_device_with(&format!("ioctl:MAP_BUFFER_EX:ENOMEM@{at}"));
+        assert_eq!(now[..2], undisturbed[..2], "{at}");
+        if now[2] == "nv" {
+            break;
+        }
+        assert!(now[3].contains("not nv (") && now[3].contains("ENOMEM"), "{at}: {}", now[3]);
+        failed += 1;
+    }
+    assert!(failed > 3, "{failed}");
 }

@@ -32,6 +32,7 @@ fn status(steps: u64) -> Status {
         },
         memory: ProcessMemory::default(),
         searching: None,
+        devices: vec![],
         machine: telemetry::State { orin: true, ..Default::default() },
         roof: Some(Roof { bytes_per_second: 200e9, source: "memory clock".into() }),
     };

@@ -27,7 +27,8 @@ use model::synthetic;
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Health>, Error> {
     let unavailable =
         |code, message: String| Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, code, message));
-    match app.engine.snapshot().state {
+    let now = app.engine.snapshot();
+    match &now.state {
         engine::State::Ready(_) | engine::State::Exclusive { .. } => {
             Ok(Json(api::Health { status: "ok".into() }))
         }
@@ -35,7 +36,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Heal
             "loading",
             format!("{model} is being loaded, {:.0} % done", progress * 100.0),
         ),
-        engine::State::Empty => match app.last_error() {
+        engine::State::Empty => match status::last_error(&now, &app) {
             Some(error) => unavailable(
                 "load_failed",
                 format!("the model could not be loaded: {}", error.body().error.message),

@@ -5,6 +5,7 @@ use crate::engine::{ModelInfo, Snapshot, State};
 use telemetry::memory;
 
 use super::App;
+use super::error::Error;
 
 pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
     match state {
@@ -28,11 +29,17 @@ pub(super) fn status(app: &App) -> api::Status {
             peak_resident: memory::peak_resident(),
             available: memory::available(),
         },
-        searching: now.searching,
+        searching: now.searching.clone(),
+        devices: now.devices.clone(),
         roof: roof(app, loaded(&now.state), &machine),
         machine,
-        state: state(now.state, app),
+        state: state(now, app),
     }
+}
+
+/// Why no model is loaded, where one should be.
+pub(super) fn last_error(now: &Snapshot, app: &App) -> Option<Error> {
+    now.given_up.clone().map(Error::from).or_else(|| app.last_error())
 }
 
 /// What the last bench measured with the device that holds the model now, else what the memory's pins can
@@ -47,9 +54,11 @@ fn roof(app: &App, model: Option<&ModelInfo>, machine: &api::Machine) -> Option<
     measured.map(|(_, rate)| roof(rate, "bench")).or_else(pins)
 }
 
-fn state(state: State, app: &App) -> api::State {
-    match state {
-        State::Empty => api::State::Empty { last_error: app.last_error().map(|e| e.body().error) },
+fn state(now: Snapshot, app: &App) -> api::State {
+    match now.state {
+        State::Empty => {
+            api::State::Empty { last_error: last_error(&now, app).map(|e| e.body().error) }
+        }
         State::Loading { model, progress } => api::State::Loading { model, progress },
         State::Ready(_) => api::State::Ready,
         State::Exclusive { what, .. } => api::State::Exclusive { what },
