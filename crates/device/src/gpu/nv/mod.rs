@@ -4,12 +4,13 @@
 //! hardware gets at once; `record` writes them down once, as QMDs, constant banks and a command
 //! stream that never change again; `uploads` writes mailboxes between two steps under way;
 //! `instance` replays recordings step by step, reads what comes back, and repeats a step that a
-//! fault interrupted, or that the `watchdog` gave up, in a lower mode if need be. Memory, channels and
-//! queues are those of the crate `tegra`.
+//! fault interrupted, or that the `watchdog` gave up, in a lower mode if need be. `proof` says which
+//! mode first light allows. Memory, channels and queues are those of the crate `tegra`.
 
 mod chains;
 mod code;
 mod instance;
+mod proof;
 mod record;
 mod uploads;
 mod watchdog;
@@ -19,7 +20,7 @@ use tegra::orin::Orin;
 use tegra::space::{Access, AddressSpace, L2};
 
 use super::layout::Layout;
-use crate::first_light::{Maps, Mode};
+use crate::first_light::{FirstLight, Maps, Mode};
 use crate::gpu::{self, GpuDevice};
 use crate::tune::{Choices, DeviceKey};
 use crate::{Error, Instance, Result, Scope};
@@ -77,6 +78,10 @@ impl GpuDevice for Nv {
 
     fn shares_memory(&self) -> bool {
         true
+    }
+
+    fn first_light(&self) -> Option<&dyn FirstLight> {
+        Some(self)
     }
 
     fn instance(&self, layout: Layout, choices: Choices) -> Result<Box<dyn Instance>> {

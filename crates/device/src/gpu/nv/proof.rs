@@ -1,0 +1,75 @@
+//! First light on the Orin: which mode the stages of `tegra-first-light` allow.
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use tegra_first_light::{Failure, LENGTHS, Trial};
+
+use super::Nv;
+use crate::first_light::{Chains, FirstLight, Mode, Note, Stage, WakeBy};
+use crate::{Device, Error, Result, Scope};
+
+type Tell<'a> = &'a mut dyn FnMut(Note<'_>) -> Result<()>;
+
+/// Runs a stage, told before and after.
+fn stage<T>(
+    stage: Stage,
+    note: Tell<'_>,
+    work: impl FnOnce() -> Result<T, Failure>,
+    lacks: impl FnOnce(&T) -> Option<&'static str>,
+) -> Result<T> {
+    note(Note::Begins(stage))?;
+    let shown = work().map_err(|failure| Error::Lost {
+        scope: Scope::Device,
+        rebuildable: false,
+        reason: format!("first light, stage {stage}: {failure}"),
+        source: Some(Box::new(failure)),
+    })?;
+    match lacks(&shown) {
+        None => note(Note::Passed(stage))?,
+        Some(what) => note(Note::Degraded(stage, what))?,
+    }
+    Ok(shown)
+}
+
+impl FirstLight for Nv {
+    fn key(&self) -> String {
+        let digest = Sha256::digest(format!("{:?}", self.orin.characteristics()));
+        let record = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<String>();
+        format!("nv {record} {} SMs", self.orin.sms())
+    }
+
+    fn prove(&self, wanted: Mode, note: Tell<'_>) -> Result<Mode> {
+        const fn none<T>(_: &T) -> Option<&'static str> {
+            None
+        }
+        let mut trial = stage(Stage::Channel, note, || Trial::open(&self.orin), none)?;
+        stage(Stage::Release, note, || trial.release(), none)?;
+        let is_woken = stage(Stage::Event, note, || trial.event(), |is_woken| {
+            (!is_woken).then_some("no event within 20 ms: memory is looked at each millisecond")
+        })?;
+        stage(Stage::Launch, note, || trial.launch(), none)?;
+        let longest = stage(Stage::Order, note, || trial.order(&LENGTHS), |longest| {
+            (*longest == 0).then_some("a chain of launches does not run to its end: one by one")
+        })?;
+        stage(Stage::Atomics, note, || trial.atomics(), none)?;
+        let handover = || match trial.handover() {
+            Err(Failure::StreamAlone(_)) => Ok(false),
+            seen => seen.map(|()| true),
+        };
+        let is_lean = stage(Stage::Handover, note, handover, |is_lean| {
+            (!is_lean).then_some("what the CPU wrote is seen only if each launch drops its caches")
+        })?;
+        let chains = match (longest, is_lean) {
+            (0, _) => Chains::Serial,
+            (_, true) => wanted.chains,
+            (_, false) => wanted.chains.max(Chains::Split),
+        };
+        let wake = if is_woken { wanted.wake } else { WakeBy::Poll };
+        Ok(Mode { chains, longest, wake, ..wanted })
+    }
+
+    fn in_mode(&self, mode: Mode) -> Arc<dyn Device> {
+        Arc::new(Self { mode, ..self.clone() })
+    }
+}
