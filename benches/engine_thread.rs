@@ -103,6 +103,8 @@ fn load(backend: &str) -> Handle {
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: orind::engine::tuning::Tuning::default(),
+        light: orind::engine::Light::default(),
+        memory_reserve: 0,
     });
     loop {
         match events.blocking_recv().unwrap() {

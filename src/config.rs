@@ -30,6 +30,10 @@ pub struct Config {
     pub models_dir: PathBuf,
     /// Device: one of [`BACKENDS`].
     pub backend: String,
+    /// How an Orin's GPU is used at most.
+    pub gpu_mode: GpuMode,
+    /// Memory that a model leaves to the rest of the system, where its device shares that.
+    pub memory_reserve_mib: u64,
     /// Worker threads; 0 takes the cores allowed.
     pub threads: usize,
     /// Instruction set of the CPU device: `auto`, or one that the machine has.
@@ -42,6 +46,8 @@ pub struct Config {
     /// Whether what tuning found is used, and whether it is looked for.
     pub tune: Tune,
     pub tune_dir: PathBuf,
+    /// Directory of what the daemon remembers of the machine.
+    pub state_dir: PathBuf,
     pub queue_limit: usize,
     pub max_connections: usize,
     /// Bytes of a request's body at most.
@@ -66,6 +72,8 @@ impl Default for Config {
             model: String::new(),
             models_dir: default_models_dir(),
             backend: "auto".into(),
+            gpu_mode: GpuMode::Auto,
+            memory_reserve_mib: 1024,
             threads: 0,
             cpu_isa: "auto".into(),
             slots: 4,
@@ -73,6 +81,7 @@ impl Default for Config {
             prefill_chunk: 256,
             tune: Tune::Load,
             tune_dir: default_tune_dir(),
+            state_dir: default_state_dir(),
             queue_limit: 64,
             max_connections: 256,
             max_body_bytes: 8 << 20,
@@ -163,6 +172,21 @@ pub enum Tune {
     Auto,
 }
 
+/// How many launches an Orin's GPU is given at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GpuMode {
+    /// What is right unless somebody knows better.
+    #[default]
+    Auto,
+    /// A whole step, as far as such chains have been proven.
+    Full,
+    /// Chains of 32, between which other programs get their turn.
+    Split,
+    /// One.
+    Serial,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot read the configuration {}: {source}", path.display())]
@@ -238,7 +262,7 @@ impl Config {
             let allowed = format!("allowed are {}", allowed.join(", "));
             Err(Error::range(key, format!("`{value}`"), allowed))
         };
-        let seconds = |key, value: u64, allowed: RangeInclusive<usize>| {
+        let number = |key, value: u64, allowed: RangeInclusive<usize>| {
             range(key, usize::try_from(value).unwrap_or(usize::MAX), allowed)
         };
         if self.socket.as_os_str().is_empty() {
@@ -252,6 +276,12 @@ impl Config {
             let allowed = "an absolute path is needed, or tune = \"off\"";
             return Err(Error::range("tune_dir", value, allowed));
         }
+        if !self.state_dir.is_absolute() {
+            let value = format!("`{}`", self.state_dir.display());
+            return Err(Error::range("state_dir", value, "an absolute path is needed"));
+        }
+        // More is more than any Orin has.
+        number("memory_reserve_mib", self.memory_reserve_mib, 0..=65_536)?;
         range("threads", self.threads, 0..=1024)?;
         one_of("cpu_isa", &self.cpu_isa, &CPU_ISAS)?;
         range("slots", self.slots, 1..=256)?;
@@ -260,8 +290,8 @@ impl Config {
         range("queue_limit", self.queue_limit, 0..=65_536)?;
         range("max_connections", self.max_connections, 1..=65_536)?;
         range("max_body_bytes", self.max_body_bytes, 1024..=1 << 30)?;
-        seconds("request_timeout_s", self.request_timeout_s, 1..=86_400)?;
-        seconds("shutdown_deadline_s", self.shutdown_deadline_s, 0..=3600)?;
+        number("request_timeout_s", self.request_timeout_s, 1..=86_400)?;
+        number("shutdown_deadline_s", self.shutdown_deadline_s, 0..=3600)?;
         if self.ioctl_filter == IoctlFilter::On && self.backend == "cuda" {
             let allowed =
                 "the CUDA driver's requests are not known: `off` or `auto` with the backend `cuda`";
@@ -340,7 +370,7 @@ impl Config {
 }
 
 /// Keys in the order of the documentation, and when a change of one takes effect.
-const KEYS: [(&str, Effect); 22] = [
+const KEYS: [(&str, Effect); 25] = [
     ("socket", Effect::Restart),
     ("socket_mode", Effect::Restart),
     ("listen", Effect::Restart),
@@ -348,6 +378,8 @@ const KEYS: [(&str, Effect); 22] = [
     ("model", Effect::Restart),
     ("models_dir", Effect::Now),
     ("backend", Effect::NextLoad),
+    ("gpu_mode", Effect::NextLoad),
+    ("memory_reserve_mib", Effect::NextLoad),
     ("threads", Effect::NextLoad),
     ("cpu_isa", Effect::NextLoad),
     ("slots", Effect::NextLoad),
@@ -355,6 +387,7 @@ const KEYS: [(&str, Effect); 22] = [
     ("prefill_chunk", Effect::NextLoad),
     ("tune", Effect::NextLoad),
     ("tune_dir", Effect::NextLoad),
+    ("state_dir", Effect::NextLoad),
     ("queue_limit", Effect::Now),
     ("max_connections", Effect::Now),
     ("max_body_bytes", Effect::Now),
@@ -434,13 +467,25 @@ fn default_models_dir() -> PathBuf {
     base.unwrap_or_else(|| SERVICE_DATA.into()).join("models")
 }
 
-/// Where tuned choices are remembered when nothing else is said: `tune` in `$STATE_DIRECTORY`, which
-/// systemd sets for the service; in the user's data directory; in the service's where root has none.
-pub fn default_tune_dir() -> PathBuf {
+/// Where the daemon remembers things when nothing else is said: `$STATE_DIRECTORY`, which systemd sets for the
+/// service; the user's data directory; the service's where root has none.
+fn default_state_dir() -> PathBuf {
     let state = service_directory("STATE_DIRECTORY");
     let root = nix::unistd::Uid::effective().is_root() && variable("XDG_DATA_HOME").is_none();
     let own = || if root { None } else { data_dir() };
-    state.or_else(own).unwrap_or_else(|| SERVICE_DATA.into()).join("tune")
+    state.or_else(own).unwrap_or_else(|| SERVICE_DATA.into())
+}
+
+/// The state directory for a client: the default, or the service's when only that one has the `file`.
+pub fn client_state_dir(file: &str) -> PathBuf {
+    let own = default_state_dir();
+    let service = Path::new(SERVICE_DATA);
+    if !own.join(file).exists() && service.join(file).exists() { service.into() } else { own }
+}
+
+/// Where tuned choices are remembered when nothing else is said.
+pub fn default_tune_dir() -> PathBuf {
+    default_state_dir().join("tune")
 }
 
 /// The directory of tuned choices for a client: [`default_tune_dir`], or the service's when only
@@ -537,6 +582,7 @@ mod tests {
                 "tune_dir = 'tune'",
                 "tune_dir is `tune`; an absolute path is needed, or tune = \"off\"",
             ),
+            ("state_dir = ''", "state_dir is ``; an absolute path is needed"),
             (
                 "listen = 'localhost'",
                 "listen is `localhost`; an address and a port are needed, such as 127.0.0.1:8080",
@@ -585,8 +631,8 @@ mod tests {
         assert!(found.eq(keys()), "{shown:?}");
         let config = Config::parse(&shown.join("\n"), "docs/orind.toml").unwrap();
         let paths = Config::default();
-        let Config { socket, models_dir, tune_dir, .. } = paths;
-        let config = Config { socket, models_dir, tune_dir, ..config };
+        let Config { socket, models_dir, tune_dir, state_dir, .. } = paths;
+        let config = Config { socket, models_dir, tune_dir, state_dir, ..config };
         assert_eq!(config, Config::default());
     }
 

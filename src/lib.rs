@@ -10,3 +10,4 @@ pub mod daemon;
 pub mod doctor;
 pub mod engine;
 pub mod parity;
+pub mod stages;

@@ -248,6 +248,9 @@ pub(super) struct Doctor {
     /// Write findings and the machine's state to a file without names of users, hosts or paths
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
+    /// Let a GPU be tried again that the machine went down with: forget what stands against devices
+    #[arg(long)]
+    pub(super) retry_gpu: bool,
 }
 
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,7 @@
 //! `orinctl doctor`.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use super::args::{self, Connection};
@@ -9,6 +10,7 @@ use super::text;
 use crate::config::{self, Config};
 use crate::control::client::Client;
 use crate::doctor::{Facts, Finding, Report, Verdict, examine, worst};
+use crate::stages;
 use device::Kernels;
 use device::tune::Declared;
 use telemetry::{Probe, Root};
@@ -21,15 +23,24 @@ pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<
     }
     let config = match &args.config {
         Some(path) => Config::read(path),
-        None => Ok(Config::default()),
+        None => {
+            let state_dir = config::client_state_dir(stages::FILE);
+            Ok(Config { state_dir, ..Config::default() })
+        }
     };
     let config = config.and_then(|config| config.check().map(|()| config));
     let config = config.map_err(|error| error.to_string());
+    if args.retry_gpu {
+        let config = config.as_ref().map_err(|error| Error::Usage(error.clone()))?;
+        forget(&config.state_dir)?;
+    }
     let socket = connection.socket.clone().unwrap_or_else(config::client_socket);
     // No daemon is no reason to say less.
     let status = Client::new(&socket).status().await.ok();
-    let loaded = status.and_then(|status| status.model).map(|model| model.id);
+    let (model, devices) = status.map(|status| (status.model, status.devices)).unwrap_or_default();
+    let loaded = model.map(|model| model.id);
     let mut facts = Facts::gather(&Probe::new(Root::system()), config, &socket, loaded);
+    facts.left = devices.into_iter().filter_map(|d| Some((d.name, d.disabled?))).collect();
     facts.hold_tuning(&|key| {
         Kernels::find(key).map(|kernels| Box::new(kernels) as Box<dyn Declared>)
     });
@@ -49,6 +60,20 @@ pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<
         Verdict::Warning => 3,
         Verdict::Note | Verdict::Ok | Verdict::NotApplicable => 0,
     }))
+}
+
+/// Lets devices be tried again, and says on stderr which.
+fn forget(state_dir: &Path) -> Result<(), Error> {
+    let about = stages::forget(state_dir)?;
+    let told = match &about[..] {
+        [] => format!("nothing is remembered in {}", state_dir.display()),
+        about => format!(
+            "forgotten, and proven again at the next load: {}; a daemon that lost a device while it ran \
+             has to be restarted",
+            about.join(", ")
+        ),
+    };
+    writeln!(std::io::stderr(), "{told}").map_err(Error::from)
 }
 
 /// What is to be fixed first, then the rest in short.

@@ -52,6 +52,8 @@ pub(super) enum Error {
     Install(#[from] super::install::Error),
     #[error(transparent)]
     Store(#[from] device::tune::store::StoreError),
+    #[error(transparent)]
+    Stages(#[from] crate::stages::Error),
     #[error("{} was measured on another device than this machine has: {device}", file.display())]
     OtherDevice { file: PathBuf, device: String },
     #[error("{} cannot be written: {source}", file.display())]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::args::{self, Connection};
 use super::error::Error;
 use super::{machine, text};
-use crate::control::api::{Device, Model, Requests, State, Status};
+use crate::control::api::{Device, DeviceHealth, Model, Requests, State, Status};
 use device::Activity;
 use device::tune::report::{Searching, Used};
 
@@ -62,8 +62,23 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
             ),
         );
     }
+    for device in &status.devices {
+        row("health", health(device));
+    }
     rows.extend(machine::rows(&status.machine));
     rows
+}
+
+/// How a device does, where there is more to tell than that it works.
+fn health(device: &DeviceHealth) -> String {
+    let DeviceHealth { name, mode, notes, losses, disabled, .. } = device;
+    let mut parts: Vec<String> = mode.iter().map(ToString::to_string).collect();
+    parts.extend(notes.iter().cloned());
+    if *losses > 0 {
+        parts.push(format!("lost {losses} times"));
+    }
+    parts.extend(disabled.iter().map(|why| format!("not used: {why}")));
+    format!("{name}: {}", parts.join("; "))
 }
 
 /// The requests that are not being served.

@@ -2,7 +2,8 @@
 
 use super::facts::{Facts, Tuned, is_root};
 use super::{Finding, Verdict};
-use crate::config::Tune;
+use crate::config::{Config, Tune};
+use crate::stages::{Key, RETRY, Record};
 use device::tune::DeviceKey;
 use telemetry::Release;
 
@@ -22,7 +23,7 @@ enum On {
 type Check = fn(&Facts) -> Finding;
 
 /// All checks by name, in the order in which they are best read.
-const CHECKS: [(&str, On, Check); 17] = [
+const CHECKS: [(&str, On, Check); 18] = [
     ("board", On::Any, board),
     ("release", On::Orin, release),
     ("allocation limit", On::Orin, allocations),
@@ -32,6 +33,7 @@ const CHECKS: [(&str, On, Check); 17] = [
     ("device nodes", On::Orin, nodes),
     ("permission", On::Orin, group),
     ("other GPU users", On::Any, gpu_users),
+    ("first light", On::Any, first_light),
     ("CUDA", On::Any, cuda),
     ("tuning", On::Any, tuning),
     ("configuration", On::Any, configuration),
@@ -252,6 +254,49 @@ fn gpu_users(facts: &Facts) -> Finding {
     }
 }
 
+/// What devices have been proven to do, and what stands against them.
+fn first_light(facts: &Facts) -> Finding {
+    const HARMLESS: &str = "models run on the next device: slower, and no machine goes down for it";
+    let retry = format!(
+        "find out what happened (sudo journalctl -k -b -1, orinctl first-contact), then: {}",
+        RETRY.trim_matches('`')
+    );
+    let book = match &facts.light {
+        Ok(book) => book,
+        Err(reason) => return failure(reason, "the GPU is not used until that is known", retry),
+    };
+    let here = Key::here(String::new());
+    let told = |of: &dyn Fn(&Record) -> Option<String>| -> Vec<String> {
+        let told = |(name, record)| Some(format!("{name}: {}", of(record)?));
+        book.devices.iter().filter_map(told).collect()
+    };
+    let withheld = told(&|record| record.withheld(&here));
+    if !withheld.is_empty() {
+        return failure(withheld.join("; "), HARMLESS, retry);
+    }
+    if !facts.left.is_empty() {
+        let left: Vec<String> =
+            facts.left.iter().map(|(name, why)| format!("{name} is not used: {why}")).collect();
+        let fix =
+            "look into the daemon's log and the kernel's (sudo dmesg), then restart the daemon";
+        return warning(left.join("; "), HARMLESS, fix);
+    }
+    let failed = told(&|record| record.failed.as_ref().map(|_| record.to_string()));
+    if !failed.is_empty() {
+        let fix =
+            "orinctl first-contact asks the machine in detail; it is tried again at each load";
+        return warning(failed.join("; "), HARMLESS, fix);
+    }
+    let passed = told(&|record| Some(record.to_string()));
+    let noted = book.devices.values().any(|record| !record.notes.is_empty());
+    match (passed.is_empty(), facts.state.orin) {
+        (true, true) => note("nothing is known yet: it comes with the first load"),
+        (true, false) => absent("nothing is remembered"),
+        (false, _) if noted => note(passed.join(". ")),
+        (false, _) => ok(passed.join(". ")),
+    }
+}
+
 fn cuda(facts: &Facts) -> Finding {
     let drivers = &facts.state.drivers;
     let toolkit = drivers.cuda_toolkit.as_deref();
@@ -368,6 +413,10 @@ fn memory(facts: &Facts) -> Finding {
     };
     // Free contiguous memory is not given to buffers.
     let usable = available.saturating_sub(memory.cma_free.unwrap_or(0));
+    let on_gpu = |config: &&Config| facts.state.orin && config.backend != "cpu";
+    let config = facts.config.as_ref().ok().filter(on_gpu);
+    let reserve = config.map_or(0, |config| config.memory_reserve_mib << 20);
+    let usable = usable.saturating_sub(reserve);
     let sum = need.weights.saturating_add(need.kv);
     let sums = format!(
         "weights {} and KV cache {} need {}, {} can be had",
@@ -381,7 +430,8 @@ fn memory(facts: &Facts) -> Finding {
     }
     failure(
         sums,
-        "GPU and CPU share this memory, and all of it is reserved at load: the load will be refused",
+        "GPU and CPU share this memory, all of it is reserved at load, and `memory_reserve_mib` is left: \
+         the load will be refused",
         "lower `context` or `slots`, take a smaller model, or stop the desktop: sudo systemctl isolate \
          multi-user.target",
     )

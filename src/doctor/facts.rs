@@ -8,6 +8,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, Gid, Group, Uid, access};
 
 use crate::config::Config;
+use crate::stages::{self, Book};
 use device::tune::{Declared, DeviceKey, Store, store};
 use model::{KvLayout, Model, synthetic};
 use telemetry::{Probe, State, Users};
@@ -33,6 +34,10 @@ pub struct Facts {
     pub socket: Socket,
     /// The model that a running daemon has loaded, whose memory is reserved already.
     pub loaded: Option<String>,
+    /// What is remembered of first light, or why that cannot be told.
+    pub light: Result<Book, String>,
+    /// Devices that a running daemon does not use any more, and why.
+    pub left: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +102,11 @@ impl Facts {
             disk: config.as_ref().ok().and_then(|config| disk(&config.models_dir)),
             tuned: Vec::new(),
             socket: self::socket(socket),
+            light: match &config {
+                Ok(config) => stages::read(&config.state_dir).map_err(|error| error.to_string()),
+                Err(_) => Ok(Book::default()),
+            },
+            left: Vec::new(),
             config,
             loaded,
         }

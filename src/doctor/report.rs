@@ -30,6 +30,8 @@ impl Report {
             settings: facts.config.as_ref().ok().map(|config| {
                 json!({
                     "backend": config.backend,
+                    "gpu_mode": config.gpu_mode,
+                    "memory_reserve_mib": config.memory_reserve_mib,
                     "threads": config.threads,
                     "slots": config.slots,
                     "context": config.context,

@@ -47,7 +47,17 @@ impl Candidates {
         Ok(Self { auto, cpu_isa, threads, left, disabled, refusals: Vec::new() })
     }
 
-    pub(super) fn next(&mut self) -> Result<Found, LoadError> {
+    /// None to be tried: the device is given.
+    pub(super) fn none() -> Self {
+        let (cpu_isa, threads, left) = (String::new(), 1, VecDeque::new());
+        Self { auto: false, cpu_isa, threads, left, disabled: Vec::new(), refusals: Vec::new() }
+    }
+
+    /// The next device that is there and that `pass` lets pass, as it gives it back.
+    pub(super) fn next(
+        &mut self,
+        pass: &dyn Fn(&Arc<dyn Device>) -> Result<Arc<dyn Device>, String>,
+    ) -> Result<Found, LoadError> {
         while let Some(name) = self.left.pop_front() {
             // What was learnt last.
             if let Some(disabled) = self.disabled.iter().rfind(|d| d.device == name) {
@@ -55,7 +65,8 @@ impl Candidates {
                 self.refuse(name, &reason);
                 continue;
             }
-            match named(name, &self.cpu_isa, self.threads) {
+            let found = named(name, &self.cpu_isa, self.threads);
+            match found.and_then(|device| pass(&device)) {
                 Ok(device) => return Ok(Found { device, reason: self.reason(name) }),
                 Err(reason) => self.refuse(name, &reason),
             }
@@ -106,14 +117,20 @@ mod tests {
             threads: 1,
             cpu_isa: "auto".into(),
             tuning: crate::engine::tuning::Tuning::default(),
+            light: crate::engine::Light::default(),
+            memory_reserve: 0,
         }
+    }
+
+    fn all(device: &Arc<dyn Device>) -> Result<Arc<dyn Device>, String> {
+        Ok(Arc::clone(device))
     }
 
     #[test]
     fn auto_ends_at_the_cpu_and_says_what_came_before() {
         let mut candidates = Candidates::new(&spec("auto"), vec![]).unwrap();
         let (device, reason) = loop {
-            let Found { device, reason } = candidates.next().unwrap();
+            let Found { device, reason } = candidates.next(&all).unwrap();
             if device.info().name == "cpu" {
                 break (device, reason);
             }
@@ -123,7 +140,7 @@ mod tests {
         assert_eq!(device.info().threads, 1);
         let (nv, cuda) = (reason.find("not nv (").unwrap(), reason.find("not cuda (").unwrap());
         assert!(nv < cuda && !candidates.has_more(), "{reason}");
-        let end = candidates.next().map(|_| ()).unwrap_err().to_string();
+        let end = candidates.next(&all).map(|_| ()).unwrap_err().to_string();
         assert!(end.contains("no backend"), "{end}");
     }
 
@@ -132,15 +149,22 @@ mod tests {
         let reason = "it is needed elsewhere".into();
         let disabled = vec![Disabled { device: "cpu", model: None, reason }];
         let refused =
-            Candidates::new(&spec("cpu"), disabled).unwrap().next().map(|_| ()).unwrap_err();
+            Candidates::new(&spec("cpu"), disabled).unwrap().next(&all).map(|_| ()).unwrap_err();
         let refused = refused.to_string();
         assert_eq!(refused, "backend cpu cannot be used: it is needed elsewhere");
     }
 
     #[test]
+    fn a_device_that_does_not_pass_is_not_taken() {
+        let mut candidates = Candidates::new(&spec("cpu"), vec![]).unwrap();
+        let refused = candidates.next(&|_| Err("it is dark".into())).map(|_| ()).unwrap_err();
+        assert_eq!(refused.to_string(), "backend cpu cannot be used: it is dark");
+    }
+
+    #[test]
     fn what_is_asked_for_is_not_replaced() {
         let mut candidates = Candidates::new(&spec("reference"), vec![]).unwrap();
-        let Found { device, reason } = candidates.next().unwrap();
+        let Found { device, reason } = candidates.next(&all).unwrap();
         assert_eq!((device.info().name, reason.as_str()), ("reference", "asked for"));
         assert!(!candidates.has_more());
         let unknown = Candidates::new(&spec("tpu"), vec![]).map(|_| ()).unwrap_err().to_string();

@@ -15,7 +15,8 @@ use super::heartbeat::Heartbeat;
 use super::tuning::bench::{Stopwatch, WallClock};
 use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
-use super::{GpuBandwidth, LoadSpec, ModelInfo, Text};
+use super::{GpuBandwidth, Light, LoadSpec, ModelInfo, Text};
+use device::first_light::Mode;
 use device::tune::report::{Progress, Report, Spec};
 use device::tune::{Case, Store};
 use device::{Activity, Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, Ticket};
@@ -216,6 +217,14 @@ impl Core {
     /// What the load was asked for.
     pub(super) fn model_name(&self) -> &str {
         &self.loaded.spec.model
+    }
+
+    pub(super) fn light(&self) -> &Light {
+        &self.loaded.spec.light
+    }
+
+    pub(super) fn mode(&self) -> Option<Mode> {
+        self.loaded.instance.mode()
     }
 
     pub(super) fn device(&self) -> &'static str {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::one_line;
 use device::Error;
+use device::first_light::Mode;
 
 /// Losses after which a device is not used any more.
 const LOSSES: u64 = 2;
@@ -23,9 +24,18 @@ pub(super) struct Disabled {
 pub struct DeviceHealth {
     /// Its name among the backends that `docs/configuration.md` lists.
     pub name: String,
+    /// How launches are handed over to it; none of a device that has no modes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Why it is in no better mode.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// Times that it went down to a lower mode by itself.
+    #[serde(default)]
+    pub mode_changes: u64,
     /// Times that it was lost while it held a model.
     pub losses: u64,
-    /// Why it is not used any more.
+    /// Why it is not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
 }
@@ -46,6 +56,8 @@ pub(super) struct Devices(Mutex<Known>);
 struct Known {
     disabled: Vec<Disabled>,
     health: Vec<DeviceHealth>,
+    /// What has passed first light in this process.
+    passed: Vec<String>,
 }
 
 impl Known {
@@ -60,6 +72,40 @@ impl Known {
 }
 
 impl Devices {
+    pub(super) fn has_passed(&self, what: &str) -> bool {
+        self.0.lock().passed.iter().any(|passed| passed == what)
+    }
+
+    pub(super) fn passed(&self, what: String) {
+        self.0.lock().passed.push(what);
+    }
+
+    /// A device has passed first light.
+    pub(super) fn admitted(&self, device: &'static str, mode: Option<Mode>, notes: Vec<String>) {
+        let mut known = self.0.lock();
+        if mode.is_none() && known.health.iter().all(|health| health.name != device) {
+            return;
+        }
+        let health = known.of(device);
+        *health = DeviceHealth { mode, notes, disabled: None, ..health.clone() };
+    }
+
+    /// A device has not passed first light.
+    pub(super) fn refused(&self, device: &'static str, reason: &str) {
+        self.0.lock().of(device).disabled = Some(reason.to_owned());
+    }
+
+    /// Takes note of the mode that a device is in now. Where it is not the one that it was in, says so.
+    pub(super) fn lowered(&self, device: &'static str, mode: Mode) -> Option<String> {
+        let mut known = self.0.lock();
+        let health = known.of(device);
+        let before = health.mode.replace(mode).filter(|before| *before != mode)?;
+        health.mode_changes += 1;
+        let note = format!("faults: went down from {before}");
+        health.notes.push(note.clone());
+        Some(note)
+    }
+
     /// From the next load on, the device is not used.
     pub(super) fn disable(&self, device: &'static str, reason: String) {
         self.0.lock().disabled.push(Disabled { device, model: None, reason });
@@ -89,7 +135,11 @@ impl Devices {
                         1 => format!("lost for good: {reason}"),
                         n => format!("lost {n} times, at last: {reason}"),
                     };
-                    tracing::error!(device, reason, "not used any more, until the daemon is restarted");
+                    tracing::error!(
+                        device,
+                        reason,
+                        "not used any more, until the daemon is restarted"
+                    );
                     health.disabled = Some(reason.clone());
                     known.disabled.push(Disabled { device, model: None, reason });
                 }

@@ -17,9 +17,7 @@ use super::heartbeat::Heartbeat;
 use super::scheduler::{Command, Scheduler};
 use super::sequence::Waiting;
 use super::tuning::{self, Tuning};
-use super::{
-    Event, GenerateError, LoadError, LoadEvent, LoadSpec, Request, Snapshot, State, Text,
-};
+use super::{Event, GenerateError, LoadError, LoadEvent, LoadSpec, Request, Snapshot, State, Text};
 use device::tune::DeviceKey;
 use device::tune::report::Searching;
 use device::tune::store::Loaded;

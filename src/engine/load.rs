@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use super::backend::{Candidates, Found};
 use super::core::{self, Core, Entries, Loaded};
-use super::devices::Disabled;
+use super::first_light;
+use super::handle::Shared;
 use super::heartbeat::Heartbeat;
 use super::tuning;
 use super::{DeviceInfo, DeviceMemory, LoadError, LoadSpec, ModelInfo};
@@ -54,13 +55,62 @@ type Progress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Sync);
 /// Opens and checks everything that can be checked before memory is reserved.
 pub(super) fn open(
     spec: &LoadSpec,
-    disabled: Vec<Disabled>,
+    shared: &Shared,
     progress: Progress<'_>,
 ) -> Result<Opened, LoadError> {
     let started = Instant::now();
     check(spec)?;
-    let mut candidates = Candidates::new(spec, disabled)?;
-    let first = candidates.next()?;
+    let mut candidates = Candidates::new(spec, shared.devices.disabled_for(&spec.model))?;
+    let first = candidates.next(&lit(spec, shared))?;
+    let Read { model, text, layout } = read(spec, progress)?;
+    check_cache(&model, layout)?;
+    let fitted = fit(&mut candidates, first, &model, spec, layout, shared)?;
+    Ok(Opened { spec: spec.clone(), started, model, text, candidates, fitted, layout })
+}
+
+/// The same for a model that its device has lost. Nothing of it is read from the file again but the weights.
+pub(super) fn reopen(lost: Core, shared: &Shared) -> Result<Opened, LoadError> {
+    let started = Instant::now();
+    // Its memory is free before another instance asks for some.
+    let Loaded { spec, model, text, layout, .. } = lost.into_loaded();
+    let mut candidates = Candidates::new(&spec, shared.devices.disabled_for(&spec.model))?;
+    let first = candidates.next(&lit(&spec, shared))?;
+    let fitted = fit(&mut candidates, first, &model, &spec, layout, shared)?;
+    Ok(Opened { spec, started, model, text, candidates, fitted, layout })
+}
+
+/// A model on this device, whatever it has yet to show.
+pub(super) fn on(
+    device: &Arc<dyn Device>,
+    spec: &LoadSpec,
+    shared: &Shared,
+) -> Result<Core, LoadError> {
+    let started = Instant::now();
+    let progress = |_: &'static str, _, _| shared.heartbeat.beat();
+    let Read { model, text, layout } = read(spec, &progress)?;
+    let mut candidates = Candidates::none();
+    let found = Found { device: Arc::clone(device), reason: String::new() };
+    let fitted = fit(&mut candidates, found, &model, spec, layout, shared)?;
+    let opened = Opened { spec: spec.clone(), started, model, text, candidates, fitted, layout };
+    upload(opened, &progress, shared)
+}
+
+/// What lets a device be used.
+fn lit<'a>(
+    spec: &'a LoadSpec,
+    shared: &'a Shared,
+) -> impl Fn(&Arc<dyn Device>) -> Result<Arc<dyn Device>, String> + 'a {
+    |device| first_light::pass(device, &spec.light, shared)
+}
+
+/// A model's file, without its weights.
+struct Read {
+    model: Model,
+    text: Arc<Text>,
+    layout: KvLayout,
+}
+
+fn read(spec: &LoadSpec, progress: Progress<'_>) -> Result<Read, LoadError> {
     let path = locate(&spec.model, progress)?;
     let model = Model::open(&path).map_err(|e| match e {
         model::Error::Gguf(model::gguf::Error::Open { .. }) => LoadError::NotFound(one_line(&e)),
@@ -75,10 +125,7 @@ pub(super) fn open(
         0 => trained.min(DEFAULT_CONTEXT),
         given => given,
     };
-    let layout = KvLayout { slots: spec.slots, context };
-    check_cache(&model, layout)?;
-    let fitted = fit(&mut candidates, first, &model, spec, layout)?;
-    Ok(Opened { spec: spec.clone(), started, model, text, candidates, fitted, layout })
+    Ok(Read { model, text, layout: KvLayout { slots: spec.slots, context } })
 }
 
 /// Plans for the first device from `found` on that can run the model.
@@ -88,6 +135,7 @@ fn fit(
     model: &Model,
     spec: &LoadSpec,
     layout: KvLayout,
+    shared: &Shared,
 ) -> Result<Fitted, LoadError> {
     let chunk = spec.prefill_chunk.min(layout.context);
     let weights: Vec<Buffer> = model.weights().cloned().collect();
@@ -104,7 +152,7 @@ fn fit(
         match device.footprint(&request) {
             Err(error) if candidates.has_more() => {
                 candidates.refuse(device.info().name, &one_line(&error));
-                found = candidates.next()?;
+                found = candidates.next(&lit(spec, shared))?;
             }
             Err(error) => return Err(device_error(error)),
             Ok(_) => return Ok(Fitted { device, reason, plans }),
@@ -112,33 +160,22 @@ fn fit(
     }
 }
 
-/// The same for a model that its device has lost. Nothing of it is read from the file again but the weights.
-pub(super) fn reopen(lost: Core, disabled: Vec<Disabled>) -> Result<Opened, LoadError> {
-    let started = Instant::now();
-    // Its memory is free before another instance asks for some.
-    let Loaded { spec, model, text, layout, .. } = lost.into_loaded();
-    let mut candidates = Candidates::new(&spec, disabled)?;
-    let first = candidates.next()?;
-    let fitted = fit(&mut candidates, first, &model, &spec, layout)?;
-    Ok(Opened { spec, started, model, text, candidates, fitted, layout })
-}
-
 pub(super) fn upload(
     opened: Opened,
     progress: Progress<'_>,
-    heartbeat: &Heartbeat,
+    shared: &Shared,
 ) -> Result<Core, LoadError> {
     let Opened { spec, started, model, text, mut candidates, mut fitted, layout } = opened;
     let ready = loop {
-        match bring_up(&mut fitted, &model, &spec, layout, progress, heartbeat) {
+        match bring_up(&mut fitted, &model, &spec, layout, progress, &shared.heartbeat) {
             Ok(ready) => break ready,
             // The next device would read the same file.
             Err(error @ device::Error::Weight { .. }) => return Err(device_error(error)),
             // Too small, in use by others, or lost.
             Err(error) if candidates.has_more() => {
                 candidates.refuse(fitted.device.info().name, &one_line(&error));
-                let next = candidates.next()?;
-                fitted = fit(&mut candidates, next, &model, &spec, layout)?;
+                let next = candidates.next(&lit(&spec, shared))?;
+                fitted = fit(&mut candidates, next, &model, &spec, layout, shared)?;
             }
             Err(error) => return Err(device_error(error)),
         }
@@ -148,7 +185,7 @@ pub(super) fn upload(
     let footprint = instance.footprint();
     let info =
         ModelInfo { tuning: used, ..describe(&spec, &model, &*device, reason, layout, footprint) };
-    let heartbeat = heartbeat.clone();
+    let heartbeat = shared.heartbeat.clone();
     let loaded = Loaded { info, text, model, device, instance, layout, heartbeat, cases, spec };
     let mut core = Core::new(loaded, entries);
     core.finish_load(started.elapsed()).map_err(device_error)?;
@@ -177,8 +214,8 @@ fn bring_up(
     let states = model.states(layout);
     let request = Request { weights: &weights, states: &states, plans, choices: None };
     let cases = tuning::cases(&**device, &request)?;
-    let (choices, used) =
-        tuning::choices(&**device, &cases, &spec.tuning, &|| heartbeat.beat());
+    let (choices, used) = tuning::choices(&**device, &cases, &spec.tuning, &|| heartbeat.beat());
+    leave(&**device, &request, spec.memory_reserve)?;
     let mut instance = device.open(&Request { choices: Some(&choices), ..request })?;
     let total = model.weight_bytes();
     let done = AtomicU64::new(0);
@@ -192,6 +229,20 @@ fn bring_up(
     }
     let entries = Entries::prepare(&mut *instance, std::mem::take(plans), heartbeat)?;
     Ok(Ready { instance, entries, cases, used })
+}
+
+/// Refuses what would leave the rest of the system less memory than the reserve.
+fn leave(device: &dyn Device, request: &Request<'_>, reserve: u64) -> Result<(), device::Error> {
+    let shares = |free: &u64| *free > 0 && device.shares_memory();
+    let Some(free) = device.gpu_memory().filter(shares) else { return Ok(()) };
+    let fits = device.footprint(request)?.fits(free.saturating_sub(reserve));
+    fits.map_err(|error| match error {
+        device::Error::OutOfMemory { what, need, have } => {
+            let what = format!("{what}, beside memory_reserve_mib = {}", reserve >> 20);
+            device::Error::OutOfMemory { what, need, have }
+        }
+        other => other,
+    })
 }
 
 fn check(spec: &LoadSpec) -> Result<(), LoadError> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::devices::DeviceHealth;
+use super::first_light::Light;
 use super::tuning::Tuning;
 use device::Activity;
 use device::tune::report::{Searching, Used};
@@ -144,6 +145,9 @@ pub struct LoadSpec {
     /// Instruction set of the CPU device: `auto` takes the best one, others by their names.
     pub cpu_isa: String,
     pub tuning: Tuning,
+    pub light: Light,
+    /// Bytes left to the rest of the system by a GPU that shares its memory.
+    pub memory_reserve: u64,
 }
 
 /// Progress of a load. After [`LoadEvent::Loaded`] or [`LoadEvent::Failed`] nothing follows.

@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 
 use super::core::{Core, Row, Step};
 use super::devices::Verdict;
+use super::first_light;
 use super::handle::{Shared, TunedDevice};
 use super::sequence::{Sequence, Waiting};
 use super::tuning::Idle;
@@ -160,10 +161,10 @@ impl Scheduler {
         let id = model.id.clone();
         let what = format!("a load of {id} after the loss of device {device}");
         self.shared.set_state(State::Exclusive { what, model });
-        let disabled = self.shared.devices.disabled_for(lost.model_name());
-        let heartbeat = self.shared.heartbeat.clone();
-        let again = load::reopen(lost, disabled)
-            .and_then(|opened| load::upload(opened, &|_, _, _| heartbeat.beat(), &heartbeat));
+        let shared = Arc::clone(&self.shared);
+        let progress = |_: &'static str, _, _| shared.heartbeat.beat();
+        let again =
+            load::reopen(lost, &shared).and_then(|opened| load::upload(opened, &progress, &shared));
         match again {
             Ok(core) => {
                 let requests = self.active.len();
@@ -171,19 +172,21 @@ impl Scheduler {
                 tracing::warn!(model = id, before = device, now, requests, "model loaded again");
                 self.attach(core);
                 self.active.iter_mut().for_each(Sequence::repeat);
+                self.set_ready();
             }
             Err(error) => {
                 tracing::error!(model = id, %error, "the model is not loaded any more");
                 let told = format!("{failed}; the model cannot be loaded again: {error}");
                 *self.shared.given_up.lock() = Some(error);
                 self.drop_model();
+                // Whoever is told may ask for the state.
+                self.set_ready();
                 let told = GenerateError::Device(told);
                 self.fail_active(&told);
                 self.fail_waiting(&told);
                 self.free_slots.clear();
             }
         }
-        self.set_ready();
     }
 
     fn fail_active(&mut self, error: &GenerateError) {
@@ -291,13 +294,12 @@ impl Scheduler {
             let _ = events.send(LoadEvent::Progress { phase, done, total });
         };
         *shared.given_up.lock() = None;
-        let disabled = shared.devices.disabled_for(&spec.model);
         // The old model stays until the new one is known to be sound, then makes room for it.
         self.idle = None;
-        let result = load::open(spec, disabled, &progress).and_then(|opened| {
+        let result = load::open(spec, &shared, &progress).and_then(|opened| {
             self.drop_model();
             self.fail_waiting(&GenerateError::Stopping);
-            load::upload(opened, &progress, &shared.heartbeat)
+            load::upload(opened, &progress, &shared)
         });
         let event = match result {
             Ok(core) => self.adopt(core),
@@ -470,6 +472,9 @@ impl Scheduler {
         let core = core(&mut self.core);
         let finished = core.finish(&mut self.tokens);
         self.shared.stepped(core);
+        if let Some(mode) = core.mode() {
+            first_light::lowered(core.device(), mode, core.light(), &self.shared);
+        }
         let step = finished?;
         match self.under_way.pop_front() {
             Some(Work::Chunk { id, start, end, outputs }) => {

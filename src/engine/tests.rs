@@ -8,8 +8,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::tuning::Tuning;
 use super::{
-    Event, FinishReason, GenerateError, Handle, LoadError, LoadEvent, LoadSpec, Request, Settings,
-    State, TokenLogprobs,
+    Event, FinishReason, GenerateError, Handle, Light, LoadError, LoadEvent, LoadSpec, Request,
+    Settings, State, TokenLogprobs,
 };
 use device::tune::Choices;
 use device::{
@@ -168,6 +168,8 @@ fn spec(slots: usize) -> LoadSpec {
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: Tuning::default(),
+        light: Light::default(),
+        memory_reserve: 0,
     }
 }
 
@@ -215,7 +217,11 @@ impl Watched {
     /// What is told of the device.
     fn health(&self) -> (u64, Option<String>) {
         let devices = self.handle.snapshot().devices;
-        devices.into_iter().find(|d| d.name == "cpu").map(|d| (d.losses, d.disabled)).unwrap_or_default()
+        devices
+            .into_iter()
+            .find(|d| d.name == "cpu")
+            .map(|d| (d.losses, d.disabled))
+            .unwrap_or_default()
     }
 
     fn begin(&self, request: Request) -> UnboundedReceiver<Event> {
@@ -467,7 +473,11 @@ fn all_kinds() -> [Request; 5] {
         request(prompt(1, 5), 40),
         request(prompt(2, 4 * CHUNK), 30),
         Request { sampling: seeded, ..request(prompt(5, 7), 50) },
-        Request { stop: vec!["no such text".into()], sampling: seeded, ..request(prompt(6, 20), 25) },
+        Request {
+            stop: vec!["no such text".into()],
+            sampling: seeded,
+            ..request(prompt(6, 20), 25)
+        },
         Request { logprobs: Some(2), prompt_logprobs: true, ..request(prompt(7, 3 * CHUNK), 20) },
     ]
 }
@@ -506,7 +516,8 @@ fn a_device_that_is_lost_twice_is_not_used_any_more() {
     let two = request(prompt(2, 4 * CHUNK), 40);
     for events in engine.begin_together(&[one.clone(), two, one.clone()]) {
         let told = collect(events).unwrap_err().to_string();
-        let known = ["asked to fail", "cannot be loaded again: backend cpu cannot be used", "2 times"];
+        let known =
+            ["asked to fail", "cannot be loaded again: backend cpu cannot be used", "2 times"];
         assert!(known.iter().all(|word| told.contains(word)), "{told}");
     }
     let (losses, disabled) = engine.health();
@@ -531,7 +542,9 @@ fn what_is_lost_for_good_is_not_opened_again() {
 
 #[test]
 fn a_model_whose_first_logits_say_nothing_is_not_served() {
-    for (logits, word) in [(f32::NAN, "1024 of 1024"), (f32::INFINITY, "finite"), (0.5, "all equal")] {
+    for (logits, word) in
+        [(f32::NAN, "1024 of 1024"), (f32::INFINITY, "finite"), (0.5, "all equal")]
+    {
         let engine = Watched::new(1);
         engine.log.lock().logits = Some(logits);
         let told = collect(engine.begin(request(prompt(1, 5), 40))).unwrap_err().to_string();

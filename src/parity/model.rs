@@ -131,6 +131,11 @@ impl Trace {
         Ok(Self { logits })
     }
 
+    /// What was recorded elsewhere: logits of each step of each prompt.
+    pub fn of(logits: Vec<Vec<Vec<f32>>>) -> Self {
+        Self { logits }
+    }
+
     pub fn compare(&self, reference: &Self, tolerance: &Tolerance) -> Comparison {
         let pairs = self.logits.iter().zip(&reference.logits);
         let steps: Vec<Vec<Step>> = pairs

@@ -281,7 +281,10 @@ fn a_lost_instance_is_opened_again_and_a_device_lost_twice_is_left() {
     assert!(device == "nv" && health.contains("losses: 1, disabled: None"), "{device} {health}");
     let [_, _, device, reason, health] = twice;
     assert!(device == "cpu" && health.contains("losses: 2"), "{device} {health}");
-    assert!(reason.contains("not nv (lost 2 times") && reason.contains("address fault"), "{reason}");
+    assert!(
+        reason.contains("not nv (lost 2 times") && reason.contains("address fault"),
+        "{reason}"
+    );
 }
 
 /// In `open`, while weights are moved, and while plans are prepared.
@@ -295,7 +298,7 @@ fn wherever_a_load_fails_the_next_device_takes_the_model() {
         if now[2] == "nv" {
             break;
         }
-        assert!(now[3].contains("not nv (") && now[3].contains("ENOMEM"), "{at}: {}", now[3]);
+        assert!(now[2] == "cpu" && now[3].contains("not nv (GPU memory"), "{at}: {now:?}");
         failed += 1;
     }
     assert!(failed > 3, "{failed}");

@@ -2,7 +2,7 @@
 
 use orind::engine::tuning::Tuning;
 use orind::engine::{
-    Event, FinishReason, Finished, GenerateError, Handle, LoadError, LoadEvent, LoadSpec,
+    Event, FinishReason, Finished, GenerateError, Handle, Light, LoadError, LoadEvent, LoadSpec,
     ModelInfo, Request, Settings, TokenLogprobs,
 };
 use plan::sample::Sampling;
@@ -19,6 +19,8 @@ pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: Tuning::default(),
+        light: Light::default(),
+        memory_reserve: 0,
     }
 }
 

@@ -15,7 +15,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::status;
-use crate::engine::{Handle, State};
+use crate::engine::{DeviceHealth, Handle, State};
 use telemetry::{Clock, Probe, memory};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -87,12 +87,19 @@ impl fmt::Debug for EngineMetrics {
 impl Collector for EngineMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let now = self.0.snapshot();
+        let sum = |of: fn(&DeviceHealth) -> u64| now.devices.iter().map(of).sum::<u64>();
         for (name, help, value) in [
             ("prompt_tokens", "Prompt tokens evaluated", now.prompt_tokens),
             ("completion_tokens", "Tokens generated", now.completion_tokens),
             ("generations", "Generations finished, whatever the reason", now.requests),
             ("generation_failures", "Generations refused or failed", now.failures),
             ("device_steps", "Steps submitted to the device", now.steps),
+            ("device_losses", "Times that a device was lost with a model", sum(|d| d.losses)),
+            (
+                "device_mode_changes",
+                "Times that a device went down to a lower mode",
+                sum(|d| d.mode_changes),
+            ),
         ] {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(
@@ -103,6 +110,22 @@ impl Collector for EngineMetrics {
             )?)?;
         }
         let model = status::loaded(&now.state);
+        let health = model.and_then(|m| now.devices.iter().find(|d| d.name == m.device.name));
+        if let Some((health, mode)) = health.and_then(|health| Some((health, health.mode?))) {
+            let info = Info::new(vec![
+                ("device", health.name.as_str()),
+                ("chains", mode.chains.name()),
+                ("wake", mode.wake.name()),
+                ("maps", mode.maps.name()),
+            ]);
+            let help = "How launches are handed to the device that holds the model";
+            info.encode(encoder.encode_descriptor(
+                "device_mode",
+                help,
+                None,
+                info.metric_type(),
+            )?)?;
+        }
         let device = model.map(|m| m.memory).unwrap_or_default();
         let ready = matches!(now.state, State::Ready(_));
         for (name, help, value) in [

@@ -18,10 +18,11 @@ use super::error::Error;
 use super::events::Step;
 use super::{App, events, metrics, status};
 use crate::bench;
-use crate::config::Config;
+use crate::config::{Config, GpuMode};
 use crate::control::api;
 use crate::engine::tuning::Tuning;
-use crate::engine::{self, LoadEvent, LoadSpec, at_most_processors};
+use crate::engine::{self, Light, LoadEvent, LoadSpec, at_most_processors};
+use device::first_light::{Chains, Mode};
 use model::synthetic;
 
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Health>, Error> {
@@ -153,7 +154,19 @@ pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
             force: request.force,
             cold_bytes: None,
         },
+        light: Light { dir: Some(config.state_dir.clone()), wanted: wanted(config.gpu_mode) },
+        memory_reserve: config.memory_reserve_mib << 20,
     }
+}
+
+fn wanted(mode: GpuMode) -> Mode {
+    let (chains, longest) = match mode {
+        GpuMode::Auto => return Mode::default(),
+        GpuMode::Full => (Chains::Full, u32::MAX),
+        GpuMode::Split => (Chains::Split, Mode::default().longest),
+        GpuMode::Serial => (Chains::Serial, 1),
+    };
+    Mode { chains, longest, ..Mode::default() }
 }
 
 pub(super) async fn unload(State(app): State<Arc<App>>) -> Json<api::Unloaded> {
