@@ -14,6 +14,7 @@ mod nv;
 mod nv_bench;
 mod nv_faults;
 mod nv_layer;
+mod nv_modes;
 mod nv_tune;
 mod parity;
 

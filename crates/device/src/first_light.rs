@@ -181,12 +181,17 @@ pub trait FirstLight {
     fn key(&self) -> String;
 
     /// Runs the stages that mean something on the device, but [`Stage::Model`]; each is told before it
-    /// begins and after it has ended. Gives the mode that they allow, `wanted` at most.
+    /// begins and after it has ended. Gives the mode that they allow, `wanted` at most; none of a device that
+    /// has no modes.
     ///
     /// # Errors
     /// [`crate::Error::Lost`] with the stage in its reason when there is no mode without it; what `note`
     /// fails with, at once.
-    fn prove(&self, wanted: Mode, note: &mut dyn FnMut(Note<'_>) -> Result<()>) -> Result<Mode>;
+    fn prove(
+        &self,
+        wanted: Mode,
+        note: &mut dyn FnMut(Note<'_>) -> Result<()>,
+    ) -> Result<Option<Mode>>;
 
     /// The same device, which opens instances in this mode.
     fn in_mode(&self, mode: Mode) -> Arc<dyn Device>;

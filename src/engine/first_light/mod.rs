@@ -159,7 +159,7 @@ fn prove(
         Ok(())
     };
     let proven = match device.first_light().zip(wanted) {
-        Some((proofs, wanted)) => proofs.prove(wanted, &mut note).map(Some),
+        Some((proofs, wanted)) => proofs.prove(wanted, &mut note),
         None => Ok(None),
     };
     let mut mode = match proven.and_then(|mode| note(Note::Begins(Stage::Model)).map(|()| mode)) {

@@ -76,7 +76,11 @@ impl FirstLight for Gpu {
         "a GPU of its own kind".into()
     }
 
-    fn prove(&self, wanted: Mode, note: &mut dyn FnMut(Note<'_>) -> Result<()>) -> Result<Mode> {
+    fn prove(
+        &self,
+        wanted: Mode,
+        note: &mut dyn FnMut(Note<'_>) -> Result<()>,
+    ) -> Result<Option<Mode>> {
         self.asked.lock().push(wanted);
         let mut mode = wanted;
         for stage in Stage::ALL.into_iter().filter(|stage| *stage != Stage::Model) {

@@ -78,9 +78,7 @@ trait GpuDevice: Send + Sync {
     /// Whether they are the system's.
     fn shares_memory(&self) -> bool;
 
-    fn first_light(&self) -> Option<&dyn FirstLight> {
-        None
-    }
+    fn first_light(&self) -> Option<&dyn FirstLight>;
 
     fn instance(&self, layout: Layout, choices: Choices) -> Result<Box<dyn Instance>>;
 }

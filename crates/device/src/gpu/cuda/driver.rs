@@ -79,8 +79,8 @@ pub(super) struct Place {
 pub(super) struct Call<'a> {
     pub(super) function: Function,
     pub(super) grid: [u32; 3],
-    /// Threads of a block, in x.
-    pub(super) threads: u32,
+    /// Threads of a block.
+    pub(super) block: [u32; 3],
     /// Dynamic shared memory, in bytes.
     pub(super) shared_bytes: u32,
     /// The kernel's one parameter.

@@ -265,6 +265,7 @@ impl Driver for Library {
 
     unsafe fn launch(&self, call: &Call<'_>, stream: Stream) -> Result {
         let [x, y, z] = call.grid;
+        let [threads_x, threads_y, threads_z] = call.block;
         // The driver copies the parameter before it returns.
         let mut params = [call.params.as_ptr().cast_mut().cast::<c_void>()];
         call!(
@@ -274,9 +275,9 @@ impl Driver for Library {
                 x,
                 y,
                 z,
-                call.threads,
-                1,
-                1,
+                threads_x,
+                threads_y,
+                threads_z,
                 call.shared_bytes,
                 pointer(stream.0),
                 params.as_mut_ptr(),

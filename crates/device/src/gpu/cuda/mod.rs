@@ -3,7 +3,7 @@
 //!
 //! `driver` names the calls, `library` makes them, `fault` says what their results mean;
 //! `gpu` owns a context and what lives in it. `weights` moves the model, `code` loads kernels,
-//! `record` makes a step one graph, `instance` replays it.
+//! `record` makes a step one graph, `instance` replays it. `proof` is first light.
 
 mod code;
 mod driver;
@@ -11,6 +11,7 @@ mod fault;
 mod gpu;
 mod instance;
 mod library;
+mod proof;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use orind_kernels::source::Target;
 
 use super::GpuDevice;
 use super::layout::Layout;
+use crate::first_light::FirstLight;
 use crate::tune::{Choices, DeviceKey};
 use crate::{Instance, Result};
 use driver::{Attribute, ComputeMode, Driver, Kind};
@@ -189,6 +191,10 @@ impl GpuDevice for Cuda {
 
     fn shares_memory(&self) -> bool {
         self.gpu.integrated
+    }
+
+    fn first_light(&self) -> Option<&dyn FirstLight> {
+        Some(self)
     }
 
     fn instance(&self, layout: Layout, choices: Choices) -> Result<Box<dyn Instance>> {

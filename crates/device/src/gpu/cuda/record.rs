@@ -113,7 +113,7 @@ fn queue(
         let call = Call {
             function: *function,
             grid: launch.grid,
-            threads: launch.kernel.threads(),
+            block: [launch.kernel.threads(), 1, 1],
             shared_bytes: launch.shared_bytes,
             params: launch.params.as_bytes(),
         };

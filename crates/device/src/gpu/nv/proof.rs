@@ -39,19 +39,29 @@ impl FirstLight for Nv {
         format!("nv {record} {} SMs", self.orin.sms())
     }
 
-    fn prove(&self, wanted: Mode, note: Tell<'_>) -> Result<Mode> {
+    fn prove(&self, wanted: Mode, note: Tell<'_>) -> Result<Option<Mode>> {
         const fn none<T>(_: &T) -> Option<&'static str> {
             None
         }
         let mut trial = stage(Stage::Channel, note, || Trial::open(&self.orin), none)?;
         stage(Stage::Release, note, || trial.release(), none)?;
-        let is_woken = stage(Stage::Event, note, || trial.event(), |is_woken| {
-            (!is_woken).then_some("no event within 20 ms: memory is looked at each millisecond")
-        })?;
+        let is_woken = stage(
+            Stage::Event,
+            note,
+            || trial.event(),
+            |is_woken| {
+                (!is_woken).then_some("no event within 20 ms: memory is looked at each millisecond")
+            },
+        )?;
         stage(Stage::Launch, note, || trial.launch(), none)?;
-        let longest = stage(Stage::Order, note, || trial.order(&LENGTHS), |longest| {
-            (*longest == 0).then_some("a chain of launches does not run to its end: one by one")
-        })?;
+        let longest = stage(
+            Stage::Order,
+            note,
+            || trial.order(&LENGTHS),
+            |longest| {
+                (*longest == 0).then_some("a chain of launches does not run to its end: one by one")
+            },
+        )?;
         stage(Stage::Atomics, note, || trial.atomics(), none)?;
         let handover = || match trial.handover() {
             Err(Failure::StreamAlone(_)) => Ok(false),
@@ -66,7 +76,7 @@ impl FirstLight for Nv {
             (_, false) => wanted.chains.max(Chains::Split),
         };
         let wake = if is_woken { wanted.wake } else { WakeBy::Poll };
-        Ok(Mode { chains, longest, wake, ..wanted })
+        Ok(Some(Mode { chains, longest, wake, ..wanted }))
     }
 
     fn in_mode(&self, mode: Mode) -> Arc<dyn Device> {

@@ -57,7 +57,7 @@ enum Work {
     Launch {
         function: u64,
         grid: [u32; 3],
-        threads: u32,
+        block: [u32; 3],
         shared: u32,
         params: Vec<u8>,
     },
@@ -96,6 +96,8 @@ pub(super) struct Fake {
     pub(super) context: u32,
     /// Number of the kernel launch that goes wrong.
     pub(super) fatal: Option<u64>,
+    /// Number of the one that does nothing.
+    pub(super) skipped: Option<u64>,
     state: Mutex<State>,
 }
 
@@ -123,6 +125,7 @@ impl Fake {
             gpus: gpus.to_vec(),
             context: 0,
             fatal: None,
+            skipped: None,
             state: Mutex::default(),
         }
     }
@@ -231,13 +234,16 @@ impl Fake {
                 state.events.remove(&event);
                 Ok(())
             }
-            Work::Launch { function, grid, threads, shared, params } => {
+            Work::Launch { function, grid, block, shared, params } => {
                 state.launched += 1;
                 if self.fatal == Some(state.launched) {
                     return Err(bad);
                 }
+                if self.skipped == Some(state.launched) {
+                    return Ok(());
+                }
                 let (module, name) = &state.functions[&function];
-                let shape = Shape { grid, block: [threads, 1, 1], shared };
+                let shape = Shape { grid, block, shared };
                 execute(&state.modules[module], name, shape, &params, &state.memory);
                 Ok(())
             }
@@ -448,7 +454,7 @@ impl Driver for Fake {
         let work = Work::Launch {
             function: call.function.0,
             grid: call.grid,
-            threads: call.threads,
+            block: call.block,
             shared: call.shared_bytes,
             params: call.params.to_vec(),
         };

@@ -8,6 +8,7 @@ mod fake;
 use super::weights::Weights;
 use super::*;
 use crate::cpu::Cpu;
+use crate::first_light::{Mode, Note, Stage};
 use crate::{Data, Device, Error, MAX_SUBMISSIONS, Prepared, Request, Scope};
 use fake::{Fake, FakeGpu, ORIN};
 use plan::{Buffer, BufferId, Class, Cost, DType, Plan};
@@ -167,6 +168,47 @@ fn steps_compute_what_the_cpu_computes() {
             }
         }
         drop((ours, device));
+        assert!(fake.leaks().is_empty(), "{:?}", fake.leaks());
+    }
+}
+
+/// What first light says of a GPU, with the stages that it came to.
+fn prove(fake: &Arc<Fake>) -> (Result<Option<Mode>>, Vec<Stage>) {
+    let device = cuda(fake).unwrap();
+    let mut begun = Vec::new();
+    let proven = device.prove(Mode::default(), &mut |note| {
+        if let Note::Begins(stage) = note {
+            begun.push(stage);
+        }
+        Ok(())
+    });
+    (proven, begun)
+}
+
+#[test]
+fn first_light_finds_the_launch_that_does_nothing() {
+    use Stage::{Atomics, Handover, Launch, Order};
+    let fake = Arc::new(Fake::new(&[ORIN]));
+    let (proven, begun) = prove(&fake);
+    assert_eq!((proven.unwrap(), &begun[..]), (None, &[Launch, Order, Atomics, Handover][..]));
+    assert!(fake.leaks().is_empty(), "{:?}", fake.leaks());
+    // One launch, a graph of 256, twice 64.
+    for (skipped, stage) in [
+        (1, Launch),
+        (2, Order),
+        (257, Order),
+        (258, Atomics),
+        (321, Atomics),
+        (322, Handover),
+        (385, Handover),
+    ] {
+        let mut fake = Fake::new(&[ORIN]);
+        fake.skipped = Some(skipped);
+        let fake = Arc::new(fake);
+        let (proven, begun) = prove(&fake);
+        let error = proven.unwrap_err().to_string();
+        assert!(error.contains(&format!("stage {stage}: ")), "{skipped}: {error}");
+        assert_eq!(begun.last(), Some(&stage));
         assert!(fake.leaks().is_empty(), "{:?}", fake.leaks());
     }
 }

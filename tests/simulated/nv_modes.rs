@@ -1,0 +1,101 @@
+//! Modes of the NV device: tokens are the same in each, and what a machine fails at decides which is used.
+
+use std::sync::Arc;
+
+use device::Device;
+use device::first_light::{Chains, Maps, Mode, Note, WakeBy};
+use device::gpu::nv::Nv;
+use model::{KvLayout, Model};
+use orind_testing::program::{again, said};
+use orind_testing::session::Session;
+use orind_testing::tiny;
+use plan::Bucket;
+
+const STEPS: u32 = 16;
+const FULL: Mode =
+    Mode { chains: Chains::Full, longest: 2048, wake: WakeBy::Event, maps: Maps::ReadWrite };
+
+fn in_mode(mode: Mode) -> Arc<dyn Device> {
+    Nv::detect().unwrap().first_light().unwrap().in_mode(mode)
+}
+
+/// Tokens of some steps.
+fn tokens(device: &dyn Device) -> Vec<i32> {
+    let (layout, bucket) = (KvLayout { slots: 1, context: 64 }, Bucket::decode(1, 64));
+    let model = Model::open(tiny("tiny-llama-Q8_0")).unwrap();
+    let mut session = Session::new(device, &model, layout, &[bucket]);
+    session.load(0, &[(5, 0, 0)]);
+    let Session { instance, plans, .. } = &mut session;
+    let ticket = instance.submit(plans[0].1, STEPS).unwrap();
+    instance.wait(ticket).unwrap();
+    let mut tokens = vec![[0]; STEPS as usize];
+    for (step, token) in tokens.iter_mut().enumerate() {
+        instance.tokens(ticket, step as u32, token).unwrap();
+    }
+    let activity = instance.activity();
+    assert_eq!((activity.submits, activity.rebuilds), (u64::from(STEPS) + 1, 0), "and one to open");
+    tokens.concat()
+}
+
+#[test]
+fn tokens_are_the_same_in_every_mode() {
+    let expected = tokens(&*in_mode(FULL));
+    let split = Mode { chains: Chains::Split, ..FULL };
+    for mode in [
+        split,
+        Mode { longest: 5, ..FULL },
+        Mode { longest: 1, ..split },
+        Mode { chains: Chains::Serial, ..FULL },
+        Mode { wake: WakeBy::Poll, ..split },
+        Mode { maps: Maps::ReadOnly, ..split },
+    ] {
+        assert_eq!(tokens(&*in_mode(mode)), expected, "{mode}");
+    }
+}
+
+/// First light on the machine that the environment asks for, then a generation in the mode that passed.
+#[test]
+#[ignore = "run by the other test, in a process of its own"]
+fn machine() {
+    let nv = Nv::detect().unwrap();
+    let mut stage = None;
+    let proven = nv.first_light().unwrap().prove(FULL, &mut |note| {
+        match note {
+            Note::Begins(begun) => stage = Some(begun),
+            Note::Passed(_) => {}
+            Note::Degraded(stage, why) => println!("degraded {stage}: {why}"),
+        }
+        Ok(())
+    });
+    match proven {
+        Ok(mode) => {
+            println!("mode {}", mode.unwrap());
+            println!("tokens {:?}", tokens(&*in_mode(mode.unwrap())));
+        }
+        Err(error) => println!("failed {}: {error}", stage.unwrap()),
+    }
+}
+
+#[test]
+fn what_a_machine_fails_at_decides_the_mode() {
+    let expected = format!("tokens {:?}", tokens(&*in_mode(Mode::default())));
+    for (machine, outcome) in [
+        ("", "mode full, wake event, maps rw, chains to 2048"),
+        ("no-event", "mode full, wake poll, maps rw, chains to 2048"),
+        ("no-qmd-release", "mode full, wake event, maps rw, chains to 2048"),
+        ("chain-cut=64", "mode full, wake event, maps rw, chains to 32"),
+        ("chain-cut=8", "mode serial, wake event, maps rw"),
+        ("stale-handover", "mode split, wake event, maps rw, chains to 2048"),
+        ("local-memory-refused", "mode full, wake event, maps rw, chains to 2048"),
+        ("read-only-maps-fault", "mode full, wake event, maps rw, chains to 2048"),
+        ("no-heap-query", "mode full, wake event, maps rw, chains to 2048"),
+        ("lost-atomics", "failed atomics: "),
+        ("nan=dp4a", "failed launch: "),
+        ("no-event,chain-cut=8,stale-handover", "mode serial, wake poll, maps rw"),
+    ] {
+        let said = said(again(module_path!(), "machine").env("TEGRA_SIM_MACHINE", machine));
+        assert!(said.contains(outcome), "{machine}: {said}");
+        let serves = outcome.starts_with("mode");
+        assert_eq!(said.contains(&expected), serves, "{machine}: {said}");
+    }
+}
