@@ -25,17 +25,19 @@ fn alone(test: impl FnOnce(Trial)) {
     assert!(files.is_empty(), "fds left open: {files:?}");
 }
 
+fn all_passes(mut trial: Trial) {
+    trial.release().unwrap();
+    assert!(trial.event().unwrap());
+    trial.launch().unwrap();
+    assert_eq!(trial.order(&LENGTHS).unwrap(), 2048);
+    assert!(trial.stopped().is_none());
+    trial.atomics().unwrap();
+    trial.handover().unwrap();
+}
+
 #[test]
 fn every_stage_passes() {
-    alone(|mut trial| {
-        trial.release().unwrap();
-        assert!(trial.event().unwrap());
-        trial.launch().unwrap();
-        assert_eq!(trial.order(&LENGTHS).unwrap(), 2048);
-        assert!(trial.stopped().is_none());
-        trial.atomics().unwrap();
-        trial.handover().unwrap();
-    });
+    alone(all_passes);
 }
 
 #[test]
@@ -61,6 +63,15 @@ type Scenario = fn(Trial);
 const SCENARIOS: &[(&str, Scenario)] = &[
     ("a fault in a long chain", a_fault_in_a_long_chain),
     ("a release that is not done", a_release_that_is_not_done),
+    ("all passes", all_passes),
+    ("no event", no_event),
+    ("dot products", |trial| wrong_part(trial, "dot products")),
+    ("exchange", |trial| wrong_part(trial, "exchange between lanes")),
+    ("static shared memory", |trial| wrong_part(trial, "static shared memory and barrier")),
+    ("stack", |trial| wrong_part(trial, "the stack in local memory")),
+    ("cut chains", cut_chains),
+    ("lost atomics", lost_atomics),
+    ("stale L1", stale_l1),
 ];
 
 #[test]
@@ -110,4 +121,83 @@ fn a_release_that_is_not_done(mut trial: Trial) {
 fn what_never_comes_is_waited_for_a_second() {
     // The first is that of the stream that configures the channel, then come the stage's own and its tail.
     on("TEGRA_SIM_FAULTS", "stuck-semaphore@3", "a release that is not done");
+}
+
+/// What stages do not rely on may be missing: releases of launches, maps for reading only, and any memory
+/// of stacks but as much as all code had that was seen to run.
+#[test]
+fn no_stage_fails_for_what_none_relies_on() {
+    on(
+        "TEGRA_SIM_MACHINE",
+        "no-qmd-release,read-only-maps-fault,local-memory-refused",
+        "all passes",
+    );
+}
+
+fn no_event(mut trial: Trial) {
+    trial.release().unwrap();
+    assert!(!trial.event().unwrap());
+    trial.launch().unwrap();
+    assert_eq!(trial.order(&[32]).unwrap(), 32);
+}
+
+#[test]
+fn where_no_interrupt_wakes_the_event_is_not_relied_on() {
+    on("TEGRA_SIM_MACHINE", "no-event", "no event");
+}
+
+fn wrong_part(mut trial: Trial, expected: &str) {
+    trial.release().unwrap();
+    let failure = trial.launch().unwrap_err();
+    let Failure::Probe { part, wrong, .. } = failure else { panic!("{failure}") };
+    assert_eq!(part, expected);
+    assert!(wrong > 0);
+    assert!(failure.to_string().contains(expected), "{failure}");
+}
+
+#[test]
+fn a_kind_of_work_that_is_done_wrong_is_named() {
+    on("TEGRA_SIM_MACHINE", "nan=dp4a", "dot products");
+    on("TEGRA_SIM_MACHINE", "nan=shfl", "exchange");
+    on("TEGRA_SIM_MACHINE", "nan=lds", "static shared memory");
+    on("TEGRA_SIM_MACHINE", "nan=ldl", "stack");
+}
+
+fn cut_chains(mut trial: Trial) {
+    assert_eq!(trial.order(&LENGTHS).unwrap(), 32);
+    let text = trial.stopped().unwrap().to_string();
+    assert!(text.contains("stopped after 64 of 256 launches: the GPU took the rest for"), "{text}");
+    assert_eq!(trial.order(&[64]).unwrap(), 64);
+    assert_eq!(trial.order(&[65]).unwrap(), 0);
+    trial.handover().unwrap();
+}
+
+#[test]
+fn a_chain_that_ends_early_is_found_out_by_what_it_leaves_undone() {
+    on("TEGRA_SIM_MACHINE", "chain-cut=64", "cut chains");
+}
+
+fn lost_atomics(mut trial: Trial) {
+    trial.launch().unwrap();
+    let failure = trial.atomics().unwrap_err();
+    assert!(matches!(failure, Failure::Counter { counter: 1.., .. }), "{failure}");
+    trial.handover().unwrap();
+}
+
+#[test]
+fn an_atomic_operation_that_is_lost_leaves_the_counter_short() {
+    on("TEGRA_SIM_MACHINE", "lost-atomics", "lost atomics");
+}
+
+fn stale_l1(mut trial: Trial) {
+    trial.launch().unwrap();
+    let failure = trial.handover().unwrap_err();
+    let Failure::StreamAlone(why) = &failure else { panic!("{failure}") };
+    assert!(matches!(**why, Failure::ForGpu { .. }), "{why}");
+    assert!(failure.to_string().contains("the GPU does not see what the CPU wrote"), "{failure}");
+}
+
+#[test]
+fn an_invalidate_that_does_not_reach_l1_is_noticed() {
+    on("TEGRA_SIM_MACHINE", "stale-handover", "stale L1");
 }
