@@ -90,8 +90,7 @@ pub const COPY_RATE: Fact = Fact {
     least: 0.01,
     most: 1000.0,
 };
-/// Bytes that a kernel reads in a second, in units of 10^9. Not one of [`FACTS`]: a clock that does not
-/// model kernels' time has none.
+/// Bytes that a kernel reads in a second, in units of 10^9.
 pub const READ_RATE: Fact = Fact {
     experiment: "kernel-bandwidth",
     name: "volatile_gb_per_s",
@@ -150,5 +149,7 @@ pub const SWITCH_TIMEOUT: Flag = Flag { experiment: "switch-timeout", name: "tak
 pub const LARGEST_IS_LIMIT: &str = "refused_beyond";
 
 /// All facts that are single numbers and that a simulated Orin gives too.
-pub const FACTS: [Fact; 10] =
-    [DOORBELL, RELEASE, ENTRY, LAUNCH, DEPENDENT, COPY_START, COPY_RATE, GOLDEN, MEMORY, LARGEST];
+pub const FACTS: [Fact; 11] = [
+    DOORBELL, RELEASE, ENTRY, LAUNCH, DEPENDENT, COPY_START, COPY_RATE, READ_RATE, GOLDEN, MEMORY,
+    LARGEST,
+];

@@ -6,11 +6,12 @@
 //! | `TEGRA_SIM_FAULTS` | failures to produce, see below | none |
 //! | `TEGRA_SIM_TRACE` | file that gets a record of everything | none |
 //! | `TEGRA_SIM_LINT` | `abort` or `warn`: what follows a finding | `abort` |
-//! | `TEGRA_SIM_CHECKS` | `fast`, `strict` or `race`: what shader code is checked for | `strict` |
+//! | `TEGRA_SIM_CHECKS` | `timing`, `fast`, `strict` or `race`: what shader code is checked for | `strict` |
 //! | `TEGRA_SIM_BUNDLES` | directory that gets a file of every launch that fails | none |
 //! | `TEGRA_SIM_PROFILE` | what was measured on a real Orin, see [`crate::profile`] | none |
 //! | `TEGRA_SIM_MACHINE` | what fails on this machine, see [`crate::quirks`] | nothing |
 //! | `TEGRA_SIM_RELEASE` | the drivers' release: `r35.4`, `r36.2`, `r36.4`, `r39`, `r39:REQUEST` | `r36.4` |
+//! | `TEGRA_SIM_DESKTOP` | `1`: a desktop wants the compute engine every 16 ms; `0` | `0` |
 //!
 //! `TEGRA_SIM_FAULTS` is a list of failures with commas between them. `WHEN` is `@N` for the N-th
 //! occasion, counted from 1, or `@1/N` for each with a chance of one in N, drawn from the seed.
@@ -48,6 +49,9 @@ pub enum Lint {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Checks {
+    /// Nothing, and a launch of the same code, grid, block and sizes of constant banks as one before is not
+    /// executed: it takes as long as that one. Results mean nothing, times and the stream's rules do.
+    Timing,
     Fast,
     /// Registers and shared memory without a value that reach an address, a branch or a store.
     #[default]
@@ -78,6 +82,8 @@ pub struct Config {
     pub quirks: Quirks,
     /// Whose drivers answer.
     pub release: Release,
+    /// Whether a desktop wants the compute engine too.
+    pub desktop: bool,
 }
 
 /// A failure to produce.
@@ -200,10 +206,19 @@ impl Config {
             None | Some("strict") => Checks::Strict,
             Some("race") => Checks::Race,
             Some("fast") => Checks::Fast,
+            Some("timing") => Checks::Timing,
             Some(value) => {
                 let (variable, value) = ("TEGRA_SIM_CHECKS", value.to_owned());
-                let expected = "race, strict or fast";
+                let expected = "race, strict, fast or timing";
                 return Err(ConfigError::Value { variable, value, expected });
+            }
+        };
+        config.desktop = match set("TEGRA_SIM_DESKTOP").as_deref() {
+            None | Some("0") => false,
+            Some("1") => true,
+            Some(value) => {
+                let (variable, value) = ("TEGRA_SIM_DESKTOP", value.to_owned());
+                return Err(ConfigError::Value { variable, value, expected: "0 or 1" });
             }
         };
         if let Some(list) = set("TEGRA_SIM_MACHINE") {

@@ -194,6 +194,9 @@ impl Calibration {
             // 10^9 bytes a second are as many bytes a nanosecond.
             latency.copy_bytes = ((rate * TICK as f64).round() as u64).max(1);
         }
+        if let Some(rate) = self.fact(profile, facts::READ_RATE)? {
+            latency.kernel_bytes = ((rate * TICK as f64).round() as u64).max(1);
+        }
         self.latency = latency;
         Ok(())
     }

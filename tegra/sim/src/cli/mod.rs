@@ -26,8 +26,8 @@ Examples:
 
 A broken rule that silicon would let pass is reported on stderr and ends the program, unless --lint
 warn is given. What TEGRA_SIM_SEED, TEGRA_SIM_FAULTS, TEGRA_SIM_TRACE, TEGRA_SIM_LINT,
-TEGRA_SIM_CHECKS, TEGRA_SIM_BUNDLES, TEGRA_SIM_PROFILE, TEGRA_SIM_MACHINE and TEGRA_SIM_RELEASE say,
-the options of `run` say too.
+TEGRA_SIM_CHECKS, TEGRA_SIM_BUNDLES, TEGRA_SIM_PROFILE, TEGRA_SIM_MACHINE, TEGRA_SIM_RELEASE and
+TEGRA_SIM_DESKTOP say, the options of `run` say too.
 
 The program must be dynamically linked: the simulator stands in front of libc's functions. Raw
 system calls pass it by. Each process that opens a node has an Orin of its own.";

@@ -23,6 +23,8 @@ pub(super) struct Replay {
 /// What shader code is checked for.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Level {
+    /// Nothing, and what was launched before alike is only timed
+    Timing,
     /// What hardware refuses
     Fast,
     /// Values that nobody gave to a register or to shared memory, too
@@ -35,6 +37,7 @@ impl Level {
     /// As the environment says it.
     pub(super) fn name(self) -> &'static str {
         match self {
+            Self::Timing => "timing",
             Self::Fast => "fast",
             Self::Strict => "strict",
             Self::Race => "race",
@@ -46,6 +49,7 @@ impl Replay {
     /// Runs the launch. Fails if it does not fail as before.
     pub(super) fn print(&self) -> Result<ExitCode, Box<dyn Error>> {
         let checks = self.checks.map(|level| match level {
+            Level::Timing => Checks::Timing,
             Level::Fast => Checks::Fast,
             Level::Strict => Checks::Strict,
             Level::Race => Checks::Race,

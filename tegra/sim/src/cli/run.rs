@@ -48,6 +48,9 @@ pub(super) struct Run {
     /// Answer as the drivers of a release do: r35.4, r36.2, r36.4, r39 or r39:REQUEST
     #[arg(long, value_name = "NAME")]
     release: Option<String>,
+    /// Have a desktop, which wants the GPU every 16 ms
+    #[arg(long)]
+    desktop: bool,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -152,6 +155,9 @@ impl Run {
             let path = std::path::absolute(path)
                 .map_err(|error| RunError::Output { path: path.clone(), error })?;
             command.env(variable, path);
+        }
+        if self.desktop {
+            command.env("TEGRA_SIM_DESKTOP", "1");
         }
         if let Some(checks) = self.checks {
             command.env("TEGRA_SIM_CHECKS", checks.name());

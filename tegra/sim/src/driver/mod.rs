@@ -185,6 +185,7 @@ impl Orin {
         };
         let gpu = GpuConfig {
             latency: calibration.latency,
+            sms: calibration.hardware.shape().sms(),
             ..GpuConfig::new(config, trace.clone(), Arc::clone(&injection))
         };
         Self::assemble(config, gpu, calibration.hardware, fds)

@@ -13,7 +13,7 @@ use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, copy_out, layout, req
 use super::errno::{Refused, refusals};
 use super::fd::{FileId, NewFile};
 use super::interrupt::Members;
-use crate::gpu::TsgId;
+use crate::gpu::{self, TsgId};
 
 refusals! { "tsg";
     BAD_CHANNEL = "BIND_CHANNEL", EINVAL, "the fd is no channel",
@@ -184,6 +184,14 @@ impl Tsg {
     /// Sets the preemption modes.
     pub(super) fn set_preemption(&self, preemption: Preemption) {
         self.state().preemption = preemption;
+        self.device.gpu.set_preemption(
+            self.gpu,
+            match preemption.compute {
+                2 => gpu::Preemption::Cta,
+                4 => gpu::Preemption::Cilp,
+                _ => gpu::Preemption::Wfi,
+            },
+        );
     }
 
     /// Answers one request. `find` turns an fd into a channel, `space` into an address space,

@@ -5,8 +5,10 @@
 //! may change between launches; a program is used again only while its bytes are the same.
 
 use std::collections::HashMap;
+use std::hash::Hasher;
 use std::sync::Arc;
 
+use rustc_hash::FxHasher;
 use sass::decode::{INSTRUCTION_BYTES, decode};
 use sass::isa::{Guard, Immediate, Instruction, Opcode, Operand, PT};
 use sass::program::Program;
@@ -23,6 +25,8 @@ const KEPT: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Code {
     bytes: Vec<u8>,
+    /// Of the bytes.
+    pub(super) hash: u64,
     pub(super) program: Program,
     /// Barriers that it names: the highest number and one.
     pub(super) barriers: u32,
@@ -53,7 +57,9 @@ impl Programs {
         let mut program = Program::new(&bytes).map_err(unreadable)?;
         wrong.inspect(|wrong| program.spoil(*wrong));
         let barriers = program.instructions().iter().flatten().map(barriers).max().unwrap_or(0);
-        let code = Arc::new(Code { bytes, program, barriers });
+        let mut hasher = FxHasher::default();
+        hasher.write(&bytes);
+        let code = Arc::new(Code { hash: hasher.finish(), bytes, program, barriers });
         if self.0.len() >= KEPT {
             self.0.clear();
         }

@@ -97,14 +97,16 @@ impl<'a> Space<'a> {
             .collect()
     }
 
-    /// Says what was accessed, and gives lent pages what was written.
-    pub(super) fn finish(&self) {
+    /// Says what was accessed, and gives lent pages what was written. The bytes that were.
+    pub(super) fn finish(&self) -> u64 {
+        let mut bytes_touched = 0;
         let leaves = self.chunks.iter().filter_map(OnceLock::get).flatten();
         let chunks = leaves.filter_map(OnceLock::get).flatten().filter_map(OnceLock::get);
         for part in chunks.flatten() {
             part.write_back();
             part.each_run(|range, marks| {
                 let (va, bytes) = (part.start + range.start, range.end - range.start);
+                bytes_touched += bytes;
                 // What the launch wrote itself is not stale when it reads it.
                 if marks & WRITTEN != 0 {
                     self.memory.touched(va, bytes, gpu::Access::Write);
@@ -114,6 +116,7 @@ impl<'a> Space<'a> {
                 }
             });
         }
+        bytes_touched
     }
 }
 

@@ -18,6 +18,7 @@ use super::mmu::{Access, Mmu, MmuFault};
 use super::pbdma::{Method, Parser};
 use super::semaphore::{Condition, Width, Write};
 use super::shadow::{Change, Snapshot};
+use super::switch::PICTURE;
 use super::{ChannelSetup, TsgId};
 use crate::class;
 use crate::finding::Rule;
@@ -157,7 +158,7 @@ pub(crate) struct Scout {
 
 impl Channel {
     pub(crate) fn new(setup: ChannelSetup) -> Self {
-        let ChannelSetup { id, token, tsg, veid: _, ring, entries, userd, mmu } = setup;
+        let ChannelSetup { id, token, tsg, ring, entries, userd, mmu, .. } = setup;
         Self {
             id,
             token,
@@ -261,7 +262,15 @@ impl Channel {
         }
         core.dependencies.drained(self.id);
         self.unwaited = false;
+        self.is_switchable(core);
         Ok(())
+    }
+
+    /// Nothing of the channel keeps the compute engine from being switched out.
+    pub(crate) fn is_switchable(&self, core: &mut Core) {
+        if core.switches.idle(self.tsg, self.id, core.clock.now()) {
+            core.clock.advance(PICTURE);
+        }
     }
 
     /// Hands work to `engine`. The caller has seen to the engine switch.

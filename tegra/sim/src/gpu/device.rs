@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::clock::Clock;
 use super::doorbell::{Doorbell, Waker};
 use super::schedule::{Machine, Notice, Run};
+use super::switch::Preemption;
 use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, Events, GpuConfig, TsgId};
 use crate::quirks::{Freeze, never_return};
 
@@ -117,6 +118,16 @@ impl Gpu {
     /// Allows a channel to bind a class (`ALLOC_OBJ_CTX`).
     pub fn alloc_object(&self, id: u16, class: u32) {
         self.control(|machine| machine.alloc_object(id, class));
+    }
+
+    /// Says where a TSG can be switched out.
+    pub fn set_preemption(&self, tsg: TsgId, preemption: Preemption) {
+        self.control(|machine| machine.set_preemption(tsg, preemption));
+    }
+
+    /// Sets how many milliseconds switches of the compute engine may wait for a channel.
+    pub fn set_switch_limit(&self, id: u16, ms: u32) {
+        self.control(|machine| machine.set_switch_limit(id, ms));
     }
 
     /// Lets a disabled channel go on.

@@ -184,6 +184,7 @@ impl Channel {
             if core.random.one_in(2) { now } else { entry }
         };
         self.get = (index + 1) % self.entries;
+        core.switches.moved(self.tsg, self.id);
         // GP_GET is written back some time later.
         if core.random.one_in(2) {
             self.write_back();

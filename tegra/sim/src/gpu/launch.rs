@@ -5,7 +5,7 @@
 use parking_lot::Mutex;
 
 use super::SmFault;
-use super::access::{Core, Failure, Site, SmMemory, within_host};
+use super::access::{Core, Failure, SHADER, Site, SmMemory, within_host};
 use super::capture::Chance;
 use super::channel::{Channel, Flow, Task, Work};
 use super::compute::{Dependence, pcas2, schedules};
@@ -14,6 +14,7 @@ use super::dependencies::{Agent, Kind};
 use super::mmu::{Access, Mmu, MmuFault, PAGE, Piece};
 use super::qmd::{BYTES, Bank, DependentAction, Qmd, SkedError, WINDOW, esr};
 use super::shadow::Snapshot;
+use super::switch::{PICTURE, Timeout};
 use crate::config::Occasion;
 use crate::finding::{Rule, notifier};
 use crate::quirks::{Freeze, never_return};
@@ -229,9 +230,10 @@ impl Channel {
             vec![(Rule::QmdRewritten, Snapshot::take(&self.mmu, &core.shadow, at, BYTES as u64))];
         watch_constants(&self.mmu, core, &qmd, &mut watched);
 
+        core.switches.begin(self.tsg, self.id, core.clock.now());
         let result = match core.engine.take_if(|_| !launch.grid.contains(&0)) {
             Some(mut engine) => {
-                let site = Site { mmu: &self.mmu, channel: self.id, agent, unit: "shader" };
+                let site = Site { mmu: &self.mmu, channel: self.id, agent, unit: SHADER };
                 let memory = SmMemory { site, core: Mutex::new(core) };
                 let result = engine.launch(&launch, &memory);
                 core.engine = Some(engine);
@@ -239,7 +241,11 @@ impl Channel {
             }
             None => Ok(None),
         };
-        let ticks = if job.place > 0 { core.latency.dependent } else { core.latency.launch };
+        let least = if job.place > 0 { core.latency.dependent } else { core.latency.launch };
+        let ticks = match &result {
+            Ok(Some(work)) => core.latency.launch_of(least, work, &launch, core.sms),
+            _ => least,
+        };
         let (time, channel) = (core.clock.advance(ticks), self.id);
         core.trace.record(time, || Event::Launch {
             channel,
@@ -250,6 +256,7 @@ impl Channel {
             work: result.as_ref().ok().and_then(Clone::clone),
         });
         result.map_err(sm_failure)?;
+        self.check_switches(core)?;
         self.check_watched(core, &watched, "while the launch ran");
         if cut_short {
             return Err(injected(at, "SM"));
@@ -283,6 +290,26 @@ impl Channel {
             Some((DependentAction::Queue, next)) => {
                 self.find(core, Rule::NotModelled, format!("QMD {at:#x} acts on queue {next:#x}"));
             }
+        }
+        Ok(())
+    }
+
+    /// What comes of others' waiting for the engine until now.
+    fn check_switches(&self, core: &mut Core) -> Result<(), Failure> {
+        let now = core.clock.now();
+        for timeout in core.switches.timeouts(self.tsg, now) {
+            let Timeout { channel, waited_ms, limit_ms } = timeout;
+            core.trace.record(now, || Event::SwitchTimeout { channel, waited_ms, limit_ms });
+            if timeout.is_fatal() {
+                let message = format!(
+                    "ctxsw timeout: others have waited {waited_ms} ms for the compute engine, limit \
+                     {limit_ms} ms"
+                );
+                return Err(Failure::new(Rule::ChannelTimeout, notifier::IDLE_TIMEOUT, message));
+            }
+        }
+        if core.switches.launched(self.tsg, self.id, now) {
+            core.clock.advance(PICTURE);
         }
         Ok(())
     }

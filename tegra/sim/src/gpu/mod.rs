@@ -29,6 +29,7 @@ mod qmd;
 mod schedule;
 mod semaphore;
 mod shadow;
+mod switch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub use device::Gpu;
 pub use latency::Latency;
 pub use mmu::{Access, MapAccess, MapError, MapFlags, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
 pub use qmd::{BANKS, Bank, Launch, LocalMemory, WINDOW};
+pub use switch::{Preemption, SWITCH_LIMIT_MS};
 
 use crate::config::{Checks, Config, Injection, Lint};
 use crate::finding::{Fault, Reporter, Stderr};
@@ -70,6 +72,10 @@ pub struct GpuConfig {
     pub checks: Checks,
     /// What takes how long.
     pub latency: Latency,
+    /// SMs that share a kernel's blocks.
+    pub sms: u32,
+    /// Whether a desktop wants the compute engine too.
+    pub desktop: bool,
     /// What fails.
     pub quirks: Quirks,
 }
@@ -87,6 +93,8 @@ impl GpuConfig {
             bundles: config.bundles.clone(),
             checks: config.checks,
             latency: Latency::default(),
+            sms: SMS,
+            desktop: config.desktop,
             quirks: config.quirks,
         }
     }
@@ -108,6 +116,10 @@ pub struct ChannelSetup {
     pub entries: u32,
     pub userd: Arc<DmaBuf>,
     pub mmu: Arc<Mmu>,
+    /// Whether the program itself moves GP_PUT: the driver does not see such a channel's progress.
+    pub usermode: bool,
+    /// Milliseconds that switches of the compute engine may wait for the channel.
+    pub switch_limit_ms: u32,
 }
 
 /// Why a channel cannot be made.

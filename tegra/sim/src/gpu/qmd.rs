@@ -66,6 +66,15 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// Blocks of the grid, and warps of all of them.
+    pub(crate) fn blocks_and_warps(&self) -> (u64, u64) {
+        let product = |sizes: [u32; 3]| {
+            sizes.into_iter().fold(1u64, |product, size| product.saturating_mul(size.into()))
+        };
+        let blocks = product(self.grid);
+        (blocks, blocks.saturating_mul(product(self.block).div_ceil(WARP.into())))
+    }
+
     /// Leaves out the last blocks, one time in four all and one time in four none: what a launch has
     /// done when a fault stops it.
     pub(crate) fn cut_short(&mut self) {

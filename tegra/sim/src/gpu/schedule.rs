@@ -15,6 +15,7 @@ use super::clock::{Clock, Random};
 use super::dependencies::Dependencies;
 use super::doorbell::{Doorbell, Rung};
 use super::shadow::Shadow;
+use super::switch::{Preemption, Switches};
 use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, GpuConfig, TsgId};
 use crate::finding::{Fault, Finding, Reporter, Rule, notifier};
 
@@ -74,9 +75,8 @@ enum Actor {
 
 impl Machine {
     pub(crate) fn new(config: GpuConfig, clock: Arc<Clock>, doorbell: Arc<Doorbell>) -> Self {
-        let GpuConfig {
-            seed, trace, reporter, injection, bundles, checks, latency, quirks, ..
-        } = config;
+        let GpuConfig { sms, desktop, quirks, .. } = config;
+        let GpuConfig { seed, trace, reporter, injection, bundles, checks, latency, .. } = config;
         let core = Core {
             clock,
             random: Random::new(seed),
@@ -88,6 +88,8 @@ impl Machine {
             bundles,
             checks,
             latency,
+            sms,
+            switches: Switches::new(desktop),
             quirks,
             findings: Vec::new(),
             interrupts: 0,
@@ -120,6 +122,7 @@ impl Machine {
         let of_tsg = self.channels.values().filter(|channel| channel.tsg == tsg);
         let ids: Vec<u16> = of_tsg.map(|channel| channel.id).collect();
         ids.into_iter().for_each(|id| self.close_channel(id));
+        self.core.switches.close_group(tsg);
         self.tsgs.remove(&tsg);
     }
 
@@ -137,6 +140,7 @@ impl Machine {
             return Err(ChannelError::Sizes { entries, ring, userd: page });
         }
         self.core.dependencies.open(id);
+        self.core.switches.open(tsg, id, setup.usermode, setup.switch_limit_ms);
         self.doorbell.register(id, Arc::clone(&setup.userd));
         self.channels.insert(id, Channel::new(setup));
         Ok(())
@@ -147,6 +151,7 @@ impl Machine {
         let rung = !self.doorbell.is_empty() || self.held.iter().any(|held| held.channel == id);
         self.held.retain(|held| held.channel != id);
         self.doorbell.unregister(id);
+        self.core.switches.close(channel.tsg, id);
         channel.write_back();
         let put = channel.userd.load_u32(userd::GP_PUT).unwrap_or(channel.put);
         if channel.alive && !channel.stalled && !rung && put != channel.put {
@@ -160,6 +165,14 @@ impl Machine {
         if let Some(channel) = self.channels.get_mut(&id) {
             channel.classes.push(class);
         }
+    }
+
+    pub(crate) fn set_preemption(&mut self, tsg: TsgId, preemption: Preemption) {
+        self.core.switches.set_preemption(tsg, preemption);
+    }
+
+    pub(crate) fn set_switch_limit(&mut self, id: u16, ms: u32) {
+        self.core.switches.set_limit(id, ms);
     }
 
     pub(crate) fn set_enabled(&mut self, id: u16, enabled: bool) {
@@ -284,6 +297,9 @@ impl Machine {
                 None => Ok(()),
             },
         };
+        if core.switches.is_busy(channel.tsg, id) && channel.is_idle() && !channel.is_runnable() {
+            channel.is_switchable(core);
+        }
         if !core.findings.is_empty() || core.interrupts > 0 {
             let listing = channel.listing();
             self.collect_listed(&listing);
@@ -372,6 +388,7 @@ impl Machine {
         }
         self.tsgs.insert(tsg, false);
         for channel in self.channels.values_mut().filter(|channel| channel.tsg == tsg) {
+            self.core.switches.close(tsg, channel.id);
             channel.write_back();
             channel.kill();
         }

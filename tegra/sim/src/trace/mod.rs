@@ -50,6 +50,8 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         work: Option<Box<Work>>,
     },
+    /// Others have waited 100 ms more for the compute engine, as it counts for the channel.
+    SwitchTimeout { channel: u16, waited_ms: u32, limit_ms: u32 },
     /// An interrupt that wakes waiters.
     Interrupt { channel: u16 },
     /// A rule was broken, on a channel where one is concerned.
@@ -67,6 +69,8 @@ pub struct Work {
     pub bytes_loaded: u64,
     /// Bytes that lanes wrote to global memory.
     pub bytes_stored: u64,
+    /// Bytes of global memory that were loaded or stored, each counted once.
+    pub bytes_touched: u64,
     /// Sectors of 32 bytes that those accesses, warp by warp, touched.
     pub sectors: u64,
     /// Sectors that were not in the modelled L2.
@@ -100,6 +104,7 @@ impl Work {
         for (sum, more) in [
             (&mut self.bytes_loaded, other.bytes_loaded),
             (&mut self.bytes_stored, other.bytes_stored),
+            (&mut self.bytes_touched, other.bytes_touched),
             (&mut self.sectors, other.sectors),
             (&mut self.l2_misses, other.l2_misses),
             (&mut self.shared_bytes, other.shared_bytes),

@@ -54,6 +54,9 @@ impl fmt::Display for Record {
             Event::Launch { channel, qmd, program, grid, block, .. } => {
                 write!(f, "[{channel}] ran {program:#x}, QMD {qmd:#x}, {grid:?} x {block:?}")
             }
+            Event::SwitchTimeout { channel, waited_ms, limit_ms } => {
+                write!(f, "[{channel}] others have waited {waited_ms} of {limit_ms} ms")
+            }
             Event::Interrupt { channel } => write!(f, "[{channel}] interrupt"),
             Event::Finding { channel: Some(channel), rule, message } => {
                 write!(f, "[{channel}] FINDING {rule}: {message}")
@@ -93,6 +96,8 @@ pub struct Stats {
     pub releases: u64,
     /// Waits that were over.
     pub acquires: u64,
+    /// Each 100 ms that others waited for the compute engine.
+    pub switch_timeouts: u64,
     /// Interrupts that wake waiters.
     pub interrupts: u64,
     pub findings: u64,
@@ -151,6 +156,7 @@ impl Stats {
             }
             Event::Release { .. } => self.releases += 1,
             Event::Acquired { .. } => self.acquires += 1,
+            Event::SwitchTimeout { .. } => self.switch_timeouts += 1,
             Event::Interrupt { .. } => self.interrupts += 1,
             Event::Finding { .. } => self.findings += 1,
             Event::Injected { .. } => self.injected += 1,
@@ -172,6 +178,7 @@ impl fmt::Display for Stats {
             ("bytes uploaded", self.bytes_uploaded),
             ("semaphore releases", self.releases),
             ("semaphore acquires", self.acquires),
+            ("switch timeouts", self.switch_timeouts),
             ("interrupts", self.interrupts),
             ("findings", self.findings),
             ("injected failures", self.injected),

@@ -70,6 +70,7 @@ fn what_is_not_understood_is_said_with_what_is() {
         ("TEGRA_SIM_MACHINE", "no-event,chain-cut=0", &["\"chain-cut=0\""]),
         ("TEGRA_SIM_MACHINE", "nan=foo", &["\"nan=foo\""]),
         ("TEGRA_SIM_MACHINE", "freeze=now", &["\"freeze=now\"", "freeze=launch"]),
+        ("TEGRA_SIM_DESKTOP", "yes", &["TEGRA_SIM_DESKTOP=yes", "0 or 1"]),
         ("TEGRA_SIM_RELEASE", "r34", &["TEGRA_SIM_RELEASE=r34", "r35.4, r36.2, r36.4, r39"]),
         ("TEGRA_SIM_RELEASE", "r39:SETUP", &["TEGRA_SIM_RELEASE=r39:SETUP"]),
         ("TEGRA_SIM_FAULTS", "memory-full=1T", &["\"1T\"", "K, M or G"]),
@@ -147,5 +148,6 @@ fn checks_of_shader_code() {
     assert_eq!(checks(""), Ok(Checks::Strict));
     assert_eq!(checks("strict"), Ok(Checks::Strict));
     assert_eq!(checks("race"), Ok(Checks::Race));
-    assert!(checks("slow").unwrap_err().contains("race, strict or fast"));
+    assert_eq!(checks("timing"), Ok(Checks::Timing));
+    assert!(checks("slow").unwrap_err().contains("race, strict, fast or timing"));
 }

@@ -32,6 +32,7 @@ fn its_own_record_changes_next_to_nothing() {
         ("dependent", found.dependent, own.dependent),
         ("copy_start", found.copy_start, own.copy_start),
         ("copy_bytes", found.copy_bytes, own.copy_bytes),
+        ("kernel_bytes", found.kernel_bytes, own.kernel_bytes),
     ] {
         assert!(near(found, own), "{what}: {found}, own {own}");
     }

@@ -17,6 +17,7 @@ use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, requests};
 use super::errno::{Refused, refusals};
 use super::interrupt::{NOTIFICATION_BYTES, Notifier, RESET, Service};
 use super::tsg::{BOUND, Preemption, Tsg};
+use crate::gpu::SWITCH_LIMIT_MS;
 use setup::Queue;
 
 refusals! { "channel";
@@ -57,9 +58,9 @@ refusals! { "channel";
 
 requests! { b'H';
     SET_NVMAP_FD = iow 5, 4;
-    SET_TIMEOUT = iow 11, 4;
+    SET_TIMEOUT = iow 11, 4 { 0 => TIMEOUT: u32 };
     GET_TIMEDOUT = ior 12, 4 { 0 => VALUE: u32 };
-    SET_TIMEOUT_EX = iowr 18, 8;
+    SET_TIMEOUT_EX = iowr 18, 8 { 0 => TIMEOUT: u32 };
     WAIT = iowr 102, 24 {
         0 => TYPE: u32, 4 => TIMEOUT: i32, 8 => DMABUF_FD: i32, 12 => OFFSET: u32,
         16 => PAYLOAD: u32,
@@ -128,6 +129,8 @@ struct State {
     deterministic: bool,
     class: u32,
     syncpoint: Option<Syncpoint>,
+    /// Milliseconds that switches may wait for it.
+    switch_limit_ms: u32,
     closed: bool,
 }
 
@@ -149,7 +152,11 @@ impl Channel {
             id,
             runlist,
             service: Service::new(),
-            state: Mutex::new(State { watchdog: true, ..State::default() }),
+            state: Mutex::new(State {
+                watchdog: true,
+                switch_limit_ms: SWITCH_LIMIT_MS,
+                ..State::default()
+            }),
             _counted: device.census.channels.one(),
         }))
     }
@@ -263,9 +270,10 @@ impl Channel {
             match request {
                 OPEN => args.set(OPEN::CHANNEL_FD, open()?),
                 WAIT => return self.wait(args),
-                // The fd is looked at by nobody. Time limits are not simulated: a channel runs
-                // into one when it is asked to.
-                SET_NVMAP_FD | SET_TIMEOUT | SET_TIMEOUT_EX => {}
+                // The fd is looked at by nobody.
+                SET_NVMAP_FD => {}
+                SET_TIMEOUT => self.set_switch_limit(args.get(SET_TIMEOUT::TIMEOUT)),
+                SET_TIMEOUT_EX => self.set_switch_limit(args.get(SET_TIMEOUT_EX::TIMEOUT)),
                 GET_TIMEDOUT => {
                     args.set(GET_TIMEDOUT::VALUE, u32::from(self.service.unserviceable()));
                 }
@@ -291,6 +299,12 @@ impl Channel {
             }
             Ok(Done::Ok)
         })
+    }
+
+    /// Source: os/linux/ioctl_channel.c:gk20a_channel_ioctl.
+    fn set_switch_limit(&self, ms: u32) {
+        self.state().switch_limit_ms = ms;
+        self.device.gpu.set_switch_limit(self.id, ms);
     }
 
     /// Source: os/linux/ioctl_channel.c:gk20a_channel_set_wdt_status.

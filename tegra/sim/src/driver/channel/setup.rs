@@ -180,6 +180,8 @@ impl Channel {
                     entries: queue.entries,
                     userd: Arc::clone(&queue.userd),
                     mmu: Arc::clone(space.mmu()),
+                    usermode: queue.usermode,
+                    switch_limit_ms: state.switch_limit_ms,
                 });
                 // Everything that the GPU refuses was refused before.
                 debug_assert!(opened.is_ok(), "{opened:?}");

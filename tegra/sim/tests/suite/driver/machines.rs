@@ -5,8 +5,14 @@ use std::thread;
 use std::time::Duration;
 
 use tegra::abi::{address_space, channel, ctrl, nvmap, tsg};
+use tegra::address::{GpuAddress, QmdAddress};
+use tegra::class::Compute;
+use tegra::pushbuffer::{PushBuffer, Windows};
+use tegra::qmd::Program;
 use tegra_sim::config::Config;
 use tegra_sim::driver::{Errno, requests};
+use tegra_sim::gpu::{ComputeEngine, GpuMemory, Launch, SmFault};
+use tegra_sim::trace::Work;
 
 use super::bench::{Bench, bytes, errno, whole};
 use super::events::INTERRUPT;
@@ -182,4 +188,81 @@ fn any_one_request_of_r39_may_have_another_number() {
         let refused = answer.unwrap_err();
         assert_eq!((refused.errno, refused.node), (Errno::ENOTTY, "release"), "{node} {request:?}");
     }
+}
+
+/// Launches of 150 ms.
+struct Slow;
+
+impl ComputeEngine for Slow {
+    fn launch(&mut self, _: &Launch, _: &dyn GpuMemory) -> Result<Work, SmFault> {
+        Ok(Work { bytes_touched: 150_000_000 * 45, ..Work::default() })
+    }
+}
+
+/// Launches, one at a time, that a channel beside a desktop survives, of at most 80; what `prepare` did before
+/// and `change` when the channel ran.
+fn survived(prepare: impl Fn(&Bench, i32), change: impl Fn(&Bench, i32)) -> usize {
+    let bench = bench("TEGRA_SIM_DESKTOP", "1");
+    bench.orin.gpu().set_compute_engine(Box::new(Slow));
+    let ready = bench.ready();
+    prepare(&bench, ready.channel);
+    bench.setup(ready.channel, &mut ready.request()).unwrap();
+    bench.object(ready.channel, 0xc7c0).unwrap();
+    change(&bench, ready.channel);
+    let (_, notifier) = bench.buffer(4096);
+    bench.notifier(ready.channel, notifier, 0);
+    let (_, fd) = bench.buffer(4096);
+    let va = bench.map(ready.space, &mut whole(fd)).unwrap();
+    // Code, and a QMD behind it.
+    let memory = bench.dma_buf(fd);
+    memory.write(0, &[0; 2048]).unwrap();
+    let at = |address| GpuAddress::new(address).unwrap();
+    let program =
+        Program { address: at(va), code_bytes: 512, registers: 16, barriers: 0, local_bytes: 0 };
+    let qmd = tegra::qmd::Launch::new(program, [1, 1, 1], [32, 1, 1]).encode().unwrap();
+    let words: Vec<u8> = qmd.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+    memory.write(2048, &words).unwrap();
+    let mut stream = PushBuffer::<Compute>::new();
+    stream.bind().set_windows(Windows::new(at(0xfd_0000_0000), at(0xfe_0000_0000)).unwrap());
+    stream.launch(QmdAddress::new(at(va + 2048)).unwrap());
+    let mut survived = 0;
+    while survived < 80 && bench.timedout(ready.channel) == 0 {
+        bench.run(&ready, stream.words());
+        survived += 1;
+    }
+    let mut code = [0; 4];
+    bench.dma_buf(notifier).read(8, &mut code).unwrap();
+    assert_eq!(u32::from_le_bytes(code), if survived < 80 { 8 } else { 0 });
+    assert_eq!(bench.findings.take().len(), usize::from(survived < 80));
+    survived
+}
+
+#[test]
+fn a_desktop_ends_a_channel_unless_its_limit_is_raised_or_it_yields() {
+    let nothing = |_: &Bench, _: i32| {};
+    let limit = |timeout: u32| {
+        move |bench: &Bench, channel: i32| {
+            let file = bench.file(channel);
+            bench.ask(file, channel::SET_TIMEOUT, channel::SetTimeout { timeout });
+        }
+    };
+    let longer = |bench: &Bench, channel: i32| {
+        let mut args = bytes::<8>(&[(0, 6000, 4)]);
+        bench.raw(bench.file(channel), "NVGPU_IOCTL_CHANNEL_SET_TIMEOUT_EX", &mut args).unwrap();
+    };
+    let yields = |kind: u32| {
+        move |bench: &Bench, channel: i32| {
+            let args =
+                channel::PreemptionMode { graphics_preempt_mode: 0, compute_preempt_mode: kind };
+            bench.ask(bench.file(channel), channel::SET_PREEMPTION_MODE, args);
+        }
+    };
+    assert_eq!(survived(nothing, nothing), 31);
+    assert_eq!(survived(limit(6000), nothing), 61);
+    assert_eq!(survived(nothing, limit(5000)), 51);
+    assert_eq!(survived(nothing, longer), 61);
+    assert_eq!(survived(nothing, limit(100_000)), 80);
+    // A launch is more than 100 ms.
+    assert_eq!(survived(nothing, yields(channel::COMPUTE_PREEMPTION_CTA)), 31);
+    assert_eq!(survived(nothing, yields(channel::COMPUTE_PREEMPTION_CILP)), 80);
 }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{EmbedParams, GatherParams, RowsParams};
+use tegra_sim::config::Checks;
+use tegra_sim::engine::MachineCode;
 use tegra_sim::finding::Rule;
 use tegra_sim::gpu::MapFlags;
 use tegra_sim::memory::DmaBuf;
-use tegra_sim::trace::{Event, Stats};
+use tegra_sim::trace::{Event, Stats, Work};
 
 use super::loaded::{Loaded, floats, read, rig};
 use crate::gpu::rig::Rig;
@@ -214,4 +216,70 @@ fn lent_pages_are_read_and_written() {
     let want: Vec<u8> = a.iter().zip(&b).flat_map(|(a, b)| (a + b).to_le_bytes()).collect();
     assert!(seen[1024..][..2048] == want, "what was added");
     assert!(seen[..1024].iter().chain(&seen[3072..]).all(|byte| *byte == 0x55), "and nothing else");
+}
+
+/// How long a launch takes on the virtual clock, in ticks of 32 ns, and what it does.
+fn timed(rig: &Rig, loaded: &Loaded) -> (u64, Work) {
+    let before = rig.trace.take().len();
+    assert!(loaded.run(rig), "behind {before} records");
+    rig.assert_clean();
+    let records = rig.trace.take();
+    let mut pairs = records.windows(2);
+    let found = pairs.find_map(|pair| match &pair[1].event {
+        Event::Launch { work, .. } => {
+            Some(((pair[1].time - pair[0].time) / 32, *work.clone().unwrap()))
+        }
+        _ => None,
+    });
+    found.unwrap()
+}
+
+#[test]
+fn a_launch_takes_as_long_as_the_memory_needs_that_it_touches() {
+    // A launch takes 160 ticks; 45 GB/s are 1440 bytes a tick.
+    for (n, ticks) in [(100, 160), (1 << 20, 3 * 4 * (1 << 20) / 1440)] {
+        let Rows { rig, params, .. } = rows(n, 1, 1);
+        let loaded = Loaded::new(&rig, Kernel::Add, elements_grid(n as u32, 1), &params);
+        let (found, work) = timed(&rig, &loaded);
+        assert_eq!((found, work.bytes_touched), (ticks, 12 * n as u64));
+    }
+}
+
+#[test]
+fn a_launch_takes_as_long_as_its_warps_have_instructions() {
+    // One block computes a norm, on one SM, which executes 40 in a tick.
+    let Rows { rig, params, .. } = rows(1 << 16, 1, 1);
+    let loaded = Loaded::new(&rig, Kernel::RmsNorm, rows_grid(1), &params);
+    let (ticks, work) = timed(&rig, &loaded);
+    assert!(ticks > 160 && Kernel::RmsNorm.threads() / 32 >= 5, "{ticks} ticks");
+    assert_eq!(ticks, work.warp_instructions() / 40);
+}
+
+#[test]
+fn a_launch_that_was_executed_before_is_only_timed() {
+    const N: u32 = 1 << 16;
+    let run = |checks| {
+        let Rows { rig, a, b, out, params } = rows(N as usize, 1, 1);
+        rig.gpu.set_compute_engine(Box::new(MachineCode::new(checks)));
+        let again = rig.buffer(4 * u64::from(N));
+        let other = RowsParams { out: again.va, ..params };
+        let half = RowsParams { n: N / 2, ..other };
+        let sum: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+        let mut times = Vec::new();
+        let mut time = |params: &RowsParams| {
+            let loaded = Loaded::new(&rig, Kernel::Add, elements_grid(params.n, 1), params);
+            times.push(timed(&rig, &loaded).0);
+        };
+        time(&params);
+        assert_eq!(read(&out, N as usize), sum);
+        time(&other);
+        let executed = read(&again, N as usize) == sum;
+        time(&half);
+        assert_eq!(read(&again, N as usize / 2), sum[..N as usize / 2], "of another grid");
+        (executed, times)
+    };
+    let ((fast, fast_times), (timing, times)) = (run(Checks::Fast), run(Checks::Timing));
+    assert!(fast && !timing);
+    assert_eq!(times, fast_times);
+    assert!(times[0] == times[1] && times[2] < times[1] && times[2] > 160, "{times:?}");
 }

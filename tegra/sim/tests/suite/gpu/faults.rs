@@ -79,7 +79,7 @@ fn failures_on_request() {
 
 #[test]
 fn channels_are_refused_that_make_no_sense() {
-    use tegra_sim::gpu::{ChannelError, ChannelSetup};
+    use tegra_sim::gpu::{ChannelError, ChannelSetup, SWITCH_LIMIT_MS};
     use tegra_sim::memory::DmaBuf;
 
     let rig = Rig::new(1);
@@ -94,6 +94,8 @@ fn channels_are_refused_that_make_no_sense() {
         entries,
         userd: DmaBuf::new(4096).unwrap(),
         mmu: rig.mmu.clone(),
+        usermode: true,
+        switch_limit_ms: SWITCH_LIMIT_MS,
     };
     let in_use = rig.gpu.open_channel(setup(channel.id, 8));
     assert!(matches!(in_use, Err(ChannelError::InUse { .. })));

@@ -13,3 +13,4 @@ mod replay;
 pub(crate) mod rig;
 mod semaphores;
 mod stream;
+mod switches;

@@ -11,7 +11,7 @@ use tegra::pushbuffer::{Condition, Entry, Payload, PushBuffer, Release, Shape, T
 use tegra::qmd::{ConstantBank, Launch, Program};
 use tegra_sim::config::{Checks, Config, Injection};
 use tegra_sim::finding::{Collector, Fault, Finding, Rule};
-use tegra_sim::gpu::{ChannelSetup, Events, Gpu, GpuConfig, MapFlags, Mmu, TsgId};
+use tegra_sim::gpu::{ChannelSetup, Events, Gpu, GpuConfig, MapFlags, Mmu, SWITCH_LIMIT_MS, TsgId};
 use tegra_sim::memory::DmaBuf;
 use tegra_sim::trace::Trace;
 
@@ -107,6 +107,11 @@ impl Rig {
         Self::of(&[("TEGRA_SIM_MACHINE", words)], seed, Duration::from_secs(1000), None)
     }
 
+    /// A GPU that a desktop uses too.
+    pub(crate) fn with_desktop() -> Self {
+        Self::of(&[("TEGRA_SIM_DESKTOP", "1")], 1, Duration::from_secs(1000), None)
+    }
+
     fn of(
         variables: &[(&str, &str)],
         seed: u64,
@@ -155,6 +160,11 @@ impl Rig {
     }
 
     pub(crate) fn channel_in(&self, tsg: TsgId, entries: u32) -> Channel {
+        self.channel_by(tsg, entries, true)
+    }
+
+    /// A channel to which the program submits itself, or through the driver.
+    pub(crate) fn channel_by(&self, tsg: TsgId, entries: u32, usermode: bool) -> Channel {
         let mut next = self.next_id.lock();
         let id = *next;
         *next -= 1;
@@ -170,6 +180,8 @@ impl Rig {
                 entries,
                 userd: Arc::clone(&userd),
                 mmu: Arc::clone(&self.mmu),
+                usermode,
+                switch_limit_ms: SWITCH_LIMIT_MS,
             })
             .unwrap();
         self.gpu.alloc_object(id, COMPUTE);

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use tegra_sim::config::{Config, Injection};
 use tegra_sim::finding::{Collector, Fault};
-use tegra_sim::gpu::{ChannelSetup, Events, Gpu, GpuConfig, MapAccess, MapFlags, Mmu, TsgId};
+use tegra_sim::gpu::{
+    ChannelSetup, Events, Gpu, GpuConfig, MapAccess, MapFlags, Mmu, SWITCH_LIMIT_MS, TsgId,
+};
 use tegra_sim::memory::DmaBuf;
 use tegra_sim::trace::Trace;
 
@@ -73,6 +75,8 @@ pub(crate) fn run(data: &[u8]) {
         entries: ENTRIES,
         userd: Arc::clone(&userd),
         mmu: Arc::clone(&mmu),
+        usermode: true,
+        switch_limit_ms: SWITCH_LIMIT_MS,
     };
     for id in [511, 510] {
         gpu.open_channel(setup(id)).expect("a channel");
