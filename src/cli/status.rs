@@ -137,3 +137,23 @@ pub(super) fn describe(model: &Model) -> String {
         if model.synthetic { ", synthetic: random weights" } else { "" }
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::first_light::Mode;
+
+    #[test]
+    fn the_health_of_a_device_in_one_line() {
+        let lost = DeviceHealth { name: "nv".into(), losses: 2, ..DeviceHealth::default() };
+        let mode = DeviceHealth {
+            mode: Some(Mode::default()),
+            notes: vec!["faults: went down from full".into()],
+            ..lost.clone()
+        };
+        let line = "nv: split, wake event, maps rw, chains to 32; faults: went down from full; lost 2 times";
+        assert_eq!(health(&mode), line);
+        let disabled = DeviceHealth { disabled: Some("it is dark".into()), losses: 0, ..lost };
+        assert_eq!(health(&disabled), "nv: not used: it is dark");
+    }
+}

@@ -384,3 +384,58 @@ fn device_error(error: device::Error) -> LoadError {
         _ => LoadError::Device(one_line(&error)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::Tunable;
+    use plan::Fusions;
+
+    /// A GPU with 3 GiB free and an instance of 2.
+    struct Gpu {
+        shares: bool,
+    }
+
+    impl Device for Gpu {
+        fn info(&self) -> device::Info {
+            device::Info { name: "cuda", description: String::new(), threads: 0 }
+        }
+
+        fn fusions(&self) -> Fusions {
+            Fusions::ALL
+        }
+
+        fn footprint(&self, _: &Request<'_>) -> device::Result<Footprint> {
+            Ok(Footprint { weights: 2 << 30, ..Footprint::default() })
+        }
+
+        fn open(&self, _: &Request<'_>) -> device::Result<Box<dyn Instance>> {
+            unreachable!("it is asked before")
+        }
+
+        fn gpu_memory(&self) -> Option<u64> {
+            Some(3 << 30)
+        }
+
+        fn shares_memory(&self) -> bool {
+            self.shares
+        }
+
+        fn tunable(&self) -> Option<&dyn Tunable> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_shares_memory_leaves_some_of_it() {
+        let request = Request { weights: &[], states: &[], plans: &[], choices: None };
+        let leave = |shares, mib: u64| leave(&Gpu { shares }, &request, mib << 20);
+        assert!(leave(true, 1024).is_ok() && leave(false, 4096).is_ok());
+        let told = device_error(leave(true, 1025).unwrap_err()).to_string();
+        assert!(
+            told.contains("memory_reserve_mib = 1025") && told.contains("2047.0 MiB"),
+            "{told}"
+        );
+        assert!(leave(true, 4096).is_err(), "more than there is");
+    }
+}

@@ -10,6 +10,7 @@
 
 mod accuracy;
 mod filter;
+mod first_light;
 mod nv;
 mod nv_bench;
 mod nv_faults;

@@ -270,7 +270,7 @@ fn on_any_device_with(faults: &str) -> [String; 5] {
 #[test]
 fn a_lost_instance_is_opened_again_and_a_device_lost_twice_is_left() {
     let [one, two, device, _, health] = on_any_device_with("");
-    assert_eq!((device.as_str(), health.as_str()), ("nv", "[]"));
+    assert!(device == "nv" && health.contains("losses: 0, disabled: None"), "{device} {health}");
     assert_eq!(one.split(',').count(), TOKENS as usize);
     let lost = |count: u64| on_any_device_with(&faults("mmu-fault", 200..200 + count));
     let [once, twice] = [lost(3), lost(6)];

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use device::first_light::{Mode, Stage};
 use device::gpu;
 use orind::config::Config;
 use orind::doctor::{Disk, Facts, Finding, Need, Node, Socket, Tuned, Verdict, examine, worst};
+use orind::stages::{Begun, Book, FILE, Key, Passed, Record};
 use telemetry::{User, Users};
 
 use super::tree::Machine;
@@ -23,6 +25,7 @@ fn facts(name: &str) -> Facts {
     facts.users = Users::default();
     facts.disk = Some(Disk { directory: PathBuf::from("/models"), free: 100 << 30 });
     facts.socket = socket;
+    facts.light = Ok(Book::default());
     facts
 }
 
@@ -78,9 +81,16 @@ fn a_hot_machine_with_company() {
 fn a_limited_release_little_memory_and_swap_on_flash() {
     let mut facts = facts("nano8-limit");
     assert_eq!(to_fix(&facts), warnings(&["allocation limit", "swap"]));
+    // 2.6 GiB are available.
+    let Ok(config) = &mut facts.config else { panic!("the default is valid") };
+    config.memory_reserve_mib = 0;
     facts.need = Some(Ok(Need { weights: 2 << 30, kv: 300 << 20 }));
     assert_eq!(finding(&facts, "memory").verdict, Verdict::Ok);
-    // 2.6 GiB are available, but the free part of CMA is not for buffers.
+    facts.config = Ok(Config::default());
+    let reserved = finding(&facts, "memory");
+    assert!(reserved.found.contains("1.4 GiB can be had"), "{}", reserved.found);
+    facts.config = Ok(Config { memory_reserve_mib: 0, ..Config::default() });
+    // The free part of CMA is not for buffers.
     facts.need = Some(Ok(Need { weights: 2 << 30, kv: 450 << 20 }));
     let memory = finding(&facts, "memory");
     assert_eq!(memory.verdict, Verdict::Failure);
@@ -88,6 +98,48 @@ fn a_limited_release_little_memory_and_swap_on_flash() {
     // What is loaded already has its memory.
     facts.loaded = Some("model".into());
     assert_eq!(finding(&facts, "memory").verdict, Verdict::Ok);
+}
+
+#[test]
+fn first_light_is_told_with_what_helps() {
+    let here = Key::here("a GPU".into());
+    let record = Record { key: here, wanted: Some(Mode::default()), ..Record::default() };
+    let passed = Some(Passed { mode: Some(Mode::default()) });
+    let told = |record: Record| {
+        let mut facts = facts("agx64-maxn");
+        let mut book = Book::default();
+        book.devices.insert("nv".into(), record);
+        facts.light = Ok(book);
+        let bad = to_fix(&facts);
+        let found = finding(&facts, "first light");
+        (bad.len(), found.verdict, format!("{} {}", found.found, found.fix.unwrap_or_default()))
+    };
+    let (bad, verdict, text) = told(Record { passed, ..record.clone() });
+    assert_eq!(
+        (bad, verdict, text.trim()),
+        (0, Verdict::Ok, "nv: split, wake event, maps rw, chains to 32")
+    );
+    let notes = vec!["event: not woken within 20 ms".into()];
+    let (bad, verdict, text) = told(Record { passed, notes, ..record.clone() });
+    assert!((bad, verdict) == (0, Verdict::Note) && text.contains("not woken"), "{text}");
+    let failed = Some("stage `atomics`: 63 of 64".into());
+    let (bad, verdict, text) = told(Record { failed, ..record.clone() });
+    assert!((bad, verdict) == (1, Verdict::Warning) && text.contains("63 of 64"), "{text}");
+    let under_way = Some(Begun::now(Stage::Order));
+    let key = Key { boot: "before".into(), ..record.key.clone() };
+    let (bad, verdict, text) = told(Record { under_way, key, ..record });
+    assert!((bad, verdict) == (1, Verdict::Failure), "{text}");
+    assert!(
+        text.contains("went down in stage `order`") && text.contains("doctor --retry-gpu"),
+        "{text}"
+    );
+
+    let mut facts = facts("agx64-maxn");
+    assert_eq!(finding(&facts, "first light").verdict, Verdict::Note, "it has not been run");
+    facts.left = vec![("nv".into(), "lost 2 times".into())];
+    assert_eq!(to_fix(&facts), warnings(&["first light"]));
+    facts.light = Err("first-light.json is damaged".into());
+    assert_eq!(finding(&facts, "first light").verdict, Verdict::Failure);
 }
 
 #[test]
@@ -243,7 +295,7 @@ fn the_program_prints_exits_and_reports_without_secrets() {
 
     let json = doctor(&machine, home.path(), &["--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert_eq!(json["findings"].as_array().unwrap().len(), 17);
+    assert_eq!(json["findings"].as_array().unwrap().len(), 18);
 
     std::fs::write(&config, "modle = 1").unwrap();
     let broken = doctor(&machine, home.path(), &["--config", config.to_str().unwrap()]);
@@ -251,4 +303,30 @@ fn the_program_prints_exits_and_reports_without_secrets() {
     assert!(String::from_utf8(broken.stdout).unwrap().contains("did you mean `model`"));
     let pc = doctor(&Machine::new("pc"), home.path(), &[]);
     assert_eq!(pc.status.code(), Some(0), "{}", String::from_utf8_lossy(&pc.stdout));
+}
+
+#[test]
+fn a_gpu_is_let_go_by_name_of_the_option() {
+    let (machine, home) = (Machine::new("agx64-maxn"), tempfile::tempdir().unwrap());
+    let (state, config) = (home.path().join("state"), home.path().join("orind.toml"));
+    std::fs::create_dir(&state).unwrap();
+    std::fs::write(&config, format!("state_dir = '{}'\n", state.display())).unwrap();
+    let mut book = Book::default();
+    let under_way = Some(Begun::now(Stage::Launch));
+    book.devices.insert("nv".into(), Record { under_way, ..Record::default() });
+    std::fs::write(state.join(FILE), serde_json::to_vec(&book).unwrap()).unwrap();
+    let ask = |options: &[&str]| {
+        let arguments = [&["--config", config.to_str().unwrap()], options].concat();
+        let output = doctor(&machine, home.path(), &arguments);
+        let [out, err] = [output.stdout, output.stderr].map(|b| String::from_utf8(b).unwrap());
+        let light = out.lines().find(|line| line.contains("first light")).unwrap().to_owned();
+        (light, err)
+    };
+    let (told, _) = ask(&[]);
+    assert!(told.contains("FAILURE") && told.contains("went down in stage `launch`"), "{told}");
+    let (told, forgotten) = ask(&["--retry-gpu"]);
+    assert!(told.starts_with("note") && forgotten.contains("forgotten"), "{told} {forgotten}");
+    assert!(forgotten.contains(": nv;"), "{forgotten}");
+    let (_, nothing) = ask(&["--retry-gpu"]);
+    assert!(nothing.contains("nothing is remembered"), "{nothing}");
 }

@@ -1,0 +1,108 @@
+//! First light on simulated Orins that do not do what is relied upon: the daemon's engine ends on a device
+//! that works, says why, and does not take the machine down twice.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use orind::engine::{Light, LoadSpec, State};
+use orind::stages::{self, FILE};
+use orind_testing::daemon::eventually;
+use orind_testing::engine;
+use orind_testing::program::{again, said};
+
+/// The variable that says where the state directory is.
+const STATE: &str = "ORIND_TEST_STATE";
+
+/// A start of the daemon's engine, with a model and one answer; prints what became of it.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn start() {
+    let dir = std::env::var_os(STATE).map(Into::into);
+    let light = Light { dir, ..Light::default() };
+    let spec = engine::spec("synthetic:tiny-llama:q8_0", "auto");
+    let handle = engine::start(LoadSpec { light, ..spec });
+    println!("tokens {:?}", engine::ask(&handle, engine::request(1..20, 30)).ids);
+    let now = handle.snapshot();
+    let State::Ready(model) = now.state else { panic!("{:?}", now.state) };
+    println!("device {}", model.device.name);
+    println!("reason {}", model.device.reason);
+    for health in now.devices {
+        println!("disabled {}", health.disabled.unwrap_or_default());
+    }
+}
+
+/// A start on a machine whose reliances fail as `machine` says.
+fn on(machine: &str, state: &Path) -> Command {
+    let mut command = again(module_path!(), "start");
+    command.env(STATE, state).env("TEGRA_SIM_MACHINE", machine);
+    command
+}
+
+fn line(text: &str, name: &str) -> String {
+    text.lines()
+        .find_map(|l| l.split_once(name))
+        .map(|(_, rest)| rest.to_owned())
+        .unwrap_or_default()
+}
+
+/// Whether a process that is stuck in a stage has written that down.
+fn is_in_a_stage(state: &Path) -> bool {
+    let book = stages::read(state).unwrap_or_default();
+    book.devices.get("nv").is_some_and(|record| record.under_way.is_some())
+}
+
+#[test]
+fn what_passed_is_remembered_and_wrong_results_send_the_model_on() {
+    let state = tempfile::tempdir().unwrap();
+    let good = said(&mut on("", state.path()));
+    assert_eq!(line(&good, "device "), "nv");
+    let written = fs::read_to_string(state.path().join(FILE)).unwrap();
+    // Nothing is proven again, and nothing written.
+    assert_eq!(said(&mut on("", state.path())).lines().count(), good.lines().count());
+    assert_eq!(fs::read_to_string(state.path().join(FILE)).unwrap(), written);
+
+    let wrong = tempfile::tempdir().unwrap();
+    let text = said(&mut on("nan=mufu", wrong.path()));
+    assert_eq!(line(&text, "device "), "cpu", "{text}");
+    assert_eq!(line(&text, "tokens "), line(&good, "tokens "));
+    assert!(line(&text, "reason ").contains("not nv (first light failed: stage `"), "{text}");
+    assert!(line(&text, "disabled ").contains("first light failed"), "{text}");
+}
+
+#[test]
+fn a_freeze_happens_twice_at_most_and_a_machine_that_went_down_is_not_frozen_again() {
+    let state = tempfile::tempdir().unwrap();
+    let freeze = || {
+        let mut command = on("freeze=launch", state.path());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let before = fs::read_to_string(state.path().join(FILE)).ok();
+        let mut child = command.spawn().unwrap();
+        eventually("it is in a stage", || {
+            let now = fs::read_to_string(state.path().join(FILE)).ok();
+            now != before && is_in_a_stage(state.path())
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    freeze();
+    let once = fs::read_to_string(state.path().join(FILE)).unwrap();
+    // A process that ended gets another chance, and no third.
+    freeze();
+    let text = said(&mut on("freeze=launch", state.path()));
+    assert_eq!(line(&text, "device "), "cpu", "{text}");
+    assert!(line(&text, "reason ").contains("not nv (orind ended in stage `"), "{text}");
+
+    // The machine did not come through the first time.
+    let mut book: serde_json::Value = serde_json::from_str(&once).unwrap();
+    book["devices"]["nv"]["key"]["boot"] = "before".into();
+    fs::write(state.path().join(FILE), book.to_string()).unwrap();
+    let text = said(&mut on("freeze=launch", state.path()));
+    assert_eq!(line(&text, "device "), "cpu", "{text}");
+    let told = line(&text, "disabled ");
+    assert!(told.contains("went down in stage `") && told.contains("--retry-gpu"), "{text}");
+
+    stages::forget(state.path()).unwrap();
+    let text = said(&mut on("", state.path()));
+    assert_eq!(line(&text, "device "), "nv", "{text}");
+}
