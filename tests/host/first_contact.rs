@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use orind_testing::program::{stderr, stdout, tegra_sim};
 use tegra_probe::{EXPERIMENTS, Risk};
-use tegra_profile::{Experiment, Machine, Profile, Value, Verdict, facts, unit};
+use tegra_profile::{Experiment, Machine, Profile, Proven, Value, Verdict, facts, unit};
 use tegra_sim::profile::{Calibration, SIMULATED};
 use tempfile::TempDir;
 
@@ -88,8 +88,19 @@ fn on_the_simulator_every_experiment_has_an_answer() {
         Risk::Dangerous(_) => 2,
     };
     assert!(EXPERIMENTS.is_sorted_by_key(harm), "the more harm, the later");
-    let proven = profile.proven().unwrap();
-    assert_eq!((proven.read_only_maps, proven.switch_timeout), (Some(true), Some(true)));
+    let largest = None; // Nothing beyond it was refused.
+    let proven = Proven {
+        read_only_maps: Some(true),
+        longest_chain: Some(4096),
+        event: Some(true),
+        switch_timeout: Some(true),
+        largest_buffer: largest,
+    };
+    assert_eq!(profile.proven().unwrap(), proven);
+    let docs = std::fs::read_to_string(orind_testing::repository("docs/first-contact.md")).unwrap();
+    for name in known {
+        assert!(docs.contains(&format!("`{name}`")), "{name} is not in docs/first-contact.md");
+    }
 }
 
 #[test]
@@ -132,6 +143,35 @@ fn a_file_is_never_overwritten() {
     assert_eq!(second.status.code(), Some(1), "{said}");
     assert!(said.contains(&format!("--resume {name}")) && said.contains("-o"), "{said}");
     assert_eq!(std::fs::read(&file).unwrap(), before);
+}
+
+/// On a machine where nothing of it holds, the file says so, and the rest is answered.
+#[test]
+fn what_a_machine_does_not_do_is_not_proven() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("profile.json");
+    let only = "page-sizes,switch-timeout,first-light-event,first-light-order,read-only-maps";
+    let mut run = command(&[], &["--only", only, "-o", &file.display().to_string()]);
+    run.env("TEGRA_SIM_MACHINE", "no-event,chain-cut=64,read-only-maps-fault");
+    let output = run.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let profile = Profile::read(&file).unwrap();
+    let proven = Proven {
+        read_only_maps: Some(false),
+        longest_chain: Some(32),
+        event: Some(false),
+        switch_timeout: Some(true),
+        largest_buffer: None,
+    };
+    assert_eq!(profile.proven().unwrap(), proven);
+    let record = |name: &str| profile.experiment(name).unwrap();
+    let order = record("first-light-order");
+    assert_eq!(order.verdict, Verdict::Differs);
+    assert!(order.answer.contains("stopped after 64 of 256 launches"), "{}", order.answer);
+    assert_eq!(record("first-light-event").verdict, Verdict::Differs);
+    let maps = record("read-only-maps");
+    assert_eq!(maps.verdict, Verdict::Failed, "{maps:?}");
+    assert_eq!(record("page-sizes").verdict, Verdict::Expected);
 }
 
 /// The run is killed, as by a machine that goes down, while an experiment hangs.

@@ -57,7 +57,7 @@ pub enum Link {
 }
 
 /// Bytes in memory of their own, mapped with `map_flags`.
-fn load(space: &AddressSpace, bytes: &[u8], map_flags: u32) -> Result<Trial, Failure> {
+pub fn load(space: &AddressSpace, bytes: &[u8], map_flags: u32) -> Result<Trial, Failure> {
     let attributes = Attributes { caching: Caching::InnerCacheable, map_flags };
     let memory = Trial::new(space, bytes.len() as u64 + PREFETCH, attributes)?;
     let (longs, rest) = bytes.as_chunks::<8>();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use tegra::address::AddressError;
 use tegra::pushbuffer::OperationError;
-use tegra::qmd::QmdError;
+use tegra_first_light::Failure;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -14,7 +14,7 @@ pub enum Error {
     #[error(transparent)]
     Gpu(#[from] tegra::Error),
     #[error(transparent)]
-    Launch(#[from] QmdError),
+    FirstLight(#[from] Failure),
     #[error("{what}: {errno}")]
     Refused { what: &'static str, errno: Errno },
     #[error("kernel {0}")]

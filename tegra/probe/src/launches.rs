@@ -7,12 +7,13 @@ use tegra::context::Options;
 use tegra::orin::Orin;
 use tegra::queue::Wake;
 use tegra::space::{AddressSpace, L2};
+use tegra_first_light::launch::Link;
 use tegra_profile::facts;
 use tegra_profile::unit::time;
 
 use super::answer::{Answer, Point, line, median, timed};
 use super::error::Error;
-use super::kernel::{Link, Nothing, ROW_BYTES, Reader};
+use super::kernel::{Nothing, ROW_BYTES, Reader};
 use super::rig::{PATIENCE, Rig, growing, repeat};
 
 const MANY: u64 = 33;
@@ -59,7 +60,7 @@ pub(super) fn dependent() -> Result<Answer, Error> {
 pub(super) fn released() -> Result<Answer, Error> {
     let mut rig = Rig::new()?;
     let plain = launches(&mut rig, MANY, Link::Dependence)?;
-    let chain = Nothing::new(&rig.space, MANY, Link::Released)?;
+    let chain = Nothing::releasing(&rig.space, MANY)?;
     let compute = rig.compute;
     let with = median(repeat(8, 200, |_| {
         let empty = rig.duration(compute, &[])?;

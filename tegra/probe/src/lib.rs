@@ -17,6 +17,7 @@ mod bring_up;
 mod child;
 mod error;
 mod faults;
+mod first_light;
 mod handover;
 mod identity;
 mod kernel;
@@ -148,6 +149,48 @@ pub static EXPERIMENTS: &[Experiment] = &[
         bring_up::steps,
         "Is the proven order accepted, what does each step take, what are the tokens?",
         "a copy channel and two compute channels, step by step by the CPU's clock",
+    ),
+    Experiment::new(
+        "first-light-channel",
+        first_light::channel,
+        "Does a compute channel come up with all its addresses where engines reach them?",
+        "stage 1 of the daemon's first light: token, ring, doorbell, syncpoint below 2^40",
+    ),
+    Experiment::new(
+        "first-light-release",
+        first_light::release,
+        "Does a channel without work release a semaphore with payload and time?",
+        "stage 2: two releases behind each other",
+    ),
+    Experiment::new(
+        facts::EVENT.experiment,
+        first_light::event,
+        "Does the interrupt behind a submission wake a sleeper?",
+        "stage 3: four sleeps of 20 ms at most",
+    ),
+    Experiment::new(
+        "first-light-launch",
+        first_light::launch,
+        "Does one launch do every kind of integer work right?",
+        "stage 4: dot products, shuffles, shared memory, barriers, stack, constant banks; 4 KiB of words",
+    ),
+    Experiment::new(
+        facts::LONGEST_CHAIN.experiment,
+        first_light::order,
+        "How long may a chain of launches be of which each starts the next?",
+        "stage 5: chains of 32 to 4096 launches, each going on from the word of the one before",
+    ),
+    Experiment::new(
+        "first-light-atomics",
+        first_light::atomics,
+        "Do atomic additions find the last block of a launch?",
+        "stage 6: 64 launches of 64 blocks",
+    ),
+    Experiment::new(
+        "first-light-handover",
+        first_light::handover,
+        "Do SMs see what the CPU wrote, and the CPU what they wrote?",
+        "stage 7: 64 KiB rewritten, summed three ways and copied back, 64 times",
     ),
     Experiment::new(
         facts::READ_ONLY.experiment,

@@ -9,12 +9,13 @@ use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{
     GatherParams, IntoBytes, ProjectParams, RopeTableParams, RowsParams, SampleParams, Segment,
 };
-use tegra::address::{GpuAddress, QmdAddress};
+use tegra::address::GpuAddress;
 use tegra::buffer::{Mailbox, Trial};
+use tegra_first_light::launch::{Link, Recording, Shape, load};
 
 use super::answer::Answer;
 use super::error::Error;
-use super::kernel::{Loaded, load, stream};
+use super::kernel::code;
 use super::rig::Rig;
 
 /// What approximations may be off by.
@@ -97,7 +98,7 @@ pub(super) struct Desk<'a> {
 
 impl<'a> Desk<'a> {
     pub(super) fn new(rig: &'a mut Rig, map_flags: u32) -> Result<Self, Error> {
-        let memory = Mailbox::new(&rig.space, 256 << 10)?;
+        let memory = Mailbox::new(&rig.space, 64 << 10)?;
         Ok(Self { rig, memory, used: 0, map_flags, matrices: Vec::new() })
     }
 
@@ -144,17 +145,15 @@ impl<'a> Desk<'a> {
         &mut self,
         kernel: Kernel,
         grid: Grid,
-        dynamic: u32,
+        dynamic_shared: u32,
         params: &[u8],
     ) -> Result<(), Error> {
-        let code = Loaded::new(&self.rig.space, kernel, self.map_flags)?;
-        let (bank, qmd, body) = (self.place(4096), self.place(256), self.place(256));
-        let bank = (&self.memory, bank);
-        let launch = code.launch(&self.rig.space, grid, dynamic, params, bank)?;
-        self.memory.write_words(qmd, launch.encode()?.words())?;
-        let sent = stream(&[QmdAddress::new(self.memory.at(qmd)?)?]);
-        let body = self.memory.write_stream(body, &sent)?;
-        self.rig.run(self.rig.compute, &[body]).map(drop)
+        let space = &self.rig.space;
+        let code = code(space, kernel, self.map_flags)?;
+        let shape = Shape { grid, block: [kernel.threads(), 1, 1], dynamic_shared };
+        let launch = code.launch(space, shape, params);
+        let recording = Recording::new(space, &[launch], Link::Stream)?;
+        self.rig.run(self.rig.compute, &[recording.body()]).map(drop)
     }
 }
 

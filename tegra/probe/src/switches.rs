@@ -10,13 +10,14 @@ use tegra::context::Options;
 use tegra::orin::Orin;
 use tegra::queue::Wake;
 use tegra::space::{AddressSpace, L2};
+use tegra_first_light::launch::Link;
 use tegra_profile::facts;
 use tegra_profile::unit::time;
 
 use super::answer::{Answer, timed};
 use super::bring_up::outcome;
 use super::error::Error;
-use super::kernel::{Link, Nothing, ROW_BYTES, Reader};
+use super::kernel::{Nothing, ROW_BYTES, Reader};
 use super::launches::KINDS;
 use super::limits;
 use super::raw::{self, Nodes, Parts};
@@ -68,7 +69,7 @@ impl Two {
         Ok(Self { space, waiting, nothing, matrix, bytes, launch, launch_cpu })
     }
 
-    fn chain(&self, count: u64) -> Result<Reader, Error> {
+    fn chain(&self, count: usize) -> Result<Reader, Error> {
         Reader::chain(&self.space, self.matrix.address(), self.bytes, count)
     }
 
@@ -113,8 +114,8 @@ enum Round {
 /// A chain as long as a step of a large model, under each kind of preemption, and the same launches in
 /// chains of 8.
 pub(super) fn preemption() -> Result<Answer, Error> {
-    const LAUNCHES: u64 = 64;
-    const SPLIT: u64 = 8;
+    const LAUNCHES: usize = 64;
+    const SPLIT: usize = 8;
     const EACH: f64 = 10e6;
     let mut two = Two::new(EACH)?;
     let mut answer = Answer::new();
@@ -166,9 +167,9 @@ pub(super) fn accumulation() -> Result<Answer, Error> {
     let mut two = Two::new(10e6)?;
     let wanted = (BLOCKED / two.launch.max(1.0)).ceil();
     let count = wanted.min(MOST_CPU / two.launch_cpu.max(1.0)).clamp(1.0, MOST_LAUNCHES);
-    let chain = two.chain(count as u64)?;
+    let chain = two.chain(count as usize)?;
     let mut answer = Answer::new();
-    answer.fact("chain_launches", count as u64);
+    answer.fact("chain_launches", count as usize);
     let mut text = Vec::new();
     let mut as_read = true;
     for (name, limit) in LIMITS {
