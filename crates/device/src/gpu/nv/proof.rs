@@ -16,7 +16,7 @@ fn stage<T>(
     stage: Stage,
     note: Tell<'_>,
     work: impl FnOnce() -> Result<T, Failure>,
-    lacks: impl FnOnce(&T) -> Option<&'static str>,
+    lacks: impl FnOnce(&T) -> Option<String>,
 ) -> Result<T> {
     note(Note::Begins(stage))?;
     let shown = work().map_err(|failure| Error::Lost {
@@ -27,7 +27,7 @@ fn stage<T>(
     })?;
     match lacks(&shown) {
         None => note(Note::Passed(stage))?,
-        Some(what) => note(Note::Degraded(stage, what))?,
+        Some(what) => note(Note::Degraded(stage, &what))?,
     }
     Ok(shown)
 }
@@ -40,7 +40,7 @@ impl FirstLight for Nv {
     }
 
     fn prove(&self, wanted: Mode, note: Tell<'_>) -> Result<Option<Mode>> {
-        const fn none<T>(_: &T) -> Option<&'static str> {
+        const fn none<T>(_: &T) -> Option<String> {
             None
         }
         let mut trial = stage(Stage::Channel, note, || Trial::open(&self.orin), none)?;
@@ -50,25 +50,24 @@ impl FirstLight for Nv {
             note,
             || trial.event(),
             |is_woken| {
-                (!is_woken).then_some("no event within 20 ms: memory is looked at each millisecond")
+                (!is_woken)
+                    .then(|| "no event within 20 ms: memory is looked at each millisecond".into())
             },
         )?;
         stage(Stage::Launch, note, || trial.launch(), none)?;
-        let longest = stage(
-            Stage::Order,
-            note,
-            || trial.order(&LENGTHS),
-            |longest| {
-                (*longest == 0).then_some("a chain of launches does not run to its end: one by one")
-            },
-        )?;
+        let order = || {
+            let longest = trial.order(&LENGTHS)?;
+            Ok((longest, trial.stopped().map(ToString::to_string)))
+        };
+        let (longest, _) = stage(Stage::Order, note, order, |(_, stopped)| stopped.clone())?;
         stage(Stage::Atomics, note, || trial.atomics(), none)?;
         let handover = || match trial.handover() {
             Err(Failure::StreamAlone(_)) => Ok(false),
             seen => seen.map(|()| true),
         };
         let is_lean = stage(Stage::Handover, note, handover, |is_lean| {
-            (!is_lean).then_some("what the CPU wrote is seen only if each launch drops its caches")
+            (!is_lean)
+                .then(|| "what the CPU wrote is seen only if each launch drops its caches".into())
         })?;
         let chains = match (longest, is_lean) {
             (0, _) => Chains::Serial,
