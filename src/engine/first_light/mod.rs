@@ -4,6 +4,7 @@
 //! The device does stages 1 to 7 ([`device::first_light`]), `model` the last one. Each is written into the
 //! stage file before it begins; `stages` says what follows from what is found there.
 
+mod measured;
 mod model;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,9 @@ use device::first_light::{Mode, Note, Stage};
 
 /// The device that is left when there is no other. It takes no machine down and needs no memory of it.
 const LAST: &str = "cpu";
+
+/// The device that first contact asks its questions.
+const MEASURED: &str = "nv";
 
 /// What a load wants of first light.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +40,7 @@ pub(super) fn pass(
     shared: &Shared,
 ) -> Result<Arc<dyn Device>, String> {
     let name = device.info().name;
-    let wanted = device.first_light().map(|_| light.wanted);
+    let (wanted, told) = wanted(&**device, light);
     let passed = match &light.dir {
         // It is what others are held against.
         _ if name == "reference" => return Ok(Arc::clone(device)),
@@ -47,7 +51,8 @@ pub(super) fn pass(
             .and_then(|page| admit(page, device, wanted, shared)),
     };
     match passed {
-        Ok((mode, notes)) => {
+        Ok((mode, mut notes)) => {
+            notes.extend(told);
             shared.devices.admitted(name, mode, notes);
             Ok(in_mode(device, mode))
         }
@@ -55,6 +60,18 @@ pub(super) fn pass(
             shared.devices.refused(name, &reason);
             Err(reason)
         }
+    }
+}
+
+/// The mode that is asked of a device that has modes, and what of this machine's measured answers is in it.
+fn wanted(device: &dyn Device, light: &Light) -> (Option<Mode>, Option<String>) {
+    match (device.first_light(), &light.dir) {
+        (Some(_), Some(dir)) if device.info().name == MEASURED => {
+            let here = tegra_probe::runner::this_machine();
+            let (mode, told) = measured::within(dir, light.wanted, &here);
+            (Some(mode), told)
+        }
+        (proofs, _) => (proofs.map(|_| light.wanted), None),
     }
 }
 

@@ -99,7 +99,7 @@ impl FirstLight for Gpu {
             }
             note(Note::Passed(stage))?;
         }
-        Ok(mode)
+        Ok(Some(mode))
     }
 
     fn in_mode(&self, mode: Mode) -> Arc<dyn Device> {
