@@ -105,8 +105,8 @@ pub(super) fn repeat<T>(
     Ok(results)
 }
 
-/// Doubles a size from `first` to `last` as long as a try takes less than `TIME` of the CPU's clock.
-/// Gives each size with what it gave.
+/// Doubles a size from `first` to `last` as long as a try takes less than `TIME` of the CPU's clock, once at
+/// least. Gives each size with what it gave.
 pub(super) fn growing<T>(
     first: u64,
     last: u64,
@@ -118,7 +118,8 @@ pub(super) fn growing<T>(
     while size <= last {
         let started = Instant::now();
         results.push((size, once(size)?));
-        if started.elapsed() > TIME {
+        // A rate needs two sizes.
+        if results.len() > 1 && started.elapsed() > TIME {
             break;
         }
         size *= 2;

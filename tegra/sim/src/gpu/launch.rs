@@ -305,7 +305,9 @@ impl Channel {
                     "ctxsw timeout: others have waited {waited_ms} ms for the compute engine, limit \
                      {limit_ms} ms"
                 );
-                return Err(Failure::new(Rule::ChannelTimeout, notifier::IDLE_TIMEOUT, message));
+                // The launch itself does well: a bundle of it says so.
+                let failure = Failure::new(Rule::ChannelTimeout, notifier::IDLE_TIMEOUT, message);
+                return Err(Failure { injected: true, ..failure });
             }
         }
         if core.switches.launched(self.tsg, self.id, now) {
