@@ -40,6 +40,7 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
             "blocks": launch.blocks,
             "threads": launch.threads,
             "waits": launch.waits,
+            "chain": launch.chain,
         })
     };
     let mut document = json!({
@@ -65,9 +66,10 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
         let _ = match &launches {
             Ok(launches) => writeln!(
                 out,
-                "\nAn Orin's GPU launches {} kernels for this plan; one for each step would be {} \
-                 after fusion, {} before.",
+                "\nAn Orin's GPU launches {} kernels for this plan, in {}; one for each \
+                 step would be {} after fusion, {} before.",
                 launches.len(),
+                chains(launches),
                 after.steps.len(),
                 before.steps.len()
             ),
@@ -75,6 +77,17 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
         };
         out + &estimate.as_ref().map_or_else(String::new, Estimate::table)
     })
+}
+
+/// How many chains there are, and how many launches they have.
+fn chains(launches: &[gpu::Outline]) -> String {
+    let lengths = || launches.chunk_by(|a, b| a.chain == b.chain).map(<[gpu::Outline]>::len);
+    match (lengths().count(), lengths().min(), lengths().max()) {
+        (1, ..) => "one chain".into(),
+        (count, least, most) => {
+            format!("{count} chains of {} to {}", least.unwrap_or(0), most.unwrap_or(0))
+        }
+    }
 }
 
 /// Opens a GGUF file or a synthetic model, which is made where it is not cached.

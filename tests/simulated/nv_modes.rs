@@ -12,6 +12,8 @@ use orind_testing::tiny;
 use plan::Bucket;
 
 const STEPS: u32 = 16;
+/// The variable that says how many launches the GPU is given at once.
+const CHAINS: &str = "ORIND_TEST_CHAINS";
 const FULL: Mode =
     Mode { chains: Chains::Full, longest: 2048, wake: WakeBy::Event, maps: Maps::ReadWrite };
 
@@ -51,6 +53,42 @@ fn tokens_are_the_same_in_every_mode() {
     ] {
         assert_eq!(tokens(&*in_mode(mode)), expected, "{mode}");
     }
+}
+
+/// Tokens in the mode that the environment asks for.
+#[test]
+#[ignore = "run by the other test, in a process of its own"]
+fn traced() {
+    let chains = match std::env::var(CHAINS).unwrap().as_str() {
+        "full" => Chains::Full,
+        "serial" => Chains::Serial,
+        other => panic!("{other}"),
+    };
+    println!("tokens {:?}", tokens(&*in_mode(Mode { chains, ..FULL })));
+}
+
+/// What a step costs the host unit: a chain is two methods, and its release five more where there are
+/// several; ring entries and doorbells are as many as ever.
+#[test]
+fn a_chain_costs_methods_and_no_doorbell() {
+    const LAUNCHES: usize = 14;
+    let dir = tempfile::tempdir().unwrap();
+    let count = |chains: &str| {
+        let trace = dir.path().join(chains);
+        let mut child = again(module_path!(), "traced");
+        said(child.env(CHAINS, chains).env("TEGRA_SIM_TRACE", &trace));
+        let trace = std::fs::read_to_string(&trace).unwrap();
+        ["method", "entry", "doorbell", "launch"].map(|event| {
+            let event = format!("\"event\":\"{event}\"");
+            trace.lines().filter(|line| line.contains(&event)).count()
+        })
+    };
+    let (full, serial) = (count("full"), count("serial"));
+    println!("methods, entries, doorbells, launches: full {full:?}, serial {serial:?}");
+    assert_eq!(full[3], STEPS as usize * LAUNCHES);
+    assert_eq!((serial[1], serial[2], serial[3]), (full[1], full[2], full[3]));
+    let more = (LAUNCHES - 1) * 2 + LAUNCHES * 5;
+    assert_eq!(serial[0] - full[0], STEPS as usize * more);
 }
 
 /// First light on the machine that the environment asks for, then a generation in the mode that passed.

@@ -17,11 +17,12 @@ pub mod variant;
 mod weights;
 
 use std::collections::HashMap;
+use std::iter::repeat_n;
 use std::time::Duration;
 
 use orind_kernels::source::Target;
 
-use crate::first_light::FirstLight;
+use crate::first_light::{FirstLight, Mode};
 use crate::plan_buffers::PlanBuffers;
 use crate::tune::{Case, Choice, Choices, DeviceKey, Space};
 use crate::{Device, Error, Footprint, Info, Instance, Request, Result, Tunable};
@@ -38,6 +39,8 @@ pub struct Outline {
     pub blocks: u64,
     pub threads: u32,
     pub waits: bool,
+    /// The number of its chain, by which an Orin is given it in the mode that needs no proof.
+    pub chain: usize,
     /// How long it takes at most on the slowest Orin; far more than it will.
     pub at_most: Duration,
 }
@@ -50,13 +53,17 @@ pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outli
     let layout = Layout::new(request)?;
     let launches = launches(plan, &layout, request, sms)?;
     let waits = dependencies::waits(&launches);
-    let outline = launches.iter().zip(waits).map(|(launch, wait)| Outline {
+    let context = plan.bucket.context as u64;
+    let chains = nv::chains::Chains::of(&launches, context, Mode::default()).lengths;
+    let chains = chains.iter().enumerate().flat_map(|(chain, &length)| repeat_n(chain, length));
+    let outline = launches.iter().zip(waits).zip(chains).map(|((launch, wait), chain)| Outline {
         label: launch.label.clone(),
         kernel: launch.kernel.symbol(),
         blocks: launch.grid.iter().map(|&n| u64::from(n)).product(),
         threads: launch.kernel.threads(),
         waits: wait != dependencies::Wait::None,
-        at_most: limit::at_most(launch, plan.bucket.context as u64),
+        chain,
+        at_most: limit::at_most(launch, context),
     });
     Ok(outline.collect())
 }

@@ -16,9 +16,9 @@ const SHORT: usize = 32;
 
 /// A step's launches, chain by chain.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Chains {
+pub(in crate::gpu) struct Chains {
     /// How many launches each has.
-    pub(super) lengths: Vec<usize>,
+    pub(in crate::gpu) lengths: Vec<usize>,
     /// Polls without progress after which the channel counts as hung.
     pub(super) polls: u32,
 }
@@ -32,7 +32,7 @@ struct Times {
 
 impl Chains {
     /// Those of a plan whose rows see `context` positions.
-    pub(super) fn of(launches: &[Launch], context: u64, mode: first_light::Mode) -> Self {
+    pub(in crate::gpu) fn of(launches: &[Launch], context: u64, mode: first_light::Mode) -> Self {
         let times = |launch| Times {
             at_most: limit::at_most(launch, context),
             estimate: limit::estimate(launch, context),

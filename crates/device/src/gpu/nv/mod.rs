@@ -7,7 +7,7 @@
 //! fault interrupted, or that the `watchdog` gave up, in a lower mode if need be. `proof` says which
 //! mode first light allows. Memory, channels and queues are those of the crate `tegra`.
 
-mod chains;
+pub(super) mod chains;
 mod code;
 mod instance;
 mod proof;
