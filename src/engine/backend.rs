@@ -18,6 +18,9 @@ pub(super) struct Found {
     pub(super) reason: String,
 }
 
+/// Lets a device be used, as it gives it back, or says why not.
+pub(super) type Pass<'a> = &'a dyn Fn(&Arc<dyn Device>) -> Result<Arc<dyn Device>, String>;
+
 /// Devices still to be tried, and why others were not taken.
 pub(super) struct Candidates {
     auto: bool,
@@ -54,10 +57,7 @@ impl Candidates {
     }
 
     /// The next device that is there and that `pass` lets pass, as it gives it back.
-    pub(super) fn next(
-        &mut self,
-        pass: &dyn Fn(&Arc<dyn Device>) -> Result<Arc<dyn Device>, String>,
-    ) -> Result<Found, LoadError> {
+    pub(super) fn next(&mut self, pass: Pass<'_>) -> Result<Found, LoadError> {
         while let Some(name) = self.left.pop_front() {
             // What was learnt last.
             if let Some(disabled) = self.disabled.iter().rfind(|d| d.device == name) {

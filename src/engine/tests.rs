@@ -470,6 +470,7 @@ fn who_goes_away_leaves_the_slot_as_if_never_there() {
 fn all_kinds() -> [Request; 5] {
     let seeded = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, seed: 5 };
     [
+        Request { logprobs: Some(2), prompt_logprobs: true, ..request(prompt(7, 3 * CHUNK), 20) },
         request(prompt(1, 5), 40),
         request(prompt(2, 4 * CHUNK), 30),
         Request { sampling: seeded, ..request(prompt(5, 7), 50) },
@@ -478,7 +479,6 @@ fn all_kinds() -> [Request; 5] {
             sampling: seeded,
             ..request(prompt(6, 20), 25)
         },
-        Request { logprobs: Some(2), prompt_logprobs: true, ..request(prompt(7, 3 * CHUNK), 20) },
     ]
 }
 

@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 
 use orind::engine::{Light, LoadSpec, State};
 use orind::stages::{self, FILE};
-use orind_testing::daemon::eventually;
+use orind_testing::daemon::{self, Daemon, eventually};
 use orind_testing::engine;
-use orind_testing::program::{again, said};
+use orind_testing::program::{again, preload_library, said};
 
 /// The variable that says where the state directory is.
 const STATE: &str = "ORIND_TEST_STATE";
@@ -66,8 +66,25 @@ fn what_passed_is_remembered_and_wrong_results_send_the_model_on() {
     let text = said(&mut on("nan=mufu", wrong.path()));
     assert_eq!(line(&text, "device "), "cpu", "{text}");
     assert_eq!(line(&text, "tokens "), line(&good, "tokens "));
-    assert!(line(&text, "reason ").contains("not nv (first light failed: stage `"), "{text}");
-    assert!(line(&text, "disabled ").contains("first light failed"), "{text}");
+    assert!(line(&text, "reason ").contains("not nv (first light, stage "), "{text}");
+    assert!(line(&text, "disabled ").contains("first light, stage "), "{text}");
+}
+
+/// Over the daemon's socket.
+#[test]
+fn the_mode_is_shown() {
+    let mut command = daemon::orind();
+    command.env("LD_PRELOAD", preload_library());
+    let settings =
+        format!("model = '{}'\nthreads = 1\ncontext = 64\ngpu_mode = 'serial'\n", daemon::MODEL);
+    let daemon = Daemon::launch_with(command, &settings);
+    let status = daemon.until("the model is loaded", |s| s["state"]["name"] == "ready");
+    assert_eq!(status["model"]["device"]["name"], "nv", "{status}");
+    assert_eq!(status["devices"][0]["mode"]["chains"], "serial", "{status}");
+    let metrics = daemon.get("/metrics").body;
+    let mode = metrics.lines().find(|line| line.starts_with("orind_device_mode_info{")).unwrap();
+    assert!(mode.contains("device=\"nv\"") && mode.contains("chains=\"serial\""), "{mode}");
+    assert!(metrics.contains("orind_device_mode_changes_total 0"), "{metrics}");
 }
 
 #[test]

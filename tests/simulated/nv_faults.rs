@@ -266,14 +266,14 @@ fn on_any_device_with(faults: &str) -> [String; 5] {
     ["first ", "second ", "device ", "reason ", "health "].map(|name| line(&text, name))
 }
 
-/// A step that fails three times is lost, and the instance with it.
+/// A step that fails twice in each mode from `split` down is lost, and the instance with it.
 #[test]
 fn a_lost_instance_is_opened_again_and_a_device_lost_twice_is_left() {
     let [one, two, device, _, health] = on_any_device_with("");
     assert!(device == "nv" && health.contains("losses: 0, disabled: None"), "{device} {health}");
     assert_eq!(one.split(',').count(), TOKENS as usize);
     let lost = |count: u64| on_any_device_with(&faults("mmu-fault", 200..200 + count));
-    let [once, twice] = [lost(3), lost(6)];
+    let [once, twice] = [lost(4), lost(8)];
     for (what, [first, second, ..]) in [("once", &once), ("twice", &twice)] {
         assert_eq!((first, second), (&one, &two), "lost {what}");
     }

@@ -9,6 +9,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -81,7 +82,7 @@ fn last(device: &Arc<dyn Device>, shared: &Shared) -> Result<(), String> {
     if shared.devices.has_passed(&what) {
         return Ok(());
     }
-    model::check(device, shared).map_err(|why| format!("first light failed: {why}"))?;
+    model::check(device, shared).map_err(failed)?;
     shared.devices.passed(what);
     Ok(())
 }
@@ -141,8 +142,13 @@ fn admit(
             tracing::info!(device = name, mode = shown, "first light passed");
             Ok((mode, record.notes))
         }
-        Err(why) => Err(format!("first light failed: {why}")),
+        Err(why) => Err(why),
     }
+}
+
+/// In the words in which devices tell of the stages that are theirs.
+fn failed(why: impl Display) -> String {
+    format!("first light, stage {}: {why}", Stage::Model)
 }
 
 /// Runs all stages. Gives the mode that they allow.
@@ -181,6 +187,7 @@ fn prove(
     };
     let mut mode = match proven.and_then(|mode| note(Note::Begins(Stage::Model)).map(|()| mode)) {
         Ok(mode) => mode,
+        Err(device::Error::Lost { reason, .. }) => return Err(reason),
         Err(error) => return Err(unwritten.unwrap_or_else(|| one_line(&error))),
     };
     loop {
@@ -189,7 +196,7 @@ fn prove(
             return Ok(mode);
         };
         let lower = mode.and_then(|mode| Some(Mode { chains: mode.chains.lower()?, ..mode }));
-        let Some(lower) = lower else { return Err(format!("stage `{}`: {why}", Stage::Model)) };
+        let Some(lower) = lower else { return Err(failed(why)) };
         mode = Some(lower);
         let what = format!("{why}; going on as {}", lower.chains.name());
         // Degrading writes nothing down.
