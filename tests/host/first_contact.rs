@@ -174,7 +174,45 @@ fn what_a_machine_does_not_do_is_not_proven() {
     assert_eq!(record("page-sizes").verdict, Verdict::Expected);
 }
 
-/// The run is killed, as by a machine that goes down, while an experiment hangs.
+/// A class of instructions that computes wrongly is named, and others are not.
+#[test]
+fn wrong_results_are_told_by_class() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("profile.json");
+    let mut run = command(&[], &["--only", "kernel-results", "-o", &file.display().to_string()]);
+    let output = run.env("TEGRA_SIM_MACHINE", "nan=dp4a").output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let profile = Profile::read(&file).unwrap();
+    let record = profile.experiment("kernel-results").unwrap();
+    assert_eq!(record.verdict, Verdict::Differs);
+    let wrong = |class: &str| record.facts[&format!("{class}_wrong")].number().unwrap();
+    assert!(wrong("dot_signed") > 0.0 && wrong("dot_unsigned") > 0.0, "{record:?}");
+    assert!(record.answer.contains("dot_signed 64 of 64"), "{}", record.answer);
+    for right in ["load", "float_add", "float_fma", "exponential", "root", "half"] {
+        assert_eq!(wrong(right), 0.0, "{right}");
+    }
+}
+
+/// Kills a run, as a machine does that goes down, once `name` is under way.
+fn kill_in(name: &str, run: &mut Command, file: &Path) -> Profile {
+    let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let under_way = |profile: &Profile| {
+        profile.experiment(name).is_some_and(|e| e.verdict == Verdict::Unfinished)
+    };
+    let started = Instant::now();
+    while !Profile::read(file).is_ok_and(|profile| under_way(&profile)) {
+        assert!(started.elapsed() < Duration::from_secs(60), "it never came to {name}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    run.kill().unwrap();
+    run.wait().unwrap();
+    Profile::read(file).unwrap()
+}
+
+fn verdict(profile: &Profile, name: &str) -> Verdict {
+    profile.experiment(name).unwrap().verdict
+}
+
 #[test]
 fn a_run_that_was_ended_goes_on_behind_what_was_under_way() {
     const THREE: [&str; 3] = ["placement", "doorbell-latency", "submission-cost"];
@@ -183,21 +221,8 @@ fn a_run_that_was_ended_goes_on_behind_what_was_under_way() {
     let name = file.display().to_string();
     let rest = all_but(&THREE);
     let hang = ["--faults", "stuck-semaphore@100,stuck-semaphore@101,stuck-semaphore@102"];
-    let mut run = command(&hang, &["--skip", &rest, "-o", &name]);
-    let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let ended = kill_in(THREE[1], &mut command(&hang, &["--skip", &rest, "-o", &name]), &file);
     let read = || Profile::read(&file).unwrap();
-    let verdict = |profile: &Profile, name: &str| profile.experiment(name).unwrap().verdict;
-    let under_way = |profile: &Profile| {
-        profile.experiment(THREE[1]).is_some_and(|e| e.verdict == Verdict::Unfinished)
-    };
-    let started = Instant::now();
-    while !Profile::read(&file).is_ok_and(|profile| under_way(&profile)) {
-        assert!(started.elapsed() < Duration::from_secs(60), "it never came to {}", THREE[1]);
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    run.kill().unwrap();
-    run.wait().unwrap();
-    let ended = read();
     assert_eq!(verdict(&ended, THREE[2]), Verdict::Skipped);
 
     let output = contact(&[], &["--skip", &rest, "--resume", &name]);
@@ -228,6 +253,38 @@ fn a_run_that_was_ended_goes_on_behind_what_was_under_way() {
     };
     refuse(&|other| other.machine.simulated = false, "a simulated Orin, not a real one");
     refuse(&|other| other.tool = "orinctl 99".into(), "orinctl 99 made it");
+}
+
+/// A machine that freezes when an engine is given to a channel is not frozen again by the next run.
+#[test]
+fn what_stands_on_what_froze_the_machine_is_left_out() {
+    const FOUR: [&str; 4] = ["page-sizes", "bring-up", "first-light-channel", "submission-cost"];
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("profile.json");
+    let name = file.display().to_string();
+    let rest = all_but(&FOUR);
+    let mut freezing = command(&[], &["--skip", &rest, "-o", &name]);
+    let ended = kill_in(FOUR[1], freezing.env("TEGRA_SIM_MACHINE", "freeze=object"), &file);
+    assert_eq!(verdict(&ended, FOUR[0]), Verdict::Expected);
+
+    let output = contact(&[], &["--skip", &rest, "--resume", &name]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let resumed = Profile::read(&file).unwrap();
+    assert_eq!(verdict(&resumed, FOUR[1]), Verdict::Unfinished);
+    for left_out in [FOUR[2], FOUR[3]] {
+        let record = resumed.experiment(left_out).unwrap();
+        assert_eq!(record.verdict, Verdict::Skipped);
+        assert!(record.error.as_ref().unwrap().contains("it stands on bring-up"), "{record:?}");
+    }
+
+    // Whoever knows why names it, and what stands on it is made again.
+    for arguments in [["--only", FOUR[1], "--resume", &name], ["--skip", &rest, "--resume", &name]]
+    {
+        let output = contact(&[], &arguments);
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+    let whole = Profile::read(&file).unwrap();
+    assert!(FOUR.iter().all(|name| verdict(&whole, name).is_answer()), "{whole:?}");
 }
 
 /// Without times and what depends on the machine or the moment: what every run answers alike.

@@ -3,9 +3,9 @@
 //! An [`Experiment`] is a question with a method and a function that finds the answer on the GPU of
 //! this machine, over crate `tegra`. [`EXPERIMENTS`] is the table of all, in the order in which they
 //! are made: what only asks, then what the daemon's first light does, then measurements, then what
-//! does wrong on purpose, and last what may take the whole machine down. Each runs in a process of its own with a time limit
-//! ([`runner`]): a crash, a fault or a time-out is an answer too, and the next goes on. The answers
-//! are a [`tegra_profile::Profile`].
+//! does wrong on purpose, and last what may take the whole machine down. Each runs in a process of its
+//! own with a time limit ([`runner`]): a crash, a fault or a time-out is an answer too, and the next
+//! goes on. The answers are a [`tegra_profile::Profile`].
 //!
 //! Nothing here needs root, changes a setting of the machine, or knows of models. The parts: one file
 //! for each family of experiments; `rig` is what they stand on, `kernel` what they launch, `raw` the
@@ -63,6 +63,8 @@ pub struct Experiment {
     pub question: &'static str,
     pub method: &'static str,
     pub risk: Risk,
+    /// Whether all that comes behind stands on it: where it takes a machine down, so would they.
+    pub basis: bool,
     pub limit: Duration,
     run: fn() -> Result<Answer, Error>,
 }
@@ -75,7 +77,12 @@ impl Experiment {
         method: &'static str,
     ) -> Self {
         let limit = Duration::from_secs(60);
-        Self { name, question, method, risk: Risk::Harmless, limit, run }
+        Self { name, question, method, risk: Risk::Harmless, basis: false, limit, run }
+    }
+
+    const fn basis(mut self) -> Self {
+        self.basis = true;
+        self
     }
 
     const fn risky(mut self, what: &'static str) -> Self {
@@ -149,19 +156,22 @@ pub static EXPERIMENTS: &[Experiment] = &[
         bring_up::steps,
         "Is the proven order accepted, what does each step take, what are the tokens?",
         "a copy channel and two compute channels, step by step by the CPU's clock",
-    ),
+    )
+    .basis(),
     Experiment::new(
         "first-light-channel",
         first_light::channel,
         "Does a compute channel come up with all its addresses where engines reach them?",
         "stage 1 of the daemon's first light: token, ring, doorbell, syncpoint below 2^40",
-    ),
+    )
+    .basis(),
     Experiment::new(
         "first-light-release",
         first_light::release,
         "Does a channel without work release a semaphore with payload and time?",
         "stage 2: two releases behind each other",
-    ),
+    )
+    .basis(),
     Experiment::new(
         facts::EVENT.experiment,
         first_light::event,
@@ -173,25 +183,29 @@ pub static EXPERIMENTS: &[Experiment] = &[
         first_light::launch,
         "Does one launch do every kind of integer work right?",
         "stage 4: dot products, shuffles, shared memory, barriers, stack, constant banks; 4 KiB of words",
-    ),
+    )
+    .basis(),
     Experiment::new(
         facts::LONGEST_CHAIN.experiment,
         first_light::order,
         "How long may a chain of launches be of which each starts the next?",
         "stage 5: chains of 32 to 4096 launches, each going on from the word of the one before",
-    ),
+    )
+    .basis(),
     Experiment::new(
         "first-light-atomics",
         first_light::atomics,
         "Do atomic additions find the last block of a launch?",
         "stage 6: 64 launches of 64 blocks",
-    ),
+    )
+    .basis(),
     Experiment::new(
         "first-light-handover",
         first_light::handover,
         "Do SMs see what the CPU wrote, and the CPU what they wrote?",
         "stage 7: 64 KiB rewritten, summed three ways and copied back, 64 times",
-    ),
+    )
+    .basis(),
     Experiment::new(
         facts::READ_ONLY.experiment,
         read_only::reads,

@@ -132,7 +132,8 @@ pub fn this_machine() -> Machine {
 }
 
 /// The profile of a run that was ended early, and what of `choices` is left to make: not what has an
-/// answer, and what was under way when the run ended only if it is named, since it may have ended it.
+/// answer; what was under way when the run ended, which it may have ended, and what stands on that only
+/// if it is named.
 ///
 /// # Errors
 /// [`Error::Profile`] for a file that is none, [`Error::Resume`] for one of another machine or version.
@@ -147,14 +148,24 @@ pub fn resume(file: &Path, choices: &mut [Choice]) -> Result<Profile, Error> {
     if let Some(difference) = profile.machine.difference(&now) {
         return Err(refuse(format!("this machine is another: {difference}")));
     }
+    let mut went_down = None;
     for Choice { experiment, named, left_out } in choices {
         let verdict = profile.experiment(experiment.name).map(|record| record.verdict);
         let why = match verdict {
-            Some(verdict) if verdict.is_answer() => "has an answer",
-            Some(Verdict::Unfinished) if !*named => "was under way when the last run ended",
-            _ => continue,
+            Some(verdict) if verdict.is_answer() => "it has an answer".to_owned(),
+            _ if *named => continue,
+            Some(Verdict::Unfinished) => {
+                went_down = went_down.or(experiment.basis.then_some(experiment.name));
+                "it was under way when the last run ended".to_owned()
+            }
+            _ => match went_down {
+                Some(basis) => {
+                    format!("it stands on {basis}, which was under way when a run ended")
+                }
+                None => continue,
+            },
         };
-        left_out.get_or_insert_with(|| why.into());
+        left_out.get_or_insert(why);
     }
     Ok(profile)
 }
