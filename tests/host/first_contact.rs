@@ -193,6 +193,27 @@ fn wrong_results_are_told_by_class() {
     }
 }
 
+/// With a desktop beside it, chains of 150 ms that it has to wait for end a channel after 3 s in all, unless
+/// the channel was given another limit. Launches are timed and not executed: there are many.
+#[test]
+fn what_holds_others_up_for_long_is_torn_down() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("profile.json");
+    let (only, name) = ("chain-preemption,ctxsw-accumulation", file.display().to_string());
+    let output = contact(&["--desktop", "--checks", "timing"], &["--only", only, "-o", &name]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let profile = Profile::read(&file).unwrap();
+    let record = profile.experiment("ctxsw-accumulation").unwrap();
+    assert_eq!(record.verdict, Verdict::Expected, "{record:?}");
+    let switches = |limit: &str| record.facts[&format!("{limit}_switches")].number().unwrap();
+    assert!((20.0..=31.0).contains(&switches("driver")), "{record:?}");
+    assert_eq!(switches("larger"), 40.0);
+    let notice = record.facts["driver_notice"].text().unwrap();
+    assert!(notice.contains("context switch timed out"), "{notice}");
+    assert_eq!(record.facts["larger_notice"].text(), Some("none"));
+    assert_eq!(verdict(&profile, "chain-preemption"), Verdict::Expected);
+}
+
 /// Kills a run, as a machine does that goes down, once `name` is under way.
 fn kill_in(name: &str, run: &mut Command, file: &Path) -> Profile {
     let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

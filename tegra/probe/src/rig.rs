@@ -106,7 +106,7 @@ pub(super) fn repeat<T>(
 }
 
 /// Doubles a size from `first` to `last` as long as a try takes less than `TIME` of the CPU's clock, once at
-/// least. Gives each size with what it gave.
+/// least: a rate needs two sizes. Gives each size with what it gave.
 pub(super) fn growing<T>(
     first: u64,
     last: u64,
@@ -118,8 +118,7 @@ pub(super) fn growing<T>(
     while size <= last {
         let started = Instant::now();
         results.push((size, once(size)?));
-        // A rate needs two sizes.
-        if results.len() > 1 && started.elapsed() > TIME {
+        if started.elapsed() > TIME && results.len() > 1 {
             break;
         }
         size *= 2;
