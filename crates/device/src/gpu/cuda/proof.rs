@@ -34,6 +34,9 @@ struct Trial {
     stream: Owned<Stream>,
 }
 
+/// What a stage does.
+type Work = fn(&Trial) -> Result<(), Failure>;
+
 /// Why a stage is not passed: what the driver says, or what the GPU did.
 enum Failure {
     Seam(Error),
@@ -227,7 +230,7 @@ impl FirstLight for Cuda {
 
     fn prove(&self, _: Mode, note: &mut dyn FnMut(Note<'_>) -> Result<()>) -> Result<Option<Mode>> {
         let trial = Trial::new(&self.gpu)?;
-        let stages: [(Stage, fn(&Trial) -> Result<(), Failure>); 4] = [
+        let stages: [(Stage, Work); 4] = [
             (Stage::Launch, Trial::single),
             (Stage::Order, Trial::order),
             (Stage::Atomics, Trial::atomics),
