@@ -434,7 +434,26 @@ unsafe fn gemv_in<S: Simd, Q: Quant, const G: usize, const P: usize>(
         let mut sums = [S::splat(0.0); G];
         for _ in 0..p.layout.superblocks() {
             let scales = Q::scales::<S, G>(w);
-            let mut parts = [[[S::splat(0.0); 1]; G]; P];
+            // Two variables and no array: a compiler keeps what is indexed in memory.
+            let (mut first_parts, mut second_parts) =
+                ([[S::splat(0.0); 1]; G], [[S::splat(0.0); 1]; G]);
+            macro_rules! plane {
+                ($b:literal, $plane:literal, $parts:ident, $operands:ident) => {
+                    if const { $b % Q::SPAN == 0 } {
+                        for (part, scales) in $parts.iter_mut().zip(&scales) {
+                            *part = [Q::minus_bias::<S>(scales, $b)];
+                        }
+                    }
+                    let x = blocks.add(($b * x.residual_planes + $plane) * place.step);
+                    let w = blocks_of::<S, G>(&$operands, &scales, $b);
+                    $parts = add_block::<S, Q, G, 1>(w, Q::FORMAT.negated($b), x, || $parts);
+                    if const { $b % Q::SPAN == Q::SPAN - 1 } {
+                        for (sum, &[part]) in sums.iter_mut().zip(&$parts) {
+                            *sum = S::fma(part, S::splat((*x).scale), *sum);
+                        }
+                    }
+                };
+            }
             macro_rules! step {
                 ($b:literal) => {
                     // Processors follow a stream whose lines are asked for in order; a compiler would mix
@@ -442,22 +461,9 @@ unsafe fn gemv_in<S: Simd, Q: Quant, const G: usize, const P: usize>(
                     compiler_fence(Ordering::SeqCst);
                     let operands = Q::operands::<S, G>(w, $b);
                     prefetch::<S>(w.wrapping_add(p.loops.prefetch_distance), $b, G * Q::BYTES, Q::COLUMNS / 32);
-                    if const { $b % Q::SPAN == 0 } {
-                        for parts in &mut parts {
-                            for (part, scales) in parts.iter_mut().zip(&scales) {
-                                *part = [Q::minus_bias::<S>(scales, $b)];
-                            }
-                        }
-                    }
-                    for (plane, parts) in parts.iter_mut().enumerate() {
-                        let x = blocks.add(($b * x.residual_planes + plane) * place.step);
-                        let w = blocks_of::<S, G>(&operands, &scales, $b);
-                        *parts = add_block::<S, Q, G, 1>(w, Q::FORMAT.negated($b), x, || *parts);
-                        if const { $b % Q::SPAN == Q::SPAN - 1 } {
-                            for (sum, &[part]) in sums.iter_mut().zip(&*parts) {
-                                *sum = S::fma(part, S::splat((*x).scale), *sum);
-                            }
-                        }
+                    plane!($b, 0, first_parts, operands);
+                    if const { P == 2 } {
+                        plane!($b, 1, second_parts, operands);
                     }
                 };
             }
