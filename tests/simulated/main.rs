@@ -13,6 +13,7 @@ mod filter;
 mod first_light;
 mod nv;
 mod nv_bench;
+mod nv_desktop;
 mod nv_faults;
 mod nv_layer;
 mod nv_modes;
