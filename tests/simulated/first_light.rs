@@ -123,3 +123,77 @@ fn a_freeze_happens_twice_at_most_and_a_machine_that_went_down_is_not_frozen_aga
     let text = said(&mut on("", state.path()));
     assert_eq!(line(&text, "device "), "nv", "{text}");
 }
+
+/// A model is served on every machine, on the GPU where it works, else on the processor, and the reason is
+/// told.
+#[test]
+fn every_machine_serves_with_the_right_tokens() {
+    let good = {
+        let state = tempfile::tempdir().unwrap();
+        said(&mut on("", state.path()))
+    };
+    for (machine, device, why) in [
+        ("no-event", "nv", ""),
+        ("no-qmd-release", "nv", ""),
+        ("chain-cut=64", "nv", ""),
+        ("chain-cut=8", "nv", ""),
+        ("local-memory-refused", "nv", ""),
+        ("read-only-maps-fault", "nv", ""),
+        ("no-heap-query", "nv", ""),
+        ("stale-handover", "nv", ""),
+        ("lost-atomics", "cpu", "stage atomics"),
+        ("nan=shfl", "cpu", "stage launch"),
+        ("nan=hmma", "nv", ""),
+        ("no-event,chain-cut=8,stale-handover,no-heap-query", "nv", ""),
+    ] {
+        let state = tempfile::tempdir().unwrap();
+        let text = said(&mut on(machine, state.path()));
+        assert_eq!(line(&text, "tokens "), line(&good, "tokens "), "{machine}: {text}");
+        assert_eq!(line(&text, "device "), device, "{machine}: {text}");
+        assert!(line(&text, "reason ").contains(why), "{machine}: {text}");
+    }
+}
+
+/// Drivers of other releases: whatever they refuse, `auto` serves.
+#[test]
+fn every_release_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = |release: &str| {
+        let state = tempfile::tempdir().unwrap();
+        let mut command = on("", state.path());
+        command.env("TEGRA_SIM_RELEASE", release);
+        (said(&mut command), state)
+    };
+    let (good, _) = start("r36.4");
+    let tokens = line(&good, "tokens ");
+    for (release, device) in [("r35.4", "cpu"), ("r36.2", "nv"), ("r39", "nv")] {
+        let (text, _) = start(release);
+        assert_eq!(line(&text, "tokens "), tokens, "{release}: {text}");
+        assert_eq!(line(&text, "device "), device, "{release}: {text}");
+    }
+
+    // Every request that a start makes, missing by itself.
+    let trace = dir.path().join("trace");
+    said(on("", &dir.path().join("state")).env("TEGRA_SIM_TRACE", &trace));
+    let mut requests = std::collections::BTreeSet::new();
+    for event in fs::read_to_string(&trace).unwrap().lines() {
+        let event: serde_json::Value = serde_json::from_str(event).unwrap();
+        if event["event"] == "ioctl" && event["request"].as_str().unwrap() != "OPEN" {
+            requests.insert(event["request"].as_str().unwrap().to_owned());
+        }
+    }
+    assert!(requests.len() > 15, "{requests:?}");
+    let mut without = Vec::new();
+    for request in &requests {
+        let (text, _) = start(&format!("r39:{request}"));
+        assert_eq!(line(&text, "tokens "), tokens, "{request}: {text}");
+        match line(&text, "device ").as_str() {
+            "nv" => without.push(request.as_str()),
+            device => {
+                assert_eq!(device, "cpu", "{request}: {text}");
+                assert!(line(&text, "reason ").contains("not nv ("), "{request}: {text}");
+            }
+        }
+    }
+    println!("of {requests:?} the GPU can do without {without:?}");
+}

@@ -3,6 +3,8 @@
 
 use std::process::Command;
 
+use device::Device;
+use device::first_light::{Chains, Mode};
 use device::gpu::nv::Nv;
 use model::{KvLayout, Model};
 use orind::engine::{LoadSpec, Request, State};
@@ -17,6 +19,8 @@ use tegra_sim::engine::Replay;
 const TOKENS: u32 = 60;
 /// The variable that says how many steps are handed over at once.
 const STEPS: &str = "ORIND_TEST_STEPS";
+/// The variable that says how many launches the GPU is given at once.
+const CHAINS: &str = "ORIND_TEST_CHAINS";
 /// The variable that says how many positions a slot of a generation has.
 const CONTEXT: &str = "ORIND_TEST_CONTEXT";
 
@@ -145,7 +149,14 @@ fn a_step_that_never_succeeds_ends_the_request_and_not_the_daemon() {
 fn many_steps_at_once() {
     let (layout, bucket) = (KvLayout { slots: 1, context: 64 }, Bucket::decode(1, 64));
     let model = Model::open(tiny("tiny-llama-Q8_0")).unwrap();
-    let mut session = Session::new(&Nv::detect().unwrap(), &model, layout, &[bucket]);
+    let chains = match std::env::var(CHAINS).as_deref() {
+        Ok("full") => Chains::Full,
+        Ok("serial") => Chains::Serial,
+        _ => Chains::Split,
+    };
+    let mode = Mode { chains, ..Mode::default() };
+    let nv = Nv::detect().unwrap().first_light().unwrap().in_mode(mode);
+    let mut session = Session::new(&*nv, &model, layout, &[bucket]);
     session.load(0, &[(5, 0, 0)]);
     let Session { instance, plans, .. } = &mut session;
     let steps = std::env::var(STEPS).map_or(16, |steps| steps.parse().unwrap());
@@ -221,6 +232,31 @@ fn two_faults_of_a_step_go_one_rung_down() {
     ] {
         assert_eq!(steps_with(faults, "tokens "), steps_with("", "tokens "), "{faults}");
         assert_eq!(steps_with(faults, "mode "), mode, "{faults}");
+    }
+}
+
+/// Faults, and a hang of the last step, in the other modes.
+#[test]
+fn in_every_mode_a_fault_or_a_hang_changes_no_token() {
+    const LAUNCHES: u64 = 14;
+    let undisturbed = steps_with("", "tokens ");
+    // Releases of the host unit: the new channel's own, the steps', and of launches by themselves theirs.
+    for (chains, last) in [("full", 1 + 16), ("serial", 1 + 16 * (LAUNCHES + 1))] {
+        let with = |faults: &str| {
+            let mut command = again(module_path!(), "many_steps_at_once");
+            command.env("TEGRA_SIM_FAULTS", faults).env(STEPS, "16").env(CHAINS, chains);
+            said(&mut command)
+        };
+        for (faults, rebuilds) in [
+            (String::new(), "0"),
+            ("mmu-fault@3,mmu-fault@50,mmu-fault@140".into(), "3"),
+            (format!("stuck-semaphore@{last}"), "1"),
+        ] {
+            let text = with(&faults);
+            assert_eq!(line(&text, "tokens "), undisturbed, "{chains} {faults}: {text}");
+            assert_eq!(line(&text, "rebuilds "), rebuilds, "{chains} {faults}: {text}");
+            assert!(line(&text, "mode ").starts_with(chains), "{text}");
+        }
     }
 }
 
