@@ -151,7 +151,7 @@ mod tests {
             notes: vec!["faults: went down from full".into()],
             ..lost.clone()
         };
-        let line = "nv: split, wake event, maps rw, chains to 32; faults: went down from full; lost 2 times";
+        let line = "nv: split, wake event, maps rw, range short, chains to 32; faults: went down from full; lost 2 times";
         assert_eq!(health(&mode), line);
         let disabled = DeviceHealth { disabled: Some("it is dark".into()), losses: 0, ..lost };
         assert_eq!(health(&disabled), "nv: not used: it is dark");

@@ -9,7 +9,7 @@
 //! The range ends 4 GiB below 2^40: the driver keeps the 4 GiB above the end for rings and engine
 //! contexts, and the host unit, semaphores and QMDs have 40 address bits. (With the proven end of
 //! `0xff_ffe0_0000` a ring of 3 MB came to lie above 2^40 and was never fetched; that this end
-//! cures it is inferred.)
+//! cures it is inferred.) [`Range`] has both.
 //!
 //! # Reuse
 //!
@@ -35,6 +35,8 @@ use crate::pushbuffer::Windows;
 const START: u64 = 0x20_0000;
 /// End of the range for buffers.
 const END: u64 = 0xff_0000_0000;
+/// The end that all code had which ran on an Orin.
+const PROVEN_END: u64 = 0xff_ffe0_0000;
 /// Where shaders see their local memory.
 const LOCAL: u64 = 0xfd_0000_0000;
 /// Where shaders see their shared memory.
@@ -50,6 +52,7 @@ const _: () = {
     assert!(START < LOCAL && LOCAL + WINDOW <= SHARED && SHARED + WINDOW <= END);
     assert!(END + DRIVER <= GpuAddress::END);
     assert!(START.is_multiple_of(GRANULE) && END.is_multiple_of(GRANULE));
+    assert!(PROVEN_END > END && PROVEN_END.is_multiple_of(GRANULE));
 };
 
 /// Whether the GPU's L2 may keep lines of memory that the CPU does not write while it is mapped:
@@ -75,6 +78,34 @@ pub enum Access {
     ReadWrite,
 }
 
+/// Where the range of an address space ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Range {
+    /// 4 GiB below 2^40, so that what the driver places above lies below 2^40 too.
+    #[default]
+    Short,
+    /// 2 MiB below 2^40, as in all proven code: what the driver places above lies beyond.
+    Proven,
+}
+
+/// What is decided for a whole address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whether L2 may keep lines of weights and scratch.
+    pub l2: L2,
+    /// What the GPU may do with weights and code.
+    pub sealed: Access,
+    /// Where the range ends.
+    pub range: Range,
+}
+
+impl Default for Options {
+    /// What the least proof is needed for, but for the range.
+    fn default() -> Self {
+        Self { l2: L2::Volatile, sealed: Access::ReadWrite, range: Range::Short }
+    }
+}
+
 /// How much of an address space is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -92,8 +123,7 @@ pub struct AddressSpace(Arc<Inner>);
 struct Inner {
     fd: NodeFd,
     orin: Orin,
-    l2: L2,
-    sealed: Access,
+    options: Options,
     windows: Windows,
     buffers: AtomicU64,
     bytes: AtomicU64,
@@ -103,15 +133,19 @@ impl AddressSpace {
     /// A new address space with its windows kept free. Weights and code are mapped for reading and
     /// writing.
     pub fn new(orin: &Orin, l2: L2) -> Result<Self, Error> {
-        Self::with_sealed(orin, l2, Access::ReadWrite)
+        Self::with(orin, Options { l2, ..Options::default() })
     }
 
-    /// A new address space in which weights and code are mapped like this.
-    pub fn with_sealed(orin: &Orin, l2: L2, sealed: Access) -> Result<Self, Error> {
+    /// A new address space with its windows kept free.
+    pub fn with(orin: &Orin, options: Options) -> Result<Self, Error> {
+        let end = match options.range {
+            Range::Short => END,
+            Range::Proven => PROVEN_END,
+        };
         let mut args = ctrl::AllocAs {
             flags: AS_UNIFIED_VA,
             va_range_start: START,
-            va_range_end: END,
+            va_range_end: end,
             ..Default::default()
         };
         orin.ctrl().call(ctrl::ALLOC_AS, &mut args)?;
@@ -129,7 +163,7 @@ impl AddressSpace {
         let windows = Windows::new(GpuAddress::new(LOCAL)?, GpuAddress::new(SHARED)?)?;
         let orin = orin.clone();
         let (buffers, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self(Arc::new(Inner { fd, orin, l2, sealed, windows, buffers, bytes })))
+        Ok(Self(Arc::new(Inner { fd, orin, options, windows, buffers, bytes })))
     }
 
     /// The GPU that the space belongs to.
@@ -147,13 +181,13 @@ impl AddressSpace {
     /// Whether L2 may keep lines of weights and scratch.
     #[must_use]
     pub fn l2(&self) -> L2 {
-        self.0.l2
+        self.0.options.l2
     }
 
     /// What the GPU may do with weights and code.
     #[must_use]
     pub fn sealed(&self) -> Access {
-        self.0.sealed
+        self.0.options.sealed
     }
 
     /// What is mapped now.

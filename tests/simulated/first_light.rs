@@ -141,6 +141,7 @@ fn every_machine_serves_with_the_right_tokens() {
         ("read-only-maps-fault", "nv", ""),
         ("no-heap-query", "nv", ""),
         ("stale-handover", "nv", ""),
+        ("short-range-refused", "nv", ""),
         ("lost-atomics", "cpu", "stage atomics"),
         ("nan=shfl", "cpu", "stage launch"),
         ("nan=hmma", "nv", ""),

@@ -225,10 +225,10 @@ fn faults_among_many_steps_change_no_token() {
 #[test]
 fn two_faults_of_a_step_go_one_rung_down() {
     for (faults, mode) in [
-        ("", "split, wake event, maps rw, chains to 32"),
-        ("mmu-fault@3", "split, wake event, maps rw, chains to 32"),
-        ("mmu-fault@3,mmu-fault@6", "serial, wake event, maps rw"),
-        ("mmu-fault@3,mmu-fault@6,mmu-fault@9", "serial, wake event, maps rw"),
+        ("", "split, wake event, maps rw, range short, chains to 32"),
+        ("mmu-fault@3", "split, wake event, maps rw, range short, chains to 32"),
+        ("mmu-fault@3,mmu-fault@6", "serial, wake event, maps rw, range short"),
+        ("mmu-fault@3,mmu-fault@6,mmu-fault@9", "serial, wake event, maps rw, range short"),
     ] {
         assert_eq!(steps_with(faults, "tokens "), steps_with("", "tokens "), "{faults}");
         assert_eq!(steps_with(faults, "mode "), mode, "{faults}");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use device::Device;
-use device::first_light::{Chains, Maps, Mode, Note, WakeBy};
+use device::first_light::{Chains, Maps, Mode, Note, Range, WakeBy};
 use device::gpu::nv::Nv;
 use model::{KvLayout, Model};
 use orind_testing::program::{again, said};
@@ -14,8 +14,13 @@ use plan::Bucket;
 const STEPS: u32 = 16;
 /// The variable that says how many launches the GPU is given at once.
 const CHAINS: &str = "ORIND_TEST_CHAINS";
-const FULL: Mode =
-    Mode { chains: Chains::Full, longest: 2048, wake: WakeBy::Event, maps: Maps::ReadWrite };
+const FULL: Mode = Mode {
+    chains: Chains::Full,
+    longest: 2048,
+    wake: WakeBy::Event,
+    maps: Maps::ReadWrite,
+    range: Range::Short,
+};
 
 fn in_mode(mode: Mode) -> Arc<dyn Device> {
     Nv::detect().unwrap().first_light().unwrap().in_mode(mode)
@@ -50,6 +55,7 @@ fn tokens_are_the_same_in_every_mode() {
         Mode { chains: Chains::Serial, ..FULL },
         Mode { wake: WakeBy::Poll, ..split },
         Mode { maps: Maps::ReadOnly, ..split },
+        Mode { range: Range::Proven, ..split },
     ] {
         assert_eq!(tokens(&*in_mode(mode)), expected, "{mode}");
     }
@@ -97,6 +103,7 @@ fn a_chain_costs_methods_and_no_doorbell() {
 fn machine() {
     let nv = Nv::detect().unwrap();
     let mut stage = None;
+    let started = std::time::Instant::now();
     let proven = nv.first_light().unwrap().prove(FULL, &mut |note| {
         match note {
             Note::Begins(begun) => stage = Some(begun),
@@ -105,6 +112,7 @@ fn machine() {
         }
         Ok(())
     });
+    println!("first light {:?}", started.elapsed());
     match proven {
         Ok(mode) => {
             println!("mode {}", mode.unwrap());
@@ -118,18 +126,19 @@ fn machine() {
 fn what_a_machine_fails_at_decides_the_mode() {
     let expected = format!("tokens {:?}", tokens(&*in_mode(Mode::default())));
     for (machine, outcome) in [
-        ("", "mode full, wake event, maps rw, chains to 2048"),
-        ("no-event", "mode full, wake poll, maps rw, chains to 2048"),
-        ("no-qmd-release", "mode full, wake event, maps rw, chains to 2048"),
-        ("chain-cut=64", "mode full, wake event, maps rw, chains to 32"),
-        ("chain-cut=8", "mode serial, wake event, maps rw"),
-        ("stale-handover", "mode split, wake event, maps rw, chains to 2048"),
-        ("local-memory-refused", "mode full, wake event, maps rw, chains to 2048"),
-        ("read-only-maps-fault", "mode full, wake event, maps rw, chains to 2048"),
-        ("no-heap-query", "mode full, wake event, maps rw, chains to 2048"),
+        ("", "mode full, wake event, maps rw, range short, chains to 2048"),
+        ("no-event", "mode full, wake poll, maps rw, range short, chains to 2048"),
+        ("no-qmd-release", "mode full, wake event, maps rw, range short, chains to 2048"),
+        ("chain-cut=64", "mode full, wake event, maps rw, range short, chains to 32"),
+        ("chain-cut=8", "mode serial, wake event, maps rw, range short"),
+        ("stale-handover", "mode split, wake event, maps rw, range short, chains to 2048"),
+        ("local-memory-refused", "mode full, wake event, maps rw, range short, chains to 2048"),
+        ("read-only-maps-fault", "mode full, wake event, maps rw, range short, chains to 2048"),
+        ("no-heap-query", "mode full, wake event, maps rw, range short, chains to 2048"),
+        ("short-range-refused", "mode full, wake event, maps rw, range proven, chains to 2048"),
         ("lost-atomics", "failed atomics: "),
         ("nan=dp4a", "failed launch: "),
-        ("no-event,chain-cut=8,stale-handover", "mode serial, wake poll, maps rw"),
+        ("no-event,chain-cut=8,stale-handover", "mode serial, wake poll, maps rw, range short"),
     ] {
         let said = said(again(module_path!(), "machine").env("TEGRA_SIM_MACHINE", machine));
         assert!(said.contains(outcome), "{machine}: {said}");

@@ -138,6 +138,27 @@ impl Maps {
     }
 }
 
+/// Where the GPU's addresses end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Range {
+    /// So far below 2^40 that the driver's own addresses lie below it too.
+    #[default]
+    Short,
+    /// As in all programs that were seen to run on an Orin.
+    Proven,
+}
+
+impl Range {
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Short => "short",
+            Self::Proven => "proven",
+        }
+    }
+}
+
 /// How a device is used. What has been proven may be used; the default needs the least proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mode {
@@ -146,19 +167,22 @@ pub struct Mode {
     pub longest: u32,
     pub wake: WakeBy,
     pub maps: Maps,
+    #[serde(default)]
+    pub range: Range,
 }
 
 impl Default for Mode {
     fn default() -> Self {
-        let (wake, maps) = (WakeBy::Event, Maps::ReadWrite);
-        Self { chains: Chains::Split, longest: 32, wake, maps }
+        let (wake, maps, range) = (WakeBy::Event, Maps::ReadWrite, Range::Short);
+        Self { chains: Chains::Split, longest: 32, wake, maps, range }
     }
 }
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { chains, longest, wake, maps } = self;
+        let Self { chains, longest, wake, maps, range } = self;
         write!(f, "{}, wake {}, maps {}", chains.name(), wake.name(), maps.name())?;
+        write!(f, ", range {}", range.name())?;
         match chains {
             Chains::Serial => Ok(()),
             Chains::Full | Chains::Split => write!(f, ", chains to {longest}"),

@@ -117,6 +117,7 @@ impl Collector for EngineMetrics {
                 ("chains", mode.chains.name()),
                 ("wake", mode.wake.name()),
                 ("maps", mode.maps.name()),
+                ("range", mode.range.name()),
             ]);
             let help = "How launches are handed to the device that holds the model";
             info.encode(encoder.encode_descriptor(

@@ -10,12 +10,12 @@ use orind_kernels::source::Target;
 use tegra::Error;
 use tegra::buffer::{Mailbox, Scratch};
 use tegra::class::Compute;
-use tegra::context::{Context, Options, QueueId};
+use tegra::context::{self, Context, QueueId};
 use tegra::local_memory::{LocalMemory, LocalMemorySize};
 use tegra::orin::Orin;
 use tegra::pushbuffer::{Engine, Entry, Payload, PushBuffer, Release};
 use tegra::queue::Wake;
-use tegra::space::{AddressSpace, L2};
+use tegra::space::{AddressSpace, Options, Range};
 
 use super::Failure;
 use super::launch::{Code, Described, Shape};
@@ -48,8 +48,8 @@ pub struct Trial {
 impl Trial {
     /// Stage 1, channel: address space, group and channel come up in the one order that works, with every
     /// address that the driver tells of below 2^40 and a doorbell token that is not 0.
-    pub fn open(orin: &Orin) -> Result<Self, Failure> {
-        let space = AddressSpace::new(orin, L2::Volatile)?;
+    pub fn open(orin: &Orin, range: Range) -> Result<Self, Failure> {
+        let space = AddressSpace::with(orin, Options { range, ..Options::default() })?;
         let refused = |problem: String| {
             let name = Unit::FirstLight.name();
             Failure::Kernel { name, problem }
@@ -70,7 +70,8 @@ impl Trial {
         let local = Scratch::new(&space, size.total)?;
 
         // Launches here take microseconds. Until it is known that an interrupt wakes, none is waited for.
-        let options = Options { spin: Duration::from_millis(1), ..Options::default() };
+        let options =
+            context::Options { spin: Duration::from_millis(1), ..context::Options::default() };
         let mut context = Context::new(&space, options)?;
         let queue = context.add_queue(Engine::Compute, ENTRIES)?;
         context.set_local_memory(LocalMemory::new(local.address(), size.per_tpc)?)?;
@@ -141,7 +142,7 @@ impl Trial {
         self.finish(ticket)
     }
 
-    fn finish(&mut self, ticket: tegra::context::Ticket) -> Result<(), Error> {
+    fn finish(&mut self, ticket: context::Ticket) -> Result<(), Error> {
         let result = self.context.wait(ticket, PATIENCE);
         if result.is_err() {
             // What cannot be made anew says so when it is used next.

@@ -15,6 +15,7 @@
 //! | `read-only-maps-fault` | the GPU cannot read through a mapping without write access |
 //! | `nan=INSTRUCTION` | its results, as of `mufu`, `hmma`, `dp4a`, are 0x7fffffff: NaN, or wrong bits |
 //! | `freeze=POINT` | the machine freezes: what makes the point's request never returns |
+//! | `short-range-refused` | an address space ends 2 MiB below 2^40, as in all proven code, or there is none |
 //! | `no-heap-query` | `QUERY_HEAP_PARAMS` and `GET_AVAILABLE_HEAPS` are unknown |
 //! | `stale-handover` | half of the invalidates in streams leave L1 as it is: an SM reads what the CPU had there before, unless its QMD invalidates |
 //!
@@ -68,6 +69,7 @@ pub struct Quirks {
     pub wrong: Option<Opcode>,
     pub freeze: Option<Freeze>,
     pub no_heap_query: bool,
+    pub short_range_refused: bool,
     pub stale_handover: bool,
 }
 
@@ -91,6 +93,7 @@ impl Quirks {
                     "local-memory-refused" => &mut self.local_memory_refused,
                     "read-only-maps-fault" => &mut self.read_only_maps_fault,
                     "no-heap-query" => &mut self.no_heap_query,
+                    "short-range-refused" => &mut self.short_range_refused,
                     "stale-handover" => &mut self.stale_handover,
                     _ => return None,
                 } = true;

@@ -117,7 +117,7 @@ fn first_light_is_told_with_what_helps() {
     let (bad, verdict, text) = told(Record { passed, ..record.clone() });
     assert_eq!(
         (bad, verdict, text.trim()),
-        (0, Verdict::Ok, "nv: split, wake event, maps rw, chains to 32")
+        (0, Verdict::Ok, "nv: split, wake event, maps rw, range short, chains to 32")
     );
     let notes = vec!["event: not woken within 20 ms".into()];
     let (bad, verdict, text) = told(Record { passed, notes, ..record.clone() });

@@ -11,6 +11,7 @@ use std::time::Instant;
 use orind_testing::program::{again, said};
 use parking_lot::Mutex;
 use tegra::orin::Orin;
+use tegra::space::Range;
 use tegra_first_light::{Failure, LENGTHS, PATIENCE, Trial};
 
 static ALONE: Mutex<()> = Mutex::new(());
@@ -18,7 +19,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Runs a test alone in this process, then checks that no handle, mapping, channel or fd is left.
 fn alone(test: impl FnOnce(Trial)) {
     let _alone = ALONE.lock();
-    test(Trial::open(&Orin::open().unwrap()).unwrap());
+    test(Trial::open(&Orin::open().unwrap(), Range::Short).unwrap());
     let device = tegra_sim_preload::orin().unwrap();
     assert_eq!(device.live(), Default::default(), "left behind");
     let files = tegra_sim_preload::open_files();

@@ -86,7 +86,8 @@ fn what_is_not_understood_is_said_with_what_is() {
 #[test]
 fn machines_and_releases() {
     let list = "no-event, no-qmd-release,lost-atomics,chain-cut=64,local-memory-refused,\
-                read-only-maps-fault,nan=dp4a,freeze=object,no-heap-query,stale-handover";
+                read-only-maps-fault,nan=dp4a,freeze=object,no-heap-query,short-range-refused,\
+                stale-handover";
     let set = config(&[("TEGRA_SIM_MACHINE", list), ("TEGRA_SIM_RELEASE", "r39:SETUP_BIND")]);
     let set = set.unwrap();
     let quirks = Quirks {
@@ -99,6 +100,7 @@ fn machines_and_releases() {
         wrong: Some(Opcode::Idp),
         freeze: Some(Freeze::Object),
         no_heap_query: true,
+        short_range_refused: true,
         stale_handover: true,
     };
     assert_eq!(set.quirks, quirks);

@@ -17,10 +17,10 @@ mod watchdog;
 
 use orind_kernels::source::Target;
 use tegra::orin::Orin;
-use tegra::space::{Access, AddressSpace, L2};
+use tegra::space::{self, Access, AddressSpace, L2, Options};
 
 use super::layout::Layout;
-use crate::first_light::{FirstLight, Maps, Mode};
+use crate::first_light::{FirstLight, Maps, Mode, Range};
 use crate::gpu::{self, GpuDevice};
 use crate::tune::{Choices, DeviceKey};
 use crate::{Error, Instance, Result, Scope};
@@ -85,13 +85,21 @@ impl GpuDevice for Nv {
     }
 
     fn instance(&self, layout: Layout, choices: Choices) -> Result<Box<dyn Instance>> {
-        let maps = match self.mode.maps {
+        let sealed = match self.mode.maps {
             Maps::ReadOnly => Access::Read,
             Maps::ReadWrite => Access::ReadWrite,
         };
         // No line of memory that the CPU writes is kept, so nothing needs to be thrown away.
-        let space = AddressSpace::with_sealed(&self.orin, L2::Volatile, maps).map_err(failed)?;
+        let options = Options { l2: L2::Volatile, sealed, range: range(self.mode) };
+        let space = AddressSpace::with(&self.orin, options).map_err(failed)?;
         Ok(Box::new(NvInstance::new(space, layout, choices, self.mode)?))
+    }
+}
+
+const fn range(mode: Mode) -> space::Range {
+    match mode.range {
+        Range::Short => space::Range::Short,
+        Range::Proven => space::Range::Proven,
     }
 }
 

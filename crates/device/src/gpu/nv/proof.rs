@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use tegra_first_light::{Failure, LENGTHS, Trial};
 
-use super::Nv;
-use crate::first_light::{Chains, FirstLight, Mode, Note, Stage, WakeBy};
+use super::{Nv, range};
+use crate::first_light::{Chains, FirstLight, Mode, Note, Range, Stage, WakeBy};
 use crate::{Device, Error, Result, Scope};
 
 type Tell<'a> = &'a mut dyn FnMut(Note<'_>) -> Result<()>;
@@ -32,6 +32,20 @@ fn stage<T>(
     Ok(shown)
 }
 
+const fn none<T>(_: &T) -> Option<String> {
+    None
+}
+
+impl Nv {
+    /// The first two stages: a channel, and an answer of it.
+    fn first_sign(&self, mode: Mode, note: Tell<'_>) -> Result<Trial> {
+        let open = || Trial::open(&self.orin, range(mode));
+        let mut trial = stage(Stage::Channel, note, open, none)?;
+        stage(Stage::Release, note, || trial.release(), none)?;
+        Ok(trial)
+    }
+}
+
 impl FirstLight for Nv {
     fn key(&self) -> String {
         let digest = Sha256::digest(format!("{:?}", self.orin.characteristics()));
@@ -40,11 +54,16 @@ impl FirstLight for Nv {
     }
 
     fn prove(&self, wanted: Mode, note: Tell<'_>) -> Result<Option<Mode>> {
-        const fn none<T>(_: &T) -> Option<String> {
-            None
-        }
-        let mut trial = stage(Stage::Channel, note, || Trial::open(&self.orin), none)?;
-        stage(Stage::Release, note, || trial.release(), none)?;
+        let mut mode = wanted;
+        let mut trial = match self.first_sign(mode, note) {
+            // The driver may have placed its own where nothing fetches from.
+            Err(Error::Lost { reason, .. }) if mode.range == Range::Short => {
+                mode.range = Range::Proven;
+                note(Note::Degraded(Stage::Channel, &format!("{reason}; with the proven range")))?;
+                self.first_sign(mode, note)?
+            }
+            trial => trial?,
+        };
         let is_woken = stage(
             Stage::Event,
             note,
@@ -71,11 +90,11 @@ impl FirstLight for Nv {
         })?;
         let chains = match (longest, is_lean) {
             (0, _) => Chains::Serial,
-            (_, true) => wanted.chains,
-            (_, false) => wanted.chains.max(Chains::Split),
+            (_, true) => mode.chains,
+            (_, false) => mode.chains.max(Chains::Split),
         };
-        let wake = if is_woken { wanted.wake } else { WakeBy::Poll };
-        Ok(Some(Mode { chains, longest, wake, ..wanted }))
+        let wake = if is_woken { mode.wake } else { WakeBy::Poll };
+        Ok(Some(Mode { chains, longest, wake, ..mode }))
     }
 
     fn in_mode(&self, mode: Mode) -> Arc<dyn Device> {

@@ -23,6 +23,8 @@ refusals! { "ctrl";
     RANGE = "ALLOC_AS", EINVAL, "start or end 0 or no multiple of 2 MiB, start not below end",
         "common/mm/as.c:gk20a_vm_alloc_share";
     SPLIT = "ALLOC_AS", EINVAL, "a split", "common/mm/as.c:gk20a_vm_alloc_share";
+    SHORT_RANGE = "ALLOC_AS", EINVAL, "asked for with TEGRA_SIM_MACHINE=short-range-refused",
+        "not the driver's answer";
     TOO_LARGE = "ALLOC_AS", ENOMEM, "end and the driver's 4 GiB above it exceed 2^49",
         "common/mm/vm.c:nvgpu_vm_init_attributes";
     NO_FD = "ALLOC_AS, OPEN_TSG, OPEN_CHANNEL", EMFILE, "the fd table is full",
@@ -170,7 +172,12 @@ pub(super) fn ioctl(device: &Arc<Device>, request: u32, arg: u64, files: &dyn Fi
         match request {
             GET_CHARACTERISTICS => return facts::characteristics(device, args),
             ALLOC_AS => {
-                let space = AddressSpace::new(device, range(args)?);
+                let range = range(args)?;
+                let end = args.get(ALLOC_AS::VA_RANGE_END);
+                if device.quirks.short_range_refused && end != PROVEN_END {
+                    return Err(&SHORT_RANGE);
+                }
+                let space = AddressSpace::new(device, range);
                 args.set(ALLOC_AS::AS_FD, files.open(Opened::Space(space)).map_err(|NoFd| &NO_FD)?);
             }
             OPEN_TSG => {
@@ -239,6 +246,9 @@ pub(super) fn open_channel(
 }
 
 /// Source: common/mm/as.c:gk20a_vm_alloc_share.
+/// Where address spaces end of all programs that were seen to run on an Orin.
+const PROVEN_END: u64 = 0xff_ffe0_0000;
+
 fn range(args: &Args) -> Result<Range, Refused> {
     if args.get(ALLOC_AS::BIG_PAGE_SIZE) != 0 {
         return Err(&BIG_PAGES);

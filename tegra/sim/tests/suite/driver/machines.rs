@@ -52,6 +52,25 @@ fn heaps_cannot_be_asked() {
     }
 }
 
+#[test]
+fn address_spaces_must_end_where_proven_ones_do() {
+    let made = |words: &str, end: u64| {
+        let bench = bench("TEGRA_SIM_MACHINE", words);
+        let mut space = ctrl::AllocAs {
+            flags: ctrl::AS_UNIFIED_VA,
+            va_range_start: 0x20_0000,
+            va_range_end: end,
+            ..ctrl::AllocAs::default()
+        };
+        errno(bench.call(bench.ctrl, ctrl::ALLOC_AS, &mut space))
+    };
+    for end in [0xff_0000_0000, 0xff_ffe0_0000] {
+        assert_eq!(made("", end), Ok(0));
+    }
+    assert_eq!(made("short-range-refused", 0xff_0000_0000), Err(Errno::EINVAL));
+    assert_eq!(made("short-range-refused", 0xff_ffe0_0000), Ok(0));
+}
+
 /// A release to and an acquire from a mapping, of which the second only reads.
 #[test]
 fn the_gpu_cannot_read_through_a_read_only_mapping() {
