@@ -5,6 +5,7 @@
 mod args;
 mod bench;
 mod connection;
+mod device;
 mod doctor;
 mod error;
 mod estimate;

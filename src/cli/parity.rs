@@ -13,7 +13,7 @@ use super::text;
 use crate::parity::case::Case;
 use crate::parity::model::{Comparison, Failure, Task, Tolerance, Trace};
 use crate::parity::{case::noise, steps};
-use device::{self, Device, named};
+use device::{self, Device};
 use model::Model;
 use model::tokenizer::{Specials, Tokenizer, Vocabulary};
 
@@ -22,7 +22,7 @@ pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error>
     let prompts = prompts(args, &model)?;
     let task = Task { model: &model, prompts: &prompts, steps: args.tokens };
     let threads = args.threads.unwrap_or(0);
-    let reference = named(&args.reference, "auto", threads).map_err(Error::Usage)?;
+    let reference = super::device::open(&args.reference, "auto", threads).map_err(Error::Usage)?;
     let tolerance = Tolerance::default();
 
     let live = terminal.spinner();
@@ -31,7 +31,7 @@ pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error>
     let cases = if args.no_steps { Vec::new() } else { Checked::all(&live)? };
     let mut devices = Vec::new();
     for name in &args.devices {
-        devices.push(match named(name, "auto", threads) {
+        devices.push(match super::device::open(name, "auto", threads) {
             Ok(device) => {
                 live.message(format!("{} on {name}", args.model));
                 let trace =

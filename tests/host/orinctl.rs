@@ -4,9 +4,11 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use device::first_light::Stage;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use orind::bench::Report;
+use orind::stages::{Begun, Book, FILE, Record};
 use orind_testing::daemon::{MODEL, eventually, orinctl};
 use orind_testing::program::{said, stderr, stdout};
 use serde_json::Value;
@@ -236,6 +238,30 @@ fn profile_works_without_a_daemon() {
     assert!((sum("of_token") - 1.0).abs() < 1e-6 && json["bandwidth"].as_f64().unwrap() > 0.0);
     let table = home.run(&["profile", MODEL, "-n", "2", "--cpu-isa", "scalar"]);
     assert!(stdout(&table).contains("% of bandwidth"), "{}", stdout(&table));
+}
+
+/// What took the machine down under the daemon is not touched by a command either; nothing else minds.
+#[test]
+fn a_device_that_took_the_machine_down_is_not_profiled() {
+    let home = Home::new();
+    let mut book = Book::default();
+    let under_way = Some(Begun::now(Stage::Launch));
+    book.devices.insert("nv".into(), Record { under_way, ..Record::default() });
+    std::fs::write(home.path().join(FILE), serde_json::to_vec(&book).unwrap()).unwrap();
+    let commands = [
+        &["profile", MODEL, "-n", "1", "--backend"][..],
+        &["parity", "--model", MODEL, "--tokens", "1", "--no-steps", "--devices"],
+    ];
+    for command in commands {
+        let on = |device: &str| {
+            let mut orinctl = home.orinctl(&[command, &[device]].concat());
+            let output = orinctl.env("STATE_DIRECTORY", home.path()).output().unwrap();
+            format!("{}{}", stdout(&output), stderr(&output))
+        };
+        assert!(on("nv").contains("went down in stage `launch`"), "{command:?}: {}", on("nv"));
+        let cpu = on("cpu");
+        assert!(!cpu.contains("went down") && !cpu.contains("error:"), "{command:?}: {cpu}");
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ use super::terminal::Terminal;
 use super::text;
 use crate::bench::Meter;
 use device::cpu::Isa;
-use device::{Data, Device, Info, Instance, Prepared, Profile, Request, named};
+use device::{Data, Device, Info, Instance, Prepared, Profile, Request};
 use model::{KvLayout, Model, ports};
 use plan::{Bucket, Class, Outputs, Plan, fuse};
 use tegra_probe::runner;
@@ -93,7 +93,7 @@ fn device(args: &args::Profile) -> Result<Arc<dyn Device>, Error> {
         Isa::named(isa).map_err(|e| Error::Usage(format!("--cpu-isa: {e}")))?;
     }
     let isa = args.cpu_isa.as_deref().unwrap_or("auto");
-    named(name, isa, args.threads.map_or(0, NonZeroUsize::get))
+    super::device::open(name, isa, args.threads.map_or(0, NonZeroUsize::get))
         .map_err(|why| Error::Backend { name: name.to_owned(), why })
 }
 
