@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::{Defect, Error};
@@ -31,7 +31,10 @@ enum Bytes {
 impl Source {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let fail = |cause| Error::Open { path: path.to_owned(), cause };
-        let file = File::open(path).map_err(fail)?;
+        // A pipe that nobody writes to would keep an open without this waiting for ever; to a file it is
+        // nothing.
+        let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = open.map_err(fail)?;
         let meta = file.metadata().map_err(fail)?;
         if !meta.is_file() {
             let cause = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");

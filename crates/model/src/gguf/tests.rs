@@ -406,3 +406,18 @@ fn damage() -> impl Strategy<Value = Vec<u8>> {
         (0_u32..16).prop_map(|n| n.to_le_bytes().to_vec()),
     ]
 }
+
+#[test]
+fn what_is_no_file_is_refused_and_not_waited_for() {
+    let dir = TempDir::new().expect("a folder");
+    let pipe = dir.path().join("pipe.gguf");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    for path in [pipe.as_path(), Path::new("/dev/zero"), dir.path()] {
+        let (opened, path) = (std::sync::mpsc::channel(), path.to_owned());
+        let name = path.display().to_string();
+        std::thread::spawn(move || opened.0.send(Gguf::open(path).map(drop)));
+        let result = opened.1.recv_timeout(std::time::Duration::from_secs(60));
+        let error = result.expect("nobody waits").expect_err("no file").to_string();
+        assert!(error.contains("not a regular file") && error.contains(&name), "{error}");
+    }
+}
