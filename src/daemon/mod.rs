@@ -28,7 +28,7 @@ use crate::config::{self, Config, Effect, IoctlFilter};
 use crate::control::api::LoadRequest;
 use crate::control::server::tcp::{self, Port, Token};
 use crate::control::server::{self, App, Listeners, socket};
-use crate::engine::{Handle, LoadEvent, Settings};
+use crate::engine::{Handle, LoadError, LoadEvent, Settings};
 use model::Model;
 use model::synthetic;
 
@@ -88,6 +88,9 @@ struct Args {
     /// Limit the daemon's own ioctls to those it knows: auto, on or off.
     #[arg(long, value_name = "WHEN")]
     ioctl_filter: Option<IoctlFilter>,
+    /// Go on without a model when that of --model cannot be loaded, as under a service manager.
+    #[arg(long)]
+    wait: bool,
     /// Check the configuration and the model, say what would be used, start nothing.
     #[arg(long)]
     check: bool,
@@ -97,6 +100,12 @@ struct Args {
 }
 
 impl Args {
+    /// Whether the model of the command line is what the daemon is for: nobody else would give it another.
+    fn needs_model(&self, is_service: bool) -> bool {
+        let is_private = self.exit_with_parent.is_some();
+        self.model.is_some() && !self.wait && !is_service && !is_private
+    }
+
     /// The configuration, with the flags on top.
     fn config(&self) -> Result<Config, config::Error> {
         let mut config = match &self.config {
@@ -136,6 +145,8 @@ pub enum Error {
     /// A bug: the thread never ends by itself.
     #[error("the engine thread has ended; its last words are in the log above")]
     EngineGone,
+    #[error("{model} cannot be loaded: {error}; --wait would go on without a model")]
+    NoModel { model: String, error: LoadError },
 }
 
 impl Error {
@@ -240,6 +251,8 @@ async fn serve(
     let request = LoadRequest { model: config.model.clone(), ..LoadRequest::default() };
     let first = (!config.model.is_empty()).then(|| server::load_spec(&config, request));
     let handed_over = claim.is_none();
+    let needs_model = args.needs_model(handed_over || service::is_managed());
+    let model = config.model.clone();
     tracing::info!(socket = %config.socket.display(), handed_over, version = env!("CARGO_PKG_VERSION"), "listening");
     let app = App::new(engine.clone(), config);
     // Status and log tell how it goes.
@@ -249,14 +262,18 @@ async fn serve(
         tokio::spawn(server::serve(Listeners { unix, tcp }, Arc::clone(&app), stop.clone()));
 
     let mut service = Service::new(engine.clone(), first.is_some());
-    let until = Until { args, app: &app, log, signals: &mut signals };
+    let until = Until { args, app: &app, log, signals: &mut signals, needs_model };
     let stopped = until.stop(&mut service, parent, first).await;
     let deadline = Duration::from_secs(app.config().shutdown_deadline_s);
-    match stopped {
-        Ok(why) => tracing::info!(why, ?deadline, "stopping"),
+    let result = match stopped {
+        Ok(End::Asked(why)) => {
+            tracing::info!(why, ?deadline, "stopping");
+            Ok(())
+        }
+        Ok(End::NoModel(error)) => Err(Error::NoModel { model, error }),
         // Every request has failed by now; a fresh process is what helps.
         Err(EngineGone) => return Err(Error::EngineGone),
-    }
+    };
     service.stopping(deadline);
     stop.cancel();
     let drained = async {
@@ -277,7 +294,13 @@ async fn serve(
     }
     drop(claim);
     tracing::info!("stopped");
-    Ok(())
+    result
+}
+
+/// Why the daemon ends.
+enum End {
+    Asked(&'static str),
+    NoModel(LoadError),
 }
 
 async fn open_port(config: &Config) -> Result<Option<Port>, Error> {
@@ -322,6 +345,8 @@ struct Until<'a> {
     app: &'a App,
     log: &'a Log,
     signals: &'a mut Signals,
+    /// Whether it is over when the model at start cannot be loaded.
+    needs_model: bool,
 }
 
 impl Until<'_> {
@@ -331,7 +356,7 @@ impl Until<'_> {
         service: &mut Service,
         parent: Option<Parent>,
         first: Option<UnboundedReceiver<LoadEvent>>,
-    ) -> Result<&'static str, EngineGone> {
+    ) -> Result<End, EngineGone> {
         let mut orphaned = std::pin::pin!(gone(parent));
         let mut loaded = std::pin::pin!(over(first));
         let mut starting = true;
@@ -340,23 +365,32 @@ impl Until<'_> {
         loop {
             tokio::select! {
                 told = self.signals.next() => match told {
-                    Told::Stop(signal) => return Ok(signal),
+                    Told::Stop(signal) => return Ok(End::Asked(signal)),
                     Told::Reload => service.reload(|| reload(self.args, self.app, self.log)),
                 },
-                () = &mut orphaned => return Ok("the parent is gone"),
-                () = &mut loaded, if starting => {
-                    starting = false;
-                    service.started()?;
-                }
+                () = &mut orphaned => return Ok(End::Asked("the parent is gone")),
+                failed = &mut loaded, if starting => match failed {
+                    Some(error) if self.needs_model => return Ok(End::NoModel(error)),
+                    _ => {
+                        starting = false;
+                        service.started()?;
+                    }
+                },
                 _ = ticks.tick() => service.tick()?,
             }
         }
     }
 }
 
-async fn over(load: Option<UnboundedReceiver<LoadEvent>>) {
-    if let Some(mut events) = load {
-        while let Some(LoadEvent::Progress { .. }) = events.recv().await {}
+/// Waits for the end of a load, if there is one, and says why it failed.
+async fn over(load: Option<UnboundedReceiver<LoadEvent>>) -> Option<LoadError> {
+    let mut events = load?;
+    loop {
+        match events.recv().await {
+            Some(LoadEvent::Progress { .. }) => {}
+            Some(LoadEvent::Failed(error)) => return Some(error),
+            Some(LoadEvent::Loaded(_)) | None => return None,
+        }
     }
 }
 

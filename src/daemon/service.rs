@@ -21,6 +21,11 @@ const START: Duration = Duration::from_secs(60);
 /// Time beyond its deadline that a stop may take: one step of the engine, the last answers.
 const STOP: Duration = Duration::from_secs(10);
 
+/// Whether a service manager has started this process and wants to hear of it.
+pub(super) fn is_managed() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+}
+
 /// What the service manager has been told, and how it is told more.
 pub(super) struct Service {
     watchdog: Option<Duration>,

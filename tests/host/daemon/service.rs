@@ -128,6 +128,36 @@ fn it_is_ready_when_its_model_is_not_there() {
     assert_eq!(daemon.get("/health").error(), (503, "load_failed".into()));
 }
 
+/// In a terminal nobody would give it another model, but where that is what it is to wait for.
+#[test]
+fn without_its_model_and_a_manager_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("orind.sock");
+    let start = |options: &[&str]| {
+        let mut command = daemon::orind();
+        command.args(["--model", "/nowhere.gguf", "--socket", socket.to_str().unwrap()]);
+        command.args(options).env_remove("NOTIFY_SOCKET").stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let output = start(&[]).wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("/nowhere.gguf cannot be loaded: ") && error.contains("--wait"),
+        "{error}"
+    );
+    assert!(!socket.exists());
+
+    let mut waiting = start(&["--wait"]);
+    eventually("the load has failed", || {
+        let mut status = daemon::orinctl(dir.path());
+        let said = status.args(["status", "--json", "--socket"]).arg(&socket).output().unwrap();
+        String::from_utf8_lossy(&said.stdout).contains("last_error")
+    });
+    assert!(waiting.try_wait().unwrap().is_none(), "it goes on");
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+}
+
 /// The thread of that name, stopped from outside while the others run.
 struct Frozen(Pid);
 
