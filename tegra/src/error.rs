@@ -252,6 +252,9 @@ fn request_hint(node: Node, errno: Errno) -> &'static str {
             ": a fault has torn the channel down, rebuild the context"
         }
         (Node::Ctrl, Errno::ENOMEM) => ": all channels or groups of the GPU are in use",
+        (Node::Nvmap | Node::AddressSpace, Errno::ENOMEM) => {
+            ": enough is free, but not in one piece, or not for a buffer of that size"
+        }
         (Node::Tsg, Errno::EPERM) => ": another program holds the GPU's scheduler",
         _ => "",
     }

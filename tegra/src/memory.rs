@@ -82,10 +82,14 @@ impl Drop for Handle {
     }
 }
 
-/// The errors of memory requests: `ENOMEM` says how much there was.
+/// The errors of memory requests: `ENOMEM` where there was less than needed says how much; where there was
+/// enough it is about something else, and stays the request's.
 pub(crate) fn memory_error(orin: &Orin, need: u64, error: Error) -> Error {
     match error.errno() {
-        Some(Errno::ENOMEM) => out_of_memory(orin, need),
+        Some(Errno::ENOMEM) => match out_of_memory(orin, need) {
+            short @ Error::OutOfMemory { have, .. } if have < need => short,
+            _ => error,
+        },
         _ => error,
     }
 }

@@ -8,8 +8,10 @@ use tegra::address::GpuAddress;
 use tegra::class;
 use tegra::context::{Context, Options};
 use tegra::fault::Fault;
+use tegra::orin::Orin;
 use tegra::pushbuffer::{Acquire, Condition, Engine, Payload, PushBuffer};
 use tegra::queue::Wake;
+use tegra::space::{self, Access, AddressSpace};
 
 use crate::support::{Copies, LONG, alone, complete, space};
 
@@ -66,9 +68,11 @@ fn a_copy_from_nowhere_faults_and_the_context_is_rebuilt() {
 }
 
 #[test]
-fn a_write_to_weights_faults() {
+fn a_write_to_weights_faults_where_they_are_mapped_for_reading_only() {
     alone(|| {
-        let mut copies = Copies::new();
+        let options = space::Options { sealed: Access::Read, ..space::Options::default() };
+        let space = AddressSpace::with(&Orin::open().unwrap(), options).unwrap();
+        let mut copies = Copies::within(space, Options::default());
         let weights = tegra::buffer::Filling::new(&copies.space, 4096).unwrap().seal().unwrap();
         let from = copies.mailbox(4096);
         from.store_u64(0, 1).unwrap();

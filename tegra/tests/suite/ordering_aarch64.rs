@@ -10,7 +10,7 @@ use std::process::Command;
 use tegra::class::host::userd;
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
-const BARRIER: &str = "dmb oshst";
+const BARRIER: &str = "dmb sy";
 
 /// The instructions of the functions whose name contains `submit` and that have a barrier.
 fn submit_functions(assembly: &str) -> Vec<Vec<String>> {

@@ -236,12 +236,12 @@ fn operations_keep_their_limits() {
     assert!(LocalMemory::new(at(0), 0x1000).is_err());
 }
 
-/// Sizes of the proven code: the whole chip has 8 TPCs, its 30 W mode 4.
+/// Sizes of the proven code, which ran on 4 TPCs, the 30 W mode; the whole chip has 8.
 #[test]
 fn local_memory_of_the_hardware() {
     let size = LocalMemorySize::new(0, 8).unwrap();
-    assert_eq!(size, LocalMemorySize { per_thread: 0x240, per_tpc: 0x1b_0000, total: 27 << 19 });
-    assert_eq!(LocalMemorySize::new(0, 4).unwrap().total, 27 << 18);
+    assert_eq!(size, LocalMemorySize { per_thread: 0x240, per_tpc: 0x36_0000, total: 27 << 20 });
+    assert_eq!(LocalMemorySize::new(0, 4).unwrap().total, 27 << 19);
     assert_eq!(LocalMemorySize::new(1, 8).unwrap().per_thread, 0x260);
     assert_eq!(LocalMemorySize::new(1 << 24, 8), None);
     assert_eq!(LocalMemorySize::new(u32::MAX, 8), None);

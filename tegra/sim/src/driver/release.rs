@@ -16,6 +16,8 @@ refusals! { "release";
         "os/linux/ioctl_*.c: default case of each ioctl function";
     NO_HEAPS = "QUERY_HEAP_PARAMS, GET_AVAILABLE_HEAPS", ENOTTY,
         "asked for with TEGRA_SIM_MACHINE=no-heap-query", "not the driver's answer";
+    SHORT_RANGE = "ALLOC_AS", EINVAL, "asked for with TEGRA_SIM_MACHINE=short-range-refused",
+        "not the driver's answer";
 }
 
 /// Requests of r35.4 whose arguments are the beginning of those of r36.4, and these.

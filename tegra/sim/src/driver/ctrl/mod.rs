@@ -14,6 +14,7 @@ use super::channel::Channel;
 use super::device::{CHANNELS, Device};
 use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules, UNKNOWN, requests};
 use super::errno::{Refused, refusals};
+use super::release::SHORT_RANGE;
 use super::tsg::Tsg;
 use super::user;
 
@@ -23,8 +24,6 @@ refusals! { "ctrl";
     RANGE = "ALLOC_AS", EINVAL, "start or end 0 or no multiple of 2 MiB, start not below end",
         "common/mm/as.c:gk20a_vm_alloc_share";
     SPLIT = "ALLOC_AS", EINVAL, "a split", "common/mm/as.c:gk20a_vm_alloc_share";
-    SHORT_RANGE = "ALLOC_AS", EINVAL, "asked for with TEGRA_SIM_MACHINE=short-range-refused",
-        "not the driver's answer";
     TOO_LARGE = "ALLOC_AS", ENOMEM, "end and the driver's 4 GiB above it exceed 2^49",
         "common/mm/vm.c:nvgpu_vm_init_attributes";
     NO_FD = "ALLOC_AS, OPEN_TSG, OPEN_CHANNEL", EMFILE, "the fd table is full",
