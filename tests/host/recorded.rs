@@ -193,6 +193,8 @@ fn events(body: &str, path: &str, dir: &str) -> Vec<Value> {
             events.push(event);
         }
     }
+    // Answers of several prompts come beside each other as they are ready.
+    events.sort_by_key(|event| event[1]["choices"][0]["index"].as_u64().unwrap_or(u64::MAX));
     events
 }
 
