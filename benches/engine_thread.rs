@@ -105,10 +105,11 @@ fn load(backend: &str) -> Handle {
         tuning: orind::engine::tuning::Tuning::default(),
         light: orind::engine::Light::default(),
         memory_reserve: 0,
+        models_dir: PathBuf::new(),
     });
     loop {
         match events.blocking_recv().unwrap() {
-            LoadEvent::Progress { .. } => {}
+            LoadEvent::Progress { .. } | LoadEvent::Unloading { .. } => {}
             LoadEvent::Loaded(_) => return handle,
             LoadEvent::Failed(error) => panic!("{error}"),
         }

@@ -304,19 +304,6 @@ impl Config {
         Ok(())
     }
 
-    /// The file or name that a model's name stands for: `synthetic:NAME` and paths as they are, a
-    /// bare name is looked up in `models_dir`, with `.gguf` added where that finds a file.
-    pub fn resolve_model(&self, name: &str) -> String {
-        if name.starts_with("synthetic:") || name.contains('/') {
-            return name.to_owned();
-        }
-        [name.to_owned(), format!("{name}.gguf")]
-            .iter()
-            .map(|file| self.models_dir.join(file))
-            .find(|path| path.is_file())
-            .map_or_else(|| name.to_owned(), |path| path.display().to_string())
-    }
-
     /// The address of [`Self::listen`]; an error when it is not one, or off loopback and without a token.
     pub fn port(&self) -> Result<Option<SocketAddr>, Error> {
         if self.listen.is_empty() {
@@ -672,20 +659,6 @@ mod tests {
             if let Err(error) = Config::parse(&text, "f") {
                 proptest::prop_assert!(error.to_string().starts_with("f:"), "{error}");
             }
-        }
-    }
-
-    #[test]
-    fn a_bare_model_name_is_looked_up_in_the_models_directory() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("a.gguf");
-        fs::write(&file, b"").unwrap();
-        let config = Config { models_dir: dir.path().to_owned(), ..Config::default() };
-        let found = file.display().to_string();
-        assert_eq!(config.resolve_model("a"), found);
-        assert_eq!(config.resolve_model("a.gguf"), found);
-        for same in ["b", "./a", "/x/a.gguf", "synthetic:a"] {
-            assert_eq!(config.resolve_model(same), same);
         }
     }
 }

@@ -117,8 +117,12 @@ pub(super) async fn load(
         let message = match progress.phase.as_str() {
             "synthesise" => "making model",
             "load" => "loading",
+            "unload" => "unloading the other model",
             other => other,
         };
+        if let Some(why) = progress.why {
+            live.say(terminal, &why);
+        }
         live.set(progress.done, progress.total, message);
     };
     let model = client.load(request, on_progress).await?;

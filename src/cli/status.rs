@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::args::{self, Connection};
 use super::error::Error;
 use super::{machine, text};
-use crate::control::api::{Device, DeviceHealth, Model, Requests, State, Status};
+use crate::control::api::{Device, DeviceHealth, Loading, Model, Requests, State, Status};
 use device::Activity;
 use device::tune::report::{Searching, Used};
 
@@ -24,6 +24,12 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
     let (Status { version, pid, .. }, up) = (status, text::duration(uptime));
     row("daemon", format!("orind {version}, process {pid}, up {up}, on {daemon}"));
     row("state", state(&status.state));
+    if let Some(Loading { model, progress }) = &status.loading {
+        row(
+            "loading",
+            format!("{model}, {:.0} %, beside the one that is served", progress * 100.0),
+        );
+    }
     if let Some(model) = &status.model {
         row("model", describe(model));
         let threads = match model.device.threads {

@@ -77,6 +77,9 @@ pub struct Status {
     pub uptime_s: f64,
     pub state: State,
     pub model: Option<Model>,
+    /// The load of another model under way, while this one is served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loading: Option<Loading>,
     pub requests: Requests,
     pub memory: ProcessMemory,
     /// The search in idle time, where there is one.
@@ -90,6 +93,13 @@ pub struct Status {
     /// What decoding is held against; absent while nothing tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roof: Option<Roof>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Loading {
+    pub model: String,
+    /// Fraction done, 0 to 1.
+    pub progress: f64,
 }
 
 /// Bytes per second that weights can be read with at best.
@@ -243,12 +253,15 @@ pub struct LoadRequest {
 /// A `progress` event of a load. The `result` event is a [`Model`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadProgress {
-    /// `synthesise` or `load`.
+    /// `synthesise`, `load`, or `unload`: the model served until now has to make room.
     pub phase: String,
     /// Bytes done.
     pub done: u64,
     /// Bytes in all.
     pub total: u64,
+    /// Why the other model goes, in phase `unload`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// Answer of `DELETE /orin/v1/models`.

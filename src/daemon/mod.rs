@@ -18,7 +18,6 @@ use std::time::Duration;
 use clap::Parser;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
-use tokio_util::sync::CancellationToken;
 
 use self::log::Log;
 use self::service::{EngineGone, Service};
@@ -27,7 +26,7 @@ use crate::chain::one_line;
 use crate::config::{self, Config, Effect, IoctlFilter};
 use crate::control::api::LoadRequest;
 use crate::control::server::tcp::{self, Port, Token};
-use crate::control::server::{self, App, Listeners, socket};
+use crate::control::server::{self, App, Listeners, Stop, socket};
 use crate::engine::{Handle, LoadError, LoadEvent, Settings};
 use model::Model;
 use model::synthetic;
@@ -191,7 +190,7 @@ fn check(config: &Config) -> Result<(), String> {
             format!("{spec}, seeded random weights")
         }
         name => {
-            let path = config.resolve_model(name);
+            let path = synthetic::resolve(name, &config.models_dir);
             let model =
                 Model::open(Path::new(&path)).map_err(|e| format!("{path}: {}", one_line(&e)))?;
             let (parameters, bytes) = (model.parameters(), model.weight_bytes());
@@ -257,7 +256,7 @@ async fn serve(
     let app = App::new(engine.clone(), config);
     // Status and log tell how it goes.
     let first = first.map(|spec| app.load(spec));
-    let stop = CancellationToken::new();
+    let stop = Stop::default();
     let server =
         tokio::spawn(server::serve(Listeners { unix, tcp }, Arc::clone(&app), stop.clone()));
 
@@ -275,18 +274,18 @@ async fn serve(
         Err(EngineGone) => return Err(Error::EngineGone),
     };
     service.stopping(deadline);
-    stop.cancel();
+    stop.drain();
     let drained = async {
-        let connections = server.await;
         // A panic there must not keep the daemon alive.
         let _ = tokio::task::spawn_blocking(move || engine.stop(deadline)).await;
-        if let Ok(connections) = connections {
+        stop.close();
+        if let Ok(connections) = server.await {
             connections.drain(FLUSH).await;
         }
     };
     tokio::select! {
         () = drained => {}
-        signal = signals.stop() => {
+        signal = signals.again() => {
             tracing::warn!(signal, "second signal: exiting at once");
             drop(claim);
             std::process::exit(1);
@@ -387,7 +386,7 @@ async fn over(load: Option<UnboundedReceiver<LoadEvent>>) -> Option<LoadError> {
     let mut events = load?;
     loop {
         match events.recv().await {
-            Some(LoadEvent::Progress { .. }) => {}
+            Some(LoadEvent::Progress { .. } | LoadEvent::Unloading { .. }) => {}
             Some(LoadEvent::Failed(error)) => return Some(error),
             Some(LoadEvent::Loaded(_)) | None => return None,
         }

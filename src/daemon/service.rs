@@ -10,12 +10,12 @@ use nix::sys::socket::{AddressFamily, SockType, SockaddrLike, SockaddrStorage};
 use nix::sys::socket::{getsockname, getsockopt, sockopt};
 use sd_notify::NotifyState;
 
-use crate::engine::{Handle, Snapshot, State};
+use crate::engine::{Handle, Loading, Snapshot, State};
 
 /// How often status and engine are looked at; more often when the watchdog is impatient.
 const TICK: Duration = Duration::from_secs(1);
 
-/// By how much each heartbeat extends the time that a start may take.
+/// By how much each step forward of the load at start extends the time that a start may take.
 const START: Duration = Duration::from_secs(60);
 
 /// Time beyond its deadline that a stop may take: one step of the engine, the last answers.
@@ -31,6 +31,7 @@ pub(super) struct Service {
     watchdog: Option<Duration>,
     engine: Handle,
     heartbeats: u64,
+    load_beats: u64,
     /// The model of the configuration is still to be loaded.
     starting: bool,
     ready: bool,
@@ -44,7 +45,8 @@ impl Service {
     /// `starting`: the start is not over before [`Self::started`].
     pub(super) fn new(engine: Handle, starting: bool) -> Self {
         let watchdog = sd_notify::watchdog_enabled();
-        Self { watchdog, engine, heartbeats: 0, starting, ready: false, status: String::new() }
+        let (heartbeats, load_beats, ready, status) = (0, 0, false, String::new());
+        Self { watchdog, engine, heartbeats, load_beats, starting, ready, status }
     }
 
     /// The time between two calls of [`Self::tick`].
@@ -64,13 +66,15 @@ impl Service {
     pub(super) fn tick(&mut self) -> Result<(), EngineGone> {
         let heartbeats = self.engine.heartbeat().ok_or(EngineGone)?;
         let alive = heartbeats != std::mem::replace(&mut self.heartbeats, heartbeats);
+        let load_beats = self.engine.load_beats();
+        let loads = load_beats != std::mem::replace(&mut self.load_beats, load_beats);
         let now = self.engine.snapshot();
         let mut message = Vec::new();
         if !self.ready && !self.starting {
             self.ready = true;
             message.push(NotifyState::Ready);
         }
-        if alive && !self.ready {
+        if loads && !self.ready {
             message.push(NotifyState::ExtendTimeoutUsec(micros(START)));
         }
         if alive && self.watchdog.is_some() {
@@ -122,7 +126,7 @@ fn send(message: &[NotifyState<'_>]) {
 fn describe(now: &Snapshot) -> String {
     match &now.state {
         State::Empty => "no model is loaded".into(),
-        State::Loading { model, progress } => {
+        State::Loading(Loading { model, progress }) => {
             format!("loading {model}: {:.0} %", 100.0 * progress)
         }
         State::Ready(model) => format!(

@@ -2,11 +2,16 @@
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use nix::unistd::{Pid, getppid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// A second signal within this time is the first one once more: `timeout` sends it to the process and then to
+/// its group.
+const ECHO: Duration = Duration::from_millis(300);
 
 pub(super) enum Told {
     /// Stop; the signal's name.
@@ -49,10 +54,13 @@ impl Signals {
         }
     }
 
-    pub(super) async fn stop(&mut self) -> &'static str {
+    /// Waits for somebody to lose patience with a stop that has just begun.
+    pub(super) async fn again(&mut self) -> &'static str {
+        let begun = Instant::now();
         loop {
-            if let Told::Stop(signal) = self.next().await {
-                return signal;
+            match self.next().await {
+                Told::Stop(signal) if begun.elapsed() >= ECHO => return signal,
+                Told::Stop(_) | Told::Reload => {}
             }
         }
     }

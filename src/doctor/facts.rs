@@ -151,7 +151,7 @@ fn group(gid: u32) -> String {
 }
 
 fn need_of(config: &Config) -> Result<Need, String> {
-    let name = config.resolve_model(&config.model);
+    let name = synthetic::resolve(&config.model, &config.models_dir);
     let path = if synthetic::is_synthetic(&name) {
         let spec = synthetic::Spec::parse(&name).map_err(|error| error.to_string())?;
         let cached = synthetic::default_cache_dir().join(spec.file_name());

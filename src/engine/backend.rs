@@ -119,6 +119,7 @@ mod tests {
             tuning: crate::engine::tuning::Tuning::default(),
             light: crate::engine::Light::default(),
             memory_reserve: 0,
+            models_dir: std::path::PathBuf::new(),
         }
     }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::heartbeat::Heartbeat;
+use super::loader::Beside;
 use super::tuning::bench::{Stopwatch, WallClock};
 use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
@@ -19,7 +20,8 @@ use super::{GpuBandwidth, Light, LoadSpec, ModelInfo, Text};
 use device::first_light::Mode;
 use device::tune::report::{Progress, Report, Spec};
 use device::tune::{Case, Store};
-use device::{Activity, Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, Ticket};
+use device::{Activity, Data, Device, Error, Footprint, Instance};
+use device::{MAX_SUBMISSIONS, Prepared, Ticket};
 use model::{KvLayout, Model, ports};
 use plan::sample::Sampling;
 use plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
@@ -229,6 +231,16 @@ impl Core {
 
     pub(super) fn device(&self) -> &'static str {
         self.loaded.device.info().name
+    }
+
+    /// What another load has to know of it.
+    pub(super) fn beside(&self) -> Beside {
+        let Footprint { weights, state, activations } = self.loaded.instance.footprint();
+        Beside {
+            model: self.loaded.info.id.clone(),
+            device: Arc::clone(&self.loaded.device),
+            bytes: weights + state + activations,
+        }
     }
 
     pub(super) const fn text(&self) -> &Arc<Text> {

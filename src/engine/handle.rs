@@ -14,10 +14,13 @@ use tokio::sync::oneshot;
 use super::core::Core;
 use super::devices::Devices;
 use super::heartbeat::Heartbeat;
+use super::loader::Asked;
 use super::scheduler::{Command, Scheduler};
 use super::sequence::Waiting;
 use super::tuning::{self, Tuning};
-use super::{Event, GenerateError, LoadError, LoadEvent, LoadSpec, Request, Snapshot, State, Text};
+use super::{
+    Event, GenerateError, LoadError, LoadEvent, LoadSpec, Loading, Request, Snapshot, State, Text,
+};
 use device::tune::DeviceKey;
 use device::tune::report::Searching;
 use device::tune::store::Loaded;
@@ -35,6 +38,7 @@ pub struct Settings {
 #[derive(Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
+    pub(super) loading: Mutex<Option<Loading>>,
     pub(super) text: Mutex<Option<Arc<Text>>>,
     /// Requests accepted and not yet over.
     in_flight: AtomicUsize,
@@ -52,6 +56,8 @@ pub(super) struct Shared {
     service_ms: AtomicU64,
     queue_limit: AtomicUsize,
     pub(super) heartbeat: Heartbeat,
+    /// The same of a load's thread.
+    pub(super) load_beats: Heartbeat,
     pub(super) devices: Devices,
     /// Why the engine gave up a model that was loaded, until the next load.
     pub(super) given_up: Mutex<Option<LoadError>>,
@@ -68,16 +74,17 @@ impl Shared {
         *self.state.lock() = state;
     }
 
-    /// A load is on its way: the state from now on, not only when the thread comes to it, if nothing is loaded.
+    /// A load is on its way: from now on, not only when the thread comes to it.
     fn announce(&self, model: &str) {
-        let mut state = self.state.lock();
-        if *state == State::Empty {
-            *state = State::Loading { model: model.to_owned(), progress: 0.0 };
-        }
+        let announced = || Loading { model: model.to_owned(), progress: 0.0 };
+        self.loading.lock().get_or_insert_with(announced);
     }
 
     fn state(&self) -> State {
-        self.state.lock().clone()
+        match (&*self.state.lock(), &*self.loading.lock()) {
+            (State::Empty, Some(loading)) => State::Loading(loading.clone()),
+            (state, _) => state.clone(),
+        }
     }
 
     /// Counts a step of the device, before anybody hears of its tokens.
@@ -130,7 +137,7 @@ impl Handle {
         let model = match self.shared.state() {
             State::Ready(model) | State::Exclusive { model, .. } => model,
             State::Empty => return Err(GenerateError::NoModel),
-            State::Loading { .. } | State::Stopping => return Err(GenerateError::Stopping),
+            State::Loading(_) | State::Stopping => return Err(GenerateError::Stopping),
         };
         check(&request, model.vocabulary)?;
         let prompt = request.prompt.len();
@@ -170,27 +177,30 @@ impl Handle {
         Duration::from_secs((service * rounds).div_ceil(1000).clamp(1, 60))
     }
 
-    /// Loads a model in place of the loaded one, once the requests in flight are done.
+    /// Loads a model beside the loaded one, and puts it in its place once the requests in flight are done;
+    /// before that only where there is no room for both. A load under way is given up for it.
     #[must_use]
     pub fn load(&self, spec: LoadSpec) -> UnboundedReceiver<LoadEvent> {
         let (events, receiver) = unbounded_channel();
         self.shared.announce(&spec.model);
-        if let Err(refused) = self.commands.send(Command::Load(spec, events))
-            && let Command::Load(_, events) = refused.into_inner()
+        let asked = Asked { spec: Arc::new(spec), events };
+        if let Err(refused) = self.commands.send(Command::Load(asked))
+            && let Command::Load(asked) = refused.into_inner()
         {
-            let _ = events.send(LoadEvent::Failed(LoadError::Stopping));
+            asked.tell(LoadEvent::Failed(LoadError::Stopping));
         }
         receiver
     }
 
-    /// Unloads the model, once the requests in flight are done. True when there was one.
+    /// Gives up the load under way, and unloads the model once the requests in flight are done. True when
+    /// there was one.
     pub async fn unload(&self) -> bool {
         let (done, receiver) = oneshot::channel();
         self.commands.send(Command::Unload(done)).is_ok() && receiver.await.unwrap_or(false)
     }
 
-    /// Runs a task with the loaded model to itself, on the engine thread, once the requests in
-    /// flight are done. Requests that come meanwhile wait.
+    /// Runs a task with the loaded model to itself, on the engine thread, once the requests in flight and
+    /// the load under way are done. Requests that come meanwhile wait.
     pub fn exclusive<T: Send + 'static>(
         &self,
         what: &str,
@@ -224,11 +234,18 @@ impl Handle {
         Some(self.shared.heartbeat.beats())
     }
 
+    /// How often loads have come further: a number that does not grow during a load means that a file or a
+    /// device does not answer.
+    pub fn load_beats(&self) -> u64 {
+        self.shared.load_beats.beats()
+    }
+
     pub fn snapshot(&self) -> Snapshot {
         let shared = &self.shared;
         let active = shared.active.load(Ordering::Relaxed);
         Snapshot {
             state: shared.state(),
+            loading: shared.loading.lock().clone(),
             active,
             queued: shared.in_flight.load(Ordering::Relaxed).saturating_sub(active),
             kv_tokens: shared.kv_tokens.load(Ordering::Relaxed),
@@ -258,8 +275,8 @@ impl Handle {
         self.shared.text.lock().clone()
     }
 
-    /// Stops admitting, lets what is in flight finish until the deadline, cancels the rest, and
-    /// waits for the thread. A load that is under way is waited for no longer than the deadline.
+    /// Stops admitting, gives up a load under way, lets what is in flight finish until the deadline, cancels
+    /// the rest, and waits for the thread.
     pub fn stop(&self, deadline: Duration) {
         let until = Instant::now() + deadline;
         self.shared.set_state(State::Stopping);

@@ -50,31 +50,62 @@ struct Fitted {
     plans: Vec<Plan>,
 }
 
-type Progress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Sync);
+/// Who is told how a load goes on, who can give it up, and what is loaded beside it.
+pub(super) trait Watch: Sync {
+    /// Bytes done of one phase, and in all.
+    fn progress(&self, phase: &'static str, done: u64, total: u64);
+
+    /// Whether nobody wants the model any more.
+    fn is_given_up(&self) -> bool {
+        false
+    }
+
+    /// Bytes of the memory of `device` that the model loaded now would give back.
+    fn beside(&self, _device: &dyn Device) -> u64 {
+        0
+    }
+
+    /// Has that model unloaded.
+    fn make_room(&mut self, _why: &str) -> Result<(), LoadError> {
+        unreachable!("nothing is loaded beside")
+    }
+}
+
+/// Nobody: for the tiny model of first light.
+struct Alone<'a>(&'a Shared);
+
+impl Watch for Alone<'_> {
+    fn progress(&self, _: &'static str, _: u64, _: u64) {
+        self.0.load_beats.beat();
+    }
+}
 
 /// Opens and checks everything that can be checked before memory is reserved.
 pub(super) fn open(
     spec: &LoadSpec,
     shared: &Shared,
-    progress: Progress<'_>,
+    watch: &dyn Watch,
 ) -> Result<Opened, LoadError> {
     let started = Instant::now();
     check(spec)?;
+    let model = synthetic::resolve(&spec.model, &spec.models_dir);
+    let spec = &LoadSpec { model, ..spec.clone() };
     let mut candidates = Candidates::new(spec, shared.devices.disabled_for(&spec.model))?;
+    let Read { model, text, layout } = read(spec, watch)?;
     let first = candidates.next(&lit(spec, shared))?;
-    let Read { model, text, layout } = read(spec, progress)?;
-    check_cache(&model, layout)?;
+    check_cache(&model, layout, watch.beside(&*first.device))?;
     let fitted = fit(&mut candidates, first, &model, spec, layout, shared)?;
     Ok(Opened { spec: spec.clone(), started, model, text, candidates, fitted, layout })
 }
 
 /// The same for a model that its device has lost. Nothing of it is read from the file again but the weights.
-pub(super) fn reopen(lost: Core, shared: &Shared) -> Result<Opened, LoadError> {
+pub(super) fn reopen(lost: Core, shared: &Shared, watch: &dyn Watch) -> Result<Opened, LoadError> {
     let started = Instant::now();
     // Its memory is free before another instance asks for some.
     let Loaded { spec, model, text, layout, .. } = lost.into_loaded();
     let mut candidates = Candidates::new(&spec, shared.devices.disabled_for(&spec.model))?;
     let first = candidates.next(&lit(&spec, shared))?;
+    watch.progress("load", 0, model.weight_bytes());
     let fitted = fit(&mut candidates, first, &model, &spec, layout, shared)?;
     Ok(Opened { spec, started, model, text, candidates, fitted, layout })
 }
@@ -86,13 +117,13 @@ pub(super) fn on(
     shared: &Shared,
 ) -> Result<Core, LoadError> {
     let started = Instant::now();
-    let progress = |_: &'static str, _, _| shared.heartbeat.beat();
-    let Read { model, text, layout } = read(spec, &progress)?;
+    let mut watch = Alone(shared);
+    let Read { model, text, layout } = read(spec, &watch)?;
     let mut candidates = Candidates::none();
     let found = Found { device: Arc::clone(device), reason: String::new() };
     let fitted = fit(&mut candidates, found, &model, spec, layout, shared)?;
     let opened = Opened { spec: spec.clone(), started, model, text, candidates, fitted, layout };
-    upload(opened, &progress, shared)
+    upload(opened, shared, &mut watch)
 }
 
 /// What lets a device be used.
@@ -110,8 +141,8 @@ struct Read {
     layout: KvLayout,
 }
 
-fn read(spec: &LoadSpec, progress: Progress<'_>) -> Result<Read, LoadError> {
-    let path = locate(&spec.model, progress)?;
+fn read(spec: &LoadSpec, watch: &dyn Watch) -> Result<Read, LoadError> {
+    let path = locate(spec, watch)?;
     let model = Model::open(&path).map_err(|e| match e {
         model::Error::Gguf(model::gguf::Error::Open { .. }) => LoadError::NotFound(one_line(&e)),
         e => LoadError::Invalid(format!("{}: {}", path.display(), one_line(&e))),
@@ -160,15 +191,30 @@ fn fit(
     }
 }
 
+/// Brings a model onto its device, beside what is loaded where there is room for both.
 pub(super) fn upload(
     opened: Opened,
-    progress: Progress<'_>,
     shared: &Shared,
+    watch: &mut dyn Watch,
 ) -> Result<Core, LoadError> {
     let Opened { spec, started, model, text, mut candidates, mut fitted, layout } = opened;
     let ready = loop {
-        match bring_up(&mut fitted, &model, &spec, layout, progress, &shared.heartbeat) {
+        let beside = watch.beside(&*fitted.device);
+        match bring_up(&mut fitted, &model, &spec, layout, watch, &shared.load_beats) {
             Ok(ready) => break ready,
+            Err(_) if watch.is_given_up() => return Err(LoadError::Stopping),
+            Err(device::Error::OutOfMemory { what, need, have })
+                if beside > 0 && need <= have.saturating_add(beside) =>
+            {
+                watch.make_room(&format!(
+                    "{what}: {} are needed, {} free",
+                    mib(need),
+                    mib(have)
+                ))?;
+                let Fitted { device, reason, .. } = fitted;
+                let found = Found { device, reason };
+                fitted = fit(&mut Candidates::none(), found, &model, &spec, layout, shared)?;
+            }
             // The next device would read the same file.
             Err(error @ device::Error::Weight { .. }) => return Err(device_error(error)),
             // Too small, in use by others, or lost.
@@ -206,7 +252,7 @@ fn bring_up(
     model: &Model,
     spec: &LoadSpec,
     layout: KvLayout,
-    progress: Progress<'_>,
+    watch: &dyn Watch,
     heartbeat: &Heartbeat,
 ) -> Result<Ready, device::Error> {
     let Fitted { device, plans, .. } = fitted;
@@ -215,15 +261,20 @@ fn bring_up(
     let request = Request { weights: &weights, states: &states, plans, choices: None };
     let cases = tuning::cases(&**device, &request)?;
     let (choices, used) = tuning::choices(&**device, &cases, &spec.tuning, &|| heartbeat.beat());
-    leave(&**device, &request, spec.memory_reserve)?;
+    leave(&**device, &request, spec.memory_reserve, watch.beside(&**device) > 0)?;
     let mut instance = device.open(&Request { choices: Some(&choices), ..request })?;
     let total = model.weight_bytes();
     let done = AtomicU64::new(0);
     for weight in &weights {
         let name = &weight.name;
-        let read = |at, bytes: &mut [u8]| Ok(model.read_weight(name, at, bytes)?);
+        let read = |at, bytes: &mut [u8]| {
+            if watch.is_given_up() {
+                return Err("the load was given up".into());
+            }
+            Ok(model.read_weight(name, at, bytes)?)
+        };
         let report = |bytes: u64| {
-            progress("load", done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
+            watch.progress("load", done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
         };
         instance.upload(name, &read, &report)?;
     }
@@ -231,14 +282,24 @@ fn bring_up(
     Ok(Ready { instance, entries, cases, used })
 }
 
-/// Refuses what would leave the rest of the system less memory than the reserve.
-fn leave(device: &dyn Device, request: &Request<'_>, reserve: u64) -> Result<(), device::Error> {
-    let shares = |free: &u64| *free > 0 && device.shares_memory();
-    let Some(free) = device.gpu_memory().filter(shares) else { return Ok(()) };
+/// Refuses what would leave the rest of the system less memory than the reserve. The CPU's pages can be
+/// swapped: there it is asked for only where another model could make room.
+fn leave(
+    device: &dyn Device,
+    request: &Request<'_>,
+    reserve: u64,
+    beside: bool,
+) -> Result<(), device::Error> {
+    let free = match device.gpu_memory() {
+        Some(free) if free > 0 && device.shares_memory() => free,
+        None if beside => memory::available().unwrap_or(u64::MAX),
+        _ => return Ok(()),
+    };
     let fits = device.footprint(request)?.fits(free.saturating_sub(reserve));
     fits.map_err(|error| match error {
         device::Error::OutOfMemory { what, need, have } => {
             let what = format!("{what}, beside memory_reserve_mib = {}", reserve >> 20);
+            let have = if device.gpu_memory().is_some() { have } else { free };
             device::Error::OutOfMemory { what, need, have }
         }
         other => other,
@@ -261,10 +322,10 @@ fn check(spec: &LoadSpec) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// The KV cache alone must fit, before anything is built for it.
-fn check_cache(model: &Model, layout: KvLayout) -> Result<(), LoadError> {
+/// The KV cache alone must fit, before anything is built for it; `beside` bytes can be given back.
+fn check_cache(model: &Model, layout: KvLayout, beside: u64) -> Result<(), LoadError> {
     let hyper = model.hyperparameters();
-    let have = memory::available().unwrap_or(u64::MAX);
+    let have = memory::available().unwrap_or(u64::MAX).saturating_add(beside);
     let arithmetic = format!(
         "KV cache: {} slots x {} tokens x {} layers x 2 x {} heads x {} x 2 bytes",
         layout.slots, layout.context, hyper.layers, hyper.kv_heads, hyper.head_size
@@ -287,12 +348,11 @@ fn mib(bytes: u64) -> String {
 }
 
 /// The file behind a model's name; synthetic ones are made when they are not cached.
-fn locate(name: &str, progress: Progress<'_>) -> Result<PathBuf, LoadError> {
-    synthetic::locate(name, &mut |done, total| progress("synthesise", done, total)).map_err(|e| {
-        match e {
-            synthetic::Error::Unknown { .. } => LoadError::NotFound(e.to_string()),
-            e => LoadError::Invalid(one_line(&e)),
-        }
+fn locate(spec: &LoadSpec, watch: &dyn Watch) -> Result<PathBuf, LoadError> {
+    let mut progress = |done, total| watch.progress("synthesise", done, total);
+    synthetic::locate(&spec.model, &mut progress).map_err(|e| match e {
+        synthetic::Error::Unknown { .. } => LoadError::NotFound(e.to_string()),
+        e => LoadError::Invalid(one_line(&e)),
     })
 }
 
@@ -429,7 +489,7 @@ mod tests {
     #[test]
     fn a_gpu_that_shares_memory_leaves_some_of_it() {
         let request = Request { weights: &[], states: &[], plans: &[], choices: None };
-        let leave = |shares, mib: u64| leave(&Gpu { shares }, &request, mib << 20);
+        let leave = |shares, mib: u64| leave(&Gpu { shares }, &request, mib << 20, false);
         assert!(leave(true, 1024).is_ok() && leave(false, 4096).is_ok());
         let told = device_error(leave(true, 1025).unwrap_err()).to_string();
         assert!(

@@ -10,6 +10,7 @@ mod first_light;
 mod handle;
 mod heartbeat;
 mod load;
+mod loader;
 mod logprobs;
 mod request;
 mod scheduler;
@@ -27,5 +28,5 @@ pub use handle::{Handle, Settings};
 pub use load::Text;
 pub use request::{
     DeviceInfo, DeviceMemory, Event, FinishReason, Finished, GenerateError, LoadError, LoadEvent,
-    LoadSpec, Logprob, ModelInfo, Request, Snapshot, State, TokenEvent, TokenLogprobs,
+    LoadSpec, Loading, Logprob, ModelInfo, Request, Snapshot, State, TokenEvent, TokenLogprobs,
 };

@@ -130,8 +130,9 @@ pub enum GenerateError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadSpec {
-    /// A GGUF file, or `synthetic:NAME`.
+    /// A GGUF file, a name in `models_dir`, or `synthetic:NAME`.
     pub model: String,
+    pub models_dir: PathBuf,
     /// `auto`, or a name of [`device::NAMES`].
     pub backend: String,
     /// Sequences served at once.
@@ -162,8 +163,13 @@ pub enum LoadEvent {
         /// Bytes in all.
         total: u64,
     },
+    /// The model loaded until now has to go before there is room for this one.
+    Unloading {
+        model: String,
+        why: String,
+    },
     Loaded(Box<ModelInfo>),
-    /// It is not; what was loaded before is still there unless replacing it had begun.
+    /// It is not; what was loaded before is still there unless it had to make room.
     Failed(LoadError),
 }
 
@@ -177,6 +183,9 @@ pub enum LoadError {
     NotFound(String),
     #[error("{0}")]
     Invalid(String),
+    /// Something else was asked for before it was done.
+    #[error("the load was given up: {0}")]
+    GivenUp(&'static str),
     #[error("the engine is stopping")]
     Stopping,
     #[error("{0}")]
@@ -243,11 +252,8 @@ pub struct DeviceMemory {
 pub enum State {
     #[default]
     Empty,
-    Loading {
-        model: String,
-        /// Fraction done, 0 to 1.
-        progress: f64,
-    },
+    /// Nothing is loaded, but will be.
+    Loading(Loading),
     Ready(Box<ModelInfo>),
     /// A bench or another exclusive task runs.
     Exclusive {
@@ -258,10 +264,20 @@ pub enum State {
     Stopping,
 }
 
+/// A load under way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loading {
+    pub model: String,
+    /// Fraction done, 0 to 1.
+    pub progress: f64,
+}
+
 /// Counters and state at one moment; cheap to take from any thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     pub state: State,
+    /// The load under way, whether another model is served meanwhile or not.
+    pub loading: Option<Loading>,
     pub active: usize,
     /// Requests waiting for a slot.
     pub queued: usize,

@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, RecvTimeoutError};
-use tokio::sync::mpsc::UnboundedSender;
+use crossbeam::channel::{self, Receiver, Sender, unbounded};
 use tokio::sync::oneshot;
 
 use super::core::{Core, Row, Step};
 use super::devices::Verdict;
 use super::first_light;
 use super::handle::{Shared, TunedDevice};
+use super::loader::{Asked, Job, Loader, Thread};
 use super::sequence::{Sequence, Waiting};
 use super::tuning::Idle;
-use super::{Event, FinishReason, GenerateError, LoadError, LoadEvent, LoadSpec, State, load};
+use super::{Event, FinishReason, GenerateError, LoadError, LoadEvent, Loading, State};
 use crate::chain::one_line;
 use device::MAX_SUBMISSIONS;
 use plan::Outputs;
@@ -30,12 +30,16 @@ use plan::sample::Sampling;
 
 pub(super) enum Command {
     Generate(Waiting),
-    Load(LoadSpec, UnboundedSender<LoadEvent>),
+    Load(Asked),
     Unload(oneshot::Sender<bool>),
     Exclusive(String, Task),
     Stop(Instant),
     /// Beat, and nothing else.
     Heartbeat,
+    /// From the load of that order: unload the model, and say so.
+    MakeRoom(u64, Sender<()>),
+    /// The load of that order is over.
+    Loaded(u64, Box<Result<Core, LoadError>>),
 }
 
 /// Work that needs the loaded model to itself; `None` when there is none.
@@ -51,6 +55,8 @@ enum Work {
 
 pub(super) struct Scheduler {
     commands: Receiver<Command>,
+    /// Commands from the threads of loads. They do not keep the engine alive.
+    reports: (Sender<Command>, Receiver<Command>),
     shared: Arc<Shared>,
     core: Option<Core>,
     waiting: VecDeque<Waiting>,
@@ -65,6 +71,11 @@ pub(super) struct Scheduler {
     free_slots: Vec<u32>,
     /// Commands that wait until nothing is being served.
     idle_work: VecDeque<Command>,
+    loader: Option<Loader>,
+    /// Why the model was lost that is being loaded again.
+    lost: Option<String>,
+    /// Loads begun so far, for their orders.
+    loads: u64,
     stop: Option<Instant>,
     idle: Option<Idle>,
     // Reused every step.
@@ -77,6 +88,7 @@ impl Scheduler {
     pub(super) fn new(commands: Receiver<Command>, shared: Arc<Shared>) -> Self {
         Self {
             commands,
+            reports: unbounded(),
             shared,
             core: None,
             waiting: VecDeque::new(),
@@ -86,6 +98,9 @@ impl Scheduler {
             chunk_was_last: false,
             free_slots: Vec::new(),
             idle_work: VecDeque::new(),
+            loader: None,
+            lost: None,
+            loads: 0,
             stop: None,
             idle: None,
             rows: Vec::new(),
@@ -109,10 +124,14 @@ impl Scheduler {
                 if self.stop.is_some() {
                     break;
                 }
-                if let Some(work) = self.idle_work.pop_front() {
+                if let Some(work) = self.next_idle_work().and_then(|at| self.idle_work.remove(at)) {
                     self.do_idle_work(work);
                     continue;
                 }
+            }
+            if self.core.is_none() {
+                // Whoever is being served waits until their model is loaded again.
+                continue;
             }
             if self.idle_work.is_empty() && self.stop.is_none() {
                 self.admit();
@@ -130,6 +149,9 @@ impl Scheduler {
             self.tell_cache();
         }
         self.fail_waiting(&GenerateError::Stopping);
+        if let Some(thread) = self.give_up_load(LoadError::Stopping) {
+            thread.settle();
+        }
         self.drop_model();
         self.shared.set_state(State::Empty);
     }
@@ -149,33 +171,38 @@ impl Scheduler {
         }
     }
 
-    /// Loads the model again after it was lost, and repeats what was being served: on the same device if that
-    /// may still be used, else on the next one. Where there is none the model is given up.
+    /// Loads the model again after it was lost: on the same device if that may still be used, else on the next
+    /// one. What is being served waits for it.
     fn load_again(&mut self, failed: &str) {
         let Some(lost) = self.core.take() else {
             unreachable!("a step failed, so a model was loaded");
         };
         // It uses the device too.
         self.idle = None;
+        // Another model can be loaded when this one's requests are done.
+        let postponed = self.loader.take().and_then(|loader| loader.give_up().0);
+        self.idle_work.extend(postponed.map(Command::Load));
         let (device, model) = (lost.device(), Box::new(lost.model().clone()));
-        let id = model.id.clone();
-        let what = format!("a load of {id} after the loss of device {device}");
+        let what = format!("a load of {} after the loss of device {device}", model.id);
+        tracing::warn!(model = model.id, device, requests = self.active.len(), "loading again");
         self.shared.set_state(State::Exclusive { what, model });
-        let shared = Arc::clone(&self.shared);
-        let progress = |_: &'static str, _, _| shared.heartbeat.beat();
-        let again =
-            load::reopen(lost, &shared).and_then(|opened| load::upload(opened, &progress, &shared));
-        match again {
+        self.lost = Some(failed.to_owned());
+        self.start_load(Job::Again(Box::new(lost)), None);
+    }
+
+    /// The model that was lost is loaded again: repeats what was being served. Where it cannot be loaded it is
+    /// given up.
+    fn loaded_again(&mut self, result: Result<Core, LoadError>, failed: &str) {
+        match result {
             Ok(core) => {
-                let requests = self.active.len();
-                let now = core.device();
-                tracing::warn!(model = id, before = device, now, requests, "model loaded again");
+                let (model, device) = (&core.model().id, core.device());
+                tracing::warn!(model, device, requests = self.active.len(), "model loaded again");
                 self.attach(core);
                 self.active.iter_mut().for_each(Sequence::repeat);
                 self.set_ready();
             }
             Err(error) => {
-                tracing::error!(model = id, %error, "the model is not loaded any more");
+                tracing::error!(%error, "the model is not loaded any more");
                 let told = format!("{failed}; the model cannot be loaded again: {error}");
                 *self.shared.given_up.lock() = Some(error);
                 self.drop_model();
@@ -202,60 +229,113 @@ impl Scheduler {
         self.active.is_empty() && self.under_way.is_empty()
     }
 
+    /// The first of the commands that wait which can be done now. A task waits for a load under way: it is
+    /// meant for the new model, or measures.
+    fn next_idle_work(&self) -> Option<usize> {
+        let waits =
+            |work: &Command| matches!(work, Command::Exclusive(..)) && self.loader.is_some();
+        self.idle_work.iter().position(|work| !waits(work))
+    }
+
+    /// For how long nothing has to be done unless a command comes.
+    fn leisure(&self) -> Duration {
+        let can_admit = !self.waiting.is_empty() && !self.free_slots.is_empty();
+        let can_step = self.core.is_some() && (!self.is_idle() || can_admit);
+        let can_work = self.is_idle() && (self.next_idle_work().is_some() || self.stop.is_some());
+        if can_step || can_work {
+            return Duration::ZERO;
+        }
+        // A minute only bounds how long a waiting request of a gone client keeps its place.
+        let most = Duration::from_secs(60);
+        self.stop.map_or(most, |stop| stop.saturating_duration_since(Instant::now()).min(most))
+    }
+
     /// Reads all commands; blocks when there is nothing else to do. False when every handle is gone.
     fn take_commands(&mut self) -> bool {
         loop {
-            let can_admit =
-                !self.waiting.is_empty() && !self.free_slots.is_empty() && self.core.is_some();
-            let busy =
-                !self.is_idle() || !self.idle_work.is_empty() || self.stop.is_some() || can_admit;
-            let command = if busy {
-                match self.commands.try_recv() {
-                    Ok(command) => command,
-                    Err(_) => return true,
-                }
+            let leisure = self.leisure();
+            let command = if leisure.is_zero() {
+                self.commands.try_recv().or_else(|_| self.reports.1.try_recv()).ok()
             } else {
                 if let Some(idle) = &self.idle {
                     idle.release();
                 }
-                // A minute only bounds how long a waiting request of a gone client keeps its place.
-                let command = self.commands.recv_timeout(Duration::from_secs(60));
+                let command = channel::select! {
+                    recv(self.commands) -> command => command.map(Some),
+                    recv(self.reports.1) -> report => report.map(Some),
+                    default(leisure) => Ok(None),
+                };
                 if let Some(idle) = &self.idle {
                     idle.hold();
                 }
                 match command {
                     Ok(command) => command,
-                    Err(RecvTimeoutError::Timeout) => return true,
-                    Err(RecvTimeoutError::Disconnected) => return false,
+                    Err(channel::RecvError) => return false,
                 }
             };
             match command {
-                Command::Generate(waiting) if self.core.is_some() && self.stop.is_none() => {
-                    self.waiting.push_back(waiting);
-                }
-                Command::Generate(waiting) => {
-                    let error = if self.stop.is_some() {
-                        GenerateError::Stopping
-                    } else {
-                        GenerateError::NoModel
-                    };
-                    self.shared.failed();
-                    waiting.fail(error);
-                }
-                Command::Stop(deadline) => {
-                    self.stop = Some(deadline);
-                    self.shared.set_state(State::Stopping);
-                    self.fail_waiting(&GenerateError::Stopping);
-                }
-                Command::Heartbeat => self.shared.heartbeat.beat(),
-                other => self.idle_work.push_back(other),
+                Some(command) => self.take(command),
+                None => return true,
             }
         }
     }
 
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Generate(waiting) if self.can_serve() && self.stop.is_none() => {
+                self.waiting.push_back(waiting);
+            }
+            Command::Generate(waiting) => {
+                let error = if self.stop.is_some() {
+                    GenerateError::Stopping
+                } else {
+                    GenerateError::NoModel
+                };
+                self.shared.failed();
+                waiting.fail(error);
+            }
+            Command::Load(asked) if self.stop.is_some() => {
+                asked.tell(LoadEvent::Failed(LoadError::Stopping));
+            }
+            Command::Load(asked) => self.load(asked),
+            Command::Unload(done) => {
+                self.give_up_load(LoadError::GivenUp("the model was unloaded"));
+                self.idle_work.push_back(Command::Unload(done));
+            }
+            Command::Stop(deadline) => {
+                self.stop = Some(deadline);
+                self.shared.set_state(State::Stopping);
+                self.fail_waiting(&GenerateError::Stopping);
+                if self.lost.is_none() {
+                    drop(self.give_up_load(LoadError::Stopping));
+                }
+            }
+            Command::Heartbeat => self.shared.heartbeat.beat(),
+            Command::MakeRoom(order, done) => {
+                if self.core.is_some() {
+                    self.idle_work.push_back(Command::MakeRoom(order, done));
+                } else {
+                    self.make_room(order, &done);
+                }
+            }
+            Command::Loaded(order, result) => {
+                if self.core.is_some() && result.is_ok() {
+                    self.idle_work.push_back(Command::Loaded(order, result));
+                } else {
+                    self.loaded(order, *result);
+                }
+            }
+            Command::Exclusive(..) => self.idle_work.push_back(command),
+        }
+    }
+
+    /// Whether a model is loaded, or is being loaded again after it was lost.
+    fn can_serve(&self) -> bool {
+        self.core.is_some() || self.lost.is_some()
+    }
+
     fn do_idle_work(&mut self, work: Command) {
         match work {
-            Command::Load(spec, events) => self.load(&spec, &events),
             Command::Unload(done) => {
                 let loaded = self.core.is_some();
                 *self.shared.given_up.lock() = None;
@@ -277,39 +357,97 @@ impl Scheduler {
                 }
                 self.set_ready();
             }
+            Command::MakeRoom(order, done) => self.make_room(order, &done),
+            Command::Loaded(order, result) => self.loaded(order, *result),
+            Command::Load(asked) => self.load(asked),
             Command::Generate(_) | Command::Stop(_) | Command::Heartbeat => {
                 unreachable!("answered when it is taken, not in idle time")
             }
         }
     }
 
-    fn load(&mut self, spec: &LoadSpec, events: &UnboundedSender<LoadEvent>) {
-        let model = spec.model.clone();
-        let shared = Arc::clone(&self.shared);
-        self.shared.set_state(State::Loading { model: model.clone(), progress: 0.0 });
-        let progress = |phase: &'static str, done: u64, total: u64| {
-            shared.heartbeat.beat();
-            let fraction = if total == 0 { 0.0 } else { done as f64 / total as f64 };
-            shared.set_state(State::Loading { model: model.clone(), progress: fraction });
-            let _ = events.send(LoadEvent::Progress { phase, done, total });
-        };
-        *shared.given_up.lock() = None;
-        // The old model stays until the new one is known to be sound, then makes room for it.
+    fn load(&mut self, asked: Asked) {
+        let before = self.give_up_load(LoadError::GivenUp("another model is being loaded"));
+        *self.shared.given_up.lock() = None;
         self.idle = None;
-        let result = load::open(spec, &shared, &progress).and_then(|opened| {
-            self.drop_model();
-            self.fail_waiting(&GenerateError::Stopping);
-            load::upload(opened, &progress, &shared)
-        });
-        let event = match result {
-            Ok(core) => self.adopt(core),
+        let loading = Loading { model: asked.spec.model.clone(), progress: 0.0 };
+        *self.shared.loading.lock() = Some(loading);
+        self.start_load(Job::New(asked), before);
+    }
+
+    fn start_load(&mut self, job: Job, before: Option<Thread>) {
+        self.loads += 1;
+        let beside = self.core.as_ref().map(Core::beside);
+        let link = (Arc::clone(&self.shared), self.reports.0.clone());
+        let asked = if let Job::New(asked) = &job { Some(asked.clone()) } else { None };
+        match Loader::start(self.loads, job, beside, before, link) {
+            Ok(loader) => self.loader = Some(loader),
             Err(error) => {
-                tracing::error!(model = spec.model, %error, "load failed");
+                let failed = LoadError::Device(format!("cannot start a thread: {error}"));
+                self.over(asked.as_ref(), Err(failed));
+            }
+        }
+    }
+
+    /// Gives up the load under way, and who waits for the model that was lost.
+    fn give_up_load(&mut self, why: LoadError) -> Option<Thread> {
+        let loader = self.loader.take()?;
+        *self.shared.loading.lock() = None;
+        if let Some(failed) = self.lost.take() {
+            self.loaded_again(Err(why.clone()), &failed);
+        }
+        let (asked, thread) = loader.give_up();
+        if let Some(asked) = asked {
+            asked.tell(LoadEvent::Failed(why));
+        }
+        Some(thread)
+    }
+
+    /// The loader of that order, unless it was given up.
+    fn is_current(&self, order: u64) -> bool {
+        self.loader.as_ref().is_some_and(|loader| loader.order == order)
+    }
+
+    fn make_room(&mut self, order: u64, done: &Sender<()>) {
+        if self.is_current(order) {
+            self.drop_model();
+            self.free_slots.clear();
+            self.fail_waiting(&GenerateError::Stopping);
+            self.set_ready();
+            // It may have given up by itself.
+            let _ = done.send(());
+        }
+    }
+
+    fn loaded(&mut self, order: u64, result: Result<Core, LoadError>) {
+        let Some(loader) = self.loader.take_if(|loader| loader.order == order) else {
+            // Given up: what it has brought goes.
+            return;
+        };
+        match self.lost.take() {
+            Some(failed) => self.loaded_again(result, &failed),
+            None => self.over(loader.asked.as_ref(), result),
+        }
+    }
+
+    /// Takes over what a load has brought, and says so.
+    fn over(&mut self, asked: Option<&Asked>, result: Result<Core, LoadError>) {
+        let event = match result {
+            Ok(core) => {
+                self.drop_model();
+                self.fail_waiting(&GenerateError::Stopping);
+                self.adopt(core)
+            }
+            Err(error) => {
+                tracing::error!(model = asked.map(|asked| &asked.spec.model), %error, "load failed");
                 LoadEvent::Failed(error)
             }
         };
         self.set_ready();
-        let _ = events.send(event);
+        *self.shared.loading.lock() = None;
+        if let Some(asked) = asked {
+            asked.tell(event);
+        }
     }
 
     fn adopt(&mut self, core: Core) -> LoadEvent {
@@ -597,14 +735,14 @@ impl Drop for Scheduler {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Generate(waiting) => waiting.fail(GenerateError::Stopping),
-                Command::Load(_, events) => {
-                    let _ = events.send(LoadEvent::Failed(LoadError::Stopping));
-                }
+                Command::Load(asked) => asked.tell(LoadEvent::Failed(LoadError::Stopping)),
                 // Dropping them tells who waits.
                 Command::Unload(_)
                 | Command::Exclusive(..)
                 | Command::Stop(_)
-                | Command::Heartbeat => {}
+                | Command::Heartbeat
+                | Command::MakeRoom(..)
+                | Command::Loaded(..) => {}
             }
         }
     }

@@ -170,6 +170,7 @@ fn spec(slots: usize) -> LoadSpec {
         tuning: Tuning::default(),
         light: Light::default(),
         memory_reserve: 0,
+        models_dir: std::path::PathBuf::new(),
     }
 }
 
@@ -193,7 +194,7 @@ impl Watched {
         let mut events = self.handle.load(spec(self.slots));
         loop {
             match events.blocking_recv().unwrap() {
-                LoadEvent::Progress { .. } => {}
+                LoadEvent::Progress { .. } | LoadEvent::Unloading { .. } => {}
                 LoadEvent::Loaded(_) => return Ok(()),
                 LoadEvent::Failed(error) => return Err(error),
             }

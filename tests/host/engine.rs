@@ -190,6 +190,50 @@ fn a_load_shows_as_soon_as_it_is_asked_for() {
 }
 
 #[test]
+fn a_load_waits_for_the_requests_in_flight() {
+    let handle = start("tiny-llama-Q8_0", "cpu");
+    let old = handle.snapshot().state;
+    let answer = handle.generate(request(&[1, 2, 3], 40)).unwrap();
+    let mut events = handle.load(spec("tiny-llama-Q6_K", "cpu"));
+    while let Some(event) = events.blocking_recv() {
+        assert!(!matches!(event, LoadEvent::Failed(_) | LoadEvent::Unloading { .. }), "{event:?}");
+    }
+    assert_eq!(collect(answer).unwrap().ids.len(), 40);
+    let now = handle.snapshot();
+    assert!(now.state != old && now.loading.is_none());
+}
+
+#[test]
+fn where_there_is_no_room_for_both_the_loaded_model_goes_first_and_that_is_said() {
+    let handle = start("tiny-llama-Q8_0", "cpu");
+    let crowded = LoadSpec { memory_reserve: u64::MAX, ..spec("tiny-llama-Q6_K", "cpu") };
+    let mut events = handle.load(crowded);
+    let mut said = None;
+    let loaded = loop {
+        match events.blocking_recv().unwrap() {
+            LoadEvent::Progress { .. } => {}
+            LoadEvent::Unloading { model, why } => said = Some((model, why)),
+            end => break end,
+        }
+    };
+    assert!(matches!(loaded, LoadEvent::Loaded(_)), "{loaded:?}");
+    let (model, why) = said.unwrap();
+    assert!(model == "tiny-llama-Q8_0" && why.contains("no room for both"), "{model}: {why}");
+}
+
+#[test]
+fn the_last_load_asked_for_is_the_one_that_counts() {
+    let handle = start("tiny-llama-Q8_0", "cpu");
+    let mut first = handle.load(spec("tiny-llama-Q6_K", "cpu"));
+    let second = load(&handle, spec("tiny-llama-f16", "cpu")).unwrap();
+    let ended = std::iter::from_fn(|| first.blocking_recv()).last().unwrap();
+    let known = matches!(&ended, LoadEvent::Failed(LoadError::GivenUp(_)) | LoadEvent::Loaded(_));
+    assert!(known, "{ended:?}");
+    let State::Ready(now) = handle.snapshot().state else { unreachable!("it was loaded") };
+    assert_eq!(now.id, second.id);
+}
+
+#[test]
 fn a_bad_load_leaves_the_loaded_model_in_place() {
     let handle = start("tiny-llama-Q8_0", "reference");
     let missing = load(&handle, spec("no-such-file", "reference")).unwrap_err();

@@ -21,6 +21,7 @@ pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
         tuning: Tuning::default(),
         light: Light::default(),
         memory_reserve: 0,
+        models_dir: std::path::PathBuf::new(),
     }
 }
 
@@ -43,6 +44,7 @@ pub fn load(handle: &Handle, spec: LoadSpec) -> Result<ModelInfo, LoadError> {
                 assert!(progress > 0, "a load reports progress");
                 return Ok(*info);
             }
+            LoadEvent::Unloading { .. } => {}
             LoadEvent::Failed(error) => return Err(error),
         }
     }

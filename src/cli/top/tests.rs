@@ -6,6 +6,7 @@ use telemetry::{Alarm, Clock, Gpu, PowerMode, Rail, Zone};
 
 fn status(steps: u64) -> Status {
     let mut status = Status {
+        loading: None,
         version: "0.1.0".into(),
         pid: 7,
         uptime_s: 61.0,

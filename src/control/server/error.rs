@@ -109,6 +109,7 @@ impl From<LoadError> for Error {
             LoadError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, "model_not_found", message)
                 .hint("`orinctl models` lists what can be loaded by name"),
             LoadError::Invalid(_) => Self::new(StatusCode::BAD_REQUEST, "invalid_model", message),
+            LoadError::GivenUp(_) => Self::new(StatusCode::CONFLICT, "load_given_up", message),
             LoadError::Stopping => Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message),
             LoadError::Device(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)

@@ -99,7 +99,7 @@ impl App {
             let mut over = false;
             while let Some(event) = events.recv().await {
                 match &event {
-                    LoadEvent::Progress { .. } => {}
+                    LoadEvent::Progress { .. } | LoadEvent::Unloading { .. } => {}
                     LoadEvent::Loaded(_) => {
                         app.loaded(Ok(SystemTime::now()));
                         over = true;
@@ -215,14 +215,33 @@ impl Connections {
     }
 }
 
+/// How a server is told to stop.
+#[derive(Clone, Default)]
+pub struct Stop {
+    draining: CancellationToken,
+    closed: CancellationToken,
+}
+
+impl Stop {
+    /// From now on idle connections are closed, and busy ones after their answer. Whoever still comes gets one
+    /// answer, so that health checks hear that the daemon stops.
+    pub fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    /// From now on nobody is heard.
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+}
+
 pub struct Listeners {
     pub unix: UnixListener,
     pub tcp: Option<Port>,
 }
 
-/// Serves until `stop` is cancelled. Then nothing more is accepted, idle connections are closed and
-/// busy ones close after their answer.
-pub async fn serve(listeners: Listeners, app: Arc<App>, stop: CancellationToken) -> Connections {
+/// Serves until `stop` is closed.
+pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connections {
     let Listeners { unix, tcp } = listeners;
     let open = router(Arc::clone(&app));
     let token = tcp.as_ref().and_then(Port::token);
@@ -237,7 +256,7 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: CancellationToken)
         };
         let accepted = tokio::select! {
             biased;
-            () = server.stop.cancelled() => return Connections(server.connections),
+            () = server.stop.closed.cancelled() => return Connections(server.connections),
             Some(ended) = server.connections.join_next() => {
                 if let Err(error) = ended {
                     tracing::error!(%error, "a connection panicked");
@@ -274,7 +293,7 @@ fn introduce(stream: &UnixStream) {
 struct Server {
     app: Arc<App>,
     connections: JoinSet<()>,
-    stop: CancellationToken,
+    stop: Stop,
 }
 
 impl Server {
@@ -297,10 +316,12 @@ async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     timeout: Duration,
-    stop: CancellationToken,
+    stop: Stop,
 ) {
+    let draining = stop.draining.is_cancelled();
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
+        .keep_alive(!draining)
         .header_read_timeout(timeout)
         .max_header_size(MAX_HEAD)
         .max_buf_size(2 * MAX_HEAD)
@@ -308,7 +329,7 @@ async fn connection(
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
+        () = stop.draining.cancelled(), if !draining => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -33,7 +33,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Heal
         engine::State::Ready(_) | engine::State::Exclusive { .. } => {
             Ok(Json(api::Health { status: "ok".into() }))
         }
-        engine::State::Loading { model, progress } => unavailable(
+        engine::State::Loading(engine::Loading { model, progress }) => unavailable(
             "loading",
             format!("{model} is being loaded, {:.0} % done", progress * 100.0),
         ),
@@ -127,9 +127,18 @@ pub(super) async fn load(
         while let Some(event) = events.recv().await {
             // The client may have gone; the load goes on.
             let _ = sender.send(match event {
-                LoadEvent::Progress { phase, done, total } => {
-                    Step::Progress(api::LoadProgress { phase: phase.into(), done, total })
-                }
+                LoadEvent::Progress { phase, done, total } => Step::Progress(api::LoadProgress {
+                    phase: phase.into(),
+                    done,
+                    total,
+                    why: None,
+                }),
+                LoadEvent::Unloading { why, .. } => Step::Progress(api::LoadProgress {
+                    phase: "unload".into(),
+                    done: 0,
+                    total: 0,
+                    why: Some(why),
+                }),
                 LoadEvent::Loaded(info) => Step::Done(Ok(info)),
                 LoadEvent::Failed(error) => Step::Done(Err(error.into())),
             });
@@ -141,7 +150,8 @@ pub(super) async fn load(
 /// What a request asks for, with what it leaves out from the configuration.
 pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
     LoadSpec {
-        model: config.resolve_model(&request.model),
+        model: request.model,
+        models_dir: config.models_dir.clone(),
         backend: request.backend.unwrap_or_else(|| config.backend.clone()),
         slots: request.slots.unwrap_or(config.slots),
         context: request.context.unwrap_or(config.context),

@@ -1,7 +1,7 @@
 //! The engine's state in the words of the API.
 
 use crate::control::api;
-use crate::engine::{ModelInfo, Snapshot, State};
+use crate::engine::{Loading, ModelInfo, Snapshot, State};
 use telemetry::memory;
 
 use super::App;
@@ -10,7 +10,7 @@ use super::error::Error;
 pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
     match state {
         State::Ready(model) | State::Exclusive { model, .. } => Some(model),
-        State::Empty | State::Loading { .. } | State::Stopping => None,
+        State::Empty | State::Loading(_) | State::Stopping => None,
     }
 }
 
@@ -23,6 +23,7 @@ pub(super) fn status(app: &App) -> api::Status {
         pid: std::process::id(),
         uptime_s: app.started.elapsed().as_secs_f64(),
         model: loaded(&now.state).cloned(),
+        loading: loading(&now),
         requests: requests(&now, app.config().queue_limit),
         memory: api::ProcessMemory {
             resident: memory::resident(),
@@ -59,11 +60,18 @@ fn state(now: Snapshot, app: &App) -> api::State {
         State::Empty => {
             api::State::Empty { last_error: last_error(&now, app).map(|e| e.body().error) }
         }
-        State::Loading { model, progress } => api::State::Loading { model, progress },
+        State::Loading(Loading { model, progress }) => api::State::Loading { model, progress },
         State::Ready(_) => api::State::Ready,
         State::Exclusive { what, .. } => api::State::Exclusive { what },
         State::Stopping => api::State::Stopping,
     }
+}
+
+/// The load under way, where another model is served meanwhile.
+fn loading(now: &Snapshot) -> Option<api::Loading> {
+    let beside = |_: &&Loading| !matches!(now.state, State::Loading(_));
+    let Loading { model, progress } = now.loading.as_ref().filter(beside)?;
+    Some(api::Loading { model: model.clone(), progress: *progress })
 }
 
 fn requests(now: &Snapshot, queue_limit: usize) -> api::Requests {

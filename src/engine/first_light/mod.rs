@@ -162,7 +162,7 @@ fn prove(
     let wanted = record.wanted;
     let mut unwritten = None;
     let mut note = |note: Note<'_>| {
-        shared.heartbeat.beat();
+        shared.load_beats.beat();
         match note {
             Note::Begins(stage) => {
                 record.under_way = Some(Begun::now(stage));

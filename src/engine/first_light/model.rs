@@ -70,6 +70,7 @@ fn run(device: &Arc<dyn Device>, forced: Option<&[u32]>, shared: &Shared) -> Res
         tuning: Tuning::default(),
         light: Light::default(),
         memory_reserve: 0,
+        models_dir: std::path::PathBuf::new(),
     };
     let mut core = load::on(device, &spec, shared).map_err(|error| error.to_string())?;
     steps(&mut core, forced).map_err(|error| crate::chain::one_line(&error))

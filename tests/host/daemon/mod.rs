@@ -1,5 +1,6 @@
 //! The whole program: the real binary on a real socket.
 
+mod loads;
 mod reliability;
 mod service;
 mod tcp;
@@ -414,9 +415,43 @@ fn a_second_signal_ends_it_at_once() {
     events.next().unwrap();
     daemon.signal(Signal::SIGTERM);
     eventually("it is stopping", || daemon.log().contains("stopping"));
+    std::thread::sleep(std::time::Duration::from_millis(400));
     daemon.signal(Signal::SIGTERM);
     assert_eq!(daemon.wait().code(), Some(1));
     assert!(!daemon.socket().exists());
+}
+
+/// As `timeout` sends them: to the process, and then to its group.
+#[test]
+fn a_signal_that_comes_twice_at_once_is_one() {
+    let mut daemon = Daemon::start("context = 512\nprefill_chunk = 16\nshutdown_deadline_s = 60");
+    let request = json!({"prompt": "a", "max_tokens": 300, "ignore_eos": true, "stream": true});
+    let mut events = daemon.stream(COMPLETIONS, &request);
+    events.next().unwrap();
+    daemon.signal(Signal::SIGTERM);
+    daemon.signal(Signal::SIGTERM);
+    let (_, parts) = collect(events);
+    assert_eq!(parts.last().unwrap()["choices"][0]["finish_reason"], "length");
+    assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
+}
+
+#[test]
+fn who_comes_while_it_stops_is_told_so() {
+    let mut daemon = Daemon::start(&LONG.replace("_s = 0", "_s = 60"));
+    let mut events = daemon.stream(COMPLETIONS, &endless(true));
+    events.next().unwrap();
+    daemon.signal(Signal::SIGTERM);
+    eventually("it is stopping", || daemon.log().contains("stopping"));
+    let health = daemon.raw(&head("GET", "/health", ""));
+    assert_eq!(health.error(), (503, "stopping".into()));
+    assert!(health.headers.contains("connection: close"), "{}", health.headers);
+    assert_eq!(daemon.get("/orin/v1/status").json()["state"]["name"], "stopping");
+    assert_eq!(daemon.post(COMPLETIONS, &endless(false)).error(), (503, "stopping".into()));
+    assert_eq!(daemon.post(MODELS, &json!({"model": MODEL})).error(), (503, "stopping".into()));
+    // The one in flight goes on until its client has heard enough.
+    events.next().unwrap();
+    drop(events);
+    assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
 }
 
 #[test]

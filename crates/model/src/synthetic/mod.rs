@@ -94,6 +94,20 @@ pub fn default_cache_dir() -> PathBuf {
         .join("orind/synthetic")
 }
 
+/// The file or name that a model's name stands for: `synthetic:NAME` and paths as they are, a bare name is
+/// looked up in `dir`, with `.gguf` added where that finds a file.
+#[must_use]
+pub fn resolve(name: &str, dir: &Path) -> String {
+    if is_synthetic(name) || name.contains('/') {
+        return name.to_owned();
+    }
+    [name.to_owned(), format!("{name}.gguf")]
+        .iter()
+        .map(|file| dir.join(file))
+        .find(|path| path.is_file())
+        .map_or_else(|| name.to_owned(), |path| path.display().to_string())
+}
+
 /// The file behind a model's name: the name itself, or the synthetic model's cached file, made
 /// first where it is missing.
 ///

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::control::api;
 use crate::control::server::error::Error;
 use crate::control::server::{App, unique};
-use crate::engine::{GenerateError, ModelInfo, Request, State, Text};
+use crate::engine::{GenerateError, Loading, ModelInfo, Request, State, Text};
 use plan::sample::Sampling;
 
 /// How tokens are chosen when the request does not say: llama.cpp's defaults, which users know.
@@ -29,7 +29,7 @@ pub(super) struct Target {
 pub(super) fn target(app: &App, wanted: Option<&str>) -> Result<Target, Error> {
     let info = match app.engine.snapshot().state {
         State::Ready(info) | State::Exclusive { model: info, .. } => info,
-        State::Loading { model, progress } => {
+        State::Loading(Loading { model, progress }) => {
             let message = format!("{model} is being loaded, {:.0} % done", progress * 100.0);
             return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message)
                 .hint("try again when GET /health answers 200"));
