@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use model::gguf::{Gguf, Strings};
 use model::tokenizer::{
@@ -14,6 +15,8 @@ const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
+
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// GPT-2's byte-level characters, by its own construction: printable bytes, then a counter.
 fn byte_characters() -> Vec<char> {
@@ -393,27 +396,42 @@ fn conversation() -> Vec<Message> {
 
 #[test]
 fn models_without_a_template_get_their_familys() {
-    let mut llama = vocabulary("llama-bpe", &[], &CHAT);
-    llama.tokens.push("<|start_header_id|>");
+    let mut llama =
+        vocabulary("llama-bpe", &[], &[&CHAT[..], &[("<|start_header_id|>", CONTROL)]].concat());
     llama.bos = Some(id(&llama, "<|begin_of_text|>"));
     let template = ChatTemplate::new(&llama).unwrap();
     assert_eq!(
-        template.render(&conversation()[..2], true).unwrap(),
+        rendered(&template, &conversation()[..2], true).unwrap(),
         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>\
          <|start_header_id|>user<|end_header_id|>\n\nHi <there> & \"you\"<|eot_id|>\
          <|start_header_id|>assistant<|end_header_id|>\n\n"
     );
     let template = ChatTemplate::new(&vocabulary("qwen2", &[], &CHAT)).unwrap();
     assert_eq!(
-        template.render(&conversation()[2..], true).unwrap(),
+        rendered(&template, &conversation()[2..], true).unwrap(),
         "<|im_start|>assistant\nHello.<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n\
          <|im_start|>assistant\n"
     );
-    assert_eq!(template.render(&[], false).unwrap(), "");
+    assert_eq!(rendered(&template, &[], false).unwrap(), "");
+}
+
+fn rendered(template: &ChatTemplate, messages: &[Message], add: bool) -> Result<String, Error> {
+    Ok(template.render(messages, add, &NEVER)?.text().to_owned())
+}
+
+/// The template `source` of a model whose one token, BOS, is `<s>`.
+fn template(source: &str) -> Result<ChatTemplate, Error> {
+    ChatTemplate::new(&Vocabulary {
+        tokens: ["<s>"].iter().collect(),
+        token_types: vec![CONTROL],
+        bos: Some(0),
+        chat_template: Some(source.to_owned()),
+        ..Vocabulary::default()
+    })
 }
 
 fn render(source: &str) -> Result<String, Error> {
-    ChatTemplate::from_source(source, Some("<s>"), None)?.render(&conversation(), true)
+    rendered(&template(source)?, &conversation(), true)
 }
 
 #[test]
@@ -528,8 +546,7 @@ fn deeply_nested_values_are_harmless() {
             "{{% set ns = namespace(x=[]) %}}{{% for i in range(100000) %}}\
              {{% set ns.x = [ns.x] %}}{{% endfor %}}{last}"
         );
-        let template = ChatTemplate::from_source(&source, None, None).unwrap();
-        let rendered = template.render(&messages, true);
+        let rendered = rendered(&template(&source).unwrap(), &messages, true);
         assert!(rendered.is_ok(), "{last} {rendered:?}");
     }
     let json = "{% set ns = namespace(x=[]) %}{% for i in range(99) %}\

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use tempfile::TempDir;
@@ -10,7 +11,7 @@ use tempfile::TempDir;
 use super::planted::Rule;
 use super::shape::Family;
 use super::*;
-use crate::tokenizer::{ChatTemplate, Message, Specials, Tokenizer, Vocabulary};
+use crate::tokenizer::{Bounds, ChatTemplate, Message, Specials, Tokenizer, Vocabulary};
 
 fn generate(name: &str, dir: &Path) -> PathBuf {
     Spec::parse(name).unwrap().generate(dir, &mut |_, _| {}).unwrap()
@@ -325,11 +326,13 @@ fn any_text_is_tokenised_and_comes_back() {
         let count = tokenizer.encode(english, Specials::Plain, false).unwrap().len();
         assert!(count < english.len() * 2 / 3, "{count} tokens for {} bytes", english.len());
 
-        let prompt = chat.render(&[Message::new("user", "Hello!")], true).unwrap();
-        assert_eq!(prompt, template);
-        let ids = tokenizer.encode(&prompt, Specials::Parse, true).unwrap();
+        let never = AtomicBool::new(false);
+        let prompt = chat.render(&[Message::new("user", "Hello!")], true, &never).unwrap();
+        assert_eq!(prompt.text(), template);
+        let bounds = Bounds { tokens: 100, cancelled: &never };
+        let ids = tokenizer.encode_rendered(&prompt, &bounds).unwrap();
         let special = ids.iter().filter(|id| tokenizer.is_control(**id)).count();
-        assert_eq!(special, prompt.matches("<|").count(), "each once, BOS included");
+        assert_eq!(special, prompt.text().matches("<|").count(), "each once, BOS included");
     }
 }
 

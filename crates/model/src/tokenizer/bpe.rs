@@ -1,46 +1,34 @@
-//! The tokeniser: text to ids by byte-level BPE, ids to bytes.
-//!
-//! Text is cut at special tokens ([`super::special`]) and into words ([`super::split`]); the bytes of
-//! each word are merged ([`super::merges`]).
+//! The tokeniser: what it is made of, and ids to bytes. Text to ids is in [`super::encode`].
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::ops::Range;
 
-use super::merges::{Ids, Merges, Word};
+use super::merges::{Ids, Merges};
 use super::special::{self, Kind, Matcher};
 use super::split::{PreTokeniser, Splitter};
 use super::{Error, Vocabulary, alphabet};
 use crate::gguf::Strings;
 
-/// How control tokens written out in a text are taken.
-///
-/// User-defined tokens (`<think>`) are found either way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Specials {
-    /// `<|eot_id|>` becomes the control token.
-    Parse,
-    /// `<|eot_id|>` is ten characters of text.
-    Plain,
-}
-
 /// A byte-level BPE tokeniser. Immutable: one serves all threads.
 #[derive(Debug)]
 pub struct Tokenizer {
-    ids: Ids,
-    merges: Merges,
+    pub(super) ids: Ids,
+    pub(super) merges: Merges,
     /// A word that is a token is not built from parts.
-    whole_words: bool,
-    splitter: Splitter,
-    parsed: Matcher,
-    user_defined: Matcher,
+    pub(super) whole_words: bool,
+    pub(super) splitter: Splitter,
+    /// Finds user-defined and control tokens.
+    pub(super) parsed: Matcher,
+    pub(super) user_defined: Matcher,
+    /// Bytes of the longest token that a text can turn into; at least 1.
+    pub(super) longest: usize,
     pieces: Pieces,
     kinds: Vec<Kind>,
-    /// The token of every byte, where it has one.
-    bytes: Vec<Option<u32>>,
+    /// The token of every byte as text, where it has one.
+    pub(super) bytes: Vec<Option<u32>>,
     ends: BTreeSet<u32>,
-    add_bos: Option<u32>,
-    add_eos: Option<u32>,
+    pub(super) add_bos: Option<u32>,
+    pub(super) add_eos: Option<u32>,
 }
 
 impl Tokenizer {
@@ -59,7 +47,7 @@ impl Tokenizer {
         let user_defined =
             Matcher::new(&vocabulary.tokens, &kinds, |kind| kind == Kind::UserDefined)?;
         let parsed = Matcher::new(&vocabulary.tokens, &kinds, |kind| {
-            matches!(kind, Kind::UserDefined | Kind::Control | Kind::Unknown)
+            kind == Kind::UserDefined || kind.is_control()
         })?;
         let llama3 = family == PreTokeniser::Llama3;
         let add = |wanted: bool, id: Option<u32>, flag, key| match (wanted, id) {
@@ -80,15 +68,19 @@ impl Tokenizer {
             "tokenizer.ggml.eos_token_id",
         )?;
         let ids = Ids::new(vocabulary.tokens)?;
+        let is_text = |id: &u32| kinds[*id as usize] == Kind::Normal;
         let of_byte = |byte| ids.get(alphabet::char_of(byte).encode_utf8(&mut [0; 4]));
-        let bytes = (0..=255).map(of_byte).collect();
+        let bytes = (0..=255).map(|byte| of_byte(byte).filter(is_text)).collect();
+        let found = (0..).zip(&kinds).filter(|(_, kind)| kind.is_found());
+        let longest = found.filter_map(|(id, _)| Some(pieces.get(id)?.len())).max();
         Ok(Self {
-            merges: Merges::new(&vocabulary.merges, &ids)?,
+            merges: Merges::new(&vocabulary.merges, &ids, &kinds)?,
             ids,
             whole_words: llama3,
             splitter: family.splitter()?,
             parsed,
             user_defined,
+            longest: longest.unwrap_or(0).max(1),
             pieces,
             kinds,
             bytes,
@@ -98,67 +90,16 @@ impl Tokenizer {
         })
     }
 
-    /// The ids of `text`. With `add_special`, BOS in front and EOS behind where the model wants
-    /// them and the text does not already have them.
-    ///
-    /// Any text is safe; time and memory grow with its length only (times the logarithm of its
-    /// longest word).
-    ///
-    /// # Errors
-    /// [`Error::NoToken`] when the vocabulary lacks a token for a byte of the text.
-    pub fn encode(
-        &self,
-        text: &str,
-        specials: Specials,
-        add_special: bool,
-    ) -> Result<Vec<u32>, Error> {
-        // Text of most languages has two bytes or more per token.
-        let mut ids = Vec::with_capacity(text.len() / 2 + 2);
-        let matcher = match specials {
-            Specials::Parse => &self.parsed,
-            Specials::Plain => &self.user_defined,
-        };
-        let mut end = 0;
-        for (from, to, id) in matcher.find(text) {
-            self.encode_words(text, end..from, &mut ids)?;
-            ids.push(id);
-            end = to;
-        }
-        self.encode_words(text, end..text.len(), &mut ids)?;
-        if add_special {
-            if let Some(bos) = self.add_bos.filter(|bos| ids.first() != Some(bos)) {
-                ids.insert(0, bos);
-            }
-            ids.extend(self.add_eos.filter(|eos| ids.last() != Some(eos)));
-        }
-        Ok(ids)
+    /// Bytes of the longest token that a text can turn into: a text has at least its length
+    /// divided by this many tokens.
+    #[must_use]
+    pub const fn longest_token(&self) -> usize {
+        self.longest
     }
 
-    /// Appends the ids of `text[range]`, which holds no special token.
-    fn encode_words(
-        &self,
-        text: &str,
-        range: Range<usize>,
-        ids: &mut Vec<u32>,
-    ) -> Result<(), Error> {
-        let words = &text[range.clone()];
-        let id = |byte: u8| self.bytes.get(usize::from(byte)).copied().flatten();
-        if let Some((offset, byte)) = range.zip(words.bytes()).find(|(_, b)| id(*b).is_none()) {
-            return Err(Error::NoToken { byte, offset });
-        }
-        let (mut text, mut word) = (String::new(), Word::default());
-        for piece in self.splitter.split(words) {
-            if self.whole_words {
-                text.clear();
-                text.extend(piece.bytes().map(alphabet::char_of));
-                if let Some(id) = self.ids.get(&text) {
-                    ids.push(id);
-                    continue;
-                }
-            }
-            word.merge(piece.bytes().filter_map(id), &self.merges, ids);
-        }
-        Ok(())
+    /// Whether `id` is a piece of text, neither special nor a place holder.
+    pub(super) fn is_text(&self, id: u32) -> bool {
+        self.kinds.get(id as usize) == Some(&Kind::Normal)
     }
 
     /// The text of `ids`: their bytes joined, control tokens left out, invalid UTF-8 replaced by

@@ -48,6 +48,11 @@ pub enum Error {
         "the text has the byte {byte:#04x} at {offset}, and the vocabulary has no token for it"
     )]
     NoToken { byte: u8, offset: usize },
+    #[error("the text has more than {limit} tokens, which are all that may be; shorten it")]
+    TooManyTokens { limit: usize },
+    /// Asked for through [`super::Bounds::cancelled`].
+    #[error("cancelled")]
+    Cancelled,
     #[error("the chat template has {bytes} bytes; at most {limit} are accepted")]
     TemplateLength { bytes: usize, limit: usize },
     #[error("no thread for the chat template")]
@@ -63,4 +68,8 @@ pub enum Error {
     TemplateFuel { line: usize, fuel: u64 },
     #[error("chat template: stopped after {limit} bytes of output")]
     TemplateOutput { limit: usize },
+    #[error(
+        "the messages hold every Unicode noncharacter (U+FDD0 to U+FDEF, and the last two of each plane); leave one of them out"
+    )]
+    NoSentinel,
 }

@@ -1,16 +1,15 @@
-//! Byte-pair merges: which two neighbours become one token, and doing so until none does.
+//! Byte-pair merges: which two neighbours become one token.
 //!
 //! A vocabulary has up to some hundred thousand tokens and more merges, and every load builds this
 //! anew: ids are found in a table of numbers whose keys stay where the texts are, and merges are
 //! pairs of ids.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable, hash_table};
 
 use super::Error;
+use super::special::Kind;
 use crate::gguf::Strings;
 
 #[derive(Debug)]
@@ -45,22 +44,23 @@ impl Ids {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Merge {
-    rank: u32,
-    id: u32,
-}
+/// The rank of two neighbours that never become one.
+pub(super) const NEVER: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Merges {
-    pairs: HashMap<(u32, u32), Merge>,
+    ranks: HashMap<(u32, u32), u32>,
+    /// What each merge makes, by rank.
+    products: Vec<u32>,
 }
 
 impl Merges {
-    /// The merges of a file, each two tokens separated by a space.
-    pub(super) fn new(merges: &Strings, ids: &Ids) -> Result<Self, Error> {
-        let mut pairs = HashMap::with_capacity(merges.len());
-        let mut product = String::new();
+    /// The merges of a file, each two tokens separated by a space. Those that would make something
+    /// other than text, as `kinds` says, are left out.
+    pub(super) fn new(merges: &Strings, ids: &Ids, kinds: &[Kind]) -> Result<Self, Error> {
+        let mut ranks = HashMap::with_capacity(merges.len());
+        let mut products = Vec::with_capacity(merges.len());
+        let mut text = String::new();
         for (rank, merge) in (0u32..).zip(merges.iter()) {
             let index = rank as usize;
             let Some((left, right)) =
@@ -68,88 +68,29 @@ impl Merges {
             else {
                 return Err(Error::MergeSyntax { index, merge: merge.to_owned() });
             };
-            product.clear();
-            product.extend([left, right]);
+            text.clear();
+            text.extend([left, right]);
             let id = |token: &str| {
                 let (merge, missing) = (|| merge.to_owned(), || token.to_owned());
                 let error = || Error::MergeToken { index, merge: merge(), token: missing() };
                 ids.get(token).ok_or_else(error)
             };
-            pairs.insert((id(left)?, id(right)?), Merge { rank, id: id(&product)? });
+            let (pair, product) = ((id(left)?, id(right)?), id(&text)?);
+            if kinds.get(product as usize) == Some(&Kind::Normal) {
+                ranks.insert(pair, rank);
+            }
+            products.push(product);
         }
-        Ok(Self { pairs })
+        Ok(Self { ranks, products })
     }
 
-    fn of(&self, left: &Symbol, right: &Symbol) -> Option<Merge> {
-        self.pairs.get(&(left.id, right.id)).copied()
+    /// The rank of the merge of two neighbours, [`NEVER`] if there is none.
+    pub(super) fn rank(&self, left: u32, right: u32) -> u32 {
+        self.ranks.get(&(left, right)).copied().unwrap_or(NEVER)
     }
-}
 
-const NONE: u32 = u32::MAX;
-
-/// A token of a word that is being merged, and its neighbours.
-#[derive(Clone, Copy, Debug)]
-struct Symbol {
-    id: u32,
-    before: u32,
-    after: u32,
-    /// False once it has become part of the one before.
-    there: bool,
-}
-
-/// Room for merging one word after the other.
-#[derive(Debug, Default)]
-pub(super) struct Word {
-    symbols: Vec<Symbol>,
-    /// Merges that may be next, by rank and then by place; some have become stale.
-    queue: BinaryHeap<Reverse<(u32, u32)>>,
-}
-
-impl Word {
-    /// Merges the neighbours of lowest rank, leftmost first, until there are none, and appends
-    /// what is left of the word `ids` to `out`.
-    pub(super) fn merge(
-        &mut self,
-        ids: impl IntoIterator<Item = u32>,
-        merges: &Merges,
-        out: &mut Vec<u32>,
-    ) {
-        let Self { symbols, queue } = self;
-        symbols.clear();
-        queue.clear();
-        for (at, id) in (0u32..).zip(ids) {
-            symbols.push(Symbol { id, before: at.wrapping_sub(1), after: at + 1, there: true });
-        }
-        let Some(last) = symbols.last_mut() else { return };
-        last.after = NONE;
-        for (at, pair) in (0u32..).zip(symbols.windows(2)) {
-            if let Some(merge) = merges.of(&pair[0], &pair[1]) {
-                queue.push(Reverse((merge.rank, at)));
-            }
-        }
-        while let Some(Reverse((rank, at))) = queue.pop() {
-            let left = symbols[at as usize];
-            let Some(&right) = symbols.get(left.after as usize).filter(|_| left.there) else {
-                continue;
-            };
-            let Some(merge) = merges.of(&left, &right).filter(|merge| merge.rank == rank) else {
-                continue;
-            };
-            symbols[left.after as usize].there = false;
-            let whole = Symbol { id: merge.id, after: right.after, ..left };
-            symbols[at as usize] = whole;
-            if let Some(next) = symbols.get_mut(whole.after as usize) {
-                next.before = at;
-                if let Some(merge) = merges.of(&whole, next) {
-                    queue.push(Reverse((merge.rank, at)));
-                }
-            }
-            if let Some(previous) = symbols.get(whole.before as usize)
-                && let Some(merge) = merges.of(previous, &whole)
-            {
-                queue.push(Reverse((merge.rank, whole.before)));
-            }
-        }
-        out.extend(symbols.iter().filter(|symbol| symbol.there).map(|symbol| symbol.id));
+    /// What the merge of `rank` makes.
+    pub(super) fn product(&self, rank: u32) -> u32 {
+        self.products[rank as usize]
     }
 }

@@ -9,17 +9,22 @@
 //! special tokens by token type, end-of-generation tokens by metadata key and by name.
 
 pub(crate) mod alphabet;
+mod bounds;
 mod bpe;
 mod chat;
+mod encode;
 mod error;
 mod merges;
 mod special;
 mod split;
 mod stream;
 mod vocabulary;
+mod word;
 
-pub use bpe::{Specials, Tokenizer};
-pub use chat::{ChatTemplate, Message};
+pub use bounds::Bounds;
+pub use bpe::Tokenizer;
+pub use chat::{ChatTemplate, Message, Rendered};
+pub use encode::Specials;
 pub use error::Error;
 pub use stream::{Detokeniser, Emitted, StopMatcher};
 pub use vocabulary::Vocabulary;

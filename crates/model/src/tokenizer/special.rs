@@ -2,8 +2,9 @@
 //! generation.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, Input, MatchKind};
 
 use super::{Error, Vocabulary};
 use crate::gguf::Strings;
@@ -26,6 +27,16 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// Whether only a template or a raw prompt may make it of its text.
+    pub(super) const fn is_control(self) -> bool {
+        matches!(self, Self::Control | Self::Unknown)
+    }
+
+    /// Whether anything makes it of its text.
+    pub(super) const fn is_found(self) -> bool {
+        !matches!(self, Self::Unused | Self::Byte)
+    }
+
     fn numbered(value: i32) -> Option<Self> {
         Some(match value {
             1 => Self::Normal,
@@ -95,7 +106,15 @@ pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<Kind>, BTreeSet<u
     Ok((kinds, ends))
 }
 
-/// Finds literal tokens in a text: leftmost, then longest, never overlapping.
+/// A token found in a text, from `start` to `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Match {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) id: u32,
+}
+
+/// Finds literal tokens in a text.
 #[derive(Debug)]
 pub(super) struct Matcher {
     automaton: AhoCorasick,
@@ -121,13 +140,16 @@ impl Matcher {
         Ok(Self { automaton, ids })
     }
 
-    /// The matches in `text`: start, end, id.
-    pub(super) fn find<'t>(
-        &'t self,
-        text: &'t str,
-    ) -> impl Iterator<Item = (usize, usize, u32)> + 't {
-        self.automaton
-            .find_iter(text)
-            .filter_map(|m| Some((m.start(), m.end(), *self.ids.get(m.pattern().as_usize())?)))
+    /// The first of the tokens that lie in `text[range]`; of those that begin there, the longest.
+    pub(super) fn find(&self, text: &str, range: Range<usize>) -> Option<Match> {
+        let found = self.automaton.find(Input::new(text).range(range))?;
+        let id = *self.ids.get(found.pattern().as_usize())?;
+        Some(Match { start: found.start(), end: found.end(), id })
+    }
+
+    /// [`Self::find`], if the token begins at the start of `range`.
+    pub(super) fn find_at_start(&self, text: &str, range: Range<usize>) -> Option<Match> {
+        let start = range.start;
+        self.find(text, range).filter(|found| found.start == start)
     }
 }

@@ -95,43 +95,54 @@ pub(super) struct Splitter {
 }
 
 impl Splitter {
-    /// The pieces of `text`; none is empty, and in order they make up the text.
-    pub(super) fn split<'t>(&self, text: &'t str) -> Vec<&'t str> {
-        let mut pieces = vec![text];
-        for stage in &self.stages {
-            let mut finer = Vec::with_capacity(pieces.len());
-            for piece in pieces {
-                stage.cut(piece, &mut finer);
-            }
-            pieces = finer;
-        }
-        pieces
+    /// Hands the pieces of `text` to `each`; none is empty, and in order they make up the text.
+    /// They are not collected, so that a long text takes no memory here.
+    ///
+    /// # Errors
+    /// The first one of `each`, which then gets no more.
+    pub(super) fn split<'t, E>(
+        &self,
+        text: &'t str,
+        each: &mut dyn FnMut(&'t str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        cut(&self.stages, text, each)
+    }
+}
+
+fn cut<'t, E>(
+    stages: &[Stage],
+    text: &'t str,
+    each: &mut dyn FnMut(&'t str) -> Result<(), E>,
+) -> Result<(), E> {
+    match stages {
+        [] => each(text),
+        [stage, finer @ ..] => stage.cut(text, &mut |piece| cut(finer, piece, each)),
     }
 }
 
 impl Stage {
-    fn cut<'t>(&self, text: &'t str, pieces: &mut Vec<&'t str>) {
+    fn cut<'t, E>(
+        &self,
+        text: &'t str,
+        each: &mut dyn FnMut(&'t str) -> Result<(), E>,
+    ) -> Result<(), E> {
         let (Self::Isolate(regex) | Self::Words(regex)) = self;
-        let mut push = |piece: &'t str| {
-            if !piece.is_empty() {
-                pieces.push(piece);
-            }
-        };
+        let mut each = |piece: &'t str| if piece.is_empty() { Ok(()) } else { each(piece) };
         let mut end = 0;
         for found in regex.find_iter(text) {
             let gap = &text[end..found.start()];
             let taken = found.as_str().starts_with(char::is_whitespace);
             match gap.char_indices().next_back() {
                 Some((last, _)) if matches!(self, Self::Words(_)) && !taken => {
-                    push(&gap[..last]);
-                    push(&gap[last..]);
+                    each(&gap[..last])?;
+                    each(&gap[last..])?;
                 }
-                _ => push(gap),
+                _ => each(gap)?,
             }
-            push(found.as_str());
+            each(found.as_str())?;
             end = found.end();
         }
-        push(&text[end..]);
+        each(&text[end..])
     }
 }
 
@@ -142,7 +153,13 @@ mod tests {
     use super::*;
 
     fn split(family: PreTokeniser, text: &str) -> Vec<&str> {
-        family.splitter().unwrap().split(text)
+        let mut pieces = Vec::new();
+        let mut push = |piece| {
+            pieces.push(piece);
+            Ok::<_, ()>(())
+        };
+        family.splitter().unwrap().split(text, &mut push).unwrap();
+        pieces
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `/v1/chat/completions`: a conversation, put into the model's own template.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use axum::Json;
 use axum::extract::State;
@@ -16,7 +17,7 @@ use crate::control::server::body::JsonBody;
 use crate::control::server::error::Error;
 use crate::control::server::{App, events, generation};
 use crate::engine::{Event, Finished, Request, Text};
-use model::tokenizer::{Message, Specials};
+use model::tokenizer::{Bounds, Message};
 
 const ROLE: &str = "assistant";
 
@@ -134,8 +135,9 @@ fn message(at: usize, message: api::ChatMessage) -> Result<Message, Error> {
 async fn prompt(text: Arc<Text>, messages: Vec<Message>) -> Result<Vec<u32>, Error> {
     // Templates are programs, and long prompts take a while: not on a thread that serves others.
     let encoded = tokio::task::spawn_blocking(move || {
-        let prompt = text.chat.render(&messages, true)?;
-        text.tokenizer.encode(&prompt, Specials::Parse, true)
+        let never = AtomicBool::new(false);
+        let prompt = text.chat.render(&messages, true, &never)?;
+        text.tokenizer.encode_rendered(&prompt, &Bounds { tokens: usize::MAX, cancelled: &never })
     });
     let encoded =
         encoded.await.map_err(|e| Error::internal(format!("the tokeniser failed: {e}")))?;

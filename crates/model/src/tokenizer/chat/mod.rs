@@ -4,17 +4,23 @@
 //! access to anything but the messages, and within limits on its length, instructions and output.
 //! The engine follows nested code and nested values by recursion, so both compiling and running
 //! happen on a thread whose stack is deep enough for all that the other limits admit.
-//! What a program may call beyond Jinja itself is in [`python`].
+//! What a program may call beyond Jinja itself is in [`python`]; what keeps messages from becoming
+//! control tokens is in [`plain`].
 
+mod plain;
 mod python;
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Timestamp;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, Value};
 
-use super::{Error, Vocabulary};
+use self::plain::Control;
+pub use self::plain::Rendered;
+use super::bounds::Work;
+use super::{Error, Vocabulary, special};
 
 /// Bytes of a template; the longest published ones have about 30,000.
 const SOURCE: usize = 256 << 10;
@@ -55,6 +61,9 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     /// `bos_token` and `eos_token`, where the model has them.
     tokens: Vec<(&'static str, String)>,
+    control: Control,
+    /// Noncharacters that the template does not use, in the order in which they are tried.
+    sentinels: Vec<char>,
 }
 
 impl ChatTemplate {
@@ -62,24 +71,18 @@ impl ChatTemplate {
     /// special tokens (Llama 3's headers, else ChatML).
     ///
     /// # Errors
-    /// [`Error::TemplateSyntax`] when the template does not parse.
+    /// [`Error::TemplateSyntax`] when it does not parse, [`Error::TemplateLength`] when it is too
+    /// long, or the vocabulary contradicts itself.
     pub fn new(vocabulary: &Vocabulary) -> Result<Self, Error> {
         let source = vocabulary.chat_template.as_deref().unwrap_or_else(|| {
             let llama3 = vocabulary.tokens.iter().any(|token| token == "<|start_header_id|>");
             if llama3 { LLAMA3 } else { CHATML }
         });
-        Self::from_source(source, vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos))
-    }
-
-    /// A template from its source and the texts of the model's BOS and EOS tokens.
-    ///
-    /// # Errors
-    /// [`Error::TemplateSyntax`] when it does not parse, [`Error::TemplateLength`] when it is too
-    /// long.
-    pub fn from_source(source: &str, bos: Option<&str>, eos: Option<&str>) -> Result<Self, Error> {
         if source.len() > SOURCE {
             return Err(Error::TemplateLength { bytes: source.len(), limit: SOURCE });
         }
+        let (kinds, _) = special::classify(vocabulary)?;
+        let control = Control::new(vocabulary, &kinds)?;
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|e| syntax_error(&e))?);
@@ -87,13 +90,19 @@ impl ChatTemplate {
         python::install(&mut environment);
         on_deep_stack(|| environment.add_template_owned(NAME, source.to_owned()))?
             .map_err(|error| syntax_error(&error))?;
-        let tokens = [("bos_token", bos), ("eos_token", eos)];
-        let tokens = tokens.into_iter().filter_map(|(name, text)| Some((name, text?.to_owned())));
-        Ok(Self { environment, tokens: tokens.collect() })
+        let tokens = [("bos_token", vocabulary.bos), ("eos_token", vocabulary.eos)];
+        let text = |(name, id)| Some((name, vocabulary.text(id)?.to_owned()));
+        let tokens: Vec<_> = tokens.into_iter().filter_map(text).collect();
+        let used = |c| source.contains(c) || tokens.iter().any(|(_, text)| text.contains(c));
+        let sentinels = plain::noncharacters().filter(|c| !used(*c)).collect();
+        Ok(Self { environment, tokens, control, sentinels })
     }
 
     /// The prompt for `messages`; with `add_generation_prompt` it ends where the assistant's next
-    /// message begins. Encode it with [`super::Specials::Parse`].
+    /// message begins. Once `cancelled` is set, it ends soon, with [`Error::Cancelled`].
+    ///
+    /// What a message says is text, also where it reads like a control token: only what the
+    /// template itself writes becomes one.
     ///
     /// # Errors
     /// When the template fails on these messages or refuses them (its own words are in the
@@ -102,31 +111,30 @@ impl ChatTemplate {
         &self,
         messages: &[Message],
         add_generation_prompt: bool,
-    ) -> Result<String, Error> {
-        self.render_at(messages, add_generation_prompt, Timestamp::now())
-    }
-
-    /// [`Self::render`] with the time that `strftime_now` shows.
-    fn render_at(
-        &self,
-        messages: &[Message],
-        add_generation_prompt: bool,
-        now: Timestamp,
-    ) -> Result<String, Error> {
-        let text: usize = messages.iter().map(|m| m.role.len() + m.content.len()).sum();
+        cancelled: &AtomicBool,
+    ) -> Result<Rendered, Error> {
+        let sentinel = self.sentinel(messages)?;
+        let mut work = Work::new(cancelled);
+        let mut text: usize = 0;
+        let mut values = Vec::with_capacity(messages.len());
+        for message in messages {
+            work.add(message.content.len())?;
+            // A role is a name of the template's choosing, which it may make a control token of.
+            let role = self.control.mark(&message.role, sentinel, false);
+            let content = self.control.mark(&message.content, sentinel, true);
+            text = text.saturating_add(role.len()).saturating_add(content.len());
+            values.push(Value::from_pairs([("role", &*role), ("content", &*content)]));
+        }
         let limit = OUTPUT.saturating_add(text.saturating_mul(OUTPUT_PER_BYTE));
         let fuel = FUEL_PER_MESSAGE.saturating_mul(messages.len() as u64).saturating_add(FUEL);
         let fuel = fuel.min(FUEL_MAX);
 
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(fuel));
+        let now = Timestamp::now();
         environment.add_function("strftime_now", move |format: &str| python::strftime(format, now));
-        let messages: Vec<Value> = messages
-            .iter()
-            .map(|m| Value::from_pairs([("role", m.role.as_str()), ("content", &m.content)]))
-            .collect();
         let mut context = vec![
-            ("messages", Value::from(messages)),
+            ("messages", Value::from(values)),
             ("add_generation_prompt", Value::from(add_generation_prompt)),
             // Given as None, not left undefined, because templates ask which of the two it is.
             ("tools", Value::from(())),
@@ -134,13 +142,18 @@ impl ChatTemplate {
         ];
         context.extend(self.tokens.iter().map(|(name, text)| (*name, Value::from(text.as_str()))));
 
-        let mut out = Bounded { text: Vec::new(), limit, full: false };
+        let mut out = Bounded { text: Vec::new(), limit, full: false, cancelled };
         let rendered = on_deep_stack(|| {
             let template = environment.get_template(NAME)?;
             template.render_captured_to(Value::from_pairs(context), &mut out).map(drop)
         })?;
         match rendered {
-            Ok(()) => Ok(String::from_utf8_lossy(&out.text).into_owned()),
+            _ if cancelled.load(Ordering::Relaxed) => Err(Error::Cancelled),
+            Ok(()) => {
+                let text = String::from_utf8(out.text)
+                    .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
+                Ok(Rendered::new(text, sentinel))
+            }
             Err(_) if out.full => Err(Error::TemplateOutput { limit }),
             Err(error) => {
                 let line = error.line().unwrap_or(1);
@@ -151,6 +164,13 @@ impl ChatTemplate {
                 })
             }
         }
+    }
+
+    /// A character that occurs in no message.
+    fn sentinel(&self, messages: &[Message]) -> Result<char, Error> {
+        let free =
+            |c: &char| !messages.iter().any(|m| m.content.contains(*c) || m.role.contains(*c));
+        self.sentinels.iter().copied().find(free).ok_or(Error::NoSentinel)
     }
 }
 
@@ -180,14 +200,18 @@ fn describe(error: &minijinja::Error) -> String {
     }
 }
 
-struct Bounded {
+struct Bounded<'a> {
     text: Vec<u8>,
     limit: usize,
     full: bool,
+    cancelled: &'a AtomicBool,
 }
 
-impl Write for Bounded {
+impl Write for Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Err(io::Error::other("cancelled"));
+        }
         if bytes.len() > self.limit - self.text.len() {
             self.full = true;
             return Err(io::Error::other("output limit"));
