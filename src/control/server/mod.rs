@@ -5,6 +5,7 @@ mod body;
 mod error;
 mod events;
 mod generation;
+mod gone;
 mod metrics;
 mod openai;
 mod own;
@@ -37,6 +38,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::error::Error;
+use self::gone::Gone;
 use self::metrics::Metrics;
 pub use self::own::load_spec;
 use self::tcp::Port;
@@ -265,11 +267,14 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connectio
             }
             accepted = unix.accept() => accepted.map(|(stream, _)| {
                 introduce(&stream);
-                server.admit(stream, &open);
+                let gone = Gone::watch(&stream).inspect_err(|error| {
+                    tracing::warn!(%error, "a client that shuts down its sending side counts as gone");
+                });
+                server.admit(stream, gone.ok(), &open);
             }),
             accepted = accept_tcp => accepted.map(|(stream, peer)| {
                 tracing::debug!(%peer, "connected");
-                server.admit(stream, &guarded);
+                server.admit(stream, None, &guarded);
             }),
         };
         if let Err(error) = accepted {
@@ -298,14 +303,20 @@ struct Server {
 
 impl Server {
     /// Serves a connection, or says that there is one too many.
-    fn admit<S>(&mut self, stream: S, router: &Router)
+    fn admit<S>(&mut self, stream: S, gone: Option<Gone>, router: &Router)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let config = self.app.config();
         if self.connections.len() < config.max_connections {
             let (router, stop) = (router.clone(), self.stop.clone());
-            self.connections.spawn(connection(stream, router, config.request_timeout(), stop));
+            self.connections.spawn(connection(
+                stream,
+                gone,
+                router,
+                config.request_timeout(),
+                stop,
+            ));
         } else {
             self.connections.spawn(refuse(stream, config.max_connections));
         }
@@ -314,6 +325,7 @@ impl Server {
 
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    gone: Option<Gone>,
     router: Router,
     timeout: Duration,
     stop: Stop,
@@ -325,17 +337,24 @@ async fn connection(
         .header_read_timeout(timeout)
         .max_header_size(MAX_HEAD)
         .max_buf_size(2 * MAX_HEAD)
+        .half_close(gone.is_some())
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.draining.cancelled(), if !draining => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let served = async {
+        tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stop.draining.cancelled(), if !draining => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "connection ended");
+    tokio::select! {
+        biased;
+        ended = served => if let Err(error) = ended {
+            tracing::debug!(%error, "connection ended");
+        },
+        () = Gone::wait(gone.as_ref()) => tracing::debug!("the client is gone"),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The whole program: the real binary on a real socket.
 
+mod clients;
 mod loads;
 mod reliability;
 mod service;

@@ -14,7 +14,7 @@ use orind_testing::program::outcome;
 const TOKEN: &str = "correct-horse-battery-staple";
 
 /// Where it listens; the configuration asks for any port.
-fn address(daemon: &Daemon) -> String {
+pub(super) fn address(daemon: &Daemon) -> String {
     let log = daemon.log();
     let (_, rest) = log.split_once("address=").unwrap();
     rest.split_whitespace().next().unwrap().to_owned()
