@@ -6,6 +6,7 @@ mod error;
 mod events;
 mod generation;
 mod gone;
+mod host;
 mod metrics;
 mod openai;
 mod own;
@@ -248,6 +249,8 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connectio
     let open = router(Arc::clone(&app));
     let token = tcp.as_ref().and_then(Port::token);
     let guarded = open.clone().layer(middleware::from_fn_with_state(token, tcp::guard));
+    let [open, guarded] =
+        [open, guarded].map(|routes| routes.layer(middleware::from_fn(host::check)));
     let mut server = Server { app, connections: JoinSet::new(), stop };
     loop {
         let accept_tcp = async {

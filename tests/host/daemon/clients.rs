@@ -52,3 +52,25 @@ fn on_tcp_the_end_of_what_a_client_sends_frees_its_slot() {
     client.shutdown(Shutdown::Write).unwrap();
     daemon.until("the slot is free", |s| s["requests"]["active"] == 0);
 }
+
+/// On the socket and on a port alike; RFC 9112, 3.2.
+#[test]
+fn a_request_has_one_host() {
+    let daemon = Daemon::launch("listen = '127.0.0.1:0'");
+    let tcp = address(&daemon);
+    let ask = |version: &str, hosts: &str| {
+        let request =
+            format!("GET /orin/v1/status HTTP/{version}\r\nconnection: close\r\n{hosts}\r\n");
+        let unix = daemon.raw(&request);
+        let tcp = Answer::parse(&Answer::bytes(&mut TcpStream::connect(&tcp).unwrap(), &request));
+        [unix, tcp]
+    };
+    for refused in ["", "host: localhost\r\nHost: localhost\r\n", "host: local host\r\n"] {
+        for answer in ask("1.1", refused) {
+            assert_eq!(answer.error(), (400, "bad_host".into()), "{refused}");
+        }
+    }
+    assert!(ask("1.1", "host: localhost\r\n").iter().all(|answer| answer.status == 200));
+    // HTTP/1.0 had none; a port without a token still wants to hear of this machine.
+    assert_eq!(ask("1.0", "").map(|answer| answer.status), [200, 403]);
+}

@@ -1,0 +1,62 @@
+//! The header `Host`, as RFC 9112 (3.2) wants it: one in every request of HTTP/1.1, and never more. Two readers of a
+//! request with two hosts could take it for two different ones.
+
+use axum::extract::Request;
+use axum::http::header::HOST;
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, StatusCode, Version};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::error::Error;
+
+/// Lets a request through whose host is clear.
+pub(super) async fn check(request: Request, next: Next) -> Response {
+    match objection(request.version(), request.headers()) {
+        None => next.run(request).await,
+        Some(objection) => Error::new(StatusCode::BAD_REQUEST, "bad_host", objection)
+            .hint("send it once, such as Host: localhost")
+            .into_response(),
+    }
+}
+
+fn objection(version: Version, headers: &HeaderMap) -> Option<&'static str> {
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (None, _) if version < Version::HTTP_11 => None,
+        (None, _) => Some("the header Host is missing"),
+        (Some(_), Some(_)) => Some("there is more than one header Host"),
+        (Some(host), None) => {
+            let sound = host.is_empty()
+                || Authority::try_from(host.as_bytes()).is_ok_and(|a| !a.as_str().contains('@'));
+            (!sound).then_some("the header Host is no host")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    #[test]
+    fn one_host_in_every_request() {
+        let objection = |version, hosts: &[&str]| {
+            let hosts = hosts.iter().map(|host| (HOST, HeaderValue::from_str(host).unwrap()));
+            let mut headers = HeaderMap::new();
+            hosts.for_each(|(name, value)| _ = headers.append(name, value));
+            objection(version, &headers)
+        };
+        for host in ["localhost", "127.0.0.1:8080", "[::1]:80", "a_b.example", ""] {
+            assert_eq!(objection(Version::HTTP_11, &[host]), None, "{host}");
+        }
+        for host in ["a b", "me@localhost", "a/b", "a, b", "[::1"] {
+            assert_eq!(objection(Version::HTTP_11, &[host]), Some("the header Host is no host"));
+        }
+        assert_eq!(objection(Version::HTTP_10, &[]), None);
+        assert_eq!(objection(Version::HTTP_11, &[]), Some("the header Host is missing"));
+        let two = Some("there is more than one header Host");
+        assert_eq!(objection(Version::HTTP_11, &["a", "a"]), two);
+        assert_eq!(objection(Version::HTTP_10, &["a", "b"]), two);
+    }
+}
