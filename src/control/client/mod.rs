@@ -3,6 +3,7 @@
 
 mod address;
 mod sse;
+mod stream;
 
 use std::io;
 use std::marker::PhantomData;
@@ -214,7 +215,9 @@ impl Client {
             _ => Error::Connect { daemon: daemon(), source },
         })?;
         let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(transport)?;
+            hyper::client::conn::http1::handshake(TokioIo::new(stream::Stream(stream)))
+                .await
+                .map_err(transport)?;
         let connection = AbortOnDropHandle::new(tokio::spawn(async move {
             // Its errors reach the caller through the request and the body.
             let _ = connection.await;

@@ -7,6 +7,7 @@ mod events;
 mod generation;
 mod gone;
 mod host;
+mod linger;
 mod metrics;
 mod openai;
 mod own;
@@ -247,10 +248,11 @@ pub struct Listeners {
 pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connections {
     let Listeners { unix, tcp } = listeners;
     let open = router(Arc::clone(&app));
+    let keep = middleware::map_request_with_state(Arc::clone(&app), linger::keep);
     let token = tcp.as_ref().and_then(Port::token);
     let guarded = open.clone().layer(middleware::from_fn_with_state(token, tcp::guard));
-    let [open, guarded] =
-        [open, guarded].map(|routes| routes.layer(middleware::from_fn(host::check)));
+    let [open, guarded] = [open, guarded]
+        .map(|routes| routes.layer(middleware::from_fn(host::check)).layer(keep.clone()));
     let mut server = Server { app, connections: JoinSet::new(), stop };
     loop {
         let accept_tcp = async {

@@ -2,7 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixListener;
 
+use orind::control::api::LoadRequest;
+use orind::control::client::{Client, Error};
 use orind_testing::daemon::{Answer, Daemon, post};
 use serde_json::json;
 
@@ -73,4 +76,41 @@ fn a_request_has_one_host() {
     assert!(ask("1.1", "host: localhost\r\n").iter().all(|answer| answer.status == 200));
     // HTTP/1.0 had none; a port without a token still wants to hear of this machine.
     assert_eq!(ask("1.0", "").map(|answer| answer.status), [200, 403]);
+}
+
+/// More than any buffer holds, of a client that reads only when it has sent all.
+#[test]
+fn a_refusal_reaches_who_is_still_sending() {
+    let daemon = Daemon::launch("listen = '127.0.0.1:0'\nmax_body_bytes = 1024");
+    let body = post(COMPLETIONS, &"x".repeat(32 << 20)).replace("host: x", "host: localhost");
+    let refused = Answer::bytes(&mut daemon.connect(), &body);
+    assert_eq!(Answer::parse(&refused).error(), (413, "body_too_large".into()));
+    let mut tcp = TcpStream::connect(address(&daemon)).unwrap();
+    let refused = Answer::parse(&Answer::bytes(&mut tcp, &body));
+    assert_eq!(refused.error(), (413, "body_too_large".into()));
+    // Whatever the refusal.
+    let body = body.replacen("application/json", "text/plain", 1);
+    let refused = Answer::parse(&Answer::bytes(&mut daemon.connect(), &body));
+    assert_eq!(refused.error(), (415, "unsupported_media_type".into()));
+}
+
+/// A server that answers after the head and closes: what `orinctl` tells is the answer.
+#[tokio::test]
+async fn the_client_reads_the_answer_when_its_request_is_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 1000]).unwrap();
+        let body = r#"{"error":{"code":"body_too_large","message":"too large","type":"x"}}"#;
+        let length = body.len();
+        let head =
+            format!("HTTP/1.1 413 \r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+        stream.write_all((head + body).as_bytes()).unwrap();
+    });
+    let request = LoadRequest { model: "x".repeat(32 << 20), ..LoadRequest::default() };
+    let error = Client::new(&socket).load(&request, |_| {}).await.unwrap_err();
+    server.join().unwrap();
+    assert!(matches!(error, Error::Api { status: 413, .. }), "{error:?}");
 }

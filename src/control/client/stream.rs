@@ -1,0 +1,44 @@
+//! A connection on which a write that fails is not the end: who refuses a request may answer and close while it is
+//! still being sent, and the answer says why.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What is written after the other side has closed is lost; what it has said before can be read.
+pub(super) struct Stream<S>(pub(super) S);
+
+impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset};
+        Poll::Ready(match ready!(Pin::new(&mut self.0).poll_write(context, bytes)) {
+            // Where nothing was said, the read that follows fails.
+            Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset) => Ok(bytes.len()),
+            written => written,
+        })
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
