@@ -426,10 +426,12 @@ pub fn default_socket() -> PathBuf {
         return SERVICE_SOCKET.into();
     }
     let system = || Some(PathBuf::from(format!("/run/user/{user}"))).filter(|dir| dir.is_dir());
-    variable("XDG_RUNTIME_DIR")
-        .or_else(system)
-        .unwrap_or_else(|| format!("/tmp/orind-{user}").into())
-        .join("orind.sock")
+    variable("XDG_RUNTIME_DIR").or_else(system).unwrap_or_else(fallback_folder).join("orind.sock")
+}
+
+/// The folder of [`default_socket`] for a user without a run-time directory. Any user can make it first.
+pub fn fallback_folder() -> PathBuf {
+    format!("/tmp/orind-{}", nix::unistd::Uid::effective()).into()
 }
 
 /// The socket for a client: [`default_socket`], or the service's when only that one exists.

@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod client;
+mod folder;
 pub mod server;
 
 impl From<crate::config::Tune> for device::tune::report::Mode {

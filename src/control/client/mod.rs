@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::api::{self, route};
+use super::folder::{self, Distrust};
 pub use address::{Address, Token};
 
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +30,11 @@ pub enum Error {
     #[error("no daemon is listening on {daemon}; start one with `orind`")]
     NotRunning { daemon: Address, source: io::Error },
     /// Somebody may listen, but connecting failed.
-    #[error("connecting to {daemon} failed: {source}{}", may_not(daemon))]
+    #[error("connecting to {daemon} failed: {source}")]
     Connect { daemon: Address, source: io::Error },
+    /// Another user may listen in the daemon's place.
+    #[error("the daemon's place is not safe: {0}")]
+    Distrusted(#[from] Distrust),
     #[error("the connection to the daemon broke")]
     Transport(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The daemon refused or failed; its words.
@@ -56,16 +60,12 @@ impl Error {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Api { detail, .. } => detail.hint.as_deref(),
+            Self::Connect { daemon: Address::Socket(_), .. } => {
+                Some("is this user allowed to use it? The socket's owner and group are")
+            }
+            Self::Distrusted(_) => Some("set XDG_RUNTIME_DIR, or name a socket with --socket"),
             _ => None,
         }
-    }
-}
-
-/// What may be wrong with a socket that is there.
-fn may_not(daemon: &Address) -> &'static str {
-    match daemon {
-        Address::Socket(_) => "; is this user allowed to use it?",
-        Address::Port { .. } => "",
     }
 }
 
@@ -207,6 +207,11 @@ impl Client {
         path: &str,
         body: Option<Vec<u8>>,
     ) -> Result<Response, Error> {
+        if let Address::Socket(path) = &self.daemon
+            && folder::is_fallback(path)
+        {
+            folder::check(path)?;
+        }
         let daemon = || self.daemon.clone();
         let stream = self.daemon.connect().await.map_err(|source| match source.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {

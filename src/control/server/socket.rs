@@ -18,6 +18,7 @@ use nix::sys::socket::{
 };
 
 use crate::config::SocketMode;
+use crate::control::folder::{self, Distrust};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -32,6 +33,11 @@ pub enum Error {
     NotASocket { path: PathBuf },
     #[error("the socket path {} has {} bytes; at most {LONGEST} are possible", path.display(), path.as_os_str().len())]
     TooLong { path: PathBuf },
+    /// Another user could swap the socket.
+    #[error(
+        "{0}: no daemon listens there; set XDG_RUNTIME_DIR, or name another socket with --socket"
+    )]
+    Distrusted(#[from] Distrust),
     #[error("cannot {what} {}: {source}", path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
 }
@@ -111,12 +117,16 @@ fn identity(meta: &fs::Metadata) -> (u64, u64) {
 /// could be swapped.
 fn make_directory(path: &Path) -> Result<(), Error> {
     let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) else { return Ok(()) };
-    if !dir.exists() {
+    let fallback = folder::is_fallback(path);
+    if fs::symlink_metadata(dir).is_err() {
         fs::DirBuilder::new()
-            .mode(0o755)
+            .mode(if fallback { 0o700 } else { 0o755 })
             .recursive(true)
             .create(dir)
             .map_err(io_error("create the directory", dir))?;
+    }
+    if fallback {
+        return Ok(folder::check(path)?);
     }
     let meta = fs::metadata(dir).map_err(io_error("inspect the directory", dir))?;
     let owner = nix::unistd::Uid::effective();

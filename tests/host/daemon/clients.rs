@@ -1,12 +1,18 @@
 //! How clients use their side of a connection: who stops sending, who goes, who says too much or too little.
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use orind::control::api::LoadRequest;
 use orind::control::client::{Client, Error};
-use orind_testing::daemon::{Answer, Daemon, post};
+use orind_testing::daemon::{Answer, Daemon, eventually, post};
+use orind_testing::program::stderr;
 use serde_json::json;
 
 use super::tcp::address;
@@ -113,4 +119,54 @@ async fn the_client_reads_the_answer_when_its_request_is_cut_off() {
     let error = Client::new(&socket).load(&request, |_| {}).await.unwrap_err();
     server.join().unwrap();
     assert!(matches!(error, Error::Api { status: 413, .. }), "{error:?}");
+}
+
+/// A folder in /tmp that any user can make first. Skipped by users who cannot be another one.
+#[test]
+fn nobody_listens_in_anothers_place() {
+    let user = 64_000 + std::process::id() % 1000;
+    let folder = PathBuf::from(format!("/tmp/orind-{user}"));
+    let run = |program: &mut Command| program.env_clear().uid(user).gid(user).output();
+    let orinctl = || Command::new(env!("CARGO_BIN_EXE_orinctl"));
+    let orind = || Command::new(env!("CARGO_BIN_EXE_orind"));
+    let Ok(nobody) = run(orinctl().arg("status")) else {
+        println!("skipped: this user cannot run orinctl as another");
+        return;
+    };
+    assert!(stderr(&nobody).contains("no daemon is listening"), "{}", stderr(&nobody));
+
+    // A stranger's folder, with somebody who listens.
+    std::fs::create_dir(&folder).unwrap();
+    let listener = UnixListener::bind(folder.join("orind.sock")).unwrap();
+    let refused = |why: &str| {
+        for program in [orinctl().arg("status"), orinctl().args(["generate", "a"]), &mut orind()] {
+            let output = run(program).unwrap();
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            assert!(said.contains(&format!("{} {why}", folder.display())), "{said}");
+            assert!(said.contains("XDG_RUNTIME_DIR"), "{said}");
+        }
+    };
+    chown(&folder, Some(user + 1), None).unwrap();
+    refused(&format!("belongs to user {}", user + 1));
+    chown(&folder, Some(user), None).unwrap();
+    let mode = |mode| std::fs::set_permissions(&folder, Permissions::from_mode(mode)).unwrap();
+    mode(0o777);
+    let said = stderr(&run(orinctl().arg("status")).unwrap());
+    assert!(said.contains(&format!("other users may write to {}", folder.display())), "{said}");
+    // The folder is right, the socket is a stranger's.
+    mode(0o700);
+    chown(folder.join("orind.sock"), Some(user + 1), None).unwrap();
+    let said = stderr(&run(orinctl().arg("status")).unwrap());
+    assert!(said.contains("orind.sock belongs to user"), "{said}");
+    drop(listener);
+    std::fs::remove_dir_all(&folder).unwrap();
+
+    // The user's own daemon makes it for its user alone.
+    let mut daemon = orind().env_clear().uid(user).gid(user).stderr(Stdio::null()).spawn().unwrap();
+    eventually("it listens", || run(orinctl().arg("status")).unwrap().status.success());
+    assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
 }
