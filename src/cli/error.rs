@@ -58,6 +58,9 @@ pub(super) enum Error {
     OtherDevice { file: PathBuf, device: String },
     #[error("{} cannot be written: {source}", file.display())]
     Write { file: PathBuf, source: io::Error },
+    /// A search found or tried something that could not be written down.
+    #[error("what was found is not remembered: {0}")]
+    NotRemembered(String),
     #[error("the run is INVALID: {0}")]
     InvalidRun(String),
     #[error("{0}")]

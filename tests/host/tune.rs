@@ -16,7 +16,7 @@ use orind::engine::tuning::Tuning;
 use orind::engine::tuning::pace::Pace;
 use orind::engine::{Handle, LoadSpec, ModelInfo, State as EngineState};
 use orind_testing::engine::{self, ask, engine, request};
-use orind_testing::program::said;
+use orind_testing::program::{outcome, said};
 use orind_testing::{daemon, tiny};
 use serde_json::Value;
 
@@ -296,6 +296,7 @@ fn the_program_tunes_verifies_and_sweeps() {
     let json =
         |args: &[&str]| -> Value { serde_json::from_str(&orinctl(home.path(), args)).unwrap() };
     let first = json(&[&["tune"], &model[..], &small[..]].concat());
+    assert_eq!(first["remembered"], true, "{first}");
     let rows = first["rows"].as_array().unwrap().len();
     assert!(rows > 0 && first["candidates"] == "built in", "{first}");
     assert!(Path::new(first["file"].as_str().unwrap()).starts_with(home.path()), "{first}");
@@ -315,4 +316,26 @@ fn the_program_tunes_verifies_and_sweeps() {
     assert!(both["lines"][1]["cases"].as_u64().unwrap() > 0, "{both}");
     let text = orinctl(home.path(), &[&["tune"], &model[..], &small[..8]].concat());
     assert!(text.contains("nothing to do"), "{text}");
+}
+
+/// Where nothing can be written, what was found is shown, and it is an error that it is not remembered.
+#[test]
+fn what_cannot_be_remembered_is_an_error() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let mut orinctl = daemon::orinctl(home.path());
+        let model = ["tune", "-m", "synthetic:tiny-llama:q8_0", "--device", "cpu", "-t", "1"];
+        let small = ["--cold-bytes", "0", "--slots", "1", "--beam", "1", "--kernel", "gate"];
+        // Nobody makes a folder there, root neither.
+        outcome(orinctl.env("XDG_DATA_HOME", "/proc/data").args(model).args(small).args(args))
+    };
+    let (code, text, error) = run(&[]);
+    assert_eq!(code, Some(1), "{text}{error}");
+    assert!(text.contains("than the heuristic") && text.contains("nothing was written"), "{text}");
+    let says = "what was found is not remembered: cannot make the directory /proc/data/orind/tune";
+    assert!(error.contains(says) && error.contains("os error"), "{error}");
+    let (code, report, _) = run(&["--json"]);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((code, &report["remembered"]), (Some(1), &Value::Bool(false)));
+    assert!(report["unwritten"].as_str().unwrap().contains("/proc/data"), "{report}");
 }

@@ -78,7 +78,11 @@ pub(in crate::cli) async fn run(
         }
     };
     text::show(&report, args.json, |report| table(report, &session.model.id, verify))?;
-    if stopped { Err(Error::Interrupted) } else { Ok(()) }
+    match report.unwritten {
+        Some(why) => Err(Error::NotRemembered(why)),
+        None if stopped => Err(Error::Interrupted),
+        None => Ok(()),
+    }
 }
 
 fn line(row: &Row) -> String {
@@ -162,10 +166,11 @@ fn table(report: &Report, model: &str, verify: bool) -> String {
         let _ = writeln!(out, "rejected: {why}");
     }
     let file = report.file.display();
-    let _ = match (verify, counted) {
-        (true, _) => writeln!(out, "{file} stays as it is; `orinctl tune --again` searches anew"),
-        (_, true) => writeln!(out, "remembered in {file}; a count is never used as a time"),
-        (_, false) => writeln!(out, "remembered in {file}; used from the next load on"),
+    let _ = match (verify, report.remembered, counted) {
+        (true, ..) => writeln!(out, "{file} stays as it is; `orinctl tune --again` searches anew"),
+        (_, false, _) => writeln!(out, "nothing was written to {file}"),
+        (_, _, true) => writeln!(out, "remembered in {file}; a count is never used as a time"),
+        (_, _, false) => writeln!(out, "remembered in {file}; used from the next load on"),
     };
     out
 }
@@ -195,6 +200,8 @@ mod tests {
         let mut report = Report {
             device: "a processor".into(),
             file: "/x/cpu.toml".into(),
+            remembered: true,
+            unwritten: None,
             candidates: "built in".into(),
             clock: Clock::Measured,
             rows: vec![row],
@@ -209,6 +216,9 @@ mod tests {
         report.clock = Clock::Counted;
         report.rows[0].gb_per_s = None;
         let text = table(&report, "m", false);
+        assert!(text.contains("remembered in /x/cpu.toml; a count"), "{text}");
+        report.remembered = false;
+        assert!(table(&report, "m", false).ends_with("nothing was written to /x/cpu.toml\n"));
         assert!(text.contains("no times") && !text.contains("  us") && !text.contains("measured"));
     }
 }

@@ -99,7 +99,7 @@ fn search(device: &dyn Device, cases: &[Case], tuning: &Tuning, pace: &Pace, sha
     match super::run(device, cases, &store, &spec, pace, &mut watch, &mut progress) {
         Ok(report) => {
             let (found, left, file) = (report.rows.len(), report.left, &report.file);
-            tracing::info!(found, left, file = %file.display(), "search in idle time is over");
+            tracing::info!(found, left, file = %file.display(), remembered = report.remembered, "search in idle time is over");
         }
         Err(error) => tracing::warn!(%error, "search in idle time failed"),
     }

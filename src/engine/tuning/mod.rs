@@ -141,7 +141,8 @@ pub enum Error {
 }
 
 /// Searches cases and remembers each as soon as it is found. Stops where `pace` does; what was found
-/// until then is kept, and what is known is not measured again unless asked for.
+/// until then is kept, and what is known is not measured again unless asked for. Stops, too, when what was
+/// found cannot be written down.
 pub fn run(
     device: &dyn Device,
     cases: &[Case],
@@ -179,6 +180,8 @@ pub fn run(
         watch,
         memory: Memory { store, key: &key, journal: &journal },
         choices: loaded.current.iter().map(|r| (r.case.clone(), r.choice.clone())).collect(),
+        remembered: false,
+        unwritten: None,
         total: wanted.len(),
         // A count knows no caches.
         cold: spec.cold_bytes.unwrap_or_else(|| match clock {
@@ -201,14 +204,13 @@ pub fn run(
         candidates.clone_from(&space.origin);
         search.pin(case, &mut space);
         let afresh = spec.again && !resumed;
+        let mut full = false;
         let row = match search.case(number, afresh, case, &space, found(case), progress) {
             Ok((row, record, complete)) => {
-                if let Some(record) = record {
-                    search.choices.insert(record.case.clone(), record.choice.clone());
-                    store.merge(&key, &[record])?;
-                }
+                full = record.is_some_and(|record| !search.remember(record));
                 if complete {
-                    store.conclude(&key, case)?;
+                    let done = store.conclude(&key, case);
+                    noted(&mut search.unwritten, case, &done);
                 } else if !spec.verify && pace.is_share_spent() {
                     queue.push_back((number, case));
                 }
@@ -219,10 +221,15 @@ pub fn run(
         };
         progress(Progress::Case { row: row.clone() });
         rows.insert(number, row);
+        if full {
+            break;
+        }
     }
     Ok(Report {
         device: info.description,
         file: store.path(&key),
+        remembered: search.remembered,
+        unwritten: search.unwritten,
         candidates,
         clock,
         left: wanted.len() - rows.len(),
@@ -264,6 +271,9 @@ struct Search<'a> {
     pace: &'a Pace,
     watch: &'a mut dyn Stopwatch,
     choices: Choices,
+    /// Whether something was written to the store, and the first thing that could not be.
+    remembered: bool,
+    unwritten: Option<String>,
     total: usize,
     cold: u64,
 }
@@ -284,6 +294,17 @@ impl Search<'_> {
         space.pin(&decided);
     }
 
+    /// Writes a record down; false when that fails.
+    fn remember(&mut self, record: Record) -> bool {
+        let Memory { store, key, .. } = self.memory;
+        let case = record.case.clone();
+        self.choices.insert(case.clone(), record.choice.clone());
+        let done = store.merge(key, &[record]).map(|_| ());
+        let stored = noted(&mut self.unwritten, &case, &done);
+        self.remembered |= stored;
+        stored
+    }
+
     fn case(
         &mut self,
         number: usize,
@@ -298,6 +319,7 @@ impl Search<'_> {
             Settings { width: self.spec.beam, samples: self.spec.samples, ..Settings::default() };
         let (bytes, clock) = (bench.weight_bytes(), bench.clock());
         let Memory { store, key, journal } = self.memory;
+        let unwritten = &mut self.unwritten;
         let outcome = match before {
             Some(record) if self.spec.verify => {
                 beam::verify(space, &record.choice, settings, &mut bench)?
@@ -307,7 +329,7 @@ impl Search<'_> {
                 let topic = Topic { case, source, clock, heuristic };
                 let tried = if afresh { Vec::new() } else { journal.tried(topic) };
                 if tried.is_empty() {
-                    remembered(case, store.conclude(key, case));
+                    noted(unwritten, case, &store.conclude(key, case));
                 }
                 let bad: Vec<Choice> = before
                     .into_iter()
@@ -316,7 +338,7 @@ impl Search<'_> {
                     .collect();
                 let mut hear = |choice: &Choice, verdict: &Verdict| {
                     let tried = Tried { choice: choice.clone(), verdict: verdict.clone() };
-                    remembered(case, store.note(key, topic, &tried));
+                    noted(unwritten, case, &store.note(key, topic, &tried));
                     progress(Progress::candidate(case, number, self.total, &tried));
                 };
                 let known = beam::Known { bad: &bad, tried: &tried };
@@ -333,11 +355,13 @@ impl Search<'_> {
     }
 }
 
-/// A journal that cannot be kept costs work after an interruption, and nothing else.
-fn remembered(case: &Case, done: Result<(), StoreError>) {
+/// Whether something was written down. The first failure is kept for the report.
+fn noted(unwritten: &mut Option<String>, case: &Case, done: &Result<(), StoreError>) -> bool {
     if let Err(error) = done {
-        tracing::warn!(%case, %error, "what has been tried is not remembered");
+        tracing::warn!(%case, %error, "what was found is not remembered");
+        unwritten.get_or_insert_with(|| error.to_string());
     }
+    done.is_ok()
 }
 
 fn record(case: &Case, space: &Space, outcome: &Outcome, bytes: u64, clock: Clock) -> Record {

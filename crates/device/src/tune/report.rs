@@ -187,6 +187,12 @@ pub struct Row {
 pub struct Report {
     pub device: String,
     pub file: PathBuf,
+    /// Whether something was written to the file.
+    #[serde(default)]
+    pub remembered: bool,
+    /// Why something that was found or tried could not be written; the search ends when it is what it found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwritten: Option<String>,
     /// Where candidates come from: `prebuilt`, `built in`.
     pub candidates: String,
     /// `measured` or `counted`.
