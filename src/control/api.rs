@@ -3,6 +3,8 @@
 //! Routes under `/orin/v1` are the daemon's own and refuse unknown fields; routes under `/v1` follow
 //! OpenAI's shapes, ignore fields nobody knows and carry a few extensions, each named here.
 
+mod prompt;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -14,6 +16,7 @@ use device::tune::Clock;
 use device::tune::report::{Mode, Searching};
 
 pub use crate::engine::{DeviceHealth, DeviceInfo as Device, ModelInfo as Model};
+pub use prompt::Prompt;
 pub use telemetry::State as Machine;
 
 pub mod route {
@@ -338,9 +341,6 @@ macro_rules! generating {
             pub stream: Option<bool>,
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub stream_options: Option<StreamOptions>,
-            /// Everything else: refused where it would change the answer, else ignored.
-            #[serde(flatten)]
-            pub other: Map<String, Value>,
         }
     };
 }
@@ -359,27 +359,6 @@ generating! {
         /// Report log-probabilities, with this many alternatives per token, 0 to 20.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub logprobs: Option<u32>,
-    }
-}
-
-/// A prompt: text or token ids, one or several.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected a string, a list of strings, a list of token ids, or a list of lists of token ids"
-)]
-pub enum Prompt {
-    Text(String),
-    /// One list of token ids, taken as they are.
-    Ids(Vec<u32>),
-    Texts(Vec<String>),
-    /// Several lists of token ids.
-    IdLists(Vec<Vec<u32>>),
-}
-
-impl Default for Prompt {
-    fn default() -> Self {
-        Self::Text(String::new())
     }
 }
 

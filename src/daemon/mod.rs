@@ -5,6 +5,7 @@ pub mod filter;
 mod log;
 mod service;
 mod signals;
+mod tidy;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -22,6 +23,7 @@ use tokio::time::MissedTickBehavior;
 use self::log::Log;
 use self::service::{EngineGone, Service};
 use self::signals::{Parent, Signals, Told, gone};
+use self::tidy::Tidy;
 use crate::chain::one_line;
 use crate::config::{self, Config, Effect, IoctlFilter};
 use crate::control::api::LoadRequest;
@@ -359,6 +361,7 @@ impl Until<'_> {
         let mut orphaned = std::pin::pin!(gone(parent));
         let mut loaded = std::pin::pin!(over(first));
         let mut starting = true;
+        let mut tidy = Tidy::default();
         let mut ticks = tokio::time::interval(service.interval());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -375,7 +378,10 @@ impl Until<'_> {
                         service.started()?;
                     }
                 },
-                _ = ticks.tick() => service.tick()?,
+                _ = ticks.tick() => {
+                    tidy.tick();
+                    service.tick()?;
+                }
             }
         }
     }

@@ -11,21 +11,20 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
+use super::admission::{Admission, Served};
 use super::core::Core;
 use super::devices::Devices;
 use super::heartbeat::Heartbeat;
 use super::loader::Asked;
 use super::scheduler::{Command, Scheduler};
-use super::sequence::Waiting;
 use super::tuning::{self, Tuning};
 use super::{
-    Event, GenerateError, LoadError, LoadEvent, LoadSpec, Loading, Request, Snapshot, State, Text,
+    Event, GenerateError, LoadError, LoadEvent, LoadSpec, Loading, Request, Snapshot, State,
 };
 use device::tune::DeviceKey;
 use device::tune::report::Searching;
 use device::tune::store::Loaded;
 use device::{Activity, Device};
-use plan::sample::Sampling;
 
 /// How the engine behaves, whatever model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +38,13 @@ pub struct Settings {
 pub(super) struct Shared {
     state: Mutex<State>,
     pub(super) loading: Mutex<Option<Loading>>,
-    pub(super) text: Mutex<Option<Arc<Text>>>,
+    pub(super) served: Mutex<Option<Arc<Served>>>,
     /// Requests accepted and not yet over.
-    in_flight: AtomicUsize,
+    pub(super) in_flight: AtomicUsize,
     pub(super) active: AtomicUsize,
     pub(super) kv_tokens: AtomicUsize,
     requests: AtomicU64,
-    failures: AtomicU64,
+    pub(super) failures: AtomicU64,
     pub(super) prompt_tokens: AtomicU64,
     completion_tokens: AtomicU64,
     steps: AtomicU64,
@@ -53,8 +52,8 @@ pub(super) struct Shared {
     pub(super) tuned_device: Mutex<Option<TunedDevice>>,
     pub(super) searching: Mutex<Option<Searching>>,
     /// Moving average of the time a request holds its slot, in milliseconds.
-    service_ms: AtomicU64,
-    queue_limit: AtomicUsize,
+    pub(super) service_ms: AtomicU64,
+    pub(super) queue_limit: AtomicUsize,
     pub(super) heartbeat: Heartbeat,
     /// The same of a load's thread.
     pub(super) load_beats: Heartbeat,
@@ -80,7 +79,7 @@ impl Shared {
         self.loading.lock().get_or_insert_with(announced);
     }
 
-    fn state(&self) -> State {
+    pub(super) fn state(&self) -> State {
         match (&*self.state.lock(), &*self.loading.lock()) {
             (State::Empty, Some(loading)) => State::Loading(loading.clone()),
             (state, _) => state.clone(),
@@ -116,8 +115,8 @@ impl Shared {
 
 #[derive(Clone)]
 pub struct Handle {
-    commands: Sender<Command>,
-    shared: Arc<Shared>,
+    pub(super) commands: Sender<Command>,
+    pub(super) shared: Arc<Shared>,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
@@ -132,49 +131,14 @@ impl Handle {
         Ok(Self { commands, shared, thread: Arc::new(Mutex::new(Some(thread))) })
     }
 
-    /// Queues a generation. Its events come through the receiver; dropping that cancels it.
-    pub fn generate(&self, request: Request) -> Result<UnboundedReceiver<Event>, GenerateError> {
-        let model = match self.shared.state() {
-            State::Ready(model) | State::Exclusive { model, .. } => model,
-            State::Empty => return Err(GenerateError::NoModel),
-            State::Loading(_) | State::Stopping => return Err(GenerateError::Stopping),
-        };
-        check(&request, model.vocabulary)?;
-        let prompt = request.prompt.len();
-        if prompt.saturating_add(request.max_tokens as usize) > model.context {
-            return Err(GenerateError::TooLong {
-                prompt,
-                max_tokens: request.max_tokens,
-                context: model.context,
-            });
-        }
-        let queue_limit = self.shared.queue_limit.load(Ordering::Relaxed);
-        let limit = model.slots + queue_limit;
-        let admit = |in_flight| (in_flight < limit).then_some(in_flight + 1);
-        let admitted =
-            self.shared.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit);
-        if let Err(in_flight) = admitted {
-            self.shared.failures.fetch_add(1, Ordering::Relaxed);
-            return Err(GenerateError::QueueFull {
-                queued: in_flight.saturating_sub(model.slots),
-                limit: queue_limit,
-                retry_after: self.retry_after(in_flight, model.slots),
-            });
-        }
-        let (events, receiver) = unbounded_channel();
-        let waiting = Waiting { request, events, arrived: Instant::now() };
-        if self.commands.send(Command::Generate(waiting)).is_err() {
-            self.shared.failed();
-            return Err(GenerateError::Stopping);
-        }
-        Ok(receiver)
+    /// Takes places for so many requests to the model that is served now, before anything is done for them.
+    pub fn admit(&self, requests: usize) -> Result<Admission, GenerateError> {
+        Admission::new(self, requests)
     }
 
-    /// When a place should be free: the time the requests ahead hold their slots.
-    fn retry_after(&self, in_flight: usize, slots: usize) -> Duration {
-        let service = self.shared.service_ms.load(Ordering::Relaxed).max(1000);
-        let rounds = (in_flight / slots.max(1)).max(1) as u64;
-        Duration::from_secs((service * rounds).div_ceil(1000).clamp(1, 60))
+    /// Queues a generation. Its events come through the receiver; dropping that cancels it.
+    pub fn generate(&self, request: Request) -> Result<UnboundedReceiver<Event>, GenerateError> {
+        self.admit(1)?.generate(request)
     }
 
     /// Loads a model beside the loaded one, and puts it in its place once the requests in flight are done;
@@ -271,10 +235,6 @@ impl Handle {
         Ok(tuning::contents(&*device, &tuning))
     }
 
-    pub fn text(&self) -> Option<Arc<Text>> {
-        self.shared.text.lock().clone()
-    }
-
     /// Stops admitting, gives up a load under way, lets what is in flight finish until the deadline, cancels
     /// the rest, and waits for the thread.
     pub fn stop(&self, deadline: Duration) {
@@ -294,31 +254,4 @@ impl Handle {
             }
         }
     }
-}
-
-fn check(request: &Request, vocabulary: usize) -> Result<(), GenerateError> {
-    let invalid = |field, reason: String| Err(GenerateError::Invalid { field, reason });
-    if request.prompt.is_empty() {
-        return invalid("prompt", "has no tokens; at least one is needed".into());
-    }
-    if let Some(id) = request.prompt.iter().find(|id| **id as usize >= vocabulary) {
-        return invalid(
-            "prompt",
-            format!("token id {id} is outside the vocabulary of {vocabulary}"),
-        );
-    }
-    let Sampling { temperature, top_p, .. } = request.sampling;
-    if !(0.0..=100.0).contains(&temperature) {
-        return invalid("temperature", format!("is {temperature}, 0 to 100 are possible"));
-    }
-    if !(0.0..=1.0).contains(&top_p) {
-        return invalid("top_p", format!("is {top_p}, 0 to 1 are possible"));
-    }
-    if request.logprobs.is_some_and(|n| n > Request::MAX_LOGPROBS) {
-        return invalid(
-            "logprobs",
-            format!("at most {} alternatives are reported", Request::MAX_LOGPROBS),
-        );
-    }
-    Ok(())
 }

@@ -2,6 +2,7 @@
 //! device. The rest of the program talks to it through a [`Handle`]: commands go in over a channel, each
 //! request gets its own stream of [`Event`]s back. Nothing here knows HTTP, and devices know nothing of it.
 
+mod admission;
 mod backend;
 mod bandwidth;
 mod core;
@@ -19,6 +20,7 @@ mod sequence;
 mod tests;
 pub mod tuning;
 
+pub use self::admission::{Admission, Served};
 pub use self::bandwidth::GpuBandwidth;
 pub use self::core::Core;
 pub use self::devices::DeviceHealth;

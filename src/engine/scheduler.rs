@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{self, Receiver, Sender, unbounded};
 use tokio::sync::oneshot;
 
+use super::admission::Served;
 use super::core::{Core, Row, Step};
 use super::devices::Verdict;
 use super::first_light;
@@ -76,6 +77,8 @@ pub(super) struct Scheduler {
     lost: Option<String>,
     /// Loads begun so far, for their orders.
     loads: u64,
+    /// Which of them has brought the model.
+    load: u64,
     stop: Option<Instant>,
     idle: Option<Idle>,
     // Reused every step.
@@ -101,6 +104,7 @@ impl Scheduler {
             loader: None,
             lost: None,
             loads: 0,
+            load: 0,
             stop: None,
             idle: None,
             rows: Vec::new(),
@@ -282,22 +286,19 @@ impl Scheduler {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Generate(waiting) if self.can_serve() && self.stop.is_none() => {
+            Command::Generate(waiting) if self.can_serve(&waiting) => {
                 self.waiting.push_back(waiting);
             }
             Command::Generate(waiting) => {
-                let error = if self.stop.is_some() {
-                    GenerateError::Stopping
-                } else {
-                    GenerateError::NoModel
-                };
+                let gone = self.core.is_none() && self.stop.is_none();
+                let error = if gone { GenerateError::NoModel } else { GenerateError::Stopping };
                 self.shared.failed();
                 waiting.fail(error);
             }
             Command::Load(asked) if self.stop.is_some() => {
                 asked.tell(LoadEvent::Failed(LoadError::Stopping));
             }
-            Command::Load(asked) => self.load(asked),
+            Command::Load(asked) => self.begin_load(asked),
             Command::Unload(done) => {
                 self.give_up_load(LoadError::GivenUp("the model was unloaded"));
                 self.idle_work.push_back(Command::Unload(done));
@@ -329,9 +330,10 @@ impl Scheduler {
         }
     }
 
-    /// Whether a model is loaded, or is being loaded again after it was lost.
-    fn can_serve(&self) -> bool {
-        self.core.is_some() || self.lost.is_some()
+    /// Whether the model that a request is for is loaded, or is being loaded again after it was lost.
+    fn can_serve(&self, waiting: &Waiting) -> bool {
+        let is_there = self.core.is_some() || self.lost.is_some();
+        is_there && self.stop.is_none() && waiting.load == self.load
     }
 
     fn do_idle_work(&mut self, work: Command) {
@@ -359,14 +361,14 @@ impl Scheduler {
             }
             Command::MakeRoom(order, done) => self.make_room(order, &done),
             Command::Loaded(order, result) => self.loaded(order, *result),
-            Command::Load(asked) => self.load(asked),
+            Command::Load(asked) => self.begin_load(asked),
             Command::Generate(_) | Command::Stop(_) | Command::Heartbeat => {
                 unreachable!("answered when it is taken, not in idle time")
             }
         }
     }
 
-    fn load(&mut self, asked: Asked) {
+    fn begin_load(&mut self, asked: Asked) {
         let before = self.give_up_load(LoadError::GivenUp("another model is being loaded"));
         *self.shared.given_up.lock() = None;
         self.idle = None;
@@ -454,6 +456,7 @@ impl Scheduler {
         let info = core.model().clone();
         let took = Duration::from_secs_f64(info.load_s);
         tracing::info!(model = info.id, device = info.device.name, ?took, "model loaded");
+        self.load = self.loads;
         self.free_slots = (0..core.slots() as u32).rev().collect();
         self.active = Vec::with_capacity(core.slots());
         self.attach(core);
@@ -465,7 +468,8 @@ impl Scheduler {
         self.rows = Vec::with_capacity(core.slots());
         self.tokens = Vec::with_capacity(core.slots());
         self.logits = vec![0.0; core.vocabulary()];
-        *self.shared.text.lock() = Some(Arc::clone(core.text()));
+        let (model, text) = (core.model().clone(), Arc::clone(core.text()));
+        *self.shared.served.lock() = Some(Arc::new(Served { model, text, load: self.load }));
         let (device, _, tuning) = core.tunable();
         *self.shared.tuned_device.lock() = Some(TunedDevice { device, tuning: tuning.clone() });
         self.idle = Idle::start(&core, &self.shared);
@@ -486,7 +490,7 @@ impl Scheduler {
         self.idle = None;
         self.core = None;
         *self.shared.tuned_device.lock() = None;
-        *self.shared.text.lock() = None;
+        *self.shared.served.lock() = None;
     }
 
     fn fail_waiting(&mut self, error: &GenerateError) {

@@ -16,6 +16,8 @@ use model::tokenizer::{Detokeniser, StopMatcher};
 pub(super) struct Waiting {
     pub(super) request: Request,
     pub(super) events: UnboundedSender<Event>,
+    /// Which load has brought the model that it is for.
+    pub(super) load: u64,
     pub(super) arrived: Instant,
 }
 
@@ -51,7 +53,7 @@ pub(super) struct Sequence {
 
 impl Sequence {
     pub(super) fn start(waiting: Waiting, text: &Arc<Text>, id: u64, slot: u32) -> Self {
-        let Waiting { request, events, arrived } = waiting;
+        let Waiting { request, events, arrived, .. } = waiting;
         let stops = StopMatcher::new(request.stop.iter().cloned());
         // All that there will be: decoding allocates nothing.
         let mut tokens = Vec::with_capacity(request.prompt.len() + request.max_tokens as usize);

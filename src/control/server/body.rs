@@ -1,12 +1,13 @@
 //! A request's body: JSON, of bounded size, in bounded time.
 
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
 use super::App;
@@ -18,27 +19,77 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
     type Rejection = Error;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Error> {
-        let json = request
-            .headers()
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.split(';').next())
-            .is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"));
-        if !json {
-            let message = "the body must be JSON with the header Content-Type: application/json";
-            return Err(Error::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "unsupported_media_type",
-                message,
-            )
-            .hint("with curl: -H 'Content-Type: application/json' -d '{..}'"));
-        }
         parse(&read(request, app).await?).map(Self)
     }
 }
 
-/// The whole body, within the configured size and time.
-async fn read(request: Request, app: &App) -> Result<Bytes, Error> {
+/// Bytes of a body that are taken without asking.
+const SMALL: usize = 64 << 10;
+
+/// Bytes that larger bodies may have in memory together, if that is not less than one may have.
+const LARGE: usize = 64 << 20;
+
+/// The bytes of all larger bodies in memory.
+pub(super) type Arriving = Arc<AtomicUsize>;
+
+/// A body, and the room that it takes.
+pub(super) struct Arrived {
+    bytes: Vec<u8>,
+    counted: usize,
+    all: Arriving,
+}
+
+impl Arrived {
+    fn add(&mut self, bytes: &[u8], most: usize) -> Result<(), Error> {
+        let len = self.bytes.len() + bytes.len();
+        if len > SMALL {
+            let more = len - self.counted;
+            let grow = |all: usize| all.checked_add(more).filter(|all| *all <= most);
+            if self.all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).is_err() {
+                let message =
+                    format!("large requests with {most} bytes in all are arriving already");
+                return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
+                    .retry_after(1)
+                    .hint("try again in a second"));
+            }
+            self.counted = len;
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl Drop for Arrived {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.counted, Ordering::Relaxed);
+    }
+}
+
+impl Deref for Arrived {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The whole body of a request that says that it is JSON, within the configured size and time.
+pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> {
+    let json = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"));
+    if !json {
+        let message = "the body must be JSON with the header Content-Type: application/json";
+        return Err(Error::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            message,
+        )
+        .hint("with curl: -H 'Content-Type: application/json' -d '{..}'"));
+    }
     let config = app.config();
     let limit = config.max_body_bytes;
     let too_large = |size: &str| {
@@ -50,26 +101,31 @@ async fn read(request: Request, app: &App) -> Result<Bytes, Error> {
     if let Some(size) = declared.filter(|v| v.parse::<u64>().is_ok_and(|n| n > limit as u64)) {
         return Err(too_large(size));
     }
-    let body = Limited::new(request.into_body(), limit).collect();
+    let mut arrived = Arrived { bytes: Vec::new(), counted: 0, all: Arc::clone(&app.arriving) };
+    let mut body = request.into_body();
+    let all = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| {
+                let message = format!("the body could not be read: {error}");
+                Error::new(StatusCode::BAD_REQUEST, "incomplete_body", message)
+            })?;
+            let Ok(bytes) = frame.into_data() else { continue };
+            if arrived.len() + bytes.len() > limit {
+                return Err(too_large(&format!("more than {limit}")));
+            }
+            arrived.add(&bytes, LARGE.max(limit))?;
+        }
+        Ok(arrived)
+    };
     let time = config.request_timeout();
-    match tokio::time::timeout(time, body).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(too_large(&format!("more than {limit}")))
-        }
-        Ok(Err(error)) => {
-            let message = format!("the body could not be read: {error}");
-            Err(Error::new(StatusCode::BAD_REQUEST, "incomplete_body", message))
-        }
-        Err(_) => {
-            let message = format!("the body did not arrive within {} s", time.as_secs());
-            Err(Error::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message))
-        }
-    }
+    tokio::time::timeout(time, all).await.unwrap_or_else(|_| {
+        let message = format!("the body did not arrive within {} s", time.as_secs());
+        Err(Error::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message))
+    })
 }
 
 /// Parses JSON; an error names the line and column, and the field when the JSON itself is sound.
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     let malformed = |reason: String| {
         let message = format!("the body is not valid JSON: {reason}");
         Error::new(StatusCode::BAD_REQUEST, "malformed_json", message)

@@ -38,6 +38,11 @@ impl Error {
         Self { hint: Some(hint.into()), ..self }
     }
 
+    /// With the header Retry-After.
+    pub(super) fn retry_after(self, seconds: u64) -> Self {
+        Self { retry_after: Some(seconds), ..self }
+    }
+
     pub(super) fn param(self, param: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..self }
     }
@@ -78,10 +83,12 @@ impl From<GenerateError> for Error {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_model", "no model is loaded")
                     .hint("load one with `orinctl load MODEL` or POST /orin/v1/models")
             }
-            GenerateError::QueueFull { retry_after, .. } => Self {
-                retry_after: Some(retry_after.as_secs().max(1)),
-                ..Self::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message)
-            }
+            GenerateError::QueueFull { retry_after, .. } => Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "queue_full",
+                message,
+            )
+            .retry_after(retry_after.as_secs().max(1))
             .hint("wait as long as Retry-After says, or raise queue_limit in the configuration"),
             GenerateError::TooLong { .. } => {
                 Self::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message)

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::App;
 use super::error::Error;
-use crate::engine::{Event, GenerateError, Request};
+use crate::engine::{Admission, Event, GenerateError, Request};
 
 /// One generation, until [`Event::Finished`] or [`Event::Failed`], which always comes; dropped, it cancels.
 pub(super) struct Generation {
@@ -25,10 +25,11 @@ pub(super) struct Generation {
 /// refused, none is started.
 pub(super) fn start(
     app: &Arc<App>,
+    admission: &mut Admission,
     requests: Vec<Request>,
 ) -> Result<SelectAll<Generation>, Error> {
     let start = |(index, request)| {
-        let events = app.engine.generate(request)?;
+        let events = admission.generate(request)?;
         Ok(Generation { index, events, app: Arc::clone(app), last_token: None, over: false })
     };
     let generations: Result<Vec<_>, GenerateError> =

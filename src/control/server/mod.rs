@@ -1,7 +1,8 @@
-//! The server: routes, limits, and the life of connections. The modules below reach the engine only through
-//! [`App`]. When a client goes away, everything that was done for it ends.
+//! The server: routes, and what all of them share. The modules below reach the engine only through [`App`]. When
+//! a client goes away, everything that was done for it ends.
 
 mod body;
+mod connections;
 mod error;
 mod events;
 mod generation;
@@ -20,7 +21,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
@@ -29,21 +30,14 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::FutureExt;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use parking_lot::{Mutex, RwLock};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
+pub use self::connections::{Connections, Listeners, Stop, serve};
 use self::error::Error;
-use self::gone::Gone;
 use self::metrics::Metrics;
 pub use self::own::load_spec;
-use self::tcp::Port;
 use super::api::route;
 use crate::config::Config;
 use crate::engine::tuning::pace::Pace;
@@ -51,12 +45,6 @@ use crate::engine::{Handle, LoadError, LoadEvent, LoadSpec};
 use telemetry::{Probe, Root};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// Bytes of a request's head at most; hyper answers 431 beyond.
-const MAX_HEAD: usize = 64 << 10;
-
-/// How long the writing of a refusal may take.
-const REFUSAL: Duration = Duration::from_secs(1);
 
 pub struct App {
     engine: Handle,
@@ -69,6 +57,9 @@ pub struct App {
     roof: Mutex<Option<(String, f64)>>,
     /// Searches for tuned choices, under way or waiting.
     searches: Mutex<Vec<Weak<Pace>>>,
+    arriving: body::Arriving,
+    /// Whose prompt is made.
+    turns: Arc<Semaphore>,
 }
 
 impl App {
@@ -80,7 +71,19 @@ impl App {
         let config = RwLock::new(Arc::new(config));
         let (last_load, roof) = (Mutex::new(None), Mutex::new(None));
         let searches = Mutex::new(Vec::new());
-        Arc::new(Self { engine, config, metrics, started, last_load, probe, roof, searches })
+        let turns = Arc::new(Semaphore::new(openai::TURNS));
+        Arc::new(Self {
+            engine,
+            config,
+            metrics,
+            started,
+            last_load,
+            probe,
+            roof,
+            searches,
+            arriving: Arc::default(),
+            turns,
+        })
     }
 
     pub fn config(&self) -> Arc<Config> {
@@ -206,178 +209,4 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
         tracing::debug!(method, path, status = status.as_u16(), ms, "request");
     }
     response
-}
-
-#[derive(Debug)]
-pub struct Connections(JoinSet<()>);
-
-impl Connections {
-    /// Lets every connection finish what it is answering, for `limit` at most; then cuts them.
-    pub async fn drain(mut self, limit: Duration) {
-        let all = async { while self.0.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(limit, all).await;
-    }
-}
-
-/// How a server is told to stop.
-#[derive(Clone, Default)]
-pub struct Stop {
-    draining: CancellationToken,
-    closed: CancellationToken,
-}
-
-impl Stop {
-    /// From now on idle connections are closed, and busy ones after their answer. Whoever still comes gets one
-    /// answer, so that health checks hear that the daemon stops.
-    pub fn drain(&self) {
-        self.draining.cancel();
-    }
-
-    /// From now on nobody is heard.
-    pub fn close(&self) {
-        self.closed.cancel();
-    }
-}
-
-pub struct Listeners {
-    pub unix: UnixListener,
-    pub tcp: Option<Port>,
-}
-
-/// Serves until `stop` is closed.
-pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connections {
-    let Listeners { unix, tcp } = listeners;
-    let open = router(Arc::clone(&app));
-    let keep = middleware::map_request_with_state(Arc::clone(&app), linger::keep);
-    let token = tcp.as_ref().and_then(Port::token);
-    let guarded = open.clone().layer(middleware::from_fn_with_state(token, tcp::guard));
-    let [open, guarded] = [open, guarded]
-        .map(|routes| routes.layer(middleware::from_fn(host::check)).layer(keep.clone()));
-    let mut server = Server { app, connections: JoinSet::new(), stop };
-    loop {
-        let accept_tcp = async {
-            match &tcp {
-                Some(port) => port.accept().await,
-                None => std::future::pending().await,
-            }
-        };
-        let accepted = tokio::select! {
-            biased;
-            () = server.stop.closed.cancelled() => return Connections(server.connections),
-            Some(ended) = server.connections.join_next() => {
-                if let Err(error) = ended {
-                    tracing::error!(%error, "a connection panicked");
-                }
-                continue;
-            }
-            accepted = unix.accept() => accepted.map(|(stream, _)| {
-                introduce(&stream);
-                let gone = Gone::watch(&stream).inspect_err(|error| {
-                    tracing::warn!(%error, "a client that shuts down its sending side counts as gone");
-                });
-                server.admit(stream, gone.ok(), &open);
-            }),
-            accepted = accept_tcp => accepted.map(|(stream, peer)| {
-                tracing::debug!(%peer, "connected");
-                server.admit(stream, None, &guarded);
-            }),
-        };
-        if let Err(error) = accepted {
-            // Out of file descriptors, most likely: give connections time to end.
-            tracing::warn!(%error, "accepting a connection failed");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    }
-}
-
-/// Logs who has connected, as the kernel knows them.
-fn introduce(stream: &UnixStream) {
-    match stream.peer_cred() {
-        Ok(peer) => {
-            tracing::debug!(pid = peer.pid(), uid = peer.uid(), gid = peer.gid(), "connected");
-        }
-        Err(error) => tracing::debug!(%error, "connected; by whom is not known"),
-    }
-}
-
-struct Server {
-    app: Arc<App>,
-    connections: JoinSet<()>,
-    stop: Stop,
-}
-
-impl Server {
-    /// Serves a connection, or says that there is one too many.
-    fn admit<S>(&mut self, stream: S, gone: Option<Gone>, router: &Router)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let config = self.app.config();
-        if self.connections.len() < config.max_connections {
-            let (router, stop) = (router.clone(), self.stop.clone());
-            self.connections.spawn(connection(
-                stream,
-                gone,
-                router,
-                config.request_timeout(),
-                stop,
-            ));
-        } else {
-            self.connections.spawn(refuse(stream, config.max_connections));
-        }
-    }
-}
-
-async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    gone: Option<Gone>,
-    router: Router,
-    timeout: Duration,
-    stop: Stop,
-) {
-    let draining = stop.draining.is_cancelled();
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .keep_alive(!draining)
-        .header_read_timeout(timeout)
-        .max_header_size(MAX_HEAD)
-        .max_buf_size(2 * MAX_HEAD)
-        .half_close(gone.is_some())
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let mut connection = std::pin::pin!(connection);
-    let served = async {
-        tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = stop.draining.cancelled(), if !draining => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        }
-    };
-    tokio::select! {
-        biased;
-        ended = served => if let Err(error) = ended {
-            tracing::debug!(%error, "connection ended");
-        },
-        () = Gone::wait(gone.as_ref()) => tracing::debug!("the client is gone"),
-    }
-}
-
-/// Answers one connection too many without reading from it.
-async fn refuse(mut stream: impl AsyncWrite + Unpin, limit: usize) {
-    let message = format!("{limit} connections are open, which is the limit");
-    let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message)
-        .hint("close idle connections, or raise max_connections in the configuration");
-    // Strings only: always valid JSON.
-    let body = serde_json::to_string(&error.body()).unwrap_or_default();
-    let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\nretry-after: 1\r\nconnection: close\r\n\r\n",
-        body.len()
-    );
-    let write = async {
-        stream.write_all((head + &body).as_bytes()).await?;
-        stream.shutdown().await
-    };
-    let _ = tokio::time::timeout(REFUSAL, write).await;
 }

@@ -1,6 +1,7 @@
 //! The whole program: the real binary on a real socket.
 
 mod clients;
+mod limits;
 mod loads;
 mod reliability;
 mod service;
@@ -324,20 +325,6 @@ fn slow_clients_are_cut_off() {
         let _ = connection.read_to_string(&mut rest);
         assert_eq!(rest, "");
     }
-}
-
-#[test]
-fn there_is_a_limit_to_connections() {
-    let daemon = Daemon::launch("max_connections = 2");
-    let mut idle = Vec::new();
-    eventually("all places are taken", || {
-        idle.push(daemon.connect());
-        let (status, code) = daemon.get("/health").error();
-        assert_eq!(status, 503);
-        code == "too_many_connections"
-    });
-    drop(idle);
-    eventually("there is room again", || daemon.get("/health").error().1 == "no_model");
 }
 
 #[test]

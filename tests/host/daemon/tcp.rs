@@ -1,6 +1,7 @@
 //! The daemon on TCP: who is served there, and under which limits.
 
 use std::fs;
+use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -83,9 +84,17 @@ fn on_loopback_no_web_page_is_served_and_limits_hold() {
         b""
     );
     // Both kinds of connections count.
-    let mut idle = Vec::new();
+    let stalled = head(
+        "POST",
+        "/v1/completions",
+        "host: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n",
+    );
+    let stalled = stalled.replacen("host: x\r\n", "", 1);
+    let mut busy = Vec::new();
     eventually("all places are taken", || {
-        idle.push(TcpStream::connect(&address).unwrap());
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(stalled.as_bytes()).unwrap();
+        busy.push(stream);
         daemon.get("/health").error().1 == "too_many_connections"
     });
 

@@ -1,40 +1,40 @@
 //! `/v1/chat/completions`: a conversation, put into the model's own template.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::response::sse;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::ready;
 use futures_util::stream::{self, StreamExt};
 
-use super::{add_usage, finish_reason, head, logprobs, params, timings};
+use super::params::{self, OpenAiBody};
+use super::{add_usage, finish_reason, head, logprobs, prompt, timings};
 use crate::control::api;
-use crate::control::server::body::JsonBody;
 use crate::control::server::error::Error;
 use crate::control::server::{App, events, generation};
-use crate::engine::{Event, Finished, Request, Text};
-use model::tokenizer::{Bounds, Message};
+use crate::engine::{Event, Finished, Request};
+use model::tokenizer::Message;
 
 const ROLE: &str = "assistant";
 
 pub(in crate::control::server) async fn chat(
     State(app): State<Arc<App>>,
-    JsonBody(request): JsonBody<api::ChatRequest>,
+    OpenAiBody(request): OpenAiBody<api::ChatRequest>,
 ) -> Result<Response, Error> {
-    params::refuse(&request.other)?;
-    let target = params::target(&app, request.model.as_deref())?;
     let alternatives = alternatives(&request)?;
     let sampling =
         params::sampling(request.temperature, request.top_p, request.top_k, request.seed)?;
     let stop = params::stops(request.stop)?;
-    let prompt = prompt(target.text, messages(request.messages)?).await?;
     let asked = request.max_completion_tokens.or(request.max_tokens);
+    let most = params::reportable(alternatives, 0, asked, 1)?;
+    let messages = messages(request.messages)?;
+    let mut admission = params::admit(&app, request.model.as_deref(), 1)?;
+    let served = Arc::clone(&admission.served);
+    let prompt = prompt::conversation(&app, &served, messages).await?;
     let generation = Request {
-        max_tokens: params::max_tokens(asked, prompt.len(), target.info.context),
+        max_tokens: params::max_tokens(asked, prompt.len(), served.model.context, most),
         prompt,
         sampling,
         stop,
@@ -42,9 +42,9 @@ pub(in crate::control::server) async fn chat(
         logprobs: alternatives,
         prompt_logprobs: false,
     };
-    let mut generations = generation::start(&app, vec![generation])?;
+    let mut generations = generation::start(&app, &mut admission, vec![generation])?;
 
-    let head = |object| head("chatcmpl", object, target.info.id.clone());
+    let head = |object| head("chatcmpl", object, served.model.id.clone());
     let wants_logprobs = alternatives.is_some();
     if request.stream.unwrap_or(false) {
         let head = api::ChatChunk {
@@ -129,23 +129,6 @@ fn message(at: usize, message: api::ChatMessage) -> Result<Message, Error> {
         }
     };
     Ok(Message::new(role, content))
-}
-
-/// Token ids of the conversation, up to where the answer begins.
-async fn prompt(text: Arc<Text>, messages: Vec<Message>) -> Result<Vec<u32>, Error> {
-    // Templates are programs, and long prompts take a while: not on a thread that serves others.
-    let encoded = tokio::task::spawn_blocking(move || {
-        let never = AtomicBool::new(false);
-        let prompt = text.chat.render(&messages, true, &never)?;
-        text.tokenizer.encode_rendered(&prompt, &Bounds { tokens: usize::MAX, cancelled: &never })
-    });
-    let encoded =
-        encoded.await.map_err(|e| Error::internal(format!("the tokeniser failed: {e}")))?;
-    encoded.map_err(|e| {
-        Error::new(StatusCode::BAD_REQUEST, "template_failed", format!("messages: {e}"))
-            .param("messages")
-            .hint("the model's template refuses this conversation; /v1/completions takes any text")
-    })
 }
 
 #[derive(Default)]

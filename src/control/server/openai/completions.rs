@@ -10,24 +10,20 @@ use futures_util::future::ready;
 use futures_util::stream::{self, StreamExt};
 
 use super::logprobs::{self, Offset};
-use super::params;
-use super::{add_usage, finish_reason, head, timings};
+use super::params::{self, OpenAiBody};
+use super::{add_usage, finish_reason, head, prompt, timings};
 use crate::control::api;
-use crate::control::server::body::JsonBody;
 use crate::control::server::error::Error;
 use crate::control::server::{App, events, generation};
-use crate::engine::{Event, Finished, Request, Text, TokenLogprobs};
-use model::tokenizer::{self, Specials};
+use crate::engine::{Event, Finished, Request, Served, Text, TokenLogprobs};
 
 /// Prompts of one request at most.
 const PROMPTS: usize = 64;
 
 pub(in crate::control::server) async fn completions(
     State(app): State<Arc<App>>,
-    JsonBody(request): JsonBody<api::CompletionRequest>,
+    OpenAiBody(request): OpenAiBody<api::CompletionRequest>,
 ) -> Result<Response, Error> {
-    params::refuse(&request.other)?;
-    let target = params::target(&app, request.model.as_deref())?;
     let echo = request.echo.unwrap_or(false);
     let alternatives = request.logprobs.map(|n| params::alternatives("logprobs", n)).transpose()?;
     let template = Request {
@@ -44,28 +40,37 @@ pub(in crate::control::server) async fn completions(
         logprobs: alternatives,
         prompt_logprobs: alternatives.is_some() && echo,
     };
-    let prompts = tokenise(Arc::clone(&target.text), request.prompt).await?;
+    let count = count(&request.prompt)?;
+    let mut admission = params::admit(&app, request.model.as_deref(), count)?;
+    let served = Arc::clone(&admission.served);
+    let prompts = tokenise(&app, &served, request.prompt).await?;
+    if prompts.is_empty() || prompts.iter().any(|prompt| prompt.ids.is_empty()) {
+        return Err(Error::value("prompt", "prompt: has no tokens; at least one is needed"));
+    }
+    let echoed =
+        if template.prompt_logprobs { prompts.iter().map(|p| p.ids.len()).sum() } else { 0 };
+    let most = params::reportable(alternatives, echoed, request.max_tokens, count)?;
 
     let mut choices = Vec::with_capacity(prompts.len());
     let mut requests = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.into_iter().enumerate() {
         let wants_logprobs = alternatives.is_some();
-        let text = (echo || wants_logprobs).then(|| prompt.text(&target.text));
+        let text = (echo || wants_logprobs).then(|| prompt.text(&served.text));
         let before = if echo { 0 } else { text.as_deref().map_or(0, |text| text.chars().count()) };
         choices.push(Choice {
             index,
             echo: text.filter(|_| echo),
             offset: Offset(before),
             wants_logprobs,
-            text: Arc::clone(&target.text),
+            text: Arc::clone(&served.text),
         });
-        let room = target.info.context;
-        let max_tokens = params::max_tokens(request.max_tokens, prompt.ids.len(), room);
+        let room = served.model.context;
+        let max_tokens = params::max_tokens(request.max_tokens, prompt.ids.len(), room, most);
         requests.push(Request { prompt: prompt.ids, max_tokens, ..template.clone() });
     }
-    let mut generations = generation::start(&app, requests)?;
+    let mut generations = generation::start(&app, &mut admission, requests)?;
     let head = api::Completion {
-        head: head("cmpl", "text_completion", target.info.id),
+        head: head("cmpl", "text_completion", served.model.id.clone()),
         choices: Vec::new(),
         usage: None,
         timings: None,
@@ -116,9 +121,26 @@ impl Prompt {
     }
 }
 
-/// Token ids of all prompts. Ids are taken as they are; text gets BOS where the model wants it.
-async fn tokenise(text: Arc<Text>, prompt: api::Prompt) -> Result<Vec<Prompt>, Error> {
-    let count = match &prompt {
+/// Token ids of all prompts. Ids are taken as they are.
+async fn tokenise(
+    app: &App,
+    served: &Arc<Served>,
+    prompt: api::Prompt,
+) -> Result<Vec<Prompt>, Error> {
+    let ids = |ids| Prompt { ids, given: None };
+    let texts = match prompt {
+        api::Prompt::Text(one) => vec![one],
+        api::Prompt::Texts(many) => many,
+        api::Prompt::Ids(one) => return Ok(vec![ids(one)]),
+        api::Prompt::IdLists(many) => return Ok(many.into_iter().map(ids).collect()),
+    };
+    let made = prompt::encode(app, served, texts).await?;
+    Ok(made.into_iter().map(|(text, ids)| Prompt { ids, given: Some(text) }).collect())
+}
+
+/// How many prompts there are, if there are not too many.
+fn count(prompt: &api::Prompt) -> Result<usize, Error> {
+    let count = match prompt {
         api::Prompt::Text(_) | api::Prompt::Ids(_) => 1,
         api::Prompt::Texts(many) => many.len(),
         api::Prompt::IdLists(many) => many.len(),
@@ -127,32 +149,7 @@ async fn tokenise(text: Arc<Text>, prompt: api::Prompt) -> Result<Vec<Prompt>, E
         let message = format!("prompt: has {count} prompts, at most {PROMPTS} are allowed");
         return Err(Error::value("prompt", message));
     }
-    let ids = |ids| Prompt { ids, given: None };
-    let prompts = match prompt {
-        api::Prompt::Text(one) => encode(text, vec![one]).await?,
-        api::Prompt::Texts(many) => encode(text, many).await?,
-        api::Prompt::Ids(one) => vec![ids(one)],
-        api::Prompt::IdLists(many) => many.into_iter().map(ids).collect(),
-    };
-    if prompts.is_empty() || prompts.iter().any(|prompt| prompt.ids.is_empty()) {
-        return Err(Error::value("prompt", "prompt: has no tokens; at least one is needed"));
-    }
-    Ok(prompts)
-}
-
-async fn encode(text: Arc<Text>, texts: Vec<String>) -> Result<Vec<Prompt>, Error> {
-    // A long prompt takes a while: not on a thread that serves others.
-    let encoded = tokio::task::spawn_blocking(move || {
-        let encode = |given: String| {
-            let ids = text.tokenizer.encode(&given, Specials::Parse, true)?;
-            Ok(Prompt { ids, given: Some(given) })
-        };
-        texts.into_iter().map(encode).collect::<Result<Vec<_>, tokenizer::Error>>()
-    });
-    encoded
-        .await
-        .map_err(|e| Error::internal(format!("the tokeniser failed: {e}")))?
-        .map_err(|e| Error::value("prompt", format!("prompt: {e}")))
+    Ok(count)
 }
 
 struct Choice {

@@ -4,6 +4,7 @@ mod chat;
 mod completions;
 mod logprobs;
 mod params;
+mod prompt;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,6 +14,7 @@ use axum::extract::State;
 
 pub(super) use chat::chat;
 pub(super) use completions::completions;
+pub(super) use prompt::TURNS;
 
 use super::error::Error;
 use super::{App, status};

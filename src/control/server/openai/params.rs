@@ -1,15 +1,21 @@
 //! What the two generating routes have in common: which model, how tokens are chosen, when to stop,
 //! and what is refused because it cannot be honoured.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
+use axum::extract::{self, FromRequest};
 use axum::http::StatusCode;
-use serde_json::{Map, Value};
+use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::control::api;
 use crate::control::server::error::Error;
-use crate::control::server::{App, unique};
-use crate::engine::{GenerateError, Loading, ModelInfo, Request, State, Text};
+use crate::control::server::{App, body, unique};
+use crate::engine::{Admission, Loading, Request, State};
 use plan::sample::Sampling;
 
 /// How tokens are chosen when the request does not say: llama.cpp's defaults, which users know.
@@ -20,38 +26,70 @@ const STOPS: usize = 16;
 /// Bytes of one stop text at most.
 const STOP_BYTES: usize = 1024;
 
-pub(super) struct Target {
-    pub(super) text: Arc<Text>,
-    pub(super) info: Box<ModelInfo>,
+/// The body of a request to one of OpenAI's routes.
+pub(in crate::control::server) struct OpenAiBody<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for OpenAiBody<T> {
+    type Rejection = Error;
+
+    async fn from_request(request: extract::Request, app: &Arc<App>) -> Result<Self, Error> {
+        let arrived = body::read(request, app).await?;
+        let parsed = body::parse(&arrived)?;
+        refuse(&arrived)?;
+        Ok(Self(parsed))
+    }
 }
 
-/// The loaded model, if it is the one that was asked for.
-pub(super) fn target(app: &App, wanted: Option<&str>) -> Result<Target, Error> {
-    let info = match app.engine.snapshot().state {
-        State::Ready(info) | State::Exclusive { model: info, .. } => info,
-        State::Loading(Loading { model, progress }) => {
-            let message = format!("{model} is being loaded, {:.0} % done", progress * 100.0);
-            return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message)
-                .hint("try again when GET /health answers 200"));
-        }
-        State::Empty => return Err(GenerateError::NoModel.into()),
-        State::Stopping => return Err(GenerateError::Stopping.into()),
-    };
-    if let Some(wanted) = wanted.filter(|name| !name.is_empty() && *name != info.id) {
-        let message = format!("the model `{wanted}` is not loaded; `{}` is", info.id);
+/// Places for requests to the loaded model, if it is the one that was asked for.
+pub(super) fn admit(app: &App, wanted: Option<&str>, requests: usize) -> Result<Admission, Error> {
+    if let State::Loading(Loading { model, progress }) = app.engine.snapshot().state {
+        let message = format!("{model} is being loaded, {:.0} % done", progress * 100.0);
+        return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message)
+            .hint("try again when GET /health answers 200"));
+    }
+    let admission = app.engine.admit(requests)?;
+    let id = &admission.served.model.id;
+    if let Some(wanted) = wanted.filter(|name| !name.is_empty() && name != id) {
+        let message = format!("the model `{wanted}` is not loaded; `{id}` is");
         return Err(Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
             .param("model")
             .hint("name the loaded model or leave `model` out; `orinctl load` loads another"));
     }
-    let text = app.engine.text().ok_or(GenerateError::Stopping)?;
-    Ok(Target { text, info })
+    Ok(admission)
 }
 
-/// Tokens to generate: as asked, or what the slot has room for.
-pub(super) fn max_tokens(asked: Option<u32>, prompt: usize, context: usize) -> u32 {
+/// Log-probabilities that one answer reports at most: a token's own and its alternatives each count.
+const REPORTED: usize = 1 << 18;
+
+/// Tokens that each of some requests may generate at most so that all their log-probabilities can be reported;
+/// refuses more than that. `echoed` tokens of prompts are reported too.
+pub(super) fn reportable(
+    alternatives: Option<u8>,
+    echoed: usize,
+    asked: Option<u32>,
+    requests: usize,
+) -> Result<u32, Error> {
+    let Some(alternatives) = alternatives else { return Ok(u32::MAX) };
+    let each = 1 + usize::from(alternatives);
+    let asked = (asked.unwrap_or(1) as usize).saturating_mul(requests);
+    let tokens = echoed.saturating_add(asked);
+    if tokens.saturating_mul(each) > REPORTED {
+        let message = format!(
+            "logprobs: {tokens} tokens with {each} log-probabilities each are asked for, {REPORTED} of \
+             them are reported in one answer at most"
+        );
+        return Err(Error::value("logprobs", message)
+            .hint("ask for fewer tokens, fewer prompts or fewer alternatives"));
+    }
+    let left = (REPORTED / each - echoed) / requests.max(1);
+    Ok(u32::try_from(left).unwrap_or(u32::MAX))
+}
+
+/// Tokens to generate: as asked, or what the slot has room for and the answer can report.
+pub(super) fn max_tokens(asked: Option<u32>, prompt: usize, context: usize, most: u32) -> u32 {
     asked.unwrap_or_else(|| {
         // With no room at all the engine refuses, and says why.
-        u32::try_from(context.saturating_sub(prompt).max(1)).unwrap_or(u32::MAX)
+        u32::try_from(context.saturating_sub(prompt).max(1)).unwrap_or(u32::MAX).min(most)
     })
 }
 
@@ -127,7 +165,7 @@ fn text_only(value: &Value) -> bool {
     nothing(value) || value.as_array().is_some_and(|list| list.iter().all(|m| m == "text"))
 }
 
-const REFUSED: [Refused; 22] = [
+static REFUSED: [Refused; 22] = [
     ("n", one, "send several requests; they are served side by side"),
     ("best_of", one, "send several requests with `logprobs` and choose"),
     ("use_beam_search", nothing, "leave it out"),
@@ -155,18 +193,54 @@ const REFUSED: [Refused; 22] = [
 /// Longest value that an error repeats.
 const SHOWN: usize = 40;
 
-/// Refuses known fields that cannot be honoured. Others are ignored, as OpenAI's clients expect.
-pub(super) fn refuse(other: &Map<String, Value>) -> Result<(), Error> {
-    let asked = |(name, neutral, _): &Refused| other.get(*name).is_some_and(|v| !neutral(v));
-    let Some((name, _, hint)) = REFUSED.into_iter().find(asked) else { return Ok(()) };
-    let value = other.get(name).map(Value::to_string).filter(|value| value.len() <= SHOWN);
-    let message = match value {
-        Some(value) => format!("{name}: is {value}, which is not supported"),
-        None => format!("{name}: is not supported"),
+/// Refuses known fields that cannot be honoured. Others are ignored, as OpenAI's clients expect. The body is
+/// valid JSON; nothing of it is kept.
+fn refuse(body: &[u8]) -> Result<(), Error> {
+    let Ok(Asked(Some((refused, value)))) = serde_json::from_slice(body) else { return Ok(()) };
+    let (name, _, hint) = refused;
+    let message = if value.len() <= SHOWN {
+        format!("{name}: is {value}, which is not supported")
+    } else {
+        format!("{name}: is not supported")
     };
     Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
-        .param(name)
-        .hint(hint))
+        .param(*name)
+        .hint(*hint))
+}
+
+/// The first field of an object that cannot be honoured, with its value as it is written.
+struct Asked<'a>(Option<(&'static Refused, &'a str)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Asked<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Asked<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Asked<'de>, A::Error> {
+                let mut found = None;
+                while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+                    let Some(refused) = REFUSED.iter().find(|refused| refused.0 == key) else {
+                        map.next_value::<IgnoredAny>()?;
+                        continue;
+                    };
+                    let value = map.next_value::<&RawValue>()?.get();
+                    // What does not change the answer is short.
+                    let neutral = value.len() <= SHOWN
+                        && serde_json::from_str(value).is_ok_and(|value| refused.1(&value));
+                    if found.is_none() && !neutral {
+                        found = Some((refused, value));
+                    }
+                }
+                Ok(Asked(found))
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
 }
 
 #[cfg(test)]
@@ -174,8 +248,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn refused(other: &Value) -> Option<String> {
-        refuse(other.as_object().unwrap()).err().and_then(|e| e.body().error.param)
+    fn refused(body: &Value) -> Option<String> {
+        refuse(body.to_string().as_bytes()).err().and_then(|e| e.body().error.param)
     }
 
     #[test]
@@ -217,8 +291,9 @@ mod tests {
 
     #[test]
     fn what_is_not_said_is_the_rest_of_the_slot() {
-        assert_eq!(max_tokens(None, 10, 64), 54);
-        assert_eq!(max_tokens(Some(0), 10, 64), 0);
-        assert_eq!(max_tokens(None, 64, 64), 1);
+        assert_eq!(max_tokens(None, 10, 64, u32::MAX), 54);
+        assert_eq!(max_tokens(Some(0), 10, 64, u32::MAX), 0);
+        assert_eq!(max_tokens(None, 64, 64, u32::MAX), 1);
+        assert_eq!(max_tokens(None, 10, 64, 20), 20);
     }
 }

@@ -1,0 +1,332 @@
+//! Connections: who is let in, how one is served, how all end. One that does nothing goes when another needs its
+//! place, and a share of the places is kept for the daemon's own user and root on the unix socket, so that nobody
+//! locks them out.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::StatusCode;
+use axum::middleware;
+use axum::response::Response;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::{Id, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::error::Error;
+use super::gone::Gone;
+use super::tcp::{self, Port};
+use super::{App, host, linger, router};
+
+/// Bytes of a request's head at most; hyper answers 431 beyond.
+const MAX_HEAD: usize = 64 << 10;
+
+/// How long the writing of a refusal may take.
+const REFUSAL: Duration = Duration::from_secs(1);
+
+/// Of so many connections one is kept for the local user.
+const SHARE: usize = 8;
+
+#[derive(Debug)]
+pub struct Connections(JoinSet<()>);
+
+impl Connections {
+    /// Lets every connection finish what it is answering, for `limit` at most; then cuts them.
+    pub async fn drain(mut self, limit: Duration) {
+        let all = async { while self.0.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(limit, all).await;
+    }
+}
+
+/// How a server is told to stop.
+#[derive(Clone, Default)]
+pub struct Stop {
+    draining: CancellationToken,
+    closed: CancellationToken,
+}
+
+impl Stop {
+    /// From now on idle connections are closed, and busy ones after their answer. Whoever still comes gets one
+    /// answer, so that health checks hear that the daemon stops.
+    pub fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    /// From now on nobody is heard.
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+}
+
+pub struct Listeners {
+    pub unix: UnixListener,
+    pub tcp: Option<Port>,
+}
+
+/// Serves until `stop` is closed.
+pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connections {
+    let Listeners { unix, tcp } = listeners;
+    let open = router(Arc::clone(&app));
+    let keep = middleware::map_request_with_state(Arc::clone(&app), linger::keep);
+    let token = tcp.as_ref().and_then(Port::token);
+    let guarded = open.clone().layer(middleware::from_fn_with_state(token, tcp::guard));
+    let [open, guarded] = [open, guarded]
+        .map(|routes| routes.layer(middleware::from_fn(host::check)).layer(keep.clone()));
+    let (connections, guests) = (JoinSet::new(), HashMap::new());
+    let mut server = Server { app, connections, guests, stop };
+    loop {
+        let accept_tcp = async {
+            match &tcp {
+                Some(port) => port.accept().await,
+                None => std::future::pending().await,
+            }
+        };
+        let accepted = tokio::select! {
+            biased;
+            () = server.stop.closed.cancelled() => return Connections(server.connections),
+            Some(ended) = server.connections.join_next_with_id() => {
+                let id = match ended {
+                    Ok((id, ())) => id,
+                    Err(error) => {
+                        tracing::error!(%error, "a connection panicked");
+                        error.id()
+                    }
+                };
+                server.guests.remove(&id);
+                continue;
+            }
+            accepted = unix.accept() => accepted.map(|(stream, _)| {
+                let is_local = is_local(&stream);
+                let gone = Gone::watch(&stream).inspect_err(|error| {
+                    tracing::warn!(%error, "a client that shuts down its sending side counts as gone");
+                });
+                server.admit(stream, is_local, gone.ok(), &open);
+            }),
+            accepted = accept_tcp => accepted.map(|(stream, peer)| {
+                tracing::debug!(%peer, "connected");
+                server.admit(stream, false, None, &guarded);
+            }),
+        };
+        if let Err(error) = accepted {
+            // Out of file descriptors, most likely: give connections time to end.
+            tracing::warn!(%error, "accepting a connection failed");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// Whether a connection's client waits for an answer.
+#[derive(Clone)]
+struct Pulse(Arc<Mutex<Heard>>);
+
+struct Heard {
+    /// Requests whose answer is not complete.
+    busy: usize,
+    /// When that changed last.
+    since: Instant,
+}
+
+impl Pulse {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(Heard { busy: 0, since: Instant::now() })))
+    }
+
+    fn begin(&self) -> Busy {
+        let mut heard = self.0.lock();
+        *heard = Heard { busy: heard.busy + 1, since: Instant::now() };
+        Busy(self.clone())
+    }
+
+    /// Since when it has been idle, if it is.
+    fn idle(&self) -> Option<Instant> {
+        let heard = self.0.lock();
+        (heard.busy == 0).then_some(heard.since)
+    }
+}
+
+/// A request whose answer is not complete.
+struct Busy(Pulse);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let mut heard = self.0.0.lock();
+        *heard = Heard { busy: heard.busy - 1, since: Instant::now() };
+    }
+}
+
+/// The body of an answer, until whose end its connection is busy.
+struct Answer {
+    body: Body,
+    _busy: Busy,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// One that has been let in.
+struct Guest {
+    /// The daemon's own user or root, on the unix socket.
+    is_local: bool,
+    pulse: Pulse,
+    leave: CancellationToken,
+}
+
+struct Server {
+    app: Arc<App>,
+    connections: JoinSet<()>,
+    /// Those that have not been asked to leave.
+    guests: HashMap<Id, Guest>,
+    stop: Stop,
+}
+
+impl Server {
+    /// Serves a connection, or says that there is one too many.
+    fn admit<S>(&mut self, stream: S, is_local: bool, gone: Option<Gone>, router: &Router)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let config = self.app.config();
+        let limit = config.max_connections;
+        if !self.has_place(limit, is_local) {
+            self.connections
+                .spawn(refuse(stream, if is_local { limit } else { limit - limit / SHARE }));
+            return;
+        }
+        let guest = Guest { is_local, pulse: Pulse::new(), leave: CancellationToken::new() };
+        let (pulse, leave) = (guest.pulse.clone(), guest.leave.clone());
+        let (router, stop, timeout) = (router.clone(), self.stop.clone(), config.request_timeout());
+        let serve = connection(stream, pulse, gone, router, timeout, stop);
+        let task = self.connections.spawn(async move {
+            tokio::select! {
+                () = serve => {}
+                () = leave.cancelled() => tracing::debug!("an idle connection made room"),
+            }
+        });
+        self.guests.insert(task.id(), guest);
+    }
+
+    /// Whether there is a place, be it that of whoever has been idle for longest.
+    fn has_place(&mut self, limit: usize, is_local: bool) -> bool {
+        let foreign = self.guests.values().filter(|guest| !guest.is_local).count();
+        let is_full = self.guests.len() >= limit || !is_local && foreign >= limit - limit / SHARE;
+        if !is_full {
+            return true;
+        }
+        let idle = self.guests.iter().filter_map(|(id, guest)| {
+            let since = guest.pulse.idle().filter(|_| is_local || !guest.is_local)?;
+            Some(((guest.is_local, since), *id))
+        });
+        let Some((_, id)) = idle.min_by_key(|(rank, _)| *rank) else { return false };
+        if let Some(guest) = self.guests.remove(&id) {
+            guest.leave.cancel();
+        }
+        true
+    }
+}
+
+/// Whether a client is the daemon's own user or root, as the kernel knows it.
+fn is_local(stream: &UnixStream) -> bool {
+    match stream.peer_cred() {
+        Ok(peer) => {
+            tracing::debug!(pid = peer.pid(), uid = peer.uid(), gid = peer.gid(), "connected");
+            peer.uid() == 0 || peer.uid() == nix::unistd::geteuid().as_raw()
+        }
+        Err(error) => {
+            tracing::debug!(%error, "connected; by whom is not known");
+            false
+        }
+    }
+}
+
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    pulse: Pulse,
+    gone: Option<Gone>,
+    router: Router,
+    timeout: Duration,
+    stop: Stop,
+) {
+    let draining = stop.draining.is_cancelled();
+    let routes = TowerToHyperService::new(router);
+    let service = service_fn(|request: hyper::Request<Incoming>| {
+        let busy = pulse.begin();
+        let answer = routes.call(request);
+        async move {
+            let answer: Response = answer.await?;
+            Ok::<_, Infallible>(answer.map(|body| Answer { body, _busy: busy }))
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .keep_alive(!draining)
+        .header_read_timeout(timeout)
+        .max_header_size(MAX_HEAD)
+        .max_buf_size(2 * MAX_HEAD)
+        .half_close(gone.is_some())
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let served = async {
+        tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stop.draining.cancelled(), if !draining => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        ended = served => if let Err(error) = ended {
+            tracing::debug!(%error, "connection ended");
+        },
+        () = Gone::wait(gone.as_ref()) => tracing::debug!("the client is gone"),
+    }
+}
+
+/// Answers one connection too many without reading from it.
+async fn refuse(mut stream: impl AsyncWrite + Unpin, limit: usize) {
+    let message = format!("{limit} connections are open, which is the limit");
+    let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message)
+        .hint("close idle connections, or raise max_connections in the configuration");
+    // Strings only: always valid JSON.
+    let body = serde_json::to_string(&error.body()).unwrap_or_default();
+    let head = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\nretry-after: 1\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    let write = async {
+        stream.write_all((head + &body).as_bytes()).await?;
+        stream.shutdown().await
+    };
+    let _ = tokio::time::timeout(REFUSAL, write).await;
+}

@@ -1,0 +1,115 @@
+//! From texts and conversations to token ids: no longer than a slot, a few at a time, and ended with their client.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::http::StatusCode;
+use model::tokenizer::{self, Bounds, Message, Specials};
+
+use crate::control::server::App;
+use crate::control::server::error::Error;
+use crate::engine::Served;
+
+/// Prompts that are made at the same time. With the bytes that a slot holds they bound the memory that this
+/// takes: the tokeniser's and the template's documentation say how much for each byte.
+pub(in crate::control::server) const TURNS: usize = 2;
+
+/// The ids of texts, in which control tokens may be written out. BOS is added where the model wants it.
+pub(super) async fn encode(
+    app: &App,
+    served: &Arc<Served>,
+    texts: Vec<String>,
+) -> Result<Vec<(String, Vec<u32>)>, Error> {
+    let bytes = texts.iter().map(String::len).max().unwrap_or(0);
+    fits("prompt", bytes, served)?;
+    let tokens = served.model.context;
+    let made = in_turn(app, served, move |served, cancelled| {
+        let bounds = Bounds { tokens, cancelled };
+        let encode = |text: String| {
+            let ids = served.text.tokenizer.encode_within(&text, Specials::Parse, true, &bounds)?;
+            Ok((text, ids))
+        };
+        texts.into_iter().map(encode).collect::<Result<Vec<_>, tokenizer::Error>>()
+    });
+    made.await?.map_err(|error| match error {
+        tokenizer::Error::TooManyTokens { limit } => too_many("prompt", limit),
+        error => Error::value("prompt", format!("prompt: {error}")),
+    })
+}
+
+/// The ids of a conversation, up to where the answer begins.
+pub(super) async fn conversation(
+    app: &App,
+    served: &Arc<Served>,
+    messages: Vec<Message>,
+) -> Result<Vec<u32>, Error> {
+    let bytes = messages.iter().map(|message| message.content.len()).sum();
+    fits("messages", bytes, served)?;
+    let tokens = served.model.context;
+    let made = in_turn(app, served, move |served, cancelled| {
+        let prompt = served.text.chat.render(&messages, true, cancelled)?;
+        served.text.tokenizer.encode_rendered(&prompt, &Bounds { tokens, cancelled })
+    });
+    made.await?.map_err(|error| match error {
+        tokenizer::Error::TooManyTokens { limit } => too_many("messages", limit),
+        error => Error::new(
+            StatusCode::BAD_REQUEST,
+            "template_failed",
+            format!("messages: {error}"),
+        )
+        .param("messages")
+        .hint("the model's template refuses this conversation; /v1/completions takes any text"),
+    })
+}
+
+/// Refuses a text that is too long whatever its tokens are.
+fn fits(param: &str, bytes: usize, served: &Served) -> Result<(), Error> {
+    let context = served.model.context;
+    let most = context.saturating_mul(served.text.tokenizer.longest_token());
+    if bytes <= most {
+        return Ok(());
+    }
+    let message = format!(
+        "{param}: has {bytes} bytes; {context} tokens, which a slot holds, have {most} at most"
+    );
+    Err(too_long(param, message))
+}
+
+fn too_many(param: &str, limit: usize) -> Error {
+    too_long(param, format!("{param}: has more than {limit} tokens, which is what a slot holds"))
+}
+
+fn too_long(param: &str, message: String) -> Error {
+    Error::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message)
+        .param(param)
+        .hint("shorten it, or load the model with a larger context")
+}
+
+/// Work for a client that may go away: then it is told so, and ends soon.
+struct Client(Arc<AtomicBool>);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs work off the threads that serve connections, [`TURNS`] at a time.
+async fn in_turn<T: Send + 'static>(
+    app: &App,
+    served: &Arc<Served>,
+    work: impl FnOnce(&Served, &AtomicBool) -> T + Send + 'static,
+) -> Result<T, Error> {
+    let turn = Arc::clone(&app.turns).acquire_owned().await;
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let client = Client(Arc::clone(&cancelled));
+    let served = Arc::clone(served);
+    let done = tokio::task::spawn_blocking(move || {
+        // The turn lasts as long as the work, whether somebody waits for it or not.
+        let _turn = turn;
+        work(&served, &cancelled)
+    });
+    let done = done.await.map_err(|e| Error::internal(format!("making the prompt failed: {e}")));
+    drop(client);
+    done
+}

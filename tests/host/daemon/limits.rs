@@ -1,0 +1,154 @@
+//! What one client, or many of one kind, can take from the others: places, memory, time.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use serde_json::json;
+
+use orind_testing::daemon::{Answer, Daemon, MODEL, eventually, head, post};
+
+const COMPLETIONS: &str = "/v1/completions";
+
+/// A request whose body does not come.
+fn stalled() -> String {
+    head("POST", COMPLETIONS, "content-type: application/json\r\ncontent-length: 9\r\n")
+}
+
+fn resident(daemon: &Daemon) -> u64 {
+    daemon.get("/orin/v1/status").json()["memory"]["resident"].as_u64().unwrap()
+}
+
+fn peak(daemon: &Daemon) -> u64 {
+    daemon.get("/orin/v1/status").json()["memory"]["peak_resident"].as_u64().unwrap()
+}
+
+/// The resident set is what it was, or nearly.
+fn settles(daemon: &Daemon, before: u64) {
+    let mut now = 0;
+    eventually(&format!("the resident set is {before} bytes again"), || {
+        now = resident(daemon);
+        now < before + (16 << 20)
+    });
+}
+
+#[test]
+fn idle_connections_make_room() {
+    let daemon = Daemon::launch("max_connections = 8");
+    let mut idle: Vec<UnixStream> = Vec::new();
+    for i in 0..40 {
+        let mut stream = daemon.connect();
+        if i % 2 == 0 {
+            // A head that does not end is no request either.
+            stream.write_all(b"GET /health HTTP/1.1\r\n").unwrap();
+        }
+        idle.push(stream);
+        assert_eq!(daemon.get("/health").error(), (503, "no_model".into()));
+    }
+}
+
+#[test]
+fn busy_connections_do_not() {
+    let daemon = Daemon::launch("max_connections = 2");
+    let mut busy: Vec<UnixStream> = Vec::new();
+    eventually("all places are taken", || {
+        let mut stream = daemon.connect();
+        // Refused when there is no place.
+        let _ = stream.write_all(stalled().as_bytes());
+        busy.push(stream);
+        daemon.get("/health").error() == (503, "too_many_connections".into())
+    });
+    drop(busy);
+    eventually("there is room again", || daemon.get("/health").error().1 == "no_model");
+}
+
+#[test]
+fn strangers_do_not_lock_out_the_local_user() {
+    let daemon = Daemon::launch("listen = '127.0.0.1:0'\nmax_connections = 16");
+    let address = super::tcp::address(&daemon);
+    let localhost = |request: String| request.replace("host: x", "host: localhost");
+    let mut busy = Vec::new();
+    eventually("strangers have taken all that they get", || {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        // Refused when there is no place.
+        let _ = stream.write_all(localhost(stalled()).as_bytes());
+        busy.push(stream);
+        let health = localhost(head("GET", "/health", "connection: close\r\n"));
+        let mut stream = TcpStream::connect(&address).unwrap();
+        Answer::parse(&Answer::bytes(&mut stream, &health)).error().1 == "too_many_connections"
+    });
+    assert_eq!(daemon.get("/health").error(), (503, "no_model".into()));
+}
+
+/// A daemon whose slots hold long prompts.
+fn roomy() -> Daemon {
+    Daemon::start("slots = 1\ncontext = 65536\nprefill_chunk = 16\nlog = 'debug'")
+}
+
+#[test]
+fn prompts_of_clients_that_are_gone_cost_nothing() {
+    let daemon = roomy();
+    // As long as any text that could fit, and then some that could not.
+    let refused =
+        daemon.post(COMPLETIONS, &json!({"prompt": " ".repeat(7 << 20), "max_tokens": 1}));
+    assert_eq!(refused.error(), (400, "context_length_exceeded".into()));
+    let message = refused.message();
+    let most: usize =
+        message.split(" have ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let spaces = json!({"prompt": " ".repeat(most), "max_tokens": 1}).to_string();
+    let message = json!({"role": "user", "content": "a".repeat(most)});
+    let chat = json!({"messages": [message], "max_tokens": 1}).to_string();
+    let requests = [post(COMPLETIONS, &spaces), post("/v1/chat/completions", &chat)];
+    let ask = json!({"prompt": "a", "max_tokens": 2, "ignore_eos": true});
+    assert_eq!(daemon.post(COMPLETIONS, &ask).status, 200);
+    // The cache's first pages, the allocator's pools and the program's pages are there after the first ones.
+    for request in requests.iter().cycle().take(4) {
+        assert_eq!(daemon.raw(request).error(), (400, "context_length_exceeded".into()));
+    }
+    let before = resident(&daemon);
+    for request in requests.iter().cycle().take(48) {
+        daemon.connect().write_all(request.as_bytes()).unwrap();
+    }
+    assert_eq!(daemon.post(COMPLETIONS, &ask).status, 200);
+    daemon.until("nothing is left of them", |status| {
+        status["requests"]["active"] == 0 && status["requests"]["queued"] == 0
+    });
+    // What docs/reliability.md states for two at a time, and for bodies that arrive.
+    let most = 2 * 40 * most as u64 + (128 << 20);
+    let grown = peak(&daemon) - before;
+    assert!(grown < most, "{grown} bytes more, {most} are stated");
+    settles(&daemon, before);
+}
+
+#[test]
+fn answers_are_bounded_beforehand() {
+    let daemon = Daemon::start("slots = 1\ncontext = 8192\nprefill_chunk = 64");
+    let ask = |prompts: usize, tokens: usize| json!({"prompt": vec![vec![7; tokens]; prompts], "max_tokens": 0, "echo": true, "logprobs": 20});
+    let refused = daemon.post(COMPLETIONS, &ask(64, 4000));
+    assert_eq!(refused.error(), (400, "invalid_value".into()));
+    assert!(refused.message().contains("262144"), "{refused:?}");
+    let large = || {
+        let answer = daemon.post(COMPLETIONS, &ask(1, 1500)).json();
+        assert_eq!(answer["choices"][0]["logprobs"]["tokens"].as_array().unwrap().len(), 1500);
+    };
+    // The cache's first pages and the allocator's pools are there after the first one.
+    large();
+    let before = resident(&daemon);
+    large();
+    // 21 log-probabilities for each token, in the engine's words and in JSON.
+    let grown = peak(&daemon) - before;
+    assert!(grown < 1500 * 21 * 1024, "{grown} bytes more");
+    settles(&daemon, before);
+    // Nobody has said how many tokens: as many as can be reported.
+    let open = json!({"prompt": [1], "logprobs": 20, "ignore_eos": true, "stream": true});
+    assert!(daemon.stream(COMPLETIONS, &open).next().is_some());
+}
+
+#[test]
+fn a_request_that_can_never_be_served_is_not_told_to_try_again() {
+    let daemon = Daemon::start("slots = 1\ncontext = 256\nprefill_chunk = 16\nqueue_limit = 3");
+    let many = json!({"prompt": vec!["a"; 5], "max_tokens": 1, "model": MODEL});
+    let refused = daemon.post(COMPLETIONS, &many);
+    assert_eq!(refused.error(), (400, "invalid_value".into()));
+    assert!(refused.message().contains("4 can be served or wait"), "{refused:?}");
+}
