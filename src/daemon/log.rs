@@ -14,8 +14,12 @@ impl Log {
     /// Starts to log as `config`, which has been checked, says. Whoever runs the daemon may have set
     /// up logging already; then that stays.
     pub(super) fn start(config: &Config) -> Self {
-        let log =
-            tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+        // A line that cannot be written is lost. The subscriber would say so on the same standard error, and panic
+        // because it cannot.
+        let log = tracing_subscriber::fmt()
+            .with_writer(io::stderr)
+            .with_ansi(io::stderr().is_terminal())
+            .log_internal_errors(false);
         let filter = filter(&config.log);
         // An error would mean that there is no log.
         let set: Box<dyn Fn(EnvFilter)> = match config.log_format {

@@ -159,6 +159,28 @@ fn killed_at_any_moment_it_starts_again() {
     assert!(left.iter().all(|name| name == "log" || name == "orind"), "{left:?}");
 }
 
+/// Its lines are lost, and nothing else: the disk of the log is full.
+#[test]
+fn a_log_that_cannot_be_written_harms_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let mut daemon = daemon::orind()
+        .args(["--model", MODEL, "--context", "64", "--threads", "1", "--socket"])
+        .arg(&socket)
+        .env("XDG_DATA_HOME", dir.path())
+        .stderr(fs::File::options().write(true).open("/dev/full").unwrap())
+        .spawn()
+        .unwrap();
+    eventually("it serves", || {
+        assert!(daemon.try_wait().unwrap().is_none(), "it has ended");
+        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+            && daemon::get(&socket, "/health").status == 200
+    });
+    let pid = nix::unistd::Pid::from_raw(daemon.id().cast_signed());
+    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+    assert!(daemon.wait().unwrap().success());
+}
+
 /// Every test that the page names is there.
 #[test]
 fn the_promises_have_their_tests() {
