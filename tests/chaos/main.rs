@@ -1,0 +1,108 @@
+//! Chaos: the whole daemon under a seeded mix of everything that clients, operators and the machine do to it,
+//! on the CPU and on the simulated Orin. A seed is a [`plan::Plan`], a list of steps. After it the daemon must be as if
+//! nothing had happened: what docs/reliability.md promises is checked in [`judge`] and [`census`], and at the end of [`run`].
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `ORIND_CHAOS=N`, `ORIND_CHAOS=A..B` | the first N seeds, 20 without; those from A, without B |
+//! | `ORIND_CHAOS_SEED=N` | this one seed, with its history printed as it happens |
+//! | `ORIND_CHAOS_STEPS=1,4,7` | of that seed only these steps |
+//!
+//! The daemon is this program again ([`subject`]): so it has the simulator in it, whose counts can be asked for,
+//! and a wall clock that can be set.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and report")]
+
+mod answer;
+mod census;
+mod clients;
+mod judge;
+mod lone;
+mod plan;
+mod request;
+mod run;
+mod shrink;
+mod subject;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use plan::Plan;
+use run::World;
+
+/// Seeds that are always tried.
+const SEEDS: u64 = 20;
+
+/// Daemons under trial at once.
+const SIDE_BY_SIDE: usize = 2;
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn seeds() -> Range<u64> {
+    if let Some(seed) = variable("ORIND_CHAOS_SEED") {
+        let seed = seed.parse().unwrap();
+        return seed..seed + 1;
+    }
+    let Some(asked) = variable("ORIND_CHAOS") else { return 0..SEEDS };
+    match asked.split_once("..") {
+        Some((first, end)) => first.parse().unwrap()..end.parse().unwrap(),
+        None => 0..asked.parse().unwrap(),
+    }
+}
+
+/// The steps that are asked for; all of them where none are.
+fn kept(plan: &Plan) -> Vec<usize> {
+    match std::env::var("ORIND_CHAOS_STEPS") {
+        // Not even one is needed for some failures.
+        Ok(steps) => steps.split(',').filter_map(|step| step.parse().ok()).collect(),
+        Err(_) => (0..plan.steps.len()).collect(),
+    }
+}
+
+/// One seed; the failure told at length, if it fails.
+fn trial(world: &World, seed: u64) -> Option<String> {
+    let plan = Plan::new(seed);
+    let kept = kept(&plan);
+    let start = Instant::now();
+    let failure = run::run(world, &plan, &kept).err();
+    let seconds = start.elapsed().as_secs_f64();
+    let (device, steps) = (plan.settings.device, kept.len());
+    println!(
+        "seed {seed}: {steps} steps on {device}, {seconds:.1} s, {}",
+        failure.as_ref().map_or("ok", |_| "FAILED")
+    );
+    failure.map(|failure| shrink::report(world, &plan, &kept, &failure))
+}
+
+#[test]
+fn a_thousand_seeds() {
+    let (seeds, start) = (seeds(), Instant::now());
+    let world = World::new(variable("ORIND_CHAOS_SEED").is_some());
+    // A failure is told once, with the history that leads to it.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let (next, failures) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..SIDE_BY_SIDE {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if !seeds.contains(&seed) {
+                        break;
+                    }
+                    failures.lock().extend(trial(&world, seed));
+                }
+            });
+        }
+    });
+    std::panic::set_hook(hook);
+    let failures = failures.into_inner();
+    let count = seeds.end - seeds.start;
+    println!("{count} seeds, {} failed, {:.0} s", failures.len(), start.elapsed().as_secs_f64());
+    assert!(failures.is_empty(), "\n{}", failures.join("\n\n"));
+}

@@ -1,0 +1,245 @@
+//! The daemon under trial: this program once more, which becomes the daemon. Beside it a thread takes orders, a
+//! line each, on the standard input.
+//!
+//! | order | what it does |
+//! |---|---|
+//! | `clock N` | sets the wall clock N seconds ahead of the machine's |
+//! | `live` | answers with what is alive on the simulated Orin |
+
+use parking_lot::Mutex;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
+use nix::unistd::Pid;
+use orind_testing::daemon;
+use orind_testing::program::{again, built};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tegra_sim_preload as _;
+
+/// The variable that names the daemon's directory.
+const DIRECTORY: &str = "ORIND_CHAOS_DIR";
+
+/// What an answer of `live` begins with.
+const LIVE: &str = "alive ";
+
+/// Long enough for two processors that have much else to do; only a failure waits for so long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What `CLOCK_REALTIME` is ahead of the machine's, in seconds.
+static AHEAD: AtomicI64 = AtomicI64::new(0);
+
+/// The daemon, where this program is started as one.
+#[test]
+#[ignore = "run by the other test, in a process of its own"]
+fn daemon() {
+    // A file that may not grow fails the write.
+    // SAFETY: ignoring a signal runs no code.
+    unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }.unwrap();
+    std::thread::spawn(obey);
+    let dir = PathBuf::from(std::env::var_os(DIRECTORY).unwrap());
+    let place = |name: &str| dir.join(name).into_os_string();
+    let words: [OsString; 5] =
+        ["orind".into(), "--config".into(), place("orind.toml"), "--socket".into(), place("s")];
+    let code = orind::daemon::main(words);
+    assert_eq!(code, std::process::ExitCode::SUCCESS);
+}
+
+fn obey() {
+    for order in std::io::stdin().lines() {
+        let order = order.unwrap();
+        match order.split_once(' ') {
+            Some(("clock", ahead)) => AHEAD.store(ahead.parse().unwrap(), Ordering::Relaxed),
+            _ => {
+                let orin = tegra_sim_preload::orin().unwrap();
+                orin.gpu().drain();
+                println!("{LIVE}{:?}", orin.live());
+            }
+        }
+    }
+}
+
+/// Stands in front of libc's for all of this program. What libc itself waits for goes by the monotonic clock,
+/// which nobody can set.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, into: *mut libc::timespec) -> i32 {
+    // SAFETY: the caller keeps the contract of `clock_gettime`, which is the system call's.
+    let failed = unsafe { libc::syscall(libc::SYS_clock_gettime, clock, into) };
+    if failed == 0 && clock == libc::CLOCK_REALTIME {
+        // SAFETY: the kernel has written it.
+        unsafe { (*into).tv_sec += AHEAD.load(Ordering::Relaxed) };
+    }
+    failed as i32
+}
+
+/// How far the end of a daemon has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(crate) enum Fate {
+    Serves,
+    /// It has been asked to stop.
+    Stops,
+    Killed,
+}
+
+/// One start of the daemon. Killed when dropped.
+pub(crate) struct Subject {
+    child: Mutex<Child>,
+    pid: i32,
+    orders: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
+    dir: PathBuf,
+    fate: AtomicU8,
+}
+
+impl Subject {
+    /// Starts one in `dir`, with these variables, and waits for its socket.
+    pub(crate) fn start(dir: &Path, variables: &[(&str, String)]) -> Self {
+        let mut command = again(module_path!(), "daemon");
+        let log = fs::File::options().create(true).append(true).open(dir.join("log")).unwrap();
+        for name in ["TMPDIR", "HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"] {
+            command.env(name, dir.join("home"));
+        }
+        // The model that first light makes is made once for all.
+        command.env("XDG_CACHE_HOME", built().with_file_name("tmp").join("cache"));
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        command.env(DIRECTORY, dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().unwrap();
+        let orders = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let subject = Self {
+            pid: child.id().try_into().unwrap(),
+            child: Mutex::new(child),
+            orders: Mutex::new(orders),
+            dir: dir.to_owned(),
+            fate: AtomicU8::new(Fate::Serves as u8),
+        };
+        subject.until("it listens", || {
+            assert!(!subject.has_ended(), "it ended at its start");
+            UnixStream::connect(subject.socket()).is_ok()
+        });
+        subject
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.join("s")
+    }
+
+    /// The file of a model that is made for trials.
+    pub(crate) fn model(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("models/{name}.gguf"))
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// A connection that gives up after a while; none once the daemon is about to end.
+    pub(crate) fn connect(&self) -> Option<UnixStream> {
+        let stream = match UnixStream::connect(self.socket()) {
+            Ok(stream) => stream,
+            Err(_) if self.fate() != Fate::Serves => return None,
+            Err(error) => panic!("nobody listens: {error}"),
+        };
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Some(stream)
+    }
+
+    pub(crate) fn fate(&self) -> Fate {
+        match self.fate.load(Ordering::SeqCst) {
+            0 => Fate::Serves,
+            1 => Fate::Stops,
+            _ => Fate::Killed,
+        }
+    }
+
+    fn order(&self, order: &str) {
+        writeln!(self.orders.lock().0, "{order}").unwrap();
+    }
+
+    pub(crate) fn set_clock(&self, ahead: i64) {
+        self.order(&format!("clock {ahead}"));
+    }
+
+    /// What is alive on its simulated Orin.
+    pub(crate) fn live(&self) -> String {
+        self.order("live");
+        let (_, answers) = &mut *self.orders.lock();
+        // The test harness has lines of its own.
+        let mut lines = answers.lines().map(Result::unwrap);
+        lines.find_map(|line| line.split_once(LIVE).map(|(_, rest)| rest.to_owned())).unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid), signal).unwrap();
+    }
+
+    /// SIGKILL, whatever it is doing.
+    pub(crate) fn kill(&self) {
+        self.fate.store(Fate::Killed as u8, Ordering::SeqCst);
+        let mut child = self.child.lock();
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+
+    /// SIGTERM; how long it took to end. Panics if it does not end well.
+    pub(crate) fn stop(&self) -> Duration {
+        let start = Instant::now();
+        self.fate.store(Fate::Stops as u8, Ordering::SeqCst);
+        self.signal(Signal::SIGTERM);
+        self.until("it stops", || self.has_ended());
+        let status = self.child.lock().wait().unwrap();
+        assert!(status.success(), "asked to stop it ended with {status}");
+        start.elapsed()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.child.lock().try_wait().unwrap().is_some()
+    }
+
+    /// One request by the trial itself, again while there are too many connections.
+    pub(crate) fn raw(&self, request: &str) -> daemon::Answer {
+        let start = Instant::now();
+        loop {
+            let mut stream = self.connect().unwrap();
+            let _ = stream.write_all(request.as_bytes());
+            let mut bytes = Vec::new();
+            let read = std::io::Read::read_to_end(&mut stream, &mut bytes);
+            assert!(!bytes.is_empty(), "no answer to {request:?}: {read:?}");
+            let answer = daemon::Answer::parse(&bytes);
+            if !answer.body.contains("too_many_connections") {
+                return answer;
+            }
+            assert!(start.elapsed() < PATIENCE, "there is never a connection");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> daemon::Answer {
+        self.raw(&daemon::head("GET", path, "connection: close\r\n"))
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        self.get("/orin/v1/status").json()
+    }
+
+    /// Waits for something that happens soon.
+    pub(crate) fn until(&self, what: &str, mut happened: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !happened() {
+            assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
