@@ -1,6 +1,5 @@
 //! `orinctl generate`.
 
-use std::io::Read;
 use std::time::Instant;
 
 use serde::de::DeserializeOwned;
@@ -29,7 +28,7 @@ pub(super) async fn run(
     args: &args::Generate,
     terminal: &Terminal,
 ) -> Result<(), Error> {
-    let prompt = prompt(args)?;
+    let prompt = prompt(args).await?;
     let room = Room { slots: 1, context: None };
     let session = Session::open(connection, &args.model, room, terminal).await?;
     if session.model.synthetic && !args.quiet {
@@ -50,15 +49,15 @@ pub(super) async fn run(
     Ok(())
 }
 
-fn prompt(args: &args::Generate) -> Result<String, Error> {
+async fn prompt(args: &args::Generate) -> Result<String, Error> {
     // The definition of the arguments wants one of the two.
     let given = args.text.as_ref().or(args.prompt.as_ref()).cloned().unwrap_or_default();
     if given != "-" {
         return Ok(given);
     }
-    let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text)?;
-    Ok(text)
+    // Elsewhere, so that Ctrl-C is heard meanwhile.
+    let read = tokio::task::spawn_blocking(|| std::io::read_to_string(std::io::stdin())).await;
+    Ok(read.map_err(std::io::Error::other)??)
 }
 
 fn stop(args: &args::Generate) -> Option<Stop> {

@@ -115,5 +115,8 @@ fn started<T, F: Future<Output = Result<T, Error>>>(
         .enable_all()
         .build()
         .map_err(|source| Error::Setup { what: "starting the I/O runtime", source })?;
-    runtime.block_on(work(interrupted))
+    let result = runtime.block_on(work(interrupted));
+    // What still blocks, such as reading from a terminal, is not waited for.
+    runtime.shutdown_background();
+    result
 }

@@ -14,8 +14,8 @@ use crate::control::client::Client;
 
 /// How long the process may take until its socket answers.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long it may take to end after SIGTERM.
-const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How long it may take to end after SIGTERM: somebody may wait who has pressed Ctrl-C, and it keeps nothing.
+const STOP_LIMIT: Duration = Duration::from_millis(150);
 /// Lines of its log that an error shows.
 const LOG_LINES: usize = 12;
 
@@ -37,7 +37,7 @@ impl Private {
             .map_err(setup("making the private daemon's log"))?;
         let config = directory.join("orind.toml");
         // It is asked for a device by name, CUDA too, which does not go with the filter.
-        let settings = "shutdown_deadline_s = 1\nlog = \"warn\"\nioctl_filter = \"off\"\n";
+        let settings = "shutdown_deadline_s = 0\nlog = \"warn\"\nioctl_filter = \"off\"\n";
         std::fs::write(&config, settings)
             .map_err(setup("writing the private daemon's configuration"))?;
         let started = Instant::now();

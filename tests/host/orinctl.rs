@@ -341,6 +341,35 @@ fn ctrl_c_stops_the_private_daemon_too() {
     assert_eq!(home.leftovers(), [""; 0]);
 }
 
+/// Neither a daemon that does not hear nor a text that does not come keeps the user waiting.
+#[test]
+fn ctrl_c_is_heard_at_once() {
+    let home = Home::new();
+    let (mut child, daemon) = endless(&home);
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("running ")));
+    kill(daemon, Signal::SIGSTOP).unwrap();
+    let pressed = Instant::now();
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    // It takes a sixth of a second; whoever waits for such a daemon waits for seconds.
+    assert!(pressed.elapsed() < Duration::from_secs(4), "{:?}", pressed.elapsed());
+    wait_until_gone(daemon);
+    assert_eq!(home.leftovers(), [""; 0]);
+
+    let mut reads = home.orinctl(&["generate", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_raw(reads.id() as i32);
+    let is_caught = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap() >> (Signal::SIGINT as i32 - 1) & 1 == 1
+    };
+    eventually("it listens to Ctrl-C", is_caught);
+    kill(pid, Signal::SIGINT).unwrap();
+    eventually("it ends", || reads.try_wait().unwrap().is_some());
+    assert_eq!(reads.wait().unwrap().code(), Some(130));
+}
+
 #[test]
 fn a_killed_client_takes_its_private_daemon_along() {
     let home = Home::new();
