@@ -36,6 +36,7 @@ pub fn run(
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Report, Error> {
     spec.check()?;
+    spec.fits(core.slots(), core.context())?;
     let date = Timestamp::now().strftime("%FT%TZ").to_string();
     let observer = Observer::start(probe);
     let now = Instant::now();
@@ -181,23 +182,7 @@ impl Runner<'_> {
             speed.prefill = self.time(prefill, &Progress::Probe)?;
             speed.decode = self.time(decode, &Progress::Probe)?;
         }
-        let (context, slots) = (self.core.context(), self.core.slots());
-        let schedule = schedule::choose(spec, speed, context);
-        if schedule.tests.is_empty() {
-            let (test, need) = ("the smallest test".into(), Spec::PROMPTS[0].into());
-            return Err(Error::TooLong { test, need, context });
-        }
-        for test in &schedule.tests {
-            if test.context() > context as u64 {
-                let (test, need) = (test.to_string(), test.context());
-                return Err(Error::TooLong { test, need, context });
-            }
-            if test.batch as usize > slots {
-                let (test, need) = (test.to_string(), test.batch);
-                return Err(Error::TooManySequences { test, need, slots });
-            }
-        }
-        Ok(schedule)
+        Ok(schedule::choose(spec, speed, self.core.context()))
     }
 
     /// One run of a test, in tokens per second of all sequences together.

@@ -48,7 +48,7 @@ pub(super) struct Schedule {
     pub(super) estimate: f64,
 }
 
-/// Chooses what the [`Spec`] leaves open, for sequences of at most `context` tokens.
+/// Chooses what the [`Spec`] leaves open, for sequences of at most `context` tokens, for which it [fits](Spec::fits).
 pub(super) fn choose(spec: &Spec, speed: Speed, context: usize) -> Schedule {
     let round = |tests: &[Test]| tests.iter().map(|test| speed.seconds(test)).sum::<f64>();
     let warmup = |tests: &[Test]| {
@@ -70,8 +70,10 @@ pub(super) fn choose(spec: &Spec, speed: Speed, context: usize) -> Schedule {
         tests
     });
     let wanted = spec.repetitions.unwrap_or(COMFORTABLE);
-    let fits =
-        |tests: &Vec<Test>| warmup(tests) + f64::from(wanted) * round(tests) <= spec.budget_seconds;
+    let fits = |tests: &Vec<Test>| {
+        let seconds = warmup(tests) + f64::from(wanted) * round(tests);
+        !tests.is_empty() && seconds <= spec.budget_seconds
+    };
     let poorest = options.clone().next_back().unwrap_or_default();
     let tests = options.find(fits).unwrap_or(poorest);
     let [fewest, most] = Spec::REPETITIONS;
@@ -143,6 +145,8 @@ mod tests {
         assert_eq!(names(&schedule), ["pp32", "pp128", "pp256", "tg128"]);
         let spec = Spec { generate: Some(vec![300]), ..Spec::default() };
         assert_eq!(names(&choose(&spec, fast, 64)), ["pp32", "tg300"]);
+        let spec = Spec { prompts: Some(vec![]), ..Spec::default() };
+        assert_eq!(names(&choose(&spec, fast, 40)), ["tg32"]);
     }
 
     #[test]

@@ -78,14 +78,16 @@ impl Spec {
         if zero(&self.batches) {
             return invalid("batches", "a batch has at least 1 sequence".into());
         }
-        if self.repetitions.is_some_and(|r| r == 0 || r > Self::MAX_REPETITIONS) {
-            return invalid("repetitions", format!("1 to {} are allowed", Self::MAX_REPETITIONS));
+        let most = Self::MAX_REPETITIONS;
+        if let Some(asked) = self.repetitions.filter(|r| !(1..=most).contains(r)) {
+            return invalid("repetitions", format!("is {asked}, 1 to {most} are allowed"));
         }
-        if self.warmup > Self::MAX_REPETITIONS {
-            return invalid("warmup", format!("0 to {} are allowed", Self::MAX_REPETITIONS));
+        if self.warmup > most {
+            return invalid("warmup", format!("is {}, 0 to {most} are allowed", self.warmup));
         }
         if !self.budget_seconds.is_finite() || self.budget_seconds < 0.0 {
-            return invalid("budget_seconds", "a number of seconds from 0 is allowed".into());
+            let budget = self.budget_seconds;
+            return invalid("budget_seconds", format!("is {budget}, a number from 0 is needed"));
         }
         if let (Some(prompts), Some(generate)) = (&self.prompts, &self.generate) {
             let tests = Test::all(prompts, generate, &self.depths, &self.batches).len();
@@ -108,6 +110,49 @@ impl Spec {
             );
         }
         Ok(())
+    }
+}
+
+impl Spec {
+    /// Refuses what a model has no room for that was loaded with so many slots of `context` tokens.
+    pub fn fits(&self, slots: usize, context: usize) -> Result<(), Error> {
+        if self.slots() as usize > slots {
+            let (batch, field) = (self.slots(), "batches");
+            return Err(Error::TooManySequences { field, batch, slots });
+        }
+        let too_long = |field, test: &Test| Error::TooLong {
+            field,
+            test: *test,
+            need: test.context(),
+            context,
+        };
+        let does_not = |test: &Test| test.context() > context as u64;
+        let prompts = self.prompts.as_deref().unwrap_or_default();
+        let generate = self.generate.as_deref().unwrap_or_default();
+        if let Some(test) =
+            Test::all(prompts, generate, &self.depths, &[1]).iter().find(|t| does_not(t))
+        {
+            let field = match test.kind {
+                _ if test.start() as usize >= context => "depths",
+                Kind::Prefill => "prompts",
+                Kind::Decode => "generate",
+            };
+            return Err(too_long(field, test));
+        }
+        // Of what is chosen, the smallest test at the smallest depth has to fit.
+        let shortest = |asked: &Option<Vec<u32>>, all: &[u32]| match asked {
+            None => all.iter().copied().min().into_iter().collect(),
+            Some(asked) => asked.clone(),
+        };
+        let prompts: Vec<u32> = shortest(&self.prompts, &Self::PROMPTS);
+        let generate: Vec<u32> = shortest(&self.generate, &Self::GENERATE);
+        let tests = Test::all(&prompts, &generate, &self.depths, &[1]);
+        match tests.iter().min_by_key(|test| test.context()) {
+            Some(test) if does_not(test) => {
+                Err(too_long(if test.depth > 0 { "depths" } else { "prompts" }, test))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -225,11 +270,13 @@ pub enum Error {
         reason: String,
     },
     #[error(
-        "{test} needs {need} tokens of context, a slot holds {context}; load the model with a larger context"
+        "{field}: {test} needs {need} tokens of context, a slot holds {context}; load the model with a larger context"
     )]
-    TooLong { test: String, need: u64, context: usize },
-    #[error("{test} needs {need} slots, {slots} are loaded; load the model with more slots")]
-    TooManySequences { test: String, need: u32, slots: usize },
+    TooLong { field: &'static str, test: Test, need: u64, context: usize },
+    #[error(
+        "{field}: {batch} sequences need as many slots, {slots} are loaded; load the model with more slots"
+    )]
+    TooManySequences { field: &'static str, batch: u32, slots: usize },
     /// Whoever asked went away.
     #[error("cancelled")]
     Cancelled,
@@ -288,6 +335,29 @@ mod tests {
             field(Spec { depths: vec![1; 300], ..ok }),
             "prompts, generate, depths, batches"
         );
+    }
+
+    #[test]
+    fn what_the_loaded_model_has_no_room_for_is_refused_by_name() {
+        let spec = |prompts: &[u32], generate: &[u32], depth| Spec {
+            prompts: Some(prompts.to_vec()),
+            generate: Some(generate.to_vec()),
+            depths: vec![depth],
+            ..Spec::default()
+        };
+        let field = |spec: &Spec| match spec.fits(4, 256) {
+            Err(Error::TooLong { field, .. } | Error::TooManySequences { field, .. }) => field,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(spec(&[256], &[255], 0).fits(4, 256), Ok(()));
+        assert_eq!(field(&spec(&[8, 257], &[1], 0)), "prompts");
+        assert_eq!(field(&spec(&[8], &[256], 0)), "generate");
+        assert_eq!(field(&spec(&[8], &[1], u32::MAX)), "depths");
+        assert_eq!(field(&Spec { batches: vec![1, 5], ..spec(&[8], &[1], 0) }), "batches");
+        // What is chosen is chosen so that it fits, while something does.
+        let chosen = |depth| Spec { depths: vec![depth], ..Spec::default() };
+        assert_eq!(chosen(224).fits(4, 256), Ok(()));
+        assert_eq!(field(&chosen(225)), "depths");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use model::gguf::Gguf;
-use orind::bench::{self, Error, Progress, Report, Spec};
+use orind::bench::{self, Error, Kind, Progress, Report, Spec, Test};
 use orind::engine::LoadSpec;
 use orind_testing::{engine, tiny};
 use telemetry::{Probe, Root};
@@ -140,14 +140,15 @@ fn rows_are_counted_from_the_plan_and_the_clock() {
 #[test]
 fn what_does_not_fit_is_refused_with_the_numbers() {
     let long = Spec { prompts: Some(vec![56]), ..small() };
+    let test = Test { kind: Kind::Prefill, tokens: 56, depth: 9, batch: 1 };
     assert_eq!(
         bench(&long, usize::MAX).1,
-        Err(Error::TooLong { test: "pp56 @ d9".into(), need: 65, context: CONTEXT })
+        Err(Error::TooLong { field: "prompts", test, need: 65, context: CONTEXT })
     );
     let wide = Spec { batches: vec![3], ..small() };
     assert_eq!(
         bench(&wide, usize::MAX).1,
-        Err(Error::TooManySequences { test: "tg4 x3".into(), need: 3, slots: SLOTS })
+        Err(Error::TooManySequences { field: "batches", batch: 3, slots: SLOTS })
     );
 }
 

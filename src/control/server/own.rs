@@ -188,6 +188,9 @@ pub(super) async fn bench(
     JsonBody(spec): JsonBody<bench::Spec>,
 ) -> Result<Response, Error> {
     spec.check()?;
+    if let Some(model) = status::loaded(&app.engine.snapshot().state) {
+        spec.fits(model.slots, model.context)?;
+    }
     let (sender, steps) = unbounded_channel();
     let progress = sender.clone();
     let probe = Arc::clone(&app.probe);
@@ -212,11 +215,16 @@ pub(super) async fn bench(
 impl From<bench::Error> for Error {
     fn from(error: bench::Error) -> Self {
         let message = error.to_string();
+        let refused = |code, field: &str, message| {
+            Self::new(StatusCode::BAD_REQUEST, code, message).param(field)
+        };
         let (status, code) = match error {
             bench::Error::Invalid { field, .. } => return Self::value(field, message),
-            bench::Error::TooLong { .. } => (StatusCode::BAD_REQUEST, "context_length_exceeded"),
-            bench::Error::TooManySequences { .. } => {
-                (StatusCode::BAD_REQUEST, "too_many_sequences")
+            bench::Error::TooLong { field, .. } => {
+                return refused("context_length_exceeded", field, message);
+            }
+            bench::Error::TooManySequences { field, .. } => {
+                return refused("too_many_sequences", field, message);
             }
             bench::Error::Cancelled => (StatusCode::SERVICE_UNAVAILABLE, "cancelled"),
             bench::Error::Roof(_) | bench::Error::Engine(_) => {

@@ -299,11 +299,23 @@ fn bad_requests_are_told_what_is_wrong() {
     assert_eq!(refused(COMPLETIONS, other), (404, "model_not_found".into()));
     assert_eq!(refused(MODELS, json!({"model": MODEL, "slot": 3})), bad("invalid_value"));
     assert_eq!(refused("/orin/v1/bench", json!({"repetition": 3})), bad("invalid_value"));
-    // Found out after the first progress: an event then.
-    let long = json!({"prompts": [9999], "generate": [1]});
-    let (name, data) = daemon.stream("/orin/v1/bench", &long).last().unwrap();
-    assert_eq!(name, "error");
-    assert!(data.contains("\"code\":\"context_length_exceeded\""), "{data}");
+    // What the loaded model has no room for too, before anything is streamed.
+    for (body, code, param) in [
+        (json!({"prompts": [9999], "generate": [1]}), "context_length_exceeded", "prompts"),
+        (
+            json!({"depths": [4_000_000_000_u32], "batches": [2]}),
+            "context_length_exceeded",
+            "depths",
+        ),
+        (json!({"prompts": [], "generate": [2], "batches": [5]}), "too_many_sequences", "batches"),
+        (json!({"repetitions": 0}), "invalid_value", "repetitions"),
+        (json!({"repetitions": 1_000_000_000}), "invalid_value", "repetitions"),
+        (json!({"warmup": 1_000_000_000}), "invalid_value", "warmup"),
+    ] {
+        let answer = daemon.post("/orin/v1/bench", &body);
+        assert_eq!(answer.json()["error"]["param"], param, "{body}: {}", answer.body);
+        assert_eq!(error(answer), bad(code), "{body}");
+    }
 
     // After all that it serves as before.
     assert_eq!(daemon.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 1})).status, 200);
