@@ -42,8 +42,10 @@ impl Tokenizer {
 
     /// [`Self::encode`] within bounds.
     ///
-    /// Any text is safe. Time grows with its length, times the logarithm of its longest word;
-    /// memory is at most 9 bytes for each byte of the longest word, and 8 for each id.
+    /// Any text is safe. Time grows with its length, times the logarithm of its longest word.
+    /// Memory is at most 9 bytes for each byte of the longest word, 8 for each id that the text
+    /// has and the bounds allow, and 4 MiB for each text that is encoded at the same time: the
+    /// pre-tokeniser's automata, which are kept for later texts.
     ///
     /// # Errors
     /// [`Error::TooManyTokens`] as soon as more ids than that are certain, [`Error::Cancelled`],
@@ -198,6 +200,10 @@ struct Output {
 impl Output {
     fn push(&mut self, id: u32) -> Result<(), Error> {
         self.expect(1)?;
+        if self.ids.len() == self.ids.capacity() {
+            // Twice the room, but never more than can be used.
+            self.ids.reserve_exact(self.ids.len().max(16).min(self.limit - self.ids.len()));
+        }
         self.ids.push(id);
         Ok(())
     }

@@ -1,17 +1,21 @@
 //! The tokeniser through its public doors: against a naive BPE, against known answers, against
 //! hostile vocabularies and templates.
 
+mod bounds;
+mod messages;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use model::gguf::{Gguf, Strings};
 use model::tokenizer::{
-    ChatTemplate, Detokeniser, Error, Message, Specials, StopMatcher, Tokenizer, Vocabulary,
+    Bounds, ChatTemplate, Detokeniser, Error, Message, Specials, StopMatcher, Tokenizer, Vocabulary,
 };
 use proptest::prelude::*;
 
 const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;

@@ -1,0 +1,76 @@
+//! What a text may take: ids up to a number, and time until nobody waits for it.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+
+fn tokenizer() -> Tokenizer {
+    let merges = [(" ", " "), ("  ", "  "), ("a", "b"), ("ab", "ab")];
+    let vocabulary = vocabulary("llama-bpe", &[&merges[..], &HELLO].concat(), &CHAT);
+    let bos = Some(id(&vocabulary, "<|begin_of_text|>"));
+    Tokenizer::new(Vocabulary { bos, ..vocabulary }).unwrap()
+}
+
+#[test]
+fn the_longest_token_is_one_that_text_becomes() {
+    assert_eq!(tokenizer().longest_token(), "<|begin_of_text|>".len());
+    let long = [("<|a place holder is never looked for|>", UNUSED), ("<é>", USER_DEFINED)];
+    let tokenizer = Tokenizer::new(vocabulary("gpt-2", &[], &long)).unwrap();
+    assert_eq!(tokenizer.longest_token(), "<é>".len());
+}
+
+proptest! {
+    #[test]
+    fn so_many_ids_and_no_more(text in "( {1,9}|[abhelo]{1,9}|<\\|eot_id\\|>|<think>|\\PC){0,12}") {
+        let tokenizer = tokenizer();
+        for (specials, add) in [(Specials::Parse, true), (Specials::Plain, false)] {
+            let ids = tokenizer.encode(&text, specials, add).unwrap();
+            prop_assert!(ids.len() >= text.len().div_ceil(tokenizer.longest_token()));
+            for tokens in 0..ids.len() + 2 {
+                let bounds = Bounds { tokens, cancelled: &NEVER };
+                match tokenizer.encode_within(&text, specials, add, &bounds) {
+                    Ok(within) => prop_assert!(within == ids && ids.len() <= tokens),
+                    Err(Error::TooManyTokens { limit }) => {
+                        prop_assert!(limit == tokens && ids.len() > tokens);
+                    }
+                    Err(error) => prop_assert!(false, "{}", error),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_done_for_whoever_has_gone() {
+    let gone = AtomicBool::new(true);
+    let bounds = Bounds { tokens: 100, cancelled: &gone };
+    let tokenizer = tokenizer();
+    for text in ["a", "<|eot_id|>"] {
+        let error = tokenizer.encode_within(text, Specials::Parse, true, &bounds).unwrap_err();
+        assert!(matches!(error, Error::Cancelled), "{error}");
+    }
+    let template = template("{% for m in messages %}{{ m.content }}{% endfor %}.").unwrap();
+    for messages in [&conversation()[..], &[]] {
+        let error = template.render(messages, true, &gone).unwrap_err();
+        assert!(matches!(error, Error::Cancelled), "{error}");
+    }
+}
+
+/// The flag is looked at within a word, and between special tokens: a text of either is left long
+/// before it is done.
+#[test]
+fn whoever_goes_is_not_worked_for_much_longer() {
+    let tokenizer = tokenizer();
+    for piece in [" ", "<|eot_id|>", "a "] {
+        let text = piece.repeat((16 << 20) / piece.len());
+        let gone = AtomicBool::new(false);
+        let bounds = Bounds { tokens: usize::MAX, cancelled: &gone };
+        let ended = std::thread::scope(|scope| {
+            let work = || tokenizer.encode_within(&text, Specials::Parse, true, &bounds);
+            let worker = scope.spawn(work);
+            gone.store(true, Ordering::Relaxed);
+            worker.join().unwrap()
+        });
+        assert!(matches!(ended, Err(Error::Cancelled)), "{piece:?}");
+    }
+}
