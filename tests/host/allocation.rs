@@ -1,8 +1,11 @@
-//! The decode loop allocates nothing, on any thread: every allocation is counted while it runs.
+//! What is allocated, on any thread: nothing in the decode loop, and for a request's text no more
+//! than is promised.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 
+use model::gguf::Gguf;
+use model::tokenizer::{Bounds, ChatTemplate, Error, Message, Tokenizer, Vocabulary};
 use orind::engine::LoadSpec;
 use orind_testing::engine::{spec, start};
 use orind_testing::program::{again, said};
@@ -12,20 +15,39 @@ struct Counting;
 
 static ARMED: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Bytes in use, against those when the counting began, and the most there were.
+static LIVE: AtomicIsize = AtomicIsize::new(0);
+static PEAK: AtomicIsize = AtomicIsize::new(0);
+
+fn grow(bytes: isize) {
+    if ARMED.load(Ordering::Relaxed) {
+        let live = LIVE.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        PEAK.fetch_max(live, Ordering::Relaxed);
+        if bytes > 0 {
+            COUNT.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
 
 // SAFETY: every call goes on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if ARMED.load(Ordering::Relaxed) {
-            COUNT.fetch_add(1, Ordering::Relaxed);
-        }
+        grow(layout.size().cast_signed());
         // SAFETY: the caller's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        grow(-layout.size().cast_signed());
         // SAFETY: the caller's contract.
         unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // The kernel moves pages of large blocks instead of copying them.
+        grow(size.cast_signed() - layout.size().cast_signed());
+        // SAFETY: the caller's contract.
+        unsafe { System.realloc(ptr, layout, size) }
     }
 }
 
@@ -38,6 +60,16 @@ fn count(work: impl FnOnce()) -> usize {
     work();
     ARMED.store(false, Ordering::SeqCst);
     COUNT.load(Ordering::SeqCst)
+}
+
+/// The most bytes that `work` has in use at a time.
+fn peak<T>(work: impl FnOnce() -> T) -> (usize, T) {
+    LIVE.store(0, Ordering::SeqCst);
+    PEAK.store(0, Ordering::SeqCst);
+    ARMED.store(true, Ordering::SeqCst);
+    let out = work();
+    ARMED.store(false, Ordering::SeqCst);
+    (PEAK.load(Ordering::SeqCst).unsigned_abs(), out)
 }
 
 #[test]
@@ -68,4 +100,72 @@ fn counted() {
 #[test]
 fn decoding_allocates_nothing() {
     said(&mut again(module_path!(), "counted"));
+}
+
+/// The template of a family, and its tokeniser.
+fn text_of(name: &str) -> (ChatTemplate, Tokenizer) {
+    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vocab");
+    let file = Gguf::open(data.join(name)).unwrap();
+    let vocabulary = Vocabulary::from_metadata(file.metadata()).unwrap();
+    (ChatTemplate::new(&vocabulary).unwrap(), Tokenizer::new(vocabulary).unwrap())
+}
+
+#[test]
+#[ignore = "run by the other test, in a process where nothing else allocates"]
+fn measured() {
+    const MIB: usize = 1 << 20;
+    static NEVER: AtomicBool = AtomicBool::new(false);
+    let mut state = 0x9e37_79b9_u32;
+    let mut random = |below: u32| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state % below
+    };
+    let letters: String =
+        (0..MIB / 4).map(|_| char::from(b'a' + random(26).to_le_bytes()[0])).collect();
+    // So many kinds of characters that the pre-tokeniser's automata become as large as they may.
+    let scripts: String = (0..MIB / 8).filter_map(|_| char::from_u32(random(0x3000))).collect();
+    for name in ["llama-bpe.gguf", "qwen2.gguf"] {
+        // Each text, and the length of its longest word.
+        let texts = [
+            (" ".repeat(MIB), MIB),
+            ("a".repeat(MIB), MIB),
+            (letters.clone(), letters.len()),
+            (scripts.clone(), 4096),
+            ("to be or not. ".repeat(MIB / 14), 16),
+            ("<|eot_id|><|im_end|>".repeat(MIB / 20), 16),
+        ];
+        for (text, longest_word) in texts {
+            let (template, tokenizer) = text_of(name);
+            let messages = [Message::new("user", text)];
+            let bytes = messages[0].content.len();
+            let (render, prompt) = peak(|| template.render(&messages, true, &NEVER).unwrap());
+            let what: String = messages[0].content.chars().take(4).collect();
+            assert!(render <= 8 * bytes + 512 + MIB, "{name} {what:?}: {render} for {bytes}");
+
+            let bounds = |tokens| Bounds { tokens, cancelled: &NEVER };
+            let encode = |tokens| peak(|| tokenizer.encode_rendered(&prompt, &bounds(tokens)));
+            let (encoding, ids) = encode(usize::MAX);
+            let ids = ids.unwrap().len();
+            let promised = |ids: usize| 9 * longest_word + 8 * ids + 4 * MIB;
+            assert!(
+                encoding <= promised(ids),
+                "{name} {what:?}: {encoding} for {bytes}, {ids} ids"
+            );
+            let (encoding, refused) = encode(ids / 2);
+            assert!(matches!(refused, Err(Error::TooManyTokens { .. })), "{refused:?}");
+            assert!(encoding <= promised(ids / 2), "{name} {what:?}: {encoding} when refused");
+        }
+        let (template, _) = text_of(name);
+        let messages = vec![Message::new("user", "hi"); 2000];
+        let (render, prompt) = peak(|| template.render(&messages, true, &NEVER));
+        assert!(render <= 2000 * (8 * 6 + 512) + MIB, "{render}, {prompt:?}");
+        prompt.unwrap();
+    }
+}
+
+#[test]
+fn a_requests_text_takes_what_is_promised() {
+    said(&mut again(module_path!(), "measured"));
 }

@@ -182,7 +182,7 @@ fn fragment(specials: &[&str], kind: u8, one: prop::sample::Index, other: usize)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
     fn whatever_messages_say_it_is_text(

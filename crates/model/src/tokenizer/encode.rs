@@ -115,7 +115,7 @@ impl Tokenizer {
         add_special: bool,
         bounds: &Bounds<'_>,
     ) -> Result<Vec<u32>, Error> {
-        let mut run = Run::new(text.len(), bounds);
+        let mut run = Run::new(bounds);
         let mut end = 0;
         while let Some(found) = find(end, &mut run.work)? {
             self.encode_words(text, end..found.start, &mut run)?;
@@ -179,11 +179,9 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(bytes: usize, bounds: &Bounds<'a>) -> Self {
-        // Text of most languages has two bytes or more per token.
-        let ids = Vec::with_capacity((bytes / 2 + 2).min(bounds.tokens));
+    fn new(bounds: &Bounds<'a>) -> Self {
         Self {
-            out: Output { ids, limit: bounds.tokens },
+            out: Output { ids: Vec::new(), limit: bounds.tokens },
             work: Work::new(bounds.cancelled),
             word: Word::default(),
             letters: String::new(),

@@ -36,6 +36,8 @@ const FUEL_MAX: u64 = 1_000_000;
 const OUTPUT: usize = 1 << 20;
 /// How often the text of the messages may be repeated in the output.
 const OUTPUT_PER_BYTE: usize = 4;
+/// Bytes to reserve for what a template writes of its own: in all, and for each message.
+const MARKUP: [usize; 2] = [1024, 64];
 const RECURSION: usize = 64;
 
 const NAME: &str = "chat_template";
@@ -104,6 +106,10 @@ impl ChatTemplate {
     /// What a message says is text, also where it reads like a control token: only what the
     /// template itself writes becomes one.
     ///
+    /// Memory is at most 8 bytes for each byte of the messages, 512 for each message, and 1 MiB,
+    /// with a template that writes each message once. Nothing but the number of its instructions
+    /// bounds what another one keeps in variables.
+    ///
     /// # Errors
     /// When the template fails on these messages or refuses them (its own words are in the
     /// message), or runs into a limit.
@@ -142,7 +148,10 @@ impl ChatTemplate {
         ];
         context.extend(self.tokens.iter().map(|(name, text)| (*name, Value::from(text.as_str()))));
 
-        let mut out = Bounded { text: Vec::new(), limit, full: false, cancelled };
+        // Most templates write each message once.
+        let room = text + MARKUP[0] + messages.len() * MARKUP[1];
+        let text = Vec::with_capacity(room.min(limit));
+        let mut out = Bounded { text, limit, full: false, cancelled };
         let rendered = on_deep_stack(|| {
             let template = environment.get_template(NAME)?;
             template.render_captured_to(Value::from_pairs(context), &mut out).map(drop)
