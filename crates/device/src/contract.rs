@@ -6,6 +6,7 @@
 //! its step has seen.
 
 use plan::graph::{Graph, SampleInputs};
+use plan::sample::NOT_FINITE;
 use plan::{Binary, Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Plan, fuse};
 
 use super::{
@@ -28,6 +29,8 @@ pub(crate) fn check(device: &dyn Device) {
     writes_that_wait_are_limited(device);
     tokens_are_those_of_their_ticket(device);
     a_profile_is_two_steps(device);
+    no_token_follows_from_logits_that_are_not_finite(device);
+    a_row_that_is_not_finite_is_alone(device);
     what_is_not_supported_names_the_device(device);
 }
 
@@ -97,12 +100,16 @@ struct Session {
 
 impl Session {
     fn new(device: &dyn Device) -> Self {
+        Self::with(device, one_hot)
+    }
+
+    fn with(device: &dyn Device, bytes: impl Fn(&str) -> Vec<u8>) -> Self {
         let plans = plans(device.fusions());
         let weights = weights(&plans);
         let request = Request { weights: &weights, states: &[], plans: &plans, choices: None };
         let mut instance = device.open(&request).unwrap();
         for weight in &weights {
-            instance.upload(&weight.name, &one_hot(&weight.name), &|_| {}).unwrap();
+            instance.upload(&weight.name, &bytes(&weight.name), &|_| {}).unwrap();
         }
         let [decode, copy] = [0, 1].map(|i| instance.prepare(&plans[i]).unwrap());
         let mut session = Self { instance, plans, decode, copy };
@@ -385,6 +392,87 @@ fn a_profile_is_two_steps(device: &dyn Device) {
     s.instance.wait(after).unwrap();
     assert_eq!([s.token(before, 0), s.token(after, 0), s.token(after, 1)], [11, 14, 15]);
     refused(s.instance.profile(Prepared(7)));
+}
+
+/// One token's embedding is no number: it is sampled, its own step samples none, and the next step, whose
+/// input is no token, is a step of zeroes.
+fn no_token_follows_from_logits_that_are_not_finite(device: &dyn Device) {
+    for odd in [[0x00, 0x7e], [0x00, 0x7c], [0x00, 0xfc]] {
+        let mut s = Session::with(device, |weight| {
+            let mut bytes = one_hot(weight);
+            if weight == "embedding" {
+                bytes[2 * (40 * WIDTH + 7)..][..2].copy_from_slice(&odd);
+            }
+            bytes
+        });
+        s.start(38);
+        let ticket = s.submit(5);
+        s.instance.wait(ticket).unwrap();
+        let tokens: Vec<i32> = (0..5).map(|step| s.token(ticket, step)).collect();
+        assert_eq!(tokens, [39, 40, NOT_FINITE.cast_signed(), 0, 1], "{odd:x?}");
+    }
+}
+
+/// Rows of logits that are finite or not, side by side, however they are sampled.
+fn a_row_that_is_not_finite_is_alone(device: &dyn Device) {
+    const NONE: i32 = NOT_FINITE.cast_signed();
+    const ROWS: usize = 10;
+    let (nan, infinity) = (f32::NAN, f32::INFINITY);
+    // Entries that are not -1, and the token. Only one of a row is ever far above the others.
+    let rows: [(&[(usize, f32)], i32); ROWS] = [
+        (&[(3, 90.0)], 3),
+        (&[(0, nan), (3, 90.0)], NONE),
+        (&[(VOCABULARY - 1, -nan), (3, 90.0)], NONE),
+        (&[(50, 90.0), (7, -infinity), (95, -infinity)], 50),
+        (&[(20, infinity), (3, 90.0)], NONE),
+        (&[(20, infinity), (21, nan), (22, -infinity)], NONE),
+        (&[(VOCABULARY - 1, 90.0)], VOCABULARY as i32 - 1),
+        (&[(64, nan)], NONE),
+        (&[(9, f32::MAX)], 9),
+        (&[], NONE),
+    ];
+    let logits = rows.map(|(entries, _)| {
+        let mut row = [if entries.is_empty() { -infinity } else { -1.0 }; VOCABULARY];
+        entries.iter().for_each(|&(at, value)| row[at] = value);
+        row
+    });
+    let mut g = Graph::new();
+    let mut mailbox =
+        |name: &str, dtype, shape: &[usize]| g.source(Class::Mailbox, name, dtype, shape).unwrap();
+    let logits_in = mailbox("logits", DType::F32, &[ROWS, VOCABULARY]);
+    let parameters = SampleInputs {
+        temperature: mailbox("temperature", DType::F32, &[ROWS]),
+        top_k: mailbox("top_k", DType::I32, &[ROWS]),
+        top_p: mailbox("top_p", DType::F32, &[ROWS]),
+        seed: mailbox("seed", DType::I32, &[ROWS, 2]),
+        positions: mailbox("positions", DType::I32, &[ROWS]),
+    };
+    g.at("sample");
+    let sampled = g.sample(logits_in, parameters).unwrap();
+    g.output("sampled", sampled);
+    let bucket = Bucket { batch: ROWS, chunk: 1, context: 16, outputs: Outputs::Last };
+    let plans = [fuse(&g.lower(bucket).unwrap(), device.fusions())];
+    let request = Request { weights: &[], states: &[], plans: &plans, choices: None };
+    let mut instance = device.open(&request).unwrap();
+    let prepared = instance.prepare(&plans[0]).unwrap();
+    for (temperature, top_k, top_p) in
+        [(0.0, 0, 1.0), (1.0, 0, 1.0), (1.0, 5, 1.0), (1.0, 0, 0.9), (1.0, 5, 0.9), (1e-40, 0, 1.0)]
+    {
+        let mut write = |name: &str, data: Data<'_>| {
+            let mailbox = plans[0].find(Class::Mailbox, name).unwrap();
+            instance.write(prepared, mailbox, 0, data).unwrap();
+        };
+        write("logits", Data::F32(logits.as_flattened()));
+        write("temperature", Data::F32(&[temperature; ROWS]));
+        write("top_k", Data::I32(&[top_k; ROWS]));
+        write("top_p", Data::F32(&[top_p; ROWS]));
+        let ticket = instance.submit(prepared, 1).unwrap();
+        instance.wait(ticket).unwrap();
+        let mut tokens = [0; ROWS];
+        instance.tokens(ticket, 0, &mut tokens).unwrap();
+        let how = format!("temperature {temperature}, top_k {top_k}, top_p {top_p}");
+        assert_eq!(tokens, rows.map(|(_, token)| token), "{how}");
+    }
 }
 
 /// A plan fused as this device does not want it.

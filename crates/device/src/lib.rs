@@ -19,6 +19,8 @@
 //!   under way is seen by its next submission and by none before. [`STAGED_WRITES`] such writes are
 //!   possible for one submission.
 //! - Outputs are read while their plan is not under way.
+//! - A row of logits that is not finite gives [`plan::sample::NOT_FINITE`] for a token, -1, in the ring and
+//!   as the next step's input, which is a row of zeroes then. The rows beside it are as without it.
 //! - A step's tokens are read once its submission has been waited for, and until [`RING_STEPS`] later
 //!   steps of its plan have been submitted.
 //! - Weights are uploaded while nothing is under way.

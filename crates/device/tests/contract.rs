@@ -6,6 +6,7 @@
 
 use std::process::Command;
 
+use device::cpu::Isa;
 use device::{
     Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, RING_STEPS, Request, STAGED_WRITES,
     Ticket, named,
@@ -17,8 +18,10 @@ mod contract;
 
 #[test]
 fn every_device_keeps_the_contract() {
-    for name in device::NAMES {
-        match named(name, "auto", 2) {
+    let others = device::NAMES.into_iter().filter(|name| *name != "cpu").map(|name| (name, "auto"));
+    for (name, isa) in others.chain(Isa::available().map(|isa| ("cpu", isa.name()))) {
+        println!("{name} {isa}");
+        match named(name, isa, 2) {
             Ok(device) => contract::check(&*device),
             Err(reason) => {
                 println!("{name}: skipped, {reason}");

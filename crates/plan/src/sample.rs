@@ -6,6 +6,10 @@
 //! noise comes from a counter-based generator, Philox4x32-10 (Salmon et al., SC 2011), keyed by the
 //! seed with counter (position, id): a discarded or repeated step gives the same token, on any
 //! device and in any batch.
+//!
+//! Logits with a NaN or plus infinity among them, or with nothing above minus infinity, are *not
+//! finite*: no token follows from them, and [`NOT_FINITE`] stands in its place. Minus infinity beside
+//! others is a token that is never chosen.
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
@@ -23,6 +27,10 @@ impl Sampling {
     pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
 }
 
+/// What stands for a token where logits are not finite; as the `I32` of mailboxes and rings, -1. It is no
+/// token of any vocabulary, so a step that takes it as its input gathers zeroes.
+pub const NOT_FINITE: u32 = u32::MAX;
+
 /// No draw of [`gumbel`] exceeds this: `-ln(-ln(1 - 2^-24))`, rounded up.
 const GUMBEL_MAX: f32 = 16.7;
 
@@ -32,16 +40,30 @@ pub struct Candidate {
     logit: f32,
 }
 
-/// Chooses a token id. `work` is scratch for top-k and top-p: with a capacity of `logits.len()` no
-/// allocation happens. NaN logits are never chosen over numbers; an empty slice gives 0.
+/// Chooses a token id, [`NOT_FINITE`] where the logits are not. `work` is scratch for top-k and top-p: with a
+/// capacity of `logits.len()` no allocation happens.
 pub fn choose(logits: &[f32], sampling: Sampling, position: u32, work: &mut Vec<Candidate>) -> u32 {
-    let best = argmax(logits);
+    argmax(logits).map_or(NOT_FINITE, |best| choose_beside(best, logits, sampling, position, work))
+}
+
+/// [`choose`] where [`argmax`] is known already.
+pub fn choose_beside(
+    best: u32,
+    logits: &[f32],
+    sampling: Sampling,
+    position: u32,
+    work: &mut Vec<Candidate>,
+) -> u32 {
     let largest = logits.get(best as usize).copied().unwrap_or(f32::NEG_INFINITY);
-    if sampling.temperature.is_nan() || sampling.temperature <= 0.0 || !largest.is_finite() {
+    let scale = 1.0 / sampling.temperature;
+    // So small a temperature that no score is finite is none.
+    if sampling.temperature.is_nan()
+        || sampling.temperature <= 0.0
+        || !(largest * scale).is_finite()
+    {
         return best;
     }
     let noise = |id| gumbel(sampling.seed, position, id);
-    let scale = 1.0 / sampling.temperature;
     let ids = 0u32..;
     let all = || ids.clone().zip(logits).map(|(id, &logit)| Candidate { id, logit });
     let (top_k, top_p) = (sampling.top_k as usize, f64::from(sampling.top_p.clamp(0.0, 1.0)));
@@ -53,15 +75,13 @@ pub fn choose(logits: &[f32], sampling: Sampling, position: u32, work: &mut Vec<
     let weight = |logit: f32| f64::from((logit - largest) * scale).exp();
     work.clear();
     if cut_k {
-        work.extend(all().filter(|c| !c.logit.is_nan()));
-        if top_k < work.len() {
-            work.select_nth_unstable_by(top_k - 1, by_logit);
-            work.truncate(top_k);
-        }
+        work.extend(all());
+        work.select_nth_unstable_by(top_k - 1, by_logit);
+        work.truncate(top_k);
         work.sort_unstable_by(by_logit);
     } else {
         // A token below this weight can never be needed: all of them together hold less than 1 - p.
-        let total: f64 = logits.iter().filter(|l| !l.is_nan()).map(|&l| weight(l)).sum();
+        let total: f64 = logits.iter().map(|&l| weight(l)).sum();
         let negligible = (1.0 - top_p) * total / logits.len() as f64;
         work.extend(all().filter(|c| weight(c.logit) >= negligible));
         work.sort_unstable_by(by_logit);
@@ -113,16 +133,18 @@ fn draw(
     winner.1
 }
 
-/// Index of the largest element, the lowest among equals; NaN never wins.
+/// Index of the largest element, the lowest among equals; none of logits that are not finite.
 #[must_use]
-pub fn argmax(logits: &[f32]) -> u32 {
+pub fn argmax(logits: &[f32]) -> Option<u32> {
     let mut best = (f32::NEG_INFINITY, 0);
     for (id, &logit) in (0u32..).zip(logits) {
+        // A NaN counts as infinity.
+        let logit = if logit < f32::INFINITY { logit } else { f32::INFINITY };
         if logit > best.0 {
             best = (logit, id);
         }
     }
-    best.1
+    best.0.is_finite().then_some(best.1)
 }
 
 /// A standard Gumbel variate for one token at one position.
@@ -251,13 +273,39 @@ mod tests {
     }
 
     #[test]
-    fn odd_logits_do_not_break_the_choice() {
-        let nan = f32::NAN;
-        let s = Sampling { temperature: 1.0, top_k: 2, top_p: 0.9, seed: 1 };
-        assert_eq!(choose(&[], s, 0, &mut Vec::new()), 0);
-        assert_eq!(choose(&[nan, nan], s, 0, &mut Vec::new()), 0);
-        assert_eq!(choose(&[nan, 3.0, nan], s, 0, &mut Vec::new()), 1);
-        assert_eq!(choose(&[f32::INFINITY, 3.0], s, 0, &mut Vec::new()), 0);
-        assert_eq!(argmax(&[1.0, 2.0, 2.0]), 1);
+    fn logits_that_are_not_finite_give_no_token() {
+        let (nan, infinity) = (f32::NAN, f32::INFINITY);
+        let drawn = Sampling { temperature: 1.0, seed: 1, ..Sampling::GREEDY };
+        let ways = [
+            Sampling::GREEDY,
+            drawn,
+            Sampling { top_k: 2, ..drawn },
+            Sampling { top_p: 0.9, ..drawn },
+            Sampling { top_k: 2, top_p: 0.9, ..drawn },
+        ];
+        for way in ways {
+            let choose = |logits: &[f32]| choose(logits, way, 0, &mut Vec::new());
+            for odd in [nan, -nan, infinity] {
+                for logits in [[odd, 3.0, 1.0], [1.0, 3.0, odd], [3.0, odd, -infinity], [odd; 3]] {
+                    assert_eq!(choose(&logits), NOT_FINITE, "{logits:?}, {way:?}");
+                }
+            }
+            assert_eq!(choose(&[-infinity; 3]), NOT_FINITE);
+            assert_eq!(choose(&[]), NOT_FINITE);
+            assert_eq!(choose(&[-infinity, f32::MIN, -infinity]), 1, "{way:?}");
+            assert_eq!(choose(&[-infinity, f32::MAX, -infinity]), 1, "{way:?}");
+        }
+        assert_eq!(NOT_FINITE.cast_signed(), -1);
+        assert_eq!(argmax(&[1.0, 2.0, 2.0]), Some(1));
+    }
+
+    #[test]
+    fn a_temperature_that_leaves_no_finite_score_is_none() {
+        for temperature in [1e-45, 1e-40, 1e-38] {
+            let s = Sampling { temperature, seed: 3, ..Sampling::GREEDY };
+            for logits in [[-4.0, -3.0, -5.0], [0.0, 1.0, 0.5], [-1.0, 0.0, -0.0]] {
+                assert_eq!(choose(&logits, s, 0, &mut Vec::new()), 1, "{logits:?} / {temperature}");
+            }
+        }
     }
 }

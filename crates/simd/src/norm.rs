@@ -29,13 +29,13 @@ dispatch! {
     /// As for [`swiglu`].
     pub unsafe fn add(a: *const f32, b: *const f32, y: *mut f32, n: usize) = add_in;
 
-    /// Index of the largest value, the lowest among equals; NaN never wins, and 0 stands for
+    /// Index of the largest value, the lowest among equals; none where a NaN or infinity is among them, or
     /// nothing above minus infinity.
     ///
     /// # Safety
     ///
     /// `x` is valid for `n` values.
-    pub unsafe fn argmax(x: *const f32, n: usize) -> usize = argmax_in;
+    pub unsafe fn argmax(x: *const f32, n: usize) -> Option<usize> = argmax_in;
 }
 
 #[inline(always)]
@@ -94,17 +94,19 @@ unsafe fn add_in<S: Simd>(a: *const f32, b: *const f32, y: *mut f32, n: usize) {
 }
 
 #[inline(always)]
-unsafe fn argmax_in<S: Simd>(x: *const f32, n: usize) -> usize {
+unsafe fn argmax_in<S: Simd>(x: *const f32, n: usize) -> Option<usize> {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
+        let infinity = S::splat(f32::INFINITY);
         let mut max = S::splat(f32::NEG_INFINITY);
         let mut i = 0;
         while i < n {
-            let v = S::first(load_first::<S>(x.add(i), n - i), n - i, max);
-            max = S::max(v, max);
+            // A NaN becomes infinity.
+            let v = S::min(load_first::<S>(x.add(i), n - i), infinity);
+            max = S::max(S::first(v, n - i, max), max);
             i += LANES;
         }
         let max = S::max_lanes(max);
-        (0..n).find(|&i| *x.add(i) == max).unwrap_or(0)
+        if max.is_finite() { (0..n).find(|&i| *x.add(i) == max) } else { None }
     }
 }

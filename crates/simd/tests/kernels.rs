@@ -511,17 +511,25 @@ fn add_and_argmax_do_as_told() {
     });
     assert!(got.iter().zip(a.iter().zip(&b)).all(|(y, (a, b))| *y == a + b));
 
-    let nan = f32::NAN;
+    let (nan, infinity) = (f32::NAN, f32::INFINITY);
     let mut long = Random(3).reals(1000, 1.0);
-    (long[700], long[701], long[20], long[999]) = (2.0, 2.0, nan, nan);
-    for (x, want) in [
-        (&long[..], 700),
-        (&[1.0, 3.0, 3.0][..], 1),
-        (&[nan, -5.0][..], 1),
-        (&[nan, nan][..], 0),
-        (&[f32::NEG_INFINITY; 3][..], 0),
-        (&[][..], 0),
-    ] {
+    (long[700], long[701], long[20], long[999]) = (2.0, 2.0, -infinity, -infinity);
+    let with = |at: usize, odd| {
+        let mut x = long.clone();
+        x[at] = odd;
+        x
+    };
+    let odd = [0, 5, 700, 991, 992, 999].map(|at| [nan, -nan, infinity].map(|odd| with(at, odd)));
+    let rows: [(&[f32], Option<usize>); 7] = [
+        (&long, Some(700)),
+        (&[1.0, 3.0, 3.0], Some(1)),
+        (&[-infinity, f32::MIN], Some(1)),
+        (&[nan, -5.0], None),
+        (&[nan, nan], None),
+        (&[-infinity; 3], None),
+        (&[], None),
+    ];
+    for (x, want) in rows.into_iter().chain(odd.iter().flatten().map(|x| (&x[..], None))) {
         for isa in Isa::available() {
             // SAFETY: the slice's own length.
             assert_eq!(unsafe { norm::argmax(isa, x.as_ptr(), x.len()) }, want, "{isa}");

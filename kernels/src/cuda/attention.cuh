@@ -19,8 +19,8 @@ enum : u32 { MIN_SPAN = 64, AHEAD = 4 };
 // A running softmax: sum of e^(s - max), and the maximum.
 struct Softmax {
     float max, sum;
-    // Factors on an old and a new part; both 0 where nothing has been seen.
-    DEVICE float factor(float from, float to) { return to == -infinity() ? 0.0f : exp_fast(__fsub_rn(from, to)); }
+    // The factor on a part: 0 where it has seen nothing, NaN where it is a NaN, also when nothing else has been seen.
+    DEVICE float factor(float from, float to) { return exp_fast(__fsub_rn(from, to == -infinity() ? 0.0f : to)); }
 };
 
 template <int LANES, int HEADS, int WARPS, bool ROPE>

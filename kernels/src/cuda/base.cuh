@@ -19,6 +19,7 @@ enum : u32 { ALL_LANES = 0xffffffffu, INFINITY_BITS = 0x7f800000u };
 
 DEVICE float infinity() { return __int_as_float(INFINITY_BITS); }
 DEVICE float quiet_nan() { return __int_as_float(0x7fc00000u); }
+DEVICE bool is_finite(float x) { return (__float_as_uint(x) & 0x7fffffffu) < INFINITY_BITS; }
 
 // A pointer out of a parameter block.
 template <class T>

@@ -1,4 +1,5 @@
-// Top-k and top-p: one block finds the candidates of a row and draws among them.
+// Top-k and top-p: one block finds the candidates of a row, the largest of which is finite and none
+// a NaN, and draws among them.
 //
 // A first pass counts logits by their distance from the largest (256 bins of 1/8) and adds up the
 // weights e^((logit - largest) / temperature). A second writes what may be needed into a list: for
@@ -85,10 +86,8 @@ struct Cut {
         u64 total = 0;
         for (u32 i = threadIdx.x; i < vocabulary; i += THREADS) {
             float v = logits[i];
-            if (v == v) {
-                atomicAdd(&counts[bin(v)], 1u);
-                total += weight(v);
-            }
+            atomicAdd(&counts[bin(v)], 1u);
+            total += weight(v);
         }
         total = block_sum(total);
         if (threadIdx.x == 0) {
@@ -104,7 +103,7 @@ struct Cut {
         u64 outside = k > 0 ? 0 : total - part_of(total, p);
         for (u32 i = threadIdx.x; i < vocabulary; i += THREADS) {
             float v = logits[i];
-            bool needed = v == v && bin(v) <= last_bin && static_cast<u64>(weight(v)) * vocabulary >= outside;
+            bool needed = bin(v) <= last_bin && static_cast<u64>(weight(v)) * vocabulary >= outside;
             if (needed) list[atomicAdd(&entries, 1u)] = key_of(v, i);
         }
         __threadfence_block();

@@ -30,7 +30,7 @@ DEVICE float gumbel(u64 seed, u32 position, u32 id) {
     return -logf(-logf(uniform));
 }
 
-// A value and the token it belongs to; of equal values the lowest id is better, NaN never is.
+// A value and the token it belongs to; of equal values the lowest id is better.
 struct Best {
     float value;
     u32 id;

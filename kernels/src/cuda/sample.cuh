@@ -1,6 +1,8 @@
 // A token from a row of logits, and the next step's inputs. The engine's `plan::sample` is the
 // meaning: greedy without a temperature, else the largest of logit / temperature + noise among the
-// candidates of top-k and top-p.
+// candidates of top-k and top-p; NOT_FINITE for a row with a NaN or plus infinity in it, or with
+// nothing above minus infinity. To the search for the largest logit a NaN is plus infinity, which
+// takes one instruction for each, so the largest tells whether the row is finite.
 //
 // Grid: x = part of the row, y = row. Each block takes the best of its part; the one that finishes
 // last merges them (and makes the cuts, where the row asks for them), writes the token to `ids`, to
@@ -10,7 +12,7 @@
 #include "cut.cuh"
 #include "params.cuh"
 
-enum : u32 { SAMPLE_THREADS = 256 };
+enum : u32 { SAMPLE_THREADS = 256, NOT_FINITE = 0xffffffffu };
 
 // Greedy and noisy winner of a part.
 struct Winners {
@@ -35,7 +37,7 @@ extern "C" __global__ __launch_bounds__(SAMPLE_THREADS) void sample(const __grid
     Winners found = {Best::none(), Best::none()};
     for (u32 i = start + threadIdx.x; i < end; i += SAMPLE_THREADS) {
         float v = logits[i];
-        found.greedy.take(v, i);
+        found.greedy.take(fminf(v, infinity()), i);
         if (random && !cut) draw.offer(found.noisy, v, i);
     }
     found.greedy = found.greedy.of_block<SAMPLE_THREADS>();
@@ -52,10 +54,8 @@ extern "C" __global__ __launch_bounds__(SAMPLE_THREADS) void sample(const __grid
     found.greedy = found.greedy.of_block<SAMPLE_THREADS>();
     found.noisy = found.noisy.of_block<SAMPLE_THREADS>();
     float largest = found.greedy.value;
-    bool finite = (__float_as_uint(largest) & 0x7fffffffu) < INFINITY_BITS;
-    // Nothing above minus infinity: token 0.
-    u32 token = largest == -infinity() ? 0 : found.greedy.id;
-    if (random && finite) {
+    u32 token = is_finite(largest) ? found.greedy.id : NOT_FINITE;
+    if (random && is_finite(__fmul_rn(largest, draw.scale))) {
         token = found.noisy.id;
         if (cut) {
             u64* list = at<u64>(p.candidates) + static_cast<u64>(row) * p.vocabulary;

@@ -440,19 +440,23 @@ unsafe fn choose(stage: &Sample, c: &Context<'_>, w: &Worker<'_>, row: usize) {
         let logits = logits.add(row * vocabulary);
         let temperature = *temperature.add(row);
         let position = (*positions.add(row)).cast_unsigned();
-        let token = if temperature > 0.0 {
-            let half = |i: usize| u64::from((*seed.add(2 * row + i)).cast_unsigned());
-            let sampling = Sampling {
-                temperature,
-                top_k: (*top_k.add(row)).cast_unsigned(),
-                top_p: *top_p.add(row),
-                seed: half(0) | half(1) << 32,
-            };
-            let logits = std::slice::from_raw_parts(logits, vocabulary);
-            sample::choose(logits, sampling, position, &mut *c.work.0[w.index()].get())
-        } else {
+        let best =
+            norm::argmax(c.isa, logits, vocabulary).and_then(|best| u32::try_from(best).ok());
+        let token = match best {
+            Some(best) if temperature > 0.0 => {
+                let half = |i: usize| u64::from((*seed.add(2 * row + i)).cast_unsigned());
+                let sampling = Sampling {
+                    temperature,
+                    top_k: (*top_k.add(row)).cast_unsigned(),
+                    top_p: *top_p.add(row),
+                    seed: half(0) | half(1) << 32,
+                };
+                let logits = std::slice::from_raw_parts(logits, vocabulary);
+                let work = &mut *c.work.0[w.index()].get();
+                sample::choose_beside(best, logits, sampling, position, work)
+            }
             // Greedy, as `sample` defines it.
-            u32::try_from(norm::argmax(c.isa, logits, vocabulary)).unwrap_or(0)
+            best => best.unwrap_or(sample::NOT_FINITE),
         };
         *ids.add(row) = token.cast_signed();
         if let Some(NextInputs { tokens, positions }) = next {

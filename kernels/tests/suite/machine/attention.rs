@@ -240,3 +240,38 @@ fn company_and_order_change_no_bit() {
     let (first, ..) = run(&alone, &inputs, true, 3);
     assert_eq!(first, out[..width], "whatever the batch");
 }
+
+/// Whatever a key or a value is that is no number: who sees it gets no number, who does not see it gets the
+/// same bits as without it.
+#[test]
+fn what_is_no_number_reaches_who_sees_it_and_nobody_else() {
+    // Of nine positions each group of lanes has one at most.
+    let shape = Shape { rows: &[(0, 8), (2, 63), (3, 319)], ..LLAMA };
+    let inputs = || Inputs::random(&shape, &mut Random(12));
+    let (out, ..) = run(&shape, &inputs(), true, 1);
+    let width = shape.heads * shape.dim;
+    for (row, position) in [(0, 0), (0, 5), (1, 62), (2, 0), (2, 100), (2, 318)] {
+        for (odd, in_keys) in [(f16::NAN, true), (f16::INFINITY, true), (f16::NAN, false)] {
+            let mut inputs = inputs();
+            let Inputs { keys, values, .. } = &mut inputs;
+            // Behind the positions of all rows there are more of them.
+            for &(slot, last) in shape.rows.iter().filter(|(_, last)| *last + 1 < 320) {
+                for cache in [&mut *keys, &mut *values] {
+                    cache[place(&shape, slot, 1, last as usize + 1)..][..shape.dim].fill(odd);
+                }
+            }
+            let cache = if in_keys { keys } else { values };
+            cache[place(&shape, shape.rows[row].0, 1, position)..][..shape.dim].fill(odd);
+            let (got, ..) = run(&shape, &inputs, true, 1);
+            let seen = row * width + width / shape.kv_heads..(row + 1) * width;
+            let what = format!("{odd} at {position} of row {row}, in keys: {in_keys}");
+            for (i, (got, was)) in got.iter().zip(&out).enumerate() {
+                if seen.contains(&i) {
+                    assert!(!got.is_finite(), "{what}: {i} is {got}");
+                } else {
+                    assert_eq!(got, was, "{what}: {i}");
+                }
+            }
+        }
+    }
+}

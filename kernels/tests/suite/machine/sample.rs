@@ -34,16 +34,19 @@ fn noisy(row: Row, logit: f32, id: u32) -> f64 {
     f64::from(logit) / f64::from(row.temperature) - (-f64::from(uniform).ln()).ln()
 }
 
+/// What stands for a token where logits are not finite.
+const NOT_FINITE: u32 = u32::MAX;
+
 /// The token, and by how much it won.
 fn choose(logits: &[f32], row: Row) -> (u32, f64) {
-    let mut order: Vec<u32> =
-        (0..logits.len() as u32).filter(|&i| !logits[i as usize].is_nan()).collect();
+    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
     let logit = |id: u32| logits[id as usize];
     order.sort_by(|&a, &b| logit(b).total_cmp(&logit(a)).then(a.cmp(&b)));
-    let Some(&best) = order.first().filter(|&&id| logit(id) > f32::NEG_INFINITY) else {
-        return (0, f64::INFINITY);
-    };
-    if row.temperature <= 0.0 || logit(best).is_infinite() {
+    let best = order[0];
+    if logits.iter().any(|l| l.is_nan()) || logit(best).is_infinite() {
+        return (NOT_FINITE, f64::INFINITY);
+    }
+    if row.temperature <= 0.0 || !(logit(best) * (1.0 / row.temperature)).is_finite() {
         return (best, f64::INFINITY);
     }
     if row.top_k > 0 {
@@ -73,7 +76,8 @@ fn tokens_are_those_of_the_definition() {
     for case in 0..60u64 {
         let rows: Vec<Row> = (0..1 + case % 3)
             .map(|_| Row {
-                temperature: random.pick(&[0.0, 0.3, 1.0, 2.0]),
+                // With the last one no score is finite.
+                temperature: random.pick(&[0.0, 0.3, 1.0, 2.0, 1e-40]),
                 top_k: random.pick(&[0, 1, 5, 40, 100_000]),
                 top_p: random.pick(&[1.0, 0.9, 0.5, 0.0]),
                 seed: random.bits(),
@@ -84,10 +88,15 @@ fn tokens_are_those_of_the_definition() {
         let scale = random.pick(&[8.0, 200.0]);
         let mut logits = random.reals(rows.len() * vocabulary, scale);
         match case % 10 {
-            0 => logits[random.below(vocabulary)] = f32::NAN,
+            // Either sign: which one a NaN has depends on the processor.
+            0 => {
+                let nan = random.pick(&[f32::NAN, -f32::NAN]);
+                logits[random.below(vocabulary)] = nan;
+            }
             1 => logits[random.below(vocabulary)] = f32::NEG_INFINITY,
             2 => logits[random.below(vocabulary)] = f32::INFINITY,
             3 => logits.iter_mut().for_each(|l| *l = l.round()),
+            5 => logits.iter_mut().for_each(|l| *l = -l.abs() - 1.0),
             4 if case < 20 => logits.fill(f32::NEG_INFINITY),
             4 => logits.fill(f32::NAN),
             _ => {}
