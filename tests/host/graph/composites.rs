@@ -77,7 +77,8 @@ fn rope_in_both_styles() {
 }
 
 /// Two slots and a padding row in one batch, grouped heads, a band shorter than the cache: every row
-/// sees its own slot up to its own position, through the cache's half precision.
+/// sees its own slot up to its own position, through the cache's half precision. What lies behind that
+/// position is no number, and the last row's own.
 #[test]
 fn attention_over_written_caches() {
     const SLOTS: usize = 3;
@@ -86,11 +87,14 @@ fn attention_over_written_caches() {
     const HEADS: usize = 4;
     const KV_HEADS: usize = 2;
     const DIM: usize = 6;
-    let slots = [1, 1, 2, 1, -1, 2];
-    let positions = [0, 1, 0, 2, 0, 1];
+    let slots = [1, 1, 2, 1, -1, 2, 1];
+    let positions = [0, 1, 0, 2, 0, 1, 3];
     let rows = slots.len();
     let q = noise(6, rows * HEADS * DIM);
-    let (k, v) = (noise(7, rows * KV_HEADS * DIM), noise(8, rows * KV_HEADS * DIM));
+    let [mut k, mut v] = [7, 8].map(|seed| noise(seed, rows * KV_HEADS * DIM));
+    for (values, odd) in [(&mut k, f32::NAN), (&mut v, f32::INFINITY)] {
+        values[(rows - 1) * KV_HEADS * DIM..].fill(odd);
+    }
 
     let mut case = Case::new();
     let at = Rows { slots: case.int(&slots), positions: case.int(&positions) };
@@ -107,7 +111,8 @@ fn attention_over_written_caches() {
     let stored = |values: &[f32], row: usize, head: usize, d: usize| {
         f64::from(f16::from_f32(values[(row * KV_HEADS + head) * DIM + d]))
     };
-    for row in (0..rows).filter(|&row| slots[row] >= 0) {
+    assert!(have[(rows - 1) * HEADS * DIM..].iter().all(|x| x.is_nan()), "it sees itself");
+    for row in (0..rows - 1).filter(|&row| slots[row] >= 0) {
         let seen: Vec<usize> = (0..rows)
             .filter(|&other| slots[other] == slots[row] && positions[other] <= positions[row])
             .collect();
@@ -156,5 +161,5 @@ fn attention_refuses_what_does_not_fit() {
     refused(flat, caches, 8, "q must be [M, H, D]");
     refused(odd, caches, 8, "H must be a multiple of KVH");
     refused(q, Caches { keys: flat, values }, 8, "caches must be [slots, C, KVH, D]");
-    refused(q, caches, 9, "slice");
+    refused(q, caches, 9, "the context must lie inside C");
 }

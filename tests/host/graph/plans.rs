@@ -260,5 +260,5 @@ fn the_doors_of_a_decode_plan() {
 fn a_band_wider_than_the_cache_is_refused() {
     let (_, model) = models().remove(0);
     let error = model.plan(LAYOUT, Bucket::decode(1, LAYOUT.context + 1)).unwrap_err();
-    assert!(error.to_string().contains("slice"), "{error}");
+    assert!(error.to_string().contains("context"), "{error}");
 }

@@ -105,20 +105,36 @@ impl Graph {
         let &[m, heads, dim] = self.shape(q) else {
             return Err(self.shape_error("attention", &[q], "q must be [M, H, D]"));
         };
-        let Some(&[_, _, kv_heads, _]) = self.shape(caches.keys).first_chunk::<4>() else {
+        let Some(&[_, capacity, kv_heads, _]) = self.shape(caches.keys).first_chunk::<4>() else {
             let reason = "caches must be [slots, C, KVH, D]";
             return Err(self.shape_error("attention", &[caches.keys], reason));
         };
         let fits = kv_heads > 0 && heads.is_multiple_of(kv_heads);
         self.want(fits, "attention", &[q, caches.keys], "H must be a multiple of KVH")?;
+        let reason = "the context must lie inside C";
+        self.want(context <= capacity, "attention", &[caches.keys], reason)?;
         let scale = 1.0 / (dim as f32).sqrt();
         let group = heads / kv_heads;
         let factor = Scalar::new(scale);
         let op = |out| Op::Attention(Attention { scale: factor, q, caches, rows, out });
         self.composite(op, |g| {
+            let at = g.iota(context);
+            let positions = g.cast(rows.positions, DType::F32)?;
+            let positions = g.reshape(positions, &[m, 1])?;
+            let visible = g.binary(Binary::LessEqual, at, positions)?;
+            // Each row's slot and positions; -1, so zeroes, where a position is not visible, whatever was left there.
+            let one = g.constant(1.0);
+            let from_one = g.binary(Binary::Add, at, one)?;
+            let from_one = g.binary(Binary::Mul, from_one, visible)?;
+            let places = g.binary(Binary::Sub, from_one, one)?;
+            let places = g.cast(places, DType::I32)?;
+            let places = g.reshape(places, &[m * context])?;
+            let slots = g.reshape(rows.slots, &[m, 1])?;
+            let slots = g.expand(slots, &[m, context])?;
+            let slots = g.reshape(slots, &[m * context])?;
             let mut band = |cache: Tensor| {
-                let rows = g.gather(cache, &[rows.slots])?;
-                g.slice(rows, 1, 0, context)
+                let rows = g.gather(cache, &[slots, places])?;
+                g.reshape(rows, &[m, context, kv_heads, dim])
             };
             let (keys, values) = (band(caches.keys)?, band(caches.values)?);
             let q = g.reshape(q, &[m, kv_heads, group, dim])?;
@@ -127,11 +143,8 @@ impl Graph {
             let scale = g.constant(scale);
             let scores = g.binary(Binary::Mul, scores, scale)?;
             // ln 1 = 0 where the position is visible, ln 0 = -inf where it is not.
-            let at = g.iota(context);
-            let positions = g.cast(rows.positions, DType::F32)?;
-            let positions = g.reshape(positions, &[m, 1, 1, 1])?;
-            let visible = g.binary(Binary::LessEqual, at, positions)?;
             let bias = g.unary(Unary::Ln, visible)?;
+            let bias = g.reshape(bias, &[m, 1, 1, context])?;
             let scores = g.binary(Binary::Add, scores, bias)?;
             let largest = g.reduce(Reduce::Max, scores, 3)?;
             let shifted = g.binary(Binary::Sub, scores, largest)?;
