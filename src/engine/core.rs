@@ -20,10 +20,10 @@ use super::{GpuBandwidth, Light, LoadSpec, ModelInfo, Text};
 use device::first_light::Mode;
 use device::tune::report::{Progress, Report, Spec};
 use device::tune::{Case, Store};
-use device::{Activity, Data, Device, Error, Footprint, Instance};
+use device::{AUTO, Activity, Data, Device, Error, Footprint, Instance};
 use device::{MAX_SUBMISSIONS, Prepared, Ticket};
 use model::{KvLayout, Model, ports};
-use plan::sample::Sampling;
+use plan::sample::{NOT_FINITE, Sampling};
 use plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
 
 /// Rows of the bucket that gives logits for every row: enough to keep the weights' cost shared,
@@ -54,7 +54,7 @@ pub struct Core {
     most_under_way: usize,
     scratch: Scratch,
     steps: u64,
-    /// Whether the logits of its first step have been looked at.
+    /// Whether it has given logits that tell tokens apart.
     proven: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct Core {
 pub(super) struct Step {
     entry: usize,
     ticket: Ticket,
-    /// Rows of its logits whose tokens are asked for.
+    /// Rows of its logits whose tokens are looked at.
     sampled: Range<usize>,
 }
 
@@ -243,6 +243,11 @@ impl Core {
         }
     }
 
+    /// The name of the device if it is a GPU.
+    pub(super) fn gpu(&self) -> Option<&'static str> {
+        self.loaded.device.gpu_memory().map(|_| self.device())
+    }
+
     pub(super) const fn text(&self) -> &Arc<Text> {
         &self.loaded.text
     }
@@ -361,6 +366,7 @@ impl Core {
             self.finish(&mut sampled)?;
         }
         if let Some(&pending) = sampled.first() {
+            self.check_finite(&sampled)?;
             self.sequences[slot] = Sequence { length: start.position as usize, pending };
         }
         self.scratch.tokens = sampled;
@@ -392,6 +398,7 @@ impl Core {
                 self.submit_ahead()?;
             }
             self.finish(&mut tokens)?;
+            self.check_finite(&tokens)?;
             for (sequence, &token) in self.sequences.iter_mut().zip(&tokens) {
                 sequence.length += 1;
                 sequence.pending = token;
@@ -400,6 +407,15 @@ impl Core {
         self.scratch.rows = rows;
         self.scratch.tokens = tokens;
         Ok(())
+    }
+
+    /// Nothing is measured on a model that gives no tokens.
+    fn check_finite(&self, tokens: &[u32]) -> Result<(), Error> {
+        if !tokens.contains(&NOT_FINITE) {
+            return Ok(());
+        }
+        let what = format!("{}: its logits are not finite", self.loaded.info.id);
+        Err(Error::Unsupported { device: self.device(), what })
     }
 
     fn sequence(&self, slot: usize) -> Result<Sequence, Error> {
@@ -445,7 +461,7 @@ impl Core {
     }
 
     /// Submits the evaluation of consecutive tokens of one sequence, from `start.position`. The token after
-    /// the last one is sampled unless `outputs` is none. False when something has to be waited for first:
+    /// the last one is sampled unless `outputs` is none, the others greedily where it is all. False when something has to be waited for first:
     /// the device has all it takes, or logits that the host has yet to read would be overwritten.
     pub(super) fn submit_chunk(
         &mut self,
@@ -477,7 +493,7 @@ impl Core {
         let sampled = match outputs {
             Outputs::None => 0..0,
             Outputs::Last => 0..1,
-            Outputs::All => tokens.len() - 1..tokens.len(),
+            Outputs::All => 0..tokens.len(),
         };
         self.submit(entry, sampled)?;
         Ok(true)
@@ -527,7 +543,8 @@ impl Core {
         Ok(())
     }
 
-    /// Waits for the oldest step under way; `tokens` receives those that it sampled, in the order of its rows.
+    /// Waits for the oldest step under way; `tokens` receives those that it sampled, in the order of its rows:
+    /// [`NOT_FINITE`] where logits are not.
     pub(super) fn finish(&mut self, tokens: &mut Vec<u32>) -> Result<Step, Error> {
         let Some(step) = self.under_way.front().cloned() else {
             unreachable!("nothing is under way that could be waited for");
@@ -545,28 +562,37 @@ impl Core {
         for (row, &token) in entry.rows.iter_mut().zip(&*tokens) {
             *row = Row { token, position: row.position + 1, ..*row };
         }
-        if !self.proven && !step.sampled.is_empty() && !self.is_under_way(step.entry) {
-            self.prove(&step)?;
+        if !self.proven && !tokens.is_empty() {
+            self.prove(&step, tokens)?;
         }
         Ok(step)
     }
 
-    /// Looks at the logits of a model's first step: what is no number, or knows no difference between tokens,
-    /// is the device's failure, whatever it has passed with other models.
-    fn prove(&mut self, step: &Step) -> Result<(), Error> {
-        let mut logits = vec![0.0; self.vocabulary()];
-        self.logits(step, step.sampled.start, &mut logits)?;
-        let odd = logits.iter().filter(|logit| !logit.is_finite()).count();
-        let what = match (odd, &logits[..]) {
-            (0, [first, rest @ ..]) if rest.iter().any(|logit| logit != first) => {
-                self.proven = true;
-                return Ok(());
+    /// Looks at the first rows of logits of a model. Where none is finite, and there is another device to go on
+    /// to, or where they know no difference between tokens, that is the device's failure, whatever it has passed
+    /// with other models.
+    fn prove(&mut self, step: &Step, tokens: &[u32]) -> Result<(), Error> {
+        let what = match tokens.iter().position(|&token| token != NOT_FINITE) {
+            None if self.goes_on() => "not finite",
+            Some(row) if !self.is_under_way(step.entry) => {
+                let mut logits = vec![0.0; self.vocabulary()];
+                self.logits(step, step.sampled.start + row, &mut logits)?;
+                self.proven = logits.iter().any(|logit| *logit != logits[0]);
+                if self.proven {
+                    return Ok(());
+                }
+                "all equal"
             }
-            (0, _) => "are all equal".to_owned(),
-            (odd, all) => format!("have {odd} of {} that are not finite", all.len()),
+            // The requests', or a later step's.
+            None | Some(_) => return Ok(()),
         };
-        let what = format!("this model: the logits of its first step {what}");
+        let what = format!("this model: the logits of its first step are {what}");
         Err(Error::Unsupported { device: self.device(), what })
+    }
+
+    /// Whether there is another device that the model can be loaded on instead.
+    fn goes_on(&self) -> bool {
+        self.loaded.spec.backend == "auto" && !AUTO.ends_with(&[self.device()])
     }
 
     /// Waits for what a failure has left under way.

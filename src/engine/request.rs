@@ -124,6 +124,18 @@ pub enum GenerateError {
     },
     #[error("the engine is stopping or the model is being replaced; try again")]
     Stopping,
+    /// Logits with a NaN or an infinity, from which no token follows.
+    #[error(
+        "the logits of {model} for the token at position {position} are not finite: its weights hold a NaN or an infinity, or lead to one{}",
+        gpu.map_or_else(String::new, |gpu| format!(", or the memory of the GPU has a fault; `orinctl parity --devices {gpu}` and `orinctl doctor` tell more"))
+    )]
+    NotFinite {
+        model: String,
+        /// Tokens of prompt and answer before it.
+        position: usize,
+        /// The device, if it is one.
+        gpu: Option<&'static str>,
+    },
     #[error("the device failed: {0}")]
     Device(String),
 }

@@ -27,7 +27,7 @@ use super::{Event, FinishReason, GenerateError, LoadError, LoadEvent, Loading, S
 use crate::chain::one_line;
 use device::MAX_SUBMISSIONS;
 use plan::Outputs;
-use plan::sample::Sampling;
+use plan::sample::{NOT_FINITE, Sampling};
 
 pub(super) enum Command {
     Generate(Waiting),
@@ -221,11 +221,25 @@ impl Scheduler {
     }
 
     fn fail_active(&mut self, error: &GenerateError) {
-        for sequence in std::mem::take(&mut self.active) {
-            self.release(sequence.slot);
-            self.shared.failed();
-            sequence.fail(error.clone());
+        while !self.active.is_empty() {
+            self.fail(0, error.clone());
         }
+    }
+
+    fn fail(&mut self, at: usize, error: GenerateError) {
+        let sequence = self.active.remove(at);
+        self.release(sequence.slot);
+        self.shared.failed();
+        sequence.fail(error);
+    }
+
+    /// Ends a request for whose token at `position` there are no finite logits.
+    fn fail_not_finite(&mut self, at: usize, position: usize) {
+        let core = core(&mut self.core);
+        let (model, gpu) = (core.model().id.clone(), core.gpu());
+        let error = GenerateError::NotFinite { model, position, gpu };
+        tracing::error!(device = core.device(), %error, "request failed");
+        self.fail(at, error);
     }
 
     /// Whether nothing is being served and the device has nothing to do.
@@ -648,6 +662,10 @@ impl Scheduler {
             }
             for (row, predicted) in (part.start + 1..=part.end).enumerate() {
                 if predicted < sequence.request.prompt.len() {
+                    if self.tokens[row] == NOT_FINITE {
+                        self.fail_not_finite(at, predicted);
+                        return Ok(());
+                    }
                     core.logits(step, row, &mut self.logits)?;
                     sequence.prompt_logits(predicted, Some(&self.logits));
                 }
@@ -658,7 +676,7 @@ impl Scheduler {
         }
         sequence.prompt_done();
         let row = if outputs == Outputs::All { part.len() - 1 } else { 0 };
-        self.hand_out(step, row, at, self.tokens[0])
+        self.hand_out(step, row, at)
     }
 
     fn finish_decode(&mut self, step: &Step, ids: &[u64]) -> Result<(), device::Error> {
@@ -666,20 +684,19 @@ impl Scheduler {
             // Who is not there any more has ended, and this step was one too far.
             if let Some(at) = self.active.iter().position(|s| s.id == *id) {
                 self.active[at].position += 1;
-                self.hand_out(step, row, at, self.tokens[row])?;
+                self.hand_out(step, row, at)?;
             }
         }
         Ok(())
     }
 
     /// Gives a sequence the token sampled from one row of a step's logits.
-    fn hand_out(
-        &mut self,
-        step: &Step,
-        row: usize,
-        at: usize,
-        token: u32,
-    ) -> Result<(), device::Error> {
+    fn hand_out(&mut self, step: &Step, row: usize, at: usize) -> Result<(), device::Error> {
+        let token = self.tokens[row];
+        if token == NOT_FINITE {
+            self.fail_not_finite(at, self.active[at].position);
+            return Ok(());
+        }
         let core = core(&mut self.core);
         let sequence = &mut self.active[at];
         let logits = if sequence.wants_logprobs() {

@@ -16,6 +16,7 @@ mod house;
 mod install;
 mod invariance;
 mod nixos;
+mod not_finite;
 mod orin;
 mod orinctl;
 mod recorded;

@@ -11,6 +11,7 @@
 mod accuracy;
 mod filter;
 mod first_light;
+mod not_finite;
 mod nv;
 mod nv_bench;
 mod nv_desktop;

@@ -3,7 +3,7 @@
 //! | feature | what | for the tests of |
 //! | --- | --- | --- |
 //! | `machine` | kernels executed instruction by instruction | `orind-kernels` and above |
-//! | `device` | a model on a device, driven through the seam | `orind` |
+//! | `device` | a model on a device, driven through the seam; models with odd weights | `orind` |
 //! | `engine` | load, ask, collect the answer | `orind` |
 //! | `daemon` | a daemon on a socket of its own | `orind` |
 //!
@@ -21,6 +21,8 @@ pub mod daemon;
 pub mod engine;
 #[cfg(feature = "machine")]
 pub mod machine;
+#[cfg(feature = "device")]
+pub mod odd;
 pub mod program;
 pub mod random;
 #[cfg(feature = "device")]

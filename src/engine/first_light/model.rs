@@ -11,7 +11,7 @@ use crate::parity::measure::argmax;
 use crate::parity::model::{Tolerance, Trace};
 use device::{Device, named};
 use plan::Outputs;
-use plan::sample::Sampling;
+use plan::sample::{NOT_FINITE, Sampling};
 
 /// Its matrices are of Q4_K and Q6_K, its norms of F32; each step has a clear most likely token.
 const MODEL: &str = "synthetic:tiny-llama:q4_k_m";
@@ -38,6 +38,9 @@ pub(super) fn check(device: &Arc<dyn Device>, shared: &Shared) -> Result<(), Str
 
 fn compare(found: &Run, expected: &Run, beside: &str) -> Result<(), String> {
     for (i, (sampled, logits)) in found.sampled.iter().zip(&found.logits).enumerate() {
+        if *sampled == NOT_FINITE {
+            return Err(format!("step {i} gives logits that are not finite"));
+        }
         let best = argmax(logits);
         if *sampled as usize != best {
             let why = "though greedily";
@@ -134,5 +137,8 @@ mod tests {
         let mut none = reference();
         none.logits[0][7] = f32::NAN;
         assert!(compare(&none, &good, "cpu").is_err());
+        none.sampled[0] = NOT_FINITE;
+        let why = compare(&none, &good, "cpu").unwrap_err();
+        assert_eq!(why, "step 0 gives logits that are not finite");
     }
 }

@@ -18,7 +18,9 @@ use nix::sys::signal::Signal;
 use orind::control::api;
 use orind::control::client::{self, Client};
 use orind_testing::daemon::{Answer, Daemon, MODEL, eventually, head, orind, post};
+use orind_testing::odd::odd;
 use orind_testing::program::{outcome, said};
+use orind_testing::tiny;
 use serde_json::{Value, json};
 
 /// Answers soon on any device.
@@ -335,6 +337,36 @@ fn bad_requests_are_told_what_is_wrong() {
 
     // After all that it serves as before.
     assert_eq!(daemon.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 1})).status, 200);
+}
+
+/// With a status of its own as a whole answer, and as an event in a stream that has begun; never as text.
+#[test]
+fn logits_that_are_not_finite_are_an_error_of_the_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = 77;
+    let model = odd(&tiny("tiny-llama-Q8_0"), dir.path(), "token_embd.weight", 77..78, f32::NAN);
+    let daemon =
+        Daemon::launch(&format!("model = '{model}'\nthreads = 2\nbackend = 'cpu'\n{SMALL}"));
+    daemon.until("the model is loaded", |status| status["state"]["name"] == "ready");
+    let good = json!({"prompt": [1, 2, 3], "max_tokens": 8, "temperature": 0});
+    let expected = daemon.post(COMPLETIONS, &good).json()["choices"].clone();
+    for extra in [json!({}), json!({"logprobs": 2}), json!({"logprobs": 2, "echo": true})] {
+        let mut bad = json!({"prompt": [1, token, 3, 4], "max_tokens": 8});
+        bad.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let answer = daemon.post(COMPLETIONS, &bad);
+        let position = if extra["echo"] == true { 2 } else { 4 };
+        let told = answer.message();
+        assert!(told.contains("logits of odd") && told.contains(&format!("position {position} ")));
+        assert!(answer.json()["error"]["hint"].is_string());
+        assert_eq!(answer.error(), (500, "non_finite_logits".into()), "{extra}");
+        bad["stream"] = true.into();
+        let (name, data) = daemon.stream(COMPLETIONS, &bad).last().unwrap();
+        assert!(
+            name == "error" && data.contains("\"code\":\"non_finite_logits\""),
+            "{name} {data}"
+        );
+        assert_eq!(daemon.post(COMPLETIONS, &good).json()["choices"], expected);
+    }
 }
 
 #[test]
