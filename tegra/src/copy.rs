@@ -117,7 +117,7 @@ impl Copier {
         stream: &PushBuffer<class::Copy>,
     ) -> Result<Ticket, Error> {
         let words = stream.words();
-        crate::buffer::within(0, size_of_val(words) as u64, SLOT_BYTES)?;
+        crate::memory::within(0, size_of_val(words) as u64, SLOT_BYTES)?;
         let slot = self.next;
         if let Some(ticket) = self.tickets[slot].take() {
             match context.wait(ticket, PATIENCE) {

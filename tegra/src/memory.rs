@@ -3,6 +3,7 @@
 //! Knows nothing of GPU addresses or of what memory is used for.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
@@ -20,6 +21,7 @@ const TAG: u16 = 0x0900;
 #[derive(Debug)]
 pub(crate) struct Handle {
     orin: Orin,
+    what: &'static str,
     id: u32,
     bytes: u64,
 }
@@ -43,7 +45,7 @@ impl Handle {
             .call(nvmap::CREATE_64, &mut create)
             .map_err(|error| memory_error(orin, rounded, error))?;
         // From here on a failure frees the handle.
-        let handle = Self { orin: orin.clone(), id: create.handle(), bytes: rounded };
+        let handle = Self { orin: orin.clone(), what, id: create.handle(), bytes: rounded };
         let mut alloc = nvmap::Alloc {
             handle: handle.id,
             heap_mask: nvmap::HEAP_IOVMM,
@@ -55,6 +57,11 @@ impl Handle {
             .call(nvmap::ALLOC, &mut alloc)
             .map_err(|error| memory_error(orin, rounded, error))?;
         Ok(handle)
+    }
+
+    /// What its memory is for.
+    pub(crate) const fn what(&self) -> &'static str {
+        self.what
     }
 
     /// Bytes, a multiple of the page size.
@@ -70,8 +77,8 @@ impl Handle {
     }
 
     /// The pages in this process.
-    pub(crate) fn map(&self, what: &'static str) -> Result<CpuMap, Error> {
-        CpuMap::new(self.export()?.as_fd(), what, self.bytes)
+    pub(crate) fn map(&self) -> Result<CpuMap, Error> {
+        CpuMap::new(self.export()?.as_fd(), self.what, self.bytes)
     }
 }
 
@@ -120,5 +127,57 @@ impl CpuMap {
 
     pub(crate) fn bytes(&self) -> usize {
         self.0.len()
+    }
+
+    /// Copies bytes out. Orders nothing: the GPU must have been seen to be done with them.
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        within(offset, into.len() as u64, self.bytes() as u64)?;
+        let base = self.base().wrapping_add(offset as usize);
+        let head = base.align_offset(size_of::<u64>()).min(into.len());
+        let (first, rest) = into.split_at_mut(head);
+        let (longs, last) = rest.as_chunks_mut::<8>();
+        let tail = base.wrapping_add(head + size_of_val(longs));
+        // SAFETY: `within` has checked the range, which the mapping covers, and `longs` begin at an
+        // aligned address. All access of the CPU is atomic.
+        unsafe {
+            load_bytes(base, first);
+            for (index, long) in longs.iter_mut().enumerate() {
+                let place = base.add(head + index * 8).cast();
+                *long = AtomicU64::from_ptr(place).load(Ordering::Relaxed).to_ne_bytes();
+            }
+            load_bytes(tail, last);
+        }
+        Ok(())
+    }
+}
+
+/// # Safety
+/// `from` is valid for the length of `into`, for atomic access.
+unsafe fn load_bytes(from: *mut u8, into: &mut [u8]) {
+    for (index, byte) in into.iter_mut().enumerate() {
+        // SAFETY: the caller's.
+        *byte = unsafe { AtomicU8::from_ptr(from.add(index)) }.load(Ordering::Relaxed);
+    }
+}
+
+/// Checks that `bytes` at `offset` lie within `size`.
+pub(crate) fn within(offset: u64, bytes: u64, size: u64) -> Result<(), Error> {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(Error::Range { offset, bytes, size }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::within;
+
+    #[test]
+    fn ranges() {
+        assert!(within(0, 0, 0).is_ok());
+        assert!(within(4, 4, 8).is_ok());
+        assert!(within(5, 4, 8).is_err());
+        assert!(within(9, 0, 8).is_err());
+        assert!(within(u64::MAX, 2, 8).is_err());
     }
 }

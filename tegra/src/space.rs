@@ -18,15 +18,17 @@
 //! range fits any later buffer of its class: with a terabyte of addresses, sixteen times the memory
 //! of the largest Orin, months of mapping and unmapping do not run out of them.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::abi::address_space::{self as abi, PAGE_SIZE};
 use crate::abi::ctrl::{self, AS_UNIFIED_VA};
 use crate::address::GpuAddress;
 use crate::error::{Error, Node};
-use crate::memory::{Handle, memory_error};
+use crate::memory::{CpuMap, Handle, memory_error};
 use crate::node::NodeFd;
 use crate::orin::Orin;
 use crate::pushbuffer::Windows;
@@ -125,8 +127,8 @@ struct Inner {
     orin: Orin,
     options: Options,
     windows: Windows,
-    buffers: AtomicU64,
-    bytes: AtomicU64,
+    /// By the first address.
+    mappings: Mutex<BTreeMap<u64, Mapping>>,
 }
 
 impl AddressSpace {
@@ -162,8 +164,8 @@ impl AddressSpace {
         }
         let windows = Windows::new(GpuAddress::new(LOCAL)?, GpuAddress::new(SHARED)?)?;
         let orin = orin.clone();
-        let (buffers, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self(Arc::new(Inner { fd, orin, options, windows, buffers, bytes })))
+        let mappings = Mutex::default();
+        Ok(Self(Arc::new(Inner { fd, orin, options, windows, mappings })))
     }
 
     /// The GPU that the space belongs to.
@@ -193,12 +195,24 @@ impl AddressSpace {
     /// What is mapped now.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Usage { buffers: load(&self.0.buffers), bytes: load(&self.0.bytes) }
+        let mappings = self.0.mappings.lock();
+        let bytes = mappings.values().map(|mapping| mapping.bytes).sum();
+        Usage { buffers: mappings.len() as u64, bytes }
+    }
+
+    /// Every mapped buffer, by address: what the GPU's addresses mean now.
+    #[must_use]
+    pub fn mappings(&self) -> Vec<Mapping> {
+        self.0.mappings.lock().values().cloned().collect()
     }
 
     /// Gives a handle's pages an address. The mapping keeps the pages.
-    pub(crate) fn map(&self, handle: &Handle, access: Access, l2: L2) -> Result<GpuMap, Error> {
+    pub(crate) fn map(
+        &self,
+        handle: &Arc<Handle>,
+        access: Access,
+        l2: L2,
+    ) -> Result<GpuMap, Error> {
         let access = match access {
             Access::Read => abi::MAP_ACCESS_READ_ONLY,
             // The default of a buffer of one's own, as in the proven code.
@@ -212,7 +226,7 @@ impl AddressSpace {
     }
 
     /// Gives a handle's pages an address, with flags of the caller's.
-    pub(crate) fn map_with(&self, handle: &Handle, flags: u32) -> Result<GpuMap, Error> {
+    pub(crate) fn map_with(&self, handle: &Arc<Handle>, flags: u32) -> Result<GpuMap, Error> {
         let dma_buf = handle.export()?;
         let mut args = abi::MapBufferEx {
             flags,
@@ -234,10 +248,13 @@ impl AddressSpace {
                 return Err(error.into());
             }
         };
-        self.0.buffers.fetch_add(1, Ordering::Relaxed);
-        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let writable = flags & abi::MAP_ACCESS_READ_ONLY == 0;
+        let cacheable = flags & abi::MAP_CACHEABLE != 0;
+        let handle = Arc::clone(handle);
+        let mapping = Mapping { address, bytes, writable, cacheable, handle };
+        self.0.mappings.lock().insert(address.get(), mapping);
         // From here on a failure undoes the mapping.
-        let map = GpuMap { space: self.clone(), address, bytes };
+        let map = GpuMap { space: self.clone(), address };
         address.spanning(bytes)?;
         if [LOCAL, SHARED].into_iter().any(|window| meets_window(address.get(), bytes, window)) {
             return Err(Error::Window { address, bytes });
@@ -266,12 +283,49 @@ const fn meets_window(address: u64, bytes: u64, window: u64) -> bool {
     address < window + WINDOW && window < address + bytes
 }
 
+/// One mapped buffer, for a report after a fault. Keeps the memory, not its address.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    /// Where the GPU sees the first byte.
+    pub address: GpuAddress,
+    /// Its size.
+    pub bytes: u64,
+    /// Whether the GPU may write.
+    pub writable: bool,
+    /// Whether L2 may keep it.
+    pub cacheable: bool,
+    handle: Arc<Handle>,
+}
+
+impl Mapping {
+    /// What the memory is for: `weights`, `scratch`.
+    #[must_use]
+    pub fn what(&self) -> &'static str {
+        self.handle.what()
+    }
+
+    /// The memory for the CPU, which may have no other mapping of it.
+    pub fn view(&self) -> Result<View, Error> {
+        self.handle.map().map(View)
+    }
+}
+
+/// A mapped buffer as the CPU sees it.
+#[derive(Debug)]
+pub struct View(CpuMap);
+
+impl View {
+    /// Copies bytes out. Of a working GPU with lines in its L2 they may be older than what it sees.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        self.0.read(offset, into)
+    }
+}
+
 /// A buffer's place in an address space. Unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct GpuMap {
     space: AddressSpace,
     address: GpuAddress,
-    bytes: u64,
 }
 
 impl GpuMap {
@@ -282,9 +336,9 @@ impl GpuMap {
 
 impl Drop for GpuMap {
     fn drop(&mut self) {
+        // First, since the driver may give the address away once it is free.
+        self.space.0.mappings.lock().remove(&self.address.get());
         self.space.unmap(self.address.get());
-        self.space.0.buffers.fetch_sub(1, Ordering::Relaxed);
-        self.space.0.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

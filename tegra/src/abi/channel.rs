@@ -105,6 +105,15 @@ macro_rules! error_codes {
                     other => Self::Other(other),
                 }
             }
+
+            /// The number that the driver writes.
+            #[must_use]
+            pub const fn number(self) -> u32 {
+                match self {
+                    $( Self::$Code => $number, )+
+                    Self::Other(code) => code,
+                }
+            }
         }
     };
 }

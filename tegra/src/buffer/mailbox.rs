@@ -1,13 +1,13 @@
 //! Memory through which CPU and GPU talk.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use super::within;
 use crate::abi::nvmap::Caching;
 use crate::address::GpuAddress;
 use crate::barrier;
 use crate::error::Error;
-use crate::memory::{CpuMap, Handle};
+use crate::memory::{CpuMap, Handle, within};
 use crate::pushbuffer::Entry;
 use crate::space::{Access, AddressSpace, GpuMap, L2};
 
@@ -23,14 +23,15 @@ const WHAT: &str = "a mailbox";
 pub struct Mailbox {
     gpu: GpuMap,
     cpu: CpuMap,
-    handle: Handle,
+    handle: Arc<Handle>,
 }
 
 impl Mailbox {
     /// Zeroed memory of at least `bytes`.
     pub fn new(space: &AddressSpace, bytes: u64) -> Result<Self, Error> {
-        let handle = Handle::allocate(space.orin(), WHAT, bytes, Caching::InnerCacheable)?;
-        let cpu = handle.map(WHAT)?;
+        let handle =
+            Arc::new(Handle::allocate(space.orin(), WHAT, bytes, Caching::InnerCacheable)?);
+        let cpu = handle.map()?;
         // L2 would keep lines that the CPU changes later.
         let gpu = space.map(&handle, Access::ReadWrite, L2::Volatile)?;
         Ok(Self { gpu, cpu, handle })
@@ -44,7 +45,7 @@ impl Mailbox {
 
     /// Size in bytes, a multiple of the page size.
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.handle.bytes()
     }
 
@@ -87,23 +88,7 @@ impl Mailbox {
 
     /// Copies bytes out. Orders nothing: the GPU must have been seen to be done with them.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        within(offset, into.len() as u64, self.bytes())?;
-        let base = self.cpu.base().wrapping_add(offset as usize);
-        let head = base.align_offset(size_of::<u64>()).min(into.len());
-        let (first, rest) = into.split_at_mut(head);
-        let (longs, last) = rest.as_chunks_mut::<8>();
-        let tail = base.wrapping_add(head + size_of_val(longs));
-        // SAFETY: `within` has checked the range, which the mapping covers, and `longs` begin at an
-        // aligned address. All access of the CPU is atomic.
-        unsafe {
-            load_bytes(base, first);
-            for (index, long) in longs.iter_mut().enumerate() {
-                let place = base.add(head + index * 8).cast();
-                *long = AtomicU64::from_ptr(place).load(Ordering::Relaxed).to_ne_bytes();
-            }
-            load_bytes(tail, last);
-        }
-        Ok(())
+        self.cpu.read(offset, into)
     }
 
     /// Copies bytes in. The GPU sees them with the next submit, and must not be using their place.
@@ -114,7 +99,8 @@ impl Mailbox {
         let (first, rest) = from.split_at(head);
         let (longs, last) = rest.as_chunks::<8>();
         let tail = base.wrapping_add(head + size_of_val(longs));
-        // SAFETY: as in `read`.
+        // SAFETY: `within` has checked the range, which the mapping covers, and `longs` begin at an
+        // aligned address. All access of the CPU is atomic.
         unsafe {
             store_bytes(base, first);
             for (index, long) in longs.iter().enumerate() {
@@ -168,15 +154,6 @@ impl Mailbox {
         let place = self.cpu.base().wrapping_add(self.place(offset, 8, 8)?);
         // SAFETY: as in `word`.
         Ok(unsafe { AtomicU64::from_ptr(place.cast()) })
-    }
-}
-
-/// # Safety
-/// `from` is valid for the length of `into`, for atomic access.
-unsafe fn load_bytes(from: *mut u8, into: &mut [u8]) {
-    for (index, byte) in into.iter_mut().enumerate() {
-        // SAFETY: the caller's.
-        *byte = unsafe { AtomicU8::from_ptr(from.add(index)) }.load(Ordering::Relaxed);
     }
 }
 

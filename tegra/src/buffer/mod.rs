@@ -26,27 +26,3 @@ pub use pool::{Loading, Placement, WeightsPool};
 pub use scratch::Scratch;
 pub use trial::{Attributes, Trial};
 pub use weights::{Filling, Weights};
-
-use crate::error::Error;
-
-/// Checks that `bytes` at `offset` lie within `size`.
-pub(crate) fn within(offset: u64, bytes: u64, size: u64) -> Result<(), Error> {
-    match offset.checked_add(bytes) {
-        Some(end) if end <= size => Ok(()),
-        _ => Err(Error::Range { offset, bytes, size }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::within;
-
-    #[test]
-    fn ranges() {
-        assert!(within(0, 0, 0).is_ok());
-        assert!(within(4, 4, 8).is_ok());
-        assert!(within(5, 4, 8).is_err());
-        assert!(within(9, 0, 8).is_err());
-        assert!(within(u64::MAX, 2, 8).is_err());
-    }
-}

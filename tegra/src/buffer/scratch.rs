@@ -1,5 +1,7 @@
 //! Memory that only the GPU touches.
 
+use std::sync::Arc;
+
 use crate::abi::nvmap::Caching;
 use crate::address::GpuAddress;
 use crate::error::Error;
@@ -12,13 +14,14 @@ const WHAT: &str = "scratch";
 #[derive(Debug)]
 pub struct Scratch {
     gpu: GpuMap,
-    handle: Handle,
+    handle: Arc<Handle>,
 }
 
 impl Scratch {
     /// Zeroed memory of at least `bytes`.
     pub fn new(space: &AddressSpace, bytes: u64) -> Result<Self, Error> {
-        let handle = Handle::allocate(space.orin(), WHAT, bytes, Caching::InnerCacheable)?;
+        let handle =
+            Arc::new(Handle::allocate(space.orin(), WHAT, bytes, Caching::InnerCacheable)?);
         let gpu = space.map(&handle, Access::ReadWrite, space.l2())?;
         Ok(Self { gpu, handle })
     }
@@ -31,7 +34,7 @@ impl Scratch {
 
     /// Size in bytes, a multiple of the page size.
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.handle.bytes()
     }
 
@@ -39,15 +42,9 @@ impl Scratch {
     ///
     /// Of a working GPU with lines in its L2 it may show older content.
     pub fn snapshot(&self) -> Result<Vec<u8>, Error> {
-        let cpu = self.handle.map(WHAT)?;
-        let words = cpu.bytes() / size_of::<u64>();
-        let base = cpu.base().cast::<u64>();
-        let mut copy = Vec::with_capacity(cpu.bytes());
-        for word in 0..words {
-            // SAFETY: inside the mapping, aligned since pages are; volatile since the GPU may write.
-            let value = unsafe { base.add(word).read_volatile() };
-            copy.extend_from_slice(&value.to_ne_bytes());
-        }
+        let cpu = self.handle.map()?;
+        let mut copy = vec![0; cpu.bytes()];
+        cpu.read(0, &mut copy)?;
         Ok(copy)
     }
 }

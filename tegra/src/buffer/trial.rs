@@ -2,12 +2,13 @@
 //!
 //! Nothing that computes uses it: the classes beside it fix the attributes that are known to work.
 
+use std::sync::Arc;
+
 use crate::abi::address_space as abi;
 use crate::abi::nvmap::Caching;
 use crate::address::GpuAddress;
-use crate::buffer::within;
 use crate::error::Error;
-use crate::memory::{CpuMap, Handle};
+use crate::memory::{CpuMap, Handle, within};
 use crate::space::{AddressSpace, GpuMap};
 
 const WHAT: &str = "a trial buffer";
@@ -30,7 +31,7 @@ pub struct Attributes {
 pub struct Trial {
     gpu: GpuMap,
     cpu: CpuMap,
-    handle: Handle,
+    handle: Arc<Handle>,
 }
 
 impl Trial {
@@ -38,8 +39,8 @@ impl Trial {
     /// attributes.
     pub fn new(space: &AddressSpace, bytes: u64, attributes: Attributes) -> Result<Self, Error> {
         let Attributes { caching, map_flags } = attributes;
-        let handle = Handle::allocate(space.orin(), WHAT, bytes, caching)?;
-        let cpu = handle.map(WHAT)?;
+        let handle = Arc::new(Handle::allocate(space.orin(), WHAT, bytes, caching)?);
+        let cpu = handle.map()?;
         let gpu = space.map_with(&handle, map_flags & !abi::MAP_FIXED_OFFSET)?;
         Ok(Self { gpu, cpu, handle })
     }
@@ -52,7 +53,7 @@ impl Trial {
 
     /// Size in bytes, a multiple of the page size.
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.handle.bytes()
     }
 

@@ -1,5 +1,7 @@
 //! Memory that the CPU fills once and the GPU then only reads.
 
+use std::sync::Arc;
+
 use crate::abi::nvmap::Caching;
 use crate::address::GpuAddress;
 use crate::error::Error;
@@ -12,21 +14,22 @@ const WHAT: &str = "weights";
 #[derive(Debug)]
 pub struct Filling {
     cpu: CpuMap,
-    handle: Handle,
+    handle: Arc<Handle>,
     space: AddressSpace,
 }
 
 impl Filling {
     /// Zeroed memory of at least `bytes`.
     pub fn new(space: &AddressSpace, bytes: u64) -> Result<Self, Error> {
-        let handle = Handle::allocate(space.orin(), WHAT, bytes, Caching::InnerCacheable)?;
-        let cpu = handle.map(WHAT)?;
+        let handle =
+            Arc::new(Handle::allocate(space.orin(), WHAT, bytes, Caching::InnerCacheable)?);
+        let cpu = handle.map()?;
         Ok(Self { cpu, handle, space: space.clone() })
     }
 
     /// Its size in bytes, a multiple of the page size.
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.handle.bytes()
     }
 
@@ -62,7 +65,7 @@ impl Weights {
 
     /// Size in bytes, a multiple of the page size.
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.filled.bytes()
     }
 

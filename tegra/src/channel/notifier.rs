@@ -32,7 +32,7 @@ impl Notifier {
     pub fn new(orin: &Orin) -> Result<Self, Error> {
         let bytes = size_of::<Notification>() as u64;
         let handle = Handle::allocate(orin, WHAT, bytes, Caching::InnerCacheable)?;
-        Ok(Self { cpu: handle.map(WHAT)?, handle })
+        Ok(Self { cpu: handle.map()?, handle })
     }
 
     /// The record, once it is complete. No system call.

@@ -37,7 +37,7 @@ impl RingMemory {
         let bytes = u64::from(entries) * ENTRY;
         let ring = Handle::allocate(orin, RING, bytes, Caching::WriteCombined)?;
         let userd = Handle::allocate(orin, USERD, userd::SIZE as u64, Caching::WriteCombined)?;
-        Ok(Self { entries, ring_cpu: ring.map(RING)?, ring, userd_cpu: userd.map(USERD)?, userd })
+        Ok(Self { entries, ring_cpu: ring.map()?, ring, userd_cpu: userd.map()?, userd })
     }
 
     /// Ring entries.

@@ -116,6 +116,14 @@ impl Context {
         if dead.contains(&true) { Err(self.report()) } else { Ok(()) }
     }
 
+    /// What is known of the channels now: of a fault, or of work that hangs.
+    pub fn describe(&mut self) -> Fault {
+        match &self.fault {
+            Some(fault) => (**fault).clone(),
+            None => self.gather(),
+        }
+    }
+
     /// Gathers what is known of a fault, once.
     fn report(&mut self) -> Error {
         let fault = match self.fault.take() {

@@ -3,10 +3,11 @@
 use nix::errno::Errno;
 use orind_testing::random::Random;
 use tegra::Error;
+use tegra::address::GpuAddress;
 use tegra::buffer::{Filling, Loading, Mailbox, Scratch};
 use tegra::context::Options;
 use tegra::orin::Orin;
-use tegra::space::{AddressSpace, L2};
+use tegra::space::{self, Access, AddressSpace, L2};
 
 use crate::support::{Copies, alone, count, space, space_with};
 
@@ -82,6 +83,45 @@ fn weights_in(l2: L2) {
     copies.copy(weights.address(), target.address(), 1);
     target.read(0, &mut seen[..1]).unwrap();
     assert_eq!(seen[0], content[0] ^ 0xff);
+}
+
+/// For a report after a fault: what each address means, and what lies there, whoever else sees it.
+#[test]
+fn every_mapping_is_known_and_can_be_looked_into() {
+    alone(|| {
+        let options = space::Options { sealed: Access::Read, ..space::Options::default() };
+        let space = AddressSpace::with(&Orin::open().unwrap(), options).unwrap();
+        let mut copies = Copies::within(space.clone(), Options::default());
+        let mut filling = Filling::new(&space, 5 * KIB).unwrap();
+        let content = Random(0x10ad).bytes(5 * KIB as usize);
+        filling.as_mut_slice()[..content.len()].copy_from_slice(&content);
+        let known = space.mappings().len();
+        let weights = filling.seal().unwrap();
+        let scratch = Scratch::new(&space, 8 * KIB).unwrap();
+        copies.copy(weights.address(), scratch.address(), content.len() as u64);
+        let find = |address: GpuAddress| {
+            let mut all = space.mappings().into_iter();
+            all.find(|mapping| mapping.address == address).unwrap()
+        };
+        for (address, what, writable) in
+            [(weights.address(), "weights", false), (scratch.address(), "scratch", true)]
+        {
+            let mapping = find(address);
+            assert_eq!((mapping.what(), mapping.writable), (what, writable));
+            assert_eq!((mapping.bytes, mapping.cacheable), (8 * KIB, false));
+            // Odd places, too.
+            let mut seen = vec![0; 1000];
+            mapping.view().unwrap().read(4 * KIB + 3, &mut seen[..700]).unwrap();
+            assert!(seen[..700] == content[4 * KIB as usize + 3..][..700], "{what}");
+            assert!(matches!(
+                mapping.view().unwrap().read(8 * KIB - 999, &mut seen),
+                Err(Error::Range { .. })
+            ));
+        }
+        assert_eq!(space.mappings().len(), known + 2);
+        drop((weights, scratch));
+        assert_eq!(space.mappings().len(), known);
+    });
 }
 
 #[test]

@@ -139,6 +139,9 @@ fn stalled_work_is_given_up() {
         let Error::Stalled { value, completed, waited, .. } = error else { panic!("{error}") };
         assert_eq!((value, completed), (stuck.point().value(), stuck.point().value() - 1));
         assert!(waited >= patience);
+        let known = context.describe();
+        assert_eq!((known.code, known.sms.len()), (None, 0));
+        assert!(known.queues[0].is_busy() && !known.queues[0].streams.is_empty(), "{known:?}");
         // Released after all: it was no fault.
         gate.store_u64(0, 1).unwrap();
         context.wait(stuck, LONG).unwrap();
