@@ -13,7 +13,7 @@ use orind_testing::session::Session;
 use orind_testing::{engine, tiny};
 use plan::Bucket;
 use plan::sample::{Sampling, philox};
-use tegra_sim::bundle::Bundle;
+use tegra_bundle::Bundle;
 use tegra_sim::engine::Replay;
 
 const TOKENS: u32 = 60;

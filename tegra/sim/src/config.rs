@@ -20,6 +20,7 @@
 //! |---|---|
 //! | `ioctl:REQUEST:ERRNO WHEN` | the request, as `MAP_BUFFER_EX`, fails with the errno, as `ENOMEM`; `*` is any request |
 //! | `mmu-fault WHEN` | an engine's work faults, a launch after some of its blocks |
+//! | `bit-error WHEN` | before a launch a bit of memory flips: bit 38 of the first address among its parameters |
 //! | `lost-event WHEN` | an interrupt that wakes waiters does not |
 //! | `channel-timeout WHEN` | a ring entry runs into the channel's time limit |
 //! | `stuck-semaphore WHEN` | a semaphore release of the host unit is not done |
@@ -30,7 +31,6 @@
 use std::path::PathBuf;
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 
 use crate::gpu::Random;
 use crate::quirks::{Quirks, Release};
@@ -46,8 +46,7 @@ pub enum Lint {
 }
 
 /// What shader code is checked for, beyond what hardware refuses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
     /// Nothing, and a launch of the same code, grid, block and sizes of constant banks as one before is not
     /// executed: it takes as long as that one. Results mean nothing, times and the stream's rules do.
@@ -58,6 +57,27 @@ pub enum Checks {
     Strict,
     /// That, and warps that touch the same shared memory without a barrier between.
     Race,
+}
+
+impl Checks {
+    const ALL: [Self; 4] = [Self::Timing, Self::Fast, Self::Strict, Self::Race];
+
+    /// The word for them.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Timing => "timing",
+            Self::Fast => "fast",
+            Self::Strict => "strict",
+            Self::Race => "race",
+        }
+    }
+
+    /// What a word stands for.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|checks| checks.name() == name)
+    }
 }
 
 /// The whole configuration.
@@ -100,6 +120,8 @@ pub enum Occasion {
     Ioctl { request: Option<String>, errno: i32 },
     /// A piece of an engine's work.
     MmuFault,
+    /// Memory that a launch reads.
+    BitError,
     /// An interrupt that wakes waiters.
     LostEvent,
     /// A ring entry.
@@ -126,7 +148,7 @@ pub enum ConfigError {
     /// A failure that there is not.
     #[error(
         "TEGRA_SIM_FAULTS: no failure {word:?}; there are ioctl:REQUEST:ERRNO@WHEN, \
-         mmu-fault@WHEN, lost-event@WHEN, channel-timeout@WHEN, stuck-semaphore@WHEN and \
+         mmu-fault@WHEN, bit-error@WHEN, lost-event@WHEN, channel-timeout@WHEN, stuck-semaphore@WHEN and \
          memory-full=SIZE"
     )]
     Fault { word: String },
@@ -202,17 +224,13 @@ impl Config {
                 return Err(ConfigError::Value { variable, value, expected: "abort or warn" });
             }
         };
-        config.checks = match set("TEGRA_SIM_CHECKS").as_deref() {
-            None | Some("strict") => Checks::Strict,
-            Some("race") => Checks::Race,
-            Some("fast") => Checks::Fast,
-            Some("timing") => Checks::Timing,
-            Some(value) => {
-                let (variable, value) = ("TEGRA_SIM_CHECKS", value.to_owned());
-                let expected = "race, strict, fast or timing";
-                return Err(ConfigError::Value { variable, value, expected });
-            }
-        };
+        if let Some(value) = set("TEGRA_SIM_CHECKS") {
+            config.checks = Checks::named(&value).ok_or(ConfigError::Value {
+                variable: "TEGRA_SIM_CHECKS",
+                value,
+                expected: "race, strict, fast or timing",
+            })?;
+        }
         config.desktop = match set("TEGRA_SIM_DESKTOP").as_deref() {
             None | Some("0") => false,
             Some("1") => true,
@@ -262,6 +280,7 @@ fn parse_fault(word: &str) -> Result<FaultRequest, ConfigError> {
     };
     let what = match what {
         "mmu-fault" => Occasion::MmuFault,
+        "bit-error" => Occasion::BitError,
         "lost-event" => Occasion::LostEvent,
         "channel-timeout" => Occasion::ChannelTimeout,
         "stuck-semaphore" => Occasion::StuckSemaphore,

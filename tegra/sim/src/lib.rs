@@ -2,10 +2,9 @@
 //!
 //! [`memory`] is what CPU and GPU share; [`gpu`] executes command streams, [`engine`] machine code; [`driver`] answers for
 //! the device nodes. [`class`] is what hardware reads, as the simulator knows it; [`finding`] says what
-//! is wrong with a program, [`trace`] what it did, [`bundle`] how a launch failed, [`profile`] what a real Orin does otherwise,
+//! is wrong with a program, [`trace`] what it did, [`profile`] what a real Orin does otherwise,
 //! [`quirks`] what fails on one, [`config`] what is asked for. Production code knows nothing of this crate.
 
-pub mod bundle;
 pub mod class;
 pub mod config;
 pub mod driver;

@@ -6,16 +6,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use tegra_sim::bundle::Bundle;
+use tegra_bundle::Bundle;
 use tegra_sim::config::Checks;
 use tegra_sim::engine::Replay as Run;
 
 /// Arguments of `replay`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Replay {
-    /// What the simulator wrote to the directory of TEGRA_SIM_BUNDLES
+    /// What orind wrote to `faults` in its state directory when a GPU faulted, or the simulator to the
+    /// directory of TEGRA_SIM_BUNDLES
     file: PathBuf,
-    /// What shader code is checked for: what it was checked for then, by default
+    /// What shader code is checked for: by default what it was checked for then, `fast` on a real GPU
     #[arg(long, value_enum)]
     checks: Option<Level>,
 }
@@ -34,27 +35,20 @@ pub(super) enum Level {
 }
 
 impl Level {
-    /// As the environment says it.
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn checks(self) -> Checks {
         match self {
-            Self::Timing => "timing",
-            Self::Fast => "fast",
-            Self::Strict => "strict",
-            Self::Race => "race",
+            Self::Timing => Checks::Timing,
+            Self::Fast => Checks::Fast,
+            Self::Strict => Checks::Strict,
+            Self::Race => Checks::Race,
         }
     }
 }
 
 impl Replay {
-    /// Runs the launch. Fails if it does not fail as before.
+    /// Runs the launches. Fails if none fails as before.
     pub(super) fn print(&self) -> Result<ExitCode, Box<dyn Error>> {
-        let checks = self.checks.map(|level| match level {
-            Level::Timing => Checks::Timing,
-            Level::Fast => Checks::Fast,
-            Level::Strict => Checks::Strict,
-            Level::Race => Checks::Race,
-        });
-        let replay = Run::run(&Bundle::read(&self.file)?, checks)?;
+        let replay = Run::run(&Bundle::read(&self.file)?, self.checks.map(Level::checks))?;
         let verdict = if replay.is_same() { "the same fault" } else { "NOT the same fault" };
         super::tell(&format!("{replay}{verdict}\n"), &mut io::stdout());
         Ok(if replay.is_same() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -160,7 +160,7 @@ impl Run {
             command.env("TEGRA_SIM_DESKTOP", "1");
         }
         if let Some(checks) = self.checks {
-            command.env("TEGRA_SIM_CHECKS", checks.name());
+            command.env("TEGRA_SIM_CHECKS", checks.checks().name());
         }
         if let Some(lint) = self.lint {
             let lint = match lint {

@@ -1,14 +1,15 @@
-//! A fault bundle, run again.
+//! A fault bundle, run again: its launches one after the other, until one fails.
 
 use std::fmt;
 use std::io;
 
 use sass::program::Program;
+use tegra_bundle::{Bundle, Header, Mapping, Simulated};
 
 use super::code;
 use super::{MachineCode, Stopped};
-use crate::bundle::{Bundle, Header};
 use crate::config::Checks;
+use crate::finding::notifier;
 use crate::gpu::{
     Access, GpuMemory, Launch, MapAccess, MapFlags, Mmu, MmuFault, MmuFaultKind, Piece, SmFault,
 };
@@ -21,6 +22,8 @@ const MAPPED: u64 = 1 << 40;
 const AROUND: usize = 6;
 /// Registers in a line.
 const LINE: usize = 8;
+/// Exceptions that hardware does not raise: it hangs.
+const HANGS: [&str; 3] = ["endless-kernel", "divergent-barrier", "barrier-deadlock"];
 
 /// Why a bundle cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -43,20 +46,40 @@ pub enum ReplayError {
     /// Memory that is not mapped.
     #[error("the bundle's memory at {va:#x} is not mapped")]
     Contents { va: u64 },
+    /// There is nothing to run.
+    #[error("the bundle names no launch")]
+    Nothing,
     /// The QMD is not there.
     #[error("the bundle has {words} words of a QMD, which has 64")]
     Qmd { words: usize },
+    /// Checks that there are not.
+    #[error("the bundle's launch was checked for {name:?}, which is unknown: choose with --checks")]
+    Checks { name: String },
 }
 
 /// What came of running a bundle.
 #[derive(Debug)]
 pub struct Replay {
     header: Header,
+    /// The launches that were run, in order; only the last of them may have failed.
+    runs: Vec<Run>,
+}
+
+#[derive(Debug)]
+struct Run {
+    name: String,
+    qmd: u64,
     /// The launch; the scheduler's refusal when there is none.
     launch: Result<Launch, String>,
     /// How it ended; none when it was not run, or ended well.
     stopped: Option<Stopped>,
     program: Option<Program>,
+}
+
+impl Run {
+    fn has_failed(&self) -> bool {
+        self.launch.is_err() || self.stopped.is_some()
+    }
 }
 
 /// Memory of a bundle.
@@ -102,18 +125,17 @@ fn memory(bundle: &Bundle) -> Result<Memory, ReplayError> {
         return Err(ReplayError::Mappings { count: mappings.len(), bytes });
     }
     let mmu = Mmu::new();
-    for mapping in mappings {
-        let va = mapping.va;
-        let flags = |writable: bool| MapFlags {
-            cacheable: mapping.cacheable,
-            access: if writable { MapAccess::ReadWrite } else { MapAccess::ReadOnly },
-            unmapped_pte: !mapping.valid,
+    for Mapping { va, bytes, writable, cacheable, valid, .. } in mappings {
+        let (va, bytes) = (*va, *bytes);
+        let flags = MapFlags {
+            cacheable: *cacheable,
+            access: if *writable { MapAccess::ReadWrite } else { MapAccess::ReadOnly },
+            unmapped_pte: !valid,
         };
-        let buffer =
-            DmaBuf::new(mapping.bytes).map_err(|source| ReplayError::Memory { va, source })?;
+        let buffer = DmaBuf::new(bytes).map_err(|source| ReplayError::Memory { va, source })?;
         let wrong =
             |error: crate::gpu::MapError| ReplayError::Mapping { va, why: error.to_string() };
-        mmu.map(va, buffer, 0, mapping.bytes, flags(mapping.writable)).map_err(wrong)?;
+        mmu.map(va, buffer, 0, bytes, flags).map_err(wrong)?;
     }
     let memory = Memory(mmu);
     for (range, data) in contents.iter().zip(&bundle.memory) {
@@ -133,42 +155,149 @@ fn memory(bundle: &Bundle) -> Result<Memory, ReplayError> {
 }
 
 impl Replay {
-    /// Runs the launch of a bundle; with other checks than it had, when some are given.
-    /// [`ReplayError`] when it cannot be run at all.
+    /// Runs the launches of a bundle until one fails; with other checks than they had, when some are
+    /// given. [`ReplayError`] when they cannot be run at all.
     pub fn run(bundle: &Bundle, checks: Option<Checks>) -> Result<Self, ReplayError> {
         let header = bundle.header.clone();
+        let checks = match (checks, &header.simulated) {
+            (Some(checks), _) => checks,
+            // What an SM refuses, and no more.
+            (None, None) => Checks::Fast,
+            (None, Some(Simulated { checks: name, .. })) => {
+                Checks::named(name).ok_or_else(|| ReplayError::Checks { name: name.clone() })?
+            }
+        };
         let memory = memory(bundle)?;
-        let words = <[u32; 64]>::try_from(header.words.as_slice())
-            .map_err(|_| ReplayError::Qmd { words: header.words.len() })?;
-        let launch = Launch::of_bundle(&header, words);
-        let mut stopped = None;
-        let mut program = None;
-        if let Ok(launch) = &launch {
-            let mut engine = MachineCode::new(checks.unwrap_or(header.checks));
-            stopped = engine.run(launch, &memory).err();
-            let code = code::read(&memory, launch.program).unwrap_or_default();
-            program = Program::new(&code).ok();
+        let mut engine = MachineCode::new(checks);
+        let mut runs: Vec<Run> = Vec::new();
+        for tegra_bundle::Launch { name, qmd, words } in &header.launches {
+            if runs.last().is_some_and(Run::has_failed) {
+                break;
+            }
+            let words = <[u32; 64]>::try_from(words.as_slice())
+                .map_err(|_| ReplayError::Qmd { words: words.len() })?;
+            let launch = Launch::of_bundle(&header, *qmd, words);
+            let (mut stopped, mut program) = (None, None);
+            if let Ok(launch) = &launch {
+                stopped = engine.run(launch, &memory).err();
+                let code = code::read(&memory, launch.program).unwrap_or_default();
+                program = Program::new(&code).ok();
+            }
+            runs.push(Run { name: name.clone(), qmd: *qmd, launch, stopped, program });
         }
-        Ok(Self { header, launch, stopped, program })
+        if runs.is_empty() {
+            return Err(ReplayError::Nothing);
+        }
+        Ok(Self { header, runs })
     }
 
-    /// Whether the launch failed as it did before; of a failure that was made to happen, whether it
-    /// does not fail by itself. Blocks run side by side: of several bad addresses another one may
-    /// come first.
+    /// Whether a launch failed as it did before; of a failure that was made to happen, whether none
+    /// fails by itself. Blocks run side by side: of several bad addresses another one may come first.
     pub fn is_same(&self) -> bool {
-        let Header { message, injected, .. } = &self.header;
-        match (&self.launch, &self.stopped) {
+        let Some(last) = self.runs.last() else { return false };
+        match (&self.header.simulated, last.has_failed()) {
+            (Some(simulated), false) => simulated.injected,
+            (None, false) => false,
+            (Some(_), true) => self.is_as_told(last),
+            (None, true) => self.is_as_an_orin_tells(last),
+        }
+    }
+
+    /// By what the simulator has said.
+    fn is_as_told(&self, run: &Run) -> bool {
+        let message = &self.header.message;
+        match (&run.launch, run.stopped.as_ref().map(|stopped| &stopped.fault)) {
             (Err(refusal), _) => message.contains(refusal.as_str()),
-            (Ok(_), Some(Stopped { fault: SmFault::Mmu(fault), .. })) => {
-                let MmuFault { access, kind, .. } = fault;
+            (Ok(_), Some(SmFault::Mmu(MmuFault { access, kind, .. }))) => {
                 message.contains(&format!("{kind:?} at"))
                     && message.contains(&format!("({access:?})"))
             }
-            (Ok(_), Some(Stopped { fault: SmFault::Exception { name, warp_pc, .. }, .. })) => {
+            (Ok(_), Some(SmFault::Exception { name, warp_pc, .. })) => {
                 message.contains(&format!("pc {warp_pc:#x}: {name}"))
             }
-            (Ok(_), None) => *injected,
+            (Ok(_), None) => false,
         }
+    }
+
+    /// By the little that an Orin's driver says: the notifier's code, and where SMs stopped. Of what
+    /// would hang it says nothing.
+    fn is_as_an_orin_tells(&self, run: &Run) -> bool {
+        let Header { notifier, stopped_at, .. } = &self.header;
+        match (&run.launch, run.stopped.as_ref().map(|stopped| &stopped.fault)) {
+            (Err(_), _) => *notifier == Some(notifier::GR_EXCEPTION),
+            (Ok(_), Some(SmFault::Mmu(_))) => *notifier == Some(notifier::MMU_FAULT),
+            (Ok(_), Some(SmFault::Exception { name, warp_pc, .. })) => match notifier {
+                None => HANGS.contains(name),
+                Some(code) => {
+                    *code == notifier::GR_EXCEPTION
+                        && (stopped_at.is_empty() || stopped_at.contains(warp_pc))
+                }
+            },
+            (Ok(_), None) => false,
+        }
+    }
+
+    fn recorded(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Header { writer, at, device, channel, rule, notifier, message, .. } = &self.header;
+        write!(f, "written by {writer}")?;
+        if let Some(at) = at {
+            write!(f, " on {at}")?;
+        }
+        write!(f, ", of {device}\nrecorded: {rule} on channel {channel}")?;
+        if let Some(code) = notifier {
+            write!(f, ", notifier {code}")?;
+        }
+        writeln!(f, ": {message}")?;
+        self.header.stream.iter().try_for_each(|line| writeln!(f, "    {line}"))?;
+        for part in &self.header.left_out {
+            writeln!(f, "left out: {:#x} bytes at {:#x}, zeros here", part.bytes, part.va)?;
+        }
+        if let [first, .., last] = &self.header.launches[..] {
+            let count = self.header.launches.len();
+            writeln!(f, "under way: {count} launches, from {} to {}", first.name, last.name)?;
+        }
+        Ok(())
+    }
+}
+
+impl Run {
+    fn head(&self, f: &mut fmt::Formatter<'_>, launch: &Launch) -> fmt::Result {
+        if !self.name.is_empty() {
+            write!(f, "{}: ", self.name)?;
+        }
+        let Launch { program, grid, block, registers, shared_bytes, .. } = launch;
+        writeln!(
+            f,
+            "kernel {program:#x}, QMD {:#x}, grid {grid:?}, block {block:?}, {registers} registers, \
+             {shared_bytes} bytes of shared memory",
+            self.qmd
+        )
+    }
+
+    fn outcome(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let launch = match &self.launch {
+            Ok(launch) => launch,
+            Err(refusal) => {
+                return writeln!(f, "replayed: QMD {:#x} is refused: {refusal}", self.qmd);
+            }
+        };
+        self.head(f, launch)?;
+        for (index, bank) in launch.constants.iter().enumerate() {
+            if let Some(bank) = bank {
+                writeln!(f, "bank {index} at {:#x}, {:#x} bytes", bank.address, bank.bytes)?;
+            }
+        }
+        let Some(stopped) = &self.stopped else { return Ok(()) };
+        match &stopped.fault {
+            SmFault::Mmu(fault) => writeln!(f, "replayed: mmu-fault: {fault}")?,
+            SmFault::Exception { name, warp_esr, message, .. } => {
+                writeln!(f, "replayed: {name}, warp_esr {warp_esr:#x}: {message}")?;
+            }
+        }
+        let Some(at) = &stopped.at else { return Ok(()) };
+        writeln!(f, "block {:?}, warp {}, lane {}: {}", at.block, at.warp, at.lane, at.kind)?;
+        self.code(f, at.offset)?;
+        self.registers(f, &at.registers)
     }
 
     fn registers(&self, f: &mut fmt::Formatter<'_>, registers: &[u32]) -> fmt::Result {
@@ -200,39 +329,19 @@ impl Replay {
 
 impl fmt::Display for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Header { channel, rule, notifier, message, stream, qmd, left_out, .. } = &self.header;
-        writeln!(f, "recorded: {rule} on channel {channel}, notifier {notifier}: {message}")?;
-        stream.iter().try_for_each(|line| writeln!(f, "    {line}"))?;
-        for part in left_out {
-            writeln!(f, "left out: {:#x} bytes at {:#x}, zeros here", part.bytes, part.va)?;
-        }
-        let launch = match &self.launch {
-            Ok(launch) => launch,
-            Err(refusal) => return writeln!(f, "replayed: QMD {qmd:#x} is refused: {refusal}"),
-        };
-        writeln!(
-            f,
-            "kernel {:#x}, QMD {qmd:#x}, grid {:?}, block {:?}, {} registers, {} bytes of shared \
-             memory",
-            launch.program, launch.grid, launch.block, launch.registers, launch.shared_bytes
-        )?;
-        for (index, bank) in launch.constants.iter().enumerate() {
-            if let Some(bank) = bank {
-                writeln!(f, "bank {index} at {:#x}, {:#x} bytes", bank.address, bank.bytes)?;
+        self.recorded(f)?;
+        let Some((last, before)) = self.runs.split_last() else { return Ok(()) };
+        for run in before {
+            if let Ok(launch) = &run.launch {
+                f.write_str("ran to its end: ")?;
+                run.head(f, launch)?;
             }
         }
-        let Some(stopped) = &self.stopped else {
-            return writeln!(f, "replayed: the launch runs to its end");
-        };
-        match &stopped.fault {
-            SmFault::Mmu(fault) => writeln!(f, "replayed: mmu-fault: {fault}")?,
-            SmFault::Exception { name, warp_esr, message, .. } => {
-                writeln!(f, "replayed: {name}, warp_esr {warp_esr:#x}: {message}")?;
-            }
+        last.outcome(f)?;
+        match self.runs.len() {
+            _ if last.has_failed() => Ok(()),
+            1 => writeln!(f, "replayed: the launch runs to its end"),
+            n => writeln!(f, "replayed: each of the {n} launches runs to its end"),
         }
-        let Some(at) = &stopped.at else { return Ok(()) };
-        writeln!(f, "block {:?}, warp {}, lane {}: {}", at.block, at.warp, at.lane, at.kind)?;
-        self.code(f, at.offset)?;
-        self.registers(f, &at.registers)
     }
 }

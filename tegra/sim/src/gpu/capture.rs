@@ -5,11 +5,15 @@ use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use tegra_bundle::{Bundle, Header, LIMIT, Launch, LocalMemory, Mapping, Range, Simulated};
+
 use super::access::{Core, Failure};
 use super::channel::Channel;
 use super::launch::peek_qmd;
 use super::mmu::{Mapped, PAGE};
-use crate::bundle::{Bundle, Header, LIMIT, LocalMemory, Mapping, Range};
+
+/// Who writes bundles here.
+const WRITER: &str = concat!("tegra-sim ", env!("CARGO_PKG_VERSION"));
 
 /// Bundles of this process so far.
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -38,6 +42,7 @@ impl Channel {
     fn bundle(&self, core: &Core, qmd: u64, chance: Chance, failure: &Failure) -> Bundle {
         let mut mapped = self.mmu.mappings();
         let mappings = mapped.iter().map(|Mapped { va, piece, flags }| Mapping {
+            what: String::new(),
             va: *va,
             bytes: piece.bytes,
             writable: flags.access == super::MapAccess::ReadWrite,
@@ -68,20 +73,21 @@ impl Channel {
                 }
             }
         }
+        let words = peek_qmd(&self.mmu, qmd).map_or_else(Vec::new, |qmd| qmd.0.to_vec());
+        let launch = Launch { name: String::new(), qmd, words };
         let state = &self.compute;
         let held = state.local_memory;
         let header = Header {
-            channel: self.id,
+            writer: WRITER.to_owned(),
+            at: None,
+            device: "a simulated Orin".to_owned(),
+            channel: self.id.into(),
             rule: failure.rule.name().to_owned(),
-            notifier: failure.code,
+            notifier: Some(failure.code),
             message: failure.message.clone(),
-            injected: failure.injected,
+            stopped_at: Vec::new(),
             stream: self.listing(),
-            qmd,
-            words: peek_qmd(&self.mmu, qmd).map_or_else(Vec::new, |qmd| qmd.0.to_vec()),
-            seed: chance.seed,
-            time: chance.time,
-            checks: core.checks,
+            launches: vec![launch],
             shared_window: state.shared_window,
             local_window: state.local_window,
             local_memory: LocalMemory {
@@ -92,6 +98,12 @@ impl Channel {
             mappings,
             contents,
             left_out,
+            simulated: Some(Simulated {
+                injected: failure.injected,
+                seed: chance.seed,
+                time: chance.time,
+                checks: core.checks.name().to_owned(),
+            }),
         };
         Bundle { header, memory }
     }

@@ -27,6 +27,10 @@ const CHAIN: usize = 4096;
 const ENDLESS: u32 = 1 << 16;
 /// Warps of a TPC that a machine wants local memory for on which what others have is refused: 96 of each SM.
 const LARGE_WARPS_PER_TPC: u64 = 192;
+/// Where parameters begin in constant bank 0.
+const PARAMETERS: u64 = 0x160;
+/// The bit of an address that a bit error flips.
+const FLIPPED: u64 = 1 << 38;
 /// Bytes of code that any program has.
 const LEAST_CODE: u64 = 16;
 
@@ -195,6 +199,9 @@ impl Channel {
             never_return();
         }
         let qmd = self.read_qmd_as(core, at, agent)?;
+        if core.injection.fires(&Occasion::BitError) {
+            self.flip(core, &qmd);
+        }
         let (major, minor) = qmd.version();
         if (major, minor) != (3, 0) {
             let what = format!("class error: QMD {at:#x} has version {major}.{minor}, not 3.0");
@@ -292,6 +299,25 @@ impl Channel {
             }
         }
         Ok(())
+    }
+
+    /// Flips a bit of the first address among a launch's parameters, where they are in memory.
+    fn flip(&self, core: &mut Core, qmd: &Qmd) {
+        let [Some(bank), ..] = qmd.constants() else { return };
+        let at = bank.address + PARAMETERS;
+        let Ok(pieces) = self.mmu.resolve(at, size_of::<u64>() as u64, Access::Read) else {
+            return;
+        };
+        let [piece] = &pieces[..] else { return };
+        let mut word = [0; size_of::<u64>()];
+        let read = piece.buffer.read(piece.offset, &mut word);
+        let flipped = u64::from_le_bytes(word) ^ FLIPPED;
+        if read.and_then(|()| piece.buffer.write(piece.offset, &flipped.to_le_bytes())).is_ok() {
+            core.shadow.wrote(piece);
+            let time = core.clock.now();
+            core.trace
+                .record(time, || Event::Injected { what: format!("bit-error at {at:#x}").into() });
+        }
     }
 
     /// What comes of others' waiting for the engine until now.

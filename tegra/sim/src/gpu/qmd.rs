@@ -4,10 +4,11 @@
 //! their bits are those of `NV_PGRAPH_PRI_SKED_HWW_ESR` in GA100's manual; limits that it does not
 //! state are those of compute capability 8.7.
 
+use tegra_bundle::{Header, Simulated};
+
 use super::capture::Chance;
 use super::compute::ComputeState;
 use super::semaphore::{Reduction, Width, Write};
-use crate::bundle::Header;
 use crate::class::{Field, qmd as fields};
 
 /// Constant banks of a launch.
@@ -100,8 +101,13 @@ impl Launch {
         Ok(())
     }
 
-    /// The launch that a bundle's QMD asks for. The error is the message of the scheduler's check that failed.
-    pub(crate) fn of_bundle(of: &Header, words: [u32; fields::WORDS]) -> Result<Self, String> {
+    /// The launch that a QMD of a bundle asks for. The error is the message of the scheduler's check that
+    /// failed.
+    pub(crate) fn of_bundle(
+        of: &Header,
+        qmd: u64,
+        words: [u32; fields::WORDS],
+    ) -> Result<Self, String> {
         let held = of.local_memory;
         let local_memory = LocalMemory {
             base: held.base,
@@ -109,8 +115,10 @@ impl Launch {
             max_sms: held.max_sms,
         };
         let state = ComputeState::of_launch(of.shared_window, of.local_window, local_memory);
-        let chance = Chance { seed: of.seed, time: of.time };
-        let launch = Qmd(words).launch(of.channel, of.qmd, &state, chance);
+        let of_simulated = |simulated: &Simulated| (simulated.seed, simulated.time);
+        let (seed, time) = of.simulated.as_ref().map(of_simulated).unwrap_or_default();
+        let channel = u16::try_from(of.channel).unwrap_or(u16::MAX);
+        let launch = Qmd(words).launch(channel, qmd, &state, Chance { seed, time });
         launch.map_err(|error| error.message)
     }
 }

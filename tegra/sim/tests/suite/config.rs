@@ -27,7 +27,7 @@ fn nothing_set_is_the_default() {
 
 #[test]
 fn everything_set() {
-    let list = "ioctl:MAP_BUFFER_EX:ENOMEM@3, ioctl:*:EINTR@1/10,mmu-fault@100,lost-event@2,\
+    let list = "ioctl:MAP_BUFFER_EX:ENOMEM@3, ioctl:*:EINTR@1/10,mmu-fault@100,bit-error@6,lost-event@2,\
                 channel-timeout@5,stuck-semaphore@1/7,memory-full=1G";
     let config = config(&[
         ("TEGRA_SIM_SEED", "18446744073709551615"),
@@ -47,6 +47,7 @@ fn everything_set() {
             request(map, When::Count(3)),
             request(any, When::OneIn(10)),
             request(Occasion::MmuFault, When::Count(100)),
+            request(Occasion::BitError, When::Count(6)),
             request(Occasion::LostEvent, When::Count(2)),
             request(Occasion::ChannelTimeout, When::Count(5)),
             request(Occasion::StuckSemaphore, When::OneIn(7)),

@@ -7,7 +7,7 @@ use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
 use orind_kernels::params::RowsParams;
 use proptest::prelude::*;
-use tegra_sim::bundle::{Bundle, Header, LocalMemory, Mapping, Range};
+use tegra_bundle::{Bundle, Header, Launch, Mapping, Range, Simulated};
 use tegra_sim::config::Checks;
 use tegra_sim::engine::Replay;
 
@@ -42,7 +42,7 @@ fn replayed(spoil: impl FnOnce(&Rig, &mut Loaded)) -> (Bundle, Replay) {
 #[test]
 fn a_fault_at_an_instruction() {
     let (bundle, replay) = replayed(|_, loaded| loaded.launch.shared_bytes = 0);
-    assert_eq!((bundle.header.notifier, bundle.header.rule.as_str()), (13, "sm-exception"));
+    assert_eq!((bundle.header.notifier, bundle.header.rule.as_str()), (Some(13), "sm-exception"));
     assert!(bundle.header.stream.iter().any(|line| line.contains("PCAS")));
     let text = replay.to_string();
     for part in ["shared-out-of-range", "lane ", "bank 0 at ", "  R0  ", "STS", "  R8  "] {
@@ -77,12 +77,12 @@ fn a_fault_that_was_made_to_happen() {
     let directory = tempfile::tempdir().unwrap();
     let path = left(directory.path(), "mmu-fault@1", |_, _| {});
     let bundle = Bundle::read(&path).unwrap();
-    assert!(bundle.header.injected);
+    assert!(bundle.header.simulated.as_ref().unwrap().injected);
     let replay = Replay::run(&bundle, None).unwrap();
     assert!(replay.is_same() && replay.to_string().contains("runs to its end"), "{replay}");
     // Once nothing is made to happen it is another story.
     let mut bundle = bundle;
-    bundle.header.injected = false;
+    bundle.header.simulated.as_mut().unwrap().injected = false;
     assert!(!Replay::run(&bundle, Some(Checks::Race)).unwrap().is_same());
 }
 
@@ -114,10 +114,10 @@ fn the_command_tells_the_same() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("register-out-of-range") && text.ends_with("the same fault\n"), "{text}");
-    fs::write(&path, "tegra-sim fault bundle 2\n{}").unwrap();
+    fs::write(&path, "tegra fault bundle 1\n{}").unwrap();
     let output = replay(&path);
     assert_eq!(output.status.code(), Some(125));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("not a fault bundle of version 1"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not a fault bundle of version 2"));
 }
 
 #[test]
@@ -133,27 +133,19 @@ fn header() -> Header {
     Header {
         channel: 1,
         rule: "sm-exception".into(),
-        notifier: 13,
-        message: String::new(),
-        injected: false,
-        stream: Vec::new(),
-        qmd: 0x1000,
-        words: vec![0; 64],
-        seed: 0,
-        time: 0,
-        checks: Checks::Strict,
+        notifier: Some(13),
+        launches: vec![Launch { qmd: 0x1000, words: vec![0; 64], ..Launch::default() }],
         shared_window: 1 << 32,
         local_window: 2 << 32,
-        local_memory: LocalMemory { base: 0, bytes_per_tpc: 0, max_sms: 0 },
-        mappings: Vec::new(),
-        contents: Vec::new(),
-        left_out: Vec::new(),
+        simulated: Some(Simulated { checks: "strict".into(), ..Simulated::default() }),
+        ..Header::default()
     }
 }
 
 #[test]
 fn bundles_that_lie() {
-    let mapping = |va, bytes| Mapping { va, bytes, writable: true, cacheable: false, valid: true };
+    let mapping =
+        |va, bytes| Mapping { va, bytes, writable: true, valid: true, ..Mapping::default() };
     let refused = |change: &dyn Fn(&mut Bundle)| {
         let mut bundle = Bundle { header: header(), memory: Vec::new() };
         change(&mut bundle);
@@ -170,8 +162,45 @@ fn bundles_that_lie() {
         bundle.memory.push(vec![0; 4]);
     });
     assert!(outside.contains("not mapped"), "{outside}");
-    let short = refused(&|bundle| bundle.header.words.truncate(63));
+    let short = refused(&|bundle| bundle.header.launches[0].words.truncate(63));
     assert!(short.contains("63 words"), "{short}");
+    let none = refused(&|bundle| bundle.header.launches.clear());
+    assert!(none.contains("no launch"), "{none}");
+    let checks = refused(&|bundle| bundle.header.simulated.as_mut().unwrap().checks.push('s'));
+    assert!(checks.contains("\"stricts\""), "{checks}");
+}
+
+/// As an Orin's driver would have told of it: by the notifier's code and where an SM stopped. The launches
+/// before the one that fails run to their end.
+#[test]
+fn a_fault_of_an_orin_is_found_among_the_launches_under_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = left(directory.path(), "mmu-fault@1", |_, _| {});
+    let mut bundle = Bundle::read(&good).unwrap();
+    let launch = bundle.header.launches[0].clone();
+    // The same launch, of code that names more registers than it is given.
+    let mut bad = Launch { name: "blk.0.bad".into(), ..launch.clone() };
+    bad.words[20] &= !0x1_ff00;
+    bad.words[20] |= 4 << 8;
+    bundle.header.launches = vec![Launch { name: "blk.0.good".into(), ..launch }, bad];
+    bundle.header.simulated = None;
+    for (notifier, stopped_at, same) in [
+        (Some(13), vec![], true),
+        (Some(31), vec![], false),
+        (Some(13), vec![1], false),
+        (None, vec![], false),
+    ] {
+        let told = format!("{notifier:?} {stopped_at:?}");
+        (bundle.header.notifier, bundle.header.stopped_at) = (notifier, stopped_at);
+        let replay = Replay::run(&bundle, None).unwrap();
+        let text = replay.to_string();
+        assert_eq!(replay.is_same(), same, "{told}: {text}");
+        assert!(text.contains("ran to its end: blk.0.good: kernel "), "{text}");
+        assert!(text.contains("replayed: register-out-of-range"), "{text}");
+    }
+    bundle.header.launches.pop();
+    let replay = Replay::run(&bundle, None).unwrap();
+    assert!(!replay.is_same() && replay.to_string().contains("the launch runs to its end"));
 }
 
 proptest! {
