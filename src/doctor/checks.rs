@@ -1,10 +1,11 @@
 //! The checks: each a function from facts to a finding.
 
-use super::facts::{Facts, Tuned, is_root};
+use super::facts::{Facts, Fault, Tuned, is_root};
 use super::{Finding, Verdict};
 use crate::config::{Config, Tune};
 use crate::stages::{Key, RETRY, Record};
 use device::tune::DeviceKey;
+use tegra_bundle::Header;
 use telemetry::Release;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -23,7 +24,7 @@ enum On {
 type Check = fn(&Facts) -> Finding;
 
 /// All checks by name, in the order in which they are best read.
-const CHECKS: [(&str, On, Check); 18] = [
+const CHECKS: [(&str, On, Check); 19] = [
     ("board", On::Any, board),
     ("release", On::Orin, release),
     ("allocation limit", On::Orin, allocations),
@@ -34,6 +35,7 @@ const CHECKS: [(&str, On, Check); 18] = [
     ("permission", On::Orin, group),
     ("other GPU users", On::Any, gpu_users),
     ("first light", On::Any, first_light),
+    ("GPU faults", On::Any, faults),
     ("CUDA", On::Any, cuda),
     ("tuning", On::Any, tuning),
     ("configuration", On::Any, configuration),
@@ -295,6 +297,40 @@ fn first_light(facts: &Facts) -> Finding {
         (false, _) if noted => note(passed.join(". ")),
         (false, _) => ok(passed.join(". ")),
     }
+}
+
+/// What the newest of them has left to be looked into.
+fn faults(facts: &Facts) -> Finding {
+    let Fault { file, kept, header } = match &facts.fault {
+        Ok(Some(fault)) => fault,
+        Ok(None) if facts.state.orin => return ok("none has left a bundle"),
+        Ok(None) => return absent(NO_ORIN),
+        Err(reason) => {
+            let hint = if is_root() { "" } else { "; root may see more" };
+            return note(format!("what they have left cannot be looked at: {reason}{hint}"));
+        }
+    };
+    let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
+    let told = match header {
+        Ok(header) => {
+            let Header { at, device, rule, message, launches, .. } = &**header;
+            let at = at.as_deref().unwrap_or("an unknown day");
+            let launches = match &launches[..] {
+                [] => "no launch is known".to_owned(),
+                [only] => only.name.clone(),
+                [first, .., last] => {
+                    format!("{} launches, {} to {}", launches.len(), first.name, last.name)
+                }
+            };
+            format!("{rule} on {at}, {device}: {launches}; {message}")
+        }
+        Err(reason) => format!("it cannot be read: {reason}"),
+    };
+    note(format!(
+        "the newest of {kept} bundles is {name}: {told}. On any machine it is run again by: tegra-sim \
+         replay {}",
+        file.display()
+    ))
 }
 
 fn cuda(facts: &Facts) -> Finding {

@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::stages::{self, Book};
 use device::tune::{Declared, DeviceKey, Store, store};
 use model::{KvLayout, Model, synthetic};
+use tegra_bundle::{Directory, Header};
 use telemetry::{Probe, State, Users};
 
 /// Device nodes that the NV device opens. Source: `tegra::error::Node`.
@@ -38,6 +39,18 @@ pub struct Facts {
     pub light: Result<Book, String>,
     /// Devices that a running daemon does not use any more, and why.
     pub left: Vec<(String, String)>,
+    /// The newest bundle that a GPU fault has left, or why that cannot be told.
+    pub fault: Result<Option<Fault>, String>,
+}
+
+/// What a GPU fault has left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub file: PathBuf,
+    /// Bundles that are kept, this one too.
+    pub kept: usize,
+    /// What it tells, or why it cannot be read.
+    pub header: Result<Box<Header>, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +120,7 @@ impl Facts {
                 Err(_) => Ok(Book::default()),
             },
             left: Vec::new(),
+            fault: config.as_ref().map_or(Ok(None), |config| fault(&config.state_dir)),
             config,
             loaded,
         }
@@ -133,6 +147,17 @@ impl Facts {
         });
         self.tuned = held.collect();
     }
+}
+
+fn fault(state: &Path) -> Result<Option<Fault>, String> {
+    let directory = Directory::of_state(state);
+    let told = |error| format!("{}: {error}", directory.path().display());
+    let mut kept = directory.list().map_err(told)?;
+    let count = kept.len();
+    Ok(kept.pop().map(|file| {
+        let header = Header::read(&file).map(Box::new).map_err(|error| error.to_string());
+        Fault { file, kept: count, header }
+    }))
 }
 
 fn node(name: &str, path: &Path) -> Node {

@@ -10,7 +10,7 @@ mod report;
 use serde::{Deserialize, Serialize};
 
 pub use checks::examine;
-pub use facts::{Disk, Facts, Need, Node, Socket, Tuned};
+pub use facts::{Disk, Facts, Fault, Need, Node, Socket, Tuned};
 pub use report::Report;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

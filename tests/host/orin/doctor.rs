@@ -6,8 +6,11 @@ use std::process::{Command, Output};
 use device::first_light::{Mode, Stage};
 use device::gpu;
 use orind::config::Config;
-use orind::doctor::{Disk, Facts, Finding, Need, Node, Socket, Tuned, Verdict, examine, worst};
+use orind::doctor::{
+    Disk, Facts, Fault, Finding, Need, Node, Socket, Tuned, Verdict, examine, worst,
+};
 use orind::stages::{Begun, Book, FILE, Key, Passed, Record};
+use tegra_bundle::{Bundle, Directory, Header, Launch};
 use telemetry::{User, Users};
 
 use super::tree::Machine;
@@ -26,6 +29,7 @@ fn facts(name: &str) -> Facts {
     facts.disk = Some(Disk { directory: PathBuf::from("/models"), free: 100 << 30 });
     facts.socket = socket;
     facts.light = Ok(Book::default());
+    facts.fault = Ok(None);
     facts
 }
 
@@ -295,7 +299,7 @@ fn the_program_prints_exits_and_reports_without_secrets() {
 
     let json = doctor(&machine, home.path(), &["--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert_eq!(json["findings"].as_array().unwrap().len(), 18);
+    assert_eq!(json["findings"].as_array().unwrap().len(), 19);
 
     std::fs::write(&config, "modle = 1").unwrap();
     let broken = doctor(&machine, home.path(), &["--config", config.to_str().unwrap()]);
@@ -303,6 +307,65 @@ fn the_program_prints_exits_and_reports_without_secrets() {
     assert!(String::from_utf8(broken.stdout).unwrap().contains("did you mean `model`"));
     let pc = doctor(&Machine::new("pc"), home.path(), &[]);
     assert_eq!(pc.status.code(), Some(0), "{}", String::from_utf8_lossy(&pc.stdout));
+}
+
+#[test]
+fn the_newest_bundle_of_a_fault_is_named() {
+    let launch = |name: &str| Launch { name: name.into(), ..Launch::default() };
+    let header = Header {
+        at: Some("2026-11-23T14:05:09Z".into()),
+        device: "ga10b, 16 SMs".into(),
+        rule: "mmu-fault".into(),
+        message: "the GPU faulted".into(),
+        launches: vec![launch("blk.0.attn_q (project_q8_0)"), launch("output (sample)")],
+        ..Header::default()
+    };
+    let mut facts = facts("agx64-maxn");
+    let mut say = |fault| {
+        facts.fault = fault;
+        assert_eq!(to_fix(&facts), [], "a fault that was survived is nothing to fix");
+        let Finding { verdict, found, .. } = finding(&facts, "GPU faults");
+        (verdict, found)
+    };
+    assert_eq!(say(Ok(None)).0, Verdict::Ok);
+    let (verdict, found) = say(Err("/var/lib/orind/faults: Permission denied".into()));
+    assert!(verdict == Verdict::Note && found.contains("Permission denied"), "{found}");
+    let fault = |header| Fault { file: "/s/faults/fault-x-7.bundle".into(), kept: 3, header };
+    let (verdict, found) = say(Ok(Some(fault(Ok(Box::new(header.clone()))))));
+    assert_eq!(verdict, Verdict::Note);
+    for part in [
+        "the newest of 3 bundles is fault-x-7.bundle: mmu-fault on 2026-11-23T14:05:09Z, ga10b, 16 SMs",
+        "2 launches, blk.0.attn_q (project_q8_0) to output (sample); the GPU faulted",
+        "tegra-sim replay /s/faults/fault-x-7.bundle",
+    ] {
+        assert!(found.contains(part), "no {part:?} in {found}");
+    }
+    let (_, found) = say(Ok(Some(fault(Err("not a fault bundle of version 2".into())))));
+    assert!(found.contains("fault-x-7.bundle: it cannot be read: not a fault bundle"), "{found}");
+
+    // Through the program, in the file that is shared, whose reader has no use for places of this machine.
+    let home = tempfile::tempdir().unwrap();
+    let directory = Directory::of_state(home.path());
+    let bundle = Bundle { header, memory: Vec::new() };
+    for _ in 0..2 {
+        let place = directory.place(directory.next_number(), "20261123T140509Z");
+        directory.keep(&place, &bundle).unwrap();
+    }
+    let config = home.path().join("orind.toml");
+    std::fs::write(&config, format!("state_dir = '{}'\n", home.path().display())).unwrap();
+    let report = home.path().join("report.json");
+    let paths = [&config, &report].map(|path| path.to_str().unwrap());
+    let output = doctor(
+        &Machine::new("agx64-maxn"),
+        home.path(),
+        &["--config", paths[0], "--report", paths[1]],
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    let newest = directory.place(2, "20261123T140509Z").display().to_string();
+    assert!(text.contains(&format!("tegra-sim replay {newest}")), "{text}");
+    let report = std::fs::read_to_string(&report).unwrap();
+    assert!(report.contains("fault-20261123T140509Z-2.bundle: mmu-fault on 2026"), "{report}");
+    assert!(!report.contains(&home.path().display().to_string()), "{report}");
 }
 
 #[test]
