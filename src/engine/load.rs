@@ -263,6 +263,9 @@ fn bring_up(
     let (choices, used) = tuning::choices(&**device, &cases, &spec.tuning, &|| heartbeat.beat());
     leave(&**device, &request, spec.memory_reserve, watch.beside(&**device) > 0)?;
     let mut instance = device.open(&Request { choices: Some(&choices), ..request })?;
+    if let Some(dir) = &spec.light.dir {
+        instance.keep_faults(dir);
+    }
     let total = model.weight_bytes();
     let done = AtomicU64::new(0);
     for weight in &weights {

@@ -14,6 +14,7 @@ mod first_light;
 mod not_finite;
 mod nv;
 mod nv_bench;
+mod nv_bundles;
 mod nv_desktop;
 mod nv_faults;
 mod nv_layer;

@@ -42,6 +42,7 @@ pub mod tune;
 pub use kernels::Kernels;
 pub use named::{AUTO, NAMES, named};
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::first_light::{FirstLight, Mode};
@@ -327,6 +328,10 @@ pub trait Instance: Send {
     fn mode(&self) -> Option<Mode> {
         None
     }
+
+    /// From now on keeps what is known of each fault below the state directory, as files that
+    /// `tegra-sim replay` runs. A device that learns nothing of its faults keeps nothing.
+    fn keep_faults(&mut self, _state: &Path) {}
 
     /// Reads one weight from its source, packing it as the device likes. `progress` is called with
     /// the bytes of the source consumed since the last call.

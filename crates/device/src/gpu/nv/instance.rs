@@ -10,7 +10,9 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt::Display;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tegra::buffer::{Loading, Mailbox, Placement, Scratch, WeightsPool};
@@ -26,6 +28,8 @@ use super::super::lower::{Addresses, lower};
 use super::super::variant::{Tuning, compiles};
 use super::super::weights::fill;
 use super::code::Code;
+use super::evidence::{self, Scene};
+use super::keeper::Keeper;
 use super::record::{Recording, Source, Stamped};
 use super::uploads::Uploads;
 use super::watchdog::watch;
@@ -39,6 +43,7 @@ use crate::{
     Result, Ticket, Timing, WeightSource,
 };
 use plan::{BufferId, NextInputs, Op, Plan, Sample};
+use tracing::field::display;
 
 /// Ring entries of the channel: two for each step under way, one for each submission's uploads.
 const ENTRIES: u32 = (MAX_SUBMISSIONS as u32 * (2 * RING_STEPS + 1) + 1).next_power_of_two();
@@ -130,11 +135,13 @@ pub(super) struct NvInstance {
     counters: Mailbox,
     code: Code,
     /// Backs the threads' stacks.
-    _local: Scratch,
+    local: Scratch,
     choices: Choices,
     space: AddressSpace,
     mode: Mode,
     launches: u64,
+    /// Where to leave what is known of faults.
+    keeper: Option<Keeper>,
 }
 
 impl NvInstance {
@@ -171,12 +178,13 @@ impl NvInstance {
             scratch: scratch(layout.workspace.scratch())?,
             counters,
             code,
-            _local: local,
+            local,
             choices,
             layout,
             space,
             mode,
             launches: 0,
+            keeper: None,
         })
     }
 
@@ -262,6 +270,36 @@ impl NvInstance {
         Ok(tickets)
     }
 
+    /// Copies what is known of a fault or a hang, before recovery changes it, and has it written: where to.
+    fn report(&mut self, message: &dyn Display) -> Option<PathBuf> {
+        let keeper = self.keeper.as_mut()?;
+        if !keeper.is_due() {
+            return None;
+        }
+        let context = self.context.get_mut();
+        let (flight, done) = self.flights.iter().find_map(|flight| {
+            let done = done(context, &flight.tickets);
+            (done < flight.tickets.len()).then_some((flight, done))
+        })?;
+        let state = &self.ledger.entry(flight.prepared).ok()?.state;
+        let tensors = self.placements.iter().filter_map(|(name, &placement)| {
+            let Some(Pool::Sealed(pool)) = &self.pool else { return None };
+            Some((pool.address(placement)?.get(), self.layout.weights.get(name)?.bytes()))
+        });
+        let bundle = evidence::collect(&Scene {
+            space: &self.space,
+            fault: &context.describe(),
+            message: message.to_string(),
+            recording: &state.recording,
+            launches: &state.launches,
+            step: flight.base + done as u64,
+            code: &self.code,
+            local: self.local.address().get(),
+            tensors: &tensors.collect(),
+        });
+        Some(keeper.keep(bundle))
+    }
+
     /// Rebuilds the channel after a fault and executes again what it interrupted, in another mode if one is
     /// given.
     fn recover(&mut self, mode: Option<Mode>) -> Result<()> {
@@ -269,6 +307,7 @@ impl NvInstance {
         if let Some(mode) = mode {
             self.change_mode(mode)?;
         }
+        self.ledger.states_mut().try_for_each(|state| state.recording.begin_again())?;
         let counters = vec![0; self.layout.workspace.counters() as usize];
         self.counters.write(0, &counters).map_err(failed)?;
         let mut restored = HashSet::new();
@@ -422,7 +461,10 @@ impl NvInstance {
             reached = done;
             let is_last = attempts == ATTEMPTS;
             let lower = self.mode.chains.lower().filter(|_| is_last);
+            let left = if error.can_rebuild() { self.report(&error) } else { None };
+            let bundle = left.map(|path| display(path.display().to_string()));
             if !error.can_rebuild() || is_last && lower.is_none() {
+                tracing::warn!(%error, attempts, bundle, "GPU fault: the step is given up");
                 return Err(match failed(error) {
                     Error::Lost { scope, reason, source, .. } => {
                         Error::Lost { scope, rebuildable: true, reason, source }
@@ -430,7 +472,7 @@ impl NvInstance {
                     other => other,
                 });
             }
-            tracing::warn!(%error, attempts, "GPU fault: the channel is rebuilt, the step repeated");
+            tracing::warn!(%error, attempts, bundle, "GPU fault: the channel is rebuilt, the step repeated");
             if is_last {
                 attempts = 0;
             }
@@ -458,6 +500,10 @@ impl Instance for NvInstance {
 
     fn mode(&self) -> Option<Mode> {
         Some(self.mode)
+    }
+
+    fn keep_faults(&mut self, state: &Path) {
+        self.keeper = Some(Keeper::new(state));
     }
 
     fn upload(
@@ -531,7 +577,9 @@ impl Instance for NvInstance {
         let range = base..base + u64::from(steps);
         let handed_over = match self.launch(prepared, upload, range.clone()) {
             // An earlier submission faulted: it is repeated first.
-            Err(Error::Lost { rebuildable: true, .. }) => {
+            Err(Error::Lost { rebuildable: true, reason, .. }) => {
+                let bundle = self.report(&reason).map(|path| display(path.display().to_string()));
+                tracing::warn!(error = reason, bundle, "GPU fault: the channel is rebuilt");
                 self.recover(None).and_then(|()| self.launch(prepared, upload, range))
             }
             handed_over => handed_over,

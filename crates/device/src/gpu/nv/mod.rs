@@ -4,12 +4,14 @@
 //! hardware gets at once; `record` writes them down once, as QMDs, constant banks and a command
 //! stream that never change again; `uploads` writes mailboxes between two steps under way;
 //! `instance` replays recordings step by step, reads what comes back, and repeats a step that a
-//! fault interrupted, or that the `watchdog` gave up, in a lower mode if need be. `proof` says which
-//! mode first light allows. Memory, channels and queues are those of the crate `tegra`.
+//! fault interrupted, or that the `watchdog` gave up, in a lower mode if need be. `evidence` is what a
+//! fault leaves, `keeper` has it written to a file. `proof` says which mode first light allows. Memory, channels and queues are those of the crate `tegra`.
 
 pub(super) mod chains;
 mod code;
+mod evidence;
 mod instance;
+mod keeper;
 mod proof;
 mod record;
 mod uploads;
@@ -55,7 +57,7 @@ impl GpuDevice for Nv {
     const NAME: &'static str = DEVICE;
 
     fn description(&self) -> String {
-        format!("{}, {} SMs", self.orin.chip(), self.orin.sms())
+        describe(&self.orin)
     }
 
     fn target(&self) -> Target {
@@ -94,6 +96,11 @@ impl GpuDevice for Nv {
         let space = AddressSpace::with(&self.orin, options).map_err(failed)?;
         Ok(Box::new(NvInstance::new(space, layout, choices, self.mode)?))
     }
+}
+
+/// The GPU in a line.
+fn describe(orin: &Orin) -> String {
+    format!("{}, {} SMs", orin.chip(), orin.sms())
 }
 
 const fn range(mode: Mode) -> space::Range {

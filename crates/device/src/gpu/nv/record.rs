@@ -54,8 +54,11 @@ pub(super) struct Source<'a> {
 
 #[derive(Debug)]
 pub(super) struct Recording {
-    /// What the streams point at: QMDs first, then the rest.
-    _memory: Mailbox,
+    /// What the streams point at, copy by copy: QMDs first, then the rest.
+    memory: Mailbox,
+    /// Bytes of a copy.
+    copy_bytes: u64,
+    chains: Vec<Range<usize>>,
     bodies: [Entry; COPIES],
     /// For each copy how many chains are done, where there are several.
     progress: Option<Mailbox>,
@@ -82,7 +85,8 @@ impl Recording {
             })
         };
         let bodies = [record(0).map_err(failed)?, record(1).map_err(failed)?];
-        Ok(Self { _memory: memory, bodies, progress, polls })
+        let Layout { bytes: copy_bytes, chains, .. } = layout;
+        Ok(Self { memory, copy_bytes, chains, bodies, progress, polls })
     }
 
     /// Polls without progress after which the channel counts as hung.
@@ -94,6 +98,27 @@ impl Recording {
     pub(super) fn progress(&self) -> [Option<u32>; COPIES] {
         // The words are within the buffer, so that they can be read.
         [0, WORD_STRIDE].map(|at| self.progress.as_ref()?.load_u32(at).ok())
+    }
+
+    /// Forgets how far executions have been. Nothing may be running.
+    pub(super) fn begin_again(&self) -> Result<()> {
+        let Some(progress) = &self.progress else { return Ok(()) };
+        [0, WORD_STRIDE].into_iter().try_for_each(|at| progress.store_u32(at, 0)).map_err(failed)
+    }
+
+    /// Which launches of the step that is under way may be running: those of the first chain that has not
+    /// been released.
+    pub(super) fn under_way(&self, step: u64) -> Range<usize> {
+        let released = self.progress()[(step % COPIES as u64) as usize].unwrap_or(0);
+        // All of them: that was the execution before.
+        let chain = self.chains.get(released as usize).or(self.chains.first());
+        chain.cloned().unwrap_or_default()
+    }
+
+    /// Where a launch of a step has its QMD.
+    pub(super) fn qmd(&self, step: u64, launch: usize) -> u64 {
+        let copy = self.memory.address().get() + self.copy_bytes * (step % COPIES as u64);
+        copy + QMD_BYTES * launch as u64
     }
 
     pub(super) const fn body(&self, step: u64) -> Entry {

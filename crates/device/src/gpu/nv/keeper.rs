@@ -1,0 +1,109 @@
+//! Has bundles of faults written, by a thread of their own: whatever the disk does, recovery goes on.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use jiff::{Timestamp, Unit};
+use tegra_bundle::{Bundle, Directory, KEPT};
+
+/// Where an instance's bundles go.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    directory: Directory,
+    /// The next bundle's.
+    number: u64,
+    faults: u64,
+    writing: Arc<Writing>,
+}
+
+/// What the keeper and its thread know of each other.
+#[derive(Debug, Default)]
+struct Writing {
+    under_way: AtomicBool,
+    /// That it does not work has been said.
+    has_failed: AtomicBool,
+}
+
+impl Keeper {
+    /// For a state directory, which is looked into now and not when something fails.
+    pub(super) fn new(state: &Path) -> Self {
+        let directory = Directory::of_state(state);
+        let number = directory.next_number();
+        Self { directory, number, faults: 0, writing: Arc::default() }
+    }
+
+    /// Whether this fault, one more, is to leave a bundle. A GPU that goes on failing for days does not wear
+    /// a disk out: after as many as are kept it is every one whose number is a power of two.
+    pub(super) fn is_due(&mut self) -> bool {
+        self.faults += 1;
+        let counts = self.faults <= KEPT as u64 || self.faults.is_power_of_two();
+        counts && !self.writing.under_way.load(Ordering::Acquire)
+    }
+
+    /// Has a bundle written, and gives the place where it will lie.
+    pub(super) fn keep(&mut self, mut bundle: Bundle) -> PathBuf {
+        let now = Timestamp::now();
+        let now = now.round(Unit::Second).unwrap_or(now).to_string();
+        let place = self.directory.place(self.number, &now.replace(['-', ':'], ""));
+        self.number = self.number.saturating_add(1);
+        bundle.header.at = Some(now);
+        let (directory, writing) = (self.directory.clone(), Arc::clone(&self.writing));
+        writing.under_way.store(true, Ordering::Release);
+        let to = place.clone();
+        let write = move || {
+            if let Err(error) = directory.keep(&to, &bundle) {
+                writing.tell(&error.to_string());
+            }
+            writing.under_way.store(false, Ordering::Release);
+        };
+        if let Err(error) = thread::Builder::new().name("fault-bundle".into()).spawn(write) {
+            self.writing.tell(&error.to_string());
+            self.writing.under_way.store(false, Ordering::Release);
+        }
+        place
+    }
+}
+
+impl Writing {
+    fn tell(&self, error: &str) {
+        if !self.has_failed.swap(true, Ordering::Relaxed) {
+            tracing::warn!(error, "the GPU fault left no bundle, and the next ones may not either");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_that_goes_on_failing_wears_no_disk_out() {
+        let state = tempfile::tempdir().unwrap();
+        let mut keeper = Keeper::new(state.path());
+        let due: Vec<u64> = (1..=1000).filter(|_| keeper.is_due()).collect();
+        assert_eq!(due, [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256, 512]);
+    }
+
+    #[test]
+    fn one_is_written_at_a_time_and_numbers_go_on() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = Directory::of_state(state.path());
+        let finish = |keeper: &Keeper| {
+            while keeper.writing.under_way.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+        };
+        for expected in 1..=2 {
+            let mut keeper = Keeper::new(state.path());
+            assert!(keeper.is_due());
+            let place = keeper.keep(Bundle::default());
+            finish(&keeper);
+            assert_eq!(directory.list().unwrap().last(), Some(&place));
+            assert_eq!(directory.list().unwrap().len(), expected);
+            keeper.writing.under_way.store(true, Ordering::Release);
+            assert!(!keeper.is_due());
+        }
+    }
+}
