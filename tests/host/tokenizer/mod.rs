@@ -322,7 +322,7 @@ proptest! {
 
     #[test]
     fn words_are_merged_as_bpe_defines(
-        words in prop::collection::vec("[abc]{1,24}", 1..8),
+        words in prop::collection::vec("[abc]{1,24}|[ab]{260,300}", 1..8),
         picks in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..24),
     ) {
         let mut parts = vec!["a".to_owned(), "b".to_owned(), "c".to_owned()];

@@ -8,7 +8,8 @@
 //! Templates look into messages (`'</think>' in content`), so nothing else is touched: only whole
 //! texts of control tokens, and the ends of a message that would make one together with what the
 //! template writes around it. There the sentinel's neighbour is no white space, so that `trim` does
-//! what it did.
+//! what it did. A template that takes letters out of the middle of a message, or changes them, and
+//! so makes a control token of the rest, is not kept from it.
 
 use std::borrow::Cow;
 
@@ -41,8 +42,8 @@ impl Rendered {
         Self { text, plain }
     }
 
-    /// The prompt. Encoded as it stands it is only text: [`super::Tokenizer::encode_rendered`] is
-    /// what knows its control tokens.
+    /// The prompt, for reading. [`crate::tokenizer::Tokenizer::encode_rendered`] encodes it: this
+    /// text alone does not tell the template's control tokens from a message's words.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
