@@ -209,6 +209,18 @@ impl Book {
     }
 }
 
+/// Why a device must not be touched on this machine as it is, for somebody who does not prove it; `None` of those
+/// that take no machine down.
+pub fn withheld(dir: &Path, device: &str) -> Option<String> {
+    if matches!(device, "cpu" | "reference") {
+        return None;
+    }
+    match read(dir) {
+        Ok(book) => book.devices.get(device)?.withheld(&Key::here(String::new())),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
 /// The state directory's book, or an empty one where there is none yet.
 pub fn read(dir: &Path) -> Result<Book, Error> {
     let path = dir.join(FILE);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::config;
-use crate::stages::{self, FILE, Key};
+use crate::stages::{self, FILE};
 use device::{Device, named};
 
 /// The device of that name, see [`named`].
@@ -12,12 +12,8 @@ use device::{Device, named};
 /// # Errors
 /// Why it cannot or must not be used here, in one line.
 pub(super) fn open(name: &str, cpu_isa: &str, threads: usize) -> Result<Arc<dyn Device>, String> {
-    if !matches!(name, "cpu" | "reference") {
-        let book = stages::read(&config::client_state_dir(FILE)).map_err(|e| e.to_string())?;
-        let record = book.devices.get(name);
-        if let Some(reason) = record.and_then(|record| record.withheld(&Key::here(String::new()))) {
-            return Err(reason);
-        }
+    match stages::withheld(&config::client_state_dir(FILE), name) {
+        Some(reason) => Err(reason),
+        None => named(name, cpu_isa, threads),
     }
-    named(name, cpu_isa, threads)
 }

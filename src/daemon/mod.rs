@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,14 +24,11 @@ use self::log::Log;
 use self::service::{EngineGone, Service};
 use self::signals::{Parent, Signals, Told, gone};
 use self::tidy::Tidy;
-use crate::chain::one_line;
 use crate::config::{self, Config, Effect, IoctlFilter};
 use crate::control::api::LoadRequest;
 use crate::control::server::tcp::{self, Port, Token};
 use crate::control::server::{self, App, Listeners, Stop, socket};
-use crate::engine::{Handle, LoadError, LoadEvent, Settings};
-use model::Model;
-use model::synthetic;
+use crate::engine::{self, DeviceMemory, Handle, LoadError, LoadEvent, ModelInfo, Settings};
 
 /// Threads that serve connections; the work is done on the engine's.
 const IO_THREADS: usize = 2;
@@ -183,24 +180,33 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// Does what a start would do before it listens and loads.
 fn check(config: &Config) -> Result<(), String> {
     let mut text = toml::to_string(config).map_err(|e| e.to_string())?;
-    let model = match config.model.as_str() {
-        "" => "none at start".to_owned(),
-        name if synthetic::is_synthetic(name) => {
-            let spec = synthetic::Spec::parse(name).map_err(|e| e.to_string())?;
-            format!("{spec}, seeded random weights")
-        }
+    if !config.token_file.as_os_str().is_empty() {
+        Token::read(&config.token_file).map_err(|e| e.to_string())?;
+    }
+    // Writing to a string cannot fail.
+    let _ = match config.model.as_str() {
+        "" => writeln!(text, "\n# The configuration is valid. Model: none at start."),
         name => {
-            let path = synthetic::resolve(name, &config.models_dir);
-            let model =
-                Model::open(Path::new(&path)).map_err(|e| format!("{path}: {}", one_line(&e)))?;
-            let (parameters, bytes) = (model.parameters(), model.weight_bytes());
-            format!("{path}, {parameters} parameters, {bytes} bytes of weights")
+            let request = LoadRequest { model: name.to_owned(), ..LoadRequest::default() };
+            let model = engine::check(&server::load_spec(config, request))
+                .map_err(|error| format!("{name} cannot be loaded: {error}"))?;
+            let ModelInfo { path, parameters, bytes, slots, context, .. } = &model;
+            let DeviceMemory { weights, kv, activations } = model.memory;
+            let path = path.display();
+            let random = if model.synthetic { ", seeded random weights" } else { "" };
+            writeln!(
+                text,
+                "\n# The configuration is valid. Model: {path}, {parameters} parameters, {bytes} bytes of \
+                 weights{random}.\n\
+                 # {slots} slots of {context} tokens on {}: {} ({}).\n\
+                 # Memory: {weights} bytes for weights, {kv} for the KV cache, {activations} for activations.",
+                model.device.name, model.device.description, model.device.reason,
+            )
         }
     };
-    // Writing to a string cannot fail.
-    let _ = write!(text, "\n# The configuration is valid. Model: {model}.\n");
     io::stdout().write_all(text.as_bytes()).map_err(|e| e.to_string())
 }
 

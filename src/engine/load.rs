@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::backend::{Candidates, Found};
+use super::backend::{Candidates, Found, Pass};
 use super::core::{self, Core, Entries, Loaded};
 use super::first_light;
 use super::handle::Shared;
@@ -87,14 +87,14 @@ pub(super) fn open(
     watch: &dyn Watch,
 ) -> Result<Opened, LoadError> {
     let started = Instant::now();
-    check(spec)?;
+    check_ranges(spec)?;
     let model = synthetic::resolve(&spec.model, &spec.models_dir);
     let spec = &LoadSpec { model, ..spec.clone() };
     let mut candidates = Candidates::new(spec, shared.devices.disabled_for(&spec.model))?;
     let Read { model, text, layout } = read(spec, watch)?;
     let first = candidates.next(&lit(spec, shared))?;
     check_cache(&model, layout, watch.beside(&*first.device))?;
-    let fitted = fit(&mut candidates, first, &model, spec, layout, shared)?;
+    let fitted = fit(&mut candidates, first, &model, spec, layout, &lit(spec, shared))?;
     Ok(Opened { spec: spec.clone(), started, model, text, candidates, fitted, layout })
 }
 
@@ -106,7 +106,7 @@ pub(super) fn reopen(lost: Core, shared: &Shared, watch: &dyn Watch) -> Result<O
     let mut candidates = Candidates::new(&spec, shared.devices.disabled_for(&spec.model))?;
     let first = candidates.next(&lit(&spec, shared))?;
     watch.progress("load", 0, model.weight_bytes());
-    let fitted = fit(&mut candidates, first, &model, &spec, layout, shared)?;
+    let fitted = fit(&mut candidates, first, &model, &spec, layout, &lit(&spec, shared))?;
     Ok(Opened { spec, started, model, text, candidates, fitted, layout })
 }
 
@@ -121,7 +121,7 @@ pub(super) fn on(
     let Read { model, text, layout } = read(spec, &watch)?;
     let mut candidates = Candidates::none();
     let found = Found { device: Arc::clone(device), reason: String::new() };
-    let fitted = fit(&mut candidates, found, &model, spec, layout, shared)?;
+    let fitted = fit(&mut candidates, found, &model, spec, layout, &lit(spec, shared))?;
     let opened = Opened { spec: spec.clone(), started, model, text, candidates, fitted, layout };
     upload(opened, shared, &mut watch)
 }
@@ -143,7 +143,17 @@ struct Read {
 
 fn read(spec: &LoadSpec, watch: &dyn Watch) -> Result<Read, LoadError> {
     let path = locate(spec, watch)?;
-    let model = Model::open(&path).map_err(|e| match e {
+    understand(&path, Gguf::open(&path), spec)
+}
+
+/// What a file says of its model.
+fn understand(
+    path: &Path,
+    opened: Result<Gguf, model::gguf::Error>,
+    spec: &LoadSpec,
+) -> Result<Read, LoadError> {
+    let model = opened.map_err(model::Error::from).and_then(Model::from_gguf);
+    let model = model.map_err(|e| match e {
         model::Error::Gguf(model::gguf::Error::Open { .. }) => LoadError::NotFound(one_line(&e)),
         e => LoadError::Invalid(format!("{}: {}", path.display(), one_line(&e))),
     })?;
@@ -159,6 +169,60 @@ fn read(spec: &LoadSpec, watch: &dyn Watch) -> Result<Read, LoadError> {
     Ok(Read { model, text, layout: KvLayout { slots: spec.slots, context } })
 }
 
+/// Does all that a load does before it reserves memory and reads weights: what it gives is what the load would
+/// give, on the machine as it is now. Nothing is run on a device, and a synthetic model is not made.
+///
+/// # Errors
+/// Those of the load.
+pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
+    check_ranges(spec)?;
+    let name = synthetic::resolve(&spec.model, &spec.models_dir);
+    let spec = &LoadSpec { model: name, ..spec.clone() };
+    let path = PathBuf::from(&spec.model);
+    let opened = if synthetic::is_synthetic(&spec.model) {
+        let outline = synthetic::Spec::parse(&spec.model).and_then(|spec| spec.outline());
+        outline.map_err(synthetic_error)?
+    } else {
+        Gguf::open(&path).map_err(|e| LoadError::NotFound(one_line(&e)))?
+    };
+    let Read { model, layout, .. } = understand(&path, Ok(opened), spec)?;
+    check_cache(&model, layout, 0)?;
+    let mut candidates = Candidates::new(spec, Vec::new())?;
+    let may = |device: &Arc<dyn Device>| first_light::may_be_used(device, &spec.light);
+    let mut found = candidates.next(&may)?;
+    let weights: Vec<Buffer> = model.weights().cloned().collect();
+    let states = model.states(layout);
+    loop {
+        let Fitted { device, reason, plans } =
+            fit(&mut candidates, found, &model, spec, layout, &may)?;
+        let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
+        match has_room(&*device, &request, spec.memory_reserve) {
+            Ok(footprint) => {
+                return Ok(describe(spec, &model, &*device, reason, layout, footprint));
+            }
+            Err(error) if candidates.has_more() => {
+                candidates.refuse(device.info().name, &one_line(&error));
+                found = candidates.next(&may)?;
+            }
+            Err(error) => return Err(device_error(error)),
+        }
+    }
+}
+
+/// The memory that a model takes, where there is as much.
+fn has_room(
+    device: &dyn Device,
+    request: &Request<'_>,
+    reserve: u64,
+) -> Result<Footprint, device::Error> {
+    leave(device, request, reserve, false)?;
+    let footprint = device.footprint(request)?;
+    // A driver that does not tell is asked for it when the model is loaded.
+    let free = device.gpu_memory().or_else(memory::available).filter(|free| *free > 0);
+    footprint.fits(free.unwrap_or(u64::MAX))?;
+    Ok(footprint)
+}
+
 /// Plans for the first device from `found` on that can run the model.
 fn fit(
     candidates: &mut Candidates,
@@ -166,7 +230,7 @@ fn fit(
     model: &Model,
     spec: &LoadSpec,
     layout: KvLayout,
-    shared: &Shared,
+    pass: Pass<'_>,
 ) -> Result<Fitted, LoadError> {
     let chunk = spec.prefill_chunk.min(layout.context);
     let weights: Vec<Buffer> = model.weights().cloned().collect();
@@ -183,7 +247,7 @@ fn fit(
         match device.footprint(&request) {
             Err(error) if candidates.has_more() => {
                 candidates.refuse(device.info().name, &one_line(&error));
-                found = candidates.next(&lit(spec, shared))?;
+                found = candidates.next(pass)?;
             }
             Err(error) => return Err(device_error(error)),
             Ok(_) => return Ok(Fitted { device, reason, plans }),
@@ -213,7 +277,14 @@ pub(super) fn upload(
                 ))?;
                 let Fitted { device, reason, .. } = fitted;
                 let found = Found { device, reason };
-                fitted = fit(&mut Candidates::none(), found, &model, &spec, layout, shared)?;
+                fitted = fit(
+                    &mut Candidates::none(),
+                    found,
+                    &model,
+                    &spec,
+                    layout,
+                    &lit(&spec, shared),
+                )?;
             }
             // The next device would read the same file.
             Err(error @ device::Error::Weight { .. }) => return Err(device_error(error)),
@@ -221,7 +292,7 @@ pub(super) fn upload(
             Err(error) if candidates.has_more() => {
                 candidates.refuse(fitted.device.info().name, &one_line(&error));
                 let next = candidates.next(&lit(&spec, shared))?;
-                fitted = fit(&mut candidates, next, &model, &spec, layout, shared)?;
+                fitted = fit(&mut candidates, next, &model, &spec, layout, &lit(&spec, shared))?;
             }
             Err(error) => return Err(device_error(error)),
         }
@@ -309,7 +380,7 @@ fn leave(
     })
 }
 
-fn check(spec: &LoadSpec) -> Result<(), LoadError> {
+fn check_ranges(spec: &LoadSpec) -> Result<(), LoadError> {
     let range = |name: &str, value: usize, low: usize, high: usize| {
         if (low..=high).contains(&value) {
             return Ok(());
@@ -353,10 +424,15 @@ fn mib(bytes: u64) -> String {
 /// The file behind a model's name; synthetic ones are made when they are not cached.
 fn locate(spec: &LoadSpec, watch: &dyn Watch) -> Result<PathBuf, LoadError> {
     let mut progress = |done, total| watch.progress("synthesise", done, total);
-    synthetic::locate(&spec.model, &mut progress).map_err(|e| match e {
-        synthetic::Error::Unknown { .. } => LoadError::NotFound(e.to_string()),
-        e => LoadError::Invalid(one_line(&e)),
-    })
+    synthetic::locate(&spec.model, &mut progress).map_err(synthetic_error)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` hands it over")]
+fn synthetic_error(error: synthetic::Error) -> LoadError {
+    match error {
+        synthetic::Error::Unknown { .. } => LoadError::NotFound(error.to_string()),
+        error => LoadError::Invalid(one_line(&error)),
+    }
 }
 
 fn read_text(gguf: &Gguf) -> Result<Text, String> {

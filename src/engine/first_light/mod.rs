@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::handle::Shared;
 use crate::chain::one_line;
-use crate::stages::{Admission, Begun, Key, Page, Passed, Record};
+use crate::stages::{self, Admission, Begun, Key, Page, Passed, Record};
 use device::Device;
 use device::first_light::{Mode, Note, Stage};
 
@@ -62,6 +62,16 @@ pub(super) fn pass(
             Err(reason)
         }
     }
+}
+
+/// The device in the mode that is wanted of it, where nothing stands against it; it is not proven.
+pub(super) fn may_be_used(
+    device: &Arc<dyn Device>,
+    light: &Light,
+) -> Result<Arc<dyn Device>, String> {
+    let withheld = light.dir.as_ref().and_then(|dir| stages::withheld(dir, device.info().name));
+    let (mode, _) = wanted(&**device, light);
+    withheld.map_or_else(|| Ok(in_mode(device, mode)), Err)
 }
 
 /// The mode that is asked of a device that has modes, and what of this machine's measured answers is in it.

@@ -657,6 +657,19 @@ fn the_configuration_is_checked_before_anything_starts() {
     assert_eq!(code, Some(0));
     assert!(used.contains("slots = 2") && used.contains("context = 77"), "{used}");
     assert!(used.contains("The configuration is valid"), "{used}");
+    assert!(used.contains("cpu:") && used.contains("bytes for the KV cache"), "{used}");
+    // What the load would refuse, this refuses in the same words.
+    let cases: [(&[&str], &str); 4] = [
+        (&["--context", "16000000", "--slots", "256"], "256 slots x 16000000 tokens"),
+        (&["--context", "9"], "context is 9"),
+        (&["--backend", "nv"], "backend nv cannot be used"),
+        (&["--cpu-isa", "neon", "--backend", "cpu"], "neon"),
+    ];
+    for (flags, word) in cases {
+        let all = [&["--check", "--model", "synthetic:llama-3.2-1b:q6_k"], flags].concat();
+        let (code, _, error) = run("", &all);
+        assert!(code == Some(1) && error.contains(word), "{flags:?}: {error}");
+    }
     let (code, _, error) = run("model = '/nowhere.gguf'", &["--check"]);
     assert!(code == Some(1) && error.contains("/nowhere.gguf"), "{error}");
     let (code, _, error) = run("", &["--sockte", "x"]);

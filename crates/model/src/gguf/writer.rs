@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::metadata::{Array, Value, ValueType};
+use super::reader::Gguf;
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMS};
 use super::{Error, WriteDefect, types};
 use plan::DType;
@@ -243,6 +244,14 @@ impl DataWriter {
         fs::rename(&self.temporary.path, &self.path).map_err(|e| self.failed(e))?;
         self.temporary.renamed = true;
         File::open(folder(&self.path)).and_then(|dir| dir.sync_all()).map_err(|e| self.failed(e))
+    }
+
+    /// The file as it is, open for reading, zero where nothing was written. It has no name any more.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`].
+    pub fn outline(self) -> Result<Gguf, Error> {
+        Gguf::open(&self.temporary.path)
     }
 
     fn failed(&self, cause: io::Error) -> Error {

@@ -10,7 +10,7 @@ use super::random::{self, key};
 use super::shape::{Family, Mix, Role, Shape, Tensor};
 use super::vocabulary::{Vocabulary, chat_template};
 use super::{Error, Spec, VERSION, VERSION_KEY, planted};
-use crate::gguf::{self, DataWriter, TensorId, Writer};
+use crate::gguf::{self, DataWriter, Gguf, TensorId, Writer};
 use plan::DType;
 use plan::quant;
 
@@ -48,6 +48,17 @@ pub(super) fn build(
     let data = writer.begin()?;
     run(&jobs, threads, &data, total, progress)?;
     Ok(data.finish()?)
+}
+
+/// The file of `spec` without weights, for a moment in `dir`.
+pub(super) fn outline(spec: Spec, dir: &Path) -> Result<Gguf, Error> {
+    let Spec { shape, mix } = spec;
+    let mut writer = Writer::new(dir.join(spec.file_name()));
+    describe(&mut writer, shape, mix)?;
+    for tensor in shape.tensors() {
+        writer.tensor(&tensor.name, &tensor.shape, mix.dtype(&tensor, shape.layers))?;
+    }
+    Ok(writer.begin()?.outline()?)
 }
 
 /// A part of a tensor. Chunks are multiples of a super-block, so blocks are never split.

@@ -176,6 +176,15 @@ impl Spec {
         Ok(path)
     }
 
+    /// The model with all that its file would say of itself, and zero for weights. Nothing is left of it on
+    /// the disk.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`] when the folder for temporary files cannot be written.
+    pub fn outline(&self) -> Result<Gguf, Error> {
+        build::outline(*self, &env::temp_dir())
+    }
+
     /// True if the file is whole and made by this version: its tensors lie within it.
     fn is_usable(&self, path: &Path) -> bool {
         Gguf::open(path)
