@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use device::Device;
+use device::first_light::Mode;
 use device::gpu::nv::Nv;
 use model::{KvLayout, Model};
 use nix::sys::resource::{Resource, setrlimit};
@@ -26,6 +27,8 @@ use tegra_sim::engine::Replay;
 const STATE: &str = "ORIND_TEST_STATE";
 /// The variable that says how many bundles to wait for.
 const BUNDLES: &str = "ORIND_TEST_BUNDLES";
+/// The variable that says how many launches a chain has.
+const LONGEST: &str = "ORIND_TEST_LONGEST";
 /// The variable that says that the disk is nearly full, and how many bytes it still takes of a file.
 const FULL: &str = "ORIND_TEST_FULL_DISK";
 const ROOM: u64 = 64 << 10;
@@ -40,9 +43,10 @@ fn steps() {
     tracing_subscriber::fmt().with_writer(|| Log).init();
     let (layout, bucket) = (KvLayout { slots: 1, context: 64 }, Bucket::decode(1, 64));
     let model = Model::open(tiny("tiny-llama-Q8_0")).unwrap();
-    let nv = Nv::detect().unwrap();
-    assert!(nv.first_light().is_some(), "it is an Orin");
-    let mut session = Session::new(&nv, &model, layout, &[bucket]);
+    let longest = std::env::var(LONGEST).map_or(32, |longest| longest.parse().unwrap());
+    let mode = Mode { longest, ..Mode::default() };
+    let nv = Nv::detect().unwrap().first_light().unwrap().in_mode(mode);
+    let mut session = Session::new(&*nv, &model, layout, &[bucket]);
     let state = std::env::var_os(STATE).map(PathBuf::from).unwrap();
     session.instance.keep_faults(&state);
     session.load(0, &[(5, 0, 0)]);
@@ -170,6 +174,25 @@ fn a_launch_that_reads_what_is_not_mapped_does_so_in_replay() {
         text.contains("lane ") && text.contains("\n> 0x") && text.contains("\n  R0 "),
         "{text}"
     );
+}
+
+/// What is released behind each chain says which it was: in the second step, and in its repetition, of which
+/// less has been done than of the execution before.
+#[test]
+fn the_chain_that_was_under_way_is_told_by_what_was_released() {
+    let names = |state: &Path| -> Vec<Vec<String>> {
+        let files = Directory::of_state(state).list().unwrap();
+        let headers = files.iter().map(|file| Header::read(file).unwrap());
+        headers.map(|header| header.launches.into_iter().map(|l| l.name).collect()).collect()
+    };
+    let [whole, short] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    said(&mut steps_with("mmu-fault@1", whole.path(), 1));
+    let chain = names(whole.path()).remove(0);
+    assert_eq!(chain.len(), LAUNCHES);
+    // The third launch of the repetition is made once the first launches of it have been.
+    let faults = format!("mmu-fault@{},mmu-fault@{}", LAUNCHES + 6, LAUNCHES + 6 + 3);
+    said(steps_with(&faults, short.path(), 2).env(LONGEST, "4"));
+    assert_eq!(names(short.path()), [&chain[4..8], &chain[..4]]);
 }
 
 #[test]

@@ -2,11 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use jiff::{Timestamp, Unit};
 use tegra_bundle::{Bundle, Directory, KEPT};
+
+/// Bundles that may be waiting for the disk: of a step that fails, and of its repetition.
+const WAITING: usize = 2;
 
 /// Where an instance's bundles go.
 #[derive(Debug)]
@@ -18,10 +21,10 @@ pub(super) struct Keeper {
     writing: Arc<Writing>,
 }
 
-/// What the keeper and its thread know of each other.
+/// What the keeper and its threads know of each other.
 #[derive(Debug, Default)]
 struct Writing {
-    under_way: AtomicBool,
+    under_way: AtomicUsize,
     /// That it does not work has been said.
     has_failed: AtomicBool,
 }
@@ -39,7 +42,7 @@ impl Keeper {
     pub(super) fn is_due(&mut self) -> bool {
         self.faults += 1;
         let counts = self.faults <= KEPT as u64 || self.faults.is_power_of_two();
-        counts && !self.writing.under_way.load(Ordering::Acquire)
+        counts && self.writing.under_way.load(Ordering::Acquire) < WAITING
     }
 
     /// Has a bundle written, and gives the place where it will lie.
@@ -50,17 +53,17 @@ impl Keeper {
         self.number = self.number.saturating_add(1);
         bundle.header.at = Some(now);
         let (directory, writing) = (self.directory.clone(), Arc::clone(&self.writing));
-        writing.under_way.store(true, Ordering::Release);
+        writing.under_way.fetch_add(1, Ordering::AcqRel);
         let to = place.clone();
         let write = move || {
             if let Err(error) = directory.keep(&to, &bundle) {
                 writing.tell(&error.to_string());
             }
-            writing.under_way.store(false, Ordering::Release);
+            writing.under_way.fetch_sub(1, Ordering::AcqRel);
         };
         if let Err(error) = thread::Builder::new().name("fault-bundle".into()).spawn(write) {
             self.writing.tell(&error.to_string());
-            self.writing.under_way.store(false, Ordering::Release);
+            self.writing.under_way.fetch_sub(1, Ordering::AcqRel);
         }
         place
     }
@@ -87,11 +90,11 @@ mod tests {
     }
 
     #[test]
-    fn one_is_written_at_a_time_and_numbers_go_on() {
+    fn two_may_wait_for_the_disk_and_numbers_go_on() {
         let state = tempfile::tempdir().unwrap();
         let directory = Directory::of_state(state.path());
         let finish = |keeper: &Keeper| {
-            while keeper.writing.under_way.load(Ordering::Acquire) {
+            while keeper.writing.under_way.load(Ordering::Acquire) > 0 {
                 thread::yield_now();
             }
         };
@@ -102,7 +105,9 @@ mod tests {
             finish(&keeper);
             assert_eq!(directory.list().unwrap().last(), Some(&place));
             assert_eq!(directory.list().unwrap().len(), expected);
-            keeper.writing.under_way.store(true, Ordering::Release);
+            keeper.writing.under_way.store(1, Ordering::Release);
+            assert!(keeper.is_due());
+            keeper.writing.under_way.store(2, Ordering::Release);
             assert!(!keeper.is_due());
         }
     }
