@@ -2,18 +2,24 @@
 
 use std::error::Error;
 
-/// An error and its causes. Some messages already end with their cause: it is not said twice.
+/// An error and its causes. Some messages already have their cause in them: it is not said twice.
 pub(crate) fn one_line(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
         let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
+        if !text.contains(&cause_text) {
             text = format!("{text}: {cause_text}");
         }
         next = cause.source();
     }
     text
+}
+
+/// An error about a file or a name, which is named once: some messages do it themselves.
+pub(crate) fn of(name: &str, error: &dyn Error) -> String {
+    let text = one_line(error);
+    if text.contains(name) { text } else { format!("{name}: {text}") }
 }
 
 #[cfg(test)]
@@ -28,6 +34,8 @@ mod tests {
         Apart(#[source] io::Error),
         #[error("no answer: {0}")]
         Inside(#[source] io::Error),
+        #[error("no answer: {0}; ask again")]
+        Within(#[source] io::Error),
         #[error("the daemon")]
         Outer(#[source] Box<Told>),
     }
@@ -39,5 +47,9 @@ mod tests {
             let error = Told::Outer(Box::new(inner));
             assert_eq!(one_line(&error), "the daemon: no answer: the socket is gone");
         }
+        let within = Told::Within(cause());
+        assert_eq!(one_line(&within), "no answer: the socket is gone; ask again");
+        assert_eq!(of("the socket", &within), one_line(&within));
+        assert_eq!(of("a.gguf", &cause()), "a.gguf: the socket is gone");
     }
 }

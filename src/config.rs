@@ -15,6 +15,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 
+use crate::wording;
+
 /// Settings of the daemon. A key that a file leaves out has the value of [`Config::default`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -228,7 +230,16 @@ impl Config {
             let start = error.span().map_or(0, |span| span.start);
             let place = place(start);
             let place = key.map_or_else(|| place.clone(), |key| format!("{place}: {key}"));
-            Error::Invalid { place, reason: error.message().to_owned() }
+            let reason = wording::plain(error.message());
+            let number = key.and_then(allowed).zip(reason.rsplit_once(", a whole number from "));
+            let reason = match number {
+                Some((allowed, (value, _))) => {
+                    let (from, to) = (allowed.start(), allowed.end());
+                    format!("{value}, a whole number from {from} to {to} is needed")
+                }
+                None => reason,
+            };
+            Error::Invalid { place, reason }
         };
         let table = DeTable::parse(text).map_err(|e| refuse(None, &e))?;
         for key in table.get_ref().keys() {
@@ -236,7 +247,7 @@ impl Config {
             if keys().all(|key| key != name) {
                 let nearest = nearest(name);
                 let place = place(key.span().start);
-                return Err(Error::UnknownKey { place, key: name.to_owned(), nearest });
+                return Err(Error::UnknownKey { place, key: wording::shown(name), nearest });
             }
         }
         toml::from_str(text).map_err(|error| {
@@ -248,22 +259,20 @@ impl Config {
 
     /// Checks every value's range.
     pub fn check(&self) -> Result<(), Error> {
-        let range = |key, value: usize, allowed: RangeInclusive<usize>| {
-            if allowed.contains(&value) {
-                return Ok(());
+        let number = |key, value: u64| match allowed(key) {
+            Some(allowed) if !allowed.contains(&value) => {
+                let allowed = format!("{} to {} are allowed", allowed.start(), allowed.end());
+                Err(Error::range(key, value.to_string(), allowed))
             }
-            let allowed = format!("{} to {} are allowed", allowed.start(), allowed.end());
-            Err(Error::range(key, value.to_string(), allowed))
+            _ => Ok(()),
         };
+        let count = |key, value: usize| number(key, value.try_into().unwrap_or(u64::MAX));
         let one_of = |key, value: &str, allowed: &[&str]| {
             if allowed.contains(&value) {
                 return Ok(());
             }
             let allowed = format!("allowed are {}", allowed.join(", "));
-            Err(Error::range(key, format!("`{value}`"), allowed))
-        };
-        let number = |key, value: u64, allowed: RangeInclusive<usize>| {
-            range(key, usize::try_from(value).unwrap_or(usize::MAX), allowed)
+            Err(Error::range(key, format!("`{}`", wording::shown(value)), allowed))
         };
         if self.socket.as_os_str().is_empty() {
             let allowed = "a path is needed";
@@ -280,18 +289,17 @@ impl Config {
             let value = format!("`{}`", self.state_dir.display());
             return Err(Error::range("state_dir", value, "an absolute path is needed"));
         }
-        // More is more than any Orin has.
-        number("memory_reserve_mib", self.memory_reserve_mib, 0..=65_536)?;
-        range("threads", self.threads, 0..=1024)?;
         one_of("cpu_isa", &self.cpu_isa, &CPU_ISAS)?;
-        range("slots", self.slots, 1..=256)?;
-        range("context", self.context, 0..=16 << 20)?;
-        range("prefill_chunk", self.prefill_chunk, 1..=8192)?;
-        range("queue_limit", self.queue_limit, 0..=65_536)?;
-        range("max_connections", self.max_connections, 1..=65_536)?;
-        range("max_body_bytes", self.max_body_bytes, 1024..=1 << 30)?;
-        number("request_timeout_s", self.request_timeout_s, 1..=86_400)?;
-        number("shutdown_deadline_s", self.shutdown_deadline_s, 0..=3600)?;
+        number("memory_reserve_mib", self.memory_reserve_mib)?;
+        count("threads", self.threads)?;
+        count("slots", self.slots)?;
+        count("context", self.context)?;
+        count("prefill_chunk", self.prefill_chunk)?;
+        count("queue_limit", self.queue_limit)?;
+        count("max_connections", self.max_connections)?;
+        count("max_body_bytes", self.max_body_bytes)?;
+        number("request_timeout_s", self.request_timeout_s)?;
+        number("shutdown_deadline_s", self.shutdown_deadline_s)?;
         if self.ioctl_filter == IoctlFilter::On && self.backend == "cuda" {
             let allowed =
                 "the CUDA driver's requests are not known: `off` or `auto` with the backend `cuda`";
@@ -384,6 +392,25 @@ const KEYS: [(&str, Effect); 25] = [
     ("log", Effect::Now),
     ("log_format", Effect::Restart),
 ];
+
+/// The keys that are whole numbers, and what is allowed of each.
+const NUMBERS: [(&str, RangeInclusive<u64>); 10] = [
+    // More is more than any Orin has.
+    ("memory_reserve_mib", 0..=65_536),
+    ("threads", 0..=1024),
+    ("slots", 1..=256),
+    ("context", 0..=16 << 20),
+    ("prefill_chunk", 1..=8192),
+    ("queue_limit", 0..=65_536),
+    ("max_connections", 1..=65_536),
+    ("max_body_bytes", 1024..=1 << 30),
+    ("request_timeout_s", 1..=86_400),
+    ("shutdown_deadline_s", 0..=3600),
+];
+
+fn allowed(key: &str) -> Option<&'static RangeInclusive<u64>> {
+    NUMBERS.iter().find(|(name, _)| *name == key).map(|(_, allowed)| allowed)
+}
 
 pub fn keys() -> impl Iterator<Item = &'static str> {
     KEYS.into_iter().map(|(key, _)| key)
@@ -529,6 +556,14 @@ mod tests {
     }
 
     #[test]
+    fn every_number_has_its_range() {
+        let table = Config::default().table();
+        let numbers = keys().filter(|key| table[*key].is_integer());
+        let ranges: Vec<&str> = NUMBERS.iter().map(|(key, _)| *key).collect();
+        assert!(numbers.eq(ranges.iter().copied()), "{ranges:?}");
+    }
+
+    #[test]
     fn an_unknown_key_is_refused_with_its_line_and_the_nearest_name() {
         for (text, message) in [
             (
@@ -546,12 +581,21 @@ mod tests {
     #[test]
     fn wrong_types_and_syntax_name_key_and_line() {
         for (text, start, word) in [
-            ("model = 'a'\nslots = 'two'\n", "2: slots: ", ""),
-            ("slots = -1\n", "1: slots: ", ""),
+            (
+                "model = 'a'\nslots = 'two'\n",
+                "2: slots: ",
+                "is \"two\", a whole number from 1 to 256 is needed",
+            ),
+            ("slots = -1\n", "1: slots: ", "is -1, a whole number from 1 to 256 is needed"),
+            ("model = 1\n", "1: model: ", "is 1, a text is needed"),
             ("model = 'a'\nslots = \n", "2: ", ""),
             ("slots = 1\nslots = 2\n", "2: ", "duplicate"),
             ("socket_mode = '0999'", "1: socket_mode: ", "octal"),
-            ("log_format = 'xml'", "1: log_format: ", "json"),
+            (
+                "log_format = 'xml'",
+                "1: log_format: ",
+                "`xml` is not possible; possible: text or json",
+            ),
         ] {
             let message = refused(text);
             let starts = message.starts_with(&format!("orind.toml:{start}"));

@@ -11,3 +11,4 @@ pub mod doctor;
 pub mod engine;
 pub mod parity;
 pub mod stages;
+mod wording;

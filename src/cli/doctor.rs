@@ -50,7 +50,7 @@ pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<
     if let Some(path) = &args.report {
         let shareable = report.shareable().map_err(std::io::Error::from)?;
         std::fs::write(path, shareable)
-            .map_err(|source| Error::Setup { what: "writing the report", source })?;
+            .map_err(|source| Error::Write { file: path.clone(), source })?;
     }
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colour = std::io::stdout().is_terminal() && !plain;

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::chain::of;
 use crate::control::client;
 use model;
 
@@ -27,8 +28,8 @@ pub(super) enum Error {
     #[error("{what}: {source}")]
     Setup { what: &'static str, source: io::Error },
     /// A model file, for `plan` and `profile`.
-    #[error("{model}: {source}")]
-    Model { model: String, source: Box<model::Error> },
+    #[error("{}", of(model, error))]
+    Model { model: String, error: Box<model::Error> },
     #[error(transparent)]
     Synthetic(#[from] model::synthetic::Error),
     #[error("{0}")]

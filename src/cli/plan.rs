@@ -96,7 +96,7 @@ pub(super) fn open(name: &str, terminal: &Terminal) -> Result<Model, Error> {
     let path = synthetic::locate(name, &mut |done, total| live.set(done, total, "making model"))?;
     drop(live);
     Model::open(&path)
-        .map_err(|source| Error::Model { model: name.to_owned(), source: Box::new(source) })
+        .map_err(|error| Error::Model { model: name.to_owned(), error: Box::new(error) })
 }
 
 fn bucket(args: &args::Plan) -> Result<Bucket, Error> {

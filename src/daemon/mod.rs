@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
 
@@ -29,6 +29,7 @@ use crate::control::api::LoadRequest;
 use crate::control::server::tcp::{self, Port, Token};
 use crate::control::server::{self, App, Listeners, Stop, socket};
 use crate::engine::{self, DeviceMemory, Handle, LoadError, LoadEvent, ModelInfo, Settings};
+use crate::wording;
 
 /// Threads that serve connections; the work is done on the engine's.
 const IO_THREADS: usize = 2;
@@ -143,7 +144,7 @@ pub enum Error {
     /// A bug: the thread never ends by itself.
     #[error("the engine thread has ended; its last words are in the log above")]
     EngineGone,
-    #[error("{model} cannot be loaded: {error}; --wait would go on without a model")]
+    #[error("the model cannot be loaded: {}; --wait would go on without one", of(model, error))]
     NoModel { model: String, error: LoadError },
 }
 
@@ -159,6 +160,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = match Args::try_parse_from(args) {
         Ok(args) => args,
         Err(error) => {
+            let error = wording::command_line(error, &Args::command());
             // Nobody to tell when this fails.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
@@ -192,7 +194,7 @@ fn check(config: &Config) -> Result<(), String> {
         name => {
             let request = LoadRequest { model: name.to_owned(), ..LoadRequest::default() };
             let model = engine::check(&server::load_spec(config, request))
-                .map_err(|error| format!("{name} cannot be loaded: {error}"))?;
+                .map_err(|error| error.to_string())?;
             let ModelInfo { path, parameters, bytes, slots, context, .. } = &model;
             let DeviceMemory { weights, kv, activations } = model.memory;
             let path = path.display();

@@ -12,7 +12,7 @@ use super::handle::Shared;
 use super::heartbeat::Heartbeat;
 use super::tuning;
 use super::{DeviceInfo, DeviceMemory, LoadError, LoadSpec, ModelInfo};
-use crate::chain::one_line;
+use crate::chain::{of, one_line};
 use device::tune::Case;
 use device::tune::report::Used;
 use device::{self, Device, Footprint, Instance, Request};
@@ -155,7 +155,7 @@ fn understand(
     let model = opened.map_err(model::Error::from).and_then(Model::from_gguf);
     let model = model.map_err(|e| match e {
         model::Error::Gguf(model::gguf::Error::Open { .. }) => LoadError::NotFound(one_line(&e)),
-        e => LoadError::Invalid(format!("{}: {}", path.display(), one_line(&e))),
+        e => LoadError::Invalid(of(&path.display().to_string(), &e)),
     })?;
     let text = Arc::new(
         read_text(model.gguf())

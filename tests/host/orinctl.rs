@@ -319,6 +319,40 @@ fn mistakes_get_one_error_and_the_right_code() {
     assert_eq!(home.leftovers(), [""; 0]);
 }
 
+/// An error names a file once, and says what is needed without Rust's types.
+#[test]
+fn errors_are_said_once_and_in_plain_words() {
+    let home = Home::new();
+    let junk = home.path().join("junk.gguf");
+    std::fs::write(&junk, "junk").unwrap();
+    let (junk, gone) = (junk.to_str().unwrap(), "/nowhere/x.gguf");
+    for (args, name) in [
+        (&["plan", gone][..], gone),
+        (&["plan", junk], junk),
+        (&["profile", gone], gone),
+        (&["parity", "--devices", "cpu", "-m", junk], junk),
+        (&["generate", "-m", gone, "a"], gone),
+        (&["bench", "-m", junk], junk),
+        (&["tune", "import", gone], gone),
+        (&["plan", MODEL, "--profile", gone], gone),
+        (&["doctor", "--report", gone], gone),
+    ] {
+        let said = stderr(&home.run(args));
+        let error = said.lines().find(|line| line.starts_with("error:")).unwrap();
+        assert_eq!(error.matches(name).count(), 1, "{args:?}: {error}");
+        assert_eq!(error.matches("os error").count(), usize::from(name == gone), "{error}");
+    }
+    for (args, words) in [
+        (&["bench", "-r", "a"][..], "--repetitions <N>: is 'a', a whole number is needed"),
+        (&["generate", "--temp", "hot", "a"], "--temp <T>: is 'hot', a number is needed"),
+        (&["profile", MODEL, "-n", "9999"], "--tokens <N>: is '9999', 1 to 4096 are allowed"),
+    ] {
+        let output = home.run(args);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(words), "{args:?}: {}", stderr(&output));
+    }
+}
+
 /// A bench that would run for hours, once its private daemon is there.
 fn endless(home: &Home) -> (Child, Pid) {
     let child = home.orinctl(&["bench", "-m", MODEL, "-p", "64", "-r", "1000"]).spawn().unwrap();

@@ -97,8 +97,7 @@ fn everything_fits_on_80_by_24() {
 #[test]
 fn a_daemon_that_goes_away_is_waited_for_and_one_that_came_anew_has_no_past() {
     let mut history = history();
-    history
-        .silent("no daemon is listening on /run/orind/orind.sock; start one with `orind`".into());
+    history.silent("no daemon is listening on /run/orind/orind.sock".into());
     let text = page(&history).unwrap();
     assert!(text.contains("waiting: no daemon is listening"), "{text}");
     assert!(text.contains("decode    0.0 tok/s"), "{text}");

@@ -22,12 +22,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::api::{self, route};
 use super::folder::{self, Distrust};
+use crate::wording::{json, shown};
 pub use address::{Address, Token};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody listens: there is no socket, or a stale one.
-    #[error("no daemon is listening on {daemon}; start one with `orind`")]
+    #[error("no daemon is listening on {daemon}")]
     NotRunning { daemon: Address, source: io::Error },
     /// Somebody may listen, but connecting failed.
     #[error("connecting to {daemon} failed: {source}")]
@@ -63,6 +64,7 @@ impl Error {
             Self::Connect { daemon: Address::Socket(_), .. } => {
                 Some("is this user allowed to use it? The socket's owner and group are")
             }
+            Self::NotRunning { .. } => Some("`orind` starts one; `orind --help` has examples"),
             Self::Distrusted(_) => Some("set XDG_RUNTIME_DIR, or name a socket with --socket"),
             _ => None,
         }
@@ -174,7 +176,7 @@ impl Client {
     /// A request without a body and an answer in one piece.
     async fn call<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, Error> {
         let body = self.send(method, path, None).await?.collect().await?;
-        serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("{path}: {e}")))
+        serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("{path}: {}", json(&e))))
     }
 
     /// A request with progress events and one result event.
@@ -254,13 +256,14 @@ fn transport(error: hyper::Error) -> Error {
 }
 
 fn parse<T: DeserializeOwned>(data: &str) -> Result<T, Error> {
-    serde_json::from_str(data).map_err(|e| Error::Protocol(format!("{e} in {data}")))
+    let protocol = |e| Error::Protocol(format!("{} in {}", json(&e), shown(data)));
+    serde_json::from_str(data).map_err(protocol)
 }
 
 fn refused(status: StatusCode, body: &[u8]) -> Error {
     match serde_json::from_slice::<api::ErrorBody>(body) {
         Ok(body) => Error::Api { status: status.as_u16(), detail: Box::new(body.error) },
-        Err(_) => Error::Protocol(format!("{status}: {}", String::from_utf8_lossy(body))),
+        Err(_) => Error::Protocol(format!("{status}: {}", shown(&String::from_utf8_lossy(body)))),
     }
 }
 

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::App;
 use super::error::Error;
+use crate::wording;
 
 pub(super) struct JsonBody<T>(pub(super) T);
 
@@ -140,13 +141,27 @@ pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
         if !error.is_data() {
             return malformed(error.to_string());
         }
-        if path == "." {
-            return Error::new(StatusCode::BAD_REQUEST, "invalid_value", error.to_string());
-        }
-        Error::value(path.as_str(), format!("{path}: {error}"))
+        wrong(&path, &wording::json(&error))
     })?;
     json.end().map_err(|error| malformed(error.to_string()))?;
     Ok(value)
+}
+
+/// A field that is missing, not known, or of a wrong value, as the parser says in the object at `path`.
+fn wrong(path: &str, said: &str) -> Error {
+    let object = if path == "." { "" } else { path };
+    if let Some(field) = said.strip_suffix(" is missing") {
+        let field = if object.is_empty() { field.to_owned() } else { format!("{object}.{field}") };
+        return Error::value(field.as_str(), format!("{field}: is missing"));
+    }
+    if object.is_empty() {
+        return Error::new(StatusCode::BAD_REQUEST, "invalid_value", format!("the body: {said}"));
+    }
+    let path = wording::shown(path);
+    // Of a field that is not known the parser says the name again.
+    let name = path.rsplit('.').next().map(|name| format!("`{name}` "));
+    let said = name.and_then(|name| said.strip_prefix(&name)).unwrap_or(said);
+    Error::value(path.as_str(), format!("{path}: {said}"))
 }
 
 #[cfg(test)]
@@ -177,14 +192,33 @@ mod tests {
         let error = refused::<api::CompletionRequest>(r#"{"prompt": {"a": 1}}"#);
         assert_eq!(error.param.as_deref(), Some("prompt"));
         assert!(error.message.contains("list of token ids"), "{}", error.message);
-        let error = refused::<api::CompletionRequest>(r#"{"max_tokens": 4}"#);
-        assert!(error.message.contains("missing field `prompt`"), "{}", error.message);
+        for (body, param, message) in [
+            (r#"{"max_tokens": 4}"#, "prompt", "prompt: is missing"),
+            (
+                r#"{"prompt": "", "max_tokens": "a"}"#,
+                "max_tokens",
+                "max_tokens: is \"a\", a whole number from 0 to 4294967295 is needed",
+            ),
+            (r#"{"prompt": "", "top_p": [1]}"#, "top_p", "top_p: is a list, a number is needed"),
+        ] {
+            let error = refused::<api::CompletionRequest>(body);
+            assert_eq!((error.param.as_deref(), error.message.as_str()), (Some(param), message));
+        }
+        let error = refused::<api::ChatRequest>(r#"{"messages": [{"role": "user"}]}"#);
+        assert_eq!(error.message, "messages[0].content: is missing");
+        let error = refused::<api::CompletionRequest>("7");
+        assert_eq!(error.message, "the body: is 7, an object {..} is needed");
     }
 
     #[test]
     fn strangers_are_refused_under_our_own_routes_only() {
         let error = refused::<api::LoadRequest>(r#"{"model": "a", "slot": 3}"#);
-        assert!(error.message.contains("unknown field `slot`"), "{}", error.message);
+        assert!(
+            error.message.starts_with("slot: is not known; possible: model, "),
+            "{}",
+            error.message
+        );
+        assert_eq!(error.param.as_deref(), Some("slot"));
         parse::<api::CompletionRequest>(br#"{"prompt": "a", "whatever": 3}"#).ok().unwrap();
     }
 

@@ -42,6 +42,7 @@ use super::api::route;
 use crate::config::Config;
 use crate::engine::tuning::pace::Pace;
 use crate::engine::{Handle, LoadError, LoadEvent, LoadSpec};
+use crate::wording::shown;
 use telemetry::{Probe, Root};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -175,13 +176,13 @@ fn router(app: Arc<App>) -> Router {
 }
 
 async fn not_found(uri: Uri) -> Error {
-    let message = format!("there is no route {}", uri.path());
+    let message = format!("there is no route {}", shown(uri.path()));
     Error::new(StatusCode::NOT_FOUND, "route_not_found", message)
         .hint("docs/api.md lists the routes; GET /orin/v1/status is a good start")
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> Error {
-    let message = format!("{} does not take {method}", uri.path());
+    let message = format!("{} does not take {}", uri.path(), shown(method.as_str()));
     Error::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         .hint("the header Allow says which methods it takes")
 }

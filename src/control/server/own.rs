@@ -22,6 +22,7 @@ use crate::config::{Config, GpuMode};
 use crate::control::api;
 use crate::engine::tuning::Tuning;
 use crate::engine::{self, Light, LoadEvent, LoadSpec, at_most_processors};
+use crate::wording;
 use device::first_light::{Chains, Mode};
 use model::synthetic;
 
@@ -114,12 +115,27 @@ fn split_part(stem: &str) -> Option<(&str, &str, &str)> {
     (digits(of) && digits(part)).then_some((base, part, of))
 }
 
+/// Bytes of a model's name at most: those of a path.
+const LONGEST_NAME: usize = 4096;
+
 pub(super) async fn load(
     State(app): State<Arc<App>>,
     JsonBody(request): JsonBody<api::LoadRequest>,
 ) -> Result<Response, Error> {
     if request.model.is_empty() {
         return Err(Error::value("model", "model: is empty; a file or `synthetic:NAME` is needed"));
+    }
+    // What is asked for is repeated: in the log, in the status, in errors.
+    let words = |word: &Option<String>| word.as_ref().map_or(0, String::len);
+    for (name, len, most) in [
+        ("model", request.model.len(), LONGEST_NAME),
+        ("backend", words(&request.backend), wording::SHOWN),
+        ("cpu_isa", words(&request.cpu_isa), wording::SHOWN),
+    ] {
+        if len > most {
+            let message = format!("{name}: has {len} bytes, at most {most} are possible");
+            return Err(Error::value(name, message));
+        }
     }
     let mut events = app.load(load_spec(&app.config(), request));
     let (sender, steps) = unbounded_channel();

@@ -11,12 +11,12 @@ use std::process::{Command, Stdio};
 
 use orind::control::api::LoadRequest;
 use orind::control::client::{Client, Error};
-use orind_testing::daemon::{Answer, Daemon, eventually, post};
+use orind_testing::daemon::{Answer, Daemon, eventually, head, post};
 use orind_testing::program::stderr;
 use serde_json::json;
 
 use super::tcp::address;
-use super::{COMPLETIONS, LONG, SMALL, endless};
+use super::{CHAT, COMPLETIONS, LONG, MODELS, SMALL, endless};
 
 #[test]
 fn a_client_that_has_said_all_still_gets_its_answer() {
@@ -169,4 +169,33 @@ fn nobody_listens_in_anothers_place() {
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// What is wrong is repeated as far as it helps, in the answer and in the log.
+#[test]
+fn a_long_value_is_not_repeated() {
+    let daemon = Daemon::start("context = 64\nslots = 1");
+    let long = "x".repeat(1 << 20);
+    for (path, body) in [
+        (COMPLETIONS, json!({"prompt": "a", "max_tokens": long})),
+        (COMPLETIONS, json!({"prompt": "a", "model": long})),
+        (COMPLETIONS, json!({"prompt": "a", "tools": [long]})),
+        (CHAT, json!({"messages": [{"role": long, "content": "a"}]})),
+        (CHAT, json!({"messages": [{"role": "user", "content": [{"type": long}]}]})),
+        (MODELS, json!({"model": long})),
+        (MODELS, json!({"model": "a", "backend": long})),
+        (MODELS, json!({"model": "a", "cpu_isa": long})),
+        (MODELS, json!({"model": "a", long.as_str(): 1})),
+        (MODELS, json!({"model": "a", "tune": long})),
+        (MODELS, json!({"model": "a", "force": {long.as_str(): "a"}})),
+        ("/orin/v1/bench", json!({"prompts": [long]})),
+        ("/orin/v1/tune", json!({"kernel": [long]})),
+    ] {
+        let answer = daemon.post(path, &body);
+        assert!((400..500).contains(&answer.status), "{answer:?}");
+        assert!(answer.body.len() < 1000, "{path}: {} bytes", answer.body.len());
+    }
+    let far = daemon.raw(&head("GET", &format!("/{}", &long[..60_000]), "connection: close\r\n"));
+    assert!(far.status == 404 && far.body.len() < 1000, "{far:?}");
+    assert!(daemon.log().len() < 10_000, "{}", daemon.log().len());
 }

@@ -294,7 +294,7 @@ fn bad_requests_are_told_what_is_wrong() {
     assert_eq!(daemon.raw("this is not HTTP\r\n\r\n").status, 400);
 
     for (body, param) in [
-        (json!({}), Value::Null),
+        (json!({}), json!("prompt")),
         (json!({"prompt": []}), json!("prompt")),
         (json!({"prompt": [1_000_000]}), json!("prompt")),
         (json!({"prompt": "a", "temperature": -1}), json!("temperature")),

@@ -142,7 +142,7 @@ fn without_its_model_and_a_manager_it_ends() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(
-        error.contains("/nowhere.gguf cannot be loaded: ") && error.contains("--wait"),
+        error.contains("cannot be loaded: cannot open /nowhere.gguf: ") && error.contains("--wait"),
         "{error}"
     );
     assert!(!socket.exists());

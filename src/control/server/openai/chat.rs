@@ -15,6 +15,7 @@ use crate::control::api;
 use crate::control::server::error::Error;
 use crate::control::server::{App, events, generation};
 use crate::engine::{Event, Finished, Request};
+use crate::wording::shown;
 use model::tokenizer::Message;
 
 const ROLE: &str = "assistant";
@@ -113,7 +114,7 @@ fn message(at: usize, message: api::ChatMessage) -> Result<Message, Error> {
         role => {
             let param = format!("messages[{at}].role");
             let allowed = "allowed are system, developer, user, assistant";
-            let reason = format!("{param}: is `{role}`; {allowed}");
+            let reason = format!("{param}: is `{}`; {allowed}", shown(role));
             return Err(Error::value(param, reason));
         }
     };
@@ -122,7 +123,8 @@ fn message(at: usize, message: api::ChatMessage) -> Result<Message, Error> {
         api::Content::Parts(parts) => {
             if let Some((i, part)) = parts.iter().enumerate().find(|(_, p)| p.kind != "text") {
                 let param = format!("messages[{at}].content[{i}].type");
-                let reason = format!("{param}: is `{}`; only `text` can be read", part.kind);
+                let reason =
+                    format!("{param}: is `{}`; only `text` can be read", shown(&part.kind));
                 return Err(Error::value(param, reason));
             }
             parts.into_iter().map(|part| part.text).collect()

@@ -16,6 +16,7 @@ use crate::control::api;
 use crate::control::server::error::Error;
 use crate::control::server::{App, body, unique};
 use crate::engine::{Admission, Loading, Request, State};
+use crate::wording::shown;
 use plan::sample::Sampling;
 
 /// How tokens are chosen when the request does not say: llama.cpp's defaults, which users know.
@@ -50,7 +51,7 @@ pub(super) fn admit(app: &App, wanted: Option<&str>, requests: usize) -> Result<
     let admission = app.engine.admit(requests)?;
     let id = &admission.served.model.id;
     if let Some(wanted) = wanted.filter(|name| !name.is_empty() && name != id) {
-        let message = format!("the model `{wanted}` is not loaded; `{id}` is");
+        let message = format!("the model `{}` is not loaded; `{id}` is", shown(wanted));
         return Err(Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
             .param("model")
             .hint("name the loaded model or leave `model` out; `orinctl load` loads another"));
@@ -190,19 +191,15 @@ static REFUSED: [Refused; 22] = [
     ("audio", nothing, "only text is possible"),
 ];
 
-/// Longest value that an error repeats.
-const SHOWN: usize = 40;
+/// Longest value that may change nothing.
+const NEUTRAL: usize = 40;
 
 /// Refuses known fields that cannot be honoured. Others are ignored, as OpenAI's clients expect. The body is
 /// valid JSON; nothing of it is kept.
 fn refuse(body: &[u8]) -> Result<(), Error> {
     let Ok(Asked(Some((refused, value)))) = serde_json::from_slice(body) else { return Ok(()) };
     let (name, _, hint) = refused;
-    let message = if value.len() <= SHOWN {
-        format!("{name}: is {value}, which is not supported")
-    } else {
-        format!("{name}: is not supported")
-    };
+    let message = format!("{name}: is {}, which is not supported", shown(value));
     Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
         .param(*name)
         .hint(*hint))
@@ -230,7 +227,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Asked<'a> {
                     };
                     let value = map.next_value::<&RawValue>()?.get();
                     // What does not change the answer is short.
-                    let neutral = value.len() <= SHOWN
+                    let neutral = value.len() <= NEUTRAL
                         && serde_json::from_str(value).is_ok_and(|value| refused.1(&value));
                     if found.is_none() && !neutral {
                         found = Some((refused, value));

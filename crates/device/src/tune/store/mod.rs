@@ -258,7 +258,8 @@ fn reason(error: StoreError) -> String {
 /// It cannot be read, or is no file of the store.
 pub fn open(path: &Path) -> Result<File, StoreError> {
     let failed = |e| StoreError::io("read", path, e);
-    let bytes = disk::read(path)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    let bytes =
+        disk::read(path)?.ok_or_else(|| failed(io::Error::from_raw_os_error(libc::ENOENT)))?;
     parse(&bytes).map_err(|error| match error {
         FormatError::Newer(version) => {
             StoreError::Newer { path: path.to_owned(), version, known: VERSION }
