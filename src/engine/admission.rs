@@ -49,7 +49,6 @@ impl Admission {
         let admit = |in_flight| (in_flight + requests <= most).then_some(in_flight + requests);
         let admitted = shared.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit);
         if let Err(in_flight) = admitted {
-            shared.failures.fetch_add(1, Ordering::Relaxed);
             return Err(GenerateError::QueueFull {
                 queued: in_flight.saturating_sub(slots),
                 limit: queue_limit,

@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub(super) active: AtomicUsize,
     pub(super) kv_tokens: AtomicUsize,
     requests: AtomicU64,
-    pub(super) failures: AtomicU64,
+    failures: AtomicU64,
     pub(super) prompt_tokens: AtomicU64,
     completion_tokens: AtomicU64,
     steps: AtomicU64,

@@ -297,7 +297,7 @@ pub struct Snapshot {
     pub kv_tokens: usize,
     /// Requests finished since start, whatever the reason.
     pub requests: u64,
-    /// Requests refused or failed since start.
+    /// Requests accepted that failed since start.
     pub failures: u64,
     /// Prompt tokens evaluated since start.
     pub prompt_tokens: u64,
