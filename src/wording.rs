@@ -1,26 +1,27 @@
 //! How a value that is wrong is told: what it is, what is needed in its place, and never more of it than helps. Parsers
 //! speak of Rust's types; people who write JSON, TOML or a command line have not heard of those.
 
-use std::fmt::Write as _;
-
 /// Characters of a value that a message repeats at most.
 pub(crate) const SHOWN: usize = 80;
 
 /// A value as a message repeats it: on one line, and of a long one the beginning.
 pub(crate) fn shown(value: &str) -> String {
-    let mut text = String::new();
-    for (number, character) in value.chars().enumerate() {
-        if number == SHOWN {
-            // Writing to a string cannot fail.
-            let _ = write!(text, ".. ({} bytes)", value.len());
-            break;
-        }
+    match value.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}.. ({} bytes)", printable(&value[..end]), value.len()),
+        None => printable(value),
+    }
+}
+
+/// Text from elsewhere, without what would move a terminal's cursor.
+pub(crate) fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
         match character.is_control() {
-            true => text.extend(character.escape_default()),
-            false => text.push(character),
+            true => printable.extend(character.escape_default()),
+            false => printable.push(character),
         }
     }
-    text
+    printable
 }
 
 /// An error of `serde_json` without the place, for where the field is named.

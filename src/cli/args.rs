@@ -58,6 +58,11 @@ pub(super) enum Command {
     Load(Load),
     /// Unload the model
     Unload,
+    /// Print the path of the daemon's socket, for curl and others
+    #[command(after_help = "\
+Example:
+  curl --unix-socket \"$(orinctl socket)\" http://localhost/v1/models")]
+    Socket,
     /// Show the plan of one step before and after fusion, and what it costs; needs no daemon
     Plan(Plan),
     /// Time every step of decoding a token on a device and compare it with the memory bandwidth;

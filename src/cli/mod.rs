@@ -77,6 +77,7 @@ pub fn main() -> ExitCode {
             Some(TuneCommand::Import(import)) => tune::store::import(import),
             Some(TuneCommand::Diff(diff)) => tune::store::diff(diff),
         },
+        Command::Socket => models::socket(&args.connection),
         Command::Unload => interruptible(models::unload(&args.connection)),
     };
     match result {

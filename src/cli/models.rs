@@ -1,4 +1,4 @@
-//! `orinctl models`, `load`, `unload`.
+//! `orinctl models`, `load`, `unload`, `socket`.
 
 use super::args::{self, Connection};
 use super::error::Error;
@@ -7,6 +7,8 @@ use super::status::describe;
 use super::terminal::Terminal;
 use super::text;
 use crate::control::api::{Available, LoadRequest};
+use crate::control::client::Address;
+use crate::wording::printable;
 
 pub(super) async fn list(connection: &Connection, args: &args::Json) -> Result<(), Error> {
     let models = connection.client()?.models().await?;
@@ -14,7 +16,8 @@ pub(super) async fn list(connection: &Connection, args: &args::Json) -> Result<(
         let loaded = models.loaded.as_ref().map_or_else(|| "nothing".into(), describe);
         let row = |model: &Available| {
             let size = model.bytes.map_or_else(|| "made when loaded".into(), text::bytes);
-            vec![format!("  {}", model.model), size]
+            let why = model.why.as_ref().map(|why| format!("cannot be loaded: {why}"));
+            vec![format!("  {}", printable(&model.model)), size, why.unwrap_or_default()]
         };
         let rows: Vec<Vec<String>> = models.available.iter().map(row).collect();
         format!(
@@ -23,6 +26,14 @@ pub(super) async fn list(connection: &Connection, args: &args::Json) -> Result<(
             text::columns(&rows, &[1])
         )
     })
+}
+
+/// Where the daemon's socket is, or would be, for other programs to connect to.
+pub(super) fn socket(connection: &Connection) -> Result<(), Error> {
+    match connection.client()?.daemon {
+        Address::Socket(path) => text::print(&format!("{}\n", path.display())),
+        Address::Port { .. } => Err(Error::Usage("--tcp names a port, which has no socket".into())),
+    }
 }
 
 pub(super) async fn load(

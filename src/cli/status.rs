@@ -89,8 +89,10 @@ fn health(device: &DeviceHealth) -> String {
 
 /// The requests that are not being served.
 pub(super) fn others(requests: &Requests) -> String {
-    let Requests { queued, queue_limit, finished, failed, .. } = requests;
-    format!("{queued} of {queue_limit} waiting, {finished} finished, {failed} failed")
+    let Requests { queued, queue_limit, finished, failed, refused, .. } = requests;
+    format!(
+        "{queued} of {queue_limit} waiting, {finished} finished, {failed} failed, {refused} refused"
+    )
 }
 
 /// Which choices of kernels are in use, and what becomes of the search for better ones.

@@ -35,6 +35,8 @@ pub mod route {
     pub const TUNE: &str = "/orin/v1/tune";
     /// `GET` [`super::ModelList`].
     pub const OPENAI_MODELS: &str = "/v1/models";
+    /// `GET` [`super::ModelEntry`]; an id may have slashes.
+    pub const OPENAI_MODEL: &str = "/v1/models/{*id}";
     /// `POST` [`super::CompletionRequest`].
     pub const COMPLETIONS: &str = "/v1/completions";
     /// `POST` [`super::ChatRequest`].
@@ -146,8 +148,11 @@ pub struct Requests {
     pub kv_tokens: usize,
     /// Generations finished, whatever the reason.
     pub finished: u64,
-    /// Generations refused or failed.
+    /// Generations accepted that failed.
     pub failed: u64,
+    /// Generations that were not accepted: wrong, too long, one too many, or without a model.
+    #[serde(default)]
+    pub refused: u64,
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
     /// Steps submitted to the device.
@@ -174,7 +179,7 @@ pub struct Models {
     pub loaded: Option<Model>,
     /// The directory that `available` files are from.
     pub models_dir: PathBuf,
-    /// What can be loaded by name, synthetic models last.
+    /// What there is to load by name, synthetic models last.
     pub available: Vec<Available>,
 }
 
@@ -186,6 +191,9 @@ pub struct Available {
     pub bytes: Option<u64>,
     /// True for seeded random weights.
     pub synthetic: bool,
+    /// Why it cannot be loaded; absent where nothing is known against it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// Answer of `GET /orin/v1/tune`: what the store holds about the loaded model's device.

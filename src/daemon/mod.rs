@@ -24,6 +24,7 @@ use self::log::Log;
 use self::service::{EngineGone, Service};
 use self::signals::{Parent, Signals, Told, gone};
 use self::tidy::Tidy;
+use crate::chain::of;
 use crate::config::{self, Config, Effect, IoctlFilter};
 use crate::control::api::LoadRequest;
 use crate::control::server::tcp::{self, Port, Token};
@@ -55,7 +56,7 @@ Examples:
 Then:
   orinctl status
   orinctl generate 'Once upon a time'
-  curl --unix-socket /tmp/o.sock http://localhost/v1/models
+  curl --unix-socket \"$(orinctl socket)\" http://localhost/v1/models
 
 Every key of the configuration is described in docs/configuration.md, every route in docs/api.md."
 )]

@@ -134,6 +134,26 @@ fn lit<'a>(
     |device| first_light::pass(device, &spec.light, shared)
 }
 
+/// What can be known of a model's file without a device: a load begins with it.
+pub fn inspect(path: &Path) -> Result<(Model, Text), LoadError> {
+    understand(path, Gguf::open(path))
+}
+
+/// What a file says of its model.
+fn understand(
+    path: &Path,
+    opened: Result<Gguf, model::gguf::Error>,
+) -> Result<(Model, Text), LoadError> {
+    let model = opened.map_err(model::Error::from).and_then(Model::from_gguf);
+    let model = model.map_err(|e| match e {
+        model::Error::Gguf(model::gguf::Error::Open { .. }) => LoadError::NotFound(one_line(&e)),
+        e => LoadError::Invalid(of(&path.display().to_string(), &e)),
+    })?;
+    let text = read_text(model.gguf())
+        .map_err(|e| LoadError::Invalid(format!("{}: {e}", path.display())))?;
+    Ok((model, text))
+}
+
 /// A model's file, without its weights.
 struct Read {
     model: Model,
@@ -142,31 +162,18 @@ struct Read {
 }
 
 fn read(spec: &LoadSpec, watch: &dyn Watch) -> Result<Read, LoadError> {
-    let path = locate(spec, watch)?;
-    understand(&path, Gguf::open(&path), spec)
+    let (model, text) = inspect(&locate(spec, watch)?)?;
+    let layout = layout(&model, spec);
+    Ok(Read { model, text: Arc::new(text), layout })
 }
 
-/// What a file says of its model.
-fn understand(
-    path: &Path,
-    opened: Result<Gguf, model::gguf::Error>,
-    spec: &LoadSpec,
-) -> Result<Read, LoadError> {
-    let model = opened.map_err(model::Error::from).and_then(Model::from_gguf);
-    let model = model.map_err(|e| match e {
-        model::Error::Gguf(model::gguf::Error::Open { .. }) => LoadError::NotFound(one_line(&e)),
-        e => LoadError::Invalid(of(&path.display().to_string(), &e)),
-    })?;
-    let text = Arc::new(
-        read_text(model.gguf())
-            .map_err(|e| LoadError::Invalid(format!("{}: {e}", path.display())))?,
-    );
+fn layout(model: &Model, spec: &LoadSpec) -> KvLayout {
     let trained = model.hyperparameters().context;
     let context = match spec.context {
         0 => trained.min(DEFAULT_CONTEXT),
         given => given,
     };
-    Ok(Read { model, text, layout: KvLayout { slots: spec.slots, context } })
+    KvLayout { slots: spec.slots, context }
 }
 
 /// Does all that a load does before it reserves memory and reads weights: what it gives is what the load would
@@ -179,13 +186,13 @@ pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
     let name = synthetic::resolve(&spec.model, &spec.models_dir);
     let spec = &LoadSpec { model: name, ..spec.clone() };
     let path = PathBuf::from(&spec.model);
-    let opened = if synthetic::is_synthetic(&spec.model) {
+    let (model, _) = if synthetic::is_synthetic(&spec.model) {
         let outline = synthetic::Spec::parse(&spec.model).and_then(|spec| spec.outline());
-        outline.map_err(synthetic_error)?
+        understand(&path, Ok(outline.map_err(synthetic_error)?))?
     } else {
-        Gguf::open(&path).map_err(|e| LoadError::NotFound(one_line(&e)))?
+        inspect(&path)?
     };
-    let Read { model, layout, .. } = understand(&path, Ok(opened), spec)?;
+    let layout = layout(&model, spec);
     check_cache(&model, layout, 0)?;
     let mut candidates = Candidates::new(spec, Vec::new())?;
     let may = |device: &Arc<dyn Device>| first_light::may_be_used(device, &spec.light);

@@ -27,7 +27,7 @@ pub use self::devices::DeviceHealth;
 pub use self::first_light::Light;
 pub use device::cpu::pool::at_most_processors;
 pub use handle::{Handle, Settings};
-pub use load::{Text, check};
+pub use load::{Text, check, inspect};
 pub use request::{
     DeviceInfo, DeviceMemory, Event, FinishReason, Finished, GenerateError, LoadError, LoadEvent,
     LoadSpec, Loading, Logprob, ModelInfo, Request, Snapshot, State, TokenEvent, TokenLogprobs,

@@ -319,6 +319,20 @@ fn mistakes_get_one_error_and_the_right_code() {
     assert_eq!(home.leftovers(), [""; 0]);
 }
 
+#[test]
+fn the_socket_is_told_whether_or_not_somebody_listens() {
+    let home = Home::new();
+    let own = home.path().join("none.sock").display().to_string() + "\n";
+    assert_eq!(said(&mut home.orinctl(&["socket"])), own);
+    assert_eq!(said(&mut home.orinctl(&["socket", "--socket", "/x/y"])), "/x/y\n");
+    let service = said(home.orinctl(&["socket"]).env_remove("ORIND_SOCKET"));
+    let root = nix::unistd::Uid::effective().is_root();
+    let users = home.path().join("orind.sock").display().to_string();
+    let possible = ["/run/orind/orind.sock", if root { "" } else { &users }];
+    assert!(possible.contains(&service.trim_end()), "{service}");
+    assert_eq!(home.run(&["socket", "--tcp", "localhost:1"]).status.code(), Some(2));
+}
+
 /// An error names a file once, and says what is needed without Rust's types.
 #[test]
 fn errors_are_said_once_and_in_plain_words() {

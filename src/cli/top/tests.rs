@@ -75,7 +75,7 @@ fn everything_fits_on_80_by_24() {
         &bar("power", "31.4 W", "██"),
         &bar("heat", "tj 52 °C", "██"),
         &[
-            "requests  2 of 4 slots, 1 of 64 waiting, 5 finished, 0 failed",
+            "requests  2 of 4 slots, 1 of 64 waiting, 5 finished, 0 failed, 0 refused",
             "KV cache  25 % full, 1000 tokens",
             "roof      200.0 GB/s by the memory clock",
             "power     MAXN (mode 0), 16 of 16 SMs, 31.4 W",

@@ -65,9 +65,14 @@ impl Error {
     }
 }
 
+/// The code of the error that an answer holds, for who counts answers.
+#[derive(Clone, Copy)]
+pub(super) struct Code(pub(super) &'static str);
+
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
+        response.extensions_mut().insert(Code(self.code));
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
@@ -25,10 +26,18 @@ struct Answer {
     status: u16,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refusal {
+    code: &'static str,
+}
+
 #[derive(Debug)]
 pub(super) struct Metrics {
     registry: Registry,
     answers: Family<Answer, Counter>,
+    refusals: Family<Refusal, Counter>,
+    /// All of them, whatever the code.
+    refused: AtomicU64,
     first_token: Histogram,
     inter_token: Histogram,
 }
@@ -43,6 +52,9 @@ impl Metrics {
         let answers = Family::default();
         let help = "HTTP requests answered, by route and status";
         registry.register("http_requests", help, answers.clone());
+        let refusals = Family::default();
+        let help = "Generations that were not accepted, by the error's code";
+        registry.register("requests_refused", help, refusals.clone());
         let first_token = Histogram::new(exponential_buckets(0.005, 2.0, 14));
         let help = "Time from a request's arrival to its first token";
         registry.register("time_to_first_token_seconds", help, first_token.clone());
@@ -51,7 +63,19 @@ impl Metrics {
         registry.register("inter_token_seconds", help, inter_token.clone());
         registry.register_collector(Box::new(EngineMetrics(engine)));
         registry.register_collector(Box::new(MachineMetrics(probe)));
-        Self { registry, answers, first_token, inter_token }
+        let refused = AtomicU64::new(0);
+        Self { registry, answers, refusals, refused, first_token, inter_token }
+    }
+
+    /// Counts a generation that was not accepted.
+    pub(super) fn refused(&self, code: &'static str) {
+        self.refusals.get_or_create(&Refusal { code }).inc();
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    pub(super) fn all_refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     pub(super) fn answered(&self, method: &'static str, route: &str, status: u16) {
@@ -92,7 +116,7 @@ impl Collector for EngineMetrics {
             ("prompt_tokens", "Prompt tokens evaluated", now.prompt_tokens),
             ("completion_tokens", "Tokens generated", now.completion_tokens),
             ("generations", "Generations finished, whatever the reason", now.requests),
-            ("generation_failures", "Generations refused or failed", now.failures),
+            ("generation_failures", "Generations accepted that failed", now.failures),
             ("device_steps", "Steps submitted to the device", now.steps),
             ("device_losses", "Times that a device was lost with a model", sum(|d| d.losses)),
             (

@@ -1,6 +1,7 @@
 //! The server: routes, and what all of them share. The modules below reach the engine only through [`App`]. When
 //! a client goes away, everything that was done for it ends.
 
+mod available;
 mod body;
 mod connections;
 mod error;
@@ -34,8 +35,9 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use self::available::Available;
 pub use self::connections::{Connections, Listeners, Stop, serve};
-use self::error::Error;
+use self::error::{Code, Error};
 use self::metrics::Metrics;
 pub use self::own::load_spec;
 use super::api::route;
@@ -52,7 +54,8 @@ pub struct App {
     config: RwLock<Arc<Config>>,
     metrics: Metrics,
     started: Instant,
-    last_load: Mutex<Option<Result<SystemTime, LoadError>>>,
+    loads: Mutex<Loads>,
+    available: Available,
     probe: Arc<Probe>,
     /// Bytes per second that the device of that name could read in the last bench.
     roof: Mutex<Option<(String, f64)>>,
@@ -63,6 +66,15 @@ pub struct App {
     turns: Arc<Semaphore>,
 }
 
+/// What came of loads.
+#[derive(Default)]
+struct Loads {
+    /// When the last one ended well.
+    loaded_at: Option<SystemTime>,
+    /// Why the last one did not, until the next one or an unload.
+    failed: Option<LoadError>,
+}
+
 impl App {
     /// An application that serves `engine`. `config` has been checked.
     pub fn new(engine: Handle, config: Config) -> Arc<Self> {
@@ -70,20 +82,18 @@ impl App {
         let metrics = Metrics::new(engine.clone(), Arc::clone(&probe));
         let started = Instant::now();
         let config = RwLock::new(Arc::new(config));
-        let (last_load, roof) = (Mutex::new(None), Mutex::new(None));
-        let searches = Mutex::new(Vec::new());
-        let turns = Arc::new(Semaphore::new(openai::TURNS));
         Arc::new(Self {
             engine,
             config,
             metrics,
             started,
-            last_load,
+            loads: Mutex::default(),
+            available: Available::default(),
             probe,
-            roof,
-            searches,
+            roof: Mutex::new(None),
+            searches: Mutex::default(),
             arriving: Arc::default(),
-            turns,
+            turns: Arc::new(Semaphore::new(openai::TURNS)),
         })
     }
 
@@ -109,11 +119,12 @@ impl App {
                 match &event {
                     LoadEvent::Progress { .. } | LoadEvent::Unloading { .. } => {}
                     LoadEvent::Loaded(_) => {
-                        app.loaded(Ok(SystemTime::now()));
+                        *app.loads.lock() =
+                            Loads { loaded_at: Some(SystemTime::now()), failed: None };
                         over = true;
                     }
                     LoadEvent::Failed(error) => {
-                        app.loaded(Err(error.clone()));
+                        app.loads.lock().failed = Some(error.clone());
                         over = true;
                     }
                 }
@@ -126,14 +137,6 @@ impl App {
         receiver
     }
 
-    fn loaded(&self, result: Result<SystemTime, LoadError>) {
-        *self.last_load.lock() = Some(result);
-    }
-
-    fn last_load(&self) -> Option<Result<SystemTime, LoadError>> {
-        self.last_load.lock().clone()
-    }
-
     /// Keeps what a bench could read, if it could.
     fn measured(&self, report: &crate::bench::Report) {
         let rate = report.roof.bytes_per_second;
@@ -144,11 +147,11 @@ impl App {
     }
 
     fn last_error(&self) -> Option<Error> {
-        Some(self.last_load()?.err()?.into())
+        self.loads.lock().failed.clone().map(Error::from)
     }
 
     fn loaded_at(&self) -> Option<SystemTime> {
-        self.last_load()?.ok()
+        self.loads.lock().loaded_at
     }
 }
 
@@ -167,6 +170,7 @@ fn router(app: Arc<App>) -> Router {
         .route(route::BENCH, post(own::bench))
         .route(route::TUNE, get(tune::contents).post(tune::search).delete(tune::stop))
         .route(route::OPENAI_MODELS, get(openai::models))
+        .route(route::OPENAI_MODEL, get(openai::model))
         .route(route::COMPLETIONS, post(openai::completions))
         .route(route::CHAT, post(openai::chat))
         .fallback(not_found)
@@ -203,6 +207,12 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     let response = answer.unwrap_or_else(|_| Error::internal("the request failed").into_response());
     let status = response.status();
     app.metrics.answered(method, path, status.as_u16());
+    if let Some(Code(code)) = response.extensions().get() {
+        let generates = method == "POST" && [route::COMPLETIONS, route::CHAT].contains(&path);
+        if generates && (status.is_client_error() || ["no_model", "loading"].contains(code)) {
+            app.metrics.refused(code);
+        }
+    }
     let ms = started.elapsed().as_millis() as u64;
     if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
         tracing::warn!(method, path, status = status.as_u16(), ms, "request failed");

@@ -1,9 +1,6 @@
 //! The daemon's own routes: health, metrics, status, models, bench.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::Arc;
 
 use axum::Json;
@@ -24,7 +21,6 @@ use crate::engine::tuning::Tuning;
 use crate::engine::{self, Light, LoadEvent, LoadSpec, at_most_processors};
 use crate::wording;
 use device::first_light::{Chains, Mode};
-use model::synthetic;
 
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Health>, Error> {
     let unavailable =
@@ -69,50 +65,12 @@ async fn off_the_loop<T: Send + 'static>(
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<api::Models> {
     let loaded = status::loaded(&app.engine.snapshot().state).cloned();
-    let models_dir = app.config().models_dir.clone();
-    let dir = models_dir.clone();
-    // A directory may be slow to read; an unreadable one is an empty list.
-    let mut available = tokio::task::spawn_blocking(move || scan(&dir)).await.unwrap_or_default();
-    available.extend(synthetic::names().into_iter().map(|name| api::Available {
-        model: name,
-        bytes: None,
-        synthetic: true,
-    }));
+    let config = app.config();
+    let models_dir = config.models_dir.clone();
+    // A directory may be slow to read.
+    let list = tokio::task::spawn_blocking(move || app.available.list(&config));
+    let available = list.await.unwrap_or_default();
     Json(api::Models { loaded, models_dir, available })
-}
-
-/// The GGUF files of a directory; a split model counts once, by its first part.
-fn scan(dir: &Path) -> Vec<api::Available> {
-    let mut found: BTreeMap<String, (bool, u64)> = BTreeMap::new();
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(stem) = name.strip_suffix(".gguf") else { continue };
-        // Follows links: models are often linked into place.
-        let Ok(meta) = fs::metadata(entry.path()) else { continue };
-        if !meta.is_file() {
-            continue;
-        }
-        let (first, is_first) = match split_part(stem) {
-            Some((base, part, of)) => (format!("{base}-00001-of-{of}"), part == "00001"),
-            None => (stem.to_owned(), true),
-        };
-        let model = found.entry(first).or_default();
-        model.0 |= is_first;
-        model.1 += meta.len();
-    }
-    found
-        .into_iter()
-        .filter(|(_, (loadable, _))| *loadable)
-        .map(|(model, (_, bytes))| api::Available { model, bytes: Some(bytes), synthetic: false })
-        .collect()
-}
-
-/// Takes `NAME-00002-of-00003` apart.
-fn split_part(stem: &str) -> Option<(&str, &str, &str)> {
-    let digits = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
-    let (rest, of) = stem.rsplit_once("-of-")?;
-    let (base, part) = rest.rsplit_once('-')?;
-    (digits(of) && digits(part)).then_some((base, part, of))
 }
 
 /// Bytes of a model's name at most: those of a path.
@@ -196,7 +154,10 @@ fn wanted(mode: GpuMode) -> Mode {
 }
 
 pub(super) async fn unload(State(app): State<Arc<App>>) -> Json<api::Unloaded> {
-    Json(api::Unloaded { unloaded: app.engine.unload().await })
+    let unloaded = app.engine.unload().await;
+    // Why there is no model is known now.
+    app.loads.lock().failed = None;
+    Json(api::Unloaded { unloaded })
 }
 
 pub(super) async fn bench(
@@ -248,32 +209,5 @@ impl From<bench::Error> for Error {
             }
         };
         Self::new(status, code, message)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directory_of_models() {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, bytes) in [
-            ("b.gguf", 3),
-            ("a-00001-of-00002.gguf", 10),
-            ("a-00002-of-00002.gguf", 5),
-            ("lost-00002-of-00002.gguf", 5),
-            ("notes.txt", 1),
-        ] {
-            fs::write(dir.path().join(name), vec![0; bytes]).unwrap();
-        }
-        fs::create_dir(dir.path().join("d.gguf")).unwrap();
-        let entry = |model: &str, bytes| api::Available {
-            model: model.into(),
-            bytes: Some(bytes),
-            synthetic: false,
-        };
-        assert_eq!(scan(dir.path()), [entry("a-00001-of-00002", 15), entry("b", 3)]);
-        assert_eq!(scan(&dir.path().join("missing")), []);
     }
 }

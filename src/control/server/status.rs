@@ -24,7 +24,7 @@ pub(super) fn status(app: &App) -> api::Status {
         uptime_s: app.started.elapsed().as_secs_f64(),
         model: loaded(&now.state).cloned(),
         loading: loading(&now),
-        requests: requests(&now, app.config().queue_limit),
+        requests: requests(&now, app),
         memory: api::ProcessMemory {
             resident: memory::resident(),
             peak_resident: memory::peak_resident(),
@@ -74,11 +74,12 @@ fn loading(now: &Snapshot) -> Option<api::Loading> {
     Some(api::Loading { model: model.clone(), progress: *progress })
 }
 
-fn requests(now: &Snapshot, queue_limit: usize) -> api::Requests {
+fn requests(now: &Snapshot, app: &App) -> api::Requests {
     api::Requests {
+        queue_limit: app.config().queue_limit,
+        refused: app.metrics.all_refused(),
         active: now.active,
         queued: now.queued,
-        queue_limit,
         kv_tokens: now.kv_tokens,
         finished: now.requests,
         failed: now.failures,

@@ -62,7 +62,17 @@ fn says_how_it_is() {
     assert_eq!(status["model"]["slots"], 4);
     assert_eq!(status["model"]["synthetic"], true);
     assert!(status["model"]["memory"]["kv"].as_u64().unwrap() > 0);
-    assert_eq!(daemon.get("/v1/models").json()["data"][0]["id"], MODEL);
+    let listed = daemon.get("/v1/models").json()["data"][0].clone();
+    assert_eq!(listed["id"], MODEL);
+    for id in [MODEL, "synthetic%3Atiny-llama%3Aq8_0"] {
+        let model = daemon.get(&format!("/v1/models/{id}"));
+        assert_eq!((model.status, model.json()), (200, listed.clone()));
+    }
+    for id in ["gpt-7", "org/model:tag", "org%2Fmodel", "%ff"] {
+        let (status, code) = daemon.get(&format!("/v1/models/{id}")).error();
+        let refused = if id == "%ff" { (400, "invalid_value") } else { (404, "model_not_found") };
+        assert_eq!((status, code.as_str()), refused, "{id}");
+    }
     let models = daemon.get(MODELS).json();
     assert_eq!(models["loaded"]["id"], MODEL);
     let available = models["available"].as_array().unwrap();
@@ -258,6 +268,18 @@ fn beyond_the_queue_there_is_429() {
         assert_eq!(refused.error(), (429, "queue_full".into()));
         let retry = refused.headers.split("retry-after: ").nth(1).unwrap();
         assert!(retry.lines().next().unwrap().parse::<u64>().unwrap() >= 1);
+    }
+    // They are no failures, and neither is a request that is wrong.
+    assert_eq!(daemon.post(CHAT, &json!({"messages": 1})).status, 400);
+    let requests = daemon.get("/orin/v1/status").json()["requests"].clone();
+    assert_eq!((&requests["failed"], &requests["refused"]), (&json!(0), &json!(3)));
+    let metrics = daemon.get("/metrics").body;
+    for line in [
+        "orind_requests_refused_total{code=\"queue_full\"} 2",
+        "orind_requests_refused_total{code=\"invalid_value\"} 1",
+        "orind_generation_failures_total 0",
+    ] {
+        assert!(metrics.contains(line), "{line} is missing in {metrics}");
     }
     drop(served);
     daemon.until("the slot is free", |s| s["requests"]["active"] == 0);
@@ -550,6 +572,21 @@ fn models_come_and_go() {
     assert_eq!(daemon.raw(&delete).json(), json!({"unloaded": true}));
     assert_eq!(daemon.raw(&delete).json(), json!({"unloaded": false}));
     assert_eq!(daemon.get("/health").error(), (503, "no_model".into()));
+
+    // A load that failed is told until the next load, or until somebody wants no model.
+    let last_error = || daemon.get("/orin/v1/status").json()["state"]["last_error"].clone();
+    daemon.post(MODELS, &json!({"model": "/nowhere.gguf"}));
+    assert_eq!(last_error()["code"], "model_not_found");
+    daemon.raw(&delete);
+    assert_eq!(last_error(), Value::Null);
+    // Beside a model that stays loaded it does not change when that was loaded.
+    daemon.stream(MODELS, &json!({"model": MODEL})).for_each(drop);
+    let created = || daemon.get("/v1/models").json()["data"][0]["created"].clone();
+    let before = created();
+    daemon.post(MODELS, &json!({"model": "/nowhere.gguf"}));
+    assert_eq!(created(), before);
+    daemon.raw(&delete);
+    assert_eq!(last_error(), Value::Null);
 }
 
 #[test]
@@ -713,6 +750,7 @@ fn every_route_is_documented() {
         route::MODELS,
         route::BENCH,
         route::OPENAI_MODELS,
+        route::OPENAI_MODEL,
         route::COMPLETIONS,
         route::CHAT,
     ] {

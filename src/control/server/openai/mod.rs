@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
 
 pub(super) use chat::chat;
 pub(super) use completions::completions;
@@ -20,17 +22,37 @@ use super::error::Error;
 use super::{App, status};
 use crate::control::api;
 use crate::engine::{FinishReason, Finished, GenerateError};
+use crate::wording::shown;
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<api::ModelList> {
-    let entry = |id: &str| api::ModelEntry {
-        id: id.into(),
+    Json(api::ModelList { object: "list".into(), data: loaded(&app).into_iter().collect() })
+}
+
+pub(super) async fn model(
+    State(app): State<Arc<App>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<api::ModelEntry>, Error> {
+    let Path(id) = id.map_err(|rejection| Error::value("id", format!("id: {rejection}")))?;
+    let loaded = loaded(&app);
+    let other = match &loaded {
+        Some(model) if model.id == id => return Ok(Json(model.clone())),
+        Some(model) => format!("`{}` is", model.id),
+        None => "no model is".into(),
+    };
+    let message = format!("the model `{}` is not loaded; {other}", shown(&id));
+    Err(Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
+        .hint("`orinctl load` loads another; GET /orin/v1/models lists what can be loaded"))
+}
+
+/// The loaded model as OpenAI's clients see it.
+fn loaded(app: &App) -> Option<api::ModelEntry> {
+    let state = app.engine.snapshot().state;
+    status::loaded(&state).map(|model| api::ModelEntry {
+        id: model.id.clone(),
         object: "model".into(),
         created: app.loaded_at().map_or(0, seconds),
         owned_by: "orind".into(),
-    };
-    let state = app.engine.snapshot().state;
-    let data = status::loaded(&state).map(|model| entry(&model.id)).into_iter().collect();
-    Json(api::ModelList { object: "list".into(), data })
+    })
 }
 
 /// Seconds since 1970.
