@@ -16,7 +16,7 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// A request, good or bad.
 pub(crate) struct Request {
-    pub(crate) path: &'static str,
+    path: &'static str,
     method: &'static str,
     content_type: &'static str,
     body: Body,
@@ -29,6 +29,10 @@ enum Body {
 }
 
 impl Request {
+    pub(crate) fn is_chat(&self) -> bool {
+        self.path == CHAT
+    }
+
     /// As it goes over the socket. `connection` is `close` or `keep-alive`. What has no stream is asked for whole.
     pub(crate) fn bytes(&self, stream: bool, connection: &str) -> Vec<u8> {
         let body = match &self.body {

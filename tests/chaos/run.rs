@@ -223,9 +223,7 @@ impl<'a> Trial<'a> {
             faults: Vec::new(),
             ahead: 0,
         };
-        if !kept.iter().any(|at| matches!(plan.steps[*at], Action::Kill | Action::Restart)) {
-            trial.warm_up();
-        }
+        trial.warm_up_for_good(0);
         trial
     }
 
@@ -240,7 +238,7 @@ impl<'a> Trial<'a> {
                 println!("{at:4} {:?}", self.plan.steps[at]);
             }
             let step = self.plan.steps[at].clone();
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.step(step))) {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.step(at, step))) {
                 return Err(self.fail(format!("step {at}: {}", said(&*panic))));
             }
         }
@@ -261,7 +259,7 @@ impl<'a> Trial<'a> {
         matches!(self.plan.steps[at], Action::Inject(_))
     }
 
-    fn step(&mut self, step: Action) {
+    fn step(&mut self, at: usize, step: Action) {
         match step {
             Action::Inject(fault) => self.faults.push(fault),
             Action::Ask { request, stream, clients } => {
@@ -348,11 +346,11 @@ impl<'a> Trial<'a> {
             Action::Join => self.join(),
             Action::Kill => {
                 self.subject.kill();
-                self.start_again();
+                self.start_again(at);
             }
             Action::Restart => {
                 self.stop();
-                self.start_again();
+                self.start_again(at);
             }
         }
     }
@@ -449,18 +447,29 @@ impl<'a> Trial<'a> {
         assert!(!self.place.path("s.lock").exists(), "the lock is left");
     }
 
-    fn start_again(&mut self) {
+    fn start_again(&mut self, at: usize) {
         self.join();
         let faults = std::mem::take(&mut self.faults);
         self.disturbed |= !faults.is_empty();
         self.subject = Arc::new(self.place.start(self.settings(), &faults));
         self.subject.set_clock(self.ahead);
-        self.warm_up();
+        self.warm_up_for_good(at + 1);
+    }
+
+    /// Warms up where no step from `at` on starts another: then all that follows is about this one. Others have to
+    /// take it while they load.
+    fn warm_up_for_good(&mut self, at: usize) {
+        let starts = |at: &usize| matches!(self.plan.steps[*at], Action::Kill | Action::Restart);
+        if !self.kept.iter().filter(|kept| **kept >= at).any(starts) {
+            self.warm_up();
+        }
     }
 
     /// A little of what is to come, so that what is made lazily is there; then what there is.
     fn warm_up(&mut self) {
-        self.serve();
+        if !self.serve() {
+            return;
+        }
         // It takes buffers of its own, and a second.
         if self.kept.iter().any(|at| matches!(self.plan.steps[*at], Action::Bench { .. })) {
             self.judge().work(&self.subject, &clients::tell(&self.subject, BENCH, &short_bench()));
@@ -506,9 +515,11 @@ impl<'a> Trial<'a> {
         }
         self.stop();
         let log = self.place.log();
-        for word in ["panicked", "this is a bug", "tegra-sim: "] {
-            let said = log.lines().find(|line| line.contains(word));
-            assert!(said.is_none(), "the log: {}", said.unwrap_or_default());
+        for line in log.lines() {
+            let bad = ["panicked", "this is a bug"].iter().any(|word| line.contains(word));
+            // What the simulator finds by itself; what it was told to do is called so.
+            let found = line.starts_with("tegra-sim: ") && !line.contains("made to happen");
+            assert!(!bad && !found, "the log: {line}");
         }
         self.no_files();
         self.starts_as_new();

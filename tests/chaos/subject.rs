@@ -6,7 +6,6 @@
 //! | `clock N` | sets the wall clock N seconds ahead of the machine's |
 //! | `live` | answers with what is alive on the simulated Orin |
 
-use parking_lot::Mutex;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
