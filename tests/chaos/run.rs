@@ -502,8 +502,11 @@ impl<'a> Trial<'a> {
         self.subject.until("it is at rest", || {
             let status = self.subject.status();
             let requests = &status["requests"];
-            let at_rest = ["ready", "empty"].iter().any(|name| status["state"]["name"] == *name);
-            at_rest && requests["active"] == 0 && requests["queued"] == 0
+            let settled = ["ready", "empty"].iter().any(|name| status["state"]["name"] == *name);
+            settled
+                && status["loading"].is_null()
+                && requests["active"] == 0
+                && requests["queued"] == 0
         });
         let served = self.serve();
         let resident = Census::memory(self.subject.pid(), "VmRSS");
@@ -534,6 +537,7 @@ impl<'a> Trial<'a> {
                 || name == "log"
                 || name == "orind.toml"
                 || name.starts_with("state/first-light.")
+                || name.starts_with("state/faults/fault-")
                 || (name.starts_with("tune/") && !name.ends_with(".tmp"));
             if !known {
                 left.push(name);

@@ -19,6 +19,7 @@ use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 use orind_testing::daemon;
 use orind_testing::program::{again, built};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tegra_sim_preload as _;
 
