@@ -24,13 +24,38 @@ pub(super) fn build(
     threads: usize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), Error> {
-    let Spec { shape, mix } = spec;
+    let shape = spec.shape;
+    let planted = if shape.planted { planted::weights(shape) } else { BTreeMap::new() };
+    let Begun { data, jobs, bytes } = begin(spec, path, &planted)?;
+    run(&jobs, threads, &data, bytes, progress)?;
+    Ok(data.finish()?)
+}
+
+/// The file of `spec` with nothing in it but what its head is understood by, for a moment in `dir`.
+pub(super) fn outline(spec: Spec, dir: &Path) -> Result<Gguf, Error> {
+    let nothing = BTreeMap::new();
+    let Begun { data, mut jobs, bytes } = begin(spec, &dir.join(spec.file_name()), &nothing)?;
+    jobs.retain(|job| matches!(job.weights, Weights::Owned(_)));
+    run(&jobs, 1, &data, bytes, &mut |_, _| {})?;
+    Ok(data.outline()?)
+}
+
+/// A file that has its head, and what is to be written into it.
+struct Begun<'a> {
+    data: DataWriter,
+    jobs: Vec<Job<'a>>,
+    bytes: u64,
+}
+
+fn begin<'a>(
+    Spec { shape, mix }: Spec,
+    path: &Path,
+    planted: &'a BTreeMap<String, Vec<f32>>,
+) -> Result<Begun<'a>, Error> {
     let mut writer = Writer::new(path);
     describe(&mut writer, shape, mix)?;
-
-    let planted = if shape.planted { planted::weights(shape) } else { BTreeMap::new() };
     let mut jobs = Vec::new();
-    let mut total = 0;
+    let mut bytes = 0;
     for tensor in shape.tensors() {
         let dtype = mix.dtype(&tensor, shape.layers);
         let id = writer.tensor(&tensor.name, &tensor.shape, dtype)?;
@@ -43,22 +68,9 @@ pub(super) fn build(
             let count = CHUNK.min(elements - first);
             jobs.push(Job { id, dtype, first, count, weights: weights.clone() });
         }
-        total += dtype.size_of(elements as u64).unwrap_or(0);
+        bytes += dtype.size_of(elements as u64).unwrap_or(0);
     }
-    let data = writer.begin()?;
-    run(&jobs, threads, &data, total, progress)?;
-    Ok(data.finish()?)
-}
-
-/// The file of `spec` without weights, for a moment in `dir`.
-pub(super) fn outline(spec: Spec, dir: &Path) -> Result<Gguf, Error> {
-    let Spec { shape, mix } = spec;
-    let mut writer = Writer::new(dir.join(spec.file_name()));
-    describe(&mut writer, shape, mix)?;
-    for tensor in shape.tensors() {
-        writer.tensor(&tensor.name, &tensor.shape, mix.dtype(&tensor, shape.layers))?;
-    }
-    Ok(writer.begin()?.outline()?)
+    Ok(Begun { data: writer.begin()?, jobs, bytes })
 }
 
 /// A part of a tensor. Chunks are multiples of a super-block, so blocks are never split.

@@ -364,3 +364,23 @@ fn a_bare_model_name_is_looked_up_in_the_models_directory() {
         assert_eq!(resolve(same, dir.path()), same);
     }
 }
+
+#[test]
+fn an_outline_says_of_itself_what_the_file_says() {
+    let dir = TempDir::new().unwrap();
+    for name in ["synthetic:tiny-llama:q4_k_m", "synthetic:tiny-qwen3:q8_0"] {
+        let spec = Spec::parse(name).unwrap();
+        let (whole, outline) =
+            (Gguf::open(generate(name, dir.path())).unwrap(), spec.outline().unwrap());
+        assert_eq!(outline.tensors(), whole.tensors(), "{name}");
+        assert_eq!(
+            format!("{:?}", outline.metadata()),
+            format!("{:?}", whole.metadata()),
+            "{name}"
+        );
+        crate::Model::from_gguf(outline).unwrap();
+    }
+    // Of a large one, no more is written than the tables it is understood by.
+    crate::Model::from_gguf(Spec::parse("synthetic:llama-3.2-1b:q6_k").unwrap().outline().unwrap())
+        .unwrap();
+}
