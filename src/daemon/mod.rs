@@ -198,11 +198,13 @@ fn check(config: &Config) -> Result<(), String> {
                 .map_err(|error| error.to_string())?;
             let ModelInfo { path, parameters, bytes, slots, context, .. } = &model;
             let DeviceMemory { weights, kv, activations } = model.memory;
-            let path = path.display();
-            let random = if model.synthetic { ", seeded random weights" } else { "" };
+            let (file, random) = match model.synthetic {
+                true => (name.to_owned(), ", seeded random weights"),
+                false => (path.display().to_string(), ""),
+            };
             writeln!(
                 text,
-                "\n# The configuration is valid. Model: {path}, {parameters} parameters, {bytes} bytes of \
+                "\n# The configuration is valid. Model: {file}, {parameters} parameters, {bytes} bytes of \
                  weights{random}.\n\
                  # {slots} slots of {context} tokens on {}: {} ({}).\n\
                  # Memory: {weights} bytes for weights, {kv} for the KV cache, {activations} for activations.",

@@ -694,7 +694,7 @@ fn the_configuration_is_checked_before_anything_starts() {
     assert_eq!(code, Some(0));
     assert!(used.contains("slots = 2") && used.contains("context = 77"), "{used}");
     assert!(used.contains("The configuration is valid"), "{used}");
-    assert!(used.contains("cpu:") && used.contains("bytes for the KV cache"), "{used}");
+    assert!(used.contains("cpu:") && used.contains("for the KV cache"), "{used}");
     // What the load would refuse, this refuses in the same words.
     let cases: [(&[&str], &str); 4] = [
         (&["--context", "16000000", "--slots", "256"], "256 slots x 16000000 tokens"),
