@@ -31,6 +31,9 @@ impl Signals {
     /// SIGHUP says that the terminal went away where the log goes to one, or where there is no
     /// configuration to read again; a service is asked to reload by it.
     pub(super) fn new(configured: bool) -> io::Result<Self> {
+        // A file that may not grow is an error of whoever writes it.
+        // SAFETY: a disposition that runs no code of ours.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
         let hangup = !ignored(libc::SIGHUP);
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,

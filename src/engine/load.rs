@@ -434,7 +434,6 @@ fn locate(spec: &LoadSpec, watch: &dyn Watch) -> Result<PathBuf, LoadError> {
     synthetic::locate(&spec.model, &mut progress).map_err(synthetic_error)
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "`map_err` hands it over")]
 fn synthetic_error(error: synthetic::Error) -> LoadError {
     match error {
         synthetic::Error::Unknown { .. } => LoadError::NotFound(error.to_string()),

@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigHandler, Signal, kill, signal};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use orind_testing::daemon;
 use orind_testing::program::{again, built};
@@ -39,9 +39,6 @@ static AHEAD: AtomicI64 = AtomicI64::new(0);
 #[test]
 #[ignore = "run by the other test, in a process of its own"]
 fn daemon() {
-    // A file that may not grow fails the write.
-    // SAFETY: ignoring a signal runs no code.
-    unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }.unwrap();
     std::thread::spawn(obey);
     let dir = PathBuf::from(std::env::var_os(DIRECTORY).unwrap());
     let place = |name: &str| dir.join(name).into_os_string();

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
@@ -17,12 +18,16 @@ use model::synthetic;
 type Known = (u64, Option<SystemTime>, Option<String>);
 
 #[derive(Default)]
-pub(super) struct Available(Mutex<HashMap<PathBuf, Known>>);
+pub(super) struct Available {
+    known: Mutex<HashMap<PathBuf, Known>>,
+    /// Whose turn it is to read the directory.
+    pub(super) turn: Arc<tokio::sync::Mutex<()>>,
+}
 
 impl Available {
     /// All of it. Reads the heads of files that are new; an unreadable directory is an empty one.
     pub(super) fn list(&self, config: &Config) -> Vec<api::Available> {
-        let mut before = self.0.lock();
+        let mut before = std::mem::take(&mut *self.known.lock());
         let mut known = HashMap::new();
         let mut list = Vec::new();
         for File { path, bytes, time } in files(&config.models_dir) {
@@ -37,7 +42,7 @@ impl Available {
             });
             known.insert(path, (bytes, time, why));
         }
-        *before = known;
+        *self.known.lock() = known;
         let synthetic = synthetic::names().into_iter();
         list.extend(synthetic.map(|model| api::Available {
             model,

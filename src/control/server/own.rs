@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -63,14 +64,27 @@ async fn off_the_loop<T: Send + 'static>(
     done.map_err(|_| Error::internal("reading the machine's state failed"))
 }
 
-pub(super) async fn models(State(app): State<Arc<App>>) -> Json<api::Models> {
+/// How long the models directory may take to answer. What it says later is there for the next request.
+const DIRECTORY: Duration = Duration::from_secs(10);
+
+pub(super) async fn models(State(app): State<Arc<App>>) -> Result<Json<api::Models>, Error> {
     let loaded = status::loaded(&app.engine.snapshot().state).cloned();
     let config = app.config();
     let models_dir = config.models_dir.clone();
-    // A directory may be slow to read.
-    let list = tokio::task::spawn_blocking(move || app.available.list(&config));
-    let available = list.await.unwrap_or_default();
-    Json(api::Models { loaded, models_dir, available })
+    let list = async {
+        // One at a time: a mount that does not answer keeps one thread, not all there are.
+        let turn = Arc::clone(&app.available.turn).lock_owned().await;
+        let app = Arc::clone(&app);
+        let list = move || (app.available.list(&config), turn).0;
+        tokio::task::spawn_blocking(list).await.unwrap_or_default()
+    };
+    let available = tokio::time::timeout(DIRECTORY, list).await.map_err(|_| {
+        let (dir, seconds) = (models_dir.display(), DIRECTORY.as_secs());
+        let message = format!("the models directory {dir} has not answered within {seconds} s");
+        Error::new(StatusCode::SERVICE_UNAVAILABLE, "directory_timeout", message)
+            .hint("see whether it is on a mount that does not answer, or set another models_dir")
+    })?;
+    Ok(Json(api::Models { loaded, models_dir, available }))
 }
 
 /// Bytes of a model's name at most: those of a path.

@@ -356,7 +356,7 @@ fn the_large_models_can_be_made() {
 fn a_bare_model_name_is_looked_up_in_the_models_directory() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("a.gguf");
-    std::fs::write(&file, b"").unwrap();
+    fs::write(&file, b"").unwrap();
     let found = file.display().to_string();
     assert_eq!(resolve("a", dir.path()), found);
     assert_eq!(resolve("a.gguf", dir.path()), found);
