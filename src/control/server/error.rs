@@ -102,10 +102,12 @@ impl From<GenerateError> for Error {
             GenerateError::Stopping => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message)
             }
-            GenerateError::NotFinite { .. } => {
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "non_finite_logits", message)
-                    .hint("the same on every device: the file is damaged; make it or get it again")
-            }
+            GenerateError::NotFinite { .. } => Self::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "non_finite_logits",
+                message,
+            )
+            .hint("where every device says the same, the file is damaged: make it or get it again"),
             GenerateError::Device(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)
                     .hint("the daemon's log says more; `orinctl status` shows what it is doing")
