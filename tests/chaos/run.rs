@@ -102,7 +102,13 @@ impl Place {
              memory_reserve_mib = 0\nmodel = 'llama'\nmodels_dir = {models:?}\n\
              state_dir = {state:?}\ntune_dir = {choices:?}\n{more}"
         );
-        fs::write(self.path("orind.toml"), text).unwrap();
+        self.replace_configuration(&text);
+    }
+
+    /// At once: whenever it is read, it is one or the other.
+    fn replace_configuration(&self, text: &str) {
+        fs::write(self.path("new.toml"), text).unwrap();
+        fs::rename(self.path("new.toml"), self.path("orind.toml")).unwrap();
     }
 
     pub(crate) fn start(&self, settings: &Settings, faults: &[String]) -> Subject {
@@ -392,8 +398,8 @@ impl<'a> Trial<'a> {
 
     fn reload(&self, valid: bool) {
         match valid {
-            true => self.place.configure(self.settings(), "log = 'debug'\n"),
-            false => fs::write(self.place.path("orind.toml"), "modle = 1\n").unwrap(),
+            true => self.place.configure(self.settings(), "slots = 1\n"),
+            false => self.place.replace_configuration("modle = 1\n"),
         }
         self.subject.signal(Signal::SIGHUP);
         // What is there when it starts again is good.
