@@ -162,9 +162,16 @@ pub enum ConfigError {
     #[error(
         "TEGRA_SIM_MACHINE: no word {word:?}; there are no-event, no-qmd-release, lost-atomics, \
          chain-cut=N, local-memory-refused, read-only-maps-fault, nan=INSTRUCTION, freeze=open-channel, \
-         freeze=object, freeze=doorbell, freeze=launch, no-heap-query and stale-handover"
+         freeze=object, freeze=doorbell, freeze=launch, short-range-refused, no-heap-query and \
+         stale-handover"
     )]
     Machine { word: String },
+    /// A driver call that there is not.
+    #[error("TEGRA_SIM_FAULTS: no request {word:?}; `tegra-sim errnos` lists them, and * is any")]
+    Request { word: String },
+    /// One of these, and which word of the list it is about, counted from 1.
+    #[error("{error} (word {number} of the list)")]
+    At { number: usize, error: Box<ConfigError> },
     /// An errno that is none.
     #[error("TEGRA_SIM_FAULTS: no errno {word:?}; there are {}", names())]
     Errno { word: String },
@@ -251,10 +258,12 @@ impl Config {
             })?;
         }
         if let Some(list) = set("TEGRA_SIM_FAULTS") {
-            for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            for (number, word) in (1..).zip(list.split(',').map(str::trim)) {
+                let at = |error| ConfigError::At { number, error: Box::new(error) };
                 match word.strip_prefix("memory-full=") {
-                    Some(size) => config.memory = Some(parse_size(size)?),
-                    None => config.faults.push(parse_fault(word)?),
+                    _ if word.is_empty() => {}
+                    Some(size) => config.memory = Some(parse_size(size).map_err(at)?),
+                    None => config.faults.push(parse_fault(word).map_err(at)?),
                 }
             }
         }
@@ -290,6 +299,9 @@ fn parse_fault(word: &str) -> Result<FaultRequest, ConfigError> {
             let (request, errno) = rest.split_once(':').ok_or_else(error)?;
             if request.is_empty() {
                 return Err(error());
+            }
+            if request != "*" && crate::driver::requests().all(|(_, known)| known.name != request) {
+                return Err(ConfigError::Request { word: request.to_owned() });
             }
             let request = (request != "*").then(|| request.to_owned());
             let found = ERRNOS.into_iter().find(|(name, _)| *name == errno);

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::ValueEnum;
+use tegra_sim::config::Config;
 use tegra_sim::profile::{Calibration, ProfileError};
 
 use super::elf::{self, Kind};
@@ -18,13 +19,31 @@ use super::replay::Level;
 const PRELOAD: &str = "TEGRA_SIM_PRELOAD";
 const LIBRARY: &str = "libtegra_sim_preload.so";
 
+const GRAMMAR: &str = "\
+SPEC of --faults is a list of failures with commas between them:
+  ioctl:REQUEST:ERRNO@WHEN  the request fails, as ioctl:MAP_BUFFER_EX:ENOMEM@3; * is any
+  mmu-fault@WHEN            an engine's work faults
+  lost-event@WHEN           an interrupt that wakes waiters does not
+  channel-timeout@WHEN      a ring entry runs into the channel's time limit
+  stuck-semaphore@WHEN      a semaphore release of the host unit is not done
+  memory-full=SIZE          RAM for buffers ends after SIZE bytes, as 512M or 1G
+WHEN is N for the N-th occasion, counted from 1, or 1/N for each with a chance of one in N,
+drawn from --seed. `tegra-sim errnos` lists requests and errnos.
+
+WORDS of --machine are explained in docs/simulator.md: no-event, no-qmd-release, lost-atomics,
+chain-cut=N, local-memory-refused, read-only-maps-fault, nan=INSTRUCTION, freeze=POINT,
+short-range-refused, no-heap-query, stale-handover.
+
+What these and the TEGRA_SIM_ variables say is checked before the program is started.";
+
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = GRAMMAR)]
 pub(super) struct Run {
     /// Seed of the order in which the simulated GPU does what nothing orders
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Faults to inject, by seed or by count
+    /// Failures to inject, as `mmu-fault@3,memory-full=1G`; see below
     #[arg(long, value_name = "SPEC")]
     faults: Option<String>,
     /// Write what happens to FILE, one JSON object a line
@@ -42,7 +61,7 @@ pub(super) struct Run {
     /// Behave as the Orin of which `orinctl first-contact` wrote FILE, as far as that is modelled
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Be a machine on which something fails, as `no-event,chain-cut=64`
+    /// Be a machine on which something fails, as `no-event,chain-cut=64`; see below
     #[arg(long, value_name = "WORDS")]
     machine: Option<String>,
     /// Answer as the drivers of a release do: r35.4, r36.2, r36.4, r39 or r39:REQUEST
@@ -94,6 +113,9 @@ pub(super) enum RunError {
     /// The dynamic linker separates names by spaces and colons.
     #[error("{0:?}: the dynamic linker cannot preload a path with a space or a colon; move it")]
     UnfitPath(PathBuf),
+    /// An option or a variable says what nothing understands.
+    #[error("{0}")]
+    Config(String),
     /// The profile is none.
     #[error(transparent)]
     Profile(#[from] ProfileError),
@@ -169,7 +191,36 @@ impl Run {
             };
             command.env("TEGRA_SIM_LINT", lint);
         }
+        understand(&command)?;
         Ok(command)
+    }
+}
+
+/// Reads what the program's simulator will read, to say now what it would not understand, and of an option in
+/// the option's name.
+fn understand(command: &Command) -> Result<(), RunError> {
+    let option = |name: &str| {
+        let (_, value) = command.get_envs().find(|(variable, _)| *variable == name)?;
+        Some(value?.to_string_lossy().into_owned())
+    };
+    let variable = |name: &str| Some(env::var_os(name)?.to_string_lossy().into_owned());
+    let config = Config::from_variables(|name| option(name).or_else(|| variable(name)));
+    let config = config.map_err(|error| {
+        let said = error.to_string();
+        let end = said.find(|c: char| !c.is_ascii_uppercase() && c != '_').unwrap_or(0);
+        let (name, rest) = said.split_at(end);
+        RunError::Config(match (option(name), name.strip_prefix("TEGRA_SIM_")) {
+            (Some(_), Some(word)) => format!("--{}{rest}", word.to_lowercase()),
+            _ => said,
+        })
+    })?;
+    let folder = config.trace.as_deref().and_then(Path::parent);
+    match folder.filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        Some(folder) => {
+            let path = folder.to_owned();
+            Err(RunError::Output { path, error: io::ErrorKind::NotADirectory.into() })
+        }
+        None => Ok(()),
     }
 }
 

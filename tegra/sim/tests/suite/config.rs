@@ -66,6 +66,8 @@ fn what_is_not_understood_is_said_with_what_is() {
         ("TEGRA_SIM_FAULTS", "mmu-fault@0", &["does not say when"]),
         ("TEGRA_SIM_FAULTS", "mmu-fault@1/0", &["does not say when"]),
         ("TEGRA_SIM_FAULTS", "ioctl:CREATE@1", &["ioctl:REQUEST:ERRNO"]),
+        ("TEGRA_SIM_FAULTS", "ioctl:MAP_BUFER:EIO@1", &["no request \"MAP_BUFER\"", "errnos"]),
+        ("TEGRA_SIM_FAULTS", "mmu-fault@1,lost@2", &["\"lost@2\"", "(word 2 of the list)"]),
         ("TEGRA_SIM_FAULTS", "ioctl:CREATE:EBOGUS@1", &["\"EBOGUS\"", "ENOMEM", "ETIMEDOUT"]),
         ("TEGRA_SIM_MACHINE", "no-events", &["\"no-events\"", "no-event", "chain-cut=N"]),
         ("TEGRA_SIM_MACHINE", "no-event,chain-cut=0", &["\"chain-cut=0\""]),
@@ -153,4 +155,38 @@ fn checks_of_shader_code() {
     assert_eq!(checks("race"), Ok(Checks::Race));
     assert_eq!(checks("timing"), Ok(Checks::Timing));
     assert!(checks("slow").unwrap_err().contains("race, strict, fast or timing"));
+}
+
+/// Before the program is started, and of an option in the option's name.
+#[test]
+fn the_command_says_what_it_does_not_understand() {
+    let run = |options: &[&str], variables: &[(&str, &str)]| {
+        let mut command = orind_testing::program::command(env!("CARGO_BIN_EXE_tegra-sim"));
+        command.arg("run").args(options).args(["--", "echo", "started"]);
+        let library = orind_testing::program::preload_library();
+        command.env("TEGRA_SIM_PRELOAD", library).envs(variables.iter().copied());
+        let output = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    for (options, variables, said) in [
+        (&["--faults", "mmu-fault@1,lost@2"][..], &[][..], "--faults: no failure \"lost@2\""),
+        (&["--machine", "no-events"], &[], "--machine: no word \"no-events\""),
+        (&["--release", "r34"], &[], "--release=r34: expected r35.4"),
+        (&[], &[("TEGRA_SIM_SEED", "x")], "TEGRA_SIM_SEED=x: expected a number"),
+        (&[], &[("TEGRA_SIM_CHECKS", "none")], "TEGRA_SIM_CHECKS=none: expected race"),
+        (&["--trace", "/nowhere/run.jsonl"], &[], "\"/nowhere\""),
+        (&["--profile", "/nowhere.json"], &[], "/nowhere.json"),
+    ] {
+        let (code, out, error) = run(options, variables);
+        assert_eq!((code, out.as_str()), (Some(125), ""), "{options:?}: {error}");
+        assert!(error.contains(said), "{options:?}: {error}");
+    }
+    let faults = ["--faults", "ioctl:*:EIO@1/9,memory-full=1G"];
+    assert_eq!(run(&faults, &[]), (Some(0), "started\n".into(), String::new()));
+    let mut command = orind_testing::program::command(env!("CARGO_BIN_EXE_tegra-sim"));
+    let help = orind_testing::program::said(command.args(["run", "--help"]));
+    for word in ["ioctl:REQUEST:ERRNO@WHEN", "channel-timeout@WHEN", "memory-full=SIZE"] {
+        assert!(help.contains(word), "{word}");
+    }
 }
