@@ -26,7 +26,15 @@ pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), 
         Some(file) => (runner::resume(file, &mut choices)?, file),
         None => (runner::begin(&args.output)?, &args.output),
     };
-    announce(&mut choices, args.yes || profile.machine.simulated, terminal)?;
+    let simulated = profile.machine.simulated;
+    announce(&mut choices, args.yes || simulated, terminal)?;
+    let forbidden = |choice: &&Choice| choice.experiment.forbidden && choice.left_out.is_none();
+    for choice in choices.iter().filter(forbidden).filter(|_| simulated) {
+        let name = choice.experiment.name;
+        terminal.say(&format!(
+            "`{name}` breaks a rule on purpose: a simulated Orin ends it, and its crash is expected."
+        ));
+    }
 
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&stop);
@@ -42,7 +50,7 @@ pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), 
         Progress::Ended(record) => {
             done += 1;
             live.set(done, total, record.name.clone());
-            tell(record, &live, terminal);
+            tell(record, simulated, &live, terminal);
         }
     })?;
     drop(live);
@@ -123,13 +131,24 @@ fn list() -> String {
 }
 
 /// One line as soon as an answer is there.
-fn tell(record: &Record, live: &Live, terminal: &Terminal) {
-    let line = format!("{:<24}  {:<9}  {}", record.name, record.verdict.name(), said(record));
+fn tell(record: &Record, simulated: bool, live: &Live, terminal: &Terminal) {
+    let (name, verdict) = (&record.name, record.verdict.name());
+    let line = format!("{name:<24}  {verdict:<9}  {}", said(record, simulated));
     live.say(terminal, &line);
 }
 
+/// Whether a simulated Orin has ended it as it should.
+fn is_rightly_ended(record: &Record, simulated: bool) -> bool {
+    let is_it = |experiment: &&tegra_probe::Experiment| experiment.name == record.name;
+    let forbidden = EXPERIMENTS.iter().find(is_it).is_some_and(|experiment| experiment.forbidden);
+    simulated && forbidden && record.verdict == Verdict::Crashed
+}
+
 /// The answer, or why there is none, on one line.
-fn said(record: &Record) -> String {
+fn said(record: &Record, simulated: bool) -> String {
+    if is_rightly_ended(record, simulated) {
+        return "as it should: a simulated Orin ends what breaks this rule".into();
+    }
     let text = match &record.error {
         Some(error) if record.answer.is_empty() => error,
         _ => &record.answer,
@@ -150,13 +169,23 @@ fn table(profile: &Profile) -> String {
             Verdict::Skipped => String::new(),
             _ => format!("{:.1} s", record.seconds),
         };
-        rows.push(vec![record.name.clone(), record.verdict.name().into(), time, said(record)]);
+        rows.push(vec![
+            record.name.clone(),
+            record.verdict.name().into(),
+            time,
+            said(record, profile.machine.simulated),
+        ]);
     }
+    let machine = &profile.machine;
+    let ended = |record: &&Record| is_rightly_ended(record, machine.simulated);
+    let ended = profile.experiments.iter().filter(ended).count();
     let tally: Vec<String> = runner::tally(profile)
         .iter()
-        .map(|(verdict, count)| format!("{count} {verdict}"))
+        .map(|(verdict, count)| match *verdict == Verdict::Crashed.name() && ended > 0 {
+            true => format!("{count} {verdict}, {ended} of them as it should"),
+            false => format!("{count} {verdict}"),
+        })
         .collect();
-    let machine = &profile.machine;
     let unknown = || "unknown".to_owned();
     let board = if machine.simulated {
         "a simulated Orin".to_owned()

@@ -73,6 +73,11 @@ fn on_the_simulator_every_experiment_has_an_answer() {
         if name == "handover-l2-unmaintained" {
             assert_eq!(*verdict, Verdict::Crashed);
             assert!(error.as_ref().unwrap().contains("stale-l2"), "{error:?}");
+            // And nobody is left to take it for a defect, before or after.
+            assert!(stderr(output).contains("its crash is expected"), "{}", stderr(output));
+            let row = table.lines().find(|line| line.starts_with(name.as_str())).unwrap();
+            assert!(row.contains("crashed") && row.contains("as it should"), "{row}");
+            assert!(table.contains("1 crashed, 1 of them as it should"), "{table}");
         } else {
             assert!(matches!(verdict, Verdict::Expected | Verdict::Measured), "{name}: {record:?}");
             assert!(!record.facts.is_empty() && !record.answer.is_empty() && error.is_none());

@@ -65,6 +65,8 @@ pub struct Experiment {
     pub risk: Risk,
     /// Whether all that comes behind stands on it: where it takes a machine down, so would they.
     pub basis: bool,
+    /// Whether it breaks a rule that a simulated Orin keeps: that ends its process, which is no defect.
+    pub forbidden: bool,
     pub limit: Duration,
     run: fn() -> Result<Answer, Error>,
 }
@@ -77,7 +79,13 @@ impl Experiment {
         method: &'static str,
     ) -> Self {
         let limit = Duration::from_secs(60);
-        Self { name, question, method, risk: Risk::Harmless, basis: false, limit, run }
+        let (basis, forbidden) = (false, false);
+        Self { name, question, method, risk: Risk::Harmless, basis, forbidden, limit, run }
+    }
+
+    const fn forbidden(mut self) -> Self {
+        self.forbidden = true;
+        self
     }
 
     const fn basis(mut self) -> Self {
@@ -350,7 +358,8 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "What happens through a cacheable mapping without invalidation?",
         "as handover, with a cacheable mapping and nothing else: what the rules forbid",
     )
-    .risky("breaks a rule on purpose; its own buffers only"),
+    .risky("breaks a rule on purpose; its own buffers only")
+    .forbidden(),
     Experiment::new(
         "read-only-write",
         read_only::write,
