@@ -233,6 +233,12 @@ pub(super) struct Top {
     /// Print one view as text and exit; the default where there is no terminal
     #[arg(long)]
     pub(super) once: bool,
+    /// Print a line of JSON twice a second, until Ctrl-C
+    #[arg(long, conflicts_with = "once")]
+    pub(super) json: bool,
+    /// Stop after N lines
+    #[arg(short = 'n', long = "samples", value_name = "N", requires = "json")]
+    pub(super) samples: Option<u64>,
 }
 
 #[derive(Debug, clap::Args)]

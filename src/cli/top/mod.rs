@@ -1,8 +1,9 @@
 //! `orinctl top`: `history` turns statuses into speeds, `view` draws them; here a loop asks the daemon twice a
 //! second and listens to the keyboard. A daemon that goes away is waited for. Without a terminal one view is
-//! printed as text.
+//! printed as text; with `--json` a line for each sample.
 
 mod history;
+mod sample;
 mod view;
 
 use std::io::IsTerminal;
@@ -11,11 +12,14 @@ use std::time::{Duration, Instant};
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use tokio::time::MissedTickBehavior;
 
 use super::args::{self, Connection};
 use super::error::Error;
 use super::text;
+use crate::control::client::Client;
 use history::History;
+use sample::Sample;
 
 /// Between two questions to the daemon.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -29,6 +33,9 @@ const PAGE: (u16, u16) = (80, 24);
 pub(super) async fn run(connection: &Connection, args: &args::Top) -> Result<(), Error> {
     let client = connection.client()?;
     let mut history = History::new(client.daemon.to_string());
+    if args.json {
+        return lines(&client, history, args.samples).await;
+    }
     if args.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         // Two statuses make a speed.
         history.answered(Instant::now(), client.status().await?);
@@ -41,11 +48,7 @@ pub(super) async fn run(connection: &Connection, args: &args::Top) -> Result<(),
     loop {
         if asked.is_none_or(|asked| asked.elapsed() >= PERIOD) {
             asked = Some(Instant::now());
-            match tokio::time::timeout(PATIENCE, client.status()).await {
-                Ok(Ok(status)) => history.answered(Instant::now(), status),
-                Ok(Err(error)) => history.silent(error.to_string()),
-                Err(_) => history.silent("the daemon does not answer".into()),
-            }
+            ask(&client, &mut history).await;
             screen.0.draw(|frame| view::draw(frame, &history))?;
         }
         // The descriptor is only looked at, so that Ctrl-C elsewhere and the daemon's answers get
@@ -68,6 +71,30 @@ pub(super) async fn run(connection: &Connection, args: &args::Top) -> Result<(),
         }
         tokio::time::sleep(KEYS).await;
     }
+}
+
+async fn ask(client: &Client, history: &mut History) {
+    match tokio::time::timeout(PATIENCE, client.status()).await {
+        Ok(Ok(status)) => history.answered(Instant::now(), status),
+        Ok(Err(error)) => history.silent(error.to_string()),
+        Err(_) => history.silent("the daemon does not answer".into()),
+    }
+}
+
+/// Prints a line for each sample, so many or without end.
+async fn lines(client: &Client, mut history: History, samples: Option<u64>) -> Result<(), Error> {
+    history.answered(Instant::now(), client.status().await?);
+    let mut ticks = tokio::time::interval_at((Instant::now() + PERIOD).into(), PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut left = samples.unwrap_or(u64::MAX);
+    while left > 0 {
+        ticks.tick().await;
+        ask(client, &mut history).await;
+        let line = serde_json::to_string(&Sample::of(&history)).map_err(std::io::Error::from)?;
+        text::print(&(line + "\n"))?;
+        left -= 1;
+    }
+    Ok(())
 }
 
 fn page(history: &History) -> Result<String, Error> {

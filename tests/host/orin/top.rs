@@ -1,15 +1,17 @@
 //! `orinctl top` as a program: without a terminal, and on one.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::pty::{Winsize, openpty};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use orind_testing::daemon::{Daemon, eventually, orind};
 use orind_testing::program::{outcome, said};
+use serde_json::{Value, json};
 
 use super::tree::Machine;
 
@@ -103,4 +105,32 @@ fn on_a_terminal_it_lives_through_a_restart_of_the_daemon_and_q_quits() {
         status.is_some()
     });
     assert_eq!(status.unwrap().code(), Some(0));
+}
+
+#[test]
+fn programs_get_a_line_of_json_for_each_sample() {
+    let machine = Machine::new("agx64-30w");
+    let mut daemon = start(&machine);
+    let text = said(&mut orinctl(&daemon, &["top", "--json", "-n", "2"]));
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!((&lines[0]["state"]["name"], &lines[0]["model"]), (&json!("empty"), &Value::Null));
+    assert_eq!(lines[1]["decode_tokens_per_second"], 0.0);
+    assert_eq!(lines[1]["machine"]["gpu_clock"]["now_hz"], 306_000_000);
+    assert!(lines[1]["watts"].as_f64().unwrap() > 0.0 && lines[0]["time"] != lines[1]["time"]);
+
+    // Until it is interrupted, whatever becomes of the daemon.
+    let mut top = orinctl(&daemon, &["top", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(top.stdout.take().unwrap()).lines().map(|line| {
+        let line: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        line
+    });
+    assert_eq!(lines.next().unwrap()["requests"]["active"], 0);
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let gone = lines.find(|line| line.get("error").is_some()).unwrap();
+    assert!(gone["error"].as_str().unwrap().contains("no daemon is listening"), "{gone}");
+    assert!(gone.get("state").is_none(), "{gone}");
+    kill(Pid::from_raw(top.id().cast_signed()), Signal::SIGINT).unwrap();
+    assert_eq!(top.wait().unwrap().code(), Some(130));
 }
