@@ -398,7 +398,7 @@ impl<'a> Trial<'a> {
 
     fn reload(&self, valid: bool) {
         match valid {
-            true => self.place.configure(self.settings(), "slots = 1\n"),
+            true => self.place.configure(self.settings(), "log = 'debug'\n"),
             false => self.place.replace_configuration("modle = 1\n"),
         }
         self.subject.signal(Signal::SIGHUP);

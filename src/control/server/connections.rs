@@ -36,6 +36,10 @@ const MAX_HEAD: usize = 64 << 10;
 /// How long the writing of a refusal may take.
 const REFUSAL: Duration = Duration::from_secs(1);
 
+/// How long a connection that is to make room may still be heard: what its client has sent by then is read, and a
+/// request is answered.
+const LAST_WORD: Duration = Duration::from_millis(10);
+
 /// Of so many connections one is kept for the local user.
 const SHARE: usize = 8;
 
@@ -197,13 +201,13 @@ struct Guest {
     /// The daemon's own user or root, on the unix socket.
     is_local: bool,
     pulse: Pulse,
+    /// Cancelled when it has been asked to leave.
     leave: CancellationToken,
 }
 
 struct Server {
     app: Arc<App>,
     connections: JoinSet<()>,
-    /// Those that have not been asked to leave.
     guests: HashMap<Id, Guest>,
     stop: Stop,
 }
@@ -222,33 +226,34 @@ impl Server {
             return;
         }
         let guest = Guest { is_local, pulse: Pulse::new(), leave: CancellationToken::new() };
-        let (pulse, leave) = (guest.pulse.clone(), guest.leave.clone());
-        let (router, stop, timeout) = (router.clone(), self.stop.clone(), config.request_timeout());
-        let serve = connection(stream, pulse, gone, router, timeout, stop);
-        let task = self.connections.spawn(async move {
-            tokio::select! {
-                () = serve => {}
-                () = leave.cancelled() => tracing::debug!("an idle connection made room"),
-            }
-        });
+        let host = Host {
+            router: router.clone(),
+            pulse: guest.pulse.clone(),
+            leave: guest.leave.clone(),
+            stop: self.stop.clone(),
+            timeout: config.request_timeout(),
+        };
+        let task = self.connections.spawn(connection(stream, gone, host));
         self.guests.insert(task.id(), guest);
     }
 
     /// Whether there is a place, be it that of whoever has been idle for longest.
     fn has_place(&mut self, limit: usize, is_local: bool) -> bool {
-        let foreign = self.guests.values().filter(|guest| !guest.is_local).count();
-        let is_full = self.guests.len() >= limit || !is_local && foreign >= limit - limit / SHARE;
-        if !is_full {
+        let staying = || self.guests.values().filter(|guest| !guest.leave.is_cancelled());
+        let foreign = staying().filter(|guest| !guest.is_local).count();
+        if staying().count() < limit && (is_local || foreign < limit - limit / SHARE) {
             return true;
         }
-        let idle = self.guests.iter().filter_map(|(id, guest)| {
-            let since = guest.pulse.idle().filter(|_| is_local || !guest.is_local)?;
-            Some(((guest.is_local, since), *id))
-        });
-        let Some((_, id)) = idle.min_by_key(|(rank, _)| *rank) else { return false };
-        if let Some(guest) = self.guests.remove(&id) {
-            guest.leave.cancel();
+        // Those that leave are gone soon, unless they have said something after all.
+        if self.guests.len() >= 2 * limit && !is_local {
+            return false;
         }
+        let idle = staying().filter_map(|guest| {
+            let since = guest.pulse.idle().filter(|_| is_local || !guest.is_local)?;
+            Some(((guest.is_local, since), &guest.leave))
+        });
+        let Some((_, leave)) = idle.min_by_key(|(rank, _)| *rank) else { return false };
+        leave.cancel();
         true
     }
 }
@@ -267,14 +272,21 @@ fn is_local(stream: &UnixStream) -> bool {
     }
 }
 
+/// What serves a connection.
+struct Host {
+    router: Router,
+    pulse: Pulse,
+    leave: CancellationToken,
+    stop: Stop,
+    timeout: Duration,
+}
+
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    pulse: Pulse,
     gone: Option<Gone>,
-    router: Router,
-    timeout: Duration,
-    stop: Stop,
+    host: Host,
 ) {
+    let Host { router, pulse, leave, stop, timeout } = host;
     let draining = stop.draining.is_cancelled();
     let routes = TowerToHyperService::new(router);
     let service = service_fn(|request: hyper::Request<Incoming>| {
@@ -296,12 +308,22 @@ async fn connection(
     let mut connection = std::pin::pin!(connection);
     let served = async {
         tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = stop.draining.cancelled(), if !draining => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+            ended = connection.as_mut() => return ended,
+            () = stop.draining.cancelled(), if !draining => {}
+            () = leave.cancelled() => {
+                tokio::select! {
+                    biased;
+                    ended = connection.as_mut() => return ended,
+                    () = tokio::time::sleep(LAST_WORD) => {}
+                }
+                if pulse.idle().is_some() {
+                    tracing::debug!("an idle connection made room");
+                    return Ok(());
+                }
             }
         }
+        connection.as_mut().graceful_shutdown();
+        connection.await
     };
     tokio::select! {
         biased;

@@ -1,9 +1,10 @@
 //! What one client, or many of one kind, can take from the others: places, memory, time.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 use orind_testing::daemon::{Answer, Daemon, MODEL, eventually, head, post};
@@ -44,6 +45,29 @@ fn idle_connections_make_room() {
         }
         idle.push(stream);
         assert_eq!(daemon.get("/health").error(), (503, "no_model".into()));
+    }
+}
+
+/// However many come at once: whose place is taken before their request is read would get no answer at all.
+#[test]
+fn whoever_comes_with_a_request_is_answered() {
+    let daemon = Daemon::launch("max_connections = 2");
+    let health = head("GET", "/health", "connection: close\r\n");
+    for _ in 0..50 {
+        // They wait in the socket's queue with all that they have to say.
+        daemon.signal(Signal::SIGSTOP);
+        let mut clients: Vec<UnixStream> = (0..8).map(|_| daemon.connect()).collect();
+        for client in &mut clients {
+            client.write_all(health.as_bytes()).unwrap();
+        }
+        daemon.signal(Signal::SIGCONT);
+        for client in &mut clients {
+            let mut bytes = Vec::new();
+            // The answer, then perhaps a reset: a refusal reads nothing.
+            let _ = client.read_to_end(&mut bytes);
+            let answer = Answer::parse(&bytes);
+            assert!(["no_model", "too_many_connections"].contains(&answer.error().1.as_str()));
+        }
     }
 }
 
