@@ -1,6 +1,6 @@
 //! Connections: who is let in, how one is served, how all end. One that does nothing goes when another needs its
-//! place, and a share of the places is kept for the daemon's own user and root on the unix socket, so that nobody
-//! locks them out.
+//! place, and shares of the places are kept from the network for the unix socket, and there for the daemon's own
+//! user and root, so that nobody locks them out.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -40,7 +40,7 @@ const REFUSAL: Duration = Duration::from_secs(1);
 /// request is answered.
 const LAST_WORD: Duration = Duration::from_millis(10);
 
-/// Of so many connections one is kept for the local user.
+/// Of so many connections one is kept for each kind of client from those before it.
 const SHARE: usize = 8;
 
 #[derive(Debug)]
@@ -112,15 +112,15 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connectio
                 continue;
             }
             accepted = unix.accept() => accepted.map(|(stream, _)| {
-                let is_local = is_local(&stream);
+                let peer = Peer::of(&stream);
                 let gone = Gone::watch(&stream).inspect_err(|error| {
                     tracing::warn!(%error, "a client that shuts down its sending side counts as gone");
                 });
-                server.admit(stream, is_local, gone.ok(), &open);
+                server.admit(stream, peer, gone.ok(), &open);
             }),
             accepted = accept_tcp => accepted.map(|(stream, peer)| {
                 tracing::debug!(%peer, "connected");
-                server.admit(stream, false, None, &guarded);
+                server.admit(stream, Peer::Network, None, &guarded);
             }),
         };
         if let Err(error) = accepted {
@@ -196,10 +196,46 @@ impl HttpBody for Answer {
     }
 }
 
+/// Who a client is. Of the places some are kept for each from those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Peer {
+    /// Over TCP.
+    Network,
+    /// Whom the unix socket's permissions let in.
+    Socket,
+    /// The daemon's own user and root, on the unix socket.
+    Own,
+}
+
+impl Peer {
+    /// As the kernel knows the client of a unix socket.
+    fn of(stream: &UnixStream) -> Self {
+        match stream.peer_cred() {
+            Ok(peer) => {
+                tracing::debug!(pid = peer.pid(), uid = peer.uid(), gid = peer.gid(), "connected");
+                let own = [0, nix::unistd::geteuid().as_raw()].contains(&peer.uid());
+                if own { Self::Own } else { Self::Socket }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "connected; by whom is not known");
+                Self::Socket
+            }
+        }
+    }
+
+    /// How many of all places it and those before it may take.
+    const fn share_of(self, limit: usize) -> usize {
+        match self {
+            Self::Network => limit - 2 * (limit / SHARE),
+            Self::Socket => limit - limit / SHARE,
+            Self::Own => limit,
+        }
+    }
+}
+
 /// One that has been let in.
 struct Guest {
-    /// The daemon's own user or root, on the unix socket.
-    is_local: bool,
+    peer: Peer,
     pulse: Pulse,
     /// Cancelled when it has been asked to leave.
     leave: CancellationToken,
@@ -214,18 +250,17 @@ struct Server {
 
 impl Server {
     /// Serves a connection, or says that there is one too many.
-    fn admit<S>(&mut self, stream: S, is_local: bool, gone: Option<Gone>, router: &Router)
+    fn admit<S>(&mut self, stream: S, peer: Peer, gone: Option<Gone>, router: &Router)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let config = self.app.config();
         let limit = config.max_connections;
-        if !self.has_place(limit, is_local) {
-            self.connections
-                .spawn(refuse(stream, if is_local { limit } else { limit - limit / SHARE }));
+        if !self.has_place(limit, peer) {
+            self.connections.spawn(refuse(stream, peer.share_of(limit)));
             return;
         }
-        let guest = Guest { is_local, pulse: Pulse::new(), leave: CancellationToken::new() };
+        let guest = Guest { peer, pulse: Pulse::new(), leave: CancellationToken::new() };
         let host = Host {
             router: router.clone(),
             pulse: guest.pulse.clone(),
@@ -238,37 +273,23 @@ impl Server {
     }
 
     /// Whether there is a place, be it that of whoever has been idle for longest.
-    fn has_place(&mut self, limit: usize, is_local: bool) -> bool {
+    fn has_place(&mut self, limit: usize, peer: Peer) -> bool {
         let staying = || self.guests.values().filter(|guest| !guest.leave.is_cancelled());
-        let foreign = staying().filter(|guest| !guest.is_local).count();
-        if staying().count() < limit && (is_local || foreign < limit - limit / SHARE) {
+        let like = staying().filter(|guest| guest.peer <= peer).count();
+        if staying().count() < limit && like < peer.share_of(limit) {
             return true;
         }
         // Those that leave are gone soon, unless they have said something after all.
-        if self.guests.len() >= 2 * limit && !is_local {
+        if self.guests.len() >= 2 * limit && peer != Peer::Own {
             return false;
         }
         let idle = staying().filter_map(|guest| {
-            let since = guest.pulse.idle().filter(|_| is_local || !guest.is_local)?;
-            Some(((guest.is_local, since), &guest.leave))
+            let since = guest.pulse.idle().filter(|_| guest.peer <= peer)?;
+            Some(((guest.peer, since), &guest.leave))
         });
         let Some((_, leave)) = idle.min_by_key(|(rank, _)| *rank) else { return false };
         leave.cancel();
         true
-    }
-}
-
-/// Whether a client is the daemon's own user or root, as the kernel knows it.
-fn is_local(stream: &UnixStream) -> bool {
-    match stream.peer_cred() {
-        Ok(peer) => {
-            tracing::debug!(pid = peer.pid(), uid = peer.uid(), gid = peer.gid(), "connected");
-            peer.uid() == 0 || peer.uid() == nix::unistd::geteuid().as_raw()
-        }
-        Err(error) => {
-            tracing::debug!(%error, "connected; by whom is not known");
-            false
-        }
     }
 }
 
