@@ -3,20 +3,26 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::wording;
 
 /// Control orind, the daemon that runs GGUF language models, and measure with it.
 #[derive(Debug, Parser)]
 #[command(name = "orinctl", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "\
 Examples:
-  orinctl bench                                  measure; needs no daemon and no model file
-  orinctl bench -m model.gguf -p 512 -n 128      the tests that llama-bench runs
+  orinctl bench
+      measure; needs no daemon and no model file
+  orinctl bench -m model.gguf -p 512 -n 128
+      the tests that llama-bench runs
   orinctl generate -m model.gguf 'The capital of France is'
-  orinctl status                                 what the daemon is doing
-  orinctl plan synthetic:llama-3.2-1b:q6_k       what one token costs, step by step
+  orinctl status
+      what the daemon is doing
+  orinctl plan synthetic:llama-3.2-1b:q6_k
+      what one token costs, step by step
 
-A MODEL is a GGUF file, a name that `orinctl models` lists, or synthetic:NAME: seeded random
+A MODEL is a GGUF file, a name that `orinctl models` lists, or synthetic:NAME: seeded random \
 weights in the shape of a real model.")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -25,8 +31,40 @@ pub(super) struct Args {
     pub(super) command: Command,
 }
 
+/// Subcommands that ask no daemon, and those of `tune`.
+const ALONE: [&str; 6] = ["plan", "profile", "parity", "first-contact", "install", "uninstall"];
+const ALONE_IN_TUNE: [&str; 4] = ["show", "export", "import", "diff"];
+
+impl Args {
+    /// The definition, in which only those who ask a daemon tell how to reach one.
+    pub(super) fn definition() -> clap::Command {
+        let mut command = Self::command();
+        let global = command.get_arguments().filter(|option| option.is_global_set());
+        let hidden: Vec<clap::Arg> = global.map(|option| option.clone().hide(true)).collect();
+        // What a subcommand has of its own it does not get from above.
+        let hide = |command: clap::Command| command.args(hidden.clone());
+        for name in ALONE {
+            command = command.mut_subcommand(name, hide);
+        }
+        for name in ALONE_IN_TUNE {
+            command = command.mut_subcommand("tune", |tune| tune.mut_subcommand(name, hide));
+        }
+        command
+    }
+
+    /// What the command line says; help, and what is wrong with it, ends the program.
+    pub(super) fn read() -> Self {
+        let mut definition = Self::definition();
+        let matches = definition.try_get_matches_from_mut(std::env::args_os());
+        matches
+            .and_then(|matches| Self::from_arg_matches(&matches))
+            .unwrap_or_else(|error| wording::command_line(error, &definition).exit())
+    }
+}
+
 /// Where the daemon is.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "The daemon")]
 pub(super) struct Connection {
     /// Socket of the daemon [default: the daemon's own default]
     #[arg(long, global = true, value_name = "PATH")]
@@ -78,9 +116,12 @@ Example:
     /// Install the programs and the systemd service on this machine; needs no daemon
     #[command(after_help = "\
 Examples:
-  orinctl install --dry-run          what would be done
-  sudo orinctl install               into /usr/local
-  orinctl install --root stage --prefix /usr    for a package
+  orinctl install --dry-run
+      what would be done
+  sudo orinctl install
+      into /usr/local
+  orinctl install --root stage --prefix /usr
+      for a package
 
 An existing configuration is kept. docs/service.md describes the service.")]
     Install(Place),
@@ -96,13 +137,17 @@ An existing configuration is kept. docs/service.md describes the service.")]
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  orinctl bench                               choose tests that fit into two minutes
-  orinctl bench -p 512 -n 128 -r 5            llama-bench's defaults
-  orinctl bench -n 64 -d 0,1024,4096 -p 0     decode against depth, no prefill
-  orinctl bench -n 64 -b 1,2,4,8 -p 0         several sequences at once
+  orinctl bench
+      choose tests that fit into two minutes
+  orinctl bench -p 512 -n 128 -r 5
+      llama-bench's defaults
+  orinctl bench -n 64 -d 0,1024,4096 -p 0
+      decode against depth, no prefill
+  orinctl bench -n 64 -b 1,2,4,8 -p 0
+      several sequences at once
   orinctl bench --json > before.json
 
-With a daemon on the socket its loaded model is measured; requests wait meanwhile. Without one a
+With a daemon on the socket its loaded model is measured; requests wait meanwhile. Without one a \
 private daemon is started, and stopped at the end.
 
 Exit code: 3 when the run is INVALID, since the machine changed during it.")]
@@ -245,8 +290,10 @@ pub(super) struct Top {
 #[command(after_help = "\
 Examples:
   orinctl doctor
-  orinctl doctor --config /etc/orind/orind.toml   for the model that is configured there
-  orinctl doctor --report report.json             a file to show to others
+  orinctl doctor --config /etc/orind/orind.toml
+      for the model that is configured there
+  orinctl doctor --report report.json
+      a file to show to others
 
 Exit code: 0 when nothing needs to be fixed, 3 with warnings, 4 with failures. Nothing is changed.")]
 pub(super) struct Doctor {
@@ -298,10 +345,14 @@ pub(super) struct Load {
 #[command(after_help = "\
 Examples:
   orinctl plan synthetic:tiny-llama:q8_0
-  orinctl plan model.gguf --depth 4096            one token with 4096 before it
-  orinctl plan model.gguf --batch 8               one token for each of 8 sequences
-  orinctl plan model.gguf --prefill 512 --full    every step of a prefill chunk
-  orinctl plan model.gguf --profile orin-profile.json   with an estimate of the speed there")]
+  orinctl plan model.gguf --depth 4096
+      one token with 4096 before it
+  orinctl plan model.gguf --batch 8
+      one token for each of 8 sequences
+  orinctl plan model.gguf --prefill 512 --full
+      every step of a prefill chunk
+  orinctl plan model.gguf --profile orin-profile.json
+      with an estimate of the speed there")]
 pub(super) struct Plan {
     /// GGUF file or synthetic:NAME
     pub(super) model: String,
@@ -330,13 +381,15 @@ pub(super) struct Plan {
 Examples:
   orinctl profile synthetic:qwen3-0.6b:q8_0
   orinctl profile model.gguf --depth 2048 --json
-  orinctl profile model.gguf --prompt 256 -n 4      a chunk of a prompt instead of a token
-  orinctl profile model.gguf --backend nv --trace token.json    open it in ui.perfetto.dev
+  orinctl profile model.gguf --prompt 256 -n 4
+      a chunk of a prompt instead of a token
+  orinctl profile model.gguf --backend nv --trace token.json
+      open it in ui.perfetto.dev
   tegra-sim run -- orinctl profile synthetic:tiny-llama:q8_0 --backend nv
 
-Steps of the same kind in different layers are summed. Bytes are those of weights and KV cache; the
-bandwidth is measured before and after, by the device itself. A GPU's launches are serialised to be
-timed; the last line says how long they take without that. A simulated Orin has a clock of its own:
+Steps of the same kind in different layers are summed. Bytes are those of weights and KV cache; the \
+bandwidth is measured before and after, by the device itself. A GPU's launches are serialised to be \
+timed; the last line says how long they take without that. A simulated Orin has a clock of its own: \
 no bandwidth is measured there, and % of bandwidth is a dash.")]
 pub(super) struct Profile {
     /// GGUF file or synthetic:NAME
@@ -370,12 +423,14 @@ pub(super) struct Profile {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  orinctl parity                                      every device of this machine
+  orinctl parity
+      every device of this machine
   orinctl parity --devices cpu -m model.gguf --prompt 'The capital of France is'
   orinctl parity --devices cuda -m large.gguf --reference cpu --no-steps
-  tegra-sim run -- orinctl parity --devices nv        the NV driver on a simulated Orin
+  tegra-sim run -- orinctl parity --devices nv
+      the NV driver on a simulated Orin
 
-Devices that cannot be used here are skipped, with the reason. Exit code: 0 when all others are within
+Devices that cannot be used here are skipped, with the reason. Exit code: 0 when all others are within \
 the tolerance, 1 when one is not or none could be used.")]
 pub(super) struct Parity {
     /// Devices: nv, cuda, cpu, reference
@@ -430,17 +485,23 @@ pub(super) struct Uninstall {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  orinctl first-contact                               asks before what is risky, leaves out what is dangerous
-  orinctl first-contact --list                        the experiments, and what is known of their risk
+  orinctl first-contact
+      asks before what is risky, leaves out what is dangerous
+  orinctl first-contact --list
+      the experiments, and what is known of their risk
   orinctl first-contact --only doorbell-latency,copy-bandwidth
   orinctl first-contact --yes --skip largest-allocation -o agx-64.json
-  orinctl first-contact --resume orin-profile.json    goes on after the machine went down
-  orinctl first-contact --only large-ring -o ring.json   one that may take the machine down
-  tegra-sim run -- orinctl first-contact              the same on a simulated Orin
-  tegra-sim profile diff orin-profile.json            how the simulator differs from the machine
+  orinctl first-contact --resume orin-profile.json
+      goes on after the machine went down
+  orinctl first-contact --only large-ring -o ring.json
+      one that may take the machine down
+  tegra-sim run -- orinctl first-contact
+      the same on a simulated Orin
+  tegra-sim profile diff orin-profile.json
+      how the simulator differs from the machine
 
-Every experiment runs in a process of its own with a time limit; a failure is a result too. Nothing
-needs root, no setting is changed, everything is released. The file has no serial numbers and no paths,
+Every experiment runs in a process of its own with a time limit; a failure is a result too. Nothing \
+needs root, no setting is changed, everything is released. The file has no serial numbers and no paths, \
 and is never overwritten.")]
 pub(super) struct FirstContact {
     /// Run these experiments only; what is named is agreed to, risky and dangerous ones too
@@ -490,14 +551,18 @@ pub(super) struct Experiment {
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Examples:
-  orinctl tune                                    search for two minutes, store what was found
+  orinctl tune
+      search for two minutes, store what was found
   orinctl tune -m model.gguf --beam 4 --budget 600
-  orinctl tune --kernel 'gate Q6_K'               one family and type
-  orinctl tune verify                             do the winners still win?
+  orinctl tune --kernel 'gate Q6_K'
+      one family and type
+  orinctl tune verify
+      do the winners still win?
   orinctl tune sweep --param threads_per_row=8,16,32
-  orinctl tune show                               what is stored, and whether it is used
+  orinctl tune show
+      what is stored, and whether it is used
 
-With a daemon on the socket its loaded model is tuned; requests wait meanwhile. Without one a private
+With a daemon on the socket its loaded model is tuned; requests wait meanwhile. Without one a private \
 daemon is started. Ctrl-C keeps what was found; the next call continues from there.")]
 pub(super) struct Tune {
     #[command(subcommand)]
@@ -567,7 +632,7 @@ Examples:
   orinctl tune diff before.toml after.toml
   orinctl tune diff 2026-11-01 2026-11-20
 
-Of a file only what is still in it counts: an entry that a later one of the same kernels replaced is
+Of a file only what is still in it counts: an entry that a later one of the same kernels replaced is \
 gone.")]
 pub(super) struct TuneDiff {
     #[command(flatten)]
@@ -614,12 +679,15 @@ pub(super) struct TuneSearch {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  orinctl tune sweep --param threads_per_row=8,16,32,64          on a GPU
-  orinctl tune sweep --param prefetch_bytes=1024,8192,32768      on a CPU
+  orinctl tune sweep --param threads_per_row=8,16,32,64
+      on a GPU
+  orinctl tune sweep --param prefetch_bytes=1024,8192,32768
+      on a CPU
   orinctl tune sweep --param tile_rows=16,32,64 --prefill 512
-  orinctl tune sweep                                             what is stored, end to end
+  orinctl tune sweep
+      what is stored, end to end
 
-A private daemon loads the model once for each setting and round. Values are compared with the
+A private daemon loads the model once for each setting and round. Values are compared with the \
 heuristic: what is stored is not used beside them.")]
 pub(super) struct TuneSweep {
     #[command(flatten)]
@@ -657,11 +725,45 @@ pub(super) struct Daemon {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {
         Args::command().debug_assert();
+        Args::definition().debug_assert();
+    }
+
+    #[test]
+    fn only_who_asks_a_daemon_tells_how_to_reach_one() {
+        let mut definition = Args::definition();
+        definition.build();
+        let says = |command: &clap::Command| {
+            command.clone().render_help().to_string().contains("--socket")
+        };
+        for command in definition.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            let asks = !ALONE.contains(&name) && name != "help";
+            assert_eq!(says(command), asks, "{name}");
+        }
+        let tune = definition.find_subcommand("tune").unwrap();
+        for command in tune.get_subcommands() {
+            let name = command.get_name();
+            assert_eq!(says(command), ["verify", "sweep"].contains(&name), "tune {name}");
+        }
+    }
+
+    #[test]
+    fn a_socket_may_be_named_before_the_subcommand_and_where_none_is_needed() {
+        for line in
+            ["--socket /x status", "status --socket /x", "plan m --socket /x", "--socket /x plan m"]
+        {
+            let words = std::iter::once("orinctl").chain(line.split(' '));
+            let matches = Args::definition().try_get_matches_from(words).unwrap();
+            let args = Args::from_arg_matches(&matches).unwrap();
+            assert_eq!(args.connection.socket, Some("/x".into()), "{line}");
+        }
+        let help =
+            Args::definition().try_get_matches_from(["orinctl", "plan", "--help"]).unwrap_err();
+        assert_eq!(help.kind(), clap::error::ErrorKind::DisplayHelp, "{help}");
     }
 
     #[test]

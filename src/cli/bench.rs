@@ -149,13 +149,9 @@ async fn first_token(client: &Client, tokens: u32, seed: u32) -> Result<Duration
 }
 
 fn print(report: &Report, format: &args::Format) -> Result<(), Error> {
-    text::show(
-        report,
-        format.json,
-        match format {
-            args::Format { csv: true, .. } => bench::csv,
-            args::Format { markdown: true, .. } => bench::markdown,
-            _ => bench::table,
-        },
-    )
+    match format {
+        args::Format { csv: true, .. } => text::print(&bench::csv(report)),
+        args::Format { markdown: true, .. } => text::print(&bench::markdown(report)),
+        _ => text::show(report, format.json, bench::table),
+    }
 }

@@ -19,7 +19,7 @@ pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), 
     let wanted = Wanted { only: &args.only, also: &args.risky, skip: &args.skip };
     let mut choices = wanted.choose().map_err(|error| usage(&error))?;
     if args.list {
-        return text::print(&list());
+        return text::page(&list());
     }
     runner::look_for_orin().map_err(|error| Error::NoOrin { error: Box::new(error) })?;
     let (mut profile, file) = match &args.resume {
@@ -59,7 +59,7 @@ pub(super) fn run(args: &args::FirstContact, terminal: &Terminal) -> Result<(), 
         json.push('\n');
         text::print(&json)?;
     } else {
-        text::print(&table(&profile))?;
+        text::page(&table(&profile))?;
     }
     terminal.say(&format!("written to {}", file.display()));
     if stop.load(Ordering::Relaxed) {
@@ -127,7 +127,7 @@ fn list() -> String {
         };
         vec![experiment.name.into(), experiment.question.into(), risk]
     }));
-    text::columns(&rows, &[])
+    text::table(&rows, &[])
 }
 
 /// One line as soon as an answer is there.
@@ -198,7 +198,7 @@ fn table(profile: &Profile) -> String {
     };
     format!(
         "{}\n{board}, L4T {}, {} SMs: {}\n{log}",
-        text::columns(&rows, &[2]),
+        text::table(&rows, &[2]),
         machine.l4t.clone().unwrap_or_else(unknown),
         machine.sms.map_or_else(unknown, |sms| sms.to_string()),
         tally.join(", "),

@@ -14,6 +14,7 @@ mod generate;
 mod install;
 mod machine;
 mod models;
+mod narrow;
 mod parity;
 mod plan;
 mod private;
@@ -28,18 +29,14 @@ mod tune;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{CommandFactory, Parser};
 use tokio::sync::Notify;
 
 use args::{Args, Command, TuneCommand};
 use error::Error;
 use terminal::Terminal;
 
-use crate::wording;
-
 pub fn main() -> ExitCode {
-    let args = Args::try_parse()
-        .unwrap_or_else(|error| wording::command_line(error, &Args::command()).exit());
+    let args = Args::read();
     let terminal = Terminal::new();
     let result = match args.command {
         Command::Daemon(arguments) => return private::become_daemon(arguments),

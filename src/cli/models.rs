@@ -52,7 +52,7 @@ pub(super) async fn load(
         ..LoadRequest::default()
     };
     let (model, _) = session::load(&connection.client()?, &request, terminal).await?;
-    text::print(&format!(
+    text::page(&format!(
         "{}\nloaded in {:.2} s on {}, {} slots of {} tokens\n",
         describe(&model),
         model.load_s,

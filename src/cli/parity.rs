@@ -234,7 +234,7 @@ fn step_table(groups: &BTreeMap<&'static str, Group>) -> String {
             verdict,
         ]);
     }
-    text::columns(&rows, &[1, 2, 3]) + "\n"
+    text::table(&rows, &[1, 2, 3]) + "\n"
 }
 
 fn logits(model: &Comparison, tolerance: &Tolerance) -> String {

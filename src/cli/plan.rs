@@ -181,7 +181,7 @@ fn table(plan: &Plan, full: bool) -> String {
             ]);
         }
     }
-    text::columns(&rows, &[3, 4, 5, 6])
+    text::table(&rows, &[3, 4, 5, 6])
 }
 
 /// `layers 0-3, 7 (5 alike)`.

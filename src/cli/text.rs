@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::error::Error;
+use super::narrow;
 
 /// 1024-based: `604.2 MiB`.
 pub(super) fn bytes(count: u64) -> String {
@@ -82,17 +83,33 @@ pub(super) fn print(text: &str) -> Result<(), Error> {
     Ok(out.flush()?)
 }
 
+/// The same with names in the first row: what a narrow terminal has no room for is a list for each row.
+pub(super) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
+    let table = columns(rows, right);
+    match narrow::width() {
+        Some(width) if table.lines().any(|line| line.chars().count() > width) => {
+            narrow::lists(rows, width)
+        }
+        _ => table,
+    }
+}
+
+/// Prints text that is made for people, as wide as their terminal is.
+pub(super) fn page(text: &str) -> Result<(), Error> {
+    print(&narrow::page(text, narrow::width()))
+}
+
 /// Prints a document: as indented JSON, or as the text that is made of it.
 pub(super) fn show<T: Serialize>(
     document: &T,
     json: bool,
     text: impl FnOnce(&T) -> String,
 ) -> Result<(), Error> {
-    print(&if json {
-        serde_json::to_string_pretty(document).map_err(io::Error::from)? + "\n"
+    if json {
+        print(&(serde_json::to_string_pretty(document).map_err(io::Error::from)? + "\n"))
     } else {
-        text(document)
-    })
+        page(&text(document))
+    }
 }
 
 #[cfg(test)]

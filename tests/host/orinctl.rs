@@ -333,6 +333,42 @@ fn the_socket_is_told_whether_or_not_somebody_listens() {
     assert_eq!(home.run(&["socket", "--tcp", "localhost:1"]).status.code(), Some(2));
 }
 
+/// Help, tables and lists in 40 columns: broken or stacked, and nothing beyond the edge.
+#[test]
+fn a_narrow_terminal_loses_nothing() {
+    let home = Home::new();
+    for (args, words) in [
+        (&["--help"][..], "synthetic:llama-3.2-1b:q6_k"),
+        (&["plan", "--help"], "orin-profile.json"),
+        (&["bench", "--help"], "a private daemon is started"),
+        (&["plan", MODEL], "activations 1.0 KiB"),
+        (&["profile", MODEL, "-n", "1"], "op gather"),
+        (&["doctor"], "valid; no model"),
+        (&["first-contact", "--list"], "RISK none"),
+        (&["bench", "-m", MODEL, "-p", "8,9", "-n", "0", "-r", "1"], "test pp9 tok/s "),
+    ] {
+        let output = home.orinctl(args).env("COLUMNS", "40").output().unwrap();
+        let text = stdout(&output);
+        let wide = text.lines().find(|line| line.chars().count() > 40);
+        assert_eq!(wide, None, "{args:?}");
+        let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(words), "{args:?}: {text}");
+        // A break is at the edge, and not where a hand has made another.
+        let lines: Vec<&str> = text.lines().collect();
+        let broken = |at: usize| {
+            let (line, next) = (lines[at], lines[at + 1]);
+            let word = next.split_whitespace().next().unwrap_or_default();
+            let indent = |line: &str| line.len() - line.trim_start().len();
+            let goes_on = indent(line) == 0 && indent(next) == 0 && args.contains(&"--help");
+            goes_on && !word.is_empty() && line.chars().count() + 1 + word.chars().count() <= 40
+        };
+        let early = (0..lines.len() - 1).filter(|at| !lines[*at].is_empty() && broken(*at));
+        let early: Vec<&str> = early.map(|at| lines[at]).collect();
+        let names = |line: &&str| line.ends_with(':');
+        assert!(early.iter().all(names), "{args:?}: {early:?}");
+    }
+}
+
 /// An error names a file once, and says what is needed without Rust's types.
 #[test]
 fn errors_are_said_once_and_in_plain_words() {

@@ -290,7 +290,7 @@ impl Document {
             "{} on {}: {what} after {}, mean of each step\n\n",
             self.model, self.device, self.depth
         );
-        out.push_str(&text::columns(&rows, &[2, 3, 4, 5, 6, 7, 8]));
+        out.push_str(&text::table(&rows, &[2, 3, 4, 5, 6, 7, 8]));
         let ms = |seconds: f64| 1e3 * seconds;
         if let Some(n) = self.prompt {
             let operations: u64 = self.steps.iter().map(|line| line.operations).sum();

@@ -16,7 +16,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::args::{self, Connection};
 use super::error::Error;
-use super::text;
+use super::{narrow, text};
 use crate::control::client::Client;
 use history::History;
 use sample::Sample;
@@ -98,11 +98,13 @@ async fn lines(client: &Client, mut history: History, samples: Option<u64>) -> R
 }
 
 fn page(history: &History) -> Result<String, Error> {
-    let Ok(mut terminal) = Terminal::new(TestBackend::new(PAGE.0, PAGE.1));
+    let width = narrow::width().and_then(|width| u16::try_from(width).ok());
+    let columns = width.map_or(PAGE.0, |width| PAGE.0.min(width));
+    let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, PAGE.1));
     let Ok(_) = terminal.draw(|frame| view::draw(frame, history));
     let buffer = terminal.backend().buffer();
     let mut text = String::new();
-    for row in buffer.content().chunks(usize::from(PAGE.0)) {
+    for row in buffer.content().chunks(usize::from(columns)) {
         let line: String = row.iter().map(ratatui::buffer::Cell::symbol).collect();
         text.push_str(line.trim_end());
         text.push('\n');

@@ -147,7 +147,7 @@ fn table(report: &Report, model: &str, verify: bool) -> String {
     if report.rows.is_empty() {
         out.push_str("nothing to do\n");
     } else {
-        out.push_str(&text::columns(&rows, &[1, 2, 3, 4, 5, 6]));
+        out.push_str(&text::table(&rows, &[1, 2, 3, 4, 5, 6]));
     }
     let Report { known, left, seconds, .. } = report;
     let faster = report.rows.iter().filter(|row| row.state == State::Faster).count();

@@ -151,7 +151,7 @@ fn section(shown: &Shown, all: bool) -> String {
     }
     if rows.len() > 1 {
         out.push('\n');
-        out.push_str(&text::columns(&rows, &[2, 3, 4, 5]));
+        out.push_str(&text::table(&rows, &[2, 3, 4, 5]));
     }
     let left = shown.entries.iter().filter(|entry| unused(entry)).count() + shown.ignored.len();
     if all {
@@ -254,7 +254,7 @@ pub(in crate::cli) fn import(args: &TuneImport) -> Result<(), Error> {
     for (about, why) in &imported.ignored {
         let _ = writeln!(out, "ignored, not taken: {about}: {why}");
     }
-    text::print(&out)
+    text::page(&out)
 }
 
 pub(in crate::cli) fn diff(args: &TuneDiff) -> Result<(), Error> {
@@ -292,7 +292,7 @@ pub(in crate::cli) fn diff(args: &TuneDiff) -> Result<(), Error> {
             return Err(Error::Usage(both.into()));
         }
     }
-    text::print(&out)
+    text::page(&out)
 }
 
 /// The last second of a day, or the second that is named.

@@ -173,7 +173,7 @@ impl Document {
             rows.push(vec![setting, line.cases.to_string(), speed, spread, ratio]);
         }
         let mut out = format!("{} on {}, {}\n\n", self.model, self.device, self.test);
-        out.push_str(&text::columns(&rows, &[1, 2, 3, 4]));
+        out.push_str(&text::table(&rows, &[1, 2, 3, 4]));
         let _ = writeln!(out, "\n±: {DEFINITION}");
         out
     }

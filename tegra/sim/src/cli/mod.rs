@@ -24,12 +24,12 @@ Examples:
   tegra-sim profile diff orin-profile.json
   tegra-sim errnos --node channel
 
-A broken rule that silicon would let pass is reported on stderr and ends the program, unless --lint
-warn is given. What TEGRA_SIM_SEED, TEGRA_SIM_FAULTS, TEGRA_SIM_TRACE, TEGRA_SIM_LINT,
-TEGRA_SIM_CHECKS, TEGRA_SIM_BUNDLES, TEGRA_SIM_PROFILE, TEGRA_SIM_MACHINE, TEGRA_SIM_RELEASE and
+A broken rule that silicon would let pass is reported on stderr and ends the program, unless --lint \
+warn is given. What TEGRA_SIM_SEED, TEGRA_SIM_FAULTS, TEGRA_SIM_TRACE, TEGRA_SIM_LINT, \
+TEGRA_SIM_CHECKS, TEGRA_SIM_BUNDLES, TEGRA_SIM_PROFILE, TEGRA_SIM_MACHINE, TEGRA_SIM_RELEASE and \
 TEGRA_SIM_DESKTOP say, the options of `run` say too.
 
-The program must be dynamically linked: the simulator stands in front of libc's functions. Raw
+The program must be dynamically linked: the simulator stands in front of libc's functions. Raw \
 system calls pass it by. Each process that opens a node has an Orin of its own.";
 
 /// A simulated Jetson Orin for programs that drive its GPU through nvmap and nvgpu.

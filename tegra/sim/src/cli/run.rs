@@ -21,17 +21,23 @@ const LIBRARY: &str = "libtegra_sim_preload.so";
 
 const GRAMMAR: &str = "\
 SPEC of --faults is a list of failures with commas between them:
-  ioctl:REQUEST:ERRNO@WHEN  the request fails, as ioctl:MAP_BUFFER_EX:ENOMEM@3; * is any
-  mmu-fault@WHEN            an engine's work faults
-  lost-event@WHEN           an interrupt that wakes waiters does not
-  channel-timeout@WHEN      a ring entry runs into the channel's time limit
-  stuck-semaphore@WHEN      a semaphore release of the host unit is not done
-  memory-full=SIZE          RAM for buffers ends after SIZE bytes, as 512M or 1G
-WHEN is N for the N-th occasion, counted from 1, or 1/N for each with a chance of one in N,
+  ioctl:REQUEST:ERRNO@WHEN
+      the request fails, as ioctl:MAP_BUFFER_EX:ENOMEM@3; * is any
+  mmu-fault@WHEN
+      an engine's work faults
+  lost-event@WHEN
+      an interrupt that wakes waiters does not
+  channel-timeout@WHEN
+      a ring entry runs into the channel's time limit
+  stuck-semaphore@WHEN
+      a semaphore release of the host unit is not done
+  memory-full=SIZE
+      RAM for buffers ends after SIZE bytes, as 512M or 1G
+WHEN is N for the N-th occasion, counted from 1, or 1/N for each with a chance of one in N, \
 drawn from --seed. `tegra-sim errnos` lists requests and errnos.
 
-WORDS of --machine are explained in docs/simulator.md: no-event, no-qmd-release, lost-atomics,
-chain-cut=N, local-memory-refused, read-only-maps-fault, nan=INSTRUCTION, freeze=POINT,
+WORDS of --machine are explained in docs/simulator.md: no-event, no-qmd-release, lost-atomics, \
+chain-cut=N, local-memory-refused, read-only-maps-fault, nan=INSTRUCTION, freeze=POINT, \
 short-range-refused, no-heap-query, stale-handover.
 
 What these and the TEGRA_SIM_ variables say is checked before the program is started.";
