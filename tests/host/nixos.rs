@@ -132,9 +132,9 @@ fn an_enumeration_has_every_value() {
             Err(error) => error,
         };
         let message = error.to_string();
-        let (_, listed) = message.rsplit_once("allowed are ").unwrap_or_else(|| {
-            message.rsplit_once("possible: ").unwrap()
-        });
+        let (_, listed) = message
+            .rsplit_once("allowed are ")
+            .unwrap_or_else(|| message.rsplit_once("possible: ").unwrap());
         let separators = [",", " or "];
         let listed = separators.iter().fold(listed.to_owned(), |text, s| text.replace(s, " "));
         assert_eq!(listed.split_whitespace().collect::<Vec<_>>(), values, "{key}: {message}");
