@@ -6,6 +6,7 @@
 //! one turn, and for the logarithm near one). Denormal sources and results of special functions are
 //! zero, which the compiler's own scaling around them shows.
 
+use super::packed::{combined, holds};
 use super::{map, map2, map3, mask};
 use crate::program::op::{Float, Function, Lane, Round};
 
@@ -32,6 +33,21 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
         Lane::FloatAdd(mode) => map2!(a, b, |a, b| add(mode, a, b)),
         Lane::FloatMultiply(mode) => map2!(a, b, |a, b| multiply(mode, a, b)),
         Lane::FloatFused(mode) => map3!(a, b, c, |a, b, c| fused(mode, a, b, c)),
+        Lane::FloatScaled { mode, exponent } => {
+            let scale = f64::from_bits(((1023 + i64::from(exponent)) as u64) << 52);
+            map2!(a, b, |a, b| {
+                // The product has 48 bits, and its exponent is far from the ends of a double's.
+                finish(mode, product(mode, source(mode, a), source(mode, b)) * scale)
+            })
+        }
+        Lane::FloatCompare { relation, flush: flushed, combine } => {
+            map3!(a, b, &mask::<N>(p), |a, b, p| {
+                let (a, b) = if flushed { (flush(a), flush(b)) } else { (a, b) };
+                let number = |bits| f64::from(f32::from_bits(bits));
+                let holds = holds(relation, number(a), number(b));
+                if combined(combine, holds, p != 0) { 1f32.to_bits() } else { 0 }
+            })
+        }
         Lane::FloatMinimum { flush: flushed, nan, sign } => {
             map3!(a, b, &mask::<N>(p), |a, b, p| {
                 let (a, b) = if flushed { (flush(a), flush(b)) } else { (a, b) };

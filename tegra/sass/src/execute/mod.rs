@@ -60,6 +60,8 @@ fn apply<const N: usize>(lane: &Lane, sources: [&[u32; N]; 3], p: u32) -> [u32; 
         Lane::FloatAdd(_)
         | Lane::FloatMultiply(_)
         | Lane::FloatFused(_)
+        | Lane::FloatScaled { .. }
+        | Lane::FloatCompare { .. }
         | Lane::FloatMinimum { .. }
         | Lane::Function(_) => float::apply(lane, sources, p),
         Lane::PackedAdd(_)

@@ -76,10 +76,7 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
         }
         Lane::Pack { brain, relu, round } => map2!(a, b, |high, low| {
             let mode = Packed { brain, flush: false, saturate: false, relu };
-            let pack = |bits: u32| {
-                let value = f64::from(f32::from_bits(bits));
-                if round == Round::Zero { truncated(mode, value) } else { finish(mode, value) }
-            };
+            let pack = |bits: u32| directed(mode, f64::from(f32::from_bits(bits)), round);
             u32::from(pack(high)) << 16 | u32::from(pack(low))
         }),
         _ => *a,
@@ -215,11 +212,37 @@ fn to_odd(value: f64) -> f32 {
     }
 }
 
-fn truncated(mode: Packed, value: f64) -> u16 {
+/// A half of a number, rounded in one way.
+#[inline(always)]
+fn directed(mode: Packed, value: f64, round: Round) -> u16 {
     let bits = finish(mode, value);
     let back =
         if mode.brain { f32::from_bits(u32::from(bits) << 16) } else { half_to_single(bits) };
-    if f64::from(back).abs() > value.abs() { bits - 1 } else { bits }
+    let (back, negative) = (f64::from(back), bits >> 15 == 1);
+    match round {
+        Round::Zero if back.abs() > value.abs() => bits - 1,
+        Round::Down if back > value => {
+            if negative {
+                bits + 1
+            } else {
+                bits - 1
+            }
+        }
+        Round::Up if back < value => {
+            if negative {
+                bits - 1
+            } else {
+                bits + 1
+            }
+        }
+        _ => bits,
+    }
+}
+
+/// Binary16 of a number, rounded in one way.
+#[inline(always)]
+pub(crate) fn directed16(value: f64, round: Round) -> u16 {
+    directed(Packed { brain: false, flush: false, saturate: false, relu: false }, value, round)
 }
 
 #[inline(always)]

@@ -2,7 +2,7 @@
 
 use super::convert::{integer, integer_to_odd, rounded, to_integer};
 use super::float::{bits, flush, narrow};
-use super::packed::{binary16, half_to_single};
+use super::packed::{binary16, directed16, half_to_single};
 use super::{LANES, Lanes};
 use crate::program::op::{Format, Round, Wide};
 
@@ -71,7 +71,7 @@ fn convert(a: u64, from: Format, to: Format, round: Round, flushed: bool) -> u64
         _ => single(a as u32, from, flushed),
     };
     match to {
-        Format::Half => u64::from(binary16(value)),
+        Format::Half => u64::from(directed16(value, round)),
         Format::Single => {
             let result = bits(narrow(value, round));
             u64::from(if flushed { flush(result) } else { result })

@@ -76,6 +76,7 @@ opcodes! {
     Fmul "FMUL" Float "Multiplication.";
     Frnd "FRND" Conversion "Round to an integer.";
     Fsel "FSEL" Float "Select, floating point.";
+    Fset "FSET" Float "Comparison, into a register.";
     Fsetp "FSETP" Float "Comparison.";
     Hadd2 "HADD2" Packed "Addition of pairs of halves.";
     Hfma2 "HFMA2" Packed "Fused multiply-add of pairs of halves.";

@@ -170,16 +170,18 @@ fn modified(
         f.write_str("|")?;
     }
     value(f)?;
+    if let Part::Half(half) = modify.part {
+        write!(f, ".H{half}")?;
+    }
     if modify.absolute {
         f.write_str("|")?;
     }
     match modify.part {
-        Part::Whole => Ok(()),
+        Part::Whole | Part::Half(_) => Ok(()),
         Part::Float => f.write_str(".F32"),
         Part::LowHalf => f.write_str(".H0_H0"),
         Part::HighHalf => f.write_str(".H1_H1"),
         Part::LowNegatedHigh => f.write_str(".H0_NH1"),
-        Part::Half(half) => write!(f, ".H{half}"),
         Part::Byte(byte) => write!(f, ".B{byte}"),
     }
 }

@@ -7,8 +7,8 @@ use super::warp::Warp;
 use crate::execute::{self, LANES, compare, wide};
 use crate::isa::{PT, RZ};
 use crate::program::op::{
-    Carry, Combine, Compared, Comparison, Lane, LogicTest, Op, Relation, ShiftAddCarry, Wide,
-    WideOp,
+    Carry, Combine, Compared, Comparison, Lane, LogicTest, Op, Relation, ShiftAddCarry, Upper,
+    Wide, WideOp,
 };
 
 #[inline(always)]
@@ -62,21 +62,23 @@ impl Warp {
                 ref upper,
                 shift,
                 extra,
+                carry,
                 out,
                 uniform,
             }) => {
                 let (a, b) = (self.fetch(env, a)?, self.fetch(env, b)?);
-                let upper = upper.as_ref().map(|upper| self.fetch(env, upper)).transpose()?;
+                let high = match upper {
+                    Upper::None | Upper::Sign => a.map(|word| (word as i32 >> 31) as u32),
+                    Upper::Word(word) => self.fetch(env, word)?,
+                };
+                let part = if *upper == Upper::None { 0 } else { 32 };
+                let carry = carry.map_or(0, |condition| self.holds(condition));
                 let (mut values, mut carries) = ([0; LANES], 0);
                 for lane in 0..LANES {
-                    let shifted = match &upper {
-                        None => a[lane] << (shift & 31),
-                        Some(upper) => {
-                            let pair = u64::from(upper[lane]) << 32 | u64::from(a[lane]);
-                            (pair << (shift & 31) >> 32) as u32
-                        }
-                    };
-                    let sum = u64::from(shifted) + u64::from(b[lane]) + u64::from(extra);
+                    let pair = u64::from(high[lane]) << 32 | u64::from(a[lane]);
+                    let shifted = pair << (shift & 31) >> part & 0xffff_ffff;
+                    let extra = u64::from(extra) + u64::from(carry >> lane & 1);
+                    let sum = shifted + u64::from(b[lane]) + extra;
                     values[lane] = u64::from(sum as u32);
                     carries |= u32::from(sum >> 32 != 0) << lane;
                 }

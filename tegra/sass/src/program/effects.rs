@@ -3,7 +3,7 @@
 use super::Step;
 use super::op::{
     AtomicOp, Carry, Comparison, Condition, Element, Format, Lane, LogicTest, Op, Origin, Pointer,
-    ShiftAddCarry, Size, Source, Space, Wide, WideOp,
+    ShiftAddCarry, Size, Source, Space, Upper, Wide, WideOp,
 };
 use crate::isa::{PT, RZ};
 
@@ -135,8 +135,14 @@ impl Effects {
                 self.destination(*d, 1, *uniform);
                 out.iter().for_each(|&predicate| self.sets(predicate, *uniform));
             }
-            Op::ShiftAddCarry(ShiftAddCarry { d, a, b, upper, out, uniform, .. }) => {
-                self.sources([a, b].into_iter().chain(upper));
+            Op::ShiftAddCarry(ShiftAddCarry { d, a, b, upper, carry, out, uniform, .. }) => {
+                self.sources([a, b]);
+                if let Upper::Word(upper) = upper {
+                    self.source(upper);
+                }
+                if let Some(carry) = carry {
+                    self.reads(*carry);
+                }
                 self.destination(*d, 1, *uniform);
                 self.sets(*out, *uniform);
             }

@@ -3,8 +3,8 @@
 
 use super::op::{
     ALWAYS, Carry, Combine, Compared, Comparison, Condition, Element, Format, Function, Integer,
-    Lane, LogicTest, Op, Reduction, Relation, Shift, ShiftAddCarry, Shuffle, Source, Vote, Wide,
-    WideOp,
+    Lane, LogicTest, Op, Reduction, Relation, Shift, ShiftAddCarry, Shuffle, Source, Upper, Vote,
+    Wide, WideOp,
 };
 use super::operands::{Number, View};
 use crate::isa::{Modifier, Opcode, Operand, PT, Part};
@@ -89,7 +89,22 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             Some(Op::ToPredicates { source: view.source(1, Int)?, mask: view.source(2, Int)? })
         }
         O::Fadd => simple(Lane::FloatAdd(view.float()), 1, Float),
-        O::Fmul => simple(Lane::FloatMultiply(view.float()), 1, Float),
+        O::Fmul => {
+            let scale = view.one_of(&[
+                (Modifier::D8, -3),
+                (Modifier::D4, -2),
+                (Modifier::D2, -1),
+                (Modifier::M2, 1),
+                (Modifier::M4, 2),
+                (Modifier::M8, 3),
+            ]);
+            let mode = view.float();
+            let lane = match scale {
+                None => Lane::FloatMultiply(mode),
+                Some(exponent) => Lane::FloatScaled { mode, exponent },
+            };
+            simple(lane, 1, Float)
+        }
         O::Ffma => simple(Lane::FloatFused(view.float()), 1, Float),
         O::Fmnmx => {
             let lane = Lane::FloatMinimum {
@@ -97,6 +112,11 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
                 nan: view.has(Modifier::Nan),
                 sign: view.has(Modifier::Xorsign),
             };
+            with_condition(view, lane, Float)
+        }
+        O::Fset => {
+            let (relation, flush) = (view.relation()?, view.has(Modifier::Ftz));
+            let lane = Lane::FloatCompare { relation, flush, combine: view.combine() };
             with_condition(view, lane, Float)
         }
         O::Fsetp => compare(view, Compared::Floats { flush: view.has(Modifier::Ftz) }, Float),
@@ -316,26 +336,28 @@ fn shift_add(view: &View<'_>) -> Option<Op> {
     let shift = view.number(5)? as u8;
     let (carry, signed) = (view.has(Modifier::X), view.has(Modifier::Sx32));
     let high = view.has(Modifier::Hi);
-    // The carry of a sign-extended or carried sum is not known, and only upper words have either.
-    if (out != PT || !high) && (carry || signed) {
+    // What a negated number's upper word is, and a lower word's sign, is not known.
+    if high && a.plus != 0 || signed && !high {
         return None;
     }
-    if out != PT {
+    let carry_in = if carry { Some(view.condition(6)?) } else { None };
+    if out != PT || carry && !high {
         let mut sources = [b];
         let extra = View::take_ones(&mut sources);
-        let upper = if high { Some(view.source(4, Number::Integer)?) } else { None };
+        let upper = match (high, signed) {
+            (false, _) => Upper::None,
+            (true, true) => Upper::Sign,
+            (true, false) => Upper::Word(view.source(4, Number::Integer)?),
+        };
         let (d, [b], uniform) = (view.register(0)?, sources, uniform(view));
-        let sum = ShiftAddCarry { d, a, b, upper, shift, extra, out, uniform };
+        let sum = ShiftAddCarry { d, a, b, upper, shift, extra, carry: carry_in, out, uniform };
         return Some(Op::ShiftAddCarry(sum));
     }
     if !high {
         return alu_with(view, Lane::ShiftAdd { shift }, [a, b, ZERO], ALWAYS);
     }
-    if a.plus != 0 {
-        return None;
-    }
     let c = view.source(4, Number::Integer)?;
-    let p = if carry { view.condition(6)? } else { ALWAYS };
+    let p = carry_in.unwrap_or(ALWAYS);
     alu_with(view, Lane::ShiftAddHigh { shift, signed, carry }, [a, b, c], p)
 }
 

@@ -155,7 +155,7 @@ pub(crate) enum Function {
 }
 
 /// What a lane computes from at most three words and a truth. `Select` is the first word where the truth
-/// holds, else the second; `PackedAddWide` the sum of the low halves in single precision.
+/// holds, else the second; `FloatScaled` a product times a power of two, rounded once; `PackedAddWide` the sum of the low halves in single precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     Move,
@@ -182,6 +182,8 @@ pub(crate) enum Lane {
     FloatAdd(Float),
     FloatMultiply(Float),
     FloatFused(Float),
+    FloatScaled { mode: Float, exponent: i8 },
+    FloatCompare { relation: Relation, flush: bool, combine: Combine },
     FloatMinimum { flush: bool, nan: bool, sign: bool },
     Function(Function),
     PackedAdd(Packed),
@@ -343,15 +345,25 @@ pub(crate) struct Carry {
     pub(crate) uniform: bool,
 }
 
-/// Shift and add, with carry out; with an upper word, the upper half of the shifted pair.
+/// What is shifted besides the word itself: nothing, so that the lower word counts, or an upper word or
+/// the word's sign, so that the upper one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Upper {
+    None,
+    Word(Source),
+    Sign,
+}
+
+/// Shift and add, with carries in and out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShiftAddCarry {
     pub(crate) d: u8,
     pub(crate) a: Source,
     pub(crate) b: Source,
-    pub(crate) upper: Option<Source>,
+    pub(crate) upper: Upper,
     pub(crate) shift: u8,
     pub(crate) extra: u8,
+    pub(crate) carry: Option<Condition>,
     pub(crate) out: u8,
     pub(crate) uniform: bool,
 }

@@ -152,7 +152,11 @@ fn directed(i: &Instruction, exact: f64) -> f32 {
 }
 
 fn flushed(i: &Instruction, value: f32) -> f32 {
-    if i.has(M::Ftz) && value.is_subnormal() { 0f32.copysign(value) } else { value }
+    if (i.has(M::Ftz) || i.has(M::Fmz)) && value.is_subnormal() {
+        0f32.copysign(value)
+    } else {
+        value
+    }
 }
 
 fn finish(i: &Instruction, value: f32) -> u32 {
@@ -252,6 +256,25 @@ fn coarse(value: f64, bits: i32, least: i32) -> f64 {
     let exponent = ((value.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(least);
     let step = 2f64.powi(exponent - bits);
     (value / step).round_ties_even() * step
+}
+
+/// The half next to an exact number in a direction: halves in their order, the numbers one by one.
+fn directed_half(i: &Instruction, exact: f64) -> u16 {
+    if exact.is_nan() {
+        return 0x7fff;
+    }
+    let up = i.has(M::Rp) || i.has(M::Rz) && exact.is_sign_negative();
+    if !up && !i.has(M::Rm) && !i.has(M::Rz) {
+        return half_bits(exact);
+    }
+    let negative = exact.is_sign_negative();
+    // By magnitude: the greatest not beyond it, or the least not short of it.
+    let size = exact.abs();
+    let outwards = up != negative;
+    let below = (0..=0x7c00u16).rev().find(|&h| f16::from_bits(h).to_f64() <= size).unwrap();
+    let exactly = f16::from_bits(below).to_f64() == size;
+    let magnitude = if outwards && !exactly { below + 1 } else { below };
+    magnitude | u16::from(negative) << 15
 }
 
 fn half_bits(value: f64) -> u16 {
@@ -475,7 +498,19 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
         }
         O::Fmul => {
             let (a, b) = (source(i, lane.float(&o[1])), source(i, lane.float(&o[2])));
-            word(finish(i, directed(i, a * b)))
+            let factors = [
+                (M::D8, 0.125),
+                (M::D4, 0.25),
+                (M::D2, 0.5),
+                (M::M2, 2.0),
+                (M::M4, 4.0),
+                (M::M8, 8.0),
+            ];
+            let factor = factors.iter().find(|(m, _)| i.has(*m)).map_or(1.0, |(_, factor)| *factor);
+            if i.has(M::Fmz) && (a == 0.0 || b == 0.0) {
+                return word(0);
+            }
+            word(finish(i, directed(i, a * b * factor)))
         }
         O::Ffma => {
             let [a, b, c] = [1, 2, 3].map(|at| source(i, lane.float(&o[at])) as f32);
@@ -494,6 +529,11 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             }
             let first = b.is_nan() || !a.is_nan() && (a.total_cmp(&b).is_lt() == smaller);
             word(if first { a.to_bits() } else { b.to_bits() })
+        }
+        O::Fset => {
+            let (a, b) = (source(i, lane.float(&o[1])), source(i, lane.float(&o[2])));
+            let truth = joined(i, related(i, a.partial_cmp(&b)), lane.predicate(&o[3]));
+            word(if truth { 0x3f80_0000 } else { 0 })
         }
         O::Fsetp => {
             let (a, b) = (source(i, lane.float(&o[2])), source(i, lane.float(&o[3])));
@@ -603,10 +643,18 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             word(near.to_bits())
         }
         O::F2f => {
-            match (i.modifiers.iter().rfind(|m| matches!(m, M::F32 | M::F64)), i.has(M::Rz)) {
-                (Some(M::F64), _) => word(float_bits(directed(i, lane.double(&o[1])))),
-                (Some(M::F32), _) => long(double_bits(f64::from(lane.float(&o[1])))),
-                _ => None,
+            let formats: Vec<M> = (i.modifiers.iter().copied())
+                .filter(|m| matches!(m, M::F16 | M::F32 | M::F64))
+                .collect();
+            let value = match formats[1] {
+                M::F64 => lane.double(&o[1]),
+                M::F32 => source(i, lane.float(&o[1])),
+                _ => lane.halves(&o[1], false)[0],
+            };
+            match formats[0] {
+                M::F64 => long(double_bits(value)),
+                M::F32 => word(float_bits(flushed(i, directed(i, value)))),
+                _ => word(u32::from(directed_half(i, value))),
             }
         }
         O::Frnd if i.has(M::F64) => long(double_bits(rounded(i, lane.double(&o[1])))),

@@ -44,7 +44,7 @@ fn store(register: u8, row: u64) -> u128 {
 
 /// Words that make arithmetic interesting: all kinds of numbers in all formats.
 fn operand(random: &mut Random) -> u32 {
-    const SPECIAL: [u32; 16] = [
+    const SPECIAL: [u32; 20] = [
         0,
         1,
         0x8000_0000,
@@ -61,6 +61,11 @@ fn operand(random: &mut Random) -> u32 {
         0x0001_8001,
         0x7e00_3800,
         0x4b00_0001,
+        // One half; the least normal number's neighbour; ties as a half, in its last bit and the least.
+        0x3f00_0000,
+        0x0080_0001,
+        0x3f80_1000,
+        0x3300_0000,
     ];
     match random.below(8) {
         0 => random.pick(&SPECIAL),

@@ -13,6 +13,7 @@ const TO: Choice = split((75, 2), (72, 1), &[U8, U16, U32, U64, S8, S16, Unwritt
 const FROM: &[Modifier] = &[U8, S8, U16, S16, U32, Unwritten, U64, S64];
 const INTEGRAL: Choice = choice(78, 2, &[Unwritten, Floor, Ceil, Trunc]);
 const FLOAT: &[Modifier] = &[Invalid, F16, Unwritten, F64];
+const FLOATS: &[Modifier] = &[Invalid, F16, F32, F64];
 /// The format that `FRND` reads and makes: the same one.
 const SAME: Choice = split(
     (75, 2),
@@ -29,6 +30,9 @@ pub(super) const TABLE: &[Encoding] = &[
         show(D), show(W(Kind::FloatHalf)),
     ], fixed = &[(86, 1, 0)]),
     row!(F2i 0x111 TWO, [FTZ, TO, choice(84, 2, FLOAT), INTEGRAL, NTZ], [
+        show(D), show(W(Kind::FloatHalf)),
+    ], fixed = &[(86, 1, 0)], when = Some((84, 2, 1))),
+    row!(F2i 0x111 TWO, [FTZ, TO, choice(84, 2, FLOAT), INTEGRAL, NTZ], [
         show(D), show(W(Kind::Double)),
     ], fixed = &[(86, 1, 0)]),
     row!(I2f 0x106 TWO, [choice(75, 2, FLOAT), split((74, 1), (84, 2), FROM), ROUND], [
@@ -44,8 +48,11 @@ pub(super) const TABLE: &[Encoding] = &[
         [word(&[F32]), flag(74, &[U32, S32]), choice(78, 2, &[Unwritten, Invalid, Invalid, Rz])],
         [show(D), show(W(Kind::Bits))],
         fixed = &[(75, 3, 2), (84, 2, 2)]),
+    row!(F2f 0x104 TWO, [FTZ, choice(75, 2, FLOATS), choice(84, 2, FLOATS), ROUND], [
+        show(D), show(W(Kind::Float)),
+    ], fixed = &[(77, 1, 0), (86, 1, 0)]),
     row!(F2f 0x110 TWO,
-        [FTZ, choice(75, 2, &[Invalid, F16, F32, F64]), choice(84, 2, &[Invalid, F16, F32, F64]), ROUND],
+        [FTZ, choice(75, 2, FLOATS), choice(84, 2, FLOATS), ROUND],
         [show(D), show(W(Kind::Double))],
         fixed = &[(77, 1, 0), (86, 1, 0)]),
     row!(Frnd 0x107 TWO, [FTZ, SAME, INTEGRAL], [show(D), show(W(Kind::Float))],

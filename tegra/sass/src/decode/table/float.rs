@@ -2,20 +2,22 @@
 
 use super::words::*;
 use super::{SUM, THREE, TWO, row};
-use crate::decode::field::{Choice, Encoding, Kind, What, choice, flag, show};
+use crate::decode::field::{Choice, Encoding, Kind, What, choice, flag, show, word};
 use crate::isa::Modifier::*;
 use crate::isa::Opcode;
 use What::{A, B, C, D, P, Q, W};
 
 const FMZ: Choice = choice(76, 1, &[Unwritten, Fmz]);
+/// What a product is multiplied by: divided or multiplied by so much.
+const SCALE: Choice = choice(84, 3, &[Invalid, D8, D4, D2, Unwritten, M2, M4, M8]);
 const FUNCTION: Choice = choice(74, 4, &[Cos, Sin, Ex2, Lg2, Rcp, Rsq, Rcp64h, Rsq64h, Sqrt, Tanh]);
 
 pub(super) const TABLE: &[Encoding] = &[
     row!(Fadd 0x021 SUM, [FTZ, ROUND, SAT], [show(D), show(A(Kind::Float)), show(W(Kind::Float))],
         fixed = &[(64, 8, 0)]),
-    row!(Fmul 0x020 TWO, [FTZ, FMZ, ROUND, SAT], [
+    row!(Fmul 0x020 TWO, [FTZ, FMZ, SCALE, ROUND, SAT], [
         show(D), show(A(Kind::Float)), show(B(Kind::Float)),
-    ], fixed = &[(84, 3, 4)]),
+    ]),
     row!(Ffma 0x023 THREE, [FTZ, FMZ, ROUND, SAT], [
         show(D), show(A(Kind::Float)), show(B(Kind::Float)), show(C(Kind::Float)),
     ]),
@@ -23,6 +25,9 @@ pub(super) const TABLE: &[Encoding] = &[
         show(D), show(A(Kind::Float)), show(B(Kind::Float)), show(Q(87, 90)),
     ]),
     row!(Fsel 0x008 TWO, [FTZ], [
+        show(D), show(A(Kind::Float)), show(B(Kind::Float)), show(Q(87, 90)),
+    ]),
+    row!(Fset 0x00a TWO, [word(&[Bf]), choice(76, 4, COMPARE), FTZ, choice(74, 2, COMBINE)], [
         show(D), show(A(Kind::Float)), show(B(Kind::Float)), show(Q(87, 90)),
     ]),
     row!(Fsetp 0x00b TWO, [choice(76, 4, COMPARE), FTZ, choice(74, 2, COMBINE)], [
