@@ -10,6 +10,7 @@ pub(crate) mod float;
 mod integer;
 pub(crate) mod matrix;
 mod packed;
+pub(crate) mod unset;
 pub(crate) mod wide;
 
 use crate::program::op::Lane;

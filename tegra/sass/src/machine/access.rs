@@ -197,8 +197,8 @@ impl Warp {
         if pointer.space == Space::Global && self.load_quickly(env, mask, d, &addresses, size) {
             return Ok(());
         }
-        let mut undefined = [0u32; 4];
         for lane in Each(mask) {
+            let mut unset = [0; 4];
             let (space, address) = env.place(pointer.space, addresses[lane]);
             let values = match space {
                 Space::Shared => {
@@ -209,14 +209,8 @@ impl Warp {
                         size.bytes,
                         lane,
                     )?;
-                    if C::DEFINEDNESS {
-                        for (at, undefined) in
-                            (address..).step_by(4).zip(&mut undefined[..usize::from(words)])
-                        {
-                            if !env.shared.is_written(at, size.bytes.min(4)) {
-                                *undefined |= 1 << lane;
-                            }
-                        }
+                    if C::DEFINEDNESS && !env.shared.is_written(address, size.bytes) {
+                        unset = env.shared.unset(word, address, size);
                     }
                     env.shared.read(word, address, size)
                 }
@@ -224,9 +218,11 @@ impl Warp {
                     let word = env.local(address, size.bytes, lane)?;
                     let values = self.local_read(env, word, address, size, lane);
                     if C::DEFINEDNESS {
-                        let defined = &self.local_defined[word..][..usize::from(words)];
-                        for (undefined, lanes) in undefined.iter_mut().zip(defined) {
-                            *undefined |= !lanes & 1 << lane;
+                        for (step, unset) in unset[..usize::from(words)].iter_mut().enumerate() {
+                            *unset = self.local_known.unset(word + step, lane);
+                        }
+                        if size.bytes < 4 {
+                            unset[0] = narrow(unset[0], address, size);
                         }
                     }
                     values
@@ -253,10 +249,11 @@ impl Warp {
                 }
                 self.registers[usize::from(RZ)][lane] = 0;
             }
-        }
-        if C::DEFINEDNESS && d != RZ {
-            for (word, undefined) in undefined[..usize::from(words)].iter().enumerate() {
-                self.defined[usize::from(d) + word] &= !undefined;
+            if C::DEFINEDNESS && unset != [0; 4] && d != RZ {
+                for word in 0..words {
+                    let register = usize::from(d.wrapping_add(word));
+                    self.known.write(register, lane, unset[usize::from(word)]);
+                }
             }
         }
         Ok(())
@@ -330,6 +327,18 @@ impl Warp {
         true
     }
 
+    /// Notes which bits of local memory have a value, once a register or several are stored there.
+    fn note_local(&mut self, word: usize, address: u64, bytes: u8, source: u8, lane: usize) {
+        for step in 0..bytes.div_ceil(4) {
+            let from = if source == RZ { RZ } else { source.wrapping_add(step) };
+            let (to, mut unset) = (word + usize::from(step), self.known.unset(from.into(), lane));
+            if bytes < 4 {
+                unset = merge(self.local_known.unset(to, lane), address, bytes, unset);
+            }
+            self.local_known.write(to, lane, unset);
+        }
+    }
+
     /// Stores a register or several.
     pub(crate) fn store<C: Strictness>(
         &mut self,
@@ -367,11 +376,8 @@ impl Warp {
                 Space::Local => {
                     let word = env.local(address, size.bytes, lane)?;
                     self.local_write(env, word, address, size.bytes, &values, lane);
-                    for step in 0..usize::from(size.bytes.div_ceil(4)) {
-                        let from = if source == RZ { RZ } else { source.wrapping_add(step as u8) };
-                        let known = self.defined[usize::from(from)] >> lane & 1;
-                        let target = &mut self.local_defined[word + step];
-                        *target = (*target & !(1 << lane)) | known << lane;
+                    if C::DEFINEDNESS {
+                        self.note_local(word, address, size.bytes, source, lane);
                     }
                 }
                 Space::Global | Space::Generic => {

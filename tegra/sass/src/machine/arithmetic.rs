@@ -189,7 +189,7 @@ impl Warp {
         Ok(true)
     }
 
-    fn compare(&self, env: &Env<'_>, op: &Comparison) -> Outcome<(u32, u32)> {
+    pub(super) fn compare(&self, env: &Env<'_>, op: &Comparison) -> Outcome<(u32, u32)> {
         let Comparison { compared, relation, ref a, ref b, extra, .. } = *op;
         let (x, y) = (&mut [0; LANES], &mut [0; LANES]);
         match compared {

@@ -24,8 +24,9 @@ impl Warp {
                 self.write(d, mask, &values);
                 self.write_predicate(out, mask, inside);
                 // A lane that is not here gives nothing to rely on.
-                self.defined[usize::from(d)] &= !absent;
-                self.defined[usize::from(RZ)] = !0;
+                if d != RZ {
+                    self.known.clear(usize::from(d), absent);
+                }
             }
             Op::Match { all, wide, out, d, a } => {
                 let low = self.registers[usize::from(a)];
@@ -189,7 +190,7 @@ impl Warp {
             let register = d.wrapping_add(matrix as u8);
             self.write(register, !0, &values);
             if C::DEFINEDNESS && !written[8 * matrix..8 * matrix + 8].iter().all(|&w| w) {
-                self.defined[usize::from(register)] = 0;
+                self.known.clear(usize::from(register), !0);
             }
         }
         Ok(())

@@ -28,7 +28,7 @@ impl Warp {
         let words = env.launch.local_bytes as usize / 4 * LANES;
         if self.local.len() < words {
             self.local.resize(words, 0xdead_10ca);
-            self.local_defined.resize(words / LANES, 0);
+            self.local_known.grow(words / LANES);
         }
     }
 

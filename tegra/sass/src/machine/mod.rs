@@ -12,11 +12,13 @@ mod effect;
 mod exchange;
 mod flow;
 mod grid;
+mod known;
 mod lanes;
 mod local;
 mod operands;
 mod shared;
 mod step;
+mod track;
 mod traffic;
 mod warp;
 

@@ -102,6 +102,21 @@ impl Shared {
         Self::parts(address, bytes).all(|(word, part)| self.written[word] & part == part)
     }
 
+    /// The bits without a value of what [`Shared::read`] gives.
+    pub(crate) fn unset(&self, word: usize, address: u64, size: Size) -> [u32; 4] {
+        let unset = |word: usize| {
+            (0..4).fold(0, |bits, byte| match self.written[word] >> byte & 1 {
+                0 => bits | 0xff << (8 * byte),
+                _ => bits,
+            })
+        };
+        if size.bytes < 4 {
+            return [narrow(unset(word), address, size), 0, 0, 0];
+        }
+        let words = usize::from(size.bytes / 4);
+        std::array::from_fn(|step| if step < words { unset(word + step) } else { 0 })
+    }
+
     pub(crate) fn set_written(&mut self, address: u64, bytes: u8, value: bool) {
         for (word, part) in Self::parts(address, bytes) {
             if value {

@@ -2,13 +2,14 @@
 
 use super::access::Env;
 use super::lanes::Each;
+use super::operands::bits;
 use super::warp::Warp;
 use super::{Outcome, Raised};
 use crate::check::Strictness;
 use crate::execute::{self, LANES};
 use crate::fault::FaultKind;
 use crate::program::op::Op;
-use crate::program::{Effects, UNIFORM, WRONG};
+use crate::program::{Effects, Step, UNIFORM, WRONG};
 
 /// Why a warp stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,10 @@ pub(crate) enum Stop {
 
 /// Instructions after which another group of the warp has its turn.
 const ROTATION: u32 = 512;
+
+fn missing(register: String, lanes: u32) -> Box<Raised> {
+    Raised::new(FaultKind::Uninitialised { register }, lanes)
+}
 
 impl Warp {
     /// Runs until it waits, ends, or its turn is over.
@@ -54,7 +59,7 @@ impl Warp {
             env.counters.warp_instructions[step.class as usize] += 1;
             env.counters.lane_instructions[step.class as usize] += u64::from(mask.count_ones());
             if C::DEFINEDNESS {
-                self.check(&program.effects[pc as usize], mask)?;
+                self.check(env, step, &program.effects[pc as usize], mask)?;
             }
             self.step::<C>(env, &step.op, mask, seeded)?;
             if step.spoiled {
@@ -70,47 +75,52 @@ impl Warp {
     }
 
     /// Whether all that must have a value has one; and what of the results has.
-    fn check(&mut self, effects: &Effects, mask: u32) -> Outcome<()> {
-        let missing = |register: String, lanes: u32| -> Outcome<()> {
-            Err(Raised::new(FaultKind::Uninitialised { register }, lanes))
-        };
+    fn check(&mut self, env: &Env<'_>, step: &Step, effects: &Effects, mask: u32) -> Outcome<()> {
         for &register in &effects.needs {
-            let without = mask & !self.defined[usize::from(register)];
-            if without != 0 {
-                let name = match register {
-                    0..256 => format!("R{register}"),
-                    _ => format!("UR{}", register - 256),
-                };
-                return missing(name, without);
+            if mask & !self.known.whole(usize::from(register)) != 0 {
+                self.demand(effects, register, mask)?;
             }
         }
         for predicate in Each(u32::from(effects.predicate_needs)) {
             let without = self.active.mask & !self.predicates_defined[predicate];
             if without != 0 {
-                return missing(format!("P{predicate}"), without);
+                return Err(missing(format!("P{predicate}"), without));
             }
         }
-        let reads = effects.reads.iter();
-        let mut defined =
-            reads.fold(!0, |all, &register| all & self.defined[usize::from(register)]);
-        for predicate in Each(u32::from(effects.predicate_reads)) {
-            defined &= self.predicates_defined[predicate];
+        if mask & !self.defined(effects) != 0 {
+            return self.track(env, step, effects, mask);
         }
         for &register in &effects.writes {
-            let target = &mut self.defined[usize::from(register)];
-            *target = if register < 256 {
-                (*target & !mask) | (defined & mask)
-            } else if defined & mask == mask {
-                !0
-            } else {
-                0
+            // The warp's own are not written by an instruction that no lane executes.
+            let lanes = match register {
+                UNIFORM.. if mask != 0 => !0,
+                _ => mask,
             };
+            self.known.set(usize::from(register), lanes);
         }
         for predicate in Each(u32::from(effects.predicate_writes)) {
-            let target = &mut self.predicates_defined[predicate];
-            *target = (*target & !mask) | (defined & mask);
+            self.predicates_defined[predicate] |= mask;
         }
         Ok(())
+    }
+
+    /// Whether the bits of a register that are needed have a value.
+    #[cold]
+    fn demand(&self, effects: &Effects, register: u16, mask: u32) -> Outcome<()> {
+        let needed =
+            effects.stored.map_or(!0, |(stored, bits)| if stored == register { bits } else { !0 });
+        let unset = self.known.unset_lanes(usize::from(register));
+        let without = mask & bits(|lane| unset[lane] & needed != 0);
+        if without == 0 {
+            return Ok(());
+        }
+        Err(missing(
+            match register {
+                0..UNIFORM => format!("R{register}"),
+                _ => format!("UR{}", register - UNIFORM),
+            },
+            without,
+        ))
     }
 
     /// Makes results wrong.

@@ -4,10 +4,14 @@
 //! Convergence barriers hold the lanes that take part; a group that waits at one goes on, as one
 //! group, when all of them wait there or have left.
 
+use super::known::Known;
 use super::lanes::Each;
 use crate::execute::{LANES, Lanes};
 use crate::isa::{PT, RZ};
 use crate::program::op::{Arrival, Condition};
+
+/// Registers of lanes and, from 256 on, of the warp.
+const REGISTERS: usize = 320;
 
 /// Lanes at the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +53,8 @@ pub(crate) struct Warp {
     pub(crate) predicates: [u32; 8],
     pub(crate) uniform: [u32; 64],
     pub(crate) uniform_predicates: [bool; 8],
-    /// Lanes for which a register has a value; uniform registers from 256 on.
-    pub(crate) defined: Box<[u32; 320]>,
+    /// Which bits of registers have a value; uniform registers from 256 on.
+    pub(crate) known: Known,
     pub(crate) predicates_defined: [u32; 8],
     /// Lanes that take part in each convergence barrier.
     pub(crate) convergence: [u32; 16],
@@ -62,8 +66,8 @@ pub(crate) struct Warp {
     /// Thread index in x, y, z.
     pub(crate) thread: [Lanes; 3],
     pub(crate) local: Vec<u32>,
-    /// Lanes for which a word of local memory has a value.
-    pub(crate) local_defined: Vec<u32>,
+    /// Which bits of words of local memory have a value.
+    pub(crate) local_known: Known,
     /// What the last block barrier's reduction gave.
     pub(crate) reduction: u32,
     /// Lanes that brought a truth to the reduction that is going on.
@@ -82,7 +86,7 @@ impl Warp {
             predicates: [0; 8],
             uniform: [0; 64],
             uniform_predicates: [false; 8],
-            defined: Box::new([0; 320]),
+            known: Known::default(),
             predicates_defined: [0; 8],
             convergence: [0; 16],
             index: 0,
@@ -92,7 +96,7 @@ impl Warp {
             waiting: Vec::new(),
             thread: [[0; LANES]; 3],
             local: Vec::new(),
-            local_defined: Vec::new(),
+            local_known: Known::default(),
             reduction: 0,
             brought: 0,
             told: false,
@@ -119,10 +123,10 @@ impl Warp {
         self.uniform = [0; 64];
         self.uniform_predicates = [false; 8];
         self.uniform_predicates[usize::from(PT)] = true;
-        self.defined.fill(0);
-        self.defined[usize::from(RZ)] = !0;
-        self.defined[256 + 2] = !0;
-        self.defined[256 + 63] = !0;
+        self.known.reset(REGISTERS);
+        for register in [usize::from(RZ), 256 + 2, 256 + 63] {
+            self.known.set(register, !0);
+        }
         self.predicates_defined = [0; 8];
         self.predicates_defined[usize::from(PT)] = !0;
         self.convergence = [0; 16];
@@ -138,7 +142,7 @@ impl Warp {
             self.thread[2][lane] = thread / block[0] / block[1];
         }
         self.local.clear();
-        self.local_defined.clear();
+        self.local_known.reset(0);
         self.open.clear();
         self.committed.clear();
     }

@@ -14,6 +14,8 @@ pub(crate) struct Effects {
     pub(crate) reads: Vec<u16>,
     /// Registers whose values become an address, a branch's way or what is stored.
     pub(crate) needs: Vec<u16>,
+    /// The bits that are stored, of the registers that only a store needs.
+    pub(crate) stored: Option<(u16, u32)>,
     /// Registers written.
     pub(crate) writes: Vec<u16>,
     /// Predicates that the result is made of, a bit each.
@@ -171,13 +173,13 @@ impl Effects {
                 out.iter().for_each(|&predicate| self.sets(predicate, *uniform));
             }
             Op::FromPredicates { d, base, mask } => {
-                // What is saved may never be used: definedness of predicates is not carried.
                 self.sources([base, mask]);
+                self.predicate_reads |= chosen(mask);
                 self.write(*d, 1);
             }
             Op::ToPredicates { source, mask } => {
                 self.sources([source, mask]);
-                self.predicate_writes |= 0x7f;
+                self.predicate_writes |= chosen(mask);
             }
             Op::LeadingTest { d, a, out, .. } => {
                 self.source(a);
@@ -243,6 +245,7 @@ impl Effects {
                 // remembers for each word whether it has one.
                 if pointer.space != Space::Local {
                     self.need(*source, words(*size));
+                    self.stored(pointer, *source, *size);
                 }
             }
             Op::Atomic(AtomicOp { kind, out, d, pointer, source, source2, .. }) => {
@@ -295,6 +298,14 @@ impl Effects {
         }
     }
 
+    /// Of a register that is not its own address, only the bytes matter that a narrow store writes.
+    fn stored(&mut self, pointer: &Pointer, source: u8, size: Size) {
+        let (first, last) = (pointer.register, pointer.register.saturating_add(1));
+        if size.bytes < 4 && source != first && !(pointer.wide && source == last) {
+            self.stored = Some((u16::from(source), (1 << (8 * size.bytes)) - 1));
+        }
+    }
+
     fn needed(&mut self, source: &Source) {
         self.needs.extend(register(source));
     }
@@ -327,6 +338,14 @@ fn register(source: &Source) -> Option<u16> {
         Origin::Register(index) => Some(u16::from(index)),
         Origin::Uniform(index) => Some(UNIFORM + u16::from(index)),
         Origin::Constant { .. } | Origin::Immediate(_) => None,
+    }
+}
+
+/// The predicates that a mask chooses; all, if it is not in the code.
+fn chosen(mask: &Source) -> u8 {
+    match mask.origin {
+        Origin::Immediate(bits) => mask.modify(bits) as u8 & 0x7f,
+        _ => 0x7f,
     }
 }
 

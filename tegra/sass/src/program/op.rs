@@ -1,5 +1,6 @@
 //! Operations as they are executed: every choice made, operands at hand.
 
+use crate::execute::unset::carried;
 use crate::isa::{PT, Part, SpecialRegister};
 
 /// Where a 32-bit source comes from.
@@ -40,14 +41,24 @@ impl Source {
     /// The value, of a lane's raw one.
     #[inline(always)]
     pub(crate) fn modify(&self, value: u32) -> u32 {
-        let value = match self.part {
+        ((self.part(value) & self.keep) ^ self.flip).wrapping_add(self.plus)
+    }
+
+    #[inline(always)]
+    fn part(&self, value: u32) -> u32 {
+        match self.part {
             Part::Whole | Part::Float | Part::LowNegatedHigh | Part::Half(0) => value,
             Part::LowHalf => (value & 0xffff) * 0x1_0001,
             Part::HighHalf => (value >> 16) * 0x1_0001,
             Part::Half(_) => value >> 16,
             Part::Byte(byte) => value >> (u32::from(byte & 3) * 8),
-        };
-        ((value & self.keep) ^ self.flip).wrapping_add(self.plus)
+        }
+    }
+
+    /// The bits of the value that are nothing, of those of a lane's raw one.
+    pub(crate) fn unset(&self, unset: u32) -> u32 {
+        let unset = self.part(unset) & self.keep;
+        if self.plus == 0 { unset } else { carried(unset) }
     }
 }
 

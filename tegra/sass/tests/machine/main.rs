@@ -7,4 +7,5 @@ mod kernels;
 mod model;
 mod semantics;
 mod support;
+mod undefined;
 mod vectors;
