@@ -14,7 +14,8 @@ use crate::control::client::Client;
 
 /// How long the process may take until its socket answers.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long it may take to end after SIGTERM: somebody may wait who has pressed Ctrl-C, and it keeps nothing.
+/// How long its end is waited for after SIGTERM: somebody may wait who has pressed Ctrl-C. It ends by itself, and is
+/// not killed: a GPU's first light that breaks off anywhere would count against the GPU.
 const STOP_LIMIT: Duration = Duration::from_millis(150);
 /// Lines of its log that an error shows.
 const LOG_LINES: usize = 12;
@@ -104,9 +105,6 @@ impl Drop for Private {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        // Does nothing when it has ended and been waited for.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

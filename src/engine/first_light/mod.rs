@@ -13,6 +13,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::State;
 use super::handle::Shared;
 use crate::chain::one_line;
 use crate::stages::{self, Admission, Begun, Key, Page, Passed, Record};
@@ -174,6 +175,12 @@ fn prove(
     let mut note = |note: Note<'_>| {
         shared.load_beats.beat();
         match note {
+            // Between two stages nothing is left under way: the next start has nothing to hold against the device.
+            Note::Begins(_) if shared.state() == State::Stopping => {
+                let reason = "the daemon was stopped in first light".to_owned();
+                unwritten = Some(reason.clone());
+                return Err(device::Error::Invalid(reason));
+            }
             Note::Begins(stage) => {
                 record.under_way = Some(Begun::now(stage));
                 if let Err(error) = page.write(record) {
