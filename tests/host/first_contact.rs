@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use orind_testing::program::{stderr, stdout, tegra_sim};
+use orind_testing::program::{self, stderr, stdout, tegra_sim};
 use tegra_probe::{EXPERIMENTS, Risk};
 use tegra_profile::{Experiment, Machine, Profile, Proven, Value, Verdict, facts, unit};
 use tegra_sim::profile::{Calibration, SIMULATED};
@@ -490,7 +490,7 @@ fn without_an_orin_one_line_says_so() {
         return;
     }
     let orinctl = |args: &[&str]| {
-        Command::new(env!("CARGO_BIN_EXE_orinctl"))
+        program::command(env!("CARGO_BIN_EXE_orinctl"))
             .arg("first-contact")
             .args(args)
             .output()

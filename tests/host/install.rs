@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use orind_testing::program::outcome;
+use orind_testing::program::{command, outcome};
 
 fn orinctl(arguments: &[&str], root: &Path) -> (Option<i32>, String, String) {
-    outcome(Command::new(env!("CARGO_BIN_EXE_orinctl")).args(arguments).arg("--root").arg(root))
+    outcome(command(env!("CARGO_BIN_EXE_orinctl")).args(arguments).arg("--root").arg(root))
 }
 
 /// Every path below a directory with its permissions.

@@ -1,8 +1,9 @@
 //! What the program answers, held against what an earlier build answered: requests over HTTP in order
 //! (`tests/data/recorded/http.jsonl`), and commands over TOML files (`toml.jsonl`); one exchange for each line.
 //! A new exchange is a line without `answer`. `ORIND_RECORD=path/to/orinctl cargo test --test host recorded`
-//! asks that program instead and writes its answers down. The device is the CPU with its scalar instruction
-//! set, so that texts are the same on every machine. What cannot be the same is taken out of both sides:
+//! asks that program instead and writes its answers down; `ORIND_PROGRAM`, a command line, only asks it:
+//! a build for another processor answers under emulation. The device is the CPU with the best instruction set
+//! that it has: all give the same texts. What cannot be the same is taken out of both sides:
 //!
 //! - *by type*: a value that a clock, a process, a build or the machine decides ([`BY_TYPE`]) is replaced by
 //!   the name of its type, and so is the machine's state;
@@ -13,14 +14,15 @@
 //! - *folder*: the test's folder is written `<dir>`.
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use orind_testing::daemon::{Answer, Daemon, head};
+use orind_testing::program::words;
 use serde_json::{Map, Value, json};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -53,7 +55,6 @@ const LOGARITHM: f64 = 1e-4;
 /// Settings of the daemon that the requests go to.
 const SETTINGS: &str = "\
 backend = 'cpu'
-cpu_isa = 'scalar'
 threads = 1
 slots = 2
 context = 256
@@ -62,23 +63,31 @@ max_body_bytes = 4096
 ioctl_filter = 'off'
 ";
 
-/// The program that answers, and whether what it says is to be written down.
-fn program() -> (PathBuf, bool) {
-    match env::var_os("ORIND_RECORD") {
-        Some(path) => (Path::new(ROOT).join(path), true),
-        None => (env!("CARGO_BIN_EXE_orinctl").into(), false),
+/// The command line of the program that answers, and whether what it says is to be written down.
+fn program() -> (Vec<OsString>, bool) {
+    if let Some(path) = env::var_os("ORIND_RECORD") {
+        return (words(Path::new(ROOT).join(path)), true);
     }
+    let other = env::var("ORIND_PROGRAM").ok();
+    let other = other.map(|line| line.split_whitespace().map(OsString::from).collect());
+    (other.unwrap_or_else(|| words(env!("CARGO_BIN_EXE_orinctl"))), false)
+}
+
+fn command(program: &[OsString]) -> Command {
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]);
+    command
 }
 
 /// Asks everything that a file has on record, and compares the answers, or records them.
-fn replay(file: &str, mut ask: impl FnMut(&OsStr, &Value) -> Value) {
+fn replay(file: &str, mut ask: impl FnMut(&[OsString], &Value) -> Value) {
     let (program, record) = program();
     let path = Path::new(ROOT).join("tests/data/recorded").join(file);
     let mut differences = String::new();
     let mut recorded = String::new();
     for line in fs::read_to_string(&path).unwrap().lines() {
         let mut exchange: Map<String, Value> = serde_json::from_str(line).unwrap();
-        let answer = ask(program.as_os_str(), &exchange["request"]);
+        let answer = ask(&program, &exchange["request"]);
         if record {
             exchange.insert("answer".into(), answer);
             writeln!(recorded, "{}", Value::Object(exchange)).unwrap();
@@ -264,7 +273,7 @@ fn http() {
     let mut daemon = None;
     replay("http.jsonl", |program, request| {
         let daemon = daemon.get_or_insert_with(|| {
-            let mut command = Command::new(program);
+            let mut command = command(program);
             let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache");
             command.arg("daemon").env("XDG_CACHE_HOME", cache);
             Daemon::launch_with(command, &settings)
@@ -285,7 +294,7 @@ fn toml() {
         }
         let arguments = request["arguments"].as_array().unwrap().iter();
         let arguments = arguments.map(|a| a.as_str().unwrap().replace("<dir>", &folder));
-        let mut command = Command::new(program);
+        let mut command = command(program);
         command.args(arguments).stdin(Stdio::null()).env_remove("RUST_LOG");
         let output = command.output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(&folder, "<dir>");

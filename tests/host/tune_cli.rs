@@ -1,15 +1,15 @@
 //! `orinctl tune show`, `export`, `import` and `diff`, as a program with directories of their own.
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use device::tune::store::File;
 use device::tune::{Candidates, Case, Cost, DeviceKey, Heuristic, Record, Rejected, Store, When};
-use orind_testing::program::{stderr, stdout};
+use orind_testing::program::{command, stderr, stdout};
 use plan::DType;
 
 fn tune(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_orinctl"))
+    command(env!("CARGO_BIN_EXE_orinctl"))
         .arg("tune")
         .args(args)
         .arg("--tune-dir")

@@ -4,13 +4,12 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::process::Command;
-
 use device::cpu::Isa;
 use device::{
     Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, RING_STEPS, Request, STAGED_WRITES,
     Ticket, named,
 };
+use orind_testing::program::{again, said};
 use tegra_sim_preload as _;
 
 #[path = "../src/contract.rs"]
@@ -48,13 +47,8 @@ fn faults_repeat_steps_with_their_own_writes() {
     // Of the submissions, and of the channel's set-up before them, one each.
     let mut rebuilds = 0;
     for at in 1..13 {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["pipelined_on_the_simulated_orin", "--exact", "--ignored", "--nocapture"])
-            .env("TEGRA_SIM_FAULTS", format!("mmu-fault@{at}"))
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "fault at {at}: {text}");
+        let mut command = again(module_path!(), "pipelined_on_the_simulated_orin");
+        let text = said(command.env("TEGRA_SIM_FAULTS", format!("mmu-fault@{at}")));
         rebuilds += usize::from(text.contains("rebuilds: 1."));
     }
     assert!(rebuilds > 8, "{rebuilds} of 12 faults were met");

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::program::built;
+use crate::program::{built, command};
 
 /// Small enough for any machine; its greedy answers have clear margins.
 pub const MODEL: &str = "synthetic:tiny-llama:q8_0";
@@ -30,7 +30,7 @@ pub struct Daemon {
 
 /// A program whose synthetic models are cached beside the build.
 fn program(name: &str) -> Command {
-    let mut command = Command::new(built().join(name));
+    let mut command = command(built().join(name));
     command.env("XDG_CACHE_HOME", built().with_file_name("tmp").join("cache"));
     command
 }

@@ -15,12 +15,18 @@ pub fn runner() -> Vec<OsString> {
     runner.iter().flat_map(|runner| runner.split_whitespace()).map(Into::into).collect()
 }
 
-/// A program of this build.
-pub fn command(program: impl AsRef<OsStr>) -> Command {
+/// A program of this build, as the words of a command line.
+pub fn words(program: impl AsRef<OsStr>) -> Vec<OsString> {
     let mut words = runner();
     words.push(program.as_ref().to_owned());
-    let mut command = Command::new(words.remove(0));
-    command.args(words);
+    words
+}
+
+/// A program of this build.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let words = words(program);
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
     command
 }
 
@@ -86,7 +92,14 @@ pub fn tegra_sim() -> Command {
         if written(&program) < newest {
             let mut build = Command::new(env!("CARGO"));
             build.args(["build", "--quiet", "-p", "tegra-sim", "--bin", "tegra-sim"]);
-            build.arg("--target-dir").arg(built().parent().unwrap());
+            // `target/debug`, or `target/TRIPLE/debug` where a target was named.
+            let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+            let mut folder = built().parent().unwrap().to_owned();
+            if folder.ends_with(&triple) {
+                folder.pop();
+                build.args(["--target", &triple]);
+            }
+            build.arg("--target-dir").arg(folder);
             if !cfg!(debug_assertions) {
                 build.arg("--release");
             }
@@ -94,7 +107,7 @@ pub fn tegra_sim() -> Command {
         }
         program
     });
-    let mut command = Command::new(program);
+    let mut command = command(program);
     command.env("TEGRA_SIM_PRELOAD", preload_library());
     command
 }

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use orind::control::api::LoadRequest;
 use orind::control::client::{Client, Error};
 use orind_testing::daemon::{Answer, Daemon, eventually, head, post};
-use orind_testing::program::stderr;
+use orind_testing::program::{command, stderr};
 use serde_json::json;
 
 use super::tcp::address;
@@ -127,8 +127,8 @@ fn nobody_listens_in_anothers_place() {
     let user = 64_000 + std::process::id() % 1000;
     let folder = PathBuf::from(format!("/tmp/orind-{user}"));
     let run = |program: &mut Command| program.env_clear().uid(user).gid(user).output();
-    let orinctl = || Command::new(env!("CARGO_BIN_EXE_orinctl"));
-    let orind = || Command::new(env!("CARGO_BIN_EXE_orind"));
+    let orinctl = || command(env!("CARGO_BIN_EXE_orinctl"));
+    let orind = || command(env!("CARGO_BIN_EXE_orind"));
     let Ok(nobody) = run(orinctl().arg("status")) else {
         println!("skipped: this user cannot run orinctl as another");
         return;

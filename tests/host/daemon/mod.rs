@@ -19,7 +19,7 @@ use orind::control::api;
 use orind::control::client::{self, Client};
 use orind_testing::daemon::{Answer, Daemon, MODEL, eventually, head, orind, post};
 use orind_testing::odd::odd;
-use orind_testing::program::{outcome, said};
+use orind_testing::program::{command, outcome, said, words};
 use orind_testing::tiny;
 use serde_json::{Value, json};
 
@@ -658,7 +658,7 @@ fn an_invalid_run_has_an_exit_code_of_its_own() {
     let socket = dir.path().join("s");
     let listener = UnixListener::bind(&socket).unwrap();
     let run = |socket: &Path| {
-        let mut orinctl = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+        let mut orinctl = command(env!("CARGO_BIN_EXE_orinctl"));
         orinctl.args(["bench", "-p", "8", "-n", "4", "-r", "1", "--json", "--socket"]).arg(socket);
         outcome(&mut orinctl)
     };
@@ -723,8 +723,10 @@ fn a_private_daemon_ends_with_its_parent() {
     let socket = dir.path().join("s");
     let mut parent = Command::new("sh")
         .arg("-c")
-        .arg("\"$0\" --socket \"$1\" --exit-with-parent $$ 2>/dev/null & read forever")
-        .args([env!("CARGO_BIN_EXE_orind").as_ref(), socket.as_os_str()])
+        .args([r#""$@" --exit-with-parent $$ 2>/dev/null & read forever"#, "sh"])
+        .args(words(env!("CARGO_BIN_EXE_orind")))
+        .arg("--socket")
+        .arg(&socket)
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();

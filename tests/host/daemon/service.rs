@@ -17,6 +17,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use orind_testing::daemon::{self, Daemon, MODEL, eventually};
+use orind_testing::program::words;
 
 /// What a service manager hears.
 struct Manager {
@@ -242,15 +243,16 @@ fn the_ioctl_filter_is_on_every_thread_and_disables_cuda() {
     assert!(both.contains("ioctl_filter is `on`; the CUDA driver's requests"), "{both}");
 }
 
+/// Runs what follows with the shell's input as the socket that systemd handed over.
+const HANDED_OVER: &str = r#"exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@""#;
+
 /// A daemon that finds `listener` as systemd would have left it.
 fn activated(listener: &UnixListener, dir: &TempDir) -> Child {
     let mut command = std::process::Command::new("sh");
     command
-        .args([
-            "-c",
-            "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --socket \"$1\"",
-        ])
-        .arg(env!("CARGO_BIN_EXE_orind"))
+        .args(["-c", HANDED_OVER, "sh"])
+        .args(words(env!("CARGO_BIN_EXE_orind")))
+        .arg("--socket")
         .arg(dir.path().join("s"))
         .env("XDG_DATA_HOME", dir.path().join("data"))
         .stdin(Stdio::from(OwnedFd::from(listener.try_clone().unwrap())))
@@ -283,8 +285,8 @@ fn something_else_that_is_handed_over_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let datagrams = UnixDatagram::bind(dir.path().join("d")).unwrap();
     let run = std::process::Command::new("sh")
-        .args(["-c", "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\""])
-        .arg(env!("CARGO_BIN_EXE_orind"))
+        .args(["-c", HANDED_OVER, "sh"])
+        .args(words(env!("CARGO_BIN_EXE_orind")))
         .stdin(Stdio::from(OwnedFd::from(datagrams)))
         .output()
         .unwrap();

@@ -5,12 +5,11 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::json;
 
 use orind_testing::daemon::{self, Answer, Daemon, eventually, head, orind};
-use orind_testing::program::outcome;
+use orind_testing::program::{command, outcome};
 
 const TOKEN: &str = "correct-horse-battery-staple";
 
@@ -110,7 +109,7 @@ fn orinctl_speaks_tcp() {
     let dir = tempfile::tempdir().unwrap();
     let (_daemon, address, token) = off_loopback(dir.path());
     let orinctl = |args: &[&str], secret: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+        let mut command = command(env!("CARGO_BIN_EXE_orinctl"));
         // No daemon of this user's own is meant.
         command.env("ORIND_SOCKET", dir.path().join("none")).env("ORIND_TOKEN", secret);
         let (code, said, error) = outcome(command.args(args).args(["--tcp", &address]));
@@ -141,7 +140,7 @@ fn orinctl_speaks_tcp() {
     assert!(code == 2 && error.contains("$ORIND_TOKEN holds no token"), "{error}");
     // What was meant is there, and nothing is started here in its place.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+    let mut command = command(env!("CARGO_BIN_EXE_orinctl"));
     let (code, _, error) = outcome(command.args(["generate", "a", "--tcp", &gone.to_string()]));
     assert_eq!(code, Some(1));
     assert!(error.contains(&format!("no daemon is listening on tcp://{gone}")), "{error}");

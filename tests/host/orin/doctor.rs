@@ -1,7 +1,7 @@
 //! What `orinctl doctor` says of each machine.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use device::first_light::{Mode, Stage};
 use device::gpu;
@@ -10,6 +10,7 @@ use orind::doctor::{
     Disk, Facts, Fault, Finding, Need, Node, Socket, Tuned, Verdict, examine, worst,
 };
 use orind::stages::{Begun, Book, FILE, Key, Passed, Record};
+use orind_testing::program::command;
 use tegra_bundle::{Bundle, Directory, Header, Launch};
 use telemetry::{User, Users};
 
@@ -248,7 +249,7 @@ fn texts(value: &serde_json::Value) -> Vec<String> {
 fn doctor(machine: &Machine, home: &Path, args: &[&str]) -> Output {
     // Without one of its own it would look at what this computer's service has tuned.
     std::fs::create_dir_all(home.join("data/orind/tune")).unwrap();
-    Command::new(env!("CARGO_BIN_EXE_orinctl"))
+    command(env!("CARGO_BIN_EXE_orinctl"))
         .arg("doctor")
         .args(args)
         .env("ORIND_SYSROOT", machine.path("/"))

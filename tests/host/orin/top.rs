@@ -10,7 +10,7 @@ use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use orind_testing::daemon::{Daemon, eventually, orind};
-use orind_testing::program::{outcome, said};
+use orind_testing::program::{command, outcome, said};
 use serde_json::{Value, json};
 
 use super::tree::Machine;
@@ -22,7 +22,7 @@ fn start(machine: &Machine) -> Daemon {
 }
 
 fn orinctl(daemon: &Daemon, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+    let mut command = command(env!("CARGO_BIN_EXE_orinctl"));
     command.args(args).arg("--socket").arg(daemon.socket());
     command
 }
@@ -51,7 +51,7 @@ fn status_and_metrics_show_the_machine_and_top_prints_a_page_without_a_terminal(
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }
-    let mut none = Command::new(env!("CARGO_BIN_EXE_orinctl"));
+    let mut none = command(env!("CARGO_BIN_EXE_orinctl"));
     let (code, _, error) = outcome(none.args(["top", "--socket", "/nowhere/orind.sock"]));
     assert!(code == Some(1) && error.contains("no daemon is listening"), "{error}");
 }
