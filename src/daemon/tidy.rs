@@ -2,23 +2,27 @@
 
 use telemetry::memory;
 
-/// Bytes that may be kept, and by which the resident set may grow before it is looked at again.
+/// Bytes that may be kept, and by which the resident set or what is free may grow before that is looked at again.
 const KEPT: u64 = 4 << 20;
 
-/// Looks after the resident set of this process.
+/// Looks after the resident set of this process. What was left the last time, or less since then:
 #[derive(Default)]
 pub(super) struct Tidy {
-    /// What was left the last time.
     resident: u64,
+    free: u64,
 }
 
 impl Tidy {
     /// Gives back what is free, if that may be much. Takes a millisecond or so then.
     pub(super) fn tick(&mut self) {
-        let resident = || memory::resident().unwrap_or(0);
-        if resident() > self.resident + KEPT && free() > KEPT {
+        let look = || (memory::resident().unwrap_or(0), free());
+        let (resident, free) = look();
+        // What was in use the last time and is free now has not made the resident set larger.
+        if free > KEPT && (resident > self.resident + KEPT || free > self.free + KEPT) {
             trim();
-            self.resident = resident();
+            (self.resident, self.free) = look();
+        } else {
+            (self.resident, self.free) = (self.resident.min(resident), self.free.min(free));
         }
     }
 }
