@@ -168,6 +168,21 @@ impl Machine {
 
 const NONE: Flaws = Flaws { ends: None, fails: None, lacks: None, runs: None };
 
+/// Whoever stops the daemon, or presses Ctrl-C in a program that has started one, breaks no stage off.
+#[test]
+fn a_daemon_that_is_stopped_leaves_no_stage_under_way() {
+    let machine = Machine::new();
+    for _ in 0..3 {
+        machine.shared.set_state(State::Stopping);
+        let why = machine.start(NONE).unwrap_err();
+        assert!(why.contains("stopped in first light"), "{why}");
+        assert_eq!(machine.book().devices["nv"].under_way, None);
+    }
+    machine.shared.set_state(State::Empty);
+    machine.start(NONE).unwrap();
+    assert_eq!(machine.mode(), Some(Mode::default().chains), "nothing is held against it");
+}
+
 #[test]
 fn what_passed_is_not_proven_again_until_the_machine_is_started() {
     let machine = Machine::new();
