@@ -187,6 +187,8 @@ fn said(panic: &(dyn std::any::Any + Send)) -> String {
 
 /// What the last start of the daemon was when it had served a little.
 struct Baseline {
+    /// What it served with. Another device that comes later has memory and handles of its own.
+    device: Value,
     resident: u64,
     census: Census,
 }
@@ -480,10 +482,10 @@ impl<'a> Trial<'a> {
         if self.kept.iter().any(|at| matches!(self.plan.steps[*at], Action::Bench { .. })) {
             self.judge().work(&self.subject, &clients::tell(&self.subject, BENCH, &short_bench()));
         }
-        let resident = Census::memory(self.subject.pid(), "VmRSS");
+        let (device, resident) = self.serving();
         self.subject.raw(&head("DELETE", MODELS, "connection: close\r\n"));
         let census = Census::take(&self.subject, self.settings().device);
-        self.baseline = Some(Baseline { resident, census });
+        self.baseline = Some(Baseline { device, resident, census });
         load(&self.subject, File::Llama, self.settings().slots);
     }
 
@@ -496,6 +498,12 @@ impl<'a> Trial<'a> {
             self.judge().answer(&self.subject, request, answer.as_ref());
         }
         loaded.end == End::Whole
+    }
+
+    /// The device that holds the model, and what the daemon has in memory.
+    fn serving(&self) -> (Value, u64) {
+        let device = self.subject.status()["model"]["device"]["name"].take();
+        (device, Census::memory(self.subject.pid(), "VmRSS"))
     }
 
     fn end(&mut self) {
@@ -515,9 +523,10 @@ impl<'a> Trial<'a> {
                 && requests["queued"] == 0
         });
         let served = self.serve();
-        let resident = Census::memory(self.subject.pid(), "VmRSS");
+        let (device, resident) = self.serving();
         self.subject.raw(&head("DELETE", MODELS, "connection: close\r\n"));
-        if let Some(baseline) = self.baseline.take().filter(|_| served) {
+        let same = |baseline: &Baseline| served && baseline.device == device;
+        if let Some(baseline) = self.baseline.take().filter(same) {
             let before = baseline.resident;
             assert!(resident < before + NOISE, "resident: {before} bytes, then {resident}");
             baseline.census.holds(&self.subject, self.settings().device);
