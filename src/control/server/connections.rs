@@ -36,6 +36,10 @@ const MAX_HEAD: usize = 64 << 10;
 /// How long the writing of a refusal may take.
 const REFUSAL: Duration = Duration::from_secs(1);
 
+/// How long a refused connection is read from at most, until its client closes it: were it closed with bytes unread,
+/// the kernel would answer those with a reset, and the refusal would be lost to it.
+const LINGER: Duration = Duration::from_millis(200);
+
 /// How long a connection that is to make room may still be heard: what its client has sent by then is read, and a
 /// request is answered.
 const LAST_WORD: Duration = Duration::from_millis(10);
@@ -355,8 +359,8 @@ async fn connection(
     }
 }
 
-/// Answers one connection too many without reading from it.
-async fn refuse(mut stream: impl AsyncWrite + Unpin, limit: usize) {
+/// Answers one connection too many, whatever it asks for.
+async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, limit: usize) {
     let message = format!("{limit} connections are open, which is the limit");
     let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message)
         .hint("close idle connections, or raise max_connections in the configuration");
@@ -371,5 +375,8 @@ async fn refuse(mut stream: impl AsyncWrite + Unpin, limit: usize) {
         stream.write_all((head + &body).as_bytes()).await?;
         stream.shutdown().await
     };
-    let _ = tokio::time::timeout(REFUSAL, write).await;
+    if let Ok(Ok(())) = tokio::time::timeout(REFUSAL, write).await {
+        let rest = async { tokio::io::copy(&mut stream, &mut tokio::io::sink()).await };
+        let _ = tokio::time::timeout(LINGER, rest).await;
+    }
 }

@@ -87,6 +87,23 @@ fn busy_connections_do_not() {
 }
 
 #[test]
+fn one_connection_too_many_hears_so_whatever_it_sends() {
+    let daemon = Daemon::launch("listen = '127.0.0.1:0'\nmax_connections = 1");
+    let mut busy = daemon.connect();
+    busy.write_all(stalled().as_bytes()).unwrap();
+    let address = super::tcp::address(&daemon);
+    let body = "x".repeat(8 << 20);
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        // All that there is to send, before the answer is looked at.
+        stream.write_all(post(COMPLETIONS, &body).as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        assert_eq!(Answer::parse(&bytes).error(), (503, "too_many_connections".into()));
+    }
+}
+
+#[test]
 fn strangers_do_not_lock_out_the_local_user() {
     let daemon = Daemon::launch("listen = '127.0.0.1:0'\nmax_connections = 16");
     let address = super::tcp::address(&daemon);

@@ -44,7 +44,7 @@ pub enum Error {
 /// What is wrong with a field of a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Defect {
-    #[error("magic is {found:02x?}, not `GGUF`: this is not a GGUF file")]
+    #[error("is {found:02x?}, not `GGUF`: this is not a GGUF file")]
     Magic { found: [u8; 4] },
     #[error("big-endian file; only little-endian files are supported")]
     BigEndian,
