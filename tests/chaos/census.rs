@@ -62,6 +62,20 @@ impl Census {
         }
     }
 
+    /// Soon no more than `limit` bytes are in memory: a search in idle time, which begins with each load, has some
+    /// while it lasts, and what is free is given back a little later.
+    pub(crate) fn settles(subject: &Subject, limit: u64) {
+        let start = Instant::now();
+        loop {
+            let now = Self::memory(subject.pid(), "VmRSS");
+            if now <= limit {
+                return;
+            }
+            assert!(start.elapsed() < SETTLING, "resident: {now} bytes, the limit is {limit}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// A line of the kernel's about a process's memory, in bytes.
     pub(crate) fn memory(pid: i32, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

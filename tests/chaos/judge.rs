@@ -2,6 +2,7 @@
 //! fits what goes on.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use crate::answer::{Answer, End};
@@ -19,8 +20,8 @@ const DISTURBED: [&str; 4] = ["device_error", "out_of_memory", "invalid_model", 
 pub(crate) struct Judge {
     pub(crate) lone: Arc<Lone>,
     pub(crate) device: Device,
-    /// Whether something was made to fail below the daemon.
-    pub(crate) disturbed: bool,
+    /// Whether something was made to fail below the daemon, by the time that an answer is there.
+    pub(crate) disturbed: Arc<AtomicBool>,
 }
 
 /// Codes of errors with their status, as docs/api.md has them.
@@ -105,7 +106,8 @@ impl Judge {
             End::Whole => false,
             End::Error(status, code) => {
                 let known = BUSY.contains(&code.as_str());
-                let disturbed = self.disturbed && DISTURBED.contains(&code.as_str());
+                let disturbed =
+                    self.disturbed.load(Ordering::SeqCst) && DISTURBED.contains(&code.as_str());
                 if known || disturbed {
                     Self::document(*status, code);
                 }

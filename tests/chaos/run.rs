@@ -3,6 +3,7 @@
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -207,7 +208,7 @@ struct Trial<'a> {
     ahead: i64,
     /// Whether a start so far has had failures, or has been short of memory or disk: what is good may then be
     /// refused.
-    disturbed: bool,
+    disturbed: Arc<AtomicBool>,
 }
 
 impl<'a> Trial<'a> {
@@ -227,7 +228,7 @@ impl<'a> Trial<'a> {
             subject: Arc::new(place.start(&plan.settings, &faults)),
             baseline: None,
             clients: Vec::new(),
-            disturbed: !faults.is_empty(),
+            disturbed: Arc::new(AtomicBool::new(!faults.is_empty())),
             faults: Vec::new(),
             ahead: 0,
         };
@@ -372,7 +373,7 @@ impl<'a> Trial<'a> {
         Judge {
             lone: Arc::clone(&self.world.lone),
             device: self.settings().device,
-            disturbed: self.disturbed,
+            disturbed: Arc::clone(&self.disturbed),
         }
     }
 
@@ -413,7 +414,7 @@ impl<'a> Trial<'a> {
 
     /// Sets a limit of the daemon's, or takes it away.
     fn limit(&mut self, what: libc::__rlimit_resource_t, to: Option<u64>) {
-        self.disturbed |= to.is_some();
+        self.disturbed.fetch_or(to.is_some(), Ordering::SeqCst);
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         let pid = self.subject.pid();
         // SAFETY: both structures are the caller's.
@@ -426,7 +427,7 @@ impl<'a> Trial<'a> {
     }
 
     fn directories_gone(&mut self) {
-        self.disturbed = true;
+        self.disturbed.store(true, Ordering::SeqCst);
         for name in ["state", "tune"] {
             let (path, away) = (self.place.path(name), self.place.path(&format!("{name}.away")));
             if !away.exists() {
@@ -458,7 +459,7 @@ impl<'a> Trial<'a> {
     fn start_again(&mut self, at: usize) {
         self.join();
         let faults = std::mem::take(&mut self.faults);
-        self.disturbed |= !faults.is_empty();
+        self.disturbed.fetch_or(!faults.is_empty(), Ordering::SeqCst);
         self.subject = Arc::new(self.place.start(self.settings(), &faults));
         self.subject.set_clock(self.ahead);
         self.warm_up_for_good(at + 1);
@@ -482,7 +483,7 @@ impl<'a> Trial<'a> {
         if self.kept.iter().any(|at| matches!(self.plan.steps[*at], Action::Bench { .. })) {
             self.judge().work(&self.subject, &clients::tell(&self.subject, BENCH, &short_bench()));
         }
-        let (device, resident) = self.serving();
+        let (device, resident) = (self.device(), Census::memory(self.subject.pid(), "VmRSS"));
         self.subject.raw(&head("DELETE", MODELS, "connection: close\r\n"));
         let census = Census::take(&self.subject, self.settings().device);
         self.baseline = Some(Baseline { device, resident, census });
@@ -500,10 +501,9 @@ impl<'a> Trial<'a> {
         loaded.end == End::Whole
     }
 
-    /// The device that holds the model, and what the daemon has in memory.
-    fn serving(&self) -> (Value, u64) {
-        let device = self.subject.status()["model"]["device"]["name"].take();
-        (device, Census::memory(self.subject.pid(), "VmRSS"))
+    /// What holds the model.
+    fn device(&self) -> Value {
+        self.subject.status()["model"]["device"]["name"].take()
     }
 
     fn end(&mut self) {
@@ -523,12 +523,14 @@ impl<'a> Trial<'a> {
                 && requests["queued"] == 0
         });
         let served = self.serve();
-        let (device, resident) = self.serving();
-        self.subject.raw(&head("DELETE", MODELS, "connection: close\r\n"));
+        let device = self.device();
         let same = |baseline: &Baseline| served && baseline.device == device;
-        if let Some(baseline) = self.baseline.take().filter(same) {
-            let before = baseline.resident;
-            assert!(resident < before + NOISE, "resident: {before} bytes, then {resident}");
+        let baseline = self.baseline.take().filter(same);
+        if let Some(Baseline { resident, .. }) = baseline {
+            Census::settles(&self.subject, resident + NOISE);
+        }
+        self.subject.raw(&head("DELETE", MODELS, "connection: close\r\n"));
+        if let Some(baseline) = baseline {
             baseline.census.holds(&self.subject, self.settings().device);
         }
         self.stop();
@@ -569,7 +571,7 @@ impl<'a> Trial<'a> {
         }
         self.place.configure(&settings, "");
         self.subject = Arc::new(self.place.start(&settings, &[]));
-        let judge = Judge { device: settings.device, disturbed: false, ..self.judge() };
+        let judge = Judge { device: settings.device, disturbed: Arc::default(), ..self.judge() };
         let loaded = load(&self.subject, File::Llama, settings.slots);
         judge.load(&self.subject, File::Llama, &loaded);
         let answer = clients::ask(&self.subject, &catalogue()[0], false).unwrap();
