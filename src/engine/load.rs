@@ -17,7 +17,7 @@ use device::tune::Case;
 use device::tune::report::Used;
 use device::{self, Device, Footprint, Instance, Request};
 use model::gguf::Gguf;
-use model::tokenizer::{ChatTemplate, Tokenizer, Vocabulary};
+use model::tokenizer::{self, ChatTemplate, Tokenizer, Vocabulary};
 use model::{self, KvLayout, Model, synthetic};
 use plan::{Buffer, Plan, fuse};
 use telemetry::memory;
@@ -149,8 +149,7 @@ fn understand(
         model::Error::Gguf(model::gguf::Error::Open { .. }) => LoadError::NotFound(one_line(&e)),
         e => LoadError::Invalid(of(&path.display().to_string(), &e)),
     })?;
-    let text = read_text(model.gguf())
-        .map_err(|e| LoadError::Invalid(format!("{}: {e}", path.display())))?;
+    let text = read_text(path, model.gguf())?;
     Ok((model, text))
 }
 
@@ -441,10 +440,16 @@ fn synthetic_error(error: synthetic::Error) -> LoadError {
     }
 }
 
-fn read_text(gguf: &Gguf) -> Result<Text, String> {
-    let vocabulary = Vocabulary::from_metadata(gguf.metadata()).map_err(|e| one_line(&e))?;
-    let chat = ChatTemplate::new(&vocabulary).map_err(|e| one_line(&e))?;
-    let tokenizer = Tokenizer::new(vocabulary).map_err(|e| one_line(&e))?;
+fn read_text(path: &Path, gguf: &Gguf) -> Result<Text, LoadError> {
+    let said = |error: &dyn std::error::Error| of(&path.display().to_string(), error);
+    let vocabulary = Vocabulary::from_metadata(gguf.metadata())
+        .map_err(|error| LoadError::Invalid(said(&error)))?;
+    let chat = ChatTemplate::new(&vocabulary).map_err(|error| match &error {
+        // Which is nothing that the file could help.
+        tokenizer::Error::TemplateThread(_) => LoadError::OutOfMemory(said(&error)),
+        _ => LoadError::Invalid(said(&error)),
+    })?;
+    let tokenizer = Tokenizer::new(vocabulary).map_err(|error| LoadError::Invalid(said(&error)))?;
     Ok(Text { tokenizer: Arc::new(tokenizer), chat })
 }
 
