@@ -62,8 +62,7 @@ impl Census {
         }
     }
 
-    /// Soon no more than `limit` bytes are in memory: a search in idle time, which begins with each load, has some
-    /// while it lasts, and what is free is given back a little later.
+    /// Soon no more than `limit` bytes are in memory: what is free is given back a little later.
     pub(crate) fn settles(subject: &Subject, limit: u64) {
         let start = Instant::now();
         loop {

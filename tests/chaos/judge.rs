@@ -113,7 +113,10 @@ impl Judge {
                 }
                 known || disturbed
             }
-            End::Cut => subject.fate() != Fate::Serves,
+            End::Cut => {
+                let disturbed = self.disturbed.load(Ordering::SeqCst);
+                subject.fate() != Fate::Serves || (disturbed && subject.ran_out())
+            }
         }
     }
 

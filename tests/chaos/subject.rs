@@ -90,6 +90,8 @@ pub(crate) struct Subject {
     pid: i32,
     orders: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
     dir: PathBuf,
+    /// Where its part of the log begins.
+    log: usize,
     fate: AtomicU8,
 }
 
@@ -98,6 +100,7 @@ impl Subject {
     pub(crate) fn start(dir: &Path, variables: &[(&str, String)]) -> Self {
         let mut command = again(module_path!(), "daemon");
         let log = fs::File::options().create(true).append(true).open(dir.join("log")).unwrap();
+        let begins = log.metadata().unwrap().len() as usize;
         for name in ["TMPDIR", "HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"] {
             command.env(name, dir.join("home"));
         }
@@ -112,6 +115,7 @@ impl Subject {
             child: Mutex::new(child),
             orders: Mutex::new(orders),
             dir: dir.to_owned(),
+            log: begins,
             fate: AtomicU8::new(Fate::Serves as u8),
         };
         subject.until("it listens", || {
@@ -192,6 +196,13 @@ impl Subject {
         let status = self.child.lock().wait().unwrap();
         assert!(status.success(), "asked to stop it ended with {status}");
         start.elapsed()
+    }
+
+    /// Whether it has ended because memory did, as docs/reliability.md says that it may.
+    pub(crate) fn ran_out(&self) -> bool {
+        let log = || fs::read(self.dir.join("log")).unwrap();
+        let said = || String::from_utf8_lossy(&log()[self.log..]).contains("memory allocation of ");
+        self.has_ended() && said()
     }
 
     pub(crate) fn has_ended(&self) -> bool {
