@@ -74,7 +74,7 @@ fn trial(world: &World, seed: u64) -> bool {
     let (device, steps) = (plan.settings.device, kept.len());
     println!(
         "seed {seed}: {steps} steps on {device}, {seconds:.1} s, {}",
-        failure.as_ref().map_or("ok", |_| "FAILED")
+        failure.as_ref().map_or("ok".to_owned(), |failure| format!("FAILED {failure}"))
     );
     if let Some(failure) = &failure {
         println!("\n{}", shrink::report(world, &plan, &kept, failure));
