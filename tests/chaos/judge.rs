@@ -14,8 +14,9 @@ use crate::subject::{Fate, Subject};
 const BUSY: [&str; 6] =
     ["no_model", "loading", "load_failed", "stopping", "queue_full", "too_many_connections"];
 
-/// What clients may be told whose daemon's device fails, or who lacks memory or disk.
-const DISTURBED: [&str; 3] = ["device_error", "out_of_memory", "tune_failed"];
+/// What clients may be told whose daemon's device fails, or who lacks memory or disk; a backend that was asked for and
+/// cannot be used is a wrong setting.
+const DISTURBED: [&str; 4] = ["device_error", "out_of_memory", "invalid_model", "tune_failed"];
 
 pub(crate) struct Judge {
     pub(crate) lone: Arc<Lone>,
