@@ -11,8 +11,8 @@ use crate::plan::{Device, File};
 use crate::subject::{Fate, Subject};
 
 /// What anybody may be told while models come and go and clients crowd the daemon.
-const BUSY: [&str; 6] =
-    ["no_model", "loading", "load_failed", "stopping", "queue_full", "too_many_connections"];
+const BUSY: [&str; 5] =
+    ["no_model", "loading", "load_failed", "queue_full", "too_many_connections"];
 
 /// What clients may be told whose daemon's device fails, or who lacks memory or disk; a backend that was asked for and
 /// cannot be used is a wrong setting.
@@ -106,7 +106,8 @@ impl Judge {
         match end {
             End::Whole => false,
             End::Error(status, code) => {
-                let known = BUSY.contains(&code.as_str());
+                let stops = code == "stopping" && subject.fate() != Fate::Serves;
+                let known = stops || BUSY.contains(&code.as_str());
                 let disturbed =
                     self.disturbed.load(Ordering::SeqCst) && DISTURBED.contains(&code.as_str());
                 if known || disturbed {
