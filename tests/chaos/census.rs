@@ -8,7 +8,7 @@ use crate::plan::Device;
 use crate::subject::Subject;
 
 /// Time for what is on its way to an end: connections whose clients have gone, buffers that work still holds.
-const SETTLING: Duration = Duration::from_secs(15);
+pub(crate) const SETTLING: Duration = Duration::from_secs(15);
 
 /// Counts, by what is counted.
 #[derive(Debug)]
@@ -58,19 +58,6 @@ impl Census {
                 return;
             }
             assert!(start.elapsed() < SETTLING, "left behind (what, before, now): {more:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Soon no more than `limit` bytes are in memory: what is free is given back a little later.
-    pub(crate) fn settles(subject: &Subject, limit: u64) {
-        let start = Instant::now();
-        loop {
-            let now = Self::memory(subject.pid(), "VmRSS");
-            if now <= limit {
-                return;
-            }
-            assert!(start.elapsed() < SETTLING, "resident: {now} bytes, the limit is {limit}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

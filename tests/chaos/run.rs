@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use orind_testing::daemon::{head, post};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::answer::{Answer, End};
-use crate::census::Census;
+use crate::census::{Census, SETTLING};
 use crate::clients::{self, REQUEST_TIMEOUT};
 use crate::judge::Judge;
 use crate::lone::Lone;
@@ -527,13 +527,11 @@ impl<'a> Trial<'a> {
                 && requests["queued"] == 0
         });
         let served = self.serve();
-        // The load has begun another search, which has buffers.
-        self.subject.raw(&head("DELETE", TUNE, "connection: close\r\n"));
         let device = self.device();
         let same = |baseline: &Baseline| served && baseline.device == device;
         let baseline = self.baseline.take().filter(same);
         if let Some(Baseline { resident, .. }) = baseline {
-            Census::settles(&self.subject, resident + NOISE);
+            self.settles(resident + NOISE);
         }
         self.subject.raw(&head("DELETE", MODELS, "connection: close\r\n"));
         if let Some(baseline) = baseline {
@@ -551,6 +549,21 @@ impl<'a> Trial<'a> {
         }
         self.no_files();
         self.starts_as_new();
+    }
+
+    /// Soon no more than `limit` bytes are in memory: what is free is given back a little later, and a load is
+    /// followed by a search in idle time, which has buffers of its own.
+    fn settles(&self, limit: u64) {
+        let start = Instant::now();
+        loop {
+            self.subject.raw(&head("DELETE", TUNE, "connection: close\r\n"));
+            let now = Census::memory(self.subject.pid(), "VmRSS");
+            if now <= limit {
+                return;
+            }
+            assert!(start.elapsed() < SETTLING, "resident: {now} bytes, the limit is {limit}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Nothing that it made for a while is left.
