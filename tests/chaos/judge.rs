@@ -8,11 +8,12 @@ use std::sync::{Arc, LazyLock};
 use crate::answer::{Answer, End};
 use crate::lone::Lone;
 use crate::plan::{Device, File};
+use crate::request::catalogue;
 use crate::subject::{Fate, Subject};
 
 /// What anybody may be told while models come and go and clients crowd the daemon.
-const BUSY: [&str; 5] =
-    ["no_model", "loading", "load_failed", "queue_full", "too_many_connections"];
+const BUSY: [&str; 6] =
+    ["no_model", "loading", "load_failed", "stopping", "queue_full", "too_many_connections"];
 
 /// What clients may be told whose daemon's device fails, or who lacks memory or disk; a backend that was asked for and
 /// cannot be used is a wrong setting.
@@ -21,6 +22,8 @@ const DISTURBED: [&str; 4] = ["device_error", "out_of_memory", "invalid_model", 
 pub(crate) struct Judge {
     pub(crate) lone: Arc<Lone>,
     pub(crate) device: Device,
+    /// Requests that are served or wait at most.
+    pub(crate) places: usize,
     /// Whether something was made to fail below the daemon, by the time that an answer is there.
     pub(crate) disturbed: Arc<AtomicBool>,
 }
@@ -44,13 +47,20 @@ impl Judge {
     /// A generation's answer; none where there was nobody to ask.
     pub(crate) fn answer(&self, subject: &Subject, request: usize, answer: Option<&Answer>) {
         let Some(answer) = answer else { return };
-        if self.is_excused(subject, &answer.end) && answer.choices.is_empty() {
+        let excused = self.is_excused(subject, &answer.end) || self.is_too_many(request, answer);
+        if excused && answer.choices.is_empty() {
             return;
         }
-        match self.lone.expects(self.device, request, answer) {
+        match self.lone.expects(self.device, request, answer, excused) {
             Ok(()) => {}
             Err(difference) => panic!("request {request}: {difference}"),
         }
+    }
+
+    /// Whether a request asks for more answers than there can ever be places for.
+    fn is_too_many(&self, request: usize, answer: &Answer) -> bool {
+        answer.end == End::Error(400, "invalid_value".into())
+            && catalogue()[request].places() > self.places
     }
 
     /// The same for a client that may have been too slow.
@@ -106,8 +116,7 @@ impl Judge {
         match end {
             End::Whole => false,
             End::Error(status, code) => {
-                let stops = code == "stopping" && subject.fate() != Fate::Serves;
-                let known = stops || BUSY.contains(&code.as_str());
+                let known = BUSY.contains(&code.as_str());
                 let disturbed =
                     self.disturbed.load(Ordering::SeqCst) && DISTURBED.contains(&code.as_str());
                 if known || disturbed {

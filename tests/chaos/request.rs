@@ -33,6 +33,14 @@ impl Request {
         self.path == CHAT
     }
 
+    /// How many generations it asks for.
+    pub(crate) fn places(&self) -> usize {
+        let Body::Json(body) = &self.body else { return 1 };
+        let several = |prompts: &&Vec<Value>| prompts.iter().any(|one| !one.is_number());
+        let prompts = body["prompt"].as_array().filter(several).map_or(1, Vec::len);
+        prompts * body["n"].as_u64().map_or(1, |n| n as usize)
+    }
+
     /// As it goes over the socket. `connection` is `close` or `keep-alive`. What has no stream is asked for whole.
     pub(crate) fn bytes(&self, stream: bool, connection: &str) -> Vec<u8> {
         let body = match &self.body {

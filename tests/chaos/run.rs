@@ -377,6 +377,7 @@ impl<'a> Trial<'a> {
         Judge {
             lone: Arc::clone(&self.world.lone),
             device: self.settings().device,
+            places: self.settings().slots + self.settings().queue_limit,
             disturbed: Arc::clone(&self.disturbed),
         }
     }
