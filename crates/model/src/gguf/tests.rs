@@ -127,6 +127,9 @@ fn getters_name_the_key_and_both_types() {
             "`a.u64`: expected UINT32, found UINT64 18446744073709551615",
         ),
         (m.u64("a.i8").unwrap_err(), "`a.i8`: expected UINT64, found INT8 -128"),
+        (m.u64("a.i16").unwrap_err(), "`a.i16`: expected UINT64, found INT16 -32768"),
+        (m.u64("a.i32").unwrap_err(), "`a.i32`: expected UINT64, found INT32 -2147483648"),
+        (m.u64("a.i64").unwrap_err(), "`a.i64`: expected UINT64, found INT64 -9223372036854775808"),
         (
             m.f32_array("a.i32s").unwrap_err(),
             "`a.i32s`: expected ARRAY of FLOAT32, found ARRAY of INT32",
@@ -134,6 +137,42 @@ fn getters_name_the_key_and_both_types() {
     ] {
         assert_eq!(error.to_string(), format!("metadata key {message}"));
     }
+}
+
+#[test]
+fn an_integer_of_any_type_is_a_number_where_it_is_not_negative() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("m.gguf");
+    let sevens = [
+        Value::U8(7),
+        Value::U16(7),
+        Value::U32(7),
+        Value::U64(7),
+        Value::I8(7),
+        Value::I16(7),
+        Value::I32(7),
+        Value::I64(7),
+    ];
+    for seven in sevens {
+        write_one(&path, &[("seven", seven.clone())], "t", 1);
+        assert_eq!(Gguf::open(&path).unwrap().metadata().u64("seven").unwrap(), 7, "{seven:?}");
+    }
+}
+
+#[test]
+fn a_name_may_be_as_long_as_the_limit() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("m.gguf");
+    let key = "k".repeat(65_535);
+    write_one(&path, &[(&key, true.into())], "t", 1);
+    assert!(Gguf::open(&path).unwrap().metadata().bool(&key).unwrap());
+
+    // One byte more in its length and in the key.
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[24..32].copy_from_slice(&65_536_u64.to_le_bytes());
+    bytes.insert(32, b'k');
+    let error = Gguf::from_bytes(bytes).unwrap_err().to_string();
+    assert!(error.contains("65536") && error.contains("65535"), "{error}");
 }
 
 #[test]
@@ -219,6 +258,8 @@ fn shards_that_do_not_fit_together_are_refused() {
     for (message, shards) in [
         ("m-00002-of-00002.gguf: No such file", vec![(first, 0, 2, 2, "a")]),
         ("not of the form NAME-00001-of-00002.gguf", vec![("model.gguf", 0, 2, 2, "a")]),
+        ("not of the form", vec![("m-abcde-of-00002.gguf", 0, 2, 2, "a")]),
+        ("not of the form", vec![("m-1-of-00002.gguf", 0, 2, 2, "a")]),
         ("`split.no` is 0", vec![(first, 0, 2, 2, "a"), (second, 0, 2, 2, "b")]),
         ("`split.count` is 3", vec![(first, 0, 2, 2, "a"), (second, 1, 3, 2, "b")]),
         ("`split.tensors.count` says 3", vec![(first, 0, 2, 3, "a"), (second, 1, 2, 3, "b")]),
@@ -227,6 +268,17 @@ fn shards_that_do_not_fit_together_are_refused() {
         let text = error(&shards);
         assert!(text.contains(message), "{text}");
     }
+}
+
+#[test]
+fn bytes_without_a_name_cannot_be_one_shard_of_many() {
+    let dir = TempDir::new().unwrap();
+    shard(&dir, "one.gguf", 0, 1, 1, "t");
+    shard(&dir, "first.gguf", 0, 2, 2, "t");
+    let read = |name| Gguf::from_bytes(fs::read(dir.path().join(name)).unwrap());
+    assert!(read("one.gguf").unwrap().tensor("t").is_some());
+    let error = read("first.gguf").unwrap_err().to_string();
+    assert!(error.contains("not of the form NAME-00001-of-00002.gguf"), "{error}");
 }
 
 #[test]
