@@ -272,6 +272,49 @@ mod tests {
         }
     }
 
+    /// Devices agree on equal scores only because all of them take the lower id.
+    #[test]
+    fn of_equal_scores_the_lower_id_wins() {
+        let s = Sampling { temperature: 1.0, seed: 5, ..Sampling::GREEDY };
+        let (mut best_first, mut best_last) = (0, 0);
+        for position in 0..1000 {
+            let (first, second) = (gumbel(s.seed, position, 0), gumbel(s.seed, position, 1));
+            let logit = second - first;
+            if logit + first == second {
+                assert_eq!(choose(&[logit, 0.0], s, position, &mut Vec::new()), 0, "{position}");
+                *if logit > 0.0 { &mut best_first } else { &mut best_last } += 1;
+            }
+        }
+        assert!(best_first > 0 && best_last > 0);
+    }
+
+    /// The weight of a token is that beside the largest: of large logits at a low temperature none is infinite.
+    #[test]
+    fn top_p_holds_for_large_logits_at_a_low_temperature() {
+        let s = Sampling { temperature: 0.05, top_p: 0.9, seed: 5, ..Sampling::GREEDY };
+        for s in [s, Sampling { top_k: 2, ..s }] {
+            let mut drawn = [0; 3];
+            for position in 0..100 {
+                drawn[choose(&[40.0, 40.0, 30.0], s, position, &mut Vec::new()) as usize] += 1;
+            }
+            assert!(drawn[0] > 20 && drawn[1] > 20 && drawn[2] == 0, "{s:?}: {drawn:?}");
+        }
+    }
+
+    #[test]
+    fn a_temperature_that_is_not_positive_is_greedy() {
+        for temperature in [0.0, -0.0, -1.0, f32::NEG_INFINITY, f32::NAN] {
+            let s = Sampling { temperature, seed: 5, ..Sampling::GREEDY };
+            for position in 0..100 {
+                assert_eq!(
+                    choose(&[1.0, 2.0, 1.5], s, position, &mut Vec::new()),
+                    1,
+                    "{temperature}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn logits_that_are_not_finite_give_no_token() {
         let (nan, infinity) = (f32::NAN, f32::INFINITY);

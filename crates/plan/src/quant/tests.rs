@@ -109,6 +109,12 @@ fn numbers_without_a_scale_are_named() {
                 other => panic!("{dtype} {value}: {other:?}"),
             }
         }
+        // Of equal ones the first.
+        let mut values = vec![1.0; 512];
+        (values[300], values[301]) = (f32::NAN, f32::INFINITY);
+        let mut bytes = vec![0; dtype.size_of(512).unwrap() as usize];
+        let error = quantise(dtype, &values, &mut bytes).unwrap_err();
+        assert!(matches!(error, Error::Range { at: 300, .. }), "{error}");
     }
 }
 
