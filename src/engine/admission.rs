@@ -122,3 +122,17 @@ fn check(request: &Request, vocabulary: usize) -> Result<(), GenerateError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Settings;
+
+    #[test]
+    fn the_wait_is_that_of_the_rounds_ahead() {
+        let handle = Handle::start(Settings { queue_limit: 1 }).unwrap();
+        handle.shared.service_ms.store(2500, Ordering::Relaxed);
+        let wait = |in_flight| retry_after(&handle.shared, in_flight, 4).as_secs();
+        assert_eq!([0, 4, 7, 8, 40, 400].map(wait), [3, 3, 3, 5, 25, 60]);
+    }
+}

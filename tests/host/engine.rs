@@ -1,7 +1,7 @@
 //! The engine through its handle: answers, batching, cancellation, limits. Runs on the reference
 //! device with small models, whose answers are known from elsewhere, and on the CPU device.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use orind::engine::{
     FinishReason, GenerateError, Handle, LoadError, LoadEvent, LoadSpec, Request, Settings, State,
@@ -177,6 +177,14 @@ fn stopping_cancels_what_is_late_and_refuses_what_is_new() {
         handle.generate(request(&[1], 1)),
         Err(GenerateError::Stopping | GenerateError::NoModel)
     ));
+}
+
+#[test]
+fn a_stop_with_nothing_in_flight_does_not_wait_for_its_deadline() {
+    let handle = start("tiny-llama-Q8_0", "reference");
+    let started = Instant::now();
+    handle.stop(Duration::from_secs(600));
+    assert!(started.elapsed() < Duration::from_secs(300));
 }
 
 /// Who asks at once is not told that there is no model.

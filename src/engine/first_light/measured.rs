@@ -41,7 +41,7 @@ fn apply(proven: Proven, wanted: Mode) -> Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tegra_profile::facts::READ_ONLY;
+    use tegra_profile::facts::{EVENT, READ_ONLY};
     use tegra_profile::{Experiment, Value, Verdict};
 
     #[test]
@@ -59,6 +59,13 @@ mod tests {
         let (mode, told) = within(dir.path(), wanted, &here);
         assert_eq!(mode, Mode { maps: Maps::ReadOnly, ..wanted });
         assert!(told.unwrap().contains("read-only maps work"));
+
+        let mut record = Experiment::new(EVENT.experiment, "?", "-", Verdict::Expected);
+        record.facts.insert(EVENT.name.into(), Value::Flag(false));
+        profile.experiments.push(record);
+        profile.write(&dir.path().join(FILE_NAME)).unwrap();
+        let (mode, _) = within(dir.path(), wanted, &here);
+        assert_eq!(mode, Mode { maps: Maps::ReadOnly, wake: WakeBy::Poll, ..wanted });
 
         let other = Machine { sms: Some(16), ..here };
         let (mode, told) = within(dir.path(), wanted, &other);

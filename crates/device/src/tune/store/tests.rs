@@ -188,6 +188,23 @@ fn the_later_record_is_kept_and_what_was_wrong_stays_rejected() {
 }
 
 #[test]
+fn a_record_that_is_new_and_one_that_changed_are_both_written() {
+    let (_dir, store) = store();
+    store.merge(&orin(), &[sample(1)]).unwrap();
+    let later = When::parse("2026-11-21T21:00:00Z").unwrap();
+    let records = [Record { when: later, ..sample(1) }, sample(2)];
+    let merged = store.merge(&orin(), &records).unwrap();
+    assert_eq!((merged.added, merged.changed), (1, 1));
+    assert_eq!(read(&store).current, records);
+}
+
+#[test]
+fn the_gain_is_how_many_times_faster_the_choice_is() {
+    assert_eq!(sample(1).gain(), 2e3 / 1234.5);
+    assert_eq!(Record { cost: Cost::Counted(4e3), ..sample(1) }.gain(), 0.5);
+}
+
+#[test]
 fn what_cannot_have_been_measured_is_not_stored() {
     let (_dir, store) = store();
     let cost = |ns, low, high| Cost::Measured { ns, interval_ns: [low, high], gb_per_s: 1.0 };
@@ -197,8 +214,11 @@ fn what_cannot_have_been_measured_is_not_stored() {
         (Record { cost: cost(f64::NAN, 1.0, 2.0), ..sample(1) }, "time_ns is NaN"),
         (Record { cost: cost(-1.0, -2.0, 2.0), ..sample(1) }, "time_ns is -1"),
         (Record { cost: cost(3.0, 1.0, 2.0), ..sample(1) }, "outside of its interval"),
+        (Record { cost: cost(0.0, 0.0, 1.0), ..sample(1) }, "time_ns is 0"),
         (Record { cost: Cost::Counted(f64::INFINITY), ..sample(1) }, "counted is inf"),
         (Record { source: "xyz".into(), ..sample(1) }, "source is `xyz`"),
+        (Record { source: "0123456".into(), ..sample(1) }, "source is `0123456`"),
+        (Record { source: "0123456z".into(), ..sample(1) }, "source is `0123456z`"),
         (Record { choice: Choice::new(), ..sample(1) }, "no parameters"),
         (Record { choice: choice(&[("a b", 1)]), ..sample(1) }, "named `a b`"),
         (Record { case: named("x\ny"), ..sample(1) }, "family"),
@@ -239,6 +259,11 @@ fn a_file_cut_anywhere_is_not_used_and_not_lost() {
     }
     fs::write(&path, b"version = 1 # \xff").unwrap();
     assert_eq!(read(&store).damaged.unwrap().1, "byte 14 is not UTF-8");
+    let listed = store.list().unwrap();
+    assert_eq!(listed[0].content.as_ref().unwrap_err(), "byte 14 is not UTF-8");
+    fs::write(&path, "version = 1\n\nentries = \n").unwrap();
+    let why = read(&store).damaged.unwrap().1;
+    assert!(why.starts_with("line 3: "), "{why}");
 }
 
 #[test]
