@@ -167,6 +167,8 @@ pub(super) enum Kind {
     FloatHalf,
     /// A byte can be chosen.
     Byte,
+    /// The sign alone.
+    Sign,
 }
 
 /// Where an operand is, and what.
@@ -223,6 +225,8 @@ pub(super) enum What {
     },
     /// A generic or global address in two registers, without a descriptor.
     Flat,
+    /// As above, with an offset of 32 bits at bit 32.
+    FlatLong,
     /// Shared or local memory; the scale at a bit, the uniform register when bit 91 is set.
     Near {
         scale: u8,
@@ -295,6 +299,7 @@ fn modify(word: &Bits, kind: Kind, place: &Place, carry: bool) -> Result<Modify,
                 _ => return Err(Illegal::Field(60)),
             };
         }
+        Kind::Sign => modify.part = Part::Sign,
         Kind::Byte => {
             modify.part = match word.get(60, 2) {
                 0 => Part::Whole,
@@ -313,8 +318,9 @@ fn immediate(word: &Bits, kind: Kind, modifiers: &[Modifier]) -> Immediate {
         | Kind::CarriedBits
         | Kind::Invertible
         | Kind::Half
-        | Kind::FloatHalf
+        | Kind::Sign
         | Kind::Byte => Immediate::Bits(bits),
+        Kind::FloatHalf => Immediate::Half(bits),
         Kind::Float => Immediate::Float(bits),
         Kind::Double => Immediate::Double(bits),
         Kind::Halves | Kind::PlainHalves => {
@@ -414,6 +420,7 @@ impl What {
                 Operand::Address(global(word, [uniform, wide, plain], 90, (40, 24))?)
             }
             Self::Flat => Operand::Address(address(word, 24, (40, 24))),
+            Self::FlatLong => Operand::Address(address(word, 24, (32, 32))),
             Self::Near { scale, uniform } => Operand::Address(Address {
                 scale: match if scale == 0 { 0 } else { word.get(scale, 2) } {
                     0 => 1,

@@ -3,7 +3,7 @@
 use super::float::{bits, flush, narrow, sum_to_odd};
 use super::integer::saturate;
 use super::map;
-use super::packed::{binary16, half_to_single};
+use super::packed::{binary16, directed16, half_to_single};
 use crate::program::op::{Format, Integer, Lane, Round};
 
 #[inline(always)]
@@ -21,8 +21,8 @@ pub(super) fn apply<const N: usize>(lane: &Lane, a: &[u32; N]) -> [u32; N] {
             let value = integer(from, u64::from(a));
             // Integers of 32 bits are exact in double precision.
             match to {
-                Format::Half => u32::from(binary16(value as f64)),
-                Format::Single | Format::Double => bits(narrow(value as f64, round)),
+                Format::Half => u32::from(directed16(value as f64, round)),
+                _ => bits(narrow(value as f64, round)),
             }
         }),
         Lane::RoundToInteger { format: Format::Half, round, .. } => {
@@ -40,9 +40,7 @@ pub(super) fn apply<const N: usize>(lane: &Lane, a: &[u32; N]) -> [u32; N] {
 fn number(from: Format, a: u32, flushed: bool) -> f64 {
     match from {
         Format::Half => f64::from(half_to_single(a as u16)),
-        Format::Single | Format::Double => {
-            f64::from(f32::from_bits(if flushed { flush(a) } else { a }))
-        }
+        _ => f64::from(f32::from_bits(if flushed { flush(a) } else { a })),
     }
 }
 

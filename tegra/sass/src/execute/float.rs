@@ -6,7 +6,7 @@
 //! one turn, and for the logarithm near one). Denormal sources and results of special functions are
 //! zero, which the compiler's own scaling around them shows.
 
-use super::packed::{combined, holds};
+use super::packed::{binary16, combined, half_to_single, holds};
 use super::{map, map2, map3, mask};
 use crate::program::op::{Float, Function, Lane, Round};
 
@@ -55,6 +55,9 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
             })
         }
         Lane::Function(function) => map!(a, |a| special(function, a)),
+        Lane::HalfFunction(function) => map!(a, |a| {
+            u32::from(binary16(mathematical(function, f64::from(half_to_single(a as u16)))))
+        }),
         _ => *a,
     }
 }
@@ -168,9 +171,12 @@ fn fused(mode: Float, a: u32, b: u32, c: u32) -> u32 {
     finish(mode, zero_sum(mode.round, product, c, sum_to_odd(product, c)))
 }
 
-/// The smaller or greater one; a number beats not-a-number unless that is asked for.
+/// The smaller or greater one; a number beats not-a-number unless that is asked for. With `sign`, of
+/// their magnitudes, with the product's sign.
 #[inline(always)]
 fn minimum(a: u32, b: u32, smaller: bool, nan: bool, sign: bool) -> u32 {
+    let product = (a ^ b) & 0x8000_0000;
+    let (a, b) = if sign { (a & 0x7fff_ffff, b & 0x7fff_ffff) } else { (a, b) };
     let (x, y) = (f32::from_bits(a), f32::from_bits(b));
     let result = if x.is_nan() && y.is_nan() || nan && (x.is_nan() || y.is_nan()) {
         return NAN;
@@ -183,7 +189,7 @@ fn minimum(a: u32, b: u32, smaller: bool, nan: bool, sign: bool) -> u32 {
         let order = |bits: u32| (bits ^ ((bits as i32 >> 31) as u32 >> 1)) as i32;
         if (order(a) < order(b)) == smaller { a } else { b }
     };
-    if sign { (result & 0x7fff_ffff) | ((a ^ b) & 0x8000_0000) } else { result }
+    if sign { result | product } else { result }
 }
 
 fn special(function: Function, a: u32) -> u32 {
@@ -191,8 +197,12 @@ fn special(function: Function, a: u32) -> u32 {
         return special_high(function, a);
     }
     let x = f64::from(f32::from_bits(flush(a)));
+    flush(bits(mathematical(function, x) as f32))
+}
+
+fn mathematical(function: Function, x: f64) -> f64 {
     let turns = |x: f64| (x - x.round()) * std::f64::consts::TAU;
-    let result = match function {
+    match function {
         Function::Cos => turns(x).cos(),
         Function::Sin => turns(x).sin(),
         Function::Exp2 => x.exp2(),
@@ -202,8 +212,7 @@ fn special(function: Function, a: u32) -> u32 {
         Function::Root => x.sqrt(),
         Function::Tanh => x.tanh(),
         Function::ReciprocalHigh | Function::ReciprocalRootHigh => x,
-    };
-    flush(bits(result as f32))
+    }
 }
 
 /// The upper word of a double's reciprocal or reciprocal root, given its upper word.

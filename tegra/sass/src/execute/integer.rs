@@ -1,7 +1,8 @@
 //! Integers, bits and moves of one word.
 
+use super::convert::to_integer;
 use super::{LANES, Lanes, gather, map, map2, map3, mask};
-use crate::program::op::{Integer, Lane, Shift};
+use crate::program::op::{Format, Integer, Lane, Shift};
 
 #[inline(always)]
 pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u32) -> [u32; N] {
@@ -47,6 +48,10 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
             (((1u64 << bits) - 1) << first) as u32
         }),
         Lane::Permute => map3!(a, b, c, |a, b, c| permute(a, b, c)),
+        Lane::PermuteBy(selectors) => map3!(a, b, c, |a, b, c| {
+            let select = selectors[(b & 3) as usize];
+            permute(a, u32::from(select), c)
+        }),
         Lane::CountOnes => map!(a, |a| a.count_ones()),
         Lane::LeadingOne { signed, distance } => map!(a, |a| leading_one(a, signed, distance)),
         Lane::Reverse => map!(a, |a| a.reverse_bits()),
@@ -80,6 +85,18 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
                 total = total.wrapping_add(difference);
             }
             if sum { total } else { packed.wrapping_add(c) }
+        }),
+        Lane::PackIntegers { to, rounded } => map3!(a, b, c, |a, b, c| {
+            let narrow = |word: u32| match rounded {
+                None => saturate(i64::from(word as i32), to),
+                Some(round) => {
+                    let value = f64::from(f32::from_bits(word));
+                    to_integer(value, Format::Single, to, round) as i64
+                }
+            };
+            let bits = u32::from(to.bits);
+            let low = |word: u32| narrow(word) as u64 & ((1 << bits) - 1);
+            ((u64::from(c) << (2 * bits)) | low(a) << bits | low(b)) as u32
         }),
         Lane::Saturate(to) => map!(a, |a| saturate(i64::from(a as i32), to) as u32),
         // The other families have been told apart before.

@@ -1,13 +1,13 @@
 //! Tensor cores: products of matrices whose fragments lie across a warp's registers.
 //!
-//! Layouts are those that the PTX manual gives for `mma.m16n8k*`. Products are exact. Hardware adds
+//! Layouts are those that the PTX manual gives for `mma.m16n8k*` and `mma.m8n8k*`. Products are exact. Hardware adds
 //! them to the accumulator in groups, cutting off low bits in a way that is not documented: a
 //! single-precision result may differ from the sum rounded once, as computed here, by a few units of
 //! the last place of the largest term; integers are exact.
 
-use super::Lanes;
 use super::packed::{binary16, half_to_single};
-use crate::program::op::{Element, Integer};
+use super::{LANES, Lanes};
+use crate::program::op::{Element, Integer, MatrixInteger};
 
 /// Rows of the left matrix and columns of the right one.
 const ROWS: usize = 16;
@@ -45,7 +45,7 @@ impl Fragments<'_> {
     ) -> (Vec<T>, Vec<T>) {
         let mut a = vec![T::default(); ROWS * self.depth];
         let mut b = vec![T::default(); COLUMNS * self.depth];
-        for lane in 0..super::LANES {
+        for lane in 0..LANES {
             for (word, values) in self.left.iter().enumerate() {
                 let (row, inner) = left_place(lane, word, self.pack);
                 for element in 0..self.pack {
@@ -86,8 +86,8 @@ pub(crate) fn float(
     let fragments = Fragments { left, right, pack, depth };
     let read = |word, index| number(element, word, index);
     let (a, b) = fragments.unpack(read, read);
-    let mut result = [[0; super::LANES]; 4];
-    for lane in 0..super::LANES {
+    let mut result = [[0; LANES]; 4];
+    for lane in 0..LANES {
         for index in 0..4 {
             let (row, column) = place(lane, index);
             let start = if half {
@@ -113,29 +113,30 @@ fn unpack_integer(kind: Integer, word: u32, index: usize) -> i32 {
     if kind.signed { value as i32 >> (32 - bits) } else { (value >> (32 - bits)) as i32 }
 }
 
-/// The product of integer matrices and the accumulator's sum with it.
+/// The product of integer matrices and the accumulator's sum with it; with eight rows, the first two
+/// words of it.
 pub(crate) fn integer(
-    kinds: [Integer; 2],
-    depth: usize,
-    saturate: bool,
+    product: &MatrixInteger,
     left: &[Lanes],
     right: &[Lanes],
     sum: &[Lanes],
 ) -> [Lanes; 4] {
+    let MatrixInteger { kinds, saturate, differ, .. } = *product;
+    let depth = usize::from(product.depth);
     let pack = 32 / usize::from(kinds[0].bits);
     let fragments = Fragments { left, right, pack, depth };
     let (a, b) = fragments.unpack(
         |word, index| unpack_integer(kinds[0], word, index),
         |word, index| unpack_integer(kinds[1], word, index),
     );
-    let mut result = [[0; super::LANES]; 4];
-    for lane in 0..super::LANES {
-        for index in 0..4 {
+    let mut result = [[0; LANES]; 4];
+    for lane in 0..LANES {
+        for index in 0..sum.len() {
             let (row, column) = place(lane, index);
             let (a, b) = (&a[row * depth..][..depth], &b[column * depth..][..depth]);
             let start = i64::from(sum[index][lane] as i32);
-            let total =
-                a.iter().zip(b).fold(start, |total, (x, y)| total + i64::from(*x) * i64::from(*y));
+            let term = |x: i32, y: i32| i64::from(if differ { x ^ y } else { x * y });
+            let total = a.iter().zip(b).fold(start, |total, (x, y)| total + term(*x, *y));
             result[index][lane] = if saturate {
                 total.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as u32
             } else {
@@ -144,4 +145,37 @@ pub(crate) fn integer(
         }
     }
     result
+}
+
+/// The product of matrices of doubles, eight rows by four and four by eight columns, and the
+/// accumulator's sum with it: one fused multiply-add after the other. What order the hardware adds in
+/// is not documented.
+pub(crate) fn double(
+    left: &[u64; LANES],
+    right: &[u64; LANES],
+    sum: [&[u64; LANES]; 2],
+) -> [[u64; LANES]; 2] {
+    let mut result = [[0; LANES]; 2];
+    for lane in 0..LANES {
+        for index in 0..2 {
+            let (row, column) = place(lane, index);
+            let start = f64::from_bits(sum[index][lane]);
+            let total = (0..4).fold(start, |total, inner| {
+                let (x, y) = (left[4 * row + inner], right[4 * column + inner]);
+                f64::from_bits(x).mul_add(f64::from_bits(y), total)
+            });
+            result[index][lane] = super::wide::double_bits(total);
+        }
+    }
+    result
+}
+
+/// A matrix of eight rows and columns of 16 bits, its rows become columns.
+pub(crate) fn transpose(a: &Lanes) -> Lanes {
+    let element =
+        |row: usize, column: usize| a[4 * row + column / 2] >> (16 * (column % 2)) & 0xffff;
+    std::array::from_fn(|lane| {
+        let (row, column) = (lane / 4, lane % 4 * 2);
+        element(column, row) | element(column + 1, row) << 16
+    })
 }

@@ -13,6 +13,8 @@ mod packed;
 pub(crate) mod unset;
 pub(crate) mod wide;
 
+pub(crate) use integer::logic_word;
+
 use crate::program::op::Lane;
 
 /// Lanes of a warp.
@@ -64,7 +66,8 @@ fn apply<const N: usize>(lane: &Lane, sources: [&[u32; N]; 3], p: u32) -> [u32; 
         | Lane::FloatScaled { .. }
         | Lane::FloatCompare { .. }
         | Lane::FloatMinimum { .. }
-        | Lane::Function(_) => float::apply(lane, sources, p),
+        | Lane::Function(_)
+        | Lane::HalfFunction(_) => float::apply(lane, sources, p),
         Lane::PackedAdd(_)
         | Lane::PackedMultiply(_)
         | Lane::PackedFused(_)

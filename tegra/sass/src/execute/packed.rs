@@ -141,9 +141,7 @@ pub(crate) fn half_to_single(bits: u16) -> f32 {
 
 #[inline(always)]
 fn read(mode: Packed, word: u32, half: u32) -> f64 {
-    let bits = part(word, half);
-    let denormal = bits & if mode.brain { 0x7f80 } else { 0x7c00 } == 0;
-    let bits = if mode.flush && denormal { bits & 0x8000 } else { bits };
+    let bits = flushed(mode, part(word, half));
     f64::from(if mode.brain { f32::from_bits(u32::from(bits) << 16) } else { half_to_single(bits) })
 }
 
@@ -157,8 +155,13 @@ fn finish(mode: Packed, value: f64) -> u16 {
     } else {
         value
     };
-    let (bits, exponent) =
-        if mode.brain { (brain(value), 0x7f80) } else { (binary16(value), 0x7c00) };
+    flushed(mode, if mode.brain { brain(value) } else { binary16(value) })
+}
+
+/// Zero for a denormal, with its sign, if that is asked for.
+#[inline(always)]
+fn flushed(mode: Packed, bits: u16) -> u16 {
+    let exponent = if mode.brain { 0x7f80 } else { 0x7c00 };
     if mode.flush && bits & exponent == 0 { bits & 0x8000 } else { bits }
 }
 
@@ -245,10 +248,20 @@ pub(crate) fn directed16(value: f64, round: Round) -> u16 {
     directed(Packed { brain: false, flush: false, saturate: false, relu: false }, value, round)
 }
 
+/// Bfloat16 of a number, rounded in one way.
+pub(crate) fn directed_brain(value: f64, round: Round) -> u16 {
+    directed(Packed { brain: true, flush: false, saturate: false, relu: false }, value, round)
+}
+
 #[inline(always)]
 fn minimum(mode: Packed, a: u16, b: u16, smaller: bool, nan: bool, sign: bool) -> u16 {
-    let word = |bits: u16| u32::from(bits);
-    let (x, y) = (read(mode, word(a), 0), read(mode, word(b), 0));
+    let product = (a ^ b) & 0x8000;
+    let kept = |bits: u16| {
+        let bits = flushed(mode, bits);
+        if sign { bits & 0x7fff } else { bits }
+    };
+    let (a, b) = (kept(a), kept(b));
+    let (x, y) = (read(mode, u32::from(a), 0), read(mode, u32::from(b), 0));
     let result = if x.is_nan() && y.is_nan() || nan && (x.is_nan() || y.is_nan()) {
         return 0x7fff;
     } else if x.is_nan() {
@@ -259,7 +272,7 @@ fn minimum(mode: Packed, a: u16, b: u16, smaller: bool, nan: bool, sign: bool) -
         let order = |bits: u16| (bits ^ ((bits as i16 >> 15) as u16 >> 1)) as i16;
         if (order(a) < order(b)) == smaller { a } else { b }
     };
-    if sign { (result & 0x7fff) | ((a ^ b) & 0x8000) } else { result }
+    if sign { result | product } else { result }
 }
 
 /// Whether a relation holds.

@@ -107,6 +107,7 @@ pub(crate) fn lane(lane: &Lane, [a, b, c]: [Partial; 3], p: Option<bool>) -> u32
         },
         Lane::Logic { table } => logic(table, [a, b, c]),
         Lane::Permute => moved(0xffff),
+        Lane::PermuteBy(_) => moved(3),
         Lane::Shift(shift) => moved(match (shift.wrap, shift.wide) {
             (true, true) => 63,
             (true, false) => 31,
@@ -121,7 +122,8 @@ pub(crate) fn lane(lane: &Lane, [a, b, c]: [Partial; 3], p: Option<bool>) -> u32
         Lane::PackedMinimum { .. } | Lane::PackedCompare { .. } if p.is_some() => halves(all),
         Lane::PackedAddWide { .. } => any(all & 0xffff),
         Lane::Pack { .. } => (any(a.unset) & 0xffff_0000) | (any(b.unset) & 0xffff),
-        Lane::ToInteger { from: Format::Half, .. }
+        Lane::HalfFunction(_)
+        | Lane::ToInteger { from: Format::Half, .. }
         | Lane::RoundToInteger { format: Format::Half, .. } => any(a.unset & 0xffff),
         Lane::FromInteger { from: Integer { bits: bits @ (8 | 16), .. }, .. } => {
             any(a.unset & ((1 << bits) - 1))

@@ -2,7 +2,7 @@
 
 use super::convert::{integer, integer_to_odd, rounded, to_integer};
 use super::float::{bits, flush, narrow};
-use super::packed::{binary16, directed16, half_to_single};
+use super::packed::{directed_brain, directed16, half_to_single};
 use super::{LANES, Lanes};
 use crate::program::op::{Format, Round, Wide};
 
@@ -43,8 +43,10 @@ pub(crate) fn apply(wide: &Wide, a: u64, b: u64, c: u64, carry: bool) -> (u64, b
         Wide::FromInteger { from, to, round } => {
             let value = integer(from, a);
             match to {
-                Format::Half => u64::from(binary16(integer_to_odd(value))),
-                Format::Single => u64::from(bits(narrow(integer_to_odd(value), round))),
+                Format::Half => u64::from(directed16(integer_to_odd(value), round)),
+                Format::Single | Format::Brain => {
+                    u64::from(bits(narrow(integer_to_odd(value), round)))
+                }
                 Format::Double => directed_integer(value, round).to_bits(),
             }
         }
@@ -61,7 +63,7 @@ fn single(a: u32, from: Format, flushed: bool) -> f64 {
     }
 }
 
-fn double_bits(value: f64) -> u64 {
+pub(super) fn double_bits(value: f64) -> u64 {
     if value.is_nan() { NAN } else { value.to_bits() }
 }
 
@@ -72,6 +74,7 @@ fn convert(a: u64, from: Format, to: Format, round: Round, flushed: bool) -> u64
     };
     match to {
         Format::Half => u64::from(directed16(value, round)),
+        Format::Brain => u64::from(directed_brain(value, round)),
         Format::Single => {
             let result = bits(narrow(value, round));
             u64::from(if flushed { flush(result) } else { result })

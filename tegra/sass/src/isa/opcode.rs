@@ -46,6 +46,7 @@ opcodes! {
     Atoms "ATOMS" Shared "Atomic operation on shared memory.";
     B2r "B2R" Control "Result of a barrier's reduction.";
     Bar "BAR" Control "Barrier of a block.";
+    Bmma "BMMA" Matrix "Matrix multiply-add, bits.";
     Bmov "BMOV" Control "Move from or to a convergence barrier.";
     Bmsk "BMSK" Integer "Mask of consecutive bits.";
     Bpt "BPT" Control "Trap.";
@@ -61,6 +62,7 @@ opcodes! {
     Dadd "DADD" Double "Double-precision addition.";
     Depbar "DEPBAR" Control "Wait for outstanding operations.";
     Dfma "DFMA" Double "Double-precision fused multiply-add.";
+    Dmma "DMMA" Matrix "Matrix multiply-add, double precision.";
     Dmul "DMUL" Double "Double-precision multiplication.";
     Dsetp "DSETP" Double "Double-precision comparison.";
     Errbar "ERRBAR" Control "Wait for errors of earlier accesses.";
@@ -68,6 +70,7 @@ opcodes! {
     F2f "F2F" Conversion "Between floating-point formats.";
     F2fp "F2FP" Conversion "Two numbers to a packed pair.";
     F2i "F2I" Conversion "Floating point to integer.";
+    F2ip "F2IP" Conversion "Two numbers to packed integers.";
     Fadd "FADD" Float "Addition.";
     Fchk "FCHK" Float "Whether a division needs the slow path.";
     Ffma "FFMA" Float "Fused multiply-add.";
@@ -88,6 +91,7 @@ opcodes! {
     I2f "I2F" Conversion "Integer to floating point.";
     I2fp "I2FP" Conversion "Integer to single precision.";
     I2i "I2I" Conversion "Integer to a narrower one, saturating.";
+    I2ip "I2IP" Conversion "Two integers to narrower packed ones, saturating.";
     Iabs "IABS" Integer "Absolute value.";
     Iadd3 "IADD3" Integer "Sum of three.";
     Idp "IDP" Dot "Dot product of packed integers.";
@@ -110,11 +114,13 @@ opcodes! {
     Match "MATCH" Exchange "Lanes with the same value.";
     Membar "MEMBAR" Control "Memory fence.";
     Mov "MOV" Integer "Move.";
+    Movm "MOVM" Exchange "Transpose a matrix across the lanes.";
     Mufu "MUFU" Function "Special function.";
     Nanosleep "NANOSLEEP" Control "Wait a while.";
     Nop "NOP" Control "Nothing.";
     P2r "P2R" Integer "Predicates into a register.";
     Plop3 "PLOP3" Integer "Any logical operation of three predicates.";
+    Pmtrig "PMTRIG" Control "Trigger of a performance counter.";
     Popc "POPC" Integer "Number of ones.";
     Prmt "PRMT" Integer "Permute bytes.";
     Qspc "QSPC" Control "Which memory an address belongs to.";

@@ -31,6 +31,8 @@ pub enum Part {
     Half(u8),
     /// One byte.
     Byte(u8),
+    /// The sign of an integer, as a truth.
+    Sign,
 }
 
 /// What happens to a source before it is used.
@@ -57,6 +59,8 @@ pub enum Immediate {
     Float(u32),
     /// The upper 32 bits of a double-precision number; the lower are zero.
     Double(u32),
+    /// A half-precision number.
+    Half(u32),
     /// Two half-precision numbers, the low one in the low bits.
     Halves(u32),
     /// Two bfloat16 numbers.
@@ -147,7 +151,7 @@ pub enum Operand {
     Barrier(u8),
     /// A counter of outstanding operations.
     Scoreboard(u8),
-    /// A register holding a matrix fragment, with its layout's name.
+    /// A register with a word behind it: a matrix fragment's layout, or how much of it is used.
     Matrix(u8, &'static str),
 }
 
@@ -155,9 +159,12 @@ fn register(f: &mut fmt::Formatter<'_>, file: &str, index: u8, none: u8) -> fmt:
     if index == none { write!(f, "{file}Z") } else { write!(f, "{file}{index}") }
 }
 
+/// A source with what is done to it. Of a lane's register the part stands behind the bars of the
+/// absolute value, of others within.
 fn modified(
     f: &mut fmt::Formatter<'_>,
     modify: Modify,
+    inside: bool,
     value: impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result,
 ) -> fmt::Result {
     if modify.negate {
@@ -170,19 +177,25 @@ fn modified(
         f.write_str("|")?;
     }
     value(f)?;
-    if let Part::Half(half) = modify.part {
-        write!(f, ".H{half}")?;
+    if inside || matches!(modify.part, Part::Half(_)) {
+        part(f, modify.part)?;
     }
     if modify.absolute {
         f.write_str("|")?;
     }
-    match modify.part {
-        Part::Whole | Part::Half(_) => Ok(()),
+    if inside || matches!(modify.part, Part::Half(_)) { Ok(()) } else { part(f, modify.part) }
+}
+
+fn part(f: &mut fmt::Formatter<'_>, part: Part) -> fmt::Result {
+    match part {
+        Part::Whole => Ok(()),
+        Part::Half(half) => write!(f, ".H{half}"),
         Part::Float => f.write_str(".F32"),
         Part::LowHalf => f.write_str(".H0_H0"),
         Part::HighHalf => f.write_str(".H1_H1"),
         Part::LowNegatedHigh => f.write_str(".H0_NH1"),
         Part::Byte(byte) => write!(f, ".B{byte}"),
+        Part::Sign => f.write_str(".SIGN"),
     }
 }
 
@@ -209,6 +222,7 @@ impl fmt::Display for Immediate {
             Self::Signed(value) => signed(f, value),
             Self::Float(bits) => number(f, f64::from(f32::from_bits(bits))),
             Self::Double(high) => number(f, f64::from_bits(u64::from(high) << 32)),
+            Self::Half(bits) => number(f, half::f16::from_bits(bits as u16).to_f64()),
             Self::Halves(bits) => {
                 number(f, half::f16::from_bits((bits >> 16) as u16).to_f64())?;
                 f.write_str(", ")?;
@@ -261,10 +275,10 @@ impl fmt::Display for Operand {
         let not = |not: bool| if not { "!" } else { "" };
         match *self {
             Self::Register { index, modify } => {
-                modified(f, modify, |f| register(f, "R", index, RZ))
+                modified(f, modify, false, |f| register(f, "R", index, RZ))
             }
             Self::Uniform { index, modify } => {
-                modified(f, modify, |f| register(f, "UR", index, URZ))
+                modified(f, modify, true, |f| register(f, "UR", index, URZ))
             }
             Self::Predicate { index: PT, not: inverse } => write!(f, "{}PT", not(inverse)),
             Self::Predicate { index, not: inverse } => write!(f, "{}P{index}", not(inverse)),
@@ -273,19 +287,21 @@ impl fmt::Display for Operand {
             Self::UniformPredicate { index, not: inverse } => {
                 write!(f, "{}UP{index}", not(inverse))
             }
-            Self::Constant { bank, offset, register: base, modify } => modified(f, modify, |f| {
-                write!(f, "c[{bank:#x}][")?;
-                if base != RZ {
-                    write!(f, "R{base}")?;
-                    if offset != 0 {
-                        f.write_str("+")?;
+            Self::Constant { bank, offset, register: base, modify } => {
+                modified(f, modify, true, |f| {
+                    write!(f, "c[{bank:#x}][")?;
+                    if base != RZ {
+                        write!(f, "R{base}")?;
+                        if offset != 0 {
+                            f.write_str("+")?;
+                        }
                     }
-                }
-                if base == RZ || offset != 0 {
-                    signed(f, i64::from(offset))?;
-                }
-                f.write_str("]")
-            }),
+                    if base == RZ || offset != 0 {
+                        signed(f, i64::from(offset))?;
+                    }
+                    f.write_str("]")
+                })
+            }
             Self::UniformConstant { bank, offset, uniform } => {
                 write!(f, "c[{bank:#x}][")?;
                 register(f, "UR", uniform, URZ)?;

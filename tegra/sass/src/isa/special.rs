@@ -47,6 +47,8 @@ special_registers! {
     GeMask = 0x3c "SR_GEMASK" "Bits of higher lanes and the own.";
     VirtualSmId = 0x43 "SR_VIRTUALSMID" "The SM.";
     Clock = 0x50 "SR_CLOCKLO" "Clock cycles.";
+    ClockHigh = 0x51 "SR_CLOCKHI" "Clock cycles, the upper word.";
     GlobalTimer = 0x52 "SR_GLOBALTIMERLO" "Nanoseconds.";
+    GlobalTimerHigh = 0x53 "SR_GLOBALTIMERHI" "Nanoseconds, the upper word.";
     Zero = 0xff "SRZ" "Zero.";
 }

@@ -4,7 +4,7 @@ use super::Outcome;
 use super::access::Env;
 use super::operands::bits;
 use super::warp::Warp;
-use crate::execute::{self, LANES, compare, wide};
+use crate::execute::{self, LANES, compare, logic_word, wide};
 use crate::isa::{PT, RZ};
 use crate::program::op::{
     Carry, Combine, Compared, Comparison, Lane, LogicTest, Op, Relation, ShiftAddCarry, Upper,
@@ -147,16 +147,18 @@ impl Warp {
             Op::Predicates { tables, out, sources, uniform } => {
                 let [a, b, c] = sources.map(|condition| self.holds(condition));
                 for (table, out) in tables.into_iter().zip(out) {
-                    let mut values = 0;
-                    for term in 0..8u32 {
-                        if table >> term & 1 == 1 {
-                            let side = |bit: u32, value: u32| {
-                                if term >> bit & 1 == 1 { value } else { !value }
-                            };
-                            values |= side(2, a) & side(1, b) & side(0, c);
-                        }
-                    }
-                    self.write_out(out, mask, values, uniform);
+                    self.write_out(out, mask, logic_word(table, a, b, c), uniform);
+                }
+            }
+            Op::Signs { tables, out, ref sources } => {
+                let mut truths = [0; 3];
+                for (truth, source) in truths.iter_mut().zip(sources) {
+                    let values = self.fetch(env, source)?;
+                    *truth = bits(|lane| values[lane] >> 31 == 1);
+                }
+                let [a, b, c] = truths;
+                for (table, out) in tables.into_iter().zip(out) {
+                    self.write_predicate(out, mask, logic_word(table, a, b, c));
                 }
             }
             Op::FromPredicates { d, ref base, mask: ref chosen } => {

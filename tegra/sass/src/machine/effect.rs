@@ -151,6 +151,8 @@ impl Warp {
             S::GeMask => (each(&|lane| !((1 << lane) - 1)), 0),
             S::VirtualSmId => same((env.number % u64::from(launch.sms.max(1))) as u32),
             S::Clock => ([clock as u32; LANES], (clock >> 32) as u32),
+            S::ClockHigh => same((clock >> 32) as u32),
+            S::GlobalTimerHigh => same((time >> 32) as u32),
             S::GlobalTimer => ([time as u32; LANES], (time >> 32) as u32),
             S::Zero => same(0),
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::Outcome;
 use super::access::Env;
 use super::lanes::Each;
+use super::operands::bits;
 use super::shared::Kind;
 use super::warp::{Copy, Warp};
 use crate::check::Strictness;
@@ -70,20 +71,39 @@ impl Warp {
                     self.write(d.wrapping_add(step as u8), mask, values);
                 }
             }
-            Op::MatrixInteger { d, a, b, c, depth, kinds, saturate } => {
-                let words = (u16::from(depth) * u16::from(kinds[0].bits) / 64) as u8;
-                let (first, second) =
-                    (self.registers_at(a, words), self.registers_at(b, words / 2));
-                let sum = self.registers_at(c, 4);
-                let result =
-                    matrix::integer(kinds, usize::from(depth), saturate, &first, &second, &sum);
-                for (step, values) in result.iter().enumerate() {
-                    self.write(d.wrapping_add(step as u8), mask, values);
+            Op::MatrixInteger(ref product) => {
+                let [left, right, sum] = product.words();
+                let (a, b) =
+                    (self.registers_at(product.a, left), self.registers_at(product.b, right));
+                let c = self.registers_at(product.c, sum);
+                let result = matrix::integer(product, &a, &b, &c);
+                for (step, values) in result.iter().take(usize::from(sum)).enumerate() {
+                    self.write(product.d.wrapping_add(step as u8), mask, values);
                 }
             }
-            Op::ToUniform { d, ref a } => {
-                let value = self.fetch(env, a)?[Self::first_lane(mask) as usize];
-                self.write_uniform(d, value);
+            Op::MatrixDouble { d, a, b, c } => {
+                let pair = |first: u8| {
+                    let words = self.registers_at(first, 2);
+                    std::array::from_fn(|lane| {
+                        u64::from(words[0][lane]) | u64::from(words[1][lane]) << 32
+                    })
+                };
+                let [low, high] = [pair(c), pair(if c == RZ { RZ } else { c.wrapping_add(2) })];
+                let result = matrix::double(&pair(a), &pair(b), [&low, &high]);
+                for (step, values) in result.iter().enumerate() {
+                    self.write_wide(d.wrapping_add(2 * step as u8), mask, 2, false, values);
+                }
+            }
+            Op::Transpose { d, ref a } => {
+                let values = matrix::transpose(&self.fetch(env, a)?);
+                self.write(d, mask, &values);
+            }
+            Op::ToUniform { d, out, ref a } => {
+                let values = self.fetch(env, a)?;
+                let first = values[Self::first_lane(mask) as usize];
+                self.write_uniform(d, first);
+                // The compiler's loops over the different values go on with these lanes.
+                self.write_predicate(out, mask, bits(|lane| values[lane] != first));
             }
             _ => return Ok(false),
         }

@@ -2,6 +2,7 @@
 
 use super::access::Env;
 use super::lanes::Each;
+use super::operands::bits;
 use super::warp::{Group, Wait, Warp};
 use super::{Outcome, Raised};
 use crate::check::Strictness;
@@ -51,18 +52,26 @@ impl Warp {
             }
             Op::WarpSync { p, mask: ref lanes } => {
                 let waiting = mask & self.holds(p);
-                let wanted = self.fetch_one(env, lanes)?;
+                let wanted = self.fetch(env, lanes)?;
                 if waiting == 0 {
                     self.active.pc += 1;
-                } else {
-                    self.wait(waiting, Wait::Lanes(wanted));
+                }
+                // Lanes with masks of their own wait apart.
+                let (mut left, pc) = (waiting, self.active.pc);
+                while left != 0 {
+                    self.active.pc = pc;
+                    let mask = wanted[Self::first_lane(left) as usize];
+                    let same = left & bits(|lane| wanted[lane] == mask);
+                    self.wait(same, Wait::Lanes(mask));
+                    left &= !same;
                 }
             }
-            Op::Barrier { ref id, threads, arrival, p } => {
+            Op::Barrier { ref id, ref threads, arrival, p } => {
                 if mask == 0 {
                     self.active.pc += 1;
                 } else {
                     let id = self.fetch_one(env, id)?;
+                    let threads = self.fetch_one(env, threads)?;
                     self.arrive(mask, id, threads, arrival, p)?;
                 }
             }

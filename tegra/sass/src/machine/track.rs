@@ -167,10 +167,21 @@ impl Warp {
                 self.note(lanes, d, &unset);
                 self.note_truth(lanes, out, doubt);
             }
-            Op::ToUniform { d, ref a } => {
+            Op::ToUniform { d, out, ref a } => {
                 let [a] = self.partials(env, [a])?;
                 let first = a[Self::first_lane(mask) as usize].unset;
                 self.note(to(true), d, &[first; LANES]);
+                self.note_truth(lanes, out, bits(|lane| a[lane].unset | first != 0));
+            }
+            Op::Signs { tables, out, ref sources } => {
+                let [a, b, c] = sources;
+                let sources = self.partials(env, [a, b, c])?.map(|source| Partial {
+                    value: bits(|lane| source[lane].value >> 31 == 1),
+                    unset: bits(|lane| source[lane].unset >> 31 == 1),
+                });
+                for (table, out) in tables.into_iter().zip(out) {
+                    self.note_truth(lanes, out, unset::logic(table, sources));
+                }
             }
             Op::Vote { vote, d, out, p, uniform } => {
                 let Partial { value, unset } = self.truth(p);
@@ -184,7 +195,9 @@ impl Warp {
                 self.note_truth(to(uniform), out, if decided { 0 } else { !0 });
             }
             // Each lane sees all of them.
-            Op::Match { .. } | Op::Reduce { .. } => self.note_whole(effects, mask, 0),
+            Op::Match { .. } | Op::Reduce { .. } | Op::Transpose { .. } => {
+                self.note_whole(effects, mask, 0);
+            }
             _ => self.note_whole(effects, mask, self.defined(effects)),
         }
         Ok(())

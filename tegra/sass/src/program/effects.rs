@@ -196,9 +196,22 @@ impl Effects {
                 self.write(*d, 1);
                 self.sets(*out, false);
             }
-            Op::Reduce { d, a, .. } | Op::ToUniform { d, a } => {
+            Op::Reduce { d, a, .. } => {
                 self.source(a);
                 self.write_uniform(*d, 1);
+            }
+            Op::ToUniform { d, out, a } => {
+                self.source(a);
+                self.write_uniform(*d, 1);
+                self.sets(*out, false);
+            }
+            Op::Signs { out, sources, .. } => {
+                self.sources(sources);
+                out.iter().for_each(|&predicate| self.sets(predicate, false));
+            }
+            Op::Transpose { d, a } => {
+                self.source(a);
+                self.write(*d, 1);
             }
             Op::Vote { d, out, p, uniform, .. } => {
                 self.reads(*p);
@@ -214,10 +227,16 @@ impl Effects {
                 self.read(*c, if *half { 2 } else { 4 });
                 self.write(*d, if *half { 2 } else { 4 });
             }
-            Op::MatrixInteger { d, a, b, c, depth, kinds, .. } => {
-                let words = (u16::from(*depth) * u16::from(kinds[0].bits) / 64) as u8;
-                self.read(*a, words);
-                self.read(*b, words / 2);
+            Op::MatrixInteger(product) => {
+                let [left, right, sum] = product.words();
+                self.read(product.a, left);
+                self.read(product.b, right);
+                self.read(product.c, sum);
+                self.write(product.d, sum);
+            }
+            Op::MatrixDouble { d, a, b, c } => {
+                self.read(*a, 2);
+                self.read(*b, 2);
                 self.read(*c, 4);
                 self.write(*d, 4);
             }
@@ -286,8 +305,9 @@ impl Effects {
             }
             Op::SaveBarrier { d, .. } => self.write(*d, 1),
             Op::RestoreBarrier { source, .. } => self.needed(source),
-            Op::Barrier { id, p, .. } => {
+            Op::Barrier { id, threads, p, .. } => {
                 self.needed(id);
+                self.needed(threads);
                 self.reads(*p);
             }
             Op::BarrierResult { d, out } => {

@@ -3,11 +3,11 @@
 
 use super::op::{
     ALWAYS, Carry, Combine, Compared, Comparison, Condition, Element, Format, Function, Integer,
-    Lane, LogicTest, Op, Reduction, Relation, Shift, ShiftAddCarry, Shuffle, Source, Upper, Vote,
-    Wide, WideOp,
+    Lane, LogicTest, MatrixInteger, Op, Origin, Reduction, Relation, Shift, ShiftAddCarry, Shuffle,
+    Source, Upper, Vote, Wide, WideOp,
 };
 use super::operands::{Number, View};
-use crate::isa::{Modifier, Opcode, Operand, PT, Part};
+use crate::isa::{Modifier, Opcode, Operand, PT, Part, RZ};
 
 const ZERO: Source = Source::zero();
 
@@ -50,7 +50,18 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             simple(Lane::Extend { signed, wrap: view.has(Modifier::W) }, 1, Int)
         }
         O::Bmsk | O::Ubmsk => simple(Lane::Mask { wrap: view.has(Modifier::W) }, 1, Int),
-        O::Prmt | O::Uprmt => simple(Lane::Permute, 1, Int),
+        O::Prmt | O::Uprmt => {
+            // What the PTX manual gives for the modes of `prmt`: a selector for each of four numbers.
+            let by = view.one_of(&[
+                (Modifier::F4e, [0x3210, 0x4321, 0x5432, 0x6543]),
+                (Modifier::B4e, [0x5670, 0x6701, 0x7012, 0x0123]),
+                (Modifier::Rc8, [0x0000, 0x1111, 0x2222, 0x3333]),
+                (Modifier::Ecl, [0x3210, 0x3211, 0x3222, 0x3333]),
+                (Modifier::Ecr, [0x0000, 0x1110, 0x2210, 0x3210]),
+                (Modifier::Rc16, [0x1010, 0x3232, 0x1010, 0x3232]),
+            ]);
+            simple(by.map_or(Lane::Permute, Lane::PermuteBy), 1, Int)
+        }
         O::Sel | O::Usel => with_condition(view, Lane::Select, Int),
         O::Fsel => with_condition(view, Lane::Select, Float).filter(|_| !view.has(Modifier::Ftz)),
         O::Mov | O::Umov => unary(view, Lane::Move, Int),
@@ -74,6 +85,16 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             simple(Lane::AbsoluteDifference4 { signed, sum }, 2, Int)
         }
         O::I2i => unary(view, Lane::Saturate(view.integer()), Int),
+        O::F2ip => {
+            let to = Integer { bits: 8, signed: view.has(Modifier::S8) };
+            simple(Lane::PackIntegers { to, rounded: Some(view.round()) }, 1, Int)
+        }
+        O::I2ip => simple(Lane::PackIntegers { to: view.packed_integer()?, rounded: None }, 1, Int),
+        O::Plop3 if view.condition(2).is_none() => Some(Op::Signs {
+            tables: [view.number(5)? as u8, view.number(6)? as u8],
+            out: [view.predicate(0)?, view.predicate(1)?],
+            sources: integers(view, 2)?,
+        }),
         O::Plop3 | O::Uplop3 => Some(Op::Predicates {
             tables: [view.number(5)? as u8, view.number(6)? as u8],
             out: [view.predicate(0)?, view.predicate(1)?],
@@ -112,7 +133,7 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
                 nan: view.has(Modifier::Nan),
                 sign: view.has(Modifier::Xorsign),
             };
-            with_condition(view, lane, Float)
+            minimum(view, lane, Float)
         }
         O::Fset => {
             let (relation, flush) = (view.relation()?, view.has(Modifier::Ftz));
@@ -144,6 +165,14 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
                 (Modifier::Sqrt, Function::Root),
                 (Modifier::Tanh, Function::Tanh),
             ])?;
+            if view.has(Modifier::F16) {
+                return alu_with(
+                    view,
+                    Lane::HalfFunction(function),
+                    [single(view, Format::Half)?, ZERO, ZERO],
+                    ALWAYS,
+                );
+            }
             unary(view, Lane::Function(function), Float)
         }
         O::Dadd => double(view, Wide::DoubleAdd(view.round())),
@@ -162,7 +191,7 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
                 nan: view.has(Modifier::Nan),
                 sign: view.has(Modifier::Xorsign),
             };
-            with_condition(view, lane, Halves)
+            minimum(view, lane, Halves)
         }
         O::Hset2 => {
             let lane = Lane::PackedCompare {
@@ -184,7 +213,13 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
                 relu: view.has(Modifier::Relu),
                 round: view.round(),
             };
-            simple(lane, 1, Float)
+            // What a merge takes the upper half from is known when it is zero.
+            let merge = view.has(Modifier::MergeC);
+            if merge && view.register(3) != Some(RZ) {
+                return None;
+            }
+            let upper = if merge { ZERO } else { view.source(1, Float)? };
+            alu_with(view, lane, [upper, view.source(2, Float)?, ZERO], ALWAYS)
         }
         O::F2i | O::I2f | O::I2fp | O::F2f | O::Frnd => convert(view),
         O::Shfl => Some(Op::Shuffle {
@@ -233,7 +268,14 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             uniform: opcode == O::Voteu,
         }),
         O::Hmma => matrix_float(view),
-        O::Imma => matrix_integer(view),
+        O::Imma | O::Bmma => matrix_integer(view),
+        O::Dmma => Some(Op::MatrixDouble {
+            d: view.register(0)?,
+            a: view.register(1)?,
+            b: view.register(2)?,
+            c: view.register(3)?,
+        }),
+        O::Movm => Some(Op::Transpose { d: view.register(0)?, a: view.source(1, Int)? }),
         _ => super::lower_flow::lower(view),
     }
 }
@@ -277,6 +319,19 @@ fn unary(view: &View<'_>, lane: Lane, number: Number) -> Option<Op> {
 fn with_condition(view: &View<'_>, lane: Lane, number: Number) -> Option<Op> {
     let sources = [view.source(1, number)?, view.source(2, number)?, ZERO];
     alu_with(view, lane, sources, view.condition(3)?)
+}
+
+/// A minimum or maximum. One with the product's sign takes magnitudes, but needs the signs as well.
+fn minimum(view: &View<'_>, lane: Lane, number: Number) -> Option<Op> {
+    if !view.has(Modifier::Xorsign) {
+        return with_condition(view, lane, number);
+    }
+    let source = |position| {
+        let (modify, source) = (view.modify(position), view.source(position, number)?);
+        let number = matches!(source.origin, Origin::Immediate(_));
+        (number || modify.absolute && !modify.negate).then_some(Source { keep: !0, ..source })
+    };
+    alu_with(view, lane, [source(1)?, source(2)?, ZERO], view.condition(3)?)
 }
 
 /// Three integers, from a position on.
@@ -455,6 +510,7 @@ fn convert(view: &View<'_>) -> Option<Op> {
             // The destination is written first.
             let mut formats = view.0.modifiers.iter().filter_map(|modifier| match modifier {
                 Modifier::F16 => Some(Format::Half),
+                Modifier::Bf16 => Some(Format::Brain),
                 Modifier::F32 => Some(Format::Single),
                 Modifier::F64 => Some(Format::Double),
                 _ => None,
@@ -462,7 +518,8 @@ fn convert(view: &View<'_>) -> Option<Op> {
             let (to, from) = (formats.next()?, formats.next()?);
             let source = match from {
                 Format::Double => view.pair(1)?,
-                Format::Single | Format::Half => [view.source(1, Number::Float)?, ZERO],
+                Format::Half => [single(view, Format::Half)?, ZERO],
+                Format::Single | Format::Brain => [view.source(1, Number::Float)?, ZERO],
             };
             wide(Wide::Convert { from, to, round, flush }, source)
         }
@@ -477,11 +534,14 @@ fn convert(view: &View<'_>) -> Option<Op> {
 fn single(view: &View<'_>, format: Format) -> Option<Source> {
     match format {
         Format::Half => view.source(1, Number::Halves).filter(|s| !matches!(s.part, Part::Byte(_))),
-        Format::Single | Format::Double => view.source(1, Number::Float),
+        _ => view.source(1, Number::Float),
     }
 }
 
 fn matrix_float(view: &View<'_>) -> Option<Op> {
+    if view.has(Modifier::Sp) {
+        return None;
+    }
     let depth =
         view.one_of(&[(Modifier::M1684, 4), (Modifier::M1688, 8), (Modifier::M16816, 16)])?;
     let element = view
@@ -504,8 +564,19 @@ fn matrix_float(view: &View<'_>) -> Option<Op> {
 }
 
 fn matrix_integer(view: &View<'_>) -> Option<Op> {
-    let depth =
-        view.one_of(&[(Modifier::M16816, 16), (Modifier::M16832, 32), (Modifier::M16864, 64)])?;
+    if view.has(Modifier::Sp) {
+        return None;
+    }
+    let (rows, depth) = view.one_of(&[
+        (Modifier::M8816, (8, 16)),
+        (Modifier::M8832, (8, 32)),
+        (Modifier::M88128, (8, 128)),
+        (Modifier::M16816, (16, 16)),
+        (Modifier::M16832, (16, 32)),
+        (Modifier::M16864, (16, 64)),
+        (Modifier::M168128, (16, 128)),
+        (Modifier::M168256, (16, 256)),
+    ])?;
     let mut types = view.0.modifiers.iter().filter_map(|modifier| match modifier {
         Modifier::U8 => Some(Integer { bits: 8, signed: false }),
         Modifier::S8 => Some(Integer { bits: 8, signed: true }),
@@ -513,17 +584,22 @@ fn matrix_integer(view: &View<'_>) -> Option<Op> {
         Modifier::S4 => Some(Integer { bits: 4, signed: true }),
         _ => None,
     });
-    let kinds = [types.next()?, types.next()?];
-    if kinds[0].bits != kinds[1].bits || (depth == 64) != (kinds[0].bits == 4) {
+    let bit = Integer { bits: 1, signed: false };
+    let kinds =
+        if view.0.opcode == Opcode::Bmma { [bit; 2] } else { [types.next()?, types.next()?] };
+    // A register of each lane has at least a part of a row.
+    if kinds[0].bits != kinds[1].bits || depth * u16::from(kinds[0].bits) < 128 {
         return None;
     }
-    Some(Op::MatrixInteger {
+    Some(Op::MatrixInteger(MatrixInteger {
         d: view.register(0)?,
         a: view.register(1)?,
         b: view.register(2)?,
         c: view.register(3)?,
+        rows,
         depth,
         kinds,
         saturate: view.has(Modifier::Sat),
-    })
+        differ: view.has(Modifier::Xor),
+    }))
 }

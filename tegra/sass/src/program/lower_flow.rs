@@ -1,8 +1,8 @@
 //! Instructions to operations: memory, control flow, barriers, special registers.
 
-use super::op::{ALWAYS, Arrival, Atomic, AtomicOp, AtomicType, Op, Space};
+use super::op::{ALWAYS, Arrival, Atomic, AtomicOp, AtomicType, Op, Origin, Source, Space};
 use super::operands::{Number, View};
-use crate::isa::{Modifier, Opcode, Operand, PT, RZ, URZ};
+use crate::isa::{Modifier, Opcode, Operand, PT, Part, RZ, URZ};
 
 /// The operation of an instruction; `None` if what it asks for is not known.
 pub(super) fn lower(view: &View<'_>) -> Option<Op> {
@@ -19,7 +19,7 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
     };
     match view.0.opcode {
         // Caches and fences change nothing here: every access takes place at once and in order.
-        O::Nop | O::Membar | O::Errbar | O::Cctl => Some(Op::Nothing),
+        O::Nop | O::Membar | O::Errbar | O::Cctl | O::Pmtrig => Some(Op::Nothing),
         O::Ldg => load(Space::Global),
         O::Ld => load(Space::Generic),
         O::Lds => load(Space::Shared),
@@ -102,10 +102,8 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             Some(Op::ReadSpecialUniform { d: view.register(0)?, special })
         }
         O::R2ur => {
-            if view.predicate(0)? != PT {
-                return None;
-            }
-            Some(Op::ToUniform { d: view.register(1)?, a: view.source(2, Number::Integer)? })
+            let (d, out) = (view.register(1)?, view.predicate(0)?);
+            Some(Op::ToUniform { d, out, a: view.source(2, Number::Integer)? })
         }
         _ => control(view),
     }
@@ -141,27 +139,34 @@ fn control(view: &View<'_>) -> Option<Op> {
         O::Bsync => Some(Op::Synchronise { p: p()?, barrier: barrier(1)? }),
         O::Break => Some(Op::Leave { p: p()?, barrier: barrier(1)? }),
         O::Bmov => bmov(view),
-        O::Warpsync if !view.has(Modifier::Exclusive) => {
-            Some(Op::WarpSync { p: p()?, mask: view.source(1, Number::Integer)? })
-        }
+        O::Warpsync => Some(Op::WarpSync { p: p()?, mask: view.source(1, Number::Integer)? }),
         O::Yield | O::Nanosleep => Some(Op::Yield),
-        O::Bar => Some(Op::Barrier {
-            id: view.source(0, Number::Integer)?,
-            threads: view.number(1)?,
-            arrival: view
-                .one_of(&[
-                    (Modifier::Arv, Arrival::Arrive),
-                    (Modifier::Popc, Arrival::Count),
-                    (Modifier::And, Arrival::All),
-                    (Modifier::Or, Arrival::Any),
-                ])
-                .unwrap_or(Arrival::Wait),
-            p: view.condition(2).unwrap_or(ALWAYS),
-        }),
+        O::Bar => barrier_of_block(view),
         O::B2r => Some(Op::BarrierResult { d: view.register(0)?, out: view.predicate(1)? }),
         O::Bpt => Some(Op::Trap),
         _ => None,
     }
+}
+
+/// The number is in the low bits of a register, and above it, if the register is named twice, the
+/// count, which otherwise has a register for itself.
+fn barrier_of_block(view: &View<'_>) -> Option<Op> {
+    let id = Source { keep: 0xf, ..view.source(0, Number::Integer)? };
+    let threads = Source { keep: 0xfff, ..view.source(1, Number::Integer)? };
+    let both = matches!(id.origin, Origin::Register(_)) && threads.origin == id.origin;
+    Some(Op::Barrier {
+        id,
+        threads: if both { Source { part: Part::Half(1), ..threads } } else { threads },
+        arrival: view
+            .one_of(&[
+                (Modifier::Arv, Arrival::Arrive),
+                (Modifier::Popc, Arrival::Count),
+                (Modifier::And, Arrival::All),
+                (Modifier::Or, Arrival::Any),
+            ])
+            .unwrap_or(Arrival::Wait),
+        p: view.condition(2).unwrap_or(ALWAYS),
+    })
 }
 
 fn indirect(view: &View<'_>, offset: i64) -> Option<Op> {

@@ -47,7 +47,7 @@ impl Source {
     #[inline(always)]
     fn part(&self, value: u32) -> u32 {
         match self.part {
-            Part::Whole | Part::Float | Part::LowNegatedHigh | Part::Half(0) => value,
+            Part::Whole | Part::Float | Part::LowNegatedHigh | Part::Half(0) | Part::Sign => value,
             Part::LowHalf => (value & 0xffff) * 0x1_0001,
             Part::HighHalf => (value >> 16) * 0x1_0001,
             Part::Half(_) => value >> 16,
@@ -133,6 +133,7 @@ pub(crate) struct Integer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Half,
+    Brain,
     Single,
     Double,
 }
@@ -166,7 +167,10 @@ pub(crate) enum Function {
 }
 
 /// What a lane computes from at most three words and a truth. `Select` is the first word where the truth
-/// holds, else the second; `FloatScaled` a product times a power of two, rounded once; `PackedAddWide` the sum of the low halves in single precision.
+/// holds, else the second; `PermuteBy` a permutation by one of four selectors; `FloatScaled` a product
+/// times a power of two, rounded once; `PackedAddWide` the sum of the low halves in single precision;
+/// `PackIntegers` two integers, or numbers if they are to be rounded, saturated above the low bits of a
+/// third.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     Move,
@@ -182,6 +186,7 @@ pub(crate) enum Lane {
     Extend { signed: bool, wrap: bool },
     Mask { wrap: bool },
     Permute,
+    PermuteBy([u16; 4]),
     CountOnes,
     LeadingOne { signed: bool, distance: bool },
     Reverse,
@@ -190,6 +195,7 @@ pub(crate) enum Lane {
     AbsoluteDifference { signed: bool },
     AbsoluteDifference4 { signed: bool, sum: bool },
     Saturate(Integer),
+    PackIntegers { to: Integer, rounded: Option<Round> },
     FloatAdd(Float),
     FloatMultiply(Float),
     FloatFused(Float),
@@ -197,6 +203,7 @@ pub(crate) enum Lane {
     FloatCompare { relation: Relation, flush: bool, combine: Combine },
     FloatMinimum { flush: bool, nan: bool, sign: bool },
     Function(Function),
+    HalfFunction(Function),
     PackedAdd(Packed),
     PackedMultiply(Packed),
     PackedFused(Packed),
@@ -333,6 +340,29 @@ pub(crate) enum Element {
     Tensor,
 }
 
+/// A product of integer matrices, of which the left one has eight or sixteen rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MatrixInteger {
+    pub(crate) d: u8,
+    pub(crate) a: u8,
+    pub(crate) b: u8,
+    pub(crate) c: u8,
+    pub(crate) rows: u8,
+    pub(crate) depth: u16,
+    pub(crate) kinds: [Integer; 2],
+    pub(crate) saturate: bool,
+    /// Elements are compared and not multiplied: 1 where they differ.
+    pub(crate) differ: bool,
+}
+
+impl MatrixInteger {
+    /// Registers of the left fragment, the right one, and the sum.
+    pub(crate) fn words(&self) -> [u8; 3] {
+        let column = (self.depth * u16::from(self.kinds[0].bits) / 128) as u8;
+        [column * self.rows / 8, column, self.rows / 4]
+    }
+}
+
 /// A reduction of a block barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
@@ -448,6 +478,7 @@ pub(crate) enum Op {
     Wide(WideOp),
     Compare(Comparison),
     Predicates { tables: [u8; 2], out: [u8; 2], sources: [Condition; 3], uniform: bool },
+    Signs { tables: [u8; 2], out: [u8; 2], sources: [Source; 3] },
     FromPredicates { d: u8, base: Source, mask: Source },
     ToPredicates { source: Source, mask: Source },
     LeadingTest { d: u8, a: Source, signed: bool, distance: bool, out: u8 },
@@ -461,7 +492,9 @@ pub(crate) enum Op {
     WaitCopies { left: u8 },
     LoadMatrix { d: u8, pointer: Pointer, count: u8, transpose: bool },
     MatrixFloat { d: u8, a: u8, b: u8, c: u8, depth: u8, element: Element, half: bool },
-    MatrixInteger { d: u8, a: u8, b: u8, c: u8, depth: u8, kinds: [Integer; 2], saturate: bool },
+    MatrixInteger(MatrixInteger),
+    MatrixDouble { d: u8, a: u8, b: u8, c: u8 },
+    Transpose { d: u8, a: Source },
     SpaceTest { out: u8, space: Space, register: u8, offset: i32 },
     Shuffle { mode: Shuffle, out: u8, d: u8, a: Source, lane: Source, limit: Source },
     Match { all: bool, wide: bool, out: u8, d: u8, a: u8 },
@@ -469,7 +502,7 @@ pub(crate) enum Op {
     Vote { vote: Vote, d: u8, out: u8, p: Condition, uniform: bool },
     ReadSpecial { d: u8, special: SpecialRegister, wide: bool },
     ReadSpecialUniform { d: u8, special: SpecialRegister },
-    ToUniform { d: u8, a: Source },
+    ToUniform { d: u8, out: u8, a: Source },
     Branch { p: Condition, target: u32 },
     BranchTogether { p: Condition, target: u32 },
     BranchIndirect { p: Condition, register: u8, offset: i64 },
@@ -483,7 +516,7 @@ pub(crate) enum Op {
     RestoreBarrier { barrier: u8, source: Source },
     WarpSync { p: Condition, mask: Source },
     Yield,
-    Barrier { id: Source, threads: u32, arrival: Arrival, p: Condition },
+    Barrier { id: Source, threads: Source, arrival: Arrival, p: Condition },
     BarrierResult { d: u8, out: u8 },
     Trap,
 }

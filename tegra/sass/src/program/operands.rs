@@ -99,6 +99,8 @@ impl View<'_> {
                 Immediate::Double(high) => (0, high),
                 Immediate::Signed(value) if self.has(Modifier::U32) => (value as u32, 0),
                 Immediate::Signed(value) => (value as u32, (value >> 32) as u32),
+                // As of a double, the upper word.
+                Immediate::Bits(high) => (0, high),
                 _ => return None,
             };
             let plain = |bits| Source::plain(Origin::Immediate(bits));
@@ -146,9 +148,10 @@ impl View<'_> {
 
     fn word(&self, position: usize, number: Number, word: u8) -> Option<Source> {
         let origin = match *self.operand(position)? {
-            Operand::Register { index: RZ, .. } | Operand::Uniform { index: URZ, .. } => {
-                Origin::Immediate(0)
-            }
+            Operand::Register { index: RZ, .. }
+            | Operand::Matrix(RZ, _)
+            | Operand::Uniform { index: URZ, .. } => Origin::Immediate(0),
+            Operand::Matrix(index, _) => Origin::Register(index),
             Operand::Register { index, .. } => Origin::Register(index.checked_add(word)?),
             Operand::Uniform { index, .. } => Origin::Uniform(index.checked_add(word)?),
             Operand::Constant { bank, offset, register: RZ, .. } => {
@@ -158,6 +161,7 @@ impl View<'_> {
                 Immediate::Bits(bits)
                 | Immediate::Float(bits)
                 | Immediate::Double(bits)
+                | Immediate::Half(bits)
                 | Immediate::Halves(bits)
                 | Immediate::Bfloats(bits) => bits,
                 Immediate::Signed(value) => value as u32,
@@ -284,6 +288,20 @@ impl View<'_> {
             (Modifier::S64, integer(64, true)),
         ])
         .unwrap_or(integer(32, true))
+    }
+
+    /// The integer that two are packed as.
+    pub(super) fn packed_integer(&self) -> Option<Integer> {
+        self.one_of(&[
+            (Modifier::U16, Integer { bits: 16, signed: false }),
+            (Modifier::S16, Integer { bits: 16, signed: true }),
+            (Modifier::U8, Integer { bits: 8, signed: false }),
+            (Modifier::S8, Integer { bits: 8, signed: true }),
+            (Modifier::U4, Integer { bits: 4, signed: false }),
+            (Modifier::S4, Integer { bits: 4, signed: true }),
+            (Modifier::U2, Integer { bits: 2, signed: false }),
+            (Modifier::S2, Integer { bits: 2, signed: true }),
+        ])
     }
 
     /// The floating-point format that a conversion names; without a word, single precision.

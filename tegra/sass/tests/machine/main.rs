@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod faults;
+mod forms;
 mod kernels;
 mod model;
 mod semantics;
 mod support;
 mod undefined;
 mod vectors;
+mod warp;

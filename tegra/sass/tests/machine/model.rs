@@ -41,6 +41,8 @@ impl Lane<'_> {
         match operand {
             Operand::Register { index: 255, modify } => (0, *modify),
             Operand::Register { index, modify } => ((self.registers)(index + word), *modify),
+            Operand::Matrix(255, _) => (0, Modify::default()),
+            Operand::Matrix(index, _) => ((self.registers)(index + word), Modify::default()),
             Operand::Uniform { modify, .. } => (0, *modify),
             Operand::Constant { offset, modify, .. } => {
                 let at = *offset as usize + 4 * usize::from(word);
@@ -50,6 +52,7 @@ impl Lane<'_> {
                 let bits = match *value {
                     Immediate::Bits(bits)
                     | Immediate::Float(bits)
+                    | Immediate::Half(bits)
                     | Immediate::Halves(bits)
                     | Immediate::Bfloats(bits) => bits,
                     Immediate::Double(high) => [0, high][usize::from(word)],
@@ -108,8 +111,10 @@ impl Lane<'_> {
         if modify.negate { -value } else { value }
     }
 
-    fn halves(&self, operand: &Operand, brain: bool) -> [f64; 2] {
+    /// Both halves; denormal ones are zero if the instruction flushes.
+    fn halves(&self, i: &Instruction, operand: &Operand, brain: bool) -> [f64; 2] {
         let word = self.word(operand, Kind::Half);
+        let word = flushed_halves(i, word, brain);
         [word as u16, (word >> 16) as u16].map(|bits| {
             if brain { bf16::from_bits(bits).to_f64() } else { f16::from_bits(bits).to_f64() }
         })
@@ -127,6 +132,12 @@ fn added((raw, modify): (u32, Modify)) -> u64 {
 
 fn double_bits(value: f64) -> u64 {
     if value.is_nan() { 0xfff8 << 48 } else { value.to_bits() }
+}
+
+fn flushed_halves(i: &Instruction, word: u32, brain: bool) -> u32 {
+    let exponent = if brain { 0x7f80 } else { 0x7c00 };
+    let half = |half: u32| if half & exponent == 0 { half & 0x8000 } else { half };
+    if i.has(M::Ftz) { half(word & 0xffff) | half(word >> 16) << 16 } else { word }
 }
 
 fn float_bits(value: f32) -> u32 {
@@ -277,6 +288,29 @@ fn directed_half(i: &Instruction, exact: f64) -> u16 {
     magnitude | u16::from(negative) << 15
 }
 
+/// As above, of the upper halves of single-precision numbers.
+fn directed_brain(i: &Instruction, exact: f64) -> u16 {
+    if exact.is_nan() {
+        return 0x7fff;
+    }
+    if exact.is_infinite() {
+        return bf16::from_f64(exact).to_bits();
+    }
+    let negative = exact.is_sign_negative();
+    let (down, up, zero) = (i.has(M::Rm), i.has(M::Rp), i.has(M::Rz));
+    let value = |bits: u16| bf16::from_bits(bits).to_f64();
+    let below = (0..=0x7f80u16).rev().find(|&b| value(b) <= exact.abs()).unwrap();
+    let short = exact.abs() - value(below);
+    let magnitude = if short == 0.0 || zero || up && negative || down && !negative {
+        below
+    } else if up || down {
+        below + 1
+    } else {
+        return bf16::from_f64(coarse(exact, 7, -126)).to_bits();
+    };
+    magnitude | u16::from(negative) << 15
+}
+
 fn half_bits(value: f64) -> u16 {
     f16::from_f64(coarse(value, 10, -14)).to_bits()
 }
@@ -296,7 +330,7 @@ fn pack(brain: bool, values: [f64; 2], i: &Instruction) -> u32 {
             (false, false) => half_bits(value),
         }
     });
-    u32::from(bits[0]) | u32::from(bits[1]) << 16
+    flushed_halves(i, u32::from(bits[0]) | u32::from(bits[1]) << 16, brain)
 }
 
 /// A sum whose last bit says whether there is a rest, so that rounding it to fewer bits is rounding
@@ -438,7 +472,21 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
         O::Prmt => {
             let bytes: Vec<u8> =
                 int(1).to_le_bytes().into_iter().chain(int(3).to_le_bytes()).collect();
-            let select = int(2);
+            // The modes' bytes, the highest first, for each of the selector's four values.
+            let modes = [
+                (M::F4e, ["3210", "4321", "5432", "6543"]),
+                (M::B4e, ["5670", "6701", "7012", "0123"]),
+                (M::Rc8, ["0000", "1111", "2222", "3333"]),
+                (M::Ecl, ["3210", "3211", "3222", "3333"]),
+                (M::Ecr, ["0000", "1110", "2210", "3210"]),
+                (M::Rc16, ["1010", "3232", "1010", "3232"]),
+            ];
+            let select = match modes.iter().find(|(mode, _)| i.has(*mode)) {
+                None => int(2),
+                Some((_, selectors)) => {
+                    u32::from_str_radix(selectors[int(2) as usize % 4], 16).unwrap()
+                }
+            };
             let pick = |n: u32| {
                 let nibble = select >> (4 * n) & 15;
                 let byte = bytes[(nibble & 7) as usize];
@@ -492,6 +540,26 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             let (least, most) = limits(integer_type(i));
             word(i128::from(int(1) as i32).clamp(least, most) as u32)
         }
+        O::I2ip => {
+            let t = [(M::U16, 16, false), (M::S16, 16, true), (M::U8, 8, false), (M::S8, 8, true)];
+            let t = t.into_iter().chain([(M::U4, 4, false), (M::S4, 4, true)]);
+            let mut t = t.chain([(M::U2, 2, false), (M::S2, 2, true)]);
+            let (_, bits, signed) = t.find(|(m, ..)| i.has(*m)).unwrap();
+            let (least, most) = limits((bits, signed));
+            let narrow = |at: usize| {
+                (i128::from(int(at) as i32).clamp(least, most) & ((1 << bits) - 1)) as u64
+            };
+            let above = u64::from(int(3)) << (2 * bits);
+            word((above | narrow(1) << bits | narrow(2)) as u32)
+        }
+        O::F2ip => {
+            let narrow = |at: usize| (to_integer(i, f64::from(lane.float(&o[at]))) & 0xff) as u32;
+            word(int(3) << 16 | narrow(1) << 8 | narrow(2))
+        }
+        O::Mufu if i.has(M::F16) => {
+            let x = lane.halves(i, &o[1], false)[0];
+            word(u32::from(directed_half(i, if i.has(M::Ex2) { x.exp2() } else { x.tanh() })))
+        }
         O::Fadd => {
             let (a, b) = (source(i, lane.float(&o[1])), source(i, lane.float(&o[2])));
             word(finish(i, directed(i, summed(i, a, b))))
@@ -524,11 +592,13 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             let (a, b) = (lane.float(&o[1]), lane.float(&o[2]));
             let smaller = lane.predicate(&o[3]);
             let (a, b) = (flushed(i, a), flushed(i, b));
+            let raw = lane.raw(&o[1], 0).0 ^ lane.raw(&o[2], 0).0;
+            let sign = if i.has(M::Xorsign) { raw & 0x8000_0000 } else { 0 };
             if i.has(M::Nan) && (a.is_nan() || b.is_nan()) || a.is_nan() && b.is_nan() {
                 return word(0x7fff_ffff);
             }
             let first = b.is_nan() || !a.is_nan() && (a.total_cmp(&b).is_lt() == smaller);
-            word(if first { a.to_bits() } else { b.to_bits() })
+            word(sign | if first { a.to_bits() } else { b.to_bits() })
         }
         O::Fset => {
             let (a, b) = (source(i, lane.float(&o[1])), source(i, lane.float(&o[2])));
@@ -555,12 +625,12 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             pair(joined(i, truth, p), joined(i, !truth, p))
         }
         O::Hadd2 if i.has(M::F32) => {
-            let ([a, _], [b, _]) = (lane.halves(&o[1], false), lane.halves(&o[2], false));
+            let ([a, _], [b, _]) = (lane.halves(i, &o[1], false), lane.halves(i, &o[2], false));
             word(float_bits((a + b) as f32))
         }
         O::Hadd2 | O::Hmul2 | O::Hfma2 => {
-            let (a, b) = (lane.halves(&o[1], brain), lane.halves(&o[2], brain));
-            let c = if i.opcode == O::Hfma2 { lane.halves(&o[3], brain) } else { [0.0; 2] };
+            let (a, b) = (lane.halves(i, &o[1], brain), lane.halves(i, &o[2], brain));
+            let c = if i.opcode == O::Hfma2 { lane.halves(i, &o[3], brain) } else { [0.0; 2] };
             let value = [0, 1].map(|n| match i.opcode {
                 O::Hadd2 => nudged(a[n], b[n]),
                 O::Hmul2 => a[n] * b[n],
@@ -569,19 +639,30 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             word(pack(brain, value, i))
         }
         O::Hmnmx2 => {
-            let (a, b) = (lane.word(&o[1], Kind::Half), lane.word(&o[2], Kind::Half));
-            let (x, y) = (lane.halves(&o[1], brain), lane.halves(&o[2], brain));
+            let [a, b] = [1, 2].map(|at| flushed_halves(i, lane.word(&o[at], Kind::Half), brain));
+            let (x, y) = (lane.halves(i, &o[1], brain), lane.halves(i, &o[2], brain));
             let smaller = lane.predicate(&o[3]);
+            // The magnitudes are compared, but the signs are those that the halves had.
+            let signs = [1, 2].map(|at| {
+                let (raw, modify) = lane.raw(&o[at], 0);
+                match modify.part {
+                    Part::LowHalf => raw << 16 | raw & 0xffff,
+                    Part::HighHalf => raw >> 16 | raw & 0xffff_0000,
+                    _ => raw,
+                }
+            });
+            let sign = if i.has(M::Xorsign) { (signs[0] ^ signs[1]) & 0x8000_8000 } else { 0 };
             let mut result = 0;
             for n in 0..2 {
                 let bits = |v: u32| (v >> (16 * n)) & 0xffff;
                 let (p, q) = (x[n as usize], y[n as usize]);
-                let chosen = if p.is_nan() && q.is_nan() {
+                let none = p.is_nan() && q.is_nan() || i.has(M::Nan) && (p.is_nan() || q.is_nan());
+                let chosen = if none {
                     0x7fff
                 } else if q.is_nan() || !p.is_nan() && p.total_cmp(&q).is_lt() == smaller {
-                    bits(a)
+                    bits(a) | bits(sign)
                 } else {
-                    bits(b)
+                    bits(b) | bits(sign)
                 };
                 result |= chosen << (16 * n);
             }
@@ -589,7 +670,7 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
         }
         O::Hset2 | O::Hsetp2 => {
             let first = if i.opcode == O::Hset2 { 1 } else { 2 };
-            let (a, b) = (lane.halves(&o[first], false), lane.halves(&o[first + 1], false));
+            let (a, b) = (lane.halves(i, &o[first], false), lane.halves(i, &o[first + 1], false));
             let p = lane.predicate(&o[first + 2]);
             let truth = [0, 1].map(|n| related(i, a[n].partial_cmp(&b[n])));
             if i.opcode == O::Hset2 {
@@ -601,15 +682,24 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             let truth = if i.has(M::HAnd) { [both, !both] } else { truth };
             pair(joined(i, truth[0], p), joined(i, truth[1], p))
         }
-        O::F2fp if !i.has(M::Rz) => {
-            let value = [f64::from(lane.float(&o[2])), f64::from(lane.float(&o[1]))];
-            word(pack(i.has(M::Bf16), value, i))
+        O::F2fp => {
+            let first = if i.has(M::MergeC) { 0.0 } else { f64::from(lane.float(&o[1])) };
+            let value = [f64::from(lane.float(&o[2])), first];
+            if !i.has(M::Rz) {
+                return word(pack(i.has(M::Bf16), value, i));
+            }
+            let half = |value: f64| match i.has(M::Relu) && value < 0.0 {
+                true => 0,
+                false if i.has(M::Bf16) => u32::from(directed_brain(i, value)),
+                false => u32::from(directed_half(i, value)),
+            };
+            word(half(value[0]) | half(value[1]) << 16)
         }
         O::F2i => {
             let value = if i.has(M::F64) {
                 lane.double(&o[1])
             } else if i.has(M::F16) {
-                lane.halves(&o[1], false)[0]
+                f16::from_bits(lane.word(&o[1], Kind::Half) as u16).to_f64()
             } else {
                 source(i, lane.float(&o[1]))
             };
@@ -618,16 +708,28 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
         }
         O::I2f | O::I2fp => {
             let (bits, signed) = integer_type(i);
-            let raw = if bits == 64 { lane.long(&o[1]) } else { u64::from(int(1)) };
+            let raw = match o[1] {
+                // As of a double, the upper word.
+                Operand::Immediate(Immediate::Bits(upper)) if bits == 64 => u64::from(upper) << 32,
+                _ if bits == 64 => lane.long(&o[1]),
+                _ => u64::from(int(1)),
+            };
             let value = raw & (u64::MAX >> (64 - bits));
             let negative = signed && value >> (bits - 1) == 1;
             let value = i128::from(value) - if negative { 1i128 << bits } else { 0 };
             if i.has(M::F64) {
-                return long((value as f64).to_bits());
+                let mut near = value as f64;
+                let (over, under) = (near as i128 > value, (near as i128) < value);
+                if i.has(M::Rp) && under || i.has(M::Rz) && under && value < 0 {
+                    near = near.next_up();
+                } else if i.has(M::Rm) && over || i.has(M::Rz) && over && value > 0 {
+                    near = near.next_down();
+                }
+                return long(near.to_bits());
             }
             if i.has(M::F16) {
-                // Integers beyond double precision are infinite as halves anyway.
-                return word(u32::from(half_bits(value as f64)));
+                // Integers beyond double precision are beyond all halves anyway.
+                return word(u32::from(directed_half(i, value as f64)));
             }
             let mut near = value as f32;
             // An f32 of this size is an integer: the comparison is exact.
@@ -644,20 +746,25 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
         }
         O::F2f => {
             let formats: Vec<M> = (i.modifiers.iter().copied())
-                .filter(|m| matches!(m, M::F16 | M::F32 | M::F64))
+                .filter(|m| matches!(m, M::F16 | M::Bf16 | M::F32 | M::F64))
                 .collect();
             let value = match formats[1] {
                 M::F64 => lane.double(&o[1]),
                 M::F32 => source(i, lane.float(&o[1])),
-                _ => lane.halves(&o[1], false)[0],
+                _ => f16::from_bits(lane.word(&o[1], Kind::Half) as u16).to_f64(),
             };
             match formats[0] {
+                M::Bf16 => word(u32::from(directed_brain(i, value))),
                 M::F64 => long(double_bits(value)),
                 M::F32 => word(float_bits(flushed(i, directed(i, value)))),
                 _ => word(u32::from(directed_half(i, value))),
             }
         }
         O::Frnd if i.has(M::F64) => long(double_bits(rounded(i, lane.double(&o[1])))),
+        O::Frnd if i.has(M::F16) => {
+            let value = f16::from_bits(lane.word(&o[1], Kind::Half) as u16).to_f64();
+            word(u32::from(directed_half(i, rounded(i, value))))
+        }
         O::Frnd => word(float_bits(rounded(i, source(i, lane.float(&o[1]))) as f32)),
         O::Plop3 => {
             let numbers: Vec<u32> = o[5..7]
@@ -667,8 +774,13 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
                     _ => None,
                 })
                 .collect();
-            let entry =
-                o[2..5].iter().fold(0, |e, operand| e << 1 | u32::from(lane.predicate(operand)));
+            let holds = |operand: &Operand| match operand {
+                Operand::Predicate { .. } | Operand::UniformPredicate { .. } => {
+                    lane.predicate(operand)
+                }
+                word => (lane.raw(word, 0).0 as i32) < 0,
+            };
+            let entry = o[2..5].iter().fold(0, |e, operand| e << 1 | u32::from(holds(operand)));
             let truth = |table: u32| table >> entry & 1 == 1;
             pair(truth(numbers[0]), truth(numbers[1]))
         }

@@ -48,12 +48,27 @@ pub(super) const TABLE: &[Encoding] = &[
     row!(Bpt 0x15c &[4], [choice(84, 3, &[Invalid, Invalid, Invalid, Trap])], [
         show(Number(34, 20)),
     ]),
+    row!(Pmtrig 0x001 &[4], [], [IF, show(Number(32, 16))]),
     row!(Nop 0x118 &[4], [], []),
     row!(Bar 0x11d &[5], [choice(77, 2, &[Sync, Arv]), BLOCKING], [NUMBER, COUNT],
         when = Some((78, 1, 0)), fixed = &[(79, 1, 0)]),
     row!(Bar 0x11d &[2], [choice(77, 2, &[Sync, Arv]), BLOCKING], [show(Reg(32)), COUNT],
         when = Some((78, 1, 0)), fixed = &[(79, 1, 0)]),
+    row!(Bar 0x11d &[4], [choice(77, 2, &[Sync, Arv]), BLOCKING], [NUMBER, show(Reg(32))],
+        when = Some((78, 1, 0)), fixed = &[(79, 1, 0)]),
+    // The number and, above it, the count in one register.
+    row!(Bar 0x11d &[1], [choice(77, 2, &[Sync, Arv]), BLOCKING], [show(Reg(32)), show(Reg(32))],
+        when = Some((78, 1, 0)), fixed = &[(79, 1, 0)]),
     row!(Bar 0x11d &[5], [word(&[Red]), REDUCTION, BLOCKING], [NUMBER, COUNT, show(Q(87, 90))],
         when = Some(REDUCE), fixed = &[(79, 1, 0)]),
+    row!(Bar 0x11d &[2], [word(&[Red]), REDUCTION, BLOCKING], [
+        show(Reg(32)), COUNT, show(Q(87, 90)),
+    ], when = Some(REDUCE), fixed = &[(79, 1, 0)]),
+    row!(Bar 0x11d &[4], [word(&[Red]), REDUCTION, BLOCKING], [
+        NUMBER, show(Reg(32)), show(Q(87, 90)),
+    ], when = Some(REDUCE), fixed = &[(79, 1, 0)]),
+    row!(Bar 0x11d &[1], [word(&[Red]), REDUCTION, BLOCKING], [
+        show(Reg(32)), show(Reg(32)), show(Q(87, 90)),
+    ], when = Some(REDUCE), fixed = &[(79, 1, 0)]),
     row!(B2r 0x11c &[1], [choice(78, 2, &[Invalid, Result])], [show(D), some(P(81))]),
 ];

@@ -34,6 +34,10 @@ pub(super) const TABLE: &[Encoding] = &[
         show(P(81)), show(P(84)), show(A(Kind::Float)), show(B(Kind::Float)), show(Q(87, 90)),
     ]),
     row!(Fchk 0x102 TWO, [], [show(P(81)), show(A(Kind::Float)), show(W(Kind::Float))]),
+    row!(Mufu 0x108 TWO, [FUNCTION, word(&[F16])], [show(D), show(W(Kind::FloatHalf))],
+        when = Some((73, 1, 1))),
+    // The upper words of doubles.
+    row!(Mufu 0x108 TWO, [FUNCTION], [show(D), show(W(Kind::Double))], when = Some((75, 3, 3))),
     row!(Mufu 0x108 TWO, [FUNCTION], [show(D), show(W(Kind::Float))]),
     row!(Dadd 0x029 SUM, [ROUND], [show(D), show(A(Kind::Double)), show(C(Kind::Double))]),
     row!(Dmul 0x028 TWO, [ROUND], [show(D), show(A(Kind::Double)), show(B(Kind::Double))]),

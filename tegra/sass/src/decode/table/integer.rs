@@ -73,9 +73,9 @@ pub(super) const TABLE: &[Encoding] = &[
     row!(Bmsk 0x01b TWO, [flag(75, &[Unwritten, Modifier::W])], [
         D0, show(A(Kind::Bits)), show(B(Kind::Bits)),
     ]),
-    row!(Prmt 0x016 THREE, [], [
+    row!(Prmt 0x016 THREE, [choice(72, 3, &[Unwritten, F4e, B4e, Rc8, Ecl, Ecr, Rc16])], [
         D0, show(A(Kind::Bits)), show(B(Kind::Bits)), show(C(Kind::Bits)),
-    ], fixed = &[(72, 3, 0)]),
+    ]),
     row!(Sel 0x007 TWO, [], [D0, show(A(Kind::Bits)), show(B(Kind::Bits)), show(Q(87, 90))]),
     row!(Mov 0x002 TWO, [], [D0, show(W(Kind::Bits))], fixed = &[(72, 4, 15)]),
     row!(Popc 0x109 TWO, [], [D0, show(W(Kind::Invertible))]),
@@ -97,10 +97,10 @@ pub(super) const TABLE: &[Encoding] = &[
         ],
         [D0, show(A(Kind::Bits)), show(B(Kind::Bits)), show(C(Kind::Integer))],
         when = Some((76, 1, 1))),
-    row!(Vabsdiff 0x014 &[1, 4, 5, 6], [SIGNED], [
+    row!(Vabsdiff 0x014 THREE, [SIGNED], [
         D0, some(P(81)), show(A(Kind::Bits)), show(B(Kind::Bits)), show(C(Kind::Bits)),
     ]),
-    row!(Vabsdiff4 0x015 &[1, 4, 5, 6], [flag(73, &[U8, Unwritten]), flag(75, &[Unwritten, Acc])], [
+    row!(Vabsdiff4 0x015 THREE, [flag(73, &[U8, Unwritten]), flag(75, &[Unwritten, Acc])], [
         D0, some(P(81)), show(A(Kind::Bits)), show(B(Kind::Bits)), show(C(Kind::Bits)),
     ]),
     row!(I2i 0x038 TWO, [choice(76, 2, &[U8, S8, U16, S16]), word(&[S32]), word(&[Sat])], [
@@ -113,5 +113,9 @@ pub(super) const TABLE: &[Encoding] = &[
     row!(Plop3 0x01c &[4], [LUT], [
         show(P(81)), show(P(84)), show(Q(87, 90)), show(Q(77, 80)), show(Third),
         show(Parts((64, 3), (72, 5))), show(Number(16, 8)),
+    ]),
+    row!(Plop3 0x01f &[1, 5], [LUT], [
+        show(P(81)), show(P(84)), show(A(Kind::Sign)), show(B(Kind::Sign)), show(C(Kind::Sign)),
+        show(Number(72, 8)), show(Number(16, 8)),
     ]),
 ];

@@ -4,7 +4,9 @@ use super::row;
 use crate::decode::field::{Choice, Encoding, Slot, What, choice, flag, hide, show, some, word};
 use crate::isa::Modifier::{self, *};
 use crate::isa::Opcode;
-use What::{CopySource, CopyTarget, D, Flat, Global, Indexed, Near, Number, P, Q, Reg, Scoreboard};
+use What::{
+    CopySource, CopyTarget, D, Flat, FlatLong, Global, Indexed, Near, Number, P, Q, Reg, Scoreboard,
+};
 
 const EXTENDED: Choice = flag(72, &[Invalid, E]);
 const EVICT: Choice = choice(84, 3, &[Ef, Unwritten, El, Lu, Eu, Na]);
@@ -25,7 +27,7 @@ const SCOPES: &[Modifier] = &[
     Invalid,
     MmioSys,
 ];
-const PREFETCH: Choice = choice(68, 2, &[Unwritten, Ltc64b, Ltc128b]);
+const PREFETCH: Choice = choice(68, 2, &[Unwritten, Ltc64b, Ltc128b, Ltc256b]);
 const OPERATIONS: &[Modifier] = &[Add, Min, Max, Inc, Dec, And, Or, Xor, Exch];
 const OPERATION: Choice = choice(87, 4, OPERATIONS);
 const ATOMIC: Choice = choice(73, 3, &[Unwritten, S32, B64, F32FtzRn, F16x2, S64, F64Rn]);
@@ -43,9 +45,15 @@ const COUNT: Slot = show(Number(38, 6));
 pub(super) const TABLE: &[Encoding] = &[
     row!(Ldg 0x181 &[4], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(LOADED)],
         fixed = &[(81, 3, 7), (64, 4, 0)]),
+    row!(Ldg 0x181 &[1], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(Flat)],
+        fixed = &[(81, 3, 7), (64, 4, 0)]),
+    row!(Ld 0x180 &[4], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(Flat)],
+        when = Some((91, 1, 0)), fixed = &[(81, 3, 0), (64, 4, 0)]),
     row!(Ld 0x180 &[4], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(LOADED)],
         fixed = &[(81, 3, 0), (64, 4, 0)]),
     row!(Stg 0x186 &[4], [EXTENDED, EVICT, SIZE, SCOPE], [show(STORED), show(Reg(32))]),
+    row!(Stg 0x186 &[1], [EXTENDED, EVICT, SIZE, SCOPE], [show(Flat), show(Reg(32))]),
+    row!(St 0x185 &[1], [EXTENDED, EVICT, SIZE, SCOPE], [show(FlatLong), show(Reg(64))]),
     row!(St 0x185 &[4], [EXTENDED, EVICT, SIZE, SCOPE], [show(STORED), show(Reg(32))]),
     row!(Lds 0x184 &[4], [SIZE], [show(D), show(SHARED)], fixed = &[(90, 1, 0)]),
     row!(Sts 0x188 &[1, 4], [SIZE], [show(SHARED_STORED), show(Reg(32))]),
@@ -58,7 +66,7 @@ pub(super) const TABLE: &[Encoding] = &[
     row!(Ldgsts 0x1ae &[7],
         [
             word(&[E]), EVICT, flag(81, &[Bypass, Unwritten]),
-            choice(71, 2, &[Unwritten, Ltc64b, Ltc128b]),
+            choice(71, 2, &[Unwritten, Ltc64b, Ltc128b, Ltc256b]),
             choice(73, 3, &[Invalid, Invalid, Invalid, Invalid, Unwritten, B64, B128]), SCOPE,
             flag(82, &[Unwritten, Zfill]),
         ],
@@ -95,7 +103,10 @@ pub(super) const TABLE: &[Encoding] = &[
     row!(Errbar 0x1ab &[4], [], []),
     row!(Cctl 0x18f &[4], [choice(87, 4, &[Invalid, Invalid, Invalid, Invalid, Ivall])], [hide(Reg(24))],
         when = Some((87, 4, 4))),
-    row!(Cctl 0x18f &[4], [EXTENDED, word(&[Pf2])], [show(Flat)], when = Some((87, 4, 1))),
+    row!(Cctl 0x18f &[4], [EXTENDED, choice(87, 4, LINES)], [show(Flat)]),
 ];
 
+/// What `CCTL` does to the line of an address.
+const LINES: &[Modifier] =
+    &[Pf1, Pf2, Invalid, Invalid, Invalid, Invalid, Invalid, Invalid, Invalid, Pml2, Dml2, Rml2];
 const SPIN: Choice = flag(88, &[Unwritten, Spin]);
