@@ -69,6 +69,7 @@ impl Warp {
                 ref b,
                 ref upper,
                 shift,
+                carry,
                 out,
                 uniform,
                 ..
@@ -82,13 +83,17 @@ impl Warp {
                         Upper::None | Upper::Sign => &nothing,
                     }],
                 )?;
+                let carry = carry.map_or(0, |condition| self.doubt(condition));
+                let all =
+                    |lane: usize| a[lane].unset | b[lane].unset | c[lane].unset | carry >> lane & 1;
                 let unset = std::array::from_fn(|lane| match upper {
-                    Upper::None => carried(a[lane].unset << (shift & 31) | b[lane].unset),
-                    Upper::Word(_) | Upper::Sign => {
-                        any(a[lane].unset | b[lane].unset | c[lane].unset)
+                    Upper::None => {
+                        let shifted = a[lane].unset << (shift & 31);
+                        carried(shifted | b[lane].unset | carry >> lane & 1)
                     }
+                    Upper::Word(_) | Upper::Sign => any(all(lane)),
                 });
-                let doubt = bits(|lane| (a[lane].unset | b[lane].unset | c[lane].unset) != 0);
+                let doubt = bits(|lane| all(lane) != 0);
                 self.note(to(uniform), d, &unset);
                 self.note_truth(to(uniform), out, doubt);
             }

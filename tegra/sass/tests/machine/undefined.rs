@@ -168,6 +168,29 @@ fn a_known_zero_decides_an_and_and_a_known_one_an_or() {
     wrong(&[upper, and, STORE_2], "R2", 16);
 }
 
+#[test]
+fn a_carry_without_a_value_spoils_the_sum_and_its_own_carry() {
+    let store: Line = (0x0000_0002_f800_7986, 0x0c10_1904, "STG.E [R248.64], R2");
+    for (high, text) in [
+        (0x008e_14ff, "LEA.X R2, R0, R0, 0x2, P1"),
+        (0x008f_14ff, "LEA.HI.X R2, R0, R0, RZ, 0x2, P1"),
+    ] {
+        let sum = (0x0000_0000_0002_7211, high, text);
+        right(&[P1_SET, sum, store]);
+        wrong(&[sum, store], "R2", 0);
+    }
+    for (high, text) in [
+        (0x0080_14ff, "LEA.X R2, P0, R0, R0, 0x2, P1"),
+        (0x0081_14ff, "LEA.HI.X R2, P0, R0, R0, RZ, 0x2, P1"),
+    ] {
+        let sum = (0x0000_0000_0002_7211, high, text);
+        right(&[P1_SET, sum, IF_P0]);
+        right(&[P1_SET, sum, store]);
+        wrong(&[sum, store], "R2", 0);
+        wrong(&[sum, IF_P0], "P0", 0);
+    }
+}
+
 /// `ISETP.NE.AND` of the lane's number against 0, into P0 or P1.
 const P0_SET: Line = (0x0000_00ff_0000_720c, 0x03f0_5270, "ISETP.NE.AND P0, PT, R0, RZ, PT");
 const P1_SET: Line = (0x0000_00ff_0000_720c, 0x03f2_5270, "ISETP.NE.AND P1, PT, R0, RZ, PT");
