@@ -166,7 +166,7 @@ fn barriers_take_their_number_and_count_from_registers() {
         call.options.seed = seed;
         call.run(&memory, &args);
         let thirds = (0..count).filter(|thread| thread % 3 != 0).count() as u32;
-        let all = thirds | count / 2 << 8 | count / 4 * 3 << 16;
+        let all = thirds + 0x100 * (count / 2) + 0x1_0000 * (count / 4 * 3);
         let ours = memory.read(d);
         assert_eq!(ours[..count as usize], vec![all; count as usize]);
         assert_eq!(ours[count as usize..], [0; 32]);
