@@ -1,7 +1,14 @@
 //! How strict a run is.
 //!
 //! Alignment, bounds, mappings and barriers are always checked. What costs is chosen here, and made
-//! a type, so that what is off costs nothing.
+//! a type, so that what is off costs nothing. What these checks find hardware would not notice: a run can
+//! go on behind it, and tell of it in [`Found`].
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use crate::fault::{Fault, FaultKind};
 
 /// The checks of a run that can be switched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +25,23 @@ impl Checks {
     pub const ALL: Self = Self { definedness: true, races: true };
     /// Only what is always checked.
     pub const NONE: Self = Self { definedness: false, races: false };
+}
+
+/// What was found in a launch that goes on: of each instruction the first of a kind.
+#[derive(Debug, Default)]
+pub struct Found(Mutex<BTreeMap<(usize, bool), Fault>>);
+
+impl Found {
+    /// The findings, in the order of the code.
+    pub fn take(&self) -> Vec<Fault> {
+        std::mem::take(&mut *self.0.lock()).into_values().collect()
+    }
+
+    /// Notes one that `make` describes, if its instruction has none of its kind.
+    pub(crate) fn note(&self, offset: usize, kind: &FaultKind, make: impl FnOnce() -> Fault) {
+        let is_race = matches!(kind, FaultKind::Race { .. });
+        self.0.lock().entry((offset, is_race)).or_insert_with(make);
+    }
 }
 
 /// [`Checks`] as a type.

@@ -137,6 +137,13 @@ pub enum FaultKind {
     },
 }
 
+impl FaultKind {
+    /// Whether hardware would go on, not knowing.
+    pub(crate) fn is_silent(&self) -> bool {
+        matches!(self, Self::Uninitialised { .. } | Self::Race { .. })
+    }
+}
+
 /// A fault, and where it happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(

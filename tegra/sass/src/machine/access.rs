@@ -11,10 +11,10 @@ use super::shared::{Kind, Shared};
 use super::traffic::linear;
 use super::warp::Warp;
 use super::{Outcome, Raised};
-use crate::check::Strictness;
+use crate::check::{Found, Strictness};
 use crate::count::Counters;
 use crate::execute::LANES;
-use crate::fault::FaultKind;
+use crate::fault::{Fault, FaultKind};
 use crate::isa::RZ;
 use crate::launch::{Launch, WINDOW_BYTES};
 use crate::memory::{Access, Memory, MemoryFault, Region};
@@ -27,6 +27,8 @@ pub(crate) struct Env<'a> {
     pub(crate) launch: &'a Launch<'a>,
     pub(crate) memory: &'a dyn Memory,
     pub(crate) cache: &'a Cache,
+    /// Who is told of what hardware would not notice; none when it ends the launch.
+    pub(crate) found: Option<&'a Found>,
     /// Held for atomic operations of 64 bits, which memory's words cannot do alone.
     pub(crate) lock: &'a Mutex<()>,
     pub(crate) shared: Shared,
@@ -124,6 +126,48 @@ impl<'a> Env<'a> {
         self.regions.rotate_right(1);
         self.regions[0] = Some(region);
         Ok(found)
+    }
+
+    /// What is told of a fault of a warp at an instruction.
+    #[cold]
+    pub(super) fn fault(&self, warp: &Warp, pc: u32, raised: Raised) -> Box<Fault> {
+        let lane = Warp::first_lane(raised.lanes);
+        let instruction = self.program.instructions().get(pc as usize);
+        Box::new(Fault {
+            kind: raised.kind,
+            kernel: self.launch.name.to_owned(),
+            offset: pc as usize * 16,
+            instruction: instruction.map_or_else(
+                || "outside the code".to_owned(),
+                |decoded| match decoded {
+                    Ok(instruction) => instruction.to_string(),
+                    Err(_) => "not decoded".to_owned(),
+                },
+            ),
+            block: self.block,
+            warp: warp.index.into(),
+            lane,
+            registers: warp
+                .registers
+                .iter()
+                .take(self.launch.registers as usize)
+                .map(|lanes| lanes[lane as usize % 32])
+                .collect(),
+        })
+    }
+
+    /// Tells of what hardware would not notice, if somebody wants to know; gives it back otherwise, and every
+    /// other fault.
+    #[cold]
+    pub(super) fn tell(&self, warp: &Warp, pc: u32, raised: Box<Raised>) -> Outcome<()> {
+        match self.found {
+            Some(found) if raised.kind.is_silent() => {
+                let kind = raised.kind.clone();
+                found.note(pc as usize * 16, &kind, || *self.fault(warp, pc, *raised));
+                Ok(())
+            }
+            _ => Err(raised),
+        }
     }
 
     /// Which memory an access reaches, and the address in it.

@@ -130,26 +130,6 @@ impl<'a> Block<'a> {
             }
             _ => warp.active.pc,
         };
-        Box::new(Fault {
-            kind: raised.kind,
-            kernel: self.env.launch.name.to_owned(),
-            offset: pc as usize * 16,
-            instruction: self.env.program.instructions().get(pc as usize).map_or_else(
-                || "outside the code".to_owned(),
-                |decoded| match decoded {
-                    Ok(instruction) => instruction.to_string(),
-                    Err(_) => "not decoded".to_owned(),
-                },
-            ),
-            block: self.env.block,
-            warp: index as u32,
-            lane,
-            registers: warp
-                .registers
-                .iter()
-                .take(self.env.launch.registers as usize)
-                .map(|lanes| lanes[lane as usize % 32])
-                .collect(),
-        })
+        self.env.fault(warp, pc, raised)
     }
 }

@@ -9,7 +9,7 @@ use super::access::Env;
 use super::block::{Block, Random};
 use super::cache::Cache;
 use super::shared::Shared;
-use crate::check::{Checks, Chosen, Strictness};
+use crate::check::{Checks, Chosen, Found, Strictness};
 use crate::count::Counters;
 use crate::fault::{Fault, FaultKind};
 use crate::launch::Launch;
@@ -24,9 +24,11 @@ const RESIDENT: usize = 256;
 
 /// How a launch is run.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct Options<'a> {
     /// What is checked.
     pub checks: Checks,
+    /// Where to tell of what [`Checks`] find; the launch goes on. Without it, the first ends the launch.
+    pub found: Option<&'a Found>,
     /// Decides the order of blocks, of warps and of groups of lanes. A program without races gives
     /// the same result for every seed and number of threads.
     pub seed: u64,
@@ -42,9 +44,16 @@ pub struct Options {
 /// Of so many atomic operations one is lost, where any is.
 pub const LOST: u64 = 64;
 
-impl Default for Options {
+impl Default for Options<'_> {
     fn default() -> Self {
-        Self { checks: Checks::ALL, seed: 0, threads: 1, limit: 1 << 40, lossy_atomics: false }
+        Self {
+            checks: Checks::ALL,
+            found: None,
+            seed: 0,
+            threads: 1,
+            limit: 1 << 40,
+            lossy_atomics: false,
+        }
     }
 }
 
@@ -55,7 +64,7 @@ pub fn run(
     launch: &Launch<'_>,
     memory: &dyn Memory,
     cache: &Cache,
-    options: &Options,
+    options: &Options<'_>,
 ) -> Result<Counters, Box<Fault>> {
     launch.validate(program.registers()).map_err(|kind| refused(launch, kind))?;
     let grid = Grid {
@@ -131,7 +140,7 @@ struct Grid<'a> {
     launch: &'a Launch<'a>,
     memory: &'a dyn Memory,
     cache: &'a Cache,
-    options: &'a Options,
+    options: &'a Options<'a>,
     next: AtomicU64,
     stop: AtomicBool,
     lock: Mutex<()>,
@@ -165,6 +174,7 @@ impl Grid<'_> {
             launch: self.launch,
             memory: self.memory,
             cache: self.cache,
+            found: self.options.found,
             lock: &self.lock,
             shared: Shared::default(),
             counters: Counters::default(),

@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     /// Bytes of each word that have a value.
     written: Vec<u8>,
     history: Vec<History>,
+    /// The first race of the instruction under way.
+    pub(crate) race: Option<Box<Raised>>,
     /// What each warp knows of the others' clocks; its own counts its barriers, from one.
     clocks: Vec<[u32; WARPS]>,
 }
@@ -80,7 +82,7 @@ impl Shared {
     ) -> Outcome<usize> {
         let word = self.locate(address, bytes, lane)?;
         if C::RACES {
-            self.note(kind, warp, address, bytes, lane)?;
+            self.note(kind, warp, address, bytes, lane);
         }
         Ok(word)
     }
@@ -139,7 +141,7 @@ impl Shared {
     }
 
     /// Notes an access, and finds whether it races with an earlier one.
-    fn note(&mut self, kind: Kind, warp: u8, address: u64, bytes: u8, lane: usize) -> Outcome<()> {
+    fn note(&mut self, kind: Kind, warp: u8, address: u64, bytes: u8, lane: usize) {
         let mine = self.clocks[usize::from(warp)];
         let unordered =
             |touch: &Touch| touch.warp != warp && touch.clock > mine[usize::from(touch.warp)];
@@ -153,7 +155,8 @@ impl Shared {
             }
             if let Some(other) = other {
                 let address = word as u32 * 4;
-                return Err(Raised::new(FaultKind::Race { address, warp, other }, 1 << lane));
+                let kind = FaultKind::Race { address, warp, other };
+                self.race.get_or_insert_with(|| Raised::new(kind, 1 << lane));
             }
             let clock = mine[usize::from(warp)];
             if kind == Kind::Read {
@@ -171,7 +174,6 @@ impl Shared {
                 history.reads = [Touch::default(); 2];
             }
         }
-        Ok(())
     }
 
     /// Warps met at a barrier: those that waited know what all that arrived did before.

@@ -58,10 +58,19 @@ impl Warp {
             env.clock += 1;
             env.counters.warp_instructions[step.class as usize] += 1;
             env.counters.lane_instructions[step.class as usize] += u64::from(mask.count_ones());
-            if C::DEFINEDNESS {
+            if C::DEFINEDNESS
+                && let Err(raised) = self.check(env, step, &program.effects[pc as usize], mask)
+            {
+                env.tell(self, pc, raised)?;
+                self.trust(&program.effects[pc as usize], mask);
                 self.check(env, step, &program.effects[pc as usize], mask)?;
             }
             self.step::<C>(env, &step.op, mask, seeded)?;
+            if C::RACES
+                && let Some(race) = env.shared.race.take()
+            {
+                env.tell(self, pc, race).inspect_err(|_| self.active.pc = pc)?;
+            }
             if step.spoiled {
                 self.spoil(&program.effects[pc as usize], mask);
             }
@@ -121,6 +130,17 @@ impl Warp {
             },
             without,
         ))
+    }
+
+    /// Takes what an instruction needs for known, which it has been told is not.
+    #[cold]
+    fn trust(&mut self, effects: &Effects, mask: u32) {
+        for &register in &effects.needs {
+            self.known.set(usize::from(register), mask);
+        }
+        for predicate in Each(u32::from(effects.predicate_needs)) {
+            self.predicates_defined[predicate] |= self.active.mask;
+        }
     }
 
     /// Makes results wrong.

@@ -1,5 +1,7 @@
 //! Which registers and predicates an operation reads and writes, for the checks.
 
+use std::ops::Range;
+
 use super::Step;
 use super::op::{
     AtomicOp, Carry, Comparison, Condition, Element, Format, Lane, LogicTest, Op, Origin, Pointer,
@@ -24,6 +26,8 @@ pub(crate) struct Effects {
     pub(crate) predicate_needs: u8,
     /// Predicates written.
     pub(crate) predicate_writes: u8,
+    /// Bytes of constant banks that are read; the whole bank, where a register says which.
+    pub(crate) constants: Vec<(u8, Range<u32>)>,
 }
 
 /// The first of the warp's registers.
@@ -78,10 +82,23 @@ impl Effects {
 
     fn source(&mut self, source: &Source) {
         self.reads.extend(register(source));
+        self.constant(source);
     }
 
     fn sources<'a>(&mut self, sources: impl IntoIterator<Item = &'a Source>) {
-        self.reads.extend(sources.into_iter().filter_map(register));
+        sources.into_iter().for_each(|source| self.source(source));
+    }
+
+    fn constant(&mut self, source: &Source) {
+        if let Origin::Constant { bank, offset } = source.origin {
+            self.constants.push((bank, offset..offset.saturating_add(4)));
+        }
+    }
+
+    fn constant_at(&mut self, bank: u8, offset: i32, size: Size, indexed: bool) {
+        let first = offset.max(0) as u32;
+        let bytes = if indexed { 0..u32::MAX } else { first..first + u32::from(size.bytes) };
+        self.constants.push((bank, bytes));
     }
 
     fn registers_of(first: u8, count: u8) -> impl Iterator<Item = u16> {
@@ -246,11 +263,13 @@ impl Effects {
 
     fn memory(&mut self, op: &Op) {
         match op {
-            Op::LoadConstant { d, register, size, .. } => {
+            Op::LoadConstant { d, bank, register, offset, size } => {
+                self.constant_at(*bank, *offset, *size, *register != RZ);
                 self.need(*register, 1);
                 self.write(*d, words(*size));
             }
-            Op::LoadUniform { d, index, size, .. } => {
+            Op::LoadUniform { d, bank, index, offset, size } => {
+                self.constant_at(*bank, *offset, *size, index.is_some());
                 self.needs.extend(index.map(|index| UNIFORM + u16::from(index)));
                 self.write_uniform(*d, words(*size));
             }
@@ -328,6 +347,7 @@ impl Effects {
 
     fn needed(&mut self, source: &Source) {
         self.needs.extend(register(source));
+        self.constant(source);
     }
 
     /// Sources of a lane's operation, but for those that cannot matter.

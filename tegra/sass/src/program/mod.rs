@@ -9,6 +9,8 @@ mod lower_flow;
 pub(crate) mod op;
 mod operands;
 
+use std::ops::Range;
+
 use crate::count::Class;
 use crate::decode::{DecodeError, INSTRUCTION_BYTES, decode};
 use crate::isa::{Guard, Instruction, Opcode};
@@ -91,6 +93,11 @@ impl Program {
     /// Registers of a lane that the code names: the highest and one.
     pub fn registers(&self) -> u32 {
         self.registers
+    }
+
+    /// Bytes of constant banks that the code can read: of a bank that it indexes, all.
+    pub fn constants(&self) -> impl Iterator<Item = (u8, Range<u32>)> {
+        self.effects.iter().flat_map(|effects| effects.constants.iter().cloned())
     }
 
     /// Bytes of code.

@@ -1,6 +1,6 @@
 //! What must not be done, and how it is called when it is.
 
-use sass::check::Checks;
+use sass::check::{Checks, Found};
 use sass::fault::{Fault, FaultKind};
 use sass::memory::{Access, MemoryFault};
 
@@ -53,6 +53,18 @@ fn accesses_out_of_bounds() {
     }
 }
 
+/// The argument at 0x168 chooses a word of the table in bank 3, so that all of it may be read; of bank 0 the code
+/// names the arguments and no byte beyond.
+#[test]
+fn constants_that_code_can_read() {
+    let program = kernel("faults", "bank").program;
+    let of = |bank| move |(named, range): (u8, std::ops::Range<u32>)| (named == bank).then_some(range);
+    let first: Vec<_> = program.constants().filter_map(of(0)).collect();
+    assert!(first.iter().any(|range| range.start == 0x168), "{first:x?}");
+    assert_eq!(first.iter().map(|range| range.end).max(), Some(0x16c), "{first:x?}");
+    assert_eq!(program.constants().filter_map(of(3)).collect::<Vec<_>>(), [0..u32::MAX]);
+}
+
 #[test]
 fn unmapped_memory() {
     let kernel = kernel("faults", "misaligned");
@@ -89,6 +101,27 @@ fn races_on_shared_memory() {
     let found = attempt("race", 64, 0, Checks { definedness: false, races: true }).unwrap_err();
     assert!(matches!(found.kind, FaultKind::Race { .. }), "{found}");
     assert!(attempt("race", 64, 0, Checks::NONE).is_ok(), "nothing looks for it");
+}
+
+/// What hardware would not notice is told of, once an instruction, and the launch goes on behind it.
+#[test]
+fn a_launch_goes_on_behind_what_is_told() {
+    for (name, argument, instruction) in [("unset", 50, "STG"), ("race", 0, "LDS")] {
+        let found = Found::default();
+        let kernel = kernel("faults", name);
+        let mut memory = Arena::default();
+        let words = memory.words(&[3; 256]);
+        let mut call = Call::new(&kernel, 4, 64);
+        call.options.found = Some(&found);
+        let counters = call.run(&memory, &[Pointer(words), Int(argument)]);
+        assert_eq!(counters.blocks, 4, "{name}");
+        let told = found.take();
+        assert!(told.iter().any(|fault| fault.instruction.contains(instruction)), "{told:?}");
+        let mut places: Vec<usize> = told.iter().map(|fault| fault.offset).collect();
+        places.dedup();
+        assert_eq!(places.len(), told.len(), "{name}: an instruction is told of once");
+        assert!(found.take().is_empty());
+    }
 }
 
 #[test]

@@ -179,7 +179,7 @@ pub(crate) struct Call<'a> {
     pub(crate) dynamic_shared: u32,
     /// Addresses of global symbols, as constant bank 4 has them.
     pub(crate) symbols: Vec<u64>,
-    pub(crate) options: Options,
+    pub(crate) options: Options<'a>,
 }
 
 impl<'a> Call<'a> {
@@ -191,11 +191,9 @@ impl<'a> Call<'a> {
             dynamic_shared: 0,
             symbols: Vec::new(),
             options: Options {
-                checks: Checks::ALL,
                 seed: 1,
-                threads: 1,
                 limit: 100_000_000,
-                lossy_atomics: false,
+                ..Options::default()
             },
         }
     }
