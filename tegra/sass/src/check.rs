@@ -4,8 +4,6 @@
 //! a type, so that what is off costs nothing. What these checks find hardware would not notice: a run can
 //! go on behind it, and tell of it in [`Found`].
 
-use std::collections::BTreeMap;
-
 use parking_lot::Mutex;
 
 use crate::fault::{Fault, FaultKind};
@@ -29,18 +27,21 @@ impl Checks {
 
 /// What was found in a launch that goes on: of each instruction the first of a kind.
 #[derive(Debug, Default)]
-pub struct Found(Mutex<BTreeMap<(usize, bool), Fault>>);
+pub struct Found(Mutex<Vec<Fault>>);
 
 impl Found {
-    /// The findings, in the order of the code.
+    /// The findings, in the order in which they came.
     pub fn take(&self) -> Vec<Fault> {
-        std::mem::take(&mut *self.0.lock()).into_values().collect()
+        std::mem::take(&mut *self.0.lock())
     }
 
     /// Notes one that `make` describes, if its instruction has none of its kind.
     pub(crate) fn note(&self, offset: usize, kind: &FaultKind, make: impl FnOnce() -> Fault) {
-        let is_race = matches!(kind, FaultKind::Race { .. });
-        self.0.lock().entry((offset, is_race)).or_insert_with(make);
+        let mut found = self.0.lock();
+        let alike = |kind: &FaultKind| matches!(kind, FaultKind::Race { .. });
+        if found.iter().all(|it| it.offset != offset || alike(&it.kind) != alike(kind)) {
+            found.push(make());
+        }
     }
 }
 

@@ -92,6 +92,7 @@ real! {
     fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int;
     fn close(fd: c_int) -> c_int;
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    fn msync(address: *mut c_void, bytes: size_t, flags: c_int) -> c_int;
     fn dup(fd: c_int) -> c_int;
     fn dup2(from: c_int, to: c_int) -> c_int;
     fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int;

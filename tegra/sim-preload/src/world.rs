@@ -9,17 +9,18 @@
 
 use std::cell::Cell;
 use std::io::{self, Write};
+use std::os::fd::RawFd;
 use std::process;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use parking_lot::Mutex;
 use tegra_sim::config::Config;
 use tegra_sim::driver::{FdTable, Orin};
 
 use crate::doorbell::die;
-use crate::files::Files;
+use crate::files::{Files, marks};
 use crate::power::Power;
 use crate::real::system_call;
 
@@ -61,6 +62,24 @@ fn existing() -> Option<&'static World> {
 /// The world, for the doorbell's signal handler: it takes no lock there.
 pub(crate) fn current() -> Option<&'static World> {
     existing().filter(|world| world.process == process::id())
+}
+
+/// Whether a number is a file of the Orin of this process's parent, which is told about once.
+pub(crate) fn is_inherited(fd: RawFd) -> bool {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let parents = existing().filter(|world| world.process != process::id());
+    if !marks::is_set(fd) || !parents.is_some_and(|world| world.files.had(fd)) {
+        return false;
+    }
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        say(&format!(
+            "ioctl on fd {fd}, a node that process {} inherited by fork: a forked child cannot use its parent's Orin; \
+             fork before the first node is opened, or exec and open the nodes there (Python's multiprocessing: the \
+             start method \"spawn\")",
+            process::id()
+        ));
+    }
+    true
 }
 
 /// Does `work` in the world, if there is one and the call comes from the program. Whatever lost
@@ -126,7 +145,19 @@ pub(crate) fn start_with(
     let world = World { process: process::id(), orin, files, power: Power::default() };
     let world = Box::leak(Box::new(world));
     WORLD.store(world, Ordering::Release);
+    // SAFETY: a function that takes nothing and lives as long as the library, which is never unloaded. Where there
+    // is no room for another handler, the sum is not told.
+    unsafe { libc::atexit(finish) };
     Ok(world)
+}
+
+/// The program ends: says what was found in sum. Not said by a program that ends by `_exit` or a signal.
+extern "C" fn finish() {
+    let Some(world) = current() else { return };
+    let _inside = Inside::enter();
+    if let Some(summary) = world.orin.summary() {
+        say(summary.trim_end());
+    }
 }
 
 /// Threads that `work` starts must not take the program's signals: they inherit this mask.

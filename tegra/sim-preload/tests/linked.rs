@@ -401,6 +401,75 @@ fn a_forked_child_leaves_its_parents_orin_alone() {
 }
 
 #[test]
+fn an_ioctl_on_an_inherited_node_says_what_to_do_instead() {
+    let _alone = alone();
+    let ctrl = open(CTRL);
+    let mut pipe = [-1; 2];
+    // SAFETY: the child only asks, on a stderr of its own, and ends.
+    let told = unsafe {
+        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+        let child = libc::fork();
+        if child == 0 {
+            libc::dup2(pipe[1], 2);
+            let mut words = [0_u32; 2];
+            let results = [(); 2].map(|()| libc::ioctl(ctrl, 0xc008_4712, words.as_mut_ptr()));
+            libc::_exit(i32::from(results != [-1; 2] || errno() != libc::ENODEV));
+        }
+        libc::close(pipe[1]);
+        let mut told = vec![0; 4096];
+        let mut length = 0;
+        while let read @ 1.. =
+            libc::read(pipe[0], told[length..].as_mut_ptr().cast(), 4096 - length)
+        {
+            length += read as usize;
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        assert_eq!(status, 0);
+        told.truncate(length);
+        String::from_utf8(told).unwrap()
+    };
+    close(pipe[0]);
+    close(ctrl);
+    assert_eq!(told.matches("inherited by fork").count(), 1, "told once: {told:?}");
+    assert!(told.contains(&format!("fd {ctrl}")) && told.contains("spawn"), "{told:?}");
+}
+
+/// As the kernel, whose dma-bufs have no `fsync`: seen on an Orin by `mmap.flush()`.
+#[test]
+fn a_mapping_of_a_dma_buf_cannot_be_written_back() {
+    let _alone = alone();
+    let nvmap = open(c"/dev/nvmap");
+    let buffer = Buffer::new(nvmap, 8192, 2);
+    let own = map_anonymous();
+    // SAFETY: mappings of the test's own.
+    unsafe {
+        for (address, flags, expected) in [
+            (buffer.cpu, libc::MS_SYNC, (-1, libc::EINVAL)),
+            (buffer.cpu.add(1024), libc::MS_SYNC, (-1, libc::EINVAL)),
+            (buffer.cpu, libc::MS_ASYNC, (0, 0)),
+            (own, libc::MS_SYNC, (0, 0)),
+        ] {
+            let result = libc::msync(address.cast(), 4096, flags);
+            let found = (result, if result == 0 { 0 } else { errno() });
+            assert_eq!(found, expected, "{address:?} {flags:#x}");
+        }
+    }
+    unmap(own, 4096);
+    drop(buffer);
+    close(nvmap);
+}
+
+fn map_anonymous() -> *mut u32 {
+    let (both, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, wherever the kernel likes.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), 4096, both, flags, -1, 0) };
+    assert_ne!(memory, libc::MAP_FAILED);
+    memory.cast()
+}
+
+#[test]
 fn a_lookup_by_name_finds_the_interposed_function() {
     let _alone = alone();
     // SAFETY: a handle of libc, a name that it has, and that function's type.

@@ -5,7 +5,8 @@
 //! | `TEGRA_SIM_SEED` | a number; decides everything that hardware leaves open | 0 |
 //! | `TEGRA_SIM_FAULTS` | failures to produce, see below | none |
 //! | `TEGRA_SIM_TRACE` | file that gets a record of everything | none |
-//! | `TEGRA_SIM_LINT` | `abort` or `warn`: what follows a finding | `abort` |
+//! | `TEGRA_SIM_LINT` | `abort`, `warn`, `NAME=abort\|warn\|off`: what follows a finding, see [`Policy`] | `abort` |
+//! | `TEGRA_SIM_SUPPRESS` | file of findings that are known, see [`Suppressions`] | none |
 //! | `TEGRA_SIM_CHECKS` | `timing`, `fast`, `strict` or `race`: what shader code is checked for | `strict` |
 //! | `TEGRA_SIM_BUNDLES` | directory that gets a file of every launch that fails | none |
 //! | `TEGRA_SIM_PROFILE` | what was measured on a real Orin, see [`crate::profile`] | none |
@@ -28,22 +29,13 @@
 //!
 //! For example `ioctl:MAP_BUFFER_EX:ENOMEM@3,mmu-fault@1/100,memory-full=1G`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
+use crate::finding::{Policy, PolicyError, SuppressionError, Suppressions};
 use crate::gpu::Random;
 use crate::quirks::{Quirks, Release};
-
-/// What follows a finding that hardware would not have delivered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lint {
-    /// The process is aborted.
-    #[default]
-    Abort,
-    /// It is printed, and that is all.
-    Warn,
-}
 
 /// What shader code is checked for, beyond what hardware refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,7 +83,9 @@ pub struct Config {
     /// File that gets a record of everything.
     pub trace: Option<PathBuf>,
     /// What follows a finding.
-    pub lint: Lint,
+    pub lint: Policy,
+    /// Findings that are known.
+    pub known: Suppressions,
     /// What shader code is checked for.
     pub checks: Checks,
     /// Directory that gets a bundle of every launch that fails.
@@ -145,6 +139,12 @@ pub enum ConfigError {
     /// A variable has a value that is none.
     #[error("{variable}={value}: expected {expected}")]
     Value { variable: &'static str, value: String, expected: &'static str },
+    /// What follows a finding is not understood.
+    #[error("TEGRA_SIM_LINT: {0}")]
+    Lint(PolicyError),
+    /// Which findings are known is not understood.
+    #[error("TEGRA_SIM_SUPPRESS: {0}")]
+    Suppress(String),
     /// A failure that there is not.
     #[error(
         "TEGRA_SIM_FAULTS: no failure {word:?}; there are ioctl:REQUEST:ERRNO@WHEN, \
@@ -223,14 +223,13 @@ impl Config {
                 expected: "a number from 0 to 18446744073709551615",
             })?;
         }
-        config.lint = match set("TEGRA_SIM_LINT").as_deref() {
-            None | Some("abort") => Lint::Abort,
-            Some("warn") => Lint::Warn,
-            Some(value) => {
-                let (variable, value) = ("TEGRA_SIM_LINT", value.to_owned());
-                return Err(ConfigError::Value { variable, value, expected: "abort or warn" });
-            }
-        };
+        if let Some(list) = set("TEGRA_SIM_LINT") {
+            config.lint = Policy::parse(&list).map_err(ConfigError::Lint)?;
+        }
+        if let Some(path) = set("TEGRA_SIM_SUPPRESS") {
+            let unfit = |error: SuppressionError| ConfigError::Suppress(error.to_string());
+            config.known = Suppressions::read(Path::new(&path)).map_err(unfit)?;
+        }
         if let Some(value) = set("TEGRA_SIM_CHECKS") {
             config.checks = Checks::named(&value).ok_or(ConfigError::Value {
                 variable: "TEGRA_SIM_CHECKS",

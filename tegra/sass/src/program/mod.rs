@@ -39,6 +39,7 @@ pub struct Program {
     words: Vec<u128>,
     decoded: Vec<Result<Instruction, DecodeError>>,
     registers: u32,
+    constants: Vec<(u8, Range<u32>)>,
 }
 
 impl Program {
@@ -63,7 +64,10 @@ impl Program {
             .collect();
         let effects: Vec<Effects> = steps.iter().map(Effects::of).collect();
         let registers = effects.iter().map(Effects::registers).max().unwrap_or(0);
-        Ok(Self { steps, effects, words, decoded, registers })
+        let mut constants: Vec<_> = effects.iter().flat_map(|it| it.constants.clone()).collect();
+        constants.sort_by_key(|(bank, range)| (*bank, range.start, range.end));
+        constants.dedup();
+        Ok(Self { steps, effects, words, decoded, registers, constants })
     }
 
     /// Makes an operation give [`WRONG`] in every register that it writes: for tests of programs that
@@ -96,8 +100,8 @@ impl Program {
     }
 
     /// Bytes of constant banks that the code can read: of a bank that it indexes, all.
-    pub fn constants(&self) -> impl Iterator<Item = (u8, Range<u32>)> {
-        self.effects.iter().flat_map(|effects| effects.constants.iter().cloned())
+    pub fn constants(&self) -> &[(u8, Range<u32>)] {
+        &self.constants
     }
 
     /// Bytes of code.

@@ -190,11 +190,7 @@ impl<'a> Call<'a> {
             block: [block, 1, 1],
             dynamic_shared: 0,
             symbols: Vec::new(),
-            options: Options {
-                seed: 1,
-                limit: 100_000_000,
-                ..Options::default()
-            },
+            options: Options { seed: 1, limit: 100_000_000, ..Options::default() },
         }
     }
 

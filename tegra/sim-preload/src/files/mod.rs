@@ -144,6 +144,15 @@ impl Files {
         table.files.get(&identity).map(|entry| entry.known.clone())
     }
 
+    /// Whether `fd` is one of the files that a parent had when this process was forked. The table is a copy, which
+    /// another thread of the parent's may have held: then nobody can tell.
+    pub(crate) fn had(&self, fd: RawFd) -> bool {
+        let identity = Identity::of(fd).ok();
+        self.table.try_lock().is_some_and(|table| {
+            identity.is_some_and(|identity| table.files.contains_key(&identity))
+        })
+    }
+
     /// The number `fd` is about to be closed, or already means something else.
     pub(crate) fn forget(&self, fd: RawFd) {
         self.table().forget(fd);

@@ -21,6 +21,7 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize
     });
     match simulated.flatten() {
         Some(result) => result,
+        None if world::is_inherited(fd) => fail(libc::ENODEV),
         // SAFETY: the arguments are the caller's.
         None => unsafe { real::ioctl(fd, request, argument) },
     }

@@ -37,7 +37,7 @@ interposed! {
     duplicate: dup dup2 dup3 fcntl fcntl64;
     epoll: epoll_ctl epoll_wait epoll_pwait;
     ioctl: ioctl;
-    memory: mmap mmap64 munmap;
+    memory: mmap mmap64 msync munmap;
     open: open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2;
     poll: poll ppoll __poll_chk __ppoll_chk;
     select: select pselect;

@@ -1,14 +1,18 @@
-//! `mmap` and `munmap`: doorbell pages, refusals, and the limits of a dma-buf's mapping.
+//! `mmap`, `munmap` and `msync`: doorbell pages, refusals, and the limits of a dma-buf's mapping.
 
 use std::ffi::{c_int, c_void};
+use std::fs;
 
 use libc::{MAP_FAILED, size_t};
 use tegra_sim::driver::FileId;
 
 use crate::doorbell::{self, MapError};
 use crate::files::Known;
-use crate::real::{self, set_errno};
+use crate::real::{self, fail, set_errno};
 use crate::world::{self, World, say};
+
+/// What `/proc/self/maps` calls a dma-buf's memory.
+const DMA_BUF: &str = "/memfd:nvmap";
 
 struct Request {
     address: *mut c_void,
@@ -127,6 +131,31 @@ macro_rules! interpose {
 }
 
 interpose! { mmap mmap64 }
+
+/// A dma-buf has no `fsync`, so that the kernel refuses to write a mapping of one back; a memory file has one.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn msync(address: *mut c_void, bytes: size_t, flags: c_int) -> c_int {
+    let of_a_dma_buf = || {
+        fs::read_to_string("/proc/self/maps").is_ok_and(|maps| {
+            maps.lines().any(|line| line.contains(DMA_BUF) && contains(line, address as usize))
+        })
+    };
+    if flags & libc::MS_SYNC != 0 && world::with(|_| of_a_dma_buf()) == Some(true) {
+        return fail(libc::EINVAL);
+    }
+    // SAFETY: the arguments are the caller's.
+    unsafe { real::msync(address, bytes, flags) }
+}
+
+/// Whether an address lies in the range that begins a line of `/proc/self/maps`.
+fn contains(line: &str, address: usize) -> bool {
+    let number = |text| usize::from_str_radix(text, 16).ok();
+    let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+    range.is_some_and(|(start, end)| {
+        number(start).is_some_and(|start| start <= address)
+            && number(end).is_some_and(|end| address < end)
+    })
+}
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {

@@ -25,7 +25,7 @@ Examples:
   tegra-sim errnos --node channel
 
 A broken rule that silicon would let pass is reported on stderr and ends the program, unless --lint \
-warn is given. What TEGRA_SIM_SEED, TEGRA_SIM_FAULTS, TEGRA_SIM_TRACE, TEGRA_SIM_LINT, \
+or --suppress say otherwise. What TEGRA_SIM_SEED, TEGRA_SIM_FAULTS, TEGRA_SIM_TRACE, TEGRA_SIM_LINT, TEGRA_SIM_SUPPRESS, \
 TEGRA_SIM_CHECKS, TEGRA_SIM_BUNDLES, TEGRA_SIM_PROFILE, TEGRA_SIM_MACHINE, TEGRA_SIM_RELEASE and \
 TEGRA_SIM_DESKTOP say, the options of `run` say too.
 

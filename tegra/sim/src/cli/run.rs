@@ -8,7 +8,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use clap::ValueEnum;
 use tegra_sim::config::Config;
 use tegra_sim::profile::{Calibration, ProfileError};
 
@@ -55,9 +54,13 @@ pub(super) struct Run {
     /// Write what happens to FILE, one JSON object a line
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// What to do about a program that silicon would let pass today: abort by default
-    #[arg(long, value_enum)]
-    lint: Option<Lint>,
+    /// What follows a finding: `abort`, which is the default, or `warn` for all, or by name, as
+    /// `uninitialised-read=warn,stale-l2=off`; may be given several times, and the last word wins
+    #[arg(long, value_name = "WORDS")]
+    lint: Vec<String>,
+    /// Do not count or tell of the findings that FILE knows: lines as the summary at the end has them, with reasons
+    #[arg(long, value_name = "FILE")]
+    suppress: Option<PathBuf>,
     /// What shader code is checked for: strict by default
     #[arg(long, value_enum)]
     checks: Option<Level>,
@@ -79,14 +82,6 @@ pub(super) struct Run {
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Lint {
-    /// Report on stderr and end the program
-    Abort,
-    /// Report on stderr and go on
-    Warn,
 }
 
 /// Why a program was not started.
@@ -177,6 +172,7 @@ impl Run {
             ("TEGRA_SIM_TRACE", &self.trace),
             ("TEGRA_SIM_BUNDLES", &self.bundles),
             ("TEGRA_SIM_PROFILE", &self.profile),
+            ("TEGRA_SIM_SUPPRESS", &self.suppress),
         ] {
             let Some(path) = path else { continue };
             // The program may change its directory before it opens a node.
@@ -190,12 +186,8 @@ impl Run {
         if let Some(checks) = self.checks {
             command.env("TEGRA_SIM_CHECKS", checks.checks().name());
         }
-        if let Some(lint) = self.lint {
-            let lint = match lint {
-                Lint::Abort => "abort",
-                Lint::Warn => "warn",
-            };
-            command.env("TEGRA_SIM_LINT", lint);
+        if !self.lint.is_empty() {
+            command.env("TEGRA_SIM_LINT", self.lint.join(","));
         }
         understand(&command)?;
         Ok(command)

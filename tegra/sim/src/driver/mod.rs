@@ -40,6 +40,7 @@ use tsg::Tsg;
 
 use crate::config::{Config, Injection};
 use crate::engine::MachineCode;
+use crate::finding::Reporter;
 use crate::gpu::{Gpu, GpuConfig};
 use crate::memory::{DmaBuf, Ram};
 use crate::profile::{Calibration, Hardware};
@@ -167,6 +168,7 @@ pub struct Orin {
     nvmap: nvmap::Client,
     files: Files,
     trace: Trace,
+    reporter: Arc<dyn Reporter>,
 }
 
 impl Orin {
@@ -209,13 +211,20 @@ impl Orin {
     ) -> io::Result<Arc<Self>> {
         let interrupts = Arc::new(Interrupts::default());
         let (trace, injection) = (gpu.trace.clone(), Arc::clone(&gpu.injection));
+        let reporter = Arc::clone(&gpu.reporter);
         let engine = MachineCode::new(gpu.checks).with_sms(hardware.shape().sms());
         let engine = Box::new(engine.with_quirks(gpu.quirks));
         let gpu = Gpu::new(gpu, Arc::clone(&interrupts) as Arc<_>)?;
         gpu.set_compute_engine(engine);
         let ram = Ram::new(config.memory.or(hardware.memory).unwrap_or(RAM));
         let device = Device::new(fds, gpu, ram, interrupts, injection, hardware, config);
-        Ok(Arc::new(Self { device, nvmap: nvmap::Client::new(), files: Files::default(), trace }))
+        let (nvmap, files) = (nvmap::Client::new(), Files::default());
+        Ok(Arc::new(Self { device, nvmap, files, trace, reporter }))
+    }
+
+    /// What there is to say about the program when it ends; none when there was nothing.
+    pub fn summary(&self) -> Option<String> {
+        self.reporter.summary()
     }
 
     /// The GPU, for its doorbell, its timer and its compute engine.

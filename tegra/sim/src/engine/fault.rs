@@ -5,6 +5,7 @@
 use sass::fault::{Fault, FaultKind};
 use sass::memory::{Access, MemoryFault};
 
+use crate::finding::Rule;
 use crate::gpu::{self, GpuMemory, Launch, MmuFault, MmuFaultKind, SMS, SmFault};
 
 /// `global_esr`: a breakpoint, which a trap is.
@@ -59,6 +60,18 @@ fn report(kind: &FaultKind, pc: u64, block: u64, message: String) -> SmFault {
         warp_pc: pc,
         message,
     }
+}
+
+/// What is told of what hardware would not notice: also the code's hash, the one name that a kernel has in every
+/// run.
+pub(super) fn silent(launch: &Launch, code: u64, found: &Fault) -> Option<(Rule, String)> {
+    let rule = match found.kind {
+        FaultKind::Uninitialised { .. } => Rule::UninitialisedUse,
+        FaultKind::Race { .. } => Rule::SharedRace,
+        _ => return None,
+    };
+    let pc = launch.program + found.offset as u64;
+    Some((rule, format!("pc {pc:#x}: {found}, code-{code:016x}")))
 }
 
 /// Code that names more barriers than the launch has.

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::num::NonZero;
 use std::thread;
 
+use sass::check::Found;
 use sass::count::{Class, Counters};
 use sass::launch as machine;
 use sass::machine::{Cache, Options, run};
@@ -43,6 +44,8 @@ pub struct MachineCode {
     quirks: Quirks,
     programs: Programs,
     cache: Cache,
+    /// What hardware would not notice ends a launch.
+    halting: bool,
     /// What launches did that are not executed again.
     timed: HashMap<Timed, Work>,
 }
@@ -74,6 +77,7 @@ impl MachineCode {
             quirks: Quirks::default(),
             programs: Programs::default(),
             cache: Cache::default(),
+            halting: false,
             timed: HashMap::new(),
         }
     }
@@ -90,6 +94,12 @@ impl MachineCode {
         Self { quirks, ..self }
     }
 
+    /// The same, but ending a launch at what hardware would not notice, with all that is known there.
+    #[must_use]
+    pub(crate) fn halting(self) -> Self {
+        Self { halting: true, ..self }
+    }
+
     /// Runs a launch to its end. [`Stopped`] has the fault, and where the machine was.
     pub fn run(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<Work, Stopped> {
         let code =
@@ -97,6 +107,7 @@ impl MachineCode {
         if code.barriers > launch.barriers {
             return Err(fault::barriers(launch, code.barriers));
         }
+        memory.reads_constants(code.program.constants().to_vec());
         let key = (self.checks == Checks::Timing).then(|| Timed::of(launch, &code));
         if let Some(work) = key.and_then(|key| self.timed.get(&key)) {
             return Ok(work.clone());
@@ -105,8 +116,15 @@ impl MachineCode {
             bank.map(|bank| mapped(memory, bank.address, bank.bytes.into())).unwrap_or_default()
         });
         let space = Space::new(memory);
-        let result = self.execute(launch, &code, &banks, &space);
+        let found = Found::default();
+        let listening = (!self.halting).then_some(&found);
+        let result = self.execute(launch, &code, &banks, &space, listening);
         let bytes_touched = space.finish();
+        for (rule, message) in
+            found.take().iter().filter_map(|found| fault::silent(launch, code.hash, found))
+        {
+            memory.found(rule, message);
+        }
         let counters = result.map_err(|stopped| fault::explain(launch, memory, stopped))?;
         if counters.warps(Class::Local) > 0 {
             backing(launch, memory, self.sms).map_err(Stopped::before)?;
@@ -124,6 +142,7 @@ impl MachineCode {
         code: &Code,
         banks: &[Vec<u8>; BANKS],
         space: &Space<'_>,
+        found: Option<&Found>,
     ) -> Result<Counters, Box<sass::fault::Fault>> {
         let mut bound: [&[u8]; machine::BANKS] = [&[]; machine::BANKS];
         for (slot, bank) in bound.iter_mut().zip(banks) {
@@ -149,6 +168,7 @@ impl MachineCode {
         let useful = usize::try_from(warps / WARPS_A_THREAD).unwrap_or(usize::MAX);
         let options = Options {
             checks: self.checks.of_machine(),
+            found,
             seed: launch.seed,
             threads: self.threads.min(useful).max(1),
             limit: ENDLESS,

@@ -1,13 +1,19 @@
 //! What the simulator has to say about a program: faults that hardware raises, and findings that
 //! silicon would let pass today.
 //!
-//! Every finding follows a [`Rule`] with a stable name. Owns the catalogue and how a finding is
-//! reported; who breaks a rule is found out in [`crate::gpu`].
+//! Every finding follows a [`Rule`] with a stable name. Owns the catalogue; what follows a finding is asked for
+//! in `policy`, which of them are known says `suppression`, and `report` tells of them. Who breaks a rule is found
+//! out in [`crate::gpu`].
+
+mod policy;
+mod report;
+mod suppression;
 
 use std::fmt;
-use std::io::Write as _;
 
-use parking_lot::Mutex;
+pub use policy::{Action, Policy, PolicyError};
+pub use report::{Collector, Reporter, Stderr};
+pub use suppression::{SuppressionError, Suppressions, place};
 
 use crate::gpu::SmFault;
 
@@ -20,6 +26,8 @@ pub enum Severity {
     Silent,
     /// Hardware does not notice: the program is lucky.
     Lint,
+    /// Nothing is wrong yet.
+    Note,
 }
 
 /// Declares the rules: `Variant "name" Severity: why;`.
@@ -85,7 +93,9 @@ rules! {
     QmdRewritten "qmd-rewritten" Lint
         "A QMD changed before its launch completed: the GPU reads and writes it until then.";
     ConstantsRewritten "constant-bank-rewritten" Lint
-        "A constant bank changed before its launch completed.";
+        "A constant that a launch reads changed before the launch completed.";
+    ConstantsOversized "constant-bank-oversized" Note
+        "A QMD declares a constant bank beyond what its code reads, and that part changes.";
     BufferReused "buffer-reused" Lint "The CPU changed the source of a copy that had not run yet.";
     UninitialisedRead "uninitialised-read" Lint "The GPU reads memory that nobody has written.";
     StaleL2 "stale-l2" Lint
@@ -108,6 +118,14 @@ rules! {
         "Memory is mapped where a window lies: shaders never reach it.";
     QmdReserved "qmd-reserved" Lint
         "A QMD sets bits that are reserved or that only hardware writes.";
+    UninitialisedUse "uninitialised-use" Lint
+        "A value that nobody gave reached an address, a branch or a store of a shader.";
+    SharedRace "shared-race" Lint
+        "Warps of a block touched the same shared memory with no barrier between.";
+    RingBeyondHost "ring-beyond-host" Lint
+        "The driver maps a ring at 2^40 or above, where Host cannot fetch: a real machine froze.";
+    DriverBeyondHost "driver-range-beyond-host" Note
+        "The driver's own range reaches beyond 2^40: a real one warns at each context.";
     Deadlock "deadlock" Lint "A channel waits for a semaphore that nothing releases.";
     DoorbellMissing "doorbell-missing" Lint "GP_PUT moved, but no doorbell told the GPU.";
     NotModelled "not-modelled" Lint "Legal on hardware, but the simulator does not do it.";
@@ -178,49 +196,4 @@ pub mod notifier {
     pub const RESET_REQUESTED: u32 = 43;
     /// A CRC did not fit.
     pub const CRC_MISMATCH: u32 = 80;
-}
-
-/// Where findings go.
-pub trait Reporter: Send + Sync {
-    /// Takes one finding. Called from the GPU's thread, without locks held.
-    fn report(&self, finding: &Finding);
-}
-
-/// Prints findings on stderr and, unless told to go on, aborts the process at the first that
-/// hardware would not have delivered.
-#[derive(Clone, Copy, Debug)]
-pub struct Stderr {
-    /// Go on after findings.
-    pub warn_only: bool,
-}
-
-impl Reporter for Stderr {
-    fn report(&self, finding: &Finding) {
-        // A closed stderr must not stop the report from taking effect.
-        let _ = writeln!(std::io::stderr(), "{finding}");
-        if finding.rule.severity() != Severity::Fault && !self.warn_only {
-            let _ = writeln!(
-                std::io::stderr(),
-                "tegra-sim: stopping here; TEGRA_SIM_LINT=warn goes on"
-            );
-            std::process::abort();
-        }
-    }
-}
-
-/// Keeps findings, for tests.
-#[derive(Debug, Default)]
-pub struct Collector(Mutex<Vec<Finding>>);
-
-impl Collector {
-    /// What was found so far, taken out.
-    pub fn take(&self) -> Vec<Finding> {
-        std::mem::take(&mut *self.0.lock())
-    }
-}
-
-impl Reporter for Collector {
-    fn report(&self, finding: &Finding) {
-        self.0.lock().push(finding.clone());
-    }
 }

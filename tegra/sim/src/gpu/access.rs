@@ -10,6 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::clock::{Clock, Random};
+use super::constants::Reads;
 use super::dependencies::{Agent, Dependencies, Stamp};
 use super::latency::Latency;
 use super::mmu::{Access, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
@@ -33,6 +34,8 @@ pub(crate) struct Failure {
     pub(crate) rule: Rule,
     pub(crate) code: u32,
     pub(crate) message: String,
+    /// The address that the MMU refused.
+    pub(crate) va: Option<u64>,
     pub(crate) sm: Option<SmFault>,
     /// It was made to happen on request.
     pub(crate) injected: bool,
@@ -40,12 +43,12 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(rule: Rule, code: u32, message: impl Into<String>) -> Self {
-        Self { rule, code, message: message.into(), sm: None, injected: false }
+        Self { rule, code, message: message.into(), va: None, sm: None, injected: false }
     }
 
     pub(crate) fn mmu(fault: MmuFault, client: &str) -> Self {
         let message = format!("mmu fault id={}, client {client}: {fault}", fault.kind as u32);
-        Self::new(Rule::MmuFault, notifier::MMU_FAULT, message)
+        Self { va: Some(fault.va), ..Self::new(Rule::MmuFault, notifier::MMU_FAULT, message) }
     }
 }
 
@@ -301,6 +304,8 @@ fn unwritten(piece: &Piece) -> Option<u64> {
 pub(crate) struct SmMemory<'a> {
     pub(crate) site: Site<'a>,
     pub(crate) core: Mutex<&'a mut Core>,
+    /// What the code can read of constant banks, where that is known.
+    pub(crate) constants: Mutex<Option<Reads>>,
 }
 
 impl SmMemory<'_> {
@@ -346,6 +351,10 @@ impl GpuMemory for SmMemory<'_> {
         self.site.mmu.resolve(va, bytes, access)
     }
 
+    fn next_mapped(&self, va: u64, bytes: u64) -> Option<u64> {
+        self.site.mmu.first_mapped(va, bytes)
+    }
+
     fn stale(&self, piece: &Piece) -> Option<Vec<u8>> {
         self.core.lock().shadow.stale.as_ref()?.differing(piece)
     }
@@ -355,5 +364,13 @@ impl GpuMemory for SmMemory<'_> {
         if let Ok(pieces) = self.site.mmu.resolve(va, bytes, access) {
             self.note(va, &pieces, access);
         }
+    }
+
+    fn reads_constants(&self, reads: Reads) {
+        *self.constants.lock() = Some(reads);
+    }
+
+    fn found(&self, rule: Rule, message: String) {
+        self.core.lock().find(rule, Some(self.site.channel), message);
     }
 }

@@ -83,7 +83,8 @@ impl Channel {
             device: "a simulated Orin".to_owned(),
             channel: self.id.into(),
             rule: failure.rule.name().to_owned(),
-            notifier: Some(failure.code),
+            // What hardware would not notice has none.
+            notifier: (failure.code != 0).then_some(failure.code),
             message: failure.message.clone(),
             stopped_at: Vec::new(),
             stream: self.listing(),

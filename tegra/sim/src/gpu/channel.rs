@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::access::{Core, Failure, Site, load, within_host};
 use super::compute::ComputeState;
+use super::constants::{Held, InFlight};
 use super::copy::{CopyJob, CopyState};
 use super::dependencies::{Agent, Kind};
 use super::gpfifo::{Accepted, Segment};
@@ -84,6 +85,14 @@ pub(crate) struct Work {
     pub(crate) watched: Vec<(Rule, Snapshot)>,
 }
 
+/// What a copy or a launch will read.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    pub(crate) memory: Vec<(Rule, Snapshot)>,
+    /// By QMD of the launches that start each other: their constant banks.
+    pub(crate) banks: Vec<(u64, Vec<Held>)>,
+}
+
 #[derive(Debug)]
 pub(crate) enum Task {
     Copy(CopyJob),
@@ -137,13 +146,15 @@ pub(crate) struct Channel {
     /// Launches that others started since the last method.
     pub(crate) chained: u32,
     pub(crate) scout: Scout,
+    /// Constant banks of launches that have not begun.
+    pub(crate) banks: InFlight,
     /// Copies and launches so far.
     pub(crate) issued: u64,
     recent: VecDeque<Method>,
 }
 
 /// Reads streams ahead of their execution, to know what they will read.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Scout {
     pub(crate) parser: Parser,
     pub(crate) copy: CopyState,
@@ -153,7 +164,7 @@ pub(crate) struct Scout {
     /// A word was no header: what follows is not foreseen.
     pub(crate) lost: bool,
     /// By number of copy or launch: what it will read.
-    pub(crate) watched: BTreeMap<u64, Vec<(Rule, Snapshot)>>,
+    pub(crate) watched: BTreeMap<u64, Watched>,
 }
 
 impl Channel {
@@ -191,6 +202,7 @@ impl Channel {
             told: false,
             chained: 0,
             scout: Scout::default(),
+            banks: InFlight::default(),
             issued: 0,
             recent: VecDeque::with_capacity(RECENT),
         }
@@ -261,6 +273,7 @@ impl Channel {
             return Err(Stop::Wait(Wait::Idle));
         }
         core.dependencies.drained(self.id);
+        self.banks.clear();
         self.unwaited = false;
         self.is_switchable(core);
         Ok(())
@@ -280,7 +293,10 @@ impl Channel {
             Task::Report(..) => Vec::new(),
             Task::Copy(_) | Task::Launch(_) => {
                 self.issued += 1;
-                self.scout.watched.remove(&self.issued).unwrap_or_default()
+                let Watched { memory, banks } =
+                    self.scout.watched.remove(&self.issued).unwrap_or_default();
+                banks.into_iter().for_each(|(qmd, banks)| self.banks.send(qmd, banks));
+                memory
             }
         };
         let releases = match &task {
@@ -388,5 +404,6 @@ impl Channel {
         self.unreleased.clear();
         self.compute.forget();
         self.scout.watched.clear();
+        self.banks.clear();
     }
 }

@@ -10,9 +10,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::clock::Clock;
 use super::doorbell::{Doorbell, Waker};
+use super::mmu::Mmu;
 use super::schedule::{Machine, Notice, Run};
 use super::switch::Preemption;
 use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, Events, GpuConfig, TsgId};
+use crate::finding::Rule;
 use crate::quirks::{Freeze, never_return};
 
 /// Steps that the thread does before it lets control calls in.
@@ -185,6 +187,16 @@ impl Gpu {
     /// Lets time pass in which the driver is busy.
     pub(crate) fn advance_ns(&self, ns: u64) {
         self.shared.clock.advance(ns / super::TICK);
+    }
+
+    /// The program's last reference to a mapping is gone: L2 forgets it, and it is remembered for who comes late.
+    pub(crate) fn unmapped(&self, mmu: &Mmu, va: u64, bytes: u64) {
+        self.control(|machine| machine.unmapped(mmu, va, bytes));
+    }
+
+    /// Tells of something that the driver sees.
+    pub(crate) fn find(&self, rule: Rule, channel: u16, message: String) {
+        self.control(|machine| machine.find(rule, channel, message));
     }
 
     /// Drops what L2 holds of system memory (`FLUSH_L2` with an invalidate).

@@ -5,7 +5,7 @@
 //! finding. Source: `dev_ram` and `dev_pbdma` of GA100's manual.
 
 use super::access::{Core, Failure, HOST_END, Site};
-use super::channel::{Channel, Scout, userd};
+use super::channel::{Channel, Scout, Watched, userd};
 use super::compute;
 use super::dependencies::Kind;
 use super::pbdma::{Method, Step};
@@ -144,7 +144,7 @@ impl Channel {
         if address < class::host::METHODS_END {
             return;
         }
-        let mut watched = Vec::new();
+        let mut watched = Watched::default();
         if subchannel == 4 {
             if scout.copy.set(address, data) || address != class::copy::LAUNCH_DMA {
                 return;
@@ -154,7 +154,7 @@ impl Channel {
                 return;
             };
             let snapshot = Snapshot::take(&self.mmu, &core.shadow, va, bytes);
-            watched.push((Rule::BufferReused, snapshot));
+            watched.memory.push((Rule::BufferReused, snapshot));
         } else if subchannel == 1 {
             if scout.compute.set(address, data) || !compute::launches(address, data) {
                 return;

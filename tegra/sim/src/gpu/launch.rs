@@ -7,8 +7,9 @@ use parking_lot::Mutex;
 use super::SmFault;
 use super::access::{Core, Failure, SHADER, Site, SmMemory, within_host};
 use super::capture::Chance;
-use super::channel::{Channel, Flow, Task, Work};
+use super::channel::{Channel, Flow, Task, Watched, Work};
 use super::compute::{Dependence, pcas2, schedules};
+use super::constants::hold;
 use super::copy::injected;
 use super::dependencies::{Agent, Kind};
 use super::mmu::{Access, Mmu, MmuFault, PAGE, Piece};
@@ -16,7 +17,7 @@ use super::qmd::{BYTES, Bank, DependentAction, Qmd, SkedError, WINDOW, esr};
 use super::shadow::Snapshot;
 use super::switch::{PICTURE, Timeout};
 use crate::config::Occasion;
-use crate::finding::{Rule, notifier};
+use crate::finding::{Finding, Rule, notifier};
 use crate::quirks::{Freeze, never_return};
 use crate::trace::Event;
 
@@ -151,16 +152,16 @@ impl Channel {
     }
 
     /// Keeps an eye on a launch's QMD, constants and those of its dependents.
-    pub(crate) fn watch_launch(&self, core: &Core, qmd: u64, watched: &mut Vec<(Rule, Snapshot)>) {
+    pub(crate) fn watch_launch(&self, core: &Core, qmd: u64, watched: &mut Watched) {
         let mut next = Some(qmd);
         for _ in 0..CHAIN {
             let Some(at) = next.take() else { return };
             let snapshot = Snapshot::take(&self.mmu, &core.shadow, at, BYTES as u64);
-            watched.push((Rule::QmdRewritten, snapshot));
+            watched.memory.push((Rule::QmdRewritten, snapshot));
             let Some(qmd) = peek_qmd(&self.mmu, at) else { return };
-            watch_constants(&self.mmu, core, &qmd, watched);
+            watched.banks.push((at, hold(&self.mmu, &core.shadow, &qmd)));
             next = qmd.dependent().ok().flatten().map(|dependent| dependent.qmd);
-            if watched.iter().any(|(_, seen)| Some(seen.va()) == next) {
+            if watched.memory.iter().any(|(_, seen)| Some(seen.va()) == next) {
                 return;
             }
         }
@@ -173,9 +174,17 @@ impl Channel {
         job: LaunchJob,
     ) -> Result<(), Failure> {
         let chance = Chance { seed: core.random.next(), time: core.clock.now() };
+        let before = core.findings.len();
         let result = self.launch(core, agent, job, chance);
-        if let Err(failure) = &result {
-            self.capture(core, job.qmd, chance, failure);
+        let of_code =
+            |finding: &&Finding| matches!(finding.rule, Rule::UninitialisedUse | Rule::SharedRace);
+        match (&result, core.findings[before..].iter().find(of_code)) {
+            (Err(failure), _) => self.capture(core, job.qmd, chance, failure),
+            (Ok(()), Some(found)) => {
+                let failure = Failure::new(found.rule, 0, found.message.clone());
+                self.capture(core, job.qmd, chance, &failure);
+            }
+            (Ok(()), None) => {}
         }
         result
     }
@@ -233,16 +242,19 @@ impl Channel {
             }
         }
         self.fill_caches(core, agent, &qmd)?;
-        let mut watched =
-            vec![(Rule::QmdRewritten, Snapshot::take(&self.mmu, &core.shadow, at, BYTES as u64))];
-        watch_constants(&self.mmu, core, &qmd, &mut watched);
+        let watched =
+            [(Rule::QmdRewritten, Snapshot::take(&self.mmu, &core.shadow, at, BYTES as u64))];
+        let banks = self.banks.begin(at).unwrap_or_else(|| hold(&self.mmu, &core.shadow, &qmd));
 
         core.switches.begin(self.tsg, self.id, core.clock.now());
+        let mut reads = None;
         let result = match core.engine.take_if(|_| !launch.grid.contains(&0)) {
             Some(mut engine) => {
                 let site = Site { mmu: &self.mmu, channel: self.id, agent, unit: SHADER };
-                let memory = SmMemory { site, core: Mutex::new(core) };
+                let (core_of, constants) = (Mutex::new(&mut *core), Mutex::new(None));
+                let memory = SmMemory { site, core: core_of, constants };
                 let result = engine.launch(&launch, &memory);
+                reads = memory.constants.into_inner();
                 core.engine = Some(engine);
                 result.map(|work| Some(Box::new(work)))
             }
@@ -265,6 +277,9 @@ impl Channel {
         result.map_err(sm_failure)?;
         self.check_switches(core)?;
         self.check_watched(core, &watched, "while the launch ran");
+        for bank in &banks {
+            bank.check(core, &self.mmu, self.id, at, reads.as_ref());
+        }
         if cut_short {
             return Err(injected(at, "SM"));
         }
@@ -382,13 +397,6 @@ impl Channel {
             }
         }
         Ok(())
-    }
-}
-
-fn watch_constants(mmu: &Mmu, core: &Core, qmd: &Qmd, watched: &mut Vec<(Rule, Snapshot)>) {
-    for Bank { address, bytes, .. } in qmd.constants().into_iter().flatten() {
-        let snapshot = Snapshot::take(mmu, &core.shadow, address, bytes.into());
-        watched.push((Rule::ConstantsRewritten, snapshot));
     }
 }
 

@@ -3,10 +3,10 @@
 //! Holds translations only. Which addresses are handed out, and the errnos of wrong requests, are
 //! the driver's business.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::memory::DmaBuf;
 
@@ -104,6 +104,8 @@ pub(crate) struct Mapped {
 #[derive(Debug, Default)]
 pub struct Mmu {
     mappings: RwLock<BTreeMap<u64, Mapping>>,
+    /// What was unmapped last, oldest first.
+    gone: Mutex<VecDeque<Gone>>,
 }
 
 /// Why a range cannot be mapped.
@@ -118,6 +120,17 @@ pub enum MapError {
     /// A part of the range is mapped already, or the range leaves the page tables.
     #[error("GPU addresses {va:#x} and {bytes:#x} bytes on are not free")]
     NotFree { va: u64, bytes: u64 },
+}
+
+/// Mappings that are remembered when they are gone.
+const REMEMBERED: usize = 4096;
+
+/// A mapping that there was.
+#[derive(Debug)]
+struct Gone {
+    va: u64,
+    bytes: u64,
+    time: u64,
 }
 
 /// The page tables' reach: 49 bits.
@@ -257,6 +270,30 @@ impl Mmu {
         let mappings = self.mappings.read();
         let found = mappings.range(..=va).next_back();
         found.is_some_and(|(_, mapping)| va < mapping.end && mapping.flags.unmapped_pte)
+    }
+
+    /// A mapping of the program's is gone, at a time in nanoseconds.
+    pub(crate) fn remember(&self, va: u64, bytes: u64, time: u64) {
+        let mut gone = self.gone.lock();
+        if gone.len() == REMEMBERED {
+            gone.pop_front();
+        }
+        gone.push_back(Gone { va, bytes, time });
+    }
+
+    /// What an address belonged to that is not mapped any more, for messages.
+    pub(crate) fn past(&self, va: u64) -> Option<String> {
+        if self.first_mapped(va, 1).is_some() {
+            return None;
+        }
+        let gone = self.gone.lock();
+        let last = gone.iter().rev().find(|gone| (gone.va..gone.va + gone.bytes).contains(&va))?;
+        let Gone { va: start, bytes, time } = last;
+        Some(format!(
+            "; it was mapped until {time} ns, {:#x} bytes into the {bytes:#x} at {start:#x} that were unmapped then: \
+             unmap when the work that uses a buffer has completed",
+            va - start
+        ))
     }
 
     /// The first mapped address within `bytes` from `va` on.

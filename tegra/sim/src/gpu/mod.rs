@@ -15,6 +15,7 @@ mod capture;
 mod channel;
 mod clock;
 mod compute;
+mod constants;
 mod copy;
 mod dependencies;
 mod device;
@@ -31,6 +32,7 @@ mod semaphore;
 mod shadow;
 mod switch;
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +44,8 @@ pub use mmu::{Access, MapAccess, MapError, MapFlags, Mmu, MmuFault, MmuFaultKind
 pub use qmd::{BANKS, Bank, Launch, LocalMemory, WINDOW};
 pub use switch::{Preemption, SWITCH_LIMIT_MS};
 
-use crate::config::{Checks, Config, Injection, Lint};
-use crate::finding::{Fault, Reporter, Stderr};
+use crate::config::{Checks, Config, Injection};
+use crate::finding::{Fault, Reporter, Rule, Stderr};
 use crate::memory::DmaBuf;
 use crate::quirks::Quirks;
 use crate::trace::{Trace, Work};
@@ -88,7 +90,7 @@ impl GpuConfig {
             hold: Duration::from_micros(500),
             deadlock_timeout: Duration::from_secs(60),
             trace,
-            reporter: Arc::new(Stderr { warn_only: config.lint == Lint::Warn }),
+            reporter: Arc::new(Stderr::new(config.lint.clone(), config.known.clone())),
             injection,
             bundles: config.bundles.clone(),
             checks: config.checks,
@@ -169,6 +171,9 @@ pub trait GpuMemory: Sync {
     /// first address that cannot be accessed so.
     fn resolve(&self, va: u64, bytes: u64, access: Access) -> Result<Vec<Piece>, MmuFault>;
 
+    /// The first address within `bytes` from `va` on that is mapped, in whatever way.
+    fn next_mapped(&self, va: u64, bytes: u64) -> Option<u64>;
+
     /// What shaders see in place of a piece's memory: L1 may hold it otherwise, on a machine on which
     /// invalidates get lost.
     fn stale(&self, _piece: &Piece) -> Option<Vec<u8>> {
@@ -179,6 +184,13 @@ pub trait GpuMemory: Sync {
     /// and [`GpuMemory::write`] are made up for. Before the access for reads, after it for writes.
     /// Costs about a nanosecond a byte, so each range once.
     fn touched(&self, va: u64, bytes: u64, access: Access);
+
+    /// Says what the launch's code can read of constant banks: bank, and bytes in it. Until it is said, that is all
+    /// of every bank.
+    fn reads_constants(&self, _reads: Vec<(u8, Range<u32>)>) {}
+
+    /// Tells of something that hardware would not notice.
+    fn found(&self, _rule: Rule, _message: String) {}
 }
 
 /// What stops a kernel.

@@ -14,10 +14,12 @@ use super::channel::{Channel, Task, Wait, Work, userd};
 use super::clock::{Clock, Random};
 use super::dependencies::Dependencies;
 use super::doorbell::{Doorbell, Rung};
+use super::mmu::Mmu;
 use super::shadow::Shadow;
 use super::switch::{Preemption, Switches};
 use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, GpuConfig, TsgId};
 use crate::finding::{Fault, Finding, Reporter, Rule, notifier};
+use crate::trace::Event;
 
 /// One doorbell in so many is held back.
 const HELD: u64 = 4;
@@ -186,6 +188,18 @@ impl Machine {
             .values_mut()
             .filter(|channel| channel.tsg == tsg)
             .for_each(Channel::write_back);
+    }
+
+    pub(crate) fn unmapped(&mut self, mmu: &Mmu, va: u64, bytes: u64) {
+        self.core.shadow.l2.invalidate();
+        let time = self.core.clock.now();
+        mmu.remember(va, bytes, time);
+        self.core.trace.record(time, || Event::Unmap { va, bytes });
+    }
+
+    pub(crate) fn find(&mut self, rule: Rule, channel: u16, message: String) {
+        self.core.find(rule, Some(channel), message);
+        self.collect_listed(&[]);
     }
 
     pub(crate) fn invalidate_l2(&mut self) {
@@ -377,8 +391,9 @@ impl Machine {
     fn fail(&mut self, id: u16, failure: Failure) {
         let Some(channel) = self.channels.get(&id) else { return };
         let (tsg, listing) = (channel.tsg, channel.listing());
-        let Failure { rule, code, message, sm, injected: _ } = failure;
-        let message = format!("{message}; error notifier set to {code} for ch {id}");
+        let Failure { rule, code, message, va, sm, injected: _ } = failure;
+        let past = va.and_then(|va| channel.mmu.past(va)).unwrap_or_default();
+        let message = format!("{message}{past}; error notifier set to {code} for ch {id}");
         self.core.find(rule, Some(id), message);
         if let Some(finding) = self.core.findings.last_mut() {
             finding.listing.clone_from(&listing);

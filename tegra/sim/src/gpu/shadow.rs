@@ -16,7 +16,7 @@ const LINE: u64 = 128;
 /// Lines that a cache keeps: more than hardware's, since a line that stays finds more.
 const LINES: usize = 1 << 15;
 /// Most bytes that a snapshot keeps an eye on; of longer ranges, both ends.
-const WATCHED: u64 = 256 << 10;
+pub(crate) const WATCHED: u64 = 256 << 10;
 
 type Map<V> = FxHashMap<(u64, u64), V>;
 
@@ -52,6 +52,17 @@ impl Shadow {
     /// Forgets which pages were written: nothing is in flight that would ask.
     pub(crate) fn settle(&mut self) {
         self.writes.clear();
+    }
+
+    /// Writes of the GPU so far.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Whether the GPU has written to the pages of a range since.
+    pub(crate) fn has_written(&self, mmu: &Mmu, va: u64, bytes: u64, then: u64) -> bool {
+        let pieces = mmu.resolve(va, bytes, Access::Read).unwrap_or_default();
+        pieces.iter().any(|piece| self.written_since(piece, then))
     }
 
     fn written_since(&self, piece: &Piece, then: u64) -> bool {
@@ -224,7 +235,7 @@ impl Snapshot {
     }
 }
 
-fn each_page(va: u64, bytes: u64, mut each: impl FnMut(u64, u64)) {
+pub(crate) fn each_page(va: u64, bytes: u64, mut each: impl FnMut(u64, u64)) {
     let end = va.saturating_add(bytes);
     let mut at = va;
     while at < end {

@@ -39,6 +39,8 @@ pub enum Event {
     Copy { channel: u16, source: Option<u64>, destination: u64, bytes: u64 },
     /// Words of a stream were written to memory.
     Upload { channel: u16, destination: u64, bytes: u64 },
+    /// The program's mapping of so many bytes at a GPU address is gone.
+    Unmap { va: u64, bytes: u64 },
     /// A kernel ran.
     Launch {
         channel: u16,

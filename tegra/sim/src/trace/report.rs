@@ -51,6 +51,7 @@ impl fmt::Display for Record {
             Event::Upload { channel, destination, bytes } => {
                 write!(f, "[{channel}] uploaded {bytes} bytes to {destination:#x}")
             }
+            Event::Unmap { va, bytes } => write!(f, "unmapped {bytes} bytes at {va:#x}"),
             Event::Launch { channel, qmd, program, grid, block, .. } => {
                 write!(f, "[{channel}] ran {program:#x}, QMD {qmd:#x}, {grid:?} x {block:?}")
             }
@@ -93,6 +94,7 @@ pub struct Stats {
     pub bytes_copied: u64,
     /// Bytes written from streams.
     pub bytes_uploaded: u64,
+    pub unmaps: u64,
     pub releases: u64,
     /// Waits that were over.
     pub acquires: u64,
@@ -154,6 +156,7 @@ impl Stats {
             Event::Upload { bytes, .. } => {
                 self.bytes_uploaded = self.bytes_uploaded.saturating_add(*bytes);
             }
+            Event::Unmap { .. } => self.unmaps += 1,
             Event::Release { .. } => self.releases += 1,
             Event::Acquired { .. } => self.acquires += 1,
             Event::SwitchTimeout { .. } => self.switch_timeouts += 1,
@@ -176,6 +179,7 @@ impl fmt::Display for Stats {
             ("copies and fills", self.copies),
             ("bytes copied", self.bytes_copied),
             ("bytes uploaded", self.bytes_uploaded),
+            ("mappings that ended", self.unmaps),
             ("semaphore releases", self.releases),
             ("semaphore acquires", self.acquires),
             ("switch timeouts", self.switch_timeouts),

@@ -1,7 +1,8 @@
 //! The environment: what is understood, what is refused and how it is said, what is made to fail.
 
 use sass::isa::Opcode;
-use tegra_sim::config::{Checks, Config, FaultRequest, Injection, Lint, Occasion, When};
+use tegra_sim::config::{Checks, Config, FaultRequest, Injection, Occasion, When};
+use tegra_sim::finding::{Action, Policy, Rule};
 use tegra_sim::quirks::{Freeze, Quirks, Release};
 
 fn config(variables: &[(&str, &str)]) -> Result<Config, String> {
@@ -22,7 +23,7 @@ fn nothing_set_is_the_default() {
         config(&[("TEGRA_SIM_SEED", ""), ("TEGRA_SIM_LINT", "")]).unwrap(),
         Config::default()
     );
-    assert_eq!(Config::default().lint, Lint::Abort);
+    assert_eq!(Config::default().lint.of(Rule::StaleL2), Action::Abort);
 }
 
 #[test]
@@ -36,7 +37,8 @@ fn everything_set() {
         ("TEGRA_SIM_FAULTS", list),
     ])
     .unwrap();
-    assert_eq!((config.seed, config.lint, config.memory), (u64::MAX, Lint::Warn, Some(1 << 30)));
+    assert_eq!((config.seed, config.memory), (u64::MAX, Some(1 << 30)));
+    assert_eq!(config.lint, Policy::parse("warn").unwrap());
     assert_eq!(config.trace.as_deref(), Some(std::path::Path::new("/tmp/t")));
     let request = |what, when| FaultRequest { what, when };
     let map = Occasion::Ioctl { request: Some("MAP_BUFFER_EX".into()), errno: libc::ENOMEM };
@@ -60,7 +62,9 @@ fn what_is_not_understood_is_said_with_what_is() {
     for (variable, value, parts) in [
         ("TEGRA_SIM_SEED", "x", &["TEGRA_SIM_SEED=x", "a number"][..]),
         ("TEGRA_SIM_SEED", "-1", &["TEGRA_SIM_SEED=-1"]),
-        ("TEGRA_SIM_LINT", "off", &["TEGRA_SIM_LINT=off", "abort or warn"]),
+        ("TEGRA_SIM_LINT", "off", &["TEGRA_SIM_LINT: no word \"off\"", "abort, warn"]),
+        ("TEGRA_SIM_LINT", "mmu-faul=off", &["\"mmu-faul\"", "gp-entry"]),
+        ("TEGRA_SIM_SUPPRESS", "/nowhere/known", &["TEGRA_SIM_SUPPRESS: \"/nowhere/known\""]),
         ("TEGRA_SIM_FAULTS", "mmu@3", &["\"mmu@3\"", "mmu-fault@WHEN", "memory-full=SIZE"]),
         ("TEGRA_SIM_FAULTS", "mmu-fault", &["\"mmu-fault\"", "@1/N"]),
         ("TEGRA_SIM_FAULTS", "mmu-fault@0", &["does not say when"]),

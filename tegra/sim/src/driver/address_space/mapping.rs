@@ -250,7 +250,7 @@ impl AddressSpace {
         let Some(mapping) = space.mappings.remove(&va) else { return false };
         self.mmu.unmap(va, mapping.bytes);
         // Source: common/mm/gmmu/page_table.c:nvgpu_gmmu_cache_maint_unmap.
-        self.device.gpu.invalidate_l2();
+        self.device.gpu.unmapped(&self.mmu, va, mapping.bytes);
         if mapping.allocated {
             space.user.free(va);
         }

@@ -37,7 +37,7 @@ refusals! { "as";
 
 const ALLOC_AS_GRANULE: u64 = 1 << 21;
 /// Bytes of the driver's own range above the program's.
-const KERNEL_BYTES: u64 = 1 << 32;
+pub(super) const KERNEL_BYTES: u64 = 1 << 32;
 /// The end of every address space.
 const LIMIT: u64 = 1 << 49;
 
@@ -171,6 +171,11 @@ impl AddressSpace {
             }),
             _counted: device.census.address_spaces.one(),
         })
+    }
+
+    /// Where the program's range ends and the driver's own begins.
+    pub(super) fn end(&self) -> u64 {
+        self.space().user.end()
     }
 
     /// A number that no other address space has.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::{ALLOC_GPFIFO_EX, Args, Channel, Done, Handled, SETUP_BIND, SUBMIT_GPFIFO, State};
-use crate::driver::address_space::AddressSpace;
+use crate::driver::address_space::{AddressSpace, KERNEL_BYTES};
 use crate::driver::device::{Device, NotDmaBuf};
 use crate::driver::errno::{Refused, refusals};
 use crate::driver::user;
+use crate::finding::Rule;
 use crate::gpu::ChannelSetup;
 use crate::memory::{Caching, DmaBuf, PAGE, Pages};
 
@@ -157,12 +158,40 @@ impl Channel {
         } else {
             self.kernel_buffers(entries, &space)?
         };
+        self.check_reach(&space, ring_va, ring.bytes());
         let token = u32::from(self.id) | self.runlist << 16;
         let queue =
             Queue { usermode, entries, token, ring, userd, ring_va, running: false, put: 0 };
         state.deterministic = deterministic;
         self.start(&mut state, queue, &space);
         Ok(token)
+    }
+
+    /// Whether Host's 40 address bits reach what the driver keeps above the program's range: it maps the ring's whole
+    /// dma-buf there, and at the first object the buffers of a context.
+    fn check_reach(&self, space: &AddressSpace, ring_va: u64, bytes: u64) {
+        let (channel, start) = (self.id, space.end());
+        let advice = format!(
+            "end the address space (va_range_end of ALLOC_AS, {start:#x} here) at {:#x} or below",
+            HOST_END - KERNEL_BYTES
+        );
+        let end = ring_va + bytes;
+        if end > HOST_END {
+            let message = format!(
+                "SETUP_BIND maps the ring's dma-buf of {bytes:#x} bytes at {ring_va:#x}, so that it ends at {end:#x}, \
+                 beyond the 40 bits of GP_BASE; with 3 MiB from 0xffffe00000 on a whole Orin froze in the \
+                 ALLOC_OBJ_CTX that followed; {advice}, or give the ring a dma-buf of its own size"
+            );
+            self.device.gpu.find(Rule::RingBeyondHost, channel, message);
+        } else if start + KERNEL_BYTES > HOST_END {
+            let message = format!(
+                "SETUP_BIND: the driver's range is {start:#x} to {:#x}, and what it keeps beyond {HOST_END:#x} is out \
+                 of reach of pointers with 40 bits; the driver of an Orin warns in its log \
+                 (tu104_gr_init_commit_rtv_cb); {advice}",
+                start + KERNEL_BYTES
+            );
+            self.device.gpu.find(Rule::DriverBeyondHost, channel, message);
+        }
     }
 
     /// Makes the channel known to the GPU. Host has 40 address bits: it never fetches from a ring

@@ -2,6 +2,7 @@
 
 use tegra::abi::{channel, ctrl, tsg};
 use tegra_sim::driver::{Errno, Live, Node, Request, requests};
+use tegra_sim::finding::Rule;
 
 use super::bench::{Bench, RANGE, bytes, code, errno, whole};
 
@@ -46,7 +47,10 @@ fn the_proven_order_gives_what_hardware_gave() {
     assert!(handles.windows(2).all(|pair| pair[1] == pair[0] + 1), "{handles:x?}");
     // 16: the doorbell page.
     assert_eq!(bench.orin.mmap(bench.ctrl, 0x1_0000, 0), Ok(0x1_0000));
-    assert_eq!(bench.findings.take(), []);
+    bench.orin.gpu().drain();
+    let found = bench.findings.take();
+    assert!(found.iter().all(|found| found.rule == Rule::DriverBeyondHost), "{found:?}");
+    assert_eq!(found.len(), 2, "a note for each channel, as the driver's log has a warning");
     handles.iter().for_each(|handle| bench.free(*handle));
     bench.close_all();
     assert_eq!(bench.orin.live(), Live::default());
@@ -141,7 +145,7 @@ fn kernel_mode_submission_reaches_the_ring() {
 }
 
 #[test]
-fn a_ring_above_forty_bits_is_accepted_and_never_fetched() {
+fn a_ring_above_forty_bits_is_found_and_never_fetched() {
     let bench = Bench::new();
     // Only 2 MiB of the driver's own range lie below 2^40 here.
     let space = bench.alloc_as(0x20_0000, 0xff_ffe0_0000).unwrap();
@@ -164,6 +168,41 @@ fn a_ring_above_forty_bits_is_accepted_and_never_fetched() {
     bench.orin.gpu().doorbell(setup.work_submit_token);
     bench.orin.gpu().drain();
     assert_eq!(userd.load_u32(0x88).unwrap(), 0, "GP_GET moved");
+    let [found] = &bench.findings.take()[..] else { panic!("one finding") };
+    assert_eq!(found.rule, Rule::RingBeyondHost);
+    for part in [
+        "0x300000 bytes at 0xffffe00000",
+        "ends at 0x10000100000",
+        "froze",
+        "0xff00000000 or below",
+    ] {
+        assert!(found.message.contains(part), "no {part:?} in {}", found.message);
+    }
+}
+
+/// What the finding advises is enough: the same ring in an address space that ends lower, and a small ring here.
+#[test]
+fn a_ring_within_forty_bits_is_none_to_find() {
+    for (end, bytes) in [(0xff_0000_0000, 3 << 20), (0xff_ffe0_0000, 2 << 20)] {
+        let bench = Bench::new();
+        let (space, tsg) = (bench.alloc_as(0x20_0000, end).unwrap(), bench.tsg());
+        let veid = bench.subcontext(tsg, tsg::SUBCONTEXT_ASYNC, space).unwrap();
+        let channel = bench.channel();
+        bench.bind(channel, space, tsg, veid);
+        let ((_, ring), (_, userd)) = (bench.buffer(bytes), bench.buffer(4096));
+        let mut setup = channel::SetupBind {
+            num_gpfifo_entries: 1024,
+            flags: 0xa,
+            userd_dmabuf_fd: userd,
+            gpfifo_dmabuf_fd: ring,
+            ..channel::SetupBind::default()
+        };
+        bench.setup(channel, &mut setup).unwrap();
+        bench.orin.gpu().drain();
+        let rules: Vec<Rule> = bench.findings.take().iter().map(|found| found.rule).collect();
+        let warned = end > 0xff_0000_0000;
+        assert_eq!(rules, if warned { vec![Rule::DriverBeyondHost] } else { vec![] }, "{end:#x}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tegra::abi::{channel, tsg};
 use tegra_sim::config::Config;
 use tegra_sim::driver::Errno;
+use tegra_sim::finding::Rule;
 
 use super::bench::{Bench, Ready, bytes, errno, whole};
 
@@ -174,6 +175,23 @@ fn a_fault_ends_every_channel_of_the_tsg_and_no_other() {
     });
     assert_dead(&bench, &ready, notifier, 31);
     assert_eq!((bench.timedout(sibling), bench.timedout(stranger)), (1, 0));
+}
+
+#[test]
+fn a_fault_at_what_was_unmapped_says_until_when() {
+    let bench = Bench::new();
+    let ready = bench.running();
+    let (_, fd) = bench.buffer(8192);
+    let va = bench.map(ready.space, &mut whole(fd)).unwrap();
+    bench.unmap(ready.space, va).unwrap();
+    bench.run(&ready, &[0x2005_0017, va as u32 + 0x1010, (va >> 32) as u32, 1, 0, 0x0010_0001]);
+    let found = bench.findings.take();
+    let fault = found.iter().find(|found| found.rule == Rule::MmuFault).unwrap();
+    for part in
+        ["it was mapped until", &format!("0x1010 bytes into the 0x2000 at {va:#x}"), "unmap when"]
+    {
+        assert!(fault.message.contains(part), "no {part:?} in {}", fault.message);
+    }
 }
 
 #[test]

@@ -4,10 +4,12 @@ use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
 use orind_kernels::params::RowsParams;
 use tegra::local_memory::LocalMemorySize;
+use tegra_bundle::Bundle;
+use tegra_sim::engine::Replay;
 use tegra_sim::finding::{Rule, notifier};
 use tegra_sim::gpu::{Access, MapAccess, MapFlags, MmuFaultKind, SmFault};
 
-use super::loaded::{Loaded, TPCS, floats, rig};
+use super::loaded::{Loaded, TPCS, floats, rig, rig_with};
 use crate::gpu::rig::Rig;
 
 fn params(rig: &Rig) -> RowsParams {
@@ -186,11 +188,35 @@ fn bad(
 
 #[test]
 fn what_hardware_would_let_pass() {
-    let cases =
-        [("unset", 64, 64, 50, "uninitialised-use"), ("deadlock", 96, 3, 2, "barrier-deadlock")];
-    for (name, threads, good, wrong, rule) in cases {
-        bad(name, threads, good, |_| None).unwrap();
-        exception(&bad(name, threads, wrong, |_| None).unwrap_err(), rule, 0);
+    bad("deadlock", 96, 3, |_| None).unwrap();
+    exception(&bad("deadlock", 96, 2, |_| None).unwrap_err(), "barrier-deadlock", 0);
+}
+
+/// What hardware does not notice is a finding and no fault: the launch has ended well, and the driver is told nothing.
+/// A bundle of it can be run again, and stops where it was found.
+#[test]
+fn a_value_from_nowhere_and_a_race_are_findings() {
+    for (name, good, wrong, rule, instruction) in [
+        ("unset", 64, 50, Rule::UninitialisedUse, "(STG"),
+        ("race", 1, 0, Rule::SharedRace, "(LDS"),
+    ] {
+        bad(name, 64, good, |_| None).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let rig = rig_with(1, "", Some(folder.path()));
+        let words = rig.buffer(512);
+        words.write(0, &[3; 512]);
+        let mut params = words.va.to_le_bytes().to_vec();
+        params.extend(i32::to_le_bytes(wrong));
+        let loaded = Loaded::of(&rig, BAD, name, ([1; 3], [64, 1, 1]), &params);
+        assert!(loaded.run(&rig), "{name}: it ends");
+        assert!(rig.driver.errors.lock().is_empty(), "{name}");
+        let found = rig.findings();
+        let found = found.iter().find(|found| found.message.contains(instruction)).unwrap();
+        assert_eq!(found.rule, rule);
+        assert!(found.message.contains(", code-"), "{}", found.message);
+        let path = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+        let replay = Replay::run(&Bundle::read(&path).unwrap(), None).unwrap();
+        assert!(replay.is_same(), "{replay}");
     }
 }
 

@@ -1,0 +1,94 @@
+//! What follows a finding, by its rule: the words of `--lint` and `TEGRA_SIM_LINT`.
+
+use std::collections::BTreeMap;
+
+use super::{ALL, Rule, Severity};
+
+/// What follows a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It is told, and the process is aborted.
+    Abort,
+    /// It is told.
+    Warn,
+    /// Nothing.
+    Off,
+}
+
+impl Action {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "abort" => Self::Abort,
+            "warn" => Self::Warn,
+            "off" => Self::Off,
+            _ => return None,
+        })
+    }
+}
+
+/// What follows each finding.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    warn: bool,
+    by_rule: BTreeMap<Rule, Action>,
+}
+
+/// Why a policy is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// A word that is none.
+    #[error(
+        "no word {word:?}; there are abort, warn, and NAME=abort, NAME=warn, NAME=off with the name of a finding"
+    )]
+    Word { word: String },
+    /// A finding that there is not.
+    #[error("no finding {name:?}; there are {}", names())]
+    Name { name: String },
+    /// Hardware delivers it.
+    #[error(
+        "{name} is a fault that hardware raises: the program is told of it, whatever is asked for here"
+    )]
+    Fault { name: &'static str },
+}
+
+fn names() -> String {
+    let chosen = ALL.iter().filter(|rule| rule.severity() != Severity::Fault);
+    chosen.map(|rule| rule.name()).collect::<Vec<_>>().join(", ")
+}
+
+impl Policy {
+    /// The policy of a list with commas: a word alone is for all findings, and a later word wins.
+    /// [`PolicyError`] at the first word that is none.
+    pub fn parse(list: &str) -> Result<Self, PolicyError> {
+        let mut policy = Self::default();
+        for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            match word.split_once('=') {
+                None if matches!(word, "abort" | "warn") => {
+                    policy = Self { warn: word == "warn", by_rule: BTreeMap::new() };
+                }
+                None => return Err(PolicyError::Word { word: word.to_owned() }),
+                Some((name, action)) => {
+                    let word = || PolicyError::Word { word: word.to_owned() };
+                    let action = Action::named(action).ok_or_else(word)?;
+                    let unknown = || PolicyError::Name { name: name.to_owned() };
+                    let rule = Rule::from_name(name).ok_or_else(unknown)?;
+                    if rule.severity() == Severity::Fault {
+                        return Err(PolicyError::Fault { name: rule.name() });
+                    }
+                    policy.by_rule.insert(rule, action);
+                }
+            }
+        }
+        Ok(policy)
+    }
+
+    /// What follows a finding of a rule.
+    #[must_use]
+    pub fn of(&self, rule: Rule) -> Action {
+        match (self.by_rule.get(&rule), rule.severity()) {
+            (Some(action), _) => *action,
+            (None, Severity::Silent | Severity::Lint) if !self.warn => Action::Abort,
+            (None, _) => Action::Warn,
+        }
+    }
+}
