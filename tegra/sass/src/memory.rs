@@ -3,7 +3,7 @@
 //! Memory is words that other blocks, and other processors, may change at any time: all accesses
 //! are relaxed atomics of 32 bits, so that a program with a race is wrong and nothing worse.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What an access wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,30 +46,41 @@ pub struct Region<'a> {
     pub words: &'a [AtomicU32],
     /// Whether it may be written.
     pub writable: bool,
-    /// One byte a word in which accesses are noted, with [`READ`] and [`WRITTEN`]; none when nobody
+    /// Two bits a word in which accesses are noted, [`READ`] and [`WRITTEN`], from the lowest on; none when nobody
     /// asks.
-    pub marks: Option<&'a [AtomicU8]>,
+    pub marks: Option<&'a [AtomicU64]>,
 }
 
 /// Bit of a mark: the word was read.
 pub const READ: u8 = 1;
 /// Bit of a mark: the word was written, in part at least.
 pub const WRITTEN: u8 = 2;
+/// Words whose marks lie together.
+pub const MARKED: usize = 32;
+/// The mark that says [`READ`] of each word.
+pub const ALL_READ: u64 = 0x5555_5555_5555_5555;
 
 impl Region<'_> {
     /// Notes an access to words.
     #[inline(always)]
     pub(crate) fn note(&self, first: usize, words: usize, access: Access) {
         let Some(marks) = self.marks else { return };
-        let bits = match access {
-            Access::Read => READ,
-            Access::Write => WRITTEN,
-            Access::Atomic => READ | WRITTEN,
-        };
-        for mark in marks.get(first..first + words).unwrap_or_default() {
-            if mark.load(Ordering::Relaxed) & bits != bits {
+        let each = ALL_READ
+            * match access {
+                Access::Read => u64::from(READ),
+                Access::Write => u64::from(WRITTEN),
+                Access::Atomic => u64::from(READ | WRITTEN),
+            };
+        let (mut at, end) = (first, first + words);
+        while at < end {
+            let until = end.min((at / MARKED + 1) * MARKED);
+            let bits = each >> (2 * (MARKED - (until - at))) << (2 * (at % MARKED));
+            if let Some(mark) = marks.get(at / MARKED)
+                && mark.load(Ordering::Relaxed) & bits != bits
+            {
                 mark.fetch_or(bits, Ordering::Relaxed);
             }
+            at = until;
         }
     }
 }

@@ -102,6 +102,25 @@ fn mask<const N: usize>(p: u32) -> [u32; N] {
     d
 }
 
+#[inline(always)]
+fn repeated(words: &[u64; LANES]) -> [u32; 2] {
+    let (mut near, mut far) = (0, 0);
+    for lane in 1..LANES {
+        near |= u32::from(words[lane] == words[lane - 1]) << lane;
+    }
+    for lane in 8..LANES {
+        far |= u32::from(words[lane] == words[lane - 8]) << lane;
+    }
+    [near, far]
+}
+
+/// The results of an operation on registers, in a register; without a way through memory.
+#[inline(always)]
+fn apply_there(registers: &mut [Lanes; 256], lane: &Lane, d: u8, sources: [u8; 3], p: u32) {
+    let values = apply(lane, sources.map(|index| &registers[usize::from(index)]), p);
+    registers[usize::from(d)] = values;
+}
+
 /// The results of an operation for one set of uniform registers.
 pub(crate) fn apply_one(lane: &Lane, a: u32, b: u32, c: u32, p: bool) -> u32 {
     apply(lane, [&[a], &[b], &[c]], u32::from(p))[0]
@@ -135,6 +154,11 @@ macro_rules! vectorised {
 vectorised! {
     /// The results of an operation for a warp.
     apply_all, apply_avx2 = apply: (lane: &Lane, sources: [&Lanes; 3], p: u32) -> Lanes;
+    /// An operation on a warp's registers; the conditions are a bit for each lane.
+    apply_registers, apply_registers_avx2 = apply_there:
+        (registers: &mut [Lanes; 256], lane: &Lane, d: u8, sources: [u8; 3], p: u32) -> ();
+    /// Lanes whose word is that of the lane before, and of the lane eight before.
+    repeats, repeats_avx2 = repeated: (words: &[u64; LANES]) -> [u32; 2];
     /// Where integers are less and where they are equal.
     compare_integers, compare_integers_avx2 = compare::integers:
         (a: &Lanes, b: &Lanes, signed: bool) -> [u32; 2];

@@ -8,7 +8,7 @@ use super::block::Random;
 use super::cache::Cache;
 use super::lanes::Each;
 use super::shared::{Kind, Shared};
-use super::traffic::linear;
+use super::traffic::{distinct, linear};
 use super::warp::Warp;
 use super::{Outcome, Raised};
 use crate::check::{Found, Strictness};
@@ -88,6 +88,15 @@ impl<'a> Env<'a> {
             }
         }
         self.find(address, bytes, access, lane)
+    }
+
+    /// The region used lately that an address lies in.
+    #[inline(always)]
+    fn recent(&self, address: u64) -> Option<&Region<'a>> {
+        let holds = |region: &&Region<'_>| {
+            address.wrapping_sub(region.start) / 4 < region.words.len() as u64
+        };
+        self.regions.iter().flatten().find(holds)
     }
 
     #[cold]
@@ -236,10 +245,13 @@ impl Warp {
         size: Size,
     ) -> Outcome<()> {
         let addresses = self.addresses(pointer);
-        env.count(pointer.space, &addresses, mask, size.bytes, false);
         let words = size.bytes.div_ceil(4);
-        if pointer.space == Space::Global && self.load_quickly(env, mask, d, &addresses, size) {
-            return Ok(());
+        if pointer.space == Space::Global {
+            if self.load_quickly(env, mask, d, &addresses, size) {
+                return Ok(());
+            }
+        } else {
+            env.count(pointer.space, &addresses, mask, size.bytes, false);
         }
         for lane in Each(mask) {
             let mut unset = [0; 4];
@@ -303,68 +315,107 @@ impl Warp {
         Ok(())
     }
 
-    /// Loads what all lies in one region used lately; whether it did.
+    /// Counts a load of global memory, and loads what all lies in one region used lately; whether it did.
     fn load_quickly(
         &mut self,
-        env: &Env<'_>,
+        env: &mut Env<'_>,
         mask: u32,
         d: u8,
         addresses: &[u64; LANES],
         size: Size,
     ) -> bool {
-        let (bytes, words) = (u64::from(size.bytes), size.bytes.div_ceil(4));
-        let first = addresses[Self::first_lane(mask) as usize];
-        let holds =
-            |region: &&Region<'_>| first.wrapping_sub(region.start) / 4 < region.words.len() as u64;
-        let Some(region) = env.regions.iter().flatten().find(holds) else { return false };
-        let length = region.words.len() as u64 * 4;
-        if length < bytes || usize::from(d) + usize::from(words) > usize::from(RZ) {
+        if mask == !0 && linear(addresses, size.bytes.into()) {
+            env.count_global(addresses, mask, size.bytes, false);
+            return match size.bytes {
+                4 => self.load_row::<1>(env, d, addresses[0]),
+                8 => self.load_row::<2>(env, d, addresses[0]),
+                16 => self.load_row::<4>(env, d, addresses[0]),
+                _ => {
+                    let from = std::array::from_fn(|lane| lane as u8);
+                    self.load_scattered::<1>(env, [mask; 2], d, addresses, &from, size)
+                }
+            };
+        }
+        let mut from = [0; LANES];
+        let own = distinct(addresses, mask, &mut from);
+        env.count_bytes(mask, size.bytes, false);
+        env.count_sectors(addresses, own);
+        let lanes = [mask, own];
+        match size.bytes {
+            8 => self.load_scattered::<2>(env, lanes, d, addresses, &from, size),
+            16 => self.load_scattered::<4>(env, lanes, d, addresses, &from, size),
+            _ => self.load_scattered::<1>(env, lanes, d, addresses, &from, size),
+        }
+    }
+
+    /// Loads what follows each other, a number of words a lane.
+    fn load_row<const WORDS: usize>(&mut self, env: &Env<'_>, d: u8, first: u64) -> bool {
+        let Some(region) = env.recent(first) else { return false };
+        let at = ((first - region.start) / 4) as usize;
+        let Some(found) = region.words.get(at..at + LANES * WORDS) else { return false };
+        if !first.is_multiple_of(4 * WORDS as u64) || usize::from(d) + WORDS > usize::from(RZ) {
             return false;
         }
-        if mask == !0 && bytes >= 4 && linear(addresses, bytes) && first & (bytes - 1) == 0 {
-            let (at, count) = (((first - region.start) / 4) as usize, usize::from(words));
-            let Some(found) = region.words.get(at..at + LANES * count) else { return false };
-            region.note(at, LANES * count, Access::Read);
-            for word in 0..count {
-                let target = &mut self.registers[usize::from(d) + word];
-                for (value, lane) in target.iter_mut().zip(found.chunks_exact(count)) {
-                    *value = lane[word].load(Ordering::Relaxed);
-                }
+        region.note(at, LANES * WORDS, Access::Read);
+        let (lanes, _) = found.as_chunks::<WORDS>();
+        for word in 0..WORDS {
+            let target = &mut self.registers[usize::from(d) + word];
+            for (value, lane) in target.iter_mut().zip(lanes) {
+                *value = lane[word].load(Ordering::Relaxed);
             }
-            return true;
+        }
+        true
+    }
+
+    /// Loads for the lanes of a mask a number of words each, once for those that share an address.
+    fn load_scattered<const WORDS: usize>(
+        &mut self,
+        env: &Env<'_>,
+        [mask, own]: [u32; 2],
+        d: u8,
+        addresses: &[u64; LANES],
+        from: &[u8; LANES],
+        size: Size,
+    ) -> bool {
+        let Some(region) = env.recent(addresses[Self::first_lane(mask) as usize]) else {
+            return false;
+        };
+        if usize::from(d) + WORDS > usize::from(RZ) {
+            return false;
         }
         // The highest offset and the lowest bits of all lanes tell about each.
         let (mut highest, mut low) = (0, 0);
-        for lane in Each(mask) {
+        for lane in Each(own) {
             highest = highest.max(addresses[lane].wrapping_sub(region.start));
             low |= addresses[lane];
         }
-        if highest > length - bytes || low & (bytes - 1) != 0 {
+        let bytes = u64::from(size.bytes);
+        let length = region.words.len() as u64 * 4;
+        if length < bytes || highest > length - bytes || low & (bytes - 1) != 0 {
             return false;
         }
-        if region.marks.is_some() {
-            for lane in Each(mask) {
-                let at = (addresses[lane] - region.start) / 4;
-                region.note(at as usize, usize::from(words), Access::Read);
+        let mut values = [[0; WORDS]; LANES];
+        for lane in Each(own) {
+            let at = ((addresses[lane] - region.start) / 4) as usize;
+            // It is inside, as was found above; the compiler does not know.
+            let Some(found) = region.words.get(at..at + WORDS) else { return false };
+            region.note(at, WORDS, Access::Read);
+            for (value, word) in values[lane].iter_mut().zip(found) {
+                *value = word.load(Ordering::Relaxed);
+            }
+            if size.bytes < 4 {
+                values[lane][0] = narrow(values[lane][0], addresses[lane], size);
             }
         }
-        if bytes < 4 {
-            let target = &mut self.registers[usize::from(d)];
-            for lane in Each(mask) {
-                let at = (addresses[lane] - region.start) / 4;
-                if let Some(found) = region.words.get(at as usize) {
-                    target[lane] = narrow(found.load(Ordering::Relaxed), addresses[lane], size);
+        let targets = &mut self.registers[usize::from(d)..usize::from(d) + WORDS];
+        for (word, target) in targets.iter_mut().enumerate() {
+            if mask == !0 {
+                for (value, from) in target.iter_mut().zip(from) {
+                    *value = values[usize::from(from % LANES as u8)][word];
                 }
-            }
-            return true;
-        }
-        for word in 0..words {
-            let target = &mut self.registers[usize::from(d + word)];
-            for lane in Each(mask) {
-                let at = (addresses[lane] - region.start) / 4 + u64::from(word);
-                // It is inside, as was found above; the compiler does not know.
-                if let Some(found) = region.words.get(at as usize) {
-                    target[lane] = found.load(Ordering::Relaxed);
+            } else {
+                for lane in Each(mask) {
+                    target[lane] = values[usize::from(from[lane] % LANES as u8)][word];
                 }
             }
         }

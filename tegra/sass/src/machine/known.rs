@@ -38,6 +38,12 @@ impl Known {
         self.whole[word]
     }
 
+    /// Whether all of some registers have a value, for every lane.
+    #[inline(always)]
+    pub(crate) fn all_whole(&self, registers: [u8; 3]) -> bool {
+        registers.iter().fold(!0, |lanes, &it| lanes & self.whole[usize::from(it)]) == !0
+    }
+
     /// All of a word has a value, for these lanes.
     #[inline(always)]
     pub(crate) fn set(&mut self, word: usize, lanes: u32) {

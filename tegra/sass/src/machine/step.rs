@@ -57,22 +57,21 @@ impl Warp {
             let mask = self.active.mask & self.holds(step.guard);
             env.clock += 1;
             env.counters.warp_instructions[step.class as usize] += 1;
-            env.counters.lane_instructions[step.class as usize] += u64::from(mask.count_ones());
-            if C::DEFINEDNESS
-                && let Err(raised) = self.check(env, step, &program.effects[pc as usize], mask)
+            // Counting bits takes a dozen instructions where the processor's own cannot be relied on.
+            let lanes = if mask == !0 { LANES as u64 } else { u64::from(mask.count_ones()) };
+            env.counters.lane_instructions[step.class as usize] += lanes;
+            if mask == !0
+                && let Some((lane, d, sources, p)) = step.plain()
+                && (!C::DEFINEDNESS || self.known.all_whole(sources))
             {
-                env.tell(self, pc, raised)?;
-                self.trust(&program.effects[pc as usize], mask);
-                self.check(env, step, &program.effects[pc as usize], mask)?;
-            }
-            self.step::<C>(env, &step.op, mask, seeded)?;
-            if C::RACES
-                && let Some(race) = env.shared.race.take()
-            {
-                env.tell(self, pc, race).inspect_err(|_| self.active.pc = pc)?;
-            }
-            if step.spoiled {
-                self.spoil(&program.effects[pc as usize], mask);
+                if C::DEFINEDNESS {
+                    self.known.set(usize::from(d), mask);
+                }
+                let p = self.holds(p);
+                execute::apply_registers(&mut self.registers, lane, d, sources, p);
+                self.active.pc += 1;
+            } else {
+                self.checked::<C>(env, step, pc, mask, seeded)?;
             }
             since += 1;
             if since == ROTATION {
@@ -81,6 +80,35 @@ impl Warp {
             }
         }
         Ok(Stop::Turn)
+    }
+
+    /// An instruction of any kind, with its checks.
+    fn checked<C: Strictness>(
+        &mut self,
+        env: &mut Env<'_>,
+        step: &Step,
+        pc: u32,
+        mask: u32,
+        seeded: bool,
+    ) -> Outcome<()> {
+        let effects = &env.program.effects[pc as usize];
+        if C::DEFINEDNESS
+            && let Err(raised) = self.check(env, step, effects, mask)
+        {
+            env.tell(self, pc, raised)?;
+            self.trust(effects, mask);
+            self.check(env, step, effects, mask)?;
+        }
+        self.step::<C>(env, &step.op, mask, seeded)?;
+        if C::RACES
+            && let Some(race) = env.shared.race.take()
+        {
+            env.tell(self, pc, race).inspect_err(|_| self.active.pc = pc)?;
+        }
+        if step.spoiled {
+            self.spoil(effects, mask);
+        }
+        Ok(())
     }
 
     /// Whether all that must have a value has one; and what of the results has.

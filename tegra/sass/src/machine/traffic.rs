@@ -2,7 +2,7 @@
 
 use super::access::Env;
 use super::lanes::Each;
-use crate::execute::LANES;
+use crate::execute::{LANES, repeats};
 use crate::program::op::Space;
 
 /// Whether all lanes follow each other without gaps.
@@ -13,6 +13,20 @@ pub(super) fn linear(addresses: &[u64; LANES], bytes: u64) -> bool {
         difference |= address.wrapping_sub(addresses[0]) ^ (lane as u64 * bytes);
     }
     difference == 0
+}
+
+/// Of lanes that share an address all but one: `from` names for each lane of a mask a lane, not above it, with its
+/// address, and the lanes that name themselves are given. Lanes share addresses with their neighbours or in rows of
+/// eight; others may be missed.
+#[inline(always)]
+pub(super) fn distinct(addresses: &[u64; LANES], mask: u32, from: &mut [u8; LANES]) -> u32 {
+    let [near, far] = repeats(addresses);
+    let (near, far) = (near & mask & mask << 1, far & mask & mask << 8);
+    for lane in 0..LANES {
+        let step = if near >> lane & 1 == 1 { 1 } else { (far >> lane & 1) as usize * 8 };
+        from[lane] = if step == 0 { lane as u8 } else { from[lane - step] };
+    }
+    mask & !near & !far
 }
 
 impl Env<'_> {
@@ -41,12 +55,7 @@ impl Env<'_> {
         bytes: u8,
         store: bool,
     ) {
-        let total = u64::from(mask.count_ones()) * u64::from(bytes);
-        if store {
-            self.counters.bytes_stored += total;
-        } else {
-            self.counters.bytes_loaded += total;
-        }
+        self.count_bytes(mask, bytes, store);
         if mask == !0 && linear(addresses, u64::from(bytes)) {
             let first = addresses[0] >> 5;
             let end = (addresses[LANES - 1].wrapping_add(u64::from(bytes) - 1) >> 5) + 1;
@@ -58,6 +67,22 @@ impl Env<'_> {
             }
             return;
         }
+        self.count_sectors(addresses, mask);
+    }
+
+    /// Counts the bytes that lanes ask of global memory, or give it.
+    #[inline(always)]
+    pub(super) fn count_bytes(&mut self, mask: u32, bytes: u8, store: bool) {
+        let total = u64::from(mask.count_ones()) * u64::from(bytes);
+        if store {
+            self.counters.bytes_stored += total;
+        } else {
+            self.counters.bytes_loaded += total;
+        }
+    }
+
+    /// Counts the sectors in which accesses of lanes begin.
+    pub(super) fn count_sectors(&mut self, addresses: &[u64; LANES], mask: u32) {
         let mut sectors = [0u64; LANES];
         let (mut count, mut sorted) = (0, true);
         for lane in Each(mask) {

@@ -13,9 +13,9 @@ use std::ops::Range;
 
 use crate::count::Class;
 use crate::decode::{DecodeError, INSTRUCTION_BYTES, decode};
-use crate::isa::{Guard, Instruction, Opcode};
+use crate::isa::{Guard, Instruction, Opcode, PT, RZ};
 pub(crate) use effects::{Effects, UNIFORM};
-use op::{Condition, Op};
+use op::{Condition, Lane, Op, Origin, Source};
 use operands::View;
 
 /// What a spoiled operation gives: NaN, also as a pair of halves.
@@ -27,8 +27,30 @@ pub(crate) struct Step {
     pub(crate) guard: Condition,
     pub(crate) op: Op,
     pub(crate) class: Class,
+    /// The registers that all sources of a lane's operation are, taken as they are; with no predicate among them.
+    registers: Option<[u8; 3]>,
     /// Its results in registers are wrong.
     pub(crate) spoiled: bool,
+}
+
+impl Step {
+    /// Most instructions that compute: a lane's operation on registers, its result, sources and condition.
+    #[inline(always)]
+    pub(crate) fn plain(&self) -> Option<(&Lane, u8, [u8; 3], Condition)> {
+        match &self.op {
+            Op::Alu { lane, d, p, .. } => Some((lane, *d, self.registers?, *p)),
+            _ => None,
+        }
+    }
+}
+
+/// The register that a source is without any change, or that of zeros.
+fn plain(source: &Source) -> Option<u8> {
+    match source.origin {
+        Origin::Register(index) if source.is_plain() => Some(index),
+        Origin::Immediate(0) if source.is_plain() => Some(RZ),
+        _ => None,
+    }
 }
 
 /// Machine code, decoded.
@@ -74,7 +96,9 @@ impl Program {
     /// must notice.
     pub fn spoil(&mut self, opcode: Opcode) {
         for (step, decoded) in self.steps.iter_mut().zip(&self.decoded) {
-            step.spoiled |= decoded.as_ref().is_ok_and(|decoded| decoded.opcode == opcode);
+            if decoded.as_ref().is_ok_and(|decoded| decoded.opcode == opcode) {
+                (step.spoiled, step.registers) = (true, None);
+            }
         }
     }
 
@@ -116,15 +140,25 @@ impl Program {
 }
 
 fn step(instruction: Option<&Instruction>, index: usize) -> Step {
-    let always = Condition { index: crate::isa::PT, not: false, uniform: false };
+    let always = Condition { index: PT, not: false, uniform: false };
     let Some(instruction) = instruction else {
-        return Step { guard: always, op: Op::Illegal, class: Class::Control, spoiled: false };
+        let (op, class) = (Op::Illegal, Class::Control);
+        return Step { guard: always, op, class, registers: None, spoiled: false };
     };
     let Guard { index: guard, not, uniform } = instruction.guard;
+    let op = lower::lower(&View(instruction, index * INSTRUCTION_BYTES)).unwrap_or(Op::Illegal);
+    let registers = match &op {
+        // What goes to the register of zeros is dropped.
+        Op::Alu { d, a, b, c, p, .. } if *d != RZ && *p == always && guard == PT => {
+            (|| Some([plain(a)?, plain(b)?, plain(c)?]))()
+        }
+        _ => None,
+    };
     Step {
         guard: Condition { index: guard, not, uniform },
-        op: lower::lower(&View(instruction, index * INSTRUCTION_BYTES)).unwrap_or(Op::Illegal),
+        op,
         class: Class::of(instruction.opcode),
+        registers,
         spoiled: false,
     }
 }

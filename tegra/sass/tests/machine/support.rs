@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use half::f16;
 use orind_testing::random::Random;
-use sass::check::Checks;
 use sass::count::Counters;
 use sass::fault::Fault;
 use sass::launch::{BANKS, Launch};

@@ -1,24 +1,26 @@
 //! Global memory of a launch: what is mapped, accessed in the buffers themselves.
 //!
-//! The machine is given regions of up to 64 KiB and notes in them which words it read and wrote. When
-//! the launch is over, [`Space::finish`] says so to the simulator, so that all its checks see every
-//! word once, as they would have seen it being accessed.
+//! The machine is given regions of up to 1 MiB, which a warp's access seldom leaves, and notes in them which
+//! words it read and wrote. When the launch is over, [`Space::finish`] says so to the simulator, so that all
+//! its checks see every word once, as they would have seen it being accessed.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use sass::memory::{Access, Memory, MemoryFault, READ, Region, WRITTEN};
+use sass::memory::{ALL_READ, Access, MARKED, Memory, MemoryFault, READ, Region, WRITTEN};
 
 use crate::gpu::{self, GpuMemory, PAGE, Piece};
 use crate::memory::DmaBuf;
 
 /// Bytes of a chunk: what is translated together.
-const CHUNK: u64 = 1 << 16;
+const CHUNK: u64 = 1 << 20;
 /// Bits of an address that a level of the table decodes; three of them and a chunk make the page
 /// tables' 49 bits.
-const LEVEL: u32 = 11;
+const LEVEL: u32 = 10;
 const WORD: u64 = 4;
+/// Bytes whose marks lie together.
+const MARK: u64 = MARKED as u64 * WORD;
 
 type Table<T> = Box<[OnceLock<T>]>;
 
@@ -43,7 +45,7 @@ struct Part {
     /// The words, where the buffer's pages are lent and cannot be accessed in place, or L1 has them
     /// otherwise: written back at the end.
     copy: Option<Box<[AtomicU32]>>,
-    marks: Box<[AtomicU8]>,
+    marks: Box<[AtomicU64]>,
 }
 
 impl<'a> Space<'a> {
@@ -64,17 +66,19 @@ impl<'a> Space<'a> {
 
     /// What is mapped in the chunk that begins at an address.
     fn translate(&self, base: u64) -> Vec<Part> {
-        if let Ok(pieces) = self.memory.resolve(base, CHUNK, gpu::Access::Read) {
-            return self.parts(base, pieces);
+        let (mut parts, mut at, end) = (Vec::new(), base, base + CHUNK);
+        while at < end
+            && let Some(start) = self.memory.next_mapped(at, end - at)
+        {
+            let refused = self.memory.resolve(start, end - start, gpu::Access::Read).err();
+            at = refused.map_or(end, |fault| fault.va);
+            match self.memory.resolve(start, at.saturating_sub(start), gpu::Access::Read) {
+                Ok(pieces) if at > start => parts.extend(self.parts(start, pieces)),
+                // Mapped without any access.
+                _ => at = start / PAGE * PAGE + PAGE,
+            }
         }
-        (base..base + CHUNK)
-            .step_by(PAGE as usize)
-            .filter_map(|page| {
-                let pieces = self.memory.resolve(page, PAGE, gpu::Access::Read).ok()?;
-                Some(self.parts(page, pieces))
-            })
-            .flatten()
-            .collect()
+        parts
     }
 
     fn parts(&self, base: u64, pieces: Vec<Piece>) -> Vec<Part> {
@@ -91,7 +95,7 @@ impl<'a> Space<'a> {
                     Some(_) => stale,
                     None => Some(copy(&buffer, offset, bytes)?),
                 };
-                let marks = (0..bytes / WORD).map(|_| AtomicU8::new(0)).collect();
+                let marks = (0..bytes / MARK).map(|_| AtomicU64::new(0)).collect();
                 Some(Part { start: va, bytes, writable, buffer, offset, copy, marks })
             })
             .collect()
@@ -176,13 +180,15 @@ impl Part {
 
     /// Calls `each` for runs of words that were accessed alike, with their bytes in the part.
     fn each_run(&self, mut each: impl FnMut(Range<u64>, u8)) {
-        let mark = |index: usize| self.marks[index].load(Ordering::Relaxed);
-        let mut at = 0;
-        while at < self.marks.len() {
+        let together = |index: usize| self.marks[index / MARKED].load(Ordering::Relaxed);
+        let mark = |index: usize| (together(index) >> (2 * (index % MARKED)) & 3) as u8;
+        let (mut at, end) = (0, self.marks.len() * MARKED);
+        while at < end {
             let marks = mark(at);
             let start = at;
-            while at < self.marks.len() && mark(at) == marks {
-                at += 1;
+            while at < end && mark(at) == marks {
+                let alike = at % MARKED == 0 && together(at) == ALL_READ * u64::from(marks);
+                at += if alike { MARKED } else { 1 };
             }
             if marks != 0 {
                 each(start as u64 * WORD..at as u64 * WORD, marks);
@@ -204,12 +210,13 @@ impl Memory for Space<'_> {
             // Told now: when the launch is over, the page exists.
             self.memory.touched(address / WORD * WORD, WORD, gpu::Access::Read);
         }
+        // Pages are whole numbers of marks.
         let run = (pages.start / WORD) as usize..(pages.end / WORD) as usize;
         Ok(Region {
             start: part.start + pages.start,
             words: part.words().get(run.clone()).unwrap_or_default(),
             writable: part.writable,
-            marks: part.marks.get(run),
+            marks: part.marks.get(run.start / MARKED..run.end / MARKED),
         })
     }
 }
