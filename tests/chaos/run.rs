@@ -488,8 +488,9 @@ impl<'a> Trial<'a> {
         if self.kept.iter().any(|at| matches!(self.plan.steps[*at], Action::Bench { .. })) {
             self.judge().work(&self.subject, &clients::tell(&self.subject, BENCH, &short_bench()));
         }
-        let (device, resident) = (self.device(), Census::memory(self.subject.pid(), "VmRSS"));
+        let device = self.device();
         self.subject.raw(&head("DELETE", MODELS, "connection: close\r\n"));
+        let resident = Census::memory(self.subject.pid(), "VmRSS");
         let census = Census::take(&self.subject, self.settings().device);
         self.baseline = Some(Baseline { device, resident, census });
         load(&self.subject, File::Llama, self.settings().slots);
@@ -531,11 +532,10 @@ impl<'a> Trial<'a> {
         let device = self.device();
         let same = |baseline: &Baseline| served && baseline.device == device;
         let baseline = self.baseline.take().filter(same);
-        if let Some(Baseline { resident, .. }) = baseline {
-            self.settles(resident + NOISE);
-        }
+        // Which ends the search that begins with a load, too.
         self.subject.raw(&head("DELETE", MODELS, "connection: close\r\n"));
         if let Some(baseline) = baseline {
+            self.settles(baseline.resident + NOISE);
             baseline.census.holds(&self.subject, self.settings().device);
         }
         self.stop();
@@ -552,12 +552,10 @@ impl<'a> Trial<'a> {
         self.starts_as_new();
     }
 
-    /// Soon no more than `limit` bytes are in memory: what is free is given back a little later, and a load is
-    /// followed by a search in idle time, which has buffers of its own.
+    /// Soon no more than `limit` bytes are in memory: what is free is given back a little later.
     fn settles(&self, limit: u64) {
         let start = Instant::now();
         loop {
-            self.subject.raw(&head("DELETE", TUNE, "connection: close\r\n"));
             let now = Census::memory(self.subject.pid(), "VmRSS");
             if now <= limit {
                 return;
