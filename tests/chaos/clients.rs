@@ -36,13 +36,17 @@ pub(crate) fn ask(subject: &Subject, request: &Request, stream: bool) -> Option<
     Some(Answer::read(&drain(&mut connection)))
 }
 
-/// Asks several things over one connection, each after the answer to the one before.
+/// Asks several things over one connection, each after the answer to the one before, until the daemon closes it: an
+/// idle one makes room for others at any time, when the next request may be on its way.
 pub(crate) fn converse(subject: &Subject, requests: &[&Request]) -> Option<Vec<Answer>> {
     let mut connection = subject.connect()?;
     let mut answers = Vec::new();
     for request in requests {
         let _ = connection.write_all(&request.bytes(false, "keep-alive"));
         let bytes = one_answer(&mut connection);
+        if bytes.is_empty() && !answers.is_empty() {
+            break;
+        }
         let closes = String::from_utf8_lossy(&bytes).to_lowercase().contains("connection: close");
         answers.push(Answer::read(&bytes));
         if closes || bytes.is_empty() {
