@@ -89,9 +89,12 @@ fn busy_connections_do_not() {
 #[test]
 fn one_connection_too_many_hears_so_whatever_it_sends() {
     let daemon = Daemon::launch("listen = '127.0.0.1:0'\nmax_connections = 1");
+    let address = super::tcp::address(&daemon);
     let mut busy = daemon.connect();
     busy.write_all(stalled().as_bytes()).unwrap();
-    let address = super::tcp::address(&daemon);
+    eventually("the one place is taken", || {
+        daemon.get("/health").error() == (503, "too_many_connections".into())
+    });
     let body = "x".repeat(8 << 20);
     for _ in 0..20 {
         let mut stream = TcpStream::connect(&address).unwrap();
