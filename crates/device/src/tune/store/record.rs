@@ -95,8 +95,8 @@ pub struct Heuristic {
 }
 
 /// Where the candidates of a search came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
 pub enum Candidates {
     /// Machine code that comes with this program.
     Prebuilt,
@@ -114,12 +114,6 @@ impl fmt::Display for Candidates {
             Self::Nvrtc(major, minor) => f.pad(&format!("nvrtc {major}.{minor}")),
             Self::BuiltIn => f.pad("built in"),
         }
-    }
-}
-
-impl From<Candidates> for String {
-    fn from(candidates: Candidates) -> Self {
-        candidates.to_string()
     }
 }
 
