@@ -10,7 +10,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::EXPECT;
 use http_body_util::BodyExt;
-use hyper::body::{Frame, SizeHint};
+use hyper::body::Frame;
 
 use super::App;
 
@@ -38,14 +38,6 @@ impl HttpBody for Kept {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
