@@ -142,6 +142,9 @@ mod tests {
             ("a-00001-of-00002.gguf", 10),
             ("a-00002-of-00002.gguf", 5),
             ("lost-00002-of-00002.gguf", 5),
+            // No part: those have five digits.
+            ("part-1-of-2.gguf", 7),
+            ("whole-final-of-seven.gguf", 7),
             ("notes.txt", 1),
             // Two for whose names a load finds something else.
             ("synthetic:b.gguf", 1),
@@ -167,11 +170,12 @@ mod tests {
         };
         assert_eq!(of("sound"), (Some(fs::metadata(model).unwrap().len()), String::new()));
         assert_eq!(of("a-00001-of-00002").0, Some(15));
+        assert_eq!((of("part-1-of-2").0, of("whole-final-of-seven").0), (Some(7), Some(7)));
         assert!(of("b").1.starts_with("byte 0: "), "{}", of("b").1);
         assert!(of("synthetic:b").1.contains("means something else"));
         assert!(of("c.gguf").1.starts_with("byte 0: "), "loaded by its whole name");
         assert!(of("\u{fffd}").1.contains("not UTF-8"));
-        assert_eq!(list.iter().filter(|model| !model.synthetic).count(), 6);
+        assert_eq!(list.iter().filter(|model| !model.synthetic).count(), 8);
         assert!(list.iter().all(|model| !model.synthetic || model.why.is_none()));
 
         // Again, with a file that has changed.

@@ -174,6 +174,29 @@ mod tests {
     }
 
     #[test]
+    fn larger_bodies_are_counted_until_they_are_dropped() {
+        let all = Arriving::default();
+        let arrive = |frames: &[usize]| {
+            let mut body = Arrived { bytes: Vec::new(), counted: 0, all: Arc::clone(&all) };
+            let mut add = |&bytes: &usize| body.add(&vec![b' '; bytes], 5 * SMALL);
+            frames.iter().try_for_each(&mut add).map(|()| body)
+        };
+        let counted = || all.load(Ordering::Relaxed);
+        let small = arrive(&[SMALL / 2, SMALL / 2]).ok().unwrap();
+        assert_eq!(counted(), 0);
+        let one = arrive(&[SMALL / 2, SMALL / 2, SMALL]).ok().unwrap();
+        let another = arrive(&[3 * SMALL]).ok().unwrap();
+        assert_eq!(counted(), 5 * SMALL);
+        assert!(arrive(&[SMALL, 1]).is_err(), "there is no room");
+        assert_eq!(counted(), 5 * SMALL, "what was refused takes none");
+        drop(another);
+        assert_eq!(counted(), 2 * SMALL);
+        assert!(arrive(&[SMALL, 1]).is_ok());
+        drop((small, one));
+        assert_eq!(counted(), 0);
+    }
+
+    #[test]
     fn malformed_json_names_the_place() {
         let error = refused::<api::CompletionRequest>("{\"prompt\": \"x\",\n  oops}");
         assert_eq!(error.code, "malformed_json");

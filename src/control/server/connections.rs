@@ -380,3 +380,27 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, limit: usize) {
         let _ = tokio::time::timeout(LINGER, rest).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_idle_when_all_its_answers_are_complete() {
+        let pulse = Pulse::new();
+        let began = pulse.idle().unwrap();
+        let (one, another) = (pulse.begin(), pulse.begin());
+        drop(one);
+        assert!(pulse.idle().is_none());
+        drop(another);
+        assert!(pulse.idle().unwrap() >= began);
+    }
+
+    #[test]
+    fn each_kind_of_client_has_places_that_those_before_it_cannot_take() {
+        let of = |limit| [Peer::Network, Peer::Socket, Peer::Own].map(|peer| peer.share_of(limit));
+        assert_eq!(of(64), [48, 56, 64]);
+        assert_eq!(of(9), [7, 8, 9]);
+        assert_eq!(of(7), [7, 7, 7], "of so few none is kept");
+    }
+}

@@ -5,6 +5,9 @@
 //! of their own. Every output is held against numbers computed here, and every choice that leaves the order of
 //! additions alone also against the heuristic's bits.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Instant;

@@ -104,3 +104,30 @@ impl Stopwatch for Counted {
         Clock::Counted
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn only_launches_between_start_and_stop_count() {
+        let trace = tempfile::NamedTempFile::new().unwrap();
+        let mut file = trace.reopen().unwrap();
+        let mut launch = |dot: u64| {
+            let work = r#"{"sectors":3,"bank_conflicts":5,"instructions":{"dot":{"warps":"#;
+            writeln!(file, "{{\"work\":{work}{dot}}},\"other\":{{\"warps\":1}}}}}}}}").unwrap();
+        };
+        launch(1000);
+        let mut counted = Counted { trace: trace.path().to_owned(), at: 0, last: Counts::new() };
+        counted.start();
+        assert!(counted.stop().unwrap_err().contains("no launch"));
+        launch(20);
+        launch(400);
+        assert_eq!(counted.stop(), Ok(438.0));
+        let expected =
+            [("sectors", 6), ("bank_conflicts", 10), ("instructions", 422), ("dot", 420)];
+        assert_eq!(counted.last, expected.into());
+    }
+}

@@ -79,10 +79,15 @@ fn says_how_it_is() {
     assert!(available.iter().any(|m| m["model"] == MODEL), "{available:?}");
 
     daemon.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 4, "ignore_eos": true}));
+    let head = daemon.raw(&head("HEAD", "/health", "connection: close\r\n"));
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+    let steps = daemon.get("/orin/v1/status").json()["requests"]["steps"].as_u64().unwrap();
+    assert!((4..=6).contains(&steps), "the prompt's, one for each token after the first: {steps}");
     let metrics = daemon.get("/metrics");
     assert!(metrics.headers.contains("openmetrics-text"), "{}", metrics.headers);
     for line in [
         "orind_http_requests_total{method=\"POST\",route=\"/v1/completions\",status=\"200\"} 1",
+        "orind_http_requests_total{method=\"HEAD\",route=\"/health\",status=\"200\"} 1",
         "orind_completion_tokens_total 4",
         "orind_time_to_first_token_seconds_count 1",
         "orind_inter_token_seconds_count 3",

@@ -154,12 +154,16 @@ fn attention_refuses_what_does_not_fit() {
     let flat = case.float(&[1, 16], &[0.0; 16]);
     let odd = case.float(&[1, 3, 4], &[0.0; 12]);
     let q = case.float(&[1, 4, 4], &[0.0; 16]);
+    let headless = case.float(&[1, 0, 4], &[]);
+    let [none, none_either] = ["none", "either"].map(|n| case.state(n, DType::F16, &[1, 8, 0, 4]));
+    let none = Caches { keys: none, values: none_either };
     let mut refused = |q, caches, context, message: &str| {
         let error = case.g.attention(q, caches, rows, context).expect_err(message).to_string();
         assert!(error.contains(message), "`{error}` does not say `{message}`");
     };
     refused(flat, caches, 8, "q must be [M, H, D]");
     refused(odd, caches, 8, "H must be a multiple of KVH");
+    refused(headless, none, 8, "H must be a multiple of KVH");
     refused(q, Caches { keys: flat, values }, 8, "caches must be [slots, C, KVH, D]");
     refused(q, caches, 9, "the context must lie inside C");
 }

@@ -139,13 +139,16 @@ fn a_decode_step_reads_the_weights_and_the_band_once() {
 
 #[test]
 fn flops_grow_with_the_rows_and_bytes_do_not() {
-    for (_, model) in models() {
-        let cost = |chunk| {
-            let bucket = Bucket::prefill(chunk, 64, Outputs::All);
-            fuse(&model.plan(LAYOUT, bucket).unwrap(), Fusions::ALL).cost()
-        };
+    for (name, model) in models() {
+        let plan = |chunk| model.plan(LAYOUT, Bucket::prefill(chunk, 64, Outputs::All)).unwrap();
+        let cost = |chunk| fuse(&plan(chunk), Fusions::ALL).cost();
         let (few, many) = (cost(8), cost(16));
         assert_eq!(many.flops, 2 * few.flops);
+        // Steps are counted as what they are made of.
+        for fusions in all_fusions().filter(|fusions| fusions.composites) {
+            let flops = fuse(&plan(8), fusions).cost().flops;
+            assert_eq!(flops, few.flops, "{name} {fusions:?}");
+        }
         let embedding = model.weights().next().unwrap();
         let row = embedding.dtype.size_of(model.hyperparameters().width as u64).unwrap();
         assert_eq!(many.weight_bytes, few.weight_bytes + 8 * row);

@@ -94,3 +94,23 @@ fn timings(finished: &Finished) -> api::Timings {
         total_ms: ms(finished.total),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_in_milliseconds_to_the_microsecond() {
+        let finished = Finished {
+            reason: FinishReason::Length,
+            text: String::new(),
+            prompt_tokens: 1,
+            completion_tokens: 1,
+            queued: Duration::from_nanos(1_499),
+            first_token: Duration::from_micros(2_500),
+            total: Duration::from_secs(61),
+        };
+        let api::Timings { queued_ms, first_token_ms, total_ms } = timings(&finished);
+        assert_eq!([queued_ms, first_token_ms, total_ms], [0.001, 2.5, 61_000.0]);
+    }
+}
