@@ -536,19 +536,20 @@ fn device_error(error: device::Error) -> LoadError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use device::Tunable;
     use plan::Fusions;
 
     /// A GPU with 3 GiB free and an instance of 2.
-    struct Gpu {
-        shares: bool,
+    pub(in crate::engine) struct Gpu {
+        pub(in crate::engine) name: &'static str,
+        pub(in crate::engine) shares: bool,
     }
 
     impl Device for Gpu {
         fn info(&self) -> device::Info {
-            device::Info { name: "cuda", description: String::new(), threads: 0 }
+            device::Info { name: self.name, description: String::new(), threads: 0 }
         }
 
         fn fusions(&self) -> Fusions {
@@ -579,7 +580,8 @@ mod tests {
     #[test]
     fn a_gpu_that_shares_memory_leaves_some_of_it() {
         let request = Request { weights: &[], states: &[], plans: &[], choices: None };
-        let leave = |shares, mib: u64| leave(&Gpu { shares }, &request, mib << 20, false);
+        let leave =
+            |shares, mib: u64| leave(&Gpu { name: "cuda", shares }, &request, mib << 20, false);
         assert!(leave(true, 1024).is_ok() && leave(false, 4096).is_ok());
         let told = device_error(leave(true, 1025).unwrap_err()).to_string();
         assert!(

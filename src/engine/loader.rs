@@ -154,11 +154,8 @@ impl Watch for Errand {
     }
 
     fn beside(&self, device: &dyn Device) -> u64 {
-        let shares = |held: &&Beside| {
-            held.device.shares_memory() && device.shares_memory()
-                || held.device.info().name == device.info().name
-        };
-        self.beside.as_ref().filter(shares).map_or(0, |held| held.bytes)
+        let held = self.beside.as_ref().filter(|held| same_memory(&*held.device, device));
+        held.map_or(0, |held| held.bytes)
     }
 
     fn make_room(&mut self, why: &str) -> Result<(), LoadError> {
@@ -174,5 +171,26 @@ impl Watch for Errand {
         let asked = self.reports.send(Command::MakeRoom(self.order, done));
         // Nobody answers a load that was given up.
         asked.ok().and_then(|()| made.recv().ok()).ok_or(LoadError::Stopping)
+    }
+}
+
+/// Whether what one device holds the other lacks.
+fn same_memory(one: &dyn Device, other: &dyn Device) -> bool {
+    one.shares_memory() && other.shares_memory() || one.info().name == other.info().name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::load::tests::Gpu;
+
+    #[test]
+    fn only_what_lies_in_the_same_memory_makes_room() {
+        let gpu = |name, shares| Gpu { name, shares };
+        let (own, shared) = (gpu("cuda", false), gpu("nv", true));
+        assert!(same_memory(&own, &own));
+        assert!(same_memory(&shared, &gpu("cpu", true)));
+        assert!(!same_memory(&own, &shared) && !same_memory(&shared, &own));
+        assert!(!same_memory(&own, &gpu("other", false)));
     }
 }

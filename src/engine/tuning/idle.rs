@@ -11,7 +11,7 @@ use super::pace::Pace;
 use crate::engine::core::Core;
 use crate::engine::handle::Shared;
 use device::Device;
-use device::tune::report::{Mode, Progress, Searching, Spec, State};
+use device::tune::report::{Mode, Progress, Searching, Spec};
 use device::tune::{Case, Store};
 
 /// Seconds of measuring after a load.
@@ -86,8 +86,7 @@ fn search(device: &dyn Device, cases: &[Case], tuning: &Tuning, pace: &Pace, sha
             }
             Progress::Candidate { .. } => {}
             Progress::Case { row } => {
-                state.done += 1;
-                state.faster += usize::from(row.state == State::Faster);
+                state.count(row.state);
                 let (case, gain) = (&row.case, row.gain);
                 tracing::info!(%case, state = ?row.state, gain, why = row.why, "tuned in idle time");
             }

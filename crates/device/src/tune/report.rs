@@ -34,6 +34,14 @@ pub struct Searching {
     pub turns: u64,
 }
 
+impl Searching {
+    /// Counts a case that is over.
+    pub fn count(&mut self, state: State) {
+        self.done += 1;
+        self.faster += usize::from(state == State::Faster);
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
     /// The device's file; none where nothing is loaded.
@@ -265,5 +273,20 @@ impl Row {
             samples: 0,
             why: Some(why),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_that_is_over_counts_and_the_faster_ones_as_such() {
+        let mut searching = Searching { cases: 6, known: 1, ..Searching::default() };
+        for state in [State::Faster, State::Heuristic, State::Faster, State::Partial, State::Failed]
+        {
+            searching.count(state);
+        }
+        assert_eq!(searching, Searching { cases: 6, done: 5, faster: 2, known: 1, turns: 0 });
     }
 }
