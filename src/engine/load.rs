@@ -440,14 +440,18 @@ fn synthetic_error(error: synthetic::Error) -> LoadError {
     }
 }
 
+/// Whether another file could do better.
+const fn is_the_files(error: &tokenizer::Error) -> bool {
+    !matches!(error, tokenizer::Error::TemplateThread(_))
+}
+
 fn read_text(path: &Path, gguf: &Gguf) -> Result<Text, LoadError> {
     let said = |error: &dyn std::error::Error| of(&path.display().to_string(), error);
     let vocabulary = Vocabulary::from_metadata(gguf.metadata())
         .map_err(|error| LoadError::Invalid(said(&error)))?;
-    let chat = ChatTemplate::new(&vocabulary).map_err(|error| match &error {
-        // Which is nothing that the file could help.
-        tokenizer::Error::TemplateThread(_) => LoadError::OutOfMemory(said(&error)),
-        _ => LoadError::Invalid(said(&error)),
+    let chat = ChatTemplate::new(&vocabulary).map_err(|error| match is_the_files(&error) {
+        true => LoadError::Invalid(said(&error)),
+        false => LoadError::OutOfMemory(said(&error)),
     })?;
     let tokenizer = Tokenizer::new(vocabulary).map_err(|error| LoadError::Invalid(said(&error)))?;
     Ok(Text { tokenizer: Arc::new(tokenizer), chat })
@@ -589,5 +593,12 @@ pub(super) mod tests {
             "{told}"
         );
         assert!(leave(true, 4096).is_err(), "more than there is");
+    }
+
+    #[test]
+    fn a_lack_of_threads_is_no_fault_of_the_file() {
+        let none = std::io::Error::from_raw_os_error(libc::EAGAIN);
+        assert!(!is_the_files(&tokenizer::Error::TemplateThread(none)));
+        assert!(is_the_files(&tokenizer::Error::TemplateLength { bytes: 2, limit: 1 }));
     }
 }

@@ -134,6 +134,17 @@ fn stop_texts_end_the_answer_and_are_not_part_of_it() {
 }
 
 #[test]
+fn what_may_have_become_a_stop_text_is_said_in_the_end() {
+    let handle = start("tiny-llama-Q8_0", "reference");
+    let free = ask(&handle, request(&[5, 6, 7], 40));
+    let (at, _) = free.text.char_indices().nth_back(1).unwrap();
+    let stop = format!("{}, and never this", &free.text[at..]);
+    let held = ask(&handle, Request { stop: vec![stop], ..request(&[5, 6, 7], 40) });
+    assert_eq!(*held.reason(), FinishReason::Length);
+    assert_eq!(held.text, free.text);
+}
+
+#[test]
 fn a_dropped_receiver_frees_its_slot() {
     let handle = start("tiny-llama-Q8_0", "reference");
     let mut long = handle.generate(request(&[1], 250)).unwrap();
