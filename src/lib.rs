@@ -4,6 +4,7 @@
 pub mod bench;
 mod chain;
 pub mod cli;
+pub mod compare;
 pub mod config;
 pub mod control;
 pub mod daemon;

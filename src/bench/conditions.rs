@@ -35,7 +35,7 @@ pub struct Conditions {
 }
 
 /// Looks at the machine from before the tests until after.
-pub(super) struct Observer {
+pub struct Observer {
     probe: Arc<Probe>,
     before: State,
     users: Users,
@@ -44,7 +44,7 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    pub(super) fn start(probe: &Arc<Probe>) -> Self {
+    pub fn start(probe: &Arc<Probe>) -> Self {
         Self {
             before: probe.state(),
             users: probe.gpu_users(&[std::process::id()]),
@@ -54,14 +54,14 @@ impl Observer {
     }
 
     /// Tells whether a test is under the clock.
-    pub(super) fn busy(&self, busy: bool) {
+    pub fn busy(&self, busy: bool) {
         if let Some(watch) = &self.watch {
             watch.busy(busy);
         }
     }
 
     /// Looks again. `device` is the short name of the device that was measured.
-    pub(super) fn finish(self, device: &str) -> (Conditions, Recording, Vec<String>) {
+    pub fn finish(self, device: &str) -> (Conditions, Recording, Vec<String>) {
         let recording = self.watch.map(Watch::finish).unwrap_or_default();
         let conditions = Conditions {
             before: self.before,
@@ -145,7 +145,7 @@ impl Conditions {
     }
 
     /// What happened, in a line; nothing where the machine told nothing.
-    pub(super) fn summary(&self) -> Option<String> {
+    pub fn summary(&self) -> Option<String> {
         let mhz = |name: &str, range: Option<Range>| {
             let Range { min, max, .. } = range?;
             let (min, max) = (min / 1e6, max / 1e6);

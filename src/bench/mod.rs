@@ -13,7 +13,7 @@ mod schedule;
 mod spec;
 pub mod statistics;
 
-pub use conditions::Conditions;
+pub use conditions::{Conditions, Observer};
 pub use format::{csv, markdown, table};
 pub use meter::Meter;
 pub use report::{

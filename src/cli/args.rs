@@ -32,7 +32,8 @@ pub(super) struct Args {
 }
 
 /// Subcommands that ask no daemon, and those of `tune`.
-const ALONE: [&str; 6] = ["plan", "profile", "parity", "first-contact", "install", "uninstall"];
+const ALONE: [&str; 7] =
+    ["compare", "plan", "profile", "parity", "first-contact", "install", "uninstall"];
 const ALONE_IN_TUNE: [&str; 4] = ["show", "export", "import", "diff"];
 
 impl Args {
@@ -82,6 +83,9 @@ pub(super) struct Connection {
 pub(super) enum Command {
     /// Measure prefill and decode, and compare them with the machine's memory bandwidth
     Bench(Bench),
+    /// Hold other engines against this one on the same model: speed, times, memory, and whether they
+    /// compute the same; needs no daemon
+    Compare(Compare),
     /// Continue a text, or answer a message
     Generate(Generate),
     /// Show what the daemon is doing
@@ -178,6 +182,101 @@ pub(super) struct Bench {
     /// Seed of the random prompts
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
+    #[command(flatten)]
+    pub(super) format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl compare -m model.gguf --with llama.cpp --llama-cpp ~/llama.cpp/build/bin
+  orinctl compare -m model.gguf --with pytorch,tinygrad --python venv/bin/python --allow weights,activations,kv
+  orinctl compare -m model.gguf --with orind:before/orinctl --rounds 10
+      another build
+  orinctl compare -m model.gguf --with openai:localhost:8000 --allow clock
+      a server that runs already, with the same model
+
+Every round runs each engine once, one process at a time, in an order drawn anew. A peer that is not there \
+is named with the command that installs it; one that fails is reported and the others go on. An engine whose \
+answers are not the model's never wins. Where something differs that changes the verdict the comparison \
+stops, unless that is allowed by name. Ctrl-C ends it with what was measured.
+
+Exit code: 3 when the run is INVALID, since the machine changed during it.")]
+pub(super) struct Compare {
+    /// GGUF file or synthetic:NAME
+    #[arg(short, long, value_name = "MODEL", default_value = super::session::DEFAULT_MODEL)]
+    pub(super) model: String,
+    /// The other engines: llama.cpp, tinygrad, pytorch, orind:PATH (another build's orinctl),
+    /// openai:HOST:PORT (a server of OpenAI's routes)
+    #[arg(long, value_name = "PEER,..", value_delimiter = ',', default_value = "llama.cpp")]
+    pub(super) with: Vec<String>,
+    /// Prompt lengths; 0: none
+    #[arg(
+        short,
+        long = "prompt-tokens",
+        value_name = "N,..",
+        value_delimiter = ',',
+        default_value = "512"
+    )]
+    pub(super) prompts: Vec<u32>,
+    /// Tokens to generate; 0: none
+    #[arg(
+        short = 'n',
+        long = "gen-tokens",
+        value_name = "N,..",
+        value_delimiter = ',',
+        default_value = "128"
+    )]
+    pub(super) generate: Vec<u32>,
+    /// Tokens already in the context when timing starts
+    #[arg(short, long = "depth", value_name = "N,..", value_delimiter = ',', default_value = "0")]
+    pub(super) depths: Vec<u32>,
+    /// Sequences generated at once
+    #[arg(short, long = "batch", value_name = "N,..", value_delimiter = ',', default_value = "1")]
+    pub(super) batches: Vec<u32>,
+    /// Tokens of the prompts whose first token is timed
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub(super) first_prompt: u32,
+    /// Tokens streamed after these, each of which is timed
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(super) stream: u32,
+    /// Threads of every engine [default: the cores allowed]
+    #[arg(short, long, value_name = "N")]
+    pub(super) threads: Option<usize>,
+    /// Device of every engine: cpu, cuda, nv
+    #[arg(long, visible_alias = "device", value_name = "NAME", default_value = "cpu")]
+    pub(super) backend: String,
+    /// Times that every engine runs; an interval of 95 % takes 6
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) rounds: u32,
+    /// Seed of prompts and order
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Differences that the verdict may have: file, weights, activations, kv, threads, warmup, clock,
+    /// flash-attention, built-for, cache
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub(super) allow: Vec<String>,
+    /// Stop where something else differs (the default)
+    #[arg(long, conflicts_with = "no_fair")]
+    pub(super) fair: bool,
+    /// Go on whatever differs; it is printed all the same
+    #[arg(long)]
+    pub(super) no_fair: bool,
+    /// Do not ask the reference what the model answers, which takes long on large models
+    #[arg(long)]
+    pub(super) no_reference: bool,
+    /// Folder of llama-bench and llama-server [default: PATH]
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) llama_cpp: Option<PathBuf>,
+    /// Python of tinygrad and PyTorch
+    #[arg(long, value_name = "FILE", default_value = "python3")]
+    pub(super) python: PathBuf,
+    /// PyTorch without torch.compile
+    #[arg(long)]
+    pub(super) pytorch_no_compile: bool,
+    /// PyTorch in full precision
+    #[arg(long)]
+    pub(super) pytorch_no_half: bool,
     #[command(flatten)]
     pub(super) format: Format,
 }

@@ -19,12 +19,10 @@ pub(super) enum Error {
     OtherModel { loaded: String, wanted: String, daemon: client::Address },
     #[error("no model is loaded in the daemon on {daemon}")]
     NoModel { daemon: client::Address },
-    #[error("the private daemon {what}{}", said(log))]
-    Private {
-        what: String,
-        /// The last lines of its log.
-        log: String,
-    },
+    #[error(transparent)]
+    Private(client::private::Error),
+    #[error(transparent)]
+    Compare(#[from] crate::compare::Error),
     #[error("{what}: {source}")]
     Setup { what: &'static str, source: io::Error },
     /// A model file, for `plan` and `profile`.
@@ -70,8 +68,13 @@ pub(super) enum Error {
     Interrupted,
 }
 
-fn said(log: &str) -> String {
-    if log.is_empty() { String::new() } else { format!("; it said:\n{log}") }
+impl From<client::private::Error> for Error {
+    fn from(error: client::private::Error) -> Self {
+        match error {
+            client::private::Error::Client(error) => Self::Client(error),
+            error => Self::Private(error),
+        }
+    }
 }
 
 impl Error {

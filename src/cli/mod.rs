@@ -4,6 +4,7 @@
 
 mod args;
 mod bench;
+mod compare;
 mod connection;
 mod device;
 mod doctor;
@@ -17,7 +18,6 @@ mod models;
 mod narrow;
 mod parity;
 mod plan;
-mod private;
 mod profile;
 mod session;
 mod status;
@@ -39,7 +39,7 @@ pub fn main() -> ExitCode {
     let args = Args::read();
     let terminal = Terminal::new();
     let result = match args.command {
-        Command::Daemon(arguments) => return private::become_daemon(arguments),
+        Command::Daemon(arguments) => return become_daemon(arguments),
         Command::Install(install) => install::install(&install).map_err(Error::from),
         Command::Uninstall(uninstall) => install::uninstall(&uninstall).map_err(Error::from),
         Command::Doctor(doctor) => match interruptible(doctor::run(&args.connection, &doctor)) {
@@ -52,6 +52,9 @@ pub fn main() -> ExitCode {
         Command::FirstContact(contact) => first_contact::run(&contact, &terminal),
         Command::Parity(parity) => parity::run(&parity, &terminal),
         Command::Bench(bench) => interruptible(bench::run(&args.connection, &bench, &terminal)),
+        Command::Compare(compare) => {
+            started(|interrupted| compare::run(&compare, &terminal, interrupted))
+        }
         Command::Generate(generate) => {
             interruptible(generate::run(&args.connection, &generate, &terminal))
         }
@@ -84,6 +87,12 @@ pub fn main() -> ExitCode {
             error.exit_code()
         }
     }
+}
+
+/// The other side of a private daemon: this process becomes it.
+fn become_daemon(arguments: args::Daemon) -> ExitCode {
+    let name = std::ffi::OsString::from("orind");
+    crate::daemon::main(std::iter::once(name).chain(arguments.arguments))
 }
 
 /// Runs a command to its end or until Ctrl-C, SIGTERM or SIGHUP; then everything it holds is

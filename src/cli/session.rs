@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::args::{Connection, ModelChoice};
 use super::error::Error;
-use super::private::Private;
 use super::terminal::Terminal;
 use crate::control::api::{LoadRequest, Model, State};
+use crate::control::client::private::{self, Private};
 use crate::control::client::{self, Client};
 
 /// Measured and run where nobody names a model: small enough for any machine.
@@ -78,7 +78,7 @@ impl Session {
         room: Room,
         terminal: &Terminal,
     ) -> Result<Self, Error> {
-        let mut private = Private::start().await?;
+        let mut private = Private::start(private::OWN.as_ref()).await?;
         let request = LoadRequest {
             model: absolute(choice.model.as_deref().unwrap_or(DEFAULT_MODEL)),
             backend: choice.backend.clone(),
@@ -94,7 +94,7 @@ impl Session {
             // The daemon's end explains more than the connection's.
             Err(error @ Error::Client(client::Error::Transport(_))) => {
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                return Err(private.ended().unwrap_or(error));
+                return Err(private.ended().map_or(error, Error::from));
             }
             Err(error) => return Err(error),
         };

@@ -136,6 +136,11 @@ impl Trace {
         Self { logits }
     }
 
+    /// Of each step of each prompt: a row of logits.
+    pub fn logits(&self) -> &[Vec<Vec<f32>>] {
+        &self.logits
+    }
+
     pub fn compare(&self, reference: &Self, tolerance: &Tolerance) -> Comparison {
         let pairs = self.logits.iter().zip(&reference.logits);
         let steps: Vec<Vec<Step>> = pairs

@@ -14,8 +14,8 @@ use super::super::terminal::Terminal;
 use super::super::text;
 use crate::bench::statistics::{DEFINITION, Summary};
 use crate::bench::{Progress, Report, Spec};
-use crate::cli::private::Private;
 use crate::control::api::LoadRequest;
+use crate::control::client::private::{self, Private};
 use device::tune::report::Mode;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -66,7 +66,7 @@ pub(in crate::cli) async fn run(
         ..Spec::default()
     };
     spec.check().map_err(|error| Error::Usage(error.to_string()))?;
-    let private = Private::start().await?;
+    let private = Private::start(private::OWN.as_ref()).await?;
     let choice = &args.model;
     let all: Vec<Setting> = std::iter::once(Setting::Heuristic).chain(values).collect();
     let mut samples: Vec<Vec<f64>> = vec![Vec::new(); all.len()];

@@ -2,6 +2,7 @@
 //! which cancels the work in the daemon. Needs a tokio runtime with I/O and time enabled.
 
 mod address;
+pub mod private;
 mod sse;
 mod stream;
 
@@ -171,6 +172,33 @@ impl Client {
     pub async fn chat(&self, request: &api::ChatRequest) -> Result<Stream<api::ChatChunk>, Error> {
         let request = api::ChatRequest { stream: Some(true), ..request.clone() };
         Ok(Stream::new(self.post(route::CHAT, &request).await?))
+    }
+
+    /// A request to any path, answered by a stream of events that ends as OpenAI's do: for servers that speak
+    /// a dialect of these routes.
+    pub async fn stream<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &impl Serialize,
+    ) -> Result<Stream<T>, Error> {
+        Ok(Stream::new(self.post(path, request).await?))
+    }
+
+    /// A request to any path and an answer in one piece.
+    pub async fn ask<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &impl Serialize,
+    ) -> Result<T, Error> {
+        let body = serde_json::to_vec(request).map_err(|e| Error::Protocol(e.to_string()))?;
+        let answer = self.send(Method::POST, path, Some(body)).await?.collect().await?;
+        serde_json::from_slice(&answer)
+            .map_err(|e| Error::Protocol(format!("{path}: {}", json(&e))))
+    }
+
+    /// An answer to a request without a body, from any path.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.call(Method::GET, path).await
     }
 
     /// A request without a body and an answer in one piece.

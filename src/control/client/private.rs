@@ -1,16 +1,18 @@
-//! A daemon of our own: the same executable on a temporary socket, gone when we are.
+//! A daemon of our own: an `orinctl` that becomes one on a temporary socket, gone when we are.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use std::{env, io};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::args;
-use super::error::Error;
-use crate::control::client::Client;
+use super::Client;
+
+/// The program that runs: a daemon of our own build.
+pub const OWN: &str = "/proc/self/exe";
 
 /// How long the process may take until its socket answers.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -20,17 +22,38 @@ const STOP_LIMIT: Duration = Duration::from_millis(150);
 /// Lines of its log that an error shows.
 const LOG_LINES: usize = 12;
 
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the private daemon {what}{}", said(log))]
+    Ended {
+        what: String,
+        /// The last lines of its log.
+        log: String,
+    },
+    #[error("{what}: {source}")]
+    Setup { what: &'static str, source: io::Error },
+    #[error(transparent)]
+    Client(#[from] super::Error),
+}
+
+fn said(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!("; it said:\n{log}") }
+}
+
 /// A running private daemon. Dropping it stops it and removes what it left.
-pub(super) struct Private {
+pub struct Private {
     child: Child,
     directory: PathBuf,
-    pub(super) started: Instant,
-    pub(super) socket_after: Duration,
-    pub(super) client: Client,
+    /// When the process was started.
+    pub started: Instant,
+    /// From then to a socket that answers.
+    pub socket_after: Duration,
+    pub client: Client,
 }
 
 impl Private {
-    pub(super) async fn start() -> Result<Self, Error> {
+    /// Starts `program`, an `orinctl`: [`OWN`], or that of another build.
+    pub async fn start(program: &Path) -> Result<Self, Error> {
         let setup = |what| move |source| Error::Setup { what, source };
         let directory = directory().map_err(setup("making a directory for the private daemon"))?;
         let socket = directory.join("orind.sock");
@@ -42,7 +65,7 @@ impl Private {
         std::fs::write(&config, settings)
             .map_err(setup("writing the private daemon's configuration"))?;
         let started = Instant::now();
-        let child = Command::new("/proc/self/exe")
+        let child = Command::new(program)
             .arg0("orinctl")
             .args(["daemon", "--exit-with-parent", &std::process::id().to_string()])
             .arg("--config")
@@ -67,7 +90,7 @@ impl Private {
         loop {
             match self.client.wait_until_up(Duration::from_millis(50)).await {
                 Ok(_) => return Ok(()),
-                Err(crate::control::client::Error::NotRunning { .. }) => {}
+                Err(super::Error::NotRunning { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
             if let Some(error) = self.ended() {
@@ -75,14 +98,20 @@ impl Private {
             }
             if self.started.elapsed() > START_LIMIT {
                 let what = format!("did not answer within {} s", START_LIMIT.as_secs());
-                return Err(Error::Private { what, log: self.log() });
+                return Err(Error::Ended { what, log: self.log() });
             }
         }
     }
 
-    pub(super) fn ended(&mut self) -> Option<Error> {
+    /// The process, for who looks at its memory.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<Error> {
         let status = self.child.try_wait().ok()??;
-        Some(Error::Private { what: how_it_ended(status), log: self.log() })
+        Some(Error::Ended { what: how_it_ended(status), log: self.log() })
     }
 
     fn log(&self) -> String {
@@ -118,19 +147,13 @@ fn how_it_ended(status: ExitStatus) -> String {
 }
 
 /// A fresh directory that only this user can enter, with a path short enough for a socket.
-fn directory() -> std::io::Result<PathBuf> {
+fn directory() -> io::Result<PathBuf> {
     // `sun_path` holds 108 bytes.
     let fits = |base: &PathBuf| base.is_dir() && base.as_os_str().len() < 70;
-    let base = [std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), Some(std::env::temp_dir())]
+    let base = [env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), Some(env::temp_dir())]
         .into_iter()
         .flatten()
         .find(fits)
         .unwrap_or_else(|| "/tmp".into());
     Ok(nix::unistd::mkdtemp(&base.join("orinctl-XXXXXX"))?)
-}
-
-/// The other side: this process becomes the daemon.
-pub(super) fn become_daemon(arguments: args::Daemon) -> ExitCode {
-    let name = std::ffi::OsString::from("orind");
-    crate::daemon::main(std::iter::once(name).chain(arguments.arguments))
 }

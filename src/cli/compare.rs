@@ -1,0 +1,177 @@
+//! `orinctl compare`: this build and other engines on one file, in turn.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Notify;
+
+use super::args;
+use super::error::Error;
+use super::plan::open;
+use super::terminal::Terminal;
+use super::text;
+use crate::bench::Test;
+use crate::compare::{
+    self, Answer, Comparison, Judge, Peer, Progress, Run, Settings, TOP, Workload, random,
+};
+use crate::parity::model::{Task, Trace};
+use model::Model;
+use model::tokenizer::{Tokenizer, Vocabulary};
+use telemetry::{Probe, Root};
+
+/// Prompts that engines are judged by: how many, how long, and tokens after each. The reference is slow.
+const JUDGED: u32 = 3;
+const LENGTH: u32 = 6;
+const STEPS: u32 = 4;
+
+pub(super) async fn run(
+    args: &args::Compare,
+    terminal: &Terminal,
+    interrupted: Arc<Notify>,
+) -> Result<(), Error> {
+    let settings = Settings {
+        llama_cpp: args.llama_cpp.clone(),
+        python: args.python.clone(),
+        compile: !args.pytorch_no_compile,
+        half: !args.pytorch_no_half,
+    };
+    let mut peers = vec![Peer::own()];
+    for name in &args.with {
+        peers.push(Peer::parse(name, &settings).map_err(compare::Error::from)?);
+    }
+    let model = open(&args.model, terminal)?;
+    let work = workload(args, &model, terminal)?;
+    let reference =
+        if args.no_reference { Vec::new() } else { reference(&model, &work, terminal)? };
+    let texts = texts(&model);
+    let judge = Judge { reference: &reference, id: &|text| texts.get(text).copied() };
+    let how = Run {
+        rounds: args.rounds,
+        fair: !args.no_fair,
+        allow: args.allow.iter().cloned().collect::<BTreeSet<_>>(),
+    };
+    let live = terminal.steps();
+    let on_progress = |progress: Progress<'_>| match progress {
+        Progress::Lost { peer, why } => live.say(terminal, &format!("{peer}: {why}")),
+        Progress::Judging { peer } => live.set(0, 1, format!("{peer}: what does it answer")),
+        Progress::Round { peer, round, rounds, done, total } => {
+            live.set(done, total, format!("round {round}/{rounds}: {peer}"));
+        }
+    };
+    let probe = Arc::new(Probe::new(Root::system()));
+    let found = compare::run(work, peers, &how, &judge, &probe, &interrupted, on_progress).await?;
+    drop(live);
+    print(&found, &args.format)?;
+    match found {
+        Comparison { interrupted: true, .. } => Err(Error::Interrupted),
+        Comparison { invalid, .. } if !invalid.is_empty() => {
+            Err(Error::InvalidRun(invalid.join("; ")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn print(found: &Comparison, format: &args::Format) -> Result<(), Error> {
+    match format {
+        args::Format { csv: true, .. } => text::print(&compare::csv(found)),
+        args::Format { markdown: true, .. } => text::print(&compare::markdown(found)),
+        _ => text::show(found, format.json, compare::table),
+    }
+}
+
+fn workload(args: &args::Compare, model: &Model, terminal: &Terminal) -> Result<Workload, Error> {
+    let tests = Test::all(&args.prompts, &args.generate, &args.depths, &args.batches);
+    if tests.is_empty() {
+        return Err(Error::Usage("nothing to measure: give -p or -n a length above 0".into()));
+    }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let file = model.gguf().path().to_owned();
+    let vocabulary = model.hyperparameters().vocabulary;
+    let judged = (0..JUDGED).map(|i| random(vocabulary, LENGTH, args.seed, 900_000 + i)).collect();
+    let work = Workload {
+        sha256: sha256(&file, terminal)?,
+        model: file,
+        file_type: file_type(model),
+        vocabulary,
+        tests,
+        device: args.backend.clone(),
+        threads: args.threads.unwrap_or(cores),
+        seed: args.seed,
+        prompt: args.first_prompt,
+        stream: args.stream,
+        judged,
+        steps: STEPS,
+    };
+    let context = model.hyperparameters().context as u64;
+    if work.context() > context {
+        return Err(Error::Usage(format!(
+            "the tests need {} tokens of context, the model has {context}",
+            work.context()
+        )));
+    }
+    Ok(work)
+}
+
+/// Tokens by their text, for servers that tell no ids; empty where the model has no vocabulary.
+fn texts(model: &Model) -> HashMap<String, u32> {
+    let vocabulary = Vocabulary::from_metadata(model.gguf().metadata()).ok();
+    let Some(tokenizer) = vocabulary.and_then(|v| Tokenizer::new(v).ok()) else {
+        return HashMap::new();
+    };
+    let ids = 0..tokenizer.vocab_size() as u32;
+    ids.filter_map(|id| Some((tokenizer.token_text(id)?.into_owned(), id))).collect()
+}
+
+fn file_type(model: &Model) -> String {
+    let mut elements = std::collections::BTreeMap::new();
+    for tensor in model.gguf().tensors() {
+        *elements.entry(tensor.dtype).or_insert(0) += tensor.elements();
+    }
+    elements.into_iter().max_by_key(|(_, n)| *n).map_or("F32", |(dtype, _)| dtype.name()).to_owned()
+}
+
+fn sha256(file: &Path, terminal: &Terminal) -> Result<String, Error> {
+    let live = terminal.bytes();
+    let mut from = File::open(file)?;
+    let total = from.metadata()?.len();
+    let (mut digest, mut done) = (Sha256::new(), 0);
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let n = from.read(&mut buffer)?;
+        if n == 0 {
+            return Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+        }
+        digest.update(&buffer[..n]);
+        done += n as u64;
+        live.set(done, total, "SHA-256 of the model");
+    }
+}
+
+/// What the exact interpreter answers.
+fn reference(model: &Model, work: &Workload, terminal: &Terminal) -> Result<Vec<Answer>, Error> {
+    let live = terminal.spinner();
+    live.message("the reference's answers (slow on large models; --no-reference goes without)");
+    let device = super::device::open("reference", "auto", work.threads).map_err(Error::Usage)?;
+    let task = Task { model, prompts: &work.judged, steps: work.steps as usize - 1 };
+    let trace = Trace::record(&*device, &task, None)
+        .map_err(|e| Error::Parity(crate::chain::one_line(&e)))?;
+    let answer = |steps: &Vec<Vec<f32>>| {
+        let top: Vec<Vec<(u32, f64)>> = steps.iter().map(|logits| best(logits)).collect();
+        Answer { tokens: top.iter().map(|best| best[0].0).collect(), top }
+    };
+    Ok(trace.logits().iter().map(answer).collect())
+}
+
+/// The most likely tokens of a row of logits.
+fn best(logits: &[f32]) -> Vec<(u32, f64)> {
+    let most = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+    let sum: f64 = logits.iter().map(|&l| f64::from(l - most).exp()).sum();
+    let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
+    ids.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
+    let log = |id: u32| f64::from(logits[id as usize] - most) - sum.ln();
+    ids.into_iter().take(TOP as usize).map(|id| (id, log(id))).collect()
+}

@@ -1,0 +1,216 @@
+//! `orinctl compare` with peers that cheat, lie, fail or hang. A peer is this build behind a script that changes
+//! what it tells, or a server of the test's own.
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use orind_testing::daemon::{eventually, orinctl};
+use orind_testing::program::{outcome, said};
+use orind_testing::tiny;
+use serde_json::Value;
+use tempfile::TempDir;
+
+struct Bench(TempDir);
+
+impl Bench {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// A small comparison with these peers.
+    fn compare(&self, with: &str, more: &[&str]) -> Command {
+        let mut command = orinctl(self.0.path());
+        let model = tiny("tiny-llama-Q8_0");
+        command.args(["compare", "-m", &model, "--with", with, "-p", "8", "-n", "3", "-t", "2"]);
+        command.args(["--first-prompt", "8", "--stream", "3"]).args(more);
+        if !more.contains(&"--rounds") {
+            command.args(["--rounds", "1"]);
+        }
+        command
+    }
+
+    /// This build's `orinctl`, whose benches are noted in `runs` and go through a filter.
+    fn peer(&self, filter: &str) -> String {
+        let command = orinctl(self.0.path());
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let words: Vec<String> = words.map(|w| format!("'{}'", w.display())).collect();
+        let (words, runs) = (words.join(" "), self.runs());
+        let script = format!(
+            "#!/bin/sh\ncase \"$1\" in\nbench) echo run >> '{}'; {words} \"$@\" | {filter};;\n*) exec {words} \"$@\";;\nesac\n",
+            runs.display()
+        );
+        let file = self.0.path().join("orinctl-before");
+        fs::write(&file, script).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        format!("orind:{}", file.display())
+    }
+
+    fn runs(&self) -> PathBuf {
+        self.0.path().join("runs")
+    }
+}
+
+fn json(command: &mut Command) -> Value {
+    serde_json::from_str(&said(command)).unwrap()
+}
+
+#[test]
+fn an_honest_peer_computes_the_model_and_every_number_is_there() {
+    let bench = Bench::new();
+    let found = json(&mut bench.compare(&bench.peer("cat"), &["--json"]));
+    for entrant in found["entrants"].as_array().unwrap() {
+        assert_eq!(entrant["agreement"]["agrees"], true, "{entrant}");
+        assert_eq!(entrant["rounds"].as_array().unwrap().len(), 1);
+    }
+    assert_eq!(found["differences"], Value::Array(vec![]));
+    let rows: Vec<&str> =
+        found["rows"].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap()).collect();
+    for name in ["pp8", "tg3", "first token after 8", "between tokens", "load", "peak memory"] {
+        assert!(rows.contains(&name), "{name} in {rows:?}");
+    }
+    // One round resolves nothing.
+    assert_eq!(found["rows"][0]["cells"][1]["against"]["verdict"], "cannot_tell");
+}
+
+#[test]
+fn what_differs_is_refused_by_name_unless_it_is_allowed() {
+    let bench = Bench::new();
+    for (filter, name) in [
+        (r#"sed 's/"threads": 2/"threads": 1/'"#, "threads"),
+        (r#"sed 's/"file_type": "Q8_0"/"file_type": "F16"/'"#, "weights"),
+        (r#"sed 's/"warmup": 1/"warmup": 0/'"#, "warmup"),
+    ] {
+        let peer = bench.peer(filter);
+        let (code, _, errors) = outcome(&mut bench.compare(&peer, &["--no-reference"]));
+        assert_eq!(code, Some(1), "{errors}");
+        assert!(
+            errors.contains("not fair") && errors.contains(&format!("--allow {name}")),
+            "{errors}"
+        );
+        let table = said(&mut bench.compare(&peer, &["--no-reference", "--allow", name]));
+        assert!(table.contains(&format!("| {name} ")), "{table}");
+    }
+}
+
+#[test]
+fn a_throttled_round_makes_the_comparison_invalid() {
+    let bench = Bench::new();
+    let peer = bench.peer(r#"sed 's/"invalid": \[\]/"invalid": ["throttled: gpu-alert"]/'"#);
+    let (code, table, errors) = outcome(&mut bench.compare(&peer, &["--no-reference"]));
+    assert_eq!(code, Some(3), "{errors}");
+    assert!(table.starts_with("INVALID: ") && table.contains("throttled: gpu-alert"), "{table}");
+    assert!(table.contains("none: INVALID"), "{table}");
+}
+
+#[test]
+fn a_peer_that_is_missing_or_fails_is_told_and_the_others_go_on() {
+    let bench = Bench::new();
+    let broken = bench.peer("sh -c 'echo no memory here >&2; exit 7'");
+    let with = format!("llama.cpp,pytorch,{broken}");
+    let folder = bench.0.path().to_str().unwrap().to_owned();
+    let more = ["--no-reference", "--llama-cpp", &folder, "--python", "/bin/false"];
+    let table = said(&mut bench.compare(&with, &more));
+    for part in ["cmake --build", "pip install torch", "no memory here", "status 7", "| orind "] {
+        assert!(table.contains(part), "{part} in {table}");
+    }
+    let (code, _, errors) = outcome(&mut bench.compare("vllm", &[]));
+    assert!(code == Some(1) && errors.contains("openai:HOST:PORT"), "{errors}");
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured_and_leaves_no_process() {
+    let bench = Bench::new();
+    let peer = bench.peer("cat");
+    let mut command = bench.compare(&peer, &["--no-reference", "--rounds", "1000"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Its second bench begins after the first round, which measures bandwidth six times.
+    let deadline = Instant::now() + Duration::from_secs(300);
+    while fs::read_to_string(bench.runs()).unwrap_or_default().lines().count() < 2 {
+        assert!(Instant::now() < deadline, "no round in five minutes");
+        thread::sleep(Duration::from_millis(100));
+    }
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{table}");
+    assert!(table.starts_with("Interrupted") && table.contains("| pp8, tok/s "), "{table}");
+    let home = bench.0.path().to_str().unwrap().to_owned();
+    eventually("nobody is left", || {
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        let mut ours = all.filter(|process| {
+            let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+            String::from_utf8_lossy(&environment).contains(&home)
+        });
+        ours.next().is_none()
+    });
+}
+
+/// A server that answers every prompt with the same tokens, and says that a cache had the prompt.
+fn parrot() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            thread::spawn(move || answer(stream));
+        }
+    });
+    address
+}
+
+fn answer(mut stream: TcpStream) {
+    let mut lines = BufReader::new(stream.try_clone().unwrap());
+    let (mut first, mut length) = (String::new(), 0);
+    lines.read_line(&mut first).unwrap();
+    loop {
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    lines.read_exact(&mut body).unwrap();
+    let text = if first.contains("/v1/models") {
+        r#"{"data":[{"id":"parrot"}]}"#.to_owned()
+    } else {
+        let asked: Value = serde_json::from_slice(&body).unwrap();
+        let token = r#"data: {"choices":[{"text":"x","finish_reason":null,"logprobs":{"token_ids":[5],"top":[[{"id":5,"logprob":-0.01},{"id":6,"logprob":-5.0}]]}}]}"#;
+        let usage = r#"data: {"choices":[],"usage":{"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":8}}}"#;
+        let tokens = asked["max_tokens"].as_u64().unwrap() as usize;
+        format!("{}\n\n{usage}\n\ndata: [DONE]\n\n", vec![token; tokens].join("\n\n"))
+    };
+    let head =
+        format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", text.len());
+    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(text.as_bytes()));
+}
+
+#[test]
+fn other_answers_never_win_and_a_cache_is_seen() {
+    let bench = Bench::new();
+    let peer = format!("openai:{}", parrot());
+    let (code, _, errors) = outcome(&mut bench.compare(&peer, &[]));
+    assert_eq!(code, Some(1));
+    for part in ["cache is", "came from a cache", "clock is http", "--allow cache,clock"] {
+        assert!(errors.contains(part), "{part} in {errors}");
+    }
+    let found = json(&mut bench.compare(&peer, &["--no-fair", "--json"]));
+    assert_eq!(found["entrants"][1]["agreement"]["agrees"], false, "{found}");
+    let verdicts: Vec<&Value> = found["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|row| row["cells"][1]["against"].get("verdict"))
+        .collect();
+    assert!(!verdicts.is_empty() && verdicts.iter().all(|v| *v == "disagrees"), "{verdicts:?}");
+}
