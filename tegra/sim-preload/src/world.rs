@@ -22,7 +22,6 @@ use tegra_sim::driver::{FdTable, Orin};
 use crate::doorbell::die;
 use crate::files::{Files, marks};
 use crate::power::Power;
-use crate::real::system_call;
 
 /// The Orin and what this library knows about the program.
 pub(crate) struct World {
@@ -141,7 +140,7 @@ pub(crate) fn start_with(
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     let files = Arc::new(Files::default());
-    let orin = without_signals(|| make(Arc::clone(&files) as _))?;
+    let orin = make(Arc::clone(&files) as _)?;
     let world = World { process: process::id(), orin, files, power: Power::default() };
     let world = Box::leak(Box::new(world));
     WORLD.store(world, Ordering::Release);
@@ -158,23 +157,6 @@ extern "C" fn finish() {
     if let Some(summary) = world.orin.summary() {
         say(summary.trim_end());
     }
-}
-
-/// Threads that `work` starts must not take the program's signals: they inherit this mask.
-fn without_signals<T>(work: impl FnOnce() -> T) -> T {
-    const SETMASK: usize = libc::SIG_SETMASK as usize;
-    let (all, mut old) = (u64::MAX, 0_u64);
-    // SAFETY: both masks are of the eight bytes that the kernel takes.
-    unsafe {
-        let old = &raw mut old as usize;
-        system_call(libc::SYS_rt_sigprocmask, [SETMASK, &raw const all as usize, old, 8]);
-    }
-    let result = work();
-    // SAFETY: as above.
-    unsafe {
-        system_call(libc::SYS_rt_sigprocmask, [SETMASK, &raw const old as usize, 0, 8]);
-    }
-    result
 }
 
 /// Tells the person at the terminal.

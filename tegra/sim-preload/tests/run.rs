@@ -70,6 +70,12 @@ fn a_python_program_runs() {
 }
 
 #[test]
+fn a_program_has_the_descriptors_that_the_driver_gave_it() {
+    let Some((_keep, program)) = compile("descriptors.c", &[]) else { return };
+    assert_eq!(said(&mut run([&program])), "as many descriptors as the driver gave\n");
+}
+
+#[test]
 fn a_static_program_is_refused() {
     let Some((_keep, program)) = compile("release.c", &["-static"]) else { return };
     let output = run([&program]).output().unwrap();

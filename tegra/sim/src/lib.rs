@@ -14,4 +14,5 @@ pub mod gpu;
 pub mod memory;
 pub mod profile;
 pub mod quirks;
+mod thread;
 pub mod trace;

@@ -8,7 +8,7 @@ mod identity;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -220,15 +220,9 @@ impl FdTable for Files {
                 self.install_placeholder(Known::Object(id), libc::O_RDWR | libc::O_CLOEXEC)
             }
             NewFile::DmaBuf(buffer) => {
-                let from = buffer.fd().as_raw_fd() as usize;
-                let arguments = [from, libc::F_DUPFD_CLOEXEC as usize, 0, 0];
-                // SAFETY: the call takes words only.
-                let fd = unsafe { system_call(libc::SYS_fcntl, arguments) };
-                if fd < 0 {
-                    return Err(io::Error::last_os_error());
-                }
-                self.table().add(fd as RawFd, Known::DmaBuf(buffer), None)?;
-                Ok(fd as RawFd)
+                let fd = buffer.open()?.into_raw_fd();
+                self.table().add(fd, Known::DmaBuf(buffer), None)?;
+                Ok(fd)
             }
             NewFile::Event(id, event) => {
                 let fd = event.into_raw_fd();

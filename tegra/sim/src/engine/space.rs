@@ -90,6 +90,7 @@ impl<'a> Space<'a> {
                 start += piece.bytes;
                 let stale = self.memory.stale(&piece).map(|bytes| words(&bytes));
                 let Piece { buffer, offset, bytes, .. } = piece;
+                buffer.survey(offset, bytes);
                 let writable = self.memory.resolve(va, bytes, gpu::Access::Write).is_ok();
                 let copy = match buffer.words(offset, bytes) {
                     Some(_) => stale,
@@ -113,6 +114,7 @@ impl<'a> Space<'a> {
                 bytes_touched += bytes;
                 // What the launch wrote itself is not stale when it reads it.
                 if marks & WRITTEN != 0 {
+                    part.buffer.note_written(part.offset + range.start, bytes);
                     self.memory.touched(va, bytes, gpu::Access::Write);
                 }
                 if marks & READ != 0 {
@@ -143,19 +145,20 @@ impl Part {
     }
 
     /// The pages around an address that are alike: written before, or not. Pages that nobody has
-    /// written come one by one, since reading one makes it exist.
-    fn alike(&self, address: u64) -> (Range<u64>, bool) {
-        let exists = |page: u64| {
-            self.copy.is_some() || self.buffer.ever_written(self.offset + page * PAGE, PAGE)
-        };
+    /// written come one by one, since reading one makes it exist. Who writes need not know: a page
+    /// of which only asking would tell counts as not written then.
+    fn alike(&self, address: u64, access: Access) -> (Range<u64>, bool) {
+        let at = |page: u64| self.offset + page * PAGE;
+        let known = |page: u64| self.copy.is_some() || self.buffer.is_written(at(page));
         let page = (address - self.start) / PAGE;
         let (mut first, mut end) = (page, page + 1);
-        let written = exists(page);
+        let written =
+            known(page) || access != Access::Write && self.buffer.ever_written(at(page), PAGE);
         if written {
-            while first > 0 && exists(first - 1) {
+            while first > 0 && known(first - 1) {
                 first -= 1;
             }
-            while end < self.bytes / PAGE && exists(end) {
+            while end < self.bytes / PAGE && known(end) {
                 end += 1;
             }
         }
@@ -205,7 +208,7 @@ impl Memory for Space<'_> {
         if access != Access::Read && !part.writable {
             return Err(MemoryFault::Forbidden { address, access });
         }
-        let (pages, written) = part.alike(address);
+        let (pages, written) = part.alike(address, access);
         if !written && access != Access::Write {
             // Told now: when the launch is over, the page exists.
             self.memory.touched(address / WORD * WORD, WORD, gpu::Access::Read);

@@ -10,7 +10,7 @@ use tegra_bundle::{Bundle, Header, LIMIT, Launch, LocalMemory, Mapping, Range, S
 use super::access::{Core, Failure};
 use super::channel::Channel;
 use super::launch::peek_qmd;
-use super::mmu::{Mapped, PAGE};
+use super::mmu::Mapped;
 
 /// Who writes bundles here.
 const WRITER: &str = concat!("tegra-sim ", env!("CARGO_PKG_VERSION"));
@@ -113,15 +113,14 @@ impl Channel {
 /// The runs of pages of a mapping that somebody has written: all others are zeros.
 fn written(part: &Mapped) -> Vec<Range> {
     let Mapped { va, piece, .. } = part;
-    let mut runs: Vec<Range> = Vec::new();
-    for page in (0..piece.bytes).step_by(PAGE as usize) {
-        if !piece.buffer.ever_written(piece.offset + page, PAGE) {
-            continue;
-        }
-        match runs.last_mut() {
-            Some(run) if run.va + run.bytes == va + page => run.bytes += PAGE,
-            _ => runs.push(Range { va: va + page, bytes: PAGE }),
-        }
+    let (mut runs, mut at, end) = (Vec::new(), piece.offset, piece.offset + piece.bytes);
+    while at < end
+        && let Some(run) = piece.buffer.written_after(at)
+        && run.start < end
+    {
+        at = run.end;
+        let bytes = run.end.min(end) - run.start;
+        runs.push(Range { va: va + (run.start - piece.offset), bytes });
     }
     runs
 }

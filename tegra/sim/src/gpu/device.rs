@@ -93,7 +93,7 @@ impl Gpu {
             callers: AtomicU32::new(0),
         });
         let worker = Worker { shared: Arc::clone(&shared), events };
-        let thread = thread::Builder::new().name("tegra-sim-gpu".into()).spawn(|| worker.run())?;
+        let thread = crate::thread::spawn("tegra-sim-gpu", || worker.run())?;
         let thread_id = thread.thread().id();
         Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)), thread_id }))
     }

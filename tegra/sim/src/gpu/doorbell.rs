@@ -87,7 +87,7 @@ impl Put {
         // SAFETY: null, or a pointer whose count `unregister` gives up only once it is out of
         // reach and no reader is left.
         let userd = unsafe { userd.as_ref() };
-        let put = userd.and_then(|userd| userd.load_u32(userd::GP_PUT).ok());
+        let put = userd.and_then(|userd| userd.peek_u32(userd::GP_PUT));
         self.readers.fetch_sub(1, Ordering::SeqCst);
         put
     }

@@ -1,16 +1,19 @@
 //! Memory that CPU and GPU share: dma-bufs, and the RAM that they take their pages from.
 //!
 //! A [`DmaBuf`] is a memfd: the program maps it with the real `mmap`, the simulated GPU reads and
-//! writes the same pages through a mapping of its own. Handles, file descriptors and GPU addresses
-//! belong to [`crate::driver`] and [`crate::gpu`]; here is only what they refer to.
+//! writes the same pages through a mapping of its own. The memfd is kept where the program's
+//! descriptors are not. Handles and GPU addresses belong to [`crate::driver`] and [`crate::gpu`];
+//! here is only what they refer to.
 //!
 //! Other mappings of the same pages may change at any time, so every access here is an atomic one
 //! (relaxed for bulk copies) and no reference into the pages is ever made.
 
+mod kept;
 mod ram;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,6 +21,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::driver::user;
+use kept::{Kept, Made};
 pub use ram::{Charge, Ram};
 
 /// Bytes of a page, the granule of every buffer.
@@ -86,7 +90,7 @@ enum Backing {
 /// One dma-buf: page-rounded memory with an identity of its own.
 #[derive(Debug)]
 pub struct DmaBuf {
-    fd: OwnedFd,
+    file: Kept,
     inode: u64,
     bytes: u64,
     backing: Backing,
@@ -103,27 +107,27 @@ impl DmaBuf {
     /// Makes a zeroed buffer of `bytes`, rounded up to whole pages. Pages that nobody touches cost
     /// nothing. `InvalidInput` for a size of 0 or above 2^40.
     pub fn new(bytes: u64) -> io::Result<Arc<Self>> {
-        let (bytes, len) = whole_pages(bytes)?;
-        let (fd, inode) = memfd(bytes)?;
-        let base = map_shared(fd.as_fd(), len)?;
+        let bytes = whole_pages(bytes)?;
+        let Made { file, inode, base } = kept::memfd(bytes)?;
+        let base = NonNull::new(base as *mut u8).ok_or(io::ErrorKind::OutOfMemory)?;
         let present = Box::new_zeroed_slice((bytes / PAGE).div_ceil(64) as usize);
         // SAFETY: all zero is a valid AtomicU64.
         let present = unsafe { present.assume_init() };
-        Ok(Self::over(Backing::Memfd { base, present }, fd, inode, bytes))
+        Ok(Self::over(Backing::Memfd { base, present }, file, inode, bytes))
     }
 
     /// Makes a buffer over pages that the program already has at the CPU address `va`. Accesses are
     /// checked: the program may take the pages away. `InvalidInput` for a size of 0.
     pub fn over_user_pages(va: u64, bytes: u64) -> io::Result<Arc<Self>> {
-        let (bytes, _) = whole_pages(bytes)?;
+        let bytes = whole_pages(bytes)?;
         // An empty file: its fd has an identity, and a CPU mapping of it faults as nvmap's does.
-        let (fd, inode) = memfd(0)?;
-        Ok(Self::over(Backing::Lent { va }, fd, inode, bytes))
+        let Made { file, inode, .. } = kept::memfd(0)?;
+        Ok(Self::over(Backing::Lent { va }, file, inode, bytes))
     }
 
-    fn over(backing: Backing, fd: OwnedFd, inode: u64, bytes: u64) -> Arc<Self> {
+    fn over(backing: Backing, file: Kept, inode: u64, bytes: u64) -> Arc<Self> {
         let (pages, metadata) = (OnceLock::new(), Mutex::new(None));
-        Arc::new(Self { fd, inode, bytes, backing, pages, metadata })
+        Arc::new(Self { file, inode, bytes, backing, pages, metadata })
     }
 
     /// Size, a multiple of [`PAGE`].
@@ -136,9 +140,10 @@ impl DmaBuf {
         self.inode
     }
 
-    /// The simulator's own fd; duplicate it to give one to the program.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// A new fd of the buffer for the program, at the lowest free number. Fails when its table is
+    /// full.
+    pub fn open(&self) -> io::Result<OwnedFd> {
+        self.file.open()
     }
 
     /// What was decided about the pages; none before ALLOC.
@@ -167,7 +172,51 @@ impl DmaBuf {
         if len == 0 || self.check(offset, len).is_err() {
             return false;
         }
-        (offset / PAGE..=(offset + len - 1) / PAGE).any(|page| self.has_page(page))
+        self.is_written(offset)
+            || self.written_after(offset).is_some_and(|written| written.start < offset + len)
+    }
+
+    /// Whether the page of an offset is one of those that were seen to be written: a quick answer,
+    /// which may be no of one that has been written since.
+    pub(crate) fn is_written(&self, offset: u64) -> bool {
+        let Backing::Memfd { present, .. } = &self.backing else { return true };
+        let page = offset / PAGE;
+        let bits = present.get((page / 64) as usize);
+        bits.is_some_and(|bits| bits.load(Ordering::Relaxed) >> (page % 64) & 1 == 1)
+    }
+
+    /// The first pages from that of `offset` on that were ever written, as far as they follow each
+    /// other: byte offsets. Pages of a program's own all count.
+    pub(crate) fn written_after(&self, offset: u64) -> Option<Range<u64>> {
+        let Backing::Memfd { .. } = &self.backing else {
+            return (offset < self.bytes).then_some(offset..self.bytes);
+        };
+        let written = self.file.data_after(offset / PAGE * PAGE)?;
+        let written = written.start / PAGE * PAGE..written.end.next_multiple_of(PAGE);
+        self.note_written(written.start, written.end - written.start);
+        Some(written)
+    }
+
+    /// Looks which pages of a range were written, for [`DmaBuf::is_written`].
+    pub(crate) fn survey(&self, offset: u64, len: u64) {
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            if self.is_written(at) {
+                at += PAGE;
+            } else {
+                at = self.written_after(at).map_or(end, |written| written.end);
+            }
+        }
+    }
+
+    /// Remembers that pages of a range were written: they never go away again.
+    pub(crate) fn note_written(&self, offset: u64, len: u64) {
+        let Backing::Memfd { present, .. } = &self.backing else { return };
+        for page in offset / PAGE..(offset + len).div_ceil(PAGE) {
+            if let Some(bits) = present.get((page / 64) as usize) {
+                bits.fetch_or(1 << (page % 64), Ordering::Relaxed);
+            }
+        }
     }
 
     /// Reads bytes; a page never written reads as zeros and stays unwritten. Fails when the range
@@ -186,7 +235,8 @@ impl DmaBuf {
         while !rest.is_empty() {
             let in_page = (PAGE - at % PAGE).min(rest.len() as u64) as usize;
             let (piece, tail) = rest.split_at_mut(in_page);
-            if self.has_page(at / PAGE) {
+            // Reading a page without storage through the mapping would give it some.
+            if self.ever_written(at, 1) {
                 // SAFETY: `check` has put the range within the mapping.
                 unsafe { copy_out(base.as_ptr().add(at as usize), piece) };
             } else {
@@ -214,6 +264,12 @@ impl DmaBuf {
         }
     }
 
+    /// Loads a word for a signal handler, without asking whether its page was ever written: reading
+    /// it makes the page exist. None over lent pages, and as of [`DmaBuf::load_u32`].
+    pub(crate) fn peek_u32(&self, offset: u64) -> Option<u32> {
+        Some(self.word_u32(offset).ok()??.load(Ordering::Acquire))
+    }
+
     /// The words of a range, to be accessed one by one; none over lent pages, or when the range is
     /// not whole words of the buffer. Reading one of a page never written makes the page exist.
     pub(crate) fn words(&self, offset: u64, bytes: u64) -> Option<&[AtomicU32]> {
@@ -237,26 +293,6 @@ impl DmaBuf {
             Some(end) if end <= self.bytes => Ok(()),
             _ => Err(MemoryError::OutOfRange { offset, len, bytes: self.bytes }),
         }
-    }
-
-    /// Whether the memfd has storage for a page. Looked up before every read, since reading a hole
-    /// through a mapping would fill it; remembered, since pages never go away again.
-    fn has_page(&self, page: u64) -> bool {
-        let Backing::Memfd { present, .. } = &self.backing else { return true };
-        let Some(bits) = present.get((page / 64) as usize) else { return false };
-        let bit = 1 << (page % 64);
-        if bits.load(Ordering::Relaxed) & bit != 0 {
-            return true;
-        }
-        // SAFETY: `lseek` takes no memory.
-        let data = unsafe {
-            libc::syscall(libc::SYS_lseek, self.fd.as_raw_fd(), page * PAGE, libc::SEEK_DATA)
-        };
-        let written = data >= 0 && (data as u64) < (page + 1) * PAGE;
-        if written {
-            bits.fetch_or(bit, Ordering::Relaxed);
-        }
-        written
     }
 }
 
@@ -287,7 +323,7 @@ macro_rules! words {
                     let mut bytes = [0; size_of::<$ty>()];
                     return self.read(offset, &mut bytes).map(|()| <$ty>::from_le_bytes(bytes));
                 };
-                Ok(if self.has_page(offset / PAGE) { word.load(Ordering::Acquire) } else { 0 })
+                Ok(if self.ever_written(offset, 1) { word.load(Ordering::Acquire) } else { 0 })
             }
 
             /// Stores a word, with release order.
@@ -337,48 +373,11 @@ impl Drop for DmaBuf {
     }
 }
 
-fn whole_pages(bytes: u64) -> io::Result<(u64, usize)> {
+fn whole_pages(bytes: u64) -> io::Result<u64> {
     bytes
         .checked_next_multiple_of(PAGE)
         .filter(|rounded| (PAGE..=LARGEST).contains(rounded))
-        .and_then(|rounded| Some((rounded, usize::try_from(rounded).ok()?)))
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
-}
-
-/// A sealed memfd of `bytes` and its inode. The seals keep the program from shrinking memory that
-/// the simulator has mapped.
-fn memfd(bytes: u64) -> io::Result<(OwnedFd, u64)> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a C string.
-    let fd = ok(unsafe { libc::syscall(libc::SYS_memfd_create, c"nvmap".as_ptr(), flags) })?;
-    // SAFETY: the call above has just given this fd to nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-    // SAFETY: no memory is passed.
-    ok(unsafe { libc::syscall(libc::SYS_ftruncate, fd.as_raw_fd(), bytes) })?;
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: no memory is passed.
-    ok(unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
-    // SAFETY: all zero is a valid `stat`.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` is the structure that this system call fills.
-    ok(unsafe { libc::syscall(libc::SYS_fstat, fd.as_raw_fd(), &raw mut stat) })?;
-    Ok((fd, stat.st_ino))
-}
-
-/// Maps by the system call: the `mmap` that a library would call may be the preload library's, for which
-/// this would be the program's own mapping.
-fn map_shared(fd: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
-    let prot = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping where the kernel has room; nothing existing is touched.
-    let base = ok(unsafe {
-        libc::syscall(libc::SYS_mmap, 0usize, len, prot, flags, fd.as_raw_fd(), 0usize)
-    })?;
-    NonNull::new(base as *mut u8).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
-}
-
-fn ok(result: libc::c_long) -> io::Result<libc::c_long> {
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// Copies out of shared pages: double words where the pages are aligned, bytes at both ends.

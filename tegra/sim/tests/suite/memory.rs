@@ -46,7 +46,8 @@ fn every_mapping_of_the_fd_sees_the_same_pages() {
     // SAFETY: a new mapping of a file that stays open; unmapped below.
     unsafe {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let fd = buffer.fd().as_raw_fd();
+        let file = buffer.open().unwrap();
+        let fd = file.as_raw_fd();
         let map = libc::mmap(std::ptr::null_mut(), 8192, prot, libc::MAP_SHARED, fd, 0);
         assert_ne!(map, libc::MAP_FAILED);
         let words = map.cast::<u32>();

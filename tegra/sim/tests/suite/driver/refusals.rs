@@ -214,8 +214,9 @@ fn mapped(b: &Bench, fd: i32) -> u64 {
     // SAFETY: a new mapping of an open file.
     unsafe {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let memfd = buffer.fd().as_raw_fd();
-        libc::mmap(std::ptr::null_mut(), 4096, prot, libc::MAP_SHARED, memfd, 0) as u64
+        let memfd = buffer.open().unwrap();
+        let fd = memfd.as_raw_fd();
+        libc::mmap(std::ptr::null_mut(), 4096, prot, libc::MAP_SHARED, fd, 0) as u64
     }
 }
 

@@ -1,0 +1,177 @@
+//! The memfds behind dma-bufs, kept out of the program's table of file descriptors.
+//!
+//! A program has the descriptors that the driver gave it and no others: it may count them, run out
+//! of them, or close them all. So the simulator's own are in the tables of threads that share theirs
+//! with nobody. Another thread has such a descriptor worked with there, or opens the file behind it
+//! anew, by its name under `/proc`.
+//!
+//! All is done by system calls: a library's functions may be the preload library's, for which these
+//! would be the program's own descriptors and mappings.
+
+use std::ffi::CString;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+
+use parking_lot::Mutex;
+
+use crate::thread;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A thread with a table of its own.
+#[derive(Debug)]
+struct Keeper {
+    /// What names the thread under `/proc`.
+    name: String,
+    jobs: Sender<Job>,
+}
+
+/// Those of this process: a further one is started when the tables of all are full.
+static KEEPERS: Mutex<Vec<Arc<Keeper>>> = Mutex::new(Vec::new());
+
+/// A memfd in the table of a keeper; closed when dropped.
+#[derive(Debug)]
+pub(super) struct Kept {
+    keeper: Arc<Keeper>,
+    fd: RawFd,
+}
+
+/// What [`memfd`] has made.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) file: Kept,
+    pub(super) inode: u64,
+    /// Address of a mapping of all of it, for the caller to unmap; 0 for an empty file.
+    pub(super) base: usize,
+}
+
+/// Makes a sealed memfd of `bytes` and maps it. The seals keep the program from shrinking memory
+/// that the simulator has mapped.
+pub(super) fn memfd(bytes: u64) -> io::Result<Made> {
+    let mut keepers = KEEPERS.lock();
+    for keeper in keepers.iter() {
+        match keeper.memfd(bytes) {
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {}
+            made => return made,
+        }
+    }
+    let keeper = Keeper::start()?;
+    keepers.push(Arc::clone(&keeper));
+    keeper.memfd(bytes)
+}
+
+impl Keeper {
+    fn start() -> io::Result<Arc<Self>> {
+        let (jobs, work) = mpsc::channel::<Job>();
+        let (tell, told) = mpsc::channel();
+        thread::spawn("tegra-sim-files", move || {
+            // Nobody to tell: the thread that waits is gone only with the process.
+            let _ = tell.send(own_table().and_then(|()| own_name()));
+            work.into_iter().for_each(|job| job());
+        })?;
+        let name = told.recv().map_err(io::Error::other)??;
+        Ok(Arc::new(Self { name, jobs }))
+    }
+
+    /// Does `work` in the keeper's thread.
+    fn ask<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+        let (tell, told) = mpsc::channel();
+        // As above.
+        let job = Box::new(move || drop(tell.send(work())));
+        self.jobs.send(job).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        told.recv().map_err(io::Error::other)
+    }
+
+    fn memfd(self: &Arc<Self>, bytes: u64) -> io::Result<Made> {
+        let keeper = Arc::clone(self);
+        self.ask(move || {
+            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+            // SAFETY: the name is a C string.
+            let fd =
+                ok(unsafe { libc::syscall(libc::SYS_memfd_create, c"nvmap".as_ptr(), flags) })?;
+            let file = Kept { keeper, fd: fd as RawFd };
+            // SAFETY: no memory is passed.
+            ok(unsafe { libc::syscall(libc::SYS_ftruncate, fd, bytes) })?;
+            let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+            // SAFETY: no memory is passed.
+            ok(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_ADD_SEALS, seals) })?;
+            // SAFETY: all zero is a valid `stat`.
+            let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+            // SAFETY: `stat` is the structure that this system call fills.
+            ok(unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) })?;
+            let base = if bytes == 0 { 0 } else { map_shared(fd, bytes)? };
+            Ok(Made { file, inode: stat.st_ino, base })
+        })?
+    }
+}
+
+impl Kept {
+    /// Opens the file once more, in the table of the thread that calls.
+    pub(super) fn open(&self) -> io::Result<OwnedFd> {
+        let path = CString::new(format!("/proc/{}/fd/{}", self.keeper.name, self.fd))?;
+        let flags = libc::O_RDWR | libc::O_CLOEXEC;
+        // SAFETY: the path is a C string.
+        let fd = ok(unsafe {
+            libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0)
+        })?;
+        // SAFETY: the call has just made this fd for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    }
+
+    /// The first bytes at or behind `offset` that have storage, up to the next hole.
+    pub(super) fn data_after(&self, offset: u64) -> Option<Range<u64>> {
+        let fd = self.fd;
+        let seek = move |offset: u64, whence: i32| {
+            // SAFETY: `lseek` takes no memory.
+            u64::try_from(unsafe { libc::syscall(libc::SYS_lseek, fd, offset, whence) }).ok()
+        };
+        let data = move || {
+            let start = seek(offset, libc::SEEK_DATA)?;
+            Some(start..seek(start, libc::SEEK_HOLE)?)
+        };
+        self.keeper.ask(data).ok()?
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let fd = self.fd;
+        let close = move || {
+            // SAFETY: the fd is this value's own, in the table of the thread that closes it.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
+        };
+        // A keeper ends only with the process.
+        let _ = self.keeper.jobs.send(Box::new(close));
+    }
+}
+
+/// Gives the calling thread a table of its own, and an empty one: what it shared with the program
+/// must be closed when the program closes it.
+fn own_table() -> io::Result<()> {
+    // SAFETY: no memory is passed; the thread uses none of the descriptors that it had.
+    ok(unsafe {
+        libc::syscall(libc::SYS_close_range, 0_u32, u32::MAX, libc::CLOSE_RANGE_UNSHARE)
+    })?;
+    Ok(())
+}
+
+/// What names the calling thread under `/proc`, whichever pid namespace that shows.
+fn own_name() -> io::Result<String> {
+    let name = std::fs::read_link("/proc/thread-self")?;
+    name.into_os_string().into_string().map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+fn map_shared(fd: libc::c_long, bytes: u64) -> io::Result<usize> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping where the kernel has room; nothing existing is touched.
+    let base = ok(unsafe { libc::syscall(libc::SYS_mmap, 0usize, bytes, prot, flags, fd, 0usize) });
+    base.map(|base| base as usize)
+}
+
+fn ok(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,23 @@
+//! Threads of the simulator in a process that is the program's.
+
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+/// Starts a thread that takes none of the program's signals.
+pub(crate) fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let builder = Builder::new().name(name.into());
+    let (all, mut old) = (u64::MAX, 0_u64);
+    let mask = |new: *const u64, old: *mut u64| {
+        // By the system call: the preload library's functions mean the program's own mask.
+        // SAFETY: masks of the eight bytes that the kernel takes, or null.
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, new, old, 8) }
+    };
+    // A thread begins with the mask of the one that starts it.
+    mask(&raw const all, &raw mut old);
+    let started = builder.spawn(work);
+    mask(&raw const old, std::ptr::null_mut());
+    started
+}
