@@ -61,6 +61,17 @@ pub const MARKED: usize = 32;
 pub const ALL_READ: u64 = 0x5555_5555_5555_5555;
 
 impl Region<'_> {
+    /// Says that a word may be wanted soon, if the region has it.
+    #[inline(always)]
+    pub(crate) fn expect(&self, word: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(word) = self.words.get(word) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: the address is not accessed; it is a hint.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast()) };
+        }
+    }
+
     /// Notes an access to words.
     #[inline(always)]
     pub(crate) fn note(&self, first: usize, words: usize, access: Access) {
@@ -71,15 +82,21 @@ impl Region<'_> {
                 Access::Write => u64::from(WRITTEN),
                 Access::Atomic => u64::from(READ | WRITTEN),
             };
-        let (mut at, end) = (first, first + words);
-        while at < end {
-            let until = end.min((at / MARKED + 1) * MARKED);
-            let bits = each >> (2 * (MARKED - (until - at))) << (2 * (at % MARKED));
+        let set = |at: usize, words: usize| {
+            let bits = each >> (2 * (MARKED - words)) << (2 * (at % MARKED));
             if let Some(mark) = marks.get(at / MARKED)
                 && mark.load(Ordering::Relaxed) & bits != bits
             {
                 mark.fetch_or(bits, Ordering::Relaxed);
             }
+        };
+        if first % MARKED + words <= MARKED {
+            return set(first, words);
+        }
+        let (mut at, end) = (first, first + words);
+        while at < end {
+            let until = end.min((at / MARKED + 1) * MARKED);
+            set(at, until - at);
             at = until;
         }
     }

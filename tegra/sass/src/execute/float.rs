@@ -22,9 +22,7 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
         Lane::FloatMultiply(mode) if simple(mode) => {
             map2!(a, b, |a, b| bits(f32::from_bits(a) * f32::from_bits(b)))
         }
-        Lane::FloatFused(mode) if simple(mode) => map3!(a, b, c, |a, b, c| {
-            bits(f32::from_bits(a).mul_add(f32::from_bits(b), f32::from_bits(c)))
-        }),
+        Lane::FloatFused(mode) if simple(mode) => fuse([a, b, c]),
         Lane::FloatFused(mode) if simple(Float { saturate: false, ..mode }) => {
             map3!(a, b, c, |a, b, c| {
                 clamp(f32::from_bits(a).mul_add(f32::from_bits(b), f32::from_bits(c)))
@@ -60,6 +58,22 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
         }),
         _ => *a,
     }
+}
+
+/// The results of a fused product with nothing further done; none of other operations.
+#[inline(always)]
+pub(super) fn plainly_fused<const N: usize>(
+    lane: &Lane,
+    sources: [&[u32; N]; 3],
+) -> Option<[u32; N]> {
+    matches!(*lane, Lane::FloatFused(mode) if simple(mode)).then(|| fuse(sources))
+}
+
+#[inline(always)]
+fn fuse<const N: usize>([a, b, c]: [&[u32; N]; 3]) -> [u32; N] {
+    map3!(a, b, c, |a, b, c| {
+        bits(f32::from_bits(a).mul_add(f32::from_bits(b), f32::from_bits(c)))
+    })
 }
 
 const fn simple(mode: Float) -> bool {

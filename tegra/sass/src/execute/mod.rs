@@ -117,8 +117,12 @@ fn repeated(words: &[u64; LANES]) -> [u32; 2] {
 /// The results of an operation on registers, in a register; without a way through memory.
 #[inline(always)]
 fn apply_there(registers: &mut [Lanes; 256], lane: &Lane, d: u8, sources: [u8; 3], p: u32) {
-    let values = apply(lane, sources.map(|index| &registers[usize::from(index)]), p);
-    registers[usize::from(d)] = values;
+    let sources = sources.map(|index| &registers[usize::from(index)]);
+    // What most instructions are, apart: the many others share a place in memory for what they give.
+    registers[usize::from(d)] = match float::plainly_fused(lane, sources) {
+        Some(values) => values,
+        None => apply(lane, sources, p),
+    };
 }
 
 /// The results of an operation for one set of uniform registers.

@@ -8,7 +8,7 @@ use super::block::Random;
 use super::cache::Cache;
 use super::lanes::Each;
 use super::shared::{Kind, Shared};
-use super::traffic::{distinct, linear};
+use super::traffic::{ROW, linear, repeated};
 use super::warp::Warp;
 use super::{Outcome, Raised};
 use crate::check::{Found, Strictness};
@@ -61,6 +61,36 @@ pub(crate) fn merge(old: u32, address: u64, bytes: u8, value: u32) -> u32 {
     let shift = (address % 4 * 8) as u32;
     let mask = ((1u32 << (8 * u32::from(bytes))) - 1) << shift;
     (old & !mask) | (value << shift & mask)
+}
+
+/// Bytes from one load of a lane to the next that take it out of what the processor has by then.
+const FAR: u64 = 64;
+
+/// What a lane loads, if a region has all of it and it is aligned.
+#[inline(always)]
+fn read<const WORDS: usize>(
+    region: &Region<'_>,
+    address: u64,
+    ahead: Option<u64>,
+    size: Size,
+) -> Option<[u32; WORDS]> {
+    if address & u64::from(size.bytes - 1) != 0 {
+        return None;
+    }
+    let at = (address.wrapping_sub(region.start) / 4) as usize;
+    let found = region.words.get(at..)?.first_chunk::<WORDS>()?;
+    region.note(at, WORDS, Access::Read);
+    if let Some(ahead) = ahead {
+        region.expect(at.wrapping_add(ahead as usize));
+    }
+    let mut values = [0; WORDS];
+    for (value, word) in values.iter_mut().zip(found) {
+        *value = word.load(Ordering::Relaxed);
+    }
+    if size.bytes < 4 {
+        values[0] = narrow(values[0], address, size);
+    }
+    Some(values)
 }
 
 impl<'a> Env<'a> {
@@ -324,27 +354,24 @@ impl Warp {
         addresses: &[u64; LANES],
         size: Size,
     ) -> bool {
-        if mask == !0 && linear(addresses, size.bytes.into()) {
+        let repeated = if mask == !0 && linear(addresses, size.bytes.into()) {
             env.count_global(addresses, mask, size.bytes, false);
-            return match size.bytes {
-                4 => self.load_row::<1>(env, d, addresses[0]),
-                8 => self.load_row::<2>(env, d, addresses[0]),
-                16 => self.load_row::<4>(env, d, addresses[0]),
-                _ => {
-                    let from = std::array::from_fn(|lane| lane as u8);
-                    self.load_scattered::<1>(env, [mask; 2], d, addresses, &from, size)
-                }
-            };
-        }
-        let mut from = [0; LANES];
-        let own = distinct(addresses, mask, &mut from);
-        env.count_bytes(mask, size.bytes, false);
-        env.count_sectors(addresses, own);
-        let lanes = [mask, own];
+            match size.bytes {
+                4 => return self.load_row::<1>(env, d, addresses[0]),
+                8 => return self.load_row::<2>(env, d, addresses[0]),
+                16 => return self.load_row::<4>(env, d, addresses[0]),
+                _ => [0; 2],
+            }
+        } else {
+            let [near, far] = repeated(addresses, mask);
+            env.count_bytes(mask, size.bytes, false);
+            env.count_sectors(addresses, mask & !near & !far);
+            [near, far]
+        };
         match size.bytes {
-            8 => self.load_scattered::<2>(env, lanes, d, addresses, &from, size),
-            16 => self.load_scattered::<4>(env, lanes, d, addresses, &from, size),
-            _ => self.load_scattered::<1>(env, lanes, d, addresses, &from, size),
+            8 => self.load_scattered::<2>(env, mask, d, addresses, repeated, size),
+            16 => self.load_scattered::<4>(env, mask, d, addresses, repeated, size),
+            _ => self.load_scattered::<1>(env, mask, d, addresses, repeated, size),
         }
     }
 
@@ -367,14 +394,16 @@ impl Warp {
         true
     }
 
-    /// Loads for the lanes of a mask a number of words each, once for those that share an address.
+    /// Loads for the lanes of a mask a number of words each; rows of eight that [`repeated`] says to be one address,
+    /// or those of the row before, without looking at each lane. A loop over a matrix's rows goes from page to page,
+    /// where a processor does not look ahead by itself: it is told.
     fn load_scattered<const WORDS: usize>(
         &mut self,
         env: &Env<'_>,
-        [mask, own]: [u32; 2],
+        mask: u32,
         d: u8,
         addresses: &[u64; LANES],
-        from: &[u8; LANES],
+        [near, far]: [u32; 2],
         size: Size,
     ) -> bool {
         let Some(region) = env.recent(addresses[Self::first_lane(mask) as usize]) else {
@@ -383,39 +412,33 @@ impl Warp {
         if usize::from(d) + WORDS > usize::from(RZ) {
             return false;
         }
-        // The highest offset and the lowest bits of all lanes tell about each.
-        let (mut highest, mut low) = (0, 0);
-        for lane in Each(own) {
-            highest = highest.max(addresses[lane].wrapping_sub(region.start));
-            low |= addresses[lane];
-        }
-        let bytes = u64::from(size.bytes);
-        let length = region.words.len() as u64 * 4;
-        if length < bytes || highest > length - bytes || low & (bytes - 1) != 0 {
-            return false;
-        }
-        let mut values = [[0; WORDS]; LANES];
-        for lane in Each(own) {
-            let at = ((addresses[lane] - region.start) / 4) as usize;
-            // It is inside, as was found above; the compiler does not know.
-            let Some(found) = region.words.get(at..at + WORDS) else { return false };
-            region.note(at, WORDS, Access::Read);
-            for (value, word) in values[lane].iter_mut().zip(found) {
-                *value = word.load(Ordering::Relaxed);
-            }
-            if size.bytes < 4 {
-                values[lane][0] = narrow(values[lane][0], addresses[lane], size);
-            }
-        }
+        let began = &mut self.began[self.active.pc as usize % 32];
+        let step = addresses[0].wrapping_sub(*began).cast_signed();
+        *began = addresses[0];
+        let ahead = (step.unsigned_abs() >= FAR).then_some((step / 4).cast_unsigned());
         let targets = &mut self.registers[usize::from(d)..usize::from(d) + WORDS];
-        for (word, target) in targets.iter_mut().enumerate() {
-            if mask == !0 {
-                for (value, from) in target.iter_mut().zip(from) {
-                    *value = values[usize::from(from % LANES as u8)][word];
+        for row in (0..LANES).step_by(ROW) {
+            let of = |lanes: u32| (lanes >> row) as u8;
+            if of(far) == !0 {
+                for target in &mut *targets {
+                    target.copy_within(row - ROW..row, row);
+                }
+            } else if of(near) | 1 == !0 {
+                let Some(values) = read::<WORDS>(region, addresses[row], ahead, size) else {
+                    return false;
+                };
+                for (target, value) in targets.iter_mut().zip(values) {
+                    target[row..row + ROW].fill(value);
                 }
             } else {
-                for lane in Each(mask) {
-                    target[lane] = values[usize::from(from[lane] % LANES as u8)][word];
+                for lane in Each(of(mask).into()) {
+                    let lane = row + lane;
+                    let Some(values) = read::<WORDS>(region, addresses[lane], ahead, size) else {
+                        return false;
+                    };
+                    for (target, value) in targets.iter_mut().zip(values) {
+                        target[lane] = value;
+                    }
                 }
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! It only counts. Threads share it without locks: a lost update is a miscounted sector.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 const BYTES: usize = 4 << 20;
 const LINE: usize = 128;
@@ -18,12 +18,15 @@ pub struct Cache {
     tags: Box<[AtomicU64]>,
     /// The way that is replaced next.
     next: Box<[AtomicU64]>,
+    /// The way in which a set's line was found last: most often it is wanted again.
+    last: Box<[AtomicU8]>,
 }
 
 impl Default for Cache {
     fn default() -> Self {
         let zeros = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
-        Self { tags: zeros(SETS * WAYS), next: zeros(SETS) }
+        let last = (0..SETS).map(|_| AtomicU8::new(0)).collect();
+        Self { tags: zeros(SETS * WAYS), next: zeros(SETS), last }
     }
 }
 
@@ -35,7 +38,14 @@ impl Cache {
         let tag = line + 1;
         let ways = &self.tags[set * WAYS..][..WAYS];
         let old = |way: &AtomicU64| way.load(Ordering::Relaxed);
-        if let Some(way) = ways.iter().find(|way| old(way) >> SECTORS == tag) {
+        let holds = |way: &usize| old(&ways[*way]) >> SECTORS == tag;
+        let last = usize::from(self.last[set].load(Ordering::Relaxed)) % WAYS;
+        let found = Some(last).filter(holds).or_else(|| {
+            let found = (0..WAYS).find(holds)?;
+            self.last[set].store(found as u8, Ordering::Relaxed);
+            Some(found)
+        });
+        if let Some(way) = found.map(|way| &ways[way]) {
             let missing = sectors & !old(way);
             if missing != 0 {
                 way.store(old(way) | sectors, Ordering::Relaxed);
@@ -45,6 +55,7 @@ impl Cache {
         let way = self.next[set].load(Ordering::Relaxed) as usize % WAYS;
         self.next[set].store(way as u64 + 1, Ordering::Relaxed);
         ways[way].store(tag << SECTORS | sectors, Ordering::Relaxed);
+        self.last[set].store(way as u8, Ordering::Relaxed);
         u64::from(sectors.count_ones())
     }
 }

@@ -15,18 +15,15 @@ pub(super) fn linear(addresses: &[u64; LANES], bytes: u64) -> bool {
     difference == 0
 }
 
-/// Of lanes that share an address all but one: `from` names for each lane of a mask a lane, not above it, with its
-/// address, and the lanes that name themselves are given. Lanes share addresses with their neighbours or in rows of
-/// eight; others may be missed.
+/// Lanes of a row: as many as often have the addresses of those before, or one.
+pub(super) const ROW: usize = 8;
+
+/// The lanes of a mask that share an address with the lane before, and with the same lane of the row before, if that
+/// is in the mask.
 #[inline(always)]
-pub(super) fn distinct(addresses: &[u64; LANES], mask: u32, from: &mut [u8; LANES]) -> u32 {
+pub(super) fn repeated(addresses: &[u64; LANES], mask: u32) -> [u32; 2] {
     let [near, far] = repeats(addresses);
-    let (near, far) = (near & mask & mask << 1, far & mask & mask << 8);
-    for lane in 0..LANES {
-        let step = if near >> lane & 1 == 1 { 1 } else { (far >> lane & 1) as usize * 8 };
-        from[lane] = if step == 0 { lane as u8 } else { from[lane - step] };
-    }
-    mask & !near & !far
+    [near & mask & mask << 1, far & mask & mask << ROW]
 }
 
 impl Env<'_> {

@@ -74,6 +74,8 @@ pub(crate) struct Warp {
     pub(crate) brought: u32,
     /// Whether the block knows that the warp is at a barrier.
     pub(crate) told: bool,
+    /// Where instructions that load began last, by the low bits of their place.
+    pub(crate) began: [u64; 32],
     /// Copies under way: those of the open group, then of the committed ones, oldest first.
     pub(crate) open: Vec<Copy>,
     pub(crate) committed: std::collections::VecDeque<Vec<Copy>>,
@@ -100,6 +102,7 @@ impl Warp {
             reduction: 0,
             brought: 0,
             told: false,
+            began: [0; 32],
             open: Vec::new(),
             committed: std::collections::VecDeque::new(),
         }

@@ -5,6 +5,7 @@
 mod faults;
 mod forms;
 mod kernels;
+mod loads;
 mod model;
 mod semantics;
 mod support;
