@@ -15,9 +15,9 @@
 //! [`machine::run`], which gives [`count::Counters`] or the [`fault::Fault`] that ended it.
 //!
 //! What is not as on hardware: time (a clock counts instructions), the order of independent warps
-//! (it is seeded), caches (counted, never stale), the values of special functions and of
-//! floating-point matrices in their last bits (they are rounded correctly here), and 64-bit atomic
-//! operations, which are atomic among themselves but not against 32-bit stores to their halves.
+//! (it is seeded), caches (counted, never stale), the values of special functions in their last bits
+//! (they are rounded correctly here), and 64-bit atomic operations, which are atomic among themselves
+//! but not against 32-bit stores to their halves.
 
 #![warn(missing_docs)]
 

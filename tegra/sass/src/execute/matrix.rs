@@ -1,17 +1,17 @@
 //! Tensor cores: products of matrices whose fragments lie across a warp's registers.
 //!
-//! Layouts are those that the PTX manual gives for `mma.m16n8k*` and `mma.m8n8k*`. Products are exact. Hardware adds
-//! them to the accumulator in groups, cutting off low bits in a way that is not documented: a
-//! single-precision result may differ from the sum rounded once, as computed here, by a few units of
-//! the last place of the largest term; integers are exact.
+//! Layouts are those that the PTX manual gives for `mma.m16n8k*` and `mma.m8n8k*`. Integers are exact; how sums of
+//! floating-point numbers lose bits is [`super::tensor`]'s.
 
+use super::add_products;
 use super::packed::{binary16, half_to_single};
+use super::tensor::{Factor, Sums};
 use super::{LANES, Lanes};
 use crate::program::op::{Element, Integer, MatrixInteger};
 
 /// Rows of the left matrix and columns of the right one.
-const ROWS: usize = 16;
-const COLUMNS: usize = 8;
+pub(super) const ROWS: usize = 16;
+pub(super) const COLUMNS: usize = 8;
 
 /// The accumulator's element at a lane's position: row and column.
 fn place(lane: usize, index: usize) -> (usize, usize) {
@@ -63,17 +63,18 @@ impl Fragments<'_> {
     }
 }
 
-fn number(element: Element, word: u32, index: usize) -> f64 {
+fn factor(element: Element, word: u32, index: usize) -> Factor {
     let half = (word >> (16 * index)) as u16;
-    f64::from(match element {
-        Element::Half => half_to_single(half),
-        Element::Brain => f32::from_bits(u32::from(half) << 16),
+    match element {
+        Element::Half => Factor::half(half, half_to_single(half)),
+        Element::Brain => Factor::single(f32::from_bits(u32::from(half) << 16)),
         // The low 13 bits do not take part.
-        Element::Tensor => f32::from_bits(word & 0xffff_e000),
-    })
+        Element::Tensor => Factor::single(f32::from_bits(word & 0xffff_e000)),
+    }
 }
 
-/// The product of floating-point matrices and the accumulator's sum with it.
+/// The product of floating-point matrices and the accumulator's sum with it, in blocks of eight products, and
+/// of four of tf32.
 pub(crate) fn float(
     element: Element,
     depth: usize,
@@ -82,25 +83,32 @@ pub(crate) fn float(
     right: &[Lanes],
     sum: &[Lanes],
 ) -> [Lanes; 4] {
-    let pack = if element == Element::Tensor { 1 } else { 2 };
+    let (pack, block) = if element == Element::Tensor { (1, 4) } else { (2, 8) };
     let fragments = Fragments { left, right, pack, depth };
-    let read = |word, index| number(element, word, index);
+    let read = |word, index| factor(element, word, index);
     let (a, b) = fragments.unpack(read, read);
+    let mut sums = [[0.0; COLUMNS]; ROWS];
+    for lane in 0..LANES {
+        for index in 0..4 {
+            let (row, column) = place(lane, index);
+            sums[row][column] = if half {
+                half_to_single((sum[index / 2][lane] >> (16 * (index % 2))) as u16)
+            } else {
+                f32::from_bits(sum[index][lane])
+            };
+        }
+    }
+    add_products(Sums { depth, block, half }, &a, &b, &mut sums);
     let mut result = [[0; LANES]; 4];
     for lane in 0..LANES {
         for index in 0..4 {
             let (row, column) = place(lane, index);
-            let start = if half {
-                f64::from(half_to_single((sum[index / 2][lane] >> (16 * (index % 2))) as u16))
-            } else {
-                f64::from(f32::from_bits(sum[index][lane]))
-            };
-            let (a, b) = (&a[row * depth..][..depth], &b[column * depth..][..depth]);
-            let total = a.iter().zip(b).fold(start, |total, (x, y)| x.mul_add(*y, total));
+            let sum = sums[row][column];
             if half {
-                result[index / 2][lane] |= u32::from(binary16(total)) << (16 * (index % 2));
+                result[index / 2][lane] |=
+                    u32::from(binary16(f64::from(sum))) << (16 * (index % 2));
             } else {
-                result[index][lane] = super::float::bits(total as f32);
+                result[index][lane] = super::float::bits(sum);
             }
         }
     }

@@ -10,6 +10,7 @@ pub(crate) mod float;
 mod integer;
 pub(crate) mod matrix;
 mod packed;
+mod tensor;
 pub(crate) mod unset;
 pub(crate) mod wide;
 
@@ -171,6 +172,10 @@ vectorised! {
     /// Sums of three words and carries: the words, where there was one carry, where two.
     add_carries, add_carries_avx2 = integer::add_carries:
         (a: &Lanes, b: &Lanes, c: &Lanes, extra: u32, carries: [u32; 2]) -> (Lanes, u32, u32);
+    /// Adds products of matrices as a tensor core does.
+    add_products, add_products_avx2 = tensor::add:
+        (sums: tensor::Sums, rows: &[tensor::Factor], columns: &[tensor::Factor],
+         results: &mut [[f32; matrix::COLUMNS]; matrix::ROWS]) -> ();
     /// A 64-bit product and a 64-bit number: the sum's words.
     multiply_add, multiply_add_avx2 = wide::multiply_add:
         (a: &Lanes, b: &Lanes, c: [&Lanes; 2], signed: bool) -> [Lanes; 2];

@@ -9,6 +9,7 @@ mod loads;
 mod model;
 mod semantics;
 mod support;
+mod tensor;
 mod undefined;
 mod vectors;
 mod warp;

@@ -86,32 +86,17 @@ fn operand(random: &mut Random) -> u32 {
     }
 }
 
-/// One instruction on 32 lanes, against the model; whether the model knows it.
-fn check(word: u128, decoded: &Instruction, seed: u64, constants: &[u8], cache: &Cache) -> bool {
-    let named: BTreeSet<u8> = decoded
-        .operands
-        .iter()
-        .filter_map(|operand| match operand {
-            Operand::Register { index: 255, .. } | Operand::Matrix(255, _) => None,
-            Operand::Register { index, .. } | Operand::Matrix(index, _) => {
-                Some([*index, index + 1])
-            }
-            _ => None,
-        })
-        .flatten()
-        .collect();
-    let mut random = Random(seed);
-    let mut rows = vec![[0; 32]; 256];
-    for row in named.iter().copied().chain([FLAGS]) {
-        rows[usize::from(row)] = std::array::from_fn(|_| operand(&mut random));
-    }
-    let nothing = Lane { registers: &|_| 0, predicates: 0, constants };
-    if evaluate(decoded, &nothing).is_none() {
-        return false;
-    }
-
-    // Predicates are found by what they were and are.
-    let mut code = vec![
+/// What `stored` registers hold behind the code: 32 words of each. Those `loaded` begin with the `rows` of their
+/// numbers, of which there are 256.
+pub(crate) fn on_lanes(
+    code: &[u128],
+    rows: &[[u32; 32]],
+    loaded: &[u8],
+    stored: &[u8],
+    constants: &[u8],
+    cache: &Cache,
+) -> Vec<u32> {
+    let mut whole = vec![
         instruction(u64::from(INDEX) << 16 | 0x7919, 0),
         instruction(
             4 << 32 | u64::from(INDEX) << 24 | u64::from(INDEX) << 16 | 0x7824,
@@ -119,25 +104,15 @@ fn check(word: u128, decoded: &Instruction, seed: u64, constants: &[u8], cache: 
         ),
         load(ADDRESS, 248),
         load(ADDRESS + 1, 249),
-        load(FLAGS, usize::from(FLAGS)),
     ];
-    code.extend(named.iter().map(|&register| load(register, usize::from(register))));
-    code.push(instruction(0x7f << 32 | u64::from(FLAGS) << 24 | 0x7804, 0));
-    code.push(word & !0xf000 | 0x7000);
-    code.push(instruction(0x7f << 32 | 0xff << 24 | u64::from(SAVED) << 16 | 0x7803, 0));
-    let destination = match decoded.operands.iter().find(|o| matches!(o, Operand::Register { .. }))
-    {
-        Some(Operand::Register { index, .. }) => *index,
-        _ => 255,
-    };
-    if destination != 255 {
-        code.extend([store(destination, 0), store(destination + 1, 1)]);
-    }
-    code.extend([store(SAVED, 2), instruction(0x794d, 0x0380_0000)]);
+    whole.extend(loaded.iter().map(|&register| load(register, usize::from(register))));
+    whole.extend(code);
+    whole.extend(stored.iter().zip(0..).map(|(&register, row)| store(register, row)));
+    whole.push(instruction(0x794d, 0x0380_0000));
 
     let mut memory = Arena::default();
-    let out = memory.zeros(96);
-    let bytes: Vec<u8> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let out = memory.zeros(32 * stored.len());
+    let bytes: Vec<u8> = whole.iter().flat_map(|word| word.to_le_bytes()).collect();
     let program = Program::new(&bytes).unwrap();
     let mut bank: Vec<u8> = rows.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
     for n in 0..32 {
@@ -164,7 +139,47 @@ fn check(word: u128, decoded: &Instruction, seed: u64, constants: &[u8], cache: 
     };
     let options = Options { checks: Checks::NONE, ..Options::default() };
     run(&program, &launch, &memory, cache, &options).unwrap();
-    let stored = memory.read(out);
+    memory.read(out)
+}
+
+/// One instruction on 32 lanes, against the model; whether the model knows it.
+fn check(word: u128, decoded: &Instruction, seed: u64, constants: &[u8], cache: &Cache) -> bool {
+    let named: BTreeSet<u8> = decoded
+        .operands
+        .iter()
+        .filter_map(|operand| match operand {
+            Operand::Register { index: 255, .. } | Operand::Matrix(255, _) => None,
+            Operand::Register { index, .. } | Operand::Matrix(index, _) => {
+                Some([*index, index + 1])
+            }
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let mut random = Random(seed);
+    let mut rows = vec![[0; 32]; 256];
+    for row in named.iter().copied().chain([FLAGS]) {
+        rows[usize::from(row)] = std::array::from_fn(|_| operand(&mut random));
+    }
+    let nothing = Lane { registers: &|_| 0, predicates: 0, constants };
+    if evaluate(decoded, &nothing).is_none() {
+        return false;
+    }
+
+    // Predicates are found by what they were and are.
+    let code = [
+        instruction(0x7f << 32 | u64::from(FLAGS) << 24 | 0x7804, 0),
+        word & !0xf000 | 0x7000,
+        instruction(0x7f << 32 | 0xff << 24 | u64::from(SAVED) << 16 | 0x7803, 0),
+    ];
+    let destination = match decoded.operands.iter().find(|o| matches!(o, Operand::Register { .. }))
+    {
+        Some(Operand::Register { index, .. }) => *index,
+        _ => 255,
+    };
+    let loaded: Vec<u8> = named.iter().copied().chain([FLAGS]).collect();
+    let stored = [destination, destination.saturating_add(1), SAVED];
+    let stored = on_lanes(&code, &rows, &loaded, &stored, constants, cache);
     for n in 0..32 {
         let registers = |register: u8| rows[usize::from(register)][n];
         let flags = rows[usize::from(FLAGS)][n] & 0x7f;
