@@ -45,7 +45,11 @@ rustPlatform.buildRustPackage {
     "--package=tegra-sim"
     "--package=tegra-sim-preload"
   ];
-  env = lib.optionalAttrs (commit != null) { ORIND_COMMIT = commit; };
+  # The simulator's library is installed beside its program, which need not carry it.
+  env = {
+    TEGRA_SIM_CARRY = "no";
+  }
+  // lib.optionalAttrs (commit != null) { ORIND_COMMIT = commit; };
 
   # libcuda is loaded at run time, from where NixOS has the drivers (/run/opengl-driver/lib).
   nativeBuildInputs = [ autoAddDriverRunpath ];

@@ -1,13 +1,13 @@
 //! Makes the tables of `src/class` from NVIDIA's class headers, whose definitions are checked in as
 //! `../tests/data/classes.csv`.
 //!
-//! A build script, and not a table that is read at the start: addresses are patterns of a `match`,
+//! Made before compilation, and not a table that is read at the start: addresses are patterns of a `match`,
 //! and a name that the headers do not have fails to compile.
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::path::PathBuf;
-use std::{env, fs};
+use std::fs;
+use std::path::Path;
 
 const TABLE: &str = "../tests/data/classes.csv";
 
@@ -30,10 +30,10 @@ struct Field<'a> {
     values: Vec<(&'a str, &'a str)>,
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+/// Writes a file for each class, and one for the QMD.
+pub(crate) fn write(out: &Path) -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={TABLE}");
     let table = fs::read_to_string(TABLE)?;
-    let out = PathBuf::from(env::var("OUT_DIR")?);
     for class in ["c76f", "c7b5", "c7c0"] {
         fs::write(out.join(format!("{class}.rs")), methods(&read(&table, class)?)?)?;
     }

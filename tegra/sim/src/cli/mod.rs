@@ -1,5 +1,6 @@
 //! The command line: one module per command.
 
+mod carried;
 mod elf;
 mod errnos;
 mod profile;

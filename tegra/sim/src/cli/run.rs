@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode};
 use tegra_sim::config::Config;
 use tegra_sim::profile::{Calibration, ProfileError};
 
+use super::carried::{self, CarriedError};
 use super::elf::{self, Kind};
 use super::replay::Level;
 
@@ -111,6 +112,9 @@ pub(super) enum RunError {
          or name it in {PRELOAD}"
     )]
     NoLibrary { searched: Vec<PathBuf> },
+    /// The one that the program carries does not get to where the dynamic linker finds it.
+    #[error(transparent)]
+    Carried(#[from] CarriedError),
     /// The dynamic linker separates names by spaces and colons.
     #[error("{0:?}: the dynamic linker cannot preload a path with a space or a colon; move it")]
     UnfitPath(PathBuf),
@@ -252,7 +256,8 @@ fn check(path: &Path) -> Result<(), RunError> {
     }
 }
 
-/// Beside this program, where cargo puts what tests need, or in the `lib` of an installation.
+/// Beside this program, where cargo puts what tests need, or in the `lib` of an installation; else the one that
+/// the program carries.
 fn find_library() -> Result<PathBuf, RunError> {
     let mut searched = Vec::new();
     if let Some(named) = env::var_os(PRELOAD) {
@@ -261,8 +266,11 @@ fn find_library() -> Result<PathBuf, RunError> {
         let folders = [dir.to_owned(), dir.join("deps"), dir.with_file_name("lib")];
         searched.extend(folders.map(|folder| folder.join(LIBRARY)));
     }
-    match searched.iter().find(|path| path.is_file()).map(std::path::absolute) {
-        Some(Ok(path)) => Ok(path),
+    if let Some(Ok(path)) = searched.iter().find(|path| path.is_file()).map(std::path::absolute) {
+        return Ok(path);
+    }
+    match carried::library() {
+        Some(library) if env::var_os(PRELOAD).is_none() => Ok(library?),
         _ => Err(RunError::NoLibrary { searched }),
     }
 }
