@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -159,4 +160,75 @@ fn a_trace_tells_what_happened() {
     assert!(listing.contains("SEM_PAYLOAD_LO = 0x3"), "{listing}");
     let errnos = under(&[word("errnos"), word("--node"), word("nvmap"), word("--json")]);
     assert!(errnos.contains("\"errno\": \"EEXIST\""), "{errnos}");
+}
+
+/// The commands of a step of `docs/ci/jetson.yml`, as its shell gets them.
+fn step(name: &str) -> String {
+    let recipe = include_str!("../../../docs/ci/jetson.yml");
+    let (_, step) = recipe.split_once(&format!("- name: {name}\n")).unwrap();
+    let (_, script) = step.split_once("run: |\n").unwrap();
+    let indented = |line: &&str| line.is_empty() || line.starts_with("          ");
+    script.lines().take_while(indented).map(|line| format!("{}\n", line.trim())).collect()
+}
+
+/// What the recipe does with a project of one test that is content, one that fails, and one whose mistake only
+/// the simulator sees.
+#[test]
+fn the_recipe_for_ci_tells_good_tests_from_bad() {
+    if !has("python3") || !has("bash") {
+        return;
+    }
+    let project = tempfile::tempdir().unwrap();
+    let at = |name: &str| project.path().join(name);
+    let write = |name: &str, text: &str| {
+        fs::write(at(name), text).unwrap();
+        fs::set_permissions(at(name), fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    fs::create_dir_all(at("build/tests")).unwrap();
+    write("known-findings.txt", "");
+    // The program behind `tegra-sim`, and with it the library of this build.
+    let simulator = tegra_sim();
+    fs::create_dir(at("bin")).unwrap();
+    std::os::unix::fs::symlink(simulator.get_program(), at("bin/tegra-sim")).unwrap();
+    let outcome = |step_name: &str| {
+        let path = format!("{}:{}", at("bin").display(), std::env::var("PATH").unwrap());
+        let mut shell = Command::new("bash");
+        shell.args(["--noprofile", "--norc", "-eo", "pipefail", "-c", &step(step_name)]);
+        shell.current_dir(project.path()).env("PATH", path);
+        shell.env("TEGRA_SIM_PRELOAD", preload_library());
+        shell.env("TESTS", "build/tests/*").env("KNOWN", "known-findings.txt");
+        shell.env("GITHUB_STEP_SUMMARY", at("summary.md"));
+        let output = shell.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let python = fs::read_to_string(source("release.py")).unwrap();
+    let good = format!("#!/usr/bin/env python3\n{python}");
+    write("build/tests/good", &good);
+    assert_eq!(
+        outcome("Test"),
+        (Some(0), "token 511, semaphore written four times\ngood: exit status 0\n".into())
+    );
+    outcome("Tell what was found");
+    let summary = || fs::read_to_string(at("summary.md")).unwrap();
+    assert!(summary().contains("nothing was found"), "{}", summary());
+
+    write("build/tests/bad", "#!/bin/sh\nexit 3\n");
+    let (unseen, behind) = good.split_once("libc = ").unwrap();
+    let forgets = "struct.pack_into('<I', userd[2], 0x8C, 5)\nos.close(channel)\n";
+    write("build/tests/forgets", &format!("{unseen}{forgets}libc = {behind}"));
+    let (status, said) = outcome("Test");
+    assert_eq!(status, Some(1), "{said}");
+    for line in ["bad: exit status 3", "forgets: exit status 134", "good: exit status 0"] {
+        assert!(said.contains(line), "{line} in {said}");
+    }
+    assert!(at("orin/forgets.jsonl").is_file());
+    outcome("Tell what was found");
+    assert!(summary().contains("forgets.log:tegra-sim: doorbell-missing"), "{}", summary());
+
+    // The line that the finding gives, with a reason, is all that it takes.
+    fs::remove_file(at("build/tests/bad")).unwrap();
+    let log = fs::read_to_string(at("orin/forgets.log")).unwrap();
+    let line = log.lines().find(|line| line.ends_with(" -- WHY")).unwrap();
+    write("known-findings.txt", &line.trim().replace("WHY", "the last submission is never wanted"));
+    assert_eq!(outcome("Test").0, Some(0));
 }

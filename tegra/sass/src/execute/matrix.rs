@@ -87,29 +87,25 @@ pub(crate) fn float(
     let fragments = Fragments { left, right, pack, depth };
     let read = |word, index| factor(element, word, index);
     let (a, b) = fragments.unpack(read, read);
+    let places = || (0..LANES).flat_map(|lane| (0..4).map(move |index| (lane, index)));
     let mut sums = [[0.0; COLUMNS]; ROWS];
-    for lane in 0..LANES {
-        for index in 0..4 {
-            let (row, column) = place(lane, index);
-            sums[row][column] = if half {
-                half_to_single((sum[index / 2][lane] >> (16 * (index % 2))) as u16)
-            } else {
-                f32::from_bits(sum[index][lane])
-            };
-        }
+    for (lane, index) in places() {
+        let (row, column) = place(lane, index);
+        sums[row][column] = if half {
+            half_to_single((sum[index / 2][lane] >> (16 * (index % 2))) as u16)
+        } else {
+            f32::from_bits(sum[index][lane])
+        };
     }
     add_products(Sums { depth, block, half }, &a, &b, &mut sums);
     let mut result = [[0; LANES]; 4];
-    for lane in 0..LANES {
-        for index in 0..4 {
-            let (row, column) = place(lane, index);
-            let sum = sums[row][column];
-            if half {
-                result[index / 2][lane] |=
-                    u32::from(binary16(f64::from(sum))) << (16 * (index % 2));
-            } else {
-                result[index][lane] = super::float::bits(sum);
-            }
+    for (lane, index) in places() {
+        let (row, column) = place(lane, index);
+        let sum = sums[row][column];
+        if half {
+            result[index / 2][lane] |= u32::from(binary16(f64::from(sum))) << (16 * (index % 2));
+        } else {
+            result[index][lane] = super::float::bits(sum);
         }
     }
     result
