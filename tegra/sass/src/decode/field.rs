@@ -371,6 +371,10 @@ impl What {
                 };
                 register(64, modify(word, kind, place, carry)?)
             }
+            // Of LEA, whose shift has the place of the sign.
+            Self::B(Kind::CarriedBits) if swapped => {
+                Self::R(Kind::Bits).read(word, encoding, form, offset, modifiers)?
+            }
             Self::B(kind) if swapped => {
                 Self::R(kind).read(word, encoding, form, offset, modifiers)?
             }

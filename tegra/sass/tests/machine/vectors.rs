@@ -220,3 +220,15 @@ fn what_is_not_an_instruction_is_named() {
     }
     assert!(Program::new(&[0; 24]).is_err());
 }
+
+/// Of what CuAssembler's public list `DefaultInsAsmRepos.sm_80` has (github.com/cloudcores/CuAssembler,
+/// 96a9f72b), these were read in another way.
+#[test]
+fn an_offset_and_a_shift_are_where_a_public_list_has_them() {
+    for (bits, text) in [
+        (0x0010_0d00_0000_0100_2e28_8980, "@!P0 LD.E.128 R40, [R46+0x100]"),
+        (0x028f_1c1e_ffff_ffff_001e_4411, "@P4 LEA.HI.X R30, R0, R30, 0xffffffff, 0x3, P5"),
+    ] {
+        assert_eq!(decode(bits, 0).unwrap().to_string(), text);
+    }
+}

@@ -47,7 +47,7 @@ pub(super) const TABLE: &[Encoding] = &[
         fixed = &[(81, 3, 7), (64, 4, 0)]),
     row!(Ldg 0x181 &[1], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(Flat)],
         fixed = &[(81, 3, 7), (64, 4, 0)]),
-    row!(Ld 0x180 &[4], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(Flat)],
+    row!(Ld 0x180 &[4], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(FlatLong)],
         when = Some((91, 1, 0)), fixed = &[(81, 3, 0), (64, 4, 0)]),
     row!(Ld 0x180 &[4], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(LOADED)],
         fixed = &[(81, 3, 0), (64, 4, 0)]),
