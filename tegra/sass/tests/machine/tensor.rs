@@ -93,6 +93,7 @@ struct Matrices {
 
 impl Product {
     /// The bits of the result, 16 rows of 8, with fragments as the PTX manual has them.
+    #[expect(clippy::needless_range_loop, reason = "a lane is a place in many registers")]
     fn run(&self, m: &Matrices, cache: &Cache) -> Vec<Vec<u32>> {
         let pack = if self.element == Tensor { 1 } else { 2 };
         let [d, left, right, start] = self.registers;
