@@ -8,7 +8,7 @@ at 88f64a5. README.md beside this file says how to get them, and expected.txt na
 
 Cases of one file run in one process until the simulator or a fault ends it; another one, with an Orin of its own, takes the
 rest. The simulator's checks and findings are its defaults. Results are in OUT/results.jsonl, logs in OUT/logs. The exit status
-is 1 when a case fails and is not expected to, in another way than expected, or could not be run.
+is 1 when a case fails that is not expected to, or in another way.
 """
 
 import argparse
@@ -128,16 +128,14 @@ class Runner:
         env["HYPOTHESIS_STORAGE_DIRECTORY"] = str(self.out / "hypothesis")
         env["TMPDIR"] = str(self.out / "tmp")
         env["PYTHONPATH"] = os.pathsep.join(str(self.trees[t]) for t in ["tinygrad", "own"] if t in self.trees)
-        if self.args.nvrtc:
-            for library in self.args.nvrtc.resolve().glob("libnvrtc*.so*"):
-                for name in {library.name, library.name.split(".so")[0] + ".so"}:
-                    link = self.out / "nvrtc" / name
-                    link.unlink(missing_ok=True)
-                    link.symlink_to(library)
-            env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(self.out / "nvrtc"), env.get("LD_LIBRARY_PATH")]))
-            env["NVRTC_PATH"] = str(self.out / "nvrtc/libnvrtc.so")
-        if self.args.cuda:
-            env["CUDA_PATH"] = str(self.args.cuda.resolve())
+        for library in self.args.nvrtc.resolve().glob("libnvrtc*.so*"):
+            for name in {library.name, library.name.split(".so")[0] + ".so"}:
+                link = self.out / "nvrtc" / name
+                link.unlink(missing_ok=True)
+                link.symlink_to(library)
+        env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(self.out / "nvrtc"), env.get("LD_LIBRARY_PATH")]))
+        env["NVRTC_PATH"] = str(self.out / "nvrtc/libnvrtc.so")
+        env["CUDA_PATH"] = str(self.args.cuda.resolve())
         return env
 
     def start(self, number, command, cwd, env):
@@ -312,8 +310,8 @@ def arguments():
     folder = {"type": pathlib.Path, "metavar": "DIR"}
     parser.add_argument("--tinygrad", **folder, help="tinygrad's tree")
     parser.add_argument("--kit", **folder, help="the kit's tree")
-    parser.add_argument("--nvrtc", **folder, help="where libnvrtc.so.12 and libnvrtc-builtins.so.12.6 are")
-    parser.add_argument("--cuda", **folder, help="where include/cuda_fp16.h is")
+    parser.add_argument("--nvrtc", **folder, required=True, help="where libnvrtc.so.12 and libnvrtc-builtins.so.12.6 are")
+    parser.add_argument("--cuda", **folder, required=True, help="where include/cuda_fp16.h is")
     parser.add_argument("--sim", default="target/debug/tegra-sim", metavar="PROGRAM", help="default: %(default)s")
     parser.add_argument("--out", **folder, default=pathlib.Path("target/foreign"), help="default: %(default)s")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes at a time")
@@ -327,6 +325,8 @@ def arguments():
 def main():
     args = arguments()
     args.sim = os.path.abspath(args.sim)
+    if not os.access(args.sim, os.X_OK):
+        sys.exit(f"there is no program {args.sim}: cargo build -p tegra-sim -p tegra-sim-preload, or --sim")
     runner = Runner(args)
     for number in [signal.SIGINT, signal.SIGTERM]:
         signal.signal(number, runner.stop)
