@@ -277,6 +277,9 @@ pub(super) struct Compare {
     /// PyTorch in full precision
     #[arg(long)]
     pub(super) pytorch_no_half: bool,
+    /// Say what each number means, and measure nothing
+    #[arg(long)]
+    pub(super) explain: bool,
     #[command(flatten)]
     pub(super) format: Format,
 }

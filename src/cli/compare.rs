@@ -33,6 +33,9 @@ pub(super) async fn run(
     terminal: &Terminal,
     interrupted: Arc<Notify>,
 ) -> Result<(), Error> {
+    if args.explain {
+        return text::print(&compare::explain());
+    }
     let settings = Settings {
         llama_cpp: args.llama_cpp.clone(),
         python: args.python.clone(),

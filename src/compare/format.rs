@@ -46,7 +46,7 @@ fn head(found: &Comparison) -> String {
     let model = work.model.file_name().unwrap_or(work.model.as_os_str()).to_string_lossy();
     let hash: String = work.sha256.chars().take(12).collect();
     let mut head = format!(
-        "{model}: {}, SHA-256 {hash}, on {}, {} threads, {} rounds, seed {}\n",
+        "{model}: {}, SHA-256 {hash}, on {}, threads {}, rounds {}, seed {}\n",
         work.file_type, work.device, work.threads, found.rounds, work.seed
     );
     if let Some(conditions) = found.conditions.summary() {

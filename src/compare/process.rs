@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 const LINES: usize = 2000;
 const SHOWN: usize = 15;
 /// Longest line that is kept whole, in bytes.
-const LINE: usize = 400;
+const LINE: usize = 4000;
 /// Most that it may print as its result.
 const RESULT: u64 = 256 << 20;
 /// How often its memory is looked at.

@@ -75,6 +75,11 @@ fn an_honest_peer_computes_the_model_and_every_number_is_there() {
     for name in ["pp8", "tg3", "first token after 8", "between tokens", "load", "peak memory"] {
         assert!(rows.contains(&name), "{name} in {rows:?}");
     }
+    let explained = said(&mut bench.compare("llama.cpp", &["--explain"]));
+    for row in rows {
+        let word: String = row.chars().take_while(|c| !c.is_ascii_digit()).collect();
+        assert!(explained.contains(&word), "{row} in {explained}");
+    }
     // One round resolves nothing.
     assert_eq!(found["rows"][0]["cells"][1]["against"]["verdict"], "cannot_tell");
 }

@@ -150,6 +150,8 @@ impl LlamaCpp {
         let mut command = Command::new(self.program(SERVER)?);
         command
             .args(["--host", "127.0.0.1", "--port", &port.to_string(), "-np", "1", "-fa", "on"])
+            // Tells the sizes of its buffers.
+            .args(["-lv", "4"])
             .args(["-t", &work.threads.to_string(), "-tb", &work.threads.to_string()])
             .args(["-ngl", layers(work), "-c", &work.context().next_multiple_of(256).to_string()])
             .arg("-m")
