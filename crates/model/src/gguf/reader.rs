@@ -170,6 +170,11 @@ impl Gguf {
         self.shards.iter().map(|source| source.len).sum()
     }
 
+    /// Every file of the model.
+    pub fn paths(&self) -> impl ExactSizeIterator<Item = &Path> {
+        self.shards.iter().map(|source| &*source.path)
+    }
+
     /// The file; the first shard of a split model.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -105,22 +105,30 @@ impl Writer {
         Ok(TensorId(self.tensors.len() - 1))
     }
 
+    /// Bytes that the whole file will have.
+    ///
+    /// # Errors
+    /// [`Error::Content`] if the sizes overflow.
+    pub fn file_bytes(&self) -> Result<u64, Error> {
+        Ok(self.layout()?.1)
+    }
+
     /// Writes the header to a temporary file beside the target and makes room for the data.
     ///
     /// # Errors
     /// [`Error::Write`] from the system; [`Error::Content`] if the sizes overflow.
     pub fn begin(self) -> Result<DataWriter, Error> {
-        let header = self.header()?;
-        let mut end = (header.len() as u64).next_multiple_of(self.alignment.into());
+        let (header, end) = self.layout()?;
+        let mut offset = (header.len() as u64).next_multiple_of(self.alignment.into());
         let mut slots = Vec::with_capacity(self.tensors.len());
         for tensor in &self.tensors {
             slots.push(Slot {
                 name: tensor.name.clone(),
-                offset: end,
+                offset,
                 bytes: tensor.bytes,
                 written: AtomicU64::new(0),
             });
-            end = self.padded_end(end, tensor)?;
+            offset = self.padded_end(offset, tensor)?;
         }
 
         let temporary = Temporary::create(&self.path)?;
@@ -128,6 +136,14 @@ impl Writer {
         temporary.file.write_all_at(&header, 0).map_err(write)?;
         temporary.file.set_len(end).map_err(write)?;
         Ok(DataWriter { path: self.path, temporary, slots })
+    }
+
+    /// The header, and where the file ends.
+    fn layout(&self) -> Result<(Vec<u8>, u64), Error> {
+        let header = self.header()?;
+        let data = (header.len() as u64).next_multiple_of(self.alignment.into());
+        let end = self.tensors.iter().try_fold(data, |at, tensor| self.padded_end(at, tensor))?;
+        Ok((header, end))
     }
 
     fn header(&self) -> Result<Vec<u8>, Error> {

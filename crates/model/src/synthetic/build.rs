@@ -2,20 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::thread;
 
 use super::random::{self, key};
-use super::shape::{Family, Mix, Role, Shape, Tensor};
+use super::shape::{Family, Role, Shape, Tensor, Type};
 use super::vocabulary::{Vocabulary, chat_template};
 use super::{Error, Spec, VERSION, VERSION_KEY, planted};
 use crate::gguf::{self, DataWriter, Gguf, TensorId, Writer};
+use crate::pieces::{self, Scratch};
+use crate::quantise::QUANTIZATION_VERSION;
 use plan::DType;
 use plan::quant;
-
-/// Elements that a thread makes at a time: 1 MiB of `f32`.
-const CHUNK: usize = 1 << 18;
 
 /// Makes the file of `spec` at `path`; the number of threads does not change it.
 pub(super) fn build(
@@ -48,24 +44,23 @@ struct Begun<'a> {
 }
 
 fn begin<'a>(
-    Spec { shape, mix }: Spec,
+    Spec { shape, kind }: Spec,
     path: &Path,
     planted: &'a BTreeMap<String, Vec<f32>>,
 ) -> Result<Begun<'a>, Error> {
     let mut writer = Writer::new(path);
-    describe(&mut writer, shape, mix)?;
+    describe(&mut writer, shape, kind)?;
     let mut jobs = Vec::new();
     let mut bytes = 0;
     for tensor in shape.tensors() {
-        let dtype = mix.dtype(&tensor, shape.layers);
+        let dtype = kind.dtype(&tensor, shape.layers);
         let id = writer.tensor(&tensor.name, &tensor.shape, dtype)?;
         let elements: usize = tensor.shape.iter().product();
         let weights = match planted.get(&tensor.name) {
             Some(values) => Weights::Values(values),
             None => Weights::of(shape, &tensor),
         };
-        for first in (0..elements).step_by(CHUNK) {
-            let count = CHUNK.min(elements - first);
+        for (first, count) in pieces::of(elements) {
             jobs.push(Job { id, dtype, first, count, weights: weights.clone() });
         }
         bytes += dtype.size_of(elements as u64).unwrap_or(0);
@@ -73,7 +68,7 @@ fn begin<'a>(
     Ok(Begun { data: writer.begin()?, jobs, bytes })
 }
 
-/// A part of a tensor. Chunks are multiples of a super-block, so blocks are never split.
+/// A piece of a tensor.
 struct Job<'a> {
     id: TensorId,
     dtype: DType,
@@ -134,40 +129,13 @@ fn run(
     total: u64,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), Error> {
-    let next = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        let (sender, done) = mpsc::channel();
-        for _ in 0..threads {
-            let (sender, next) = (sender.clone(), &next);
-            scope.spawn(move || {
-                let (mut values, mut bytes) = (Vec::new(), Vec::new());
-                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let result = work(job, data, &mut values, &mut bytes);
-                    let failed = result.is_err();
-                    // Nobody listens any more once another thread has failed.
-                    if sender.send(result).is_err() || failed {
-                        break;
-                    }
-                }
-            });
-        }
-        drop(sender);
-        let mut so_far = 0;
-        for result in done {
-            so_far += result?;
-            progress(so_far, total);
-        }
-        Ok(())
-    })
+    let work = |job: &Job<'_>, scratch: &mut Scratch| work(job, data, scratch);
+    pieces::run(jobs, threads, work, &mut |done| progress(done, total))
 }
 
 /// Makes one chunk; returns its bytes.
-fn work(
-    job: &Job<'_>,
-    data: &DataWriter,
-    values: &mut Vec<f32>,
-    bytes: &mut Vec<u8>,
-) -> Result<u64, Error> {
+fn work(job: &Job<'_>, data: &DataWriter, scratch: &mut Scratch) -> Result<u64, Error> {
+    let Scratch { values, bytes } = scratch;
     let size = |elements: usize| elements / job.dtype.block_len() * job.dtype.block_bytes();
     values.resize(job.count, 0.0);
     bytes.resize(size(job.count), 0);
@@ -178,14 +146,14 @@ fn work(
 }
 
 /// Writes the metadata: the keys that llama.cpp's converter and quantiser write, and ours.
-fn describe(writer: &mut Writer, shape: &Shape, mix: Mix) -> Result<(), gguf::Error> {
+fn describe(writer: &mut Writer, shape: &Shape, kind: Type) -> Result<(), gguf::Error> {
     let arch = shape.architecture();
     let name = format!("{} (synthetic, random weights)", shape.title);
     writer.metadata("general.architecture", arch)?;
     writer.metadata("general.type", "model")?;
     writer.metadata("general.name", name)?;
-    writer.metadata("general.file_type", mix.file_type())?;
-    writer.metadata("general.quantization_version", 2_u32)?;
+    writer.metadata("general.file_type", kind.mix.file_type())?;
+    writer.metadata("general.quantization_version", QUANTIZATION_VERSION)?;
     writer.metadata(VERSION_KEY, VERSION)?;
     writer.metadata("orind.synthetic.seed", super::SEED)?;
 

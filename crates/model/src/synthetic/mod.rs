@@ -29,7 +29,7 @@ use std::thread;
 
 use crate::gguf::{self, Gguf};
 use plan::quant;
-use shape::{Mix, SHAPES, Shape};
+use shape::{SHAPES, Shape, Type};
 
 /// What the name of every synthetic model begins with.
 pub const PREFIX: &str = "synthetic:";
@@ -61,7 +61,7 @@ pub enum Error {
 #[derive(Clone, Copy, PartialEq)]
 pub struct Spec {
     shape: &'static Shape,
-    mix: Mix,
+    kind: Type,
 }
 
 /// All names, as [`Spec::parse`] takes them.
@@ -69,7 +69,7 @@ pub struct Spec {
 pub fn names() -> Vec<String> {
     SHAPES
         .iter()
-        .flat_map(|shape| Mix::of(shape).iter().map(move |mix| Spec { shape, mix: *mix }))
+        .flat_map(|shape| Type::of(shape).iter().map(move |kind| Spec { shape, kind: *kind }))
         .map(|spec| spec.to_string())
         .collect()
 }
@@ -129,10 +129,10 @@ impl Spec {
     pub fn parse(name: &str) -> Result<Self, Error> {
         let wanted = name.to_lowercase();
         let found = wanted.strip_prefix(PREFIX).and_then(|rest| rest.split_once(':')).and_then(
-            |(model, mix)| {
+            |(model, kind)| {
                 let shape = SHAPES.iter().find(|shape| shape.name == model)?;
-                let mix = Mix::of(shape).iter().find(|m| m.name() == mix)?;
-                Some(Self { shape, mix: *mix })
+                let kind = Type::of(shape).iter().find(|t| t.name == kind)?;
+                Some(Self { shape, kind: *kind })
             },
         );
         found.ok_or_else(|| {
@@ -144,7 +144,7 @@ impl Spec {
 
     #[must_use]
     pub fn file_name(&self) -> String {
-        format!("{}-{}-v{VERSION}-{SEED:016x}.gguf", self.shape.name, self.mix.name())
+        format!("{}-{}-v{VERSION}-{SEED:016x}.gguf", self.shape.name, self.kind.name)
     }
 
     /// The path of the model's file in `cache_dir`, which is made if it is not there yet.
@@ -224,7 +224,7 @@ impl Spec {
 
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}{}:{}", self.shape.name, self.mix.name())
+        write!(f, "{PREFIX}{}:{}", self.shape.name, self.kind.name)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The architectures that can be made: their dimensions, their tensors, their types.
 
+use crate::mix::Mix;
 use plan::DType;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +98,6 @@ pub(super) struct Tensor {
     /// Outermost dimension first.
     pub(super) shape: Vec<usize>,
     pub(super) role: Role,
-    /// 0 outside the layers.
-    pub(super) layer: usize,
 }
 
 impl Shape {
@@ -138,7 +137,6 @@ impl Shape {
                 name: format!("{prefix}{name}.weight"),
                 shape: shape.to_vec(),
                 role,
-                layer: layer.unwrap_or(0),
             });
         };
         add(None, "output_norm", &[dim], Role::Norm);
@@ -199,83 +197,35 @@ impl Shape {
     }
 }
 
-/// How a model is quantised: one type, or llama.cpp's mix of types of that name.
+/// How a model is quantised: the name as in `synthetic:NAME:TYPE`, and the mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mix {
-    F16,
-    Q8_0,
-    Q6K,
-    Q4KM,
-    F32,
-    BF16,
-    Q4_0,
-    Q5K,
+pub(super) struct Type {
+    pub(super) name: &'static str,
+    pub(super) mix: Mix,
 }
 
-impl Mix {
-    /// Every mix; the first four are for all models, the rest for the tiny ones.
-    pub(super) const ALL: [Self; 8] = [
-        Self::F16,
-        Self::Q8_0,
-        Self::Q6K,
-        Self::Q4KM,
-        Self::F32,
-        Self::BF16,
-        Self::Q4_0,
-        Self::Q5K,
-    ];
+/// Every type; the first four are for all models, the rest for the tiny ones.
+const TYPES: [Type; 8] = [
+    Type { name: "f16", mix: Mix::F16 },
+    Type { name: "q8_0", mix: Mix::Q8_0 },
+    Type { name: "q6_k", mix: Mix::Q6_K },
+    Type { name: "q4_k_m", mix: Mix::Q4_K_M },
+    Type { name: "f32", mix: Mix::F32 },
+    Type { name: "bf16", mix: Mix::BF16 },
+    Type { name: "q4_0", mix: Mix::Q4_0 },
+    Type { name: "q5_k", mix: Mix::Q5_K_S },
+];
 
-    /// The mixes in which `shape` can be had.
+impl Type {
+    /// The types in which `shape` can be had.
     pub(super) fn of(shape: &Shape) -> &'static [Self] {
-        if shape.planted { &Self::ALL } else { &Self::ALL[..4] }
+        if shape.planted { &TYPES } else { &TYPES[..4] }
     }
 
-    /// The name as in `synthetic:NAME:TYPE`, the number for `general.file_type` (llama.cpp `enum
-    /// llama_ftype`; `q5_k` is its Q5_K_S), and the type that most matrices are stored in.
-    const fn row(self) -> (&'static str, u32, DType) {
-        match self {
-            Self::F32 => ("f32", 0, DType::F32),
-            Self::F16 => ("f16", 1, DType::F16),
-            Self::Q4_0 => ("q4_0", 2, DType::Q4_0),
-            Self::Q8_0 => ("q8_0", 7, DType::Q8_0),
-            Self::Q4KM => ("q4_k_m", 15, DType::Q4_K),
-            Self::Q5K => ("q5_k", 16, DType::Q5_K),
-            Self::Q6K => ("q6_k", 18, DType::Q6_K),
-            Self::BF16 => ("bf16", 32, DType::BF16),
-        }
-    }
-
-    pub(super) const fn name(self) -> &'static str {
-        self.row().0
-    }
-
-    pub(super) const fn file_type(self) -> u32 {
-        self.row().1
-    }
-
-    /// The type in which llama.cpp's quantiser stores a tensor of a model with `layers` layers.
-    ///
-    /// (Its fallback for rows that are not whole super-blocks does not arise: every row of these
-    /// models is a multiple of 256.)
+    /// The type of one tensor. The output is tied in all models.
     pub(super) fn dtype(self, tensor: &Tensor, layers: usize) -> DType {
-        let (_, _, base) = self.row();
-        match tensor.role {
-            Role::Norm | Role::RopeFactors => DType::F32,
-            // The embedding is the output too, which is never stored in less than Q6_K.
-            Role::Embedding if base.is_quantised() && base != DType::Q8_0 => DType::Q6_K,
-            Role::Value | Role::Down if self == Self::Q4KM && more_bits(tensor.layer, layers) => {
-                DType::Q6_K
-            }
-            _ => base,
-        }
+        self.mix.dtype(&tensor.name, &tensor.shape, layers, true).unwrap_or(DType::F32)
     }
-}
-
-/// The layers to which the `_M` mixes give more bits: the first and last eighth and every third
-/// between.
-const fn more_bits(layer: usize, layers: usize) -> bool {
-    let eighth = layers / 8;
-    layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
 }
 
 #[cfg(test)]
@@ -283,10 +233,11 @@ mod tests {
     use super::*;
 
     fn bytes(name: &str, mix: Mix) -> u64 {
+        let kind = TYPES.into_iter().find(|kind| kind.mix == mix).unwrap();
         let shape = SHAPES.iter().find(|s| s.name == name).unwrap();
         let size = |t: &Tensor| {
             let elements = t.shape.iter().product::<usize>() as u64;
-            mix.dtype(t, shape.layers).size_of(elements).unwrap()
+            kind.dtype(t, shape.layers).size_of(elements).unwrap()
         };
         shape.tensors().iter().map(size).sum()
     }
@@ -295,32 +246,13 @@ mod tests {
     fn sizes_are_those_of_the_real_files() {
         // Published files, in units of 10 MB and without their header of 6 to 8 MB.
         for (name, mix, published) in [
-            ("llama-3.2-1b", Mix::Q6K, 1_020_000_000_u64),
+            ("llama-3.2-1b", Mix::Q6_K, 1_020_000_000_u64),
             ("qwen3-0.6b", Mix::Q8_0, 640_000_000),
-            ("qwen3-1.7b", Mix::Q4KM, 1_110_000_000),
+            ("qwen3-1.7b", Mix::Q4_K_M, 1_110_000_000),
         ] {
             let found = bytes(name, mix);
             assert!(published.abs_diff(found) < 13_000_000, "{name}: {found} for {published}");
         }
-    }
-
-    #[test]
-    fn the_mix_is_llama_cpps() {
-        // As in the file that llama.cpp's quantiser made of a model of this shape.
-        let shape = SHAPES.iter().find(|s| s.name == "tiny-llama").unwrap();
-        for tensor in shape.tensors() {
-            let expected = match tensor.name.as_str() {
-                "token_embd.weight" | "blk.1.attn_v.weight" | "blk.1.ffn_down.weight" => {
-                    DType::Q6_K
-                }
-                "rope_freqs.weight" => DType::F32,
-                name if name.contains("norm") => DType::F32,
-                _ => DType::Q4_K,
-            };
-            assert_eq!(Mix::Q4KM.dtype(&tensor, shape.layers), expected, "{}", tensor.name);
-        }
-        let more: Vec<usize> = (0..28).filter(|l| more_bits(*l, 28)).collect();
-        assert_eq!(more, [0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 24, 25, 26, 27]);
     }
 
     #[test]

@@ -97,6 +97,12 @@ impl Tokenizer {
         self.longest
     }
 
+    /// The token that every text begins with, where the model wants one.
+    #[must_use]
+    pub const fn begin_id(&self) -> Option<u32> {
+        self.add_bos
+    }
+
     /// Whether `id` is a piece of text, neither special nor a place holder.
     pub(super) fn is_text(&self, id: u32) -> bool {
         self.kinds.get(id as usize) == Some(&Kind::Normal)

@@ -1,0 +1,252 @@
+//! llama.cpp's mixtures of types: in which type each tensor of a model is stored.
+//!
+//! The rules are those of llama.cpp's `llama-quant.cpp` for dense models without an importance matrix.
+//! What it does for models of 80 layers, for experts and for fused QKV is left out.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::gguf::Gguf;
+use plan::DType;
+
+/// How a model is quantised: one type, or a mixture with llama.cpp's name (`enum llama_ftype`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(non_camel_case_types, reason = "the field's names are Q4_K_M and Q6_K")]
+pub enum Mix {
+    F32,
+    F16,
+    BF16,
+    Q8_0,
+    Q6_K,
+    Q5_K_M,
+    Q5_K_S,
+    Q4_K_M,
+    Q4_K_S,
+    Q4_0,
+}
+
+impl Mix {
+    /// Every mix, the largest first.
+    pub const ALL: [Self; 10] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q8_0,
+        Self::Q6_K,
+        Self::Q5_K_M,
+        Self::Q5_K_S,
+        Self::Q4_K_M,
+        Self::Q4_K_S,
+        Self::Q4_0,
+    ];
+
+    /// Name, number for `general.file_type`, and the type that most matrices are stored in.
+    const fn row(self) -> (&'static str, u32, DType) {
+        match self {
+            Self::F32 => ("F32", 0, DType::F32),
+            Self::F16 => ("F16", 1, DType::F16),
+            Self::BF16 => ("BF16", 32, DType::BF16),
+            Self::Q8_0 => ("Q8_0", 7, DType::Q8_0),
+            Self::Q6_K => ("Q6_K", 18, DType::Q6_K),
+            Self::Q5_K_M => ("Q5_K_M", 17, DType::Q5_K),
+            Self::Q5_K_S => ("Q5_K_S", 16, DType::Q5_K),
+            Self::Q4_K_M => ("Q4_K_M", 15, DType::Q4_K),
+            Self::Q4_K_S => ("Q4_K_S", 14, DType::Q4_K),
+            Self::Q4_0 => ("Q4_0", 2, DType::Q4_0),
+        }
+    }
+
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// The number for `general.file_type`.
+    #[must_use]
+    pub const fn file_type(self) -> u32 {
+        self.row().1
+    }
+
+    /// The mix with this `general.file_type`.
+    #[must_use]
+    pub fn of_file_type(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|mix| mix.file_type() == number)
+    }
+
+    /// The type of a tensor of a model with `layers` layers, or `None` if it is left as it is: norms, tables,
+    /// the router of experts. `tied` says that the embedding is the output too.
+    #[must_use]
+    pub fn dtype(self, name: &str, shape: &[usize], layers: usize, tied: bool) -> Option<DType> {
+        let kept = shape.len() < 2
+            || !name.ends_with("weight")
+            || name.contains("_norm.weight")
+            || name.contains("ffn_gate_inp.weight");
+        if kept {
+            return None;
+        }
+        let row = shape.last().copied().unwrap_or(0);
+        let wanted = self.wanted(name, layers, tied);
+        // llama.cpp would take Q5_0 and Q5_1 for rows that are not whole super-blocks of Q4_K and Q5_K.
+        let fits = |dtype: &DType| row.is_multiple_of(dtype.block_len());
+        [wanted, DType::Q8_0].into_iter().find(fits).or(Some(DType::F16))
+    }
+
+    /// The type if rows were of any length.
+    fn wanted(self, name: &str, layers: usize, tied: bool) -> DType {
+        let (_, _, base) = self.row();
+        let is = |part: &str| name.contains(part);
+        if !base.is_quantised() {
+            return base;
+        }
+        if name == "output.weight" || (tied && name == "token_embd.weight") {
+            return if base == DType::Q8_0 { base } else { DType::Q6_K };
+        }
+        let Some(layer) = layer(name) else { return base };
+        match self {
+            Self::Q4_K_M | Self::Q5_K_M
+                if (is("attn_v.weight") || is("ffn_down")) && more_bits(layer, layers) =>
+            {
+                DType::Q6_K
+            }
+            Self::Q4_K_S if is("attn_v.weight") && layer < 4 => DType::Q5_K,
+            Self::Q4_K_S if is("ffn_down") && layer < layers / 8 => DType::Q5_K,
+            _ => base,
+        }
+    }
+}
+
+/// What a file's weights are, for people: the name of its `general.file_type`, or the type of most elements.
+#[must_use]
+pub fn name_of(gguf: &Gguf) -> &'static str {
+    let number = gguf.metadata().u32("general.file_type").ok();
+    if let Some(mix) = number.and_then(Mix::of_file_type) {
+        return mix.name();
+    }
+    let mut elements = BTreeMap::new();
+    for tensor in gguf.tensors() {
+        *elements.entry(tensor.dtype).or_insert(0) += tensor.elements();
+    }
+    elements.into_iter().max_by_key(|(_, n)| *n).map_or("F32", |(dtype, _)| dtype.name())
+}
+
+/// `blk.3.attn_q.weight` is of layer 3.
+fn layer(name: &str) -> Option<usize> {
+    name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
+}
+
+/// The layers to which the `_M` mixes give more bits: the first and last eighth and every third
+/// between.
+const fn more_bits(layer: usize, layers: usize) -> bool {
+    let eighth = layers / 8;
+    layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no type `{name}`; there are: {}", Mix::ALL.map(Mix::name).join(", "))]
+pub struct UnknownMix {
+    pub name: String,
+}
+
+impl FromStr for Mix {
+    type Err = UnknownMix;
+
+    /// In any case; Q4_K and Q5_K mean their `_M`, as for llama.cpp's quantiser.
+    fn from_str(name: &str) -> Result<Self, UnknownMix> {
+        let is = |other: &str| name.eq_ignore_ascii_case(other);
+        match Self::ALL.into_iter().find(|mix| is(mix.name())) {
+            Some(mix) => Ok(mix),
+            None if is("Q4_K") => Ok(Self::Q4_K_M),
+            None if is("Q5_K") => Ok(Self::Q5_K_M),
+            None => Err(UnknownMix { name: name.to_owned() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tensor_has_the_type_that_llama_cpp_gave_it() {
+        for (model, mix) in [
+            ("tiny-llama-Q4_K_M", Mix::Q4_K_M),
+            ("tiny-llama-Q6_K", Mix::Q6_K),
+            ("tiny-llama-Q8_0", Mix::Q8_0),
+            ("tiny-llama-f16", Mix::F16),
+            ("tiny-qwen3-Q4_K_M", Mix::Q4_K_M),
+            ("tiny-qwen3-Q8_0", Mix::Q8_0),
+        ] {
+            let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/models");
+            let gguf = Gguf::open(format!("{data}/{model}.gguf")).unwrap();
+            let found = gguf.metadata().u32("general.file_type").unwrap();
+            assert_eq!(Mix::of_file_type(found), Some(mix), "{model}");
+            for tensor in gguf.tensors() {
+                let dtype = mix.dtype(&tensor.name, &tensor.shape, 2, true);
+                let expected = dtype.unwrap_or(DType::F32);
+                assert_eq!(tensor.dtype, expected, "{model}: {}", tensor.name);
+            }
+        }
+    }
+
+    #[test]
+    fn more_bits_go_where_llama_cpp_gives_them() {
+        let more: Vec<usize> = (0..28).filter(|l| more_bits(*l, 28)).collect();
+        assert_eq!(more, [0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 24, 25, 26, 27]);
+        let of = |mix: Mix, name: &str| mix.dtype(name, &[512, 512], 28, false);
+        assert_eq!(of(Mix::Q5_K_M, "blk.0.attn_v.weight"), Some(DType::Q6_K));
+        assert_eq!(of(Mix::Q5_K_S, "blk.0.attn_v.weight"), Some(DType::Q5_K));
+        assert_eq!(of(Mix::Q4_K_S, "blk.3.attn_v.weight"), Some(DType::Q5_K));
+        assert_eq!(of(Mix::Q4_K_S, "blk.4.attn_v.weight"), Some(DType::Q4_K));
+        assert_eq!(of(Mix::Q4_K_S, "blk.2.ffn_down.weight"), Some(DType::Q5_K));
+        assert_eq!(of(Mix::Q4_K_S, "blk.3.ffn_down.weight"), Some(DType::Q4_K));
+    }
+
+    #[test]
+    fn an_output_of_its_own_frees_the_embedding() {
+        let of = |name: &str, tied| Mix::Q4_K_M.dtype(name, &[1000, 512], 28, tied);
+        assert_eq!(of("output.weight", false), Some(DType::Q6_K));
+        assert_eq!(of("token_embd.weight", false), Some(DType::Q4_K));
+        assert_eq!(of("token_embd.weight", true), Some(DType::Q6_K));
+        let half = |tied| Mix::F16.dtype("token_embd.weight", &[1000, 512], 28, tied);
+        assert_eq!((half(true), half(false)), (Some(DType::F16), Some(DType::F16)));
+    }
+
+    #[test]
+    fn rows_that_are_no_whole_blocks_get_another_type() {
+        let of = |row| Mix::Q4_K_M.dtype("blk.4.attn_q.weight", &[64, row], 28, true);
+        assert_eq!(of(512), Some(DType::Q4_K));
+        assert_eq!(of(96), Some(DType::Q8_0));
+        assert_eq!(of(80), Some(DType::F16));
+        assert_eq!(Mix::F32.dtype("blk.4.attn_q.weight", &[64, 80], 28, true), Some(DType::F32));
+    }
+
+    #[test]
+    fn what_is_no_matrix_is_left_alone() {
+        for (name, shape) in [
+            ("blk.0.attn_norm.weight", &[512][..]),
+            ("blk.0.attn_q.bias", &[512]),
+            ("rope_freqs.weight", &[64]),
+            ("blk.0.attn_q_norm.weight", &[8, 64]),
+            ("blk.0.ffn_gate_inp.weight", &[8, 512]),
+        ] {
+            assert_eq!(Mix::Q4_0.dtype(name, shape, 28, true), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_round_trip_in_any_case() {
+        for mix in Mix::ALL {
+            assert_eq!(mix.name().to_lowercase().parse(), Ok(mix));
+        }
+        assert_eq!("q4_k".parse(), Ok(Mix::Q4_K_M));
+        let error = "q3_k_m".parse::<Mix>().unwrap_err().to_string();
+        assert!(error.starts_with("no type `q3_k_m`; there are: F32, F16, BF16, Q8_0"), "{error}");
+    }
+}
