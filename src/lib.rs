@@ -11,5 +11,6 @@ pub mod daemon;
 pub mod doctor;
 pub mod engine;
 pub mod parity;
+pub mod quality;
 pub mod stages;
 mod wording;

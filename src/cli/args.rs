@@ -32,8 +32,18 @@ pub(super) struct Args {
 }
 
 /// Subcommands that ask no daemon, and those of `tune`.
-const ALONE: [&str; 7] =
-    ["compare", "plan", "profile", "parity", "first-contact", "install", "uninstall"];
+const ALONE: [&str; 10] = [
+    "compare",
+    "plan",
+    "profile",
+    "parity",
+    "perplexity",
+    "kld",
+    "quantize",
+    "first-contact",
+    "install",
+    "uninstall",
+];
 const ALONE_IN_TUNE: [&str; 4] = ["show", "export", "import", "diff"];
 
 impl Args {
@@ -112,6 +122,12 @@ Example:
     Profile(Profile),
     /// Compare devices with the reference: single steps, and a model's logits; needs no daemon
     Parity(Parity),
+    /// Measure how well models predict a text; needs no daemon
+    Perplexity(Perplexity),
+    /// Measure what quantising has cost models: divergence from their F16 over a text; needs no daemon
+    Kld(Kld),
+    /// Write a model anew in another type of weights; needs no daemon
+    Quantize(Quantize),
     /// Run experiments on a real Orin and write the results to a file; needs no daemon
     FirstContact(FirstContact),
     /// Run one experiment of first-contact
@@ -557,6 +573,123 @@ pub(super) struct Parity {
     #[arg(short, long, value_name = "N")]
     pub(super) threads: Option<usize>,
     /// Print JSON: every step of every prompt
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// The text that models are to predict, and where they run.
+#[derive(Debug, clap::Args)]
+pub(super) struct Predicted {
+    /// The text: a file in UTF-8. Numbers of different texts cannot be compared
+    #[arg(value_name = "FILE")]
+    pub(super) text: PathBuf,
+    /// Tokens of a chunk
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    pub(super) context: usize,
+    /// Chunks, from the text's beginning [default: all]
+    #[arg(long, value_name = "N")]
+    pub(super) chunks: Option<std::num::NonZeroUsize>,
+    /// Time 32 decoded tokens of each model too, five times
+    #[arg(long)]
+    pub(super) speed: bool,
+    /// Device: nv, cuda, cpu, reference
+    #[arg(long, visible_alias = "device", value_name = "NAME", default_value = "cpu", value_parser = device::NAMES)]
+    pub(super) backend: String,
+    /// The CPU's worker threads [default: the cores allowed]
+    #[arg(short, long, value_name = "N")]
+    pub(super) threads: Option<std::num::NonZeroUsize>,
+    /// The CPU's instruction set: avx512, avx2, neon, scalar [default: the best one]
+    #[arg(long, value_name = "NAME")]
+    pub(super) cpu_isa: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl perplexity wiki.test.raw -m model.gguf
+  orinctl perplexity wiki.test.raw -m f16.gguf -m q8_0.gguf -m q4_k_m.gguf
+      a row for each
+  orinctl perplexity book.txt -m model.gguf --chunks 4 --context 2048
+
+Perplexity is the exponential of the mean of -ln p(token), as llama-perplexity computes it: the text's \
+tokens are cut into chunks of --context, each is read from an empty KV cache with the begin token in \
+place of its first token, where the model wants one, and each token of its second half is predicted from \
+those before it. 1 is certainty; guessing gives the size of the vocabulary. Only models with the same \
+tokeniser can be compared. After +- stands the standard error of the mean, as if tokens were independent.
+
+Ctrl-C prints what is known by then.")]
+pub(super) struct Perplexity {
+    #[command(flatten)]
+    pub(super) on: Predicted,
+    /// GGUF file or synthetic:NAME; may be given several times
+    #[arg(short, long = "model", value_name = "MODEL", required = true)]
+    pub(super) models: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl kld wiki.test.raw --base f16.gguf -m q4_k_m.gguf
+  orinctl kld wiki.test.raw --base f16.gguf -m q8_0.gguf -m q6_k.gguf -m q4_k_m.gguf --speed
+      size, divergence and speed of each type, in one table
+
+At each token that `orinctl perplexity` would score, the divergence is the sum over the vocabulary of \
+p ln(p/q), p of the base, q of the model: 0 where they say the same. Unlike perplexity it does not reward \
+errors that happen to suit the text. Top-1 is the part of tokens at which both find the same token most \
+likely. Base and model are in memory together and see the same tokens; the base runs once for each model. \
+--speed is of this run and depends on what else the machine does; `orinctl bench` measures better.
+
+Ctrl-C prints what is known by then.")]
+pub(super) struct Kld {
+    #[command(flatten)]
+    pub(super) on: Predicted,
+    /// The model that the others are held against, as a rule in F16
+    #[arg(short, long, value_name = "MODEL")]
+    pub(super) base: String,
+    /// GGUF file or synthetic:NAME; may be given several times
+    #[arg(short, long = "model", value_name = "MODEL", required = true)]
+    pub(super) models: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl quantize model-f16.gguf model-q4_k_m.gguf Q4_K_M
+  orinctl quantize model-f16.gguf model-q6_k.gguf Q6_K --dry-run
+      which tensor would get which type, and how large the file would be
+
+Types: F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_K_S, Q4_K_M, Q4_K_S, Q4_0; Q5_K and Q4_K mean the _M. Tensors \
+get the types that llama.cpp gives them: vectors and norms stay as they are, the output matrix (the \
+embedding, where it is the output too) gets at least Q6_K, the _M types store some of attn_v and ffn_down \
+in Q6_K. Metadata is copied. The file appears when it is complete; memory is a few MiB for each thread.
+
+Ctrl-C leaves nothing behind.")]
+pub(super) struct Quantize {
+    /// GGUF file in F16, BF16 or F32, or synthetic:NAME
+    #[arg(value_name = "IN")]
+    pub(super) input: String,
+    /// The file that is made
+    #[arg(value_name = "OUT")]
+    pub(super) output: PathBuf,
+    /// The type
+    #[arg(value_name = "TYPE")]
+    pub(super) mix: model::mix::Mix,
+    /// Quantise what is quantised already, with the error of both
+    #[arg(long)]
+    pub(super) requantize: bool,
+    /// Replace a file that is there; never the input
+    #[arg(short, long)]
+    pub(super) force: bool,
+    /// Print what would be done, do nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Threads [default: the cores allowed]
+    #[arg(short, long, value_name = "N")]
+    pub(super) threads: Option<std::num::NonZeroUsize>,
+    /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
 }

@@ -47,6 +47,21 @@ pub(super) enum Error {
     Contact(#[from] tegra_probe::Error),
     #[error("{0}")]
     Parity(String),
+    #[error("{}", of(model, error))]
+    Quality { model: String, error: Box<crate::quality::run::Error> },
+    #[error("{}", of(model, error))]
+    Text { model: String, error: crate::quality::text::Error },
+    /// A text that is none.
+    #[error("{} {why}", file.display())]
+    TextFile { file: PathBuf, why: String },
+    #[error(
+        "{model} has another vocabulary than {base}: {how}; a divergence is between probabilities of the same tokens"
+    )]
+    OtherVocabulary { model: String, base: String, how: String },
+    #[error("{}", of(model, error))]
+    Quantise { model: String, error: Box<model::quantise::Error> },
+    #[error("{}: {why}", file.display())]
+    Output { file: PathBuf, why: String },
     #[error(transparent)]
     Install(#[from] super::install::Error),
     #[error(transparent)]
@@ -87,6 +102,11 @@ impl Error {
             )),
             Self::NoModel { .. } => {
                 Some("`orinctl load MODEL` loads one; `orinctl models` lists them".into())
+            }
+            Self::Quantise { error, .. }
+                if matches!(**error, model::quantise::Error::Quantised { .. }) =>
+            {
+                Some("--requantize does it all the same".into())
             }
             Self::Model { .. } => Some(
                 "a GGUF file is needed, or synthetic:NAME; `orinctl plan --help` has examples"

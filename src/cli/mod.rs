@@ -19,6 +19,8 @@ mod narrow;
 mod parity;
 mod plan;
 mod profile;
+mod quality;
+mod quantize;
 mod session;
 mod status;
 mod terminal;
@@ -28,6 +30,7 @@ mod tune;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
@@ -51,6 +54,9 @@ pub fn main() -> ExitCode {
         Command::Experiment(experiment) => return tegra_probe::child(&experiment.name),
         Command::FirstContact(contact) => first_contact::run(&contact, &terminal),
         Command::Parity(parity) => parity::run(&parity, &terminal),
+        Command::Perplexity(task) => stoppable(|s| quality::perplexity(&task, &terminal, s)),
+        Command::Kld(task) => stoppable(|s| quality::divergence(&task, &terminal, s)),
+        Command::Quantize(task) => stoppable(|s| quantize::run(&task, &terminal, s)),
         Command::Bench(bench) => interruptible(bench::run(&args.connection, &bench, &terminal)),
         Command::Compare(compare) => {
             started(|interrupted| compare::run(&compare, &terminal, interrupted))
@@ -112,14 +118,30 @@ async fn until<T>(
     }
 }
 
+/// Runs a command that looks at a flag, which Ctrl-C, SIGTERM and SIGHUP set; the second time they end it.
+fn stoppable(work: impl FnOnce(&AtomicBool) -> Result<(), Error>) -> Result<(), Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&stop);
+    on_interrupt(move || {
+        if set.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    })?;
+    work(&stop)
+}
+
+fn on_interrupt(told: impl FnMut() + Send + 'static) -> Result<(), Error> {
+    ctrlc::set_handler(told)
+        .map_err(|e| Error::Setup { what: "handling Ctrl-C", source: std::io::Error::other(e) })
+}
+
 /// Runs a command that is told of Ctrl-C, SIGTERM and SIGHUP.
 fn started<T, F: Future<Output = Result<T, Error>>>(
     work: impl FnOnce(Arc<Notify>) -> F,
 ) -> Result<T, Error> {
     let interrupted = Arc::new(Notify::new());
     let notify = Arc::clone(&interrupted);
-    ctrlc::set_handler(move || notify.notify_one())
-        .map_err(|e| Error::Setup { what: "handling Ctrl-C", source: std::io::Error::other(e) })?;
+    on_interrupt(move || notify.notify_one())?;
     // One thread: a private daemon is told when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

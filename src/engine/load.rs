@@ -18,7 +18,7 @@ use device::tune::report::Used;
 use device::{self, Device, Footprint, Instance, Request};
 use model::gguf::Gguf;
 use model::tokenizer::{self, ChatTemplate, Tokenizer, Vocabulary};
-use model::{self, KvLayout, Model, synthetic};
+use model::{self, KvLayout, Model, mix, synthetic};
 use plan::{Buffer, Plan, fuse};
 use telemetry::memory;
 
@@ -475,7 +475,7 @@ fn describe(
         name: gguf.metadata().str("general.name").map_or_else(|_| id.clone(), str::to_owned),
         id,
         architecture: model.architecture().name().to_owned(),
-        file_type: file_type(gguf),
+        file_type: mix::name_of(gguf).to_owned(),
         path: gguf.path().to_owned(),
         synthetic,
         bytes: gguf.tensors().iter().map(|t| t.bytes).sum(),
@@ -497,34 +497,6 @@ fn describe(
         },
         ..ModelInfo::default()
     }
-}
-
-/// llama.cpp's name of `general.file_type` (`llama_ftype` in llama.h), or the type of most elements.
-fn file_type(gguf: &Gguf) -> String {
-    let named = match gguf.metadata().u32("general.file_type") {
-        Ok(0) => Some("F32"),
-        Ok(1) => Some("F16"),
-        Ok(2) => Some("Q4_0"),
-        Ok(7) => Some("Q8_0"),
-        Ok(14) => Some("Q4_K_S"),
-        Ok(15) => Some("Q4_K_M"),
-        Ok(16) => Some("Q5_K_S"),
-        Ok(17) => Some("Q5_K_M"),
-        Ok(18) => Some("Q6_K"),
-        Ok(32) => Some("BF16"),
-        _ => None,
-    };
-    if let Some(name) = named {
-        return name.to_owned();
-    }
-    let mut elements = std::collections::BTreeMap::new();
-    for tensor in gguf.tensors() {
-        *elements.entry(tensor.dtype).or_insert(0) += tensor.elements();
-    }
-    elements
-        .into_iter()
-        .max_by_key(|(_, n)| *n)
-        .map_or_else(|| "F32".into(), |(dtype, _)| dtype.name().into())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "`map_err` hands it over")]

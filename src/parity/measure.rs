@@ -55,17 +55,23 @@ pub fn margin(values: &[f32]) -> f64 {
     values.get(best).map_or(0.0, |&v| f64::from(v) - f64::from(next))
 }
 
+/// The logarithms of the probabilities that logits stand for.
+pub fn log_softmax(logits: &[f32]) -> Vec<f64> {
+    let largest = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+    let shifted = logits.iter().map(|&l| f64::from(l) - f64::from(largest));
+    let total = shifted.clone().map(f64::exp).sum::<f64>().ln();
+    shifted.map(|l| l - total).collect()
+}
+
 /// Kullback-Leibler divergence of the softmax of `got` from that of `want`, in nats.
 pub fn divergence(want: &[f32], got: &[f32]) -> f64 {
-    let log_softmax = |logits: &[f32]| -> Vec<f64> {
-        let largest = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
-        let shifted = logits.iter().map(|&l| f64::from(l) - f64::from(largest));
-        let total = shifted.clone().map(f64::exp).sum::<f64>().ln();
-        shifted.map(|l| l - total).collect()
-    };
-    let (p, q) = (log_softmax(want), log_softmax(got));
+    divergence_of(&log_softmax(want), &log_softmax(got))
+}
+
+/// The same of [`log_softmax`] of both.
+pub fn divergence_of(want: &[f64], got: &[f64]) -> f64 {
+    let terms = want.iter().zip(got).filter(|(p, _)| p.is_finite()).map(|(p, q)| p.exp() * (p - q));
     // Rounding may take it below zero.
-    let terms = p.iter().zip(&q).filter(|(p, _)| p.is_finite()).map(|(p, q)| p.exp() * (p - q));
     terms.sum::<f64>().max(0.0)
 }
 

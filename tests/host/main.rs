@@ -20,6 +20,7 @@ mod nixos;
 mod not_finite;
 mod orin;
 mod orinctl;
+mod quality;
 mod recorded;
 mod synthetic;
 mod tokenizer;

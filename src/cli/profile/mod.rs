@@ -7,19 +7,17 @@ mod trace;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
-use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
 use super::args;
+use super::device::chosen;
 use super::error::Error;
 use super::plan::{open, place};
 use super::terminal::Terminal;
 use super::text;
 use crate::bench::Meter;
-use device::cpu::Isa;
 use device::{Data, Device, Info, Instance, Prepared, Profile, Request};
 use model::{KvLayout, Model, ports};
 use plan::{Bucket, Class, Outputs, Plan, fuse};
@@ -38,7 +36,7 @@ pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error
     if context > CONTEXT {
         return Err(Error::Usage(format!("{context} positions, at most {CONTEXT} are possible")));
     }
-    let device = device(args)?;
+    let device = chosen(&args.backend, args.threads, args.cpu_isa.as_deref())?;
     let model = open(&args.model, terminal)?;
     let layout = KvLayout { slots: 1, context };
     let bucket = args.prompt.map_or(Bucket::decode(1, context), |n| {
@@ -82,19 +80,6 @@ pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error
             .map_err(|source| Error::Write { file: file.clone(), source })?;
     }
     text::show(&document, args.json, Document::table)
-}
-
-fn device(args: &args::Profile) -> Result<Arc<dyn Device>, Error> {
-    let name = args.backend.as_str();
-    if name != "cpu" && (args.threads.is_some() || args.cpu_isa.is_some()) {
-        return Err(Error::Usage(format!("--threads and --cpu-isa are the CPU's, not {name}'s")));
-    }
-    if let Some(isa) = &args.cpu_isa {
-        Isa::named(isa).map_err(|e| Error::Usage(format!("--cpu-isa: {e}")))?;
-    }
-    let isa = args.cpu_isa.as_deref().unwrap_or("auto");
-    super::device::open(name, isa, args.threads.map_or(0, NonZeroUsize::get))
-        .map_err(|why| Error::Backend { name: name.to_owned(), why })
 }
 
 /// The model in memory, and its plan ready to run.
