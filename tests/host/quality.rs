@@ -49,7 +49,6 @@ fn divergence(device: &dyn Device, base: &str, model: &str, expected: &Value) ->
 
 fn near(what: &str, found: f64, expected: &Value, tolerance: f64) {
     let expected = expected.as_f64().unwrap();
-    println!("{what}: {found}, numpy has {expected}");
     assert!((found - expected).abs() <= tolerance, "{what}: {found}, numpy has {expected}");
 }
 

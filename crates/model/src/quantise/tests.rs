@@ -80,7 +80,7 @@ fn other_types_have_llama_cpps_types_and_its_error() {
                 squares.sum::<f64>().sqrt()
             };
             let (ours, theirs) = (error(&made), error(&theirs));
-            assert!(ours <= 1.06 * theirs, "{mix} {}: {ours} for {theirs}", tensor.name);
+            assert!(ours <= 1.07 * theirs, "{mix} {}: {ours} for {theirs}", tensor.name);
         }
     }
 }
