@@ -19,8 +19,8 @@ use crate::compare::{
     self, Answer, Comparison, Judge, Peer, Progress, Run, Settings, TOP, Workload, random,
 };
 use crate::parity::model::{Task, Trace};
-use model::Model;
 use model::tokenizer::{Tokenizer, Vocabulary};
+use model::{Model, mix};
 use telemetry::{Probe, Root};
 
 /// Prompts that engines are judged by: how many, how long, and tokens after each. The reference is slow.
@@ -98,7 +98,7 @@ fn workload(args: &args::Compare, model: &Model, terminal: &Terminal) -> Result<
     let work = Workload {
         sha256: sha256(&file, terminal)?,
         model: file,
-        file_type: file_type(model),
+        file_type: mix::name_of(model.gguf()).to_owned(),
         vocabulary,
         tests,
         device: args.backend.clone(),
@@ -127,14 +127,6 @@ fn texts(model: &Model) -> HashMap<String, u32> {
     };
     let ids = 0..tokenizer.vocab_size() as u32;
     ids.filter_map(|id| Some((tokenizer.token_text(id)?.into_owned(), id))).collect()
-}
-
-fn file_type(model: &Model) -> String {
-    let mut elements = std::collections::BTreeMap::new();
-    for tensor in model.gguf().tensors() {
-        *elements.entry(tensor.dtype).or_insert(0) += tensor.elements();
-    }
-    elements.into_iter().max_by_key(|(_, n)| *n).map_or("F32", |(dtype, _)| dtype.name()).to_owned()
 }
 
 fn sha256(file: &Path, terminal: &Terminal) -> Result<String, Error> {
