@@ -13,7 +13,7 @@ use super::{CONFIDENCE, Summary, median, outliers, sorted};
 
 /// The rule of [`Pairs::resolved`], in a line.
 pub const RULE: &str = "resolved: the interval of the median ratio reaches its confidence (95 % takes 6 pairs) and \
-     leaves out 1, and no drift over the rounds is as large as the difference";
+     leaves out 1, and no significant drift over the rounds crosses 1";
 
 /// Most rounds for which the chance of an order is counted and not approximated; scipy's limit.
 const COUNTED: usize = 33;
@@ -93,9 +93,9 @@ impl Pairs {
         let interval = Interval::of_median(&ratios, confidence)?;
         let middle = median(&ratios)?;
         let drift = Drift::of(&logarithms);
-        let whole = |drift: &Drift| drift.slope.abs() * (ratios.len() - 1) as f64;
-        let drifted =
-            drift.is_some_and(|drift| drift.significant() && whole(&drift) >= middle.ln().abs());
+        // The fitted line through the median of the middle round ends half a drift away on both sides.
+        let half = |drift: Drift| drift.slope.abs() * (ratios.len() - 1) as f64 / 2.0;
+        let drifted = drift.is_some_and(|d| d.significant() && half(d) >= middle.ln().abs());
         let [a, b] = [Summary::of(first.to_vec())?, Summary::of(second.to_vec())?];
         Some(Self {
             median: middle,
