@@ -81,6 +81,31 @@ impl Observer {
 }
 
 impl Conditions {
+    /// Takes in what was seen around a later run.
+    pub(super) fn add(&mut self, later: Self) {
+        let both = |all: &mut Option<Range>, later: Option<Range>| {
+            *all = match (*all, later) {
+                (Some(a), Some(b)) => {
+                    let samples = a.samples + b.samples;
+                    let sum = a.mean * a.samples as f64 + b.mean * b.samples as f64;
+                    let (min, max) = (a.min.min(b.min), a.max.max(b.max));
+                    Some(Range { min, max, mean: sum / samples.max(1) as f64, samples })
+                }
+                (one, other) => one.or(other),
+            };
+        };
+        both(&mut self.gpu_hz, later.gpu_hz);
+        both(&mut self.memory_hz, later.memory_hz);
+        both(&mut self.cpu_hz, later.cpu_hz);
+        both(&mut self.watts, later.watts);
+        both(&mut self.celsius, later.celsius);
+        self.after = later.after;
+        self.gpu_users_after = later.gpu_users_after;
+        let new = later.alarms.into_iter().filter(|alarm| !self.alarms.contains(alarm));
+        let new: Vec<String> = new.collect();
+        self.alarms.extend(new);
+    }
+
     /// Why the run says nothing, given the ranges that GPU and cores were allowed; empty when it stood still.
     fn invalid(&self, allowed: [Option<Range>; 2], device: &str) -> Vec<String> {
         let on_gpu = ["nv", "cuda"].contains(&device);

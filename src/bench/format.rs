@@ -328,7 +328,7 @@ fn parameters(count: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::bench::{
         ColdStart, Conditions, FirstToken, Kind, Machine, Manifest, Memory, Spec, Stream, Test,
@@ -352,7 +352,7 @@ mod tests {
         }
     }
 
-    fn report() -> Report {
+    pub(in crate::bench) fn report() -> Report {
         Report {
             invalid: Vec::new(),
             manifest: Manifest {
@@ -376,6 +376,7 @@ mod tests {
                 machine: Machine { cores: 2, taken_by_others: Some(0.034), ..Machine::default() },
                 spec: Spec::default(),
                 repetitions: 3,
+                provenance: None,
                 seconds: 12.0,
             },
             roof: Roof {

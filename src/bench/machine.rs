@@ -29,6 +29,7 @@ impl Watch {
             processor: processor(),
             kernel: text("/proc/sys/kernel/osrelease"),
             cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+            affinity: affinity(),
             governor: text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             mhz: self.mhz.zip(mhz()).map(|(before, after)| [before, after]),
             taken_by_others: self.taken_by_others(),
@@ -42,6 +43,13 @@ impl Watch {
         let others = after.busy - before.busy - own;
         (total > 0.0).then(|| (others / total).clamp(0.0, 1.0))
     }
+}
+
+/// The processors that this thread may run on.
+fn affinity() -> Option<String> {
+    let status = fs::read_to_string("/proc/thread-self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    Some(line.trim().to_owned())
 }
 
 fn processor() -> Option<String> {
@@ -98,7 +106,7 @@ mod tests {
             x = std::hint::black_box(x.wrapping_mul(3));
         }
         let machine = watch.finish();
-        assert!(machine.cores > 0);
+        assert!(machine.cores > 0 && machine.affinity.is_some_and(|cores| !cores.is_empty()));
         let (all, others) = (watch.all.unwrap(), machine.taken_by_others.unwrap());
         let total = all_ticks().unwrap().total - all.total;
         // This test alone used at least 5 ticks (one of slack for rounding): they are not others'.

@@ -4,20 +4,28 @@
 
 mod conditions;
 mod format;
+mod gate;
+mod history;
 mod machine;
 mod meter;
+mod record;
 mod report;
 pub mod roof;
 mod run;
 mod schedule;
 mod spec;
 pub mod statistics;
+mod verify;
 
 pub use conditions::{Conditions, Observer};
 pub use format::{csv, markdown, table};
+pub use gate::{Build, Difference, Gate, Judged, RULE, Verdict, differences};
+pub use history::{Point, Series};
 pub use meter::Meter;
+pub use record::{Damaged, FILE, FORMAT, RecordError, Records, append, read};
 pub use report::{
     ColdStart, FirstToken, Machine, Manifest, Memory, Model, Report, Roof, Row, Stream,
 };
 pub use run::run;
 pub use spec::{Error, Kind, Progress, Spec, Test};
+pub use verify::{Findings, verify};

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::statistics::Summary;
 use super::{Conditions, Spec, Test};
+use crate::engine::Provenance;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -20,6 +21,37 @@ pub struct Report {
     pub first_token: Option<FirstToken>,
     /// Only for a daemon started for this benchmark; measured by the client.
     pub cold_start: Option<ColdStart>,
+}
+
+impl Report {
+    /// Takes in a later run of the same tests, as if it had been one run: its samples follow.
+    pub fn add(&mut self, later: Self) {
+        let roof = self.roof.bytes_per_second;
+        for row in &mut self.rows {
+            let same = later.rows.iter().find(|other| other.test == row.test);
+            let more = same.map_or(&[][..], |other| &other.tokens_per_second.samples);
+            let samples = [&row.tokens_per_second.samples, more].concat();
+            if let Some(speed) = Summary::of(samples) {
+                *row = row.clone().at(speed, roof);
+                // Of the first run only.
+                row.joules_per_token = None;
+            }
+        }
+        for reason in later.invalid {
+            if !self.invalid.contains(&reason) {
+                self.invalid.push(reason);
+            }
+        }
+        self.memory.peak = self.memory.peak.max(later.memory.peak);
+        let (all, later) = (&mut self.manifest, later.manifest);
+        all.repetitions += later.repetitions;
+        all.spec.repetitions = Some(all.repetitions);
+        all.seconds += later.seconds;
+        all.conditions.add(later.conditions);
+        if let (Some(all), Some(later)) = (&mut all.machine.mhz, later.machine.mhz) {
+            all[1] = later[1];
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,6 +78,9 @@ pub struct Manifest {
     pub spec: Spec,
     /// Timed repetitions of each test.
     pub repetitions: u32,
+    /// What was measured; absent from reports of builds that did not tell.
+    #[serde(default)]
+    pub provenance: Option<Provenance>,
     /// Seconds the tests took, warm-up included.
     pub seconds: f64,
 }
@@ -71,6 +106,9 @@ pub struct Machine {
     pub kernel: Option<String>,
     /// Cores this process may use.
     pub cores: usize,
+    /// Which these are, as the kernel lists them: `0-3,8`.
+    #[serde(default)]
+    pub affinity: Option<String>,
     /// Frequency governor of the first core.
     pub governor: Option<String>,
     /// Clock of the first core before and after, in MHz.
@@ -101,6 +139,21 @@ pub struct Roof {
     pub limit: Option<String>,
 }
 
+impl Roof {
+    pub(super) fn not_asked_for() -> Self {
+        Self {
+            stream: String::new(),
+            bytes_per_second: 0.0,
+            lowest: 0.0,
+            bytes: 0,
+            threads: 0,
+            measurements: 0,
+            streams: Vec::new(),
+            limit: Some("not asked for".into()),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stream {
     pub name: String,
@@ -129,6 +182,22 @@ pub struct Row {
     /// Joules of the whole module or machine for each token: with a meter, and for tests of a second at least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joules_per_token: Option<f64>,
+}
+
+impl Row {
+    /// The row at another speed, under a roof in bytes per second, 0 for none: what follows from them anew.
+    pub(super) fn at(self, speed: Summary, roof: f64) -> Self {
+        let median = speed.median;
+        let bytes_per_second = median * (self.weight_bytes_per_token + self.kv_bytes_per_token);
+        Self {
+            tokens_per_second_per_sequence: median / f64::from(self.test.batch),
+            bytes_per_second,
+            fraction_of_roof: if roof > 0.0 { bytes_per_second / roof } else { 0.0 },
+            flops_per_second: median * self.flops_per_token,
+            tokens_per_second: speed,
+            ..self
+        }
+    }
 }
 
 /// Memory of the process that ran the tests, in bytes.

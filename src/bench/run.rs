@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::conditions::Observer;
 use super::machine::Watch;
 use super::meter::Meter;
-use super::report::{Manifest, Memory, Model, Report, Row};
+use super::report::{Manifest, Memory, Model, Report, Roof, Row};
 use super::schedule::{self, Schedule, Speed};
 use super::spec::{Error, Kind, Progress, Spec, Test};
 use super::statistics::Summary;
@@ -70,9 +70,11 @@ impl Runner<'_> {
             estimated_seconds: schedule.estimate,
         })?;
 
-        self.tell(Progress::Roof)?;
-        let mut meter = Meter::new(self.core)?;
-        meter.measure();
+        let mut meter = None;
+        if spec.roof {
+            self.tell(Progress::Roof)?;
+            meter.insert(Meter::new(self.core)?).measure();
+        }
         let tests = schedule.tests.len();
         let total = count(tests) * (spec.warmup + schedule.repetitions);
         let mut samples: Vec<Vec<f64>> = vec![Vec::new(); tests];
@@ -102,9 +104,12 @@ impl Runner<'_> {
                 }
                 done += 1;
                 let resident = memory::resident().unwrap_or(0);
-                peak = peak.max(resident.saturating_sub(meter.resident()));
+                let buffer = meter.as_ref().map_or(0, Meter::resident);
+                peak = peak.max(resident.saturating_sub(buffer));
             }
-            meter.measure();
+            if let Some(meter) = &mut meter {
+                meter.measure();
+            }
             if timed {
                 repetitions += 1;
                 longest_round = longest_round.max(round_begin.elapsed());
@@ -116,7 +121,7 @@ impl Runner<'_> {
             }
         }
 
-        let roof = meter.roof();
+        let roof = meter.as_ref().map_or_else(Roof::not_asked_for, Meter::roof);
         let mut rows = schedule
             .tests
             .iter()
@@ -128,6 +133,7 @@ impl Runner<'_> {
         for (row, intervals) in rows.iter_mut().zip(&intervals) {
             row.joules_per_token = joules_per_token(row.test, intervals, &recording);
         }
+        let provenance = Some(self.core.provenance().clone());
         let info = self.core.model();
         let device = info.memory;
         Ok(Report {
@@ -153,6 +159,7 @@ impl Runner<'_> {
                 conditions,
                 spec: spec.clone(),
                 repetitions,
+                provenance,
                 seconds: begin.elapsed().as_secs_f64(),
             },
             roof,
@@ -162,7 +169,7 @@ impl Runner<'_> {
                 weights: device.weights,
                 kv: device.kv,
                 activations: device.activations,
-                gpu: meter.is_gpu(),
+                gpu: meter.as_ref().map_or(self.core.threads() == 0, Meter::is_gpu),
             },
             load_seconds: info.load_s,
             first_token: None,
@@ -246,22 +253,20 @@ impl Runner<'_> {
         let speed = Summary::of(samples)
             .ok_or_else(|| Error::Engine(format!("{test} gave no usable measurement")))?;
         let per_token = |amount: u64| amount as f64 / tokens;
-        let weight_bytes_per_token = per_token(cost.weight_bytes);
-        let kv_bytes_per_token = per_token(cost.state_bytes);
-        let bytes_per_second = speed.median * (weight_bytes_per_token + kv_bytes_per_token);
-        Ok(Row {
+        let row = Row {
             name: test.to_string(),
             test,
-            tokens_per_second_per_sequence: speed.median / f64::from(test.batch),
-            weight_bytes_per_token,
-            kv_bytes_per_token,
+            weight_bytes_per_token: per_token(cost.weight_bytes),
+            kv_bytes_per_token: per_token(cost.state_bytes),
             flops_per_token: per_token(cost.flops),
-            bytes_per_second,
-            fraction_of_roof: if roof > 0.0 { bytes_per_second / roof } else { 0.0 },
-            flops_per_second: speed.median * per_token(cost.flops),
-            tokens_per_second: speed,
+            tokens_per_second: speed.clone(),
+            tokens_per_second_per_sequence: 0.0,
+            bytes_per_second: 0.0,
+            fraction_of_roof: 0.0,
+            flops_per_second: 0.0,
             joules_per_token: None,
-        })
+        };
+        Ok(row.at(speed, roof))
     }
 
     /// What one run of a test moves and computes under the clock.

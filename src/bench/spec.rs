@@ -24,6 +24,9 @@ pub struct Spec {
     /// Seconds that what is chosen automatically may take together.
     pub budget_seconds: f64,
     pub seed: u64,
+    /// Whether the memory roof is measured too, which takes a second or two.
+    #[serde(skip_serializing_if = "Clone::clone")]
+    pub roof: bool,
 }
 
 impl Default for Spec {
@@ -37,6 +40,7 @@ impl Default for Spec {
             warmup: 1,
             budget_seconds: 90.0,
             seed: 1,
+            roof: true,
         }
     }
 }

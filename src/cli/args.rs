@@ -32,7 +32,7 @@ pub(super) struct Args {
 }
 
 /// Subcommands that ask no daemon, and those of `tune`.
-const ALONE: [&str; 10] = [
+const ALONE: [&str; 12] = [
     "compare",
     "plan",
     "profile",
@@ -43,6 +43,8 @@ const ALONE: [&str; 10] = [
     "first-contact",
     "install",
     "uninstall",
+    "verify",
+    "history",
 ];
 const ALONE_IN_TUNE: [&str; 4] = ["show", "export", "import", "diff"];
 
@@ -96,6 +98,10 @@ pub(super) enum Command {
     /// Hold other engines against this one on the same model: speed, times, memory, and whether they
     /// compute the same; needs no daemon
     Compare(Compare),
+    /// Hold records against their samples, and say what is missing; needs no daemon
+    Verify(Verify),
+    /// Show how speeds changed from record to record; needs no daemon
+    History(History),
     /// Continue a text, or answer a message
     Generate(Generate),
     /// Show what the daemon is doing
@@ -166,11 +172,18 @@ Examples:
   orinctl bench -n 64 -b 1,2,4,8 -p 0
       several sequences at once
   orinctl bench --json > before.json
+  orinctl bench --save
+      keep a complete record
+  orinctl bench --against last --threshold 5%
+      did it become slower since the last record?
+  orinctl bench --against old/orinctl --pairs 20
+      the same, measured in turn with another build: finds less on a machine that is not quiet
 
 With a daemon on the socket its loaded model is measured; requests wait meanwhile. Without one a \
 private daemon is started, and stopped at the end.
 
-Exit code: 3 when the run is INVALID, since the machine changed during it.")]
+Exit code: 3 when the run is INVALID, since the machine changed during it. With --against: 0 same or \
+faster, 1 slower, 2 cannot tell, 3 INVALID or not measured. docs/bench.md says how that is found.")]
 pub(super) struct Bench {
     #[command(flatten)]
     pub(super) model: ModelChoice,
@@ -198,6 +211,20 @@ pub(super) struct Bench {
     /// Seed of the random prompts
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
+    /// Append a complete record to the file of records
+    #[arg(long)]
+    pub(super) save: bool,
+    /// Hold the run against a record: `last`, a commit, a file; or measure in turn with another build: its orinctl
+    #[arg(long, value_name = "WHAT", conflicts_with_all = ["csv", "markdown"])]
+    pub(super) against: Option<String>,
+    /// How much slower a test may become
+    #[arg(long, value_name = "PERCENT", default_value = "5%", requires = "against", value_parser = percent)]
+    pub(super) threshold: f64,
+    /// Turns with another build, in pairs; at least 6 for a verdict
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "against", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) pairs: u32,
+    #[command(flatten)]
+    pub(super) records: RecordsFile,
     #[command(flatten)]
     pub(super) format: Format,
 }
@@ -298,6 +325,64 @@ pub(super) struct Compare {
     pub(super) explain: bool,
     #[command(flatten)]
     pub(super) format: Format,
+/// Where records are.
+#[derive(Debug, clap::Args)]
+pub(super) struct RecordsFile {
+    /// File of records [default: bench.jsonl in the state directory]
+    #[arg(long = "records", value_name = "FILE")]
+    pub(super) records: Option<PathBuf>,
+}
+
+/// `5%` or `5`, as a fraction.
+fn percent(text: &str) -> Result<f64, String> {
+    match text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent < 100.0 => Ok(percent / 100.0),
+        _ => Err("a percentage between 0 and 100 is needed, such as 5%".into()),
+    }
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl verify
+      the records that bench --save made
+  orinctl verify before.json
+
+Exit code: 0 when every number follows from its samples and nothing is missing, 1 when one does not or a \
+line is damaged, 2 when something is missing that another needs to measure it again.")]
+pub(super) struct Verify {
+    /// File of records, or a report of bench --json [default: bench.jsonl in the state directory]
+    pub(super) file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl history --plot
+  orinctl history --model llama-3.2-1b-q6_k --test tg128
+
+A change is marked where it is larger than the spreads of both records.")]
+pub(super) struct History {
+    /// Draw each record's interval
+    #[arg(long, conflicts_with = "json")]
+    pub(super) plot: bool,
+    /// Only models whose name contains this
+    #[arg(short, long, value_name = "TEXT")]
+    pub(super) model: Option<String>,
+    /// Only this device
+    #[arg(long, value_name = "NAME")]
+    pub(super) device: Option<String>,
+    /// Only this test, such as tg128
+    #[arg(long, value_name = "NAME")]
+    pub(super) test: Option<String>,
+    #[command(flatten)]
+    pub(super) records: RecordsFile,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// How the report is printed; a table for people when none is given.
@@ -1002,6 +1087,22 @@ mod tests {
     }
 
     #[test]
+    fn the_commands_of_the_example_workflow_exist() {
+        let workflow = include_str!("../../docs/examples/speed-gate.yml").replace("\\\n", " ");
+        let commands =
+            workflow.lines().filter_map(|line| line.split_once("target/release/orinctl "));
+        let mut seen = 0;
+        for (_, words) in commands {
+            let words = words.split_whitespace().map(|word| word.trim_matches('"'));
+            let parsed =
+                Args::definition().try_get_matches_from(std::iter::once("orinctl").chain(words));
+            assert!(parsed.is_ok(), "{}", parsed.unwrap_err());
+            seen += 1;
+        }
+        assert_eq!(seen, 4);
+    }
+
+    #[test]
     fn lists_and_globals() {
         let args = Args::try_parse_from([
             "orinctl", "bench", "-p", "32,128", "-n", "0", "-d", "0,64", "--socket", "/x",
@@ -1014,6 +1115,17 @@ mod tests {
         let both = ["orinctl", "bench", "--json", "--csv"];
         assert!(Args::try_parse_from(both).is_err());
         assert!(Args::try_parse_from(["orinctl", "generate"]).is_err());
+        for (text, threshold) in
+            [("5%", Some(0.05)), ("2.5", Some(0.025)), ("0", None), ("x%", None)]
+        {
+            let line = ["orinctl", "bench", "--against", "last", "--threshold", text];
+            let parsed = Args::try_parse_from(line).ok().map(|args| args.command);
+            let found = parsed.map(|command| match command {
+                Command::Bench(bench) => bench.threshold,
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(found, threshold, "{text}");
+        }
         assert!(Args::try_parse_from(["orinctl", "generate", "x", "-p", "y"]).is_err());
     }
 }

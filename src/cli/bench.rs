@@ -1,14 +1,16 @@
 //! `orinctl bench`.
 
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::args::{self, Connection, ModelChoice};
 use super::error::Error;
+use super::gate::{self, Against, Earlier};
 use super::session::{Room, Session};
 use super::terminal::Terminal;
 use super::text;
 use crate::bench::statistics::Summary;
-use crate::bench::{self, ColdStart, FirstToken, Progress, Report, Spec};
+use crate::bench::{self, ColdStart, FirstToken, Gate, Progress, Report, Spec};
 use crate::control::api::{CompletionRequest, Prompt};
 use crate::control::client::Client;
 
@@ -24,15 +26,68 @@ pub(super) async fn run(
     connection: &Connection,
     args: &args::Bench,
     terminal: &Terminal,
-) -> Result<(), Error> {
-    let begin = Instant::now();
+) -> Result<ExitCode, Error> {
+    let result = measured(connection, args, terminal).await;
+    if args.against.is_some() {
+        result.map_err(|error| Error::Gate(Box::new(error)))
+    } else {
+        result
+    }
+}
+
+/// Measures, keeps what was asked to be kept, and says what was found.
+async fn measured(
+    connection: &Connection,
+    args: &args::Bench,
+    terminal: &Terminal,
+) -> Result<ExitCode, Error> {
     let mut spec = spec(args);
     spec.check().map_err(|error| Error::Usage(error.to_string()))?;
+    let (report, gate) = match &Against::find(args, terminal)? {
+        None => (alone(connection, args, spec, None, terminal).await?, None),
+        Some(Against::Program(program)) => {
+            let [before, now] = gate::in_turn(program, spec, args, terminal).await?;
+            let gate = Gate::of_pairs(&before, &now, args.threshold);
+            (now, Some(gate))
+        }
+        Some(Against::Record(earlier)) => {
+            earlier.fill(&mut spec);
+            let now = alone(connection, args, spec, Some(&**earlier), terminal).await?;
+            let gate = earlier.judge(&now, args.threshold);
+            (now, Some(gate))
+        }
+    };
+    if args.save {
+        let path = gate::records_file(args.records.records.as_deref());
+        bench::append(&path, &report)?;
+        terminal.say(&format!("saved in {}", path.display()));
+    }
+    if let Some(gate) = gate {
+        return gate::show(&gate.map_err(Error::Unlike)?, &report, args.format.json);
+    }
+    print(&report, &args.format)?;
+    if report.invalid.is_empty() {
+        Ok(ExitCode::SUCCESS)
+    } else {
+        Err(Error::InvalidRun(report.invalid.join("; ")))
+    }
+}
+
+/// Measures the loaded model, or one in a private daemon.
+async fn alone(
+    connection: &Connection,
+    args: &args::Bench,
+    mut spec: Spec,
+    earlier: Option<&Earlier>,
+    terminal: &Terminal,
+) -> Result<Report, Error> {
+    let begin = Instant::now();
     let first_prompt = FIRST_PROMPT.min(spec.context().saturating_sub(1)).max(1);
     let room = Room {
         slots: spec.slots() as usize,
         context: Some((spec.context() as usize).next_multiple_of(64)),
     };
+    let room = earlier.map_or(room, |earlier| earlier.room(room));
 
     let mut session = Session::open(connection, &args.model, room, terminal).await?;
     if session.synthesised {
@@ -40,6 +95,9 @@ pub(super) async fn run(
         let file = ModelChoice { private: true, ..args.model.clone() };
         drop(session);
         session = Session::private(&file, room, terminal).await?;
+    }
+    if let Some(earlier) = earlier {
+        earlier.expect(&session)?;
     }
     let cold_start = match &session.private {
         Some(private) => {
@@ -75,12 +133,7 @@ pub(super) async fn run(
         Summary::of(seconds).map(|seconds| FirstToken { prompt_tokens: first_prompt, seconds });
     report.cold_start = cold_start;
     drop(session);
-    print(&report, &args.format)?;
-    if report.invalid.is_empty() {
-        Ok(())
-    } else {
-        Err(Error::InvalidRun(report.invalid.join("; ")))
-    }
+    Ok(report)
 }
 
 fn spec(args: &args::Bench) -> Spec {
@@ -93,6 +146,7 @@ fn spec(args: &args::Bench) -> Spec {
         warmup: args.warmup,
         budget_seconds: args.budget,
         seed: args.seed,
+        roof: true,
     }
 }
 

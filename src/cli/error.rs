@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::bench::Difference;
 use crate::chain::of;
 use crate::control::client;
 use model;
@@ -77,6 +78,15 @@ pub(super) enum Error {
     NotRemembered(String),
     #[error("the run is INVALID: {0}")]
     InvalidRun(String),
+    /// What keeps a gate from its verdict.
+    #[error(transparent)]
+    Gate(Box<Self>),
+    #[error("{0}")]
+    NoRecord(String),
+    #[error("the record and this run cannot be compared: {}", differing(.0))]
+    Unlike(Vec<Difference>),
+    #[error(transparent)]
+    Record(#[from] crate::bench::RecordError),
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("interrupted")]
@@ -92,10 +102,19 @@ impl From<client::private::Error> for Error {
     }
 }
 
+fn differing(all: &[Difference]) -> String {
+    let one = |d: &Difference| {
+        format!("{} is {} there and {} here ({})", d.what, d.before, d.now, d.remedy)
+    };
+    all.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
 impl Error {
     pub(super) fn hint(&self) -> Option<String> {
         match self {
             Self::Install(error) => error.hint(),
+            Self::Gate(error) => error.hint(),
+            Self::NoRecord(_) => Some("`orinctl bench --save` makes a record".into()),
             Self::Client(error) => error.hint().map(str::to_owned),
             Self::OtherModel { wanted, .. } => Some(format!(
                 "`orinctl load {wanted}` replaces it; `--private` starts a daemon of its own"
@@ -118,13 +137,20 @@ impl Error {
 
     /// True when the reader of our output went away: nothing to say, nobody to say it to.
     pub(super) fn is_broken_pipe(&self) -> bool {
-        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
+        match self {
+            Self::Gate(error) => error.is_broken_pipe(),
+            Self::Io(error) => error.kind() == io::ErrorKind::BrokenPipe,
+            _ => false,
+        }
     }
 
-    /// 0 for a broken pipe, 2 for usage, 3 for a benchmark that says nothing, 130 for Ctrl-C, else 1.
+    /// 0 for a broken pipe, 2 for usage, 3 for a benchmark that says nothing and a gate without a verdict, 130 for
+    /// Ctrl-C, else 1.
     pub(super) fn exit_code(&self) -> ExitCode {
         match self {
             _ if self.is_broken_pipe() => ExitCode::SUCCESS,
+            Self::Gate(error) if !matches!(**error, Self::Interrupted) => ExitCode::from(3),
+            Self::Gate(error) => error.exit_code(),
             Self::Usage(_) => ExitCode::from(2),
             Self::InvalidRun(_) => ExitCode::from(3),
             Self::Interrupted => ExitCode::from(130),

@@ -11,7 +11,9 @@ mod doctor;
 mod error;
 mod estimate;
 mod first_contact;
+mod gate;
 mod generate;
+mod history;
 mod install;
 mod machine;
 mod models;
@@ -27,6 +29,7 @@ mod terminal;
 mod text;
 mod top;
 mod tune;
+mod verify;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -57,10 +60,20 @@ pub fn main() -> ExitCode {
         Command::Perplexity(task) => stoppable(|s| quality::perplexity(&task, &terminal, s)),
         Command::Kld(task) => stoppable(|s| quality::divergence(&task, &terminal, s)),
         Command::Quantize(task) => stoppable(|s| quantize::run(&task, &terminal, s)),
-        Command::Bench(bench) => interruptible(bench::run(&args.connection, &bench, &terminal)),
         Command::Compare(compare) => {
             started(|interrupted| compare::run(&compare, &terminal, interrupted))
         }
+        Command::Bench(bench) => {
+            match interruptible(bench::run(&args.connection, &bench, &terminal)) {
+                Ok(code) => return code,
+                Err(error) => Err(error),
+            }
+        }
+        Command::Verify(verify) => match verify::run(&verify) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
+        Command::History(history) => history::run(&history, &terminal),
         Command::Generate(generate) => {
             interruptible(generate::run(&args.connection, &generate, &terminal))
         }

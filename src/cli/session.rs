@@ -78,7 +78,17 @@ impl Session {
         room: Room,
         terminal: &Terminal,
     ) -> Result<Self, Error> {
-        let mut private = Private::start(private::OWN.as_ref()).await?;
+        Self::of(private::OWN.as_ref(), choice, room, terminal).await
+    }
+
+    /// The same with another build of `orinctl`.
+    pub(super) async fn of(
+        program: &Path,
+        choice: &ModelChoice,
+        room: Room,
+        terminal: &Terminal,
+    ) -> Result<Self, Error> {
+        let mut private = Private::start(program).await?;
         let request = LoadRequest {
             model: absolute(choice.model.as_deref().unwrap_or(DEFAULT_MODEL)),
             backend: choice.backend.clone(),

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::heartbeat::Heartbeat;
 use super::loader::Beside;
+use super::provenance::{self, Provenance};
 use super::tuning::bench::{Stopwatch, WallClock};
 use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
@@ -56,6 +57,9 @@ pub struct Core {
     steps: u64,
     /// Whether it has given logits that tell tokens apart.
     proven: bool,
+    /// What of a step has been wasted on purpose.
+    #[cfg(debug_assertions)]
+    waste: f64,
 }
 
 #[derive(Clone, Debug)]
@@ -141,6 +145,8 @@ pub(super) struct Loaded {
     /// What of the plans can be tuned.
     pub(super) cases: Vec<Case>,
     pub(super) spec: LoadSpec,
+    /// The hash of the model is added when it is asked for first.
+    pub(super) provenance: Provenance,
 }
 
 /// The plans of a model, made ready on a device.
@@ -194,6 +200,8 @@ impl Core {
             scratch,
             steps: 0,
             proven: false,
+            #[cfg(debug_assertions)]
+            waste: 0.0,
         }
     }
 
@@ -214,6 +222,15 @@ impl Core {
 
     pub const fn model(&self) -> &ModelInfo {
         &self.loaded.info
+    }
+
+    /// What a measurement is made of. The first call reads the model's files.
+    pub fn provenance(&mut self) -> &Provenance {
+        let Loaded { model, heartbeat, provenance, .. } = &mut self.loaded;
+        if provenance.model_sha256.is_none() {
+            provenance.model_sha256 = provenance::hash(model.gguf().paths(), heartbeat).ok();
+        }
+        provenance
     }
 
     /// What the load was asked for.
@@ -376,6 +393,8 @@ impl Core {
     /// Decodes `steps` tokens greedily for each of the first `slots` sequences; none ends a generation.
     /// [`Error::Invalid`] when a sequence does not exist or overflows.
     pub fn decode(&mut self, slots: usize, steps: u32) -> Result<(), Error> {
+        #[cfg(debug_assertions)]
+        let steps = steps + self.wasted(steps);
         for slot in 0..slots {
             let length = self.sequence(slot)?.length;
             self.check_room(slot, length, steps as usize)?;
@@ -407,6 +426,17 @@ impl Core {
         self.scratch.rows = rows;
         self.scratch.tokens = tokens;
         Ok(())
+    }
+
+    /// Steps beyond those asked for, by which a test makes decoding slower: `ORIND_TEST_WASTE` is their share.
+    /// Only for builds whose speeds mean nothing anyway.
+    #[cfg(debug_assertions)]
+    fn wasted(&mut self, steps: u32) -> u32 {
+        let share = std::env::var("ORIND_TEST_WASTE").ok().and_then(|share| share.parse().ok());
+        self.waste += share.unwrap_or(0.0) * f64::from(steps);
+        let whole = self.waste.floor();
+        self.waste -= whole;
+        whole as u32
     }
 
     /// Nothing is measured on a model that gives no tokens.

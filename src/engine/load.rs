@@ -10,6 +10,7 @@ use super::core::{self, Core, Entries, Loaded};
 use super::first_light;
 use super::handle::Shared;
 use super::heartbeat::Heartbeat;
+use super::provenance::Provenance;
 use super::tuning;
 use super::{DeviceInfo, DeviceMemory, LoadError, LoadSpec, ModelInfo};
 use crate::chain::{of, one_line};
@@ -303,13 +304,14 @@ pub(super) fn upload(
             Err(error) => return Err(device_error(error)),
         }
     };
-    let Ready { instance, entries, cases, used } = ready;
+    let Ready { instance, entries, cases, used, provenance } = ready;
     let Fitted { device, reason, .. } = fitted;
     let footprint = instance.footprint();
     let info =
         ModelInfo { tuning: used, ..describe(&spec, &model, &*device, reason, layout, footprint) };
     let heartbeat = shared.heartbeat.clone();
-    let loaded = Loaded { info, text, model, device, instance, layout, heartbeat, cases, spec };
+    let loaded =
+        Loaded { info, text, model, device, instance, layout, heartbeat, cases, spec, provenance };
     let mut core = Core::new(loaded, entries);
     core.finish_load(started.elapsed()).map_err(device_error)?;
     Ok(core)
@@ -321,6 +323,7 @@ struct Ready {
     entries: Entries,
     cases: Vec<Case>,
     used: Used,
+    provenance: Provenance,
 }
 
 /// Reserves memory, moves the weights, prepares the plans.
@@ -338,6 +341,7 @@ fn bring_up(
     let request = Request { weights: &weights, states: &states, plans, choices: None };
     let cases = tuning::cases(&**device, &request)?;
     let (choices, used) = tuning::choices(&**device, &cases, &spec.tuning, &|| heartbeat.beat());
+    let provenance = Provenance::of(model, layout, &**device, &cases, &choices);
     leave(&**device, &request, spec.memory_reserve, watch.beside(&**device) > 0)?;
     let mut instance = device.open(&Request { choices: Some(&choices), ..request })?;
     if let Some(dir) = &spec.light.dir {
@@ -359,7 +363,7 @@ fn bring_up(
         instance.upload(name, &read, &report)?;
     }
     let entries = Entries::prepare(&mut *instance, std::mem::take(plans), heartbeat)?;
-    Ok(Ready { instance, entries, cases, used })
+    Ok(Ready { instance, entries, cases, used, provenance })
 }
 
 /// Refuses what would leave the rest of the system less memory than the reserve. The CPU's pages can be

@@ -13,6 +13,7 @@ mod heartbeat;
 mod load;
 mod loader;
 mod logprobs;
+mod provenance;
 mod request;
 mod scheduler;
 mod sequence;
@@ -28,6 +29,7 @@ pub use self::first_light::Light;
 pub use device::cpu::pool::at_most_processors;
 pub use handle::{Handle, Settings};
 pub use load::{Text, check, inspect};
+pub use provenance::Provenance;
 pub use request::{
     DeviceInfo, DeviceMemory, Event, FinishReason, Finished, GenerateError, LoadError, LoadEvent,
     LoadSpec, Loading, Logprob, ModelInfo, Request, Snapshot, State, TokenEvent, TokenLogprobs,

@@ -12,6 +12,7 @@ mod cpu;
 mod daemon;
 mod engine;
 mod first_contact;
+mod gate;
 mod graph;
 mod house;
 mod install;

@@ -163,8 +163,8 @@ fn lasting(value: &mut Value, dir: &str) {
 }
 
 /// Fields of a report that only some machines and builds have.
-const OF_THE_MACHINE: [&str; 5] =
-    ["commit", "conditions", "invalid", "joules_per_token", "machine"];
+const OF_THE_MACHINE: [&str; 6] =
+    ["commit", "conditions", "invalid", "joules_per_token", "machine", "provenance"];
 
 /// Names and types of a report's fields; of lists those of the first entry.
 fn outline(value: &Value) -> Value {
