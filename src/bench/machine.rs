@@ -24,15 +24,10 @@ impl Watch {
     }
 
     pub(super) fn finish(&self) -> Machine {
-        let text = |path: &str| Some(fs::read_to_string(path).ok()?.trim().to_owned());
         Machine {
-            processor: processor(),
-            kernel: text("/proc/sys/kernel/osrelease"),
-            cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
-            affinity: affinity(),
-            governor: text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             mhz: self.mhz.zip(mhz()).map(|(before, after)| [before, after]),
             taken_by_others: self.taken_by_others(),
+            ..Machine::this()
         }
     }
 
@@ -42,6 +37,22 @@ impl Watch {
         let total = after.total - before.total;
         let others = after.busy - before.busy - own;
         (total > 0.0).then(|| (others / total).clamp(0.0, 1.0))
+    }
+}
+
+impl Machine {
+    /// This machine, but for what takes a while to see.
+    pub fn this() -> Self {
+        let text = |path: &str| Some(fs::read_to_string(path).ok()?.trim().to_owned());
+        Self {
+            processor: processor(),
+            kernel: text("/proc/sys/kernel/osrelease"),
+            cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+            affinity: affinity(),
+            governor: text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            mhz: None,
+            taken_by_others: None,
+        }
     }
 }
 

@@ -325,6 +325,8 @@ pub(super) struct Compare {
     pub(super) explain: bool,
     #[command(flatten)]
     pub(super) format: Format,
+}
+
 /// Where records are.
 #[derive(Debug, clap::Args)]
 pub(super) struct RecordsFile {

@@ -49,6 +49,16 @@ fn head(found: &Comparison) -> String {
         "{model}: {}, SHA-256 {hash}, on {}, threads {}, rounds {}, seed {}\n",
         work.file_type, work.device, work.threads, found.rounds, work.seed
     );
+    let machine = &found.machine;
+    let told = [
+        machine.processor.clone(),
+        Some(format!("{} cores", machine.cores)),
+        machine.kernel.as_ref().map(|kernel| format!("Linux {kernel}")),
+        machine.governor.as_ref().map(|governor| format!("governor {governor}")),
+        Some(found.date.clone()),
+    ];
+    let told: Vec<String> = told.into_iter().flatten().collect();
+    let _ = writeln!(head, "{}", told.join(", "));
     if let Some(conditions) = found.conditions.summary() {
         let _ = writeln!(head, "{conditions}");
     }

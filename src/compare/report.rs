@@ -9,10 +9,13 @@ use super::fairness::Difference;
 use super::outcome::Outcome;
 use super::workload::Workload;
 use crate::bench::statistics::{Pairs, Percentiles, Summary, median};
-use crate::bench::{Conditions, Kind};
+use crate::bench::{Conditions, Kind, Machine};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
+    /// When it began, RFC 3339, UTC.
+    pub date: String,
+    pub machine: Machine,
     pub work: Workload,
     /// Rounds asked for.
     pub rounds: u32,
@@ -125,6 +128,8 @@ pub enum Verdict {
 impl Comparison {
     pub(super) fn new(work: Workload, rounds: u32, judged: bool) -> Self {
         Self {
+            date: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            machine: Machine::this(),
             work,
             rounds,
             interrupted: false,
