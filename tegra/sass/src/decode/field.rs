@@ -4,7 +4,8 @@ use std::cell::Cell;
 
 use super::Illegal;
 use crate::isa::{
-    Address, Immediate, Modifier, Modify, Opcode, Operand, Part, RZ, SpecialRegister,
+    Address, Immediate, Modifier, Modify, Opcode, Operand, PT, Part, RZ, SpecialRegister, URZ,
+    Width,
 };
 
 /// An instruction's bits, and which of them were asked for.
@@ -127,7 +128,9 @@ pub(super) enum Show {
     Always,
     Never,
     UnlessTrue,
+    UnlessTrueWith(Modifier),
     UnlessZero,
+    UnlessBits(u32),
     With(Modifier),
     Without(Modifier),
 }
@@ -180,6 +183,8 @@ pub(super) enum What {
     Ud,
     /// The first source, at bit 24.
     A(Kind),
+    /// As above, and which byte of it.
+    ByteOf24,
     /// The source at bit 32: a register, an immediate, a constant or a uniform register, by form.
     W(Kind),
     /// The register at bit 64.
@@ -194,6 +199,8 @@ pub(super) enum What {
     P(u8),
     /// The warp's predicate at a bit.
     Up(u8),
+    /// The predicate of a load, at bit 64, from the last one downwards.
+    Given,
     /// A predicate at a bit, inverted by another bit.
     Q(u8, u8),
     /// The warp's predicate at a bit, inverted by another bit.
@@ -215,6 +222,8 @@ pub(super) enum What {
     /// A convergence barrier.
     Barrier(u8),
     Scoreboard,
+    /// Those that must be zero, by bit.
+    Scoreboards,
     Special,
     /// Global memory: the uniform register at one bit, whether it is wide and whether it is a
     /// descriptor at others.
@@ -246,10 +255,21 @@ pub(super) enum What {
     Matrix(u8, &'static str),
 }
 
-/// Whether an operand is `RZ` or the number zero.
+/// Whether an operand is `RZ`, `URZ`, the number zero or an empty list.
 pub(super) fn is_zero(operand: &Operand) -> bool {
     *operand == Operand::Register { index: RZ, modify: NONE }
+        || *operand == Operand::Uniform { index: URZ, modify: NONE }
         || *operand == Operand::Immediate(Immediate::Bits(0))
+        || *operand == Operand::Scoreboards(0)
+}
+
+/// Whether an operand is the predicate that always holds.
+pub(super) fn is_true(operand: &Operand) -> bool {
+    matches!(
+        operand,
+        Operand::Predicate { index: PT, not: false }
+            | Operand::UniformPredicate { index: PT, not: false }
+    )
 }
 
 const NONE: Modify = Modify { negate: false, absolute: false, invert: false, part: Part::Whole };
@@ -345,6 +365,7 @@ impl What {
         let carry = modifiers.contains(&Modifier::X);
         // In these forms the flexible source is the third one.
         let swapped = matches!(form, 2 | 3 | 7);
+        let copies_to_uniform = form == 6;
         let register = |low, modify| {
             if encoding.uniform {
                 Operand::Uniform { index: word.get(low, 6) as u8, modify }
@@ -363,6 +384,13 @@ impl What {
             Self::D => Operand::Register { index: word.get(16, 8) as u8, modify: NONE },
             Self::Ud => Operand::Uniform { index: word.get(16, 6) as u8, modify: NONE },
             Self::A(kind) => register(24, modify(word, kind, &AT_24, carry)?),
+            Self::ByteOf24 => {
+                let part = match word.get(76, 2) {
+                    0 => Part::Whole,
+                    byte => Part::Byte(byte as u8),
+                };
+                register(24, Modify { part, ..NONE })
+            }
             Self::R(kind) => {
                 let place = if kind == Kind::Halves || kind == Kind::PlainHalves {
                     &HALVES_AT_64
@@ -398,6 +426,7 @@ impl What {
             },
             Self::Reg(low) => Operand::Register { index: word.get(low, 8) as u8, modify: NONE },
             Self::P(low) => predicate(word.get(low, 3), false, false),
+            Self::Given => predicate(7 - word.get(64, 3), word.flag(67), false),
             Self::Up(low) => predicate(word.get(low, 3), false, true),
             Self::Q(low, not) => predicate(word.get(low, 3), word.flag(not), false),
             Self::Uq(low, not) => predicate(word.get(low, 3), word.flag(not), true),
@@ -416,6 +445,7 @@ impl What {
             Self::Target => Operand::Target(offset as i64 + 16 + (word.signed(34, 48) << 2)),
             Self::Offset => Operand::Offset(word.signed(34, 48) << 2),
             Self::Barrier(low) => Operand::Barrier(word.get(low, 4) as u8),
+            Self::Scoreboards => Operand::Scoreboards(word.get(32, 6) as u8),
             Self::Scoreboard => Operand::Scoreboard(word.get(44, 3) as u8),
             Self::Special => Operand::Special(
                 SpecialRegister::from_number(word.get(72, 8) as u32).ok_or(Illegal::Field(72))?,
@@ -435,8 +465,24 @@ impl What {
                 uniform: word.flag(91).then(|| word.get(uniform, 6) as u8),
                 ..address(word, 24, (40, 24))
             }),
-            Self::CopyTarget => Operand::Address(address(word, 16, (44, 20))),
-            Self::CopySource => Operand::Address(global(word, [64, 70, 76], 70, (32, 12))?),
+            Self::CopyTarget => Operand::Address(Address {
+                uniform: copies_to_uniform.then(|| word.get(64, 6) as u8),
+                ..address(word, 16, (44, 20))
+            }),
+            // The uniform register is the target's; the next one is the descriptor.
+            Self::CopySource if copies_to_uniform => {
+                require(word, 91)?;
+                require(word, 70)?;
+                let (known, described) = (word.flag(76), word.flag(101));
+                let descriptor = (known && described).then(|| URZ.min(word.get(64, 6) as u8 + 1));
+                let (width, source) = (Width::Pair, address(word, 24, (32, 12)));
+                Operand::Address(Address { width, descriptor, ..source })
+            }
+            Self::CopySource => {
+                let source = global(word, [64, 70, 76], 70, (32, 12))?;
+                let uniform = source.uniform.filter(|&index| index != URZ);
+                Operand::Address(Address { uniform, ..source })
+            }
             Self::Indexed => Operand::Constant {
                 bank: word.get(54, 5) as u8,
                 offset: word.signed(38, 16) as i32,
@@ -463,7 +509,7 @@ impl What {
 fn address(word: &Bits, register: u8, (low, width): (u8, u8)) -> Address {
     Address {
         register: word.get(register, 8) as u8,
-        wide: false,
+        width: Width::Plain,
         scale: 1,
         uniform: None,
         descriptor: None,
@@ -485,7 +531,8 @@ fn global(
         return Err(Illegal::Field(narrow));
     }
     let (uniform, descriptor) = ((!plain).then_some(index), (plain && described).then_some(index));
-    Ok(Address { wide: word.flag(wide), uniform, descriptor, ..address(word, 24, at) })
+    let width = if word.flag(wide) { Width::Pair } else { Width::Low };
+    Ok(Address { width, uniform, descriptor, ..address(word, 24, at) })
 }
 
 fn require(word: &Bits, bit: u8) -> Result<(), Illegal> {

@@ -9,7 +9,7 @@
 mod field;
 mod table;
 
-use crate::isa::{Guard, Instruction, Modifier, Opcode, Operand, PT, RZ};
+use crate::isa::{Guard, Immediate, Instruction, Modifier, Opcode, Operand, RZ};
 use field::{Bits, Encoding, Show};
 
 /// Bytes of an instruction.
@@ -101,12 +101,12 @@ fn instruction(
         let show = match slot.show {
             Show::Always => true,
             Show::Never => false,
-            Show::UnlessTrue => !matches!(
-                operand,
-                Operand::Predicate { index: PT, not: false }
-                    | Operand::UniformPredicate { index: PT, not: false }
-            ),
+            Show::UnlessTrue => !field::is_true(&operand),
+            Show::UnlessTrueWith(modifier) => {
+                !field::is_true(&operand) && modifiers.contains(&modifier)
+            }
             Show::UnlessZero => !field::is_zero(&operand),
+            Show::UnlessBits(bits) => operand != Operand::Immediate(Immediate::Bits(bits)),
             Show::With(modifier) => modifiers.contains(&modifier),
             Show::Without(modifier) => !modifiers.contains(&modifier),
         };
@@ -140,14 +140,18 @@ fn name_multiplication(instruction: &mut Instruction, form: u8) {
     let zero = |operand: &Operand| matches!(operand, Operand::Register { index: RZ, .. });
     let [_, a, b, c, ..] = instruction.operands.as_slice() else { return };
     let factor = match b {
-        Operand::Immediate(crate::isa::Immediate::Signed(value)) => *value as u32,
-        _ => 0,
+        Operand::Immediate(Immediate::Signed(value)) => Some(*value),
+        _ => None,
     };
-    let name = if zero(a) && zero(b) && matches!(form, 1..=3) {
+    let nothing = zero(a) || zero(b) || factor == Some(0);
+    let name = if nothing && form <= 5 || factor == Some(1) && zero(c) {
         Modifier::Mov
-    } else if factor == 1 {
+    } else if factor == Some(1) {
         Modifier::Iadd
-    } else if factor.is_power_of_two() && factor != 1 << 16 && zero(c) {
+    } else if factor
+        .is_some_and(|factor| factor > 0 && factor.count_ones() == 1 && factor != 1 << 16)
+        && zero(c)
+    {
         Modifier::Shl
     } else {
         return;

@@ -6,8 +6,9 @@
 use super::add_products;
 use super::packed::{binary16, half_to_single};
 use super::tensor::{Factor, Sums};
+use super::wide::{double_bits, fused};
 use super::{LANES, Lanes};
-use crate::program::op::{Element, Integer, MatrixInteger};
+use crate::program::op::{Element, Integer, MatrixInteger, Round};
 
 /// Rows of the left matrix and columns of the right one.
 pub(super) const ROWS: usize = 16;
@@ -158,6 +159,7 @@ pub(crate) fn double(
     left: &[u64; LANES],
     right: &[u64; LANES],
     sum: [&[u64; LANES]; 2],
+    round: Round,
 ) -> [[u64; LANES]; 2] {
     let mut result = [[0; LANES]; 2];
     for lane in 0..LANES {
@@ -166,9 +168,9 @@ pub(crate) fn double(
             let start = f64::from_bits(sum[index][lane]);
             let total = (0..4).fold(start, |total, inner| {
                 let (x, y) = (left[4 * row + inner], right[4 * column + inner]);
-                f64::from_bits(x).mul_add(f64::from_bits(y), total)
+                fused(f64::from_bits(x), f64::from_bits(y), total, round)
             });
-            result[index][lane] = super::wide::double_bits(total);
+            result[index][lane] = double_bits(total);
         }
     }
     result

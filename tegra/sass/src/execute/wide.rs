@@ -124,7 +124,7 @@ fn multiply(a: f64, b: f64, round: Round) -> f64 {
     if round == Round::Nearest { product } else { directed(product, a.mul_add(b, -product), round) }
 }
 
-fn fused(a: f64, b: f64, c: f64, round: Round) -> f64 {
+pub(super) fn fused(a: f64, b: f64, c: f64, round: Round) -> f64 {
     let near = a.mul_add(b, c);
     if round == Round::Nearest {
         return near;

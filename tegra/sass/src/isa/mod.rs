@@ -12,7 +12,7 @@ use std::fmt;
 
 pub use modifier::Modifier;
 pub use opcode::Opcode;
-pub use operand::{Address, Immediate, Modify, Operand, PT, Part, RZ, URZ};
+pub use operand::{Address, Immediate, Modify, Operand, PT, Part, RZ, URZ, Width};
 pub use special::SpecialRegister;
 
 /// The predicate that decides for each lane whether an instruction acts.

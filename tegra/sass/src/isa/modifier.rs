@@ -29,7 +29,7 @@ macro_rules! modifiers {
 
 modifiers! {
     A2 "2A", A4 "4A", Acc "ACC", Add "ADD", All "ALL", And "AND", Any "ANY", Arv "ARV",
-    B128 "128", B16 "16", B32 "32", B4e "B4E", B64 "64", Bf "BF", Bf16 "BF16", Bf16V2 "BF16_V2",
+    B1 "B1", B128 "128", B16 "16", B2 "B2", B3 "B3", B32 "32", B4e "B4E", B64 "64", Bf "BF", Bf16 "BF16", Bf16V2 "BF16_V2",
     Bfly "BFLY", Bypass "BYPASS",
     Cas "CAS", Cast "CAST", Ceil "CEIL", Clear "CLEAR", Constant "CONSTANT",
     ConstantPrivate "CONSTANT.PRIVATE", Conv "CONV", Cos "COS", Cta "CTA",
@@ -40,7 +40,7 @@ modifiers! {
     F64Rn "F64.RN", Floor "FLOOR", Fmz "FMZ", Ftz "FTZ",
     G "G", Ge "GE", Geu "GEU", Gpu "GPU", Gt "GT", Gtu "GTU",
     HAnd "H_AND", Hi "HI", Iadd "IADD", Idx "IDX", Il "IL", Inc "INC", Is "IS", Isl "ISL",
-    Ivall "IVALL",
+    Iv "IV", Ivall "IVALL",
     L "L", Le "LE", Leu "LEU", Lg2 "LG2", Lo "LO", Lt "LT", Ltc128b "LTC128B",
     Ltc64b "LTC64B", Ltc256b "LTC256B", Ltu "LTU", Lu "LU", Lut "LUT",
     M16816 "16816", M168128 "168128", M168256 "168256", M16832 "16832", M16864 "16864",

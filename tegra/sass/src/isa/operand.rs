@@ -67,13 +67,24 @@ pub enum Immediate {
     Bfloats(u32),
 }
 
+/// How much of an address a register holds, where the text says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// Nothing is said: all of it, or what the kind of memory needs.
+    Plain,
+    /// Its low 32 bits, unsigned, beside a base of 64: `.U32`.
+    Low,
+    /// 64 bits, with the next register: `.64`.
+    Pair,
+}
+
 /// An address in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The register, `RZ` for none.
     pub register: u8,
-    /// The register and the next one hold 64 bits.
-    pub wide: bool,
+    /// How much of the address the register holds.
+    pub width: Width,
     /// The register is multiplied by this first.
     pub scale: u8,
     /// A uniform register that is added.
@@ -151,6 +162,8 @@ pub enum Operand {
     Barrier(u8),
     /// A counter of outstanding operations.
     Scoreboard(u8),
+    /// Counters that have reached zero, by bit.
+    Scoreboards(u8),
     /// A register with a word behind it: a matrix fragment's layout, or how much of it is used.
     Matrix(u8, &'static str),
 }
@@ -249,9 +262,11 @@ impl fmt::Display for Address {
         let mut plus = "";
         if self.register != RZ || self.uniform.is_none() && self.offset == 0 {
             register(f, "R", self.register, RZ)?;
-            if self.wide {
-                f.write_str(".64")?;
-            }
+            f.write_str(match self.width {
+                Width::Plain => "",
+                Width::Low => ".U32",
+                Width::Pair => ".64",
+            })?;
             if self.scale != 1 {
                 write!(f, ".X{}", self.scale)?;
             }
@@ -317,6 +332,14 @@ impl fmt::Display for Operand {
             Self::Special(special) => special.fmt(f),
             Self::Barrier(index) => write!(f, "B{index}"),
             Self::Scoreboard(index) => write!(f, "SB{index}"),
+            Self::Scoreboards(all) => {
+                let mut separator = "{";
+                for index in (0..8).rev().filter(|index| all >> index & 1 == 1) {
+                    write!(f, "{separator}{index}")?;
+                    separator = ",";
+                }
+                f.write_str("}")
+            }
             Self::Matrix(index, layout) => {
                 register(f, "R", index, RZ)?;
                 write!(f, ".{layout}")

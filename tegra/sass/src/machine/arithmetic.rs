@@ -161,14 +161,15 @@ impl Warp {
                     self.write_predicate(out, mask, logic_word(table, a, b, c));
                 }
             }
-            Op::FromPredicates { d, ref base, mask: ref chosen } => {
+            Op::FromPredicates { d, byte, ref base, mask: ref chosen } => {
                 let (base, chosen) = (self.fetch(env, base)?, self.fetch(env, chosen)?);
                 let mut values = [0; LANES];
                 for lane in 0..LANES {
                     let packed = (0..7).fold(0, |packed, index| {
                         packed | (self.predicates[index] >> lane & 1) << index
                     });
-                    values[lane] = (packed & chosen[lane]) | (base[lane] & !chosen[lane]);
+                    let (packed, chosen) = (packed << (8 * byte), chosen[lane] << (8 * byte));
+                    values[lane] = (packed & chosen) | (base[lane] & !chosen);
                 }
                 self.write(d, mask, &values);
             }

@@ -10,7 +10,7 @@ use super::shared::Kind;
 use super::warp::{Copy, Warp};
 use crate::check::Strictness;
 use crate::execute::{LANES, Lanes, matrix};
-use crate::isa::RZ;
+use crate::isa::{Modify, RZ};
 use crate::memory::Access;
 use crate::program::op::{Element, Op, Pointer, Reduction, Shuffle, Size, Vote};
 
@@ -81,15 +81,20 @@ impl Warp {
                     self.write(product.d.wrapping_add(step as u8), mask, values);
                 }
             }
-            Op::MatrixDouble { d, a, b, c } => {
-                let pair = |first: u8| {
+            Op::MatrixDouble { d, sources: [a, b, c], modify, round } => {
+                let pair = |first: u8, modify: Modify| {
                     let words = self.registers_at(first, 2);
+                    let keep = if modify.absolute { u64::MAX >> 1 } else { u64::MAX };
+                    let flip = u64::from(modify.negate) << 63;
                     std::array::from_fn(|lane| {
-                        u64::from(words[0][lane]) | u64::from(words[1][lane]) << 32
+                        let word = u64::from(words[0][lane]) | u64::from(words[1][lane]) << 32;
+                        word & keep ^ flip
                     })
                 };
-                let [low, high] = [pair(c), pair(if c == RZ { RZ } else { c.wrapping_add(2) })];
-                let result = matrix::double(&pair(a), &pair(b), [&low, &high]);
+                let behind = if c == RZ { RZ } else { c.wrapping_add(2) };
+                let [low, high] = [pair(c, modify[2]), pair(behind, modify[2])];
+                let (left, right) = (pair(a, modify[0]), pair(b, modify[1]));
+                let result = matrix::double(&left, &right, [&low, &high], round);
                 for (step, values) in result.iter().enumerate() {
                     self.write_wide(d.wrapping_add(2 * step as u8), mask, 2, false, values);
                 }

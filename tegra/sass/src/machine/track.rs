@@ -136,13 +136,15 @@ impl Warp {
                     self.note_truth(to(uniform), out, unset::logic(table, sources));
                 }
             }
-            Op::FromPredicates { d, ref base, mask: ref chosen } => {
+            Op::FromPredicates { d, byte, ref base, mask: ref chosen } => {
                 let [base, chosen] = self.partials(env, [base, chosen])?;
                 let unset = std::array::from_fn(|lane| {
                     let predicates = (0..7).fold(0, |all, index| {
                         all | (!self.predicates_defined[index] >> lane & 1) << index
                     });
-                    let Partial { value: chosen, unset: open } = chosen[lane];
+                    let Partial { value, unset: open } = chosen[lane];
+                    let [predicates, chosen, open] =
+                        [predicates, value, open].map(|word| word << (8 * byte));
                     (predicates & chosen) | (base[lane].unset & !chosen) | open
                 });
                 self.note(lanes, d, &unset);

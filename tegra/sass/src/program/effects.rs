@@ -189,7 +189,7 @@ impl Effects {
                 sources.iter().for_each(|&condition| self.reads(condition));
                 out.iter().for_each(|&predicate| self.sets(predicate, *uniform));
             }
-            Op::FromPredicates { d, base, mask } => {
+            Op::FromPredicates { d, base, mask, .. } => {
                 self.sources([base, mask]);
                 self.predicate_reads |= chosen(mask);
                 self.write(*d, 1);
@@ -251,7 +251,7 @@ impl Effects {
                 self.read(product.c, sum);
                 self.write(product.d, sum);
             }
-            Op::MatrixDouble { d, a, b, c } => {
+            Op::MatrixDouble { d, sources: [a, b, c], .. } => {
                 self.read(*a, 2);
                 self.read(*b, 2);
                 self.read(*c, 4);

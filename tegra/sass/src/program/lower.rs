@@ -103,6 +103,9 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
         }),
         O::P2r => Some(Op::FromPredicates {
             d: view.register(0)?,
+            byte: view
+                .one_of(&[(Modifier::B1, 1), (Modifier::B2, 2), (Modifier::B3, 3)])
+                .unwrap_or(0),
             base: view.source(2, Int)?,
             mask: view.source(3, Int)?,
         }),
@@ -184,6 +187,8 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
         }
         O::Hadd2 => simple(Lane::PackedAdd(view.packed()?), 1, Halves),
         O::Hmul2 => simple(Lane::PackedMultiply(view.packed()?), 1, Halves),
+        // Nothing says what a predicate behind `.RELU` decides.
+        O::Hfma2 if view.has(Modifier::Relu) && view.condition(4)? != ALWAYS => None,
         O::Hfma2 => simple(Lane::PackedFused(view.packed()?), 1, Halves),
         O::Hmnmx2 => {
             let lane = Lane::PackedMinimum {
@@ -271,9 +276,9 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
         O::Imma | O::Bmma => matrix_integer(view),
         O::Dmma => Some(Op::MatrixDouble {
             d: view.register(0)?,
-            a: view.register(1)?,
-            b: view.register(2)?,
-            c: view.register(3)?,
+            sources: [view.register(1)?, view.register(2)?, view.register(3)?],
+            modify: [view.modify(1), view.modify(2), view.modify(3)],
+            round: view.round(),
         }),
         O::Movm => Some(Op::Transpose { d: view.register(0)?, a: view.source(1, Int)? }),
         _ => super::lower_flow::lower(view),

@@ -8,6 +8,10 @@ use crate::isa::{Modifier, Opcode, Operand, PT, Part, RZ, URZ};
 pub(super) fn lower(view: &View<'_>) -> Option<Op> {
     use Opcode as O;
     let load = |space| -> Option<Op> {
+        // Nothing says what a register gets when the predicate behind the address does not hold.
+        if view.condition(2).is_some_and(|given| given != ALWAYS) {
+            return None;
+        }
         Some(Op::Load { d: view.register(0)?, pointer: view.pointer(1, space)?, size: view.size() })
     };
     let store = |space| -> Option<Op> {

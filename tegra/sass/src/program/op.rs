@@ -1,7 +1,7 @@
 //! Operations as they are executed: every choice made, operands at hand.
 
 use crate::execute::unset::carried;
-use crate::isa::{PT, Part, SpecialRegister};
+use crate::isa::{Modify, PT, Part, SpecialRegister};
 
 /// Where a 32-bit source comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -479,7 +479,7 @@ pub(crate) enum Op {
     Compare(Comparison),
     Predicates { tables: [u8; 2], out: [u8; 2], sources: [Condition; 3], uniform: bool },
     Signs { tables: [u8; 2], out: [u8; 2], sources: [Source; 3] },
-    FromPredicates { d: u8, base: Source, mask: Source },
+    FromPredicates { d: u8, byte: u8, base: Source, mask: Source },
     ToPredicates { source: Source, mask: Source },
     LeadingTest { d: u8, a: Source, signed: bool, distance: bool, out: u8 },
     LoadConstant { d: u8, bank: u8, register: u8, offset: i32, size: Size },
@@ -493,7 +493,7 @@ pub(crate) enum Op {
     LoadMatrix { d: u8, pointer: Pointer, count: u8, transpose: bool },
     MatrixFloat { d: u8, a: u8, b: u8, c: u8, depth: u8, element: Element, half: bool },
     MatrixInteger(MatrixInteger),
-    MatrixDouble { d: u8, a: u8, b: u8, c: u8 },
+    MatrixDouble { d: u8, sources: [u8; 3], modify: [Modify; 3], round: Round },
     Transpose { d: u8, a: Source },
     SpaceTest { out: u8, space: Space, register: u8, offset: i32 },
     Shuffle { mode: Shuffle, out: u8, d: u8, a: Source, lane: Source, limit: Source },

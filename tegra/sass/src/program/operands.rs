@@ -4,7 +4,7 @@ use super::op::{
     Combine, Condition, Float, Format, Integer, Origin, Packed, Pointer, Relation, Round, Size,
     Source, Space,
 };
-use crate::isa::{Immediate, Instruction, Modifier, Modify, Operand, Part, RZ, URZ};
+use crate::isa::{Immediate, Instruction, Modifier, Modify, Operand, Part, RZ, URZ, Width};
 
 /// What negation and absolute value mean for a source.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -327,8 +327,11 @@ impl View<'_> {
     pub(super) fn pointer(&self, position: usize, space: Space) -> Option<Pointer> {
         let Operand::Address(address) = *self.operand(position)? else { return None };
         // Addresses without a descriptor are pairs as well.
-        let wide = matches!(space, Space::Global | Space::Generic)
-            && (address.wide || address.uniform.is_none());
+        let wide = match address.width {
+            Width::Pair => true,
+            Width::Low => false,
+            Width::Plain => matches!(space, Space::Global | Space::Generic),
+        };
         Some(Pointer {
             space,
             register: address.register,

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+mod encoded;
 mod faults;
 mod forms;
 mod kernels;

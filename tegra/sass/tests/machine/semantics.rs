@@ -26,7 +26,7 @@ const REGISTERS: usize = 240;
 /// Sets of operands for each instruction, 32 in each.
 const SEEDS: u64 = 20;
 
-fn instruction(low: u64, high: u64) -> u128 {
+pub(crate) fn instruction(low: u64, high: u64) -> u128 {
     u128::from(low) | u128::from(high) << 64
 }
 
@@ -37,7 +37,7 @@ fn load(register: u8, row: usize) -> u128 {
 }
 
 /// `STG.E [R248.64 + offset], R`.
-fn store(register: u8, row: u64) -> u128 {
+pub(crate) fn store(register: u8, row: u64) -> u128 {
     let register = u64::from(register);
     instruction((row * 128) << 40 | register << 32 | u64::from(ADDRESS) << 24 | 0x7986, 0x0c10_1904)
 }
@@ -127,7 +127,7 @@ pub(crate) fn on_lanes(
         grid: [1; 3],
         block: [32, 1, 1],
         registers: 255,
-        shared_bytes: 0,
+        shared_bytes: 256,
         shared_reserved: 0,
         local_bytes: 0,
         banks,

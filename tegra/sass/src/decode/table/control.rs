@@ -27,8 +27,11 @@ pub(super) const TABLE: &[Encoding] = &[
     row!(Call 0x144 &[1], [word(&[Rel]), flag(86, &[Unwritten, Noinc])], [
         IF, show(A(Kind::Bits)), show(Target),
     ]),
-    row!(Ret 0x150 &[4], [flag(85, &[Rel, Abs]), flag(86, &[Unwritten, Nodec])], [
+    row!(Ret 0x150 &[4], [flag(85, &[Rel, Invalid]), flag(86, &[Unwritten, Nodec])], [
         IF, show(A(Kind::Bits)), show(Target),
+    ], when = Some((85, 1, 0))),
+    row!(Ret 0x150 &[4], [flag(85, &[Invalid, Abs]), flag(86, &[Unwritten, Nodec])], [
+        IF, show(A(Kind::Bits)), show(Offset),
     ]),
     row!(Exit 0x14d &[4], [], [IF], fixed = &[(84, 3, 0)]),
     row!(Bssy 0x145 &[4], [], [IF, show(Barrier(16)), show(Target)]),

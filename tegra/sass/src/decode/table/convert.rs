@@ -49,8 +49,17 @@ pub(super) const TABLE: &[Encoding] = &[
         show(D), show(W(Kind::Half)),
     ], fixed = &[(86, 1, 0)], when = Some((84, 2, 1))),
     row!(I2f 0x106 TWO, [choice(75, 2, FLOAT), split((74, 1), (84, 2), FROM), ROUND], [
+        show(D), show(W(Kind::Signed)),
+    ], fixed = &[(86, 1, 0)], when = Some((84, 2, 2))),
+    row!(I2f 0x106 TWO, [choice(75, 2, FLOAT), split((74, 1), (84, 2), FROM), ROUND], [
         show(D), show(W(Kind::Byte)),
     ], fixed = &[(86, 1, 0)]),
+    row!(I2f 0x112 TWO, [choice(75, 2, FLOAT), split((74, 1), (84, 2), FROM), ROUND], [
+        show(D), show(W(Kind::Byte)),
+    ], fixed = &[(86, 1, 0)], when = Some((84, 2, 0))),
+    row!(I2f 0x112 TWO, [choice(75, 2, FLOAT), split((74, 1), (84, 2), FROM), ROUND], [
+        show(D), show(W(Kind::Half)),
+    ], fixed = &[(86, 1, 0)], when = Some((84, 2, 1))),
     row!(I2f 0x112 TWO, [choice(75, 2, FLOAT), split((74, 1), (84, 2), FROM), ROUND], [
         show(D), show(W(Kind::Bits)),
     ], fixed = &[(86, 1, 0)]),

@@ -3,13 +3,13 @@
 use super::words::*;
 use super::{THREE, TWO, row};
 use crate::decode::field::{
-    Choice, Encoding, Kind, What, choice, flag, hide, show, some, with, word,
+    Choice, Encoding, Kind, Show, Slot, What, choice, flag, hide, show, some, with, word,
 };
 use crate::isa::Modifier::{self, *};
 use crate::isa::Opcode;
-use What::{A, B, C, D, Number, P, Parts, Predicates, Q, Third, W};
+use What::{A, B, ByteOf24, C, D, Number, P, Parts, Predicates, Q, Third, W};
 
-const D0: crate::decode::field::Slot = show(D);
+const D0: Slot = show(D);
 const SIGNED: Choice = flag(73, &[U32, Unwritten]);
 const EXTENDED: Choice = flag(72, &[Unwritten, Ex]);
 const LEFT: Choice = flag(76, &[L, R]);
@@ -106,10 +106,12 @@ pub(super) const TABLE: &[Encoding] = &[
     row!(I2i 0x038 TWO, [choice(76, 2, &[U8, S8, U16, S16]), word(&[S32]), word(&[Sat])], [
         D0, show(W(Kind::Bits)),
     ]),
-    row!(P2r 0x003 &[4], [], [
+    row!(P2r 0x003 &[4], [choice(76, 2, &[Unwritten, B1, B2, B3])], [
         show(D), show(Predicates), show(A(Kind::Bits)), show(B(Kind::Bits)),
     ]),
-    row!(R2p 0x004 &[4], [], [show(Predicates), show(A(Kind::Bits)), show(B(Kind::Bits))]),
+    row!(R2p 0x004 &[4], [], [
+        show(Predicates), show(ByteOf24), Slot { what: B(Kind::Bits), show: Show::UnlessBits(0xff) },
+    ]),
     row!(Plop3 0x01c &[4], [LUT], [
         show(P(81)), show(P(84)), show(Q(87, 90)), show(Q(77, 80)), show(Third),
         show(Parts((64, 3), (72, 5))), show(Number(16, 8)),

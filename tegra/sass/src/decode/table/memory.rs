@@ -1,11 +1,14 @@
 //! Loads, stores, atomics and what orders them.
 
 use super::row;
-use crate::decode::field::{Choice, Encoding, Slot, What, choice, flag, hide, show, some, word};
+use crate::decode::field::{
+    Choice, Encoding, Show, Slot, What, choice, flag, hide, show, some, word,
+};
 use crate::isa::Modifier::{self, *};
 use crate::isa::Opcode;
 use What::{
-    CopySource, CopyTarget, D, Flat, FlatLong, Global, Indexed, Near, Number, P, Q, Reg, Scoreboard,
+    CopySource, CopyTarget, D, Flat, FlatLong, Given, Global, Indexed, Near, Number, P, Q, Reg,
+    Scoreboard, Scoreboards,
 };
 
 const EXTENDED: Choice = flag(72, &[Invalid, E]);
@@ -43,14 +46,15 @@ const LOCAL_STORED: What = Near { scale: 0, uniform: 64 };
 const COUNT: Slot = show(Number(38, 6));
 
 pub(super) const TABLE: &[Encoding] = &[
-    row!(Ldg 0x181 &[4], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(LOADED)],
-        fixed = &[(81, 3, 7), (64, 4, 0)]),
-    row!(Ldg 0x181 &[1], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(Flat)],
-        fixed = &[(81, 3, 7), (64, 4, 0)]),
-    row!(Ld 0x180 &[4], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(FlatLong)],
-        when = Some((91, 1, 0)), fixed = &[(81, 3, 0), (64, 4, 0)]),
-    row!(Ld 0x180 &[4], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(LOADED)],
-        fixed = &[(81, 3, 0), (64, 4, 0)]),
+    row!(Ldg 0x181 &[4], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(LOADED), some(Given)],
+        fixed = &[(81, 3, 7)]),
+    row!(Ldg 0x181 &[1], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(Flat), some(Given)],
+        fixed = &[(81, 3, 7)]),
+    row!(Ld 0x180 &[4], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [
+        show(D), show(FlatLong), some(Given),
+    ], when = Some((91, 1, 0)), fixed = &[(81, 3, 0)]),
+    row!(Ld 0x180 &[4], [EXTENDED, EVICT, PREFETCH, SIZE, SCOPE], [show(D), show(LOADED), some(Given)],
+        fixed = &[(81, 3, 0)]),
     row!(Stg 0x186 &[4], [EXTENDED, EVICT, SIZE, SCOPE], [show(STORED), show(Reg(32))]),
     row!(Stg 0x186 &[1], [EXTENDED, EVICT, SIZE, SCOPE], [show(Flat), show(Reg(32))]),
     row!(St 0x185 &[1], [EXTENDED, EVICT, SIZE, SCOPE], [show(FlatLong), show(Reg(64))]),
@@ -63,7 +67,7 @@ pub(super) const TABLE: &[Encoding] = &[
     row!(Ldsm 0x03b &[4],
         [word(&[B16]), choice(78, 2, &[M88, Mt88]), choice(72, 2, &[Unwritten, N2, N4])],
         [show(D), show(Near { scale: 0, uniform: 32 })]),
-    row!(Ldgsts 0x1ae &[7],
+    row!(Ldgsts 0x1ae &[6, 7],
         [
             word(&[E]), EVICT, flag(81, &[Bypass, Unwritten]),
             choice(71, 2, &[Unwritten, Ltc64b, Ltc128b, Ltc256b]),
@@ -72,7 +76,9 @@ pub(super) const TABLE: &[Encoding] = &[
         ],
         [show(CopyTarget), show(CopySource), some(Q(87, 90))]),
     row!(Ldgdepbar 0x1af &[4], [], []),
-    row!(Depbar 0x11a &[4], [flag(47, &[Invalid, Le])], [show(Scoreboard), COUNT]),
+    row!(Depbar 0x11a &[4], [flag(47, &[Invalid, Le])], [
+        show(Scoreboard), COUNT, Slot { what: Scoreboards, show: Show::UnlessZero },
+    ]),
     row!(Atomg 0x1a8 &[4], [EXTENDED, OPERATION, EVICT, ATOMIC, SCOPE], [
         show(P(81)), show(D), show(CHANGED), show(Reg(32)),
     ]),
@@ -108,5 +114,5 @@ pub(super) const TABLE: &[Encoding] = &[
 
 /// What `CCTL` does to the line of an address.
 const LINES: &[Modifier] =
-    &[Pf1, Pf2, Invalid, Invalid, Invalid, Invalid, Invalid, Invalid, Invalid, Pml2, Dml2, Rml2];
+    &[Pf1, Pf2, Invalid, Iv, Invalid, Invalid, Invalid, Invalid, Invalid, Pml2, Dml2, Rml2];
 const SPIN: Choice = flag(88, &[Unwritten, Spin]);

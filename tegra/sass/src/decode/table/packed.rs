@@ -2,7 +2,7 @@
 
 use super::words::*;
 use super::{SUM, THREE, TWO, row};
-use crate::decode::field::{Choice, Encoding, Kind, What, choice, flag, hide, show, word};
+use crate::decode::field::{Choice, Encoding, Kind, Show, Slot, What, choice, flag, show, word};
 use crate::isa::Modifier::*;
 use crate::isa::Opcode;
 use What::{A, B, C, D, P, Q, W};
@@ -11,6 +11,8 @@ const FMZ: Choice = flag(76, &[Unwritten, Fmz]);
 const RELU: Choice = flag(79, &[Unwritten, Relu]);
 const WIDE: Choice = flag(78, &[Unwritten, F32]);
 const BRAIN: Choice = flag(85, &[Unwritten, Bf16V2]);
+/// Nothing says what it decides.
+const RECTIFIED: Slot = Slot { what: Q(87, 90), show: Show::UnlessTrueWith(Relu) };
 const H: Kind = Kind::Halves;
 
 pub(super) const TABLE: &[Encoding] = &[
@@ -18,11 +20,11 @@ pub(super) const TABLE: &[Encoding] = &[
         fixed = &[(64, 8, 0)]),
     row!(Hmul2 0x032 TWO, [BRAIN, WIDE, FTZ, FMZ, SAT], [show(D), show(A(H)), show(B(H))]),
     row!(Hfma2 0x031 THREE, [BRAIN, WIDE, FTZ, FMZ, SAT, RELU], [
-        show(D), show(A(H)), show(B(H)), show(C(H)), hide(Q(87, 90)),
+        show(D), show(A(H)), show(B(H)), show(C(H)), RECTIFIED,
     ], fixed = &[(86, 1, 0)]),
     row!(Hfma2 0x035 THREE, [word(&[Mma]), FTZ, FMZ, SAT, RELU], [
         show(D), show(A(Kind::PlainHalves)), show(B(Kind::PlainHalves)), show(C(Kind::PlainHalves)),
-        hide(Q(87, 90)),
+        RECTIFIED,
     ], fixed = &[(78, 1, 0)]),
     row!(Hmnmx2 0x040 TWO,
         [BRAIN, WIDE, FTZ, flag(81, &[Unwritten, Nan]), flag(82, &[Unwritten, Xorsign])],

@@ -91,5 +91,5 @@ pub(super) const TABLE: &[Encoding] = &[
     row!(Uplop3 0x09c &[4], [LUT], [
         show(Up(81)), show(Up(84)), show(Uq(87, 90)), show(Uq(77, 80)), show(Uq(68, 71)),
         show(Parts((64, 3), (72, 5))), show(Number(16, 8)),
-    ], uniform = true, fixed = UNIFORM),
+    ], uniform = true),
 ];

@@ -1,12 +1,13 @@
 //! Between lanes: exchange, votes, matrices, special registers.
 
 use super::row;
+use super::words::ROUND;
 use crate::decode::field::{
     Choice, Encoding, Kind, Show, Slot, What, choice, flag, show, some, split, without, word,
 };
 use crate::isa::Modifier::*;
 use crate::isa::Opcode;
-use What::{A, D, Matrix, Number, P, Q, Reg, Special, Ud};
+use What::{A, D, Matrix, Number, P, Q, R, Reg, Special, Ud, W};
 
 const MODE: Choice = choice(58, 2, &[Idx, Up, Down, Bfly]);
 const VOTES: Choice = choice(72, 2, &[All, Any, Eq]);
@@ -28,7 +29,9 @@ pub(super) const TABLE: &[Encoding] = &[
     row!(Vote 0x006 &[4], [VOTES], [
         Slot { what: D, show: Show::UnlessZero }, show(P(81)), show(Q(87, 90)),
     ]),
-    row!(Voteu 0x086 &[4], [VOTES], [show(Ud), show(What::Up(81)), show(Q(87, 90))]),
+    row!(Voteu 0x086 &[4], [VOTES], [
+        Slot { what: Ud, show: Show::UnlessZero }, show(What::Up(81)), show(Q(87, 90)),
+    ]),
     row!(S2r 0x119 &[4], [], [show(D), show(Special)]),
     row!(S2ur 0x1c3 &[4], [], [show(Ud), show(Special)]),
     row!(Cs2r 0x005 &[4], [flag(80, &[B32, Unwritten])], [show(D), show(Special)]),
@@ -46,7 +49,9 @@ pub(super) const TABLE: &[Encoding] = &[
             flag(76, &[F16, F32]), choice(82, 2, &[Unwritten, Bf16, Tf32]),
         ],
         [show(D), GIVEN, show(Reg(32)), show(Reg(64)), show(Reg(40)), show(Number(48, 2))]),
-    row!(Dmma 0x03f &[1], [word(&[M884])], [show(D), GIVEN, show(Reg(32)), show(Reg(64))]),
+    row!(Dmma 0x03f &[1], [word(&[M884]), ROUND], [
+        show(D), show(A(Kind::Double)), show(W(Kind::Double)), show(R(Kind::Double)),
+    ]),
     row!(Bmma 0x03d &[1],
         [choice(75, 2, &[M88128, M168128, M168256]), flag(78, &[Xor, And]), word(&[Popc])],
         [show(D), show(Matrix(24, "ROW")), show(Matrix(32, "COL")), show(Reg(64))],
