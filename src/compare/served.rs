@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::outcome::{Answer, Outcome};
 use super::workload::{TOP, Workload};
 use crate::bench::Kind;
-use crate::control::client::{Client, Error};
+use crate::control::client::{Client, Error, Timed};
 
 /// Prompts whose first token is timed.
 const FIRST: u32 = 5;
@@ -36,18 +36,12 @@ pub(super) struct Server {
 struct Part {
     #[serde(default)]
     choices: Vec<Choice>,
-    #[serde(default)]
-    usage: Option<Usage>,
 }
 
 #[derive(Deserialize)]
 struct Choice {
     #[serde(default)]
-    text: String,
-    #[serde(default)]
     logprobs: Option<Logprobs>,
-    #[serde(default)]
-    finish_reason: Option<String>,
 }
 
 /// OpenAI's fields, and orind's two beside them.
@@ -67,20 +61,6 @@ struct Logprobs {
 struct Alternative {
     id: u32,
     logprob: f64,
-}
-
-#[derive(Deserialize)]
-struct Usage {
-    #[serde(default)]
-    completion_tokens: u64,
-    #[serde(default)]
-    prompt_tokens_details: Option<Details>,
-}
-
-#[derive(Deserialize)]
-struct Details {
-    #[serde(default)]
-    cached_tokens: Option<u64>,
 }
 
 /// llama.cpp's `/completion`.
@@ -127,25 +107,12 @@ impl Server {
     async fn streamed(&self, prompt: &[u32], n: u32) -> Result<Streamed, Error> {
         let sent = Instant::now();
         let request = self.request(prompt, n);
-        let mut stream = self.client.stream::<Part>("/v1/completions", &request).await?;
-        let (mut times, mut usage) = (Vec::new(), None);
-        while let Some(part) = stream.next().await? {
-            // A token may have no text of its own yet; its part counts. The last may be the end alone.
-            let token = |choice: &Choice| choice.finish_reason.is_none() || !choice.text.is_empty();
-            if part.choices.iter().any(token) {
-                times.push(sent.elapsed());
-            }
-            usage = part.usage.or(usage);
-        }
+        let mut timed = Timed::default();
+        self.client.timed(&request, &mut timed).await?;
+        let times: Vec<Duration> = timed.parts.iter().map(|part| *part - sent).collect();
         let first = times.first().copied();
         let first = first.ok_or_else(|| Error::Protocol("an answer without a token".into()))?;
-        let details = usage.as_ref().and_then(|usage| usage.prompt_tokens_details.as_ref());
-        Ok(Streamed {
-            first,
-            cached: details.and_then(|details| details.cached_tokens),
-            tokens: usage.map_or(times.len() as u64, |usage| usage.completion_tokens),
-            parts: times,
-        })
+        Ok(Streamed { first, cached: timed.cached, tokens: timed.tokens, parts: times })
     }
 
     /// Times of prompts that it has not seen, and between the tokens after them.

@@ -5,6 +5,7 @@ mod address;
 pub mod private;
 mod sse;
 mod stream;
+mod timed;
 
 use std::io;
 use std::marker::PhantomData;
@@ -25,6 +26,7 @@ use super::api::{self, route};
 use super::folder::{self, Distrust};
 use crate::wording::{json, shown};
 pub use address::{Address, Token};
+pub use timed::Timed;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -46,6 +48,9 @@ pub enum Error {
         status: u16,
         detail: Box<api::ErrorDetail>,
     },
+    /// Refused in words that are not the daemon's: another server, or something between.
+    #[error("unexpected answer from the daemon: {status}: {said}")]
+    Refused { status: u16, said: String },
     #[error("unexpected answer from the daemon: {0}")]
     Protocol(String),
 }
@@ -291,7 +296,9 @@ fn parse<T: DeserializeOwned>(data: &str) -> Result<T, Error> {
 fn refused(status: StatusCode, body: &[u8]) -> Error {
     match serde_json::from_slice::<api::ErrorBody>(body) {
         Ok(body) => Error::Api { status: status.as_u16(), detail: Box::new(body.error) },
-        Err(_) => Error::Protocol(format!("{status}: {}", shown(&String::from_utf8_lossy(body)))),
+        Err(_) => {
+            Error::Refused { status: status.as_u16(), said: shown(&String::from_utf8_lossy(body)) }
+        }
     }
 }
 
