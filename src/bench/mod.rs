@@ -13,6 +13,7 @@ mod report;
 pub mod roof;
 mod run;
 mod schedule;
+pub mod serving;
 mod spec;
 pub mod statistics;
 mod verify;

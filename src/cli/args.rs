@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::bench::serving::Lengths;
 use crate::wording;
 
 /// Control orind, the daemon that runs GGUF language models, and measure with it.
@@ -178,6 +180,10 @@ Examples:
       did it become slower since the last record?
   orinctl bench --against old/orinctl --pairs 20
       the same, measured in turn with another build: finds less on a machine that is not quiet
+  orinctl bench --serve --rate 2 --seconds 60 --ttft-limit 500ms --itl-limit 50ms
+      a server under load: Poisson arrivals, mixed lengths, goodput
+  orinctl bench --serve --clients 8 --server localhost:8000
+      a server of OpenAI's routes under 8 clients
 
 With a daemon on the socket its loaded model is measured; requests wait meanwhile. Without one a \
 private daemon is started, and stopped at the end.
@@ -227,6 +233,61 @@ pub(super) struct Bench {
     pub(super) records: RecordsFile,
     #[command(flatten)]
     pub(super) format: Format,
+    #[command(flatten)]
+    pub(super) serve: Serve,
+}
+
+/// A server under load, in place of the engine by itself.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Serving")]
+pub(super) struct Serve {
+    /// Measure serving: clients send requests of mixed lengths at planned times. Ctrl-C keeps what was
+    /// measured
+    #[arg(long, conflicts_with_all = [
+        "prompts", "generate", "depths", "batches", "repetitions", "warmup", "budget", "save", "against", "csv", "markdown",
+    ])]
+    pub(super) serve: bool,
+    /// Requests under way at once, at most [default: 4; 256 with --rate]
+    #[arg(long, value_name = "N", requires = "serve", value_parser = super::serve::clients)]
+    pub(super) clients: Option<usize>,
+    /// Requests a second, as a Poisson process [default: each client sends when it has its answer]
+    #[arg(long, value_name = "R", requires = "serve", value_parser = super::serve::rate)]
+    pub(super) rate: Option<f64>,
+    /// For how long requests are sent
+    #[arg(long, value_name = "TIME", requires = "serve", default_value = "30s", value_parser = super::serve::time)]
+    pub(super) seconds: Duration,
+    /// Tokens of prompts, drawn log-uniformly
+    #[arg(
+        long,
+        visible_alias = "lengths",
+        value_name = "N-M",
+        requires = "serve",
+        default_value = "32-512"
+    )]
+    pub(super) prompt_lengths: Lengths,
+    /// Tokens of answers, drawn log-uniformly
+    #[arg(long, value_name = "N-M", requires = "serve", default_value = "16-128")]
+    pub(super) answer_lengths: Lengths,
+    /// Goodput: time to first token of a good answer
+    #[arg(long, value_name = "TIME", requires = "serve", default_value = "500ms", value_parser = super::serve::time)]
+    pub(super) ttft_limit: Duration,
+    /// Goodput: mean time between the tokens of a good answer
+    #[arg(long, value_name = "TIME", requires = "serve", default_value = "50ms", value_parser = super::serve::time)]
+    pub(super) itl_limit: Duration,
+    /// A server of OpenAI's routes instead of the daemon; it has to take token ids
+    #[arg(long, value_name = "HOST:PORT", requires = "serve", conflicts_with_all = [
+        "private", "backend", "threads", "cpu_isa",
+    ])]
+    pub(super) server: Option<String>,
+    /// File of the token for --server [default: $ORIND_TOKEN]
+    #[arg(long, value_name = "FILE", requires = "server")]
+    pub(super) server_token_file: Option<PathBuf>,
+    /// Entries of that server's vocabulary, from whose middle prompts are drawn
+    #[arg(long, value_name = "N", requires = "server", default_value_t = 32000, value_parser = clap::value_parser!(u32).range(16..))]
+    pub(super) vocabulary: u32,
+    /// Write every request for NVIDIA's AIPerf: its profile_export.jsonl
+    #[arg(long, value_name = "FILE", requires = "serve")]
+    pub(super) aiperf: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -87,6 +87,9 @@ pub(super) enum Error {
     Unlike(Vec<Difference>),
     #[error(transparent)]
     Record(#[from] crate::bench::RecordError),
+    /// What was measured until then has been printed.
+    #[error("{0}")]
+    Serving(String),
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("interrupted")]

@@ -23,6 +23,7 @@ mod plan;
 mod profile;
 mod quality;
 mod quantize;
+mod serve;
 mod session;
 mod status;
 mod terminal;
@@ -60,6 +61,9 @@ pub fn main() -> ExitCode {
         Command::Perplexity(task) => stoppable(|s| quality::perplexity(&task, &terminal, s)),
         Command::Kld(task) => stoppable(|s| quality::divergence(&task, &terminal, s)),
         Command::Quantize(task) => stoppable(|s| quantize::run(&task, &terminal, s)),
+        Command::Bench(bench) if bench.serve.serve => {
+            started(|interrupted| serve::run(&args.connection, &bench, &terminal, interrupted))
+        }
         Command::Compare(compare) => {
             started(|interrupted| compare::run(&compare, &terminal, interrupted))
         }

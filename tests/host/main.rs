@@ -23,6 +23,7 @@ mod orin;
 mod orinctl;
 mod quality;
 mod recorded;
+mod serving;
 mod synthetic;
 mod tokenizer;
 mod tune;
