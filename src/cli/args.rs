@@ -299,6 +299,8 @@ Examples:
       another build
   orinctl compare -m model.gguf --with openai:localhost:8000 --allow clock
       a server that runs already, with the same model
+  orinctl compare -m model.gguf -d 0,1024,4096 --html report.html
+      decode and prefill against depth, and a page with plots beside the table
 
 Every round runs each engine once, one process at a time, in an order drawn anew. A peer that is not there \
 is named with the command that installs it; one that fails is reported and the others go on. An engine whose \
@@ -384,6 +386,9 @@ pub(super) struct Compare {
     /// Say what each number means, and measure nothing
     #[arg(long)]
     pub(super) explain: bool,
+    /// Write the report as a page with plots too, for any browser
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
     #[command(flatten)]
     pub(super) format: Format,
 }

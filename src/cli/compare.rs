@@ -1,8 +1,8 @@
 //! `orinctl compare`: this build and other engines on one file, in turn.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
-use std::io::Read as _;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,6 +36,9 @@ pub(super) async fn run(
     if args.explain {
         return text::print(&compare::explain());
     }
+    if let Some(file) = &args.html {
+        writable(file)?;
+    }
     let settings = Settings {
         llama_cpp: args.llama_cpp.clone(),
         python: args.python.clone(),
@@ -68,7 +71,9 @@ pub(super) async fn run(
     let probe = Arc::new(Probe::new(Root::system()));
     let found = compare::run(work, peers, &how, &judge, &probe, &interrupted, on_progress).await?;
     drop(live);
+    let written = args.html.as_deref().map_or(Ok(()), |file| write(&found, file));
     print(&found, &args.format)?;
+    written?;
     match found {
         Comparison { interrupted: true, .. } => Err(Error::Interrupted),
         Comparison { invalid, .. } if !invalid.is_empty() => {
@@ -84,6 +89,43 @@ fn print(found: &Comparison, format: &args::Format) -> Result<(), Error> {
         args::Format { markdown: true, .. } => text::print(&compare::markdown(found)),
         _ => text::show(found, format.json, compare::table),
     }
+}
+
+/// Refuses a page that could not be written, before hours of measuring.
+fn writable(file: &Path) -> Result<(), Error> {
+    let usage = |why: String| Err(Error::Usage(format!("--html {}: {why}", file.display())));
+    let folder = folder(file);
+    if file.is_dir() || file.file_name().is_none() {
+        return usage("that is a folder; name a file in it".into());
+    }
+    if !folder.is_dir() {
+        return usage(format!("the folder {} does not exist; make it first", folder.display()));
+    }
+    if let Err(why) = nix::unistd::access(folder, nix::unistd::AccessFlags::W_OK) {
+        return usage(format!("the folder {} cannot be written to: {why}", folder.display()));
+    }
+    Ok(())
+}
+
+fn folder(file: &Path) -> &Path {
+    let parent = file.parent().unwrap_or(Path::new(""));
+    if parent.as_os_str().is_empty() { Path::new(".") } else { parent }
+}
+
+/// Writes the page whole or not at all.
+fn write(found: &Comparison, file: &Path) -> Result<(), Error> {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = folder(file).join(format!(".{name}.{}", std::process::id()));
+    let written = compare::page(found).and_then(|page| {
+        let mut to = File::create_new(&temporary)?;
+        to.write_all(page.as_bytes())?;
+        to.sync_all()?;
+        fs::rename(&temporary, file)
+    });
+    written.map_err(|source| {
+        let _ = fs::remove_file(&temporary);
+        Error::Write { file: file.to_owned(), source }
+    })
 }
 
 fn workload(args: &args::Compare, model: &Model, terminal: &Terminal) -> Result<Workload, Error> {

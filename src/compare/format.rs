@@ -1,9 +1,16 @@
 //! A comparison as text: what differs and who computes what first, the numbers, the ratios, the verdict.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::report::{Against, Cell, Comparison, Entrant, Row, Unit, Verdict};
 use crate::bench::statistics::{DEFINITION, RULE};
+
+/// Lines of cells, the first with the heads.
+pub(super) type Table = Vec<Vec<String>>;
+
+/// Said where the engines differ in nothing.
+pub(super) const SAME: &str = "Nothing that the engines tell of.\n";
 
 /// What a terminal shows.
 pub fn table(found: &Comparison) -> String {
@@ -24,14 +31,16 @@ fn text(found: &Comparison, heading: &str) -> String {
         let _ = writeln!(text, "Interrupted: what was measured before.\n");
     }
     text.push_str(&head(found));
-    let _ = write!(text, "\n{heading}Who takes part\n\n{}", entrants(found));
+    let _ = write!(text, "\n{heading}Who takes part\n\n{}", aligned(&entrants(found), 3));
     for entrant in &found.entrants {
         if let Some(why) = &entrant.lost {
             let _ = writeln!(text, "\n{}: {why}", entrant.name);
         }
     }
-    let _ = write!(text, "\n{heading}What differs\n\n{}", differences(found));
-    let _ = write!(text, "\n{heading}Measured\n\n{}", measured(found));
+    let differences = differences(found);
+    let told = if differences.is_empty() { SAME.into() } else { aligned(&differences, 5) };
+    let _ = write!(text, "\n{heading}What differs\n\n{told}");
+    let _ = write!(text, "\n{heading}Measured\n\n{}", aligned(&measured(found), 1));
     let ratios = ratios(found);
     if !ratios.is_empty() {
         let own = &found.entrants[0].name;
@@ -41,9 +50,9 @@ fn text(found: &Comparison, heading: &str) -> String {
     text
 }
 
-fn head(found: &Comparison) -> String {
-    let work = &found.work;
-    let model = work.model.file_name().unwrap_or(work.model.as_os_str()).to_string_lossy();
+/// What was run, on what.
+pub(super) fn head(found: &Comparison) -> String {
+    let (work, model) = (&found.work, model(found));
     let hash: String = work.sha256.chars().take(12).collect();
     let mut head = format!(
         "{model}: {}, SHA-256 {hash}, on {}, threads {}, rounds {}, seed {}\n",
@@ -65,7 +74,14 @@ fn head(found: &Comparison) -> String {
     head
 }
 
-fn entrants(found: &Comparison) -> String {
+/// The model's file, without its folder.
+pub(super) fn model(found: &Comparison) -> Cow<'_, str> {
+    let path = &found.work.model;
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy()
+}
+
+/// Who takes part, under a line of heads, as all tables here.
+pub(super) fn entrants(found: &Comparison) -> Table {
     let mut rows = vec![
         ["engine", "version", "computes the model", "KL mean, max", "top-1", "rounds"]
             .map(String::from)
@@ -95,12 +111,13 @@ fn entrants(found: &Comparison) -> String {
             entrant.rounds.len().to_string(),
         ]);
     }
-    aligned(&rows, 3)
+    rows
 }
 
-fn differences(found: &Comparison) -> String {
+/// What differs; empty where nothing does.
+pub(super) fn differences(found: &Comparison) -> Table {
     if found.differences.is_empty() {
-        return "Nothing that the engines tell of.\n".into();
+        return Vec::new();
     }
     let head = ["engine", "what", "is", "compared with", "changes the verdict"];
     let mut rows = vec![head.map(String::from).to_vec()];
@@ -114,10 +131,11 @@ fn differences(found: &Comparison) -> String {
             decides.into(),
         ]);
     }
-    aligned(&rows, 5)
+    rows
 }
 
-fn measured(found: &Comparison) -> String {
+/// Every number's median and spread.
+pub(super) fn measured(found: &Comparison) -> Table {
     let mut head = vec![String::new()];
     head.extend(found.entrants.iter().map(|e| e.name.clone()));
     let mut rows = vec![head];
@@ -144,10 +162,11 @@ fn measured(found: &Comparison) -> String {
     let mut line = vec!["memory: weights, KV, activations, GPU, MiB".to_owned()];
     line.extend(found.entrants.iter().map(parts));
     rows.push(line);
-    aligned(&rows, 1)
+    rows
 }
 
-fn name(row: &Row) -> String {
+/// A row's name and unit.
+pub(super) fn name(row: &Row) -> String {
     let unit = match row.unit {
         Unit::TokensPerSecond => "tok/s",
         Unit::Seconds => "ms",
@@ -159,7 +178,7 @@ fn name(row: &Row) -> String {
 }
 
 /// A median and its spread, in the row's unit.
-fn value(row: &Row, cell: &Cell) -> String {
+pub(super) fn value(row: &Row, cell: &Cell) -> String {
     let scale = match row.unit {
         Unit::TokensPerSecond | Unit::JoulesPerToken => 1.0,
         Unit::Seconds => 1e3,
@@ -182,7 +201,8 @@ fn value(row: &Row, cell: &Cell) -> String {
     format!("{median:.digits$}{spread}{consistent}")
 }
 
-fn ratios(found: &Comparison) -> Vec<Vec<String>> {
+/// The ratios and their verdicts; empty where there are none.
+pub(super) fn ratios(found: &Comparison) -> Table {
     let head = [
         "", "against", "ratio", "interval", "resolved", "verdict", "Welch p", "Hedges g",
         "drift p", "outliers",
@@ -219,7 +239,8 @@ fn ratios(found: &Comparison) -> Vec<Vec<String>> {
     if rows.len() == 1 { Vec::new() } else { rows }
 }
 
-fn said(found: &Comparison, entrant: &Entrant, verdict: Verdict) -> String {
+/// A verdict in words, with the differences that were allowed for it.
+pub(super) fn said(found: &Comparison, entrant: &Entrant, verdict: Verdict) -> String {
     let allowed: Vec<&str> = found
         .differences
         .iter()
@@ -240,7 +261,8 @@ fn said(found: &Comparison, entrant: &Entrant, verdict: Verdict) -> String {
     said
 }
 
-fn notes(found: &Comparison) -> String {
+/// What the numbers are.
+pub(super) fn notes(found: &Comparison) -> String {
     let mut notes = format!(
         "Values: {DEFINITION}; (!) where the coefficient of variation is above 10 %.\n\
          Ratios: the first engine's value over the other's in the same round, their median. {RULE}.\n"

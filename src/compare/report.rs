@@ -60,10 +60,15 @@ impl Entrant {
         self.agreement.as_ref().is_none_or(|agreement| agreement.agrees)
     }
 
-    /// Between two tokens, all rounds together, in seconds.
-    pub fn between(&self) -> Option<Percentiles> {
+    /// Seconds between two tokens, all rounds together, without the first answer after each start.
+    pub fn gaps(&self) -> Vec<f64> {
         let all = self.rounds.iter().flat_map(|round| round.between.iter().skip(1).flatten());
-        Percentiles::of(&all.copied().collect::<Vec<_>>())
+        all.copied().collect()
+    }
+
+    /// Their percentiles.
+    pub fn between(&self) -> Option<Percentiles> {
+        Percentiles::of(&self.gaps())
     }
 }
 

@@ -157,6 +157,37 @@ fn ctrl_c_keeps_what_was_measured_and_leaves_no_process() {
     });
 }
 
+#[test]
+fn a_page_is_written_beside_the_table_or_refused_before_anything_runs() {
+    let bench = Bench::new();
+    let peer = bench.peer("cat");
+    let folder = bench.0.path().join("reports");
+    let file = folder.join("a page.html");
+    let html = ["--no-reference", "--html", file.to_str().unwrap()];
+    let (code, _, errors) = outcome(&mut bench.compare(&peer, &html));
+    assert_eq!(code, Some(2), "{errors}");
+    let named = format!("the folder {} does not exist", folder.display());
+    assert!(errors.contains(&named) && !bench.runs().exists(), "{errors}");
+    fs::create_dir(&folder).unwrap();
+    fs::write(&file, "before").unwrap();
+    let table = said(&mut bench.compare(&peer, &html));
+    assert!(table.contains("| pp8, tok/s "), "{table}");
+    let page = fs::read_to_string(&file).unwrap();
+    for part in
+        ["<!doctype html>", "tiny-llama-Q8_0", "<th scope=\"row\">pp8, tok/s</th>", "</html>"]
+    {
+        assert!(page.contains(part), "{part} in {page}");
+    }
+    for plot in ["every pair", "Tokens a second, tg3", "Between tokens", "Warm-up", "Memory"] {
+        assert!(
+            page.contains(&format!("{plot}</h3>")) || page.contains(&format!("<h3>{plot}")),
+            "{plot}"
+        );
+    }
+    // Nothing half-written stays beside it.
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+}
+
 /// A server that answers every prompt with the same tokens, and says that a cache had the prompt.
 fn parrot() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
