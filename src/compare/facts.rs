@@ -28,7 +28,7 @@ pub struct Facts {
     pub warmup: Option<u32>,
     /// Compiled for this model or shape, and by what: `torch.compile`, `jit`.
     pub compiled: Option<String>,
-    /// Instruction sets or SM versions that it was built for, by the names of [`SETS`].
+    /// Instruction sets or SM versions that it was built for, by the names that llama.cpp has for them: `AVX512`, `AMX_INT8`.
     pub built_for: Option<BTreeSet<String>>,
     /// What is under the clock: `engine` (calls of its library) or `http` (requests to its server).
     pub clock: Option<String>,

@@ -1,5 +1,5 @@
 //! Engines held against each other on one machine: the same file, the same token ids, in turn, one process at a
-//! time. [`run`] drives the [peers](peers), [`fairness`] says what differs between them, [`agreement`] whether they
+//! time. [`run`] drives the peers, `fairness` says what differs between them, [`agreement`] whether they
 //! compute the model, [`Comparison`] what was found and who is faster, where that can be said.
 //!
 //! It measures nothing itself: speeds come from each engine's own bench, times from a client's side of its
