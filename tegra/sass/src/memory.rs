@@ -61,15 +61,23 @@ pub const MARKED: usize = 32;
 pub const ALL_READ: u64 = 0x5555_5555_5555_5555;
 
 impl Region<'_> {
-    /// Says that a word may be wanted soon, if the region has it.
+    /// Says that a word may be wanted soon, if the region has it. Other processors are told nothing.
     #[inline(always)]
     pub(crate) fn expect(&self, word: usize) {
+        let Some(word) = self.words.get(word) else { return };
         #[cfg(target_arch = "x86_64")]
-        if let Some(word) = self.words.get(word) {
+        {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             // SAFETY: the address is not accessed; it is a hint.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast()) };
         }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: `PRFM` accesses nothing and faults on no address; it is a hint.
+        unsafe {
+            std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) std::ptr::from_ref(word), options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = word;
     }
 
     /// Notes an access to words.
