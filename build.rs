@@ -1,8 +1,11 @@
-//! Tells the program which commit it is built from, as `ORIND_COMMIT`. Whoever builds without git can set
-//! the variable; with neither there is no commit.
+//! Tells the program which commit it is built from, as `ORIND_COMMIT`, and which reference it holds engines against,
+//! as `ORIND_REFERENCE`. Whoever builds without git can set the first; with neither there is no commit.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use sha2::{Digest as _, Sha256};
 
 /// What the program is compiled from. Other files can change without another program.
 const SOURCES: [&str; 13] = [
@@ -21,7 +24,22 @@ const SOURCES: [&str; 13] = [
     "tegra/profile/src",
 ];
 
+/// What the reference's answers follow from: how a model becomes a graph, how that is planned and interpreted, who
+/// asks, and the libraries' versions.
+const REFERENCE: [&str; 6] = [
+    "Cargo.lock",
+    "crates/device/src/plan_buffers.rs",
+    "crates/device/src/reference",
+    "crates/model/src",
+    "crates/plan/src",
+    "src/parity",
+];
+
 fn main() {
+    for path in REFERENCE {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    println!("cargo::rustc-env=ORIND_REFERENCE={}", digest(&REFERENCE));
     println!("cargo::rerun-if-env-changed=ORIND_COMMIT");
     println!("cargo::rerun-if-changed=build.rs");
     if std::env::var_os("ORIND_COMMIT").is_some() {
@@ -47,6 +65,25 @@ fn main() {
     let status = [&["status", "--porcelain", "--"], &SOURCES[..]].concat();
     let dirty = git(&root, &status).is_none_or(|changed| !changed.is_empty());
     println!("cargo::rustc-env=ORIND_COMMIT={commit}{}", if dirty { "-dirty" } else { "" });
+}
+
+/// SHA-256 of files and of all that is in folders, with their names.
+fn digest(paths: &[&str]) -> String {
+    let mut digest = Sha256::new();
+    let mut left: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+    left.sort();
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            let entries = fs::read_dir(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            left.extend(entries.flatten().map(|entry| entry.path()));
+            left.sort();
+        } else {
+            let text = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            digest.update(format!("{}\n{}\n", path.display(), text.len()));
+            digest.update(text);
+        }
+    }
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What git says, in one piece; `None` where it does not run or fails.

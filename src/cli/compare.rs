@@ -1,8 +1,8 @@
 //! `orinctl compare`: this build and other engines on one file, in turn.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use super::terminal::Terminal;
 use super::text;
 use crate::bench::Test;
 use crate::compare::{
-    self, Answer, Comparison, Judge, Peer, Progress, Run, Settings, TOP, Workload, random,
+    self, Answer, Comparison, Judge, Kept, Peer, Progress, Run, Settings, TOP, Workload, random,
 };
 use crate::parity::model::{Task, Trace};
 use model::tokenizer::{Tokenizer, Vocabulary};
-use model::{Model, mix};
+use model::{Model, mix, synthetic};
 use telemetry::{Probe, Root};
 
 /// Prompts that engines are judged by: how many, how long, and tokens after each. The reference is slow.
@@ -112,20 +112,9 @@ fn folder(file: &Path) -> &Path {
     if parent.as_os_str().is_empty() { Path::new(".") } else { parent }
 }
 
-/// Writes the page whole or not at all.
 fn write(found: &Comparison, file: &Path) -> Result<(), Error> {
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = folder(file).join(format!(".{name}.{}", std::process::id()));
-    let written = compare::page(found).and_then(|page| {
-        let mut to = File::create_new(&temporary)?;
-        to.write_all(page.as_bytes())?;
-        to.sync_all()?;
-        fs::rename(&temporary, file)
-    });
-    written.map_err(|source| {
-        let _ = fs::remove_file(&temporary);
-        Error::Write { file: file.to_owned(), source }
-    })
+    let written = compare::page(found).and_then(|page| compare::replace(file, page.as_bytes()));
+    written.map_err(|source| Error::Write { file: file.to_owned(), source })
 }
 
 fn workload(args: &args::Compare, model: &Model, terminal: &Terminal) -> Result<Workload, Error> {
@@ -188,8 +177,25 @@ fn sha256(file: &Path, terminal: &Terminal) -> Result<String, Error> {
     }
 }
 
-/// What the exact interpreter answers.
+/// What the exact interpreter answers: as it was kept, else computed and kept.
 fn reference(model: &Model, work: &Workload, terminal: &Terminal) -> Result<Vec<Answer>, Error> {
+    // Beside the models that are made once.
+    let kept = Kept::of(work, &synthetic::default_cache_dir().with_file_name("reference"));
+    match kept.read() {
+        Ok(Some(answers)) => return Ok(answers),
+        Ok(None) => {}
+        Err(damaged) => {
+            terminal.say(&format!("{damaged}; the reference's answers are computed anew"));
+        }
+    }
+    let answers = computed(model, work, terminal)?;
+    if let Err(why) = kept.write(&answers) {
+        terminal.say(&format!("the reference's answers cannot be kept for the next time: {why}"));
+    }
+    Ok(answers)
+}
+
+fn computed(model: &Model, work: &Workload, terminal: &Terminal) -> Result<Vec<Answer>, Error> {
     let live = terminal.spinner();
     live.message("the reference's answers (slow on large models; --no-reference goes without)");
     let device = super::device::open("reference", "auto", work.threads).map_err(Error::Usage)?;

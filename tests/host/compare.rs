@@ -85,6 +85,39 @@ fn an_honest_peer_computes_the_model_and_every_number_is_there() {
 }
 
 #[test]
+fn the_references_answers_are_kept_and_a_damaged_file_is_not_believed() {
+    use std::os::unix::fs::MetadataExt;
+    let bench = Bench::new();
+    let peer = bench.peer("cat");
+    let cache = bench.0.path().join("cache");
+    let compare = || {
+        let mut command = bench.compare(&peer, &["--json"]);
+        let (code, text, errors) = outcome(command.env("XDG_CACHE_HOME", &cache));
+        assert_eq!(code, Some(0), "{errors}");
+        let found: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(found["entrants"][1]["agreement"]["agrees"], true, "{found}");
+        (found["entrants"][1]["agreement"].clone(), errors)
+    };
+    let (computed, errors) = compare();
+    assert!(!errors.contains("reference"), "{errors}");
+    let mut files = fs::read_dir(cache.join("orind/reference")).unwrap();
+    let file = files.next().unwrap().unwrap().path();
+    assert!(files.next().is_none());
+    let (written, text) = (fs::metadata(&file).unwrap().ino(), fs::read_to_string(&file).unwrap());
+    assert_eq!(compare().0, computed);
+    assert_eq!(fs::metadata(&file).unwrap().ino(), written, "it was read, not written again");
+    // Another token where the reference was sure would make every engine disagree.
+    let at = text.find("\"tokens\":[").unwrap() + "\"tokens\":[".len();
+    fs::write(&file, format!("{}1{}", &text[..at], &text[at..])).unwrap();
+    let (again, errors) = compare();
+    assert_eq!(again, computed);
+    for part in [file.to_str().unwrap(), "is damaged", "computed anew"] {
+        assert!(errors.contains(part), "{part} in {errors}");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
+}
+
+#[test]
 fn what_differs_is_refused_by_name_unless_it_is_allowed() {
     let bench = Bench::new();
     for (filter, name) in [
