@@ -140,29 +140,49 @@ pub(super) fn measured(found: &Comparison) -> Table {
     head.extend(found.entrants.iter().map(|e| e.name.clone()));
     let mut rows = vec![head];
     for row in &found.rows {
+        let told = || found.entrants.iter().zip(&row.cells);
         let mut line = vec![name(row)];
         line.extend(
-            row.cells.iter().map(|cell| cell.as_ref().map_or("-".into(), |c| value(row, c))),
+            told().map(|(e, cell)| cell.as_ref().map_or_else(|| untold(e), |c| value(row, c))),
         );
         rows.push(line);
+        if row.unit == Unit::TokensPerSecond {
+            let of = |c: &Cell| format!("{:.1}, {:.1}", c.summary.mean, c.summary.max);
+            let mut line = vec![format!("{}: mean, peak, tok/s", row.name)];
+            line.extend(told().map(|(e, cell)| cell.as_ref().map_or_else(|| untold(e), of)));
+            rows.push(line);
+        }
     }
     let slow = |e: &Entrant| {
-        let Some(p) = e.between() else { return "-".into() };
+        let Some(p) = e.between() else { return untold(e) };
         let ms = |s: Option<f64>| s.map_or("-".into(), |s| format!("{:.1}", s * 1e3));
         format!("{}, {}, {}, {}", ms(Some(p.p50)), ms(p.p90), ms(p.p99), ms(p.p99_9))
     };
     let mut line = vec!["between tokens p50, p90, p99, p99.9, ms".to_owned()];
     line.extend(found.entrants.iter().map(slow));
     rows.push(line);
-    let parts = |e: &Entrant| {
-        let Some(m) = e.rounds.last().map(|round| round.memory) else { return "-".into() };
-        let mib = |b: Option<u64>| b.map_or("-".into(), |b| format!("{}", b >> 20));
-        format!("{}, {}, {}, {}", mib(m.weights), mib(m.kv), mib(m.activations), mib(m.gpu))
-    };
-    let mut line = vec!["memory: weights, KV, activations, GPU, MiB".to_owned()];
-    line.extend(found.entrants.iter().map(parts));
-    rows.push(line);
+    let last = |e: &Entrant| e.rounds.last().map(|round| round.memory.places());
+    for place in ["host", "GPU"] {
+        let parts = |e: &Entrant| {
+            let places = last(e)?;
+            let (_, parts) = places.iter().find(|(name, _)| *name == place)?;
+            let mib = |b: Option<u64>| b.map_or("not told".into(), |b| format!("{}", b >> 20));
+            Some(parts.map(|(_, bytes)| mib(bytes)).join(", "))
+        };
+        let all: Vec<Option<String>> = found.entrants.iter().map(parts).collect();
+        if all.iter().any(Option::is_some) {
+            let mut line =
+                vec![format!("memory, {place}: weights, KV, activations, code, rest, MiB")];
+            line.extend(all.into_iter().map(|parts| parts.unwrap_or_else(|| "-".into())));
+            rows.push(line);
+        }
+    }
     rows
+}
+
+/// Instead of a number that an engine does not tell; one that is not there could tell nothing.
+fn untold(entrant: &Entrant) -> String {
+    if entrant.rounds.is_empty() { "-" } else { "not told" }.into()
 }
 
 /// A row's name and unit.
@@ -172,6 +192,8 @@ pub(super) fn name(row: &Row) -> String {
         Unit::Seconds => "ms",
         Unit::Bytes => "MiB",
         Unit::JoulesPerToken => "J/token",
+        Unit::PerGigabyte => "tok/s per GB",
+        Unit::Times => "times",
         Unit::Share => "%",
     };
     format!("{}, {unit}", row.name)
@@ -180,7 +202,7 @@ pub(super) fn name(row: &Row) -> String {
 /// A median and its spread, in the row's unit.
 pub(super) fn value(row: &Row, cell: &Cell) -> String {
     let scale = match row.unit {
-        Unit::TokensPerSecond | Unit::JoulesPerToken => 1.0,
+        Unit::TokensPerSecond | Unit::JoulesPerToken | Unit::PerGigabyte | Unit::Times => 1.0,
         Unit::Seconds => 1e3,
         Unit::Bytes => 1.0 / 1_048_576.0,
         Unit::Share => 100.0,

@@ -1,7 +1,7 @@
 //! What each number of a comparison means: said by `--explain`, held against the rows by a test.
 
 /// Name and definition of every metric. A name with `N` stands for any number.
-const METRICS: [(&str, &str); 11] = [
+const METRICS: [(&str, &str); 17] = [
     (
         "ppN",
         "tokens per second of the evaluation of a prompt of N tokens, by the engine's own bench, up to its first sampled token; for a server of which only the port is known, N over the time to its first token",
@@ -12,12 +12,24 @@ const METRICS: [(&str, &str); 11] = [
     ),
     ("@ dN", "the same with N tokens in the context when the clock starts"),
     (
+        "mean, peak",
+        "of the rounds: their arithmetic mean, and the fastest of them; the row before has their median",
+    ),
+    (
+        "sustained",
+        "tokens per second that a client sees in the second half of each answer but the first, pauses and all: tokens over time of all these halves; for answers whose half has 8 tokens or more",
+    ),
+    (
         "energy",
         "joules of the whole machine during the test over its tokens, where the machine has a meter and the engine's bench reads it",
     ),
     (
         "of the bandwidth",
         "bytes that the plan says a decoded token reads, times its speed, over the read bandwidth measured in the same round",
+    ),
+    (
+        "for the memory",
+        "tokens per second over the peak memory in 10^9 bytes, with what was reserved on a GPU",
     ),
     (
         "first token after N",
@@ -32,16 +44,28 @@ const METRICS: [(&str, &str); 11] = [
         "milliseconds between two tokens that follow each other, as a client sees them; median, and percentiles where there are enough to have one beyond",
     ),
     (
+        "first iteration",
+        "how many times the steady state it takes, in the same round; prompt: the very first token over the median of the later first tokens; step: from the first token after the start to the second, over the median between tokens of the later answers. The page has every iteration",
+    ),
+    (
         "load",
         "milliseconds from starting the process to a model that is ready; the file is in the page cache as it is",
+    ),
+    (
+        "cold start",
+        "load and the very first token together: from starting the process to a token, without the time in which nothing was asked",
     ),
     (
         "peak memory",
         "largest resident set of the engine's processes, added; pages of a mapped file count while they are resident",
     ),
     (
-        "memory",
-        "what the engine says of its parts: weights, KV cache, activations, and what it reserved on a GPU",
+        "memory, host",
+        "weights, KV cache and activations as the engine tells them; code: all executable mappings of its processes (programs, libraries, kernels compiled on the way), resident or not; rest: the peak without what is told",
+    ),
+    (
+        "memory, GPU",
+        "the same of what the engine reserved on a GPU; nobody tells the size of the code there, which is in the rest",
     ),
 ];
 

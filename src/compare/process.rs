@@ -52,7 +52,7 @@ pub(super) struct Process {
     child: Child,
     group: Pid,
     said: Arc<Mutex<VecDeque<String>>>,
-    peak: Arc<Mutex<u64>>,
+    held: Arc<Mutex<Held>>,
     started: Instant,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
@@ -72,21 +72,21 @@ impl Process {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         let group = Pid::from_raw(id.unwrap_or_else(|| unreachable!("it was just started")));
         let said = Arc::<Mutex<VecDeque<String>>>::default();
-        let peak = Arc::<Mutex<u64>>::default();
-        let mut tasks = vec![spawn(watch(group, Arc::clone(&peak)))];
+        let held = Arc::<Mutex<Held>>::default();
+        let mut tasks = vec![spawn(watch(group, Arc::clone(&held)))];
         if let Some(stderr) = child.stderr.take() {
             tasks.push(spawn(listen(stderr, Arc::clone(&said))));
         }
-        Ok(Self { program, child, group, said, peak, started, _tasks: tasks })
+        Ok(Self { program, child, group, said, held, started, _tasks: tasks })
     }
 
     pub(super) fn started(&self) -> Instant {
         self.started
     }
 
-    /// Largest resident set of the process and its children so far, in bytes.
-    pub(super) fn peak(&self) -> u64 {
-        *self.peak.lock()
+    /// What the process and its children held so far.
+    pub(super) fn held(&self) -> Held {
+        *self.held.lock()
     }
 
     /// What it said, all of it or the last lines.
@@ -154,8 +154,16 @@ impl Drop for Process {
 /// What a process printed, and what it took.
 pub(super) struct Finished {
     pub(super) printed: Vec<u8>,
-    /// Largest resident set, in bytes.
+    pub(super) held: Held,
+}
+
+/// Memory of a process and its children, in bytes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Held {
+    /// Largest resident sets, added.
     pub(super) peak: u64,
+    /// Executable mappings, added: of programs, libraries and what was compiled on the way.
+    pub(super) code: u64,
 }
 
 /// Runs a process to its end and gives what it printed.
@@ -167,7 +175,7 @@ pub(super) async fn run(
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut process = Process::start(command)?;
     let printed = process.result(input, limit).await?;
-    Ok(Finished { printed, peak: process.peak() })
+    Ok(Finished { printed, held: process.held() })
 }
 
 fn how(status: ExitStatus) -> String {
@@ -202,27 +210,32 @@ async fn listen(from: impl AsyncRead + Unpin, said: Arc<Mutex<VecDeque<String>>>
 }
 
 /// Looks at the resident sets of a group until it is gone.
-async fn watch(group: Pid, peak: Arc<Mutex<u64>>) {
+async fn watch(group: Pid, held: Arc<Mutex<Held>>) {
     loop {
-        let now = resident(group.as_raw());
+        let now = holds(group.as_raw());
         {
-            let mut peak = peak.lock();
-            *peak = now.max(*peak);
+            let mut held = held.lock();
+            *held = Held { peak: now.peak.max(held.peak), code: now.code.max(held.code) };
         }
         tokio::time::sleep(LOOK).await;
     }
 }
 
-/// Largest resident sets of a process and its children, added: `VmHWM` of `/proc/PID/status`.
-fn resident(pid: i32) -> u64 {
+/// What a process and its children hold now, by `/proc/PID/status`: `VmHWM`, and `VmExe` and `VmLib`, which together
+/// are all executable mappings (Linux `fs/proc/task_mmu.c`).
+pub(super) fn holds(pid: i32) -> Held {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib: u64 = line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0);
+    let of = |name: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        kib.unwrap_or(0) * 1024
+    };
+    let own = Held { peak: of("VmHWM"), code: of("VmExe") + of("VmLib") };
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();
-    let of_children: u64 =
-        children.split_whitespace().filter_map(|child| child.parse().ok()).map(resident).sum();
-    kib * 1024 + of_children
+    let children = children.split_whitespace().filter_map(|child| child.parse().ok()).map(holds);
+    children
+        .fold(own, |sum, child| Held { peak: sum.peak + child.peak, code: sum.code + child.code })
 }
 
 #[cfg(test)]
@@ -250,6 +263,15 @@ mod tests {
         let late = run(shell("echo slow >&2; sleep 60"), b"", Duration::from_millis(300)).await;
         let text = late.err().unwrap().to_string();
         assert!(text.contains("not done") && text.contains("slow"), "{text}");
+    }
+
+    #[test]
+    fn a_process_holds_code_and_more_than_that() {
+        let held = holds(std::process::id() as i32);
+        // A test's program is megabytes of code; nothing is resident without some of it.
+        assert!(held.code > 1 << 20 && held.code < 1 << 32, "{}", held.code);
+        assert!(held.peak > 1 << 20, "{}", held.peak);
+        assert_eq!(holds(i32::MAX).code, 0);
     }
 
     #[tokio::test]

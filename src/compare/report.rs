@@ -90,6 +90,10 @@ pub enum Unit {
     Seconds,
     Bytes,
     JoulesPerToken,
+    /// Tokens per second for each 10^9 bytes.
+    PerGigabyte,
+    /// How many times another number of the same round.
+    Times,
     /// Part of the bandwidth read in the same round.
     Share,
 }
@@ -97,7 +101,7 @@ pub enum Unit {
 impl Unit {
     /// Whether more is better.
     pub const fn more(self) -> bool {
-        matches!(self, Self::TokensPerSecond | Self::Share)
+        matches!(self, Self::TokensPerSecond | Self::PerGigabyte | Self::Share)
     }
 }
 
@@ -169,16 +173,28 @@ impl Comparison {
             rows.extend(self.numbered(&name, Unit::Share, |i, o| {
                 Some(o.speeds.get(&key)? * read? / roofs.get(i).copied().flatten()?)
             }));
+            let name = format!("{key}, for the memory");
+            rows.extend(self.row(&name, Unit::PerGigabyte, |o| {
+                Some(o.speeds.get(&key)? / (o.memory.all()? as f64 / 1e9))
+            }));
         }
+        rows.extend(self.row("sustained", Unit::TokensPerSecond, Outcome::sustained));
         let name = format!("first token after {}", self.work.prompt);
         rows.extend(self.row(&name, Unit::Seconds, |o| median(o.first_token.get(1..)?)));
         rows.extend(
             self.row("very first token", Unit::Seconds, |o| o.first_token.first().copied()),
         );
-        rows.extend(self.row("between tokens", Unit::Seconds, |o| {
-            median(&o.between.iter().skip(1).flatten().copied().collect::<Vec<_>>())
+        rows.extend(self.row("first iteration, prompt", Unit::Times, |o| {
+            Some(o.first_token.first()? / median(o.first_token.get(1..)?)?)
+        }));
+        rows.extend(self.row("between tokens", Unit::Seconds, Outcome::between_tokens));
+        rows.extend(self.row("first iteration, step", Unit::Times, |o| {
+            Some(o.between.first()?.first()? / o.between_tokens()?)
         }));
         rows.extend(self.row("load", Unit::Seconds, |o| o.load));
+        rows.extend(
+            self.row("cold start", Unit::Seconds, |o| Some(o.load? + o.first_token.first()?)),
+        );
         rows.extend(self.row("peak memory", Unit::Bytes, |o| o.memory.peak.map(|b| b as f64)));
         self.rows = rows;
     }

@@ -120,8 +120,7 @@ impl Server {
         let mut outcome = Outcome::default();
         for i in 0..FIRST {
             let prompt = work.prompt(work.prompt, round * 1000 + i);
-            let n = if i == 0 { 2 } else { work.stream.max(2) };
-            let streamed = self.streamed(&prompt, n).await?;
+            let streamed = self.streamed(&prompt, work.stream.max(2)).await?;
             outcome.first_token.push(streamed.first.as_secs_f64());
             let between = streamed.parts.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64());
             outcome.between.push(between.collect());

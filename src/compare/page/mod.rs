@@ -11,7 +11,6 @@ use std::io;
 
 use self::plots::{Axis, Lane, Point, Series, Told};
 use super::format::{self, Table};
-use super::outcome::Memory;
 use super::report::{Comparison, Unit};
 use crate::bench::{Kind, Test};
 
@@ -383,14 +382,14 @@ fn memory(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
     let (mut lanes, mut most) = (Vec::new(), vec![0.0]);
     for (engine, entrant) in found.entrants.iter().enumerate() {
         let Some(round) = entrant.rounds.last() else { continue };
-        for (place, parts) in split(&round.memory) {
-            let mut lane =
-                Lane { engine, name: format!("{}{place}", entrant.name), ..Lane::default() };
+        for (place, parts) in round.memory.places() {
+            let name = format!("{}, {place}", entrant.name);
+            let mut lane = Lane { engine, name, ..Lane::default() };
             let mut sum = 0.0;
             for (colour, (part, bytes)) in
-                parts.into_iter().enumerate().filter(|(_, part)| part.1 > 0)
+                parts.into_iter().enumerate().filter(|(_, part)| part.1 > Some(0))
             {
-                let mib = bytes as f64 / 1_048_576.0;
+                let mib = bytes.unwrap_or(0) as f64 / 1_048_576.0;
                 lane.bars.push((sum, sum + mib, colour, part.to_owned()));
                 numbers.push(vec![lane.name.clone(), part.to_owned(), format!("{mib:.1}")]);
                 sum += mib;
@@ -409,30 +408,6 @@ fn memory(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
                 resident set. Memory that was reserved and never touched is not resident: parts may be more than that set.";
     let x = Axis::linear("MiB", most);
     figures.add("Memory", text, &numbers, |told| plots::lanes(told, &x, None, &lanes))
-}
-
-/// The places where memory is, with the parts of each in bytes.
-fn split(memory: &Memory) -> Vec<(&'static str, [(&'static str, u64); 5])> {
-    let parts = |weights: Option<u64>, kv: Option<u64>, activations: Option<u64>, code, all| {
-        let [weights, kv, activations, code] =
-            [weights, kv, activations, code].map(|bytes: Option<u64>| bytes.unwrap_or(0));
-        let rest = Option::unwrap_or(all, 0u64).saturating_sub(weights + kv + activations + code);
-        [
-            ("weights", weights),
-            ("KV", kv),
-            ("activations", activations),
-            ("code", code),
-            ("rest", rest),
-        ]
-    };
-    let Memory { peak, weights, kv, activations, code, gpu } = *memory;
-    match gpu {
-        None => vec![("", parts(weights, kv, activations, code, peak))],
-        Some(_) => vec![
-            (", GPU", parts(weights, kv, activations, None, gpu)),
-            (", host", parts(None, None, None, code, peak)),
-        ],
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::super::workload::Workload;
 use super::*;
-use crate::compare::{Agreement, Difference, Entrant, Facts, Outcome};
+use crate::compare::{Agreement, Difference, Entrant, Facts, Memory, Outcome};
 
 const HOSTILE: &str = "<script>alert('1')</script>&\"x\".gguf";
 
@@ -122,6 +122,38 @@ fn everything_found_is_in_the_page() {
 }
 
 #[test]
+fn numbers_that_follow_from_others_and_those_that_nobody_told() {
+    let mut found = small();
+    for round in &mut found.entrants[1].rounds {
+        (round.load, round.memory.kv) = (None, None);
+    }
+    found.judge();
+    let first = |name: &str, engine: usize| {
+        let row =
+            found.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("{name}"));
+        row.cells[engine].as_ref().map(|cell| cell.summary.samples[0])
+    };
+    let close = |name: &str, engine, want: f64| {
+        let got = first(name, engine).unwrap();
+        assert!((got / want - 1.0).abs() < 1e-9, "{name}: {got}, not {want}");
+    };
+    close("cold start", 0, 0.8 + 0.9);
+    close("first iteration, prompt", 2, 0.9 / 0.205);
+    close("tg64, for the memory", 0, 50.0 / (1400.0 * 1.048576e-3));
+    let sustained = first("sustained", 0).unwrap();
+    assert!((45.0..50.0).contains(&sustained), "{sustained}");
+    assert_eq!((first("load", 1), first("cold start", 1)), (None, None));
+    let measured = format::measured(&found);
+    let line = |name: &str| measured.iter().find(|line| line[0].starts_with(name)).unwrap();
+    assert_eq!(line("load")[2..], ["not told", &line("load")[3], "-"]);
+    let memory = line("memory, host");
+    assert_eq!(memory[1], "1000, 200, 60, not told, 140");
+    assert_eq!(memory[2], "1000, not told, 60, not told, 340");
+    assert_eq!(line("pp128: mean, peak")[1].split(", ").nth(1), Some("800.0"));
+    assert!(!measured.iter().any(|line| line[0].starts_with("memory, GPU")));
+}
+
+#[test]
 fn nothing_in_the_page_is_alive() {
     let page = page(&small()).unwrap();
     let lower = page.to_lowercase();
@@ -178,13 +210,23 @@ fn code_lies_on_the_host_and_the_rest_is_what_nobody_names() {
         code: Some(5),
         ..Memory::default()
     };
-    let host = split(&memory);
-    assert_eq!((host.len(), host[0].1[3], host[0].1[4]), (1, ("code", 5), ("rest", 25)));
-    let both = split(&Memory { gpu: Some(70), ..memory });
-    assert_eq!((both[0].0, both[0].1[3], both[0].1[4]), (", GPU", ("code", 0), ("rest", 10)));
-    assert_eq!((both[1].0, both[1].1[0], both[1].1[4]), (", host", ("weights", 0), ("rest", 85)));
+    let host = memory.places();
+    assert_eq!(
+        (host.len(), host[0].1[3], host[0].1[4]),
+        (1, ("code", Some(5)), ("rest", Some(25)))
+    );
+    assert_eq!(host[0].1[2], ("activations", None), "not told is not nothing");
+    let both = Memory { gpu: Some(70), ..memory }.places();
+    assert_eq!(
+        (both[0].0, both[0].1[3], both[0].1[4]),
+        ("GPU", ("code", None), ("rest", Some(10)))
+    );
+    assert_eq!(
+        (both[1].0, both[1].1[0], both[1].1[4]),
+        ("host", ("weights", None), ("rest", Some(85)))
+    );
     // Weights that were never touched are not resident.
-    assert_eq!(split(&Memory { peak: Some(20), ..memory })[0].1[4], ("rest", 0));
+    assert_eq!(Memory { peak: Some(20), ..memory }.places()[0].1[4], ("rest", Some(0)));
 }
 
 /// Chromium where this machine has one.

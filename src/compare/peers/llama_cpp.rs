@@ -92,7 +92,7 @@ impl LlamaCpp {
         let speeds = self.bench(work).await?;
         let (process, server, mut outcome) = self.start(work).await?;
         let times = server.times(work, round).await?;
-        outcome.memory.peak = Some(process.peak());
+        outcome.memory.seen(process.held());
         drop(process);
         let built_for = outcome.facts.built_for.take();
         outcome.facts = Facts { built_for, file: read_by(&work.model, work), ..speeds.facts };

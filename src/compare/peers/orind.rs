@@ -63,6 +63,8 @@ impl Orind {
         let mut outcome = self.bench(work, round).await?;
         let (private, server, started) = self.start(work).await?;
         let times = server.times(work, round).await?;
+        outcome.memory.code =
+            private.id().try_into().ok().map(|id| process::holds(id).code).filter(|code| *code > 0);
         drop(private);
         outcome.load = started.load;
         outcome.first_token = times.first_token;

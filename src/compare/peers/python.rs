@@ -84,7 +84,7 @@ impl Python {
     pub(super) async fn round(&self, work: &Workload, round: u32) -> Result<Outcome, Error> {
         let (printed, finished) = self.run(work, "round", round).await?;
         let mut outcome = printed.outcome;
-        outcome.memory.peak = Some(finished.peak);
+        outcome.memory.seen(finished.held);
         Ok(outcome)
     }
 
