@@ -109,7 +109,7 @@ pub fn csv(report: &Report) -> String {
 }
 
 /// A CSV field, quoted where RFC 4180 wants it.
-fn quoted(field: &str) -> String {
+pub(super) fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))
     } else {
@@ -118,40 +118,42 @@ fn quoted(field: &str) -> String {
 }
 
 fn aligned(report: &Report) -> String {
-    let cells: Vec<[String; 12]> = report.rows.iter().map(|row| cells(report, row)).collect();
     // Only where there is a meter.
     let joules = report.rows.iter().any(|row| row.joules_per_token.is_some());
     let shown = if joules { COLUMNS.len() } else { COLUMNS.len() - 1 };
-    let mut widths = COLUMNS.map(|name| name.chars().count());
-    for row in &cells {
+    let mut rows = vec![COLUMNS[..shown].iter().map(|&name| name.to_owned()).collect()];
+    rows.extend(report.rows.iter().map(|row| cells(report, row)[..shown].to_vec()));
+    pipes(&rows, |column| LEFT[column])
+}
+
+/// A Markdown table whose columns are aligned, names in the first row; `left` says which stand to the left.
+pub(super) fn pipes(rows: &[Vec<String>], left: impl Fn(usize) -> bool) -> String {
+    let mut widths: Vec<usize> = Vec::new();
+    for row in rows {
+        widths.resize(widths.len().max(row.len()), 0);
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
     let mut text = String::new();
-    let mut line = |cells: &[String]| {
+    for (at, row) in rows.iter().enumerate() {
         text.push('|');
-        for ((cell, &width), left) in cells.iter().zip(&widths).zip(LEFT).take(shown) {
-            let _ = if left {
+        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+            let _ = if left(column) {
                 write!(text, " {cell:<width$} |")
             } else {
                 write!(text, " {cell:>width$} |")
             };
         }
         text.push('\n');
-    };
-    line(&COLUMNS.map(str::to_owned));
-    let rule: Vec<String> = widths
-        .iter()
-        .zip(LEFT)
-        .map(|(&width, left)| {
-            let dashes = "-".repeat(width.saturating_sub(1));
-            if left { format!("{dashes}-") } else { format!("{dashes}:") }
-        })
-        .collect();
-    line(&rule);
-    for row in &cells {
-        line(row);
+        if at == 0 {
+            text.push('|');
+            for (column, &width) in widths.iter().enumerate() {
+                let dashes = "-".repeat(width.saturating_sub(1));
+                let _ = write!(text, " {dashes}{} |", if left(column) { "-" } else { ":" });
+            }
+            text.push('\n');
+        }
     }
     text
 }

@@ -16,6 +16,7 @@ mod schedule;
 pub mod serving;
 mod spec;
 pub mod statistics;
+pub mod sweep;
 mod verify;
 
 pub use conditions::{Conditions, Observer};
@@ -28,5 +29,6 @@ pub use report::{
     ColdStart, FirstToken, Machine, Manifest, Memory, Model, Report, Roof, Row, Stream,
 };
 pub use run::run;
+pub use schedule::shuffle;
 pub use spec::{Error, Kind, Progress, Spec, Test};
 pub use verify::{Findings, verify};

@@ -58,7 +58,12 @@ pub struct Damaged {
 /// # Errors
 /// The file or its directory cannot be made or written, or another process holds it.
 pub fn append(path: &Path, report: &Report) -> Result<(), RecordError> {
-    let mut line = serde_json::to_vec(&Line { format: FORMAT, report })?;
+    append_line(path, &Line { format: FORMAT, report })
+}
+
+/// The same for a line that has more than a report in it.
+pub(super) fn append_line(path: &Path, line: &impl Serialize) -> Result<(), RecordError> {
+    let mut line = serde_json::to_vec(line)?;
     line.push(b'\n');
     let failed = |what| move |source| RecordError::Io { what, path: path.to_owned(), source };
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {

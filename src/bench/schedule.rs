@@ -1,6 +1,7 @@
-//! Which tests, how often: what was asked for, or what fits the time.
+//! Which tests, how often and in which order: what was asked for, or what fits the time.
 
 use super::spec::{Kind, Spec, Test};
+use plan::sample::philox;
 
 /// Lengths tried in this order when nothing was asked for, until one fits.
 const LADDER: [(&[u32], u32); 6] = [
@@ -37,6 +38,14 @@ impl Speed {
                     tokens / self.decode * (1.0 + FURTHER_SEQUENCE * f64::from(test.batch - 1))
                 }
             }
+    }
+}
+
+/// Puts items into a random order: Fisher and Yates, by a seed and what the order is of.
+pub fn shuffle<T>(items: &mut [T], seed: u64, of: [u32; 2]) {
+    for i in (1..items.len()).rev() {
+        let draw = philox([i as u32, of[0], of[1], 0x0bde], seed)[0];
+        items.swap(i, draw as usize % (i + 1));
     }
 }
 

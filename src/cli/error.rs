@@ -87,6 +87,8 @@ pub(super) enum Error {
     Unlike(Vec<Difference>),
     #[error(transparent)]
     Record(#[from] crate::bench::RecordError),
+    #[error(transparent)]
+    Sweep(#[from] crate::bench::sweep::Error),
     /// What was measured until then has been printed.
     #[error("{0}")]
     Serving(String),

@@ -26,6 +26,7 @@ mod quantize;
 mod serve;
 mod session;
 mod status;
+mod sweep;
 mod terminal;
 mod text;
 mod top;
@@ -67,6 +68,7 @@ pub fn main() -> ExitCode {
         Command::Compare(compare) => {
             started(|interrupted| compare::run(&compare, &terminal, interrupted))
         }
+        Command::Sweep(sweep) => started(|interrupted| sweep::run(&sweep, &terminal, interrupted)),
         Command::Bench(bench) => {
             match interruptible(bench::run(&args.connection, &bench, &terminal)) {
                 Ok(code) => return code,

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use plan::sample::philox;
 use tokio::sync::Notify;
 
 use super::agreement::Agreement;
@@ -14,7 +13,7 @@ use super::outcome::{Answer, Outcome};
 use super::peers::{self, Peer};
 use super::report::{Comparison, Entrant};
 use super::workload::Workload;
-use crate::bench::Observer;
+use crate::bench::{Observer, shuffle};
 use telemetry::Probe;
 
 #[derive(Debug, thiserror::Error)]
@@ -152,7 +151,9 @@ async fn rounds(
     let mut lost = BTreeSet::new();
     for round in 1..=settings.rounds {
         let mut outcomes: BTreeMap<String, Outcome> = BTreeMap::new();
-        for peer in order(peers, found.work.seed, round) {
+        let mut order: Vec<&Peer> = peers.iter().collect();
+        shuffle(&mut order, found.work.seed, [round, 0]);
+        for peer in order {
             if lost.contains(&peer.name) {
                 continue;
             }
@@ -228,14 +229,4 @@ fn of(
         });
     }
     all
-}
-
-/// The order of a round: Fisher and Yates, by the seed.
-fn order(peers: &[Peer], seed: u64, round: u32) -> Vec<&Peer> {
-    let mut order: Vec<&Peer> = peers.iter().collect();
-    for i in (1..order.len()).rev() {
-        let draw = philox([i as u32, round, 0x0bde, 0], seed)[0];
-        order.swap(i, draw as usize % (i + 1));
-    }
-    order
 }

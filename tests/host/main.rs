@@ -24,6 +24,7 @@ mod orinctl;
 mod quality;
 mod recorded;
 mod serving;
+mod sweep;
 mod synthetic;
 mod tokenizer;
 mod tune;

@@ -1,0 +1,209 @@
+//! `orinctl sweep` as a user meets it: two axes on a tiny model, a sweep that is stopped and goes on, files that are
+//! not its own.
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use orind_testing::daemon::{MODEL, eventually, orinctl};
+use orind_testing::program::{outcome, said};
+use orind_testing::tiny;
+use serde_json::Value;
+use tempfile::TempDir;
+
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("sweep.jsonl")
+    }
+
+    /// A sweep of short tests on the CPU.
+    fn sweep(&self, more: &[&str]) -> Command {
+        let mut command = orinctl(self.0.path());
+        command.env("XDG_CACHE_HOME", self.0.path().join("cache"));
+        command.args(["sweep", "--backend", "cpu", "-p", "8", "-n", "3", "--out"]).arg(self.file());
+        command.args(more);
+        command
+    }
+
+    /// Round and point of each line.
+    fn lines(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.file()).unwrap_or_default();
+        let name = |line: &str| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            format!("{} {}", line["round"], line["point"])
+        };
+        text.lines().map(name).collect()
+    }
+
+    /// Processes that were started with this home.
+    fn processes(&self) -> usize {
+        let home = self.0.path().to_str().unwrap();
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        let ours = all.filter(|process| {
+            let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+            String::from_utf8_lossy(&environment).contains(home)
+        });
+        ours.count()
+    }
+}
+
+#[test]
+fn every_combination_is_measured_in_every_round() {
+    let home = Home::new();
+    let model = tiny("tiny-llama-f16");
+    let axes = ["-m", &model, "--types", "q8_0,f16", "--threads", "1,2", "--rounds"];
+    let found = said(home.sweep(&axes).args(["2", "--json"]));
+    let found: Value = serde_json::from_str(&found).unwrap();
+    let rows = found["rows"].as_array().unwrap();
+    let named = |row: &Value| {
+        let setting = &row["setting"];
+        format!("{} {} {}", setting["type"], setting["threads"], row["name"]).replace('"', "")
+    };
+    let names: Vec<String> = rows.iter().map(named).collect();
+    let mut expected = Vec::new();
+    for kind in ["Q8_0", "F16"] {
+        for threads in [1, 2] {
+            expected.extend(["pp8", "tg3"].map(|test| format!("{kind} {threads} {test}")));
+        }
+    }
+    assert_eq!(names, expected);
+    for row in rows {
+        let samples = row["tokens_per_second"]["samples"].as_array().unwrap();
+        let [low, high] = ["low", "high"].map(|end| row["interval"][end].as_f64().unwrap());
+        let median = row["tokens_per_second"]["median"].as_f64().unwrap();
+        assert!(samples.len() == 2 && 0.0 < low && low <= median && median <= high, "{row}");
+    }
+    let lines = home.lines();
+    assert_eq!(lines.len(), 16);
+    assert_ne!(lines[..8].join("\n"), lines[8..].join("\n").replace("2 {", "1 {"), "one order");
+    // What was asked for is what was loaded: the quantised file, and the model's own where it has the type.
+    let text = fs::read_to_string(home.file()).unwrap();
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let (setting, manifest) = (&line["point"]["setting"], &line["report"]["manifest"]);
+        assert_eq!(manifest["model"]["file_type"], setting["type"]);
+        assert_eq!(manifest["threads"], setting["threads"]);
+    }
+    let quantised = fs::read_dir(home.0.path().join("cache/orind/quantised")).unwrap();
+    assert_eq!(quantised.count(), 1);
+
+    // Nothing is left to do; a further round is; the lines are records.
+    let (code, csv, errors) = outcome(home.sweep(&axes).args(["2", "--csv"]));
+    assert_eq!((code, csv.lines().count(), home.lines().len()), (Some(0), 9, 16), "{errors}");
+    assert!(errors.contains("all 16 measurements are in"), "{errors}");
+    let table = said(home.sweep(&axes).arg("3"));
+    assert_eq!(home.lines().len(), 24);
+    assert!(table.contains("| type | threads | test |"), "{table}");
+    let (code, _, errors) = outcome(orinctl(home.0.path()).arg("verify").arg(home.file()));
+    assert_ne!(code, Some(1), "{errors}");
+}
+
+#[test]
+fn ctrl_c_leaves_no_process_and_the_same_command_goes_on() {
+    let home = Home::new();
+    let axes = ["-m", MODEL, "--threads", "1,2", "--neighbours", "0,1", "--rounds", "4"];
+    let mut command = home.sweep(&axes);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while fs::read_to_string(home.file()).unwrap_or_default().lines().count() < 5 {
+        assert!(Instant::now() < deadline, "nothing is measured");
+        thread::sleep(Duration::from_millis(10));
+    }
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{table}");
+    assert!(table.starts_with("Interrupted") && table.contains("| pp8 "), "{table}");
+    eventually("nobody is left", || home.processes() == 0);
+    let before = home.lines();
+    assert!((5..32).contains(&before.len()), "{}", before.len());
+
+    let (code, table, errors) = outcome(&mut home.sweep(&axes));
+    assert_eq!(code, Some(0), "{errors}");
+    let going_on = format!("{} of 32 measurements are in", before.len());
+    assert!(errors.contains(&going_on), "{errors}");
+    assert!(table.contains("of fair share"), "{table}");
+    let lines = home.lines();
+    assert_eq!(lines[..before.len()], before);
+    let different: BTreeSet<&String> = lines.iter().collect();
+    assert_eq!((lines.len(), different.len()), (32, 32));
+}
+
+#[test]
+fn a_line_that_was_cut_is_measured_again() {
+    let home = Home::new();
+    let axes = ["-m", MODEL, "-t", "1", "-d", "0,4", "--rounds", "1"];
+    said(&mut home.sweep(&axes));
+    let whole = fs::read(home.file()).unwrap();
+    let lines = home.lines();
+    fs::write(home.file(), &whole[..whole.len() - 40]).unwrap();
+    let (code, _, errors) = outcome(&mut home.sweep(&axes));
+    assert_eq!(code, Some(0), "{errors}");
+    for part in ["is dropped", "3 of 4 measurements"] {
+        assert!(errors.contains(part), "{part} in {errors}");
+    }
+    assert_eq!(home.lines(), lines);
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_by_name() {
+    let home = Home::new();
+    let refused = |more: &[&str], code: i32, parts: &[&str]| {
+        let (found, _, errors) = outcome(&mut home.sweep(more));
+        assert_eq!(found, Some(code), "{more:?}: {errors}");
+        for part in parts {
+            assert!(errors.contains(part), "{part} in {errors}");
+        }
+    };
+    let quantised = tiny("tiny-llama-Q8_0");
+    refused(&["-m", MODEL, "--types", "q9"], 2, &["--types", "no type `q9`", "Q4_K_M"]);
+    refused(&["-m", MODEL, "--types", "q5_k_m"], 1, &["synthetic:tiny-llama:q5_k_m"]);
+    refused(&["-m", &quantised, "--types", "q4_0"], 1, &["is Q8_0 already", "F16"]);
+    refused(&["-m", "none.gguf"], 1, &["none.gguf"]);
+    refused(&["-m", MODEL, "--quota", "120%"], 2, &["--quota", "from 1 to 100"]);
+    let (code, _, errors) = outcome(orinctl(home.0.path()).args(["sweep", "-p", "0", "-n", "0"]));
+    assert!(code == Some(2) && errors.contains("nothing to measure"), "{errors}");
+    let rows = ["-m", MODEL, "--threads-per-row", "8"];
+    refused(&rows, 2, &["--threads-per-row 8", "no kernel of", "tiny-llama"]);
+    assert!(!home.file().exists());
+
+    // A file of something else stays as it is.
+    fs::write(home.file(), "tok/s,model\n1,2\n").unwrap();
+    refused(&["-m", MODEL], 1, &["sweep.jsonl, line 1", "no measurement of a sweep", "--out"]);
+    fs::remove_file(home.file()).unwrap();
+    let axes = ["-m", MODEL, "-t", "1", "-d", "0", "--rounds", "1"];
+    said(&mut home.sweep(&axes));
+    let before = fs::read(home.file()).unwrap();
+    let other = ["-m", MODEL, "-t", "1,2", "-d", "0", "--rounds", "1"];
+    refused(&other, 1, &["is of another sweep", "threads is [1] there and [1,2] here", "--out"]);
+    assert_eq!(fs::read(home.file()).unwrap(), before);
+}
+
+/// Where control groups can be made, a daemon under a quota is in one, and the group goes with it.
+#[test]
+fn a_quota_is_kept_or_said_to_be_impossible() {
+    let home = Home::new();
+    let axes = ["-m", MODEL, "--quota", "50%,100%", "--rounds", "1", "--json"];
+    let (code, found, errors) = outcome(&mut home.sweep(&axes));
+    if code != Some(0) {
+        assert!(errors.contains("--quota") && errors.contains("root"), "{errors}");
+        return;
+    }
+    let found: Value = serde_json::from_str(&found).unwrap();
+    let share = |row: &Value| (row["fair_share"].as_f64(), row["threads_used"].as_u64());
+    let rows: Vec<_> = found["rows"].as_array().unwrap().iter().map(share).collect();
+    let cores = thread::available_parallelism().unwrap().get() as u64;
+    let [half, whole] = [(Some(0.5), Some((cores / 2).max(1))), (Some(1.0), Some(cores))];
+    // A prompt and a generation of each.
+    assert_eq!(rows, [half, half, whole, whole]);
+}
