@@ -1,4 +1,5 @@
-//! llama.cpp: `llama-bench` for speeds, `llama-server` for times, answers and what it was built for.
+//! llama.cpp: `llama-bench` for speeds, `llama-batched-bench` for several sequences at once where it is beside it,
+//! `llama-server` for times, answers and what it was built for.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,13 +19,14 @@ use crate::compare::workload::Workload;
 use crate::control::client::Client;
 
 const BENCH: &str = "llama-bench";
+const BATCHED: &str = "llama-batched-bench";
 const SERVER: &str = "llama-server";
 const LIMIT: Duration = Duration::from_secs(3600);
 /// How long a model may take to load.
 const LOADING: Duration = Duration::from_secs(600);
 const INSTALL: &str = "its sources come with PyPI's llama-cpp-python: `pip download --no-deps --no-binary :all: \
      llama-cpp-python`, unpack, and in vendor/llama.cpp `cmake -B build -DGGML_NATIVE=ON && cmake --build build \
-     --config Release --target llama-bench llama-server`; then --llama-cpp build/bin";
+     --config Release --target llama-bench llama-batched-bench llama-server`; then --llama-cpp build/bin";
 
 pub(super) struct LlamaCpp {
     pub(super) folder: Option<PathBuf>,
@@ -46,6 +48,17 @@ struct Row {
     #[serde(default)]
     n_depth: u32,
     avg_ts: f64,
+}
+
+/// A line of `llama-batched-bench --output-format jsonl`.
+#[derive(Deserialize)]
+struct Batched {
+    /// Tokens in each sequence when the clock starts, generated in each, and sequences.
+    pp: u32,
+    tg: u32,
+    pl: u32,
+    /// Of all sequences together.
+    speed_tg: f64,
 }
 
 /// A flag that versions write as a number, a truth value or a word.
@@ -141,7 +154,40 @@ impl LlamaCpp {
             clock: Some("engine".into()),
             ..Facts::default()
         };
-        Ok(Outcome { facts, speeds: rows.iter().filter_map(speed).collect(), ..Outcome::default() })
+        let mut outcome = Outcome {
+            facts,
+            speeds: rows.iter().filter_map(speed).collect(),
+            ..Outcome::default()
+        };
+        self.batched(work, &mut outcome).await?;
+        Ok(outcome)
+    }
+
+    /// Speeds of several sequences at once. A llama.cpp that was built without the program for it has none, and
+    /// its version says so.
+    async fn batched(&self, work: &Workload, outcome: &mut Outcome) -> Result<(), Error> {
+        let tests: Vec<&Test> = work.tests.iter().filter(|test| test.batch > 1).collect();
+        if tests.is_empty() {
+            return Ok(());
+        }
+        let Ok(program) = self.program(BATCHED) else {
+            outcome.facts.version.push_str(&format!(", without {BATCHED}"));
+            return Ok(());
+        };
+        let of = |value: fn(&Test) -> u32| list(tests.iter().map(|test| value(test)));
+        let room = tests.iter().map(|test| test.context()).max().unwrap_or(1)
+            * tests.iter().map(|test| u64::from(test.batch)).max().unwrap_or(1);
+        let mut command = Command::new(program);
+        command
+            .args(["--output-format", "jsonl", "-fa", "on", "-ngl", layers(work)])
+            .args(["-t", &work.threads.to_string(), "-tb", &work.threads.to_string()])
+            .args(["-c", &room.next_multiple_of(256).to_string()])
+            .args(["-npp", &of(Test::start), "-ntg", &of(|test| test.tokens)])
+            .args(["-npl", &of(|test| test.batch), "-m"])
+            .arg(&work.model);
+        let printed = process::run(command, b"", LIMIT).await?.printed;
+        outcome.speeds.extend(several(&printed, &tests));
+        Ok(())
     }
 
     /// A server with the model.
@@ -204,6 +250,18 @@ fn speed(row: &Row) -> Option<(String, f64)> {
     Some((test.to_string(), row.avg_ts))
 }
 
+/// Name and speed of each test that `llama-batched-bench` printed a line of, among others.
+fn several(printed: &[u8], tests: &[&Test]) -> BTreeMap<String, f64> {
+    let lines = printed.split(|&byte| byte == b'\n');
+    let rows: Vec<Batched> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+    let speed = |test: &&Test| {
+        let is =
+            |row: &&Batched| (row.pp, row.tg, row.pl) == (test.start(), test.tokens, test.batch);
+        Some((test.to_string(), rows.iter().find(is)?.speed_tg))
+    };
+    tests.iter().filter_map(speed).collect()
+}
+
 /// What its log says of memory: `CPU model buffer size = 990.11 MiB`, `KV`, `compute`.
 fn memory(said: &[String]) -> Memory {
     let mut sums = BTreeMap::new();
@@ -247,6 +305,20 @@ mod tests {
             assert_eq!(row.flash_attn, on, "{flash}");
             assert_eq!(speed(&row), Some(("tg128 @ d64".into(), 12.5)));
         }
+    }
+
+    /// As `-npp 1,16 -ntg 8 -npl 1,4` prints it, shortened.
+    #[test]
+    fn several_sequences_are_those_of_the_batched_bench() {
+        let printed = r#"
+            {"n_kv_max": 1024, "pp": 1, "tg": 8, "pl": 1, "speed_tg": 14.5}
+            {"n_kv_max": 1024, "pp": 1, "tg": 8, "pl": 4, "speed_tg": 17.5}
+            {"n_kv_max": 1024, "pp": 16, "tg": 8, "pl": 4, "speed_tg": 16.5}
+        "#;
+        let test = |depth| Test { kind: Kind::Decode, tokens: 8, depth, batch: 4 };
+        let found = several(printed.as_bytes(), &[&test(0), &test(16), &test(32)]);
+        let found: Vec<(&str, f64)> = found.iter().map(|(name, s)| (name.as_str(), *s)).collect();
+        assert_eq!(found, [("tg8 x4", 17.5), ("tg8 x4 @ d16", 16.5)]);
     }
 
     #[test]
