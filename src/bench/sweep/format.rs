@@ -40,6 +40,8 @@ const SHARES: [Column; 2] = [
 
 fn threads(row: &Row) -> String {
     match (row.point.setting.threads, row.threads_used) {
+        // A GPU.
+        (_, 0) => String::new(),
         (Some(asked), used) if asked != used => format!("{asked} ({used} used)"),
         (_, used) => used.to_string(),
     }

@@ -321,6 +321,45 @@ mod tests {
         assert_eq!(found, [("tg8 x4", 17.5), ("tg8 x4 @ d16", 16.5)]);
     }
 
+    #[tokio::test]
+    async fn without_the_batched_bench_there_is_no_number_and_the_version_says_so() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let peer = LlamaCpp { folder: Some(folder.path().to_owned()) };
+        let test = Test { kind: Kind::Decode, tokens: 8, depth: 0, batch: 4 };
+        let work = Workload {
+            model: "m.gguf".into(),
+            sha256: String::new(),
+            file_type: "Q8_0".into(),
+            vocabulary: 100,
+            tests: vec![Test { batch: 1, ..test }, test],
+            device: "cpu".into(),
+            threads: 2,
+            seed: 1,
+            prompt: 8,
+            stream: 4,
+            judged: Vec::new(),
+            steps: 1,
+        };
+        let mut outcome = Outcome::default();
+        peer.batched(&work, &mut outcome).await.unwrap();
+        assert_eq!(outcome.speeds, BTreeMap::new());
+        assert_eq!(outcome.facts.version, ", without llama-batched-bench");
+
+        // One that is there is asked for these sequences, with room for all of them.
+        let program = folder.path().join(BATCHED);
+        let script = r#"#!/bin/sh
+case "$*" in *"-t 2 -tb 2 -c 256 -npp 1 -ntg 8 -npl 4 -m m.gguf") ;; *) exit 3 ;; esac
+echo '{"pp": 1, "tg": 8, "pl": 4, "speed_tg": 17.5}'
+"#;
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let mut outcome = Outcome::default();
+        peer.batched(&work, &mut outcome).await.unwrap();
+        assert_eq!(outcome.speeds, [("tg8 x4".to_owned(), 17.5)].into());
+        assert_eq!(outcome.facts.version, "");
+    }
+
     #[test]
     fn memory_is_what_the_log_says() {
         let said = [
