@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use orind_testing::daemon::{MODEL, eventually, orinctl};
-use orind_testing::program::{outcome, said};
+use orind_testing::program::{outcome, said, tegra_sim};
 use orind_testing::tiny;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -206,4 +206,30 @@ fn a_quota_is_kept_or_said_to_be_impossible() {
     let [half, whole] = [(Some(0.5), Some((cores / 2).max(1))), (Some(1.0), Some(cores))];
     // A prompt and a generation of each.
     assert_eq!(rows, [half, half, whole, whole]);
+}
+
+/// On the simulated Orin, whose times mean nothing: what was asked for is what its kernels run with.
+#[test]
+fn threads_per_row_are_those_of_the_kernels_on_a_gpu() {
+    let home = Home::new();
+    let own = orinctl(home.0.path());
+    let mut command = tegra_sim();
+    command.args(["run", "--", env!("CARGO_BIN_EXE_orinctl")]);
+    for (name, value) in own.get_envs() {
+        value.map(|value| command.env(name, value));
+    }
+    command.args(["sweep", "--backend", "nv", "-m", MODEL, "--threads-per-row", "8,16", "-p", "0"]);
+    command.args(["-n", "1", "--rounds", "1", "--out"]).arg(home.file());
+    let table = said(&mut command);
+    assert!(table.contains("| threads per row | test |"), "{table}");
+    let text = fs::read_to_string(home.file()).unwrap();
+    assert_eq!(text.lines().count(), 2);
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let asked = &line["point"]["setting"]["threads_per_row"];
+        let tuning = line["report"]["manifest"]["provenance"]["tuning"].as_object().unwrap();
+        let products = tuning.iter().filter(|(case, _)| case.starts_with("project "));
+        let used: Vec<&Value> = products.map(|(_, choice)| &choice["threads_per_row"]).collect();
+        assert!(!used.is_empty() && used.iter().all(|used| *used == asked), "{asked}: {used:?}");
+    }
 }

@@ -1,6 +1,6 @@
 //! Sweeps: every combination of what may be varied is a point, measured once in each round. A [`Sweep`] is what
 //! was asked for and of what; [`Log`] its file, which holds what was measured and from which it goes on;
-//! [`rows`] what follows from that.
+//! [`rows()`] what follows from that.
 
 mod format;
 mod log;

@@ -45,6 +45,9 @@ impl Drop for Crowd {
     }
 }
 
+/// Groups are named so, with the process that made them.
+const GROUP: &str = "orinctl-sweep-";
+
 /// A control group with a quota of processor time, gone when dropped.
 #[derive(Debug)]
 pub(super) struct Quota(PathBuf);
@@ -74,7 +77,8 @@ impl Quota {
     }
 
     fn make(root: &Path, file: &str, value: &str) -> io::Result<Self> {
-        let group = root.join(format!("orinctl-sweep-{}", std::process::id()));
+        tidy(root);
+        let group = root.join(format!("{GROUP}{}", std::process::id()));
         fs::create_dir(&group)?;
         let quota = Self(group);
         // The kernel has made its files; where this one is missing there is no controller.
@@ -97,6 +101,18 @@ impl Drop for Quota {
             && asked.elapsed() < LEAVING
         {
             thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Takes away the groups of processes that were killed. They are empty: their daemons ended with them.
+fn tidy(root: &Path) {
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let maker = name.to_str().and_then(|name| name.strip_prefix(GROUP)?.parse::<u32>().ok());
+        if maker.is_some_and(|maker| !Path::new("/proc").join(maker.to_string()).exists()) {
+            // One that is not empty stays.
+            let _ = fs::remove_dir(entry.path());
         }
     }
 }
@@ -139,6 +155,11 @@ mod tests {
                 child.wait().unwrap();
                 drop(quota);
                 assert!(!group.exists());
+                // What a killed process left goes with the next one's first.
+                let left = group.with_file_name(format!("{GROUP}{}", child.id()));
+                fs::create_dir(&left).unwrap();
+                drop(Quota::of(50).unwrap());
+                assert!(!left.exists());
             }
             Err(why) => assert!(why.contains("--quota 50%") && why.contains("root"), "{why}"),
         }

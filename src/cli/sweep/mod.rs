@@ -179,8 +179,10 @@ impl Course<'_> {
         let where_ = label(sweep, setting);
         let rounds = self.args.rounds;
         self.live.set(*done, total, format!("round {round}/{rounds}: {where_} loading"));
-        // Dropped after the daemon in it.
-        let quota = (setting.quota < 100).then(|| Quota::of(setting.quota)).transpose();
+        // Dropped after the daemon in it. A group competes as one with all outside: where one daemon is in a group
+        // all are, so that they differ in the quota alone.
+        let grouped = sweep.quotas != [100];
+        let quota = grouped.then(|| Quota::of(setting.quota)).transpose();
         let quota = quota.map_err(Error::Usage)?;
         let private = Private::start(private::OWN.as_ref()).await?;
         if let Some(quota) = &quota {
