@@ -99,18 +99,25 @@ impl Session {
             cpu_isa: choice.cpu_isa.clone(),
             ..LoadRequest::default()
         };
-        let (model, synthesised) = match load(&private.client, &request, terminal).await {
-            Ok(loaded) => loaded,
-            // The daemon's end explains more than the connection's.
-            Err(error @ Error::Client(client::Error::Transport(_))) => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                return Err(private.ended().map_or(error, Error::from));
-            }
-            Err(error) => return Err(error),
-        };
+        let (model, synthesised) = load_in(&mut private, &request, terminal).await?;
         let loaded_after = Some(private.started.elapsed());
         let client = private.client.clone();
         Ok(Self { client, private: Some(private), model, loaded_after, synthesised })
+    }
+}
+
+/// Loads a model in a private daemon; should that end meanwhile, its end explains more than the connection's.
+pub(super) async fn load_in(
+    private: &mut Private,
+    request: &LoadRequest,
+    terminal: &Terminal,
+) -> Result<(Model, bool), Error> {
+    match load(&private.client, request, terminal).await {
+        Err(error @ Error::Client(client::Error::Transport(_))) => {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Err(private.ended().map_or(error, Error::from))
+        }
+        loaded => loaded,
     }
 }
 

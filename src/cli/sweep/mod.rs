@@ -184,7 +184,7 @@ impl Course<'_> {
         let grouped = sweep.quotas != [100];
         let quota = grouped.then(|| Quota::of(setting.quota)).transpose();
         let quota = quota.map_err(Error::Usage)?;
-        let private = Private::start(private::OWN.as_ref()).await?;
+        let mut private = Private::start(private::OWN.as_ref()).await?;
         if let Some(quota) = &quota {
             quota.take(private.id()).map_err(Error::Usage)?;
         }
@@ -201,7 +201,7 @@ impl Course<'_> {
             force: force.into_iter().collect(),
             ..LoadRequest::default()
         };
-        let (model, _) = session::load(&private.client, &request, self.terminal).await?;
+        let (model, _) = session::load_in(&mut private, &request, self.terminal).await?;
         if let Some(value) = setting.threads_per_row.filter(|_| model.tuning.possible == 0) {
             return Err(Error::Usage(format!(
                 "--threads-per-row {value}: no kernel of {} takes it for {}; GPUs have it, with 8, 16, 32 or 64; \

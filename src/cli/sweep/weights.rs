@@ -111,7 +111,8 @@ async fn quantised(
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let work = move || conversion.write(&to, threads, &stopped, &mut |_| ());
         let mut work = tokio::task::spawn_blocking(work);
-        let _live = terminal.spinner();
+        let live = terminal.spinner();
+        live.message("quantising");
         let done = tokio::select! {
             done = &mut work => done,
             () = interrupted.notified() => {
