@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Report;
 
@@ -11,7 +11,7 @@ use super::Report;
 const WIDTH: usize = 24;
 
 /// One line of the history.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     pub model: String,
     /// The first digits of its SHA-256: another file of the same name is another series.
@@ -22,7 +22,7 @@ pub struct Series {
     pub points: Vec<Point>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     pub date: String,
     pub commit: Option<String>,

@@ -305,6 +305,8 @@ Examples:
       a server that runs already, with the same model
   orinctl compare -m model.gguf -d 0,1024,4096 --html report.html
       decode and prefill against depth, and a page with plots beside the table
+  orinctl compare --from saved.json --html report.html
+      what an earlier comparison printed with --json, as a table and a page
 
 Every round runs each engine once, one process at a time, in an order drawn anew. A peer that is not there \
 is named with the command that installs it; one that fails is reported and the others go on. An engine whose \
@@ -390,9 +392,14 @@ pub(super) struct Compare {
     /// Say what each number means, and measure nothing
     #[arg(long)]
     pub(super) explain: bool,
-    /// Write the report as a page with plots too, for any browser
+    /// Write the report as a page with plots too, for any browser; this build's steps are timed for it
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
+    /// Print a comparison that --json wrote, and measure nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "with", "explain"])]
+    pub(super) from: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) records: RecordsFile,
     #[command(flatten)]
     pub(super) format: Format,
 }

@@ -1,9 +1,10 @@
 //! `orinctl compare`: this build and other engines on one file, in turn.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -11,13 +12,16 @@ use tokio::sync::Notify;
 
 use super::args;
 use super::error::Error;
+use super::gate;
 use super::plan::open;
 use super::terminal::Terminal;
 use super::text;
-use crate::bench::Test;
+use crate::bench::{Series, Test};
 use crate::compare::{
-    self, Answer, Comparison, Judge, Kept, Peer, Progress, Run, Settings, TOP, Workload, random,
+    self, Answer, Comparison, Judge, Kept, Kernels, Peer, Progress, Run, Settings, TOP, Workload,
+    random,
 };
+use crate::control::client::private::OWN;
 use crate::parity::model::{Task, Trace};
 use model::tokenizer::{Tokenizer, Vocabulary};
 use model::{Model, mix, synthetic};
@@ -38,6 +42,16 @@ pub(super) async fn run(
     }
     if let Some(file) = &args.html {
         writable(file)?;
+    }
+    if let Some(file) = &args.from {
+        let text = fs::read(file).map_err(|e| Error::Usage(format!("{}: {e}", file.display())))?;
+        let found = Comparison::from_json(&text).map_err(|e| {
+            Error::Usage(format!(
+                "{}: not what `orinctl compare --json` prints: {e}",
+                file.display()
+            ))
+        })?;
+        return report(&found, args);
     }
     let settings = Settings {
         llama_cpp: args.llama_cpp.clone(),
@@ -69,18 +83,74 @@ pub(super) async fn run(
         }
     };
     let probe = Arc::new(Probe::new(Root::system()));
-    let found = compare::run(work, peers, &how, &judge, &probe, &interrupted, on_progress).await?;
+    let mut found =
+        compare::run(work, peers, &how, &judge, &probe, &interrupted, on_progress).await?;
     drop(live);
-    let written = args.html.as_deref().map_or(Ok(()), |file| write(&found, file));
-    print(&found, &args.format)?;
-    written?;
-    match found {
-        Comparison { interrupted: true, .. } => Err(Error::Interrupted),
-        Comparison { invalid, .. } if !invalid.is_empty() => {
-            Err(Error::InvalidRun(invalid.join("; ")))
+    found.history = history(args, &found.work, terminal);
+    if args.html.is_some() && !found.interrupted {
+        tokio::select! {
+            timed = kernels(&found.work) => match timed {
+                Ok(timed) => found.kernels = Some(timed),
+                Err(why) => terminal.say(&format!("no roofline: the steps cannot be timed: {why}")),
+            },
+            () = interrupted.notified() => found.interrupted = true,
         }
-        _ => Ok(()),
     }
+    report(&found, args)?;
+    if found.interrupted { Err(Error::Interrupted) } else { Ok(()) }
+}
+
+/// Prints it and writes its page.
+fn report(found: &Comparison, args: &args::Compare) -> Result<(), Error> {
+    let written = args.html.as_deref().map_or(Ok(()), |file| write(found, file));
+    print(found, &args.format)?;
+    written?;
+    // What was interrupted says so by itself.
+    if found.invalid.is_empty() || found.interrupted {
+        return Ok(());
+    }
+    Err(Error::InvalidRun(found.invalid.join("; ")))
+}
+
+/// The records of this model on this device; none is no error.
+fn history(args: &args::Compare, work: &Workload, terminal: &Terminal) -> Vec<Series> {
+    let file = gate::records_file(args.records.records.as_deref());
+    if !file.is_file() && args.records.records.is_none() {
+        return Vec::new();
+    }
+    let records = match gate::read(&file, terminal) {
+        Ok(records) => records,
+        Err(error) => {
+            terminal.say(&format!("no history: {}", crate::chain::one_line(&error)));
+            return Vec::new();
+        }
+    };
+    let mut all = Series::of(records.reports.iter().map(|(_, report)| report));
+    all.retain(|series| {
+        let model = series.sha256.as_ref().is_some_and(|hash| work.sha256.starts_with(hash));
+        model && series.device == work.device
+    });
+    all
+}
+
+/// Tokens that are timed step by step.
+const TIMED: &str = "16";
+
+/// This build's steps of a decoded token, timed in a process of its own.
+async fn kernels(work: &Workload) -> Result<Kernels, String> {
+    let mut command = tokio::process::Command::new(OWN);
+    command.arg0("orinctl").arg("profile").arg(&work.model);
+    command.args(["--backend", &work.device, "-n", TIMED, "--json"]);
+    if work.device == "cpu" {
+        command.args(["-t", &work.threads.to_string()]);
+    }
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await;
+    let output = output.map_err(|e| e.to_string())?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(said.lines().next_back().unwrap_or("it failed without a word").to_owned());
+    }
+    serde_json::from_slice(&output.stdout).map_err(|e| e.to_string())
 }
 
 fn print(found: &Comparison, format: &args::Format) -> Result<(), Error> {

@@ -31,6 +31,6 @@ pub use outcome::{Answer, Memory, Outcome};
 pub use page::page;
 pub use peers::{Peer, Settings};
 pub use replace::replace;
-pub use report::{Comparison, Entrant, Row, Verdict};
+pub use report::{Comparison, Entrant, Kernels, Row, Step, Verdict};
 pub use run::{Error, Judge, Progress, Run, run};
 pub use workload::{TOP, Workload, random};

@@ -9,7 +9,7 @@ use super::fairness::Difference;
 use super::outcome::Outcome;
 use super::workload::Workload;
 use crate::bench::statistics::{Pairs, Percentiles, Summary, median};
-use crate::bench::{Conditions, Kind, Machine};
+use crate::bench::{Conditions, Kind, Machine, Series};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
@@ -30,6 +30,32 @@ pub struct Comparison {
     pub entrants: Vec<Entrant>,
     pub differences: Vec<Difference>,
     pub rows: Vec<Row>,
+    /// Speeds of this model on this device in the records that were there.
+    #[serde(default)]
+    pub history: Vec<Series>,
+    /// Steps of the first entrant's decode, where they were timed.
+    #[serde(default)]
+    pub kernels: Option<Kernels>,
+}
+
+/// A decoded token step by step, as `orinctl profile --json` tells it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kernels {
+    /// Bytes per second that the device reads, measured before and after; 0 where not measured.
+    pub bandwidth: f64,
+    pub steps: Vec<Step>,
+}
+
+/// Steps of one kind, of all layers together, in one token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    pub step: String,
+    pub op: String,
+    pub count: usize,
+    /// Weights and KV cache that they read and write.
+    pub bytes: u64,
+    pub operations: u64,
+    pub seconds: f64,
 }
 
 /// One engine.
@@ -148,7 +174,16 @@ impl Comparison {
             entrants: Vec::new(),
             differences: Vec::new(),
             rows: Vec::new(),
+            history: Vec::new(),
+            kernels: None,
         }
+    }
+
+    /// A comparison that was kept as JSON; rows and verdicts are made anew from its outcomes.
+    pub fn from_json(text: &[u8]) -> serde_json::Result<Self> {
+        let mut found: Self = serde_json::from_slice(text)?;
+        found.judge();
+        Ok(found)
     }
 
     /// Makes the rows from the outcomes.

@@ -236,8 +236,44 @@ fn a_page_is_written_beside_the_table_or_refused_before_anything_runs() {
             "{plot}"
         );
     }
+    assert!(page.contains("<h3>Roofline</h3>") && !page.contains("<h3>History"), "{page}");
     // Nothing half-written stays beside it.
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+}
+
+#[test]
+fn a_saved_comparison_is_printed_again_without_measuring() {
+    let bench = Bench::new();
+    let peer = bench.peer("cat");
+    let (records, saved, page) =
+        (bench.0.path().join("r.jsonl"), bench.0.path().join("saved"), bench.0.path().join("page"));
+    let (model, records_file) = (tiny("tiny-llama-Q8_0"), records.to_str().unwrap());
+    let mut save = orinctl(bench.0.path());
+    save.args(["bench", "--private", "-m", &model, "--backend", "cpu", "-t", "2", "-p", "0"]);
+    said(save.args(["-n", "3", "-r", "1", "--save", "--records", records_file]));
+    let more = ["--no-reference", "--json", "--records", records_file];
+    let json = said(&mut bench.compare(&peer, &more));
+    fs::write(&saved, &json).unwrap();
+    let runs = fs::read_to_string(bench.runs()).unwrap();
+    let again = |more: &[&str]| {
+        let mut command = orinctl(bench.0.path());
+        command.args(["compare", "--from", saved.to_str().unwrap()]).args(more);
+        command
+    };
+    assert_eq!(said(&mut again(&["--json"])), json);
+    let table = said(&mut again(&["--html", page.to_str().unwrap()]));
+    assert!(table.contains("| pp8, tok/s ") && table.contains("| cold start, ms "), "{table}");
+    assert!(said(&mut again(&["--markdown"])).contains("#### Measured"));
+    assert!(said(&mut again(&["--csv"])).contains("cold start,seconds,orind,"));
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("<h3>History, tg3</h3>"), "{page}");
+    assert_eq!(fs::read_to_string(bench.runs()).unwrap(), runs, "nothing was measured");
+    fs::write(&saved, &json[..json.len() / 2]).unwrap();
+    let (code, _, errors) = outcome(&mut again(&[]));
+    assert!(
+        code == Some(2) && errors.contains("not what `orinctl compare --json` prints"),
+        "{errors}"
+    );
 }
 
 /// A server that answers every prompt with the same tokens, and says that a cache had the prompt.

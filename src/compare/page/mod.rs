@@ -66,6 +66,8 @@ pub fn page(found: &Comparison) -> io::Result<String> {
     between(found, &mut figures)?;
     warm_up(found, &mut figures)?;
     memory(found, &mut figures)?;
+    roofline(found, &mut figures)?;
+    history(found, &mut figures)?;
     if figures.count > 0 {
         section(&mut page, "Plots", &format!("<div class=\"plots\">\n{}</div>", figures.html));
     }
@@ -372,6 +374,101 @@ fn warm_up(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
     let text = "Times to the first token of the first prompts after the first start, in order.";
     if !prompts.is_empty() {
         draw(figures, "Warm-up: first tokens", text, "prompt", ("ms", true), &prompts)?;
+    }
+    Ok(())
+}
+
+/// Every kind of step of a decoded token: what it computes a byte, and how fast, under the bandwidth of the same run.
+fn roofline(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
+    let Some(kernels) = &found.kernels else { return Ok(()) };
+    let mut numbers =
+        heads(["step", "op", "times", "bytes", "operations", "ms", "Gop/s", "% of the roof"]);
+    let mut steps: Vec<_> = kernels.steps.iter().filter(|step| step.seconds > 0.0).collect();
+    steps.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let mut all = Vec::new();
+    for step in steps {
+        let [bytes, operations] = [step.bytes, step.operations].map(|n| n as f64);
+        let rate = operations / step.seconds / 1e9;
+        let roof = kernels.bandwidth * step.seconds;
+        numbers.push(vec![
+            step.step.clone(),
+            step.op.clone(),
+            step.count.to_string(),
+            step.bytes.to_string(),
+            step.operations.to_string(),
+            number(step.seconds * 1e3),
+            number(rate),
+            if roof > 0.0 { format!("{:.0}", 100.0 * bytes / roof) } else { "not told".into() },
+        ]);
+        if bytes > 0.0 && operations > 0.0 {
+            let points = vec![Point { x: operations / bytes, y: rate, spread: None }];
+            all.push(Series { engine: all.len(), name: step.step.clone(), points });
+        }
+    }
+    if all.is_empty() {
+        return Ok(());
+    }
+    let points = || all.iter().flat_map(|one| &one.points);
+    let x = Axis::log("operations a byte of weights and cache", points().map(|p| p.x));
+    if kernels.bandwidth > 0.0 {
+        let ends = |x| Point { x, y: x * kernels.bandwidth / 1e9, spread: None };
+        let (low, high) = x.ends();
+        let engine = all.len();
+        all.push(Series { engine, name: "bandwidth".into(), points: vec![ends(low), ends(high)] });
+    }
+    let y = Axis::log("Gop/s", all.iter().flat_map(|one| &one.points).map(|p| p.y));
+    let text = "The first engine's steps of a decoded token, of all layers together, under the bandwidth that was measured \
+                before and after them. Steps that read neither weights nor cache are in the numbers alone. What a step keeps in \
+                a processor's cache may be above the roof.";
+    figures.add("Roofline", text, &numbers, |told| plots::lines(told, &x, &y, &all))
+}
+
+/// What became of each test's speed, record by record; a plot a test, a line a number of threads.
+fn history(found: &Comparison, figures: &mut Figures) -> io::Result<()> {
+    let mut tests: Vec<&str> = found.history.iter().map(|series| series.test.as_str()).collect();
+    tests.sort_unstable();
+    tests.dedup();
+    for test in tests {
+        let mut numbers = heads(["record", "date", "commit", "tok/s", "change"]);
+        let mut all = Vec::new();
+        for series in found.history.iter().filter(|series| series.test == test) {
+            let name = match series.threads {
+                0 => series.device.clone(),
+                threads => format!("{threads} threads"),
+            };
+            let mut points = Vec::new();
+            for (i, point) in series.points.iter().enumerate() {
+                let spread = point.spread.map_or(String::new(), |s| format!(" ± {}", number(s)));
+                let change = match (point.invalid, point.change) {
+                    (true, _) => "INVALID".into(),
+                    (_, Some(change)) => format!("{:+.1} %", 100.0 * change),
+                    _ => String::new(),
+                };
+                numbers.push(vec![
+                    format!("{name}, {}", i + 1),
+                    point.date.clone(),
+                    point.commit.clone().unwrap_or_default(),
+                    number(point.median) + &spread,
+                    change,
+                ]);
+                if !point.invalid {
+                    points.push(Point { x: i as f64 + 1.0, y: point.median, spread: point.spread });
+                }
+            }
+            if !points.is_empty() {
+                all.push(Series { engine: all.len(), name, points });
+            }
+        }
+        if all.is_empty() {
+            continue;
+        }
+        let points = || all.iter().flat_map(|one| &one.points);
+        let x = Axis::linear("record", points().map(|p| p.x));
+        let y = Axis::linear("tok/s", points().map(|p| p.y + p.spread.unwrap_or(0.0)));
+        let text = "Records of this model on this device that orinctl bench --save made, in their order; the whisker is a \
+                    record's spread. A change is named where it is larger than both spreads; an INVALID record is not drawn.";
+        let title = format!("History, {test}");
+        figures.add(&title, text, &numbers, |told| plots::lines(told, &x, &y, &all))?;
     }
     Ok(())
 }

@@ -122,6 +122,11 @@ impl Axis {
         Self { label: label.into(), place, low: 0.0, high, ticks: ticks.collect() }
     }
 
+    /// The least and the largest value that it shows.
+    pub(super) const fn ends(&self) -> (f64, f64) {
+        (self.low, self.high)
+    }
+
     fn with(label: &str, place: fn(f64) -> f64, low: f64, high: f64, ticks: Vec<f64>) -> Self {
         let ticks = ticks.into_iter().map(|v| (v, short(v))).collect();
         Self { label: label.into(), place, low, high, ticks }

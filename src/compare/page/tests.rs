@@ -5,7 +5,8 @@ use std::process::Command;
 
 use super::super::workload::Workload;
 use super::*;
-use crate::compare::{Agreement, Difference, Entrant, Facts, Memory, Outcome};
+use crate::bench;
+use crate::compare::{Agreement, Difference, Entrant, Facts, Kernels, Memory, Outcome, Step};
 
 const HOSTILE: &str = "<script>alert('1')</script>&\"x\".gguf";
 
@@ -71,6 +72,42 @@ fn small() -> Comparison {
         wanted: "Q6_K".into(),
         decides: true,
     });
+    let record = |commit: &str, median, change| bench::Point {
+        date: "2026-11-23T00:00:00Z".into(),
+        commit: Some(commit.into()),
+        median,
+        spread: Some(0.5),
+        change,
+        invalid: commit == "<throttled>",
+    };
+    found.history = vec![bench::Series {
+        model: "m".into(),
+        sha256: Some("01234567".into()),
+        device: "cpu".into(),
+        threads: 2,
+        test: "tg64".into(),
+        points: vec![
+            record("aaaa", 40.0, None),
+            record("<throttled>", 9.0, None),
+            record("bbbb", 50.0, Some(0.25)),
+        ],
+    }];
+    let step = |step: &str, bytes, operations, seconds| Step {
+        step: step.into(),
+        op: "matmul".into(),
+        count: 16,
+        bytes,
+        operations,
+        seconds,
+    };
+    found.kernels = Some(Kernels {
+        bandwidth: 20e9,
+        steps: vec![
+            step("qkv", 1_000_000, 2_000_000, 1e-4),
+            step("ffn <up>", 8_000_000, 16_000_000, 5e-4),
+            step("norm", 0, 5000, 1e-6),
+        ],
+    });
     found.judge();
     found
 }
@@ -102,8 +139,20 @@ fn everything_found_is_in_the_page() {
         "Warm-up: the first answer",
         "Warm-up: first tokens",
         "Memory",
+        "Roofline",
+        "History, tg64",
     ] {
         assert!(page.contains(&format!("<h3>{title}</h3>")), "{title}");
+    }
+    // Half of 20 GB/s; four fifths of it; and what has no place under a roof is a number all the same.
+    for cell in
+        ["50", "80", "norm", "0.001", "+25.0 %", "INVALID", "&lt;throttled&gt;", "2 threads, 3"]
+    {
+        assert!(page.contains(&format!(">{cell}</t")), "{cell}");
+    }
+    // Each kernel that reads something is a mark with its name, and the roof is a line.
+    for name in ["qkv", "ffn &lt;up&gt;", "bandwidth"] {
+        assert!(page.contains(&format!("\n{name}\n</text>")), "{name}");
     }
     // Where tests differ in nothing else there is no curve.
     assert!(!page.contains("against batch"));
@@ -154,6 +203,25 @@ fn numbers_that_follow_from_others_and_those_that_nobody_told() {
 }
 
 #[test]
+fn a_comparison_read_back_is_the_one_that_was_written() {
+    let mut found = small();
+    for (i, round) in (1u32..).zip(found.entrants.iter_mut().flat_map(|e| &mut e.rounds)) {
+        // Every other quotient has a last digit that careless readers lose.
+        for gap in round.between.iter_mut().flatten() {
+            *gap /= f64::from(i) * 3.7;
+        }
+    }
+    found.judge();
+    let json = serde_json::to_string_pretty(&found).unwrap();
+    assert_eq!(Comparison::from_json(json.as_bytes()).unwrap(), found);
+    // A verdict follows from the rounds, whatever somebody wrote into the file.
+    let better = json.replace("\"worse\"", "\"better\"").replace("\"disagrees\"", "\"better\"");
+    assert_ne!(better, json);
+    assert_eq!(Comparison::from_json(better.as_bytes()).unwrap(), found);
+    assert!(Comparison::from_json(b"{}").is_err());
+}
+
+#[test]
 fn nothing_in_the_page_is_alive() {
     let page = page(&small()).unwrap();
     let lower = page.to_lowercase();
@@ -193,6 +261,8 @@ fn the_same_data_gives_the_same_page_and_little_data_a_page() {
         entrant.rounds.clear();
     }
     (bare.interrupted, bare.invalid) = (true, vec!["a <clock> moved".into()]);
+    bare.history.clear();
+    bare.kernels = None;
     bare.judge();
     let page = page(&bare).unwrap();
     assert!(page.contains("Interrupted") && page.contains("INVALID: a &lt;clock&gt; moved"));
