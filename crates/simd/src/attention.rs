@@ -1,22 +1,24 @@
 //! Softmax attention of neighbouring tokens' query heads over one KV head's cache.
 //!
-//! A *line* is one query head of one token. Positions are taken in spans of [`SPAN`]: within a span the
-//! scores of all lines and each line's maximum, then its exponentials and their sum, then the weighted sum
-//! of values; spans are merged in order. Lines share each byte of the cache that is read, but no number: the
-//! result of a line depends on its position alone. With one token (decode) the limit is the cache's bytes
-//! once the context is long. With many (prefill) it is multiply-adds: lines go in groups whose sums stay in
-//! registers, and what they meet is widened to `f32` once for all groups, a few positions at a time, so that
-//! it stays in the first-level cache.
+//! A *line* is one query head of one token. Positions are taken in spans of [`SPAN`], spans in runs of [`RUN`]:
+//! within a span the scores, their maximum and the power of two next to its exponential, then each position's
+//! exponential as a multiple of that power, and the sums of these and of what they weigh; spans are folded in
+//! order into a run, runs in order into the whole, by factors that are powers of two themselves. Lines share each
+//! byte of the cache that is read, but no number: the result of a line depends on its position alone. With one
+//! token (decode) the limit is the cache's bytes once the context is long. With many (prefill) it is
+//! multiply-adds: lines go in groups whose sums stay in registers, and what they meet is widened to `f32` once
+//! for all groups, a span at a time, so that it stays in the first-level cache.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::isa::{Isa, dispatch};
 use super::packed::LINE;
-use super::vector::{LANES, Simd, exp_to_88};
+use super::vector::{BIAS, BIAS_F, LANES, Simd, exp_over_power};
 
-/// Positions of a span. Fixed: it is part of the order in which numbers are added.
-pub const SPAN: usize = 512;
+/// Positions of a span and of a run. Fixed: they are part of the order in which numbers are added.
+const SPAN: usize = 2 * LANES;
+const RUN: usize = 8 * SPAN;
 
 /// Most lines that go through a span together. It divides what widening costs each, and takes 2 to 3 KiB of
 /// scratch.
@@ -25,8 +27,8 @@ const LINES: usize = 64;
 /// Most lines of a group.
 const GROUP: usize = 8;
 
-/// Distance between lines' scores: those of a whole span would be in the same sets of the first-level cache.
-const SCORES: usize = SPAN + LANES;
+/// Distance between lines' scores: those of a whole run would be in the same sets of the first-level cache.
+const SCORES: usize = RUN + LANES;
 
 /// How far ahead of the reader the cache is asked for, in bytes, where few lines share what is read: then
 /// the limit is its bytes.
@@ -34,16 +36,13 @@ const AHEAD: usize = 8192;
 
 /// Positions are scored in steps of this; a cache holds a multiple of it, so that reading past the last
 /// position stays inside.
-pub const POSITION_STEP: usize = 2 * LANES;
+pub const POSITION_STEP: usize = SPAN;
 
-/// Positions whose values are widened at a time: each line's sums are loaded and stored once for them.
-const VALUES_STEP: usize = 2 * POSITION_STEP;
-
-/// `f32` values of scratch that [`attend`] needs for heads of `dim`: each line's query, scores, sixteen
-/// maxima and what a span adds; and what is widened.
+/// `f32` values of scratch that [`attend`] needs for heads of `dim`: each line's query, scores, what a run and
+/// what a span adds; and a span that is widened.
 #[must_use]
 pub const fn scratch_len(dim: usize) -> usize {
-    LINES * (dim + SCORES + LANES + dim) + VALUES_STEP * dim
+    LINES * (dim + SCORES + dim + dim) + SPAN * dim
 }
 
 /// One call of [`attend`].
@@ -113,8 +112,6 @@ unsafe fn pass_in<S: Simd, C: Cached>(a: &Attend, first: usize, lines: usize) {
 trait Cached: Copy {
     /// Whether it is the cache itself, which few lines read.
     const DIRECT: bool;
-    /// Positions whose values are taken at a time, a multiple of [`POSITION_STEP`].
-    const VALUES: usize;
     /// `n` (a multiple of 16) values of the cache; `room` has place for them.
     unsafe fn read<S: Simd>(cache: *const u16, n: usize, room: *mut f32) -> *const Self;
     /// 16 of them.
@@ -123,7 +120,6 @@ trait Cached: Copy {
 
 impl Cached for u16 {
     const DIRECT: bool = true;
-    const VALUES: usize = SPAN;
 
     #[inline(always)]
     unsafe fn read<S: Simd>(cache: *const u16, _: usize, _: *mut f32) -> *const Self {
@@ -139,7 +135,6 @@ impl Cached for u16 {
 
 impl Cached for f32 {
     const DIRECT: bool = false;
-    const VALUES: usize = VALUES_STEP;
 
     #[inline(always)]
     unsafe fn read<S: Simd>(cache: *const u16, n: usize, room: *mut f32) -> *const Self {
@@ -192,10 +187,9 @@ struct Pass<'a, C> {
     positions: [usize; LINES],
     queries: *mut f32,
     scores: *mut f32,
-    /// Each line's largest scores in a span, lane by lane.
-    maxima: *mut f32,
-    /// What a span adds to each line.
-    parts: *mut f32,
+    /// What a run adds to each line, and what a span does.
+    runs: *mut f32,
+    spans: *mut f32,
     room: *mut f32,
     cached: PhantomData<C>,
 }
@@ -211,11 +205,11 @@ impl<'a, C: Cached> Pass<'a, C> {
         unsafe {
             let queries = a.scratch;
             let scores = queries.add(LINES * a.dim);
-            let maxima = scores.add(LINES * SCORES);
-            let parts = maxima.add(LINES * LANES);
-            let room = parts.add(LINES * a.dim);
+            let runs = scores.add(LINES * SCORES);
+            let spans = runs.add(LINES * a.dim);
+            let room = spans.add(LINES * a.dim);
             let cached = PhantomData;
-            Self { a, first, lines, positions, queries, scores, maxima, parts, room, cached }
+            Self { a, first, lines, positions, queries, scores, runs, spans, room, cached }
         }
     }
 
@@ -224,6 +218,12 @@ impl<'a, C: Cached> Pass<'a, C> {
     fn place(&self, line: usize) -> usize {
         let (row, head) = ((self.first + line) / self.a.heads, (self.first + line) % self.a.heads);
         row * self.a.stride + head * self.a.dim
+    }
+
+    /// The lines that attend to a position.
+    #[inline(always)]
+    fn attending(&self, position: usize) -> Range<usize> {
+        self.positions[..self.lines].partition_point(|&positions| positions <= position)..self.lines
     }
 
     /// How many of `most` positions from `start` a line attends to.
@@ -239,32 +239,38 @@ impl<'a, C: Cached> Pass<'a, C> {
         // SAFETY: the caller's contract; spans and lines stay within caches, scratch and output.
         unsafe {
             each_group!(self, S, interleave());
-            for start in (0..most).step_by(SPAN) {
-                let end = most.min(start + SPAN).next_multiple_of(POSITION_STEP);
-                for line in 0..self.lines {
-                    S::store(self.maxima.add(line * LANES), S::splat(f32::NEG_INFINITY));
-                }
-                for p in (start..end).step_by(POSITION_STEP) {
-                    let keys = a.keys.add(p * a.dim);
-                    let keys = C::read::<S>(keys, POSITION_STEP * a.dim, self.room);
+            for start in (0..most).step_by(RUN) {
+                let end = most.min(start + RUN).next_multiple_of(SPAN);
+                for p in (start..end).step_by(SPAN) {
+                    let keys = C::read::<S>(a.keys.add(p * a.dim), SPAN * a.dim, self.room);
                     each_group!(self, S, score(keys, start, p));
                 }
-                let mut span = [Softmax::ZERO; LINES];
-                for (line, span) in span[..self.lines].iter_mut().enumerate() {
-                    *span = self.softmax::<S>(line, start);
+                let mut run = [Softmax::ZERO; LINES];
+                for p in (start..end).step_by(SPAN) {
+                    let values = C::read::<S>(a.values.add(p * a.dim), SPAN * a.dim, self.room);
+                    let mut span = [Softmax::ZERO; LINES];
+                    for line in self.attending(p) {
+                        span[line] = self.softmax::<S>(line, start, p);
+                    }
+                    let first = p == start;
+                    let sums = if first { self.runs } else { self.spans };
+                    each_group!(self, S, weigh(values, start, p, sums));
+                    for line in self.attending(p) {
+                        let at = line * a.dim;
+                        if first {
+                            run[line] = span[line];
+                        } else {
+                            run[line].fold::<S>(self.runs.add(at), span[line], sums.add(at), a.dim);
+                        }
+                    }
                 }
-                for p in (start..end).step_by(C::VALUES) {
-                    let values = a.values.add(p * a.dim);
-                    let values = C::read::<S>(values, C::VALUES.min(end - p) * a.dim, self.room);
-                    each_group!(self, S, weigh(values, start, p));
-                }
-                for line in 0..self.lines {
-                    let (out, part) = (a.out.add(self.place(line)), self.parts.add(line * a.dim));
+                for line in self.attending(start) {
+                    let (out, sums) = (a.out.add(self.place(line)), self.runs.add(line * a.dim));
                     if start == 0 {
-                        out.copy_from_nonoverlapping(part, a.dim);
-                        totals[line] = span[line];
-                    } else if self.positions[line] > start {
-                        merge::<S>(a.dim, out, &mut totals[line], part, span[line]);
+                        out.copy_from_nonoverlapping(sums, a.dim);
+                        totals[line] = run[line];
+                    } else {
+                        totals[line].fold::<S>(out, run[line], sums, a.dim);
                     }
                 }
             }
@@ -292,7 +298,7 @@ impl<'a, C: Cached> Pass<'a, C> {
         }
     }
 
-    /// Scores of the step at `p`, minus infinity beyond a line's positions.
+    /// Scores of the span at `p`, minus infinity beyond a line's positions.
     #[inline(always)]
     unsafe fn score<S: Simd, const R: usize>(
         &self,
@@ -301,7 +307,7 @@ impl<'a, C: Cached> Pass<'a, C> {
         start: usize,
         p: usize,
     ) {
-        let n: [usize; R] = std::array::from_fn(|r| self.among(line + r, p, POSITION_STEP));
+        let n: [usize; R] = std::array::from_fn(|r| self.among(line + r, p, SPAN));
         // SAFETY: the caller's contract: the cache holds whole steps of positions.
         unsafe {
             if n[R - 1] > LANES {
@@ -312,7 +318,7 @@ impl<'a, C: Cached> Pass<'a, C> {
         }
     }
 
-    /// [`Pass::score`] of the step's first `16 H` positions.
+    /// [`Pass::score`] of the span's first `16 H` positions.
     #[inline(always)]
     unsafe fn dots<S: Simd, const R: usize, const H: usize>(
         &self,
@@ -361,35 +367,40 @@ impl<'a, C: Cached> Pass<'a, C> {
             }
             let scores = self.scores.add(line * SCORES + p - start);
             for (r, sums) in sums.iter().enumerate() {
-                let maxima = self.maxima.add((line + r) * LANES);
-                let mut max = S::load(maxima);
                 for (half, &score) in sums.iter().enumerate() {
                     S::store(scores.add(r * SCORES + half * LANES), score);
-                    max = S::max(score, max);
                 }
-                S::store(maxima, max);
             }
         }
     }
 
-    /// Turns a line's scores of a span into `e^(score - max)`. A NaN among them makes the sum NaN.
+    /// Turns a line's scores of the span at `p` into multiples of the power of two next to the greatest one's
+    /// exponential. A NaN among them makes the sum NaN, and so does a greatest one without such a power.
     #[inline(always)]
-    unsafe fn softmax<S: Simd>(&self, line: usize, start: usize) -> Softmax {
+    unsafe fn softmax<S: Simd>(&self, line: usize, start: usize, p: usize) -> Softmax {
         // SAFETY: the caller's contract: scores are stored in whole vectors.
         unsafe {
-            let max = S::max_lanes(S::load(self.maxima.add(line * LANES)));
-            let mut sum = S::splat(0.0);
-            for i in (0..self.among(line, start, SPAN)).step_by(LANES) {
-                let at = self.scores.add(line * SCORES + i);
-                let e = exp_to_88::<S>(S::sub(S::load(at), S::splat(max)));
-                S::store(at, e);
-                sum = S::add(sum, e);
+            let at = self.scores.add(line * SCORES + p - start);
+            let mut scores = [S::load(at), S::splat(f32::NEG_INFINITY)];
+            if self.among(line, p, SPAN) > LANES {
+                scores[1] = S::load(at.add(LANES));
             }
-            Softmax { max, sum: S::sum(sum) }
+            // A NaN is passed over.
+            let max = S::max(scores[1], S::splat(f32::NEG_INFINITY));
+            let max = S::max_lanes(S::max(scores[0], max));
+            let exponent = max * std::f32::consts::LOG2_E;
+            // Rounded by adding it to a number whose last bit is worth 1.
+            let rounded = BIAS_F + exponent.clamp(-MOST_POWER, MOST_POWER);
+            let power = rounded.to_bits().cast_signed() - BIAS;
+            let weights = scores.map(|scores| exp_over_power::<S>(scores, max, power));
+            S::store(at, weights[0]);
+            S::store(at.add(LANES), weights[1]);
+            let sum = S::sum(S::add(weights[0], weights[1]));
+            Softmax { power, sum: if exponent.abs() <= MOST_POWER { sum } else { f32::NAN } }
         }
     }
 
-    /// Adds `weight * value` over the positions from `p` of which there are `values`.
+    /// Writes the sums of `weight * value` over the positions of the span at `p` to each line's place in `sums`.
     #[inline(always)]
     unsafe fn weigh<S: Simd, const R: usize>(
         &self,
@@ -397,21 +408,23 @@ impl<'a, C: Cached> Pass<'a, C> {
         values: *const C,
         start: usize,
         p: usize,
+        sums: *mut f32,
     ) {
-        let n: [usize; R] = std::array::from_fn(|r| self.among(line + r, p, C::VALUES));
+        let n: [usize; R] = std::array::from_fn(|r| self.among(line + r, p, SPAN));
+        if n[R - 1] == 0 {
+            return;
+        }
         // SAFETY: the caller's contract; the scores are the weights by now.
         unsafe {
             let weights = self.scores.add(line * SCORES + p - start);
-            let parts = self.parts.add(line * self.a.dim);
+            let sums = sums.add(line * self.a.dim);
             // The first line has those positions that all share.
-            if p == start || n[0] > 0 {
-                self.columns::<S, R>(values, weights, 0..n[0], p == start, parts);
-            }
+            self.columns::<S, R>(values, weights, 0..n[0], true, sums);
             for r in 1..R {
                 if n[r] > n[0] {
                     let weights = weights.add(r * SCORES);
-                    let part = parts.add(r * self.a.dim);
-                    self.columns::<S, 1>(values, weights, n[0]..n[r], false, part);
+                    let sums = sums.add(r * self.a.dim);
+                    self.columns::<S, 1>(values, weights, n[0]..n[r], false, sums);
                 }
             }
         }
@@ -493,38 +506,42 @@ impl<'a, C: Cached> Pass<'a, C> {
     }
 }
 
-/// Of a softmax over some positions: the largest score, and the sum of exponentials relative to it.
+/// Greatest magnitude of [`Softmax::power`]: what [`BIAS_F`] rounds.
+const MOST_POWER: f32 = 4_194_304.0;
+
+/// Of a softmax over some positions: the sum of exponentials, less a power of two that keeps them near 1.
 #[derive(Clone, Copy)]
 struct Softmax {
-    max: f32,
+    power: i32,
     sum: f32,
 }
 
 impl Softmax {
-    const ZERO: Self = Self { max: 0.0, sum: 0.0 };
-}
+    const ZERO: Self = Self { power: 0, sum: 0.0 };
 
-/// Merges the unnormalised result of a span into that of the spans before it.
-#[inline(always)]
-unsafe fn merge<S: Simd>(
-    dim: usize,
-    out: *mut f32,
-    total: &mut Softmax,
-    part: *const f32,
-    span: Softmax,
-) {
-    // SAFETY: the caller's contract: both rows hold `dim` values.
-    unsafe {
-        let new = if span.max > total.max { span.max } else { total.max };
-        let mut factors = [0.0f32; LANES];
-        factors[0] = total.max - new;
-        factors[1] = span.max - new;
-        S::store(factors.as_mut_ptr(), exp_to_88::<S>(S::load(factors.as_ptr())));
-        let [old, add, ..] = factors;
-        *total = Softmax { max: new, sum: total.sum.mul_add(old, span.sum * add) };
-        for d in (0..dim).step_by(LANES) {
-            let scaled = S::mul(S::load(part.add(d)), S::splat(add));
-            S::store(out.add(d), S::fma(S::load(out.add(d)), S::splat(old), scaled));
+    /// Adds what further positions gave: their softmax, and the `dim` sums of what they weigh to `values`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Simd`]; both rows hold `dim` values.
+    #[inline(always)]
+    unsafe fn fold<S: Simd>(&mut self, values: *mut f32, more: Self, sums: *const f32, dim: usize) {
+        let power = self.power.max(more.power);
+        let (old, new) = (power_of_two(self.power - power), power_of_two(more.power - power));
+        *self = Self { power, sum: more.sum.mul_add(new, self.sum * old) };
+        // SAFETY: the caller's contract.
+        unsafe {
+            let (old, new) = (S::splat(old), S::splat(new));
+            for d in (0..dim).step_by(LANES) {
+                let kept = S::mul(S::load(values.add(d)), old);
+                S::store(values.add(d), S::fma(S::load(sums.add(d)), new, kept));
+            }
         }
     }
+}
+
+/// `2^n` for `n` up to 0, and 0 where it would not be a normal number.
+#[inline(always)]
+fn power_of_two(n: i32) -> f32 {
+    f32::from_bits((127 + n.max(-127)).cast_unsigned() << 23)
 }

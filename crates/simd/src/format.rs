@@ -43,6 +43,8 @@ pub(crate) trait Quant {
     const FORMAT: WeightFormat;
     /// Blocks of activations that share a scale: 1 or a superblock's.
     const SPAN: usize = if Self::COLUMNS == 256 { 8 } else { 1 };
+    /// Whether several superblocks are added up before they meet others.
+    const LEAVES: bool = Self::SPAN == 1;
     /// [`WeightFormat::Minimum`]: bits of an integer.
     const BITS: u32 = 4;
     /// What the blocks of a superblock of a panel of `G` row groups are worth, which begins at `sb`.

@@ -6,8 +6,9 @@
 //! one, and the integer dot products are the limit.
 //!
 //! An output is the sum, in order, over spans of columns whose activations share a scale: that scale times
-//! the span's exact integer dot products, each times its own scale, added up by fused multiply-add. Neither
-//! the rows nor the row groups of the call enter into it.
+//! the span's exact integer dot products, each times its own scale, added up by fused multiply-add. Where spans
+//! are short, those of [`LEAF`] columns are added up by themselves before they meet others. Neither the rows nor
+//! the row groups of the call enter into it. `docs/numerics.md` has every step.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -19,6 +20,15 @@ use super::isa::{Isa, dispatch};
 use super::packed::{LINE, PackedLayout};
 use super::vector::{BIAS, LANES, Simd, load_first, store_first};
 use plan::DType;
+
+/// Columns whose products are added up before they meet those of other columns: no more than a superblock of
+/// the long types has.
+const LEAF: usize = 256;
+
+/// Whether a leaf of a type with superblocks of `columns`, fewer than a leaf's, ends with superblock `s` of `of`.
+const fn ends_leaf(columns: usize, s: usize, of: usize) -> bool {
+    (s + 1).is_multiple_of(LEAF / columns) || s + 1 == of
+}
 
 /// How the loops of a product are arranged. Nothing of it enters into a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -431,8 +441,9 @@ unsafe fn gemv_in<S: Simd, Q: Quant, const G: usize, const P: usize>(
         let count = activations::blocks(p.layout.k()) * x.residual_planes;
         let place = activations::place(row, p.of, count);
         let mut blocks = x.blocks.add(place.first);
-        let mut sums = [S::splat(0.0); G];
-        for _ in 0..p.layout.superblocks() {
+        let (mut sums, mut closed) = ([S::splat(0.0); G], [S::splat(0.0); G]);
+        let superblocks = p.layout.superblocks();
+        for s in 0..superblocks {
             let scales = Q::scales::<S, G>(w);
             // Two variables and no array: a compiler keeps what is indexed in memory.
             let (mut first_parts, mut second_parts) =
@@ -470,7 +481,13 @@ unsafe fn gemv_in<S: Simd, Q: Quant, const G: usize, const P: usize>(
             each_block!(Q::COLUMNS, step);
             w = w.add(G * Q::BYTES);
             blocks = blocks.add(Q::COLUMNS / 32 * x.residual_planes * place.step);
+            if const { Q::LEAVES } && ends_leaf(Q::COLUMNS, s, superblocks) {
+                for (closed, sum) in closed.iter_mut().zip(&mut sums) {
+                    (*closed, *sum) = (S::add(*closed, *sum), S::splat(0.0));
+                }
+            }
         }
+        let sums = if const { Q::LEAVES } { closed } else { sums };
         for (g, &sum) in sums.iter().enumerate() {
             finish::<S>(p, first + g, row, sum);
         }
@@ -547,13 +564,17 @@ unsafe fn gemm_tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
         let apart = blocks.addr().wrapping_sub(space.addr()) / LINE;
         let sums = space.add((apart + TILE / 2) % TILE);
         let parts = sums.add(G * TILE);
+        // Where there are leaves a scale of activations is one block's, whose part stays in registers.
+        let closed = if const { Q::LEAVES } { parts } else { sums };
         for g in 0..G {
             for r in 0..n {
                 *sums.add(g * TILE + r) = S::splat(0.0);
+                *closed.add(g * TILE + r) = S::splat(0.0);
             }
         }
-        let before = (p.layout.superblocks() * Q::COLUMNS / 32).saturating_sub(LAST);
-        for s in 0..p.layout.superblocks() {
+        let superblocks = p.layout.superblocks();
+        let before = (superblocks * Q::COLUMNS / 32).saturating_sub(LAST);
+        for s in 0..superblocks {
             let scales = Q::scales::<S, G>(w);
             let mut minus_bias = [S::splat(0.0); G];
             macro_rules! step {
@@ -596,10 +617,18 @@ unsafe fn gemm_tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
             each_block!(Q::COLUMNS, step);
             w = w.add(G * Q::BYTES);
             blocks = blocks.add(Q::COLUMNS / 32 * x.residual_planes * place.step);
+            if const { Q::LEAVES } && ends_leaf(Q::COLUMNS, s, superblocks) {
+                for g in 0..G {
+                    for i in g * TILE..g * TILE + n {
+                        *closed.add(i) = S::add(*closed.add(i), *sums.add(i));
+                        *sums.add(i) = S::splat(0.0);
+                    }
+                }
+            }
         }
         for g in 0..G {
             for (r, row) in rows.clone().enumerate() {
-                finish::<S>(p, first + g, row, *sums.add(g * TILE + r));
+                finish::<S>(p, first + g, row, *closed.add(g * TILE + r));
             }
         }
     }
@@ -624,6 +653,36 @@ unsafe fn plain_in<S: Simd, P: Plain>(p: &Product<'_>, x: *const F32Block) {
     }
 }
 
+/// The sums of a row of plain products: of a leaf four chains, which take its columns in turn, and the leaves
+/// before it.
+#[derive(Clone, Copy)]
+struct Chains<S: Simd> {
+    open: [S::F; 4],
+    closed: S::F,
+}
+
+impl<S: Simd> Chains<S> {
+    /// # Safety
+    ///
+    /// As for [`Simd`], here and below.
+    #[inline(always)]
+    unsafe fn new() -> Self {
+        // SAFETY: the caller's contract.
+        let zero = unsafe { S::splat(0.0) };
+        Self { open: [zero; 4], closed: zero }
+    }
+
+    #[inline(always)]
+    unsafe fn close(&mut self) {
+        let [a, b, c, d] = self.open;
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.closed = S::add(self.closed, S::add(S::add(a, b), S::add(c, d)));
+            self.open = [S::splat(0.0); 4];
+        }
+    }
+}
+
 /// Up to `N` rows of all row groups.
 #[inline(always)]
 unsafe fn plain_tile<S: Simd, P: Plain, const N: usize>(
@@ -641,8 +700,7 @@ unsafe fn plain_tile<S: Simd, P: Plain, const N: usize>(
         let n = rows.len().min(N);
         for group in p.groups.clone() {
             let mut w = p.weights.as_ptr().add(group * superblocks * bytes);
-            // Two chains per row: even and odd columns.
-            let mut sums = [[S::splat(0.0); 2]; N];
+            let mut sums = [Chains::<S>::new(); N];
             for s in 0..superblocks {
                 prefetch::<S>(w.wrapping_add(p.loops.prefetch_distance), 0, bytes, 1);
                 let mut columns = [S::splat(0.0); PLAIN];
@@ -651,15 +709,20 @@ unsafe fn plain_tile<S: Simd, P: Plain, const N: usize>(
                 }
                 let mut x = x.add(s / 2 * place.step * 32 + s % 2 * PLAIN);
                 for sums in &mut sums[..if N == 1 { 1 } else { n }] {
+                    let mut chains = sums.open;
                     for k in 0..PLAIN {
-                        sums[k % 2] = S::fma(columns[k], S::splat(*x.add(k)), sums[k % 2]);
+                        chains[k % 4] = S::fma(columns[k], S::splat(*x.add(k)), chains[k % 4]);
+                    }
+                    sums.open = chains;
+                    if ends_leaf(PLAIN, s, superblocks) {
+                        sums.close();
                     }
                     x = x.add(32);
                 }
                 w = w.add(bytes);
             }
             for (row, sums) in rows.clone().zip(&sums) {
-                finish::<S>(p, group, row, S::add(sums[0], sums[1]));
+                finish::<S>(p, group, row, sums.closed);
             }
         }
     }

@@ -8,7 +8,8 @@ use super::vector::{LANES, Simd, exp, load_first, store_first};
 dispatch! {
     /// Writes `x / sqrt(mean(x^2) + eps) * weight` to `y` (which may be `x`), all of `n` values.
     ///
-    /// The squares are summed in 4 x 16 lanes over the columns, then over lanes: a fixed order.
+    /// The squares are summed in 256 strides over the columns, each 32 neighbouring ones of them in a tree, the
+    /// trees one after the other.
     ///
     /// # Safety
     ///
@@ -38,21 +39,26 @@ dispatch! {
     pub unsafe fn argmax(x: *const f32, n: usize) -> Option<usize> = argmax_in;
 }
 
+/// Strides of the squares' sums, and how many of them a tree adds up.
+const STRIDES: usize = 256;
+const TREE: usize = 2 * LANES;
+
 #[inline(always)]
 unsafe fn rms_norm_in<S: Simd>(x: *const f32, weight: *const f32, y: *mut f32, n: usize, eps: f32) {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
-        let mut squares = [S::splat(0.0); 4];
-        let mut i = 0;
-        while i < n {
-            for (j, sum) in squares.iter_mut().enumerate() {
-                let at = (i + j * LANES).min(n);
-                let v = load_first::<S>(x.add(at), n - at);
-                *sum = S::fma(v, v, *sum);
+        let mut sum = 0.0;
+        for first in (0..n.min(STRIDES)).step_by(TREE) {
+            let mut squares = [S::splat(0.0); 2];
+            for row in (first..n).step_by(STRIDES) {
+                for (half, sum) in squares.iter_mut().enumerate() {
+                    let at = (row + half * LANES).min(n);
+                    let v = load_first::<S>(x.add(at), n - at);
+                    *sum = S::fma(v, v, *sum);
+                }
             }
-            i += 4 * LANES;
+            sum += S::sum(S::add(squares[0], squares[1]));
         }
-        let sum = S::sum(S::add(S::add(squares[0], squares[1]), S::add(squares[2], squares[3])));
         #[expect(clippy::cast_precision_loss, reason = "a row is far below 2^24 values")]
         let scale = S::splat(1.0 / (sum / n as f32 + eps).sqrt());
         let mut i = 0;

@@ -1,14 +1,21 @@
-//! Rotary embedding, and keys and values into the cache.
+//! Rotary embedding, its table, and keys and values into the cache.
 //!
 //! The cache is `f16`, per slot and KV head. Keys lie in tiles of 16 positions, column by column
 //! (`[position / 16][head_dim][16]`), so that a score needs no sum across lanes; values lie row by
 //! row (`[position][head_dim]`).
 
 use super::isa::dispatch;
-use super::vector::{LANES, Simd};
+use super::vector::{LANES, Simd, load_first, store_first};
 use plan::RopeStyle;
 
 dispatch! {
+    /// Writes a position's row of the table: cosines of position times frequency, then sines, times `magnitude`.
+    ///
+    /// # Safety
+    ///
+    /// `frequencies` is valid for `half` values, `out` for twice as many, accessed by nobody else.
+    pub unsafe fn table(position: f32, frequencies: *const f32, half: usize, magnitude: f32, out: *mut f32) = table_in;
+
     /// Rotates one head of `dim` values in place: pairs by `cos` and `sin` of `dim / 2` values each.
     ///
     /// # Safety
@@ -23,6 +30,72 @@ dispatch! {
     ///
     /// `k`, `v` are valid for `dim` values; the caches hold `position`; nobody else touches it.
     pub unsafe fn kv_write(k: *const f32, v: *const f32, dim: usize, position: usize, keys: *mut u16, values: *mut u16) = kv_write_in;
+}
+
+#[inline(always)]
+unsafe fn table_in<S: Simd>(
+    position: f32,
+    frequencies: *const f32,
+    half: usize,
+    magnitude: f32,
+    out: *mut f32,
+) {
+    // SAFETY: the caller's contract; every access is cut at `half`.
+    unsafe {
+        for i in (0..half).step_by(LANES) {
+            let n = half - i;
+            let frequencies = load_first::<S>(frequencies.add(i), n);
+            let [cosine, sine] = cos_sin::<S>(S::splat(position), frequencies);
+            store_first::<S>(out.add(i), S::mul(cosine, S::splat(magnitude)), n);
+            store_first::<S>(out.add(half + i), S::mul(sine, S::splat(magnitude)), n);
+        }
+    }
+}
+
+/// Cosine and sine of `p * f`, below 2^20, to 2e-7. The angle, in two parts so that nothing of the product is
+/// lost, is brought into +-pi/4 by pi/2 in two parts; then minimax polynomials.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn cos_sin<S: Simd>(p: S::F, f: S::F) -> [S::F; 2] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let minus_one = S::splat(-1.0);
+        let high = S::mul(p, f);
+        let low = S::fma(p, f, S::mul(high, minus_one));
+        let quarter = S::round_i(S::mul(high, S::splat(std::f32::consts::FRAC_2_PI)));
+        let turns = S::to_f(quarter);
+        let r = S::fma(turns, S::splat(-std::f32::consts::FRAC_PI_2), high);
+        let r = S::add(S::fma(turns, S::splat(4.371_139e-8), r), low);
+        let r2 = S::mul(r, r);
+        let s = S::fma(r2, S::splat(-1.951_529_6e-4), S::splat(8.332_161e-3));
+        let s = S::fma(r2, s, S::splat(-1.666_665_5e-1));
+        let s = S::fma(S::mul(r2, r), s, r);
+        let c = S::fma(r2, S::splat(2.443_315_7e-5), S::splat(-1.388_731_6e-3));
+        let c = S::fma(r2, c, S::splat(4.166_664_6e-2));
+        let c = S::fma(S::mul(r2, r2), c, S::fma(r2, S::splat(-0.5), S::splat(1.0)));
+        // Odd quarters swap them; the second and third negate the sine, the first and second the cosine.
+        let cosine = if_bit::<S, 1>(quarter, s, c);
+        let sine = if_bit::<S, 1>(quarter, c, s);
+        let next = S::add_i(quarter, S::splat_i(1));
+        [
+            if_bit::<S, 2>(next, S::mul(cosine, minus_one), cosine),
+            if_bit::<S, 2>(quarter, S::mul(sine, minus_one), sine),
+        ]
+    }
+}
+
+/// `x` where the bit of `i` that is worth `BIT` is set, `y` elsewhere.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn if_bit<S: Simd, const BIT: i32>(i: S::I, x: S::F, y: S::F) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe { S::select_lt(S::splat(0.0), S::to_f(S::and_i(i, S::splat_i(BIT))), x, y) }
 }
 
 #[inline(always)]

@@ -132,12 +132,8 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                 for row in w.part(c.rows(rows)) {
                     #[expect(clippy::cast_precision_loss, reason = "positions are below 2^24")]
                     let position = *positions.add(row) as f32;
-                    for i in 0..half {
-                        let angle = f64::from(position * *frequencies.add(i));
-                        let at = out.add(2 * row * half + i);
-                        *at = angle.cos() as f32 * magnitude;
-                        *at.add(half) = angle.sin() as f32 * magnitude;
-                    }
+                    let out = out.add(2 * row * half);
+                    rope::table(c.isa, position, frequencies, half, magnitude, out);
                 }
             }
             Stage::RmsNorm { x, norm, n, rows, out } => {

@@ -197,17 +197,29 @@ pub(crate) unsafe fn exp<S: Simd>(x: S::F) -> S::F {
 
 /// [`exp`] of what is not above 88.
 ///
-/// Range reduction by `ln 2` in two parts and a polynomial of degree 6 (Taylor coefficients serve:
-/// the remainder over `[-ln2/2, ln2/2]` is below 2^-26).
-///
 /// # Safety
 ///
 /// As for [`Simd`].
 #[inline(always)]
 pub(crate) unsafe fn exp_to_88<S: Simd>(x: S::F) -> S::F {
     // SAFETY: the caller's contract.
+    unsafe { exp_over_power::<S>(x, 0.0, 0) }
+}
+
+/// `e^x / 2^power`, and 0 for what is 87.33 or more below `max`. `max` is about `power * ln 2` (or, of exponents
+/// that do not come near what overflows, 0), and `power` below 2^22.
+///
+/// Range reduction by `ln 2` in two parts and a polynomial of degree 6 (Taylor coefficients serve:
+/// the remainder over `[-ln2/2, ln2/2]` is below 2^-26). Only the last step, which is exact, knows `power`.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn exp_over_power<S: Simd>(x: S::F, max: f32, power: i32) -> S::F {
+    // SAFETY: the caller's contract.
     unsafe {
-        let c = S::max(S::splat(-87.5), x);
+        let c = S::max(S::splat(max - 87.5), x);
         let n = S::round_i(S::mul(c, S::splat(std::f32::consts::LOG2_E)));
         let nf = S::to_f(n);
         let r = S::fma(nf, S::splat(-355.0 / 512.0), c);
@@ -216,8 +228,8 @@ pub(crate) unsafe fn exp_to_88<S: Simd>(x: S::F) -> S::F {
         for k in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
             p = S::fma(p, r, S::splat(k));
         }
-        let scale = S::bits_f(S::shl_i::<23>(S::add_i(n, S::splat_i(127))));
-        S::select_lt(x, S::splat(-87.33), S::splat(0.0), S::mul(p, scale))
+        let scale = S::bits_f(S::shl_i::<23>(S::add_i(n, S::splat_i(127 - power))));
+        S::select_lt(x, S::splat(max - 87.33), S::splat(0.0), S::mul(p, scale))
     }
 }
 

@@ -3,6 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod model;
+mod numerics;
+
 use half::f16;
 
 use orind_testing::random::Random;
@@ -581,16 +584,28 @@ impl Cached {
         let (k, v) = (random.reals(positions * dim, 1.0), random.reals(positions * dim, 1.0));
         // What has not been written may be anything.
         let capacity = positions.next_multiple_of(attention::POSITION_STEP);
-        let mut keys = vec![f16::NAN.to_bits(); capacity * dim];
-        let mut values = keys.clone();
-        for (p, (k, v)) in k.chunks_exact(dim).zip(v.chunks_exact(dim)).enumerate() {
-            let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
-            // SAFETY: both hold `capacity` positions.
-            unsafe {
-                rope::kv_write(Isa::detect(), k.as_ptr(), v.as_ptr(), dim, p, keys, values);
-            }
+        let keys = vec![f16::NAN.to_bits(); capacity * dim];
+        let values = keys.clone();
+        let mut cached = Self { dim, k, v, keys, values };
+        for p in 0..positions {
+            cached.write(p);
         }
-        Self { dim, k, v, keys, values }
+        cached
+    }
+
+    /// Brings a position into the cache.
+    fn write(&mut self, p: usize) {
+        let row = p * self.dim..(p + 1) * self.dim;
+        let (k, v) = (self.k[row.clone()].as_ptr(), self.v[row].as_ptr());
+        let (keys, values) = (self.keys.as_mut_ptr(), self.values.as_mut_ptr());
+        // SAFETY: a row of each; both caches hold the position.
+        unsafe { rope::kv_write(Isa::detect(), k, v, self.dim, p, keys, values) };
+    }
+
+    /// Puts another key at a position.
+    fn put(&mut self, p: usize, key: &[f32]) {
+        self.k[p * self.dim..(p + 1) * self.dim].copy_from_slice(key);
+        self.write(p);
     }
 
     /// Attention of tokens, the first to `positions` positions, with `heads` times `dim` queries each.

@@ -1,0 +1,338 @@
+//! The arithmetic of `docs/numerics.md` in plain scalars, one operation after another as the page has them: written
+//! from its text, so that kernels are held to what it says and not to one another.
+
+use half::{bf16, f16};
+use plan::{DType, RopeStyle};
+
+const BIAS: i32 = 3 << 22;
+
+fn rne(x: f32) -> f32 {
+    x.round_ties_even()
+}
+
+fn half(bytes: &[u8]) -> f32 {
+    f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
+}
+
+/// One span of activations as integers, their scale, and what they left over.
+fn quantise_span(x: &[f32]) -> (Vec<i32>, f32, Vec<f32>) {
+    let zero = vec![0; x.len()];
+    if x.iter().any(|x| !x.is_finite()) {
+        return (zero, f32::NAN, vec![f32::NAN; x.len()]);
+    }
+    let max = x.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+    if max <= 1e-30 {
+        return (zero, 0.0, x.to_vec());
+    }
+    let (scale, inverse) = (max / 127.0, 127.0 / max);
+    let q: Vec<i32> = x.iter().map(|x| rne(x * inverse) as i32).collect();
+    let rest = q.iter().zip(x).map(|(&q, &x)| (q as f32).mul_add(-scale, x)).collect();
+    (q, scale, rest)
+}
+
+/// The planes of one row: integers, and the scale of each column.
+fn planes(x: &[f32], span: usize, count: usize) -> Vec<(Vec<i32>, Vec<f32>)> {
+    let mut planes = vec![(Vec::new(), Vec::new()); count];
+    for x in x.chunks(span) {
+        let mut x = x.to_vec();
+        for (integers, scales) in &mut planes {
+            let (q, scale, rest) = quantise_span(&x);
+            integers.extend(q);
+            scales.extend(vec![scale; x.len()]);
+            x = rest;
+        }
+    }
+    planes
+}
+
+/// The 6-bit scale and minimum of sub-block `b`, from the 12 bytes of ggml's K types.
+fn scale_and_minimum(packed: &[u8], b: usize) -> (f32, f32) {
+    let (scale, minimum) = if b < 4 {
+        (packed[b] & 63, packed[b + 4] & 63)
+    } else {
+        let (both, low) = (packed[b + 4], b - 4);
+        (both & 15 | packed[low] >> 6 << 4, both >> 4 | packed[low + 4] >> 6 << 4)
+    };
+    (f32::from(scale), f32::from(minimum))
+}
+
+/// A superblock of `Q4_K` or `Q5_K`: its integers, its sub-blocks' scales, and minus their minima.
+fn k_block(dtype: DType, block: &[u8]) -> (Vec<i32>, Vec<f32>, Vec<f32>) {
+    let (d, dmin) = (half(block), half(&block[2..]));
+    let (fifth, nibbles) = match dtype {
+        DType::Q4_K => (None, &block[16..]),
+        _ => (Some(&block[16..48]), &block[48..]),
+    };
+    let integer = |i: usize| {
+        let byte = nibbles[i / 64 * 32 + i % 32];
+        let upper = fifth.map_or(0, |bits| bits[i % 32] >> (i / 32) & 1);
+        i32::from(byte >> (i / 32 % 2 * 4) & 15 | upper << 4)
+    };
+    let both: Vec<(f32, f32)> = (0..8).map(|b| scale_and_minimum(&block[4..16], b)).collect();
+    (
+        (0..256).map(integer).collect(),
+        both.iter().map(|(scale, _)| d * scale).collect(),
+        both.iter().map(|(_, minimum)| -dmin * minimum).collect(),
+    )
+}
+
+/// A superblock of `Q6_K`: its integers, and the scales of its halves of sub-blocks.
+fn six_block(block: &[u8]) -> (Vec<i32>, Vec<f32>) {
+    let integer = |i: usize| {
+        let (half, quarter, l) = (i / 128, i % 128 / 32, i % 32);
+        let byte = block[64 * half + quarter % 2 * 32 + l];
+        let pair = block[128 + 32 * half + l] >> (2 * quarter) & 3;
+        i32::from(byte >> (quarter / 2 * 4) & 15 | pair << 4) - 32
+    };
+    let d = half(&block[208..]);
+    let scales = block[192..208].iter().map(|&s| d * f32::from(s.cast_signed())).collect();
+    ((0..256).map(integer).collect(), scales)
+}
+
+/// What an exact sum is in `f32`: it must be one.
+fn exact(x: f64) -> f32 {
+    assert_eq!(f64::from(x as f32), x, "not exact");
+    x as f32
+}
+
+fn dot(q: &[i32], x: &[i32]) -> i32 {
+    q.iter().zip(x).map(|(q, x)| q * x).sum()
+}
+
+/// The part of one superblock of 256 columns and one plane.
+fn superblock(dtype: DType, block: &[u8], x: &[i32]) -> f32 {
+    let bias = f64::from(BIAS);
+    if dtype == DType::Q6_K {
+        let (q, scales) = six_block(block);
+        let mut part = exact(-bias * scales.iter().map(|&s| f64::from(s)).sum::<f64>());
+        for (h, &scale) in scales.iter().enumerate() {
+            let columns = 16 * h..16 * h + 16;
+            let i = dot(&q[columns.clone()], &x[columns]);
+            part = ((BIAS + i) as f32).mul_add(scale, part);
+        }
+        return part;
+    }
+    let (q, scales, minus_minima) = k_block(dtype, block);
+    let signed = scales.iter().enumerate().map(|(b, &s)| f64::from(s) * [1.0, -1.0][b % 2]);
+    let mut part = exact(-bias * signed.sum::<f64>());
+    for b in 0..8 {
+        let columns = 32 * b..32 * b + 32;
+        let i = dot(&q[columns.clone()], &x[columns.clone()]);
+        let biased = if b % 2 == 0 { BIAS + i } else { i - BIAS };
+        part = (biased as f32).mul_add(scales[b], part);
+        part = minus_minima[b].mul_add(x[columns].iter().sum::<i32>() as f32, part);
+    }
+    part
+}
+
+/// The part of one block of 32 columns of `Q8_0` or `Q4_0` and one plane.
+fn short_block(dtype: DType, block: &[u8], x: &[i32]) -> f32 {
+    let (w, bytes) = (half(block), &block[2..]);
+    let integer = |i: usize| match dtype {
+        DType::Q8_0 => i32::from(bytes[i].cast_signed()),
+        _ => i32::from(bytes[i % 16] >> (i / 16 * 4) & 15) - 8,
+    };
+    let q: Vec<i32> = (0..32).map(integer).collect();
+    ((BIAS + dot(&q, x)) as f32).mul_add(w, -(BIAS as f32) * w)
+}
+
+/// The product of one row of a matrix, as its file has it, with one row of activations.
+pub(crate) fn product(dtype: DType, row: &[u8], x: &[f32], plane_count: usize) -> f32 {
+    let mut acc = 0.0f32;
+    match dtype {
+        DType::Q4_K | DType::Q5_K | DType::Q6_K => {
+            let planes = planes(x, 256, plane_count);
+            for (s, block) in row.chunks(dtype.block_bytes()).enumerate() {
+                for (x, scales) in &planes {
+                    let part = superblock(dtype, block, &x[256 * s..256 * s + 256]);
+                    acc = part.mul_add(scales[256 * s], acc);
+                }
+            }
+        }
+        DType::Q8_0 | DType::Q4_0 => {
+            let planes = planes(x, 32, plane_count);
+            for (l, blocks) in row.chunks(8 * dtype.block_bytes()).enumerate() {
+                let mut leaf = 0.0f32;
+                for (b, block) in blocks.chunks(dtype.block_bytes()).enumerate() {
+                    let at = 256 * l + 32 * b;
+                    for (x, scales) in &planes {
+                        let part = short_block(dtype, block, &x[at..at + 32]);
+                        leaf = part.mul_add(scales[at], leaf);
+                    }
+                }
+                acc += leaf;
+            }
+        }
+        _ => {
+            let width = dtype.block_bytes();
+            let weight = |w: &[u8]| match dtype {
+                DType::F32 => f32::from_le_bytes([w[0], w[1], w[2], w[3]]),
+                DType::F16 => half(w),
+                _ => bf16::from_le_bytes([w[0], w[1]]).to_f32(),
+            };
+            for (row, x) in row.chunks(256 * width).zip(x.chunks(256)) {
+                let mut c = [0.0f32; 4];
+                for (i, (w, &x)) in row.chunks(width).zip(x).enumerate() {
+                    c[i % 4] = weight(w).mul_add(x, c[i % 4]);
+                }
+                acc += (c[0] + c[1]) + (c[2] + c[3]);
+            }
+        }
+    }
+    acc
+}
+
+pub(crate) fn norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+    let mut strides = [0.0f32; 256];
+    for (i, &x) in x.iter().enumerate() {
+        strides[i % 256] = x.mul_add(x, strides[i % 256]);
+    }
+    let mut sum = None;
+    for strides in strides.chunks_mut(32) {
+        let tree = halve(strides);
+        sum = Some(sum.map_or(tree, |sum| sum + tree));
+    }
+    let sum: f32 = sum.unwrap_or(0.0);
+    let factor = 1.0 / (sum / x.len() as f32 + eps).sqrt();
+    x.iter().zip(weight).map(|(x, weight)| x * factor * weight).collect()
+}
+
+/// The sum by halving distance.
+fn halve(values: &mut [f32]) -> f32 {
+    let mut distance = values.len() / 2;
+    while distance > 0 {
+        for i in 0..distance {
+            values[i] += values[i + distance];
+        }
+        distance /= 2;
+    }
+    values[0]
+}
+
+/// Cosines, then sines.
+pub(crate) fn table(position: f32, frequencies: &[f32], magnitude: f32) -> Vec<f32> {
+    let pairs: Vec<(f32, f32)> = frequencies.iter().map(|&f| cos_sin(position, f)).collect();
+    let cosines = pairs.iter().map(|(cosine, _)| cosine * magnitude);
+    cosines.chain(pairs.iter().map(|(_, sine)| sine * magnitude)).collect()
+}
+
+fn cos_sin(p: f32, f: f32) -> (f32, f32) {
+    let high = p * f;
+    let low = p.mul_add(f, -high);
+    let turns = rne(high * std::f32::consts::FRAC_2_PI);
+    let mut r = turns.mul_add(-1.570_796_4, high);
+    r = turns.mul_add(4.371_139e-8, r);
+    r += low;
+    let r2 = r * r;
+    let mut s = r2.mul_add(-1.951_529_6e-4, 8.332_161e-3);
+    s = r2.mul_add(s, -1.666_665_5e-1);
+    s = (r2 * r).mul_add(s, r);
+    let mut c = r2.mul_add(2.443_315_7e-5, -1.388_731_6e-3);
+    c = r2.mul_add(c, 4.166_664_6e-2);
+    c = (r2 * r2).mul_add(c, r2.mul_add(-0.5, 1.0));
+    match (turns as i64).rem_euclid(4) {
+        0 => (c, s),
+        1 => (-s, c),
+        2 => (-c, -s),
+        _ => (s, -c),
+    }
+}
+
+pub(crate) fn rotate(x: &[f32], cos: &[f32], sin: &[f32], style: RopeStyle) -> Vec<f32> {
+    let mut out = x.to_vec();
+    for i in 0..x.len() / 2 {
+        let (p, q) = match style {
+            RopeStyle::Interleaved => (2 * i, 2 * i + 1),
+            RopeStyle::HalfSplit => (i, i + x.len() / 2),
+        };
+        let (a, b, c, s) = (x[p], x[q], cos[i], sin[i]);
+        out[p] = a.mul_add(c, -(b * s));
+        out[q] = a.mul_add(s, b * c);
+    }
+    out
+}
+
+/// `2^n`, 0 where that is no normal number.
+fn power_of_two(n: i32) -> f32 {
+    if n < -126 { 0.0 } else { 2.0f32.powi(n) }
+}
+
+/// `e^x / 2^power`, 0 for what is 87.33 below `max`.
+fn weight(x: f32, max: f32, power: i32) -> f32 {
+    if x < max - 87.33 {
+        return 0.0;
+    }
+    let n = rne(x * std::f32::consts::LOG2_E);
+    let mut r = n.mul_add(-355.0 / 512.0, x);
+    r = n.mul_add(2.121_944_4e-4, r);
+    let mut p = 1.0f32 / 720.0;
+    for k in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        p = p.mul_add(r, k);
+    }
+    p * power_of_two(n as i32 - power)
+}
+
+pub(crate) fn exp(x: f32) -> f32 {
+    if x > 88.0 { f32::INFINITY } else { weight(x, 0.0, 0) }
+}
+
+pub(crate) fn swiglu(gate: f32, up: f32) -> f32 {
+    gate / (1.0 + exp(-gate)) * up
+}
+
+/// What positions gave so far: power, sum, values.
+struct Folded {
+    power: i32,
+    sum: f32,
+    values: Vec<f32>,
+}
+
+impl Folded {
+    fn fold(before: Option<Self>, more: Self) -> Self {
+        let Some(before) = before else { return more };
+        let power = before.power.max(more.power);
+        let old = power_of_two(before.power - power);
+        let new = power_of_two(more.power - power);
+        let fold = |old_value: f32, value: f32| value.mul_add(new, old_value * old);
+        let values = before.values.iter().zip(&more.values).map(|(&b, &m)| fold(b, m)).collect();
+        Self { power, sum: fold(before.sum, more.sum), values }
+    }
+}
+
+/// One span of scores with the values of its positions.
+fn span(scores: &[f32], values: &[&[f32]]) -> Folded {
+    let max = scores.iter().fold(f32::NEG_INFINITY, |max, s| if *s > max { *s } else { max });
+    let exponent = max * std::f32::consts::LOG2_E;
+    let within = exponent.abs() <= 4_194_304.0;
+    let power = if within { rne(exponent) as i32 } else { 0 };
+    let weights: Vec<f32> = scores.iter().map(|&s| weight(s, max, power)).collect();
+    let mut chains = [0.0f32; 16];
+    for (i, weight) in weights.iter().enumerate() {
+        chains[i % 16] += weight;
+    }
+    let sum = if within { halve(&mut chains) } else { f32::NAN };
+    let mut sums = vec![0.0f32; values[0].len()];
+    for (weight, values) in weights.iter().zip(values) {
+        for (sum, value) in sums.iter_mut().zip(*values) {
+            *sum = weight.mul_add(*value, *sum);
+        }
+    }
+    Folded { power, sum, values: sums }
+}
+
+/// Attention of one line, to as many positions as there are keys and values.
+pub(crate) fn attention(q: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32) -> Vec<f32> {
+    let score =
+        |key: &&[f32]| q.iter().zip(*key).fold(0.0f32, |dot, (&q, &k)| q.mul_add(k, dot)) * scale;
+    let scores: Vec<f32> = keys.iter().map(score).collect();
+    let mut whole = None;
+    for (scores, values) in scores.chunks(256).zip(values.chunks(256)) {
+        let mut group = None;
+        for (scores, values) in scores.chunks(32).zip(values.chunks(32)) {
+            group = Some(Folded::fold(group, span(scores, values)));
+        }
+        whole = group.map(|group| Folded::fold(whole, group));
+    }
+    let whole = whole.unwrap();
+    whole.values.iter().map(|value| value / whole.sum).collect()
+}
