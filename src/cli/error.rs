@@ -49,6 +49,12 @@ pub(super) enum Error {
     #[error("{0}")]
     Parity(String),
     #[error("{}", of(model, error))]
+    Fingerprint { model: String, error: Box<crate::parity::model::Failure> },
+    #[error(
+        "{found} is not the {expected} that was expected: this device computes otherwise, or the file, the version or --longest are others"
+    )]
+    OtherFingerprint { found: String, expected: String },
+    #[error("{}", of(model, error))]
     Quality { model: String, error: Box<crate::quality::run::Error> },
     #[error("{}", of(model, error))]
     Text { model: String, error: crate::quality::text::Error },

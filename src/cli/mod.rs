@@ -10,6 +10,7 @@ mod device;
 mod doctor;
 mod error;
 mod estimate;
+mod fingerprint;
 mod first_contact;
 mod gate;
 mod generate;
@@ -59,6 +60,7 @@ pub fn main() -> ExitCode {
         Command::Experiment(experiment) => return tegra_probe::child(&experiment.name),
         Command::FirstContact(contact) => first_contact::run(&contact, &terminal),
         Command::Parity(parity) => parity::run(&parity, &terminal),
+        Command::Fingerprint(fingerprint) => fingerprint::run(&fingerprint, &terminal),
         Command::Perplexity(task) => stoppable(|s| quality::perplexity(&task, &terminal, s)),
         Command::Kld(task) => stoppable(|s| quality::divergence(&task, &terminal, s)),
         Command::Quantize(task) => stoppable(|s| quantize::run(&task, &terminal, s)),

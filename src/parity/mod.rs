@@ -1,7 +1,10 @@
 //! Devices held against the reference: [`steps`] lists single steps in every shape, type and extreme that
-//! devices run, [`case`] runs one; [`model`] runs prompts through a whole model; [`measure`] has the numbers.
+//! devices run, [`case`] runs one; [`model`] runs prompts through a whole model, [`fingerprint`] makes one hash of what
+//! it answers; [`measure`] has the numbers.
 
 pub mod case;
+pub mod fingerprint;
 pub mod measure;
 pub mod model;
+mod runner;
 pub mod steps;

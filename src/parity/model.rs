@@ -3,9 +3,10 @@
 use serde::Serialize;
 
 use super::measure::{Difference, argmax, divergence, margin};
-use device::{Data, Device, Error, Instance, Prepared, Request};
-use model::{KvLayout, Model, ports};
-use plan::{Bucket, Class, Outputs, Plan, fuse};
+use super::runner::Runner;
+use device::{Device, Error};
+use model::{KvLayout, Model};
+use plan::{Bucket, Outputs};
 
 /// Rows of a chunk of a prompt.
 const CHUNK: usize = 32;
@@ -118,13 +119,13 @@ impl Trace {
         task: &Task<'_>,
         forced: Option<&Self>,
     ) -> Result<Self, Failure> {
-        let mut runner = Runner::new(device, task)?;
+        let mut runner = runner(device, task)?;
         let mut logits = Vec::new();
         for (p, prompt) in task.prompts.iter().enumerate() {
-            let mut steps = vec![runner.prompt(prompt)?];
+            let mut steps = vec![runner.run(PREFILL, SLOT, 0, prompt)?];
             for i in 0..task.steps {
                 let token = argmax(forced.map_or(&steps[i], |trace| &trace.logits[p][i]));
-                steps.push(runner.decode(token as i32, (prompt.len() + i) as i32)?);
+                steps.push(runner.run(DECODE, SLOT, prompt.len() + i, &[token as u32])?);
             }
             logits.push(steps);
         }
@@ -167,86 +168,20 @@ impl Trace {
     }
 }
 
-struct Runner {
-    instance: Box<dyn Instance>,
-    prefill: (Plan, Prepared),
-    decode: (Plan, Prepared),
-    vocabulary: usize,
-}
+/// The plans of a [`runner`].
+const PREFILL: usize = 0;
+const DECODE: usize = 1;
 
-impl Runner {
-    fn new(device: &dyn Device, task: &Task<'_>) -> Result<Self, Failure> {
-        let &Task { model, prompts, steps } = task;
-        let context = model.hyperparameters().context.min(4096);
-        let tokens = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        if tokens + steps > context {
-            return Err(Failure::Long { tokens, steps, context });
-        }
-        let layout =
-            KvLayout { slots: 2, context: (tokens + steps).next_multiple_of(64).min(context) };
-        let plan = |bucket| Ok::<_, Failure>(fuse(&model.plan(layout, bucket)?, device.fusions()));
-        let chunk = CHUNK.min(layout.context);
-        let prefill = plan(Bucket::prefill(chunk, layout.context, Outputs::Last))?;
-        let decode = plan(Bucket::decode(1, layout.context))?;
-        let plans = [prefill, decode];
-        let weights: Vec<_> = model.weights().cloned().collect();
-        let states = model.states(layout);
-        let mut instance = device.open(&Request {
-            weights: &weights,
-            states: &states,
-            plans: &plans,
-            choices: None,
-        })?;
-        for weight in &weights {
-            let name = &weight.name;
-            let read = |at, bytes: &mut [u8]| Ok(model.read_weight(name, at, bytes)?);
-            instance.upload(name, &read, &|_| {})?;
-        }
-        let [prefill, decode] = plans;
-        let prefill = (prefill.clone(), instance.prepare(&prefill)?);
-        let decode = (decode.clone(), instance.prepare(&decode)?);
-        let vocabulary = model.hyperparameters().vocabulary;
-        Ok(Self { instance, prefill, decode, vocabulary })
+/// A task's model, loaded.
+fn runner(device: &dyn Device, task: &Task<'_>) -> Result<Runner, Failure> {
+    let &Task { model, prompts, steps } = task;
+    let context = model.hyperparameters().context.min(4096);
+    let tokens = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    if tokens + steps > context {
+        return Err(Failure::Long { tokens, steps, context });
     }
-
-    /// Evaluates a prompt from position 0 and gives its last logits.
-    fn prompt(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Failure> {
-        let mut logits = Vec::new();
-        let chunk = self.prefill.0.bucket.rows();
-        for (i, tokens) in tokens.chunks(chunk).enumerate() {
-            let tokens: Vec<i32> = tokens.iter().map(|&t| t as i32).collect();
-            logits = self.step(&tokens, (i * chunk) as i32, false)?;
-        }
-        Ok(logits)
-    }
-
-    fn decode(&mut self, token: i32, position: i32) -> Result<Vec<f32>, Failure> {
-        self.step(&[token], position, true)
-    }
-
-    fn step(&mut self, tokens: &[i32], position: i32, decode: bool) -> Result<Vec<f32>, Failure> {
-        let (plan, prepared) = if decode { &self.decode } else { &self.prefill };
-        let (rows, given) = (plan.bucket.rows(), tokens.len());
-        let column = |value: &dyn Fn(usize) -> i32, padding: i32| -> Vec<i32> {
-            (0..rows).map(|i| if i < given { value(i) } else { padding }).collect()
-        };
-        for (name, values) in [
-            (ports::TOKENS, column(&|i| tokens[i], 0)),
-            (ports::POSITIONS, column(&|i| position + i as i32, 0)),
-            (ports::SLOTS, column(&|_| SLOT, -1)),
-            (ports::LOGIT_ROWS, vec![given as i32 - 1]),
-        ] {
-            // Decode has a row of logits for each row.
-            if let Some(mailbox) = plan.find(Class::Mailbox, name) {
-                self.instance.write(*prepared, mailbox, 0, Data::I32(&values))?;
-            }
-        }
-        let ticket = self.instance.submit(*prepared, 1)?;
-        self.instance.wait(ticket)?;
-        let mut logits = vec![0.0; self.vocabulary];
-        if let Some(output) = plan.find(Class::Output, ports::LOGITS) {
-            self.instance.read(*prepared, output, 0, &mut logits)?;
-        }
-        Ok(logits)
-    }
+    let layout = KvLayout { slots: 2, context: (tokens + steps).next_multiple_of(64).min(context) };
+    let chunk = CHUNK.min(layout.context);
+    let prefill = Bucket::prefill(chunk, layout.context, Outputs::Last);
+    Runner::new(device, model, layout, &[prefill, Bucket::decode(1, layout.context)])
 }

@@ -11,6 +11,7 @@ mod compare;
 mod cpu;
 mod daemon;
 mod engine;
+mod fingerprint;
 mod first_contact;
 mod gate;
 mod graph;

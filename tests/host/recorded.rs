@@ -64,7 +64,7 @@ ioctl_filter = 'off'
 ";
 
 /// The command line of the program that answers, and whether what it says is to be written down.
-fn program() -> (Vec<OsString>, bool) {
+pub(super) fn program() -> (Vec<OsString>, bool) {
     if let Some(path) = env::var_os("ORIND_RECORD") {
         return (words(Path::new(ROOT).join(path)), true);
     }
