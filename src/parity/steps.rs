@@ -143,7 +143,8 @@ fn elementwise(cases: &mut Vec<Case>) -> Result<(), BuildError> {
 
 fn tables(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     for (half, magnitude) in [(8, 1.0), (32, 1.25), (64, 1.0)] {
-        let positions = vec![0, 1, 63, 1000, 131_071];
+        // The last one a power of two: the reference rounds the angle to `f32`, devices do not.
+        let positions = vec![0, 1, 63, 1000, 131_072];
         let case = Case::new("rope-table", format!("{half} pairs x {magnitude}"), tolerance::ANGLE);
         cases.push(one(case, rows(positions.len()), |s| {
             let p = s.ints("positions", &[positions.len()], positions)?;
