@@ -59,7 +59,7 @@ impl Sequence {
         let mut tokens = Vec::with_capacity(request.prompt.len() + request.max_tokens as usize);
         tokens.extend_from_slice(&request.prompt);
         Self {
-            detokeniser: Detokeniser::new(Arc::clone(&text.tokenizer)),
+            detokeniser: Detokeniser::after(Arc::clone(&text.tokenizer), &request.prompt),
             stops,
             prompt_logprobs: Vec::new(),
             given: tokens.len(),

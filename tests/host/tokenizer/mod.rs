@@ -3,6 +3,7 @@
 
 mod bounds;
 mod messages;
+mod sentencepiece;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -229,7 +230,7 @@ fn hostile_vocabularies_are_refused_by_name() {
             assert!(error.contains(word), "{error:?} does not name {word:?}");
         }
     };
-    refused(&|v| v.model = "llama".into(), &["`llama`", "tokenizer.ggml.model", "gpt2"]);
+    refused(&|v| v.model = "bert".into(), &["`bert`", "tokenizer.ggml.model", "gpt2"]);
     refused(&|v| v.pre = Some("xyz".into()), &["`xyz`", "tokenizer.ggml.pre", "qwen2"]);
     refused(
         &|v| {
@@ -248,8 +249,6 @@ fn hostile_vocabularies_are_refused_by_name() {
         },
         &["tokens 4 and 9", "same text"],
     );
-    refused(&|v| set(&mut v.tokens, 256, "a b"), &["token 256", "' '"]);
-    refused(&|v| set(&mut v.tokens, 256, "漢"), &["token 256", "'漢'"]);
     refused(&|v| set(&mut v.merges, 1, "ll"), &["merge 1", "\"ll\""]);
     refused(&|v| set(&mut v.merges, 1, ""), &["merge 1"]);
     refused(&|v| set(&mut v.merges, 1, " l"), &["merge 1"]);
@@ -263,7 +262,9 @@ fn hostile_vocabularies_are_refused_by_name() {
     let mut odd = base();
     odd.token_types.clear();
     odd.tokens.extend(["", ""]);
-    assert_eq!(Tokenizer::new(odd).unwrap().decode(&[268, 269]), "");
+    // Outside the byte-level alphabet a token is what it says: Command R has many.
+    odd.tokens.extend(["漢", "Ġ漢"]);
+    assert_eq!(Tokenizer::new(odd).unwrap().decode(&[268, 269, 270, 271]), "漢Ġ漢");
 }
 
 fn tiny() -> Arc<Tokenizer> {

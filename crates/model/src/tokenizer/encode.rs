@@ -1,17 +1,19 @@
 //! Text to ids, within bounds.
 //!
-//! Text is cut at special tokens ([`super::special`]) and into words ([`super::split`]); the bytes of
-//! each word are merged ([`super::word`]) as the vocabulary says ([`super::merges`]). Words come one
-//! by one, so that memory goes by the longest of them, not by the text.
+//! Text is cut at special tokens ([`super::special`]); what lies between them is for the algorithm
+//! ([`super::bpe`], [`super::sentencepiece`]), which takes one word after the other, so that memory
+//! goes by the longest of them, not by the text. The parts of each word are merged
+//! ([`super::word`]) as the vocabulary says.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use super::bounds::Work;
+use super::build::Algorithm;
 use super::chat::Rendered;
 use super::special::Match;
 use super::word::Word;
-use super::{Bounds, Error, Tokenizer, alphabet};
+use super::{Bounds, Error, Tokenizer};
 
 /// How control tokens written out in a text are taken.
 ///
@@ -45,7 +47,8 @@ impl Tokenizer {
     /// Any text is safe. Time grows with its length, times the logarithm of its longest word.
     /// Memory is at most 9 bytes for each byte of the longest word, 8 for each id that the text
     /// has and the bounds allow, and 4 MiB for each text that is encoded at the same time: the
-    /// pre-tokeniser's automata, which are kept for later texts.
+    /// pre-tokeniser's automata, which are kept for later texts. With SentencePiece it is 10 bytes,
+    /// where a space counts for three bytes, and no automata.
     ///
     /// # Errors
     /// [`Error::TooManyTokens`] as soon as more ids than that are certain, [`Error::Cancelled`],
@@ -118,12 +121,16 @@ impl Tokenizer {
         let mut run = Run::new(bounds);
         let mut end = 0;
         while let Some(found) = find(end, &mut run.work)? {
-            self.encode_words(text, end..found.start, &mut run)?;
+            self.encode_text(text, end..found.start, &mut run)?;
             run.work.add(found.end - found.start)?;
             run.out.push(found.id)?;
             end = found.end;
+            if self.strips.contains(&found.id) {
+                let white = |b: &u8| b.is_ascii_whitespace() || *b == b'\x0b';
+                end += text.as_bytes()[end..].iter().take_while(|b| white(b)).count();
+            }
         }
-        self.encode_words(text, end..text.len(), &mut run)?;
+        self.encode_text(text, end..text.len(), &mut run)?;
         let mut out = run.out;
         if add_special {
             if let Some(bos) = self.add_bos.filter(|bos| out.ids.first() != Some(bos)) {
@@ -137,45 +144,24 @@ impl Tokenizer {
         Ok(out.ids)
     }
 
-    /// Appends the ids of `text[range]`, which holds no special token.
-    fn encode_words(
-        &self,
-        text: &str,
-        range: Range<usize>,
-        run: &mut Run<'_>,
-    ) -> Result<(), Error> {
-        let Run { out, work, word, letters } = run;
-        let mut left = text.len() - range.start;
-        let words = &text[range.clone()];
-        let id = |byte: u8| self.bytes.get(usize::from(byte)).copied().flatten();
-        if let Some((offset, byte)) = range.zip(words.bytes()).find(|(_, b)| id(*b).is_none()) {
-            return Err(Error::NoToken { byte, offset });
+    /// Appends the ids of `text[range]`, which holds no special token and begins behind one or at
+    /// the start.
+    fn encode_text(&self, text: &str, range: Range<usize>, run: &mut Run<'_>) -> Result<(), Error> {
+        match &self.algorithm {
+            _ if range.is_empty() => Ok(()),
+            Algorithm::ByteLevel(bpe) => bpe.encode(text, range, self, run),
+            Algorithm::SentencePiece(pieces) => pieces.encode(text, range, self.prefix, self, run),
         }
-        self.splitter.split(words, &mut |piece| {
-            work.add(piece.len())?;
-            out.expect(left.div_ceil(self.longest))?;
-            left -= piece.len();
-            if self.whole_words && piece.len() <= self.longest {
-                letters.clear();
-                letters.extend(piece.bytes().map(alphabet::char_of));
-                let whole = self.ids.get(letters);
-                if let Some(id) = whole.filter(|&id| self.is_text(id)) {
-                    return out.push(id);
-                }
-            }
-            let bytes = piece.bytes().map(|byte| id(byte).unwrap_or_default());
-            word.merge(bytes, &self.merges, work, |id| out.push(id))
-        })
     }
 }
 
 /// What encoding one text takes along.
-struct Run<'a> {
-    out: Output,
-    work: Work<'a>,
-    word: Word,
-    /// A word in the byte-level alphabet.
-    letters: String,
+pub(super) struct Run<'a> {
+    pub(super) out: Output,
+    pub(super) work: Work<'a>,
+    pub(super) word: Word,
+    /// A word as the vocabulary spells it.
+    pub(super) letters: String,
 }
 
 impl<'a> Run<'a> {
@@ -187,16 +173,27 @@ impl<'a> Run<'a> {
             letters: String::new(),
         }
     }
+
+    /// Makes `letters` of `word`, with room for them and no more.
+    pub(super) fn spell(&mut self, word: impl Iterator<Item = char> + Clone) {
+        let length = word.clone().map(char::len_utf8).sum();
+        self.letters.clear();
+        if self.letters.capacity() < length {
+            self.letters = String::new();
+            self.letters.reserve_exact(length);
+        }
+        self.letters.extend(word);
+    }
 }
 
 /// Ids, up to a number of them.
-struct Output {
+pub(super) struct Output {
     ids: Vec<u32>,
     limit: usize,
 }
 
 impl Output {
-    fn push(&mut self, id: u32) -> Result<(), Error> {
+    pub(super) fn push(&mut self, id: u32) -> Result<(), Error> {
         self.expect(1)?;
         if self.ids.len() == self.ids.capacity() {
             // Twice the room, but never more than can be used.
@@ -207,7 +204,7 @@ impl Output {
     }
 
     /// Whether `more` ids may be added.
-    fn expect(&self, more: usize) -> Result<(), Error> {
+    pub(super) fn expect(&self, more: usize) -> Result<(), Error> {
         let limit = self.limit;
         if more > limit - self.ids.len() { Err(Error::TooManyTokens { limit }) } else { Ok(()) }
     }

@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum Error {
     #[error(
-        "tokeniser model `{model}` (tokenizer.ggml.model) is not supported; supported: `gpt2` (byte-level BPE)"
+        "tokeniser model `{model}` (tokenizer.ggml.model) is not supported; supported: `gpt2` (byte-level BPE), `llama` (SentencePiece with scores), `gemma4` (SentencePiece with merges)"
     )]
     Model { model: String },
     #[error("pre-tokeniser `{pre}` (tokenizer.ggml.pre) is not supported; supported: {supported}")]
@@ -18,15 +18,21 @@ pub enum Error {
         "the vocabulary has {tokens} tokens but {types} token types (tokenizer.ggml.token_type); the file is damaged"
     )]
     TokenTypeCount { tokens: usize, types: usize },
+    #[error(
+        "the vocabulary has {tokens} tokens but {scores} scores (tokenizer.ggml.scores); a `llama` vocabulary has one for each"
+    )]
+    ScoreCount { tokens: usize, scores: usize },
+    #[error("the score of token {id} (tokenizer.ggml.scores) is not a number")]
+    Score { id: u32 },
+    #[error(
+        "token {id} {text:?} stands for a byte, as its type says; such tokens are `<0x00>` to `<0xFF>`"
+    )]
+    ByteToken { id: u32, text: String },
     #[error("token {id} has type {value} (tokenizer.ggml.token_type); 1 to 6 are defined")]
     TokenType { id: u32, value: i32 },
     /// Two ids with the same text: encoding would be ambiguous.
     #[error("tokens {first} and {second} have the same text {text:?} (tokenizer.ggml.tokens)")]
     DuplicateToken { text: String, first: u32, second: u32 },
-    #[error(
-        "token {id} {text:?} has the character {character:?}, which stands for no byte; tokens of a `gpt2` vocabulary use the byte-level alphabet"
-    )]
-    Alphabet { id: u32, text: String, character: char },
     #[error(
         "merge {index} {merge:?} (tokenizer.ggml.merges) is not two tokens separated by a space"
     )]
@@ -45,7 +51,7 @@ pub enum Error {
     #[error("the pattern of a pre-tokeniser did not compile")]
     Pattern(#[source] Box<regex::Error>),
     #[error(
-        "the text has the byte {byte:#04x} at {offset}, and the vocabulary has no token for it"
+        "the text has the byte {byte:#04x} at {offset}, and the vocabulary has no token for it or for its character"
     )]
     NoToken { byte: u8, offset: usize },
     #[error("the text has more than {limit} tokens, which are all that may be; shorten it")]

@@ -5,11 +5,13 @@
 //! pairs of ids.
 
 use std::hash::BuildHasher;
+use std::ops::Range;
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable, hash_table};
 
 use super::Error;
 use super::special::Kind;
+use super::word::{Joins, NEVER};
 use crate::gguf::Strings;
 
 #[derive(Debug)]
@@ -38,14 +40,16 @@ impl Ids {
         Ok(Self { texts, table, hasher })
     }
 
+    /// The texts, by id.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.texts.iter()
+    }
+
     pub(super) fn get(&self, text: &str) -> Option<u32> {
         let same = |&id: &u32| self.texts[id as usize] == *text;
         self.table.find(self.hasher.hash_one(text), same).copied()
     }
 }
-
-/// The rank of two neighbours that never become one.
-pub(super) const NEVER: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Merges {
@@ -83,14 +87,14 @@ impl Merges {
         }
         Ok(Self { ranks, products })
     }
+}
 
-    /// The rank of the merge of two neighbours, [`NEVER`] if there is none.
-    pub(super) fn rank(&self, left: u32, right: u32) -> u32 {
+impl Joins for Merges {
+    fn rank(&self, left: u32, right: u32, _: Range<usize>) -> u32 {
         self.ranks.get(&(left, right)).copied().unwrap_or(NEVER)
     }
 
-    /// What the merge of `rank` makes.
-    pub(super) fn product(&self, rank: u32) -> u32 {
+    fn product(&self, rank: u32, _: Range<usize>) -> u32 {
         self.products[rank as usize]
     }
 }

@@ -1,7 +1,7 @@
 //! Text to token ids and back, and chat messages to text.
 //!
-//! This room owns the byte-level BPE tokeniser built from a GGUF vocabulary ([`Tokenizer`]), the
-//! streaming side of text ([`Detokeniser`], [`StopMatcher`]) and chat templates
+//! This room owns the tokeniser built from a GGUF vocabulary ([`Tokenizer`]: byte-level BPE and
+//! SentencePiece), the streaming side of text ([`Detokeniser`], [`StopMatcher`]) and chat templates
 //! ([`ChatTemplate`]). It knows nothing of models, devices or sampling, and it does not read
 //! files: a [`Vocabulary`] is its only input.
 //!
@@ -11,10 +11,14 @@
 pub(crate) mod alphabet;
 mod bounds;
 mod bpe;
+mod build;
 mod chat;
+mod decode;
 mod encode;
 mod error;
 mod merges;
+mod patterns;
+mod sentencepiece;
 mod special;
 mod split;
 mod stream;
@@ -22,7 +26,7 @@ mod vocabulary;
 mod word;
 
 pub use bounds::Bounds;
-pub use bpe::Tokenizer;
+pub use build::Tokenizer;
 pub use chat::{ChatTemplate, Message, Rendered};
 pub use encode::Specials;
 pub use error::Error;

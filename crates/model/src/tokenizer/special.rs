@@ -12,7 +12,7 @@ use crate::gguf::Strings;
 /// What a token is, as `tokenizer.ggml.token_type` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A piece of text in the byte-level alphabet.
+    /// A piece of text.
     Normal,
     /// Stands for text that has no token.
     Unknown,
@@ -30,6 +30,16 @@ impl Kind {
     /// Whether only a template or a raw prompt may make it of its text.
     pub(super) const fn is_control(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
+    }
+
+    /// Whether it is found in a prompt rather than built from parts.
+    pub(super) const fn is_special(self) -> bool {
+        self.is_control() || matches!(self, Self::UserDefined)
+    }
+
+    /// Whether it is part of generated text, and is made of text.
+    pub(super) const fn is_text(self) -> bool {
+        matches!(self, Self::Normal | Self::UserDefined)
     }
 
     /// Whether anything makes it of its text.
@@ -52,7 +62,7 @@ impl Kind {
 
 /// Names of tokens that end a generation wherever they occur (llama.cpp keeps the same list,
 /// because metadata often names only one of several).
-const END_NAMES: [&str; 15] = [
+const END_NAMES: [&str; 19] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|end_of_text|>",
@@ -62,6 +72,10 @@ const END_NAMES: [&str; 15] = [
     "<|return|>",
     "<|call|>",
     "<end_of_turn>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
     "</s>",
     "<EOT>",
     "_<EOT>",
@@ -70,9 +84,24 @@ const END_NAMES: [&str; 15] = [
     "<｜end▁of▁sentence｜>",
 ];
 
+/// Names of [`END_NAMES`] that end nothing in vocabularies that have these others: a message of
+/// gpt-oss ends without ending the turn, and Gemma 4 knows `</s>` as text.
+const NO_END: [(&str, &[&str]); 2] =
+    [("<|end|>", &["<|return|>", "<|call|>"]), ("</s>", &["<|tool_response>"])];
+
 /// Names of fill-in-the-middle tokens that llama.cpp also takes as the end: text before them is a
 /// whole file.
-const FILE_END_NAMES: [&str; 4] = ["<|fim_pad|>", "<|fim_repo|>", "<|repo_name|>", "<|file_sep|>"];
+const FILE_END_NAMES: [&str; 9] = [
+    "<|fim_pad|>",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+    "<fim_pad>",
+    "<fim-pad>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
+];
 
 /// The kind of every token, and the ids that end a generation.
 pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<Kind>, BTreeSet<u32>), Error> {
@@ -84,12 +113,15 @@ pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<Kind>, BTreeSet<u
     if !types.is_empty() && types.len() != size {
         return Err(Error::TokenTypeCount { tokens: size, types: types.len() });
     }
+    let has = |name: &&str| vocabulary.tokens.iter().any(|text| text == *name);
+    let no_end = NO_END.map(|(name, others)| others.iter().all(has).then_some(name));
     let mut kinds = Vec::with_capacity(size);
     let mut ends = BTreeSet::new();
     for (id, text) in (0u32..).zip(vocabulary.tokens.iter()) {
         let value = types.get(id as usize).copied().unwrap_or(1);
         let mut kind = Kind::numbered(value).ok_or(Error::TokenType { id, value })?;
-        if END_NAMES.contains(&text) || FILE_END_NAMES.contains(&text) {
+        let names = END_NAMES.contains(&text) || FILE_END_NAMES.contains(&text);
+        if names && !no_end.contains(&Some(text)) {
             // Files exist in which such a token is typed as text.
             kind = Kind::Control;
             ends.insert(id);
@@ -104,6 +136,16 @@ pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<Kind>, BTreeSet<u
     }
     ends.extend([vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten());
     Ok((kinds, ends))
+}
+
+/// The special tokens that take the white space behind them: those of Phi-3, but for three.
+pub(super) fn strips(vocabulary: &Vocabulary, kinds: &[Kind]) -> BTreeSet<u32> {
+    let takes = vocabulary.model == "llama" && vocabulary.architecture.as_deref() == Some("phi3");
+    let takes = |(id, (text, kind)): (u32, (&str, &Kind))| {
+        let named = ["<unk>", "<s>", "<|endoftext|>"].contains(&text);
+        (takes && kind.is_special() && !named).then_some(id)
+    };
+    (0..).zip(vocabulary.tokens.iter().zip(kinds)).filter_map(takes).collect()
 }
 
 /// A token found in a text, from `start` to `end`.

@@ -1,90 +1,19 @@
-//! Pre-tokenisers: where text is cut before byte-pair merges are looked for.
+//! Where text is cut before byte-pair merges are looked for, in stages ([`super::patterns`] says
+//! which).
 //!
-//! Each is known by the name in `tokenizer.ggml.pre`. The published patterns end in
-//! `\s+(?!\S)|\s+`, a look-ahead that needs a backtracking engine, with a stack that one long run
-//! of spaces exhausts. Here the other alternatives are a linear-time `regex`, and those two are the
-//! rule of [`Stage::Words`] for what lies between its matches.
+//! The published patterns end in `\s+(?!\S)|\s+`, a look-ahead that needs a backtracking engine,
+//! with a stack that one long run of spaces exhausts. Here the other alternatives are a linear-time
+//! `regex`, and those two are the rule of [`Stage::Words`] for what lies between its matches.
 
 use regex::Regex;
 
-use super::Error;
-
-/// The pattern of GPT-2 without its two white-space alternatives.
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
-
-/// The pattern of Llama 3, likewise; digits go in groups of three.
-const LLAMA3: &str = concat!(
-    r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]",
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-);
-
-/// The pattern of Qwen2, likewise: as Llama 3's, but every digit stands alone.
-const QWEN2: &str = concat!(
-    r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]",
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PreTokeniser {
-    /// What llama.cpp does when the file does not say.
-    Default,
-    Gpt2,
-    Llama3,
-    /// Qwen2, Qwen2.5 and Qwen3.
-    Qwen2,
-}
-
-impl PreTokeniser {
-    /// The values of `tokenizer.ggml.pre` that are understood.
-    const NAMES: [(&'static str, Self); 8] = [
-        ("default", Self::Default),
-        ("gpt-2", Self::Gpt2),
-        ("phi-2", Self::Gpt2),
-        ("llama-bpe", Self::Llama3),
-        ("llama3", Self::Llama3),
-        ("llama-v3", Self::Llama3),
-        ("qwen2", Self::Qwen2),
-        ("deepseek-r1-qwen", Self::Qwen2),
-    ];
-
-    /// The family named by `tokenizer.ggml.pre`; a file without the key gets the default.
-    pub(super) fn named(pre: Option<&str>) -> Result<Self, Error> {
-        let Some(pre) = pre.filter(|p| !p.is_empty()) else {
-            return Ok(Self::Default);
-        };
-        Self::NAMES.into_iter().find(|(name, _)| *name == pre).map(|(_, family)| family).ok_or_else(
-            || Error::PreTokeniser {
-                pre: pre.to_owned(),
-                supported: Self::NAMES.map(|(name, _)| name).join(", "),
-            },
-        )
-    }
-
-    /// The stages that cut text, each applied to the pieces of the one before.
-    pub(super) fn splitter(self) -> Result<Splitter, Error> {
-        let regex = |pattern| Regex::new(pattern).map_err(|e| Error::Pattern(Box::new(e)));
-        let stages = match self {
-            Self::Gpt2 => vec![Stage::Words(regex(GPT2)?)],
-            Self::Llama3 => vec![Stage::Words(regex(LLAMA3)?)],
-            Self::Qwen2 => vec![Stage::Words(regex(QWEN2)?)],
-            Self::Default => vec![
-                Stage::Isolate(regex(r"[\p{P}$+<=>^~|]+")?),
-                Stage::Words(regex(GPT2)?),
-                Stage::Isolate(regex(r"\p{N}+")?),
-                Stage::Isolate(regex(r"[0-9]{3}")?),
-            ],
-        };
-        Ok(Splitter { stages })
-    }
-}
-
 #[derive(Debug)]
-enum Stage {
+pub(super) enum Stage {
     /// Matches and what lies between them are both pieces.
     Isolate(Regex),
-    /// Matches are pieces, and what lies between them is white space, which gives its last
-    /// character away as a piece of its own when the match behind it did not take it:
-    /// `\s+(?!\S)|\s+`.
+    /// Matches are pieces, and so is what lies between them, but that runs of white space in it
+    /// are pieces of their own, and their last character too when something follows that did not
+    /// take it: `\s+(?!\S)|\s+`.
     Words(Regex),
 }
 
@@ -95,6 +24,11 @@ pub(super) struct Splitter {
 }
 
 impl Splitter {
+    /// One that cuts by `stages`, each applied to the pieces of the one before.
+    pub(super) const fn new(stages: Vec<Stage>) -> Self {
+        Self { stages }
+    }
+
     /// Hands the pieces of `text` to `each`; none is empty, and in order they make up the text.
     /// They are not collected, so that a long text takes no memory here.
     ///
@@ -127,22 +61,45 @@ impl Stage {
         each: &mut dyn FnMut(&'t str) -> Result<(), E>,
     ) -> Result<(), E> {
         let (Self::Isolate(regex) | Self::Words(regex)) = self;
-        let mut each = |piece: &'t str| if piece.is_empty() { Ok(()) } else { each(piece) };
         let mut end = 0;
         for found in regex.find_iter(text) {
-            let gap = &text[end..found.start()];
             let taken = found.as_str().starts_with(char::is_whitespace);
-            match gap.char_indices().next_back() {
-                Some((last, _)) if matches!(self, Self::Words(_)) && !taken => {
-                    each(&gap[..last])?;
-                    each(&gap[last..])?;
-                }
-                _ => each(gap)?,
-            }
+            self.between(&text[end..found.start()], !taken, each)?;
             each(found.as_str())?;
             end = found.end();
         }
-        each(&text[end..])
+        self.between(&text[end..], false, each)
+    }
+
+    /// Cuts what lies in front of a match, or at the end. Its white space at the end is `followed`
+    /// by something else that is not white space.
+    fn between<'t, E>(
+        &self,
+        gap: &'t str,
+        followed: bool,
+        each: &mut dyn FnMut(&'t str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut rest = gap;
+        while let Some(first) = rest.chars().next() {
+            let is_space = first.is_whitespace();
+            let length = match self {
+                Self::Isolate(_) => rest.len(),
+                Self::Words(_) => {
+                    rest.find(|other: char| other.is_whitespace() != is_space).unwrap_or(rest.len())
+                }
+            };
+            let (run, behind) = rest.split_at(length);
+            let last = run.char_indices().next_back().map_or(0, |(last, _)| last);
+            let gives = is_space && (followed || !behind.is_empty());
+            if matches!(self, Self::Words(_)) && gives && last > 0 {
+                each(&run[..last])?;
+                each(&run[last..])?;
+            } else {
+                each(run)?;
+            }
+            rest = behind;
+        }
+        Ok(())
     }
 }
 
@@ -150,9 +107,9 @@ impl Stage {
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use crate::tokenizer::patterns::Rule;
 
-    fn split(family: PreTokeniser, text: &str) -> Vec<&str> {
+    fn split(family: Rule, text: &str) -> Vec<&str> {
         let mut pieces = Vec::new();
         let mut push = |piece| {
             pieces.push(piece);
@@ -163,19 +120,8 @@ mod tests {
     }
 
     #[test]
-    fn names_and_aliases() {
-        assert_eq!(PreTokeniser::named(None).unwrap(), PreTokeniser::Default);
-        assert_eq!(PreTokeniser::named(Some("")).unwrap(), PreTokeniser::Default);
-        for name in ["llama-bpe", "llama3", "llama-v3"] {
-            assert_eq!(PreTokeniser::named(Some(name)).unwrap(), PreTokeniser::Llama3);
-        }
-        let message = PreTokeniser::named(Some("tekken")).unwrap_err().to_string();
-        assert!(message.contains("`tekken`") && message.contains("llama-bpe"), "{message}");
-    }
-
-    #[test]
     fn gpt2_splits() {
-        let split = |text| split(PreTokeniser::Gpt2, text);
+        let split = |text| split(Rule::Gpt2, text);
         assert_eq!(split("Hello  world 12345!?"), ["Hello", " ", " world", " 12345", "!?"]);
         // Contractions in lower case only.
         assert_eq!(split("I'm WE'RE"), ["I", "'m", " WE", "'", "RE"]);
@@ -187,7 +133,7 @@ mod tests {
 
     #[test]
     fn llama3_splits() {
-        let split = |text| split(PreTokeniser::Llama3, text);
+        let split = |text| split(Rule::Llama3, text);
         assert_eq!(split("1234567"), ["123", "456", "7"]);
         assert_eq!(split("I'LL go"), ["I", "'LL", " go"]);
         assert_eq!(split("\t\tfoo(x)"), ["\t", "\tfoo", "(x", ")"]);
@@ -198,7 +144,7 @@ mod tests {
 
     #[test]
     fn qwen2_splits() {
-        let split = |text| split(PreTokeniser::Qwen2, text);
+        let split = |text| split(Rule::Qwen2, text);
         assert_eq!(split("in 2024"), ["in", " ", "2", "0", "2", "4"]);
         assert_eq!(split("you've DON'T"), ["you", "'ve", " DON", "'T"]);
         // \p{N} holds more than digits, \p{L} every script; a mark is neither.
@@ -210,7 +156,7 @@ mod tests {
 
     #[test]
     fn default_splits() {
-        let split = |text| split(PreTokeniser::Default, text);
+        let split = |text| split(Rule::Default, text);
         assert_eq!(split("x=1234 + y"), ["x", "=", "123", "4", " ", "+", " y"]);
         assert_eq!(split("don't"), ["don", "'", "t"]);
     }
@@ -236,12 +182,42 @@ mod tests {
         ends
     }
 
+    #[test]
+    fn deepseek3_splits() {
+        let split = |text| split(Rule::Deepseek3, text);
+        assert_eq!(split("#include 12345日本x"), ["#include", " ", "123", "45", "日本", "x"]);
+        // What no alternative takes is a piece of its own, beside the white space.
+        assert_eq!(split("\0\0  \0a \0"), ["\0\0", " ", " ", "\0a", " ", "\0"]);
+    }
+
+    #[test]
+    fn words_of_case() {
+        let split = |text| split(Rule::Tekken, text);
+        assert_eq!(split("fooBar DON'T ÉTÉété"), ["foo", "Bar", " DON", "'", "T", " ÉTÉété"]);
+        assert_eq!(split("a/b//\n12"), ["a", "/b", "//\n", "1", "2"]);
+        let split = |text| super::tests::split(Rule::Gpt4o, text);
+        assert_eq!(split("fooBar DON'T 1234"), ["foo", "Bar", " DON'T", " ", "123", "4"]);
+    }
+
+    const RULES: [Rule; 12] = [
+        Rule::Default,
+        Rule::Gpt2,
+        Rule::Digits,
+        Rule::Falcon,
+        Rule::Llama3,
+        Rule::Qwen2,
+        Rule::Qwen35,
+        Rule::Tekken,
+        Rule::Gpt4o,
+        Rule::DeepseekLlm,
+        Rule::DeepseekCoder,
+        Rule::Deepseek3,
+    ];
+
     proptest! {
         #[test]
         fn pieces_make_up_the_text(text in "\\PC*|[ \t\n\r'sdlvetm0-9a-zÀ-ɏ🚀!-]{0,40}") {
-            for family in
-                [PreTokeniser::Default, PreTokeniser::Gpt2, PreTokeniser::Llama3, PreTokeniser::Qwen2]
-            {
+            for family in RULES {
                 let pieces = split(family, &text);
                 prop_assert!(pieces.iter().all(|p| !p.is_empty()));
                 prop_assert_eq!(pieces.concat(), text.as_str());
@@ -256,7 +232,7 @@ mod tests {
                 text = text.replace("aa", "a!").replace("!!", "!a");
             }
             let mut at = 0;
-            let ends: Vec<usize> = split(PreTokeniser::Gpt2, &text)
+            let ends: Vec<usize> = split(Rule::Gpt2, &text)
                 .iter()
                 .map(|piece| { at += piece.chars().count(); at })
                 .collect();

@@ -9,25 +9,36 @@ use super::Tokenizer;
 
 /// Turns ids into text as they come, never giving out part of a character.
 ///
-/// All that is pushed and finished, joined, equals [`Tokenizer::decode`] of the ids.
+/// All that is pushed and finished, joined, equals [`Tokenizer::decode`] of the ids, or, of one
+/// that goes on behind others, what they add to those.
 #[derive(Clone, Debug)]
 pub struct Detokeniser {
     tokenizer: Arc<Tokenizer>,
     /// The start of a character whose rest has not come: at most 3 bytes between calls.
     pending: Vec<u8>,
+    /// Whether a text begins with the next id.
+    begins: bool,
     text: String,
 }
 
 impl Detokeniser {
+    /// One for ids that begin a text.
     #[must_use]
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
-        Self { tokenizer, pending: Vec::new(), text: String::new() }
+        Self::after(tokenizer, &[])
+    }
+
+    /// One for ids that go on behind `prompt`.
+    #[must_use]
+    pub fn after(tokenizer: Arc<Tokenizer>, prompt: &[u32]) -> Self {
+        let begins = tokenizer.begins_after(prompt);
+        Self { tokenizer, pending: Vec::new(), begins, text: String::new() }
     }
 
     /// The text that `id` completes; empty for control tokens and in the middle of a character.
     pub fn push(&mut self, id: u32) -> &str {
         self.text.clear();
-        self.pending.extend_from_slice(self.tokenizer.text_bytes(id));
+        self.pending.extend_from_slice(self.tokenizer.text_bytes(id, &mut self.begins));
         let (mut end, mut held) = (0, 0);
         for chunk in self.pending.utf8_chunks() {
             self.text.push_str(chunk.valid());
@@ -53,6 +64,7 @@ impl Detokeniser {
             self.text.push(char::REPLACEMENT_CHARACTER);
             self.pending.clear();
         }
+        self.begins = true;
         &self.text
     }
 }

@@ -10,18 +10,26 @@ const PAD: &str = "tokenizer.ggml.padding_token_id";
 
 /// What a GGUF says about its tokeniser, under the keys `tokenizer.ggml.*` and
 /// `tokenizer.chat_template`. Nothing is checked here; [`super::Tokenizer::new`] does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vocabulary {
-    /// The algorithm (`model`): `gpt2` for byte-level BPE.
+    /// The algorithm (`model`): `gpt2` for byte-level BPE, `llama` for SentencePiece with scores,
+    /// `gemma4` for SentencePiece with merges.
     pub model: String,
+    /// The model's architecture (`general.architecture`).
+    pub architecture: Option<String>,
     /// The pre-tokeniser (`pre`).
     pub pre: Option<String>,
-    /// The text of every token, by id (`tokens`), in the byte-level alphabet.
+    /// The text of every token, by id (`tokens`): of `gpt2` in the byte-level alphabet, of the
+    /// others with U+2581 for a space.
     pub tokens: Strings,
     /// The type of every token, by id (`token_type`); empty when all are normal.
     pub token_types: Vec<i32>,
     /// Merges in order of priority (`merges`), each two tokens separated by a space.
     pub merges: Strings,
+    /// The score of every token, by id (`scores`).
+    pub scores: Vec<f32>,
+    /// Whether a text is encoded as if a space stood in front of it (`add_space_prefix`).
+    pub add_space_prefix: Option<bool>,
     /// Begin of text (`bos_token_id`).
     pub bos: Option<u32>,
     /// End of text (`eos_token_id`).
@@ -47,13 +55,17 @@ impl Vocabulary {
     pub fn from_metadata(metadata: &Metadata) -> Result<Self, gguf::Error> {
         let merges = metadata.str_array_opt("tokenizer.ggml.merges")?;
         let token_types = metadata.i32_array_opt("tokenizer.ggml.token_type")?;
+        let scores = metadata.f32_array_opt("tokenizer.ggml.scores")?;
         Ok(Self {
+            architecture: metadata.str_opt("general.architecture")?.map(str::to_owned),
             model: metadata.str("tokenizer.ggml.model")?.to_owned(),
             pre: metadata.str_opt("tokenizer.ggml.pre")?.map(str::to_owned),
             tokens: metadata.str_array("tokenizer.ggml.tokens")?.clone(),
             token_types: token_types.map(<[_]>::to_vec).unwrap_or_default(),
             // Other algorithms have none.
             merges: merges.cloned().unwrap_or_default(),
+            scores: scores.map(<[_]>::to_vec).unwrap_or_default(),
+            add_space_prefix: metadata.bool_opt("tokenizer.ggml.add_space_prefix")?,
             bos: metadata.u32_opt(BOS)?,
             eos: metadata.u32_opt(EOS)?,
             eot: metadata.u32_opt(EOT)?,

@@ -2,72 +2,98 @@
 //!
 //! The tokens of a word lie where their bytes were, so that they need no links: a token's length
 //! says where the next one begins. The ranks of all possible merges stand beside them, under a tree
-//! of minima.
+//! of minima. What may be merged, and into what, is for [`Joins`] to say.
+
+use std::ops::Range;
 
 use super::Error;
 use super::bounds::Work;
-use super::merges::{Merges, NEVER};
 
 /// Ranks under one minimum of the level above.
 const FAN: usize = 16;
 const BITS: usize = u64::BITS as usize;
 
+/// The rank of two neighbours that never become one.
+pub(super) const NEVER: u32 = u32::MAX;
+
+/// Which two neighbours become one token. `span` is where both lie in the word.
+pub(super) trait Joins {
+    /// The lowest goes first. [`NEVER`] if they do not.
+    fn rank(&self, left: u32, right: u32, span: Range<usize>) -> u32;
+
+    /// What becomes of two neighbours of `rank`.
+    fn product(&self, rank: u32, span: Range<usize>) -> u32;
+}
+
 /// Room for merging one word after the other, about 8.4 bytes for each byte of the longest one.
 #[derive(Debug, Default)]
 pub(super) struct Word {
+    tokens: Tokens,
+    ranks: Ranks,
+}
+
+impl Word {
+    /// Begins with `tokens`, ids and lengths, which have `length` bytes together. Merges the
+    /// neighbours of lowest rank, leftmost first, until there are none, and gives what is left to
+    /// `out`, each with its place.
+    pub(super) fn merge(
+        &mut self,
+        length: usize,
+        tokens: impl Iterator<Item = (u32, usize)>,
+        joins: &impl Joins,
+        work: &mut Work<'_>,
+        mut out: impl FnMut(u32, Range<usize>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.tokens.fill(length, tokens, work)?;
+        let Self { tokens, ranks } = self;
+        ranks.fill(length, |at| tokens.rank(at, joins), work)?;
+        while let Some((rank, at)) = ranks.first() {
+            let right = tokens.end(at);
+            let end = tokens.end(right);
+            work.add(end - at)?;
+            tokens.join(at..end, right, joins.product(rank, at..end));
+            ranks.set(right, NEVER);
+            ranks.set(at, tokens.rank(at, joins));
+            if let Some(before) = tokens.before(at) {
+                ranks.set(before, tokens.rank(before, joins));
+            }
+        }
+        let mut at = 0;
+        while at < length {
+            let end = tokens.end(at);
+            out(tokens.places[at], at..end)?;
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tokens {
     /// A token's id at its first place; its length at its second and at its last, if it has more
     /// than one.
     places: Vec<u32>,
     /// One bit for each place: whether a token begins there.
     begins: Vec<u64>,
-    ranks: Ranks,
 }
 
-impl Word {
-    /// Merges the neighbours of lowest rank, leftmost first, until there are none, and gives what
-    /// is left of the word `ids` to `out`.
-    pub(super) fn merge(
+impl Tokens {
+    fn fill(
         &mut self,
-        ids: impl ExactSizeIterator<Item = u32>,
-        merges: &Merges,
+        length: usize,
+        tokens: impl Iterator<Item = (u32, usize)>,
         work: &mut Work<'_>,
-        mut out: impl FnMut(u32) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let length = ids.len();
         empty(&mut self.places, length);
-        self.places.extend(ids);
         let words = length.div_ceil(BITS);
         empty(&mut self.begins, words);
-        self.begins.resize(words, u64::MAX);
-        let places = &self.places;
-        let rank = |at: usize| match places.get(at + 1) {
-            Some(&right) => merges.rank(places[at], right),
-            None => NEVER,
-        };
-        self.ranks.fill(length, rank, work)?;
-        while let Some((rank, at)) = self.ranks.first() {
-            work.add(1)?;
-            let right = at + self.len(at);
-            let end = right + self.len(right);
-            let id = merges.product(rank);
-            self.begins[right / BITS] &= !(1 << (right % BITS));
-            self.places[at] = id;
-            // Texts of vocabularies are shorter than 4 GiB, and so are their tokens.
-            let length = u32::try_from(end - at).unwrap_or(u32::MAX);
-            self.places[at + 1] = length;
-            self.places[end - 1] = length;
-            self.ranks.set(right, NEVER);
-            let after = self.places.get(end).map_or(NEVER, |&next| merges.rank(id, next));
-            self.ranks.set(at, after);
-            if let Some(last) = at.checked_sub(1) {
-                let before = if self.begins(last) { last } else { at - self.places[last] as usize };
-                self.ranks.set(before, merges.rank(self.places[before], id));
-            }
-        }
-        let mut at = 0;
-        while at < length {
-            out(self.places[at])?;
-            at += self.len(at);
+        self.begins.resize(words, 0);
+        for (id, length) in tokens {
+            work.add(length)?;
+            let at = self.places.len();
+            self.begins[at / BITS] |= 1 << (at % BITS);
+            self.places.push(id);
+            self.places.resize(at + length, short(length));
         }
         Ok(())
     }
@@ -76,11 +102,47 @@ impl Word {
         self.begins[at / BITS] >> (at % BITS) & 1 == 1
     }
 
-    /// The length of the token that begins at `at`.
-    fn len(&self, at: usize) -> usize {
+    /// Where the token that begins at `at` ends.
+    fn end(&self, at: usize) -> usize {
         let next = at + 1;
-        if next == self.places.len() || self.begins(next) { 1 } else { self.places[next] as usize }
+        if next == self.places.len() || self.begins(next) {
+            next
+        } else {
+            at + self.places[next] as usize
+        }
     }
+
+    /// Where the token begins that ends at `at`.
+    fn before(&self, at: usize) -> Option<usize> {
+        let last = at.checked_sub(1)?;
+        Some(if self.begins(last) { last } else { at - self.places[last] as usize })
+    }
+
+    /// The rank of the token at `at` and the next one; [`NEVER`] where none begins.
+    fn rank(&self, at: usize, joins: &impl Joins) -> u32 {
+        if !self.begins(at) {
+            return NEVER;
+        }
+        let right = self.end(at);
+        match self.places.get(right) {
+            Some(&id) => joins.rank(self.places[at], id, at..self.end(right)),
+            None => NEVER,
+        }
+    }
+
+    /// Makes `id` of the two tokens in `span`, the second of which begins at `right`.
+    fn join(&mut self, span: Range<usize>, right: usize, id: u32) {
+        self.begins[right / BITS] &= !(1 << (right % BITS));
+        self.places[span.start] = id;
+        let length = short(span.len());
+        self.places[span.start + 1] = length;
+        self.places[span.end - 1] = length;
+    }
+}
+
+/// Texts of vocabularies are shorter than 4 GiB, and so are their tokens.
+fn short(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
 }
 
 /// Ranks by place, and the least of all.
