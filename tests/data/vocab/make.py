@@ -18,7 +18,7 @@ import sys
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
 HERE = pathlib.Path(__file__).parent
-U32, I32, STR, ARRAY = 4, 5, 8, 9
+U32, I32, F32, BOOL, STR, ARRAY = 4, 5, 6, 7, 8, 9
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 CONTROL = 3
 
@@ -46,6 +46,10 @@ def read(data):
             (length,) = take("Q")
             at += length
             return data[at - length:at].decode()
+        if kind == F32:
+            return take("f")[0]
+        if kind == BOOL:
+            return take("?")[0]
         at += SIZES[kind]
         return int.from_bytes(data[at - SIZES[kind]:at], "little", signed=kind == I32)
 
@@ -61,10 +65,16 @@ def write(path, keys):
         out += text(name)
         if isinstance(value, str):
             out += struct.pack("<I", STR) + text(value)
+        elif isinstance(value, bool):
+            out += struct.pack("<I?", BOOL, value)
         elif isinstance(value, int):
             out += struct.pack("<II", U32, value)
+        elif isinstance(value, float):
+            out += struct.pack("<If", F32, value)
         elif isinstance(value[0], str):
             out += struct.pack("<IIQ", ARRAY, STR, len(value)) + b"".join(map(text, value))
+        elif isinstance(value[0], float):
+            out += struct.pack(f"<IIQ{len(value)}f", ARRAY, F32, len(value), *value)
         else:
             out += struct.pack(f"<IIQ{len(value)}i", ARRAY, I32, len(value), *value)
     path.write_bytes(out)
