@@ -2,6 +2,7 @@
 //! hostile vocabularies and templates.
 
 mod bounds;
+mod corpus;
 mod families;
 mod messages;
 mod sentencepiece;
