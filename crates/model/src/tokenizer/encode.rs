@@ -46,9 +46,10 @@ impl Tokenizer {
     ///
     /// Any text is safe. Time grows with its length, times the logarithm of its longest word.
     /// Memory is at most 9 bytes for each byte of the longest word, 8 for each id that the text
-    /// has and the bounds allow, and 4 MiB for each text that is encoded at the same time: the
-    /// pre-tokeniser's automata, which are kept for later texts. With SentencePiece it is 10 bytes,
-    /// where a space counts for three bytes, and no automata.
+    /// has and the bounds allow, and for each text that is encoded at the same time 4 MiB for each
+    /// pattern of the pre-tokeniser: automata, which are kept for later texts. With SentencePiece
+    /// words are longer (they end at most spaces, and nowhere else), each byte of the longest takes
+    /// 10 bytes, a space counts for three, and there are no automata.
     ///
     /// # Errors
     /// [`Error::TooManyTokens`] as soon as more ids than that are certain, [`Error::Cancelled`],
