@@ -99,6 +99,20 @@ fn hello_by_hand() {
     assert_eq!(bare.decode(&bare.encode(" hello", Specials::Parse, false).unwrap()), " hello");
 }
 
+/// Merges know no space in front, whatever a file says.
+#[test]
+fn only_scores_begin_with_a_space() {
+    let merged = with_merges(&["a", " "], &[(" ", "a")], &[]);
+    for vocabulary in [merged, vocabulary("gpt-2", &[(" ", "a")], &[])] {
+        let vocabulary = Vocabulary { add_space_prefix: Some(true), ..vocabulary };
+        let tokenizer = Tokenizer::new(vocabulary).unwrap();
+        for text in [" a", "a", "  a"] {
+            let ids = tokenizer.encode(text, Specials::Parse, false).unwrap();
+            assert_eq!(tokenizer.decode(&ids), text);
+        }
+    }
+}
+
 /// Control tokens whose text could be merged together are made by nobody but a template.
 #[test]
 fn no_merge_makes_a_control_token() {
@@ -239,7 +253,7 @@ fn long_and_odd_texts_are_encoded_and_come_back() {
     let scores = sentencepiece(&spaces, &THINK);
     let merges = [(" ", " "), ("  ", "  "), ("a", "a"), ("\n", "\n")];
     let merged = with_merges(&[" ", "a", "\n"], &merges, &THINK);
-    for vocabulary in [scores, Vocabulary { add_space_prefix: Some(false), ..merged }] {
+    for vocabulary in [scores, merged] {
         let tokenizer = Tokenizer::new(vocabulary).unwrap();
         let texts = [
             " ".repeat(1_050_000),

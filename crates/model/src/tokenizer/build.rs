@@ -100,7 +100,7 @@ impl Tokenizer {
         let found = (0..).zip(&kinds).filter(|(_, kind)| kind.is_found());
         let longest = found.filter_map(|(id, _)| Some(pieces.get(id)?.len())).max();
         Ok(Self {
-            prefix: vocabulary.add_space_prefix.unwrap_or(named == Named::Scores),
+            prefix: named == Named::Scores && vocabulary.add_space_prefix.unwrap_or(true),
             strips: special::strips(&vocabulary, &kinds),
             algorithm: match named {
                 Named::ByteLevel(family) => {
