@@ -7,6 +7,9 @@
 //! seed with counter (position, id): a discarded or repeated step gives the same token, on any
 //! device and in any batch.
 //!
+//! Every step is a plain `f32` operation or an integer, logarithm and exponential included, so that the choice is
+//! the same to the last bit wherever it is made (`kernels/src/cuda/sample.cuh` makes it on GPUs).
+//!
 //! Logits with a NaN or plus infinity among them, or with nothing above minus infinity, are *not
 //! finite*: no token follows from them, and [`NOT_FINITE`] stands in its place. Minus infinity beside
 //! others is a token that is never chosen.
@@ -38,6 +41,8 @@ const GUMBEL_MAX: f32 = 16.7;
 pub struct Candidate {
     id: u32,
     logit: f32,
+    /// Beside the largest logit's, in units of 2^-31; where top-p asks for it.
+    weight: u32,
 }
 
 /// Chooses a token id, [`NOT_FINITE`] where the logits are not. `work` is scratch for top-k and top-p: with a
@@ -65,41 +70,45 @@ pub fn choose_beside(
     }
     let noise = |id| gumbel(sampling.seed, position, id);
     let ids = 0u32..;
-    let all = || ids.clone().zip(logits).map(|(id, &logit)| Candidate { id, logit });
-    let (top_k, top_p) = (sampling.top_k as usize, f64::from(sampling.top_p.clamp(0.0, 1.0)));
+    let all = || ids.clone().zip(logits).map(|(id, &logit)| Candidate { id, logit, weight: 0 });
+    let top_k = sampling.top_k as usize;
+    // What is no number is 0.
+    let top_p = if sampling.top_p > 0.0 { sampling.top_p.min(1.0) } else { 0.0 };
     let cut_k = top_k > 0 && top_k < logits.len();
     if !cut_k && top_p >= 1.0 {
         return draw(all(), best, largest, scale, noise);
     }
 
-    let weight = |logit: f32| f64::from((logit - largest) * scale).exp();
+    let weigh = |c: Candidate| Candidate { weight: weight((c.logit - largest) * scale), ..c };
+    let total = |of: &[Candidate]| of.iter().map(|c| u64::from(c.weight)).sum::<u64>();
     work.clear();
     if cut_k {
         work.extend(all());
         work.select_nth_unstable_by(top_k - 1, by_logit);
         work.truncate(top_k);
         work.sort_unstable_by(by_logit);
+        if top_p < 1.0 {
+            work.iter_mut().for_each(|c| *c = weigh(*c));
+            let total = total(work);
+            keep_mass(work, part_of(total, top_p));
+        }
     } else {
-        // A token below this weight can never be needed: all of them together hold less than 1 - p.
-        let total: f64 = logits.iter().map(|&l| weight(l)).sum();
-        let negligible = (1.0 - top_p) * total / logits.len() as f64;
-        work.extend(all().filter(|c| weight(c.logit) >= negligible));
+        work.extend(all().map(weigh).filter(|c| c.weight > 0));
+        let total = total(work);
+        let mass = part_of(total, top_p);
+        // A token below this weight can never be needed: all of them together hold less than what is left out.
+        work.retain(|c| u64::from(c.weight) * logits.len() as u64 >= total - mass);
         work.sort_unstable_by(by_logit);
-        keep_mass(work, top_p * total, weight);
-        return draw(work.iter().copied(), best, largest, scale, noise);
-    }
-    if top_p < 1.0 {
-        let total: f64 = work.iter().map(|c| weight(c.logit)).sum();
-        keep_mass(work, top_p * total, weight);
+        keep_mass(work, mass);
     }
     draw(work.iter().copied(), best, largest, scale, noise)
 }
 
 /// Keeps the shortest prefix whose weights reach `mass`, at least one candidate.
-fn keep_mass(sorted: &mut Vec<Candidate>, mass: f64, weight: impl Fn(f32) -> f64) {
-    let mut sum = 0.0;
+fn keep_mass(sorted: &mut Vec<Candidate>, mass: u64) {
+    let mut sum = 0;
     let needed = sorted.iter().position(|c| {
-        sum += weight(c.logit);
+        sum += u64::from(c.weight);
         sum >= mass
     });
     if let Some(last) = needed {
@@ -107,8 +116,52 @@ fn keep_mass(sorted: &mut Vec<Candidate>, mass: f64, weight: impl Fn(f32) -> f64
     }
 }
 
+/// `p` of `total`, `p` taken in steps of 2^-24.
+fn part_of(total: u64, p: f32) -> u64 {
+    let fraction = (p * 16_777_216.0) as u64;
+    (total >> 24) * fraction + (((total & 0xff_ffff) * fraction) >> 24)
+}
+
+/// `e^x` for `x` of at most 0, in units of 2^-31: the exponential of `kernels/src/cuda/base.cuh`, cut off where
+/// nothing is left of it.
+fn weight(x: f32) -> u32 {
+    const COEFFICIENTS: [f32; 6] = [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
+    if x < -22.0 {
+        return 0;
+    }
+    let power = (x * std::f32::consts::LOG2_E).round_ties_even();
+    let r = power.mul_add(-355.0 / 512.0, x);
+    let r = power.mul_add(2.121_944_4e-4, r);
+    let y = COEFFICIENTS.into_iter().fold(1.0 / 720.0, |y: f32, k| y.mul_add(r, k));
+    // 31 more than the power's own exponent; from the -32nd power on up a normal number.
+    let scale = f32::from_bits((127 + 31 + power as i32).cast_unsigned() << 23);
+    (y * scale) as u32
+}
+
+/// The natural logarithm of a normal positive number, to 2e-7 of it: the exponent's, and a polynomial of what
+/// the mantissa, taken to be in `[sqrt(1/2), sqrt(2))`, has beyond 1.
+fn logarithm(x: f32) -> f32 {
+    /// Of `(ln(1 + r) - r) / r^2`: minus a half, then a fit at Chebyshev's points.
+    const COEFFICIENTS: [f32; 8] = [
+        1.271_230_7e-1,
+        -1.297_223_9e-1,
+        1.420_217_5e-1,
+        -1.664_224_7e-1,
+        2.000_146_8e-1,
+        -2.500_029_8e-1,
+        3.333_332_8e-1,
+        -0.5,
+    ];
+    let bits = x.to_bits().cast_signed();
+    let power = (bits - std::f32::consts::FRAC_1_SQRT_2.to_bits().cast_signed()) >> 23;
+    let r = f32::from_bits((bits - (power << 23)).cast_unsigned()) - 1.0;
+    let y = COEFFICIENTS.into_iter().fold(-8.101_559e-2, |y: f32, k| y.mul_add(r, k));
+    (power as f32).mul_add(std::f32::consts::LN_2, (r * r).mul_add(y, r))
+}
+
 fn by_logit(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
-    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
+    // Of zeros neither is larger.
+    (b.logit + 0.0).total_cmp(&(a.logit + 0.0)).then(a.id.cmp(&b.id))
 }
 
 /// Largest of `logit * scale + gumbel`. Noise is computed only where it could still win.
@@ -153,7 +206,7 @@ pub fn gumbel(seed: u64, position: u32, id: u32) -> f32 {
     let word = philox([position, id, 0, 0], seed)[0];
     // 24 bits, centred: never 0. The largest would round to 1, whose variate is infinite.
     let uniform = ((word >> 8) as f32 + 0.5) * (1.0 / 16_777_216.0);
-    -(-uniform.min(1.0 - f32::EPSILON / 2.0).ln()).ln()
+    -logarithm(-logarithm(uniform.min(1.0 - f32::EPSILON / 2.0)))
 }
 
 /// Philox4x32-10 with the constants of the paper.
@@ -192,6 +245,24 @@ mod tests {
             philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], 0x299f_31d0_a409_3822),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    #[test]
+    fn logarithm_and_weights_are_near_the_exact_ones() {
+        let near_one = (0..4000).map(|i| 1.0 - f32::EPSILON / 2.0 * (1 + i * i) as f32);
+        let all = (1..100_000).map(|i| i as f32 / 4096.0).chain((0..100).map(|i| 0.5f32.powi(i)));
+        for x in near_one.chain(all) {
+            let exact = f64::from(x).ln();
+            let error = (f64::from(logarithm(x)) - exact).abs();
+            assert!(error <= 2e-7 * exact.abs(), "{x:e}: {error:e} of {exact:e}");
+        }
+        for i in 0..30_000 {
+            let x = -(i as f32) / 1000.0;
+            let exact = f64::from(x).exp() * 2f64.powi(31);
+            let error = (f64::from(weight(x)) - exact).abs();
+            assert!(error <= 1.0 + 3e-7 * exact, "{x}: {error:e} of {exact:e}");
+        }
+        assert_eq!((weight(0.0), weight(f32::NEG_INFINITY)), (1 << 31, 0));
     }
 
     #[test]

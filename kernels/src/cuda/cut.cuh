@@ -20,8 +20,9 @@ struct Cut {
     float largest;
     Draw draw;
 
+    // Of zeros neither is larger.
     DEVICE u32 ordered(float v) {
-        u32 bits = __float_as_uint(v);
+        u32 bits = __float_as_uint(__fadd_rn(v, 0.0f));
         return bits >> 31 ? ~bits : bits | 0x80000000u;
     }
     DEVICE float logit_of(u64 key) {
@@ -36,7 +37,7 @@ struct Cut {
     }
     // In units of 2^-31.
     __device__ __forceinline__ u32 weight(float v) const {
-        return static_cast<u32>(__fmul_rn(exp_fast(__fmul_rn(__fsub_rn(v, largest), draw.scale)), 2147483648.0f));
+        return static_cast<u32>(__fmul_rn(exp_to_88(__fmul_rn(__fsub_rn(v, largest), draw.scale)), 2147483648.0f));
     }
 
     DEVICE u64 block_sum(u64 value) {
