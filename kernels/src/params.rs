@@ -145,15 +145,16 @@ parameters! {
         q_norm: u64,
         /// `f32 [dim]`: weight of the norm on keys; 0 for none.
         k_norm: u64,
-        /// `f16 [slot_count][kv_heads][capacity][dim]`, 16-byte aligned.
+        /// `f16 [slot_count][kv_heads][capacity / 32][dim / 8][32][8]`, the capacity rounded up to a multiple
+        /// of [`crate::catalogue::launch::CACHE_TILE`]; 16-byte aligned.
         keys: u64,
-        /// The same for values.
+        /// `f16 [slot_count][kv_heads][capacity][dim]`, likewise.
         values: u64,
         /// `rope_kv` only: rotated queries, `f32 [rows][heads][dim]`.
         q_out: u64,
         /// `attention_*` only: `f32 [rows][heads][dim]`.
         out: u64,
-        /// `attention_*` only, with more than one split: scratch of
+        /// `attention_*` only, with more than one block in the grid's y: scratch of
         /// [`crate::catalogue::launch::attention_partial_bytes`], 8-byte aligned.
         partial: u64,
         /// Likewise: `u32 [rows][grid x]`, 0 before the first launch; the kernel leaves them 0. To
@@ -171,15 +172,10 @@ parameters! {
         slot_count: u32,
         /// Positions of a slot.
         capacity: u32,
-        /// Most parts that a row's positions are split into; the grid's y. Part of the order in
-        /// which numbers are added: to be the same for every batch and context band of a model.
-        splits: u32,
         /// 1: pairs are `2i, 2i + 1`; 0: `i, i + dim / 2`.
         interleaved: u32,
         /// Added to the mean square of the norms.
         eps: f32,
-        /// `1 / dim`.
-        inverse_dim: f32,
         /// Factor on the scores.
         scale: f32,
         /// 0.
@@ -241,7 +237,7 @@ parameters! {
         rows: u32,
         /// `rms_norm`: added to the mean square.
         eps: f32,
-        /// `rms_norm`: `1 / n`.
-        inverse_n: f32,
+        /// 0.
+        reserved: u32,
     }
 }

@@ -43,10 +43,16 @@ pub fn project_tiles(variant: ProjectVariant, n: &[u32], swiglu: bool) -> u32 {
     n.iter().map(|n| n.div_ceil(tile.max(1))).sum()
 }
 
-/// Bytes of attention's scratch for `rows` rows.
+/// Positions that a tile of the cache's keys holds: a slot's capacity is rounded up to whole tiles.
+pub const CACHE_TILE: u32 = 32;
+
+/// Positions that attention adds up before they join the rest: what a block takes at a time.
+pub const ATTENTION_GROUP: u64 = 256;
+
+/// Bytes of attention's scratch for `rows` rows of more than one block, in slots of `capacity` positions.
 #[must_use]
-pub const fn attention_partial_bytes(rows: u64, heads: u64, dim: u64, splits: u64) -> u64 {
-    rows * heads * splits * (8 + 4 * dim)
+pub const fn attention_partial_bytes(rows: u64, heads: u64, dim: u64, capacity: u64) -> u64 {
+    rows * heads * capacity.div_ceil(ATTENTION_GROUP) * (8 + 4 * dim)
 }
 
 /// The grid of `embed_*`: `rows` rows of `k` columns.
@@ -74,7 +80,8 @@ pub const fn rope_kv_grid(heads: u32, kv_heads: u32, rows: u32) -> Grid {
     [(heads + 2 * kv_heads).div_ceil(Kernel::RopeKv.threads() / 32), rows, 1]
 }
 
-/// The grid of an attention kernel, or `None` for any other, and for heads that it does not divide.
+/// The grid of an attention kernel with `splits` blocks for each row and some of its heads (they decide no
+/// number), or `None` for any other kernel, and for heads that it does not divide.
 #[must_use]
 pub fn attention_grid(
     kernel: Kernel,

@@ -165,8 +165,8 @@ pub enum Kernel {
     RopeKv,
     /// Attention.
     Attention {
-        /// Lanes that share a position, 8 values each: 8 or 16.
-        lanes: u32,
+        /// Values of a head at most: 64 or 128.
+        width: u32,
         /// Query heads of a block: 1, 2 or 4.
         heads: u32,
         /// Whether it rotates and writes keys and values first.
@@ -179,11 +179,8 @@ pub enum Kernel {
 /// Rows that projections are compiled for.
 const ROWS: [u32; 4] = [1, 2, 4, 8];
 
-/// Lanes that share a position in attention, 8 values each: heads of up to 128 values.
-const ATTENTION_LANES: [u32; 2] = [8, 16];
-
-/// Warps of an attention block.
-const ATTENTION_WARPS: u32 = 4;
+/// Widths that attention is compiled for.
+const ATTENTION_WIDTHS: [u32; 2] = [64, 128];
 
 impl Kernel {
     /// Every kernel.
@@ -202,9 +199,9 @@ impl Kernel {
         all.extend(Weight::ALL.map(Self::Embed));
         all.extend([Self::Gather, Self::RmsNorm, Self::Add, Self::SwiGlu]);
         all.extend([Self::RopeTable, Self::RopeKv]);
-        for lanes in ATTENTION_LANES {
+        for width in ATTENTION_WIDTHS {
             for heads in [1, 2, 4] {
-                all.extend([true, false].map(|rope| Self::Attention { lanes, heads, rope }));
+                all.extend([true, false].map(|rope| Self::Attention { width, heads, rope }));
             }
         }
         all.push(Self::Sample);
@@ -225,9 +222,9 @@ impl Kernel {
         if dim == 0 || !dim.is_multiple_of(8) || group == 0 {
             return None;
         }
-        let lanes = ATTENTION_LANES.into_iter().find(|lanes| dim <= 8 * lanes)?;
+        let width = ATTENTION_WIDTHS.into_iter().find(|&width| dim <= width)?;
         let heads = [4, 2, 1].into_iter().find(|&heads| group.is_multiple_of(heads))?;
-        Some(Self::Attention { lanes, heads, rope })
+        Some(Self::Attention { width, heads, rope })
     }
 
     /// Its symbol in the cubin.
@@ -249,8 +246,8 @@ impl Kernel {
             Self::SwiGlu => "swiglu".into(),
             Self::RopeTable => "rope_table".into(),
             Self::RopeKv => "rope_kv".into(),
-            Self::Attention { lanes, heads, rope } => {
-                format!("attention{}_t{lanes}_h{heads}", if rope { "_rope" } else { "" })
+            Self::Attention { width, heads, rope } => {
+                format!("attention{}_d{width}_h{heads}", if rope { "_rope" } else { "" })
             }
             Self::Sample => "sample".into(),
         }
@@ -293,7 +290,6 @@ impl Kernel {
     pub const fn threads(self) -> u32 {
         match self {
             Self::Project { variant, .. } => variant.warps * 32,
-            Self::Attention { .. } => ATTENTION_WARPS * 32,
             Self::RmsNorm | Self::Sample => 256,
             _ => 128,
         }
@@ -322,8 +318,8 @@ impl Kernel {
                 format!("PROJECT({name}, {}, {rows}, {planes}, {values})\n", weight.name())
             }
             Self::Embed(weight) => format!("EMBED({name}, {})\n", weight.name()),
-            Self::Attention { lanes, heads, rope } => {
-                format!("ATTENTION({name}, {lanes}, {heads}, {ATTENTION_WARPS}, {rope})\n")
+            Self::Attention { width, heads, rope } => {
+                format!("ATTENTION({name}, {width}, {heads}, {rope})\n")
             }
             _ => return None,
         })

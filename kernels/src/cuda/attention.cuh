@@ -1,68 +1,223 @@
-// Softmax attention of one row's query heads over one KV head's cache, its positions split over
-// blocks; the block that finishes last combines the parts in order.
+// Softmax attention of one row's query heads over one KV head's cache, its positions divided among
+// blocks; the block that finishes last adds the parts up in order.
 //
-// Grid: x = kv head * passes + pass, y = split, z = row. A block serves HEADS query heads of the KV
-// head's group and reads its span of the cache once. A position's dim is shared by LANES lanes of 8
-// values each; groups of lanes walk over the span, four positions at a time, each with its own
-// running maximum, sum and result; groups, warps and splits are merged in fixed order.
+// Positions are taken in spans of 32, eight of them to a group. A span has weights, its scores'
+// exponentials as multiples of the power of two next to the largest, and their sum and that of the
+// values they weigh; spans are folded in order into their group, groups in order into the whole, by
+// powers of two. All of it depends on the position alone, never on the grid.
 //
-// How many splits are active is decided by the position: a span is at least MIN_SPAN positions. A
-// result depends on the position, `splits`, LANES and WARPS, on nothing else.
+// Grid: x = kv head * passes + pass, y = block of a row, z = row. A block serves HEADS query heads of
+// the KV head's group. It takes every y-th group, a warp of it the spans w and w + 4: for the scores a
+// lane has a position of each, for the values half a warp has a span and a lane some of the columns.
+// A block that is alone folds its groups as it goes; several write them to memory.
 //
-// With ROPE the block first normalises and rotates its queries, and the one whose span holds the
+// With ROPE the block first normalises and rotates its queries, and the one whose group holds the
 // row's position writes key and value (rows must then be in different slots).
 #pragma once
 #include "rope.cuh"
 
-enum : u32 { MIN_SPAN = 64, AHEAD = 4 };
+enum : u32 { SPAN = TILE, SPANS = 8, GROUP = SPANS * SPAN };
 
-// A running softmax: sum of e^(s - max), and the maximum.
+// No exponent of two beyond this, of either sign, stands for a score's exponential.
+#define MOST_POWER 4194304.0f
+
+// Sum of the exponentials of some positions, over 2^power.
 struct Softmax {
-    float max, sum;
-    // The factor on a part: 0 where it has seen nothing, NaN where it is a NaN, also when nothing else has been seen.
-    DEVICE float factor(float from, float to) { return exp_fast(__fsub_rn(from, to == -infinity() ? 0.0f : to)); }
+    i32 power;
+    float sum;
 };
 
-template <int LANES, int HEADS, int WARPS, bool ROPE>
-struct Attention {
-    enum : u32 { THREADS = WARPS * 32, GROUPS = THREADS / LANES, DIM_MAX = LANES * 8 };
+// 2^n for n up to 0, and 0 where it would not be a normal number.
+DEVICE float power_of_two(i32 n) { return __int_as_float((max(n, -127) + 127) << 23); }
 
-    DEVICE void eight(const uint4& halves, float (&out)[8]) {
-        u32 words[4] = {halves.x, halves.y, halves.z, halves.w};
+// A running softmax beside some columns of the sums that it divides.
+template <int COLUMNS>
+struct Total {
+    // What changes nothing that is added to it.
+    Softmax softmax = {-(1 << 24), -0.0f};
+    float sums[COLUMNS];
+
+    __device__ __forceinline__ Total() {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < COLUMNS; i++) sums[i] = -0.0f;
+    }
+    // Adds what further positions gave.
+    __device__ __forceinline__ void fold(Softmax more, const float (&add)[COLUMNS]) {
+        i32 power = max(softmax.power, more.power);
+        float old = power_of_two(softmax.power - power), young = power_of_two(more.power - power);
+        softmax = {power, __fmaf_rn(more.sum, young, __fmul_rn(softmax.sum, old))};
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++) sums[i] = __fmaf_rn(add[i], young, __fmul_rn(sums[i], old));
+    }
+};
+
+// WIDTH is the head's dim at most, 64 or 128.
+template <int WIDTH, int HEADS, bool ROPE>
+struct Attention {
+    // Columns of a lane, and keys and values that are asked for at a time.
+    enum : u32 { WARPS = SPANS / 2, THREADS = WARPS * 32, COLUMNS = WIDTH / 16, KEYS = 4, VALUES = 32 / COLUMNS };
+    // Threads that fold a head, and how many of its columns each.
+    enum : u32 { FOLDERS = THREADS / HEADS, FOLDED = (WIDTH + FOLDERS - 1) / FOLDERS };
+
+    struct Shared {
+        float queries[HEADS][WIDTH];
+        float weights[SPANS][SPAN][HEADS];
+        float sums[SPANS][HEADS][WIDTH];
+        Softmax spans[SPANS][HEADS];
+    };
+
+    template <int N>
+    DEVICE void widen(const u32 (&words)[N], float (&out)[2 * N]) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
             out[2 * i] = half_to_float(words[i]);
             out[2 * i + 1] = half_to_float(words[i] >> 16);
         }
     }
 
-    DEVICE void run(const AttentionParams& p) {
-        __shared__ float queries[HEADS][DIM_MAX];
-        __shared__ float parts[WARPS][HEADS][DIM_MAX];
-        __shared__ float maxima[WARPS][HEADS], totals[WARPS][HEADS];
+    template <int N>
+    DEVICE void read(const u16* from, u32 (&words)[N]) {
+        if constexpr (N == 4) {
+            uint4 v = *reinterpret_cast<const uint4*>(from);
+            words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+        } else {
+            uint2 v = *reinterpret_cast<const uint2*>(from);
+            words[0] = v.x, words[1] = v.y;
+        }
+    }
 
+    // The weights of the warp's two spans, the first of which begins at `start`, into `shared`.
+    DEVICE void weigh(const AttentionParams& p, const u16* cache, u32 start, u32 count, Shared& shared) {
+        u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunks = p.dim / 8;
+        bool seen[2];
+        const u16* keys[2];
+#pragma unroll
+        for (int t = 0; t < 2; t++) {
+            u32 tile = start + t * WARPS * SPAN;
+            seen[t] = tile + lane < count;
+            keys[t] = cache + static_cast<u64>(tile) * p.dim + lane * 8;
+        }
+        float dots[2][HEADS] = {};
+#pragma unroll 1
+        for (u32 base = 0; base < chunks; base += KEYS) {
+            u32 words[2][KEYS][4] = {};
+#pragma unroll
+            for (int i = 0; i < KEYS; i++) {
+#pragma unroll
+                for (int t = 0; t < 2; t++)
+                    if (seen[t] && base + i < chunks) read(keys[t] + (base + i) * (TILE * 8), words[t][i]);
+            }
+#pragma unroll
+            for (int i = 0; i < KEYS; i++) {
+                if (base + i >= chunks) break;
+                float key[2][8];
+                widen(words[0][i], key[0]);
+                widen(words[1][i], key[1]);
+#pragma unroll
+                for (int h = 0; h < HEADS; h++) {
+                    const float4* query = reinterpret_cast<const float4*>(&shared.queries[h][(base + i) * 8]);
+#pragma unroll
+                    for (int j = 0; j < 2; j++) {
+                        float4 q = query[j];
+#pragma unroll
+                        for (int t = 0; t < 2; t++) {
+                            dots[t][h] = __fmaf_rn(q.x, key[t][4 * j], dots[t][h]);
+                            dots[t][h] = __fmaf_rn(q.y, key[t][4 * j + 1], dots[t][h]);
+                            dots[t][h] = __fmaf_rn(q.z, key[t][4 * j + 2], dots[t][h]);
+                            dots[t][h] = __fmaf_rn(q.w, key[t][4 * j + 3], dots[t][h]);
+                        }
+                    }
+                }
+            }
+        }
+        float weights[2 * HEADS];
+#pragma unroll
+        for (int t = 0; t < 2; t++) {
+            u32 span = warp + t * WARPS;
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                float score = seen[t] ? __fmul_rn(dots[t][h], p.scale) : -infinity();
+                // A NaN is passed over.
+                float largest = score;
+#pragma unroll
+                for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, d));
+                float exponent = __fmul_rn(largest, 1.44269504f);
+                i32 power = __float2int_rn(exponent);
+                float weight = exp_over_power(score, largest, power);
+                // Without such a power there is no number.
+                if (!(fabsf(exponent) <= MOST_POWER)) weight = quiet_nan(), power = 0;
+                shared.weights[span][lane][h] = weights[t * HEADS + h] = weight;
+                if (lane == 0) shared.spans[span][h].power = power;
+            }
+        }
+        // By position mod 16, then by halves.
+        bool writer;
+        int first = scatter_sum<2 * HEADS, 32>(weights, lane, writer);
+        if (writer) shared.spans[warp + first / HEADS * WARPS][first % HEADS].sum = weights[0];
+    }
+
+    // What the weights of the warp's two spans make of the values, into `shared`. WHOLE says that
+    // every position of both is among those that count.
+    template <bool WHOLE>
+    DEVICE void mix(const AttentionParams& p, const u16* cache, u32 start, u32 count, Shared& shared) {
+        u32 half = threadIdx.x % 32 / 16, column = threadIdx.x % 16 * COLUMNS;
+        u32 span = threadIdx.x / 32 + half * WARPS, from = start + half * WARPS * SPAN;
+        u32 stride = p.dim * 2;
+        bool inside = column < p.dim;
+        const u8* values = reinterpret_cast<const u8*>(cache + (inside ? column : 0)) + static_cast<u64>(from) * stride;
+        float sums[HEADS][COLUMNS] = {};
+#pragma unroll 1
+        for (u32 base = 0; base < SPAN && (WHOLE || start + base < count); base += VALUES) {
+            u32 words[VALUES][COLUMNS / 2];
+#pragma unroll
+            for (int i = 0; i < VALUES; i++) {
+                // Minus zero changes no sum, not even that of nothing but minus zeros.
+#pragma unroll
+                for (int w = 0; w < COLUMNS / 2 && !WHOLE; w++) words[i][w] = 0x80008000u;
+                if (WHOLE || (inside && from + base + i < count)) read(reinterpret_cast<const u16*>(values), words[i]);
+                values += stride;
+            }
+#pragma unroll
+            for (int i = 0; i < VALUES; i++) {
+                float value[COLUMNS];
+                widen(words[i], value);
+#pragma unroll
+                for (int h = 0; h < HEADS; h++) {
+                    float weight = shared.weights[span][base + i][h];
+#pragma unroll
+                    for (int c = 0; c < COLUMNS; c++) sums[h][c] = __fmaf_rn(weight, value[c], sums[h][c]);
+                }
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) shared.sums[span][h][column + c] = sums[h][c];
+        }
+    }
+
+    DEVICE void run(const AttentionParams& p) {
+        __shared__ __align__(16) Shared shared;
         u32 group_heads = p.heads / p.kv_heads;
         u32 passes = group_heads / HEADS;
         u32 kv_head = blockIdx.x / passes;
         u32 first_head = kv_head * group_heads + blockIdx.x % passes * HEADS;
-        u32 split = blockIdx.y, row = blockIdx.z;
+        u32 row = blockIdx.z;
         u64 row_heads = static_cast<u64>(row) * p.heads + first_head;
         float* out = at<float>(p.out) + row_heads * p.dim;
 
         u32 slot, position;
         if (!place_of(p, row, slot, position)) {
-            if (split == 0)
+            if (blockIdx.y == 0)
 #pragma unroll 1
                 for (u32 i = threadIdx.x; i < HEADS * p.dim; i += THREADS) out[i] = 0.0f;
             return;
         }
-        u32 count = position + 1;
-        u32 span = max(static_cast<u32>(MIN_SPAN), round_up((count + p.splits - 1) / p.splits, 16u));
-        u32 active = (count + span - 1) / span;
-        if (split >= active) return;
-        u32 start = split * span, end = min(count, start + span);
+        u32 count = position + 1, groups = (count + GROUP - 1) / GROUP;
+        u32 active = min(groups, gridDim.y);
+        if (blockIdx.y >= active) return;
 
-        // Queries, and in the last span the new key and value.
+        // Queries, and beside the last group the new key and value.
         u32 warp = threadIdx.x / 32;
         const float* q = at<const float>(p.q) + row_heads * p.dim;
 #pragma unroll 1
@@ -70,160 +225,84 @@ struct Attention {
             if (item < HEADS) {
                 if constexpr (ROPE) {
                     rotate_head(p, row, q + item * p.dim, at<const float>(p.q_norm),
-                                [&](u32 i, float v) { queries[item][i] = v; });
+                                [&](u32 i, float v) { shared.queries[item][i] = v; });
                 } else {
 #pragma unroll 1
-                    for (u32 i = threadIdx.x % 32; i < p.dim; i += 32) queries[item][i] = q[item * p.dim + i];
+                    for (u32 i = threadIdx.x % 32; i < p.dim; i += 32) shared.queries[item][i] = q[item * p.dim + i];
                 }
-            } else if (ROPE && end == count) {
+            } else if (ROPE && (groups - 1) % active == blockIdx.y) {
                 if (item == HEADS) write_key(p, row, kv_head, slot, position);
                 else write_value(p, row, kv_head, slot, position);
             }
         }
         __syncthreads();
 
-        u32 lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
-        u32 d = lane * 8;
-        bool inside = d < p.dim;
-        const u16* keys = at<const u16>(p.keys) + cache_head(p, slot, kv_head) + d;
-        const u16* values = at<const u16>(p.values) + cache_head(p, slot, kv_head) + d;
-        float query[HEADS][8], result[HEADS][8] = {};
-        Softmax state[HEADS];
-#pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-            state[h] = {-infinity(), 0.0f};
-#pragma unroll
-            for (int i = 0; i < 8; i++) query[h][i] = inside ? queries[h][d + i] : 0.0f;
-        }
-
+        const u16* keys = at<const u16>(p.keys) + cache_head(p, slot, kv_head);
+        const u16* values = at<const u16>(p.values) + cache_head(p, slot, kv_head);
+        // Parts of [row][head][group]: the softmax of each, then the sums of values.
+        u32 most = (p.capacity + GROUP - 1) / GROUP;
+        Softmax* softmax_of = at<Softmax>(p.partial);
+        float* sums_of = reinterpret_cast<float*>(softmax_of + static_cast<u64>(p.rows) * p.heads * most);
+        // This thread's columns, FOLDERS apart, of one head.
+        u32 head = threadIdx.x / FOLDERS, column = threadIdx.x % FOLDERS;
+        u64 part = (row_heads + head) * most;
+        Total<FOLDED> total;
 #pragma unroll 1
-        for (u32 base = start; base < end; base += GROUPS * AHEAD) {
-            uint4 k[AHEAD], v[AHEAD];
-#pragma unroll
-            for (int a = 0; a < AHEAD; a++) {
-                u32 at_position = base + a * GROUPS + group;
-                k[a] = v[a] = {0, 0, 0, 0};
-                if (inside && at_position < end) {
-                    k[a] = *reinterpret_cast<const uint4*>(row_of(keys, at_position, p.dim));
-                    v[a] = *reinterpret_cast<const uint4*>(row_of(values, at_position, p.dim));
-                }
+        for (u32 group = blockIdx.y; group < groups; group += active) {
+            u32 start = group * GROUP + warp * SPAN;
+            if (start < count) {
+                weigh(p, keys, start, count, shared);
+                __syncwarp();
+                if (start + (WARPS + 1) * SPAN <= count) mix<true>(p, values, start, count, shared);
+                else mix<false>(p, values, start, count, shared);
             }
-            float score[AHEAD][HEADS];
-#pragma unroll
-            for (int a = 0; a < AHEAD; a++) {
-                bool seen = base + a * GROUPS + group < end;
-                float key[8];
-                eight(k[a], key);
-#pragma unroll
-                for (int h = 0; h < HEADS; h++) {
-                    float sum = 0.0f;
-#pragma unroll
-                    for (int i = 0; i < 8; i++) sum = __fmaf_rn(query[h][i], key[i], sum);
-#pragma unroll
-                    for (int x = LANES / 2; x > 0; x /= 2)
-                        sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, x));
-                    score[a][h] = seen ? __fmul_rn(sum, p.scale) : -infinity();
-                }
-            }
-#pragma unroll
-            for (int h = 0; h < HEADS; h++) {
-                float largest = state[h].max;
-#pragma unroll
-                for (int a = 0; a < AHEAD; a++) largest = fmaxf(largest, score[a][h]);
-                float old = Softmax::factor(state[h].max, largest);
-                state[h].max = largest;
-                state[h].sum = __fmul_rn(state[h].sum, old);
-#pragma unroll
-                for (int i = 0; i < 8; i++) result[h][i] = __fmul_rn(result[h][i], old);
-#pragma unroll
-                for (int a = 0; a < AHEAD; a++) {
-                    score[a][h] = Softmax::factor(score[a][h], largest);
-                    state[h].sum = __fadd_rn(state[h].sum, score[a][h]);
-                }
-            }
-#pragma unroll
-            for (int a = 0; a < AHEAD; a++) {
-                float value[8];
-                eight(v[a], value);
-#pragma unroll
-                for (int h = 0; h < HEADS; h++) {
-#pragma unroll
-                    for (int i = 0; i < 8; i++) result[h][i] = __fmaf_rn(score[a][h], value[i], result[h][i]);
-                }
-            }
-        }
-
-        // Groups of a warp, then warps.
-#pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-#pragma unroll
-            for (int x = LANES; x < 32; x *= 2) {
-                float other_max = __shfl_xor_sync(ALL_LANES, state[h].max, x);
-                float other_sum = __shfl_xor_sync(ALL_LANES, state[h].sum, x);
-                float largest = fmaxf(state[h].max, other_max);
-                float mine = Softmax::factor(state[h].max, largest), theirs = Softmax::factor(other_max, largest);
-                state[h].max = largest;
-                state[h].sum = __fmaf_rn(state[h].sum, mine, __fmul_rn(other_sum, theirs));
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    float other = __shfl_xor_sync(ALL_LANES, result[h][i], x);
-                    result[h][i] = __fmaf_rn(result[h][i], mine, __fmul_rn(other, theirs));
-                }
-            }
-            if (threadIdx.x % 32 < LANES) {
-#pragma unroll
-                for (int i = 0; i < 8; i++) parts[warp][h][d + i] = result[h][i];
-                if (lane == 0) maxima[warp][h] = state[h].max, totals[warp][h] = state[h].sum;
-            }
-        }
-        __syncthreads();
-
-        // Parts of [row][head][split]: first maximum and sum, then the values.
-        float2* heads_of = at<float2>(p.partial);
-        float* values_of = reinterpret_cast<float*>(heads_of + static_cast<u64>(p.rows) * p.heads * p.splits);
+            __syncthreads();
+            u32 spans = min((count - group * GROUP + SPAN - 1) / SPAN, static_cast<u32>(SPANS));
+            Total<FOLDED> of_group;
 #pragma unroll 1
-        for (u32 i = threadIdx.x; i < HEADS * p.dim; i += THREADS) {
-            u32 h = i / p.dim, e = i % p.dim;
-            float largest = maxima[0][h];
+            for (u32 s = 0; s < spans; s++) {
+                float sums[FOLDED];
 #pragma unroll
-            for (int w = 1; w < WARPS; w++) largest = fmaxf(largest, maxima[w][h]);
-            float sum = 0.0f, value = 0.0f;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) {
-                float factor = Softmax::factor(maxima[w][h], largest);
-                sum = __fmaf_rn(totals[w][h], factor, sum);
-                value = __fmaf_rn(parts[w][h][e], factor, value);
+                for (int i = 0; i < FOLDED; i++)
+                    sums[i] = column + i * FOLDERS < WIDTH ? shared.sums[s][head][column + i * FOLDERS] : 0.0f;
+                of_group.fold(shared.spans[s][head], sums);
             }
             if (active == 1) {
-                out[i] = __fdividef(value, sum);
+                total.fold(of_group.softmax, of_group.sums);
             } else {
-                u64 part = (row_heads + h) * p.splits + split;
-                if (e == 0) heads_of[part] = {largest, sum};
-                values_of[part * p.dim + e] = value;
+                if (column == 0) softmax_of[part + group] = of_group.softmax;
+#pragma unroll
+                for (int i = 0; i < FOLDED; i++) {
+                    u32 c = column + i * FOLDERS;
+                    if (c < p.dim) sums_of[(part + group) * p.dim + c] = of_group.sums[i];
+                }
+            }
+            __syncthreads();
+        }
+        if (active > 1) {
+            if (!last_block(at<u32>(p.counters) + row * gridDim.x + blockIdx.x, active)) return;
+#pragma unroll 4
+            for (u32 group = 0; group < groups; group++) {
+                float sums[FOLDED];
+#pragma unroll
+                for (int i = 0; i < FOLDED; i++) {
+                    u32 c = column + i * FOLDERS;
+                    sums[i] = c < p.dim ? sums_of[(part + group) * p.dim + c] : 0.0f;
+                }
+                total.fold(softmax_of[part + group], sums);
             }
         }
-        if (active == 1 || !last_block(at<u32>(p.counters) + row * gridDim.x + blockIdx.x, active)) return;
-
-#pragma unroll 1
-        for (u32 i = threadIdx.x; i < HEADS * p.dim; i += THREADS) {
-            u64 part = (row_heads + i / p.dim) * p.splits;
-            float largest = -infinity();
-#pragma unroll 1
-            for (u32 s = 0; s < active; s++) largest = fmaxf(largest, heads_of[part + s].x);
-            float sum = 0.0f, value = 0.0f;
-#pragma unroll 1
-            for (u32 s = 0; s < active; s++) {
-                float2 head = heads_of[part + s];
-                float factor = Softmax::factor(head.x, largest);
-                sum = __fmaf_rn(head.y, factor, sum);
-                value = __fmaf_rn(values_of[(part + s) * p.dim + i % p.dim], factor, value);
-            }
-            out[i] = __fdividef(value, sum);
+#pragma unroll
+        for (int i = 0; i < FOLDED; i++) {
+            u32 c = column + i * FOLDERS;
+            if (c < p.dim) out[head * p.dim + c] = __fdiv_rn(total.sums[i], total.softmax.sum);
         }
     }
 };
 
-#define ATTENTION(name, lanes, heads, warps, rope)                                                           \
-    extern "C" __global__ __launch_bounds__(warps * 32) void name(const __grid_constant__ AttentionParams p) { \
-        Attention<lanes, heads, warps, rope>::run(p);                                                        \
+// Registers for four blocks an SM, or five: with fewer the compiler keeps sums in memory.
+#define ATTENTION(name, width, heads, rope)                                    \
+    extern "C" __global__ __launch_bounds__(128, heads > 2 ? 4 : 5) void name( \
+        const __grid_constant__ AttentionParams p) {                           \
+        Attention<width, heads, rope>::run(p);                                 \
     }

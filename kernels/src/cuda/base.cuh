@@ -63,14 +63,30 @@ DEVICE i32 dot4_unsigned(u32 weights, u32 activations, i32 sum) {
     return result;
 }
 
-// 2^x to 2 ulp; results below the normal range are 0.
-DEVICE float exp2_fast(float x) {
-    float value;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
-    return value;
+// e^x / 2^power, and 0 for what is 87.33 or more below `max`, which is about power * ln 2. Within 2
+// ulp: ln 2 in two parts is taken off, the rest is a polynomial; only the last step, which is exact,
+// knows `power`. A NaN stays one.
+DEVICE float exp_over_power(float x, float max, i32 power) {
+    float least = __fsub_rn(max, 87.5f);
+    float c = least > x ? least : x;
+    i32 turns = __float2int_rn(__fmul_rn(c, 1.44269504f));
+    float n = static_cast<float>(turns);
+    float r = __fmaf_rn(n, -355.0f / 512.0f, c);
+    r = __fmaf_rn(n, 2.1219444e-4f, r);
+    float y = __fmaf_rn(1.0f / 720.0f, r, 1.0f / 120.0f);
+    y = __fmaf_rn(y, r, 1.0f / 24.0f);
+    y = __fmaf_rn(y, r, 1.0f / 6.0f);
+    y = __fmaf_rn(y, r, 0.5f);
+    y = __fmaf_rn(y, r, 1.0f);
+    y = __fmaf_rn(y, r, 1.0f);
+    u32 exponent = static_cast<u32>(turns) + 127 - static_cast<u32>(power);
+    return x < __fsub_rn(max, 87.33f) ? 0.0f : __fmul_rn(y, __uint_as_float(exponent << 23));
 }
 
-DEVICE float exp_fast(float x) { return exp2_fast(__fmul_rn(x, 1.44269504f)); }
+// e^x of what is not above 88, and of anything: infinity above 88.
+DEVICE float exp_to_88(float x) { return exp_over_power(x, 0.0f, 0); }
+
+DEVICE float exponential(float x) { return x > 88.0f ? infinity() : exp_to_88(x); }
 
 // 1 / x to 1 ulp, for results in the normal range.
 DEVICE float reciprocal(float x) {
@@ -79,16 +95,15 @@ DEVICE float reciprocal(float x) {
     return value;
 }
 
-DEVICE float inverse_root(float x) {
-    float value;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
-    return value;
+// 1 / sqrt(squares / n + eps), each step rounded correctly.
+DEVICE float root_mean_inverse(float squares, u32 n, float eps) {
+    float mean = __fdiv_rn(squares, static_cast<float>(n));
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
 }
 
-// gate * sigmoid(gate) * up
+// gate / (1 + e^-gate) * up
 DEVICE float silu_product(float gate, float up) {
-    float sigmoid = reciprocal(__fadd_rn(1.0f, exp_fast(-gate)));
-    return __fmul_rn(__fmul_rn(gate, sigmoid), up);
+    return __fmul_rn(__fdiv_rn(gate, __fadd_rn(1.0f, exponential(-gate))), up);
 }
 
 // The sum over the lanes of a warp, in a butterfly: the same bits in every lane.

@@ -74,10 +74,8 @@ struct AttentionParams {
     u32 dim;
     u32 slot_count;
     u32 capacity;
-    u32 splits;
     u32 interleaved;
     float eps;
-    float inverse_dim;
     float scale;
     u32 reserved;
 };
@@ -110,5 +108,5 @@ struct RowsParams {
     u32 n;
     u32 rows;
     float eps;
-    float inverse_n;
+    u32 reserved;
 };

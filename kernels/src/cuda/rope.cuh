@@ -1,18 +1,24 @@
 // Rotary embedding: the table of cosines and sines, the rotation of a head, keys and values into
 // their caches.
 //
-// A cache is f16 [slots][kv heads][capacity][dim].
+// A cache is f16 of [slots][kv heads][capacity][dim], capacity rounded up to whole tiles of 32
+// positions. Values lie row by row; keys in tiles, [capacity / 32][dim / 8][32][8]: lanes that take a
+// position each read neighbouring 16-byte pieces.
 #pragma once
 #include "base.cuh"
 #include "params.cuh"
 
-// Cosine and sine to 2e-7 for |x| < 2^20. The angle is brought into +-pi/4 by two fused steps (pi/2
-// in two parts: each product is exact before it is rounded), then minimax polynomials; no slow path.
-DEVICE void sin_cos(float x, float& sine, float& cosine) {
-    float turns = rintf(__fmul_rn(x, 0.636619772f));
-    i32 quarter = __float2int_rn(turns);
-    float r = __fmaf_rn(turns, -1.57079637f, x);
-    r = __fmaf_rn(turns, 4.37113883e-8f, r);
+enum : u32 { TILE = 32 };
+
+// Cosine and sine of p * f, below 2^20, to 2e-7. The angle, in two parts so that nothing of the
+// product is lost, is brought into +-pi/4 by pi/2 in two parts; then minimax polynomials; no slow path.
+DEVICE void sin_cos(float p, float f, float& sine, float& cosine) {
+    float high = __fmul_rn(p, f);
+    float low = __fmaf_rn(p, f, -high);
+    i32 quarter = __float2int_rn(__fmul_rn(high, 0.636619772f));
+    float turns = static_cast<float>(quarter);
+    float r = __fmaf_rn(turns, -1.57079637f, high);
+    r = __fadd_rn(__fmaf_rn(turns, 4.37113883e-8f, r), low);
     float r2 = __fmul_rn(r, r);
     float s = __fmaf_rn(r2, -1.95152960e-4f, 8.33216087e-3f);
     s = __fmaf_rn(r2, s, -1.66666546e-1f);
@@ -33,7 +39,7 @@ extern "C" __global__ __launch_bounds__(128) void rope_table(const __grid_consta
     float* out = at<float>(p.out) + static_cast<u64>(blockIdx.x) * 2 * p.half;
     for (u32 i = threadIdx.x; i < p.half; i += blockDim.x) {
         float sine, cosine;
-        sin_cos(__fmul_rn(position, at<const float>(p.frequencies)[i]), sine, cosine);
+        sin_cos(position, at<const float>(p.frequencies)[i], sine, cosine);
         out[i] = __fmul_rn(cosine, p.magnitude);
         out[p.half + i] = __fmul_rn(sine, p.magnitude);
     }
@@ -44,7 +50,8 @@ DEVICE u32 pair_first(const AttentionParams& p, u32 i) { return p.interleaved ? 
 DEVICE u32 pair_second(const AttentionParams& p, u32 i) { return p.interleaved ? 2 * i + 1 : i + p.dim / 2; }
 
 // Normalises (unless `norm` is null) and rotates one head with the lanes of one warp; `store` takes
-// element and value.
+// element and value. Of at most 256 values none shares a stride of the norm's sum with another: what
+// is left of its order are the trees of 32 neighbours, one after the other.
 template <class Store>
 DEVICE void rotate_head(const AttentionParams& p, u32 row, const float* x, const float* norm, Store store) {
     u32 lane = threadIdx.x % 32, half = p.dim / 2;
@@ -52,8 +59,11 @@ DEVICE void rotate_head(const AttentionParams& p, u32 row, const float* x, const
     if (norm) {
         float sum = 0.0f;
 #pragma unroll 1
-        for (u32 i = lane; i < p.dim; i += 32) sum = __fmaf_rn(x[i], x[i], sum);
-        factor = inverse_root(__fmaf_rn(warp_sum(sum), p.inverse_dim, p.eps));
+        for (u32 first = 0; first < p.dim; first += 32) {
+            float value = first + lane < p.dim ? x[first + lane] : 0.0f;
+            sum = __fadd_rn(sum, warp_sum(__fmul_rn(value, value)));
+        }
+        factor = root_mean_inverse(sum, p.dim, p.eps);
     }
     const float* table = at<const float>(p.table) + static_cast<u64>(row) * p.dim;
 #pragma unroll 1
@@ -65,7 +75,7 @@ DEVICE void rotate_head(const AttentionParams& p, u32 row, const float* x, const
             b = __fmul_rn(__fmul_rn(b, factor), norm[second]);
         }
         float cosine = table[i], sine = table[half + i];
-        store(first, __fmaf_rn(a, cosine, -__fmul_rn(b, sine)));
+        store(first, __fmaf_rn(a, cosine, __fsub_rn(0.0f, __fmul_rn(b, sine))));
         store(second, __fmaf_rn(a, sine, __fmul_rn(b, cosine)));
     }
 }
@@ -79,14 +89,16 @@ DEVICE bool place_of(const AttentionParams& p, u32 row, u32& slot, u32& position
 
 // Element 0 of a head's keys or values in a cache.
 DEVICE u64 cache_head(const AttentionParams& p, u32 slot, u32 kv_head) {
-    return (static_cast<u64>(slot) * p.kv_heads + kv_head) * p.capacity * p.dim;
+    return (static_cast<u64>(slot) * p.kv_heads + kv_head) * round_up(p.capacity, static_cast<u32>(TILE)) * p.dim;
 }
 
 // One warp: the rotated key of `kv_head` into the cache, then the value.
 DEVICE void write_key(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, u32 position) {
-    u16* keys = at<u16>(p.keys) + cache_head(p, slot, kv_head) + static_cast<u64>(position) * p.dim;
+    u64 tile = cache_head(p, slot, kv_head) + static_cast<u64>(position / TILE) * TILE * p.dim;
+    u16* keys = at<u16>(p.keys) + tile + position % TILE * 8;
     const float* k = at<const float>(p.k) + (static_cast<u64>(row) * p.kv_heads + kv_head) * p.dim;
-    rotate_head(p, row, k, at<const float>(p.k_norm), [&](u32 i, float v) { keys[i] = float_to_half(v); });
+    rotate_head(p, row, k, at<const float>(p.k_norm),
+                [&](u32 i, float v) { keys[i / 8 * (TILE * 8) + i % 8] = float_to_half(v); });
 }
 
 DEVICE void write_value(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, u32 position) {

@@ -20,7 +20,7 @@ extern "C" __global__ __launch_bounds__(256) void rms_norm(const __grid_constant
     float* out = at<float>(p.out) + static_cast<u64>(blockIdx.x) * p.n;
     sum_squares<256>(x, p.n, partial);
     __syncthreads();
-    float factor = norm_factor(partial, p.inverse_n, p.eps);
+    float factor = norm_factor(partial, p.n, p.eps);
     for (u32 i = threadIdx.x; i < p.n; i += 256)
         out[i] = __fmul_rn(__fmul_rn(x[i], factor), at<const float>(p.b)[i]);
 }
@@ -33,7 +33,7 @@ extern "C" __global__ __launch_bounds__(128) void add(const __grid_constant__ Ro
     at<float>(p.out)[index] = __fadd_rn(at<const float>(p.a)[index], at<const float>(p.b)[index]);
 }
 
-// out = a * sigmoid(a) * b, likewise.
+// out = a / (1 + e^-a) * b, likewise.
 extern "C" __global__ __launch_bounds__(128) void swiglu(const __grid_constant__ RowsParams p) {
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.n) return;

@@ -79,11 +79,11 @@ DEVICE void sum_squares(const float* x, u32 k, NormPartial& partial) {
 }
 
 // 1 / sqrt(mean(x^2) + eps)
-DEVICE float norm_factor(const NormPartial& partial, float inverse_k, float eps) {
+DEVICE float norm_factor(const NormPartial& partial, u32 k, float eps) {
     float sum = partial[0];
 #pragma unroll
     for (int w = 1; w < NORM_STRIDES / 32; w++) sum = __fadd_rn(sum, partial[w]);
-    return inverse_root(__fmaf_rn(sum, inverse_k, eps));
+    return root_mean_inverse(sum, k, eps);
 }
 
 // Four of a block's 32 values, which lie in 8 neighbouring lanes, as 8-bit steps.
@@ -145,7 +145,7 @@ DEVICE void stage(const ProjectParams& p, const Staged<F, ROWS * PLANES>& staged
     for (u32 m = 0; m < ROWS; m++) {
         const float* x = at<const float>(p.x) + static_cast<u64>(m) * p.k;
         bool real = m < p.rows;
-        float factor = norm && real ? norm_factor(partial[m], p.inverse_k, p.eps) : 1.0f;
+        float factor = norm && real ? norm_factor(partial[m], p.k, p.eps) : 1.0f;
         if constexpr (F::PLAIN) {
             u32 padded = round_up(p.k, static_cast<u32>(F::CHUNK));
             for (u32 i = threadIdx.x; i < padded; i += THREADS) {

@@ -113,10 +113,10 @@ fn every_shape_of_the_known_models_has_a_kernel() {
     }
     // Llama 3.2 1B, Qwen3, and groups that no power of two divides.
     for (dim, group, symbol) in [
-        (64, 4, "attention_rope_t8_h4"),
-        (128, 2, "attention_rope_t16_h2"),
-        (80, 7, "attention_rope_t16_h1"),
-        (128, 8, "attention_rope_t16_h4"),
+        (64, 4, "attention_rope_d64_h4"),
+        (128, 2, "attention_rope_d128_h2"),
+        (80, 7, "attention_rope_d128_h1"),
+        (128, 8, "attention_rope_d128_h4"),
     ] {
         let kernel = Kernel::attention(dim, group, true).expect("a kernel");
         assert_eq!(kernel.symbol(), symbol);
@@ -145,7 +145,7 @@ fn launch_arithmetic() {
     // Eight warps of one group with two rows each.
     assert_eq!(project_tiles(variant, &[2048, 512, 513], false), 128 + 32 + 33);
     assert_eq!(project_tiles(variant, &[8192], true), 1024);
-    assert_eq!(attention_partial_bytes(1, 32, 64, 8), 32 * 8 * (8 + 256));
+    assert_eq!(attention_partial_bytes(1, 32, 64, 300), 32 * 2 * (8 + 256));
 
     // Llama 3.2 1B: 2048 columns in blocks of 32, 32 heads over 8.
     assert_eq!(embed_grid(Weight::Q6_K, 2048, 3), [1, 3, 1]);

@@ -222,7 +222,7 @@ fn rows(desk: &mut Desk<'_>, kernel: Kernel) -> Result<Rows, Error> {
         n,
         rows: 1,
         eps: EPS,
-        inverse_n: 1.0 / VALUES as f32,
+        reserved: 0,
     };
     let grid = match kernel {
         Kernel::RmsNorm => launch::rows_grid(1),
@@ -275,7 +275,7 @@ fn rope_table(desk: &mut Desk<'_>) -> Result<Found, Error> {
     let grid = launch::rows_grid(positions.len() as u32);
     desk.run(Kernel::RopeTable, grid, 0, params.as_bytes())?;
     let expected = positions.iter().flat_map(|position| {
-        let both = frequencies.iter().map(|frequency| sin_cos(*position as f32 * frequency));
+        let both = frequencies.iter().map(|frequency| sin_cos(*position as f32, *frequency));
         let both: Vec<(f32, f32)> = both.collect();
         let cosines: Vec<u32> = both.iter().map(|(_, cosine)| cosine.to_bits()).collect();
         cosines.into_iter().chain(both.into_iter().map(|(sine, _)| sine.to_bits()))
@@ -285,11 +285,13 @@ fn rope_table(desk: &mut Desk<'_>) -> Result<Found, Error> {
 
 /// What the kernel's source says, operation by operation.
 #[expect(clippy::excessive_precision, reason = "constants as the source has them")]
-fn sin_cos(x: f32) -> (f32, f32) {
-    let turns = (x * FRAC_2_PI).round_ties_even();
+fn sin_cos(position: f32, frequency: f32) -> (f32, f32) {
+    let high = position * frequency;
+    let low = position.mul_add(frequency, -high);
+    let turns = (high * FRAC_2_PI).round_ties_even();
     let quarter = turns as i32;
-    let r = turns.mul_add(-1.570_796_37, x);
-    let r = turns.mul_add(4.371_138_83e-8, r);
+    let r = turns.mul_add(-1.570_796_37, high);
+    let r = turns.mul_add(4.371_138_83e-8, r) + low;
     let r2 = r * r;
     let s = r2.mul_add(-1.951_529_60e-4, 8.332_160_87e-3);
     let s = r2.mul_add(s, -1.666_665_46e-1);
@@ -434,9 +436,10 @@ mod tests {
     #[test]
     fn angles() {
         for x in [0.0f32, 0.5, 1.0, 2.5, 4.0, 1000.0] {
-            let (sine, cosine) = sin_cos(x);
+            let (sine, cosine) = sin_cos(x, 0.7);
+            let angle = f64::from(x) * f64::from(0.7f32);
             let near = |found: f32, expected: f64| (f64::from(found) - expected).abs() < 1e-6;
-            assert!(near(sine, f64::from(x).sin()) && near(cosine, f64::from(x).cos()), "{x}");
+            assert!(near(sine, angle.sin()) && near(cosine, angle.cos()), "{x}");
         }
     }
 

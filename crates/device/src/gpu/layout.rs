@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use orind_kernels::catalogue::Weight;
-use orind_kernels::catalogue::launch::attention_partial_bytes;
+use orind_kernels::catalogue::launch::{CACHE_TILE, attention_partial_bytes};
 use orind_kernels::repack;
 
 use super::lower;
@@ -87,7 +87,7 @@ pub(super) const fn dtype(weight: Weight) -> DType {
     }
 }
 
-/// Shape of a KV buffer, laid out `[slot][kv head][position][value]`.
+/// Shape of a KV buffer, laid out `[slot][kv head][position][value]`, keys in tiles of [`CACHE_TILE`] positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cache {
     pub(super) slots: u32,
@@ -113,9 +113,10 @@ impl Cache {
     }
 
     pub(super) fn bytes(self) -> u64 {
-        [self.capacity, self.heads, self.dim]
+        let positions = u64::from(self.capacity).next_multiple_of(u64::from(CACHE_TILE));
+        [self.slots, self.heads, self.dim]
             .into_iter()
-            .fold(2 * u64::from(self.slots), |bytes, n| bytes.saturating_mul(u64::from(n)))
+            .fold(2 * positions, |bytes, n| bytes.saturating_mul(u64::from(n)))
     }
 }
 
@@ -143,10 +144,13 @@ impl Workspace {
                     else {
                         return Err(unsupported(format!("attention of {:?}", q.shape)));
                     };
-                    let splits = lower::splits(heads as u32, kv_heads as u32, dim as u32, capacity);
+                    let [r, h, kv, d] = [rows, heads, kv_heads, dim].map(|n| n as u32);
+                    let splits = lower::splits(h, kv, d, r, plan.bucket.context);
                     let [rows, heads, dim] = [rows as u64, heads as u64, dim as u64];
-                    let parts = attention_partial_bytes(rows, heads, dim, u64::from(splits));
-                    grow(&mut w.attention, parts);
+                    if splits > 1 {
+                        let parts = attention_partial_bytes(rows, heads, dim, capacity as u64);
+                        grow(&mut w.attention, parts);
+                    }
                     grow(&mut w.attention_counters, 4 * rows * heads);
                 }
                 Op::Sample(Sample { logits, inputs, .. }) => {

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use orind_kernels::catalogue::launch::{
-    attention_grid, elements_grid, embed_grid, project_shared_bytes, project_tiles, rope_kv_grid,
-    rows_grid,
+    ATTENTION_GROUP, attention_grid, elements_grid, embed_grid, project_shared_bytes,
+    project_tiles, rope_kv_grid, rows_grid,
 };
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{
@@ -30,21 +30,18 @@ use plan::{
 
 /// Rows of activations that a projection takes at once.
 const PROJECT_ROWS: usize = 8;
-/// Blocks of attention that keep the largest Orin busy with one row.
-const ATTENTION_BLOCKS: u32 = 64;
-/// Positions below which a split is not worth its merge (`MIN_SPAN` of the kernel).
-const LEAST_SPAN: usize = 64;
+/// Blocks of attention that keep the largest Orin busy.
+const ATTENTION_BLOCKS: u32 = 256;
 
-/// Parts that a row's positions are split into. It decides the order in which numbers are added, so
-/// it depends on the model and the capacity of its slots, never on batch or device.
-pub(super) fn splits(heads: u32, kv_heads: u32, dim: u32, capacity: usize) -> u32 {
+/// Blocks that divide a row's positions among them where the plan's rows see `context` of them.
+pub(super) fn splits(heads: u32, kv_heads: u32, dim: u32, rows: u32, context: usize) -> u32 {
     let group = heads / kv_heads.max(1);
     let blocks = match Kernel::attention(dim, group, false) {
         Some(Kernel::Attention { heads: at_once, .. }) => heads / at_once,
         _ => heads,
     };
-    let most = u32::try_from(capacity.div_ceil(LEAST_SPAN)).unwrap_or(u32::MAX).max(1);
-    ATTENTION_BLOCKS.div_ceil(blocks.max(1)).min(most)
+    let groups = u32::try_from((context as u64).div_ceil(ATTENTION_GROUP)).unwrap_or(u32::MAX);
+    ATTENTION_BLOCKS.div_ceil((blocks * rows).max(1)).min(groups.max(1))
 }
 
 pub(super) struct Addresses<'a> {
@@ -419,7 +416,7 @@ impl Lowering<'_> {
             n: count(n)?,
             rows,
             eps: step.norm.eps.get(),
-            inverse_n: inverse(n),
+            reserved: 0,
         });
         self.launch(label, Kernel::RmsNorm, rows_grid(rows), params, vec![x], vec![out]);
         Ok(())
@@ -596,7 +593,6 @@ impl Lowering<'_> {
         (params.rows, params.heads) = (count(rows)?, heads);
         (params.kv_heads, params.dim) = (cache.heads, cache.dim);
         (params.slot_count, params.capacity) = (cache.slots, cache.capacity);
-        params.inverse_dim = inverse(cache.dim as usize);
         Ok([keys, values])
     }
 
@@ -645,11 +641,11 @@ impl Lowering<'_> {
         params.out = out.address;
         params.scale = attention.scale.get();
         let group = params.heads / params.kv_heads;
-        params.splits = splits(params.heads, params.kv_heads, params.dim, params.capacity as usize);
+        let context = self.plan.bucket.context;
+        let splits = splits(params.heads, params.kv_heads, params.dim, params.rows, context);
         let kernel = Kernel::attention(count(dim)?, group, rotation.is_some());
-        let grid = kernel.and_then(|kernel| {
-            attention_grid(kernel, params.heads, params.kv_heads, params.splits, 1)
-        });
+        let grid = kernel
+            .and_then(|kernel| attention_grid(kernel, params.heads, params.kv_heads, splits, 1));
         let (Some(kernel), Some([blocks, ..])) = (kernel, grid) else {
             return Err(unsupported(format!("heads of {dim} values ({label})")));
         };
@@ -663,11 +659,11 @@ impl Lowering<'_> {
         if rotation.is_some() {
             writes.extend(caches);
         }
-        let most = limit::rows_of_attention(&params, blocks, self.plan.bucket.context as u64);
+        let most = limit::rows_of_attention(&params, blocks, context as u64);
         for first in (0..params.rows).step_by(most as usize) {
             let rows = most.min(params.rows - first);
             let part = Params::Attention(rows_of_attention(params, first, rows));
-            let grid = [blocks, params.splits, rows];
+            let grid = [blocks, splits, rows];
             self.launch(label, kernel, grid, part, regions.clone(), writes.clone());
         }
         Ok(())

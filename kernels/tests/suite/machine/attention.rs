@@ -3,11 +3,12 @@
 use half::f16;
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{
-    attention_counters, attention_grid, attention_partial_bytes, rope_kv_grid,
+    CACHE_TILE, attention_counters, attention_grid, attention_partial_bytes, rope_kv_grid,
 };
 use orind_kernels::params::AttentionParams;
 
 use super::device::Device;
+use super::numbers;
 use orind_testing::random::Random;
 
 /// A model's heads, and the rows of a step.
@@ -16,6 +17,7 @@ struct Shape<'a> {
     heads: usize,
     kv_heads: usize,
     dim: usize,
+    /// Blocks that divide a row's positions; they decide no bit.
     splits: usize,
     interleaved: bool,
     norm: bool,
@@ -42,7 +44,7 @@ struct Inputs {
 impl Inputs {
     fn random(s: &Shape<'_>, random: &mut Random) -> Self {
         let rows = s.rows.len();
-        let cache = SLOTS * s.kv_heads * s.capacity * s.dim;
+        let cache = SLOTS * s.kv_heads * cache_len(s);
         let table = s.rows.iter().flat_map(|&(_, position)| {
             let dim = s.dim as f64;
             let angle =
@@ -64,27 +66,26 @@ impl Inputs {
     }
 
     /// One head normalised and rotated.
-    fn rotate(&self, s: &Shape<'_>, row: usize, x: &[f32], norm: &[f32]) -> Vec<f64> {
-        let squares: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum();
-        let factor = 1.0 / (squares / s.dim as f64 + f64::from(EPS)).sqrt();
-        let scaled = x.iter().zip(norm).map(|(&x, &w)| f64::from(x) * factor * f64::from(w));
-        let x: Vec<f64> =
-            if s.norm { scaled.collect() } else { x.iter().map(|&x| f64::from(x)).collect() };
-        let (half, table) = (s.dim / 2, &self.table[row * s.dim..][..s.dim]);
-        let mut out = vec![0.0; s.dim];
-        for i in 0..half {
-            let (a, b) = if s.interleaved { (2 * i, 2 * i + 1) } else { (i, i + half) };
-            let (cos, sin) = (f64::from(table[i]), f64::from(table[half + i]));
-            out[a] = x[a] * cos - x[b] * sin;
-            out[b] = x[a] * sin + x[b] * cos;
+    fn rotate(&self, s: &Shape<'_>, row: usize, x: &[f32], norm: &[f32]) -> Vec<f32> {
+        let mut x = x.to_vec();
+        if s.norm {
+            numbers::normalise(&mut x, norm, EPS);
         }
-        out
+        numbers::rotate(&mut x, &self.table[row * s.dim..][..s.dim], s.interleaved);
+        x
     }
 }
 
-/// Where a head's position lies in a cache.
-fn place(s: &Shape<'_>, slot: i32, kv_head: usize, position: usize) -> usize {
-    ((slot as usize * s.kv_heads + kv_head) * s.capacity + position) * s.dim
+/// Values of a head's cache.
+fn cache_len(s: &Shape<'_>) -> usize {
+    s.capacity.next_multiple_of(CACHE_TILE as usize) * s.dim
+}
+
+/// Where a value lies in the cache of values, and in that of keys.
+fn places(s: &Shape<'_>, slot: i32, kv_head: usize, position: usize, i: usize) -> [usize; 2] {
+    let head = (slot as usize * s.kv_heads + kv_head) * cache_len(s);
+    let tile = (position / 32 * (s.dim / 8) + i / 8) * 32 + position % 32;
+    [head + position * s.dim + i, head + tile * 8 + i % 8]
 }
 
 fn halves(values: &[f16]) -> Vec<u8> {
@@ -106,8 +107,8 @@ fn run(s: &Shape<'_>, inputs: &Inputs, fused: bool, seed: u64) -> (Vec<f32>, Vec
     let [heads, kv_heads, splits, count] =
         [s.heads, s.kv_heads, s.splits, rows].map(|n| u32::try_from(n).unwrap());
     let grid = attention_grid(kernel, heads, kv_heads, splits, count).unwrap();
-    let [rows_, heads_, dim_, splits_] = [rows, s.heads, s.dim, s.splits].map(|n| n as u64);
-    let partial = attention_partial_bytes(rows_, heads_, dim_, splits_);
+    let [rows_, heads_, dim_, capacity_] = [rows, s.heads, s.dim, s.capacity].map(|n| n as u64);
+    let partial = attention_partial_bytes(rows_, heads_, dim_, capacity_);
     let (slots, positions): (Vec<i32>, Vec<i32>) = s.rows.iter().copied().unzip();
     let mut params = AttentionParams {
         q: device.floats(&inputs.q),
@@ -130,10 +131,8 @@ fn run(s: &Shape<'_>, inputs: &Inputs, fused: bool, seed: u64) -> (Vec<f32>, Vec
         dim: s.dim as u32,
         slot_count: SLOTS as u32,
         capacity: s.capacity as u32,
-        splits,
         interleaved: u32::from(s.interleaved),
         eps: EPS,
-        inverse_dim: 1.0 / s.dim as f32,
         scale: 1.0 / (s.dim as f32).sqrt(),
         reserved: 0,
     };
@@ -147,9 +146,20 @@ fn run(s: &Shape<'_>, inputs: &Inputs, fused: bool, seed: u64) -> (Vec<f32>, Vec
     (device.read(params.out), cache(params.keys), cache(params.values))
 }
 
+/// Equal bits, but of no numbers all are alike.
+fn same(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
 fn check(s: &Shape<'_>, fused: bool, seed: u64) {
-    let mut random = Random(seed);
-    let inputs = Inputs::random(s, &mut random);
+    check_with(s, fused, seed, |_| {});
+}
+
+/// A step with changed inputs against the definition, to the bit; and that against exact numbers where all are
+/// finite.
+fn check_with(s: &Shape<'_>, fused: bool, seed: u64, change: impl Fn(&mut Inputs)) {
+    let mut inputs = Inputs::random(s, &mut Random(seed));
+    change(&mut inputs);
     let (out, keys, values) = run(s, &inputs, fused, seed);
     let (mut want_keys, mut want_values) = (inputs.keys.clone(), inputs.values.clone());
     let inside = |slot: i32, position: i32| {
@@ -157,17 +167,18 @@ fn check(s: &Shape<'_>, fused: bool, seed: u64) {
     };
     for (row, &(slot, position)) in s.rows.iter().enumerate().filter(|(_, r)| inside(r.0, r.1)) {
         for g in 0..s.kv_heads {
-            let (at, from) = (place(s, slot, g, position as usize), (row * s.kv_heads + g) * s.dim);
+            let from = (row * s.kv_heads + g) * s.dim;
             let key = inputs.rotate(s, row, &inputs.k[from..from + s.dim], &inputs.k_norm);
             for i in 0..s.dim {
-                let error = (keys[at + i].to_f64() - key[i]).abs();
-                assert!(error <= 1e-3 * key[i].abs() + 1e-4, "key {i} of row {row}: {error:e}");
-                want_keys[at + i] = keys[at + i];
-                want_values[at + i] = f16::from_f32(inputs.v[from + i]);
+                let [value_at, key_at] = places(s, slot, g, position as usize, i);
+                want_keys[key_at] = f16::from_f32(key[i]);
+                want_values[value_at] = f16::from_f32(inputs.v[from + i]);
             }
         }
     }
-    assert!(keys == want_keys && values == want_values, "nothing else in the caches changed");
+    let bits = |cache: &[f16]| cache.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+    assert!(bits(&keys) == bits(&want_keys), "keys, and nothing else in their cache");
+    assert!(bits(&values) == bits(&want_values), "values, and nothing else in their cache");
     for (row, &(slot, position)) in s.rows.iter().enumerate() {
         for head in 0..s.heads {
             let at = (row * s.heads + head) * s.dim;
@@ -178,20 +189,40 @@ fn check(s: &Shape<'_>, fused: bool, seed: u64) {
             }
             let q = inputs.rotate(s, row, &inputs.q[at..at + s.dim], &inputs.q_norm);
             let g = head / (s.heads / s.kv_heads);
-            let of = |cache: &[f16], p: usize, i: usize| cache[place(s, slot, g, p) + i].to_f64();
-            let scores: Vec<f64> = (0..=position as usize)
-                .map(|p| (0..s.dim).map(|i| q[i] * of(&keys, p, i)).sum::<f64>())
-                .map(|dot| dot / (s.dim as f64).sqrt())
+            let seen: Vec<[Vec<f32>; 2]> = (0..=position as usize)
+                .map(|p| {
+                    let place = |i: usize| places(s, slot, g, p, i);
+                    let key = (0..s.dim).map(|i| keys[place(i)[1]].to_f32()).collect();
+                    [key, (0..s.dim).map(|i| values[place(i)[0]].to_f32()).collect()]
+                })
                 .collect();
-            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
-            let sum: f64 = weights.iter().sum();
-            for (i, got) in got.iter().enumerate() {
-                let mixed = weights.iter().enumerate().map(|(p, w)| w * of(&values, p, i));
-                let error = (mixed.sum::<f64>() / sum - f64::from(*got)).abs();
-                assert!(error <= 1e-5, "row {row} head {head} value {i}: {error:e}, seed {seed}");
+            let scale = 1.0 / (s.dim as f32).sqrt();
+            let want = numbers::attention(&q, &seen, scale);
+            let what = format!("row {row} head {head}, seed {seed}");
+            for (i, (&got, want)) in got.iter().zip(want).enumerate() {
+                assert!(same(got, want), "{what}, value {i}: {got:e}, not {want:e}");
+            }
+            if got.iter().all(|got| got.is_finite()) {
+                near(&q, &seen, got, &what);
             }
         }
+    }
+}
+
+/// What attention gives is near what it is in exact numbers.
+fn near(q: &[f32], seen: &[[Vec<f32>; 2]], got: &[f32], what: &str) {
+    let dim = q.len() as f64;
+    let dot = |key: &[f32]| -> f64 {
+        q.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum()
+    };
+    let scores: Vec<f64> = seen.iter().map(|[key, _]| dot(key) / dim.sqrt()).collect();
+    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    for (i, &got) in got.iter().enumerate() {
+        let mixed = weights.iter().zip(seen).map(|(w, [_, value])| w * f64::from(value[i]));
+        let error = (mixed.sum::<f64>() / sum - f64::from(got)).abs();
+        assert!(error <= 1e-5, "{what}, value {i}: {error:e}");
     }
 }
 
@@ -241,6 +272,81 @@ fn company_and_order_change_no_bit() {
     assert_eq!(first, out[..width], "whatever the batch");
 }
 
+/// Lengths around spans and groups, heads of every width, groups of every size, with rows of one block and of
+/// several.
+#[test]
+fn every_length_width_and_group() {
+    let rows =
+        |lengths: &[i32]| (0..).zip(lengths).map(|(slot, n)| (slot, n - 1)).collect::<Vec<_>>();
+    let cases =
+        [(64, 1, 1), (80, 2, 3), (128, 4, 1), (64, 8, 2), (128, 2, 2), (80, 1, 1), (64, 4, 3)];
+    for (seed, (dim, group, splits)) in (20..).zip(cases) {
+        let norm = group % 4 != 0;
+        let shape = Shape { heads: group, kv_heads: 1, dim, splits, norm, capacity: 700, ..LLAMA };
+        let lengths: [&[i32]; 2] = [&[1, 31, 32, 33], &[255, 256, 257]];
+        for rows in lengths.map(rows) {
+            check(&Shape { rows: &rows, ..shape }, seed % 2 == 0, seed);
+        }
+    }
+    check(
+        &Shape { heads: 2, kv_heads: 1, splits: 2, capacity: 700, rows: &[(1, 699)], ..LLAMA },
+        true,
+        30,
+    );
+    check(
+        &Shape { heads: 1, kv_heads: 1, splits: 1, capacity: 701, rows: &[(3, 699)], ..LLAMA },
+        true,
+        31,
+    );
+}
+
+/// Scores far apart, infinities and what is no number, in one span and in several.
+#[test]
+fn odd_scores_to_the_bit() {
+    let rows = &[(0, 40), (1, 299)];
+    for (seed, splits) in [(40, 1), (41, 2)] {
+        let shape = Shape { heads: 2, kv_heads: 1, rows, splits, capacity: 320, ..LLAMA };
+        // From one span to the next the largest score rises and falls by hundreds.
+        check_with(&shape, true, seed, |inputs| {
+            for position in 0..300 {
+                let factor = [1.0, 30.0, 0.01, 100.0, 7.0][position / 16 % 5];
+                for slot in 0..2 {
+                    for i in 0..shape.dim {
+                        let at = places(&shape, slot, 0, position, i)[1];
+                        inputs.keys[at] = f16::from_f32(inputs.keys[at].to_f32() * factor);
+                    }
+                }
+            }
+        });
+        for odd in [f16::NAN, f16::INFINITY, f16::NEG_INFINITY] {
+            for (position, whole_span) in [(3, false), (33, false), (32, true), (290, false)] {
+                check_with(&shape, true, seed, |inputs| {
+                    let length = if whole_span { 32 } else { 1 };
+                    // One column alone: the score is infinite where the query's is not zero.
+                    for (slot, p) in (0..2)
+                        .flat_map(|slot| (position..position + length).map(move |p| (slot, p)))
+                    {
+                        inputs.keys[places(&shape, slot, 0, p, 5)[1]] = odd;
+                    }
+                });
+            }
+        }
+        // Scores whose exponentials have no power of two.
+        check_with(&shape, true, seed, |inputs| inputs.q.iter_mut().for_each(|q| *q *= 1e6));
+    }
+}
+
+/// All of a position's values, or its key, or both, of the second head.
+fn fill(s: &Shape<'_>, caches: [Option<&mut Vec<f16>>; 2], slot: i32, position: usize, with: f16) {
+    for (which, cache) in caches.into_iter().enumerate() {
+        if let Some(cache) = cache {
+            for i in 0..s.dim {
+                cache[places(s, slot, 1, position, i)[which]] = with;
+            }
+        }
+    }
+}
+
 /// Whatever a key or a value is that is no number: who sees it gets no number, who does not see it gets the
 /// same bits as without it.
 #[test]
@@ -256,12 +362,10 @@ fn what_is_no_number_reaches_who_sees_it_and_nobody_else() {
             let Inputs { keys, values, .. } = &mut inputs;
             // Behind the positions of all rows there are more of them.
             for &(slot, last) in shape.rows.iter().filter(|(_, last)| *last + 1 < 320) {
-                for cache in [&mut *keys, &mut *values] {
-                    cache[place(&shape, slot, 1, last as usize + 1)..][..shape.dim].fill(odd);
-                }
+                fill(&shape, [Some(&mut *values), Some(&mut *keys)], slot, last as usize + 1, odd);
             }
-            let cache = if in_keys { keys } else { values };
-            cache[place(&shape, shape.rows[row].0, 1, position)..][..shape.dim].fill(odd);
+            let cache = if in_keys { [None, Some(keys)] } else { [Some(values), None] };
+            fill(&shape, cache, shape.rows[row].0, position, odd);
             let (got, ..) = run(&shape, &inputs, true, 1);
             let seen = row * width + width / shape.kv_heads..(row + 1) * width;
             let what = format!("{odd} at {position} of row {row}, in keys: {in_keys}");

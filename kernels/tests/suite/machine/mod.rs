@@ -5,6 +5,7 @@
 mod attention;
 mod device;
 mod first_light;
+mod numbers;
 mod project;
 mod rows;
 mod sample;

@@ -5,6 +5,7 @@ use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
 use orind_kernels::params::{GatherParams, RopeTableParams, RowsParams};
 
 use super::device::Device;
+use super::numbers;
 use orind_testing::random::Random;
 
 #[test]
@@ -44,27 +45,89 @@ fn norm_sum_and_gate() {
             n: n as u32,
             rows: 3,
             eps: 1e-5,
-            inverse_n: 1.0 / n as f32,
+            reserved: 0,
         };
-        let check = |got: Vec<f32>, want: &dyn Fn(usize) -> f64, what: &str| {
+        // To the bit what is defined, and that near what is meant.
+        let check = |got: Vec<f32>,
+                     defined: &dyn Fn(usize) -> f32,
+                     meant: &dyn Fn(usize) -> f64,
+                     what: &str| {
             for (i, got) in got.into_iter().enumerate() {
-                let want = want(i);
-                let error = (f64::from(got) - want).abs();
-                assert!(error <= 2e-6 * want.abs() + 1e-30, "{what} {n}: {got}, not {want}");
+                let (defined, meant) = (defined(i), meant(i));
+                assert_eq!(
+                    got.to_bits(),
+                    defined.to_bits(),
+                    "{what} {n}: {got:e}, not {defined:e}"
+                );
+                let error = (f64::from(got) - meant).abs();
+                assert!(error <= 1e-6 * meant.abs() + 1e-30, "{what} {n}: {got}, not {meant}");
             }
         };
-        let (a, b) = (|i: usize| f64::from(a[i]), |i: usize| f64::from(b[i]));
+        let normalised: Vec<f32> = a
+            .chunks(n)
+            .flat_map(|row| {
+                let mut row = row.to_vec();
+                numbers::normalise(&mut row, &b[..n], params.eps);
+                row
+            })
+            .collect();
+        let (x, y) = (&a, &b);
+        let (a, b) = (|i: usize| f64::from(x[i]), |i: usize| f64::from(y[i]));
         device.launch(Kernel::Add, elements_grid(params.n, 3), 0, &params);
-        check(device.read(params.out), &|i| f64::from((a(i) + b(i)) as f32), "add");
+        check(
+            device.read(params.out),
+            &|i| x[i] + y[i],
+            &|i| f64::from((a(i) + b(i)) as f32),
+            "add",
+        );
         device.launch(Kernel::SwiGlu, elements_grid(params.n, 3), 0, &params);
-        check(device.read(params.out), &|i| a(i) / (1.0 + (-a(i)).exp()) * b(i), "gate");
+        let gate = |i: usize| a(i) / (1.0 + (-a(i)).exp()) * b(i);
+        check(device.read(params.out), &|i| numbers::silu_product(x[i], y[i]), &gate, "gate");
         params.out = device.scratch(3 * n);
         device.launch(Kernel::RmsNorm, rows_grid(3), 0, &params);
         let factor = |row: usize| {
             let squares: f64 = (0..n).map(|i| a(row * n + i).powi(2)).sum();
             1.0 / (squares / n as f64 + f64::from(1e-5_f32)).sqrt()
         };
-        check(device.read(params.out), &|i| a(i) * factor(i / n) * b(i % n), "norm");
+        let norm = |i: usize| a(i) * factor(i / n) * b(i % n);
+        check(device.read(params.out), &|i| normalised[i], &norm, "norm");
+    }
+}
+
+/// The gate from end to end of the exponential's range, and beyond.
+#[test]
+fn the_gate_is_that_of_the_definition_everywhere() {
+    let mut gates: Vec<f32> = (-12_000..12_000).map(|i| i as f32 / 128.0 + 0.001).collect();
+    let odd = [
+        f32::NAN,
+        f32::INFINITY,
+        0.0,
+        f32::MIN_POSITIVE,
+        1e-40,
+        87.33,
+        87.329,
+        87.34,
+        88.0,
+        f32::MAX,
+    ];
+    gates.extend(odd.into_iter().flat_map(|x| [x, -x]));
+    gates.extend([87.5, 88.000_01, 87.999_99].map(|x: f32| -x));
+    let mut device = Device::new(4);
+    let n = gates.len();
+    let params = RowsParams {
+        a: device.floats(&gates),
+        b: device.floats(&vec![1.0; n]),
+        out: device.scratch(n),
+        n: n as u32,
+        rows: 1,
+        eps: 0.0,
+        reserved: 0,
+    };
+    device.launch(Kernel::SwiGlu, elements_grid(params.n, 1), 0, &params);
+    for (got, gate) in device.read(params.out).into_iter().zip(gates) {
+        let want = numbers::silu_product(gate, 1.0);
+        let same = got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
+        assert!(same, "{gate:e}: {got:e}, not {want:e}");
     }
 }
 
@@ -88,9 +151,11 @@ fn the_table_is_exact_far_out() {
     let got = device.read(params.out);
     for (row, position) in got.chunks_exact(2 * half).zip(positions) {
         for (i, frequency) in frequencies.iter().enumerate() {
-            // The angle is an f32, as in the plan's definition.
-            let angle = f64::from(position as f32 * frequency);
-            for (got, want) in [(row[i], angle.cos()), (row[half + i], angle.sin())] {
+            let angle = f64::from(position as f32) * f64::from(*frequency);
+            let defined = numbers::cos_sin(position as f32, *frequency).map(|x| x * 1.25);
+            for (at, want) in [(0, angle.cos()), (1, angle.sin())] {
+                let got = row[at * half + i];
+                assert_eq!(got.to_bits(), defined[at].to_bits(), "{position} x {frequency}");
                 let error = (f64::from(got) - 1.25 * want).abs();
                 assert!(error <= 3e-7, "{position} x {frequency}: {error:e}");
             }

@@ -17,7 +17,7 @@ use crate::gpu::rig::Rig;
 fn params(rig: &Rig) -> RowsParams {
     let ones = floats(rig, &[1.0; 512]);
     let (a, b, out) = (ones.va, ones.va, rig.buffer(2048).va);
-    RowsParams { a, b, out, n: 512, rows: 1, eps: 1e-5, inverse_n: 1.0 / 512.0 }
+    RowsParams { a, b, out, n: 512, rows: 1, eps: 1e-5, reserved: 0 }
 }
 
 /// The only bundle that a bad launch leaves.

@@ -15,15 +15,7 @@ use crate::gpu::rig::Rig;
 fn params(rig: &Rig) -> RowsParams {
     let ones = floats(rig, &[1.0; 512]);
     let out = rig.buffer(2048);
-    RowsParams {
-        a: ones.va,
-        b: ones.va,
-        out: out.va,
-        n: 512,
-        rows: 1,
-        eps: 1e-5,
-        inverse_n: 1.0 / 512.0,
-    }
+    RowsParams { a: ones.va, b: ones.va, out: out.va, n: 512, rows: 1, eps: 1e-5, reserved: 0 }
 }
 
 /// What the driver is told of one launch of `kernel` that was changed by `spoil`.

@@ -39,7 +39,7 @@ fn rows(n: usize, rows: usize, seed: u64) -> Rows {
         n: n as u32,
         rows: rows as u32,
         eps: 1e-5,
-        inverse_n: 1.0 / n as f32,
+        reserved: 0,
     };
     Rows { rig, a, b, out, params }
 }

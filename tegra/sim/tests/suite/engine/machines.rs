@@ -31,7 +31,7 @@ fn rows(words: &str, kernel: Kernel) -> Vec<f32> {
         n,
         rows: 1,
         eps: 1e-5,
-        inverse_n: 1.0 / n as f32,
+        reserved: 0,
     };
     let grid = if kernel == Kernel::Add { elements_grid(n, 1) } else { rows_grid(1) };
     assert!(Loaded::new(&rig, kernel, grid, &params).run(&rig));
