@@ -169,10 +169,10 @@ fn check_with(s: &Shape<'_>, fused: bool, seed: u64, change: impl Fn(&mut Inputs
         for g in 0..s.kv_heads {
             let from = (row * s.kv_heads + g) * s.dim;
             let key = inputs.rotate(s, row, &inputs.k[from..from + s.dim], &inputs.k_norm);
-            for i in 0..s.dim {
+            for (i, (key, value)) in key.into_iter().zip(&inputs.v[from..]).enumerate() {
                 let [value_at, key_at] = places(s, slot, g, position as usize, i);
-                want_keys[key_at] = f16::from_f32(key[i]);
-                want_values[value_at] = f16::from_f32(inputs.v[from + i]);
+                want_keys[key_at] = f16::from_f32(key);
+                want_values[value_at] = f16::from_f32(*value);
             }
         }
     }

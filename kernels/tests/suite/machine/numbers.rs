@@ -62,9 +62,9 @@ pub(crate) fn cos_sin(position: f32, frequency: f32) -> [f32; 2] {
     let low = position.mul_add(frequency, -high);
     let turns = (high * std::f32::consts::FRAC_2_PI).round_ties_even();
     let r = turns.mul_add(-std::f32::consts::FRAC_PI_2, high);
-    let r = turns.mul_add(4.371_138_8e-8, r) + low;
+    let r = turns.mul_add(4.371_139e-8, r) + low;
     let r2 = r * r;
-    let s = r2.mul_add(-1.951_529_6e-4, 8.332_160_9e-3);
+    let s = r2.mul_add(-1.951_529_6e-4, 8.332_161e-3);
     let s = r2.mul_add(s, -1.666_665_5e-1);
     let s = (r2 * r).mul_add(s, r);
     let c = r2.mul_add(2.443_315_7e-5, -1.388_731_6e-3);
@@ -123,7 +123,7 @@ impl Part {
         Self { power, sum, values }
     }
 
-    fn fold(self, more: Self) -> Self {
+    fn fold(self, more: &Self) -> Self {
         let power = self.power.max(more.power);
         let (old, new) = (power_of_two(self.power - power), power_of_two(more.power - power));
         let add = |more: f32, so_far: f32| more.mul_add(new, so_far * old);
@@ -139,7 +139,10 @@ pub(crate) fn attention(q: &[f32], seen: &[[Vec<f32>; 2]], scale: f32) -> Vec<f3
     };
     let span =
         |seen: &[[Vec<f32>; 2]]| Part::span(&seen.iter().map(score).collect::<Vec<_>>(), seen);
-    let group = |seen: &[[Vec<f32>; 2]]| seen.chunks(32).map(span).reduce(Part::fold).unwrap();
-    let whole = seen.chunks(256).map(group).reduce(Part::fold).unwrap();
+    let all = |parts: &mut dyn Iterator<Item = Part>| {
+        parts.reduce(|so_far, more| so_far.fold(&more)).unwrap()
+    };
+    let group = |seen: &[[Vec<f32>; 2]]| all(&mut seen.chunks(32).map(span));
+    let whole = all(&mut seen.chunks(256).map(group));
     whole.values.into_iter().map(|value| value / whole.sum).collect()
 }
