@@ -1,6 +1,6 @@
 //! Softmax attention of neighbouring tokens' query heads over one KV head's cache.
 //!
-//! A *line* is one query head of one token. Positions are taken in spans of [`SPAN`], spans in runs of [`RUN`]:
+//! A *line* is one query head of one token. Positions are taken in spans of `SPAN`, spans in runs of `RUN`:
 //! within a span the scores, their maximum and the power of two next to its exponential, then each position's
 //! exponential as a multiple of that power, and the sums of these and of what they weigh; spans are folded in
 //! order into a run, runs in order into the whole, by factors that are powers of two themselves. Lines share each

@@ -7,7 +7,7 @@
 //!
 //! An output is the sum, in order, over spans of columns whose activations share a scale: that scale times
 //! the span's exact integer dot products, each times its own scale, added up by fused multiply-add. Where spans
-//! are short, those of [`LEAF`] columns are added up by themselves before they meet others. Neither the rows nor
+//! are short, those of `LEAF` columns are added up by themselves before they meet others. Neither the rows nor
 //! the row groups of the call enter into it. `docs/numerics.md` has every step.
 
 use std::mem::MaybeUninit;
