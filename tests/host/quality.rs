@@ -300,7 +300,7 @@ fn quantize_does_no_harm() {
         (&[&mine, &other, "q8_0"], 1, "--force"),
         (&[&mine, folder, "q8_0"], 1, "is a directory"),
         (&[&mine, "/nowhere/x.gguf", "q8_0"], 1, "directory cannot be used"),
-        (&[&mine, new, "q3_k_m"], 2, "there are: F32, F16"),
+        (&[&mine, new, "q9_k_m"], 2, "there are: F32, F16"),
         (&[&quantised, new, "q4_0"], 1, "--requantize"),
         (&["/nowhere/x.gguf", new, "q4_0"], 1, "/nowhere/x.gguf"),
     ] {

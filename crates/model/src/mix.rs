@@ -1,7 +1,7 @@
 //! llama.cpp's mixtures of types: in which type each tensor of a model is stored.
 //!
-//! The rules are those of llama.cpp's `llama-quant.cpp` for dense models without an importance matrix.
-//! What it does for models of 80 layers, for experts and for fused QKV is left out.
+//! The rules are those of llama.cpp's `llama-quant.cpp` without an importance matrix. What it does for models of 80
+//! layers and of 8 experts is left out.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,26 +19,62 @@ pub enum Mix {
     BF16,
     Q8_0,
     Q6_K,
+    Q5_1,
     Q5_K_M,
     Q5_K_S,
+    Q5_0,
+    Q4_1,
     Q4_K_M,
     Q4_K_S,
     Q4_0,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4_MOE,
+    Q3_K_L,
+    Q3_K_M,
+    Q3_K_S,
+    Q2_K,
+    Q2_K_S,
+    TQ2_0,
+    TQ1_0,
+}
+
+/// What the rules know of the model.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub layers: usize,
+    /// Query heads for each KV head.
+    pub grouping: usize,
+    /// The embedding is the output too.
+    pub tied: bool,
 }
 
 impl Mix {
-    /// Every mix, the largest first.
-    pub const ALL: [Self; 10] = [
+    /// Every mix, about the largest first.
+    pub const ALL: [Self; 23] = [
         Self::F32,
         Self::F16,
         Self::BF16,
         Self::Q8_0,
         Self::Q6_K,
+        Self::Q5_1,
         Self::Q5_K_M,
         Self::Q5_K_S,
+        Self::Q5_0,
+        Self::Q4_1,
         Self::Q4_K_M,
         Self::Q4_K_S,
         Self::Q4_0,
+        Self::IQ4_NL,
+        Self::IQ4_XS,
+        Self::MXFP4_MOE,
+        Self::Q3_K_L,
+        Self::Q3_K_M,
+        Self::Q3_K_S,
+        Self::Q2_K,
+        Self::Q2_K_S,
+        Self::TQ2_0,
+        Self::TQ1_0,
     ];
 
     /// Name, number for `general.file_type`, and the type that most matrices are stored in.
@@ -49,11 +85,24 @@ impl Mix {
             Self::BF16 => ("BF16", 32, DType::BF16),
             Self::Q8_0 => ("Q8_0", 7, DType::Q8_0),
             Self::Q6_K => ("Q6_K", 18, DType::Q6_K),
+            Self::Q5_1 => ("Q5_1", 9, DType::Q5_1),
             Self::Q5_K_M => ("Q5_K_M", 17, DType::Q5_K),
             Self::Q5_K_S => ("Q5_K_S", 16, DType::Q5_K),
+            Self::Q5_0 => ("Q5_0", 8, DType::Q5_0),
+            Self::Q4_1 => ("Q4_1", 3, DType::Q4_1),
             Self::Q4_K_M => ("Q4_K_M", 15, DType::Q4_K),
             Self::Q4_K_S => ("Q4_K_S", 14, DType::Q4_K),
             Self::Q4_0 => ("Q4_0", 2, DType::Q4_0),
+            Self::IQ4_NL => ("IQ4_NL", 25, DType::IQ4_NL),
+            Self::IQ4_XS => ("IQ4_XS", 30, DType::IQ4_XS),
+            Self::MXFP4_MOE => ("MXFP4_MOE", 38, DType::MXFP4),
+            Self::Q3_K_L => ("Q3_K_L", 13, DType::Q3_K),
+            Self::Q3_K_M => ("Q3_K_M", 12, DType::Q3_K),
+            Self::Q3_K_S => ("Q3_K_S", 11, DType::Q3_K),
+            Self::Q2_K => ("Q2_K", 10, DType::Q2_K),
+            Self::Q2_K_S => ("Q2_K_S", 21, DType::Q2_K),
+            Self::TQ2_0 => ("TQ2_0", 37, DType::TQ2_0),
+            Self::TQ1_0 => ("TQ1_0", 36, DType::TQ1_0),
         }
     }
 
@@ -74,10 +123,9 @@ impl Mix {
         Self::ALL.into_iter().find(|mix| mix.file_type() == number)
     }
 
-    /// The type of a tensor of a model with `layers` layers, or `None` if it is left as it is: norms, tables,
-    /// the router of experts. `tied` says that the embedding is the output too.
+    /// The type of a tensor, or `None` if it is left as it is: norms, tables, the router of experts.
     #[must_use]
-    pub fn dtype(self, name: &str, shape: &[usize], layers: usize, tied: bool) -> Option<DType> {
+    pub fn dtype(self, name: &str, shape: &[usize], sizes: Sizes) -> Option<DType> {
         let kept = shape.len() < 2
             || !name.ends_with("weight")
             || name.contains("_norm.weight")
@@ -86,33 +134,74 @@ impl Mix {
             return None;
         }
         let row = shape.last().copied().unwrap_or(0);
-        let wanted = self.wanted(name, layers, tied);
-        // llama.cpp would take Q5_0 and Q5_1 for rows that are not whole super-blocks of Q4_K and Q5_K.
         let fits = |dtype: &DType| row.is_multiple_of(dtype.block_len());
-        [wanted, DType::Q8_0].into_iter().find(fits).or(Some(DType::F16))
+        let wanted = self.wanted(name, shape, sizes);
+        [wanted, in_short_blocks(wanted)].into_iter().find(fits).or(Some(DType::F16))
     }
 
     /// The type if rows were of any length.
-    fn wanted(self, name: &str, layers: usize, tied: bool) -> DType {
+    fn wanted(self, name: &str, shape: &[usize], Sizes { layers, grouping, tied }: Sizes) -> DType {
         let (_, _, base) = self.row();
         let is = |part: &str| name.contains(part);
         if !base.is_quantised() {
             return base;
         }
+        let moe = self == Self::MXFP4_MOE;
         if name == "output.weight" || (tied && name == "token_embd.weight") {
-            return if base == DType::Q8_0 { base } else { DType::Q6_K };
+            return if moe || base == DType::Q8_0 { DType::Q8_0 } else { DType::Q6_K };
+        }
+        if moe {
+            return if shape.len() > 2 { base } else { DType::Q8_0 };
+        }
+        if name == "token_embd.weight" && matches!(self, Self::TQ1_0 | Self::TQ2_0) {
+            return DType::Q4_K;
         }
         let Some(layer) = layer(name) else { return base };
+        if is("attn_v.weight") || is("attn_qkv.weight") || is("attn_kv_b.weight") {
+            return match self {
+                Self::Q2_K if grouping >= 4 => DType::Q4_K,
+                Self::Q2_K => DType::Q3_K,
+                Self::Q2_K_S if grouping >= 4 => DType::Q4_K,
+                Self::Q3_K_M if layer < 2 => DType::Q5_K,
+                Self::Q3_K_M => DType::Q4_K,
+                Self::Q3_K_L => DType::Q5_K,
+                Self::IQ4_NL | Self::IQ4_XS if grouping >= 4 => DType::Q5_K,
+                Self::Q4_K_M | Self::Q5_K_M if more_bits(layer, layers) => DType::Q6_K,
+                Self::Q4_K_S if layer < 4 => DType::Q5_K,
+                _ => base,
+            };
+        }
+        if is("ffn_down") {
+            let first_eighth = layer < layers / 8;
+            return match self {
+                Self::Q2_K => DType::Q3_K,
+                Self::Q2_K_S if first_eighth => DType::Q4_K,
+                Self::Q3_K_M if layer < layers / 16 => DType::Q5_K,
+                Self::Q3_K_M => DType::Q4_K,
+                Self::Q3_K_L => DType::Q5_K,
+                Self::Q4_K_M | Self::Q5_K_M if more_bits(layer, layers) => DType::Q6_K,
+                Self::IQ4_NL | Self::IQ4_XS | Self::Q4_K_S if first_eighth => DType::Q5_K,
+                _ => base,
+            };
+        }
         match self {
-            Self::Q4_K_M | Self::Q5_K_M
-                if (is("attn_v.weight") || is("ffn_down")) && more_bits(layer, layers) =>
-            {
-                DType::Q6_K
-            }
-            Self::Q4_K_S if is("attn_v.weight") && layer < 4 => DType::Q5_K,
-            Self::Q4_K_S if is("ffn_down") && layer < layers / 8 => DType::Q5_K,
+            Self::Q2_K if is("attn_output.weight") => DType::Q3_K,
+            Self::Q3_K_M if is("attn_output.weight") => DType::Q4_K,
+            Self::Q3_K_L if is("attn_output.weight") => DType::Q5_K,
             _ => base,
         }
+    }
+}
+
+/// What stands for a type whose blocks do not fill a row.
+const fn in_short_blocks(dtype: DType) -> DType {
+    match dtype {
+        DType::IQ4_XS => DType::IQ4_NL,
+        DType::Q2_K | DType::Q3_K | DType::TQ1_0 | DType::TQ2_0 => DType::Q4_0,
+        DType::Q4_K => DType::Q5_0,
+        DType::Q5_K => DType::Q5_1,
+        DType::Q6_K => DType::Q8_0,
+        short => short,
     }
 }
 
@@ -157,11 +246,12 @@ pub struct UnknownMix {
 impl FromStr for Mix {
     type Err = UnknownMix;
 
-    /// In any case; Q4_K and Q5_K mean their `_M`, as for llama.cpp's quantiser.
+    /// In any case; Q3_K, Q4_K and Q5_K mean their `_M`, as for llama.cpp's quantiser.
     fn from_str(name: &str) -> Result<Self, UnknownMix> {
         let is = |other: &str| name.eq_ignore_ascii_case(other);
         match Self::ALL.into_iter().find(|mix| is(mix.name())) {
             Some(mix) => Ok(mix),
+            None if is("Q3_K") => Ok(Self::Q3_K_M),
             None if is("Q4_K") => Ok(Self::Q4_K_M),
             None if is("Q5_K") => Ok(Self::Q5_K_M),
             None => Err(UnknownMix { name: name.to_owned() }),
@@ -172,6 +262,9 @@ impl FromStr for Mix {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TINY: Sizes = Sizes { layers: 2, grouping: 2, tied: true };
+    const LARGE: Sizes = Sizes { layers: 28, ..TINY };
 
     #[test]
     fn every_tensor_has_the_type_that_llama_cpp_gave_it() {
@@ -188,7 +281,7 @@ mod tests {
             let found = gguf.metadata().u32("general.file_type").unwrap();
             assert_eq!(Mix::of_file_type(found), Some(mix), "{model}");
             for tensor in gguf.tensors() {
-                let dtype = mix.dtype(&tensor.name, &tensor.shape, 2, true);
+                let dtype = mix.dtype(&tensor.name, &tensor.shape, TINY);
                 let expected = dtype.unwrap_or(DType::F32);
                 assert_eq!(tensor.dtype, expected, "{model}: {}", tensor.name);
             }
@@ -199,7 +292,8 @@ mod tests {
     fn more_bits_go_where_llama_cpp_gives_them() {
         let more: Vec<usize> = (0..28).filter(|l| more_bits(*l, 28)).collect();
         assert_eq!(more, [0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 24, 25, 26, 27]);
-        let of = |mix: Mix, name: &str| mix.dtype(name, &[512, 512], 28, false);
+        let of =
+            |mix: Mix, name: &str| mix.dtype(name, &[512, 512], Sizes { tied: false, ..LARGE });
         assert_eq!(of(Mix::Q5_K_M, "blk.0.attn_v.weight"), Some(DType::Q6_K));
         assert_eq!(of(Mix::Q5_K_S, "blk.0.attn_v.weight"), Some(DType::Q5_K));
         assert_eq!(of(Mix::Q4_K_S, "blk.3.attn_v.weight"), Some(DType::Q5_K));
@@ -209,22 +303,62 @@ mod tests {
     }
 
     #[test]
+    fn heads_that_share_values_get_them_in_more_bits() {
+        let of = |mix: Mix, grouping, name: &str| {
+            mix.dtype(name, &[512, 512], Sizes { grouping, ..LARGE }).unwrap()
+        };
+        let v = "blk.5.attn_v.weight";
+        for (mix, few, many) in [
+            (Mix::Q2_K, DType::Q3_K, DType::Q4_K),
+            (Mix::Q2_K_S, DType::Q2_K, DType::Q4_K),
+            (Mix::Q3_K_S, DType::Q3_K, DType::Q3_K),
+            (Mix::Q3_K_M, DType::Q4_K, DType::Q4_K),
+            (Mix::Q3_K_L, DType::Q5_K, DType::Q5_K),
+            (Mix::IQ4_NL, DType::IQ4_NL, DType::Q5_K),
+            (Mix::IQ4_XS, DType::IQ4_XS, DType::Q5_K),
+        ] {
+            assert_eq!((of(mix, 3, v), of(mix, 4, v)), (few, many), "{mix}");
+        }
+        let at = |mix, layer| of(mix, 2, &format!("blk.{layer}.ffn_down.weight"));
+        assert_eq!([at(Mix::Q3_K_M, 0), at(Mix::Q3_K_M, 1)], [DType::Q5_K, DType::Q4_K]);
+        assert_eq!([at(Mix::IQ4_XS, 2), at(Mix::IQ4_XS, 3)], [DType::Q5_K, DType::IQ4_XS]);
+        assert_eq!([at(Mix::Q2_K, 9), at(Mix::Q2_K_S, 2)], [DType::Q3_K, DType::Q4_K]);
+    }
+
+    #[test]
+    fn only_experts_are_mxfp4() {
+        let of = |name: &str, shape: &[usize]| Mix::MXFP4_MOE.dtype(name, shape, LARGE).unwrap();
+        assert_eq!(of("blk.0.ffn_up_exps.weight", &[32, 64, 512]), DType::MXFP4);
+        assert_eq!(of("blk.0.attn_q.weight", &[64, 512]), DType::Q8_0);
+        assert_eq!(of("token_embd.weight", &[64, 512]), DType::Q8_0);
+    }
+
+    #[test]
     fn an_output_of_its_own_frees_the_embedding() {
-        let of = |name: &str, tied| Mix::Q4_K_M.dtype(name, &[1000, 512], 28, tied);
+        let of = |name: &str, tied| Mix::Q4_K_M.dtype(name, &[1000, 512], Sizes { tied, ..LARGE });
         assert_eq!(of("output.weight", false), Some(DType::Q6_K));
         assert_eq!(of("token_embd.weight", false), Some(DType::Q4_K));
         assert_eq!(of("token_embd.weight", true), Some(DType::Q6_K));
-        let half = |tied| Mix::F16.dtype("token_embd.weight", &[1000, 512], 28, tied);
+        let half =
+            |tied| Mix::F16.dtype("token_embd.weight", &[1000, 512], Sizes { tied, ..LARGE });
         assert_eq!((half(true), half(false)), (Some(DType::F16), Some(DType::F16)));
     }
 
     #[test]
     fn rows_that_are_no_whole_blocks_get_another_type() {
-        let of = |row| Mix::Q4_K_M.dtype("blk.4.attn_q.weight", &[64, row], 28, true);
-        assert_eq!(of(512), Some(DType::Q4_K));
-        assert_eq!(of(96), Some(DType::Q8_0));
-        assert_eq!(of(80), Some(DType::F16));
-        assert_eq!(Mix::F32.dtype("blk.4.attn_q.weight", &[64, 80], 28, true), Some(DType::F32));
+        let of = |mix: Mix, row| mix.dtype("blk.4.attn_q.weight", &[64, row], LARGE);
+        for (mix, long, short) in [
+            (Mix::Q4_K_M, DType::Q4_K, DType::Q5_0),
+            (Mix::Q5_K_M, DType::Q5_K, DType::Q5_1),
+            (Mix::Q6_K, DType::Q6_K, DType::Q8_0),
+            (Mix::Q3_K_S, DType::Q3_K, DType::Q4_0),
+            (Mix::IQ4_XS, DType::IQ4_XS, DType::IQ4_NL),
+            (Mix::Q5_1, DType::Q5_1, DType::Q5_1),
+        ] {
+            assert_eq!((of(mix, 512), of(mix, 96)), (Some(long), Some(short)), "{mix}");
+            assert_eq!(of(mix, 80), Some(DType::F16), "{mix}");
+        }
+        assert_eq!(of(Mix::F32, 80), Some(DType::F32));
     }
 
     #[test]
@@ -236,7 +370,7 @@ mod tests {
             ("blk.0.attn_q_norm.weight", &[8, 64]),
             ("blk.0.ffn_gate_inp.weight", &[8, 512]),
         ] {
-            assert_eq!(Mix::Q4_0.dtype(name, shape, 28, true), None, "{name}");
+            assert_eq!(Mix::Q4_0.dtype(name, shape, LARGE), None, "{name}");
         }
     }
 
@@ -246,7 +380,8 @@ mod tests {
             assert_eq!(mix.name().to_lowercase().parse(), Ok(mix));
         }
         assert_eq!("q4_k".parse(), Ok(Mix::Q4_K_M));
-        let error = "q3_k_m".parse::<Mix>().unwrap_err().to_string();
-        assert!(error.starts_with("no type `q3_k_m`; there are: F32, F16, BF16, Q8_0"), "{error}");
+        assert_eq!("q3_k".parse(), Ok(Mix::Q3_K_M));
+        let error = "q9_k_m".parse::<Mix>().unwrap_err().to_string();
+        assert!(error.starts_with("no type `q9_k_m`; there are: F32, F16, BF16, Q8_0"), "{error}");
     }
 }

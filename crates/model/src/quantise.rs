@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::gguf::{self, DataWriter, Gguf, TensorId, TensorInfo, Writer};
-use crate::mix::Mix;
+use crate::mix::{Mix, Sizes};
 use crate::pieces::{self, Scratch};
 use plan::DType;
 use plan::quant;
@@ -54,11 +54,16 @@ impl Conversion {
         let metadata = gguf.metadata();
         let architecture = metadata.str("general.architecture")?;
         let layers = metadata.u32(&format!("{architecture}.block_count"))? as usize;
-        let tied = gguf.tensor("output.weight").is_none();
+        let heads = |key: &str| metadata.u32(&format!("{architecture}.attention.{key}")).ok();
+        let grouping = heads("head_count")
+            .zip(heads("head_count_kv"))
+            .and_then(|(all, shared)| all.checked_div(shared))
+            .unwrap_or(1) as usize;
+        let sizes = Sizes { layers, grouping, tied: gguf.tensor("output.weight").is_none() };
         let mut dtypes = Vec::with_capacity(gguf.tensors().len());
         for tensor in gguf.tensors() {
             let from = tensor.dtype;
-            let wanted = mix.dtype(&tensor.name, &tensor.shape, layers, tied);
+            let wanted = mix.dtype(&tensor.name, &tensor.shape, sizes);
             let to = wanted.filter(|_| from != DType::I32).unwrap_or(from);
             if from.is_quantised() && from != to && !again {
                 return Err(Error::Quantised { tensor: tensor.name.clone(), from, to });

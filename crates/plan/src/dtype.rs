@@ -5,69 +5,82 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The type of a tensor's elements, as stored.
-///
-/// Quantised types store blocks of [`DType::block_len`] elements in [`DType::block_bytes`] bytes.
-/// Names and layouts are those of the GGML formats (ggml `ggml-common.h`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(non_camel_case_types, reason = "the field's names are Q4_K and Q6_K")]
-pub enum DType {
-    F32,
-    F16,
+/// Declares the types: name, ggml's number (ggml `enum ggml_type`), elements and bytes of a block.
+macro_rules! dtypes {
+    ($($(#[$doc:meta])* $name:ident = $ggml:literal, $elements:literal, $bytes:literal;)*) => {
+        /// The type of a tensor's elements, as stored.
+        ///
+        /// Quantised types store blocks of [`DType::block_len`] elements in [`DType::block_bytes`] bytes.
+        /// Names and layouts are those of the GGML formats (ggml `ggml-common.h`).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[expect(non_camel_case_types, reason = "the field's names are Q4_K and Q6_K")]
+        pub enum DType {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl DType {
+            pub const ALL: [Self; [$($ggml),*].len()] = [$(Self::$name),*];
+
+            /// The field's name, ggml's number, elements and bytes of one block.
+            const fn row(self) -> (&'static str, u32, usize, usize) {
+                match self {
+                    $(Self::$name => (stringify!($name), $ggml, $elements, $bytes),)*
+                }
+            }
+        }
+    };
+}
+
+dtypes! {
+    F32 = 0, 1, 4;
+    F16 = 1, 1, 2;
     /// The upper half of an `f32`.
-    BF16,
+    BF16 = 30, 1, 2;
     /// 32 signed bytes and one `f16` scale.
-    Q8_0,
+    Q8_0 = 8, 32, 34;
     /// 32 nibbles, offset 8, and one `f16` scale.
-    Q4_0,
+    Q4_0 = 2, 32, 18;
+    /// 32 nibbles, one `f16` scale, and an `f16` that is added.
+    Q4_1 = 3, 32, 20;
+    /// 32 five-bit values, offset 16, and one `f16` scale.
+    Q5_0 = 6, 32, 22;
+    /// 32 five-bit values, one `f16` scale, and an `f16` that is added.
+    Q5_1 = 7, 32, 24;
+    /// 32 nibbles for 16 unequal levels, and one `f16` scale.
+    IQ4_NL = 20, 32, 18;
+    /// 32 numbers of 4 bits (E2M1), and a power of two for a scale.
+    MXFP4 = 39, 32, 17;
+    /// 256 two-bit values in 16 sub-blocks, each with a 4-bit scale and minimum.
+    Q2_K = 10, 256, 84;
+    /// 256 three-bit values in 16 sub-blocks, each with a 6-bit scale.
+    Q3_K = 11, 256, 110;
     /// 256 nibbles in 8 sub-blocks, each with a 6-bit scale and minimum.
-    Q4_K,
+    Q4_K = 12, 256, 144;
     /// 256 five-bit values in 8 sub-blocks, each with a 6-bit scale and minimum.
-    Q5_K,
+    Q5_K = 13, 256, 176;
     /// 256 six-bit values in 16 sub-blocks, each with an 8-bit scale.
-    Q6_K,
+    Q6_K = 14, 256, 210;
+    /// 256 nibbles for the levels of `IQ4_NL` in 8 sub-blocks, each with a 6-bit scale.
+    IQ4_XS = 23, 256, 136;
+    /// 256 values of -1, 0 or 1, five in a byte, and one `f16` scale.
+    TQ1_0 = 34, 256, 54;
+    /// 256 values of -1, 0 or 1 in two bits, and one `f16` scale.
+    TQ2_0 = 35, 256, 66;
     /// Signed 32-bit integers: token ids, positions, slots.
-    I32,
+    I32 = 26, 1, 4;
 }
 
 impl DType {
-    pub const ALL: [Self; 9] = [
-        Self::F32,
-        Self::F16,
-        Self::BF16,
-        Self::Q8_0,
-        Self::Q4_0,
-        Self::Q4_K,
-        Self::Q5_K,
-        Self::Q6_K,
-        Self::I32,
-    ];
-
-    /// The field's name, elements and bytes of one block.
-    const fn row(self) -> (&'static str, usize, usize) {
-        match self {
-            Self::F32 => ("F32", 1, 4),
-            Self::F16 => ("F16", 1, 2),
-            Self::BF16 => ("BF16", 1, 2),
-            Self::Q8_0 => ("Q8_0", 32, 34),
-            Self::Q4_0 => ("Q4_0", 32, 18),
-            Self::Q4_K => ("Q4_K", 256, 144),
-            Self::Q5_K => ("Q5_K", 256, 176),
-            Self::Q6_K => ("Q6_K", 256, 210),
-            Self::I32 => ("I32", 1, 4),
-        }
-    }
-
     /// Elements in one block; 1 for plain types.
     #[must_use]
     pub const fn block_len(self) -> usize {
-        self.row().1
+        self.row().2
     }
 
     /// Bytes of one block; the element size for plain types.
     #[must_use]
     pub const fn block_bytes(self) -> usize {
-        self.row().2
+        self.row().3
     }
 
     /// True for types stored in blocks with scales.
@@ -87,6 +100,12 @@ impl DType {
         (elements / block).checked_mul(self.block_bytes() as u64)
     }
 
+    /// ggml's number of the type, as in GGUF files.
+    #[must_use]
+    pub const fn ggml(self) -> u32 {
+        self.row().1
+    }
+
     /// The field's name: `F32`, `Q6_K`, ...
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -101,7 +120,7 @@ impl fmt::Display for DType {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown tensor type `{name}`; known: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, I32")]
+#[error("unknown tensor type `{name}`; known: {}", DType::ALL.map(DType::name).join(", "))]
 pub struct UnknownDType {
     pub name: String,
 }
@@ -127,7 +146,7 @@ mod tests {
             assert_eq!(t.name().parse::<DType>(), Ok(t));
             assert_eq!(t.name().to_lowercase().parse::<DType>(), Ok(t));
         }
-        assert!("q3_k".parse::<DType>().is_err());
+        assert!("q9_k".parse::<DType>().is_err());
     }
 
     #[test]

@@ -93,7 +93,7 @@ const fn superblock(dtype: DType) -> Option<(usize, usize)> {
         DType::Q4_K => (256, 36 * LINE),
         DType::Q5_K => (256, 44 * LINE),
         DType::Q6_K => (256, 53 * LINE),
-        DType::I32 => return None,
+        _ => return None,
     })
 }
 
@@ -288,7 +288,7 @@ impl PackedLayout {
                     l.put(panel, (i * LANES + r) * width, value);
                 }
             }
-            DType::I32 => unreachable!("`PackedLayout::new` refuses I32"),
+            other => unreachable!("`PackedLayout::new` refuses {other}"),
         }
     }
 
@@ -370,7 +370,7 @@ impl PackedLayout {
                     }
                 }
             }
-            DType::I32 => unreachable!("`PackedLayout::new` refuses I32"),
+            other => unreachable!("`PackedLayout::new` refuses {other}"),
         }
     }
 }

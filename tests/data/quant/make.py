@@ -17,18 +17,39 @@ from gguf.quants import dequantize, quantize
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 OUT = pathlib.Path("tests/data/quant")
-RANDOM = 10
+RANDOM = 4
 
 # Where the f16 scales of a block are.
-SCALES = {T.Q8_0: [0], T.Q4_0: [0], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208]}
+SCALES = {
+    T.Q8_0: [0],
+    T.Q4_0: [0],
+    T.Q4_1: [0, 2],
+    T.Q5_0: [0],
+    T.Q5_1: [0, 2],
+    T.IQ4_NL: [0],
+    T.MXFP4: [],
+    T.Q2_K: [80, 82],
+    T.Q3_K: [108],
+    T.Q4_K: [0, 2],
+    T.Q5_K: [0, 2],
+    T.Q6_K: [208],
+    T.IQ4_XS: [0],
+    T.TQ1_0: [52],
+    T.TQ2_0: [64],
+}
 # Zero, negative zero, the least and the largest subnormal, the largest number, a negative one,
 # infinity.
 HALVES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x7BFF, 0xB555, 0x7C00]
 
-rng = np.random.default_rng(20)
+
+
+def random(kind, what):
+    """A generator of each file's own: a new type changes no other's."""
+    return np.random.default_rng([20, kind.value, what])
 
 
 def blocks_of(kind):
+    rng = random(kind, 0)
     size = GGML_QUANT_SIZES[kind][1]
     blocks = rng.integers(0, 256, (RANDOM + len(HALVES) + 2, size), dtype=np.uint8)
     for at in SCALES[kind]:
@@ -57,14 +78,28 @@ save("values.F16", dequantize(every_half, T.F16).astype("<f4"))
 save("blocks.BF16", every_half)
 save("values.BF16", dequantize(every_half.view(np.uint8), T.BF16).astype("<f4"))
 
-for kind in [T.Q8_0, T.Q4_0, T.F16, T.BF16]:
-    rows = rng.normal(0, 1, (8, 32)).astype(np.float32)
+for kind in [
+    T.Q8_0,
+    T.Q4_0,
+    T.Q4_1,
+    T.Q5_0,
+    T.Q5_1,
+    T.MXFP4,
+    T.TQ1_0,
+    T.TQ2_0,
+    T.F16,
+    T.BF16,
+]:
+    columns = max(32, GGML_QUANT_SIZES[kind][0])
+    rows = random(kind, 1).normal(0, 1, (8, columns)).astype(np.float32)
     rows[1] *= 1e-6
     rows[2] *= 1e4
     rows[3] = 0
     # Ties: multiples of a half when the scale is one.
-    rows[4] = np.arange(32) * 0.5 - 8
-    rows[4][0] = 127 if kind == T.Q8_0 else -8
+    rows[4] = np.arange(columns) % 32 * 0.5 - 8
+    rows[4][0] = {T.Q8_0: 127, T.Q5_0: -16, T.TQ1_0: 1, T.TQ2_0: 1}.get(kind, -8)
+    if kind in (T.TQ1_0, T.TQ2_0):
+        rows[4] = rows[4].clip(-1, 1)
     rows[5][::2] = 0
     rows[6] = -1.25
     save(f"input.{kind.name}", rows.astype("<f4"))

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::metadata::{Array, Value, ValueType};
 use super::reader::Gguf;
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMS};
-use super::{Error, WriteDefect, types};
+use super::{Error, WriteDefect};
 use plan::DType;
 
 /// Longest key written, bytes (the format's limit).
@@ -164,7 +164,7 @@ impl Writer {
             for dim in tensor.shape.iter().rev() {
                 out.extend((*dim as u64).to_le_bytes());
             }
-            out.extend(types::to_ggml(tensor.dtype).to_le_bytes());
+            out.extend(tensor.dtype.ggml().to_le_bytes());
             out.extend(u64::to_le_bytes(offset));
             offset = self.padded_end(offset, tensor)?;
         }

@@ -53,7 +53,7 @@ fn begin<'a>(
     let mut jobs = Vec::new();
     let mut bytes = 0;
     for tensor in shape.tensors() {
-        let dtype = kind.dtype(&tensor, shape.layers);
+        let dtype = kind.dtype(&tensor, shape);
         let id = writer.tensor(&tensor.name, &tensor.shape, dtype)?;
         let elements: usize = tensor.shape.iter().product();
         let weights = match planted.get(&tensor.name) {

@@ -1,6 +1,6 @@
 //! The architectures that can be made: their dimensions, their tensors, their types.
 
-use crate::mix::Mix;
+use crate::mix::{Mix, Sizes};
 use plan::DType;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,8 +223,10 @@ impl Type {
     }
 
     /// The type of one tensor. The output is tied in all models.
-    pub(super) fn dtype(self, tensor: &Tensor, layers: usize) -> DType {
-        self.mix.dtype(&tensor.name, &tensor.shape, layers, true).unwrap_or(DType::F32)
+    pub(super) fn dtype(self, tensor: &Tensor, shape: &Shape) -> DType {
+        let (layers, grouping) = (shape.layers, shape.heads / shape.kv_heads);
+        let sizes = Sizes { layers, grouping, tied: true };
+        self.mix.dtype(&tensor.name, &tensor.shape, sizes).unwrap_or(DType::F32)
     }
 }
 
@@ -237,7 +239,7 @@ mod tests {
         let shape = SHAPES.iter().find(|s| s.name == name).unwrap();
         let size = |t: &Tensor| {
             let elements = t.shape.iter().product::<usize>() as u64;
-            kind.dtype(t, shape.layers).size_of(elements).unwrap()
+            kind.dtype(t, shape).size_of(elements).unwrap()
         };
         shape.tensors().iter().map(size).sum()
     }

@@ -1,24 +1,26 @@
-//! Block formats: their layout, the reference dequantiser, the quantiser.
+//! Block formats: their layout, the reference dequantiser, the quantisers.
 //!
-//! Owns how bits become numbers. [`dequantise`] is scalar and agrees bit for bit with ggml's
-//! reference; devices have their own fast paths and are held against it. [`quantise`] is
-//! deterministic and does one least-squares step instead of ggml's searches: made for the
-//! synthetic models, where speed matters more than the last percent of error.
+//! Owns how bits become numbers. Every format is a file in `formats`: the block, its levels, how it is taken apart and how it
+//! is made. [`dequantise`] is scalar and agrees bit for bit with ggml's reference; devices have their own fast paths and
+//! are held against it, and lay weights out from the same parts. [`quantise`] is deterministic and does one to three
+//! least-squares steps instead of ggml's searches.
 //!
 //! Rows are stored as consecutive blocks, so everything here works on flat slices.
 
-mod block;
-mod dequantise;
-mod quantise;
+mod fit;
+mod format;
+mod formats;
 
 #[cfg(test)]
 mod tests;
 
-pub use block::{Block, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0, blocks, blocks_mut, scale_and_min};
-pub use dequantise::dequantise;
-pub use quantise::quantise;
+pub use format::{Format, Levels, Parts, SUB_BLOCK, Unstorable, blocks};
+pub use formats::*;
+
+use half::{bf16, f16};
 
 use crate::DType;
+use format::{blocks_mut, half_to_f32};
 
 /// Elements of a block of the simple formats (ggml `QK8_0`, `QK4_0`).
 pub const BLOCK: usize = 32;
@@ -29,15 +31,21 @@ pub const SUPER_BLOCK: usize = 256;
 /// A slice or a value that a format cannot take.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    #[error(
-        "{dtype} is not a format of real numbers; supported: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K"
-    )]
+    #[error("{dtype} is not a format of real numbers; the others are: {}", real())]
     NotReal { dtype: DType },
     #[error("{elements} elements of {dtype} are not {bytes} bytes ({} elements take {})", .dtype.block_len(), .dtype.block_bytes())]
     Length { dtype: DType, elements: usize, bytes: usize },
     /// A number that is not finite, or too large for the format's half-precision scale.
     #[error("element {at} is {value}: {dtype} cannot represent it")]
     Range { dtype: DType, at: usize, value: f32 },
+    #[error("{dtype} can be read but not made: its quantisers need the importance of every weight")]
+    NoQuantiser { dtype: DType },
+}
+
+/// The names of all types of real numbers.
+fn real() -> String {
+    let real = DType::ALL.into_iter().filter(|dtype| *dtype != DType::I32);
+    real.map(DType::name).collect::<Vec<_>>().join(", ")
 }
 
 fn check(dtype: DType, elements: usize, bytes: usize) -> Result<(), Error> {
@@ -46,4 +54,90 @@ fn check(dtype: DType, elements: usize, bytes: usize) -> Result<(), Error> {
     } else {
         Err(Error::Length { dtype, elements, bytes })
     }
+}
+
+/// Turns stored elements into numbers: bit for bit what ggml's reference gives (the payload of a
+/// NaN excepted).
+///
+/// # Errors
+/// [`Error::NotReal`] for integer types, [`Error::Length`] unless `bytes` holds exactly
+/// `out.len()` elements.
+pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
+    check(dtype, out.len(), bytes.len())?;
+    match dtype {
+        DType::F32 => decode(bytes, out, f32::from_le_bytes),
+        DType::F16 => decode(bytes, out, half_to_f32),
+        DType::BF16 => decode(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
+        DType::I32 => return Err(Error::NotReal { dtype }),
+        _ => formats::with_format!(dtype, multiply_out(bytes, out)),
+    }
+    Ok(())
+}
+
+/// Stores numbers as elements of `dtype`. The same numbers always give the same bytes.
+///
+/// # Errors
+/// [`Error::NotReal`] for integer types, [`Error::Length`] unless `out` has room for exactly
+/// `values.len()` elements, [`Error::Range`] for a number that is not finite or too large for a
+/// block's scale (`F32`, `F16` and `BF16` take any number and round as IEEE 754 says),
+/// [`Error::NoQuantiser`] for what can only be read.
+pub fn quantise(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
+    check(dtype, values.len(), out.len())?;
+    match dtype {
+        DType::F32 => encode(values, out, f32::to_le_bytes),
+        DType::F16 => encode(values, out, |v| f16::from_f32(v).to_le_bytes()),
+        DType::BF16 => encode(values, out, |v| bf16::from_f32(v).to_le_bytes()),
+        DType::I32 => return Err(Error::NotReal { dtype }),
+        _ => formats::with_format!(dtype, make(values, out))?,
+    }
+    Ok(())
+}
+
+fn decode<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
+    for (from, to) in bytes.as_chunks().0.iter().zip(out) {
+        *to = decode(*from);
+    }
+}
+
+fn encode<const N: usize>(values: &[f32], out: &mut [u8], encode: impl Fn(f32) -> [u8; N]) {
+    for (from, to) in values.iter().zip(out.as_chunks_mut().0) {
+        *to = encode(*from);
+    }
+}
+
+fn multiply_out<F: Format<N>, const N: usize>(bytes: &[u8], out: &mut [f32]) {
+    for (block, out) in blocks::<F, N>(bytes).iter().zip(out.as_chunks_mut::<N>().0) {
+        let parts = block.parts();
+        let subs = out.as_chunks_mut::<SUB_BLOCK>().0.iter_mut();
+        for ((to, codes), (scale, minimum)) in subs
+            .zip(parts.codes.as_chunks::<SUB_BLOCK>().0)
+            .zip(parts.scales.into_iter().zip(parts.minima))
+        {
+            let (d, minimum) = (parts.d * f32::from(scale), parts.dmin * f32::from(minimum));
+            *to = codes.map(|code| d * f32::from(F::LEVELS.of(code)) - minimum);
+        }
+    }
+}
+
+fn make<F: Format<N>, const N: usize>(values: &[f32], out: &mut [u8]) -> Result<(), Error> {
+    let dtype = F::DTYPE;
+    for (i, (from, to)) in values.as_chunks().0.iter().zip(blocks_mut::<F, N>(out)).enumerate() {
+        *to = F::quantise(from).map_err(|error| match error {
+            Unstorable::OutOfRange => worst(dtype, i * N, from),
+            Unstorable::NoQuantiser => Error::NoQuantiser { dtype },
+        })?;
+    }
+    Ok(())
+}
+
+/// Names the element that made a block's scale not finite: the first NaN or the largest.
+fn worst(dtype: DType, first: usize, values: &[f32]) -> Error {
+    let rank = |v: f32| if v.is_nan() { f32::INFINITY } else { v.abs() };
+    let (mut at, mut value) = (first, 0.0);
+    for (i, v) in values.iter().enumerate() {
+        if rank(*v) > rank(value) {
+            (at, value) = (first + i, *v);
+        }
+    }
+    Error::Range { dtype, at, value }
 }

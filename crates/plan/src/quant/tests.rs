@@ -43,9 +43,23 @@ fn dequantise_agrees_with_the_reference_bit_for_bit() {
     }
 }
 
+/// What the reference quantises too.
+const REFERENCE: [DType; 10] = [
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::MXFP4,
+    DType::TQ1_0,
+    DType::TQ2_0,
+];
+
 #[test]
 fn quantise_agrees_with_the_reference_where_it_has_one() {
-    for dtype in [DType::Q8_0, DType::Q4_0, DType::F16, DType::BF16] {
+    for dtype in REFERENCE {
         let values = floats(&data("input", dtype));
         assert_eq!(stored(dtype, &values), data("stored", dtype), "{dtype}");
     }
@@ -61,14 +75,24 @@ fn noise(index: u64) -> f32 {
 
 /// What ggml 0.9's own quantisers reach on the values of the test below: root mean square of the
 /// error over that of the values.
-const GGML_ERROR: [(DType, f64); 7] = [
+const GGML_ERROR: [(DType, f64); 17] = [
     (DType::F16, 0.00021),
     (DType::BF16, 0.00166),
     (DType::Q8_0, 0.00528),
     (DType::Q4_0, 0.08483),
+    (DType::Q4_1, 0.07730),
+    (DType::Q5_0, 0.04207),
+    (DType::Q5_1, 0.03751),
+    (DType::IQ4_NL, 0.07559),
+    (DType::MXFP4, 0.11346),
+    (DType::Q2_K, 0.29235),
+    (DType::Q3_K, 0.14950),
     (DType::Q4_K, 0.07056),
     (DType::Q5_K, 0.03580),
     (DType::Q6_K, 0.01755),
+    (DType::IQ4_XS, 0.07612),
+    (DType::TQ1_0, 0.79879),
+    (DType::TQ2_0, 0.79879),
 ];
 
 #[test]
@@ -100,7 +124,9 @@ fn lengths_and_types_are_checked() {
 #[test]
 fn numbers_without_a_scale_are_named() {
     for dtype in real().filter(|t| t.is_quantised()) {
-        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -1e30] {
+        // The scales of MXFP4 reach as far as numbers do.
+        let large: &[f32] = if dtype == DType::MXFP4 { &[] } else { &[f32::MAX, -1e30] };
+        for &value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].iter().chain(large) {
             let mut values = vec![1.0; 512];
             values[300] = value;
             let mut bytes = vec![0; dtype.size_of(512).unwrap() as usize];
@@ -116,13 +142,6 @@ fn numbers_without_a_scale_are_named() {
         let error = quantise(dtype, &values, &mut bytes).unwrap_err();
         assert!(matches!(error, Error::Range { at: 300, .. }), "{error}");
     }
-}
-
-#[test]
-fn packed_scales_unpack() {
-    let pairs: [(u8, u8); 8] = std::array::from_fn(|i| (i as u8 * 9, 63 - i as u8 * 7));
-    let packed = block::pack_scales(pairs);
-    assert_eq!(std::array::from_fn(|i| scale_and_min(&packed, i)), pairs);
 }
 
 /// The largest distance between a number and what is stored for it, for a block of numbers.
@@ -143,6 +162,17 @@ fn bound(dtype: DType, block: &[f32]) -> f32 {
         DType::Q8_0 => largest / 127.0 * 0.6 + tiny(128.0),
         // The grid is -8 to 7: the side opposite to the extreme is cut by up to a step.
         DType::Q4_0 => largest / 8.0 * 1.05 + tiny(16.0),
+        DType::Q5_0 => largest / 16.0 * 1.05 + tiny(32.0),
+        DType::Q4_1 => range / 15.0 * 0.6 + largest * 2_f32.powi(-10) + tiny(32.0),
+        DType::Q5_1 => range / 31.0 * 0.6 + largest * 2_f32.powi(-10) + tiny(64.0),
+        // The widest gap of the levels is 24 of 127; fitted scales cut the ends.
+        DType::IQ4_NL => largest * 0.25 + tiny(127.0),
+        DType::IQ4_XS => largest * 0.25 + tiny(127.0 * 32.0),
+        // From 6 to 8 of a power of two all is 6.
+        DType::MXFP4 => largest * 0.26,
+        DType::TQ1_0 | DType::TQ2_0 => largest * 0.51 + tiny(1.0),
+        DType::Q2_K => range / 3.0 + range / 15.0 + tiny(15.0 * 4.0),
+        DType::Q3_K => largest / 4.0 * 1.3 + tiny(32.0 * 4.0),
         DType::Q4_K => range / 15.0 + range / 63.0 + tiny(63.0 * 16.0),
         DType::Q5_K => range / 31.0 + range / 63.0 + tiny(63.0 * 32.0),
         DType::Q6_K => largest / 32.0 * 1.3 + tiny(128.0 * 32.0),
