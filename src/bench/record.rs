@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub enum RecordError {
     #[error("cannot {what} {}: {source}; --records names another file", path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} has been locked by another process for {} s; nothing was saved: stop that process (`fuser {}` names it) and try again", path.display(), PATIENCE.as_secs(), path.display())]
+    #[error("another process writes to {}; nothing was saved: wait for it or stop it (`fuser {}` names it), and try again", path.display(), path.display())]
     Busy { path: PathBuf },
     #[error("a report cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
@@ -63,19 +63,22 @@ pub fn append(path: &Path, report: &Report) -> Result<(), RecordError> {
 
 /// The same for a line that has more than a report in it.
 pub(super) fn append_line(path: &Path, line: &impl Serialize) -> Result<(), RecordError> {
-    let mut line = serde_json::to_vec(line)?;
-    line.push(b'\n');
+    add_line(&mut locked(path, PATIENCE)?, path, line)
+}
+
+/// Opens a file, which is made where it is not there, for the lines of this process alone.
+pub(super) fn locked(path: &Path, patience: Duration) -> Result<File, RecordError> {
     let failed = |what| move |source| RecordError::Io { what, path: path.to_owned(), source };
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         fs::create_dir_all(dir).map_err(failed("make the directory of"))?;
     }
     let file = OpenOptions::new().create(true).read(true).append(true).open(path);
-    let mut file = file.map_err(failed("open"))?;
+    let file = file.map_err(failed("open"))?;
     let start = Instant::now();
     loop {
         match file.try_lock() {
-            Ok(()) => break,
-            Err(TryLockError::WouldBlock) if start.elapsed() < PATIENCE => {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if start.elapsed() < patience => {
                 thread::sleep(Duration::from_millis(5));
             }
             Err(TryLockError::WouldBlock) => {
@@ -84,7 +87,18 @@ pub(super) fn append_line(path: &Path, line: &impl Serialize) -> Result<(), Reco
             Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
         }
     }
-    add(&mut file, line).map_err(failed("write"))
+}
+
+/// Adds a line to a file that is [`locked`].
+pub(super) fn add_line(
+    file: &mut File,
+    path: &Path,
+    line: &impl Serialize,
+) -> Result<(), RecordError> {
+    let mut line = serde_json::to_vec(line)?;
+    line.push(b'\n');
+    let failed = |source| RecordError::Io { what: "write", path: path.to_owned(), source };
+    add(file, line).map_err(failed)
 }
 
 /// Writes a line at the end; what is there of a line without an end stays a line of its own.

@@ -297,7 +297,7 @@ pub(super) struct Serve {
     pub(super) aiperf: Option<PathBuf>,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   orinctl compare -m model.gguf --with llama.cpp --llama-cpp ~/llama.cpp/build/bin
@@ -515,7 +515,7 @@ fn quota(text: &str) -> Result<u32, String> {
 }
 
 /// Where records are.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(super) struct RecordsFile {
     /// File of records [default: bench.jsonl in the state directory]
     #[arg(long = "records", value_name = "FILE")]
@@ -575,7 +575,7 @@ pub(super) struct History {
 }
 
 /// How the report is printed; a table for people when none is given.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[group(multiple = false)]
 pub(super) struct Format {
     /// Print the whole report as JSON

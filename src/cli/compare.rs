@@ -63,11 +63,11 @@ pub(super) async fn run(
     for name in &args.with {
         peers.push(Peer::parse(name, &settings).map_err(compare::Error::from)?);
     }
-    let model = open(&args.model, terminal)?;
-    let work = workload(args, &model, terminal)?;
-    let reference =
-        if args.no_reference { Vec::new() } else { reference(&model, &work, terminal)? };
-    let texts = texts(&model);
+    let prepared = {
+        let (args, terminal) = (args.clone(), *terminal);
+        super::blocking(&interrupted, move || prepare(&args, &terminal)).await?
+    };
+    let Prepared { work, reference, texts } = prepared;
     let judge = Judge { reference: &reference, id: &|text| texts.get(text).copied() };
     let how = Run {
         rounds: args.rounds,
@@ -98,6 +98,23 @@ pub(super) async fn run(
     }
     report(&found, args)?;
     if found.interrupted { Err(Error::Interrupted) } else { Ok(()) }
+}
+
+/// What is there before any engine runs.
+struct Prepared {
+    work: Workload,
+    reference: Vec<Answer>,
+    /// Tokens by their text, for servers that tell no ids; empty where the model has no vocabulary.
+    texts: HashMap<String, u32>,
+}
+
+/// Makes the model where it is a synthetic one, hashes it and asks the reference: minutes, for a large one.
+fn prepare(args: &args::Compare, terminal: &Terminal) -> Result<Prepared, Error> {
+    let model = open(&args.model, terminal)?;
+    let work = workload(args, &model, terminal)?;
+    let reference =
+        if args.no_reference { Vec::new() } else { reference(&model, &work, terminal)? };
+    Ok(Prepared { work, reference, texts: texts(&model) })
 }
 
 /// Prints it and writes its page.
@@ -220,7 +237,6 @@ fn workload(args: &args::Compare, model: &Model, terminal: &Terminal) -> Result<
     Ok(work)
 }
 
-/// Tokens by their text, for servers that tell no ids; empty where the model has no vocabulary.
 fn texts(model: &Model) -> HashMap<String, u32> {
     let vocabulary = Vocabulary::from_metadata(model.gguf().metadata()).ok();
     let Some(tokenizer) = vocabulary.and_then(|v| Tokenizer::new(v).ok()) else {

@@ -139,6 +139,20 @@ async fn until<T>(
     }
 }
 
+/// Does some work that blocks, unless it is interrupted: then its thread ends with the program.
+async fn blocking<T: Send + 'static>(
+    interrupted: &Arc<Notify>,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    until(Arc::clone(interrupted), async {
+        match tokio::task::spawn_blocking(work).await {
+            Ok(result) => result,
+            Err(ended) => std::panic::resume_unwind(ended.into_panic()),
+        }
+    })
+    .await
+}
+
 /// Runs a command that looks at a flag, which Ctrl-C, SIGTERM and SIGHUP set; the second time they end it.
 fn stoppable(work: impl FnOnce(&AtomicBool) -> Result<(), Error>) -> Result<(), Error> {
     let stop = Arc::new(AtomicBool::new(false));

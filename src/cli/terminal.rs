@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::error::Error;
 use crate::chain::one_line;
 
+#[derive(Clone, Copy)]
 pub(super) struct Terminal {
     live: bool,
     colour: bool,

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use model::synthetic::Spec;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use orind_testing::daemon::{eventually, orinctl};
@@ -207,6 +208,31 @@ fn ctrl_c_keeps_what_was_measured_and_leaves_no_process() {
         });
         ours.next().is_none()
     });
+}
+
+/// Here it waits for another process that makes the model; it asks the reference in the same place.
+#[test]
+fn ctrl_c_ends_it_before_any_engine_runs() {
+    let bench = Bench::new();
+    let name = "synthetic:tiny-llama:q8_0";
+    let cache = bench.0.path().join("cache");
+    let folder = cache.join("orind/synthetic");
+    fs::create_dir_all(&folder).unwrap();
+    let file = Spec::parse(name).unwrap().file_name();
+    let lock = fs::File::create(folder.join(format!(".{file}.lock"))).unwrap();
+    lock.lock().unwrap();
+    let mut command = orinctl(bench.0.path());
+    command.env("XDG_CACHE_HOME", &cache).args(["compare", "-m", name, "--with", "llama.cpp"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let status = PathBuf::from(format!("/proc/{}/status", child.id()));
+    eventually("it handles SIGINT", || {
+        let status = fs::read_to_string(&status).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (Signal::SIGINT as u32 - 1)) != 0
+    });
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

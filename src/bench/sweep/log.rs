@@ -1,16 +1,17 @@
 //! The file of a sweep: a line of JSON for each measurement, with the whole sweep in each, so that a file tells by
 //! itself what it is of. A line is a record too: `orinctl verify` reads it.
 
-use std::fs::{self, OpenOptions};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Point, Sweep};
 use crate::bench::Report;
-use crate::bench::record::{FORMAT, RecordError, append_line};
+use crate::bench::record::{FORMAT, RecordError, add_line, locked};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -20,6 +21,8 @@ pub enum Error {
     Foreign { path: PathBuf, line: usize, why: String },
     #[error("{} is of another sweep: {}; --out names another file", path.display(), differences.join("; "))]
     Other { path: PathBuf, differences: Vec<String> },
+    #[error("another sweep writes to {}; wait for it, or name another file with --out", path.display())]
+    Busy { path: PathBuf },
     #[error(transparent)]
     Record(#[from] RecordError),
 }
@@ -44,6 +47,8 @@ pub(super) struct Measured {
 
 pub struct Log {
     pub path: PathBuf,
+    /// Locked as long as this value lives: two sweeps at once would measure each other.
+    file: File,
     sweep: Sweep,
     pub(super) measured: Vec<Measured>,
     /// Bytes at the end that were no whole line, and are gone.
@@ -51,20 +56,24 @@ pub struct Log {
 }
 
 impl Log {
-    /// Reads what a file has of this sweep; one that is not there has nothing. A last line that was cut short is
+    /// Reads what a file has of this sweep; one that is not there is made. A last line that was cut short is
     /// taken away.
     ///
     /// # Errors
-    /// The file cannot be read, or holds something else.
+    /// The file cannot be read, holds something else, or is another sweep's at this moment.
     pub fn open(path: &Path, sweep: Sweep) -> Result<Self, Error> {
         let failed = |what| move |source| Error::Io { what, path: path.to_owned(), source };
-        let bytes = match fs::read(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            bytes => bytes.map_err(failed("read"))?,
-        };
+        let mut file = locked(path, Duration::ZERO).map_err(|error| match error {
+            RecordError::Io { what, path, source } => Error::Io { what, path, source },
+            RecordError::Busy { path } => Error::Busy { path },
+            json => json.into(),
+        })?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(failed("read"))?;
         let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         let mut log = Self {
             path: path.to_owned(),
+            file,
             sweep,
             measured: Vec::new(),
             dropped: bytes.len() - whole,
@@ -82,8 +91,7 @@ impl Log {
             return Err(Error::Foreign { path: path.to_owned(), line: 1, why });
         }
         if !cut.is_empty() {
-            let file = OpenOptions::new().write(true).open(path).map_err(failed("open"))?;
-            file.set_len(whole as u64).map_err(failed("shorten"))?;
+            log.file.set_len(whole as u64).map_err(failed("shorten"))?;
         }
         Ok(log)
     }
@@ -94,7 +102,7 @@ impl Log {
     /// The file cannot be written.
     pub fn add(&mut self, round: u32, point: Point, report: Report) -> Result<(), Error> {
         let line = Line { format: FORMAT, sweep: &self.sweep, round, point, report };
-        append_line(&self.path, &line)?;
+        add_line(&mut self.file, &self.path, &line)?;
         let Line { round, point, report, .. } = line;
         self.measured.push(Measured { round, point, report });
         Ok(())

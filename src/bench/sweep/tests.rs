@@ -74,6 +74,9 @@ fn a_file_goes_on_where_it_stopped_and_loses_a_line_that_was_cut() {
     let mut invalid = at(1.0, 1);
     invalid.invalid.push("throttled".into());
     log.add(2, points[0].clone(), invalid).unwrap();
+    let twice = Log::open(&path, sweep()).map(drop).unwrap_err().to_string();
+    assert!(twice.contains("another sweep writes to") && twice.contains("--out"), "{twice}");
+    drop(log);
     let whole = fs::read(&path).unwrap();
     for cut in [0, 1, 300] {
         let half = &whole[..cut];
@@ -96,6 +99,7 @@ fn what_is_not_this_sweep_is_refused_by_name_and_left_alone() {
     let refused = |sweep: Sweep| Log::open(&path, sweep).map(drop).unwrap_err().to_string();
     let mut log = Log::open(&path, sweep()).unwrap();
     log.add(1, sweep().points()[0].clone(), at(1.0, 1)).unwrap();
+    drop(log);
     let text = refused(Sweep { threads: vec![Some(1)], ..sweep() });
     for part in ["x.jsonl", "threads is [1,2,4] there and [1] here", "--out"] {
         assert!(text.contains(part), "{part} in {text}");
