@@ -1,21 +1,34 @@
-//! Weights as the kernels read them: from GGUF's bytes into each type's layout, and back.
+//! How weights lie in GPU memory, and the way there from GGUF's bytes and back.
 //!
-//! A layout takes as many bytes as the file (F16 rows are padded to 8 columns), and every load of
-//! the kernels is aligned in it when the matrix begins at a multiple of 256 bytes. `n` rows of `k`
-//! columns:
+//! A *superblock* is 256 columns of one row; a row's last one may be shorter for types of short blocks. A
+//! *piece* is 16 bytes, a *panel* 8 neighbouring rows, of which the last may have rows of zeroes. `n` rows of
+//! `k` columns are two planes, the second right behind the first:
 //!
-//! | type | layout | as in the file |
+//! | plane | bytes |
+//! |---|---|
+//! | pieces | `[panel][superblock][piece][row of 8][16]` |
+//! | tails | `[panel][superblock][row of 8][tail]`, what is left of a superblock beyond whole pieces |
+//!
+//! So a superblock of a panel is one run of bytes, and a piece of its 8 rows are 128 neighbouring ones: what 8
+//! lanes read at a time, and a matrix as `ldmatrix` takes it. Nothing is stored twice and nothing but rows of the
+//! last panel and, in types of single numbers, columns up to 32 is padded. When the matrix begins at a multiple of
+//! 256 bytes every access of the kernels is aligned.
+//!
+//! | type | pieces | tail |
 //! |---|---|---|
-//! | Q8_0 | quants `i8 [n][k]`, steps `f16 [n][k / 32]` | no: blocks of 34 bytes |
-//! | Q6_K | quants `[n][k / 64][48]`, scales `i8 [n][k / 16]`, steps `f16 [n][k / 256]` | no: blocks of 210 bytes |
-//! | Q4_K, Q5_K | GGUF's blocks of 144 and 176 bytes | yes |
-//! | F16 | `f16 [n][k rounded up to 8]`, zeroes behind | where `k` is a multiple of 8 |
+//! | Q8_0 | 8 steps `f16`; then 16 of quants, columns in order | |
+//! | Q4_K | head; then 8 of nibbles, as in the file | |
+//! | Q5_K | head; 2 of fifth bits; then 8 of nibbles, as in the file | |
+//! | Q6_K | 16 scales; then for each 64 columns A, B, C | `f16` |
+//! | F16 | 32 of 8 columns | |
 //!
-//! The 48 bytes of 64 Q6_K weights are three runs A, B, C of four words. Word `i` of each belongs to
-//! weights `16 i` to `16 i + 15`. Taking `v = 4 (q - 32)` as a signed byte: A has `v` of the first
-//! four weights in the upper six bits of its bytes, B of the second, C of the third; the upper six
-//! bits of the fourth four are spread over the lowest pairs: the top pair in A, the middle one in B,
-//! the lower one in C.
+//! The head of Q4_K and Q5_K is that of the file with blocks of 32 columns in the order 0 2 4 6 1 3 5 7, so that
+//! a byte of a word is a pair of blocks. Of the fifth bits word `b` is block `b`'s: bit `8 j + i` is of its column
+//! `4 i + j`.
+//!
+//! A byte of Q6_K is `v = 4 (q - 32)`, signed. The upper six bits of A, B and C are `v` of the first three 16
+//! columns; of the last 16 the top pair of bits is in the lowest bits of A, the middle one in those of B, the lower
+//! one in those of C.
 
 use crate::catalogue::Weight;
 
@@ -62,6 +75,14 @@ pub enum Error {
     },
 }
 
+/// Rows of a panel.
+pub const PANEL: usize = 8;
+/// Columns of a whole superblock.
+pub const SUPERBLOCK: usize = 256;
+/// Columns that a superblock has a multiple of.
+pub const BLOCK: usize = 32;
+const PIECE: usize = 16;
+
 /// The layout of one matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -70,15 +91,97 @@ pub struct Layout {
     k: usize,
 }
 
-/// Bytes of a block in the file.
-const fn file_block(weight: Weight) -> usize {
+/// A superblock of a type.
+struct Format {
+    /// Bytes of a block in the file.
+    file: usize,
+    /// Pieces before the quants.
+    head: usize,
+    /// Pieces of the quants of 256 columns.
+    quants: usize,
+    /// Bytes beyond whole pieces.
+    tail: usize,
+    /// From the file's bytes to pieces and tail, which are zeroes.
+    arrange: fn(&[u8], &mut [u8]),
+    /// The inverse; the file's bytes are zeroes.
+    restore: fn(&[u8], &mut [u8]),
+}
+
+const fn format(weight: Weight) -> Format {
     match weight {
-        Weight::Q8_0 => 34,
-        Weight::Q6_K => 210,
-        Weight::Q4_K => 144,
-        Weight::Q5_K => 176,
-        Weight::F16 => 2,
+        Weight::Q8_0 => Format {
+            file: 34,
+            head: 1,
+            quants: 16,
+            tail: 0,
+            arrange: |file, unit| {
+                for (b, block) in file.chunks_exact(34).enumerate() {
+                    put(unit, 2 * b, &block[..2]);
+                    put(unit, 16 + 32 * b, &block[2..]);
+                }
+            },
+            restore: |unit, file| {
+                for (b, block) in file.chunks_exact_mut(34).enumerate() {
+                    put(block, 0, &unit[2 * b..][..2]);
+                    put(block, 2, &unit[16 + 32 * b..][..32]);
+                }
+            },
+        },
+        Weight::Q4_K => Format {
+            file: 144,
+            head: 1,
+            quants: 8,
+            tail: 0,
+            arrange: |file, unit| {
+                head(file, unit, &EVEN_FIRST);
+                put(unit, 16, &file[16..]);
+            },
+            restore: |unit, file| {
+                head(unit, file, &IN_ORDER);
+                put(file, 16, &unit[16..]);
+            },
+        },
+        Weight::Q5_K => Format {
+            file: 176,
+            head: 3,
+            quants: 8,
+            tail: 0,
+            arrange: |file, unit| {
+                head(file, unit, &EVEN_FIRST);
+                fifths(|b, l| 8 * (16 + l) + b, |b, l| 8 * (16 + 4 * b + l % 4) + l / 4, file, unit);
+                put(unit, 48, &file[48..]);
+            },
+            restore: |unit, file| {
+                head(unit, file, &IN_ORDER);
+                fifths(|b, l| 8 * (16 + 4 * b + l % 4) + l / 4, |b, l| 8 * (16 + l) + b, unit, file);
+                put(file, 48, &unit[48..]);
+            },
+        },
+        Weight::Q6_K => Format {
+            file: 210,
+            head: 1,
+            quants: 12,
+            tail: 2,
+            arrange: arrange_q6_k,
+            restore: restore_q6_k,
+        },
+        Weight::F16 => Format {
+            file: 2,
+            head: 0,
+            quants: 32,
+            tail: 0,
+            arrange: |file, unit| put(unit, 0, file),
+            restore: |unit, file| file.copy_from_slice(&unit[..file.len()]),
+        },
     }
+}
+
+/// A superblock of one row of a matrix: where its bytes are.
+struct Place {
+    /// Its first piece; the next one is a panel's worth of pieces further.
+    pieces: usize,
+    count: usize,
+    tail: usize,
 }
 
 impl Layout {
@@ -93,9 +196,11 @@ impl Layout {
         }
         let layout = Self { weight, n, k };
         let fits = |value: usize| u32::try_from(value).is_ok();
-        let row = k.checked_next_multiple_of(8).and_then(|k| k.checked_mul(2));
-        let bytes = row.filter(|&row| fits(row)).and_then(|row| row.checked_mul(n));
-        match bytes {
+        let rows = n.checked_next_multiple_of(PANEL);
+        // No type has more than two bytes for a column, and those of a panel are counted.
+        let row = k.checked_next_multiple_of(SUPERBLOCK).and_then(|k| k.checked_mul(2));
+        let panel = row.and_then(|row| row.checked_mul(PANEL)).filter(|&panel| fits(panel));
+        match panel.and_then(|_| rows?.checked_mul(row?)) {
             Some(bytes) if fits(n) && isize::try_from(bytes).is_ok() => Ok(layout),
             _ => Err(Error::TooLarge { weight, n, k }),
         }
@@ -110,39 +215,24 @@ impl Layout {
     /// Bytes of a row in the file.
     #[must_use]
     pub const fn file_row_bytes(&self) -> usize {
-        self.k / self.weight.block() * file_block(self.weight)
+        self.k / self.weight.block() * format(self.weight).file
     }
 
     /// Bytes of the matrix in the layout.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        match self.weight {
-            Weight::F16 => self.n * self.padded() * 2,
-            _ => self.n * self.file_row_bytes(),
-        }
+        let [pieces, tails] = self.planes();
+        self.panels() * (pieces + tails)
     }
 
-    /// True when the layout is the file's: the bytes can be used where they are.
+    /// Bytes of a panel in each plane. Panels that were packed by themselves ([`Layout::of_rows`]) can be
+    /// copied to their place plane by plane.
     #[must_use]
-    pub const fn is_file(&self) -> bool {
-        match self.weight {
-            Weight::Q8_0 | Weight::Q6_K => false,
-            Weight::Q4_K | Weight::Q5_K => true,
-            Weight::F16 => self.k == self.padded(),
-        }
-    }
-
-    /// Bytes of a row in each plane. Planes lie one after the other, rows of a plane likewise: rows
-    /// that were packed by themselves can be copied to their place plane by plane.
-    #[must_use]
-    pub const fn planes(&self) -> [usize; 3] {
-        let k = self.k;
-        match self.weight {
-            Weight::Q8_0 => [k, k / 16, 0],
-            Weight::Q6_K => [k / 4 * 3, k / 16, k / 128],
-            Weight::Q4_K | Weight::Q5_K => [self.file_row_bytes(), 0, 0],
-            Weight::F16 => [self.padded() * 2, 0, 0],
-        }
+    pub const fn planes(&self) -> [usize; 2] {
+        let whole = self.k / SUPERBLOCK;
+        let pieces = whole * self.pieces(SUPERBLOCK) + self.pieces(self.k % SUPERBLOCK);
+        let tails = self.k.div_ceil(SUPERBLOCK) * format(self.weight).tail;
+        [PANEL * PIECE * pieces, PANEL * tails]
     }
 
     /// The layout of `n` rows of the same matrix by themselves.
@@ -152,27 +242,56 @@ impl Layout {
         Self { n, ..self }
     }
 
-    const fn padded(&self) -> usize {
-        self.k.next_multiple_of(8)
+    const fn panels(&self) -> usize {
+        self.n.div_ceil(PANEL)
     }
 
-    /// Lays out the rows from `first` on, as many as `file` holds. The bytes of other rows in
-    /// `packed`, which is the whole matrix, are not touched.
+    /// Pieces of a superblock of that many columns.
+    const fn pieces(&self, columns: usize) -> usize {
+        let Format { head, quants, .. } = format(self.weight);
+        if columns == 0 { 0 } else { head + columns.div_ceil(BLOCK) * quants / (SUPERBLOCK / BLOCK) }
+    }
+
+    /// Where superblock `s` of a row is.
+    const fn place(&self, row: usize, s: usize) -> Place {
+        let (panel, in_panel) = (row / PANEL, row % PANEL);
+        let [pieces, tails] = self.planes();
+        let tail = format(self.weight).tail;
+        let columns = self.k - s * SUPERBLOCK;
+        Place {
+            pieces: panel * pieces + PIECE * (PANEL * s * self.pieces(SUPERBLOCK) + in_panel),
+            count: self.pieces(if columns < SUPERBLOCK { columns } else { SUPERBLOCK }),
+            tail: self.panels() * pieces + panel * tails + (PANEL * s + in_panel) * tail,
+        }
+    }
+
+    /// Bytes in the file of a whole superblock.
+    const fn file_superblock(&self) -> usize {
+        SUPERBLOCK / self.weight.block() * format(self.weight).file
+    }
+
+    /// Lays out the rows from `first` on, as many as `file` holds, and with the last row what pads its panel. The
+    /// bytes of other rows in `packed`, which is the whole matrix, are not touched.
     ///
     /// # Errors
     ///
     /// Bytes that are not whole rows, rows beyond the matrix, `packed` of another size.
     pub fn pack(&self, first: usize, file: &[u8], packed: &mut [u8]) -> Result<(), Error> {
         let count = self.check(first, file.len(), packed.len())?;
-        for (row, from) in (first..first + count).zip(file.chunks_exact(self.file_row_bytes())) {
-            match self.weight {
-                Weight::Q8_0 => self.pack_q8_0(row, from, packed),
-                Weight::Q6_K => self.pack_q6_k(row, from, packed),
-                Weight::Q4_K | Weight::Q5_K => put(packed, row * from.len(), from),
-                Weight::F16 => {
-                    let to = &mut packed[row * self.padded() * 2..][..self.padded() * 2];
-                    to[..from.len()].copy_from_slice(from);
-                    to[from.len()..].fill(0);
+        let Format { arrange, .. } = format(self.weight);
+        let mut unit = Vec::new();
+        for (row, from) in (first..).zip(file.chunks_exact(self.file_row_bytes())) {
+            for (s, from) in from.chunks(self.file_superblock()).enumerate() {
+                self.clear(&mut unit, row, s);
+                arrange(from, &mut unit);
+                self.store(row, s, &unit, packed);
+            }
+        }
+        if first + count == self.n && count > 0 {
+            for row in self.n..self.panels() * PANEL {
+                for s in 0..self.k.div_ceil(SUPERBLOCK) {
+                    self.clear(&mut unit, row, s);
+                    self.store(row, s, &unit, packed);
                 }
             }
         }
@@ -185,20 +304,38 @@ impl Layout {
     ///
     /// As for [`Layout::pack`].
     pub fn unpack(&self, first: usize, packed: &[u8], file: &mut [u8]) -> Result<(), Error> {
-        let count = self.check(first, file.len(), packed.len())?;
-        for (row, to) in (first..first + count).zip(file.chunks_exact_mut(self.file_row_bytes())) {
-            match self.weight {
-                Weight::Q8_0 => self.unpack_q8_0(row, packed, to),
-                Weight::Q6_K => self.unpack_q6_k(row, packed, to),
-                Weight::Q4_K | Weight::Q5_K => {
-                    to.copy_from_slice(&packed[row * to.len()..][..to.len()]);
+        self.check(first, file.len(), packed.len())?;
+        let Format { restore, .. } = format(self.weight);
+        let mut unit = Vec::new();
+        file.fill(0);
+        for (row, to) in (first..).zip(file.chunks_exact_mut(self.file_row_bytes())) {
+            for (s, to) in to.chunks_mut(self.file_superblock()).enumerate() {
+                self.clear(&mut unit, row, s);
+                let Place { pieces, count, tail } = self.place(row, s);
+                let (whole, rest) = unit.split_at_mut(PIECE * count);
+                for (i, piece) in whole.chunks_exact_mut(PIECE).enumerate() {
+                    piece.copy_from_slice(&packed[pieces + PANEL * PIECE * i..][..PIECE]);
                 }
-                Weight::F16 => {
-                    to.copy_from_slice(&packed[row * self.padded() * 2..][..to.len()]);
-                }
+                rest.copy_from_slice(&packed[tail..][..rest.len()]);
+                restore(&unit, to);
             }
         }
         Ok(())
+    }
+
+    /// Makes `unit` a superblock of zeroes.
+    fn clear(&self, unit: &mut Vec<u8>, row: usize, s: usize) {
+        unit.clear();
+        unit.resize(PIECE * self.place(row, s).count + format(self.weight).tail, 0);
+    }
+
+    fn store(&self, row: usize, s: usize, unit: &[u8], packed: &mut [u8]) {
+        let Place { pieces, count, tail } = self.place(row, s);
+        let (whole, rest) = unit.split_at(PIECE * count);
+        for (i, piece) in whole.chunks_exact(PIECE).enumerate() {
+            put(packed, pieces + PANEL * PIECE * i, piece);
+        }
+        put(packed, tail, rest);
     }
 
     /// How many rows `file` bytes are.
@@ -218,81 +355,76 @@ impl Layout {
             end => Err(Error::Rows { first, end: end.unwrap_or(usize::MAX), n: self.n }),
         }
     }
-
-    /// Where quants and step of block `b` of a row are.
-    const fn q8_0_at(&self, row: usize, b: usize) -> (usize, usize) {
-        (row * self.k + 32 * b, self.n * self.k + 2 * (row * (self.k / 32) + b))
-    }
-
-    fn pack_q8_0(&self, row: usize, from: &[u8], packed: &mut [u8]) {
-        for (b, block) in from.chunks_exact(34).enumerate() {
-            let (quants, step) = self.q8_0_at(row, b);
-            put(packed, quants, &block[2..]);
-            put(packed, step, &block[..2]);
-        }
-    }
-
-    fn unpack_q8_0(&self, row: usize, packed: &[u8], to: &mut [u8]) {
-        for (b, block) in to.chunks_exact_mut(34).enumerate() {
-            let (quants, step) = self.q8_0_at(row, b);
-            put(block, 0, &packed[step..step + 2]);
-            put(block, 2, &packed[quants..quants + 32]);
-        }
-    }
-
-    /// Where quants, scales and step of block `b` of a row are.
-    const fn q6_k_at(&self, row: usize, b: usize) -> (usize, usize, usize) {
-        let block = row * (self.k / 256) + b;
-        let scales = self.n * (self.k / 4 * 3);
-        (192 * block, scales + 16 * block, scales + self.n * (self.k / 16) + 2 * block)
-    }
-
-    fn pack_q6_k(&self, row: usize, from: &[u8], packed: &mut [u8]) {
-        for (b, block) in from.chunks_exact(210).enumerate() {
-            let (quants, scales, step) = self.q6_k_at(row, b);
-            for (chunk, to) in packed[quants..quants + 192].chunks_exact_mut(48).enumerate() {
-                for sixteen in 0..4 {
-                    for i in 0..4 {
-                        // 4 (q - 32): two bits up, the top one flipped.
-                        let v = |four: usize| {
-                            q6(block, 64 * chunk + 16 * sixteen + 4 * four + i) << 2 ^ 0x80
-                        };
-                        let fourth = v(3);
-                        let at = 4 * sixteen + i;
-                        to[at] = v(0) | fourth >> 6;
-                        to[16 + at] = v(1) | fourth >> 4 & 3;
-                        to[32 + at] = v(2) | fourth >> 2 & 3;
-                    }
-                }
-            }
-            put(packed, scales, &block[192..208]);
-            put(packed, step, &block[208..]);
-        }
-    }
-
-    fn unpack_q6_k(&self, row: usize, packed: &[u8], to: &mut [u8]) {
-        for (b, block) in to.chunks_exact_mut(210).enumerate() {
-            let (quants, scales, step) = self.q6_k_at(row, b);
-            block.fill(0);
-            for (chunk, from) in packed[quants..quants + 192].chunks_exact(48).enumerate() {
-                for at in 0..16 {
-                    let three = [from[at], from[16 + at], from[32 + at]];
-                    let low = three.map(|byte| byte & 3);
-                    let fourth = low[0] << 6 | low[1] << 4 | low[2] << 2;
-                    for (four, v) in three.into_iter().chain([fourth]).enumerate() {
-                        let index = 64 * chunk + 16 * (at / 4) + 4 * four + at % 4;
-                        set_q6(block, index, (v ^ 0x80) >> 2);
-                    }
-                }
-            }
-            put(block, 192, &packed[scales..scales + 16]);
-            put(block, 208, &packed[step..step + 2]);
-        }
-    }
 }
 
 fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
     to[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// The block at each place of a head in the kernels' order, and in the file's the place of each block.
+const EVEN_FIRST: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
+const IN_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+/// The head of a K block: the steps, and its scales and minima with the one at `order[i]` at place `i`.
+fn head(from: &[u8], to: &mut [u8], order: &[usize; 8]) {
+    put(to, 0, &from[..4]);
+    for (i, &block) in order.iter().enumerate() {
+        // Scales are the first four bytes and minima the next; the last have the lower bits of places from 4 on.
+        for (byte, shift) in [(4, 0), (8, 4)] {
+            let value = match block {
+                0..4 => from[byte + block] & 63,
+                _ => from[8 + block] >> shift & 15 | from[byte + block - 4] >> 6 << 4,
+            };
+            if i < 4 {
+                to[byte + i] |= value;
+            } else {
+                to[8 + i] |= (value & 15) << shift;
+                to[byte + i - 4] |= value >> 4 << 6;
+            }
+        }
+    }
+}
+
+/// The fifth bits: of column `l` of block `b` from bit `from_at(b, l)` to bit `to_at(b, l)`, which is 0.
+fn fifths(
+    from_at: impl Fn(usize, usize) -> usize,
+    to_at: impl Fn(usize, usize) -> usize,
+    from: &[u8],
+    to: &mut [u8],
+) {
+    for (b, l) in (0..8).flat_map(|b| (0..32).map(move |l| (b, l))) {
+        let (at, to_at) = (from_at(b, l), to_at(b, l));
+        to[to_at / 8] |= (from[at / 8] >> (at % 8) & 1) << (to_at % 8);
+    }
+}
+
+fn arrange_q6_k(file: &[u8], unit: &mut [u8]) {
+    put(unit, 0, &file[192..208]);
+    for (chunk, to) in unit[16..208].chunks_exact_mut(48).enumerate() {
+        for l in 0..16 {
+            // 4 (q - 32): two bits up, the top one flipped.
+            let v = [0, 1, 2, 3].map(|i| q6(file, 64 * chunk + 16 * i + l) << 2 ^ 0x80);
+            for (i, low) in [v[3] >> 6, v[3] >> 4 & 3, v[3] >> 2 & 3].into_iter().enumerate() {
+                to[16 * i + l] = v[i] | low;
+            }
+        }
+    }
+    put(unit, 208, &file[208..]);
+}
+
+fn restore_q6_k(unit: &[u8], file: &mut [u8]) {
+    put(file, 192, &unit[..16]);
+    for (chunk, from) in unit[16..208].chunks_exact(48).enumerate() {
+        for l in 0..16 {
+            let three = [from[l], from[16 + l], from[32 + l]];
+            let low = three.map(|byte| byte & 3);
+            let fourth = low[0] << 6 | low[1] << 4 | low[2] << 2;
+            for (i, v) in three.into_iter().chain([fourth]).enumerate() {
+                set_q6(file, 64 * chunk + 16 * i + l, (v ^ 0x80) >> 2);
+            }
+        }
+    }
+    put(file, 208, &unit[208..]);
 }
 
 /// Where the bits of weight `i` are in a GGUF Q6_K block: byte and shift of the lower four, byte and
@@ -322,10 +454,14 @@ mod tests {
     use super::*;
 
     fn matrix() -> impl Strategy<Value = (Weight, usize, usize, Vec<u8>)> {
-        (0..5usize, 1..5usize, 1..4usize).prop_flat_map(|(weight, n, blocks)| {
+        (0..5usize, 1..20usize, 1..4usize).prop_flat_map(|(weight, n, blocks)| {
             let weight = Weight::ALL[weight];
-            let k = if weight == Weight::F16 { 7 * blocks } else { weight.block() * blocks };
-            let bytes = n * k / weight.block() * file_block(weight);
+            let k = match weight {
+                Weight::F16 => 111 * blocks,
+                Weight::Q8_0 => 160 * blocks,
+                _ => 256 * blocks,
+            };
+            let bytes = n * k / weight.block() * format(weight).file;
             (Just(weight), Just(n), Just(k), proptest::collection::vec(any::<u8>(), bytes))
         })
     }
@@ -341,19 +477,17 @@ mod tests {
             let (front, back) = file.split_at(middle * layout.file_row_bytes());
             layout.pack(middle, back, &mut packed).unwrap();
             layout.pack(0, front, &mut packed).unwrap();
-            if layout.is_file() {
-                prop_assert_eq!(&packed, &file);
-            }
-            // Rows packed by themselves are the same bytes, plane by plane.
-            let part = layout.of_rows(n - middle);
+            // Panels packed by themselves are the same bytes, plane by plane.
+            let first = middle / PANEL;
+            let part = layout.of_rows(n - first * PANEL);
             let mut alone = vec![0x55; part.bytes()];
-            part.pack(0, back, &mut alone).unwrap();
+            part.pack(0, &file[first * PANEL * layout.file_row_bytes()..], &mut alone).unwrap();
             let (mut from, mut to) = (0, 0);
-            for row in layout.planes() {
-                let bytes = row * (n - middle);
-                let here = &packed[to + row * middle..][..bytes];
+            for panel in layout.planes() {
+                let bytes = panel * part.panels();
+                let here = &packed[to + panel * first..][..bytes];
                 prop_assert_eq!(here, &alone[from..][..bytes]);
-                (from, to) = (from + bytes, to + row * n);
+                (from, to) = (from + bytes, to + panel * layout.panels());
             }
             prop_assert_eq!(to, layout.bytes());
             let mut again = vec![0; file.len()];
@@ -366,7 +500,7 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         assert!(matches!(Layout::new(Weight::Q6_K, 2, 128), Err(Error::Columns { .. })));
         assert!(matches!(Layout::new(Weight::F16, 2, 0), Err(Error::Columns { .. })));
-        assert!(matches!(Layout::new(Weight::Q8_0, usize::MAX, 32), Err(Error::TooLarge { .. })));
+        assert!(matches!(Layout::new(Weight::Q8_0, usize::MAX - 7, 32), Err(Error::TooLarge { .. })));
         assert!(matches!(Layout::new(Weight::F16, 1, usize::MAX), Err(Error::TooLarge { .. })));
         let layout = Layout::new(Weight::Q8_0, 2, 32).unwrap();
         let mut packed = vec![0; layout.bytes()];

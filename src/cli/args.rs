@@ -1110,7 +1110,7 @@ Examples:
       one family and type
   orinctl tune verify
       do the winners still win?
-  orinctl tune sweep --param threads_per_row=8,16,32
+  orinctl tune sweep --param threads_per_row=4,8,16
   orinctl tune show
       what is stored, and whether it is used
 
@@ -1231,7 +1231,7 @@ pub(super) struct TuneSearch {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  orinctl tune sweep --param threads_per_row=8,16,32,64
+  orinctl tune sweep --param threads_per_row=4,8,16,32
       on a GPU
   orinctl tune sweep --param prefetch_bytes=1024,8192,32768
       on a CPU

@@ -10,6 +10,7 @@
 
 mod accuracy;
 mod filter;
+mod fingerprint;
 mod first_light;
 mod not_finite;
 mod nv;

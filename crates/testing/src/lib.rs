@@ -2,6 +2,7 @@
 //!
 //! | feature | what | for the tests of |
 //! | --- | --- | --- |
+//! | `numerics` | `docs/numerics.md` in scalars | whatever computes |
 //! | `machine` | kernels executed instruction by instruction | `orind-kernels` and above |
 //! | `device` | a model on a device, driven through the seam; models with odd weights | `orind` |
 //! | `engine` | load, ask, collect the answer | `orind` |
@@ -21,6 +22,8 @@ pub mod daemon;
 pub mod engine;
 #[cfg(feature = "machine")]
 pub mod machine;
+#[cfg(feature = "numerics")]
+pub mod numerics;
 #[cfg(feature = "device")]
 pub mod odd;
 pub mod program;

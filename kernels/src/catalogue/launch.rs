@@ -2,13 +2,14 @@
 //! headers state them.
 
 use super::{Kernel, ProjectVariant, Weight};
+use crate::repack::{BLOCK, PANEL, SUPERBLOCK};
 
 /// Blocks in x, y and z.
 pub type Grid = [u32; 3];
 
-/// What a projection's kernel declares of shared memory itself, at most: norms of 8 rows, 8 partial sums
-/// each, and what 8 of 16 warps hand to those with which they share rows, a value for each lane.
-const SHARED_OWN: u32 = 4 * (8 * 8 + 8 * 32);
+/// What a projection's kernel declares of shared memory itself, at most: norms of 8 rows, 8 partial sums each, and
+/// what each of 16 warps folds at a time, 8 sums of each of its lanes and what pads them.
+const SHARED_OWN: u32 = 4 * (8 * 8 + 16 * 8 * (32 + 8));
 
 /// Most dynamic shared memory of a projection's block: what is proven on the device (100 KiB), less the
 /// 1 KiB that the hardware keeps and what the kernel declares itself.
@@ -18,18 +19,11 @@ pub const SHARED_LIMIT: u32 = (99 << 10) - SHARED_OWN;
 /// [`SHARED_LIMIT`]: the rows must then be split into several launches.
 #[must_use]
 pub fn project_shared_bytes(weight: Weight, rows: u32, planes: u32, k: usize) -> Option<u32> {
-    let chunk = weight.chunk();
-    // Pieces of 16 bytes: 4 f32, or 16 quantised values.
-    let pieces = if weight.is_quantised() { chunk / 16 } else { chunk / 4 };
-    let floats = match weight {
-        Weight::F16 => 0,
-        Weight::Q8_0 | Weight::Q6_K => chunk / 32,
-        Weight::Q4_K | Weight::Q5_K => chunk / 32 * 2,
-    };
-    let stride = k.div_ceil(chunk).checked_next_multiple_of(8)? + 8 / pieces;
-    let bytes = stride
-        .checked_mul(16 * pieces + 4 * floats)?
-        .checked_mul(usize::try_from(rows.checked_mul(planes)?).ok()?)?;
+    let columns = usize::try_from(rows.checked_mul(planes)?).ok()?;
+    let (record, one_scale) = weight.record();
+    let scales = if one_scale { columns.div_ceil(4) } else { 0 };
+    let superblock = 16 * (columns.checked_mul(record)?.checked_add(scales)? | 1);
+    let bytes = k.div_ceil(SUPERBLOCK).checked_mul(superblock)?;
     u32::try_from(bytes).ok().filter(|&bytes| bytes <= SHARED_LIMIT)
 }
 
@@ -39,7 +33,8 @@ pub fn project_shared_bytes(weight: Weight, rows: u32, planes: u32, k: usize) ->
 #[must_use]
 pub fn project_tiles(variant: ProjectVariant, n: &[u32], swiglu: bool) -> u32 {
     let outputs = if swiglu { variant.rows_per_thread / 2 } else { variant.rows_per_thread };
-    let tile = variant.warps * 32 / variant.threads_per_row * outputs;
+    let groups = variant.warps * 32 / (PANEL as u32 * variant.threads_per_row);
+    let tile = PANEL as u32 * groups * outputs;
     n.iter().map(|n| n.div_ceil(tile.max(1))).sum()
 }
 
@@ -58,8 +53,7 @@ pub const fn attention_partial_bytes(rows: u64, heads: u64, dim: u64, capacity: 
 /// The grid of `embed_*`: `rows` rows of `k` columns.
 #[must_use]
 pub fn embed_grid(weight: Weight, k: u32, rows: u32) -> Grid {
-    let columns = if weight.is_quantised() { 32 } else { 8 };
-    [k.div_ceil(columns).div_ceil(Kernel::Embed(weight).threads()), rows, 1]
+    [k.div_ceil(BLOCK as u32).div_ceil(Kernel::Embed(weight).threads()), rows, 1]
 }
 
 /// The grid of `gather`, `add` and `swiglu`: `rows` rows of `n` elements.

@@ -54,12 +54,27 @@ impl Weight {
         }
     }
 
-    /// Columns that a lane takes at a time (`CHUNK` in `format.cuh`).
-    const fn chunk(self) -> usize {
+    /// Registers of a lane that the weights of a chunk take, as it loads and multiplies them (`CHUNK` and `Raw` in
+    /// `format.cuh`).
+    const fn chunk_registers(self) -> u32 {
         match self {
-            Self::F16 => 8,
-            Self::Q8_0 => 32,
-            Self::Q6_K | Self::Q4_K | Self::Q5_K => 64,
+            Self::Q4_K => 8,
+            Self::Q8_0 => 9,
+            Self::Q5_K => 10,
+            Self::Q6_K => 13,
+            Self::F16 => 16,
+        }
+    }
+
+    /// Pieces of 16 bytes of 256 activations, and whether the 256 have one scale (`Staged` in `stage.cuh`).
+    const fn record(self) -> (usize, bool) {
+        match self {
+            Self::F16 => (64, false),
+            // With the scales of eight spans.
+            Self::Q8_0 => (18, false),
+            // With the sums of eight blocks.
+            Self::Q4_K | Self::Q5_K => (18, true),
+            Self::Q6_K => (16, true),
         }
     }
 
@@ -232,11 +247,10 @@ impl Kernel {
     pub fn symbol(self) -> String {
         match self {
             Self::Project { weight, rows, planes, variant } => {
-                let [lanes, outputs, warps, unroll, stages, vector, sums] = variant.values();
+                let [lanes, outputs, warps, unroll] = variant.values();
                 let weight = weight.lower();
                 format!(
-                    "project_{weight}_r{rows}_p{planes}_t{lanes}_o{outputs}_w{warps}_u{unroll}\
-                     _s{stages}_v{vector}_a{sums}"
+                    "project_{weight}_r{rows}_p{planes}_t{lanes}_o{outputs}_w{warps}_u{unroll}"
                 )
             }
             Self::Embed(weight) => format!("embed_{}", weight.lower()),

@@ -2,6 +2,7 @@
 //! which are prebuilt, and the first choice.
 
 use super::Weight;
+use crate::repack::PANEL;
 
 /// One parameter of a variant space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,42 +13,26 @@ pub struct Parameter {
     pub meaning: &'static str,
     /// The values it may take.
     pub values: &'static [u32],
-    /// Whether it changes the order in which numbers are added: such a parameter must be the same for
-    /// every batch size of a matrix, or answers would depend on who else is served.
-    pub decides_order: bool,
 }
 
-/// A parameter that decides no order.
-const fn free(name: &'static str, meaning: &'static str, values: &'static [u32]) -> Parameter {
-    Parameter { name, meaning, values, decides_order: false }
-}
-
-/// The space of [`ProjectVariant`].
-pub const PROJECT_SPACE: [Parameter; 7] = [
+/// The space of [`ProjectVariant`]. No parameter decides a bit: `docs/numerics.md` has one order of additions.
+pub const PROJECT_SPACE: [Parameter; 4] = [
     Parameter {
         name: "threads_per_row",
-        meaning: "lanes that share a row of the matrix; 64 are two warps, which add up through shared memory",
-        values: &[8, 16, 32, 64],
-        decides_order: true,
+        meaning: "lanes that share a row of the matrix, 256 columns each: four of a warp, and several warps",
+        values: &[4, 8, 16, 32],
     },
-    free(
-        "rows_per_thread",
-        "matrix rows that one activation read from shared memory serves",
-        &[2, 4],
-    ),
-    free("warps", "warps of a block", &[4, 8, 16]),
-    free("unroll", "chunks of a row that a lane takes at a turn", &[1, 2, 4]),
-    free(
-        "stages",
-        "turns whose weights are in registers: all but one of them on their way during products",
-        &[1, 2, 3, 4],
-    ),
-    free("vector_bytes", "bytes of weights that a lane loads at a time", &[4, 8, 16]),
-    free(
-        "accumulators",
-        "integer sums of the products of weights with one scale, which need not wait for each other",
-        &[1, 2, 4],
-    ),
+    Parameter {
+        name: "rows_per_thread",
+        meaning: "matrix rows that one activation read from shared memory serves",
+        values: &[2, 4],
+    },
+    Parameter { name: "warps", meaning: "warps of a block", values: &[4, 8, 16] },
+    Parameter {
+        name: "unroll",
+        meaning: "chunks (64 columns of K types, else 32) whose weights a lane asks for at a time",
+        values: &[1, 2, 4],
+    },
 ];
 
 /// How a projection is laid over threads.
@@ -55,18 +40,12 @@ pub const PROJECT_SPACE: [Parameter; 7] = [
 pub struct ProjectVariant {
     /// Lanes that share a matrix row.
     pub threads_per_row: u32,
-    /// Matrix rows of each group of lanes.
+    /// Matrix rows of each lane.
     pub rows_per_thread: u32,
     /// Warps of a block.
     pub warps: u32,
-    /// Chunks of a row at a turn.
+    /// Chunks of a row at a time.
     pub unroll: u32,
-    /// Turns in registers.
-    pub stages: u32,
-    /// Bytes of a load of weights.
-    pub vector_bytes: u32,
-    /// Integer sums of a run of weights with one scale.
-    pub accumulators: u32,
 }
 
 /// A variant outside its space: the value or the combination that does not exist, and why.
@@ -78,23 +57,14 @@ impl ProjectVariant {
     /// The values in the order of [`PROJECT_SPACE`].
     #[must_use]
     pub const fn values(self) -> [u32; PROJECT_SPACE.len()] {
-        [
-            self.threads_per_row,
-            self.rows_per_thread,
-            self.warps,
-            self.unroll,
-            self.stages,
-            self.vector_bytes,
-            self.accumulators,
-        ]
+        [self.threads_per_row, self.rows_per_thread, self.warps, self.unroll]
     }
 
     /// The variant with these values, in the order of [`PROJECT_SPACE`].
     #[must_use]
     pub const fn of(values: [u32; PROJECT_SPACE.len()]) -> Self {
-        let [threads_per_row, rows_per_thread, warps, unroll, stages, vector_bytes, accumulators] =
-            values;
-        Self { threads_per_row, rows_per_thread, warps, unroll, stages, vector_bytes, accumulators }
+        let [threads_per_row, rows_per_thread, warps, unroll] = values;
+        Self { threads_per_row, rows_per_thread, warps, unroll }
     }
 
     /// Every combination that [`check`](Self::check) admits.
@@ -115,14 +85,8 @@ impl ProjectVariant {
         all.into_iter().map(Self::of).filter(|v| v.check(weight, columns).is_ok()).collect()
     }
 
-    /// Chunks of weights that a lane holds in registers.
-    const fn chunks(self) -> u32 {
-        self.rows_per_thread * self.unroll * self.stages
-    }
-
     /// Whether the combination exists for `columns` columns of activations (rows times planes). What a
-    /// lane holds of weights, and what each of them meets, is bounded by its registers, of which 16
-    /// warps leave half as many as 8: most of what is beyond these bounds spills, and some of what is within.
+    /// lane holds of weights and sums is bounded by its registers, of which 16 warps leave half as many as 8.
     ///
     /// # Errors
     ///
@@ -134,99 +98,52 @@ impl ProjectVariant {
                 return Err(InvalidVariant(format!("{name} = {value}; it takes {values:?}")));
             }
         }
-        let Self { rows_per_thread, unroll, stages, warps, vector_bytes, accumulators, .. } = self;
-        let (chunks, products) = if warps > 8 { (4, 1024) } else { (8, 4096) };
-        let limit = chunks.min(products / (weight.chunk() as u32 * columns).max(1));
-        Err(InvalidVariant(if self.chunks() > limit {
-            format!(
-                "rows_per_thread {rows_per_thread} x unroll {unroll} x stages {stages} over {warps} warps, with \
-                 {columns} columns of activations: at most {limit}, or a thread's registers do not suffice"
-            )
-        } else if unroll > 1 && stages > 1 {
-            format!(
-                "unroll {unroll} with stages {stages}: one of them is 1, or the compiler moves a turn's loads \
-                 behind the products that they should go on during"
-            )
-        } else if vector_bytes < 16 && rows_per_thread > 2 {
-            format!(
-                "vector_bytes {vector_bytes} with rows_per_thread {rows_per_thread}: 16, or addresses take too \
-                 many of a thread's registers"
-            )
-        } else if accumulators > 1 && !weight.is_quantised() {
-            format!(
-                "accumulators {accumulators} of {}: its sums are no integers, and would be others with \
-                 more than 1",
-                weight.name()
-            )
-        } else {
-            return Ok(());
-        }))
+        let Self { threads_per_row, rows_per_thread, warps, unroll } = self;
+        if threads_per_row > WARP_LANES * warps {
+            return Err(InvalidVariant(format!(
+                "threads_per_row {threads_per_row} over {warps} warps, of which each has {WARP_LANES} of them"
+            )));
+        }
+        let chains = if weight.is_quantised() { 1 } else { 4 };
+        let held = rows_per_thread * (unroll * weight.chunk_registers() + chains * columns);
+        let limit = if warps > 8 { 64 } else { 160 };
+        if held > limit {
+            return Err(InvalidVariant(format!(
+                "rows_per_thread {rows_per_thread} x unroll {unroll} over {warps} warps, with {columns} columns of \
+                 activations: {held} registers of weights and sums, at most {limit} or a thread's do not suffice"
+            )));
+        }
+        Ok(())
     }
 
-    /// Whether rows of `k` columns have work for every warp that shares them.
-    #[must_use]
-    pub const fn has_work(self, weight: Weight, k: u32) -> bool {
-        self.threads_per_row <= 32 || k as usize > 32 * weight.chunk()
-    }
-
-    /// The first choice: 32 threads per row, as measured on an Orin (8 gave 18.3 tokens a second, 32
-    /// gave 29.9), two rows for each, eight warps, and two rows' worth of bytes in flight.
+    /// The first choice: two warps for 8 rows of two panels, so that matrices of a thousand rows keep 16 SMs busy,
+    /// and 128 columns asked for at a time (of F16 64).
     #[must_use]
     pub const fn heuristic(weight: Weight) -> Self {
-        let unroll = match weight {
-            Weight::Q8_0 => 2,
-            Weight::F16 => 4,
-            Weight::Q6_K | Weight::Q4_K | Weight::Q5_K => 1,
-        };
-        Self {
-            threads_per_row: 32,
-            rows_per_thread: 2,
-            warps: 8,
-            unroll,
-            stages: 1,
-            vector_bytes: 16,
-            accumulators: 1,
-        }
+        let unroll = if matches!(weight, Weight::Q8_0) { 4 } else { 2 };
+        Self { threads_per_row: 8, rows_per_thread: 2, warps: 8, unroll }
     }
 
-    /// What is prebuilt for `rows` rows of activations: the heuristic first, every `threads_per_row`
-    /// for every `rows`, and more of the rest for one row, which is what a token is decoded with. What
-    /// takes most of a thread's registers is left to the machine's compiler.
+    /// What is prebuilt for `rows` rows of activations: the heuristic first, and more for one row, which is what a
+    /// token is decoded with.
     #[must_use]
     pub fn prebuilt(weight: Weight, rows: u32) -> Vec<Self> {
         let first = Self::heuristic(weight);
         let mut variants = vec![first];
         // A type that no model of the bench uses as its main one gets no more.
-        if weight == Weight::Q5_K {
+        if rows > 1 || weight == Weight::Q5_K {
             return variants;
         }
-        for threads_per_row in [16, 8, 64] {
-            variants.push(Self { threads_per_row, ..first });
-        }
-        if rows > 1 {
-            return variants;
-        }
-        let mut more = vec![Self { rows_per_thread: 4, unroll: 1, ..first }];
-        more.extend([4, 16].map(|warps| Self { warps, ..first }));
-        more.extend([1, 2, 4].map(|unroll| Self { unroll, ..first }));
-        more.push(Self { unroll: 1, stages: 2, ..first });
-        match weight {
-            Weight::Q8_0 => {
-                more.push(Self { vector_bytes: 8, ..first });
-                more.push(Self { accumulators: 2, ..first });
-            }
-            Weight::F16 => more.push(Self { vector_bytes: 8, ..first }),
-            // Of 16 weights with one scale Q6_K has two sums in each block anyway.
-            Weight::Q6_K => more.retain(|v| v.rows_per_thread == first.rows_per_thread),
-            Weight::Q4_K | Weight::Q5_K => more.push(Self { accumulators: 2, ..first }),
-        }
-        let few = |v: &Self| v.chunks() as usize * weight.chunk() <= 256;
-        for variant in more {
-            let exists = variant.check(weight, 1).is_ok();
-            if exists && few(&variant) && !variants.contains(&variant) {
-                variants.push(variant);
-            }
-        }
+        variants.extend([4, 16, 32].map(|threads_per_row| Self { threads_per_row, ..first }));
+        variants.push(Self { rows_per_thread: 4, unroll: 1, ..first });
+        variants.extend([4, 16].map(|warps| Self { warps, ..first }));
+        variants.push(Self { threads_per_row: 4, warps: 4, ..first });
+        let unrolls = [1, 2, 4].into_iter().filter(|unroll| *unroll != first.unroll);
+        variants.extend(unrolls.map(|unroll| Self { unroll, ..first }));
+        variants.retain(|v| v.check(weight, 2).is_ok());
         variants
     }
 }
+
+/// Lanes of a warp that share a row.
+const WARP_LANES: u32 = 32 / PANEL as u32;

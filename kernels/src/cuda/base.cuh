@@ -88,13 +88,6 @@ DEVICE float exp_to_88(float x) { return exp_over_power(x, 0.0f, 0); }
 
 DEVICE float exponential(float x) { return x > 88.0f ? infinity() : exp_to_88(x); }
 
-// 1 / x to 1 ulp, for results in the normal range.
-DEVICE float reciprocal(float x) {
-    float value;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
-    return value;
-}
-
 // 1 / sqrt(squares / n + eps), each step rounded correctly.
 DEVICE float root_mean_inverse(float squares, u32 n, float eps) {
     float mean = __fdiv_rn(squares, static_cast<float>(n));

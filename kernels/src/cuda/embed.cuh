@@ -1,37 +1,37 @@
 // Rows of a weight matrix as numbers, bit for bit as ggml's reference decodes them: the embedding.
-// One thread decodes 32 columns (8 of F16). An id outside the table gives zeroes.
+// One thread decodes 32 columns. An id outside the table gives zeroes.
 #pragma once
 #include "format.cuh"
 #include "params.cuh"
 
 template <class F>
 DEVICE void embed(const EmbedParams& p) {
-    u32 chunks = (p.k + F::CHUNK - 1) / F::CHUNK;
-    u32 blocks = 1;
-    if constexpr (!F::PLAIN) blocks = F::BLOCKS;
     u32 item = blockIdx.x * blockDim.x + threadIdx.x;
-    if (item >= chunks * blocks) return;
-    u32 chunk = item / blocks, block = item % blocks;
+    if (item >= (p.k + BLOCK - 1) / BLOCK) return;
+    u32 s = item / (SUPERBLOCK / BLOCK), chunk = item * BLOCK % SUPERBLOCK / F::CHUNK;
     i32 id = at<const i32>(p.ids)[blockIdx.y];
     bool real = id >= 0 && static_cast<u32>(id) < p.n;
-    float* out = at<float>(p.out) + static_cast<u64>(blockIdx.y) * p.k;
-    typename F::Raw raw = F::load(F::Matrix::make(p.table, p.n, p.k), real ? id : 0, chunk);
-    if constexpr (F::PLAIN) {
+    u32 row = real ? id : 0;
+    float* out = at<float>(p.out) + static_cast<u64>(blockIdx.y) * p.k + item * BLOCK;
+    Superblock place = Matrix<F>::make(p.table, p.n, p.k).superblock(row / PANEL, row % PANEL, s);
+    typename F::Raw raw = F::load(place, chunk);
+    if constexpr (F::SPAN == 0) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            u32 column = chunk * 8 + i;
-            if (column < p.k) out[column] = real ? F::value(raw, i) : 0.0f;
-        }
+        for (int i = 0; i < static_cast<int>(BLOCK); i++)
+            if (item * BLOCK + i < p.k) out[i] = real ? F::value(raw, i) : 0.0f;
     } else {
-        Weights w = {};
+        constexpr int BLOCKS = F::CHUNK / BLOCK;
+        typename F::Head head = F::head(place);
 #pragma unroll
-        for (int b = 0; b < F::BLOCKS; b++)
-            if (b == block) w = F::unpack(raw, b, chunk);
-        float4* to = reinterpret_cast<float4*>(out + item * 32);
+        for (int b = 0; b < BLOCKS; b++) {
+            if (b != static_cast<int>(item % BLOCKS)) continue;
+            Weights w = F::unpack(head, raw, chunk, b);
+            float4* to = reinterpret_cast<float4*>(out);
 #pragma unroll
-        for (int i = 0; i < 32; i += 4) {
-            float4 v = {F::value(w, i), F::value(w, i + 1), F::value(w, i + 2), F::value(w, i + 3)};
-            to[i / 4] = real ? v : float4{0.0f, 0.0f, 0.0f, 0.0f};
+            for (int i = 0; i < static_cast<int>(BLOCK); i += 4) {
+                float4 v = {F::value(w, b, i), F::value(w, b, i + 1), F::value(w, b, i + 2), F::value(w, b, i + 3)};
+                to[i / 4] = real ? v : float4{0.0f, 0.0f, 0.0f, 0.0f};
+            }
         }
     }
 }

@@ -1,33 +1,39 @@
-// Weight formats: how a lane reads a chunk of a row, and what its bytes stand for.
+// Weight formats: where the superblocks of a matrix lie, how a lane reads the chunks of one, what its bytes
+// stand for, and how they meet activations. docs/numerics.md has the order and rounding of every sum,
+// `orind_kernels::repack` the layout.
 //
 // A format gives
-//   CHUNK     columns that a lane takes at a time; BLOCKS of 32 columns in it, PIECES of 16 bytes of
-//             activations
-//   SUMS      whether a block needs the sum of its activations
-//   PLAIN     whether activations stay f32
-//   Matrix    where the planes of a matrix of n rows and k columns begin (kernels/README.md has the
-//             layouts; `orind_kernels::repack` makes them)
-//   load      the bytes of a chunk, each read once, in loads of VECTOR bytes
-//   unpack    32 weights as 8 words of bytes, with what a byte is worth
-//   dot       those weights times 32 activations, with CHAINS integer sums for each run of a scale
-//   scale_of, value   the same weights as numbers, bit for bit as ggml's reference decodes them
+//   HEAD, QUANTS, TAIL   pieces before a superblock's quants, pieces of 256 columns of them, bytes beyond
+//   CHUNK     columns that a lane loads and multiplies at a time; a multiple of 32
+//   WHOLE     whether every superblock has 256 columns
+//   SPAN      activations that have one scale; 0: they stay f32
+//   LEAF      whether sums of a superblock are added up, or times the activations' scale
+//   SUMS      whether a block needs the sum of its activations; odd blocks then meet negated ones
+//   Head, head   what a lane holds of a superblock; begin: what its sum starts from
+//   Raw, load    the bytes of a chunk, each read once
+//   unpack    block b of a chunk: 32 weights as 8 words of bytes, with what a byte is worth
+//   dot       those times 32 activations, added to a superblock's sum
+//   value     the same weights as numbers, bit for bit as ggml's reference decodes them
 #pragma once
 #include "base.cuh"
 
-// 32 weights. `scale` and `minimum` are per block, `sub` per half block (Q6_K only).
+enum : u32 { PANEL = 8, PIECE = 16, PIECE_STRIDE = PANEL * PIECE, SUPERBLOCK = 256, BLOCK = 32 };
+
+// 1.5 * 2^23 and its negative: an integer added to these bits needs no conversion.
+enum : u32 { BIAS_BITS = 0x4b400000u, MINUS_BIAS_BITS = 0xcb400000u };
+DEVICE float bias() { return __uint_as_float(BIAS_BITS); }
+
+// 32 weights. Q6_K has a scale for each half; `offset` is minus the minimum, or minus the biased scale.
 struct Weights {
     u32 w[8];
-    float scale;
-    float minimum;
-    i32 sub[2];
+    float scale[2];
+    float offset;
 };
 
-// 32 activations: `scale * q`, and `scale` times the sum of `q`.
+// 32 activations of one plane; `extra` is the sum of their integers, or the scale of their span.
 struct Activations {
-    uint4 low;
-    uint4 high;
-    float scale;
-    float sum;
+    uint4 low, high;
+    float extra;
 };
 
 DEVICE u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
@@ -39,253 +45,264 @@ DEVICE T fetch(const void* address) {
     return __ldg(reinterpret_cast<const T*>(address));
 }
 
-// 16 bytes, in loads of VECTOR.
-template <int VECTOR>
-DEVICE uint4 fetch_piece(const void* address) {
-    const u8* bytes = reinterpret_cast<const u8*>(address);
-    if constexpr (VECTOR == 16) {
-        return fetch<uint4>(bytes);
-    } else if constexpr (VECTOR == 8) {
-        uint2 low = fetch<uint2>(bytes), high = fetch<uint2>(bytes + 8);
-        return {low.x, low.y, high.x, high.y};
-    } else {
-        return {fetch<u32>(bytes), fetch<u32>(bytes + 4), fetch<u32>(bytes + 8), fetch<u32>(bytes + 12)};
-    }
+// A superblock of one row. Offsets are widened before a constant is added to them, so that loads have it as
+// theirs and share the rest.
+struct Superblock {
+    const u8* pieces;
+    const u8* tail;
+
+    __device__ __forceinline__ const u8* piece(u32 i) const { return pieces + static_cast<u64>(i * PIECE_STRIDE); }
+};
+
+DEVICE uint4 fetch_piece(const u8* pieces, int i) {
+    return fetch<uint4>(pieces + i * static_cast<int>(PIECE_STRIDE));
 }
 
-template <int CHAINS>
-DEVICE i32 total(const i32 (&sums)[CHAINS]) {
-    i32 sum = sums[0];
+// The superblocks of a matrix of n rows and k columns.
+template <class F>
+struct Matrix {
+    const u8* pieces;
+    const u8* tails;
+    u32 panel, tail_panel;
+
+    // Pieces of the first `columns` of a superblock.
+    DEVICE u32 pieces_of(u32 columns) {
+        return columns ? F::HEAD + (columns + BLOCK - 1) / BLOCK * F::QUANTS / (SUPERBLOCK / BLOCK) : 0;
+    }
+    DEVICE Matrix make(u64 base, u32 n, u32 k) {
+        u32 whole = k / SUPERBLOCK, rest = k % SUPERBLOCK;
+        u32 panel = (whole * pieces_of(SUPERBLOCK) + pieces_of(rest)) * PIECE_STRIDE;
+        const u8* pieces = at<const u8>(base);
+        const u8* tails = pieces;
+        if constexpr (F::TAIL) tails = row_of(pieces, (n + PANEL - 1) / PANEL, panel);
+        return {pieces, tails, panel, (whole + (rest != 0)) * PANEL * F::TAIL};
+    }
+    __device__ __forceinline__ Superblock superblock(u32 panel_index, u32 row, u32 s) const {
+        Superblock out = {row_of(pieces, panel_index, panel) + s * pieces_of(SUPERBLOCK) * PIECE_STRIDE + row * PIECE,
+                          nullptr};
+        // One number: its parts are not to be added up anew for each load.
+        asm("" : "+l"(out.pieces));
+        if constexpr (F::TAIL) out.tail = row_of(tails, panel_index, tail_panel) + (s * PANEL + row) * F::TAIL;
+        return out;
+    }
+};
+
+// 32 weights times activations, four at a time, from `sum` on.
+template <i32 (*DOT)(u32, u32, i32)>
+DEVICE i32 dot_block(const Weights& w, const Activations& a, i32 sum) {
 #pragma unroll
-    for (int c = 1; c < CHAINS; c++) sum += sums[c];
+    for (int i = 0; i < 8; i++) sum = DOT(w.w[i], word(a, i), sum);
     return sum;
 }
 
-// 32 weights times activations, four at a time, in CHAINS sums.
-template <int CHAINS, i32 (*DOT)(u32, u32, i32)>
-DEVICE i32 dot_block(const Weights& w, const Activations& a) {
-    i32 sums[CHAINS] = {};
-#pragma unroll
-    for (int i = 0; i < 8; i++) sums[i % CHAINS] = DOT(w.w[i], word(a, i), sums[i % CHAINS]);
-    return total(sums);
+// Byte `i` of `bytes` as `2^23 + byte`, from which a multiply-add makes any multiple: conversions are slow.
+DEVICE float byte_above_2_23(u32 bytes, u32 i) {
+    return __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7440 | i));
 }
 
-// 32 signed bytes and an f16 step: quants [n][k], then steps [n][k / 32].
+// 32 signed bytes and an f16 step.
 struct Q8_0 {
-    enum : int { CHUNK = 32, BLOCKS = 1, PIECES = 2, SUMS = 0, PLAIN = 0 };
-    struct Matrix {
-        const u8* quants;
-        const u16* steps;
-        u32 quant_stride, step_stride;
-        DEVICE Matrix make(u64 base, u32 n, u32 k) {
-            const u8* quants = at<const u8>(base);
-            return {quants, reinterpret_cast<const u16*>(quants + static_cast<u64>(n) * k), k, k / 32};
-        }
-    };
+    enum : int { HEAD = 1, QUANTS = 16, TAIL = 0, CHUNK = 32, WHOLE = 0, SPAN = 32, LEAF = 1, SUMS = 0 };
+    struct Head {};
     struct Raw {
         uint4 low, high;
         u32 step;
     };
-    template <int VECTOR = 16>
-    DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
-        const u8* quants = row_of(m.quants + chunk * 32, row, m.quant_stride);
-        return {fetch_piece<VECTOR>(quants), fetch_piece<VECTOR>(quants + 16),
-                fetch<u16>(row_of(m.steps + chunk, row, m.step_stride))};
+    DEVICE Head head(const Superblock&) { return {}; }
+    DEVICE float begin(const Head&) { return 0.0f; }
+    DEVICE Raw load(const Superblock& s, u32 chunk) {
+        const u8* quants = s.piece(2 * chunk);
+        return {fetch_piece(quants, 1), fetch_piece(quants, 2), fetch<u16>(s.pieces + static_cast<u64>(2 * chunk))};
     }
-    DEVICE Weights unpack(const Raw& raw, int, u32) {
+    DEVICE Weights unpack(const Head&, const Raw& raw, u32, int) {
+        float step = half_to_float(raw.step);
         return {{raw.low.x, raw.low.y, raw.low.z, raw.low.w, raw.high.x, raw.high.y, raw.high.z, raw.high.w},
-                half_to_float(raw.step), 0.0f, {0, 0}};
+                {step, step},
+                __fmul_rn(-bias(), step)};
     }
-    template <int CHAINS>
-    DEVICE float dot(const Weights& w, const Activations& a, float sum) {
-        i32 products = dot_block<CHAINS, dot4>(w, a);
-        return __fmaf_rn(__fmul_rn(w.scale, a.scale), __int2float_rn(products), sum);
+    DEVICE float dot(const Weights& w, const Activations& a, int, float sum) {
+        float biased = __int_as_float(dot_block<dot4>(w, a, BIAS_BITS));
+        return __fmaf_rn(__fmaf_rn(biased, w.scale[0], w.offset), a.extra, sum);
     }
-    DEVICE float value(const Weights& w, int i) {
-        return __fmul_rn(w.scale, static_cast<float>(static_cast<i8>(w.w[i / 4] >> (8 * (i % 4)))));
+    DEVICE float value(const Weights& w, int, int i) {
+        return __fmul_rn(w.scale[0], static_cast<float>(static_cast<i8>(w.w[i / 4] >> (8 * (i % 4)))));
     }
 };
 
-// 6 bits in 4 (q - 32), which fits a signed byte: 64 weights in 48 bytes A[4] B[4] C[4]. The upper
-// six bits of each byte of A, B, C are weights; their lower two are the fourth of every four words.
-// quants [n][k / 64][48], scales [n][k / 16], steps [n][k / 256].
+// 6 bits in 4 (q - 32), which fits a signed byte: 64 weights in the pieces A, B, C. The upper six bits of
+// their bytes are the first three 16 weights; the lower two, put together, the last 16.
 struct Q6_K {
-    enum : int { CHUNK = 64, BLOCKS = 2, PIECES = 4, SUMS = 0, PLAIN = 0 };
-    struct Matrix {
-        const u8* quants;
-        const u8* scales;
-        const u16* steps;
-        u32 quant_stride, scale_stride, step_stride;
-        DEVICE Matrix make(u64 base, u32 n, u32 k) {
-            const u8* quants = at<const u8>(base);
-            const u8* scales = quants + static_cast<u64>(n) * (k / 4 * 3);
-            const u8* steps = scales + static_cast<u64>(n) * (k / 16);
-            return {quants, scales, reinterpret_cast<const u16*>(steps), k / 4 * 3, k / 16, k / 256};
-        }
+    enum : int { HEAD = 1, QUANTS = 12, TAIL = 2, CHUNK = 64, WHOLE = 1, SPAN = 256, LEAF = 0, SUMS = 0 };
+    struct Head {
+        float step;
+        i32 scales;
     };
     struct Raw {
         uint4 a, b, c;
-        u32 scales, step;
+        u32 scales;
     };
-    template <int VECTOR = 16>
-    DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
-        const u8* quants = row_of(m.quants + chunk * 48, row, m.quant_stride);
-        return {fetch_piece<VECTOR>(quants), fetch_piece<VECTOR>(quants + 16), fetch_piece<VECTOR>(quants + 32),
-                fetch<u32>(row_of(m.scales + chunk * 4, row, m.scale_stride)),
-                fetch<u16>(row_of(m.steps + chunk / 4, row, m.step_stride))};
-    }
-    DEVICE Weights unpack(const Raw& raw, int block, u32) {
-        Weights out;
+    DEVICE Head head(const Superblock& s) {
+        uint4 scales = fetch_piece(s.pieces, 0);
+        i32 sum = 0;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            u32 a = word(raw.a, 2 * block + h), b = word(raw.b, 2 * block + h), c = word(raw.c, 2 * block + h);
-            out.w[4 * h] = a & 0xfcfcfcfcu;
-            out.w[4 * h + 1] = b & 0xfcfcfcfcu;
-            out.w[4 * h + 2] = c & 0xfcfcfcfcu;
-            u32 fourth = (a << 6) & 0xc0c0c0c0u;
-            fourth = ((b << 4) & 0x30303030u) | fourth;
-            out.w[4 * h + 3] = ((c << 2) & 0x0c0c0c0cu) | fourth;
-            out.sub[h] = static_cast<i8>(raw.scales >> (8 * (2 * block + h)));
-        }
-        // A byte is 4 (q - 32).
-        out.scale = __fmul_rn(half_to_float(raw.step), 0.25f);
-        out.minimum = 0.0f;
-        return out;
+        for (int i = 0; i < 4; i++) sum = dot4(word(scales, i), 0x01010101u, sum);
+        return {half_to_float(fetch<u16>(s.tail)), sum};
     }
-    template <int CHAINS>
-    DEVICE float dot(const Weights& w, const Activations& a, float sum) {
-        i32 first[CHAINS] = {}, second[CHAINS] = {};
+    DEVICE float begin(const Head& head) {
+        return __fmul_rn(__fmul_rn(-bias(), head.step), static_cast<float>(head.scales));
+    }
+    DEVICE Raw load(const Superblock& s, u32 chunk) {
+        const u8* quants = s.piece(3 * chunk);
+        return {fetch_piece(quants, 1), fetch_piece(quants, 2), fetch_piece(quants, 3),
+                fetch<u32>(s.pieces + static_cast<u64>(4 * chunk))};
+    }
+    // The scale of 16 weights: 2^15 + 128 + scale, times the step, less 2^15 + 128 of it: all exact.
+    DEVICE float scale(const Head& head, u32 scales, int i) {
+        float above = __uint_as_float(__byte_perm(scales ^ 0x80808080u, 0x47000000u, 0x7404 | i << 4));
+        return __fmaf_rn(above, head.step, __fmul_rn(-32896.0f, head.step));
+    }
+    DEVICE Weights unpack(const Head& head, const Raw& raw, u32, int b) {
+        Weights out;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            first[i % CHAINS] = dot4(w.w[i], word(a, i), first[i % CHAINS]);
-            second[i % CHAINS] = dot4(w.w[i + 4], word(a, i + 4), second[i % CHAINS]);
+            u32 a = word(raw.a, i), second = word(raw.b, i), c = word(raw.c, i);
+            out.w[i] = (b == 0 ? a : c) & 0xfcfcfcfcu;
+            u32 fourth = (a << 6) & 0xc0c0c0c0u;
+            fourth = ((second << 4) & 0x30303030u) | fourth;
+            fourth = ((c << 2) & 0x0c0c0c0cu) | fourth;
+            out.w[i + 4] = b == 0 ? second & 0xfcfcfcfcu : fourth;
         }
-        i32 products = total(first) * w.sub[0] + total(second) * w.sub[1];
-        return __fmaf_rn(__fmul_rn(w.scale, a.scale), __int2float_rn(products), sum);
+        out.scale[0] = scale(head, raw.scales, 2 * b);
+        out.scale[1] = scale(head, raw.scales, 2 * b + 1);
+        out.offset = 0.0f;
+        return out;
     }
-    DEVICE float value(const Weights& w, int i) {
-        float q = static_cast<float>(static_cast<i8>(w.w[i / 4] >> (8 * (i % 4))));
-        return __fmul_rn(__fmul_rn(w.scale, static_cast<float>(w.sub[i / 16])), q);
+    DEVICE float dot(const Weights& w, const Activations& a, int, float sum) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            // A byte is four times the weight: from four times the bias, whose top bits return in the shift.
+            i32 products = static_cast<i32>(BIAS_BITS << 2);
+#pragma unroll
+            for (int i = 0; i < 4; i++) products = dot4(w.w[4 * h + i], word(a, 4 * h + i), products);
+            u32 biased = __funnelshift_r(static_cast<u32>(products), BIAS_BITS >> 30, 2);
+            sum = __fmaf_rn(__uint_as_float(biased), w.scale[h], sum);
+        }
+        return sum;
+    }
+    DEVICE float value(const Weights& w, int, int i) {
+        float four = static_cast<float>(static_cast<i8>(w.w[i / 4] >> (8 * (i % 4))));
+        return __fmul_rn(w.scale[i / 16], __fmul_rn(four, 0.25f));
     }
 };
 
-// The 6-bit scales and minima of two neighbouring sub-blocks, a byte each, out of a K block's 12 bytes
-// (words y, z, w of its head): ggml's packing, see `scale_and_min` in the engine's `quant`.
-struct ScalePair {
-    u32 scales, minima;
-    DEVICE ScalePair make(const uint4& head, u32 pair) {
-        u32 shift = 16 * (pair & 1);
-        u32 low = head.y >> shift, mid = head.z >> shift, high = head.w >> shift;
-        if (pair < 2) return {low & 0x3f3f, mid & 0x3f3f};
-        return {(high & 0x0f0f) | ((low >> 2) & 0x3030), ((high >> 4) & 0x0f0f) | ((mid >> 2) & 0x3030)};
-    }
-};
-
-// What Q4_K and Q5_K share: bytes are unsigned, a block has a scale and a minimum.
+// What Q4_K and Q5_K share: a chunk is two blocks, of which a byte of each word below has scale or minimum.
 struct WithMinimum {
-    DEVICE void scales(const uint4& head, u32 chunk, int block, Weights& out) {
-        ScalePair pair = ScalePair::make(head, chunk & 3);
-        out.scale = __fmul_rn(half_to_float(head.x & 0xffff), byte_to_float(pair.scales, block));
-        out.minimum = __fmul_rn(half_to_float(head.x >> 16), byte_to_float(pair.minima, block));
+    enum : int { CHUNK = 64, WHOLE = 1, SPAN = 256, LEAF = 0, SUMS = 1 };
+    struct Head {
+        u32 scales[2], minima[2];
+        float step, minus_least;
+    };
+    DEVICE Head head(const Superblock& s) {
+        uint4 v = fetch_piece(s.pieces, 0);
+        return {{v.y & 0x3f3f3f3fu, (v.w & 0x0f0f0f0fu) | ((v.y >> 2) & 0x30303030u)},
+                {v.z & 0x3f3f3f3fu, ((v.w >> 4) & 0x0f0f0f0fu) | ((v.z >> 2) & 0x30303030u)},
+                half_to_float(v.x & 0xffff),
+                -half_to_float(v.x >> 16)};
     }
-    // A byte in the lowest bits of 2^23, less 2^23: conversions of bytes are slow.
-    DEVICE float byte_to_float(u32 bytes, int i) {
-        return __fsub_rn(__uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7440 | i)), 8388608.0f);
+    DEVICE float begin(const Head& head) {
+        i32 even = dot4_unsigned(head.scales[0], 0x01010101u, 0);
+        i32 difference = dot4_unsigned(head.scales[1], 0xffffffffu, even);
+        return __fmul_rn(__fmul_rn(-bias(), head.step), static_cast<float>(difference));
     }
-    template <int CHAINS>
-    DEVICE float dot(const Weights& w, const Activations& a, float sum) {
-        i32 products = dot_block<CHAINS, dot4_unsigned>(w, a);
-        sum = __fmaf_rn(__fmul_rn(w.scale, a.scale), __int2float_rn(products), sum);
-        return __fmaf_rn(-w.minimum, a.sum, sum);
+    // Byte `i` times a factor, exact.
+    DEVICE float times(u32 bytes, u32 i, float factor) {
+        return __fmaf_rn(byte_above_2_23(bytes, i), factor, __fmul_rn(-8388608.0f, factor));
     }
-    DEVICE float value(const Weights& w, int i) {
-        float q = static_cast<float>((w.w[i / 4] >> (8 * (i % 4))) & 255);
-        return __fsub_rn(__fmul_rn(w.scale, q), w.minimum);
+    DEVICE void scales(const Head& head, u32 chunk, int b, Weights& out) {
+        out.scale[0] = out.scale[1] = times(head.scales[b], chunk, head.step);
+        out.offset = times(head.minima[b], chunk, head.minus_least);
+    }
+    DEVICE float add(i32 biased, const Weights& w, const Activations& a, float sum) {
+        sum = __fmaf_rn(__int_as_float(biased), w.scale[0], sum);
+        return __fmaf_rn(w.offset, a.extra, sum);
+    }
+    DEVICE float value_of(const Weights& w, u32 q) {
+        return __fadd_rn(__fmul_rn(w.scale[0], static_cast<float>(q)), w.offset);
     }
 };
 
-// GGUF's own blocks of 144 bytes: head [16], nibbles [128].
+// Head, then nibbles: the lower ones are the even block, the upper ones the odd block.
 struct Q4_K : WithMinimum {
-    enum : int { CHUNK = 64, BLOCKS = 2, PIECES = 4, SUMS = 1, PLAIN = 0 };
-    struct Matrix {
-        const u8* blocks;
-        u32 stride;
-        DEVICE Matrix make(u64 base, u32, u32 k) { return {at<const u8>(base), k / 256 * 144}; }
-    };
+    enum : int { HEAD = 1, QUANTS = 8, TAIL = 0 };
     struct Raw {
-        uint4 head, low, high;
+        uint4 low, high;
     };
-    template <int VECTOR = 16>
-    DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
-        const u8* block = row_of(m.blocks + chunk / 4 * 144, row, m.stride);
-        const u8* nibbles = block + 16 + (chunk & 3) * 32;
-        return {fetch_piece<VECTOR>(block), fetch_piece<VECTOR>(nibbles), fetch_piece<VECTOR>(nibbles + 16)};
+    DEVICE Raw load(const Superblock& s, u32 chunk) {
+        const u8* quants = s.piece(2 * chunk);
+        return {fetch_piece(quants, 1), fetch_piece(quants, 2)};
     }
-    DEVICE Weights unpack(const Raw& raw, int block, u32 chunk) {
+    DEVICE Weights unpack(const Head& head, const Raw& raw, u32 chunk, int b) {
         Weights out;
-        scales(raw.head, chunk, block, out);
-        // The upper nibble is left where it is: a byte is 16 q.
-        if (block == 1) out.scale = __fmul_rn(out.scale, 0.0625f);
+        scales(head, chunk, b, out);
+        // An upper nibble is left where it is: a byte is 16 q.
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             u32 v = i < 4 ? word(raw.low, i) : word(raw.high, i - 4);
-            out.w[i] = v & (block == 0 ? 0x0f0f0f0fu : 0xf0f0f0f0u);
+            out.w[i] = v & (b == 0 ? 0x0f0f0f0fu : 0xf0f0f0f0u);
         }
         return out;
     }
+    DEVICE float dot(const Weights& w, const Activations& a, int b, float sum) {
+        i32 biased = b == 0 ? dot_block<dot4_unsigned>(w, a, BIAS_BITS)
+                            : (dot_block<dot4_unsigned>(w, a, 0) >> 4) + static_cast<i32>(MINUS_BIAS_BITS);
+        return add(biased, w, a, sum);
+    }
+    DEVICE float value(const Weights& w, int b, int i) {
+        return value_of(w, (w.w[i / 4] >> (8 * (i % 4) + 4 * b)) & 15);
+    }
 };
 
-// GGUF's own blocks of 176 bytes: head [16], fifth bits [32], nibbles [128].
+// Head, fifth bits, nibbles. Bit 8 j + i of a block's fifths belongs to byte j of its word i.
 struct Q5_K : WithMinimum {
-    enum : int { CHUNK = 64, BLOCKS = 2, PIECES = 4, SUMS = 1, PLAIN = 0 };
-    struct Matrix {
-        const u8* blocks;
-        u32 stride;
-        DEVICE Matrix make(u64 base, u32, u32 k) { return {at<const u8>(base), k / 256 * 176}; }
-    };
+    enum : int { HEAD = 3, QUANTS = 8, TAIL = 0 };
     struct Raw {
-        uint4 head, fifth_low, fifth_high, low, high;
+        uint4 low, high;
+        uint2 fifths;
     };
-    template <int VECTOR = 16>
-    DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
-        const u8* block = row_of(m.blocks + chunk / 4 * 176, row, m.stride);
-        const u8* nibbles = block + 48 + (chunk & 3) * 32;
-        return {fetch_piece<VECTOR>(block), fetch_piece<VECTOR>(block + 16), fetch_piece<VECTOR>(block + 32),
-                fetch_piece<VECTOR>(nibbles), fetch_piece<VECTOR>(nibbles + 16)};
+    DEVICE Raw load(const Superblock& s, u32 chunk) {
+        const u8* quants = s.piece(2 * chunk);
+        return {fetch_piece(quants, 3), fetch_piece(quants, 4),
+                fetch<uint2>(s.piece(chunk / 2) + PIECE_STRIDE + static_cast<u64>(chunk % 2 * 8))};
     }
-    DEVICE Weights unpack(const Raw& raw, int block, u32 chunk) {
+    DEVICE Weights unpack(const Head& head, const Raw& raw, u32 chunk, int b) {
         Weights out;
-        scales(raw.head, chunk, block, out);
-        // The sub-block's bit of each byte to bit 4.
-        u32 rotation = (2 * (chunk & 3) + block - 4) & 31;
+        scales(head, chunk, b, out);
+        u32 fifths = b == 0 ? raw.fifths.x : raw.fifths.y;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             u32 nibbles = i < 4 ? word(raw.low, i) : word(raw.high, i - 4);
-            u32 fifths = i < 4 ? word(raw.fifth_low, i) : word(raw.fifth_high, i - 4);
-            fifths = __funnelshift_r(fifths, fifths, rotation);
-            out.w[i] = ((nibbles >> (4 * block)) & 0x0f0f0f0fu) | (fifths & 0x10101010u);
+            u32 fifth = i < 4 ? fifths << (4 - i) : fifths >> (i - 4);
+            out.w[i] = ((nibbles >> (4 * b)) & 0x0f0f0f0fu) | (fifth & 0x10101010u);
         }
         return out;
     }
+    DEVICE float dot(const Weights& w, const Activations& a, int b, float sum) {
+        return add(dot_block<dot4_unsigned>(w, a, b == 0 ? BIAS_BITS : MINUS_BIAS_BITS), w, a, sum);
+    }
+    DEVICE float value(const Weights& w, int, int i) { return value_of(w, (w.w[i / 4] >> (8 * (i % 4))) & 255); }
 };
 
-// Halves, rows padded with zeroes to 8 columns: [n][round_up(k, 8)]. Activations stay f32.
+// Halves, zeroes up to whole blocks. Activations stay f32.
 struct F16 {
-    enum : int { CHUNK = 8, PIECES = 2, PLAIN = 1 };
-    struct Matrix {
-        const u16* values;
-        u32 stride;
-        DEVICE Matrix make(u64 base, u32, u32 k) { return {at<const u16>(base), round_up(k, 8u)}; }
-    };
+    enum : int { HEAD = 0, QUANTS = 32, TAIL = 0, CHUNK = 32, WHOLE = 0, SPAN = 0, LEAF = 1, SUMS = 0 };
     struct Raw {
-        uint4 values;
+        uint4 pieces[4];
     };
-    template <int VECTOR = 16>
-    DEVICE Raw load(const Matrix& m, u32 row, u32 chunk) {
-        return {fetch_piece<VECTOR>(row_of(m.values + chunk * 8, row, m.stride))};
+    DEVICE Raw load(const Superblock& s, u32 chunk) {
+        const u8* quants = s.piece(4 * chunk);
+        return {{fetch_piece(quants, 0), fetch_piece(quants, 1), fetch_piece(quants, 2), fetch_piece(quants, 3)}};
     }
     DEVICE float value(const Raw& raw, int i) {
-        return half_to_float(word(raw.values, i / 2) >> (16 * (i % 2)));
+        return half_to_float(word(raw.pieces[i / 8], i / 2 % 4) >> (16 * (i % 2)));
     }
 };
-

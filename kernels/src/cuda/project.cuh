@@ -1,173 +1,216 @@
 // Matrices times one to eight rows, with norm in front and residual or SiLU-product behind.
 //
-// A block stages the activations once and then walks over tiles of matrix rows, `gridDim.x` apart.
-// LANES lanes share a group of OUTPUTS matrix rows (so an activation read from shared memory serves
-// OUTPUTS weights); lane t takes chunks t, t + LANES, ..., UNROLL of them at a turn, in loads of
-// VECTOR bytes. With STAGES the bytes of STAGES - 1 turns ahead are asked for before a turn's products.
-// Products of a run of weights are added up in CHAINS that do not wait for each other.
+// A block stages the activations once and then walks over tiles of matrix rows, `gridDim.x` apart. The lanes of a
+// warp are 8 rows of a panel times 4 superblocks; a lane has a superblock of a row of OUTPUTS panels to itself
+// (so an activation read from shared memory serves OUTPUTS weights), and loads UNROLL chunks of it at a time. LANES
+// lanes share a row, LANES / 4 warps.
 //
-// Order of a sum: the chunks of a lane in turn; planes; lanes of a warp by halving distance; where
-// LANES are several warps, those in turn. It depends on LANES and the format, on nothing else: not
-// on rows, OUTPUTS, WARPS, UNROLL, STAGES, VECTOR, CHAINS (whose sums are integers) or grid.
+// Order of a sum: docs/numerics.md's. What the lanes of a row have come to in their superblocks is folded in the
+// order of columns, by one lane for each output. So no parameter here decides a bit.
 #pragma once
 #include "stage.cuh"
 
-template <class F, int ROWS, int PLANES, int LANES, int OUTPUTS, int WARPS, int UNROLL, int STAGES, int VECTOR,
-          int CHAINS>
+template <class F, int ROWS, int PLANES, int LANES, int OUTPUTS, int WARPS, int UNROLL>
 struct Project {
-    // Of the lanes that share rows, WIDTH are in each of SPLITS warps.
-    enum : int { THREADS = WARPS * 32, COLUMNS = ROWS * PLANES, WIDTH = LANES < 32 ? LANES : 32, SPLITS = LANES / WIDTH };
-    enum : u32 { GROUPS = THREADS / LANES };
-    typedef typename F::Matrix Matrix;
-    typedef typename F::Raw Raw;
-    typedef Staged<F, COLUMNS> Activation;
+    enum : u32 {
+        THREADS = WARPS * 32,
+        COLUMNS = ROWS * PLANES,
+        // Superblocks of a warp, and warps that share rows.
+        ACROSS = 32 / PANEL,
+        SPLITS = LANES / ACROSS,
+        GROUPS = WARPS / SPLITS,
+        CHUNKS = SUPERBLOCK / F::CHUNK,
+        // Sums of a superblock that one row of activations has.
+        FOLDED = F::LEAF ? 1 : PLANES,
+        // Rows of activations that are folded at a time: at most as many outputs as lanes.
+        TOGETHER = ROWS < ACROSS / OUTPUTS ? ROWS : ACROSS / OUTPUTS,
+    };
+    static_assert(WARPS % SPLITS == 0 && OUTPUTS <= ACROSS, "whole groups, and a lane for each output");
+    typedef Staged<F, COLUMNS> Staged;
+    typedef float Sums[ROWS * FOLDED][OUTPUTS];
 
-    // `weights` of a chunk of OUTPUTS rows times the activations of all columns.
-    DEVICE void products(const Raw (&raw)[OUTPUTS], const Activation& staged, u32 chunk,
-                         float (&sums)[COLUMNS][OUTPUTS]) {
-        if constexpr (F::PLAIN) {
+    // The sums of superblock s, of which there are `chunks` chunks.
+    DEVICE void multiply(const Superblock (&rows)[OUTPUTS], u32 s, int chunks, Sums& sums) {
+        typename F::Head head[OUTPUTS];
 #pragma unroll
-            for (int c = 0; c < COLUMNS; c++) {
-                uint4 low = staged.piece(c, 0, chunk), high = staged.piece(c, 1, chunk);
+        for (int r = 0; r < OUTPUTS; r++) {
+            head[r] = F::head(rows[r]);
 #pragma unroll
-                for (int r = 0; r < OUTPUTS; r++) {
+            for (int c = 0; c < ROWS * FOLDED; c++) sums[c][r] = F::begin(head[r]);
+        }
+#pragma unroll 1
+        for (int first = 0; first < chunks; first += UNROLL) {
+            typename F::Raw raw[UNROLL][OUTPUTS];
+            load(rows, first, chunks, raw);
 #pragma unroll
-                    for (int i = 0; i < 8; i++) {
-                        float x = __uint_as_float(i < 4 ? word(low, i) : word(high, i - 4));
-                        sums[c][r] = __fmaf_rn(F::value(raw[r], i), x, sums[c][r]);
+            for (int u = 0; u < UNROLL; u++) {
+                int chunk = first + u;
+                if (!F::WHOLE && chunk >= chunks) break;
+#pragma unroll
+                for (int b = 0; b < F::CHUNK / static_cast<int>(BLOCK); b++) {
+                    Weights weights[OUTPUTS];
+#pragma unroll
+                    for (int r = 0; r < OUTPUTS; r++) weights[r] = F::unpack(head[r], raw[u][r], chunk, b);
+#pragma unroll
+                    for (int c = 0; c < COLUMNS; c++) {
+                        Activations a = Staged::block(s, c, chunk * (F::CHUNK / BLOCK) + b);
+                        int to = F::LEAF ? c / PLANES : c;
+#pragma unroll
+                        for (int r = 0; r < OUTPUTS; r++) sums[to][r] = F::dot(weights[r], a, b, sums[to][r]);
                     }
                 }
             }
-        } else {
+        }
+    }
+
+    // The same where activations stay f32: four chains by column mod 4.
+    DEVICE void multiply_plain(const Superblock (&rows)[OUTPUTS], u32 s, int chunks, Sums& sums) {
+        float chains[ROWS][OUTPUTS][4] = {};
+#pragma unroll 1
+        for (int first = 0; first < chunks; first += UNROLL) {
+            typename F::Raw raw[UNROLL][OUTPUTS];
+            load(rows, first, chunks, raw);
 #pragma unroll
-            for (int b = 0; b < F::BLOCKS; b++) {
-                Weights weights[OUTPUTS];
+            for (int u = 0; u < UNROLL; u++) {
+                int chunk = first + u;
+                if (chunk >= chunks) break;
 #pragma unroll
-                for (int r = 0; r < OUTPUTS; r++) weights[r] = F::unpack(raw[r], b, chunk);
+                for (int i = 0; i < F::CHUNK; i += 4) {
 #pragma unroll
-                for (int c = 0; c < COLUMNS; c++) {
-                    Activations a = staged.block(c, b, chunk);
+                    for (int m = 0; m < ROWS; m++) {
+                        uint4 x = Staged::record(s, m)[(chunk * F::CHUNK + i) / 4];
 #pragma unroll
-                    for (int r = 0; r < OUTPUTS; r++)
-                        sums[c][r] = F::template dot<CHAINS>(weights[r], a, sums[c][r]);
+                        for (int r = 0; r < OUTPUTS; r++) {
+#pragma unroll
+                            for (int c = 0; c < 4; c++)
+                                chains[m][r][c] = __fmaf_rn(F::value(raw[u][r], i + c), __uint_as_float(word(x, c)),
+                                                            chains[m][r][c]);
+                        }
+                    }
                 }
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < ROWS; m++) {
+#pragma unroll
+            for (int r = 0; r < OUTPUTS; r++) {
+                float(&c)[4] = chains[m][r];
+                sums[m][r] = __fadd_rn(__fadd_rn(c[0], c[1]), __fadd_rn(c[2], c[3]));
             }
         }
     }
 
-    // Adds the later warps' values of a group to those of its first, in turn; true in that one. All
-    // warps of the block come here, as often as each other.
-    DEVICE bool sum_warps(float& value) {
-        __shared__ float exchange[GROUPS][SPLITS - 1][32];
-        u32 group = threadIdx.x / LANES, split = threadIdx.x % LANES / 32, lane = threadIdx.x % 32;
-        if (split > 0) exchange[group][split - 1][lane] = value;
-        __syncthreads();
-        if (split == 0) {
-#pragma unroll
-            for (int s = 0; s < SPLITS - 1; s++) value = __fadd_rn(value, exchange[group][s][lane]);
-        }
-        // The next tile's values may not come before these are read.
-        __syncthreads();
-        return split == 0;
-    }
-
-    // Which rows a group reads, of n, and how many chunks they have.
-    struct Rows {
-        u32 base, written, n, chunks;
-    };
-
-    // The bytes of a turn; the upper half of the rows may come from another matrix.
-    DEVICE void load(const Matrix& lower, const Matrix& upper, const Rows& rows, u32 start,
-                     Raw (&raw)[UNROLL][OUTPUTS]) {
+    DEVICE void load(const Superblock (&rows)[OUTPUTS], int first, int chunks, typename F::Raw (&raw)[UNROLL][OUTPUTS]) {
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            u32 chunk = start + u * LANES;
-            if (chunk < rows.chunks) {
+            if (!F::WHOLE && first + u >= chunks) break;
 #pragma unroll
-                for (int r = 0; r < OUTPUTS; r++) {
-                    // Beyond the last row the last is read again and not written.
-                    u32 row = min(rows.base + (r & (rows.written - 1)), rows.n - 1);
-                    raw[u][r] = F::template load<VECTOR>(r < OUTPUTS / 2 ? lower : upper, row, chunk);
-                }
-            }
+            for (int r = 0; r < OUTPUTS; r++) raw[u][r] = F::load(rows[r], first + u);
         }
     }
 
-    // Tiles of a matrix, of which a group writes WRITTEN outputs.
-    template <int WRITTEN>
-    DEVICE u32 tiles_of(u32 n) {
-        return (n + GROUPS * WRITTEN - 1) / (GROUPS * WRITTEN);
+    // Between the warps of a group; all warps of the block come here, as often as each other.
+    DEVICE void meet() {
+        if constexpr (SPLITS > 1) {
+            __syncthreads();
+        } else {
+            __syncwarp();
+        }
+    }
+
+    // Adds the sums of the LANES superblocks from `first` on, as many as there are, to what a lane has of its outputs:
+    // of row lane % 8 of panel lane / 8 % OUTPUTS, for one of every TOGETHER rows of activations.
+    DEVICE void fold(const Sums& sums, u32 first, u32 superblocks, float (&totals)[ROWS / TOGETHER]) {
+        constexpr u32 OWN = TOGETHER * OUTPUTS;
+        // Padded, so that the outputs that a warp reads at a time lie in different banks.
+        __shared__ float exchange[GROUPS][FOLDED * OWN][SPLITS * 32 + PANEL];
+        u32 lane = threadIdx.x % 32, group = threadIdx.x / 32 / SPLITS, split = threadIdx.x / 32 % SPLITS;
+        u32 output = lane / PANEL, row = lane % PANEL;
+        u32 count = min(static_cast<u32>(LANES), superblocks - first);
+#pragma unroll
+        for (u32 batch = 0; batch < ROWS / TOGETHER; batch++) {
+#pragma unroll
+            for (u32 f = 0; f < FOLDED; f++) {
+#pragma unroll
+                for (u32 i = 0; i < OWN; i++) {
+                    u32 m = batch * TOGETHER + i / OUTPUTS;
+                    exchange[group][f * OWN + i][split * 32 + lane] = sums[m * FOLDED + f][i % OUTPUTS];
+                }
+            }
+            meet();
+            if (split == 0 && output < OWN) {
+                u32 m = batch * TOGETHER + output / OUTPUTS;
+#pragma unroll 4
+                for (u32 i = 0; i < count; i++) {
+#pragma unroll
+                    for (u32 f = 0; f < FOLDED; f++) {
+                        float sum = exchange[group][f * OWN + output][i * PANEL + row];
+                        if constexpr (F::LEAF) {
+                            totals[batch] = __fadd_rn(totals[batch], sum);
+                        } else {
+                            totals[batch] = __fmaf_rn(sum, Staged::scale(first + i, m * PLANES + f), totals[batch]);
+                        }
+                    }
+                }
+            }
+            meet();
+        }
     }
 
     DEVICE void run(const ProjectParams& p) {
-        u32 chunks = (p.k + F::CHUNK - 1) / F::CHUNK;
-        Activation staged = Activation::make(chunks);
-        stage<F, ROWS, PLANES, THREADS>(p, staged);
-        // Outputs of a group: with SiLU-product, half as many as matrix rows.
+        stage<F, ROWS, PLANES, THREADS>(p);
+        // Panels that a group writes: with SiLU-product, half as many as it reads.
         u32 written = p.swiglu ? OUTPUTS / 2 : OUTPUTS;
         u32 segments = p.swiglu ? 1 : 3;
-        u32 first = blockIdx.x;
+        u32 index = blockIdx.x;
 #pragma unroll 1
         for (u32 s = 0; s < segments; s++) {
-            u32 n = p.segments[s].n;
-            u32 tiles = p.swiglu ? tiles_of<OUTPUTS / 2>(n) : tiles_of<OUTPUTS>(n);
+            u32 panels = (p.segments[s].n + PANEL - 1) / PANEL;
+            u32 tiles = (panels + GROUPS * written - 1) / (GROUPS * written);
 #pragma unroll 1
-            for (; first < tiles; first += gridDim.x) tile(p, s, written, first, chunks, staged);
-            first -= tiles;
+            for (; index < tiles; index += gridDim.x) tile(p, s, written, index);
+            index -= tiles;
         }
     }
 
-    DEVICE void tile(const ProjectParams& p, u32 segment, u32 written, u32 index, u32 chunks,
-                     const Activation& staged) {
-        u32 n = p.segments[segment].n;
-        u32 lane = threadIdx.x % LANES;
-        u32 base = (index * GROUPS + threadIdx.x / LANES) * written;
-        Rows rows = {base, written, n, chunks};
-        Matrix lower = Matrix::make(p.segments[segment].weights, n, p.k);
-        Matrix upper = Matrix::make(p.segments[p.swiglu ? 1 : segment].weights, n, p.k);
-        float sums[COLUMNS][OUTPUTS] = {};
-        Raw raw[STAGES][UNROLL][OUTPUTS];
-        constexpr u32 TURN = LANES * UNROLL, AHEAD = STAGES - 1;
-#pragma unroll
-        for (u32 s = 0; s < AHEAD; s++) load(lower, upper, rows, lane + s * TURN, raw[s]);
+    DEVICE void tile(const ProjectParams& p, u32 segment, u32 written, u32 index) {
+        u32 n = p.segments[segment].n, superblocks = (p.k + SUPERBLOCK - 1) / SUPERBLOCK;
+        u32 lane = threadIdx.x % 32, group = threadIdx.x / 32 / SPLITS, split = threadIdx.x / 32 % SPLITS;
+        u32 base = (index * GROUPS + group) * written;
+        Matrix<F> lower = Matrix<F>::make(p.segments[segment].weights, n, p.k);
+        // The upper half of the panels may come from another matrix.
+        Matrix<F> upper = Matrix<F>::make(p.segments[p.swiglu ? 1 : segment].weights, n, p.k);
+        float totals[ROWS / TOGETHER] = {};
 #pragma unroll 1
-        for (u32 first = lane; first < chunks; first += STAGES * TURN) {
+        for (u32 first = 0; first < superblocks; first += LANES) {
+            u32 s = first + split * ACROSS + lane / PANEL;
+            Sums sums = {};
+            if (s < superblocks) {
+                Superblock rows[OUTPUTS];
 #pragma unroll
-            for (u32 s = 0; s < STAGES; s++) {
-                u32 start = first + s * TURN;
-                load(lower, upper, rows, start + AHEAD * TURN, raw[(s + AHEAD) % STAGES]);
-#pragma unroll
-                for (int u = 0; u < UNROLL; u++) {
-                    u32 chunk = start + u * LANES;
-                    if (chunk < chunks) products(raw[s][u], staged, chunk, sums);
+                for (int r = 0; r < OUTPUTS; r++) {
+                    // Beyond the last panel the last is read again and not written.
+                    u32 panel = min(base + (r & (written - 1)), (n + PANEL - 1) / PANEL - 1);
+                    rows[r] = (r < OUTPUTS / 2 ? lower : upper).superblock(panel, lane % PANEL, s);
+                }
+                int chunks = CHUNKS;
+                if constexpr (!F::WHOLE) chunks = min(chunks, (p.k - s * SUPERBLOCK + F::CHUNK - 1) / F::CHUNK);
+                if constexpr (F::SPAN == 0) {
+                    multiply_plain(rows, s, chunks, sums);
+                } else {
+                    multiply(rows, s, chunks, sums);
                 }
             }
+            fold(sums, first, superblocks, totals);
         }
-        float totals[ROWS * OUTPUTS];
+        if (split > 0) return;
+        u32 panel = lane / PANEL % OUTPUTS, row = (base + panel) * PANEL + lane % PANEL;
 #pragma unroll
-        for (int r = 0; r < OUTPUTS; r++) {
-#pragma unroll
-            for (int m = 0; m < ROWS; m++) {
-                float sum = sums[m * PLANES][r];
-                if (PLANES == 2) sum = __fadd_rn(sum, sums[m * PLANES + PLANES - 1][r]);
-                totals[r * ROWS + m] = sum;
-            }
-        }
-        bool writer;
-        u32 held = scatter_sum<ROWS * OUTPUTS, WIDTH>(totals, lane, writer);
-        constexpr int KEPT = ROWS * OUTPUTS > WIDTH ? ROWS * OUTPUTS / WIDTH : 1;
-        if constexpr (SPLITS > 1) {
-            static_assert(KEPT == 1 && WARPS % SPLITS == 0, "a value for each lane, and whole groups");
-            writer = sum_warps(totals[0]) && writer;
-        }
-#pragma unroll
-        for (int i = 0; i < KEPT; i++) {
-            u32 r = (held + i) / ROWS, m = (held + i) % ROWS;
-            float value = totals[i];
-            // The first exchange parted gates from ups.
-            if (p.swiglu) value = silu_product(value, __shfl_xor_sync(ALL_LANES, value, WIDTH / 2));
-            u32 row = base + r;
-            if (writer && r < written && m < p.rows && row < n) {
+        for (u32 batch = 0; batch < ROWS / TOGETHER; batch++) {
+            float value = totals[batch];
+            if (p.swiglu) value = silu_product(value, __shfl_down_sync(ALL_LANES, value, OUTPUTS / 2 * PANEL));
+            u32 m = batch * TOGETHER + lane / PANEL / OUTPUTS;
+            if (panel < written && lane / PANEL < TOGETHER * OUTPUTS && m < p.rows && row < n) {
                 u64 to = static_cast<u64>(m) * n + row;
                 if (p.residual) value = __fadd_rn(value, at<const float>(p.residual)[to]);
                 at<float>(p.segments[segment].out)[to] = value;

@@ -1,62 +1,41 @@
-// Activation rows in shared memory, as products read them: normalised if asked; for quantised
-// weights as 8-bit blocks of 32 in one or two planes, for plain ones as f32.
+// Activation rows in shared memory, as products read them: normalised if asked; for quantised weights as 8-bit
+// integers in one or two planes, for plain ones as f32. docs/numerics.md has order and rounding.
 //
-// Quantisation of a block: `scale = max|x| / 127`, `q = round(x / scale)`, ties to even; below
-// 1e-30 everything is 0; with a NaN or an infinity in it the scale is NaN. The second plane is what
-// the first one left over. All of it depends on nothing but the 32 values.
-//
-// Column c of ROWS * PLANES is plane c % PLANES of row c / PLANES. Piece j (16 bytes) of chunk h of
-// column c lies at (c * PIECES + j) * stride + h: neighbouring lanes read neighbouring chunks, free
-// of bank conflicts; the stride keeps the words that a warp writes in different banks as well.
+// Column c of ROWS * PLANES is plane c % PLANES of row c / PLANES. A superblock is one run of pieces (16 bytes):
+// a record for each column (its integers, then sums of blocks or scales of spans of 32; or its f32), then the
+// scales of the columns where a superblock is a span. The stride of superblocks is odd or 2 mod 8, so that the 4
+// that a warp reads at a time lie in different banks.
 #pragma once
 #include "format.cuh"
 #include "params.cuh"
 
 extern __shared__ uint4 dynamic_shared[];
 
-// Pieces between piece j and j + 1 of a column. `orind_kernels::catalogue` knows the same formula.
-template <class F>
-DEVICE u32 piece_stride(u32 chunks) {
-    return round_up(chunks, 8u) + 8 / F::PIECES;
-}
-
 template <class F, int COLUMNS>
 struct Staged {
-    uint4* pieces;
-    float* scales;
-    float* sums;
-    u32 stride;
+    // `orind_kernels::catalogue` knows the same formula.
+    enum : u32 {
+        EXTRAS = F::SUMS || F::SPAN == BLOCK ? 2 : 0,
+        RECORD = F::SPAN == 0 ? SUPERBLOCK / 4 : SUPERBLOCK / PIECE + EXTRAS,
+        SCALES = F::SPAN == SUPERBLOCK ? (COLUMNS + 3) / 4 : 0,
+        STRIDE = (COLUMNS * RECORD + SCALES) | 1,
+    };
 
-    DEVICE Staged make(u32 chunks) {
-        Staged s;
-        s.stride = piece_stride<F>(chunks);
-        s.pieces = dynamic_shared;
-        s.scales = reinterpret_cast<float*>(s.pieces + COLUMNS * F::PIECES * s.stride);
-        s.sums = s.scales;
-        if constexpr (!F::PLAIN) s.sums += COLUMNS * F::BLOCKS * s.stride;
-        return s;
+    DEVICE uint4* superblock(u32 s) { return dynamic_shared + s * STRIDE; }
+    DEVICE uint4* record(u32 s, u32 column) { return superblock(s) + column * RECORD; }
+    // Sum or scale of a block.
+    DEVICE float& extra(u32 s, u32 column, u32 block) {
+        return reinterpret_cast<float*>(record(s, column) + SUPERBLOCK / PIECE)[block];
     }
-    __device__ __forceinline__ uint4 piece(int column, int j, u32 chunk) const {
-        return pieces[(column * F::PIECES + j) * stride + chunk];
+    // Scale of a superblock.
+    DEVICE float& scale(u32 s, u32 column) {
+        return reinterpret_cast<float*>(superblock(s) + COLUMNS * RECORD)[column];
     }
-    __device__ __forceinline__ Activations block(int column, int b, u32 chunk) const {
-        u32 index = (column * F::BLOCKS + b) * stride + chunk;
-        float sum = 0.0f;
-        if constexpr (F::SUMS) sum = sums[index];
-        return {piece(column, 2 * b, chunk), piece(column, 2 * b + 1, chunk), scales[index], sum};
-    }
-    // The word of columns k .. k + 4 of quantised activations.
-    __device__ __forceinline__ u32& quants(u32 column, u32 k) const {
-        u32* words = reinterpret_cast<u32*>(pieces + (column * F::PIECES + k % F::CHUNK / 16) * stride);
-        return words[k / F::CHUNK * 4 + k % 16 / 4];
-    }
-    __device__ __forceinline__ u32 block_index(u32 column, u32 k) const {
-        return (column * F::BLOCKS + k % F::CHUNK / 32) * stride + k / F::CHUNK;
-    }
-    // One f32 activation.
-    __device__ __forceinline__ float& plain(u32 column, u32 k) const {
-        float* floats = reinterpret_cast<float*>(pieces + (column * F::PIECES + k % F::CHUNK / 4) * stride);
-        return floats[k / F::CHUNK * 4 + k % 4];
+    DEVICE Activations block(u32 s, u32 column, u32 block) {
+        const uint4* pieces = record(s, column) + 2 * block;
+        float more = 0.0f;
+        if constexpr (EXTRAS) more = extra(s, column, block);
+        return {pieces[0], pieces[1], more};
     }
 };
 
@@ -86,52 +65,79 @@ DEVICE float norm_factor(const NormPartial& partial, u32 k, float eps) {
     return root_mean_inverse(sum, k, eps);
 }
 
-// Four of a block's 32 values, which lie in 8 neighbouring lanes, as 8-bit steps.
-struct Quantised {
-    u32 word;
-    float scale;
-    float sum;
+// A lane's 8 of the 256 values of a superblock: four of block lane / 8, four of the one 128 columns further.
+struct Values {
+    float4 v[2];
+};
 
-    DEVICE Quantised make(float4 v) {
-        // As integers, so that a NaN counts as the largest.
-        u32 largest = max(max(__float_as_uint(v.x) & 0x7fffffffu, __float_as_uint(v.y) & 0x7fffffffu),
-                          max(__float_as_uint(v.z) & 0x7fffffffu, __float_as_uint(v.w) & 0x7fffffffu));
-#pragma unroll
-        for (int d = 4; d > 0; d /= 2) largest = max(largest, __shfl_xor_sync(ALL_LANES, largest, d));
+// The steps of a span: what its largest magnitude says.
+struct Step {
+    float scale, inverse;
+
+    // Of the largest magnitude's bits: as integers, so that a NaN counts as the largest.
+    DEVICE Step make(u32 largest) {
         float magnitude = __uint_as_float(largest);
-        // Scaled by 2^-20 and back, so that neither the reciprocal nor its operand is subnormal.
-        float inverse = __fmul_rn(reciprocal(__fmul_rn(magnitude, 0x1p-20f)), 127.0f * 0x1p-20f);
-        if (!(magnitude > 1e-30f)) inverse = 0.0f;
-        Quantised out;
-        out.scale = magnitude > 1e-30f ? __fmul_rn(magnitude, 1.0f / 127.0f) : 0.0f;
-        if (largest >= INFINITY_BITS) out.scale = quiet_nan();
-        u32 low = __byte_perm(step(v.x, inverse), step(v.y, inverse), 0x0040);
-        u32 high = __byte_perm(step(v.z, inverse), step(v.w, inverse), 0x0040);
-        out.word = __byte_perm(low, high, 0x5410);
-        i32 sum = dot4(0x01010101u, out.word, 0);
-#pragma unroll
-        for (int d = 4; d > 0; d /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, d);
-        out.sum = __fmul_rn(out.scale, static_cast<float>(sum));
-        return out;
-    }
-    // What the steps left over.
-    __device__ __forceinline__ float4 rest(float4 v) const {
-        return {left(v.x, 0), left(v.y, 1), left(v.z, 2), left(v.w, 3)};
-    }
-
-private:
-    // The integer nearest to `x * inverse` in the lowest byte: added to 1.5 * 2^23 it ends up in the
-    // lowest bits of the mantissa.
-    DEVICE u32 step(float x, float inverse) {
-        return __float_as_uint(__fmaf_rn(x, inverse, 12582912.0f));
-    }
-    __device__ __forceinline__ float left(float x, int i) const {
-        return __fmaf_rn(-scale, static_cast<float>(static_cast<i8>(word >> (8 * i))), x);
+        if (largest >= INFINITY_BITS) return {quiet_nan(), 0.0f};
+        if (magnitude <= 1e-30f) return {0.0f, 0.0f};
+        return {__fdiv_rn(magnitude, 127.0f), __fdiv_rn(127.0f, magnitude)};
     }
 };
 
+DEVICE u32 largest_of(const float4& v) {
+    return max(max(__float_as_uint(v.x) & 0x7fffffffu, __float_as_uint(v.y) & 0x7fffffffu),
+               max(__float_as_uint(v.z) & 0x7fffffffu, __float_as_uint(v.w) & 0x7fffffffu));
+}
+
+// The integer nearest to `x * inverse` in the lowest byte: added to the bias it is in the lowest bits.
+DEVICE u32 step_of(float x, float inverse) { return __float_as_uint(__fadd_rn(__fmul_rn(x, inverse), bias())); }
+
+// What the steps left over.
+DEVICE float rest_of(float x, u32 steps, int i, float scale) {
+    return __fmaf_rn(static_cast<float>(static_cast<i8>(steps >> (8 * i))), -scale, x);
+}
+
+// One plane of a superblock's 256 values, which a warp holds, into column `column`; `values` becomes the rest.
+template <class F, int COLUMNS>
+DEVICE void quantise(Values& values, u32 s, u32 column) {
+    typedef Staged<F, COLUMNS> Staged;
+    u32 lane = threadIdx.x % 32;
+    // Odd blocks are staged negated where a sum alternates.
+    bool negated = F::SUMS && lane / 8 % 2 == 1;
+    u32 largest[2] = {largest_of(values.v[0]), largest_of(values.v[1])};
+    if constexpr (F::SPAN == SUPERBLOCK) largest[0] = largest[1] = max(largest[0], largest[1]);
+#pragma unroll
+    for (int d = F::SPAN == SUPERBLOCK ? 16 : 4; d > 0; d /= 2) {
+        largest[0] = max(largest[0], __shfl_xor_sync(ALL_LANES, largest[0], d));
+        if constexpr (F::SPAN == BLOCK) largest[1] = max(largest[1], __shfl_xor_sync(ALL_LANES, largest[1], d));
+    }
+    Step step = Step::make(largest[0]);
+    if (F::SPAN == SUPERBLOCK && lane == 0) Staged::scale(s, column) = step.scale;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (F::SPAN == BLOCK && h == 1) step = Step::make(largest[1]);
+        float4& v = values.v[h];
+        float inverse = negated ? -step.inverse : step.inverse;
+        u32 low = __byte_perm(step_of(v.x, inverse), step_of(v.y, inverse), 0x0040);
+        u32 high = __byte_perm(step_of(v.z, inverse), step_of(v.w, inverse), 0x0040);
+        u32 steps = __byte_perm(low, high, 0x5410);
+        reinterpret_cast<u32*>(Staged::record(s, column))[32 * h + lane] = steps;
+        float scale = negated ? -step.scale : step.scale;
+        v = {rest_of(v.x, steps, 0, scale), rest_of(v.y, steps, 1, scale), rest_of(v.z, steps, 2, scale),
+             rest_of(v.w, steps, 3, scale)};
+        float extra = step.scale;
+        if constexpr (F::SUMS) {
+            i32 sum = dot4(steps, 0x01010101u, 0);
+#pragma unroll
+            for (int d = 4; d > 0; d /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, d);
+            extra = static_cast<float>(negated ? -sum : sum);
+        }
+        if (Staged::EXTRAS && lane % 8 == 0) Staged::extra(s, column, 4 * h + lane / 8) = extra;
+    }
+}
+
 template <class F, int ROWS, int PLANES, int THREADS>
-DEVICE void stage(const ProjectParams& p, const Staged<F, ROWS * PLANES>& staged) {
+DEVICE void stage(const ProjectParams& p) {
+    typedef Staged<F, ROWS * PLANES> Staged;
     __shared__ NormPartial partial[ROWS];
     const float* norm = at<const float>(p.norm_weight);
     if (norm) {
@@ -140,47 +146,40 @@ DEVICE void stage(const ProjectParams& p, const Staged<F, ROWS * PLANES>& staged
             sum_squares<THREADS>(at<const float>(p.x) + static_cast<u64>(m) * p.k, p.k, partial[m]);
         __syncthreads();
     }
-    // Columns without a row are zero.
+    u32 lane = threadIdx.x % 32, superblocks = (p.k + SUPERBLOCK - 1) / SUPERBLOCK;
+    // Columns without a row, and what a last superblock lacks, are zero.
 #pragma unroll 1
     for (u32 m = 0; m < ROWS; m++) {
         const float* x = at<const float>(p.x) + static_cast<u64>(m) * p.k;
-        bool real = m < p.rows;
-        float factor = norm && real ? norm_factor(partial[m], p.k, p.eps) : 1.0f;
-        if constexpr (F::PLAIN) {
-            u32 padded = round_up(p.k, static_cast<u32>(F::CHUNK));
-            for (u32 i = threadIdx.x; i < padded; i += THREADS) {
-                float v = real && i < p.k ? x[i] : 0.0f;
-                if (norm && i < p.k) v = __fmul_rn(__fmul_rn(v, factor), norm[i]);
-                staged.plain(m, i) = v;
-            }
-        } else {
+        u32 columns = m < p.rows ? p.k : 0;
+        float factor = norm && columns ? norm_factor(partial[m], p.k, p.eps) : 1.0f;
 #pragma unroll 1
-            for (u32 base = 0; base < p.k; base += 4 * THREADS) {
-                u32 i = base + 4 * threadIdx.x;
-                bool inside = i < p.k;
-                float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-                if (real && inside) {
-                    v = *reinterpret_cast<const float4*>(x + i);
+        for (u32 s = threadIdx.x / 32; s < superblocks; s += THREADS / 32) {
+            if constexpr (F::SPAN == 0) {
+#pragma unroll
+                for (u32 i = lane; i < SUPERBLOCK; i += 32) {
+                    u32 column = s * SUPERBLOCK + i;
+                    float v = column < columns ? x[column] : 0.0f;
+                    if (norm && column < columns) v = __fmul_rn(__fmul_rn(v, factor), norm[column]);
+                    reinterpret_cast<float*>(Staged::record(s, m))[i] = v;
+                }
+            } else {
+                Values values = {};
+#pragma unroll
+                for (u32 h = 0; h < 2; h++) {
+                    u32 column = s * SUPERBLOCK + 128 * h + 4 * lane;
+                    if (column >= columns) continue;
+                    float4 v = *reinterpret_cast<const float4*>(x + column);
                     if (norm) {
-                        float4 w = *reinterpret_cast<const float4*>(norm + i);
+                        float4 w = *reinterpret_cast<const float4*>(norm + column);
                         v = {__fmul_rn(__fmul_rn(v.x, factor), w.x), __fmul_rn(__fmul_rn(v.y, factor), w.y),
                              __fmul_rn(__fmul_rn(v.z, factor), w.z), __fmul_rn(__fmul_rn(v.w, factor), w.w)};
                     }
+                    values.v[h] = v;
                 }
 #pragma unroll
-                for (int plane = 0; plane < PLANES; plane++) {
-                    Quantised q = Quantised::make(v);
-                    u32 column = m * PLANES + plane;
-                    if (inside) {
-                        staged.quants(column, i) = q.word;
-                        if (threadIdx.x % 8 == 0) {
-                            u32 index = staged.block_index(column, i);
-                            staged.scales[index] = q.scale;
-                            if constexpr (F::SUMS) staged.sums[index] = q.sum;
-                        }
-                    }
-                    if (plane + 1 < PLANES) v = q.rest(v);
-                }
+                for (u32 plane = 0; plane < PLANES; plane++)
+                    quantise<F, ROWS * PLANES>(values, s, m * PLANES + plane);
             }
         }
     }

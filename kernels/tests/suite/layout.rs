@@ -14,50 +14,69 @@ fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
-/// Scale and minimum of a sub-block from the three words after `d` and `dmin`, as
-/// `scale_and_minimum` takes them apart.
-fn scale_and_minimum(head: &[u8], index: usize) -> (f32, f32) {
-    let word = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|b| head[4 * i + b]));
-    let [low, mid, high] = [1, 2, 3].map(|i| word(i) >> (8 * (index & 3)));
-    let (scale, minimum) = if index < 4 {
-        (low & 63, mid & 63)
-    } else {
-        (high & 15 | low >> 2 & 48, high >> 4 & 15 | mid >> 2 & 48)
+/// Scales and minima as the three words after `d` and `dmin` have them, a byte each: of the even blocks, then
+/// of the odd ones.
+fn scales_and_minima(head: &[u8]) -> [[u8; 4]; 4] {
+    let word = |i: usize| [0, 1, 2, 3].map(|b| head[4 * i + b]);
+    let [first, second, third] = [1, 2, 3].map(word);
+    let odd = |upper: [u8; 4], shift: u8| {
+        [0, 1, 2, 3].map(|i| third[i] >> shift & 15 | upper[i] >> 2 & 48)
     };
-    (half_at(head, 0) * scale as f32, half_at(head, 2) * minimum as f32)
+    [first.map(|b| b & 63), second.map(|b| b & 63), odd(first, 0), odd(second, 4)]
 }
 
 /// Weight (row, column) of an `n` x `k` matrix.
 fn decode(weight: Weight, packed: &[u8], (n, k): (usize, usize), row: usize, column: usize) -> f32 {
+    // Pieces before the quants, of 32 columns of them (times two), and bytes behind the pieces.
+    let (head, quants, tail) = match weight {
+        Weight::Q8_0 => (1, 4, 0),
+        Weight::Q4_K => (1, 2, 0),
+        Weight::Q5_K => (3, 2, 0),
+        Weight::Q6_K => (1, 3, 2),
+        Weight::F16 => (0, 8, 0),
+    };
+    let pieces = |columns: usize| match columns {
+        0 => 0,
+        _ => head + columns.div_ceil(32) * quants / 2,
+    };
+    let panel = 128 * (k / 256 * pieces(256) + pieces(k % 256));
+    let (s, column) = (column / 256, column % 256);
+    let at = |i: usize| row / 8 * panel + 128 * (s * pieces(256) + i) + 16 * (row % 8);
+    let piece = |i: usize| &packed[at(i)..][..16];
     match weight {
         Weight::Q8_0 => {
-            let step = n * k + 2 * (row * (k / 32) + column / 32);
-            half_at(packed, step) * f32::from(packed[row * k + column].cast_signed())
+            let q = piece(1 + column / 16)[column % 16].cast_signed();
+            half_at(piece(0), column / 32 * 2) * f32::from(q)
         }
         Weight::Q6_K => {
-            let scales = n * (k / 4 * 3);
-            let steps = scales + n * (k / 16);
-            let chunk = &packed[row * (k / 4 * 3) + column / 64 * 48..][..48];
-            let (word, four, byte) = (column % 64 / 16, column % 16 / 4, column % 4);
-            let run = |run: usize| chunk[16 * run + 4 * word + byte];
-            let bits = match four {
-                3 => run(0) << 6 & 0xc0 | run(1) << 4 & 0x30 | run(2) << 2 & 0x0c,
-                _ => run(four) & 0xfc,
+            let chunk = 1 + column / 64 * 3;
+            let [a, b, c] = [0, 1, 2].map(|i| piece(chunk + i)[column % 16]);
+            let bits = match column % 64 / 16 {
+                3 => a << 6 & 0xc0 | b << 4 & 0x30 | c << 2 & 0x0c,
+                i => [a, b, c][i] & 0xfc,
             };
-            let scale = packed[scales + row * (k / 16) + column / 16].cast_signed();
-            let step = half_at(packed, steps + 2 * (row * (k / 256) + column / 256)) * 0.25;
-            step * f32::from(scale) * f32::from(bits.cast_signed())
+            let steps = n.div_ceil(8) * panel;
+            let step = steps + ((row / 8 * (k / 256) + s) * 8 + row % 8) * tail;
+            let scale = piece(0)[column / 16].cast_signed();
+            half_at(packed, step) * 0.25 * f32::from(scale) * f32::from(bits.cast_signed())
         }
         Weight::Q4_K | Weight::Q5_K => {
-            let (bytes, nibbles) = if weight == Weight::Q4_K { (144, 16) } else { (176, 48) };
-            let block = &packed[(row * (k / 256) + column / 256) * bytes..][..bytes];
-            let (sub, l) = (column % 256 / 32, column % 32);
-            let (scale, minimum) = scale_and_minimum(block, sub);
-            let low = block[nibbles + sub / 2 * 32 + l] >> (4 * (sub % 2)) & 15;
-            let fifth = if weight == Weight::Q5_K { block[16 + l] >> sub & 1 } else { 0 };
-            scale * f32::from(low | fifth << 4) - minimum
+            let (block, l) = (column / 32, column % 32);
+            let nibbles = piece(head + block / 2 * 2 + l / 16)[l % 16];
+            let fifth = match weight {
+                Weight::Q4_K => 0,
+                _ => {
+                    let word = &piece(1 + block / 4)[block % 4 * 4..][..4];
+                    word[l % 4] >> (l / 4) & 1
+                }
+            };
+            let quant = nibbles >> (4 * (block % 2)) & 15 | fifth << 4;
+            let all = scales_and_minima(piece(0));
+            let [scale, minimum] = [0, 1].map(|i| all[2 * (block % 2) + i][block / 2]);
+            half_at(piece(0), 0) * f32::from(scale) * f32::from(quant)
+                - half_at(piece(0), 2) * f32::from(minimum)
         }
-        Weight::F16 => half_at(packed, 2 * (row * k.next_multiple_of(8) + column)),
+        Weight::F16 => half_at(piece(column / 8), column % 8 * 2),
     }
 }
 

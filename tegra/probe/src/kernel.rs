@@ -101,7 +101,7 @@ const VECTOR: u64 = 256;
 const PRODUCT: u64 = VECTOR + COLUMNS as u64 * 4;
 
 impl Reader {
-    /// A launch that reads `bytes`, a multiple of [`ROW_BYTES`], at `matrix`.
+    /// A launch that reads `bytes`, a multiple of eight times [`ROW_BYTES`], at `matrix`.
     pub(super) fn new(space: &AddressSpace, matrix: GpuAddress, bytes: u64) -> Result<Self, Error> {
         Self::with(space, matrix, bytes, 1, false)
     }

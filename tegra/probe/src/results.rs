@@ -6,6 +6,7 @@ use std::f32::consts::FRAC_2_PI;
 
 use orind_kernels::catalogue::launch::{self, Grid};
 use orind_kernels::catalogue::{Kernel, Weight};
+use orind_kernels::repack;
 use orind_kernels::params::{
     GatherParams, IntoBytes, ProjectParams, RopeTableParams, RowsParams, SampleParams, Segment,
 };
@@ -309,19 +310,23 @@ fn sin_cos(position: f32, frequency: f32) -> (f32, f32) {
 const ROWS: usize = 64;
 const COLUMNS: usize = 256;
 
-/// The product of a matrix, whose weights are `weights` and whose bytes are `matrix`, with a vector of
+/// The product of a matrix, whose weights are `weights` and whose bytes in a file are `file`, with a vector of
 /// whole numbers: sums so small that every order of additions gives them exactly.
 fn product(
     desk: &mut Desk<'_>,
     weight: Weight,
-    matrix: &[u8],
+    file: &[u8],
     weights: &[i32],
 ) -> Result<Found, Error> {
     let broken = || Error::Kernel(format!("project_{}: not in the catalogue", weight.name()));
     let kernel = Kernel::project(weight, 1, 1).ok_or_else(broken)?;
     let Kernel::Project { variant, .. } = kernel else { return Err(broken()) };
     let dynamic = launch::project_shared_bytes(weight, 1, 1, COLUMNS).ok_or_else(broken)?;
-    // A block of 32 with 127 as its largest is quantised in steps of 1.
+    let refused = |error: repack::Error| Error::Kernel(error.to_string());
+    let layout = repack::Layout::new(weight, ROWS, COLUMNS).map_err(refused)?;
+    let mut matrix = vec![0; layout.bytes()];
+    layout.pack(0, file, &mut matrix).map_err(refused)?;
+    // A span with 127 as its largest is quantised in steps of 1.
     let vector: Vec<i32> =
         (0..COLUMNS).map(|i| if i % 32 == 0 { 127 } else { whole(i, 127) }).collect();
     let floats: Vec<f32> = vector.iter().map(|value| *value as f32).collect();
@@ -333,7 +338,7 @@ fn product(
         inverse_k: 1.0 / COLUMNS as f32,
         ..ProjectParams::default()
     };
-    let weights_at = desk.matrix(matrix)?.get();
+    let weights_at = desk.matrix(&matrix)?.get();
     params.segments[0] = Segment { weights: weights_at, out, n: ROWS as u32, reserved: 0 };
     let grid = [launch::project_tiles(variant, &[ROWS as u32], false), 1, 1];
     desk.run(kernel, grid, dynamic, params.as_bytes())?;
@@ -345,32 +350,34 @@ fn product(
 
 pub(super) fn product_q8_0(desk: &mut Desk<'_>) -> Result<Found, Error> {
     let weights: Vec<i32> = (0..ROWS * COLUMNS).map(|i| whole(7 * i, 127)).collect();
-    // Quants of all rows, then a step for each 32 of them.
-    let mut matrix: Vec<u8> = weights.iter().map(|weight| *weight as i8 as u8).collect();
-    matrix.extend((0..ROWS * COLUMNS / 32).flat_map(|_| half(1).to_le_bytes()));
-    product(desk, Weight::Q8_0, &matrix, &weights)
+    let block = |quants: &[i32]| {
+        let quants = quants.iter().map(|quant| *quant as i8 as u8);
+        half(1).to_le_bytes().into_iter().chain(quants).collect::<Vec<u8>>()
+    };
+    let file: Vec<u8> = weights.chunks_exact(32).flat_map(block).collect();
+    product(desk, Weight::Q8_0, &file, &weights)
 }
 
 fn product_q4_k(desk: &mut Desk<'_>) -> Result<Found, Error> {
     let weights: Vec<i32> = (0..ROWS * COLUMNS).map(|i| (word(5 * i) % 16) as i32).collect();
-    let mut matrix = Vec::new();
+    let mut file = Vec::new();
     for block in weights.chunks_exact(256) {
-        matrix.extend(half(1).to_le_bytes());
-        matrix.extend(half(0).to_le_bytes());
+        file.extend(half(1).to_le_bytes());
+        file.extend(half(0).to_le_bytes());
         // Eight scales of 1 and minima of 0: the first four scales, the minima, the other scales.
-        matrix.extend([1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1]);
+        file.extend([1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1]);
         for pair in block.chunks_exact(64) {
             let (low, high) = pair.split_at(32);
-            matrix.extend(low.iter().zip(high).map(|(low, high)| (low | high << 4) as u8));
+            file.extend(low.iter().zip(high).map(|(low, high)| (low | high << 4) as u8));
         }
     }
-    product(desk, Weight::Q4_K, &matrix, &weights)
+    product(desk, Weight::Q4_K, &file, &weights)
 }
 
 fn product_f16(desk: &mut Desk<'_>) -> Result<Found, Error> {
     let weights: Vec<i32> = (0..ROWS * COLUMNS).map(|i| whole(3 * i, 200)).collect();
-    let matrix: Vec<u8> = weights.iter().flat_map(|weight| half(*weight).to_le_bytes()).collect();
-    product(desk, Weight::F16, &matrix, &weights)
+    let file: Vec<u8> = weights.iter().flat_map(|weight| half(*weight).to_le_bytes()).collect();
+    product(desk, Weight::F16, &file, &weights)
 }
 
 /// A whole number below 2048 in half precision.

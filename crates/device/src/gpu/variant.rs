@@ -2,9 +2,8 @@
 //!
 //! Some of their variants are prebuilt ([`ProjectVariant::prebuilt`]), the rest of the space is compiled on
 //! the machine where NVRTC is there; the parameters and their ranges stand in [`PROJECT_SPACE`], beside the
-//! kernels. One more is the launch's: how many warps of a projection an
-//! SM gets. The heuristic is 32 threads per row, as measured on an Orin with tinygrad's kernels: 8 gave
-//! 18.3 tokens a second, 32 gave 29.9 (a beam search 36.7).
+//! kernels. One more is the launch's: how many warps of a projection an SM gets. No choice changes a bit of a
+//! result.
 
 use orind_kernels::catalogue::{Kernel, PROJECT_SPACE, ProjectVariant, Unit, Weight};
 use orind_kernels::jit;
@@ -13,7 +12,7 @@ use orind_kernels::source::{self, Target};
 
 use super::launch::{Launch, Params};
 use super::layout;
-use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space, of_matrix};
+use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space};
 
 /// Warps of a projection that an SM gets at a time.
 pub const RESIDENT: &str = "warps_per_sm";
@@ -42,37 +41,22 @@ pub(super) struct Shape {
 }
 
 impl Tuning<'_> {
-    /// How a projection is to be launched. The lanes that share a row decide the order in which numbers
-    /// are added, so every launch with a matrix takes the same: see [`of_matrix`].
+    /// How a projection is to be launched.
     pub(super) fn shape(&self, weight: Weight, case: &Case) -> Shape {
-        let heuristic = ProjectVariant::heuristic(weight);
         let built = |v: &ProjectVariant| {
             variants(self.target, weight, case.batch).contains(v)
-                || self.compiles && can_compile(self.target, weight, case, *v)
+                || self.compiles && can_compile(weight, case, *v)
         };
-        let order = self
-            .choices
-            .and_then(|choices| of_matrix(choices, THREADS_PER_ROW, case.dtype, case.cols))
-            .map(|threads_per_row| ProjectVariant { threads_per_row, ..heuristic })
-            // Built for every batch, or taken for none.
-            .filter(|v| ROWS.iter().all(|&rows| variants(self.target, weight, rows).contains(v)))
-            .unwrap_or(heuristic);
         let chosen = self.choices.and_then(|choices| choices.get(case)).and_then(variant);
-        match chosen {
-            Some((variant, warps))
-                if variant.threads_per_row == order.threads_per_row && built(&variant) =>
-            {
-                Shape { variant, blocks: (warps / variant.warps).max(1) }
-            }
-            _ => Shape { variant: order, blocks: (HEURISTIC_WARPS / order.warps).max(1) },
-        }
+        let (variant, warps) = chosen
+            .filter(|(variant, _)| built(variant))
+            .unwrap_or((ProjectVariant::heuristic(weight), HEURISTIC_WARPS));
+        Shape { variant, blocks: (warps / variant.warps).max(1) }
     }
 }
 
 /// Rows of activations that there are kernels for.
 const ROWS: [u32; 4] = [1, 2, 4, 8];
-
-const THREADS_PER_ROW: &str = PROJECT_SPACE[0].name;
 
 /// The variants that there is machine code of.
 fn variants(target: Target, weight: Weight, rows: u32) -> Vec<ProjectVariant> {
@@ -82,12 +66,9 @@ fn variants(target: Target, weight: Weight, rows: u32) -> Vec<ProjectVariant> {
     ProjectVariant::prebuilt(weight, rows)
 }
 
-/// Whether a variant can be compiled. What decides the order of additions is prebuilt for every batch
-/// size: a matrix must not depend on a compiler for one order.
-fn can_compile(target: Target, weight: Weight, case: &Case, variant: ProjectVariant) -> bool {
-    let order = |v: &ProjectVariant| v.threads_per_row == variant.threads_per_row;
-    let everywhere = |&rows: &u32| variants(target, weight, rows).iter().any(order);
-    variant.check(weight, columns(case)).is_ok() && ROWS.iter().all(everywhere)
+/// Whether a variant can be compiled.
+fn can_compile(weight: Weight, case: &Case, variant: ProjectVariant) -> bool {
+    variant.check(weight, columns(case)).is_ok()
 }
 
 /// The kernel that a choice takes, if it has to be compiled.
@@ -179,13 +160,7 @@ fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Opti
     let of = case.clone();
     let exists = move |v: ProjectVariant| {
         v.check(weight, columns(&of)).map_err(|invalid| invalid.to_string())?;
-        if !v.has_work(weight, of.cols) {
-            let (lanes, cols, name) = (v.threads_per_row, of.cols, weight.name());
-            return Err(format!(
-                "{cols} columns of {name} are too few for {lanes} threads_per_row"
-            ));
-        }
-        if built.contains(&v) || compiler.is_some() && can_compile(target, weight, &of, v) {
+        if built.contains(&v) || compiler.is_some() && can_compile(weight, &of, v) {
             return Ok(());
         }
         Err("this combination is not prebuilt, and cannot be compiled here".to_owned())
@@ -204,7 +179,7 @@ fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Opti
                 .copied()
                 .filter(|v| all.iter().any(|c| c[p.name] == *v))
                 .collect(),
-            scope: if p.decides_order { Scope::Order } else { Scope::Launch },
+            scope: Scope::Launch,
         })
         .collect();
     parameters.push(Parameter {
@@ -237,14 +212,12 @@ mod tests {
     }
 
     #[test]
-    fn the_heuristic_is_32_threads_per_row_and_in_every_space() {
+    fn the_heuristic_is_in_every_space() {
         for dtype in [DType::Q8_0, DType::Q6_K, DType::Q4_K, DType::Q5_K, DType::F16] {
             for batch in ROWS {
                 for target in Target::ALL {
                     let space = space_with(target, &case_of(dtype, 512, batch), None).unwrap();
                     space.check(&space.heuristic).unwrap();
-                    assert_eq!(space.heuristic[THREADS_PER_ROW], 32);
-                    assert!(!space.neighbours(&space.heuristic).is_empty());
                 }
             }
         }
@@ -253,19 +226,17 @@ mod tests {
         assert!(space(Target::Sm87, &case_of(DType::Q8_0, 512, 3)).is_none());
         let space = space(Target::Sm87, &case_of(DType::Q8_0, 512, 1)).unwrap();
         for (name, value, says) in [
-            (THREADS_PER_ROW, 128, "threads_per_row = 128; it takes [8, 16, 32, 64]"),
-            ("stages", 5, "stages = 5; it takes [1, 2]"),
-            ("vector_bytes", 2, "vector_bytes = 2; it takes [8, 16]"),
-            ("accumulators", 8, "accumulators = 8; it takes [1, 2]"),
+            ("threads_per_row", 128, "threads_per_row = 128; it takes [4, 8, 16, 32]"),
+            ("unroll", 3, "unroll = 3; it takes [1, 2, 4]"),
         ] {
             let why = space.heuristic_with(name, value).unwrap_err().to_string();
             assert!(why.contains(says), "{why}");
         }
-        // As an entry from before they were parameters.
+        // As an entry from when there were more or fewer.
         let mut old = space.heuristic.clone();
-        old.retain(|name, _| !["stages", "vector_bytes", "accumulators"].contains(&name.as_str()));
+        old.remove("unroll");
         let why = space.check(&old).unwrap_err().to_string();
-        assert!(why.contains("stages, vector_bytes, accumulators, warps_per_sm, not "), "{why}");
+        assert!(why.contains("unroll, warps_per_sm, not "), "{why}");
     }
 
     #[test]
@@ -281,26 +252,15 @@ mod tests {
             all.filter(|c| space.check(c).is_ok()).collect::<Vec<Choice>>()
         };
         let (few, all) = (exist(&prebuilt), exist(&compiling));
-        // 2048 columns of Q6_K are 32 chunks: no second warp.
-        assert_eq!(few.len() + 1, ProjectVariant::prebuilt(Weight::Q6_K, 1).len());
-        assert_eq!(all.len(), 624 / 4 * 3);
-        let why = compiling.heuristic_with(THREADS_PER_ROW, 64).unwrap_err().to_string();
-        assert!(why.contains("threads_per_row = 64; it takes [8, 16, 32]"), "{why}");
-        let long = Case { cols: 4096, ..case.clone() };
-        let space = space_with(Target::Sm87, &long, Some((12, 6))).unwrap();
-        assert_eq!(exist(&space).len(), 624);
+        assert_eq!(few.len(), ProjectVariant::prebuilt(Weight::Q6_K, 1).len());
+        assert_eq!(all.len(), ProjectVariant::all(Weight::Q6_K, 1).len());
+        assert!(all.len() > few.len());
         for choice in &all {
             assert_eq!(compiling.is_compiled(choice), !few.contains(choice), "{choice:?}");
         }
-        // Of what has one order alone, no other is compiled.
-        for (target, dtype) in [(Target::Sm87, DType::Q5_K), (Target::Compute80, DType::Q6_K)] {
-            let space = space_with(target, &case_of(dtype, 512, 1), Some((12, 6))).unwrap();
-            assert_eq!(space.parameter(THREADS_PER_ROW).unwrap().values, [32]);
-            assert!(exist(&space).len() > 5);
-        }
         // What was chosen is launched where it can be compiled, and nowhere else.
         let odd = ProjectVariant { warps: 4, ..ProjectVariant::heuristic(Weight::Q6_K) };
-        let odd = ProjectVariant { unroll: 4, ..odd };
+        let odd = ProjectVariant { unroll: 1, ..odd };
         let choices = [(case.clone(), choice(odd, 16))].into_iter().collect();
         let shape = |compiles| {
             let tuning = Tuning { target: Target::Sm87, choices: Some(&choices), compiles };
@@ -310,32 +270,22 @@ mod tests {
         assert_eq!(shape(false), ProjectVariant::heuristic(Weight::Q6_K));
     }
 
-    /// Whatever the table holds: a matrix's numbers are added in one order for every batch, and only
-    /// what is built is launched.
+    /// A case's choice is its own, and what is not built is not launched.
     #[test]
-    fn one_order_for_every_batch() {
+    fn each_case_has_its_own_choice() {
         let weight = Weight::Q8_0;
+        let first = ProjectVariant::heuristic(weight);
+        let four = ProjectVariant { threads_per_row: 4, ..first };
         let large = case_of(DType::Q8_0, 4096, 1);
-        let mut choices = Choices::default();
-        for (rows, batch, lanes) in [(4096, 1, 64), (512, 1, 8), (512, 4, 32), (4096, 8, 16)] {
-            let v = ProjectVariant { threads_per_row: lanes, ..ProjectVariant::heuristic(weight) };
-            choices.insert(case_of(DType::Q8_0, rows, batch), choice(v, 16));
+        let choices: Choices = [(large.clone(), choice(four, 16))].into_iter().collect();
+        let of = |target, case: &Case| {
+            let tuning = Tuning { target, choices: Some(&choices), compiles: false };
+            tuning.shape(weight, case)
+        };
+        assert_eq!(of(Target::Sm87, &large), Shape { variant: four, blocks: 2 });
+        assert_eq!(of(Target::Compute80, &large).variant, first);
+        for other in [case_of(DType::Q8_0, 4096, 8), case_of(DType::Q8_0, 512, 1)] {
+            assert_eq!(of(Target::Sm87, &other), Shape { variant: first, blocks: 4 });
         }
-        let tuning = Tuning { target: Target::Sm87, choices: Some(&choices), compiles: false };
-        for rows in [512, 4096, 640] {
-            for batch in ROWS {
-                let Shape { variant, blocks } =
-                    tuning.shape(weight, &case_of(DType::Q8_0, rows, batch));
-                assert_eq!(variant.threads_per_row, 64, "{rows} rows, batch {batch}");
-                assert!(ProjectVariant::prebuilt(weight, batch).contains(&variant));
-                assert_eq!(
-                    blocks == 2,
-                    rows == 4096 && batch == 1,
-                    "warps of its own choice alone"
-                );
-            }
-        }
-        let ptx = Tuning { target: Target::Compute80, choices: Some(&choices), compiles: false };
-        assert_eq!(ptx.shape(weight, &large).variant, ProjectVariant::heuristic(weight));
     }
 }

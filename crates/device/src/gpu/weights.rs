@@ -19,7 +19,7 @@ pub(super) fn fill(
 ) -> Result<()> {
     let failed = |source| Error::Weight { weight: weight.to_owned(), source };
     match layout {
-        WeightLayout::Matrix(_, layout) if !layout.is_file() => {
+        WeightLayout::Matrix(_, layout) => {
             let row = layout.file_row_bytes();
             let rows = (PIECE / row).max(1);
             let total = layout.rows();
@@ -31,7 +31,7 @@ pub(super) fn fill(
                 progress(piece.len() as u64);
             }
         }
-        _ => {
+        WeightLayout::Plain(_) => {
             for (i, piece) in place.chunks_mut(PIECE).enumerate() {
                 source.read_at((i * PIECE) as u64, piece).map_err(failed)?;
                 progress(piece.len() as u64);

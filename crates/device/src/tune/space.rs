@@ -31,9 +31,6 @@ pub enum Scope {
     Launch,
     /// A matrix: how it lies in memory, which is decided when it is loaded.
     Layout,
-    /// A matrix: the order in which numbers are added. With another one for each batch size answers would
-    /// depend on who else is served.
-    Order,
 }
 
 /// Says of a combination of allowed values why it does not exist.
@@ -228,7 +225,7 @@ mod tests {
             name,
             meaning: "",
             values: values.to_vec(),
-            scope: if name == "a" { Scope::Order } else { Scope::Launch },
+            scope: if name == "a" { Scope::Layout } else { Scope::Launch },
         };
         let rule = |c: &Choice| {
             if c["a"] * c["b"] > 32 { Err("a x b: at most 32".into()) } else { Ok(()) }

@@ -3,7 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-mod model;
 mod numerics;
 
 use half::f16;

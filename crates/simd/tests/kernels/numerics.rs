@@ -1,11 +1,12 @@
 //! Every kernel, on every instruction set, to the bit what `docs/numerics.md` says: the scalar `model` of it.
 
 use half::f16;
+use orind_testing::numerics as model;
 use orind_testing::random::Random;
 use plan::{DType, RopeStyle};
 use simd::{Isa, norm, rope};
 
-use super::{Cached, Matrix, SCALE, bits, everywhere, model, product_with_planes, raw, weights};
+use super::{Cached, Matrix, SCALE, bits, everywhere, product_with_planes, raw, weights};
 
 /// Columns on both sides of where leaves, superblocks and vectors end.
 fn columns(dtype: DType) -> &'static [usize] {

@@ -9,6 +9,7 @@ use orind_testing::random::Random;
 
 #[derive(Clone)]
 pub(crate) struct Matrix {
+    pub(crate) file: Vec<u8>,
     pub(crate) packed: Vec<u8>,
     pub(crate) values: Vec<f32>,
     pub(crate) n: usize,
@@ -36,7 +37,13 @@ impl Matrix {
         let values = file.chunks_exact(block).flat_map(|b| decode(weight, b)).collect();
         let mut packed = vec![0; layout.bytes()];
         layout.pack(0, &file, &mut packed).unwrap();
-        Self { packed, values, n, k }
+        Self { file, packed, values, n, k }
+    }
+
+    /// A row as its file has it.
+    pub(crate) fn file_row(&self, row: usize) -> &[u8] {
+        let bytes = self.file.len() / self.n;
+        &self.file[row * bytes..][..bytes]
     }
 
     /// A row as numbers.

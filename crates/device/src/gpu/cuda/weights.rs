@@ -6,6 +6,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use orind_kernels::repack::PANEL;
+
 use super::super::layout::{ALIGN, Layout, WeightLayout};
 use super::super::weights::fill;
 use super::driver::{Event, Kind, Stream};
@@ -134,7 +136,7 @@ struct Staging {
 impl Staging {
     fn new(gpu: &Arc<Gpu>, layout: &Layout, half: usize) -> Result<Self> {
         let row = |weight: &WeightLayout| match weight {
-            WeightLayout::Matrix(_, layout) => layout.of_rows(1).bytes(),
+            WeightLayout::Matrix(_, layout) => layout.of_rows(PANEL).bytes(),
             WeightLayout::Plain(_) => 0,
         };
         let bytes = layout.weights.values().map(row).max().unwrap_or(0).max(half);
@@ -157,19 +159,21 @@ impl Staging {
     ) -> Result<()> {
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
         match layout {
-            WeightLayout::Matrix(_, layout) if !layout.is_file() => {
+            WeightLayout::Matrix(_, layout) => {
                 let (row, total) = (layout.file_row_bytes(), layout.rows());
-                let rows = (self.bytes / layout.of_rows(1).bytes()).max(1);
+                // Whole panels, which are what lies together.
+                let rows = PANEL * (self.bytes / layout.of_rows(PANEL).bytes()).max(1);
                 for first in (0..total).step_by(rows) {
                     let rows = rows.min(total - first);
                     self.file.resize(rows * row, 0);
                     source.read_at((first * row) as u64, &mut self.file).map_err(failed)?;
                     let part = layout.of_rows(rows);
+                    let (first, panels) = (first / PANEL, rows.div_ceil(PANEL));
                     let (mut from, mut plane_at) = (0, 0);
-                    let pieces = layout.planes().map(|plane| {
-                        let (at, len) = (plane_at + plane * first, plane * rows);
+                    let pieces = layout.planes().map(|panel| {
+                        let (at, len) = (plane_at + panel * first, panel * panels);
                         let piece = Piece { from, at, len };
-                        (from, plane_at) = (from + plane * rows, plane_at + plane * total);
+                        (from, plane_at) = (from + len, plane_at + panel * total.div_ceil(PANEL));
                         piece
                     });
                     let Self { halves, file, next, .. } = self;
@@ -180,7 +184,7 @@ impl Staging {
                     progress((rows * row) as u64);
                 }
             }
-            _ => {
+            WeightLayout::Plain(_) => {
                 let total = layout.bytes() as usize;
                 for at in (0..total).step_by(self.bytes) {
                     let bytes = self.bytes.min(total - at);

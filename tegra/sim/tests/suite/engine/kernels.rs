@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
+use orind_kernels::catalogue::launch::{elements_grid, embed_grid, rows_grid};
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{EmbedParams, GatherParams, RowsParams};
+use orind_kernels::repack::Layout;
 use tegra_sim::config::Checks;
 use tegra_sim::engine::MachineCode;
 use tegra_sim::finding::Rule;
@@ -113,12 +114,15 @@ fn norm_through_shared_memory() {
 fn embedding_of_halves() {
     let (n, k) = (7, 304);
     let rig = rig(3);
-    // Halves as they lie: 1 + i / 1024 for element i, exact.
-    let table = rig.buffer(2 * (n * k) as u64);
+    // 1 + i / 1024 for element i, exact.
     let bits = |row: usize, i: usize| 0x3c00 + ((row * 131 + i) % 1024) as u16;
     let bytes: Vec<u8> =
         (0..n).flat_map(|row| (0..k).flat_map(move |i| bits(row, i).to_le_bytes())).collect();
-    table.write(0, &bytes);
+    let layout = Layout::new(Weight::F16, n, k).unwrap();
+    let mut packed = vec![0; layout.bytes()];
+    layout.pack(0, &bytes, &mut packed).unwrap();
+    let table = rig.buffer(packed.len() as u64);
+    table.write(0, &packed);
     let ids = rig.buffer(16);
     let wanted = [6i32, 0, -1];
     ids.write(0, &wanted.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>());
@@ -133,7 +137,7 @@ fn embedding_of_halves() {
         reserved: 0,
     };
     let kernel = Kernel::Embed(Weight::F16);
-    let loaded = Loaded::new(&rig, kernel, elements_grid(k as u32, 3), &params);
+    let loaded = Loaded::new(&rig, kernel, embed_grid(Weight::F16, k as u32, 3), &params);
     assert!(loaded.run(&rig));
     rig.assert_clean();
     for (got, id) in read(&out, 3 * k).chunks(k).zip(wanted) {

@@ -137,7 +137,7 @@ fn short_block(dtype: DType, block: &[u8], x: &[i32]) -> f32 {
 }
 
 /// The product of one row of a matrix, as its file has it, with one row of activations.
-pub(crate) fn product(dtype: DType, row: &[u8], x: &[f32], plane_count: usize) -> f32 {
+pub fn product(dtype: DType, row: &[u8], x: &[f32], plane_count: usize) -> f32 {
     let mut acc = 0.0f32;
     match dtype {
         DType::Q4_K | DType::Q5_K | DType::Q6_K => {
@@ -182,7 +182,7 @@ pub(crate) fn product(dtype: DType, row: &[u8], x: &[f32], plane_count: usize) -
     acc
 }
 
-pub(crate) fn norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+pub fn norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let mut strides = [0.0f32; 256];
     for (i, &x) in x.iter().enumerate() {
         strides[i % 256] = x.mul_add(x, strides[i % 256]);
@@ -210,7 +210,7 @@ fn halve(values: &mut [f32]) -> f32 {
 }
 
 /// Cosines, then sines.
-pub(crate) fn table(position: f32, frequencies: &[f32], magnitude: f32) -> Vec<f32> {
+pub fn table(position: f32, frequencies: &[f32], magnitude: f32) -> Vec<f32> {
     let pairs: Vec<(f32, f32)> = frequencies.iter().map(|&f| cos_sin(position, f)).collect();
     let cosines = pairs.iter().map(|(cosine, _)| cosine * magnitude);
     cosines.chain(pairs.iter().map(|(_, sine)| sine * magnitude)).collect()
@@ -238,7 +238,7 @@ fn cos_sin(p: f32, f: f32) -> (f32, f32) {
     }
 }
 
-pub(crate) fn rotate(x: &[f32], cos: &[f32], sin: &[f32], style: RopeStyle) -> Vec<f32> {
+pub fn rotate(x: &[f32], cos: &[f32], sin: &[f32], style: RopeStyle) -> Vec<f32> {
     let mut out = x.to_vec();
     for i in 0..x.len() / 2 {
         let (p, q) = match style {
@@ -272,11 +272,11 @@ fn weight(x: f32, max: f32, power: i32) -> f32 {
     p * power_of_two(n as i32 - power)
 }
 
-pub(crate) fn exp(x: f32) -> f32 {
+pub fn exp(x: f32) -> f32 {
     if x > 88.0 { f32::INFINITY } else { weight(x, 0.0, 0) }
 }
 
-pub(crate) fn swiglu(gate: f32, up: f32) -> f32 {
+pub fn swiglu(gate: f32, up: f32) -> f32 {
     gate / (1.0 + exp(-gate)) * up
 }
 
@@ -321,7 +321,7 @@ fn span(scores: &[f32], values: &[&[f32]]) -> Folded {
 }
 
 /// Attention of one line, to as many positions as there are keys and values.
-pub(crate) fn attention(q: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32) -> Vec<f32> {
+pub fn attention(q: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32) -> Vec<f32> {
     let score =
         |key: &&[f32]| q.iter().zip(*key).fold(0.0f32, |dot, (&q, &k)| q.mul_add(k, dot)) * scale;
     let scores: Vec<f32> = keys.iter().map(score).collect();

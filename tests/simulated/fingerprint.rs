@@ -1,0 +1,35 @@
+//! The NV driver gives the fingerprints that are on record: its logits are the CPU's, to the last bit, whatever the
+//! prompt, the chunk and the company.
+
+use device::cpu::Cpu;
+use device::gpu::nv::Nv;
+use model::Model;
+use orind::parity::fingerprint::{Fingerprint, LONGEST};
+use orind_testing::{data, full, tiny};
+use serde_json::Value;
+
+/// Types of weights that the GPU has no kernels for.
+const CPU_ALONE: [&str; 3] = ["f32", "bf16", "q4_0"];
+
+#[test]
+fn fingerprints_are_the_cpus() {
+    let file = std::fs::read(data("fingerprints.json")).unwrap();
+    let record: Value = serde_json::from_slice(&file).unwrap();
+    let (nv, cpu) = (Nv::detect().unwrap(), Cpu::detect());
+    let mut compared = 0;
+    for (name, hash) in record["models"].as_object().unwrap() {
+        if CPU_ALONE.iter().any(|kind| name.ends_with(&format!(":{kind}"))) {
+            continue;
+        }
+        let path = if name.starts_with("synthetic:") { name.clone() } else { tiny(name) };
+        let model = Model::open(path).unwrap();
+        // What is beyond is a matter of hours on a simulated GPU.
+        let longest = if full() { LONGEST as usize } else { 33 };
+        let of = |device| Fingerprint::of(device, &model, longest, &|_| ()).unwrap();
+        let ours = of(&nv);
+        assert_eq!(ours, of(&cpu), "{name}");
+        assert!(!full() || ours.hash == *hash, "{name}: {ours:?}");
+        compared += 1;
+    }
+    assert_eq!(compared, 7);
+}
