@@ -45,8 +45,8 @@ parameters! {
         out: u64,
         /// Rows of the matrix.
         n: u32,
-        /// 0.
-        reserved: u32,
+        /// Planes of the activations that its products have, at most the kernel's.
+        planes: u32,
     }
 
     /// `project_*`: products of one to eight rows with up to three matrices of one type.

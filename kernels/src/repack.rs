@@ -148,12 +148,22 @@ const fn format(weight: Weight) -> Format {
             tail: 0,
             arrange: |file, unit| {
                 head(file, unit, &EVEN_FIRST);
-                fifths(|b, l| 8 * (16 + l) + b, |b, l| 8 * (16 + 4 * b + l % 4) + l / 4, file, unit);
+                fifths(
+                    |b, l| 8 * (16 + l) + b,
+                    |b, l| 8 * (16 + 4 * b + l % 4) + l / 4,
+                    file,
+                    unit,
+                );
                 put(unit, 48, &file[48..]);
             },
             restore: |unit, file| {
                 head(unit, file, &IN_ORDER);
-                fifths(|b, l| 8 * (16 + 4 * b + l % 4) + l / 4, |b, l| 8 * (16 + l) + b, unit, file);
+                fifths(
+                    |b, l| 8 * (16 + 4 * b + l % 4) + l / 4,
+                    |b, l| 8 * (16 + l) + b,
+                    unit,
+                    file,
+                );
                 put(file, 48, &unit[48..]);
             },
         },
@@ -249,7 +259,11 @@ impl Layout {
     /// Pieces of a superblock of that many columns.
     const fn pieces(&self, columns: usize) -> usize {
         let Format { head, quants, .. } = format(self.weight);
-        if columns == 0 { 0 } else { head + columns.div_ceil(BLOCK) * quants / (SUPERBLOCK / BLOCK) }
+        if columns == 0 {
+            0
+        } else {
+            head + columns.div_ceil(BLOCK) * quants / (SUPERBLOCK / BLOCK)
+        }
     }
 
     /// Where superblock `s` of a row is.
@@ -500,7 +514,10 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         assert!(matches!(Layout::new(Weight::Q6_K, 2, 128), Err(Error::Columns { .. })));
         assert!(matches!(Layout::new(Weight::F16, 2, 0), Err(Error::Columns { .. })));
-        assert!(matches!(Layout::new(Weight::Q8_0, usize::MAX - 7, 32), Err(Error::TooLarge { .. })));
+        assert!(matches!(
+            Layout::new(Weight::Q8_0, usize::MAX - 7, 32),
+            Err(Error::TooLarge { .. })
+        ));
         assert!(matches!(Layout::new(Weight::F16, 1, usize::MAX), Err(Error::TooLarge { .. })));
         let layout = Layout::new(Weight::Q8_0, 2, 32).unwrap();
         let mut packed = vec![0; layout.bytes()];

@@ -138,20 +138,10 @@ fn a_variant_is_compiled_loaded_checked_and_counted() {
         };
         let heuristic = count(&mut bench, &space.heuristic);
         println!("{heuristic:>8}  {}, prebuilt", describe(&space.heuristic));
-        // One of the same order, whose bits are the heuristic's, and two of others.
-        for (threads, unroll, stages, vector, sums) in
-            [(32, 1, 3, 4, 2), (8, 4, 1, 16, 1), (64, 1, 2, 8, 4)]
-        {
+        for (threads, unroll) in [(8, 1), (4, 2), (16, 1)] {
             let mut choice = space.heuristic_with("warps", 4).unwrap();
-            for (name, value) in [
-                ("threads_per_row", threads),
-                ("unroll", unroll),
-                ("stages", stages),
-                ("vector_bytes", vector),
-                ("accumulators", sums),
-            ] {
-                choice.insert(name.into(), value);
-            }
+            choice.insert("threads_per_row".into(), threads);
+            choice.insert("unroll".into(), unroll);
             assert!(space.is_compiled(&choice) && !space.is_compiled(&space.heuristic));
             let cost = count(&mut bench, &choice);
             println!("{cost:>8}  {}, compiled by {nvrtc}", describe(&choice));
@@ -204,9 +194,7 @@ fn an_entry_that_these_kernels_do_not_take_is_told_and_not_used() {
     let case = case("project", DType::Q8_0, 512, 2048, 1);
     let space = nv.space(&case).unwrap();
     let before = |mut choice: Choice| {
-        for name in ["stages", "vector_bytes", "accumulators"] {
-            choice.remove(name).unwrap();
-        }
+        choice.remove("unroll").unwrap();
         choice
     };
     let with = |name: &str, value| {
@@ -217,9 +205,8 @@ fn an_entry_that_these_kernels_do_not_take_is_told_and_not_used() {
     for (source, choice, stale, why) in [
         ("0123456789abcdef", before(space.heuristic.clone()), true, "the kernels have changed"),
         (&space.source, before(space.heuristic.clone()), false, "the parameters are "),
-        (&space.source, with("vector_bytes", 32), false, "vector_bytes = 32; it takes [8, 16]"),
+        (&space.source, with("unroll", 3), false, "unroll = 3; it takes [1, 2, 4]"),
         (&space.source, with("threads_per_row", 128), false, "threads_per_row = 128; it takes"),
-        (&space.source, with("stages", 4), false, "stages = 4; it takes [1, 2]"),
     ] {
         let record = Record { source: source.to_owned(), ..record(&case, &space, choice) };
         let dir = tempfile::tempdir().unwrap();

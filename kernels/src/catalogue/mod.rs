@@ -249,9 +249,7 @@ impl Kernel {
             Self::Project { weight, rows, planes, variant } => {
                 let [lanes, outputs, warps, unroll] = variant.values();
                 let weight = weight.lower();
-                format!(
-                    "project_{weight}_r{rows}_p{planes}_t{lanes}_o{outputs}_w{warps}_u{unroll}"
-                )
+                format!("project_{weight}_r{rows}_p{planes}_t{lanes}_o{outputs}_w{warps}_u{unroll}")
             }
             Self::Embed(weight) => format!("embed_{}", weight.lower()),
             Self::Gather => "gather".into(),

@@ -7,7 +7,7 @@ struct Segment {
     u64 weights;
     u64 out;
     u32 n;
-    u32 reserved;
+    u32 planes;
 };
 
 struct ProjectParams {

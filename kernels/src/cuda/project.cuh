@@ -29,8 +29,8 @@ struct Project {
     typedef Staged<F, COLUMNS> Staged;
     typedef float Sums[ROWS * FOLDED][OUTPUTS];
 
-    // The sums of superblock s, of which there are `chunks` chunks.
-    DEVICE void multiply(const Superblock (&rows)[OUTPUTS], u32 s, int chunks, Sums& sums) {
+    // The sums of superblock s, of which there are `chunks` chunks, with so many planes.
+    DEVICE void multiply(const Superblock (&rows)[OUTPUTS], u32 s, int chunks, u32 planes, Sums& sums) {
         typename F::Head head[OUTPUTS];
 #pragma unroll
         for (int r = 0; r < OUTPUTS; r++) {
@@ -53,6 +53,7 @@ struct Project {
                     for (int r = 0; r < OUTPUTS; r++) weights[r] = F::unpack(head[r], raw[u][r], chunk, b);
 #pragma unroll
                     for (int c = 0; c < COLUMNS; c++) {
+                        if (c % PLANES > 0 && c % PLANES >= planes) continue;
                         Activations a = Staged::block(s, c, chunk * (F::CHUNK / BLOCK) + b);
                         int to = F::LEAF ? c / PLANES : c;
 #pragma unroll
@@ -120,7 +121,7 @@ struct Project {
 
     // Adds the sums of the LANES superblocks from `first` on, as many as there are, to what a lane has of its outputs:
     // of row lane % 8 of panel lane / 8 % OUTPUTS, for one of every TOGETHER rows of activations.
-    DEVICE void fold(const Sums& sums, u32 first, u32 superblocks, float (&totals)[ROWS / TOGETHER]) {
+    DEVICE void fold(const Sums& sums, u32 first, u32 superblocks, u32 planes, float (&totals)[ROWS / TOGETHER]) {
         constexpr u32 OWN = TOGETHER * OUTPUTS;
         // Padded, so that the outputs that a warp reads at a time lie in different banks.
         __shared__ float exchange[GROUPS][FOLDED * OWN][SPLITS * 32 + PANEL];
@@ -140,10 +141,12 @@ struct Project {
             meet();
             if (split == 0 && output < OWN) {
                 u32 m = batch * TOGETHER + output / OUTPUTS;
-#pragma unroll 4
-                for (u32 i = 0; i < count; i++) {
+#pragma unroll
+                for (u32 i = 0; i < LANES; i++) {
+                    if (i >= count) continue;
 #pragma unroll
                     for (u32 f = 0; f < FOLDED; f++) {
+                        if (f > 0 && f >= planes) continue;
                         float sum = exchange[group][f * OWN + output][i * PANEL + row];
                         if constexpr (F::LEAF) {
                             totals[batch] = __fadd_rn(totals[batch], sum);
@@ -174,7 +177,8 @@ struct Project {
     }
 
     DEVICE void tile(const ProjectParams& p, u32 segment, u32 written, u32 index) {
-        u32 n = p.segments[segment].n, superblocks = (p.k + SUPERBLOCK - 1) / SUPERBLOCK;
+        u32 n = p.segments[segment].n, planes = p.segments[segment].planes;
+        u32 superblocks = (p.k + SUPERBLOCK - 1) / SUPERBLOCK;
         u32 lane = threadIdx.x % 32, group = threadIdx.x / 32 / SPLITS, split = threadIdx.x / 32 % SPLITS;
         u32 base = (index * GROUPS + group) * written;
         Matrix<F> lower = Matrix<F>::make(p.segments[segment].weights, n, p.k);
@@ -198,10 +202,10 @@ struct Project {
                 if constexpr (F::SPAN == 0) {
                     multiply_plain(rows, s, chunks, sums);
                 } else {
-                    multiply(rows, s, chunks, sums);
+                    multiply(rows, s, chunks, planes, sums);
                 }
             }
-            fold(sums, first, superblocks, totals);
+            fold(sums, first, superblocks, planes, totals);
         }
         if (split > 0) return;
         u32 panel = lane / PANEL % OUTPUTS, row = (base + panel) * PANEL + lane % PANEL;

@@ -52,7 +52,10 @@ fn values_outside_the_space_are_refused_by_name() {
         (ProjectVariant { threads_per_row: 128, ..good }, "threads_per_row = 128"),
         (ProjectVariant { warps: 1, ..good }, "warps = 1"),
         (ProjectVariant { unroll: 3, ..good }, "unroll = 3"),
-        (ProjectVariant { threads_per_row: 32, warps: 4, ..good }, "threads_per_row 32 over 4 warps"),
+        (
+            ProjectVariant { threads_per_row: 32, warps: 4, ..good },
+            "threads_per_row 32 over 4 warps",
+        ),
         (ProjectVariant { warps: 16, rows_per_thread: 4, unroll: 4, ..good }, "registers"),
     ] {
         assert!(message(variant).contains(named), "{}", message(variant));

@@ -6,10 +6,10 @@ use std::f32::consts::FRAC_2_PI;
 
 use orind_kernels::catalogue::launch::{self, Grid};
 use orind_kernels::catalogue::{Kernel, Weight};
-use orind_kernels::repack;
 use orind_kernels::params::{
     GatherParams, IntoBytes, ProjectParams, RopeTableParams, RowsParams, SampleParams, Segment,
 };
+use orind_kernels::repack;
 use tegra::address::GpuAddress;
 use tegra::buffer::{Mailbox, Trial};
 use tegra_first_light::launch::{Link, Recording, Shape, load};
@@ -339,7 +339,7 @@ fn product(
         ..ProjectParams::default()
     };
     let weights_at = desk.matrix(&matrix)?.get();
-    params.segments[0] = Segment { weights: weights_at, out, n: ROWS as u32, reserved: 0 };
+    params.segments[0] = Segment { weights: weights_at, out, n: ROWS as u32, planes: 1 };
     let grid = [launch::project_tiles(variant, &[ROWS as u32], false), 1, 1];
     desk.run(kernel, grid, dynamic, params.as_bytes())?;
     let sum =

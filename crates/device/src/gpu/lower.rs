@@ -137,6 +137,8 @@ struct Matrix {
     address: u64,
     weight: Weight,
     n: u32,
+    /// Planes of the activations that its products have.
+    planes: u32,
     out: Option<Region>,
 }
 
@@ -212,21 +214,35 @@ fn chunks(weight: Weight, planes: u32, rows: usize, k: usize) -> Option<Vec<Chun
     Some(chunks)
 }
 
+/// Planes of the activations that products with a matrix have.
+fn planes(plan: &Plan, weight: Weight, out: &View) -> u32 {
+    if weight.is_quantised() { precision::residual_planes_of(plan, out) as u32 } else { 1 }
+}
+
 /// What a plan moves and computes: each launch of a projection reads its matrices anew.
 pub(super) fn cost(plan: &Plan) -> Cost {
     let mut cost = plan.cost();
     for step in &plan.steps {
         let Op::Project(project) = &step.op else { continue };
         let (rows, k) = rows_of(&project.x);
-        let planes = precision::residual_planes(plan, project) as u32;
+        let of = |view: &View| weight(plan.buffer(view.buffer).dtype);
         for view in project.product.weights() {
-            let matrix = plan.buffer(view.buffer);
-            let launches = weight(matrix.dtype).and_then(|weight| {
-                chunks(weight, if weight.is_quantised() { planes } else { 1 }, rows, k)
+            let launches = of(view).and_then(|weight| {
+                let planes = match &project.product {
+                    Product::Each(each) => each
+                        .iter()
+                        .filter(|linear| of(&linear.weight) == Some(weight))
+                        .map(|linear| planes(plan, weight, &linear.out))
+                        .max()?,
+                    Product::SwiGlu { out, .. } | Product::Residual { out, .. } => {
+                        planes(plan, weight, out)
+                    }
+                };
+                chunks(weight, planes, rows, k)
             });
             // What has no kernel is refused by `lower`.
             let again = launches.map_or(0, |launches| launches.len() - 1);
-            cost.weight_bytes += matrix.bytes() * again as u64;
+            cost.weight_bytes += plan.buffer(view.buffer).bytes() * again as u64;
         }
     }
     cost
@@ -288,8 +304,9 @@ impl Lowering<'_> {
             Some(&(address, WeightLayout::Matrix(weight, _)))
                 if buffer.class == Class::Weight && view.shape == buffer.shape =>
             {
+                let planes = out.map_or(1, |out| planes(self.plan, weight, out));
                 let out = out.map(|out| self.f32(out)).transpose()?;
-                Ok(Matrix { address, weight, n: count(view.shape[0])?, out })
+                Ok(Matrix { address, weight, n: count(view.shape[0])?, planes, out })
             }
             _ => Err(unsupported(format!("`{}` as a matrix of weights", buffer.name))),
         }
@@ -475,12 +492,11 @@ impl Lowering<'_> {
                 vec![self.matrix(weight, Some(out))?]
             }
         };
-        let wanted = count(precision::residual_planes(self.plan, project))?;
         while let Some(&Matrix { weight, .. }) = matrices.first() {
             let (same, rest): (Vec<_>, Vec<_>) =
                 matrices.into_iter().partition(|m| m.weight == weight);
             matrices = rest;
-            let planes = if weight.is_quantised() { wanted } else { 1 };
+            let planes = same.iter().map(|m| m.planes).max().unwrap_or(1);
             let chunks = chunks(weight, planes, rows, k).ok_or_else(|| {
                 unsupported(format!("{k} columns of {} ({label})", weight.name()))
             })?;
@@ -507,11 +523,12 @@ impl Lowering<'_> {
         };
         let mut segments = [Segment::default(); 3];
         let mut writes = Vec::new();
-        for (segment, &Matrix { address, n, out, .. }) in segments.iter_mut().zip(matrices) {
+        for (segment, &Matrix { address, n, planes, out, .. }) in segments.iter_mut().zip(matrices)
+        {
             let out = out.map(|out| part(out, u64::from(n)));
             writes.extend(out);
             let out = out.map_or(0, |out| out.address);
-            *segment = Segment { weights: address, out, n, reserved: 0 };
+            *segment = Segment { weights: address, out, n, planes };
         }
         let x = part(x, k as u64);
         let residual = residual.map(|r| part(r, u64::from(segments[0].n)));

@@ -62,7 +62,8 @@ impl Case {
         for (i, matrix) in self.matrices.iter().enumerate() {
             let weights = device.bytes(&matrix.packed);
             let out = if i < outputs { device.scratch(how.rows * matrix.n) } else { 0 };
-            params.segments[i] = Segment { weights, out, n: matrix.n as u32, reserved: 0 };
+            params.segments[i] =
+                Segment { weights, out, n: matrix.n as u32, planes: self.planes_of(i) };
         }
         let (weight, planes, variant) = (self.weight, self.planes, how.variant);
         let kernel = Kernel::Project { weight, rows: how.most, planes, variant };
@@ -71,6 +72,11 @@ impl Case {
         let grid = how.grid.min(project_tiles(variant, &n, self.swiglu));
         device.launch(kernel, [grid, 1, 1], shared, &params);
         params.segments[..outputs].iter().map(|s| device.read(s.out)).collect()
+    }
+
+    /// Planes of a matrix: of three, which may differ, the second has one.
+    fn planes_of(&self, matrix: usize) -> u32 {
+        if self.matrices.len() == 3 && matrix == 1 { 1 } else { self.planes }
     }
 
     /// Row `m` as it meets the weights.
@@ -83,15 +89,16 @@ impl Case {
     fn compare(&self, rows: usize, got: &[Vec<f32>], what: &str) {
         for m in 0..rows {
             let x = self.operand(m);
-            let product = |matrix: &Matrix, r: usize| {
-                product(dtype(self.weight), matrix.file_row(r), &x, self.planes as usize)
+            let product = |s: usize, r: usize| {
+                let planes = self.planes_of(s) as usize;
+                product(dtype(self.weight), self.matrices[s].file_row(r), &x, planes)
             };
             for (s, got) in got.iter().enumerate() {
                 let n = self.matrices[s].n;
                 for r in 0..n {
-                    let mut want = product(&self.matrices[s], r);
+                    let mut want = product(s, r);
                     if self.swiglu {
-                        want = swiglu(want, product(&self.matrices[1], r));
+                        want = swiglu(want, product(1, r));
                     } else if let Some(residual) = self.residual.as_ref().filter(|_| s == 0) {
                         want += residual[m * n + r];
                     }
