@@ -20,7 +20,8 @@ const LIMIT: usize = 12 << 20;
 /// Stores and loads of spills of each kernel, as ptxas prints them.
 type Spills = BTreeMap<String, (u32, u32)>;
 
-/// Compiles everything into `prebuilt/`. Nothing is written unless all of it compiles.
+/// Compiles into `prebuilt/` what is not there already, of the same unit and by the same compiler. Nothing is
+/// written unless all of it compiles.
 pub(crate) fn build(compiler: &Compiler) -> anyhow::Result<()> {
     let version = compiler.version();
     ensure!(
@@ -29,40 +30,51 @@ pub(crate) fn build(compiler: &Compiler) -> anyhow::Result<()> {
         version.0,
         version.1
     );
-    let mut made = BTreeMap::new();
+    let mut options: Vec<String> = OPTIONS.iter().map(|&o| o.to_owned()).collect();
+    let nothing = compiler.compile("nothing", "", &[], &options, true)?;
     let mut manifest = Manifest {
         sources: source::hash(),
-        compiler: String::new(),
-        options: OPTIONS.iter().map(|&o| o.to_owned()).collect(),
+        compiler: compiler_of(&nothing.code)?,
+        options: options.clone(),
         files: BTreeMap::new(),
         kernels: BTreeMap::new(),
     };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("prebuilt");
+    let before = std::fs::read(folder.join(MANIFEST)).ok();
+    let before = before.and_then(|json| serde_json::from_slice::<Manifest>(&json).ok());
+    let before =
+        before.filter(|b| b.compiler == manifest.compiler && b.options == manifest.options);
+    let mut made = BTreeMap::new();
     for unit in Unit::all() {
         for target in Target::ALL {
-            let mut options = manifest.options.clone();
-            options.push(format!("--gpu-architecture={}", target.architecture()));
-            let (name, text) = (target.file(unit), source::text(unit, target));
-            let ptx = target == Target::Compute80;
-            let output = compiler.compile(&name, &text, HEADERS, &options, ptx)?;
-            let mut spilled = 0;
-            if ptx {
-                manifest.compiler = compiler_of(&output.code)?;
-            } else {
-                let spills = spills(&output.log);
-                spilled = spills.values().map(|(stores, loads)| stores + loads).sum();
-                let cubin = Cubin::parse(&output.code).with_context(|| name.clone())?;
-                for kernel in source::compiled(unit, target) {
-                    let usage = usage(&cubin, &kernel, &spills)?;
-                    spilled += usage.stack;
-                    if target == Target::Sm87 {
-                        manifest.kernels.insert(kernel.symbol, usage);
-                    }
+            let name = target.file(unit);
+            let known = before.as_ref().and_then(|before| {
+                let file = before.files.get(&name)?;
+                let code = std::fs::read(folder.join(&name)).ok()?;
+                let same = file.unit == source::unit_hash(unit, target)
+                    && file.sha256 == source::hex(&Sha256::digest(&code));
+                let used = |kernel: &Compiled| before.kernels.get(&kernel.symbol).copied();
+                let kernels = source::compiled(unit, target);
+                let used: Option<Vec<Usage>> = kernels.iter().map(used).collect();
+                same.then(|| Some((code, file.spilled, used?)))?
+            });
+            let (code, spilled, used) = match known {
+                Some(known) => known,
+                None => {
+                    options.truncate(OPTIONS.len());
+                    options.push(format!("--gpu-architecture={}", target.architecture()));
+                    compile(compiler, unit, target, &options)?
                 }
+            };
+            if target == Target::Sm87 {
+                let symbols = source::compiled(unit, target).into_iter().map(|k| k.symbol);
+                manifest.kernels.extend(symbols.zip(used));
             }
-            say(&format!("{name}: {} bytes", output.code.len()));
-            let sha256 = source::hex(&Sha256::digest(&output.code));
-            manifest.files.insert(name.clone(), File { sha256, bytes: output.code.len(), spilled });
-            made.insert(name, output.code);
+            say(&format!("{name}: {} bytes", code.len()));
+            let sha256 = source::hex(&Sha256::digest(&code));
+            let unit = source::unit_hash(unit, target);
+            manifest.files.insert(name.clone(), File { sha256, bytes: code.len(), unit, spilled });
+            made.insert(name, code);
         }
     }
     let total: usize = made.values().map(Vec::len).sum();
@@ -71,7 +83,30 @@ pub(crate) fn build(compiler: &Compiler) -> anyhow::Result<()> {
     let mut json = serde_json::to_vec_pretty(&manifest)?;
     json.push(b'\n');
     made.insert(MANIFEST.into(), json);
-    write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("prebuilt"), &made)
+    write(&folder, &made)
+}
+
+/// A unit's machine code, the bytes that it spills, and what each kernel uses; of PTX nothing is known.
+fn compile(
+    compiler: &Compiler,
+    unit: Unit,
+    target: Target,
+    options: &[String],
+) -> anyhow::Result<(Vec<u8>, u32, Vec<Usage>)> {
+    let (name, text) = (target.file(unit), source::text(unit, target));
+    let ptx = target == Target::Compute80;
+    let output = compiler.compile(&name, &text, HEADERS, options, ptx)?;
+    if ptx {
+        return Ok((output.code, 0, Vec::new()));
+    }
+    let spills = spills(&output.log);
+    let cubin = Cubin::parse(&output.code).context(name)?;
+    let kernels = source::compiled(unit, target);
+    let used: Vec<Usage> =
+        kernels.iter().map(|kernel| usage(&cubin, kernel, &spills)).collect::<Result<_, _>>()?;
+    let spilled = spills.values().map(|(stores, loads)| stores + loads).sum::<u32>()
+        + used.iter().map(|usage| usage.stack).sum::<u32>();
+    Ok((output.code, spilled, used))
 }
 
 /// Compiles the random programs into `snippets/`.

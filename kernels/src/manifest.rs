@@ -28,6 +28,8 @@ pub struct File {
     pub sha256: String,
     /// Bytes.
     pub bytes: usize,
+    /// [`crate::source::unit_hash`] at the time it was compiled.
+    pub unit: String,
     /// Bytes of spills and stack, over all kernels of the file; 0 for PTX.
     pub spilled: u32,
 }

@@ -73,6 +73,46 @@ parameters! {
         reserved: u32,
     }
 
+    /// `quantise_*`: rows of activations as `matmul_*` reads them.
+    struct QuantiseParams {
+        /// `f32 [rows][k]`, 16-byte aligned.
+        x: u64,
+        /// `f32 [k]`, 16-byte aligned; 0 for no norm.
+        norm_weight: u64,
+        /// Of [`crate::catalogue::launch::matmul_quants_bytes`], 128-byte aligned.
+        quants: u64,
+        /// Of [`crate::catalogue::launch::matmul_extras_bytes`], 16-byte aligned.
+        extras: u64,
+        /// Columns.
+        k: u32,
+        /// Rows; the grid's x is that of whole tiles.
+        rows: u32,
+        /// Planes that are written, 1 or 2.
+        planes: u32,
+        /// Added to the mean square of the norm.
+        eps: f32,
+    }
+
+    /// `matmul_*`: products of any number of rows with up to three matrices of one type.
+    struct MatmulParams {
+        /// What `quantise_*` of the same type wrote.
+        quants: u64,
+        /// Likewise.
+        extras: u64,
+        /// `f32 [rows][n]` added to the first segment's result; 0 for none. May be its `out`.
+        residual: u64,
+        /// The matrices; with `swiglu` the gate, then the up projection.
+        segments: [Segment; 3],
+        /// Columns of every matrix.
+        k: u32,
+        /// Rows.
+        rows: u32,
+        /// 1: `silu(x W0^T) * (x W1^T)` into the first segment's `out`.
+        swiglu: u32,
+        /// 0.
+        reserved: u32,
+    }
+
     /// `embed_*`: rows of a weight matrix, decoded.
     struct EmbedParams {
         /// The matrix as [`crate::repack`] lays it out.

@@ -13,8 +13,8 @@ use sha2::{Digest as _, Sha256};
 use crate::catalogue::{Kernel, Unit};
 use crate::first_light::{self, AtomicsParams, HandoverParams, OrderParams, ProbeParams};
 use crate::params::{
-    AttentionParams, EmbedParams, GatherParams, Parameters, ProjectParams, RopeTableParams,
-    RowsParams, SampleParams, Segment,
+    AttentionParams, EmbedParams, GatherParams, MatmulParams, Parameters, ProjectParams,
+    QuantiseParams, RopeTableParams, RowsParams, SampleParams, Segment,
 };
 
 macro_rules! headers {
@@ -29,13 +29,17 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "embed.cuh",
     "first_light.cuh",
     "format.cuh",
+    "matmul.cuh",
     "noise.cuh",
     "params.cuh",
+    "prefill_attention.cuh",
     "project.cuh",
+    "quantise.cuh",
     "rope.cuh",
     "rows.cuh",
     "sample.cuh",
     "stage.cuh",
+    "tile.cuh",
 ];
 
 /// What a unit is compiled to.
@@ -133,6 +137,10 @@ pub fn text_of(unit: Unit, kernels: impl IntoIterator<Item = Kernel>) -> String 
     asserts::<AttentionParams>(&mut text);
     asserts::<SampleParams>(&mut text);
     asserts::<RowsParams>(&mut text);
+    if matches!(unit, Unit::Matmul(_)) {
+        asserts::<QuantiseParams>(&mut text);
+        asserts::<MatmulParams>(&mut text);
+    }
     for kernel in kernels {
         text.extend(kernel.instantiation());
     }

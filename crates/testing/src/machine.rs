@@ -4,6 +4,7 @@ use std::error::Error;
 
 use orind_kernels::cubin::Kernel;
 use sass::check::Checks;
+use sass::count::Counters;
 use sass::launch::{BANKS, Launch};
 use sass::machine::{Cache, Options, run};
 use sass::memory::Memory;
@@ -41,14 +42,14 @@ pub fn bank0(kernel: &Kernel<'_>, shape: Shape, windows: Windows, params: &[u8])
     bank
 }
 
-/// Runs a kernel; blocks and warps take turns as `seed` says.
+/// Runs a kernel, and counts what it does; blocks and warps take turns as `seed` says.
 pub fn execute(
     kernel: &Kernel<'_>,
     shape: Shape,
     params: &[u8],
     memory: &dyn Memory,
     seed: u64,
-) -> Result<(), Box<dyn Error>> {
+) -> Result<Counters, Box<dyn Error>> {
     const WINDOWS: Windows = Windows { shared: 0x7_2900_0000_0000, local: 0x7_2800_0000_0000 };
     let bank0 = bank0(kernel, shape, WINDOWS, params);
     let mut banks: [&[u8]; BANKS] = [&[]; BANKS];
@@ -70,6 +71,5 @@ pub fn execute(
         sms: 8,
     };
     let options = Options { checks: Checks::ALL, seed, ..Options::default() };
-    run(&Program::new(kernel.code)?, &launch, memory, &Cache::default(), &options)?;
-    Ok(())
+    Ok(run(&Program::new(kernel.code)?, &launch, memory, &Cache::default(), &options)?)
 }

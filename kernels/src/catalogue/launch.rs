@@ -38,6 +38,95 @@ pub fn project_tiles(variant: ProjectVariant, n: &[u32], swiglu: bool) -> u32 {
     n.iter().map(|n| n.div_ceil(tile.max(1))).sum()
 }
 
+/// Rows of activations that a block of `matmul_*` takes, which those in memory are padded to.
+pub const MATMUL_ROWS: u32 = 128;
+/// Those of a warp: without such rows it has nothing to do.
+pub const MATMUL_WARP_ROWS: u32 = 32;
+/// Matrix rows that it takes.
+const MATMUL_OUTPUTS: u32 = 64;
+
+/// What `matmul_*` holds of a type (`Tile` and `Shared` in `tile.cuh` and `matmul.cuh`).
+struct MatmulTile {
+    /// Pieces of half a superblock.
+    pieces: u32,
+    /// Panels whose bytes are unpacked: 1 where they are used as they lie.
+    panels: u32,
+    /// `f32` beside a superblock's activations, in all planes that meet it at a time.
+    extras: u32,
+    /// Scales of a superblock.
+    scales: u32,
+    /// Rows of minima.
+    minima: u32,
+}
+
+const fn matmul_tile(weight: Weight) -> MatmulTile {
+    let [pieces, panels, extras, scales, minima] = match weight {
+        Weight::Q8_0 => [9, 1, 16, 8, 1],
+        Weight::Q6_K => [7, 8, 1, 16, 1],
+        Weight::Q4_K => [5, 8, 9, 8, 64],
+        Weight::Q5_K => [6, 8, 9, 8, 64],
+        Weight::F16 => [0; 5],
+    };
+    MatmulTile { pieces, panels, extras, scales, minima }
+}
+
+/// Rows padded to whole tiles of `matmul_*`.
+const fn matmul_rows(rows: u32) -> u32 {
+    rows.next_multiple_of(MATMUL_ROWS)
+}
+
+/// Bytes of the integers that `quantise_*` makes of rows of `k` columns, in some planes.
+#[must_use]
+pub const fn matmul_quants_bytes(rows: u32, planes: u32, k: u32) -> u64 {
+    matmul_rows(rows) as u64 * planes as u64 * k as u64
+}
+
+/// Bytes of the scales and sums that it makes beside them.
+#[must_use]
+pub const fn matmul_extras_bytes(weight: Weight, rows: u32, planes: u32, k: u32) -> u64 {
+    // Of one plane.
+    let extras = match weight {
+        Weight::F16 => 0,
+        Weight::Q8_0 => 8,
+        Weight::Q6_K => 1,
+        Weight::Q4_K | Weight::Q5_K => 9,
+    };
+    4 * extras * matmul_rows(rows) as u64 * planes as u64 * k.div_ceil(SUPERBLOCK as u32) as u64
+}
+
+/// The grid of `quantise_*`.
+#[must_use]
+pub const fn quantise_grid(rows: u32) -> Grid {
+    [matmul_rows(rows), 1, 1]
+}
+
+/// Dynamic shared memory of `quantise_*`, which has a row as a projection has; `None` likewise.
+#[must_use]
+pub fn quantise_shared_bytes(weight: Weight, planes: u32, k: usize) -> Option<u32> {
+    project_shared_bytes(weight, 1, planes, k)
+}
+
+/// The grid of `matmul_*`. `n` are the rows of the matrices (of the gate alone with the SiLU-product).
+#[must_use]
+pub fn matmul_grid(rows: u32, n: &[u32], swiglu: bool) -> Grid {
+    let outputs = if swiglu { MATMUL_OUTPUTS / 2 } else { MATMUL_OUTPUTS };
+    [rows.div_ceil(MATMUL_ROWS), n.iter().map(|n| n.div_ceil(outputs)).sum(), 1]
+}
+
+/// Dynamic shared memory of `matmul_*`.
+#[must_use]
+pub const fn matmul_shared_bytes(weight: Weight) -> u32 {
+    let MatmulTile { pieces, panels, extras, scales, minima } = matmul_tile(weight);
+    // Twice activations of half a superblock, the weights' pieces, tails and what stands beside activations; bytes
+    // that were unpacked; scales, minima and what sums begin with; where panels are.
+    let twice = 128 * MATMUL_ROWS + 8 * 128 * pieces + 8 * 16 + 4 * extras * MATMUL_ROWS;
+    2 * twice
+        + panels * 1024
+        + 4 * (scales + 4) * (MATMUL_OUTPUTS + minima)
+        + 4 * MATMUL_OUTPUTS
+        + 144
+}
+
 /// Positions that a tile of the cache's keys holds: a slot's capacity is rounded up to whole tiles.
 pub const CACHE_TILE: u32 = 32;
 
@@ -89,6 +178,39 @@ pub fn attention_grid(
         return None;
     }
     Some([heads / served, splits, rows])
+}
+
+/// Queries that a block of prefill attention takes, times the values of a head at most.
+const PREFILL_ATTENTION_UNIT: u32 = 4096;
+
+/// Rows that a block of a prefill attention kernel takes, of `group` query heads to a KV head; `None` for
+/// any other kernel.
+#[must_use]
+pub fn prefill_attention_rows(kernel: Kernel, group: u32) -> Option<u32> {
+    let Kernel::PrefillAttention { width } = kernel else { return None };
+    (PREFILL_ATTENTION_UNIT / width).checked_div(group)
+}
+
+/// Its grid for `rows` rows: a block for each KV head and tile of rows.
+#[must_use]
+pub fn prefill_attention_grid(
+    kernel: Kernel,
+    heads: u32,
+    kv_heads: u32,
+    rows: u32,
+) -> Option<Grid> {
+    let tile = prefill_attention_rows(kernel, heads.checked_div(kv_heads)?)?;
+    (tile > 0).then(|| [kv_heads, rows.div_ceil(tile), 1])
+}
+
+/// Its dynamic shared memory, 0 for any other kernel: queries, keys or values, weights of a span for every 32 values of a head,
+/// and what the queries' sums have come to (`Shared` in `prefill_attention.cuh`).
+#[must_use]
+pub const fn prefill_attention_shared_bytes(kernel: Kernel) -> u32 {
+    let Kernel::PrefillAttention { width } = kernel else { return 0 };
+    let (queries, spans) = (PREFILL_ATTENTION_UNIT / width, width / CACHE_TILE);
+    let weights = width * (queries + 4);
+    4 * (2 * PREFILL_ATTENTION_UNIT + weights + (4 * spans + 5) * queries + 4)
 }
 
 /// Counters of an attention launch: one for each row and block in x.

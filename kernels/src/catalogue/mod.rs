@@ -7,8 +7,8 @@ mod variant;
 pub use variant::{InvalidVariant, PROJECT_SPACE, Parameter, ProjectVariant};
 
 use crate::params::{
-    AttentionParams, EmbedParams, GatherParams, ProjectParams, RopeTableParams, RowsParams,
-    SampleParams,
+    AttentionParams, EmbedParams, GatherParams, MatmulParams, ProjectParams, QuantiseParams,
+    RopeTableParams, RowsParams, SampleParams,
 };
 use crate::source::Target;
 
@@ -99,6 +99,8 @@ impl Weight {
 pub enum Unit {
     /// Projections with weights of one type.
     Project(Weight),
+    /// Products of many rows with weights of one quantised type.
+    Matmul(Weight),
     /// Embeddings of every type.
     Embed,
     /// What stands between projections.
@@ -114,7 +116,8 @@ pub enum Unit {
 impl Unit {
     /// Every unit.
     pub fn all() -> impl Iterator<Item = Self> {
-        Weight::ALL.into_iter().map(Self::Project).chain([
+        let matmul = Weight::ALL.into_iter().filter(|w| w.is_quantised()).map(Self::Matmul);
+        Weight::ALL.into_iter().map(Self::Project).chain(matmul).chain([
             Self::Embed,
             Self::Rows,
             Self::Attention,
@@ -128,6 +131,7 @@ impl Unit {
     pub fn name(self) -> String {
         match self {
             Self::Project(weight) => format!("project_{}", weight.lower()),
+            Self::Matmul(weight) => format!("matmul_{}", weight.lower()),
             Self::Embed => "embed".into(),
             Self::Rows => "rows".into(),
             Self::Attention => "attention".into(),
@@ -141,9 +145,10 @@ impl Unit {
     pub const fn header(self) -> &'static str {
         match self {
             Self::Project(_) => "project.cuh",
+            Self::Matmul(_) => "matmul.cuh",
             Self::Embed => "embed.cuh",
             Self::Rows => "rows.cuh",
-            Self::Attention => "attention.cuh",
+            Self::Attention => "prefill_attention.cuh",
             Self::Sample => "sample.cuh",
             Self::FirstLight => "first_light.cuh",
         }
@@ -164,6 +169,10 @@ pub enum Kernel {
         /// How it is laid over threads.
         variant: ProjectVariant,
     },
+    /// Activations of many rows as integers, for [`Kernel::Matmul`].
+    Quantise(Weight),
+    /// Products of many rows, on tensor cores, with residual and SiLU-product as the parameters say.
+    Matmul(Weight),
     /// Rows of a weight matrix.
     Embed(Weight),
     /// Rows of 4-byte elements.
@@ -186,6 +195,11 @@ pub enum Kernel {
         heads: u32,
         /// Whether it rotates and writes keys and values first.
         rope: bool,
+    },
+    /// Attention of the rows of a prompt, which share what they read of the cache.
+    PrefillAttention {
+        /// Values of a head at most: 64 or 128.
+        width: u32,
     },
     /// A token from logits.
     Sample,
@@ -211,6 +225,9 @@ impl Kernel {
                 }
             }
         }
+        for weight in Weight::ALL.into_iter().filter(|w| w.is_quantised()) {
+            all.extend([Self::Quantise(weight), Self::Matmul(weight)]);
+        }
         all.extend(Weight::ALL.map(Self::Embed));
         all.extend([Self::Gather, Self::RmsNorm, Self::Add, Self::SwiGlu]);
         all.extend([Self::RopeTable, Self::RopeKv]);
@@ -219,6 +236,7 @@ impl Kernel {
                 all.extend([true, false].map(|rope| Self::Attention { width, heads, rope }));
             }
         }
+        all.extend(ATTENTION_WIDTHS.map(|width| Self::PrefillAttention { width }));
         all.push(Self::Sample);
         all
     }
@@ -242,6 +260,17 @@ impl Kernel {
         Some(Self::Attention { width, heads, rope })
     }
 
+    /// The attention kernel for many rows of a prompt, likewise. `None` also where the heads of one row
+    /// are more than a block takes.
+    #[must_use]
+    pub fn prefill_attention(dim: u32, group: u32) -> Option<Self> {
+        let Self::Attention { width, .. } = Self::attention(dim, group, false)? else {
+            return None;
+        };
+        let kernel = Self::PrefillAttention { width };
+        (launch::prefill_attention_rows(kernel, group)? > 0).then_some(kernel)
+    }
+
     /// Its symbol in the cubin.
     #[must_use]
     pub fn symbol(self) -> String {
@@ -251,6 +280,8 @@ impl Kernel {
                 let weight = weight.lower();
                 format!("project_{weight}_r{rows}_p{planes}_t{lanes}_o{outputs}_w{warps}_u{unroll}")
             }
+            Self::Quantise(weight) => format!("quantise_{}", weight.lower()),
+            Self::Matmul(weight) => format!("matmul_{}", weight.lower()),
             Self::Embed(weight) => format!("embed_{}", weight.lower()),
             Self::Gather => "gather".into(),
             Self::RmsNorm => "rms_norm".into(),
@@ -261,6 +292,7 @@ impl Kernel {
             Self::Attention { width, heads, rope } => {
                 format!("attention{}_d{width}_h{heads}", if rope { "_rope" } else { "" })
             }
+            Self::PrefillAttention { width } => format!("prefill_attention_d{width}"),
             Self::Sample => "sample".into(),
         }
     }
@@ -270,9 +302,13 @@ impl Kernel {
     pub const fn unit(self) -> Unit {
         match self {
             Self::Project { weight, .. } => Unit::Project(weight),
+            Self::Quantise(weight) | Self::Matmul(weight) => Unit::Matmul(weight),
             Self::Embed(_) => Unit::Embed,
             Self::Gather | Self::RmsNorm | Self::Add | Self::SwiGlu => Unit::Rows,
-            Self::RopeTable | Self::RopeKv | Self::Attention { .. } => Unit::Attention,
+            Self::RopeTable
+            | Self::RopeKv
+            | Self::Attention { .. }
+            | Self::PrefillAttention { .. } => Unit::Attention,
             Self::Sample => Unit::Sample,
         }
     }
@@ -302,7 +338,7 @@ impl Kernel {
     pub const fn threads(self) -> u32 {
         match self {
             Self::Project { variant, .. } => variant.warps * 32,
-            Self::RmsNorm | Self::Sample => 256,
+            Self::Matmul(_) | Self::RmsNorm | Self::Sample => 256,
             _ => 128,
         }
     }
@@ -312,11 +348,15 @@ impl Kernel {
     pub const fn params_bytes(self) -> usize {
         match self {
             Self::Project { .. } => size_of::<ProjectParams>(),
+            Self::Quantise(_) => size_of::<QuantiseParams>(),
+            Self::Matmul(_) => size_of::<MatmulParams>(),
             Self::Embed(_) => size_of::<EmbedParams>(),
             Self::Gather => size_of::<GatherParams>(),
             Self::RmsNorm | Self::Add | Self::SwiGlu => size_of::<RowsParams>(),
             Self::RopeTable => size_of::<RopeTableParams>(),
-            Self::RopeKv | Self::Attention { .. } => size_of::<AttentionParams>(),
+            Self::RopeKv | Self::Attention { .. } | Self::PrefillAttention { .. } => {
+                size_of::<AttentionParams>()
+            }
             Self::Sample => size_of::<SampleParams>(),
         }
     }
@@ -329,9 +369,18 @@ impl Kernel {
                 let values = variant.values().map(|value| value.to_string()).join(", ");
                 format!("PROJECT({name}, {}, {rows}, {planes}, {values})\n", weight.name())
             }
+            Self::Quantise(weight) => format!("QUANTISE({name}, {})\n", weight.name()),
+            Self::Matmul(weight) => {
+                let bytes = launch::matmul_shared_bytes(weight);
+                format!("MATMUL({name}, {}, {bytes})\n", weight.name())
+            }
             Self::Embed(weight) => format!("EMBED({name}, {})\n", weight.name()),
             Self::Attention { width, heads, rope } => {
                 format!("ATTENTION({name}, {width}, {heads}, {rope})\n")
+            }
+            Self::PrefillAttention { width } => {
+                let bytes = launch::prefill_attention_shared_bytes(self);
+                format!("PREFILL_ATTENTION({name}, {width}, {bytes})\n")
             }
             _ => return None,
         })

@@ -28,6 +28,7 @@ fn every_file_is_there_and_is_the_one_that_was_built() {
             let stated = &manifest.files[&name];
             assert_eq!(stated.bytes, bytes.len(), "{name}");
             assert_eq!(stated.sha256, source::hex(&Sha256::digest(bytes)), "{name}");
+            assert_eq!(stated.unit, source::unit_hash(unit, target), "{name}: build again");
             total += bytes.len();
         }
     }

@@ -64,14 +64,30 @@ fn matrices_of_several_types_are_launched_by_type() {
 }
 
 #[test]
-fn a_chunk_of_a_prompt_rotates_first_and_goes_through_in_eights() {
+fn a_chunk_of_a_prompt_rotates_first_and_meets_each_matrix_once() {
     let model = open("tiny-llama-Q8_0");
     let layers = model.hyperparameters().layers;
-    for (rows, parts) in [(2, 1), (8, 1), (9, 2), (20, 3)] {
+    for rows in [2, 8, 9, 200] {
         let bucket = Bucket::prefill(rows, 512, Outputs::Last);
         let launches = outline(&model, LAYOUT, bucket).unwrap();
         assert_eq!(kernels(&launches, "rope_kv").len(), layers, "rows share a slot");
         assert!(kernels(&launches, "attention_rope").is_empty());
+        // The last layer goes on with the last row alone.
+        let few = kernels(&launches, "project").len();
+        let many = kernels(&launches, "matmul").len();
+        assert_eq!(kernels(&launches, "quantise").len(), many, "{rows} rows");
+        assert_eq!(many > 0, rows > 8, "{rows} rows");
+        assert_eq!(few + many, 4 * layers + 1, "{rows} rows: {few} and {many}");
+    }
+}
+
+#[test]
+fn halves_go_through_in_eights() {
+    let model = open("tiny-llama-F16");
+    let layers = model.hyperparameters().layers;
+    for (rows, parts) in [(2, 1), (8, 1), (9, 2), (20, 3)] {
+        let bucket = Bucket::prefill(rows, 512, Outputs::Last);
+        let launches = outline(&model, LAYOUT, bucket).unwrap();
         // The last layer goes on with the last row alone.
         let projections = kernels(&launches, "project").len();
         assert!(projections > parts * 4 * (layers - 1), "{rows} rows: {projections}");
@@ -129,7 +145,7 @@ fn no_launch_takes_longer_than_a_second() {
         let layout = KvLayout { slots: 1, context };
         let bucket = Bucket::prefill(512, context, Outputs::Last);
         let launches = outline(&shapes.model, layout, bucket).unwrap();
-        kernels(&launches, "attention").len()
+        kernels(&launches, "prefill_attention").len()
     };
     assert!(attentions(512) < attentions(context));
 }

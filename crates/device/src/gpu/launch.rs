@@ -2,8 +2,8 @@
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::params::{
-    AttentionParams, EmbedParams, GatherParams, IntoBytes, ProjectParams, RopeTableParams,
-    RowsParams, SampleParams,
+    AttentionParams, EmbedParams, GatherParams, IntoBytes, MatmulParams, ProjectParams,
+    QuantiseParams, RopeTableParams, RowsParams, SampleParams,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ impl Region {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Params {
     Project(ProjectParams),
+    Quantise(QuantiseParams),
+    Matmul(MatmulParams),
     Embed(EmbedParams),
     Gather(GatherParams),
     RopeTable(RopeTableParams),
@@ -38,6 +40,8 @@ impl Params {
     pub(super) fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Project(p) => p.as_bytes(),
+            Self::Quantise(p) => p.as_bytes(),
+            Self::Matmul(p) => p.as_bytes(),
             Self::Embed(p) => p.as_bytes(),
             Self::Gather(p) => p.as_bytes(),
             Self::RopeTable(p) => p.as_bytes(),

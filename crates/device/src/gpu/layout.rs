@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 
 use orind_kernels::catalogue::Weight;
-use orind_kernels::catalogue::launch::{CACHE_TILE, attention_partial_bytes};
+use orind_kernels::catalogue::launch::{
+    CACHE_TILE, attention_partial_bytes, matmul_extras_bytes, matmul_quants_bytes,
+};
 use orind_kernels::repack;
 
 use super::lower;
 use crate::plan_buffers::PlanBuffers;
-use crate::{Error, Footprint, Request, Result};
+use crate::{Error, Footprint, Request, Result, precision};
 use plan::{Attention, Buffer, DType, Op, Plan, Sample};
 
 /// Alignment of everything: what the widest loads and constant banks need.
@@ -127,6 +129,9 @@ pub(super) struct Workspace {
     pub(super) attention: u64,
     pub(super) sample: u64,
     pub(super) candidates: u64,
+    /// Quantised activations of many rows, and behind them what stands beside them.
+    pub(super) quants: u64,
+    pub(super) extras: u64,
     /// Counters of attention, then of sampling: zero between launches.
     pub(super) attention_counters: u64,
     pub(super) sample_counters: u64,
@@ -153,6 +158,19 @@ impl Workspace {
                     }
                     grow(&mut w.attention_counters, 4 * rows * heads);
                 }
+                Op::Project(project) => {
+                    let (rows, k) = lower::rows_of(&project.x);
+                    let planes = precision::residual_planes(plan, project) as u32;
+                    for view in project.product.weights() {
+                        let weight = weight(plan.buffer(view.buffer).dtype);
+                        let Some(weight) = weight.filter(|w| lower::is_matmul(*w, rows)) else {
+                            continue;
+                        };
+                        let [rows, k] = [rows, k].map(|n| n as u32);
+                        grow(&mut w.quants, matmul_quants_bytes(rows, planes, k));
+                        grow(&mut w.extras, matmul_extras_bytes(weight, rows, planes, k));
+                    }
+                }
                 Op::Sample(Sample { logits, inputs, .. }) => {
                     let rows = inputs.temperature.elements() as u64;
                     let vocabulary = logits.shape.last().copied().unwrap_or(0) as u64;
@@ -173,6 +191,8 @@ impl Workspace {
             attention: self.attention.max(other.attention),
             sample: self.sample.max(other.sample),
             candidates: self.candidates.max(other.candidates),
+            quants: self.quants.max(other.quants),
+            extras: self.extras.max(other.extras),
             attention_counters: self.attention_counters.max(other.attention_counters),
             sample_counters: self.sample_counters.max(other.sample_counters),
         }
@@ -180,7 +200,7 @@ impl Workspace {
 
     /// Bytes that only the GPU touches.
     pub(super) const fn scratch(&self) -> u64 {
-        self.arena + self.attention + self.sample + self.candidates
+        self.arena + self.attention + self.sample + self.candidates + self.quants + self.extras
     }
 
     /// Bytes of counters, which the CPU clears.

@@ -7,8 +7,9 @@
 
 use std::time::Duration;
 
+use orind_kernels::catalogue::launch::{MATMUL_ROWS, MATMUL_WARP_ROWS, prefill_attention_rows};
 use orind_kernels::catalogue::{Kernel, Weight};
-use orind_kernels::params::{AttentionParams, ProjectParams};
+use orind_kernels::params::{AttentionParams, ProjectParams, Segment};
 use orind_kernels::repack::Layout;
 
 use super::launch::{Launch, Params, Region};
@@ -62,13 +63,29 @@ pub(super) fn estimate(launch: &Launch, context: u64) -> Duration {
     CAUTIOUS.of(launch, context)
 }
 
-/// How many rows of attention one launch may have, by `blocks` that read the cache for each.
-pub(super) fn rows_of_attention(params: &AttentionParams, blocks: u32, context: u64) -> u32 {
+/// How many rows of attention one launch may have, by `blocks` that read the cache for each or for some.
+pub(super) fn rows_of_attention(
+    kernel: Kernel,
+    params: &AttentionParams,
+    blocks: u32,
+    context: u64,
+) -> u32 {
     let within = |speed: Speed, whole: Duration| {
-        let row = speed.row_of_attention(params, blocks, context).as_nanos().max(1);
+        let row = speed.row_of_attention(kernel, params, blocks, context).as_nanos().max(1);
         u32::try_from((whole - speed.launch).as_nanos() / row).unwrap_or(u32::MAX)
     };
     within(SLOWEST, LONGEST).min(within(CAUTIOUS, TURN)).max(1)
+}
+
+/// How many rows one launch of products on tensor cores may have: whole tiles, or what some warps of one take.
+pub(super) fn rows_of_matmul(segments: &[Segment], k: u32) -> u32 {
+    let within = |speed: Speed, whole: Duration| {
+        let warp = speed.matmul(segments, k, MATMUL_WARP_ROWS).as_nanos().max(1);
+        u32::try_from((whole - speed.launch).as_nanos() / warp).unwrap_or(u32::MAX)
+    };
+    let warps = within(SLOWEST, LONGEST).min(within(CAUTIOUS, TURN)).max(1);
+    let rows = warps.saturating_mul(MATMUL_WARP_ROWS);
+    if rows < MATMUL_ROWS { rows } else { rows / MATMUL_ROWS * MATMUL_ROWS }
 }
 
 impl Speed {
@@ -80,8 +97,12 @@ impl Speed {
                 (Params::Project(p), Kernel::Project { weight, planes, .. }) => {
                     self.project(p, weight, planes).max(self.time(reads + writes, 0))
                 }
-                (Params::Attention(p), Kernel::Attention { .. }) => {
-                    self.row_of_attention(p, launch.grid[0], context) * p.rows
+                (
+                    Params::Attention(p),
+                    kernel @ (Kernel::Attention { .. } | Kernel::PrefillAttention { .. }),
+                ) => self.row_of_attention(kernel, p, launch.grid[0], context) * p.rows,
+                (Params::Matmul(p), _) => {
+                    self.matmul(&p.segments, p.k, p.rows).max(self.time(reads + writes, 0))
                 }
                 // What it writes to the caches is among what it reads.
                 (Params::Attention(_), _) => self.time(2 * reads, 0),
@@ -90,10 +111,26 @@ impl Speed {
             }
     }
 
-    fn row_of_attention(self, params: &AttentionParams, blocks: u32, context: u64) -> Duration {
+    fn row_of_attention(
+        self,
+        kernel: Kernel,
+        params: &AttentionParams,
+        blocks: u32,
+        context: u64,
+    ) -> Duration {
         let cells = context * u64::from(params.dim);
+        let share = prefill_attention_rows(kernel, params.heads / params.kv_heads.max(1));
+        let reads = cells * u64::from(blocks) / u64::from(share.unwrap_or(1).max(1));
         // A key and a value of two bytes, a product and a conversion with each.
-        self.time(4 * cells * u64::from(blocks), 4 * cells * u64::from(params.heads))
+        self.time(4 * reads, 4 * cells * u64::from(params.heads))
+    }
+
+    /// Some 28,000 instructions for 32 rows, 32 outputs and 256 columns, counted; and no byte is longer than two
+    /// for a weight.
+    fn matmul(self, segments: &[Segment], k: u32, rows: u32) -> Duration {
+        let weight = |s: &Segment| u64::from(s.n) * u64::from(k) * u64::from(s.planes.max(1));
+        let weights = segments.iter().map(weight).sum::<u64>();
+        self.time(2 * weights, weights * u64::from(rows.next_multiple_of(MATMUL_WARP_ROWS)) / 8)
     }
 
     fn project(self, params: &ProjectParams, weight: Weight, planes: u32) -> Duration {

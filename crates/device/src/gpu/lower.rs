@@ -7,13 +7,15 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use orind_kernels::catalogue::launch::{
-    ATTENTION_GROUP, attention_grid, elements_grid, embed_grid, project_shared_bytes,
-    project_tiles, rope_kv_grid, rows_grid,
+    ATTENTION_GROUP, attention_grid, elements_grid, embed_grid, matmul_grid, matmul_shared_bytes,
+    prefill_attention_grid, prefill_attention_rows, prefill_attention_shared_bytes,
+    project_shared_bytes, project_tiles, quantise_grid, quantise_shared_bytes,
+    rope_kv_grid, rows_grid,
 };
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{
-    AttentionParams, EmbedParams, GatherParams, ProjectParams, RopeTableParams, RowsParams,
-    SampleParams, Segment,
+    AttentionParams, EmbedParams, GatherParams, MatmulParams, ProjectParams, QuantiseParams,
+    RopeTableParams, RowsParams, SampleParams, Segment,
 };
 
 use super::launch::{Launch, Params, Region};
@@ -32,6 +34,8 @@ use plan::{
 const PROJECT_ROWS: usize = 8;
 /// Blocks of attention that keep the largest Orin busy.
 const ATTENTION_BLOCKS: u32 = 256;
+/// The same of prefill attention, two for each SM: with fewer, a block for each row is sooner done.
+const PREFILL_ATTENTION_BLOCKS: u32 = 32;
 
 /// Blocks that divide a row's positions among them where the plan's rows see `context` of them.
 pub(super) fn splits(heads: u32, kv_heads: u32, dim: u32, rows: u32, context: usize) -> u32 {
@@ -67,6 +71,13 @@ impl Addresses<'_> {
         let parts = self.scratch + self.workspace.arena + self.workspace.attention;
         let candidates = parts + self.workspace.sample;
         (parts, candidates, self.counters + self.workspace.attention_counters)
+    }
+
+    /// Where quantised activations are, and what stands beside them.
+    const fn activations(&self) -> [Region; 2] {
+        let Workspace { quants, extras, .. } = *self.workspace;
+        let at = self.scratch + self.workspace.scratch() - extras;
+        [Region::new(at - quants, quants), Region::new(at, extras)]
     }
 }
 
@@ -165,7 +176,7 @@ struct Chunk {
 }
 
 /// Rows and columns of a view whose last axis is the row.
-fn rows_of(view: &View) -> (usize, usize) {
+pub(super) fn rows_of(view: &View) -> (usize, usize) {
     let n = view.shape.last().copied().unwrap_or(1).max(1);
     (view.elements() / n, n)
 }
@@ -190,6 +201,11 @@ fn rows_of_attention(all: AttentionParams, first: u32, rows: u32) -> AttentionPa
         part.table += 4 * first * dim;
     }
     part
+}
+
+/// Whether so many rows meet a matrix on tensor cores: more than the kernels for few rows take at once.
+pub(super) const fn is_matmul(weight: Weight, rows: usize) -> bool {
+    weight.is_quantised() && rows > PROJECT_ROWS
 }
 
 /// As many of the rows as one launch can take.
@@ -219,7 +235,7 @@ fn planes(plan: &Plan, weight: Weight, out: &View) -> u32 {
     if weight.is_quantised() { precision::residual_planes_of(plan, out) as u32 } else { 1 }
 }
 
-/// What a plan moves and computes: each launch of a projection reads its matrices anew.
+/// What a plan moves and computes: each launch of a projection for few rows reads its matrices anew.
 pub(super) fn cost(plan: &Plan) -> Cost {
     let mut cost = plan.cost();
     for step in &plan.steps {
@@ -227,7 +243,8 @@ pub(super) fn cost(plan: &Plan) -> Cost {
         let (rows, k) = rows_of(&project.x);
         let of = |view: &View| weight(plan.buffer(view.buffer).dtype);
         for view in project.product.weights() {
-            let launches = of(view).and_then(|weight| {
+            let few = of(view).filter(|weight| !is_matmul(*weight, rows));
+            let launches = few.and_then(|weight| {
                 let planes = match &project.product {
                     Product::Each(each) => each
                         .iter()
@@ -497,12 +514,94 @@ impl Lowering<'_> {
                 matrices.into_iter().partition(|m| m.weight == weight);
             matrices = rest;
             let planes = same.iter().map(|m| m.planes).max().unwrap_or(1);
+            if is_matmul(weight, rows) {
+                self.matmul(label, &projection, &same, planes, rows)?;
+                continue;
+            }
             let chunks = chunks(weight, planes, rows, k).ok_or_else(|| {
                 unsupported(format!("{k} columns of {} ({label})", weight.name()))
             })?;
             for chunk in chunks {
                 self.project_rows(label, &projection, &same, chunk)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Products of many rows with matrices of one type: the rows as integers, then one launch for as many of them
+    /// as it may have.
+    fn matmul(
+        &mut self,
+        label: &str,
+        projection: &Projection,
+        matrices: &[Matrix],
+        planes: u32,
+        all: usize,
+    ) -> Result<()> {
+        let &Projection { x, k, norm_weight, eps, residual, swiglu } = projection;
+        let (weight, k) = (matrices[0].weight, count(k)?);
+        let mut segments = [Segment::default(); 3];
+        for (segment, &Matrix { address, n, out, planes, .. }) in segments.iter_mut().zip(matrices)
+        {
+            let out = out.map_or(0, |out| out.address);
+            *segment = Segment { weights: address, out, n, planes };
+        }
+        let ns: Vec<u32> = matrices.iter().map(|m| m.n).take(if swiglu { 1 } else { 3 }).collect();
+        let shared_bytes = quantise_shared_bytes(weight, planes, k as usize).ok_or_else(|| {
+            unsupported(format!("{k} columns of {} ({label})", weight.name()))
+        })?;
+        let activations = self.addresses.activations();
+        let most = limit::rows_of_matmul(&segments, k) as usize;
+        for first in (0..all).step_by(most) {
+            let rows = most.min(all - first);
+            // The rows of these launches within the rows of the step.
+            let part = |whole: Region, n: u32| {
+                let (first, rows, n) = (first as u64, rows as u64, u64::from(n));
+                Region::new(whole.address + 4 * n * first, 4 * n * rows)
+            };
+            let x = part(x, k);
+            let rows = count(rows)?;
+            let [quants, extras] = activations.map(|region| region.address);
+            let quantise =
+                QuantiseParams { x: x.address, norm_weight, quants, extras, k, rows, planes, eps };
+            self.launches.push(Launch {
+                step: self.at,
+                label: label.to_owned(),
+                kernel: Kernel::Quantise(weight),
+                grid: quantise_grid(rows),
+                shared_bytes,
+                params: Params::Quantise(quantise),
+                reads: vec![x],
+                writes: activations.to_vec(),
+            });
+            let mut of_rows = segments;
+            let mut writes = Vec::new();
+            for (segment, matrix) in of_rows.iter_mut().zip(matrices) {
+                let Some(out) = matrix.out.map(|out| part(out, matrix.n)) else { continue };
+                segment.out = out.address;
+                writes.push(out);
+            }
+            let residual = residual.map(|r| part(r, segments[0].n));
+            let params = MatmulParams {
+                quants,
+                extras,
+                residual: residual.map_or(0, |r| r.address),
+                segments: of_rows,
+                k,
+                rows,
+                swiglu: u32::from(swiglu),
+                reserved: 0,
+            };
+            self.launches.push(Launch {
+                step: self.at,
+                label: label.to_owned(),
+                kernel: Kernel::Matmul(weight),
+                grid: matmul_grid(rows, &ns, swiglu),
+                shared_bytes: matmul_shared_bytes(weight),
+                params: Params::Matmul(params),
+                reads: activations.into_iter().chain(residual).collect(),
+                writes,
+            });
         }
         Ok(())
     }
@@ -657,6 +756,11 @@ impl Lowering<'_> {
         let out = self.f32(&attention.out)?;
         params.out = out.address;
         params.scale = attention.scale.get();
+        // Rows of one sequence share a slot.
+        let shared = rotation.is_none() && self.plan.bucket.batch == 1;
+        if shared && self.prefill_attention(label, params, &regions, out) {
+            return Ok(());
+        }
         let group = params.heads / params.kv_heads;
         let context = self.plan.bucket.context;
         let splits = splits(params.heads, params.kv_heads, params.dim, params.rows, context);
@@ -676,7 +780,7 @@ impl Lowering<'_> {
         if rotation.is_some() {
             writes.extend(caches);
         }
-        let most = limit::rows_of_attention(&params, blocks, context as u64);
+        let most = limit::rows_of_attention(kernel, &params, blocks, context as u64);
         for first in (0..params.rows).step_by(most as usize) {
             let rows = most.min(params.rows - first);
             let part = Params::Attention(rows_of_attention(params, first, rows));
@@ -684,6 +788,46 @@ impl Lowering<'_> {
             self.launch(label, kernel, grid, part, regions.clone(), writes.clone());
         }
         Ok(())
+    }
+
+    /// Attention of many rows of a sequence, which share what they read of its cache; false where there are too
+    /// few of them, or no kernel takes such heads.
+    fn prefill_attention(
+        &mut self,
+        label: &str,
+        params: AttentionParams,
+        reads: &[Region],
+        out: Region,
+    ) -> bool {
+        let AttentionParams { rows, heads, kv_heads, dim, .. } = params;
+        let group = heads / kv_heads;
+        let Some(kernel) = Kernel::prefill_attention(dim, group) else { return false };
+        let grid = |rows| prefill_attention_grid(kernel, heads, kv_heads, rows);
+        let (Some([blocks, tiles, _]), Some(tile)) =
+            (grid(rows), prefill_attention_rows(kernel, group))
+        else {
+            return false;
+        };
+        if blocks * tiles < PREFILL_ATTENTION_BLOCKS {
+            return false;
+        }
+        let context = self.plan.bucket.context as u64;
+        let most = limit::rows_of_attention(kernel, &params, blocks, context);
+        let most = (most / tile).max(1) * tile;
+        for first in (0..rows).step_by(most as usize) {
+            let part = rows_of_attention(params, first, most.min(rows - first));
+            self.launches.push(Launch {
+                step: self.at,
+                label: label.to_owned(),
+                kernel,
+                grid: [blocks, part.rows.div_ceil(tile), 1],
+                shared_bytes: prefill_attention_shared_bytes(kernel),
+                params: Params::Attention(part),
+                reads: reads.to_vec(),
+                writes: vec![out],
+            });
+        }
+        true
     }
 
     fn sample(&mut self, label: &str, sample: &Sample) -> Result<()> {

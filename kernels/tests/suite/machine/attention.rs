@@ -3,13 +3,15 @@
 use half::f16;
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{
-    CACHE_TILE, attention_counters, attention_grid, attention_partial_bytes, rope_kv_grid,
+    CACHE_TILE, attention_counters, attention_grid, attention_partial_bytes,
+    prefill_attention_grid, prefill_attention_shared_bytes, rope_kv_grid,
 };
 use orind_kernels::params::AttentionParams;
 
 use super::device::Device;
 use super::numbers;
 use orind_testing::random::Random;
+use sass::count::Counters;
 
 /// A model's heads, and the rows of a step.
 #[derive(Clone, Copy)]
@@ -28,6 +30,17 @@ struct Shape<'a> {
 
 const SLOTS: usize = 4;
 const EPS: f32 = 1e-6;
+
+/// The kernels that a step takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Rotation, KV write and attention in one.
+    Fused,
+    /// Rotation and KV write, then a block for each row.
+    Rows,
+    /// Rotation and KV write, then blocks that many rows share.
+    Prefill,
+}
 
 /// What a step reads.
 struct Inputs {
@@ -99,14 +112,28 @@ fn as_halves(words: &[u32]) -> Vec<f16> {
         .collect()
 }
 
-/// Output, keys and values after a step.
-fn run(s: &Shape<'_>, inputs: &Inputs, fused: bool, seed: u64) -> (Vec<f32>, Vec<f16>, Vec<f16>) {
+/// Output, keys and values after a step, and what its attention did.
+fn run(
+    s: &Shape<'_>,
+    inputs: &Inputs,
+    how: How,
+    seed: u64,
+) -> (Vec<f32>, Vec<f16>, Vec<f16>, Counters) {
     let mut device = Device::new(seed);
     let rows = s.rows.len();
-    let kernel = Kernel::attention(s.dim as u32, (s.heads / s.kv_heads) as u32, fused).unwrap();
     let [heads, kv_heads, splits, count] =
         [s.heads, s.kv_heads, s.splits, rows].map(|n| u32::try_from(n).unwrap());
-    let grid = attention_grid(kernel, heads, kv_heads, splits, count).unwrap();
+    let (dim, group) = (s.dim as u32, heads / kv_heads);
+    let kernel = match how {
+        How::Prefill => Kernel::prefill_attention(dim, group),
+        _ => Kernel::attention(dim, group, how == How::Fused),
+    };
+    let kernel = kernel.unwrap();
+    let grid = match how {
+        How::Prefill => prefill_attention_grid(kernel, heads, kv_heads, count),
+        _ => attention_grid(kernel, heads, kv_heads, splits, count),
+    };
+    let (grid, shared) = (grid.unwrap(), prefill_attention_shared_bytes(kernel));
     let [rows_, heads_, dim_, capacity_] = [rows, s.heads, s.dim, s.capacity].map(|n| n as u64);
     let partial = attention_partial_bytes(rows_, heads_, dim_, capacity_);
     let (slots, positions): (Vec<i32>, Vec<i32>) = s.rows.iter().copied().unzip();
@@ -136,14 +163,14 @@ fn run(s: &Shape<'_>, inputs: &Inputs, fused: bool, seed: u64) -> (Vec<f32>, Vec
         scale: 1.0 / (s.dim as f32).sqrt(),
         reserved: 0,
     };
-    if !fused {
+    if how != How::Fused {
         device.launch(Kernel::RopeKv, rope_kv_grid(heads, kv_heads, count), 0, &params);
         params.q = params.q_out;
     }
-    device.launch(kernel, grid, 0, &params);
+    let counters = device.launch(kernel, grid, shared, &params);
     assert!(device.words(params.counters).iter().all(|&c| c == 0), "counters are left at 0");
     let cache = |address| as_halves(&device.words(address));
-    (device.read(params.out), cache(params.keys), cache(params.values))
+    (device.read(params.out), cache(params.keys), cache(params.values), counters)
 }
 
 /// Equal bits, but of no numbers all are alike.
@@ -151,16 +178,16 @@ fn same(a: f32, b: f32) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }
 
-fn check(s: &Shape<'_>, fused: bool, seed: u64) {
-    check_with(s, fused, seed, |_| {});
+fn check(s: &Shape<'_>, how: How, seed: u64) {
+    check_with(s, how, seed, |_| {});
 }
 
 /// A step with changed inputs against the definition, to the bit; and that against exact numbers where all are
 /// finite.
-fn check_with(s: &Shape<'_>, fused: bool, seed: u64, change: impl Fn(&mut Inputs)) {
+fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) {
     let mut inputs = Inputs::random(s, &mut Random(seed));
     change(&mut inputs);
-    let (out, keys, values) = run(s, &inputs, fused, seed);
+    let (out, keys, values, _) = run(s, &inputs, how, seed);
     let (mut want_keys, mut want_values) = (inputs.keys.clone(), inputs.values.clone());
     let inside = |slot: i32, position: i32| {
         (0..SLOTS as i32).contains(&slot) && (0..s.capacity as i32).contains(&position)
@@ -226,6 +253,21 @@ fn near(q: &[f32], seen: &[[Vec<f32>; 2]], got: &[f32], what: &str) {
     }
 }
 
+/// What attention of the rows of a prompt from its first token on does, for one KV head of a group.
+pub(crate) fn of_prompt(dim: usize, group: usize, rows: i32) -> Counters {
+    let rows: Vec<(i32, i32)> = (0..rows).map(|position| (0, position)).collect();
+    let shape = Shape {
+        heads: group,
+        kv_heads: 1,
+        dim,
+        capacity: rows.len(),
+        norm: false,
+        rows: &rows,
+        ..LLAMA
+    };
+    run(&shape, &Inputs::random(&shape, &mut Random(1)), How::Prefill, 1).3
+}
+
 const LLAMA: Shape<'_> = Shape {
     heads: 8,
     kv_heads: 2,
@@ -240,14 +282,14 @@ const LLAMA: Shape<'_> = Shape {
 #[test]
 fn decode_rows_of_every_length() {
     for seed in 1..4 {
-        check(&LLAMA, true, seed);
+        check(&LLAMA, How::Fused, seed);
         // Qwen3: pairs split in halves, QK-norm; and a dim, a group and splits of no power of two.
         let rows = &[(3, 300), (0, 17)];
         let qwen =
             Shape { heads: 4, dim: 128, splits: 8, interleaved: false, norm: true, rows, ..LLAMA };
-        check(&qwen, true, seed);
+        check(&qwen, How::Fused, seed);
         let odd = Shape { heads: 3, kv_heads: 1, dim: 40, splits: 5, norm: true, rows, ..LLAMA };
-        check(&odd, true, seed);
+        check(&odd, How::Fused, seed);
     }
 }
 
@@ -255,20 +297,53 @@ fn decode_rows_of_every_length() {
 #[test]
 fn a_chunk_of_a_prompt() {
     let rows = &[(1, 126), (1, 127), (1, 128), (1, 129), (4, 0), (0, 320)];
-    check(&Shape { rows, ..LLAMA }, false, 5);
-    check(&Shape { rows, heads: 8, kv_heads: 1, dim: 96, norm: true, ..LLAMA }, false, 6);
+    for how in [How::Rows, How::Prefill] {
+        check(&Shape { rows, ..LLAMA }, how, 5);
+        check(&Shape { rows, heads: 8, kv_heads: 1, dim: 96, norm: true, ..LLAMA }, how, 6);
+    }
+}
+
+/// Rows that share a block see spans in part, whole, or not at all, of one run and of several; groups of every
+/// size, those that leave some of a block's queries without a row; more tiles than one; rows without a place
+/// and of other slots among them.
+#[test]
+fn rows_of_a_prompt_share_a_block() {
+    let chunk = |first: i32, rows: i32| (first..first + rows).map(|p| (1, p)).collect::<Vec<_>>();
+    let odd = [(1, 70), (1, 71), (-1, 0), (1, 72), (2, 300), (2, 31), (1, 900), (1, 73), (0, 0)];
+    for (seed, (dim, group, rows)) in (50..).zip([
+        (64, 4, chunk(0, 40)),
+        (64, 4, chunk(250, 18)),
+        (64, 3, chunk(90, 22)),
+        (64, 1, chunk(2, 70)),
+        (128, 2, chunk(0, 40)),
+        (128, 2, chunk(505, 17)),
+        (128, 7, chunk(125, 5)),
+        (80, 1, chunk(240, 33)),
+        (64, 32, odd.to_vec()),
+        (128, 2, odd.to_vec()),
+    ]) {
+        let heads = 2 * group;
+        let shape = Shape { heads, dim, capacity: 700, norm: seed % 2 == 0, rows: &rows, ..LLAMA };
+        check(&shape, How::Prefill, seed);
+    }
+    // An infinity reaches rows from its own on, and none before it, in the span that all of them share.
+    let shape = Shape { rows: &chunk(250, 18), ..LLAMA };
+    for odd in [f32::INFINITY, f32::NEG_INFINITY] {
+        check_with(&shape, How::Prefill, 70, |inputs| inputs.v[9 * 2 * 64 + 5] = odd);
+        check_with(&shape, How::Prefill, 71, |inputs| inputs.k[9 * 2 * 64 + 5] = odd);
+    }
 }
 
 #[test]
 fn company_and_order_change_no_bit() {
     let mut random = Random(9);
     let inputs = Inputs::random(&LLAMA, &mut random);
-    let (out, ..) = run(&LLAMA, &inputs, true, 1);
-    let (again, ..) = run(&LLAMA, &inputs, true, 2);
+    let (out, ..) = run(&LLAMA, &inputs, How::Fused, 1);
+    let (again, ..) = run(&LLAMA, &inputs, How::Fused, 2);
     assert_eq!(out, again, "whatever the order of blocks and warps");
     let width = LLAMA.heads * LLAMA.dim;
     let alone = Shape { rows: &LLAMA.rows[..1], ..LLAMA };
-    let (first, ..) = run(&alone, &inputs, true, 3);
+    let (first, ..) = run(&alone, &inputs, How::Fused, 3);
     assert_eq!(first, out[..width], "whatever the batch");
 }
 
@@ -285,17 +360,18 @@ fn every_length_width_and_group() {
         let shape = Shape { heads: group, kv_heads: 1, dim, splits, norm, capacity: 700, ..LLAMA };
         let lengths: [&[i32]; 2] = [&[1, 31, 32, 33], &[255, 256, 257]];
         for rows in lengths.map(rows) {
-            check(&Shape { rows: &rows, ..shape }, seed % 2 == 0, seed);
+            let how = [How::Rows, How::Fused, How::Prefill][seed as usize % 3];
+            check(&Shape { rows: &rows, ..shape }, how, seed);
         }
     }
     check(
         &Shape { heads: 2, kv_heads: 1, splits: 2, capacity: 700, rows: &[(1, 699)], ..LLAMA },
-        true,
+        How::Fused,
         30,
     );
     check(
         &Shape { heads: 1, kv_heads: 1, splits: 1, capacity: 701, rows: &[(3, 699)], ..LLAMA },
-        true,
+        How::Fused,
         31,
     );
 }
@@ -304,10 +380,10 @@ fn every_length_width_and_group() {
 #[test]
 fn odd_scores_to_the_bit() {
     let rows = &[(0, 40), (1, 299)];
-    for (seed, splits) in [(40, 1), (41, 2)] {
+    for (seed, splits, how) in [(40, 1, How::Fused), (41, 2, How::Fused), (42, 1, How::Prefill)] {
         let shape = Shape { heads: 2, kv_heads: 1, rows, splits, capacity: 320, ..LLAMA };
         // From one span to the next the largest score rises and falls by hundreds.
-        check_with(&shape, true, seed, |inputs| {
+        check_with(&shape, how, seed, |inputs| {
             for position in 0..300 {
                 let factor = [1.0, 30.0, 0.01, 100.0, 7.0][position / 16 % 5];
                 for slot in 0..2 {
@@ -320,7 +396,7 @@ fn odd_scores_to_the_bit() {
         });
         for odd in [f16::NAN, f16::INFINITY, f16::NEG_INFINITY] {
             for (position, whole_span) in [(3, false), (33, false), (32, true), (290, false)] {
-                check_with(&shape, true, seed, |inputs| {
+                check_with(&shape, how, seed, |inputs| {
                     let length = if whole_span { 32 } else { 1 };
                     // One column alone: the score is infinite where the query's is not zero.
                     for (slot, p) in (0..2)
@@ -332,7 +408,7 @@ fn odd_scores_to_the_bit() {
             }
         }
         // Scores whose exponentials have no power of two.
-        check_with(&shape, true, seed, |inputs| inputs.q.iter_mut().for_each(|q| *q *= 1e6));
+        check_with(&shape, how, seed, |inputs| inputs.q.iter_mut().for_each(|q| *q *= 1e6));
     }
 }
 
@@ -352,9 +428,15 @@ fn fill(s: &Shape<'_>, caches: [Option<&mut Vec<f16>>; 2], slot: i32, position: 
 #[test]
 fn what_is_no_number_reaches_who_sees_it_and_nobody_else() {
     // Of nine positions each group of lanes has one at most.
-    let shape = Shape { rows: &[(0, 8), (2, 63), (3, 319)], ..LLAMA };
-    let inputs = || Inputs::random(&shape, &mut Random(12));
-    let (out, ..) = run(&shape, &inputs(), true, 1);
+    reaches(&Shape { rows: &[(0, 8), (2, 63), (3, 319)], ..LLAMA }, How::Fused);
+    // A prompt's rows share what a block reads.
+    reaches(&Shape { rows: &[(0, 8), (2, 63), (3, 319)], ..LLAMA }, How::Prefill);
+}
+
+/// The same of one shape and kernel.
+fn reaches(shape: &Shape<'_>, how: How) {
+    let inputs = || Inputs::random(shape, &mut Random(12));
+    let (out, ..) = run(shape, &inputs(), how, 1);
     let width = shape.heads * shape.dim;
     for (row, position) in [(0, 0), (0, 5), (1, 62), (2, 0), (2, 100), (2, 318)] {
         for (odd, in_keys) in [(f16::NAN, true), (f16::INFINITY, true), (f16::NAN, false)] {
@@ -362,11 +444,11 @@ fn what_is_no_number_reaches_who_sees_it_and_nobody_else() {
             let Inputs { keys, values, .. } = &mut inputs;
             // Behind the positions of all rows there are more of them.
             for &(slot, last) in shape.rows.iter().filter(|(_, last)| *last + 1 < 320) {
-                fill(&shape, [Some(&mut *values), Some(&mut *keys)], slot, last as usize + 1, odd);
+                fill(shape, [Some(&mut *values), Some(&mut *keys)], slot, last as usize + 1, odd);
             }
             let cache = if in_keys { [None, Some(keys)] } else { [Some(values), None] };
-            fill(&shape, cache, shape.rows[row].0, position, odd);
-            let (got, ..) = run(&shape, &inputs, true, 1);
+            fill(shape, cache, shape.rows[row].0, position, odd);
+            let (got, ..) = run(shape, &inputs, how, 1);
             let seen = row * width + width / shape.kv_heads..(row + 1) * width;
             let what = format!("{odd} at {position} of row {row}, in keys: {in_keys}");
             for (i, (got, was)) in got.iter().zip(&out).enumerate() {

@@ -11,6 +11,7 @@ use orind_kernels::params::Parameters;
 use orind_kernels::source::Target;
 use orind_kernels::{jit, prebuilt};
 use orind_testing::machine::{self, Shape};
+use sass::count::Counters;
 use sass::memory::{Access, Memory, MemoryFault, Region};
 
 /// Addresses of neighbouring buffers are this far apart.
@@ -72,14 +73,14 @@ impl Device {
         self.words(address).into_iter().map(f32::from_bits).collect()
     }
 
-    /// Runs a kernel out of its cubin, or compiled here.
+    /// Runs a kernel out of its cubin, or compiled here; what it did.
     pub(crate) fn launch<P: Parameters>(
         &self,
         kernel: Kernel,
         grid: Grid,
         shared: u32,
         params: &P,
-    ) {
+    ) -> Counters {
         let code = if kernel.is_prebuilt(Target::Sm87) {
             prebuilt::file(kernel.unit(), Target::Sm87).unwrap()
         } else {
@@ -88,7 +89,7 @@ impl Device {
         let cubin = Cubin::parse(code).unwrap();
         let name = kernel.symbol();
         let found = cubin.kernel(&name).unwrap();
-        self.execute(&name, found, [kernel.threads(), 1, 1], grid, shared, params.as_bytes());
+        self.execute(&name, found, [kernel.threads(), 1, 1], grid, shared, params.as_bytes())
     }
 
     /// Runs machine code of any kernel.
@@ -100,10 +101,11 @@ impl Device {
         grid: Grid,
         shared: u32,
         params: &[u8],
-    ) {
+    ) -> Counters {
         let shape = Shape { grid, block, shared };
-        if let Err(fault) = machine::execute(found, shape, params, self, self.seed) {
-            panic!("{name}, seed {}: {fault}", self.seed);
+        match machine::execute(found, shape, params, self, self.seed) {
+            Ok(counters) => counters,
+            Err(fault) => panic!("{name}, seed {}: {fault}", self.seed),
         }
     }
 }

@@ -5,7 +5,9 @@
 mod attention;
 mod device;
 mod first_light;
+mod matmul;
 mod numbers;
+mod prefill;
 mod project;
 mod rows;
 mod sample;

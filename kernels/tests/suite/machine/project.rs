@@ -119,7 +119,7 @@ impl Case {
     }
 }
 
-const fn dtype(weight: Weight) -> DType {
+pub(crate) const fn dtype(weight: Weight) -> DType {
     match weight {
         Weight::Q8_0 => DType::Q8_0,
         Weight::Q6_K => DType::Q6_K,

@@ -1,0 +1,372 @@
+// Softmax attention of many rows of one prompt over one KV head's cache: a block's rows share what it
+// reads. Numbers and their order are those of `attention.cuh`.
+//
+// Grid: x = kv head, y = tile of rows, the last first, as it sees most positions. A query is a row's
+// head; QUERIES of them, all heads of a tile's rows, meet STEP positions, SPANS spans, at a time. Both
+// products are outer ones: a thread has ROWS queries of 8 and COLUMNS of 4 positions, then values. Keys
+// and values come through registers into one buffer, a unit of UNIT numbers at a time, widened once for
+// all queries; a unit is asked for before the products of the one before it.
+//
+// A warp has 32 queries and a span, then 32 columns: lane % 8 says which four, lane / 8 which eight
+// queries. Of a span they are positions t, t + 8, t + 16, t + 24: two of each chain of the span's sum.
+#pragma once
+#include "attention.cuh"
+
+extern __shared__ uint4 dynamic_shared[];
+
+template <int WIDTH>
+struct PrefillAttention {
+    enum : u32 { THREADS = 128, WARPS = 4, ROWS = 8, COLUMNS = 4, UNIT = 4096 };
+    enum : u32 { SPANS = WIDTH / 32, STEP = SPANS * SPAN, QUERIES = UNIT / WIDTH, UNITS = STEP * WIDTH / UNIT };
+    // Dims of a unit of keys, positions of a unit of values, words of a unit that a thread brings.
+    enum : u32 { DIMS = UNIT / STEP, POSITIONS = UNIT / WIDTH, WORDS = UNIT / 2 / THREADS };
+    // Lanes that write weights then meet no bank twice.
+    enum : u32 { STRIDE = QUERIES + 4 };
+
+    struct __align__(16) Shared {
+        float queries[WIDTH][QUERIES];
+        float unit[UNIT];
+        float weights[STEP][STRIDE];
+        Softmax spans[SPANS][QUERIES];
+        // What a run's sums and a span's are multiplied by when they are folded.
+        float old[SPANS][QUERIES], young[SPANS][QUERIES];
+        // Of the run under way and of those before it, for each query.
+        Softmax run[QUERIES], total[QUERIES];
+        // Positions that a query sees, 0 where it is not of this pass; the most and the least of those
+        // that are, and the first row of the next pass.
+        u32 counts[QUERIES];
+        u32 most, least, next;
+    };
+    typedef float Sums[ROWS][COLUMNS];
+
+    // Which part of the block's work is the thread's.
+    struct Place {
+        u32 warp, lane, part, row, column;
+        DEVICE Place make() {
+            u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+            return {warp, lane, warp % SPANS, warp / SPANS * 32 + lane / 8 * ROWS, lane % 8 * COLUMNS};
+        }
+    };
+
+    DEVICE void clear(Sums& sums, float value) {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++) sums[i][j] = value;
+        }
+    }
+
+    DEVICE void read(const float* from, float (&out)[4]) {
+        float4 v = *reinterpret_cast<const float4*>(from);
+        out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+    }
+
+    // Row after row of `a` times that of `b`, onto `sums`; with MASKED the i-th query's until its end.
+    template <bool MASKED>
+    DEVICE void outer(const float* a, u32 a_stride, const float* b, u32 b_stride, u32 n, Sums& sums,
+                      const u32 (&ends)[ROWS]) {
+#pragma unroll(MASKED ? 1 : 8)
+        for (u32 k = 0; k < n; k++) {
+            float left[ROWS], right[COLUMNS];
+#pragma unroll
+            for (int i = 0; i < ROWS; i += 4) {
+                float four[4];
+                read(a + k * a_stride + i, four);
+#pragma unroll
+                for (int c = 0; c < 4; c++) left[i + c] = four[c];
+            }
+            read(b + k * b_stride, right);
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                if (MASKED && k >= ends[i]) continue;
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++) sums[i][j] = __fmaf_rn(left[i], right[j], sums[i][j]);
+            }
+        }
+    }
+
+    // Keys of unit `u` of the step at `start`: a lane has a position, a warp a span and some pieces of 8 dims.
+    DEVICE void load_keys(const AttentionParams& p, const u16* cache, u32 start, u32 u, u32 count, u32 (&words)[WORDS]) {
+        Place place = Place::make();
+        u32 first = start + place.part * SPAN;
+#pragma unroll
+        for (u32 i = 0; i < WORDS / 4; i++) {
+            u32 piece = u * (DIMS / 8) + place.warp / SPANS + i * (WARPS / SPANS);
+            uint4 v = {0, 0, 0, 0};
+            if (first < count && piece * 8 < p.dim)
+                v = *reinterpret_cast<const uint4*>(cache + static_cast<u64>(first) * p.dim + piece * (TILE * 8) + place.lane * 8);
+            words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
+        }
+    }
+    DEVICE void store_keys(Shared& shared, const u32 (&words)[WORDS]) {
+        Place place = Place::make();
+        float* to = shared.unit + place.part * SPAN + place.lane % 8 * COLUMNS + place.lane / 8;
+#pragma unroll
+        for (u32 i = 0; i < WORDS; i++) {
+            u32 dim = (place.warp / SPANS + i / 4 * (WARPS / SPANS)) * 8 + i % 4 * 2;
+            to[dim * STEP] = half_to_float(words[i]);
+            to[(dim + 1) * STEP] = half_to_float(words[i] >> 16);
+        }
+    }
+
+    // Values of unit `u`: a lane has four columns of every few positions.
+    DEVICE void load_values(const AttentionParams& p, const u16* cache, u32 start, u32 u, u32 count,
+                            u32 (&words)[WORDS]) {
+        u32 column = threadIdx.x % (WIDTH / 4) * 4, first = start + u * POSITIONS + threadIdx.x / (WIDTH / 4);
+#pragma unroll
+        for (u32 i = 0; i < WORDS / 2; i++) {
+            u32 position = first + i * (THREADS * 4 / WIDTH);
+            uint2 v = {0, 0};
+            if (position < count && column < p.dim)
+                v = *reinterpret_cast<const uint2*>(cache + static_cast<u64>(position) * p.dim + column);
+            words[2 * i] = v.x, words[2 * i + 1] = v.y;
+        }
+    }
+    DEVICE void store_values(Shared& shared, const u32 (&words)[WORDS]) {
+#pragma unroll
+        for (u32 i = 0; i < WORDS / 2; i++) {
+            float4 v = {half_to_float(words[2 * i]), half_to_float(words[2 * i] >> 16),
+                        half_to_float(words[2 * i + 1]), half_to_float(words[2 * i + 1] >> 16)};
+            reinterpret_cast<float4*>(shared.unit)[threadIdx.x + i * THREADS] = v;
+        }
+    }
+
+    // Scores of a span, of which `ends` positions are seen, to weights, their power and their sum.
+    DEVICE void weigh(const AttentionParams& p, Shared& shared, Sums& scores, const u32 (&ends)[ROWS]) {
+        Place place = Place::make();
+        u32 first = place.lane % 8;
+        float sums[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            float largest = -infinity();
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++) {
+                float score = __fmul_rn(scores[i][j], p.scale);
+                scores[i][j] = first + 8 * j < ends[i] ? score : -infinity();
+                // A NaN is passed over.
+                largest = fmaxf(largest, scores[i][j]);
+            }
+#pragma unroll
+            for (int d = 4; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, d));
+            float exponent = __fmul_rn(largest, 1.44269504f);
+            i32 power = __float2int_rn(exponent);
+            // Without such a power there is no number.
+            bool lost = !(fabsf(exponent) <= MOST_POWER);
+            if (lost) power = 0;
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++) {
+                float weight = exp_over_power(scores[i][j], largest, power);
+                scores[i][j] = lost ? quiet_nan() : weight;
+            }
+            if (first == 0) shared.spans[place.part][place.row + i].power = power;
+            // By position mod 16, then by halves.
+            sums[i] = __fadd_rn(__fadd_rn(scores[i][0], scores[i][2]), __fadd_rn(scores[i][1], scores[i][3]));
+        }
+        bool writer;
+        int row = scatter_sum<ROWS, 8>(sums, place.lane, writer);
+        shared.spans[place.part][place.row + row].sum = sums[0];
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+            float4* to = reinterpret_cast<float4*>(&shared.weights[place.part * SPAN + first + 8 * j][place.row]);
+            to[0] = {scores[0][j], scores[1][j], scores[2][j], scores[3][j]};
+            to[1] = {scores[4][j], scores[5][j], scores[6][j], scores[7][j]};
+        }
+    }
+
+    // `old` and `young` of a fold, and its softmax.
+    DEVICE void fold(Softmax& softmax, Softmax more, float& old, float& young) {
+        i32 power = max(softmax.power, more.power);
+        old = power_of_two(softmax.power - power), young = power_of_two(more.power - power);
+        softmax = {power, __fmaf_rn(more.sum, young, __fmul_rn(softmax.sum, old))};
+    }
+
+    DEVICE void fold(Sums& sums, const Sums& more, const float* old_of, const float* young_of) {
+#pragma unroll
+        for (int i = 0; i < ROWS; i += 4) {
+            float old[4], young[4];
+            read(old_of + i, old);
+            read(young_of + i, young);
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++)
+                    sums[i + c][j] = __fmaf_rn(more[i + c][j], young[c], __fmul_rn(sums[i + c][j], old[c]));
+            }
+        }
+    }
+
+    // Positions of a span from `start` on that each of the thread's queries sees.
+    DEVICE void ends_of(const Shared& shared, u32 start, u32 (&ends)[ROWS]) {
+        u32 row = Place::make().row;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            u32 count = shared.counts[row + i];
+            ends[i] = count > start ? count - start : 0;
+        }
+    }
+
+    // Queries of the tile in columns; without a row they are zeroes.
+    DEVICE void load_queries(const AttentionParams& p, const float* q, u32 queries, u32 group, Shared& shared) {
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < QUERIES * (WIDTH / 4); i += THREADS) {
+            u32 query = i % QUERIES, dim = i / QUERIES * 4;
+            float four[4] = {};
+            if (query < queries && dim < p.dim)
+                read(q + (static_cast<u64>(query / group) * p.heads + query % group) * p.dim + dim, four);
+#pragma unroll
+            for (int c = 0; c < 4; c++) shared.queries[dim + c][query] = four[c];
+        }
+    }
+
+    // Weights of the step at `start`, whose first unit of keys is in `words`; leaves its first unit of values there.
+    DEVICE void scores_of(const AttentionParams& p, const u16* keys, const u16* values, u32 start, u32 count,
+                          Shared& shared, u32 (&words)[WORDS]) {
+        Place place = Place::make();
+        u32 first = start + place.part * SPAN;
+        u32 ends[ROWS];
+        Sums scores;
+        clear(scores, 0.0f);
+#pragma unroll 1
+        for (u32 u = 0; u < UNITS && u * DIMS < p.dim; u++) {
+            store_keys(shared, words);
+            __syncthreads();
+            if (u + 1 < UNITS && (u + 1) * DIMS < p.dim) load_keys(p, keys, start, u + 1, count, words);
+            else load_values(p, values, start, 0, count, words);
+            if (first < count)
+                outer<false>(shared.queries[u * DIMS] + place.row, QUERIES, shared.unit + place.part * SPAN + place.column, STEP,
+                             min(p.dim - u * DIMS, static_cast<u32>(DIMS)), scores, ends);
+            __syncthreads();
+        }
+        ends_of(shared, first, ends);
+        if (first < count) weigh(p, shared, scores, ends);
+    }
+
+    // What the step's weights make of its values, onto `run`; leaves the next step's keys in `words`.
+    DEVICE void values_of(const AttentionParams& p, const u16* keys, const u16* values, u32 start, u32 whole, u32 count,
+                          Shared& shared, Sums& run, u32 (&words)[WORDS]) {
+        Place place = Place::make();
+        bool inside = place.part * 32 + place.column < p.dim;
+#pragma unroll 1
+        for (u32 u = 0; u < UNITS && start + u * POSITIONS < count; u++) {
+            store_values(shared, words);
+            __syncthreads();
+            if (u + 1 < UNITS && start + (u + 1) * POSITIONS < count) load_values(p, values, start, u + 1, count, words);
+            else load_keys(p, keys, start + STEP, 0, count, words);
+#pragma unroll 1
+            for (u32 s = 0; s < SPANS / UNITS && inside; s++) {
+                u32 span = u * (SPANS / UNITS) + s, first = start + span * SPAN;
+                if (first >= count) break;
+                const float* weights = shared.weights[span * SPAN] + place.row;
+                const float* from = shared.unit + s * SPAN * WIDTH + place.part * 32 + place.column;
+                u32 ends[ROWS];
+                Sums sums;
+                clear(sums, 0.0f);
+                if (first + SPAN <= whole) {
+                    outer<false>(weights, STRIDE, from, WIDTH, SPAN, sums, ends);
+                } else {
+                    ends_of(shared, first, ends);
+                    outer<true>(weights, STRIDE, from, WIDTH, SPAN, sums, ends);
+                }
+                fold(run, sums, shared.old[span] + place.row, shared.young[span] + place.row);
+            }
+            __syncthreads();
+        }
+    }
+
+    // Finds the rows of the tile from `first` on that share its slot, and what they see; the slot.
+    DEVICE u32 choose(const AttentionParams& p, u32 tile, u32 rows, u32 first, Shared& shared) {
+        if (threadIdx.x == 0) shared.most = 0, shared.least = ~0u, shared.next = rows;
+        __syncthreads();
+        u32 row = threadIdx.x / (p.heads / p.kv_heads), slot, own, position, end = 0;
+        // Without a place it is in none of them.
+        if (!place_of(p, tile + first, slot, position)) slot = p.slot_count;
+        if (row >= first && row < rows) {
+            if (!place_of(p, tile + row, own, position)) own = p.slot_count;
+            else if (own == slot) end = position + 1;
+            if (own != slot) atomicMin(&shared.next, row);
+        }
+        if (threadIdx.x < QUERIES) {
+            shared.counts[threadIdx.x] = end;
+            if (end > 0) atomicMax(&shared.most, end), atomicMin(&shared.least, end);
+        }
+        __syncthreads();
+        return slot;
+    }
+
+    // The results of rows `first` to `end` of the tile; without a place they are zeroes.
+    DEVICE void write(const AttentionParams& p, float* out, u32 first, u32 end, const Sums& total, const Shared& shared) {
+        Place place = Place::make();
+        u32 group = p.heads / p.kv_heads, column = place.part * 32 + place.column;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            u32 query = place.row + i, row = query / group;
+            if (row < first || row >= end || column >= p.dim) continue;
+            float4 result = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (shared.counts[query] > 0) {
+                float sum = shared.total[query].sum;
+                result = {__fdiv_rn(total[i][0], sum), __fdiv_rn(total[i][1], sum), __fdiv_rn(total[i][2], sum),
+                          __fdiv_rn(total[i][3], sum)};
+            }
+            float* to = out + (static_cast<u64>(row) * p.heads + query % group) * p.dim + column;
+            *reinterpret_cast<float4*>(to) = result;
+        }
+    }
+
+    DEVICE void run(const AttentionParams& p) {
+        Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
+        Place place = Place::make();
+        u32 group = p.heads / p.kv_heads, kv_head = blockIdx.x, of_tile = QUERIES / group;
+        u32 tile = (gridDim.y - 1 - blockIdx.y) * of_tile, rows = min(p.rows - tile, of_tile);
+        u64 head = (static_cast<u64>(tile) * p.heads + kv_head * group) * p.dim;
+        load_queries(p, at<const float>(p.q) + head, rows * group, group, shared);
+        // Rows of a prompt share a slot: one pass.
+#pragma unroll 1
+        for (u32 first = 0, next; first < rows; first = next) {
+            u32 slot = choose(p, tile, rows, first, shared), most = shared.most, least = shared.least;
+            next = shared.next;
+            const u16* keys = at<const u16>(p.keys) + cache_head(p, slot, kv_head);
+            const u16* values = at<const u16>(p.values) + cache_head(p, slot, kv_head);
+            // A thread's queries and columns; the first threads have a query's softmax each.
+            Sums run, total;
+            clear(run, -0.0f);
+            clear(total, -0.0f);
+            const Softmax none = {-(1 << 24), -0.0f};
+            u32 query = threadIdx.x;
+            bool owner = query < QUERIES;
+            if (owner) shared.run[query] = shared.total[query] = none;
+            u32 words[WORDS];
+            load_keys(p, keys, 0, 0, most, words);
+#pragma unroll 1
+            for (u32 start = 0; start < most; start += STEP) {
+                scores_of(p, keys, values, start, most, shared, words);
+                __syncthreads();
+#pragma unroll
+                for (u32 s = 0; s < SPANS && owner; s++) {
+                    // A span that is not seen, whose sums are +0, changes not even a minus zero.
+                    float old = 1.0f, young = -0.0f;
+                    if (start + s * SPAN < shared.counts[query])
+                        fold(shared.run[query], shared.spans[s][query], old, young);
+                    shared.old[s][query] = old, shared.young[s][query] = young;
+                }
+                values_of(p, keys, values, start, least, most, shared, run, words);
+                if ((start + STEP) % GROUP != 0 && start + STEP < most) continue;
+                if (owner) {
+                    fold(shared.total[query], shared.run[query], shared.old[0][query], shared.young[0][query]);
+                    shared.run[query] = none;
+                }
+                __syncthreads();
+                fold(total, run, shared.old[0] + place.row, shared.young[0] + place.row);
+                clear(run, -0.0f);
+            }
+            write(p, at<float>(p.out) + head, first, next, total, shared);
+            __syncthreads();
+        }
+    }
+};
+
+// Registers for three blocks an SM.
+#define PREFILL_ATTENTION(name, width, shared_bytes)                                                        \
+    static_assert(sizeof(PrefillAttention<width>::Shared) == shared_bytes, "ABI");                          \
+    extern "C" __global__ __launch_bounds__(128, 3) void name(const __grid_constant__ AttentionParams p) { \
+        PrefillAttention<width>::run(p);                                                                    \
+    }

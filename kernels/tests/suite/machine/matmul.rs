@@ -1,0 +1,176 @@
+//! Products of many rows on tensor cores: to the bit what `docs/numerics.md` says.
+
+use orind_kernels::catalogue::launch::{
+    matmul_extras_bytes, matmul_grid, matmul_quants_bytes, matmul_shared_bytes, quantise_grid, quantise_shared_bytes,
+};
+use orind_kernels::catalogue::{Kernel, Weight};
+use orind_kernels::params::{MatmulParams, QuantiseParams, Segment};
+use orind_testing::numerics::{norm, product, swiglu};
+use orind_testing::random::Random;
+use sass::count::Counters;
+
+use super::device::Device;
+use super::project::dtype;
+use super::weights::Matrix;
+
+const TYPES: [Weight; 4] = [Weight::Q8_0, Weight::Q6_K, Weight::Q4_K, Weight::Q5_K];
+const EPS: f32 = 1e-5;
+
+/// What the products of some rows with some matrices are made of.
+pub(crate) struct Case {
+    weight: Weight,
+    rows: usize,
+    k: usize,
+    /// Matrices, and the planes of activations that each meets.
+    matrices: Vec<(Matrix, u32)>,
+    x: Vec<f32>,
+    norm: Option<Vec<f32>>,
+    residual: Option<Vec<f32>>,
+    swiglu: bool,
+}
+
+impl Case {
+    pub(crate) fn new(weight: Weight, rows: usize, k: usize, n: &[(usize, u32)], random: &mut Random) -> Self {
+        let mut matrix = |&(n, planes)| (Matrix::random(weight, n, k, random), planes);
+        let matrices = n.iter().map(&mut matrix).collect();
+        let mut x = random.reals(rows * k, 3.0);
+        x[k / 2] = 40.0;
+        Self { weight, rows, k, matrices, x, norm: None, residual: None, swiglu: false }
+    }
+
+    fn run(&self, seed: u64) -> Vec<Vec<f32>> {
+        let mut device = Device::new(seed);
+        let (params, _) = self.launch(&mut device);
+        params.segments.iter().filter(|s| s.out != 0).map(|s| device.read(s.out)).collect()
+    }
+
+    /// Both launches, and what they did.
+    pub(crate) fn launch(&self, device: &mut Device) -> (MatmulParams, [Counters; 2]) {
+        let (rows, k) = (self.rows as u32, self.k as u32);
+        let planes = self.matrices.iter().map(|m| m.1).max().unwrap();
+        let extras = matmul_extras_bytes(self.weight, rows, planes, k);
+        let quantise = QuantiseParams {
+            x: device.floats(&self.x),
+            norm_weight: self.norm.as_ref().map_or(0, |w| device.floats(w)),
+            quants: device.scratch(matmul_quants_bytes(rows, planes, k) as usize / 4),
+            extras: device.scratch(extras as usize / 4),
+            k,
+            rows,
+            planes,
+            eps: EPS,
+        };
+        let mut params = MatmulParams {
+            quants: quantise.quants,
+            extras: quantise.extras,
+            residual: self.residual.as_ref().map_or(0, |r| device.floats(r)),
+            k,
+            rows,
+            swiglu: u32::from(self.swiglu),
+            ..MatmulParams::default()
+        };
+        let outputs = if self.swiglu { 1 } else { self.matrices.len() };
+        for (i, (matrix, planes)) in self.matrices.iter().enumerate() {
+            let weights = device.bytes(&matrix.packed);
+            let out = if i < outputs { device.scratch(self.rows * matrix.n) } else { 0 };
+            let (n, planes) = (matrix.n as u32, *planes);
+            params.segments[i] = Segment { weights, out, n, planes };
+        }
+        let n: Vec<u32> = self.matrices[..outputs].iter().map(|m| m.0.n as u32).collect();
+        let grid = matmul_grid(rows, &n, self.swiglu);
+        let first = device.launch(
+            Kernel::Quantise(self.weight),
+            quantise_grid(rows),
+            quantise_shared_bytes(self.weight, planes, self.k).unwrap(),
+            &quantise,
+        );
+        let shared = matmul_shared_bytes(self.weight);
+        (params, [first, device.launch(Kernel::Matmul(self.weight), grid, shared, &params)])
+    }
+
+    /// Holds every output of every row to what the page says.
+    fn check(&self, seed: u64) {
+        let got = self.run(seed);
+        for m in 0..self.rows {
+            let mut x = self.x[m * self.k..][..self.k].to_vec();
+            if let Some(weight) = &self.norm {
+                x = norm(&x, weight, EPS);
+            }
+            let product = |(matrix, planes): &(Matrix, u32), r: usize| {
+                product(dtype(self.weight), matrix.file_row(r), &x, *planes as usize)
+            };
+            for (s, got) in got.iter().enumerate() {
+                let n = self.matrices[s].0.n;
+                for r in 0..n {
+                    let mut want = product(&self.matrices[s], r);
+                    if self.swiglu {
+                        want = swiglu(want, product(&self.matrices[1], r));
+                    } else if let Some(residual) = self.residual.as_ref().filter(|_| s == 0) {
+                        want += residual[m * n + r];
+                    }
+                    let got = got[m * n + r];
+                    assert!(
+                        got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+                        "{}, {} rows, seed {seed}: output {r} of matrix {s}, row {m}: {got:e}, not {want:e}",
+                        self.weight.name(),
+                        self.rows
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Columns: a short superblock alone, a short last one, whole ones.
+fn shapes(weight: Weight) -> &'static [usize] {
+    match weight {
+        Weight::Q8_0 => &[96, 544, 768],
+        _ => &[256, 768],
+    }
+}
+
+/// Matrices of any number of rows, of which some meet two planes; rows that fill no tile, one, or more.
+#[test]
+fn every_type_with_norm_over_three_matrices() {
+    let mut random = Random(1);
+    for weight in TYPES {
+        for (i, &k) in shapes(weight).iter().enumerate() {
+            let rows = [3, 133, 40][i];
+            let n = [(75, 1), (12, 2), (8, 1)];
+            let mut case = Case::new(weight, rows, k, &n, &mut random);
+            case.norm = Some(random.reals(k, 2.0));
+            case.check(random.bits());
+        }
+    }
+}
+
+#[test]
+fn residual_and_gate() {
+    let mut random = Random(2);
+    for weight in TYPES {
+        let k = shapes(weight)[1];
+        let mut case = Case::new(weight, 20, k, &[(70, 1)], &mut random);
+        case.residual = Some(random.reals(20 * 70, 5.0));
+        case.check(7);
+        let mut case = Case::new(weight, 20, k, &[(41, 1), (41, 1)], &mut random);
+        case.norm = Some(random.reals(k, 1.0));
+        case.swiglu = true;
+        case.check(8);
+        // Logits: both planes of everything.
+        Case::new(weight, 9, k, &[(33, 2)], &mut random).check(9);
+    }
+}
+
+/// Activations that have no scale: all of a row's outputs are no numbers, and no other row's are changed.
+#[test]
+fn a_row_that_is_no_number_stays_alone() {
+    let mut random = Random(3);
+    for weight in TYPES {
+        let k = shapes(weight)[1];
+        let mut case = Case::new(weight, 12, k, &[(16, 1)], &mut random);
+        case.x[5 * k + 7] = f32::NAN;
+        case.x[6 * k + k - 1] = f32::INFINITY;
+        case.x[7 * k..8 * k].fill(0.0);
+        case.x[8 * k..9 * k].fill(1e-38);
+        case.check(4);
+    }
+}

@@ -1,0 +1,139 @@
+//! What a prompt of 512 tokens costs on an Orin, counted in the machine code: `docs/kernels.md` has the table.
+
+use orind_kernels::catalogue::launch::matmul_shared_bytes;
+use orind_kernels::catalogue::{Kernel, Weight};
+use orind_kernels::{occupancy, prebuilt};
+use orind_testing::random::Random;
+use sass::count::{Class, Counters};
+
+use super::attention::of_prompt;
+use super::device::Device;
+use super::matmul::Case;
+
+const ROWS: u64 = 512;
+
+/// A model's layers.
+struct Model {
+    name: &'static str,
+    weight: Weight,
+    layers: u64,
+    /// Outputs and columns of queries, keys and values together, of what takes attention's result, of gate and up,
+    /// of down; what meets two planes counts twice.
+    projections: [(u64, u64); 4],
+    /// Values of a head, query heads of a KV head, KV heads.
+    heads: (usize, usize, u64),
+    vocabulary: u64,
+}
+
+const MODELS: [Model; 3] = [
+    Model {
+        name: "Llama-3.2-1B Q6_K",
+        weight: Weight::Q6_K,
+        layers: 16,
+        projections: [(3584, 2048), (2048, 2048), (16_384, 2048), (2048, 8192)],
+        heads: (64, 4, 8),
+        vocabulary: 128_256,
+    },
+    Model {
+        name: "Qwen3-0.6B Q8_0",
+        weight: Weight::Q8_0,
+        layers: 28,
+        projections: [(5120, 1024), (1024, 2048), (6144, 1024), (1024, 3072)],
+        heads: (128, 2, 8),
+        vocabulary: 151_936,
+    },
+    Model {
+        name: "Qwen3-1.7B Q4_K",
+        weight: Weight::Q4_K,
+        layers: 28,
+        projections: [(5120, 2048), (2048, 2048), (12_288, 2048), (2048, 6144)],
+        heads: (128, 2, 8),
+        vocabulary: 151_936,
+    },
+];
+
+/// SMs times clock of an Orin at MAXN and in its 30 W mode; an SM issues four instructions of a warp a clock.
+const MODES: [(&str, f64); 2] = [("MAXN", 16.0 * 1.3e9), ("30 W", 8.0 * 0.612e9)];
+
+fn instructions(counters: &Counters) -> u64 {
+    counters.warp_instructions.iter().sum()
+}
+
+/// Passes of shared memory that met in a bank, of all.
+fn conflicts(counters: &Counters) -> f64 {
+    counters.bank_conflicts as f64 / (counters.shared_bytes as f64 / 128.0)
+}
+
+/// 64 outputs of 128 rows.
+struct Tile {
+    /// Instructions but for superblocks, of a superblock, and those of them that are the tensor cores'.
+    once: u64,
+    superblock: u64,
+    matrix: u64,
+    conflicts: f64,
+    /// Instructions for 256 columns of a row of activations.
+    quantise: u64,
+}
+
+impl Tile {
+    fn counted(weight: Weight) -> Self {
+        let [[_, short], [quantise, long]] = [1024, 2048].map(|k| {
+            let case = Case::new(weight, 128, k, &[(64, 1)], &mut Random(1));
+            case.launch(&mut Device::new(1)).1
+        });
+        let superblock = (instructions(&long) - instructions(&short)) / 4;
+        Self {
+            once: instructions(&short) - 4 * superblock,
+            superblock,
+            matrix: (long.warps(Class::Matrix) - short.warps(Class::Matrix)) / 4,
+            conflicts: conflicts(&long),
+            quantise: instructions(&quantise) / 128 / 8,
+        }
+    }
+
+    /// Instructions of a projection of all rows, and those of them that are the tensor cores'.
+    fn projection(&self, (n, k): (u64, u64)) -> [u64; 2] {
+        let (tiles, superblocks) = (n.div_ceil(64) * ROWS / 128, k / 256);
+        let products = tiles * (self.once + superblocks * self.superblock);
+        [products + ROWS * superblocks * self.quantise, tiles * superblocks * self.matrix]
+    }
+}
+
+#[test]
+fn a_prompt_of_512_tokens() {
+    let manifest = prebuilt::manifest().unwrap();
+    for Model { name, weight, layers, projections, heads, vocabulary } in MODELS {
+        let tile = Tile::counted(weight);
+        let [products, matrix] = projections
+            .iter()
+            .map(|&projection| tile.projection(projection))
+            .fold([0; 2], |sum, one| [sum[0] + one[0], sum[1] + one[1]]);
+        let (dim, group, kv_heads) = heads;
+        let attention = of_prompt(dim, group, ROWS as i32);
+        let all = products + kv_heads * instructions(&attention);
+        // Of a partition of an SM, which has 512 multiply-adds of bytes a clock; a product where scales are of 16
+        // columns has half of another's.
+        let clocks = if weight == Weight::Q6_K { 4 } else { 8 };
+        println!(
+            "{name}: of a layer {all} instructions, {:.3} attention's, {:.3} the tensor cores', which are busy {:.2}",
+            1.0 - products as f64 / all as f64,
+            matrix as f64 / all as f64,
+            (clocks * matrix) as f64 / all as f64,
+        );
+        let Tile { once, superblock, quantise, .. } = tile;
+        println!("  a tile: {superblock} a superblock, {once} once; {quantise} for 256 activations");
+        // Its activations have two planes.
+        println!("  output layer: {}", tile.projection((2 * vocabulary, projections[0].1))[0]);
+        println!("  conflicts: {:.4}, attention {:.4}", tile.conflicts, conflicts(&attention));
+        assert!(tile.conflicts < 0.02 && conflicts(&attention) < 0.02);
+        let kernel = Kernel::Matmul(weight);
+        let registers = manifest.kernels[&kernel.symbol()].registers;
+        let shared = matmul_shared_bytes(weight);
+        assert!(occupancy::blocks_per_sm(kernel.threads(), registers, shared) >= 2);
+        for ((mode, clocks), goal) in MODES.into_iter().zip([12_000.0, 3_500.0]) {
+            let tokens = 4.0 * clocks * ROWS as f64 / (layers * all) as f64;
+            println!("  {mode}: {tokens:.0} tokens a second");
+            assert!(weight != Weight::Q6_K || tokens >= goal);
+        }
+    }
+}
