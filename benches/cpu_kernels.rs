@@ -247,7 +247,9 @@ fn attention(isa: Isa, heads: usize, dim: usize, rows: usize, most: usize) -> im
             keys: cache.as_ptr(),
             values: cache.as_ptr(),
             positions,
+            window: usize::MAX,
             scale: 0.1,
+            cap: None,
             scratch: scratch.as_mut_ptr(),
             out: out.as_mut_ptr(),
         };

@@ -126,7 +126,7 @@ fn heading(name: &str, model: &Model, bucket: &Bucket) -> String {
     format!(
         "{name}: {}, {} layers, {} parameters, weights {}\n{step}, attending to {} tokens\n",
         model.architecture().name(),
-        hyper.layers,
+        hyper.layers.len(),
         text::count(model.parameters()),
         text::bytes(model.weight_bytes()),
         bucket.context

@@ -408,11 +408,12 @@ fn check_ranges(spec: &LoadSpec) -> Result<(), LoadError> {
 
 /// The KV cache alone must fit, before anything is built for it; `beside` bytes can be given back.
 fn check_cache(model: &Model, layout: KvLayout, beside: u64) -> Result<(), LoadError> {
-    let hyper = model.hyperparameters();
+    let layers = model.hyperparameters().caches().count().max(1);
+    let per_layer = model.state_bytes_per_token() / (2 * layers as u64);
     let have = memory::available().unwrap_or(u64::MAX).saturating_add(beside);
     let arithmetic = format!(
-        "KV cache: {} slots x {} tokens x {} layers x 2 x {} heads x {} x 2 bytes",
-        layout.slots, layout.context, hyper.layers, hyper.kv_heads, hyper.head_size
+        "KV cache: {} slots x {} tokens x {layers} layers x 2 x {per_layer} bytes",
+        layout.slots, layout.context
     );
     match model.state_bytes(layout) {
         Some(need) if need <= have => Ok(()),

@@ -7,7 +7,7 @@ use super::measure::Difference;
 use device::reference::Reference;
 use device::{Device, Error};
 use plan::graph::{Caches, Rows, SampleInputs, Tensor};
-use plan::{Binary, Bucket, DType, Outputs, RopeStyle};
+use plan::{Activation, Binary, Bucket, DType, Outputs, RopeStyle, Scores};
 
 type Built = Result<Case, BuildError>;
 
@@ -133,7 +133,11 @@ fn elementwise(cases: &mut Vec<Case>) -> Result<(), BuildError> {
                 cases.push(one(case, rows(batch), |s| {
                     let a = s.floats("a", &[batch, n], x.clone())?;
                     let b = s.floats("b", &[batch, n], noise(8, batch * n))?;
-                    Ok(if product { s.g.swiglu(a, b)? } else { s.g.binary(Binary::Add, a, b)? })
+                    Ok(if product {
+                        s.g.glu(Activation::Silu, a, b)?
+                    } else {
+                        s.g.binary(Binary::Add, a, b)?
+                    })
                 })?);
             }
         }
@@ -271,7 +275,7 @@ fn projection(
             Around::SwiGlu => {
                 let b = matrix(s, "b", 13)?;
                 let b = s.g.matmul(h, b)?;
-                s.g.swiglu(a, b)?
+                s.g.glu(Activation::Silu, a, b)?
             }
         };
         s.g.output("y", y);
@@ -369,7 +373,8 @@ fn attended(
             let rows = Rows { slots, positions };
             let keys = s.g.kv_write(keys, rows, k)?;
             let values = s.g.kv_write(values, rows, v)?;
-            let y = s.g.attention(q, Caches { keys, values }, rows, context)?;
+            let y =
+                s.g.attention(q, Caches { keys, values }, rows, Scores::scaled(1.0 / (d as f32).sqrt()), context)?;
             // What attention writes is no output in models, and devices do not let it be one.
             let y = s.g.reshape(y, &[m, h * d])?;
             let zeroes = s.floats("zeroes", &[m, h * d], vec![0.0; m * h * d])?;

@@ -1,83 +1,112 @@
-//! Sizes and constants of a model, from GGUF metadata.
+//! What a model is made of: sizes, and for each layer which of the shared parts it has. An architecture
+//! fills this in from metadata; `decoder` draws the graph from it.
 
-use super::{Architecture, Error};
-use crate::gguf::Gguf;
+use crate::rope::Rope;
+use plan::{Activation, NormKind, RopeStyle, Scores};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hyperparameters {
-    pub layers: usize,
     /// Width of the residual stream.
     pub width: usize,
-    pub feed_forward: usize,
+    pub vocabulary: usize,
+    /// Tokens the model was trained for.
+    pub context: usize,
+    pub norm: Norm,
+    pub embedding: Embedding,
+    pub layers: Vec<Layer>,
+    pub logits: Logits,
+    /// The rotations that layers name by number.
+    pub(crate) ropes: Vec<Rope>,
+}
+
+/// The norm of all rows of the residual stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norm {
+    pub kind: NormKind,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// What a token becomes before the first layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Embedding {
+    /// Factor on the row of the table.
+    pub scale: Option<f32>,
+    /// A second table has a row for each position, which is added.
+    pub positions: bool,
+    /// Width of what each layer gets of the token beside the residual stream, if it does.
+    pub per_layer: Option<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    pub attention: Attention,
+    pub feed_forward: FeedForward,
+    /// Rows of its first matrices.
+    pub feed_forward_width: usize,
+    /// The feed-forward part takes what attention takes, and both are added to the residual stream.
+    pub parallel: bool,
+    /// What each part gives is normalised before it is added.
+    pub norm_after: bool,
+    /// Factor on what each part adds.
+    pub residual_scale: Option<f32>,
+    /// Factor on what leaves the layer.
+    pub output_scale: Option<f32>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
     pub heads: usize,
     /// Key and value heads; divides `heads`.
     pub kv_heads: usize,
     pub head_size: usize,
-    pub vocabulary: usize,
-    /// Tokens the model was trained for.
-    pub context: usize,
-    /// Added to the mean square in every RMSNorm.
-    pub norm_eps: f32,
+    pub style: RopeStyle,
+    /// Which of the model's rotations.
+    pub rope: usize,
+    /// Each head's queries and keys are normalised before rotation.
+    pub qk_norm: bool,
+    /// So are its values, without a weight.
+    pub value_norm: bool,
+    pub keys: Keys,
+    pub scores: Scores,
 }
 
-/// Bounds against absurd files; every model in the field is far below.
-const MAX_LAYERS: usize = 1024;
-const MAX_EXTENT: usize = 1 << 24;
+/// Where the keys and values of a layer come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// Its own matrices; its own cache.
+    Own,
+    /// One matrix for both: values are keys before norm and rotation.
+    Shared,
+    /// The cache of an earlier layer.
+    OfLayer(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedForward {
+    /// `down(activation(gate(x)) * up(x))`.
+    Gated {
+        activation: Activation,
+        /// Gate and up are the halves of one matrix of the file.
+        fused: bool,
+    },
+    /// `down(activation(up(x)))`.
+    Plain { activation: Activation },
+}
+
+/// What becomes of the product with the output matrix.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Logits {
+    pub scale: Option<f32>,
+    /// Soft cap, after the scale.
+    pub cap: Option<f32>,
+}
 
 impl Hyperparameters {
-    pub(super) fn read(gguf: &Gguf, architecture: Architecture) -> Result<Self, Error> {
-        let meta = gguf.metadata();
-        let key = |name: &str| format!("{}.{name}", architecture.name());
-        let number = |name: &str, value: u32, limit: usize| match value as usize {
-            value if (1..=limit).contains(&value) => Ok(value),
-            value => Err(Error::hyperparameter(key(name), &value, &format!("1 to {limit}"))),
-        };
-        let required = |name: &str, limit: usize| number(name, meta.u32(&key(name))?, limit);
-        let optional = |name: &str, default: usize, limit: usize| match meta.u32_opt(&key(name))? {
-            Some(value) => number(name, value, limit),
-            None => Ok(default),
-        };
-
-        let width = required("embedding_length", MAX_EXTENT)?;
-        let heads = required("attention.head_count", MAX_EXTENT)?;
-        let kv_heads = optional("attention.head_count_kv", heads, heads)?;
-        let head_size = optional("attention.key_length", width / heads, 256)?;
-        let value_size = optional("attention.value_length", head_size, 256)?;
-        let rotated = optional("rope.dimension_count", head_size, MAX_EXTENT)?;
-        let vocabulary = match gguf.tensor("token_embd.weight").map(|t| &t.shape[..]) {
-            Some([rows, _]) => *rows,
-            _ => return Err(Error::missing_tensor(gguf, "token_embd.weight")),
-        };
-        let divisor = format!("a divisor of {heads} heads");
-        let key_length = format!("{head_size} (the key length)");
-        for (name, value, fits, expected) in [
-            ("head_count_kv", kv_heads, heads.is_multiple_of(kv_heads), &*divisor),
-            ("key_length", head_size, head_size.is_multiple_of(16), "a multiple of 16"),
-            ("value_length", value_size, value_size == head_size, &key_length),
-        ] {
-            if !fits {
-                let key = key(&format!("attention.{name}"));
-                return Err(Error::hyperparameter(key, &value, expected));
-            }
-        }
-        if rotated != head_size {
-            return Err(Error::hyperparameter(key("rope.dimension_count"), &rotated, &key_length));
-        }
-        let eps_key = key("attention.layer_norm_rms_epsilon");
-        let norm_eps = meta.f32(&eps_key)?;
-        if !(norm_eps > 0.0 && norm_eps < 1.0) {
-            return Err(Error::hyperparameter(eps_key, &norm_eps, "a number between 0 and 1"));
-        }
-        Ok(Self {
-            layers: required("block_count", MAX_LAYERS)?,
-            width,
-            feed_forward: required("feed_forward_length", MAX_EXTENT)?,
-            heads,
-            kv_heads,
-            head_size,
-            vocabulary,
-            context: required("context_length", u32::MAX as usize)?,
-            norm_eps,
-        })
+    /// The attention of each layer that has a cache of its own, with the layer's number.
+    pub fn caches(&self) -> impl Iterator<Item = (usize, &Attention)> {
+        let own = |attention: &Attention| !matches!(attention.keys, Keys::OfLayer(_));
+        let attention = self.layers.iter().map(|layer| &layer.attention).enumerate();
+        attention.filter(move |(_, attention)| own(attention))
     }
 }

@@ -7,7 +7,7 @@
 mod architecture;
 mod decoder;
 pub mod gguf;
-mod hyper;
+pub mod hyper;
 pub mod mix;
 mod pieces;
 pub mod ports;
@@ -15,17 +15,19 @@ pub mod quantise;
 mod rope;
 pub mod synthetic;
 pub mod tokenizer;
+mod weights;
 
 use std::fmt::Display;
 use std::path::Path;
 
+use crate::decoder::Step;
 use crate::gguf::Gguf;
 use plan::graph::{self, Graph};
 use plan::{Bucket, Buffer, Class, DType, Plan};
 
 pub use architecture::Architecture;
 pub use hyper::Hyperparameters;
-use rope::Rope;
+use weights::{Origin, Weights};
 
 /// Why a file is not a model this program can run.
 #[derive(Debug, thiserror::Error)]
@@ -42,12 +44,16 @@ pub enum Error {
     TensorShape { name: String, found: Vec<usize>, expected: Vec<usize> },
     #[error("tensor `{name}` is {found}, {expected} expected")]
     TensorType { name: String, found: DType, expected: &'static str },
+    #[error("tensor `{name}` is not part of what is supported of architecture `{architecture}`")]
+    UnknownTensor { name: String, architecture: &'static str },
     #[error("{bytes} bytes from {offset} of weight `{name}` are not in the model")]
     Weight { name: String, offset: u64, bytes: usize },
     /// A definition of this program is wrong.
     #[error("building the graph")]
     Graph(#[from] graph::Error),
 }
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     fn hyperparameter(key: String, value: &dyn Display, expected: &str) -> Self {
@@ -60,24 +66,18 @@ impl Error {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
-enum Origin {
-    File(usize),
-    /// Computed from metadata.
-    Derived(Vec<u8>),
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct Weight {
-    buffer: Buffer,
-    origin: Origin,
-}
-
 /// KV slots that a plan's caches have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvLayout {
     pub slots: usize,
     pub context: usize,
+}
+
+impl KvLayout {
+    /// Shape of a layer's keys, and of its values.
+    const fn shape(self, attention: &hyper::Attention) -> [usize; 4] {
+        [self.slots, self.context, attention.kv_heads, attention.head_size]
+    }
 }
 
 /// A model: what it is, which weights it needs, how a step computes. The file stays open; its
@@ -87,9 +87,7 @@ pub struct Model {
     gguf: Gguf,
     architecture: Architecture,
     hyper: Hyperparameters,
-    weights: Vec<Weight>,
-    /// Factor on the rotary cosines and sines.
-    rope_magnitude: f32,
+    weights: Weights,
 }
 
 impl Model {
@@ -105,10 +103,14 @@ impl Model {
         let name = gguf.metadata().str("general.architecture")?;
         let architecture = Architecture::parse(name)
             .ok_or_else(|| Error::Architecture { found: name.to_owned() })?;
-        let hyper = Hyperparameters::read(&gguf, architecture)?;
-        let rope = Rope::read(&gguf, architecture, &hyper)?;
-        let weights = decoder::weights(&gguf, architecture, &hyper, &rope)?;
-        Ok(Self { gguf, architecture, hyper, weights, rope_magnitude: rope.magnitude })
+        let (hyper, read) = architecture.describe(&gguf)?;
+        let mut weights = Weights::default();
+        // Any step with logits asks for all of them.
+        let smallest =
+            Step { layout: KvLayout { slots: 1, context: 1 }, bucket: Bucket::decode(1, 1) };
+        decoder::graph(&gguf, &hyper, &mut weights, smallest)?;
+        weights.check_complete(&gguf, &read, architecture.name())?;
+        Ok(Self { gguf, architecture, hyper, weights })
     }
 
     #[must_use]
@@ -150,9 +152,16 @@ impl Model {
     pub fn read_weight(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         let bytes = buf.len();
         let missing = || Error::Weight { name: name.to_owned(), offset, bytes };
-        let weight = self.weights.iter().find(|weight| weight.buffer.name == name);
-        match &weight.ok_or_else(missing)?.origin {
-            Origin::File(index) => Ok(self.gguf.read(&self.gguf.tensors()[*index], offset, buf)?),
+        let weight = self.weights.get(name).ok_or_else(missing)?;
+        match &weight.origin {
+            Origin::File { tensor, start } => {
+                let end = offset.checked_add(bytes as u64);
+                if end.is_none_or(|end| end > weight.buffer.bytes()) {
+                    return Err(missing());
+                }
+                let tensor = self.gguf.tensor(tensor).ok_or_else(missing)?;
+                Ok(self.gguf.read(tensor, start + offset, buf)?)
+            }
             Origin::Derived(weight) => {
                 let start = usize::try_from(offset).map_err(|_| missing())?;
                 let from = weight.get(start..).and_then(|rest| rest.get(..bytes));
@@ -162,26 +171,37 @@ impl Model {
         }
     }
 
-    /// The KV cache: one key and one value buffer per layer, logically `[slots, context, kv heads,
-    /// head size]` in `F16`.
+    /// The KV cache: one key and one value buffer per layer that has its own, logically `[slots, context, kv
+    /// heads, head size]` in `F16`.
     #[must_use]
     pub fn states(&self, layout: KvLayout) -> Vec<Buffer> {
-        let hyper = &self.hyper;
-        let shape = vec![layout.slots, layout.context, hyper.kv_heads, hyper.head_size];
-        let buffer =
-            |name| Buffer { name, class: Class::State, dtype: DType::F16, shape: shape.clone() };
-        (0..hyper.layers)
-            .flat_map(|i| [buffer(ports::key_cache(i)), buffer(ports::value_cache(i))])
-            .collect()
+        let buffers = |(i, attention): (usize, &hyper::Attention)| {
+            let shape = layout.shape(attention).to_vec();
+            [ports::key_cache(i), ports::value_cache(i)].map(|name| Buffer {
+                name,
+                class: Class::State,
+                dtype: DType::F16,
+                shape: shape.clone(),
+            })
+        };
+        self.hyper.caches().flat_map(buffers).collect()
     }
 
     /// Bytes of the KV cache, `None` when the product overflows.
     #[must_use]
     pub fn state_bytes(&self, layout: KvLayout) -> Option<u64> {
-        let hyper = &self.hyper;
-        let per_token = (2 * hyper.layers * hyper.kv_heads * hyper.head_size) as u64
-            * DType::F16.block_bytes() as u64;
-        per_token.checked_mul(layout.slots as u64)?.checked_mul(layout.context as u64)
+        self.state_bytes_per_token()
+            .checked_mul(layout.slots as u64)?
+            .checked_mul(layout.context as u64)
+    }
+
+    /// Bytes of the KV cache for each position of a slot.
+    #[must_use]
+    pub fn state_bytes_per_token(&self) -> u64 {
+        let values = |(_, attention): (usize, &hyper::Attention)| {
+            2 * (attention.kv_heads * attention.head_size) as u64
+        };
+        self.hyper.caches().map(values).sum::<u64>() * DType::F16.block_bytes() as u64
     }
 
     /// The graph of one step in a bucket.
@@ -189,7 +209,12 @@ impl Model {
     /// # Errors
     /// [`graph::Error`] would be a bug of a definition, or a band wider than the layout's context.
     pub fn graph(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Graph> {
-        decoder::graph(self, layout, bucket)
+        let step = Step { layout, bucket };
+        match decoder::graph(&self.gguf, &self.hyper, &mut self.weights.clone(), step) {
+            Ok(graph) => Ok(graph),
+            Err(Error::Graph(error)) => Err(error),
+            Err(error) => unreachable!("`from_gguf` drew with the same weights: {error}"),
+        }
     }
 
     /// The plan of one step in a bucket, in primitives.
@@ -215,7 +240,7 @@ mod tests {
         let unknown = "blk.0.attn_z.weight";
         assert_eq!(refused(unknown, 0, &mut buf).as_deref(), Some(unknown));
         // Not in the file, so not the reader's to refuse.
-        let derived = ports::ROPE_FREQUENCIES;
+        let derived = &*ports::rope_frequencies(0);
         let bytes = model.weights().find(|weight| weight.name == derived).unwrap().bytes();
         for offset in [bytes - 3, bytes + 1, u64::MAX] {
             assert_eq!(refused(derived, offset, &mut buf).as_deref(), Some(derived), "{offset}");

@@ -21,8 +21,25 @@ pub const SEED: &str = "seed";
 pub const LOGITS: &str = "logits";
 /// Output `I32 [N]`: the sampled tokens.
 pub const SAMPLED: &str = "sampled";
-/// Weight `F32 [D/2]`, derived from metadata: radians per position of each rotary pair.
-pub const ROPE_FREQUENCIES: &str = "rope_frequencies";
+
+/// Weight `F32 [R/2]`, derived from metadata: radians per position of each rotary pair, of the model's rotation
+/// with this number.
+#[must_use]
+pub fn rope_frequencies(rotation: usize) -> String {
+    format!("rope_frequencies.{rotation}")
+}
+
+/// The same where the context is longer than the one of the training, and the file has others for that.
+#[must_use]
+pub fn long_rope_frequencies(rotation: usize) -> String {
+    format!("rope_frequencies.{rotation}.long")
+}
+
+/// Weight `F32 [D]`: the weight of a norm that has none.
+#[must_use]
+pub fn ones(len: usize) -> String {
+    format!("ones.{len}")
+}
 
 #[must_use]
 pub fn key_cache(layer: usize) -> String {

@@ -2,106 +2,114 @@
 
 use std::f64::consts::PI;
 
-use super::decoder::check;
-use super::{Architecture, Error, Hyperparameters};
-use crate::gguf::Gguf;
-use plan::DType;
+use crate::architecture::keys::Keys;
+use crate::{Error, Result};
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Rope {
+pub(crate) struct Rope {
     /// Radians per position, one per pair.
-    pub(super) frequencies: Vec<f32>,
-    pub(super) magnitude: f32,
+    pub(crate) frequencies: Vec<f32>,
+    /// Others, for contexts longer than a number of tokens.
+    pub(crate) long: Option<(Vec<f32>, usize)>,
+    /// Factor on cosines and sines.
+    pub(crate) magnitude: f32,
 }
 
 /// Name of the tensor of per-pair divisors that converters write for Llama 3.1 and later.
 const FACTORS: &str = "rope_freqs.weight";
+/// The same for contexts up to the one of the training, and for longer ones.
+const SHORT: &str = "rope_factors_short.weight";
+const LONG: &str = "rope_factors_long.weight";
+
+/// Base of files that name none.
+const BASE: f32 = 10_000.0;
 
 impl Rope {
-    pub(super) fn read(
-        gguf: &Gguf,
-        architecture: Architecture,
-        hyper: &Hyperparameters,
-    ) -> Result<Self, Error> {
-        let factors = factors(gguf, hyper)?;
-        let meta = gguf.metadata();
-        let key = |name: &str| format!("{}.rope.{name}", architecture.name());
-        let positive = |name: &str, value: f32| {
-            if value.is_finite() && value > 0.0 {
-                return Ok(f64::from(value));
-            }
-            Err(Error::hyperparameter(key(name), &value, "a positive number"))
-        };
-        let base = positive("freq_base", meta.f32_opt(&key("freq_base"))?.unwrap_or(10_000.0))?;
-        let scaling = match meta.str_opt(&key("scaling.type"))? {
+    /// No rotation.
+    pub(crate) fn still(rotated: usize) -> Self {
+        Self { frequencies: vec![0.0; rotated / 2], long: None, magnitude: 1.0 }
+    }
+
+    /// Without scaling.
+    pub(crate) fn plain(base: f32, rotated: usize) -> Self {
+        let frequencies = plain(base.into(), rotated).map(|f| f as f32).collect();
+        Self { frequencies, ..Self::still(rotated) }
+    }
+
+    /// Of heads of which `rotated` values are, as the file says.
+    pub(crate) fn read(keys: &Keys<'_>, rotated: usize) -> Result<Self> {
+        let meta = keys.gguf.metadata();
+        let base = f64::from(keys.positive("rope.freq_base")?.unwrap_or(BASE));
+        let scaling = match meta.str_opt(&keys.key("rope.scaling.type"))? {
             Some(name) => name,
             // Older files: a factor alone means linear scaling.
-            None if meta.get(&key("scaling.factor")).is_some() => "linear",
+            None if meta.get(&keys.key("rope.scaling.factor")).is_some() => "linear",
             None => "none",
         };
-        let factor = match meta.f32_opt(&key("scaling.factor"))? {
-            // 0 stands for "not set" in files of some converters.
-            None | Some(0.0) => 1.0,
-            Some(factor) => positive("scaling.factor", factor)?,
-        };
-        let pairs = hyper.head_size / 2;
-        let plain: Vec<f64> =
-            (0..pairs).map(|i| base.powf(-2.0 * i as f64 / hyper.head_size as f64)).collect();
-        let (frequencies, magnitude): (Vec<f64>, f64) = match scaling {
-            "none" => (plain, 1.0),
-            "linear" => (plain.iter().map(|f| f / factor).collect(), 1.0),
+        let factor = f64::from(keys.set("rope.scaling.factor")?.unwrap_or(1.0));
+        let mut magnitude = f64::from(keys.set("rope.scaling.attn_factor")?.unwrap_or(1.0));
+        let original = keys
+            .number_opt("rope.scaling.original_context_length", u32::MAX as usize)?
+            .map_or_else(|| keys.context(), Ok)?;
+        let mut frequencies: Vec<f64> = plain(base, rotated).collect();
+        match scaling {
+            "none" | "longrope" => {}
+            "linear" => frequencies.iter_mut().for_each(|f| *f /= factor),
             "yarn" => {
-                let original = meta
-                    .u32_opt(&key("scaling.original_context_length"))?
-                    .map_or(hyper.context as f64, f64::from);
-                let attention = match meta.f32_opt(&key("scaling.attn_factor"))? {
-                    Some(value) => positive("scaling.attn_factor", value)?,
-                    None => 1.0,
+                let turns = |name: &str, default: f32| {
+                    Ok::<_, Error>(f64::from(keys.positive(name)?.unwrap_or(default)))
                 };
-                (
-                    yarn(&plain, base, factor, original),
-                    attention * (0.1 * factor.ln() + 1.0).max(1.0),
-                )
+                let fast = turns("rope.scaling.yarn_beta_fast", 32.0)?;
+                let slow = turns("rope.scaling.yarn_beta_slow", 1.0)?;
+                frequencies = yarn(&frequencies, base, factor, original as f64, [fast, slow]);
+                let sharper = |by: f64| (0.1 * by * factor.ln() + 1.0).max(1.0);
+                let log = f64::from(keys.set("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0));
+                magnitude *= sharper(1.0) / if log > 0.0 { sharper(log) } else { 1.0 };
             }
             other => {
                 return Err(Error::Hyperparameter {
-                    key: key("scaling.type"),
+                    key: keys.key("rope.scaling.type"),
                     value: format!("`{other}`"),
-                    expected: "none, linear or yarn are supported".into(),
+                    expected: "none, linear, longrope or yarn are supported".into(),
                 });
             }
-        };
-        let divisor =
-            |i: usize| factors.as_ref().and_then(|f| f.get(i)).map_or(1.0, |&f| f64::from(f));
-        let frequencies: Vec<f32> =
-            frequencies.iter().enumerate().map(|(i, f)| (f / divisor(i)) as f32).collect();
-        if frequencies.iter().any(|f| !f.is_finite()) {
-            let found = "a tensor with zero or not finite entries";
-            return Err(Error::hyperparameter(FACTORS.into(), &found, "positive divisors"));
         }
-        Ok(Self { frequencies, magnitude: magnitude as f32 })
+        let divided = |name: &str| match keys.vector(name, rotated / 2)? {
+            Some(factors) => divide(&frequencies, &factors, name).map(Some),
+            None => Ok(None),
+        };
+        let (short, long) = (divided(SHORT)?, divided(LONG)?);
+        let all = divided(FACTORS)?.or(short);
+        Ok(Self {
+            frequencies: all.unwrap_or_else(|| frequencies.iter().map(|&f| f as f32).collect()),
+            long: long.map(|frequencies| (frequencies, original)),
+            magnitude: magnitude as f32,
+        })
     }
 }
 
-/// The values of [`FACTORS`], when the file has them.
-fn factors(gguf: &Gguf, hyper: &Hyperparameters) -> Result<Option<Vec<f32>>, Error> {
-    let Some(tensor) = gguf.tensor(FACTORS) else { return Ok(None) };
-    let pairs = hyper.head_size / 2;
-    check(tensor, &[pairs], "F32", |dtype| dtype == DType::F32)?;
-    let mut bytes = vec![0; 4 * pairs];
-    gguf.read(tensor, 0, &mut bytes)?;
-    Ok(Some(bytes.as_chunks::<4>().0.iter().map(|quad| f32::from_le_bytes(*quad)).collect()))
+fn plain(base: f64, rotated: usize) -> impl Iterator<Item = f64> {
+    (0..rotated / 2).map(move |i| base.powf(-2.0 * i as f64 / rotated as f64))
 }
 
-/// YaRN (Peng et al., 2023, section 3.2), with its defaults alpha = 1, beta = 32: pairs that turn
-/// often within the original context keep their frequency, slow ones are interpolated, those between
-/// are blended.
-fn yarn(plain: &[f64], base: f64, factor: f64, original_context: f64) -> Vec<f64> {
+/// Frequencies divided by the values of a tensor.
+fn divide(frequencies: &[f64], factors: &[f32], tensor: &str) -> Result<Vec<f32>> {
+    if factors.iter().any(|factor| !(factor.is_finite() && *factor > 0.0)) {
+        let found = "a tensor with entries that are not positive numbers";
+        return Err(Error::hyperparameter(tensor.into(), &found, "positive divisors"));
+    }
+    Ok(frequencies.iter().zip(factors).map(|(f, &factor)| (f / f64::from(factor)) as f32).collect())
+}
+
+/// YaRN (Peng et al., 2023, section 3.2): pairs that turn often within the original context keep their
+/// frequency, slow ones are interpolated, those between are blended. `turns` says what is often and what is
+/// slow.
+fn yarn(plain: &[f64], base: f64, factor: f64, original_context: f64, turns: [f64; 2]) -> Vec<f64> {
     let dims = 2.0 * plain.len() as f64;
     let pair_turning =
         |turns: f64| dims * (original_context / (turns * 2.0 * PI)).ln() / (2.0 * base.ln());
-    let first = pair_turning(32.0).floor().max(0.0);
-    let last = pair_turning(1.0).ceil().min(dims - 1.0);
+    let [first, last] = turns.map(pair_turning);
+    let (first, last) = (first.floor().max(0.0), last.ceil().min(dims - 1.0));
     let blend = |(i, f): (usize, &f64)| {
         let interpolated = ((i as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0);
         f / factor * interpolated + f * (1.0 - interpolated)
@@ -115,8 +123,8 @@ mod tests {
 
     #[test]
     fn yarn_keeps_fast_pairs_and_interpolates_slow_ones() {
-        let plain: Vec<f64> = (0..64).map(|i| 1e6f64.powf(-(i as f64) / 64.0)).collect();
-        let scaled = yarn(&plain, 1e6, 4.0, 32_768.0);
+        let plain: Vec<f64> = plain(1e6, 128).collect();
+        let scaled = yarn(&plain, 1e6, 4.0, 32_768.0, [32.0, 1.0]);
         assert_eq!(scaled[0], plain[0]);
         assert!((scaled[63] - plain[63] / 4.0).abs() < 1e-15);
         assert!(scaled.windows(2).all(|w| w[0] > w[1]), "frequencies must fall");

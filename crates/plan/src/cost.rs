@@ -2,8 +2,8 @@
 
 use super::buffer::bytes_of;
 use super::{
-    Attention, Bucket, Buffer, Class, Cost, Gather, Op, Product, Project, RmsNorm, RopeKv,
-    RopeTable, Sample, View,
+    Activation, Attention, Bucket, Buffer, Class, Cost, Gather, Normalise, Op, Product, Project,
+    RopeKv, RopeTable, Sample, View,
 };
 
 /// Cost of an operation. Attention is charged one pass over the band of every sequence (not of every
@@ -14,10 +14,11 @@ pub(crate) fn cost_of(op: &Op, buffers: &[Buffer], bucket: &Bucket) -> Cost {
         let elements = match op {
             // A gather touches only the rows it fetches.
             Op::Gather(Gather { table, out, .. }) if view == table => out.elements(),
-            Op::Attention(Attention { caches, .. })
+            Op::Attention(Attention { scores, caches, .. })
                 if *view == caches.keys || *view == caches.values =>
             {
-                bucket.batch * bucket.context * view.shape[2..].iter().product::<usize>()
+                let band = scores.band(bucket.context, bucket.chunk);
+                bucket.batch * band * view.shape[2..].iter().product::<usize>()
             }
             _ => view.distinct_elements(),
         };
@@ -46,6 +47,11 @@ fn charge(cost: &mut Cost, buffer: &Buffer, elements: usize) {
     }
 }
 
+/// Flops of an activation, for each element.
+fn activated(activation: Option<Activation>) -> u64 {
+    activation.map_or(0, |_| 4)
+}
+
 fn flops_of(op: &Op, bucket: &Bucket) -> u64 {
     let n = |view: &View| view.elements() as u64;
     let product = |x: &View, w: &View| {
@@ -66,19 +72,26 @@ fn flops_of(op: &Op, bucket: &Bucket) -> u64 {
         | Op::Assign { .. }
         | Op::KvWrite { .. } => 0,
         Op::Sample(Sample { logits, .. }) => 2 * n(logits),
-        Op::RmsNorm(RmsNorm { x, .. }) => 4 * n(x),
+        Op::Normalise(Normalise { x, .. }) => 4 * n(x),
+        Op::Bias { x, .. } | Op::Scale { x, .. } => n(x),
+        Op::SoftCap { x, .. } | Op::Activate { x, .. } => 4 * n(x),
+        Op::Glu { gate, .. } => 5 * n(gate),
         Op::RopeTable(RopeTable { out, .. }) => 2 * n(out),
         Op::Rope { x, .. } => 3 * n(x),
-        Op::SwiGlu { gate, .. } => 5 * n(gate),
         // Scores and the weighted sum: two products over the band for each element of q.
-        Op::Attention(Attention { q, .. }) => 4 * n(q) * bucket.context as u64,
+        Op::Attention(Attention { scores, q, .. }) => {
+            4 * n(q) * scores.band(bucket.context, 1) as u64
+        }
         Op::Project(Project { x, norm, product: p }) => {
             let products: u64 = p.weights().into_iter().map(|weight| product(x, weight)).sum();
             let norm = if norm.is_some() { 4 * n(x) } else { 0 };
             let after = match p {
-                Product::Each(_) => 0,
-                Product::SwiGlu { out, .. } => 5 * n(out),
-                Product::Residual { out, .. } => n(out),
+                Product::Each(each) => each
+                    .iter()
+                    .map(|l| n(&l.out) * (u64::from(l.bias.is_some()) + activated(l.activation)))
+                    .sum(),
+                Product::Glu { out, .. } => 5 * n(out),
+                Product::Residual { bias, out, .. } => n(out) * (1 + u64::from(bias.is_some())),
             };
             products + norm + after
         }

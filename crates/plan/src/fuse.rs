@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use super::cost::cost_of;
 use super::{
-    Attention, Binary, BufferId, Caches, Class, Linear, MAX_WEIGHTS, NextInputs, Norm, Op, Plan,
-    Product, Project, QkNorm, Queries, RmsNorm, RopeKv, RopeStyle, Sample, Scalar, ScopeId, Step,
-    View,
+    Attention, Binary, BufferId, Caches, Class, Linear, MAX_WEIGHTS, NextInputs, Norm, NormKind,
+    Normalise, Op, Plan, Product, Project, QkNorm, Queries, RopeKv, RopeStyle, Sample, Scalar,
+    ScopeId, Step, View,
 };
 
 /// The fused steps a device knows.
@@ -18,9 +18,11 @@ use super::{
 pub struct Fusions {
     pub composites: bool,
     /// Matrix products with weights as [`Op::Project`], those of one operand merged (Q, K and V as
-    /// one; gate and up with SiLU and product).
+    /// one; gate and up with activation and product).
     pub projections: bool,
-    /// RMSNorm into the projection that alone reads it.
+    /// Biases and activations into the projection before them.
+    pub epilogue: bool,
+    /// A norm into the projection that alone reads it.
     pub norm: bool,
     /// Residual addition into the projection before it.
     pub residual: bool,
@@ -40,6 +42,7 @@ impl Fusions {
         Self {
             composites: known,
             projections: known,
+            epilogue: known,
             norm: known,
             residual: known,
             rope_kv: known,
@@ -55,8 +58,11 @@ pub fn fuse(plan: &Plan, fusions: Fusions) -> Plan {
         rewriter.collapse_composites();
         if fusions.projections {
             rewriter.name_projections();
+            if fusions.epilogue {
+                rewriter.rewrite(Rewriter::folded_epilogue);
+            }
             rewriter.rewrite(Rewriter::merged_projections);
-            rewriter.rewrite(Rewriter::folded_swiglu);
+            rewriter.rewrite(Rewriter::folded_glu);
             if fusions.norm {
                 rewriter.rewrite(Rewriter::folded_norm);
             }
@@ -177,11 +183,42 @@ impl Rewriter {
         for at in 0..self.plan.steps.len() {
             let Op::MatMul { a, b, out } = &self.plan.steps[at].op else { continue };
             if self.class(b) == Class::Weight && b.shape.len() == 2 && a.is_contiguous() {
-                let linear = Linear { weight: b.clone(), out: out.clone() };
+                let (weight, out) = (b.clone(), out.clone());
+                let linear = Linear { weight, bias: None, activation: None, out };
                 let product = Product::Each(vec![linear]);
                 self.plan.steps[at].op = Op::Project(Project { x: a.clone(), norm: None, product });
             }
         }
+    }
+
+    /// A bias or an activation into the projection whose result it alone reads.
+    fn folded_epilogue(&self, at: usize) -> Option<Rewrite> {
+        let (Op::Bias { x: made, out, .. } | Op::Activate { x: made, out, .. }) =
+            &self.plan.steps[at].op
+        else {
+            return None;
+        };
+        let writer = self.writer(made.buffer)?;
+        let user = &self.plan.steps[writer];
+        let Op::Project(Project { x, norm: None, product: Product::Each(each) }) = &user.op else {
+            return None;
+        };
+        let [linear @ Linear { activation: None, .. }] = &each[..] else { return None };
+        if !self.only_read_by(made, at) {
+            return None;
+        }
+        let linear = Linear { out: out.clone(), ..linear.clone() };
+        let linear = match &self.plan.steps[at].op {
+            Op::Bias { bias, .. } if linear.bias.is_none() => {
+                Linear { bias: Some(bias.clone()), ..linear }
+            }
+            Op::Activate { activation, .. } => Linear { activation: Some(*activation), ..linear },
+            _ => return None,
+        };
+        let product = Product::Each(vec![linear]);
+        let project = Project { x: x.clone(), norm: None, product };
+        let new = self.step(Op::Project(project), user.label.clone());
+        Some(Rewrite { old: vec![writer, at], at: writer, new })
     }
 
     /// Projections of one operand as one, at the place of the first: the operand is written once, before
@@ -207,9 +244,9 @@ impl Rewriter {
         Some(Rewrite { at, new: self.step(Op::Project(project), label), old })
     }
 
-    /// `silu(gate) * up` into the pair of projections that made `gate` and `up`.
-    fn folded_swiglu(&self, at: usize) -> Option<Rewrite> {
-        let Op::SwiGlu { gate, up, out } = &self.plan.steps[at].op else { return None };
+    /// `activation(gate) * up` into the pair of projections that made `gate` and `up`.
+    fn folded_glu(&self, at: usize) -> Option<Rewrite> {
+        let Op::Glu { activation, gate, up, out } = &self.plan.steps[at].op else { return None };
         let writer = self.writer(gate.buffer)?;
         let pair = &self.plan.steps[writer];
         let Op::Project(Project { x, norm: None, product: Product::Each(each) }) = &pair.op else {
@@ -217,19 +254,23 @@ impl Rewriter {
         };
         let [first, second] = &each[..] else { return None };
         let made_here = first.out.buffer == gate.buffer && second.out.buffer == up.buffer;
-        if !made_here || !self.only_read_by(gate, at) || !self.only_read_by(up, at) {
+        let plain = |linear: &Linear| linear.bias.is_none() && linear.activation.is_none();
+        let read_here = self.only_read_by(gate, at) && self.only_read_by(up, at);
+        if !made_here || !read_here || !plain(first) || !plain(second) {
             return None;
         }
         let (gate, up) = (first.weight.clone(), second.weight.clone());
-        let product = Product::SwiGlu { gate, up, out: out.clone() };
+        let product = Product::Glu { activation: *activation, gate, up, out: out.clone() };
         let project = Project { x: x.clone(), norm: None, product };
         let new = self.step(Op::Project(project), pair.label.clone());
         Some(Rewrite { old: vec![writer, at], at: writer, new })
     }
 
-    /// RMSNorm into the one projection that reads its result.
+    /// A norm into the one projection that reads its result.
     fn folded_norm(&self, at: usize) -> Option<Rewrite> {
-        let Op::RmsNorm(RmsNorm { x, norm, out }) = &self.plan.steps[at].op else { return None };
+        let Op::Normalise(Normalise { x, norm, out }) = &self.plan.steps[at].op else {
+            return None;
+        };
         let [reader] = self.readers(out.buffer)[..] else { return None };
         let user = &self.plan.steps[reader];
         let Op::Project(Project { x: normed, norm: None, product }) = &user.op else { return None };
@@ -254,12 +295,12 @@ impl Rewriter {
             else {
                 return None;
             };
-            let [linear] = &each[..] else { return None };
+            let [Linear { weight, bias, activation: None, .. }] = &each[..] else { return None };
             if !self.only_read_by(sum, at) || !residual.is_contiguous() {
                 return None;
             }
-            let (weight, residual) = (linear.weight.clone(), residual.clone());
-            let product = Product::Residual { weight, residual, out: out.clone() };
+            let (weight, bias, residual) = (weight.clone(), bias.clone(), residual.clone());
+            let product = Product::Residual { weight, bias, residual, out: out.clone() };
             let project = Project { x: x.clone(), norm: None, product };
             let new = self.step(Op::Project(project), user.label.clone());
             Some(Rewrite { old: vec![writer, at], at, new })
@@ -325,7 +366,13 @@ impl Rewriter {
         let rope = self.writer(view.buffer).filter(|_| self.only_read_by(view, reader))?;
         let Op::Rope { style, x, table, out } = &steps[rope].op else { return None };
         let normed = self.writer(x.buffer).and_then(|at| match &steps[at].op {
-            Op::RmsNorm(norm) if self.only_read_by(x, rope) => Some((at, norm)),
+            Op::Normalise(normed)
+                if normed.norm.kind == NormKind::Rms
+                    && normed.norm.bias.is_none()
+                    && self.only_read_by(x, rope) =>
+            {
+                Some((at, normed))
+            }
             _ => None,
         });
         let norm = normed.map(|(at, normed)| (at, &normed.norm));

@@ -23,9 +23,9 @@ pub(crate) use cost::cost_of;
 pub use dtype::{DType, UnknownDType};
 pub use fuse::{Fusions, fuse};
 pub use op::{
-    Attention, Binary, Caches, Gather, Linear, MAX_INDICES, MAX_WEIGHTS, NextInputs, Norm, Op,
-    Product, Project, QkNorm, Queries, Reduce, RmsNorm, RopeKv, RopeStyle, RopeTable, Rows, Sample,
-    SampleInputs, Unary,
+    Activation, Attention, Binary, Caches, Gather, Linear, MAX_INDICES, MAX_WEIGHTS, NextInputs,
+    Norm, NormKind, Normalise, Op, Product, Project, QkNorm, Queries, Reduce, RopeKv, RopeStyle,
+    RopeTable, Rows, Sample, SampleInputs, Scores, Temperature, Unary,
 };
 pub use step::{Cost, ScopeId, Step};
 pub use validate::Invalid;

@@ -52,6 +52,44 @@ pub enum RopeStyle {
     HalfSplit,
 }
 
+/// Functions that bend what lies between two products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `x * sigmoid(x)`
+    Silu,
+    /// GELU by tanh, as ggml's `gelu` and PyTorch's `tanh` variant have it:
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
+    Gelu,
+}
+
+impl Activation {
+    /// Coefficients `[a, b]` of the angle: both functions are `x * sigmoid(a x + b x^3)`, as
+    /// `1 + tanh y = 2 sigmoid(2 y)`.
+    #[must_use]
+    pub const fn angle(self) -> [f32; 2] {
+        match self {
+            Self::Silu => [1.0, 0.0],
+            // 2 sqrt(2 / pi), and 0.044715 times it.
+            Self::Gelu => [1.595_769_1, 0.071_354_814],
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Silu => "silu",
+            Self::Gelu => "gelu",
+        }
+    }
+
+    /// Of a product with a gate: SwiGLU, GeGLU.
+    const fn glu(self) -> &'static str {
+        match self {
+            Self::Silu => "swiglu",
+            Self::Gelu => "geglu",
+        }
+    }
+}
+
 /// What a step does, and to what. `T` is what an operand is: a [`View`] in a plan, a tensor in a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op<T = View> {
@@ -119,20 +157,44 @@ pub enum Op<T = View> {
     Sample(Sample<T>),
 
     // Composites: operations that `graph` defines in primitives; that definition is their meaning.
-    /// `x / sqrt(mean(x^2) + eps) * weight`, `x [.., D]`.
-    RmsNorm(RmsNorm<T>),
+    Normalise(Normalise<T>),
+    /// `x [.., D]` plus a value for each column.
+    Bias {
+        x: T,
+        bias: T,
+        out: T,
+    },
+    /// `x * factor`
+    Scale {
+        factor: Scalar,
+        x: T,
+        out: T,
+    },
+    /// `cap * tanh(x / cap)`
+    SoftCap {
+        cap: Scalar,
+        x: T,
+        out: T,
+    },
+    Activate {
+        activation: Activation,
+        x: T,
+        out: T,
+    },
+    /// A gated linear unit's middle: `activation(gate) * up`.
+    Glu {
+        activation: Activation,
+        gate: T,
+        up: T,
+        out: T,
+    },
     RopeTable(RopeTable<T>),
-    /// `x [M, H, D]` rotated by the table.
+    /// The first R of each head's D values, `x [M, H, D]`, rotated by the table `[M, 2, R/2]`; the others as
+    /// they are.
     Rope {
         style: RopeStyle,
         x: T,
         table: T,
-        out: T,
-    },
-    /// `gate * sigmoid(gate) * up`.
-    SwiGlu {
-        gate: T,
-        up: T,
         out: T,
     },
     /// Writes `values [M, KVH, D]` into the cache `[slots, C, KVH, D]`, converted to the cache's type.
@@ -145,7 +207,7 @@ pub enum Op<T = View> {
     Attention(Attention<T>),
 
     // Fused.
-    /// RMSNorm, products with weights, what follows them.
+    /// A norm, products with weights, what follows them.
     Project(Project<T>),
     /// QK-norm, RoPE on queries and keys, keys and values into their caches.
     RopeKv(RopeKv<T>),
@@ -166,11 +228,22 @@ pub struct Caches<T = View> {
     pub values: T,
 }
 
-/// What RMSNorm needs beside its operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NormKind {
+    /// RMSNorm: `x / sqrt(mean(x^2) + eps)`.
+    Rms,
+    /// LayerNorm: the mean is taken off `x` first.
+    Layer,
+}
+
+/// What a norm needs beside its operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Norm<T = View> {
+    pub kind: NormKind,
     /// Factor of each column, `F32 [D]`.
     pub weight: T,
+    /// Added to each column after it, `F32 [D]`.
+    pub bias: Option<T>,
     /// Added to the mean square.
     pub eps: Scalar,
 }
@@ -220,8 +293,9 @@ pub struct NextInputs<T = View> {
     pub positions: T,
 }
 
+/// [`Op::Normalise`]: over the last axis of `x [.., D]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RmsNorm<T = View> {
+pub struct Normalise<T = View> {
     pub x: T,
     pub norm: Norm<T>,
     pub out: T,
@@ -240,12 +314,45 @@ pub struct RopeTable<T = View> {
     pub out: T,
 }
 
-/// [`Op::Attention`]: softmax attention over positions `0..=position` of the row's slot, each KV head serving
-/// `H / KVH` query heads.
+/// How the product of a query and a key becomes a score, and which positions have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scores {
+    /// Factor on the products.
+    pub scale: Scalar,
+    /// Another factor, which grows with the row's position.
+    pub temperature: Option<Temperature>,
+    /// Soft cap of what comes out.
+    pub cap: Option<Scalar>,
+    /// Positions that a row attends to, its own the last; all up to it if there is none.
+    pub window: Option<usize>,
+}
+
+impl Scores {
+    /// Nothing but a factor.
+    #[must_use]
+    pub const fn scaled(scale: f32) -> Self {
+        Self { scale: Scalar::new(scale), temperature: None, cap: None, window: None }
+    }
+
+    /// Positions of a band of `context` that `chunk` neighbouring rows attend to, at most.
+    #[must_use]
+    pub fn band(&self, context: usize, chunk: usize) -> usize {
+        self.window.map_or(context, |window| context.min(window.saturating_add(chunk - 1)))
+    }
+}
+
+/// `1 + slope * ln(1 + floor(position / length))`: sharper attention beyond the context of the training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Temperature {
+    pub slope: Scalar,
+    pub length: usize,
+}
+
+/// [`Op::Attention`]: softmax attention over positions `0..=position` of the row's slot, or the last of them, each
+/// KV head serving `H / KVH` query heads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attention<T = View> {
-    /// Factor on the scores.
-    pub scale: Scalar,
+    pub scores: Scores,
     /// `[M, H, D]`, as is `out`.
     pub q: T,
     pub caches: Caches<T>,
@@ -257,7 +364,7 @@ pub struct Attention<T = View> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Project<T = View> {
     pub x: T,
-    /// RMSNorm of `x` before the products.
+    /// Norm of `x` before the products.
     pub norm: Option<Norm<T>>,
     pub product: Product<T>,
 }
@@ -267,15 +374,18 @@ pub struct Project<T = View> {
 pub enum Product<T = View> {
     /// A result for each weight, at most [`MAX_WEIGHTS`].
     Each(Vec<Linear<T>>),
-    /// `silu(x gate^T) * (x up^T)`.
-    SwiGlu { gate: T, up: T, out: T },
-    /// `residual + x weight^T`.
-    Residual { weight: T, residual: T, out: T },
+    /// `activation(x gate^T) * (x up^T)`.
+    Glu { activation: Activation, gate: T, up: T, out: T },
+    /// `residual + (x weight^T + bias)`.
+    Residual { weight: T, bias: Option<T>, residual: T, out: T },
 }
 
+/// `activation(x weight^T + bias)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Linear<T = View> {
     pub weight: T,
+    pub bias: Option<T>,
+    pub activation: Option<Activation>,
     pub out: T,
 }
 
@@ -369,8 +479,21 @@ impl<T> Op<T> {
                     positions: write(positions),
                 }),
             }),
-            Self::RmsNorm(RmsNorm { x, norm, out }) => {
-                Op::RmsNorm(RmsNorm { x: read(x), norm: norm.map(read), out: write(out) })
+            Self::Normalise(Normalise { x, norm, out }) => {
+                Op::Normalise(Normalise { x: read(x), norm: norm.map(read), out: write(out) })
+            }
+            Self::Bias { x, bias, out } => {
+                Op::Bias { x: read(x), bias: read(bias), out: write(out) }
+            }
+            Self::Scale { factor, x, out } => {
+                Op::Scale { factor: *factor, x: read(x), out: write(out) }
+            }
+            Self::SoftCap { cap, x, out } => Op::SoftCap { cap: *cap, x: read(x), out: write(out) },
+            Self::Activate { activation, x, out } => {
+                Op::Activate { activation: *activation, x: read(x), out: write(out) }
+            }
+            Self::Glu { activation, gate, up, out } => {
+                Op::Glu { activation: *activation, gate: read(gate), up: read(up), out: write(out) }
             }
             Self::RopeTable(RopeTable { magnitude, positions, frequencies, out }) => {
                 Op::RopeTable(RopeTable {
@@ -383,15 +506,12 @@ impl<T> Op<T> {
             Self::Rope { style, x, table, out } => {
                 Op::Rope { style: *style, x: read(x), table: read(table), out: write(out) }
             }
-            Self::SwiGlu { gate, up, out } => {
-                Op::SwiGlu { gate: read(gate), up: read(up), out: write(out) }
-            }
             Self::KvWrite { rows, values, cache } => {
                 Op::KvWrite { rows: rows.map(&mut read), values: read(values), cache: write(cache) }
             }
-            Self::Attention(Attention { scale, q, caches, rows, out }) => {
+            Self::Attention(Attention { scores, q, caches, rows, out }) => {
                 Op::Attention(Attention {
-                    scale: *scale,
+                    scores: *scores,
                     q: read(q),
                     caches: caches.map(&mut read),
                     rows: rows.map(read),
@@ -401,7 +521,7 @@ impl<T> Op<T> {
             Self::Project(Project { x, norm, product }) => Op::Project(Project {
                 x: read(x),
                 norm: norm.as_ref().map(|norm| norm.map(&mut read)),
-                product: product.map(read, write),
+                product: product.map(&mut read, write),
             }),
             Self::RopeKv(RopeKv { style, queries, k, v, table, rows, norm, caches }) => {
                 Op::RopeKv(RopeKv {
@@ -444,10 +564,14 @@ impl<T> Op<T> {
         !matches!(
             self,
             Self::Sample(Sample { next: Some(_), .. })
-                | Self::RmsNorm(_)
+                | Self::Normalise(_)
+                | Self::Bias { .. }
+                | Self::Scale { .. }
+                | Self::SoftCap { .. }
+                | Self::Activate { .. }
+                | Self::Glu { .. }
                 | Self::RopeTable(_)
                 | Self::Rope { .. }
-                | Self::SwiGlu { .. }
                 | Self::KvWrite { .. }
                 | Self::Attention(_)
                 | Self::Project(_)
@@ -472,10 +596,14 @@ impl<T> Op<T> {
             Self::Assign { .. } => "assign".into(),
             Self::Sample(Sample { next: None, .. }) => "sample".into(),
             Self::Sample(_) => "sample+advance".into(),
-            Self::RmsNorm(_) => "rms-norm".into(),
+            Self::Normalise(Normalise { norm, .. }) => norm.kind.name().into(),
+            Self::Bias { .. } => "bias".into(),
+            Self::Scale { .. } => "scale".into(),
+            Self::SoftCap { .. } => "soft-cap".into(),
+            Self::Activate { activation, .. } => activation.name().into(),
+            Self::Glu { activation, .. } => activation.glu().into(),
             Self::RopeTable(_) => "rope-table".into(),
             Self::Rope { .. } => "rope".into(),
-            Self::SwiGlu { .. } => "swiglu".into(),
             Self::KvWrite { .. } => "kv-write".into(),
             Self::Attention(_) => "attention".into(),
             Self::Project(Project { norm, product, .. }) => {
@@ -485,7 +613,9 @@ impl<T> Op<T> {
                         format!("{norm}projectx{}", each.len())
                     }
                     Product::Each(_) => format!("{norm}project"),
-                    Product::SwiGlu { .. } => format!("{norm}projectx2+swiglu"),
+                    Product::Glu { activation, .. } => {
+                        format!("{norm}projectx2+{}", activation.glu())
+                    }
                     Product::Residual { .. } => format!("{norm}project+residual"),
                 }
             }
@@ -507,9 +637,19 @@ impl<T> Caches<T> {
     }
 }
 
+impl NormKind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Rms => "rms-norm",
+            Self::Layer => "layer-norm",
+        }
+    }
+}
+
 impl<T> Norm<T> {
     fn map<'a, U>(&'a self, mut f: impl FnMut(&'a T) -> U) -> Norm<U> {
-        Norm { weight: f(&self.weight), eps: self.eps }
+        let (kind, eps) = (self.kind, self.eps);
+        Norm { kind, weight: f(&self.weight), bias: self.bias.as_ref().map(f), eps }
     }
 }
 
@@ -521,15 +661,23 @@ impl<T> Product<T> {
     ) -> Product<U> {
         match self {
             Self::Each(each) => {
-                let linear =
-                    |l: &'a Linear<T>| Linear { weight: read(&l.weight), out: write(&l.out) };
+                let linear = |l: &'a Linear<T>| Linear {
+                    weight: read(&l.weight),
+                    bias: l.bias.as_ref().map(&mut read),
+                    activation: l.activation,
+                    out: write(&l.out),
+                };
                 Product::Each(each.iter().map(linear).collect())
             }
-            Self::SwiGlu { gate, up, out } => {
-                Product::SwiGlu { gate: read(gate), up: read(up), out: write(out) }
-            }
-            Self::Residual { weight, residual, out } => Product::Residual {
+            Self::Glu { activation, gate, up, out } => Product::Glu {
+                activation: *activation,
+                gate: read(gate),
+                up: read(up),
+                out: write(out),
+            },
+            Self::Residual { weight, bias, residual, out } => Product::Residual {
                 weight: read(weight),
+                bias: bias.as_ref().map(&mut read),
                 residual: read(residual),
                 out: write(out),
             },
@@ -541,7 +689,7 @@ impl<T> Product<T> {
     pub fn weights(&self) -> Vec<&T> {
         match self {
             Self::Each(each) => each.iter().map(|linear| &linear.weight).collect(),
-            Self::SwiGlu { gate, up, .. } => vec![gate, up],
+            Self::Glu { gate, up, .. } => vec![gate, up],
             Self::Residual { weight, .. } => vec![weight],
         }
     }
@@ -567,10 +715,9 @@ mod tests {
             norm: Some(QkNorm { q: Some("q norm"), k: "k norm", eps }),
             caches,
         };
-        let project = |product| {
-            Op::Project(Project { x: "x", norm: Some(Norm { weight: "norm", eps }), product })
-        };
-        let linear = |weight, out| Linear { weight, out };
+        let norm = Norm { kind: NormKind::Layer, weight: "norm", bias: Some("shift"), eps };
+        let project = |product| Op::Project(Project { x: "x", norm: Some(norm), product });
+        let linear = |weight, bias, out| Linear { weight, bias, activation: None, out };
         let sample = Op::Sample(Sample {
             logits: "logits",
             inputs: SampleInputs {
@@ -587,16 +734,40 @@ mod tests {
         for (op, reads, writes) in [
             (Op::RopeKv(rope), "q k v table slots positions q_norm k_norm", "rotated keys values"),
             (Op::RopeKv(bare), "k v table slots positions", "keys values"),
-            (project(Product::Each(vec![linear("a", "A"), linear("b", "B")])), "x norm a b", "A B"),
-            (project(Product::SwiGlu { gate: "gate", up: "up", out: "y" }), "x norm gate up", "y"),
             (
-                project(Product::Residual { weight: "w", residual: "r", out: "y" }),
-                "x norm w r",
+                project(Product::Each(vec![linear("a", Some("c"), "A"), linear("b", None, "B")])),
+                "x norm shift a c b",
+                "A B",
+            ),
+            (
+                project(Product::Glu {
+                    activation: Activation::Gelu,
+                    gate: "gate",
+                    up: "up",
+                    out: "y",
+                }),
+                "x norm shift gate up",
+                "y",
+            ),
+            (
+                project(Product::Residual {
+                    weight: "w",
+                    bias: Some("b"),
+                    residual: "r",
+                    out: "y",
+                }),
+                "x norm shift w b r",
                 "y",
             ),
             (sample, "logits temperature top_k top_p seed positions", "ids tokens positions"),
             (
-                Op::Attention(Attention { scale: eps, q: "q", caches, rows, out: "y" }),
+                Op::Attention(Attention {
+                    scores: Scores::scaled(1.0),
+                    q: "q",
+                    caches,
+                    rows,
+                    out: "y",
+                }),
                 "q keys values slots positions",
                 "y",
             ),

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use super::isa::{Isa, dispatch};
 use super::packed::LINE;
-use super::vector::{BIAS, BIAS_F, LANES, Simd, exp_over_power};
+use super::vector::{BIAS, BIAS_F, LANES, Simd, capped, exp_over_power};
 
 /// Positions of a span and of a run. Fixed: they are part of the order in which numbers are added.
 const SPAN: usize = 2 * LANES;
@@ -64,8 +64,12 @@ pub struct Attend {
     pub values: *const u16,
     /// Positions that the first token attends to, from 0; at least 1.
     pub positions: usize,
+    /// How many of them, the last ones, are within its window; as many for the tokens after it.
+    pub window: usize,
     /// Factor on the scores.
     pub scale: f32,
+    /// Their soft cap.
+    pub cap: Option<f32>,
     /// [`scratch_len`] values.
     pub scratch: *mut f32,
     /// Results of the first token: `heads` times `dim` values.
@@ -183,8 +187,9 @@ struct Pass<'a, C> {
     /// The first of them, and how many.
     first: usize,
     lines: usize,
-    /// Positions that each attends to. Later tokens have more.
+    /// Positions that each attends to, from `hidden`. Later tokens have more of both.
     positions: [usize; LINES],
+    hidden: [usize; LINES],
     queries: *mut f32,
     scores: *mut f32,
     /// What a run adds to each line, and what a span does.
@@ -198,8 +203,12 @@ impl<'a, C: Cached> Pass<'a, C> {
     #[inline(always)]
     unsafe fn new(a: &'a Attend, first: usize, lines: usize) -> Self {
         let mut positions = [0; LINES];
-        for (line, positions) in positions[..lines].iter_mut().enumerate() {
+        let mut hidden = [0; LINES];
+        for (line, (positions, hidden)) in
+            positions[..lines].iter_mut().zip(&mut hidden).enumerate()
+        {
             *positions = a.positions + (first + line) / a.heads;
+            *hidden = positions.saturating_sub(a.window);
         }
         // SAFETY: the caller's contract: `scratch_len` is the sum of these.
         unsafe {
@@ -209,7 +218,7 @@ impl<'a, C: Cached> Pass<'a, C> {
             let spans = runs.add(LINES * a.dim);
             let room = spans.add(LINES * a.dim);
             let cached = PhantomData;
-            Self { a, first, lines, positions, queries, scores, runs, spans, room, cached }
+            Self { a, first, lines, positions, hidden, queries, scores, runs, spans, room, cached }
         }
     }
 
@@ -220,16 +229,24 @@ impl<'a, C: Cached> Pass<'a, C> {
         row * self.a.stride + head * self.a.dim
     }
 
-    /// The lines that attend to a position.
+    /// The lines that attend to one of `n` positions from `start`.
     #[inline(always)]
-    fn attending(&self, position: usize) -> Range<usize> {
-        self.positions[..self.lines].partition_point(|&positions| positions <= position)..self.lines
+    fn attending(&self, start: usize, n: usize) -> Range<usize> {
+        let first = self.positions[..self.lines].partition_point(|&positions| positions <= start);
+        let end = self.hidden[..self.lines].partition_point(|&hidden| hidden < start + n);
+        first.min(end)..end
     }
 
     /// How many of `most` positions from `start` a line attends to.
     #[inline(always)]
     fn among(&self, line: usize, start: usize, most: usize) -> usize {
         self.positions[line].saturating_sub(start).min(most)
+    }
+
+    /// How many of the first of them are before its window.
+    #[inline(always)]
+    fn before(&self, line: usize, start: usize, most: usize) -> usize {
+        self.hidden[line].saturating_sub(start).min(most)
     }
 
     #[inline(always)]
@@ -239,34 +256,40 @@ impl<'a, C: Cached> Pass<'a, C> {
         // SAFETY: the caller's contract; spans and lines stay within caches, scratch and output.
         unsafe {
             each_group!(self, S, interleave());
-            for start in (0..most).step_by(RUN) {
+            // What is before every line's window is left out.
+            let seen = self.hidden[0] / SPAN * SPAN;
+            for start in (seen / RUN * RUN..most).step_by(RUN) {
                 let end = most.min(start + RUN).next_multiple_of(SPAN);
-                for p in (start..end).step_by(SPAN) {
+                let begin = start.max(seen);
+                for p in (begin..end).step_by(SPAN) {
                     let keys = C::read::<S>(a.keys.add(p * a.dim), SPAN * a.dim, self.room);
                     each_group!(self, S, score(keys, start, p));
                 }
                 let mut run = [Softmax::ZERO; LINES];
-                for p in (start..end).step_by(SPAN) {
+                for p in (begin..end).step_by(SPAN) {
                     let values = C::read::<S>(a.values.add(p * a.dim), SPAN * a.dim, self.room);
                     let mut span = [Softmax::ZERO; LINES];
-                    for line in self.attending(p) {
+                    for line in self.attending(p, SPAN) {
                         span[line] = self.softmax::<S>(line, start, p);
                     }
-                    let first = p == start;
-                    let sums = if first { self.runs } else { self.spans };
+                    let sums = if p == begin { self.runs } else { self.spans };
                     each_group!(self, S, weigh(values, start, p, sums));
-                    for line in self.attending(p) {
-                        let at = line * a.dim;
-                        if first {
-                            run[line] = span[line];
-                        } else {
-                            run[line].fold::<S>(self.runs.add(at), span[line], sums.add(at), a.dim);
+                    for line in self.attending(p, SPAN) {
+                        let (run, run_sums) = (&mut run[line], self.runs.add(line * a.dim));
+                        let sums = sums.add(line * a.dim);
+                        if p != start.max(self.hidden[line] / SPAN * SPAN) {
+                            run.fold::<S>(run_sums, span[line], sums, a.dim);
+                            continue;
+                        }
+                        *run = span[line];
+                        if p != begin {
+                            run_sums.copy_from_nonoverlapping(sums, a.dim);
                         }
                     }
                 }
-                for line in self.attending(start) {
+                for line in self.attending(start, RUN) {
                     let (out, sums) = (a.out.add(self.place(line)), self.runs.add(line * a.dim));
-                    if start == 0 {
+                    if start == self.hidden[line] / RUN * RUN {
                         out.copy_from_nonoverlapping(sums, a.dim);
                         totals[line] = run[line];
                     } else {
@@ -308,6 +331,9 @@ impl<'a, C: Cached> Pass<'a, C> {
         p: usize,
     ) {
         let n: [usize; R] = std::array::from_fn(|r| self.among(line + r, p, SPAN));
+        if self.before(line, p, SPAN) == SPAN {
+            return;
+        }
         // SAFETY: the caller's contract: the cache holds whole steps of positions.
         unsafe {
             if n[R - 1] > LANES {
@@ -356,6 +382,20 @@ impl<'a, C: Cached> Pass<'a, C> {
             let scale = S::splat(self.a.scale);
             for sum in sums.as_flattened_mut() {
                 *sum = S::mul(*sum, scale);
+            }
+            if let Some(cap) = self.a.cap {
+                for sum in sums.as_flattened_mut() {
+                    *sum = capped::<S>(cap, *sum);
+                }
+            }
+            if self.hidden[line + R - 1] > p {
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let hidden = self.before(line + r, p, SPAN);
+                    for (half, sum) in sums.iter_mut().enumerate() {
+                        let n = hidden.saturating_sub(half * LANES);
+                        *sum = S::first(S::splat(f32::NEG_INFINITY), n, *sum);
+                    }
+                }
             }
             if n[0] < H * LANES {
                 for (r, sums) in sums.iter_mut().enumerate() {
@@ -411,7 +451,7 @@ impl<'a, C: Cached> Pass<'a, C> {
         sums: *mut f32,
     ) {
         let n: [usize; R] = std::array::from_fn(|r| self.among(line + r, p, SPAN));
-        if n[R - 1] == 0 {
+        if n[R - 1] == 0 || self.before(line, p, SPAN) == SPAN {
             return;
         }
         // SAFETY: the caller's contract; the scores are the weights by now.

@@ -1,9 +1,10 @@
-//! Root-mean-square normalisation and the elementwise pieces around projections.
+//! Norms and the elementwise pieces around projections.
 //!
 //! These touch a few kilobytes per token; their limit is latency, not bytes.
 
 use super::isa::dispatch;
-use super::vector::{LANES, Simd, exp, load_first, store_first};
+use super::vector::{LANES, Simd, capped, exp, load_first, store_first};
+use plan::Activation;
 
 dispatch! {
     /// Writes `x / sqrt(mean(x^2) + eps) * weight` to `y` (which may be `x`), all of `n` values.
@@ -16,18 +17,47 @@ dispatch! {
     /// `x`, `weight`, `y` are valid for `n` values; `y` is `x` or overlaps nothing.
     pub unsafe fn rms_norm(x: *const f32, weight: *const f32, y: *mut f32, n: usize, eps: f32) = rms_norm_in;
 
-    /// Writes `gate * sigmoid(gate) * up` to `y` (which may be `gate` or `up`).
+    /// Writes `x` less its mean to `y` (which may be `x`), all of `n` values; the sum in the order of
+    /// [`rms_norm`].
+    ///
+    /// # Safety
+    ///
+    /// `x`, `y` are valid for `n` values; `y` is `x` or overlaps nothing.
+    pub unsafe fn centre(x: *const f32, y: *mut f32, n: usize) = centre_in;
+
+    /// Writes `activation(gate) * up` to `y` (which may be `gate` or `up`).
     ///
     /// # Safety
     ///
     /// `gate`, `up`, `y` are valid for `n` values; `y` is one of them or overlaps nothing.
-    pub unsafe fn swiglu(gate: *const f32, up: *const f32, y: *mut f32, n: usize) = swiglu_in;
+    pub unsafe fn glu(activation: Activation, gate: *const f32, up: *const f32, y: *mut f32, n: usize) = glu_in;
+
+    /// Writes `activation(x)` to `y` (which may be `x`).
+    ///
+    /// # Safety
+    ///
+    /// As for [`centre`].
+    pub unsafe fn activate(activation: Activation, x: *const f32, y: *mut f32, n: usize) = activate_in;
+
+    /// Writes `cap * tanh(x / cap)` to `y` (which may be `x`).
+    ///
+    /// # Safety
+    ///
+    /// As for [`centre`].
+    pub unsafe fn soft_cap(cap: f32, x: *const f32, y: *mut f32, n: usize) = soft_cap_in;
+
+    /// Writes `x * factor` to `y` (which may be `x`).
+    ///
+    /// # Safety
+    ///
+    /// As for [`centre`].
+    pub unsafe fn scale(factor: f32, x: *const f32, y: *mut f32, n: usize) = scale_in;
 
     /// Writes `a + b` to `y` (which may be `a` or `b`).
     ///
     /// # Safety
     ///
-    /// As for [`swiglu`].
+    /// As for [`glu`].
     pub unsafe fn add(a: *const f32, b: *const f32, y: *mut f32, n: usize) = add_in;
 
     /// Index of the largest value, the lowest among equals; none where a NaN or infinity is among them, or
@@ -43,22 +73,22 @@ dispatch! {
 const STRIDES: usize = 256;
 const TREE: usize = 2 * LANES;
 
+/// Writes a function of each of `n` values of `x` to `y`, vector by vector; a macro, as closures are not compiled
+/// for an instruction set.
+macro_rules! each {
+    ($S:ident, $x:expr, $y:expr, $n:expr, $v:ident => $f:expr) => {
+        for i in (0..$n).step_by(LANES) {
+            let $v = load_first::<$S>($x.add(i), $n - i);
+            store_first::<$S>($y.add(i), $f, $n - i);
+        }
+    };
+}
+
 #[inline(always)]
 unsafe fn rms_norm_in<S: Simd>(x: *const f32, weight: *const f32, y: *mut f32, n: usize, eps: f32) {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
-        let mut sum = 0.0;
-        for first in (0..n.min(STRIDES)).step_by(TREE) {
-            let mut squares = [S::splat(0.0); 2];
-            for row in (first..n).step_by(STRIDES) {
-                for (half, sum) in squares.iter_mut().enumerate() {
-                    let at = (row + half * LANES).min(n);
-                    let v = load_first::<S>(x.add(at), n - at);
-                    *sum = S::fma(v, v, *sum);
-                }
-            }
-            sum += S::sum(S::add(squares[0], squares[1]));
-        }
+        let sum = total::<S, true>(x, n);
         #[expect(clippy::cast_precision_loss, reason = "a row is far below 2^24 values")]
         let scale = S::splat(1.0 / (sum / n as f32 + eps).sqrt());
         let mut i = 0;
@@ -70,20 +100,93 @@ unsafe fn rms_norm_in<S: Simd>(x: *const f32, weight: *const f32, y: *mut f32, n
     }
 }
 
+/// Sum over `n` values, or their squares: in [`STRIDES`] sums, which are added in trees.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `x` is valid for `n` values.
 #[inline(always)]
-unsafe fn swiglu_in<S: Simd>(gate: *const f32, up: *const f32, y: *mut f32, n: usize) {
+unsafe fn total<S: Simd, const SQUARES: bool>(x: *const f32, n: usize) -> f32 {
+    let mut sum = 0.0;
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
-        let (zero, one) = (S::splat(0.0), S::splat(1.0));
-        let mut i = 0;
-        while i < n {
-            let g = load_first::<S>(gate.add(i), n - i);
-            let u = load_first::<S>(up.add(i), n - i);
-            let silu = S::div(g, S::add(one, exp::<S>(S::sub(zero, g))));
-            store_first::<S>(y.add(i), S::mul(silu, u), n - i);
-            i += LANES;
+        for first in (0..n.min(STRIDES)).step_by(TREE) {
+            let mut sums = [S::splat(0.0); 2];
+            for row in (first..n).step_by(STRIDES) {
+                for (half, sum) in sums.iter_mut().enumerate() {
+                    let at = (row + half * LANES).min(n);
+                    let v = load_first::<S>(x.add(at), n - at);
+                    *sum = if SQUARES { S::fma(v, v, *sum) } else { S::add(*sum, v) };
+                }
+            }
+            sum += S::sum(S::add(sums[0], sums[1]));
         }
     }
+    sum
+}
+
+#[inline(always)]
+unsafe fn centre_in<S: Simd>(x: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        let sum = total::<S, false>(x, n);
+        #[expect(clippy::cast_precision_loss, reason = "a row is far below 2^24 values")]
+        let mean = S::splat(sum / n as f32);
+        each!(S, x, y, n, v => S::sub(v, mean));
+    }
+}
+
+/// `x / (1 + exp(-angle))`; the angle is `x` for SiLU, `(b x^2 + a) x` for others.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn activated<S: Simd>(activation: Activation, x: S::F) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let angle = match (activation, activation.angle()) {
+            (Activation::Silu, _) => x,
+            (_, [a, b]) => S::mul(S::fma(S::mul(x, x), S::splat(b), S::splat(a)), x),
+        };
+        S::div(x, S::add(S::splat(1.0), exp::<S>(S::sub(S::splat(0.0), angle))))
+    }
+}
+
+#[inline(always)]
+unsafe fn activate_in<S: Simd>(activation: Activation, x: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { each!(S, x, y, n, v => activated::<S>(activation, v)) }
+}
+
+#[inline(always)]
+unsafe fn glu_in<S: Simd>(
+    activation: Activation,
+    gate: *const f32,
+    up: *const f32,
+    y: *mut f32,
+    n: usize,
+) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        for i in (0..n).step_by(LANES) {
+            let gate = activated::<S>(activation, load_first::<S>(gate.add(i), n - i));
+            let up = load_first::<S>(up.add(i), n - i);
+            store_first::<S>(y.add(i), S::mul(gate, up), n - i);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn soft_cap_in<S: Simd>(cap: f32, x: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { each!(S, x, y, n, v => capped::<S>(cap, v)) }
+}
+
+#[inline(always)]
+unsafe fn scale_in<S: Simd>(factor: f32, x: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { each!(S, x, y, n, v => S::mul(v, S::splat(factor))) }
 }
 
 #[inline(always)]

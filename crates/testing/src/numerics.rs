@@ -182,17 +182,24 @@ pub fn product(dtype: DType, row: &[u8], x: &[f32], plane_count: usize) -> f32 {
     acc
 }
 
-pub fn norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+/// Sum of a row, `add` taking each value into one of 256 sums.
+fn total(x: &[f32], add: impl Fn(f32, f32) -> f32) -> f32 {
     let mut strides = [0.0f32; 256];
     for (i, &x) in x.iter().enumerate() {
-        strides[i % 256] = x.mul_add(x, strides[i % 256]);
+        strides[i % 256] = add(strides[i % 256], x);
     }
-    let mut sum = None;
-    for strides in strides.chunks_mut(32) {
-        let tree = halve(strides);
-        sum = Some(sum.map_or(tree, |sum| sum + tree));
-    }
-    let sum: f32 = sum.unwrap_or(0.0);
+    let trees = strides.chunks_mut(32).map(halve);
+    trees.reduce(|sum, tree| sum + tree).unwrap_or(0.0)
+}
+
+/// What LayerNorm does before the same norm.
+pub fn centred(x: &[f32]) -> Vec<f32> {
+    let mean = total(x, |sum, x| sum + x) / x.len() as f32;
+    x.iter().map(|x| x - mean).collect()
+}
+
+pub fn norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+    let sum = total(x, |sum, x| x.mul_add(x, sum));
     let factor = 1.0 / (sum / x.len() as f32 + eps).sqrt();
     x.iter().zip(weight).map(|(x, weight)| x * factor * weight).collect()
 }
@@ -280,6 +287,16 @@ pub fn swiglu(gate: f32, up: f32) -> f32 {
     gate / (1.0 + exp(-gate)) * up
 }
 
+pub fn gelu(x: f32) -> f32 {
+    let angle = (x * x).mul_add(0.071_354_814, 1.595_769_1) * x;
+    x / (1.0 + exp(-angle))
+}
+
+/// A score or a logit, soft-capped.
+pub fn capped(x: f32, cap: Option<f32>) -> f32 {
+    cap.map_or(x, |cap| cap - 2.0 * cap / (1.0 + exp(x * (2.0 / cap))))
+}
+
 /// What positions gave so far: power, sum, values.
 struct Folded {
     power: i32,
@@ -320,18 +337,32 @@ fn span(scores: &[f32], values: &[&[f32]]) -> Folded {
     Folded { power, sum, values: sums }
 }
 
-/// Attention of one line, to as many positions as there are keys and values.
-pub fn attention(q: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32) -> Vec<f32> {
-    let score =
-        |key: &&[f32]| q.iter().zip(*key).fold(0.0f32, |dot, (&q, &k)| q.mul_add(k, dot)) * scale;
-    let scores: Vec<f32> = keys.iter().map(score).collect();
+/// Attention of one line, to positions from `first` on to as many as there are keys and values; `score` makes one of
+/// a dot product.
+pub fn attention(
+    q: &[f32],
+    keys: &[&[f32]],
+    values: &[&[f32]],
+    first: usize,
+    score: impl Fn(f32) -> f32,
+) -> Vec<f32> {
+    let score = |(p, key): (usize, &&[f32])| {
+        let dot = q.iter().zip(*key).fold(0.0f32, |dot, (&q, &k)| q.mul_add(k, dot));
+        if p < first { f32::NEG_INFINITY } else { score(dot) }
+    };
+    let scores: Vec<f32> = keys.iter().enumerate().map(score).collect();
     let mut whole = None;
-    for (scores, values) in scores.chunks(256).zip(values.chunks(256)) {
+    for (run, (scores, values)) in scores.chunks(256).zip(values.chunks(256)).enumerate() {
         let mut group = None;
-        for (scores, values) in scores.chunks(32).zip(values.chunks(32)) {
-            group = Some(Folded::fold(group, span(scores, values)));
+        for (span, (scores, values)) in scores.chunks(32).zip(values.chunks(32)).enumerate() {
+            if 256 * run + 32 * span + scores.len() > first {
+                group = Some(Folded::fold(group, self::span(scores, values)));
+            }
         }
-        whole = group.map(|group| Folded::fold(whole, group));
+        whole = match group {
+            Some(group) => Some(Folded::fold(whole, group)),
+            None => whole,
+        };
     }
     let whole = whole.unwrap();
     whole.values.iter().map(|value| value / whole.sum).collect()

@@ -19,7 +19,7 @@ use device::{Data, Device, Error, Instance, Prepared, Request, Tunable, WeightSo
 use plan::graph::{self, Graph};
 use plan::quant;
 use plan::sample::philox;
-use plan::{Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Plan, fuse};
+use plan::{Activation, Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Plan, fuse};
 
 /// Rows of weights before they repeat: a prime, so that a row that is read in another's place differs.
 const PERIOD: usize = 61;
@@ -423,7 +423,7 @@ impl Product {
             let y = if self.case.family == "gate" {
                 let (gate, up) = (matrix("gate")?, matrix("up")?);
                 let (gate, up) = (g.matmul(x, gate)?, g.matmul(x, up)?);
-                g.swiglu(gate, up)?
+                g.glu(Activation::Silu, gate, up)?
             } else {
                 let w = matrix("w")?;
                 g.matmul(x, w)?

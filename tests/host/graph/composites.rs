@@ -1,8 +1,8 @@
 //! The definitions of the composites against their formulas in `f64`.
 
 use half::f16;
-use plan::graph::{Caches, Rows, Tensor};
-use plan::{DType, RopeStyle};
+use plan::graph::{Caches, Norm, Rows, Tensor};
+use plan::{Activation, DType, NormKind, RopeStyle, Scalar, Scores, Temperature};
 
 use super::{Case, assert_close, noise};
 
@@ -29,12 +29,62 @@ fn rms_norm() {
 }
 
 #[test]
+fn layer_norm() {
+    let (rows, width, eps) = (3, 40, 1e-5f32);
+    let x: Vec<f32> = noise(21, rows * width).iter().map(|v| v + 3.0).collect();
+    let (w, b) = (noise(22, width), noise(23, width));
+    let mut case = Case::new();
+    let tx = case.float(&[rows, width], &x);
+    let (weight, bias) = (case.float(&[width], &w), Some(case.float(&[width], &b)));
+    let norm = Norm { kind: NormKind::Layer, weight, bias, eps: Scalar::new(eps) };
+    let normed = case.g.normalise(tx, norm).unwrap();
+    let mut want = Vec::new();
+    for row in wide(&x).chunks(width) {
+        let mean = row.iter().sum::<f64>() / width as f64;
+        let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / width as f64;
+        let root = (variance + f64::from(eps)).sqrt();
+        let value = |i: usize| (row[i] - mean) / root * f64::from(w[i]) + f64::from(b[i]);
+        want.extend((0..width).map(value));
+    }
+    assert_close(&case.run(&[normed])[0], &want, 1e-5);
+}
+
+#[test]
+fn biases_factors_caps_and_gelu() {
+    let (rows, width) = (3, 20);
+    let x: Vec<f32> = noise(24, rows * width).iter().map(|v| v * 8.0).collect();
+    let b = noise(25, width);
+    let mut case = Case::new();
+    let (tx, tb) = (case.float(&[rows, width], &x), case.float(&[width], &b));
+    let outputs = [
+        case.g.bias(tx, tb).unwrap(),
+        case.g.scale(tx, 0.3).unwrap(),
+        case.g.soft_cap(tx, 5.0).unwrap(),
+        case.g.activate(Activation::Gelu, tx).unwrap(),
+    ];
+    let gelu = |x: f64| {
+        let root = (2.0 / std::f64::consts::PI).sqrt();
+        0.5 * x * (1.0 + (root * (x + 0.044_715 * x.powi(3))).tanh())
+    };
+    let formulas: [&dyn Fn(usize, f64) -> f64; 4] = [
+        &|i, x| x + f64::from(b[i % width]),
+        &|_, x| x * f64::from(0.3f32),
+        &|_, x| 5.0 * (x / 5.0).tanh(),
+        &|_, x| gelu(x),
+    ];
+    for (have, formula) in case.run(&outputs).iter().zip(formulas) {
+        let want: Vec<f64> = wide(&x).into_iter().enumerate().map(|(i, x)| formula(i, x)).collect();
+        assert_close(have, &want, 2e-6);
+    }
+}
+
+#[test]
 fn swiglu() {
     let (gate, up) = (noise(3, 50), noise(4, 50));
     let gate: Vec<f32> = gate.iter().map(|v| v * 200.0).collect();
     let mut case = Case::new();
     let (tg, tu) = (case.float(&[50], &gate), case.float(&[50], &up));
-    let out = case.g.swiglu(tg, tu).unwrap();
+    let out = case.g.glu(Activation::Silu, tg, tu).unwrap();
     let want: Vec<f64> =
         wide(&gate).iter().zip(wide(&up)).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
     assert_close(&case.run(&[out])[0], &want, 1e-6);
@@ -105,41 +155,57 @@ fn attention_over_written_caches() {
     };
     let caches = Caches { keys: cache(&mut case, "k", &k), values: cache(&mut case, "v", &v) };
     let tq = case.float(&[rows, HEADS, DIM], &q);
-    let out = case.g.attention(tq, caches, at, BAND).unwrap();
-    let have = &case.run(&[out])[0];
+    let mut scores = Scores::scaled(1.0 / (DIM as f32).sqrt());
+    let plain = case.g.attention(tq, caches, at, scores, BAND).unwrap();
+    scores.window = Some(2);
+    scores.cap = Some(Scalar::new(0.5));
+    scores.temperature = Some(Temperature { slope: Scalar::new(0.7), length: 2 });
+    let dressed = case.g.attention(tq, caches, at, scores, BAND).unwrap();
+    let outputs = case.run(&[plain, dressed]);
 
     let stored = |values: &[f32], row: usize, head: usize, d: usize| {
         f64::from(f16::from_f32(values[(row * KV_HEADS + head) * DIM + d]))
     };
-    assert!(have[(rows - 1) * HEADS * DIM..].iter().all(|x| x.is_nan()), "it sees itself");
-    for row in (0..rows - 1).filter(|&row| slots[row] >= 0) {
-        let seen: Vec<usize> = (0..rows)
-            .filter(|&other| slots[other] == slots[row] && positions[other] <= positions[row])
-            .collect();
-        for head in 0..HEADS {
-            let kv_head = head / (HEADS / KV_HEADS);
-            let at = (row * HEADS + head) * DIM;
-            let weights: Vec<f64> = seen
-                .iter()
-                .map(|&other| {
-                    let dot: f64 = (0..DIM)
-                        .map(|d| f64::from(q[at + d]) * stored(&k, other, kv_head, d))
-                        .sum();
-                    (dot / (DIM as f64).sqrt()).exp()
-                })
+    for (have, dressed) in outputs.iter().zip([false, true]) {
+        let score = |dot: f64, position: i32| {
+            if !dressed {
+                return dot;
+            }
+            let factor = 1.0 + 0.7 * (1.0 + f64::from(position / 2)).ln();
+            0.5 * (dot * factor / 0.5).tanh()
+        };
+        let near = |row: usize, other: usize| !dressed || positions[row] - positions[other] < 2;
+        assert!(have[(rows - 1) * HEADS * DIM..].iter().all(|x| x.is_nan()), "it sees itself");
+        for row in (0..rows - 1).filter(|&row| slots[row] >= 0) {
+            let seen: Vec<usize> = (0..rows)
+                .filter(|&other| slots[other] == slots[row] && positions[other] <= positions[row])
+                .filter(|&other| near(row, other))
                 .collect();
-            let total: f64 = weights.iter().sum();
-            let want: Vec<f64> = (0..DIM)
-                .map(|d| {
-                    let mixed: f64 = seen
-                        .iter()
-                        .zip(&weights)
-                        .map(|(&other, w)| w * stored(&v, other, kv_head, d))
-                        .sum();
-                    mixed / total
-                })
-                .collect();
-            assert_close(&have[at..at + DIM], &want, 1e-6);
+            for head in 0..HEADS {
+                let kv_head = head / (HEADS / KV_HEADS);
+                let at = (row * HEADS + head) * DIM;
+                let weights: Vec<f64> = seen
+                    .iter()
+                    .map(|&other| {
+                        let dot: f64 = (0..DIM)
+                            .map(|d| f64::from(q[at + d]) * stored(&k, other, kv_head, d))
+                            .sum();
+                        score(dot / (DIM as f64).sqrt(), positions[row]).exp()
+                    })
+                    .collect();
+                let total: f64 = weights.iter().sum();
+                let want: Vec<f64> = (0..DIM)
+                    .map(|d| {
+                        let mixed: f64 = seen
+                            .iter()
+                            .zip(&weights)
+                            .map(|(&other, w)| w * stored(&v, other, kv_head, d))
+                            .sum();
+                        mixed / total
+                    })
+                    .collect();
+                assert_close(&have[at..at + DIM], &want, 1e-6);
+            }
         }
     }
 }
@@ -158,7 +224,11 @@ fn attention_refuses_what_does_not_fit() {
     let [none, none_either] = ["none", "either"].map(|n| case.state(n, DType::F16, &[1, 8, 0, 4]));
     let none = Caches { keys: none, values: none_either };
     let mut refused = |q, caches, context, message: &str| {
-        let error = case.g.attention(q, caches, rows, context).expect_err(message).to_string();
+        let error = case
+            .g
+            .attention(q, caches, rows, Scores::scaled(1.0), context)
+            .expect_err(message)
+            .to_string();
         assert!(error.contains(message), "`{error}` does not say `{message}`");
     };
     refused(flat, caches, 8, "q must be [M, H, D]");

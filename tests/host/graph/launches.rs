@@ -39,7 +39,7 @@ const LAYOUT: KvLayout = KvLayout { slots: 8, context: 512 };
 fn a_decoded_token_is_five_launches_a_layer() {
     for name in ["tiny-llama-Q8_0", "tiny-llama-Q6_K", "tiny-qwen3-Q8_0"] {
         let model = open(name);
-        let layers = model.hyperparameters().layers;
+        let layers = model.hyperparameters().layers.len();
         for batch in [1, 4, 8] {
             let launches = outline(&model, LAYOUT, Bucket::decode(batch, 512)).unwrap();
             // Embedding, RoPE table, logits, sampling.
@@ -55,7 +55,7 @@ fn a_decoded_token_is_five_launches_a_layer() {
 #[test]
 fn matrices_of_several_types_are_launched_by_type() {
     let model = open("tiny-llama-Q4_K_M");
-    let layers = model.hyperparameters().layers;
+    let layers = model.hyperparameters().layers.len();
     let launches = outline(&model, LAYOUT, Bucket::decode(1, 512)).unwrap();
     let extra = launches.len() - (5 * layers + 4);
     assert!((1..=layers).contains(&extra), "{extra} layers have V of another type");
@@ -66,7 +66,7 @@ fn matrices_of_several_types_are_launched_by_type() {
 #[test]
 fn a_chunk_of_a_prompt_rotates_first_and_meets_each_matrix_once() {
     let model = open("tiny-llama-Q8_0");
-    let layers = model.hyperparameters().layers;
+    let layers = model.hyperparameters().layers.len();
     for rows in [2, 8, 9, 200] {
         let bucket = Bucket::prefill(rows, 512, Outputs::Last);
         let launches = outline(&model, LAYOUT, bucket).unwrap();
@@ -84,7 +84,7 @@ fn a_chunk_of_a_prompt_rotates_first_and_meets_each_matrix_once() {
 #[test]
 fn halves_go_through_in_eights() {
     let model = open("tiny-llama-F16");
-    let layers = model.hyperparameters().layers;
+    let layers = model.hyperparameters().layers.len();
     for (rows, parts) in [(2, 1), (8, 1), (9, 2), (20, 3)] {
         let bucket = Bucket::prefill(rows, 512, Outputs::Last);
         let launches = outline(&model, LAYOUT, bucket).unwrap();

@@ -34,7 +34,7 @@ fn buckets() -> Vec<Bucket> {
 }
 
 fn all_fusions() -> impl Iterator<Item = Fusions> {
-    (0u32..64).map(|bits| {
+    (0u32..128).map(|bits| {
         let bit = |i: u32| bits >> i & 1 == 1;
         Fusions {
             composites: bit(0),
@@ -43,6 +43,7 @@ fn all_fusions() -> impl Iterator<Item = Fusions> {
             residual: bit(3),
             rope_kv: bit(4),
             sample_advance: bit(5),
+            epilogue: bit(6),
         }
     })
 }
@@ -86,7 +87,7 @@ fn every_fusion_of_every_bucket_is_valid_and_moves_the_same_weights() {
 #[test]
 fn a_fully_fused_plan_holds_nothing_but_the_fused_steps() {
     for (name, model) in models() {
-        let layers = model.hyperparameters().layers;
+        let layers = model.hyperparameters().layers.len();
         for bucket in buckets() {
             let plan = fuse(&model.plan(LAYOUT, bucket).unwrap(), Fusions::ALL);
             let place = format!("{name} {bucket:?}");
@@ -107,7 +108,7 @@ fn a_fully_fused_plan_holds_nothing_but_the_fused_steps() {
                 count(&plan, |op| matches!(op, Op::RopeKv(RopeKv { queries: Some(_), .. })));
             assert_eq!(asked, layers - silent, "{place}");
             let left_over =
-                |op: &Op| matches!(op, Op::Rope { .. } | Op::KvWrite { .. } | Op::SwiGlu { .. });
+                |op: &Op| matches!(op, Op::Rope { .. } | Op::KvWrite { .. } | Op::Glu { .. });
             assert_eq!(count(&plan, left_over), 0, "{place}");
             super::arena::check(&plan, |_, bytes| bytes);
             super::arena::check(&plan, |_, bytes| bytes.next_multiple_of(4096));
@@ -130,7 +131,7 @@ fn a_decode_step_reads_the_weights_and_the_band_once() {
             let rows = batch as u64 * row;
             let once = model.weight_bytes() - if tied { 0 } else { embedding.bytes() };
             assert_eq!(cost.weight_bytes, once + rows, "{name} batch {batch}");
-            let per_token = (hyper.layers * 2 * hyper.kv_heads * hyper.head_size * 2) as u64;
+            let per_token = model.state_bytes_per_token();
             let band = batch as u64 * (bucket.context as u64 + 1) * per_token;
             assert_eq!(cost.state_bytes, band, "{name} batch {batch}");
         }
@@ -229,7 +230,7 @@ fn a_norm_that_the_host_reads_stays_a_step() {
             g.output(name, tensor);
         }
         let fused = fuse(&g.lower(Bucket::decode(1, 64)).unwrap(), Fusions::ALL);
-        assert_eq!(count(&fused, |op| matches!(op, Op::RmsNorm(_))), norms, "{outputs:?}");
+        assert_eq!(count(&fused, |op| matches!(op, Op::Normalise(_))), norms, "{outputs:?}");
     }
 }
 

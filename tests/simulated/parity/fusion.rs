@@ -68,7 +68,7 @@ fn steps_that_are_left_apart_are_more() {
     let layout = model::KvLayout { slots: 1, context: 64 };
     let plan = model.plan(layout, Bucket::decode(1, 64)).unwrap();
     let steps = |fusions| fuse(&plan, fusions).steps.len();
-    let layers = model.hyperparameters().layers;
+    let layers = model.hyperparameters().layers.len();
     // Two norms and two residuals a layer, a norm before the logits.
     assert_eq!(steps(FEWER[0].1), steps(Fusions::ALL) + 2 * layers + 1);
     assert_eq!(steps(FEWER[1].1), steps(Fusions::ALL) + 2 * layers);

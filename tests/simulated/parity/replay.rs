@@ -69,7 +69,7 @@ fn recordings_see_their_own_inputs_and_nothing_else() {
 #[test]
 fn a_recorded_step_is_counted_once_and_submitted_once() {
     let model = model("tiny-qwen3-Q8_0");
-    let layers = model.hyperparameters().layers as u64;
+    let layers = model.hyperparameters().layers.len() as u64;
     for device in devices() {
         let mut player = Session::new(&*device, &model, LAYOUT, &buckets());
         play(&mut player, &prompt(0, 1));

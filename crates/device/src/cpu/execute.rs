@@ -10,11 +10,12 @@ use std::ops::Range;
 use super::memory::Memory;
 use super::pool::Worker;
 use super::program::{
-    Arrange, Attention, Gate, Linear, Matrix, NextInputs, Norm, Program, Project, RopeKv, Sample,
-    Stage,
+    Arrange, Attention, Elementwise, Gate, Linear, Matrix, NextInputs, Norm, Program, Project,
+    RopeKv, Rotation, Sample, Stage,
 };
 use super::variant::STRIP;
 use plan::sample::{self, Candidate, Sampling};
+use plan::{NormKind, Scores, Temperature};
 use simd::activations::{self, TILE};
 use simd::attention::{self, Attend};
 use simd::matmul::{Activations, Product, Q8Activations, matmul};
@@ -136,20 +137,21 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                     rope::table(c.isa, position, frequencies, half, magnitude, out);
                 }
             }
-            Stage::RmsNorm { x, norm, n, rows, out } => {
+            Stage::Normalise { x, norm, n, rows, out } => {
                 for row in w.part(c.rows(rows)) {
                     normalise(c.isa, norm, x.add(row * n), out.add(row * n), n);
                 }
             }
-            Stage::Add { a, b, n, rows, out } => {
+            Stage::Elementwise { op, x, n, rows, out } => {
                 let part = w.part(n * c.rows(rows));
-                let at = part.start;
-                norm::add(c.isa, a.add(at), b.add(at), out.add(at), part.len());
+                elementwise(c.isa, op, x, n, part, out);
             }
-            Stage::SwiGlu { gate, up, n, rows, out } => {
-                let part = w.part(n * c.rows(rows));
-                let at = part.start;
-                norm::swiglu(c.isa, gate.add(at), up.add(at), out.add(at), part.len());
+            Stage::Rope { x, rotation, heads, dim, rows, out } => {
+                for item in w.part(c.rows(rows) * heads) {
+                    let out = out.add(item * dim);
+                    out.copy_from_nonoverlapping(x.add(item * dim), dim);
+                    rotate(c.isa, rotation, item / heads, out);
+                }
             }
             Stage::Arrange(ref stage) => arrange(stage, c, w),
             Stage::Project(ref stage) => project(stage, c, w),
@@ -193,8 +195,68 @@ fn index(value: i32, extent: usize) -> Option<usize> {
 ///
 /// As for [`norm::rms_norm`].
 unsafe fn normalise(isa: Isa, norm: Norm, x: *const f32, out: *mut f32, n: usize) {
+    let Norm { kind, weight, bias, eps } = norm;
     // SAFETY: the caller's contract.
-    unsafe { norm::rms_norm(isa, x, norm.weight, out, n, norm.eps) }
+    unsafe {
+        let mut x = x;
+        if kind == NormKind::Layer {
+            norm::centre(isa, x, out, n);
+            x = out;
+        }
+        norm::rms_norm(isa, x, weight, out, n, eps);
+        if let Some(bias) = bias {
+            norm::add(isa, out, bias, out, n);
+        }
+    }
+}
+
+/// Elements of rows of `n`, from `part.start` to `part.end`, row by row.
+///
+/// # Safety
+///
+/// As for [`stage`].
+unsafe fn elementwise(
+    isa: Isa,
+    op: Elementwise,
+    x: *const f32,
+    n: usize,
+    part: Range<usize>,
+    out: *mut f32,
+) {
+    let mut at = part.start;
+    while at < part.end {
+        let (row, column) = (at / n, at % n);
+        let len = (n - column).min(part.end - at);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let (x, y) = (x.add(at), out.add(at));
+            match op {
+                Elementwise::Add(other) => norm::add(isa, x, other.add(at), y, len),
+                Elementwise::Bias(bias) => norm::add(isa, x, bias.add(column), y, len),
+                Elementwise::Scale(factor) => norm::scale(isa, factor, x, y, len),
+                Elementwise::SoftCap(cap) => norm::soft_cap(isa, cap, x, y, len),
+                Elementwise::Activate(activation) => norm::activate(isa, activation, x, y, len),
+                Elementwise::Glu { activation, up, stride } => {
+                    norm::glu(isa, activation, x, up.add(row * stride + column), y, len);
+                }
+            }
+        }
+        at += len;
+    }
+}
+
+/// One head of a row, in place.
+///
+/// # Safety
+///
+/// As for [`stage`].
+unsafe fn rotate(isa: Isa, rotation: Rotation, row: usize, head: *mut f32) {
+    let Rotation { table, half, style } = rotation;
+    // SAFETY: the caller's contract.
+    unsafe {
+        let cos = table.add(2 * row * half);
+        rope::rope(isa, head, 2 * half, cos, cos.add(half), style);
+    }
 }
 
 /// Rows into the blocks that products read: whole rows where they are normalised, pieces of rows
@@ -265,25 +327,41 @@ unsafe fn project(stage: &Project, c: &Context<'_>, w: &Worker<'_>) {
     let claim = variant.claim(of).next_multiple_of(unit);
     while let Some((rows, range)) = claim_product(w, of, total, claim) {
         let mut base = 0;
-        for &Linear { ref matrix, out, used_planes } in linears.iter().flatten() {
+        for &Linear { ref matrix, bias, activation, out, used_planes } in linears.iter().flatten() {
             let layout = &matrix.layout;
             let groups = range.start.max(base)..range.end.min(base + layout.groups());
             if groups.start < groups.end {
+                let groups = groups.start - base..groups.end - base;
+                let (first, end) = (groups.start * LANES, layout.rows().min(groups.end * LANES));
                 // SAFETY: the caller's contract; no other thread claims these groups of these rows.
                 unsafe {
                     let product = Product {
                         layout,
                         weights: matrix.weights(),
-                        groups: groups.start - base..groups.end - base,
+                        groups,
                         x: c.activations(matrix, residual_planes, used_planes),
                         rows: rows.clone(),
                         of,
                         out,
                         stride: layout.rows(),
-                        residual,
+                        residual: residual.filter(|_| bias.is_none()),
                         loops: variant.loops,
                     };
                     matmul(c.isa, &product);
+                    let alone = bias.is_none() && activation.is_none();
+                    for row in rows.clone().filter(|_| !alone) {
+                        let (at, n) = (row * layout.rows() + first, end - first);
+                        let y = out.add(at);
+                        if let Some(bias) = bias {
+                            norm::add(c.isa, y, bias.add(first), y, n);
+                        }
+                        if let Some(activation) = activation {
+                            norm::activate(c.isa, activation, y, y, n);
+                        }
+                        if let Some(residual) = residual {
+                            norm::add(c.isa, residual.add(at), y, y, n);
+                        }
+                    }
                 }
             }
             base += room(layout);
@@ -298,7 +376,7 @@ unsafe fn project(stage: &Project, c: &Context<'_>, w: &Worker<'_>) {
 ///
 /// As for [`stage`].
 unsafe fn gate(stage: &Gate, c: &Context<'_>, w: &Worker<'_>) {
-    let &Gate { ref gate, ref up, rows, residual_planes, out, variant } = stage;
+    let &Gate { activation, ref gate, ref up, rows, residual_planes, out, variant } = stage;
     let (of, n) = (c.rows(rows), gate.layout.rows());
     let side = c.memory.thread(w.index());
     let unit = gate.layout.panel_width().max(up.layout.panel_width());
@@ -326,7 +404,7 @@ unsafe fn gate(stage: &Gate, c: &Context<'_>, w: &Worker<'_>) {
             }
             for row in rows {
                 let (g, u) = (out.add(row * n + first), strip.wrapping_add(row * STRIP + first));
-                norm::swiglu(c.isa, g, u, g, end - first);
+                norm::glu(c.isa, activation, g, u, g, end - first);
             }
         }
     }
@@ -338,30 +416,28 @@ unsafe fn gate(stage: &Gate, c: &Context<'_>, w: &Worker<'_>) {
 ///
 /// As for [`stage`].
 unsafe fn rope_kv(stage: &RopeKv, c: &Context<'_>, w: &Worker<'_>, row: usize, head: usize) {
-    let RopeKv { q, k, v, table, at, style, heads, cache, out, keys, values, .. } = *stage;
+    let RopeKv { q, k, v, rotation, at, heads, cache, out, keys, values, .. } = *stage;
     // SAFETY: the caller's contract: rows and heads are within the operands; slot and position are
     // checked against the cache.
     unsafe {
         let (dim, group) = (cache.dim, heads / cache.heads);
-        let cos = table.add(row * dim);
-        let sin = cos.add(dim / 2);
-        let rotate = |x: *const f32, norm: Option<Norm>, to: *mut f32| {
+        let turn = |x: *const f32, norm: Option<Norm>, to: *mut f32| {
             match norm {
                 Some(norm) => normalise(c.isa, norm, x, to, dim),
                 None => to.copy_from_nonoverlapping(x, dim),
             }
-            rope::rope(c.isa, to, dim, cos, sin, style);
+            rotate(c.isa, rotation, row, to);
         };
         for query in head * group..(head + 1) * group {
             let offset = (row * heads + query) * dim;
-            rotate(q.add(offset), stage.q_norm, out.add(offset));
+            turn(q.add(offset), stage.q_norm, out.add(offset));
         }
         let slot = index(*at.slots.add(row), cache.slots);
         let position = index(*at.positions.add(row), cache.capacity);
         if let (Some(slot), Some(position)) = (slot, position) {
             let offset = (row * cache.heads + head) * dim;
             let rotated = c.memory.thread(w.index());
-            rotate(k.add(offset), stage.k_norm, rotated);
+            turn(k.add(offset), stage.k_norm, rotated);
             let base = (slot * cache.heads + head) * cache.head_len();
             let (keys, values) = (keys.add(base), values.add(base));
             rope::kv_write(c.isa, rotated, v.add(offset), dim, position, keys, values);
@@ -381,7 +457,7 @@ unsafe fn attend(
     part: Range<usize>,
     head: usize,
 ) {
-    let Attention { q, at, heads, cache, scale, out, keys, values, .. } = *stage;
+    let Attention { q, at, heads, cache, ref scores, out, keys, values, .. } = *stage;
     // SAFETY: as in `rope_kv`.
     unsafe {
         let (dim, group) = (cache.dim, heads / cache.heads);
@@ -397,9 +473,13 @@ unsafe fn attend(
                 row += 1;
                 continue;
             };
-            // Tokens that follow one another go together.
+            // Tokens that follow one another, with one factor on their scores, go together.
+            let scale = factor(scores, position);
             let mut rows = 1;
-            while row + rows < part.end && place(row + rows) == Some((slot, position + rows)) {
+            while row + rows < part.end
+                && place(row + rows) == Some((slot, position + rows))
+                && factor(scores, position + rows).to_bits() == scale.to_bits()
+            {
                 rows += 1;
             }
             let base = (slot * cache.heads + head) * cache.head_len();
@@ -412,7 +492,9 @@ unsafe fn attend(
                 keys: keys.add(base),
                 values: values.add(base),
                 positions: position + 1,
+                window: scores.window.unwrap_or(usize::MAX),
                 scale,
+                cap: scores.cap.map(plan::Scalar::get),
                 scratch: c.memory.thread(w.index()),
                 out: out.add(offset),
             };
@@ -420,6 +502,15 @@ unsafe fn attend(
             row += rows;
         }
     }
+}
+
+/// The factor on the scores of a row at a position.
+fn factor(scores: &Scores, position: usize) -> f32 {
+    let scale = scores.scale.get();
+    let Some(Temperature { slope, length }) = scores.temperature else { return scale };
+    #[expect(clippy::cast_precision_loss, reason = "positions are below 2^24")]
+    let lengths = 1.0 + (position / length.max(1)) as f64;
+    (f64::from(scale) * (1.0 + f64::from(slope.get()) * lengths.ln())) as f32
 }
 
 /// One row of logits: its token, and the next step's inputs.

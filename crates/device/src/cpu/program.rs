@@ -10,7 +10,10 @@ use crate::{
     Error, Result,
     precision::{residual_planes, residual_planes_of},
 };
-use plan::{Arena, Binary, Class, DType, MAX_WEIGHTS, Op, Plan, Product, RopeStyle, Step, View};
+use plan::{
+    Activation, Arena, Binary, Class, DType, MAX_WEIGHTS, NormKind, Op, Plan, Product, RopeStyle,
+    Scores, Step, View,
+};
 use simd::Isa;
 use simd::activations::ActivationFormat;
 use simd::packed::PackedLayout;
@@ -23,8 +26,28 @@ pub(super) struct Matrix {
 
 #[derive(Clone, Copy)]
 pub(super) struct Norm {
+    pub(super) kind: NormKind,
     pub(super) weight: *const f32,
+    pub(super) bias: Option<*const f32>,
     pub(super) eps: f32,
+}
+
+/// What is done with a value and nothing but its neighbours in other operands.
+#[derive(Clone, Copy)]
+pub(super) enum Elementwise {
+    /// Plus another operand.
+    Add(*const f32),
+    /// Plus a row.
+    Bias(*const f32),
+    Scale(f32),
+    SoftCap(f32),
+    Activate(Activation),
+    /// Activated, times another operand, whose rows are `stride` apart.
+    Glu {
+        activation: Activation,
+        up: *const f32,
+        stride: usize,
+    },
 }
 
 /// Where each row lives: the mailboxes that say so.
@@ -62,24 +85,25 @@ pub(super) enum Stage {
         rows: usize,
         out: *mut f32,
     },
-    RmsNorm {
+    Normalise {
         x: *const f32,
         norm: Norm,
         n: usize,
         rows: usize,
         out: *mut f32,
     },
-    Add {
-        a: *const f32,
-        b: *const f32,
+    Elementwise {
+        op: Elementwise,
+        x: *const f32,
         n: usize,
         rows: usize,
         out: *mut f32,
     },
-    SwiGlu {
-        gate: *const f32,
-        up: *const f32,
-        n: usize,
+    Rope {
+        x: *const f32,
+        rotation: Rotation,
+        heads: usize,
+        dim: usize,
         rows: usize,
         out: *mut f32,
     },
@@ -113,23 +137,34 @@ pub(super) struct Project {
     pub(super) variant: Variant,
 }
 
-/// One matrix, where its product goes, and how many of the residual planes count for it.
+/// One matrix, what follows its product, where that goes, and how many of the residual planes count for it.
 #[derive(Clone, Copy)]
 pub(super) struct Linear {
     pub(super) matrix: Matrix,
+    pub(super) bias: Option<*const f32>,
+    pub(super) activation: Option<Activation>,
     pub(super) out: *mut f32,
     pub(super) used_planes: usize,
 }
 
-/// `silu(x W0^T) * (x W1^T)` of the arranged rows.
+/// `activation(x W0^T) * (x W1^T)` of the arranged rows.
 #[derive(Clone, Copy)]
 pub(super) struct Gate {
+    pub(super) activation: Activation,
     pub(super) gate: Matrix,
     pub(super) up: Matrix,
     pub(super) rows: usize,
     pub(super) residual_planes: usize,
     pub(super) out: *mut f32,
     pub(super) variant: Variant,
+}
+
+/// How heads are rotated: their first `2 * half` values.
+#[derive(Clone, Copy)]
+pub(super) struct Rotation {
+    pub(super) table: *const f32,
+    pub(super) half: usize,
+    pub(super) style: RopeStyle,
 }
 
 /// Queries (none when `heads` is 0) rotated, keys rotated and values into their caches.
@@ -140,9 +175,8 @@ pub(super) struct RopeKv {
     pub(super) k: *const f32,
     pub(super) k_norm: Option<Norm>,
     pub(super) v: *const f32,
-    pub(super) table: *const f32,
+    pub(super) rotation: Rotation,
     pub(super) at: KvRows,
-    pub(super) style: RopeStyle,
     pub(super) heads: usize,
     pub(super) cache: Cache,
     pub(super) rows: usize,
@@ -157,7 +191,7 @@ pub(super) struct Attention {
     pub(super) at: KvRows,
     pub(super) heads: usize,
     pub(super) cache: Cache,
-    pub(super) scale: f32,
+    pub(super) scores: Scores,
     pub(super) rows: usize,
     pub(super) out: *mut f32,
     pub(super) keys: *const u16,
@@ -191,9 +225,16 @@ impl Stage {
             Self::Embed { .. } => "embed",
             Self::Gather { .. } => "gather",
             Self::RopeTable { .. } => "rope-table",
-            Self::RmsNorm { .. } => "rms-norm",
-            Self::Add { .. } => "add",
-            Self::SwiGlu { .. } => "swiglu",
+            Self::Normalise { .. } => "norm",
+            Self::Elementwise { op, .. } => match op {
+                Elementwise::Add(_) => "add",
+                Elementwise::Bias(_) => "bias",
+                Elementwise::Scale(_) => "scale",
+                Elementwise::SoftCap(_) => "soft-cap",
+                Elementwise::Activate(_) => "activate",
+                Elementwise::Glu { .. } => "glu",
+            },
+            Self::Rope { .. } => "rope",
             Self::Arrange(_) => "arrange",
             Self::Project(_) => "project",
             Self::Gate(_) => "gate",
@@ -230,9 +271,14 @@ pub(super) fn check(plan: &Plan) -> Result<()> {
             Op::Binary { op: Binary::Add, a, b, out } => {
                 plan.buffer(out.buffer).dtype != DType::I32 && a.shape == b.shape
             }
-            Op::RmsNorm(_)
+            Op::Normalise(_)
+            | Op::Bias { .. }
+            | Op::Scale { .. }
+            | Op::SoftCap { .. }
+            | Op::Activate { .. }
+            | Op::Glu { .. }
             | Op::RopeTable(_)
-            | Op::SwiGlu { .. }
+            | Op::Rope { .. }
             | Op::Attention(_)
             | Op::Project(_)
             | Op::RopeKv(_)
@@ -243,8 +289,11 @@ pub(super) fn check(plan: &Plan) -> Result<()> {
             return Err(unsupported(format!("step {} ({})", step.op.name(), step.label)));
         }
         let cached = |view: &View| plan.buffer(view.buffer).class == Class::State;
+        let rows_apart = |view: &View| {
+            matches!(&step.op, Op::Glu { up, .. } if view == up) && row_stride(view).is_some()
+        };
         let mut views = step.op.reads().into_iter().chain(step.op.writes());
-        if views.any(|view| !view.is_contiguous() && !cached(view)) {
+        if views.any(|view| !view.is_contiguous() && !cached(view) && !rows_apart(view)) {
             return Err(unsupported(format!("strides in {} ({})", step.op.name(), step.label)));
         }
     }
@@ -289,6 +338,10 @@ impl Resolver<'_> {
         Ok(self.typed(view, DType::F32)?.cast())
     }
 
+    fn optional(&self, view: Option<&View>) -> Result<Option<*const f32>> {
+        view.map(|view| Ok(self.f32(view)?.cast_const())).transpose()
+    }
+
     fn i32(&self, view: &View) -> Result<*mut i32> {
         Ok(self.typed(view, DType::I32)?.cast())
     }
@@ -325,7 +378,8 @@ impl Resolver<'_> {
     }
 
     fn norm(&self, norm: &plan::Norm) -> Result<Norm> {
-        Ok(Norm { weight: self.f32(&norm.weight)?, eps: norm.eps.get() })
+        let bias = self.optional(norm.bias.as_ref())?;
+        Ok(Norm { kind: norm.kind, weight: self.f32(&norm.weight)?, bias, eps: norm.eps.get() })
     }
 
     fn rows(&self, rows: &plan::Rows) -> Result<KvRows> {
@@ -336,18 +390,36 @@ impl Resolver<'_> {
         let stage = match &step.op {
             Op::Gather(gather) => self.gather(gather)?,
             Op::Binary { op: Binary::Add, a, b, out } => {
-                let (rows, n) = rows_of(a);
-                Stage::Add { a: self.f32(a)?, b: self.f32(b)?, n, rows, out: self.f32(out)? }
+                self.elementwise(Elementwise::Add(self.f32(b)?), a, out)?
             }
-            Op::SwiGlu { gate, up, out } => {
-                let (rows, n) = rows_of(gate);
-                let (gate, up) = (self.f32(gate)?, self.f32(up)?);
-                Stage::SwiGlu { gate, up, n, rows, out: self.f32(out)? }
+            Op::Bias { x, bias, out } => {
+                self.elementwise(Elementwise::Bias(self.f32(bias)?), x, out)?
             }
-            Op::RmsNorm(plan::RmsNorm { x, norm, out }) => {
+            Op::Scale { factor, x, out } => {
+                self.elementwise(Elementwise::Scale(factor.get()), x, out)?
+            }
+            Op::SoftCap { cap, x, out } => {
+                self.elementwise(Elementwise::SoftCap(cap.get()), x, out)?
+            }
+            Op::Activate { activation, x, out } => {
+                self.elementwise(Elementwise::Activate(*activation), x, out)?
+            }
+            Op::Glu { activation, gate, up, out } => {
+                let stride = row_stride(up).unwrap_or_else(|| unreachable!("`check` saw to it"));
+                let (activation, up) = (*activation, self.f32(up)?.cast_const());
+                self.elementwise(Elementwise::Glu { activation, up, stride }, gate, out)?
+            }
+            Op::Normalise(plan::Normalise { x, norm, out }) => {
                 let (rows, n) = rows_of(x);
                 let (x, norm) = (self.f32(x)?, self.norm(norm)?);
-                Stage::RmsNorm { x, norm, n, rows, out: self.f32(out)? }
+                Stage::Normalise { x, norm, n, rows, out: self.f32(out)? }
+            }
+            Op::Rope { style, x, table, out } => {
+                let &[rows, heads, dim] = &x.shape[..] else {
+                    return Err(unsupported(format!("heads {:?}", x.shape)));
+                };
+                let (x, rotation) = (self.f32(x)?, self.rotation(table, *style, dim)?);
+                Stage::Rope { x, rotation, heads, dim, rows, out: self.f32(out)? }
             }
             Op::RopeTable(table) => Stage::RopeTable {
                 positions: self.i32(&table.positions)?,
@@ -365,6 +437,21 @@ impl Resolver<'_> {
         };
         stages.push(stage);
         Ok(())
+    }
+
+    fn elementwise(&self, op: Elementwise, x: &View, out: &View) -> Result<Stage> {
+        let (rows, n) = rows_of(x);
+        Ok(Stage::Elementwise { op, x: self.f32(x)?, n, rows, out: self.f32(out)? })
+    }
+
+    /// The rotation of heads of `dim` values by a table `[M, 2, R/2]`.
+    fn rotation(&self, table: &View, style: RopeStyle, dim: usize) -> Result<Rotation> {
+        match table.shape[..] {
+            [_, 2, half] if 2 * half <= dim => {
+                Ok(Rotation { table: self.f32(table)?, half, style })
+            }
+            _ => Err(unsupported(format!("rotation of {dim} by {:?}", table.shape))),
+        }
     }
 
     /// `[M, H, D]` of queries that fit the cache.
@@ -397,9 +484,15 @@ impl Resolver<'_> {
         })
     }
 
-    fn linear(&self, weight: &View, out: &View) -> Result<Linear> {
-        let used_planes = residual_planes_of(self.plan, out);
-        Ok(Linear { matrix: self.matrix(weight)?, out: self.f32(out)?, used_planes })
+    fn linear(&self, linear: &plan::Linear) -> Result<Linear> {
+        let plan::Linear { weight, bias, activation, out } = linear;
+        Ok(Linear {
+            matrix: self.matrix(weight)?,
+            bias: self.optional(bias.as_ref())?,
+            activation: *activation,
+            out: self.f32(out)?,
+            used_planes: residual_planes_of(self.plan, out),
+        })
     }
 
     fn project(&self, project: &plan::Project, stages: &mut Vec<Stage>) -> Result<()> {
@@ -433,15 +526,18 @@ impl Resolver<'_> {
             Product::Each(each) => {
                 let mut to = [None; MAX_WEIGHTS];
                 for (to, linear) in to.iter_mut().zip(each) {
-                    *to = Some(self.linear(&linear.weight, &linear.out)?);
+                    *to = Some(self.linear(linear)?);
                 }
                 linears(to, None)
             }
-            Product::Residual { weight, residual, out } => {
+            Product::Residual { weight, bias, residual, out } => {
+                let (weight, bias, out) = (weight.clone(), bias.clone(), out.clone());
+                let linear = plan::Linear { weight, bias, activation: None, out };
                 let residual = self.f32(residual)?.cast_const();
-                linears([Some(self.linear(weight, out)?), None, None], Some(residual))
+                linears([Some(self.linear(&linear)?), None, None], Some(residual))
             }
-            Product::SwiGlu { gate, up, out } => Stage::Gate(Gate {
+            Product::Glu { activation, gate, up, out } => Stage::Gate(Gate {
+                activation: *activation,
                 gate: self.matrix(gate)?,
                 up: self.matrix(up)?,
                 rows,
@@ -458,7 +554,8 @@ impl Resolver<'_> {
         let (values, _) = self.cache(&rope.caches.values)?;
         let [rows, ..] = self.heads(&rope.k, &cache)?;
         let norm = |weight: &View, eps: plan::Scalar| {
-            Ok::<_, Error>(Norm { weight: self.f32(weight)?, eps: eps.get() })
+            let (kind, weight, eps) = (NormKind::Rms, self.f32(weight)?, eps.get());
+            Ok::<_, Error>(Norm { kind, weight, bias: None, eps })
         };
         let (mut q, mut out, mut heads) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
         if let Some(queries) = &rope.queries {
@@ -476,9 +573,8 @@ impl Resolver<'_> {
             k: self.f32(&rope.k)?,
             k_norm,
             v: self.f32(&rope.v)?,
-            table: self.f32(&rope.table)?,
+            rotation: self.rotation(&rope.table, rope.style, cache.dim)?,
             at: self.rows(&rope.rows)?,
-            style: rope.style,
             heads,
             cache,
             rows,
@@ -497,7 +593,7 @@ impl Resolver<'_> {
             at: self.rows(&attention.rows)?,
             heads,
             cache,
-            scale: attention.scale.get(),
+            scores: attention.scores,
             rows,
             out: self.f32(&attention.out)?,
             keys,
@@ -530,6 +626,15 @@ impl Resolver<'_> {
 fn rows_of(view: &View) -> (usize, usize) {
     let n = view.shape.last().copied().unwrap_or(1);
     (view.elements() / n.max(1), n)
+}
+
+/// Distance between the rows of a matrix whose rows are dense.
+fn row_stride(view: &View) -> Option<usize> {
+    match (&view.shape[..], &view.strides[..]) {
+        _ if view.is_contiguous() => Some(rows_of(view).1),
+        ([_, _], &[stride, 1]) => Some(stride),
+        _ => None,
+    }
 }
 
 impl Program {

@@ -109,7 +109,7 @@ pub(super) fn case(plan: &Plan, project: &Project) -> Option<Case> {
     let cols = project.x.shape.last().copied().unwrap_or(1).max(1);
     let number = |n: usize| u32::try_from(n).ok().filter(|&n| n > 0);
     let family = match project.product {
-        Product::SwiGlu { .. } => "gate",
+        Product::Glu { .. } => "gate",
         Product::Each(_) | Product::Residual { .. } if fine => "project_fine",
         Product::Each(_) | Product::Residual { .. } => "project",
     };

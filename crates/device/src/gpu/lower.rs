@@ -25,9 +25,9 @@ use super::variant::{self, Shape, Tuning};
 use crate::plan_buffers::PlanBuffers;
 use crate::{Error, RING_STEPS, Result, precision};
 use plan::{
-    Arena, Attention, Binary, Buffer, Caches, Class, Cost, DType, Gather, Linear, Op, Plan,
-    Product, Project, QkNorm, Queries, RmsNorm, RopeKv, RopeStyle, RopeTable, Rows, Sample, Step,
-    View,
+    Activation, Arena, Attention, Binary, Buffer, Caches, Class, Cost, DType, Gather, Linear, Norm,
+    NormKind, Normalise, Op, Plan, Product, Project, QkNorm, Queries, RopeKv, RopeStyle, RopeTable,
+    Rows, Sample, Scores, Step, View,
 };
 
 /// Rows of activations that a projection takes at once.
@@ -181,6 +181,42 @@ pub(super) fn rows_of(view: &View) -> (usize, usize) {
     (view.elements() / n, n)
 }
 
+/// What a step asks for that the kernels cannot do.
+fn lacking(op: &Op) -> Option<&'static str> {
+    let norm = |norm: &Norm| match norm {
+        Norm { kind: NormKind::Rms, bias: None, .. } => None,
+        _ => Some("LayerNorm"),
+    };
+    let not_silu = |activation| (activation != Activation::Silu).then_some("GELU");
+    match op {
+        Op::Normalise(step) => norm(&step.norm),
+        Op::Glu { activation, .. } => not_silu(*activation),
+        Op::Project(Project { norm: before, product, .. }) => {
+            let after = match product {
+                Product::Each(each) if each.iter().any(|l| l.activation.is_some()) => {
+                    Some("an activation in a projection")
+                }
+                Product::Each(each) if each.iter().any(|l| l.bias.is_some()) => Some("biases"),
+                Product::Residual { bias: Some(_), .. } => Some("biases"),
+                Product::Glu { activation, .. } => not_silu(*activation),
+                Product::Each(_) | Product::Residual { .. } => None,
+            };
+            before.as_ref().and_then(norm).or(after)
+        }
+        Op::RopeKv(RopeKv { k, table, .. }) => {
+            let [rotated, dim] = [table, k].map(|view| view.shape.last().copied().unwrap_or(0));
+            (2 * rotated != dim).then_some("rotation of a part of each head")
+        }
+        Op::Attention(Attention { scores, .. }) => match scores {
+            Scores { window: Some(_), .. } => Some("attention within a window"),
+            Scores { cap: Some(_), .. } => Some("soft-capped attention"),
+            Scores { temperature: Some(_), .. } => Some("attention with a temperature"),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 fn count(n: usize) -> Result<u32> {
     u32::try_from(n).map_err(|_| unsupported(format!("a dimension of {n}")))
 }
@@ -251,7 +287,7 @@ pub(super) fn cost(plan: &Plan) -> Cost {
                         .filter(|linear| of(&linear.weight) == Some(weight))
                         .map(|linear| planes(plan, weight, &linear.out))
                         .max()?,
-                    Product::SwiGlu { out, .. } | Product::Residual { out, .. } => {
+                    Product::Glu { out, .. } | Product::Residual { out, .. } => {
                         planes(plan, weight, out)
                     }
                 };
@@ -358,15 +394,18 @@ impl Lowering<'_> {
 
     fn step(&mut self, step: &Step) -> Result<()> {
         let label = step.label.as_str();
+        if let Some(lacking) = lacking(&step.op) {
+            return Err(unsupported(format!("{lacking} ({label})")));
+        }
         match &step.op {
             Op::Gather(gather) => self.gather(label, gather),
             Op::Binary { op: Binary::Add, a, b, out } => {
                 self.elementwise(label, Kernel::Add, [a, b], out)
             }
-            Op::SwiGlu { gate, up, out } => {
+            Op::Glu { gate, up, out, .. } => {
                 self.elementwise(label, Kernel::SwiGlu, [gate, up], out)
             }
-            Op::RmsNorm(norm) => self.rms_norm(label, norm),
+            Op::Normalise(norm) => self.rms_norm(label, norm),
             Op::RopeTable(table) => self.rope_table(label, table),
             Op::Attention(attention) => self.attention(label, attention, None),
             Op::RopeKv(rope) => self.rope_kv(label, rope),
@@ -439,7 +478,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn rms_norm(&mut self, label: &str, step: &RmsNorm) -> Result<()> {
+    fn rms_norm(&mut self, label: &str, step: &Normalise) -> Result<()> {
         let (rows, n) = rows_of(&step.x);
         let (x, weight) = (self.f32(&step.x)?, self.f32(&step.norm.weight)?);
         let (out, rows) = (self.f32(&step.out)?, count(rows)?);
@@ -495,7 +534,7 @@ impl Lowering<'_> {
                 let matrix = |l: &Linear| self.matrix(&l.weight, Some(&l.out));
                 each.iter().map(matrix).collect::<Result<Vec<_>, _>>()?
             }
-            Product::SwiGlu { gate, up, out } => {
+            Product::Glu { gate, up, out, .. } => {
                 projection.swiglu = true;
                 let (gate, up) = (self.matrix(gate, Some(out))?, self.matrix(up, None)?);
                 if gate.weight != up.weight {
@@ -504,7 +543,7 @@ impl Lowering<'_> {
                 }
                 vec![gate, up]
             }
-            Product::Residual { weight, residual, out } => {
+            Product::Residual { weight, residual, out, .. } => {
                 projection.residual = Some(self.f32(residual)?);
                 vec![self.matrix(weight, Some(out))?]
             }
@@ -755,7 +794,7 @@ impl Lowering<'_> {
         regions.extend(caches);
         let out = self.f32(&attention.out)?;
         params.out = out.address;
-        params.scale = attention.scale.get();
+        params.scale = attention.scores.scale.get();
         // Rows of one sequence share a slot.
         let shared = rotation.is_none() && self.plan.bucket.batch == 1;
         if shared && self.prefill_attention(label, params, &regions, out) {

@@ -96,7 +96,7 @@ impl<G: GpuDevice> Device for G {
     }
 
     fn fusions(&self) -> Fusions {
-        Fusions::ALL
+        Fusions { epilogue: false, ..Fusions::ALL }
     }
 
     fn cost(&self, plan: &Plan) -> Cost {

@@ -3,26 +3,84 @@
 
 use super::{Caches, Graph, Result, Rows, Tensor};
 use crate::{
-    Attention, Binary, DType, Norm, Op, Reduce, RmsNorm, RopeStyle, RopeTable, Scalar, Unary,
+    Activation, Attention, Binary, DType, Norm, NormKind, Normalise, Op, Reduce, RopeStyle,
+    RopeTable, Scalar, Scores, Temperature, Unary,
 };
 
 impl Graph {
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last axis.
     pub fn rms_norm(&mut self, x: Tensor, weight: Tensor, eps: f32) -> Result {
-        let norm = Norm { weight, eps: Scalar::new(eps) };
-        let op = |out| Op::RmsNorm(RmsNorm { x, norm, out });
+        self.normalise(x, Norm { kind: NormKind::Rms, weight, bias: None, eps: Scalar::new(eps) })
+    }
+
+    /// `x` over the last axis, less its mean for LayerNorm, divided by the root of its mean square, times
+    /// `weight`, plus `bias`.
+    pub fn normalise(&mut self, x: Tensor, norm: super::Norm) -> Result {
+        let op = |out| Op::Normalise(Normalise { x, norm, out });
         self.composite(op, |g| {
-            let axis = g.last_axis("rms_norm", x)?;
+            let axis = g.last_axis("normalise", x)?;
             let count = g.constant(1.0 / g.shape(x)[axis] as f32);
+            let x = match norm.kind {
+                NormKind::Rms => x,
+                NormKind::Layer => {
+                    let sum = g.reduce(Reduce::Sum, x, axis)?;
+                    let mean = g.binary(Binary::Mul, sum, count)?;
+                    g.binary(Binary::Sub, x, mean)?
+                }
+            };
             let square = g.binary(Binary::Mul, x, x)?;
             let sum = g.reduce(Reduce::Sum, square, axis)?;
             let mean = g.binary(Binary::Mul, sum, count)?;
-            let eps = g.constant(eps);
+            let eps = g.constant(norm.eps.get());
             let mean = g.binary(Binary::Add, mean, eps)?;
             let root = g.unary(Unary::Sqrt, mean)?;
             let scale = g.unary(Unary::Recip, root)?;
             let normed = g.binary(Binary::Mul, x, scale)?;
-            g.binary(Binary::Mul, normed, weight)
+            let weighed = g.binary(Binary::Mul, normed, norm.weight)?;
+            match norm.bias {
+                Some(bias) => g.binary(Binary::Add, weighed, bias),
+                None => Ok(weighed),
+            }
+        })
+    }
+
+    /// `x [.., D]` plus `bias [D]`.
+    pub fn bias(&mut self, x: Tensor, bias: Tensor) -> Result {
+        let op = |out| Op::Bias { x, bias, out };
+        self.composite(op, |g| {
+            let axis = g.last_axis("bias", x)?;
+            let fits = g.shape(x)[axis..] == *g.shape(bias);
+            g.want(fits, "bias", &[x, bias], "a value for each column expected")?;
+            g.binary(Binary::Add, x, bias)
+        })
+    }
+
+    /// `x * factor`
+    pub fn scale(&mut self, x: Tensor, factor: f32) -> Result {
+        let op = |out| Op::Scale { factor: Scalar::new(factor), x, out };
+        self.composite(op, |g| {
+            let factor = g.constant(factor);
+            g.binary(Binary::Mul, x, factor)
+        })
+    }
+
+    /// `cap * tanh(x / cap)`
+    pub fn soft_cap(&mut self, x: Tensor, cap: f32) -> Result {
+        let op = |out| Op::SoftCap { cap: Scalar::new(cap), x, out };
+        self.composite(op, |g| g.capped(x, cap))
+    }
+
+    pub fn activate(&mut self, activation: Activation, x: Tensor) -> Result {
+        let op = |out| Op::Activate { activation, x, out };
+        self.composite(op, |g| g.activated(activation, x))
+    }
+
+    /// `activation(gate) * up`
+    pub fn glu(&mut self, activation: Activation, gate: Tensor, up: Tensor) -> Result {
+        let op = |out| Op::Glu { activation, gate, up, out };
+        self.composite(op, |g| {
+            let gate = g.activated(activation, gate)?;
+            g.binary(Binary::Mul, gate, up)
         })
     }
 
@@ -44,14 +102,19 @@ impl Graph {
         })
     }
 
-    /// `x [M, H, D]` rotated by the table.
+    /// The first R of each head's D values, `x [M, H, D]`, rotated by the table `[M, 2, R/2]`.
     pub fn rope(&mut self, x: Tensor, table: Tensor, style: RopeStyle) -> Result {
         let op = |out| Op::Rope { style, x, table, out };
         self.composite(op, |g| {
             let &[rows, heads, dim] = g.shape(x) else {
                 return Err(g.shape_error("rope", &[x, table], "x must be [M, H, D]"));
             };
-            let half = dim / 2;
+            let &[_, 2, half] = g.shape(table) else {
+                return Err(g.shape_error("rope", &[x, table], "the table must be [M, 2, R/2]"));
+            };
+            g.want(2 * half <= dim, "rope", &[x, table], "R must be at most D")?;
+            let rest = g.slice(x, 2, 2 * half, dim - 2 * half)?;
+            let x = g.slice(x, 2, 0, 2 * half)?;
             // Pairs along `axis` of [M, H, ..]: [D/2, 2] interleaved, [2, D/2] split in halves.
             let (split, axis) = match style {
                 RopeStyle::Interleaved => ([rows, heads, half, 2], 3),
@@ -72,21 +135,8 @@ impl Graph {
             let first = g.binary(Binary::Sub, ac, bs)?;
             let second = g.binary(Binary::Add, as_, bc)?;
             let rotated = g.concat(first, second, axis)?;
-            g.reshape(rotated, &[rows, heads, dim])
-        })
-    }
-
-    /// `silu(gate) * up`.
-    pub fn swiglu(&mut self, gate: Tensor, up: Tensor) -> Result {
-        let op = |out| Op::SwiGlu { gate, up, out };
-        self.composite(op, |g| {
-            let negative = g.unary(Unary::Neg, gate)?;
-            let exp = g.unary(Unary::Exp, negative)?;
-            let one = g.constant(1.0);
-            let sum = g.binary(Binary::Add, exp, one)?;
-            let sigmoid = g.unary(Unary::Recip, sum)?;
-            let silu = g.binary(Binary::Mul, gate, sigmoid)?;
-            g.binary(Binary::Mul, silu, up)
+            let rotated = g.reshape(rotated, &[rows, heads, 2 * half])?;
+            if 2 * half == dim { Ok(rotated) } else { g.concat(rotated, rest, 2) }
         })
     }
 
@@ -101,7 +151,14 @@ impl Graph {
 
     /// Causal attention of `q [M, H, D]` over the first `context` positions of each row's slot in
     /// the caches `[slots, C, KVH, D]`: `[M, H, D]`.
-    pub fn attention(&mut self, q: Tensor, caches: Caches, rows: Rows, context: usize) -> Result {
+    pub fn attention(
+        &mut self,
+        q: Tensor,
+        caches: Caches,
+        rows: Rows,
+        scores: Scores,
+        context: usize,
+    ) -> Result {
         let &[m, heads, dim] = self.shape(q) else {
             return Err(self.shape_error("attention", &[q], "q must be [M, H, D]"));
         };
@@ -113,15 +170,19 @@ impl Graph {
         self.want(fits, "attention", &[q, caches.keys], "H must be a multiple of KVH")?;
         let reason = "the context must lie inside C";
         self.want(context <= capacity, "attention", &[caches.keys], reason)?;
-        let scale = 1.0 / (dim as f32).sqrt();
         let group = heads / kv_heads;
-        let factor = Scalar::new(scale);
-        let op = |out| Op::Attention(Attention { scale: factor, q, caches, rows, out });
+        let op = |out| Op::Attention(Attention { scores, q, caches, rows, out });
         self.composite(op, |g| {
             let at = g.iota(context);
             let positions = g.cast(rows.positions, DType::F32)?;
             let positions = g.reshape(positions, &[m, 1])?;
-            let visible = g.binary(Binary::LessEqual, at, positions)?;
+            let mut visible = g.binary(Binary::LessEqual, at, positions)?;
+            if let Some(window) = scores.window {
+                let further = g.constant(window as f32 - 1.0);
+                let last_seen_by = g.binary(Binary::Add, at, further)?;
+                let near = g.binary(Binary::LessEqual, positions, last_seen_by)?;
+                visible = g.binary(Binary::Mul, visible, near)?;
+            }
             // Each row's slot and positions; -1, so zeroes, where a position is not visible, whatever was left there.
             let one = g.constant(1.0);
             let from_one = g.binary(Binary::Add, at, one)?;
@@ -139,15 +200,23 @@ impl Graph {
             let (keys, values) = (band(caches.keys)?, band(caches.values)?);
             let q = g.reshape(q, &[m, kv_heads, group, dim])?;
             let keys = g.permute(keys, &[0, 2, 1, 3])?;
-            let scores = g.matmul(q, keys)?;
-            let scale = g.constant(scale);
-            let scores = g.binary(Binary::Mul, scores, scale)?;
+            let mut products = g.matmul(q, keys)?;
+            let scale = g.constant(scores.scale.get());
+            products = g.binary(Binary::Mul, products, scale)?;
+            if let Some(temperature) = scores.temperature {
+                let factor = g.temperature(temperature, positions, context)?;
+                let factor = g.reshape(factor, &[m, 1, 1, 1])?;
+                products = g.binary(Binary::Mul, products, factor)?;
+            }
+            if let Some(cap) = scores.cap {
+                products = g.capped(products, cap.get())?;
+            }
             // ln 1 = 0 where the position is visible, ln 0 = -inf where it is not.
             let bias = g.unary(Unary::Ln, visible)?;
             let bias = g.reshape(bias, &[m, 1, 1, context])?;
-            let scores = g.binary(Binary::Add, scores, bias)?;
-            let largest = g.reduce(Reduce::Max, scores, 3)?;
-            let shifted = g.binary(Binary::Sub, scores, largest)?;
+            let products = g.binary(Binary::Add, products, bias)?;
+            let largest = g.reduce(Reduce::Max, products, 3)?;
+            let shifted = g.binary(Binary::Sub, products, largest)?;
             let weights = g.unary(Unary::Exp, shifted)?;
             let sum = g.reduce(Reduce::Sum, weights, 3)?;
             let inverse = g.unary(Unary::Recip, sum)?;
@@ -156,6 +225,55 @@ impl Graph {
             let mixed = g.matmul(weights, values)?;
             g.reshape(mixed, &[m, heads, dim])
         })
+    }
+
+    /// `x * sigmoid(a x + b x^3)`, which every activation is.
+    fn activated(&mut self, activation: Activation, x: Tensor) -> Result {
+        let [linear, cubic] = activation.angle();
+        let mut angle = x;
+        if activation != Activation::Silu {
+            let square = self.binary(Binary::Mul, x, x)?;
+            let (linear, cubic) = (self.constant(linear), self.constant(cubic));
+            let factor = self.binary(Binary::Mul, square, cubic)?;
+            let factor = self.binary(Binary::Add, factor, linear)?;
+            angle = self.binary(Binary::Mul, x, factor)?;
+        }
+        let sigmoid = self.sigmoid(angle)?;
+        self.binary(Binary::Mul, x, sigmoid)
+    }
+
+    fn sigmoid(&mut self, x: Tensor) -> Result {
+        let negative = self.unary(Unary::Neg, x)?;
+        let exp = self.unary(Unary::Exp, negative)?;
+        let one = self.constant(1.0);
+        let sum = self.binary(Binary::Add, exp, one)?;
+        self.unary(Unary::Recip, sum)
+    }
+
+    /// `cap * tanh(x / cap)`; `tanh y = 2 sigmoid(2 y) - 1`.
+    fn capped(&mut self, x: Tensor, cap: f32) -> Result {
+        let (over, twice, cap) =
+            (self.constant(2.0 / cap), self.constant(2.0 * cap), self.constant(cap));
+        let x = self.binary(Binary::Mul, x, over)?;
+        let sigmoid = self.sigmoid(x)?;
+        let wide = self.binary(Binary::Mul, sigmoid, twice)?;
+        self.binary(Binary::Sub, wide, cap)
+    }
+
+    /// The factor for each of `positions [M, 1]`, all below `context`: `[M, 1]`.
+    fn temperature(&mut self, of: Temperature, positions: Tensor, context: usize) -> Result {
+        // As many lengths as lie up to the position.
+        let lengths = self.iota(context.div_ceil(of.length.max(1)).max(1));
+        let (one, length) = (self.constant(1.0), self.constant(of.length as f32));
+        let lengths = self.binary(Binary::Add, lengths, one)?;
+        let lengths = self.binary(Binary::Mul, lengths, length)?;
+        let reached = self.binary(Binary::LessEqual, lengths, positions)?;
+        let count = self.reduce(Reduce::Sum, reached, 1)?;
+        let count = self.binary(Binary::Add, count, one)?;
+        let logarithm = self.unary(Unary::Ln, count)?;
+        let slope = self.constant(of.slope.get());
+        let more = self.binary(Binary::Mul, logarithm, slope)?;
+        self.binary(Binary::Add, more, one)
     }
 
     /// `a` and `b` one after the other along `axis`.

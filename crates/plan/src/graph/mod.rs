@@ -15,6 +15,8 @@ pub type Rows = crate::Rows<Tensor>;
 
 pub type Caches = crate::Caches<Tensor>;
 
+pub type Norm = crate::Norm<Tensor>;
+
 /// Per-row parameters of [`Graph::sample`].
 pub type SampleInputs = crate::SampleInputs<Tensor>;
 

@@ -233,6 +233,21 @@ pub(crate) unsafe fn exp_over_power<S: Simd>(x: S::F, max: f32, power: i32) -> S
     }
 }
 
+/// `cap * tanh(x / cap)`, as `cap - 2 cap / (1 + e^(2 x / cap))`.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn capped<S: Simd>(cap: f32, x: S::F) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let e = exp::<S>(S::mul(x, S::splat(2.0 / cap)));
+        let below = S::div(S::splat(2.0 * cap), S::add(S::splat(1.0), e));
+        S::sub(S::splat(cap), below)
+    }
+}
+
 /// Loads `n` (at most 16) values, zeros in the other lanes.
 ///
 /// # Safety

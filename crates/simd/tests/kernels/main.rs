@@ -9,7 +9,7 @@ use half::f16;
 
 use orind_testing::random::Random;
 use plan::quant;
-use plan::{DType, RopeStyle};
+use plan::{Activation, DType, RopeStyle};
 use simd::activations::{self, ActivationFormat, F32Block, Q8Block};
 use simd::attention::{self, Attend};
 use simd::matmul::{Activations, Loops, Product, Q8Activations, matmul};
@@ -483,7 +483,9 @@ fn swiglu_equals_f64_over_the_whole_range() {
     let got = everywhere("swiglu", |isa| {
         let mut y = gate.clone();
         // SAFETY: all three are equally long.
-        unsafe { norm::swiglu(isa, y.as_ptr(), up.as_ptr(), y.as_mut_ptr(), y.len()) };
+        unsafe {
+            norm::glu(isa, Activation::Silu, y.as_ptr(), up.as_ptr(), y.as_mut_ptr(), y.len())
+        };
         y
     });
     for (&g, &got) in gate.iter().zip(&got) {
@@ -496,7 +498,7 @@ fn swiglu_equals_f64_over_the_whole_range() {
     let nan = everywhere("swiglu", |isa| {
         let mut y = vec![f32::NAN, 1.0];
         // SAFETY: all three are two long.
-        unsafe { norm::swiglu(isa, y.as_ptr(), up.as_ptr(), y.as_mut_ptr(), 2) };
+        unsafe { norm::glu(isa, Activation::Silu, y.as_ptr(), up.as_ptr(), y.as_mut_ptr(), 2) };
         y
     });
     assert!(nan[0].is_nan() && nan[1].is_finite());
@@ -574,6 +576,8 @@ struct Cached {
     v: Vec<f32>,
     keys: Vec<u16>,
     values: Vec<u16>,
+    window: usize,
+    cap: Option<f32>,
 }
 
 const SCALE: f32 = 0.3;
@@ -585,7 +589,7 @@ impl Cached {
         let capacity = positions.next_multiple_of(attention::POSITION_STEP);
         let keys = vec![f16::NAN.to_bits(); capacity * dim];
         let values = keys.clone();
-        let mut cached = Self { dim, k, v, keys, values };
+        let mut cached = Self { dim, k, v, keys, values, window: usize::MAX, cap: None };
         for p in 0..positions {
             cached.write(p);
         }
@@ -620,7 +624,9 @@ impl Cached {
             keys: self.keys.as_ptr(),
             values: self.values.as_ptr(),
             positions,
+            window: self.window,
             scale: SCALE,
+            cap: self.cap,
             scratch: scratch.as_mut_ptr(),
             out: out.as_mut_ptr(),
         };
@@ -636,9 +642,14 @@ impl Cached {
             .k
             .chunks_exact(self.dim)
             .take(positions)
-            .map(|k| {
+            .enumerate()
+            .map(|(p, k)| {
+                if p + self.window.min(positions) < positions {
+                    return f64::NEG_INFINITY;
+                }
                 let products = q.iter().zip(k).map(|(&q, &k)| f64::from(q) * rounded(k));
-                products.sum::<f64>() * f64::from(SCALE)
+                let score = products.sum::<f64>() * f64::from(SCALE);
+                self.cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
             })
             .collect();
         let max = scores.iter().copied().fold(f64::MIN, f64::max);
@@ -673,19 +684,64 @@ fn attention_equals_f64_and_ignores_what_lies_beyond() {
         (4, 64, 17, 500),
         (9, 128, 16, 1015),
     ] {
-        let what = format!("{heads} heads of {dim}, {rows} tokens from {first}");
-        let mut random = Random(first as u64);
-        let cached = Cached::new(&mut random, dim, first + rows - 1);
-        let q: Vec<f32> = random.reals(rows * heads * dim, 1.0).iter().map(|x| x * 3.0).collect();
-        let got = everywhere(&what, |isa| cached.attend(isa, &q, heads, first));
-        for (line, (q, got)) in q.chunks_exact(dim).zip(got.chunks_exact(dim)).enumerate() {
-            let positions = first + line / heads;
-            let what = format!("{what}, line {line}");
-            close(&what, got, &cached.exact(q, positions), 4e-6);
-            let alone = cached.attend(Isa::detect(), q, 1, positions);
-            assert_eq!(bits(&alone), bits(got), "{what} alone");
+        for (window, cap) in
+            [(usize::MAX, None), (1, None), (30, Some(5.0)), (33, None), (300, Some(2.0))]
+        {
+            let what = format!(
+                "{heads} heads of {dim}, {rows} tokens from {first}, window {window}, cap {cap:?}"
+            );
+            let mut random = Random(first as u64);
+            let cached = Cached { window, cap, ..Cached::new(&mut random, dim, first + rows - 1) };
+            let q: Vec<f32> =
+                random.reals(rows * heads * dim, 1.0).iter().map(|x| x * 3.0).collect();
+            let got = everywhere(&what, |isa| cached.attend(isa, &q, heads, first));
+            for (line, (q, got)) in q.chunks_exact(dim).zip(got.chunks_exact(dim)).enumerate() {
+                let positions = first + line / heads;
+                let what = format!("{what}, line {line}");
+                close(&what, got, &cached.exact(q, positions), 4e-6);
+                let alone = cached.attend(Isa::detect(), q, 1, positions);
+                assert_eq!(bits(&alone), bits(got), "{what} alone");
+            }
         }
     }
+}
+
+#[test]
+fn activations_caps_and_means_equal_f64() {
+    let (n, mut random) = (1003, Random(21));
+    let x: Vec<f32> = random.reals(n, 12.0);
+    let run = |name: &str, f: &dyn Fn(Isa, *const f32, *mut f32)| {
+        everywhere(name, |isa| {
+            let mut y = vec![f32::NAN; n];
+            f(isa, x.as_ptr(), y.as_mut_ptr());
+            y
+        })
+    };
+    let want = |f: &dyn Fn(f64) -> f64| x.iter().map(|&x| f(f64::from(x))).collect::<Vec<_>>();
+    // SAFETY: `n` values each.
+    let got = run("gelu", &|isa, x, y| unsafe { norm::activate(isa, Activation::Gelu, x, y, n) });
+    let root = (2.0 / std::f64::consts::PI).sqrt();
+    let gelu = |x: f64| 0.5 * x * (1.0 + (root * (x + 0.044_715 * x * x * x)).tanh());
+    close("gelu", &got, &want(&gelu), 2e-6);
+    // SAFETY: as above.
+    let got = run("silu", &|isa, x, y| unsafe { norm::activate(isa, Activation::Silu, x, y, n) });
+    close("silu", &got, &want(&|x| x / (1.0 + (-x).exp())), 1e-6);
+    for cap in [0.5f32, 30.0] {
+        // SAFETY: as above.
+        let got = run("cap", &|isa, x, y| unsafe { norm::soft_cap(isa, cap, x, y, n) });
+        let cap = f64::from(cap);
+        close("cap", &got, &want(&|x| cap * (x / cap).tanh()), 1e-6 * cap.max(1.0));
+    }
+    let shifted: Vec<f32> = x.iter().map(|x| x + 100.0).collect();
+    let got = everywhere("centre", |isa| {
+        let mut y = shifted.clone();
+        // SAFETY: as above.
+        unsafe { norm::centre(isa, y.as_ptr(), y.as_mut_ptr(), n) };
+        y
+    });
+    let mean = shifted.iter().map(|&x| f64::from(x)).sum::<f64>() / n as f64;
+    let want: Vec<f64> = shifted.iter().map(|&x| f64::from(x) - mean).collect();
+    close("centre", &got, &want, 1e-5);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use half::f16;
 use orind_testing::numerics as model;
 use orind_testing::random::Random;
-use plan::{DType, RopeStyle};
+use plan::{Activation, DType, RopeStyle};
 use simd::{Isa, norm, rope};
 
 use super::{Cached, Matrix, SCALE, bits, everywhere, product_with_planes, raw, weights};
@@ -68,6 +68,13 @@ fn norms_are_the_models() {
             y
         });
         assert_eq!(bits(&got), bits(&model::norm(&x, &weight, 1e-6)), "{n}");
+        let got = everywhere("centre", |isa| {
+            let mut y = vec![0.0; n];
+            // SAFETY: both are `n` long.
+            unsafe { norm::centre(isa, x.as_ptr(), y.as_mut_ptr(), n) };
+            y
+        });
+        assert_eq!(bits(&got), bits(&model::centred(&x)), "{n}");
     }
 }
 
@@ -123,10 +130,28 @@ fn exponentials_are_the_models() {
     let got = everywhere("swiglu", |isa| {
         let mut y = vec![0.0; gate.len()];
         // SAFETY: all three are equally long.
-        unsafe { norm::swiglu(isa, gate.as_ptr(), up.as_ptr(), y.as_mut_ptr(), y.len()) };
+        unsafe {
+            norm::glu(isa, Activation::Silu, gate.as_ptr(), up.as_ptr(), y.as_mut_ptr(), y.len())
+        };
         y
     });
     let want: Vec<f32> = gate.iter().zip(&up).map(|(&g, &u)| model::swiglu(g, u)).collect();
+    assert_eq!(bits(&got), bits(&want));
+    let got = everywhere("geglu", |isa| {
+        let (mut y, gelu) = (vec![0.0; gate.len()], Activation::Gelu);
+        // SAFETY: all three are equally long.
+        unsafe { norm::glu(isa, gelu, gate.as_ptr(), up.as_ptr(), y.as_mut_ptr(), y.len()) };
+        y
+    });
+    let want: Vec<f32> = gate.iter().zip(&up).map(|(&g, &u)| model::gelu(g) * u).collect();
+    assert_eq!(bits(&got), bits(&want));
+    let got = everywhere("cap", |isa| {
+        let mut y = vec![0.0; gate.len()];
+        // SAFETY: both are equally long.
+        unsafe { norm::soft_cap(isa, 30.0, gate.as_ptr(), y.as_mut_ptr(), y.len()) };
+        y
+    });
+    let want: Vec<f32> = gate.iter().map(|&x| model::capped(x, Some(30.0))).collect();
     assert_eq!(bits(&got), bits(&want));
 }
 
@@ -136,7 +161,8 @@ impl Cached {
         let rounded = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x).to_f32()).collect::<Vec<_>>();
         let (k, v) = (rounded(&self.k), rounded(&self.v));
         let [k, v] = [&k, &v].map(|x| x.chunks(self.dim).take(positions).collect::<Vec<_>>());
-        model::attention(q, &k, &v, SCALE)
+        let first = positions.saturating_sub(self.window);
+        model::attention(q, &k, &v, first, |dot| model::capped(dot * SCALE, self.cap))
     }
 }
 
@@ -163,6 +189,8 @@ fn attention_is_the_model_at_every_end_of_a_span_and_a_group() {
             // Sharp, so that spans differ in their powers.
             let q = random.reals(tokens * heads * dim, 4.0);
             attention_is_the_models(&cached, &q, heads, positions + 1 - tokens);
+            let narrow = Cached { window: 40, cap: Some(3.0), ..cached };
+            attention_is_the_models(&narrow, &q, heads, positions + 1 - tokens);
         }
     }
 }

@@ -20,7 +20,7 @@ const VOCABULARY: usize = 96;
 mod sketch {
     use super::*;
     use plan::{
-        Bucket, Gather, Linear, NextInputs, Norm, Op, Outputs, Product, Project, Sample,
+        Bucket, Gather, Linear, NextInputs, Norm, NormKind, Op, Outputs, Product, Project, Sample,
         SampleInputs, Scalar, Step, View,
     };
 
@@ -60,10 +60,14 @@ mod sketch {
         let sampled = s.buffer("sampled", Output, DType::I32, &[1]);
         let gather = Gather { table: table.clone(), indices: vec![tokens.clone()], out: x.clone() };
         s.step(Op::Gather(gather), "embed");
-        let norm = Some(Norm { weight: norm, eps: Scalar::new(1e-5) });
-        let product = Product::Residual { weight: square, residual: x.clone(), out: y.clone() };
+        let (kind, eps) = (NormKind::Rms, Scalar::new(1e-5));
+        let norm = Some(Norm { kind, weight: norm, bias: None, eps });
+        let (residual, out) = (x.clone(), y.clone());
+        let product = Product::Residual { weight: square, bias: None, residual, out };
         s.step(Op::Project(Project { x, norm: norm.clone(), product }), "square");
-        let product = Product::Each(vec![Linear { weight: table, out: logits.clone() }]);
+        let out = logits.clone();
+        let linear = Linear { weight: table, bias: None, activation: None, out };
+        let product = Product::Each(vec![linear]);
         s.step(Op::Project(Project { x: y, norm, product }), "output");
         let next = Some(NextInputs { tokens, positions: positions.clone() });
         let inputs = SampleInputs { temperature, top_k, top_p, seed, positions };

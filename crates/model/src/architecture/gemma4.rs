@@ -1,0 +1,58 @@
+//! `gemma4`: the dense models of Gemma 4. Layers with and without a window have heads of different sizes, the
+//! last ones use keys and values of earlier ones, and each gets a part of the token for itself.
+
+use super::{gemma, keys::Keys};
+use crate::Result;
+use crate::hyper::{Attention, Hyperparameters, Keys as KeysOf, Logits};
+use crate::rope::Rope;
+use plan::Scores;
+
+pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
+    let mut hyper = gemma::describe(keys)?;
+    let layers = hyper.layers.len();
+    let attention = hyper.layers[0].attention.clone();
+    let window = keys
+        .window()?
+        .ok_or_else(|| keys.refuse("attention.sliding_window", "missing", "a number"))?;
+    let windowed = keys.windowed(layers, 1)?;
+    let local_size = keys.head_size("_swa", None)?;
+    let local = Rope::plain(
+        keys.positive("rope.freq_base_swa")?.unwrap_or(10_000.0),
+        keys.rotated("_swa", local_size)?,
+    );
+    hyper.ropes.push(local);
+    hyper.logits = Logits { scale: None, cap: keys.set("final_logit_softcapping")? };
+    hyper.embedding.per_layer = keys.number_opt("embedding_length_per_layer_input", 1 << 16)?;
+    let shared = keys.gguf.metadata().u32_opt(&keys.key("attention.shared_kv_layers"))?;
+    let own = layers.saturating_sub(shared.unwrap_or(0) as usize);
+    for i in 0..layers {
+        let scores = Scores { window: windowed[i].then_some(window), ..Scores::scaled(1.0) };
+        let source = || windowed[..own].iter().rposition(|&other| other == windowed[i]);
+        let keys_of = if i < own {
+            let matrix = format!("blk.{i}.attn_v.weight");
+            let both = keys.gguf.tensor(&matrix).is_some()
+                || keys.gguf.tensor(&format!("blk.{i}.attn_qkv.weight")).is_some();
+            if both { KeysOf::Own } else { KeysOf::Shared }
+        } else {
+            let expected = "layers of both kinds before those that share theirs";
+            let missing =
+                || keys.refuse("attention.shared_kv_layers", shared.unwrap_or(0), expected);
+            KeysOf::OfLayer(source().ok_or_else(missing)?)
+        };
+        let output_scale = keys.vector(&format!("blk.{i}.layer_output_scale.weight"), 1)?;
+        let layer = &mut hyper.layers[i];
+        layer.attention = Attention {
+            kv_heads: layer.attention.kv_heads,
+            head_size: if windowed[i] { local_size } else { attention.head_size },
+            rope: usize::from(windowed[i]),
+            qk_norm: true,
+            value_norm: true,
+            keys: keys_of,
+            scores,
+            ..attention
+        };
+        layer.norm_after = true;
+        layer.output_scale = output_scale.map(|scale| scale[0]);
+    }
+    Ok(hyper)
+}

@@ -1,0 +1,20 @@
+//! `granite`: the dense models of Granite 3 and 4. Llama with a factor on each of embedding, scores, residuals
+//! and logits.
+
+use super::{keys::Keys, llama};
+use crate::Result;
+use crate::hyper::{Embedding, Hyperparameters, Logits};
+use crate::rope::Rope;
+
+pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
+    let mut hyper = llama::describe(keys)?;
+    hyper.embedding = Embedding { scale: keys.set("embedding_scale")?, ..hyper.embedding };
+    hyper.logits = Logits { scale: keys.set("logit_scale")?.map(|scale| 1.0 / scale), cap: None };
+    let residual_scale = keys.set("residual_scale")?;
+    hyper.layers.iter_mut().for_each(|layer| layer.residual_scale = residual_scale);
+    // The family's way to say that there is no rotation.
+    if keys.gguf.metadata().bool_opt(&keys.key("rope.scaling.finetuned"))? == Some(false) {
+        hyper.ropes = vec![Rope::still(hyper.layers[0].attention.head_size)];
+    }
+    Ok(hyper)
+}

@@ -1,0 +1,71 @@
+//! The model families. Each is a file with one function, which says by metadata what its models are made of;
+//! the parts themselves are in `hyper` and `decoder`.
+
+mod gemma;
+mod gemma2;
+mod gemma3;
+mod gemma4;
+mod gpt2;
+mod granite;
+pub(crate) mod keys;
+mod llama;
+mod mistral3;
+mod phi2;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod smollm3;
+
+use crate::gguf::Gguf;
+use crate::hyper::Hyperparameters;
+use crate::{Error, Result};
+use keys::Keys;
+
+/// A family that is supported.
+#[derive(Clone, Copy, Debug)]
+pub struct Architecture {
+    name: &'static str,
+    describe: fn(&Keys<'_>) -> Result<Hyperparameters>,
+}
+
+/// Every family, by the name that its files have in `general.architecture`.
+const ALL: [Architecture; 13] = [
+    Architecture { name: "gemma", describe: gemma::describe },
+    Architecture { name: "gemma2", describe: gemma2::describe },
+    Architecture { name: "gemma3", describe: gemma3::describe },
+    Architecture { name: "gemma4", describe: gemma4::describe },
+    Architecture { name: "gpt2", describe: gpt2::describe },
+    Architecture { name: "granite", describe: granite::describe },
+    Architecture { name: "llama", describe: llama::describe },
+    Architecture { name: "mistral3", describe: mistral3::describe },
+    Architecture { name: "phi2", describe: phi2::describe },
+    Architecture { name: "phi3", describe: phi3::describe },
+    Architecture { name: "qwen2", describe: qwen2::describe },
+    Architecture { name: "qwen3", describe: qwen3::describe },
+    Architecture { name: "smollm3", describe: smollm3::describe },
+];
+
+impl Architecture {
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        ALL.into_iter().find(|a| a.name == name)
+    }
+
+    /// All names, for messages.
+    #[must_use]
+    pub fn names() -> String {
+        ALL.map(Self::name).join(", ")
+    }
+
+    /// What a file of the family holds, and the tensors whose values that took.
+    pub(crate) fn describe(self, gguf: &Gguf) -> Result<(Hyperparameters, Vec<String>), Error> {
+        let keys = Keys::new(gguf, self.name);
+        let hyper = (self.describe)(&keys)?;
+        Ok((hyper, keys.into_read()))
+    }
+}

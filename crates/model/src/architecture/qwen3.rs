@@ -1,0 +1,11 @@
+//! `qwen3`: the dense models of Qwen 3. Each head's queries and keys are normalised before rotation.
+
+use super::{keys::Keys, qwen2};
+use crate::Result;
+use crate::hyper::Hyperparameters;
+
+pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
+    let mut hyper = qwen2::describe(keys)?;
+    hyper.layers.iter_mut().for_each(|layer| layer.attention.qk_norm = true);
+    Ok(hyper)
+}

@@ -1,0 +1,143 @@
+//! The weights of a model, found as the graph asks for them: where each is in the file, with its shape and type
+//! checked.
+
+use std::ops::Range;
+
+use crate::gguf::{Gguf, TensorInfo};
+use crate::{Error, Result};
+use plan::{Buffer, Class, DType};
+
+/// Where the bytes of a weight come from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Origin {
+    /// A tensor of the file, or whole rows of it.
+    File { tensor: String, start: u64 },
+    /// Computed.
+    Derived(Vec<u8>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Weight {
+    pub(crate) buffer: Buffer,
+    pub(crate) origin: Origin,
+}
+
+/// Types that a weight may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Matrix,
+    Vector,
+}
+
+impl Kind {
+    const fn expected(self) -> &'static str {
+        match self {
+            Self::Matrix => "floating-point or quantised",
+            Self::Vector => "F32",
+        }
+    }
+
+    fn fits(self, dtype: DType) -> bool {
+        match self {
+            Self::Matrix => dtype != DType::I32,
+            Self::Vector => dtype == DType::F32,
+        }
+    }
+}
+
+/// The weights that have been asked for, in that order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Weights(Vec<Weight>);
+
+impl Weights {
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, Weight> {
+        self.0.iter()
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Weight> {
+        self.0.iter().find(|weight| weight.buffer.name == name)
+    }
+
+    /// The tensor of the file with this name.
+    pub(crate) fn tensor(
+        &mut self,
+        gguf: &Gguf,
+        name: &str,
+        shape: &[usize],
+        kind: Kind,
+    ) -> Result<Buffer> {
+        self.rows(gguf, name, name, shape, 0..shape[0], kind)
+    }
+
+    /// Rows of a tensor of the file, whose shape is given, as a weight with a name of its own.
+    pub(crate) fn rows(
+        &mut self,
+        gguf: &Gguf,
+        name: &str,
+        tensor: &str,
+        shape: &[usize],
+        rows: Range<usize>,
+        kind: Kind,
+    ) -> Result<Buffer> {
+        if let Some(weight) = self.get(name) {
+            return Ok(weight.buffer.clone());
+        }
+        let info = gguf.tensor(tensor).ok_or_else(|| Error::missing_tensor(gguf, tensor))?;
+        check(info, shape, kind.expected(), |dtype| kind.fits(dtype))?;
+        let row = info.bytes / shape[0] as u64;
+        let mut shape = shape.to_vec();
+        shape[0] = rows.len();
+        let origin = Origin::File { tensor: tensor.into(), start: row * rows.start as u64 };
+        Ok(self.add(name, info.dtype, shape, origin))
+    }
+
+    /// Numbers that are in no file.
+    pub(crate) fn derived(&mut self, name: &str, values: &[f32]) -> Buffer {
+        if let Some(weight) = self.get(name) {
+            return weight.buffer.clone();
+        }
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.add(name, DType::F32, vec![values.len()], Origin::Derived(bytes))
+    }
+
+    fn add(&mut self, name: &str, dtype: DType, shape: Vec<usize>, origin: Origin) -> Buffer {
+        let buffer = Buffer { name: name.into(), class: Class::Weight, dtype, shape };
+        self.0.push(Weight { buffer: buffer.clone(), origin });
+        buffer
+    }
+
+    /// Refuses a file with a tensor that nobody asked for, and that is not among those that were read otherwise:
+    /// ignoring it might change the result.
+    pub(crate) fn check_complete(
+        &self,
+        gguf: &Gguf,
+        read: &[String],
+        architecture: &'static str,
+    ) -> Result<()> {
+        let asked = |name: &str| {
+            self.iter().any(|weight| match &weight.origin {
+                Origin::File { tensor, .. } => tensor == name,
+                Origin::Derived(_) => false,
+            })
+        };
+        let known = |name: &String| read.contains(name) || asked(name);
+        match gguf.tensors().iter().find(|tensor| !known(&tensor.name)) {
+            None => Ok(()),
+            Some(tensor) => Err(Error::UnknownTensor { name: tensor.name.clone(), architecture }),
+        }
+    }
+}
+
+pub(crate) fn check(
+    tensor: &TensorInfo,
+    shape: &[usize],
+    expected: &'static str,
+    fits: impl Fn(DType) -> bool,
+) -> Result<()> {
+    let (name, found) = (tensor.name.clone(), tensor.dtype);
+    if tensor.shape != shape {
+        let (found, expected) = (tensor.shape.clone(), shape.to_vec());
+        return Err(Error::TensorShape { name, found, expected });
+    }
+    if fits(found) { Ok(()) } else { Err(Error::TensorType { name, found, expected }) }
+}

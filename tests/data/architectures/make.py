@@ -1,0 +1,543 @@
+#!/usr/bin/env python3
+"""Makes tests/data/architectures: for each architecture a small model with every feature of it, exact logits,
+and how far llama.cpp's are from those.
+
+    make.py LLAMA_CPP [NAME...]
+
+LLAMA_CPP is a folder of llama.cpp's sources with a build in `build/`. Needs numpy and gguf from PyPI, and a C++
+compiler. NAME.gguf has weights of F16 and F32 made of seeded noise. NAME.json has a sequence of tokens and, for
+each position, the largest logits in f64: of the weights as they are, and of the same weights in Q8_0; beside each
+the error of llama.cpp's logits, its cache in F16 and without flash attention: of the weights in F32, in F16, and in
+Q8_0. The f64 code below is written from the models' definitions, not from any engine's.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import zlib
+
+import numpy as np
+import gguf
+from gguf import GGMLQuantizationType as Type
+
+HERE = pathlib.Path(__file__).parent
+TOKENS = 40
+TOP = 12
+VOCABULARY = 128
+WIDTH = 64
+
+
+class Model:
+    """Metadata and weights, `f64` values of what the file stores."""
+
+    def __init__(self, name, architecture, layers, **hyper):
+        self.name, self.architecture, self.layers = name, architecture, layers
+        self.random = np.random.default_rng(zlib.crc32(name.encode()))
+        self.keys, self.weights = {}, {}
+        self.h = dict(context=512, heads=4, kv_heads=2, head=16, ff=96, eps=1e-5, rms=True,
+                      base=10000.0, gated=True, act="silu", style="halves", contexts=[512], **{})
+        self.h.update(hyper)
+        h = self.h
+        self.set("vocab_size", VOCABULARY)
+        self.set("context_length", h["context"])
+        self.set("embedding_length", WIDTH)
+        self.set("block_count", layers)
+        self.set("feed_forward_length", h["ff"])
+        self.set("attention.head_count", h["heads"])
+        self.set("attention.head_count_kv", h["kv_heads"])
+        if isinstance(h["head"], int) and h["head"] != WIDTH // h["heads"]:
+            self.set("attention.key_length", h["head"])
+            self.set("attention.value_length", h["head"])
+        self.set("attention.layer_norm_rms_epsilon" if h["rms"] else "attention.layer_norm_epsilon", h["eps"])
+        if h.get("rotated"):
+            self.set("rope.dimension_count", h["rotated"])
+        self.matrix("token_embd", VOCABULARY, WIDTH, 1.0)
+
+    def set(self, key, value):
+        self.keys[f"{self.architecture}.{key}"] = value
+
+    def noise(self, shape, deviation, mean=0.0):
+        return self.random.normal(mean, deviation, shape)
+
+    def matrix(self, name, rows, columns, deviation=None):
+        deviation = deviation or 1.2 / np.sqrt(columns)
+        self.weights[f"{name}.weight"] = self.noise((rows, columns), deviation).astype(np.float16).astype(np.float64)
+
+    def vector(self, name, n, mean=0.0, deviation=0.2):
+        self.weights[name] = self.noise(n, deviation, mean).astype(np.float32).astype(np.float64)
+
+    def norm(self, name, n=WIDTH):
+        self.vector(f"{name}.weight", n, 1.0)
+        if not self.h["rms"]:
+            self.vector(f"{name}.bias", n)
+
+    def per_layer(self, what, i):
+        value = self.h[what]
+        return value[i] if isinstance(value, list) else value
+
+    def layer(self, i, biases=(), fused_qkv=False, fused_up=False, qk_norm=False, after=False, parallel=False):
+        p, heads, kv = f"blk.{i}.", self.h["heads"], self.per_layer("kv_heads", i)
+        head, ff = self.per_layer("head", i), self.per_layer("ff", i)
+        self.norm(p + "attn_norm")
+        sizes = {"attn_q": heads * head, "attn_k": kv * head, "attn_v": kv * head}
+        if fused_qkv:
+            sizes = {"attn_qkv": (heads + 2 * kv) * head}
+        for name, rows in sizes.items():
+            self.matrix(p + name, rows, WIDTH)
+        self.matrix(p + "attn_output", WIDTH, heads * head)
+        if qk_norm:
+            self.vector(p + "attn_q_norm.weight", head, 1.0)
+            self.vector(p + "attn_k_norm.weight", head, 1.0)
+        if after:
+            self.norm(p + "post_attention_norm")
+            self.norm(p + "post_ffw_norm")
+        if not parallel:
+            self.norm(p + "ffn_norm")
+        if self.h["gated"] and not fused_up:
+            self.matrix(p + "ffn_gate", ff, WIDTH)
+        self.matrix(p + "ffn_up", 2 * ff if fused_up else ff, WIDTH)
+        self.matrix(p + "ffn_down", WIDTH, ff)
+        for name in biases:
+            self.vector(p + name + ".bias", self.weights[p + name + ".weight"].shape[0])
+
+    def end(self, tied=True, bias=False):
+        self.norm("output_norm")
+        if not tied:
+            self.matrix("output", VOCABULARY, WIDTH)
+        if bias:
+            self.vector("output.bias", VOCABULARY)
+        return self
+
+    def write(self, path, matrices):
+        """As a file whose matrices have the type; the weights as that file has them."""
+        writer = gguf.GGUFWriter(path, self.architecture)
+        writer.add_string("tokenizer.ggml.model", "none")
+        for key, value in self.keys.items():
+            if isinstance(value, bool):
+                writer.add_bool(key, value)
+            elif isinstance(value, int):
+                writer.add_uint32(key, value)
+            elif isinstance(value, float):
+                writer.add_float32(key, value)
+            elif isinstance(value, str):
+                writer.add_string(key, value)
+            else:
+                writer.add_array(key, value)
+        stored = {}
+        for name, values in self.weights.items():
+            if values.ndim == 1 or matrices == Type.F32:
+                data, kind = values.astype(np.float32), Type.F32
+            elif matrices == Type.F16:
+                data, kind = values.astype(np.float16), Type.F16
+            else:
+                data, kind = gguf.quantize(values.astype(np.float32), matrices), matrices
+            writer.add_tensor(name, data, raw_dtype=kind)
+            stored[name] = gguf.dequantize(data, kind).astype(np.float64)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return stored
+
+
+def frequencies(base, rotated):
+    return base ** (-2.0 * np.arange(rotated // 2) / rotated)
+
+
+def yarn(plain, base, factor, original, fast, slow):
+    """Peng et al., 2023, section 3.2."""
+    d = 2 * len(plain)
+    at = lambda turns: d * np.log(original / (turns * 2 * np.pi)) / (2 * np.log(base))
+    low, high = max(np.floor(at(fast)), 0), min(np.ceil(at(slow)), d - 1)
+    ramp = np.clip((np.arange(len(plain)) - low) / max(high - low, 0.001), 0, 1)
+    return plain / factor * ramp + plain * (1 - ramp)
+
+
+class Exact:
+    """The architecture in f64, all positions at once."""
+
+    def __init__(self, model, weights, context):
+        self.m, self.h, self.w, self.context = model, model.h, weights, context
+
+    def norm(self, x, name, eps=None):
+        eps = self.h["eps"]
+        if not self.h["rms"]:
+            x = x - x.mean(-1, keepdims=True)
+        y = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+        if name is None:
+            return y
+        y = y * self.w[name + ".weight"]
+        return y + self.w[name + ".bias"] if not self.h["rms"] else y
+
+    def linear(self, x, name):
+        y = x @ self.w[name + ".weight"].T
+        return y + self.w[name + ".bias"] if name + ".bias" in self.w else y
+
+    def act(self, x):
+        if self.h["act"] == "silu":
+            return x / (1 + np.exp(-x))
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))
+
+    def rotate(self, x, f, magnitude):
+        """`x [T, H, D]`; the first pairs as many as there are frequencies."""
+        n = len(f)
+        angle = np.arange(x.shape[0])[:, None] * f
+        c, s = np.cos(angle)[:, None] * magnitude, np.sin(angle)[:, None] * magnitude
+        y = x.copy()
+        if self.h["style"] == "halves":
+            a, b = x[..., :n], x[..., n:2 * n]
+            y[..., :n], y[..., n:2 * n] = a * c - b * s, a * s + b * c
+        else:
+            a, b = x[..., 0:2 * n:2], x[..., 1:2 * n:2]
+            y[..., 0:2 * n:2], y[..., 1:2 * n:2] = a * c - b * s, a * s + b * c
+        return y
+
+    def attend(self, q, k, v, i):
+        """`q [T, H, D]`, `k` and `v [T, KVH, D]`."""
+        t, heads, head = q.shape
+        k, v = (np.repeat(x, heads // x.shape[1], axis=1) for x in (k, v))
+        scores = np.einsum("thd,shd->hts", q, k) * self.h.get("scale", 1 / np.sqrt(head))
+        if "temperature" in self.h:
+            slope, length = self.h["temperature"]
+            scores = scores * (1 + slope * np.log(1 + np.arange(t) // length))[None, :, None]
+        if "attention_cap" in self.h:
+            scores = self.h["attention_cap"] * np.tanh(scores / self.h["attention_cap"])
+        distance = np.arange(t)[:, None] - np.arange(t)[None, :]
+        hidden = distance < 0
+        if "window" in self.h and self.windowed(i):
+            hidden |= distance >= self.h["window"]
+        scores = np.where(hidden, -np.inf, scores)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        return np.einsum("hts,shd->thd", weights, v).reshape(t, -1)
+
+    def windowed(self, i):
+        return self.h["windowed"][i]
+
+    def rope(self, i):
+        ropes = self.h["rope"](self)
+        return ropes[i] if isinstance(ropes, list) else ropes
+
+    def logits(self, tokens):
+        h, w, t = self.h, self.w, len(tokens)
+        x = w["token_embd.weight"][tokens] * h.get("embedding_scale", 1.0)
+        if "position_embd.weight" in w:
+            x = x + w["position_embd.weight"][:t]
+        beside = None
+        if "beside" in h:
+            n = h["beside"]
+            looked_up = w["per_layer_token_embd.weight"][tokens] * np.sqrt(n)
+            made = (x @ w["per_layer_model_proj.weight"].T) / np.sqrt(WIDTH)
+            made = self.norm(made.reshape(t, -1, n), "per_layer_proj_norm")
+            beside = (made + looked_up.reshape(t, -1, n)) / np.sqrt(2)
+        kept = {}
+        for i in range(self.m.layers):
+            p, head, kv = f"blk.{i}.", self.m.per_layer("head", i), self.m.per_layer("kv_heads", i)
+            q_size, kv_size = h["heads"] * head, kv * head
+            n = self.norm(x, p + "attn_norm")
+            if p + "attn_qkv.weight" in w:
+                q, k, v = np.split(self.linear(n, p + "attn_qkv"), [q_size, q_size + kv_size], axis=1)
+            else:
+                q = self.linear(n, p + "attn_q")
+                k = self.linear(n, p + "attn_k") if p + "attn_k.weight" in w else None
+                v = self.linear(n, p + "attn_v") if p + "attn_v.weight" in w else k
+            f, magnitude = self.rope(i)
+            q = q.reshape(t, -1, head)
+            if p + "attn_q_norm.weight" in w:
+                q = self.norm(q, p + "attn_q_norm")
+            q = self.rotate(q, f, magnitude)
+            if k is not None:
+                k, v = k.reshape(t, -1, head), v.reshape(t, -1, head)
+                if p + "attn_k_norm.weight" in w:
+                    k = self.norm(k, p + "attn_k_norm")
+                if h.get("value_norm"):
+                    v = self.norm(v, None)
+                kept[i] = self.rotate(k, f, magnitude), v
+            else:
+                kept[i] = kept[h["shares"][i]]
+            given = self.linear(self.attend(q, *kept[i], i), p + "attn_output")
+            if p + "post_attention_norm.weight" in w:
+                given = self.norm(given, p + "post_attention_norm")
+            x = x + given * h.get("residual_scale", 1.0)
+            if not h.get("parallel"):
+                n = self.norm(x, p + "ffn_norm")
+            up = self.linear(n, p + "ffn_up")
+            if p + "ffn_gate.weight" in w:
+                inner = self.act(self.linear(n, p + "ffn_gate")) * up
+            elif h["gated"]:
+                gate, up = np.split(up, 2, axis=1)
+                inner = self.act(gate) * up
+            else:
+                inner = self.act(up)
+            given = self.linear(inner, p + "ffn_down")
+            if p + "post_ffw_norm.weight" in w:
+                given = self.norm(given, p + "post_ffw_norm")
+            x = x + given * h.get("residual_scale", 1.0)
+            if beside is not None:
+                given = self.act(self.linear(x, p + "inp_gate")) * beside[:, i]
+                x = x + self.norm(self.linear(given, p + "proj"), p + "post_norm")
+            if p + "layer_output_scale.weight" in w:
+                x = x * w[p + "layer_output_scale.weight"]
+        x = self.norm(x, "output_norm")
+        out = "output" if "output.weight" in w else "token_embd"
+        y = x @ w[out + ".weight"].T
+        y = y + w["output.bias"] if "output.bias" in w else y
+        y = y * h.get("logit_scale", 1.0)
+        if "logit_cap" in h:
+            y = h["logit_cap"] * np.tanh(y / h["logit_cap"])
+        return y
+
+
+ALL = {}
+
+
+def architecture(make):
+    ALL[make.__name__] = make
+    return make
+
+
+def one_rope(e):
+    return frequencies(e.h["base"], e.h.get("rotated", e.h["head"])), 1.0
+
+
+QKV = ["attn_q", "attn_k", "attn_v"]
+
+
+@architecture
+def llama(name):
+    def rope(e):
+        f, magnitude = one_rope(e)
+        return f / e.w["rope_freqs.weight"], magnitude
+    m = Model(name, "llama", 3, style="neighbours", rope=rope, base=500000.0)
+    m.set("rope.freq_base", 500000.0)
+    m.set("rope.dimension_count", 16)
+    m.weights["rope_freqs.weight"] = np.array([1, 1, 1, 1.5, 3, 8, 8, 8], np.float64)
+    for i in range(3):
+        m.layer(i, QKV + ["attn_output", "ffn_gate", "ffn_up", "ffn_down"])
+    return m.end(tied=False)
+
+
+@architecture
+def qwen2(name):
+    m = Model(name, "qwen2", 3, rope=one_rope, base=1000000.0)
+    m.set("rope.freq_base", 1000000.0)
+    for i in range(3):
+        m.layer(i, QKV)
+    return m.end()
+
+
+@architecture
+def qwen3(name):
+    m = Model(name, "qwen3", 3, rope=one_rope, head=32, base=1000000.0)
+    m.set("rope.freq_base", 1000000.0)
+    for i in range(3):
+        m.layer(i, qk_norm=True)
+    return m.end()
+
+
+@architecture
+def mistral3(name):
+    factor, original, log = 16.0, 16, 0.5
+
+    def rope(e):
+        f, _ = one_rope(e)
+        sharp = lambda by: 0.1 * by * np.log(factor) + 1
+        return yarn(f, e.h["base"], factor, original, 4.0, 1.0), sharp(1.0) / sharp(log)
+    m = Model(name, "mistral3", 3, style="neighbours", head=32, rope=rope, temperature=(0.1, original))
+    for key, value in {"type": "yarn", "factor": factor, "original_context_length": original,
+                       "yarn_beta_fast": 4.0, "yarn_beta_slow": 1.0, "yarn_log_multiplier": log}.items():
+        m.set(f"rope.scaling.{key}", value)
+    m.set("attention.temperature_scale", 0.1)
+    m.set("rope.dimension_count", 32)
+    for i in range(3):
+        m.layer(i)
+    return m.end(tied=False)
+
+
+@architecture
+def smollm3(name):
+    def rope(e):
+        f, magnitude = one_rope(e)
+        return [(f * ((i + 1) % 4 != 0), magnitude) for i in range(e.m.layers)]
+    m = Model(name, "smollm3", 5, style="neighbours", rope=rope, base=5000000.0)
+    m.set("rope.freq_base", 5000000.0)
+    m.set("rope.dimension_count", 16)
+    for i in range(5):
+        m.layer(i)
+    return m.end()
+
+
+@architecture
+def phi3(name):
+    def rope(e):
+        f, _ = one_rope(e)
+        factors = "long" if e.context > 256 else "short"
+        return f / e.w[f"rope_factors_{factors}.weight"], 1.1875
+    m = Model(name, "phi3", 3, heads=2, kv_heads=1, head=32, rotated=24, rope=rope, contexts=[256, 512])
+    m.set("rope.scaling.original_context_length", 256)
+    m.set("rope.scaling.attn_factor", 1.1875)
+    # Longer than the sequence: llama.cpp knows of no window in this architecture.
+    m.set("attention.sliding_window", 64)
+    for length, most in ("short", 1.3), ("long", 24.0):
+        m.weights[f"rope_factors_{length}.weight"] = np.linspace(1, most, 12).astype(np.float32).astype(np.float64)
+    for i in range(3):
+        m.layer(i, fused_qkv=True, fused_up=True)
+    return m.end(tied=False)
+
+
+@architecture
+def phi2(name):
+    m = Model(name, "phi2", 3, kv_heads=4, rotated=6, gated=False, act="gelu", rms=False, parallel=True,
+              rope=one_rope)
+    for i in range(3):
+        m.layer(i, QKV + ["attn_output", "ffn_up", "ffn_down"], parallel=True)
+    return m.end(tied=False, bias=True)
+
+
+@architecture
+def gpt2(name):
+    m = Model(name, "gpt2", 3, kv_heads=4, gated=False, act="gelu", rms=False,
+              rope=lambda e: (np.zeros(8), 1.0))
+    m.matrix("position_embd", 512, WIDTH, 0.3)
+    for i in range(3):
+        m.layer(i, ["attn_qkv", "attn_output", "ffn_up", "ffn_down"], fused_qkv=True)
+    return m.end()
+
+
+@architecture
+def granite(name):
+    m = Model(name, "granite", 3, style="neighbours", rope=one_rope, embedding_scale=2.5, residual_scale=0.6,
+              logit_scale=1 / 3.0, scale=0.4)
+    m.set("rope.dimension_count", 16)
+    for key, value in {"embedding_scale": 2.5, "residual_scale": 0.6, "logit_scale": 3.0,
+                       "attention.scale": 0.4}.items():
+        m.set(key, value)
+    for i in range(3):
+        m.layer(i)
+    return m.end()
+
+
+@architecture
+def gemma(name):
+    m = Model(name, "gemma", 3, heads=2, kv_heads=1, head=48, act="gelu", rope=one_rope, embedding_scale=8.0)
+    for i in range(3):
+        m.layer(i)
+    return m.end()
+
+
+@architecture
+def gemma2(name):
+    m = Model(name, "gemma2", 4, heads=4, head=32, act="gelu", rope=one_rope, embedding_scale=8.0,
+              window=7, windowed=[True, False] * 2, attention_cap=3.0, logit_cap=8.0)
+    m.set("attention.sliding_window", 7)
+    m.set("attn_logit_softcapping", 3.0)
+    m.set("final_logit_softcapping", 8.0)
+    for i in range(4):
+        m.layer(i, after=True)
+    return m.end()
+
+
+@architecture
+def gemma3(name):
+    def rope(e):
+        near = frequencies(10000.0, e.h["head"]), 1.0
+        far = frequencies(1000000.0, e.h["head"]) / 8, 1.0
+        return [near if windowed else far for windowed in e.h["windowed"]]
+    m = Model(name, "gemma3", 4, head=32, act="gelu", rope=rope, embedding_scale=8.0,
+              window=9, windowed=[True, True, False, True])
+    m.set("attention.sliding_window", 9)
+    m.set("attention.sliding_window_pattern", 3)
+    m.set("rope.freq_base", 1000000.0)
+    m.set("rope.freq_base_swa", 10000.0)
+    m.set("rope.scaling.type", "linear")
+    m.set("rope.scaling.factor", 8.0)
+    for i in range(4):
+        m.layer(i, qk_norm=True, after=True)
+    return m.end()
+
+
+@architecture
+def gemma4(name):
+    windowed = [True, True, False, True, False]
+
+    def rope(e):
+        near = frequencies(10000.0, 16), 1.0
+        far = frequencies(1000000.0, 32) / e.w["rope_freqs.weight"], 1.0
+        return [near if near_layer else far for near_layer in windowed]
+    m = Model(name, "gemma4", 5, kv_heads=[2, 2, 1, 2, 1], head=[16, 16, 32, 16, 32], ff=[96, 96, 96, 160, 160],
+              act="gelu", rope=rope, embedding_scale=8.0, window=11, windowed=windowed, logit_cap=6.0, scale=1.0,
+              value_norm=True, beside=32, shares={3: 1, 4: 2})
+    for key, value in {"attention.key_length": 32, "attention.value_length": 32, "attention.key_length_swa": 16,
+                       "attention.value_length_swa": 16, "attention.sliding_window": 11,
+                       "attention.sliding_window_pattern": windowed, "attention.shared_kv_layers": 2,
+                       "embedding_length_per_layer_input": 32, "final_logit_softcapping": 6.0,
+                       "rope.freq_base": 1000000.0, "rope.freq_base_swa": 10000.0, "rope.dimension_count": 32,
+                       "rope.dimension_count_swa": 16}.items():
+        m.set(key, value)
+    m.weights["rope_freqs.weight"] = np.array([1.0] * 6 + [1e30] * 10)
+    m.matrix("per_layer_token_embd", VOCABULARY, 5 * 32, 1.0)
+    m.matrix("per_layer_model_proj", 5 * 32, WIDTH, 1.0)
+    m.norm("per_layer_proj_norm", 32)
+    for i in range(5):
+        m.layer(i, qk_norm=True, after=True)
+        p = f"blk.{i}."
+        m.matrix(p + "inp_gate", 32, WIDTH)
+        m.matrix(p + "proj", WIDTH, 32)
+        m.norm(p + "post_norm")
+        m.vector(p + "layer_output_scale.weight", 1, 0.8, 0.1)
+        gone = ["attn_v.weight"] if i == 2 else ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"] if i > 2 else []
+        for part in gone:
+            del m.weights[p + part]
+    return m.end()
+
+
+def theirs(program, path, context, tokens):
+    command = [program, str(path), str(context), *map(str, tokens)]
+    raw = subprocess.run(command, capture_output=True)
+    if raw.returncode:
+        sys.exit(f"{path}: {raw.stderr.decode()}")
+    return np.frombuffer(raw.stdout, np.float32).reshape(len(tokens), -1).astype(np.float64)
+
+
+def largest(exact):
+    order = np.argsort(-exact, axis=1)[:, :TOP]
+    return [[[int(i), float(np.float32(row[i]))] for i in top] for row, top in zip(exact, order)]
+
+
+def error(exact, logits):
+    order = np.argsort(-exact, axis=1)[:, :TOP]
+    off = np.take_along_axis(logits - exact, order, 1)
+    return {"rms": float(np.sqrt((off ** 2).mean())), "max": float(np.abs(off).max())}
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        program = folder / "logits"
+        lib = root / "build" / "bin"
+        subprocess.run(["c++", "-O1", "-o", program, HERE / "logits.cpp", f"-I{root}/include", f"-I{root}/ggml/include",
+                        f"-L{lib}", "-lllama", "-lggml", "-lggml-base", f"-Wl,-rpath,{lib}"], check=True)
+        for name in sys.argv[2:] or ALL:
+            model = ALL[name](name)
+            tokens = model.random.integers(0, VOCABULARY, TOKENS).tolist()
+            paths = {"F16": HERE / f"{name}.gguf", "F32": folder / "f32.gguf", "Q8_0": folder / "q8_0.gguf"}
+            stored = {kind: model.write(path, Type[kind]) for kind, path in paths.items()}
+            runs = []
+            for context in model.h["contexts"]:
+                run = {"context": context}
+                for judged, kinds in (("plain", ["F32", "F16"]), ("Q8_0", ["Q8_0"])):
+                    exact = Exact(model, stored[kinds[0]], context).logits(tokens)
+                    run[judged] = {"largest": largest(exact)}
+                    run[judged]["llama_cpp"] = {
+                        kind: error(exact, theirs(program, paths[kind], context, tokens)) for kind in kinds}
+                    print(name, context, judged, {k: f"{e['rms']:.2e}" for k, e in run[judged]["llama_cpp"].items()},
+                          f"logits to {np.abs(exact).max():.1f}", flush=True)
+                runs.append(run)
+            text = json.dumps({"tokens": tokens, "runs": runs}, separators=(",", ":"))
+            (HERE / f"{name}.json").write_text(text + "\n")
+
+
+main()

@@ -1,0 +1,119 @@
+//! Every architecture against `f64`: models of seeded noise with all of its features, made by
+//! `tests/data/architectures/make.py`, and at most llama.cpp's own errors.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use device::Device;
+use device::cpu::Cpu;
+use device::reference::Reference;
+use model::gguf::Gguf;
+use model::mix::Mix;
+use model::quantise::Conversion;
+use model::{KvLayout, Model};
+use orind_testing::data;
+use orind_testing::session::Session;
+use plan::{Bucket, Outputs};
+use serde_json::Value;
+
+/// Tokens of the prompt; the rest is decoded one by one.
+const PROMPT: usize = 32;
+
+/// What rounding alone may come to, beside the largest logit: the cache is F16 in both engines, and where two
+/// errors are of its size their order is chance.
+const ROUNDING: f64 = 1.5;
+
+/// The logits of every position.
+fn logits(device: &dyn Device, model: &Model, context: usize, tokens: &[i32]) -> Vec<Vec<f32>> {
+    let layout = KvLayout { slots: 2, context };
+    let buckets =
+        [Bucket::prefill(PROMPT, context, Outputs::All), Bucket::decode(1, context)];
+    let mut session = Session::new(device, model, layout, &buckets);
+    let rows = |from: usize, tokens: &[i32]| -> Vec<_> {
+        (from as i32..).zip(tokens).map(|(at, &token)| (token, at, 1)).collect()
+    };
+    session.load(0, &rows(0, &tokens[..PROMPT]));
+    session.run(0, 1);
+    let vocabulary = session.vocabulary;
+    let mut all: Vec<_> = session.logits(0).chunks(vocabulary).map(<[f32]>::to_vec).collect();
+    for at in PROMPT..tokens.len() {
+        session.load(1, &rows(at, &tokens[at..=at]));
+        session.run(1, 1);
+        all.push(session.logits(1));
+    }
+    all
+}
+
+fn argmax(logits: &[f32]) -> usize {
+    (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap()
+}
+
+/// Root mean square and maximum of the errors at the largest logits; the largest is where it must be wherever the
+/// margin is more than twice the error.
+fn errors(what: &str, logits: &[Vec<f32>], largest: &Value) -> (f64, f64) {
+    let (mut squares, mut count, mut most) = (0.0, 0.0, 0.0f64);
+    let exact: Vec<Vec<(usize, f64)>> = serde_json::from_value(largest.clone()).unwrap();
+    for (logits, exact) in logits.iter().zip(&exact) {
+        for &(token, exact) in exact {
+            let error = (f64::from(logits[token]) - exact).abs();
+            (squares, count, most) = (squares + error * error, count + 1.0, most.max(error));
+        }
+    }
+    for (position, (logits, exact)) in logits.iter().zip(&exact).enumerate() {
+        if exact[0].1 - exact[1].1 > 2.0 * most {
+            assert_eq!(argmax(logits), exact[0].0, "{what}, position {position}");
+        }
+    }
+    ((squares / count).sqrt(), most)
+}
+
+/// The model's file with its matrices in another type.
+fn converted(file: &Path, mix: Mix, to: &Path) -> Model {
+    let conversion = Conversion::new(Gguf::open(file).unwrap(), mix, false).unwrap();
+    conversion.write(to, 1, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    Model::open(to).unwrap()
+}
+
+fn check(name: &str) {
+    let json = std::fs::read(data(&format!("architectures/{name}.json"))).unwrap();
+    let expected: Value = serde_json::from_slice(&json).unwrap();
+    let tokens: Vec<i32> = serde_json::from_value(expected["tokens"].clone()).unwrap();
+    let file = data(&format!("architectures/{name}.gguf"));
+    let dir = tempfile::tempdir().unwrap();
+    for (kind, mix, judged) in [
+        ("F16", Mix::F16, "plain"),
+        ("F32", Mix::F32, "plain"),
+        ("Q8_0", Mix::Q8_0, "Q8_0"),
+    ] {
+        let model = converted(&file, mix, &dir.path().join(kind));
+        for run in expected["runs"].as_array().unwrap() {
+            let context = run["context"].as_u64().unwrap() as usize;
+            let theirs = &run[judged]["llama_cpp"][kind];
+            let (rms, most) = (theirs["rms"].as_f64().unwrap(), theirs["max"].as_f64().unwrap());
+            for device in [&Reference as &dyn Device, &Cpu::detect()] {
+                let what = format!("{name} {kind}, context {context}, {}", device.info().name);
+                let logits = logits(device, &model, context, &tokens);
+                let ours = errors(&what, &logits, &run[judged]["largest"]);
+                println!("{what}: rms {:.2e} ({rms:.2e}), max {:.2e} ({most:.2e})", ours.0, ours.1);
+                assert!(ours.0 <= ROUNDING * rms && ours.1 <= 2.0 * ROUNDING * most, "{what}");
+            }
+        }
+    }
+}
+
+macro_rules! architectures {
+    ($($name:ident)*) => {$(
+        #[test]
+        fn $name() {
+            check(stringify!($name));
+        }
+    )*
+
+    /// A family without a test would be one that nobody holds.
+    #[test]
+    fn every_architecture_has_a_test() {
+        let names = [$(stringify!($name)),*].join(", ");
+        assert_eq!(model::Architecture::names(), names);
+    }};
+}
+architectures!(gemma gemma2 gemma3 gemma4 gpt2 granite llama mistral3 phi2 phi3 qwen2 qwen3 smollm3);
