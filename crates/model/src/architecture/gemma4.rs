@@ -2,7 +2,7 @@
 //! last ones use keys and values of earlier ones, and each gets a part of the token for itself.
 
 use super::{gemma, keys::Keys};
-use crate::Result;
+use crate::{Error, Result};
 use crate::hyper::{Attention, Hyperparameters, Keys as KeysOf, Logits};
 use crate::rope::Rope;
 use plan::Scores;
@@ -22,9 +22,13 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     );
     hyper.ropes.push(local);
     hyper.logits = Logits { scale: None, cap: keys.set("final_logit_softcapping")? };
-    hyper.embedding.per_layer = keys.number_opt("embedding_length_per_layer_input", 1 << 16)?;
-    let shared = keys.gguf.metadata().u32_opt(&keys.key("attention.shared_kv_layers"))?;
-    let own = layers.saturating_sub(shared.unwrap_or(0) as usize);
+    let number = |name: &str| Ok::<_, Error>(keys.gguf.metadata().u32_opt(&keys.key(name))?.unwrap_or(0));
+    // 0 in the larger models: they have none of both.
+    if number("embedding_length_per_layer_input")? > 0 {
+        hyper.embedding.per_layer = keys.number_opt("embedding_length_per_layer_input", 1 << 16)?;
+    }
+    let shared = number("attention.shared_kv_layers")?;
+    let own = layers.saturating_sub(shared as usize);
     for i in 0..layers {
         let scores = Scores { window: windowed[i].then_some(window), ..Scores::scaled(1.0) };
         let source = || windowed[..own].iter().rposition(|&other| other == windowed[i]);
@@ -36,10 +40,10 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
         } else {
             let expected = "layers of both kinds before those that share theirs";
             let missing =
-                || keys.refuse("attention.shared_kv_layers", shared.unwrap_or(0), expected);
+                || keys.refuse("attention.shared_kv_layers", shared, expected);
             KeysOf::OfLayer(source().ok_or_else(missing)?)
         };
-        let output_scale = keys.vector(&format!("blk.{i}.layer_output_scale.weight"), 1)?;
+        let output_scale = output_scale(keys, i)?;
         let layer = &mut hyper.layers[i];
         layer.attention = Attention {
             kv_heads: layer.attention.kv_heads,
@@ -52,7 +56,16 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
             ..attention
         };
         layer.norm_after = true;
-        layer.output_scale = output_scale.map(|scale| scale[0]);
+        layer.output_scale = output_scale;
     }
     Ok(hyper)
+}
+
+fn output_scale(keys: &Keys<'_>, layer: usize) -> Result<Option<f32>> {
+    let name = format!("blk.{layer}.layer_output_scale.weight");
+    match keys.vector(&name, 1)?.as_deref() {
+        Some(&[scale]) if scale.is_finite() => Ok(Some(scale)),
+        Some(values) => Err(Error::hyperparameter(name, &values[0], "a number")),
+        None => Ok(None),
+    }
 }

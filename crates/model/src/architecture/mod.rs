@@ -15,6 +15,8 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod smollm3;
+#[cfg(test)]
+mod tests;
 
 use crate::gguf::Gguf;
 use crate::hyper::Hyperparameters;

@@ -20,9 +20,9 @@ pub(super) fn build(
     threads: usize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), Error> {
-    let shape = spec.shape;
+    let shape = &spec.shape;
     let planted = if shape.planted { planted::weights(shape) } else { BTreeMap::new() };
-    let Begun { data, jobs, bytes } = begin(spec, path, &planted)?;
+    let Begun { data, jobs, bytes } = begin(&spec, path, &planted)?;
     run(&jobs, threads, &data, bytes, progress)?;
     Ok(data.finish()?)
 }
@@ -30,7 +30,7 @@ pub(super) fn build(
 /// The file of `spec` with nothing in it but what its head is understood by, for a moment in `dir`.
 pub(super) fn outline(spec: Spec, dir: &Path) -> Result<Gguf, Error> {
     let nothing = BTreeMap::new();
-    let Begun { data, mut jobs, bytes } = begin(spec, &dir.join(spec.file_name()), &nothing)?;
+    let Begun { data, mut jobs, bytes } = begin(&spec, &dir.join(spec.file_name()), &nothing)?;
     jobs.retain(|job| matches!(job.weights, Weights::Owned(_)));
     run(&jobs, 1, &data, bytes, &mut |_, _| {})?;
     Ok(data.outline()?)
@@ -44,12 +44,13 @@ struct Begun<'a> {
 }
 
 fn begin<'a>(
-    Spec { shape, kind }: Spec,
+    spec: &Spec,
     path: &Path,
     planted: &'a BTreeMap<String, Vec<f32>>,
 ) -> Result<Begun<'a>, Error> {
+    let Spec { shape, kind, .. } = spec;
     let mut writer = Writer::new(path);
-    describe(&mut writer, shape, kind)?;
+    describe(&mut writer, spec)?;
     let mut jobs = Vec::new();
     let mut bytes = 0;
     for tensor in shape.tensors() {
@@ -97,7 +98,8 @@ impl Weights<'_> {
             Role::RopeFactors => return Self::Owned(shape.rope_factors()),
             Role::Norm if tensor.name == "output_norm.weight" => (2.0, 0.1),
             Role::Norm => (1.0, 0.1),
-            Role::Embedding => (0.0, 1.0 / row.sqrt()),
+            Role::Bias => (0.0, 0.1),
+            Role::Embedding | Role::Output => (0.0, 1.0 / row.sqrt()),
             Role::Query | Role::Key | Role::Value | Role::Gate | Role::Up => {
                 (0.0, 1.0 / row.sqrt())
             }
@@ -146,9 +148,10 @@ fn work(job: &Job<'_>, data: &DataWriter, scratch: &mut Scratch) -> Result<u64, 
 }
 
 /// Writes the metadata: the keys that llama.cpp's converter and quantiser write, and ours.
-fn describe(writer: &mut Writer, shape: &Shape, kind: Type) -> Result<(), gguf::Error> {
-    let arch = shape.architecture();
-    let name = format!("{} (synthetic, random weights)", shape.title);
+fn describe(writer: &mut Writer, spec: &Spec) -> Result<(), gguf::Error> {
+    let Spec { shape, kind, .. } = spec;
+    let arch = shape.architecture;
+    let name = format!("{} (synthetic, random weights)", spec.title());
     writer.metadata("general.architecture", arch)?;
     writer.metadata("general.type", "model")?;
     writer.metadata("general.name", name)?;
@@ -174,6 +177,13 @@ fn describe(writer: &mut Writer, shape: &Shape, kind: Type) -> Result<(), gguf::
     }
     if shape.family == Family::Llama {
         writer.metadata(&format!("{arch}.rope.dimension_count"), head_dim)?;
+    }
+    if shape.window > 0 {
+        writer.metadata(&format!("{arch}.attention.sliding_window"), shape.window)?;
+    }
+    if arch == "gemma3" {
+        writer.metadata("gemma3.rope.scaling.type", "linear")?;
+        writer.metadata("gemma3.rope.scaling.factor", 8.0f32)?;
     }
     writer.metadata(&format!("{arch}.attention.layer_norm_rms_epsilon"), shape.epsilon)?;
     writer.metadata(&format!("{arch}.rope.freq_base"), shape.rope_base)?;

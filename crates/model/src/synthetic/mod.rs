@@ -60,8 +60,10 @@ pub enum Error {
 
 #[derive(Clone, Copy, PartialEq)]
 pub struct Spec {
-    shape: &'static Shape,
+    shape: Shape,
     kind: Type,
+    /// It has fewer layers than the model it is named after.
+    cut: bool,
 }
 
 /// All names, as [`Spec::parse`] takes them.
@@ -69,7 +71,7 @@ pub struct Spec {
 pub fn names() -> Vec<String> {
     SHAPES
         .iter()
-        .flat_map(|shape| Type::of(shape).iter().map(move |kind| Spec { shape, kind: *kind }))
+        .flat_map(|shape| Type::of(shape).iter().map(move |kind| Spec { shape: *shape, kind: *kind, cut: false }))
         .map(|spec| spec.to_string())
         .collect()
 }
@@ -122,7 +124,8 @@ pub fn locate(name: &str, progress: &mut dyn FnMut(u64, u64)) -> Result<PathBuf,
 }
 
 impl Spec {
-    /// The model of this name, `synthetic:NAME:TYPE` in any case.
+    /// The model of this name, `synthetic:NAME:TYPE` in any case; `synthetic:NAME:TYPE@N` has the first N of
+    /// its layers.
     ///
     /// # Errors
     /// [`Error::Unknown`] with the nearest name and all others.
@@ -130,9 +133,22 @@ impl Spec {
         let wanted = name.to_lowercase();
         let found = wanted.strip_prefix(PREFIX).and_then(|rest| rest.split_once(':')).and_then(
             |(model, kind)| {
-                let shape = SHAPES.iter().find(|shape| shape.name == model)?;
-                let kind = Type::of(shape).iter().find(|t| t.name == kind)?;
-                Some(Self { shape, kind: *kind })
+                let mut shape = *SHAPES.iter().find(|shape| shape.name == model)?;
+                let (kind, layers) = match kind.split_once('@') {
+                    Some((kind, layers)) => (kind, Some(layers)),
+                    None => (kind, None),
+                };
+                let kind = *Type::of(&shape).iter().find(|t| t.name == kind)?;
+                let cut = layers.is_some();
+                if let Some(layers) = layers {
+                    let layers = layers.parse().ok()?;
+                    // A planted rule needs all of them.
+                    if shape.planted || !(1..shape.layers).contains(&layers) {
+                        return None;
+                    }
+                    shape.layers = layers;
+                }
+                Some(Self { shape, kind, cut })
             },
         );
         found.ok_or_else(|| {
@@ -144,7 +160,14 @@ impl Spec {
 
     #[must_use]
     pub fn file_name(&self) -> String {
-        format!("{}-{}-v{VERSION}-{SEED:016x}.gguf", self.shape.name, self.kind.name)
+        let layers = if self.cut { format!("@{}", self.shape.layers) } else { String::new() };
+        format!("{}-{}{layers}-v{VERSION}-{SEED:016x}.gguf", self.shape.name, self.kind.name)
+    }
+
+    /// Its name for people, which says of a cut one that it is.
+    fn title(&self) -> String {
+        let Shape { title, layers, .. } = self.shape;
+        if self.cut { format!("{title} cut to {layers} layers") } else { title.to_owned() }
     }
 
     /// The path of the model's file in `cache_dir`, which is made if it is not there yet.
@@ -224,7 +247,8 @@ impl Spec {
 
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}{}:{}", self.shape.name, self.kind.name)
+        write!(f, "{PREFIX}{}:{}", self.shape.name, self.kind.name)?;
+        if self.cut { write!(f, "@{}", self.shape.layers) } else { Ok(()) }
     }
 }
 

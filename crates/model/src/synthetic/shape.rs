@@ -3,18 +3,21 @@
 use crate::mix::{Mix, Sizes};
 use plan::DType;
 
+/// Whose vocabulary and template a model has, and how planted ones rotate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Llama,
     Qwen3,
 }
 
-/// Dimensions of a model. The output is tied to the embedding in all of them.
-#[derive(Debug, PartialEq)]
+/// Dimensions of a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Shape {
     /// As in `synthetic:NAME:TYPE`.
     pub(super) name: &'static str,
     pub(super) title: &'static str,
+    /// As in `general.architecture`.
+    pub(super) architecture: &'static str,
     pub(super) family: Family,
     pub(super) layers: usize,
     pub(super) dim: usize,
@@ -27,17 +30,103 @@ pub(super) struct Shape {
     pub(super) text_tokens: usize,
     pub(super) context: u32,
     pub(super) rope_base: f32,
+    /// The factor of Llama 3's scaling of rotations, 0 where there is none.
+    pub(super) rope_factor: f64,
+    /// Positions that layers with a window attend to, 0 where there is none.
+    pub(super) window: u32,
+    /// The embedding is the output too.
+    pub(super) tied: bool,
     pub(super) epsilon: f32,
     /// Weights with a planted rule instead of plain noise.
     pub(super) planted: bool,
 }
 
-/// The models' dimensions: Llama-3.2-1B, Qwen3-0.6B and Qwen3-1.7B by their published
-/// configurations, and a tiny one of each family.
-pub(super) const SHAPES: [Shape; 5] = [
+/// The models' dimensions by their published configurations, and a tiny one of each family.
+pub(super) const SHAPES: [Shape; 11] = [
     LLAMA,
     QWEN3,
     Shape { name: "qwen3-1.7b", title: "Qwen3 1.7B", dim: 2048, ffn: 6144, ..QWEN3 },
+    Shape {
+        name: "llama-3.2-3b",
+        title: "Llama 3.2 3B",
+        layers: 28,
+        dim: 3072,
+        heads: 24,
+        head_dim: 128,
+        ..LLAMA
+    },
+    Shape {
+        name: "llama-3.1-8b",
+        title: "Llama 3.1 8B",
+        layers: 32,
+        dim: 4096,
+        ffn: 14_336,
+        head_dim: 128,
+        rope_factor: 8.0,
+        tied: false,
+        ..LLAMA
+    },
+    Shape {
+        name: "qwen2.5-1.5b",
+        title: "Qwen2.5 1.5B",
+        architecture: "qwen2",
+        dim: 1536,
+        ffn: 8960,
+        heads: 12,
+        kv_heads: 2,
+        context: 32_768,
+        ..QWEN3
+    },
+    Shape {
+        name: "phi-3-mini",
+        title: "Phi-3 mini 4K",
+        architecture: "phi3",
+        layers: 32,
+        dim: 3072,
+        ffn: 8192,
+        heads: 32,
+        kv_heads: 32,
+        head_dim: 96,
+        vocab: 32_064,
+        text_tokens: 32_000,
+        context: 4096,
+        rope_base: 10_000.0,
+        rope_factor: 0.0,
+        window: 2047,
+        tied: false,
+        ..LLAMA
+    },
+    Shape {
+        name: "smollm3-3b",
+        title: "SmolLM3 3B",
+        architecture: "smollm3",
+        layers: 36,
+        ffn: 11_008,
+        heads: 16,
+        kv_heads: 4,
+        head_dim: 128,
+        context: 65_536,
+        rope_base: 5_000_000.0,
+        rope_factor: 0.0,
+        epsilon: 1e-6,
+        ..LLAMA
+    },
+    Shape {
+        name: "gemma3-4b",
+        title: "Gemma 3 4B",
+        architecture: "gemma3",
+        layers: 34,
+        dim: 2560,
+        ffn: 10_240,
+        heads: 8,
+        kv_heads: 4,
+        head_dim: 256,
+        vocab: 262_208,
+        text_tokens: 262_144,
+        context: 131_072,
+        window: 1024,
+        ..QWEN3
+    },
     Shape { name: "tiny-llama", title: "tiny llama", ..LLAMA.tiny() },
     Shape { name: "tiny-qwen3", title: "tiny qwen3", ..QWEN3.tiny() },
 ];
@@ -45,6 +134,7 @@ pub(super) const SHAPES: [Shape; 5] = [
 const LLAMA: Shape = Shape {
     name: "llama-3.2-1b",
     title: "Llama 3.2 1B",
+    architecture: "llama",
     family: Family::Llama,
     layers: 16,
     dim: 2048,
@@ -56,6 +146,9 @@ const LLAMA: Shape = Shape {
     text_tokens: 128_000,
     context: 131_072,
     rope_base: 500_000.0,
+    rope_factor: 32.0,
+    window: 0,
+    tied: true,
     epsilon: 1e-5,
     planted: false,
 };
@@ -63,6 +156,7 @@ const LLAMA: Shape = Shape {
 const QWEN3: Shape = Shape {
     name: "qwen3-0.6b",
     title: "Qwen3 0.6B",
+    architecture: "qwen3",
     family: Family::Qwen3,
     layers: 28,
     dim: 1024,
@@ -74,6 +168,9 @@ const QWEN3: Shape = Shape {
     text_tokens: 151_643,
     context: 40_960,
     rope_base: 1_000_000.0,
+    rope_factor: 0.0,
+    window: 0,
+    tied: true,
     epsilon: 1e-6,
     planted: false,
 };
@@ -81,8 +178,10 @@ const QWEN3: Shape = Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Norm,
+    Bias,
     RopeFactors,
     Embedding,
+    Output,
     Query,
     Key,
     Value,
@@ -117,49 +216,73 @@ impl Shape {
         }
     }
 
-    /// The architecture's name in metadata and keys.
-    pub(super) const fn architecture(&self) -> &'static str {
-        match self.family {
-            Family::Llama => "llama",
-            Family::Qwen3 => "qwen3",
-        }
-    }
-
     /// All tensors, in the order in which llama.cpp's quantiser writes them.
     pub(super) fn tensors(&self) -> Vec<Tensor> {
         let (dim, ffn) = (self.dim, self.ffn);
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let qk_norm = self.family == Family::Qwen3;
+        let qk_norm = matches!(self.architecture, "qwen3" | "gemma3");
+        let (fused, biases, norm_after) = (
+            self.architecture == "phi3",
+            self.architecture == "qwen2",
+            self.architecture == "gemma3",
+        );
         let mut tensors = Vec::new();
         let mut add = |layer: Option<usize>, name: &str, shape: &[usize], role| {
             let prefix = layer.map_or(String::new(), |layer| format!("blk.{layer}."));
+            let ending = if role == Role::Bias { "bias" } else { "weight" };
             tensors.push(Tensor {
-                name: format!("{prefix}{name}.weight"),
+                name: format!("{prefix}{name}.{ending}"),
                 shape: shape.to_vec(),
                 role,
             });
         };
+        if !self.tied {
+            add(None, "output", &[self.vocab, dim], Role::Output);
+        }
         add(None, "output_norm", &[dim], Role::Norm);
-        if self.family == Family::Llama {
+        if self.rope_factor > 0.0 {
             add(None, "rope_freqs", &[self.head_dim / 2], Role::RopeFactors);
         }
         add(None, "token_embd", &[self.vocab, dim], Role::Embedding);
         for layer in (0..self.layers).map(Some) {
-            add(layer, "attn_k", &[kv, dim], Role::Key);
+            if biases {
+                add(layer, "attn_k", &[kv], Role::Bias);
+            }
+            if !fused {
+                add(layer, "attn_k", &[kv, dim], Role::Key);
+            }
             if qk_norm {
                 add(layer, "attn_k_norm", &[self.head_dim], Role::Norm);
             }
             add(layer, "attn_norm", &[dim], Role::Norm);
             add(layer, "attn_output", &[dim, q], Role::AttentionOutput);
-            add(layer, "attn_q", &[q, dim], Role::Query);
+            if biases {
+                add(layer, "attn_q", &[q], Role::Bias);
+            }
+            if fused {
+                add(layer, "attn_qkv", &[q + 2 * kv, dim], Role::Query);
+            } else {
+                add(layer, "attn_q", &[q, dim], Role::Query);
+            }
             if qk_norm {
                 add(layer, "attn_q_norm", &[self.head_dim], Role::Norm);
             }
-            add(layer, "attn_v", &[kv, dim], Role::Value);
+            if biases {
+                add(layer, "attn_v", &[kv], Role::Bias);
+            }
+            if !fused {
+                add(layer, "attn_v", &[kv, dim], Role::Value);
+            }
             add(layer, "ffn_down", &[dim, ffn], Role::Down);
-            add(layer, "ffn_gate", &[ffn, dim], Role::Gate);
+            if !fused {
+                add(layer, "ffn_gate", &[ffn, dim], Role::Gate);
+            }
             add(layer, "ffn_norm", &[dim], Role::Norm);
-            add(layer, "ffn_up", &[ffn, dim], Role::Up);
+            add(layer, "ffn_up", &[if fused { 2 * ffn } else { ffn }, dim], Role::Up);
+            if norm_after {
+                add(layer, "post_attention_norm", &[dim], Role::Norm);
+                add(layer, "post_ffw_norm", &[dim], Role::Norm);
+            }
         }
         tensors
     }
@@ -172,14 +295,13 @@ impl Shape {
             .collect()
     }
 
-    /// The values of `rope_freqs.weight`: what Llama 3 divides each rotation by (factor 32, low
-    /// 1, high 4, original context 8,192; Llama 3.2's `rope_scaling`). Empty for other families.
+    /// The values of `rope_freqs.weight`: what Llama 3 divides each rotation by (low 1, high 4,
+    /// original context 8,192, the factor of its `rope_scaling`). Empty for other families.
     pub(super) fn rope_factors(&self) -> Vec<f32> {
-        const FACTOR: f64 = 32.0;
         const LOW: f64 = 1.0;
         const HIGH: f64 = 4.0;
         const ORIGINAL_CONTEXT: f64 = 8192.0;
-        if self.family != Family::Llama {
+        if self.rope_factor == 0.0 {
             return Vec::new();
         }
         (0..self.head_dim / 2)
@@ -187,7 +309,7 @@ impl Shape {
                 // Turns within the context on which the model was first trained.
                 let turns = ORIGINAL_CONTEXT * self.rope_frequency(i) / std::f64::consts::TAU;
                 let smooth = ((turns - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);
-                (1.0 / ((1.0 - smooth) / FACTOR + smooth)) as f32
+                (1.0 / ((1.0 - smooth) / self.rope_factor + smooth)) as f32
             })
             .collect()
     }
@@ -222,10 +344,10 @@ impl Type {
         if shape.planted { &TYPES } else { &TYPES[..4] }
     }
 
-    /// The type of one tensor. The output is tied in all models.
+    /// The type of one tensor.
     pub(super) fn dtype(self, tensor: &Tensor, shape: &Shape) -> DType {
-        let (layers, grouping) = (shape.layers, shape.heads / shape.kv_heads);
-        let sizes = Sizes { layers, grouping, tied: true };
+        let Shape { layers, heads, kv_heads, tied, .. } = *shape;
+        let sizes = Sizes { layers, grouping: heads / kv_heads, tied };
         self.mix.dtype(&tensor.name, &tensor.shape, sizes).unwrap_or(DType::F32)
     }
 }
@@ -251,6 +373,12 @@ mod tests {
             ("llama-3.2-1b", Mix::Q6_K, 1_020_000_000_u64),
             ("qwen3-0.6b", Mix::Q8_0, 640_000_000),
             ("qwen3-1.7b", Mix::Q4_K_M, 1_110_000_000),
+            ("llama-3.2-3b", Mix::Q4_K_M, 2_020_000_000),
+            ("llama-3.1-8b", Mix::Q8_0, 8_540_000_000),
+            ("qwen2.5-1.5b", Mix::Q8_0, 1_650_000_000),
+            ("phi-3-mini", Mix::Q8_0, 4_060_000_000),
+            ("smollm3-3b", Mix::Q8_0, 3_280_000_000),
+            ("gemma3-4b", Mix::Q8_0, 4_130_000_000),
         ] {
             let found = bytes(name, mix);
             assert!(published.abs_diff(found) < 13_000_000, "{name}: {found} for {published}");

@@ -26,7 +26,7 @@ struct Cache {
 
 /// A model of the textbook: no batching, no fusion, every number `f64`.
 struct Textbook {
-    shape: &'static Shape,
+    shape: Shape,
     weights: HashMap<String, Vec<f64>>,
     cache: Vec<Cache>,
     /// Round what enters each matrix to 8 bits in blocks of 32, as CPU kernels do.
@@ -34,7 +34,7 @@ struct Textbook {
 }
 
 impl Textbook {
-    fn open(path: &Path, shape: &'static Shape, eight_bits: bool) -> Self {
+    fn open(path: &Path, shape: Shape, eight_bits: bool) -> Self {
         let file = Gguf::open(path).unwrap();
         let mut weights = HashMap::new();
         for tensor in file.tensors() {
@@ -154,7 +154,7 @@ fn greedy_decoding_follows_the_rule_by_a_clear_margin() {
             let name = format!("synthetic:{model}:{mix}");
             let spec = Spec::parse(&name).unwrap();
             let path = generate(&name, dir.path());
-            let rule = Rule::of(spec.shape);
+            let rule = Rule::of(&spec.shape);
             let mut exact = Textbook::open(&path, spec.shape, false);
             let mut rounded = Textbook::open(&path, spec.shape, true);
             // The first special token, then text, then what the model itself says.
@@ -383,4 +383,28 @@ fn an_outline_says_of_itself_what_the_file_says() {
     // Of a large one, no more is written than the tables it is understood by.
     crate::Model::from_gguf(Spec::parse("synthetic:llama-3.2-1b:q6_k").unwrap().outline().unwrap())
         .unwrap();
+}
+
+#[test]
+fn a_model_can_be_cut_to_its_first_layers_and_says_so() {
+    let spec = Spec::parse("synthetic:gemma3-4b:q8_0@7").unwrap();
+    assert_eq!(spec.to_string(), "synthetic:gemma3-4b:q8_0@7");
+    assert!(spec.file_name().contains("@7"));
+    let model = crate::Model::from_gguf(spec.outline().unwrap()).unwrap();
+    assert_eq!(model.hyperparameters().layers.len(), 7);
+    let name = model.gguf().metadata().str("general.name").unwrap();
+    assert!(name.starts_with("Gemma 3 4B cut to 7 layers"), "{name}");
+    for wrong in ["gemma3-4b:q8_0@0", "gemma3-4b:q8_0@34", "gemma3-4b:q8_0@x", "tiny-llama:q8_0@1"] {
+        assert!(Spec::parse(&format!("synthetic:{wrong}")).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn every_shape_is_a_model_that_can_be_loaded() {
+    for shape in &SHAPES {
+        let name = format!("synthetic:{}:q8_0", shape.name);
+        let outline = Spec::parse(&name).unwrap().outline().unwrap();
+        let model = crate::Model::from_gguf(outline).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(model.hyperparameters().layers.len(), shape.layers, "{name}");
+    }
 }

@@ -1,0 +1,169 @@
+//! Files that lie about their architecture: one error each, which names the key or the tensor.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::gguf::{Array, Gguf, Value, Writer};
+use crate::{Error, Model};
+use plan::DType;
+
+const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/architectures");
+
+/// A file, to be changed before it is opened as a model.
+struct File {
+    keys: BTreeMap<String, Value>,
+    /// Name to shape and values.
+    tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
+}
+
+impl File {
+    fn of(architecture: &str) -> Self {
+        let gguf = Gguf::open(Path::new(DATA).join(format!("{architecture}.gguf"))).unwrap();
+        let keys = gguf.metadata().iter().map(|(key, value)| (key.to_owned(), value.clone()));
+        let values = |tensor: &crate::gguf::TensorInfo| {
+            let mut bytes = vec![0; tensor.bytes as usize];
+            gguf.read(tensor, 0, &mut bytes).unwrap();
+            let mut values = vec![0.0; tensor.elements() as usize];
+            plan::quant::dequantise(tensor.dtype, &bytes, &mut values).unwrap();
+            (tensor.name.clone(), (tensor.shape.clone(), values))
+        };
+        Self { keys: keys.collect(), tensors: gguf.tensors().iter().map(values).collect() }
+    }
+
+    fn set(&mut self, key: &str, value: impl Into<Value>) {
+        self.keys.insert(key.to_owned(), value.into());
+    }
+
+    fn put(&mut self, tensor: &str, shape: &[usize], value: f32) {
+        let values = vec![value; shape.iter().product()];
+        self.tensors.insert(tensor.to_owned(), (shape.to_vec(), values));
+    }
+
+    fn open(self) -> Result<Model, Error> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.gguf");
+        let mut writer = Writer::new(&path);
+        for (key, value) in self.keys {
+            writer.metadata(&key, value).unwrap();
+        }
+        let tensors: Vec<_> = self.tensors.into_iter().collect();
+        let ids: Vec<_> = tensors
+            .iter()
+            .map(|(name, (shape, _))| writer.tensor(name, shape, DType::F32).unwrap())
+            .collect();
+        let data = writer.begin().unwrap();
+        for (id, (_, (_, values))) in ids.into_iter().zip(&tensors) {
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            data.write(id, 0, &bytes).unwrap();
+        }
+        data.finish().unwrap();
+        Model::open(path)
+    }
+}
+
+/// What a changed file of an architecture is refused with.
+fn refused(architecture: &str, change: impl FnOnce(&mut File)) -> String {
+    let mut file = File::of(architecture);
+    change(&mut file);
+    match file.open() {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("a changed file of `{architecture}` was taken"),
+    }
+}
+
+#[test]
+fn files_are_taken_as_they_are() {
+    for architecture in super::ALL {
+        let model = File::of(architecture.name()).open().unwrap();
+        assert_eq!(model.architecture().name(), architecture.name());
+    }
+}
+
+#[test]
+fn keys_that_lie_are_named() {
+    let cases: [(&str, &str, Value, &str); 24] = [
+        ("llama", "block_count", 0u32.into(), "is 0, 1 to 1024 expected"),
+        ("llama", "attention.head_count_kv", 3u32.into(), "is 3, a divisor of 4 heads expected"),
+        ("llama", "attention.key_length", 20u32.into(), "is 20, a multiple of 16"),
+        ("llama", "attention.value_length", 32u32.into(), "is 32, 16 (the key length)"),
+        ("llama", "attention.layer_norm_rms_epsilon", f32::NAN.into(), "is NaN, a number between"),
+        ("llama", "rope.freq_base", f32::INFINITY.into(), "is inf, a positive number"),
+        ("llama", "rope.dimension_count", 7u32.into(), "is 7, an even number, at most 16"),
+        ("llama", "rope.dimension_count", 64u32.into(), "is 64, an even number, at most 16"),
+        ("llama", "rope.scaling.type", "spiral".into(), "is `spiral`, none, linear, longrope or"),
+        ("llama", "expert_count", 8u32.into(), "is 8, mixtures of experts are not supported"),
+        ("llama", "feed_forward_length", 0u32.into(), "is 0, 1 to"),
+        ("mistral3", "attention.temperature_scale", f32::NAN.into(), "is NaN, a positive number"),
+        ("mistral3", "rope.scaling.yarn_beta_fast", (-1.0f32).into(), "is -1, a positive number"),
+        ("granite", "residual_scale", f32::NAN.into(), "is NaN, a positive number"),
+        ("granite", "logit_scale", f32::INFINITY.into(), "is inf, a positive number"),
+        ("gpt2", "attention.layer_norm_epsilon", 1.0f32.into(), "is 1, a number between"),
+        ("gemma2", "attn_logit_softcapping", f32::NAN.into(), "is NaN, a positive number"),
+        ("gemma2", "final_logit_softcapping", 0.0f32.into(), "is 0, a positive number"),
+        ("gemma2", "attention.sliding_window", 0u32.into(), "is 0, 1 to"),
+        ("gemma3", "attention.sliding_window_pattern", 0u32.into(), "is 0, 1 to 1024"),
+        ("gemma4", "attention.key_length_swa", 0u32.into(), "is 0, 1 to 512"),
+        ("gemma4", "attention.shared_kv_layers", 5u32.into(), "is 5, layers of both kinds"),
+        (
+            "gemma4",
+            "attention.sliding_window_pattern",
+            Value::Array(Array::Bool(vec![true, false])),
+            "is 2 values of BOOL, a truth value for each of 5 layers",
+        ),
+        (
+            "gemma4",
+            "attention.head_count_kv",
+            Value::Array(Array::I32(vec![2, 2, -1, 2, 1])),
+            "is 0, 1 to 4",
+        ),
+    ];
+    for (architecture, key, value, expected) in cases {
+        let key = format!("{architecture}.{key}");
+        let error = refused(architecture, |file| file.set(&key, value));
+        assert!(error.starts_with(&format!("`{key}` {expected}")), "{error}");
+    }
+}
+
+#[test]
+fn tensors_that_lie_are_named() {
+    let cases: [(&str, &str, &[usize], f32, &str); 8] = [
+        ("llama", "blk.1.attn_q.bias", &[63], 0.0, "has shape [63], [64] expected"),
+        ("llama", "rope_freqs.weight", &[8], 0.0, "is a tensor with entries that are not positive"),
+        ("llama", "blk.0.ffn_gate_inp.weight", &[8, 64], 0.0, "is not part of what is supported"),
+        ("qwen3", "blk.0.attn_q_norm.weight", &[16], 0.0, "has shape [16], [32] expected"),
+        ("phi3", "blk.2.attn_qkv.weight", &[64, 64], 0.0, "has shape [64, 64], [128, 64] expected"),
+        ("phi3", "rope_factors_long.weight", &[12], f32::NAN, "is a tensor with entries"),
+        ("gpt2", "position_embd.weight", &[16, 64], 0.0, "has shape [16, 64], [512, 64] expected"),
+        ("gemma4", "blk.3.layer_output_scale.weight", &[1], f32::NAN, "is NaN, a number expected"),
+    ];
+    for (architecture, tensor, shape, value, expected) in cases {
+        let error = refused(architecture, |file| file.put(tensor, shape, value));
+        assert!(error.contains(&format!("`{tensor}` {expected}")), "{error}");
+    }
+}
+
+#[test]
+fn tensors_that_are_missing_are_named() {
+    for (architecture, tensor) in [
+        ("llama", "token_embd.weight"),
+        ("llama", "blk.2.ffn_down.weight"),
+        ("qwen3", "blk.1.attn_k_norm.weight"),
+        ("phi2", "blk.0.attn_norm.bias"),
+        ("gpt2", "position_embd.weight"),
+        ("gemma2", "blk.3.post_ffw_norm.weight"),
+        ("gemma4", "per_layer_model_proj.weight"),
+    ] {
+        let error = refused(architecture, |file| drop(file.tensors.remove(tensor)));
+        assert!(error.starts_with(&format!("tensor `{tensor}` is missing")), "{error}");
+    }
+}
+
+#[test]
+fn an_unknown_architecture_is_told_what_there_is() {
+    let error = refused("llama", |file| file.set("general.architecture", "mamba"));
+    let expected = format!(
+        "architecture `mamba` is not supported; supported: {}",
+        super::Architecture::names()
+    );
+    assert_eq!(error, expected);
+}
