@@ -1,4 +1,5 @@
-//! The GGUF reader on arbitrary bytes: it may refuse them, but what it accepts must be readable.
+//! The GGUF reader on arbitrary bytes: it may refuse them, but what it accepts must be readable, and
+//! a model or an error.
 //!
 //! Run with `cargo +nightly fuzz run gguf`. The corpus beside this file is also replayed by the
 //! ordinary tests of `model::gguf`.
@@ -6,6 +7,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use model::Model;
 use model::gguf::Gguf;
 
 fuzz_target!(|data: &[u8]| {
@@ -14,4 +16,5 @@ fuzz_target!(|data: &[u8]| {
         let mut bytes = vec![0; tensor.bytes as usize];
         model.read(tensor, 0, &mut bytes).expect("a checked tensor lies within the file");
     }
+    drop(Model::from_gguf(model));
 });

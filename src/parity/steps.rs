@@ -373,8 +373,13 @@ fn attended(
             let rows = Rows { slots, positions };
             let keys = s.g.kv_write(keys, rows, k)?;
             let values = s.g.kv_write(values, rows, v)?;
-            let y =
-                s.g.attention(q, Caches { keys, values }, rows, Scores::scaled(1.0 / (d as f32).sqrt()), context)?;
+            let y = s.g.attention(
+                q,
+                Caches { keys, values },
+                rows,
+                Scores::scaled(1.0 / (d as f32).sqrt()),
+                context,
+            )?;
             // What attention writes is no output in models, and devices do not let it be one.
             let y = s.g.reshape(y, &[m, h * d])?;
             let zeroes = s.floats("zeroes", &[m, h * d], vec![0.0; m * h * d])?;

@@ -6,7 +6,6 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod allocation;
-mod architectures;
 mod bench;
 mod compare;
 mod cpu;

@@ -103,8 +103,7 @@ mod tests {
     fn counts_that_names_leave_open_are_checked() {
         let view = || View::whole(crate::BufferId(0), &[1]);
         let project = |n| {
-            let linear =
-                Linear { weight: view(), bias: None, activation: None, out: view() };
+            let linear = Linear { weight: view(), bias: None, activation: None, out: view() };
             let each = vec![linear; n];
             Op::Project(Project { x: view(), norm: None, product: Product::Each(each) })
         };

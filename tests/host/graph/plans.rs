@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{KvLayout, Model, ports};
+use model::{Architecture, KvLayout, Model, ports};
 use plan::graph::Graph;
 use plan::{Bucket, Class, DType, Fusions, Op, Outputs, Plan, RopeKv, fuse};
 
 use orind_testing::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
-use orind_testing::tiny;
+use orind_testing::{data, tiny};
 
 const LAYOUT: KvLayout = KvLayout { slots: 4, context: 64 };
 
@@ -257,6 +257,46 @@ fn the_doors_of_a_decode_plan() {
         assert_eq!(logits.shape, [2, vocabulary], "{name}");
         let sampled = plan.buffer(plan.find(Class::Output, ports::SAMPLED).unwrap());
         assert_eq!(sampled.shape, [2], "{name}");
+    }
+}
+
+fn architecture(name: &str) -> Model {
+    Model::open(data(&format!("architectures/{name}.gguf"))).unwrap()
+}
+
+/// Whatever an architecture has, fused or not, is a valid plan over the same weights.
+#[test]
+fn every_architecture_fuses_to_valid_plans() {
+    for name in Architecture::names().split(", ") {
+        let model = architecture(name);
+        for bucket in [Bucket::decode(2, 64), Bucket::prefill(5, 48, Outputs::Last)] {
+            let unfused = model.plan(LAYOUT, bucket).unwrap();
+            for fusions in all_fusions() {
+                let plan = fuse(&unfused, fusions);
+                plan.validate().unwrap_or_else(|e| panic!("{name} {bucket:?} {fusions:?}: {e}"));
+                assert_eq!(names(&plan, Class::Weight), names(&unfused, Class::Weight), "{name}");
+                assert_eq!(plan.cost().weight_bytes, unfused.cost().weight_bytes, "{name}");
+            }
+            let fused = fuse(&unfused, Fusions::ALL);
+            let apart =
+                |op: &Op| matches!(op, Op::MatMul { .. } | Op::Bias { .. } | Op::Activate { .. });
+            assert_eq!(count(&fused, apart), 0, "{name} {bucket:?}: all in projections");
+        }
+    }
+}
+
+/// Two of Gemma 2's four layers here see seven positions, their own the last.
+#[test]
+fn a_window_bounds_what_a_step_reads() {
+    let model = architecture("gemma2");
+    let layer = model.state_bytes_per_token() / 4;
+    let read = |context| {
+        let bucket = Bucket::decode(1, context);
+        fuse(&model.plan(LAYOUT, bucket).unwrap(), Fusions::ALL).cost().state_bytes
+    };
+    for context in [5, 7, 64] {
+        let (all, near) = (context as u64, context.min(7) as u64);
+        assert_eq!(read(context), layer * (2 * (all + 1) + 2 * (near + 1)), "{context}");
     }
 }
 

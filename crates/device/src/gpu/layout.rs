@@ -139,6 +139,7 @@ pub(super) struct Workspace {
 
 impl Workspace {
     fn of(plan: &Plan) -> Result<Self> {
+        lower::check(plan)?;
         let mut w = Self { arena: lower::arena(plan).bytes, ..Self::default() };
         let grow = |a: &mut u64, b: u64| *a = (*a).max(b.next_multiple_of(ALIGN));
         for step in &plan.steps {
@@ -226,7 +227,7 @@ impl Layout {
     /// Lays out what a request asks for.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a weight or cache that the kernels cannot read.
+    /// [`Error::Unsupported`] for a weight, cache or step that the kernels do not know.
     pub(super) fn new(request: &Request<'_>) -> Result<Self> {
         let mut weights = HashMap::new();
         let mut weight_bytes = 0u64;

@@ -2,9 +2,9 @@
 //! last ones use keys and values of earlier ones, and each gets a part of the token for itself.
 
 use super::{gemma, keys::Keys};
-use crate::{Error, Result};
 use crate::hyper::{Attention, Hyperparameters, Keys as KeysOf, Logits};
 use crate::rope::Rope;
+use crate::{Error, Result};
 use plan::Scores;
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
@@ -22,7 +22,8 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     );
     hyper.ropes.push(local);
     hyper.logits = Logits { scale: None, cap: keys.set("final_logit_softcapping")? };
-    let number = |name: &str| Ok::<_, Error>(keys.gguf.metadata().u32_opt(&keys.key(name))?.unwrap_or(0));
+    let number =
+        |name: &str| Ok::<_, Error>(keys.gguf.metadata().u32_opt(&keys.key(name))?.unwrap_or(0));
     // 0 in the larger models: they have none of both.
     if number("embedding_length_per_layer_input")? > 0 {
         hyper.embedding.per_layer = keys.number_opt("embedding_length_per_layer_input", 1 << 16)?;
@@ -39,8 +40,7 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
             if both { KeysOf::Own } else { KeysOf::Shared }
         } else {
             let expected = "layers of both kinds before those that share theirs";
-            let missing =
-                || keys.refuse("attention.shared_kv_layers", shared, expected);
+            let missing = || keys.refuse("attention.shared_kv_layers", shared, expected);
             KeysOf::OfLayer(source().ok_or_else(missing)?)
         };
         let output_scale = output_scale(keys, i)?;

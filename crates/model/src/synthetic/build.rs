@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::random::{self, key};
-use super::shape::{Family, Role, Shape, Tensor, Type};
+use super::shape::{Family, Role, Shape, Tensor};
 use super::vocabulary::{Vocabulary, chat_template};
 use super::{Error, Spec, VERSION, VERSION_KEY, planted};
 use crate::gguf::{self, DataWriter, Gguf, TensorId, Writer};

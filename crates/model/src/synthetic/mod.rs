@@ -71,7 +71,9 @@ pub struct Spec {
 pub fn names() -> Vec<String> {
     SHAPES
         .iter()
-        .flat_map(|shape| Type::of(shape).iter().map(move |kind| Spec { shape: *shape, kind: *kind, cut: false }))
+        .flat_map(|shape| {
+            Type::of(shape).iter().map(move |kind| Spec { shape: *shape, kind: *kind, cut: false })
+        })
         .map(|spec| spec.to_string())
         .collect()
 }

@@ -394,7 +394,8 @@ fn a_model_can_be_cut_to_its_first_layers_and_says_so() {
     assert_eq!(model.hyperparameters().layers.len(), 7);
     let name = model.gguf().metadata().str("general.name").unwrap();
     assert!(name.starts_with("Gemma 3 4B cut to 7 layers"), "{name}");
-    for wrong in ["gemma3-4b:q8_0@0", "gemma3-4b:q8_0@34", "gemma3-4b:q8_0@x", "tiny-llama:q8_0@1"] {
+    for wrong in ["gemma3-4b:q8_0@0", "gemma3-4b:q8_0@34", "gemma3-4b:q8_0@x", "tiny-llama:q8_0@1"]
+    {
         assert!(Spec::parse(&format!("synthetic:{wrong}")).is_err(), "{wrong}");
     }
 }

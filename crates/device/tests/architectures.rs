@@ -1,6 +1,9 @@
 //! Every architecture against `f64`: models of seeded noise with all of its features, made by
 //! `tests/data/architectures/make.py`, and at most llama.cpp's own errors.
 
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -26,8 +29,7 @@ const ROUNDING: f64 = 1.5;
 /// The logits of every position.
 fn logits(device: &dyn Device, model: &Model, context: usize, tokens: &[i32]) -> Vec<Vec<f32>> {
     let layout = KvLayout { slots: 2, context };
-    let buckets =
-        [Bucket::prefill(PROMPT, context, Outputs::All), Bucket::decode(1, context)];
+    let buckets = [Bucket::prefill(PROMPT, context, Outputs::All), Bucket::decode(1, context)];
     let mut session = Session::new(device, model, layout, &buckets);
     let rows = |from: usize, tokens: &[i32]| -> Vec<_> {
         (from as i32..).zip(tokens).map(|(at, &token)| (token, at, 1)).collect()
@@ -80,11 +82,9 @@ fn check(name: &str) {
     let tokens: Vec<i32> = serde_json::from_value(expected["tokens"].clone()).unwrap();
     let file = data(&format!("architectures/{name}.gguf"));
     let dir = tempfile::tempdir().unwrap();
-    for (kind, mix, judged) in [
-        ("F16", Mix::F16, "plain"),
-        ("F32", Mix::F32, "plain"),
-        ("Q8_0", Mix::Q8_0, "Q8_0"),
-    ] {
+    for (kind, mix, judged) in
+        [("F16", Mix::F16, "plain"), ("F32", Mix::F32, "plain"), ("Q8_0", Mix::Q8_0, "Q8_0")]
+    {
         let model = converted(&file, mix, &dir.path().join(kind));
         for run in expected["runs"].as_array().unwrap() {
             let context = run["context"].as_u64().unwrap() as usize;
