@@ -4,11 +4,12 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use device::Device;
-use device::cpu::Cpu;
+use device::cpu::{Cpu, Isa};
 use device::reference::Reference;
 use model::gguf::Gguf;
 use model::mix::Mix;
@@ -101,6 +102,50 @@ fn check(name: &str) {
     }
 }
 
+/// The logits of every position on the CPU, a chunk at a time, in a slot.
+fn in_chunks(threads: usize, model: &Model, tokens: &[i32], chunk: usize, slot: i32) -> Vec<f32> {
+    let cpu = Cpu::new(Isa::detect(), NonZeroUsize::new(threads).unwrap());
+    let layout = KvLayout { slots: 3, context: 64 };
+    let bucket = Bucket::prefill(chunk, layout.context, Outputs::All);
+    let mut session = Session::new(&cpu, model, layout, &[bucket]);
+    let mut all = Vec::new();
+    for (tokens, at) in tokens.chunks(chunk).zip((0..).step_by(chunk)) {
+        let rows: Vec<_> = (at..).zip(tokens).map(|(at, &token)| (token, at, slot)).collect();
+        session.load(0, &rows);
+        session.run(0, 1);
+        all.extend(&session.logits(0)[..rows.len() * session.vocabulary]);
+    }
+    all
+}
+
+/// Of mixtures, and of layers that remember: on the CPU a position's logits are the same bits whatever the chunk,
+/// the slot, the threads and the other rows of the step.
+#[test]
+fn chunks_threads_and_company_do_not_change_a_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["qwen3moe", "qwen35moe", "lfm2"] {
+        let file = data(&format!("architectures/{name}.gguf"));
+        let model = converted(&file, Mix::Q8_0, &dir.path().join(name));
+        let tokens: Vec<i32> = (0..40).map(|i| (i * 37 + 11) % 128).collect();
+        let want = in_chunks(1, &model, &tokens, 1, 0);
+        for (threads, chunk, slot) in [(3, 7, 1), (2, 16, 0), (1, 40, 2)] {
+            let got = in_chunks(threads, &model, &tokens, chunk, slot);
+            assert!(got == want, "{name}: chunks of {chunk}, {threads} threads");
+        }
+        let cpu = Cpu::new(Isa::detect(), NonZeroUsize::new(2).unwrap());
+        let layout = KvLayout { slots: 3, context: 64 };
+        let mut session = Session::new(&cpu, &model, layout, &[Bucket::decode(3, 64)]);
+        let vocabulary = session.vocabulary;
+        for (at, &token) in (0..).zip(&tokens) {
+            session.load(0, &[(100 - token % 50, at, 0), (token, at, 2)]);
+            session.run(0, 1);
+            let got = &session.logits(0)[vocabulary..2 * vocabulary];
+            let want = &want[at as usize * vocabulary..][..vocabulary];
+            assert!(got == want, "{name}: position {at} beside another sequence");
+        }
+    }
+}
+
 macro_rules! architectures {
     ($($name:ident)*) => {$(
         #[test]
@@ -116,4 +161,7 @@ macro_rules! architectures {
         assert_eq!(model::Architecture::names(), names);
     }};
 }
-architectures!(gemma gemma2 gemma3 gemma4 gpt2 granite llama mistral3 phi2 phi3 qwen2 qwen3 smollm3);
+architectures! {
+    gemma gemma2 gemma3 gemma4 gpt2 granite lfm2 llama mistral3 phi2 phi3 qwen2 qwen2moe qwen3 qwen35 qwen35moe qwen3moe
+    smollm3
+}

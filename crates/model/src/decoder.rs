@@ -1,12 +1,18 @@
 //! The graph of one step of a decoder-only transformer, from the parts that its hyperparameters name. What the
 //! graph asks for are the model's weights: there is no other list.
 
-use super::hyper::{Attention, FeedForward, Hyperparameters, Keys, Layer};
+use std::collections::BTreeMap;
+
+use super::hyper::{Attention, Experts, FeedForward, Hyperparameters, Keys, Layer, Recurrent};
 use super::weights::{Kind, Weights};
 use super::{Error, KvLayout, Result, ports};
 use crate::gguf::Gguf;
-use plan::graph::{Caches, Graph, Norm, Rows, SampleInputs, Tensor};
-use plan::{Binary, Bucket, Buffer, Class, DType, NormKind, Outputs, Scalar};
+use plan::graph::{
+    Caches, DeltaGates, Graph, MixtureWeights, Norm, Recurrence, Rows, SampleInputs, Tensor,
+};
+use plan::{
+    Activation, Binary, Bucket, Buffer, Class, DType, DeltaHeads, NormKind, Outputs, Scalar,
+};
 
 /// The output projection; where a file lacks it, the embedding serves for both.
 const OUTPUT: &str = "output";
@@ -26,7 +32,8 @@ pub(super) fn graph(
     weights: &mut Weights,
     step: Step,
 ) -> Result<Graph> {
-    let mut decoder = Decoder { g: Graph::new(), gguf, hyper, weights, step, caches: Vec::new() };
+    let mut decoder =
+        Decoder { g: Graph::new(), gguf, hyper, weights, step, caches: BTreeMap::new() };
     decoder.draw()?;
     Ok(decoder.g)
 }
@@ -38,7 +45,7 @@ struct Decoder<'a> {
     weights: &'a mut Weights,
     step: Step,
     /// Of each layer so far, as they are after its keys and values have been written.
-    caches: Vec<Caches>,
+    caches: BTreeMap<usize, Caches>,
 }
 
 #[derive(Clone, Copy)]
@@ -150,7 +157,13 @@ impl Decoder<'_> {
     ) -> Result<Tensor> {
         let (mut x, mut beside) = (x, beside);
         let mut h = self.norm(&format!("blk.{i}.attn_norm"), x, self.hyper.width)?;
-        let mut mixed = self.attention(i, &layer.attention, h, table, rows)?;
+        let (mut mixed, output, inner) = match layer.recurrent {
+            None => {
+                let inner = layer.attention.heads * layer.attention.head_size;
+                (self.attention(i, &layer.attention, h, table, rows)?, "attn_output", inner)
+            }
+            Some(recurrent) => self.recurrent(i, recurrent, h, rows)?,
+        };
         if let Some(selected) = selected {
             self.g.at(format!("blk.{i}.select"));
             mixed = self.g.gather(mixed, &[selected])?;
@@ -162,13 +175,13 @@ impl Decoder<'_> {
                 *beside = self.g.gather(*beside, &[selected])?;
             }
         }
-        let inner = layer.attention.heads * layer.attention.head_size;
         let attention =
-            self.product(&format!("blk.{i}.attn_output"), mixed, self.hyper.width, inner)?;
+            self.product(&format!("blk.{i}.{output}"), mixed, self.hyper.width, inner)?;
         let after = format!("blk.{i}.post_attention_norm");
         x = self.add(layer, x, attention, &after)?;
         if !layer.parallel {
-            h = self.norm(&format!("blk.{i}.ffn_norm"), x, self.hyper.width)?;
+            let name = format!("blk.{i}.{}", layer.feed_forward_norm);
+            h = self.norm(&name, x, self.hyper.width)?;
         }
         let given = self.feed_forward(i, layer, h)?;
         x = self.add(layer, x, given, &format!("blk.{i}.post_ffw_norm"))?;
@@ -212,7 +225,13 @@ impl Decoder<'_> {
             let made = decoder.product_of(&name, &whole, h, [at, n, all], width)?;
             Ok::<_, Error>(decoder.g.reshape(made, &[m, heads, head_size])?)
         };
-        let mut q = part(self, "attn_q", 0, q_rows, heads)?;
+        let mut q = match attention.gated {
+            false => part(self, "attn_q", 0, q_rows, heads)?,
+            true => {
+                let q = self.alternate(i, "attn_q", h, heads, head_size, 0)?;
+                self.g.reshape(q, &[m, heads, head_size])?
+            }
+        };
         let own = match attention.keys {
             Keys::Own => {
                 let k = part(self, "attn_k", q_rows, kv_rows, kv_heads)?;
@@ -254,13 +273,110 @@ impl Decoder<'_> {
                 let keys = self.g.kv_write(keys, rows, k)?;
                 Caches { keys, values: self.g.kv_write(values, rows, v)? }
             }
-            (None, Keys::OfLayer(layer)) => self.caches[layer],
+            (None, Keys::OfLayer(layer)) => self.caches[&layer],
             (None, _) => unreachable!("other layers made keys and values above"),
         };
-        self.caches.push(caches);
+        self.caches.insert(i, caches);
         self.g.at(format!("blk.{i}.attention"));
         let mixed = self.g.attention(q, caches, rows, scores, self.step.bucket.context)?;
-        Ok(self.g.reshape(mixed, &[m, q_rows])?)
+        let mixed = self.g.reshape(mixed, &[m, q_rows])?;
+        if !attention.gated {
+            return Ok(mixed);
+        }
+        let gate = self.alternate(i, "attn_gate", h, heads, head_size, 1)?;
+        Ok(self.g.gate(gate, mixed)?)
+    }
+
+    /// Product with the rows of the queries, or of their gates, which lie head by head in one tensor.
+    fn alternate(
+        &mut self,
+        i: usize,
+        name: &str,
+        h: Tensor,
+        heads: usize,
+        head_size: usize,
+        second: usize,
+    ) -> Result<Tensor> {
+        let (rows, width) = (heads * head_size, self.hyper.width);
+        let (own, tensor) = (format!("blk.{i}.{name}.rows"), format!("blk.{i}.attn_q.weight"));
+        let (found, shape) = ([2 * rows, width], [rows, width]);
+        let place = [heads, second];
+        let buffer = self.weights.alternate(self.gguf, &own, &tensor, &found, &shape, place)?;
+        self.g.at(format!("blk.{i}.{name}"));
+        let weight = self.source(&buffer)?;
+        Ok(self.g.matmul(h, weight)?)
+    }
+
+    /// What a layer that remembers makes of `h`, the name of the matrix behind it, and its columns.
+    fn recurrent(
+        &mut self,
+        i: usize,
+        recurrent: Recurrent,
+        h: Tensor,
+        rows: Rows,
+    ) -> Result<(Tensor, &'static str, usize)> {
+        let (m, width) = (self.step.bucket.rows(), self.hyper.width);
+        let (columns, taps) = recurrent.convolution(width);
+        let last = self.memory(&ports::conv_state(i), &[taps - 1, columns], rows)?;
+        match recurrent {
+            Recurrent::ShortConv { .. } => {
+                let whole = format!("blk.{i}.shortconv.in_proj");
+                let mut part = |name: &str, at: usize| {
+                    let name = format!("blk.{i}.shortconv.{name}");
+                    self.product_of_rows(&name, &whole, h, [at * width, width, 3 * width], width)
+                };
+                let (before, after, x) = (part("before", 0)?, part("after", 1)?, part("x", 2)?);
+                let x = self.g.binary(Binary::Mul, before, x)?;
+                let name = format!("blk.{i}.shortconv.conv.weight");
+                let y = self.convolution(&name, x, columns, taps, last)?;
+                let y = self.g.binary(Binary::Mul, after, y)?;
+                Ok((y, "shortconv.out_proj", width))
+            }
+            Recurrent::GatedDelta { heads, .. } => {
+                let DeltaHeads { values, key_size, value_size, .. } = heads;
+                let inner = values * value_size;
+                let mixed = self.product(&format!("blk.{i}.attn_qkv"), h, columns, width)?;
+                let z = self.product(&format!("blk.{i}.attn_gate"), h, inner, width)?;
+                let step = self.product(&format!("blk.{i}.ssm_alpha"), h, values, width)?;
+                let strength = self.product(&format!("blk.{i}.ssm_beta"), h, values, width)?;
+                let name = format!("blk.{i}.ssm_conv1d.weight");
+                let mixed = self.convolution(&name, mixed, columns, taps, last)?;
+                let mixed = self.g.activate(Activation::Silu, mixed)?;
+                let rate = self.vector(&format!("blk.{i}.ssm_a"), values)?;
+                let bias = self.vector(&format!("blk.{i}.ssm_dt.bias"), values)?;
+                let shape = [values, key_size, value_size];
+                let memory = self.memory(&ports::delta_state(i), &shape, rows)?;
+                self.g.at(format!("blk.{i}.gated_delta"));
+                let gates = DeltaGates { step, strength, rate, bias };
+                let y = self.g.gated_delta(mixed, gates, heads, self.hyper.norm.eps, memory)?;
+                let y = self.norm(&format!("blk.{i}.ssm_norm"), y, value_size)?;
+                let z = self.g.reshape(z, &[m, values, value_size])?;
+                let y = self.g.glu(Activation::Silu, z, y)?;
+                Ok((self.g.reshape(y, &[m, inner])?, "ssm_out", inner))
+            }
+        }
+    }
+
+    fn convolution(
+        &mut self,
+        name: &str,
+        x: Tensor,
+        channels: usize,
+        taps: usize,
+        memory: Recurrence,
+    ) -> Result<Tensor> {
+        self.g.at(name.trim_end_matches(".weight"));
+        let weight = self.flat(name, &[channels, taps])?;
+        Ok(self.g.short_conv(x, weight, memory)?)
+    }
+
+    /// A state of fixed size, of which each slot has two versions.
+    fn memory(&mut self, name: &str, size: &[usize], rows: Rows) -> Result<Recurrence> {
+        let slots = self.step.layout.slots;
+        let shape = [&[slots, 2], size].concat();
+        let state = self.g.source(Class::State, name, DType::F32, &shape)?;
+        let held = self.g.source(Class::State, &ports::held(name), DType::I32, &[slots, 2])?;
+        Ok(Recurrence { state, held, rows, chunk: self.step.bucket.chunk })
     }
 
     fn feed_forward(&mut self, i: usize, layer: &Layer, h: Tensor) -> Result<Tensor> {
@@ -275,6 +391,7 @@ impl Decoder<'_> {
                 let up = self.product_of(&up_name, &whole, h, [rows, rows, 2 * rows], width)?;
                 self.g.glu(activation, gate, up)?
             }
+            FeedForward::Experts(experts) => return self.experts(i, layer, &experts, h),
             FeedForward::Plain { activation } => {
                 let up = self.product(&up_name, h, rows, width)?;
                 self.g.activate(activation, up)?
@@ -283,12 +400,79 @@ impl Decoder<'_> {
         self.product(&down, inner, width, rows)
     }
 
+    /// What the experts that the router chooses give, and the one that takes every row.
+    fn experts(&mut self, i: usize, layer: &Layer, of: &Experts, h: Tensor) -> Result<Tensor> {
+        let (rows, width) = (layer.feed_forward_width, self.hyper.width);
+        let logits = self.product(&format!("blk.{i}.ffn_gate_inp"), h, of.count, width)?;
+        let gate = self.expert_matrices(i, "ffn_gate_exps", 0, [of.count, rows, width])?;
+        let up = self.expert_matrices(i, "ffn_up_exps", 1, [of.count, rows, width])?;
+        let down = self.expert_matrices(i, "ffn_down_exps", 0, [of.count, width, rows])?;
+        let preference = format!("blk.{i}.exp_probs_b.bias");
+        let preference = match self.gguf.tensor(&preference) {
+            Some(_) => Some(self.vector(&preference, of.count)?),
+            None => None,
+        };
+        self.g.at(format!("blk.{i}.ffn_exps"));
+        let weights = MixtureWeights { preference, gate, up, down };
+        let given = self.g.mixture(h, logits, weights, of.routing, of.gating)?;
+        let Some(rows) = of.shared else { return Ok(given) };
+        let gate = self.product(&format!("blk.{i}.ffn_gate_shexp"), h, rows, width)?;
+        let up = self.product(&format!("blk.{i}.ffn_up_shexp"), h, rows, width)?;
+        let inner = self.g.glu(Activation::Silu, gate, up)?;
+        let shared = self.product(&format!("blk.{i}.ffn_down_shexp"), inner, width, rows)?;
+        let name = format!("blk.{i}.ffn_gate_inp_shexp.weight");
+        let shapes = [&[width][..], &[1, width]];
+        let gate = self.weights.reshaped(self.gguf, &name, shapes, Kind::Matrix)?;
+        self.g.at(name.trim_end_matches(".weight"));
+        let gate = self.source(&gate)?;
+        let gate = self.g.matmul(h, gate)?;
+        let shared = self.g.gate(gate, shared)?;
+        Ok(self.g.binary(Binary::Add, given, shared)?)
+    }
+
+    /// The same matrix of every expert, with its biases where the file has them; gate and up may be halves of
+    /// one.
+    fn expert_matrices(
+        &mut self,
+        i: usize,
+        name: &str,
+        half: usize,
+        shape: [usize; 3],
+    ) -> Result<plan::graph::Experts> {
+        let [count, rows, columns] = shape;
+        self.g.at(format!("blk.{i}.{name}"));
+        let (own, both) =
+            (format!("blk.{i}.{name}.weight"), format!("blk.{i}.ffn_gate_up_exps.weight"));
+        let halved = name != "ffn_down_exps" && self.gguf.tensor(&both).is_some();
+        let buffer = if halved {
+            let found = [count, 2 * rows, columns];
+            self.weights.alternate(self.gguf, &own, &both, &found, &shape, [count, half])?
+        } else {
+            self.weights.tensor(self.gguf, &own, &shape, Kind::Matrix)?
+        };
+        let weight = self.source(&buffer)?;
+        let bias = format!("blk.{i}.{name}.bias");
+        let bias = match self.gguf.tensor(&bias) {
+            Some(_) => Some(self.flat(&bias, &[count, rows])?),
+            None => None,
+        };
+        Ok(plan::graph::Experts { weight, bias })
+    }
+
+    /// Numbers that no product is made with, which lie as they are whatever their shape.
+    fn flat(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        let all = [shape.iter().product()];
+        let buffer = self.weights.reshaped(self.gguf, name, [shape, &all], Kind::Vector)?;
+        let flat = self.source(&buffer)?;
+        Ok(self.g.reshape(flat, shape)?)
+    }
+
     /// `x` plus what a layer makes of its own part of the token.
     fn take_beside(&mut self, i: usize, x: Tensor, all: Tensor, part: usize) -> Result<Tensor> {
         let width = self.hyper.width;
         let own = self.g.slice(all, 1, i * part, part)?;
         let gate = self.product(&format!("blk.{i}.inp_gate"), x, part, width)?;
-        let gated = self.g.glu(plan::Activation::Gelu, gate, own)?;
+        let gated = self.g.glu(Activation::Gelu, gate, own)?;
         let given = self.product(&format!("blk.{i}.proj"), gated, width, part)?;
         let given = self.norm(&format!("blk.{i}.post_norm"), given, width)?;
         Ok(self.g.binary(Binary::Add, x, given)?)
@@ -298,7 +482,7 @@ impl Decoder<'_> {
     fn head(&mut self, x: Tensor, inputs: Inputs) -> Result<()> {
         let (n, width, vocabulary) =
             (self.step.bucket.logit_rows(), self.hyper.width, self.hyper.vocabulary);
-        let h = self.norm("output_norm", x, width)?;
+        let h = self.norm(self.hyper.output_norm, x, width)?;
         let tied = self.gguf.tensor(&format!("{OUTPUT}.weight")).is_none();
         self.g.at(OUTPUT);
         let weight = self.matrix(if tied { EMBEDDING } else { OUTPUT }, vocabulary, width)?;
@@ -367,6 +551,19 @@ impl Decoder<'_> {
         if self.gguf.tensor(&tensor).is_none() {
             return self.product(name, x, n, columns);
         }
+        self.product_of_rows(name, whole, x, [at, n, all], columns)
+    }
+
+    /// Product with `n` rows from `at` of the `all` rows of another matrix.
+    fn product_of_rows(
+        &mut self,
+        name: &str,
+        whole: &str,
+        x: Tensor,
+        [at, n, all]: [usize; 3],
+        columns: usize,
+    ) -> Result<Tensor> {
+        let tensor = format!("{whole}.weight");
         self.g.at(name);
         let (own, rows) = (format!("{name}.weight"), at..at + n);
         let shape = [all, columns];

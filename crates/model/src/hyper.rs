@@ -2,7 +2,7 @@
 //! fills this in from metadata; `decoder` draws the graph from it.
 
 use crate::rope::Rope;
-use plan::{Activation, NormKind, RopeStyle, Scores};
+use plan::{Activation, DeltaHeads, Gating, NormKind, RopeStyle, Routing, Scores};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hyperparameters {
@@ -14,6 +14,8 @@ pub struct Hyperparameters {
     pub norm: Norm,
     pub embedding: Embedding,
     pub layers: Vec<Layer>,
+    /// Name of the norm before the logits.
+    pub output_norm: &'static str,
     pub logits: Logits,
     /// The rotations that layers name by number.
     pub(crate) ropes: Vec<Rope>,
@@ -41,9 +43,13 @@ pub struct Embedding {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     pub attention: Attention,
+    /// What it has instead of attention, if it has.
+    pub recurrent: Option<Recurrent>,
     pub feed_forward: FeedForward,
-    /// Rows of its first matrices.
+    /// Rows of its first matrices; of a mixture, of each expert's.
     pub feed_forward_width: usize,
+    /// Name of the norm before it.
+    pub feed_forward_norm: &'static str,
     /// The feed-forward part takes what attention takes, and both are added to the residual stream.
     pub parallel: bool,
     /// What each part gives is normalised before it is added.
@@ -65,6 +71,9 @@ pub struct Attention {
     pub rope: usize,
     /// Each head's queries and keys are normalised before rotation.
     pub qk_norm: bool,
+    /// What the heads give is multiplied by the sigmoid of a gate, whose rows lie with those of the queries, head
+    /// by head.
+    pub gated: bool,
     /// So are its values, without a weight.
     pub value_norm: bool,
     pub keys: Keys,
@@ -91,7 +100,41 @@ pub enum FeedForward {
         fused: bool,
     },
     /// `down(activation(up(x)))`.
-    Plain { activation: Activation },
+    Plain {
+        activation: Activation,
+    },
+    Experts(Experts),
+}
+
+/// A mixture of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Experts {
+    pub count: usize,
+    pub routing: Routing,
+    pub gating: Gating,
+    /// Rows of the first matrices of the expert that every row goes through, where there is one. It has a gate
+    /// of its own.
+    pub shared: Option<usize>,
+}
+
+/// A layer that remembers in a state of fixed size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recurrent {
+    /// Gated DeltaNet: a short convolution over queries, keys and values, then linear attention.
+    GatedDelta { heads: DeltaHeads, taps: usize },
+    /// A short convolution between two gates.
+    ShortConv { taps: usize },
+}
+
+impl Recurrent {
+    /// Columns of what its convolution goes over, and how many values it sees, in a model of this width.
+    #[must_use]
+    pub const fn convolution(&self, width: usize) -> (usize, usize) {
+        match self {
+            Self::GatedDelta { heads, taps } => (heads.columns(), *taps),
+            Self::ShortConv { taps } => (width, *taps),
+        }
+    }
 }
 
 /// What becomes of the product with the output matrix.
@@ -105,8 +148,16 @@ pub struct Logits {
 impl Hyperparameters {
     /// The attention of each layer that has a cache of its own, with the layer's number.
     pub fn caches(&self) -> impl Iterator<Item = (usize, &Attention)> {
-        let own = |attention: &Attention| !matches!(attention.keys, Keys::OfLayer(_));
-        let attention = self.layers.iter().map(|layer| &layer.attention).enumerate();
-        attention.filter(move |(_, attention)| own(attention))
+        let own = |layer: &Layer| {
+            layer.recurrent.is_none() && !matches!(layer.attention.keys, Keys::OfLayer(_))
+        };
+        let layers = self.layers.iter().enumerate().filter(move |(_, layer)| own(layer));
+        layers.map(|(i, layer)| (i, &layer.attention))
+    }
+
+    /// The layers that remember in a state of fixed size, with the layer's number.
+    pub fn recurrent(&self) -> impl Iterator<Item = (usize, &Recurrent)> {
+        let layers = self.layers.iter().enumerate();
+        layers.filter_map(|(i, layer)| Some((i, layer.recurrent.as_ref()?)))
     }
 }

@@ -162,6 +162,22 @@ impl Model {
                 let tensor = self.gguf.tensor(tensor).ok_or_else(missing)?;
                 Ok(self.gguf.read(tensor, start + offset, buf)?)
             }
+            Origin::Runs { tensor, start, run, stride } => {
+                let end = offset.checked_add(bytes as u64);
+                if end.is_none_or(|end| end > weight.buffer.bytes()) {
+                    return Err(missing());
+                }
+                let tensor = self.gguf.tensor(tensor).ok_or_else(missing)?;
+                let (mut at, mut rest) = (offset, buf);
+                while !rest.is_empty() {
+                    let left =
+                        usize::try_from(run - at % run).map_or(rest.len(), |n| n.min(rest.len()));
+                    let (piece, behind) = rest.split_at_mut(left);
+                    self.gguf.read(tensor, start + at / run * stride + at % run, piece)?;
+                    (at, rest) = (at + left as u64, behind);
+                }
+                Ok(())
+            }
             Origin::Derived(weight) => {
                 let start = usize::try_from(offset).map_err(|_| missing())?;
                 let from = weight.get(start..).and_then(|rest| rest.get(..bytes));
@@ -172,7 +188,7 @@ impl Model {
     }
 
     /// The KV cache: one key and one value buffer per layer that has its own, logically `[slots, context, kv
-    /// heads, head size]` in `F16`.
+    /// heads, head size]` in `F16`. Then the states of fixed size of the layers that have those.
     #[must_use]
     pub fn states(&self, layout: KvLayout) -> Vec<Buffer> {
         let buffers = |(i, attention): (usize, &hyper::Attention)| {
@@ -184,15 +200,39 @@ impl Model {
                 shape: shape.clone(),
             })
         };
-        self.hyper.caches().flat_map(buffers).collect()
+        self.hyper.caches().flat_map(buffers).chain(self.fixed_states(layout.slots)).collect()
     }
 
-    /// Bytes of the KV cache, `None` when the product overflows.
+    /// The states that do not grow with the context.
+    fn fixed_states(&self, slots: usize) -> Vec<Buffer> {
+        let buffer = |name: String, dtype, shape: &[usize]| Buffer {
+            name,
+            class: Class::State,
+            dtype,
+            shape: [&[slots, 2], shape].concat(),
+        };
+        let state = |name: String, shape: &[usize]| {
+            [buffer(ports::held(&name), DType::I32, &[]), buffer(name, DType::F32, shape)]
+        };
+        let mut states = Vec::new();
+        for (i, recurrent) in self.hyper.recurrent() {
+            let (columns, taps) = recurrent.convolution(self.hyper.width);
+            states.extend(state(ports::conv_state(i), &[taps - 1, columns]));
+            if let hyper::Recurrent::GatedDelta { heads, .. } = recurrent {
+                let shape = [heads.values, heads.key_size, heads.value_size];
+                states.extend(state(ports::delta_state(i), &shape));
+            }
+        }
+        states
+    }
+
+    /// Bytes of the KV cache and of the states of fixed size, `None` when the product overflows.
     #[must_use]
     pub fn state_bytes(&self, layout: KvLayout) -> Option<u64> {
-        self.state_bytes_per_token()
-            .checked_mul(layout.slots as u64)?
-            .checked_mul(layout.context as u64)
+        let slots = layout.slots as u64;
+        let fixed: u64 = self.fixed_states(1).iter().map(Buffer::bytes).sum();
+        let cache = self.state_bytes_per_token().checked_mul(slots)?;
+        cache.checked_mul(layout.context as u64)?.checked_add(fixed.checked_mul(slots)?)
     }
 
     /// Bytes of the KV cache for each position of a slot.

@@ -123,13 +123,16 @@ impl Mix {
         Self::ALL.into_iter().find(|mix| mix.file_type() == number)
     }
 
-    /// The type of a tensor, or `None` if it is left as it is: norms, tables, the router of experts.
+    /// The type of a tensor, or `None` if it is left as it is: norms, tables, the router of experts, short
+    /// convolutions.
     #[must_use]
     pub fn dtype(self, name: &str, shape: &[usize], sizes: Sizes) -> Option<DType> {
         let kept = shape.len() < 2
             || !name.ends_with("weight")
             || name.contains("_norm.weight")
-            || name.contains("ffn_gate_inp.weight");
+            || name.contains("ffn_gate_inp.weight")
+            || name.contains("ssm_conv1d.weight")
+            || name.contains("shortconv.conv.weight");
         if kept {
             return None;
         }

@@ -46,6 +46,24 @@ pub fn key_cache(layer: usize) -> String {
     format!("blk.{layer}.k_cache")
 }
 
+/// State `F32 [slots, 2, L - 1, C]`: the last values of a layer's short convolution.
+#[must_use]
+pub fn conv_state(layer: usize) -> String {
+    format!("blk.{layer}.conv_state")
+}
+
+/// State `F32 [slots, 2, H, K, V]`: the matrices of a layer's linear attention.
+#[must_use]
+pub fn delta_state(layer: usize) -> String {
+    format!("blk.{layer}.delta_state")
+}
+
+/// State `I32 [slots, 2]`: how many tokens each version of a state holds.
+#[must_use]
+pub fn held(state: &str) -> String {
+    format!("{state}.held")
+}
+
 #[must_use]
 pub fn value_cache(layer: usize) -> String {
     format!("blk.{layer}.v_cache")

@@ -12,6 +12,8 @@ use plan::{Buffer, Class, DType};
 pub(crate) enum Origin {
     /// A tensor of the file, or whole rows of it.
     File { tensor: String, start: u64 },
+    /// Runs of a tensor's bytes, `stride` apart.
+    Runs { tensor: String, start: u64, run: u64, stride: u64 },
     /// Computed.
     Derived(Vec<u8>),
 }
@@ -91,6 +93,45 @@ impl Weights {
         Ok(self.add(name, info.dtype, shape, origin))
     }
 
+    /// A tensor of the file under another shape of as many elements.
+    pub(crate) fn reshaped(
+        &mut self,
+        gguf: &Gguf,
+        name: &str,
+        [found, shape]: [&[usize]; 2],
+        kind: Kind,
+    ) -> Result<Buffer> {
+        if let Some(weight) = self.get(name) {
+            return Ok(weight.buffer.clone());
+        }
+        let info = gguf.tensor(name).ok_or_else(|| Error::missing_tensor(gguf, name))?;
+        check(info, found, kind.expected(), |dtype| kind.fits(dtype))?;
+        let origin = Origin::File { tensor: name.into(), start: 0 };
+        Ok(self.add(name, info.dtype, shape.to_vec(), origin))
+    }
+
+    /// Every other run of rows of a tensor of the file, which has as many `[2, rows, columns]` as there are
+    /// `groups`: the first of each, or the second.
+    pub(crate) fn alternate(
+        &mut self,
+        gguf: &Gguf,
+        name: &str,
+        tensor: &str,
+        found: &[usize],
+        shape: &[usize],
+        [groups, second]: [usize; 2],
+    ) -> Result<Buffer> {
+        if let Some(weight) = self.get(name) {
+            return Ok(weight.buffer.clone());
+        }
+        let info = gguf.tensor(tensor).ok_or_else(|| Error::missing_tensor(gguf, tensor))?;
+        check(info, found, Kind::Matrix.expected(), |dtype| Kind::Matrix.fits(dtype))?;
+        let stride = info.bytes / groups as u64;
+        let (run, tensor) = (stride / 2, tensor.into());
+        let origin = Origin::Runs { tensor, start: run * second as u64, run, stride };
+        Ok(self.add(name, info.dtype, shape.to_vec(), origin))
+    }
+
     /// Numbers that are in no file.
     pub(crate) fn derived(&mut self, name: &str, values: &[f32]) -> Buffer {
         if let Some(weight) = self.get(name) {
@@ -116,7 +157,7 @@ impl Weights {
     ) -> Result<()> {
         let asked = |name: &str| {
             self.iter().any(|weight| match &weight.origin {
-                Origin::File { tensor, .. } => tensor == name,
+                Origin::File { tensor, .. } | Origin::Runs { tensor, .. } => tensor == name,
                 Origin::Derived(_) => false,
             })
         };

@@ -2,8 +2,8 @@
 
 use super::buffer::bytes_of;
 use super::{
-    Activation, Attention, Bucket, Buffer, Class, Cost, Gather, Normalise, Op, Product, Project,
-    RopeKv, RopeTable, Sample, View,
+    Activation, Attention, Bucket, Buffer, Class, Cost, DeltaRule, GatedDelta, Gather, Normalise,
+    Op, Product, Project, RopeKv, RopeTable, Sample, ShortConv, View,
 };
 
 /// Cost of an operation. Attention is charged one pass over the band of every sequence (not of every
@@ -12,8 +12,13 @@ pub(crate) fn cost_of(op: &Op, buffers: &[Buffer], bucket: &Bucket) -> Cost {
     let mut cost = Cost { flops: flops_of(op, bucket), ..Cost::default() };
     for view in op.reads() {
         let elements = match op {
-            // A gather touches only the rows it fetches.
-            Op::Gather(Gather { table, out, .. }) if view == table => out.elements(),
+            // A gather touches only the rows it fetches, a table that it fetches twice once.
+            Op::Gather(Gather { table, out, .. }) if view == table => {
+                out.elements().min(table.elements())
+            }
+            Op::Mixture(mixture) if mixture.of_experts(view) => {
+                view.elements() / mixture.experts() * mixture.touched()
+            }
             Op::Attention(Attention { scores, caches, .. })
                 if *view == caches.keys || *view == caches.values =>
             {
@@ -29,6 +34,13 @@ pub(crate) fn cost_of(op: &Op, buffers: &[Buffer], bucket: &Bucket) -> Cost {
         let elements = match op {
             // Of a table or cache only the rows that are stored.
             Op::Scatter { values, .. } | Op::KvWrite { values, .. } => values.elements(),
+            // One version is read, the other written.
+            _ if op.memory().is_some_and(|memory| memory.state == *view) => {
+                op.memory().map_or(0, |memory| 2 * memory.sequences() * memory.size())
+            }
+            _ if op.memory().is_some_and(|memory| memory.held == *view) => {
+                op.memory().map_or(0, |memory| 4 * memory.sequences())
+            }
             Op::RopeKv(RopeKv { k, .. }) if buffer.class == Class::State => k.elements(),
             _ => view.elements(),
         };
@@ -71,11 +83,29 @@ fn flops_of(op: &Op, bucket: &Bucket) -> u64 {
         | Op::Scatter { .. }
         | Op::Assign { .. }
         | Op::KvWrite { .. } => 0,
+        Op::TopK { x, .. } => n(x),
+        Op::ShortConv(ShortConv { x, weight, .. }) => {
+            2 * n(x) * weight.shape.last().copied().unwrap_or(0) as u64
+        }
+        Op::DeltaRule(DeltaRule { query, out, .. }) => {
+            8 * n(query) * out.shape.last().copied().unwrap_or(0) as u64
+        }
+        Op::GatedDelta(GatedDelta { mixed, heads, out, .. }) => {
+            4 * n(mixed) + 7 * n(out) * heads.key_size as u64
+        }
+        Op::Mixture(mixture) => {
+            let [rows, width] = mixture.x.shape[..] else { return 0 };
+            let pairs = (rows * mixture.routing.chosen) as u64;
+            let hidden = mixture.hidden() as u64;
+            pairs * (6 * hidden * width as u64 + 5 * hidden + 2 * width as u64)
+                + 5 * n(&mixture.logits)
+        }
         Op::Sample(Sample { logits, .. }) => 2 * n(logits),
         Op::Normalise(Normalise { x, .. }) => 4 * n(x),
         Op::Bias { x, .. } | Op::Scale { x, .. } => n(x),
         Op::SoftCap { x, .. } | Op::Activate { x, .. } => 4 * n(x),
         Op::Glu { gate, .. } => 5 * n(gate),
+        Op::Gate { gate, x, .. } => 3 * n(gate) + n(x),
         Op::RopeTable(RopeTable { out, .. }) => 2 * n(out),
         Op::Rope { x, .. } => 3 * n(x),
         // Scores and the weighted sum: two products over the band for each element of q.

@@ -232,8 +232,15 @@ impl Rewriter {
             },
             _ => None,
         };
-        let (x, _) = single(at)?;
-        let same = |step: &usize| single(*step).is_some_and(|(other, _)| other == x);
+        // A gate and its `up` keep to themselves: `folded_glu` takes pairs.
+        let glu = |linear: &Linear| match self.readers(linear.out.buffer)[..] {
+            [reader] if matches!(self.plan.steps[reader].op, Op::Glu { .. }) => Some(reader),
+            _ => None,
+        };
+        let (x, first) = single(at)?;
+        let same = |step: &usize| {
+            single(*step).is_some_and(|(other, linear)| other == x && glu(linear) == glu(first))
+        };
         let old: Vec<usize> = (at..self.plan.steps.len()).filter(same).take(MAX_WEIGHTS).collect();
         if old.len() == 1 {
             return None;

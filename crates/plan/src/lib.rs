@@ -11,8 +11,10 @@ mod cost;
 mod dtype;
 mod fuse;
 pub mod graph;
+mod mixture;
 mod op;
 pub mod quant;
+mod recurrent;
 pub mod sample;
 mod step;
 mod validate;
@@ -22,11 +24,13 @@ pub use buffer::{Buffer, BufferId, Class, Scalar, View, row_major};
 pub(crate) use cost::cost_of;
 pub use dtype::{DType, UnknownDType};
 pub use fuse::{Fusions, fuse};
+pub use mixture::{Experts, Gating, Mixture, RouterScores, Routing, top_k};
 pub use op::{
     Activation, Attention, Binary, Caches, Gather, Linear, MAX_INDICES, MAX_WEIGHTS, NextInputs,
     Norm, NormKind, Normalise, Op, Product, Project, QkNorm, Queries, Reduce, RopeKv, RopeStyle,
     RopeTable, Rows, Sample, SampleInputs, Scores, Temperature, Unary,
 };
+pub use recurrent::{DeltaHeads, DeltaRule, GatedDelta, Recurrence, ShortConv, Turn};
 pub use step::{Cost, ScopeId, Step};
 pub use validate::Invalid;
 

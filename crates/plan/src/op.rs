@@ -1,7 +1,7 @@
 //! Operations of a plan, with their operands by name. [`Op::map`] is the only list of what an operation
 //! reads and writes: whatever goes over operands (liveness, the arena, bytes, printing) is derived from it.
 
-use crate::{Scalar, View};
+use crate::{DeltaRule, GatedDelta, Mixture, Recurrence, Scalar, ShortConv, View};
 
 /// Elementwise functions of one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -141,6 +141,11 @@ pub enum Op<T = View> {
         b: T,
         out: T,
     },
+    /// Indices of the greatest elements of each row of `x [M, E]`, best first: `I32 [M, K]`; see [`crate::top_k`].
+    TopK {
+        x: T,
+        out: T,
+    },
     Gather(Gather<T>),
     /// Writes `values [M, rest..]` into the table `[A.., rest..]`, one index tensor `[M]` per leading axis.
     /// A row with a negative index is skipped.
@@ -153,6 +158,8 @@ pub enum Op<T = View> {
         value: T,
         mailbox: T,
     },
+    ShortConv(ShortConv<T>),
+    DeltaRule(DeltaRule<T>),
     /// Tokens chosen from logits. Fused when it has [`Sample::next`].
     Sample(Sample<T>),
 
@@ -188,6 +195,12 @@ pub enum Op<T = View> {
         up: T,
         out: T,
     },
+    /// `x [M, N]` times the sigmoid of a gate, `[M, N]` or `[M, 1]`.
+    Gate {
+        gate: T,
+        x: T,
+        out: T,
+    },
     RopeTable(RopeTable<T>),
     /// The first R of each head's D values, `x [M, H, D]`, rotated by the table `[M, 2, R/2]`; the others as
     /// they are.
@@ -205,6 +218,8 @@ pub enum Op<T = View> {
         cache: T,
     },
     Attention(Attention<T>),
+    Mixture(Mixture<T>),
+    GatedDelta(GatedDelta<T>),
 
     // Fused.
     /// A norm, products with weights, what follows them.
@@ -451,6 +466,7 @@ impl<T> Op<T> {
             }
             Self::Iota { out } => Op::Iota { out: write(out) },
             Self::MatMul { a, b, out } => Op::MatMul { a: read(a), b: read(b), out: write(out) },
+            Self::TopK { x, out } => Op::TopK { x: read(x), out: write(out) },
             Self::Gather(Gather { table, indices, out }) => Op::Gather(Gather {
                 table: read(table),
                 indices: indices.iter().map(read).collect(),
@@ -492,6 +508,9 @@ impl<T> Op<T> {
             Self::Activate { activation, x, out } => {
                 Op::Activate { activation: *activation, x: read(x), out: write(out) }
             }
+            Self::Gate { gate, x, out } => {
+                Op::Gate { gate: read(gate), x: read(x), out: write(out) }
+            }
             Self::Glu { activation, gate, up, out } => {
                 Op::Glu { activation: *activation, gate: read(gate), up: read(up), out: write(out) }
             }
@@ -518,6 +537,10 @@ impl<T> Op<T> {
                     out: write(out),
                 })
             }
+            Self::ShortConv(conv) => Op::ShortConv(conv.map(read, write)),
+            Self::DeltaRule(rule) => Op::DeltaRule(rule.map(read, write)),
+            Self::Mixture(mixture) => Op::Mixture(mixture.map(read, write)),
+            Self::GatedDelta(delta) => Op::GatedDelta(delta.map(read, write)),
             Self::Project(Project { x, norm, product }) => Op::Project(Project {
                 x: read(x),
                 norm: norm.as_ref().map(|norm| norm.map(&mut read)),
@@ -558,6 +581,17 @@ impl<T> Op<T> {
         writes
     }
 
+    /// What it remembers from step to step, if that is not a cache.
+    #[must_use]
+    pub const fn memory(&self) -> Option<&Recurrence<T>> {
+        match self {
+            Self::ShortConv(ShortConv { memory, .. })
+            | Self::DeltaRule(DeltaRule { memory, .. })
+            | Self::GatedDelta(GatedDelta { memory, .. }) => Some(memory),
+            _ => None,
+        }
+    }
+
     /// False for composites and fused operations.
     #[must_use]
     pub const fn is_primitive(&self) -> bool {
@@ -570,10 +604,13 @@ impl<T> Op<T> {
                 | Self::SoftCap { .. }
                 | Self::Activate { .. }
                 | Self::Glu { .. }
+                | Self::Gate { .. }
                 | Self::RopeTable(_)
                 | Self::Rope { .. }
                 | Self::KvWrite { .. }
                 | Self::Attention(_)
+                | Self::Mixture(_)
+                | Self::GatedDelta(_)
                 | Self::Project(_)
                 | Self::RopeKv(_)
         )
@@ -591,6 +628,7 @@ impl<T> Op<T> {
             Self::Pad { .. } => "pad".into(),
             Self::Iota { .. } => "iota".into(),
             Self::MatMul { .. } => "matmul".into(),
+            Self::TopK { .. } => "top-k".into(),
             Self::Gather(_) => "gather".into(),
             Self::Scatter { .. } => "scatter".into(),
             Self::Assign { .. } => "assign".into(),
@@ -602,10 +640,15 @@ impl<T> Op<T> {
             Self::SoftCap { .. } => "soft-cap".into(),
             Self::Activate { activation, .. } => activation.name().into(),
             Self::Glu { activation, .. } => activation.glu().into(),
+            Self::Gate { .. } => "gate".into(),
             Self::RopeTable(_) => "rope-table".into(),
             Self::Rope { .. } => "rope".into(),
             Self::KvWrite { .. } => "kv-write".into(),
             Self::Attention(_) => "attention".into(),
+            Self::ShortConv(_) => "short-conv".into(),
+            Self::DeltaRule(_) => "delta-rule".into(),
+            Self::Mixture(_) => "mixture".into(),
+            Self::GatedDelta(_) => "gated-delta".into(),
             Self::Project(Project { norm, product, .. }) => {
                 let norm = if norm.is_some() { "norm+" } else { "" };
                 match product {
@@ -626,7 +669,7 @@ impl<T> Op<T> {
 }
 
 impl<T> Rows<T> {
-    fn map<'a, U>(&'a self, mut f: impl FnMut(&'a T) -> U) -> Rows<U> {
+    pub(crate) fn map<'a, U>(&'a self, mut f: impl FnMut(&'a T) -> U) -> Rows<U> {
         Rows { slots: f(&self.slots), positions: f(&self.positions) }
     }
 }

@@ -140,7 +140,8 @@ fn weight(x: f32) -> u32 {
 
 /// The natural logarithm of a normal positive number, to 2e-7 of it: the exponent's, and a polynomial of what
 /// the mantissa, taken to be in `[sqrt(1/2), sqrt(2))`, has beyond 1.
-fn logarithm(x: f32) -> f32 {
+#[must_use]
+pub fn logarithm(x: f32) -> f32 {
     /// Of `(ln(1 + r) - r) / r^2`: minus a half, then a fit at Chebyshev's points.
     const COEFFICIENTS: [f32; 8] = [
         1.271_230_7e-1,

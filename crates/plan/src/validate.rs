@@ -71,6 +71,9 @@ impl Plan {
 
 /// What the operands' names leave open.
 fn check_counts(op: &Op) -> Result<(), String> {
+    if let Some(memory) = op.memory() {
+        memory.check()?;
+    }
     let within = |what: &str, n: usize, most: usize| {
         if (1..=most).contains(&n) {
             Ok(())
@@ -85,6 +88,7 @@ fn check_counts(op: &Op) -> Result<(), String> {
         Op::Project(Project { product: Product::Each(each), .. }) => {
             within("weights", each.len(), MAX_WEIGHTS)
         }
+        Op::Mixture(mixture) => mixture.check(),
         Op::RopeKv(RopeKv { queries, norm: Some(QkNorm { q, .. }), .. })
             if q.is_some() != queries.is_some() =>
         {

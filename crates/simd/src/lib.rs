@@ -13,7 +13,9 @@ pub mod matmul;
 pub mod norm;
 pub mod packed;
 pub mod read;
+pub mod recurrent;
 pub mod rope;
+pub mod scores;
 pub mod vector;
 
 pub use isa::{Isa, UnknownIsa};

@@ -53,6 +53,35 @@ dispatch! {
     /// As for [`centre`].
     pub unsafe fn scale(factor: f32, x: *const f32, y: *mut f32, n: usize) = scale_in;
 
+    /// Writes `g * sigmoid(slope * g) * (u + 1)` to `y` (which may be `gate` or `up`), `g` the gate up to `limit`,
+    /// `u` the other within `limit` of 0.
+    ///
+    /// # Safety
+    ///
+    /// As for [`glu`].
+    pub unsafe fn clamped_swiglu(gate: *const f32, up: *const f32, y: *mut f32, n: usize, slope: f32, limit: f32) = clamped_swiglu_in;
+
+    /// Writes `x / (1 + exp(-gate))`, as a product, to `y` (which may be `x`).
+    ///
+    /// # Safety
+    ///
+    /// As for [`glu`].
+    pub unsafe fn gate(gate: *const f32, x: *const f32, y: *mut f32, n: usize) = gate_in;
+
+    /// Writes `a * b` to `y` (which may be `a` or `b`).
+    ///
+    /// # Safety
+    ///
+    /// As for [`glu`].
+    pub unsafe fn multiply(a: *const f32, b: *const f32, y: *mut f32, n: usize) = multiply_in;
+
+    /// Adds `w * x` to `y`, rounded once.
+    ///
+    /// # Safety
+    ///
+    /// `x` and `y` are valid for `n` values and do not overlap.
+    pub unsafe fn add_scaled(w: f32, x: *const f32, y: *mut f32, n: usize) = add_scaled_in;
+
     /// Writes `a + b` to `y` (which may be `a` or `b`).
     ///
     /// # Safety
@@ -187,6 +216,63 @@ unsafe fn soft_cap_in<S: Simd>(cap: f32, x: *const f32, y: *mut f32, n: usize) {
 unsafe fn scale_in<S: Simd>(factor: f32, x: *const f32, y: *mut f32, n: usize) {
     // SAFETY: the caller's contract.
     unsafe { each!(S, x, y, n, v => S::mul(v, S::splat(factor))) }
+}
+
+#[inline(always)]
+unsafe fn clamped_swiglu_in<S: Simd>(
+    gate: *const f32,
+    up: *const f32,
+    y: *mut f32,
+    n: usize,
+    slope: f32,
+    limit: f32,
+) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        let (one, most, least) = (S::splat(1.0), S::splat(limit), S::splat(-limit));
+        for i in (0..n).step_by(LANES) {
+            let g = S::min(load_first::<S>(gate.add(i), n - i), most);
+            let u = S::max(S::min(load_first::<S>(up.add(i), n - i), most), least);
+            let e = exp::<S>(S::mul(g, S::splat(-slope)));
+            let g = S::div(g, S::add(one, e));
+            store_first::<S>(y.add(i), S::mul(g, S::add(u, one)), n - i);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn gate_in<S: Simd>(gate: *const f32, x: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        let (zero, one) = (S::splat(0.0), S::splat(1.0));
+        for i in (0..n).step_by(LANES) {
+            let g = load_first::<S>(gate.add(i), n - i);
+            let open = S::div(one, S::add(one, exp::<S>(S::sub(zero, g))));
+            store_first::<S>(y.add(i), S::mul(load_first::<S>(x.add(i), n - i), open), n - i);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn multiply_in<S: Simd>(a: *const f32, b: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        for i in (0..n).step_by(LANES) {
+            let (a, b) = (load_first::<S>(a.add(i), n - i), load_first::<S>(b.add(i), n - i));
+            store_first::<S>(y.add(i), S::mul(a, b), n - i);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn add_scaled_in<S: Simd>(w: f32, x: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        for i in (0..n).step_by(LANES) {
+            let (x, to) = (load_first::<S>(x.add(i), n - i), y.add(i));
+            store_first::<S>(to, S::fma(S::splat(w), x, load_first::<S>(to, n - i)), n - i);
+        }
+    }
 }
 
 #[inline(always)]

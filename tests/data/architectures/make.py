@@ -23,6 +23,8 @@ import gguf
 from gguf import GGMLQuantizationType as Type
 
 HERE = pathlib.Path(__file__).parent
+# What stays in F32 whatever the matrices are.
+KEPT = ["ffn_gate_inp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"]
 TOKENS = 40
 TOP = 12
 VOCABULARY = 128
@@ -61,9 +63,12 @@ class Model:
     def noise(self, shape, deviation, mean=0.0):
         return self.random.normal(mean, deviation, shape)
 
-    def matrix(self, name, rows, columns, deviation=None):
-        deviation = deviation or 1.2 / np.sqrt(columns)
-        self.weights[f"{name}.weight"] = self.noise((rows, columns), deviation).astype(np.float16).astype(np.float64)
+    def matrix(self, name, *shape):
+        """Of `rows, columns`, of as many for each expert, or with a deviation of its own as a third number."""
+        deviation = 1.2 / np.sqrt(shape[-1])
+        if isinstance(shape[-1], float):
+            *shape, deviation = shape
+        self.weights[f"{name}.weight"] = self.noise(tuple(shape), deviation).astype(np.float16).astype(np.float64)
 
     def vector(self, name, n, mean=0.0, deviation=0.2):
         self.weights[name] = self.noise(n, deviation, mean).astype(np.float32).astype(np.float64)
@@ -77,33 +82,74 @@ class Model:
         value = self.h[what]
         return value[i] if isinstance(value, list) else value
 
-    def layer(self, i, biases=(), fused_qkv=False, fused_up=False, qk_norm=False, after=False, parallel=False):
+    def layer(self, i, biases=(), fused_qkv=False, fused_up=False, qk_norm=False, after=False, parallel=False,
+              mixer=None):
         p, heads, kv = f"blk.{i}.", self.h["heads"], self.per_layer("kv_heads", i)
         head, ff = self.per_layer("head", i), self.per_layer("ff", i)
         self.norm(p + "attn_norm")
-        sizes = {"attn_q": heads * head, "attn_k": kv * head, "attn_v": kv * head}
+        sizes = {"attn_q": heads * head * (2 if self.h.get("attention_gate") else 1), "attn_k": kv * head,
+                 "attn_v": kv * head}
         if fused_qkv:
             sizes = {"attn_qkv": (heads + 2 * kv) * head}
-        for name, rows in sizes.items():
-            self.matrix(p + name, rows, WIDTH)
-        self.matrix(p + "attn_output", WIDTH, heads * head)
-        if qk_norm:
+        if mixer:
+            mixer(p)
+        else:
+            for name, rows in sizes.items():
+                self.matrix(p + name, rows, WIDTH)
+            self.matrix(p + "attn_output", WIDTH, heads * head)
+        if qk_norm and not mixer:
             self.vector(p + "attn_q_norm.weight", head, 1.0)
             self.vector(p + "attn_k_norm.weight", head, 1.0)
         if after:
             self.norm(p + "post_attention_norm")
             self.norm(p + "post_ffw_norm")
         if not parallel:
-            self.norm(p + "ffn_norm")
-        if self.h["gated"] and not fused_up:
-            self.matrix(p + "ffn_gate", ff, WIDTH)
-        self.matrix(p + "ffn_up", 2 * ff if fused_up else ff, WIDTH)
-        self.matrix(p + "ffn_down", WIDTH, ff)
+            self.norm(p + self.h.get("ffn_norm", "ffn_norm"))
+        if "experts" in self.h:
+            self.experts(p, **self.h["experts"])
+        else:
+            if self.h["gated"] and not fused_up:
+                self.matrix(p + "ffn_gate", ff, WIDTH)
+            self.matrix(p + "ffn_up", 2 * ff if fused_up else ff, WIDTH)
+            self.matrix(p + "ffn_down", WIDTH, ff)
         for name in biases:
             self.vector(p + name + ".bias", self.weights[p + name + ".weight"].shape[0])
 
+    def experts(self, p, count, width, shared=None, **_):
+        self.matrix(p + "ffn_gate_inp", count, WIDTH)
+        self.matrix(p + "ffn_gate_exps", count, width, WIDTH)
+        self.matrix(p + "ffn_up_exps", count, width, WIDTH)
+        # Small, so that a choice that rounding turns does not decide the logits.
+        self.matrix(p + "ffn_down_exps", count, WIDTH, width, 0.5 / np.sqrt(width))
+        if shared:
+            self.vector(p + "ffn_gate_inp_shexp.weight", WIDTH)
+            self.matrix(p + "ffn_gate_shexp", shared, WIDTH)
+            self.matrix(p + "ffn_up_shexp", shared, WIDTH)
+            self.matrix(p + "ffn_down_shexp", WIDTH, shared)
+
+    def gated_delta(self, p):
+        d = self.h["delta"]
+        inner, mixed = d["values"] * d["size"], (2 * d["keys"] + d["values"]) * d["size"]
+        self.matrix(p + "attn_qkv", mixed, WIDTH)
+        self.matrix(p + "attn_gate", inner, WIDTH)
+        self.matrix(p + "ssm_conv1d", mixed, d["taps"], 0.7)
+        if d["grouped"]:
+            self.matrix(p + "ssm_ba", 2 * d["values"], WIDTH)
+        else:
+            self.matrix(p + "ssm_alpha", d["values"], WIDTH)
+            self.matrix(p + "ssm_beta", d["values"], WIDTH)
+        self.vector(p + "ssm_dt.bias", d["values"], 0.5)
+        self.vector(p + "ssm_a", d["values"], -0.6)
+        self.vector(p + "ssm_norm.weight", d["size"], 1.0)
+        self.matrix(p + "ssm_out", WIDTH, inner)
+
+    def short_conv(self, p):
+        self.matrix(p + "shortconv.in_proj", 3 * WIDTH, WIDTH)
+        self.matrix(p + "shortconv.conv", WIDTH, self.h["taps"], 0.7)
+        self.matrix(p + "shortconv.out_proj", WIDTH, WIDTH)
+
     def end(self, tied=True, bias=False):
-        self.norm("output_norm")
+        self.norm(self.h.get("output_norm", "output_norm"))
         if not tied:
             self.matrix("output", VOCABULARY, WIDTH)
         if bias:
@@ -127,7 +173,7 @@ class Model:
                 writer.add_array(key, value)
         stored = {}
         for name, values in self.weights.items():
-            if values.ndim == 1 or matrices == Type.F32:
+            if values.ndim == 1 or matrices == Type.F32 or any(part in name for part in KEPT):
                 data, kind = values.astype(np.float32), Type.F32
             elif matrices == Type.F16:
                 data, kind = values.astype(np.float16), Type.F16
@@ -153,6 +199,10 @@ def yarn(plain, base, factor, original, fast, slow):
     low, high = max(np.floor(at(fast)), 0), min(np.ceil(at(slow)), d - 1)
     ramp = np.clip((np.arange(len(plain)) - low) / max(high - low, 0.001), 0, 1)
     return plain / factor * ramp + plain * (1 - ramp)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
 
 
 class Exact:
@@ -213,6 +263,69 @@ class Exact:
         weights /= weights.sum(-1, keepdims=True)
         return np.einsum("hts,shd->thd", weights, v).reshape(t, -1)
 
+    def feed_forward(self, x, p):
+        """Of a gated layer, or of one with experts."""
+        n, w, h = self.norm(x, p + self.h.get("ffn_norm", "ffn_norm")), self.w, self.h
+        if p + "ffn_gate_inp.weight" not in w:
+            return self.linear(self.act(self.linear(n, p + "ffn_gate")) * self.linear(n, p + "ffn_up"), p + "ffn_down")
+        e = h["experts"]
+        scores = np.exp(n @ w[p + "ffn_gate_inp.weight"].T)
+        scores /= scores.sum(-1, keepdims=True)
+        y = np.zeros_like(x)
+        for row, s in enumerate(scores):
+            best = np.argsort(-s)[:e["used"]]
+            whole = s[best].sum() if e["normalised"] else 1.0
+            for i in best:
+                gate, up, down = (w[p + f"ffn_{part}_exps.weight"][i] for part in ("gate", "up", "down"))
+                y[row] += s[i] / whole * (down @ (self.act(gate @ n[row]) * (up @ n[row])))
+        if e.get("shared"):
+            inner = self.act(self.linear(n, p + "ffn_gate_shexp")) * self.linear(n, p + "ffn_up_shexp")
+            open_ = sigmoid(n @ w[p + "ffn_gate_inp_shexp.weight"])[:, None]
+            y = y + open_ * self.linear(inner, p + "ffn_down_shexp")
+        return y
+
+    def convolved(self, x, weight):
+        """Each channel's last values times its weights, the last for the value itself."""
+        taps = weight.shape[1]
+        past = np.concatenate([np.zeros((taps - 1, x.shape[1])), x])
+        return sum(past[tap:tap + len(x)] * weight[:, tap] for tap in range(taps))
+
+    def gated_delta(self, n, p):
+        """Yang et al., 2024: S = a S - a b k (k^T S) + b k v^T, asked by q, token after token."""
+        d, w, t = self.h["delta"], self.w, len(n)
+        size, keys, values = d["size"], d["keys"], d["values"]
+        mixed = self.convolved(self.linear(n, p + "attn_qkv"), w[p + "ssm_conv1d.weight"])
+        mixed = mixed * sigmoid(mixed)
+        q, k, v = np.split(mixed, [keys * size, 2 * keys * size], axis=1)
+        unit = lambda x: x / np.sqrt((x * x).sum(-1, keepdims=True) + self.h["eps"])
+        q, k, v = (x.reshape(t, -1, size) for x in (q, k, v))
+        q, k = unit(q) / np.sqrt(size), unit(k)
+        group = values // keys
+        if d["grouped"]:
+            # Neighbouring heads of values share a head of keys; the rows of their gates lie together.
+            both = self.linear(n, p + "ssm_ba").reshape(t, keys, 2, group)
+            beta, step = both[:, :, 0].reshape(t, -1), both[:, :, 1].reshape(t, -1)
+            key_of = lambda head: head // group
+        else:
+            beta, step = self.linear(n, p + "ssm_beta"), self.linear(n, p + "ssm_alpha")
+            key_of = lambda head: head % keys
+        decay = np.exp(w[p + "ssm_a"] * np.log1p(np.exp(step + w[p + "ssm_dt.bias"])))
+        beta = sigmoid(beta)
+        state, out = np.zeros((values, size, size)), np.zeros((t, values, size))
+        for row in range(t):
+            for head in range(values):
+                key, s = k[row, key_of(head)], state[head] * decay[row, head]
+                state[head] = s + np.outer(key, beta[row, head] * (v[row, head] - key @ s))
+                out[row, head] = q[row, key_of(head)] @ state[head]
+        z = self.linear(n, p + "attn_gate").reshape(t, values, size)
+        out = self.norm(out, p + "ssm_norm") * (z * sigmoid(z))
+        return self.linear(out.reshape(t, -1), p + "ssm_out")
+
+    def short_conv(self, n, p):
+        before, after, x = np.split(self.linear(n, p + "shortconv.in_proj"), 3, axis=1)
+        return self.linear(after * self.convolved(before * x, self.w[p + "shortconv.conv.weight"]),
+                           p + "shortconv.out_proj")
+
     def windowed(self, i):
         return self.h["windowed"][i]
 
@@ -237,6 +350,10 @@ class Exact:
             p, head, kv = f"blk.{i}.", self.m.per_layer("head", i), self.m.per_layer("kv_heads", i)
             q_size, kv_size = h["heads"] * head, kv * head
             n = self.norm(x, p + "attn_norm")
+            if p + "ssm_a" in w or p + "shortconv.conv.weight" in w:
+                x = x + (self.gated_delta(n, p) if p + "ssm_a" in w else self.short_conv(n, p))
+                x = x + self.feed_forward(x, p)
+                continue
             if p + "attn_qkv.weight" in w:
                 q, k, v = np.split(self.linear(n, p + "attn_qkv"), [q_size, q_size + kv_size], axis=1)
             else:
@@ -244,6 +361,10 @@ class Exact:
                 k = self.linear(n, p + "attn_k") if p + "attn_k.weight" in w else None
                 v = self.linear(n, p + "attn_v") if p + "attn_v.weight" in w else k
             f, magnitude = self.rope(i)
+            gate = 1.0
+            if h.get("attention_gate"):
+                q, gate = np.split(q.reshape(t, -1, 2 * head), 2, axis=2)
+                gate = sigmoid(gate.reshape(t, -1))
             q = q.reshape(t, -1, head)
             if p + "attn_q_norm.weight" in w:
                 q = self.norm(q, p + "attn_q_norm")
@@ -257,10 +378,13 @@ class Exact:
                 kept[i] = self.rotate(k, f, magnitude), v
             else:
                 kept[i] = kept[h["shares"][i]]
-            given = self.linear(self.attend(q, *kept[i], i), p + "attn_output")
-            if p + "post_attention_norm.weight" in w:
+            given = self.linear(self.attend(q, *kept[i], i) * gate, p + "attn_output")
+            if p + "post_attention_norm.weight" in w and "ffn_norm" not in h:
                 given = self.norm(given, p + "post_attention_norm")
             x = x + given * h.get("residual_scale", 1.0)
+            if p + "ffn_gate_inp.weight" in w or "ffn_norm" in h:
+                x = x + self.feed_forward(x, p)
+                continue
             if not h.get("parallel"):
                 n = self.norm(x, p + "ffn_norm")
             up = self.linear(n, p + "ffn_up")
@@ -280,7 +404,7 @@ class Exact:
                 x = x + self.norm(self.linear(given, p + "proj"), p + "post_norm")
             if p + "layer_output_scale.weight" in w:
                 x = x * w[p + "layer_output_scale.weight"]
-        x = self.norm(x, "output_norm")
+        x = self.norm(x, h.get("output_norm", "output_norm"))
         out = "output" if "output.weight" in w else "token_embd"
         y = x @ w[out + ".weight"].T
         y = y + w["output.bias"] if "output.bias" in w else y
@@ -490,6 +614,81 @@ def gemma4(name):
         gone = ["attn_v.weight"] if i == 2 else ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"] if i > 2 else []
         for part in gone:
             del m.weights[p + part]
+    return m.end()
+
+
+def of_experts(m, count, used, width, shared=None, **_):
+    m.set("expert_count", count)
+    m.set("expert_used_count", used)
+    m.set("expert_feed_forward_length", width)
+    if shared:
+        m.set("expert_shared_feed_forward_length", shared)
+
+
+@architecture
+def qwen3moe(name):
+    m = Model(name, "qwen3moe", 3, rope=one_rope, head=32, base=1000000.0,
+              experts=dict(count=7, used=3, width=32, normalised=True))
+    m.set("rope.freq_base", 1000000.0)
+    of_experts(m, **m.h["experts"])
+    for i in range(3):
+        m.layer(i, qk_norm=True)
+    return m.end()
+
+
+@architecture
+def qwen2moe(name):
+    m = Model(name, "qwen2moe", 3, rope=one_rope, experts=dict(count=6, used=2, width=64, shared=96, normalised=False))
+    of_experts(m, **m.h["experts"])
+    for i in range(3):
+        m.layer(i, QKV)
+    return m.end(tied=False)
+
+
+def hybrid(name, architecture, grouped=False, **more):
+    """Qwen3-Next and Qwen3.5: layers of Gated DeltaNet, every third with attention; a layer that predicts further tokens."""
+    m = Model(name, architecture, 5, rope=one_rope, head=32, rotated=8, base=1000000.0, attention_gate=True,
+              ffn_norm="post_attention_norm", delta=dict(keys=2, values=4, size=16, taps=4, grouped=grouped), **more)
+    for key, value in {"rope.freq_base": 1000000.0, "rope.dimension_sections": [2, 1, 1, 0], "ssm.conv_kernel": 4,
+                       "ssm.inner_size": 64, "ssm.state_size": 16, "ssm.time_step_rank": 4, "ssm.group_count": 2,
+                       "full_attention_interval": 3, "block_count": 6, "nextn_predict_layers": 1}.items():
+        m.set(key, value)
+    if "experts" in more:
+        of_experts(m, **more["experts"])
+    for i in range(5):
+        m.layer(i, qk_norm=True, mixer=None if i % 3 == 2 else m.gated_delta)
+    m.layer(5, qk_norm=True)
+    m.matrix("blk.5.nextn.eh_proj", WIDTH, 2 * WIDTH)
+    m.norm("blk.5.nextn.enorm")
+    m.norm("blk.5.nextn.hnorm")
+    m.norm("blk.5.nextn.shared_head_norm")
+    return m.end(tied=False)
+
+
+@architecture
+def qwen35(name):
+    return hybrid(name, "qwen35")
+
+
+@architecture
+def qwen35moe(name):
+    return hybrid(name, "qwen35moe", experts=dict(count=5, used=2, width=32, shared=64, normalised=True))
+
+
+@architecture
+def qwen3next(name):
+    return hybrid(name, "qwen3next", grouped=True,
+                  experts=dict(count=6, used=3, width=32, shared=32, normalised=True))
+
+
+@architecture
+def lfm2(name):
+    m = Model(name, "lfm2", 5, rope=one_rope, base=1000000.0, taps=3, output_norm="token_embd_norm",
+              kv_heads=[0, 2, 0, 0, 1])
+    m.set("rope.freq_base", 1000000.0)
+    m.set("shortconv.l_cache", 3)
+    for i in range(5):
+        m.layer(i, qk_norm=True, mixer=None if m.h["kv_heads"][i] else m.short_conv)
     return m.end()
 
 

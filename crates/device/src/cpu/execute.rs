@@ -14,6 +14,7 @@ use super::program::{
     RopeKv, Rotation, Sample, Stage,
 };
 use super::variant::STRIP;
+use super::{mixture, recurrent};
 use plan::sample::{self, Candidate, Sampling};
 use plan::{NormKind, Scores, Temperature};
 use simd::activations::{self, TILE};
@@ -21,11 +22,11 @@ use simd::attention::{self, Attend};
 use simd::matmul::{Activations, Product, Q8Activations, matmul};
 use simd::packed::PackedLayout;
 use simd::vector::LANES;
-use simd::{Isa, norm, rope};
+use simd::{Isa, norm, rope, scores};
 
 /// Columns of a row that are arranged at a time where rows alone do not keep the threads busy: whole
 /// spans of activations.
-const ARRANGE: usize = 1024;
+pub(super) const ARRANGE: usize = 1024;
 
 /// Neighbouring rows that one thread rotates or attends for, where there are enough.
 const ROWS_PER_CLAIM: usize = 16;
@@ -68,7 +69,7 @@ impl Program {
 
 impl Context<'_> {
     /// Rows of a stage that count.
-    fn rows(&self, rows: usize) -> usize {
+    pub(super) fn rows(&self, rows: usize) -> usize {
         if rows == self.rows { self.active } else { rows }
     }
 
@@ -177,6 +178,11 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                     attend(stage, c, w, first..rows.min(first + chunk), head);
                 }
             }
+            Stage::Mixture(part, ref stage) => mixture::part(part, stage, c, w),
+            Stage::ShortConv(ref stage) => recurrent::short_conv(stage, c, w),
+            Stage::PrepareDelta(ref stage) => recurrent::prepare(stage, c, w),
+            Stage::GatedDelta(ref stage) => recurrent::gated_delta(stage, c, w),
+            Stage::Note(ref memory) => recurrent::note(memory, w),
             Stage::Sample(ref stage) => {
                 for row in w.part(c.rows(stage.rows)) {
                     choose(stage, c, w, row);
@@ -232,6 +238,13 @@ unsafe fn elementwise(
             let (x, y) = (x.add(at), out.add(at));
             match op {
                 Elementwise::Add(other) => norm::add(isa, x, other.add(at), y, len),
+                Elementwise::Multiply(other) => norm::multiply(isa, x, other.add(at), y, len),
+                Elementwise::Gate { gate, each: true } => norm::gate(isa, gate.add(at), x, y, len),
+                Elementwise::Gate { gate, each: false } => {
+                    let mut open = 0.0;
+                    scores::sigmoid(isa, gate.add(row), &raw mut open, 1);
+                    norm::scale(isa, open, x, y, len);
+                }
                 Elementwise::Bias(bias) => norm::add(isa, x, bias.add(column), y, len),
                 Elementwise::Scale(factor) => norm::scale(isa, factor, x, y, len),
                 Elementwise::SoftCap(cap) => norm::soft_cap(isa, cap, x, y, len),

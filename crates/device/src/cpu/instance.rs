@@ -20,8 +20,8 @@ use super::program::{self, Program};
 use crate::ledger::{Ledger, Write};
 use crate::tune::Choices;
 use crate::{
-    Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, Scope, Ticket, Timing,
-    WeightSource,
+    Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, Scope, Source, Ticket,
+    Timing, WeightSource,
 };
 use plan::{BufferId, Plan};
 use simd::Isa;
@@ -148,6 +148,21 @@ impl CpuInstance {
         let (runner, ledger) = (Some(runner), Ledger::new());
         Ok(Self { isa, choices, work, footprint, memory, pool, shared, runner, ledger })
     }
+
+    /// Fills the `count` matrices of a weight that lies at `address`.
+    fn pack(
+        &mut self,
+        address: *mut u8,
+        count: usize,
+        layout: &PackedLayout,
+        source: &dyn WeightSource,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), Source> {
+        let mut pool = self.pool.lock();
+        // SAFETY: the weight's own bytes; nothing runs, and `&mut self` is the only door.
+        let packed = unsafe { std::slice::from_raw_parts_mut(address, count * layout.bytes()) };
+        pack(&mut pool, layout, packed, source, progress)
+    }
 }
 
 fn lost(reason: &str) -> Error {
@@ -187,10 +202,10 @@ impl Instance for CpuInstance {
                 Ok(())
             }
             WeightStorage::Packed(layout) => {
-                // SAFETY: the weight's own bytes; nothing runs, and `&mut self` is the only door.
-                let packed = unsafe { std::slice::from_raw_parts_mut(address, layout.bytes()) };
-                let mut pool = self.pool.lock();
-                pack(&mut pool, &layout, packed, source, progress).map_err(failed)
+                self.pack(address, 1, &layout, source, progress).map_err(failed)
+            }
+            WeightStorage::Experts(count, layout) => {
+                self.pack(address, count, &layout, source, progress).map_err(failed)
             }
         }
     }
@@ -322,14 +337,14 @@ impl Drop for CpuInstance {
     }
 }
 
-/// Reads a matrix and packs it, each thread some panels at a time.
+/// Reads matrices of one layout and packs them, each thread some panels at a time.
 fn pack(
     pool: &mut Pool,
     layout: &PackedLayout,
     packed: &mut [u8],
     source: &dyn WeightSource,
     progress: &(dyn Fn(u64) + Sync),
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<(), Source> {
     /// The packed bytes, of which each thread takes other panels.
     struct Packed(*mut u8);
     // SAFETY: used for disjoint ranges only, below.
@@ -345,17 +360,23 @@ fn pack(
         }
     }
     let raw_panel = layout.panel_width() * simd::vector::LANES * layout.raw_row_bytes();
+    let raw_matrix = layout.rows() * layout.raw_row_bytes();
     let bytes = layout.panel_width() * layout.group_bytes();
-    let total = layout.groups().div_ceil(layout.panel_width());
+    let panels = layout.groups().div_ceil(layout.panel_width());
+    let total = packed.len() / layout.bytes().max(1) * panels;
     let per_claim = (UPLOAD / raw_panel.max(1)).max(1);
     let target = Packed(packed.as_mut_ptr());
     let failure = Mutex::new(None);
     let stopped = || failure.lock().is_some();
     pool.run(&|w| {
         let mut raw = vec![0u8; per_claim * raw_panel];
-        while let Some(panels) = w.claim(total, per_claim) {
-            let start = panels.start * raw_panel;
-            let end = (panels.end * raw_panel).min(layout.rows() * layout.raw_row_bytes());
+        while let Some(claim) = w.claim(total, per_claim) {
+            // A claim may reach over several matrices, whose last panels are shorter.
+            let of = |panel: usize, whole: usize, each: usize| {
+                panel / panels * whole + (panel % panels * each).min(whole)
+            };
+            let start = of(claim.start, raw_matrix, raw_panel);
+            let end = of(claim.end, raw_matrix, raw_panel);
             let raw = &mut raw[..end - start];
             if let Err(e) = source.read_at(start as u64, raw) {
                 failure.lock().get_or_insert(e);
@@ -363,12 +384,14 @@ fn pack(
             if stopped() {
                 return;
             }
-            // The last panel may be of fewer row groups.
-            let (first, last) = (panels.start * bytes, layout.bytes().min(panels.end * bytes));
-            // SAFETY: claims are disjoint, and within the matrix.
-            let target = unsafe { target.slice(first, last - first) };
-            for (raw, panel) in raw.chunks(raw_panel).zip(target.chunks_mut(bytes)) {
-                layout.pack_panel(raw, panel);
+            for panel in claim {
+                let (first, last) =
+                    (of(panel, raw_matrix, raw_panel), of(panel + 1, raw_matrix, raw_panel));
+                let (to, end_of) =
+                    (of(panel, layout.bytes(), bytes), of(panel + 1, layout.bytes(), bytes));
+                // SAFETY: claims are disjoint, and within the matrices.
+                let target = unsafe { target.slice(to, end_of - to) };
+                layout.pack_panel(&raw[first - start..last - start], target);
             }
             progress((end - start) as u64);
         }

@@ -5,6 +5,7 @@ use std::io;
 
 use super::mem::AlignedBuf;
 use super::variant::{STRIP, packing};
+use super::{mixture, recurrent};
 use crate::plan_buffers::PlanBuffers;
 use crate::precision::residual_planes;
 use crate::tune::Choices;
@@ -25,15 +26,21 @@ const ALIGN: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WeightStorage {
     Packed(PackedLayout),
+    /// As many matrices of one layout, one after the other.
+    Experts(usize, PackedLayout),
     Plain(usize),
 }
 
 impl WeightStorage {
     fn of(buffer: &Buffer, isa: Isa, choices: Option<&Choices>) -> Result<Self> {
+        let packed = |dtype, rows, k| {
+            PackedLayout::new(dtype, rows, k)
+                .map(|layout| layout.packed_by(packing(isa, choices, dtype, k)))
+                .map_err(|e| unsupported(format!("weight `{}`: {e}", buffer.name)))
+        };
         match (buffer.shape.as_slice(), buffer.dtype) {
-            (&[rows, k], dtype) => PackedLayout::new(dtype, rows, k)
-                .map(|layout| Self::Packed(layout.packed_by(packing(isa, choices, dtype, k))))
-                .map_err(|e| unsupported(format!("weight `{}`: {e}", buffer.name))),
+            (&[rows, k], dtype) => Ok(Self::Packed(packed(dtype, rows, k)?)),
+            (&[experts, rows, k], dtype) => Ok(Self::Experts(experts, packed(dtype, rows, k)?)),
             (&[n], DType::F32) => Ok(Self::Plain(n)),
             (shape, dtype) => {
                 Err(unsupported(format!("weight `{}` of {dtype} {shape:?}", buffer.name)))
@@ -41,10 +48,12 @@ impl WeightStorage {
         }
     }
 
-    fn bytes(&self) -> usize {
+    /// `None` where the size overflows.
+    fn bytes(&self) -> Option<usize> {
         match self {
-            Self::Packed(layout) => layout.bytes(),
-            Self::Plain(n) => 4 * n,
+            Self::Packed(layout) => Some(layout.bytes()),
+            Self::Experts(count, layout) => layout.bytes().checked_mul(*count),
+            Self::Plain(n) => n.checked_mul(4),
         }
     }
 }
@@ -93,6 +102,8 @@ pub(super) struct Workspace {
     pub(super) thread: usize,
     /// Width of the logits that are sampled from.
     pub(super) vocabulary: usize,
+    /// Bytes that a step of several stages keeps between them.
+    pub(super) between: usize,
 }
 
 impl Workspace {
@@ -117,6 +128,17 @@ impl Workspace {
                 Op::Attention(attention) => {
                     w.thread = w.thread.max(attention::scratch_len(last(&attention.q)));
                 }
+                Op::Mixture(mixture) => {
+                    let need = mixture::Needs::of(mixture);
+                    (w.q8, w.f32) = (w.q8.max(need.blocks), w.f32.max(need.blocks));
+                    w.thread = w.thread.max(activations::TILE * STRIP).max(2 * mixture.experts());
+                    w.between = w.between.max(need.bytes);
+                }
+                Op::GatedDelta(delta) => {
+                    let (rows, heads) = (delta.mixed.shape[0], &delta.heads);
+                    w.between = w.between.max(4 * recurrent::needs(rows, heads));
+                    w.thread = w.thread.max(LANES * heads.key_size);
+                }
                 Op::Sample(sample) => w.vocabulary = w.vocabulary.max(last(&sample.logits)),
                 _ => {}
             }
@@ -131,6 +153,7 @@ impl Workspace {
             f32: self.f32.max(other.f32),
             thread: self.thread.max(other.thread),
             vocabulary: self.vocabulary.max(other.vocabulary),
+            between: self.between.max(other.between),
         }
     }
 
@@ -139,6 +162,7 @@ impl Workspace {
         self.arena
             + self.q8 * size_of::<Q8Block>()
             + self.f32 * size_of::<F32Block>()
+            + self.between
             + threads * per_thread
     }
 }
@@ -186,6 +210,8 @@ pub(super) struct Layout {
     weights: HashMap<String, (usize, WeightStorage)>,
     weight_bytes: usize,
     caches: HashMap<String, (usize, Cache)>,
+    /// States of 4-byte elements, which lie as their buffers say, behind the caches: where, and how many.
+    plain_states: HashMap<String, (usize, usize)>,
     cache_bytes: usize,
     workspace: Workspace,
     plan_bytes: u64,
@@ -203,11 +229,18 @@ impl Layout {
         for buffer in request.weights {
             let weight = WeightStorage::of(buffer, isa, request.choices)?;
             weights.insert(buffer.name.clone(), (weight_bytes, weight));
-            weight_bytes = grow(weight_bytes, weight.bytes())?;
+            weight_bytes = grow(weight_bytes, weight.bytes().unwrap_or(usize::MAX))?;
         }
         let mut caches = HashMap::new();
+        let mut plain_states = HashMap::new();
         let mut cache_bytes = 0usize;
         for buffer in request.states {
+            if matches!(buffer.dtype, DType::F32 | DType::I32) {
+                plain_states.insert(buffer.name.clone(), (cache_bytes, buffer.elements()));
+                let bytes = buffer.elements().checked_mul(4).unwrap_or(usize::MAX);
+                cache_bytes = grow(cache_bytes, bytes)?;
+                continue;
+            }
             let cache = Cache::of(buffer)?;
             caches.insert(buffer.name.clone(), (cache_bytes, cache));
             cache_bytes = grow(cache_bytes, cache.bytes())?;
@@ -219,7 +252,7 @@ impl Layout {
             workspace = workspace.max(Workspace::of(plan)?);
             plan_bytes += PlanBuffers::new(plan).bytes;
         }
-        Ok(Self { weights, weight_bytes, caches, cache_bytes, workspace, plan_bytes })
+        Ok(Self { weights, weight_bytes, caches, plain_states, cache_bytes, workspace, plan_bytes })
     }
 
     pub(super) fn footprint(&self, threads: usize) -> crate::Footprint {
@@ -240,6 +273,7 @@ pub(super) struct Memory {
     arena: AlignedBuf,
     q8: AlignedBuf,
     f32: AlignedBuf,
+    between: AlignedBuf,
     threads: Vec<AlignedBuf>,
 }
 
@@ -257,6 +291,7 @@ impl Memory {
             arena: AlignedBuf::new(w.arena)?,
             q8: AlignedBuf::new(w.q8 * size_of::<Q8Block>())?,
             f32: AlignedBuf::new(w.f32 * size_of::<F32Block>())?,
+            between: AlignedBuf::new(w.between)?,
             threads: (0..threads)
                 .map(|_| AlignedBuf::new(4 * w.thread))
                 .collect::<io::Result<Vec<_>>>()?,
@@ -292,6 +327,13 @@ impl Memory {
         Some((unsafe { self.caches.start().add(*offset) }.as_ptr().cast(), *cache))
     }
 
+    /// A state of so many 4-byte elements.
+    pub(super) fn plain_state(&self, name: &str) -> Option<(*mut u8, usize)> {
+        let (offset, elements) = self.layout.plain_states.get(name)?;
+        // SAFETY: the layout's offsets are inside the buffer.
+        Some((unsafe { self.caches.start().add(*offset) }.as_ptr(), *elements))
+    }
+
     pub(super) fn arena(&self) -> *mut u8 {
         self.arena.start().as_ptr()
     }
@@ -302,6 +344,10 @@ impl Memory {
 
     pub(super) fn f32(&self) -> *mut F32Block {
         self.f32.start().as_ptr().cast()
+    }
+
+    pub(super) fn between(&self) -> *mut u8 {
+        self.between.start().as_ptr()
     }
 
     pub(super) fn thread(&self, index: usize) -> *mut f32 {
@@ -358,7 +404,7 @@ mod tests {
             let panel_width = |layout: &Layout| {
                 ["chosen", "other columns", "plain"].map(|name| match layout.weights[name].1 {
                     WeightStorage::Packed(layout) => layout.panel_width(),
-                    WeightStorage::Plain(_) => 0,
+                    WeightStorage::Experts(..) | WeightStorage::Plain(_) => 0,
                 })
             };
             let most = isa.packings().last().unwrap() / LANES;

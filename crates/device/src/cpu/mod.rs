@@ -7,8 +7,10 @@ mod execute;
 mod instance;
 pub mod mem;
 mod memory;
+mod mixture;
 pub mod pool;
 mod program;
+mod recurrent;
 pub mod variant;
 
 pub use device::Cpu;

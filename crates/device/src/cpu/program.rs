@@ -5,6 +5,7 @@
 
 use super::memory::{Cache, Memory, PlanMemory, WeightStorage, unsupported};
 use super::variant::{self, Variant};
+use super::{mixture, recurrent};
 use crate::tune::Choices;
 use crate::{
     Error, Result,
@@ -17,6 +18,7 @@ use plan::{
 use simd::Isa;
 use simd::activations::ActivationFormat;
 use simd::packed::PackedLayout;
+use simd::recurrent::TAPS;
 
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
@@ -37,6 +39,13 @@ pub(super) struct Norm {
 pub(super) enum Elementwise {
     /// Plus another operand.
     Add(*const f32),
+    /// Times another operand.
+    Multiply(*const f32),
+    /// Times the sigmoid of another operand, which has one value for each of these or of their rows.
+    Gate {
+        gate: *const f32,
+        each: bool,
+    },
     /// Plus a row.
     Bias(*const f32),
     Scale(f32),
@@ -112,6 +121,13 @@ pub(super) enum Stage {
     Gate(Gate),
     RopeKv(RopeKv),
     Attention(Attention),
+    Mixture(mixture::Part, mixture::Mixture),
+    ShortConv(recurrent::ShortConv),
+    /// Queries, keys and gates for [`Stage::GatedDelta`].
+    PrepareDelta(recurrent::GatedDelta),
+    GatedDelta(recurrent::GatedDelta),
+    /// Notes what the versions of a state hold.
+    Note(recurrent::Memory),
     Sample(Sample),
 }
 
@@ -233,6 +249,8 @@ impl Stage {
                 Elementwise::SoftCap(_) => "soft-cap",
                 Elementwise::Activate(_) => "activate",
                 Elementwise::Glu { .. } => "glu",
+                Elementwise::Multiply(_) => "multiply",
+                Elementwise::Gate { .. } => "gate",
             },
             Self::Rope { .. } => "rope",
             Self::Arrange(_) => "arrange",
@@ -240,6 +258,11 @@ impl Stage {
             Self::Gate(_) => "gate",
             Self::RopeKv(_) => "rope-kv",
             Self::Attention(_) => "attention",
+            Self::Mixture(part, _) => part.name(),
+            Self::ShortConv(_) => "short-conv",
+            Self::PrepareDelta(_) => "prepare-delta",
+            Self::GatedDelta(_) => "gated-delta",
+            Self::Note(_) => "note",
             Self::Sample(_) => "sample",
         }
     }
@@ -268,7 +291,8 @@ pub(super) fn check(plan: &Plan) -> Result<()> {
     for step in &plan.steps {
         let fits = match &step.op {
             Op::Gather(gather) => gather.indices.len() == 1,
-            Op::Binary { op: Binary::Add, a, b, out } => {
+            Op::ShortConv(conv) => (2..=TAPS).contains(&conv.weight.shape[1]),
+            Op::Binary { op: Binary::Add | Binary::Mul, a, b, out } => {
                 plan.buffer(out.buffer).dtype != DType::I32 && a.shape == b.shape
             }
             Op::Normalise(_)
@@ -277,9 +301,12 @@ pub(super) fn check(plan: &Plan) -> Result<()> {
             | Op::SoftCap { .. }
             | Op::Activate { .. }
             | Op::Glu { .. }
+            | Op::Gate { .. }
             | Op::RopeTable(_)
             | Op::Rope { .. }
             | Op::Attention(_)
+            | Op::Mixture(_)
+            | Op::GatedDelta(_)
             | Op::Project(_)
             | Op::RopeKv(_)
             | Op::Sample(_) => true,
@@ -392,6 +419,14 @@ impl Resolver<'_> {
             Op::Binary { op: Binary::Add, a, b, out } => {
                 self.elementwise(Elementwise::Add(self.f32(b)?), a, out)?
             }
+            Op::Binary { op: Binary::Mul, a, b, out } => {
+                self.elementwise(Elementwise::Multiply(self.f32(b)?), a, out)?
+            }
+            Op::Gate { gate, x, out } => {
+                let each = gate.elements() == x.elements();
+                let gate = self.f32(gate)?.cast_const();
+                self.elementwise(Elementwise::Gate { gate, each }, x, out)?
+            }
             Op::Bias { x, bias, out } => {
                 self.elementwise(Elementwise::Bias(self.f32(bias)?), x, out)?
             }
@@ -432,6 +467,25 @@ impl Resolver<'_> {
             Op::Project(project) => return self.project(project, stages),
             Op::RopeKv(rope) => Stage::RopeKv(self.rope_kv(rope)?),
             Op::Attention(attention) => Stage::Attention(self.attention(attention)?),
+            Op::Mixture(op) => {
+                let mixture = self.mixture(op)?;
+                stages.extend(mixture::Part::ALL.map(|part| Stage::Mixture(part, mixture)));
+                return Ok(());
+            }
+            Op::ShortConv(conv) => {
+                let conv = self.short_conv(conv)?;
+                stages.extend([Stage::ShortConv(conv), Stage::Note(conv.memory)]);
+                return Ok(());
+            }
+            Op::GatedDelta(delta) => {
+                let delta = self.gated_delta(delta)?;
+                stages.extend([
+                    Stage::PrepareDelta(delta),
+                    Stage::GatedDelta(delta),
+                    Stage::Note(delta.memory),
+                ]);
+                return Ok(());
+            }
             Op::Sample(sample) => Stage::Sample(self.sample(sample)?),
             op => unreachable!("`check` refuses {}", op.name()),
         };
@@ -601,6 +655,110 @@ impl Resolver<'_> {
         })
     }
 
+    fn remembered(&self, memory: &plan::Recurrence) -> Result<recurrent::Memory> {
+        let plain = |view: &View, dtype: DType| {
+            let buffer = self.plan.buffer(view.buffer);
+            self.memory
+                .plain_state(&buffer.name)
+                .filter(|(_, elements)| {
+                    buffer.dtype == dtype
+                        && view.shape == buffer.shape
+                        && *elements == buffer.elements()
+                })
+                .map(|(address, _)| address)
+                .ok_or_else(|| unsupported(format!("`{}` as a state", buffer.name)))
+        };
+        Ok(recurrent::Memory {
+            state: plain(&memory.state, DType::F32)?.cast(),
+            held: plain(&memory.held, DType::I32)?.cast(),
+            at: self.rows(&memory.rows)?,
+            slots: memory.state.shape[0],
+            sequences: memory.sequences(),
+            chunk: memory.chunk,
+            size: memory.size(),
+        })
+    }
+
+    fn short_conv(&self, conv: &plan::ShortConv) -> Result<recurrent::ShortConv> {
+        Ok(recurrent::ShortConv {
+            x: self.f32(&conv.x)?,
+            weight: self.f32(&conv.weight)?,
+            channels: conv.weight.shape[0],
+            taps: conv.weight.shape[1],
+            memory: self.remembered(&conv.memory)?,
+            out: self.f32(&conv.out)?,
+        })
+    }
+
+    fn gated_delta(&self, delta: &plan::GatedDelta) -> Result<recurrent::GatedDelta> {
+        let (rows, keyed) = (delta.mixed.shape[0], self.memory.between().cast::<f32>());
+        let heads = delta.heads;
+        Ok(recurrent::GatedDelta {
+            mixed: self.f32(&delta.mixed)?,
+            step: self.f32(&delta.step)?,
+            strength: self.f32(&delta.strength)?,
+            rate: self.f32(&delta.rate)?,
+            bias: self.f32(&delta.bias)?,
+            heads,
+            eps: delta.eps.get(),
+            memory: self.remembered(&delta.memory)?,
+            keyed,
+            gates: keyed.wrapping_add(rows * 2 * heads.keys * heads.key_size),
+            rows,
+            out: self.f32(&delta.out)?,
+        })
+    }
+
+    fn experts(&self, experts: &plan::Experts) -> Result<mixture::Experts> {
+        let buffer = self.plan.buffer(experts.weight.buffer);
+        let matrix = match self.memory.weight(&buffer.name) {
+            Some((packed, WeightStorage::Experts(_, layout)))
+                if buffer.class == Class::Weight && experts.weight.shape == buffer.shape =>
+            {
+                Matrix { layout, packed }
+            }
+            _ => return Err(unsupported(format!("`{}` as matrices of experts", buffer.name))),
+        };
+        let bias = experts.bias.as_ref().map(|bias| self.f32(bias)).transpose()?;
+        Ok(mixture::Experts { matrix, bias: bias.map(<*mut f32>::cast_const) })
+    }
+
+    fn mixture(&self, op: &plan::Mixture) -> Result<mixture::Mixture> {
+        let (gate, up, down) =
+            (self.experts(&op.gate)?, self.experts(&op.up)?, self.experts(&op.down)?);
+        let ((rows, width), hidden) = (rows_of(&op.x), op.hidden());
+        let layouts = [&gate, &up, &down].map(|experts| experts.matrix.layout);
+        if layouts.map(|layout| layout.quantised()) != [layouts[0].quantised(); 3]
+            || layouts[0].span() != layouts[1].span()
+        {
+            return Err(unsupported(format!(
+                "a mixture of {}, {} and {}",
+                layouts[0].dtype(),
+                layouts[1].dtype(),
+                layouts[2].dtype()
+            )));
+        }
+        let widest = layouts.iter().map(PackedLayout::group_bytes).max().unwrap_or(1);
+        let preference = op.preference.as_ref().map(|p| self.f32(p)).transpose()?;
+        Ok(mixture::Mixture {
+            x: self.f32(&op.x)?,
+            logits: self.f32(&op.logits)?,
+            preference: preference.map(<*mut f32>::cast_const),
+            routing: op.routing,
+            gating: op.gating,
+            experts: op.experts(),
+            rows,
+            width,
+            hidden,
+            gate,
+            up,
+            down,
+            variant: Variant::of(self.isa, self.choices, None, widest, rows),
+            work: mixture::Needs::of(op).at(self.memory.between()),
+            out: self.f32(&op.out)?,
+        })
+    }
+
     fn sample(&self, sample: &plan::Sample) -> Result<Sample> {
         let (inputs, (rows, vocabulary)) = (&sample.inputs, rows_of(&sample.logits));
         let next = |next: &plan::NextInputs| {
@@ -666,6 +824,7 @@ impl Program {
             {
                 Some(at.slots)
             }
+            Stage::Note(memory) => Some(memory.at.slots),
             _ => None,
         });
         let sampled = stages.iter().find_map(|stage| match stage {

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{Error, Result};
+use super::{Error, Result, recurrent};
 use plan::sample::{self, Sampling};
 use plan::{Binary, Buffer, Class, DType, Gather, Op, Plan, Reduce, Sample, Unary, View};
 
@@ -52,6 +52,14 @@ pub(super) fn run(plan: &Plan, storage: &mut [Storage], mut done: impl FnMut()) 
 }
 
 fn execute(op: &Op, storage: &mut [Storage]) {
+    let remembered = match op {
+        Op::ShortConv(conv) => Some((&conv.out, recurrent::short_conv(conv, storage))),
+        Op::DeltaRule(rule) => Some((&rule.out, recurrent::delta_rule(rule, storage))),
+        _ => None,
+    };
+    if let Some((target, result)) = remembered {
+        return put(target, result, storage);
+    }
     let read = |view| Operand::of(view, storage);
     let dtype = |view: &View| storage[view.buffer.index()].dtype;
     // The result is computed aside, so that a step may overwrite what it reads.
@@ -73,6 +81,7 @@ fn execute(op: &Op, storage: &mut [Storage]) {
         Op::Pad { axis, before, x, out } => (out, pad(read(x), out, *axis, *before)),
         Op::Iota { out } => (out, (0..out.elements()).map(|i| i as f32).collect()),
         Op::MatMul { a, b, out } => (out, matmul(read(a), read(b))),
+        Op::TopK { x, out } => (out, top_k(read(x), out.shape[1])),
         Op::Gather(Gather { table, indices, out }) => {
             let indices: Vec<Operand<'_>> = indices.iter().map(read).collect();
             (out, gather(read(table), &indices))
@@ -89,6 +98,10 @@ fn execute(op: &Op, storage: &mut [Storage]) {
         Op::Sample(sample) => (&sample.ids, choose(sample, storage)),
         fused => unreachable!("`supported` refuses {}", fused.name()),
     };
+    put(target, result, storage);
+}
+
+fn put(target: &View, result: Vec<f32>, storage: &mut [Storage]) {
     let values = &mut storage[target.buffer.index()].values;
     for (at, value) in offsets(target).zip(result) {
         values[at] = value;
@@ -96,27 +109,27 @@ fn execute(op: &Op, storage: &mut [Storage]) {
 }
 
 #[derive(Clone, Copy)]
-struct Operand<'a> {
+pub(super) struct Operand<'a> {
     view: &'a View,
     storage: &'a Storage,
 }
 
 impl<'a> Operand<'a> {
-    fn of(view: &'a View, storage: &'a [Storage]) -> Self {
+    pub(super) fn of(view: &'a View, storage: &'a [Storage]) -> Self {
         Self { view, storage: &storage[view.buffer.index()] }
     }
 
-    fn elements(self) -> impl Iterator<Item = f32> + 'a {
+    pub(super) fn elements(self) -> impl Iterator<Item = f32> + 'a {
         offsets(self.view).map(move |at| self.storage.values[at])
     }
 
-    fn ints(self) -> impl Iterator<Item = i32> + 'a {
+    pub(super) fn ints(self) -> impl Iterator<Item = i32> + 'a {
         offsets(self.view).map(move |at| self.storage.int(at))
     }
 }
 
 /// Offsets of a view's elements, in row-major order.
-fn offsets(view: &View) -> impl Iterator<Item = usize> + use<> {
+pub(super) fn offsets(view: &View) -> impl Iterator<Item = usize> + use<> {
     offsets_of(view.offset, view.shape.clone(), view.strides.clone())
 }
 
@@ -223,6 +236,17 @@ fn matmul(a: Operand<'_>, b: Operand<'_>) -> Vec<f32> {
         }
     }
     result
+}
+
+fn top_k(x: Operand<'_>, count: usize) -> Vec<f32> {
+    let values: Vec<f32> = x.elements().collect();
+    let mut best = vec![0; count];
+    let rows = values.chunks(x.view.shape[1]);
+    rows.flat_map(|row| {
+        plan::top_k(row, &mut best);
+        best.iter().map(|&index| f32::from_bits(index)).collect::<Vec<_>>()
+    })
+    .collect()
 }
 
 /// Start of each indexed row in the table, `None` for a negative or too large index.

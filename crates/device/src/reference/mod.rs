@@ -3,6 +3,7 @@
 //! device is held against it.
 
 mod interpret;
+mod recurrent;
 
 use std::collections::HashMap;
 

@@ -5,16 +5,18 @@ use std::cell::RefCell;
 use crate::Error;
 use crate::gguf::{Array, Gguf, Value};
 use crate::hyper::{
-    Attention, Embedding, FeedForward, Hyperparameters, Keys as KeysOf, Layer, Logits, Norm,
+    Attention, Embedding, Experts, FeedForward, Hyperparameters, Keys as KeysOf, Layer, Logits,
+    Norm,
 };
 use crate::rope::Rope;
 use crate::weights::check;
-use plan::{DType, NormKind, RopeStyle, Scores};
+use plan::{Activation, DType, Gating, NormKind, RopeStyle, RouterScores, Routing, Scalar, Scores};
 
 /// Bounds against absurd files; every model in the field is far below.
 const MAX_LAYERS: usize = 1024;
 const MAX_EXTENT: usize = 1 << 24;
 const MAX_HEAD: usize = 512;
+const MAX_EXPERTS: usize = 4096;
 
 /// The keys of one file under its architecture's name.
 pub(crate) struct Keys<'a> {
@@ -96,6 +98,14 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// A number up to `limit`, 0 where there is no such key.
+    pub(super) fn count(&self, name: &str, limit: usize) -> Result<usize, Error> {
+        match self.gguf.metadata().u32_opt(&self.key(name))?.unwrap_or(0) as usize {
+            value if value <= limit => Ok(value),
+            value => Err(self.refuse(name, value, &format!("at most {limit}"))),
+        }
+    }
+
     /// The same, 0 standing for "not set", as some converters write it.
     pub(crate) fn set(&self, name: &str) -> Result<Option<f32>, Error> {
         match self.gguf.metadata().f32_opt(&self.key(name))? {
@@ -169,21 +179,46 @@ impl<'a> Keys<'a> {
             style,
             rope: 0,
             qk_norm: false,
+            gated: false,
             value_norm: false,
             keys: KeysOf::Own,
             scores: Scores::scaled(scale),
         })
     }
 
-    /// Key and value heads of each layer with `heads` heads.
+    /// Key and value heads of each layer with `heads` heads; where there is no attention as many as in the first
+    /// layer that has it.
     pub(super) fn kv_heads(&self, heads: usize) -> Result<Vec<usize>, Error> {
         let (name, layers) = ("attention.head_count_kv", self.layers()?);
-        let all = self.each(name, layers, heads)?.unwrap_or_else(|| vec![heads; layers]);
+        let headless = self.headless(layers)?;
+        let mut all = match self.gguf.metadata().get(&self.key(name)) {
+            Some(Value::Array(all)) if headless.contains(&true) => heads_of(all),
+            _ => self.each(name, layers, heads)?.unwrap_or_else(|| vec![heads; layers]),
+        };
+        all.truncate(layers);
+        let some = all.iter().copied().find(|&kv_heads| kv_heads > 0).unwrap_or(heads);
+        all.iter_mut().filter(|kv_heads| **kv_heads == 0).for_each(|kv_heads| *kv_heads = some);
         match all.iter().find(|&&kv_heads| !heads.is_multiple_of(kv_heads)) {
             None => Ok(all),
             Some(kv_heads) => {
                 Err(self.refuse(name, kv_heads, &format!("a divisor of {heads} heads")))
             }
+        }
+    }
+
+    /// Which layers have no attention: the file says 0 key and value heads of them.
+    pub(super) fn headless(&self, layers: usize) -> Result<Vec<bool>, Error> {
+        let name = "attention.head_count_kv";
+        match self.gguf.metadata().get(&self.key(name)) {
+            Some(Value::Array(all)) if self.architecture == "lfm2" => {
+                let all = heads_of(all);
+                if all.len() < layers {
+                    let expected = format!("one for each of {layers} layers");
+                    return Err(self.refuse(name, format!("{} numbers", all.len()), &expected));
+                }
+                Ok(all[..layers].iter().map(|&kv_heads| kv_heads == 0).collect())
+            }
+            _ => Ok(vec![false; layers]),
         }
     }
 
@@ -229,6 +264,40 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// A mixture with softmax over all experts' logits, as most families have it.
+    pub(super) fn experts(&self, normalised: bool, shared: bool) -> Result<Experts, Error> {
+        let count = self.number("expert_count", MAX_EXPERTS)?;
+        let chosen = self.number("expert_used_count", count)?;
+        let scale = Scalar::new(self.set("expert_weights_scale")?.unwrap_or(1.0));
+        let routing = Routing { chosen, scores: RouterScores::Softmax, normalised, scale };
+        let shared = match shared {
+            true => {
+                let width = self.number_opt("expert_shared_feed_forward_length", MAX_EXTENT)?;
+                Some(width.map_or_else(|| self.number("feed_forward_length", MAX_EXTENT), Ok)?)
+            }
+            false => None,
+        };
+        Ok(Experts { count, routing, gating: Gating::Glu(Activation::Silu), shared })
+    }
+
+    /// Rows of each layer's experts' first matrices.
+    fn expert_widths(&self, experts: &Experts) -> Result<Vec<usize>, Error> {
+        let (name, layers) = ("expert_feed_forward_length", self.layers()?);
+        if let Some(widths) = self.each(name, layers, MAX_EXTENT)? {
+            return Ok(widths);
+        }
+        let all = self.widths()?;
+        Ok(all.into_iter().map(|width| width / experts.routing.chosen).collect())
+    }
+
+    /// Says that the tensors of a layer are not part of what is computed.
+    pub(super) fn pass_over(&self, layer: usize) {
+        let prefix = format!("blk.{layer}.");
+        let names = self.gguf.tensors().iter().map(|tensor| &tensor.name);
+        let names = names.filter(|name| name.starts_with(&prefix)).cloned();
+        self.read.borrow_mut().extend(names);
+    }
+
     /// The window of sliding attention, where the file has one.
     pub(super) fn window(&self) -> Result<Option<usize>, Error> {
         self.number_opt("attention.sliding_window", u32::MAX as usize)
@@ -259,7 +328,13 @@ impl<'a> Keys<'a> {
         feed_forward: FeedForward,
         rope: Rope,
     ) -> Result<Hyperparameters, Error> {
-        self.without("expert_count", "mixtures of experts are")?;
+        let widths = match feed_forward {
+            FeedForward::Experts(experts) => self.expert_widths(&experts)?,
+            FeedForward::Gated { .. } | FeedForward::Plain { .. } => {
+                self.without("expert_count", "mixtures of experts are")?;
+                self.widths()?
+            }
+        };
         let kv_heads = self.kv_heads(attention.heads)?;
         let vocabulary = match self.gguf.tensor("token_embd.weight").map(|t| &t.shape[..]) {
             Some([rows, _]) => *rows,
@@ -267,8 +342,10 @@ impl<'a> Keys<'a> {
         };
         let layer = |(feed_forward_width, kv_heads)| Layer {
             attention: Attention { kv_heads, ..attention.clone() },
+            recurrent: None,
             feed_forward,
             feed_forward_width,
+            feed_forward_norm: "ffn_norm",
             parallel: false,
             norm_after: false,
             residual_scale: None,
@@ -280,9 +357,19 @@ impl<'a> Keys<'a> {
             context: self.context()?,
             norm,
             embedding: Embedding::default(),
-            layers: self.widths()?.into_iter().zip(kv_heads).map(layer).collect(),
+            output_norm: "output_norm",
+            layers: widths.into_iter().zip(kv_heads).map(layer).collect(),
             logits: Logits::default(),
             ropes: vec![rope],
         })
+    }
+}
+
+/// Numbers of heads, whatever their type.
+fn heads_of(all: &Array) -> Vec<usize> {
+    match all {
+        Array::U32(all) => all.iter().map(|&n| n as usize).collect(),
+        Array::I32(all) => all.iter().map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect(),
+        _ => Vec::new(),
     }
 }

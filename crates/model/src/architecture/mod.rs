@@ -8,12 +8,17 @@ mod gemma4;
 mod gpt2;
 mod granite;
 pub(crate) mod keys;
+mod lfm2;
 mod llama;
 mod mistral3;
 mod phi2;
 mod phi3;
 mod qwen2;
+mod qwen2moe;
 mod qwen3;
+mod qwen35;
+mod qwen35moe;
+mod qwen3moe;
 mod smollm3;
 #[cfg(test)]
 mod tests;
@@ -31,19 +36,24 @@ pub struct Architecture {
 }
 
 /// Every family, by the name that its files have in `general.architecture`.
-const ALL: [Architecture; 13] = [
+const ALL: [Architecture; 18] = [
     Architecture { name: "gemma", describe: gemma::describe },
     Architecture { name: "gemma2", describe: gemma2::describe },
     Architecture { name: "gemma3", describe: gemma3::describe },
     Architecture { name: "gemma4", describe: gemma4::describe },
     Architecture { name: "gpt2", describe: gpt2::describe },
     Architecture { name: "granite", describe: granite::describe },
+    Architecture { name: "lfm2", describe: lfm2::describe },
     Architecture { name: "llama", describe: llama::describe },
     Architecture { name: "mistral3", describe: mistral3::describe },
     Architecture { name: "phi2", describe: phi2::describe },
     Architecture { name: "phi3", describe: phi3::describe },
     Architecture { name: "qwen2", describe: qwen2::describe },
+    Architecture { name: "qwen2moe", describe: qwen2moe::describe },
     Architecture { name: "qwen3", describe: qwen3::describe },
+    Architecture { name: "qwen35", describe: qwen35::describe },
+    Architecture { name: "qwen35moe", describe: qwen35moe::describe },
+    Architecture { name: "qwen3moe", describe: qwen3moe::describe },
     Architecture { name: "smollm3", describe: smollm3::describe },
 ];
 

@@ -7,12 +7,12 @@ use crate::rope::Rope;
 use plan::{Activation, RopeStyle};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
+    with(keys, FeedForward::Gated { activation: Activation::Silu, fused: false })
+}
+
+/// The family's layers with another feed-forward part.
+pub(super) fn with(keys: &Keys<'_>, feed_forward: FeedForward) -> Result<Hyperparameters> {
     let attention = keys.attention(RopeStyle::HalfSplit)?;
     let rope = Rope::read(keys, keys.rotated("", attention.head_size)?)?;
-    keys.model(
-        keys.rms_norm()?,
-        attention,
-        FeedForward::Gated { activation: Activation::Silu, fused: false },
-        rope,
-    )
+    keys.model(keys.rms_norm()?, attention, feed_forward, rope)
 }

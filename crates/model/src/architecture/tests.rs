@@ -81,7 +81,7 @@ fn files_are_taken_as_they_are() {
 
 #[test]
 fn keys_that_lie_are_named() {
-    let cases: [(&str, &str, Value, &str); 24] = [
+    let cases: [(&str, &str, Value, &str); 32] = [
         ("llama", "block_count", 0u32.into(), "is 0, 1 to 1024 expected"),
         ("llama", "attention.head_count_kv", 3u32.into(), "is 3, a divisor of 4 heads expected"),
         ("llama", "attention.key_length", 20u32.into(), "is 20, a multiple of 16"),
@@ -104,6 +104,14 @@ fn keys_that_lie_are_named() {
         ("gemma3", "attention.sliding_window_pattern", 0u32.into(), "is 0, 1 to 1024"),
         ("gemma4", "attention.key_length_swa", 0u32.into(), "is 0, 1 to 512"),
         ("gemma4", "attention.shared_kv_layers", 5u32.into(), "is 5, layers of both kinds"),
+        ("qwen3moe", "expert_count", 0u32.into(), "is 0, 1 to 4096 expected"),
+        ("qwen3moe", "expert_used_count", 0u32.into(), "is 0, 1 to 7 expected"),
+        ("qwen3moe", "expert_used_count", 8u32.into(), "is 8, 1 to 7 expected"),
+        ("qwen35", "ssm.inner_size", 65u32.into(), "is 65, 4 heads of 16, 64, expected"),
+        ("qwen35", "ssm.group_count", 3u32.into(), "is 3, a divisor of 4 (ssm.time_step_rank)"),
+        ("qwen35", "ssm.conv_kernel", 1u32.into(), "is 1, 2 to 8 expected"),
+        ("qwen35moe", "nextn_predict_layers", 6u32.into(), "is 6, at most 5 expected"),
+        ("lfm2", "shortconv.l_cache", 9u32.into(), "is 9, 1 to 8 expected"),
         (
             "gemma4",
             "attention.sliding_window_pattern",
@@ -126,7 +134,7 @@ fn keys_that_lie_are_named() {
 
 #[test]
 fn tensors_that_lie_are_named() {
-    let cases: [(&str, &str, &[usize], f32, &str); 8] = [
+    let cases: [(&str, &str, &[usize], f32, &str); 13] = [
         ("llama", "blk.1.attn_q.bias", &[63], 0.0, "has shape [63], [64] expected"),
         ("llama", "rope_freqs.weight", &[8], 0.0, "is a tensor with entries that are not positive"),
         ("llama", "blk.0.ffn_gate_inp.weight", &[8, 64], 0.0, "is not part of what is supported"),
@@ -134,6 +142,29 @@ fn tensors_that_lie_are_named() {
         ("phi3", "blk.2.attn_qkv.weight", &[64, 64], 0.0, "has shape [64, 64], [128, 64] expected"),
         ("phi3", "rope_factors_long.weight", &[12], f32::NAN, "is a tensor with entries"),
         ("gpt2", "position_embd.weight", &[16, 64], 0.0, "has shape [16, 64], [512, 64] expected"),
+        ("qwen3moe", "blk.0.ffn_gate_inp.weight", &[6, 64], 0.0, "has shape [6, 64], [7, 64] exp"),
+        (
+            "qwen3moe",
+            "blk.1.ffn_up_exps.weight",
+            &[6, 32, 64],
+            0.0,
+            "has shape [6, 32, 64], [7, 32, 64] expected",
+        ),
+        (
+            "qwen2moe",
+            "blk.0.ffn_gate_inp_shexp.weight",
+            &[63],
+            0.0,
+            "has shape [63], [64] expected",
+        ),
+        ("qwen35", "blk.0.ssm_conv1d.weight", &[128, 3], 0.0, "has shape [128, 3], [128, 4] expec"),
+        (
+            "qwen35",
+            "blk.2.attn_q.weight",
+            &[128, 64],
+            0.0,
+            "has shape [128, 64], [256, 64] expecte",
+        ),
         ("gemma4", "blk.3.layer_output_scale.weight", &[1], f32::NAN, "is NaN, a number expected"),
     ];
     for (architecture, tensor, shape, value, expected) in cases {
@@ -152,6 +183,10 @@ fn tensors_that_are_missing_are_named() {
         ("gpt2", "position_embd.weight"),
         ("gemma2", "blk.3.post_ffw_norm.weight"),
         ("gemma4", "per_layer_model_proj.weight"),
+        ("qwen3moe", "blk.2.ffn_down_exps.weight"),
+        ("qwen2moe", "blk.1.ffn_gate_shexp.weight"),
+        ("qwen35moe", "blk.0.ssm_a"),
+        ("lfm2", "blk.0.shortconv.in_proj.weight"),
     ] {
         let error = refused(architecture, |file| drop(file.tensors.remove(tensor)));
         assert!(error.starts_with(&format!("tensor `{tensor}` is missing")), "{error}");

@@ -84,6 +84,19 @@ impl Graph {
         })
     }
 
+    /// `x [M, N]` times `1 / (1 + exp(-gate))`, the gate `[M, N]` or `[M, 1]`.
+    pub fn gate(&mut self, gate: Tensor, x: Tensor) -> Result {
+        let op = |out| Op::Gate { gate, x, out };
+        let fits = matches!((self.shape(gate), self.shape(x)),
+            ([rows, 1], [of, _]) if rows == of)
+            || self.shape(gate) == self.shape(x);
+        self.want(fits, "gate", &[gate, x], "a gate for each value or row expected")?;
+        self.composite(op, |g| {
+            let open = g.sigmoid(gate)?;
+            g.binary(Binary::Mul, x, open)
+        })
+    }
+
     /// Cosines and sines `[M, 2, D/2]` of `positions [M]` times `frequencies [D/2]`.
     pub fn rope_table(&mut self, positions: Tensor, frequencies: Tensor, magnitude: f32) -> Result {
         let scalar = Scalar::new(magnitude);
@@ -215,12 +228,7 @@ impl Graph {
             let bias = g.unary(Unary::Ln, visible)?;
             let bias = g.reshape(bias, &[m, 1, 1, context])?;
             let products = g.binary(Binary::Add, products, bias)?;
-            let largest = g.reduce(Reduce::Max, products, 3)?;
-            let shifted = g.binary(Binary::Sub, products, largest)?;
-            let weights = g.unary(Unary::Exp, shifted)?;
-            let sum = g.reduce(Reduce::Sum, weights, 3)?;
-            let inverse = g.unary(Unary::Recip, sum)?;
-            let weights = g.binary(Binary::Mul, weights, inverse)?;
+            let weights = g.softmax(products)?;
             let values = g.permute(values, &[0, 2, 3, 1])?;
             let mixed = g.matmul(weights, values)?;
             g.reshape(mixed, &[m, heads, dim])
@@ -228,7 +236,7 @@ impl Graph {
     }
 
     /// `x * sigmoid(a x + b x^3)`, which every activation is.
-    fn activated(&mut self, activation: Activation, x: Tensor) -> Result {
+    pub(super) fn activated(&mut self, activation: Activation, x: Tensor) -> Result {
         let [linear, cubic] = activation.angle();
         let mut angle = x;
         if activation != Activation::Silu {
@@ -242,7 +250,8 @@ impl Graph {
         self.binary(Binary::Mul, x, sigmoid)
     }
 
-    fn sigmoid(&mut self, x: Tensor) -> Result {
+    /// `1 / (1 + exp(-x))`
+    pub(super) fn sigmoid(&mut self, x: Tensor) -> Result {
         let negative = self.unary(Unary::Neg, x)?;
         let exp = self.unary(Unary::Exp, negative)?;
         let one = self.constant(1.0);
@@ -276,6 +285,17 @@ impl Graph {
         self.binary(Binary::Add, more, one)
     }
 
+    /// `exp(x) / sum(exp(x))` along the last axis.
+    pub(super) fn softmax(&mut self, x: Tensor) -> Result {
+        let axis = self.last_axis("softmax", x)?;
+        let largest = self.reduce(Reduce::Max, x, axis)?;
+        let shifted = self.binary(Binary::Sub, x, largest)?;
+        let weights = self.unary(Unary::Exp, shifted)?;
+        let sum = self.reduce(Reduce::Sum, weights, axis)?;
+        let inverse = self.unary(Unary::Recip, sum)?;
+        self.binary(Binary::Mul, weights, inverse)
+    }
+
     /// `a` and `b` one after the other along `axis`.
     fn concat(&mut self, a: Tensor, b: Tensor, axis: usize) -> Result {
         let (na, nb) = (self.shape(a)[axis], self.shape(b)[axis]);
@@ -293,7 +313,7 @@ impl Graph {
 
     /// Runs a definition with its nodes tagged as the operation that `op` makes of its result; composites
     /// do not nest.
-    fn composite(
+    pub(super) fn composite(
         &mut self,
         op: impl FnOnce(Tensor) -> Op<Tensor>,
         define: impl FnOnce(&mut Self) -> Result,

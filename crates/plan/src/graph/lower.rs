@@ -28,9 +28,9 @@ fn live_nodes(graph: &Graph) -> Vec<bool> {
         live[tensor.0] = true;
     }
     for (i, node) in graph.nodes.iter().enumerate().rev() {
-        live[i] |= matches!(node.kind, Kind::Update(_));
+        live[i] |= node.kind.lasts();
         if live[i] {
-            for input in node.kind.inputs() {
+            for input in node.kind.inputs(Tensor(i)) {
                 live[input.0] = true;
             }
         }
@@ -76,7 +76,10 @@ impl Lowering<'_> {
                     None => (Class::Scratch, format!("t{i}")),
                 };
                 let out = self.buffer(name, class, node.dtype, &node.shape);
-                self.step(node, op.map(|read| self.view(*read), |_| out.clone()));
+                let written = |tensor: &Tensor| {
+                    if tensor.0 == i { out.clone() } else { self.view(*tensor) }
+                };
+                self.step(node, op.map(|read| self.view(*read), written));
                 out
             }
             Kind::Update(op) => {

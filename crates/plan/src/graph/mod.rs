@@ -3,7 +3,12 @@
 
 mod composite;
 mod lower;
+mod mixture;
 mod primitive;
+mod recurrent;
+
+pub use mixture::MixtureWeights;
+pub use recurrent::DeltaGates;
 
 use crate::{Bucket, Class, DType, Op, Plan, Scalar};
 
@@ -16,6 +21,10 @@ pub type Rows = crate::Rows<Tensor>;
 pub type Caches = crate::Caches<Tensor>;
 
 pub type Norm = crate::Norm<Tensor>;
+
+pub type Experts = crate::Experts<Tensor>;
+
+pub type Recurrence = crate::Recurrence<Tensor>;
 
 /// Per-row parameters of [`Graph::sample`].
 pub type SampleInputs = crate::SampleInputs<Tensor>;
@@ -53,20 +62,24 @@ enum Kind {
         axis: usize,
         start: usize,
     },
-    /// A step that writes this node.
+    /// A step that writes this node, and perhaps a state in place.
     Compute(Op<Tensor>),
     /// A step that writes a new version of a state or mailbox in place: the node is what it writes.
     Update(Op<Tensor>),
 }
 
 impl Kind {
-    fn inputs(&self) -> Vec<Tensor> {
+    /// What the node `own` is made from.
+    fn inputs(&self, own: Tensor) -> Vec<Tensor> {
         match self {
             Self::Source { .. } | Self::Constant(_) => vec![],
             Self::Reshape(x) | Self::Permute(x, _) | Self::Expand(x) | Self::Slice { x, .. } => {
                 vec![*x]
             }
-            Self::Compute(op) => op.reads().into_iter().copied().collect(),
+            Self::Compute(op) => {
+                let all = op.reads().into_iter().chain(op.writes());
+                all.copied().filter(|&tensor| tensor != own).collect()
+            }
             Self::Update(op) => op.writes().into_iter().chain(op.reads()).copied().collect(),
         }
     }
@@ -79,6 +92,17 @@ struct Node {
     dtype: DType,
     scope: Option<usize>,
     label: usize,
+}
+
+impl Kind {
+    /// Whether it changes what is there after the step.
+    fn lasts(&self) -> bool {
+        match self {
+            Self::Compute(op) => op.memory().is_some(),
+            Self::Update(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// A graph under construction. Nodes are kept in the order they were added, which is the order

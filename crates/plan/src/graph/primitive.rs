@@ -154,6 +154,16 @@ impl Graph {
         Ok(self.compute(shape, DType::F32, |out| Op::MatMul { a, b, out }))
     }
 
+    /// Indices of the `count` greatest elements of each row of `x [M, E]`, best first: `I32 [M, count]`; see
+    /// [`crate::top_k`].
+    pub fn top_k(&mut self, x: Tensor, count: usize) -> Result {
+        self.want_f32("top_k", x)?;
+        let fits = matches!(self.shape(x), [_, extent] if (1..=*extent).contains(&count));
+        self.want(fits, "top_k", &[x], "[M, E] expected, and 1 to E elements of a row")?;
+        let rows = self.shape(x)[0];
+        Ok(self.compute(vec![rows, count], DType::I32, |out| Op::TopK { x, out }))
+    }
+
     /// Rows of `table [A.., rest..]` chosen by one `I32 [M]` index per leading axis: `[M, rest..]`,
     /// as `F32` unless the table holds integers. A negative index gives zeroes.
     pub fn gather(&mut self, table: Tensor, indices: &[Tensor]) -> Result {

@@ -1,0 +1,71 @@
+//! `qwen35`: the dense models of Qwen 3.5 and 3.6. Three layers of Gated DeltaNet to each with attention, whose
+//! heads have gates and are rotated in part. Layers that predict further tokens, at the end of the file, are
+//! passed over.
+
+use super::keys::Keys;
+use super::qwen2;
+use crate::Result;
+use crate::gguf::{Array, Value};
+use crate::hyper::{FeedForward, Hyperparameters, Recurrent};
+use plan::{Activation, DeltaHeads};
+
+pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
+    with(keys, FeedForward::Gated { activation: Activation::Silu, fused: false })
+}
+
+/// The family's layers with this feed-forward part.
+pub(super) fn with(keys: &Keys<'_>, feed_forward: FeedForward) -> Result<Hyperparameters> {
+    let mut hyper = qwen2::with(keys, feed_forward)?;
+    let all = hyper.layers.len();
+    let ahead = keys.count("nextn_predict_layers", all - 1)?;
+    hyper.layers.truncate(all - ahead);
+    (all - ahead..all).for_each(|layer| keys.pass_over(layer));
+    let mixer = gated_delta(keys)?;
+    let recurrent = recurrent(keys, hyper.layers.len())?;
+    for (layer, recurrent) in hyper.layers.iter_mut().zip(recurrent) {
+        layer.feed_forward_norm = "post_attention_norm";
+        layer.attention.qk_norm = true;
+        layer.attention.gated = true;
+        layer.recurrent = recurrent.then_some(mixer);
+    }
+    Ok(hyper)
+}
+
+fn gated_delta(keys: &Keys<'_>) -> Result<Recurrent> {
+    const LIMIT: usize = 1 << 16;
+    let size = keys.number("ssm.state_size", 1 << 10)?;
+    let values = keys.number("ssm.time_step_rank", LIMIT)?;
+    let of_keys = keys.number("ssm.group_count", LIMIT)?;
+    let inner = keys.number("ssm.inner_size", 1 << 24)?;
+    if !values.is_multiple_of(of_keys) {
+        let expected = format!("a divisor of {values} (ssm.time_step_rank)");
+        return Err(keys.refuse("ssm.group_count", of_keys, &expected));
+    }
+    if inner != values * size {
+        let expected = format!("{values} heads of {size}, {},", values * size);
+        return Err(keys.refuse("ssm.inner_size", inner, &expected));
+    }
+    let heads =
+        DeltaHeads { keys: of_keys, values, key_size: size, value_size: size, grouped: false };
+    let taps = keys.number("ssm.conv_kernel", 8)?;
+    if taps < 2 {
+        return Err(keys.refuse("ssm.conv_kernel", taps, "2 to 8"));
+    }
+    Ok(Recurrent::GatedDelta { heads, taps })
+}
+
+/// Which layers have Gated DeltaNet: a list in the file, or all but every so-manieth.
+fn recurrent(keys: &Keys<'_>, layers: usize) -> Result<Vec<bool>> {
+    let name = "attention.recurrent_layers";
+    match keys.gguf.metadata().get(&keys.key(name)) {
+        Some(Value::Array(Array::Bool(all))) if all.len() >= layers => Ok(all[..layers].to_vec()),
+        Some(_) => {
+            let expected = format!("a truth value for each of {layers} layers");
+            Err(keys.refuse(name, "something else", &expected))
+        }
+        None => {
+            let period = keys.number_opt("full_attention_interval", 1 << 10)?.unwrap_or(4);
+            Ok((1..=layers).map(|layer| !layer.is_multiple_of(period)).collect())
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! `qwen3moe`: the mixtures of Qwen 3, and Qwen3-Coder. Attention is that of `qwen3`; the weights of the chosen
+//! experts add up to 1.
+
+use super::{keys::Keys, qwen2};
+use crate::Result;
+use crate::hyper::{FeedForward, Hyperparameters};
+
+pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
+    let mut hyper = qwen2::with(keys, FeedForward::Experts(keys.experts(true, false)?))?;
+    hyper.layers.iter_mut().for_each(|layer| layer.attention.qk_norm = true);
+    Ok(hyper)
+}

@@ -1,0 +1,159 @@
+//! Layers with a state of fixed size: the two primitives, and gated delta attention made of them.
+
+use super::{Graph, Kind, Recurrence, Result, Tensor};
+use crate::{
+    Binary, Class, DType, DeltaHeads, DeltaRule, GatedDelta, Op, Reduce, Scalar, ShortConv, Unary,
+};
+
+/// What decides how a head's matrix is moved on, see [`GatedDelta`].
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaGates {
+    pub step: Tensor,
+    pub strength: Tensor,
+    pub rate: Tensor,
+    pub bias: Tensor,
+}
+
+impl Graph {
+    /// See [`ShortConv`]: `[M, C]`.
+    pub fn short_conv(&mut self, x: Tensor, weight: Tensor, memory: Recurrence) -> Result {
+        let (&[rows, channels], &[of, taps]) = (self.shape(x), self.shape(weight)) else {
+            return Err(self.shape_error("short_conv", &[x, weight], "[M, C] and [C, L] expected"));
+        };
+        let fits = channels == of && taps > 1;
+        self.want(
+            fits,
+            "short_conv",
+            &[x, weight],
+            "two weights or more of each channel expected",
+        )?;
+        self.remembers("short_conv", memory, rows, &[taps - 1, channels])?;
+        let op = |out| Op::ShortConv(ShortConv { x, weight, memory, out });
+        Ok(self.compute(vec![rows, channels], DType::F32, op))
+    }
+
+    /// See [`GatedDelta`]: `[M, H, V]`.
+    pub fn gated_delta(
+        &mut self,
+        mixed: Tensor,
+        gates: DeltaGates,
+        heads: DeltaHeads,
+        eps: f32,
+        memory: Recurrence,
+    ) -> Result {
+        let DeltaHeads { keys, values, key_size, value_size, grouped } = heads;
+        let DeltaGates { step, strength, rate, bias } = gates;
+        let reason = "[M, 2 HK K + H V] expected, HK a divisor of H";
+        let rows = self.shape(mixed)[0];
+        let fits = *self.shape(mixed) == [rows, heads.columns()]
+            && keys > 0
+            && values.is_multiple_of(keys);
+        self.want(fits, "gated_delta", &[mixed], reason)?;
+        self.remembers("gated_delta", memory, rows, &[values, key_size, value_size])?;
+        let op = |out| {
+            let eps = Scalar::new(eps);
+            Op::GatedDelta(GatedDelta {
+                mixed,
+                step,
+                strength,
+                rate,
+                bias,
+                heads,
+                eps,
+                memory,
+                out,
+            })
+        };
+        self.composite(op, |g| {
+            let keyed = |g: &mut Self, at: usize, factor: f32| {
+                let x = g.slice(mixed, 1, at * keys * key_size, keys * key_size)?;
+                let x = g.reshape(x, &[rows, keys, key_size])?;
+                let x = g.of_length_1(x, eps)?;
+                let factor = g.constant(factor);
+                let x = g.binary(Binary::Mul, x, factor)?;
+                // Every head of values with its own.
+                let [one, all] = if grouped {
+                    [[rows, keys, 1, key_size], [rows, keys, values / keys, key_size]]
+                } else {
+                    [[rows, 1, keys, key_size], [rows, values / keys, keys, key_size]]
+                };
+                let x = g.reshape(x, &one)?;
+                let x = g.expand(x, &all)?;
+                g.reshape(x, &[rows, values, key_size])
+            };
+            let query = keyed(g, 0, 1.0 / (key_size as f32).sqrt())?;
+            let key = keyed(g, 1, 1.0)?;
+            let value = g.slice(mixed, 1, 2 * keys * key_size, values * value_size)?;
+            let value = g.reshape(value, &[rows, values, value_size])?;
+
+            let step = g.binary(Binary::Add, step, bias)?;
+            let step = g.softplus(step)?;
+            let decay = g.binary(Binary::Mul, step, rate)?;
+            let decay = g.unary(Unary::Exp, decay)?;
+            let decay = g.reshape(decay, &[rows, values, 1])?;
+            let beta = g.sigmoid(strength)?;
+            let beta = g.reshape(beta, &[rows, values, 1])?;
+            let value = g.binary(Binary::Mul, value, beta)?;
+            let taken = g.binary(Binary::Mul, decay, beta)?;
+            let taken = g.unary(Unary::Neg, taken)?;
+            let add = g.binary(Binary::Mul, key, taken)?;
+            let decay = g.expand(decay, &[rows, values, key_size])?;
+            g.delta_rule(|out| DeltaRule { query, decay, key, value, take: key, add, memory, out })
+        })
+    }
+
+    /// See [`DeltaRule`]; its operands fit.
+    fn delta_rule(&mut self, rule: impl FnOnce(Tensor) -> DeltaRule<Tensor>) -> Result {
+        let out = Tensor(self.nodes.len());
+        let rule = rule(out);
+        let shape = self.shape(rule.value).to_vec();
+        Ok(self.push(Kind::Compute(Op::DeltaRule(rule)), shape, DType::F32))
+    }
+
+    /// Rows of `x` over their length.
+    fn of_length_1(&mut self, x: Tensor, eps: f32) -> Result {
+        let axis = self.shape(x).len() - 1;
+        let square = self.binary(Binary::Mul, x, x)?;
+        let sum = self.reduce(Reduce::Sum, square, axis)?;
+        let eps = self.constant(eps);
+        let sum = self.binary(Binary::Add, sum, eps)?;
+        let length = self.unary(Unary::Sqrt, sum)?;
+        let inverse = self.unary(Unary::Recip, length)?;
+        self.binary(Binary::Mul, x, inverse)
+    }
+
+    /// `ln(1 + exp(x))`, as `max(x, 0) + ln(1 + exp(-|x|))`.
+    fn softplus(&mut self, x: Tensor) -> Result {
+        let (zero, one) = (self.constant(0.0), self.constant(1.0));
+        let negative = self.unary(Unary::Neg, x)?;
+        let size = self.binary(Binary::Max, x, negative)?;
+        let size = self.unary(Unary::Neg, size)?;
+        let exp = self.unary(Unary::Exp, size)?;
+        let sum = self.binary(Binary::Add, exp, one)?;
+        let rest = self.unary(Unary::Ln, sum)?;
+        let positive = self.binary(Binary::Max, x, zero)?;
+        self.binary(Binary::Add, positive, rest)
+    }
+
+    /// Refuses a state that is not two versions of `size` for each slot.
+    fn remembers(
+        &self,
+        op: &'static str,
+        memory: Recurrence,
+        rows: usize,
+        size: &[usize],
+    ) -> Result<()> {
+        let Recurrence { state, held, rows: at, chunk } = memory;
+        let slots = self.shape(held).first().copied().unwrap_or(0);
+        let fits = *self.shape(held) == [slots, 2]
+            && *self.shape(state) == [&[slots, 2], size].concat()
+            && *self.shape(at.slots) == [rows]
+            && *self.shape(at.positions) == [rows]
+            && chunk > 0
+            && rows.is_multiple_of(chunk)
+            && [state, held].iter().all(|tensor| {
+                matches!(self.node(*tensor).kind, Kind::Source { class: Class::State, .. })
+            });
+        self.want(fits, op, &[state, held], "two versions of a state for each slot expected")
+    }
+}

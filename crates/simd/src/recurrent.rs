@@ -1,0 +1,197 @@
+//! Layers that remember: short convolutions and the gated delta rule, 16 columns of a state at a time.
+
+use super::isa::dispatch;
+use super::vector::{LANES, Simd, exp, load_first, store_first};
+
+/// Most weights of a channel of a short convolution.
+pub const TAPS: usize = 8;
+
+/// Up to 16 channels of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortConv {
+    pub rows: usize,
+    pub channels: usize,
+    /// The first row's first channel of these; rows are `stride` apart, here and everywhere but in `weight`.
+    pub x: *const f32,
+    pub stride: usize,
+    /// `taps` for each channel.
+    pub weight: *const f32,
+    pub taps: usize,
+    /// The `taps - 1` values before the first row, if not zeroes, and those up to the last one.
+    pub from: Option<*const f32>,
+    pub to: *mut f32,
+    pub out: *mut f32,
+}
+
+/// Up to 16 columns of the matrix of one head of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct GatedDelta {
+    pub rows: usize,
+    /// Rows of the matrix.
+    pub size: usize,
+    pub columns: usize,
+    /// Of the first row; the next ones `key_stride` further.
+    pub query: *const f32,
+    pub key: *const f32,
+    pub key_stride: usize,
+    /// Of the first row; the next ones `value_stride` further.
+    pub value: *const f32,
+    pub value_stride: usize,
+    /// Of the first row; the next ones `gate_stride` further.
+    pub decay: *const f32,
+    pub beta: *const f32,
+    pub gate_stride: usize,
+    /// The matrix before the first row, if not zeroes, and the one after the last; rows are `state_stride` apart.
+    pub from: Option<*const f32>,
+    pub to: *mut f32,
+    pub state_stride: usize,
+    /// `16 * size` values.
+    pub scratch: *mut f32,
+    /// Of the first row; the next ones `out_stride` further.
+    pub out: *mut f32,
+    pub out_stride: usize,
+}
+
+dispatch! {
+    /// Products of a channel's last values with its weights, the oldest first.
+    ///
+    /// # Safety
+    ///
+    /// Everything is valid for channels, rows and taps as described; `taps` is 2 to [`TAPS`]; what is written
+    /// overlaps nothing.
+    pub unsafe fn short_conv(job: &ShortConv) = short_conv_in;
+
+    /// Moves a matrix on and asks it, row after row.
+    ///
+    /// # Safety
+    ///
+    /// Everything is valid for rows, columns and the matrix as described; what is written overlaps nothing.
+    pub unsafe fn gated_delta(job: &GatedDelta) = gated_delta_in;
+
+    /// Writes `exp(rate * softplus(step + bias))` to `decay` and `1 / (1 + exp(-strength))` to `beta`, for `n`
+    /// heads.
+    ///
+    /// # Safety
+    ///
+    /// All are valid for `n` values; what is written overlaps nothing.
+    pub unsafe fn gates(step: *const f32, bias: *const f32, rate: *const f32, strength: *const f32, n: usize, decay: *mut f32, beta: *mut f32) = gates_in;
+}
+
+#[inline(always)]
+unsafe fn short_conv_in<S: Simd>(job: &ShortConv) {
+    let ShortConv { rows, channels: n, x, stride, weight, taps, from, to, out } = *job;
+    // SAFETY: the caller's contract; every access is cut at `n` channels.
+    unsafe {
+        let mut weights = [S::splat(0.0); TAPS];
+        for (tap, to) in weights[..taps].iter_mut().enumerate() {
+            let mut column = [0.0; LANES];
+            for (channel, value) in column[..n].iter_mut().enumerate() {
+                *value = *weight.add(channel * taps + tap);
+            }
+            *to = S::load(column.as_ptr());
+        }
+        // The values that the next row meets, the oldest first.
+        let mut past = [S::splat(0.0); TAPS];
+        if let Some(from) = from {
+            for (tap, value) in past[..taps - 1].iter_mut().enumerate() {
+                *value = load_first::<S>(from.add(tap * stride), n);
+            }
+        }
+        for row in 0..rows {
+            past[taps - 1] = load_first::<S>(x.add(row * stride), n);
+            let mut sum = S::splat(0.0);
+            for tap in 0..taps {
+                sum = S::fma(weights[tap], past[tap], sum);
+            }
+            store_first::<S>(out.add(row * stride), sum, n);
+            past.copy_within(1..taps, 0);
+        }
+        for (tap, value) in past[..taps - 1].iter().enumerate() {
+            store_first::<S>(to.add(tap * stride), *value, n);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn gated_delta_in<S: Simd>(job: &GatedDelta) {
+    let GatedDelta { rows, size, columns: n, scratch, .. } = *job;
+    // SAFETY: the caller's contract; every access is cut at `n` columns.
+    unsafe {
+        for i in 0..size {
+            let row = match job.from {
+                Some(from) => load_first::<S>(from.add(i * job.state_stride), n),
+                None => S::splat(0.0),
+            };
+            S::store(scratch.add(i * LANES), row);
+        }
+        for row in 0..rows {
+            let query = job.query.add(row * job.key_stride);
+            let key = job.key.add(row * job.key_stride);
+            let decay = S::splat(*job.decay.add(row * job.gate_stride));
+            let beta = S::splat(*job.beta.add(row * job.gate_stride));
+            let value = load_first::<S>(job.value.add(row * job.value_stride), n);
+            // Four chains each, over the matrix's rows in turn.
+            let mut known = [S::splat(0.0); 4];
+            for i in 0..size {
+                let s = S::load(scratch.add(i * LANES));
+                known[i % 4] = S::fma(s, S::splat(*key.add(i)), known[i % 4]);
+            }
+            let known = S::mul(decay, sum::<S>(known));
+            let new = S::mul(beta, S::sub(value, known));
+            let mut asked = [S::splat(0.0); 4];
+            for i in 0..size {
+                let s = S::mul(decay, S::load(scratch.add(i * LANES)));
+                let s = S::fma(S::splat(*key.add(i)), new, s);
+                S::store(scratch.add(i * LANES), s);
+                asked[i % 4] = S::fma(s, S::splat(*query.add(i)), asked[i % 4]);
+            }
+            store_first::<S>(job.out.add(row * job.out_stride), sum::<S>(asked), n);
+        }
+        for i in 0..size {
+            let s = S::load(scratch.add(i * LANES));
+            store_first::<S>(job.to.add(i * job.state_stride), s, n);
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn sum<S: Simd>([a, b, c, d]: [S::F; 4]) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe { S::add(S::add(a, b), S::add(c, d)) }
+}
+
+#[inline(always)]
+unsafe fn gates_in<S: Simd>(
+    step: *const f32,
+    bias: *const f32,
+    rate: *const f32,
+    strength: *const f32,
+    n: usize,
+    decay: *mut f32,
+    beta: *mut f32,
+) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        let (zero, one) = (S::splat(0.0), S::splat(1.0));
+        for i in (0..n).step_by(LANES) {
+            let of = |p: *const f32| load_first::<S>(p.add(i), n - i);
+            let x = S::add(of(step), of(bias));
+            let small = S::add(one, exp::<S>(S::sub(zero, S::abs(x))));
+            // A library has no logarithm here, and there are few heads.
+            let mut rest = [0.0; LANES];
+            S::store(rest.as_mut_ptr(), small);
+            for rest in &mut rest {
+                *rest = plan::sample::logarithm(*rest);
+            }
+            // The order of the maximum keeps a NaN.
+            let softplus = S::add(S::max(zero, x), S::load(rest.as_ptr()));
+            let y = exp::<S>(S::mul(of(rate), softplus));
+            store_first::<S>(decay.add(i), y, n - i);
+            let y = S::div(one, S::add(one, exp::<S>(S::sub(zero, of(strength)))));
+            store_first::<S>(beta.add(i), y, n - i);
+        }
+    }
+}
