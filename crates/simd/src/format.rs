@@ -25,6 +25,19 @@ impl WeightFormat {
     pub(crate) const fn negated(self, b: usize) -> bool {
         matches!(self, Self::Minimum) && !b.is_multiple_of(2)
     }
+
+    /// What a byte as it is stored is too large by, in block `b` of integers of `bits`, to be the weight: of a
+    /// negated block, minus the weight.
+    #[inline(always)]
+    pub(crate) const fn excess(self, b: usize, bits: u32) -> u8 {
+        match self {
+            Self::Signed => 128,
+            Self::Offset8 => 8,
+            Self::Offset32 => 32,
+            Self::Minimum if self.negated(b) => (1 << bits) - 1,
+            Self::Minimum => 0,
+        }
+    }
 }
 
 /// What the integers of 16 rows by 32 columns are worth.
@@ -160,13 +173,7 @@ impl Quant for Q8_0 {
     #[inline(always)]
     unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
         // SAFETY: offsets within the superblock.
-        unsafe {
-            let mut w = lines::<S, G, 8>(sb, at::Q8_0_QUANTS + 8 * b * LINE);
-            for w in w.as_flattened_mut() {
-                *w = S::operand_8(*w);
-            }
-            w
-        }
+        unsafe { lines::<S, G, 8>(sb, at::Q8_0_QUANTS + 8 * b * LINE) }
     }
 }
 

@@ -1,19 +1,27 @@
 //! Which instruction set the kernels run on: found once at start, or chosen by name.
 //!
 //! An [`Isa`] can only be had for a set that this machine supports, so holding one is the proof
-//! that the kernels' `unsafe` entry points ask for.
+//! that the kernels' `unsafe` entry points ask for. A set is one of vector instructions, with or without a
+//! matrix unit beside them.
 
 use std::fmt;
 #[cfg(target_arch = "x86_64")]
 use std::sync::LazyLock;
 
+#[cfg(target_arch = "x86_64")]
+use super::vector::amx;
+
 /// An instruction set that this machine supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Isa(pub(crate) Kind);
+pub struct Isa {
+    pub(crate) vectors: Vectors,
+    /// Whether products of many rows are the matrix unit's.
+    pub(crate) tiles: bool,
+}
 
-/// The sets that kernels are compiled for. Only [`Isa`] says that one may be executed.
+/// The vector instructions that kernels are compiled for. Only [`Isa`] says that they may be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum Vectors {
     #[cfg(target_arch = "x86_64")]
     Avx512,
     #[cfg(target_arch = "x86_64")]
@@ -23,18 +31,7 @@ pub(crate) enum Kind {
     Scalar,
 }
 
-impl Kind {
-    /// Best first.
-    const ALL: &[Self] = &[
-        #[cfg(target_arch = "x86_64")]
-        Self::Avx512,
-        #[cfg(target_arch = "x86_64")]
-        Self::Avx2,
-        #[cfg(target_arch = "aarch64")]
-        Self::Neon,
-        Self::Scalar,
-    ];
-
+impl Vectors {
     fn supported(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -71,17 +68,59 @@ pub struct UnknownIsa {
 }
 
 impl Isa {
+    /// Best first.
+    const ALL: &[Self] = &[
+        #[cfg(target_arch = "x86_64")]
+        Self { vectors: Vectors::Avx512, tiles: true },
+        #[cfg(target_arch = "x86_64")]
+        Self::of(Vectors::Avx512),
+        #[cfg(target_arch = "x86_64")]
+        Self::of(Vectors::Avx2),
+        #[cfg(target_arch = "aarch64")]
+        Self::of(Vectors::Neon),
+        Self::of(Vectors::Scalar),
+    ];
+
+    const fn of(vectors: Vectors) -> Self {
+        Self { vectors, tiles: false }
+    }
+
+    fn supported(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if self.tiles && !amx::usable() {
+            return false;
+        }
+        self.vectors.supported()
+    }
+
+    /// The best one. The first call asks the kernel for what needs its permission, for the whole process.
     #[must_use]
     pub fn detect() -> Self {
-        Self::available().next().unwrap_or(Self(Kind::Scalar))
+        Self::available().next().unwrap_or(Self::of(Vectors::Scalar))
     }
 
     /// Every one that this machine supports, best first; the scalar one is always last.
     pub fn available() -> impl Iterator<Item = Self> {
-        Kind::ALL.iter().copied().filter(|k| k.supported()).map(Self)
+        Self::ALL.iter().copied().filter(|isa| isa.supported())
     }
 
-    /// The one of that name: `avx512`, `avx2`, `neon` or `scalar`, in any case.
+    /// Scalar code with a model of a matrix unit: what computes as `amx` does on any machine, slowly.
+    #[must_use]
+    pub const fn modelled() -> Self {
+        Self { vectors: Vectors::Scalar, tiles: true }
+    }
+
+    /// The same vectors, with products of many rows by the matrix unit.
+    ///
+    /// # Safety
+    ///
+    /// On x86-64 this process may use AMX, or something stands in for it.
+    #[must_use]
+    pub const unsafe fn with_tiles(self) -> Self {
+        Self { tiles: true, ..self }
+    }
+
+    /// The one of that name: `amx`, `avx512`, `avx2`, `neon` or `scalar`, in any case.
     ///
     /// # Errors
     ///
@@ -95,14 +134,21 @@ impl Isa {
 
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self.0 {
+        match (self.vectors, self.tiles) {
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 => "avx512",
+            (Vectors::Avx512, true) => "amx",
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => "avx2",
+            (Vectors::Avx512, false) => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            (Vectors::Avx2, true) => "amx beside avx2",
+            #[cfg(target_arch = "x86_64")]
+            (Vectors::Avx2, false) => "avx2",
             #[cfg(target_arch = "aarch64")]
-            Kind::Neon => "neon",
-            Kind::Scalar => "scalar",
+            (Vectors::Neon, true) => "modelled tiles beside neon",
+            #[cfg(target_arch = "aarch64")]
+            (Vectors::Neon, false) => "neon",
+            (Vectors::Scalar, true) => "modelled tiles",
+            (Vectors::Scalar, false) => "scalar",
         }
     }
 
@@ -131,7 +177,7 @@ impl Isa {
     #[must_use]
     pub const fn packings(self) -> &'static [usize] {
         #[cfg(target_arch = "x86_64")]
-        if matches!(self.0, Kind::Avx512) {
+        if matches!(self.vectors, Vectors::Avx512) {
             return &[16, 32];
         }
         &[16]
@@ -139,23 +185,25 @@ impl Isa {
 
     /// The source of all that a product is made from.
     #[must_use]
-    pub const fn sources(self) -> [&'static str; 6] {
-        let vectors = match self.0 {
+    pub const fn sources(self) -> [&'static str; 8] {
+        let (vectors, tiles) = match self.vectors {
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 => include_str!("vector/avx512.rs"),
+            Vectors::Avx512 => (include_str!("vector/avx512.rs"), include_str!("vector/amx.rs")),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => include_str!("vector/avx2.rs"),
+            Vectors::Avx2 => (include_str!("vector/avx2.rs"), include_str!("vector/amx.rs")),
             #[cfg(target_arch = "aarch64")]
-            Kind::Neon => include_str!("vector/neon.rs"),
-            Kind::Scalar => include_str!("vector/scalar.rs"),
+            Vectors::Neon => (include_str!("vector/neon.rs"), include_str!("vector/tiles.rs")),
+            Vectors::Scalar => (include_str!("vector/scalar.rs"), include_str!("vector/tiles.rs")),
         };
         [
             include_str!("matmul.rs"),
+            include_str!("matmul/tiled.rs"),
             include_str!("format.rs"),
             include_str!("packed.rs"),
             include_str!("activations.rs"),
             include_str!("vector/mod.rs"),
             vectors,
+            tiles,
         ]
     }
 }
@@ -201,14 +249,14 @@ macro_rules! dispatch {
             // SAFETY: an `Isa` exists only for a set that this machine supports; the rest is the
             // caller's contract.
             unsafe {
-                match isa.0 {
+                match isa.vectors {
                     #[cfg(target_arch = "x86_64")]
-                    $crate::isa::Kind::Avx512 => avx512 $(::<$($extra),+>)? ($($arg),*),
+                    $crate::isa::Vectors::Avx512 => avx512 $(::<$($extra),+>)? ($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    $crate::isa::Kind::Avx2 => avx2 $(::<$($extra),+>)? ($($arg),*),
+                    $crate::isa::Vectors::Avx2 => avx2 $(::<$($extra),+>)? ($($arg),*),
                     #[cfg(target_arch = "aarch64")]
-                    $crate::isa::Kind::Neon => neon $(::<$($extra),+>)? ($($arg),*),
-                    $crate::isa::Kind::Scalar => scalar $(::<$($extra),+>)? ($($arg),*),
+                    $crate::isa::Vectors::Neon => neon $(::<$($extra),+>)? ($($arg),*),
+                    $crate::isa::Vectors::Scalar => scalar $(::<$($extra),+>)? ($($arg),*),
                 }
             }
         }

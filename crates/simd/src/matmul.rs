@@ -10,6 +10,8 @@
 //! are short, those of `LEAF` columns are added up by themselves before they meet others. Neither the rows nor
 //! the row groups of the call enter into it. `docs/numerics.md` has every step.
 
+mod tiled;
+
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -19,6 +21,7 @@ use super::format::{self, Plain, Quant, Scale, WeightFormat};
 use super::isa::{Isa, dispatch};
 use super::packed::{LINE, PackedLayout};
 use super::vector::{BIAS, LANES, Simd, load_first, store_first};
+use tiled::{HALF_TILE, WHOLE_TILE, tiled_in};
 use plan::DType;
 
 /// Columns whose products are added up before they meet those of other columns: no more than a superblock of
@@ -148,6 +151,13 @@ dispatch! {
     /// As for [`matmul`]; panel and rows are the product's.
     unsafe fn gemm[Q: Quant, const G: usize](p: &Product<'_>, x: Q8Activations, first: usize, rows: Range<usize>) = gemm_in<Q, G>;
 
+    /// At least `R` rows, up to [`TILE`], of all the product's row groups, by a matrix unit.
+    ///
+    /// # Safety
+    ///
+    /// As for [`matmul`]; the rows are the product's.
+    unsafe fn tiled[Q: Quant, const R: usize](p: &Product<'_>, x: Q8Activations, rows: Range<usize>) = tiled_in<Q, R>;
+
     /// The whole of a product with weights that are not quantised.
     ///
     /// # Safety
@@ -167,6 +177,16 @@ const PAIRS: usize = 2;
 unsafe fn quantised<Q: Quant>(isa: Isa, p: &Product<'_>, x: Q8Activations) {
     for first in p.rows.clone().step_by(p.loops.tile) {
         let rows = first..p.rows.end.min(first + p.loops.tile);
+        if isa.tiles && rows.len() >= HALF_TILE {
+            // SAFETY: the caller's contract.
+            unsafe {
+                match rows.len() {
+                    ..WHOLE_TILE => tiled::<Q, HALF_TILE>(isa, p, x, rows),
+                    _ => tiled::<Q, WHOLE_TILE>(isa, p, x, rows),
+                }
+            }
+            continue;
+        }
         let mut group = p.groups.start;
         while group < p.groups.end {
             let pair = p.layout.panel_width() == PAIRS && group + 1 < p.groups.end;
@@ -232,6 +252,25 @@ fn blocks_of<'a, S: Simd, const G: usize>(
         *block = (&operands[g], &scales[g][b]);
     }
     blocks
+}
+
+/// The integers of block `b` of a superblock as [`add_half`] takes them.
+///
+/// # Safety
+///
+/// As for [`Quant::operands`].
+#[inline(always)]
+unsafe fn operands<S: Simd, Q: Quant, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut w = Q::operands::<S, G>(sb, b);
+        if const { matches!(Q::FORMAT, WeightFormat::Signed) } {
+            for w in w.as_flattened_mut() {
+                *w = S::operand_8(*w);
+            }
+        }
+        w
+    }
 }
 
 /// What the dot products of half `half` of a weight block start from, for `R` neighbouring rows.
@@ -400,6 +439,7 @@ macro_rules! each_block {
         }
     };
 }
+use each_block;
 
 /// Prefetches the lines of a superblock of `bytes` at `w`, which lies ahead: part `i` of `parts` of
 /// them, so that the requests are spread over the work.
@@ -470,7 +510,7 @@ unsafe fn gemv_in<S: Simd, Q: Quant, const G: usize, const P: usize>(
                     // Processors follow a stream whose lines are asked for in order; a compiler would mix
                     // those of several blocks.
                     compiler_fence(Ordering::SeqCst);
-                    let operands = Q::operands::<S, G>(w, $b);
+                    let operands = operands::<S, Q, G>(w, $b);
                     prefetch::<S>(w.wrapping_add(p.loops.prefetch_distance), $b, G * Q::BYTES, Q::COLUMNS / 32);
                     plane!($b, 0, first_parts, operands);
                     if const { P == 2 } {
@@ -579,7 +619,7 @@ unsafe fn gemm_tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
             let mut minus_bias = [S::splat(0.0); G];
             macro_rules! step {
                 ($b:literal) => {
-                    let operands = Q::operands::<S, G>(w, $b);
+                    let operands = operands::<S, Q, G>(w, $b);
                     prefetch::<S>(
                         w.wrapping_add(p.loops.prefetch_distance),
                         $b,

@@ -1,6 +1,6 @@
 //! Reading memory as fast as it goes: the loops that the roof of a bench is measured with.
 
-use crate::isa::{Isa, Kind};
+use crate::isa::{Isa, Vectors};
 
 /// Bytes summed at once; a multiple of the cache line, and enough accumulators to hide the latency
 /// of additions at any vector width.
@@ -39,16 +39,16 @@ impl Pattern {
 /// Reads a part of a buffer; returns a sum of its words, so that no read can be left out.
 #[must_use]
 pub fn read(isa: Isa, part: &[u8], pattern: Pattern) -> u64 {
-    match isa.0 {
+    match isa.vectors {
         // SAFETY: an `Isa` exists only for a set that this machine supports.
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx512 => unsafe { read_avx512(part, pattern) },
+        Vectors::Avx512 => unsafe { read_avx512(part, pattern) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx2 => unsafe { read_avx2(part, pattern) },
+        Vectors::Avx2 => unsafe { read_avx2(part, pattern) },
         #[cfg(target_arch = "aarch64")]
-        Kind::Neon => read_any(part, pattern),
-        Kind::Scalar => read_any(part, pattern),
+        Vectors::Neon => read_any(part, pattern),
+        Vectors::Scalar => read_any(part, pattern),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Simd;
+use super::amx::Amx;
 
 /// AVX2 with FMA and F16C.
 #[derive(Clone, Copy)]
@@ -27,6 +28,7 @@ impl Simd for Avx2 {
     type I = [__m256i; 2];
     type B = [__m256i; 2];
     const ACCUMULATORS: usize = 4;
+    type Tiles = Amx;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::F {
@@ -194,6 +196,10 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn load_i(p: *const i32) -> Self::I {
+        unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(8).cast())] }
+    }
+    #[inline(always)]
     unsafe fn store_i8(p: *mut i8, x: Self::I) -> i32 {
         unsafe {
             // Four lanes of either half go into each 128-bit half, as words and then as bytes.
@@ -208,6 +214,20 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load_b(p: *const u8) -> Self::B {
         unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn store_b(p: *mut u8, x: Self::B) {
+        unsafe {
+            _mm256_storeu_si256(p.cast(), x[0]);
+            _mm256_storeu_si256(p.add(32).cast(), x[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn sub_b(x: Self::B, n: u8) -> Self::B {
+        unsafe {
+            let n = _mm256_set1_epi8(n.cast_signed());
+            [_mm256_sub_epi8(x[0], n), _mm256_sub_epi8(x[1], n)]
+        }
     }
     #[inline(always)]
     unsafe fn and_b(x: Self::B, mask: u8) -> Self::B {

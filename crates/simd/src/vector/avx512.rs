@@ -4,6 +4,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::Simd;
+use super::amx::Amx;
 use super::avx2::sum_i8;
 
 /// AVX-512 with VNNI.
@@ -17,6 +18,7 @@ impl Simd for Avx512 {
     type I = __m512i;
     type B = __m512i;
     const ACCUMULATORS: usize = 16;
+    type Tiles = Amx;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -152,6 +154,10 @@ impl Simd for Avx512 {
         unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())) }
     }
     #[inline(always)]
+    unsafe fn load_i(p: *const i32) -> __m512i {
+        unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn store_i8(p: *mut i8, x: __m512i) -> i32 {
         unsafe {
             let b = _mm512_cvtepi32_epi8(x);
@@ -162,6 +168,14 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn load_b(p: *const u8) -> __m512i {
         unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store_b(p: *mut u8, x: __m512i) {
+        unsafe { _mm512_storeu_si512(p.cast(), x) }
+    }
+    #[inline(always)]
+    unsafe fn sub_b(x: __m512i, n: u8) -> __m512i {
+        unsafe { _mm512_sub_epi8(x, _mm512_set1_epi8(n.cast_signed())) }
     }
     #[inline(always)]
     unsafe fn and_b(x: __m512i, mask: u8) -> __m512i {

@@ -9,12 +9,15 @@
 //! `vpdpbusd`, two `vpmaddubsw` or four `sdot` take.
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod scalar;
+mod tiles;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
@@ -23,6 +26,7 @@ pub(crate) use avx512::Avx512;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::Neon;
 pub(crate) use scalar::Scalar;
+pub(crate) use tiles::Tiles;
 
 /// Lanes of a vector, and rows of a weight group.
 pub const LANES: usize = 16;
@@ -54,6 +58,8 @@ pub(crate) trait Simd: Copy {
     type B: Copy;
     /// Vectors of `f32` that stay in registers beside the operands they accumulate; a power of two.
     const ACCUMULATORS: usize;
+    /// The matrix unit beside these vectors, or the model of one.
+    type Tiles: Tiles;
 
     /// Every lane `x`.
     unsafe fn splat(x: f32) -> Self::F;
@@ -114,11 +120,17 @@ pub(crate) trait Simd: Copy {
     unsafe fn load_u8(p: *const u8) -> Self::I;
     /// Loads 16 bytes, sign extended.
     unsafe fn load_i8(p: *const i8) -> Self::I;
+    /// Loads 16 `i32`.
+    unsafe fn load_i(p: *const i32) -> Self::I;
     /// Stores 16 integers of -128 to 127 as bytes, and returns their sum.
     unsafe fn store_i8(p: *mut i8, x: Self::I) -> i32;
 
     /// Loads 64 bytes.
     unsafe fn load_b(p: *const u8) -> Self::B;
+    /// Stores 64 bytes.
+    unsafe fn store_b(p: *mut u8, x: Self::B);
+    /// `x - n` in every byte, wrapping.
+    unsafe fn sub_b(x: Self::B, n: u8) -> Self::B;
     /// `x & mask` in every byte.
     unsafe fn and_b(x: Self::B, mask: u8) -> Self::B;
     /// `a | b`.

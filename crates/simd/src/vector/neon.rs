@@ -4,6 +4,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::Simd;
+use super::tiles::Model;
 
 /// NEON with `dotprod` and half-precision conversion.
 #[derive(Clone, Copy)]
@@ -80,6 +81,7 @@ impl Simd for Neon {
     type I = [int32x4_t; 4];
     type B = [uint8x16_t; 4];
     const ACCUMULATORS: usize = 4;
+    type Tiles = Model;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::F {
@@ -231,6 +233,10 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
+    unsafe fn load_i(p: *const i32) -> Self::I {
+        unsafe { quarters!(i => vld1q_s32(p.add(4 * i))) }
+    }
+    #[inline(always)]
     unsafe fn store_i8(p: *mut i8, x: Self::I) -> i32 {
         unsafe {
             let l = vcombine_s16(vmovn_s32(x[0]), vmovn_s32(x[1]));
@@ -243,6 +249,16 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn load_b(p: *const u8) -> Self::B {
         unsafe { quarters!(i => vld1q_u8(p.add(16 * i))) }
+    }
+    #[inline(always)]
+    unsafe fn store_b(p: *mut u8, x: Self::B) {
+        for (i, v) in x.into_iter().enumerate() {
+            unsafe { vst1q_u8(p.add(16 * i), v) }
+        }
+    }
+    #[inline(always)]
+    unsafe fn sub_b(x: Self::B, n: u8) -> Self::B {
+        unsafe { quarters!(i => vsubq_u8(x[i], vdupq_n_u8(n))) }
     }
     #[inline(always)]
     unsafe fn and_b(x: Self::B, mask: u8) -> Self::B {

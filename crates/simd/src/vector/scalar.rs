@@ -5,6 +5,7 @@
 
 use half::f16;
 
+use super::tiles::Model;
 use super::{LANES, Simd};
 
 /// No instruction set beyond the target's baseline.
@@ -33,6 +34,7 @@ impl Simd for Scalar {
     type I = I;
     type B = [u8; 64];
     const ACCUMULATORS: usize = 1;
+    type Tiles = Model;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -170,6 +172,10 @@ impl Simd for Scalar {
         lanes!(i => i32::from(b[i]))
     }
     #[inline(always)]
+    unsafe fn load_i(p: *const i32) -> I {
+        unsafe { p.cast::<I>().read_unaligned() }
+    }
+    #[inline(always)]
     unsafe fn store_i8(p: *mut i8, x: I) -> i32 {
         #[expect(clippy::cast_possible_truncation, reason = "the caller's values fit")]
         let b: [i8; LANES] = lanes!(i => x[i] as i8);
@@ -179,6 +185,17 @@ impl Simd for Scalar {
     #[inline(always)]
     unsafe fn load_b(p: *const u8) -> [u8; 64] {
         unsafe { p.cast::<[u8; 64]>().read() }
+    }
+    #[inline(always)]
+    unsafe fn store_b(p: *mut u8, x: [u8; 64]) {
+        unsafe { p.cast::<[u8; 64]>().write(x) }
+    }
+    #[inline(always)]
+    unsafe fn sub_b(mut x: [u8; 64], n: u8) -> [u8; 64] {
+        for b in &mut x {
+            *b = b.wrapping_sub(n);
+        }
+        x
     }
     #[inline(always)]
     unsafe fn and_b(mut x: [u8; 64], mask: u8) -> [u8; 64] {

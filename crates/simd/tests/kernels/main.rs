@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod numerics;
 
 use half::f16;
@@ -17,6 +19,18 @@ use simd::packed::{LayoutError, PackedLayout};
 use simd::read::{PARTS_OF, Pattern, read};
 use simd::vector::{BIAS, MINUS_BIAS};
 use simd::{Isa, norm, rope};
+
+/// What products run on: every set that the machine has, and those with a matrix unit that it may lack.
+fn sets() -> Vec<Isa> {
+    let mut sets: Vec<Isa> = Isa::available().collect();
+    sets.push(Isa::modelled());
+    #[cfg(target_arch = "x86_64")]
+    sets.extend(amx::beside_avx2());
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: on this processor tiles are a model.
+    sets.extend(Isa::named("neon").ok().map(|vectors| unsafe { vectors.with_tiles() }));
+    sets
+}
 
 fn weights() -> impl Iterator<Item = DType> {
     DType::ALL.into_iter().filter(|t| PackedLayout::new(*t, 1, 256).is_ok())
@@ -242,7 +256,7 @@ fn products_equal_f64_arithmetic_over_the_same_blocks() {
                 }
                 Acts::F32(_) => x.iter().map(|&v| f64::from(v)).collect(),
             };
-            for isa in Isa::available() {
+            for isa in sets() {
                 for init in [None, Some(0.5f32)] {
                     let got = product(isa, &w, &x, init);
                     for (i, &got) in got.iter().enumerate() {
@@ -302,8 +316,8 @@ fn products_are_the_same_bits_on_every_set_and_in_any_company() {
             .chunks_exact(k)
             .map(|x| bits(&product(Isa::named("scalar").unwrap(), &w, x, None)))
             .collect();
-        for isa in Isa::available() {
-            for rows in [1, 2, 3, 4, 5, 8, 64, 71] {
+        for isa in sets() {
+            for rows in [1, 2, 3, 4, 5, 8, 9, 16, 25, 64, 71] {
                 let got = product(isa, &w, &x[..rows * k], None);
                 for (m, got) in got.chunks_exact(n).enumerate() {
                     assert_eq!(bits(got), alone[m], "{isa} {dtype} row {m} of {rows}");
@@ -322,7 +336,7 @@ fn no_arrangement_of_the_loops_or_the_weights_changes_a_bit() {
         let raw = raw(&mut random, dtype, n, k);
         let w = Matrix::new(dtype, n, k, &raw);
         let x = random.reals(71 * k, 1.0);
-        for isa in Isa::available() {
+        for isa in sets() {
             let packed = |&packing| Matrix::packed_by(packing, dtype, n, k, &raw);
             let packings: Vec<Matrix> = isa.packings().iter().map(packed).collect();
             for (rows, planes) in [(1, 1), (1, 2), (3, 1), (71, 2)] {
@@ -358,7 +372,7 @@ fn a_second_plane_leaves_a_fraction_of_the_error() {
         let scalar = Isa::named("scalar").unwrap();
         let alone: Vec<Vec<u32>> =
             x.chunks_exact(k).map(|x| bits(&product_with_planes(scalar, &w, x, None, 2))).collect();
-        for isa in Isa::available() {
+        for isa in sets() {
             let both = product_with_planes(isa, &w, &x, None, 2);
             for (m, row) in both.chunks_exact(n).enumerate() {
                 assert_eq!(bits(row), alone[m], "{isa} {dtype} row {m}");
@@ -408,7 +422,7 @@ fn extreme_bytes_do_not_saturate() {
         for sign in [1.0f32, -1.0] {
             let x = vec![sign; k];
             let want: f64 = w.values[..k].iter().map(|&v| f64::from(v * sign)).sum();
-            for isa in Isa::available() {
+            for isa in sets() {
                 let got = f64::from(product(isa, &w, &x, None)[0]);
                 assert!((got - want).abs() <= want.abs() * 3e-5, "{isa} {dtype}: {got} for {want}");
             }
@@ -421,7 +435,7 @@ fn zeros_stay_zero_and_one_nan_or_infinity_taints_its_own_row_only() {
     for dtype in weights() {
         let (n, k) = shapes(dtype)[0];
         let w = Matrix::random(&mut Random(5), dtype, n, k);
-        for isa in Isa::available() {
+        for isa in sets() {
             assert!(
                 product(isa, &w, &vec![0.0; k], None).iter().all(|&y| y == 0.0),
                 "{isa} {dtype}"

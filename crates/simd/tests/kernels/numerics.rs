@@ -4,9 +4,9 @@ use half::f16;
 use orind_testing::numerics as model;
 use orind_testing::random::Random;
 use plan::{Activation, DType, RopeStyle};
-use simd::{Isa, norm, rope};
+use simd::{norm, rope};
 
-use super::{Cached, Matrix, SCALE, bits, everywhere, product_with_planes, raw, weights};
+use super::{Cached, Matrix, SCALE, bits, everywhere, product_with_planes, raw, sets, weights};
 
 /// Columns on both sides of where leaves, superblocks and vectors end.
 fn columns(dtype: DType) -> &'static [usize] {
@@ -37,7 +37,7 @@ fn products_are_the_models() {
                     .flat_map(|x| raw.chunks(row_bytes).map(move |row| (row, x)))
                     .map(|(row, x)| model::product(dtype, row, x, planes))
                     .collect();
-                for isa in Isa::available() {
+                for isa in sets() {
                     for &packing in isa.packings() {
                         let w = Matrix::packed_by(packing, dtype, rows, k, &raw);
                         // One row alone, and many.

@@ -1,0 +1,349 @@
+//! Products of many rows by a matrix unit.
+//!
+//! The unit gives the exact integer sums of a block, 16 rows of the matrix by up to 16 rows of activations at a
+//! time; the vectors beside it do with them what `docs/numerics.md` says, as the other loops do. Weights are unpacked
+//! to signed bytes in memory, 256 columns of two row groups at a time, and meet all rows of activations, whose
+//! blocks the unit reads where they lie.
+//!
+//! Sums of one row group and one tile of rows over those columns are a *chain*. While the vectors add up one, whose
+//! partial sums stay in registers, the unit works on the next: its results lie in the first-level cache meanwhile.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::{LEAF, Product, Q8Activations, each_block, finish, prefetch, prefetch_out};
+use crate::activations::{self, BLOCK, Q8Block, TILE};
+use crate::format::{Quant, Scale, WeightFormat};
+use crate::packed::LINE;
+use crate::vector::{BIAS, LANES, MINUS_BIAS, Simd, Tiles};
+
+/// Rows of activations in a tile.
+pub(super) const WHOLE_TILE: usize = 16;
+
+/// The same where there are fewer, and the fewest that are worth it.
+pub(super) const HALF_TILE: usize = 8;
+
+/// Row groups that meet the same activations one after the other: the second finds them in the first-level cache.
+const GROUPS: usize = 2;
+
+/// Blocks of the columns that are unpacked at a time: a leaf, or a long superblock.
+const BLOCKS: usize = LEAF / BLOCK;
+
+/// Tile products of a chain, at most: halves of blocks, or two planes of them.
+const PRODUCTS: usize = 2 * BLOCKS;
+
+/// [`BLOCKS`] blocks of a row group.
+#[repr(C, align(64))]
+struct Unpacked<S: Simd> {
+    /// Of each block, 8 groups of 4 columns of 16 rows.
+    weights: [[[u8; LINE]; 8]; BLOCKS],
+    scales: [Scale<S>; BLOCKS],
+    /// What a part starts from that begins with the block.
+    minus_bias: [S::F; BLOCKS],
+}
+
+/// The results of a chain's tile products.
+#[repr(C, align(64))]
+struct Results([[[i32; LANES]; WHOLE_TILE]; PRODUCTS]);
+
+/// Whether halves of blocks have scales of their own.
+const fn halves<Q: Quant>() -> bool {
+    matches!(Q::FORMAT, WeightFormat::Offset32)
+}
+
+/// Unpacks blocks of the panel of `G` row groups at `w`, from block `first` on, into as many places at `to`: one
+/// superblock.
+///
+/// # Safety
+///
+/// As for [`Simd`]; `w` is valid for the superblock, `to` for the row groups.
+#[inline(always)]
+unsafe fn unpack<S: Simd, Q: Quant, const G: usize>(
+    w: *const u8,
+    first: usize,
+    ahead: usize,
+    to: *mut Unpacked<S>,
+) {
+    // SAFETY: the caller's contract; stores are into places that exist.
+    unsafe {
+        let scales = Q::scales::<S, G>(w);
+        macro_rules! step {
+            ($b:literal) => {
+                let operands = Q::operands::<S, G>(w, $b);
+                prefetch::<S>(w.wrapping_add(ahead), $b, G * Q::BYTES, Q::COLUMNS / BLOCK);
+                for g in 0..G {
+                    let to = to.add(g);
+                    let lines = (&raw mut (*to).weights[first + $b]).cast::<u8>();
+                    for (i, &line) in operands[g].iter().enumerate() {
+                        let excess = const { Q::FORMAT.excess($b, Q::BITS) };
+                        let line = if excess == 0 { line } else { S::sub_b(line, excess) };
+                        S::store_b(lines.add(i * LINE), line);
+                    }
+                    (*to).scales[first + $b] = scales[g][$b];
+                    if const { $b % Q::SPAN == 0 } {
+                        (*to).minus_bias[first + $b] = Q::minus_bias::<S>(&scales[g], $b);
+                    }
+                }
+            };
+        }
+        each_block!(Q::COLUMNS, step);
+    }
+}
+
+/// A tile product of a chain: what it multiplies.
+#[derive(Clone, Copy)]
+struct Factor {
+    block: usize,
+    half: usize,
+    plane: usize,
+}
+
+/// One row group, one tile of rows, some columns.
+#[derive(Clone, Copy)]
+struct Chain<S: Simd> {
+    weights: *const Unpacked<S>,
+    /// The first block of the first row.
+    x: *const Q8Block,
+    /// Sums of its rows.
+    sums: *mut S::F,
+    /// Rows in front that an earlier tile has added already.
+    done: usize,
+    /// Where the types' order is block by block: planes that follow one another.
+    planes: usize,
+    /// Else: the only one.
+    plane: usize,
+}
+
+impl<S: Simd> Chain<S> {
+    /// Tile product `i`.
+    #[inline(always)]
+    const fn factor<Q: Quant>(&self, i: usize) -> Factor {
+        if halves::<Q>() {
+            Factor { block: i / 2, half: i % 2, plane: self.plane }
+        } else if Q::LEAVES {
+            Factor { block: i / self.planes, half: 0, plane: i % self.planes }
+        } else {
+            Factor { block: i, half: 0, plane: self.plane }
+        }
+    }
+}
+
+/// Where the activations of a tile lie.
+#[derive(Clone, Copy)]
+struct Steps {
+    /// From a plane to the next.
+    plane: usize,
+    /// From a block to the next.
+    block: usize,
+}
+
+/// The activations of a tile product.
+#[inline(always)]
+fn activations_of<S: Simd>(chain: &Chain<S>, factor: Factor, steps: Steps) -> *const Q8Block {
+    chain.x.wrapping_add(factor.block * steps.block + factor.plane * steps.plane)
+}
+
+/// Tile products `2 * pair` and the next one of a chain.
+///
+/// # Safety
+///
+/// As for [`Simd`]; the chain is valid, and the unit is open for its shape.
+#[inline(always)]
+unsafe fn multiply<S: Simd, Q: Quant, const R: usize>(
+    chain: &Chain<S>,
+    steps: Steps,
+    pair: usize,
+    results: *mut Results,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let place = |i: usize| {
+            let factor = chain.factor::<Q>(i);
+            let x = activations_of(chain, factor, steps);
+            let x = (&raw const (*x).q).cast::<i8>().add(BLOCK / 2 * factor.half);
+            let w = &raw const (*chain.weights).weights[factor.block][4 * factor.half];
+            (x, w.cast::<u8>(), (&raw mut (*results).0[i]).cast::<i32>())
+        };
+        let ((x0, w0, out0), (x1, w1, out1)) = (place(2 * pair), place(2 * pair + 1));
+        let (x, w, out) = ([x0, x1], [w0, w1], [out0, out1]);
+        if const { halves::<Q>() } {
+            S::Tiles::products::<R, 16>(x, w, out);
+        } else {
+            S::Tiles::products::<R, 32>(x, w, out);
+        }
+    }
+}
+
+/// Adds the results of tile product `i` of a chain to its parts (or leaves).
+///
+/// # Safety
+///
+/// As for [`Simd`]; the chain is valid, and the product is done.
+#[inline(always)]
+unsafe fn add<S: Simd, Q: Quant, const R: usize>(
+    chain: &Chain<S>,
+    steps: Steps,
+    i: usize,
+    results: *const Results,
+    parts: &mut [S::F; R],
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let factor = chain.factor::<Q>(i);
+        let x = activations_of(chain, factor, steps);
+        let scale = &raw const (*chain.weights).scales[factor.block];
+        let second = (*scale).second;
+        let scale = if factor.half == 1 { second } else { (*scale).scale };
+        let minus_bias = (*chain.weights).minus_bias[if Q::LEAVES { factor.block } else { 0 }];
+        let bias = if Q::FORMAT.negated(factor.block) { MINUS_BIAS } else { BIAS };
+        let results = (&raw const (*results).0[i]).cast::<i32>();
+        for (r, part) in parts.iter_mut().enumerate() {
+            let x = x.add(r);
+            let sum = S::load_i(results.add(LANES * r));
+            let sum = S::bits_f(S::add_i(sum, S::splat_i(bias)));
+            if const { Q::LEAVES } {
+                *part = S::fma(S::fma(sum, scale, minus_bias), S::splat((*x).scale), *part);
+            } else {
+                *part = S::fma(sum, scale, *part);
+            }
+            if const { matches!(Q::FORMAT, WeightFormat::Minimum) } {
+                *part = S::fma(second, S::splat((*x).sum), *part);
+            }
+        }
+    }
+}
+
+/// Adds up a chain whose tile products are done, while those of `next` are made.
+///
+/// # Safety
+///
+/// As for [`Simd`]; the chains are valid, and the unit is open for their shape.
+#[inline(always)]
+unsafe fn step<S: Simd, Q: Quant, const R: usize>(
+    chain: &Chain<S>,
+    next: Option<&Chain<S>>,
+    steps: Steps,
+    pairs: usize,
+    results: [*mut Results; 2],
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let first = if Q::LEAVES { S::splat(0.0) } else { (*chain.weights).minus_bias[0] };
+        let mut parts = [first; R];
+        for pair in 0..pairs {
+            add::<S, Q, R>(chain, steps, 2 * pair, results[0], &mut parts);
+            add::<S, Q, R>(chain, steps, 2 * pair + 1, results[0], &mut parts);
+            // Behind what is read, four products away from a store that lies a page from it.
+            if let Some(next) = next {
+                multiply::<S, Q, R>(next, steps, pair, results[1]);
+            }
+        }
+        let x = chain.x.wrapping_add(chain.plane * steps.plane);
+        for (r, &part) in parts.iter().enumerate() {
+            if r >= chain.done {
+                let sum = chain.sums.add(r);
+                *sum = if const { Q::LEAVES } {
+                    S::add(*sum, part)
+                } else {
+                    S::fma(part, S::splat((*x.add(r)).scale), *sum)
+                };
+            }
+        }
+    }
+}
+
+/// At least `R` rows, up to [`TILE`], of all the product's row groups.
+///
+/// # Safety
+///
+/// As for [`matmul`](super::matmul); the rows are the product's.
+#[inline(always)]
+pub(super) unsafe fn tiled_in<S: Simd, Q: Quant, const R: usize>(
+    p: &Product<'_>,
+    x: Q8Activations,
+    rows: Range<usize>,
+) {
+    // SAFETY: the weights are the layout's size, the activations cover its columns; the row groups and the rows are
+    // the product's. Whatever is read of the places here has been written before.
+    unsafe {
+        let mut unpacked = MaybeUninit::<[Unpacked<S>; GROUPS]>::uninit();
+        let mut results = MaybeUninit::<[Results; 2]>::uninit();
+        let mut sums = MaybeUninit::<[[S::F; TILE]; GROUPS]>::uninit();
+        let unpacked = unpacked.as_mut_ptr().cast::<Unpacked<S>>();
+        let results = results.as_mut_ptr().cast::<Results>();
+        let sums = sums.as_mut_ptr().cast::<S::F>();
+
+        let count = activations::blocks(p.layout.k()) * x.residual_planes;
+        let place = activations::place(rows.start, p.of, count);
+        let steps = Steps { plane: place.step, block: place.step * x.residual_planes };
+        let (n, all) = (rows.len(), activations::blocks(p.layout.k()));
+        let superblock = Q::COLUMNS / BLOCK;
+        // Planes are a chain's own where a span is as long as it.
+        let (together, apart) = if Q::LEAVES { (x.used_planes, 1) } else { (1, x.used_planes) };
+        if const { halves::<Q>() } {
+            S::Tiles::open::<R, 16>();
+        } else {
+            S::Tiles::open::<R, 32>();
+        }
+        for group in p.groups.clone().step_by(GROUPS) {
+            let groups = (p.groups.end - group).min(GROUPS);
+            for sum in 0..groups * TILE {
+                *sums.add(sum) = S::splat(0.0);
+            }
+            let panels = if p.layout.panel_width() == groups { 1 } else { groups };
+            for first in (0..all).step_by(BLOCKS) {
+                let blocks = (all - first).min(BLOCKS);
+                for panel in 0..panels {
+                    let to = unpacked.add(panel);
+                    for b in (0..blocks).step_by(superblock) {
+                        let width = groups / panels;
+                        let offset = (first + b) / superblock * width * Q::BYTES;
+                        let w = (group + panel) * p.layout.group_bytes() + offset;
+                        let (w, ahead) = (p.weights.as_ptr().add(w), p.loops.prefetch_distance);
+                        match width {
+                            1 => unpack::<S, Q, 1>(w, b, ahead, to),
+                            _ => unpack::<S, Q, GROUPS>(w, b, ahead, to),
+                        }
+                    }
+                }
+                if first + blocks == all {
+                    for (g, i) in (0..groups).flat_map(|g| (0..super::LAST).map(move |i| (g, i))) {
+                        prefetch_out::<S, 1>(p, group + g, &rows, i);
+                    }
+                }
+                // The last tile ends with the last row; what it has in common with the one before is done.
+                let tiles = n.div_ceil(R);
+                let chain = |i: usize| {
+                    let (tile, g, plane) = (i / apart / groups, i / apart % groups, i % apart);
+                    let row = (tile * R).min(n - R);
+                    Chain {
+                        weights: unpacked.add(g),
+                        x: x.blocks.add(place.first + first * steps.block + row),
+                        sums: sums.add(g * TILE + row),
+                        done: tile * R - row,
+                        planes: together,
+                        plane,
+                    }
+                };
+                let pairs = if halves::<Q>() { blocks } else { blocks * together / 2 };
+                let mut this = chain(0);
+                for pair in 0..pairs {
+                    multiply::<S, Q, R>(&this, steps, pair, results);
+                }
+                let chains = tiles * groups * apart;
+                for i in 0..chains {
+                    let next = (i + 1 < chains).then(|| chain(i + 1));
+                    let of = [results.add(i % 2), results.add((i + 1) % 2)];
+                    step::<S, Q, R>(&this, next.as_ref(), steps, pairs, of);
+                    this = next.unwrap_or(this);
+                }
+            }
+            for g in 0..groups {
+                for (r, row) in rows.clone().enumerate() {
+                    finish::<S>(p, group + g, row, *sums.add(g * TILE + r));
+                }
+            }
+        }
+        S::Tiles::close();
+    }
+}
