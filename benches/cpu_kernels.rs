@@ -142,8 +142,16 @@ fn decode(c: &mut Criterion) {
     group.finish();
 }
 
+/// Where there is a matrix unit, with it and without.
 fn prefill(c: &mut Criterion) {
-    let isa = Isa::detect();
+    let best = Isa::detect();
+    prefill_on(c, best);
+    if best.name() == "amx" {
+        Isa::named("avx512").into_iter().for_each(|vectors| prefill_on(c, vectors));
+    }
+}
+
+fn prefill_on(c: &mut Criterion, isa: Isa) {
     let mut group = c.benchmark_group(format!("prefill/{isa}"));
     group.sample_size(20);
     #[cfg(target_arch = "x86_64")]
@@ -156,6 +164,12 @@ fn prefill(c: &mut Criterion) {
             // SAFETY: as above.
             b.iter(|| unsafe { limits::block(black_box(&rows), black_box(&mut sums)) });
         });
+    }
+    #[cfg(target_arch = "x86_64")]
+    if isa.name() == "amx" {
+        group.throughput(Throughput::Elements(limits::TILE_OPERATIONS));
+        // SAFETY: the instruction set was detected.
+        group.bench_function("limit/tiles", |b| b.iter(|| unsafe { limits::tiles() }));
     }
     for dtype in TYPES {
         let layout = PackedLayout::new(dtype, 256, K).unwrap();
@@ -289,6 +303,42 @@ mod limits {
                     options(nostack, nomem, preserves_flags),
                 );
             }
+        }
+    }
+
+    /// Tile products of 32 columns.
+    const TILE_PRODUCTS: u64 = 64;
+    /// Operations of these.
+    pub(super) const TILE_OPERATIONS: u64 = 2 * 16 * 16 * 32 * TILE_PRODUCTS;
+
+    /// Tile products of 32 columns, of registers with registers: four sums, as many as hide their latency.
+    ///
+    /// # Safety
+    ///
+    /// The process may use AMX.
+    pub(super) unsafe fn tiles() {
+        #[repr(align(64))]
+        struct Configuration([u8; 64]);
+        let mut configuration = Configuration([0; 64]);
+        configuration.0[0] = 1;
+        for (tile, (rows, bytes)) in
+            [(16, 64); 4].into_iter().chain([(16, 32), (8, 64)]).enumerate()
+        {
+            (configuration.0[48 + tile], configuration.0[16 + 2 * tile]) = (rows, bytes);
+        }
+        // SAFETY: reads the configuration, computes with the tiles that it has, and gives them back.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, readonly));
+            for _ in 0..TILE_PRODUCTS / 4 {
+                asm!(
+                    "tdpbssd tmm0, tmm4, tmm5",
+                    "tdpbssd tmm1, tmm4, tmm5",
+                    "tdpbssd tmm2, tmm4, tmm5",
+                    "tdpbssd tmm3, tmm4, tmm5",
+                    options(nostack, nomem, preserves_flags),
+                );
+            }
+            asm!("tilerelease", options(nostack, nomem, preserves_flags));
         }
     }
 

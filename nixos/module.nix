@@ -63,6 +63,7 @@ let
       [
         "avx2"
         "avx512"
+        "amx"
       ];
 
   jetpack = config.hardware.nvidia-jetpack or { enable = false; };

@@ -100,7 +100,7 @@ impl Default for Config {
 pub const BACKENDS: [&str; 5] = ["auto", "nv", "cuda", "cpu", "reference"];
 
 /// Values of `cpu_isa`. Which of them a machine has is found out when a model is loaded.
-pub const CPU_ISAS: [&str; 5] = ["auto", "avx512", "avx2", "neon", "scalar"];
+pub const CPU_ISAS: [&str; 6] = ["auto", "amx", "avx512", "avx2", "neon", "scalar"];
 
 /// Permission bits of the socket, written as in `chmod`: `"0660"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -496,7 +496,7 @@ pub(super) struct Sweep {
     /// Device: auto, nv, cuda, cpu
     #[arg(long, visible_alias = "device", value_name = "NAME")]
     pub(super) backend: Option<String>,
-    /// Instruction set of the CPU device: auto, avx512, avx2, neon, scalar
+    /// Instruction set of the CPU device: auto, amx, avx512, avx2, neon, scalar
     #[arg(long, value_name = "NAME")]
     pub(super) cpu_isa: Option<String>,
     /// File of the measurements [default: one for each sweep in the state directory]
@@ -604,7 +604,7 @@ pub(super) struct ModelChoice {
     /// Worker threads of a private daemon [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
     pub(super) threads: Option<usize>,
-    /// Instruction set of a private daemon's CPU device: auto, avx512, avx2, neon, scalar
+    /// Instruction set of a private daemon's CPU device: auto, amx, avx512, avx2, neon, scalar
     #[arg(long, value_name = "NAME")]
     pub(super) cpu_isa: Option<String>,
 }
@@ -728,7 +728,7 @@ pub(super) struct Load {
     /// Worker threads; 0 takes the cores allowed
     #[arg(short, long, value_name = "N")]
     pub(super) threads: Option<usize>,
-    /// Instruction set of the CPU device: auto, avx512, avx2, neon, scalar
+    /// Instruction set of the CPU device: auto, amx, avx512, avx2, neon, scalar
     #[arg(long, value_name = "NAME")]
     pub(super) cpu_isa: Option<String>,
 }
@@ -801,7 +801,7 @@ pub(super) struct Profile {
     /// The CPU's worker threads [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
     pub(super) threads: Option<std::num::NonZeroUsize>,
-    /// The CPU's instruction set: avx512, avx2, neon, scalar [default: the best one]
+    /// The CPU's instruction set: amx, avx512, avx2, neon, scalar [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub(super) cpu_isa: Option<String>,
     /// Write the last token, or chunk, to a trace file that Perfetto and chrome://tracing open
@@ -879,7 +879,7 @@ pub(super) struct Fingerprint {
     /// The CPU's worker threads [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
     pub(super) threads: Option<std::num::NonZeroUsize>,
-    /// The CPU's instruction set: avx512, avx2, neon, scalar [default: the best one]
+    /// The CPU's instruction set: amx, avx512, avx2, neon, scalar [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub(super) cpu_isa: Option<String>,
     /// Tokens of the longest prompt
@@ -914,7 +914,7 @@ pub(super) struct Predicted {
     /// The CPU's worker threads [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
     pub(super) threads: Option<std::num::NonZeroUsize>,
-    /// The CPU's instruction set: avx512, avx2, neon, scalar [default: the best one]
+    /// The CPU's instruction set: amx, avx512, avx2, neon, scalar [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub(super) cpu_isa: Option<String>,
     /// Print JSON

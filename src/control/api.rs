@@ -250,7 +250,7 @@ pub struct LoadRequest {
     /// Worker threads; 0 takes the cores allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
-    /// Instruction set of the CPU device: `auto`, `avx512`, `avx2`, `neon`, `scalar`.
+    /// Instruction set of the CPU device: `auto`, `amx`, `avx512`, `avx2`, `neon`, `scalar`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_isa: Option<String>,
     /// `off`, `load` or `auto`: what is done with tuned choices.

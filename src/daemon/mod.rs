@@ -31,6 +31,7 @@ use crate::control::server::tcp::{self, Port, Token};
 use crate::control::server::{self, App, Listeners, Stop, socket};
 use crate::engine::{self, DeviceMemory, Handle, LoadError, LoadEvent, ModelInfo, Settings};
 use crate::wording;
+use device::cpu::Isa;
 
 /// Threads that serve connections; the work is done on the engine's.
 const IO_THREADS: usize = 2;
@@ -76,7 +77,7 @@ struct Args {
     /// Use this many worker threads; 0 takes the cores allowed.
     #[arg(long, short, value_name = "N")]
     threads: Option<usize>,
-    /// Run the CPU device on this instruction set: auto, avx512, avx2, neon or scalar.
+    /// Run the CPU device on this instruction set: auto, amx, avx512, avx2, neon or scalar.
     #[arg(long, value_name = "NAME")]
     cpu_isa: Option<String>,
     /// Serve this many sequences at once.
@@ -217,7 +218,9 @@ fn check(config: &Config) -> Result<(), String> {
 
 /// Serves until a signal, or until the process that it was started with is gone.
 fn run(args: &Args, config: Config, log: &Log) -> Result<(), Error> {
-    // While this is the only thread.
+    // While this is the only thread, and nothing is filtered: the kernel gives matrix registers to who asks for them.
+    let isa = Isa::detect();
+    tracing::debug!(%isa, "the CPU's instruction set");
     let inherited = service::inherited().map_err(Error::system("take the service's socket"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(IO_THREADS)

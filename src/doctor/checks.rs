@@ -24,8 +24,9 @@ enum On {
 type Check = fn(&Facts) -> Finding;
 
 /// All checks by name, in the order in which they are best read.
-const CHECKS: [(&str, On, Check); 19] = [
+const CHECKS: [(&str, On, Check); 20] = [
     ("board", On::Any, board),
+    ("processor", On::Any, |facts| ok(&*facts.processor)),
     ("release", On::Orin, release),
     ("allocation limit", On::Orin, allocations),
     ("power mode", On::Orin, power_mode),

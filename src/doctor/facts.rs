@@ -9,6 +9,8 @@ use nix::unistd::{AccessFlags, Gid, Group, Uid, access};
 
 use crate::config::Config;
 use crate::stages::{self, Book};
+use device::Device;
+use device::cpu::Cpu;
 use device::tune::{Declared, DeviceKey, Store, store};
 use model::{KvLayout, Model, synthetic};
 use tegra_bundle::{Directory, Header};
@@ -23,6 +25,8 @@ const DEFAULT_CONTEXT: usize = 4096;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     pub state: State,
+    /// The processor, and the best instruction set that the CPU device has for it.
+    pub processor: String,
     /// Who has the GPU open.
     pub users: Users,
     pub nodes: Vec<Node>,
@@ -109,6 +113,7 @@ impl Facts {
         let need = config.as_ref().ok().filter(|config| !config.model.is_empty());
         Self {
             state: probe.state(),
+            processor: Cpu::detect().info().description,
             users: probe.gpu_users(&[std::process::id()]),
             nodes: NODES.iter().map(|path| node(path, &probe.root().path(path))).collect(),
             need: need.map(need_of),

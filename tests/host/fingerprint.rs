@@ -2,10 +2,12 @@
 //! aarch64, as in `recorded`.
 
 use std::env;
+use std::num::NonZeroUsize;
 use std::process::Command;
 
-use device::cpu::Isa;
-use orind::parity::fingerprint::NUMERICS;
+use device::cpu::{Cpu, Isa};
+use model::Model;
+use orind::parity::fingerprint::{Fingerprint, NUMERICS};
 use orind_testing::program::outcome;
 use orind_testing::{data, repository, tiny};
 use serde_json::Value;
@@ -45,6 +47,21 @@ fn every_instruction_set_gives_the_fingerprints_on_record() {
         }
     }
     assert_eq!(wrong, "");
+}
+
+/// What `amx` computes, where no processor here has it: `orinctl` knows no such set.
+#[test]
+fn a_modelled_matrix_unit_gives_the_fingerprints_on_record() {
+    let record: Value =
+        serde_json::from_slice(&std::fs::read(data("fingerprints.json")).unwrap()).unwrap();
+    let device = Cpu::new(Isa::modelled(), NonZeroUsize::MIN);
+    for (name, hash) in record["models"].as_object().unwrap() {
+        // A file: synthetic ones are made in a home of their own.
+        if !name.starts_with("synthetic:") {
+            let found = Fingerprint::of(&device, &Model::open(tiny(name)).unwrap(), 600, &|_| {});
+            assert_eq!(found.unwrap().hash, hash.as_str().unwrap(), "{name}");
+        }
+    }
 }
 
 #[test]

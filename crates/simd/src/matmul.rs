@@ -21,8 +21,8 @@ use super::format::{self, Plain, Quant, Scale, WeightFormat};
 use super::isa::{Isa, dispatch};
 use super::packed::{LINE, PackedLayout};
 use super::vector::{BIAS, LANES, Simd, load_first, store_first};
-use tiled::{HALF_TILE, WHOLE_TILE, tiled_in};
 use plan::DType;
+use tiled::{HALF_TILE, WHOLE_TILE, tiled_in};
 
 /// Columns whose products are added up before they meet those of other columns: no more than a superblock of
 /// the long types has.

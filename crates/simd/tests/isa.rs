@@ -13,6 +13,17 @@ fn every_available_set_is_found_by_its_name_and_others_are_refused() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
+fn amx_is_the_best_where_the_system_lists_it_and_else_an_error_that_names_it() {
+    let about = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    let listed = about.lines().any(|l| l.starts_with("flags") && l.contains(" amx_int8"));
+    match Isa::named("amx") {
+        Ok(isa) => assert!(listed && Isa::detect() == isa),
+        Err(e) => assert!(e.to_string().contains("`amx` is not available"), "{e}"),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
 fn how_far_ahead_follows_from_the_maker_that_the_system_names() {
     let about = std::fs::read_to_string("/proc/cpuinfo").unwrap();
     let amd = about.lines().any(|l| l.starts_with("vendor_id") && l.ends_with("AuthenticAMD"));

@@ -181,8 +181,9 @@ fn source(isa: Isa, dtype: DType) -> String {
 }
 
 fn hash(isa: Isa, dtype: DType) -> String {
-    let [matmul, format, packed, activations, vectors, set] = isa.sources();
-    digest(&[matmul, format, packed, activations, vectors, set, dtype.name()])
+    let mut parts = isa.sources().to_vec();
+    parts.push(dtype.name());
+    digest(&parts)
 }
 
 #[cfg(test)]

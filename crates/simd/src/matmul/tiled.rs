@@ -11,7 +11,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::{LEAF, Product, Q8Activations, each_block, finish, prefetch, prefetch_out};
+use super::{LAST, LEAF, Product, Q8Activations, each_block, finish, fits, prefetch, prefetch_out};
 use crate::activations::{self, BLOCK, Q8Block, TILE};
 use crate::format::{Quant, Scale, WeightFormat};
 use crate::packed::LINE;
@@ -90,6 +90,31 @@ unsafe fn unpack<S: Simd, Q: Quant, const G: usize>(
     }
 }
 
+/// Calls `$step!(r)` for every row `r` of a tile of `$rows`, `r` a literal: what a chain has in registers is never
+/// indexed by a variable, which would put it into memory.
+macro_rules! each_row {
+    ($rows:expr, $step:ident) => {
+        $step!(0);
+        $step!(1);
+        $step!(2);
+        $step!(3);
+        $step!(4);
+        $step!(5);
+        $step!(6);
+        $step!(7);
+        if const { $rows == WHOLE_TILE } {
+            $step!(8);
+            $step!(9);
+            $step!(10);
+            $step!(11);
+            $step!(12);
+            $step!(13);
+            $step!(14);
+            $step!(15);
+        }
+    };
+}
+
 /// A tile product of a chain: what it multiplies.
 #[derive(Clone, Copy)]
 struct Factor {
@@ -108,9 +133,9 @@ struct Chain<S: Simd> {
     sums: *mut S::F,
     /// Rows in front that an earlier tile has added already.
     done: usize,
-    /// Where the types' order is block by block: planes that follow one another.
-    planes: usize,
-    /// Else: the only one.
+    /// Whether both planes of a block follow one another.
+    both: bool,
+    /// If not: the only one.
     plane: usize,
 }
 
@@ -120,8 +145,8 @@ impl<S: Simd> Chain<S> {
     const fn factor<Q: Quant>(&self, i: usize) -> Factor {
         if halves::<Q>() {
             Factor { block: i / 2, half: i % 2, plane: self.plane }
-        } else if Q::LEAVES {
-            Factor { block: i / self.planes, half: 0, plane: i % self.planes }
+        } else if Q::LEAVES && self.both {
+            Factor { block: i / 2, half: 0, plane: i % 2 }
         } else {
             Factor { block: i, half: 0, plane: self.plane }
         }
@@ -197,19 +222,22 @@ unsafe fn add<S: Simd, Q: Quant, const R: usize>(
         let minus_bias = (*chain.weights).minus_bias[if Q::LEAVES { factor.block } else { 0 }];
         let bias = if Q::FORMAT.negated(factor.block) { MINUS_BIAS } else { BIAS };
         let results = (&raw const (*results).0[i]).cast::<i32>();
-        for (r, part) in parts.iter_mut().enumerate() {
-            let x = x.add(r);
-            let sum = S::load_i(results.add(LANES * r));
-            let sum = S::bits_f(S::add_i(sum, S::splat_i(bias)));
-            if const { Q::LEAVES } {
-                *part = S::fma(S::fma(sum, scale, minus_bias), S::splat((*x).scale), *part);
-            } else {
-                *part = S::fma(sum, scale, *part);
-            }
-            if const { matches!(Q::FORMAT, WeightFormat::Minimum) } {
-                *part = S::fma(second, S::splat((*x).sum), *part);
-            }
+        macro_rules! row {
+            ($r:literal) => {
+                let (part, x) = (parts[$r], x.add($r));
+                let sum = S::load_i(results.add(LANES * $r));
+                let sum = S::bits_f(S::add_i(sum, S::splat_i(bias)));
+                parts[$r] = if const { Q::LEAVES } {
+                    S::fma(S::fma(sum, scale, minus_bias), S::splat((*x).scale), part)
+                } else {
+                    S::fma(sum, scale, part)
+                };
+                if const { matches!(Q::FORMAT, WeightFormat::Minimum) } {
+                    parts[$r] = S::fma(second, S::splat((*x).sum), parts[$r]);
+                }
+            };
         }
+        each_row!(R, row);
     }
 }
 
@@ -239,16 +267,19 @@ unsafe fn step<S: Simd, Q: Quant, const R: usize>(
             }
         }
         let x = chain.x.wrapping_add(chain.plane * steps.plane);
-        for (r, &part) in parts.iter().enumerate() {
-            if r >= chain.done {
-                let sum = chain.sums.add(r);
-                *sum = if const { Q::LEAVES } {
-                    S::add(*sum, part)
-                } else {
-                    S::fma(part, S::splat((*x.add(r)).scale), *sum)
-                };
-            }
+        macro_rules! row {
+            ($r:literal) => {
+                if $r >= chain.done {
+                    let sum = chain.sums.add($r);
+                    *sum = if const { Q::LEAVES } {
+                        S::add(*sum, parts[$r])
+                    } else {
+                        S::fma(parts[$r], S::splat((*x.add($r)).scale), *sum)
+                    };
+                }
+            };
         }
+        each_row!(R, row);
     }
 }
 
@@ -300,14 +331,15 @@ pub(super) unsafe fn tiled_in<S: Simd, Q: Quant, const R: usize>(
                         let offset = (first + b) / superblock * width * Q::BYTES;
                         let w = (group + panel) * p.layout.group_bytes() + offset;
                         let (w, ahead) = (p.weights.as_ptr().add(w), p.loops.prefetch_distance);
-                        match width {
-                            1 => unpack::<S, Q, 1>(w, b, ahead, to),
-                            _ => unpack::<S, Q, GROUPS>(w, b, ahead, to),
+                        if const { fits::<S, GROUPS>() } && width == GROUPS {
+                            unpack::<S, Q, GROUPS>(w, b, ahead, to);
+                        } else {
+                            unpack::<S, Q, 1>(w, b, ahead, to);
                         }
                     }
                 }
                 if first + blocks == all {
-                    for (g, i) in (0..groups).flat_map(|g| (0..super::LAST).map(move |i| (g, i))) {
+                    for (g, i) in (0..groups).flat_map(|g| (0..LAST).map(move |i| (g, i))) {
                         prefetch_out::<S, 1>(p, group + g, &rows, i);
                     }
                 }
@@ -321,7 +353,7 @@ pub(super) unsafe fn tiled_in<S: Simd, Q: Quant, const R: usize>(
                         x: x.blocks.add(place.first + first * steps.block + row),
                         sums: sums.add(g * TILE + row),
                         done: tile * R - row,
-                        planes: together,
+                        both: together == 2,
                         plane,
                     }
                 };

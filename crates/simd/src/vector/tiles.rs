@@ -46,9 +46,8 @@ impl Tiles for Model {
             for (row, lane) in (0..ROWS).flat_map(|row| (0..LANES).map(move |lane| (row, lane))) {
                 let product = |k: usize| {
                     // SAFETY: the caller's contract.
-                    let (x, w) = unsafe {
-                        (*x.add(64 * row + k), *w.add(64 * (k / 4) + 4 * lane + k % 4))
-                    };
+                    let (x, w) =
+                        unsafe { (*x.add(64 * row + k), *w.add(64 * (k / 4) + 4 * lane + k % 4)) };
                     i32::from(x) * i32::from(w.cast_signed())
                 };
                 // SAFETY: as above.

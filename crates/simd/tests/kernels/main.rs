@@ -25,7 +25,7 @@ fn sets() -> Vec<Isa> {
     let mut sets: Vec<Isa> = Isa::available().collect();
     sets.push(Isa::modelled());
     #[cfg(target_arch = "x86_64")]
-    sets.extend(amx::beside_avx2());
+    sets.extend(amx::sets());
     #[cfg(target_arch = "aarch64")]
     // SAFETY: on this processor tiles are a model.
     sets.extend(Isa::named("neon").ok().map(|vectors| unsafe { vectors.with_tiles() }));
