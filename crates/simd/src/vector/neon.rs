@@ -50,6 +50,39 @@ unsafe fn sdot(acc: int32x4_t, w: int8x16_t, a: int8x16_t) -> int32x4_t {
     out
 }
 
+/// [`sdot`] with the four bytes `LANE` of `a` in every lane.
+#[inline(always)]
+unsafe fn sdot_lane<const LANE: usize>(acc: int32x4_t, w: int8x16_t, a: int8x16_t) -> int32x4_t {
+    let mut out = acc;
+    // SAFETY: as for `sdot`.
+    unsafe {
+        asm!(
+            ".arch_extension dotprod",
+            "sdot {out:v}.4s, {w:v}.16b, {a:v}.4b[{lane}]",
+            out = inout(vreg) out, w = in(vreg) w, a = in(vreg) a, lane = const LANE,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    out
+}
+
+/// Group `LANE` of 4 columns of each of `G` row groups, with those columns of `R` rows.
+#[inline(always)]
+unsafe fn dots_lane<const G: usize, const R: usize, const LANE: usize>(
+    acc: &mut [[[int32x4_t; 4]; R]; G],
+    w: &[[[uint8x16_t; 4]; 4]; G],
+    a: &[int8x16_t; R],
+) {
+    for (acc, w) in acc.iter_mut().zip(w) {
+        for (acc, &a) in acc.iter_mut().zip(a) {
+            // SAFETY: the caller's contract.
+            *acc = unsafe {
+                quarters!(i => sdot_lane::<LANE>(acc[i], vreinterpretq_s8_u8(w[LANE][i]), a))
+            };
+        }
+    }
+}
+
 /// Four `f16`, as bits, to `f32`.
 #[inline(always)]
 unsafe fn widen(h: uint16x4_t) -> float32x4_t {
@@ -298,6 +331,33 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn dot_8(acc: Self::I, w: Self::B, a: *const i8) -> Self::I {
         unsafe { Self::dot_u(acc, w, a) }
+    }
+    #[inline(always)]
+    unsafe fn dots_u<const G: usize, const R: usize>(
+        mut acc: [[Self::I; R]; G],
+        w: [[Self::B; 4]; G],
+        a: *const i8,
+    ) -> [[Self::I; R]; G] {
+        unsafe {
+            // One load for 16 columns of a row: the products take their four bytes out of it.
+            let mut rows = [vld1q_s8(a); R];
+            for (r, row) in rows.iter_mut().enumerate() {
+                *row = vld1q_s8(a.add(64 * r));
+            }
+            dots_lane::<G, R, 0>(&mut acc, &w, &rows);
+            dots_lane::<G, R, 1>(&mut acc, &w, &rows);
+            dots_lane::<G, R, 2>(&mut acc, &w, &rows);
+            dots_lane::<G, R, 3>(&mut acc, &w, &rows);
+            acc
+        }
+    }
+    #[inline(always)]
+    unsafe fn dots_8<const G: usize, const R: usize>(
+        acc: [[Self::I; R]; G],
+        w: [[Self::B; 4]; G],
+        a: *const i8,
+    ) -> [[Self::I; R]; G] {
+        unsafe { Self::dots_u(acc, w, a) }
     }
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
