@@ -5,7 +5,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 
 use model::gguf::Gguf;
-use model::tokenizer::{Bounds, ChatTemplate, Error, Message, Tokenizer, Vocabulary};
+use model::tokenizer::{
+    Bounds, ChatTemplate, Error, Message, RenderOptions, Tokenizer, Vocabulary,
+};
 use orind::engine::LoadSpec;
 use orind_testing::engine::{spec, start};
 use orind_testing::program::{again, said};
@@ -141,7 +143,7 @@ fn measured() {
             let (template, tokenizer) = text_of(name);
             let messages = [Message::new("user", text)];
             let bytes = messages[0].content.len();
-            let (render, prompt) = peak(|| template.render(&messages, true, &NEVER).unwrap());
+            let (render, prompt) = peak(|| template.render(&messages, &RenderOptions::answer(), &NEVER).unwrap());
             let what: String = messages[0].content.chars().take(4).collect();
             assert!(render <= 8 * bytes + 512 + MIB, "{name} {what:?}: {render} for {bytes}");
 
@@ -164,7 +166,7 @@ fn measured() {
         }
         let (template, _) = text_of(name);
         let messages = vec![Message::new("user", "hi"); 2000];
-        let (render, prompt) = peak(|| template.render(&messages, true, &NEVER));
+        let (render, prompt) = peak(|| template.render(&messages, &RenderOptions::answer(), &NEVER));
         assert!(render <= 2000 * (8 * 6 + 512) + MIB, "{render}, {prompt:?}");
         prompt.unwrap();
     }

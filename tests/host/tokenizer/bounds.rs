@@ -52,7 +52,7 @@ fn nothing_is_done_for_whoever_has_gone() {
     }
     let template = template("{% for m in messages %}{{ m.content }}{% endfor %}.").unwrap();
     for messages in [&conversation()[..], &[]] {
-        let error = template.render(messages, true, &gone).unwrap_err();
+        let error = template.render(messages, &RenderOptions::answer(), &gone).unwrap_err();
         assert!(matches!(error, Error::Cancelled), "{error}");
     }
 }
@@ -66,7 +66,7 @@ fn whoever_goes_is_not_worked_for_much_longer() {
     let tokenizer = Tokenizer::new(vocabulary).unwrap();
     for piece in [" ", "a ", "<|eot_id|>"] {
         let messages = [Message::new("user", piece.repeat((1 << 20) / piece.len()))];
-        let prompt = template.render(&messages, true, &NEVER).unwrap();
+        let prompt = template.render(&messages, &RenderOptions::answer(), &NEVER).unwrap();
         let encode = |cancelled: &AtomicBool| {
             tokenizer.encode_rendered(&prompt, &Bounds { tokens: usize::MAX, cancelled })
         };

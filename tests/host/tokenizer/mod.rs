@@ -13,7 +13,8 @@ use std::sync::atomic::AtomicBool;
 
 use model::gguf::{Gguf, Strings};
 use model::tokenizer::{
-    Bounds, ChatTemplate, Detokeniser, Error, Message, Specials, StopMatcher, Tokenizer, Vocabulary,
+    Bounds, ChatTemplate, Detokeniser, Error, Message, RenderOptions, Specials, StopMatcher,
+    Tokenizer, Vocabulary,
 };
 use proptest::prelude::*;
 
@@ -423,7 +424,8 @@ fn models_without_a_template_get_their_familys() {
 }
 
 fn rendered(template: &ChatTemplate, messages: &[Message], add: bool) -> Result<String, Error> {
-    Ok(template.render(messages, add, &NEVER)?.text().to_owned())
+    let options = RenderOptions { add_generation_prompt: add, ..Default::default() };
+    Ok(template.render(messages, &options, &NEVER)?.text().to_owned())
 }
 
 /// The template `source` of a model whose one token, BOS, is `<s>`.

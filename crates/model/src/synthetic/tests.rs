@@ -11,7 +11,9 @@ use tempfile::TempDir;
 use super::planted::Rule;
 use super::shape::Family;
 use super::*;
-use crate::tokenizer::{Bounds, ChatTemplate, Message, Specials, Tokenizer, Vocabulary};
+use crate::tokenizer::{
+    Bounds, ChatTemplate, Message, RenderOptions, Specials, Tokenizer, Vocabulary,
+};
 
 fn generate(name: &str, dir: &Path) -> PathBuf {
     Spec::parse(name).unwrap().generate(dir, &mut |_, _| {}).unwrap()
@@ -327,7 +329,7 @@ fn any_text_is_tokenised_and_comes_back() {
         assert!(count < english.len() * 2 / 3, "{count} tokens for {} bytes", english.len());
 
         let never = AtomicBool::new(false);
-        let prompt = chat.render(&[Message::new("user", "Hello!")], true, &never).unwrap();
+        let prompt = chat.render(&[Message::new("user", "Hello!")], &RenderOptions::answer(), &never).unwrap();
         assert_eq!(prompt.text(), template);
         let bounds = Bounds { tokens: 100, cancelled: &never };
         let ids = tokenizer.encode_rendered(&prompt, &bounds).unwrap();

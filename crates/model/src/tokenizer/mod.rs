@@ -27,7 +27,9 @@ mod word;
 
 pub use bounds::Bounds;
 pub use build::Tokenizer;
-pub use chat::{ChatTemplate, Message, Rendered};
+pub use chat::{
+    AnswerParser, Call, Calls, ChatTemplate, Format, Message, Piece, RenderOptions, Rendered,
+};
 pub use encode::Specials;
 pub use error::Error;
 pub use stream::{Detokeniser, Emitted, StopMatcher};

@@ -18,6 +18,8 @@ pub struct Detokeniser {
     pending: Vec<u8>,
     /// Whether a text begins with the next id.
     begins: bool,
+    /// Control tokens whose names are part of the text.
+    shown: Vec<u32>,
     text: String,
 }
 
@@ -32,13 +34,22 @@ impl Detokeniser {
     #[must_use]
     pub fn after(tokenizer: Arc<Tokenizer>, prompt: &[u32]) -> Self {
         let begins = tokenizer.begins_after(prompt);
-        Self { tokenizer, pending: Vec::new(), begins, text: String::new() }
+        Self { tokenizer, pending: Vec::new(), begins, shown: Vec::new(), text: String::new() }
+    }
+
+    /// Gives out the names of these control tokens too.
+    #[must_use]
+    pub fn showing(self, shown: Vec<u32>) -> Self {
+        Self { shown, ..self }
     }
 
     /// The text that `id` completes; empty for control tokens and in the middle of a character.
     pub fn push(&mut self, id: u32) -> &str {
         self.text.clear();
         self.pending.extend_from_slice(self.tokenizer.text_bytes(id, &mut self.begins));
+        if self.shown.contains(&id) {
+            self.pending.extend_from_slice(self.tokenizer.token_bytes(id).unwrap_or_default());
+        }
         let (mut end, mut held) = (0, 0);
         for chunk in self.pending.utf8_chunks() {
             self.text.push_str(chunk.valid());

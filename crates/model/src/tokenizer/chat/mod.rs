@@ -7,6 +7,8 @@
 //! What a program may call beyond Jinja itself is in [`python`]; what keeps messages from becoming
 //! control tokens is in [`plain`].
 
+mod answer;
+mod message;
 mod plain;
 mod python;
 
@@ -17,6 +19,9 @@ use jiff::Timestamp;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, Value};
 
+pub use self::answer::{AnswerParser, Calls, Format, Piece};
+use self::message::{Size, Values};
+pub use self::message::{Call, Message, RenderOptions};
 use self::plain::Control;
 pub use self::plain::Rendered;
 use super::bounds::Work;
@@ -30,12 +35,16 @@ const STACK: usize = 256 << 20;
 const FUEL: u64 = 50_000;
 /// Instructions for each message on top; published templates need less than a hundred.
 const FUEL_PER_MESSAGE: u64 = 300;
+/// Instructions for each value of tools and arguments, which some templates write themselves.
+const FUEL_PER_VALUE: u64 = 300;
 /// Instructions in all: some can nest values one level deeper, or copy them.
 const FUEL_MAX: u64 = 1_000_000;
 /// Bytes of output beyond the messages' own.
 const OUTPUT: usize = 1 << 20;
 /// How often the text of the messages may be repeated in the output.
 const OUTPUT_PER_BYTE: usize = 4;
+/// Punctuation and indentation of a value of tools and arguments.
+const OUTPUT_PER_VALUE: usize = 64;
 /// Bytes to reserve for what a template writes of its own: in all, and for each message.
 const MARKUP: [usize; 2] = [1024, 64];
 const RECURSION: usize = 64;
@@ -44,19 +53,6 @@ const NAME: &str = "chat_template";
 const LLAMA3: &str = include_str!("llama3.jinja");
 const CHATML: &str = include_str!("chatml.jinja");
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`.
-    pub role: String,
-    pub content: String,
-}
-
-impl Message {
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
-    }
-}
-
 /// A compiled chat template, with the conventions of Hugging Face's `apply_chat_template`.
 #[derive(Debug)]
 pub struct ChatTemplate {
@@ -64,6 +60,7 @@ pub struct ChatTemplate {
     /// `bos_token` and `eos_token`, where the model has them.
     tokens: Vec<(&'static str, String)>,
     control: Control,
+    format: Format,
     /// Noncharacters that the template does not use, in the order in which they are tried.
     sentinels: Vec<char>,
 }
@@ -97,11 +94,24 @@ impl ChatTemplate {
         let tokens: Vec<_> = tokens.into_iter().filter_map(text).collect();
         let used = |c| source.contains(c) || tokens.iter().any(|(_, text)| text.contains(c));
         let sentinels = plain::noncharacters().filter(|c| !used(*c)).collect();
-        Ok(Self { environment, tokens, control, sentinels })
+        let format = Format::recognise(source);
+        Ok(Self { environment, tokens, control, format, sentinels })
     }
 
-    /// The prompt for `messages`; with `add_generation_prompt` it ends where the assistant's next
-    /// message begins. Once `cancelled` is set, it ends soon, with [`Error::Cancelled`].
+    /// How answers to this template call tools and think.
+    #[must_use]
+    pub const fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Whether the template speaks of a variable of that name.
+    #[must_use]
+    pub fn reads(&self, variable: &str) -> bool {
+        let template = self.environment.get_template(NAME);
+        template.is_ok_and(|template| template.source().contains(variable))
+    }
+
+    /// The prompt for `messages`. Once `cancelled` is set, it ends soon, with [`Error::Cancelled`].
     ///
     /// What a message says is text, also where it reads like a control token: only what the
     /// template itself writes becomes one.
@@ -116,40 +126,47 @@ impl ChatTemplate {
     pub fn render(
         &self,
         messages: &[Message],
-        add_generation_prompt: bool,
+        options: &RenderOptions,
         cancelled: &AtomicBool,
     ) -> Result<Rendered, Error> {
-        let sentinel = self.sentinel(messages)?;
+        let sentinel = self.sentinel(messages, options)?;
         let mut work = Work::new(cancelled);
-        let mut text: usize = 0;
-        let mut values = Vec::with_capacity(messages.len());
+        let mut values = Values::new(&self.control, sentinel);
+        let mut list = Vec::with_capacity(messages.len());
         for message in messages {
             work.add(message.content.len())?;
-            // A role is a name of the template's choosing, which it may make a control token of.
-            let role = self.control.mark(&message.role, sentinel, false);
-            let content = self.control.mark(&message.content, sentinel, true);
-            text = text.saturating_add(role.len()).saturating_add(content.len());
-            values.push(Value::from_pairs([("role", &*role), ("content", &*content)]));
+            list.push(values.message(message));
         }
-        let limit = OUTPUT.saturating_add(text.saturating_mul(OUTPUT_PER_BYTE));
-        let fuel = FUEL_PER_MESSAGE.saturating_mul(messages.len() as u64).saturating_add(FUEL);
-        let fuel = fuel.min(FUEL_MAX);
+        let tools: Vec<Value> = options.tools.iter().map(|tool| values.json(tool)).collect();
+        // Given as None, not left undefined, because templates ask which of the two it is.
+        let tools = if tools.is_empty() { Value::from(()) } else { Value::from(tools) };
+        let variables: Vec<_> =
+            options.variables.iter().map(|(name, value)| (&**name, values.json(value))).collect();
+        let Size { text, values } = values.size;
+        let limit = OUTPUT
+            .saturating_add(text.saturating_mul(OUTPUT_PER_BYTE))
+            .saturating_add(values.saturating_mul(OUTPUT_PER_VALUE));
+        let fuel = FUEL_PER_MESSAGE
+            .saturating_mul(messages.len() as u64)
+            .saturating_add(FUEL_PER_VALUE.saturating_mul(values as u64))
+            .saturating_add(FUEL)
+            .min(FUEL_MAX);
 
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(fuel));
         let now = Timestamp::now();
         environment.add_function("strftime_now", move |format: &str| python::strftime(format, now));
-        let mut context = vec![
-            ("messages", Value::from(values)),
-            ("add_generation_prompt", Value::from(add_generation_prompt)),
-            // Given as None, not left undefined, because templates ask which of the two it is.
-            ("tools", Value::from(())),
+        let mut context = variables;
+        context.extend([
+            ("messages", Value::from(list)),
+            ("add_generation_prompt", Value::from(options.add_generation_prompt)),
+            ("tools", tools),
             ("documents", Value::from(())),
-        ];
+        ]);
         context.extend(self.tokens.iter().map(|(name, text)| (*name, Value::from(text.as_str()))));
 
         // Most templates write each message once.
-        let room = text + MARKUP[0] + messages.len() * MARKUP[1];
+        let room = text + values * OUTPUT_PER_VALUE / 2 + MARKUP[0] + messages.len() * MARKUP[1];
         let text = Vec::with_capacity(room.min(limit));
         let mut out = Bounded { text, limit, full: false, cancelled };
         let rendered = on_deep_stack(|| {
@@ -175,11 +192,14 @@ impl ChatTemplate {
         }
     }
 
-    /// A character that occurs in no message.
-    fn sentinel(&self, messages: &[Message]) -> Result<char, Error> {
-        let free =
-            |c: &char| !messages.iter().any(|m| m.content.contains(*c) || m.role.contains(*c));
-        self.sentinels.iter().copied().find(free).ok_or(Error::NoSentinel)
+    /// A character that occurs in no text of the conversation.
+    fn sentinel(&self, messages: &[Message], options: &RenderOptions) -> Result<char, Error> {
+        let is_free = |c: &char| {
+            let mut free = true;
+            message::texts(messages, options, &mut |text| free = free && !text.contains(*c));
+            free
+        };
+        self.sentinels.iter().copied().find(is_free).ok_or(Error::NoSentinel)
     }
 }
 

@@ -1,0 +1,140 @@
+//! Which way of calling and thinking a template speaks of.
+
+/// How a family of models writes calls of tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// `<tool_call>{"name": .., "arguments": ..}</tool_call>`: Hermes, Qwen 2.5, Qwen 3.
+    Hermes,
+    /// `<tool_call><function=..><parameter=..>..</parameter></function></tool_call>`: Qwen3-Coder,
+    /// Qwen 3.5.
+    Xml,
+    /// `[TOOL_CALLS][{"name": .., "arguments": ..}]`, or `[TOOL_CALLS]name[ARGS]{..}`: Mistral.
+    Mistral,
+    /// `{"name": .., "parameters": ..}`, the whole answer, or behind `<|python_tag|>`: Llama 3.
+    Llama,
+    /// Messages to `functions.name` on the channel `commentary`: gpt-oss.
+    Harmony,
+    /// `<start_function_call>call:name{key:<escape>text<escape>}<end_function_call>`.
+    FunctionGemma,
+    /// `<|tool_call>call:name{key:<|"|>text<|"|>}<tool_call|>`: Gemma 4.
+    Gemma,
+}
+
+impl Calls {
+    pub(super) const TOOL_CALL: &str = "<tool_call>";
+
+    /// Marks that a call begins with.
+    pub(super) const fn opens(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes => &[Self::TOOL_CALL],
+            Self::Xml => &[Self::TOOL_CALL, "<function="],
+            Self::Mistral => &["[TOOL_CALLS]"],
+            Self::Llama => &["<|python_tag|>"],
+            Self::FunctionGemma => &["<start_function_call>"],
+            Self::Gemma => &["<|tool_call>"],
+            Self::Harmony => &[],
+        }
+    }
+
+    /// Marks behind a call.
+    pub(super) const fn ends(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes | Self::Xml => &["</tool_call>"],
+            Self::FunctionGemma => &["<end_function_call>"],
+            Self::Gemma => &["<tool_call|>"],
+            Self::Mistral | Self::Llama | Self::Harmony => &[],
+        }
+    }
+
+    /// What stands around a text in a call of Gemma's.
+    pub(super) const fn quote(self) -> &'static str {
+        match self {
+            Self::Gemma => "<|\"|>",
+            _ => "<escape>",
+        }
+    }
+
+    /// Other marks within calls.
+    const fn within(self) -> &'static [&'static str] {
+        match self {
+            Self::Mistral => &["[ARGS]", "[CALL_ID]"],
+            Self::FunctionGemma | Self::Gemma => match self {
+                Self::Gemma => &["<|\"|>"],
+                _ => &["<escape>"],
+            },
+            Self::Harmony => &[
+                "<|channel|>",
+                "<|message|>",
+                "<|start|>",
+                "<|end|>",
+                "<|constrain|>",
+                "<|call|>",
+                "<|return|>",
+            ],
+            Self::Hermes | Self::Xml | Self::Llama => &[],
+        }
+    }
+}
+
+/// How answers of a model are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Format {
+    /// `None` for a template that knows no tools.
+    pub calls: Option<Calls>,
+    /// What stands before and behind thoughts.
+    pub thinking: Option<[&'static str; 2]>,
+}
+
+impl Format {
+    /// Everything is text.
+    pub const PLAIN: Self = Self { calls: None, thinking: None };
+
+    /// The format of a template. What a template tells the model to write, and writes itself of
+    /// earlier answers, says it.
+    #[must_use]
+    pub fn recognise(template: &str) -> Self {
+        let has = |mark: &str| template.contains(mark);
+        let calls = if has("<|channel|>") && has("<|message|>") {
+            Some(Calls::Harmony)
+        } else if !has("tools") {
+            None
+        } else if has("<start_function_call>") {
+            Some(Calls::FunctionGemma)
+        } else if has("<|tool_call>") {
+            Some(Calls::Gemma)
+        } else if has("[TOOL_CALLS]") {
+            Some(Calls::Mistral)
+        } else if has(Calls::TOOL_CALL) {
+            Some(if has("<function=") { Calls::Xml } else { Calls::Hermes })
+        } else if has("<|start_header_id|>") && has("parameters") {
+            Some(Calls::Llama)
+        } else {
+            None
+        };
+        let marks = [
+            ["<think>", "</think>"],
+            ["[THINK]", "[/THINK]"],
+            ["<|channel>thought", "<channel|>"],
+        ];
+        let thinking = marks.into_iter().find(|[open, close]| has(open) && has(close));
+        Self { calls, thinking: thinking.filter(|_| calls != Some(Calls::Harmony)) }
+    }
+
+    /// Whether a model of this format may think before it answers.
+    #[must_use]
+    pub fn can_think(self) -> bool {
+        self.thinking.is_some() || self.calls == Some(Calls::Harmony)
+    }
+
+    /// Texts that tell the parts of an answer apart. Where one is the name of a control token, the
+    /// parser has to see it.
+    pub fn marks(self) -> impl Iterator<Item = &'static str> {
+        let calls = self.calls.into_iter().flat_map(|calls| {
+            calls.opens().iter().chain(calls.ends()).chain(calls.within()).copied()
+        });
+        calls.chain(self.thinking.into_iter().flatten().map(|mark| {
+            // Gemma's names its channel behind the control token.
+            mark.strip_suffix("thought").unwrap_or(mark)
+        }))
+    }
+}

@@ -1,0 +1,82 @@
+//! Mistral's calls: a list of objects, or, of newer models, a name and its arguments.
+
+use super::json::{End, JsonCall, Scanner};
+use super::{Piece, Read, Tools, emit};
+
+const ARGS: &str = "[ARGS]";
+const CALL_ID: &str = "[CALL_ID]";
+
+/// What follows `[TOOL_CALLS]`.
+#[derive(Debug, Default)]
+pub(super) enum Mistral {
+    #[default]
+    Begin,
+    /// Between the objects of a list.
+    List,
+    Object(JsonCall),
+    /// A name, an id perhaps, before the arguments.
+    Name,
+    Arguments(Scanner),
+}
+
+impl Mistral {
+    pub(super) fn read(&mut self, text: &str, out: &mut Vec<Piece>) -> Read {
+        let mut at = 0;
+        loop {
+            let rest = &text[at..];
+            let next = rest.trim_start();
+            let space = rest.len() - next.len();
+            match self {
+                Self::Object(call) => match call.read(rest, &Tools::default(), out) {
+                    Read::Done(bytes) => {
+                        at += bytes;
+                        *self = Self::List;
+                    }
+                    Read::More(bytes) => return Read::More(at + bytes),
+                    // Of several objects one was a call already.
+                    Read::Broken(bytes) => return Read::Done(at + bytes),
+                },
+                Self::Arguments(scanner) => {
+                    for (i, c) in rest.char_indices() {
+                        let end = match scanner.feed(c) {
+                            End::Within => continue,
+                            End::Here => i + c.len_utf8(),
+                            End::Before => i,
+                        };
+                        emit(out, Piece::Arguments(rest[..end].to_owned()));
+                        return Read::Done(at + end);
+                    }
+                    emit(out, Piece::Arguments(rest.to_owned()));
+                    return Read::More(text.len());
+                }
+                Self::Begin | Self::List | Self::Name if next.is_empty() => return Read::More(at),
+                Self::Begin => {
+                    let is_list = next.starts_with('[');
+                    at += space + usize::from(is_list);
+                    *self = if is_list { Self::List } else { Self::Name };
+                }
+                Self::List => match next.as_bytes()[0] {
+                    b',' => at += space + 1,
+                    b'{' => {
+                        at += space;
+                        *self = Self::Object(JsonCall::any());
+                    }
+                    b']' => return Read::Done(at + space + 1),
+                    _ => return Read::Done(at),
+                },
+                Self::Name => {
+                    let Some(open) = next.find('{') else { return Read::More(at) };
+                    let head = next[..open].trim_end();
+                    let head = head.strip_suffix(ARGS).unwrap_or(head);
+                    let name = head.split(CALL_ID).next().unwrap_or(head).trim();
+                    if name.is_empty() || name.contains(char::is_whitespace) {
+                        return Read::Broken(at);
+                    }
+                    out.push(Piece::Call { name: name.to_owned() });
+                    at += space + open;
+                    *self = Self::Arguments(Scanner::default());
+                }
+            }
+        }
+    }
+}

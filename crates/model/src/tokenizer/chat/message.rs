@@ -1,0 +1,175 @@
+//! What a template is given: messages with their calls, tools, and how it is to be rendered.
+
+use minijinja::Value;
+use serde_json::{Map, Value as Json};
+
+use super::plain::Control;
+
+/// One message of a conversation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Message {
+    /// Who speaks: `system`, `user`, `assistant`, `tool`.
+    pub role: String,
+    pub content: String,
+    /// What the assistant thought before it.
+    pub reasoning: Option<String>,
+    /// Tools that the assistant calls in it.
+    pub calls: Vec<Call>,
+    /// The call that a tool answers.
+    pub call_id: Option<String>,
+    /// The tool that answers.
+    pub name: Option<String>,
+}
+
+impl Message {
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into(), ..Self::default() }
+    }
+}
+
+/// A tool called by the assistant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    pub id: String,
+    pub name: String,
+    /// An object, as templates expect it.
+    pub arguments: Json,
+}
+
+/// How a conversation is rendered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RenderOptions {
+    /// End where the assistant's next message begins.
+    pub add_generation_prompt: bool,
+    /// Tools that may be called, each `{"type": "function", "function": {..}}`.
+    pub tools: Vec<Json>,
+    /// Further variables of the template: `enable_thinking`, `reasoning_effort`.
+    pub variables: Map<String, Json>,
+}
+
+impl RenderOptions {
+    /// For a prompt that the assistant answers.
+    #[must_use]
+    pub fn answer() -> Self {
+        Self { add_generation_prompt: true, ..Self::default() }
+    }
+}
+
+/// The texts and values of a conversation, counted on the way to the template.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Size {
+    /// Bytes of text.
+    pub(super) text: usize,
+    /// Values of tools, arguments and variables, each with its punctuation.
+    pub(super) values: usize,
+}
+
+/// Calls `f` with each text of a conversation.
+pub(super) fn texts(messages: &[Message], options: &RenderOptions, f: &mut impl FnMut(&str)) {
+    for message in messages {
+        f(&message.role);
+        f(&message.content);
+        let optional = [&message.reasoning, &message.call_id, &message.name];
+        optional.into_iter().flatten().for_each(|text| f(text));
+        for call in &message.calls {
+            f(&call.id);
+            f(&call.name);
+            json_texts(&call.arguments, f);
+        }
+    }
+    options.tools.iter().for_each(|tool| json_texts(tool, f));
+    for (name, value) in &options.variables {
+        f(name);
+        json_texts(value, f);
+    }
+}
+
+fn json_texts(value: &Json, f: &mut impl FnMut(&str)) {
+    match value {
+        Json::String(text) => f(text),
+        Json::Array(list) => list.iter().for_each(|item| json_texts(item, f)),
+        Json::Object(map) => {
+            for (key, item) in map {
+                f(key);
+                json_texts(item, f);
+            }
+        }
+        Json::Null | Json::Bool(_) | Json::Number(_) => {}
+    }
+}
+
+/// The values that a template sees, in which no text makes a control token.
+pub(super) struct Values<'a> {
+    control: &'a Control,
+    sentinel: char,
+    pub(super) size: Size,
+}
+
+impl<'a> Values<'a> {
+    pub(super) fn new(control: &'a Control, sentinel: char) -> Self {
+        Self { control, sentinel, size: Size::default() }
+    }
+
+    fn text(&mut self, text: &str) -> Value {
+        self.marked(text, true)
+    }
+
+    fn marked(&mut self, text: &str, ends: bool) -> Value {
+        let text = self.control.mark(text, self.sentinel, ends);
+        self.size.text = self.size.text.saturating_add(text.len());
+        Value::from(&*text)
+    }
+
+    pub(super) fn message(&mut self, message: &Message) -> Value {
+        // A role is a name of the template's choosing, which it may make a control token of.
+        let role = self.marked(&message.role, false);
+        let mut fields = vec![("role", role), ("content", self.text(&message.content))];
+        if let Some(reasoning) = &message.reasoning {
+            let reasoning = self.text(reasoning);
+            // gpt-oss's template knows it by another name, and refuses it beside content in a call.
+            if message.calls.is_empty() || message.content.is_empty() {
+                fields.push(("thinking", reasoning.clone()));
+            }
+            fields.push(("reasoning_content", reasoning));
+        }
+        // Templates ask whether a message has the key.
+        if !message.calls.is_empty() {
+            let calls: Vec<_> = message.calls.iter().map(|call| self.call(call)).collect();
+            fields.push(("tool_calls", Value::from(calls)));
+        }
+        for (key, text) in [("tool_call_id", &message.call_id), ("name", &message.name)] {
+            if let Some(text) = text {
+                fields.push((key, self.text(text)));
+            }
+        }
+        Value::from_pairs(fields)
+    }
+
+    fn call(&mut self, call: &Call) -> Value {
+        let function = [("name", self.text(&call.name)), ("arguments", self.json(&call.arguments))];
+        Value::from_pairs([
+            ("id", self.text(&call.id)),
+            ("type", Value::from("function")),
+            ("function", Value::from_pairs(function)),
+        ])
+    }
+
+    pub(super) fn json(&mut self, value: &Json) -> Value {
+        self.size.values += 1;
+        match value {
+            Json::Null => Value::from(()),
+            Json::Bool(on) => Value::from(*on),
+            Json::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
+                (Some(number), ..) => Value::from(number),
+                (None, Some(number), _) => Value::from(number),
+                (None, None, number) => Value::from(number.unwrap_or(f64::NAN)),
+            },
+            Json::String(text) => self.text(text),
+            Json::Array(list) => list.iter().map(|item| self.json(item)).collect(),
+            Json::Object(map) => {
+                let pair = |(key, item): (&String, &Json)| (self.text(key), self.json(item));
+                Value::from_pairs(map.iter().map(pair))
+            }
+        }
+    }
+}
