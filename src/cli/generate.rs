@@ -84,7 +84,11 @@ async fn complete(session: &Session, args: &args::Generate, prompt: String) -> R
 
 async fn chat(session: &Session, args: &args::Generate, prompt: String) -> Result<End, Error> {
     let request = ChatRequest {
-        messages: vec![ChatMessage { role: "user".into(), content: Content::Text(prompt) }],
+        messages: vec![ChatMessage {
+            role: "user".into(),
+            content: Some(Content::Text(prompt)),
+            ..ChatMessage::default()
+        }],
         max_completion_tokens: Some(args.max_tokens),
         temperature: Some(args.temp),
         top_k: args.top_k,

@@ -1,22 +1,29 @@
 //! What goes over the wire: one type per request, answer and event, for the server and the client.
 //!
-//! Routes under `/orin/v1` are the daemon's own and refuse unknown fields; routes under `/v1` follow
-//! OpenAI's shapes, ignore fields nobody knows and carry a few extensions, each named here.
+//! Routes under `/orin/v1` are the daemon's own and refuse unknown fields; the others follow the shapes of
+//! their dialects, ignore fields nobody knows and carry a few extensions, each named here.
 
+mod anthropic;
+mod ollama;
+mod openai;
 mod prompt;
+mod responses;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use device::Activity;
 use device::tune::Clock;
 use device::tune::report::{Mode, Searching};
 
 pub use crate::engine::{DeviceHealth, DeviceInfo as Device, ModelInfo as Model};
+pub use anthropic::*;
+pub use ollama::*;
+pub use openai::*;
 pub use prompt::Prompt;
+pub use responses::*;
 pub use telemetry::State as Machine;
 
 pub mod route {
@@ -41,6 +48,63 @@ pub mod route {
     pub const COMPLETIONS: &str = "/v1/completions";
     /// `POST` [`super::ChatRequest`].
     pub const CHAT: &str = "/v1/chat/completions";
+    /// `POST` [`super::ResponsesRequest`].
+    pub const RESPONSES: &str = "/v1/responses";
+    /// `POST`, refused by name.
+    pub const EMBEDDINGS: &str = "/v1/embeddings";
+    /// `POST` [`super::MessagesRequest`].
+    pub const MESSAGES: &str = "/v1/messages";
+    /// `POST` [`super::MessagesRequest`].
+    pub const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
+    /// `POST` [`super::OllamaGenerate`].
+    pub const OLLAMA_GENERATE: &str = "/api/generate";
+    /// `POST` [`super::OllamaChat`].
+    pub const OLLAMA_CHAT: &str = "/api/chat";
+    /// `GET`.
+    pub const OLLAMA_TAGS: &str = "/api/tags";
+    /// `POST` [`super::OllamaShow`].
+    pub const OLLAMA_SHOW: &str = "/api/show";
+    /// `GET`.
+    pub const OLLAMA_VERSION: &str = "/api/version";
+    /// `POST`, refused by name.
+    pub const OLLAMA_EMBED: &str = "/api/embed";
+    /// `POST` [`super::TokenizeRequest`].
+    pub const TOKENIZE: &str = "/tokenize";
+    /// `POST` [`super::DetokenizeRequest`].
+    pub const DETOKENIZE: &str = "/detokenize";
+    /// `POST` [`super::ChatRequest`].
+    pub const APPLY_TEMPLATE: &str = "/apply-template";
+
+    /// Routes that generate.
+    pub const GENERATING: [&str; 6] =
+        [COMPLETIONS, CHAT, RESPONSES, MESSAGES, OLLAMA_GENERATE, OLLAMA_CHAT];
+
+    /// All routes.
+    pub const ALL: [&str; 23] = [
+        HEALTH,
+        METRICS,
+        STATUS,
+        MODELS,
+        BENCH,
+        TUNE,
+        OPENAI_MODELS,
+        OPENAI_MODEL,
+        COMPLETIONS,
+        CHAT,
+        RESPONSES,
+        EMBEDDINGS,
+        MESSAGES,
+        COUNT_TOKENS,
+        OLLAMA_GENERATE,
+        OLLAMA_CHAT,
+        OLLAMA_TAGS,
+        OLLAMA_SHOW,
+        OLLAMA_VERSION,
+        OLLAMA_EMBED,
+        TOKENIZE,
+        DETOKENIZE,
+        APPLY_TEMPLATE,
+    ];
 }
 
 pub mod event {
@@ -296,299 +360,26 @@ pub struct Health {
     pub status: String,
 }
 
-/// Answer of `GET /v1/models`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ModelList {
-    /// `list`.
-    pub object: String,
-    /// The loaded model, or nothing.
-    pub data: Vec<ModelEntry>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ModelEntry {
-    pub id: String,
-    /// `model`.
-    pub object: String,
-    /// When it was loaded, in seconds since 1970.
-    pub created: u64,
-    /// `orind`.
-    pub owned_by: String,
-}
-
-/// A body with fields of its own between those that both generating routes have.
-macro_rules! generating {
-    ($(#[$meta:meta])* pub struct $name:ident { $($own:tt)* }) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-        pub struct $name {
-            /// The id of the loaded model; may be left out.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub model: Option<String>,
-            $($own)*
-            /// 0 is greedy.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub temperature: Option<f32>,
-            /// Smallest probability mass to choose from, over 0 to 1.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub top_p: Option<f32>,
-            /// Number of tokens to choose from; 0 is all (extension).
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub top_k: Option<u32>,
-            /// Same seed, same request, same answer.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub seed: Option<i64>,
-            /// Texts that end the answer and are not part of it.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub stop: Option<Stop>,
-            /// Generate on past end-of-generation tokens (extension).
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub ignore_eos: Option<bool>,
-            /// Answer with server-sent events.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub stream: Option<bool>,
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub stream_options: Option<StreamOptions>,
-        }
-    };
-}
-
-generating! {
-    /// Body of `POST /v1/completions`.
-    pub struct CompletionRequest {
-        pub prompt: Prompt,
-        /// Tokens to generate at most; the rest of the slot's context when not given. 0 only
-        /// evaluates the prompt.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub max_tokens: Option<u32>,
-        /// Put the prompt before the answer; with `logprobs`, report the prompt's tokens too.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub echo: Option<bool>,
-        /// Report log-probabilities, with this many alternatives per token, 0 to 20.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub logprobs: Option<u32>,
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected a string or a list of strings")]
-pub enum Stop {
-    One(String),
-    Many(Vec<String>),
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StreamOptions {
-    /// Send the token counts in one more event before the end.
+/// Body of `POST /tokenize`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct TokenizeRequest {
     #[serde(default)]
-    pub include_usage: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
-    /// Of the prompt or prompts.
-    pub prompt_tokens: u64,
-    pub completion_tokens: u64,
-    pub total_tokens: u64,
-}
-
-/// When things happened, in milliseconds from the request's arrival (extension).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Timings {
-    /// Until the prompt's evaluation began.
-    pub queued_ms: f64,
-    /// Until the first token.
-    pub first_token_ms: f64,
-    /// Until the end.
-    pub total_ms: f64,
-}
-
-/// What every answer under `/v1` begins with.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Head {
-    pub id: String,
-    /// `text_completion`, `chat.completion` or, in a chat's stream, `chat.completion.chunk`.
-    pub object: String,
-    /// Seconds since 1970.
-    pub created: u64,
-    /// The model that answers.
-    pub model: String,
-    /// The build that answers.
-    pub system_fingerprint: String,
-}
-
-/// Answer of `POST /v1/completions`, and each event of its stream.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Completion {
-    #[serde(flatten)]
-    pub head: Head,
-    /// One per prompt; in a stream, what is new.
-    pub choices: Vec<CompletionChoice>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
-    /// Of a request with one prompt, with its end (extension).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timings: Option<Timings>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CompletionChoice {
-    pub index: usize,
-    /// The text; in a stream, what is new.
-    pub text: String,
-    /// When asked for.
-    pub logprobs: Option<CompletionLogprobs>,
-    /// `stop`, `length`, or `null` while it goes on.
-    pub finish_reason: Option<String>,
-}
-
-/// Log-probabilities of a completion: parallel lists, one entry per token.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CompletionLogprobs {
-    /// The token's text; `bytes:\xNN..` when it is not UTF-8 on its own.
-    pub tokens: Vec<String>,
-    /// Its log-probability; `null` for a prompt's first token.
-    pub token_logprobs: Vec<Option<f32>>,
-    /// The alternatives by text; `null` for a prompt's first token.
-    pub top_logprobs: Vec<Option<Map<String, Value>>>,
-    /// Where the token begins in prompt and answer together, in characters.
-    pub text_offset: Vec<usize>,
-    /// The token's id (extension).
-    pub token_ids: Vec<u32>,
-    /// The alternatives by id, most likely first (extension).
-    pub top: Vec<Vec<TokenLogprob>>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TokenLogprob {
-    /// Its id (extension).
-    pub id: u32,
-    /// Its text; `bytes:\xNN..` when it is not UTF-8 on its own.
-    pub token: String,
-    /// Natural logarithm of its probability at temperature 1; at least -9999.
-    pub logprob: f32,
-    pub bytes: Vec<u8>,
-}
-
-generating! {
-    /// Body of `POST /v1/chat/completions`.
-    pub struct ChatRequest {
-        pub messages: Vec<ChatMessage>,
-        /// Tokens to generate at most; the rest of the slot's context when not given.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub max_completion_tokens: Option<u32>,
-        /// The older name of `max_completion_tokens`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub max_tokens: Option<u32>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub logprobs: Option<bool>,
-        /// With this many alternatives per token, 0 to 20.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub top_logprobs: Option<u32>,
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChatMessage {
-    /// `system`, `developer`, `user`, `assistant`.
-    pub role: String,
-    pub content: Content,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected a string or a list of parts {\"type\": \"text\", \"text\": ..}"
-)]
-pub enum Content {
-    Text(String),
-    Parts(Vec<ContentPart>),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContentPart {
-    /// `text`; nothing else can be read.
-    #[serde(rename = "type")]
-    pub kind: String,
-    #[serde(default)]
-    pub text: String,
-}
-
-/// Answer of `POST /v1/chat/completions`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Chat {
-    #[serde(flatten)]
-    pub head: Head,
-    pub choices: Vec<ChatChoice>,
-    pub usage: Usage,
-    pub timings: Timings,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ChatChoice {
-    /// 0.
-    pub index: usize,
-    pub message: AssistantMessage,
-    /// When asked for.
-    pub logprobs: Option<ChatLogprobs>,
-    /// `stop` or `length`.
-    pub finish_reason: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AssistantMessage {
-    /// `assistant`.
-    pub role: String,
+    pub model: Option<String>,
     pub content: String,
-    /// Always `null`: the shape has it.
-    pub refusal: Option<String>,
+    /// Put the tokens in front that every text begins with; false where absent.
+    #[serde(default)]
+    pub add_special: Option<bool>,
+    /// Find control tokens by their names; true where absent.
+    #[serde(default)]
+    pub parse_special: Option<bool>,
+    #[serde(default)]
+    pub with_pieces: Option<bool>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ChatLogprobs {
-    /// One entry per token.
-    pub content: Vec<ChatTokenLogprobs>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ChatTokenLogprobs {
-    #[serde(flatten)]
-    pub token: TokenLogprob,
-    /// The alternatives, most likely first.
-    pub top_logprobs: Vec<TokenLogprob>,
-}
-
-/// One event of a chat's stream.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ChatChunk {
-    #[serde(flatten)]
-    pub head: Head,
-    /// One, or none in the event with the usage.
-    pub choices: Vec<ChatChunkChoice>,
-    /// In the last event, when asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
-    /// With the end of the answer (extension).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timings: Option<Timings>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ChatChunkChoice {
-    /// 0.
-    pub index: usize,
-    pub delta: Delta,
-    /// When asked for.
-    pub logprobs: Option<ChatLogprobs>,
-    /// `stop`, `length`, or `null` while it goes on.
-    pub finish_reason: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Delta {
-    /// `assistant`, in the first event.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub role: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub content: Option<String>,
+/// Body of `POST /detokenize`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct DetokenizeRequest {
+    #[serde(default)]
+    pub model: Option<String>,
+    pub tokens: Vec<u32>,
 }

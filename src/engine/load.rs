@@ -12,13 +12,13 @@ use super::handle::Shared;
 use super::heartbeat::Heartbeat;
 use super::provenance::Provenance;
 use super::tuning;
-use super::{DeviceInfo, DeviceMemory, LoadError, LoadSpec, ModelInfo};
+use super::{DeviceInfo, DeviceMemory, Grammars, LoadError, LoadSpec, ModelInfo};
 use crate::chain::{of, one_line};
 use device::tune::Case;
 use device::tune::report::Used;
 use device::{self, Device, Footprint, Instance, Request};
 use model::gguf::Gguf;
-use model::tokenizer::{self, ChatTemplate, Tokenizer, Vocabulary};
+use model::tokenizer::{self, ChatTemplate, Specials, Tokenizer, Vocabulary};
 use model::{self, KvLayout, Model, mix, synthetic};
 use plan::{Buffer, Plan, fuse};
 use telemetry::memory;
@@ -31,6 +31,16 @@ const MAX_SLOTS: usize = 256;
 pub struct Text {
     pub tokenizer: Arc<Tokenizer>,
     pub chat: ChatTemplate,
+    /// Control tokens that tell the parts of an answer apart, with their names.
+    pub marks: Vec<(&'static str, u32)>,
+    pub grammars: Grammars,
+}
+
+impl Text {
+    /// The control token of that name, if it tells parts of an answer apart.
+    pub fn mark(&self, name: &str) -> Option<u32> {
+        self.marks.iter().find(|(mark, _)| *mark == name).map(|(_, id)| *id)
+    }
 }
 
 /// A model that has been opened and checked, but takes no device memory yet.
@@ -459,7 +469,14 @@ fn read_text(path: &Path, gguf: &Gguf) -> Result<Text, LoadError> {
         false => LoadError::OutOfMemory(said(&error)),
     })?;
     let tokenizer = Tokenizer::new(vocabulary).map_err(|error| LoadError::Invalid(said(&error)))?;
-    Ok(Text { tokenizer: Arc::new(tokenizer), chat })
+    let tokenizer = Arc::new(tokenizer);
+    let mark = |name: &'static str| match *tokenizer.encode(name, Specials::Parse, false).ok()? {
+        [id] => tokenizer.is_control(id).then_some((name, id)),
+        _ => None,
+    };
+    let marks = chat.format().marks().filter_map(mark).collect();
+    let grammars = Grammars::new(Arc::clone(&tokenizer));
+    Ok(Text { tokenizer, chat, marks, grammars })
 }
 
 fn describe(

@@ -5,6 +5,7 @@
 mod admission;
 mod backend;
 mod bandwidth;
+mod constraint;
 mod core;
 mod devices;
 mod first_light;
@@ -17,15 +18,18 @@ mod provenance;
 mod request;
 mod scheduler;
 mod sequence;
+mod shaping;
 #[cfg(test)]
 mod tests;
 pub mod tuning;
 
 pub use self::admission::{Admission, Served};
 pub use self::bandwidth::GpuBandwidth;
+pub use self::constraint::{Constraint, Grammar, Grammars};
 pub use self::core::Core;
 pub use self::devices::DeviceHealth;
 pub use self::first_light::Light;
+pub use self::shaping::{Dry, DynamicTemperature, Mirostat, Shaping, Xtc};
 pub use device::cpu::pool::at_most_processors;
 pub use handle::{Handle, Settings};
 pub use load::{Text, check, inspect};

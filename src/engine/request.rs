@@ -5,20 +5,28 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::constraint::Constraint;
 use super::devices::DeviceHealth;
 use super::first_light::Light;
+use super::shaping::Shaping;
 use super::tuning::Tuning;
 use device::Activity;
 use device::tune::report::{Searching, Used};
 use plan::sample::Sampling;
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Request {
     /// The prompt's token ids; at least one.
     pub prompt: Vec<u32>,
     /// Tokens to generate at most; 0 only evaluates the prompt.
     pub max_tokens: u32,
     pub sampling: Sampling,
+    /// What is done to logits on the host before that.
+    pub shaping: Shaping,
+    /// What the answer has to be.
+    pub constraint: Option<Constraint>,
+    /// Control tokens whose names are part of the text.
+    pub shown: Vec<u32>,
     /// Texts that end the generation; they are not part of the answer.
     pub stop: Vec<String>,
     /// Generate on past end-of-generation tokens (benchmarks).
@@ -66,10 +74,13 @@ pub struct TokenEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// An end-of-generation token.
-    End {
-        id: u32,
+    End { id: u32 },
+    Stop {
+        /// The request's stop text that was found.
+        text: String,
     },
-    Stop,
+    /// The answer is complete: its grammar allows nothing more.
+    Complete,
     /// `max_tokens`, or the end of the slot's context.
     Length,
     /// The client went away or the daemon is stopping.
@@ -136,6 +147,9 @@ pub enum GenerateError {
         /// The device, if it is one.
         gpu: Option<&'static str>,
     },
+    /// The answer cannot go on within its grammar.
+    #[error("the answer cannot be held to its grammar: {0}")]
+    Constraint(String),
     #[error("the device failed: {0}")]
     Device(String),
 }

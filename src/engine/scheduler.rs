@@ -699,11 +699,23 @@ impl Scheduler {
         }
         let core = core(&mut self.core);
         let sequence = &mut self.active[at];
-        let logits = if sequence.wants_logprobs() {
+        let logits = if sequence.wants_logits() {
             core.logits(step, row, &mut self.logits)?;
             Some(&self.logits[..])
         } else {
             None
+        };
+        let token = match logits.map(|logits| sequence.choose(token, logits)) {
+            None => token,
+            Some(Ok(NOT_FINITE)) => {
+                self.fail_not_finite(at, self.active[at].position);
+                return Ok(());
+            }
+            Some(Ok(token)) => token,
+            Some(Err(error)) => {
+                self.fail(at, error);
+                return Ok(());
+            }
         };
         let before = sequence.generated();
         let reason = sequence.sampled(token, core.context(), logits);

@@ -7,6 +7,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::core::Row;
 use super::logprobs;
+use super::shaping::Chooser;
 use super::{
     Event, FinishReason, Finished, GenerateError, Request, Text, TokenEvent, TokenLogprobs,
 };
@@ -45,6 +46,8 @@ pub(super) struct Sequence {
     pub(super) position: usize,
     detokeniser: Detokeniser,
     stops: StopMatcher,
+    /// What chooses its tokens where the device does not.
+    chooser: Option<Chooser>,
     prompt_logprobs: Vec<TokenLogprobs>,
     arrived: Instant,
     started: Instant,
@@ -53,14 +56,16 @@ pub(super) struct Sequence {
 
 impl Sequence {
     pub(super) fn start(waiting: Waiting, text: &Arc<Text>, id: u64, slot: u32) -> Self {
-        let Waiting { request, events, arrived, .. } = waiting;
+        let Waiting { mut request, events, arrived, .. } = waiting;
         let stops = StopMatcher::new(request.stop.iter().cloned());
         // All that there will be: decoding allocates nothing.
         let mut tokens = Vec::with_capacity(request.prompt.len() + request.max_tokens as usize);
         tokens.extend_from_slice(&request.prompt);
         Self {
-            detokeniser: Detokeniser::after(Arc::clone(&text.tokenizer), &request.prompt),
+            detokeniser: Detokeniser::after(Arc::clone(&text.tokenizer), &request.prompt)
+                .showing(std::mem::take(&mut request.shown)),
             stops,
+            chooser: Chooser::new(&request.shaping, request.constraint.take(), request.sampling),
             prompt_logprobs: Vec::new(),
             given: tokens.len(),
             tokens,
@@ -109,7 +114,7 @@ impl Sequence {
     /// against stop texts first.
     pub(super) fn can_run_ahead(&self, context: usize) -> bool {
         self.request.stop.is_empty()
-            && !self.wants_logprobs()
+            && !self.wants_logits()
             && self.generated() + 1 < self.request.max_tokens
             && self.position + 1 < context
     }
@@ -147,8 +152,23 @@ impl Sequence {
     }
 
     /// True when the next sampled token's logits must be looked at.
-    pub(super) fn wants_logprobs(&self) -> bool {
-        self.request.logprobs.is_some()
+    pub(super) fn wants_logits(&self) -> bool {
+        self.request.logprobs.is_some() || self.chooses()
+    }
+
+    /// Whether tokens are chosen here and not by the device.
+    pub(super) fn chooses(&self) -> bool {
+        self.chooser.is_some()
+    }
+
+    /// Chooses the next token: the device's, unless it is chosen here.
+    ///
+    /// # Errors
+    /// [`GenerateError::Constraint`] when none may follow.
+    pub(super) fn choose(&mut self, device: u32, logits: &[f32]) -> Result<u32, GenerateError> {
+        let Some(chooser) = &mut self.chooser else { return Ok(device) };
+        let position = self.position as u32 - 1;
+        chooser.choose(logits, &self.tokens, position).map_err(GenerateError::Constraint)
     }
 
     /// Takes a sampled token. Gives the reason when it is the last.
@@ -166,6 +186,7 @@ impl Sequence {
             return Some(FinishReason::End { id });
         }
         self.tokens.push(id);
+        let complete = self.chooser.as_mut().map_or(Ok(false), |chooser| chooser.taken(id));
         let logprobs = logits
             .zip(self.request.logprobs)
             .map(|(logits, top)| logprobs::of(logits, id, top, &self.text.tokenizer));
@@ -175,7 +196,12 @@ impl Sequence {
             return Some(FinishReason::Cancelled);
         }
         if stopped {
-            return Some(FinishReason::Stop);
+            return Some(FinishReason::Stop { text: self.stops.found().to_owned() });
+        }
+        match complete {
+            // What the mask has allowed is taken.
+            Ok(true) | Err(_) => return Some(FinishReason::Complete),
+            Ok(false) => {}
         }
         let full = self.position >= context;
         (self.generated() >= self.request.max_tokens || full).then_some(FinishReason::Length)
@@ -184,7 +210,7 @@ impl Sequence {
     /// What there is to say at the end, and who waits to hear it.
     pub(super) fn finish(mut self, reason: FinishReason) -> (Finished, UnboundedSender<Event>) {
         let mut text = String::new();
-        if reason != FinishReason::Stop {
+        if !matches!(reason, FinishReason::Stop { .. }) {
             let emitted = self.stops.push(self.detokeniser.finish());
             text.push_str(emitted.text);
             if !emitted.stopped {

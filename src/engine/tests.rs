@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::tuning::Tuning;
 use super::{
     Event, FinishReason, GenerateError, Handle, Light, LoadError, LoadEvent, LoadSpec, Request,
-    Settings, State, TokenLogprobs,
+    Settings, Shaping, State, TokenLogprobs,
 };
 use device::tune::Choices;
 use device::{
@@ -300,6 +300,9 @@ fn request(prompt: Vec<u32>, max_tokens: u32) -> Request {
         sampling: Sampling::GREEDY,
         stop: vec![],
         ignore_end: true,
+        shaping: Shaping::NONE,
+        constraint: None,
+        shown: Vec::new(),
         logprobs: None,
         prompt_logprobs: false,
     }

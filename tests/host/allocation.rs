@@ -143,7 +143,8 @@ fn measured() {
             let (template, tokenizer) = text_of(name);
             let messages = [Message::new("user", text)];
             let bytes = messages[0].content.len();
-            let (render, prompt) = peak(|| template.render(&messages, &RenderOptions::answer(), &NEVER).unwrap());
+            let (render, prompt) =
+                peak(|| template.render(&messages, &RenderOptions::answer(), &NEVER).unwrap());
             let what: String = messages[0].content.chars().take(4).collect();
             assert!(render <= 8 * bytes + 512 + MIB, "{name} {what:?}: {render} for {bytes}");
 
@@ -166,7 +167,8 @@ fn measured() {
         }
         let (template, _) = text_of(name);
         let messages = vec![Message::new("user", "hi"); 2000];
-        let (render, prompt) = peak(|| template.render(&messages, &RenderOptions::answer(), &NEVER));
+        let (render, prompt) =
+            peak(|| template.render(&messages, &RenderOptions::answer(), &NEVER));
         assert!(render <= 2000 * (8 * 6 + 512) + MIB, "{render}, {prompt:?}");
         prompt.unwrap();
     }

@@ -129,7 +129,7 @@ fn stop_texts_end_the_answer_and_are_not_part_of_it() {
     let whole: Vec<char> = free.text.chars().collect();
     let stop: String = whole[whole.len() / 2..whole.len() / 2 + 3].iter().collect();
     let stopped = ask(&handle, Request { stop: vec![stop.clone()], ..request(&[5, 6, 7], 40) });
-    assert_eq!(*stopped.reason(), FinishReason::Stop);
+    assert_eq!(*stopped.reason(), FinishReason::Stop { text: stop.clone() });
     assert_eq!(stopped.text, free.text[..free.text.find(&stop).unwrap()]);
 }
 

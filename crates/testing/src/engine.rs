@@ -3,7 +3,7 @@
 use orind::engine::tuning::Tuning;
 use orind::engine::{
     Event, FinishReason, Finished, GenerateError, Handle, Light, LoadError, LoadEvent, LoadSpec,
-    ModelInfo, Request, Settings, TokenLogprobs,
+    ModelInfo, Request, Settings, Shaping, TokenLogprobs,
 };
 use plan::sample::Sampling;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -70,6 +70,9 @@ pub fn request(prompt: impl IntoIterator<Item = u32>, max_tokens: u32) -> Reques
         sampling: Sampling::GREEDY,
         stop: vec![],
         ignore_end: true,
+        shaping: Shaping::NONE,
+        constraint: None,
+        shown: Vec::new(),
         logprobs: None,
         prompt_logprobs: false,
     }

@@ -108,6 +108,10 @@ impl From<GenerateError> for Error {
                 message,
             )
             .hint("where every device says the same, the file is damaged: make it or get it again"),
+            GenerateError::Constraint(_) => {
+                Self::new(StatusCode::BAD_REQUEST, "grammar_failed", message)
+                    .hint("loosen the grammar or the schema")
+            }
             GenerateError::Device(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)
                     .hint("the daemon's log says more; `orinctl status` shows what it is doing")

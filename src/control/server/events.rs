@@ -81,6 +81,24 @@ pub(super) fn error(error: &Error) -> Event {
     Event::default().event(api::event::ERROR).data(json)
 }
 
+/// The events that `step` makes of each item, up to the first error, which is sent as one.
+pub(super) fn until_error<T>(
+    items: impl Stream<Item = T> + Send + 'static,
+    mut step: impl FnMut(T) -> Result<Vec<Event>, Error> + Send + 'static,
+) -> impl Stream<Item = Event> + Send + 'static {
+    let mut failed = false;
+    let made = items.scan((), move |(), item| {
+        let made = (!failed).then(|| {
+            step(item).unwrap_or_else(|reason| {
+                failed = true;
+                vec![error(&reason)]
+            })
+        });
+        std::future::ready(made)
+    });
+    made.flat_map(stream::iter)
+}
+
 /// The mark that ends OpenAI's streams.
 pub(super) fn done() -> Event {
     Event::default().data("[DONE]")

@@ -1,21 +1,29 @@
 //! The server: routes, and what all of them share. The modules below reach the engine only through [`App`]. When
 //! a client goes away, everything that was done for it ends.
 
+mod anthropic;
 mod available;
 mod body;
 mod connections;
+mod dialogue;
 mod error;
 mod events;
 mod generation;
 mod gone;
 mod host;
+mod kept;
 mod linger;
 mod metrics;
+mod ollama;
 mod openai;
 mod own;
+mod params;
+mod prompt;
+mod refused;
 pub mod socket;
 mod status;
 pub mod tcp;
+mod text;
 mod tune;
 
 use std::hash::{BuildHasher, RandomState};
@@ -62,6 +70,8 @@ pub struct App {
     /// Searches for tuned choices, under way or waiting.
     searches: Mutex<Vec<Weak<Pace>>>,
     arriving: body::Arriving,
+    /// Conversations that requests may go on from.
+    kept: Mutex<kept::Kept>,
     /// Whose prompt is made.
     turns: Arc<Semaphore>,
 }
@@ -93,7 +103,8 @@ impl App {
             roof: Mutex::new(None),
             searches: Mutex::default(),
             arriving: Arc::default(),
-            turns: Arc::new(Semaphore::new(openai::TURNS)),
+            kept: Mutex::default(),
+            turns: Arc::new(Semaphore::new(prompt::TURNS)),
         })
     }
 
@@ -173,10 +184,29 @@ fn router(app: Arc<App>) -> Router {
         .route(route::OPENAI_MODEL, get(openai::model))
         .route(route::COMPLETIONS, post(openai::completions))
         .route(route::CHAT, post(openai::chat))
+        .route(route::RESPONSES, post(openai::responses))
+        .route(route::EMBEDDINGS, post(no_embeddings))
+        .route(route::MESSAGES, post(anthropic::messages))
+        .route(route::COUNT_TOKENS, post(anthropic::count_tokens))
+        .route(route::OLLAMA_GENERATE, post(ollama::generate))
+        .route(route::OLLAMA_CHAT, post(ollama::chat))
+        .route(route::OLLAMA_TAGS, get(ollama::tags))
+        .route(route::OLLAMA_SHOW, post(ollama::show))
+        .route(route::OLLAMA_VERSION, get(ollama::version))
+        .route(route::OLLAMA_EMBED, post(no_embeddings))
+        .route(route::TOKENIZE, post(text::tokenize))
+        .route(route::DETOKENIZE, post(text::detokenize))
+        .route(route::APPLY_TEMPLATE, post(text::apply_template))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), observe))
         .with_state(app)
+}
+
+async fn no_embeddings() -> Error {
+    let message = "embeddings: a model gives logits here, no embeddings";
+    Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
+        .hint("serve an embedding model with another server")
 }
 
 async fn not_found(uri: Uri) -> Error {
@@ -208,7 +238,7 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     let status = response.status();
     app.metrics.answered(method, path, status.as_u16());
     if let Some(Code(code)) = response.extensions().get() {
-        let generates = method == "POST" && [route::COMPLETIONS, route::CHAT].contains(&path);
+        let generates = method == "POST" && route::GENERATING.contains(&path);
         if generates && (status.is_client_error() || ["no_model", "loading"].contains(code)) {
             app.metrics.refused(code);
         }

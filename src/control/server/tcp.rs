@@ -66,13 +66,20 @@ impl Token {
     /// Whether a request shows it. How long that takes depends on no character of the token, only on
     /// its length.
     fn is_in(&self, headers: &HeaderMap) -> bool {
+        let is_it = |shown: &[u8]| bool::from(self.0.ct_eq(shown.trim_ascii()));
+        if let Some(key) = headers.get(API_KEY) {
+            return is_it(key.as_bytes());
+        }
         let Some(shown) = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes) else {
             return false;
         };
         let Some((scheme, shown)) = shown.split_at_checked(b"Bearer ".len()) else { return false };
-        scheme.eq_ignore_ascii_case(b"Bearer ") && bool::from(self.0.ct_eq(shown.trim_ascii()))
+        scheme.eq_ignore_ascii_case(b"Bearer ") && is_it(shown)
     }
 }
+
+/// Where Anthropic's clients show it.
+const API_KEY: &str = "x-api-key";
 
 pub struct Port {
     listener: TcpListener,
@@ -189,6 +196,8 @@ mod tests {
         ] {
             assert!(!token.is_in(&headers(AUTHORIZATION, shown)), "{shown}");
         }
+        let key = |shown| headers(axum::http::HeaderName::from_static(API_KEY), shown);
+        assert!(token.is_in(&key("0123456789abcdef")) && !token.is_in(&key("0123456789abcdeg")));
         assert!(!token.is_in(&HeaderMap::new()));
     }
 

@@ -817,7 +817,11 @@ async fn the_client_speaks_to_the_daemon() {
     let last = parts.last().unwrap();
     assert_eq!(last.choices[0].finish_reason.as_deref(), Some("length"));
     assert!(last.timings.unwrap().total_ms > 0.0);
-    let hello = api::ChatMessage { role: "user".into(), content: api::Content::Text("hi".into()) };
+    let hello = api::ChatMessage {
+        role: "user".into(),
+        content: Some(api::Content::Text("hi".into())),
+        ..Default::default()
+    };
     let chat = api::ChatRequest {
         messages: vec![hello],
         max_tokens: Some(3),

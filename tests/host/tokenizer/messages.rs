@@ -261,7 +261,8 @@ fn a_sentinel_is_a_character_that_nobody_uses() {
             Vocabulary { chat_template: Some(template), ..vocabulary("gpt-2", &HELLO, &TROUBLE) };
         let family = Family::new("", vocabulary, as_it_is);
         let messages = [Message::new("user", format!(" {used}<|eot_id|> "))];
-        let text = family.template.render(&messages, &RenderOptions::answer(), &NEVER)?.text().to_owned();
+        let text =
+            family.template.render(&messages, &RenderOptions::answer(), &NEVER)?.text().to_owned();
         assert_eq!(text, format!("\u{fdd0}{used}<|eot_id|>\u{fdd1}"));
         assert_eq!(family.control(&family.ids(&messages)), [0u32; 0]);
         Ok::<_, Error>(())

@@ -35,7 +35,7 @@ use shape::{SHAPES, Shape, Type};
 pub const PREFIX: &str = "synthetic:";
 
 /// Changes whenever the same name would give another file.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The metadata key that holds [`VERSION`]; only synthetic models have it.
 pub const VERSION_KEY: &str = "orind.synthetic.version";

@@ -329,7 +329,9 @@ fn any_text_is_tokenised_and_comes_back() {
         assert!(count < english.len() * 2 / 3, "{count} tokens for {} bytes", english.len());
 
         let never = AtomicBool::new(false);
-        let prompt = chat.render(&[Message::new("user", "Hello!")], &RenderOptions::answer(), &never).unwrap();
+        let prompt = chat
+            .render(&[Message::new("user", "Hello!")], &RenderOptions::answer(), &never)
+            .unwrap();
         assert_eq!(prompt.text(), template);
         let bounds = Bounds { tokens: 100, cancelled: &never };
         let ids = tokenizer.encode_rendered(&prompt, &bounds).unwrap();

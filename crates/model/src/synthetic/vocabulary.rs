@@ -244,17 +244,42 @@ pub(super) const fn chat_template(family: Family) -> &'static str {
     match family {
         Family::Llama => {
             "{{- bos_token }}\n\
+             {%- if tools %}\n\
+             {{- '<|start_header_id|>system<|end_header_id|>\\n\\n' }}\n\
+             {{- 'A call is {\"name\": .., \"parameters\": ..} of one of these:' }}\n\
+             {%- for tool in tools %}\n\
+             {{- '\\n' + (tool | tojson) }}\n\
+             {%- endfor %}\n\
+             {{- '<|eot_id|>' }}\n\
+             {%- endif %}\n\
              {%- for message in messages %}\n\
              {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}\n\
+             {%- if message.tool_calls %}\n\
+             {%- set call = message.tool_calls[0].function %}\n\
+             {{- '{\"name\": \"' + call.name + '\", \"parameters\": ' }}\n\
+             {{- (call.arguments | tojson) + '}<|eot_id|>' }}\n\
+             {%- else %}\n\
              {{- message['content'] | trim + '<|eot_id|>' }}\n\
+             {%- endif %}\n\
              {%- endfor %}\n\
              {%- if add_generation_prompt %}\n\
              {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}\n\
              {%- endif %}\n"
         }
         Family::Qwen3 => {
-            "{%- for message in messages %}\n\
+            "{%- if tools %}\n\
+             {{- '<|im_start|>system\\nA call is <tool_call>{..}</tool_call> of one of these:' }}\n\
+             {%- for tool in tools %}\n\
+             {{- '\\n' + (tool | tojson) }}\n\
+             {%- endfor %}\n\
+             {{- '<|im_end|>\\n' }}\n\
+             {%- endif %}\n\
+             {%- for message in messages %}\n\
              {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] }}\n\
+             {%- for call in message.tool_calls %}\n\
+             {{- '<tool_call>\\n{\"name\": \"' + call.function.name + '\", \"arguments\": ' }}\n\
+             {{- (call.function.arguments | tojson) + '}\\n</tool_call>' }}\n\
+             {%- endfor %}\n\
              {{- '<|im_end|>\\n' }}\n\
              {%- endfor %}\n\
              {%- if add_generation_prompt %}\n\

@@ -100,6 +100,7 @@ pub struct StopMatcher {
     /// Length of the part of `buffer` that was given out.
     emitted: usize,
     stopped: bool,
+    found: String,
 }
 
 impl StopMatcher {
@@ -112,7 +113,14 @@ impl StopMatcher {
             buffer: String::new(),
             emitted: 0,
             stopped: false,
+            found: String::new(),
         }
+    }
+
+    /// The stop string that was found.
+    #[must_use]
+    pub fn found(&self) -> &str {
+        &self.found
     }
 
     /// Adds `text` to the stream and gives out what is decided. After a stop, always nothing.
@@ -134,6 +142,7 @@ impl StopMatcher {
             let ends = self.stops.iter_mut().filter_map(|stop| stop.advance(byte)).max();
             if let Some(length) = ends {
                 self.stopped = true;
+                self.found = self.buffer[at + 1 - length..=at].to_owned();
                 self.buffer.truncate(at + 1 - length);
                 return self.buffer.len();
             }

@@ -6,86 +6,134 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::sse;
 use axum::response::{IntoResponse, Response};
-use futures_util::future::ready;
 use futures_util::stream::{self, StreamExt};
+use model::tokenizer::{Call, Message};
+use serde_json::Value;
 
-use super::params::{self, OpenAiBody};
-use super::{add_usage, finish_reason, head, logprobs, prompt, timings};
+use super::{add_usage, finish_reason, head, logprobs, timings};
 use crate::control::api;
+use crate::control::server::dialogue::{
+    Ask, Choice, Dialogue, Part, Thinking, Tool, Update, gather, tools,
+};
 use crate::control::server::error::Error;
-use crate::control::server::{App, events, generation};
-use crate::engine::{Event, Finished, Request};
+use crate::control::server::refused::{Checked, Refused, Refusing, nothing, text_only};
+use crate::control::server::{App, events, params};
 use crate::wording::shown;
-use model::tokenizer::Message;
 
 const ROLE: &str = "assistant";
 
+impl Refusing for api::ChatRequest {
+    const REFUSED: &'static [Refused] = &[
+        super::BEST_OF,
+        super::BEAM_SEARCH,
+        super::MIN_TOKENS,
+        super::STOP_TOKEN_IDS,
+        super::N_PREDICT,
+        super::SAMPLERS,
+        ("functions", nothing, "use `tools`"),
+        ("function_call", nothing, "use `tool_choice`"),
+        ("modalities", text_only, "only text is possible"),
+        ("audio", nothing, "only text is possible"),
+        ("prediction", nothing, "leave it out"),
+        ("web_search_options", nothing, "give the model a tool that searches"),
+    ];
+}
+
 pub(in crate::control::server) async fn chat(
     State(app): State<Arc<App>>,
-    OpenAiBody(request): OpenAiBody<api::ChatRequest>,
+    Checked(request): Checked<api::ChatRequest>,
 ) -> Result<Response, Error> {
-    let alternatives = alternatives(&request)?;
-    let sampling =
-        params::sampling(request.temperature, request.top_p, request.top_k, request.seed)?;
-    let stop = params::stops(request.stop)?;
-    let asked = request.max_completion_tokens.or(request.max_tokens);
-    let most = params::reportable(alternatives, 0, asked, 1)?;
-    let messages = messages(request.messages)?;
-    let mut admission = params::admit(&app, request.model.as_deref(), 1)?;
-    let served = Arc::clone(&admission.served);
-    let prompt = prompt::conversation(&app, &served, messages).await?;
-    let generation = Request {
-        max_tokens: params::max_tokens(asked, prompt.len(), served.model.context, most),
-        prompt,
-        sampling,
-        stop,
-        ignore_end: request.ignore_eos.unwrap_or(false),
-        logprobs: alternatives,
-        prompt_logprobs: false,
-    };
-    let mut generations = generation::start(&app, &mut admission, vec![generation])?;
-
+    let streamed = request.stream.unwrap_or(false);
+    let include_usage = request.stream_options.is_some_and(|o| o.include_usage);
+    let wants_logprobs = request.logprobs.unwrap_or(false);
+    let ask = ask(request)?;
+    let answers = ask.answers;
+    let Dialogue { served, updates, .. } = ask.start(&app).await?;
     let head = |object| head("chatcmpl", object, served.model.id.clone());
-    let wants_logprobs = alternatives.is_some();
-    if request.stream.unwrap_or(false) {
+    if streamed {
         let head = api::ChatChunk {
             head: head("chat.completion.chunk"),
             choices: Vec::new(),
             usage: None,
             timings: None,
         };
-        let include_usage = request.stream_options.is_some_and(|o| o.include_usage);
-        let stream = Streaming { head, wants_logprobs, include_usage, over: false };
-        // The role comes first, so that a waiting client knows that it was heard.
-        let first = stream.first();
-        let parts = generations.scan(stream, |stream, (_, event)| ready(stream.step(event)));
-        return Ok(events::answer(stream::iter([first]).chain(parts.flat_map(stream::iter))));
+        let usage = include_usage.then(api::Usage::default);
+        let mut stream = Streaming { head, wants_logprobs, usage, left: answers };
+        // The roles come first, so that a waiting client knows that it was heard.
+        let first: Vec<_> = (0..answers).map(|index| stream.first(index)).collect();
+        let parts =
+            events::until_error(updates, move |(index, update)| stream.parts(index, update?));
+        return Ok(events::answer(stream::iter(first).chain(parts)));
     }
 
-    let mut content = String::new();
-    let mut tokens = Vec::new();
-    while let Some((_, event)) = generations.next().await {
-        let part = take(event)?;
-        content.push_str(&part.text);
-        tokens.extend(part.logprobs);
-        let Some(finished) = part.finished else { continue };
-        let mut usage = api::Usage::default();
-        add_usage(&mut usage, &finished);
-        let choice = api::ChatChoice {
-            index: 0,
-            message: api::AssistantMessage { role: ROLE.into(), content, refusal: None },
+    let mut usage = api::Usage::default();
+    let mut choices = Vec::with_capacity(answers);
+    let mut times = api::Timings::default();
+    for (index, answer) in gather(updates, answers).await?.into_iter().enumerate() {
+        let end = answer.end()?;
+        // The prompt is one, however many answers it has.
+        let before = usage.prompt_tokens;
+        add_usage(&mut usage, &end.finished);
+        if index > 0 {
+            usage.prompt_tokens = before;
+            usage.total_tokens = before + usage.completion_tokens;
+        }
+        times = timings(&end.finished);
+        let reason = finish_reason(&end.reason).into();
+        let called = |(id, name, arguments)| call(None, Some(id), Some(name), arguments);
+        let tool_calls: Vec<_> = answer.calls.into_iter().map(called).collect();
+        let silent = answer.text.is_empty() && !tool_calls.is_empty();
+        let tokens = answer.logprobs.iter().map(logprobs::chat).collect();
+        choices.push(api::ChatChoice {
+            index,
+            message: api::AssistantMessage {
+                role: ROLE.into(),
+                content: (!silent).then_some(answer.text),
+                refusal: None,
+                reasoning_content: Some(answer.reasoning).filter(|text| !text.is_empty()),
+                tool_calls,
+            },
             logprobs: wants_logprobs.then_some(api::ChatLogprobs { content: tokens }),
-            finish_reason: finish_reason(&finished)?.into(),
-        };
-        let answer = api::Chat {
-            head: head("chat.completion"),
-            choices: vec![choice],
-            usage,
-            timings: timings(&finished),
-        };
-        return Ok(Json(answer).into_response());
+            finish_reason: reason,
+        });
     }
-    Err(Error::internal("a generation ended without an end"))
+    let answer = api::Chat { head: head("chat.completion"), choices, usage, timings: times };
+    Ok(Json(answer).into_response())
+}
+
+/// What a request asks for.
+pub(in crate::control::server) fn ask(mut request: api::ChatRequest) -> Result<Ask, Error> {
+    let logprobs = alternatives(&request)?;
+    let sampling =
+        params::sampling(request.temperature, request.top_p, request.top_k, request.seed)?;
+    let shaping = request.shaping();
+    let (grammar, schema) = (request.grammar.take(), request.json_schema.take());
+    Ok(Ask {
+        model: request.model,
+        field: "messages",
+        messages: messages(request.messages)?,
+        tools: tool_list(request.tools.unwrap_or_default())?,
+        choice: choice(request.tool_choice)?,
+        parallel: request.parallel_tool_calls.unwrap_or(true),
+        form: super::form(grammar, schema, request.response_format)?,
+        thinking: request.reasoning_effort.map(|effort| ("reasoning_effort", thinking(effort))),
+        variables: request.chat_template_kwargs.unwrap_or_default(),
+        sampling,
+        shaping,
+        stop: params::stops(request.stop)?,
+        max_tokens: request.max_completion_tokens.or(request.max_tokens),
+        at_most: false,
+        ignore_end: request.ignore_eos.unwrap_or(false),
+        logprobs,
+        answers: params::answers(request.n)?,
+    })
+}
+
+pub(super) fn thinking(effort: String) -> Thinking {
+    match &*effort {
+        "none" => Thinking::Off { must: true },
+        _ => Thinking::Effort(effort),
+    }
 }
 
 /// How many alternatives per token, if log-probabilities were asked for.
@@ -99,6 +147,42 @@ fn alternatives(request: &api::ChatRequest) -> Result<Option<u8>, Error> {
     wanted.then(|| params::alternatives("top_logprobs", number)).transpose()
 }
 
+pub(in crate::control::server) fn tool_list(list: Vec<api::ChatTool>) -> Result<Vec<Tool>, Error> {
+    let tool = |(at, tool): (usize, api::ChatTool)| {
+        if tool.kind != "function" {
+            let param = format!("tools[{at}].type");
+            let message =
+                format!("{param}: is `{}`; only `function` is possible", shown(&tool.kind));
+            return Err(Error::value(param, message));
+        }
+        let api::Function { name, description, parameters } = tool.function;
+        Tool::new(&format!("tools[{at}].function"), name, description, parameters)
+    };
+    let list: Vec<Tool> = list.into_iter().enumerate().map(tool).collect::<Result<_, _>>()?;
+    tools::check(&list)?;
+    Ok(list)
+}
+
+/// `auto`, `none`, `required`, or `{"type": "function", "function": {"name": ..}}`, which the Responses route
+/// writes without the inner object.
+pub(super) fn choice(asked: Option<Value>) -> Result<Choice, Error> {
+    let Some(asked) = asked.filter(|asked| !asked.is_null()) else { return Ok(Choice::Auto) };
+    let function = asked.get("function").unwrap_or(&asked);
+    match (asked.as_str(), function.get("name").and_then(Value::as_str)) {
+        (Some("auto"), _) => Ok(Choice::Auto),
+        (Some("none"), _) => Ok(Choice::None),
+        (Some("required"), _) => Ok(Choice::Required),
+        (None, Some(name)) => Ok(Choice::Named(name.to_owned())),
+        _ => {
+            let message = format!(
+                "tool_choice: is {}; allowed are auto, none, required, and a function by its name",
+                shown(&asked.to_string())
+            );
+            Err(Error::value("tool_choice", message))
+        }
+    }
+}
+
 fn messages(messages: Vec<api::ChatMessage>) -> Result<Vec<Message>, Error> {
     if messages.is_empty() {
         return Err(Error::value("messages", "messages: is empty; at least one is needed"));
@@ -110,105 +194,151 @@ fn message(at: usize, message: api::ChatMessage) -> Result<Message, Error> {
     let role = match message.role.as_str() {
         // OpenAI's newer name.
         "developer" => "system",
-        role @ ("system" | "user" | "assistant") => role,
+        role @ ("system" | "user" | "assistant" | "tool") => role,
         role => {
             let param = format!("messages[{at}].role");
-            let allowed = "allowed are system, developer, user, assistant";
+            let allowed = "allowed are system, developer, user, assistant, tool";
             let reason = format!("{param}: is `{}`; {allowed}", shown(role));
             return Err(Error::value(param, reason));
         }
     };
+    let calls = message.tool_calls.unwrap_or_default();
     let content = match message.content {
-        api::Content::Text(text) => text,
+        Some(content) => text(&format!("messages[{at}].content"), content)?,
+        None if role == "assistant"
+            && (!calls.is_empty() || message.reasoning_content.is_some()) =>
+        {
+            String::new()
+        }
+        None => {
+            let param = format!("messages[{at}].content");
+            return Err(Error::value(param.as_str(), format!("{param}: is missing")));
+        }
+    };
+    let made = |(i, call): (usize, api::ToolCall)| {
+        let Some(name) = call.function.name else {
+            let param = format!("messages[{at}].tool_calls[{i}].function.name");
+            return Err(Error::value(param.as_str(), format!("{param}: is missing")));
+        };
+        let arguments = tools::arguments(&call.function.arguments);
+        Ok(Call { id: call.id.unwrap_or_default(), name, arguments })
+    };
+    Ok(Message {
+        reasoning: message.reasoning_content.filter(|text| !text.is_empty()),
+        calls: calls.into_iter().enumerate().map(made).collect::<Result<_, _>>()?,
+        call_id: message.tool_call_id,
+        name: message.name,
+        ..Message::new(role, content)
+    })
+}
+
+/// The text of a content, all of whose parts are text.
+fn text(place: &str, content: api::Content) -> Result<String, Error> {
+    match content {
+        api::Content::Text(text) => Ok(text),
         api::Content::Parts(parts) => {
             if let Some((i, part)) = parts.iter().enumerate().find(|(_, p)| p.kind != "text") {
-                let param = format!("messages[{at}].content[{i}].type");
+                let param = format!("{place}[{i}].type");
                 let reason =
                     format!("{param}: is `{}`; only `text` can be read", shown(&part.kind));
                 return Err(Error::value(param, reason));
             }
-            parts.into_iter().map(|part| part.text).collect()
+            Ok(parts.into_iter().map(|part| part.text).collect())
         }
-    };
-    Ok(Message::new(role, content))
-}
-
-#[derive(Default)]
-struct Part {
-    text: String,
-    logprobs: Option<api::ChatTokenLogprobs>,
-    finished: Option<Finished>,
-}
-
-fn take(event: Event) -> Result<Part, Error> {
-    match event {
-        Event::Prompt(_) => Ok(Part::default()),
-        Event::Token(token) => {
-            let logprobs = token.logprobs.as_ref().map(logprobs::chat);
-            Ok(Part { text: token.text, logprobs, finished: None })
-        }
-        Event::Finished(finished) => {
-            Ok(Part { text: finished.text.clone(), logprobs: None, finished: Some(finished) })
-        }
-        Event::Failed(error) => Err(error.into()),
     }
+}
+
+fn call(
+    index: Option<usize>,
+    id: Option<String>,
+    name: Option<String>,
+    arguments: String,
+) -> api::ToolCall {
+    let kind = id.is_some().then(|| "function".to_owned());
+    api::ToolCall { index, id, kind, function: api::CalledFunction { name, arguments } }
 }
 
 struct Streaming {
     head: api::ChatChunk,
     wants_logprobs: bool,
-    include_usage: bool,
-    over: bool,
+    /// Where it is asked for.
+    usage: Option<api::Usage>,
+    /// Answers that go on.
+    left: usize,
 }
 
 impl Streaming {
-    fn chunk(&self, choice: api::ChatChunkChoice) -> api::ChatChunk {
-        api::ChatChunk { choices: vec![choice], ..self.head.clone() }
+    fn chunk(&self, choice: api::ChatChunkChoice) -> sse::Event {
+        events::data(&api::ChatChunk { choices: vec![choice], ..self.head.clone() })
     }
 
-    fn first(&self) -> sse::Event {
-        let delta = api::Delta { role: Some(ROLE.into()), content: Some(String::new()) };
-        events::data(&self.chunk(api::ChatChunkChoice { delta, ..Default::default() }))
-    }
-
-    /// The events to send for one event of the engine; `None` ends the stream.
-    fn step(&mut self, event: Event) -> Option<Vec<sse::Event>> {
-        if self.over {
-            return None;
-        }
-        Some(self.parts(event).unwrap_or_else(|error| {
-            self.over = true;
-            vec![events::error(&error)]
-        }))
-    }
-
-    fn parts(&mut self, event: Event) -> Result<Vec<sse::Event>, Error> {
-        let part = take(event)?;
-        let mut out = Vec::new();
-        if !part.text.is_empty() || part.logprobs.is_some() {
-            let content = part.logprobs.into_iter().collect();
-            out.push(events::data(&self.chunk(api::ChatChunkChoice {
-                delta: api::Delta { role: None, content: Some(part.text) },
-                logprobs: self.wants_logprobs.then_some(api::ChatLogprobs { content }),
-                ..Default::default()
-            })));
-        }
-        let Some(finished) = part.finished else { return Ok(out) };
-        let mut last = self.chunk(api::ChatChunkChoice {
-            finish_reason: Some(finish_reason(&finished)?.into()),
+    fn first(&self, index: usize) -> sse::Event {
+        let delta = api::Delta {
+            role: Some(ROLE.into()),
+            content: Some(String::new()),
             ..Default::default()
-        });
-        last.timings = Some(timings(&finished));
-        out.push(events::data(&last));
-        if self.include_usage {
-            let mut usage = api::Usage::default();
-            add_usage(&mut usage, &finished);
-            out.push(events::data(&api::ChatChunk { usage: Some(usage), ..self.head.clone() }));
+        };
+        self.chunk(api::ChatChunkChoice { index, delta, ..Default::default() })
+    }
+
+    /// The events to send for what is new.
+    fn parts(&mut self, index: usize, update: Update) -> Result<Vec<sse::Event>, Error> {
+        let mut deltas: Vec<api::Delta> = update.parts.into_iter().map(delta).collect();
+        if deltas.is_empty() && update.logprobs.is_some() {
+            deltas.push(api::Delta { content: Some(String::new()), ..Default::default() });
         }
-        out.push(events::done());
-        self.over = true;
+        let mut tokens = update.logprobs.as_ref().map(logprobs::chat);
+        let mut out = Vec::new();
+        for delta in deltas {
+            let content = tokens.take().into_iter().collect();
+            let logprobs = self.wants_logprobs.then_some(api::ChatLogprobs { content });
+            out.push(self.chunk(api::ChatChunkChoice {
+                index,
+                delta,
+                logprobs,
+                ..Default::default()
+            }));
+        }
+        let Some(end) = update.end else { return Ok(out) };
+        let mut last = api::ChatChunk {
+            choices: vec![api::ChatChunkChoice {
+                index,
+                finish_reason: Some(finish_reason(&end.reason).into()),
+                ..Default::default()
+            }],
+            ..self.head.clone()
+        };
+        last.timings = Some(timings(&end.finished));
+        out.push(events::data(&last));
+        if let Some(usage) = &mut self.usage {
+            // The prompt is one, however many answers it has.
+            usage.prompt_tokens = 0;
+            add_usage(usage, &end.finished);
+        }
+        self.left -= 1;
+        if self.left == 0 {
+            if self.usage.is_some() {
+                out.push(events::data(&api::ChatChunk { usage: self.usage, ..self.head.clone() }));
+            }
+            out.push(events::done());
+        }
         Ok(out)
     }
+}
+
+fn delta(part: Part) -> api::Delta {
+    let mut delta = api::Delta::default();
+    match part {
+        Part::Text(text) => delta.content = Some(text),
+        Part::Reasoning(text) => delta.reasoning_content = Some(text),
+        Part::Call { index, id, name } => {
+            delta.tool_calls.push(call(Some(index), Some(id), Some(name), String::new()));
+        }
+        Part::Arguments { index, text } => {
+            delta.tool_calls.push(call(Some(index), None, None, text));
+        }
+    }
+    delta
 }
 
 #[cfg(test)]
@@ -238,10 +368,37 @@ mod tests {
     fn what_cannot_be_read_is_refused_by_its_place() {
         assert_eq!(read(serde_json::json!([])), Err(Some("messages".into())));
         assert_eq!(
-            read(serde_json::json!([{"role": "tool", "content": ""}])),
+            read(serde_json::json!([{"role": "robot", "content": ""}])),
             Err(Some("messages[0].role".into()))
         );
         let image = serde_json::json!([{"role": "user", "content": [{"type": "image_url"}]}]);
         assert_eq!(read(image), Err(Some("messages[0].content[0].type".into())));
+    }
+
+    #[test]
+    fn calls_and_their_answers_are_read() {
+        let json = serde_json::json!([
+            {"role": "assistant", "content": null, "reasoning_content": "hm", "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}},
+                {"id": "2", "type": "function", "function": {"name": "g", "arguments": ""}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "ok"},
+        ]);
+        let read = messages(serde_json::from_value(json).unwrap()).unwrap();
+        assert_eq!(read[0].calls[0].arguments, serde_json::json!({"a": 1}));
+        assert_eq!(read[0].calls[1].arguments, serde_json::json!({}));
+        assert_eq!((read[0].reasoning.as_deref(), &*read[0].content), (Some("hm"), ""));
+        assert_eq!(read[1].call_id.as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn choices_of_tools() {
+        let read = |asked: serde_json::Value| choice(Some(asked)).map_err(|e| e.body().error.param);
+        assert_eq!(read("required".into()), Ok(Choice::Required));
+        let named = serde_json::json!({"type": "function", "function": {"name": "f"}});
+        assert_eq!(read(named), Ok(Choice::Named("f".into())));
+        let named = serde_json::json!({"type": "function", "name": "f"});
+        assert_eq!(read(named), Ok(Choice::Named("f".into())));
+        assert_eq!(read(Value::Null), Ok(Choice::Auto));
+        assert_eq!(read(7.into()), Err(Some("tool_choice".into())));
     }
 }

@@ -10,50 +10,74 @@ use futures_util::future::ready;
 use futures_util::stream::{self, StreamExt};
 
 use super::logprobs::{self, Offset};
-use super::params::{self, OpenAiBody};
-use super::{add_usage, finish_reason, head, prompt, timings};
+use super::{add_usage, finish_reason, head, timings};
 use crate::control::api;
+use crate::control::server::dialogue::{Form, Reason};
 use crate::control::server::error::Error;
-use crate::control::server::{App, events, generation};
-use crate::engine::{Event, Finished, Request, Served, Text, TokenLogprobs};
+use crate::control::server::refused::{Checked, Refused, Refusing, nothing, text_format};
+use crate::control::server::{App, events, generation, params, prompt};
+use crate::engine::{Event, Finished, Request, Served, Shaping, Text, TokenLogprobs};
+use plan::sample::Sampling;
 
-/// Prompts of one request at most.
+/// Prompts, or answers to them, of one request at most.
 const PROMPTS: usize = 64;
+
+impl Refusing for api::CompletionRequest {
+    const REFUSED: &'static [Refused] = &[
+        super::BEST_OF,
+        super::BEAM_SEARCH,
+        super::MIN_TOKENS,
+        super::STOP_TOKEN_IDS,
+        super::N_PREDICT,
+        super::SAMPLERS,
+        ("suffix", nothing, "put the model's fill-in-the-middle tokens into the prompt"),
+        ("tools", nothing, "use /v1/chat/completions"),
+        ("response_format", text_format, "use `json_schema`, or /v1/chat/completions"),
+    ];
+}
 
 pub(in crate::control::server) async fn completions(
     State(app): State<Arc<App>>,
-    OpenAiBody(request): OpenAiBody<api::CompletionRequest>,
+    Checked(mut request): Checked<api::CompletionRequest>,
 ) -> Result<Response, Error> {
     let echo = request.echo.unwrap_or(false);
     let alternatives = request.logprobs.map(|n| params::alternatives("logprobs", n)).transpose()?;
-    let template = Request {
+    let sampling =
+        params::sampling(request.temperature, request.top_p, request.top_k, request.seed)?;
+    let mut template = Request {
         prompt: Vec::new(),
         max_tokens: 0,
-        sampling: params::sampling(
-            request.temperature,
-            request.top_p,
-            request.top_k,
-            request.seed,
-        )?,
-        stop: params::stops(request.stop)?,
+        sampling,
+        shaping: Shaping::NONE,
+        constraint: None,
+        shown: Vec::new(),
+        stop: params::stops(request.stop.take())?,
         ignore_end: request.ignore_eos.unwrap_or(false),
         logprobs: alternatives,
         prompt_logprobs: alternatives.is_some() && echo,
     };
-    let count = count(&request.prompt)?;
+    let form = super::form(request.grammar.take(), request.json_schema.take(), None)?;
+    let shaping = request.shaping();
+    let each = params::answers(request.n)?;
+    let count = count(&request.prompt, each)?;
     let mut admission = params::admit(&app, request.model.as_deref(), count)?;
     let served = Arc::clone(&admission.served);
+    template.shaping = params::shaping(&shaping, sampling.temperature, &served.text.tokenizer)?;
+    if let Form::Grammar(grammar) = form {
+        template.constraint = Some(prompt::constraint(&app, &served, grammar).await?);
+    }
     let prompts = tokenise(&app, &served, request.prompt).await?;
     if prompts.is_empty() || prompts.iter().any(|prompt| prompt.ids.is_empty()) {
         return Err(Error::value("prompt", "prompt: has no tokens; at least one is needed"));
     }
     let echoed =
-        if template.prompt_logprobs { prompts.iter().map(|p| p.ids.len()).sum() } else { 0 };
+        if template.prompt_logprobs { prompts.iter().map(|p| p.ids.len() * each).sum() } else { 0 };
     let most = params::reportable(alternatives, echoed, request.max_tokens, count)?;
 
-    let mut choices = Vec::with_capacity(prompts.len());
-    let mut requests = Vec::with_capacity(prompts.len());
-    for (index, prompt) in prompts.into_iter().enumerate() {
+    let mut choices = Vec::with_capacity(count);
+    let mut requests = Vec::with_capacity(count);
+    let answers = prompts.iter().flat_map(|prompt| (0..each as u64).map(move |at| (prompt, at)));
+    for (index, (prompt, at)) in answers.enumerate() {
         let wants_logprobs = alternatives.is_some();
         let text = (echo || wants_logprobs).then(|| prompt.text(&served.text));
         let before = if echo { 0 } else { text.as_deref().map_or(0, |text| text.chars().count()) };
@@ -66,7 +90,9 @@ pub(in crate::control::server) async fn completions(
         });
         let room = served.model.context;
         let max_tokens = params::max_tokens(request.max_tokens, prompt.ids.len(), room, most);
-        requests.push(Request { prompt: prompt.ids, max_tokens, ..template.clone() });
+        let sampling = Sampling { seed: sampling.seed.wrapping_add(at), ..sampling };
+        let prompt = prompt.ids.clone();
+        requests.push(Request { prompt, max_tokens, sampling, ..template.clone() });
     }
     let mut generations = generation::start(&app, &mut admission, requests)?;
     let head = api::Completion {
@@ -138,15 +164,16 @@ async fn tokenise(
     Ok(made.into_iter().map(|(text, ids)| Prompt { ids, given: Some(text) }).collect())
 }
 
-/// How many prompts there are, if there are not too many.
-fn count(prompt: &api::Prompt) -> Result<usize, Error> {
+/// How many answers are asked for, if there are not too many.
+fn count(prompt: &api::Prompt, each: usize) -> Result<usize, Error> {
     let count = match prompt {
         api::Prompt::Text(_) | api::Prompt::Ids(_) => 1,
         api::Prompt::Texts(many) => many.len(),
         api::Prompt::IdLists(many) => many.len(),
     };
+    let count = count.saturating_mul(each);
     if count > PROMPTS {
-        let message = format!("prompt: has {count} prompts, at most {PROMPTS} are allowed");
+        let message = format!("prompt: asks for {count} answers, at most {PROMPTS} are allowed");
         return Err(Error::value("prompt", message));
     }
     Ok(count)
@@ -178,7 +205,7 @@ impl Choice {
             }
             Event::Finished(finished) => {
                 part.text.push_str(&finished.text);
-                part.finish_reason = Some(finish_reason(&finished)?.into());
+                part.finish_reason = Some(finish_reason(&Reason::of(&finished)?).into());
                 return Ok((part, Some(finished)));
             }
             Event::Failed(error) => return Err(error.into()),

@@ -3,8 +3,7 @@
 mod chat;
 mod completions;
 mod logprobs;
-mod params;
-mod prompt;
+mod responses;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,15 +12,18 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use serde_json::Value;
 
-pub(super) use chat::chat;
+pub(super) use chat::{ask, chat, tool_list};
 pub(super) use completions::completions;
-pub(super) use prompt::TURNS;
+pub(super) use responses::responses;
 
+use super::dialogue::{Form, Reason};
 use super::error::Error;
+use super::refused::{Refused, nothing, one};
 use super::{App, status};
 use crate::control::api;
-use crate::engine::{FinishReason, Finished, GenerateError};
+use crate::engine::{Finished, Grammar};
 use crate::wording::shown;
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<api::ModelList> {
@@ -71,12 +73,12 @@ fn head(prefix: &str, object: &str, model: String) -> api::Head {
     }
 }
 
-/// `finish_reason`. A generation that was cancelled has none: nobody listens, or the daemon stops.
-fn finish_reason(finished: &Finished) -> Result<&'static str, Error> {
-    match finished.reason {
-        FinishReason::End { .. } | FinishReason::Stop => Ok("stop"),
-        FinishReason::Length => Ok("length"),
-        FinishReason::Cancelled => Err(GenerateError::Stopping.into()),
+/// `finish_reason`.
+const fn finish_reason(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Stop | Reason::StopText(_) => "stop",
+        Reason::Length => "length",
+        Reason::Calls => "tool_calls",
     }
 }
 
@@ -95,9 +97,55 @@ fn timings(finished: &Finished) -> api::Timings {
     }
 }
 
+/// Fields of both generating routes that are refused.
+const BEST_OF: Refused = ("best_of", one, "send `n` with `logprobs` and choose");
+const BEAM_SEARCH: Refused = ("use_beam_search", nothing, "leave it out");
+const MIN_TOKENS: Refused = ("min_tokens", nothing, "leave it out");
+const STOP_TOKEN_IDS: Refused = ("stop_token_ids", nothing, "use `stop` with the token's text");
+const N_PREDICT: Refused = ("n_predict", nothing, "use max_tokens");
+const SAMPLERS: Refused = ("samplers", nothing, "docs/api.md says in which order they are");
+
+/// What an answer has to be.
+fn form(
+    grammar: Option<String>,
+    json_schema: Option<Value>,
+    format: Option<api::ResponseFormat>,
+) -> Result<Form, Error> {
+    let format = match format {
+        None => Form::Text,
+        Some(format) => match (&*format.kind, format.json_schema) {
+            ("text", _) => Form::Text,
+            ("json_object", _) => Form::json(),
+            ("json_schema", Some(api::JsonSchema { schema: Some(schema) })) => Form::schema(schema),
+            ("json_schema", _) => {
+                let field = "response_format.json_schema.schema";
+                return Err(Error::value(field, format!("{field}: is missing")));
+            }
+            (kind, _) => {
+                let allowed = "allowed are text, json_object, json_schema";
+                let message = format!("response_format.type: is `{}`; {allowed}", shown(kind));
+                return Err(Error::value("response_format.type", message));
+            }
+        },
+    };
+    let grammar = grammar.map(|lark| Form::Grammar(Grammar::Lark(lark)));
+    let schema = json_schema.map(Form::schema);
+    let mut forms = [grammar, schema, Some(format).filter(|format| *format != Form::Text)]
+        .into_iter()
+        .flatten();
+    let form = forms.next().unwrap_or_default();
+    if forms.next().is_some() {
+        let message =
+            "grammar: only one of grammar, json_schema and response_format can be held to";
+        return Err(Error::value("grammar", message));
+    }
+    Ok(form)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::FinishReason;
 
     #[test]
     fn times_are_told_in_milliseconds_to_the_microsecond() {

@@ -20,8 +20,8 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, Value};
 
 pub use self::answer::{AnswerParser, Calls, Format, Piece};
-use self::message::{Size, Values};
 pub use self::message::{Call, Message, RenderOptions};
+use self::message::{Size, Values};
 use self::plain::Control;
 pub use self::plain::Rendered;
 use super::bounds::Work;
@@ -56,6 +56,7 @@ const CHATML: &str = include_str!("chatml.jinja");
 /// A compiled chat template, with the conventions of Hugging Face's `apply_chat_template`.
 #[derive(Debug)]
 pub struct ChatTemplate {
+    source: String,
     environment: Environment<'static>,
     /// `bos_token` and `eos_token`, where the model has them.
     tokens: Vec<(&'static str, String)>,
@@ -95,7 +96,8 @@ impl ChatTemplate {
         let used = |c| source.contains(c) || tokens.iter().any(|(_, text)| text.contains(c));
         let sentinels = plain::noncharacters().filter(|c| !used(*c)).collect();
         let format = Format::recognise(source);
-        Ok(Self { environment, tokens, control, format, sentinels })
+        let source = source.to_owned();
+        Ok(Self { source, environment, tokens, control, format, sentinels })
     }
 
     /// How answers to this template call tools and think.
@@ -104,11 +106,16 @@ impl ChatTemplate {
         self.format
     }
 
+    /// The template itself.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// Whether the template speaks of a variable of that name.
     #[must_use]
     pub fn reads(&self, variable: &str) -> bool {
-        let template = self.environment.get_template(NAME);
-        template.is_ok_and(|template| template.source().contains(variable))
+        self.source().contains(variable)
     }
 
     /// The prompt for `messages`. Once `cancelled` is set, it ends soon, with [`Error::Cancelled`].

@@ -24,7 +24,8 @@ impl Calls {
     pub(super) const TOOL_CALL: &str = "<tool_call>";
 
     /// Marks that a call begins with.
-    pub(super) const fn opens(self) -> &'static [&'static str] {
+    #[must_use]
+    pub const fn opens(self) -> &'static [&'static str] {
         match self {
             Self::Hermes => &[Self::TOOL_CALL],
             Self::Xml => &[Self::TOOL_CALL, "<function="],
@@ -37,7 +38,8 @@ impl Calls {
     }
 
     /// Marks behind a call.
-    pub(super) const fn ends(self) -> &'static [&'static str] {
+    #[must_use]
+    pub const fn ends(self) -> &'static [&'static str] {
         match self {
             Self::Hermes | Self::Xml => &["</tool_call>"],
             Self::FunctionGemma => &["<end_function_call>"],
@@ -111,11 +113,8 @@ impl Format {
         } else {
             None
         };
-        let marks = [
-            ["<think>", "</think>"],
-            ["[THINK]", "[/THINK]"],
-            ["<|channel>thought", "<channel|>"],
-        ];
+        let marks =
+            [["<think>", "</think>"], ["[THINK]", "[/THINK]"], ["<|channel>thought", "<channel|>"]];
         let thinking = marks.into_iter().find(|[open, close]| has(open) && has(close));
         Self { calls, thinking: thinking.filter(|_| calls != Some(Calls::Harmony)) }
     }

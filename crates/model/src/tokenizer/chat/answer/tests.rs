@@ -78,9 +78,7 @@ fn tools() -> Vec<Json> {
         "where": {"type": "object"},
         "note": {},
     }});
-    let tool = |name: &str| {
-        json!({"type": "function", "function": {"name": name, "parameters": parameters}})
-    };
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name, "parameters": parameters}});
     vec![tool("weather"), tool("time")]
 }
 
@@ -284,7 +282,10 @@ fn what_begins_like_a_call_and_is_none_is_text() {
     }
     let spaced = " \n a \n ";
     assert_eq!(parsed(Format::PLAIN, "", &[spaced]), text(spaced));
-    assert_eq!(parsed(Format { calls: Some(Calls::Hermes), thinking: None }, "", &[spaced]), text(spaced));
+    assert_eq!(
+        parsed(Format { calls: Some(Calls::Hermes), thinking: None }, "", &[spaced]),
+        text(spaced)
+    );
 }
 
 #[test]
@@ -293,20 +294,40 @@ fn odd_calls_are_calls() {
     let one = json!({"days": 1});
     let days = |days: Json| call("weather", &json!({"city": "1", "days": days, "note": [1]}));
     for (calls, answer, expected) in [
-        (Calls::Hermes, "<tool_call>{\"arguments\": {\"days\": 1}, \"name\": \"weather\"}", call("weather", &one)),
+        (
+            Calls::Hermes,
+            "<tool_call>{\"arguments\": {\"days\": 1}, \"name\": \"weather\"}",
+            call("weather", &one),
+        ),
         (Calls::Hermes, "<tool_call>{\"name\": \"weather\"}</tool_call>", call("weather", &none)),
         (
             Calls::Hermes,
             "<tool_call>{\"name\": \"weather\", \"arguments\": \"{\\\"days\\\": 1}\"}\n",
             call("weather", &one),
         ),
-        (Calls::Hermes, "<tool_call>{\"name\": \"other\", \"arguments\": {}}", call("other", &none)),
-        (Calls::Llama, "<|python_tag|>{\"name\": \"weather\", \"parameters\": {}}", call("weather", &none)),
+        (
+            Calls::Hermes,
+            "<tool_call>{\"name\": \"other\", \"arguments\": {}}",
+            call("other", &none),
+        ),
+        (
+            Calls::Llama,
+            "<|python_tag|>{\"name\": \"weather\", \"parameters\": {}}",
+            call("weather", &none),
+        ),
         (Calls::Llama, "{\"name\": \"weather\"] well", call("weather", &none)),
         (Calls::Mistral, "[TOOL_CALLS][{\"name\": \"weather\"} well", call("weather", &none)),
-        (Calls::Llama, " {\"type\": \"function\", \"name\": \"time\", \"parameters\": {}}", call("time", &none)),
+        (
+            Calls::Llama,
+            " {\"type\": \"function\", \"name\": \"time\", \"parameters\": {}}",
+            call("time", &none),
+        ),
         (Calls::Xml, "<function=weather></function>", call("weather", &none)),
-        (Calls::Xml, "<function=weather>\n<parameter=days>1</parameter>\nwell", call("weather", &one)),
+        (
+            Calls::Xml,
+            "<function=weather>\n<parameter=days>1</parameter>\nwell",
+            call("weather", &one),
+        ),
         (
             Calls::Xml,
             "<function=weather><parameter=city>\n1\n</parameter><parameter=days>True</parameter>\
@@ -314,7 +335,11 @@ fn odd_calls_are_calls() {
             days(json!(true)),
         ),
         (Calls::Mistral, "[TOOL_CALLS]weather{\"days\": 1}", call("weather", &one)),
-        (Calls::Harmony, " to=functions.time<|channel|>commentary json<|message|>", call("time", &none)),
+        (
+            Calls::Harmony,
+            " to=functions.time<|channel|>commentary json<|message|>",
+            call("time", &none),
+        ),
     ] {
         let format = Format { calls: Some(calls), thinking: None };
         let mut read = parsed(format, "", &[answer]);
@@ -340,7 +365,8 @@ fn without_tools_a_call_is_text() {
 #[test]
 fn a_cut_call_keeps_what_there_is() {
     let format = Format { calls: Some(Calls::Hermes), thinking: None };
-    let out = parsed(format, "", &["<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Be"]);
+    let out =
+        parsed(format, "", &["<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Be"]);
     let call = Piece::Call { name: "weather".into() };
     let arguments = Piece::Arguments("{\"city\": \"Be".into());
     assert_eq!(out, [call.clone(), arguments]);
@@ -349,12 +375,51 @@ fn a_cut_call_keeps_what_there_is() {
 
 fn fragments() -> impl Strategy<Value = String> {
     const PARTS: [&str; 45] = [
-        "<think>", "</think>", "<tool_call>", "</tool_call>", "<function=", "weather", "time", ">",
-        "<parameter=", "city", "</parameter>", "</function>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]",
-        "[", "]", "{", "}", "\"name\"", ":", "\"weather\"", ",", "\"arguments\"", "\"parameters\"",
-        "{}", "\"a\\\"b\"", "12", "<|python_tag|>", "<|channel|>", "analysis", "final", "commentary to=functions.time",
-        "<|message|>", "<|end|>", "<|start|>assistant", "<start_function_call>", "call:", "<escape>",
-        "<end_function_call>", " ", "\n", "é", ";", "{\"name\": \"weather\", \"arguments\": {\"days\": 1}}",
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "<function=",
+        "weather",
+        "time",
+        ">",
+        "<parameter=",
+        "city",
+        "</parameter>",
+        "</function>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[CALL_ID]",
+        "[",
+        "]",
+        "{",
+        "}",
+        "\"name\"",
+        ":",
+        "\"weather\"",
+        ",",
+        "\"arguments\"",
+        "\"parameters\"",
+        "{}",
+        "\"a\\\"b\"",
+        "12",
+        "<|python_tag|>",
+        "<|channel|>",
+        "analysis",
+        "final",
+        "commentary to=functions.time",
+        "<|message|>",
+        "<|end|>",
+        "<|start|>assistant",
+        "<start_function_call>",
+        "call:",
+        "<escape>",
+        "<end_function_call>",
+        " ",
+        "\n",
+        "é",
+        ";",
+        "{\"name\": \"weather\", \"arguments\": {\"days\": 1}}",
     ];
     let part = prop_oneof![
         8 => prop::sample::select(&PARTS[..]).prop_map(str::to_owned),

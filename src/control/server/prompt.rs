@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::http::StatusCode;
-use model::tokenizer::{self, Bounds, Message, Specials};
+use model::tokenizer::{self, Bounds, Message, RenderOptions, Specials};
 
-use crate::control::server::App;
-use crate::control::server::error::Error;
-use crate::engine::Served;
+use super::App;
+use super::dialogue::Held;
+use super::error::Error;
+use crate::engine::{Constraint, Grammar, Served};
 
 /// Prompts that are made at the same time. With the bytes that a slot holds they bound the memory that this
 /// takes: the tokeniser's and the template's documentation say how much for each byte.
-pub(in crate::control::server) const TURNS: usize = 2;
+pub(super) const TURNS: usize = 2;
 
 /// The ids of texts, in which control tokens may be written out. BOS is added where the model wants it.
 pub(super) async fn encode(
@@ -37,29 +38,105 @@ pub(super) async fn encode(
     })
 }
 
-/// The ids of a conversation, up to where the answer begins.
+/// The ids of one text.
+pub(super) async fn tokens(
+    app: &App,
+    served: &Arc<Served>,
+    text: String,
+    control: bool,
+    begin: bool,
+) -> Result<Vec<u32>, Error> {
+    let made = in_turn(app, served, move |served, cancelled| {
+        let specials = if control { Specials::Parse } else { Specials::Plain };
+        let bounds = Bounds { tokens: usize::MAX, cancelled };
+        served.text.tokenizer.encode_within(&text, specials, begin, &bounds)
+    });
+    made.await?.map_err(|error| Error::value("content", format!("content: {error}")))
+}
+
+/// A conversation made ready.
+pub(super) struct Made {
+    /// Up to where the answer begins.
+    pub(super) ids: Vec<u32>,
+    /// The end of its text.
+    pub(super) tail: String,
+    pub(super) constraint: Option<Constraint>,
+}
+
+/// Characters of a prompt's end that say how its answer begins.
+const TAIL: usize = 64;
+
+/// Makes a conversation ready to be answered. `field` names it.
 pub(super) async fn conversation(
     app: &App,
     served: &Arc<Served>,
+    field: &'static str,
     messages: Vec<Message>,
-) -> Result<Vec<u32>, Error> {
-    let bytes = messages.iter().map(|message| message.content.len()).sum();
-    fits("messages", bytes, served)?;
+    options: RenderOptions,
+    held: Held,
+) -> Result<Made, Error> {
+    let tools: usize = options.tools.iter().map(|tool| tool.to_string().len()).sum();
+    let bytes = messages.iter().map(|message| message.content.len()).sum::<usize>();
+    fits(field, bytes.saturating_add(tools), served)?;
     let tokens = served.model.context;
     let made = in_turn(app, served, move |served, cancelled| {
-        let prompt = served.text.chat.render(&messages, true, cancelled)?;
-        served.text.tokenizer.encode_rendered(&prompt, &Bounds { tokens, cancelled })
+        let prompt = served.text.chat.render(&messages, &options, cancelled)?;
+        let ids = served.text.tokenizer.encode_rendered(&prompt, &Bounds { tokens, cancelled })?;
+        let tail = prompt.text().chars().rev().take(TAIL).collect::<Vec<_>>();
+        let tail: String = tail.into_iter().rev().collect();
+        let grammar = held.grammar(served, &tail);
+        let constraint = grammar.map(|grammar| served.text.grammars.compile(&grammar));
+        Ok((ids, tail, constraint.transpose()))
     });
-    made.await?.map_err(|error| match error {
-        tokenizer::Error::TooManyTokens { limit } => too_many("messages", limit),
+    let (ids, tail, constraint) = made.await?.map_err(|error| failed(field, error))?;
+    let constraint = constraint.map_err(grammar_failed)?;
+    Ok(Made { ids, tail, constraint })
+}
+
+/// The text of a conversation, up to where the answer begins.
+pub(super) async fn text(
+    app: &App,
+    served: &Arc<Served>,
+    field: &'static str,
+    messages: Vec<Message>,
+    options: RenderOptions,
+) -> Result<String, Error> {
+    let bytes = messages.iter().map(|message| message.content.len()).sum::<usize>();
+    fits(field, bytes, served)?;
+    let made = in_turn(app, served, move |served, cancelled| {
+        served.text.chat.render(&messages, &options, cancelled)
+    });
+    Ok(made.await?.map_err(|error| failed(field, error))?.text().to_owned())
+}
+
+/// A grammar for the answers to a text.
+pub(super) async fn constraint(
+    app: &App,
+    served: &Arc<Served>,
+    grammar: Grammar,
+) -> Result<Constraint, Error> {
+    let made = in_turn(app, served, move |served, _| served.text.grammars.compile(&grammar));
+    made.await?.map_err(grammar_failed)
+}
+
+fn failed(field: &str, error: tokenizer::Error) -> Error {
+    match error {
+        tokenizer::Error::TooManyTokens { limit } => too_many(field, limit),
         error => Error::new(
             StatusCode::BAD_REQUEST,
             "template_failed",
-            format!("messages: {error}"),
+            format!("{field}: {error}"),
         )
-        .param("messages")
+        .param(field)
         .hint("the model's template refuses this conversation; /v1/completions takes any text"),
-    })
+    }
+}
+
+fn grammar_failed(said: String) -> Error {
+    let message = format!("the grammar or schema of the answer: {said}");
+    Error::new(StatusCode::BAD_REQUEST, "grammar_failed", message).hint(
+        "docs/api.md says what grammars and schemas can be held to, and how large they may be",
+    )
 }
 
 /// Refuses a text that is too long whatever its tokens are.

@@ -1,0 +1,101 @@
+//! ollama's shapes: what its routes are asked. What they answer is written where it is made.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Shaping, Stop};
+
+/// Body of `POST /api/chat`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct OllamaChat {
+    #[serde(default)]
+    pub model: Option<String>,
+    pub messages: Vec<OllamaMessage>,
+    #[serde(default)]
+    pub tools: Option<Vec<super::ChatTool>>,
+    /// True where absent.
+    #[serde(default)]
+    pub stream: Option<bool>,
+    /// `"json"`, or a schema.
+    #[serde(default)]
+    pub format: Option<Value>,
+    /// Whether a model thinks: true, false, or how much.
+    #[serde(default)]
+    pub think: Option<Value>,
+    #[serde(default)]
+    pub options: Option<OllamaOptions>,
+}
+
+/// Body of `POST /api/generate`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct OllamaGenerate {
+    #[serde(default)]
+    pub model: Option<String>,
+    #[serde(default)]
+    pub prompt: String,
+    #[serde(default)]
+    pub system: Option<String>,
+    #[serde(default)]
+    pub stream: Option<bool>,
+    #[serde(default)]
+    pub format: Option<Value>,
+    #[serde(default)]
+    pub think: Option<Value>,
+    #[serde(default)]
+    pub options: Option<OllamaOptions>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct OllamaMessage {
+    /// `system`, `user`, `assistant`, `tool`.
+    pub role: String,
+    #[serde(default)]
+    pub content: String,
+    #[serde(default)]
+    pub thinking: Option<String>,
+    #[serde(default)]
+    pub tool_calls: Option<Vec<OllamaCall>>,
+    #[serde(default)]
+    pub tool_name: Option<String>,
+    #[serde(default)]
+    pub images: Option<Vec<Value>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct OllamaCall {
+    pub function: OllamaFunction,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct OllamaFunction {
+    pub name: String,
+    #[serde(default)]
+    pub arguments: Value,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct OllamaOptions {
+    #[serde(default)]
+    pub temperature: Option<f32>,
+    #[serde(default)]
+    pub top_p: Option<f32>,
+    #[serde(default)]
+    pub top_k: Option<u32>,
+    #[serde(default)]
+    pub seed: Option<i64>,
+    #[serde(default)]
+    pub stop: Option<Stop>,
+    /// Tokens to generate at most; -1 is the rest of the slot.
+    #[serde(default)]
+    pub num_predict: Option<i64>,
+    #[serde(flatten)]
+    pub shaping: Shaping,
+}
+
+/// Body of `POST /api/show`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct OllamaShow {
+    /// Also `name`, as older clients say.
+    #[serde(default, alias = "name")]
+    pub model: Option<String>,
+}

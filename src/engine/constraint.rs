@@ -1,0 +1,327 @@
+//! Answers held to a grammar: which tokens may come next, by llguidance.
+//!
+//! A grammar is compiled once for a request, away from the engine's thread. While the device computes a step,
+//! nothing has to be known of it: the mask is applied to the step's logits when they are there.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use model::tokenizer::Tokenizer;
+use serde_json::Value;
+
+/// Bytes of a grammar at most.
+const SOURCE: usize = 256 << 10;
+
+/// What an answer has to be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Grammar {
+    /// JSON that a schema describes.
+    JsonSchema(Value),
+    Regex(String),
+    /// A grammar in llguidance's dialect of Lark.
+    Lark(String),
+    /// One that refers to others by `@name`.
+    Within {
+        lark: String,
+        parts: Vec<(String, Grammar)>,
+    },
+}
+
+impl Grammar {
+    /// Bytes of its text.
+    fn size(&self) -> usize {
+        match self {
+            Self::JsonSchema(schema) => schema.to_string().len(),
+            Self::Regex(text) | Self::Lark(text) => text.len(),
+            Self::Within { lark, parts } => {
+                lark.len() + parts.iter().map(|(_, part)| part.size()).sum::<usize>()
+            }
+        }
+    }
+
+    fn of_one(&self) -> GrammarWithLexer {
+        match self {
+            Self::JsonSchema(schema) => GrammarWithLexer::from_json_schema(spaced(schema.clone())),
+            Self::Regex(regex) => GrammarWithLexer::from_regex(regex),
+            Self::Lark(lark) | Self::Within { lark, .. } => {
+                GrammarWithLexer::from_lark(lark.clone())
+            }
+        }
+    }
+
+    fn compiled(&self) -> TopLevelGrammar {
+        let mut top = TopLevelGrammar::from_grammar(self.of_one());
+        if let Self::Within { parts, .. } = self {
+            let named = |(name, part): &(String, Self)| GrammarWithLexer {
+                name: Some(name.clone()),
+                ..part.of_one()
+            };
+            top.grammars.extend(parts.iter().map(named));
+        }
+        top
+    }
+}
+
+/// A schema whose JSON has a space at most between its parts: a model could go on with white space for ever.
+fn spaced(mut schema: Value) -> Value {
+    if let Value::Object(map) = &mut schema {
+        let ways = serde_json::json!({
+            "whitespace_flexible": false, "item_separator": ", ?", "key_separator": ": ?",
+        });
+        map.entry("x-guidance").or_insert(ways);
+    }
+    schema
+}
+
+/// Compiles grammars for a model's tokens.
+pub struct Grammars {
+    tokenizer: Arc<Tokenizer>,
+    /// Made when it is needed first: it holds all tokens in a tree.
+    factory: OnceLock<Result<ParserFactory, String>>,
+}
+
+impl fmt::Debug for Grammars {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grammars").finish_non_exhaustive()
+    }
+}
+
+impl Grammars {
+    pub(super) const fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        Self { tokenizer, factory: OnceLock::new() }
+    }
+
+    /// A constraint for one answer.
+    ///
+    /// # Errors
+    /// What is wrong with the grammar, or that it is too large: what compiling may take is bounded.
+    pub fn compile(&self, grammar: &Grammar) -> Result<Constraint, String> {
+        let size = grammar.size();
+        if size > SOURCE {
+            return Err(format!("has {size} bytes, at most {SOURCE} are compiled"));
+        }
+        let factory = self.factory.get_or_init(|| self.factory());
+        let factory = factory.as_ref().map_err(Clone::clone)?;
+        let mut matcher = Matcher::new(factory.create_parser(grammar.compiled()));
+        if let Some(error) = matcher.get_error() {
+            return Err(first_lines(&error));
+        }
+        // What a grammar costs shows with its first mask.
+        matcher.compute_mask().map_err(|error| first_lines(&error.to_string()))?;
+        let ends: Arc<[u32]> = self.tokenizer.end_ids().collect();
+        Ok(Constraint { matcher, ends })
+    }
+
+    fn factory(&self) -> Result<ParserFactory, String> {
+        let tokenizer = &self.tokenizer;
+        let size = tokenizer.vocab_size() as u32;
+        let token = |id: u32| {
+            let bytes = tokenizer.token_bytes(id).unwrap_or_default();
+            // Control tokens are reached by their number only, not by their text.
+            let mark = tokenizer.is_control(id) || tokenizer.is_end(id);
+            let mark = mark.then_some(TokTrie::SPECIAL_TOKEN_MARKER);
+            mark.into_iter().chain(bytes.iter().copied()).collect()
+        };
+        let tokens: Vec<Vec<u8>> = (0..size).map(token).collect();
+        let Some(end) = tokenizer.end_ids().next() else {
+            return Err("the model has no token that ends an answer".into());
+        };
+        let trie = TokTrie::from(&TokRxInfo::new(size, end), &tokens);
+        let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory = ParserFactory::new_simple(&environment).map_err(|e| e.to_string())?;
+        factory.quiet();
+        *factory.limits_mut() = ParserLimits {
+            initial_lexer_fuel: 500_000,
+            step_lexer_fuel: 100_000,
+            max_lexer_states: 15_000,
+            max_grammar_size: 100_000,
+            verbose_errors: false,
+            ..ParserLimits::default()
+        };
+        Ok(factory)
+    }
+}
+
+/// An error without the grammar and the state behind it.
+fn first_lines(error: &str) -> String {
+    let lines: Vec<&str> = error.lines().take(3).map(str::trim).collect();
+    lines.join(" ").chars().take(500).collect()
+}
+
+/// Where an answer stands in its grammar.
+pub struct Constraint {
+    matcher: Matcher,
+    /// Tokens that end an answer.
+    ends: Arc<[u32]>,
+}
+
+impl Clone for Constraint {
+    fn clone(&self) -> Self {
+        Self { matcher: self.matcher.deep_clone(), ends: Arc::clone(&self.ends) }
+    }
+}
+
+impl fmt::Debug for Constraint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Constraint").finish_non_exhaustive()
+    }
+}
+
+impl Constraint {
+    /// Leaves only logits of tokens that may come next; those that end the answer where it may end.
+    pub(super) fn mask(&mut self, logits: &mut [f32]) -> Result<(), String> {
+        let allowed =
+            self.matcher.compute_mask_or_eos().map_err(|e| first_lines(&e.to_string()))?;
+        let may_end = self.ends.iter().any(|end| allowed.is_allowed(*end));
+        let logit = |end: &u32| Some((*end, *logits.get(*end as usize)?));
+        let ends: Vec<_> = self.ends.iter().filter(|_| may_end).filter_map(logit).collect();
+        // Tokens beyond the tokeniser's are padding.
+        let known = logits.len().min(allowed.len());
+        logits[known..].fill(f32::NEG_INFINITY);
+        allowed.apply_to(&mut logits[..known]);
+        for (end, logit) in ends {
+            logits[end as usize] = logit;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a token. True if nothing may follow.
+    pub(super) fn take(&mut self, id: u32) -> Result<bool, String> {
+        if self.ends.contains(&id) {
+            return Ok(true);
+        }
+        self.matcher.consume_token(id).map_err(|e| first_lines(&e.to_string()))?;
+        Ok(self.matcher.is_stopped())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::tokenizer::Vocabulary;
+    use serde_json::json;
+
+    /// All bytes, some pieces, and an end.
+    fn grammars() -> Grammars {
+        let bytes = (0..=255u8).map(|byte| match byte {
+            b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte).to_string(),
+            _ => String::new(),
+        });
+        let mut next = 0x100;
+        let bytes = bytes.map(|text| match text.is_empty() {
+            false => text,
+            true => {
+                next += 1;
+                char::from_u32(next - 1).unwrap().to_string()
+            }
+        });
+        let pieces = ["true", "{\"", "\":", "1}", "<|im_end|>", "<|x|>"].map(str::to_owned);
+        let mut token_types = vec![1; 260];
+        token_types.extend([3, 3]);
+        let vocabulary = Vocabulary {
+            model: "gpt2".into(),
+            pre: Some("gpt-2".into()),
+            tokens: bytes.chain(pieces).collect(),
+            token_types,
+            ..Vocabulary::default()
+        };
+        Grammars::new(Arc::new(Tokenizer::new(vocabulary).unwrap()))
+    }
+
+    /// The text of always taking the allowed token of the highest id.
+    fn walk(grammars: &Grammars, constraint: &mut Constraint, most: usize) -> String {
+        let mut ids = Vec::new();
+        for _ in 0..most {
+            let mut logits: Vec<f32> = (0..262).map(|id| id as f32).collect();
+            constraint.mask(&mut logits).unwrap();
+            let id = plan::sample::argmax(&logits).unwrap();
+            if constraint.take(id).unwrap() {
+                break;
+            }
+            ids.push(id);
+        }
+        grammars.tokenizer.decode(&ids)
+    }
+
+    #[test]
+    fn an_answer_follows_its_grammar() {
+        let grammars = grammars();
+        let schema = json!({"type": "object", "properties": {"a": {"const": 1}},
+            "required": ["a"], "additionalProperties": false});
+        let mut constraint = grammars.compile(&Grammar::JsonSchema(schema.clone())).unwrap();
+        let mut again = constraint.clone();
+        let text = walk(&grammars, &mut constraint, 50);
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), json!({"a": 1}));
+        assert_eq!(walk(&grammars, &mut again, 50), text, "a copy stands where it was made");
+        let mut regex = grammars.compile(&Grammar::Regex("(ab){3}".into())).unwrap();
+        assert_eq!(walk(&grammars, &mut regex, 50), "ababab");
+        let lark = "start: \"x\" @inner <[261]>\n".to_owned();
+        let parts = vec![("inner".into(), Grammar::JsonSchema(schema))];
+        let mut within = grammars.compile(&Grammar::Within { lark, parts }).unwrap();
+        let text = walk(&grammars, &mut within, 50);
+        let inner = text.strip_prefix('x').unwrap();
+        assert_eq!(serde_json::from_str::<Value>(inner).unwrap(), json!({"a": 1}));
+    }
+
+    #[test]
+    fn text_ends_with_what_it_has_to() {
+        let grammars = grammars();
+        let lark = "start: a \"!\"\na[suffix=\"]\"]: /(.|\\n)*/\n".to_owned();
+        let mut constraint = grammars.compile(&Grammar::Lark(lark)).unwrap();
+        for id in "x y]!".bytes() {
+            let id = grammars
+                .tokenizer
+                .encode(&char::from(id).to_string(), model::tokenizer::Specials::Plain, false)
+                .unwrap()[0];
+            let mut logits = vec![0.0; 262];
+            constraint.mask(&mut logits).unwrap();
+            assert_eq!(logits[id as usize], 0.0);
+            let stops = constraint.take(id).unwrap();
+            assert_eq!(stops, id == u32::from(b'!') - 33);
+        }
+    }
+
+    #[test]
+    fn hostile_grammars_are_refused() {
+        let grammars = grammars();
+        let refused = |grammar: Grammar| grammars.compile(&grammar).unwrap_err();
+        let deep = (0..40).fold("a".to_owned(), |inner, _| {
+            format!("({inner}{inner}){{9}}").chars().take(4000).collect()
+        });
+        let mut exponential = json!({"type": "string"});
+        for _ in 0..40 {
+            exponential = json!({"allOf": [{"anyOf": [{"type": "string"}, {"type": "number"}]}, exponential]});
+        }
+        let names: Vec<String> = (0..200_000).map(|i| format!("name {i}")).collect();
+        for grammar in [
+            Grammar::Regex(deep),
+            Grammar::Regex("(".into()),
+            Grammar::Regex("((((a{1,999}){1,999}){1,999}){1,999}){1,999}".into()),
+            Grammar::Regex(format!("(a|b)*a(a|b){{{}}}", 100_000)),
+            Grammar::JsonSchema(json!({"enum": names})),
+            Grammar::JsonSchema(json!({"type": "nothing"})),
+            Grammar::JsonSchema(json!({"$ref": "http://example.org/schema"})),
+            Grammar::JsonSchema(
+                json!({"type": "array", "minItems": 1_000_000_000u64, "items": {"type": "array", "minItems": 1_000_000_000u64}}),
+            ),
+            Grammar::Lark("start: missing".into()),
+            Grammar::Lark("nothing".into()),
+            Grammar::Lark("x".repeat(SOURCE + 1)),
+        ] {
+            let text = format!("{grammar:?}").chars().take(80).collect::<String>();
+            let began = std::time::Instant::now();
+            let said = refused(grammar);
+            println!("{text}: {said} ({:?})", began.elapsed());
+            assert!(!said.is_empty());
+        }
+        let began = std::time::Instant::now();
+        let outcome = grammars.compile(&Grammar::JsonSchema(exponential)).map(drop);
+        println!("exponential: {outcome:?} ({:?})", began.elapsed());
+        let recursive =
+            json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}});
+        println!("recursive: {:?}", grammars.compile(&Grammar::JsonSchema(recursive)).map(drop));
+    }
+}

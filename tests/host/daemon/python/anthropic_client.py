@@ -1,0 +1,71 @@
+"""What Anthropic's own client makes of the daemon's answers. Arguments: the socket or the URL, the model's id."""
+
+import sys
+
+import anthropic
+import httpx
+
+where, model = sys.argv[1:]
+over_tcp = where.startswith("http")
+client = anthropic.Anthropic(
+    base_url=where if over_tcp else "http://localhost",
+    api_key="none",
+    max_retries=0,
+    http_client=httpx.Client(
+        transport=None if over_tcp else httpx.HTTPTransport(uds=where), timeout=60
+    ),
+)
+
+ask = dict(model=model, max_tokens=6, system="Be brief.", messages=[{"role": "user", "content": "Hello"}],
+           temperature=0)
+whole = client.messages.create(**ask)
+assert whole.type == "message" and whole.role == "assistant" and whole.model == model
+assert whole.stop_reason in ["end_turn", "max_tokens"], whole
+assert [block.type for block in whole.content] == ["text"]
+count = client.messages.count_tokens(model=model, system="Be brief.", messages=ask["messages"])
+assert count.input_tokens == whole.usage.input_tokens
+with client.messages.stream(**ask) as stream:
+    text = "".join(stream.text_stream)
+    final = stream.get_final_message()
+assert text == whole.content[0].text == final.content[0].text
+assert final.stop_reason == whole.stop_reason and final.usage.output_tokens == whole.usage.output_tokens
+
+# More than the slot has room for ends where it does.
+long = client.messages.create(**{**ask, "max_tokens": 100_000, "stop_sequences": ["e"]})
+assert long.stop_reason in ["end_turn", "max_tokens", "stop_sequence"]
+if long.stop_reason == "stop_sequence":
+    assert long.stop_sequence == "e" and "e" not in long.content[0].text
+
+# Tools: a call that has to be made, whole and streamed; then the tool's answer goes back.
+place = {"type": "object", "properties": {"city": {"enum": ["Bern", "Rome"]}}, "required": ["city"],
+         "additionalProperties": False}
+ask = dict(model=model, max_tokens=60, messages=[{"role": "user", "content": "The weather?"}], temperature=0,
+           tools=[{"name": "weather", "description": "The weather.", "input_schema": place}],
+           tool_choice={"type": "any", "disable_parallel_tool_use": True})
+whole = client.messages.create(**ask)
+assert whole.stop_reason == "tool_use", whole
+(call,) = whole.content
+assert call.type == "tool_use" and call.name == "weather" and call.input["city"] in ["Bern", "Rome"]
+with client.messages.stream(**ask) as stream:
+    final = stream.get_final_message()
+assert final.content[0].input == call.input and final.stop_reason == "tool_use"
+result = {"type": "tool_result", "tool_use_id": call.id, "content": "Sunny."}
+messages = ask["messages"] + [
+    {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in whole.content]},
+    {"role": "user", "content": [result]},
+]
+told = client.messages.create(model=model, max_tokens=4, messages=messages, tools=ask["tools"])
+assert told.usage.input_tokens > whole.usage.input_tokens
+
+for kind, changes in [
+    (anthropic.NotFoundError, {"model": "claude-7"}),
+    (anthropic.BadRequestError, {"temperature": 9}),
+    (anthropic.BadRequestError, {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}),
+]:
+    try:
+        client.messages.create(**{**ask, **changes})
+    except kind:
+        pass
+    else:
+        raise AssertionError(f"{changes} was not refused")
+print("ok")
