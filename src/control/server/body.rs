@@ -227,8 +227,8 @@ mod tests {
             let error = refused::<api::CompletionRequest>(body);
             assert_eq!((error.param.as_deref(), error.message.as_str()), (Some(param), message));
         }
-        let error = refused::<api::ChatRequest>(r#"{"messages": [{"role": "user"}]}"#);
-        assert_eq!(error.message, "messages[0].content: is missing");
+        let error = refused::<api::ChatRequest>(r#"{"messages": [{"content": "a"}]}"#);
+        assert_eq!(error.message, "messages[0].role: is missing");
         let error = refused::<api::CompletionRequest>("7");
         assert_eq!(error.message, "the body: is 7, an object {..} is needed");
     }

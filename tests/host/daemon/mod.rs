@@ -1,6 +1,7 @@
 //! The whole program: the real binary on a real socket.
 
 mod clients;
+mod dialects;
 mod limits;
 mod loads;
 mod reliability;
@@ -334,10 +335,11 @@ fn bad_requests_are_told_what_is_wrong() {
         assert_eq!(answer.json()["error"]["param"], param, "{body}: {}", answer.body);
         assert_eq!(error(answer), bad("invalid_value"), "{body}");
     }
-    assert_eq!(refused(COMPLETIONS, json!({"prompt": "a", "n": 2})), bad("unsupported_parameter"));
+    let best = json!({"prompt": "a", "best_of": 2});
+    assert_eq!(refused(COMPLETIONS, best), bad("unsupported_parameter"));
     let tools =
         json!({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]});
-    assert_eq!(refused(CHAT, tools), bad("unsupported_parameter"));
+    assert_eq!(refused(CHAT, tools), bad("invalid_value"));
     let long = json!({"prompt": [1, 2, 3], "max_tokens": 300});
     assert_eq!(refused(COMPLETIONS, long), bad("context_length_exceeded"));
     let other = json!({"prompt": "a", "model": "gpt-7"});
@@ -748,36 +750,10 @@ fn a_private_daemon_ends_with_its_parent() {
 
 #[test]
 fn every_route_is_documented() {
-    use api::route;
     let text = include_str!("../../../docs/api.md");
-    for route in [
-        route::HEALTH,
-        route::METRICS,
-        route::STATUS,
-        route::MODELS,
-        route::BENCH,
-        route::OPENAI_MODELS,
-        route::OPENAI_MODEL,
-        route::COMPLETIONS,
-        route::CHAT,
-    ] {
+    for route in api::route::ALL {
         assert!(text.contains(&format!("| [`{route}`]")), "{route}");
     }
-}
-
-/// Skipped where Python does not have it; `ORIND_TEST_PYTHON` names another interpreter.
-#[test]
-fn openais_python_client_is_content() {
-    let python = std::env::var("ORIND_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
-    let found = Command::new(&python).args(["-c", "import httpx, openai"]).output();
-    if !found.is_ok_and(|found| found.status.success()) {
-        println!("skipped: {python} has no `openai` and `httpx`; ORIND_TEST_PYTHON names another");
-        return;
-    }
-    let daemon = Daemon::start("context = 256\nprefill_chunk = 16");
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/host/daemon/openai_client.py");
-    let mut run = Command::new(&python);
-    assert_eq!(said(run.arg(script).arg(daemon.socket()).arg(MODEL)), "ok\n");
 }
 
 #[tokio::test]

@@ -345,7 +345,7 @@ fn delta(part: Part) -> api::Delta {
 mod tests {
     use super::*;
 
-    fn read(json: serde_json::Value) -> Result<Vec<(String, String)>, Option<String>> {
+    fn read(json: Value) -> Result<Vec<(String, String)>, Option<String>> {
         let read = messages(serde_json::from_value(json).unwrap());
         let pairs = read.map(|list| list.into_iter().map(|m| (m.role, m.content)).collect());
         pairs.map_err(|e| e.body().error.param)
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn choices_of_tools() {
-        let read = |asked: serde_json::Value| choice(Some(asked)).map_err(|e| e.body().error.param);
+        let read = |asked: Value| choice(Some(asked)).map_err(|e| e.body().error.param);
         assert_eq!(read("required".into()), Ok(Choice::Required));
         let named = serde_json::json!({"type": "function", "function": {"name": "f"}});
         assert_eq!(read(named), Ok(Choice::Named("f".into())));

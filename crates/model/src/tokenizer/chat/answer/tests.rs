@@ -373,6 +373,34 @@ fn a_cut_call_keeps_what_there_is() {
     assert_eq!(parsed(format, "", &["<tool_call>{\"name\": \"weather\""]), [call]);
 }
 
+/// The corpus of the fuzz target `answer`: its first byte chooses the format, its second where cuts are.
+#[test]
+fn the_corpus_of_the_fuzzer_gives_the_same_pieces_for_any_cut() {
+    const CALLS: [Calls; 7] = [
+        Calls::Hermes,
+        Calls::Xml,
+        Calls::Mistral,
+        Calls::Llama,
+        Calls::Harmony,
+        Calls::FunctionGemma,
+        Calls::Gemma,
+    ];
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/answer");
+    let mut calls = 0;
+    for entry in std::fs::read_dir(corpus).unwrap() {
+        let data = std::fs::read(entry.unwrap().path()).unwrap();
+        let thinking = (data[0] & 8 != 0).then_some(["<think>", "</think>"]);
+        let format = Format { calls: Some(CALLS[usize::from(data[0]) % 7]), thinking };
+        let text = String::from_utf8_lossy(&data[2..]);
+        let whole = parsed(format, "", &[&text]);
+        calls += whole.iter().filter(|piece| matches!(piece, Piece::Call { .. })).count();
+        let single: Vec<String> = text.chars().map(String::from).collect();
+        let single: Vec<&str> = single.iter().map(|part| &**part).collect();
+        assert_eq!(parsed(format, "", &single), whole, "{text}");
+    }
+    assert!(calls >= 8, "{calls} calls");
+}
+
 fn fragments() -> impl Strategy<Value = String> {
     const PARTS: [&str; 45] = [
         "<think>",

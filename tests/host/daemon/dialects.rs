@@ -1,0 +1,359 @@
+//! Chat dialects: the official clients, where Python has them, and what each stream consists of, event by event.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use orind_testing::daemon::{Answer, Daemon};
+use serde_json::{Value, json};
+
+use super::tcp::address;
+use super::{CHAT, COMPLETIONS, MODEL, SMALL, said};
+
+const RESPONSES: &str = "/v1/responses";
+const MESSAGES: &str = "/v1/messages";
+
+/// Runs the script of a client, over the socket and over TCP, or says why not. `ORIND_TEST_PYTHON` names another
+/// interpreter.
+fn client(name: &str, modules: &str, over_socket: bool) {
+    let python = std::env::var("ORIND_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let found = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
+    if !found.is_ok_and(|found| found.status.success()) {
+        println!("skipped: {python} has not all of {modules}; ORIND_TEST_PYTHON names another");
+        return;
+    }
+    let settings = "context = 512\nprefill_chunk = 16\nslots = 4\nlisten = '127.0.0.1:0'";
+    let daemon = Daemon::start(settings);
+    let script = format!("{}/tests/host/daemon/python/{name}.py", env!("CARGO_MANIFEST_DIR"));
+    let url = format!("http://{}", address(&daemon));
+    let socket = daemon.socket().to_str().unwrap().to_owned();
+    for place in over_socket.then_some(socket).into_iter().chain([url]) {
+        let mut run = Command::new(&python);
+        assert_eq!(said(run.arg(&script).arg(place).arg(MODEL)), "ok\n");
+    }
+}
+
+#[test]
+fn openais_python_client_is_content() {
+    client("openai_client", "httpx, openai", true);
+}
+
+#[test]
+fn anthropics_python_client_is_content() {
+    client("anthropic_client", "httpx, anthropic", true);
+}
+
+#[test]
+fn ollamas_python_client_is_content() {
+    client("ollama_client", "httpx, ollama", true);
+}
+
+#[test]
+fn litellm_is_content() {
+    client("litellm_client", "litellm", false);
+}
+
+/// The schema of an object with one of two cities.
+fn place() -> Value {
+    json!({"type": "object", "properties": {"city": {"enum": ["Bern", "Rome"]}},
+        "required": ["city"], "additionalProperties": false})
+}
+
+fn user(text: &str) -> Value {
+    json!([{"role": "user", "content": text}])
+}
+
+fn tools() -> Value {
+    json!([{"type": "function", "function": {"name": "weather", "parameters": place()}}])
+}
+
+/// A call that has to be made.
+fn required() -> Value {
+    json!({"messages": user("The weather?"), "max_tokens": 60, "temperature": 0, "tools": tools(),
+        "tool_choice": "required"})
+}
+
+#[test]
+fn a_call_whole_and_streamed_is_the_same() {
+    let daemon = Daemon::start(SMALL);
+    let mut request = required();
+    let whole = daemon.post(CHAT, &request).json();
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{whole}");
+    assert_eq!(choice["message"]["content"], Value::Null);
+    let function = &choice["message"]["tool_calls"][0]["function"];
+    assert_eq!(function["name"], "weather");
+    let arguments = function["arguments"].as_str().unwrap();
+    let city: Value = serde_json::from_str(arguments).unwrap();
+    assert!(["Bern", "Rome"].contains(&city["city"].as_str().unwrap()), "{city}");
+
+    request["stream"] = true.into();
+    let parts: Vec<Value> = daemon
+        .stream(CHAT, &request)
+        .filter(|(_, data)| data != "[DONE]")
+        .map(|(_, data)| serde_json::from_str(&data).unwrap())
+        .collect();
+    let deltas: Vec<&Value> =
+        parts.iter().filter_map(|part| part["choices"][0]["delta"]["tool_calls"].get(0)).collect();
+    assert_eq!(deltas[0]["function"]["name"], "weather");
+    assert_eq!(deltas[0]["type"], "function");
+    assert!(deltas[1..].iter().all(|delta| delta.get("id").is_none()));
+    let joined: String =
+        deltas.iter().map(|delta| delta["function"]["arguments"].as_str().unwrap()).collect();
+    assert_eq!(joined, arguments);
+    assert_eq!(parts.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+}
+
+#[test]
+fn what_tools_are_refused_and_why() {
+    let daemon = Daemon::start(SMALL);
+    let param = |changes: Value| {
+        let mut request = required();
+        request.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        let answer = daemon.post(CHAT, &request);
+        assert_eq!(answer.status, 400, "{}", answer.body);
+        answer.json()["error"]["param"].as_str().map(str::to_owned)
+    };
+    let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let tool = |function: Value| json!({"tools": [{"type": "function", "function": function}]});
+    for (changes, expected) in [
+        (json!({"tools": []}), "tool_choice"),
+        (json!({"tool_choice": named("nobody")}), "tool_choice"),
+        (json!({"tool_choice": "perhaps"}), "tool_choice"),
+        (tool(json!({"name": "a b"})), "tools[0].function.name"),
+        (tool(json!({"name": "a", "parameters": 7})), "tools[0].function.parameters"),
+        (json!({"tools": [tools()[0].clone(), tools()[0].clone()]}), "tools"),
+        (json!({"tools": [{"type": "custom", "function": {"name": "a"}}]}), "tools[0].type"),
+        (json!({"response_format": {"type": "yaml"}}), "response_format.type"),
+        (json!({"reasoning_effort": "high"}), "reasoning_effort"),
+        (json!({"logit_bias": {"x": 1}}), "logit_bias.x"),
+        (json!({"logit_bias": {"5": 101}}), "logit_bias.5"),
+        (json!({"presence_penalty": 3}), "presence_penalty"),
+        (json!({"mirostat": 1}), "mirostat"),
+        (json!({"n": 0}), "n"),
+    ] {
+        assert_eq!(param(changes.clone()).as_deref(), Some(expected), "{changes}");
+    }
+}
+
+#[test]
+fn answers_follow_their_schema_and_grammar() {
+    let daemon = Daemon::start(SMALL);
+    let shape = json!({"type": "json_schema", "json_schema": {"name": "a", "schema": place()}});
+    for seed in 0..4 {
+        let request = json!({"messages": user("Where?"), "max_tokens": 60, "seed": seed,
+            "temperature": 1.5, "response_format": shape});
+        let answer = daemon.post(CHAT, &request).json();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "stop", "{answer}");
+        let said: Value =
+            serde_json::from_str(choice["message"]["content"].as_str().unwrap()).unwrap();
+        assert!(["Bern", "Rome"].contains(&said["city"].as_str().unwrap()));
+    }
+    let grammar = json!({"prompt": "a", "max_tokens": 20, "grammar": "start: \"yes\" | \"no\"\n"});
+    let answer = daemon.post(COMPLETIONS, &grammar).json();
+    let text = answer["choices"][0]["text"].as_str().unwrap();
+    assert!(["yes", "no"].contains(&text), "{answer}");
+    let wrong = daemon.post(COMPLETIONS, &json!({"prompt": "a", "grammar": "start: missing"}));
+    assert_eq!(wrong.error(), (400, "grammar_failed".into()), "{}", wrong.body);
+}
+
+/// A token that is favoured is chosen, one that is banned is not; the same seed gives the same answer, however
+/// tokens are chosen, and beside whom.
+#[test]
+fn samplers_change_what_is_chosen() {
+    let daemon = Daemon::start(SMALL);
+    let ask = |changes: Value| {
+        let mut request = json!({"prompt": "Once upon", "max_tokens": 8, "temperature": 0,
+            "logprobs": 0, "ignore_eos": true});
+        request.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        let answer = daemon.post(COMPLETIONS, &request);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        serde_json::from_value::<Vec<u32>>(
+            answer.json()["choices"][0]["logprobs"]["token_ids"].clone(),
+        )
+        .unwrap()
+    };
+    let plain = ask(json!({}));
+    assert_eq!(ask(json!({"logit_bias": {"70": 100}})), [70; 8]);
+    let banned = ask(json!({"logit_bias": {plain[0].to_string(): -100}}));
+    assert!(!banned.contains(&plain[0]) && banned != plain);
+    let penalised =
+        ask(json!({"logit_bias": {"70": 100}, "frequency_penalty": 2, "presence_penalty": 2}));
+    assert_eq!(penalised[0], 70);
+    // Neutral values on the host choose as the device does.
+    for sampling in [
+        json!({"temperature": 1, "seed": 3}),
+        json!({"temperature": 1.5, "seed": 9, "top_k": 0, "top_p": 0.9}),
+    ] {
+        let mut neutral = sampling.clone();
+        neutral["logit_bias"] = json!({"1": 0});
+        assert_eq!(ask(neutral), ask(sampling));
+    }
+    let mut answers = BTreeMap::new();
+    for (name, sampler) in [
+        ("min_p", json!({"min_p": 0.5})),
+        ("typical_p", json!({"typical_p": 0.2})),
+        ("mirostat", json!({"mirostat": 2, "mirostat_tau": 0.5})),
+        ("xtc", json!({"xtc_probability": 1, "xtc_threshold": 0.0001})),
+        ("dry", json!({"dry_multiplier": 5, "dry_allowed_length": 1})),
+        ("dynatemp", json!({"dynatemp_range": 0.9})),
+        ("repetition", json!({"repeat_penalty": 1.5, "repeat_last_n": 4})),
+    ] {
+        let mut request = json!({"temperature": 1.2, "seed": 5, "max_tokens": 16});
+        request.as_object_mut().unwrap().extend(sampler.as_object().unwrap().clone());
+        let answer = ask(request.clone());
+        assert_eq!(ask(request), answer, "{name}");
+        answers.insert(answer, name);
+    }
+    assert!(answers.len() >= 5, "samplers do nothing: {answers:?}");
+}
+
+#[test]
+fn several_answers_to_one_prompt() {
+    let daemon = Daemon::start(SMALL);
+    let mut request = json!({"messages": user("Hi"), "n": 3, "max_tokens": 6, "temperature": 1,
+        "seed": 4, "ignore_eos": true});
+    let whole = daemon.post(CHAT, &request).json();
+    let choices = whole["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 3);
+    assert!(choices.iter().any(|c| c["message"] != choices[0]["message"]), "{whole}");
+    request["stream"] = true.into();
+    let mut texts = vec![String::new(); 3];
+    for (_, data) in daemon.stream(CHAT, &request).filter(|(_, data)| data != "[DONE]") {
+        let part: Value = serde_json::from_str(&data).unwrap();
+        let choice = &part["choices"][0];
+        texts[choice["index"].as_u64().unwrap() as usize]
+            .push_str(choice["delta"]["content"].as_str().unwrap_or_default());
+    }
+    let whole: Vec<_> = choices.iter().map(|c| c["message"]["content"].as_str().unwrap()).collect();
+    assert_eq!(texts, whole);
+}
+
+/// The names of a stream's events, each run of one name once.
+fn names(events: impl Iterator<Item = (String, String)>) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for (name, data) in events {
+        let value: Value = serde_json::from_str(&data).unwrap();
+        assert_eq!(value["type"], name.as_str());
+        if names.last() != Some(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// As Anthropic documents them.
+#[test]
+fn the_events_of_messages() {
+    let daemon = Daemon::start(SMALL);
+    let mut request =
+        json!({"max_tokens": 6, "messages": user("Hi"), "temperature": 0, "stream": true});
+    let text = [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ];
+    assert_eq!(names(daemon.stream(MESSAGES, &request)), text);
+    request["tools"] = json!([{"name": "weather", "input_schema": place()}]);
+    request["tool_choice"] = json!({"type": "tool", "name": "weather"});
+    request["max_tokens"] = 60.into();
+    assert_eq!(names(daemon.stream(MESSAGES, &request)), text);
+    let missing = daemon.post(MESSAGES, &json!({"messages": user("Hi")}));
+    assert_eq!(missing.json()["error"]["param"], "max_tokens");
+}
+
+/// As OpenAI documents them.
+#[test]
+fn the_events_of_responses() {
+    let daemon = Daemon::start(SMALL);
+    let request = json!({"input": "Hi", "max_output_tokens": 6, "temperature": 0, "stream": true});
+    let message = [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+    ];
+    let mut seen = names(daemon.stream(RESPONSES, &request));
+    let last = seen.pop().unwrap();
+    assert!(["response.completed", "response.incomplete"].contains(&last.as_str()));
+    assert_eq!(seen, message);
+    let call = json!({"input": "The weather?", "temperature": 0, "stream": true,
+        "tools": [{"type": "function", "name": "weather", "parameters": place()}],
+        "tool_choice": "required", "max_output_tokens": 60});
+    assert_eq!(
+        names(daemon.stream(RESPONSES, &call)),
+        [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.function_call_arguments.delta",
+            "response.function_call_arguments.done",
+            "response.output_item.done",
+            "response.completed",
+        ]
+    );
+    let unknown = daemon.post(RESPONSES, &json!({"input": "Hi", "previous_response_id": "resp_0"}));
+    assert_eq!(unknown.error(), (404, "response_not_found".into()));
+}
+
+#[test]
+fn text_to_tokens_and_back_and_into_the_template() {
+    let daemon = Daemon::start(SMALL);
+    let ok = |answer: Answer| {
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.json()
+    };
+    let ids = ok(daemon.post("/tokenize", &json!({"content": "Hello <|eot_id|>"})));
+    let text = ok(daemon.post("/detokenize", &json!({"tokens": ids["tokens"]})));
+    assert_eq!(text["content"], "Hello ");
+    let pieces =
+        json!({"content": "Hello <|eot_id|>", "with_pieces": true, "parse_special": false});
+    let pieces = ok(daemon.post("/tokenize", &pieces));
+    let joined: String =
+        pieces["tokens"].as_array().unwrap().iter().map(|t| t["piece"].as_str().unwrap()).collect();
+    assert_eq!(joined, "Hello <|eot_id|>");
+    let wrong = daemon.post("/detokenize", &json!({"tokens": [1, 99_999_999]}));
+    assert_eq!(wrong.json()["error"]["param"], "tokens[1]");
+    let prompt =
+        ok(daemon.post("/apply-template", &json!({"messages": user("Hi"), "tools": tools()})));
+    let prompt = prompt["prompt"].as_str().unwrap();
+    assert!(
+        prompt.contains("\"name\": \"weather\"") && prompt.contains("Hi<|eot_id|>"),
+        "{prompt}"
+    );
+    let count = json!({"messages": user("Hi")});
+    let count = ok(daemon.post("/v1/messages/count_tokens", &count));
+    let whole = ok(daemon.post(CHAT, &json!({"messages": user("Hi"), "max_tokens": 1})));
+    assert_eq!(count["input_tokens"], whole["usage"]["prompt_tokens"]);
+}
+
+#[test]
+fn ollamas_routes_tell_of_the_model_and_stream_lines() {
+    let daemon = Daemon::start(SMALL);
+    assert!(daemon.get("/api/version").json()["version"].is_string());
+    let tags = daemon.get("/api/tags").json();
+    assert_eq!(tags["models"][0]["name"], MODEL);
+    let shown = daemon.post("/api/show", &json!({"model": format!("{MODEL}:latest")})).json();
+    assert_eq!(shown["capabilities"], json!(["completion", "tools"]));
+    let request = json!({"model": MODEL, "messages": user("The weather?"), "tools": tools(),
+        "options": {"num_predict": 5, "temperature": 0}});
+    let answer = daemon.post("/api/chat", &request);
+    assert!(answer.headers.contains("application/x-ndjson"), "{}", answer.headers);
+    let lines: Vec<Value> =
+        answer.body.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let (last, parts) = lines.split_last().unwrap();
+    assert!(
+        parts.iter().all(|part| part["done"] == false && part["message"]["role"] == "assistant")
+    );
+    assert_eq!((&last["done"], &last["eval_count"]), (&json!(true), &json!(5)));
+    for path in ["/api/embed", "/v1/embeddings"] {
+        assert_eq!(daemon.post(path, &json!({})).error(), (400, "unsupported_parameter".into()));
+    }
+}
