@@ -62,6 +62,20 @@ dtypes! {
     Q6_K = 14, 256, 210;
     /// 256 nibbles for the levels of `IQ4_NL` in 8 sub-blocks, each with a 6-bit scale.
     IQ4_XS = 23, 256, 136;
+    /// 256 values of a magnitude out of eight, four to an index of 9 bits, with a 4-bit scale for 32.
+    IQ3_S = 21, 256, 110;
+    /// 256 values of a magnitude out of eight, four to an index of 8 bits, with a 4-bit scale for 32.
+    IQ3_XXS = 18, 256, 98;
+    /// 256 values of a magnitude out of three, eight to an index of 10 bits, with a 4-bit scale for 16.
+    IQ2_S = 22, 256, 82;
+    /// 256 values of a magnitude out of three, eight to an index of 9 bits, with a 4-bit scale for 16.
+    IQ2_XS = 17, 256, 74;
+    /// 256 values of a magnitude out of three, eight to an index of 8 bits, with a 4-bit scale for 32.
+    IQ2_XXS = 16, 256, 66;
+    /// 256 values near -1, 0 or 1, eight to an index of 11 bits, with a 3-bit scale for 16.
+    IQ1_M = 29, 256, 56;
+    /// 256 values near -1, 0 or 1, eight to an index of 11 bits, with a 3-bit scale for 32.
+    IQ1_S = 19, 256, 50;
     /// 256 values of -1, 0 or 1, five in a byte, and one `f16` scale.
     TQ1_0 = 34, 256, 54;
     /// 256 values of -1, 0 or 1 in two bits, and one `f16` scale.

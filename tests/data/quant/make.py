@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the vectors of `orind::quant` with the numpy reference of the `gguf` package (0.19.0).
+"""Makes the vectors of `plan::quant` with the numpy reference of the `gguf` package (0.19.0).
 
 For each format, blocks.TYPE.bin holds random and extreme blocks and values.TYPE.bin what the
 reference makes of them (little-endian f32). For the formats that the reference also quantises,
@@ -13,6 +13,7 @@ import warnings
 import numpy as np
 from gguf import GGMLQuantizationType as T
 from gguf.constants import GGML_QUANT_SIZES
+from gguf import quants
 from gguf.quants import dequantize, quantize
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
@@ -34,6 +35,14 @@ SCALES = {
     T.Q5_K: [0, 2],
     T.Q6_K: [208],
     T.IQ4_XS: [0],
+    T.IQ3_S: [0],
+    T.IQ3_XXS: [0],
+    T.IQ2_S: [0],
+    T.IQ2_XS: [0],
+    T.IQ2_XXS: [0],
+    # Four nibbles apart: what these become is up to the random bytes.
+    T.IQ1_M: [],
+    T.IQ1_S: [0],
     T.TQ1_0: [52],
     T.TQ2_0: [64],
 }
@@ -61,6 +70,24 @@ def blocks_of(kind):
     blocks[-2] = 255
     blocks[-1] = 0
     return blocks
+
+
+# The tables of the types with indices: 16 bits an entry, pairs or nibbles that number the magnitudes.
+GRIDS = pathlib.Path("crates/plan/src/quant/formats/grids")
+for name, of in [
+    ("iq2_xxs", quants.IQ2_XXS),
+    ("iq2_xs", quants.IQ2_XS),
+    ("iq2_s", quants.IQ2_S),
+    ("iq3_xxs", quants.IQ3_XXS),
+    ("iq3_s", quants.IQ3_S),
+    ("iq1", quants.IQ1_S),
+]:
+    of.init_grid()
+    grid = of.grid.reshape(of.grid_shape)
+    numbers = sum((grid == value).astype(np.uint16) * i for i, value in enumerate(of.grid_map))
+    width = 16 // of.grid_shape[1]
+    entries = sum(numbers[:, i].astype(np.uint16) << (width * i) for i in range(of.grid_shape[1]))
+    (GRIDS / f"{name}.bin").write_bytes(entries.astype("<u2").tobytes())
 
 
 def save(name, array):

@@ -4,22 +4,8 @@ use super::Defect;
 use plan::DType;
 
 /// Types that exist in files but are not supported, so that an error can name them.
-const KNOWN: [(u32, &str); 14] = [
-    (9, "Q8_1"),
-    (15, "Q8_K"),
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
-    (19, "IQ1_S"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
-    (24, "I8"),
-    (25, "I16"),
-    (27, "I64"),
-    (28, "F64"),
-    (29, "IQ1_M"),
-    (40, "NVFP4"),
-];
+const KNOWN: [(u32, &str); 7] =
+    [(9, "Q8_1"), (15, "Q8_K"), (24, "I8"), (25, "I16"), (27, "I64"), (28, "F64"), (40, "NVFP4")];
 
 pub(super) fn from_ggml(id: u32) -> Result<DType, Defect> {
     let supported = DType::ALL.into_iter().find(|dtype| dtype.ggml() == id);

@@ -1,5 +1,6 @@
 //! Every format, a file each, and what several of them share.
 
+mod grids;
 mod iq4;
 mod k_scales;
 mod nibbles;
@@ -49,6 +50,13 @@ formats! { $
     q5_k: Q5_K,
     q6_k: Q6_K,
     iq4_xs: IQ4_XS,
+    iq3_s: IQ3_S,
+    iq3_xxs: IQ3_XXS,
+    iq2_s: IQ2_S,
+    iq2_xs: IQ2_XS,
+    iq2_xxs: IQ2_XXS,
+    iq1_m: IQ1_M,
+    iq1_s: IQ1_S,
     tq1_0: TQ1_0,
     tq2_0: TQ2_0,
 }

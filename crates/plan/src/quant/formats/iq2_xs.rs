@@ -1,0 +1,37 @@
+//! `IQ2_XS`: 256 values of a magnitude out of three, eight to an index, with a 4-bit scale for 16.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::grids;
+use crate::DType;
+use crate::quant::SUPER_BLOCK;
+use crate::quant::format::{Format, Levels, Parts, half_to_f32};
+
+/// 256 values `(d * (2 scale + 1) / 8) * level`.
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct IQ2_XS {
+    /// Scale of the scales, `f16`.
+    pub d: [u8; 2],
+    /// Little-endian, for each 8 values: nine bits of index, seven signs.
+    pub qs: [[u8; 2]; SUPER_BLOCK / 8],
+    /// Scales of 16 values, the first in the low nibble.
+    pub scales: [u8; SUPER_BLOCK / 32],
+}
+
+impl Format<SUPER_BLOCK> for IQ2_XS {
+    const DTYPE: DType = DType::IQ2_XS;
+    const LEVELS: Levels = Levels::Table(grids::IQ2_LEVELS);
+
+    #[inline]
+    fn parts(&self) -> Parts<SUPER_BLOCK> {
+        let codes = grids::groups(|j| {
+            let both = u16::from_le_bytes(self.qs[j]);
+            let signs = grids::even_signs(u32::from(both >> 9));
+            grids::IQ2_XS.signed(usize::from(both & 511), signs)
+        });
+        let scale = |sub: usize| self.scales[sub / 2] >> (sub % 2 * 4) & 15;
+        let scales = std::array::from_fn(|sub| grids::odd(scale(sub)));
+        Parts { scales, ..Parts::scaled(half_to_f32(self.d) / 8.0, codes) }
+    }
+}
