@@ -416,7 +416,7 @@ Examples:
       decode against depth
   orinctl sweep --threads 1,2,4 --batches 1,4,8
       which number of threads, for one sequence and for several
-  orinctl sweep --backend nv --threads-per-row 8,16,32,64 -p 0
+  orinctl sweep --backend nv --threads-per-row 4,8,16,32 -p 0
       a parameter of the kernels; `orinctl tune` finds the best by itself
   orinctl sweep --threads 1,2,16 --neighbours 0,1,2 --quota 100%,50%
       a machine that is not idle, and how much of its fair share is left
