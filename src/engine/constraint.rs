@@ -242,10 +242,10 @@ mod tests {
             let mut logits: Vec<f32> = (0..262).map(|id| id as f32).collect();
             constraint.mask(&mut logits).unwrap();
             let id = plan::sample::argmax(&logits).unwrap();
+            ids.push(id);
             if constraint.take(id).unwrap() {
                 break;
             }
-            ids.push(id);
         }
         grammars.tokenizer.decode(&ids)
     }
