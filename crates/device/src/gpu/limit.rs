@@ -125,12 +125,12 @@ impl Speed {
         self.time(4 * reads, 4 * cells * u64::from(params.heads))
     }
 
-    /// Some 28,000 instructions for 32 rows, 32 outputs and 256 columns, counted; and no byte is longer than two
+    /// Some 60,000 instructions for 32 rows, 32 outputs and 256 columns, counted; and no byte is longer than two
     /// for a weight.
     fn matmul(self, segments: &[Segment], k: u32, rows: u32) -> Duration {
         let weight = |s: &Segment| u64::from(s.n) * u64::from(k) * u64::from(s.planes.max(1));
         let weights = segments.iter().map(weight).sum::<u64>();
-        self.time(2 * weights, weights * u64::from(rows.next_multiple_of(MATMUL_WARP_ROWS)) / 8)
+        self.time(2 * weights, weights * u64::from(rows.next_multiple_of(MATMUL_WARP_ROWS)) / 4)
     }
 
     fn project(self, params: &ProjectParams, weight: Weight, planes: u32) -> Duration {
