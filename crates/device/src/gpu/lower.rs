@@ -9,8 +9,8 @@ use std::ops::Range;
 use orind_kernels::catalogue::launch::{
     ATTENTION_GROUP, attention_grid, elements_grid, embed_grid, matmul_grid, matmul_shared_bytes,
     prefill_attention_grid, prefill_attention_rows, prefill_attention_shared_bytes,
-    project_shared_bytes, project_tiles, quantise_grid, quantise_shared_bytes,
-    rope_kv_grid, rows_grid,
+    project_shared_bytes, project_tiles, quantise_grid, quantise_shared_bytes, rope_kv_grid,
+    rows_grid,
 };
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{
@@ -596,9 +596,8 @@ impl Lowering<'_> {
             *segment = Segment { weights: address, out, n, planes };
         }
         let ns: Vec<u32> = matrices.iter().map(|m| m.n).take(if swiglu { 1 } else { 3 }).collect();
-        let shared_bytes = quantise_shared_bytes(weight, planes, k as usize).ok_or_else(|| {
-            unsupported(format!("{k} columns of {} ({label})", weight.name()))
-        })?;
+        let shared_bytes = quantise_shared_bytes(weight, planes, k as usize)
+            .ok_or_else(|| unsupported(format!("{k} columns of {} ({label})", weight.name())))?;
         let activations = self.addresses.activations();
         let most = limit::rows_of_matmul(&segments, k) as usize;
         for first in (0..all).step_by(most) {
