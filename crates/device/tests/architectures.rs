@@ -23,9 +23,8 @@ use serde_json::Value;
 /// Tokens of the prompt; the rest is decoded one by one.
 const PROMPT: usize = 32;
 
-/// What rounding alone may come to, beside the largest logit: the cache is F16 in both engines, and where two
-/// errors are of its size their order is chance.
-const ROUNDING: f64 = 1.5;
+/// The largest of five hundred errors, which is luck, may be a half more than llama.cpp's.
+const LUCK: f64 = 1.5;
 
 /// The logits of every position.
 fn logits(device: &dyn Device, model: &Model, context: usize, tokens: &[i32]) -> Vec<Vec<f32>> {
@@ -96,7 +95,7 @@ fn check(name: &str) {
                 let logits = logits(device, &model, context, &tokens);
                 let ours = errors(&what, &logits, &run[judged]["largest"]);
                 println!("{what}: rms {:.2e} ({rms:.2e}), max {:.2e} ({most:.2e})", ours.0, ours.1);
-                assert!(ours.0 <= ROUNDING * rms && ours.1 <= 2.0 * ROUNDING * most, "{what}");
+                assert!(ours.0 <= rms && ours.1 <= LUCK * most, "{what}");
             }
         }
     }
