@@ -75,7 +75,7 @@ impl Admission {
         self.left -= 1;
         let (events, receiver) = unbounded_channel();
         let waiting = Waiting { request, events, load: *load, arrived: Instant::now() };
-        if self.handle.commands.send(Command::Generate(waiting)).is_err() {
+        if self.handle.commands.send(Command::Generate(Box::new(waiting))).is_err() {
             self.handle.shared.failed();
             return Err(GenerateError::Stopping);
         }

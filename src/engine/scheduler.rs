@@ -30,7 +30,7 @@ use plan::Outputs;
 use plan::sample::{NOT_FINITE, Sampling};
 
 pub(super) enum Command {
-    Generate(Waiting),
+    Generate(Box<Waiting>),
     Load(Asked),
     Unload(oneshot::Sender<bool>),
     Exclusive(String, Task),
@@ -301,7 +301,7 @@ impl Scheduler {
     fn take(&mut self, command: Command) {
         match command {
             Command::Generate(waiting) if self.can_serve(&waiting) => {
-                self.waiting.push_back(waiting);
+                self.waiting.push_back(*waiting);
             }
             Command::Generate(waiting) => {
                 let gone = self.core.is_none() && self.stop.is_none();

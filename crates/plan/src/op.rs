@@ -70,7 +70,7 @@ impl Activation {
         match self {
             Self::Silu => [1.0, 0.0],
             // 2 sqrt(2 / pi), and 0.044715 times it.
-            Self::Gelu => [1.595_769_1, 0.071_354_814],
+            Self::Gelu => [1.595_769, 0.071_354_814],
         }
     }
 

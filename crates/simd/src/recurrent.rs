@@ -68,13 +68,13 @@ dispatch! {
     /// Everything is valid for rows, columns and the matrix as described; what is written overlaps nothing.
     pub unsafe fn gated_delta(job: &GatedDelta) = gated_delta_in;
 
-    /// Writes `exp(rate * softplus(step + bias))` to `decay` and `1 / (1 + exp(-strength))` to `beta`, for `n`
-    /// heads.
+    /// Writes `exp(rate * softplus(step + bias))` of `n` heads to `gates`, and behind them
+    /// `1 / (1 + exp(-strength))`.
     ///
     /// # Safety
     ///
-    /// All are valid for `n` values; what is written overlaps nothing.
-    pub unsafe fn gates(step: *const f32, bias: *const f32, rate: *const f32, strength: *const f32, n: usize, decay: *mut f32, beta: *mut f32) = gates_in;
+    /// All are valid for `n` values, `gates` for twice as many; what is written overlaps nothing.
+    pub unsafe fn gates(step: *const f32, bias: *const f32, rate: *const f32, strength: *const f32, n: usize, gates: *mut f32) = gates_in;
 }
 
 #[inline(always)]
@@ -170,8 +170,7 @@ unsafe fn gates_in<S: Simd>(
     rate: *const f32,
     strength: *const f32,
     n: usize,
-    decay: *mut f32,
-    beta: *mut f32,
+    gates: *mut f32,
 ) {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
@@ -189,9 +188,9 @@ unsafe fn gates_in<S: Simd>(
             // The order of the maximum keeps a NaN.
             let softplus = S::add(S::max(zero, x), S::load(rest.as_ptr()));
             let y = exp::<S>(S::mul(of(rate), softplus));
-            store_first::<S>(decay.add(i), y, n - i);
+            store_first::<S>(gates.add(i), y, n - i);
             let y = S::div(one, S::add(one, exp::<S>(S::sub(zero, of(strength)))));
-            store_first::<S>(beta.add(i), y, n - i);
+            store_first::<S>(gates.add(n + i), y, n - i);
         }
     }
 }

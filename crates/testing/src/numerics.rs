@@ -288,7 +288,7 @@ pub fn swiglu(gate: f32, up: f32) -> f32 {
 }
 
 pub fn gelu(x: f32) -> f32 {
-    let angle = (x * x).mul_add(0.071_354_814, 1.595_769_1) * x;
+    let angle = (x * x).mul_add(0.071_354_814, 1.595_769) * x;
     x / (1.0 + exp(-angle))
 }
 

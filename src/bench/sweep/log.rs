@@ -66,7 +66,7 @@ impl Log {
         let mut file = locked(path, Duration::ZERO).map_err(|error| match error {
             RecordError::Io { what, path, source } => Error::Io { what, path, source },
             RecordError::Busy { path } => Error::Busy { path },
-            json => json.into(),
+            json @ RecordError::Json(_) => json.into(),
         })?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed("read"))?;

@@ -89,7 +89,7 @@ pub(super) async fn conversation(
         Ok((ids, tail, constraint.transpose()))
     });
     let (ids, tail, constraint) = made.await?.map_err(|error| failed(field, error))?;
-    let constraint = constraint.map_err(grammar_failed)?;
+    let constraint = constraint.map_err(|said| grammar_failed(&said))?;
     Ok(Made { ids, tail, constraint })
 }
 
@@ -116,7 +116,7 @@ pub(super) async fn constraint(
     grammar: Grammar,
 ) -> Result<Constraint, Error> {
     let made = in_turn(app, served, move |served, _| served.text.grammars.compile(&grammar));
-    made.await?.map_err(grammar_failed)
+    made.await?.map_err(|said| grammar_failed(&said))
 }
 
 fn failed(field: &str, error: tokenizer::Error) -> Error {
@@ -132,7 +132,7 @@ fn failed(field: &str, error: tokenizer::Error) -> Error {
     }
 }
 
-fn grammar_failed(said: String) -> Error {
+fn grammar_failed(said: &str) -> Error {
     let message = format!("the grammar or schema of the answer: {said}");
     Error::new(StatusCode::BAD_REQUEST, "grammar_failed", message).hint(
         "docs/api.md says what grammars and schemas can be held to, and how large they may be",

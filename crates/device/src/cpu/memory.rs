@@ -237,7 +237,7 @@ impl Layout {
         for buffer in request.states {
             if matches!(buffer.dtype, DType::F32 | DType::I32) {
                 plain_states.insert(buffer.name.clone(), (cache_bytes, buffer.elements()));
-                let bytes = buffer.elements().checked_mul(4).unwrap_or(usize::MAX);
+                let bytes = buffer.elements().saturating_mul(4);
                 cache_bytes = grow(cache_bytes, bytes)?;
                 continue;
             }

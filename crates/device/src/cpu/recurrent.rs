@@ -164,7 +164,7 @@ pub(super) unsafe fn prepare(stage: &GatedDelta, c: &Context<'_>, w: &Worker<'_>
             let (at, to) = (row * values, gates.add(2 * row * values));
             let (step, strength) = (stage.step.add(at), stage.strength.add(at));
             let (bias, rate) = (stage.bias, stage.rate);
-            kernels::gates(c.isa, step, bias, rate, strength, values, to, to.add(values));
+            kernels::gates(c.isa, step, bias, rate, strength, values, to);
         }
     }
 }

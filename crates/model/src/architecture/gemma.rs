@@ -11,7 +11,7 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     let rope = Rope::read(keys, keys.rotated("", attention.head_size)?)?;
     let hyper = keys.model(
         keys.rms_norm()?,
-        attention,
+        &attention,
         FeedForward::Gated { activation: Activation::Gelu, fused: false },
         rope,
     )?;

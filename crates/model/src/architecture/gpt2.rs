@@ -10,6 +10,6 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     let attention = keys.attention(RopeStyle::HalfSplit)?;
     let feed_forward = FeedForward::Plain { activation: Activation::Gelu };
     let rope = Rope::still(attention.head_size);
-    let hyper = keys.model(keys.layer_norm()?, attention, feed_forward, rope)?;
+    let hyper = keys.model(keys.layer_norm()?, &attention, feed_forward, rope)?;
     Ok(Hyperparameters { embedding: Embedding { positions: true, ..hyper.embedding }, ..hyper })
 }

@@ -324,7 +324,7 @@ impl<'a> Keys<'a> {
     pub(super) fn model(
         &self,
         norm: Norm,
-        attention: Attention,
+        attention: &Attention,
         feed_forward: FeedForward,
         rope: Rope,
     ) -> Result<Hyperparameters, Error> {

@@ -15,7 +15,7 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     let attention = keys.attention(RopeStyle::HalfSplit)?;
     let rope = Rope::read(keys, keys.rotated("", attention.head_size)?)?;
     let feed_forward = FeedForward::Gated { activation: Activation::Silu, fused: false };
-    let mut hyper = keys.model(keys.rms_norm()?, attention, feed_forward, rope)?;
+    let mut hyper = keys.model(keys.rms_norm()?, &attention, feed_forward, rope)?;
     hyper.output_norm = "token_embd_norm";
     let convolved = keys.headless(hyper.layers.len())?;
     for (layer, convolved) in hyper.layers.iter_mut().zip(convolved) {

@@ -14,7 +14,7 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     let rope = Rope::read(keys, keys.rotated("", attention.head_size)?)?;
     keys.model(
         keys.rms_norm()?,
-        attention,
+        &attention,
         FeedForward::Gated { activation: Activation::Silu, fused: false },
         rope,
     )

@@ -11,7 +11,7 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     let attention = keys.attention(RopeStyle::HalfSplit)?;
     let rope = Rope::read(keys, keys.rotated("", attention.head_size)?)?;
     let feed_forward = FeedForward::Plain { activation: Activation::Gelu };
-    let mut hyper = keys.model(keys.layer_norm()?, attention, feed_forward, rope)?;
+    let mut hyper = keys.model(keys.layer_norm()?, &attention, feed_forward, rope)?;
     hyper.layers.iter_mut().for_each(|layer| layer.parallel = true);
     Ok(hyper)
 }

@@ -12,5 +12,5 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     attention.scores.window = keys.window()?;
     let rope = Rope::read(keys, keys.rotated("", attention.head_size)?)?;
     let feed_forward = FeedForward::Gated { activation: Activation::Silu, fused: true };
-    keys.model(keys.rms_norm()?, attention, feed_forward, rope)
+    keys.model(keys.rms_norm()?, &attention, feed_forward, rope)
 }

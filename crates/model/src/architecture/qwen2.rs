@@ -14,5 +14,5 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
 pub(super) fn with(keys: &Keys<'_>, feed_forward: FeedForward) -> Result<Hyperparameters> {
     let attention = keys.attention(RopeStyle::HalfSplit)?;
     let rope = Rope::read(keys, keys.rotated("", attention.head_size)?)?;
-    keys.model(keys.rms_norm()?, attention, feed_forward, rope)
+    keys.model(keys.rms_norm()?, &attention, feed_forward, rope)
 }

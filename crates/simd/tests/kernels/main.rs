@@ -498,7 +498,7 @@ fn swiglu_equals_f64_over_the_whole_range() {
         let mut y = gate.clone();
         // SAFETY: all three are equally long.
         unsafe {
-            norm::glu(isa, Activation::Silu, y.as_ptr(), up.as_ptr(), y.as_mut_ptr(), y.len())
+            norm::glu(isa, Activation::Silu, y.as_ptr(), up.as_ptr(), y.as_mut_ptr(), y.len());
         };
         y
     });

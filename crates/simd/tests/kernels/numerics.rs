@@ -131,7 +131,7 @@ fn exponentials_are_the_models() {
         let mut y = vec![0.0; gate.len()];
         // SAFETY: all three are equally long.
         unsafe {
-            norm::glu(isa, Activation::Silu, gate.as_ptr(), up.as_ptr(), y.as_mut_ptr(), y.len())
+            norm::glu(isa, Activation::Silu, gate.as_ptr(), up.as_ptr(), y.as_mut_ptr(), y.len());
         };
         y
     });

@@ -1,7 +1,8 @@
 //! Products of many rows on tensor cores: to the bit what `docs/numerics.md` says.
 
 use orind_kernels::catalogue::launch::{
-    matmul_extras_bytes, matmul_grid, matmul_quants_bytes, matmul_shared_bytes, quantise_grid, quantise_shared_bytes,
+    matmul_extras_bytes, matmul_grid, matmul_quants_bytes, matmul_shared_bytes, quantise_grid,
+    quantise_shared_bytes,
 };
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{MatmulParams, QuantiseParams, Segment};
@@ -30,7 +31,13 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    pub(crate) fn new(weight: Weight, rows: usize, k: usize, n: &[(usize, u32)], random: &mut Random) -> Self {
+    pub(crate) fn new(
+        weight: Weight,
+        rows: usize,
+        k: usize,
+        n: &[(usize, u32)],
+        random: &mut Random,
+    ) -> Self {
         let mut matrix = |&(n, planes)| (Matrix::random(weight, n, k, random), planes);
         let matrices = n.iter().map(&mut matrix).collect();
         let mut x = random.reals(rows * k, 3.0);

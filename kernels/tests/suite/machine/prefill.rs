@@ -121,7 +121,9 @@ fn a_prompt_of_512_tokens() {
             (clocks * matrix) as f64 / all as f64,
         );
         let Tile { once, superblock, quantise, .. } = tile;
-        println!("  a tile: {superblock} a superblock, {once} once; {quantise} for 256 activations");
+        println!(
+            "  a tile: {superblock} a superblock, {once} once; {quantise} for 256 activations"
+        );
         // Its activations have two planes.
         println!("  output layer: {}", tile.projection((2 * vocabulary, projections[0].1))[0]);
         println!("  conflicts: {:.4}, attention {:.4}", tile.conflicts, conflicts(&attention));

@@ -81,13 +81,14 @@ pub(super) struct Ask {
     pub(super) answers: usize,
 }
 
+/// Each with the answer that it belongs to. An error ends it.
+type Updates = std::pin::Pin<Box<dyn Stream<Item = (usize, Result<Update, Error>)> + Send>>;
+
 /// A conversation being answered.
 pub(super) struct Dialogue {
     pub(super) served: Arc<Served>,
     pub(super) prompt_tokens: usize,
-    /// Each with the answer that it belongs to. An error ends it.
-    pub(super) updates:
-        std::pin::Pin<Box<dyn Stream<Item = (usize, Result<Update, Error>)> + Send>>,
+    pub(super) updates: Updates,
 }
 
 impl Ask {
@@ -122,7 +123,7 @@ impl Ask {
         match self.thinking.take() {
             None => {}
             Some((_, Thinking::On)) => {
-                drop(variables.insert("enable_thinking".into(), true.into()))
+                drop(variables.insert("enable_thinking".into(), true.into()));
             }
             Some((_, Thinking::Off { .. })) => {
                 variables.insert("enable_thinking".into(), false.into());
