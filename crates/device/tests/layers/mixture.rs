@@ -164,10 +164,13 @@ fn a_mixture_is_its_formula_on_reference_and_cpu() {
                 let mixture = Mixture { routing, gating, biased, ..SMALL };
                 let (x, logits) = mixture.inputs(9);
                 let want = mixture.exact(&x, &logits);
-                super::assert_close(&mixture.run(&Reference, &x, &logits), &want, 1e-5);
-                for cpu in cpus(2) {
-                    super::assert_close(&mixture.run(&cpu, &x, &logits), &want, 3e-5);
-                }
+                let want: Vec<f32> = want.into_iter().map(|v| v as f32).collect();
+                let near = |device: &dyn Device| {
+                    let off = super::distance(&mixture.run(device, &x, &logits), &want);
+                    assert!(off < 5e-6, "{mixture:?} on {}: {off}", device.info().name);
+                };
+                near(&Reference);
+                cpus(2).for_each(|cpu| near(&cpu));
             }
         }
     }
@@ -181,7 +184,8 @@ fn company_and_threads_do_not_change_a_bit_of_a_mixture() {
         // More rows of an expert than a tile has.
         let (x, logits) = mixture.inputs(150);
         let want = mixture.run(&cpus(1).next().unwrap(), &x, &logits);
-        let near = super::distance(&want, &mixture.run(&Reference, &x, &logits));
+        let exact = mixture.run(&Reference, &x[..12 * 256], &logits[..12 * 5]);
+        let near = super::distance(&want[..12 * 256], &exact);
         assert!(near < 2e-2, "{dtype}: {near} from the reference");
         for cpu in cpus(3) {
             assert_eq!(mixture.run(&cpu, &x, &logits), want, "{dtype} {:?}", cpu.info());
