@@ -15,7 +15,7 @@
 //! add up before a scale is applied, as ggml's `Q8_K` has it.
 
 use super::isa::dispatch;
-use super::vector::{BIAS, LANES, MINUS_BIAS, Simd, load_first};
+use super::vector::{BIAS, BIAS_F, LANES, MINUS_BIAS, Simd, load_first};
 
 pub const BLOCK: usize = 32;
 
@@ -43,6 +43,50 @@ pub struct Q8Block {
     /// Minus `BIAS`, less 15 times the sum of `q`, and less 31 times: for weights that are stored as what
     /// is missing to 15 or 31.
     pub negated: [i32; 2],
+}
+
+impl Q8Block {
+    /// `BIAS`, less `n` times the sum of `q`. Those that are not kept come from one that is.
+    #[inline(always)]
+    pub(crate) const fn less(&self, n: u8) -> i32 {
+        match n {
+            0 => BIAS,
+            8 => self.less8,
+            _ => BIAS + ((self.less8 - BIAS) >> 3) * n as i32,
+        }
+    }
+
+    /// The same of half `half` of `q`.
+    #[inline(always)]
+    pub(crate) const fn less_half(&self, n: u8, half: usize) -> i32 {
+        match n {
+            0 => BIAS,
+            32 => self.less32[half],
+            _ => BIAS + ((self.less32[half] - BIAS) >> 5) * n as i32,
+        }
+    }
+
+    /// Minus `BIAS`, less `n` times the sum of `q`.
+    #[inline(always)]
+    pub(crate) const fn less_negated(&self, n: u8) -> i32 {
+        match n {
+            15 => self.negated[0],
+            31 => self.negated[1],
+            _ => MINUS_BIAS + ((self.less8 - BIAS) >> 3) * n as i32,
+        }
+    }
+
+    /// The same of half `half` of `q`.
+    #[inline(always)]
+    pub(crate) const fn less_negated_half(&self, n: u8, half: usize) -> i32 {
+        MINUS_BIAS + ((self.less32[half] - BIAS) >> 5) * n as i32
+    }
+
+    /// The sum of half `half` of `q`, without a conversion.
+    #[inline(always)]
+    pub(crate) const fn sum_half(&self, half: usize) -> f32 {
+        (BIAS_F - f32::from_bits(self.less32[half].cast_unsigned())) * (1.0 / 32.0)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,115 +2,162 @@
 //!
 //! The counterpart of `packed`, which owns where the bytes lie.
 
-use super::packed::{LINE, at};
+#![expect(non_camel_case_types, reason = "the field's names are Q4_K and Q6_K")]
+
+use super::packed::{Form, Integers, LINE, Scales, at};
 use super::vector::{BIAS_F, LANES, Simd};
+use plan::quant::Levels;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WeightFormat {
-    /// Signed bytes stored plus 128, one scale for 32 columns.
-    Signed,
-    /// Unsigned minus 8, one scale for 32 columns.
-    Offset8,
-    /// Unsigned minus 32, one scale for each 16 columns.
-    Offset32,
-    /// Unsigned with a scale and a minimum to subtract for 32 columns. Every other block is negated
-    /// (as what is missing to the greatest value) and starts from minus the bias: scales are of one
-    /// sign, so biases would grow to 8 times the size where the first's rounding counts.
-    Minimum,
+/// What the integers of 16 rows by up to 8 blocks of 32 columns are worth. Only what the form has is ever written.
+pub(crate) struct Factors<S: Simd> {
+    /// Scales of first halves of blocks (of the whole blocks, where these have one), and of second halves.
+    pub(crate) scales: [[S::F; 8]; 2],
+    /// The same of minus the minima, or of what is added.
+    pub(crate) minima: [[S::F; 8]; 2],
 }
 
-impl WeightFormat {
-    /// Whether block `b` of a superblock is stored negated.
-    #[inline(always)]
-    pub(crate) const fn negated(self, b: usize) -> bool {
-        matches!(self, Self::Minimum) && !b.is_multiple_of(2)
-    }
-
-    /// What a byte as it is stored is too large by, in block `b` of integers of `bits`, to be the weight: of a
-    /// negated block, minus the weight.
-    #[inline(always)]
-    pub(crate) const fn excess(self, b: usize, bits: u32) -> u8 {
-        match self {
-            Self::Signed => 128,
-            Self::Offset8 => 8,
-            Self::Offset32 => 32,
-            Self::Minimum if self.negated(b) => (1 << bits) - 1,
-            Self::Minimum => 0,
-        }
-    }
-}
-
-/// What the integers of 16 rows by 32 columns are worth.
-#[derive(Clone, Copy)]
-pub(crate) struct Scale<S: Simd> {
-    /// The scale; for [`WeightFormat::Offset32`] that of the first 16 columns.
-    pub(crate) scale: S::F,
-    /// [`WeightFormat::Offset32`]: the scale of the last 16 columns. [`WeightFormat::Minimum`]: minus the minimum.
-    pub(crate) second: S::F,
-}
-
+/// A form of weights that kernels are compiled for.
 pub(crate) trait Quant {
+    const FORM: Form;
     /// Columns of a superblock: 64 or 256.
-    const COLUMNS: usize;
-    const BYTES: usize;
-    const FORMAT: WeightFormat;
+    const COLUMNS: usize = Self::FORM.columns;
+    const BYTES: usize = Self::FORM.bytes();
     /// Blocks of activations that share a scale: 1 or a superblock's.
     const SPAN: usize = if Self::COLUMNS == 256 { 8 } else { 1 };
     /// Whether several superblocks are added up before they meet others.
     const LEAVES: bool = Self::SPAN == 1;
-    /// [`WeightFormat::Minimum`]: bits of an integer.
-    const BITS: u32 = 4;
-    /// What the blocks of a superblock of a panel of `G` row groups are worth, which begins at `sb`.
+    /// Whether halves of blocks have scales of their own.
+    const HALVES: bool = Self::FORM.scales.halves();
+    /// Whether there is something to add for each sum of activations.
+    const MINIMUM: bool = Self::FORM.scales.minimum();
+    const SIGNED: bool = matches!(Self::FORM.integers, Integers::Signed);
+    /// Whether sums begin with no bias, and are converted.
+    const CONVERTED: bool = matches!(Self::FORM.integers, Integers::Converted(_));
+    /// What codes are replaced by: the integers as they are stored elsewhere, and those that are negated.
+    const TABLES: Option<[[u8; 16]; 2]> = tables(&Self::FORM);
+
+    /// What the blocks of the superblock at `sb` are worth to row group `g` of a panel of `G`: to `to`, from block
+    /// `first` on there.
     ///
     /// # Safety
     ///
-    /// As for [`Simd`]; `sb` is valid for `G` times [`Quant::BYTES`] bytes.
+    /// As for [`Simd`]; `sb` is valid for `G` times [`Quant::BYTES`] bytes, `to` to be written.
     #[inline(always)]
-    unsafe fn scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
-        // SAFETY: the caller's contract.
+    unsafe fn scales<S: Simd, const G: usize>(
+        sb: *const u8,
+        g: usize,
+        to: *mut Factors<S>,
+        first: usize,
+    ) {
+        // SAFETY: the caller's contract: the superblock begins with its scales.
         unsafe {
-            match const { Self::FORMAT } {
-                WeightFormat::Signed | WeightFormat::Offset8 => two_scales::<S, G>(sb),
-                WeightFormat::Minimum => k_scales::<S, G>(sb),
-                WeightFormat::Offset32 => half_block_scales::<S, G>(sb),
+            let place = |offset: usize| in_panel::<G>(sb, offset, g);
+            let to = (to, first);
+            match const { Self::FORM.scales } {
+                Scales::Half => two_scales::<S>(place, to, |p| S::load_f16(p.cast())),
+                Scales::BHalf => two_scales::<S>(place, to, |p| S::load_bf16(p.cast())),
+                Scales::HalfAndMinimum => sums::<S>(place, to),
+                Scales::One => one::<S>(place, to),
+                Scales::SixBits => six_bits::<S>(place, to),
+                Scales::SixBitsAndMinima => six_bits_and_minima::<S>(place, to),
+                Scales::NibblesAndMinima => nibbles_and_minima::<S>(place, to),
+                Scales::Bytes => bytes::<S>(place, to),
             }
         }
     }
+
     /// What a sum starts from that begins with block `first` of these: minus the biases of the blocks that share
     /// its scale of activations. It is exact: a long superblock's scales have 19 bits at most, the sum of 16 of them 4
     /// more, and the bias is 3 times a power of two.
     ///
     /// # Safety
     ///
-    /// As for [`Simd`].
+    /// As for [`Simd`]; the factors have been written.
     #[inline(always)]
-    unsafe fn minus_bias<S: Simd>(scales: &[Scale<S>; 8], first: usize) -> S::F {
+    unsafe fn minus_bias<S: Simd>(factors: *const Factors<S>, first: usize) -> S::F {
         // SAFETY: the caller's contract.
         unsafe {
+            if const { Self::CONVERTED } {
+                return S::splat(0.0);
+            }
+            // Negated ones count against the others.
+            let alternating = const { Self::FORM.negated(1, 1) };
+            let join = |a: S::F, b: S::F| if alternating { S::sub(a, b) } else { S::add(a, b) };
+            let scale = |b: usize, half: usize| (*factors).scales[half][b];
             let sum = if const { Self::SPAN == 1 } {
-                scales[first].scale
+                scale(first, 0)
+            } else if const { Self::HALVES } {
+                let block = |b: usize| join(scale(b, 0), scale(b, 1));
+                let pair = |b: usize| S::add(block(b), block(b + 1));
+                S::add(S::add(pair(0), pair(2)), S::add(pair(4), pair(6)))
             } else {
-                let pair = |b: usize| match Self::FORMAT {
-                    // The odd one is negated.
-                    WeightFormat::Minimum => S::sub(scales[b].scale, scales[b + 1].scale),
-                    _ => {
-                        let [even, odd] = [b, b + 1].map(|b| &scales[b]);
-                        S::add(S::add(even.scale, even.second), S::add(odd.scale, odd.second))
-                    }
-                };
+                let pair = |b: usize| join(scale(b, 0), scale(b + 1, 0));
                 S::add(S::add(pair(0), pair(2)), S::add(pair(4), pair(6)))
             };
             S::mul(sum, S::splat(-BIAS_F))
         }
     }
-    /// The integers of block `b` (of 32 columns) of that superblock as they are stored, columns `4g..4g+4` in
-    /// place `g`; `b` is a literal wherever this is called, so that shifts become immediates.
+
+    /// The integers of block `b` (of 32 columns) of the superblock at `sb` as they are stored, columns `4g..4g+4` in
+    /// place `g`. Wherever this is called the compiler knows whether `b` is odd.
     ///
     /// # Safety
     ///
-    /// As for [`Quant::scales`].
-    unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G];
+    /// As for [`Simd`]; `sb` is valid for `G` times [`Quant::BYTES`] bytes.
+    #[inline(always)]
+    unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
+        // SAFETY: offsets within the superblock.
+        unsafe {
+            let at = Self::FORM.block(b);
+            let mut w = match const { Self::FORM.bits } {
+                2 => codes_2::<S, G>(sb, at),
+                3 => codes_3::<S, G>(sb, at),
+                4 => codes_4::<S, G>(sb, at),
+                5 => codes_5::<S, G>(sb, at),
+                6 => codes_6::<S, G>(sb, at),
+                _ => lines::<S, G, 8>(sb, at),
+            };
+            if let Some(tables) = const { &Self::TABLES } {
+                for w in &mut w {
+                    for (i, w) in w.iter_mut().enumerate() {
+                        *w = S::lookup(&tables[usize::from(Self::FORM.negated(b, i / 4))], *w);
+                    }
+                }
+            }
+            w
+        }
+    }
 }
+
+/// The integers that stand for the codes of a type with a table.
+const fn tables(form: &Form) -> Option<[[u8; 16]; 2]> {
+    let Levels::Table(levels) = form.levels else { return None };
+    let excess = form.excess(0, 0);
+    let mut tables = [[0; 16]; 2];
+    let mut code = 0;
+    while code < levels.len() {
+        tables[0][code] = excess.wrapping_add_signed(levels[code]);
+        tables[1][code] = excess.wrapping_sub(levels[code].cast_unsigned());
+        code += 1;
+    }
+    Some(tables)
+}
+
+/// Declares the forms that kernels are compiled for.
+macro_rules! quants {
+    ($($name:ident),*) => {$(
+        pub(crate) struct $name;
+
+        impl Quant for $name {
+            const FORM: Form = Form::$name;
+        }
+    )*};
+}
+
+quants!(
+    Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS, IQ3_S,
+    IQ3_XXS, IQ2_S, IQ1_S, TQ2_0
+);
 
 /// Where an offset of a superblock is for row group `g` of a panel of `G`.
 ///
@@ -145,186 +192,228 @@ unsafe fn lines<S: Simd, const G: usize, const N: usize>(
     }
 }
 
-/// Scales of the two blocks of a superblock of 64 columns.
+/// Where factors go, and which block is the first of them.
+type To<S> = (*mut Factors<S>, usize);
+
+// What takes scales out of a superblock: `place` says where an offset is. Their safety is that of `Quant::scales`.
+
+/// [`Scales::Half`], [`Scales::BHalf`].
 #[inline(always)]
-unsafe fn two_scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
-    // SAFETY: the caller's contract: two times 16 `f16`.
+unsafe fn two_scales<S: Simd>(
+    place: impl Fn(usize) -> *const u8,
+    (to, first): To<S>,
+    load: impl Fn(*const u8) -> S::F,
+) {
+    // SAFETY: the caller's contract.
     unsafe {
-        let scale = |b: usize, g: usize| {
-            let scale = S::load_f16(in_panel::<G>(sb, 32 * b, g).cast());
-            Scale { scale, second: scale }
-        };
-        let mut scales = [[scale(0, 0); 8]; G];
-        for (g, scales) in scales.iter_mut().enumerate() {
-            scales[0] = scale(0, g);
-            scales[1] = scale(1, g);
-        }
-        scales
-    }
-}
-
-pub(crate) struct Q8_0;
-
-impl Quant for Q8_0 {
-    const COLUMNS: usize = 64;
-    const BYTES: usize = 17 * LINE;
-    const FORMAT: WeightFormat = WeightFormat::Signed;
-
-    #[inline(always)]
-    unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
-        // SAFETY: offsets within the superblock.
-        unsafe { lines::<S, G, 8>(sb, at::Q8_0_QUANTS + 8 * b * LINE) }
-    }
-}
-
-pub(crate) struct Q4_0;
-
-impl Quant for Q4_0 {
-    const COLUMNS: usize = 64;
-    const BYTES: usize = 9 * LINE;
-    const FORMAT: WeightFormat = WeightFormat::Offset8;
-
-    #[inline(always)]
-    unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
-        // SAFETY: offsets within the superblock.
-        unsafe {
-            let lines = lines::<S, G, 4>(sb, at::Q4_0_QUANTS + 4 * b * LINE);
-            let mut w = [[lines[0][0]; 8]; G];
-            for (w, both) in w.iter_mut().zip(&lines) {
-                for (i, &both) in both.iter().enumerate() {
-                    w[i] = S::and_b(both, 15);
-                    w[i + 4] = S::shr_and_b(both, 4, 15);
-                }
-            }
-            w
+        for b in 0..2 {
+            (*to).scales[0][first + b] = load(place(32 * b));
         }
     }
 }
 
-/// Scales and negated minima of a superblock, multiplied out.
+/// [`Scales::HalfAndMinimum`].
 #[inline(always)]
-unsafe fn k_scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
-    // SAFETY: the caller's contract: the superblock begins with its scales.
+unsafe fn sums<S: Simd>(place: impl Fn(usize) -> *const u8, (to, first): To<S>) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        for b in 0..2 {
+            (*to).scales[0][first + b] = S::load_f16(place(LINE * b).cast());
+            (*to).minima[0][first + b] = S::load_f16(place(LINE * b + at::SECOND).cast());
+        }
+    }
+}
+
+/// [`Scales::One`].
+#[inline(always)]
+unsafe fn one<S: Simd>(place: impl Fn(usize) -> *const u8, (to, first): To<S>) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let d = S::load(place(0).cast());
+        let minus_d = S::sub(S::splat(0.0), d);
+        for b in 0..8 {
+            (*to).scales[0][first + b] = d;
+            (*to).minima[0][first + b] = minus_d;
+        }
+    }
+}
+
+/// [`Scales::SixBits`].
+#[inline(always)]
+unsafe fn six_bits<S: Simd>(place: impl Fn(usize) -> *const u8, (to, first): To<S>) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let (nibble, pair, offset) = (S::splat_i(15), S::splat_i(48), S::splat(32.0));
+        let d = S::load_f16(place(0).cast());
+        for b in 0..8 {
+            let upper = S::load_u8(place(at::SECOND + LANES * (b / 4)));
+            let lower = S::load_u8(place(at::EACH + LANES * (b / 2)));
+            // The upper pair lands at bits 4 and 5.
+            let upper = match b % 4 {
+                0 => S::shl_i::<4>(upper),
+                1 => S::shl_i::<2>(upper),
+                2 => upper,
+                _ => S::shr_i::<2>(upper),
+            };
+            let lower = if b.is_multiple_of(2) { lower } else { S::shr_i::<4>(lower) };
+            let scale = S::or_i(S::and_i(lower, nibble), S::and_i(upper, pair));
+            (*to).scales[0][first + b] = S::mul(d, S::sub(S::to_f(scale), offset));
+        }
+    }
+}
+
+/// [`Scales::SixBitsAndMinima`].
+#[inline(always)]
+unsafe fn six_bits_and_minima<S: Simd>(place: impl Fn(usize) -> *const u8, (to, first): To<S>) {
+    // SAFETY: the caller's contract.
     unsafe {
         let (nibble, pair) = (S::splat_i(15), S::splat_i(48));
-        let zero = S::splat(0.0);
-        let mut scales = [[Scale { scale: zero, second: zero }; 8]; G];
-        for (g, to) in scales.iter_mut().enumerate() {
-            let place = |offset: usize| in_panel::<G>(sb, offset, g);
-            let d = S::load_f16(place(0).cast());
-            let neg_dmin = S::sub(zero, S::load_f16(place(at::K_MINIMUM).cast()));
-            for (b, to) in to.iter_mut().enumerate() {
-                let low = S::load_u8(place(at::K_LOW + LANES * b));
-                let high = S::load_u8(place(at::K_HIGH + LANES * (b / 2)));
-                // The upper pairs land at bits 4 and 5.
-                let (s, m) = if b.is_multiple_of(2) {
-                    (S::shl_i::<4>(high), S::shl_i::<2>(high))
-                } else {
-                    (high, S::shr_i::<2>(high))
-                };
-                let scale = S::or_i(S::and_i(low, nibble), S::and_i(s, pair));
-                let minimum = S::or_i(S::shr_i::<4>(low), S::and_i(m, pair));
-                to.scale = S::mul(d, S::to_f(scale));
-                to.second = S::mul(neg_dmin, S::to_f(minimum));
-            }
-        }
-        scales
-    }
-}
-
-pub(crate) struct Q4K;
-
-impl Quant for Q4K {
-    const COLUMNS: usize = 256;
-    const BYTES: usize = 36 * LINE;
-    const FORMAT: WeightFormat = WeightFormat::Minimum;
-
-    #[inline(always)]
-    unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
-        // SAFETY: offsets within the superblock.
-        unsafe {
-            let mut w = lines::<S, G, 8>(sb, at::Q4_K_QUANTS + b / 2 * 8 * LINE);
-            for w in w.as_flattened_mut() {
-                *w = if b % 2 == 1 { S::shr_and_b(*w, 4, 15) } else { S::and_b(*w, 15) };
-            }
-            w
-        }
-    }
-}
-
-pub(crate) struct Q5K;
-
-impl Quant for Q5K {
-    const COLUMNS: usize = 256;
-    const BYTES: usize = 44 * LINE;
-    const FORMAT: WeightFormat = WeightFormat::Minimum;
-    const BITS: u32 = 5;
-
-    #[inline(always)]
-    unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
-        // SAFETY: offsets within the superblock.
-        unsafe {
-            let lines = lines::<S, G, 5>(sb, at::Q5_K_QUANTS + 5 * b * LINE);
-            let mut w = [[lines[0][0]; 8]; G];
-            for (w, l) in w.iter_mut().zip(&lines) {
-                for (w, &l) in w.iter_mut().zip(l) {
-                    *w = S::and_b(l, 31);
-                }
-                w[5] = S::shr_and_b(S::above::<3>(l[0], l[1]), 3, 31);
-                w[6] = S::shr_and_b(S::above::<3>(l[2], l[3]), 3, 31);
-                let two = S::or_b(S::shr_and_b(l[1], 4, 2), S::shr_and_b(l[3], 5, 1));
-                w[7] = S::or_b(S::shr_and_b(l[4], 3, 28), two);
-            }
-            w
-        }
-    }
-}
-
-/// A scale for each 16 columns, multiplied out.
-#[inline(always)]
-unsafe fn half_block_scales<S: Simd, const G: usize>(sb: *const u8) -> [[Scale<S>; 8]; G] {
-    // SAFETY: the caller's contract: offsets within the superblock.
-    unsafe {
-        let zero = S::splat(0.0);
-        let mut scales = [[Scale { scale: zero, second: zero }; 8]; G];
-        for (g, to) in scales.iter_mut().enumerate() {
-            let d = S::load(in_panel::<G>(sb, 0, g).cast());
-            let scale = |j: usize| {
-                let s = in_panel::<G>(sb, at::Q6_K_SCALES + LANES * j, g);
-                S::mul(d, S::to_f(S::load_i8(s.cast())))
+        let d = S::load_f16(place(0).cast());
+        let minus_dmin = S::sub(S::splat(0.0), S::load_f16(place(at::SECOND).cast()));
+        for b in 0..8 {
+            let low = S::load_u8(place(at::EACH + LANES * b));
+            let high = S::load_u8(place(at::UPPER + LANES * (b / 2)));
+            // The upper pairs land at bits 4 and 5.
+            let (s, m) = if b.is_multiple_of(2) {
+                (S::shl_i::<4>(high), S::shl_i::<2>(high))
+            } else {
+                (high, S::shr_i::<2>(high))
             };
-            for (b, to) in to.iter_mut().enumerate() {
-                *to = Scale { scale: scale(2 * b), second: scale(2 * b + 1) };
-            }
+            let scale = S::or_i(S::and_i(low, nibble), S::and_i(s, pair));
+            let minimum = S::or_i(S::shr_i::<4>(low), S::and_i(m, pair));
+            (*to).scales[0][first + b] = S::mul(d, S::to_f(scale));
+            (*to).minima[0][first + b] = S::mul(minus_dmin, S::to_f(minimum));
         }
-        scales
     }
 }
 
-pub(crate) struct Q6K;
-
-impl Quant for Q6K {
-    const COLUMNS: usize = 256;
-    const BYTES: usize = 53 * LINE;
-    const FORMAT: WeightFormat = WeightFormat::Offset32;
-
-    #[inline(always)]
-    unsafe fn operands<S: Simd, const G: usize>(sb: *const u8, b: usize) -> [[S::B; 8]; G] {
-        // SAFETY: offsets within the superblock.
-        unsafe {
-            let lines = lines::<S, G, 6>(sb, at::Q6_K_QUANTS + 6 * b * LINE);
-            let mut w = [[lines[0][0]; 8]; G];
-            for (w, lines) in w.iter_mut().zip(&lines) {
-                let halves = w.as_chunks_mut::<4>().0.iter_mut();
-                for (w, l) in halves.zip(lines.as_chunks::<3>().0) {
-                    for (w, &l) in w.iter_mut().zip(l) {
-                        *w = S::and_b(l, 63);
-                    }
-                    w[3] = S::shr_and_b(S::above::<4>(S::above::<2>(l[2], l[1]), l[0]), 2, 63);
-                }
-            }
-            w
+/// [`Scales::NibblesAndMinima`].
+#[inline(always)]
+unsafe fn nibbles_and_minima<S: Simd>(place: impl Fn(usize) -> *const u8, (to, first): To<S>) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let nibble = S::splat_i(15);
+        let d = S::load_f16(place(0).cast());
+        let minus_dmin = S::sub(S::splat(0.0), S::load_f16(place(at::SECOND).cast()));
+        for i in 0..16 {
+            let (b, half) = (i / 2, i % 2);
+            let both = S::load_u8(place(at::EACH + LANES * i));
+            (*to).scales[half][first + b] = S::mul(d, S::to_f(S::and_i(both, nibble)));
+            (*to).minima[half][first + b] = S::mul(minus_dmin, S::to_f(S::shr_i::<4>(both)));
         }
+    }
+}
+
+/// [`Scales::Bytes`].
+#[inline(always)]
+unsafe fn bytes<S: Simd>(place: impl Fn(usize) -> *const u8, (to, first): To<S>) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let d = S::load(place(0).cast());
+        for i in 0..16 {
+            let (b, half) = (i / 2, i % 2);
+            let scale = S::load_i8(place(at::EACH + LANES * i).cast());
+            (*to).scales[half][first + b] = S::mul(d, S::to_f(scale));
+        }
+    }
+}
+
+// What takes the codes of a block out of the lines at an offset, as `bits` put them there. Their safety is that of
+// `Quant::operands`.
+
+#[inline(always)]
+unsafe fn codes_2<S: Simd, const G: usize>(sb: *const u8, at: usize) -> [[S::B; 8]; G] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let lines = lines::<S, G, 2>(sb, at);
+        let mut w = [[lines[0][0]; 8]; G];
+        for (w, lines) in w.iter_mut().zip(&lines) {
+            for (w, &l) in w.as_chunks_mut::<4>().0.iter_mut().zip(lines) {
+                *w = [
+                    S::and_b(l, 3),
+                    S::shr_and_b(l, 2, 3),
+                    S::shr_and_b(l, 4, 3),
+                    S::shr_and_b(l, 6, 3),
+                ];
+            }
+        }
+        w
+    }
+}
+
+#[inline(always)]
+unsafe fn codes_3<S: Simd, const G: usize>(sb: *const u8, at: usize) -> [[S::B; 8]; G] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let lines = lines::<S, G, 3>(sb, at);
+        let mut w = [[lines[0][0]; 8]; G];
+        for (w, &[a, b, c]) in w.iter_mut().zip(&lines) {
+            *w = [
+                S::and_b(a, 7),
+                S::and_b(b, 7),
+                S::and_b(c, 7),
+                S::shr_and_b(a, 3, 7),
+                S::shr_and_b(b, 3, 7),
+                S::shr_and_b(c, 3, 7),
+                S::or_b(S::shr_and_b(a, 6, 3), S::shr_and_b(c, 4, 4)),
+                S::or_b(S::shr_and_b(b, 6, 3), S::shr_and_b(c, 5, 4)),
+            ];
+        }
+        w
+    }
+}
+
+#[inline(always)]
+unsafe fn codes_4<S: Simd, const G: usize>(sb: *const u8, at: usize) -> [[S::B; 8]; G] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let lines = lines::<S, G, 4>(sb, at);
+        let mut w = [[lines[0][0]; 8]; G];
+        for (w, both) in w.iter_mut().zip(&lines) {
+            for (i, &both) in both.iter().enumerate() {
+                w[i] = S::and_b(both, 15);
+                w[i + 4] = S::shr_and_b(both, 4, 15);
+            }
+        }
+        w
+    }
+}
+
+#[inline(always)]
+unsafe fn codes_5<S: Simd, const G: usize>(sb: *const u8, at: usize) -> [[S::B; 8]; G] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let lines = lines::<S, G, 5>(sb, at);
+        let mut w = [[lines[0][0]; 8]; G];
+        for (w, l) in w.iter_mut().zip(&lines) {
+            for (w, &l) in w.iter_mut().zip(l) {
+                *w = S::and_b(l, 31);
+            }
+            w[5] = S::shr_and_b(S::above::<3>(l[0], l[1]), 3, 31);
+            w[6] = S::shr_and_b(S::above::<3>(l[2], l[3]), 3, 31);
+            let two = S::or_b(S::shr_and_b(l[1], 4, 2), S::shr_and_b(l[3], 5, 1));
+            w[7] = S::or_b(S::shr_and_b(l[4], 3, 28), two);
+        }
+        w
+    }
+}
+
+#[inline(always)]
+unsafe fn codes_6<S: Simd, const G: usize>(sb: *const u8, at: usize) -> [[S::B; 8]; G] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let lines = lines::<S, G, 6>(sb, at);
+        let mut w = [[lines[0][0]; 8]; G];
+        for (w, lines) in w.iter_mut().zip(&lines) {
+            let halves = w.as_chunks_mut::<4>().0.iter_mut();
+            for (w, l) in halves.zip(lines.as_chunks::<3>().0) {
+                for (w, &l) in w.iter_mut().zip(l) {
+                    *w = S::and_b(l, 63);
+                }
+                w[3] = S::shr_and_b(S::above::<4>(S::above::<2>(l[2], l[1]), l[0]), 2, 63);
+            }
+        }
+        w
     }
 }
 

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::activations::{self, F32Block, Q8Block, TILE};
-use super::format::{self, Plain, Quant, Scale, WeightFormat};
+use super::format::{self, Factors, Plain, Quant};
 use super::isa::{Isa, dispatch};
 use super::packed::{LINE, PackedLayout};
 use super::vector::{BIAS, LANES, Simd, load_first, store_first};
@@ -121,12 +121,32 @@ pub unsafe fn matmul(isa: Isa, p: &Product<'_>) {
     }
     // SAFETY: the caller's contract, and the checks above.
     unsafe {
+        use DType::{
+            IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, IQ4_XS, MXFP4, Q2_K,
+            Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, TQ1_0, TQ2_0,
+        };
         match (p.layout.dtype(), p.x) {
-            (DType::Q8_0, Activations::Q8(x)) => quantised::<format::Q8_0>(isa, p, x),
-            (DType::Q4_0, Activations::Q8(x)) => quantised::<format::Q4_0>(isa, p, x),
-            (DType::Q4_K, Activations::Q8(x)) => quantised::<format::Q4K>(isa, p, x),
-            (DType::Q5_K, Activations::Q8(x)) => quantised::<format::Q5K>(isa, p, x),
-            (DType::Q6_K, Activations::Q8(x)) => quantised::<format::Q6K>(isa, p, x),
+            (Q8_0, Activations::Q8(x)) => quantised::<format::Q8_0>(isa, p, x),
+            (Q4_0, Activations::Q8(x)) => quantised::<format::Q4_0>(isa, p, x),
+            (Q4_1, Activations::Q8(x)) => quantised::<format::Q4_1>(isa, p, x),
+            (Q5_0, Activations::Q8(x)) => quantised::<format::Q5_0>(isa, p, x),
+            (Q5_1, Activations::Q8(x)) => quantised::<format::Q5_1>(isa, p, x),
+            (IQ4_NL, Activations::Q8(x)) => quantised::<format::IQ4_NL>(isa, p, x),
+            (MXFP4, Activations::Q8(x)) => quantised::<format::MXFP4>(isa, p, x),
+            (Q2_K, Activations::Q8(x)) => quantised::<format::Q2_K>(isa, p, x),
+            (Q3_K, Activations::Q8(x)) => quantised::<format::Q3_K>(isa, p, x),
+            (Q4_K, Activations::Q8(x)) => quantised::<format::Q4_K>(isa, p, x),
+            (Q5_K, Activations::Q8(x)) => quantised::<format::Q5_K>(isa, p, x),
+            (Q6_K, Activations::Q8(x)) => quantised::<format::Q6_K>(isa, p, x),
+            (IQ4_XS, Activations::Q8(x)) => quantised::<format::IQ4_XS>(isa, p, x),
+            (IQ3_S, Activations::Q8(x)) => quantised::<format::IQ3_S>(isa, p, x),
+            (IQ3_XXS, Activations::Q8(x)) => quantised::<format::IQ3_XXS>(isa, p, x),
+            // What they differ in is gone once they are packed.
+            (IQ2_S | IQ2_XS | IQ2_XXS, Activations::Q8(x)) => {
+                quantised::<format::IQ2_S>(isa, p, x);
+            }
+            (IQ1_S | IQ1_M, Activations::Q8(x)) => quantised::<format::IQ1_S>(isa, p, x),
+            (TQ1_0 | TQ2_0, Activations::Q8(x)) => quantised::<format::TQ2_0>(isa, p, x),
             (DType::F32, Activations::F32(x)) => plain::<format::F32>(isa, p, x),
             (DType::F16, Activations::F32(x)) => plain::<format::F16>(isa, p, x),
             (DType::BF16, Activations::F32(x)) => plain::<format::BF16>(isa, p, x),
@@ -226,32 +246,14 @@ unsafe fn finish<S: Simd>(p: &Product<'_>, group: usize, row: usize, sum: S::F) 
     }
 }
 
-/// Where a block stands among those that share its scale of activations.
+/// A weight block of each of `G` row groups.
 #[derive(Clone, Copy)]
-struct AccumulationPosition {
-    /// It is the first of them.
-    first: bool,
-    /// It is the last of them.
-    last: bool,
-    /// See [`WeightFormat::negated`].
-    negated: bool,
-}
-
-/// A weight block of each of `G` row groups: its integers, and what they are worth.
-type Blocks<'a, S, const G: usize> = [(&'a [<S as Simd>::B; 8], &'a Scale<S>); G];
-
-/// Block `b` of a superblock.
-#[inline(always)]
-fn blocks_of<'a, S: Simd, const G: usize>(
+struct Block<'a, S: Simd, const G: usize> {
     operands: &'a [[S::B; 8]; G],
-    scales: &'a [[Scale<S>; 8]; G],
+    /// Of `G` row groups, the superblock's.
+    factors: *const Factors<S>,
+    /// Which of the superblock it is.
     b: usize,
-) -> Blocks<'a, S, G> {
-    let mut blocks = [(&operands[0], &scales[0][b]); G];
-    for (g, block) in blocks.iter_mut().enumerate() {
-        *block = (&operands[g], &scales[g][b]);
-    }
-    blocks
 }
 
 /// The integers of block `b` of a superblock as [`add_half`] takes them.
@@ -264,7 +266,7 @@ unsafe fn operands<S: Simd, Q: Quant, const G: usize>(sb: *const u8, b: usize) -
     // SAFETY: the caller's contract.
     unsafe {
         let mut w = Q::operands::<S, G>(sb, b);
-        if const { matches!(Q::FORMAT, WeightFormat::Signed) } {
+        if const { Q::SIGNED } {
             for w in w.as_flattened_mut() {
                 *w = S::operand_8(*w);
             }
@@ -273,7 +275,7 @@ unsafe fn operands<S: Simd, Q: Quant, const G: usize>(sb: *const u8, b: usize) -
     }
 }
 
-/// What the dot products of half `half` of a weight block start from, for `R` neighbouring rows.
+/// What the dot products of block `b`, or of half `half` of it, start from, for `R` neighbouring rows.
 ///
 /// # Safety
 ///
@@ -281,23 +283,27 @@ unsafe fn operands<S: Simd, Q: Quant, const G: usize>(sb: *const u8, b: usize) -
 #[inline(always)]
 unsafe fn start<S: Simd, Q: Quant, const G: usize, const R: usize>(
     x: *const Q8Block,
-    negated: bool,
+    b: usize,
     half: usize,
 ) -> [[S::I; R]; G] {
     // SAFETY: the caller's contract; reads are within the blocks.
     unsafe {
-        let mut dots = [S::splat_i(BIAS); R];
+        let (negated, excess) = (Q::FORM.negated(b, half), Q::FORM.excess(b, half));
+        let bias = if Q::CONVERTED { BIAS } else { 0 };
+        let mut dots = [S::splat_i(0); R];
         for (r, dot) in dots.iter_mut().enumerate() {
-            let x = x.add(r);
-            match Q::FORMAT {
-                WeightFormat::Signed => *dot = S::init_8((*x).less128),
-                WeightFormat::Offset8 => *dot = S::splat_i((*x).less8),
-                WeightFormat::Offset32 => *dot = S::splat_i((*x).less32[half]),
-                WeightFormat::Minimum if negated => {
-                    *dot = S::splat_i((*x).negated[Q::BITS as usize - 4]);
-                }
-                WeightFormat::Minimum => {}
-            }
+            let x = &*x.add(r);
+            *dot = if const { Q::SIGNED } {
+                S::init_8(x.less128)
+            } else {
+                let start = match (negated, Q::HALVES) {
+                    (false, false) => x.less(excess),
+                    (false, true) => x.less_half(excess, half),
+                    (true, false) => x.less_negated(excess),
+                    (true, true) => x.less_negated_half(excess, half),
+                };
+                S::splat_i(start - bias)
+            };
         }
         [dots; G]
     }
@@ -314,20 +320,21 @@ unsafe fn start<S: Simd, Q: Quant, const G: usize, const R: usize>(
 #[inline(always)]
 unsafe fn add_half<S: Simd, Q: Quant, const G: usize, const R: usize>(
     dots: [[S::I; R]; G],
-    w: &Blocks<'_, S, G>,
+    w: Block<'_, S, G>,
     x: *const Q8Block,
     half: usize,
 ) -> [[S::I; R]; G] {
     // SAFETY: the caller's contract; reads are within the blocks.
     unsafe {
         let q = (&raw const (*x).q).cast::<i8>().add(16 * half);
-        let mut operands = [[w[0].0[0]; 4]; G];
-        for (to, (w, _)) in operands.iter_mut().zip(w) {
+        let mut operands = [[w.operands[0][0]; 4]; G];
+        for (to, w) in operands.iter_mut().zip(w.operands) {
             *to = [w[4 * half], w[4 * half + 1], w[4 * half + 2], w[4 * half + 3]];
         }
-        match Q::FORMAT {
-            WeightFormat::Signed => S::dots_8(dots, operands, q),
-            _ => S::dots_u(dots, operands, q),
+        if const { Q::SIGNED } {
+            S::dots_8(dots, operands, q)
+        } else {
+            S::dots_u(dots, operands, q)
         }
     }
 }
@@ -340,60 +347,74 @@ unsafe fn add_half<S: Simd, Q: Quant, const G: usize, const R: usize>(
 /// As for [`Simd`]; `x` is valid for `R` blocks.
 #[inline(always)]
 unsafe fn add_block<S: Simd, Q: Quant, const G: usize, const R: usize>(
-    w: Blocks<'_, S, G>,
-    negated: bool,
+    w: Block<'_, S, G>,
     x: *const Q8Block,
     parts: impl FnOnce() -> [[S::F; R]; G],
 ) -> [[S::F; R]; G] {
     // SAFETY: the caller's contract; reads are within the blocks.
     unsafe {
-        let dots = start::<S, Q, G, R>(x, negated, 0);
-        let mut dots = add_half::<S, Q, G, R>(dots, &w, x, 0);
-        if const { matches!(Q::FORMAT, WeightFormat::Offset32) } {
-            let mut parts = parts();
-            for half in [0, 1] {
-                if half == 1 {
-                    let second = start::<S, Q, G, R>(x, negated, 1);
-                    dots = add_half::<S, Q, G, R>(second, &w, x, 1);
-                }
-                for g in 0..G {
-                    let scale = [w[g].1.scale, w[g].1.second][half];
-                    for r in 0..R {
-                        parts[g][r] = S::fma(S::bits_f(dots[g][r]), scale, parts[g][r]);
-                    }
-                }
-            }
-            parts
-        } else {
-            dots = add_half::<S, Q, G, R>(dots, &w, x, 1);
-            let mut parts = parts();
-            for r in 0..R {
-                for g in 0..G {
-                    parts[g][r] = S::fma(S::bits_f(dots[g][r]), w[g].1.scale, parts[g][r]);
-                }
-                if const { matches!(Q::FORMAT, WeightFormat::Minimum) } {
-                    let sum = S::splat((*x.add(r)).sum);
-                    for g in 0..G {
-                        parts[g][r] = S::fma(w[g].1.second, sum, parts[g][r]);
-                    }
-                }
-            }
-            parts
+        let dots = start::<S, Q, G, R>(x, w.b, 0);
+        let mut dots = add_half::<S, Q, G, R>(dots, w, x, 0);
+        if const { !Q::HALVES } {
+            dots = add_half::<S, Q, G, R>(dots, w, x, 1);
         }
+        let mut parts = scale_half::<S, Q, G, R>(dots, w, x, 0, parts());
+        if const { Q::HALVES } {
+            let dots = start::<S, Q, G, R>(x, w.b, 1);
+            let dots = add_half::<S, Q, G, R>(dots, w, x, 1);
+            parts = scale_half::<S, Q, G, R>(dots, w, x, 1, parts);
+        }
+        parts
     }
 }
 
-/// [`add_block`] to sums in memory, of which those of a row group lie [`TILE`] apart from the next one's:
-/// to `parts`, what has the same scale of activations, and with the last such block to `sums`. The first
-/// one starts from `minus_bias`.
+/// Adds the dot products of half `half` of a weight block, or of the whole of it, to `parts`.
+///
+/// # Safety
+///
+/// As for [`add_block`].
+#[inline(always)]
+unsafe fn scale_half<S: Simd, Q: Quant, const G: usize, const R: usize>(
+    dots: [[S::I; R]; G],
+    w: Block<'_, S, G>,
+    x: *const Q8Block,
+    half: usize,
+    mut parts: [[S::F; R]; G],
+) -> [[S::F; R]; G] {
+    // SAFETY: the caller's contract; the form has the factors that are read.
+    unsafe {
+        for r in 0..R {
+            for g in 0..G {
+                let scale = (*w.factors.add(g)).scales[half][w.b];
+                let sum = if const { Q::CONVERTED } {
+                    S::to_f(dots[g][r])
+                } else {
+                    S::bits_f(dots[g][r])
+                };
+                parts[g][r] = S::fma(sum, scale, parts[g][r]);
+            }
+            if const { Q::MINIMUM } {
+                let x = &*x.add(r);
+                let sum = S::splat(if Q::HALVES { x.sum_half(half) } else { x.sum });
+                for g in 0..G {
+                    let minimum = (*w.factors.add(g)).minima[half][w.b];
+                    parts[g][r] = S::fma(minimum, sum, parts[g][r]);
+                }
+            }
+        }
+        parts
+    }
+}
+
+/// [`add_block`] to sums in memory, of which those of a row group lie [`TILE`] apart from the next one's. Where blocks
+/// share a scale of activations, to `parts`; else from `minus_bias`, and what comes of it, scaled, to `sums`.
 ///
 /// # Safety
 ///
 /// As for [`Simd`]; `x` is valid for `R` blocks, `sums` and `parts` for `R` values of each row group.
 #[inline(always)]
 unsafe fn fold<S: Simd, Q: Quant, const G: usize, const R: usize>(
-    w: Blocks<'_, S, G>,
-    position: AccumulationPosition,
+    w: Block<'_, S, G>,
     minus_bias: [S::F; G],
     x: *const Q8Block,
     sums: *mut S::F,
@@ -405,54 +426,36 @@ unsafe fn fold<S: Simd, Q: Quant, const G: usize, const R: usize>(
             let mut before = [[minus_bias[0]; R]; G];
             for (g, before) in before.iter_mut().enumerate() {
                 for (r, before) in before.iter_mut().enumerate() {
-                    *before = if position.first { minus_bias[g] } else { *parts.add(g * TILE + r) };
+                    *before = if Q::LEAVES { minus_bias[g] } else { *parts.add(g * TILE + r) };
                 }
             }
             before
         };
-        let part = add_block::<S, Q, G, R>(w, position.negated, x, before);
+        let part = add_block::<S, Q, G, R>(w, x, before);
         for (g, part) in part.iter().enumerate() {
             for (r, &part) in part.iter().enumerate() {
-                if position.last {
-                    let sum = sums.add(g * TILE + r);
-                    *sum = S::fma(part, S::splat((*x.add(r)).scale), *sum);
+                let at = g * TILE + r;
+                if const { Q::LEAVES } {
+                    *sums.add(at) = S::fma(part, S::splat((*x.add(r)).scale), *sums.add(at));
                 } else {
-                    *parts.add(g * TILE + r) = part;
+                    *parts.add(at) = part;
                 }
             }
         }
     }
 }
 
-/// Calls `$step!(b)` for every block `b` of a superblock, `b` a literal.
-macro_rules! each_block {
-    ($columns:expr, $step:ident) => {
-        $step!(0);
-        $step!(1);
-        if $columns == 256 {
-            $step!(2);
-            $step!(3);
-            $step!(4);
-            $step!(5);
-            $step!(6);
-            $step!(7);
-        }
-    };
-}
-use each_block;
-
-/// Prefetches the lines of a superblock of `bytes` at `w`, which lies ahead: part `i` of `parts` of
-/// them, so that the requests are spread over the work.
+/// Prefetches lines of a superblock at `w`, which lies ahead: those that are read here, so that the requests are spread
+/// over the work.
 ///
 /// # Safety
 ///
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn prefetch<S: Simd>(w: *const u8, i: usize, bytes: usize, parts: usize) {
-    let lines = bytes / LINE;
-    for line in i * lines / parts..(i + 1) * lines / parts {
+unsafe fn prefetch<S: Simd>(w: *const u8, first: usize, lines: usize) {
+    for line in 0..lines {
         // SAFETY: the caller's contract.
-        unsafe { S::prefetch(w.wrapping_add(line * LINE)) };
+        unsafe { S::prefetch(w.wrapping_add((first + line) * LINE)) };
     }
 }
 
@@ -483,42 +486,72 @@ unsafe fn gemv_in<S: Simd, Q: Quant, const G: usize, const P: usize>(
         let mut blocks = x.blocks.add(place.first);
         let (mut sums, mut closed) = ([S::splat(0.0); G], [S::splat(0.0); G]);
         let superblocks = p.layout.superblocks();
+        let mut factors = MaybeUninit::<[Factors<S>; G]>::uninit();
+        let factors = factors.as_mut_ptr().cast::<Factors<S>>();
         for s in 0..superblocks {
-            let scales = Q::scales::<S, G>(w);
+            let ahead = w.wrapping_add(p.loops.prefetch_distance);
+            prefetch::<S>(ahead, 0, const { G * Q::FORM.line(0) });
+            for g in 0..G {
+                Q::scales::<S, G>(w, g, factors.add(g), 0);
+            }
             // Two variables and no array: a compiler keeps what is indexed in memory.
             let (mut first_parts, mut second_parts) =
                 ([[S::splat(0.0); 1]; G], [[S::splat(0.0); 1]; G]);
-            macro_rules! plane {
-                ($b:literal, $plane:literal, $parts:ident, $operands:ident) => {
-                    if const { $b % Q::SPAN == 0 } {
-                        for (part, scales) in $parts.iter_mut().zip(&scales) {
-                            *part = [Q::minus_bias::<S>(scales, $b)];
-                        }
+            macro_rules! begin {
+                ($b:expr, $parts:ident) => {
+                    for (g, part) in $parts.iter_mut().enumerate() {
+                        *part = [Q::minus_bias::<S>(factors.add(g), $b)];
                     }
+                };
+            }
+            macro_rules! end {
+                ($x:expr, $parts:ident) => {
+                    let scale = S::splat((*$x).scale);
+                    for (sum, &[part]) in sums.iter_mut().zip(&$parts) {
+                        *sum = S::fma(part, scale, *sum);
+                    }
+                };
+            }
+            macro_rules! plane {
+                ($b:expr, $plane:literal, $parts:ident, $operands:ident) => {
                     let x = blocks.add(($b * x.residual_planes + $plane) * place.step);
-                    let w = blocks_of::<S, G>(&$operands, &scales, $b);
-                    $parts = add_block::<S, Q, G, 1>(w, Q::FORMAT.negated($b), x, || $parts);
-                    if const { $b % Q::SPAN == Q::SPAN - 1 } {
-                        for (sum, &[part]) in sums.iter_mut().zip(&$parts) {
-                            *sum = S::fma(part, S::splat((*x).scale), *sum);
-                        }
+                    if const { Q::LEAVES } {
+                        begin!($b, $parts);
+                    }
+                    let w = Block { operands: &$operands, factors, b: $b };
+                    $parts = add_block::<S, Q, G, 1>(w, x, || $parts);
+                    if const { Q::LEAVES } {
+                        end!(x, $parts);
                     }
                 };
             }
             macro_rules! step {
-                ($b:literal) => {
+                ($b:expr) => {
                     // Processors follow a stream whose lines are asked for in order; a compiler would mix
                     // those of several blocks.
                     compiler_fence(Ordering::SeqCst);
                     let operands = operands::<S, Q, G>(w, $b);
-                    prefetch::<S>(w.wrapping_add(p.loops.prefetch_distance), $b, G * Q::BYTES, Q::COLUMNS / 32);
+                    prefetch::<S>(ahead, G * Q::FORM.line($b), const { G * Q::FORM.bits });
                     plane!($b, 0, first_parts, operands);
                     if const { P == 2 } {
                         plane!($b, 1, second_parts, operands);
                     }
                 };
             }
-            each_block!(Q::COLUMNS, step);
+            if const { !Q::LEAVES } {
+                begin!(0, first_parts);
+                second_parts = first_parts;
+            }
+            for pair in 0..Q::COLUMNS / 64 {
+                step!(2 * pair);
+                step!(2 * pair + 1);
+            }
+            if const { !Q::LEAVES } {
+                end!(blocks, first_parts);
+                if const { P == 2 } {
+                    end!(blocks.add(place.step), second_parts);
+                }
+            }
             w = w.add(G * Q::BYTES);
             blocks = blocks.add(Q::COLUMNS / 32 * x.residual_planes * place.step);
             if const { Q::LEAVES } && ends_leaf(Q::COLUMNS, s, superblocks) {
@@ -612,49 +645,75 @@ unsafe fn gemm_tile<S: Simd, Q: Quant, const G: usize, const R: usize>(
                 *closed.add(g * TILE + r) = S::splat(0.0);
             }
         }
+        let mut factors = MaybeUninit::<[Factors<S>; G]>::uninit();
+        let factors = factors.as_mut_ptr().cast::<Factors<S>>();
         let superblocks = p.layout.superblocks();
         let before = (superblocks * Q::COLUMNS / 32).saturating_sub(LAST);
         for s in 0..superblocks {
-            let scales = Q::scales::<S, G>(w);
+            let ahead = w.wrapping_add(p.loops.prefetch_distance);
+            prefetch::<S>(ahead, 0, const { G * Q::FORM.line(0) });
+            for g in 0..G {
+                Q::scales::<S, G>(w, g, factors.add(g), 0);
+            }
             let mut minus_bias = [S::splat(0.0); G];
+            macro_rules! begin {
+                ($b:expr) => {
+                    for (g, minus_bias) in minus_bias.iter_mut().enumerate() {
+                        *minus_bias = Q::minus_bias::<S>(factors.add(g), $b);
+                    }
+                };
+            }
             macro_rules! step {
-                ($b:literal) => {
+                ($b:expr) => {
                     let operands = operands::<S, Q, G>(w, $b);
-                    prefetch::<S>(
-                        w.wrapping_add(p.loops.prefetch_distance),
-                        $b,
-                        G * Q::BYTES,
-                        Q::COLUMNS / 32,
-                    );
-                    if const { $b % Q::SPAN == 0 } {
-                        for (minus_bias, scales) in minus_bias.iter_mut().zip(&scales) {
-                            *minus_bias = Q::minus_bias::<S>(scales, $b);
-                        }
+                    prefetch::<S>(ahead, G * Q::FORM.line($b), const { G * Q::FORM.bits });
+                    if const { Q::LEAVES } {
+                        begin!($b);
                     }
                     if let Some(i) = (s * Q::COLUMNS / 32 + $b).checked_sub(before) {
                         prefetch_out::<S, G>(p, first, &rows, i);
                     }
-                    let position = AccumulationPosition {
-                        first: $b % Q::SPAN == 0,
-                        last: $b % Q::SPAN == Q::SPAN - 1,
-                        negated: Q::FORMAT.negated($b),
-                    };
+                    let w = Block { operands: &operands, factors, b: $b };
                     for plane in 0..x.used_planes {
                         let x = blocks.add(($b * x.residual_planes + plane) * place.step);
                         let parts = parts.add(plane * G * TILE);
-                        let w = blocks_of::<S, G>(&operands, &scales, $b);
                         for r in (0..whole).step_by(R) {
                             let (sums, parts) = (sums.add(r), parts.add(r));
-                            fold::<S, Q, G, R>(w, position, minus_bias, x.add(r), sums, parts);
+                            fold::<S, Q, G, R>(w, minus_bias, x.add(r), sums, parts);
                         }
                         for r in whole..n {
                             let (sums, parts) = (sums.add(r), parts.add(r));
-                            fold::<S, Q, G, 1>(w, position, minus_bias, x.add(r), sums, parts);
+                            fold::<S, Q, G, 1>(w, minus_bias, x.add(r), sums, parts);
                         }
                     }
                 };
             }
-            each_block!(Q::COLUMNS, step);
+            if const { !Q::LEAVES } {
+                begin!(0);
+                for (plane, g) in
+                    (0..x.used_planes).flat_map(|plane| (0..G).map(move |g| (plane, g)))
+                {
+                    for r in 0..n {
+                        *parts.add((plane * G + g) * TILE + r) = minus_bias[g];
+                    }
+                }
+            }
+            for pair in 0..Q::COLUMNS / 64 {
+                step!(2 * pair);
+                step!(2 * pair + 1);
+            }
+            if const { !Q::LEAVES } {
+                for (plane, g) in
+                    (0..x.used_planes).flat_map(|plane| (0..G).map(move |g| (plane, g)))
+                {
+                    let x = blocks.add(plane * place.step);
+                    for r in 0..n {
+                        let (sum, part) =
+                            (sums.add(g * TILE + r), *parts.add((plane * G + g) * TILE + r));
+                        *sum = S::fma(part, S::splat((*x.add(r)).scale), *sum);
+                    }
+                }
+            }
             w = w.add(G * Q::BYTES);
             blocks = blocks.add(Q::COLUMNS / 32 * x.residual_planes * place.step);
             if const { Q::LEAVES } && ends_leaf(Q::COLUMNS, s, superblocks) {
@@ -742,7 +801,7 @@ unsafe fn plain_tile<S: Simd, P: Plain, const N: usize>(
             let mut w = p.weights.as_ptr().add(group * superblocks * bytes);
             let mut sums = [Chains::<S>::new(); N];
             for s in 0..superblocks {
-                prefetch::<S>(w.wrapping_add(p.loops.prefetch_distance), 0, bytes, 1);
+                prefetch::<S>(w.wrapping_add(p.loops.prefetch_distance), 0, bytes / LINE);
                 let mut columns = [S::splat(0.0); PLAIN];
                 for (k, column) in columns.iter_mut().enumerate() {
                     *column = P::load::<S>(w.add(k * LANES * P::WIDTH));

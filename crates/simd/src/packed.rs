@@ -3,26 +3,21 @@
 //! Sixteen rows form a *row group*; a row group is a run of *superblocks* along the columns; all of
 //! it lies in the order in which a matrix-vector product reads it, so a thread that owns a range of
 //! row groups reads one contiguous stream, and a line is done with before the next one is read. Four bytes of a
-//! row become one 32-bit lane, sixteen rows one 64-byte line. Scales and integers keep their bits, in other places
-//! (except: `Q8_0` quants are stored plus 128, odd blocks of `Q4_K` and `Q5_K` as what is missing to the greatest
-//! value, and `Q6_K`'s block scale as `f32`). Integers of 5 and 6 bits share bytes so that most are a byte's lower
-//! bits (`bits.rs`).
+//! row become one 32-bit lane, sixteen rows one 64-byte line.
+//!
+//! A superblock is its scales ([`Scales`]), then its blocks of 32 columns, of as many lines as its codes have bits
+//! (`bits.rs`). Codes are those of `plan::quant`, except that every other block (or half of one) of some types
+//! is stored as what is missing to the greatest code.
 //!
 //! Row groups may lie in pairs, a *panel* of 32 rows: then their lines alternate, superblock by
 //! superblock. Of an odd number of row groups the last one lies alone.
 //!
-//! | type | columns | bytes | content (16 rows each) |
-//! |---|---|---|---|
-//! | `Q8_0` | 64 | 1088 | 2 x f16 scales; 2 x 8 lines of quants |
-//! | `Q4_0` | 64 | 576 | 2 x f16 scales; 2 x 4 lines, low nibbles columns 0-15 |
-//! | `Q4_K` | 256 | 2304 | f16 d, dmin; 6-bit scales; 4 x 8 lines, low nibbles first 32 of 64 |
-//! | `Q5_K` | 256 | 2816 | the same scales; 8 x 5 lines, one block of 32 each |
-//! | `Q6_K` | 256 | 3392 | f32 d; i8 scales; 16 x 3 lines of 16 columns |
-//! | `F16`, `BF16` | 16 | 512 | 16 columns of 16 rows |
-//! | `F32` | 16 | 1024 | 16 columns of 16 rows |
-//!
-//! Against GGUF: `Q6_K` +1 %, the others +0 %, before padding of rows to 16 and of columns to the
-//! superblock. Padding is zero bytes, which decode to weights that are multiplied by a zero scale.
+//! Against GGUF, before padding of rows to 16 and of columns to the superblock: `Q6_K` +1 %, `TQ2_0` +3 %, `Q3_K` +5 %,
+//! `MXFP4` +6 %, the other types with a code for each weight +0 %. `TQ1_0` is stored as `TQ2_0`, +26 %. The types with an index
+//! for several weights are stored with a code for each: 3 bits (`IQ1_*`, `IQ2_*`: 3.6 with scales instead of 1.6 to 2.6)
+//! or 4 (`IQ3_*`: 4.6 instead of 3.1 and 3.4). To look an index up takes a gather for each 4 columns of a row, about 20
+//! cycles for 8 rows, in which the processor could read 3 times these bits from memory. Padding is zero bytes,
+//! which decode to weights that are multiplied by a zero scale.
 
 use std::ops::Range;
 
@@ -30,34 +25,202 @@ use half::{bf16, f16};
 
 use super::{bits, vector::LANES};
 use plan::DType;
-use plan::quant::scale_and_min;
+use plan::quant::{self, BLOCK, Format, Levels, Parts, blocks};
 
 /// Bytes of one line: 16 rows by 4 bytes.
 pub(crate) const LINE: usize = 64;
 
-/// Offsets within a superblock, in bytes. Everything lies in the order in which it is first read, the
-/// scales in front.
-pub(crate) mod at {
-    use super::LINE;
+/// What lies in front of a superblock's codes. `f16` of 16 rows are half a line, bytes a quarter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scales {
+    /// `f16` of the first block of 32 columns, and of the second.
+    Half,
+    /// The same as `bf16`.
+    BHalf,
+    /// For either block `f16`, and `f16` of what is added.
+    HalfAndMinimum,
+    /// `f32` of all 256 columns, which is their minimum too.
+    One,
+    /// `f16` of all; two bytes with the upper pairs of four blocks each; four with the lower nibbles of two each: 6
+    /// bits, offset 32.
+    SixBits,
+    /// `f16` of the scales, `f16` of the minima; for each block a byte with the lower nibbles of scale (low) and minimum
+    /// (high); for each two blocks the upper pairs: scale, minimum, scale, minimum.
+    SixBitsAndMinima,
+    /// `f16` of the scales, `f16` of the minima; for each 16 columns scale (low nibble) and minimum (high).
+    NibblesAndMinima,
+    /// `f32` of all; for each 16 columns a signed byte.
+    Bytes,
+}
 
-    /// `Q8_0`: the quants; in front of them the scales of block `b` at `32 * b`.
-    pub(in super::super) const Q8_0_QUANTS: usize = LINE;
-    /// `Q4_0`: the same.
-    pub(in super::super) const Q4_0_QUANTS: usize = LINE;
-    /// `Q4_K`: the nibbles; in front of them `d`, then `dmin`, then the 6-bit scales and minima.
-    pub(in super::super) const Q4_K_QUANTS: usize = 4 * LINE;
-    /// `Q5_K`: blocks of 5 lines, after the same.
-    pub(in super::super) const Q5_K_QUANTS: usize = 4 * LINE;
-    /// From the start of `d`: `dmin`.
-    pub(in super::super) const K_MINIMUM: usize = 32;
-    /// From the start of `d`: low nibbles of scale (low) and minimum (high) of each block of 32.
-    pub(in super::super) const K_LOW: usize = 64;
-    /// From the start of `d`: the upper pairs, two blocks a byte: scale, minimum, scale, minimum.
-    pub(in super::super) const K_HIGH: usize = 64 + 8 * 16;
-    /// `Q6_K`: the 8-bit scales, 16 rows for each of 16 sub-blocks; in front of them `d` as `f32`.
-    pub(in super::super) const Q6_K_SCALES: usize = LINE;
-    /// `Q6_K`: halves of blocks, of 3 lines.
-    pub(in super::super) const Q6_K_QUANTS: usize = 5 * LINE;
+impl Scales {
+    /// Lines that they fill.
+    pub(crate) const fn lines(self) -> usize {
+        match self {
+            Self::Half | Self::BHalf | Self::One => 1,
+            Self::HalfAndMinimum | Self::SixBits => 2,
+            Self::SixBitsAndMinima => 4,
+            Self::NibblesAndMinima | Self::Bytes => 5,
+        }
+    }
+
+    /// Whether 16 columns have a scale of their own, and not 32.
+    pub(crate) const fn halves(self) -> bool {
+        matches!(self, Self::NibblesAndMinima | Self::Bytes)
+    }
+
+    /// Whether something is subtracted from (or added to) what is scaled.
+    pub(crate) const fn minimum(self) -> bool {
+        matches!(
+            self,
+            Self::HalfAndMinimum | Self::One | Self::SixBitsAndMinima | Self::NibblesAndMinima
+        )
+    }
+}
+
+/// Offsets in bytes.
+pub(crate) mod at {
+    /// From the start of `d`: the second `f16`, a minimum's or of minima; of [`SixBits`](super::Scales::SixBits) the
+    /// upper pairs.
+    pub(in super::super) const SECOND: usize = 32;
+    /// From the start of `d`: what there is for each block or each 16 columns.
+    pub(in super::super) const EACH: usize = 64;
+    /// [`SixBitsAndMinima`](super::Scales::SixBitsAndMinima): the upper pairs.
+    pub(in super::super) const UPPER: usize = 64 + 8 * 16;
+}
+
+/// How the integers that kernels multiply stand for weights.
+///
+/// Where all scales of a superblock have one sign, every other integer sum is *negated* and starts from minus the bias:
+/// else biases would grow to 8 or 16 times the size where the first's rounding counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Integers {
+    /// Signed bytes, stored plus 128.
+    Signed,
+    /// Unsigned and too large by this.
+    Less(u8),
+    /// Unsigned and too large by this, with levels so small that a bias' rounding would count: sums have none, and
+    /// are converted.
+    Converted(u8),
+    /// Codes themselves. Those that are negated are stored as what is missing to the greatest code.
+    Alternating,
+    /// Levels of a table and this, or, negated, this less levels.
+    Mirrored(u8),
+}
+
+/// The packed form of a type.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
+    /// Columns of a superblock: 64 or 256.
+    pub(crate) columns: usize,
+    /// Bits of a code, and lines of a block.
+    pub(crate) bits: usize,
+    pub(crate) scales: Scales,
+    pub(crate) integers: Integers,
+    pub(crate) levels: Levels,
+}
+
+impl Form {
+    /// Bytes of a superblock of 16 rows.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.block(self.columns / BLOCK)
+    }
+
+    /// The line at which block `b` begins.
+    pub(crate) const fn line(&self, b: usize) -> usize {
+        self.scales.lines() + self.bits * b
+    }
+
+    /// Where block `b` begins.
+    pub(crate) const fn block(&self, b: usize) -> usize {
+        self.line(b) * LINE
+    }
+
+    /// Whether the sum of half `half` of block `b` (of the whole block, where that has one scale) is negated.
+    pub(crate) const fn negated(&self, b: usize, half: usize) -> bool {
+        let which = if self.scales.halves() { half } else { b };
+        matches!(self.integers, Alternating | Mirrored(_)) && which % 2 == 1
+    }
+
+    /// What codes of half `half` of block `b` are stored with: bits that are the other way round.
+    const fn flip(&self, b: usize, half: usize) -> u8 {
+        let negated = self.negated(b, half) && matches!(self.integers, Alternating);
+        if negated { self.greatest() } else { 0 }
+    }
+
+    /// What a byte is too large by, in that half of that block as kernels have it, to be the level: of a negated sum,
+    /// minus the level.
+    pub(crate) const fn excess(&self, b: usize, half: usize) -> u8 {
+        match self.integers {
+            Signed => 128,
+            Less(excess) | Converted(excess) | Mirrored(excess) => excess,
+            Alternating if self.negated(b, half) => self.greatest(),
+            Alternating => 0,
+        }
+    }
+
+    /// The greatest code that its bits hold.
+    const fn greatest(&self) -> u8 {
+        ((1_u16 << self.bits) - 1) as u8
+    }
+}
+
+/// Declares the forms of quantised types, and what packs each.
+macro_rules! forms {
+    ($($name:ident<$n:literal>: $columns:literal, $bits:literal, $scales:ident, $integers:expr;)*) => {
+        impl Form {
+            $(pub(crate) const $name: Self = Self {
+                columns: $columns,
+                bits: $bits,
+                scales: Scales::$scales,
+                integers: $integers,
+                levels: <quant::$name as Format<$n>>::LEVELS,
+            };)*
+
+            /// Of a quantised type that has one.
+            pub(crate) const fn of(dtype: DType) -> Option<Self> {
+                match dtype {
+                    $(DType::$name => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+        }
+
+        /// Packs a row's part of some superblocks, from the blocks of a quantised type.
+        fn pack_quantised(dtype: DType, l: PanelRow, row: &[u8], to: &mut [u8]) {
+            match dtype {
+                $(DType::$name => pack_blocks::<quant::$name, $n>(&Form::$name, l, row, to),)*
+                other => unreachable!("`PackedLayout::new` refuses {other}"),
+            }
+        }
+    };
+}
+
+use Integers::{Alternating, Converted, Less, Mirrored, Signed};
+
+forms! {
+    Q8_0<32>: 64, 8, Half, Signed;
+    Q4_0<32>: 64, 4, Half, Less(8);
+    Q4_1<32>: 64, 4, HalfAndMinimum, Less(0);
+    Q5_0<32>: 64, 5, Half, Less(16);
+    Q5_1<32>: 64, 5, HalfAndMinimum, Less(0);
+    IQ4_NL<32>: 64, 4, Half, Signed;
+    MXFP4<32>: 64, 4, BHalf, Less(12);
+    Q2_K<256>: 256, 2, NibblesAndMinima, Alternating;
+    Q3_K<256>: 256, 3, Bytes, Converted(4);
+    Q4_K<256>: 256, 4, SixBitsAndMinima, Alternating;
+    Q5_K<256>: 256, 5, SixBitsAndMinima, Alternating;
+    Q6_K<256>: 256, 6, Bytes, Less(32);
+    IQ4_XS<256>: 256, 4, SixBits, Signed;
+    IQ3_S<256>: 256, 4, Bytes, Mirrored(15);
+    IQ3_XXS<256>: 256, 4, Bytes, Mirrored(62);
+    IQ2_S<256>: 256, 3, Bytes, Mirrored(43);
+    IQ2_XS<256>: 256, 3, Bytes, Mirrored(43);
+    IQ2_XXS<256>: 256, 3, Bytes, Mirrored(43);
+    IQ1_M<256>: 256, 3, Bytes, Converted(9);
+    IQ1_S<256>: 256, 3, Bytes, Converted(9);
+    TQ1_0<256>: 256, 2, One, Alternating;
+    TQ2_0<256>: 256, 2, One, Alternating;
 }
 
 /// A matrix that the kernels have no layout for.
@@ -88,12 +251,10 @@ const fn superblock(dtype: DType) -> Option<(usize, usize)> {
     Some(match dtype {
         DType::F32 => (16, 1024),
         DType::F16 | DType::BF16 => (16, 512),
-        DType::Q8_0 => (64, 17 * LINE),
-        DType::Q4_0 => (64, 9 * LINE),
-        DType::Q4_K => (256, 36 * LINE),
-        DType::Q5_K => (256, 44 * LINE),
-        DType::Q6_K => (256, 53 * LINE),
-        _ => return None,
+        _ => match Form::of(dtype) {
+            Some(form) => (form.columns, form.bytes()),
+            None => return None,
+        },
     })
 }
 
@@ -191,8 +352,8 @@ impl PackedLayout {
     /// superblock are added up before the scale of activations is applied.
     #[must_use]
     pub const fn span(&self) -> usize {
-        match self.dtype {
-            DType::Q4_K | DType::Q5_K | DType::Q6_K => 8,
+        match Form::of(self.dtype) {
+            Some(Form { columns: 256, .. }) => 8,
             _ => 1,
         }
     }
@@ -236,59 +397,12 @@ impl PackedLayout {
     }
 
     fn pack_row(&self, l: PanelRow, row: &[u8], panel: &mut [u8]) {
-        let (r, size) = (l.lane, l.panel_width * self.superblock_bytes);
-        match self.dtype {
-            DType::Q8_0 => {
-                for (b, block) in row.chunks_exact(34).enumerate() {
-                    let (sb, h) = (&mut panel[b / 2 * size..][..size], b % 2);
-                    l.put(sb, 32 * h + 2 * r, &block[..2]);
-                    let quants = words(&block[2..]).map(|w| w ^ 0x8080_8080);
-                    l.fill(sb, at::Q8_0_QUANTS + 8 * h * LINE, quants);
-                }
-            }
-            DType::Q4_0 => {
-                for (b, block) in row.chunks_exact(18).enumerate() {
-                    let (sb, h) = (&mut panel[b / 2 * size..][..size], b % 2);
-                    l.put(sb, 32 * h + 2 * r, &block[..2]);
-                    l.fill(sb, at::Q4_0_QUANTS + 4 * h * LINE, words(&block[2..]));
-                }
-            }
-            DType::Q4_K => {
-                for (block, sb) in row.chunks_exact(144).zip(panel.chunks_exact_mut(size)) {
-                    pack_k_scales(&block[..16], l, sb);
-                    // A byte's upper nibble is of an odd block.
-                    let quants = words(&block[16..]).map(|w| w ^ 0xf0f0_f0f0);
-                    l.fill(sb, at::Q4_K_QUANTS, quants);
-                }
-            }
-            DType::Q5_K => {
-                for (block, sb) in row.chunks_exact(176).zip(panel.chunks_exact_mut(size)) {
-                    pack_k_scales(&block[..16], l, sb);
-                    for b in 0..8 {
-                        let quants = bits::pack_five(q5_k_block(block, b));
-                        l.fill(sb, at::Q5_K_QUANTS + 5 * b * LINE, quants);
-                    }
-                }
-            }
-            DType::Q6_K => {
-                for (block, sb) in row.chunks_exact(210).zip(panel.chunks_exact_mut(size)) {
-                    for j in 0..16 {
-                        let quants = bits::pack_six(q6_k_half(block, j));
-                        l.fill(sb, at::Q6_K_QUANTS + 3 * j * LINE, quants);
-                    }
-                    for (j, &s) in block[192..208].iter().enumerate() {
-                        sb[l.place(at::Q6_K_SCALES + LANES * j + r)] = s;
-                    }
-                    l.put(sb, 4 * r, &half_at(block, 208).to_le_bytes());
-                }
-            }
-            DType::F32 | DType::F16 | DType::BF16 => {
-                let width = self.dtype.block_bytes();
-                for (i, value) in row.chunks_exact(width).enumerate() {
-                    l.put(panel, (i * LANES + r) * width, value);
-                }
-            }
-            other => unreachable!("`PackedLayout::new` refuses {other}"),
+        if self.quantised() {
+            return pack_quantised(self.dtype, l, row, panel);
+        }
+        let width = self.dtype.block_bytes();
+        for (i, value) in row.chunks_exact(width).enumerate() {
+            l.put(panel, (i * LANES + l.lane) * width, value);
         }
     }
 
@@ -303,74 +417,20 @@ impl PackedLayout {
         assert_eq!(out.len(), self.k, "a row is {} values", self.k);
         let (panel, l) = self.panel(row);
         let panel = &packed[panel];
-        let (r, size) = (l.lane, l.panel_width * self.superblock_bytes);
-        match self.dtype {
-            DType::F32 => {
-                for (i, y) in out.iter_mut().enumerate() {
-                    *y = f32::from_le_bytes(get(panel, l.place((i * LANES + r) * 4)));
-                }
+        if let Some(form) = Form::of(self.dtype) {
+            let superblocks = panel.chunks_exact(l.panel_width * self.superblock_bytes);
+            for (y, sb) in out.chunks_mut(form.columns).zip(superblocks) {
+                unpack_superblock(&form, l, sb, y);
             }
-            DType::F16 => {
-                for (i, y) in out.iter_mut().enumerate() {
-                    *y = half_at(panel, l.place((i * LANES + r) * 2));
-                }
-            }
-            DType::BF16 => {
-                for (i, y) in out.iter_mut().enumerate() {
-                    *y = bf16::from_le_bytes(get(panel, l.place((i * LANES + r) * 2))).to_f32();
-                }
-            }
-            DType::Q8_0 => {
-                for (b, y) in out.chunks_exact_mut(32).enumerate() {
-                    let (sb, h) = (&panel[b / 2 * size..][..size], b % 2);
-                    let d = half_at(sb, l.place(32 * h + 2 * r));
-                    for (i, y) in y.iter_mut().enumerate() {
-                        *y = d * (f32::from(l.byte(sb, at::Q8_0_QUANTS + 8 * h * LINE, i)) - 128.0);
-                    }
-                }
-            }
-            DType::Q4_0 => {
-                for (b, y) in out.chunks_exact_mut(32).enumerate() {
-                    let (sb, h) = (&panel[b / 2 * size..][..size], b % 2);
-                    let d = half_at(sb, l.place(32 * h + 2 * r));
-                    for (i, y) in y.iter_mut().enumerate() {
-                        let q = nibble(l.byte(sb, at::Q4_0_QUANTS + 4 * h * LINE, i % 16), i / 16);
-                        *y = d * (f32::from(q) - 8.0);
-                    }
-                }
-            }
-            DType::Q4_K | DType::Q5_K => {
-                for (y, sb) in out.chunks_exact_mut(256).zip(panel.chunks_exact(size)) {
-                    for (b, y) in y.chunks_exact_mut(32).enumerate() {
-                        let (scale, minimum) = k_scale(sb, l, b);
-                        let (most, stored) = if self.dtype == DType::Q4_K {
-                            let both = l.words(sb, at::Q4_K_QUANTS + b / 2 * 8 * LINE);
-                            (15, both.map(|word: u32| word >> (b % 2 * 4) & 0x0f0f_0f0f))
-                        } else {
-                            (31, bits::unpack_five(l.words(sb, at::Q5_K_QUANTS + 5 * b * LINE)))
-                        };
-                        for (y, q) in y.iter_mut().zip(stored.map(u32::to_le_bytes).as_flattened())
-                        {
-                            let q = if b % 2 == 1 { most - q } else { *q };
-                            *y = scale * f32::from(q) - minimum;
-                        }
-                    }
-                }
-            }
-            DType::Q6_K => {
-                for (y, sb) in out.chunks_exact_mut(256).zip(panel.chunks_exact(size)) {
-                    let d = f32::from_le_bytes(get(sb, l.place(4 * r)));
-                    for (j, y) in y.chunks_exact_mut(16).enumerate() {
-                        let s = sb[l.place(at::Q6_K_SCALES + LANES * j + r)].cast_signed();
-                        let stored = bits::unpack_six(l.words(sb, at::Q6_K_QUANTS + 3 * j * LINE));
-                        for (y, q) in y.iter_mut().zip(stored.map(u32::to_le_bytes).as_flattened())
-                        {
-                            *y = d * f32::from(s) * (f32::from(*q) - 32.0);
-                        }
-                    }
-                }
-            }
-            other => unreachable!("`PackedLayout::new` refuses {other}"),
+            return;
+        }
+        let place = |i: usize, width: usize| l.place((i * LANES + l.lane) * width);
+        for (i, y) in out.iter_mut().enumerate() {
+            *y = match self.dtype {
+                DType::F32 => f32::from_le_bytes(get(panel, place(i, 4))),
+                DType::F16 => half_at(panel, place(i, 2)),
+                _ => bf16::from_le_bytes(get(panel, place(i, 2))).to_f32(),
+            };
         }
     }
 }
@@ -396,6 +456,12 @@ impl PanelRow {
         to[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
+    /// Sets a byte, or adds bits to it where it is not the `first` time.
+    fn add_bits(self, to: &mut [u8], offset: usize, first: bool, bits: u8) {
+        let place = &mut to[self.place(offset)];
+        *place = if first { bits } else { *place | bits };
+    }
+
     /// The row's word to each of the lines from an offset on.
     fn fill(self, to: &mut [u8], offset: usize, words: impl IntoIterator<Item = u32>) {
         let lines = to[self.place(offset)..].chunks_mut(self.panel_width * LINE);
@@ -409,16 +475,6 @@ impl PanelRow {
         let at = |i| self.place(offset + i * LINE + 4 * self.lane);
         std::array::from_fn(|i| u32::from_le_bytes(get(sb, at(i))))
     }
-
-    /// The row's byte `i` in the lines from an offset on.
-    fn byte(self, sb: &[u8], offset: usize, i: usize) -> u8 {
-        sb[self.place(offset + i / 4 * LINE + 4 * self.lane + i % 4)]
-    }
-}
-
-/// The low (0) or high (1) nibble.
-fn nibble(byte: u8, which: usize) -> u8 {
-    byte >> (4 * which) & 15
 }
 
 fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
@@ -431,56 +487,150 @@ fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes(get(bytes, at)).to_f32()
 }
 
-fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
-    bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word))
-}
-
-/// Block `b` (of 32 columns) of a GGUF block of `Q5_K`, an odd one as what is missing to 31.
-fn q5_k_block(block: &[u8], b: usize) -> [u32; 8] {
-    let (fifth, nibbles) = (&block[16..48], &block[48 + b / 2 * 32..][..32]);
-    let (shift, flip) = if b % 2 == 1 { (4, 0x1f1f_1f1f) } else { (0, 0) };
-    let mut columns = [0; 8];
-    for (to, (fifth, nibbles)) in columns.iter_mut().zip(words(fifth).zip(words(nibbles))) {
-        *to = (nibbles >> shift & 0x0f0f_0f0f | (fifth >> b & 0x0101_0101) << 4) ^ flip;
+/// Packs the blocks of a row of some superblocks.
+fn pack_blocks<F: Format<N>, const N: usize>(
+    form: &Form,
+    l: PanelRow,
+    row: &[u8],
+    panel: &mut [u8],
+) {
+    let size = l.panel_width * form.bytes();
+    for (i, block) in blocks::<F, N>(row).iter().enumerate() {
+        let at = i * N;
+        let sb = &mut panel[at / form.columns * size..][..size];
+        let first = at % form.columns / BLOCK;
+        let parts = block.parts();
+        pack_scales(form.scales, l, first, &parts, sb);
+        for (b, codes) in (first..).zip(parts.codes.as_chunks::<BLOCK>().0) {
+            let mut words = [0; 8];
+            for (i, (word, codes)) in words.iter_mut().zip(codes.as_chunks().0).enumerate() {
+                *word = u32::from_le_bytes(codes.map(|code| code ^ form.flip(b, i / 4)));
+            }
+            let at = form.block(b);
+            match form.bits {
+                2 => l.fill(sb, at, bits::pack_two(words)),
+                3 => l.fill(sb, at, bits::pack_three(words)),
+                4 => l.fill(sb, at, bits::pack_four(words)),
+                5 => l.fill(sb, at, bits::pack_five(words)),
+                6 => l.fill(sb, at, bits::pack_six(words)),
+                _ => l.fill(sb, at, words),
+            }
+        }
     }
-    columns
 }
 
-/// Columns `16 * j..16 * j + 16` of a GGUF block of `Q6_K`, in which a byte holds nibbles 64 columns apart, and
-/// pairs of bits 32 apart.
-fn q6_k_half(block: &[u8], j: usize) -> [u32; 4] {
-    let (half, j) = (j / 8, j % 8);
-    let nibbles = &block[64 * half + j % 4 * 16..][..16];
-    let pairs = &block[128 + 32 * half + j % 2 * 16..][..16];
-    let (low, high) = (j / 4 * 4, j / 2 * 2);
-    let mut columns = [0; 4];
-    for (to, (nibbles, pairs)) in columns.iter_mut().zip(words(nibbles).zip(words(pairs))) {
-        *to = nibbles >> low & 0x0f0f_0f0f | (pairs >> high & 0x0303_0303) << 4;
-    }
-    columns
-}
-
-/// `d`, `dmin` and the 12 bytes of 6-bit scales and minima, as ggml packs them, to the layout of [`at::K_LOW`] and [`at::K_HIGH`].
-fn pack_k_scales(head: &[u8], l: PanelRow, to: &mut [u8]) {
+/// The scales of a block of a file, whose first 32 columns are block `b` of the superblock.
+fn pack_scales<const N: usize>(
+    scales: Scales,
+    l: PanelRow,
+    b: usize,
+    parts: &Parts<N>,
+    to: &mut [u8],
+) {
     let r = l.lane;
-    l.put(to, 2 * r, &head[..2]);
-    l.put(to, at::K_MINIMUM + 2 * r, &head[2..4]);
-    let packed = get(head, 4);
-    for b in 0..8 {
-        let (scale, minimum) = scale_and_min(&packed, b);
-        to[l.place(at::K_LOW + LANES * b + r)] = scale & 15 | minimum << 4;
-        let high = (scale >> 4 | minimum >> 4 << 2) << (4 * (b % 2));
-        let place = &mut to[l.place(at::K_HIGH + LANES * (b / 2) + r)];
-        *place = if b % 2 == 0 { high } else { *place | high };
+    // Both were `f16` in the file.
+    let half = |x: f32| f16::from_f32(x).to_le_bytes();
+    let unsigned =
+        |sub: usize| (parts.scales[sub].cast_unsigned(), parts.minima[sub].cast_unsigned());
+    match scales {
+        Scales::Half => l.put(to, 32 * b + 2 * r, &half(parts.d)),
+        Scales::BHalf => l.put(to, 32 * b + 2 * r, &bf16::from_f32(parts.d).to_le_bytes()),
+        Scales::HalfAndMinimum => {
+            l.put(to, LINE * b + 2 * r, &half(parts.d));
+            l.put(to, LINE * b + at::SECOND + 2 * r, &half(-parts.dmin));
+        }
+        Scales::One => l.put(to, 4 * r, &parts.d.to_le_bytes()),
+        Scales::SixBits => {
+            l.put(to, 2 * r, &half(parts.d));
+            for b in 0..8 {
+                let scale = (parts.scales[2 * b] + 32).cast_unsigned();
+                let (upper, lower) = (scale >> 4 << (b % 4 * 2), (scale & 15) << (b % 2 * 4));
+                l.add_bits(to, at::SECOND + LANES * (b / 4) + r, b % 4 == 0, upper);
+                l.add_bits(to, at::EACH + LANES * (b / 2) + r, b % 2 == 0, lower);
+            }
+        }
+        Scales::SixBitsAndMinima => {
+            l.put(to, 2 * r, &half(parts.d));
+            l.put(to, at::SECOND + 2 * r, &half(parts.dmin));
+            for b in 0..8 {
+                let (scale, minimum) = unsigned(2 * b);
+                l.put(to, at::EACH + LANES * b + r, &[scale & 15 | minimum << 4]);
+                let upper = (scale >> 4 | minimum >> 4 << 2) << (4 * (b % 2));
+                l.add_bits(to, at::UPPER + LANES * (b / 2) + r, b % 2 == 0, upper);
+            }
+        }
+        Scales::NibblesAndMinima => {
+            l.put(to, 2 * r, &half(parts.d));
+            l.put(to, at::SECOND + 2 * r, &half(parts.dmin));
+            for sub in 0..16 {
+                let (scale, minimum) = unsigned(sub);
+                l.put(to, at::EACH + LANES * sub + r, &[scale | minimum << 4]);
+            }
+        }
+        Scales::Bytes => {
+            l.put(to, 4 * r, &parts.d.to_le_bytes());
+            for (sub, scale) in parts.scales.into_iter().enumerate() {
+                l.put(to, at::EACH + LANES * sub + r, &scale.to_le_bytes());
+            }
+        }
     }
 }
 
-/// Scale and minimum of block `b` of a row, multiplied out; both products are exact.
-fn k_scale(sb: &[u8], l: PanelRow, b: usize) -> (f32, f32) {
+/// Scale and minimum of half `half` of block `b` of a row, multiplied out.
+fn scale(scales: Scales, sb: &[u8], l: PanelRow, b: usize, half: usize) -> (f32, f32) {
     let r = l.lane;
-    let low = sb[l.place(at::K_LOW + LANES * b + r)];
-    let high = sb[l.place(at::K_HIGH + LANES * (b / 2) + r)] >> (4 * (b % 2));
-    let (scale, minimum) = (low & 15 | (high & 3) << 4, low >> 4 | (high >> 2 & 3) << 4);
-    let half = |offset| half_at(sb, l.place(offset));
-    (half(2 * r) * f32::from(scale), half(at::K_MINIMUM + 2 * r) * f32::from(minimum))
+    let f16_at = |offset: usize| half_at(sb, l.place(offset + 2 * r));
+    let f32_at = |offset: usize| f32::from_le_bytes(get(sb, l.place(offset + 4 * r)));
+    let byte = |offset: usize| sb[l.place(offset + r)];
+    let sub = 2 * b + half;
+    match scales {
+        Scales::Half => (f16_at(32 * b), 0.0),
+        Scales::BHalf => (bf16::from_le_bytes(get(sb, l.place(32 * b + 2 * r))).to_f32(), 0.0),
+        Scales::HalfAndMinimum => (f16_at(LINE * b), -f16_at(LINE * b + at::SECOND)),
+        Scales::One => (f32_at(0), 0.0),
+        Scales::SixBits => {
+            let upper = byte(at::SECOND + LANES * (b / 4)) >> (b % 4 * 2) & 3;
+            let lower = byte(at::EACH + LANES * (b / 2)) >> (b % 2 * 4) & 15;
+            (f16_at(0) * (f32::from(lower | upper << 4) - 32.0), 0.0)
+        }
+        Scales::SixBitsAndMinima => {
+            let lower = byte(at::EACH + LANES * b);
+            let upper = byte(at::UPPER + LANES * (b / 2)) >> (4 * (b % 2));
+            let (scale, minimum) =
+                (lower & 15 | (upper & 3) << 4, lower >> 4 | (upper >> 2 & 3) << 4);
+            (f16_at(0) * f32::from(scale), f16_at(at::SECOND) * f32::from(minimum))
+        }
+        Scales::NibblesAndMinima => {
+            let both = byte(at::EACH + LANES * sub);
+            (f16_at(0) * f32::from(both & 15), f16_at(at::SECOND) * f32::from(both >> 4))
+        }
+        Scales::Bytes => (f32_at(0) * f32::from(byte(at::EACH + LANES * sub).cast_signed()), 0.0),
+    }
+}
+
+/// The numbers of a row in a superblock.
+fn unpack_superblock(form: &Form, l: PanelRow, sb: &[u8], out: &mut [f32]) {
+    for (b, y) in out.chunks_exact_mut(BLOCK).enumerate() {
+        let at = form.block(b);
+        let words: [u32; 8] = match form.bits {
+            2 => bits::unpack_two(l.words(sb, at)),
+            3 => bits::unpack_three(l.words(sb, at)),
+            4 => bits::unpack_four(l.words(sb, at)),
+            5 => bits::unpack_five(l.words(sb, at)),
+            6 => bits::unpack_six(l.words(sb, at)),
+            _ => l.words(sb, at),
+        };
+        let codes = words.map(u32::to_le_bytes);
+        for (half, (y, codes)) in y
+            .chunks_exact_mut(BLOCK / 2)
+            .zip(codes.as_flattened().chunks_exact(BLOCK / 2))
+            .enumerate()
+        {
+            let flip = form.flip(b, half);
+            let (scale, minimum) = scale(form.scales, sb, l, b, half);
+            for (y, code) in y.iter_mut().zip(codes) {
+                *y = scale * f32::from(form.levels.of(code ^ flip)) - minimum;
+            }
+        }
+    }
 }

@@ -1,19 +1,17 @@
 //! What is packed comes back.
 
-use proptest::array::{uniform4, uniform8};
+use proptest::array::uniform8;
 use proptest::prelude::*;
-use simd::bits::{pack_five, pack_six, unpack_five, unpack_six};
+use simd::bits;
 
 proptest! {
     #[test]
-    fn words_of_six_bits_come_back(words in uniform4(any::<u32>())) {
-        let words = words.map(|word| word & u32::from_ne_bytes([63; 4]));
-        prop_assert_eq!(unpack_six(pack_six(words)), words);
-    }
-
-    #[test]
-    fn words_of_five_bits_come_back(words in uniform8(any::<u32>())) {
-        let words = words.map(|word| word & u32::from_ne_bytes([31; 4]));
-        prop_assert_eq!(unpack_five(pack_five(words)), words);
+    fn words_of_every_width_come_back(words in uniform8(any::<u32>())) {
+        let words = |bits: u32| words.map(|word| word & u32::from_ne_bytes([(1 << bits) - 1; 4]));
+        prop_assert_eq!(bits::unpack_two(bits::pack_two(words(2))), words(2));
+        prop_assert_eq!(bits::unpack_three(bits::pack_three(words(3))), words(3));
+        prop_assert_eq!(bits::unpack_four(bits::pack_four(words(4))), words(4));
+        prop_assert_eq!(bits::unpack_five(bits::pack_five(words(5))), words(5));
+        prop_assert_eq!(bits::unpack_six(bits::pack_six(words(6))), words(6));
     }
 }

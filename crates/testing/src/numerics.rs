@@ -2,6 +2,7 @@
 //! from its text, so that kernels are held to what it says and not to one another.
 
 use half::{bf16, f16};
+use plan::quant::{self, Format, blocks};
 use plan::{DType, RopeStyle};
 
 const BIAS: i32 = 3 << 22;
@@ -45,48 +46,37 @@ fn planes(x: &[f32], span: usize, count: usize) -> Vec<(Vec<i32>, Vec<f32>)> {
     planes
 }
 
-/// The 6-bit scale and minimum of sub-block `b`, from the 12 bytes of ggml's K types.
-fn scale_and_minimum(packed: &[u8], b: usize) -> (f32, f32) {
-    let (scale, minimum) = if b < 4 {
-        (packed[b] & 63, packed[b + 4] & 63)
-    } else {
-        let (both, low) = (packed[b + 4], b - 4);
-        (both & 15 | packed[low] >> 6 << 4, both >> 4 | packed[low + 4] >> 6 << 4)
-    };
-    (f32::from(scale), f32::from(minimum))
+/// A block of weights: the integers that scales multiply, and a scale and what is subtracted for each 16 of them.
+struct Block {
+    integers: Vec<i32>,
+    scales: Vec<f32>,
+    minima: Vec<f32>,
 }
 
-/// A superblock of `Q4_K` or `Q5_K`: its integers, its sub-blocks' scales, and minus their minima.
-fn k_block(dtype: DType, block: &[u8]) -> (Vec<i32>, Vec<f32>, Vec<f32>) {
-    let (d, dmin) = (half(block), half(&block[2..]));
-    let (fifth, nibbles) = match dtype {
-        DType::Q4_K => (None, &block[16..]),
-        _ => (Some(&block[16..48]), &block[48..]),
-    };
-    let integer = |i: usize| {
-        let byte = nibbles[i / 64 * 32 + i % 32];
-        let upper = fifth.map_or(0, |bits| bits[i % 32] >> (i / 32) & 1);
-        i32::from(byte >> (i / 32 % 2 * 4) & 15 | upper << 4)
-    };
-    let both: Vec<(f32, f32)> = (0..8).map(|b| scale_and_minimum(&block[4..16], b)).collect();
-    (
-        (0..256).map(integer).collect(),
-        both.iter().map(|(scale, _)| d * scale).collect(),
-        both.iter().map(|(_, minimum)| -dmin * minimum).collect(),
+/// A block as `plan::quant`, which is held to ggml's reference, takes it apart.
+fn block(dtype: DType, bytes: &[u8]) -> Block {
+    macro_rules! of {
+        ($($name:ident $n:literal),*) => {
+            match dtype {
+                $(DType::$name => {
+                    let parts = blocks::<quant::$name, $n>(bytes)[0].parts();
+                    let level = |&code: &u8| i32::from(<quant::$name as Format<$n>>::LEVELS.of(code));
+                    let subs = ..$n / 16;
+                    Block {
+                        integers: parts.codes.iter().map(level).collect(),
+                        scales: parts.scales[subs].iter().map(|&s| parts.d * f32::from(s)).collect(),
+                        minima: parts.minima[subs].iter().map(|&m| parts.dmin * f32::from(m)).collect(),
+                    }
+                })*
+                other => panic!("{other}"),
+            }
+        };
+    }
+    of!(
+        Q8_0 32, Q4_0 32, Q4_1 32, Q5_0 32, Q5_1 32, IQ4_NL 32, MXFP4 32, Q2_K 256, Q3_K 256, Q4_K 256,
+        Q5_K 256, Q6_K 256, IQ4_XS 256, IQ3_S 256, IQ3_XXS 256, IQ2_S 256, IQ2_XS 256, IQ2_XXS 256,
+        IQ1_M 256, IQ1_S 256, TQ1_0 256, TQ2_0 256
     )
-}
-
-/// A superblock of `Q6_K`: its integers, and the scales of its halves of sub-blocks.
-fn six_block(block: &[u8]) -> (Vec<i32>, Vec<f32>) {
-    let integer = |i: usize| {
-        let (half, quarter, l) = (i / 128, i % 128 / 32, i % 32);
-        let byte = block[64 * half + quarter % 2 * 32 + l];
-        let pair = block[128 + 32 * half + l] >> (2 * quarter) & 3;
-        i32::from(byte >> (quarter / 2 * 4) & 15 | pair << 4) - 32
-    };
-    let d = half(&block[208..]);
-    let scales = block[192..208].iter().map(|&s| d * f32::from(s.cast_signed())).collect();
-    ((0..256).map(integer).collect(), scales)
 }
 
 /// What an exact sum is in `f32`: it must be one.
@@ -99,48 +89,61 @@ fn dot(q: &[i32], x: &[i32]) -> i32 {
     q.iter().zip(x).map(|(q, x)| q * x).sum()
 }
 
-/// The part of one superblock of 256 columns and one plane.
-fn superblock(dtype: DType, block: &[u8], x: &[i32]) -> f32 {
-    let bias = f64::from(BIAS);
-    if dtype == DType::Q6_K {
-        let (q, scales) = six_block(block);
-        let mut part = exact(-bias * scales.iter().map(|&s| f64::from(s)).sum::<f64>());
-        for (h, &scale) in scales.iter().enumerate() {
-            let columns = 16 * h..16 * h + 16;
-            let i = dot(&q[columns.clone()], &x[columns]);
-            part = ((BIAS + i) as f32).mul_add(scale, part);
-        }
-        return part;
+/// How the page adds up the blocks of a type of 256 columns: columns with a scale, whether every other sum is
+/// negated, whether there are minima.
+fn order(dtype: DType) -> (usize, bool, bool) {
+    match dtype {
+        DType::Q4_K | DType::Q5_K | DType::TQ1_0 | DType::TQ2_0 => (32, true, true),
+        DType::Q2_K => (16, true, true),
+        DType::Q6_K | DType::Q3_K | DType::IQ1_M | DType::IQ1_S => (16, false, false),
+        DType::IQ4_XS => (32, false, false),
+        _ => (16, true, false),
     }
-    let (q, scales, minus_minima) = k_block(dtype, block);
-    let signed = scales.iter().enumerate().map(|(b, &s)| f64::from(s) * [1.0, -1.0][b % 2]);
-    let mut part = exact(-bias * signed.sum::<f64>());
-    for b in 0..8 {
-        let columns = 32 * b..32 * b + 32;
-        let i = dot(&q[columns.clone()], &x[columns.clone()]);
-        let biased = if b % 2 == 0 { BIAS + i } else { i - BIAS };
-        part = (biased as f32).mul_add(scales[b], part);
-        part = minus_minima[b].mul_add(x[columns].iter().sum::<i32>() as f32, part);
+}
+
+/// The part of one superblock of 256 columns and one plane.
+fn superblock(dtype: DType, bytes: &[u8], x: &[i32]) -> f32 {
+    let mut w = block(dtype, bytes);
+    if matches!(dtype, DType::TQ1_0 | DType::TQ2_0) {
+        w.integers.iter_mut().for_each(|q| *q += 1);
+        w.minima = w.scales.clone();
+    }
+    let (width, alternating, minima) = order(dtype);
+    let scales: Vec<f32> = w.scales.iter().copied().step_by(width / 16).collect();
+    let sign = |i: usize| if alternating && i % 2 == 1 { -1.0 } else { 1.0 };
+    let sum: f64 = scales.iter().enumerate().map(|(i, &s)| f64::from(s) * sign(i)).sum();
+    let bias = if matches!(dtype, DType::Q3_K | DType::IQ1_M | DType::IQ1_S) { 0 } else { BIAS };
+    let mut part = exact(-f64::from(bias) * sum);
+    for (i, &scale) in scales.iter().enumerate() {
+        let columns = width * i..width * (i + 1);
+        let x = &x[columns.clone()];
+        let sum = dot(&w.integers[columns], x);
+        let biased = if sign(i) > 0.0 { bias + sum } else { sum - bias };
+        part = (biased as f32).mul_add(scale, part);
+        if minima {
+            let minus = 0.0 - w.minima[width / 16 * i];
+            part = minus.mul_add(x.iter().sum::<i32>() as f32, part);
+        }
     }
     part
 }
 
-/// The part of one block of 32 columns of `Q8_0` or `Q4_0` and one plane.
-fn short_block(dtype: DType, block: &[u8], x: &[i32]) -> f32 {
-    let (w, bytes) = (half(block), &block[2..]);
-    let integer = |i: usize| match dtype {
-        DType::Q8_0 => i32::from(bytes[i].cast_signed()),
-        _ => i32::from(bytes[i % 16] >> (i / 16 * 4) & 15) - 8,
-    };
-    let q: Vec<i32> = (0..32).map(integer).collect();
-    ((BIAS + dot(&q, x)) as f32).mul_add(w, -(BIAS as f32) * w)
+/// The part of one block of 32 columns and one plane, of a type with such blocks.
+fn short_block(dtype: DType, bytes: &[u8], x: &[i32]) -> f32 {
+    let w = block(dtype, bytes);
+    let scale = w.scales[0];
+    let part = ((BIAS + dot(&w.integers, x)) as f32).mul_add(scale, -(BIAS as f32) * scale);
+    match dtype {
+        DType::Q4_1 | DType::Q5_1 => (-w.minima[0]).mul_add(x.iter().sum::<i32>() as f32, part),
+        _ => part,
+    }
 }
 
 /// The product of one row of a matrix, as its file has it, with one row of activations.
 pub fn product(dtype: DType, row: &[u8], x: &[f32], plane_count: usize) -> f32 {
     let mut acc = 0.0f32;
     match dtype {
-        DType::Q4_K | DType::Q5_K | DType::Q6_K => {
+        _ if dtype.block_len() == 256 => {
             let planes = planes(x, 256, plane_count);
             for (s, block) in row.chunks(dtype.block_bytes()).enumerate() {
                 for (x, scales) in &planes {
@@ -149,7 +152,7 @@ pub fn product(dtype: DType, row: &[u8], x: &[f32], plane_count: usize) -> f32 {
                 }
             }
         }
-        DType::Q8_0 | DType::Q4_0 => {
+        _ if dtype.block_len() == 32 => {
             let planes = planes(x, 32, plane_count);
             for (l, blocks) in row.chunks(8 * dtype.block_bytes()).enumerate() {
                 let mut leaf = 0.0f32;

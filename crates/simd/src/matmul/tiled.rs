@@ -11,9 +11,9 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::{LAST, LEAF, Product, Q8Activations, each_block, finish, fits, prefetch, prefetch_out};
+use super::{LAST, LEAF, Product, Q8Activations, finish, fits, prefetch, prefetch_out};
 use crate::activations::{self, BLOCK, Q8Block, TILE};
-use crate::format::{Quant, Scale, WeightFormat};
+use crate::format::{Factors, Quant};
 use crate::packed::LINE;
 use crate::vector::{BIAS, LANES, MINUS_BIAS, Simd, Tiles};
 
@@ -37,7 +37,7 @@ const PRODUCTS: usize = 2 * BLOCKS;
 struct Unpacked<S: Simd> {
     /// Of each block, 8 groups of 4 columns of 16 rows.
     weights: [[[u8; LINE]; 8]; BLOCKS],
-    scales: [Scale<S>; BLOCKS],
+    factors: Factors<S>,
     /// What a part starts from that begins with the block.
     minus_bias: [S::F; BLOCKS],
 }
@@ -45,11 +45,6 @@ struct Unpacked<S: Simd> {
 /// The results of a chain's tile products.
 #[repr(C, align(64))]
 struct Results([[[i32; LANES]; WHOLE_TILE]; PRODUCTS]);
-
-/// Whether halves of blocks have scales of their own.
-const fn halves<Q: Quant>() -> bool {
-    matches!(Q::FORMAT, WeightFormat::Offset32)
-}
 
 /// Unpacks blocks of the panel of `G` row groups at `w`, from block `first` on, into as many places at `to`: one
 /// superblock.
@@ -66,27 +61,34 @@ unsafe fn unpack<S: Simd, Q: Quant, const G: usize>(
 ) {
     // SAFETY: the caller's contract; stores are into places that exist.
     unsafe {
-        let scales = Q::scales::<S, G>(w);
+        let ahead = w.wrapping_add(ahead);
+        prefetch::<S>(ahead, 0, const { G * Q::FORM.line(0) });
+        for g in 0..G {
+            Q::scales::<S, G>(w, g, &raw mut (*to.add(g)).factors, first);
+        }
         macro_rules! step {
-            ($b:literal) => {
+            ($b:expr) => {
                 let operands = Q::operands::<S, G>(w, $b);
-                prefetch::<S>(w.wrapping_add(ahead), $b, G * Q::BYTES, Q::COLUMNS / BLOCK);
+                prefetch::<S>(ahead, G * Q::FORM.line($b), const { G * Q::FORM.bits });
                 for g in 0..G {
                     let to = to.add(g);
                     let lines = (&raw mut (*to).weights[first + $b]).cast::<u8>();
                     for (i, &line) in operands[g].iter().enumerate() {
-                        let excess = const { Q::FORMAT.excess($b, Q::BITS) };
+                        let excess = Q::FORM.excess($b, i / 4);
                         let line = if excess == 0 { line } else { S::sub_b(line, excess) };
                         S::store_b(lines.add(i * LINE), line);
                     }
-                    (*to).scales[first + $b] = scales[g][$b];
-                    if const { $b % Q::SPAN == 0 } {
-                        (*to).minus_bias[first + $b] = Q::minus_bias::<S>(&scales[g], $b);
+                    if $b % Q::SPAN == 0 {
+                        (*to).minus_bias[first + $b] =
+                            Q::minus_bias::<S>(&raw const (*to).factors, first + $b);
                     }
                 }
             };
         }
-        each_block!(Q::COLUMNS, step);
+        for pair in 0..Q::COLUMNS / (2 * BLOCK) {
+            step!(2 * pair);
+            step!(2 * pair + 1);
+        }
     }
 }
 
@@ -143,7 +145,7 @@ impl<S: Simd> Chain<S> {
     /// Tile product `i`.
     #[inline(always)]
     const fn factor<Q: Quant>(&self, i: usize) -> Factor {
-        if halves::<Q>() {
+        if Q::HALVES {
             Factor { block: i / 2, half: i % 2, plane: self.plane }
         } else if Q::LEAVES && self.both {
             Factor { block: i / 2, half: 0, plane: i % 2 }
@@ -191,7 +193,7 @@ unsafe fn multiply<S: Simd, Q: Quant, const R: usize>(
         };
         let ((x0, w0, out0), (x1, w1, out1)) = (place(2 * pair), place(2 * pair + 1));
         let (x, w, out) = ([x0, x1], [w0, w1], [out0, out1]);
-        if const { halves::<Q>() } {
+        if const { Q::HALVES } {
             S::Tiles::products::<R, 16>(x, w, out);
         } else {
             S::Tiles::products::<R, 32>(x, w, out);
@@ -216,25 +218,29 @@ unsafe fn add<S: Simd, Q: Quant, const R: usize>(
     unsafe {
         let factor = chain.factor::<Q>(i);
         let x = activations_of(chain, factor, steps);
-        let scale = &raw const (*chain.weights).scales[factor.block];
-        let second = (*scale).second;
-        let scale = if factor.half == 1 { second } else { (*scale).scale };
+        let factors = &raw const (*chain.weights).factors;
+        let scale = (*factors).scales[factor.half][factor.block];
         let minus_bias = (*chain.weights).minus_bias[if Q::LEAVES { factor.block } else { 0 }];
-        let bias = if Q::FORMAT.negated(factor.block) { MINUS_BIAS } else { BIAS };
+        let negated = Q::FORM.negated(factor.block, factor.half);
+        let bias = if negated { MINUS_BIAS } else { BIAS };
         let results = (&raw const (*results).0[i]).cast::<i32>();
         macro_rules! row {
             ($r:literal) => {
                 let (part, x) = (parts[$r], x.add($r));
                 let sum = S::load_i(results.add(LANES * $r));
-                let sum = S::bits_f(S::add_i(sum, S::splat_i(bias)));
-                parts[$r] = if const { Q::LEAVES } {
-                    S::fma(S::fma(sum, scale, minus_bias), S::splat((*x).scale), part)
+                let sum = if const { Q::CONVERTED } {
+                    S::to_f(sum)
                 } else {
-                    S::fma(sum, scale, part)
+                    S::bits_f(S::add_i(sum, S::splat_i(bias)))
                 };
-                if const { matches!(Q::FORMAT, WeightFormat::Minimum) } {
-                    parts[$r] = S::fma(second, S::splat((*x).sum), parts[$r]);
+                let mut of = S::fma(sum, scale, if Q::LEAVES { minus_bias } else { part });
+                if const { Q::MINIMUM } {
+                    let x = &*x;
+                    let sum = S::splat(if Q::HALVES { x.sum_half(factor.half) } else { x.sum });
+                    of = S::fma((*factors).minima[factor.half][factor.block], sum, of);
                 }
+                parts[$r] =
+                    if const { Q::LEAVES } { S::fma(of, S::splat((*x).scale), part) } else { of };
             };
         }
         each_row!(R, row);
@@ -311,7 +317,7 @@ pub(super) unsafe fn tiled_in<S: Simd, Q: Quant, const R: usize>(
         let superblock = Q::COLUMNS / BLOCK;
         // Planes are a chain's own where a span is as long as it.
         let (together, apart) = if Q::LEAVES { (x.used_planes, 1) } else { (1, x.used_planes) };
-        if const { halves::<Q>() } {
+        if const { Q::HALVES } {
             S::Tiles::open::<R, 16>();
         } else {
             S::Tiles::open::<R, 32>();
@@ -357,7 +363,7 @@ pub(super) unsafe fn tiled_in<S: Simd, Q: Quant, const R: usize>(
                         plane,
                     }
                 };
-                let pairs = if halves::<Q>() { blocks } else { blocks * together / 2 };
+                let pairs = if Q::HALVES { blocks } else { blocks * together / 2 };
                 let mut this = chain(0);
                 for pair in 0..pairs {
                     multiply::<S, Q, R>(&this, steps, pair, results);

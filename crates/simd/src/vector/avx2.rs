@@ -255,6 +255,13 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn lookup(table: &[u8; 16], x: Self::B) -> Self::B {
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            [_mm256_shuffle_epi8(table, x[0]), _mm256_shuffle_epi8(table, x[1])]
+        }
+    }
+    #[inline(always)]
     unsafe fn dot_u(acc: Self::I, w: Self::B, a: *const i8) -> Self::I {
         unsafe {
             // 127 * 127 * 2 < 2^15: the pairwise 16-bit sums do not saturate.

@@ -200,6 +200,13 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn lookup(table: &[u8; 16], x: __m512i) -> __m512i {
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, x)
+        }
+    }
+    #[inline(always)]
     unsafe fn dot_u(acc: __m512i, w: __m512i, a: *const i8) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(a.cast::<i32>().read_unaligned())) }
     }

@@ -140,6 +140,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn shr_and_b(x: Self::B, n: u32, mask: u8) -> Self::B;
     /// The upper `N` bits of every byte of `a`, below them the upper ones of `b`.
     unsafe fn above<const N: i32>(a: Self::B, b: Self::B) -> Self::B;
+    /// The entry of a table for every byte of `x`, which is below 16.
+    unsafe fn lookup(table: &[u8; 16], x: Self::B) -> Self::B;
     /// Adds to each lane the dot product of its four bytes of `w`, unsigned and at most 127, with
     /// the four signed bytes at `a`, which are not -128. Exact.
     unsafe fn dot_u(acc: Self::I, w: Self::B, a: *const i8) -> Self::I;

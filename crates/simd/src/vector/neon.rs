@@ -313,6 +313,13 @@ impl Simd for Neon {
         unsafe { quarters!(i => vsriq_n_u8::<N>(a[i], b[i])) }
     }
     #[inline(always)]
+    unsafe fn lookup(table: &[u8; 16], x: Self::B) -> Self::B {
+        unsafe {
+            let table = vld1q_u8(table.as_ptr());
+            quarters!(i => vqtbl1q_u8(table, x[i]))
+        }
+    }
+    #[inline(always)]
     unsafe fn dot_u(acc: Self::I, w: Self::B, a: *const i8) -> Self::I {
         unsafe {
             // At most 127, so signed and unsigned agree.

@@ -226,6 +226,10 @@ impl Simd for Scalar {
         }
         a
     }
+    #[inline(always)]
+    unsafe fn lookup(table: &[u8; 16], x: [u8; 64]) -> [u8; 64] {
+        x.map(|code| table[usize::from(code & 15)])
+    }
     #[inline(never)]
     unsafe fn dot_u(mut acc: I, w: [u8; 64], a: *const i8) -> I {
         let a = unsafe { a.cast::<[i8; 4]>().read() };
