@@ -161,6 +161,6 @@ macro_rules! architectures {
     }};
 }
 architectures! {
-    gemma gemma2 gemma3 gemma4 gpt2 granite lfm2 llama mistral3 phi2 phi3 qwen2 qwen2moe qwen3 qwen35 qwen35moe qwen3moe
+    gemma gemma2 gemma3 gemma4 gpt2 granite lfm2 llama mistral3 phi2 phi3 qwen2 qwen2moe qwen3 qwen35 qwen35moe qwen3moe qwen3next
     smollm3
 }

@@ -228,7 +228,8 @@ impl Decoder<'_> {
         let mut q = match attention.gated {
             false => part(self, "attn_q", 0, q_rows, heads)?,
             true => {
-                let q = self.alternate(i, "attn_q", h, heads, head_size, 0)?;
+                let (name, both) = (format!("blk.{i}.attn_q"), format!("blk.{i}.attn_q.weight"));
+                let q = self.alternate(&name, &both, h, q_rows, [heads, 0])?;
                 self.g.reshape(q, &[m, heads, head_size])?
             }
         };
@@ -283,26 +284,25 @@ impl Decoder<'_> {
         if !attention.gated {
             return Ok(mixed);
         }
-        let gate = self.alternate(i, "attn_gate", h, heads, head_size, 1)?;
+        let (name, both) = (format!("blk.{i}.attn_gate"), format!("blk.{i}.attn_q.weight"));
+        let gate = self.alternate(&name, &both, h, q_rows, [heads, 1])?;
         Ok(self.g.gate(gate, mixed)?)
     }
 
-    /// Product with the rows of the queries, or of their gates, which lie head by head in one tensor.
+    /// Product with `rows` rows of a tensor that has twice as many: of each of its groups the first half, or the
+    /// second.
     fn alternate(
         &mut self,
-        i: usize,
         name: &str,
+        tensor: &str,
         h: Tensor,
-        heads: usize,
-        head_size: usize,
-        second: usize,
+        rows: usize,
+        place: [usize; 2],
     ) -> Result<Tensor> {
-        let (rows, width) = (heads * head_size, self.hyper.width);
-        let (own, tensor) = (format!("blk.{i}.{name}.rows"), format!("blk.{i}.attn_q.weight"));
-        let (found, shape) = ([2 * rows, width], [rows, width]);
-        let place = [heads, second];
-        let buffer = self.weights.alternate(self.gguf, &own, &tensor, &found, &shape, place)?;
-        self.g.at(format!("blk.{i}.{name}"));
+        let (found, shape) = ([2 * rows, self.hyper.width], [rows, self.hyper.width]);
+        let own = format!("{name}.rows");
+        let buffer = self.weights.alternate(self.gguf, &own, tensor, &found, &shape, place)?;
+        self.g.at(name);
         let weight = self.source(&buffer)?;
         Ok(self.g.matmul(h, weight)?)
     }
@@ -337,8 +337,7 @@ impl Decoder<'_> {
                 let inner = values * value_size;
                 let mixed = self.product(&format!("blk.{i}.attn_qkv"), h, columns, width)?;
                 let z = self.product(&format!("blk.{i}.attn_gate"), h, inner, width)?;
-                let step = self.product(&format!("blk.{i}.ssm_alpha"), h, values, width)?;
-                let strength = self.product(&format!("blk.{i}.ssm_beta"), h, values, width)?;
+                let (step, strength) = self.delta_gates(i, h, heads)?;
                 let name = format!("blk.{i}.ssm_conv1d.weight");
                 let mixed = self.convolution(&name, mixed, columns, taps, last)?;
                 let mixed = self.g.activate(Activation::Silu, mixed)?;
@@ -355,6 +354,23 @@ impl Decoder<'_> {
                 Ok((self.g.reshape(y, &[m, inner])?, "ssm_out", inner))
             }
         }
+    }
+
+    /// The step and the strength of each head of values; the rows of both may lie in one tensor, those of the heads
+    /// that share keys together.
+    fn delta_gates(&mut self, i: usize, h: Tensor, heads: DeltaHeads) -> Result<(Tensor, Tensor)> {
+        let DeltaHeads { keys, values, grouped, .. } = heads;
+        let (step, strength) = (format!("blk.{i}.ssm_alpha"), format!("blk.{i}.ssm_beta"));
+        if !grouped {
+            let width = self.hyper.width;
+            return Ok((
+                self.product(&step, h, values, width)?,
+                self.product(&strength, h, values, width)?,
+            ));
+        }
+        let both = format!("blk.{i}.ssm_ba.weight");
+        let strength = self.alternate(&strength, &both, h, values, [keys, 0])?;
+        Ok((self.alternate(&step, &both, h, values, [keys, 1])?, strength))
     }
 
     fn convolution(

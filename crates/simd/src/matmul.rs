@@ -396,9 +396,9 @@ unsafe fn scale_half<S: Simd, Q: Quant, const G: usize, const R: usize>(
             if const { Q::MINIMUM } {
                 let x = &*x.add(r);
                 let sum = S::splat(if Q::HALVES { x.sum_half(half) } else { x.sum });
-                for g in 0..G {
+                for (g, parts) in parts.iter_mut().enumerate() {
                     let minimum = (*w.factors.add(g)).minima[half][w.b];
-                    parts[g][r] = S::fma(minimum, sum, parts[g][r]);
+                    parts[r] = S::fma(minimum, sum, parts[r]);
                 }
             }
         }

@@ -19,6 +19,7 @@ mod qwen3;
 mod qwen35;
 mod qwen35moe;
 mod qwen3moe;
+mod qwen3next;
 mod smollm3;
 #[cfg(test)]
 mod tests;
@@ -36,7 +37,7 @@ pub struct Architecture {
 }
 
 /// Every family, by the name that its files have in `general.architecture`.
-const ALL: [Architecture; 18] = [
+const ALL: [Architecture; 19] = [
     Architecture { name: "gemma", describe: gemma::describe },
     Architecture { name: "gemma2", describe: gemma2::describe },
     Architecture { name: "gemma3", describe: gemma3::describe },
@@ -54,6 +55,7 @@ const ALL: [Architecture; 18] = [
     Architecture { name: "qwen35", describe: qwen35::describe },
     Architecture { name: "qwen35moe", describe: qwen35moe::describe },
     Architecture { name: "qwen3moe", describe: qwen3moe::describe },
+    Architecture { name: "qwen3next", describe: qwen3next::describe },
     Architecture { name: "smollm3", describe: smollm3::describe },
 ];
 

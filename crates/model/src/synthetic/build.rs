@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::random::{self, key};
-use super::shape::{Family, Role, Shape, Tensor};
+use super::shape::{DELTA, Family, Role, Shape, Tensor};
 use super::vocabulary::{Vocabulary, chat_template};
 use super::{Error, Spec, VERSION, VERSION_KEY, planted};
 use crate::gguf::{self, DataWriter, Gguf, TensorId, Writer};
@@ -99,6 +99,8 @@ impl Weights<'_> {
             Role::Norm if tensor.name == "output_norm.weight" => (2.0, 0.1),
             Role::Norm => (1.0, 0.1),
             Role::Bias => (0.0, 0.1),
+            Role::Rate => (-0.5, 0.2),
+            Role::Convolution => (0.0, 0.5),
             Role::Embedding | Role::Output => (0.0, 1.0 / row.sqrt()),
             Role::Query | Role::Key | Role::Value | Role::Gate | Role::Up => {
                 (0.0, 1.0 / row.sqrt())
@@ -147,6 +149,35 @@ fn work(job: &Job<'_>, data: &DataWriter, scratch: &mut Scratch) -> Result<u64, 
     Ok(bytes.len() as u64)
 }
 
+/// Keys of the parts that only some models have.
+fn of_parts(shape: &Shape) -> Vec<(&'static str, u32)> {
+    let mut keys = Vec::new();
+    if let Some(experts) = shape.experts {
+        keys.extend([
+            ("expert_count", experts.count as u32),
+            ("expert_used_count", experts.chosen as u32),
+            ("expert_feed_forward_length", experts.ffn as u32),
+        ]);
+        if experts.shared > 0 {
+            keys.push(("expert_shared_feed_forward_length", experts.shared as u32));
+        }
+    }
+    if shape.hybrid {
+        let [of_keys, values, size, taps] = DELTA.map(|number| number as u32);
+        keys.extend([
+            ("ssm.conv_kernel", taps),
+            ("ssm.group_count", of_keys),
+            ("ssm.inner_size", values * size),
+            ("ssm.state_size", size),
+            ("ssm.time_step_rank", values),
+            ("full_attention_interval", 4),
+            // A quarter of each head is rotated.
+            ("rope.dimension_count", shape.head_dim as u32 / 4),
+        ]);
+    }
+    keys
+}
+
 /// Writes the metadata: the keys that llama.cpp's converter and quantiser write, and ours.
 fn describe(writer: &mut Writer, spec: &Spec) -> Result<(), gguf::Error> {
     let Spec { shape, kind, .. } = spec;
@@ -172,7 +203,7 @@ fn describe(writer: &mut Writer, spec: &Spec) -> Result<(), gguf::Error> {
         ("attention.key_length", head_dim),
         ("attention.value_length", head_dim),
     ];
-    for (key, value) in numbers {
+    for (key, value) in numbers.into_iter().chain(of_parts(shape)) {
         writer.metadata(&format!("{arch}.{key}"), value)?;
     }
     if shape.family == Family::Llama {

@@ -34,6 +34,10 @@ pub(super) struct Shape {
     pub(super) rope_factor: f64,
     /// Positions that layers with a window attend to, 0 where there is none.
     pub(super) window: u32,
+    /// What stands for the feed-forward part of each layer, where that is a mixture.
+    pub(super) experts: Option<Experts>,
+    /// Three layers of Gated DeltaNet to each with attention.
+    pub(super) hybrid: bool,
     /// The embedding is the output too.
     pub(super) tied: bool,
     pub(super) epsilon: f32,
@@ -41,8 +45,22 @@ pub(super) struct Shape {
     pub(super) planted: bool,
 }
 
+/// Experts of a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Experts {
+    pub(super) count: usize,
+    pub(super) chosen: usize,
+    pub(super) ffn: usize,
+    /// Width of the one that takes every row, 0 where there is none.
+    pub(super) shared: usize,
+}
+
+/// Gated DeltaNet of all hybrid models: heads of queries and keys, of values, their width, and the values that a
+/// convolution sees.
+pub(super) const DELTA: [usize; 4] = [16, 32, 128, 4];
+
 /// The models' dimensions by their published configurations, and a tiny one of each family.
-pub(super) const SHAPES: [Shape; 11] = [
+pub(super) const SHAPES: [Shape; 13] = [
     LLAMA,
     QWEN3,
     Shape { name: "qwen3-1.7b", title: "Qwen3 1.7B", dim: 2048, ffn: 6144, ..QWEN3 },
@@ -127,6 +145,38 @@ pub(super) const SHAPES: [Shape; 11] = [
         window: 1024,
         ..QWEN3
     },
+    Shape {
+        name: "qwen3-30b-a3b",
+        title: "Qwen3 30B A3B",
+        architecture: "qwen3moe",
+        layers: 48,
+        dim: 2048,
+        ffn: 6144,
+        heads: 32,
+        kv_heads: 4,
+        experts: Some(Experts { count: 128, chosen: 8, ffn: 768, shared: 0 }),
+        tied: false,
+        ..QWEN3
+    },
+    Shape {
+        name: "qwen35-35b-a3b",
+        title: "Qwen3.5 35B A3B",
+        architecture: "qwen35moe",
+        layers: 40,
+        dim: 2048,
+        ffn: 512,
+        heads: 16,
+        kv_heads: 2,
+        head_dim: 256,
+        vocab: 248_320,
+        text_tokens: 248_044,
+        context: 262_144,
+        rope_base: 10_000_000.0,
+        experts: Some(Experts { count: 256, chosen: 8, ffn: 512, shared: 512 }),
+        hybrid: true,
+        tied: false,
+        ..QWEN3
+    },
     Shape { name: "tiny-llama", title: "tiny llama", ..LLAMA.tiny() },
     Shape { name: "tiny-qwen3", title: "tiny qwen3", ..QWEN3.tiny() },
 ];
@@ -148,6 +198,8 @@ const LLAMA: Shape = Shape {
     rope_base: 500_000.0,
     rope_factor: 32.0,
     window: 0,
+    experts: None,
+    hybrid: false,
     tied: true,
     epsilon: 1e-5,
     planted: false,
@@ -170,6 +222,8 @@ const QWEN3: Shape = Shape {
     rope_base: 1_000_000.0,
     rope_factor: 0.0,
     window: 0,
+    experts: None,
+    hybrid: false,
     tied: true,
     epsilon: 1e-6,
     planted: false,
@@ -180,6 +234,9 @@ pub(super) enum Role {
     Norm,
     Bias,
     RopeFactors,
+    /// What the step of a delta rule is multiplied by.
+    Rate,
+    Convolution,
     Embedding,
     Output,
     Query,
@@ -220,7 +277,7 @@ impl Shape {
     pub(super) fn tensors(&self) -> Vec<Tensor> {
         let (dim, ffn) = (self.dim, self.ffn);
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let qk_norm = matches!(self.architecture, "qwen3" | "gemma3");
+        let qk_norm = matches!(self.architecture, "qwen3" | "gemma3" | "qwen3moe" | "qwen35moe");
         let (fused, biases, norm_after) = (
             self.architecture == "phi3",
             self.architecture == "qwen2",
@@ -229,9 +286,13 @@ impl Shape {
         let mut tensors = Vec::new();
         let mut add = |layer: Option<usize>, name: &str, shape: &[usize], role| {
             let prefix = layer.map_or(String::new(), |layer| format!("blk.{layer}."));
-            let ending = if role == Role::Bias { "bias" } else { "weight" };
+            let ending = match role {
+                Role::Bias => ".bias",
+                Role::Rate => "",
+                _ => ".weight",
+            };
             tensors.push(Tensor {
-                name: format!("{prefix}{name}.{ending}"),
+                name: format!("{prefix}{name}{ending}"),
                 shape: shape.to_vec(),
                 role,
             });
@@ -244,7 +305,16 @@ impl Shape {
             add(None, "rope_freqs", &[self.head_dim / 2], Role::RopeFactors);
         }
         add(None, "token_embd", &[self.vocab, dim], Role::Embedding);
+        let norm = if self.hybrid { "post_attention_norm" } else { "ffn_norm" };
         for layer in (0..self.layers).map(Some) {
+            if self.hybrid && layer.is_some_and(|layer| (layer + 1) % 4 != 0) {
+                delta(dim, |name, shape, role| add(layer, name, shape, role));
+                add(layer, norm, &[dim], Role::Norm);
+                if let Some(experts) = self.experts {
+                    experts.tensors(dim, |name, shape, role| add(layer, name, shape, role));
+                }
+                continue;
+            }
             if biases {
                 add(layer, "attn_k", &[kv], Role::Bias);
             }
@@ -262,7 +332,9 @@ impl Shape {
             if fused {
                 add(layer, "attn_qkv", &[q + 2 * kv, dim], Role::Query);
             } else {
-                add(layer, "attn_q", &[q, dim], Role::Query);
+                // A gate for each query lies beside it.
+                let rows = if self.hybrid { 2 * q } else { q };
+                add(layer, "attn_q", &[rows, dim], Role::Query);
             }
             if qk_norm {
                 add(layer, "attn_q_norm", &[self.head_dim], Role::Norm);
@@ -273,11 +345,16 @@ impl Shape {
             if !fused {
                 add(layer, "attn_v", &[kv, dim], Role::Value);
             }
+            if let Some(experts) = self.experts {
+                experts.tensors(dim, |name, shape, role| add(layer, name, shape, role));
+                add(layer, norm, &[dim], Role::Norm);
+                continue;
+            }
             add(layer, "ffn_down", &[dim, ffn], Role::Down);
             if !fused {
                 add(layer, "ffn_gate", &[ffn, dim], Role::Gate);
             }
-            add(layer, "ffn_norm", &[dim], Role::Norm);
+            add(layer, norm, &[dim], Role::Norm);
             add(layer, "ffn_up", &[if fused { 2 * ffn } else { ffn }, dim], Role::Up);
             if norm_after {
                 add(layer, "post_attention_norm", &[dim], Role::Norm);
@@ -317,6 +394,38 @@ impl Shape {
     fn rope_frequency(&self, pair: usize) -> f64 {
         f64::from(self.rope_base).powf(-2.0 * pair as f64 / self.head_dim as f64)
     }
+}
+
+impl Experts {
+    fn tensors(&self, dim: usize, mut add: impl FnMut(&str, &[usize], Role)) {
+        let Self { count, ffn, shared, .. } = *self;
+        add("ffn_down_exps", &[count, dim, ffn], Role::Down);
+        add("ffn_gate_exps", &[count, ffn, dim], Role::Gate);
+        add("ffn_gate_inp", &[count, dim], Role::Gate);
+        add("ffn_up_exps", &[count, ffn, dim], Role::Up);
+        if shared > 0 {
+            add("ffn_down_shexp", &[dim, shared], Role::Down);
+            add("ffn_gate_inp_shexp", &[dim], Role::Gate);
+            add("ffn_gate_shexp", &[shared, dim], Role::Gate);
+            add("ffn_up_shexp", &[shared, dim], Role::Up);
+        }
+    }
+}
+
+/// What a layer of Gated DeltaNet has in place of attention.
+fn delta(dim: usize, mut add: impl FnMut(&str, &[usize], Role)) {
+    let [keys, values, size, taps] = DELTA;
+    let (inner, mixed) = (values * size, (2 * keys + values) * size);
+    add("attn_gate", &[inner, dim], Role::Gate);
+    add("attn_norm", &[dim], Role::Norm);
+    add("attn_qkv", &[mixed, dim], Role::Query);
+    add("ssm_a", &[values], Role::Rate);
+    add("ssm_alpha", &[values, dim], Role::Gate);
+    add("ssm_beta", &[values, dim], Role::Gate);
+    add("ssm_conv1d", &[mixed, taps], Role::Convolution);
+    add("ssm_dt", &[values], Role::Bias);
+    add("ssm_norm", &[size], Role::Norm);
+    add("ssm_out", &[dim, inner], Role::AttentionOutput);
 }
 
 /// How a model is quantised: the name as in `synthetic:NAME:TYPE`, and the mix.

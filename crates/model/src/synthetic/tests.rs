@@ -413,3 +413,29 @@ fn every_shape_is_a_model_that_can_be_loaded() {
         assert_eq!(model.hyperparameters().layers.len(), shape.layers, "{name}");
     }
 }
+
+/// Of each layer's experts a token needs those that it chooses; of all else everything, but of the embedding a
+/// row. Qwen3.5 35B A3B: 1.8 GB of 21.
+#[test]
+fn a_token_of_a_mixture_counts_its_experts_and_no_others() {
+    for (name, chosen, count, least, most) in
+        [("qwen35-35b-a3b", 8, 256, 1.75e9, 1.95e9), ("qwen3-30b-a3b", 8, 128, 1.75e9, 2.1e9)]
+    {
+        let spec = Spec::parse(&format!("synthetic:{name}:q4_k_m")).unwrap();
+        let model = crate::Model::from_gguf(spec.outline().unwrap()).unwrap();
+        let of = |tensor: &gguf::TensorInfo| match tensor.shape.len() {
+            3 => tensor.bytes / count * chosen,
+            _ if tensor.name == "token_embd.weight" => tensor.bytes / tensor.shape[0] as u64,
+            _ => tensor.bytes,
+        };
+        let file: u64 = model.gguf().tensors().iter().map(of).sum();
+        let frequencies = model.weights().find(|w| w.name == crate::ports::rope_frequencies(0));
+        let want = file + frequencies.unwrap().bytes();
+        assert!((least..most).contains(&(want as f64)), "{name}: {want}");
+        let layout = crate::KvLayout { slots: 1, context: 16 };
+        let plan = model.plan(layout, plan::Bucket::decode(1, 16)).unwrap();
+        assert_eq!(plan.cost().weight_bytes, want, "{name}");
+        let fused = plan::fuse(&plan, plan::Fusions::ALL);
+        assert_eq!(fused.cost().weight_bytes, want, "{name}, fused");
+    }
+}

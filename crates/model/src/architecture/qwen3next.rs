@@ -1,0 +1,15 @@
+//! `qwen3next`: Qwen3-Next. Layers are those of `qwen35moe`, but neighbouring heads of values share keys.
+
+use super::{keys::Keys, qwen35moe};
+use crate::Result;
+use crate::hyper::{Hyperparameters, Recurrent};
+
+pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
+    let mut hyper = qwen35moe::describe(keys)?;
+    for layer in &mut hyper.layers {
+        if let Some(Recurrent::GatedDelta { heads, .. }) = &mut layer.recurrent {
+            heads.grouped = true;
+        }
+    }
+    Ok(hyper)
+}
