@@ -14,7 +14,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings};
+use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings, Shaping};
 use plan::sample::Sampling;
 use serde_json::json;
 use tegra::context::{Context, Options};
@@ -121,6 +121,9 @@ fn generate(handle: &Handle, prompt: usize, max_tokens: u32) {
         prompt: (1..=prompt as u32).collect(),
         max_tokens,
         sampling: Sampling::GREEDY,
+        shaping: Shaping::NONE,
+        constraint: None,
+        shown: vec![],
         stop: vec![],
         ignore_end: true,
         logprobs: None,

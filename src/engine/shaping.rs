@@ -367,14 +367,14 @@ mod tests {
 
     const INFINITY: f32 = f32::INFINITY;
 
-    fn chooser(shaping: Shaping) -> Chooser {
+    fn chooser(shaping: &Shaping) -> Chooser {
         let sampling = Sampling { temperature: 1.0, seed: 7, ..Sampling::GREEDY };
-        Chooser::new(&shaping, None, sampling).unwrap()
+        Chooser::new(shaping, None, sampling).unwrap()
     }
 
     /// Logits after the steps 1 to 6.
     fn shaped(shaping: Shaping, logits: &[f32], prompt: &[u32], answer: &[u32]) -> Vec<f32> {
-        let mut chooser = chooser(shaping);
+        let mut chooser = chooser(&shaping);
         answer.iter().for_each(|id| assert!(!chooser.taken(*id).unwrap()));
         chooser.choose(logits, &[prompt, answer].concat(), 3).unwrap();
         chooser.shaped
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn mirostat_steers_the_surprise() {
         let mut chooser =
-            chooser(Shaping { mirostat: Some(Mirostat { tau: 2.0, eta: 0.5 }), ..Shaping::NONE });
+            chooser(&Shaping { mirostat: Some(Mirostat { tau: 2.0, eta: 0.5 }), ..Shaping::NONE });
         let before = chooser.mu;
         // One token has all: a surprise of 0, 2 bits below.
         chooser.choose(&[50.0, 0.0], &[], 0).unwrap();
@@ -438,7 +438,7 @@ mod tests {
     fn a_dynamic_temperature_follows_the_entropy() {
         let dynamic = Some(DynamicTemperature { least: 0.2, most: 1.0, exponent: 1.0 });
         let temperature = |logits: &[f32]| {
-            let mut chooser = chooser(Shaping { dynamic, ..Shaping::NONE });
+            let mut chooser = chooser(&Shaping { dynamic, ..Shaping::NONE });
             chooser.choose(logits, &[], 0).unwrap();
             chooser.temperature()
         };
@@ -468,7 +468,7 @@ mod tests {
         let logits: Vec<f32> = (0..50).map(|i| ((i * 37) % 50) as f32 / 9.0).collect();
         let sampling = Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3 };
         let shaping = Shaping { bias: vec![(0, 0.0)], ..Shaping::NONE };
-        let mut chooser = Chooser::new(&shaping, None, sampling).unwrap();
+        let mut chooser = Chooser::new(shaping, None, sampling).unwrap();
         for position in 0..200 {
             let expected = sample::choose(&logits, sampling, position, &mut Vec::new());
             assert_eq!(chooser.choose(&logits, &[], position), Ok(expected));

@@ -2,7 +2,11 @@
 //! `tests/data/architectures/make.py`, and at most llama.cpp's own errors.
 
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may panic, and tells its errors"
+)]
 
 use std::num::NonZeroUsize;
 use std::path::Path;
