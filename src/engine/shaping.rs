@@ -468,7 +468,7 @@ mod tests {
         let logits: Vec<f32> = (0..50).map(|i| ((i * 37) % 50) as f32 / 9.0).collect();
         let sampling = Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3 };
         let shaping = Shaping { bias: vec![(0, 0.0)], ..Shaping::NONE };
-        let mut chooser = Chooser::new(shaping, None, sampling).unwrap();
+        let mut chooser = Chooser::new(&shaping, None, sampling).unwrap();
         for position in 0..200 {
             let expected = sample::choose(&logits, sampling, position, &mut Vec::new());
             assert_eq!(chooser.choose(&logits, &[], position), Ok(expected));
