@@ -218,7 +218,7 @@ fn threads_per_row_are_those_of_the_kernels_on_a_gpu() {
     for (name, value) in own.get_envs() {
         value.map(|value| command.env(name, value));
     }
-    command.args(["sweep", "--backend", "nv", "-m", MODEL, "--threads-per-row", "8,16", "-p", "0"]);
+    command.args(["sweep", "--backend", "nv", "-m", MODEL, "--threads-per-row", "4,16", "-p", "0"]);
     command.args(["-n", "1", "--rounds", "1", "--out"]).arg(home.file());
     let table = said(&mut command);
     assert!(table.contains("| threads per row | test |"), "{table}");

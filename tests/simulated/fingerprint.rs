@@ -3,7 +3,7 @@
 
 use device::cpu::Cpu;
 use device::gpu::nv::Nv;
-use model::Model;
+use model::{Model, synthetic};
 use orind::parity::fingerprint::{Fingerprint, LONGEST};
 use orind_testing::{data, full, tiny};
 use serde_json::Value;
@@ -21,7 +21,8 @@ fn fingerprints_are_the_cpus() {
         if CPU_ALONE.iter().any(|kind| name.ends_with(&format!(":{kind}"))) {
             continue;
         }
-        let path = if name.starts_with("synthetic:") { name.clone() } else { tiny(name) };
+        let name = if name.starts_with("synthetic:") { name.clone() } else { tiny(name) };
+        let path = synthetic::locate(&name, &mut |_, _| ()).unwrap();
         let model = Model::open(path).unwrap();
         // What is beyond is a matter of hours on a simulated GPU.
         let longest = if full() { LONGEST as usize } else { 33 };

@@ -87,7 +87,8 @@ fn counted() {
         let found = search(&space, settings, Known::default(), &mut bench, &mut |_, _| {}).unwrap();
         println!("found {} at {}", describe(&found.choice), found.cost.median);
         assert!(found.complete && found.rejected.is_empty(), "{found:?}");
-        assert!(found.cost.median <= order[0].0 as f64, "{found:?}");
+        // One parameter at a time: the best of pairs of changes may be missed by a little.
+        assert!(found.cost.median <= 1.01 * order[0].0 as f64, "{found:?}");
     }
 }
 

@@ -30,6 +30,9 @@ const PROMPT: usize = 32;
 /// The largest of five hundred errors, which is luck, may be a half more than llama.cpp's.
 const LUCK: f64 = 1.5;
 
+/// Errors of activations in 8 bits are drawn anew by each engine, and one may turn the choice of an expert.
+const DRAWN: f64 = 1.25;
+
 /// The logits of every position.
 fn logits(device: &dyn Device, model: &Model, context: usize, tokens: &[i32]) -> Vec<Vec<f32>> {
     let layout = KvLayout { slots: 2, context };
@@ -99,7 +102,8 @@ fn check(name: &str) {
                 let logits = logits(device, &model, context, &tokens);
                 let ours = errors(&what, &logits, &run[judged]["largest"]);
                 println!("{what}: rms {:.2e} ({rms:.2e}), max {:.2e} ({most:.2e})", ours.0, ours.1);
-                assert!(ours.0 <= rms && ours.1 <= LUCK * most, "{what}");
+                let luck = if kind == "Q8_0" { DRAWN } else { 1.0 };
+                assert!(ours.0 <= luck * rms && ours.1 <= luck * LUCK * most, "{what}");
             }
         }
     }

@@ -47,8 +47,9 @@ pub(super) struct Measured {
 
 pub struct Log {
     pub path: PathBuf,
-    /// Locked as long as this value lives: two sweeps at once would measure each other.
-    file: File,
+    /// Locked from the first line on: two sweeps at once would measure each other. A sweep that is refused
+    /// leaves no file.
+    file: Option<File>,
     sweep: Sweep,
     pub(super) measured: Vec<Measured>,
     /// Bytes at the end that were no whole line, and are gone.
@@ -56,20 +57,18 @@ pub struct Log {
 }
 
 impl Log {
-    /// Reads what a file has of this sweep; one that is not there is made. A last line that was cut short is
+    /// Reads what a file has of this sweep; one that is not there has nothing. A last line that was cut short is
     /// taken away.
     ///
     /// # Errors
     /// The file cannot be read, holds something else, or is another sweep's at this moment.
     pub fn open(path: &Path, sweep: Sweep) -> Result<Self, Error> {
         let failed = |what| move |source| Error::Io { what, path: path.to_owned(), source };
-        let mut file = locked(path, Duration::ZERO).map_err(|error| match error {
-            RecordError::Io { what, path, source } => Error::Io { what, path, source },
-            RecordError::Busy { path } => Error::Busy { path },
-            json @ RecordError::Json(_) => json.into(),
-        })?;
+        let mut file = if path.exists() { Some(lock(path)?) } else { None };
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(failed("read"))?;
+        if let Some(file) = &mut file {
+            file.read_to_end(&mut bytes).map_err(failed("read"))?;
+        }
         let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         let mut log = Self {
             path: path.to_owned(),
@@ -91,7 +90,9 @@ impl Log {
             return Err(Error::Foreign { path: path.to_owned(), line: 1, why });
         }
         if !cut.is_empty() {
-            log.file.set_len(whole as u64).map_err(failed("shorten"))?;
+            if let Some(file) = &log.file {
+                file.set_len(whole as u64).map_err(failed("shorten"))?;
+            }
         }
         Ok(log)
     }
@@ -102,7 +103,11 @@ impl Log {
     /// The file cannot be written.
     pub fn add(&mut self, round: u32, point: Point, report: Report) -> Result<(), Error> {
         let line = Line { format: FORMAT, sweep: &self.sweep, round, point, report };
-        add_line(&mut self.file, &self.path, &line)?;
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(begun(&self.path)?),
+        };
+        add_line(file, &self.path, &line)?;
         let Line { round, point, report, .. } = line;
         self.measured.push(Measured { round, point, report });
         Ok(())
@@ -125,6 +130,25 @@ impl Log {
     pub(super) fn valid<'a>(&'a self, point: &'a Point) -> impl Iterator<Item = &'a Measured> {
         let of = move |m: &&Measured| m.point == *point && m.report.invalid.is_empty();
         self.measured.iter().filter(of)
+    }
+}
+
+fn lock(path: &Path) -> Result<File, Error> {
+    locked(path, Duration::ZERO).map_err(|error| match error {
+        RecordError::Io { what, path, source } => Error::Io { what, path, source },
+        RecordError::Busy { path } => Error::Busy { path },
+        json @ RecordError::Json(_) => json.into(),
+    })
+}
+
+/// The file for a sweep's first line, which another one may have written to since it was not there.
+fn begun(path: &Path) -> Result<File, Error> {
+    let file = lock(path)?;
+    let length = file.metadata().map(|metadata| metadata.len());
+    match length {
+        Ok(0) => Ok(file),
+        Ok(_) => Err(Error::Busy { path: path.to_owned() }),
+        Err(source) => Err(Error::Io { what: "look at", path: path.to_owned(), source }),
     }
 }
 

@@ -7,10 +7,13 @@ use orind_testing::daemon::{Answer, Daemon};
 use serde_json::{Value, json};
 
 use super::tcp::address;
-use super::{CHAT, COMPLETIONS, MODEL, SMALL, said};
+use super::{CHAT, COMPLETIONS, MODEL, said};
 
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
+
+/// Room for tools in the prompt.
+const ROOM: &str = "slots = 4\ncontext = 512\nprefill_chunk = 16";
 
 /// Runs the script of a client, over the socket and over TCP, or says why not. `ORIND_TEST_PYTHON` names another
 /// interpreter.
@@ -21,8 +24,7 @@ fn client(name: &str, modules: &str, over_socket: bool) {
         println!("skipped: {python} has not all of {modules}; ORIND_TEST_PYTHON names another");
         return;
     }
-    let settings = "context = 512\nprefill_chunk = 16\nslots = 4\nlisten = '127.0.0.1:0'";
-    let daemon = Daemon::start(settings);
+    let daemon = Daemon::start(&format!("{ROOM}\nlisten = '127.0.0.1:0'"));
     let script = format!("{}/tests/host/daemon/python/{name}.py", env!("CARGO_MANIFEST_DIR"));
     let url = format!("http://{}", address(&daemon));
     let socket = daemon.socket().to_str().unwrap().to_owned();
@@ -74,7 +76,7 @@ fn required() -> Value {
 
 #[test]
 fn a_call_whole_and_streamed_is_the_same() {
-    let daemon = Daemon::start(SMALL);
+    let daemon = Daemon::start(ROOM);
     let mut request = required();
     let whole = daemon.post(CHAT, &request).json();
     let choice = &whole["choices"][0];
@@ -105,7 +107,7 @@ fn a_call_whole_and_streamed_is_the_same() {
 
 #[test]
 fn what_tools_are_refused_and_why() {
-    let daemon = Daemon::start(SMALL);
+    let daemon = Daemon::start(ROOM);
     let param = |changes: Value| {
         let mut request = required();
         request.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
@@ -137,7 +139,7 @@ fn what_tools_are_refused_and_why() {
 
 #[test]
 fn answers_follow_their_schema_and_grammar() {
-    let daemon = Daemon::start(SMALL);
+    let daemon = Daemon::start(ROOM);
     let shape = json!({"type": "json_schema", "json_schema": {"name": "a", "schema": place()}});
     for seed in 0..4 {
         let request = json!({"messages": user("Where?"), "max_tokens": 60, "seed": seed,
@@ -161,7 +163,7 @@ fn answers_follow_their_schema_and_grammar() {
 /// tokens are chosen, and beside whom.
 #[test]
 fn samplers_change_what_is_chosen() {
-    let daemon = Daemon::start(SMALL);
+    let daemon = Daemon::start(ROOM);
     let ask = |changes: Value| {
         let mut request = json!({"prompt": "Once upon", "max_tokens": 8, "temperature": 0,
             "logprobs": 0, "ignore_eos": true});
@@ -199,7 +201,8 @@ fn samplers_change_what_is_chosen() {
         ("dynatemp", json!({"dynatemp_range": 0.9})),
         ("repetition", json!({"repeat_penalty": 1.5, "repeat_last_n": 4})),
     ] {
-        let mut request = json!({"temperature": 1.2, "seed": 5, "max_tokens": 16});
+        let mut request = json!({"temperature": 2, "top_k": 0, "top_p": 1, "seed": 5,
+            "max_tokens": 16});
         request.as_object_mut().unwrap().extend(sampler.as_object().unwrap().clone());
         let answer = ask(request.clone());
         assert_eq!(ask(request), answer, "{name}");
@@ -210,9 +213,9 @@ fn samplers_change_what_is_chosen() {
 
 #[test]
 fn several_answers_to_one_prompt() {
-    let daemon = Daemon::start(SMALL);
-    let mut request = json!({"messages": user("Hi"), "n": 3, "max_tokens": 6, "temperature": 1,
-        "seed": 4, "ignore_eos": true});
+    let daemon = Daemon::start(ROOM);
+    let mut request = json!({"messages": user("Hi"), "n": 3, "max_tokens": 6, "temperature": 2,
+        "top_k": 0, "top_p": 1, "seed": 4, "ignore_eos": true});
     let whole = daemon.post(CHAT, &request).json();
     let choices = whole["choices"].as_array().unwrap();
     assert_eq!(choices.len(), 3);
@@ -245,7 +248,7 @@ fn names(events: impl Iterator<Item = (String, String)>) -> Vec<String> {
 /// As Anthropic documents them.
 #[test]
 fn the_events_of_messages() {
-    let daemon = Daemon::start(SMALL);
+    let daemon = Daemon::start(ROOM);
     let mut request =
         json!({"max_tokens": 6, "messages": user("Hi"), "temperature": 0, "stream": true});
     let text = [
@@ -268,7 +271,7 @@ fn the_events_of_messages() {
 /// As OpenAI documents them.
 #[test]
 fn the_events_of_responses() {
-    let daemon = Daemon::start(SMALL);
+    let daemon = Daemon::start(ROOM);
     let request = json!({"input": "Hi", "max_output_tokens": 6, "temperature": 0, "stream": true});
     let message = [
         "response.created",
@@ -305,7 +308,7 @@ fn the_events_of_responses() {
 
 #[test]
 fn text_to_tokens_and_back_and_into_the_template() {
-    let daemon = Daemon::start(SMALL);
+    let daemon = Daemon::start(ROOM);
     let ok = |answer: Answer| {
         assert_eq!(answer.status, 200, "{}", answer.body);
         answer.json()
@@ -336,7 +339,7 @@ fn text_to_tokens_and_back_and_into_the_template() {
 
 #[test]
 fn ollamas_routes_tell_of_the_model_and_stream_lines() {
-    let daemon = Daemon::start(SMALL);
+    let daemon = Daemon::start(ROOM);
     assert!(daemon.get("/api/version").json()["version"].is_string());
     let tags = daemon.get("/api/tags").json();
     assert_eq!(tags["models"][0]["name"], MODEL);

@@ -83,11 +83,12 @@ fn a_chunk_of_a_prompt_rotates_first_and_meets_each_matrix_once() {
 
 #[test]
 fn halves_go_through_in_eights() {
-    let model = open("tiny-llama-F16");
+    let shapes = Shapes::new(&Sizes { dtype: DType::F16, ..LLAMA_3_2_1B });
+    let model = &shapes.model;
     let layers = model.hyperparameters().layers.len();
     for (rows, parts) in [(2, 1), (8, 1), (9, 2), (20, 3)] {
         let bucket = Bucket::prefill(rows, 512, Outputs::Last);
-        let launches = outline(&model, LAYOUT, bucket).unwrap();
+        let launches = outline(model, LAYOUT, bucket).unwrap();
         // The last layer goes on with the last row alone.
         let projections = kernels(&launches, "project").len();
         assert!(projections > parts * 4 * (layers - 1), "{rows} rows: {projections}");

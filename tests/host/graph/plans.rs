@@ -278,9 +278,11 @@ fn every_architecture_fuses_to_valid_plans() {
                 assert_eq!(plan.cost().weight_bytes, unfused.cost().weight_bytes, "{name}");
             }
             let fused = fuse(&unfused, Fusions::ALL);
+            // A convolution is activated by itself.
+            let convolutions = count(&fused, |op| matches!(op, Op::ShortConv(_)));
             let apart =
                 |op: &Op| matches!(op, Op::MatMul { .. } | Op::Bias { .. } | Op::Activate { .. });
-            assert_eq!(count(&fused, apart), 0, "{name} {bucket:?}: all in projections");
+            assert!(count(&fused, apart) <= convolutions, "{name} {bucket:?}: in projections");
         }
     }
 }

@@ -300,7 +300,7 @@ fn the_program_prints_exits_and_reports_without_secrets() {
 
     let json = doctor(&machine, home.path(), &["--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert_eq!(json["findings"].as_array().unwrap().len(), 19);
+    assert_eq!(json["findings"].as_array().unwrap().len(), 20);
 
     std::fs::write(&config, "modle = 1").unwrap();
     let broken = doctor(&machine, home.path(), &["--config", config.to_str().unwrap()]);

@@ -78,14 +78,18 @@ pub(super) fn rows_of_attention(
 }
 
 /// How many rows one launch of products on tensor cores may have: whole tiles, or what some warps of one take.
-pub(super) fn rows_of_matmul(segments: &[Segment], k: u32) -> u32 {
+/// None where not even a warp's rows are done in time.
+pub(super) fn rows_of_matmul(segments: &[Segment], k: u32) -> Option<u32> {
     let within = |speed: Speed, whole: Duration| {
         let warp = speed.matmul(segments, k, MATMUL_WARP_ROWS).as_nanos().max(1);
         u32::try_from((whole - speed.launch).as_nanos() / warp).unwrap_or(u32::MAX)
     };
-    let warps = within(SLOWEST, LONGEST).min(within(CAUTIOUS, TURN)).max(1);
-    let rows = warps.saturating_mul(MATMUL_WARP_ROWS);
-    if rows < MATMUL_ROWS { rows } else { rows / MATMUL_ROWS * MATMUL_ROWS }
+    let most = within(SLOWEST, LONGEST);
+    if most == 0 {
+        return None;
+    }
+    let rows = most.min(within(CAUTIOUS, TURN).max(1)).saturating_mul(MATMUL_WARP_ROWS);
+    Some(if rows < MATMUL_ROWS { rows } else { rows / MATMUL_ROWS * MATMUL_ROWS })
 }
 
 impl Speed {

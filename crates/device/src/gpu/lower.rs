@@ -153,6 +153,16 @@ struct Matrix {
     out: Option<Region>,
 }
 
+/// The matrices of a launch, and where their products of the step's first row go.
+fn segments(matrices: &[Matrix]) -> [Segment; 3] {
+    let mut segments = [Segment::default(); 3];
+    for (segment, &Matrix { address, n, out, planes, .. }) in segments.iter_mut().zip(matrices) {
+        let out = out.map_or(0, |out| out.address);
+        *segment = Segment { weights: address, out, n, planes };
+    }
+    segments
+}
+
 /// Everything about a projection's step but its matrices.
 struct Projection {
     x: Region,
@@ -563,8 +573,10 @@ impl Lowering<'_> {
                 matrices.into_iter().partition(|m| m.weight == weight);
             matrices = rest;
             let planes = same.iter().map(|m| m.planes).max().unwrap_or(1);
-            if is_matmul(weight, rows) {
-                self.matmul(label, &projection, &same, planes, rows)?;
+            if is_matmul(weight, rows)
+                && let Some(most) = limit::rows_of_matmul(&segments(&same), count(k)?)
+            {
+                self.matmul(label, &projection, &same, planes, rows, most as usize)?;
                 continue;
             }
             let chunks = chunks(weight, planes, rows, k).ok_or_else(|| {
@@ -577,8 +589,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Products of many rows with matrices of one type: the rows as integers, then one launch for as many of them
-    /// as it may have.
+    /// Products of many rows with matrices of one type: the rows as integers, then one launch for at `most` so
+    /// many of them.
     fn matmul(
         &mut self,
         label: &str,
@@ -586,20 +598,15 @@ impl Lowering<'_> {
         matrices: &[Matrix],
         planes: u32,
         all: usize,
+        most: usize,
     ) -> Result<()> {
         let &Projection { x, k, norm_weight, eps, residual, swiglu } = projection;
         let (weight, k) = (matrices[0].weight, count(k)?);
-        let mut segments = [Segment::default(); 3];
-        for (segment, &Matrix { address, n, out, planes, .. }) in segments.iter_mut().zip(matrices)
-        {
-            let out = out.map_or(0, |out| out.address);
-            *segment = Segment { weights: address, out, n, planes };
-        }
+        let segments = segments(matrices);
         let ns: Vec<u32> = matrices.iter().map(|m| m.n).take(if swiglu { 1 } else { 3 }).collect();
         let shared_bytes = quantise_shared_bytes(weight, planes, k as usize)
             .ok_or_else(|| unsupported(format!("{k} columns of {} ({label})", weight.name())))?;
         let activations = self.addresses.activations();
-        let most = limit::rows_of_matmul(&segments, k) as usize;
         for first in (0..all).step_by(most) {
             let rows = most.min(all - first);
             // The rows of these launches within the rows of the step.
