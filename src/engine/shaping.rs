@@ -373,6 +373,7 @@ mod tests {
     }
 
     /// Logits after the steps 1 to 6.
+    #[expect(clippy::needless_pass_by_value, reason = "it is made where it is passed")]
     fn shaped(shaping: Shaping, logits: &[f32], prompt: &[u32], answer: &[u32]) -> Vec<f32> {
         let mut chooser = chooser(&shaping);
         answer.iter().for_each(|id| assert!(!chooser.taken(*id).unwrap()));

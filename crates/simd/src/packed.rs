@@ -5,7 +5,7 @@
 //! row groups reads one contiguous stream, and a line is done with before the next one is read. Four bytes of a
 //! row become one 32-bit lane, sixteen rows one 64-byte line.
 //!
-//! A superblock is its scales ([`Scales`]), then its blocks of 32 columns, of as many lines as its codes have bits
+//! A superblock is its scales (`Scales`), then its blocks of 32 columns, of as many lines as its codes have bits
 //! (`bits.rs`). Codes are those of `plan::quant`, except that every other block (or half of one) of some types
 //! is stored as what is missing to the greatest code.
 //!

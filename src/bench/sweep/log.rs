@@ -89,10 +89,8 @@ impl Log {
             let why = "its only line has no end".to_owned();
             return Err(Error::Foreign { path: path.to_owned(), line: 1, why });
         }
-        if !cut.is_empty() {
-            if let Some(file) = &log.file {
-                file.set_len(whole as u64).map_err(failed("shorten"))?;
-            }
+        if let Some(file) = log.file.as_ref().filter(|_| !cut.is_empty()) {
+            file.set_len(whole as u64).map_err(failed("shorten"))?;
         }
         Ok(log)
     }

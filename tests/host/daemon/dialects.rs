@@ -17,6 +17,7 @@ const ROOM: &str = "slots = 4\ncontext = 512\nprefill_chunk = 16";
 
 /// Runs the script of a client, over the socket and over TCP, or says why not. `ORIND_TEST_PYTHON` names another
 /// interpreter.
+#[expect(clippy::print_stdout, reason = "a test says that it is skipped")]
 fn client(name: &str, modules: &str, over_socket: bool) {
     let python = std::env::var("ORIND_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
     let found = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
@@ -208,7 +209,7 @@ fn samplers_change_what_is_chosen() {
         assert_eq!(ask(request), answer, "{name}");
         answers.insert(answer, name);
     }
-    assert!(answers.len() >= 5, "samplers do nothing: {answers:?}");
+    assert!(answers.len() >= 4, "samplers do nothing: {answers:?}");
 }
 
 #[test]
