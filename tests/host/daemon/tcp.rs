@@ -13,11 +13,17 @@ use orind_testing::program::{command, outcome};
 
 const TOKEN: &str = "correct-horse-battery-staple";
 
-/// Where it listens; the configuration asks for any port.
+/// Where it listens; the configuration asks for any port. The unix socket is there first, so the line that
+/// tells may be yet to come, or be half written.
 pub(super) fn address(daemon: &Daemon) -> String {
-    let log = daemon.log();
-    let (_, rest) = log.split_once("address=").unwrap();
-    rest.split_whitespace().next().unwrap().to_owned()
+    let mut address = None;
+    eventually("the log tells the port", || {
+        let log = daemon.log();
+        let told = log.split_once("address=").and_then(|(_, rest)| rest.split_once(' '));
+        address = told.map(|(address, _)| address.to_owned());
+        address.is_some()
+    });
+    address.unwrap()
 }
 
 /// A daemon on every interface, its address on loopback, and the file in `dir` that holds its token.
