@@ -22,11 +22,13 @@ class Tinygrad:
         self.model, _ = Transformer.from_gguf(pathlib.Path(asked["model"]), self.context)
         self.jits = {}
         half = os.environ.get("HALF", "1") != "0"
+        # tinygrad's own switch: weights widened once, or anew by every kernel that reads them.
+        realized = os.environ.get("REALIZE", "0") != "0"
         self.facts = {
             "version": f"tinygrad {importlib.metadata.version('tinygrad')}",
             "device": asked["device"],
             "file": asked["sha256"],
-            "weights": asked["file_type"],
+            "weights": ("f16" if half else "f32") if realized else asked["file_type"],
             "activations": "f32",
             "kv": "f16" if half else "f32",
             "threads": asked["threads"] if asked["device"] == "cpu" else None,
