@@ -43,6 +43,16 @@ note "correctness: every step, and logits of a small model, against the referenc
     exit 1
 }
 
+note "fingerprints: are the logits those of every other device, to the last bit?"
+sed -nE 's/^ *"([^"]*tiny[^"]*)": "([0-9a-f]*)".*/\1 \2/p' tests/data/fingerprints.json |
+    while read -r model hash; do
+        [[ $model == synthetic:* ]] || model=tests/data/models/$model.gguf
+        "$orinctl" fingerprint "$model" --backend cuda --expect "$hash" 2>&1 | tail -n 1 | sed "s|^|$model: |"
+    done | tee "$out/fingerprints.txt"
+if grep -vE 'as expected|does not support' "$out/fingerprints.txt"; then
+    echo "other bits than docs/numerics.md promises: parity.json says whether they are near" | tee "$out/FAILED"
+fi
+
 note "random programs, bit for bit; their answers become vectors for the machine-code engine"
 if [[ -n ${ORIND_BIN:-} ]]; then snippets=("$ORIND_BIN/gpu_snippets"); else
     snippets=(cargo bench --locked --bench gpu_snippets --)

@@ -1,4 +1,4 @@
-//! `orinctl fingerprint`: one hash of what a model answers on a device; no daemon.
+//! `orinctl fingerprint`: one hash of what a model answers on a device; no daemon. First contact asks for it too.
 
 use serde::Serialize;
 
@@ -9,6 +9,7 @@ use super::plan::open;
 use super::terminal::Terminal;
 use super::text;
 use crate::parity::fingerprint::Fingerprint;
+use tegra_probe::Answer;
 
 pub(super) fn run(args: &args::Fingerprint, terminal: &Terminal) -> Result<(), Error> {
     let device = chosen(&args.backend, args.threads, args.cpu_isa.as_deref())?;
@@ -35,6 +36,35 @@ pub(super) fn run(args: &args::Fingerprint, terminal: &Terminal) -> Result<(), E
         }
         _ => Ok(()),
     }
+}
+
+/// The model of first contact's experiment.
+const TRIED: &str = "synthetic:tiny-llama:q4_k_m";
+/// Tokens of its longest prompt: one more than a span of positions.
+const TRIED_TOKENS: usize = 33;
+
+/// First contact's question about a model: whether the Orin's GPU gives the CPU's fingerprint.
+///
+/// # Errors
+/// Why there is no answer.
+pub(super) fn experiment() -> Result<Answer, String> {
+    let told = crate::chain::one_line;
+    let path = model::synthetic::locate(TRIED, &mut |_, _| ()).map_err(|error| told(&error))?;
+    let model = model::Model::open(path).map_err(|error| told(&error))?;
+    let of = |name: &str| {
+        let device = device::named(name, "auto", 1)?;
+        Fingerprint::of(&*device, &model, TRIED_TOKENS, &|_| ()).map_err(|error| told(&error))
+    };
+    let (gpu, cpu) = (of("nv")?, of("cpu")?);
+    let other = gpu.parts.iter().zip(&cpu.parts).find(|(ours, theirs)| ours != theirs);
+    let mut answer = Answer::new();
+    answer.fact("numerics", u64::from(gpu.numerics));
+    answer.fact("gpu_hash", gpu.hash.clone()).fact("cpu_hash", cpu.hash.clone());
+    let text = match other {
+        None => format!("yes: {}", gpu.hash),
+        Some((part, _)) => format!("no: `{}` is the first part that differs", part.name),
+    };
+    Ok(answer.judged(other.is_none(), text))
 }
 
 /// `--json`.

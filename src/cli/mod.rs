@@ -57,7 +57,9 @@ pub fn main() -> ExitCode {
         },
         Command::Plan(plan) => plan::run(&plan, &terminal),
         Command::Profile(profile) => profile::run(&profile, &terminal),
-        Command::Experiment(experiment) => return tegra_probe::child(&experiment.name),
+        Command::Experiment(experiment) => {
+            return tegra_probe::child(&experiment.name, fingerprint::experiment);
+        }
         Command::FirstContact(contact) => first_contact::run(&contact, &terminal),
         Command::Parity(parity) => parity::run(&parity, &terminal),
         Command::Fingerprint(fingerprint) => fingerprint::run(&fingerprint, &terminal),

@@ -8,14 +8,18 @@ use serde::Serialize;
 use super::args;
 use super::error::Error;
 use super::plan::open;
-use super::terminal::Terminal;
+use super::terminal::{Live, Terminal};
 use super::text;
-use crate::parity::case::Case;
+use crate::parity::case::{Case, Results};
 use crate::parity::model::{Comparison, Failure, Task, Tolerance, Trace};
 use crate::parity::{case::noise, steps};
 use device::{self, Device};
 use model::Model;
 use model::tokenizer::{Specials, Tokenizer, Vocabulary};
+
+/// The device whose numbers those of the one arithmetic are. Every other one that follows it is held to them by
+/// equality; to the reference, which has an arithmetic of its own, all are held by tolerance.
+const PAGE: &str = "cpu";
 
 pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error> {
     let model = open(&args.model, terminal)?;
@@ -29,19 +33,31 @@ pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error>
     live.message(format!("{} on {}", args.model, args.reference));
     let expected = Trace::record(&*reference, &task, None).map_err(|e| parity(&e))?;
     let cases = if args.no_steps { Vec::new() } else { Checked::all(&live)? };
+    let run = |device: &dyn Device| Ran::of(device, &task, &expected, &cases, &live);
+    let mut page = None;
     let mut devices = Vec::new();
     for name in &args.devices {
         devices.push(match super::device::open(name, "auto", threads) {
             Ok(device) => {
-                live.message(format!("{} on {name}", args.model));
-                let trace =
-                    Trace::record(&*device, &task, Some(&expected)).map_err(|e| parity(&e))?;
-                let model = trace.compare(&expected, &tolerance);
-                live.message(format!("{} steps on {name}", cases.len()));
-                let steps = steps_on(&*device, &cases)?;
-                let passed = model.passed && steps.values().all(|group| group.failed.is_empty());
+                let ran = run(&*device)?;
+                let held = device.numerics().is_some() && name != PAGE;
+                if held && page.is_none() {
+                    let cpu = super::device::open(PAGE, "auto", threads).map_err(Error::Usage)?;
+                    page = Some(run(&*cpu)?);
+                }
+                let beside = page.as_ref().filter(|_| held);
+                let model = ran.trace.compare(&expected, &tolerance);
+                let unequal = beside.and_then(|page| ran.trace.first_unequal(&page.trace));
+                let steps = groups(&cases, &ran, beside);
+                let passed = model.passed
+                    && unequal.is_none()
+                    && steps.values().all(|group| group.failed.is_empty());
                 let description = device.info().description;
-                Tested::Compared { name: name.clone(), description, passed, steps, model }
+                let bits = beside.map(|_| Bits { page: PAGE, first_unequal: unequal });
+                if name == PAGE {
+                    page = Some(ran);
+                }
+                Tested::Compared { name: name.clone(), description, passed, steps, model, bits }
             }
             Err(reason) => Tested::Skipped { name: name.clone(), reason },
         });
@@ -52,7 +68,7 @@ pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error>
     let verdict = match (compared, &failed[..]) {
         (0, _) => Err(Error::Parity("none of the devices can be used here".into())),
         (_, []) => Ok(()),
-        (_, names) => Err(Error::Parity(format!("{} beyond the tolerance", names.join(", ")))),
+        (_, names) => Err(Error::Parity(format!("{} not as it should be", names.join(", ")))),
     };
     let document = Document {
         model: &args.model,
@@ -92,11 +108,11 @@ fn parity(failure: &Failure) -> Error {
 
 struct Checked {
     case: Case,
-    expected: crate::parity::case::Results,
+    expected: Results,
 }
 
 impl Checked {
-    fn all(live: &super::terminal::Live) -> Result<Vec<Self>, Error> {
+    fn all(live: &Live) -> Result<Vec<Self>, Error> {
         let cases = steps::all()?;
         live.message(format!("{} steps on the reference", cases.len()));
         let run = |case: Case| {
@@ -104,6 +120,33 @@ impl Checked {
             Ok(Self { expected: expected.map_err(|e| parity(&e.into()))?, case })
         };
         cases.into_iter().map(run).collect()
+    }
+}
+
+/// What a device makes of everything.
+struct Ran {
+    /// Of each step; `None` where the device says that it does not take it.
+    steps: Vec<Option<Results>>,
+    trace: Trace,
+}
+
+impl Ran {
+    fn of(
+        device: &dyn Device,
+        task: &Task<'_>,
+        expected: &Trace,
+        cases: &[Checked],
+        live: &Live,
+    ) -> Result<Self, Error> {
+        let name = device.info().name;
+        live.message(format!("the model on {name}"));
+        let trace = Trace::record(device, task, Some(expected)).map_err(|e| parity(&e))?;
+        live.message(format!("{} steps on {name}", cases.len()));
+        let step = |checked: &Checked| match checked.case.run(device) {
+            Err(device::Error::Unsupported { .. }) => Ok(None),
+            got => Ok(Some(got.map_err(|e| parity(&e.into()))?)),
+        };
+        Ok(Self { steps: cases.iter().map(step).collect::<Result<_, Error>>()?, trace })
     }
 }
 
@@ -116,30 +159,35 @@ struct Group {
     worst_case: String,
     /// The tolerance of that case.
     tolerance: f64,
+    /// Cases that were held to the CPU's results by equality.
+    by_equality: usize,
     failed: Vec<String>,
     /// Cases that the device says it does not take.
     unsupported: usize,
 }
 
-fn steps_on(
-    device: &dyn Device,
-    cases: &[Checked],
-) -> Result<BTreeMap<&'static str, Group>, Error> {
+/// A device's steps beside the reference's, and those of another device of its arithmetic.
+fn groups(cases: &[Checked], ran: &Ran, page: Option<&Ran>) -> BTreeMap<&'static str, Group> {
     let mut groups: BTreeMap<&'static str, Group> = BTreeMap::new();
-    for Checked { case, expected } in cases {
+    for (i, Checked { case, expected }) in cases.iter().enumerate() {
         let group = groups.entry(case.group).or_default();
-        let got = match case.run(device) {
-            Err(device::Error::Unsupported { .. }) => {
-                group.unsupported += 1;
-                continue;
-            }
-            got => got.map_err(|e| parity(&e.into()))?,
+        let Some(got) = &ran.steps[i] else {
+            group.unsupported += 1;
+            continue;
         };
-        let outcome = steps::compare(case, &got, expected);
+        let outcome = steps::compare(case, got, expected);
         let relative = outcome.difference.relative();
         group.cases += 1;
         if !outcome.passed {
             group.failed.push(format!("{} ({})", case.name, outcome.result));
+        }
+        if let Some(theirs) = page.and_then(|page| page.steps[i].as_ref()) {
+            group.by_equality += 1;
+            if let Some(result) = steps::first_unequal(got, theirs) {
+                group
+                    .failed
+                    .push(format!("{} ({result}: other bits than the {PAGE}'s)", case.name));
+            }
         }
         if group.cases == 1 || relative / case.tolerance > group.worst / group.tolerance {
             group.worst = relative;
@@ -147,7 +195,7 @@ fn steps_on(
             group.worst_case.clone_from(&case.name);
         }
     }
-    Ok(groups)
+    groups
 }
 
 #[derive(Serialize)]
@@ -170,11 +218,22 @@ enum Tested {
         passed: bool,
         steps: BTreeMap<&'static str, Group>,
         model: Comparison,
+        /// `None` where there is nothing to be equal to.
+        bits: Option<Bits>,
     },
     Skipped {
         name: String,
         reason: String,
     },
+}
+
+/// The model's logits, held to those of another device of the same arithmetic.
+#[derive(Serialize)]
+struct Bits {
+    /// That device.
+    page: &'static str,
+    /// The first step whose logits are others: prompt, step.
+    first_unequal: Option<(usize, usize)>,
 }
 
 impl Tested {
@@ -202,10 +261,21 @@ impl Document<'_> {
                 Tested::Skipped { name, reason } => {
                     writeln!(out, "\n{name}: skipped, {reason}")
                 }
-                Tested::Compared { name, description, passed, steps, model } => {
+                Tested::Compared { name, description, passed, steps, model, bits } => {
                     let _ = writeln!(out, "\n{name}: {description}\n");
                     out.push_str(&step_table(steps));
                     let _ = writeln!(out, "{}", logits(model, &self.tolerance));
+                    let _ = match bits {
+                        None => Ok(()),
+                        Some(Bits { page, first_unequal: None }) => {
+                            writeln!(out, "logits equal to the {page}'s, to the last bit")
+                        }
+                        Some(Bits { page, first_unequal: Some((prompt, step)) }) => writeln!(
+                            out,
+                            "logits are NOT the {page}'s: first at prompt {prompt}, step {step}; \
+                             `orinctl fingerprint` tells which part differs"
+                        ),
+                    };
                     writeln!(out, "{name}: {}", if *passed { "passed" } else { "FAILED" })
                 }
             };
@@ -218,7 +288,8 @@ fn step_table(groups: &BTreeMap<&'static str, Group>) -> String {
     if groups.is_empty() {
         return String::new();
     }
-    let head = ["step", "cases", "worst", "tolerance", "where"].map(str::to_owned).to_vec();
+    let head =
+        ["step", "cases", "worst", "tolerance", "by equality", "where"].map(str::to_owned).to_vec();
     let mut rows = vec![head];
     for (name, group) in groups {
         let verdict = match (group.failed.len(), group.unsupported) {
@@ -231,10 +302,11 @@ fn step_table(groups: &BTreeMap<&'static str, Group>) -> String {
             group.cases.to_string(),
             format!("{:.1e}", group.worst),
             format!("{:.0e}", group.tolerance),
+            group.by_equality.to_string(),
             verdict,
         ]);
     }
-    text::table(&rows, &[1, 2, 3]) + "\n"
+    text::table(&rows, &[1, 2, 3, 4]) + "\n"
 }
 
 fn logits(model: &Comparison, tolerance: &Tolerance) -> String {

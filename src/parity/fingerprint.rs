@@ -4,14 +4,12 @@
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
+use super::measure::bits;
 use super::model::Failure;
 use super::runner::{Row, Runner};
-use device::Device;
+use device::{Device, NUMERICS};
 use model::{KvLayout, Model};
 use plan::{Bucket, Outputs};
-
-/// Version of the arithmetic of `docs/numerics.md`: with another one every fingerprint is another.
-pub const NUMERICS: u32 = 1;
 
 /// Tokens of the longest prompt, where the model's context allows it.
 pub const LONGEST: u32 = 600;
@@ -39,7 +37,7 @@ pub struct Part {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fingerprint {
-    /// [`NUMERICS`]
+    /// [`device::NUMERICS`]
     pub numerics: u32,
     /// Tokens of the longest prompt.
     pub longest: usize,
@@ -144,11 +142,10 @@ impl Set {
         Ok(())
     }
 
-    /// One row of logits. All NaN are one: their payloads mean nothing.
+    /// One row of logits.
     fn take(&mut self, logits: &[f32]) {
-        for x in logits {
-            let bits = if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
-            self.hash.update(bits.to_le_bytes());
+        for &x in logits {
+            self.hash.update(bits(x).to_le_bytes());
         }
         self.rows += 1;
     }

@@ -41,6 +41,16 @@ impl Difference {
     }
 }
 
+/// What a number is, to the last bit. All NaN are one: their payloads mean nothing.
+pub fn bits(x: f32) -> u32 {
+    if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }
+}
+
+/// Whether two results are the same to the last bit.
+pub fn equal(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(&a, &b)| bits(a) == bits(b))
+}
+
 /// Index of the largest value, the first among equals.
 pub fn argmax(values: &[f32]) -> usize {
     let best = values.iter().enumerate().filter(|(_, v)| !v.is_nan());
@@ -99,6 +109,15 @@ mod tests {
         let want = 0.5 * (0.5f64 / 0.9).ln() + 0.5 * (0.5f64 / 0.1).ln();
         assert!((kl - want).abs() < 1e-7, "{kl} for {want}");
         assert_eq!(divergence(&[0.0, f32::NEG_INFINITY], &[0.0, f32::NEG_INFINITY]), 0.0);
+    }
+
+    #[test]
+    fn equal_is_to_the_last_bit() {
+        let other = f32::from_bits(f32::NAN.to_bits() | 1);
+        assert!(equal(&[1.0, f32::NAN], &[1.0, other]));
+        assert!(
+            !equal(&[0.0], &[-0.0]) && !equal(&[1.0], &[1.0f32.next_up()]) && !equal(&[1.0], &[])
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::measure::{Difference, argmax, divergence, margin};
+use super::measure::{Difference, argmax, divergence, equal, margin};
 use super::runner::Runner;
 use device::{Device, Error};
 use model::{KvLayout, Model};
@@ -140,6 +140,13 @@ impl Trace {
     /// Of each step of each prompt: a row of logits.
     pub fn logits(&self) -> &[Vec<Vec<f32>>] {
         &self.logits
+    }
+
+    /// The first step whose logits are not those of another trace to the last bit: prompt, step.
+    pub fn first_unequal(&self, other: &Self) -> Option<(usize, usize)> {
+        self.logits.iter().zip(&other.logits).enumerate().find_map(|(p, (ours, theirs))| {
+            Some((p, ours.iter().zip(theirs).position(|(a, b)| !equal(a, b))?))
+        })
     }
 
     pub fn compare(&self, reference: &Self, tolerance: &Tolerance) -> Comparison {

@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::case::{BuildError, Case, Results, Sketch, noise};
-use super::measure::Difference;
+use super::measure::{Difference, equal};
 use device::reference::Reference;
 use device::{Device, Error};
 use plan::graph::{Caches, Rows, SampleInputs, Tensor};
@@ -58,6 +58,12 @@ pub fn compare(case: &Case, got: &Results, want: &Results) -> Outcome {
         }
     }
     worst
+}
+
+/// The first result of a case that is not the same to the last bit on another device.
+pub fn first_unequal<'a>(got: &'a Results, other: &Results) -> Option<&'a str> {
+    let differs = |((_, a), (_, b)): &(&'a (String, Vec<f32>), &(String, Vec<f32>))| !equal(a, b);
+    got.iter().zip(other).find(differs).map(|((name, _), _)| name.as_str())
 }
 
 /// Runs a case on a device and on the reference; [`Error::Unsupported`] when the device does not take it.

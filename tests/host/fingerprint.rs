@@ -5,9 +5,10 @@ use std::env;
 use std::num::NonZeroUsize;
 use std::process::Command;
 
+use device::NUMERICS;
 use device::cpu::{Cpu, Isa};
 use model::Model;
-use orind::parity::fingerprint::{Fingerprint, NUMERICS};
+use orind::parity::fingerprint::Fingerprint;
 use orind_testing::program::outcome;
 use orind_testing::{data, repository, tiny};
 use serde_json::Value;

@@ -49,6 +49,9 @@ use crate::first_light::{FirstLight, Mode};
 use crate::tune::{Case, Choice, Choices, DeviceKey, Space};
 use plan::{Buffer, BufferId, Cost, Fusions, Plan};
 
+/// Version of the arithmetic of `docs/numerics.md`: with another one every logit may be another.
+pub const NUMERICS: u32 = 1;
+
 /// Steps of a plan whose tokens its ring keeps, and most steps of one submission.
 pub const RING_STEPS: u32 = 64;
 
@@ -246,6 +249,12 @@ pub struct Ticket {
 pub trait Device: Send + Sync {
     fn info(&self) -> Info;
 
+    /// The version of the one arithmetic (`docs/numerics.md`) that it computes in: devices of one version give
+    /// the same bits. `None` for one that has an arithmetic of its own.
+    fn numerics(&self) -> Option<u32> {
+        Some(NUMERICS)
+    }
+
     /// The fused steps it knows; plans for it are rewritten to use them.
     fn fusions(&self) -> Fusions;
 
@@ -319,6 +328,11 @@ pub trait Instance: Send {
     /// Memory actually reserved.
     fn footprint(&self) -> Footprint;
 
+    /// Machine code that it has put into a GPU's memory, in bytes; `None` where code is the process's own.
+    fn code(&self) -> Option<u64> {
+        None
+    }
+
     /// What the hardware has been asked to do.
     fn activity(&self) -> Activity {
         Activity::default()
@@ -346,6 +360,21 @@ pub trait Instance: Send {
         source: &dyn WeightSource,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<()>;
+
+    /// Whether [`Instance::copy_slot`] is there.
+    fn copies_slots(&self) -> bool {
+        false
+    }
+
+    /// Copies all that a slot holds of every state into another slot.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a slot that is not there, or while anything is under way;
+    /// [`Error::Unsupported`] where [`Instance::copies_slots`] is false.
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<()> {
+        let what = format!("copies of slots ({from} to {to})");
+        Err(Error::Unsupported { device: "this device", what })
+    }
 
     /// Makes a plan of the request ready.
     ///

@@ -8,21 +8,31 @@ use tegra_profile::{Value, Verdict};
 /// Most samples that are kept of a series.
 const KEPT: usize = 4096;
 
+/// What an experiment found out.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub struct Answer {
     pub(super) verdict: Verdict,
     pub(super) text: String,
     pub(super) facts: BTreeMap<String, Value>,
     pub(super) samples: BTreeMap<String, Vec<f64>>,
 }
 
+impl Default for Answer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Answer {
-    pub(super) fn new() -> Self {
+    /// One that says nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
         let (facts, samples) = (BTreeMap::new(), BTreeMap::new());
         Self { verdict: Verdict::Measured, text: String::new(), facts, samples }
     }
 
-    pub(super) fn fact(&mut self, name: impl Into<String>, value: impl Into<Value>) -> &mut Self {
+    /// Adds what was measured. The end of a name is its unit ([`tegra_profile::unit`]).
+    pub fn fact(&mut self, name: impl Into<String>, value: impl Into<Value>) -> &mut Self {
         self.facts.insert(name.into(), value.into());
         self
     }
@@ -55,7 +65,8 @@ impl Answer {
     }
 
     /// The answer, which is what the code assumes or not.
-    pub(super) fn judged(mut self, as_assumed: bool, text: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn judged(mut self, as_assumed: bool, text: impl Into<String>) -> Self {
         self.verdict = if as_assumed { Verdict::Expected } else { Verdict::Differs };
         self.text = text.into();
         self

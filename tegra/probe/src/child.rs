@@ -6,18 +6,19 @@ use std::time::Instant;
 
 use tegra_profile::{Experiment as Record, Verdict};
 
-use super::{Experiment, find};
+use super::{Answer, Experiment, find};
 
-/// Makes the experiment of a name and writes its record, one line of JSON.
+/// Makes the experiment of a name and writes its record, one line of JSON. `of_models` finds the answers that
+/// take a model; it gives the reason where it cannot.
 #[must_use]
-pub fn main(name: &str) -> ExitCode {
+pub fn main(name: &str, of_models: fn() -> Result<Answer, String>) -> ExitCode {
     let Some(experiment) = find(name) else { return ExitCode::from(2) };
     // Standard input ends with the process that started us: nobody waits for the answer then.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(3);
     });
-    let record = make(experiment);
+    let record = make(experiment, of_models);
     let Ok(mut line) = serde_json::to_vec(&record) else { return ExitCode::FAILURE };
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
@@ -27,18 +28,22 @@ pub fn main(name: &str) -> ExitCode {
     }
 }
 
-fn make(experiment: &Experiment) -> Record {
+fn make(experiment: &Experiment, of_models: fn() -> Result<Answer, String>) -> Record {
     let Experiment { name, question, method, .. } = experiment;
     let started = Instant::now();
     let mut record = Record::new(name, question, method, Verdict::Failed);
-    match (experiment.run)() {
+    let answer = match experiment.run {
+        Some(run) => run().map_err(|error| error.to_string()),
+        None => of_models(),
+    };
+    match answer {
         Ok(answer) => {
             record.verdict = answer.verdict;
             record.answer = answer.text;
             record.facts = answer.facts;
             record.samples = answer.samples;
         }
-        Err(error) => record.error = Some(error.to_string()),
+        Err(why) => record.error = Some(why),
     }
     record.seconds = started.elapsed().as_secs_f64();
     record

@@ -7,7 +7,8 @@
 //! own with a time limit ([`runner`]): a crash, a fault or a time-out is an answer too, and the next
 //! goes on. The answers are a [`tegra_profile::Profile`].
 //!
-//! Nothing here needs root, changes a setting of the machine, or knows of models. The parts: one file
+//! Nothing here needs root, changes a setting of the machine, or knows of models: where a question takes one,
+//! whoever makes the experiments brings it. The parts: one file
 //! for each family of experiments; `rig` is what they stand on, `kernel` what they launch, `raw` the
 //! requests that the wrappers refuse to make, `answer` how an answer is put together.
 
@@ -39,7 +40,7 @@ use std::time::Duration;
 
 use tegra_profile::facts;
 
-use answer::Answer;
+pub use answer::Answer;
 pub use child::main as child;
 pub use error::Error;
 
@@ -68,7 +69,8 @@ pub struct Experiment {
     /// Whether it breaks a rule that a simulated Orin keeps: that ends its process, which is no defect.
     pub forbidden: bool,
     pub limit: Duration,
-    run: fn() -> Result<Answer, Error>,
+    /// `None` where it takes models: then the program that makes experiments finds the answer ([`child`]).
+    run: Option<fn() -> Result<Answer, Error>>,
 }
 
 impl Experiment {
@@ -78,9 +80,13 @@ impl Experiment {
         question: &'static str,
         method: &'static str,
     ) -> Self {
+        Self { run: Some(run), ..Self::of_models(name, question, method) }
+    }
+
+    const fn of_models(name: &'static str, question: &'static str, method: &'static str) -> Self {
         let limit = Duration::from_secs(60);
         let (basis, forbidden) = (false, false);
-        Self { name, question, method, risk: Risk::Harmless, basis, forbidden, limit, run }
+        Self { name, question, method, risk: Risk::Harmless, basis, forbidden, limit, run: None }
     }
 
     const fn forbidden(mut self) -> Self {
@@ -108,6 +114,9 @@ impl Experiment {
         self
     }
 }
+
+/// The experiment that takes a model.
+pub const FINGERPRINT: &str = "fingerprint";
 
 /// Every experiment, in the order in which they are made.
 pub static EXPERIMENTS: &[Experiment] = &[
@@ -337,6 +346,13 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "channels closed for 1.5 s while runtime_status is watched, then opened again",
     )
     .within(90),
+    Experiment::of_models(
+        FINGERPRINT,
+        "Are a model's logits those of every other device, to the last bit?",
+        "a tiny model of Q4_K and Q6_K, prompts of up to 33 tokens, chunks, company, on the GPU and on the \
+         CPU; hashes of the logits",
+    )
+    .within(300),
     Experiment::new(
         "copy-runlist",
         bring_up::copy_runlist,

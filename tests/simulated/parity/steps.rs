@@ -15,10 +15,12 @@ fn every_step_computes_what_the_reference_computes() {
     let cases = steps::all().unwrap();
     let expected: Vec<_> = cases.iter().map(|case| case.run(&Reference).unwrap()).collect();
     let mut failed = Vec::new();
+    // Of the CPU, which comes first: the bits of the one arithmetic.
+    let mut page = Vec::new();
     for device in devices() {
         let name = device.info().name;
         let mut groups: BTreeMap<&str, (usize, f64)> = BTreeMap::new();
-        for (case, expected) in cases.iter().zip(&expected) {
+        for (i, (case, expected)) in cases.iter().zip(&expected).enumerate() {
             let got = match case.run(&*device) {
                 Ok(got) => got,
                 Err(Error::Unsupported { what, .. }) => {
@@ -37,6 +39,11 @@ fn every_step_computes_what_the_reference_computes() {
                 failed.push(format!(
                     "{name}: {group} {case}, {what}: {relative:.2e}, allowed {tolerance:.0e}"
                 ));
+            }
+            if name == "cpu" {
+                page.push(got);
+            } else if let Some(what) = steps::first_unequal(&got, &page[i]) {
+                failed.push(format!("{name}: {} {}, {what}: other bits", case.group, case.name));
             }
         }
         for (group, (cases, worst)) in groups {

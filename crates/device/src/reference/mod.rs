@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use std::time::Instant;
 
-use super::ledger::{Ledger, Write};
+use super::ledger::{Ledger, Write, slot_ranges};
 use super::plan_buffers::PlanBuffers;
 use super::{
     Data, Device, Error, Footprint, Info, Instance, Prepared, Profile, RING_STEPS, Request, Result,
@@ -28,6 +28,11 @@ pub struct Reference;
 impl Device for Reference {
     fn info(&self) -> Info {
         Info { name: DEVICE, description: "scalar interpreter of unfused plans".into(), threads: 1 }
+    }
+
+    /// Sums in the order in which primitives are defined.
+    fn numerics(&self) -> Option<u32> {
+        None
     }
 
     fn fusions(&self) -> Fusions {
@@ -54,7 +59,9 @@ impl Device for Reference {
         footprint.fits(have)?;
         let shared = request.weights.iter().chain(request.states);
         let shared = shared.map(|b| ((b.class, b.name.clone()), Storage::zeroed(b))).collect();
-        Ok(Box::new(ReferenceInstance { footprint, shared, ledger: Ledger::new() }))
+        let slots = |b: &Buffer| (b.name.clone(), b.shape.first().copied().unwrap_or(1).max(1));
+        let slots = request.states.iter().map(slots).collect();
+        Ok(Box::new(ReferenceInstance { footprint, shared, slots, ledger: Ledger::new() }))
     }
 
     fn tunable(&self) -> Option<&dyn Tunable> {
@@ -66,6 +73,8 @@ struct ReferenceInstance {
     footprint: Footprint,
     /// Weights and state, by class and name.
     shared: HashMap<(Class, String), Storage>,
+    /// The states, and how many slots each has.
+    slots: Vec<(String, usize)>,
     ledger: Ledger<PlanState>,
 }
 
@@ -135,6 +144,23 @@ impl Instance for ReferenceInstance {
             source.read_at(start as u64, &mut bytes).map_err(failed)?;
             quant::dequantise(dtype, &bytes, chunk).map_err(|e| failed(Box::new(e)))?;
             progress(bytes.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn copies_slots(&self) -> bool {
+        true
+    }
+
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<()> {
+        self.ledger.quiet("slots cannot be copied")?;
+        for (name, slots) in &self.slots {
+            let Some(storage) = self.shared.get_mut(&(Class::State, name.clone())) else {
+                continue;
+            };
+            let size = storage.values.len() / slots;
+            let [from, to] = slot_ranges([from, to], *slots, size)?;
+            storage.values.copy_within(from, to.start);
         }
         Ok(())
     }
