@@ -45,6 +45,10 @@ pub struct Config {
     pub context: usize,
     /// Rows of one prefill chunk.
     pub prefill_chunk: usize,
+    /// The most tokens that are guessed from what was said before; 0 for none.
+    pub draft_tokens: usize,
+    /// Milliseconds that a chunk may hold up those who decode; 0 for no bound.
+    pub stall_ms: u64,
     /// Whether what tuning found is used, and whether it is looked for.
     pub tune: Tune,
     pub tune_dir: PathBuf,
@@ -81,6 +85,8 @@ impl Default for Config {
             slots: 4,
             context: 0,
             prefill_chunk: 256,
+            draft_tokens: 7,
+            stall_ms: 200,
             tune: Tune::Load,
             tune_dir: default_tune_dir(),
             state_dir: default_state_dir(),
@@ -295,6 +301,8 @@ impl Config {
         count("slots", self.slots)?;
         count("context", self.context)?;
         count("prefill_chunk", self.prefill_chunk)?;
+        count("draft_tokens", self.draft_tokens)?;
+        number("stall_ms", self.stall_ms)?;
         count("queue_limit", self.queue_limit)?;
         count("max_connections", self.max_connections)?;
         count("max_body_bytes", self.max_body_bytes)?;
@@ -365,7 +373,7 @@ impl Config {
 }
 
 /// Keys in the order of the documentation, and when a change of one takes effect.
-const KEYS: [(&str, Effect); 25] = [
+const KEYS: [(&str, Effect); 27] = [
     ("socket", Effect::Restart),
     ("socket_mode", Effect::Restart),
     ("listen", Effect::Restart),
@@ -380,6 +388,8 @@ const KEYS: [(&str, Effect); 25] = [
     ("slots", Effect::NextLoad),
     ("context", Effect::NextLoad),
     ("prefill_chunk", Effect::NextLoad),
+    ("draft_tokens", Effect::NextLoad),
+    ("stall_ms", Effect::NextLoad),
     ("tune", Effect::NextLoad),
     ("tune_dir", Effect::NextLoad),
     ("state_dir", Effect::NextLoad),
@@ -394,13 +404,15 @@ const KEYS: [(&str, Effect); 25] = [
 ];
 
 /// The keys that are whole numbers, and what is allowed of each.
-const NUMBERS: [(&str, RangeInclusive<u64>); 10] = [
+const NUMBERS: [(&str, RangeInclusive<u64>); 12] = [
     // More is more than any Orin has.
     ("memory_reserve_mib", 0..=65_536),
     ("threads", 0..=1024),
     ("slots", 1..=256),
     ("context", 0..=16 << 20),
     ("prefill_chunk", 1..=8192),
+    ("draft_tokens", 0..=7),
+    ("stall_ms", 0..=60_000),
     ("queue_limit", 0..=65_536),
     ("max_connections", 1..=65_536),
     ("max_body_bytes", 1024..=1 << 30),

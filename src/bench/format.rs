@@ -256,7 +256,8 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     if memory.gpu {
         facts.push(("peak memory", resident));
         let total = binary_bytes(memory.reserved() as f64);
-        facts.push(("GPU memory", format!("{total}: {reserved}")));
+        let code = memory.code.map(|code| format!(", machine code {}", binary_bytes(code as f64)));
+        facts.push(("GPU memory", format!("{total}: {reserved}{}", code.unwrap_or_default())));
     } else {
         let rest = binary_bytes(memory.rest() as f64);
         facts.push(("peak memory", format!("{resident}: {reserved}, rest {rest}")));
@@ -408,6 +409,7 @@ pub(super) mod tests {
                 weights: 600 << 20,
                 kv: 100 << 20,
                 activations: 50 << 20,
+                code: None,
                 gpu: false,
             },
             load_seconds: 1.25,
@@ -474,6 +476,7 @@ peak memory          900.00 MiB resident: weights 600.00 MiB, KV cache 100.00 Mi
         report.manifest.device_description = "A GPU, 132 SMs".into();
         report.memory.gpu = true;
         report.memory.peak = 200 << 20;
+        report.memory.code = Some(2 << 20);
         report.roof.threads = 0;
         report.roof.stream = "read by the GPU: F16 matrix of 512 MiB".into();
         let text = table(&report);
@@ -482,7 +485,8 @@ peak memory          900.00 MiB resident: weights 600.00 MiB, KV cache 100.00 Mi
             " cpu    |       - | pp512 ",
             "\nmemory bandwidth     20.00 GB/s, best of 5 measurements (read by the GPU: F16 matrix of 512 MiB; slowest 18.00)\n",
             "\npeak memory          200.00 MiB resident\n",
-            "\nGPU memory           750.00 MiB: weights 600.00 MiB, KV cache 100.00 MiB, activations 50.00 MiB reserved\n",
+            "\nGPU memory           752.00 MiB: weights 600.00 MiB, KV cache 100.00 MiB, activations 50.00 MiB reserved, \
+             machine code 2.00 MiB\n",
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }

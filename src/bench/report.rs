@@ -208,20 +208,23 @@ pub struct Memory {
     pub weights: u64,
     pub kv: u64,
     pub activations: u64,
-    /// Whether those three are a GPU's memory, reserved from its driver: they are no part of `peak`, but where
+    /// Machine code in a GPU's memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<u64>,
+    /// Whether those are a GPU's memory, reserved from its driver: they are no part of `peak`, but where
     /// the driver lets the process see them.
     #[serde(default)]
     pub gpu: bool,
 }
 
 impl Memory {
-    pub const fn reserved(&self) -> u64 {
-        self.weights + self.kv + self.activations
+    pub fn reserved(&self) -> u64 {
+        self.weights + self.kv + self.activations + self.code.unwrap_or(0)
     }
 
     /// What of the process's memory is not reserved; reserved memory that was never touched is not resident
     /// and makes this smaller. Means nothing with a GPU.
-    pub const fn rest(&self) -> u64 {
+    pub fn rest(&self) -> u64 {
         self.peak.saturating_sub(self.reserved())
     }
 }

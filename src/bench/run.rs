@@ -169,6 +169,7 @@ impl Runner<'_> {
                 weights: device.weights,
                 kv: device.kv,
                 activations: device.activations,
+                code: device.code,
                 gpu: meter.as_ref().map_or(self.core.threads() == 0, Meter::is_gpu),
             },
             load_seconds: info.load_s,

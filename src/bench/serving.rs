@@ -67,6 +67,9 @@ pub struct Load {
     pub seconds: f64,
     pub prompt_tokens: Lengths,
     pub answer_tokens: Lengths,
+    /// Tokens of a prompt that comes beside all others, after a third of the time.
+    #[serde(default)]
+    pub long: Option<u32>,
 }
 
 impl Load {
@@ -93,7 +96,16 @@ impl Load {
 
     /// Room that the longest request needs.
     pub fn context(&self) -> usize {
-        self.prompt_tokens.most as usize + self.answer_tokens.most as usize
+        let drawn = self.prompt_tokens.most + self.answer_tokens.most;
+        drawn.max(self.long.unwrap_or(0) + Self::LONG_ANSWER) as usize
+    }
+
+    /// Tokens of the long prompt's answer.
+    pub const LONG_ANSWER: u32 = 1;
+
+    /// When the long prompt comes.
+    pub fn long_arrival(&self) -> f64 {
+        self.seconds / 3.0
     }
 }
 
@@ -165,6 +177,29 @@ pub struct Goodput {
     pub tokens_per_second: f64,
 }
 
+/// What a long prompt did to the answers that were streaming when it came.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Long {
+    pub request: Request,
+    /// Longest time between two parts of an answer while it waited for its first token.
+    pub worst_meanwhile: Option<f64>,
+    /// The same of all other times.
+    pub worst_otherwise: Option<f64>,
+}
+
+impl Long {
+    fn of(request: Request, others: &[Request]) -> Self {
+        let end = request.parts.first().copied().unwrap_or(request.end);
+        let (mut meanwhile, mut otherwise) = (None, None);
+        for pair in others.iter().flat_map(|other| other.parts.windows(2)) {
+            let during = pair[0] < end && pair[1] > request.sent;
+            let worst: &mut Option<f64> = if during { &mut meanwhile } else { &mut otherwise };
+            *worst = Some(worst.unwrap_or(0.0).max(pair[1] - pair[0]));
+        }
+        Self { request, worst_meanwhile: meanwhile, worst_otherwise: otherwise }
+    }
+}
+
 /// A run, with every request in the order of arrival.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Serving {
@@ -189,16 +224,19 @@ pub struct Serving {
     pub between: Option<Percentiles>,
     pub queued: Option<Percentiles>,
     pub goodput: Goodput,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub long: Option<Long>,
     pub requests: Vec<Request>,
 }
 
 impl Serving {
-    /// What the requests amount to. `unfinished` are not among them.
+    /// What the requests amount to. The long one is not among them, nor are those `unfinished`.
     pub fn of(
         (server, model): (String, String),
         load: Load,
         limits: Limits,
         mut requests: Vec<Request>,
+        long: Option<Request>,
         unfinished: u64,
     ) -> Self {
         requests.sort_by(|a, b| a.planned.total_cmp(&b.planned));
@@ -234,6 +272,7 @@ impl Serving {
             },
             load,
             limits,
+            long: long.map(|long| Long::of(long, &requests)),
             requests,
         }
     }
@@ -245,7 +284,7 @@ impl Serving {
             // Writing to a string does not fail.
             let _ = writeln!(text, "{name:<22}{value}");
         };
-        let Load { seed, clients, rate, seconds, prompt_tokens, answer_tokens } = &self.load;
+        let Load { seed, clients, rate, seconds, prompt_tokens, answer_tokens, .. } = &self.load;
         line("server", format!("{} on {}", self.model, self.server));
         let arrivals = match rate {
             Some(rate) => format!("Poisson, {rate} requests/s, at most {clients} at once"),
@@ -276,6 +315,23 @@ impl Serving {
             if let Some(percentiles) = percentiles {
                 line(name, in_milliseconds(percentiles));
             }
+        }
+        if let Some(Long { request, worst_meanwhile, worst_otherwise }) = &self.long {
+            let ms = |time: &Option<f64>| time.map_or("-".into(), |t| format!("{:.1} ms", t * 1e3));
+            let tokens = request.prompt_tokens;
+            line(
+                "a long prompt",
+                match &request.failure {
+                    Some(failure) => format!("{tokens} tokens: failed, {}", failure.kind),
+                    None => {
+                        format!("{tokens} tokens, first token after {}", ms(&request.first_token()))
+                    }
+                },
+            );
+            line(
+                "  worst between tokens",
+                format!("{} meanwhile, {} otherwise", ms(worst_meanwhile), ms(worst_otherwise)),
+            );
         }
         let Goodput { requests, share, tokens_per_second } = self.goodput;
         let limits = format!(
@@ -315,6 +371,7 @@ mod tests {
             seconds: 2000.0,
             prompt_tokens: Lengths { least: 32, most: 512 },
             answer_tokens: Lengths { least: 16, most: 16 },
+            long: None,
         }
     }
 
@@ -392,7 +449,30 @@ mod tests {
             // The first token in time, those after it slow.
             request(3.0, &[3.2, 4.2, 5.0]),
         ];
-        Serving::of(("here".into(), "m".into()), load(None), limits, requests, 1)
+        Serving::of(("here".into(), "m".into()), load(None), limits, requests, None, 1)
+    }
+
+    #[test]
+    fn a_long_prompt_is_told_by_what_it_does_to_others() {
+        let load = Load { long: Some(9000), ..load(None) };
+        assert_eq!((load.context(), load.long_arrival()), (9001, 2000.0 / 3.0));
+        let long = Request { prompt_tokens: 9000, ..request(1.0, &[3.0]) };
+        let requests = vec![
+            request(0.0, &[0.4, 0.9, 1.2, 2.9, 3.1]),
+            // It ends before, and one begins behind.
+            request(0.0, &[0.1, 0.8]),
+            request(3.0, &[3.2, 4.1]),
+        ];
+        let limits = Limits { first_token: 9.0, between: 9.0 };
+        let found = Serving::of(("here".into(), "m".into()), load, limits, requests, Some(long), 0);
+        let Long { worst_meanwhile, worst_otherwise, .. } = found.long.clone().unwrap();
+        assert!((worst_meanwhile.unwrap() - 1.7).abs() < 1e-9, "{worst_meanwhile:?}");
+        assert!((worst_otherwise.unwrap() - 0.9).abs() < 1e-9, "{worst_otherwise:?}");
+        assert_eq!(found.done, 3, "it is not one of those that are judged");
+        let text = found.text();
+        for words in ["9000 tokens, first token after 2000.0 ms", "1700.0 ms meanwhile, 900.0 ms"] {
+            assert!(text.contains(words), "{words} in {text}");
+        }
     }
 
     #[test]
@@ -420,7 +500,8 @@ mod tests {
     #[test]
     fn nothing_measured_is_no_number() {
         let limits = Limits { first_token: 1.0, between: 1.0 };
-        let none = Serving::of((String::new(), String::new()), load(None), limits, Vec::new(), 0);
+        let none =
+            Serving::of((String::new(), String::new()), load(None), limits, Vec::new(), None, 0);
         assert_eq!((none.first_token, none.goodput.share), (None, 0.0));
         assert_eq!(none.output_tokens_per_second, 0.0);
     }

@@ -275,6 +275,10 @@ pub(super) struct Serve {
     /// Tokens of answers, drawn log-uniformly
     #[arg(long, value_name = "N-M", requires = "serve", default_value = "16-128")]
     pub(super) answer_lengths: Lengths,
+    /// A prompt of so many tokens comes beside all others after a third of the time: what it does to those that are
+    /// being answered
+    #[arg(long, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u32).range(1..1_000_000))]
+    pub(super) long_prompt: Option<u32>,
     /// Goodput: time to first token of a good answer
     #[arg(long, value_name = "TIME", requires = "serve", default_value = "500ms", value_parser = super::serve::time)]
     pub(super) ttft_limit: Duration,

@@ -30,6 +30,9 @@ const CLIENTS: usize = 4;
 const CLIENTS_OF_RATE: usize = 256;
 const SLOTS: usize = 16;
 
+/// The number of the long prompt; no other request comes to it.
+const LONG: u32 = u32::MAX;
+
 /// Who is asked, and for what.
 struct Target {
     client: Client,
@@ -58,6 +61,7 @@ pub(super) async fn run(
         seconds: serve.seconds.as_secs_f64(),
         prompt_tokens: serve.prompt_lengths,
         answer_tokens: serve.answer_lengths,
+        long: serve.long_prompt,
     };
     let limits = Limits {
         first_token: serve.ttft_limit.as_secs_f64(),
@@ -70,7 +74,7 @@ pub(super) async fn run(
     let ended = drive(&target, &load, &interrupted, terminal).await;
     drop(session);
     let server = (target.client.daemon.to_string(), target.model.clone());
-    let found = Serving::of(server, load, limits, ended.requests, ended.unfinished);
+    let found = Serving::of(server, load, limits, ended.requests, ended.long, ended.unfinished);
     text::show(&found, args.format.json, Serving::text)?;
     if let Some(file) = &serve.aiperf {
         fs::write(file, aiperf(&found, begin))
@@ -124,8 +128,10 @@ async fn open(
         let vocabulary = args.serve.vocabulary as usize;
         return Ok((Target { client, model, owner, vocabulary, nonce }, None));
     }
-    let room =
-        Room { slots: load.clients.min(SLOTS), context: Some(load.context().next_multiple_of(64)) };
+    let room = Room {
+        slots: load.clients.min(SLOTS) + usize::from(load.long.is_some()),
+        context: Some(load.context().next_multiple_of(64)),
+    };
     let session = Session::open(connection, &args.model, room, terminal).await?;
     let model = &session.model;
     if load.context() > model.context {
@@ -202,6 +208,7 @@ fn failure(error: &client::Error) -> Failure {
 
 struct Ended {
     requests: Vec<Request>,
+    long: Option<Request>,
     unfinished: u64,
     interrupted: bool,
     /// Why nothing was sent any more.
@@ -223,17 +230,31 @@ async fn drive(
     let closed = arrivals.is_none();
     let mut under_way: JoinSet<(u32, Request, bool)> = JoinSet::new();
     let mut sent: BTreeMap<u32, Request> = BTreeMap::new();
-    let mut ended = Ended { requests: Vec::new(), unfinished: 0, interrupted: false, gone: None };
+    let mut ended =
+        Ended { requests: Vec::new(), long: None, unfinished: 0, interrupted: false, gone: None };
     let mut next = 0u32;
+    let mut long = load.long;
     loop {
         let now = begin.elapsed().as_secs_f64();
+        if let Some(prompt_tokens) = long.take_if(|_| now >= load.long_arrival()) {
+            let planned = load.long_arrival();
+            let answer_tokens = Load::LONG_ANSWER;
+            let mut request =
+                Request { prompt_tokens, answer_tokens, planned, sent: now, ..Request::default() };
+            let target = Arc::clone(target);
+            under_way.spawn(async move {
+                let gone = target.ask(LONG, begin, &mut request).await;
+                (LONG, request, gone)
+            });
+        }
         // When the next one is to be sent, where there is one.
         let planned = match &arrivals {
             _ if ended.gone.is_some() => None,
             Some(times) => times.get(next as usize).copied(),
             None => (now < load.seconds).then_some(now),
         };
-        let free = under_way.len() < load.clients;
+        // The long prompt has a client of its own.
+        let free = sent.len() < load.clients;
         if let Some(planned) = planned.filter(|planned| free && *planned <= now) {
             let (prompt_tokens, answer_tokens) = load.lengths(next);
             let request =
@@ -260,6 +281,7 @@ async fn drive(
             format!("{} answered, {} under way", ended.requests.len(), under_way.len()),
         );
         let arrival = planned.filter(|_| free).unwrap_or(deadline);
+        let arrival = arrival.min(long.map_or(deadline, |_| load.long_arrival()));
         tokio::select! {
             () = interrupted.notified() => {
                 ended.unfinished = sent.len() as u64;
@@ -273,7 +295,10 @@ async fn drive(
                     if gone {
                         ended.gone = request.failure.as_ref().map(|why| why.message.clone());
                     }
-                    ended.requests.push(request);
+                    match i {
+                        LONG => ended.long = Some(request),
+                        _ => ended.requests.push(request),
+                    }
                 }
             }
             () = sleep_until(at(arrival.min(deadline))), if now < deadline => {}

@@ -41,7 +41,9 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
         row("slots", format!("{} of {} tokens each", model.slots, model.context));
         let memory = &model.memory;
         let [weights, kv, other] = [memory.weights, memory.kv, memory.activations].map(text::bytes);
-        row("reserved", format!("weights {weights}, KV cache {kv}, activations {other}"));
+        let code = memory.code.map(|code| format!(", machine code {}", text::bytes(code)));
+        let code = code.unwrap_or_default();
+        row("reserved", format!("weights {weights}, KV cache {kv}, activations {other}{code}"));
         row("tuning", tuning(&model.tuning, status.searching.as_ref()));
     }
     let memory = &status.memory;
@@ -51,10 +53,13 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
     row("memory", format!("{now} resident, {peak} at most, {available} available"));
     let requests = &status.requests;
     row("requests", format!("{} running, {}", requests.active, others(requests)));
-    let Requests { prompt_tokens, completion_tokens, steps, .. } = requests;
+    let Requests { prompt_tokens, cached_tokens, completion_tokens, steps, .. } = requests;
     row(
         "tokens",
-        format!("{prompt_tokens} of prompts, {completion_tokens} generated, in {steps} steps"),
+        format!(
+            "{prompt_tokens} of prompts and {cached_tokens} that were still held, \
+             {completion_tokens} generated, in {steps} steps"
+        ),
     );
     if let Some(gpu) = &requests.gpu {
         let Activity { submits, rebuilds, .. } = *gpu;

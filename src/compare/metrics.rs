@@ -61,7 +61,7 @@ const METRICS: [(&str, &str); 17] = [
     ),
     (
         "memory, host",
-        "weights, KV cache and activations as the engine tells them; code: all executable mappings of its processes (programs, libraries, kernels compiled on the way), resident or not; rest: the peak without what is told",
+        "weights, KV cache and activations as the engine tells them; code: all executable mappings of its processes (programs, libraries, kernels compiled on the way), resident or not, and on a GPU the kernels' images; rest: the peak without what is told",
     ),
     (
         "memory, GPU",

@@ -66,6 +66,8 @@ pub struct Memory {
     pub code: Option<u64>,
     /// What it reserved on a GPU.
     pub gpu: Option<u64>,
+    /// The kernels' machine code of that.
+    pub gpu_code: Option<u64>,
 }
 
 /// A place where memory is, and the bytes of each of its parts; what is not told is `None`.
@@ -96,11 +98,11 @@ impl Memory {
             ];
             (name, parts)
         };
-        let Self { peak, weights, kv, activations, code, gpu } = *self;
+        let Self { peak, weights, kv, activations, code, gpu, gpu_code } = *self;
         match gpu {
             None => vec![place("host", [weights, kv, activations, code], peak)],
             Some(_) => vec![
-                place("GPU", [weights, kv, activations, None], gpu),
+                place("GPU", [weights, kv, activations, gpu_code], gpu),
                 place("host", [None, None, None, code], peak),
             ],
         }

@@ -217,7 +217,11 @@ pub struct Requests {
     /// Generations that were not accepted: wrong, too long, one too many, or without a model.
     #[serde(default)]
     pub refused: u64,
+    /// Prompt tokens evaluated.
     pub prompt_tokens: u64,
+    /// Prompt tokens that a slot still held.
+    #[serde(default)]
+    pub cached_tokens: u64,
     pub completion_tokens: u64,
     /// Steps submitted to the device.
     pub steps: u64,

@@ -198,7 +198,7 @@ fn check(config: &Config) -> Result<(), String> {
             let model = engine::check(&server::load_spec(config, request))
                 .map_err(|error| error.to_string())?;
             let ModelInfo { path, parameters, bytes, slots, context, .. } = &model;
-            let DeviceMemory { weights, kv, activations } = model.memory;
+            let DeviceMemory { weights, kv, activations, .. } = model.memory;
             let (file, random) = match model.synthetic {
                 true => (name.to_owned(), ", seeded random weights"),
                 false => (path.display().to_string(), ""),

@@ -114,6 +114,8 @@ mod tests {
             slots: 1,
             context: 0,
             prefill_chunk: 2,
+            stall: std::time::Duration::ZERO,
+            draft: 0,
             threads: 1,
             cpu_isa: "auto".into(),
             tuning: crate::engine::tuning::Tuning::default(),

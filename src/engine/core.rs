@@ -274,6 +274,36 @@ impl Core {
         self.loaded.layout.slots
     }
 
+    /// The most tokens of a draft: none where a sequence cannot go back behind those that do not come true.
+    pub(super) fn draft(&self) -> usize {
+        let room = self.bucket_rows(Outputs::All) - 1;
+        if self.rewinds() { self.loaded.spec.draft.min(room) } else { 0 }
+    }
+
+    /// How long a chunk may hold up those who decode.
+    pub(super) const fn stall(&self) -> Duration {
+        self.loaded.spec.stall
+    }
+
+    /// Whether a sequence may go on from any of its positions, and not from its end alone.
+    pub(super) fn rewinds(&self) -> bool {
+        self.continues(2, 1)
+    }
+
+    /// Whether a slot that holds so many tokens can go on behind the first `from` of them.
+    pub(super) fn continues(&self, held: usize, from: usize) -> bool {
+        self.loaded.model.goes_on(held, from)
+    }
+
+    pub(super) fn copies_slots(&self) -> bool {
+        self.loaded.instance.copies_slots()
+    }
+
+    /// Copies what a slot holds into another one. Nothing is under way.
+    pub(super) fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), Error> {
+        self.loaded.instance.copy_slot(from, to)
+    }
+
     pub const fn context(&self) -> usize {
         self.loaded.layout.context
     }
@@ -491,7 +521,8 @@ impl Core {
     }
 
     /// Submits the evaluation of consecutive tokens of one sequence, from `start.position`. The token after
-    /// the last one is sampled unless `outputs` is none, the others greedily where it is all. False when something has to be waited for first:
+    /// the last one is sampled unless `outputs` is none, the one after each where it is all. Where a narrower plan
+    /// has the logits of the last row, it may compute them for nobody. False when something has to be waited for first:
     /// the device has all it takes, or logits that the host has yet to read would be overwritten.
     pub(super) fn submit_chunk(
         &mut self,
@@ -499,14 +530,17 @@ impl Core {
         tokens: &[u32],
         outputs: Outputs,
     ) -> Result<bool, Error> {
-        let of = |bucket: Bucket| bucket.chunk > 1 && bucket.outputs == outputs;
+        let has = |bucket: Bucket| {
+            bucket.outputs == outputs || outputs == Outputs::None && bucket.outputs == Outputs::Last
+        };
+        let of = |bucket: Bucket| bucket.chunk > 1 && has(bucket);
         let Some(entry) = self.narrowest(tokens.len(), of) else {
             return Err(Error::Invalid(format!(
                 "a chunk of {} tokens with {outputs:?} logits",
                 tokens.len()
             )));
         };
-        let has_logits = outputs != Outputs::None;
+        let has_logits = self.entries[entry].plan.bucket.outputs != Outputs::None;
         if !self.has_room() || has_logits && self.is_under_way(entry) {
             return Ok(false);
         }
@@ -660,16 +694,7 @@ impl Core {
         writer.ints(ports.positions, padded(all).map(|r| r.position as i32))?;
         writer.ints(ports.slots, padded(all).map(|r| r.slot as i32))?;
         writer.ints(ports.logit_rows, std::iter::once(rows.len() as i32 - 1))?;
-        // A chunk samples after its last row only; the other rows of logits stay greedy.
-        let last = rows.len() - 1;
-        let sampling = |i: usize, row: Row| {
-            if bucket.outputs == Outputs::All && bucket.chunk > 1 && i != last {
-                Sampling::GREEDY
-            } else {
-                row.sampling
-            }
-        };
-        let sampled = || padded(bucket.logit_rows()).enumerate().map(|(i, row)| sampling(i, row));
+        let sampled = || padded(bucket.logit_rows()).map(|row| row.sampling);
         writer.floats(ports.temperature, sampled().map(|s| s.temperature))?;
         writer.floats(ports.top_p, sampled().map(|s| s.top_p))?;
         writer.ints(ports.top_k, sampled().map(|s| s.top_k as i32))?;

@@ -317,8 +317,9 @@ pub(super) fn upload(
     let Ready { instance, entries, cases, used, provenance } = ready;
     let Fitted { device, reason, .. } = fitted;
     let footprint = instance.footprint();
-    let info =
+    let mut info =
         ModelInfo { tuning: used, ..describe(&spec, &model, &*device, reason, layout, footprint) };
+    info.memory.code = instance.code();
     let heartbeat = shared.heartbeat.clone();
     let loaded =
         Loaded { info, text, model, device, instance, layout, heartbeat, cases, spec, provenance };
@@ -516,6 +517,7 @@ fn describe(
             weights: footprint.weights,
             kv: footprint.state,
             activations: footprint.activations,
+            code: None,
         },
         ..ModelInfo::default()
     }

@@ -14,11 +14,14 @@ mod heartbeat;
 mod load;
 mod loader;
 mod logprobs;
+mod lookup;
 mod provenance;
 mod request;
 mod scheduler;
 mod sequence;
 mod shaping;
+mod slots;
+mod stall;
 #[cfg(test)]
 mod tests;
 pub mod tuning;

@@ -93,7 +93,13 @@ pub struct Finished {
     /// Text held back until now.
     pub text: String,
     pub prompt_tokens: u32,
+    /// Of these, the ones whose keys and values a slot still held.
+    pub cached_tokens: u32,
     pub completion_tokens: u32,
+    /// Tokens that were guessed, and evaluated in the step of the token before them.
+    pub drafted_tokens: u32,
+    /// Of these, the ones that came true: tokens of the answer.
+    pub accepted_tokens: u32,
     /// From arrival to the start of the prompt's evaluation.
     pub queued: Duration,
     /// From arrival to the first token (or to the end of the prompt when none was asked for).
@@ -167,6 +173,10 @@ pub struct LoadSpec {
     pub context: usize,
     /// Rows of one prefill chunk.
     pub prefill_chunk: usize,
+    /// The most tokens that are guessed from what was said before, 0 for none.
+    pub draft: usize,
+    /// How long a chunk of a prompt may hold up those who decode; without a bound where it is zero.
+    pub stall: Duration,
     /// Worker threads; 0 takes the cores allowed.
     pub threads: usize,
     /// Instruction set of the CPU device: `auto` takes the best one, others by their names.
@@ -272,6 +282,9 @@ pub struct DeviceMemory {
     pub weights: u64,
     pub kv: u64,
     pub activations: u64,
+    /// Machine code in a GPU's memory, once it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -315,6 +328,8 @@ pub struct Snapshot {
     pub failures: u64,
     /// Prompt tokens evaluated since start.
     pub prompt_tokens: u64,
+    /// Prompt tokens since start that needed not be evaluated.
+    pub cached_tokens: u64,
     /// Tokens generated since start.
     pub completion_tokens: u64,
     /// Steps submitted to the device since start.

@@ -3,8 +3,8 @@
 //! Chunks of the oldest unfinished prompt take turns with decode steps of every sequence that is past its
 //! prompt. What does not depend on a token that the host has yet to see is submitted before anything is waited
 //! for: all chunks of a prompt, and one decode step ahead. Where a sequence turns out to have ended, the step
-//! ahead still runs and its token is dropped; whoever gets the slot next writes every position before reading
-//! it.
+//! ahead still runs and its token is dropped: what it writes lies behind all that the slot is said to hold, and
+//! whoever gets the slot next writes those positions before reading them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -22,6 +22,8 @@ use super::first_light;
 use super::handle::{Shared, TunedDevice};
 use super::loader::{Asked, Job, Loader, Thread};
 use super::sequence::{Sequence, Waiting};
+use super::slots::{Slot, Slots, shared};
+use super::stall::Stall;
 use super::tuning::Idle;
 use super::{Event, FinishReason, GenerateError, LoadError, LoadEvent, Loading, State};
 use crate::chain::one_line;
@@ -49,10 +51,16 @@ pub(super) type Task = Box<dyn FnOnce(Option<&mut Core>) + Send>;
 /// Whom a step under way is for.
 enum Work {
     /// Tokens `start..end` of a prompt.
-    Chunk { id: u64, start: usize, end: usize, outputs: Outputs },
+    Chunk { id: u64, start: usize, end: usize, outputs: Outputs, submitted: Instant },
     /// One token for each of these sequences, in the order of the step's rows.
     Decode(Vec<u64>),
+    /// The newest token of a sequence and what is likely to follow it.
+    Verify { id: u64, draft: Vec<u32> },
 }
+
+/// Tokens of a prompt for whose sake a slot is copied: to evaluate fewer takes no longer than the copy of all
+/// that a slot holds.
+const WORTH_A_COPY: usize = 32;
 
 pub(super) struct Scheduler {
     commands: Receiver<Command>,
@@ -69,7 +77,8 @@ pub(super) struct Scheduler {
     under_way: VecDeque<Work>,
     /// Whether the latest step submitted was a chunk.
     chunk_was_last: bool,
-    free_slots: Vec<u32>,
+    slots: Slots,
+    stall: Stall,
     /// Commands that wait until nothing is being served.
     idle_work: VecDeque<Command>,
     loader: Option<Loader>,
@@ -99,7 +108,8 @@ impl Scheduler {
             admitted: 0,
             under_way: VecDeque::new(),
             chunk_was_last: false,
-            free_slots: Vec::new(),
+            slots: Slots::default(),
+            stall: Stall::new(Duration::ZERO),
             idle_work: VecDeque::new(),
             loader: None,
             lost: None,
@@ -165,6 +175,7 @@ impl Scheduler {
         tracing::error!(error = failed, "device step failed");
         // A core that stays waits for what is left of them before it submits anything else.
         self.under_way.clear();
+        self.slots.forget();
         let core = core(&mut self.core);
         let (device, model) = (core.device(), core.model_name());
         let verdict = self.shared.devices.failed(device, model, error);
@@ -215,7 +226,7 @@ impl Scheduler {
                 let told = GenerateError::Device(told);
                 self.fail_active(&told);
                 self.fail_waiting(&told);
-                self.free_slots.clear();
+                self.slots = Slots::default();
             }
         }
     }
@@ -228,7 +239,7 @@ impl Scheduler {
 
     fn fail(&mut self, at: usize, error: GenerateError) {
         let sequence = self.active.remove(at);
-        self.release(sequence.slot);
+        self.release(Slot { number: sequence.slot, held: Vec::new() });
         self.shared.failed();
         sequence.fail(error);
     }
@@ -257,7 +268,7 @@ impl Scheduler {
 
     /// For how long nothing has to be done unless a command comes.
     fn leisure(&self) -> Duration {
-        let can_admit = !self.waiting.is_empty() && !self.free_slots.is_empty();
+        let can_admit = !self.waiting.is_empty() && !self.slots.is_empty();
         let can_step = self.core.is_some() && (!self.is_idle() || can_admit);
         let can_work = self.is_idle() && (self.next_idle_work().is_some() || self.stop.is_some());
         if can_step || can_work {
@@ -356,7 +367,7 @@ impl Scheduler {
                 let loaded = self.core.is_some();
                 *self.shared.given_up.lock() = None;
                 self.drop_model();
-                self.free_slots.clear();
+                self.slots = Slots::default();
                 self.shared.set_state(State::Empty);
                 self.fail_waiting(&GenerateError::NoModel);
                 // The asker may have gone.
@@ -368,6 +379,8 @@ impl Scheduler {
                     self.shared.set_state(State::Exclusive { what, model });
                 }
                 task(self.core.as_mut());
+                // It may have had every slot.
+                self.slots.forget();
                 if let Some(core) = &self.core {
                     self.shared.stepped(core);
                 }
@@ -427,7 +440,7 @@ impl Scheduler {
     fn make_room(&mut self, order: u64, done: &Sender<()>) {
         if self.is_current(order) {
             self.drop_model();
-            self.free_slots.clear();
+            self.slots = Slots::default();
             self.fail_waiting(&GenerateError::Stopping);
             self.set_ready();
             // It may have given up by itself.
@@ -471,7 +484,7 @@ impl Scheduler {
         let took = Duration::from_secs_f64(info.load_s);
         tracing::info!(model = info.id, device = info.device.name, ?took, "model loaded");
         self.load = self.loads;
-        self.free_slots = (0..core.slots() as u32).rev().collect();
+        self.slots = Slots::new(core.slots());
         self.active = Vec::with_capacity(core.slots());
         self.attach(core);
         LoadEvent::Loaded(Box::new(info))
@@ -486,6 +499,7 @@ impl Scheduler {
         *self.shared.served.lock() = Some(Arc::new(Served { model, text, load: self.load }));
         let (device, _, tuning) = core.tunable();
         *self.shared.tuned_device.lock() = Some(TunedDevice { device, tuning: tuning.clone() });
+        self.stall = Stall::new(core.stall());
         self.idle = Idle::start(&core, &self.shared);
         self.core = Some(core);
     }
@@ -516,14 +530,20 @@ impl Scheduler {
 
     fn admit(&mut self) {
         let Some(core) = &self.core else { return };
-        while let Some(slot) = self.free_slots.pop() {
-            let Some(waiting) = self.waiting.pop_front() else {
-                self.free_slots.push(slot);
+        while let Some(waiting) = self.waiting.pop_front() {
+            let Some(slot) = self.slots.take(&waiting.request.prompt, core.copies_slots()) else {
+                self.waiting.push_front(waiting);
                 break;
             };
             self.shared.active.fetch_add(1, Ordering::Relaxed);
             self.admitted += 1;
-            self.active.push(Sequence::start(waiting, core.text(), self.admitted, slot));
+            self.active.push(Sequence::start(
+                waiting,
+                core.text(),
+                self.admitted,
+                slot,
+                core.draft(),
+            ));
         }
     }
 
@@ -563,17 +583,22 @@ impl Scheduler {
     }
 
     fn submit_chunk(&mut self, at: usize) -> Result<bool, device::Error> {
+        if !self.begin_prompt(at)? {
+            return Ok(false);
+        }
+        let held_up = self.active.iter().any(|s| !s.in_prompt());
         let core = core(&mut self.core);
         let sequence = &mut self.active[at];
         let prompt = sequence.prompt();
         let start = sequence.submitted;
         let left = prompt.len() - start;
-        let outputs = match (sequence.request.prompt_logprobs, left <= core.chunk()) {
+        let most = if held_up { self.stall.rows() } else { usize::MAX }.min(core.chunk());
+        let outputs = match (sequence.request.prompt_logprobs, left <= most) {
             (true, _) => Outputs::All,
             (false, true) => Outputs::Last,
             (false, false) => Outputs::None,
         };
-        let end = start + left.min(core.bucket_rows(outputs));
+        let end = start + left.min(most).min(core.bucket_rows(outputs));
         let sampling =
             if end == prompt.len() { sequence.request.sampling } else { Sampling::GREEDY };
         let row = Row { slot: sequence.slot, token: 0, position: start as u32, sampling };
@@ -582,7 +607,44 @@ impl Scheduler {
         }
         sequence.submitted = end;
         self.chunk_was_last = true;
-        self.under_way.push_back(Work::Chunk { id: sequence.id, start, end, outputs });
+        let (id, submitted) = (sequence.id, Instant::now());
+        self.under_way.push_back(Work::Chunk { id, start, end, outputs, submitted });
+        Ok(true)
+    }
+
+    /// Begins a prompt behind what its slot holds of it, or another slot does, which is copied then. This is
+    /// asked when its turn has come, so that a prompt that waited behind one with the same beginning finds
+    /// that evaluated. False when what is under way has to be waited for first: a copy is for an idle device.
+    fn begin_prompt(&mut self, at: usize) -> Result<bool, device::Error> {
+        let core = core(&mut self.core);
+        let sequence = &self.active[at];
+        let Some(held) = &sequence.held else { return Ok(true) };
+        let prompt = sequence.prompt();
+        let usable = |held: &[u32]| {
+            // The last token is evaluated in any case: its logits are wanted.
+            let shared = shared(held, prompt).min(prompt.len() - 1);
+            if core.continues(held.len(), shared) { shared } else { 0 }
+        };
+        let mut cached = 0;
+        if !sequence.request.prompt_logprobs {
+            cached = usable(held);
+            let others = self.active.iter().filter(|s| s.id != sequence.id && s.held.is_none());
+            let others = others.map(|s| (s.slot, s.in_cache()));
+            let free = self.slots.iter().map(|slot| (slot.number, &slot.held[..]));
+            let found = others.chain(free).map(|(slot, held)| (usable(held), slot)).max();
+            if let Some((shared, from)) = found
+                && core.copies_slots()
+                && shared >= cached + WORTH_A_COPY
+            {
+                if !self.under_way.is_empty() {
+                    return Ok(false);
+                }
+                core.copy_slot(from, sequence.slot)?;
+                cached = shared;
+            }
+        }
+        self.active[at].begin(cached);
+        self.shared.cached_tokens.fetch_add(cached as u64, Ordering::Relaxed);
         Ok(true)
     }
 
@@ -590,13 +652,26 @@ impl Scheduler {
     /// seen, or, where all go on, one step ahead of them.
     fn submit_decode(&mut self) -> Result<bool, device::Error> {
         let core = core(&mut self.core);
-        let decodes = |work: &Work| matches!(work, Work::Decode(_));
+        let decodes = |work: &Work| !matches!(work, Work::Chunk { .. });
         let under_way = self.under_way.iter().filter(|work| decodes(work)).count();
         let past_prompt = || self.active.iter().filter(|s| !s.in_prompt());
         let ids = match self.under_way.iter().rev().find(|work| decodes(work)) {
             None => {
                 // In slot order: rows change places only when a sequence comes or goes.
                 let mut sequences: Vec<&Sequence> = past_prompt().collect();
+                // Who decodes alone reads the weights for one token: more of them cost little more.
+                if let [alone] = sequences[..] {
+                    let draft = alone.draft(core.context());
+                    if !draft.is_empty() {
+                        let rows = [&[alone.row().token], &draft[..]].concat();
+                        if !core.submit_chunk(alone.row(), &rows, Outputs::All)? {
+                            return Ok(false);
+                        }
+                        self.chunk_was_last = false;
+                        self.under_way.push_back(Work::Verify { id: alone.id, draft });
+                        return Ok(true);
+                    }
+                }
                 sequences.sort_unstable_by_key(|s| s.slot);
                 self.rows.clear();
                 self.rows.extend(sequences.iter().map(|s| s.row()));
@@ -632,11 +707,20 @@ impl Scheduler {
             first_light::lowered(core.device(), mode, core.light(), &self.shared);
         }
         let step = finished?;
+        let now = Instant::now();
         match self.under_way.pop_front() {
-            Some(Work::Chunk { id, start, end, outputs }) => {
+            Some(Work::Chunk { id, start, end, outputs, submitted }) => {
+                self.stall.done(Some((end - start, submitted)), now);
                 self.finish_chunk(&step, id, start..end, outputs)
             }
-            Some(Work::Decode(ids)) => self.finish_decode(&step, &ids),
+            Some(Work::Decode(ids)) => {
+                self.stall.done(None, now);
+                self.finish_decode(&step, &ids)
+            }
+            Some(Work::Verify { id, draft }) => {
+                self.stall.done(None, now);
+                self.finish_verify(&step, id, &draft)
+            }
             None => unreachable!("a step under way that is for nobody"),
         }
     }
@@ -690,6 +774,22 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Hands out the token after the newest one, and those after the tokens of the draft that came true: the rows
+    /// behind them were evaluated for nothing, and are written again.
+    fn finish_verify(&mut self, step: &Step, id: u64, draft: &[u32]) -> Result<(), device::Error> {
+        let accepted = draft.iter().zip(&self.tokens).take_while(|(a, b)| a == b).count();
+        if let Some(sequence) = self.active.iter_mut().find(|s| s.id == id) {
+            sequence.judged(draft.len(), accepted);
+        }
+        for row in 0..=accepted {
+            // It may end within the draft.
+            let Some(at) = self.active.iter().position(|s| s.id == id) else { break };
+            self.active[at].position += 1;
+            self.hand_out(step, row, at)?;
+        }
+        Ok(())
+    }
+
     /// Gives a sequence the token sampled from one row of a step's logits.
     fn hand_out(&mut self, step: &Step, row: usize, at: usize) -> Result<(), device::Error> {
         let token = self.tokens[row];
@@ -727,9 +827,13 @@ impl Scheduler {
     }
 
     fn finish(&mut self, at: usize, reason: FinishReason) {
-        let sequence = self.active.remove(at);
-        self.release(sequence.slot);
-        let (finished, events) = sequence.finish(reason);
+        // What it has left under way moves states of a fixed size beyond where it stands.
+        let ended = reason != FinishReason::Cancelled;
+        let (finished, events, mut slot) = self.active.remove(at).finish(reason);
+        if !ended && !self.core.as_ref().is_some_and(Core::rewinds) {
+            slot.held.clear();
+        }
+        self.release(slot);
         // Counted first: a client that has been told of the end may count on the free slot.
         self.shared.finished(Some(finished.total - finished.queued));
         // The receiver may have gone.
@@ -742,9 +846,9 @@ impl Scheduler {
         }
     }
 
-    fn release(&mut self, slot: u32) {
+    fn release(&mut self, slot: Slot) {
         self.shared.active.fetch_sub(1, Ordering::Relaxed);
-        self.free_slots.push(slot);
+        self.slots.put(slot);
         self.tell_cache();
     }
 

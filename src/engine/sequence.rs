@@ -7,7 +7,9 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::core::Row;
 use super::logprobs;
+use super::lookup::Lookup;
 use super::shaping::Chooser;
+use super::slots::Slot;
 use super::{
     Event, FinishReason, Finished, GenerateError, Request, Text, TokenEvent, TokenLogprobs,
 };
@@ -36,6 +38,10 @@ pub(super) struct Sequence {
     /// No other sequence of this thread ever has it; slots are used again.
     pub(super) id: u64,
     pub(super) slot: u32,
+    /// What the slot held before, until the prompt is begun.
+    pub(super) held: Option<Vec<u32>>,
+    /// Tokens of the prompt that needed not be evaluated.
+    pub(super) cached: usize,
     /// The prompt, and the tokens generated.
     tokens: Vec<u32>,
     /// How many of them were there before this device sampled any: its prompt.
@@ -48,6 +54,7 @@ pub(super) struct Sequence {
     stops: StopMatcher,
     /// What chooses its tokens where the device does not.
     chooser: Option<Chooser>,
+    lookup: Lookup,
     prompt_logprobs: Vec<TokenLogprobs>,
     arrived: Instant,
     started: Instant,
@@ -55,7 +62,14 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub(super) fn start(waiting: Waiting, text: &Arc<Text>, id: u64, slot: u32) -> Self {
+    /// In a slot, with drafts of at most so many tokens.
+    pub(super) fn start(
+        waiting: Waiting,
+        text: &Arc<Text>,
+        id: u64,
+        slot: Slot,
+        draft: usize,
+    ) -> Self {
         let Waiting { mut request, events, arrived, .. } = waiting;
         let stops = StopMatcher::new(request.stop.iter().cloned());
         // All that there will be: decoding allocates nothing.
@@ -66,6 +80,7 @@ impl Sequence {
                 .showing(std::mem::take(&mut request.shown)),
             stops,
             chooser: Chooser::new(&request.shaping, request.constraint.take(), request.sampling),
+            lookup: Lookup::new(draft),
             prompt_logprobs: Vec::new(),
             given: tokens.len(),
             tokens,
@@ -73,7 +88,9 @@ impl Sequence {
             events,
             text: Arc::clone(text),
             id,
-            slot,
+            slot: slot.number,
+            held: Some(slot.held),
+            cached: 0,
             submitted: 0,
             position: 0,
             arrived,
@@ -88,7 +105,21 @@ impl Sequence {
         self.given = self.tokens.len();
         self.submitted = 0;
         self.position = 0;
+        self.held = None;
         self.prompt_logprobs.clear();
+    }
+
+    /// Begins the prompt behind what the slot holds of it.
+    pub(super) fn begin(&mut self, cached: usize) {
+        self.held = None;
+        self.cached = cached;
+        self.submitted = cached;
+        self.position = cached;
+    }
+
+    /// Tokens whose keys and values its slot holds, or will when what has been submitted is done.
+    pub(super) fn in_cache(&self) -> &[u32] {
+        &self.tokens[..self.position.max(self.submitted)]
     }
 
     /// What the device evaluates before it samples.
@@ -115,8 +146,21 @@ impl Sequence {
     pub(super) fn can_run_ahead(&self, context: usize) -> bool {
         self.request.stop.is_empty()
             && !self.wants_logits()
+            && !self.lookup.sees(&self.tokens)
             && self.generated() + 1 < self.request.max_tokens
             && self.position + 1 < context
+    }
+
+    /// What is likely to follow its tokens, where nobody on the host looks at its logits: so much that the step
+    /// that evaluates it gives no token too many.
+    pub(super) fn draft(&self, context: usize) -> Vec<u32> {
+        let left = (self.request.max_tokens - self.generated()) as usize;
+        let room = left.min(context.saturating_sub(self.position)).saturating_sub(1);
+        if self.wants_logits() { Vec::new() } else { self.lookup.draft(&self.tokens, room) }
+    }
+
+    pub(super) fn judged(&mut self, drafted: usize, accepted: usize) {
+        self.lookup.judged(drafted, accepted);
     }
 
     pub(super) fn cancelled(&self) -> bool {
@@ -186,6 +230,7 @@ impl Sequence {
             return Some(FinishReason::End { id });
         }
         self.tokens.push(id);
+        self.lookup.token();
         let complete = self.chooser.as_mut().map_or(Ok(false), |chooser| chooser.taken(id));
         let logprobs = logits
             .zip(self.request.logprobs)
@@ -207,8 +252,11 @@ impl Sequence {
         (self.generated() >= self.request.max_tokens || full).then_some(FinishReason::Length)
     }
 
-    /// What there is to say at the end, and who waits to hear it.
-    pub(super) fn finish(mut self, reason: FinishReason) -> (Finished, UnboundedSender<Event>) {
+    /// What there is to say at the end, who waits to hear it, and its slot.
+    pub(super) fn finish(
+        mut self,
+        reason: FinishReason,
+    ) -> (Finished, UnboundedSender<Event>, Slot) {
         let mut text = String::new();
         if !matches!(reason, FinishReason::Stop { .. }) {
             let emitted = self.stops.push(self.detokeniser.finish());
@@ -222,12 +270,18 @@ impl Sequence {
             reason,
             text,
             prompt_tokens: self.request.prompt.len() as u32,
+            cached_tokens: self.cached as u32,
             completion_tokens: self.generated(),
+            drafted_tokens: self.lookup.drafted,
+            accepted_tokens: self.lookup.accepted,
             queued: self.started - self.arrived,
             first_token: self.first_token.unwrap_or(now) - self.arrived,
             total: now - self.arrived,
         };
-        (finished, self.events)
+        self.tokens.truncate(self.position);
+        // A request that never had its turn has changed nothing.
+        let held = self.held.take().unwrap_or(self.tokens);
+        (finished, self.events, Slot { number: self.slot, held })
     }
 
     pub(super) fn fail(self, error: GenerateError) {

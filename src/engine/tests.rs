@@ -165,6 +165,8 @@ fn spec(slots: usize) -> LoadSpec {
         slots,
         context: CONTEXT,
         prefill_chunk: CHUNK,
+        stall: Duration::ZERO,
+        draft: 0,
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: Tuning::default(),

@@ -90,6 +90,27 @@ fn company_changes_nothing_on(backend: &str) {
     assert_eq!(handle.snapshot().active, 0);
 }
 
+/// While somebody decodes, a prompt comes in chunks that take no longer than they may; no answer shows it.
+#[test]
+fn a_long_prompt_comes_in_short_chunks_while_others_decode() {
+    let serve = |stall| {
+        let spec = spec("tiny-llama-Q8_0", "cpu");
+        let handle = engine::start(LoadSpec { stall, prefill_chunk: 64, ..spec });
+        let mut stream = handle.generate(request(&[1, 2, 3], 150)).unwrap();
+        let begun = stream.blocking_recv();
+        let long: Vec<u32> = (5..197).collect();
+        let answer = ask(&handle, request(&long, 4));
+        let stream = collect(stream).unwrap();
+        drop(begun);
+        ((stream.ids, answer.ids), handle.snapshot().steps)
+    };
+    // So short that the smallest chunk takes longer: 8 rows at a time, 32 at first.
+    let (answers, steps) = serve(Duration::from_nanos(1));
+    let (same, fewer) = serve(Duration::ZERO);
+    assert_eq!(answers, same);
+    assert!(steps >= fewer + 10, "{steps} steps, {fewer} without a bound");
+}
+
 #[test]
 fn a_seed_gives_the_same_answer_and_another_seed_another() {
     let handle = start("tiny-llama-Q8_0", "reference");

@@ -68,6 +68,8 @@ fn roof() {
     drop(nv);
 
     let report = report();
+    // Of the kernels that nothing has been chosen for, at the least.
+    assert!(report.memory.gpu && report.memory.code.unwrap() > 1 << 20, "{:?}", report.memory);
     let roof = &report.roof;
     assert_eq!((roof.threads, roof.measurements, roof.limit.as_deref()), (0, 3, None), "{roof:#?}");
     let matrix = format!("read by the GPU: F16 matrix of {} MiB", roof.bytes >> 20);

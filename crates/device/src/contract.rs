@@ -18,6 +18,8 @@ use super::{
 const VOCABULARY: usize = 96;
 /// Values of a row; a token's row is zero but at its own column.
 const WIDTH: usize = 256;
+/// Slots of a cache that no plan uses.
+const SLOTS: u32 = 2;
 /// Of the parameters of sampling.
 const TEMPERATURE: f32 = 0.0;
 
@@ -29,6 +31,7 @@ pub(crate) fn check(device: &dyn Device) {
     writes_that_wait_are_limited(device);
     tokens_are_those_of_their_ticket(device);
     a_profile_is_two_steps(device);
+    slots_are_copied_at_rest(device);
     no_token_follows_from_logits_that_are_not_finite(device);
     a_row_that_is_not_finite_is_alone(device);
     what_is_not_supported_names_the_device(device);
@@ -91,6 +94,23 @@ fn one_hot(weight: &str) -> Vec<u8> {
     bytes
 }
 
+fn slots_are_copied_at_rest(device: &dyn Device) {
+    let mut s = Session::new(device);
+    if !s.instance.copies_slots() {
+        assert!(matches!(s.instance.copy_slot(0, 1), Err(Error::Unsupported { .. })));
+        return;
+    }
+    s.instance.copy_slot(0, 1).unwrap();
+    s.instance.copy_slot(1, 1).unwrap();
+    refused(s.instance.copy_slot(0, SLOTS));
+    refused(s.instance.copy_slot(SLOTS, 0));
+    s.start(1);
+    let ticket = s.submit(1);
+    refused(s.instance.copy_slot(0, 1));
+    s.instance.wait(ticket).unwrap();
+    s.instance.copy_slot(0, 1).unwrap();
+}
+
 struct Session {
     instance: Box<dyn Instance>,
     plans: [Plan; 2],
@@ -106,7 +126,13 @@ impl Session {
     fn with(device: &dyn Device, bytes: impl Fn(&str) -> Vec<u8>) -> Self {
         let plans = plans(device.fusions());
         let weights = weights(&plans);
-        let request = Request { weights: &weights, states: &[], plans: &plans, choices: None };
+        let states = [Buffer {
+            name: "keys".into(),
+            class: Class::State,
+            dtype: DType::F16,
+            shape: vec![SLOTS as usize, 16, 1, 64],
+        }];
+        let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
         let mut instance = device.open(&request).unwrap();
         for weight in &weights {
             instance.upload(&weight.name, &bytes(&weight.name), &|_| {}).unwrap();

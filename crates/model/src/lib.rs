@@ -226,6 +226,13 @@ impl Model {
         states
     }
 
+    /// Whether a slot that holds `held` tokens of a sequence can go on behind the first `from` of them. A cache
+    /// has every position; a state of fixed size is where its last token left it.
+    #[must_use]
+    pub fn goes_on(&self, held: usize, from: usize) -> bool {
+        from == held || self.hyper.recurrent().next().is_none()
+    }
+
     /// Bytes of the KV cache and of the states of fixed size, `None` when the product overflows.
     #[must_use]
     pub fn state_bytes(&self, layout: KvLayout) -> Option<u64> {
@@ -266,6 +273,18 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_remembers_goes_on_from_its_end_alone() {
+        let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/architectures");
+        for (name, remembers) in
+            [("llama", false), ("gemma3", false), ("qwen35", true), ("lfm2", true)]
+        {
+            let model = Model::open(files.join(format!("{name}.gguf"))).unwrap();
+            assert!(model.goes_on(9, 9) && model.goes_on(0, 0), "{name}");
+            assert_eq!(model.goes_on(9, 8), !remembers, "{name}");
+        }
+    }
 
     #[test]
     fn what_a_model_does_not_have_is_refused() {

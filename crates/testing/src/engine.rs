@@ -16,6 +16,8 @@ pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
         slots: 1,
         context: 256,
         prefill_chunk: 8,
+        stall: std::time::Duration::ZERO,
+        draft: 0,
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: Tuning::default(),

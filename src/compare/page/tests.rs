@@ -272,7 +272,7 @@ fn the_same_data_gives_the_same_page_and_little_data_a_page() {
 }
 
 #[test]
-fn code_lies_on_the_host_and_the_rest_is_what_nobody_names() {
+fn code_is_told_by_place_and_the_rest_is_what_nobody_names() {
     let memory = Memory {
         peak: Some(90),
         weights: Some(50),
@@ -286,10 +286,10 @@ fn code_lies_on_the_host_and_the_rest_is_what_nobody_names() {
         (1, ("code", Some(5)), ("rest", Some(25)))
     );
     assert_eq!(host[0].1[2], ("activations", None), "not told is not nothing");
-    let both = Memory { gpu: Some(70), ..memory }.places();
+    let both = Memory { gpu: Some(70), gpu_code: Some(3), ..memory }.places();
     assert_eq!(
         (both[0].0, both[0].1[3], both[0].1[4]),
-        ("GPU", ("code", None), ("rest", Some(10)))
+        ("GPU", ("code", Some(3)), ("rest", Some(7)))
     );
     assert_eq!(
         (both[1].0, both[1].1[0], both[1].1[4]),

@@ -134,6 +134,7 @@ fn outcome(report: &Report, work: &Workload) -> Outcome {
             activations: Some(memory.activations),
             code: None,
             gpu: memory.gpu.then(|| memory.reserved()),
+            gpu_code: memory.code,
         },
         roof: (report.roof.bytes_per_second > 0.0).then_some(report.roof.bytes_per_second),
         bytes_per_token: rows()

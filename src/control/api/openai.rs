@@ -204,6 +204,26 @@ pub struct Usage {
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
     pub total_tokens: u64,
+    #[serde(default)]
+    pub prompt_tokens_details: PromptTokensDetails,
+    #[serde(default)]
+    pub completion_tokens_details: CompletionTokensDetails,
+}
+
+/// What became of the tokens that were guessed ahead of the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CompletionTokensDetails {
+    /// Those that came true: tokens of the answer.
+    pub accepted_prediction_tokens: u64,
+    pub rejected_prediction_tokens: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PromptTokensDetails {
+    /// Tokens of the prompt that a slot still held, so that they were not evaluated again.
+    pub cached_tokens: u64,
 }
 
 /// When things happened, in milliseconds from the request's arrival (extension).

@@ -17,6 +17,7 @@ use super::error::Error;
 use super::refused::{Checked, Refused, Refusing, nothing};
 use super::{App, events, params, unique};
 use crate::control::api;
+use crate::engine::Finished;
 use crate::wording::shown;
 
 const FIELD: &str = "messages";
@@ -40,15 +41,16 @@ pub(super) async fn messages(
     let streamed = request.stream.unwrap_or(false);
     let Dialogue { served, prompt_tokens, updates } = ask(request)?.start(&app).await?;
     let id = format!("msg_{:016x}", unique());
-    let head = |content: Vec<Value>, reason: Value, sequence: Value, output: u32| {
+    let head = |content: Vec<Value>, reason: Value, sequence: Value, usage: Value| {
         json!({
             "id": id, "type": "message", "role": "assistant", "model": served.model.id,
             "content": content, "stop_reason": reason, "stop_sequence": sequence,
-            "usage": {"input_tokens": prompt_tokens, "output_tokens": output},
+            "usage": usage,
         })
     };
     if streamed {
-        let message = head(Vec::new(), Value::Null, Value::Null, 0);
+        let usage = json!({"input_tokens": prompt_tokens, "output_tokens": 0});
+        let message = head(Vec::new(), Value::Null, Value::Null, usage);
         let first = event(&json!({"type": "message_start", "message": message}));
         let mut stream = Streaming::default();
         let parts = events::until_error(updates, move |(_, update)| Ok(stream.parts(update?)));
@@ -70,7 +72,7 @@ pub(super) async fn messages(
         content.push(json!({"type": "tool_use", "id": id, "name": name, "input": input}));
     }
     let (reason, sequence) = stop(end);
-    let body = head(content, reason.into(), sequence, end.finished.completion_tokens);
+    let body = head(content, reason.into(), sequence, usage(&end.finished));
     Ok(Json(body).into_response())
 }
 
@@ -254,6 +256,15 @@ fn stop(end: &End) -> (&'static str, Value) {
     }
 }
 
+/// Tokens; those of the input that a slot still held are told apart, as this API has it.
+fn usage(finished: &Finished) -> Value {
+    json!({
+        "input_tokens": finished.prompt_tokens - finished.cached_tokens,
+        "cache_creation_input_tokens": 0, "cache_read_input_tokens": finished.cached_tokens,
+        "output_tokens": finished.completion_tokens,
+    })
+}
+
 /// An event that bears the name of its type.
 fn event(value: &Value) -> sse::Event {
     let name = value.get("type").and_then(Value::as_str).unwrap_or_default();
@@ -316,7 +327,7 @@ impl Streaming {
         out.push(json!({
             "type": "message_delta",
             "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": {"output_tokens": end.finished.completion_tokens},
+            "usage": usage(&end.finished),
         }));
         out.push(json!({"type": "message_stop"}));
         out

@@ -84,6 +84,7 @@ fn requests(now: &Snapshot, app: &App) -> api::Requests {
         finished: now.requests,
         failed: now.failures,
         prompt_tokens: now.prompt_tokens,
+        cached_tokens: now.cached_tokens,
         completion_tokens: now.completion_tokens,
         steps: now.steps,
         gpu: (now.activity.submits > 0).then_some(now.activity),

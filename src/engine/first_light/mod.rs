@@ -93,7 +93,9 @@ fn last(device: &Arc<dyn Device>, shared: &Shared) -> Result<(), String> {
     if shared.devices.has_passed(&what) {
         return Ok(());
     }
-    model::check(device, shared).map_err(failed)?;
+    if let Some(told) = model::check(device, shared).map_err(failed)? {
+        tracing::warn!(device = LAST, told, "not as wanted");
+    }
     shared.devices.passed(what);
     Ok(())
 }
@@ -208,9 +210,16 @@ fn prove(
         Err(error) => return Err(unwritten.unwrap_or_else(|| one_line(&error))),
     };
     loop {
-        let Err(why) = model::check(&in_mode(device, mode), shared) else {
-            // The end of the stage is written with the result.
-            return Ok(mode);
+        let why = match model::check(&in_mode(device, mode), shared) {
+            Ok(told) => {
+                if let Some(told) = told {
+                    // Degrading writes nothing down.
+                    let _ = note(Note::Degraded(Stage::Model, &told));
+                }
+                // The end of the stage is written with the result.
+                return Ok(mode);
+            }
+            Err(why) => why,
         };
         let lower = mode.and_then(|mode| Some(Mode { chains: mode.chains.lower()?, ..mode }));
         let Some(lower) = lower else { return Err(failed(why)) };

@@ -179,6 +179,16 @@ impl Instance for CpuInstance {
         self.footprint
     }
 
+    fn copies_slots(&self) -> bool {
+        true
+    }
+
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), Error> {
+        self.ledger.quiet("slots cannot be copied")?;
+        // SAFETY: nothing is under way.
+        unsafe { self.memory.copy_slot(from, to) }
+    }
+
     fn upload(
         &mut self,
         weight: &str,

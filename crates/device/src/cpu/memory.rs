@@ -6,6 +6,7 @@ use std::io;
 use super::mem::AlignedBuf;
 use super::variant::{STRIP, packing};
 use super::{mixture, recurrent};
+use crate::ledger::slot_ranges;
 use crate::plan_buffers::PlanBuffers;
 use crate::precision::residual_planes;
 use crate::tune::Choices;
@@ -212,6 +213,8 @@ pub(super) struct Layout {
     caches: HashMap<String, (usize, Cache)>,
     /// States of 4-byte elements, which lie as their buffers say, behind the caches: where, and how many.
     plain_states: HashMap<String, (usize, usize)>,
+    /// Where each state begins, how many slots it has, and the bytes of one.
+    slots: Vec<(usize, usize, usize)>,
     cache_bytes: usize,
     workspace: Workspace,
     plan_bytes: u64,
@@ -233,17 +236,20 @@ impl Layout {
         }
         let mut caches = HashMap::new();
         let mut plain_states = HashMap::new();
+        let mut slots = Vec::new();
         let mut cache_bytes = 0usize;
         for buffer in request.states {
-            if matches!(buffer.dtype, DType::F32 | DType::I32) {
+            let bytes = if matches!(buffer.dtype, DType::F32 | DType::I32) {
                 plain_states.insert(buffer.name.clone(), (cache_bytes, buffer.elements()));
-                let bytes = buffer.elements().saturating_mul(4);
-                cache_bytes = grow(cache_bytes, bytes)?;
-                continue;
-            }
-            let cache = Cache::of(buffer)?;
-            caches.insert(buffer.name.clone(), (cache_bytes, cache));
-            cache_bytes = grow(cache_bytes, cache.bytes())?;
+                buffer.elements().saturating_mul(4)
+            } else {
+                let cache = Cache::of(buffer)?;
+                caches.insert(buffer.name.clone(), (cache_bytes, cache));
+                cache.bytes()
+            };
+            let count = buffer.shape.first().copied().unwrap_or(1).max(1);
+            slots.push((cache_bytes, count, bytes / count));
+            cache_bytes = grow(cache_bytes, bytes)?;
         }
         let mut workspace = Workspace::default();
         let mut plan_bytes = 0;
@@ -252,7 +258,16 @@ impl Layout {
             workspace = workspace.max(Workspace::of(plan)?);
             plan_bytes += PlanBuffers::new(plan).bytes;
         }
-        Ok(Self { weights, weight_bytes, caches, plain_states, cache_bytes, workspace, plan_bytes })
+        Ok(Self {
+            weights,
+            weight_bytes,
+            caches,
+            plain_states,
+            slots,
+            cache_bytes,
+            workspace,
+            plan_bytes,
+        })
     }
 
     pub(super) fn footprint(&self, threads: usize) -> crate::Footprint {
@@ -332,6 +347,25 @@ impl Memory {
         let (offset, elements) = self.layout.plain_states.get(name)?;
         // SAFETY: the layout's offsets are inside the buffer.
         Some((unsafe { self.caches.start().add(*offset) }.as_ptr(), *elements))
+    }
+
+    /// Copies a slot of every state into another one.
+    ///
+    /// # Safety
+    /// Nothing runs on this memory meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a slot that is not there.
+    pub(super) unsafe fn copy_slot(&self, from: u32, to: u32) -> Result<()> {
+        for &(begin, slots, bytes) in &self.layout.slots {
+            let [from, to] = slot_ranges([from, to], slots, bytes)?;
+            // SAFETY: both slots are inside the state, which is inside the buffer; nobody else is there.
+            unsafe {
+                let state = self.caches.start().as_ptr().add(begin);
+                std::ptr::copy(state.add(from.start), state.add(to.start), bytes);
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn arena(&self) -> *mut u8 {

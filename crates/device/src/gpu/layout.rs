@@ -9,6 +9,7 @@ use orind_kernels::catalogue::launch::{
 use orind_kernels::repack;
 
 use super::lower;
+use crate::ledger::slot_ranges;
 use crate::plan_buffers::PlanBuffers;
 use crate::{Error, Footprint, Request, Result, precision};
 use plan::{Attention, Buffer, DType, Op, Plan, Sample};
@@ -265,6 +266,21 @@ impl Layout {
     /// Where each cache lies when they begin at an address.
     pub(super) fn caches_at(&self, base: u64) -> HashMap<String, (u64, Cache)> {
         self.caches.iter().map(|(name, (at, cache))| (name.clone(), (base + at, *cache))).collect()
+    }
+
+    /// What has to be copied to make a slot of every state like another: from where, to where, how many bytes;
+    /// offsets from the begin of the caches.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a slot that is not there.
+    pub(super) fn slot_copies(&self, from: u32, to: u32) -> Result<Vec<[u64; 3]>> {
+        let copy = |(begin, cache): &(u64, Cache)| {
+            let slots = u64::from(cache.slots);
+            let bytes = cache.bytes() / slots;
+            let [from, to] = slot_ranges([from, to], slots as usize, bytes as usize)?;
+            Ok([begin + from.start as u64, begin + to.start as u64, bytes])
+        };
+        self.caches.values().map(copy).collect()
     }
 
     /// Refuses a plan that was not counted.

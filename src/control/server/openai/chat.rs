@@ -72,11 +72,12 @@ pub(in crate::control::server) async fn chat(
     for (index, answer) in gather(updates, answers).await?.into_iter().enumerate() {
         let end = answer.end()?;
         // The prompt is one, however many answers it has.
-        let before = usage.prompt_tokens;
+        let before = usage;
         add_usage(&mut usage, &end.finished);
         if index > 0 {
-            usage.prompt_tokens = before;
-            usage.total_tokens = before + usage.completion_tokens;
+            usage.prompt_tokens = before.prompt_tokens;
+            usage.prompt_tokens_details = before.prompt_tokens_details;
+            usage.total_tokens = usage.prompt_tokens + usage.completion_tokens;
         }
         times = timings(&end.finished);
         let reason = finish_reason(&end.reason).into();
@@ -313,6 +314,7 @@ impl Streaming {
         if let Some(usage) = &mut self.usage {
             // The prompt is one, however many answers it has.
             usage.prompt_tokens = 0;
+            usage.prompt_tokens_details.cached_tokens = 0;
             add_usage(usage, &end.finished);
         }
         self.left -= 1;

@@ -84,7 +84,12 @@ const fn finish_reason(reason: &Reason) -> &'static str {
 
 fn add_usage(usage: &mut api::Usage, finished: &Finished) {
     usage.prompt_tokens += u64::from(finished.prompt_tokens);
+    usage.prompt_tokens_details.cached_tokens += u64::from(finished.cached_tokens);
     usage.completion_tokens += u64::from(finished.completion_tokens);
+    let details = &mut usage.completion_tokens_details;
+    details.accepted_prediction_tokens += u64::from(finished.accepted_tokens);
+    details.rejected_prediction_tokens +=
+        u64::from(finished.drafted_tokens - finished.accepted_tokens);
     usage.total_tokens = usage.prompt_tokens + usage.completion_tokens;
 }
 
@@ -153,7 +158,10 @@ mod tests {
             reason: FinishReason::Length,
             text: String::new(),
             prompt_tokens: 1,
+            cached_tokens: 0,
             completion_tokens: 1,
+            drafted_tokens: 0,
+            accepted_tokens: 0,
             queued: Duration::from_nanos(1_499),
             first_token: Duration::from_micros(2_500),
             total: Duration::from_secs(61),

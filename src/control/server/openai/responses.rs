@@ -349,7 +349,7 @@ impl Answer {
         let usage = end.map(|End { finished, .. }| {
             let (input, output) = (finished.prompt_tokens, finished.completion_tokens);
             json!({
-                "input_tokens": input, "input_tokens_details": {"cached_tokens": 0},
+                "input_tokens": input, "input_tokens_details": {"cached_tokens": finished.cached_tokens},
                 "output_tokens": output, "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": u64::from(input) + u64::from(output),
             })

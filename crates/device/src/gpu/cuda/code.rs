@@ -37,6 +37,8 @@ pub(super) struct Code {
     gpu: Arc<Gpu>,
     target: Target,
     modules: HashMap<File, Owned<Module>>,
+    /// Of what the modules were made from.
+    bytes: u64,
     /// Each kernel, and the shared memory it may have.
     functions: HashMap<Kernel, (Function, u32)>,
 }
@@ -47,8 +49,14 @@ impl Code {
             gpu: Arc::clone(gpu),
             target: target(gpu.capability),
             modules: HashMap::new(),
+            bytes: 0,
             functions: HashMap::new(),
         }
+    }
+
+    /// Bytes of the files that have been loaded: the driver does not tell what becomes of them.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// The kernel, ready for a launch with `shared_bytes` of dynamic shared memory.
@@ -88,6 +96,7 @@ impl Code {
                     File::Compiled(kernel) => jit::code(kernel, target, &|| true)
                         .map_err(|error| broken(error.to_string()))?,
                 };
+                self.bytes += file.len() as u64;
                 // PTX is text, which the driver reads up to a zero.
                 let mut image = file.to_vec();
                 image.push(0);

@@ -120,6 +120,9 @@ pub(super) trait Driver: Send + Sync {
     /// Queues zeroes.
     fn clear(&self, at: u64, bytes: u64, stream: Stream) -> Result;
 
+    /// Queues a copy between two places of the GPU's memory, which do not overlap.
+    fn copy(&self, to: u64, from: u64, bytes: u64, stream: Stream) -> Result;
+
     /// Loads a cubin, or PTX with a zero behind it.
     fn load(&self, image: &[u8]) -> Result<Module>;
     fn unload(&self, module: Module) -> Result;

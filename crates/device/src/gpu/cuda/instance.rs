@@ -183,8 +183,30 @@ impl Instance for CudaInstance {
         self.layout.footprint()
     }
 
+    fn code(&self) -> Option<u64> {
+        Some(self.code.bytes())
+    }
+
     fn activity(&self) -> Activity {
         Activity { launches: self.launches, submits: self.submits, ..Activity::default() }
+    }
+
+    fn copies_slots(&self) -> bool {
+        true
+    }
+
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<()> {
+        self.ledger.quiet("slots cannot be copied")?;
+        if from == to {
+            return Ok(());
+        }
+        let driver = self.gpu.enter().map_err(failed)?;
+        let (base, stream) = (self.caches.address(), self.steps.get());
+        for [from, to, bytes] in self.layout.slot_copies(from, to)? {
+            driver.copy(base + to, base + from, bytes, stream).map_err(failed)?;
+        }
+        // The steps behind it are of the same stream.
+        Ok(())
     }
 
     fn upload(

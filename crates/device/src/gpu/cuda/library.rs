@@ -71,6 +71,7 @@ functions! {
     cuMemHostGetDevicePointer_v2(*mut u64, Pointer, c_uint);
     cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Pointer);
     cuMemcpyDtoHAsync_v2(Pointer, u64, usize, Pointer);
+    cuMemcpyDtoDAsync_v2(u64, u64, usize, Pointer);
     cuMemsetD8Async(u64, u8, usize, Pointer);
     cuModuleLoadData(*mut Pointer, *const c_void);
     cuModuleUnload(Pointer);
@@ -222,6 +223,10 @@ impl Driver for Library {
 
     fn clear(&self, at: u64, bytes: u64, stream: Stream) -> Result {
         call!(self, cuMemsetD8Async(at, 0, bytes as usize, pointer(stream.0)))
+    }
+
+    fn copy(&self, to: u64, from: u64, bytes: u64, stream: Stream) -> Result {
+        call!(self, cuMemcpyDtoDAsync_v2(to, from, bytes as usize, pointer(stream.0)))
     }
 
     fn load(&self, image: &[u8]) -> Result<Module> {

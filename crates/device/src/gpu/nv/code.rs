@@ -171,6 +171,11 @@ impl Code {
         Ok(())
     }
 
+    /// Memory of all images.
+    pub(super) fn bytes(&self) -> u64 {
+        self.memory.iter().map(Weights::bytes).sum()
+    }
+
     pub(super) fn kernel(&self, kernel: Kernel) -> Result<Loaded> {
         let loaded = self.loaded.get(&kernel).copied();
         loaded.ok_or_else(|| broken(format!("kernel {} was not loaded", kernel.symbol())))

@@ -486,6 +486,10 @@ impl Instance for NvInstance {
         self.layout.footprint()
     }
 
+    fn code(&self) -> Option<u64> {
+        Some(self.code.bytes())
+    }
+
     fn activity(&self) -> Activity {
         // A submission is one store of GP_PUT and one doorbell.
         let done = self.context.borrow().statistics();

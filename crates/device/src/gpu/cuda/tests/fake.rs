@@ -50,6 +50,11 @@ enum Work {
         from: u64,
         bytes: usize,
     },
+    CopyInside {
+        to: u64,
+        from: u64,
+        bytes: u64,
+    },
     Clear {
         at: u64,
         bytes: u64,
@@ -226,6 +231,10 @@ impl Fake {
                 // SAFETY: whoever queued the copy keeps its destination.
                 unsafe { std::ptr::copy_nonoverlapping(found.as_ptr(), to as *mut u8, bytes) };
                 Ok(())
+            }
+            Work::CopyInside { to, from, bytes } => {
+                let copied = read(&state.memory, from, bytes as usize).ok_or(bad)?;
+                write(&state.memory, to, &copied).ok_or(bad)
             }
             Work::Clear { at, bytes } => {
                 write(&state.memory, at, &vec![0; bytes as usize]).ok_or(bad)
@@ -408,6 +417,10 @@ impl Driver for Fake {
 
     fn clear(&self, at: u64, bytes: u64, stream: Stream) -> Result {
         self.queue("clear", stream, Work::Clear { at, bytes })
+    }
+
+    fn copy(&self, to: u64, from: u64, bytes: u64, stream: Stream) -> Result {
+        self.queue("copy", stream, Work::CopyInside { to, from, bytes })
     }
 
     fn load(&self, image: &[u8]) -> Result<Module> {

@@ -1,0 +1,123 @@
+//! Beginnings that slots still hold: whoever begins like a request before is spared their evaluation, and no
+//! answer shows it.
+
+use orind::engine::{Handle, LoadSpec, Request};
+use orind_testing::engine::{self, Answer, ask, collect};
+use orind_testing::random::Random;
+use orind_testing::tiny;
+use plan::sample::Sampling;
+
+const SLOTS: usize = 3;
+
+fn start(model: &str, slots: usize) -> Handle {
+    let spec = engine::spec(model, "cpu");
+    engine::start(LoadSpec { slots, prefill_chunk: 16, threads: 2, ..spec })
+}
+
+fn cached(answer: &Answer) -> u32 {
+    answer.finished.as_ref().unwrap().cached_tokens
+}
+
+/// What a request is answered when its slot holds nothing of it.
+fn lone(handle: &Handle, request: &Request) -> Answer {
+    // The only slot is left with something that begins otherwise.
+    ask(handle, engine::request([request.prompt[0] + 1], 1));
+    let answer = ask(handle, request.clone());
+    assert_eq!(cached(&answer), 0);
+    answer
+}
+
+/// Conversations that grow, fork and come back, several at a time, with a seed for each answer.
+#[test]
+fn trees_of_conversations_are_answered_as_if_each_were_alone() {
+    for (seed, model) in (1..).zip(["tiny-llama-Q8_0", "tiny-qwen3-Q4_K_M"]) {
+        println!("{model}: seed {seed}");
+        let (handle, other) = (start(&tiny(model), SLOTS), start(&tiny(model), 1));
+        let mut random = Random(seed);
+        let mut spared = 0;
+        // What was said so far, of every request that was answered.
+        let mut said: Vec<Vec<u32>> = vec![vec![1]];
+        for _ in 0..12 {
+            let requests: Vec<Request> = (0..1 + random.below(2 * SLOTS))
+                .map(|_| {
+                    let before = &said[random.below(said.len())];
+                    // Forks leave the conversation anywhere.
+                    let kept = if random.below(3) == 0 {
+                        1 + random.below(before.len())
+                    } else {
+                        before.len()
+                    };
+                    let mut prompt = before[..kept].to_vec();
+                    prompt.truncate(150);
+                    let more = 1 + random.below(40);
+                    prompt.extend((0..more).map(|_| 2 + random.below(200) as u32));
+                    let temperature = random.pick(&[0.0, 1.0]);
+                    let sampling =
+                        Sampling { temperature, top_k: 40, top_p: 0.95, seed: random.bits() };
+                    let logprobs = (random.below(2) == 0).then_some(1);
+                    let answer = 1 + random.below(12) as u32;
+                    Request { sampling, logprobs, ..engine::request(prompt, answer) }
+                })
+                .collect();
+            let streams: Vec<_> =
+                requests.iter().map(|request| handle.generate(request.clone()).unwrap()).collect();
+            for (request, events) in requests.iter().zip(streams) {
+                let answer = collect(events).unwrap();
+                let alone = lone(&other, request);
+                assert_eq!((&answer.ids, &answer.text), (&alone.ids, &alone.text), "seed {seed}");
+                assert_eq!(answer.logprobs, alone.logprobs, "equal to the bit, seed {seed}");
+                assert!((cached(&answer) as usize) < request.prompt.len());
+                spared += cached(&answer);
+                said.push([&request.prompt[..], &answer.ids].concat());
+            }
+        }
+        let now = handle.snapshot();
+        assert_eq!(now.cached_tokens, u64::from(spared));
+        assert!(spared > 50, "{spared} tokens of prompts were still held");
+    }
+}
+
+#[test]
+fn a_conversation_that_goes_on_is_evaluated_once() {
+    let handle = start(&tiny("tiny-llama-Q8_0"), 2);
+    let mut said: Vec<u32> = (1..60).collect();
+    let mut held = 0;
+    for turn in 0..4 {
+        let answer = ask(&handle, engine::request(said.clone(), 5));
+        // All but the last token of the answer before, which nobody has evaluated.
+        assert_eq!(cached(&answer), held, "turn {turn}");
+        said.extend(&answer.ids);
+        held = said.len() as u32 - 1;
+        said.extend([7, 8, 9]);
+    }
+    // Who wants to know how likely the prompt is has to have it evaluated.
+    let asked = Request { prompt_logprobs: true, ..engine::request(said.clone(), 1) };
+    let answer = ask(&handle, asked);
+    assert_eq!((cached(&answer), answer.prompt.unwrap().len()), (0, said.len()));
+}
+
+/// Thirty-two conversations with one system prompt, at once in eight slots: it is evaluated once.
+#[test]
+fn a_common_beginning_is_evaluated_once_however_many_come_with_it() {
+    let handle = start(&tiny("tiny-llama-Q8_0"), 8);
+    let system: Vec<u32> = (1..129).collect();
+    let requests = (0..32u32).map(|i| [&system[..], &[300 + i, 400, 401 + i]].concat());
+    let streams: Vec<_> =
+        requests.map(|prompt| handle.generate(engine::request(prompt, 3)).unwrap()).collect();
+    let cached: Vec<u32> =
+        streams.into_iter().map(|events| cached(&collect(events).unwrap())).collect();
+    assert_eq!(cached[0], 0);
+    assert!(cached[1..].iter().all(|cached| *cached == 128), "{cached:?}");
+    assert_eq!(handle.snapshot().prompt_tokens, 131 + 31 * 3);
+}
+
+#[test]
+fn a_request_that_was_given_up_leaves_what_it_had() {
+    let handle = start(&tiny("tiny-llama-Q8_0"), 1);
+    let said: Vec<u32> = (1..100).collect();
+    let mut events = handle.generate(engine::request(said.clone(), 100)).unwrap();
+    events.blocking_recv().unwrap();
+    drop(events);
+    let answer = ask(&handle, engine::request([&said[..], &[5, 6]].concat(), 2));
+    assert_eq!(cached(&answer), 99);
+}
