@@ -7,6 +7,7 @@
 
 mod allocation;
 mod bench;
+mod chat;
 mod compare;
 mod cpu;
 mod daemon;

@@ -1,5 +1,7 @@
 //! Arguments of `orinctl generate`.
 
+use std::path::PathBuf;
+
 use super::ModelChoice;
 
 #[derive(Debug, clap::Args)]
@@ -8,17 +10,21 @@ Examples:
   orinctl generate 'The capital of France is' -n 16
   orinctl generate --chat 'Name three primes.' --temp 0.7 --seed 1
   git diff | orinctl generate --chat -
+  orinctl generate --chat -f src/main.rs 'What does this program do?'
 
 With --temp 0, the default, the most likely token is taken each time.")]
 pub(in crate::cli) struct Generate {
     #[command(flatten)]
     pub(in crate::cli) model: ModelChoice,
     /// The text; - reads it from standard input
-    #[arg(value_name = "TEXT", required_unless_present = "prompt")]
+    #[arg(value_name = "TEXT", required_unless_present_any = ["prompt", "files"])]
     pub(in crate::cli) text: Option<String>,
     /// The text, as an option
     #[arg(short, long, value_name = "TEXT", conflicts_with = "text")]
     pub(in crate::cli) prompt: Option<String>,
+    /// A file whose text comes before TEXT; may be given several times
+    #[arg(short, long = "file", value_name = "FILE")]
+    pub(in crate::cli) files: Vec<PathBuf>,
     /// Tokens to generate at most
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128)]
     pub(in crate::cli) max_tokens: u32,

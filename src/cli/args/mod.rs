@@ -1,7 +1,9 @@
 //! The command line: what all of it has in common here, and a file for the arguments of each subcommand.
 
 mod bench;
+mod chat;
 mod compare;
+mod completions;
 mod doctor;
 mod fingerprint;
 mod first_contact;
@@ -25,7 +27,9 @@ use std::ffi::OsString;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(super) use bench::Bench;
+pub(super) use chat::Chat;
 pub(super) use compare::Compare;
+pub(super) use completions::{Completions, Man};
 pub(super) use doctor::Doctor;
 pub(super) use fingerprint::Fingerprint;
 pub(super) use first_contact::{Experiment, FirstContact};
@@ -58,6 +62,8 @@ Examples:
   orinctl bench -m model.gguf -p 512 -n 128
       the tests that llama-bench runs
   orinctl generate -m model.gguf 'The capital of France is'
+  orinctl chat
+      a conversation, with the loaded model or -m MODEL
   orinctl status
       what the daemon is doing
   orinctl plan synthetic:llama-3.2-1b:q6_k
@@ -73,7 +79,7 @@ pub(super) struct Args {
 }
 
 /// Subcommands that ask no daemon, and those of `tune`.
-const ALONE: [&str; 13] = [
+const ALONE: [&str; 15] = [
     "sweep",
     "compare",
     "plan",
@@ -87,6 +93,8 @@ const ALONE: [&str; 13] = [
     "uninstall",
     "verify",
     "history",
+    "completions",
+    "man",
 ];
 const ALONE_IN_TUNE: [&str; 4] = ["show", "export", "import", "diff"];
 
@@ -133,8 +141,12 @@ pub(super) enum Command {
     History(History),
     /// Continue a text, or answer a message
     Generate(Generate),
+    /// Talk with the model, at the terminal
+    Chat(Chat),
     /// Show what the daemon is doing
     Status(Json),
+    /// Say whether a generation would be served, by the exit code: for probes
+    Health,
     /// Watch daemon and machine live: speed, queue, KV cache, clocks, power, heat
     Top(Top),
     /// Find what keeps models from running, or from running fast, on this machine, and how to fix it
@@ -184,6 +196,10 @@ An existing configuration is kept. docs/service.md describes the service.")]
     Install(Place),
     /// Remove what `install` has installed; models and configuration stay
     Uninstall(Uninstall),
+    /// Print the completion of this program's command line for a shell; needs no daemon
+    Completions(Completions),
+    /// Write the manual's pages of both programs to a folder; needs no daemon
+    Man(Man),
     /// Find the fastest settings of the kernels on this machine, and store them
     Tune(Tune),
     /// Run as the daemon
