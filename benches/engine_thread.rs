@@ -128,6 +128,7 @@ fn generate(handle: &Handle, prompt: usize, max_tokens: u32) {
         ignore_end: true,
         logprobs: None,
         prompt_logprobs: false,
+        embed: false,
     };
     let mut events = handle.generate(request).unwrap();
     let mut heard = 0;

@@ -11,6 +11,7 @@ mod chat;
 mod compare;
 mod cpu;
 mod daemon;
+mod embeddings;
 mod engine;
 mod fingerprint;
 mod first_contact;
