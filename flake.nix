@@ -33,6 +33,28 @@
           inherit (pkgs) orind;
           default = pkgs.orind;
           tegra-sim = pkgs.orind.sim;
+          # For container runtimes: `docker load < result`; what runs is as in fleet/Containerfile.
+          image = pkgs.dockerTools.buildLayeredImage {
+            name = "orind";
+            tag = "latest";
+            contents = [ pkgs.orind ];
+            extraCommands = "mkdir -p -m 1777 run/orind var/lib/orind/models var/cache/orind tmp";
+            config = {
+              Entrypoint = [
+                "/bin/orind"
+                "--socket"
+                "/run/orind/orind.sock"
+              ];
+              Env = [
+                "XDG_RUNTIME_DIR=/run"
+                "XDG_DATA_HOME=/var/lib"
+                "XDG_CACHE_HOME=/var/cache"
+              ];
+              ExposedPorts."8080/tcp" = { };
+              User = "990:990";
+              StopSignal = "SIGTERM";
+            };
+          };
         }
         // lib.optionalAttrs pkgs.stdenv.hostPlatform.isx86_64 {
           orind-aarch64 = pkgs.pkgsCross.aarch64-multiplatform.orind;

@@ -100,6 +100,8 @@ fn load(backend: &str) -> Handle {
         slots: 1,
         context: TOKENS as usize + 8,
         prefill_chunk: CHUNK,
+        draft: 0,
+        stall: Duration::ZERO,
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: orind::engine::tuning::Tuning::default(),
@@ -128,6 +130,7 @@ fn generate(handle: &Handle, prompt: usize, max_tokens: u32) {
         ignore_end: true,
         logprobs: None,
         prompt_logprobs: false,
+        embed: false,
     };
     let mut events = handle.generate(request).unwrap();
     let mut heard = 0;
@@ -135,7 +138,7 @@ fn generate(handle: &Handle, prompt: usize, max_tokens: u32) {
         match event {
             Event::Token(_) => heard += 1,
             Event::Failed(error) => panic!("{error}"),
-            Event::Prompt(_) | Event::Finished(_) => {}
+            Event::Prompt(_) | Event::Embedding(_) | Event::Finished(_) => {}
         }
     }
     assert_eq!(heard, max_tokens);

@@ -4,6 +4,8 @@
   rustPlatform,
   rustc,
   autoAddDriverRunpath,
+  installShellFiles,
+  stdenv,
   # Recorded in the reports of `orinctl bench`.
   commit ? null,
 }:
@@ -52,7 +54,10 @@ rustPlatform.buildRustPackage {
   // lib.optionalAttrs (commit != null) { ORIND_COMMIT = commit; };
 
   # libcuda is loaded at run time, from where NixOS has the drivers (/run/opengl-driver/lib).
-  nativeBuildInputs = [ autoAddDriverRunpath ];
+  nativeBuildInputs = [
+    autoAddDriverRunpath
+    installShellFiles
+  ];
 
   outputs = [
     "out"
@@ -67,6 +72,13 @@ rustPlatform.buildRustPackage {
     install -Dm444 systemd/udev.rules $out/lib/udev/rules.d/70-orind.rules
     install -Dm444 -t $out/share/orind/drop-ins systemd/drop-ins/*.conf
 
+    ${lib.optionalString (stdenv.buildPlatform.canExecute stdenv.hostPlatform) ''
+      $out/bin/orinctl man $out/share/man/man1
+      for shell in bash zsh fish; do
+        $out/bin/orinctl completions $shell > orinctl.$shell
+      done
+      installShellCompletion --cmd orinctl orinctl.{bash,zsh,fish}
+    ''}
     moveToOutput bin/tegra-sim "$sim"
     moveToOutput lib/libtegra_sim_preload.so "$sim"
   '';

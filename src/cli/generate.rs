@@ -1,5 +1,6 @@
 //! `orinctl generate`.
 
+use std::path::Path;
 use std::time::Instant;
 
 use serde::de::DeserializeOwned;
@@ -9,6 +10,7 @@ use super::error::Error;
 use super::session::{Room, Session};
 use super::terminal::Terminal;
 use super::text;
+use super::took::Took;
 use crate::control::api::{
     ChatChunk, ChatMessage, ChatRequest, Completion, CompletionRequest, Content, Prompt, Stop,
     StreamOptions, Timings, Usage,
@@ -18,8 +20,7 @@ use crate::control::client::Stream;
 /// What the stream said besides text.
 #[derive(Default)]
 struct End {
-    usage: Option<Usage>,
-    timings: Option<Timings>,
+    took: Took,
     ends_with_line_feed: bool,
 }
 
@@ -44,20 +45,39 @@ pub(super) async fn run(
         text::print("\n")?;
     }
     if !args.quiet {
-        terminal.say(&summary(&end, begin));
+        terminal.say(&end.took.line(begin));
     }
     Ok(())
 }
 
+/// The files' texts, and behind them the one that was given.
 async fn prompt(args: &args::Generate) -> Result<String, Error> {
-    // The definition of the arguments wants one of the two.
-    let given = args.text.as_ref().or(args.prompt.as_ref()).cloned().unwrap_or_default();
-    if given != "-" {
-        return Ok(given);
-    }
+    let given = args.text.as_ref().or(args.prompt.as_ref()).cloned();
+    let files = args.files.clone();
     // Elsewhere, so that Ctrl-C is heard meanwhile.
-    let read = tokio::task::spawn_blocking(|| std::io::read_to_string(std::io::stdin())).await;
-    Ok(read.map_err(std::io::Error::other)??)
+    let read = tokio::task::spawn_blocking(move || -> Result<String, Error> {
+        let mut all = String::new();
+        for file in files {
+            all.push_str(&text_of(&file)?);
+        }
+        match given.as_deref() {
+            Some("-") => all.push_str(&std::io::read_to_string(std::io::stdin())?),
+            Some(text) => all.push_str(text),
+            None => {}
+        }
+        Ok(all)
+    });
+    read.await.map_err(std::io::Error::other)?
+}
+
+fn text_of(file: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(file).map_err(|error| {
+        let why = match error.kind() {
+            std::io::ErrorKind::InvalidData => "is not UTF-8".to_owned(),
+            _ => format!("cannot be read: {error}"),
+        };
+        Error::TextFile { file: file.to_owned(), why }
+    })
 }
 
 fn stop(args: &args::Generate) -> Option<Stop> {
@@ -119,27 +139,8 @@ impl End {
                 text::print(&text)?;
                 end.ends_with_line_feed = text.ends_with('\n');
             }
-            end.usage = usage.or(end.usage);
-            end.timings = timings.or(end.timings);
+            end.took.add(usage, timings);
         }
         Ok(end)
     }
-}
-
-/// `12 tokens in, 64 out, first after 210 ms, 15.2 tok/s`
-fn summary(end: &End, begin: Instant) -> String {
-    let usage = end.usage.unwrap_or_default();
-    let mut line = format!("{} tokens in, {} out", usage.prompt_tokens, usage.completion_tokens);
-    match end.timings {
-        Some(times) => {
-            line.push_str(&format!(", first after {:.0} ms", times.first_token_ms));
-            let rest = (times.total_ms - times.first_token_ms) / 1e3;
-            if usage.completion_tokens > 1 && rest > 0.0 {
-                let speed = (usage.completion_tokens - 1) as f64 / rest;
-                line.push_str(&format!(", then {speed:.2} tok/s"));
-            }
-        }
-        None => line.push_str(&format!(" in {:.1} s", begin.elapsed().as_secs_f64())),
-    }
-    line
 }

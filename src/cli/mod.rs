@@ -1,9 +1,10 @@
 //! `orinctl`: one file per subcommand. It talks to the daemon through [`crate::control::client`], never to the
-//! engine. Results go to standard output, everything else to standard error. Where no daemon listens, `bench`
-//! and `generate` start a private one and stop it at the end.
+//! engine. Results go to standard output, everything else to standard error. Where no daemon listens, `bench`,
+//! `generate` and `chat` start a private one and stop it at the end.
 
 mod args;
 mod bench;
+mod chat;
 mod compare;
 mod connection;
 mod device;
@@ -14,11 +15,13 @@ mod fingerprint;
 mod first_contact;
 mod gate;
 mod generate;
+mod health;
 mod history;
 mod install;
 mod machine;
 mod models;
 mod narrow;
+mod pages;
 mod parity;
 mod plan;
 mod profile;
@@ -30,6 +33,7 @@ mod status;
 mod sweep;
 mod terminal;
 mod text;
+mod took;
 mod top;
 mod tune;
 mod verify;
@@ -87,7 +91,11 @@ pub fn main() -> ExitCode {
         Command::Generate(generate) => {
             interruptible(generate::run(&args.connection, &generate, &terminal))
         }
+        Command::Chat(chat) => on_runtime(chat::run(&args.connection, &chat, &terminal)),
+        Command::Completions(completions) => pages::completions(&completions),
+        Command::Man(man) => pages::man(&man),
         Command::Status(status) => interruptible(status::run(&args.connection, &status)),
+        Command::Health => interruptible(health::run(&args.connection)),
         Command::Top(top) => interruptible(top::run(&args.connection, &top)),
         Command::Models(models) => interruptible(models::list(&args.connection, &models)),
         Command::Load(load) => interruptible(models::load(&args.connection, &load, &terminal)),
@@ -179,12 +187,17 @@ fn started<T, F: Future<Output = Result<T, Error>>>(
     let interrupted = Arc::new(Notify::new());
     let notify = Arc::clone(&interrupted);
     on_interrupt(move || notify.notify_one())?;
+    on_runtime(work(interrupted))
+}
+
+/// Runs a command that talks with a daemon.
+fn on_runtime<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     // One thread: a private daemon is told when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|source| Error::Setup { what: "starting the I/O runtime", source })?;
-    let result = runtime.block_on(work(interrupted));
+    let result = runtime.block_on(work);
     // What still blocks, such as reading from a terminal, is not waited for.
     runtime.shutdown_background();
     result

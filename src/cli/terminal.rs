@@ -12,6 +12,8 @@ use crate::chain::one_line;
 pub(super) struct Terminal {
     live: bool,
     colour: bool,
+    /// Whether standard output may have colours too.
+    paints: bool,
 }
 
 impl Terminal {
@@ -19,7 +21,13 @@ impl Terminal {
         let live = std::io::stderr().is_terminal();
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self { live, colour: live && !plain }
+        let paints = std::io::stdout().is_terminal() && !plain;
+        Self { live, colour: live && !plain, paints }
+    }
+
+    /// Whether standard output is a terminal that takes colours.
+    pub(super) const fn paints(&self) -> bool {
+        self.paints
     }
 
     /// One line. Standard error that is gone is no reason to stop.

@@ -4,6 +4,7 @@
 //! their dialects, ignore fields nobody knows and carry a few extensions, each named here.
 
 mod anthropic;
+mod embeddings;
 mod ollama;
 mod openai;
 mod prompt;
@@ -20,6 +21,7 @@ use device::tune::report::{Mode, Searching};
 
 pub use crate::engine::{DeviceHealth, DeviceInfo as Device, ModelInfo as Model};
 pub use anthropic::*;
+pub use embeddings::*;
 pub use ollama::*;
 pub use openai::*;
 pub use prompt::Prompt;
@@ -27,6 +29,8 @@ pub use responses::*;
 pub use telemetry::State as Machine;
 
 pub mod route {
+    /// `GET`: a page for people.
+    pub const PAGE: &str = "/";
     /// `GET`: 200 when a generation would be served, else 503 with the reason.
     pub const HEALTH: &str = "/health";
     /// `GET`: Prometheus text.
@@ -50,7 +54,7 @@ pub mod route {
     pub const CHAT: &str = "/v1/chat/completions";
     /// `POST` [`super::ResponsesRequest`].
     pub const RESPONSES: &str = "/v1/responses";
-    /// `POST`, refused by name.
+    /// `POST` [`super::EmbeddingsRequest`].
     pub const EMBEDDINGS: &str = "/v1/embeddings";
     /// `POST` [`super::MessagesRequest`].
     pub const MESSAGES: &str = "/v1/messages";
@@ -66,7 +70,7 @@ pub mod route {
     pub const OLLAMA_SHOW: &str = "/api/show";
     /// `GET`.
     pub const OLLAMA_VERSION: &str = "/api/version";
-    /// `POST`, refused by name.
+    /// `POST` [`super::OllamaEmbed`].
     pub const OLLAMA_EMBED: &str = "/api/embed";
     /// `POST` [`super::TokenizeRequest`].
     pub const TOKENIZE: &str = "/tokenize";
@@ -80,7 +84,8 @@ pub mod route {
         [COMPLETIONS, CHAT, RESPONSES, MESSAGES, OLLAMA_GENERATE, OLLAMA_CHAT];
 
     /// All routes.
-    pub const ALL: [&str; 23] = [
+    pub const ALL: [&str; 24] = [
+        PAGE,
         HEALTH,
         METRICS,
         STATUS,

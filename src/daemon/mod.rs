@@ -156,6 +156,11 @@ impl Error {
     }
 }
 
+/// The command line, for its manual.
+pub fn definition() -> clap::Command {
+    Args::command()
+}
+
 /// The whole program: `args` begins with the program's name. 0 after a clean stop, 1 when it cannot
 /// start, 2 when the flags are wrong.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {

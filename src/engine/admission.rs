@@ -65,7 +65,7 @@ impl Admission {
         request: Request,
     ) -> Result<UnboundedReceiver<Event>, GenerateError> {
         let Served { model, load, .. } = &*self.served;
-        check(&request, model.vocabulary)?;
+        check(&request, model)?;
         let prompt = request.prompt.len();
         if prompt.saturating_add(request.max_tokens as usize) > model.context {
             let (max_tokens, context) = (request.max_tokens, model.context);
@@ -96,7 +96,8 @@ fn retry_after(shared: &Shared, in_flight: usize, slots: usize) -> Duration {
     Duration::from_secs((service * rounds).div_ceil(1000).clamp(1, 60))
 }
 
-fn check(request: &Request, vocabulary: usize) -> Result<(), GenerateError> {
+fn check(request: &Request, model: &ModelInfo) -> Result<(), GenerateError> {
+    let vocabulary = model.vocabulary;
     let invalid = |field, reason: String| Err(GenerateError::Invalid { field, reason });
     if request.prompt.is_empty() {
         return invalid("prompt", "has no tokens; at least one is needed".into());
@@ -106,6 +107,10 @@ fn check(request: &Request, vocabulary: usize) -> Result<(), GenerateError> {
             "prompt",
             format!("token id {id} is outside the vocabulary of {vocabulary}"),
         );
+    }
+    if request.embed && model.embedding.is_none() {
+        let reason = format!("{} is not made for embeddings: its file names no pooling", model.id);
+        return invalid("model", reason);
     }
     let Sampling { temperature, top_p, .. } = request.sampling;
     if !(0.0..=100.0).contains(&temperature) {

@@ -12,6 +12,8 @@ use llguidance::{Matcher, ParserFactory};
 use model::tokenizer::Tokenizer;
 use serde_json::Value;
 
+use super::gbnf;
+
 /// Bytes of a grammar at most.
 const SOURCE: usize = 256 << 10;
 
@@ -23,6 +25,8 @@ pub enum Grammar {
     Regex(String),
     /// A grammar in llguidance's dialect of Lark.
     Lark(String),
+    /// A grammar in llama.cpp's notation.
+    Gbnf(String),
     /// One that refers to others by `@name`.
     Within {
         lark: String,
@@ -31,37 +35,43 @@ pub enum Grammar {
 }
 
 impl Grammar {
+    /// A grammar as somebody has written it, in one of the two notations.
+    #[must_use]
+    pub fn written(text: String) -> Self {
+        if gbnf::is_gbnf(&text) { Self::Gbnf(text) } else { Self::Lark(text) }
+    }
+
     /// Bytes of its text.
     fn size(&self) -> usize {
         match self {
             Self::JsonSchema(schema) => schema.to_string().len(),
-            Self::Regex(text) | Self::Lark(text) => text.len(),
+            Self::Regex(text) | Self::Lark(text) | Self::Gbnf(text) => text.len(),
             Self::Within { lark, parts } => {
                 lark.len() + parts.iter().map(|(_, part)| part.size()).sum::<usize>()
             }
         }
     }
 
-    fn of_one(&self) -> GrammarWithLexer {
-        match self {
+    fn of_one(&self) -> Result<GrammarWithLexer, String> {
+        Ok(match self {
             Self::JsonSchema(schema) => GrammarWithLexer::from_json_schema(spaced(schema.clone())),
             Self::Regex(regex) => GrammarWithLexer::from_regex(regex),
             Self::Lark(lark) | Self::Within { lark, .. } => {
                 GrammarWithLexer::from_lark(lark.clone())
             }
-        }
+            Self::Gbnf(text) => GrammarWithLexer::from_lark(gbnf::to_lark(text)?),
+        })
     }
 
-    fn compiled(&self) -> TopLevelGrammar {
-        let mut top = TopLevelGrammar::from_grammar(self.of_one());
+    /// All that llguidance has to know.
+    fn translated(&self) -> Result<TopLevelGrammar, String> {
+        let mut top = TopLevelGrammar::from_grammar(self.of_one()?);
         if let Self::Within { parts, .. } = self {
-            let named = |(name, part): &(String, Self)| GrammarWithLexer {
-                name: Some(name.clone()),
-                ..part.of_one()
-            };
-            top.grammars.extend(parts.iter().map(named));
+            for (name, part) in parts {
+                top.grammars.push(GrammarWithLexer { name: Some(name.clone()), ..part.of_one()? });
+            }
         }
-        top
+        Ok(top)
     }
 }
 
@@ -90,7 +100,7 @@ impl fmt::Debug for Grammars {
 }
 
 impl Grammars {
-    pub(super) const fn new(tokenizer: Arc<Tokenizer>) -> Self {
+    pub const fn new(tokenizer: Arc<Tokenizer>) -> Self {
         Self { tokenizer, factory: OnceLock::new() }
     }
 
@@ -105,7 +115,7 @@ impl Grammars {
         }
         let factory = self.factory.get_or_init(|| self.factory());
         let factory = factory.as_ref().map_err(Clone::clone)?;
-        let mut matcher = Matcher::new(factory.create_parser(grammar.compiled()));
+        let mut matcher = Matcher::new(factory.create_parser(grammar.translated()?));
         if let Some(error) = matcher.get_error() {
             return Err(first_lines(&error));
         }
@@ -270,6 +280,59 @@ mod tests {
         assert_eq!(serde_json::from_str::<Value>(inner).unwrap(), json!({"a": 1}));
     }
 
+    /// Whether a grammar takes a text to its end, byte by byte.
+    fn takes(grammars: &Grammars, grammar: &Grammar, text: &str) -> bool {
+        let mut constraint = grammars.compile(grammar).unwrap();
+        for (at, byte) in text.bytes().enumerate() {
+            let id = u32::from(byte);
+            let mut logits = vec![0.0; 262];
+            constraint.mask(&mut logits).unwrap();
+            if logits[id as usize] != 0.0 {
+                return false;
+            }
+            if constraint.take(id).unwrap() {
+                return at + 1 == text.len();
+            }
+        }
+        let mut logits = vec![0.0; 262];
+        constraint.mask(&mut logits).unwrap();
+        logits[260] == 0.0
+    }
+
+    /// What llama.cpp's notation says, held against texts; some of them are its own examples.
+    #[test]
+    fn grammars_of_llama_cpp_mean_what_they_do_there() {
+        let grammars = grammars();
+        let arithmetic = "root ::= (expr \"=\" ws term \"\\n\")+\n\
+             expr ::= term ([-+*/] term)*\n\
+             term ::= ident | num | \"(\" ws expr \")\" ws\n\
+             ident ::= [a-z] [a-z0-9_]* ws\n\
+             num ::= [0-9]+ ws\n\
+             ws ::= [ \\t]*\n";
+        let chess = "root ::= \"1. \" move \" \" move \"\\n\"\n\
+             move ::= (pawn | nonpawn | castle) [+#]?\n\
+             nonpawn ::= [NBKQR] [a-h]? [1-8]? \"x\"? [a-h] [1-8]\n\
+             pawn ::= ([a-h] \"x\")? [a-h] [1-8] (\"=\" [NBKQR])?\n\
+             castle ::= \"O-O\" \"-O\"?";
+        let until = "root ::= [a-z]* \"end\"";
+        for (grammar, text, fits) in [
+            (arithmetic, "a=1\n", true),
+            (arithmetic, "(a+2) *b = 7\n", true),
+            (arithmetic, "(a+2 = 7\n", false),
+            (chess, "1. e4 Nf6\n", true),
+            (chess, "1. exd8=Q+ O-O-O#\n", true),
+            (chess, "1. e9 e5\n", false),
+            (until, "enxend", true),
+            (until, "enx", false),
+            ("root ::= \"a\"{2} . [^b]", "aa\nc", true),
+            ("root ::= \"a\"{2} . [^b]", "aaxb", false),
+            ("root ::= \"\" | \"\\u00e9\"", "é", true),
+        ] {
+            let written = Grammar::written(grammar.to_owned());
+            assert_eq!(takes(&grammars, &written, text), fits, "{grammar}: {text:?}");
+        }
+    }
+
     #[test]
     fn text_ends_with_what_it_has_to() {
         let grammars = grammars();
@@ -286,6 +349,28 @@ mod tests {
             let stops = constraint.take(id).unwrap();
             assert_eq!(stops, id == u32::from(b'!'));
         }
+    }
+
+    /// The corpus of the fuzz target `grammar`, whose first byte is the notation.
+    #[test]
+    fn the_corpus_of_the_fuzzer_is_compiled_or_refused() {
+        let grammars = grammars();
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/grammar");
+        let mut compiled = 0;
+        for entry in std::fs::read_dir(corpus).unwrap() {
+            let data = std::fs::read(entry.unwrap().path()).unwrap();
+            let text = String::from_utf8_lossy(&data[1..]).into_owned();
+            let grammar = match data[0] % 3 {
+                0 => Grammar::written(text),
+                1 => Grammar::Regex(text),
+                _ => Grammar::JsonSchema(serde_json::from_str(&text).unwrap()),
+            };
+            match grammars.compile(&grammar) {
+                Ok(_) => compiled += 1,
+                Err(said) => assert!((1..600).contains(&said.len()), "{said}"),
+            }
+        }
+        assert!(compiled >= 4, "{compiled}");
     }
 
     /// Either it is refused, or it is compiled with little: then the first mask is there too.

@@ -23,7 +23,7 @@ use device::tune::report::{Progress, Report, Spec};
 use device::tune::{Case, Store};
 use device::{AUTO, Activity, Data, Device, Error, Footprint, Instance};
 use device::{MAX_SUBMISSIONS, Prepared, Ticket};
-use model::{KvLayout, Model, ports};
+use model::{KvLayout, Model, Pooling, ports};
 use plan::sample::{NOT_FINITE, Sampling};
 use plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
 
@@ -98,6 +98,7 @@ struct Ports {
     top_p: Option<BufferId>,
     seed: Option<BufferId>,
     logits: Option<BufferId>,
+    hidden: Option<BufferId>,
 }
 
 /// Staging for mailbox writes, reserved once.
@@ -113,7 +114,12 @@ struct Scratch {
 /// The buckets a model is prepared for, before fusion. The last chunk of a prompt has any length:
 /// a device that computes padding gets buckets of half the size, and half of that, so that a short
 /// prompt is a short step.
-pub(super) fn buckets(layout: KvLayout, chunk: usize, skips_padding: bool) -> Vec<Bucket> {
+pub(super) fn buckets(
+    layout: KvLayout,
+    chunk: usize,
+    skips_padding: bool,
+    embeds: bool,
+) -> Vec<Bucket> {
     let mut buckets: Vec<Bucket> = std::iter::successors(Some(1), |b| Some(b * 2))
         .take_while(|b| *b < layout.slots)
         .chain([layout.slots])
@@ -129,6 +135,9 @@ pub(super) fn buckets(layout: KvLayout, chunk: usize, skips_padding: bool) -> Ve
     let smaller = halves.skip(1).take_while(|rows| !skips_padding && *rows >= SHORTEST_CHUNK);
     for rows in std::iter::once(chunk).chain(smaller) {
         prefill(rows, Outputs::Last);
+    }
+    if embeds {
+        prefill(chunk, Outputs::Hidden);
     }
     buckets
 }
@@ -172,6 +181,7 @@ impl Entries {
                 top_p: mailbox(ports::TOP_P),
                 seed: mailbox(ports::SEED),
                 logits: plan.find(Class::Output, ports::LOGITS),
+                hidden: plan.find(Class::Output, ports::HIDDEN),
             };
             let rows = Vec::with_capacity(plan.bucket.rows());
             Ok(Entry { plan, prepared, ports, rows })
@@ -493,6 +503,12 @@ impl Core {
         )))
     }
 
+    /// Numbers of an embedding, and which rows it is made of, if the model makes any.
+    pub(super) fn embedding(&self) -> Option<(usize, Pooling)> {
+        let model = &self.loaded.model;
+        model.pooling().map(|pooling| (model.hyperparameters().width, pooling))
+    }
+
     /// Rows of the largest prefill chunk.
     pub fn chunk(&self) -> usize {
         self.bucket_rows(Outputs::None)
@@ -521,9 +537,9 @@ impl Core {
     }
 
     /// Submits the evaluation of consecutive tokens of one sequence, from `start.position`. The token after
-    /// the last one is sampled unless `outputs` is none, the one after each where it is all. Where a narrower plan
+    /// the last one is sampled where there are logits, the one after each where it is all. Where a narrower plan
     /// has the logits of the last row, it may compute them for nobody. False when something has to be waited for first:
-    /// the device has all it takes, or logits that the host has yet to read would be overwritten.
+    /// the device has all it takes, or what the host has yet to read would be overwritten.
     pub(super) fn submit_chunk(
         &mut self,
         start: Row,
@@ -540,8 +556,8 @@ impl Core {
                 tokens.len()
             )));
         };
-        let has_logits = self.entries[entry].plan.bucket.outputs != Outputs::None;
-        if !self.has_room() || has_logits && self.is_under_way(entry) {
+        let is_read = self.entries[entry].plan.bucket.outputs != Outputs::None;
+        if !self.has_room() || is_read && self.is_under_way(entry) {
             return Ok(false);
         }
         let mut rows = std::mem::take(&mut self.scratch.rows);
@@ -555,7 +571,7 @@ impl Core {
         self.scratch.rows = rows;
         written?;
         let sampled = match outputs {
-            Outputs::None => 0..0,
+            Outputs::None | Outputs::Hidden => 0..0,
             Outputs::Last => 0..1,
             Outputs::All => 0..tokens.len(),
         };
@@ -676,6 +692,15 @@ impl Core {
             unreachable!("logits of a step of {:?}, which has none", plan.bucket);
         };
         self.loaded.instance.read(*prepared, logits, row * out.len(), out)
+    }
+
+    /// The same of its hidden state.
+    pub(super) fn hidden(&self, of: &Step, row: usize, out: &mut [f32]) -> Result<(), Error> {
+        let Entry { plan, prepared, ports, .. } = &self.entries[of.entry];
+        let Some(hidden) = ports.hidden else {
+            unreachable!("the hidden state of a step of {:?}, which has none", plan.bucket);
+        };
+        self.loaded.instance.read(*prepared, hidden, row * out.len(), out)
     }
 
     /// Fills the mailboxes, padding up to the bucket.

@@ -12,7 +12,7 @@ use super::handle::Shared;
 use super::heartbeat::Heartbeat;
 use super::provenance::Provenance;
 use super::tuning;
-use super::{DeviceInfo, DeviceMemory, Grammars, LoadError, LoadSpec, ModelInfo};
+use super::{DeviceInfo, DeviceMemory, Grammars, Infill, LoadError, LoadSpec, ModelInfo};
 use crate::chain::{of, one_line};
 use device::tune::Case;
 use device::tune::report::Used;
@@ -34,6 +34,8 @@ pub struct Text {
     /// Control tokens that tell the parts of an answer apart, with their names.
     pub marks: Vec<(&'static str, u32)>,
     pub grammars: Grammars,
+    /// How it is asked for what stands between two texts, if it can be.
+    pub infill: Option<Infill>,
 }
 
 impl Text {
@@ -255,7 +257,7 @@ fn fit(
     loop {
         let Found { device, reason } = found;
         let plan = |bucket| Ok(fuse(&model.plan(layout, bucket)?, device.fusions()));
-        let plans = core::buckets(layout, chunk, device.skips_padding())
+        let plans = core::buckets(layout, chunk, device.skips_padding(), model.pooling().is_some())
             .into_iter()
             .map(plan)
             .collect::<Result<Vec<Plan>, plan::graph::Error>>()
@@ -477,7 +479,9 @@ fn read_text(path: &Path, gguf: &Gguf) -> Result<Text, LoadError> {
     };
     let marks = chat.format().marks().filter_map(mark).collect();
     let grammars = Grammars::new(Arc::clone(&tokenizer));
-    Ok(Text { tokenizer, chat, marks, grammars })
+    let infill = Infill::of(gguf, &tokenizer)
+        .map_err(|why| LoadError::Invalid(format!("{}: {why}", path.display())))?;
+    Ok(Text { tokenizer, chat, marks, grammars, infill })
 }
 
 fn describe(
@@ -507,6 +511,7 @@ fn describe(
         context: layout.context,
         trained_context: model.hyperparameters().context,
         slots: layout.slots,
+        embedding: model.pooling().map(|_| model.hyperparameters().width),
         device: DeviceInfo {
             name: info.name.to_owned(),
             description: info.description,

@@ -9,8 +9,10 @@ mod constraint;
 mod core;
 mod devices;
 mod first_light;
+mod gbnf;
 mod handle;
 mod heartbeat;
+mod infill;
 mod load;
 mod loader;
 mod logprobs;
@@ -35,6 +37,7 @@ pub use self::first_light::Light;
 pub use self::shaping::{Dry, DynamicTemperature, Mirostat, Shaping, Xtc};
 pub use device::cpu::pool::at_most_processors;
 pub use handle::{Handle, Settings};
+pub use infill::Infill;
 pub use load::{Text, check, inspect};
 pub use provenance::Provenance;
 pub use request::{

@@ -35,6 +35,8 @@ pub struct Request {
     pub logprobs: Option<u8>,
     /// Report log-probabilities of the prompt's tokens too, before the first token.
     pub prompt_logprobs: bool,
+    /// Give the prompt's embedding, as the model's file says that it is made; nothing is generated.
+    pub embed: bool,
 }
 
 impl Request {
@@ -113,6 +115,8 @@ pub struct Finished {
 pub enum Event {
     /// The prompt's log-probabilities, one entry per prompt token.
     Prompt(Vec<TokenLogprobs>),
+    /// The prompt's embedding, of length 1.
+    Embedding(Vec<f32>),
     Token(TokenEvent),
     Finished(Finished),
     Failed(GenerateError),
@@ -253,6 +257,9 @@ pub struct ModelInfo {
     pub trained_context: usize,
     /// Sequences served at once.
     pub slots: usize,
+    /// Numbers of an embedding, if it makes any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding: Option<usize>,
     pub device: DeviceInfo,
     pub memory: DeviceMemory,
     /// Which tuned choices it runs under.

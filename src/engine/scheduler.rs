@@ -25,9 +25,10 @@ use super::sequence::{Sequence, Waiting};
 use super::slots::{Slot, Slots, shared};
 use super::stall::Stall;
 use super::tuning::Idle;
-use super::{Event, FinishReason, GenerateError, LoadError, LoadEvent, Loading, State};
+use super::{Event, FinishReason, GenerateError, LoadError, LoadEvent, Loading, Request, State};
 use crate::chain::one_line;
 use device::MAX_SUBMISSIONS;
+use model::Pooling;
 use plan::Outputs;
 use plan::sample::{NOT_FINITE, Sampling};
 
@@ -593,10 +594,12 @@ impl Scheduler {
         let start = sequence.submitted;
         let left = prompt.len() - start;
         let most = if held_up { self.stall.rows() } else { usize::MAX }.min(core.chunk());
-        let outputs = match (sequence.request.prompt_logprobs, left <= most) {
-            (true, _) => Outputs::All,
-            (false, true) => Outputs::Last,
-            (false, false) => Outputs::None,
+        let Request { embed, prompt_logprobs, .. } = sequence.request;
+        let outputs = match (embed, prompt_logprobs, left <= most) {
+            (true, ..) => Outputs::Hidden,
+            (false, true, _) => Outputs::All,
+            (false, false, true) => Outputs::Last,
+            (false, false, false) => Outputs::None,
         };
         let end = start + left.min(most).min(core.bucket_rows(outputs));
         let sampling =
@@ -626,7 +629,8 @@ impl Scheduler {
             if core.continues(held.len(), shared) { shared } else { 0 }
         };
         let mut cached = 0;
-        if !sequence.request.prompt_logprobs {
+        // Who wants something of every token has all of them evaluated.
+        if !sequence.request.prompt_logprobs && !sequence.request.embed {
             cached = usable(held);
             let others = self.active.iter().filter(|s| s.id != sequence.id && s.held.is_none());
             let others = others.map(|s| (s.slot, s.in_cache()));
@@ -740,6 +744,9 @@ impl Scheduler {
         };
         let sequence = &mut self.active[at];
         sequence.position = part.end;
+        if outputs == Outputs::Hidden {
+            return self.finish_hidden(step, at, &part);
+        }
         if outputs == Outputs::All {
             if part.start == 0 {
                 sequence.prompt_logits(0, None);
@@ -761,6 +768,39 @@ impl Scheduler {
         sequence.prompt_done();
         let row = if outputs == Outputs::All { part.len() - 1 } else { 0 };
         self.hand_out(step, row, at)
+    }
+
+    /// Takes the rows of a chunk that an embedding is made of; behind the last one it is complete.
+    fn finish_hidden(
+        &mut self,
+        step: &Step,
+        at: usize,
+        part: &Range<usize>,
+    ) -> Result<(), device::Error> {
+        let core = core(&mut self.core);
+        let Some((width, pooling)) = core.embedding() else {
+            unreachable!("only models that embed are asked for embeddings");
+        };
+        let sequence = &mut self.active[at];
+        let wanted = match pooling {
+            Pooling::Mean => part.clone(),
+            Pooling::First => part.start..part.end.min(1).max(part.start),
+            Pooling::Last if sequence.in_prompt() => part.end..part.end,
+            Pooling::Last => part.end - 1..part.end,
+        };
+        let mut row = vec![0.0; width];
+        for position in wanted {
+            core.hidden(step, position - part.start, &mut row)?;
+            if !sequence.pool(&row) {
+                self.fail_not_finite(at, position);
+                return Ok(());
+            }
+        }
+        if !sequence.in_prompt() {
+            sequence.embedded();
+            self.finish(at, FinishReason::Complete);
+        }
+        Ok(())
     }
 
     fn finish_decode(&mut self, step: &Step, ids: &[u64]) -> Result<(), device::Error> {

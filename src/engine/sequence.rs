@@ -56,6 +56,8 @@ pub(super) struct Sequence {
     chooser: Option<Chooser>,
     lookup: Lookup,
     prompt_logprobs: Vec<TokenLogprobs>,
+    /// The sum of those rows of the prompt's hidden state so far that its embedding is made of.
+    pooled: Vec<f64>,
     arrived: Instant,
     started: Instant,
     first_token: Option<Instant>,
@@ -82,6 +84,7 @@ impl Sequence {
             chooser: Chooser::new(&request.shaping, request.constraint.take(), request.sampling),
             lookup: Lookup::new(draft),
             prompt_logprobs: Vec::new(),
+            pooled: Vec::new(),
             given: tokens.len(),
             tokens,
             request,
@@ -107,6 +110,7 @@ impl Sequence {
         self.position = 0;
         self.held = None;
         self.prompt_logprobs.clear();
+        self.pooled.clear();
     }
 
     /// Begins the prompt behind what the slot holds of it.
@@ -185,6 +189,23 @@ impl Sequence {
             None => logprobs::unpredicted(id, &self.text.tokenizer),
         };
         self.prompt_logprobs.push(entry);
+    }
+
+    /// Takes the hidden state of one row of the prompt for its embedding. False where it holds a number that is
+    /// none.
+    pub(super) fn pool(&mut self, row: &[f32]) -> bool {
+        self.pooled.resize(row.len(), 0.0);
+        self.pooled.iter_mut().zip(row).for_each(|(sum, &value)| *sum += f64::from(value));
+        row.iter().all(|value| value.is_finite())
+    }
+
+    /// Sends the prompt's embedding: whatever was pooled, of length 1. Zeroes stay zeroes.
+    pub(super) fn embedded(&mut self) {
+        let pooled = std::mem::take(&mut self.pooled);
+        let length = pooled.iter().map(|value| value * value).sum::<f64>().sqrt();
+        let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
+        let embedding = pooled.into_iter().map(|value| (value * scale) as f32).collect();
+        let _ = self.events.send(Event::Embedding(embedding));
     }
 
     /// Sends what was collected about the prompt, when it is complete; once.

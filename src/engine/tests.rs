@@ -277,6 +277,7 @@ fn collect(mut events: UnboundedReceiver<Event>) -> Result<Answer, GenerateError
                 assert!(prompt.is_empty() && ids.is_empty(), "once, and first");
                 prompt = all[1..].to_vec();
             }
+            Event::Embedding(_) => panic!("nobody asks for one here"),
             Event::Token(token) => {
                 ids.push(token.id);
                 text.push_str(&token.text);
@@ -307,6 +308,7 @@ fn request(prompt: Vec<u32>, max_tokens: u32) -> Request {
         shown: Vec::new(),
         logprobs: None,
         prompt_logprobs: false,
+        embed: false,
     }
 }
 

@@ -54,6 +54,11 @@ fn what_is_installed_is_removed_again_and_nothing_else() {
         ("opt/o/lib/sysusers.d/orind.conf", 0o644),
         ("opt/o/lib/tmpfiles.d/orind.conf", 0o644),
         ("opt/o/lib/udev/rules.d/70-orind.rules", 0o644),
+        ("opt/o/share/bash-completion/completions/orinctl", 0o644),
+        ("opt/o/share/zsh/site-functions/_orinctl", 0o644),
+        ("opt/o/share/fish/vendor_completions.d/orinctl.fish", 0o644),
+        ("opt/o/share/man/man1/orinctl-chat.1", 0o644),
+        ("opt/o/share/man/man1/orind.1", 0o644),
         ("etc/orind/orind.toml", 0o644),
     ] {
         assert_eq!(installed.get(Path::new(path)), Some(&mode), "{path}");

@@ -7,10 +7,12 @@
 
 mod allocation;
 mod bench;
+mod chat;
 mod compare;
 mod cpu;
 mod daemon;
 mod drafts;
+mod embeddings;
 mod engine;
 mod fingerprint;
 mod first_contact;

@@ -18,7 +18,7 @@ use device::reference::Reference;
 use model::gguf::Gguf;
 use model::mix::Mix;
 use model::quantise::Conversion;
-use model::{KvLayout, Model};
+use model::{KvLayout, Model, ports};
 use orind_testing::data;
 use orind_testing::session::Session;
 use plan::{Bucket, Outputs};
@@ -93,6 +93,11 @@ fn check(name: &str) {
         [("F16", Mix::F16, "plain"), ("F32", Mix::F32, "plain"), ("Q8_0", Mix::Q8_0, "Q8_0")]
     {
         let model = converted(&file, mix, &dir.path().join(kind));
+        if mix == Mix::F32 {
+            for device in [&Reference as &dyn Device, &Cpu::detect()] {
+                check_hidden(name, device, &model, &tokens);
+            }
+        }
         for run in expected["runs"].as_array().unwrap() {
             let context = run["context"].as_u64().unwrap() as usize;
             let theirs = &run[judged]["llama_cpp"][kind];
@@ -105,6 +110,44 @@ fn check(name: &str) {
                 let luck = if kind == "Q8_0" { DRAWN } else { 1.0 };
                 assert!(ours.0 <= luck * rms && ours.1 <= luck * LUCK * most, "{what}");
             }
+        }
+    }
+}
+
+/// A weight of a model in F32; `None` where it has none of that name.
+fn values(model: &Model, name: &str) -> Option<Vec<f64>> {
+    let buffer = model.weights().find(|weight| weight.name == name)?;
+    let mut bytes = vec![0; buffer.bytes() as usize];
+    model.read_weight(name, 0, &mut bytes).unwrap();
+    let value = |bytes: &[u8]| f64::from(f32::from_le_bytes(bytes.try_into().unwrap()));
+    Some(bytes.chunks(4).map(value).collect())
+}
+
+/// What a plan for embeddings gives is what the logits are made of: its product with the output matrix.
+fn check_hidden(name: &str, device: &dyn Device, model: &Model, tokens: &[i32]) {
+    let layout = KvLayout { slots: 2, context: 64 };
+    let buckets = [Outputs::Hidden, Outputs::All].map(|o| Bucket::prefill(PROMPT, 64, o));
+    let mut session = Session::new(device, model, layout, &buckets);
+    let rows: Vec<_> = (0..).zip(&tokens[..PROMPT]).map(|(at, &token)| (token, at, 1)).collect();
+    let [hidden, logits] = [(0, ports::HIDDEN), (1, ports::LOGITS)].map(|(plan, output)| {
+        session.load(plan, &rows);
+        session.run(plan, 1);
+        session.output(plan, output)
+    });
+    let hyper = model.hyperparameters();
+    let matrix = values(model, "output.weight").or_else(|| values(model, "token_embd.weight"));
+    let (matrix, bias) = (matrix.unwrap(), values(model, "output.bias"));
+    let largest = logits.iter().fold(0.0f32, |most, logit| most.max(logit.abs()));
+    for (hidden, logits) in hidden.chunks(hyper.width).zip(logits.chunks(hyper.vocabulary)) {
+        for (token, (row, &logit)) in matrix.chunks(hyper.width).zip(logits).enumerate() {
+            let product: f64 = row.iter().zip(hidden).map(|(w, &h)| w * f64::from(h)).sum();
+            let mut expected = product + bias.as_ref().map_or(0.0, |bias| bias[token]);
+            expected *= f64::from(hyper.logits.scale.unwrap_or(1.0));
+            if let Some(cap) = hyper.logits.cap.map(f64::from) {
+                expected = (expected / cap).tanh() * cap;
+            }
+            let error = (f64::from(logit) - expected).abs();
+            assert!(error < 4e-3 * f64::from(largest), "{name}: {logit}, {expected} expected");
         }
     }
 }

@@ -68,7 +68,10 @@ impl Decoder<'_> {
             let table = tables[layer.attention.rope];
             x = self.layer(i, layer, x, beside, table, inputs.rows, selected)?;
         }
-        if self.step.bucket.logit_rows() > 0 {
+        if self.step.bucket.outputs == Outputs::Hidden {
+            let hidden = self.norm(self.hyper.output_norm, x, self.hyper.width)?;
+            self.g.output(ports::HIDDEN, hidden);
+        } else if self.step.bucket.logit_rows() > 0 {
             self.head(x, inputs)?;
         }
         Ok(())

@@ -10,6 +10,7 @@ pub mod gguf;
 pub mod hyper;
 pub mod mix;
 mod pieces;
+mod pooling;
 pub mod ports;
 pub mod quantise;
 mod rope;
@@ -27,6 +28,7 @@ use plan::{Bucket, Buffer, Class, DType, Plan};
 
 pub use architecture::Architecture;
 pub use hyper::Hyperparameters;
+pub use pooling::Pooling;
 use weights::{Origin, Weights};
 
 /// Why a file is not a model this program can run.
@@ -87,6 +89,7 @@ pub struct Model {
     gguf: Gguf,
     architecture: Architecture,
     hyper: Hyperparameters,
+    pooling: Option<Pooling>,
     weights: Weights,
 }
 
@@ -104,13 +107,14 @@ impl Model {
         let architecture = Architecture::parse(name)
             .ok_or_else(|| Error::Architecture { found: name.to_owned() })?;
         let (hyper, read) = architecture.describe(&gguf)?;
+        let pooling = Pooling::of(&gguf, architecture.name())?;
         let mut weights = Weights::default();
         // Any step with logits asks for all of them.
         let smallest =
             Step { layout: KvLayout { slots: 1, context: 1 }, bucket: Bucket::decode(1, 1) };
         decoder::graph(&gguf, &hyper, &mut weights, smallest)?;
         weights.check_complete(&gguf, &read, architecture.name())?;
-        Ok(Self { gguf, architecture, hyper, weights })
+        Ok(Self { gguf, architecture, hyper, pooling, weights })
     }
 
     #[must_use]
@@ -126,6 +130,12 @@ impl Model {
     #[must_use]
     pub const fn hyperparameters(&self) -> &Hyperparameters {
         &self.hyper
+    }
+
+    /// How it makes embeddings, if it does.
+    #[must_use]
+    pub const fn pooling(&self) -> Option<Pooling> {
+        self.pooling
     }
 
     /// The weights a device must be given.

@@ -19,6 +19,8 @@ pub const TOP_P: &str = "top_p";
 pub const SEED: &str = "seed";
 /// Output `F32 [N, V]`.
 pub const LOGITS: &str = "logits";
+/// Output `F32 [M, D]`, in place of logits: each row behind the last norm.
+pub const HIDDEN: &str = "hidden";
 /// Output `I32 [N]`: the sampled tokens.
 pub const SAMPLED: &str = "sampled";
 

@@ -42,6 +42,8 @@ pub enum Outputs {
     Last,
     /// A row of logits for every row of tokens.
     All,
+    /// For every row of tokens what the logits would be made of, for embeddings.
+    Hidden,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,7 +77,7 @@ impl Bucket {
     #[must_use]
     pub const fn logit_rows(&self) -> usize {
         match self.outputs {
-            Outputs::None => 0,
+            Outputs::None | Outputs::Hidden => 0,
             Outputs::Last => self.batch,
             Outputs::All => self.rows(),
         }

@@ -77,12 +77,14 @@ pub fn request(prompt: impl IntoIterator<Item = u32>, max_tokens: u32) -> Reques
         shown: Vec::new(),
         logprobs: None,
         prompt_logprobs: false,
+        embed: false,
     }
 }
 
 #[derive(Debug, Default)]
 pub struct Answer {
     pub prompt: Option<Vec<TokenLogprobs>>,
+    pub embedding: Option<Vec<f32>>,
     pub ids: Vec<u32>,
     pub text: String,
     pub logprobs: Vec<TokenLogprobs>,
@@ -102,6 +104,7 @@ pub fn collect(mut events: UnboundedReceiver<Event>) -> Result<Answer, GenerateE
         assert!(answer.finished.is_none(), "nothing follows the end");
         match event {
             Event::Prompt(all) => answer.prompt = Some(all),
+            Event::Embedding(numbers) => answer.embedding = Some(numbers),
             Event::Token(token) => {
                 answer.ids.push(token.id);
                 answer.text.push_str(&token.text);

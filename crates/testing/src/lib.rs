@@ -6,7 +6,7 @@
 //! | `machine` | kernels executed instruction by instruction | `orind-kernels` and above |
 //! | `device` | a model on a device, driven through the seam; models with odd weights | `orind` |
 //! | `engine` | load, ask, collect the answer | `orind` |
-//! | `daemon` | a daemon on a socket of its own | `orind` |
+//! | `daemon` | a daemon on a socket of its own, programs on terminals and pages in browsers of their own | `orind` |
 //!
 //! A crate's integration tests may use a feature that depends on the crate itself. Its unit tests may not:
 //! they would meet every type of it twice. The simulated Orin stands in below libc, for the whole program
@@ -16,6 +16,8 @@
 
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "daemon")]
+pub mod browser;
 #[cfg(feature = "daemon")]
 pub mod daemon;
 #[cfg(feature = "engine")]
@@ -32,6 +34,8 @@ pub mod random;
 pub mod session;
 #[cfg(feature = "device")]
 pub mod shapes;
+#[cfg(feature = "daemon")]
+pub mod terminal;
 
 /// A file of the repository, by its path from the root.
 pub fn repository(path: &str) -> PathBuf {

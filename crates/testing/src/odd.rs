@@ -1,9 +1,10 @@
-//! Models in whose weights there are numbers that are none.
+//! Models that are a little other than those they are made of: in whose weights there are numbers that are none, or
+//! whose metadata says more.
 
 use std::ops::Range;
 use std::path::Path;
 
-use model::gguf::{Gguf, Writer};
+use model::gguf::{Gguf, TensorInfo, Value, Writer};
 use plan::DType;
 
 const EMBEDDING: &str = "token_embd.weight";
@@ -13,11 +14,40 @@ const OUTPUT: &str = "output.weight";
 /// first value, or of blocks the first scale. Where the output is tied to the embedding it becomes a tensor of
 /// its own, so that a token's embedding concerns nobody who does not use it.
 pub fn odd(from: &str, dir: &Path, tensor: &str, rows: Range<usize>, odd: f32) -> String {
-    let from = Gguf::open(from).unwrap();
     let half = if odd.is_nan() { 0x7e00_u16 } else { 0x7c00 };
-    let path = dir.join("odd.gguf");
-    let mut to = Writer::new(&path);
+    copy(from, &dir.join("odd.gguf"), &[], &|name, of, bytes| {
+        if name != tensor {
+            return;
+        }
+        let stride = bytes.len() / if of.shape.len() > 1 { of.shape[0] } else { 1 };
+        for row in rows.clone() {
+            let row = &mut bytes[row * stride..(row + 1) * stride];
+            match of.dtype {
+                DType::F32 => row[..4].copy_from_slice(&odd.to_le_bytes()),
+                DType::F16 | DType::Q8_0 => row[..2].copy_from_slice(&half.to_le_bytes()),
+                other => panic!("{tensor} is of {other:?}"),
+            }
+        }
+    })
+}
+
+/// A copy of a model's file in `dir`, with more metadata.
+pub fn saying(from: &str, dir: &Path, more: &[(&str, Value)]) -> String {
+    copy(from, &dir.join("saying.gguf"), more, &|_, _, _| {})
+}
+
+fn copy(
+    from: &str,
+    path: &Path,
+    more: &[(&str, Value)],
+    change: &dyn Fn(&str, &TensorInfo, &mut [u8]),
+) -> String {
+    let from = Gguf::open(from).unwrap();
+    let mut to = Writer::new(path);
     for (key, value) in from.metadata().iter() {
+        to.metadata(key, value.clone()).unwrap();
+    }
+    for (key, value) in more {
         to.metadata(key, value.clone()).unwrap();
     }
     let output = from.tensor(EMBEDDING).filter(|_| from.tensor(OUTPUT).is_none());
@@ -30,17 +60,7 @@ pub fn odd(from: &str, dir: &Path, tensor: &str, rows: Range<usize>, odd: f32) -
     for ((name, of), id) in tensors.into_iter().zip(ids) {
         let mut bytes = vec![0; of.bytes as usize];
         from.read(of, 0, &mut bytes).unwrap();
-        if name == tensor {
-            let stride = bytes.len() / if of.shape.len() > 1 { of.shape[0] } else { 1 };
-            for row in rows.clone() {
-                let row = &mut bytes[row * stride..(row + 1) * stride];
-                match of.dtype {
-                    DType::F32 => row[..4].copy_from_slice(&odd.to_le_bytes()),
-                    DType::F16 | DType::Q8_0 => row[..2].copy_from_slice(&half.to_le_bytes()),
-                    other => panic!("{tensor} is of {other:?}"),
-                }
-            }
-        }
+        change(name, of, &mut bytes);
         to.write(id, 0, &bytes).unwrap();
     }
     to.finish().unwrap();

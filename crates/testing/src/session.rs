@@ -93,10 +93,15 @@ impl Session {
 
     /// All logits of a plan's last step.
     pub fn logits(&self, plan: usize) -> Vec<f32> {
+        self.output(plan, ports::LOGITS)
+    }
+
+    /// An output of a plan's last step.
+    pub fn output(&self, plan: usize, name: &str) -> Vec<f32> {
         let (plan, prepared) = &self.plans[plan];
-        let output = plan.find(Class::Output, ports::LOGITS).unwrap();
-        let mut logits = vec![0.0; plan.buffer(output).elements()];
-        self.instance.read(*prepared, output, 0, &mut logits).unwrap();
-        logits
+        let output = plan.find(Class::Output, name).unwrap();
+        let mut values = vec![0.0; plan.buffer(output).elements()];
+        self.instance.read(*prepared, output, 0, &mut values).unwrap();
+        values
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use self::manifest::Manifest;
-use super::args;
+use super::{args, pages};
 
 /// The configuration's place, which systemd's unit names.
 const CONFIG: &str = "/etc/orind/orind.toml";
@@ -192,6 +192,13 @@ pub(super) fn install(place: &args::Place) -> Result<(), Error> {
     for (place, text) in TEXTS {
         let text = text.replace(UNIT_PROGRAM, &program);
         files.push((site.below(place), text.into_bytes(), 0o644));
+    }
+    for (shell, place) in pages::COMPLETIONS {
+        files.push((site.below(place), pages::completion(shell), 0o644));
+    }
+    let manual = site.below(pages::MANUAL);
+    for (name, page) in pages::manual().map_err(refused("make the manual", &manual))? {
+        files.push((manual.join(name), page, 0o644));
     }
     let config = Path::new(CONFIG);
     if site.here(config).exists() {

@@ -299,13 +299,6 @@ fn code_is_told_by_place_and_the_rest_is_what_nobody_names() {
     assert_eq!(Memory { peak: Some(20), ..memory }.places()[0].1[4], ("rest", Some(0)));
 }
 
-/// Chromium where this machine has one.
-fn browser() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    std::env::split_paths(&path).flat_map(|p| names.map(|n| p.join(n))).find(|file| file.is_file())
-}
-
 /// What a headless browser gives for a file: a line of its own, or a picture.
 fn shown(browser: &std::path::Path, folder: &std::path::Path, more: &[&str], file: &str) -> String {
     let mut command = Command::new(browser);
@@ -318,7 +311,7 @@ fn shown(browser: &std::path::Path, folder: &std::path::Path, more: &[&str], fil
 
 #[test]
 fn a_browser_shows_it_on_a_phone_and_a_desk_in_light_and_dark() {
-    let Some(browser) = browser() else {
+    let Some(browser) = orind_testing::browser::chromium() else {
         let mut errors = io::stderr();
         io::Write::write_all(&mut errors, b"skipped: no chromium on this machine\n").unwrap();
         return;

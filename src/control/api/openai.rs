@@ -175,6 +175,9 @@ generating! {
         /// evaluates the prompt.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub max_tokens: Option<u32>,
+        /// What stands behind the answer, for models that can be asked for what is between two texts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub suffix: Option<String>,
         /// Put the prompt before the answer; with `logprobs`, report the prompt's tokens too.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub echo: Option<bool>,

@@ -23,12 +23,13 @@ use crate::wording::shown;
 const FIELD: &str = "messages";
 
 impl Refusing for api::MessagesRequest {
-    const REFUSED: &'static [Refused] = &[
+    const REFUSED: &'static [&'static [Refused]] = &[&[
         ("mcp_servers", nothing, "call them from the client, as tools"),
         ("container", nothing, "leave it out"),
+        ("context_management", nothing, "send the conversation as the model is to read it"),
         ("output_format", nothing, "use /v1/chat/completions with response_format"),
         ("output_config", nothing, "leave it out"),
-    ];
+    ]];
 }
 
 pub(super) async fn messages(
@@ -221,7 +222,7 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
             }
             "redacted_thinking" => {}
             "tool_use" => said.calls.push(Call {
-                id: block.id.ok_or_else(|| missing("id"))?,
+                id: tools::call_id(&format!("{place}.id"), block.id)?,
                 name: block.name.ok_or_else(|| missing("name"))?,
                 arguments: block.input.unwrap_or_else(|| json!({})),
             }),
@@ -230,7 +231,8 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
                     Some(content) => text(&format!("{place}.content"), content)?,
                     None => String::new(),
                 };
-                let call_id = Some(block.tool_use_id.ok_or_else(|| missing("tool_use_id"))?);
+                let place = format!("{place}.tool_use_id");
+                let call_id = Some(tools::call_id(&place, block.tool_use_id)?);
                 list.push(Message { call_id, ..Message::new("tool", content) });
                 answers = true;
             }
@@ -409,6 +411,8 @@ mod tests {
         let user = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
         let image = read(user(json!([{"type": "image", "source": {}}])));
         assert_eq!(image.err(), Some(Some("messages[0].content[0].type".into())));
+        let nameless = read(user(json!([{"type": "tool_use", "id": "", "name": "f"}])));
+        assert_eq!(nameless.err(), Some(Some("messages[0].content[0].id".into())));
         let result = read(user(json!([{"type": "tool_result"}])));
         assert_eq!(result.err(), Some(Some("messages[0].content[0].tool_use_id".into())));
         let mut server = user("x".into());

@@ -61,7 +61,7 @@ impl Stream for Generation {
                 }
             }
             Event::Failed(_) => self.over = true,
-            Event::Prompt(_) => {}
+            Event::Prompt(_) | Event::Embedding(_) => {}
         }
         Poll::Ready(Some((self.index, event)))
     }

@@ -6,6 +6,7 @@ mod available;
 mod body;
 mod connections;
 mod dialogue;
+mod embeddings;
 mod error;
 mod events;
 mod generation;
@@ -17,9 +18,11 @@ mod metrics;
 mod ollama;
 mod openai;
 mod own;
+mod page;
 mod params;
 mod prompt;
 mod refused;
+mod request_id;
 pub mod socket;
 mod status;
 pub mod tcp;
@@ -48,6 +51,7 @@ pub use self::connections::{Connections, Listeners, Stop, serve};
 use self::error::{Code, Error};
 use self::metrics::Metrics;
 pub use self::own::load_spec;
+use self::request_id::RequestId;
 use super::api::route;
 use crate::config::Config;
 use crate::engine::tuning::pace::Pace;
@@ -174,6 +178,7 @@ fn unique() -> u64 {
 
 fn router(app: Arc<App>) -> Router {
     Router::new()
+        .route(route::PAGE, get(page::page))
         .route(route::HEALTH, get(own::health))
         .route(route::METRICS, get(own::metrics))
         .route(route::STATUS, get(own::status))
@@ -185,7 +190,7 @@ fn router(app: Arc<App>) -> Router {
         .route(route::COMPLETIONS, post(openai::completions))
         .route(route::CHAT, post(openai::chat))
         .route(route::RESPONSES, post(openai::responses))
-        .route(route::EMBEDDINGS, post(no_embeddings))
+        .route(route::EMBEDDINGS, post(embeddings::openai))
         .route(route::MESSAGES, post(anthropic::messages))
         .route(route::COUNT_TOKENS, post(anthropic::count_tokens))
         .route(route::OLLAMA_GENERATE, post(ollama::generate))
@@ -193,7 +198,7 @@ fn router(app: Arc<App>) -> Router {
         .route(route::OLLAMA_TAGS, get(ollama::tags))
         .route(route::OLLAMA_SHOW, post(ollama::show))
         .route(route::OLLAMA_VERSION, get(ollama::version))
-        .route(route::OLLAMA_EMBED, post(no_embeddings))
+        .route(route::OLLAMA_EMBED, post(embeddings::ollama))
         .route(route::TOKENIZE, post(text::tokenize))
         .route(route::DETOKENIZE, post(text::detokenize))
         .route(route::APPLY_TEMPLATE, post(text::apply_template))
@@ -201,12 +206,6 @@ fn router(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), observe))
         .with_state(app)
-}
-
-async fn no_embeddings() -> Error {
-    let message = "embeddings: a model gives logits here, no embeddings";
-    Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
-        .hint("serve an embedding model with another server")
 }
 
 async fn not_found(uri: Uri) -> Error {
@@ -224,6 +223,7 @@ async fn method_not_allowed(method: Method, uri: Uri) -> Error {
 /// Counts and logs every answer, and turns a panic into one.
 async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let started = Instant::now();
+    let id = RequestId::of(request.headers());
     let method = match *request.method() {
         Method::GET => "GET",
         Method::HEAD => "HEAD",
@@ -234,7 +234,8 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     let path = request.extensions().get::<MatchedPath>().cloned();
     let path = path.as_ref().map_or("other", MatchedPath::as_str);
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
-    let response = answer.unwrap_or_else(|_| Error::internal("the request failed").into_response());
+    let mut response =
+        answer.unwrap_or_else(|_| Error::internal("the request failed").into_response());
     let status = response.status();
     app.metrics.answered(method, path, status.as_u16());
     if let Some(Code(code)) = response.extensions().get() {
@@ -245,9 +246,17 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     }
     let ms = started.elapsed().as_millis() as u64;
     if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
-        tracing::warn!(method, path, status = status.as_u16(), ms, "request failed");
+        tracing::warn!(
+            id = id.as_str(),
+            method,
+            path,
+            status = status.as_u16(),
+            ms,
+            "request failed"
+        );
     } else {
-        tracing::debug!(method, path, status = status.as_u16(), ms, "request");
+        tracing::debug!(id = id.as_str(), method, path, status = status.as_u16(), ms, "request");
     }
+    id.put(response.headers_mut());
     response
 }

@@ -29,18 +29,19 @@ use crate::wording::shown;
 const TAG: &str = ":latest";
 
 impl Refusing for api::OllamaChat {
-    const REFUSED: &'static [Refused] = &[("logprobs", nothing, "use /v1/chat/completions")];
+    const REFUSED: &'static [&'static [Refused]] =
+        &[&[("logprobs", nothing, "use /v1/chat/completions")]];
 }
 
 impl Refusing for api::OllamaGenerate {
-    const REFUSED: &'static [Refused] = &[
+    const REFUSED: &'static [&'static [Refused]] = &[&[
         ("suffix", nothing, "put the model's fill-in-the-middle tokens into the prompt"),
         ("images", nothing, "only text is possible"),
         ("template", nothing, "use /v1/completions, which takes any text"),
         ("raw", nothing, "use /v1/completions, which takes any text"),
         ("context", nothing, "use /api/chat with the messages"),
         ("logprobs", nothing, "use /v1/completions"),
-    ];
+    ]];
 }
 
 pub(super) async fn chat(
@@ -105,6 +106,7 @@ pub(super) async fn show(
     let text = Arc::clone(&app.engine.admit(0)?.served.text);
     let format = text.chat.format();
     let mut capabilities = vec!["completion"];
+    capabilities.extend(model.embedding.map(|_| "embedding"));
     capabilities.extend(format.calls.map(|_| "tools"));
     capabilities.extend(format.can_think().then_some("thinking"));
     let architecture = &model.architecture;
@@ -120,7 +122,7 @@ pub(super) async fn show(
 }
 
 impl Refusing for api::OllamaShow {
-    const REFUSED: &'static [Refused] = &[];
+    const REFUSED: &'static [&'static [Refused]] = &[];
 }
 
 /// The loaded model, if it is the one of that name.
@@ -129,7 +131,7 @@ fn named(app: &App, name: Option<&str>) -> Result<ModelInfo, Error> {
     Ok(params::admit(app, name, 0)?.served.model.clone())
 }
 
-fn untagged(name: &str) -> &str {
+pub(super) fn untagged(name: &str) -> &str {
     name.strip_suffix(TAG).unwrap_or(name)
 }
 

@@ -218,8 +218,8 @@ fn dry(asked: &api::Shaping, tokenizer: &Tokenizer) -> Result<Option<Dry>, Error
         return Err(Error::value("dry_sequence_breakers", message));
     }
     let breaks = |id: &u32| {
-        let text = tokenizer.token_text(*id).unwrap_or_default();
-        texts.iter().any(|breaker| text.contains(breaker.as_str()))
+        let text = tokenizer.token_text(*id);
+        text.is_some_and(|text| texts.iter().any(|breaker| text.contains(breaker.as_str())))
     };
     Ok(Some(Dry {
         multiplier,

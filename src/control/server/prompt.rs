@@ -15,33 +15,37 @@ use crate::engine::{Constraint, Grammar, Served};
 /// takes: the tokeniser's and the template's documentation say how much for each byte.
 pub(super) const TURNS: usize = 2;
 
-/// The ids of texts, in which control tokens may be written out. BOS is added where the model wants it.
+/// The ids of the texts in a field, in which control tokens may be written out or not. BOS is added where the model wants
+/// it.
 pub(super) async fn encode(
     app: &App,
     served: &Arc<Served>,
+    field: &'static str,
     texts: Vec<String>,
+    specials: Specials,
 ) -> Result<Vec<(String, Vec<u32>)>, Error> {
     let bytes = texts.iter().map(String::len).max().unwrap_or(0);
-    fits("prompt", bytes, served)?;
+    fits(field, bytes, served)?;
     let tokens = served.model.context;
     let made = in_turn(app, served, move |served, cancelled| {
         let bounds = Bounds { tokens, cancelled };
         let encode = |text: String| {
-            let ids = served.text.tokenizer.encode_within(&text, Specials::Parse, true, &bounds)?;
+            let ids = served.text.tokenizer.encode_within(&text, specials, true, &bounds)?;
             Ok((text, ids))
         };
         texts.into_iter().map(encode).collect::<Result<Vec<_>, tokenizer::Error>>()
     });
     made.await?.map_err(|error| match error {
-        tokenizer::Error::TooManyTokens { limit } => too_many("prompt", limit),
-        error => Error::value("prompt", format!("prompt: {error}")),
+        tokenizer::Error::TooManyTokens { limit } => too_many(field, limit),
+        error => Error::value(field, format!("{field}: {error}")),
     })
 }
 
-/// The ids of one text.
+/// The ids of the text in a field, however many.
 pub(super) async fn tokens(
     app: &App,
     served: &Arc<Served>,
+    field: &str,
     text: String,
     control: bool,
     begin: bool,
@@ -51,7 +55,7 @@ pub(super) async fn tokens(
         let bounds = Bounds { tokens: usize::MAX, cancelled };
         served.text.tokenizer.encode_within(&text, specials, begin, &bounds)
     });
-    made.await?.map_err(|error| Error::value("content", format!("content: {error}")))
+    made.await?.map_err(|error| Error::value(field, format!("{field}: {error}")))
 }
 
 /// A conversation made ready.

@@ -21,7 +21,8 @@ pub(super) struct Checked<T>(pub(super) T);
 
 /// What of a dialect's fields is refused in a body.
 pub(super) trait Refusing {
-    const REFUSED: &'static [Refused];
+    /// Lists, so that dialects can share some.
+    const REFUSED: &'static [&'static [Refused]];
 }
 
 impl<T: DeserializeOwned + Refusing> FromRequest<Arc<App>> for Checked<T> {
@@ -54,6 +55,10 @@ pub(super) fn one(value: &Value) -> bool {
     value.is_null() || value.as_f64() == Some(1.0)
 }
 
+pub(super) fn yes(value: &Value) -> bool {
+    value.is_null() || *value == true
+}
+
 pub(super) fn text_format(value: &Value) -> bool {
     value.is_null() || value.get("type").is_some_and(|kind| kind == "text")
 }
@@ -66,7 +71,7 @@ pub(super) fn text_only(value: &Value) -> bool {
 const NEUTRAL: usize = 40;
 
 /// The body is valid JSON; nothing of it is kept.
-fn refuse(body: &[u8], refused: &'static [Refused]) -> Result<(), Error> {
+fn refuse(body: &[u8], refused: &'static [&'static [Refused]]) -> Result<(), Error> {
     let mut json = serde_json::Deserializer::from_slice(body);
     let Ok(Some((refused, value))) = Asked(refused).deserialize(&mut json) else { return Ok(()) };
     let (name, _, hint) = refused;
@@ -77,7 +82,7 @@ fn refuse(body: &[u8], refused: &'static [Refused]) -> Result<(), Error> {
 }
 
 /// Finds the first field of an object that cannot be honoured, with its value as it is written.
-struct Asked(&'static [Refused]);
+struct Asked(&'static [&'static [Refused]]);
 
 impl<'de> DeserializeSeed<'de> for Asked {
     type Value = Option<(&'static Refused, &'de str)>;
@@ -97,7 +102,8 @@ impl<'de> Visitor<'de> for Asked {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = None;
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-            let Some(refused) = self.0.iter().find(|refused| refused.0 == key) else {
+            let mut all = self.0.iter().copied().flatten();
+            let Some(refused) = all.find(|refused| refused.0 == key) else {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             };
@@ -126,7 +132,7 @@ mod tests {
     ];
 
     fn refused(body: &Value) -> Option<String> {
-        refuse(body.to_string().as_bytes(), &REFUSED).err().and_then(|e| e.body().error.param)
+        refuse(body.to_string().as_bytes(), &[&REFUSED]).err().and_then(|e| e.body().error.param)
     }
 
     #[test]

@@ -20,6 +20,7 @@ use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::error::Error as Refusal;
+use crate::control::api::route;
 
 /// Characters of a token at least: 16 of base 64 are 96 bits.
 const SHORTEST: usize = 16;
@@ -116,7 +117,7 @@ impl Port {
     }
 }
 
-/// Lets a request through that shows the token, or where there is none, one that was meant for this
+/// Lets a request through that shows the token or is for the page, which asks its reader for it; or where there is none, one that was meant for this
 /// machine.
 pub(super) async fn guard(
     State(token): State<Option<Token>>,
@@ -125,7 +126,7 @@ pub(super) async fn guard(
 ) -> Response {
     let headers = request.headers();
     match token {
-        Some(token) if !token.is_in(headers) => {
+        Some(token) if !token.is_in(headers) && request.uri().path() != route::PAGE => {
             let message = "this port needs the token of the daemon's token_file";
             let refusal = Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
                 .hint("send the header Authorization: Bearer TOKEN");

@@ -20,6 +20,7 @@ pub(super) async fn tokenize(
     let ids = prompt::tokens(
         &app,
         &served,
+        "content",
         request.content,
         request.parse_special.unwrap_or(true),
         request.add_special.unwrap_or(false),
@@ -29,7 +30,9 @@ pub(super) async fn tokenize(
         return Ok(Json(json!({"tokens": ids})));
     }
     let piece = |id: &u32| {
-        let bytes = served.text.tokenizer.token_bytes(*id).unwrap_or_default();
+        let Some(bytes) = served.text.tokenizer.token_bytes(*id) else {
+            unreachable!("the tokeniser has just given the id");
+        };
         let piece = std::str::from_utf8(bytes).map_or_else(|_| json!(bytes), Value::from);
         json!({"id": id, "piece": piece})
     };
@@ -41,7 +44,8 @@ pub(super) async fn detokenize(
     JsonBody(request): JsonBody<api::DetokenizeRequest>,
 ) -> Result<Json<Value>, Error> {
     let served = Arc::clone(&params::admit(&app, request.model.as_deref(), 0)?.served);
-    let size = served.model.vocabulary;
+    // A model may have rows for more ids than there are tokens.
+    let size = served.text.tokenizer.vocab_size();
     if let Some((at, id)) = request.tokens.iter().enumerate().find(|(_, id)| **id as usize >= size)
     {
         let param = format!("tokens[{at}]");

@@ -1,9 +1,11 @@
 //! Chat dialects: the official clients, where Python has them, and what each stream consists of, event by event.
 
-use std::collections::BTreeMap;
 use std::process::Command;
 
+use model::gguf::Value as Metadata;
 use orind_testing::daemon::{Answer, Daemon};
+use orind_testing::odd::saying;
+use orind_testing::tiny;
 use serde_json::{Value, json};
 
 use super::tcp::address;
@@ -53,6 +55,21 @@ fn ollamas_python_client_is_content() {
 #[test]
 fn litellm_is_content() {
     client("litellm_client", "litellm", false);
+}
+
+/// `ORIND_TEST_NODE` names a folder with `node_modules`: `npm install openai @anthropic-ai/sdk ollama` makes it.
+#[test]
+#[expect(clippy::print_stdout, reason = "a test says that it is skipped")]
+fn the_clients_of_npm_are_content() {
+    let Some(folder) = std::env::var_os("ORIND_TEST_NODE") else {
+        println!("skipped: ORIND_TEST_NODE names no folder with node_modules");
+        return;
+    };
+    let daemon = Daemon::start(&format!("{ROOM}\nlisten = '127.0.0.1:0'"));
+    let script = format!("{}/tests/host/daemon/node/clients.mjs", env!("CARGO_MANIFEST_DIR"));
+    let url = format!("http://{}", address(&daemon));
+    let mut run = Command::new("node");
+    assert_eq!(said(run.arg(script).arg(folder).arg(url).arg(MODEL)), "ok\n");
 }
 
 /// The schema of an object with one of two cities.
@@ -138,6 +155,76 @@ fn what_tools_are_refused_and_why() {
     }
 }
 
+/// The prompt of an answer between two texts is what its parts are made of.
+#[test]
+fn an_answer_between_two_texts() {
+    let dir = tempfile::tempdir().unwrap();
+    let marks = [("fim_pre", 5), ("fim_suf", 6), ("fim_mid", 7)]
+        .map(|(name, id)| (format!("tokenizer.ggml.{name}_token_id"), Metadata::U32(id)));
+    let marks: Vec<_> = marks.iter().map(|(key, id)| (key.as_str(), id.clone())).collect();
+    let file = saying(&tiny("tiny-llama-Q8_0"), dir.path(), &marks);
+    let daemon = Daemon::launch(&format!("model = '{file}'\nthreads = 1\n{ROOM}"));
+    daemon.until("it serves", |status| status["state"]["name"] == "ready");
+    let ids = |text: &str, special: bool| {
+        let asked = json!({"content": text, "add_special": special, "parse_special": false});
+        serde_json::from_value::<Vec<u32>>(
+            daemon.post("/tokenize", &asked).json()["tokens"].clone(),
+        )
+        .unwrap()
+    };
+    let (before, behind) = ("fn f(", ") {}\n<|x|>");
+    let begin = ids("", true);
+    let whole = [&begin[..], &[5], &ids(before, false), &[6], &ids(behind, false), &[7]].concat();
+    let ask = |prompt: Value, suffix: Option<&str>| {
+        let request =
+            json!({"prompt": prompt, "suffix": suffix, "max_tokens": 5, "temperature": 0});
+        daemon.post(COMPLETIONS, &request).json()
+    };
+    let between = ask(before.into(), Some(behind));
+    let alone = ask(whole.into(), None);
+    assert_eq!(between["choices"][0]["text"], alone["choices"][0]["text"]);
+    assert_eq!(between["usage"], alone["usage"]);
+    assert_eq!(ask(json!([1, 2]), Some("x"))["error"]["param"], "prompt");
+    let other = Daemon::start(ROOM);
+    let refused = other.post(COMPLETIONS, &json!({"prompt": "a", "suffix": "b"}));
+    assert_eq!(refused.json()["error"]["param"], "suffix");
+}
+
+/// Nothing that would change an answer is ignored.
+#[test]
+fn what_only_other_servers_do_is_refused_by_name() {
+    let daemon = Daemon::start(ROOM);
+    let chat = || json!({"messages": user("Hi"), "max_tokens": 1});
+    let responses = || json!({"input": "Hi", "max_output_tokens": 1});
+    for (route, base, field, value, neutral) in [
+        (CHAT, chat(), "guided_json", place(), Value::Null),
+        (CHAT, chat(), "structured_outputs", json!({"regex": "a"}), json!({})),
+        (CHAT, chat(), "bad_words", json!(["no"]), json!([])),
+        (CHAT, chat(), "chat_template", json!("{{ x }}"), json!("")),
+        (CHAT, chat(), "add_generation_prompt", json!(false), json!(true)),
+        (CHAT, chat(), "length_penalty", json!(0.5), json!(1.0)),
+        (
+            COMPLETIONS,
+            json!({"prompt": "a", "max_tokens": 1}),
+            "lora",
+            json!([{"id": 0}]),
+            json!([]),
+        ),
+        (RESPONSES, responses(), "truncation", json!("auto"), json!("disabled")),
+        (MESSAGES, chat(), "context_management", json!({"edits": [1]}), json!({})),
+    ] {
+        let ask = |value: Value| {
+            let mut request = base.clone();
+            request[field] = value;
+            daemon.post(route, &request)
+        };
+        let refused = ask(value);
+        assert_eq!(refused.error(), (400, "unsupported_parameter".into()), "{field}");
+        assert_eq!(refused.json()["error"]["param"], field);
+        assert_eq!(ask(neutral).status, 200, "{field}");
+    }
+}
+
 #[test]
 fn answers_follow_their_schema_and_grammar() {
     let daemon = Daemon::start(ROOM);
@@ -156,6 +243,8 @@ fn answers_follow_their_schema_and_grammar() {
     let answer = daemon.post(COMPLETIONS, &grammar).json();
     let text = answer["choices"][0]["text"].as_str().unwrap();
     assert!(["yes", "no"].contains(&text), "{answer}");
+    let gbnf = json!({"prompt": "a", "max_tokens": 20, "grammar": "root ::= \"yes\" | \"no\""});
+    assert_eq!(daemon.post(COMPLETIONS, &gbnf).json()["choices"], answer["choices"]);
     let wrong = daemon.post(COMPLETIONS, &json!({"prompt": "a", "grammar": "start: missing"}));
     assert_eq!(wrong.error(), (400, "grammar_failed".into()), "{}", wrong.body);
 }
@@ -192,24 +281,46 @@ fn samplers_change_what_is_chosen() {
         neutral["logit_bias"] = json!({"1": 0});
         assert_eq!(ask(neutral), ask(sampling));
     }
-    let mut answers = BTreeMap::new();
-    for (name, sampler) in [
-        ("min_p", json!({"min_p": 0.5})),
-        ("typical_p", json!({"typical_p": 0.2})),
-        ("mirostat", json!({"mirostat": 2, "mirostat_tau": 0.5})),
-        ("xtc", json!({"xtc_probability": 1, "xtc_threshold": 0.0001})),
-        ("dry", json!({"dry_multiplier": 5, "dry_allowed_length": 1})),
-        ("dynatemp", json!({"dynatemp_range": 0.9})),
-        ("repetition", json!({"repeat_penalty": 1.5, "repeat_last_n": 4})),
+    // Each by itself, beside the answer without it: over so many tokens greedy answers go round in circles, and drawn
+    // ones meet every kind of distribution.
+    let greedy = json!({"max_tokens": 48});
+    let drawn = json!({"temperature": 2, "top_k": 0, "top_p": 1, "seed": 5, "max_tokens": 48});
+    for (base, sampler, neutral) in [
+        (
+            &greedy,
+            json!({"repeat_penalty": 1.5, "repeat_last_n": 16}),
+            json!({"repeat_penalty": 1}),
+        ),
+        (&greedy, json!({"frequency_penalty": 2}), json!({"frequency_penalty": 0})),
+        (&greedy, json!({"presence_penalty": 2}), json!({"presence_penalty": 0})),
+        (
+            &greedy,
+            json!({"dry_multiplier": 5, "dry_allowed_length": 1}),
+            json!({"dry_multiplier": 0, "dry_allowed_length": 1}),
+        ),
+        (&drawn, json!({"min_p": 0.5}), json!({"min_p": 0})),
+        (&drawn, json!({"typical_p": 0.2}), json!({"typical_p": 1})),
+        (&drawn, json!({"mirostat": 2, "mirostat_tau": 0.5}), json!({"mirostat": 0})),
+        (
+            &drawn,
+            json!({"xtc_probability": 1, "xtc_threshold": 0.0001}),
+            json!({"xtc_probability": 0}),
+        ),
+        (&drawn, json!({"dynatemp_range": 0.9}), json!({"dynatemp_range": 0})),
+        (&drawn, json!({"top_k": 3}), json!({"top_k": 0})),
+        (&drawn, json!({"top_p": 0.5}), json!({"top_p": 1})),
     ] {
-        let mut request = json!({"temperature": 2, "top_k": 0, "top_p": 1, "seed": 5,
-            "max_tokens": 16});
-        request.as_object_mut().unwrap().extend(sampler.as_object().unwrap().clone());
-        let answer = ask(request.clone());
-        assert_eq!(ask(request), answer, "{name}");
-        answers.insert(answer, name);
+        let with = |changes: &Value| {
+            let mut request = base.clone();
+            request.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            ask(request)
+        };
+        let without = with(&json!({}));
+        let chosen = with(&sampler);
+        assert_ne!(chosen, without, "{sampler} changes nothing");
+        assert_eq!(with(&sampler), chosen, "{sampler} is not the same again");
+        assert_eq!(with(&neutral), without, "{neutral} changes something");
     }
-    assert!(answers.len() >= 4, "samplers do nothing: {answers:?}");
 }
 
 #[test]

@@ -4,7 +4,9 @@ mod clients;
 mod dialects;
 mod limits;
 mod loads;
+mod page;
 mod reliability;
+mod schemas;
 mod service;
 mod tcp;
 

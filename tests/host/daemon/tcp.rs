@@ -109,6 +109,21 @@ fn on_loopback_no_web_page_is_served_and_limits_hold() {
     assert!(log.contains("peer=127.0.0.1:") && log.contains(&me), "{me} in {log}");
 }
 
+/// What a router calls a request stands in the log and comes back.
+#[test]
+fn a_requests_id_goes_through_to_the_log_and_back() {
+    let daemon = Daemon::launch("log = 'debug'");
+    let request = head("GET", "/health", "connection: close\r\nx-request-id: trace-42\r\n");
+    let answer = daemon.raw(&request);
+    assert_eq!(answer.status, 503);
+    for header in ["\r\nx-request-id: trace-42", "\r\nrequest-id: trace-42"] {
+        assert!(answer.headers.contains(header), "{}", answer.headers);
+    }
+    eventually("the log has it", || daemon.log().contains("id=\"trace-42\""));
+    let made = daemon.get("/health");
+    assert!(made.headers.contains("x-request-id: req_"), "{}", made.headers);
+}
+
 /// `orinctl` over the port, its token from a file or the environment and never from the command line.
 #[test]
 fn orinctl_speaks_tcp() {
@@ -124,6 +139,7 @@ fn orinctl_speaks_tcp() {
     let (code, said, error) = orinctl(&["status"], TOKEN);
     assert!(code == 0 && said.contains(&format!("on tcp://{address}")), "{said}{error}");
     let file = token.to_str().unwrap();
+    assert_eq!(orinctl(&["health"], TOKEN), (0, "ok\n".into(), String::new()));
     let args = ["generate", "-n", "4", "--token-file", file, "once upon"];
     let (code, said, error) = orinctl(&args, "");
     assert!(code == 0 && !said.trim().is_empty(), "{said}{error}");

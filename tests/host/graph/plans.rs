@@ -24,7 +24,7 @@ fn models() -> Vec<(&'static str, Model)> {
 
 fn buckets() -> Vec<Bucket> {
     let mut buckets: Vec<Bucket> = [1, 2, 3, 4].map(|n| Bucket::decode(n, 64)).into();
-    for outputs in [Outputs::None, Outputs::Last, Outputs::All] {
+    for outputs in [Outputs::None, Outputs::Last, Outputs::All, Outputs::Hidden] {
         for chunk in [2, 7, 32] {
             buckets.push(Bucket::prefill(chunk, 48, outputs));
         }

@@ -1,16 +1,13 @@
 //! `orinctl top` as a program: without a terminal, and on one.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use orind_testing::daemon::{Daemon, eventually, orind};
+use orind_testing::daemon::{Daemon, orind};
 use orind_testing::program::{command, outcome, said};
+use orind_testing::terminal::Terminal;
 use serde_json::{Value, json};
 
 use super::tree::Machine;
@@ -60,51 +57,16 @@ fn status_and_metrics_show_the_machine_and_top_prints_a_page_without_a_terminal(
 fn on_a_terminal_it_lives_through_a_restart_of_the_daemon_and_q_quits() {
     let machine = Machine::new("agx64-maxn");
     let mut daemon = start(&machine);
-    let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-    let pty = openpty(&size, None).unwrap();
-    let slave = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
-    let mut top = orinctl(&daemon, &["top"])
-        .stdin(slave(&pty.slave))
-        .stdout(slave(&pty.slave))
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    drop(pty.slave);
-    let mut screen = File::from(pty.master.try_clone().unwrap());
-    let (heard, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let mut buffer = [0; 4096];
-        // Ends with an error when the program has closed the terminal.
-        while let Ok(read @ 1..) = screen.read(&mut buffer) {
-            let _ = heard.send(String::from_utf8_lossy(&buffer[..read]).into_owned());
-        }
-    });
-    let mut seen = String::new();
-    let mut wait_for = |word: &str| {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while !seen.contains(word) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            seen.push_str(
-                &told.recv_timeout(left).unwrap_or_else(|_| panic!("no {word} in {seen}")),
-            );
-        }
-        seen.clear();
-    };
-    wait_for("MAXN");
+    let mut top = Terminal::start(orinctl(&daemon, &["top"]));
+    top.wait_for("MAXN");
     daemon.signal(Signal::SIGKILL);
-    wait_for("waiting");
+    top.wait_for("waiting");
     let mut command = orind();
     command.env("ORIND_SYSROOT", machine.path("/"));
     daemon.restart_with(command);
-    wait_for("loaded");
-    let mut keys = File::from(pty.master);
-    keys.write_all(b"q").unwrap();
-    let mut status = None;
-    eventually("it quits", || {
-        status = top.try_wait().unwrap();
-        status.is_some()
-    });
-    assert_eq!(status.unwrap().code(), Some(0));
+    top.wait_for("loaded");
+    top.press("q");
+    assert_eq!(top.wait().code(), Some(0));
 }
 
 #[test]

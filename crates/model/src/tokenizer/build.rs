@@ -159,6 +159,12 @@ impl Tokenizer {
         self.ends.iter().copied()
     }
 
+    /// The token that every text begins with, if texts do.
+    #[must_use]
+    pub const fn begin(&self) -> Option<u32> {
+        self.add_bos
+    }
+
     /// The number of tokens; ids are below it.
     #[must_use]
     pub fn vocab_size(&self) -> usize {

@@ -82,7 +82,7 @@ impl Answer {
         let mut pieces = Vec::new();
         let mut update = Update::default();
         match event {
-            Event::Prompt(_) => return None,
+            Event::Prompt(_) | Event::Embedding(_) => return None,
             Event::Token(token) => {
                 if let Some(parser) = &mut self.parser {
                     parser.push(&token.text, &mut pieces);

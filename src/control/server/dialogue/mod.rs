@@ -178,6 +178,7 @@ impl Ask {
             ignore_end: self.ignore_end,
             logprobs: self.logprobs,
             prompt_logprobs: false,
+            embed: false,
         };
         let prompt_tokens = request.prompt.len();
         let parser = || AnswerParser::new(chat.format(), &tools, &made.tail);

@@ -85,6 +85,18 @@ pub(in crate::control::server) enum Choice {
     Named(String),
 }
 
+/// The id of a call, found at `place`: what an answer names the call by that it is to. An empty one would be to any.
+pub(in crate::control::server) fn call_id(
+    place: &str,
+    id: Option<String>,
+) -> Result<String, Error> {
+    match id {
+        None => Err(Error::value(place, format!("{place}: is missing"))),
+        Some(id) if id.is_empty() => Err(Error::value(place, format!("{place}: is empty"))),
+        Some(id) => Ok(id),
+    }
+}
+
 /// A call's arguments as templates take them: the object that a text is, else the text.
 pub(in crate::control::server) fn arguments(text: &str) -> Value {
     if text.trim().is_empty() {

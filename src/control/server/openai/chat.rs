@@ -16,26 +16,26 @@ use crate::control::server::dialogue::{
     Ask, Choice, Dialogue, Part, Thinking, Tool, Update, gather, tools,
 };
 use crate::control::server::error::Error;
-use crate::control::server::refused::{Checked, Refused, Refusing, nothing, text_only};
+use crate::control::server::refused::{Checked, Refused, Refusing, nothing, text_only, yes};
 use crate::control::server::{App, events, params};
 use crate::wording::shown;
 
 const ROLE: &str = "assistant";
 
 impl Refusing for api::ChatRequest {
-    const REFUSED: &'static [Refused] = &[
-        super::BEST_OF,
-        super::BEAM_SEARCH,
-        super::MIN_TOKENS,
-        super::STOP_TOKEN_IDS,
-        super::N_PREDICT,
-        super::SAMPLERS,
-        ("functions", nothing, "use `tools`"),
-        ("function_call", nothing, "use `tool_choice`"),
-        ("modalities", text_only, "only text is possible"),
-        ("audio", nothing, "only text is possible"),
-        ("prediction", nothing, "leave it out"),
-        ("web_search_options", nothing, "give the model a tool that searches"),
+    const REFUSED: &'static [&'static [Refused]] = &[
+        super::REFUSED,
+        &[
+            ("functions", nothing, "use `tools`"),
+            ("chat_template", nothing, "use /v1/completions, which takes any text"),
+            ("add_generation_prompt", yes, "use /v1/completions, which takes any text"),
+            ("continue_final_message", nothing, "use /v1/completions, which takes any text"),
+            ("function_call", nothing, "use `tool_choice`"),
+            ("modalities", text_only, "only text is possible"),
+            ("audio", nothing, "only text is possible"),
+            ("prediction", nothing, "leave it out"),
+            ("web_search_options", nothing, "give the model a tool that searches"),
+        ],
     ];
 }
 
@@ -221,13 +221,21 @@ fn message(at: usize, message: api::ChatMessage) -> Result<Message, Error> {
             let param = format!("messages[{at}].tool_calls[{i}].function.name");
             return Err(Error::value(param.as_str(), format!("{param}: is missing")));
         };
+        let id = tools::call_id(&format!("messages[{at}].tool_calls[{i}].id"), call.id)?;
         let arguments = tools::arguments(&call.function.arguments);
-        Ok(Call { id: call.id.unwrap_or_default(), name, arguments })
+        Ok(Call { id, name, arguments })
+    };
+    let call_id = match role {
+        "tool" => {
+            let place = format!("messages[{at}].tool_call_id");
+            Some(tools::call_id(&place, message.tool_call_id)?)
+        }
+        _ => None,
     };
     Ok(Message {
         reasoning: message.reasoning_content.filter(|text| !text.is_empty()),
         calls: calls.into_iter().enumerate().map(made).collect::<Result<_, _>>()?,
-        call_id: message.tool_call_id,
+        call_id,
         name: message.name,
         ..Message::new(role, content)
     })
@@ -375,6 +383,13 @@ mod tests {
         );
         let image = serde_json::json!([{"role": "user", "content": [{"type": "image_url"}]}]);
         assert_eq!(read(image), Err(Some("messages[0].content[0].type".into())));
+        for id in [Value::Null, "".into()] {
+            let call = serde_json::json!({"id": id, "function": {"name": "f", "arguments": "{}"}});
+            let calls = serde_json::json!([{"role": "assistant", "tool_calls": [call]}]);
+            assert_eq!(read(calls), Err(Some("messages[0].tool_calls[0].id".into())));
+            let answer = serde_json::json!([{"role": "tool", "tool_call_id": id, "content": "x"}]);
+            assert_eq!(read(answer), Err(Some("messages[0].tool_call_id".into())));
+        }
     }
 
     #[test]

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::sse;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::ready;
 use futures_util::stream::{self, StreamExt};
+use model::tokenizer::Specials;
 
 use super::logprobs::{self, Offset};
 use super::{add_usage, finish_reason, head, timings};
@@ -23,16 +25,12 @@ use plan::sample::Sampling;
 const PROMPTS: usize = 64;
 
 impl Refusing for api::CompletionRequest {
-    const REFUSED: &'static [Refused] = &[
-        super::BEST_OF,
-        super::BEAM_SEARCH,
-        super::MIN_TOKENS,
-        super::STOP_TOKEN_IDS,
-        super::N_PREDICT,
-        super::SAMPLERS,
-        ("suffix", nothing, "put the model's fill-in-the-middle tokens into the prompt"),
-        ("tools", nothing, "use /v1/chat/completions"),
-        ("response_format", text_format, "use `json_schema`, or /v1/chat/completions"),
+    const REFUSED: &'static [&'static [Refused]] = &[
+        super::REFUSED,
+        &[
+            ("tools", nothing, "use /v1/chat/completions"),
+            ("response_format", text_format, "use `json_schema`, or /v1/chat/completions"),
+        ],
     ];
 }
 
@@ -55,6 +53,7 @@ pub(in crate::control::server) async fn completions(
         ignore_end: request.ignore_eos.unwrap_or(false),
         logprobs: alternatives,
         prompt_logprobs: alternatives.is_some() && echo,
+        embed: false,
     };
     let form = super::form(request.grammar.take(), request.json_schema.take(), None)?;
     let shaping = request.shaping();
@@ -66,7 +65,8 @@ pub(in crate::control::server) async fn completions(
     if let Form::Grammar(grammar) = form {
         template.constraint = Some(prompt::constraint(&app, &served, grammar).await?);
     }
-    let prompts = tokenise(&app, &served, request.prompt).await?;
+    let suffix = request.suffix.filter(|suffix| !suffix.is_empty());
+    let prompts = tokenise(&app, &served, request.prompt, suffix).await?;
     if prompts.is_empty() || prompts.iter().any(|prompt| prompt.ids.is_empty()) {
         return Err(Error::value("prompt", "prompt: has no tokens; at least one is needed"));
     }
@@ -147,21 +147,53 @@ impl Prompt {
     }
 }
 
-/// Token ids of all prompts. Ids are taken as they are.
+/// Token ids of all prompts, each with a text that is to stand behind the answer, if there is one. Ids are taken as they
+/// are.
 async fn tokenise(
     app: &App,
     served: &Arc<Served>,
     prompt: api::Prompt,
+    suffix: Option<String>,
 ) -> Result<Vec<Prompt>, Error> {
     let ids = |ids| Prompt { ids, given: None };
     let texts = match prompt {
         api::Prompt::Text(one) => vec![one],
         api::Prompt::Texts(many) => many,
+        _ if suffix.is_some() => {
+            return Err(Error::value("prompt", "prompt: with `suffix` it has to be text"));
+        }
         api::Prompt::Ids(one) => return Ok(vec![ids(one)]),
         api::Prompt::IdLists(many) => return Ok(many.into_iter().map(ids).collect()),
     };
-    let made = prompt::encode(app, served, texts).await?;
+    let made = match suffix {
+        None => prompt::encode(app, served, "prompt", texts, Specials::Parse).await?,
+        Some(suffix) => between(app, served, texts, suffix).await?,
+    };
     Ok(made.into_iter().map(|(text, ids)| Prompt { ids, given: Some(text) }).collect())
+}
+
+/// Prompts for what stands between each text and another one.
+async fn between(
+    app: &App,
+    served: &Arc<Served>,
+    texts: Vec<String>,
+    suffix: String,
+) -> Result<Vec<(String, Vec<u32>)>, Error> {
+    let Some(infill) = served.text.infill else {
+        let message =
+            format!("suffix: {} has no tokens for what is between texts", served.model.id);
+        return Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
+            .param("suffix")
+            .hint("load a model that was trained to fill in the middle"));
+    };
+    let begin = served.text.tokenizer.begin();
+    let suffix = prompt::tokens(app, served, "suffix", suffix, false, false).await?;
+    let mut all = Vec::with_capacity(texts.len());
+    for text in texts {
+        let prefix = prompt::tokens(app, served, "prompt", text.clone(), false, false).await?;
+        all.push((text, infill.prompt(begin, &prefix, &suffix)));
+    }
+    Ok(all)
 }
 
 /// How many answers are asked for, if there are not too many.
@@ -199,6 +231,7 @@ impl Choice {
         part.text = self.echo.take().unwrap_or_default();
         match event {
             Event::Prompt(tokens) => part.logprobs = self.logprobs(&tokens),
+            Event::Embedding(_) => unreachable!("no completion asks for one"),
             Event::Token(token) => {
                 part.text.push_str(&token.text);
                 part.logprobs = self.logprobs(token.logprobs.as_slice());

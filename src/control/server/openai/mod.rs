@@ -102,13 +102,31 @@ fn timings(finished: &Finished) -> api::Timings {
     }
 }
 
-/// Fields of both generating routes that are refused.
-const BEST_OF: Refused = ("best_of", one, "send `n` with `logprobs` and choose");
-const BEAM_SEARCH: Refused = ("use_beam_search", nothing, "leave it out");
-const MIN_TOKENS: Refused = ("min_tokens", nothing, "leave it out");
-const STOP_TOKEN_IDS: Refused = ("stop_token_ids", nothing, "use `stop` with the token's text");
-const N_PREDICT: Refused = ("n_predict", nothing, "use max_tokens");
-const SAMPLERS: Refused = ("samplers", nothing, "docs/api.md says in which order they are");
+const SCHEMA: &str = "use response_format, or json_schema and grammar";
+
+/// Fields of both generating routes that are refused: OpenAI's, and those of other servers of its dialect.
+const REFUSED: &[Refused] = &[
+    ("best_of", one, "send `n` with `logprobs` and choose"),
+    ("use_beam_search", nothing, "leave it out"),
+    ("min_tokens", nothing, "leave it out"),
+    ("stop_token_ids", nothing, "use `stop` with the token's text"),
+    ("n_predict", nothing, "use max_tokens"),
+    ("samplers", nothing, "docs/api.md says in which order they are"),
+    ("top_n_sigma", nothing, "leave it out"),
+    ("top_a", nothing, "use min_p"),
+    ("tfs_z", one, "use min_p"),
+    ("length_penalty", one, "leave it out"),
+    ("bad_words", nothing, "use logit_bias"),
+    ("allowed_token_ids", nothing, "use logit_bias"),
+    ("guided_json", nothing, SCHEMA),
+    ("guided_regex", nothing, SCHEMA),
+    ("guided_choice", nothing, SCHEMA),
+    ("guided_grammar", nothing, SCHEMA),
+    ("structured_outputs", nothing, SCHEMA),
+    ("prompt_logprobs", nothing, "use /v1/completions with `echo` and `logprobs`"),
+    ("include_stop_str_in_output", nothing, "leave it out"),
+    ("lora", nothing, "leave it out"),
+];
 
 /// What an answer has to be.
 fn form(
@@ -133,7 +151,7 @@ fn form(
             }
         },
     };
-    let grammar = grammar.map(|lark| Form::Grammar(Grammar::Lark(lark)));
+    let grammar = grammar.map(|text| Form::Grammar(Grammar::written(text)));
     let schema = json_schema.map(Form::schema);
     let mut forms = [grammar, schema, Some(format).filter(|format| *format != Form::Text)]
         .into_iter()

@@ -25,13 +25,18 @@ use crate::wording::shown;
 const FIELD: &str = "input";
 
 impl Refusing for api::ResponsesRequest {
-    const REFUSED: &'static [Refused] = &[
+    const REFUSED: &'static [&'static [Refused]] = &[&[
         ("background", nothing, "leave it out; an answer is streamed or waited for"),
         ("conversation", nothing, "use previous_response_id"),
         ("prompt", nothing, "use instructions and input"),
         ("top_logprobs", nothing, "use /v1/chat/completions"),
         ("max_tool_calls", nothing, "leave it out"),
-    ];
+        ("truncation", is_disabled, "send a conversation that fits"),
+    ]];
+}
+
+fn is_disabled(value: &Value) -> bool {
+    nothing(value) || value == "disabled"
 }
 
 pub(in crate::control::server) async fn responses(
@@ -197,7 +202,7 @@ fn item(at: usize, item: api::Item, list: &mut Vec<Message>) -> Result<(), Error
         }
         "function_call" => {
             let call = Call {
-                id: item.call_id.ok_or_else(|| missing("call_id"))?,
+                id: tools::call_id(&format!("{place}.call_id"), item.call_id)?,
                 name: item.name.ok_or_else(|| missing("name"))?,
                 arguments: tools::arguments(&item.arguments.unwrap_or_default()),
             };
@@ -205,7 +210,7 @@ fn item(at: usize, item: api::Item, list: &mut Vec<Message>) -> Result<(), Error
         }
         "function_call_output" => {
             let output = text(&place, item.output.ok_or_else(|| missing("output"))?)?;
-            let call_id = Some(item.call_id.ok_or_else(|| missing("call_id"))?);
+            let call_id = Some(tools::call_id(&format!("{place}.call_id"), item.call_id)?);
             list.push(Message { call_id, ..Message::new("tool", output) });
         }
         kind => {

@@ -1,0 +1,36 @@
+//! Grammars of all notations: each is compiled, with its first mask, or refused with a reason, and no panic.
+//!
+//! The first byte chooses the notation. Run with `cargo +nightly fuzz run grammar -- -rss_limit_mb=512 -timeout=1`. The
+//! corpus beside this file is also replayed by `src/engine/constraint.rs`.
+
+#![no_main]
+
+use std::sync::{Arc, LazyLock};
+
+use libfuzzer_sys::fuzz_target;
+use model::gguf::Gguf;
+use model::tokenizer::{Tokenizer, Vocabulary};
+use orind::engine::{Grammar, Grammars};
+
+static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/tiny-llama-Q8_0.gguf");
+    let gguf = Gguf::open(file).expect("the file is there");
+    let vocabulary = Vocabulary::from_metadata(gguf.metadata()).expect("it has a vocabulary");
+    Grammars::new(Arc::new(Tokenizer::new(vocabulary).expect("that makes a tokeniser")))
+});
+
+fuzz_target!(|data: &[u8]| {
+    let [notation, text @ ..] = data else { return };
+    let text = String::from_utf8_lossy(text).into_owned();
+    let grammar = match notation % 3 {
+        0 => Grammar::written(text),
+        1 => Grammar::Regex(text),
+        _ => match serde_json::from_str(&text) {
+            Ok(schema) => Grammar::JsonSchema(schema),
+            Err(_) => return,
+        },
+    };
+    if let Err(said) = GRAMMARS.compile(&grammar) {
+        assert!((1..600).contains(&said.len()), "{said}");
+    }
+});

@@ -1,0 +1,27 @@
+//! Arguments of `orinctl completions` and `orinctl man`.
+
+use std::path::PathBuf;
+
+use clap_complete::Shell;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  source <(orinctl completions bash)
+  orinctl completions fish > ~/.config/fish/completions/orinctl.fish
+
+`orinctl install` puts them where bash, zsh and fish look.")]
+pub(in crate::cli) struct Completions {
+    /// Which shell
+    pub(in crate::cli) shell: Shell,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  orinctl man /usr/share/man/man1")]
+pub(in crate::cli) struct Man {
+    /// The folder; it is made if it is not there
+    #[arg(value_name = "FOLDER")]
+    pub(in crate::cli) folder: PathBuf,
+}

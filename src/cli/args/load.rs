@@ -1,0 +1,31 @@
+//! Arguments of `orinctl load`.
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl load /models/llama-3.2-1b-q6_k.gguf
+  orinctl load synthetic:qwen3-0.6b:q8_0 --slots 4 --context 8192
+
+What is not given comes from the daemon's configuration.")]
+pub(in crate::cli) struct Load {
+    /// GGUF file, name from `orinctl models`, or synthetic:NAME
+    pub(in crate::cli) model: String,
+    /// Device: auto, nv, cuda, cpu, reference
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) backend: Option<String>,
+    /// Sequences served at once
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) slots: Option<usize>,
+    /// Tokens a sequence has room for; 0 takes the model's own, at most 4096
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) context: Option<usize>,
+    /// Rows of one prefill chunk
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) prefill_chunk: Option<usize>,
+    /// Worker threads; 0 takes the cores allowed
+    #[arg(short, long, value_name = "N")]
+    pub(in crate::cli) threads: Option<usize>,
+    /// Instruction set of the CPU device: auto, amx, avx512, avx2, neon, scalar
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) cpu_isa: Option<String>,
+}

@@ -1,0 +1,303 @@
+//! The command line: what all of it has in common here, and a file for the arguments of each subcommand.
+
+mod bench;
+mod chat;
+mod compare;
+mod completions;
+mod doctor;
+mod fingerprint;
+mod first_contact;
+mod generate;
+mod history;
+mod install;
+mod load;
+mod parity;
+mod plan;
+mod profile;
+mod quality;
+mod quantize;
+mod shared;
+mod sweep;
+mod top;
+mod tune;
+mod verify;
+
+use std::ffi::OsString;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+pub(super) use bench::Bench;
+pub(super) use chat::Chat;
+pub(super) use compare::Compare;
+pub(super) use completions::{Completions, Man};
+pub(super) use doctor::Doctor;
+pub(super) use fingerprint::Fingerprint;
+pub(super) use first_contact::{Experiment, FirstContact};
+pub(super) use generate::Generate;
+pub(super) use history::History;
+pub(super) use install::{Place, Uninstall};
+pub(super) use load::Load;
+pub(super) use parity::Parity;
+pub(super) use plan::Plan;
+pub(super) use profile::Profile;
+pub(super) use quality::{Kld, Perplexity, Predicted};
+pub(super) use quantize::Quantize;
+pub(super) use shared::{Connection, Format, Json, ModelChoice, RecordsFile};
+pub(super) use sweep::Sweep;
+pub(super) use top::Top;
+pub(super) use tune::{
+    Tune, TuneCommand, TuneDiff, TuneExport, TuneImport, TunePlace, TuneSearch, TuneShow, TuneSweep,
+};
+pub(super) use verify::Verify;
+
+use crate::wording;
+
+/// Control orind, the daemon that runs GGUF language models, and measure with it.
+#[derive(Debug, Parser)]
+#[command(name = "orinctl", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  orinctl bench
+      measure; needs no daemon and no model file
+  orinctl bench -m model.gguf -p 512 -n 128
+      the tests that llama-bench runs
+  orinctl generate -m model.gguf 'The capital of France is'
+  orinctl chat
+      a conversation, with the loaded model or -m MODEL
+  orinctl status
+      what the daemon is doing
+  orinctl plan synthetic:llama-3.2-1b:q6_k
+      what one token costs, step by step
+
+A MODEL is a GGUF file, a name that `orinctl models` lists, or synthetic:NAME: seeded random \
+weights in the shape of a real model.")]
+pub(super) struct Args {
+    #[command(flatten)]
+    pub(super) connection: Connection,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// Subcommands that ask no daemon, and those of `tune`.
+const ALONE: [&str; 15] = [
+    "sweep",
+    "compare",
+    "plan",
+    "profile",
+    "parity",
+    "perplexity",
+    "kld",
+    "quantize",
+    "first-contact",
+    "install",
+    "uninstall",
+    "verify",
+    "history",
+    "completions",
+    "man",
+];
+const ALONE_IN_TUNE: [&str; 4] = ["show", "export", "import", "diff"];
+
+impl Args {
+    /// The definition, in which only those who ask a daemon tell how to reach one.
+    pub(super) fn definition() -> clap::Command {
+        let mut command = Self::command();
+        let global = command.get_arguments().filter(|option| option.is_global_set());
+        let hidden: Vec<clap::Arg> = global.map(|option| option.clone().hide(true)).collect();
+        // What a subcommand has of its own it does not get from above.
+        let hide = |command: clap::Command| command.args(hidden.clone());
+        for name in ALONE {
+            command = command.mut_subcommand(name, hide);
+        }
+        for name in ALONE_IN_TUNE {
+            command = command.mut_subcommand("tune", |tune| tune.mut_subcommand(name, hide));
+        }
+        command
+    }
+
+    /// What the command line says; help, and what is wrong with it, ends the program.
+    pub(super) fn read() -> Self {
+        let mut definition = Self::definition();
+        let matches = definition.try_get_matches_from_mut(std::env::args_os());
+        matches
+            .and_then(|matches| Self::from_arg_matches(&matches))
+            .unwrap_or_else(|error| wording::command_line(error, &definition).exit())
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Measure prefill and decode, and compare them with the machine's memory bandwidth
+    Bench(Bench),
+    /// Hold other engines against this one on the same model: speed, times, memory, and whether they
+    /// compute the same; needs no daemon
+    Compare(Compare),
+    /// Measure every combination of models, types, threads, depths and more, into a file that the same
+    /// command goes on with; needs no daemon
+    Sweep(Sweep),
+    /// Hold records against their samples, and say what is missing; needs no daemon
+    Verify(Verify),
+    /// Show how speeds changed from record to record; needs no daemon
+    History(History),
+    /// Continue a text, or answer a message
+    Generate(Generate),
+    /// Talk with the model, at the terminal
+    Chat(Chat),
+    /// Show what the daemon is doing
+    Status(Json),
+    /// Say whether a generation would be served, by the exit code: for probes
+    Health,
+    /// Watch daemon and machine live: speed, queue, KV cache, clocks, power, heat
+    Top(Top),
+    /// Find what keeps models from running, or from running fast, on this machine, and how to fix it
+    Doctor(Doctor),
+    /// List the models that can be loaded
+    Models(Json),
+    /// Load a model in place of the loaded one
+    Load(Load),
+    /// Unload the model
+    Unload,
+    /// Print the path of the daemon's socket, for curl and others
+    #[command(after_help = "\
+Example:
+  curl --unix-socket \"$(orinctl socket)\" http://localhost/v1/models")]
+    Socket,
+    /// Show the plan of one step before and after fusion, and what it costs; needs no daemon
+    Plan(Plan),
+    /// Time every step of decoding a token on a device and compare it with the memory bandwidth;
+    /// needs no daemon
+    Profile(Profile),
+    /// Compare devices with the reference: single steps, and a model's logits; needs no daemon
+    Parity(Parity),
+    /// Make one hash of what a model answers on a device, the same on every other; needs no daemon
+    Fingerprint(Fingerprint),
+    /// Measure how well models predict a text; needs no daemon
+    Perplexity(Perplexity),
+    /// Measure what quantising has cost models: divergence from their F16 over a text; needs no daemon
+    Kld(Kld),
+    /// Write a model anew in another type of weights; needs no daemon
+    Quantize(Quantize),
+    /// Run experiments on a real Orin and write the results to a file; needs no daemon
+    FirstContact(FirstContact),
+    /// Run one experiment of first-contact
+    #[command(hide = true, name = tegra_probe::runner::CHILD_COMMAND)]
+    Experiment(Experiment),
+    /// Install the programs and the systemd service on this machine; needs no daemon
+    #[command(after_help = "\
+Examples:
+  orinctl install --dry-run
+      what would be done
+  sudo orinctl install
+      into /usr/local
+  orinctl install --root stage --prefix /usr
+      for a package
+
+An existing configuration is kept. docs/service.md describes the service.")]
+    Install(Place),
+    /// Remove what `install` has installed; models and configuration stay
+    Uninstall(Uninstall),
+    /// Print the completion of this program's command line for a shell; needs no daemon
+    Completions(Completions),
+    /// Write the manual's pages of both programs to a folder; needs no daemon
+    Man(Man),
+    /// Find the fastest settings of the kernels on this machine, and store them
+    Tune(Tune),
+    /// Run as the daemon
+    #[command(hide = true)]
+    Daemon(Daemon),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Daemon {
+    /// Arguments of `orind`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(super) arguments: Vec<OsString>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Args::command().debug_assert();
+        Args::definition().debug_assert();
+    }
+
+    #[test]
+    fn only_who_asks_a_daemon_tells_how_to_reach_one() {
+        let mut definition = Args::definition();
+        definition.build();
+        let says = |command: &clap::Command| {
+            command.clone().render_help().to_string().contains("--socket")
+        };
+        for command in definition.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            let asks = !ALONE.contains(&name) && name != "help";
+            assert_eq!(says(command), asks, "{name}");
+        }
+        let tune = definition.find_subcommand("tune").unwrap();
+        for command in tune.get_subcommands() {
+            let name = command.get_name();
+            assert_eq!(says(command), ["verify", "sweep"].contains(&name), "tune {name}");
+        }
+    }
+
+    #[test]
+    fn a_socket_may_be_named_before_the_subcommand_and_where_none_is_needed() {
+        for line in
+            ["--socket /x status", "status --socket /x", "plan m --socket /x", "--socket /x plan m"]
+        {
+            let words = std::iter::once("orinctl").chain(line.split(' '));
+            let matches = Args::definition().try_get_matches_from(words).unwrap();
+            let args = Args::from_arg_matches(&matches).unwrap();
+            assert_eq!(args.connection.socket, Some("/x".into()), "{line}");
+        }
+        let help =
+            Args::definition().try_get_matches_from(["orinctl", "plan", "--help"]).unwrap_err();
+        assert_eq!(help.kind(), clap::error::ErrorKind::DisplayHelp, "{help}");
+    }
+
+    #[test]
+    fn the_commands_of_the_example_workflow_exist() {
+        let workflow = include_str!("../../../docs/examples/speed-gate.yml").replace("\\\n", " ");
+        let commands =
+            workflow.lines().filter_map(|line| line.split_once("target/release/orinctl "));
+        let mut seen = 0;
+        for (_, words) in commands {
+            let words = words.split_whitespace().map(|word| word.trim_matches('"'));
+            let parsed =
+                Args::definition().try_get_matches_from(std::iter::once("orinctl").chain(words));
+            assert!(parsed.is_ok(), "{}", parsed.unwrap_err());
+            seen += 1;
+        }
+        assert_eq!(seen, 4);
+    }
+
+    #[test]
+    fn lists_and_globals() {
+        let args = Args::try_parse_from([
+            "orinctl", "bench", "-p", "32,128", "-n", "0", "-d", "0,64", "--socket", "/x",
+        ])
+        .unwrap();
+        let Command::Bench(bench) = args.command else { panic!("{:?}", args.command) };
+        assert_eq!(bench.prompts, Some(vec![32, 128]));
+        assert_eq!((bench.generate, bench.depths), (Some(vec![0]), vec![0, 64]));
+        assert_eq!(args.connection.socket, Some("/x".into()));
+        let both = ["orinctl", "bench", "--json", "--csv"];
+        assert!(Args::try_parse_from(both).is_err());
+        assert!(Args::try_parse_from(["orinctl", "generate"]).is_err());
+        for (text, threshold) in
+            [("5%", Some(0.05)), ("2.5", Some(0.025)), ("0", None), ("x%", None)]
+        {
+            let line = ["orinctl", "bench", "--against", "last", "--threshold", text];
+            let parsed = Args::try_parse_from(line).ok().map(|args| args.command);
+            let found = parsed.map(|command| match command {
+                Command::Bench(bench) => bench.threshold,
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(found, threshold, "{text}");
+        }
+        assert!(Args::try_parse_from(["orinctl", "generate", "x", "-p", "y"]).is_err());
+    }
+}

@@ -1,0 +1,38 @@
+//! Arguments of `orinctl plan`.
+
+use std::path::PathBuf;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl plan synthetic:tiny-llama:q8_0
+  orinctl plan model.gguf --depth 4096
+      one token with 4096 before it
+  orinctl plan model.gguf --batch 8
+      one token for each of 8 sequences
+  orinctl plan model.gguf --prefill 512 --full
+      every step of a prefill chunk
+  orinctl plan model.gguf --profile orin-profile.json
+      with an estimate of the speed there")]
+pub(in crate::cli) struct Plan {
+    /// GGUF file or synthetic:NAME
+    pub(in crate::cli) model: String,
+    /// Plan a prefill chunk of N tokens
+    #[arg(long, value_name = "N", conflicts_with = "batch")]
+    pub(in crate::cli) prefill: Option<usize>,
+    /// Plan decode of N sequences
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(in crate::cli) batch: usize,
+    /// Tokens already in the context
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(in crate::cli) depth: usize,
+    /// Estimate the speed on the Orin whose profile this is, as `orinctl first-contact` writes it
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) profile: Option<PathBuf>,
+    /// Print every step of every layer
+    #[arg(long)]
+    pub(in crate::cli) full: bool,
+    /// Print JSON: every step
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}

@@ -1,0 +1,44 @@
+//! Arguments of `orinctl quantize`.
+
+use std::path::PathBuf;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  orinctl quantize model-f16.gguf model-q4_k_m.gguf Q4_K_M
+  orinctl quantize model-f16.gguf model-q6_k.gguf Q6_K --dry-run
+      which tensor would get which type, and how large the file would be
+
+Types: F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_K_M, Q5_K_S, Q5_0, Q4_1, Q4_K_M, Q4_K_S, Q4_0, IQ4_NL, IQ4_XS, \
+MXFP4_MOE, Q3_K_L, Q3_K_M, Q3_K_S, Q2_K, Q2_K_S, TQ2_0, TQ1_0; Q5_K, Q4_K and Q3_K mean the _M. Tensors get the \
+types that llama.cpp gives them: vectors and norms stay as they are, the output matrix (the embedding, where it is \
+the output too) gets at least Q6_K, and the smaller types store some of attn_v, attn_output and ffn_down in more \
+bits. Metadata is copied. The file appears when it is complete; memory is a few MiB for each thread.
+
+Ctrl-C leaves nothing behind.")]
+pub(in crate::cli) struct Quantize {
+    /// GGUF file in F16, BF16 or F32, or synthetic:NAME
+    #[arg(value_name = "IN")]
+    pub(in crate::cli) input: String,
+    /// The file that is made
+    #[arg(value_name = "OUT")]
+    pub(in crate::cli) output: PathBuf,
+    /// The type
+    #[arg(value_name = "TYPE")]
+    pub(in crate::cli) mix: model::mix::Mix,
+    /// Quantise what is quantised already, with the error of both
+    #[arg(long)]
+    pub(in crate::cli) requantize: bool,
+    /// Replace a file that is there; never the input
+    #[arg(short, long)]
+    pub(in crate::cli) force: bool,
+    /// Print what would be done, do nothing
+    #[arg(long)]
+    pub(in crate::cli) dry_run: bool,
+    /// Threads [default: the cores allowed]
+    #[arg(short, long, value_name = "N")]
+    pub(in crate::cli) threads: Option<std::num::NonZeroUsize>,
+    /// Print JSON
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}

@@ -1,0 +1,182 @@
+//! Markdown for a terminal, as it streams: emphasis, code, headings and lists become colours and signs, and what is no
+//! markdown stays as it is. A piece of text may end anywhere: only a run of equal marks waits for the character behind
+//! it. Control characters are shown as U+FFFD: a model's text moves no cursor.
+
+const RESET: &str = "\x1b[0m";
+const BOLD: &str = "\x1b[1m";
+const DIM: &str = "\x1b[2m";
+const ITALIC: &str = "\x1b[3m";
+const HEADING: &str = "\x1b[1;4m";
+const CODE: &str = "\x1b[36m";
+
+/// A text on its way to a terminal.
+#[derive(Debug, Default)]
+pub(super) struct Markdown {
+    /// Whether it becomes anything else at all.
+    paints: bool,
+    /// A run of equal marks whose end is not known.
+    run: String,
+    /// Whether the line has begun with more than blanks.
+    begun: bool,
+    heading: bool,
+    bold: bool,
+    italic: bool,
+    code: bool,
+    /// Between lines of three backquotes.
+    fenced: bool,
+    /// The rest of a line that opens or closes such a block.
+    fence_line: bool,
+}
+
+impl Markdown {
+    pub(super) fn new(paints: bool) -> Self {
+        Self { paints, ..Self::default() }
+    }
+
+    /// What more of the text looks like.
+    pub(super) fn push(&mut self, text: &str) -> String {
+        let mut out = String::new();
+        for c in text.chars() {
+            let shown = if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
+            if self.paints {
+                self.take(shown, &mut out);
+            } else {
+                out.push(shown);
+            }
+        }
+        out
+    }
+
+    /// What was held back, and the end of all colours.
+    pub(super) fn finish(&mut self) -> String {
+        let mut out = String::new();
+        self.end_run(None, &mut out);
+        if self.paints && !self.style().is_empty() {
+            out.push_str(RESET);
+        }
+        *self = Self::new(self.paints);
+        out
+    }
+
+    fn take(&mut self, c: char, out: &mut String) {
+        if self.run.starts_with(c) {
+            self.run.push(c);
+            return;
+        }
+        self.end_run(Some(c), out);
+        let marks = c == '`' || c == '*' || !self.begun && (c == '#' || c == '-');
+        if marks && !self.fence_line {
+            self.run.push(c);
+            return;
+        }
+        if c != '\n' {
+            self.begun |= !c.is_whitespace();
+            out.push(c);
+            return;
+        }
+        // What was not closed ends with its line.
+        let styled = !self.style().is_empty();
+        (self.heading, self.bold, self.italic, self.code) = (false, false, false, false);
+        (self.begun, self.fence_line) = (false, false);
+        if styled {
+            out.push_str(RESET);
+        }
+        out.push('\n');
+        out.push_str(self.style());
+    }
+
+    /// Marks are over: says what they mean, before `next`.
+    fn end_run(&mut self, next: Option<char>, out: &mut String) {
+        let run = std::mem::take(&mut self.run);
+        let Some(mark) = run.chars().next() else { return };
+        let first = !std::mem::replace(&mut self.begun, true);
+        let blank = next.is_none_or(char::is_whitespace);
+        match (mark, run.len()) {
+            ('`', 3..) if first && (self.fenced || !self.code) => {
+                self.fenced = !self.fenced;
+                self.fence_line = true;
+                out.push_str(&format!("{DIM}{run}"));
+            }
+            _ if self.fenced => out.push_str(&run),
+            ('`', 1) => {
+                self.code = !self.code;
+                self.restyle(out);
+            }
+            _ if self.code => out.push_str(&run),
+            ('#', 1..=6) if first && blank => {
+                self.heading = true;
+                self.restyle(out);
+                out.push_str(&run);
+            }
+            ('*' | '-', 1) if first && blank => out.push('•'),
+            ('-', 3..) if first && blank => out.push_str(&"─".repeat(run.len())),
+            ('*', length @ 1..=3) if !blank || self.bold || self.italic => {
+                self.bold ^= length >= 2;
+                self.italic ^= length != 2;
+                self.restyle(out);
+            }
+            _ => out.push_str(&run),
+        }
+    }
+
+    fn restyle(&self, out: &mut String) {
+        out.push_str(RESET);
+        out.push_str(self.style());
+    }
+
+    const fn style(&self) -> &'static str {
+        match self {
+            Self { fence_line: true, .. } => DIM,
+            Self { fenced: true, .. } | Self { code: true, .. } => CODE,
+            Self { heading: true, .. } => HEADING,
+            Self { bold: true, italic: true, .. } => "\x1b[1;3m",
+            Self { bold: true, .. } => BOLD,
+            Self { italic: true, .. } => ITALIC,
+            _ => "",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shown(pieces: &[&str]) -> String {
+        let mut markdown = Markdown::new(true);
+        let mut all: String = pieces.iter().map(|piece| markdown.push(piece)).collect();
+        all.push_str(&markdown.finish());
+        all.replace(RESET, "[]").replace('\x1b', "")
+    }
+
+    #[test]
+    fn what_each_mark_becomes() {
+        for (text, expected) in [
+            ("plain", "plain"),
+            ("a **b** c", "a [][1mb[] c"),
+            ("a *b* c", "a [][3mb[] c"),
+            ("***b***", "[][1;3mb[]"),
+            ("2 * 3 ** 4", "2 * 3 ** 4"),
+            ("`a*b*`", "[][36ma*b*[]"),
+            ("# Head\nx", "[][1;4m# Head[]\nx"),
+            ("#no", "#no"),
+            ("- one\n  * two", "• one\n  • two"),
+            ("a - b", "a - b"),
+            ("---\n", "───\n"),
+            ("**open\nx", "[][1mopen[]\nx"),
+            ("```c\n*p = 1;\n```\nx", "[2m```c[]\n[36m*p = 1;[]\n[36m[2m```[]\nx"),
+            ("\x1b[2Jx\r", "\u{fffd}[2Jx\u{fffd}"),
+        ] {
+            assert_eq!(shown(&[text]), expected, "{text:?}");
+        }
+        assert_eq!(Markdown::new(false).push("**a**\x07"), "**a**\u{fffd}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_cut_of_a_text_looks_the_same(text in "[ab *`#\n-]{0,40}", at in 0usize..40) {
+            let at = at.min(text.len());
+            prop_assert_eq!(shown(&[&text]), shown(&[&text[..at], &text[at..]]));
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! `orinctl health`: whether a generation would be served, by the exit code. For probes.
+
+use super::args::Connection;
+use super::error::Error;
+use super::text;
+use crate::control::api::{Health, route};
+
+pub(super) async fn run(connection: &Connection) -> Result<(), Error> {
+    let health: Health = connection.client()?.get(route::HEALTH).await?;
+    text::print(&format!("{}\n", health.status))
+}

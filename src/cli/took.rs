@@ -1,0 +1,39 @@
+//! What an answer took, in a line.
+
+use std::time::Instant;
+
+use crate::control::api::{Timings, Usage};
+
+/// What a stream of parts says besides text.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Took {
+    usage: Option<Usage>,
+    timings: Option<Timings>,
+}
+
+impl Took {
+    /// Takes what a part says of it.
+    pub(super) fn add(&mut self, usage: Option<Usage>, timings: Option<Timings>) {
+        self.usage = usage.or(self.usage);
+        self.timings = timings.or(self.timings);
+    }
+
+    /// `12 tokens in, 64 out, first after 210 ms, then 15.20 tok/s`
+    pub(super) fn line(&self, begin: Instant) -> String {
+        let usage = self.usage.unwrap_or_default();
+        let mut line =
+            format!("{} tokens in, {} out", usage.prompt_tokens, usage.completion_tokens);
+        match self.timings {
+            Some(times) => {
+                line.push_str(&format!(", first after {:.0} ms", times.first_token_ms));
+                let rest = (times.total_ms - times.first_token_ms) / 1e3;
+                if usage.completion_tokens > 1 && rest > 0.0 {
+                    let speed = (usage.completion_tokens - 1) as f64 / rest;
+                    line.push_str(&format!(", then {speed:.2} tok/s"));
+                }
+            }
+            None => line.push_str(&format!(" in {:.1} s", begin.elapsed().as_secs_f64())),
+        }
+        line
+    }
+}
