@@ -114,6 +114,10 @@ impl Answer {
         }
         if part["usage"].is_object() {
             self.usage = part["usage"].clone();
+            // What a slot still held, and what was guessed, depends on the company and decides nothing.
+            for details in ["prompt_tokens_details", "completion_tokens_details"] {
+                self.usage.as_object_mut().unwrap().remove(details);
+            }
         }
         for choice in part["choices"].as_array().into_iter().flatten() {
             let to = self.choices.entry(choice["index"].as_u64().unwrap()).or_default();

@@ -45,10 +45,10 @@ impl Editor {
             .map_err(failed)?
             .build();
         let mut lines = rustyline::Editor::<Rules, _>::with_default(config).map_err(failed)?;
-        lines.bind_sequence(
-            KeyEvent(KeyCode::Enter, Modifiers::ALT),
-            EventHandler::Simple(Cmd::Newline),
-        );
+        // What is typed before the terminal is in raw mode has its carriage returns as line feeds.
+        for alt_enter in [KeyEvent(KeyCode::Enter, Modifiers::ALT), KeyEvent::alt('\n')] {
+            lines.bind_sequence(alt_enter, EventHandler::Simple(Cmd::Newline));
+        }
         let history = config::client_state_dir(FILE).join(FILE);
         // There is none the first time.
         let _ = lines.load_history(&history);
