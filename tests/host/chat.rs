@@ -58,7 +58,10 @@ fn a_conversation_on_a_terminal() {
     // A line that is given up, and the one that is remembered.
     terminal.press(&format!("half{CTRL_C}\x1b[A"));
     terminal.wait_for("/nope");
-    terminal.press(&format!("{CTRL_C}{CTRL_D}"));
+    terminal.press(CTRL_C);
+    // Between two lines the terminal is its owner's.
+    terminal.wait_for("> ");
+    terminal.press(CTRL_D);
     assert_eq!(terminal.wait().code(), Some(0));
 }
 
