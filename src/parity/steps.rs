@@ -62,8 +62,7 @@ pub fn compare(case: &Case, got: &Results, want: &Results) -> Outcome {
 
 /// The first result of a case that is not the same to the last bit on another device.
 pub fn first_unequal<'a>(got: &'a Results, other: &Results) -> Option<&'a str> {
-    let differs = |((_, a), (_, b)): &(&'a (String, Vec<f32>), &(String, Vec<f32>))| !equal(a, b);
-    got.iter().zip(other).find(differs).map(|((name, _), _)| name.as_str())
+    got.iter().zip(other).find(|((_, a), (_, b))| !equal(a, b)).map(|((name, _), _)| name.as_str())
 }
 
 /// Runs a case on a device and on the reference; [`Error::Unsupported`] when the device does not take it.
