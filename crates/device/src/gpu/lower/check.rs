@@ -2,9 +2,7 @@
 
 use crate::Result;
 use crate::gpu::layout::unsupported;
-use plan::{
-    Activation, Attention, Norm, NormKind, Normalise, Op, Plan, Product, Project, RopeKv, Scores,
-};
+use plan::{Activation, Attention, Norm, NormKind, Op, Plan, Product, Project, RopeKv, Scores};
 
 /// Refuses a plan with a step that the kernels cannot do.
 pub(in crate::gpu) fn check(plan: &Plan) -> Result<()> {

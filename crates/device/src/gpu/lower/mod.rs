@@ -28,7 +28,6 @@ use plan::{
 
 pub(super) use attention::splits;
 pub(super) use check::check;
-pub(super) use matmul::is_matmul;
 use project::Matrix;
 pub(super) use project::cost;
 
@@ -57,11 +56,10 @@ impl Addresses<'_> {
         (parts, candidates, self.counters + self.workspace.attention_counters)
     }
 
-    /// Where quantised activations are, and what stands beside them.
-    const fn activations(&self) -> [Region; 2] {
-        let Workspace { quants, extras, .. } = *self.workspace;
-        let at = self.scratch + self.workspace.scratch() - extras;
-        [Region::new(at - quants, quants), Region::new(at, extras)]
+    /// Where quantised activations are.
+    const fn activations(&self) -> Region {
+        let bytes = self.workspace.activations;
+        Region::new(self.scratch + self.workspace.scratch() - bytes, bytes)
     }
 }
 

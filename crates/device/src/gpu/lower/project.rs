@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
-use orind_kernels::catalogue::launch::{project_shared_bytes, project_tiles};
+use orind_kernels::catalogue::launch::{
+    matmul_takes, matmul_tile, project_shared_bytes, project_tiles,
+};
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{ProjectParams, Segment};
 
-use super::matmul::is_matmul;
 use super::{Addresses, Lowering, count, rows_of};
 use crate::gpu::launch::{Launch, Params, Region};
 use crate::gpu::layout::{WeightLayout, unsupported, weight};
-use crate::gpu::limit;
 use crate::gpu::variant::{self, Shape};
 use crate::{Result, precision};
 use plan::{Class, Cost, Linear, Op, Plan, Product, Project, View};
@@ -96,7 +96,8 @@ pub(in crate::gpu) fn cost(plan: &Plan) -> Cost {
         let (rows, k) = rows_of(&project.x);
         let of = |view: &View| weight(plan.buffer(view.buffer).dtype);
         for view in project.product.weights() {
-            let few = of(view).filter(|weight| !is_matmul(*weight, rows));
+            let few = of(view)
+                .filter(|&weight| !matmul_takes(weight, k) || matmul_tile(weight, rows).is_none());
             let launches = few.and_then(|weight| {
                 let planes = match &project.product {
                     Product::Each(each) => each
@@ -177,10 +178,8 @@ impl Lowering<'_> {
                 matrices.into_iter().partition(|m| m.weight == weight);
             matrices = rest;
             let planes = same.iter().map(|m| m.planes).max().unwrap_or(1);
-            if is_matmul(weight, rows)
-                && let Some(most) = limit::rows_of_matmul(&segments(&same), count(k)?)
-            {
-                self.matmul(label, &projection, &same, planes, rows, most as usize)?;
+            if let Some(tiles) = self.tiles(&projection, &same, planes, rows)? {
+                self.matmul(label, &projection, &same, planes, rows, tiles)?;
                 continue;
             }
             let chunks = chunks(weight, planes, rows, k).ok_or_else(|| {
@@ -232,7 +231,7 @@ impl Lowering<'_> {
         };
         let weight = matrices[0].weight;
         let Addresses { sms, tuning, .. } = self.addresses;
-        let case = variant::case(weight, planes, room, &params);
+        let case = variant::case(weight, planes, room, &params.segments, swiglu, params.k);
         let Shape { variant, blocks } = tuning.shape(weight, &case);
         let ns: Vec<u32> = matrices.iter().map(|m| m.n).take(if swiglu { 1 } else { 3 }).collect();
         self.launches.push(Launch {
