@@ -79,27 +79,27 @@ parameters! {
         x: u64,
         /// `f32 [k]`, 16-byte aligned; 0 for no norm.
         norm_weight: u64,
-        /// Of [`crate::catalogue::launch::matmul_quants_bytes`], 128-byte aligned.
-        quants: u64,
-        /// Of [`crate::catalogue::launch::matmul_extras_bytes`], 16-byte aligned.
-        extras: u64,
+        /// Of [`crate::catalogue::launch::matmul_activations_bytes`], 16-byte aligned.
+        out: u64,
         /// Columns.
         k: u32,
         /// Rows; the grid's x is that of whole tiles.
         rows: u32,
+        /// Rows of a tile.
+        tile: u32,
         /// Planes that are written, 1 or 2.
         planes: u32,
         /// Added to the mean square of the norm.
         eps: f32,
+        /// 0.
+        reserved: u32,
     }
 
     /// `matmul_*`: products of any number of rows with up to three matrices of one type.
     struct MatmulParams {
         /// What `quantise_*` of the same type wrote.
-        quants: u64,
-        /// Likewise.
-        extras: u64,
-        /// `f32 [rows][n]` added to the first segment's result; 0 for none. May be its `out`.
+        activations: u64,
+        /// `f32 [rows][n]` added to the first segment's result, without `swiglu`; 0 for none. May be its `out`.
         residual: u64,
         /// The matrices; with `swiglu` the gate, then the up projection.
         segments: [Segment; 3],
@@ -109,8 +109,8 @@ parameters! {
         rows: u32,
         /// 1: `silu(x W0^T) * (x W1^T)` into the first segment's `out`.
         swiglu: u32,
-        /// 0.
-        reserved: u32,
+        /// Planes of the activations.
+        planes: u32,
     }
 
     /// `embed_*`: rows of a weight matrix, decoded.

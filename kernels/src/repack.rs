@@ -81,7 +81,8 @@ pub const PANEL: usize = 8;
 pub const SUPERBLOCK: usize = 256;
 /// Columns that a superblock has a multiple of.
 pub const BLOCK: usize = 32;
-const PIECE: usize = 16;
+/// Bytes of a piece.
+pub(crate) const PIECE: usize = 16;
 
 /// The layout of one matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,6 +185,12 @@ const fn format(weight: Weight) -> Format {
             restore: |unit, file| file.copy_from_slice(&unit[..file.len()]),
         },
     }
+}
+
+/// Pieces of 256 columns of a row.
+pub(crate) const fn pieces(weight: Weight) -> usize {
+    let Format { head, quants, .. } = format(weight);
+    head + quants
 }
 
 /// A superblock of one row of a matrix: where its bytes are.

@@ -30,6 +30,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "first_light.cuh",
     "format.cuh",
     "matmul.cuh",
+    "matmul_plain.cuh",
     "noise.cuh",
     "params.cuh",
     "prefill_attention.cuh",

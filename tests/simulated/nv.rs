@@ -130,7 +130,8 @@ fn a_short_prompt_is_a_short_step() {
     let [of_3, of_8, of_9, of_64] =
         [3, 8, 9, 64].map(|len| launches(&nv, &prompt(700 + len as u64, len)));
     assert_eq!(of_3, of_8);
-    assert!(of_8 < of_9 && of_9 <= of_64, "{of_8}, {of_9}, {of_64}");
+    // Tiles take any number of rows in as many launches.
+    assert!(of_8 < of_9 && of_9 == of_64, "{of_8}, {of_9}, {of_64}");
 
     let narrow = start(MODEL, "nv");
     for len in [3, 9, 17, 40, 64, 65] {

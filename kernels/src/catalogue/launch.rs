@@ -2,7 +2,7 @@
 //! headers state them.
 
 use super::{Kernel, ProjectVariant, Weight};
-use crate::repack::{BLOCK, PANEL, SUPERBLOCK};
+use crate::repack::{self, BLOCK, PANEL, PIECE, SUPERBLOCK};
 
 /// Blocks in x, y and z.
 pub type Grid = [u32; 3];
@@ -38,66 +38,73 @@ pub fn project_tiles(variant: ProjectVariant, n: &[u32], swiglu: bool) -> u32 {
     n.iter().map(|n| n.div_ceil(tile.max(1))).sum()
 }
 
-/// Rows of activations that a block of `matmul_*` takes, which those in memory are padded to.
-pub const MATMUL_ROWS: u32 = 128;
-/// Those of a warp: without such rows it has nothing to do.
-pub const MATMUL_WARP_ROWS: u32 = 32;
-/// Matrix rows that it takes.
+/// Matrix rows that a block of `matmul_*` takes, and panels of those.
 const MATMUL_OUTPUTS: u32 = 64;
+const MATMUL_PANELS: u32 = MATMUL_OUTPUTS / PANEL as u32;
 
-/// What `matmul_*` holds of a type (`Tile` and `Shared` in `tile.cuh` and `matmul.cuh`).
-struct MatmulTile {
-    /// Pieces of half a superblock.
-    pieces: u32,
-    /// Panels whose bytes are unpacked: 1 where they are used as they lie.
-    panels: u32,
-    /// `f32` beside a superblock's activations, in all planes that meet it at a time.
-    extras: u32,
-    /// Scales of a superblock.
-    scales: u32,
-    /// Rows of minima.
-    minima: u32,
-}
-
-const fn matmul_tile(weight: Weight) -> MatmulTile {
-    let [pieces, panels, extras, scales, minima] = match weight {
-        Weight::Q8_0 => [9, 1, 16, 8, 1],
-        Weight::Q6_K => [7, 8, 1, 16, 1],
-        Weight::Q4_K => [5, 8, 9, 8, 64],
-        Weight::Q5_K => [6, 8, 9, 8, 64],
-        Weight::F16 => [0; 5],
-    };
-    MatmulTile { pieces, panels, extras, scales, minima }
-}
-
-/// Rows padded to whole tiles of `matmul_*`.
-const fn matmul_rows(rows: u32) -> u32 {
-    rows.next_multiple_of(MATMUL_ROWS)
-}
-
-/// Bytes of the integers that `quantise_*` makes of rows of `k` columns, in some planes.
+/// The first choice of the kernel for many rows of activations, by the rows that a block of it takes; `None` where
+/// projections take them eight at a time. A tile of plain weights computes for all its rows, whether they are there or not.
 #[must_use]
-pub const fn matmul_quants_bytes(rows: u32, planes: u32, k: u32) -> u64 {
-    matmul_rows(rows) as u64 * planes as u64 * k as u64
+pub fn matmul_tile(weight: Weight, rows: usize) -> Option<u32> {
+    let tiles = weight.tiles();
+    let least = tiles.iter().copied().find(|&tile| rows <= tile as usize);
+    let few = if weight.is_quantised() { 8 } else { 32 };
+    (rows > few).then(|| least.or(tiles.last().copied())).flatten()
 }
 
-/// Bytes of the scales and sums that it makes beside them.
+/// Whether `matmul_*` of a type takes matrices of `k` columns.
 #[must_use]
-pub const fn matmul_extras_bytes(weight: Weight, rows: u32, planes: u32, k: u32) -> u64 {
-    // Of one plane.
-    let extras = match weight {
-        Weight::F16 => 0,
-        Weight::Q8_0 => 8,
-        Weight::Q6_K => 1,
-        Weight::Q4_K | Weight::Q5_K => 9,
-    };
-    4 * extras * matmul_rows(rows) as u64 * planes as u64 * k.div_ceil(SUPERBLOCK as u32) as u64
+pub const fn matmul_takes(weight: Weight, k: usize) -> bool {
+    weight.is_quantised() || k.is_multiple_of(MATMUL_STAGE as usize)
+}
+
+/// Rows of activations of a warp of `matmul_*`: without such rows it has next to nothing to do. With plain weights it
+/// computes all the same.
+#[must_use]
+pub const fn matmul_warp_rows(weight: Weight, tile: u32) -> u32 {
+    match tile {
+        _ if !weight.is_quantised() => tile,
+        128 => 32,
+        _ => 16,
+    }
+}
+
+/// Columns that a block with plain weights has in shared memory at a time.
+const MATMUL_STAGE: u32 = 32;
+
+/// `f32` beside 256 quantised activations of a row: of blocks, then of all (`Record` in `quantise.cuh`).
+const fn matmul_record(weight: Weight) -> [u32; 2] {
+    match weight {
+        Weight::Q8_0 => [8, 0],
+        Weight::Q6_K => [0, 1],
+        Weight::Q4_K | Weight::Q5_K => [8, 1],
+        Weight::F16 => [0, 0],
+    }
+}
+
+/// Bytes of the activations that `matmul_*` with tiles of `tile` rows reads: what `quantise_*` makes of rows of `k`
+/// columns in some planes, or with plain weights the rows with their norm.
+#[must_use]
+pub const fn matmul_activations_bytes(
+    weight: Weight,
+    tile: u32,
+    rows: u32,
+    planes: u32,
+    k: u32,
+) -> u64 {
+    if !weight.is_quantised() {
+        return 4 * rows as u64 * k as u64;
+    }
+    let [of_blocks, of_all] = matmul_record(weight);
+    let record = SUPERBLOCK as u64 + 4 * (of_blocks + of_all) as u64;
+    let rows = rows.next_multiple_of(tile) as u64;
+    record * rows * planes as u64 * k.div_ceil(SUPERBLOCK as u32) as u64
 }
 
 /// The grid of `quantise_*`.
 #[must_use]
-pub const fn quantise_grid(rows: u32) -> Grid {
-    [matmul_rows(rows), 1, 1]
+pub const fn quantise_grid(tile: u32, rows: u32) -> Grid {
+    [rows.next_multiple_of(tile), 1, 1]
 }
 
 /// Dynamic shared memory of `quantise_*`, which has a row as a projection has; `None` likewise.
@@ -108,23 +115,27 @@ pub fn quantise_shared_bytes(weight: Weight, planes: u32, k: usize) -> Option<u3
 
 /// The grid of `matmul_*`. `n` are the rows of the matrices (of the gate alone with the SiLU-product).
 #[must_use]
-pub fn matmul_grid(rows: u32, n: &[u32], swiglu: bool) -> Grid {
+pub fn matmul_grid(tile: u32, rows: u32, n: &[u32], swiglu: bool) -> Grid {
     let outputs = if swiglu { MATMUL_OUTPUTS / 2 } else { MATMUL_OUTPUTS };
-    [rows.div_ceil(MATMUL_ROWS), n.iter().map(|n| n.div_ceil(outputs)).sum(), 1]
+    [rows.div_ceil(tile), n.iter().map(|n| n.div_ceil(outputs)).sum(), 1]
 }
 
-/// Dynamic shared memory of `matmul_*`.
+/// Dynamic shared memory of `matmul_*` (`Shared` in `matmul.cuh` and `matmul_plain.cuh`).
 #[must_use]
-pub const fn matmul_shared_bytes(weight: Weight) -> u32 {
-    let MatmulTile { pieces, panels, extras, scales, minima } = matmul_tile(weight);
-    // Twice activations of half a superblock, the weights' pieces, tails and what stands beside activations; bytes
-    // that were unpacked; scales, minima and what sums begin with; where panels are.
-    let twice = 128 * MATMUL_ROWS + 8 * 128 * pieces + 8 * 16 + 4 * extras * MATMUL_ROWS;
-    2 * twice
-        + panels * 1024
-        + 4 * (scales + 4) * (MATMUL_OUTPUTS + minima)
-        + 4 * MATMUL_OUTPUTS
-        + 144
+pub const fn matmul_shared_bytes(weight: Weight, tile: u32) -> u32 {
+    if !weight.is_quantised() {
+        return 2 * 4 * (MATMUL_STAGE + 4) * (tile + MATMUL_OUTPUTS);
+    }
+    let [of_blocks, _] = matmul_record(weight);
+    let stages = tile * (SUPERBLOCK as u32 + 4 * of_blocks);
+    let raw = MATMUL_PANELS * (PANEL * PIECE * repack::pieces(weight)) as u32;
+    let bytes = PANEL as u32 * SUPERBLOCK as u32;
+    // Signed bytes stay where they arrive, so they have two places.
+    let weights =
+        if matches!(weight, Weight::Q8_0) { 2 * raw + bytes } else { raw + MATMUL_PANELS * bytes };
+    // Tails, scales in pairs, what sums begin with, where panels are, and which matrix it is.
+    let scales = PIECE as u32 * MATMUL_PANELS + (10 * 8 + 4) * MATMUL_OUTPUTS;
+    stages + 4 * tile + weights + scales + 16 * MATMUL_PANELS + 16
 }
 
 /// Positions that a tile of the cache's keys holds: a slot's capacity is rounded up to whole tiles.

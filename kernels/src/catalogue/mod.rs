@@ -89,6 +89,12 @@ impl Weight {
         if self.is_quantised() { &[1, 2] } else { &[1] }
     }
 
+    /// Rows of activations that a block of the kernels for many rows may take, ascending.
+    #[must_use]
+    pub const fn tiles(self) -> &'static [u32] {
+        if self.is_quantised() { &[32, 128] } else { &[64] }
+    }
+
     fn lower(self) -> String {
         self.name().to_lowercase()
     }
@@ -99,7 +105,7 @@ impl Weight {
 pub enum Unit {
     /// Projections with weights of one type.
     Project(Weight),
-    /// Products of many rows with weights of one quantised type.
+    /// Products of many rows with weights of one type.
     Matmul(Weight),
     /// Embeddings of every type.
     Embed,
@@ -116,8 +122,8 @@ pub enum Unit {
 impl Unit {
     /// Every unit.
     pub fn all() -> impl Iterator<Item = Self> {
-        let matmul = Weight::ALL.into_iter().filter(|w| w.is_quantised()).map(Self::Matmul);
-        Weight::ALL.into_iter().map(Self::Project).chain(matmul).chain([
+        let projects = Weight::ALL.into_iter().map(Self::Project);
+        projects.chain(Weight::ALL.into_iter().map(Self::Matmul)).chain([
             Self::Embed,
             Self::Rows,
             Self::Attention,
@@ -145,7 +151,8 @@ impl Unit {
     pub const fn header(self) -> &'static str {
         match self {
             Self::Project(_) => "project.cuh",
-            Self::Matmul(_) => "matmul.cuh",
+            Self::Matmul(weight) if weight.is_quantised() => "matmul.cuh",
+            Self::Matmul(_) => "matmul_plain.cuh",
             Self::Embed => "embed.cuh",
             Self::Rows => "rows.cuh",
             Self::Attention => "prefill_attention.cuh",
@@ -171,8 +178,14 @@ pub enum Kernel {
     },
     /// Activations of many rows as integers, for [`Kernel::Matmul`].
     Quantise(Weight),
-    /// Products of many rows, on tensor cores, with residual and SiLU-product as the parameters say.
-    Matmul(Weight),
+    /// Products of many rows, of quantised weights on tensor cores, with residual and SiLU-product as the parameters
+    /// say.
+    Matmul {
+        /// Type of the matrices.
+        weight: Weight,
+        /// Rows of activations that a block takes, of [`Weight::tiles`].
+        tile: u32,
+    },
     /// Rows of a weight matrix.
     Embed(Weight),
     /// Rows of 4-byte elements.
@@ -225,8 +238,9 @@ impl Kernel {
                 }
             }
         }
-        for weight in Weight::ALL.into_iter().filter(|w| w.is_quantised()) {
-            all.extend([Self::Quantise(weight), Self::Matmul(weight)]);
+        for weight in Weight::ALL {
+            all.extend(weight.is_quantised().then_some(Self::Quantise(weight)));
+            all.extend(weight.tiles().iter().map(|&tile| Self::Matmul { weight, tile }));
         }
         all.extend(Weight::ALL.map(Self::Embed));
         all.extend([Self::Gather, Self::RmsNorm, Self::Add, Self::SwiGlu]);
@@ -281,7 +295,7 @@ impl Kernel {
                 format!("project_{weight}_r{rows}_p{planes}_t{lanes}_o{outputs}_w{warps}_u{unroll}")
             }
             Self::Quantise(weight) => format!("quantise_{}", weight.lower()),
-            Self::Matmul(weight) => format!("matmul_{}", weight.lower()),
+            Self::Matmul { weight, tile } => format!("matmul_{}_m{tile}", weight.lower()),
             Self::Embed(weight) => format!("embed_{}", weight.lower()),
             Self::Gather => "gather".into(),
             Self::RmsNorm => "rms_norm".into(),
@@ -302,7 +316,7 @@ impl Kernel {
     pub const fn unit(self) -> Unit {
         match self {
             Self::Project { weight, .. } => Unit::Project(weight),
-            Self::Quantise(weight) | Self::Matmul(weight) => Unit::Matmul(weight),
+            Self::Quantise(weight) | Self::Matmul { weight, .. } => Unit::Matmul(weight),
             Self::Embed(_) => Unit::Embed,
             Self::Gather | Self::RmsNorm | Self::Add | Self::SwiGlu => Unit::Rows,
             Self::RopeTable
@@ -338,7 +352,7 @@ impl Kernel {
     pub const fn threads(self) -> u32 {
         match self {
             Self::Project { variant, .. } => variant.warps * 32,
-            Self::Matmul(_) | Self::RmsNorm | Self::Sample => 256,
+            Self::Matmul { .. } | Self::RmsNorm | Self::Sample => 256,
             _ => 128,
         }
     }
@@ -349,7 +363,7 @@ impl Kernel {
         match self {
             Self::Project { .. } => size_of::<ProjectParams>(),
             Self::Quantise(_) => size_of::<QuantiseParams>(),
-            Self::Matmul(_) => size_of::<MatmulParams>(),
+            Self::Matmul { .. } => size_of::<MatmulParams>(),
             Self::Embed(_) => size_of::<EmbedParams>(),
             Self::Gather => size_of::<GatherParams>(),
             Self::RmsNorm | Self::Add | Self::SwiGlu => size_of::<RowsParams>(),
@@ -370,9 +384,15 @@ impl Kernel {
                 format!("PROJECT({name}, {}, {rows}, {planes}, {values})\n", weight.name())
             }
             Self::Quantise(weight) => format!("QUANTISE({name}, {})\n", weight.name()),
-            Self::Matmul(weight) => {
-                let bytes = launch::matmul_shared_bytes(weight);
-                format!("MATMUL({name}, {}, {bytes})\n", weight.name())
+            Self::Matmul { weight, tile } => {
+                let (kind, bytes) = (weight.name(), launch::matmul_shared_bytes(weight, tile));
+                if weight.is_quantised() {
+                    // Tiles of a warp: of 16 matrix rows, of 8 rows of activations.
+                    let [tall, wide] = if tile < 128 { [1, 2] } else { [2, 4] };
+                    format!("MATMUL({name}, {kind}, {tile}, {tall}, {wide}, {bytes})\n")
+                } else {
+                    format!("MATMUL_PLAIN({name}, {kind}, {bytes})\n")
+                }
             }
             Self::Embed(weight) => format!("EMBED({name}, {})\n", weight.name()),
             Self::Attention { width, heads, rope } => {

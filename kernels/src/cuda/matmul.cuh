@@ -1,43 +1,64 @@
 // Products of many rows with up to three matrices of one quantised type, on tensor cores.
 //
-// A block has 64 rows of matrices, 8 panels, and 128 rows of activations; its 8 warps have 32 of each. It goes
-// through the columns in stages of 128: a half of a superblock, whose bytes and activations are copied to
-// shared memory while the stage before is multiplied. Weights become signed bytes there, once for all warps,
-// in pieces as `ldmatrix` takes them; the steps of a superblock become f32. An integer sum of a block starts
-// from the bias, so that what the tensor core gives is a number already and meets its scale in one
-// multiply-add. Order and rounding are those of docs/numerics.md: the bits are those of `project.cuh`.
+// A block has 64 rows of matrices, 8 panels, and TOKENS rows of activations; a warp has TALL times 16 of the ones and
+// WIDE times 8 of the others. It goes through the columns superblock by superblock: each warp copies a panel's
+// bytes to shared memory while those before are multiplied, then unpacks them to signed bytes, in pieces as `ldmatrix`
+// takes them, and scales to f32. Activations are copied in stages, of which a superblock has two: one arrives while
+// the other is multiplied. All of it lies in memory in the order in which it is copied, so a thread's addresses are
+// two pointers and constants. An integer sum of a block starts from the bias, so that what the tensor core gives
+// is a number already and meets its scale in one multiply-add. Order and rounding are those of docs/numerics.md: the
+// bits are those of `project.cuh`.
 //
-// Activations are what `quantise.cuh` made. Where a matrix meets two planes of them, they follow each other:
-// superblock by superblock, or block by block where sums are of leaves.
+// Activations are what `quantise.cuh` made. Where a matrix meets two planes of them, a superblock takes two passes:
+// one for each plane, or where sums are of leaves one for each half, with both planes of a block in turn.
 //
-// Grid: x = 128 rows of activations, so that those who read the same weights run together; y = tile of a matrix.
+// Grid: x = tile of activations, so that those who read the same weights run together; y = tile of a matrix.
 #pragma once
 #include "quantise.cuh"
 #include "tile.cuh"
 
 struct MatmulParams {
-    u64 quants;
-    u64 extras;
+    u64 activations;
     u64 residual;
     Segment segments[3];
     u32 k;
     u32 rows;
     u32 swiglu;
-    u32 reserved;
+    u32 planes;
 };
 
+// Loads and copies take the constant part of an address as such: a register for each sum would be one too many.
+
 // Four 8 x 8 matrices of 16-bit elements: lane l gives the address of row l % 8 of matrix l / 8.
+template <u32 OFFSET>
 DEVICE void load_matrices(u32 (&out)[4], u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4+%5];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-                 : "r"(address));
+                 : "r"(address), "n"(OFFSET));
 }
 
-// 16 bytes from global to shared memory, on their way until `copies_arrive`.
-DEVICE void copy_piece(u32 to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+// Two neighbours, read where it stands: what the compiler moves further up it keeps for longer.
+template <u32 OFFSET>
+DEVICE float2 load_two(u32 address) {
+    float2 value;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2+%3];" : "=f"(value.x), "=f"(value.y) : "r"(address), "n"(OFFSET));
+    return value;
 }
-DEVICE void copies_arrive() { asm volatile("cp.async.wait_all;"); }
+
+// Pieces from global to shared memory, so many bytes apart, on their way until `copies_arrive`.
+template <u32 COUNT, u32 STRIDE, u32 FROM = 0, u32 TO = 0>
+DEVICE void copy_pieces(u32 to, const u8* from) {
+    if constexpr (COUNT > 0) {
+        asm volatile("cp.async.cg.shared.global [%0+%2], [%1+%3], 16;" ::"r"(to), "l"(from), "n"(TO), "n"(FROM));
+        copy_pieces<COUNT - 1, STRIDE, FROM + STRIDE, TO + STRIDE>(to, from);
+    }
+}
+DEVICE void copy_piece(u32 to, const void* from) { copy_pieces<1, 0>(to, static_cast<const u8*>(from)); }
+// All copies of the block are there, and what was read before may be written.
+DEVICE void copies_arrive() {
+    asm volatile("cp.async.wait_all;");
+    __syncthreads();
+}
 
 DEVICE u32 shared_address(const void* pointer) { return static_cast<u32>(__cvta_generic_to_shared(pointer)); }
 
@@ -55,163 +76,12 @@ DEVICE void multiply(u32 (&out)[4], u32 a0, u32 a1, u32 b, const u32 (&start)[4]
         : "r"(a0), "r"(a1), "r"(b), "r"(start[0]), "r"(start[1]), "r"(start[2]), "r"(start[3]));
 }
 
-// The thread's number, such that what follows from it is computed again rather than kept in registers.
-DEVICE u32 thread_anew() {
-    u32 thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread;
-}
+// What a block has: of which matrix which tile.
+struct Work {
+    u32 segment, tile;
 
-template <class F>
-struct Matmul {
-    enum : u32 { WARPS = 8, THREADS = WARPS * 32, PANELS = 8, TOKENS = 128, ROWS = PANELS * PANEL };
-    enum : u32 { HALF = SUPERBLOCK / 2, BLOCKS = SUPERBLOCK / BLOCK };
-    // Tiles of a warp: of 16 matrix rows, of 8 rows of activations.
-    enum : u32 { TALL = 2, WIDE = 4 };
-    // Scales of a superblock; what stands between those of neighbouring rows keeps them in different banks.
-    enum : u32 { SCALES = Tile<F>::SCALES, STRIDE = SCALES + 4, EXTRAS = Quantise<F>::EXTRAS };
-    enum : u32 { HEADS = Tile<F>::HEADS, QUANTS = Tile<F>::QUANTS, AS_IS = Tile<F>::AS_IS };
-
-    struct __align__(16) Shared {
-        Bytes activations[2][TOKENS / PANEL];
-        Pieces<HEADS + QUANTS> raw[2][PANELS];
-        Bytes bytes[AS_IS ? 1 : PANELS];
-        // Of activations, of a superblock at a time.
-        float extras[2][EXTRAS * (F::LEAF ? 2 : 1)][TOKENS];
-        u8 tails[2][PANELS][PIECE];
-        float scales[ROWS][STRIDE];
-        float minima[F::SUMS ? ROWS : 1][STRIDE];
-        float begin[ROWS];
-        const u8* panels[PANELS];
-        const u8* panel_tails[PANELS];
-        u32 segment, tile, planes;
-    };
-    typedef float Sums[TALL][WIDE][4];
-
-    // A stage by its number, of 1 or 2 planes.
-    struct At {
-        u32 number, planes;
-        __device__ __forceinline__ u32 superblock() const { return number >> planes; }
-        // How many stages of the superblock have been before.
-        __device__ __forceinline__ u32 stage() const { return number & 2 * planes - 1; }
-        // Which half of the superblock it is of.
-        __device__ __forceinline__ u32 half() const { return F::LEAF ? stage() >> planes - 1 : number & 1; }
-        // Block and plane of its `i`-th 32 columns.
-        __device__ __forceinline__ u32 block(u32 i) const {
-            return half() * 4 + (F::LEAF && planes == 2 ? number % 2 * 2 + i / 2 : i);
-        }
-        __device__ __forceinline__ u32 plane(u32 i) const { return F::LEAF ? i & planes - 1 : stage() / 2; }
-        // Whether the sums of a superblock begin or end with it.
-        __device__ __forceinline__ bool first() const { return F::LEAF ? stage() == 0 : number % 2 == 0; }
-        __device__ __forceinline__ bool last() const { return F::LEAF ? stage() == 2 * planes - 1 : number % 2 == 1; }
-        // Which of two buffers the stage is in, and which the extras of its sums are in.
-        __device__ __forceinline__ u32 buffer() const { return number % 2; }
-        __device__ __forceinline__ u32 parity() const { return F::LEAF ? superblock() % 2 : number / 2 % 2; }
-    };
-    // Which part of the block's work is the thread's: of 64 rows and of 128 its first.
-    struct Place {
-        u32 lane, tall, wide, row, token;
-        DEVICE Place make() {
-            u32 thread = thread_anew(), lane = thread % 32, tall = thread / 32 % 2, wide = thread / 64;
-            return {lane, tall, wide, tall * 32 + lane / 4, wide * 32 + lane % 4 * 2};
-        }
-    };
-
-    // Asks for what a stage reads.
-    DEVICE void ask(const MatmulParams& p, const At& stage, Shared& shared) {
-        u32 tid = thread_anew(), half = stage.half(), s = stage.superblock(), buffer = stage.buffer();
-        u32 blocks = F::WHOLE ? BLOCKS : min((p.k - s * SUPERBLOCK) / BLOCK, static_cast<u32>(BLOCKS));
-        u32 padded = round_up(p.rows, static_cast<u32>(TOKENS)), token = blockIdx.x * TOKENS;
-        // Activations: 8 threads have a piece of 8 rows.
-        const u8* quants = at<const u8>(p.quants) + static_cast<u64>(token) * p.k;
-        u32 to = shared_address(shared.activations[buffer]) + tid * PIECE;
-        u32 block = stage.block(tid / 16 % 4), plane = stage.plane(tid / 16 % 4);
-        const u8* from = quants + static_cast<u64>(plane) * padded * p.k + tid / 64 * PANEL * p.k
-            + (s * (SUPERBLOCK / PIECE) + block * 2 + tid / 8 % 2) * PIECE_STRIDE + tid % 8 * PIECE;
-#pragma unroll
-        for (u32 i = 0; i < TOKENS * HALF / PIECE / THREADS; i++) {
-            // Up to whole warps' worth of rows.
-            bool real = token + (tid / 64 + i * (THREADS / 64)) / WIDE * WIDE * PANEL < p.rows;
-            if (real && (F::WHOLE || block < blocks)) copy_piece(to + i * THREADS * PIECE, from + i * (THREADS / 64) * PANEL * p.k);
-        }
-        // Weights.
-        u32 first = s * (F::HEAD + F::QUANTS) * PIECE_STRIDE;
-#pragma unroll
-        for (u32 i = tid; i < PANELS * QUANTS * PANEL; i += THREADS) {
-            u32 panel = i / (QUANTS * PANEL), rest = i % (QUANTS * PANEL);
-            u32 piece = half * QUANTS + rest / PANEL;
-            if (F::WHOLE || piece < blocks * F::QUANTS / BLOCKS)
-                copy_piece(shared_address(shared.raw[buffer][panel].bytes[HEADS]) + rest * PIECE,
-                           shared.panels[panel] + first + (F::HEAD + half * QUANTS) * PIECE_STRIDE + rest * PIECE);
-        }
-        if (stage.stage() == 0 || HEADS > 1) {
-            u32 piece = tid / 64, panel = tid / PANEL % PANELS, row = tid % PANEL * PIECE;
-            if (piece < HEADS && (piece > 0 || stage.stage() == 0))
-                copy_piece(shared_address(shared.raw[buffer][panel].bytes[piece]) + row,
-                           shared.panels[panel] + first + (piece > 0 ? piece + half : 0) * PIECE_STRIDE + row);
-        }
-        if (F::TAIL && stage.stage() == 0 && tid < PANELS)
-            copy_piece(shared_address(shared.tails[buffer][tid]), shared.panel_tails[tid] + s * PANEL * F::TAIL);
-        if (stage.first()) {
-            u32 superblocks = (p.k + SUPERBLOCK - 1) / SUPERBLOCK;
-            u32 rows = F::LEAF ? EXTRAS * stage.planes : EXTRAS;
-            for (u32 i = tid; i < rows * (TOKENS / 4); i += THREADS) {
-                u32 extra = i / (TOKENS / 4), plane = F::LEAF ? extra / EXTRAS : stage.stage() / 2;
-                const float* from = at<const float>(p.extras)
-                    + ((static_cast<u64>(plane) * superblocks + s) * EXTRAS + extra % EXTRAS) * padded + token;
-                copy_piece(shared_address(shared.extras[stage.parity()][extra]) + i % (TOKENS / 4) * 16,
-                           from + i % (TOKENS / 4) * 4);
-            }
-        }
-    }
-
-    // The steps of a superblock: four threads have a row.
-    DEVICE void prepare_scales(u32 buffer, Shared& shared) {
-        u32 row = threadIdx.x / 4, quarter = threadIdx.x % 4;
-        Tile<F>::scales(shared.raw[buffer][row / PANEL].row(0, row % PANEL),
-                        shared.tails[buffer][row / PANEL] + row % PANEL * F::TAIL, quarter, shared.scales[row],
-                        shared.minima[F::SUMS ? row : 0], shared.begin[row]);
-    }
-
-    DEVICE void run(const MatmulParams& p) {
-        Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
-        choose(p, shared);
-        __syncthreads();
-        // A warp without rows copies and unpacks for the others.
-        if (blockIdx.x * TOKENS + Place::make().wide * WIDE * PANEL < p.rows) go<true>(p, shared);
-        else go<false>(p, shared);
-    }
-
-    // Stage after stage.
-    template <bool MULTIPLIES>
-    DEVICE void go(const MatmulParams& p, Shared& shared) {
-        u32 up[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) asm volatile("mov.u32 %0, 0x4b400000;" : "=r"(up[i]));
-        Sums total = {}, part = {};
-        ask(p, {0, shared.planes}, shared);
-#pragma unroll 1
-        for (u32 number = 0;; number++) {
-            At now = {number, shared.planes};
-            if (now.superblock() * SUPERBLOCK >= p.k) break;
-            copies_arrive();
-            __syncthreads();
-            At next = {now.number + 1, now.planes};
-            if (next.superblock() * SUPERBLOCK < p.k) ask(p, next, shared);
-            if (now.stage() == 0) prepare_scales(now.buffer(), shared);
-            if constexpr (!AS_IS) Tile<F>::unpack(shared.raw[now.buffer()], shared.bytes);
-            __syncthreads();
-            if constexpr (MULTIPLIES) {
-                if (!F::LEAF && now.first()) begin_superblock(shared, part);
-                multiply_stage(p, now, shared, up, part);
-                if (now.last()) end_superblock(now, shared, part, total);
-            }
-        }
-        if constexpr (MULTIPLIES) write(p, shared, total);
-    }
-
-    // The tile's matrix and panels; of a gate and what it meets, panels in turns of two.
-    DEVICE void choose(const MatmulParams& p, Shared& shared) {
+    template <u32 ROWS>
+    DEVICE Work choose(const MatmulParams& p) {
         u32 tile = blockIdx.y, segment = 0;
 #pragma unroll 1
         for (; !p.swiglu && segment < 2; segment++) {
@@ -219,171 +89,334 @@ struct Matmul {
             if (tile < tiles) break;
             tile -= tiles;
         }
-        u32 thread = threadIdx.x, n = p.segments[segment].n;
-        if (thread == 0) shared.segment = segment, shared.tile = tile, shared.planes = p.segments[segment].planes;
-        if (thread < PANELS) {
-            u32 which = p.swiglu ? thread / 2 % 2 : segment;
-            u32 panel = p.swiglu ? tile * (PANELS / 2) + thread / 4 * 2 + thread % 2 : tile * PANELS + thread;
-            // Beyond the last the last is read again and not written.
-            panel = min(panel, (n - 1) / PANEL);
-            Matrix<F> matrix = Matrix<F>::make(p.segments[which].weights, n, p.k);
-            shared.panels[thread] = row_of(matrix.pieces, panel, matrix.panel);
-            shared.panel_tails[thread] = row_of(matrix.tails, panel, matrix.tail_panel);
+        return {segment, tile};
+    }
+};
+
+// The warp's panel of a tile: of a gate and what it meets, in turns.
+template <class F, u32 PANELS>
+DEVICE Superblock panel_of(const MatmulParams& p, const Work& work) {
+    u32 warp = threadIdx.x / 32, n = p.segments[work.segment].n;
+    u32 panel = p.swiglu ? work.tile * (PANELS / 2) + warp / 2 : work.tile * PANELS + warp;
+    Matrix<F> matrix = Matrix<F>::make(p.segments[p.swiglu ? warp % 2 : work.segment].weights, n, p.k);
+    // Beyond the last the last is read again and not written.
+    panel = min(panel, (n - 1) / PANEL);
+    return {row_of(matrix.pieces, panel, matrix.panel), row_of(matrix.tails, panel, matrix.tail_panel)};
+}
+
+// Where a thread writes: from a row of its tile on, of which `left` are of the matrix. With a gate, of 16 rows the first 8
+// are its, the others what it meets.
+struct Output {
+    float* out;
+    const float* residual;
+    u32 n, left;
+
+    template <u32 ROWS>
+    DEVICE Output make(const MatmulParams& p, const Work& work, u32 row) {
+        u32 n = p.segments[work.segment].n;
+        u32 first = p.swiglu ? work.tile * (ROWS / 2) + row / 16 * 8 + row % 8 : work.tile * ROWS + row;
+        return {at<float>(p.segments[work.segment].out) + first, p.residual ? at<const float>(p.residual) + first : nullptr, n,
+                first < n ? n - first : 0};
+    }
+    // The COUNT numbers of row `m` of activations: the i-th is of the row STEP * i further.
+    template <bool GATED, u32 STEP, u32 COUNT>
+    __device__ __forceinline__ void write(u32 m, const float (&values)[COUNT]) const {
+        float* to = out + static_cast<u64>(m) * n;
+        const float* from = residual + static_cast<u64>(m) * n;
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) {
+            u32 row = STEP * i;
+            if (GATED && row % 16 >= 8) continue;
+            if (GATED) row = row / 16 * 8 + row % 8;
+            if (row >= left) continue;
+            float value = values[i];
+            if constexpr (GATED) value = silu_product(value, values[(i + 8 / STEP) % COUNT]);
+            else if (residual) value = __fadd_rn(value, from[row]);
+            to[row] = value;
+        }
+    }
+};
+
+template <class F, int TOKENS_, int TALL_, int WIDE_>
+struct Matmul {
+    enum : u32 { TOKENS = TOKENS_, TALL = TALL_, WIDE = WIDE_, WARPS = 8, THREADS = WARPS * 32, PANELS = 8, ROWS = PANELS * PANEL };
+    // Warps beside each other along the matrix; the others have other rows of activations.
+    enum : u32 { ACROSS = ROWS / (16 * TALL) };
+    static_assert(WARPS / ACROSS * WIDE * 8 == TOKENS && WIDE % 2 == 0, "a warp for every part");
+    // Bytes of a block's and of half a superblock's activations, of a record of them, and of a superblock of a panel.
+    enum : u32 { UNIT = TOKENS * BLOCK, HALF = TOKENS * Record<F>::HALF, RECORD = TOKENS * Record<F>::ALL };
+    enum : u32 { PIECES = F::HEAD + F::QUANTS, BLOCKS = SUPERBLOCK / BLOCK };
+    enum : u32 { AS_IS = Tile<F>::AS_IS, RAWS = AS_IS ? 2 : 1, PANEL_STRIDE = AS_IS ? sizeof(Pieces<PIECES>) : sizeof(Bytes) };
+    // Bytes between the scales of neighbouring rows: those of 8 lie in different banks.
+    enum : u32 { SCALES = 10, STRIDE = SCALES * sizeof(float2) };
+
+    struct __align__(16) Shared {
+        u8 stages[2][HALF];
+        float scale[TOKENS];
+        Pieces<PIECES> raw[RAWS][PANELS];
+        Bytes bytes[AS_IS ? 1 : PANELS];
+        u8 tails[PANELS][F::TAIL > 0 ? F::TAIL * PANEL : PIECE];
+        float2 scales[ROWS][SCALES];
+        float begin[ROWS];
+        // What is read now and then would take registers for all the time.
+        Superblock panels[PANELS];
+        Work work;
+        u32 planes, reserved;
+    };
+    typedef float Sums[TALL][WIDE][4];
+
+    // Which part of the block's work is the thread's: of its rows and of its activations the first.
+    struct Place {
+        u32 lane, tall, wide, row, token;
+        DEVICE Place make() {
+            u32 lane = threadIdx.x % 32, tall = threadIdx.x / 32 % ACROSS, wide = threadIdx.x / 32 / ACROSS;
+            return {lane, tall, wide, tall * TALL * 16 + lane / 4, wide * WIDE * 8 + lane % 4 * 2};
+        }
+    };
+
+    // Asks for stage B of a pass; `from` is what the thread brings of the first 4 KiB of the record.
+    template <int B>
+    DEVICE void ask(const u8* from, u32 planes, u32 pass, Shared& shared) {
+        u32 thread = threadIdx.x, to = shared_address(shared.stages[B]) + thread * PIECE;
+        if (F::LEAF && planes == 2) {
+            // Two blocks, of both planes in turn.
+            const u8* half = from - thread * PIECE + pass * HALF;
+#pragma unroll
+            for (u32 i = 0; i < UNIT / PIECE * 4 / THREADS; i++) {
+                u32 piece = i * THREADS + thread, unit = piece / (UNIT / PIECE);
+                copy_piece(to + i * THREADS * PIECE, half + unit % 2 * RECORD + (2 * B + unit / 2) * UNIT + piece % (UNIT / PIECE) * PIECE);
+            }
+            u32 unit = thread / (TOKENS / 4);
+            if (Record<F>::OF_BLOCK && thread < TOKENS)
+                copy_piece(to + 4 * UNIT, half + unit % 2 * RECORD + 4 * UNIT + (2 * B + unit / 2) * TOKENS * 4 + thread % (TOKENS / 4) * PIECE);
+        } else {
+            copy_pieces<UNIT / PIECE * 4 / THREADS, THREADS * PIECE, B * HALF>(to, from);
+            if (Record<F>::OF_BLOCK && thread < TOKENS) copy_pieces<1, 0, B * HALF + 4 * UNIT, 4 * UNIT>(to, from);
+        }
+        // Its last reader was the pass before.
+        if (Record<F>::OF_ALL && B == 1 && thread < TOKENS / 4)
+            copy_pieces<1, 0, 2 * HALF>(shared_address(shared.scale) + thread * PIECE, from);
+    }
+
+    // Asks for superblock `s` of the warp's panel, of so many pieces.
+    DEVICE void ask_weights(u32 s, u32 pieces, Shared& shared) {
+        u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        u32 to = shared_address(&shared.raw[s % RAWS][warp]) + lane * PIECE;
+        const u8* from = shared.panels[warp].pieces + s * PIECES * PIECE_STRIDE + lane * PIECE;
+        if (F::WHOLE || pieces == PIECES) {
+            constexpr u32 WHOLE = PIECES * PANEL / 32, AT = WHOLE * 32 * PIECE;
+            copy_pieces<WHOLE, 32 * PIECE>(to, from);
+            if (lane < PIECES * PANEL % 32) copy_pieces<1, 0, AT, AT>(to, from);
+        } else {
+            for (u32 i = 0; i * 32 + lane < pieces * PANEL; i++) copy_piece(to + i * 32 * PIECE, from + i * 32 * PIECE);
+        }
+        if (F::TAIL > 0 && lane < F::TAIL * PANEL / PIECE)
+            copy_piece(shared_address(shared.tails[warp]) + lane * PIECE, shared.panels[warp].tail + s * (PANEL * F::TAIL) + lane * PIECE);
+    }
+
+    // The warp's panel of superblock `s` for tensor cores: four lanes have a row's scales, each 64 columns of a row.
+    DEVICE void unpack(u32 s, Shared& shared) {
+        u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const Pieces<PIECES>& raw = shared.raw[s % RAWS][warp];
+        u32 row = warp * PANEL + lane / 4;
+        Tile<F>::scales(raw, lane / 4, shared.tails[warp] + lane / 4 * F::TAIL, lane % 4, shared.scales[row] + lane % 4 * 2,
+                        shared.begin[row]);
+        if constexpr (!AS_IS) Tile<F>::unpack(raw, lane / PANEL, lane % PANEL, shared.bytes[warp]);
+    }
+
+    DEVICE void run(const MatmulParams& p) {
+        Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
+        choose(p, shared);
+        __syncthreads();
+        u32 superblocks = (p.k + SUPERBLOCK - 1) / SUPERBLOCK;
+        const u8* record = at<const u8>(p.activations) + static_cast<u64>(blockIdx.x * superblocks * p.planes) * RECORD
+            + threadIdx.x * PIECE;
+        // Other warps copy and unpack only.
+        bool multiplies = blockIdx.x * TOKENS + Place::make().wide * WIDE * 8 < p.rows;
+        u32 up[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) asm volatile("mov.u32 %0, 0x4b400000;" : "=r"(up[i]));
+        Sums total = {}, part;
+        ask<0>(record, shared.planes, 0, shared);
+        ask_weights(0, pieces_of(p, 0), shared);
+#pragma unroll 1
+        for (u32 s = 0; s < superblocks; s++) {
+            u32 blocks = min((p.k - s * SUPERBLOCK) / BLOCK, static_cast<u32>(BLOCKS));
+#pragma unroll 1
+            for (u32 pass = 0; pass < shared.planes; pass++) {
+                copies_arrive();
+                u32 planes = shared.planes;
+                ask<1>(record, planes, pass, shared);
+                if (pass == 0) {
+                    unpack(s, shared);
+                    __syncthreads();
+                    if (s + 1 < superblocks) ask_weights(s + 1, pieces_of(p, s + 1), shared);
+                }
+                if (multiplies) multiply_stage<0>(s, pass, planes, blocks, shared, up, part);
+                copies_arrive();
+                bool last = pass + 1 == planes;
+                if (!F::LEAF || last) record += RECORD * (last ? p.planes - (F::LEAF ? 0 : planes - 1) : 1);
+                if (!last || s + 1 < superblocks) ask<0>(record, planes, last ? 0 : pass + 1, shared);
+                if (!multiplies) continue;
+                multiply_stage<1>(s, pass, planes, blocks, shared, up, part);
+                if (!F::LEAF || last) end(shared, part, total);
+            }
+        }
+        if (!multiplies) return;
+        if (p.swiglu) write<true>(p, shared.work, total);
+        else write<false>(p, shared.work, total);
+    }
+
+    DEVICE void choose(const MatmulParams& p, Shared& shared) {
+        Work work = Work::choose<ROWS>(p);
+        if (threadIdx.x % 32 == 0) shared.panels[threadIdx.x / 32] = panel_of<F, PANELS>(p, work);
+        if (threadIdx.x == 0) shared.work = work, shared.planes = p.segments[work.segment].planes;
+    }
+
+    // Pieces of a panel's superblock `s`.
+    DEVICE u32 pieces_of(const MatmulParams& p, u32 s) {
+        return F::WHOLE ? PIECES : Matrix<F>::pieces_of(min(p.k - s * SUPERBLOCK, static_cast<u32>(SUPERBLOCK)));
+    }
+
+    // Four blocks, as many of them as there are: columns in turn, or where leaves have two planes both of each two columns.
+    template <int B>
+    DEVICE void multiply_stage(u32 s, u32 pass, u32 planes, u32 blocks, const Shared& shared, const u32 (&up)[4], Sums& part) {
+        Place place = Place::make();
+        // Matrices of 32 columns: of two tiles of activations and two pieces; of two panels and two pieces.
+        u32 activations = shared_address(shared.stages[0]) + place.wide * WIDE * 2 * PIECE_STRIDE + place.lane * PIECE;
+        u32 pieces = AS_IS ? shared_address(shared.raw[s % RAWS][0].bytes[F::HEAD]) : shared_address(shared.bytes);
+        u32 weights = pieces + (place.tall * TALL * 2 + place.lane / 8 % 2) * PANEL_STRIDE + place.lane / 16 * PIECE_STRIDE
+            + place.lane % 8 * PIECE;
+        u32 scales = shared_address(shared.scales[place.row]), extras = shared_address(shared.stages[0]) + place.token * 4;
+        if (B == 0 && (!F::LEAF || pass == 0)) begin(shared, part);
+        u32 first = F::LEAF && planes == 2 ? 4 * pass + 2 * B : 4 * B, count = 4;
+        if constexpr (!F::WHOLE) count = first < blocks ? min((blocks - first) * planes, 4u) : 0;
+        asm volatile("" : "+r"(count));
+#pragma unroll 1
+        for (u32 i = 0; i < count; i++) {
+            u32 block = F::LEAF ? first + (i >> planes - 1) : i;
+            constexpr u32 FIRST = F::LEAF ? 0 : 4 * B;
+            multiply_block<B * HALF, FIRST>(activations + i * UNIT, weights + block * 2 * PIECE_STRIDE, scales + block * sizeof(float2),
+                                            extras + i * TOKENS * 4, up, part);
         }
     }
 
-    DEVICE void begin_superblock(const Shared& shared, Sums& part) {
-        u32 row = Place::make().row;
+    // What sums of a superblock start from.
+    DEVICE void begin(const Shared& shared, Sums& part) {
+        const float* begin = shared.begin + Place::make().row;
 #pragma unroll
-        for (u32 i = 0; i < TALL; i++) {
+        for (u32 r = 0; r < TALL; r++) {
 #pragma unroll
-            for (u32 h = 0; h < 2; h++) {
-                float begin = shared.begin[row + 16 * i + 8 * h];
+            for (u32 c = 0; c < 4; c++) {
+                float start = F::LEAF ? 0.0f : begin[16 * r + c / 2 * 8];
 #pragma unroll
-                for (u32 w = 0; w < WIDE; w++) part[i][w][2 * h] = part[i][w][2 * h + 1] = begin;
+                for (u32 w = 0; w < WIDE; w++) part[r][w][c] = start;
             }
         }
     }
 
-    DEVICE void multiply_stage(const MatmulParams& p, const At& now, const Shared& shared, const u32 (&up)[4], Sums& part) {
-        Place place = Place::make();
-        u32 lane = place.lane, buffer = now.buffer();
-        // Matrices of 32 columns: of two tiles of activations and two pieces; of two panels and two pieces.
-        u32 activations = shared_address(&shared.activations[buffer][place.wide * WIDE + lane / 16])
-            + lane / 8 % 2 * PIECE_STRIDE + lane % 8 * PIECE;
-        const u8* pieces = AS_IS ? shared.raw[buffer][0].bytes[HEADS] : shared.bytes[0].bytes[0];
-        constexpr u32 PANEL_STRIDE = AS_IS ? sizeof(shared.raw[0][0]) : sizeof(Bytes);
-        u32 weights = shared_address(pieces) + (place.tall * 4 + lane / 8 % 2) * PANEL_STRIDE + lane / 16 * PIECE_STRIDE
-            + lane % 8 * PIECE;
-#pragma unroll 1
-        for (u32 i = 0; i < HALF / BLOCK; i++) {
-            u32 block = now.block(i);
-            if (!F::WHOLE && now.superblock() * SUPERBLOCK + block * BLOCK >= p.k) break;
-            u32 b[WIDE / 2][4];
+    // 32 columns, onto `part`: those of the thread's addresses, a half at AT, and so many blocks further.
+    template <u32 AT, u32 BLOCK_AT>
+    DEVICE void multiply_block(u32 activations, u32 weights, u32 scales, u32 extras, const u32 (&up)[4], Sums& part) {
+        u32 b[WIDE / 2][4];
+        float2 extra[WIDE];
+        load_activations<AT, 0>(activations, extras, b, extra);
+        multiply_rows<BLOCK_AT, 0>(weights, scales, b, extra, up, part);
+    }
+
+    template <u32 AT, u32 W>
+    DEVICE void load_activations(u32 activations, u32 extras, u32 (&b)[WIDE / 2][4], float2 (&extra)[WIDE]) {
+        if constexpr (W < WIDE) {
+            load_matrices<AT + W * 2 * PIECE_STRIDE>(b[W / 2], activations);
+            if constexpr (Record<F>::OF_BLOCK) {
+                extra[W] = load_two<AT + 4 * UNIT + 32 * W>(extras);
+                extra[W + 1] = load_two<AT + 4 * UNIT + 32 * (W + 1)>(extras);
+            }
+            load_activations<AT, W + 2>(activations, extras, b, extra);
+        }
+    }
+
+    template <u32 BLOCK_AT, u32 R>
+    DEVICE void multiply_rows(u32 weights, u32 scales, const u32 (&b)[WIDE / 2][4], const float2 (&extra)[WIDE], const u32 (&up)[4],
+                              Sums& part) {
+        if constexpr (R < TALL) {
+            constexpr u32 SCALE_AT = BLOCK_AT * sizeof(float2) + 16 * R * STRIDE;
+            u32 a[4];
+            load_matrices<BLOCK_AT * 2 * PIECE_STRIDE + 2 * R * PANEL_STRIDE>(a, weights);
+            float2 scale[2] = {load_two<SCALE_AT>(scales), load_two<SCALE_AT + 8 * STRIDE>(scales)};
 #pragma unroll
-            for (u32 w = 0; w < WIDE / 2; w++)
-                load_matrices(b[w], activations + 2 * w * sizeof(Bytes) + 2 * i * PIECE_STRIDE);
-            const float* scales = shared.scales[place.row] + block * (SCALES / BLOCKS);
-            const float* extras = shared.extras[now.parity()][F::LEAF ? now.plane(i) * EXTRAS + block : 0];
-            // Where blocks have minima: those, and the sums of activations that they meet.
-            const float* minus_minima = shared.minima[F::SUMS ? place.row : 0] + block;
-            const float* sums = shared.extras[now.parity()][F::SUMS ? 1 + block : 0] + place.token;
+            for (u32 h = 0; h < (Tile<F>::OF_16 ? 2 : 1); h++) {
 #pragma unroll
-            for (u32 r = 0; r < TALL; r++) {
-                u32 a[4];
-                load_matrices(a, weights + 2 * r * PANEL_STRIDE + block % 4 * 2 * PIECE_STRIDE);
-                if constexpr (SCALES == 2 * BLOCKS) {
+                for (u32 w = 0; w < WIDE; w++) {
+                    u32 products[4];
+                    const u32* of = b[w / 2] + w % 2 * 2;
+                    if constexpr (Tile<F>::OF_16) multiply(products, a[2 * h], a[2 * h + 1], of[h], up);
+                    else multiply(products, a, of[0], of[1], up);
 #pragma unroll
-                    for (u32 h = 0; h < 2; h++) {
-                        float upper = here(scales + 16 * r * STRIDE + h), lower = here(scales + (16 * r + 8) * STRIDE + h);
-#pragma unroll
-                        for (u32 w = 0; w < WIDE; w++) {
-                            u32 products[4];
-                            multiply(products, a[2 * h], a[2 * h + 1], b[w / 2][w % 2 * 2 + h], up);
-                            add(part[r][w], products, upper, lower);
-                        }
-                    }
-                } else {
-                    float scale[2] = {scales[16 * r * STRIDE], scales[(16 * r + 8) * STRIDE]};
-                    float minima[4];
-#pragma unroll
-                    for (u32 c = 0; c < 4 && F::SUMS; c++) minima[c] = minus_minima[(16 * r + c / 2 * 8) * STRIDE];
-#pragma unroll
-                    for (u32 w = 0; w < WIDE; w++) {
-                        u32 products[4];
-                        multiply(products, a, b[w / 2][w % 2 * 2], b[w / 2][w % 2 * 2 + 1], up);
+                    for (u32 c = 0; c < 4; c++) {
+                        float number = __uint_as_float(products[c]), of_token = c % 2 == 0 ? extra[w].x : extra[w].y;
+                        float2 of_row = scale[c / 2];
+                        float& sum = part[R][w][c];
                         if constexpr (F::LEAF) {
-                            float sum[4] = {__fmul_rn(-bias(), scale[0]), __fmul_rn(-bias(), scale[0]),
-                                            __fmul_rn(-bias(), scale[1]), __fmul_rn(-bias(), scale[1])};
-                            add(sum, products, scale[0], scale[1]);
-                            add(part[r][w], sum, two(extras + place.token + 8 * w));
+                            sum = __fmaf_rn(__fmaf_rn(number, of_row.x, of_row.y), of_token, sum);
                         } else {
-                            add(part[r][w], products, scale[0], scale[1]);
-                            add(part[r][w], minima, two(sums + 8 * w));
+                            sum = __fmaf_rn(number, h == 0 ? of_row.x : of_row.y, sum);
+                            if constexpr (F::SUMS) sum = __fmaf_rn(of_row.y, of_token, sum);
                         }
                     }
                 }
             }
+            multiply_rows<BLOCK_AT, R + 1>(weights, scales, b, extra, up, part);
         }
-    }
-
-    // Read where it stands: what the compiler moves further up it keeps for longer, and registers are few.
-    DEVICE float here(const float* from) {
-        float value;
-        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(shared_address(from)));
-        return value;
-    }
-    DEVICE float2 two(const float* from) { return *reinterpret_cast<const float2*>(from); }
-
-    // Adds products, biased integers, times the scales of their rows.
-    DEVICE void add(float (&sums)[4], const u32 (&products)[4], float upper, float lower) {
-#pragma unroll
-        for (u32 c = 0; c < 4; c++) sums[c] = __fmaf_rn(__uint_as_float(products[c]), c < 2 ? upper : lower, sums[c]);
-    }
-    // Adds sums times the scales of their activations.
-    DEVICE void add(float (&to)[4], const float (&sums)[4], float2 scale) {
-#pragma unroll
-        for (u32 c = 0; c < 4; c++) to[c] = __fmaf_rn(sums[c], c % 2 == 0 ? scale.x : scale.y, to[c]);
     }
 
     // A superblock's sums into those of the row.
-    DEVICE void end_superblock(const At& now, const Shared& shared, Sums& part, Sums& total) {
-        Place place = Place::make();
-        u32 token = place.token;
-        const float(*extras)[TOKENS] = shared.extras[now.parity()];
+    DEVICE void end(const Shared& shared, const Sums& part, Sums& total) {
+        const float* scales = shared.scale + Place::make().token;
 #pragma unroll
         for (u32 w = 0; w < WIDE; w++) {
             float2 scale = {1.0f, 1.0f};
-            if constexpr (!F::LEAF) scale = two(extras[0] + token + 8 * w);
+            if constexpr (!F::LEAF) scale = *reinterpret_cast<const float2*>(scales + 8 * w);
 #pragma unroll
             for (u32 r = 0; r < TALL; r++) {
-                if constexpr (F::LEAF) {
 #pragma unroll
-                    for (u32 c = 0; c < 4; c++) total[r][w][c] = __fadd_rn(total[r][w][c], part[r][w][c]), part[r][w][c] = 0.0f;
-                } else {
-                    add(total[r][w], part[r][w], scale);
+                for (u32 c = 0; c < 4; c++) {
+                    if constexpr (F::LEAF) total[r][w][c] = __fadd_rn(total[r][w][c], part[r][w][c]);
+                    else total[r][w][c] = __fmaf_rn(part[r][w][c], c % 2 == 0 ? scale.x : scale.y, total[r][w][c]);
                 }
             }
         }
     }
 
-    DEVICE void write(const MatmulParams& p, const Shared& shared, const Sums& total) {
-        Place thread = Place::make();
-        u32 segment = shared.segment, tile = shared.tile, row = thread.row, token = thread.token;
-        u32 n = p.segments[segment].n, first = blockIdx.x * TOKENS + token;
-        float* out = at<float>(p.segments[segment].out);
-        // With a gate, the first 16 of a warp's rows are its, the others what it meets.
-        u32 place = p.swiglu ? tile * (ROWS / 2) + row / 32 * 16 + row % 32 : tile * ROWS + row;
+    template <bool GATED>
+    DEVICE void write(const MatmulParams& p, const Work& work, const Sums& total) {
+        Place place = Place::make();
+        Output output = Output::make<ROWS>(p, work, place.row);
 #pragma unroll
-        for (u32 r = 0; r < TALL; r++) {
-            if (r > 0 && p.swiglu) break;
+        for (u32 w = 0; w < WIDE; w++) {
 #pragma unroll
-            for (u32 w = 0; w < WIDE; w++) {
+            for (u32 c = 0; c < 2; c++) {
+                u32 m = blockIdx.x * TOKENS + place.token + 8 * w + c;
+                if (m >= p.rows) continue;
+                float values[2 * TALL];
 #pragma unroll
-                for (u32 c = 0; c < 4; c++) {
-                    u32 i = place + 16 * r + c / 2 * 8, m = first + 8 * w + c % 2;
-                    if (i >= n || m >= p.rows) continue;
-                    float value = total[r][w][c];
-                    if (p.swiglu) value = silu_product(value, total[TALL - 1][w][c]);
-                    u64 to = static_cast<u64>(m) * n + i;
-                    if (p.residual) value = __fadd_rn(value, at<const float>(p.residual)[to]);
-                    out[to] = value;
-                }
+                for (u32 i = 0; i < 2 * TALL; i++) values[i] = total[i / 2][w][i % 2 * 2 + c];
+                output.write<GATED, 8>(m, values);
             }
         }
     }
 };
 
-// Registers for two blocks an SM, but where the compiler would keep some of sums of 16 columns in memory.
+// Registers for two blocks an SM, for small tiles three; on Hopper, sums of 16 columns would be kept in memory.
 #if __CUDA_ARCH__ < 900
-#define MATMUL_BLOCKS(format) 2
+#define MATMUL_BLOCKS(format, tokens) ((tokens) < 128 ? 3 : 2)
 #else
-#define MATMUL_BLOCKS(format) (Tile<format>::SCALES > 8 ? 1 : 2)
+#define MATMUL_BLOCKS(format, tokens) ((tokens) < 128 ? 3 : Tile<format>::OF_16 ? 1 : 2)
 #endif
 
-#define MATMUL(name, format, shared_bytes)                                              \
-    static_assert(sizeof(Matmul<format>::Shared) == shared_bytes, "ABI");               \
-    extern "C" __global__ __launch_bounds__(256, MATMUL_BLOCKS(format)) void name(      \
-        const __grid_constant__ MatmulParams p) {                                       \
-        Matmul<format>::run(p);                                                         \
+#define MATMUL(name, format, tokens, tall, wide, shared_bytes)                                      \
+    static_assert(sizeof(Matmul<format, tokens, tall, wide>::Shared) == shared_bytes, "ABI");       \
+    extern "C" __global__ __launch_bounds__(256, MATMUL_BLOCKS(format, tokens)) void name(          \
+        const __grid_constant__ MatmulParams p) {                                                   \
+        Matmul<format, tokens, tall, wide>::run(p);                                                 \
     }

@@ -1,47 +1,59 @@
-// Rows of activations for `matmul.cuh`: what `stage.cuh` makes of a row, as `ldmatrix` takes it.
+// Rows of activations for `matmul.cuh`: what `stage.cuh` makes of a row, in the order in which tiles of rows are
+// multiplied.
 //
-// quants  i8 [plane][panel of 8 rows][k / 16][8][16]
-// extras  f32 [plane][superblock][EXTRAS][rows]: scales, of a superblock or of its blocks; then sums of blocks
+// [tile of rows][superblock][plane] of records. A record is two halves, each
+//   i8   [4 blocks][rows / 8][2][8][16]   as `ldmatrix` takes them
+//   f32  [4 blocks][rows]                 where blocks have scales or sums
+// and behind them
+//   f32  [rows]                           where a superblock has a scale
 //
-// Rows are padded to whole tiles of 128, with zeroes. Grid x is the row.
+// Rows are padded to whole tiles, columns to whole superblocks, with zeroes. Grid x is the row.
 #pragma once
 #include "stage.cuh"
 
 struct QuantiseParams {
     u64 x;
     u64 norm_weight;
-    u64 quants;
-    u64 extras;
+    u64 out;
     u32 k;
     u32 rows;
+    u32 tile;
     u32 planes;
     float eps;
+    u32 reserved;
+};
+
+template <class F>
+struct Record {
+    enum : u32 { OF_BLOCK = F::SUMS || F::SPAN == BLOCK, OF_ALL = F::SPAN == SUPERBLOCK };
+    // Bytes that a row of a tile has of a half, and of all of it.
+    enum : u32 { HALF = 4 * BLOCK + 4 * 4 * OF_BLOCK, ALL = 2 * HALF + 4 * OF_ALL };
 };
 
 template <class F>
 struct Quantise {
-    // Beside a superblock's integers: its scale, then what its blocks have.
-    enum : u32 { THREADS = 128, SCALES = F::SPAN == SUPERBLOCK, EXTRAS = SCALES + (F::SUMS || F::SPAN == BLOCK ? 8 : 0) };
+    enum : u32 { THREADS = 128, HALF = Record<F>::HALF, PIECES = SUPERBLOCK / PIECE };
 
     template <int PLANES>
     DEVICE void row(const QuantiseParams& p) {
         typedef Staged<F, PLANES> Staged;
-        u32 row = blockIdx.x, padded = gridDim.x, superblocks = (p.k + SUPERBLOCK - 1) / SUPERBLOCK;
+        u32 row = blockIdx.x % p.tile, superblocks = (p.k + SUPERBLOCK - 1) / SUPERBLOCK;
         ProjectParams one = {};
-        one.x = p.x + 4ull * row * p.k, one.norm_weight = p.norm_weight;
-        one.k = p.k, one.rows = row < p.rows, one.eps = p.eps;
+        one.x = p.x + 4ull * blockIdx.x * p.k, one.norm_weight = p.norm_weight;
+        one.k = p.k, one.rows = blockIdx.x < p.rows, one.eps = p.eps;
         stage<F, 1, PLANES, THREADS>(one);
-        u32 pieces = p.k / PIECE;
+        u32 record = p.tile * Record<F>::ALL;
+        u8* tile = at<u8>(p.out) + static_cast<u64>(blockIdx.x / p.tile) * superblocks * PLANES * record;
 #pragma unroll 1
-        for (u32 plane = 0; plane < PLANES; plane++) {
-            uint4* quants = at<uint4>(p.quants) + (static_cast<u64>(plane) * padded + row / PANEL * PANEL) * pieces + row % PANEL;
-            for (u32 i = threadIdx.x; i < pieces; i += THREADS)
-                quants[i * PANEL] = Staged::record(i / (SUPERBLOCK / PIECE), plane)[i % (SUPERBLOCK / PIECE)];
-            float* extras = at<float>(p.extras) + static_cast<u64>(plane) * superblocks * EXTRAS * padded + row;
-            for (u32 i = threadIdx.x; i < superblocks * EXTRAS; i += THREADS) {
-                u32 s = i / EXTRAS, extra = i % EXTRAS;
-                extras[i * padded] = SCALES && extra == 0 ? Staged::scale(s, plane) : Staged::extra(s, plane, extra - SCALES);
-            }
+        for (u32 i = threadIdx.x; i < superblocks * PLANES * PIECES; i += THREADS) {
+            u32 s = i / PIECES / PLANES, plane = i / PIECES % PLANES, piece = i % PIECES, block = piece / 2 % 4;
+            u8* half = tile + static_cast<u64>(i / PIECES) * record + piece / 8 * p.tile * HALF;
+            u32 to = block * p.tile * BLOCK + row / PANEL * 2 * PIECE_STRIDE + piece % 2 * PIECE_STRIDE + row % PANEL * PIECE;
+            *reinterpret_cast<uint4*>(half + to) = Staged::record(s, plane)[piece];
+            if (Record<F>::OF_BLOCK && piece % 2 == 0)
+                reinterpret_cast<float*>(half + p.tile * 4 * BLOCK)[block * p.tile + row] = Staged::extra(s, plane, piece / 2);
+            if (Record<F>::OF_ALL && piece == PIECES - 1)
+                reinterpret_cast<float*>(half + p.tile * HALF)[row] = Staged::scale(s, plane);
         }
     }
 

@@ -1,29 +1,28 @@
 // Weights as tensor cores take them: signed bytes in pieces of 16 columns, and the scales of a superblock as f32.
 //
 // `Tile` of a format gives
-//   HEADS     pieces that a half of a superblock needs beside its quants
-//   QUANTS    pieces of those
-//   SCALES    scales of a superblock
 //   AS_IS     whether quants are signed bytes as they lie
-//   scales    of a superblock's row: a quarter of its scales and minima; what its sum starts from
-//   unpack    of the half of a superblock of 8 panels, by 256 threads
+//   OF_16     whether 16 columns have a scale, or a block
+//   scales    of a row of a panel's superblock, by four lanes: a pair of f32 for each of two blocks, and what its sum starts from.
+//             A pair is the scales of 16 columns each; a scale and a minimum; or a step and what it makes of the bias
+//   unpack    of 64 columns of a row of a panel
 #pragma once
 #include "format.cuh"
 
 template <class F>
 struct Tile;
 
-// Pieces of a panel's half superblock.
+// Pieces of a panel's superblock.
 template <int COUNT>
 struct Pieces {
     u8 bytes[COUNT][PIECE_STRIDE];
 
-    __device__ __forceinline__ const u8* row(u32 piece, u32 i) const { return bytes[piece] + i * PIECE; }
-    __device__ __forceinline__ u8* row(u32 piece, u32 i) { return bytes[piece] + i * PIECE; }
+    __device__ __forceinline__ const uint4& row(u32 piece, u32 i) const { return reinterpret_cast<const uint4*>(bytes[piece])[i]; }
+    __device__ __forceinline__ uint4& row(u32 piece, u32 i) { return reinterpret_cast<uint4*>(bytes[piece])[i]; }
 };
 
-// 128 columns of signed bytes.
-typedef Pieces<SUPERBLOCK / 2 / PIECE> Bytes;
+// Signed bytes of it.
+typedef Pieces<SUPERBLOCK / PIECE> Bytes;
 
 // The sum of 4 neighbouring lanes' integers.
 DEVICE i32 sum_of_4(i32 value) {
@@ -31,100 +30,102 @@ DEVICE i32 sum_of_4(i32 value) {
     return value + __shfl_xor_sync(ALL_LANES, value, 2);
 }
 
+// What `f` makes of each word.
+template <class Function>
+DEVICE uint4 each_word(const Function& f) {
+    return {f(0), f(1), f(2), f(3)};
+}
+
 template <>
 struct Tile<Q8_0> {
-    enum : u32 { HEADS = 1, QUANTS = 8, SCALES = 8, AS_IS = 1 };
-    DEVICE void scales(const u8* head, const u8*, u32 quarter, float* scales, float*, float&) {
-        u32 two = reinterpret_cast<const u32*>(head)[quarter];
-        *reinterpret_cast<float2*>(scales + 2 * quarter) = {half_to_float(two), half_to_float(two >> 16)};
+    enum : u32 { AS_IS = 1, OF_16 = 0 };
+    template <int COUNT>
+    DEVICE void scales(const Pieces<COUNT>& raw, u32 row, const u8*, u32 quarter, float2* out, float&) {
+        u32 two = reinterpret_cast<const u32*>(&raw.row(0, row))[quarter];
+        float first = half_to_float(two), second = half_to_float(two >> 16);
+        out[0] = {first, __fmul_rn(-bias(), first)};
+        out[1] = {second, __fmul_rn(-bias(), second)};
     }
 };
 
 template <>
 struct Tile<Q6_K> {
-    enum : u32 { HEADS = 1, QUANTS = 6, SCALES = 16, AS_IS = 0 };
-    DEVICE void scales(const u8* head, const u8* tail, u32 quarter, float* scales, float*, float& begin) {
-        u32 four = reinterpret_cast<const u32*>(head)[quarter];
+    enum : u32 { AS_IS = 0, OF_16 = 1 };
+    template <int COUNT>
+    DEVICE void scales(const Pieces<COUNT>& raw, u32 row, const u8* tail, u32 quarter, float2* out, float& begin) {
+        u32 four = reinterpret_cast<const u32*>(&raw.row(0, row))[quarter];
         Q6_K::Head of = {half_to_float(*reinterpret_cast<const u16*>(tail)), sum_of_4(dot4(four, 0x01010101u, 0))};
-        float4 out = {Q6_K::scale(of, four, 0), Q6_K::scale(of, four, 1), Q6_K::scale(of, four, 2), Q6_K::scale(of, four, 3)};
-        *reinterpret_cast<float4*>(scales + 4 * quarter) = out;
+        out[0] = {Q6_K::scale(of, four, 0), Q6_K::scale(of, four, 1)};
+        out[1] = {Q6_K::scale(of, four, 2), Q6_K::scale(of, four, 3)};
         if (quarter == 0) begin = Q6_K::begin(of);
     }
-    // The six bits of each byte, of two's complement, as a byte.
-    DEVICE u32 extend(u32 six) { return (six & 0x20202020u) * 6 + six; }
-    // A thread has 8 bytes of A, B and C each: of 64 columns of a row those of 32.
-    DEVICE void unpack(const Pieces<HEADS + QUANTS>* raw, Bytes* to) {
-        u32 panel = threadIdx.x / 32, chunk = threadIdx.x / 16 % 2, row = threadIdx.x / 2 % 8, at = threadIdx.x % 2 * 8;
-        u32 words[3][2];
-#pragma unroll
-        for (u32 i = 0; i < 3; i++) {
-            uint2 v = *reinterpret_cast<const uint2*>(raw[panel].row(HEADS + 3 * chunk + i, row) + at);
-            words[i][0] = v.x, words[i][1] = v.y;
-        }
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            u32 out[2];
-#pragma unroll
-            for (u32 w = 0; w < 2; w++) {
-                u32 a = words[0][w], b = words[1][w], c = words[2][w];
-                u32 fourth = ((a << 4) & 0x30303030u) | ((b << 2) & 0x0c0c0c0cu) | (c & 0x03030303u);
-                out[w] = extend(i < 3 ? (words[i < 3 ? i : 0][w] >> 2) & 0x3f3f3f3fu : fourth);
-            }
-            *reinterpret_cast<uint2*>(to[panel].row(4 * chunk + i, row) + at) = {out[0], out[1]};
-        }
+    // The lower six bits of each byte, of two's complement whose signs are in the highest bits of `signs`, as a byte.
+    DEVICE u32 extend(u32 six, u32 signs) {
+        u32 above, out;
+        asm("prmt.b32 %0, %1, %1, 0xba98;" : "=r"(above) : "r"(signs));
+        asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(out) : "r"(six), "r"(above), "r"(0x3f3f3f3fu));
+        return out;
+    }
+    template <int COUNT>
+    DEVICE void unpack(const Pieces<COUNT>& raw, u32 chunk, u32 row, Bytes& to) {
+        uint4 a = raw.row(Q6_K::HEAD + 3 * chunk, row), b = raw.row(Q6_K::HEAD + 3 * chunk + 1, row),
+              c = raw.row(Q6_K::HEAD + 3 * chunk + 2, row);
+        to.row(4 * chunk, row) = each_word([&](int i) { return extend(word(a, i) >> 2, word(a, i)); });
+        to.row(4 * chunk + 1, row) = each_word([&](int i) { return extend(word(b, i) >> 2, word(b, i)); });
+        to.row(4 * chunk + 2, row) = each_word([&](int i) { return extend(word(c, i) >> 2, word(c, i)); });
+        to.row(4 * chunk + 3, row) = each_word([&](int i) {
+            u32 six = ((word(a, i) << 4) & 0x30303030u) | ((word(b, i) << 2) & 0x0c0c0c0cu) | (word(c, i) & 0x03030303u);
+            return extend(six, word(a, i) << 6);
+        });
     }
 };
 
 struct TileWithMinimum {
-    enum : u32 { SCALES = 8, AS_IS = 0 };
-    // Blocks `2 quarter` and the next.
-    DEVICE void scales(const u8* head, const u8*, u32 quarter, float* scales, float* minima, float& begin) {
+    enum : u32 { AS_IS = 0, OF_16 = 0 };
+    template <int COUNT>
+    DEVICE void scales(const Pieces<COUNT>& raw, u32 row, const u8*, u32 quarter, float2* out, float& begin) {
+        uint4 v = raw.row(0, row);
         // As `WithMinimum::head` has it of what lies in global memory.
-        uint4 v = *reinterpret_cast<const uint4*>(head);
         WithMinimum::Head of = {{v.y & 0x3f3f3f3fu, (v.w & 0x0f0f0f0fu) | ((v.y >> 2) & 0x30303030u)},
                                 {v.z & 0x3f3f3f3fu, ((v.w >> 4) & 0x0f0f0f0fu) | ((v.z >> 2) & 0x30303030u)},
                                 half_to_float(v.x & 0xffff),
                                 -half_to_float(v.x >> 16)};
         // Odd blocks meet negated activations: the product of both negated is what is to be added.
-        *reinterpret_cast<float2*>(scales + 2 * quarter) = {WithMinimum::times(of.scales[0], quarter, of.step),
-                                                            -WithMinimum::times(of.scales[1], quarter, of.step)};
-        *reinterpret_cast<float2*>(minima + 2 * quarter) = {WithMinimum::times(of.minima[0], quarter, of.minus_least),
-                                                            WithMinimum::times(of.minima[1], quarter, of.minus_least)};
+        out[0] = {WithMinimum::times(of.scales[0], quarter, of.step), WithMinimum::times(of.minima[0], quarter, of.minus_least)};
+        out[1] = {-WithMinimum::times(of.scales[1], quarter, of.step), WithMinimum::times(of.minima[1], quarter, of.minus_least)};
         if (quarter == 0) begin = WithMinimum::begin(of);
     }
 };
 
 template <>
 struct Tile<Q4_K> : TileWithMinimum {
-    enum : u32 { HEADS = 1, QUANTS = 4 };
-    // A thread has a piece.
-    DEVICE void unpack(const Pieces<HEADS + QUANTS>* raw, Bytes* to) {
-        u32 panel = threadIdx.x / 32, piece = threadIdx.x / 8 % 4, row = threadIdx.x % 8;
-        uint4 v = *reinterpret_cast<const uint4*>(raw[panel].row(HEADS + piece, row));
-        // Two pieces of a pair of blocks: the lower nibbles' block, then the upper ones'.
-        u8* low = to[panel].row(piece / 2 * 4 + piece % 2, row);
-        *reinterpret_cast<uint4*>(low) = {v.x & 0x0f0f0f0fu, v.y & 0x0f0f0f0fu, v.z & 0x0f0f0f0fu, v.w & 0x0f0f0f0fu};
-        *reinterpret_cast<uint4*>(low + 2 * PIECE_STRIDE) = {(v.x >> 4) & 0x0f0f0f0fu, (v.y >> 4) & 0x0f0f0f0fu,
-                                                             (v.z >> 4) & 0x0f0f0f0fu, (v.w >> 4) & 0x0f0f0f0fu};
+    // A pair of blocks: the lower nibbles' and the upper ones'.
+    template <int COUNT>
+    DEVICE void unpack(const Pieces<COUNT>& raw, u32 chunk, u32 row, Bytes& to) {
+#pragma unroll
+        for (u32 h = 0; h < 2; h++) {
+            uint4 v = raw.row(Q4_K::HEAD + 2 * chunk + h, row);
+            to.row(4 * chunk + h, row) = each_word([&](int i) { return word(v, i) & 0x0f0f0f0fu; });
+            to.row(4 * chunk + 2 + h, row) = each_word([&](int i) { return (word(v, i) >> 4) & 0x0f0f0f0fu; });
+        }
     }
 };
 
 template <>
 struct Tile<Q5_K> : TileWithMinimum {
-    // The second head is the fifth bits of the half's four blocks.
-    enum : u32 { HEADS = 2, QUANTS = 4 };
-    DEVICE void unpack(const Pieces<HEADS + QUANTS>* raw, Bytes* to) {
-        u32 panel = threadIdx.x / 32, piece = threadIdx.x / 8 % 4, row = threadIdx.x % 8;
-        uint4 v = *reinterpret_cast<const uint4*>(raw[panel].row(HEADS + piece, row));
-        uint2 fifths = *reinterpret_cast<const uint2*>(raw[panel].row(1, row) + piece / 2 * 8);
-        u32 low[4], high[4], shift = piece % 2 * 4;
+    template <int COUNT>
+    DEVICE void unpack(const Pieces<COUNT>& raw, u32 chunk, u32 row, Bytes& to) {
+        uint2 fifths = reinterpret_cast<const uint2*>(&raw.row(1 + chunk / 2, row))[chunk % 2];
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            low[i] = (word(v, i) & 0x0f0f0f0fu) | (((fifths.x >> shift) << (4 - i)) & 0x10101010u);
-            high[i] = ((word(v, i) >> 4) & 0x0f0f0f0fu) | (((fifths.y >> shift) << (4 - i)) & 0x10101010u);
+        for (u32 h = 0; h < 2; h++) {
+            uint4 v = raw.row(Q5_K::HEAD + 2 * chunk + h, row);
+            auto fifth = [&](u32 bits, int i) {
+                int shift = 4 - i - 4 * static_cast<int>(h);
+                return (shift >= 0 ? bits << shift : bits >> -shift) & 0x10101010u;
+            };
+            to.row(4 * chunk + h, row) = each_word([&](int i) { return (word(v, i) & 0x0f0f0f0fu) | fifth(fifths.x, i); });
+            to.row(4 * chunk + 2 + h, row) =
+                each_word([&](int i) { return ((word(v, i) >> 4) & 0x0f0f0f0fu) | fifth(fifths.y, i); });
         }
-        u8* first = to[panel].row(piece / 2 * 4 + piece % 2, row);
-        *reinterpret_cast<uint4*>(first) = {low[0], low[1], low[2], low[3]};
-        *reinterpret_cast<uint4*>(first + 2 * PIECE_STRIDE) = {high[0], high[1], high[2], high[3]};
     }
 };

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use orind_kernels::catalogue::Weight;
 use orind_kernels::catalogue::launch::{
-    CACHE_TILE, attention_partial_bytes, matmul_extras_bytes, matmul_quants_bytes,
+    CACHE_TILE, attention_partial_bytes, matmul_activations_bytes,
 };
 use orind_kernels::repack;
 
@@ -130,9 +130,8 @@ pub(super) struct Workspace {
     pub(super) attention: u64,
     pub(super) sample: u64,
     pub(super) candidates: u64,
-    /// Quantised activations of many rows, and behind them what stands beside them.
-    pub(super) quants: u64,
-    pub(super) extras: u64,
+    /// Quantised activations of many rows.
+    pub(super) activations: u64,
     /// Counters of attention, then of sampling: zero between launches.
     pub(super) attention_counters: u64,
     pub(super) sample_counters: u64,
@@ -164,13 +163,16 @@ impl Workspace {
                     let (rows, k) = lower::rows_of(&project.x);
                     let planes = precision::residual_planes(plan, project) as u32;
                     for view in project.product.weights() {
-                        let weight = weight(plan.buffer(view.buffer).dtype);
-                        let Some(weight) = weight.filter(|w| lower::is_matmul(*w, rows)) else {
+                        let Some(weight) = weight(plan.buffer(view.buffer).dtype) else {
                             continue;
                         };
-                        let [rows, k] = [rows, k].map(|n| n as u32);
-                        grow(&mut w.quants, matmul_quants_bytes(rows, planes, k));
-                        grow(&mut w.extras, matmul_extras_bytes(weight, rows, planes, k));
+                        // Any tile may be chosen.
+                        let tiles = weight.tiles().iter().filter(|_| rows > 1);
+                        for &tile in tiles {
+                            let [rows, k] = [rows, k].map(|n| n as u32);
+                            let bytes = matmul_activations_bytes(weight, tile, rows, planes, k);
+                            grow(&mut w.activations, bytes);
+                        }
                     }
                 }
                 Op::Sample(Sample { logits, inputs, .. }) => {
@@ -193,8 +195,7 @@ impl Workspace {
             attention: self.attention.max(other.attention),
             sample: self.sample.max(other.sample),
             candidates: self.candidates.max(other.candidates),
-            quants: self.quants.max(other.quants),
-            extras: self.extras.max(other.extras),
+            activations: self.activations.max(other.activations),
             attention_counters: self.attention_counters.max(other.attention_counters),
             sample_counters: self.sample_counters.max(other.sample_counters),
         }
@@ -202,7 +203,7 @@ impl Workspace {
 
     /// Bytes that only the GPU touches.
     pub(super) const fn scratch(&self) -> u64 {
-        self.arena + self.attention + self.sample + self.candidates + self.quants + self.extras
+        self.arena + self.attention + self.sample + self.candidates + self.activations
     }
 
     /// Bytes of counters, which the CPU clears.

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use orind_kernels::catalogue::launch::{MATMUL_ROWS, MATMUL_WARP_ROWS, prefill_attention_rows};
+use orind_kernels::catalogue::launch::{matmul_warp_rows, prefill_attention_rows};
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{AttentionParams, ProjectParams, Segment};
 use orind_kernels::repack::Layout;
@@ -77,19 +77,25 @@ pub(super) fn rows_of_attention(
     within(SLOWEST, LONGEST).min(within(CAUTIOUS, TURN)).max(1)
 }
 
-/// How many rows one launch of products on tensor cores may have: whole tiles, or what some warps of one take.
-/// None where not even a warp's rows are done in time.
-pub(super) fn rows_of_matmul(segments: &[Segment], k: u32) -> Option<u32> {
+/// How many rows one launch of products of many rows may have: whole tiles, or what some warps of one take. None
+/// where not even a warp's rows are done in time.
+pub(super) fn rows_of_matmul(
+    weight: Weight,
+    tile: u32,
+    segments: &[Segment],
+    k: u32,
+) -> Option<u32> {
+    let of_warp = matmul_warp_rows(weight, tile);
     let within = |speed: Speed, whole: Duration| {
-        let warp = speed.matmul(segments, k, MATMUL_WARP_ROWS).as_nanos().max(1);
+        let warp = speed.matmul(weight, tile, segments, k, of_warp).as_nanos().max(1);
         u32::try_from((whole - speed.launch).as_nanos() / warp).unwrap_or(u32::MAX)
     };
     let most = within(SLOWEST, LONGEST);
     if most == 0 {
         return None;
     }
-    let rows = most.min(within(CAUTIOUS, TURN).max(1)).saturating_mul(MATMUL_WARP_ROWS);
-    Some(if rows < MATMUL_ROWS { rows } else { rows / MATMUL_ROWS * MATMUL_ROWS })
+    let rows = most.min(within(CAUTIOUS, TURN).max(1)).saturating_mul(of_warp);
+    Some(if rows < tile { rows } else { rows / tile * tile })
 }
 
 impl Speed {
@@ -105,8 +111,9 @@ impl Speed {
                     Params::Attention(p),
                     kernel @ (Kernel::Attention { .. } | Kernel::PrefillAttention { .. }),
                 ) => self.row_of_attention(kernel, p, launch.grid[0], context) * p.rows,
-                (Params::Matmul(p), _) => {
-                    self.matmul(&p.segments, p.k, p.rows).max(self.time(reads + writes, 0))
+                (Params::Matmul(p), Kernel::Matmul { weight, tile }) => {
+                    let products = self.matmul(weight, tile, &p.segments, p.k, p.rows);
+                    products.max(self.time(reads + writes, 0))
                 }
                 // What it writes to the caches is among what it reads.
                 (Params::Attention(_), _) => self.time(2 * reads, 0),
@@ -129,12 +136,22 @@ impl Speed {
         self.time(4 * reads, 4 * cells * u64::from(params.heads))
     }
 
-    /// Some 60,000 instructions for 32 rows, 32 outputs and 256 columns, counted; and no byte is longer than two
-    /// for a weight.
-    fn matmul(self, segments: &[Segment], k: u32, rows: u32) -> Duration {
-        let weight = |s: &Segment| u64::from(s.n) * u64::from(k) * u64::from(s.planes.max(1));
-        let weights = segments.iter().map(weight).sum::<u64>();
-        self.time(2 * weights, weights * u64::from(rows.next_multiple_of(MATMUL_WARP_ROWS)) / 4)
+    /// Counted are at most 60,000 instructions for 32 rows, 32 outputs and 256 columns of quantised weights, and
+    /// 1.3 for a product with a plain one; and no byte is longer than two for a weight.
+    fn matmul(
+        self,
+        weight: Weight,
+        tile: u32,
+        segments: &[Segment],
+        k: u32,
+        rows: u32,
+    ) -> Duration {
+        let weights = |s: &Segment| u64::from(s.n) * u64::from(k) * u64::from(s.planes.max(1));
+        let weights = segments.iter().map(weights).sum::<u64>();
+        let products = weights * u64::from(rows.next_multiple_of(matmul_warp_rows(weight, tile)));
+        let instructions =
+            if weight.is_quantised() { products / 4 } else { products + products / 2 };
+        self.time(2 * weights, instructions)
     }
 
     fn project(self, params: &ProjectParams, weight: Weight, planes: u32) -> Duration {

@@ -2,20 +2,28 @@
 //!
 //! Some of their variants are prebuilt ([`ProjectVariant::prebuilt`]), the rest of the space is compiled on
 //! the machine where NVRTC is there; the parameters and their ranges stand in [`PROJECT_SPACE`], beside the
-//! kernels. One more is the launch's: how many warps of a projection an SM gets. No choice changes a bit of a
-//! result.
+//! kernels. Two more are the launch's: how many warps of a projection an SM gets, and from how many rows on a product
+//! goes through the kernels for many rows. No choice changes a bit of a result.
 
+use orind_kernels::catalogue::launch::{matmul_takes, matmul_tile};
 use orind_kernels::catalogue::{Kernel, PROJECT_SPACE, ProjectVariant, Unit, Weight};
 use orind_kernels::jit;
-use orind_kernels::params::ProjectParams;
+use orind_kernels::params::Segment;
 use orind_kernels::source::{self, Target};
 
 use super::launch::{Launch, Params};
 use super::layout;
-use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space};
+use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space, digest};
 
 /// Warps of a projection that an SM gets at a time.
 pub const RESIDENT: &str = "warps_per_sm";
+
+/// Rows of activations of a block of the kernels for many rows that takes a product of several; 0: projections take it,
+/// eight rows at a time.
+pub const TILE: &str = "tile";
+
+/// Rows up to which that is chosen; more take the largest tile.
+const MOST_TILED: usize = 64;
 
 /// An SM has 48 warps (SM 8.7); shared memory allows at least 32 of a projection.
 const WARPS: [u32; 5] = [8, 16, 24, 32, 48];
@@ -53,9 +61,26 @@ impl Tuning<'_> {
             .unwrap_or((ProjectVariant::heuristic(weight), HEURISTIC_WARPS));
         Shape { variant, blocks: (warps / variant.warps).max(1) }
     }
+
+    /// The tile that takes a product of `rows` rows, of which `case` is what there is for so many; `None` for projections.
+    pub(super) fn tile(
+        &self,
+        weight: Weight,
+        rows: usize,
+        case: impl FnOnce(u32) -> Case,
+    ) -> Option<u32> {
+        let heuristic = matmul_tile(weight, rows);
+        let (2..=MOST_TILED, Some(choices)) = (rows, self.choices) else { return heuristic };
+        let chosen = choices.get(&case(batch(rows))).and_then(|choice| choice.get(TILE).copied());
+        match chosen {
+            Some(0) => None,
+            Some(tile) if weight.tiles().contains(&tile) => Some(tile),
+            _ => heuristic,
+        }
+    }
 }
 
-/// Rows of activations that there are kernels for.
+/// Rows of activations that projections have kernels for.
 const ROWS: [u32; 4] = [1, 2, 4, 8];
 
 /// The variants that there is machine code of.
@@ -112,21 +137,36 @@ fn variant(choice: &Choice) -> Option<(ProjectVariant, u32)> {
     Some((ProjectVariant::of(values), *choice.get(RESIDENT)?))
 }
 
-/// The case of a projection by the kernel for `batch` rows: all matrices of the launch together.
-pub(super) fn case(weight: Weight, planes: u32, batch: u32, params: &ProjectParams) -> Case {
-    let ProjectParams { segments, swiglu, k: cols, .. } = *params;
+/// The case of a product of `batch` rows: all matrices of the launch together.
+pub(super) fn case(
+    weight: Weight,
+    planes: u32,
+    batch: u32,
+    segments: &[Segment; 3],
+    swiglu: bool,
+    cols: u32,
+) -> Case {
     let (family, rows) = match (swiglu, planes) {
-        (1, _) => ("gate", 2 * segments[0].n),
+        (true, _) => ("gate", 2 * segments[0].n),
         (_, 2) => ("project_fine", segments.iter().map(|s| s.n).sum()),
         _ => ("project", segments.iter().map(|s| s.n).sum()),
     };
     Case { family: family.into(), dtype: layout::dtype(weight), rows, cols, batch }
 }
 
+/// Cases are of powers of two.
+const fn batch(rows: usize) -> u32 {
+    rows.next_power_of_two() as u32
+}
+
 pub(super) fn cases(launches: &[Launch]) -> Vec<Case> {
     let of = |launch: &Launch| match (launch.kernel, &launch.params) {
         (Kernel::Project { weight, rows, planes, .. }, Params::Project(p)) => {
-            Some(case(weight, planes, rows, p))
+            Some(case(weight, planes, rows, &p.segments, p.swiglu != 0, p.k))
+        }
+        (Kernel::Matmul { weight, .. }, Params::Matmul(p)) if p.rows as usize <= MOST_TILED => {
+            let batch = batch(p.rows as usize);
+            Some(case(weight, p.planes, batch, &p.segments, p.swiglu != 0, p.k))
         }
         _ => None,
     };
@@ -149,8 +189,27 @@ pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
 fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Option<Space> {
     let weight = layout::weight(case.dtype)?;
     let known = ["project", "project_fine", "gate"].contains(&case.family.as_str());
-    if !known || !ROWS.contains(&case.batch) || planes(case) > 1 && !weight.is_quantised() {
+    let tiled = case.batch.is_power_of_two() && (2..=MOST_TILED).contains(&(case.batch as usize));
+    let projected = ROWS.contains(&case.batch);
+    if !known || !(tiled || projected) || planes(case) > 1 && !weight.is_quantised() {
         return None;
+    }
+    let mut tiles = vec![0];
+    if tiled && matmul_takes(weight, case.cols as usize) {
+        tiles.extend(weight.tiles());
+    }
+    let tile = Parameter {
+        name: TILE,
+        meaning: "rows of activations of a block of the kernels for many rows; 0: projections take eight at a time",
+        values: tiles,
+        scope: Scope::Launch,
+    };
+    let first_tile = (TILE.to_owned(), matmul_tile(weight, case.batch as usize).unwrap_or(0));
+    if !projected {
+        let source = source::unit_hash(Unit::Matmul(weight), target);
+        let heuristic = [first_tile].into_iter().collect();
+        let rule = |_: &Choice| Ok(());
+        return Some(Space::new(vec![tile], heuristic, source, Candidates::Prebuilt, rule));
     }
     let built = variants(target, weight, case.batch);
     let candidates = match compiler {
@@ -188,15 +247,26 @@ fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Opti
         values: WARPS.to_vec(),
         scope: Scope::Launch,
     });
+    let mut heuristic = choice(ProjectVariant::heuristic(weight), HEURISTIC_WARPS);
+    let mut sources = vec![source::unit_hash(Unit::Project(weight), target)];
+    if tiled {
+        parameters.push(tile);
+        heuristic.extend([first_tile]);
+        sources.push(source::unit_hash(Unit::Matmul(weight), target));
+    }
+    let first = variant(&heuristic);
     let rule = move |choice: &Choice| match variant(choice) {
+        Some(other) if choice.get(TILE).is_some_and(|tile| *tile > 0) && Some(other) != first => {
+            Err("no projection is launched beside a tile".to_owned())
+        }
         Some((v, warps)) if !warps.is_multiple_of(v.warps) => {
             Err(format!("{warps} warps are no whole blocks of {}", v.warps))
         }
         Some((v, _)) => exists(v),
         None => Ok(()),
     };
-    let source = source::unit_hash(Unit::Project(weight), target);
-    let heuristic = choice(ProjectVariant::heuristic(weight), HEURISTIC_WARPS);
+    let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
+    let source = if let [source] = sources[..] { source.to_owned() } else { digest(&sources) };
     let space = Space::new(parameters, heuristic, source, candidates, rule);
     let case = case.clone();
     Some(space.compiling(move |choice| compiled(target, &case, choice).is_some()))
@@ -222,6 +292,19 @@ mod tests {
             }
         }
         let space = |target, case: &Case| space_with(target, case, None);
+        for (dtype, batch, tiles) in [
+            (DType::Q6_K, 8, vec![0, 32, 128]),
+            (DType::Q6_K, 16, vec![0, 32, 128]),
+            (DType::F16, 64, vec![0, 64]),
+        ] {
+            let space = space(Target::Sm87, &case_of(dtype, 512, batch)).unwrap();
+            space.check(&space.heuristic).unwrap();
+            assert_eq!(space.parameter(TILE).unwrap().values, tiles);
+            for tile in tiles {
+                let choice = space.heuristic_with(TILE, tile).unwrap();
+                assert_eq!(choice.len(), space.parameters.len());
+            }
+        }
         assert!(space(Target::Sm87, &case_of(DType::Q4_0, 512, 1)).is_none());
         assert!(space(Target::Sm87, &case_of(DType::Q8_0, 512, 3)).is_none());
         let space = space(Target::Sm87, &case_of(DType::Q8_0, 512, 1)).unwrap();
@@ -268,6 +351,25 @@ mod tests {
         };
         assert_eq!(shape(true), odd);
         assert_eq!(shape(false), ProjectVariant::heuristic(Weight::Q6_K));
+    }
+
+    /// From how many rows on tiles take a product is the heuristic's or what was chosen for so many rows.
+    #[test]
+    fn the_crossing_point_is_chosen() {
+        let weight = Weight::Q6_K;
+        let tile = |choices: Option<&Choices>, rows| {
+            let tuning = Tuning { target: Target::Sm87, choices, compiles: false };
+            tuning.tile(weight, rows, |batch| case_of(DType::Q6_K, 512, batch))
+        };
+        let heuristic = [8, 9, 33, 65].map(|rows| tile(None, rows));
+        assert_eq!(heuristic, [None, Some(32), Some(128), Some(128)]);
+        let chosen = |tile| Choice::from([(TILE.to_owned(), tile)]);
+        let choices: Choices = [(8, 32), (16, 0), (32, 128), (64, 1)]
+            .map(|(batch, tile)| (case_of(DType::Q6_K, 512, batch), chosen(tile)))
+            .into();
+        let chosen = [1, 4, 5, 8, 9, 16, 17, 64, 65].map(|rows| tile(Some(&choices), rows));
+        let [m32, m128] = [32, 128].map(Some);
+        assert_eq!(chosen, [None, None, m32, m32, None, None, m128, m128, m128]);
     }
 
     /// A case's choice is its own, and what is not built is not launched.

@@ -1,11 +1,11 @@
 //! Products of many rows on tensor cores: to the bit what `docs/numerics.md` says.
 
 use orind_kernels::catalogue::launch::{
-    matmul_extras_bytes, matmul_grid, matmul_quants_bytes, matmul_shared_bytes, quantise_grid,
-    quantise_shared_bytes,
+    matmul_activations_bytes, matmul_grid, matmul_shared_bytes, quantise_grid,
+    quantise_shared_bytes, rows_grid,
 };
 use orind_kernels::catalogue::{Kernel, Weight};
-use orind_kernels::params::{MatmulParams, QuantiseParams, Segment};
+use orind_kernels::params::{MatmulParams, QuantiseParams, RowsParams, Segment};
 use orind_testing::numerics::{norm, product, swiglu};
 use orind_testing::random::Random;
 use sass::count::Counters;
@@ -14,12 +14,19 @@ use super::device::Device;
 use super::project::dtype;
 use super::weights::Matrix;
 
-const TYPES: [Weight; 4] = [Weight::Q8_0, Weight::Q6_K, Weight::Q4_K, Weight::Q5_K];
+/// Every type with every tile.
+fn kernels() -> impl Iterator<Item = (Weight, u32)> {
+    Weight::ALL
+        .into_iter()
+        .flat_map(|weight| weight.tiles().iter().map(move |&tile| (weight, tile)))
+}
+
 const EPS: f32 = 1e-5;
 
 /// What the products of some rows with some matrices are made of.
 pub(crate) struct Case {
     weight: Weight,
+    tile: u32,
     rows: usize,
     k: usize,
     /// Matrices, and the planes of activations that each meets.
@@ -32,17 +39,18 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn new(
-        weight: Weight,
+        (weight, tile): (Weight, u32),
         rows: usize,
         k: usize,
         n: &[(usize, u32)],
         random: &mut Random,
     ) -> Self {
-        let mut matrix = |&(n, planes)| (Matrix::random(weight, n, k, random), planes);
+        let most = if weight.is_quantised() { 2 } else { 1 };
+        let mut matrix = |&(n, planes)| (Matrix::random(weight, n, k, random), most.min(planes));
         let matrices = n.iter().map(&mut matrix).collect();
         let mut x = random.reals(rows * k, 3.0);
         x[k / 2] = 40.0;
-        Self { weight, rows, k, matrices, x, norm: None, residual: None, swiglu: false }
+        Self { weight, tile, rows, k, matrices, x, norm: None, residual: None, swiglu: false }
     }
 
     fn run(&self, seed: u64) -> Vec<Vec<f32>> {
@@ -53,26 +61,20 @@ impl Case {
 
     /// Both launches, and what they did.
     pub(crate) fn launch(&self, device: &mut Device) -> (MatmulParams, [Counters; 2]) {
+        let (weight, tile) = (self.weight, self.tile);
         let (rows, k) = (self.rows as u32, self.k as u32);
         let planes = self.matrices.iter().map(|m| m.1).max().unwrap();
-        let extras = matmul_extras_bytes(self.weight, rows, planes, k);
-        let quantise = QuantiseParams {
-            x: device.floats(&self.x),
-            norm_weight: self.norm.as_ref().map_or(0, |w| device.floats(w)),
-            quants: device.scratch(matmul_quants_bytes(rows, planes, k) as usize / 4),
-            extras: device.scratch(extras as usize / 4),
-            k,
-            rows,
-            planes,
-            eps: EPS,
-        };
+        let activations = matmul_activations_bytes(weight, tile, rows, planes, k);
+        let x = device.floats(&self.x);
+        let norm_weight = self.norm.as_ref().map_or(0, |w| device.floats(w));
+        let out = device.scratch(activations as usize / 4);
         let mut params = MatmulParams {
-            quants: quantise.quants,
-            extras: quantise.extras,
+            activations: out,
             residual: self.residual.as_ref().map_or(0, |r| device.floats(r)),
             k,
             rows,
             swiglu: u32::from(self.swiglu),
+            planes,
             ..MatmulParams::default()
         };
         let outputs = if self.swiglu { 1 } else { self.matrices.len() };
@@ -82,16 +84,32 @@ impl Case {
             let (n, planes) = (matrix.n as u32, *planes);
             params.segments[i] = Segment { weights, out, n, planes };
         }
+        let first = if weight.is_quantised() {
+            let shared = quantise_shared_bytes(weight, planes, self.k).unwrap();
+            let of_rows = QuantiseParams {
+                x,
+                norm_weight,
+                out,
+                k,
+                rows,
+                tile,
+                planes,
+                eps: EPS,
+                reserved: 0,
+            };
+            device.launch(Kernel::Quantise(weight), quantise_grid(tile, rows), shared, &of_rows)
+        } else if norm_weight != 0 {
+            let norm = RowsParams { a: x, b: norm_weight, out, n: k, rows, eps: EPS, reserved: 0 };
+            device.launch(Kernel::RmsNorm, rows_grid(rows), 0, &norm)
+        } else {
+            params.activations = x;
+            Counters::default()
+        };
         let n: Vec<u32> = self.matrices[..outputs].iter().map(|m| m.0.n as u32).collect();
-        let grid = matmul_grid(rows, &n, self.swiglu);
-        let first = device.launch(
-            Kernel::Quantise(self.weight),
-            quantise_grid(rows),
-            quantise_shared_bytes(self.weight, planes, self.k).unwrap(),
-            &quantise,
-        );
-        let shared = matmul_shared_bytes(self.weight);
-        (params, [first, device.launch(Kernel::Matmul(self.weight), grid, shared, &params)])
+        let grid = matmul_grid(tile, rows, &n, self.swiglu);
+        let shared = matmul_shared_bytes(weight, tile);
+        let second = device.launch(Kernel::Matmul { weight, tile }, grid, shared, &params);
+        (params, [first, second])
     }
 
     /// Holds every output of every row to what the page says.
@@ -131,6 +149,7 @@ impl Case {
 fn shapes(weight: Weight) -> &'static [usize] {
     match weight {
         Weight::Q8_0 => &[96, 544, 768],
+        Weight::F16 => &[96, 544],
         _ => &[256, 768],
     }
 }
@@ -139,11 +158,11 @@ fn shapes(weight: Weight) -> &'static [usize] {
 #[test]
 fn every_type_with_norm_over_three_matrices() {
     let mut random = Random(1);
-    for weight in TYPES {
-        for (i, &k) in shapes(weight).iter().enumerate() {
+    for kernel in kernels() {
+        for (i, &k) in shapes(kernel.0).iter().enumerate() {
             let rows = [3, 133, 40][i];
             let n = [(75, 1), (12, 2), (8, 1)];
-            let mut case = Case::new(weight, rows, k, &n, &mut random);
+            let mut case = Case::new(kernel, rows, k, &n, &mut random);
             case.norm = Some(random.reals(k, 2.0));
             case.check(random.bits());
         }
@@ -153,17 +172,17 @@ fn every_type_with_norm_over_three_matrices() {
 #[test]
 fn residual_and_gate() {
     let mut random = Random(2);
-    for weight in TYPES {
-        let k = shapes(weight)[1];
-        let mut case = Case::new(weight, 20, k, &[(70, 1)], &mut random);
+    for kernel in kernels() {
+        let k = shapes(kernel.0)[1];
+        let mut case = Case::new(kernel, 20, k, &[(70, 1)], &mut random);
         case.residual = Some(random.reals(20 * 70, 5.0));
         case.check(7);
-        let mut case = Case::new(weight, 20, k, &[(41, 1), (41, 1)], &mut random);
+        let mut case = Case::new(kernel, 20, k, &[(41, 1), (41, 1)], &mut random);
         case.norm = Some(random.reals(k, 1.0));
         case.swiglu = true;
         case.check(8);
         // Logits: both planes of everything.
-        Case::new(weight, 9, k, &[(33, 2)], &mut random).check(9);
+        Case::new(kernel, 9, k, &[(33, 2)], &mut random).check(9);
     }
 }
 
@@ -171,9 +190,9 @@ fn residual_and_gate() {
 #[test]
 fn a_row_that_is_no_number_stays_alone() {
     let mut random = Random(3);
-    for weight in TYPES {
-        let k = shapes(weight)[1];
-        let mut case = Case::new(weight, 12, k, &[(16, 1)], &mut random);
+    for kernel in kernels() {
+        let k = shapes(kernel.0)[1];
+        let mut case = Case::new(kernel, 12, k, &[(16, 1)], &mut random);
         case.x[5 * k + 7] = f32::NAN;
         case.x[6 * k + k - 1] = f32::INFINITY;
         case.x[7 * k..8 * k].fill(0.0);

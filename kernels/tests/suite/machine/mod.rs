@@ -3,6 +3,7 @@
 //! undefined values on.
 
 mod attention;
+mod crossing;
 mod device;
 mod first_light;
 mod matmul;

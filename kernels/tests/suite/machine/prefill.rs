@@ -11,6 +11,8 @@ use super::device::Device;
 use super::matmul::Case;
 
 const ROWS: u64 = 512;
+/// Those of a block with quantised weights.
+const TILE: u32 = 128;
 
 /// A model's layers.
 struct Model {
@@ -55,7 +57,7 @@ const MODELS: [Model; 3] = [
 /// SMs times clock of an Orin at MAXN and in its 30 W mode; an SM issues four instructions of a warp a clock.
 const MODES: [(&str, f64); 2] = [("MAXN", 16.0 * 1.3e9), ("30 W", 8.0 * 0.612e9)];
 
-fn instructions(counters: &Counters) -> u64 {
+pub(crate) fn instructions(counters: &Counters) -> u64 {
     counters.warp_instructions.iter().sum()
 }
 
@@ -78,7 +80,7 @@ struct Tile {
 impl Tile {
     fn counted(weight: Weight) -> Self {
         let [[_, short], [quantise, long]] = [1024, 2048].map(|k| {
-            let case = Case::new(weight, 128, k, &[(64, 1)], &mut Random(1));
+            let case = Case::new((weight, TILE), TILE as usize, k, &[(64, 1)], &mut Random(1));
             case.launch(&mut Device::new(1)).1
         });
         let superblock = (instructions(&long) - instructions(&short)) / 4;
@@ -128,9 +130,9 @@ fn a_prompt_of_512_tokens() {
         println!("  output layer: {}", tile.projection((2 * vocabulary, projections[0].1))[0]);
         println!("  conflicts: {:.4}, attention {:.4}", tile.conflicts, conflicts(&attention));
         assert!(tile.conflicts < 0.02 && conflicts(&attention) < 0.02);
-        let kernel = Kernel::Matmul(weight);
+        let kernel = Kernel::Matmul { weight, tile: TILE };
         let registers = manifest.kernels[&kernel.symbol()].registers;
-        let shared = matmul_shared_bytes(weight);
+        let shared = matmul_shared_bytes(weight, TILE);
         assert!(occupancy::blocks_per_sm(kernel.threads(), registers, shared) >= 2);
         for (mode, clocks) in MODES {
             let tokens = 4.0 * clocks * ROWS as f64 / (layers * all) as f64;

@@ -7,13 +7,14 @@ use orind_kernels::params::{EmbedParams, ProjectParams, Segment};
 use orind_testing::numerics::{norm, product, swiglu};
 use orind_testing::random::Random;
 use plan::DType;
+use sass::count::Counters;
 
 use super::device::Device;
 use super::weights::Matrix;
 
 /// One projection and what it is made of.
 #[derive(Clone)]
-struct Case {
+pub(crate) struct Case {
     weight: Weight,
     planes: u32,
     matrices: Vec<Matrix>,
@@ -26,16 +27,22 @@ struct Case {
 
 /// How it is launched.
 #[derive(Clone, Copy)]
-struct How {
+pub(crate) struct How {
     /// Rows the kernel is compiled for.
-    most: u32,
-    rows: usize,
-    variant: ProjectVariant,
-    grid: u32,
+    pub(crate) most: u32,
+    pub(crate) rows: usize,
+    pub(crate) variant: ProjectVariant,
+    pub(crate) grid: u32,
 }
 
 impl Case {
-    fn new(weight: Weight, planes: u32, n: &[usize], k: usize, random: &mut Random) -> Self {
+    pub(crate) fn new(
+        weight: Weight,
+        planes: u32,
+        n: &[usize],
+        k: usize,
+        random: &mut Random,
+    ) -> Self {
         let matrices = n.iter().map(|&n| Matrix::random(weight, n, k, random)).collect();
         let mut x = random.reals(8 * k, 3.0);
         x[k / 2] = 40.0;
@@ -44,6 +51,12 @@ impl Case {
 
     fn run(&self, how: How, seed: u64) -> Vec<Vec<f32>> {
         let mut device = Device::new(seed);
+        let (params, _) = self.launch(how, &mut device);
+        params.segments.iter().filter(|s| s.out != 0).map(|s| device.read(s.out)).collect()
+    }
+
+    /// The launch, and what it did.
+    pub(crate) fn launch(&self, how: How, device: &mut Device) -> (ProjectParams, Counters) {
         let mut params = ProjectParams {
             x: device.floats(&self.x[..how.rows * self.k]),
             norm_weight: self.norm.as_ref().map_or(0, |w| device.floats(w)),
@@ -70,8 +83,8 @@ impl Case {
         let shared = project_shared_bytes(weight, how.most, planes, self.k).unwrap();
         let n: Vec<u32> = self.matrices[..outputs].iter().map(|m| m.n as u32).collect();
         let grid = how.grid.min(project_tiles(variant, &n, self.swiglu));
-        device.launch(kernel, [grid, 1, 1], shared, &params);
-        params.segments[..outputs].iter().map(|s| device.read(s.out)).collect()
+        let counters = device.launch(kernel, [grid, 1, 1], shared, &params);
+        (params, counters)
     }
 
     /// Planes of a matrix: of three, which may differ, the second has one.

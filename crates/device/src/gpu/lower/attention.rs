@@ -1,0 +1,225 @@
+//! Launches of attention, and of rotation and KV writes with or before it.
+
+use orind_kernels::catalogue::Kernel;
+use orind_kernels::catalogue::launch::{
+    ATTENTION_GROUP, attention_grid, prefill_attention_grid, prefill_attention_rows,
+    prefill_attention_shared_bytes, rope_kv_grid,
+};
+use orind_kernels::params::AttentionParams;
+
+use super::{Lowering, count};
+use crate::Result;
+use crate::gpu::launch::{Launch, Params, Region};
+use crate::gpu::layout::unsupported;
+use crate::gpu::limit;
+use plan::{Attention, Caches, QkNorm, Queries, RopeKv, RopeStyle, Rows};
+
+/// Blocks of attention that keep the largest Orin busy.
+const ATTENTION_BLOCKS: u32 = 256;
+/// The same of prefill attention, two for each SM: with fewer, a block for each row is sooner done.
+const PREFILL_ATTENTION_BLOCKS: u32 = 32;
+
+/// Blocks that divide a row's positions among them where the plan's rows see `context` of them.
+pub(in crate::gpu) fn splits(
+    heads: u32,
+    kv_heads: u32,
+    dim: u32,
+    rows: u32,
+    context: usize,
+) -> u32 {
+    let group = heads / kv_heads.max(1);
+    let blocks = match Kernel::attention(dim, group, false) {
+        Some(Kernel::Attention { heads: at_once, .. }) => heads / at_once,
+        _ => heads,
+    };
+    let groups = u32::try_from((context as u64).div_ceil(ATTENTION_GROUP)).unwrap_or(u32::MAX);
+    ATTENTION_BLOCKS.div_ceil((blocks * rows).max(1)).min(groups.max(1))
+}
+
+/// The parameters of some of the rows, with the same scratch: launches do not overlap.
+fn rows_of_attention(all: AttentionParams, first: u32, rows: u32) -> AttentionParams {
+    let mut part = AttentionParams { rows, ..all };
+    let (first, dim) = (u64::from(first), u64::from(all.dim));
+    let (queries, keys) = (u64::from(all.heads) * dim, u64::from(all.kv_heads) * dim);
+    part.q += 4 * first * queries;
+    part.out += 4 * first * queries;
+    part.slots += 4 * first;
+    part.positions += 4 * first;
+    // Absent without rotation.
+    if all.table != 0 {
+        part.k += 4 * first * keys;
+        part.v += 4 * first * keys;
+        part.table += 4 * first * dim;
+    }
+    part
+}
+
+impl Lowering<'_> {
+    /// What [`RopeKv`] says of queries, keys, values and norms, into the parameters.
+    fn rotation(&self, rope: &RopeKv, params: &mut AttentionParams) -> Result<Vec<Region>> {
+        let (k, v, table) = (self.f32(&rope.k)?, self.f32(&rope.v)?, self.f32(&rope.table)?);
+        (params.k, params.v, params.table) = (k.address, v.address, table.address);
+        let mut regions = vec![k, v, table];
+        regions.extend(self.rows(&rope.rows, params)?);
+        if let Some(Queries { q, .. }) = &rope.queries {
+            let q = self.f32(q)?;
+            params.q = q.address;
+            regions.push(q);
+        }
+        if let Some(QkNorm { q, k, eps }) = &rope.norm {
+            params.eps = eps.get();
+            params.k_norm = self.f32(k)?.address;
+            if let Some(q) = q {
+                params.q_norm = self.f32(q)?.address;
+            }
+        }
+        params.interleaved = u32::from(rope.style == RopeStyle::Interleaved);
+        Ok(regions)
+    }
+
+    /// Slots and positions, into the parameters.
+    fn rows(&self, rows: &Rows, params: &mut AttentionParams) -> Result<[Region; 2]> {
+        let (slots, positions) = (self.i32(&rows.slots)?, self.i32(&rows.positions)?);
+        (params.slots, params.positions) = (slots.address, positions.address);
+        Ok([slots, positions])
+    }
+
+    /// Caches and sizes, into the parameters.
+    fn shape(
+        &self,
+        params: &mut AttentionParams,
+        caches: &Caches,
+        rows: usize,
+        heads: usize,
+    ) -> Result<[Region; 2]> {
+        let (keys, cache) = self.cache(&caches.keys)?;
+        let (values, other) = self.cache(&caches.values)?;
+        let heads = count(heads)?;
+        if cache != other || !heads.is_multiple_of(cache.heads) {
+            return Err(unsupported(format!("{heads} query heads over {cache:?} and {other:?}")));
+        }
+        (params.keys, params.values) = (keys.address, values.address);
+        (params.rows, params.heads) = (count(rows)?, heads);
+        (params.kv_heads, params.dim) = (cache.heads, cache.dim);
+        (params.slot_count, params.capacity) = (cache.slots, cache.capacity);
+        Ok([keys, values])
+    }
+
+    pub(super) fn rope_kv(&mut self, label: &str, rope: &RopeKv) -> Result<()> {
+        let shape = &rope.queries.as_ref().map_or(&rope.k, |queries| &queries.q).shape;
+        let [rows, heads, _] = shape[..] else {
+            return Err(unsupported(format!("heads {shape:?}")));
+        };
+        let mut params = AttentionParams::default();
+        let reads = self.rotation(rope, &mut params)?;
+        let mut writes = self.shape(&mut params, &rope.caches, rows, heads)?.to_vec();
+        let mut rotated = 0;
+        if let Some(Queries { out, .. }) = &rope.queries {
+            let out = self.f32(out)?;
+            (params.q_out, rotated) = (out.address, params.heads);
+            writes.push(out);
+        }
+        let grid = rope_kv_grid(rotated, params.kv_heads, params.rows);
+        self.launch(label, Kernel::RopeKv, grid, Params::Attention(params), reads, writes);
+        Ok(())
+    }
+
+    /// Attention, which rotates and stores first when `rotation` is given.
+    pub(super) fn attention(
+        &mut self,
+        label: &str,
+        attention: &Attention,
+        rotation: Option<&RopeKv>,
+    ) -> Result<()> {
+        let [rows, heads, dim] = attention.q.shape[..] else {
+            return Err(unsupported(format!("queries {:?}", attention.q.shape)));
+        };
+        let mut params = AttentionParams::default();
+        let mut regions = match rotation {
+            Some(rope) => self.rotation(rope, &mut params)?,
+            None => {
+                let q = self.f32(&attention.q)?;
+                params.q = q.address;
+                let [slots, positions] = self.rows(&attention.rows, &mut params)?;
+                vec![q, slots, positions]
+            }
+        };
+        let caches = self.shape(&mut params, &attention.caches, rows, heads)?;
+        regions.extend(caches);
+        let out = self.f32(&attention.out)?;
+        params.out = out.address;
+        params.scale = attention.scores.scale.get();
+        // Rows of one sequence share a slot.
+        let shared = rotation.is_none() && self.plan.bucket.batch == 1;
+        if shared && self.prefill_attention(label, params, &regions, out) {
+            return Ok(());
+        }
+        let group = params.heads / params.kv_heads;
+        let context = self.plan.bucket.context;
+        let splits = splits(params.heads, params.kv_heads, params.dim, params.rows, context);
+        let kernel = Kernel::attention(count(dim)?, group, rotation.is_some());
+        let grid = kernel
+            .and_then(|kernel| attention_grid(kernel, params.heads, params.kv_heads, splits, 1));
+        let (Some(kernel), Some([blocks, ..])) = (kernel, grid) else {
+            return Err(unsupported(format!("heads of {dim} values ({label})")));
+        };
+        (params.partial, params.counters) = self.addresses.attention();
+        let workspace = self.addresses.workspace;
+        let mut writes = vec![
+            out,
+            Region::new(params.partial, workspace.attention),
+            Region::new(params.counters, workspace.attention_counters),
+        ];
+        if rotation.is_some() {
+            writes.extend(caches);
+        }
+        let most = limit::rows_of_attention(kernel, &params, blocks, context as u64);
+        for first in (0..params.rows).step_by(most as usize) {
+            let rows = most.min(params.rows - first);
+            let part = Params::Attention(rows_of_attention(params, first, rows));
+            let grid = [blocks, splits, rows];
+            self.launch(label, kernel, grid, part, regions.clone(), writes.clone());
+        }
+        Ok(())
+    }
+
+    /// Attention of many rows of a sequence, which share what they read of its cache; false where there are too
+    /// few of them, or no kernel takes such heads.
+    fn prefill_attention(
+        &mut self,
+        label: &str,
+        params: AttentionParams,
+        reads: &[Region],
+        out: Region,
+    ) -> bool {
+        let AttentionParams { rows, heads, kv_heads, dim, .. } = params;
+        let group = heads / kv_heads;
+        let Some(kernel) = Kernel::prefill_attention(dim, group) else { return false };
+        let grid = |rows| prefill_attention_grid(kernel, heads, kv_heads, rows);
+        let (Some([blocks, tiles, _]), Some(tile)) =
+            (grid(rows), prefill_attention_rows(kernel, group))
+        else {
+            return false;
+        };
+        if blocks * tiles < PREFILL_ATTENTION_BLOCKS {
+            return false;
+        }
+        let context = self.plan.bucket.context as u64;
+        let most = limit::rows_of_attention(kernel, &params, blocks, context);
+        let most = (most / tile).max(1) * tile;
+        for first in (0..rows).step_by(most as usize) {
+            let part = rows_of_attention(params, first, most.min(rows - first));
+            self.launches.push(Launch {
+                step: self.at,
+                label: label.to_owned(),
+                kernel,
+                grid: [blocks, part.rows.div_ceil(tile), 1],
+                shared_bytes: prefill_attention_shared_bytes(kernel),
+                params: Params::Attention(part),
+                reads: reads.to_vec(),
+                writes: vec![out],
+            });
+        }
+        true
+    }
+}

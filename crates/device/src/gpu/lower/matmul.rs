@@ -1,0 +1,154 @@
+//! Launches of products of many rows: the rows as integers or with their norm, then the products.
+
+use orind_kernels::catalogue::Kernel;
+use orind_kernels::catalogue::launch::{
+    matmul_grid, matmul_shared_bytes, matmul_takes, quantise_grid, quantise_shared_bytes, rows_grid,
+};
+use orind_kernels::params::{MatmulParams, QuantiseParams, RowsParams};
+
+use super::project::{Matrix, Projection, segments};
+use super::{Lowering, count};
+use crate::Result;
+use crate::gpu::launch::{Launch, Params, Region};
+use crate::gpu::layout::unsupported;
+use crate::gpu::{limit, variant};
+
+/// How many rows go through the kernels for many.
+#[derive(Clone, Copy)]
+pub(super) struct Tiles {
+    /// Rows of a block.
+    tile: u32,
+    /// Rows of a launch at most.
+    most: usize,
+}
+
+impl Lowering<'_> {
+    /// The tiles that take products of `rows` rows with matrices of one type; `None` where projections do.
+    pub(super) fn tiles(
+        &self,
+        projection: &Projection,
+        matrices: &[Matrix],
+        planes: u32,
+        rows: usize,
+    ) -> Result<Option<Tiles>> {
+        let &Projection { k, swiglu, .. } = projection;
+        let (weight, segments, cols) = (matrices[0].weight, segments(matrices), count(k)?);
+        let case = |batch| variant::case(weight, planes, batch, &segments, swiglu, cols);
+        let tile = self.addresses.tuning.tile(weight, rows, case);
+        let tile = tile.filter(|_| matmul_takes(weight, k));
+        let tiles = tile.and_then(|tile| {
+            let most = limit::rows_of_matmul(weight, tile, &segments, cols)?;
+            Some(Tiles { tile, most: most as usize })
+        });
+        Ok(tiles)
+    }
+
+    /// Products of many rows with matrices of one type: the rows as the kernel takes them, then one launch for at most so
+    /// many of them.
+    pub(super) fn matmul(
+        &mut self,
+        label: &str,
+        projection: &Projection,
+        matrices: &[Matrix],
+        planes: u32,
+        all: usize,
+        Tiles { tile, most }: Tiles,
+    ) -> Result<()> {
+        let &Projection { x, k, residual, swiglu, .. } = projection;
+        let (weight, k) = (matrices[0].weight, count(k)?);
+        let segments = segments(matrices);
+        let ns: Vec<u32> = matrices.iter().map(|m| m.n).take(if swiglu { 1 } else { 3 }).collect();
+        for first in (0..all).step_by(most) {
+            let rows = most.min(all - first);
+            // The rows of these launches within the rows of the step.
+            let part = |whole: Region, n: u32| {
+                let (first, rows, n) = (first as u64, rows as u64, u64::from(n));
+                Region::new(whole.address + 4 * n * first, 4 * n * rows)
+            };
+            let x = part(x, k);
+            let rows = count(rows)?;
+            let activations =
+                self.activations(label, projection, &matrices[0], planes, x, rows, tile)?;
+            let mut of_rows = segments;
+            let mut writes = Vec::new();
+            for (segment, matrix) in of_rows.iter_mut().zip(matrices) {
+                let Some(out) = matrix.out.map(|out| part(out, matrix.n)) else { continue };
+                segment.out = out.address;
+                writes.push(out);
+            }
+            let residual = residual.map(|r| part(r, segments[0].n));
+            let params = MatmulParams {
+                activations: activations.address,
+                residual: residual.map_or(0, |r| r.address),
+                segments: of_rows,
+                k,
+                rows,
+                swiglu: u32::from(swiglu),
+                planes,
+            };
+            self.launches.push(Launch {
+                step: self.at,
+                label: label.to_owned(),
+                kernel: Kernel::Matmul { weight, tile },
+                grid: matmul_grid(tile, rows, &ns, swiglu),
+                shared_bytes: matmul_shared_bytes(weight, tile),
+                params: Params::Matmul(params),
+                reads: std::iter::once(activations).chain(residual).collect(),
+                writes,
+            });
+        }
+        Ok(())
+    }
+
+    /// Rows as products with such a matrix read them: as they are, where weights are plain and there is no norm.
+    #[expect(clippy::too_many_arguments, reason = "what a launch is made of")]
+    fn activations(
+        &mut self,
+        label: &str,
+        projection: &Projection,
+        matrix: &Matrix,
+        planes: u32,
+        x: Region,
+        rows: u32,
+        tile: u32,
+    ) -> Result<Region> {
+        let &Projection { norm_weight, eps, k: columns, .. } = projection;
+        let (weight, k) = (matrix.weight, count(columns)?);
+        let out = self.addresses.activations();
+        let (kernel, grid, shared_bytes, params) = if weight.is_quantised() {
+            let shared_bytes = quantise_shared_bytes(weight, planes, columns).ok_or_else(|| {
+                unsupported(format!("{k} columns of {} ({label})", weight.name()))
+            })?;
+            let params = QuantiseParams {
+                x: x.address,
+                norm_weight,
+                out: out.address,
+                k,
+                rows,
+                tile,
+                planes,
+                eps,
+                reserved: 0,
+            };
+            let grid = quantise_grid(tile, rows);
+            (Kernel::Quantise(weight), grid, shared_bytes, Params::Quantise(params))
+        } else if norm_weight != 0 {
+            let (a, b, out) = (x.address, norm_weight, out.address);
+            let params = RowsParams { a, b, out, n: k, rows, eps, reserved: 0 };
+            (Kernel::RmsNorm, rows_grid(rows), 0, Params::Rows(params))
+        } else {
+            return Ok(x);
+        };
+        self.launches.push(Launch {
+            step: self.at,
+            label: label.to_owned(),
+            kernel,
+            grid,
+            shared_bytes,
+            params,
+            reads: vec![x],
+            writes: vec![out],
+        });
+        Ok(out)
+    }
+}

@@ -1,0 +1,327 @@
+//! From a fused plan to launches: kernels chosen, grids sized, every address resolved.
+//!
+//! What changes from step to step (tokens, positions, slots) is read from the mailboxes by the
+//! kernels, so a list of launches is good for as long as the memory stands. Here are the walk over the plan, operands,
+//! and what stands between projections; families of kernels have files of their own, [`check`] says what there is no kernel for.
+
+mod attention;
+mod check;
+mod matmul;
+mod project;
+mod sample;
+
+use std::collections::HashMap;
+
+use orind_kernels::catalogue::Kernel;
+use orind_kernels::catalogue::launch::{elements_grid, embed_grid, rows_grid};
+use orind_kernels::params::{EmbedParams, GatherParams, RopeTableParams, RowsParams};
+
+use super::launch::{Launch, Params, Region};
+use super::layout::{Cache, WeightLayout, Workspace, unsupported};
+use super::variant::Tuning;
+use crate::plan_buffers::PlanBuffers;
+use crate::{Error, Result};
+use plan::{
+    Arena, Attention, Binary, Buffer, Class, DType, Gather, Normalise, Op, Plan, RopeKv, RopeTable,
+    Step, View,
+};
+
+pub(super) use attention::splits;
+pub(super) use check::check;
+use project::Matrix;
+pub(super) use project::cost;
+
+pub(super) struct Addresses<'a> {
+    pub(super) weights: &'a HashMap<String, (u64, WeightLayout)>,
+    pub(super) caches: &'a HashMap<String, (u64, Cache)>,
+    pub(super) workspace: &'a Workspace,
+    /// The scratch that only the GPU touches, as [`Workspace`] divides it.
+    pub(super) scratch: u64,
+    pub(super) counters: u64,
+    /// The plan's own buffers, and where they begin.
+    pub(super) buffers: &'a PlanBuffers,
+    pub(super) buffers_at: u64,
+    pub(super) sms: u32,
+    pub(super) tuning: Tuning<'a>,
+}
+
+impl Addresses<'_> {
+    const fn attention(&self) -> (u64, u64) {
+        (self.scratch + self.workspace.arena, self.counters)
+    }
+
+    const fn sample(&self) -> (u64, u64, u64) {
+        let parts = self.scratch + self.workspace.arena + self.workspace.attention;
+        let candidates = parts + self.workspace.sample;
+        (parts, candidates, self.counters + self.workspace.attention_counters)
+    }
+
+    /// Where quantised activations are.
+    const fn activations(&self) -> Region {
+        let bytes = self.workspace.activations;
+        Region::new(self.scratch + self.workspace.scratch() - bytes, bytes)
+    }
+}
+
+/// The launches of a plan.
+///
+/// # Errors
+/// [`Error::Unsupported`] for steps, types or shapes that the kernels do not take,
+/// [`Error::Invalid`] for a plan that is not valid.
+pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch>> {
+    plan.validate().map_err(|e| Error::Invalid(e.to_string()))?;
+    let arena = arena(plan);
+    let mut lowering = Lowering { plan, addresses, arena, launches: Vec::new(), at: 0 };
+    let mut steps = plan.steps.iter().enumerate().peekable();
+    while let Some((at, step)) = steps.next() {
+        lowering.at = at;
+        match absorbed(plan, at) {
+            Some(Absorbed { rope, attention, label }) => {
+                steps.next();
+                lowering.at = at + 1;
+                lowering.attention(label, attention, Some(rope))?;
+            }
+            None => lowering.step(step)?,
+        }
+    }
+    Ok(lowering.launches)
+}
+
+struct Absorbed<'a> {
+    rope: &'a RopeKv,
+    attention: &'a Attention,
+    label: &'a str,
+}
+
+/// The step at `at` and the next one, if one launch does both: in decode, where every row has a slot of
+/// its own, the next is the attention over what this one rotates, and nobody else reads that.
+fn absorbed(plan: &Plan, at: usize) -> Option<Absorbed<'_>> {
+    let (step, next) = (&plan.steps[at], plan.steps.get(at + 1)?);
+    let (Op::RopeKv(rope), Op::Attention(attention)) = (&step.op, &next.op) else { return None };
+    let rotated = &rope.queries.as_ref()?.out;
+    let reads = |step: &&Step| step.op.reads().iter().any(|view| view.buffer == rotated.buffer);
+    let absorbs = plan.bucket.chunk == 1
+        && attention.q == *rotated
+        && attention.caches == rope.caches
+        && attention.rows == rope.rows
+        && plan.steps.iter().filter(reads).count() == 1
+        && plan.buffer(rotated.buffer).class == Class::Scratch;
+    absorbs.then_some(Absorbed { rope, attention, label: &next.label })
+}
+
+/// Where scratch lies. What one launch reads for two steps lives until the second has written.
+pub(super) fn arena(plan: &Plan) -> Arena {
+    let last_of = |at| at + usize::from(absorbed(plan, at).is_some());
+    Arena::with_launches(plan, |_, bytes| bytes, last_of)
+}
+
+struct Lowering<'a> {
+    plan: &'a Plan,
+    addresses: &'a Addresses<'a>,
+    arena: Arena,
+    launches: Vec<Launch>,
+    /// The number of the plan's step that is lowered.
+    at: usize,
+}
+
+/// Rows and columns of a view whose last axis is the row.
+pub(super) fn rows_of(view: &View) -> (usize, usize) {
+    let n = view.shape.last().copied().unwrap_or(1).max(1);
+    (view.elements() / n, n)
+}
+
+fn count(n: usize) -> Result<u32> {
+    u32::try_from(n).map_err(|_| unsupported(format!("a dimension of {n}")))
+}
+
+impl Lowering<'_> {
+    fn buffer(&self, view: &View) -> &Buffer {
+        self.plan.buffer(view.buffer)
+    }
+
+    /// Address of a contiguous view of 4-byte elements.
+    fn region(&self, view: &View) -> Result<Region> {
+        let buffer = self.buffer(view);
+        let refused =
+            |why: &str| unsupported(format!("{:?} `{}` {why}", buffer.class, buffer.name));
+        if !view.is_contiguous() {
+            return Err(refused("with strides as an operand here"));
+        }
+        let base = match buffer.class {
+            Class::Scratch => self.arena.offset(view.buffer).map(|at| self.addresses.scratch + at),
+            Class::Mailbox | Class::Output => {
+                let base = self.addresses.buffers_at;
+                self.addresses.buffers.offset(view.buffer).map(|at| base + at)
+            }
+            Class::Weight => match self.addresses.weights.get(&buffer.name) {
+                Some((at, WeightLayout::Plain(bytes))) if *bytes == buffer.bytes() => Some(*at),
+                _ => None,
+            },
+            Class::State | Class::Constant(_) => None,
+        };
+        let base = base.ok_or_else(|| refused("as an operand here"))?;
+        Ok(Region::new(base + 4 * view.offset as u64, 4 * view.elements() as u64))
+    }
+
+    fn typed(&self, view: &View, dtype: DType) -> Result<Region> {
+        let buffer = self.buffer(view);
+        if buffer.dtype != dtype {
+            return Err(unsupported(format!("`{}` of {} as {dtype}", buffer.name, buffer.dtype)));
+        }
+        self.region(view)
+    }
+
+    fn f32(&self, view: &View) -> Result<Region> {
+        self.typed(view, DType::F32)
+    }
+
+    fn i32(&self, view: &View) -> Result<Region> {
+        self.typed(view, DType::I32)
+    }
+
+    fn cache(&self, view: &View) -> Result<(Region, Cache)> {
+        let buffer = self.buffer(view);
+        match self.addresses.caches.get(&buffer.name) {
+            Some(&(at, c))
+                if *view.shape == [c.slots, c.capacity, c.heads, c.dim].map(|n| n as usize) =>
+            {
+                Ok((Region::new(at, c.bytes()), c))
+            }
+            _ => Err(unsupported(format!("`{}` as a KV cache", buffer.name))),
+        }
+    }
+
+    fn launch(
+        &mut self,
+        label: &str,
+        kernel: Kernel,
+        grid: [u32; 3],
+        params: Params,
+        reads: Vec<Region>,
+        writes: Vec<Region>,
+    ) {
+        let label = label.to_owned();
+        let (step, shared_bytes) = (self.at, 0);
+        let launch = Launch { step, label, kernel, grid, shared_bytes, params, reads, writes };
+        self.launches.push(launch);
+    }
+
+    fn step(&mut self, step: &Step) -> Result<()> {
+        let label = step.label.as_str();
+        match &step.op {
+            Op::Gather(gather) => self.gather(label, gather),
+            Op::Binary { op: Binary::Add, a, b, out } => {
+                self.elementwise(label, Kernel::Add, [a, b], out)
+            }
+            Op::Glu { gate, up, out, .. } => {
+                self.elementwise(label, Kernel::SwiGlu, [gate, up], out)
+            }
+            Op::Normalise(norm) => self.rms_norm(label, norm),
+            Op::RopeTable(table) => self.rope_table(label, table),
+            Op::Attention(attention) => self.attention(label, attention, None),
+            Op::RopeKv(rope) => self.rope_kv(label, rope),
+            Op::Project(project) => self.project(label, project),
+            Op::Sample(sample) => self.sample(label, sample),
+            op => Err(unsupported(format!("step {} ({label})", op.name()))),
+        }
+    }
+
+    fn gather(&mut self, label: &str, gather: &Gather) -> Result<()> {
+        let table = &gather.table;
+        let [ids] = &gather.indices[..] else {
+            return Err(unsupported(format!("gather by several indices ({label})")));
+        };
+        let out = self.region(&gather.out)?;
+        let rows = count(ids.elements())?;
+        let ids = self.i32(ids)?;
+        if self.buffer(table).class == Class::Weight && table.shape.len() == 2 {
+            let Matrix { address, weight, n, .. } = self.matrix(table, None)?;
+            let k = count(table.shape[1])?;
+            let params = Params::Embed(EmbedParams {
+                table: address,
+                ids: ids.address,
+                out: out.address,
+                n,
+                k,
+                rows,
+                reserved: 0,
+            });
+            let grid = embed_grid(weight, k, rows);
+            self.launch(label, Kernel::Embed(weight), grid, params, vec![ids], vec![out]);
+            return Ok(());
+        }
+        let source = self.region(table)?;
+        let width = count(table.shape[1..].iter().product())?;
+        let params = Params::Gather(GatherParams {
+            table: source.address,
+            ids: ids.address,
+            out: out.address,
+            extent: count(table.shape[0])?,
+            width,
+            rows,
+            reserved: 0,
+        });
+        let grid = elements_grid(width, rows);
+        self.launch(label, Kernel::Gather, grid, params, vec![source, ids], vec![out]);
+        Ok(())
+    }
+
+    fn elementwise(
+        &mut self,
+        label: &str,
+        kernel: Kernel,
+        operands: [&View; 2],
+        out: &View,
+    ) -> Result<()> {
+        let (rows, n) = rows_of(operands[0]);
+        let [a, b] = [self.f32(operands[0])?, self.f32(operands[1])?];
+        let out = self.f32(out)?;
+        let (rows, n) = (count(rows)?, count(n)?);
+        let params = Params::Rows(RowsParams {
+            a: a.address,
+            b: b.address,
+            out: out.address,
+            n,
+            rows,
+            ..RowsParams::default()
+        });
+        self.launch(label, kernel, elements_grid(n, rows), params, vec![a, b], vec![out]);
+        Ok(())
+    }
+
+    fn rms_norm(&mut self, label: &str, step: &Normalise) -> Result<()> {
+        let (rows, n) = rows_of(&step.x);
+        let (x, weight) = (self.f32(&step.x)?, self.f32(&step.norm.weight)?);
+        let (out, rows) = (self.f32(&step.out)?, count(rows)?);
+        let params = Params::Rows(RowsParams {
+            a: x.address,
+            b: weight.address,
+            out: out.address,
+            n: count(n)?,
+            rows,
+            eps: step.norm.eps.get(),
+            reserved: 0,
+        });
+        self.launch(label, Kernel::RmsNorm, rows_grid(rows), params, vec![x], vec![out]);
+        Ok(())
+    }
+
+    fn rope_table(&mut self, label: &str, step: &RopeTable) -> Result<()> {
+        let positions = self.i32(&step.positions)?;
+        let frequencies = self.f32(&step.frequencies)?;
+        let out = self.f32(&step.out)?;
+        let rows = count(step.positions.elements())?;
+        let params = Params::RopeTable(RopeTableParams {
+            positions: positions.address,
+            frequencies: frequencies.address,
+            out: out.address,
+            half: count(step.frequencies.elements())?,
+            rows,
+            magnitude: step.magnitude.get(),
+            reserved: 0,
+        });
+        let grid = rows_grid(rows);
+        self.launch(label, Kernel::RopeTable, grid, params, vec![positions], vec![out]);
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+// Products of many rows with up to three matrices of one plain type, in multiply-adds of f32.
+//
+// A block has 64 rows of matrices, 8 panels, and 64 rows of activations, and goes through the columns in stages of 32:
+// activations are copied to shared memory, weights come through registers, in which they are widened once for all
+// rows, both while the stage before is multiplied. A thread has 4 rows of the one times 4 of the other, and of each of
+// these the four chains of docs/numerics.md, so what it loads of four columns serves 64 multiply-adds. Tensor cores
+// round sums of products in their own way, which no chain gives.
+//
+// Grid: x = tile of activations, so that those who read the same weights run together; y = tile of a matrix.
+#pragma once
+#include "matmul.cuh"
+
+template <class F>
+struct MatmulPlain {
+    enum : u32 { TOKENS = 64, THREADS = 256, PANELS = 8, ROWS = PANELS * PANEL, SIDE = 4 };
+    // Columns of a stage, words between rows: what 8 threads read of 8 rows lies in different banks.
+    enum : u32 { STAGE = 32, STRIDE = STAGE + 4, LEAF = SUPERBLOCK / STAGE };
+    // Columns of a piece, and pieces of a stage that a thread brings.
+    enum : u32 { WIDTH = SUPERBLOCK / F::QUANTS, OWN = STAGE / WIDTH / 4 };
+
+    struct __align__(16) Shared {
+        float activations[2][TOKENS][STRIDE];
+        float weights[2][ROWS][STRIDE];
+    };
+
+    // The thread's first row and first row of activations; of both it has every 4th and 8th.
+    struct Place {
+        u32 row, token;
+        DEVICE Place make() {
+            u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+            return {warp / 2 * 16 + lane % 4, warp % 2 * 32 + lane / 4};
+        }
+    };
+
+    // Asks for a stage's activations: a thread has 16 bytes of two rows, from where they begin.
+    DEVICE void ask(const MatmulParams& p, const u32 (&rows)[2], u32 stage, Shared& shared) {
+#pragma unroll
+        for (u32 i = 0; i < 2; i++)
+            copy_piece(shared_address(&shared.activations[stage % 2][threadIdx.x / 8 + 32 * i][threadIdx.x % 8 * 4]),
+                       at<const float>(p.activations) + (rows[i] + stage * STAGE));
+    }
+
+    DEVICE void load(const u8* from, uint4 (&raw)[OWN]) {
+#pragma unroll
+        for (u32 i = 0; i < OWN; i++) raw[i] = fetch<uint4>(from + i * 4 * PIECE_STRIDE);
+    }
+    // Widened: a warp has a panel, a lane a row of it and every 4th piece.
+    DEVICE void store(const uint4 (&raw)[OWN], u32 stage, Shared& shared) {
+        u32 row = threadIdx.x / 32 * PANEL + threadIdx.x % PANEL, piece = threadIdx.x % 32 / PANEL;
+#pragma unroll
+        for (u32 i = 0; i < OWN; i++) {
+            typename F::Raw of;
+            of.pieces[0] = raw[i];
+            float4* to = reinterpret_cast<float4*>(&shared.weights[stage % 2][row][(piece + 4 * i) * WIDTH]);
+#pragma unroll
+            for (u32 c = 0; c < WIDTH / 4; c++)
+                to[c] = {F::value(of, 4 * c), F::value(of, 4 * c + 1), F::value(of, 4 * c + 2), F::value(of, 4 * c + 3)};
+        }
+    }
+
+    DEVICE void multiply(const Shared& shared, u32 stage, float (&chains)[SIDE][SIDE][4]) {
+        Place place = Place::make();
+        const float(*activations)[STRIDE] = shared.activations[stage % 2] + place.token;
+        const float(*weights)[STRIDE] = shared.weights[stage % 2] + place.row;
+#pragma unroll 1
+        for (u32 c = 0; c < STAGE; c += 4) {
+            float4 w[SIDE];
+#pragma unroll
+            for (u32 j = 0; j < SIDE; j++) w[j] = *reinterpret_cast<const float4*>(&weights[4 * j][c]);
+#pragma unroll
+            for (u32 i = 0; i < SIDE; i++) {
+                float4 x = *reinterpret_cast<const float4*>(&activations[8 * i][c]);
+#pragma unroll
+                for (u32 j = 0; j < SIDE; j++) {
+                    float(&of)[4] = chains[i][j];
+                    of[0] = __fmaf_rn(w[j].x, x.x, of[0]), of[1] = __fmaf_rn(w[j].y, x.y, of[1]);
+                    of[2] = __fmaf_rn(w[j].z, x.z, of[2]), of[3] = __fmaf_rn(w[j].w, x.w, of[3]);
+                }
+            }
+        }
+    }
+
+    DEVICE void run(const MatmulParams& p) {
+        Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
+        Work work = Work::choose<ROWS>(p);
+        u32 lane = threadIdx.x % 32, stages = p.k / STAGE;
+        const u8* weights = panel_of<F, PANELS>(p, work).pieces + lane * PIECE;
+        // Beyond the last row that is read again and not written.
+        u32 rows[2];
+#pragma unroll
+        for (u32 i = 0; i < 2; i++)
+            rows[i] = min(blockIdx.x * TOKENS + threadIdx.x / 8 + 32 * i, p.rows - 1) * p.k + threadIdx.x % 8 * 4;
+        float chains[SIDE][SIDE][4] = {}, total[SIDE][SIDE] = {};
+        uint4 raw[OWN];
+        ask(p, rows, 0, shared);
+        load(weights, raw);
+        store(raw, 0, shared);
+#pragma unroll 1
+        for (u32 stage = 0; stage < stages; stage++) {
+            copies_arrive();
+            weights += STAGE / WIDTH * PIECE_STRIDE;
+            bool more = stage + 1 < stages;
+            if (more) {
+                ask(p, rows, stage + 1, shared);
+                load(weights, raw);
+            }
+            multiply(shared, stage, chains);
+            if (more) store(raw, stage + 1, shared);
+            if (more && (stage + 1) % LEAF != 0) continue;
+#pragma unroll
+            for (u32 i = 0; i < SIDE; i++) {
+#pragma unroll
+                for (u32 j = 0; j < SIDE; j++) {
+                    float(&of)[4] = chains[i][j];
+                    total[i][j] = __fadd_rn(total[i][j], __fadd_rn(__fadd_rn(of[0], of[1]), __fadd_rn(of[2], of[3])));
+                    of[0] = of[1] = of[2] = of[3] = 0.0f;
+                }
+            }
+        }
+        if (p.swiglu) write<true>(p, work, total);
+        else write<false>(p, work, total);
+    }
+
+    template <bool GATED>
+    DEVICE void write(const MatmulParams& p, const Work& work, const float (&total)[SIDE][SIDE]) {
+        Place place = Place::make();
+        Output output = Output::make<ROWS>(p, work, place.row);
+#pragma unroll
+        for (u32 i = 0; i < SIDE; i++) {
+            u32 m = blockIdx.x * TOKENS + place.token + 8 * i;
+            if (m < p.rows) output.write<GATED, 4>(m, total[i]);
+        }
+    }
+};
+
+#define MATMUL_PLAIN(name, format, shared_bytes)                                                        \
+    static_assert(sizeof(MatmulPlain<format>::Shared) == shared_bytes, "ABI");                          \
+    extern "C" __global__ __launch_bounds__(256, 2) void name(const __grid_constant__ MatmulParams p) { \
+        MatmulPlain<format>::run(p);                                                                    \
+    }
