@@ -43,10 +43,16 @@ parameters! {
         weights: u64,
         /// `f32 [rows][n]`.
         out: u64,
+        /// `f32 [n]` added to its products; 0 for none.
+        bias: u64,
         /// Rows of the matrix.
         n: u32,
         /// Planes of the activations that its products have, at most the kernel's.
         planes: u32,
+        /// [`SILU`] or [`GELU`] of what comes out; 0 for none. Not with `glu`.
+        activation: u32,
+        /// 0.
+        reserved: u32,
     }
 
     /// `project_*`: products of one to eight rows with up to three matrices of one type.
@@ -63,7 +69,7 @@ parameters! {
         k: u32,
         /// Rows, at most the kernel's.
         rows: u32,
-        /// 1: `silu(x W0^T) * (x W1^T)` into the first segment's `out`.
+        /// [`SILU`], [`GELU`] or [`CLAMPED`]: `activation(x W0^T) * (x W1^T)` into the first segment's `out`; 0: none.
         swiglu: u32,
         /// Added to the mean square of the norm.
         eps: f32,
@@ -107,7 +113,7 @@ parameters! {
         k: u32,
         /// Rows.
         rows: u32,
-        /// 1: `silu(x W0^T) * (x W1^T)` into the first segment's `out`.
+        /// [`SILU`], [`GELU`] or [`CLAMPED`]: `activation(x W0^T) * (x W1^T)` into the first segment's `out`; 0: none.
         swiglu: u32,
         /// Planes of the activations.
         planes: u32,
@@ -175,7 +181,7 @@ parameters! {
         k: u64,
         /// New values, likewise.
         v: u64,
-        /// `f32 [rows][2][dim / 2]` from `rope_table`, likewise.
+        /// `f32 [rows][2][rotated / 2]` from `rope_table`, likewise.
         table: u64,
         /// `i32 [rows]`: the row's place in the cache; a row outside it gets zeroes, writes nothing.
         slots: u64,
@@ -204,7 +210,7 @@ parameters! {
         rows: u32,
         /// Query heads.
         heads: u32,
-        /// Key and value heads; divides `heads`.
+        /// Key and value heads; divides `heads`. 0 for `rope_kv` without keys and values.
         kv_heads: u32,
         /// Values of a head: a multiple of 8.
         dim: u32,
@@ -212,14 +218,24 @@ parameters! {
         slot_count: u32,
         /// Positions of a slot.
         capacity: u32,
-        /// 1: pairs are `2i, 2i + 1`; 0: `i, i + dim / 2`.
+        /// 1: pairs are `2i, 2i + 1`; 0: `i, i + rotated / 2`.
         interleaved: u32,
+        /// Values of a head that are rotated, the first ones: an even number.
+        rotated: u32,
+        /// Positions that a row attends to, its own the last; [`u32::MAX`] for all up to it. Not for
+        /// `prefill_attention_*`.
+        window: u32,
         /// Added to the mean square of the norms.
         eps: f32,
         /// Factor on the scores.
         scale: f32,
-        /// 0.
-        reserved: u32,
+        /// Soft cap of the scores; 0 for none.
+        cap: f32,
+        /// Slope of the scores' temperature: by how much each e-fold of `length` positions sharpens them. Not for
+        /// `prefill_attention_*`.
+        slope: f32,
+        /// Positions that it counts in; 0 for none.
+        length: u32,
     }
 
     /// `sample`: tokens from logits, and the next step's inputs.
@@ -280,4 +296,224 @@ parameters! {
         /// 0.
         reserved: u32,
     }
+
+    /// `elementwise`: a function of each element.
+    struct ElementwiseParams {
+        /// `f32 [rows][n]`.
+        a: u64,
+        /// The other operand's `f32`; 0 for functions of one.
+        b: u64,
+        /// `f32 [rows][n]`; may be `a`, or a `b` that lies as `a` does.
+        out: u64,
+        /// Values of a row.
+        n: u32,
+        /// Rows; the grid's y.
+        rows: u32,
+        /// Elements between rows of `b`.
+        row_stride: u32,
+        /// Elements between columns of `b`.
+        column_stride: u32,
+        /// A [`Function`].
+        function: u32,
+        /// What it has beside operands: factor or cap.
+        by: f32,
+    }
+
+    /// `normalise`: LayerNorm of rows, or RMSNorm with a bias.
+    struct NormParams {
+        /// `f32 [rows][n]`.
+        x: u64,
+        /// `f32 [n]`.
+        weight: u64,
+        /// `f32 [n]`; 0 for none.
+        bias: u64,
+        /// `f32 [rows][n]`; not `x`.
+        out: u64,
+        /// Values of a row.
+        n: u32,
+        /// Rows; the grid's x.
+        rows: u32,
+        /// 1: the mean is taken off first.
+        centred: u32,
+        /// Added to the mean square.
+        eps: f32,
+    }
+
+    /// `route`: the experts of each row, best first.
+    struct RouteParams {
+        /// `f32 [rows][experts]`.
+        logits: u64,
+        /// `f32 [experts]`, added to what experts are chosen by; 0 for none.
+        preference: u64,
+        /// `u32 [rows][count]`: the experts.
+        chosen: u64,
+        /// `f32 [rows][count]`: their weights.
+        weights: u64,
+        /// At most [`crate::catalogue::launch::MOST_EXPERTS`].
+        experts: u32,
+        /// Experts of a row, at most all.
+        count: u32,
+        /// Rows; the grid's x.
+        rows: u32,
+        /// 1: scores are sigmoids; 0: a softmax.
+        sigmoid: u32,
+        /// 1: weights are divided by their sum.
+        normalised: u32,
+        /// Factor on the weights.
+        scale: f32,
+    }
+
+    /// `experts_*`: products of pairs, a row and one of its experts, with matrices of that expert.
+    struct ExpertsParams {
+        /// `f32 [pairs / share][k]`, 16-byte aligned.
+        x: u64,
+        /// `u32 [pairs]`: the expert of each.
+        chosen: u64,
+        /// The first expert's matrix; with `glu` the gate.
+        first: u64,
+        /// With `glu`, the first expert's up projection.
+        second: u64,
+        /// Bytes from an expert's matrix to the next one's.
+        stride: u64,
+        /// `f32 [experts][n]` added to the products with the first matrix; 0 for none.
+        first_bias: u64,
+        /// Likewise with the second.
+        second_bias: u64,
+        /// `f32 [pairs][n]`.
+        out: u64,
+        /// Rows of a matrix.
+        n: u32,
+        /// Columns.
+        k: u32,
+        /// Pairs; the grid's y.
+        pairs: u32,
+        /// Neighbouring pairs that share a row of `x`.
+        share: u32,
+        /// [`SILU`], [`GELU`] or [`CLAMPED`]: `activation(x W0^T) * (x W1^T)`; 0: `x W0^T`.
+        glu: u32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// `combine`: the weighted sum of each row's pairs.
+    struct CombineParams {
+        /// `f32 [rows][count][n]`.
+        results: u64,
+        /// `f32 [rows][count]`.
+        weights: u64,
+        /// `f32 [rows][n]`.
+        out: u64,
+        /// Values of a row.
+        n: u32,
+        /// Rows; the grid's y.
+        rows: u32,
+        /// Pairs of a row.
+        count: u32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// A state of fixed size, of which each slot has two versions, and the rows that move it on.
+    struct Recurrence {
+        /// `f32 [slot_count][2][size]`.
+        state: u64,
+        /// Tokens that each version holds, `i32 [slot_count][2]`.
+        held: u64,
+        /// `i32 [sequences][chunk]`; negative for padding, which comes last in its sequence.
+        slots: u64,
+        /// `i32 [sequences][chunk]`.
+        positions: u64,
+        /// `u32 [sequences]`, 0 before the first launch; the kernel leaves them 0. To be cleared again after a launch
+        /// that faulted.
+        counter: u64,
+        /// Slots of the state.
+        slot_count: u32,
+        /// Sequences of the step; the grid's z.
+        sequences: u32,
+        /// Rows of each.
+        chunk: u32,
+        /// Elements of a version.
+        size: u32,
+    }
+
+    /// `short_conv`: products of a channel's last values with its weights.
+    struct ShortConvParams {
+        /// Of `taps - 1` values for each channel, `[taps - 1][channels]`.
+        memory: Recurrence,
+        /// `f32 [rows][channels]`.
+        x: u64,
+        /// `f32 [channels][taps]`, the last for a row's own value.
+        weight: u64,
+        /// `f32 [rows][channels]`.
+        out: u64,
+        /// Channels.
+        channels: u32,
+        /// Weights of a channel: 2 to [`crate::catalogue::launch::MOST_TAPS`].
+        taps: u32,
+    }
+
+    /// `gated_delta`: a matrix for each head, moved on and asked once a row.
+    struct GatedDeltaParams {
+        /// Of `[heads][key_size][value_size]`.
+        memory: Recurrence,
+        /// Queries, keys and values, `f32 [rows][2 * key_heads * key_size + heads * value_size]`.
+        mixed: u64,
+        /// `f32 [rows][heads]`.
+        step: u64,
+        /// `f32 [rows][heads]`.
+        strength: u64,
+        /// `f32 [heads]`.
+        rate: u64,
+        /// `f32 [heads]`.
+        bias: u64,
+        /// `f32 [rows][heads][value_size]`.
+        out: u64,
+        /// Heads of queries and keys; divides `heads`.
+        key_heads: u32,
+        /// Heads of values; the grid's y.
+        heads: u32,
+        /// Width of queries and keys, at most [`crate::catalogue::launch::MOST_KEY`].
+        key_size: u32,
+        /// Width of values.
+        value_size: u32,
+        /// 1: neighbouring heads share keys; 0: those that are `key_heads` apart.
+        grouped: u32,
+        /// Added to the mean square of queries and keys.
+        eps: f32,
+        /// Factor on queries of mean square 1.
+        query_scale: f32,
+        /// Factor on keys of mean square 1.
+        key_scale: f32,
+    }
+}
+
+/// Numbers of activations; 0 is none.
+pub const SILU: u32 = 1;
+/// GELU by tanh.
+pub const GELU: u32 = 2;
+/// gpt-oss's gate: `g / (1 + exp(-1.702 g)) * (u + 1)` with `g` up to 7 and `u` within -7 to 7; with a second operand only.
+pub const CLAMPED: u32 = 3;
+
+/// What `elementwise` does with an element `a` and what stands beside it, `b`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Function {
+    /// `a + b`
+    Add,
+    /// `a * b`
+    Multiply,
+    /// `a` times the sigmoid of `b`.
+    Gate,
+    /// `a * by`
+    Scale,
+    /// `by * tanh(a / by)`
+    SoftCap,
+    /// SiLU of `a`.
+    Silu,
+    /// GELU of `a`.
+    Gelu,
+    /// SiLU of `a`, times `b`.
+    SwiGlu,
+    /// GELU of `a`, times `b`.
+    GeGlu,
 }

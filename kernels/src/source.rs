@@ -13,8 +13,10 @@ use sha2::{Digest as _, Sha256};
 use crate::catalogue::{Kernel, Unit};
 use crate::first_light::{self, AtomicsParams, HandoverParams, OrderParams, ProbeParams};
 use crate::params::{
-    AttentionParams, EmbedParams, GatherParams, MatmulParams, Parameters, ProjectParams,
-    QuantiseParams, RopeTableParams, RowsParams, SampleParams, Segment,
+    AttentionParams, CombineParams, ElementwiseParams, EmbedParams, ExpertsParams,
+    GatedDeltaParams, GatherParams, MatmulParams, NormParams, Parameters, ProjectParams,
+    QuantiseParams, Recurrence, RopeTableParams, RouteParams, RowsParams, SampleParams, Segment,
+    ShortConvParams,
 };
 
 macro_rules! headers {
@@ -26,16 +28,20 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "attention.cuh",
     "base.cuh",
     "cut.cuh",
+    "elementwise.cuh",
     "embed.cuh",
+    "experts.cuh",
     "first_light.cuh",
     "format.cuh",
     "matmul.cuh",
     "matmul_plain.cuh",
+    "mixture.cuh",
     "noise.cuh",
     "params.cuh",
     "prefill_attention.cuh",
     "project.cuh",
     "quantise.cuh",
+    "recurrent.cuh",
     "rope.cuh",
     "rows.cuh",
     "sample.cuh",
@@ -138,6 +144,14 @@ pub fn text_of(unit: Unit, kernels: impl IntoIterator<Item = Kernel>) -> String 
     asserts::<AttentionParams>(&mut text);
     asserts::<SampleParams>(&mut text);
     asserts::<RowsParams>(&mut text);
+    asserts::<ElementwiseParams>(&mut text);
+    asserts::<NormParams>(&mut text);
+    asserts::<RouteParams>(&mut text);
+    asserts::<ExpertsParams>(&mut text);
+    asserts::<CombineParams>(&mut text);
+    asserts::<Recurrence>(&mut text);
+    asserts::<ShortConvParams>(&mut text);
+    asserts::<GatedDeltaParams>(&mut text);
     if matches!(unit, Unit::Matmul(_)) {
         asserts::<QuantiseParams>(&mut text);
         asserts::<MatmulParams>(&mut text);

@@ -1,58 +1,115 @@
-//! One layer and the output layer of Llama-3.2-1B in Q6_K, at their real sizes, on the simulated Orin:
-//! how many bytes the kernels move, and how much they compute for each weight. The weights are
-//! zeroes, which changes neither.
+//! One layer and the output layer of models at their real sizes, on the simulated Orin: how many bytes the kernels
+//! move, and how much they compute for each weight. The weights are zeroes, which changes neither.
 
 use device::gpu::nv::Nv;
-use model::KvLayout;
+use model::{KvLayout, Model};
 use orind_testing::program::{again, said};
 use orind_testing::session::Session;
 use orind_testing::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
 use plan::Bucket;
 use serde_json::Value;
 
-/// One decoded token; the simulator writes what every launch did into the environment's trace.
-#[test]
-#[ignore = "run by the other test, in a process of its own"]
-fn one_token() {
-    let shapes = Shapes::new(&Sizes { layers: 1, ..LLAMA_3_2_1B });
-    let (layout, bucket) = (KvLayout { slots: 1, context: 512 }, Bucket::decode(1, 512));
-    let mut session = Session::new(&Nv::detect().unwrap(), &shapes.model, layout, &[bucket]);
-    session.load(0, &[(5, 0, 0)]);
-    session.run(0, 1);
+/// Experts of the mixtures, of which a token takes 8; and an output layer that does not hide what a layer reads.
+const EXPERTS: usize = 12;
+const VOCABULARY: usize = 8192;
+
+/// The second decoded token, as the first has nothing to remember, in a context that a plan counts whole; the simulator
+/// writes what every launch did into the environment's trace.
+fn decode(model: &Model, context: usize) {
+    let (layout, bucket) = (KvLayout { slots: 1, context }, Bucket::decode(1, context));
+    let mut session = Session::new(&Nv::detect().unwrap(), model, layout, &[bucket]);
+    for position in 0..2 {
+        session.load(0, &[(5, position, 0)]);
+        session.run(0, 1);
+    }
     let plan = &session.plans[0].0;
     println!("plan {}", plan.cost().bytes());
     println!("weights {}", plan.cost().weight_bytes);
+    println!("state {}", plan.cost().state_bytes);
+    println!("launches {}", session.instance.activity().launches / 2);
+}
+
+#[test]
+#[ignore = "run by the other test, in a process of its own"]
+fn one_token() {
+    decode(&Shapes::new(&Sizes { layers: 1, ..LLAMA_3_2_1B }).model, 512);
+}
+
+#[test]
+#[ignore = "run by the other test, in a process of its own"]
+fn one_token_of_a_mixture() {
+    decode(&Shapes::layer_of_a_mixture(EXPERTS, VOCABULARY).model, 32);
+}
+
+#[test]
+#[ignore = "run by the other test, in a process of its own"]
+fn one_token_of_a_hybrid() {
+    decode(&Shapes::layer_of_a_hybrid(EXPERTS, VOCABULARY).model, 32);
+}
+
+/// What the launches of a token did, and numbers that the test said beside it.
+struct Token {
+    works: Vec<Value>,
+    said: String,
+}
+
+impl Token {
+    fn of(test: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let trace = dir.path().join("trace");
+        let said = said(again(module_path!(), test).env("TEGRA_SIM_TRACE", &trace));
+        let trace = std::fs::read_to_string(&trace).unwrap();
+        let works = trace
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap())
+            .filter_map(|event| event.get("work").cloned());
+        let mut token = Self { works: works.collect(), said };
+        let launches = token.number("launches ") as usize;
+        assert_eq!(token.works.len(), 2 * launches, "of two tokens");
+        token.works.drain(..launches);
+        token
+    }
+
+    fn number(&self, name: &str) -> f64 {
+        self.said.lines().find_map(|l| l.split_once(name)?.1.trim().parse().ok()).unwrap()
+    }
+
+    fn sum(&self, name: &str) -> f64 {
+        self.works.iter().map(|w| w[name].as_f64().unwrap()).sum()
+    }
+
+    fn lanes(&self, kind: &str) -> f64 {
+        let of = |w: &Value| w["instructions"][kind]["lanes"].as_f64();
+        self.works.iter().filter_map(of).sum()
+    }
+
+    /// Bytes moved are those that the plan counts, but for `cached` ones.
+    fn check(&self, what: &str, cached: f64) {
+        let (plan, moved) = (self.number("plan ") - cached, 32.0 * self.sum("l2_misses"));
+        let launches = self.works.len();
+        println!("{what}: {launches} launches, plan {plan} bytes, moved {moved}");
+        assert!((moved / plan - 1.0).abs() < 0.02, "{what}: {moved} bytes, the plan has {plan}");
+    }
 }
 
 #[test]
 fn bytes_are_those_of_the_weights() {
-    let dir = tempfile::tempdir().unwrap();
-    let trace = dir.path().join("trace");
-    let text = said(again(module_path!(), "one_token").env("TEGRA_SIM_TRACE", &trace));
-    let number = |name: &str| -> f64 {
-        text.lines().find_map(|l| l.split_once(name)?.1.trim().parse().ok()).unwrap()
-    };
-    let (plan, weight_bytes) = (number("plan "), number("weights "));
-    let weights = weight_bytes / 210.0 * 256.0;
-
-    let trace = std::fs::read_to_string(&trace).unwrap();
-    let works: Vec<Value> = trace
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap())
-        .filter_map(|event| event.get("work").cloned())
-        .collect();
-    assert_eq!(works.len(), 5 + 4, "launches of a layer and around it");
-    let sum = |name: &str| works.iter().map(|w| w[name].as_f64().unwrap()).sum::<f64>();
-    let lanes = |kind: &str| {
-        works.iter().filter_map(|w| w["instructions"][kind]["lanes"].as_f64()).sum::<f64>()
-    };
-    let moved = 32.0 * sum("l2_misses");
-    println!("plan {plan} bytes, moved {moved}");
+    let token = Token::of("one_token");
+    let weights = token.number("weights ") / 210.0 * 256.0;
+    assert_eq!(token.works.len(), 5 + 4, "launches of a layer and around it");
     for kind in ["integer", "dot", "float", "conversion", "shared", "global"] {
-        println!("{kind:10} {:.3} per weight", lanes(kind) / weights);
+        println!("{kind:10} {:.3} per weight", token.lanes(kind) / weights);
     }
-    println!("bank conflicts {:.4} per 32 weights", sum("bank_conflicts") / weights * 32.0);
-    assert!((moved / plan - 1.0).abs() < 0.02, "{moved} bytes moved, the plan has {plan}");
+    println!("bank conflicts {:.4} per 32 weights", token.sum("bank_conflicts") / weights * 32.0);
+    token.check("Llama-3.2-1B", 0.0);
     // The 30 W mode of an Orin affords about 1.7 integer operations for each weight.
-    assert!(lanes("integer") / weights < 1.7);
+    assert!(token.lanes("integer") / weights < 1.7);
+}
+
+/// Of the experts those that the token takes. What a single layer remembers stays in the L2 from token to token.
+#[test]
+fn bytes_are_those_of_the_experts() {
+    Token::of("one_token_of_a_mixture").check("Qwen3 30B A3B", 0.0);
+    let hybrid = Token::of("one_token_of_a_hybrid");
+    hybrid.check("Qwen3.5 35B A3B", hybrid.number("state "));
 }

@@ -156,13 +156,45 @@ pub fn embed_grid(weight: Weight, k: u32, rows: u32) -> Grid {
     [k.div_ceil(BLOCK as u32).div_ceil(Kernel::Embed(weight).threads()), rows, 1]
 }
 
-/// The grid of `gather`, `add` and `swiglu`: `rows` rows of `n` elements.
+/// The grid of `gather`, `elementwise` and `combine`: `rows` rows of `n` elements.
 #[must_use]
 pub fn elements_grid(n: u32, rows: u32) -> Grid {
-    [n.div_ceil(Kernel::Add.threads()), rows, 1]
+    [n.div_ceil(Kernel::Elementwise.threads()), rows, 1]
 }
 
-/// The grid of `rms_norm` and `rope_table`: a block for each row.
+/// Most experts of a mixture.
+pub const MOST_EXPERTS: u32 = 1024;
+
+/// The grid of `experts_*`: `blocks` of a pair walk over the tiles of its matrices, of `n` rows each.
+#[must_use]
+pub fn experts_grid(weight: Weight, n: u32, glu: bool, pairs: u32, blocks: u32) -> Grid {
+    let tiles = project_tiles(ProjectVariant::of_experts(weight), &[n], glu);
+    [tiles.min(blocks).max(1), pairs, 1]
+}
+
+/// Most weights of a channel of a short convolution.
+pub const MOST_TAPS: u32 = 8;
+/// Rows of a block of `short_conv`.
+const CONV_ROWS: u32 = 16;
+
+/// The grid of `short_conv`.
+#[must_use]
+pub fn short_conv_grid(channels: u32, chunk: u32, sequences: u32) -> Grid {
+    [channels.div_ceil(Kernel::ShortConv.threads()), chunk.div_ceil(CONV_ROWS), sequences]
+}
+
+/// Widest queries and keys of `gated_delta`.
+pub const MOST_KEY: u32 = 128;
+/// Columns of a block.
+const DELTA_COLUMNS: u32 = 32;
+
+/// The grid of `gated_delta`.
+#[must_use]
+pub const fn gated_delta_grid(heads: u32, value_size: u32, sequences: u32) -> Grid {
+    [value_size.div_ceil(DELTA_COLUMNS), heads, sequences]
+}
+
+/// The grid of `normalise`, `route` and `rope_table`: a block for each row.
 #[must_use]
 pub const fn rows_grid(rows: u32) -> Grid {
     [rows, 1, 1]

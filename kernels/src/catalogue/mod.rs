@@ -7,8 +7,9 @@ mod variant;
 pub use variant::{InvalidVariant, PROJECT_SPACE, Parameter, ProjectVariant};
 
 use crate::params::{
-    AttentionParams, EmbedParams, GatherParams, MatmulParams, ProjectParams, QuantiseParams,
-    RopeTableParams, RowsParams, SampleParams,
+    AttentionParams, CombineParams, ElementwiseParams, EmbedParams, ExpertsParams,
+    GatedDeltaParams, GatherParams, MatmulParams, NormParams, ProjectParams, QuantiseParams,
+    RopeTableParams, RouteParams, RowsParams, SampleParams, ShortConvParams,
 };
 use crate::source::Target;
 
@@ -107,10 +108,18 @@ pub enum Unit {
     Project(Weight),
     /// Products of many rows with weights of one type.
     Matmul(Weight),
+    /// Products with the experts of a mixture, of one type.
+    Experts(Weight),
     /// Embeddings of every type.
     Embed,
-    /// What stands between projections.
+    /// What stands between projections: of whole rows.
     Rows,
+    /// Likewise, of single elements.
+    Elementwise,
+    /// What stands around a mixture's products.
+    Mixture,
+    /// Layers that remember in a state of fixed size.
+    Recurrent,
     /// RoPE and attention.
     Attention,
     /// Sampling.
@@ -123,9 +132,14 @@ impl Unit {
     /// Every unit.
     pub fn all() -> impl Iterator<Item = Self> {
         let projects = Weight::ALL.into_iter().map(Self::Project);
-        projects.chain(Weight::ALL.into_iter().map(Self::Matmul)).chain([
+        let matmul = Weight::ALL.into_iter().map(Self::Matmul);
+        let experts = Weight::ALL.into_iter().map(Self::Experts);
+        projects.chain(matmul).chain(experts).chain([
             Self::Embed,
             Self::Rows,
+            Self::Elementwise,
+            Self::Mixture,
+            Self::Recurrent,
             Self::Attention,
             Self::Sample,
             Self::FirstLight,
@@ -138,8 +152,12 @@ impl Unit {
         match self {
             Self::Project(weight) => format!("project_{}", weight.lower()),
             Self::Matmul(weight) => format!("matmul_{}", weight.lower()),
+            Self::Experts(weight) => format!("experts_{}", weight.lower()),
             Self::Embed => "embed".into(),
             Self::Rows => "rows".into(),
+            Self::Elementwise => "elementwise".into(),
+            Self::Mixture => "mixture".into(),
+            Self::Recurrent => "recurrent".into(),
             Self::Attention => "attention".into(),
             Self::Sample => "sample".into(),
             Self::FirstLight => "first_light".into(),
@@ -153,8 +171,12 @@ impl Unit {
             Self::Project(_) => "project.cuh",
             Self::Matmul(weight) if weight.is_quantised() => "matmul.cuh",
             Self::Matmul(_) => "matmul_plain.cuh",
+            Self::Experts(_) => "experts.cuh",
             Self::Embed => "embed.cuh",
             Self::Rows => "rows.cuh",
+            Self::Elementwise => "elementwise.cuh",
+            Self::Mixture => "mixture.cuh",
+            Self::Recurrent => "recurrent.cuh",
             Self::Attention => "prefill_attention.cuh",
             Self::Sample => "sample.cuh",
             Self::FirstLight => "first_light.cuh",
@@ -196,15 +218,29 @@ pub enum Kernel {
     Add,
     /// The SiLU-product by itself.
     SwiGlu,
+    /// LayerNorm by itself.
+    Norm,
+    /// A function of each element.
+    Elementwise,
+    /// Which experts a row chooses.
+    Route,
+    /// Products of pairs with the experts that they are of.
+    Experts(Weight),
+    /// The sum of what a row's experts give.
+    Combine,
+    /// A short convolution.
+    ShortConv,
+    /// The gated delta rule.
+    GatedDelta,
     /// Cosines and sines.
     RopeTable,
     /// Rotation and KV write by themselves.
     RopeKv,
     /// Attention.
     Attention {
-        /// Values of a head at most: 64 or 128.
+        /// Values of a head at most: 64, 128, 256 or 512.
         width: u32,
-        /// Query heads of a block: 1, 2 or 4.
+        /// Query heads of a block: 1, 2 or 4, of at most 512 values.
         heads: u32,
         /// Whether it rotates and writes keys and values first.
         rope: bool,
@@ -221,8 +257,17 @@ pub enum Kernel {
 /// Rows that projections are compiled for.
 const ROWS: [u32; 4] = [1, 2, 4, 8];
 
-/// Widths that attention is compiled for.
-const ATTENTION_WIDTHS: [u32; 2] = [64, 128];
+/// Widths that attention is compiled for, and most values of the heads that a block takes.
+const ATTENTION_WIDTHS: [u32; 4] = [64, 128, 256, 512];
+const ATTENTION_VALUES: u32 = 512;
+
+/// Widths that prefill attention is compiled for.
+const PREFILL_ATTENTION_WIDTHS: [u32; 2] = [64, 128];
+
+/// Query heads that a block of attention takes.
+fn heads_of(width: u32) -> impl Iterator<Item = u32> {
+    [4, 2, 1].into_iter().filter(move |heads| heads * width <= ATTENTION_VALUES)
+}
 
 impl Kernel {
     /// Every kernel.
@@ -243,14 +288,17 @@ impl Kernel {
             all.extend(weight.tiles().iter().map(|&tile| Self::Matmul { weight, tile }));
         }
         all.extend(Weight::ALL.map(Self::Embed));
-        all.extend([Self::Gather, Self::RmsNorm, Self::Add, Self::SwiGlu]);
+        all.extend(Weight::ALL.map(Self::Experts));
+        all.extend([Self::Gather, Self::RmsNorm, Self::Add, Self::SwiGlu, Self::Norm]);
+        all.extend([Self::Elementwise, Self::Route, Self::Combine]);
+        all.extend([Self::ShortConv, Self::GatedDelta]);
         all.extend([Self::RopeTable, Self::RopeKv]);
         for width in ATTENTION_WIDTHS {
-            for heads in [1, 2, 4] {
+            for heads in heads_of(width) {
                 all.extend([true, false].map(|rope| Self::Attention { width, heads, rope }));
             }
         }
-        all.extend(ATTENTION_WIDTHS.map(|width| Self::PrefillAttention { width }));
+        all.extend(PREFILL_ATTENTION_WIDTHS.map(|width| Self::PrefillAttention { width }));
         all.push(Self::Sample);
         all
     }
@@ -269,8 +317,10 @@ impl Kernel {
         if dim == 0 || !dim.is_multiple_of(8) || group == 0 {
             return None;
         }
-        let width = ATTENTION_WIDTHS.into_iter().find(|&width| dim <= width)?;
-        let heads = [4, 2, 1].into_iter().find(|&heads| group.is_multiple_of(heads))?;
+        // A lane has a sixteenth of the width's columns.
+        let fits = |width: u32| dim <= width && dim.is_multiple_of(width / 16);
+        let width = ATTENTION_WIDTHS.into_iter().find(|&width| fits(width))?;
+        let heads = heads_of(width).find(|&heads| group.is_multiple_of(heads))?;
         Some(Self::Attention { width, heads, rope })
     }
 
@@ -278,9 +328,8 @@ impl Kernel {
     /// are more than a block takes.
     #[must_use]
     pub fn prefill_attention(dim: u32, group: u32) -> Option<Self> {
-        let Self::Attention { width, .. } = Self::attention(dim, group, false)? else {
-            return None;
-        };
+        Self::attention(dim, group, false)?;
+        let width = PREFILL_ATTENTION_WIDTHS.into_iter().find(|&width| dim <= width)?;
         let kernel = Self::PrefillAttention { width };
         (launch::prefill_attention_rows(kernel, group)? > 0).then_some(kernel)
     }
@@ -301,6 +350,13 @@ impl Kernel {
             Self::RmsNorm => "rms_norm".into(),
             Self::Add => "add".into(),
             Self::SwiGlu => "swiglu".into(),
+            Self::Norm => "normalise".into(),
+            Self::Elementwise => "elementwise".into(),
+            Self::Route => "route".into(),
+            Self::Experts(weight) => format!("experts_{}", weight.lower()),
+            Self::Combine => "combine".into(),
+            Self::ShortConv => "short_conv".into(),
+            Self::GatedDelta => "gated_delta".into(),
             Self::RopeTable => "rope_table".into(),
             Self::RopeKv => "rope_kv".into(),
             Self::Attention { width, heads, rope } => {
@@ -318,7 +374,11 @@ impl Kernel {
             Self::Project { weight, .. } => Unit::Project(weight),
             Self::Quantise(weight) | Self::Matmul { weight, .. } => Unit::Matmul(weight),
             Self::Embed(_) => Unit::Embed,
-            Self::Gather | Self::RmsNorm | Self::Add | Self::SwiGlu => Unit::Rows,
+            Self::Gather | Self::RmsNorm | Self::Add | Self::SwiGlu | Self::Norm => Unit::Rows,
+            Self::Elementwise => Unit::Elementwise,
+            Self::Route | Self::Combine => Unit::Mixture,
+            Self::Experts(weight) => Unit::Experts(weight),
+            Self::ShortConv | Self::GatedDelta => Unit::Recurrent,
             Self::RopeTable
             | Self::RopeKv
             | Self::Attention { .. }
@@ -352,7 +412,8 @@ impl Kernel {
     pub const fn threads(self) -> u32 {
         match self {
             Self::Project { variant, .. } => variant.warps * 32,
-            Self::Matmul { .. } | Self::RmsNorm | Self::Sample => 256,
+            Self::Experts(weight) => ProjectVariant::of_experts(weight).warps * 32,
+            Self::Matmul { .. } | Self::RmsNorm | Self::Norm | Self::Sample => 256,
             _ => 128,
         }
     }
@@ -367,6 +428,13 @@ impl Kernel {
             Self::Embed(_) => size_of::<EmbedParams>(),
             Self::Gather => size_of::<GatherParams>(),
             Self::RmsNorm | Self::Add | Self::SwiGlu => size_of::<RowsParams>(),
+            Self::Norm => size_of::<NormParams>(),
+            Self::Elementwise => size_of::<ElementwiseParams>(),
+            Self::Route => size_of::<RouteParams>(),
+            Self::Experts(_) => size_of::<ExpertsParams>(),
+            Self::Combine => size_of::<CombineParams>(),
+            Self::ShortConv => size_of::<ShortConvParams>(),
+            Self::GatedDelta => size_of::<GatedDeltaParams>(),
             Self::RopeTable => size_of::<RopeTableParams>(),
             Self::RopeKv | Self::Attention { .. } | Self::PrefillAttention { .. } => {
                 size_of::<AttentionParams>()
@@ -382,6 +450,11 @@ impl Kernel {
             Self::Project { weight, rows, planes, variant } => {
                 let values = variant.values().map(|value| value.to_string()).join(", ");
                 format!("PROJECT({name}, {}, {rows}, {planes}, {values})\n", weight.name())
+            }
+            Self::Experts(weight) => {
+                let variant = ProjectVariant::of_experts(weight);
+                let values = variant.values().map(|value| value.to_string()).join(", ");
+                format!("EXPERTS({name}, {}, {values})\n", weight.name())
             }
             Self::Quantise(weight) => format!("QUANTISE({name}, {})\n", weight.name()),
             Self::Matmul { weight, tile } => {

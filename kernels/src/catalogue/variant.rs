@@ -124,6 +124,12 @@ impl ProjectVariant {
         Self { threads_per_row: 8, rows_per_thread: 2, warps: 8, unroll }
     }
 
+    /// That of a mixture's products: matrices of experts have few columns, so four lanes share a row.
+    #[must_use]
+    pub const fn of_experts(weight: Weight) -> Self {
+        Self { threads_per_row: 4, warps: 4, ..Self::heuristic(weight) }
+    }
+
     /// What is prebuilt for `rows` rows of activations: the heuristic first, and more for one row, which is what a
     /// token is decoded with.
     #[must_use]

@@ -11,9 +11,13 @@
 // lane has a position of each, for the values half a warp has a span and a lane some of the columns.
 // A block that is alone folds its groups as it goes; several write them to memory.
 //
+// Where there is a window, groups and spans before it are left out; positions before it in a span that is not have
+// no weight.
+//
 // With ROPE the block first normalises and rotates its queries, and the one whose group holds the
 // row's position writes key and value (rows must then be in different slots).
 #pragma once
+#include "noise.cuh"
 #include "rope.cuh"
 
 enum : u32 { SPAN = TILE, SPANS = 8, GROUP = SPANS * SPAN };
@@ -29,6 +33,22 @@ struct Softmax {
 
 // 2^n for n up to 0, and 0 where it would not be a normal number.
 DEVICE float power_of_two(i32 n) { return __int_as_float((max(n, -127) + 127) << 23); }
+
+// The factor on the scores of a row at a position.
+DEVICE float factor_of(const AttentionParams& p, u32 position) {
+    if (p.length == 0) return p.scale;
+    float lengths = __fadd_rn(1.0f, static_cast<float>(position / p.length));
+    return __fmul_rn(p.scale, __fmaf_rn(p.slope, logarithm(lengths), 1.0f));
+}
+
+// A product of query and key as a score.
+DEVICE float score_of(const AttentionParams& p, float factor, float product) {
+    float score = __fmul_rn(product, factor);
+    return p.cap == 0.0f ? score : soft_capped(p.cap, score);
+}
+
+// The first position that a row sees that sees up to `count`.
+DEVICE u32 first_seen(const AttentionParams& p, u32 count) { return count > p.window ? count - p.window : 0; }
 
 // A running softmax beside some columns of the sums that it divides.
 template <int COLUMNS>
@@ -51,7 +71,7 @@ struct Total {
     }
 };
 
-// WIDTH is the head's dim at most, 64 or 128.
+// WIDTH is the head's dim at most: 64, 128, 256 or 512.
 template <int WIDTH, int HEADS, bool ROPE>
 struct Attention {
     // Columns of a lane, and keys and values that are asked for at a time.
@@ -77,24 +97,29 @@ struct Attention {
 
     template <int N>
     DEVICE void read(const u16* from, u32 (&words)[N]) {
-        if constexpr (N == 4) {
-            uint4 v = *reinterpret_cast<const uint4*>(from);
-            words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+        if constexpr (N >= 4) {
+#pragma unroll
+            for (int i = 0; i < N; i += 4) {
+                uint4 v = reinterpret_cast<const uint4*>(from)[i / 4];
+                words[i] = v.x, words[i + 1] = v.y, words[i + 2] = v.z, words[i + 3] = v.w;
+            }
         } else {
             uint2 v = *reinterpret_cast<const uint2*>(from);
             words[0] = v.x, words[1] = v.y;
         }
     }
 
-    // The weights of the warp's two spans, the first of which begins at `start`, into `shared`.
-    DEVICE void weigh(const AttentionParams& p, const u16* cache, u32 start, u32 count, Shared& shared) {
+    // The weights of the warp's two spans, the first of which begins at `start`, into `shared`; positions from
+    // `first` to `count` have some.
+    DEVICE void weigh(const AttentionParams& p, const u16* cache, float factor, u32 start, u32 first, u32 count,
+                      Shared& shared) {
         u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunks = p.dim / 8;
         bool seen[2];
         const u16* keys[2];
 #pragma unroll
         for (int t = 0; t < 2; t++) {
             u32 tile = start + t * WARPS * SPAN;
-            seen[t] = tile + lane < count;
+            seen[t] = tile + lane >= first && tile + lane < count;
             keys[t] = cache + static_cast<u64>(tile) * p.dim + lane * 8;
         }
         float dots[2][HEADS] = {};
@@ -136,7 +161,8 @@ struct Attention {
             u32 span = warp + t * WARPS;
 #pragma unroll
             for (int h = 0; h < HEADS; h++) {
-                float score = seen[t] ? __fmul_rn(dots[t][h], p.scale) : -infinity();
+                float score = score_of(p, factor, dots[t][h]);
+                if (!seen[t]) score = -infinity();
                 // A NaN is passed over.
                 float largest = score;
 #pragma unroll
@@ -152,8 +178,8 @@ struct Attention {
         }
         // By position mod 16, then by halves.
         bool writer;
-        int first = scatter_sum<2 * HEADS, 32>(weights, lane, writer);
-        if (writer) shared.spans[warp + first / HEADS * WARPS][first % HEADS].sum = weights[0];
+        int total = scatter_sum<2 * HEADS, 32>(weights, lane, writer);
+        if (writer) shared.spans[warp + total / HEADS * WARPS][total % HEADS].sum = weights[0];
     }
 
     // What the weights of the warp's two spans make of the values, into `shared`. WHOLE says that
@@ -214,8 +240,11 @@ struct Attention {
             return;
         }
         u32 count = position + 1, groups = (count + GROUP - 1) / GROUP;
-        u32 active = min(groups, gridDim.y);
+        u32 first = first_seen(p, count), first_group = first / GROUP;
+        u32 active = min(groups - first_group, gridDim.y);
         if (blockIdx.y >= active) return;
+
+        float factor = factor_of(p, position);
 
         // Queries, and beside the last group the new key and value.
         u32 warp = threadIdx.x / 32;
@@ -230,7 +259,7 @@ struct Attention {
 #pragma unroll 1
                     for (u32 i = threadIdx.x % 32; i < p.dim; i += 32) shared.queries[item][i] = q[item * p.dim + i];
                 }
-            } else if (ROPE && (groups - 1) % active == blockIdx.y) {
+            } else if (ROPE && (groups - 1 - first_group) % active == blockIdx.y) {
                 if (item == HEADS) write_key(p, row, kv_head, slot, position);
                 else write_value(p, row, kv_head, slot, position);
             }
@@ -248,10 +277,10 @@ struct Attention {
         u64 part = (row_heads + head) * most;
         Total<FOLDED> total;
 #pragma unroll 1
-        for (u32 group = blockIdx.y; group < groups; group += active) {
+        for (u32 group = first_group + blockIdx.y; group < groups; group += active) {
             u32 start = group * GROUP + warp * SPAN;
-            if (start < count) {
-                weigh(p, keys, start, count, shared);
+            if (start < count && start + (WARPS + 1) * SPAN > first) {
+                weigh(p, keys, factor, start, first, count, shared);
                 __syncwarp();
                 if (start + (WARPS + 1) * SPAN <= count) mix<true>(p, values, start, count, shared);
                 else mix<false>(p, values, start, count, shared);
@@ -260,7 +289,7 @@ struct Attention {
             u32 spans = min((count - group * GROUP + SPAN - 1) / SPAN, static_cast<u32>(SPANS));
             Total<FOLDED> of_group;
 #pragma unroll 1
-            for (u32 s = 0; s < spans; s++) {
+            for (u32 s = group == first_group ? first % GROUP / SPAN : 0; s < spans; s++) {
                 float sums[FOLDED];
 #pragma unroll
                 for (int i = 0; i < FOLDED; i++)
@@ -282,7 +311,7 @@ struct Attention {
         if (active > 1) {
             if (!last_block(at<u32>(p.counters) + row * gridDim.x + blockIdx.x, active)) return;
 #pragma unroll 4
-            for (u32 group = 0; group < groups; group++) {
+            for (u32 group = first_group; group < groups; group++) {
                 float sums[FOLDED];
 #pragma unroll
                 for (int i = 0; i < FOLDED; i++) {
@@ -300,9 +329,10 @@ struct Attention {
     }
 };
 
-// Registers for four blocks an SM, or five: with fewer the compiler keeps sums in memory.
-#define ATTENTION(name, width, heads, rope)                                    \
-    extern "C" __global__ __launch_bounds__(128, heads > 2 ? 4 : 5) void name( \
-        const __grid_constant__ AttentionParams p) {                           \
-        Attention<width, heads, rope>::run(p);                                 \
+// Registers for four blocks an SM, or five: with fewer the compiler keeps sums in memory. Three where a lane has many
+// columns.
+#define ATTENTION(name, width, heads, rope)                                                         \
+    extern "C" __global__ __launch_bounds__(128, width > 128 ? 3 : heads > 2 ? 4 : 5) void name(    \
+        const __grid_constant__ AttentionParams p) {                                                \
+        Attention<width, heads, rope>::run(p);                                                      \
     }

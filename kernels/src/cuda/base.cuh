@@ -94,9 +94,32 @@ DEVICE float root_mean_inverse(float squares, u32 n, float eps) {
     return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
 }
 
-// gate / (1 + e^-gate) * up
-DEVICE float silu_product(float gate, float up) {
-    return __fmul_rn(__fdiv_rn(gate, __fadd_rn(1.0f, exponential(-gate))), up);
+DEVICE float sigmoid(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, exponential(-x))); }
+
+// Numbers of activations in parameter blocks; 0 is none.
+enum : u32 { SILU = 1, GELU = 2, CLAMPED = 3 };
+
+// x / (1 + e^-angle)
+DEVICE float activated(u32 activation, float x) {
+    float angle = x;
+    if (activation == GELU) angle = __fmul_rn(__fmaf_rn(__fmul_rn(x, x), 0.071354814f, 1.595769f), x);
+    return __fdiv_rn(x, __fadd_rn(1.0f, exponential(-angle)));
+}
+
+// activation(gate) * up
+DEVICE float glu_product(u32 activation, float gate, float up) {
+    if (activation != CLAMPED) return __fmul_rn(activated(activation, gate), up);
+    gate = gate < 7.0f ? gate : 7.0f;
+    up = up < 7.0f ? up : 7.0f;
+    up = up > -7.0f ? up : -7.0f;
+    float open = __fdiv_rn(gate, __fadd_rn(1.0f, exponential(__fmul_rn(gate, -1.702f))));
+    return __fmul_rn(open, __fadd_rn(up, 1.0f));
+}
+
+// cap - 2 cap / (1 + e^(2 x / cap))
+DEVICE float soft_capped(float cap, float x) {
+    float e = exponential(__fmul_rn(x, __fdiv_rn(2.0f, cap)));
+    return __fsub_rn(cap, __fdiv_rn(__fmul_rn(2.0f, cap), __fadd_rn(1.0f, e)));
 }
 
 // The sum over the lanes of a warp, in a butterfly: the same bits in every lane.
@@ -104,6 +127,21 @@ DEVICE float warp_sum(float value) {
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) value = __fadd_rn(value, __shfl_xor_sync(ALL_LANES, value, d));
     return value;
+}
+
+// The sum of the squares of one head, in every lane of a warp, in the order of a norm's 256 strides: the trees of
+// 32 neighbours, one after the other.
+DEVICE float squares_of_head(const float* x, u32 dim) {
+    u32 lane = threadIdx.x % 32;
+    float sum = 0.0f;
+#pragma unroll 1
+    for (u32 first = 0; first < min(dim, 256u); first += 32) {
+        float squares = 0.0f;
+#pragma unroll 1
+        for (u32 i = first + lane; i < dim; i += 256) squares = __fmaf_rn(x[i], x[i], squares);
+        sum = __fadd_rn(sum, warp_sum(squares));
+    }
+    return sum;
 }
 
 // Sums `VALUES` values over groups of `LANES` lanes and leaves each total in some lanes: at every

@@ -108,15 +108,17 @@ DEVICE Superblock panel_of(const MatmulParams& p, const Work& work) {
 // are its, the others what it meets.
 struct Output {
     float* out;
+    const float* bias;
     const float* residual;
-    u32 n, left;
+    u32 n, left, activation, glu;
 
     template <u32 ROWS>
     DEVICE Output make(const MatmulParams& p, const Work& work, u32 row) {
-        u32 n = p.segments[work.segment].n;
-        u32 first = p.swiglu ? work.tile * (ROWS / 2) + row / 16 * 8 + row % 8 : work.tile * ROWS + row;
-        return {at<float>(p.segments[work.segment].out) + first, p.residual ? at<const float>(p.residual) + first : nullptr, n,
-                first < n ? n - first : 0};
+        const Segment& own = p.segments[work.segment];
+        u32 n = own.n, first = p.swiglu ? work.tile * (ROWS / 2) + row / 16 * 8 + row % 8 : work.tile * ROWS + row;
+        return {at<float>(own.out) + first, own.bias ? at<const float>(own.bias) + first : nullptr,
+                p.residual ? at<const float>(p.residual) + first : nullptr, n, first < n ? n - first : 0, own.activation,
+                p.swiglu};
     }
     // The COUNT numbers of row `m` of activations: the i-th is of the row STEP * i further.
     template <bool GATED, u32 STEP, u32 COUNT>
@@ -130,8 +132,13 @@ struct Output {
             if (GATED) row = row / 16 * 8 + row % 8;
             if (row >= left) continue;
             float value = values[i];
-            if constexpr (GATED) value = silu_product(value, values[(i + 8 / STEP) % COUNT]);
-            else if (residual) value = __fadd_rn(value, from[row]);
+            if constexpr (GATED) {
+                value = glu_product(glu, value, values[(i + 8 / STEP) % COUNT]);
+            } else {
+                if (bias) value = __fadd_rn(value, bias[row]);
+                if (activation) value = activated(activation, value);
+                if (residual) value = __fadd_rn(value, from[row]);
+            }
             to[row] = value;
         }
     }

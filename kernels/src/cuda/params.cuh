@@ -6,8 +6,11 @@
 struct Segment {
     u64 weights;
     u64 out;
+    u64 bias;
     u32 n;
     u32 planes;
+    u32 activation;
+    u32 reserved;
 };
 
 struct ProjectParams {
@@ -75,9 +78,13 @@ struct AttentionParams {
     u32 slot_count;
     u32 capacity;
     u32 interleaved;
+    u32 rotated;
+    u32 window;
     float eps;
     float scale;
-    u32 reserved;
+    float cap;
+    float slope;
+    u32 length;
 };
 
 struct SampleParams {
@@ -109,4 +116,106 @@ struct RowsParams {
     u32 rows;
     float eps;
     u32 reserved;
+};
+
+struct ElementwiseParams {
+    u64 a;
+    u64 b;
+    u64 out;
+    u32 n;
+    u32 rows;
+    u32 row_stride;
+    u32 column_stride;
+    u32 function;
+    float by;
+};
+
+struct NormParams {
+    u64 x;
+    u64 weight;
+    u64 bias;
+    u64 out;
+    u32 n;
+    u32 rows;
+    u32 centred;
+    float eps;
+};
+
+struct RouteParams {
+    u64 logits;
+    u64 preference;
+    u64 chosen;
+    u64 weights;
+    u32 experts;
+    u32 count;
+    u32 rows;
+    u32 sigmoid;
+    u32 normalised;
+    float scale;
+};
+
+struct ExpertsParams {
+    u64 x;
+    u64 chosen;
+    u64 first;
+    u64 second;
+    u64 stride;
+    u64 first_bias;
+    u64 second_bias;
+    u64 out;
+    u32 n;
+    u32 k;
+    u32 pairs;
+    u32 share;
+    u32 glu;
+    u32 reserved;
+};
+
+struct CombineParams {
+    u64 results;
+    u64 weights;
+    u64 out;
+    u32 n;
+    u32 rows;
+    u32 count;
+    u32 reserved;
+};
+
+struct Recurrence {
+    u64 state;
+    u64 held;
+    u64 slots;
+    u64 positions;
+    u64 counter;
+    u32 slot_count;
+    u32 sequences;
+    u32 chunk;
+    u32 size;
+};
+
+struct ShortConvParams {
+    Recurrence memory;
+    u64 x;
+    u64 weight;
+    u64 out;
+    u32 channels;
+    u32 taps;
+};
+
+struct GatedDeltaParams {
+    Recurrence memory;
+    u64 mixed;
+    u64 step;
+    u64 strength;
+    u64 rate;
+    u64 bias;
+    u64 out;
+    u32 key_heads;
+    u32 heads;
+    u32 key_size;
+    u32 value_size;
+    u32 grouped;
+    float eps;
+    float query_scale;
+    float key_scale;
 };

@@ -141,7 +141,7 @@ struct PrefillAttention {
             float largest = -infinity();
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++) {
-                float score = __fmul_rn(scores[i][j], p.scale);
+                float score = score_of(p, p.scale, scores[i][j]);
                 scores[i][j] = first + 8 * j < ends[i] ? score : -infinity();
                 // A NaN is passed over.
                 largest = fmaxf(largest, scores[i][j]);

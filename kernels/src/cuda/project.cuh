@@ -1,4 +1,4 @@
-// Matrices times one to eight rows, with norm in front and residual or SiLU-product behind.
+// Matrices times one to eight rows, with norm in front and bias, activation, residual or gated product behind.
 //
 // A block stages the activations once and then walks over tiles of matrix rows, `gridDim.x` apart. The lanes of a
 // warp are 8 rows of a panel times 4 superblocks; a lane has a superblock of a row of OUTPUTS panels to itself
@@ -183,7 +183,7 @@ struct Project {
         u32 base = (index * GROUPS + group) * written;
         Matrix<F> lower = Matrix<F>::make(p.segments[segment].weights, n, p.k);
         // The upper half of the panels may come from another matrix.
-        Matrix<F> upper = Matrix<F>::make(p.segments[p.swiglu ? 1 : segment].weights, n, p.k);
+        Matrix<F> upper = Matrix<F>::make(p.swiglu ? p.segments[1].weights : p.segments[segment].weights, n, p.k);
         float totals[ROWS / TOGETHER] = {};
 #pragma unroll 1
         for (u32 first = 0; first < superblocks; first += LANES) {
@@ -208,16 +208,20 @@ struct Project {
             fold(sums, first, superblocks, planes, totals);
         }
         if (split > 0) return;
-        u32 panel = lane / PANEL % OUTPUTS, row = (base + panel) * PANEL + lane % PANEL;
+        u32 panel = lane / PANEL % OUTPUTS, row = (base + (panel & (written - 1))) * PANEL + lane % PANEL;
+        const Segment& own = p.segments[segment];
+        const float* bias = at<const float>(panel < written ? own.bias : p.segments[1].bias);
 #pragma unroll
         for (u32 batch = 0; batch < ROWS / TOGETHER; batch++) {
             float value = totals[batch];
-            if (p.swiglu) value = silu_product(value, __shfl_down_sync(ALL_LANES, value, OUTPUTS / 2 * PANEL));
+            if (bias && row < n) value = __fadd_rn(value, bias[row]);
+            if (p.swiglu) value = glu_product(p.swiglu, value, __shfl_down_sync(ALL_LANES, value, OUTPUTS / 2 * PANEL));
+            if (own.activation) value = activated(own.activation, value);
             u32 m = batch * TOGETHER + lane / PANEL / OUTPUTS;
             if (panel < written && lane / PANEL < TOGETHER * OUTPUTS && m < p.rows && row < n) {
                 u64 to = static_cast<u64>(m) * n + row;
                 if (p.residual) value = __fadd_rn(value, at<const float>(p.residual)[to]);
-                at<float>(p.segments[segment].out)[to] = value;
+                at<float>(own.out)[to] = value;
             }
         }
     }

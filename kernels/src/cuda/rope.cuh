@@ -47,25 +47,16 @@ extern "C" __global__ __launch_bounds__(128) void rope_table(const __grid_consta
 
 // Elements 0 and 1 of pair i.
 DEVICE u32 pair_first(const AttentionParams& p, u32 i) { return p.interleaved ? 2 * i : i; }
-DEVICE u32 pair_second(const AttentionParams& p, u32 i) { return p.interleaved ? 2 * i + 1 : i + p.dim / 2; }
+DEVICE u32 pair_second(const AttentionParams& p, u32 i) { return p.interleaved ? 2 * i + 1 : i + p.rotated / 2; }
 
-// Normalises (unless `norm` is null) and rotates one head with the lanes of one warp; `store` takes
-// element and value. Of at most 256 values none shares a stride of the norm's sum with another: what
-// is left of its order are the trees of 32 neighbours, one after the other.
+// Normalises (unless `norm` is null) one head with the lanes of one warp and rotates its first `rotated` values;
+// `store` takes element and value.
 template <class Store>
 DEVICE void rotate_head(const AttentionParams& p, u32 row, const float* x, const float* norm, Store store) {
-    u32 lane = threadIdx.x % 32, half = p.dim / 2;
+    u32 lane = threadIdx.x % 32, half = p.rotated / 2;
     float factor = 1.0f;
-    if (norm) {
-        float sum = 0.0f;
-#pragma unroll 1
-        for (u32 first = 0; first < p.dim; first += 32) {
-            float value = first + lane < p.dim ? x[first + lane] : 0.0f;
-            sum = __fadd_rn(sum, warp_sum(__fmul_rn(value, value)));
-        }
-        factor = root_mean_inverse(sum, p.dim, p.eps);
-    }
-    const float* table = at<const float>(p.table) + static_cast<u64>(row) * p.dim;
+    if (norm) factor = root_mean_inverse(squares_of_head(x, p.dim), p.dim, p.eps);
+    const float* table = at<const float>(p.table) + static_cast<u64>(row) * p.rotated;
 #pragma unroll 1
     for (u32 i = lane; i < half; i += 32) {
         u32 first = pair_first(p, i), second = pair_second(p, i);
@@ -78,6 +69,8 @@ DEVICE void rotate_head(const AttentionParams& p, u32 row, const float* x, const
         store(first, __fmaf_rn(a, cosine, __fsub_rn(0.0f, __fmul_rn(b, sine))));
         store(second, __fmaf_rn(a, sine, __fmul_rn(b, cosine)));
     }
+#pragma unroll 1
+    for (u32 i = p.rotated + lane; i < p.dim; i += 32) store(i, norm ? __fmul_rn(__fmul_rn(x[i], factor), norm[i]) : x[i]);
 }
 
 // The slot and position of a row; false when either is outside the cache.
@@ -108,8 +101,8 @@ DEVICE void write_value(const AttentionParams& p, u32 row, u32 kv_head, u32 slot
     for (u32 i = threadIdx.x % 32; i < p.dim; i += 32) values[i] = float_to_half(v[i]);
 }
 
-// Queries rotated into `q_out` (none when `q` is null), keys rotated and values into their caches:
-// one warp per head, grid y is the row. Heads are counted queries, keys, values. For chunks of a
+// Queries rotated into `q_out` (none when `q` is null), keys rotated and values into their caches (none when there
+// are no KV heads): one warp per head, grid y is the row. Heads are counted queries, keys, values. For chunks of a
 // prompt, whose rows share a slot; in decode `attention_rope` does this itself.
 extern "C" __global__ __launch_bounds__(128) void rope_kv(const __grid_constant__ AttentionParams p) {
     u32 item = blockIdx.x * 4 + threadIdx.x / 32, row = blockIdx.y;
@@ -122,7 +115,7 @@ extern "C" __global__ __launch_bounds__(128) void rope_kv(const __grid_constant_
     }
     item -= queries;
     u32 slot, position;
-    if (!place_of(p, row, slot, position)) return;
+    if (item >= 2 * p.kv_heads || !place_of(p, row, slot, position)) return;
     if (item < p.kv_heads) write_key(p, row, item, slot, position);
-    else if (item < 2 * p.kv_heads) write_value(p, row, item - p.kv_heads, slot, position);
+    else write_value(p, row, item - p.kv_heads, slot, position);
 }

@@ -85,12 +85,15 @@ fn every_shape_of_the_known_models_has_a_kernel() {
         (128, 2, "attention_rope_d128_h2"),
         (80, 7, "attention_rope_d128_h1"),
         (128, 8, "attention_rope_d128_h4"),
+        (256, 8, "attention_rope_d256_h2"),
+        (512, 2, "attention_rope_d512_h1"),
     ] {
         let kernel = Kernel::attention(dim, group, true).expect("a kernel");
         assert_eq!(kernel.symbol(), symbol);
         assert!(all.contains(&kernel));
     }
-    for (dim, group) in [(136, 1), (60, 1), (0, 1), (64, 0)] {
+    assert_eq!(Kernel::prefill_attention(256, 1), None);
+    for (dim, group) in [(520, 1), (136, 1), (60, 1), (0, 1), (64, 0)] {
         assert_eq!(Kernel::attention(dim, group, false), None, "{dim} {group}");
     }
 }

@@ -151,7 +151,8 @@ impl Reader {
             ..ProjectParams::default()
         };
         let out = memory.at(PRODUCT)?.get();
-        params.segments[0] = Segment { weights: matrix.get(), out, n: rows, planes: 1 };
+        params.segments[0] =
+            Segment { weights: matrix.get(), out, n: rows, planes: 1, ..Segment::default() };
         let grid = [launch::project_tiles(variant, &[rows], false), 1, 1];
         let shape = Shape { grid, block: [kernel.threads(), 1, 1], dynamic_shared };
         let mut described = code.launch(space, shape, params.as_bytes());

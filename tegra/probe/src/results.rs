@@ -339,7 +339,8 @@ fn product(
         ..ProjectParams::default()
     };
     let weights_at = desk.matrix(&matrix)?.get();
-    params.segments[0] = Segment { weights: weights_at, out, n: ROWS as u32, planes: 1 };
+    params.segments[0] =
+        Segment { weights: weights_at, out, n: ROWS as u32, planes: 1, ..Segment::default() };
     let grid = [launch::project_tiles(variant, &[ROWS as u32], false), 1, 1];
     desk.run(kernel, grid, dynamic, params.as_bytes())?;
     let sum =

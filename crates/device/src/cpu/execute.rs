@@ -522,8 +522,8 @@ fn factor(scores: &Scores, position: usize) -> f32 {
     let scale = scores.scale.get();
     let Some(Temperature { slope, length }) = scores.temperature else { return scale };
     #[expect(clippy::cast_precision_loss, reason = "positions are below 2^24")]
-    let lengths = 1.0 + (position / length.max(1)) as f64;
-    (f64::from(scale) * (1.0 + f64::from(slope.get()) * lengths.ln())) as f32
+    let lengths = 1.0 + (position / length.max(1)) as f32;
+    scale * slope.get().mul_add(sample::logarithm(lengths), 1.0)
 }
 
 /// One row of logits: its token, and the next step's inputs.

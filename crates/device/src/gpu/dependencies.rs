@@ -54,10 +54,10 @@ mod tests {
         Launch {
             step: 0,
             label: String::new(),
-            kernel: Kernel::Add,
+            kernel: Kernel::Elementwise,
             grid: [1; 3],
             shared_bytes: 0,
-            params: Params::Rows(orind_kernels::params::RowsParams::default()),
+            params: Params::Elementwise(orind_kernels::params::ElementwiseParams::default()),
             reads: regions(reads),
             writes: regions(writes),
         }

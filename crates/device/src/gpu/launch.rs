@@ -2,8 +2,9 @@
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::params::{
-    AttentionParams, EmbedParams, GatherParams, IntoBytes, MatmulParams, ProjectParams,
-    QuantiseParams, RopeTableParams, RowsParams, SampleParams,
+    AttentionParams, CombineParams, ElementwiseParams, EmbedParams, ExpertsParams,
+    GatedDeltaParams, GatherParams, IntoBytes, MatmulParams, NormParams, ProjectParams,
+    QuantiseParams, RopeTableParams, RouteParams, RowsParams, SampleParams, ShortConvParams,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,13 @@ pub(super) enum Params {
     Attention(AttentionParams),
     Sample(SampleParams),
     Rows(RowsParams),
+    Elementwise(ElementwiseParams),
+    Norm(NormParams),
+    Route(RouteParams),
+    Experts(ExpertsParams),
+    Combine(CombineParams),
+    ShortConv(ShortConvParams),
+    GatedDelta(GatedDeltaParams),
 }
 
 impl Params {
@@ -48,6 +56,13 @@ impl Params {
             Self::Attention(p) => p.as_bytes(),
             Self::Sample(p) => p.as_bytes(),
             Self::Rows(p) => p.as_bytes(),
+            Self::Elementwise(p) => p.as_bytes(),
+            Self::Norm(p) => p.as_bytes(),
+            Self::Route(p) => p.as_bytes(),
+            Self::Experts(p) => p.as_bytes(),
+            Self::Combine(p) => p.as_bytes(),
+            Self::ShortConv(p) => p.as_bytes(),
+            Self::GatedDelta(p) => p.as_bytes(),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::lower;
 use crate::ledger::slot_ranges;
 use crate::plan_buffers::PlanBuffers;
 use crate::{Error, Footprint, Request, Result, precision};
-use plan::{Attention, Buffer, DType, Op, Plan, Sample};
+use plan::{Attention, Buffer, DType, GatedDelta, NormKind, Op, Plan, Sample, ShortConv};
 
 /// Alignment of everything: what the widest loads and constant banks need.
 pub(super) const ALIGN: u64 = 256;
@@ -40,21 +40,28 @@ pub(super) fn of_device(device: &'static str) -> impl Fn(Error) -> Error {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WeightLayout {
     Matrix(Weight, repack::Layout),
+    /// The same matrix of so many experts, one after the other.
+    Experts(Weight, repack::Layout, usize),
     Plain(u64),
 }
 
 impl WeightLayout {
     fn of(buffer: &Buffer) -> Result<Self> {
         let refused = |why: String| unsupported(format!("weight `{}`{why}", buffer.name));
+        let matrix = |dtype, rows, k| {
+            let weight = weight(dtype).ok_or_else(|| {
+                refused(format!(" of {dtype}; kernels exist for F16, Q8_0, Q4_K, Q5_K, Q6_K"))
+            })?;
+            let layout = repack::Layout::new(weight, rows, k);
+            layout.map(|layout| (weight, layout)).map_err(|e| refused(format!(": {e}")))
+        };
         match (buffer.shape.as_slice(), buffer.dtype) {
             (&[n], DType::F32) => Ok(Self::Plain(4 * n as u64)),
             (&[rows, k], dtype) => {
-                let weight = weight(dtype).ok_or_else(|| {
-                    refused(format!(" of {dtype}; kernels exist for F16, Q8_0, Q4_K, Q5_K, Q6_K"))
-                })?;
-                let layout = repack::Layout::new(weight, rows, k);
-                layout.map(|l| Self::Matrix(weight, l)).map_err(|e| refused(format!(": {e}")))
+                matrix(dtype, rows, k).map(|(weight, layout)| Self::Matrix(weight, layout))
             }
+            (&[experts, rows, k], dtype) => matrix(dtype, rows, k)
+                .map(|(weight, layout)| Self::Experts(weight, layout, experts)),
             (shape, dtype) => Err(refused(format!(" of {dtype} {shape:?}"))),
         }
     }
@@ -62,7 +69,25 @@ impl WeightLayout {
     pub(super) const fn bytes(&self) -> u64 {
         match self {
             Self::Matrix(_, layout) => layout.bytes() as u64,
+            Self::Experts(_, _, experts) => self.stride() * *experts as u64,
             Self::Plain(bytes) => *bytes,
+        }
+    }
+
+    /// Bytes from an expert's matrix to the next one's; all bytes of what is no matrix of experts.
+    pub(super) const fn stride(&self) -> u64 {
+        match self {
+            Self::Experts(_, layout, _) => (layout.bytes() as u64).next_multiple_of(ALIGN),
+            Self::Matrix(..) | Self::Plain(_) => self.bytes(),
+        }
+    }
+
+    /// Its matrices' layout, and how many there are; none where it is plain numbers.
+    pub(super) const fn matrices(&self) -> Option<(&repack::Layout, usize)> {
+        match self {
+            Self::Matrix(_, layout) => Some((layout, 1)),
+            Self::Experts(_, layout, experts) => Some((layout, *experts)),
+            Self::Plain(_) => None,
         }
     }
 }
@@ -99,22 +124,53 @@ pub(super) struct Cache {
     pub(super) dim: u32,
 }
 
-impl Cache {
+/// What lasts from step to step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Cache(Cache),
+    /// So many bytes of what layers of fixed memory keep, as its buffer says, and how many slots share them.
+    Recurrent {
+        bytes: u64,
+        slots: u32,
+    },
+}
+
+impl State {
     fn of(buffer: &Buffer) -> Result<Self> {
         let size = |n: usize| u32::try_from(n).ok().filter(|&n| n > 0);
         match (buffer.shape.as_slice(), buffer.dtype) {
             (&[slots, capacity, heads, dim], DType::F16) if dim.is_multiple_of(8) => {
                 let sizes = (size(slots), size(capacity), size(heads), size(dim));
                 if let (Some(slots), Some(capacity), Some(heads), Some(dim)) = sizes {
-                    return Ok(Self { slots, capacity, heads, dim });
+                    return Ok(Self::Cache(Cache { slots, capacity, heads, dim }));
+                }
+            }
+            (&[slots, ..], DType::F32 | DType::I32) => {
+                if let Some(slots) = size(slots) {
+                    return Ok(Self::Recurrent { bytes: buffer.bytes(), slots });
                 }
             }
             _ => {}
         }
         let (name, dtype, shape) = (&buffer.name, buffer.dtype, &buffer.shape);
-        Err(unsupported(format!("KV cache `{name}` of {dtype} {shape:?}")))
+        Err(unsupported(format!("state `{name}` of {dtype} {shape:?}")))
     }
 
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Cache(cache) => cache.bytes(),
+            Self::Recurrent { bytes, .. } => bytes,
+        }
+    }
+
+    const fn slots(self) -> u32 {
+        match self {
+            Self::Cache(Cache { slots, .. }) | Self::Recurrent { slots, .. } => slots,
+        }
+    }
+}
+
+impl Cache {
     pub(super) fn bytes(self) -> u64 {
         let positions = u64::from(self.capacity).next_multiple_of(u64::from(CACHE_TILE));
         [self.slots, self.heads, self.dim]
@@ -130,10 +186,14 @@ pub(super) struct Workspace {
     pub(super) attention: u64,
     pub(super) sample: u64,
     pub(super) candidates: u64,
+    /// What a mixture keeps between its launches.
+    pub(super) mixture: u64,
+    /// Rows with their LayerNorm, which projections do not take themselves.
+    pub(super) normed: u64,
     /// Quantised activations of many rows.
     pub(super) activations: u64,
-    /// Counters of attention, then of sampling: zero between launches.
-    pub(super) attention_counters: u64,
+    /// Counters of the blocks of attention or of a sequence, then of sampling: zero between launches.
+    pub(super) block_counters: u64,
     pub(super) sample_counters: u64,
 }
 
@@ -157,10 +217,13 @@ impl Workspace {
                         let parts = attention_partial_bytes(rows, heads, dim, capacity as u64);
                         grow(&mut w.attention, parts);
                     }
-                    grow(&mut w.attention_counters, 4 * rows * heads);
+                    grow(&mut w.block_counters, 4 * rows * heads);
                 }
                 Op::Project(project) => {
                     let (rows, k) = lower::rows_of(&project.x);
+                    if project.norm.as_ref().is_some_and(|norm| norm.kind == NormKind::Layer) {
+                        grow(&mut w.normed, 4 * rows as u64 * k as u64);
+                    }
                     let planes = precision::residual_planes(plan, project) as u32;
                     for view in project.product.weights() {
                         let Some(weight) = weight(plan.buffer(view.buffer).dtype) else {
@@ -174,6 +237,11 @@ impl Workspace {
                             grow(&mut w.activations, bytes);
                         }
                     }
+                }
+                Op::Mixture(mixture) => grow(&mut w.mixture, lower::mixture_bytes(mixture)),
+                Op::ShortConv(ShortConv { memory, .. })
+                | Op::GatedDelta(GatedDelta { memory, .. }) => {
+                    grow(&mut w.block_counters, 4 * memory.sequences() as u64);
                 }
                 Op::Sample(Sample { logits, inputs, .. }) => {
                     let rows = inputs.temperature.elements() as u64;
@@ -195,20 +263,23 @@ impl Workspace {
             attention: self.attention.max(other.attention),
             sample: self.sample.max(other.sample),
             candidates: self.candidates.max(other.candidates),
+            mixture: self.mixture.max(other.mixture),
+            normed: self.normed.max(other.normed),
             activations: self.activations.max(other.activations),
-            attention_counters: self.attention_counters.max(other.attention_counters),
+            block_counters: self.block_counters.max(other.block_counters),
             sample_counters: self.sample_counters.max(other.sample_counters),
         }
     }
 
     /// Bytes that only the GPU touches.
     pub(super) const fn scratch(&self) -> u64 {
-        self.arena + self.attention + self.sample + self.candidates + self.activations
+        let Self { arena, attention, sample, candidates, mixture, normed, activations, .. } = *self;
+        arena + attention + sample + candidates + mixture + normed + activations
     }
 
     /// Bytes of counters, which the CPU clears.
     pub(super) const fn counters(&self) -> u64 {
-        self.attention_counters + self.sample_counters
+        self.block_counters + self.sample_counters
     }
 }
 
@@ -216,9 +287,9 @@ impl Workspace {
 pub(super) struct Layout {
     pub(super) weights: HashMap<String, WeightLayout>,
     pub(super) weight_bytes: u64,
-    /// Offset and shape of each cache.
-    pub(super) caches: HashMap<String, (u64, Cache)>,
-    pub(super) cache_bytes: u64,
+    /// Offset and kind of each state.
+    pub(super) states: HashMap<String, (u64, State)>,
+    pub(super) state_bytes: u64,
     pub(super) workspace: Workspace,
     plan_bytes: u64,
     /// The most bytes of mailboxes that a plan has.
@@ -238,12 +309,12 @@ impl Layout {
             weight_bytes = weight_bytes.saturating_add(weight.bytes().next_multiple_of(ALIGN));
             weights.insert(buffer.name.clone(), weight);
         }
-        let mut caches = HashMap::new();
-        let mut cache_bytes = 0u64;
+        let mut states = HashMap::new();
+        let mut state_bytes = 0u64;
         for buffer in request.states {
-            let cache = Cache::of(buffer)?;
-            caches.insert(buffer.name.clone(), (cache_bytes, cache));
-            cache_bytes = cache_bytes.saturating_add(cache.bytes().next_multiple_of(ALIGN));
+            let state = State::of(buffer)?;
+            states.insert(buffer.name.clone(), (state_bytes, state));
+            state_bytes = state_bytes.saturating_add(state.bytes().next_multiple_of(ALIGN));
         }
         let mut workspace = Workspace::default();
         let (mut plan_bytes, mut mailbox_bytes) = (0, 0u64);
@@ -256,32 +327,32 @@ impl Layout {
         Ok(Self {
             weights,
             weight_bytes,
-            caches,
-            cache_bytes,
+            states,
+            state_bytes,
             workspace,
             plan_bytes,
             mailbox_bytes,
         })
     }
 
-    /// Where each cache lies when they begin at an address.
-    pub(super) fn caches_at(&self, base: u64) -> HashMap<String, (u64, Cache)> {
-        self.caches.iter().map(|(name, (at, cache))| (name.clone(), (base + at, *cache))).collect()
+    /// Where each state lies when they begin at an address.
+    pub(super) fn states_at(&self, base: u64) -> HashMap<String, (u64, State)> {
+        self.states.iter().map(|(name, (at, state))| (name.clone(), (base + at, *state))).collect()
     }
 
     /// What has to be copied to make a slot of every state like another: from where, to where, how many bytes;
-    /// offsets from the begin of the caches.
+    /// offsets from the begin of the states.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a slot that is not there.
     pub(super) fn slot_copies(&self, from: u32, to: u32) -> Result<Vec<[u64; 3]>> {
-        let copy = |(begin, cache): &(u64, Cache)| {
-            let slots = u64::from(cache.slots);
-            let bytes = cache.bytes() / slots;
+        let copy = |(begin, state): &(u64, State)| {
+            let slots = state.slots();
+            let bytes = state.bytes() / u64::from(slots);
             let [from, to] = slot_ranges([from, to], slots as usize, bytes as usize)?;
             Ok([begin + from.start as u64, begin + to.start as u64, bytes])
         };
-        self.caches.values().map(copy).collect()
+        self.states.values().map(copy).collect()
     }
 
     /// Refuses a plan that was not counted.
@@ -297,7 +368,7 @@ impl Layout {
     pub(super) const fn footprint(&self) -> Footprint {
         Footprint {
             weights: self.weight_bytes,
-            state: self.cache_bytes,
+            state: self.state_bytes,
             activations: self.workspace.scratch() + self.workspace.counters() + self.plan_bytes,
         }
     }

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use orind_kernels::catalogue::launch::{matmul_warp_rows, prefill_attention_rows};
 use orind_kernels::catalogue::{Kernel, Weight};
-use orind_kernels::params::{AttentionParams, ProjectParams, Segment};
+use orind_kernels::params::{
+    AttentionParams, ExpertsParams, GatedDeltaParams, ProjectParams, Segment,
+};
 use orind_kernels::repack::Layout;
 
 use super::launch::{Launch, Params, Region};
@@ -77,6 +79,16 @@ pub(super) fn rows_of_attention(
     within(SLOWEST, LONGEST).min(within(CAUTIOUS, TURN)).max(1)
 }
 
+/// How many pairs of a mixture one launch may have.
+pub(super) fn pairs_of_experts(params: &ExpertsParams) -> u32 {
+    let one = ExpertsParams { pairs: 1, ..*params };
+    let within = |speed: Speed, whole: Duration| {
+        let pair = speed.experts(&one).as_nanos().max(1);
+        u32::try_from((whole - speed.launch).as_nanos() / pair).unwrap_or(u32::MAX)
+    };
+    within(SLOWEST, LONGEST).min(within(CAUTIOUS, TURN)).max(1)
+}
+
 /// How many rows one launch of products of many rows may have: whole tiles, or what some warps of one take. None
 /// where not even a warp's rows are done in time.
 pub(super) fn rows_of_matmul(
@@ -115,6 +127,8 @@ impl Speed {
                     let products = self.matmul(weight, tile, &p.segments, p.k, p.rows);
                     products.max(self.time(reads + writes, 0))
                 }
+                (Params::Experts(p), _) => self.experts(p),
+                (Params::GatedDelta(p), _) => self.gated_delta(p),
                 // What it writes to the caches is among what it reads.
                 (Params::Attention(_), _) => self.time(2 * reads, 0),
                 (Params::Sample(p), _) => self.logit * p.vocabulary,
@@ -152,6 +166,21 @@ impl Speed {
         let instructions =
             if weight.is_quantised() { products / 4 } else { products + products / 2 };
         self.time(2 * weights, instructions)
+    }
+
+    /// No byte is longer than two for a weight; two instructions to decode one, and a product.
+    fn experts(self, params: &ExpertsParams) -> Duration {
+        let matrices = if params.glu > 0 { 2 } else { 1 };
+        let weights =
+            u64::from(params.n) * u64::from(params.k) * u64::from(params.pairs) * matrices;
+        self.time(2 * weights, 3 * weights)
+    }
+
+    /// Every element of the matrices, read and written once, with some six instructions for each row.
+    fn gated_delta(self, params: &GatedDeltaParams) -> Duration {
+        let memory = &params.memory;
+        let elements = u64::from(memory.size) * u64::from(memory.sequences);
+        self.time(8 * elements, 6 * elements * u64::from(memory.chunk))
     }
 
     fn project(self, params: &ProjectParams, weight: Weight, planes: u32) -> Duration {

@@ -96,7 +96,7 @@ impl<G: GpuDevice> Device for G {
     }
 
     fn fusions(&self) -> Fusions {
-        Fusions { epilogue: false, ..Fusions::ALL }
+        Fusions::ALL
     }
 
     fn cost(&self, plan: &Plan) -> Cost {
@@ -184,13 +184,13 @@ fn launches(plan: &Plan, layout: &Layout, request: &Request<'_>, sms: u32) -> Re
         .iter()
         .map(|(name, weight)| (name.clone(), (place(weight.bytes()), *weight)))
         .collect();
-    let caches = layout.caches_at(place(layout.cache_bytes));
+    let states = layout.states_at(place(layout.state_bytes));
     let buffers = PlanBuffers::new(plan);
     lower::lower(
         plan,
         &lower::Addresses {
             weights: &weights,
-            caches: &caches,
+            states: &states,
             workspace: &layout.workspace,
             scratch: place(layout.workspace.scratch()),
             counters: place(layout.workspace.counters()),

@@ -18,24 +18,24 @@ pub(super) fn fill(
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<()> {
     let failed = |source| Error::Weight { weight: weight.to_owned(), source };
-    match layout {
-        WeightLayout::Matrix(_, layout) => {
-            let row = layout.file_row_bytes();
-            let rows = (PIECE / row).max(1);
-            let total = layout.rows();
-            let mut piece = vec![0; rows.min(total) * row];
-            for first in (0..total).step_by(rows) {
-                let piece = &mut piece[..rows.min(total - first) * row];
-                source.read_at((first * row) as u64, piece).map_err(failed)?;
-                layout.pack(first, piece, place).map_err(|e| failed(Box::new(e)))?;
-                progress(piece.len() as u64);
-            }
+    let Some((matrix, _)) = layout.matrices() else {
+        for (i, piece) in place.chunks_mut(PIECE).enumerate() {
+            source.read_at((i * PIECE) as u64, piece).map_err(failed)?;
+            progress(piece.len() as u64);
         }
-        WeightLayout::Plain(_) => {
-            for (i, piece) in place.chunks_mut(PIECE).enumerate() {
-                source.read_at((i * PIECE) as u64, piece).map_err(failed)?;
-                progress(piece.len() as u64);
-            }
+        return Ok(());
+    };
+    let (row, total) = (matrix.file_row_bytes(), matrix.rows());
+    let rows = (PIECE / row).max(1);
+    let mut piece = vec![0; rows.min(total) * row];
+    for (number, place) in place.chunks_mut(layout.stride() as usize).enumerate() {
+        let place = &mut place[..matrix.bytes()];
+        for first in (0..total).step_by(rows) {
+            let piece = &mut piece[..rows.min(total - first) * row];
+            let at = (number * total + first) * row;
+            source.read_at(at as u64, piece).map_err(failed)?;
+            matrix.pack(first, piece, place).map_err(|e| failed(Box::new(e)))?;
+            progress(piece.len() as u64);
         }
     }
     Ok(())

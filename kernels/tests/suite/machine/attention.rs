@@ -22,10 +22,27 @@ struct Shape<'a> {
     /// Blocks that divide a row's positions; they decide no bit.
     splits: usize,
     interleaved: bool,
+    /// Values of a head that are rotated, if not all.
+    rotated: Option<usize>,
     norm: bool,
+    /// Positions that a row sees at most, and the soft cap of its scores; 0 for none.
+    window: usize,
+    cap: f32,
     capacity: usize,
     /// Slot and position of each row.
     rows: &'a [(i32, i32)],
+}
+
+impl Shape<'_> {
+    fn rotated(&self) -> usize {
+        self.rotated.unwrap_or(self.dim)
+    }
+
+    /// The first position that a row sees that stands at `position`.
+    fn first(&self, position: i32) -> usize {
+        let count = position as usize + 1;
+        if self.window == 0 { 0 } else { count.saturating_sub(self.window) }
+    }
 }
 
 const SLOTS: usize = 4;
@@ -59,10 +76,10 @@ impl Inputs {
         let rows = s.rows.len();
         let cache = SLOTS * s.kv_heads * cache_len(s);
         let table = s.rows.iter().flat_map(|&(_, position)| {
-            let dim = s.dim as f64;
+            let dim = s.rotated() as f64;
             let angle =
                 move |i: usize| f64::from(position) * 10_000_f64.powf(-2.0 * i as f64 / dim);
-            let half = s.dim / 2;
+            let half = s.rotated() / 2;
             let cos = (0..half).map(move |i| angle(i).cos() as f32);
             cos.chain((0..half).map(move |i| angle(i).sin() as f32))
         });
@@ -84,7 +101,9 @@ impl Inputs {
         if s.norm {
             numbers::normalise(&mut x, norm, EPS);
         }
-        numbers::rotate(&mut x, &self.table[row * s.dim..][..s.dim], s.interleaved);
+        let rotated = s.rotated();
+        let table = &self.table[row * rotated..][..rotated];
+        numbers::rotate(&mut x[..rotated], table, s.interleaved);
         x
     }
 }
@@ -159,9 +178,13 @@ fn run(
         slot_count: SLOTS as u32,
         capacity: s.capacity as u32,
         interleaved: u32::from(s.interleaved),
+        rotated: s.rotated() as u32,
+        window: if s.window == 0 { u32::MAX } else { s.window as u32 },
         eps: EPS,
         scale: 1.0 / (s.dim as f32).sqrt(),
-        reserved: 0,
+        cap: s.cap,
+        slope: 0.0,
+        length: 0,
     };
     if how != How::Fused {
         device.launch(Kernel::RopeKv, rope_kv_grid(heads, kv_heads, count), 0, &params);
@@ -224,25 +247,32 @@ fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) 
                 })
                 .collect();
             let scale = 1.0 / (s.dim as f32).sqrt();
-            let want = numbers::attention(&q, &seen, scale);
+            let first = s.first(position);
+            let score = |product| {
+                let cap = (s.cap > 0.0).then_some(s.cap);
+                orind_testing::numerics::capped(scale * product, cap)
+            };
+            let want = numbers::attention(&q, &seen, first, score);
             let what = format!("row {row} head {head}, seed {seed}");
             for (i, (&got, want)) in got.iter().zip(want).enumerate() {
                 assert!(same(got, want), "{what}, value {i}: {got:e}, not {want:e}");
             }
             if got.iter().all(|got| got.is_finite()) {
-                near(&q, &seen, got, &what);
+                near(&q, &seen[first..], got, s.cap, &what);
             }
         }
     }
 }
 
 /// What attention gives is near what it is in exact numbers.
-fn near(q: &[f32], seen: &[[Vec<f32>; 2]], got: &[f32], what: &str) {
+fn near(q: &[f32], seen: &[[Vec<f32>; 2]], got: &[f32], cap: f32, what: &str) {
     let dim = q.len() as f64;
     let dot = |key: &[f32]| -> f64 {
         q.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum()
     };
-    let scores: Vec<f64> = seen.iter().map(|[key, _]| dot(key) / dim.sqrt()).collect();
+    let cap = f64::from(cap);
+    let capped = |score: f64| if cap > 0.0 { cap * (score / cap).tanh() } else { score };
+    let scores: Vec<f64> = seen.iter().map(|[key, _]| capped(dot(key) / dim.sqrt())).collect();
     let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
     let sum: f64 = weights.iter().sum();
@@ -274,7 +304,10 @@ const LLAMA: Shape<'_> = Shape {
     dim: 64,
     splits: 4,
     interleaved: true,
+    rotated: None,
     norm: false,
+    window: 0,
+    cap: 0.0,
     capacity: 320,
     rows: &[(0, 0), (2, 63), (1, 64), (-1, 5), (3, 319)],
 };
@@ -374,6 +407,28 @@ fn every_length_width_and_group() {
         How::Fused,
         31,
     );
+}
+
+/// Heads of 256 and 512 values, rotated in part; windows that end in spans and between them, over one group and
+/// several; soft caps.
+#[test]
+fn wide_heads_parts_of_heads_windows_and_caps() {
+    let rows = &[(0, 299), (1, 31), (3, 600), (2, 0)];
+    let wide = Shape { heads: 4, kv_heads: 2, capacity: 700, rows, splits: 2, ..LLAMA };
+    for (seed, dim, rotated, interleaved) in
+        [(80, 256, Some(64), false), (81, 512, None, false), (82, 80, Some(32), true)]
+    {
+        let shape = Shape { dim, rotated, interleaved, norm: seed % 2 == 0, ..wide };
+        check(&shape, How::Fused, seed);
+        check(&Shape { rows: &[(1, 0), (1, 1), (1, 2)], ..shape }, How::Rows, seed);
+    }
+    for (seed, window, splits) in [(90, 1, 1), (91, 7, 3), (92, 64, 1), (93, 100, 2), (94, 512, 4)]
+    {
+        let shape = Shape { window, splits, cap: if seed % 2 == 0 { 1.5 } else { 0.0 }, ..wide };
+        check(&shape, How::Fused, seed);
+        check(&shape, How::Rows, seed);
+    }
+    check(&Shape { cap: 2.0, rows: &[(1, 70), (1, 71), (1, 72)], ..wide }, How::Prefill, 95);
 }
 
 /// Scores far apart, infinities and what is no number, in one span and in several.

@@ -5,13 +5,13 @@ use orind_kernels::catalogue::launch::{
     quantise_shared_bytes, rows_grid,
 };
 use orind_kernels::catalogue::{Kernel, Weight};
-use orind_kernels::params::{MatmulParams, QuantiseParams, RowsParams, Segment};
-use orind_testing::numerics::{norm, product, swiglu};
+use orind_kernels::params::{GELU, MatmulParams, QuantiseParams, RowsParams, SILU, Segment};
+use orind_testing::numerics::{norm, product};
 use orind_testing::random::Random;
 use sass::count::Counters;
 
 use super::device::Device;
-use super::project::dtype;
+use super::project::{dtype, gated};
 use super::weights::Matrix;
 
 /// Every type with every tile.
@@ -34,7 +34,11 @@ pub(crate) struct Case {
     x: Vec<f32>,
     norm: Option<Vec<f32>>,
     residual: Option<Vec<f32>>,
-    swiglu: bool,
+    /// Number of the activation of a gate, which the first matrix then is; else 0.
+    glu: u32,
+    bias: Option<Vec<f32>>,
+    /// Number of the activation of what has no gate.
+    activation: u32,
 }
 
 impl Case {
@@ -50,7 +54,8 @@ impl Case {
         let matrices = n.iter().map(&mut matrix).collect();
         let mut x = random.reals(rows * k, 3.0);
         x[k / 2] = 40.0;
-        Self { weight, tile, rows, k, matrices, x, norm: None, residual: None, swiglu: false }
+        let (norm, residual, bias) = (None, None, None);
+        Self { weight, tile, rows, k, matrices, x, norm, residual, glu: 0, bias, activation: 0 }
     }
 
     fn run(&self, seed: u64) -> Vec<Vec<f32>> {
@@ -73,16 +78,17 @@ impl Case {
             residual: self.residual.as_ref().map_or(0, |r| device.floats(r)),
             k,
             rows,
-            swiglu: u32::from(self.swiglu),
+            swiglu: self.glu,
             planes,
             ..MatmulParams::default()
         };
-        let outputs = if self.swiglu { 1 } else { self.matrices.len() };
+        let outputs = if self.glu > 0 { 1 } else { self.matrices.len() };
         for (i, (matrix, planes)) in self.matrices.iter().enumerate() {
             let weights = device.bytes(&matrix.packed);
             let out = if i < outputs { device.scratch(self.rows * matrix.n) } else { 0 };
-            let (n, planes) = (matrix.n as u32, *planes);
-            params.segments[i] = Segment { weights, out, n, planes };
+            let bias = self.bias.as_ref().map_or(0, |bias| device.floats(&bias[..matrix.n]));
+            let (n, planes, activation) = (matrix.n as u32, *planes, self.activation);
+            params.segments[i] = Segment { weights, out, bias, n, planes, activation, reserved: 0 };
         }
         let first = if weight.is_quantised() {
             let shared = quantise_shared_bytes(weight, planes, self.k).unwrap();
@@ -106,7 +112,7 @@ impl Case {
             Counters::default()
         };
         let n: Vec<u32> = self.matrices[..outputs].iter().map(|m| m.0.n as u32).collect();
-        let grid = matmul_grid(tile, rows, &n, self.swiglu);
+        let grid = matmul_grid(tile, rows, &n, self.glu > 0);
         let shared = matmul_shared_bytes(weight, tile);
         let second = device.launch(Kernel::Matmul { weight, tile }, grid, shared, &params);
         (params, [first, second])
@@ -127,9 +133,15 @@ impl Case {
                 let n = self.matrices[s].0.n;
                 for r in 0..n {
                     let mut want = product(&self.matrices[s], r);
-                    if self.swiglu {
-                        want = swiglu(want, product(&self.matrices[1], r));
-                    } else if let Some(residual) = self.residual.as_ref().filter(|_| s == 0) {
+                    if let Some(bias) = &self.bias {
+                        want += bias[r];
+                    }
+                    if self.glu > 0 {
+                        want = gated(self.glu, want, product(&self.matrices[1], r));
+                    } else if self.activation > 0 {
+                        want = gated(self.activation, want, 1.0);
+                    }
+                    if let Some(residual) = self.residual.as_ref().filter(|_| s == 0) {
                         want += residual[m * n + r];
                     }
                     let got = got[m * n + r];
@@ -179,10 +191,29 @@ fn residual_and_gate() {
         case.check(7);
         let mut case = Case::new(kernel, 20, k, &[(41, 1), (41, 1)], &mut random);
         case.norm = Some(random.reals(k, 1.0));
-        case.swiglu = true;
-        case.check(8);
+        for (seed, activation) in (8..).zip([SILU, GELU]) {
+            case.glu = activation;
+            case.check(seed);
+        }
         // Logits: both planes of everything.
         Case::new(kernel, 9, k, &[(33, 2)], &mut random).check(9);
+    }
+}
+
+#[test]
+fn bias_and_activation() {
+    let mut random = Random(4);
+    for kernel in kernels() {
+        let k = shapes(kernel.0)[1];
+        let mut case = Case::new(kernel, 11, k, &[(70, 1), (9, 1)], &mut random);
+        case.bias = Some(random.reals(70, 5.0));
+        case.check(10);
+        case.activation = GELU;
+        case.check(11);
+        let mut case = Case::new(kernel, 5, k, &[(70, 1)], &mut random);
+        case.bias = Some(random.reals(70, 5.0));
+        case.residual = Some(random.reals(5 * 70, 5.0));
+        case.check(12);
     }
 }
 

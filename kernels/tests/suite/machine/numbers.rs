@@ -132,17 +132,29 @@ impl Part {
     }
 }
 
-/// One query head's attention to all positions, each a key and a value.
-pub(crate) fn attention(q: &[f32], seen: &[[Vec<f32>; 2]], scale: f32) -> Vec<f32> {
-    let score = |[key, _]: &[Vec<f32>; 2]| {
-        scale * q.iter().zip(key).fold(0.0f32, |sum, (q, &k)| q.mul_add(k, sum))
+/// One query head's attention to positions from `first` on, each a key and a value; `score` makes one of a product.
+pub(crate) fn attention(
+    q: &[f32],
+    seen: &[[Vec<f32>; 2]],
+    first: usize,
+    score: impl Fn(f32) -> f32,
+) -> Vec<f32> {
+    let score = |(position, [key, _]): (usize, &[Vec<f32>; 2])| match position {
+        _ if position < first => f32::NEG_INFINITY,
+        _ => score(q.iter().zip(key).fold(0.0f32, |sum, (q, &k)| q.mul_add(k, sum))),
     };
-    let span =
-        |seen: &[[Vec<f32>; 2]]| Part::span(&seen.iter().map(score).collect::<Vec<_>>(), seen);
-    let all = |parts: &mut dyn Iterator<Item = Part>| {
-        parts.reduce(|so_far, more| so_far.fold(&more)).unwrap()
-    };
-    let group = |seen: &[[Vec<f32>; 2]]| all(&mut seen.chunks(32).map(span));
-    let whole = all(&mut seen.chunks(256).map(group));
+    let scores: Vec<f32> = seen.iter().enumerate().map(score).collect();
+    // Spans by their number, without those that lie before the first position.
+    let spans = scores.chunks(32).zip(seen.chunks(32)).enumerate().skip(first / 32);
+    let spans = spans.map(|(number, (scores, seen))| (number / 8, Part::span(scores, seen)));
+    let mut groups: Vec<(usize, Part)> = Vec::new();
+    for (group, span) in spans {
+        match groups.pop() {
+            Some((last, so_far)) if last == group => groups.push((group, so_far.fold(&span))),
+            before => groups.extend(before.into_iter().chain([(group, span)])),
+        }
+    }
+    let parts = groups.into_iter().map(|(_, part)| part);
+    let whole = parts.reduce(|so_far, more| so_far.fold(&more)).unwrap();
     whole.values.into_iter().map(|value| value / whole.sum).collect()
 }

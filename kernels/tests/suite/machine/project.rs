@@ -3,8 +3,8 @@
 use orind_kernels::catalogue::launch::{embed_grid, project_shared_bytes, project_tiles};
 use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
 use orind_kernels::jit;
-use orind_kernels::params::{EmbedParams, ProjectParams, Segment};
-use orind_testing::numerics::{norm, product, swiglu};
+use orind_kernels::params::{CLAMPED, EmbedParams, GELU, ProjectParams, SILU, Segment};
+use orind_testing::numerics::{exp, gelu, norm, product, swiglu};
 use orind_testing::random::Random;
 use plan::DType;
 use sass::count::Counters;
@@ -22,6 +22,10 @@ pub(crate) struct Case {
     norm: Option<Vec<f32>>,
     residual: Option<Vec<f32>>,
     swiglu: bool,
+    /// The activation's number, of the gate or of every product.
+    activation: u32,
+    /// Added to the products of every matrix.
+    bias: Option<Vec<f32>>,
     k: usize,
 }
 
@@ -46,7 +50,8 @@ impl Case {
         let matrices = n.iter().map(|&n| Matrix::random(weight, n, k, random)).collect();
         let mut x = random.reals(8 * k, 3.0);
         x[k / 2] = 40.0;
-        Self { weight, planes, matrices, x, norm: None, residual: None, swiglu: false, k }
+        let (norm, residual, bias) = (None, None, None);
+        Self { weight, planes, matrices, x, norm, residual, swiglu: false, activation: 0, bias, k }
     }
 
     fn run(&self, how: How, seed: u64) -> Vec<Vec<f32>> {
@@ -66,7 +71,7 @@ impl Case {
                 .map_or(0, |r| device.floats(&r[..how.rows * self.matrices[0].n])),
             k: self.k as u32,
             rows: how.rows as u32,
-            swiglu: u32::from(self.swiglu),
+            swiglu: if self.swiglu { self.activation.max(SILU) } else { 0 },
             eps: 1e-5,
             inverse_k: 1.0 / self.k as f32,
             ..ProjectParams::default()
@@ -75,8 +80,10 @@ impl Case {
         for (i, matrix) in self.matrices.iter().enumerate() {
             let weights = device.bytes(&matrix.packed);
             let out = if i < outputs { device.scratch(how.rows * matrix.n) } else { 0 };
-            params.segments[i] =
-                Segment { weights, out, n: matrix.n as u32, planes: self.planes_of(i) };
+            let bias = self.bias.as_ref().map_or(0, |bias| device.floats(&bias[..matrix.n]));
+            let activation = if self.swiglu { 0 } else { self.activation };
+            let (n, planes) = (matrix.n as u32, self.planes_of(i));
+            params.segments[i] = Segment { weights, out, bias, n, planes, activation, reserved: 0 };
         }
         let (weight, planes, variant) = (self.weight, self.planes, how.variant);
         let kernel = Kernel::Project { weight, rows: how.most, planes, variant };
@@ -104,15 +111,19 @@ impl Case {
             let x = self.operand(m);
             let product = |s: usize, r: usize| {
                 let planes = self.planes_of(s) as usize;
-                product(dtype(self.weight), self.matrices[s].file_row(r), &x, planes)
+                let product = product(dtype(self.weight), self.matrices[s].file_row(r), &x, planes);
+                self.bias.as_ref().map_or(product, |bias| product + bias[r])
             };
             for (s, got) in got.iter().enumerate() {
                 let n = self.matrices[s].n;
                 for r in 0..n {
                     let mut want = product(s, r);
                     if self.swiglu {
-                        want = swiglu(want, product(1, r));
-                    } else if let Some(residual) = self.residual.as_ref().filter(|_| s == 0) {
+                        want = gated(self.activation, want, product(1, r));
+                    } else if self.activation > 0 {
+                        want = gated(self.activation, want, 1.0);
+                    }
+                    if let Some(residual) = self.residual.as_ref().filter(|_| s == 0) {
                         want += residual[m * n + r];
                     }
                     let got = got[m * n + r];
@@ -129,6 +140,18 @@ impl Case {
     fn check(&self, how: How, seed: u64) {
         let got = self.run(how, seed);
         self.compare(how.rows, &got, &format!("{:?}, seed {seed}", how.variant));
+    }
+}
+
+/// A gate's activation times what it meets.
+pub(crate) fn gated(activation: u32, gate: f32, up: f32) -> f32 {
+    match activation {
+        GELU => gelu(gate) * up,
+        CLAMPED => {
+            let (gate, up) = (gate.min(7.0), up.clamp(-7.0, 7.0));
+            gate / (1.0 + exp(gate * -1.702)) * (up + 1.0)
+        }
+        _ => swiglu(gate, up),
     }
 }
 
@@ -183,6 +206,32 @@ fn residual_and_gate() {
         case.norm = Some(random.reals(k, 1.0));
         case.swiglu = true;
         case.check(How { most: 4, rows: 3, variant, grid: 2 }, 8);
+    }
+}
+
+/// What stands behind a product: its bias, an activation, a residual; gates of every kind with biases.
+#[test]
+fn biases_and_activations() {
+    let mut random = Random(4);
+    for weight in [Weight::Q8_0, Weight::F16, Weight::Q4_K] {
+        let (k, variant) = (shapes(weight)[1], ProjectVariant::heuristic(weight));
+        let how = How { most: 4, rows: 3, variant, grid: 2 };
+        let mut case = Case::new(weight, 1, &[37, 11], k, &mut random);
+        case.bias = Some(random.reals(37, 3.0));
+        for activation in [0, SILU, GELU] {
+            case.activation = activation;
+            case.check(how, 9);
+        }
+        let mut case = Case::new(weight, 1, &[37], k, &mut random);
+        case.bias = Some(random.reals(37, 3.0));
+        case.residual = Some(random.reals(8 * 37, 5.0));
+        case.check(how, 10);
+        let mut case = Case::new(weight, 1, &[21, 21], k, &mut random);
+        case.swiglu = true;
+        for (activation, bias) in [(GELU, None), (CLAMPED, Some(random.reals(21, 3.0)))] {
+            (case.activation, case.bias) = (activation, bias);
+            case.check(how, 11);
+        }
     }
 }
 

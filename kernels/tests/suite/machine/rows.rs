@@ -2,10 +2,13 @@
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
-use orind_kernels::params::{GatherParams, RopeTableParams, RowsParams};
+use orind_kernels::params::{
+    ElementwiseParams, Function, GatherParams, NormParams, RopeTableParams, RowsParams,
+};
 
 use super::device::Device;
 use super::numbers;
+use orind_testing::numerics;
 use orind_testing::random::Random;
 
 #[test]
@@ -128,6 +131,134 @@ fn the_gate_is_that_of_the_definition_everywhere() {
         let want = numbers::silu_product(gate, 1.0);
         let same = got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
         assert!(same, "{gate:e}: {got:e}, not {want:e}");
+    }
+}
+
+/// RMSNorm and LayerNorm: to the bit what is defined, and that near what is meant.
+#[test]
+fn norms_of_rows() {
+    let mut random = Random(2);
+    for n in [1, 77, 300, 2048] {
+        let (x, weight, bias) =
+            (random.reals(3 * n, 4.0), random.reals(n, 2.0), random.reals(n, 2.0));
+        for centred in [false, true] {
+            let mut device = Device::new(n as u64);
+            let params = NormParams {
+                x: device.floats(&x),
+                weight: device.floats(&weight),
+                bias: if centred { device.floats(&bias) } else { 0 },
+                out: device.scratch(3 * n),
+                n: n as u32,
+                rows: 3,
+                centred: u32::from(centred),
+                eps: 1e-5,
+            };
+            device.launch(Kernel::Norm, rows_grid(3), 0, &params);
+            let got = device.read(params.out);
+            for (x, got) in x.chunks(n).zip(got.chunks(n)) {
+                let mut defined = if centred { numerics::centred(x) } else { x.to_vec() };
+                numbers::normalise(&mut defined, &weight, params.eps);
+                let wide: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+                let mean = if centred { wide.iter().sum::<f64>() / n as f64 } else { 0.0 };
+                let squares: f64 = wide.iter().map(|v| (v - mean).powi(2)).sum();
+                let factor = 1.0 / (squares / n as f64 + f64::from(1e-5_f32)).sqrt();
+                for i in 0..n {
+                    let mut meant = (wide[i] - mean) * factor * f64::from(weight[i]);
+                    if centred {
+                        defined[i] += bias[i];
+                        meant += f64::from(bias[i]);
+                    }
+                    assert_eq!(got[i].to_bits(), defined[i].to_bits(), "{n} {centred} {i}");
+                    let error = (f64::from(got[i]) - meant).abs();
+                    assert!(error <= 3e-6 * (1.0 + meant.abs()), "{n}: {}, not {meant}", got[i]);
+                }
+            }
+        }
+    }
+}
+
+/// What `elementwise` makes of `a` and of `b`, which lies with strides.
+fn elementwise(
+    function: Function,
+    a: &[f32],
+    (b, strides): (&[f32], [u32; 2]),
+    by: f32,
+    rows: usize,
+) -> Vec<f32> {
+    let mut device = Device::new(4);
+    let params = ElementwiseParams {
+        a: device.floats(a),
+        b: if b.is_empty() { 0 } else { device.floats(b) },
+        out: device.scratch(a.len()),
+        n: (a.len() / rows) as u32,
+        rows: rows as u32,
+        row_stride: strides[0],
+        column_stride: strides[1],
+        function: function as u32,
+        by,
+    };
+    device.launch(Kernel::Elementwise, elements_grid(params.n, params.rows), 0, &params);
+    device.read(params.out)
+}
+
+fn same(got: f32, want: f32) -> bool {
+    got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan())
+}
+
+/// Every function, from end to end of the exponential's range and beyond.
+#[test]
+fn every_function_is_that_of_the_definition_everywhere() {
+    let mut x: Vec<f32> = (-12_000..12_000).map(|i| i as f32 / 128.0 + 0.001).collect();
+    let odd = [
+        f32::NAN,
+        f32::INFINITY,
+        0.0,
+        f32::MIN_POSITIVE,
+        1e-40,
+        87.33,
+        87.329,
+        87.34,
+        88.0,
+        f32::MAX,
+    ];
+    x.extend(odd.into_iter().flat_map(|x| [x, -x]));
+    x.extend([87.5, 88.000_01, 87.999_99].map(|x: f32| -x));
+    let y: Vec<f32> = (0..x.len()).map(|i| (i % 777) as f32 / 77.0 - 4.0).collect();
+    type Defined = fn(f32, f32) -> f32;
+    let all: [(Function, Defined); 9] = [
+        (Function::Add, |a, b| a + b),
+        (Function::Multiply, |a, b| a * b),
+        (Function::Gate, |a, b| a * (1.0 / (1.0 + numerics::exp(-b)))),
+        (Function::Scale, |a, _| a * 2.7),
+        (Function::SoftCap, |a, _| numerics::capped(a, Some(2.7))),
+        (Function::Silu, |a, _| numerics::swiglu(a, 1.0)),
+        (Function::Gelu, |a, _| numerics::gelu(a)),
+        (Function::SwiGlu, |a, b| numbers::silu_product(a, b)),
+        (Function::GeGlu, |a, b| numerics::gelu(a) * b),
+    ];
+    for (function, defined) in all {
+        // The gate's range is that of its other operand.
+        let (a, b) = if function == Function::Gate { (&y, &x) } else { (&x, &y) };
+        let got = elementwise(function, a, (b, [0, 1]), 2.7, 1);
+        for (i, got) in got.into_iter().enumerate() {
+            let want = defined(a[i], b[i]);
+            assert!(same(got, want), "{function:?} {:e} {:e}: {got:e}, not {want:e}", a[i], b[i]);
+        }
+    }
+}
+
+/// One row for all, a value for each row, columns of wider rows.
+#[test]
+fn the_other_operand_has_strides() {
+    let mut random = Random(8);
+    let (rows, n) = (3, 131);
+    let (a, b) = (random.reals(rows * n, 4.0), random.reals(rows * (n + 40), 4.0));
+    for strides in [[0, 1], [1, 0], [n as u32 + 40, 1]] {
+        let got = elementwise(Function::Add, &a, (&b, strides), 0.0, rows);
+        for (i, got) in got.into_iter().enumerate() {
+            let at = (i / n) as u32 * strides[0] + (i % n) as u32 * strides[1];
+            assert_eq!(got.to_bits(), (a[i] + b[at as usize]).to_bits(), "{strides:?} {i}");
+        }
     }
 }
 

@@ -93,7 +93,7 @@ impl CudaInstance {
             code: Code::new(gpu),
             choices,
             weights: Weights::new(gpu, &layout, kind, HALF)?,
-            caches: device(layout.cache_bytes)?,
+            caches: device(layout.state_bytes)?,
             scratch: device(layout.workspace.scratch())?,
             counters,
             steps,
@@ -112,12 +112,12 @@ impl CudaInstance {
         buffers_at: u64,
         choices: &Choices,
     ) -> Result<Vec<Launch>> {
-        let caches = self.layout.caches_at(self.caches.address());
+        let states = self.layout.states_at(self.caches.address());
         lower(
             plan,
             &Addresses {
                 weights: self.weights.places(),
-                caches: &caches,
+                states: &states,
                 workspace: &self.layout.workspace,
                 scratch: self.scratch.address(),
                 counters: self.counters.address(),

@@ -135,9 +135,8 @@ struct Staging {
 
 impl Staging {
     fn new(gpu: &Arc<Gpu>, layout: &Layout, half: usize) -> Result<Self> {
-        let row = |weight: &WeightLayout| match weight {
-            WeightLayout::Matrix(_, layout) => layout.of_rows(PANEL).bytes(),
-            WeightLayout::Plain(_) => 0,
+        let row = |weight: &WeightLayout| {
+            weight.matrices().map_or(0, |(matrix, _)| matrix.of_rows(PANEL).bytes())
         };
         let bytes = layout.weights.values().map(row).max().unwrap_or(0).max(half);
         let one = || {
@@ -158,45 +157,43 @@ impl Staging {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<()> {
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
-        match layout {
-            WeightLayout::Matrix(_, layout) => {
-                let (row, total) = (layout.file_row_bytes(), layout.rows());
-                // Whole panels, which are what lies together.
-                let rows = PANEL * (self.bytes / layout.of_rows(PANEL).bytes()).max(1);
-                for first in (0..total).step_by(rows) {
-                    let rows = rows.min(total - first);
-                    self.file.resize(rows * row, 0);
-                    source.read_at((first * row) as u64, &mut self.file).map_err(failed)?;
-                    let part = layout.of_rows(rows);
-                    let (first, panels) = (first / PANEL, rows.div_ceil(PANEL));
-                    let (mut from, mut plane_at) = (0, 0);
-                    let pieces = layout.planes().map(|panel| {
-                        let (at, len) = (plane_at + panel * first, panel * panels);
-                        let piece = Piece { from, at, len };
-                        (from, plane_at) = (from + len, plane_at + panel * total.div_ceil(PANEL));
-                        piece
-                    });
-                    let Self { halves, file, next, .. } = self;
-                    halves[*next].send(part.bytes(), &pieces, to, |half| {
-                        part.pack(0, file, half).map_err(|e| failed(Box::new(e)))
-                    })?;
-                    *next = 1 - *next;
-                    progress((rows * row) as u64);
-                }
+        let Some((matrix, count)) = layout.matrices() else {
+            let total = layout.bytes() as usize;
+            for at in (0..total).step_by(self.bytes) {
+                let bytes = self.bytes.min(total - at);
+                let piece = Piece { from: 0, at, len: bytes };
+                let read = |half: &mut [u8]| source.read_at(at as u64, half).map_err(failed);
+                self.halves[self.next].send(bytes, &[piece], to, read)?;
+                self.next = 1 - self.next;
+                progress(bytes as u64);
             }
-            WeightLayout::Plain(_) => {
-                let total = layout.bytes() as usize;
-                for at in (0..total).step_by(self.bytes) {
-                    let bytes = self.bytes.min(total - at);
-                    self.halves[self.next].send(
-                        bytes,
-                        &[Piece { from: 0, at, len: bytes }],
-                        to,
-                        |half| source.read_at(at as u64, half).map_err(failed),
-                    )?;
-                    self.next = 1 - self.next;
-                    progress(bytes as u64);
-                }
+            return Ok(());
+        };
+        let (row, total) = (matrix.file_row_bytes(), matrix.rows());
+        // Whole panels, which are what lies together.
+        let rows = PANEL * (self.bytes / matrix.of_rows(PANEL).bytes()).max(1);
+        for number in 0..count {
+            let base = number * layout.stride() as usize;
+            for first in (0..total).step_by(rows) {
+                let rows = rows.min(total - first);
+                self.file.resize(rows * row, 0);
+                let at = (number * total + first) * row;
+                source.read_at(at as u64, &mut self.file).map_err(failed)?;
+                let part = matrix.of_rows(rows);
+                let (first, panels) = (first / PANEL, rows.div_ceil(PANEL));
+                let (mut from, mut plane_at) = (0, base);
+                let pieces = matrix.planes().map(|panel| {
+                    let (at, len) = (plane_at + panel * first, panel * panels);
+                    let piece = Piece { from, at, len };
+                    (from, plane_at) = (from + len, plane_at + panel * total.div_ceil(PANEL));
+                    piece
+                });
+                let Self { halves, file, next, .. } = self;
+                halves[*next].send(part.bytes(), &pieces, to, |half| {
+                    part.pack(0, file, half).map_err(|e| failed(Box::new(e)))
+                })?;
+                *next = 1 - *next;
+                progress((rows * row) as u64);
             }
         }
         Ok(())

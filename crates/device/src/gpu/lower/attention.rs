@@ -12,7 +12,9 @@ use crate::Result;
 use crate::gpu::launch::{Launch, Params, Region};
 use crate::gpu::layout::unsupported;
 use crate::gpu::limit;
-use plan::{Attention, Caches, QkNorm, Queries, RopeKv, RopeStyle, Rows};
+use plan::{
+    Attention, Caches, QkNorm, Queries, RopeKv, RopeStyle, Rows, Scalar, Scores, Temperature, View,
+};
 
 /// Blocks of attention that keep the largest Orin busy.
 const ATTENTION_BLOCKS: u32 = 256;
@@ -49,7 +51,7 @@ fn rows_of_attention(all: AttentionParams, first: u32, rows: u32) -> AttentionPa
     if all.table != 0 {
         part.k += 4 * first * keys;
         part.v += 4 * first * keys;
-        part.table += 4 * first * dim;
+        part.table += 4 * first * u64::from(all.rotated);
     }
     part
 }
@@ -73,8 +75,15 @@ impl Lowering<'_> {
                 params.q_norm = self.f32(q)?.address;
             }
         }
-        params.interleaved = u32::from(rope.style == RopeStyle::Interleaved);
+        Self::rotated(rope.style, &rope.table, params)?;
         Ok(regions)
+    }
+
+    /// How heads are rotated by a table `[M, 2, R/2]`, into the parameters.
+    fn rotated(style: RopeStyle, table: &View, params: &mut AttentionParams) -> Result<()> {
+        params.interleaved = u32::from(style == RopeStyle::Interleaved);
+        params.rotated = count(2 * table.shape.last().copied().unwrap_or(0))?;
+        Ok(())
     }
 
     /// Slots and positions, into the parameters.
@@ -124,6 +133,34 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// The rotation of queries alone, `x` by `table`.
+    pub(super) fn rope(
+        &mut self,
+        label: &str,
+        style: RopeStyle,
+        [x, table]: [&View; 2],
+        out: &View,
+    ) -> Result<()> {
+        let [rows, heads, dim] = x.shape[..] else {
+            return Err(unsupported(format!("heads {:?}", x.shape)));
+        };
+        let (q, out, angles) = (self.f32(x)?, self.f32(out)?, self.f32(table)?);
+        let mut params = AttentionParams {
+            q: q.address,
+            q_out: out.address,
+            table: angles.address,
+            rows: count(rows)?,
+            heads: count(heads)?,
+            dim: count(dim)?,
+            ..AttentionParams::default()
+        };
+        Self::rotated(style, table, &mut params)?;
+        let grid = rope_kv_grid(params.heads, 0, params.rows);
+        let (params, reads) = (Params::Attention(params), vec![q, angles]);
+        self.launch(label, Kernel::RopeKv, grid, params, reads, vec![out]);
+        Ok(())
+    }
+
     /// Attention, which rotates and stores first when `rotation` is given.
     pub(super) fn attention(
         &mut self,
@@ -148,7 +185,12 @@ impl Lowering<'_> {
         regions.extend(caches);
         let out = self.f32(&attention.out)?;
         params.out = out.address;
-        params.scale = attention.scores.scale.get();
+        let Scores { scale, temperature, cap, window } = attention.scores;
+        (params.scale, params.cap) = (scale.get(), cap.map_or(0.0, Scalar::get));
+        if let Some(Temperature { slope, length }) = temperature {
+            (params.slope, params.length) = (slope.get(), count(length.max(1))?);
+        }
+        params.window = window.and_then(|n| u32::try_from(n).ok()).unwrap_or(u32::MAX);
         // Rows of one sequence share a slot.
         let shared = rotation.is_none() && self.plan.bucket.batch == 1;
         if shared && self.prefill_attention(label, params, &regions, out) {
@@ -163,13 +205,9 @@ impl Lowering<'_> {
         let (Some(kernel), Some([blocks, ..])) = (kernel, grid) else {
             return Err(unsupported(format!("heads of {dim} values ({label})")));
         };
-        (params.partial, params.counters) = self.addresses.attention();
-        let workspace = self.addresses.workspace;
-        let mut writes = vec![
-            out,
-            Region::new(params.partial, workspace.attention),
-            Region::new(params.counters, workspace.attention_counters),
-        ];
+        let (parts, counters) = (self.addresses.attention(), self.addresses.block_counters());
+        (params.partial, params.counters) = (parts.address, counters.address);
+        let mut writes = vec![out, parts, counters];
         if rotation.is_some() {
             writes.extend(caches);
         }
@@ -184,7 +222,7 @@ impl Lowering<'_> {
     }
 
     /// Attention of many rows of a sequence, which share what they read of its cache; false where there are too
-    /// few of them, or no kernel takes such heads.
+    /// few of them, where each sees it in another way, or no kernel takes such heads.
     fn prefill_attention(
         &mut self,
         label: &str,
@@ -192,7 +230,10 @@ impl Lowering<'_> {
         reads: &[Region],
         out: Region,
     ) -> bool {
-        let AttentionParams { rows, heads, kv_heads, dim, .. } = params;
+        let AttentionParams { rows, heads, kv_heads, dim, window, length, .. } = params;
+        if u64::from(window) < self.plan.bucket.context as u64 || length > 0 {
+            return false;
+        }
         let group = heads / kv_heads;
         let Some(kernel) = Kernel::prefill_attention(dim, group) else { return false };
         let grid = |rows| prefill_attention_grid(kernel, heads, kv_heads, rows);

@@ -2,7 +2,8 @@
 
 use crate::Result;
 use crate::gpu::layout::unsupported;
-use plan::{Activation, Attention, Norm, NormKind, Op, Plan, Product, Project, RopeKv, Scores};
+use orind_kernels::catalogue::launch::{MOST_EXPERTS, MOST_KEY, MOST_TAPS};
+use plan::{Op, Plan, ShortConv};
 
 /// Refuses a plan with a step that the kernels cannot do.
 pub(in crate::gpu) fn check(plan: &Plan) -> Result<()> {
@@ -14,41 +15,17 @@ pub(in crate::gpu) fn check(plan: &Plan) -> Result<()> {
 
 /// What a step asks for that the kernels cannot do.
 fn lacking(op: &Op) -> Option<&'static str> {
-    let norm = |norm: &Norm| match norm {
-        Norm { kind: NormKind::Rms, bias: None, .. } => None,
-        _ => Some("LayerNorm"),
-    };
-    let not_silu = |activation| (activation != Activation::Silu).then_some("GELU");
     match op {
-        Op::Normalise(step) => norm(&step.norm),
-        Op::Bias { .. } => Some("biases"),
-        Op::Scale { .. } => Some("factors on activations"),
-        Op::SoftCap { .. } => Some("soft caps"),
-        Op::Activate { .. } => Some("feed-forward parts without a gate"),
-        Op::Rope { .. } => Some("queries over the cache of another layer"),
-        Op::Glu { activation, .. } => not_silu(*activation),
-        Op::Project(Project { norm: before, product, .. }) => {
-            let after = match product {
-                Product::Each(each) if each.iter().any(|l| l.activation.is_some()) => {
-                    Some("an activation in a projection")
-                }
-                Product::Each(each) if each.iter().any(|l| l.bias.is_some()) => Some("biases"),
-                Product::Residual { bias: Some(_), .. } => Some("biases"),
-                Product::Glu { activation, .. } => not_silu(*activation),
-                Product::Each(_) | Product::Residual { .. } => None,
-            };
-            before.as_ref().and_then(norm).or(after)
+        Op::Mixture(mixture) => {
+            (mixture.experts() > MOST_EXPERTS as usize).then_some("more than 1024 experts")
         }
-        Op::RopeKv(RopeKv { k, table, .. }) => {
-            let [rotated, dim] = [table, k].map(|view| view.shape.last().copied().unwrap_or(0));
-            (2 * rotated != dim).then_some("rotation of a part of each head")
+        Op::ShortConv(ShortConv { weight, .. }) => {
+            let taps = weight.shape.last().copied().unwrap_or(0);
+            (!(2..=MOST_TAPS as usize).contains(&taps)).then_some("a convolution of that length")
         }
-        Op::Attention(Attention { scores, .. }) => match scores {
-            Scores { window: Some(_), .. } => Some("attention within a window"),
-            Scores { cap: Some(_), .. } => Some("soft-capped attention"),
-            Scores { temperature: Some(_), .. } => Some("attention with a temperature"),
-            _ => None,
-        },
+        Op::GatedDelta(delta) => {
+            (delta.heads.key_size > MOST_KEY as usize).then_some("keys of more than 128 values")
+        }
         _ => None,
     }
 }
@@ -56,42 +33,26 @@ fn lacking(op: &Op) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plan::{BufferId, Caches, Linear, Rows, Scalar, Temperature, View};
+    use plan::{BufferId, Recurrence, Rows, View};
 
     #[test]
     fn what_the_kernels_cannot_do_is_named() {
         let view = |shape: &[usize]| View::whole(BufferId(0), shape);
-        let one = || view(&[1, 64]);
-        let norm = |kind| Norm { kind, weight: view(&[64]), bias: None, eps: Scalar::new(1e-5) };
-        let project = |norm, product| Op::Project(Project { x: one(), norm: Some(norm), product });
-        let linear = |bias, activation| {
-            Product::Each(vec![Linear { weight: one(), bias, activation, out: one() }])
+        let one = || view(&[1]);
+        let conv = |taps| {
+            let rows = Rows { slots: one(), positions: one() };
+            let (state, held) = (view(&[1, 2, taps - 1, 64]), view(&[1, 2]));
+            Op::ShortConv(ShortConv {
+                x: view(&[1, 64]),
+                weight: view(&[64, taps]),
+                memory: Recurrence { state, held, rows, chunk: 1 },
+                out: view(&[1, 64]),
+            })
         };
-        let glu = |activation| Product::Glu { activation, gate: one(), up: one(), out: one() };
-        let attention = |scores| {
-            let (rows, caches) =
-                (Rows { slots: one(), positions: one() }, Caches { keys: one(), values: one() });
-            Op::Attention(Attention { scores, q: one(), caches, rows, out: one() })
-        };
-        let plain = Scores::scaled(0.1);
-        let temperature = Temperature { slope: Scalar::new(0.1), length: 64 };
         for (op, expected) in [
-            (project(norm(NormKind::Rms), linear(None, None)), None),
-            (project(norm(NormKind::Layer), linear(None, None)), Some("LayerNorm")),
-            (project(norm(NormKind::Rms), linear(Some(one()), None)), Some("biases")),
-            (project(norm(NormKind::Rms), glu(Activation::Silu)), None),
-            (project(norm(NormKind::Rms), glu(Activation::Gelu)), Some("GELU")),
-            (Op::Bias { x: one(), bias: one(), out: one() }, Some("biases")),
-            (attention(plain), None),
-            (attention(Scores { window: Some(8), ..plain }), Some("attention within a window")),
-            (
-                attention(Scores { cap: Some(Scalar::new(5.0)), ..plain }),
-                Some("soft-capped attention"),
-            ),
-            (
-                attention(Scores { temperature: Some(temperature), ..plain }),
-                Some("attention with a temperature"),
-            ),
+            (Op::Copy { x: one(), out: one() }, None),
+            (conv(8), None),
+            (conv(9), Some("a convolution of that length")),
         ] {
             assert_eq!(lacking(&op), expected, "{}", op.name());
         }

@@ -31,9 +31,9 @@ impl Lowering<'_> {
         planes: u32,
         rows: usize,
     ) -> Result<Option<Tiles>> {
-        let &Projection { k, swiglu, .. } = projection;
+        let &Projection { k, glu, .. } = projection;
         let (weight, segments, cols) = (matrices[0].weight, segments(matrices), count(k)?);
-        let case = |batch| variant::case(weight, planes, batch, &segments, swiglu, cols);
+        let case = |batch| variant::case(weight, planes, batch, &segments, glu > 0, cols);
         let tile = self.addresses.tuning.tile(weight, rows, case);
         let tile = tile.filter(|_| matmul_takes(weight, k));
         let tiles = tile.and_then(|tile| {
@@ -54,10 +54,10 @@ impl Lowering<'_> {
         all: usize,
         Tiles { tile, most }: Tiles,
     ) -> Result<()> {
-        let &Projection { x, k, residual, swiglu, .. } = projection;
+        let &Projection { x, k, residual, glu, .. } = projection;
         let (weight, k) = (matrices[0].weight, count(k)?);
         let segments = segments(matrices);
-        let ns: Vec<u32> = matrices.iter().map(|m| m.n).take(if swiglu { 1 } else { 3 }).collect();
+        let ns: Vec<u32> = matrices.iter().map(|m| m.n).take(if glu > 0 { 1 } else { 3 }).collect();
         for first in (0..all).step_by(most) {
             let rows = most.min(all - first);
             // The rows of these launches within the rows of the step.
@@ -83,14 +83,14 @@ impl Lowering<'_> {
                 segments: of_rows,
                 k,
                 rows,
-                swiglu: u32::from(swiglu),
+                swiglu: glu,
                 planes,
             };
             self.launches.push(Launch {
                 step: self.at,
                 label: label.to_owned(),
                 kernel: Kernel::Matmul { weight, tile },
-                grid: matmul_grid(tile, rows, &ns, swiglu),
+                grid: matmul_grid(tile, rows, &ns, glu > 0),
                 shared_bytes: matmul_shared_bytes(weight, tile),
                 params: Params::Matmul(params),
                 reads: std::iter::once(activations).chain(residual).collect(),

@@ -6,34 +6,38 @@
 
 mod attention;
 mod check;
+mod elementwise;
 mod matmul;
+mod mixture;
 mod project;
+mod recurrent;
 mod sample;
 
 use std::collections::HashMap;
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{elements_grid, embed_grid, rows_grid};
-use orind_kernels::params::{EmbedParams, GatherParams, RopeTableParams, RowsParams};
+use orind_kernels::params::{self, EmbedParams, GatherParams, RopeTableParams};
 
 use super::launch::{Launch, Params, Region};
-use super::layout::{Cache, WeightLayout, Workspace, unsupported};
+use super::layout::{Cache, State, WeightLayout, Workspace, unsupported};
 use super::variant::Tuning;
 use crate::plan_buffers::PlanBuffers;
 use crate::{Error, Result};
 use plan::{
-    Arena, Attention, Binary, Buffer, Class, DType, Gather, Normalise, Op, Plan, RopeKv, RopeTable,
-    Step, View,
+    Activation, Arena, Attention, Buffer, Class, DType, Gather, Normalise, Op, Plan, RopeKv,
+    RopeTable, Step, View,
 };
 
 pub(super) use attention::splits;
 pub(super) use check::check;
+pub(super) use mixture::work_bytes as mixture_bytes;
 use project::Matrix;
 pub(super) use project::cost;
 
 pub(super) struct Addresses<'a> {
     pub(super) weights: &'a HashMap<String, (u64, WeightLayout)>,
-    pub(super) caches: &'a HashMap<String, (u64, Cache)>,
+    pub(super) states: &'a HashMap<String, (u64, State)>,
     pub(super) workspace: &'a Workspace,
     /// The scratch that only the GPU touches, as [`Workspace`] divides it.
     pub(super) scratch: u64,
@@ -46,14 +50,31 @@ pub(super) struct Addresses<'a> {
 }
 
 impl Addresses<'_> {
-    const fn attention(&self) -> (u64, u64) {
-        (self.scratch + self.workspace.arena, self.counters)
+    /// Where parts of attention are.
+    const fn attention(&self) -> Region {
+        Region::new(self.scratch + self.workspace.arena, self.workspace.attention)
+    }
+
+    /// What counts the blocks of attention, or of a sequence.
+    const fn block_counters(&self) -> Region {
+        Region::new(self.counters, self.workspace.block_counters)
+    }
+
+    /// What a mixture keeps between its launches.
+    const fn mixture(&self) -> u64 {
+        self.normed().address - self.workspace.mixture
+    }
+
+    /// Rows with their LayerNorm.
+    const fn normed(&self) -> Region {
+        let normed = self.workspace.normed;
+        Region::new(self.activations().address - normed, normed)
     }
 
     const fn sample(&self) -> (u64, u64, u64) {
         let parts = self.scratch + self.workspace.arena + self.workspace.attention;
         let candidates = parts + self.workspace.sample;
-        (parts, candidates, self.counters + self.workspace.attention_counters)
+        (parts, candidates, self.counters + self.workspace.block_counters)
     }
 
     /// Where quantised activations are.
@@ -130,6 +151,14 @@ pub(super) fn rows_of(view: &View) -> (usize, usize) {
     (view.elements() / n, n)
 }
 
+/// The kernels' number of an activation.
+const fn number_of(activation: Activation) -> u32 {
+    match activation {
+        Activation::Silu => params::SILU,
+        Activation::Gelu => params::GELU,
+    }
+}
+
 fn count(n: usize) -> Result<u32> {
     u32::try_from(n).map_err(|_| unsupported(format!("a dimension of {n}")))
 }
@@ -139,14 +168,19 @@ impl Lowering<'_> {
         self.plan.buffer(view.buffer)
     }
 
-    /// Address of a contiguous view of 4-byte elements.
+    /// A contiguous view of 4-byte elements.
     fn region(&self, view: &View) -> Result<Region> {
-        let buffer = self.buffer(view);
-        let refused =
-            |why: &str| unsupported(format!("{:?} `{}` {why}", buffer.class, buffer.name));
         if !view.is_contiguous() {
-            return Err(refused("with strides as an operand here"));
+            let Buffer { class, name, .. } = self.buffer(view);
+            let what = format!("{class:?} `{name}` with strides as an operand here");
+            return Err(unsupported(what));
         }
+        Ok(Region::new(self.address(view)?, 4 * view.elements() as u64))
+    }
+
+    /// Where a view of 4-byte elements begins.
+    fn address(&self, view: &View) -> Result<u64> {
+        let buffer = self.buffer(view);
         let base = match buffer.class {
             Class::Scratch => self.arena.offset(view.buffer).map(|at| self.addresses.scratch + at),
             Class::Mailbox | Class::Output => {
@@ -159,8 +193,10 @@ impl Lowering<'_> {
             },
             Class::State | Class::Constant(_) => None,
         };
-        let base = base.ok_or_else(|| refused("as an operand here"))?;
-        Ok(Region::new(base + 4 * view.offset as u64, 4 * view.elements() as u64))
+        let base = base.ok_or_else(|| {
+            unsupported(format!("{:?} `{}` as an operand here", buffer.class, buffer.name))
+        })?;
+        Ok(base + 4 * view.offset as u64)
     }
 
     fn typed(&self, view: &View, dtype: DType) -> Result<Region> {
@@ -175,14 +211,19 @@ impl Lowering<'_> {
         self.typed(view, DType::F32)
     }
 
+    /// The address of what there may be; 0 for none.
+    fn optional(&self, view: Option<&View>) -> Result<u64> {
+        view.map_or(Ok(0), |view| Ok(self.f32(view)?.address))
+    }
+
     fn i32(&self, view: &View) -> Result<Region> {
         self.typed(view, DType::I32)
     }
 
     fn cache(&self, view: &View) -> Result<(Region, Cache)> {
         let buffer = self.buffer(view);
-        match self.addresses.caches.get(&buffer.name) {
-            Some(&(at, c))
+        match self.addresses.states.get(&buffer.name) {
+            Some(&(at, State::Cache(c)))
                 if *view.shape == [c.slots, c.capacity, c.heads, c.dim].map(|n| n as usize) =>
             {
                 Ok((Region::new(at, c.bytes()), c))
@@ -210,18 +251,20 @@ impl Lowering<'_> {
         let label = step.label.as_str();
         match &step.op {
             Op::Gather(gather) => self.gather(label, gather),
-            Op::Binary { op: Binary::Add, a, b, out } => {
-                self.elementwise(label, Kernel::Add, [a, b], out)
+            Op::Normalise(Normalise { x, norm, out }) => {
+                let (rows, x, out) = (rows_of(x), self.f32(x)?, self.f32(out)?);
+                self.norm(label, norm, rows, x, out)
             }
-            Op::Glu { gate, up, out, .. } => {
-                self.elementwise(label, Kernel::SwiGlu, [gate, up], out)
-            }
-            Op::Normalise(norm) => self.rms_norm(label, norm),
             Op::RopeTable(table) => self.rope_table(label, table),
             Op::Attention(attention) => self.attention(label, attention, None),
             Op::RopeKv(rope) => self.rope_kv(label, rope),
+            Op::Rope { style, x, table, out } => self.rope(label, *style, [x, table], out),
+            Op::Mixture(mixture) => self.mixture(label, mixture),
+            Op::ShortConv(conv) => self.short_conv(label, conv),
+            Op::GatedDelta(delta) => self.gated_delta(label, delta),
             Op::Project(project) => self.project(label, project),
             Op::Sample(sample) => self.sample(label, sample),
+            op if self.elementwise(label, op)? => Ok(()),
             op => Err(unsupported(format!("step {} ({label})", op.name()))),
         }
     }
@@ -263,46 +306,6 @@ impl Lowering<'_> {
         });
         let grid = elements_grid(width, rows);
         self.launch(label, Kernel::Gather, grid, params, vec![source, ids], vec![out]);
-        Ok(())
-    }
-
-    fn elementwise(
-        &mut self,
-        label: &str,
-        kernel: Kernel,
-        operands: [&View; 2],
-        out: &View,
-    ) -> Result<()> {
-        let (rows, n) = rows_of(operands[0]);
-        let [a, b] = [self.f32(operands[0])?, self.f32(operands[1])?];
-        let out = self.f32(out)?;
-        let (rows, n) = (count(rows)?, count(n)?);
-        let params = Params::Rows(RowsParams {
-            a: a.address,
-            b: b.address,
-            out: out.address,
-            n,
-            rows,
-            ..RowsParams::default()
-        });
-        self.launch(label, kernel, elements_grid(n, rows), params, vec![a, b], vec![out]);
-        Ok(())
-    }
-
-    fn rms_norm(&mut self, label: &str, step: &Normalise) -> Result<()> {
-        let (rows, n) = rows_of(&step.x);
-        let (x, weight) = (self.f32(&step.x)?, self.f32(&step.norm.weight)?);
-        let (out, rows) = (self.f32(&step.out)?, count(rows)?);
-        let params = Params::Rows(RowsParams {
-            a: x.address,
-            b: weight.address,
-            out: out.address,
-            n: count(n)?,
-            rows,
-            eps: step.norm.eps.get(),
-            reserved: 0,
-        });
-        self.launch(label, Kernel::RmsNorm, rows_grid(rows), params, vec![x], vec![out]);
         Ok(())
     }
 

@@ -8,12 +8,12 @@ use orind_kernels::catalogue::launch::{
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{ProjectParams, Segment};
 
-use super::{Addresses, Lowering, count, rows_of};
+use super::{Addresses, Lowering, count, number_of, rows_of};
 use crate::gpu::launch::{Launch, Params, Region};
 use crate::gpu::layout::{WeightLayout, unsupported, weight};
 use crate::gpu::variant::{self, Shape};
 use crate::{Result, precision};
-use plan::{Class, Cost, Linear, Op, Plan, Product, Project, View};
+use plan::{Class, Cost, Linear, NormKind, Op, Plan, Product, Project, View};
 
 /// Rows of activations that a projection takes at once.
 pub(super) const PROJECT_ROWS: usize = 8;
@@ -26,15 +26,26 @@ pub(super) struct Matrix {
     pub(super) n: u32,
     /// Planes of the activations that its products have.
     pub(super) planes: u32,
+    /// Added to its products; 0 for none. Then the activation's number.
+    pub(super) bias: u64,
+    pub(super) activation: u32,
     pub(super) out: Option<Region>,
+}
+
+impl Matrix {
+    /// Its part of a launch whose products go to `out`.
+    fn segment(&self, out: Option<Region>) -> Segment {
+        let &Self { address, n, planes, bias, activation, .. } = self;
+        let out = out.map_or(0, |out| out.address);
+        Segment { weights: address, out, bias, n, planes, activation, reserved: 0 }
+    }
 }
 
 /// The matrices of a launch, and where their products of the step's first row go.
 pub(super) fn segments(matrices: &[Matrix]) -> [Segment; 3] {
     let mut segments = [Segment::default(); 3];
-    for (segment, &Matrix { address, n, out, planes, .. }) in segments.iter_mut().zip(matrices) {
-        let out = out.map_or(0, |out| out.address);
-        *segment = Segment { weights: address, out, n, planes };
+    for (segment, matrix) in segments.iter_mut().zip(matrices) {
+        *segment = matrix.segment(matrix.out);
     }
     segments
 }
@@ -47,7 +58,8 @@ pub(super) struct Projection {
     pub(super) norm_weight: u64,
     pub(super) eps: f32,
     pub(super) residual: Option<Region>,
-    pub(super) swiglu: bool,
+    /// The activation's number, of a gate and what it meets; else 0.
+    pub(super) glu: u32,
 }
 
 /// Rows of activations that one launch of a projection takes.
@@ -133,10 +145,19 @@ impl Lowering<'_> {
             {
                 let planes = out.map_or(1, |out| planes(self.plan, weight, out));
                 let out = out.map(|out| self.f32(out)).transpose()?;
-                Ok(Matrix { address, weight, n: count(view.shape[0])?, planes, out })
+                let n = count(view.shape[0])?;
+                Ok(Matrix { address, weight, n, planes, bias: 0, activation: 0, out })
             }
             _ => Err(unsupported(format!("`{}` as a matrix of weights", buffer.name))),
         }
+    }
+
+    fn linear(&self, linear: &Linear) -> Result<Matrix> {
+        Ok(Matrix {
+            bias: self.optional(linear.bias.as_ref())?,
+            activation: linear.activation.map_or(0, number_of),
+            ..self.matrix(&linear.weight, Some(&linear.out))?
+        })
     }
 
     /// Products of the rows with matrices of one type at a time, as many rows as a kernel takes.
@@ -148,19 +169,26 @@ impl Lowering<'_> {
             norm_weight: 0,
             eps: 0.0,
             residual: None,
-            swiglu: false,
+            glu: 0,
         };
-        if let Some(norm) = &project.norm {
-            projection.norm_weight = self.f32(&norm.weight)?.address;
-            projection.eps = norm.eps.get();
+        match &project.norm {
+            Some(norm) if norm.kind == NormKind::Layer => {
+                let normed = Region::new(self.addresses.normed().address, projection.x.bytes);
+                self.norm(label, norm, (rows, k), projection.x, normed)?;
+                projection.x = normed;
+            }
+            Some(norm) => {
+                projection.norm_weight = self.f32(&norm.weight)?.address;
+                projection.eps = norm.eps.get();
+            }
+            None => {}
         }
         let mut matrices = match &project.product {
             Product::Each(each) => {
-                let matrix = |l: &Linear| self.matrix(&l.weight, Some(&l.out));
-                each.iter().map(matrix).collect::<Result<Vec<_>, _>>()?
+                each.iter().map(|linear| self.linear(linear)).collect::<Result<Vec<_>, _>>()?
             }
-            Product::Glu { gate, up, out, .. } => {
-                projection.swiglu = true;
+            Product::Glu { activation, gate, up, out } => {
+                projection.glu = number_of(*activation);
                 let (gate, up) = (self.matrix(gate, Some(out))?, self.matrix(up, None)?);
                 if gate.weight != up.weight {
                     let what = format!("gate and up of different types ({label})");
@@ -168,9 +196,10 @@ impl Lowering<'_> {
                 }
                 vec![gate, up]
             }
-            Product::Residual { weight, residual, out, .. } => {
+            Product::Residual { weight, bias, residual, out } => {
                 projection.residual = Some(self.f32(residual)?);
-                vec![self.matrix(weight, Some(out))?]
+                let bias = self.optional(bias.as_ref())?;
+                vec![Matrix { bias, ..self.matrix(weight, Some(out))? }]
             }
         };
         while let Some(&Matrix { weight, .. }) = matrices.first() {
@@ -200,7 +229,7 @@ impl Lowering<'_> {
         matrices: &[Matrix],
         chunk: Chunk,
     ) -> Result<()> {
-        let &Projection { x, k, norm_weight, eps, residual, swiglu } = projection;
+        let &Projection { x, k, norm_weight, eps, residual, glu } = projection;
         let Chunk { first, rows, room, planes, shared_bytes } = chunk;
         // The rows of this launch within the rows of the step.
         let part = |whole: Region, n: u64| {
@@ -208,12 +237,10 @@ impl Lowering<'_> {
         };
         let mut segments = [Segment::default(); 3];
         let mut writes = Vec::new();
-        for (segment, &Matrix { address, n, planes, out, .. }) in segments.iter_mut().zip(matrices)
-        {
-            let out = out.map(|out| part(out, u64::from(n)));
+        for (segment, matrix) in segments.iter_mut().zip(matrices) {
+            let out = matrix.out.map(|out| part(out, u64::from(matrix.n)));
             writes.extend(out);
-            let out = out.map_or(0, |out| out.address);
-            *segment = Segment { weights: address, out, n, planes };
+            *segment = matrix.segment(out);
         }
         let x = part(x, k as u64);
         let residual = residual.map(|r| part(r, u64::from(segments[0].n)));
@@ -224,22 +251,22 @@ impl Lowering<'_> {
             segments,
             k: count(k)?,
             rows: count(rows)?,
-            swiglu: u32::from(swiglu),
+            swiglu: glu,
             eps,
             inverse_k: inverse(k),
             reserved: 0,
         };
         let weight = matrices[0].weight;
         let Addresses { sms, tuning, .. } = self.addresses;
-        let case = variant::case(weight, planes, room, &params.segments, swiglu, params.k);
+        let case = variant::case(weight, planes, room, &params.segments, glu > 0, params.k);
         let Shape { variant, blocks } = tuning.shape(weight, &case);
-        let ns: Vec<u32> = matrices.iter().map(|m| m.n).take(if swiglu { 1 } else { 3 }).collect();
+        let ns: Vec<u32> = matrices.iter().map(|m| m.n).take(if glu > 0 { 1 } else { 3 }).collect();
         self.launches.push(Launch {
             step: self.at,
             label: label.to_owned(),
             kernel: Kernel::Project { weight, rows: room, planes, variant },
             // More blocks than the device holds at once would only prepare the same activations again.
-            grid: [project_tiles(variant, &ns, swiglu).min(sms * blocks).max(1), 1, 1],
+            grid: [project_tiles(variant, &ns, glu > 0).min(sms * blocks).max(1), 1, 1],
             shared_bytes,
             params: Params::Project(params),
             reads: std::iter::once(x).chain(residual).collect(),

@@ -174,7 +174,7 @@ impl NvInstance {
             uploads,
             pool: Some(Pool::Loading(Box::new(Loading::new(&space, layout.weight_bytes)))),
             placements: HashMap::new(),
-            caches: scratch(layout.cache_bytes)?,
+            caches: scratch(layout.state_bytes)?,
             scratch: scratch(layout.workspace.scratch())?,
             counters,
             code,
@@ -219,12 +219,12 @@ impl NvInstance {
             };
             weights.insert(name.clone(), (address.get(), *layout));
         }
-        let caches = self.layout.caches_at(self.caches.address().get());
+        let states = self.layout.states_at(self.caches.address().get());
         lower(
             plan,
             &Addresses {
                 weights: &weights,
-                caches: &caches,
+                states: &states,
                 workspace: &self.layout.workspace,
                 scratch: self.scratch.address().get(),
                 counters: self.counters.address().get(),
