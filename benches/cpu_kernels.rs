@@ -264,6 +264,7 @@ fn attention(isa: Isa, heads: usize, dim: usize, rows: usize, most: usize) -> im
             window: usize::MAX,
             scale: 0.1,
             cap: None,
+            sinks: None,
             scratch: scratch.as_mut_ptr(),
             out: out.as_mut_ptr(),
         };

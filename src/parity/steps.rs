@@ -377,6 +377,7 @@ fn attended(
                 q,
                 Caches { keys, values },
                 rows,
+                None,
                 Scores::scaled(1.0 / (d as f32).sqrt()),
                 context,
             )?;

@@ -279,7 +279,11 @@ impl Decoder<'_> {
         };
         self.caches.insert(i, caches);
         self.g.at(format!("blk.{i}.attention"));
-        let mixed = self.g.attention(q, caches, rows, scores, self.step.bucket.context)?;
+        let sinks = match attention.sinks {
+            true => Some(self.vector(&format!("blk.{i}.attn_sinks.weight"), heads)?),
+            false => None,
+        };
+        let mixed = self.g.attention(q, caches, rows, sinks, scores, self.step.bucket.context)?;
         let mixed = self.g.reshape(mixed, &[m, q_rows])?;
         if !attention.gated {
             return Ok(mixed);

@@ -78,6 +78,8 @@ pub struct Attention {
     pub value_norm: bool,
     pub keys: Keys,
     pub scores: Scores,
+    /// Each head has a score of its own that takes weight and has no value.
+    pub sinks: bool,
 }
 
 /// Where the keys and values of a layer come from.

@@ -372,6 +372,8 @@ pub struct Attention<T = View> {
     pub q: T,
     pub caches: Caches<T>,
     pub rows: Rows<T>,
+    /// A score of each head that takes weight and has no value, `F32 [H]`.
+    pub sinks: Option<T>,
     pub out: T,
 }
 
@@ -528,12 +530,13 @@ impl<T> Op<T> {
             Self::KvWrite { rows, values, cache } => {
                 Op::KvWrite { rows: rows.map(&mut read), values: read(values), cache: write(cache) }
             }
-            Self::Attention(Attention { scores, q, caches, rows, out }) => {
+            Self::Attention(Attention { scores, q, caches, rows, sinks, out }) => {
                 Op::Attention(Attention {
                     scores: *scores,
                     q: read(q),
                     caches: caches.map(&mut read),
-                    rows: rows.map(read),
+                    rows: rows.map(&mut read),
+                    sinks: sinks.as_ref().map(read),
                     out: write(out),
                 })
             }
@@ -809,9 +812,10 @@ mod tests {
                     q: "q",
                     caches,
                     rows,
+                    sinks: Some("sinks"),
                     out: "y",
                 }),
-                "q keys values slots positions",
+                "q keys values slots positions sinks",
                 "y",
             ),
             (Op::KvWrite { rows, values: "v", cache: "cache" }, "slots positions v", "cache"),

@@ -70,6 +70,8 @@ pub struct Attend {
     pub scale: f32,
     /// Their soft cap.
     pub cap: Option<f32>,
+    /// Of each query head a score that takes weight and has no value.
+    pub sinks: Option<*const f32>,
     /// [`scratch_len`] values.
     pub scratch: *mut f32,
     /// Results of the first token: `heads` times `dim` values.
@@ -297,8 +299,18 @@ impl<'a, C: Cached> Pass<'a, C> {
                     }
                 }
             }
-            for (line, &Softmax { sum, .. }) in totals[..self.lines].iter().enumerate() {
-                let (out, sum) = (a.out.add(self.place(line)), S::splat(sum));
+            if a.sinks.is_some() {
+                self.spans.write_bytes(0, a.dim);
+            }
+            for (line, mut total) in totals[..self.lines].iter().copied().enumerate() {
+                let out = a.out.add(self.place(line));
+                if let Some(sinks) = a.sinks {
+                    let sink = S::splat(*sinks.add((self.first + line) % a.heads));
+                    let nothing = S::splat(f32::NEG_INFINITY);
+                    let (sink, _) = Softmax::of::<S>([S::first(sink, 1, nothing), nothing]);
+                    total.fold::<S>(out, sink, self.spans, a.dim);
+                }
+                let sum = S::splat(total.sum);
                 for d in (0..a.dim).step_by(LANES) {
                     S::store(out.add(d), S::div(S::load(out.add(d)), sum));
                 }
@@ -425,18 +437,10 @@ impl<'a, C: Cached> Pass<'a, C> {
             if self.among(line, p, SPAN) > LANES {
                 scores[1] = S::load(at.add(LANES));
             }
-            // A NaN is passed over.
-            let max = S::max(scores[1], S::splat(f32::NEG_INFINITY));
-            let max = S::max_lanes(S::max(scores[0], max));
-            let exponent = max * std::f32::consts::LOG2_E;
-            // Rounded by adding it to a number whose last bit is worth 1.
-            let rounded = BIAS_F + exponent.clamp(-MOST_POWER, MOST_POWER);
-            let power = rounded.to_bits().cast_signed() - BIAS;
-            let weights = scores.map(|scores| exp_over_power::<S>(scores, max, power));
+            let (softmax, weights) = Softmax::of::<S>(scores);
             S::store(at, weights[0]);
             S::store(at.add(LANES), weights[1]);
-            let sum = S::sum(S::add(weights[0], weights[1]));
-            Softmax { power, sum: if exponent.abs() <= MOST_POWER { sum } else { f32::NAN } }
+            softmax
         }
     }
 
@@ -558,6 +562,29 @@ struct Softmax {
 
 impl Softmax {
     const ZERO: Self = Self { power: 0, sum: 0.0 };
+
+    /// Of a span's scores, and the weight of each.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Simd`].
+    #[inline(always)]
+    unsafe fn of<S: Simd>(scores: [S::F; 2]) -> (Self, [S::F; 2]) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            // A NaN is passed over.
+            let max = S::max(scores[1], S::splat(f32::NEG_INFINITY));
+            let max = S::max_lanes(S::max(scores[0], max));
+            let exponent = max * std::f32::consts::LOG2_E;
+            // Rounded by adding it to a number whose last bit is worth 1.
+            let rounded = BIAS_F + exponent.clamp(-MOST_POWER, MOST_POWER);
+            let power = rounded.to_bits().cast_signed() - BIAS;
+            let weights = scores.map(|scores| exp_over_power::<S>(scores, max, power));
+            let sum = S::sum(S::add(weights[0], weights[1]));
+            let sum = if exponent.abs() <= MOST_POWER { sum } else { f32::NAN };
+            (Self { power, sum }, weights)
+        }
+    }
 
     /// Adds what further positions gave: their softmax, and the `dim` sums of what they weigh to `values`.
     ///

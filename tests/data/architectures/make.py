@@ -8,7 +8,7 @@ LLAMA_CPP is a folder of llama.cpp's sources with a build in `build/`. Needs num
 compiler. NAME.gguf has weights of F16 and F32 made of seeded noise. NAME.json has a sequence of tokens and, for
 each position, the largest logits in f64: of the weights as they are, and of the same weights in Q8_0; beside each
 the error of llama.cpp's logits, its cache in F16 and without flash attention: of the weights in F32, in F16, and in
-Q8_0. The f64 code below is written from the models' definitions, not from any engine's.
+Q8_0; of gpt-oss also with its experts in MXFP4. The f64 code below is written from the models' definitions, not from any engine's.
 """
 
 import json
@@ -24,7 +24,7 @@ from gguf import GGMLQuantizationType as Type
 
 HERE = pathlib.Path(__file__).parent
 # What stays in F32 whatever the matrices are.
-KEPT = ["ffn_gate_inp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"]
+KEPT = ["ffn_gate_inp.weight", "exps.bias", "ssm_conv1d.weight", "shortconv.conv.weight"]
 TOKENS = 40
 TOP = 12
 VOCABULARY = 128
@@ -105,6 +105,8 @@ class Model:
             self.norm(p + "post_ffw_norm")
         if not parallel:
             self.norm(p + self.h.get("ffn_norm", "ffn_norm"))
+        if self.h.get("sinks"):
+            self.vector(p + "attn_sinks.weight", heads, 0.0, 2.0)
         if "experts" in self.h:
             self.experts(p, **self.h["experts"])
         else:
@@ -115,12 +117,16 @@ class Model:
         for name in biases:
             self.vector(p + name + ".bias", self.weights[p + name + ".weight"].shape[0])
 
-    def experts(self, p, count, width, shared=None, **_):
+    def experts(self, p, count, width, shared=None, spread=1.2, biased=False, **_):
         self.matrix(p + "ffn_gate_inp", count, WIDTH)
-        self.matrix(p + "ffn_gate_exps", count, width, WIDTH)
-        self.matrix(p + "ffn_up_exps", count, width, WIDTH)
+        self.matrix(p + "ffn_gate_exps", count, width, WIDTH, spread / np.sqrt(WIDTH))
+        self.matrix(p + "ffn_up_exps", count, width, WIDTH, spread / np.sqrt(WIDTH))
         # Small, so that a choice that rounding turns does not decide the logits.
-        self.matrix(p + "ffn_down_exps", count, WIDTH, width, 0.5 / np.sqrt(width))
+        self.matrix(p + "ffn_down_exps", count, WIDTH, width, 0.5 * (1.2 / spread) ** 2 / np.sqrt(width))
+        if biased:
+            self.vector(p + "ffn_gate_inp.bias", count)
+            for part, rows in ("gate", width), ("up", width), ("down", WIDTH):
+                self.vector(p + f"ffn_{part}_exps.bias", (count, rows), 0.0, 0.05)
         if shared:
             self.vector(p + "ffn_gate_inp_shexp.weight", WIDTH)
             self.matrix(p + "ffn_gate_shexp", shared, WIDTH)
@@ -156,8 +162,8 @@ class Model:
             self.vector("output.bias", VOCABULARY)
         return self
 
-    def write(self, path, matrices):
-        """As a file whose matrices have the type; the weights as that file has them."""
+    def write(self, path, matrices, experts=None):
+        """As a file whose matrices have the type, or experts another; the weights as that file has them."""
         writer = gguf.GGUFWriter(path, self.architecture)
         writer.add_string("tokenizer.ggml.model", "none")
         for key, value in self.keys.items():
@@ -178,7 +184,8 @@ class Model:
             elif matrices == Type.F16:
                 data, kind = values.astype(np.float16), Type.F16
             else:
-                data, kind = gguf.quantize(values.astype(np.float32), matrices), matrices
+                kind = experts if experts and values.ndim == 3 else matrices
+                data = gguf.quantize(values.astype(np.float32), kind)
             writer.add_tensor(name, data, raw_dtype=kind)
             stored[name] = gguf.dequantize(data, kind).astype(np.float64)
         writer.write_header_to_file()
@@ -192,11 +199,13 @@ def frequencies(base, rotated):
     return base ** (-2.0 * np.arange(rotated // 2) / rotated)
 
 
-def yarn(plain, base, factor, original, fast, slow):
-    """Peng et al., 2023, section 3.2."""
+def yarn(plain, base, factor, original, fast, slow, whole=True):
+    """Peng et al., 2023, section 3.2, between whole pairs or not."""
     d = 2 * len(plain)
     at = lambda turns: d * np.log(original / (turns * 2 * np.pi)) / (2 * np.log(base))
-    low, high = max(np.floor(at(fast)), 0), min(np.ceil(at(slow)), d - 1)
+    low, high = at(fast), at(slow)
+    if whole:
+        low, high = max(np.floor(low), 0), min(np.ceil(high), d - 1)
     ramp = np.clip((np.arange(len(plain)) - low) / max(high - low, 0.001), 0, 1)
     return plain / factor * ramp + plain * (1 - ramp)
 
@@ -259,8 +268,12 @@ class Exact:
         if "window" in self.h and self.windowed(i):
             hidden |= distance >= self.h["window"]
         scores = np.where(hidden, -np.inf, scores)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
+        most = scores.max(-1, keepdims=True)
+        weights = np.exp(scores - most)
+        lost = 0.0
+        if self.h.get("sinks"):
+            lost = np.exp(self.w[f"blk.{i}.attn_sinks.weight"][:, None, None] - most)
+        weights /= weights.sum(-1, keepdims=True) + lost
         return np.einsum("hts,shd->thd", weights, v).reshape(t, -1)
 
     def feed_forward(self, x, p):
@@ -269,20 +282,30 @@ class Exact:
         if p + "ffn_gate_inp.weight" not in w:
             return self.linear(self.act(self.linear(n, p + "ffn_gate")) * self.linear(n, p + "ffn_up"), p + "ffn_down")
         e = h["experts"]
-        scores = np.exp(n @ w[p + "ffn_gate_inp.weight"].T)
+        scores = np.exp(self.linear(n, p + "ffn_gate_inp"))
         scores /= scores.sum(-1, keepdims=True)
         y = np.zeros_like(x)
         for row, s in enumerate(scores):
             best = np.argsort(-s)[:e["used"]]
             whole = s[best].sum() if e["normalised"] else 1.0
             for i in best:
-                gate, up, down = (w[p + f"ffn_{part}_exps.weight"][i] for part in ("gate", "up", "down"))
-                y[row] += s[i] / whole * (down @ (self.act(gate @ n[row]) * (up @ n[row])))
+                y[row] += s[i] / whole * self.expert(n[row], p, i)
         if e.get("shared"):
             inner = self.act(self.linear(n, p + "ffn_gate_shexp")) * self.linear(n, p + "ffn_up_shexp")
             open_ = sigmoid(n @ w[p + "ffn_gate_inp_shexp.weight"])[:, None]
             y = y + open_ * self.linear(inner, p + "ffn_down_shexp")
         return y
+
+    def expert(self, x, p, i):
+        def product(x, part):
+            name = p + f"ffn_{part}_exps"
+            y = self.w[name + ".weight"][i] @ x
+            return y + self.w[name + ".bias"][i] if name + ".bias" in self.w else y
+        gate, up = product(x, "gate"), product(x, "up")
+        if self.h["act"] == "clamped":
+            gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+            return product(gate * sigmoid(1.702 * gate) * (up + 1), "down")
+        return product(self.act(gate) * up, "down")
 
     def convolved(self, x, weight):
         """Each channel's last values times its weights, the last for the value itself."""
@@ -418,7 +441,7 @@ ALL = {}
 
 
 def architecture(make):
-    ALL[make.__name__] = make
+    ALL[make.__name__.replace("_", "-")] = make
     return make
 
 
@@ -645,6 +668,27 @@ def qwen2moe(name):
     return m.end(tied=False)
 
 
+@architecture
+def gpt_oss(name):
+    factor, original, base = 8.0, 64, 150000.0
+    # Its ramp is between any two numbers of pairs, llama.cpp's between whole ones: these are both.
+    turns = [float(np.float32(original / (2 * np.pi) * base ** (-pair / 16))) for pair in (2 + 1e-5, 9 - 1e-5)]
+
+    def rope(e):
+        return yarn(frequencies(base, 32), base, factor, original, *turns, whole=False), 0.1 * np.log(factor) + 1
+    m = Model(name, "gpt-oss", 4, head=32, rope=rope, window=9, windowed=[True, False] * 2, sinks=True, act="clamped",
+              ffn_norm="post_attention_norm",
+              experts=dict(count=6, used=2, width=64, normalised=True, spread=4.0, biased=True))
+    for key, value in {"rope.freq_base": base, "rope.scaling.type": "yarn", "rope.scaling.factor": factor,
+                       "rope.scaling.original_context_length": original, "rope.scaling.yarn_beta_fast": turns[0],
+                       "rope.scaling.yarn_beta_slow": turns[1], "attention.sliding_window": 9}.items():
+        m.set(key, value)
+    of_experts(m, **m.h["experts"])
+    for i in range(4):
+        m.layer(i, QKV + ["attn_output"])
+    return m.end(tied=False)
+
+
 def hybrid(name, architecture, grouped=False, **more):
     """Qwen3-Next and Qwen3.5: layers of Gated DeltaNet, every third with attention; a layer that predicts further tokens."""
     m = Model(name, architecture, 5, rope=one_rope, head=32, rotated=8, base=1000000.0, attention_gate=True,
@@ -724,10 +768,15 @@ def main():
             tokens = model.random.integers(0, VOCABULARY, TOKENS).tolist()
             paths = {"F16": HERE / f"{name}.gguf", "F32": folder / "f32.gguf", "Q8_0": folder / "q8_0.gguf"}
             stored = {kind: model.write(path, Type[kind]) for kind, path in paths.items()}
+            judges = [("plain", ["F32", "F16"]), ("Q8_0", ["Q8_0"])]
+            if name == "gpt-oss":
+                paths["MXFP4_MOE"] = folder / "mxfp4.gguf"
+                stored["MXFP4_MOE"] = model.write(paths["MXFP4_MOE"], Type.Q8_0, experts=Type.MXFP4)
+                judges.append(("MXFP4_MOE", ["MXFP4_MOE"]))
             runs = []
             for context in model.h["contexts"]:
                 run = {"context": context}
-                for judged, kinds in (("plain", ["F32", "F16"]), ("Q8_0", ["Q8_0"])):
+                for judged, kinds in judges:
                     exact = Exact(model, stored[kinds[0]], context).logits(tokens)
                     run[judged] = {"largest": largest(exact)}
                     run[judged]["llama_cpp"] = {

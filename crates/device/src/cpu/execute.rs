@@ -470,7 +470,7 @@ unsafe fn attend(
     part: Range<usize>,
     head: usize,
 ) {
-    let Attention { q, at, heads, cache, ref scores, out, keys, values, .. } = *stage;
+    let Attention { q, at, heads, cache, ref scores, sinks, out, keys, values, .. } = *stage;
     // SAFETY: as in `rope_kv`.
     unsafe {
         let (dim, group) = (cache.dim, heads / cache.heads);
@@ -508,6 +508,7 @@ unsafe fn attend(
                 window: scores.window.unwrap_or(usize::MAX),
                 scale,
                 cap: scores.cap.map(plan::Scalar::get),
+                sinks: sinks.map(|sinks| sinks.add(head * group)),
                 scratch: c.memory.thread(w.index()),
                 out: out.add(offset),
             };

@@ -230,6 +230,7 @@ fn lacking(op: &Op) -> Option<&'static str> {
             let [rotated, dim] = [table, k].map(|view| view.shape.last().copied().unwrap_or(0));
             (2 * rotated != dim).then_some("rotation of a part of each head")
         }
+        Op::Attention(Attention { sinks: Some(_), .. }) => Some("attention sinks"),
         Op::Attention(Attention { scores, .. }) => match scores {
             Scores { window: Some(_), .. } => Some("attention within a window"),
             Scores { cap: Some(_), .. } => Some("soft-capped attention"),
@@ -959,10 +960,10 @@ mod tests {
             Product::Each(vec![Linear { weight: one(), bias, activation, out: one() }])
         };
         let glu = |activation| Product::Glu { activation, gate: one(), up: one(), out: one() };
-        let attention = |scores| {
+        let attention = |scores, sinks| {
             let (rows, caches) =
                 (Rows { slots: one(), positions: one() }, Caches { keys: one(), values: one() });
-            Op::Attention(Attention { scores, q: one(), caches, rows, out: one() })
+            Op::Attention(Attention { scores, q: one(), caches, rows, sinks, out: one() })
         };
         let plain = Scores::scaled(0.1);
         let temperature = Temperature { slope: Scalar::new(0.1), length: 64 };
@@ -973,14 +974,18 @@ mod tests {
             (project(norm(NormKind::Rms), glu(Activation::Silu)), None),
             (project(norm(NormKind::Rms), glu(Activation::Gelu)), Some("GELU")),
             (Op::Bias { x: one(), bias: one(), out: one() }, Some("biases")),
-            (attention(plain), None),
-            (attention(Scores { window: Some(8), ..plain }), Some("attention within a window")),
+            (attention(plain, None), None),
+            (attention(plain, Some(one())), Some("attention sinks")),
             (
-                attention(Scores { cap: Some(Scalar::new(5.0)), ..plain }),
+                attention(Scores { window: Some(8), ..plain }, None),
+                Some("attention within a window"),
+            ),
+            (
+                attention(Scores { cap: Some(Scalar::new(5.0)), ..plain }, None),
                 Some("soft-capped attention"),
             ),
             (
-                attention(Scores { temperature: Some(temperature), ..plain }),
+                attention(Scores { temperature: Some(temperature), ..plain }, None),
                 Some("attention with a temperature"),
             ),
         ] {

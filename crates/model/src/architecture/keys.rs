@@ -183,6 +183,7 @@ impl<'a> Keys<'a> {
             value_norm: false,
             keys: KeysOf::Own,
             scores: Scores::scaled(scale),
+            sinks: false,
         })
     }
 

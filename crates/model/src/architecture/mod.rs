@@ -6,6 +6,7 @@ mod gemma2;
 mod gemma3;
 mod gemma4;
 mod gpt2;
+mod gpt_oss;
 mod granite;
 pub(crate) mod keys;
 mod lfm2;
@@ -37,11 +38,12 @@ pub struct Architecture {
 }
 
 /// Every family, by the name that its files have in `general.architecture`.
-const ALL: [Architecture; 19] = [
+const ALL: [Architecture; 20] = [
     Architecture { name: "gemma", describe: gemma::describe },
     Architecture { name: "gemma2", describe: gemma2::describe },
     Architecture { name: "gemma3", describe: gemma3::describe },
     Architecture { name: "gemma4", describe: gemma4::describe },
+    Architecture { name: "gpt-oss", describe: gpt_oss::describe },
     Architecture { name: "gpt2", describe: gpt2::describe },
     Architecture { name: "granite", describe: granite::describe },
     Architecture { name: "lfm2", describe: lfm2::describe },

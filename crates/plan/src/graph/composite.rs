@@ -163,12 +163,13 @@ impl Graph {
     }
 
     /// Causal attention of `q [M, H, D]` over the first `context` positions of each row's slot in
-    /// the caches `[slots, C, KVH, D]`: `[M, H, D]`.
+    /// the caches `[slots, C, KVH, D]`: `[M, H, D]`. A head's sink `[H]` is one more score, without a value.
     pub fn attention(
         &mut self,
         q: Tensor,
         caches: Caches,
         rows: Rows,
+        sinks: Option<Tensor>,
         scores: Scores,
         context: usize,
     ) -> Result {
@@ -183,8 +184,12 @@ impl Graph {
         self.want(fits, "attention", &[q, caches.keys], "H must be a multiple of KVH")?;
         let reason = "the context must lie inside C";
         self.want(context <= capacity, "attention", &[caches.keys], reason)?;
+        if let Some(sinks) = sinks {
+            let fits = *self.shape(sinks) == [heads];
+            self.want(fits, "attention", &[q, sinks], "a sink of each head expected")?;
+        }
         let group = heads / kv_heads;
-        let op = |out| Op::Attention(Attention { scores, q, caches, rows, out });
+        let op = |out| Op::Attention(Attention { scores, q, caches, rows, sinks, out });
         self.composite(op, |g| {
             let at = g.iota(context);
             let positions = g.cast(rows.positions, DType::F32)?;
@@ -228,7 +233,9 @@ impl Graph {
             let bias = g.unary(Unary::Ln, visible)?;
             let bias = g.reshape(bias, &[m, 1, 1, context])?;
             let products = g.binary(Binary::Add, products, bias)?;
-            let weights = g.softmax(products)?;
+            let shape = [1, kv_heads, group, 1];
+            let sinks = sinks.map(|sinks| g.reshape(sinks, &shape)).transpose()?;
+            let weights = g.softmax(products, sinks)?;
             let values = g.permute(values, &[0, 2, 3, 1])?;
             let mixed = g.matmul(weights, values)?;
             g.reshape(mixed, &[m, heads, dim])
@@ -285,13 +292,21 @@ impl Graph {
         self.binary(Binary::Add, more, one)
     }
 
-    /// `exp(x) / sum(exp(x))` along the last axis.
-    pub(super) fn softmax(&mut self, x: Tensor) -> Result {
+    /// `exp(x) / sum(exp(x))` along the last axis; the sum is of `exp(sink)` too.
+    pub(super) fn softmax(&mut self, x: Tensor, sink: Option<Tensor>) -> Result {
         let axis = self.last_axis("softmax", x)?;
-        let largest = self.reduce(Reduce::Max, x, axis)?;
+        let mut largest = self.reduce(Reduce::Max, x, axis)?;
+        if let Some(sink) = sink {
+            largest = self.binary(Binary::Max, largest, sink)?;
+        }
         let shifted = self.binary(Binary::Sub, x, largest)?;
         let weights = self.unary(Unary::Exp, shifted)?;
-        let sum = self.reduce(Reduce::Sum, weights, axis)?;
+        let mut sum = self.reduce(Reduce::Sum, weights, axis)?;
+        if let Some(sink) = sink {
+            let shifted = self.binary(Binary::Sub, sink, largest)?;
+            let lost = self.unary(Unary::Exp, shifted)?;
+            sum = self.binary(Binary::Add, sum, lost)?;
+        }
         let inverse = self.unary(Unary::Recip, sum)?;
         self.binary(Binary::Mul, weights, inverse)
     }

@@ -52,7 +52,7 @@ impl Graph {
         self.composite(op, |g| {
             let count = routing.chosen;
             let scores = match routing.scores {
-                RouterScores::Softmax => g.softmax(logits)?,
+                RouterScores::Softmax => g.softmax(logits, None)?,
                 RouterScores::Sigmoid => g.sigmoid(logits)?,
             };
             // Scores are in the order of the logits, which are not rounded once more.

@@ -621,6 +621,8 @@ struct Cached {
     values: Vec<u16>,
     window: usize,
     cap: Option<f32>,
+    /// Of each head, where there are any.
+    sinks: Vec<f32>,
 }
 
 const SCALE: f32 = 0.3;
@@ -632,7 +634,8 @@ impl Cached {
         let capacity = positions.next_multiple_of(attention::POSITION_STEP);
         let keys = vec![f16::NAN.to_bits(); capacity * dim];
         let values = keys.clone();
-        let mut cached = Self { dim, k, v, keys, values, window: usize::MAX, cap: None };
+        let mut cached =
+            Self { dim, k, v, keys, values, window: usize::MAX, cap: None, sinks: Vec::new() };
         for p in 0..positions {
             cached.write(p);
         }
@@ -670,6 +673,7 @@ impl Cached {
             window: self.window,
             scale: SCALE,
             cap: self.cap,
+            sinks: (!self.sinks.is_empty()).then(|| self.sinks.as_ptr()),
             scratch: scratch.as_mut_ptr(),
             out: out.as_mut_ptr(),
         };

@@ -157,12 +157,13 @@ fn exponentials_are_the_models() {
 
 impl Cached {
     /// What the model makes of the same, the cache rounded.
-    fn model(&self, q: &[f32], positions: usize) -> Vec<f32> {
+    fn model(&self, q: &[f32], head: usize, positions: usize) -> Vec<f32> {
         let rounded = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x).to_f32()).collect::<Vec<_>>();
         let (k, v) = (rounded(&self.k), rounded(&self.v));
         let [k, v] = [&k, &v].map(|x| x.chunks(self.dim).take(positions).collect::<Vec<_>>());
         let first = positions.saturating_sub(self.window);
-        model::attention(q, &k, &v, first, |dot| model::capped(dot * SCALE, self.cap))
+        let sink = self.sinks.get(head).copied();
+        model::attention(q, &k, &v, first, sink, |dot| model::capped(dot * SCALE, self.cap))
     }
 }
 
@@ -171,7 +172,7 @@ fn attention_is_the_models(cached: &Cached, q: &[f32], heads: usize, first: usiz
     let what = format!("{heads} heads of {} from {first}", cached.dim);
     let got = everywhere(&what, |isa| cached.attend(isa, q, heads, first));
     for (line, (q, got)) in q.chunks(cached.dim).zip(got.chunks(cached.dim)).enumerate() {
-        let want = cached.model(q, first + line / heads);
+        let want = cached.model(q, line % heads, first + line / heads);
         assert_eq!(bits(got), bits(&want), "{what}, line {line}");
     }
     got
@@ -189,7 +190,10 @@ fn attention_is_the_model_at_every_end_of_a_span_and_a_group() {
             // Sharp, so that spans differ in their powers.
             let q = random.reals(tokens * heads * dim, 4.0);
             attention_is_the_models(&cached, &q, heads, positions + 1 - tokens);
-            let narrow = Cached { window: 40, cap: Some(3.0), ..cached };
+            let mut narrow = Cached { window: 40, cap: Some(3.0), ..cached };
+            attention_is_the_models(&narrow, &q, heads, positions + 1 - tokens);
+            // Sinks that take nothing, some and all of the weight.
+            narrow.sinks = (0..heads).map(|head| [1.5, -200.0, 300.0][head % 3]).collect();
             attention_is_the_models(&narrow, &q, heads, positions + 1 - tokens);
         }
     }
