@@ -100,6 +100,7 @@ fn load(backend: &str) -> Handle {
         slots: 1,
         context: TOKENS as usize + 8,
         prefill_chunk: CHUNK,
+        kv_type: "f16".into(),
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: orind::engine::tuning::Tuning::default(),

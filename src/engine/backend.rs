@@ -114,6 +114,7 @@ mod tests {
             slots: 1,
             context: 0,
             prefill_chunk: 2,
+            kv_type: "f16".into(),
             threads: 1,
             cpu_isa: "auto".into(),
             tuning: crate::engine::tuning::Tuning::default(),

@@ -20,7 +20,7 @@ use device::{self, Device, Footprint, Instance, Request};
 use model::gguf::Gguf;
 use model::tokenizer::{self, ChatTemplate, Specials, Tokenizer, Vocabulary};
 use model::{self, KvLayout, Model, mix, synthetic};
-use plan::{Buffer, Plan, fuse};
+use plan::{Buffer, DType, Plan, fuse};
 use telemetry::memory;
 
 /// Context of a slot when none is configured and the model allows it.
@@ -174,7 +174,16 @@ struct Read {
 fn read(spec: &LoadSpec, watch: &dyn Watch) -> Result<Read, LoadError> {
     let (model, text) = inspect(&locate(spec, watch)?)?;
     let layout = layout(&model, spec);
+    let model = cached(model, spec)?;
     Ok(Read { model, text: Arc::new(text), layout })
+}
+
+/// The model with its keys and values in the type that is asked for.
+fn cached(model: Model, spec: &LoadSpec) -> Result<Model, LoadError> {
+    let dtype: DType = spec.kv_type.parse().map_err(|_| {
+        LoadError::Invalid(format!("kv_type is `{}`; allowed are f16, q8_0, q4_0", spec.kv_type))
+    })?;
+    model.cached_in(dtype).map_err(|error| LoadError::Invalid(format!("kv_type: {error}")))
 }
 
 fn layout(model: &Model, spec: &LoadSpec) -> KvLayout {
@@ -203,6 +212,7 @@ pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
         inspect(&path)?
     };
     let layout = layout(&model, spec);
+    let model = cached(model, spec)?;
     check_cache(&model, layout, 0)?;
     let mut candidates = Candidates::new(spec, Vec::new())?;
     let may = |device: &Arc<dyn Device>| first_light::may_be_used(device, &spec.light);
@@ -351,7 +361,7 @@ fn bring_up(
     let request = Request { weights: &weights, states: &states, plans, choices: None };
     let cases = tuning::cases(&**device, &request)?;
     let (choices, used) = tuning::choices(&**device, &cases, &spec.tuning, &|| heartbeat.beat());
-    let provenance = Provenance::of(model, layout, &**device, &cases, &choices);
+    let provenance = Provenance::of(model, &**device, &cases, &choices);
     leave(&**device, &request, spec.memory_reserve, watch.beside(&**device) > 0)?;
     let mut instance = device.open(&Request { choices: Some(&choices), ..request })?;
     if let Some(dir) = &spec.light.dir {

@@ -167,6 +167,8 @@ pub struct LoadSpec {
     pub context: usize,
     /// Rows of one prefill chunk.
     pub prefill_chunk: usize,
+    /// What keys and values are stored in: `f16`, `q8_0` or `q4_0`.
+    pub kv_type: String,
     /// Worker threads; 0 takes the cores allowed.
     pub threads: usize,
     /// Instruction set of the CPU device: `auto` takes the best one, others by their names.

@@ -165,6 +165,7 @@ fn spec(slots: usize) -> LoadSpec {
         slots,
         context: CONTEXT,
         prefill_chunk: CHUNK,
+        kv_type: "f16".into(),
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: Tuning::default(),

@@ -23,6 +23,8 @@ const EMBEDDING: &str = "token_embd";
 pub(super) struct Step {
     pub(super) layout: KvLayout,
     pub(super) bucket: Bucket,
+    /// What keys and values are stored in.
+    pub(super) cache: DType,
 }
 
 /// The graph of a step; weights that it asks for first are looked up in the file and added to the list.
@@ -637,6 +639,6 @@ impl Decoder<'_> {
 
     fn cache(&mut self, name: &str, attention: &Attention) -> Result<Tensor> {
         let shape = self.step.layout.shape(attention);
-        Ok(self.g.source(Class::State, name, DType::F16, &shape)?)
+        Ok(self.g.source(Class::State, name, self.step.cache, &shape)?)
     }
 }

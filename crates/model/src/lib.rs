@@ -46,6 +46,11 @@ pub enum Error {
     TensorType { name: String, found: DType, expected: &'static str },
     #[error("tensor `{name}` is not part of what is supported of architecture `{architecture}`")]
     UnknownTensor { name: String, architecture: &'static str },
+    #[error(
+        "{dtype} cannot hold the keys and values of layer {layer}, whose heads have {head_size}: F16 holds any, \
+         Q8_0 and Q4_0 multiples of 32"
+    )]
+    CacheType { dtype: DType, layer: usize, head_size: usize },
     #[error("{bytes} bytes from {offset} of weight `{name}` are not in the model")]
     Weight { name: String, offset: u64, bytes: usize },
     /// A definition of this program is wrong.
@@ -88,6 +93,8 @@ pub struct Model {
     architecture: Architecture,
     hyper: Hyperparameters,
     weights: Weights,
+    /// What keys and values are stored in.
+    cache: DType,
 }
 
 impl Model {
@@ -106,11 +113,32 @@ impl Model {
         let (hyper, read) = architecture.describe(&gguf)?;
         let mut weights = Weights::default();
         // Any step with logits asks for all of them.
-        let smallest =
-            Step { layout: KvLayout { slots: 1, context: 1 }, bucket: Bucket::decode(1, 1) };
+        let layout = KvLayout { slots: 1, context: 1 };
+        let smallest = Step { layout, bucket: Bucket::decode(1, 1), cache: DType::F16 };
         decoder::graph(&gguf, &hyper, &mut weights, smallest)?;
         weights.check_complete(&gguf, &read, architecture.name())?;
-        Ok(Self { gguf, architecture, hyper, weights })
+        Ok(Self { gguf, architecture, hyper, weights, cache: DType::F16 })
+    }
+
+    /// The same model with its keys and values stored in another type: F16, Q8_0 or Q4_0.
+    ///
+    /// # Errors
+    /// [`Error::CacheType`] names a layer whose heads the type cannot hold.
+    pub fn cached_in(self, dtype: DType) -> Result<Self, Error> {
+        let held = matches!(dtype, DType::F16 | DType::Q8_0 | DType::Q4_0);
+        let fits = |head_size: usize| held && head_size.is_multiple_of(dtype.block_len());
+        match self.hyper.caches().find(|(_, attention)| !fits(attention.head_size)) {
+            Some((layer, &hyper::Attention { head_size, .. })) => {
+                Err(Error::CacheType { dtype, layer, head_size })
+            }
+            None => Ok(Self { cache: dtype, ..self }),
+        }
+    }
+
+    /// What keys and values are stored in.
+    #[must_use]
+    pub const fn cache(&self) -> DType {
+        self.cache
     }
 
     #[must_use]
@@ -188,7 +216,7 @@ impl Model {
     }
 
     /// The KV cache: one key and one value buffer per layer that has its own, logically `[slots, context, kv
-    /// heads, head size]` in `F16`. Then the states of fixed size of the layers that have those.
+    /// heads, head size]`. Then the states of fixed size of the layers that have those.
     #[must_use]
     pub fn states(&self, layout: KvLayout) -> Vec<Buffer> {
         let buffers = |(i, attention): (usize, &hyper::Attention)| {
@@ -196,7 +224,7 @@ impl Model {
             [ports::key_cache(i), ports::value_cache(i)].map(|name| Buffer {
                 name,
                 class: Class::State,
-                dtype: DType::F16,
+                dtype: self.cache,
                 shape: shape.clone(),
             })
         };
@@ -241,7 +269,8 @@ impl Model {
         let values = |(_, attention): (usize, &hyper::Attention)| {
             2 * (attention.kv_heads * attention.head_size) as u64
         };
-        self.hyper.caches().map(values).sum::<u64>() * DType::F16.block_bytes() as u64
+        let values: u64 = self.hyper.caches().map(values).sum();
+        values / self.cache.block_len() as u64 * self.cache.block_bytes() as u64
     }
 
     /// The graph of one step in a bucket.
@@ -249,7 +278,7 @@ impl Model {
     /// # Errors
     /// [`graph::Error`] would be a bug of a definition, or a band wider than the layout's context.
     pub fn graph(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Graph> {
-        let step = Step { layout, bucket };
+        let step = Step { layout, bucket, cache: self.cache };
         match decoder::graph(&self.gguf, &self.hyper, &mut self.weights.clone(), step) {
             Ok(graph) => Ok(graph),
             Err(Error::Graph(error)) => Err(error),
@@ -288,5 +317,37 @@ mod tests {
         assert_eq!(buf, [7; 4], "nothing was written");
         model.read_weight(derived, bytes - 4, &mut buf).unwrap();
         assert_ne!(buf, [7; 4]);
+    }
+
+    #[test]
+    fn keys_and_values_lie_in_the_type_that_is_asked_for_or_it_is_refused() {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/architectures");
+        let open = |name: &str| Model::open(data.join(format!("{name}.gguf"))).unwrap();
+        let layout = KvLayout { slots: 2, context: 64 };
+        for (dtype, percent) in [(DType::F16, 100), (DType::Q8_0, 53), (DType::Q4_0, 28)] {
+            let model = open("qwen3").cached_in(dtype).unwrap();
+            let caches = model.states(layout);
+            assert!(caches.iter().all(|cache| cache.dtype == dtype), "{dtype}");
+            let bytes = caches.iter().map(Buffer::bytes).sum();
+            assert_eq!(model.state_bytes(layout), Some(bytes));
+            let whole = open("qwen3").state_bytes(layout).unwrap();
+            assert_eq!(100 * bytes / whole, percent, "{dtype}");
+        }
+        for (name, dtype, expected) in [
+            (
+                "llama",
+                DType::Q8_0,
+                "Q8_0 cannot hold the keys and values of layer 0, whose heads have 16",
+            ),
+            ("gemma4", DType::Q4_0, "Q4_0 cannot hold the keys and values of layer 0, whose heads"),
+            (
+                "qwen3",
+                DType::Q6_K,
+                "Q6_K cannot hold the keys and values of layer 0, whose heads have 32",
+            ),
+        ] {
+            let error = open(name).cached_in(dtype).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
     }
 }

@@ -12,6 +12,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::cache::{CacheFormat, read_keys, read_values};
 use super::isa::{Isa, dispatch};
 use super::packed::LINE;
 use super::vector::{BIAS, BIAS_F, LANES, Simd, capped, exp_over_power};
@@ -58,10 +59,10 @@ pub struct Attend {
     pub heads: usize,
     /// Values of a head, a multiple of 16.
     pub dim: usize,
-    /// The KV head's keys, as [`super::rope`] lays them out.
-    pub keys: *const u16,
-    /// The KV head's values.
-    pub values: *const u16,
+    /// How the KV head's keys and values lie; there is the format for heads of `dim`.
+    pub format: CacheFormat,
+    pub keys: *const u8,
+    pub values: *const u8,
     /// Positions that the first token attends to, from 0; at least 1.
     pub positions: usize,
     /// How many of them, the last ones, are within its window; as many for the tokens after it.
@@ -90,7 +91,7 @@ pub unsafe fn attend(isa: Isa, a: &Attend) {
         let lines = LINES.min(total - first);
         // SAFETY: the caller's contract; the lines are split without remainder.
         unsafe {
-            if lines > GROUP {
+            if lines > GROUP || a.format != CacheFormat::F16 {
                 pass::<f32>(isa, a, first, lines);
             } else {
                 pass::<u16>(isa, a, first, lines);
@@ -118,8 +119,10 @@ unsafe fn pass_in<S: Simd, C: Cached>(a: &Attend, first: usize, lines: usize) {
 trait Cached: Copy {
     /// Whether it is the cache itself, which few lines read.
     const DIRECT: bool;
-    /// `n` (a multiple of 16) values of the cache; `room` has place for them.
-    unsafe fn read<S: Simd>(cache: *const u16, n: usize, room: *mut f32) -> *const Self;
+    /// The keys of the span at `p`; `room` has place for them.
+    unsafe fn keys<S: Simd>(a: &Attend, p: usize, room: *mut f32) -> *const Self;
+    /// Its values.
+    unsafe fn values<S: Simd>(a: &Attend, p: usize, room: *mut f32) -> *const Self;
     /// 16 of them.
     unsafe fn load<S: Simd>(p: *const Self) -> S::F;
 }
@@ -128,8 +131,15 @@ impl Cached for u16 {
     const DIRECT: bool = true;
 
     #[inline(always)]
-    unsafe fn read<S: Simd>(cache: *const u16, _: usize, _: *mut f32) -> *const Self {
-        cache
+    unsafe fn keys<S: Simd>(a: &Attend, p: usize, _: *mut f32) -> *const Self {
+        // SAFETY: the caller's contract.
+        unsafe { a.keys.cast::<Self>().add(p * a.dim) }
+    }
+
+    #[inline(always)]
+    unsafe fn values<S: Simd>(a: &Attend, p: usize, _: *mut f32) -> *const Self {
+        // SAFETY: the caller's contract.
+        unsafe { a.values.cast::<Self>().add(p * a.dim) }
     }
 
     #[inline(always)]
@@ -143,10 +153,19 @@ impl Cached for f32 {
     const DIRECT: bool = false;
 
     #[inline(always)]
-    unsafe fn read<S: Simd>(cache: *const u16, n: usize, room: *mut f32) -> *const Self {
-        for i in (0..n).step_by(LANES) {
-            // SAFETY: the caller's contract.
-            unsafe { S::store(room.add(i), S::load_f16(cache.add(i))) };
+    unsafe fn keys<S: Simd>(a: &Attend, p: usize, room: *mut f32) -> *const Self {
+        let Attend { format, dim, .. } = *a;
+        // SAFETY: the caller's contract.
+        unsafe { read_keys::<S>(format, a.keys.add(p * format.row_bytes(dim)), dim, SPAN, room) };
+        room
+    }
+
+    #[inline(always)]
+    unsafe fn values<S: Simd>(a: &Attend, p: usize, room: *mut f32) -> *const Self {
+        let Attend { format, dim, .. } = *a;
+        // SAFETY: the caller's contract.
+        unsafe {
+            read_values::<S>(format, a.values.add(p * format.row_bytes(dim)), dim, SPAN, room);
         }
         room
     }
@@ -264,12 +283,12 @@ impl<'a, C: Cached> Pass<'a, C> {
                 let end = most.min(start + RUN).next_multiple_of(SPAN);
                 let begin = start.max(seen);
                 for p in (begin..end).step_by(SPAN) {
-                    let keys = C::read::<S>(a.keys.add(p * a.dim), SPAN * a.dim, self.room);
+                    let keys = C::keys::<S>(a, p, self.room);
                     each_group!(self, S, score(keys, start, p));
                 }
                 let mut run = [Softmax::ZERO; LINES];
                 for p in (begin..end).step_by(SPAN) {
-                    let values = C::read::<S>(a.values.add(p * a.dim), SPAN * a.dim, self.room);
+                    let values = C::values::<S>(a, p, self.room);
                     let mut span = [Softmax::ZERO; LINES];
                     for line in self.attending(p, SPAN) {
                         span[line] = self.softmax::<S>(line, start, p);

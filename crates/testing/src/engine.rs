@@ -16,6 +16,7 @@ pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
         slots: 1,
         context: 256,
         prefill_chunk: 8,
+        kv_type: "f16".into(),
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: Tuning::default(),

@@ -144,6 +144,7 @@ pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
         slots: request.slots.unwrap_or(config.slots),
         context: request.context.unwrap_or(config.context),
         prefill_chunk: request.prefill_chunk.unwrap_or(config.prefill_chunk),
+        kv_type: request.kv_type.unwrap_or_else(|| config.kv_type.clone()),
         threads: at_most_processors(request.threads.unwrap_or(config.threads)),
         cpu_isa: request.cpu_isa.unwrap_or_else(|| config.cpu_isa.clone()),
         tuning: Tuning {

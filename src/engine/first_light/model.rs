@@ -68,6 +68,7 @@ fn run(device: &Arc<dyn Device>, forced: Option<&[u32]>, shared: &Shared) -> Res
         slots: 2,
         context: 64,
         prefill_chunk: CHUNK,
+        kv_type: "f16".into(),
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: Tuning::default(),

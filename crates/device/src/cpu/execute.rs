@@ -451,9 +451,10 @@ unsafe fn rope_kv(stage: &RopeKv, c: &Context<'_>, w: &Worker<'_>, row: usize, h
             let offset = (row * cache.heads + head) * dim;
             let rotated = c.memory.thread(w.index());
             turn(k.add(offset), stage.k_norm, rotated);
-            let base = (slot * cache.heads + head) * cache.head_len();
+            let base = (slot * cache.heads + head) * cache.head_bytes();
             let (keys, values) = (keys.add(base), values.add(base));
-            rope::kv_write(c.isa, rotated, v.add(offset), dim, position, keys, values);
+            let v = v.add(offset);
+            simd::cache::kv_write(c.isa, cache.format, rotated, v, dim, position, keys, values);
         }
     }
 }
@@ -495,13 +496,14 @@ unsafe fn attend(
             {
                 rows += 1;
             }
-            let base = (slot * cache.heads + head) * cache.head_len();
+            let base = (slot * cache.heads + head) * cache.head_bytes();
             let job = Attend {
                 q: q.add(offset),
                 rows,
                 stride: heads * dim,
                 heads: group,
                 dim,
+                format: cache.format,
                 keys: keys.add(base),
                 values: values.add(base),
                 positions: position + 1,

@@ -197,8 +197,8 @@ pub(super) struct RopeKv {
     pub(super) cache: Cache,
     pub(super) rows: usize,
     pub(super) out: *mut f32,
-    pub(super) keys: *mut u16,
-    pub(super) values: *mut u16,
+    pub(super) keys: *mut u8,
+    pub(super) values: *mut u8,
 }
 
 #[derive(Clone, Copy)]
@@ -211,8 +211,8 @@ pub(super) struct Attention {
     pub(super) sinks: Option<*const f32>,
     pub(super) rows: usize,
     pub(super) out: *mut f32,
-    pub(super) keys: *const u16,
-    pub(super) values: *const u16,
+    pub(super) keys: *const u8,
+    pub(super) values: *const u8,
 }
 
 /// Tokens chosen from rows of logits; then, in decode, the next step's inputs.
@@ -397,7 +397,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn cache(&self, view: &View) -> Result<(*mut u16, Cache)> {
+    fn cache(&self, view: &View) -> Result<(*mut u8, Cache)> {
         let buffer = self.plan.buffer(view.buffer);
         self.memory
             .cache(&buffer.name)

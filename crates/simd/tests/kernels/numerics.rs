@@ -1,9 +1,9 @@
 //! Every kernel, on every instruction set, to the bit what `docs/numerics.md` says: the scalar `model` of it.
 
-use half::f16;
 use orind_testing::numerics as model;
 use orind_testing::random::Random;
 use plan::{Activation, DType, RopeStyle};
+use simd::cache::CacheFormat;
 use simd::{norm, rope};
 
 use super::{Cached, Matrix, SCALE, bits, everywhere, product_with_planes, raw, sets, weights};
@@ -158,8 +158,7 @@ fn exponentials_are_the_models() {
 impl Cached {
     /// What the model makes of the same, the cache rounded.
     fn model(&self, q: &[f32], head: usize, positions: usize) -> Vec<f32> {
-        let rounded = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x).to_f32()).collect::<Vec<_>>();
-        let (k, v) = (rounded(&self.k), rounded(&self.v));
+        let [k, v] = self.stored();
         let [k, v] = [&k, &v].map(|x| x.chunks(self.dim).take(positions).collect::<Vec<_>>());
         let first = positions.saturating_sub(self.window);
         let sink = self.sinks.get(head).copied();
@@ -195,6 +194,22 @@ fn attention_is_the_model_at_every_end_of_a_span_and_a_group() {
             // Sinks that take nothing, some and all of the weight.
             narrow.sinks = (0..heads).map(|head| [1.5, -200.0, 300.0][head % 3]).collect();
             attention_is_the_models(&narrow, &q, heads, positions + 1 - tokens);
+        }
+    }
+}
+
+#[test]
+fn attention_over_blocks_is_the_models() {
+    for format in [CacheFormat::Q8_0, CacheFormat::Q4_0] {
+        for (positions, heads, dim) in [(1, 1, 32), (33, 3, 64), (300, 2, 96), (257, 12, 128)] {
+            let mut random = Random(positions as u64);
+            let mut cached = Cached::of(format, &mut random, dim, positions);
+            let q = random.reals(heads * dim, 4.0);
+            attention_is_the_models(&cached, &q, heads, positions);
+            // A number that no block can hold is none for all of its block, and for those who see it.
+            cached.put(0, &vec![f32::INFINITY; dim]);
+            let got = attention_is_the_models(&cached, &q, heads, positions);
+            assert!(got.iter().all(|y| y.is_nan()), "{format:?}");
         }
     }
 }
