@@ -165,6 +165,17 @@ fn file_of(test: &str) -> String {
     test.replace('_', "-")
 }
 
+/// Mixtures of architectures that have dense models too.
+#[test]
+fn mixtral() {
+    check("mixtral");
+}
+
+#[test]
+fn gemma4_moe() {
+    check("gemma4-moe");
+}
+
 macro_rules! architectures {
     ($($name:ident)*) => {$(
         #[test]
@@ -181,6 +192,6 @@ macro_rules! architectures {
     }};
 }
 architectures! {
-    gemma gemma2 gemma3 gemma4 gpt_oss gpt2 granite lfm2 llama mistral3 phi2 phi3 qwen2 qwen2moe qwen3 qwen35 qwen35moe qwen3moe qwen3next
+    gemma gemma2 gemma3 gemma4 gpt_oss gpt2 granite lfm2 llama mistral3 olmoe phi2 phi3 qwen2 qwen2moe qwen3 qwen35 qwen35moe qwen3moe qwen3next
     smollm3
 }

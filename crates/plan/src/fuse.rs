@@ -374,7 +374,9 @@ impl Rewriter {
         let Op::Rope { style, x, table, out } = &steps[rope].op else { return None };
         let normed = self.writer(x.buffer).and_then(|at| match &steps[at].op {
             Op::Normalise(normed)
-                if normed.norm.kind == NormKind::Rms
+                // Of each head: one over all of them is another shape.
+                if normed.out == *x
+                    && normed.norm.kind == NormKind::Rms
                     && normed.norm.bias.is_none()
                     && self.only_read_by(x, rope) =>
             {

@@ -741,11 +741,11 @@ impl Resolver<'_> {
             )));
         }
         let widest = layouts.iter().map(PackedLayout::group_bytes).max().unwrap_or(1);
-        let preference = op.preference.as_ref().map(|p| self.f32(p)).transpose()?;
         Ok(mixture::Mixture {
             x: self.f32(&op.x)?,
             logits: self.f32(&op.logits)?,
-            preference: preference.map(<*mut f32>::cast_const),
+            preference: self.optional(op.preference.as_ref())?,
+            scales: self.optional(op.scales.as_ref())?,
             routing: op.routing,
             gating: op.gating,
             experts: op.experts(),

@@ -178,7 +178,7 @@ impl<'a> Keys<'a> {
             head_size,
             style,
             rope: 0,
-            qk_norm: false,
+            qk_norm: None,
             gated: false,
             value_norm: false,
             keys: KeysOf::Own,
@@ -278,7 +278,8 @@ impl<'a> Keys<'a> {
             }
             false => None,
         };
-        Ok(Experts { count, routing, gating: Gating::Glu(Activation::Silu), shared })
+        let gating = Gating::Glu(Activation::Silu);
+        Ok(Experts { count, routing, gating, shared, scaled: false })
     }
 
     /// Rows of each layer's experts' first matrices.
@@ -289,6 +290,19 @@ impl<'a> Keys<'a> {
         }
         let all = self.widths()?;
         Ok(all.into_iter().map(|width| width / experts.routing.chosen).collect())
+    }
+
+    /// Gives experts the width that the feed-forward part would have without them.
+    pub(super) fn whole_experts(&self, hyper: &mut Hyperparameters) -> Result<(), Error> {
+        for (layer, width) in hyper.layers.iter_mut().zip(self.widths()?) {
+            layer.feed_forward_width = width;
+        }
+        Ok(())
+    }
+
+    /// Whether the file has a mixture of experts.
+    pub(super) fn mixed(&self) -> Result<bool, Error> {
+        Ok(self.count("expert_count", MAX_EXPERTS)? > 0)
     }
 
     /// Says that the tensors of a layer are not part of what is computed.
@@ -331,6 +345,7 @@ impl<'a> Keys<'a> {
     ) -> Result<Hyperparameters, Error> {
         let widths = match feed_forward {
             FeedForward::Experts(experts) => self.expert_widths(&experts)?,
+            FeedForward::Both { .. } => self.widths()?,
             FeedForward::Gated { .. } | FeedForward::Plain { .. } => {
                 self.without("expert_count", "mixtures of experts are")?;
                 self.widths()?

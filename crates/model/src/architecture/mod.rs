@@ -12,6 +12,7 @@ pub(crate) mod keys;
 mod lfm2;
 mod llama;
 mod mistral3;
+mod olmoe;
 mod phi2;
 mod phi3;
 mod qwen2;
@@ -38,7 +39,7 @@ pub struct Architecture {
 }
 
 /// Every family, by the name that its files have in `general.architecture`.
-const ALL: [Architecture; 20] = [
+const ALL: [Architecture; 21] = [
     Architecture { name: "gemma", describe: gemma::describe },
     Architecture { name: "gemma2", describe: gemma2::describe },
     Architecture { name: "gemma3", describe: gemma3::describe },
@@ -49,6 +50,7 @@ const ALL: [Architecture; 20] = [
     Architecture { name: "lfm2", describe: lfm2::describe },
     Architecture { name: "llama", describe: llama::describe },
     Architecture { name: "mistral3", describe: mistral3::describe },
+    Architecture { name: "olmoe", describe: olmoe::describe },
     Architecture { name: "phi2", describe: phi2::describe },
     Architecture { name: "phi3", describe: phi3::describe },
     Architecture { name: "qwen2", describe: qwen2::describe },
