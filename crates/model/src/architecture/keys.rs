@@ -335,6 +335,23 @@ impl<'a> Keys<'a> {
         Ok((1..=layers).map(|layer| !layer.is_multiple_of(period)).collect())
     }
 
+    /// Rows of the embedding, at least as many as there are tokens.
+    fn vocabulary(&self) -> Result<usize, Error> {
+        let embedding = "token_embd.weight";
+        let Some([rows, _]) = self.gguf.tensor(embedding).map(|tensor| &tensor.shape[..]) else {
+            return Err(Error::missing_tensor(self.gguf, embedding));
+        };
+        let name = "tokenizer.ggml.tokens";
+        match self.gguf.metadata().get(name) {
+            Some(Value::Array(tokens)) if tokens.len() > *rows => {
+                let found = format!("{} tokens", tokens.len());
+                let expected = format!("at most {rows}, the rows of `{embedding}`,");
+                Err(Error::hyperparameter(name.into(), &found, &expected))
+            }
+            _ => Ok(*rows),
+        }
+    }
+
     /// A model of layers that differ in nothing but widths, one part after the other.
     pub(super) fn model(
         &self,
@@ -352,10 +369,7 @@ impl<'a> Keys<'a> {
             }
         };
         let kv_heads = self.kv_heads(attention.heads)?;
-        let vocabulary = match self.gguf.tensor("token_embd.weight").map(|t| &t.shape[..]) {
-            Some([rows, _]) => *rows,
-            _ => return Err(Error::missing_tensor(self.gguf, "token_embd.weight")),
-        };
+        let vocabulary = self.vocabulary()?;
         let layer = |(feed_forward_width, kv_heads)| Layer {
             attention: Attention { kv_heads, ..attention.clone() },
             recurrent: None,
