@@ -368,6 +368,7 @@ fn bring_up(
         instance.keep_faults(dir);
     }
     let total = model.weight_bytes();
+    let crowded = crowds(total, memory::available());
     let done = AtomicU64::new(0);
     for weight in &weights {
         let name = &weight.name;
@@ -381,9 +382,18 @@ fn bring_up(
             watch.progress("load", done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
         };
         instance.upload(name, &read, &report)?;
+        if crowded {
+            model.forget_weight(name);
+        }
     }
     let entries = Entries::prepare(&mut *instance, std::mem::take(plans), heartbeat)?;
     Ok(Ready { instance, entries, cases, used, provenance })
+}
+
+/// Whether there is no room for weights beside their file: then the file's pages are let go as they have been read,
+/// since the system would have to make room for weights by dropping others.
+fn crowds(weights: u64, available: Option<u64>) -> bool {
+    available.is_some_and(|available| weights.saturating_mul(2) > available)
 }
 
 /// Refuses what would leave the rest of the system less memory than the reserve. The CPU's pages can be
@@ -597,6 +607,13 @@ pub(super) mod tests {
             "{told}"
         );
         assert!(leave(true, 4096).is_err(), "more than there is");
+    }
+
+    #[test]
+    fn a_file_is_kept_in_memory_where_there_is_room_for_it_beside_its_weights() {
+        let gib = |n: u64| n << 30;
+        assert!(crowds(gib(20), Some(gib(30))) && crowds(u64::MAX, Some(gib(30))));
+        assert!(!crowds(gib(14), Some(gib(30))) && !crowds(gib(20), None));
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod nixos;
 mod not_finite;
 mod orin;
 mod orinctl;
+mod page_cache;
 mod quality;
 mod recorded;
 mod serving;

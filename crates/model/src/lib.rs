@@ -215,6 +215,28 @@ impl Model {
         }
     }
 
+    /// Lets the system drop the file's pages of a weight that has been read: a model whose file and weights are not in
+    /// memory together needs that.
+    pub fn forget_weight(&self, name: &str) {
+        let Some(weight) = self.weights.get(name) else { return };
+        let bytes = weight.buffer.bytes();
+        match &weight.origin {
+            Origin::File { tensor, start } => {
+                if let Some(tensor) = self.gguf.tensor(tensor) {
+                    self.gguf.forget(tensor, *start, bytes);
+                }
+            }
+            Origin::Runs { tensor, start, run, stride } => {
+                if let Some(tensor) = self.gguf.tensor(tensor) {
+                    for at in 0..bytes / (*run).max(1) {
+                        self.gguf.forget(tensor, start + at * stride, *run);
+                    }
+                }
+            }
+            Origin::Derived(_) => {}
+        }
+    }
+
     /// The KV cache: one key and one value buffer per layer that has its own, logically `[slots, context, kv
     /// heads, head size]`. Then the states of fixed size of the layers that have those.
     #[must_use]
