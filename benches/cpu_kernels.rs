@@ -260,6 +260,7 @@ fn attention(isa: Isa, heads: usize, dim: usize, rows: usize, most: usize) -> im
             heads,
             dim,
             format: CacheFormat::F16,
+            ring: usize::MAX,
             keys: cache.as_ptr().cast(),
             values: cache.as_ptr().cast(),
             positions,

@@ -200,7 +200,7 @@ fn need_of(config: &Config) -> Result<Need, String> {
         0 => trained.min(DEFAULT_CONTEXT),
         context => context,
     };
-    let kv = model.state_bytes(KvLayout { slots: config.slots, context });
+    let kv = model.state_bytes(KvLayout { slots: config.slots, context, ring: None });
     let kv = kv.ok_or("the KV cache would be larger than any memory")?;
     Ok(Need { weights: model.weight_bytes(), kv })
 }

@@ -59,6 +59,7 @@ struct Fitted {
     device: Arc<dyn Device>,
     reason: String,
     plans: Vec<Plan>,
+    layout: KvLayout,
 }
 
 /// Who is told how a load goes on, who can give it up, and what is loaded beside it.
@@ -104,7 +105,7 @@ pub(super) fn open(
     let mut candidates = Candidates::new(spec, shared.devices.disabled_for(&spec.model))?;
     let Read { model, text, layout } = read(spec, watch)?;
     let first = candidates.next(&lit(spec, shared))?;
-    check_cache(&model, layout, watch.beside(&*first.device))?;
+    check_cache(&model, laid(layout, spec, &*first.device), watch.beside(&*first.device))?;
     let fitted = fit(&mut candidates, first, &model, spec, layout, &lit(spec, shared))?;
     Ok(Opened { spec: spec.clone(), started, model, text, candidates, fitted, layout })
 }
@@ -192,7 +193,7 @@ fn layout(model: &Model, spec: &LoadSpec) -> KvLayout {
         0 => trained.min(DEFAULT_CONTEXT),
         given => given,
     };
-    KvLayout { slots: spec.slots, context }
+    KvLayout { slots: spec.slots, context, ring: None }
 }
 
 /// Does all that a load does before it reserves memory and reads weights: what it gives is what the load would
@@ -213,15 +214,15 @@ pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
     };
     let layout = layout(&model, spec);
     let model = cached(model, spec)?;
-    check_cache(&model, layout, 0)?;
     let mut candidates = Candidates::new(spec, Vec::new())?;
     let may = |device: &Arc<dyn Device>| first_light::may_be_used(device, &spec.light);
     let mut found = candidates.next(&may)?;
+    check_cache(&model, laid(layout, spec, &*found.device), 0)?;
     let weights: Vec<Buffer> = model.weights().cloned().collect();
-    let states = model.states(layout);
     loop {
-        let Fitted { device, reason, plans } =
+        let Fitted { device, reason, plans, layout } =
             fit(&mut candidates, found, &model, spec, layout, &may)?;
+        let states = model.states(layout);
         let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
         match has_room(&*device, &request, spec.memory_reserve) {
             Ok(footprint) => {
@@ -250,6 +251,12 @@ fn has_room(
     Ok(footprint)
 }
 
+/// The layout on a device, which may take rings.
+fn laid(layout: KvLayout, spec: &LoadSpec, device: &dyn Device) -> KvLayout {
+    let chunk = spec.prefill_chunk.min(layout.context);
+    KvLayout { ring: device.rings().then_some(chunk), ..layout }
+}
+
 /// Plans for the first device from `found` on that can run the model.
 fn fit(
     candidates: &mut Candidates,
@@ -261,9 +268,10 @@ fn fit(
 ) -> Result<Fitted, LoadError> {
     let chunk = spec.prefill_chunk.min(layout.context);
     let weights: Vec<Buffer> = model.weights().cloned().collect();
-    let states = model.states(layout);
     loop {
         let Found { device, reason } = found;
+        let layout = laid(layout, spec, &*device);
+        let states = model.states(layout);
         let plan = |bucket| Ok(fuse(&model.plan(layout, bucket)?, device.fusions()));
         let plans = core::buckets(layout, chunk, device.skips_padding())
             .into_iter()
@@ -277,7 +285,7 @@ fn fit(
                 found = candidates.next(pass)?;
             }
             Err(error) => return Err(device_error(error)),
-            Ok(_) => return Ok(Fitted { device, reason, plans }),
+            Ok(_) => return Ok(Fitted { device, reason, plans, layout }),
         }
     }
 }
@@ -291,7 +299,7 @@ pub(super) fn upload(
     let Opened { spec, started, model, text, mut candidates, mut fitted, layout } = opened;
     let ready = loop {
         let beside = watch.beside(&*fitted.device);
-        match bring_up(&mut fitted, &model, &spec, layout, watch, &shared.load_beats) {
+        match bring_up(&mut fitted, &model, &spec, watch, &shared.load_beats) {
             Ok(ready) => break ready,
             Err(_) if watch.is_given_up() => return Err(LoadError::Stopping),
             Err(device::Error::OutOfMemory { what, need, have })
@@ -325,7 +333,7 @@ pub(super) fn upload(
         }
     };
     let Ready { instance, entries, cases, used, provenance } = ready;
-    let Fitted { device, reason, .. } = fitted;
+    let Fitted { device, reason, layout, .. } = fitted;
     let footprint = instance.footprint();
     let info =
         ModelInfo { tuning: used, ..describe(&spec, &model, &*device, reason, layout, footprint) };
@@ -351,13 +359,12 @@ fn bring_up(
     fitted: &mut Fitted,
     model: &Model,
     spec: &LoadSpec,
-    layout: KvLayout,
     watch: &dyn Watch,
     heartbeat: &Heartbeat,
 ) -> Result<Ready, device::Error> {
-    let Fitted { device, plans, .. } = fitted;
+    let Fitted { device, plans, layout, .. } = fitted;
     let weights: Vec<Buffer> = model.weights().cloned().collect();
-    let states = model.states(layout);
+    let states = model.states(*layout);
     let request = Request { weights: &weights, states: &states, plans, choices: None };
     let cases = tuning::cases(&**device, &request)?;
     let (choices, used) = tuning::choices(&**device, &cases, &spec.tuning, &|| heartbeat.beat());
@@ -441,8 +448,13 @@ fn check_cache(model: &Model, layout: KvLayout, beside: u64) -> Result<(), LoadE
     let layers = model.hyperparameters().caches().count().max(1);
     let per_layer = model.state_bytes_per_token() / (2 * layers as u64);
     let have = memory::available().unwrap_or(u64::MAX).saturating_add(beside);
+    let (rings, longest) = model.rings(layout);
+    let bounded = match rings {
+        0 => String::new(),
+        _ => format!(" ({rings} of them with {longest} tokens)"),
+    };
     let arithmetic = format!(
-        "KV cache: {} slots x {} tokens x {layers} layers x 2 x {per_layer} bytes",
+        "KV cache: {} slots x {} tokens x {layers} layers{bounded} x 2 x {per_layer} bytes",
         layout.slots, layout.context
     );
     match model.state_bytes(layout) {

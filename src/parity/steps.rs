@@ -372,11 +372,11 @@ fn attended(
             let mut cache = |name| s.cache(name, DType::F16, &shape);
             let (keys, values) = (cache("keys")?, cache("values")?);
             let rows = Rows { slots, positions };
-            let keys = s.g.kv_write(keys, rows, k)?;
-            let values = s.g.kv_write(values, rows, v)?;
+            let keys = s.g.kv_write(keys, rows, k, false)?;
+            let values = s.g.kv_write(values, rows, v, false)?;
             let y = s.g.attention(
                 q,
-                Caches { keys, values },
+                Caches { keys, values, ring: false },
                 rows,
                 None,
                 Scores::scaled(1.0 / (d as f32).sqrt()),

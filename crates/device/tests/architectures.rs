@@ -43,7 +43,7 @@ const DRAWN: f64 = 1.25;
 
 /// The logits of every position.
 fn logits(device: &dyn Device, model: &Model, context: usize, tokens: &[i32]) -> Vec<Vec<f32>> {
-    let layout = KvLayout { slots: 2, context };
+    let layout = KvLayout { slots: 2, context, ring: None };
     let buckets = [Bucket::prefill(PROMPT, context, Outputs::All), Bucket::decode(1, context)];
     let mut session = Session::new(device, model, layout, &buckets);
     let rows = |from: usize, tokens: &[i32]| -> Vec<_> {
@@ -119,7 +119,7 @@ fn check(name: &str) {
 /// The logits of every position on the CPU, a chunk at a time, in a slot.
 fn in_chunks(threads: usize, model: &Model, tokens: &[i32], chunk: usize, slot: i32) -> Vec<f32> {
     let cpu = Cpu::new(Isa::detect(), NonZeroUsize::new(threads).unwrap());
-    let layout = KvLayout { slots: 3, context: 64 };
+    let layout = KvLayout { slots: 3, context: 64, ring: None };
     let bucket = Bucket::prefill(chunk, layout.context, Outputs::All);
     let mut session = Session::new(&cpu, model, layout, &[bucket]);
     let mut all = Vec::new();
@@ -147,7 +147,7 @@ fn chunks_threads_and_company_do_not_change_a_bit() {
             assert!(got == want, "{name}: chunks of {chunk}, {threads} threads");
         }
         let cpu = Cpu::new(Isa::detect(), NonZeroUsize::new(2).unwrap());
-        let layout = KvLayout { slots: 3, context: 64 };
+        let layout = KvLayout { slots: 3, context: 64, ring: None };
         let mut session = Session::new(&cpu, &model, layout, &[Bucket::decode(3, 64)]);
         let vocabulary = session.vocabulary;
         for (at, &token) in (0..).zip(&tokens) {
@@ -174,6 +174,40 @@ fn mixtral() {
 #[test]
 fn gemma4_moe() {
     check("gemma4-moe");
+}
+
+/// The logits of every position on the CPU, with windows in rings or not.
+fn laid(model: &Model, tokens: &[i32], chunk: usize, ring: bool) -> Vec<f32> {
+    let cpu = Cpu::new(Isa::detect(), NonZeroUsize::MIN);
+    let ring = ring.then_some(chunk);
+    let layout = KvLayout { slots: 2, context: 160, ring };
+    let bucket = Bucket::prefill(chunk, layout.context, Outputs::All);
+    let mut session = Session::new(&cpu, model, layout, &[bucket]);
+    let mut all = Vec::new();
+    for (tokens, at) in tokens.chunks(chunk).zip((0..).step_by(chunk)) {
+        let rows: Vec<_> = (at..).zip(tokens).map(|(at, &token)| (token, at, 1)).collect();
+        session.load(0, &rows);
+        session.run(0, 1);
+        all.extend(&session.logits(0)[..rows.len() * session.vocabulary]);
+    }
+    all
+}
+
+/// A cache that holds a window and a chunk gives the bits of one that holds everything, and is smaller.
+#[test]
+fn windows_in_rings_do_not_change_a_bit() {
+    let tokens: Vec<i32> = (0..150).map(|i| (i * 37 + 11) % 128).collect();
+    for name in ["gemma2", "gemma3", "gemma4", "gpt-oss"] {
+        let model = Model::open(data(&format!("architectures/{name}.gguf"))).unwrap();
+        for chunk in [2, 15, 50] {
+            let want = laid(&model, &tokens, chunk, false);
+            assert!(laid(&model, &tokens, chunk, true) == want, "{name}, chunks of {chunk}");
+        }
+        let bytes = |ring| model.state_bytes(KvLayout { slots: 2, context: 160, ring }).unwrap();
+        let states = model.states(KvLayout { slots: 2, context: 160, ring: Some(15) });
+        assert_eq!(bytes(Some(15)), states.iter().map(plan::Buffer::bytes).sum::<u64>());
+        assert!(10 * bytes(Some(15)) < 8 * bytes(None), "{name}");
+    }
 }
 
 macro_rules! architectures {

@@ -275,8 +275,9 @@ impl Decoder<'_> {
                 self.g.at(format!("blk.{i}.kv"));
                 let keys = self.cache(&ports::key_cache(i), attention)?;
                 let values = self.cache(&ports::value_cache(i), attention)?;
-                let keys = self.g.kv_write(keys, rows, k)?;
-                Caches { keys, values: self.g.kv_write(values, rows, v)? }
+                let (_, ring) = self.layout().positions(attention);
+                let keys = self.g.kv_write(keys, rows, k, ring)?;
+                Caches { keys, values: self.g.kv_write(values, rows, v, ring)?, ring }
             }
             (None, Keys::OfLayer(layer)) => self.caches[&layer],
             (None, _) => unreachable!("other layers made keys and values above"),
@@ -692,8 +693,14 @@ impl Decoder<'_> {
         Ok(self.g.source(Class::Mailbox, name, dtype, shape)?)
     }
 
+    /// A ring has room for this step's rows too.
+    fn layout(&self) -> KvLayout {
+        let Step { layout, bucket, .. } = self.step;
+        KvLayout { ring: layout.ring.map(|chunk| chunk.max(bucket.chunk)), ..layout }
+    }
+
     fn cache(&mut self, name: &str, attention: &Attention) -> Result<Tensor> {
-        let shape = self.step.layout.shape(attention);
+        let shape = self.layout().shape(attention);
         Ok(self.g.source(Class::State, name, self.step.cache, &shape)?)
     }
 }

@@ -76,12 +76,27 @@ impl Error {
 pub struct KvLayout {
     pub slots: usize,
     pub context: usize,
+    /// Layers with a window keep it in a ring, with room for the rows of the longest chunk beside it: this many.
+    pub ring: Option<usize>,
 }
 
+/// Positions of a ring are a multiple of this, so that what devices read at once lies together in it.
+const RING_STEP: usize = 32;
+
 impl KvLayout {
+    /// Positions of a layer's cache in a slot, and whether it is a ring.
+    fn positions(self, attention: &hyper::Attention) -> (usize, bool) {
+        let (Some(chunk), Some(window)) = (self.ring, attention.scores.window) else {
+            return (self.context, false);
+        };
+        let needed = window.saturating_add(chunk).checked_next_multiple_of(RING_STEP);
+        needed.filter(|needed| *needed < self.context).map_or((self.context, false), |n| (n, true))
+    }
+
     /// Shape of a layer's keys, and of its values.
-    const fn shape(self, attention: &hyper::Attention) -> [usize; 4] {
-        [self.slots, self.context, attention.kv_heads, attention.head_size]
+    fn shape(self, attention: &hyper::Attention) -> [usize; 4] {
+        let (positions, _) = self.positions(attention);
+        [self.slots, positions, attention.kv_heads, attention.head_size]
     }
 }
 
@@ -113,7 +128,7 @@ impl Model {
         let (hyper, read) = architecture.describe(&gguf)?;
         let mut weights = Weights::default();
         // Any step with logits asks for all of them.
-        let layout = KvLayout { slots: 1, context: 1 };
+        let layout = KvLayout { slots: 1, context: 1, ring: None };
         let smallest = Step { layout, bucket: Bucket::decode(1, 1), cache: DType::F16 };
         decoder::graph(&gguf, &hyper, &mut weights, smallest)?;
         weights.check_complete(&gguf, &read, architecture.name())?;
@@ -238,7 +253,7 @@ impl Model {
     }
 
     /// The KV cache: one key and one value buffer per layer that has its own, logically `[slots, context, kv
-    /// heads, head size]`. Then the states of fixed size of the layers that have those.
+    /// heads, head size]`, in a ring fewer positions. Then the states of fixed size of the layers that have those.
     #[must_use]
     pub fn states(&self, layout: KvLayout) -> Vec<Buffer> {
         let buffers = |(i, attention): (usize, &hyper::Attention)| {
@@ -281,18 +296,46 @@ impl Model {
     pub fn state_bytes(&self, layout: KvLayout) -> Option<u64> {
         let slots = layout.slots as u64;
         let fixed: u64 = self.fixed_states(1).iter().map(Buffer::bytes).sum();
-        let cache = self.state_bytes_per_token().checked_mul(slots)?;
-        cache.checked_mul(layout.context as u64)?.checked_add(fixed.checked_mul(slots)?)
+        let mut bytes = fixed.checked_mul(slots)?;
+        for (_, attention) in self.hyper.caches() {
+            let (positions, _) = layout.positions(attention);
+            let cache = self.position_bytes(attention).checked_mul(positions as u64)?;
+            bytes = bytes.checked_add(cache.checked_mul(slots)?)?;
+        }
+        Some(bytes)
     }
 
-    /// Bytes of the KV cache for each position of a slot.
+    /// How many layers keep no more than their window in a ring, and of how many positions the longest is.
+    #[must_use]
+    pub fn rings(&self, layout: KvLayout) -> (usize, usize) {
+        let all = self.hyper.caches().map(|(_, attention)| layout.positions(attention));
+        all.filter(|(_, ring)| *ring).fold((0, 0), |(n, most), (len, _)| (n + 1, most.max(len)))
+    }
+
+    /// Whether a slot that has been written up to `held` positions still has what a row at `from` reads: a ring has
+    /// lost what lies more than its length behind.
+    #[must_use]
+    pub fn keeps(&self, layout: KvLayout, held: usize, from: usize) -> bool {
+        self.hyper.caches().all(|(_, attention)| match layout.positions(attention) {
+            // A step that was one too far may have written one more.
+            (positions, true) => {
+                let window = attention.scores.window.unwrap_or(positions);
+                held + 1 <= from.saturating_sub(window - 1) + positions
+            }
+            (_, false) => true,
+        })
+    }
+
+    /// Bytes of a position of a layer's keys and values.
+    fn position_bytes(&self, attention: &hyper::Attention) -> u64 {
+        let values = 2 * (attention.kv_heads * attention.head_size) as u64;
+        values / self.cache.block_len() as u64 * self.cache.block_bytes() as u64
+    }
+
+    /// Bytes of the KV cache for each position of a slot that no window bounds.
     #[must_use]
     pub fn state_bytes_per_token(&self) -> u64 {
-        let values = |(_, attention): (usize, &hyper::Attention)| {
-            2 * (attention.kv_heads * attention.head_size) as u64
-        };
-        let values: u64 = self.hyper.caches().map(values).sum();
-        values / self.cache.block_len() as u64 * self.cache.block_bytes() as u64
+        self.hyper.caches().map(|(_, attention)| self.position_bytes(attention)).sum()
     }
 
     /// The graph of one step in a bucket.
@@ -341,11 +384,34 @@ mod tests {
         assert_ne!(buf, [7; 4]);
     }
 
+    /// Gemma 3's window of 9 with chunks of 20 is a ring of 32: what a row at `from` sees must still be in it.
+    #[test]
+    fn a_ring_keeps_what_a_window_behind_a_position_needs() {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/architectures");
+        let model = Model::open(data.join("gemma3.gguf")).unwrap();
+        let ring = KvLayout { slots: 1, context: 100, ring: Some(20) };
+        assert_eq!(model.rings(ring), (3, 32));
+        for (held, from, kept) in [
+            (80, 80, true),
+            (80, 60, true),
+            (80, 57, true),
+            (80, 56, false),
+            (80, 0, false),
+            (31, 0, true),
+            (32, 0, false),
+        ] {
+            assert_eq!(model.keeps(ring, held, from), kept, "{held}, {from}");
+            assert!(model.keeps(KvLayout { ring: None, ..ring }, held, from));
+        }
+        // A context that is no longer than a window and a chunk needs no ring.
+        assert_eq!(model.rings(KvLayout { context: 32, ..ring }), (0, 0));
+    }
+
     #[test]
     fn keys_and_values_lie_in_the_type_that_is_asked_for_or_it_is_refused() {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/architectures");
         let open = |name: &str| Model::open(data.join(format!("{name}.gguf"))).unwrap();
-        let layout = KvLayout { slots: 2, context: 64 };
+        let layout = KvLayout { slots: 2, context: 64, ring: None };
         for (dtype, percent) in [(DType::F16, 100), (DType::Q8_0, 53), (DType::Q4_0, 28)] {
             let model = open("qwen3").cached_in(dtype).unwrap();
             let caches = model.states(layout);

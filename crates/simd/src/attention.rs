@@ -61,6 +61,9 @@ pub struct Attend {
     pub dim: usize,
     /// How the KV head's keys and values lie; there is the format for heads of `dim`.
     pub format: CacheFormat,
+    /// Positions after which they begin anew, a multiple of [`POSITION_STEP`] no less than the window and the tokens
+    /// together, or more than there are.
+    pub ring: usize,
     pub keys: *const u8,
     pub values: *const u8,
     /// Positions that the first token attends to, from 0; at least 1.
@@ -84,7 +87,7 @@ pub struct Attend {
 /// # Safety
 ///
 /// The pointers are valid as described, the caches for the last token's positions rounded up to
-/// [`POSITION_STEP`]; `scratch` and `out` are accessed by nobody else.
+/// [`POSITION_STEP`], or for the ring; `scratch` and `out` are accessed by nobody else.
 pub unsafe fn attend(isa: Isa, a: &Attend) {
     let total = a.rows * a.heads;
     for first in (0..total).step_by(LINES) {
@@ -133,13 +136,13 @@ impl Cached for u16 {
     #[inline(always)]
     unsafe fn keys<S: Simd>(a: &Attend, p: usize, _: *mut f32) -> *const Self {
         // SAFETY: the caller's contract.
-        unsafe { a.keys.cast::<Self>().add(p * a.dim) }
+        unsafe { a.keys.cast::<Self>().add(p % a.ring * a.dim) }
     }
 
     #[inline(always)]
     unsafe fn values<S: Simd>(a: &Attend, p: usize, _: *mut f32) -> *const Self {
         // SAFETY: the caller's contract.
-        unsafe { a.values.cast::<Self>().add(p * a.dim) }
+        unsafe { a.values.cast::<Self>().add(p % a.ring * a.dim) }
     }
 
     #[inline(always)]
@@ -156,7 +159,10 @@ impl Cached for f32 {
     unsafe fn keys<S: Simd>(a: &Attend, p: usize, room: *mut f32) -> *const Self {
         let Attend { format, dim, .. } = *a;
         // SAFETY: the caller's contract.
-        unsafe { read_keys::<S>(format, a.keys.add(p * format.row_bytes(dim)), dim, SPAN, room) };
+        unsafe {
+            let keys = a.keys.add(p % a.ring * format.row_bytes(dim));
+            read_keys::<S>(format, keys, dim, SPAN, room);
+        }
         room
     }
 
@@ -165,7 +171,8 @@ impl Cached for f32 {
         let Attend { format, dim, .. } = *a;
         // SAFETY: the caller's contract.
         unsafe {
-            read_values::<S>(format, a.values.add(p * format.row_bytes(dim)), dim, SPAN, room);
+            let values = a.values.add(p % a.ring * format.row_bytes(dim));
+            read_values::<S>(format, values, dim, SPAN, room);
         }
         room
     }

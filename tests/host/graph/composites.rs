@@ -151,9 +151,10 @@ fn attention_over_written_caches() {
     let cache = |case: &mut Case, name: &str, values: &[f32]| -> Tensor {
         let state = case.state(name, DType::F16, &[SLOTS, LENGTH, KV_HEADS, DIM]);
         let values = case.float(&[rows, KV_HEADS, DIM], values);
-        case.g.kv_write(state, at, values).unwrap()
+        case.g.kv_write(state, at, values, false).unwrap()
     };
-    let caches = Caches { keys: cache(&mut case, "k", &k), values: cache(&mut case, "v", &v) };
+    let (keys, values) = (cache(&mut case, "k", &k), cache(&mut case, "v", &v));
+    let caches = Caches { keys, values, ring: false };
     let tq = case.float(&[rows, HEADS, DIM], &q);
     let mut scores = Scores::scaled(1.0 / (DIM as f32).sqrt());
     let plain = case.g.attention(tq, caches, at, None, scores, BAND).unwrap();
@@ -222,14 +223,14 @@ fn attention_refuses_what_does_not_fit() {
     let rows = Rows { slots: case.int(&[0]), positions: case.int(&[0]) };
     let keys = case.state("k", DType::F16, &[1, 8, 2, 4]);
     let values = case.state("v", DType::F16, &[1, 8, 2, 4]);
-    let caches = Caches { keys, values };
+    let caches = Caches { keys, values, ring: false };
     let flat = case.float(&[1, 16], &[0.0; 16]);
     let odd = case.float(&[1, 3, 4], &[0.0; 12]);
     let q = case.float(&[1, 4, 4], &[0.0; 16]);
     let headless = case.float(&[1, 0, 4], &[]);
     let sinks = case.float(&[2], &[0.0; 2]);
     let [none, none_either] = ["none", "either"].map(|n| case.state(n, DType::F16, &[1, 8, 0, 4]));
-    let none = Caches { keys: none, values: none_either };
+    let none = Caches { keys: none, values: none_either, ring: false };
     let mut refused = |q, caches, sinks, context, message: &str| {
         let error = case
             .g
@@ -241,7 +242,8 @@ fn attention_refuses_what_does_not_fit() {
     refused(flat, caches, None, 8, "q must be [M, H, D]");
     refused(odd, caches, None, 8, "H must be a multiple of KVH");
     refused(headless, none, None, 8, "H must be a multiple of KVH");
-    refused(q, Caches { keys: flat, values }, None, 8, "caches must be [slots, C, KVH, D]");
-    refused(q, caches, None, 9, "the context must lie inside C");
+    refused(q, Caches { keys: flat, ..caches }, None, 8, "caches must be [slots, C, KVH, D]");
+    refused(q, caches, None, 9, "the context, of a ring the window, must lie inside C");
+    refused(q, Caches { ring: true, ..caches }, None, 9, "of a ring the window, must lie inside C");
     refused(q, caches, Some(sinks), 8, "a sink of each head expected");
 }

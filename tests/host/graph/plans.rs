@@ -10,7 +10,7 @@ use plan::{Bucket, Class, DType, Fusions, Op, Outputs, Plan, RopeKv, fuse};
 use orind_testing::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
 use orind_testing::{data, tiny};
 
-const LAYOUT: KvLayout = KvLayout { slots: 4, context: 64 };
+const LAYOUT: KvLayout = KvLayout { slots: 4, context: 64, ring: None };
 
 fn open(name: &str) -> Model {
     Model::open(tiny(name)).unwrap()
@@ -171,7 +171,7 @@ const AROUND: usize = 4;
 #[test]
 fn launches_of_llama_3_2_1b() {
     let shapes = Shapes::new(&LLAMA_3_2_1B);
-    let layout = KvLayout { slots: 8, context: 4096 };
+    let layout = KvLayout { slots: 8, context: 4096, ring: None };
     for batch in [1, 8] {
         let plan = shapes.model.plan(layout, Bucket::decode(batch, 4096)).unwrap();
         let fused = fuse(&plan, Fusions::ALL);
@@ -209,7 +209,7 @@ fn launches_of_qwen3_0_6b() {
         head_size: 128,
         vocabulary: 151_936,
     });
-    let layout = KvLayout { slots: 1, context: 2048 };
+    let layout = KvLayout { slots: 1, context: 2048, ring: None };
     let plan = shapes.model.plan(layout, Bucket::decode(1, 2048)).unwrap();
     let fused = fuse(&plan, Fusions::ALL);
     assert_eq!(fused.steps.len(), 28 * PER_LAYER + AROUND);

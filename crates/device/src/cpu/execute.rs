@@ -446,14 +446,14 @@ unsafe fn rope_kv(stage: &RopeKv, c: &Context<'_>, w: &Worker<'_>, row: usize, h
             turn(q.add(offset), stage.q_norm, out.add(offset));
         }
         let slot = index(*at.slots.add(row), cache.slots);
-        let position = index(*at.positions.add(row), cache.capacity);
+        let position = index(*at.positions.add(row), cache.positions());
         if let (Some(slot), Some(position)) = (slot, position) {
             let offset = (row * cache.heads + head) * dim;
             let rotated = c.memory.thread(w.index());
             turn(k.add(offset), stage.k_norm, rotated);
             let base = (slot * cache.heads + head) * cache.head_bytes();
             let (keys, values) = (keys.add(base), values.add(base));
-            let v = v.add(offset);
+            let (v, position) = (v.add(offset), position % cache.capacity);
             simd::cache::kv_write(c.isa, cache.format, rotated, v, dim, position, keys, values);
         }
     }
@@ -477,7 +477,7 @@ unsafe fn attend(
         let (dim, group) = (cache.dim, heads / cache.heads);
         let place = |row: usize| {
             let slot = index(*at.slots.add(row), cache.slots)?;
-            Some((slot, index(*at.positions.add(row), cache.capacity)?))
+            Some((slot, index(*at.positions.add(row), cache.positions())?))
         };
         let mut row = part.start;
         while row < part.end {
@@ -504,6 +504,7 @@ unsafe fn attend(
                 heads: group,
                 dim,
                 format: cache.format,
+                ring: if cache.ring { cache.capacity } else { usize::MAX },
                 keys: keys.add(base),
                 values: values.add(base),
                 positions: position + 1,

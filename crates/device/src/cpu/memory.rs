@@ -68,6 +68,8 @@ pub(super) struct Cache {
     /// Values of a head.
     pub(super) dim: usize,
     pub(super) format: CacheFormat,
+    /// See [`plan::Caches::ring`].
+    pub(super) ring: bool,
 }
 
 impl Cache {
@@ -79,7 +81,12 @@ impl Cache {
         let format = CacheFormat::of(dtype, dim).ok_or_else(|| {
             unsupported(format!("KV cache `{}` of {dtype} for heads of {dim}", buffer.name))
         })?;
-        Ok(Self { slots, capacity, heads, dim, format })
+        Ok(Self { slots, capacity, heads, dim, format, ring: false })
+    }
+
+    /// Positions that it takes, each at its place modulo this.
+    pub(super) const fn positions(&self) -> usize {
+        if self.ring { usize::MAX } else { self.capacity }
     }
 
     /// Bytes of a head's keys, and of its values.

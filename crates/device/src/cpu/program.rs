@@ -17,6 +17,7 @@ use plan::{
 };
 use simd::Isa;
 use simd::activations::ActivationFormat;
+use simd::attention::POSITION_STEP;
 use simd::packed::PackedLayout;
 use simd::recurrent::TAPS;
 
@@ -397,12 +398,21 @@ impl Resolver<'_> {
         }
     }
 
-    fn cache(&self, view: &View) -> Result<(*mut u8, Cache)> {
-        let buffer = self.plan.buffer(view.buffer);
-        self.memory
-            .cache(&buffer.name)
-            .filter(|(_, c)| *view.shape == [c.slots, c.capacity, c.heads, c.dim])
-            .ok_or_else(|| unsupported(format!("`{}` as a KV cache", buffer.name)))
+    /// Keys, values, and how both lie.
+    fn caches(&self, caches: &plan::Caches) -> Result<(*mut u8, *mut u8, Cache)> {
+        let of = |view: &View| {
+            let buffer = self.plan.buffer(view.buffer);
+            let whole = |c: &Cache| {
+                *view.shape == [c.slots, c.capacity, c.heads, c.dim]
+                    && (!caches.ring || c.capacity.is_multiple_of(POSITION_STEP))
+            };
+            self.memory
+                .cache(&buffer.name)
+                .filter(|(_, cache)| whole(cache))
+                .ok_or_else(|| unsupported(format!("`{}` as a KV cache", buffer.name)))
+        };
+        let ((keys, cache), (values, _)) = (of(&caches.keys)?, of(&caches.values)?);
+        Ok((keys, values, Cache { ring: caches.ring, ..cache }))
     }
 
     fn norm(&self, norm: &plan::Norm) -> Result<Norm> {
@@ -605,8 +615,7 @@ impl Resolver<'_> {
     }
 
     fn rope_kv(&self, rope: &plan::RopeKv) -> Result<RopeKv> {
-        let (keys, cache) = self.cache(&rope.caches.keys)?;
-        let (values, _) = self.cache(&rope.caches.values)?;
+        let (keys, values, cache) = self.caches(&rope.caches)?;
         let [rows, ..] = self.heads(&rope.k, &cache)?;
         let norm = |weight: &View, eps: plan::Scalar| {
             let (kind, weight, eps) = (NormKind::Rms, self.f32(weight)?, eps.get());
@@ -640,8 +649,7 @@ impl Resolver<'_> {
     }
 
     fn attention(&self, attention: &plan::Attention) -> Result<Attention> {
-        let (keys, cache) = self.cache(&attention.caches.keys)?;
-        let (values, _) = self.cache(&attention.caches.values)?;
+        let (keys, values, cache) = self.caches(&attention.caches)?;
         let [rows, heads, _] = self.heads(&attention.q, &cache)?;
         Ok(Attention {
             q: self.f32(&attention.q)?,

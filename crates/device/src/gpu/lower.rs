@@ -226,6 +226,10 @@ fn lacking(op: &Op) -> Option<&'static str> {
             };
             before.as_ref().and_then(norm).or(after)
         }
+        Op::RopeKv(RopeKv { caches: Caches { ring: true, .. }, .. })
+        | Op::Attention(Attention { caches: Caches { ring: true, .. }, .. }) => {
+            Some("a ring of keys and values")
+        }
         Op::RopeKv(RopeKv { k, table, .. }) => {
             let [rotated, dim] = [table, k].map(|view| view.shape.last().copied().unwrap_or(0));
             (2 * rotated != dim).then_some("rotation of a part of each head")
@@ -961,8 +965,10 @@ mod tests {
         };
         let glu = |activation| Product::Glu { activation, gate: one(), up: one(), out: one() };
         let attention = |scores, sinks| {
-            let (rows, caches) =
-                (Rows { slots: one(), positions: one() }, Caches { keys: one(), values: one() });
+            let (rows, caches) = (
+                Rows { slots: one(), positions: one() },
+                Caches { keys: one(), values: one(), ring: false },
+            );
             Op::Attention(Attention { scores, q: one(), caches, rows, sinks, out: one() })
         };
         let plain = Scores::scaled(0.1);

@@ -176,6 +176,7 @@ fn binary(op: Binary, a: f32, b: f32) -> f32 {
         Binary::Mul => a * b,
         Binary::Max => a.max(b),
         Binary::LessEqual => f32::from(a <= b),
+        Binary::Rem => a % b,
     }
 }
 

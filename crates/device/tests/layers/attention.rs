@@ -22,6 +22,8 @@ struct Attended {
     dtype: DType,
     window: Option<usize>,
     sinks: bool,
+    /// Positions of the caches, where they are rings.
+    ring: Option<usize>,
 }
 
 impl Attended {
@@ -51,10 +53,11 @@ impl Attended {
         let table = s.g.rope_table(positions, frequencies, 1.0)?;
         let style = RopeStyle::HalfSplit;
         let (q, k) = (s.g.rope(q, table, style)?, s.g.rope(k, table, style)?);
-        let mut cache = |name| s.cache(name, self.dtype, &[2, CONTEXT, KV_HEADS, DIM]);
+        let (capacity, ring) = (self.ring.unwrap_or(CONTEXT), self.ring.is_some());
+        let mut cache = |name| s.cache(name, self.dtype, &[2, capacity, KV_HEADS, DIM]);
         let (keys, values) = (cache("keys")?, cache("values")?);
-        let keys = s.g.kv_write(keys, rows, k)?;
-        let caches = Caches { keys, values: s.g.kv_write(values, rows, v)? };
+        let keys = s.g.kv_write(keys, rows, k, ring)?;
+        let caches = Caches { keys, values: s.g.kv_write(values, rows, v, ring)?, ring };
         let sinks = match self.sinks {
             true => Some(s.quantised("sinks", DType::F32, &[HEADS], &noise(4, HEADS))?),
             false => None,
@@ -77,13 +80,13 @@ impl Attended {
 
 #[test]
 fn the_cpu_computes_the_definition_over_every_cache_in_every_company() {
-    let plain = |dtype| Attended { dtype, window: None, sinks: false };
+    let plain = |dtype| Attended { dtype, window: None, sinks: false, ring: None };
     let exact = plain(DType::F16).run(&Reference, ROWS);
     for dtype in [DType::F16, DType::Q8_0, DType::Q4_0] {
         // What the type itself costs, of which a device may add a little: a code that rounding turns.
         let cost = super::distance(&plain(dtype).run(&Reference, ROWS), &exact);
         for (window, sinks) in [(None, false), (Some(17), true), (Some(40), false), (None, true)] {
-            let attended = Attended { dtype, window, sinks };
+            let attended = Attended { dtype, window, sinks, ring: None };
             let want = attended.run(&Reference, ROWS);
             let got = attended.run(&Cpu::new(Isa::detect(), NonZeroUsize::MIN), ROWS);
             let off = super::distance(&got, &want);
@@ -93,6 +96,12 @@ fn the_cpu_computes_the_definition_over_every_cache_in_every_company() {
                 for chunk in [1, 16, ROWS] {
                     let what = format!("{attended:?} on {isa}, chunks of {chunk}");
                     assert!(attended.run(&cpu, chunk) == got, "{what}");
+                    let needed = window.map_or(CONTEXT, |w| w + chunk).next_multiple_of(32);
+                    if needed < CONTEXT {
+                        let ring = Attended { ring: Some(needed), ..attended };
+                        assert!(ring.run(&cpu, chunk) == got, "{what}, a ring");
+                        assert!(ring.run(&Reference, chunk) == want, "{what}, its definition");
+                    }
                 }
             }
         }
@@ -102,7 +111,8 @@ fn the_cpu_computes_the_definition_over_every_cache_in_every_company() {
 /// Eight bits err less than four, and neither by much.
 #[test]
 fn a_type_of_cache_costs_what_its_bits_say() {
-    let run = |dtype| Attended { dtype, window: None, sinks: false }.run(&Reference, ROWS);
+    let run =
+        |dtype| Attended { dtype, window: None, sinks: false, ring: None }.run(&Reference, ROWS);
     let exact = run(DType::F16);
     let [eight, four] = [DType::Q8_0, DType::Q4_0].map(|d| super::distance(&run(d), &exact));
     assert!((1e-3..1e-2).contains(&eight) && (2e-2..2e-1).contains(&four), "{eight}, {four}");

@@ -435,7 +435,7 @@ fn a_token_of_a_mixture_counts_its_experts_and_no_others() {
         let frequencies = model.weights().find(|w| w.name == crate::ports::rope_frequencies(0));
         let want = file + frequencies.unwrap().bytes();
         assert!((least..most).contains(&(want as f64)), "{name}: {want}");
-        let layout = crate::KvLayout { slots: 1, context: 16 };
+        let layout = crate::KvLayout { slots: 1, context: 16, ring: None };
         let plan = model.plan(layout, plan::Bucket::decode(1, 16)).unwrap();
         assert_eq!(plan.cost().weight_bytes, want, "{name}");
         let fused = plan::fuse(&plan, plan::Fusions::ALL);

@@ -153,12 +153,20 @@ impl Graph {
         })
     }
 
-    /// The cache `[slots, C, KVH, D]` with `values [M, KVH, D]` at `(slot, position)`.
-    pub fn kv_write(&mut self, cache: Tensor, rows: Rows, values: Tensor) -> Result {
-        let op = |_| Op::KvWrite { rows, values, cache };
+    /// The cache `[slots, C, KVH, D]` with `values [M, KVH, D]` at `(slot, position)`, in a ring modulo C.
+    pub fn kv_write(&mut self, cache: Tensor, rows: Rows, values: Tensor, ring: bool) -> Result {
+        let op = |_| Op::KvWrite { rows, values, cache, ring };
+        let &[_, capacity, ..] = self.shape(cache) else {
+            return Err(self.shape_error("kv-write", &[cache], "a cache is [slots, C, KVH, D]"));
+        };
         self.composite(op, |g| {
+            let mut places = rows.positions;
+            if ring {
+                let capacity = g.constant(capacity as f32);
+                places = g.binary(Binary::Rem, places, capacity)?;
+            }
             let values = g.cast(values, g.dtype(cache))?;
-            g.scatter(cache, &[rows.slots, rows.positions], values)
+            g.scatter(cache, &[rows.slots, places], values)
         })
     }
 
@@ -182,8 +190,9 @@ impl Graph {
         };
         let fits = kv_heads > 0 && heads.is_multiple_of(kv_heads);
         self.want(fits, "attention", &[q, caches.keys], "H must be a multiple of KVH")?;
-        let reason = "the context must lie inside C";
-        self.want(context <= capacity, "attention", &[caches.keys], reason)?;
+        let held = if caches.ring { scores.window.unwrap_or(usize::MAX) } else { context };
+        let reason = "the context, of a ring the window, must lie inside C";
+        self.want(held <= capacity, "attention", &[caches.keys], reason)?;
         if let Some(sinks) = sinks {
             let fits = *self.shape(sinks) == [heads];
             self.want(fits, "attention", &[q, sinks], "a sink of each head expected")?;
@@ -202,8 +211,13 @@ impl Graph {
                 visible = g.binary(Binary::Mul, visible, near)?;
             }
             // Each row's slot and positions; -1, so zeroes, where a position is not visible, whatever was left there.
+            let mut places = at;
+            if caches.ring {
+                let capacity = g.constant(capacity as f32);
+                places = g.binary(Binary::Rem, places, capacity)?;
+            }
             let one = g.constant(1.0);
-            let from_one = g.binary(Binary::Add, at, one)?;
+            let from_one = g.binary(Binary::Add, places, one)?;
             let from_one = g.binary(Binary::Mul, from_one, visible)?;
             let places = g.binary(Binary::Sub, from_one, one)?;
             let places = g.cast(places, DType::I32)?;

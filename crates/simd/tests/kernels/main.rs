@@ -625,6 +625,8 @@ struct Cached {
     cap: Option<f32>,
     /// Of each head, where there are any.
     sinks: Vec<f32>,
+    /// Positions after which the cache begins anew.
+    ring: usize,
 }
 
 const SCALE: f32 = 0.3;
@@ -640,8 +642,17 @@ impl Cached {
         let capacity = positions.next_multiple_of(attention::POSITION_STEP);
         let keys = vec![f16::NAN.to_bits(); capacity * dim];
         let values = keys.clone();
-        let mut cached =
-            Self { dim, k, v, keys, values, window: usize::MAX, cap: None, sinks: Vec::new() };
+        let mut cached = Self {
+            dim,
+            k,
+            v,
+            keys,
+            values,
+            window: usize::MAX,
+            cap: None,
+            sinks: Vec::new(),
+            ring: usize::MAX,
+        };
         for p in 0..positions {
             cached.write(p);
         }
@@ -674,6 +685,7 @@ impl Cached {
             heads,
             dim: self.dim,
             format: self.format,
+            ring: self.ring,
             keys: self.keys.as_ptr(),
             values: self.values.as_ptr(),
             positions,
