@@ -142,10 +142,10 @@ impl Model {
     pub fn cached_in(self, dtype: DType) -> Result<Self, Error> {
         let held = matches!(dtype, DType::F16 | DType::Q8_0 | DType::Q4_0);
         let fits = |head_size: usize| held && head_size.is_multiple_of(dtype.block_len());
-        match self.hyper.caches().find(|(_, attention)| !fits(attention.head_size)) {
-            Some((layer, &hyper::Attention { head_size, .. })) => {
-                Err(Error::CacheType { dtype, layer, head_size })
-            }
+        let other = self.hyper.caches().find(|(_, attention)| !fits(attention.head_size));
+        let other = other.map(|(layer, attention)| (layer, attention.head_size));
+        match other {
+            Some((layer, head_size)) => Err(Error::CacheType { dtype, layer, head_size }),
             None => Ok(Self { cache: dtype, ..self }),
         }
     }

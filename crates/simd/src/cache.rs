@@ -52,36 +52,35 @@ impl CacheFormat {
     }
 }
 
+/// The cache of one KV head in one slot.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadCache {
+    pub format: CacheFormat,
+    /// Values of a head, for which there is the format.
+    pub dim: usize,
+    pub keys: *mut u8,
+    pub values: *mut u8,
+}
+
 dispatch! {
-    /// Writes one head's key and value of `dim` values into its cache at `position`, rounded to the format; see
-    /// [`quant::store`].
+    /// Writes a key and a value into a head's cache at a position, rounded to its format; see [`quant::store`].
     ///
     /// # Safety
     ///
-    /// `k`, `v` are valid for `dim` values, for which there is the format; the caches hold `position`; nobody else
-    /// touches it.
-    pub unsafe fn kv_write(format: CacheFormat, k: *const f32, v: *const f32, dim: usize, position: usize, keys: *mut u8, values: *mut u8) = kv_write_in;
+    /// `k`, `v` are valid for the values of a head; the cache holds the position; nobody else touches it.
+    pub unsafe fn kv_write(cache: HeadCache, position: usize, k: *const f32, v: *const f32) = kv_write_in;
 }
 
 #[inline(always)]
-unsafe fn kv_write_in<S: Simd>(
-    format: CacheFormat,
-    k: *const f32,
-    v: *const f32,
-    dim: usize,
-    position: usize,
-    keys: *mut u8,
-    values: *mut u8,
-) {
+unsafe fn kv_write_in<S: Simd>(cache: HeadCache, position: usize, k: *const f32, v: *const f32) {
+    let HeadCache { format, dim, keys, values } = cache;
     // SAFETY: the caller's contract.
     unsafe {
-        let bytes = format.row_bytes(dim);
-        let tile = keys.add(position / LANES * LANES * bytes);
-        let (lane, values) = (position % LANES, values.add(position * bytes));
         if format != CacheFormat::F16 {
-            return blocks_write(format, k, v, dim, lane, tile, values);
+            return blocks_write(cache, position, k, v);
         }
-        let (column, values) = (tile.cast::<u16>().add(lane), values.cast::<u16>());
+        let (keys, values) = (keys.cast::<u16>(), values.cast::<u16>().add(position * dim));
+        let column = keys.add(position / LANES * LANES * dim + position % LANES);
         for d in (0..dim).step_by(LANES) {
             let mut bits = [0u16; LANES];
             S::store_f16(bits.as_mut_ptr(), S::load(k.add(d)));
@@ -93,26 +92,20 @@ unsafe fn kv_write_in<S: Simd>(
     }
 }
 
-/// [`kv_write`] of blocks, into a lane of a tile of keys and a row of values.
+/// [`kv_write`] of blocks.
 ///
 /// # Safety
 ///
 /// As for [`kv_write`].
-unsafe fn blocks_write(
-    format: CacheFormat,
-    k: *const f32,
-    v: *const f32,
-    dim: usize,
-    lane: usize,
-    tile: *mut u8,
-    values: *mut u8,
-) {
-    let (dtype, blocks) = (format.dtype(), dim / quant::BLOCK);
+unsafe fn blocks_write(cache: HeadCache, position: usize, k: *const f32, v: *const f32) {
+    let HeadCache { format, dim, keys, values } = cache;
+    let (dtype, blocks, row) = (format.dtype(), dim / quant::BLOCK, format.row_bytes(dim));
     let bytes = dtype.block_bytes();
     let codes = bytes - SCALE;
     // SAFETY: the caller's contract.
     unsafe {
-        let row = std::slice::from_raw_parts_mut(values, blocks * bytes);
+        let (tile, lane) = (keys.add(position / LANES * LANES * row), position % LANES);
+        let row = std::slice::from_raw_parts_mut(values.add(position * row), row);
         quant::store(dtype, std::slice::from_raw_parts(v, dim), row);
         let mut block = [0; MOST];
         for (i, k) in std::slice::from_raw_parts(k, dim).chunks_exact(quant::BLOCK).enumerate() {

@@ -732,18 +732,16 @@ def mixtral(name):
 
 @architecture
 def gpt_oss(name):
-    factor, original, base = 8.0, 64, 150000.0
-    # Its ramp is between any two numbers of pairs, llama.cpp's between whole ones: these are both.
-    turns = [float(np.float32(original / (2 * np.pi) * base ** (-pair / 16))) for pair in (2 + 1e-5, 9 - 1e-5)]
+    # Its ramp is between any two numbers of pairs, llama.cpp's between whole ones: with these it is from 5 to 11.
+    factor, original, base = 8.0, 3611, 10321.576171875
 
     def rope(e):
-        return yarn(frequencies(base, 32), base, factor, original, *turns, whole=False), 0.1 * np.log(factor) + 1
+        return yarn(frequencies(base, 32), base, factor, original, 32.0, 1.0, whole=False), 0.1 * np.log(factor) + 1
     m = Model(name, "gpt-oss", 4, head=32, rope=rope, window=9, windowed=[True, False] * 2, sinks=True, act="clamped",
               ffn_norm="post_attention_norm",
               experts=dict(count=6, used=2, width=64, normalised=True, spread=4.0, biased=True))
     for key, value in {"rope.freq_base": base, "rope.scaling.type": "yarn", "rope.scaling.factor": factor,
-                       "rope.scaling.original_context_length": original, "rope.scaling.yarn_beta_fast": turns[0],
-                       "rope.scaling.yarn_beta_slow": turns[1], "attention.sliding_window": 9}.items():
+                       "rope.scaling.original_context_length": original, "attention.sliding_window": 9}.items():
         m.set(key, value)
     of_experts(m, **m.h["experts"])
     for i in range(4):

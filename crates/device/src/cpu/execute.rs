@@ -19,6 +19,7 @@ use plan::sample::{self, Candidate, Sampling};
 use plan::{NormKind, Scores, Temperature};
 use simd::activations::{self, TILE};
 use simd::attention::{self, Attend};
+use simd::cache::{HeadCache, kv_write};
 use simd::matmul::{Activations, Product, Q8Activations, matmul};
 use simd::packed::PackedLayout;
 use simd::vector::LANES;
@@ -454,7 +455,8 @@ unsafe fn rope_kv(stage: &RopeKv, c: &Context<'_>, w: &Worker<'_>, row: usize, h
             let base = (slot * cache.heads + head) * cache.head_bytes();
             let (keys, values) = (keys.add(base), values.add(base));
             let (v, position) = (v.add(offset), position % cache.capacity);
-            simd::cache::kv_write(c.isa, cache.format, rotated, v, dim, position, keys, values);
+            let head = HeadCache { format: cache.format, dim, keys, values };
+            kv_write(c.isa, head, position, rotated, v);
         }
     }
 }

@@ -80,7 +80,7 @@ impl Source {
             && let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into())
         {
             let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
-            drop(posix_fadvise(file, offset, len, advice));
+            _ = posix_fadvise(file, offset, len, advice);
         }
     }
 

@@ -14,7 +14,7 @@ use plan::quant;
 use plan::{Activation, DType, RopeStyle};
 use simd::activations::{self, ActivationFormat, F32Block, Q8Block};
 use simd::attention::{self, Attend};
-use simd::cache::{self, CacheFormat};
+use simd::cache::{CacheFormat, HeadCache, kv_write};
 use simd::matmul::{Activations, Loops, Product, Q8Activations, matmul};
 use simd::packed::{LayoutError, PackedLayout};
 use simd::read::{PARTS_OF, Pattern, read};
@@ -664,8 +664,9 @@ impl Cached {
         let row = p * self.dim..(p + 1) * self.dim;
         let (k, v) = (self.k[row.clone()].as_ptr(), self.v[row].as_ptr());
         let (keys, values) = (self.keys.as_mut_ptr(), self.values.as_mut_ptr());
+        let cache = HeadCache { format: self.format, dim: self.dim, keys, values };
         // SAFETY: a row of each; both caches hold the position.
-        unsafe { cache::kv_write(Isa::detect(), self.format, k, v, self.dim, p, keys, values) };
+        unsafe { kv_write(Isa::detect(), cache, p, k, v) };
     }
 
     /// Puts another key at a position.
@@ -833,8 +834,9 @@ fn half_precision_in_the_cache_is_rounded_to_nearest_even() {
         let mut keys = vec![0u16; 80 * 16];
         let mut values = vec![0; 80 * 16];
         let (k, v) = (keys.as_mut_ptr().cast(), values.as_mut_ptr().cast());
+        let cache = HeadCache { format: CacheFormat::F16, dim: 80, keys: k, values: v };
         // SAFETY: room for 16 positions.
-        unsafe { cache::kv_write(isa, CacheFormat::F16, x.as_ptr(), x.as_ptr(), 80, 3, k, v) };
+        unsafe { kv_write(isa, cache, 3, x.as_ptr(), x.as_ptr()) };
         for (d, &x) in x.iter().enumerate() {
             let want = f16::from_f32(x).to_bits();
             assert_eq!((keys[d * 16 + 3], values[3 * 80 + d]), (want, want), "{isa}: {x}");
