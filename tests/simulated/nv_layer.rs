@@ -15,7 +15,8 @@ use serde_json::Value;
 #[ignore = "run by the other test, in a process of its own"]
 fn one_token() {
     let shapes = Shapes::new(&Sizes { layers: 1, ..LLAMA_3_2_1B });
-    let (layout, bucket) = (KvLayout { slots: 1, context: 512 }, Bucket::decode(1, 512));
+    let (layout, bucket) =
+        (KvLayout { slots: 1, context: 512, ring: None }, Bucket::decode(1, 512));
     let mut session = Session::new(&Nv::detect().unwrap(), &shapes.model, layout, &[bucket]);
     session.load(0, &[(5, 0, 0)]);
     session.run(0, 1);

@@ -226,10 +226,15 @@ fn lacking(op: &Op) -> Option<&'static str> {
             };
             before.as_ref().and_then(norm).or(after)
         }
+        Op::RopeKv(RopeKv { caches: Caches { ring: true, .. }, .. })
+        | Op::Attention(Attention { caches: Caches { ring: true, .. }, .. }) => {
+            Some("a ring of keys and values")
+        }
         Op::RopeKv(RopeKv { k, table, .. }) => {
             let [rotated, dim] = [table, k].map(|view| view.shape.last().copied().unwrap_or(0));
             (2 * rotated != dim).then_some("rotation of a part of each head")
         }
+        Op::Attention(Attention { sinks: Some(_), .. }) => Some("attention sinks"),
         Op::Attention(Attention { scores, .. }) => match scores {
             Scores { window: Some(_), .. } => Some("attention within a window"),
             Scores { cap: Some(_), .. } => Some("soft-capped attention"),
@@ -959,10 +964,12 @@ mod tests {
             Product::Each(vec![Linear { weight: one(), bias, activation, out: one() }])
         };
         let glu = |activation| Product::Glu { activation, gate: one(), up: one(), out: one() };
-        let attention = |scores| {
-            let (rows, caches) =
-                (Rows { slots: one(), positions: one() }, Caches { keys: one(), values: one() });
-            Op::Attention(Attention { scores, q: one(), caches, rows, out: one() })
+        let attention = |scores, sinks| {
+            let (rows, caches) = (
+                Rows { slots: one(), positions: one() },
+                Caches { keys: one(), values: one(), ring: false },
+            );
+            Op::Attention(Attention { scores, q: one(), caches, rows, sinks, out: one() })
         };
         let plain = Scores::scaled(0.1);
         let temperature = Temperature { slope: Scalar::new(0.1), length: 64 };
@@ -973,14 +980,18 @@ mod tests {
             (project(norm(NormKind::Rms), glu(Activation::Silu)), None),
             (project(norm(NormKind::Rms), glu(Activation::Gelu)), Some("GELU")),
             (Op::Bias { x: one(), bias: one(), out: one() }, Some("biases")),
-            (attention(plain), None),
-            (attention(Scores { window: Some(8), ..plain }), Some("attention within a window")),
+            (attention(plain, None), None),
+            (attention(plain, Some(one())), Some("attention sinks")),
             (
-                attention(Scores { cap: Some(Scalar::new(5.0)), ..plain }),
+                attention(Scores { window: Some(8), ..plain }, None),
+                Some("attention within a window"),
+            ),
+            (
+                attention(Scores { cap: Some(Scalar::new(5.0)), ..plain }, None),
                 Some("soft-capped attention"),
             ),
             (
-                attention(Scores { temperature: Some(temperature), ..plain }),
+                attention(Scores { temperature: Some(temperature), ..plain }, None),
                 Some("attention with a temperature"),
             ),
         ] {
